@@ -1,0 +1,55 @@
+// Command refvol-plugin is the CSI node plugin of refvol. This package holds flags
+// and wiring only; nothing is decided here that another package could decide.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/component-base/version"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+// run executes one command line. It returns when the command has ended, or soon
+// after ctx has.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	root := &cobra.Command{
+		Use:   "refvol-plugin",
+		Short: "Shows ConfigMaps and Secrets to pods as files that stay current",
+		// Usage helps who got a flag wrong, not who reads why a start failed.
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.AddCommand(newServeCommand(), newVersionCommand())
+	return root.ExecuteContext(ctx)
+}
+
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the plugin's version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := version.Get()
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "refvol-plugin %s (%s, %s)\n", v.GitVersion, v.GoVersion, v.Platform)
+			return err
+		},
+	}
+}

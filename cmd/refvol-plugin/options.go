@@ -1,0 +1,111 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+	logsapi "k8s.io/component-base/logs/api/v1"
+)
+
+// serveOptions are the flags of `serve`.
+type serveOptions struct {
+	endpoint          string
+	driverName        string
+	nodeName          string
+	kubeconfig        string
+	stateDir          string
+	registrationDir   string
+	kubeletSocketPath string
+	kubeletDir        string
+	resyncInterval    time.Duration
+	changeDetection   string
+	identity          string
+	crossNamespace    bool
+	publishWait       time.Duration
+	maxVolumeSize     string
+	maxTotalSize      string
+	selinuxContext    string
+	httpAddress       string
+	startupTaint      string
+	logging           *logsapi.LoggingConfiguration
+}
+
+func newServeOptions() *serveOptions {
+	return &serveOptions{
+		endpoint:        "unix:///csi/csi.sock",
+		driverName:      "csi.refvol.dev",
+		nodeName:        os.Getenv("NODE_NAME"),
+		stateDir:        "/var/lib/refvol",
+		kubeletDir:      "/var/lib/kubelet",
+		resyncInterval:  time.Minute,
+		changeDetection: "Watch",
+		identity:        "plugin",
+		publishWait:     100 * time.Second,
+		maxVolumeSize:   "16Mi",
+		maxTotalSize:    "512Mi",
+		httpAddress:     ":9810",
+		logging:         logsapi.NewLoggingConfiguration(),
+	}
+}
+
+func (o *serveOptions) addFlags(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&o.endpoint, "endpoint", o.endpoint, "CSI socket to serve on")
+	fs.StringVar(&o.driverName, "driver-name", o.driverName, "name of the CSI driver, as in the CSIDriver object")
+	fs.StringVar(&o.nodeName, "node-name", o.nodeName, "name of this node's Node object (default $NODE_NAME)")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file; empty: the pod's service account")
+	fs.StringVar(&o.stateDir, "state-dir", o.stateDir, "directory of the records of published volumes; must outlive the pod")
+	fs.StringVar(&o.registrationDir, "registration-dir", o.registrationDir, "directory where the kubelet looks for plugins; empty: do not register")
+	fs.StringVar(&o.kubeletSocketPath, "kubelet-socket-path", o.kubeletSocketPath, "path of the CSI socket as the kubelet sees it; empty: as in --endpoint")
+	fs.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "root directory of the kubelet; target paths must lie below it")
+	fs.DurationVar(&o.resyncInterval, "resync-interval", o.resyncInterval, "how often each volume is compared with its objects")
+	fs.StringVar(&o.changeDetection, "change-detection", o.changeDetection, "how changes are noticed: Watch")
+	fs.StringVar(&o.identity, "identity", o.identity, "whose rights read the objects: plugin")
+	fs.BoolVar(&o.crossNamespace, "cross-namespace", o.crossNamespace, "allow refs to other namespaces; not supported yet")
+	fs.DurationVar(&o.publishWait, "publish-wait", o.publishWait, "how long a publish waits for missing objects and keys; the kubelet gives up after 120s")
+	fs.StringVar(&o.maxVolumeSize, "max-volume-size", o.maxVolumeSize, "most memory that the files of one volume may take")
+	fs.StringVar(&o.maxTotalSize, "max-total-size", o.maxTotalSize, "most memory that the files of all volumes of the node may take")
+	fs.StringVar(&o.selinuxContext, "selinux-context", o.selinuxContext, "SELinux context of the volumes' file systems; empty: none")
+	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "address that serves /healthz and /readyz; empty: none")
+	fs.StringVar(&o.startupTaint, "startup-taint", o.startupTaint, "taint to remove from the node once registered; not supported yet")
+	logsapi.AddFlags(o.logging, fs)
+}
+
+// sizes returns --max-volume-size and --max-total-size in bytes.
+func (o *serveOptions) sizes() (perVolume, total int64, err error) {
+	parse := func(flag, text string) int64 {
+		quantity, parseErr := resource.ParseQuantity(text)
+		if parseErr != nil || quantity.Sign() <= 0 {
+			err = errors.Join(err, fmt.Errorf("--%s: Invalid value: %q: must be a positive quantity such as 16Mi", flag, text))
+			return 0
+		}
+		return quantity.Value()
+	}
+	perVolume, total = parse("max-volume-size", o.maxVolumeSize), parse("max-total-size", o.maxTotalSize)
+	return perVolume, total, err
+}
+
+// validate refuses what no constructor below sees: the values that the contract
+// has and this version has not, and a missing node name.
+func (o *serveOptions) validate() error {
+	var errs []error
+	only := func(flag, value, supported string) {
+		if value != supported {
+			errs = append(errs, fmt.Errorf("--%s: Unsupported value: %q: supported by this version: %q", flag, value, supported))
+		}
+	}
+	only("change-detection", o.changeDetection, "Watch")
+	only("identity", o.identity, "plugin")
+	only("startup-taint", o.startupTaint, "")
+	if o.crossNamespace {
+		errs = append(errs, errors.New(`--cross-namespace: Unsupported value: "true": supported by this version: "false"`))
+	}
+	if o.nodeName == "" {
+		errs = append(errs, errors.New("--node-name: Required value: or set NODE_NAME"))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,60 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"runtime/debug"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/klog/v2"
+)
+
+// Observer hears of each call that has ended, for metrics. It must not block and
+// must be safe for concurrent use.
+type Observer func(method string, code codes.Code, took time.Duration)
+
+// volumeRequest is a request about one volume.
+type volumeRequest interface{ GetVolumeId() string }
+
+// logCalls logs each call with its outcome, and nothing of a request but the
+// volume's id: the context may hold tokens, and a secrets field does.
+func logCalls(observe Observer) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		method := path.Base(info.FullMethod)
+		logger := klog.FromContext(ctx).WithValues("method", method)
+		if r, ok := req.(volumeRequest); ok {
+			logger = logger.WithValues("volumeID", r.GetVolumeId())
+		}
+		logger.V(4).Info("CSI call begins")
+		begin := time.Now()
+		resp, err := handler(klog.NewContext(ctx, logger), req)
+		took, code := time.Since(begin), status.Code(err)
+		observe(method, code, took)
+		switch {
+		case err != nil:
+			logger.Error(err, "CSI call failed", "code", code.String(), "took", took)
+		case method == "NodePublishVolume" || method == "NodeUnpublishVolume":
+			logger.V(2).Info("CSI call done", "took", took)
+		default:
+			logger.V(4).Info("CSI call done", "took", took)
+		}
+		return resp, err
+	}
+}
+
+// recoverPanics turns a panic of one call into an error of that call, so that it
+// can't take down the other volumes' updates. What the panic carried is not
+// repeated, since it could hold a value; the stack holds none.
+func recoverPanics(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			klog.FromContext(ctx).Error(nil, "CSI call panicked", "panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
+			resp, err = nil, status.Errorf(codes.Internal, "%s panicked; the plugin's log has the stack", path.Base(info.FullMethod))
+		}
+	}()
+	return handler(ctx, req)
+}

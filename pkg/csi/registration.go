@@ -1,0 +1,46 @@
+package csi
+
+import (
+	"context"
+	"sync/atomic"
+
+	"k8s.io/klog/v2"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+// supportedVersion is the version of the CSI API that the kubelet is told of. The
+// kubelet knows only the major version's form here.
+const supportedVersion = "1.0.0"
+
+// registrationServer answers the kubelet's plugin watcher, so that no separate
+// registrar is needed.
+type registrationServer struct {
+	registration.UnimplementedRegistrationServer
+	driverName string
+	// socket is the CSI socket as the kubelet sees it.
+	socket     string
+	registered atomic.Bool
+}
+
+// GetInfo tells the kubelet where the CSI socket is.
+func (s *registrationServer) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+	return &registration.PluginInfo{
+		Type:              registration.CSIPlugin,
+		Name:              s.driverName,
+		Endpoint:          s.socket,
+		SupportedVersions: []string{supportedVersion},
+	}, nil
+}
+
+// NotifyRegistrationStatus hears whether the kubelet took the driver in. The kubelet
+// tries again by itself after a failure, so it is logged, and readiness says so.
+func (s *registrationServer) NotifyRegistrationStatus(ctx context.Context, status *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+	s.registered.Store(status.GetPluginRegistered())
+	logger := klog.FromContext(ctx)
+	if status.GetPluginRegistered() {
+		logger.Info("Kubelet registered the driver", "driver", s.driverName)
+	} else {
+		logger.Error(nil, "Kubelet refused to register the driver", "driver", s.driverName, "reason", status.GetError())
+	}
+	return &registration.RegistrationStatusResponse{}, nil
+}

@@ -1,0 +1,169 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"k8s.io/klog/v2"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+// Options are what a Server needs.
+type Options struct {
+	DriverName string
+	// Version is the plugin's own, for GetPluginInfo.
+	Version string
+	// NodeName is the name of the Node object.
+	NodeName string
+	// Endpoint is the CSI socket: unix:///path.
+	Endpoint string
+	// RegistrationDir is where the kubelet looks for plugins; empty: none is told.
+	RegistrationDir string
+	// KubeletSocketPath is the CSI socket's path as the kubelet sees it; empty: as
+	// in Endpoint.
+	KubeletSocketPath string
+	Publisher         Publisher
+	// Observe hears of each call; nil: nobody does.
+	Observe Observer
+	// DrainTimeout bounds how long calls under way may take to end at a stop.
+	DrainTimeout time.Duration
+}
+
+// Server serves the CSI and the registration socket.
+type Server struct {
+	opts         Options
+	path         string
+	registration *registrationServer
+}
+
+// New returns a Server that serves nothing yet. It fails if opts are not valid.
+func New(opts Options) (*Server, error) {
+	path, err := socketPath(opts.Endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("csi options: Endpoint: %w", err)
+	}
+	var errs []error
+	for _, required := range []struct{ name, value string }{
+		{"DriverName", opts.DriverName},
+		{"Version", opts.Version},
+		{"NodeName", opts.NodeName},
+	} {
+		if required.value == "" {
+			errs = append(errs, fmt.Errorf("%s: Required value", required.name))
+		}
+	}
+	if opts.Publisher == nil {
+		errs = append(errs, errors.New("Publisher: Required value"))
+	}
+	if opts.DrainTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("DrainTimeout: Invalid value: %s: must be positive", opts.DrainTimeout))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("csi options: %w", err)
+	}
+	if opts.KubeletSocketPath == "" {
+		opts.KubeletSocketPath = path
+	}
+	if opts.Observe == nil {
+		opts.Observe = func(string, codes.Code, time.Duration) {}
+	}
+	return &Server{
+		opts:         opts,
+		path:         path,
+		registration: &registrationServer{driverName: opts.DriverName, socket: opts.KubeletSocketPath},
+	}, nil
+}
+
+// Ready says whether pods on the node can use the driver: the kubelet has confirmed
+// its registration, or none is asked for.
+func (s *Server) Ready() bool {
+	return s.opts.RegistrationDir == "" || s.registration.registered.Load()
+}
+
+// Serve serves until ctx ends, then lets the calls under way end, bounded by
+// DrainTimeout, and removes its sockets. It is called once.
+func (s *Server) Serve(ctx context.Context) error {
+	services := s.newGRPC(ctx)
+	csi.RegisterIdentityServer(services, &identityServer{name: s.opts.DriverName, version: s.opts.Version})
+	csi.RegisterNodeServer(services, &nodeServer{nodeName: s.opts.NodeName, publisher: s.opts.Publisher})
+	listeners := []endpoint{{s.path, services}}
+	if s.opts.RegistrationDir != "" {
+		// The kubelet calls the CSI socket as soon as it sees this one, so it is last.
+		registrar := s.newGRPC(ctx)
+		registration.RegisterRegistrationServer(registrar, s.registration)
+		listeners = append(listeners, endpoint{filepath.Join(s.opts.RegistrationDir, s.opts.DriverName+"-reg.sock"), registrar})
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := make(chan error, len(listeners))
+	started := 0
+	var errs []error
+	for _, e := range listeners {
+		listener, err := listen(e.path)
+		if err != nil {
+			errs = append(errs, err)
+			cancel(err)
+			break
+		}
+		klog.FromContext(ctx).Info("Serving", "socket", e.path)
+		started++
+		go func() {
+			err := e.serve(ctx, listener, s.opts.DrainTimeout)
+			cancel(err) // one of the two is of no use without the other
+			ended <- err
+		}()
+	}
+	<-ctx.Done()
+	for range started {
+		errs = append(errs, <-ended)
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Server) newGRPC(ctx context.Context) *grpc.Server {
+	logger := klog.FromContext(ctx)
+	withLogger := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		return handler(klog.NewContext(ctx, logger), req)
+	}
+	return grpc.NewServer(grpc.ChainUnaryInterceptor(withLogger, logCalls(s.opts.Observe), recoverPanics))
+}
+
+// endpoint is one socket and what answers on it.
+type endpoint struct {
+	path   string
+	server *grpc.Server
+}
+
+// serve answers on a bound socket until ctx ends and the calls under way have.
+func (e endpoint) serve(ctx context.Context, listener *net.UnixListener, drain time.Duration) error {
+	bound, err := os.Lstat(e.path)
+	if err != nil {
+		return errors.Join(fmt.Errorf("serve at %s: %w", e.path, err), listener.Close())
+	}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		force := time.AfterFunc(drain, e.server.Stop)
+		defer force.Stop()
+		e.server.GracefulStop()
+	})
+	err = e.server.Serve(listener)
+	if !stop() {
+		<-stopped
+	}
+	if errors.Is(err, grpc.ErrServerStopped) {
+		err = nil // ctx ended before the first call could come
+	}
+	if err != nil {
+		err = fmt.Errorf("serve at %s: %w", e.path, err)
+	}
+	return errors.Join(err, unlink(e.path, bound))
+}

@@ -1,0 +1,151 @@
+package manager
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+const (
+	// minWatchTimeout is the least time that a watch is asked to last; the most is
+	// twice that, at random, so that watches that began together don't end together.
+	minWatchTimeout = 30 * time.Minute
+	// calmTime without a failure makes the next one the first of its kind.
+	calmTime = 2 * time.Minute
+)
+
+// retryBackoff returns the pauses between requests that fail, or watches that break:
+// from 0.25 s up to 5 s, all with jitter, because thousands of watches on many
+// nodes break at the same moment when an API server goes away.
+func retryBackoff() wait.Backoff {
+	return wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 2500 * time.Millisecond, Steps: 10}
+}
+
+// requests sends the list and watch requests of an item's reflector, and paces them.
+// The reflector's own pauses are switched off: some of them can't be interrupted, so
+// they would hold up the end of the program, and none of them spreads the watches
+// that a server closed in good order.
+//
+// All but direct belongs to the goroutine of the item's present run.
+type requests struct {
+	item *item
+	// direct lets the next watch go without a pause: it follows a list, or it
+	// is the first request of an attempt. A list runs in a goroutine of its own.
+	direct atomic.Bool
+	// stream is the last watch opened.
+	stream   watch.Interface
+	backoff  wait.Backoff
+	pausedAt time.Time
+}
+
+func newReflector(it *item, client kubernetes.Interface) *cache.Reflector {
+	lw := &cache.ListWatch{
+		ListWithContextFunc:  it.requests.list,
+		WatchFuncWithContext: it.requests.watch,
+	}
+	return cache.NewReflectorWithOptions(
+		cache.ToListWatcherWithWatchListSemantics(lw, client), it.source.example, it,
+		cache.ReflectorOptions{
+			Name:            it.ref.String(),
+			MinWatchTimeout: minWatchTimeout,
+			Backoff:         &wait.Backoff{},
+		})
+}
+
+// serve has the reflector list and watch until ctx ends.
+func (r *requests) serve(ctx context.Context, reflector *cache.Reflector) {
+	for ctx.Err() == nil {
+		r.direct.Store(true)
+		// Its error is dropped: each failure was recorded where it happened.
+		_ = reflector.ListAndWatchWithContext(ctx)
+		r.pause(ctx)
+	}
+}
+
+// list sends one list request for the item's object.
+func (r *requests) list(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	r.direct.Store(true)
+	r.selectObject(&opts)
+	r.askForPresent(&opts)
+	list, err := r.item.source.list(ctx, r.item.ref.Namespace, opts)
+	if err != nil {
+		r.failed(ctx, err)
+	}
+	return list, err
+}
+
+// watch opens one watch of the item's object, which may begin with its state.
+func (r *requests) watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	if !r.direct.Swap(false) {
+		r.pause(ctx)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	r.selectObject(&opts)
+	if opts.SendInitialEvents != nil && *opts.SendInitialEvents {
+		r.askForPresent(&opts)
+	}
+	w, err := r.item.source.watch(ctx, r.item.ref.Namespace, opts)
+	if err != nil {
+		r.failed(ctx, err)
+		return nil, err
+	}
+	r.stream = w
+	return w, nil
+}
+
+func (r *requests) selectObject(opts *metav1.ListOptions) {
+	opts.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, r.item.ref.Name).String()
+}
+
+// askForPresent has the state that a run begins with be the present one, not any
+// that a cache of the server holds: an immutable object is looked at once only, so
+// it must not be taken for unchanged when it was just deleted and created again. A
+// later list of the same run may come from a cache that isn't older than the last
+// one.
+func (r *requests) askForPresent(opts *metav1.ListOptions) {
+	if opts.ResourceVersion == "0" || !r.item.isSynced() {
+		opts.ResourceVersion = ""
+	}
+}
+
+// failed records err, unless the request failed because its run was stopped.
+func (r *requests) failed(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		r.item.failed(err)
+	}
+}
+
+// dropStream closes the last watch. The reflector forgets one whose first state
+// was refused, and its connection would stay open.
+func (r *requests) dropStream() {
+	if r.stream != nil {
+		r.stream.Stop()
+	}
+}
+
+// pause waits for the next pause's time or for ctx to end.
+func (r *requests) pause(ctx context.Context) {
+	if time.Since(r.pausedAt) > calmTime {
+		r.backoff = retryBackoff()
+	}
+	timer := time.NewTimer(r.backoff.Step())
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	r.pausedAt = time.Now()
+}

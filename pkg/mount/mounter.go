@@ -1,0 +1,265 @@
+// Package mount makes, proves, reopens and removes the mounts of volumes: one
+// tmpfs per volume, filled while it is detached, and moved onto its target path
+// read-only in one step. It needs Linux 5.12 and no mount(8).
+//
+// It owns the kernel's mount interface, the resolution of target paths below the
+// kubelet's directory, and the answer to "is this mount ours?". It must not know
+// what a volume shows, who asked for it, or how it is kept current.
+//
+// A mount is ours if, on one and the same descriptor, it is the root of a whole
+// tmpfs whose source is "<driver>:<volume id>". Nothing is written or unmounted
+// through a descriptor that was not proven so: a path may stand for another mount,
+// or for none at all, from one system call to the next.
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// The errors that callers act upon; match them with errors.Is.
+var (
+	// ErrNotMounted says that nothing is mounted at the target, or that there is no
+	// such target.
+	ErrNotMounted = errors.New("not mounted")
+	// ErrForeign says that at the target there is something that is not this
+	// volume's, and that it was left alone.
+	ErrForeign = errors.New("not of this volume")
+	// ErrOutside says that the target is not below the kubelet's directory, or that
+	// a symbolic link is in the way.
+	ErrOutside = errors.New("outside of the kubelet's directory")
+)
+
+// Mounter makes and finds the mounts of one driver. It is immutable, so it is safe
+// for concurrent use, and it holds nothing open. Calls for the same volume or
+// target are the caller's to order.
+type Mounter struct {
+	driver         string
+	kubeletDir     string
+	seLinuxContext string
+	// noswap says that the kernel lets us keep tmpfs pages out of swap.
+	noswap bool
+	// identify tells what is mounted where a descriptor points.
+	identify func(fd int) (identity, error)
+}
+
+// New returns a Mounter. It probes what the kernel grants by making and dropping a
+// detached tmpfs; the error says what is missing. It logs once if values may reach
+// swap.
+func New(ctx context.Context, opts Options) (*Mounter, error) {
+	if err := opts.validate(); err != nil {
+		return nil, fmt.Errorf("mount options: %w", err)
+	}
+	m := &Mounter{
+		driver:         opts.Driver,
+		kubeletDir:     opts.kubeletDir(),
+		seLinuxContext: opts.SELinuxContext,
+		noswap:         true,
+	}
+	if err := m.probe(ctx); err != nil {
+		return nil, explain(err)
+	}
+	return m, nil
+}
+
+// Create makes a tmpfs that is not visible anywhere yet: writable, nosuid, nodev,
+// noexec, limited in size and inodes. The caller must close the Volume; unless it
+// was attached, the tmpfs goes with it.
+func (m *Mounter) Create(ctx context.Context, p Params) (*Volume, error) {
+	if err := p.validate(); err != nil {
+		return nil, fmt.Errorf("volume %q: %w", p.VolumeID, err)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("volume %s: make a tmpfs: %w", p.VolumeID, err)
+	}
+	fd, err := newTmpfs(m.settings(p))
+	if err != nil {
+		return nil, fmt.Errorf("volume %s: %w", p.VolumeID, err)
+	}
+	v, err := m.newVolume(p.VolumeID, fd)
+	if err != nil {
+		return nil, fmt.Errorf("volume %s: %w", p.VolumeID, err)
+	}
+	v.attachable = true
+	return v, nil
+}
+
+// Reopen returns a writable handle on a volume that is mounted at target, while
+// what is visible there stays read-only. It returns an error that matches
+// ErrNotMounted, and ErrForeign or ErrOutside where that is the reason, if the mount
+// at target is not proven to be this volume's; any other error says nothing about
+// the mount. The caller must close the Volume.
+func (m *Mounter) Reopen(ctx context.Context, volumeID, target string) (*Volume, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("volume %s: reopen %s: %w", volumeID, target, err)
+	}
+	fd, err := m.openProven(volumeID, target)
+	if err != nil {
+		if errors.Is(err, ErrForeign) || errors.Is(err, ErrOutside) {
+			err = fmt.Errorf("%w: %w", ErrNotMounted, err)
+		}
+		return nil, fmt.Errorf("volume %s: reopen %s: %w", volumeID, target, err)
+	}
+	defer unix.Close(fd)
+	v, err := m.clone(volumeID, fd)
+	if err != nil {
+		return nil, fmt.Errorf("volume %s: reopen %s: %w", volumeID, target, err)
+	}
+	return v, nil
+}
+
+// Check returns nil if the mount at target is this volume's. Otherwise the error
+// matches ErrNotMounted, ErrForeign or ErrOutside, or says why it could not tell.
+func (m *Mounter) Check(_ context.Context, volumeID, target string) error {
+	fd, err := m.openProven(volumeID, target)
+	if err != nil {
+		return fmt.Errorf("volume %s: check %s: %w", volumeID, target, err)
+	}
+	unix.Close(fd)
+	return nil
+}
+
+// Unmount unmounts this volume from target, as often as it is stacked there, and
+// removes the empty directory below. It returns nil if there is nothing, and an
+// error that matches ErrForeign if there is something else, which it leaves alone.
+// It does not heed the cancellation of ctx, so that it also cleans up after a
+// cancelled call. Readers that have the volume open, or mounted in a container,
+// keep it until they end.
+func (m *Mounter) Unmount(ctx context.Context, volumeID, target string) error {
+	if err := m.unmount(ctx, volumeID, target); err != nil {
+		return fmt.Errorf("volume %s: unmount %s: %w", volumeID, target, err)
+	}
+	return nil
+}
+
+func (m *Mounter) unmount(ctx context.Context, volumeID, target string) error {
+	if err := validateVolumeID(volumeID); err != nil {
+		return err
+	}
+	t, err := m.resolve(target)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	for {
+		err := m.unmountTop(volumeID, t)
+		if errors.Is(err, ErrNotMounted) {
+			return t.rmdir()
+		}
+		if err != nil {
+			return err
+		}
+		klog.FromContext(ctx).V(4).Info("Unmounted", "volumeID", volumeID, "target", target)
+	}
+}
+
+// unmountTop unmounts the uppermost mount at the target if it is the volume's.
+func (m *Mounter) unmountTop(volumeID string, t *target) error {
+	fd, err := t.open()
+	if err != nil {
+		return notMounted(err)
+	}
+	defer unix.Close(fd)
+	if err := m.prove(fd, volumeID); err != nil {
+		return err
+	}
+	return detach(fd)
+}
+
+// Usage is how much of a volume is used; sizes are in bytes.
+type Usage struct {
+	Capacity, Available, Used      int64
+	Inodes, InodesFree, InodesUsed int64
+}
+
+// Usage returns how much of the volume mounted at target is used. Its errors are
+// those of Check.
+func (m *Mounter) Usage(_ context.Context, volumeID, target string) (Usage, error) {
+	fd, err := m.openProven(volumeID, target)
+	if err != nil {
+		return Usage{}, fmt.Errorf("volume %s: usage of %s: %w", volumeID, target, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return Usage{}, fmt.Errorf("volume %s: usage of %s: statfs: %w", volumeID, target, err)
+	}
+	return usageOf(&st), nil
+}
+
+func usageOf(st *unix.Statfs_t) Usage {
+	block := int64(st.Bsize)
+	return Usage{
+		Capacity:   int64(st.Blocks) * block,
+		Available:  int64(st.Bavail) * block,
+		Used:       int64(st.Blocks-st.Bfree) * block,
+		Inodes:     int64(st.Files),
+		InodesFree: int64(st.Ffree),
+		InodesUsed: int64(st.Files - st.Ffree),
+	}
+}
+
+// probe finds out what this kernel grants, by doing on throw-away objects what the
+// other methods will do.
+func (m *Mounter) probe(ctx context.Context) error {
+	dir, err := openKubeletDir(m.kubeletDir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	below, err := openBeneath(dir, ".", unix.O_DIRECTORY)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", m.kubeletDir, err)
+	}
+	defer unix.Close(below)
+	if err := m.probeTmpfs(ctx); err != nil {
+		return err
+	}
+	m.identify = identifyByStatmount
+	if err := probeStatmount(below); err != nil {
+		klog.FromContext(ctx).V(2).Info("Telling mounts apart by the mount table, for want of statmount", "err", err)
+		m.identify = identifyByMountTable
+	}
+	return nil
+}
+
+// probeTmpfs makes a tmpfs as Create does, first with noswap, and switches it
+// between writable and read-only.
+func (m *Mounter) probeTmpfs(ctx context.Context) error {
+	params := Params{VolumeID: "probe", Size: 4096, Inodes: 1, Mode: 0o700, UID: volume.NoOwner, GID: volume.NoOwner}
+	v, err := m.Create(ctx, params)
+	if err != nil {
+		withNoswap := err
+		m.noswap = false
+		if v, err = m.Create(ctx, params); err != nil {
+			return err
+		}
+		klog.FromContext(ctx).Info("Warning: this kernel refuses noswap here, so values may reach a swap device; turn swap off or encrypt it", "err", withNoswap)
+	}
+	defer v.Close()
+	if err := setReadOnly(v.mount, true); err != nil {
+		return err
+	}
+	return setReadOnly(v.mount, false)
+}
+
+// explain adds what an operator can do about a probe that failed.
+func explain(err error) error {
+	switch {
+	case errors.Is(err, unix.ENOSYS):
+		return fmt.Errorf("the kernel is too old: Linux 5.12 or newer is needed, this is %s: %w", kernelRelease(), err)
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("the capability CAP_SYS_ADMIN is needed (a privileged container, or a user and mount namespace): %w", err)
+	}
+	return fmt.Errorf("probe the kernel's mount interface: %w", err)
+}

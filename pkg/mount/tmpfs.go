@@ -1,0 +1,140 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// setting is one option of a file system to be made; one without a value is a flag.
+type setting struct{ key, value string }
+
+// settings returns what the tmpfs of a volume is made with.
+func (m *Mounter) settings(p Params) []setting {
+	mode := uint64(p.Mode.Perm())
+	if p.Mode&fs.ModeSetgid != 0 {
+		mode |= unix.S_ISGID
+	}
+	all := []setting{
+		{"source", m.source(p.VolumeID)},
+		{"size", strconv.FormatInt(p.Size, 10)},
+		{"nr_inodes", strconv.FormatInt(p.Inodes, 10)},
+		{"mode", strconv.FormatUint(mode, 8)},
+	}
+	if p.UID != volume.NoOwner {
+		all = append(all, setting{"uid", strconv.Itoa(p.UID)})
+	}
+	if p.GID != volume.NoOwner {
+		all = append(all, setting{"gid", strconv.Itoa(p.GID)})
+	}
+	if m.seLinuxContext != "" {
+		all = append(all, setting{"context", m.seLinuxContext})
+	}
+	if m.noswap {
+		all = append(all, setting{key: "noswap"})
+	}
+	return all
+}
+
+// source returns what the mount of a volume carries as its source.
+func (m *Mounter) source(volumeID string) string { return m.driver + ":" + volumeID }
+
+// newTmpfs makes a tmpfs and returns the descriptor of a writable, detached mount
+// of it, which goes with the descriptor.
+func newTmpfs(settings []setting) (int, error) {
+	fsfd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("fsopen tmpfs: %w", err)
+	}
+	defer unix.Close(fsfd)
+	for _, s := range settings {
+		if err := s.apply(fsfd); err != nil {
+			return -1, fmt.Errorf("set %s of a tmpfs: %w%s", s, err, kernelMessages(fsfd))
+		}
+	}
+	if err := unix.FsconfigCreate(fsfd); err != nil {
+		return -1, fmt.Errorf("make a tmpfs: %w%s", err, kernelMessages(fsfd))
+	}
+	fd, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("fsmount: %w", err)
+	}
+	return fd, nil
+}
+
+func (s setting) apply(fsfd int) error {
+	if s.value == "" {
+		return unix.FsconfigSetFlag(fsfd, s.key)
+	}
+	return unix.FsconfigSetString(fsfd, s.key, s.value)
+}
+
+func (s setting) String() string {
+	if s.value == "" {
+		return s.key
+	}
+	return s.key + "=" + s.value
+}
+
+// kernelMessages returns what the kernel has to say about a failed step in making
+// a file system, in parentheses, or "".
+func kernelMessages(fsfd int) string {
+	var messages []string
+	buf := make([]byte, 1024)
+	for {
+		// One read takes one message, and fails when there is none left.
+		n, err := unix.Read(fsfd, buf)
+		if err != nil || n <= 0 {
+			break
+		}
+		messages = append(messages, strings.TrimSpace(string(buf[:n])))
+	}
+	if len(messages) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(messages, "; ") + ")"
+}
+
+// setReadOnly makes a mount read-only or writable, and no other mount of the same
+// file system.
+func setReadOnly(fd int, readOnly bool) error {
+	attr := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
+	if readOnly {
+		attr = unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	}
+	err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr)
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("mount_setattr read-only=%t: a file is still open for writing: %w", readOnly, err)
+	case err != nil:
+		return fmt.Errorf("mount_setattr read-only=%t: %w", readOnly, err)
+	}
+	return nil
+}
+
+// detach unmounts the very mount that fd points into the root of, wherever its path
+// leads by now: the magic link stands for the descriptor, not for a path. The
+// kernel then also unmounts every peer, which is how it goes from the host when the
+// plugin runs in a container. It must be lazy, since fd itself keeps the mount busy.
+func detach(fd int) error {
+	if err := unix.Unmount(procPath(fd), unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("umount: %w", err)
+	}
+	return nil
+}
+
+func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+func kernelRelease() string {
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(uts.Release[:])
+}

@@ -1,0 +1,161 @@
+// Package payload turns a volume's spec and the objects that it names into the
+// tree of files that the volume shows.
+//
+// It owns the rules by which keys become paths, modes and owners, which are the
+// kubelet's. It is pure: no file, clock or network. It must not know where objects
+// come from or how a tree is written.
+package payload
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// Modes that a volume with an fsGroup adds, as the kubelet does for a read-only
+// volume: the group may read every file and enter every directory, and what is
+// made in a directory inherits its group.
+const (
+	directoryMode      fs.FileMode = 0o755
+	groupFileMode      fs.FileMode = 0o440
+	groupDirectoryMode             = 0o550 | fs.ModeSetgid
+)
+
+// Options are what shapes a tree beside the spec and the objects.
+type Options struct {
+	// FSGroup owns every file and directory where it is not nil (the volume mount
+	// group of a publish request), and widens their modes.
+	FSGroup *int64
+}
+
+// Missing is one required thing that does not exist.
+type Missing struct {
+	Ref volume.Ref
+	// Key is empty where the whole object is missing.
+	Key string
+	// Field is where the pod's author asked for it.
+	Field string
+}
+
+// String words what is missing as the kubelet does for its own volumes.
+func (m Missing) String() string {
+	switch {
+	case m.Key == "":
+		return fmt.Sprintf("%s: %s not found", m.Field, m.Ref)
+	case m.Ref.Kind == volume.Secret:
+		return fmt.Sprintf("%s: %s: references non-existent secret key: %s", m.Field, m.Ref, m.Key)
+	default:
+		return fmt.Sprintf("%s: %s: configmap references non-existent config key: %s", m.Field, m.Ref, m.Key)
+	}
+}
+
+// MissingError lists every required object and key that does not exist.
+type MissingError struct {
+	Missing []Missing
+}
+
+// Error lists all that is missing.
+func (e *MissingError) Error() string {
+	texts := make([]string, len(e.Missing))
+	for i, m := range e.Missing {
+		texts[i] = m.String()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Objects holds the objects of a spec by reference; one that does not exist has no
+// entry.
+type Objects map[volume.Ref]*volume.Object
+
+// Render returns the tree that spec shows of objects. The tree shares the objects'
+// byte slices.
+//
+// A later source wins over an earlier one for a path that comes from a key. The
+// error is a *MissingError if required objects or keys are missing, all of them
+// together; another error says which paths can't stand beside each other. Neither
+// holds a value.
+func Render(spec *volume.Spec, objects Objects, opts Options) (*volume.Tree, error) {
+	tree := &volume.Tree{DirMode: directoryMode}
+	if opts.FSGroup != nil {
+		tree.DirMode |= groupDirectoryMode
+		tree.GID = int(*opts.FSGroup)
+	}
+	files := map[string]volume.File{}
+	var missing []Missing
+	for i := range spec.Sources {
+		missing = append(missing, addSource(files, spec, &spec.Sources[i], objects)...)
+	}
+	if len(missing) > 0 {
+		return nil, &MissingError{Missing: missing}
+	}
+	tree.Files = make([]volume.File, 0, len(files))
+	for _, file := range files {
+		if opts.FSGroup != nil {
+			file.Mode |= groupFileMode
+		}
+		tree.Files = append(tree.Files, file)
+	}
+	slices.SortFunc(tree.Files, func(a, b volume.File) int { return strings.Compare(a.Path, b.Path) })
+	if err := checkDirectories(tree.Files); err != nil {
+		return nil, err
+	}
+	return tree, nil
+}
+
+// addSource adds the files of one source and returns what it requires and does not
+// find.
+func addSource(files map[string]volume.File, spec *volume.Spec, source *volume.Source, objects Objects) []Missing {
+	object := objects[source.Ref]
+	if object == nil {
+		if source.Optional {
+			return nil
+		}
+		return []Missing{{Ref: source.Ref, Field: source.Field}}
+	}
+	if len(source.Items) == 0 {
+		for _, data := range []map[string][]byte{object.Data, object.BinaryData} {
+			for key, value := range data {
+				files[key] = volume.File{Path: key, Data: value, Mode: spec.DefaultMode}
+			}
+		}
+		return nil
+	}
+	var missing []Missing
+	for _, item := range source.Items {
+		value, ok := object.Value(item.Key)
+		if !ok {
+			if !source.Optional {
+				missing = append(missing, Missing{Ref: source.Ref, Key: item.Key, Field: source.Field})
+			}
+			continue
+		}
+		mode := spec.DefaultMode
+		if item.Mode != nil {
+			mode = *item.Mode
+		}
+		files[item.Path] = volume.File{Path: item.Path, Data: value, Mode: mode}
+	}
+	return missing
+}
+
+// checkDirectories refuses a file where another file's path needs a directory. The
+// spec's own paths were checked when it was parsed; a key without items can still
+// meet one of them.
+func checkDirectories(files []volume.File) error {
+	paths := make(map[string]bool, len(files))
+	for i := range files {
+		paths[files[i].Path] = true
+	}
+	for i := range files {
+		p := files[i].Path
+		for at := strings.LastIndexByte(p, '/'); at > 0; at = strings.LastIndexByte(p[:at], '/') {
+			if paths[p[:at]] {
+				return fmt.Errorf("path %q can't be shown: %q is a file of the same volume; map one of the two keys to another path", p, p[:at])
+			}
+		}
+	}
+	return nil
+}

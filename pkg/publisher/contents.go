@@ -1,0 +1,109 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
+)
+
+// versions is the state of each object that a volume shows; an object that does
+// not exist has the zero version.
+type versions map[volume.Ref]volume.Version
+
+// contents is what the files of one volume show, and the lock of who writes them.
+type contents struct {
+	mu     sync.Mutex
+	writer *writer.Writer
+	// shown is what the files show, or showed when an earlier process recorded it.
+	shown versions
+	// proven says that this process wrote or compared the files at shown, and
+	// recorded that.
+	proven bool
+	// gone says that the volume was unpublished or dropped; nothing may be written.
+	gone bool
+}
+
+// snapshot returns the newest known state of a volume's objects. The error wraps
+// that of every object whose state is not known, and has a reason if one of them may
+// not be read.
+func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
+	objects, at := payload.Objects{}, versions{}
+	var errs []error
+	for _, ref := range v.refs() {
+		object, err := p.opts.Objects.Lookup(ref)
+		switch {
+		case err == nil:
+			objects[ref], at[ref] = object, object.Version
+		case apierrors.IsNotFound(err):
+			at[ref] = volume.Version{}
+		case apierrors.IsForbidden(err):
+			// Told apart here, object by object: among the joined errors only the
+			// first API error would be seen.
+			errs = append(errs, fail(ReasonForbidden, "%w", err))
+		default:
+			errs = append(errs, err)
+		}
+	}
+	return objects, at, errors.Join(errs...)
+}
+
+// render returns the tree that a volume is to show of a snapshot.
+func (v *published) render(objects payload.Objects) (*volume.Tree, error) {
+	return payload.Render(v.spec, objects, payload.Options{FSGroup: v.request.FSGroup})
+}
+
+// write makes a volume's files show tree, through a handle on its mount, and
+// records at which versions. The caller holds the lock of the contents. On an
+// error the files stay as they were, or are current and not recorded; either way
+// another write mends it.
+func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, tree *volume.Tree, at versions) error {
+	bytes, undo, err := p.reserve(v, tree)
+	if err != nil {
+		return err
+	}
+	v.contents.proven = false
+	result, err := v.contents.writer.Write(ctx, mnt.Root(), tree)
+	if err == nil || result.Changed {
+		v.contents.shown = at
+	} else {
+		undo()
+	}
+	if err != nil {
+		return fmt.Errorf("write the files of volume %s: %w", v.request.VolumeID, err)
+	}
+	if err := p.records.save(recordOf(v, bytes)); err != nil {
+		return err
+	}
+	v.contents.proven = true
+	return nil
+}
+
+// current says whether the files are known to show the objects at these versions.
+func (c *contents) current(at versions) bool {
+	return c.proven && maps.Equal(c.shown, at)
+}
+
+// older returns an object whose version is older than what the files show of it. An
+// API server may answer so after a restart of this process, while it catches up.
+func (c *contents) older(at versions) (volume.Ref, bool) {
+	for ref, version := range at {
+		shown := c.shown[ref]
+		if shown.ResourceVersion == "" || version.ResourceVersion == "" {
+			continue
+		}
+		order, err := resourceversion.CompareResourceVersion(version.ResourceVersion, shown.ResourceVersion)
+		if err == nil && order < 0 {
+			return ref, true
+		}
+	}
+	return volume.Ref{}, false
+}

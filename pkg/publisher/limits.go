@@ -1,0 +1,64 @@
+package publisher
+
+import (
+	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
+)
+
+// pageSize is what tmpfs rounds the size of a file up to.
+const pageSize = 4096
+
+// limits are those of one volume's file system. A volume may hold two generations
+// while it changes from one to the next, so the file system is made for two, and a
+// generation that fits its limit never fails to be written.
+type limits struct {
+	// bytes and inodes bound one generation.
+	bytes, inodes int64
+	// mountBytes and mountInodes are the options of the tmpfs.
+	mountBytes, mountInodes int64
+}
+
+// limitsFor derives the limits from the most bytes that a volume may take. A file
+// takes a page unless it is empty, so a quarter of the inodes is enough for files
+// of a page; the rest is for their links, for directories and for empty files.
+func limitsFor(maxVolumeSize int64) limits {
+	const spare = 1024
+	l := limits{bytes: maxVolumeSize, inodes: 4*(maxVolumeSize/pageSize) + spare}
+	l.mountBytes = 2*l.bytes + 64*pageSize
+	l.mountInodes = 2*l.inodes + spare
+	return l
+}
+
+// reserve counts a tree's bytes for a volume, in place of what was counted before,
+// and returns them and how to take that back. It fails if the tree is over a limit.
+func (p *Publisher) reserve(v *published, tree *volume.Tree) (bytes int64, undo func(), err error) {
+	size := writer.Measure(tree)
+	if size.Bytes > p.limits.bytes {
+		return 0, nil, fail(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, p.limits.bytes)
+	}
+	if size.Inodes > p.limits.inodes {
+		return 0, nil, fail(ReasonTooLarge, "the files take %d inodes, more than the %d that a volume may have (they follow --max-volume-size)", size.Inodes, p.limits.inodes)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := v.size
+	if others := p.used - before; others+size.Bytes > p.opts.MaxTotalSize {
+		return 0, nil, fail(ReasonNodeFull, "the files take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", size.Bytes, others, p.opts.MaxTotalSize)
+	}
+	p.count(v, size.Bytes)
+	return size.Bytes, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.count(v, before)
+	}, nil
+}
+
+// count sets what is counted for a volume, if it is still known. The caller holds
+// Publisher.mu.
+func (p *Publisher) count(v *published, bytes int64) {
+	if p.volumes[v.request.VolumeID] != v {
+		return
+	}
+	p.used += bytes - v.size
+	v.size = bytes
+}

@@ -1,0 +1,272 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
+)
+
+// Request asks for a volume to be published.
+type Request struct {
+	VolumeID string
+	// Target is the absolute path at which the volume becomes visible.
+	Target string
+	// Pod is whom the volume is for. A PodErr says why the request does not tell;
+	// that is enough for a volume that is live, and for no other.
+	Pod    volume.Pod
+	PodErr error
+	// Attributes are what the pod's author wrote, without the kubelet's own keys.
+	Attributes map[string]string
+	ReadOnly   bool
+	// FSGroup is the group of the volume, nil for none.
+	FSGroup *int64
+}
+
+// differs names what of a live volume a request would change, or returns "". What
+// the kubelet may change between two calls for one pod is not compared.
+func (r *Request) differs(other *Request) string {
+	switch {
+	case r.Target != other.Target:
+		return "target path"
+	case other.PodErr == nil && r.Pod.UID != other.Pod.UID:
+		return "pod UID"
+	case r.ReadOnly != other.ReadOnly:
+		return "readonly"
+	case !maps.Equal(r.Attributes, other.Attributes):
+		return "volume attributes"
+	}
+	return ""
+}
+
+// Publish makes a volume visible at its target once all its files are written; it
+// waits for required objects and keys that don't exist yet. For a live volume of
+// the same spec it does nothing, for one of another spec it fails with
+// ReasonExists. After an error nothing of the volume is left, and a live volume
+// goes on unharmed.
+func (p *Publisher) Publish(ctx context.Context, request Request) error {
+	ctx, end, err := p.beginPublish(ctx, request.VolumeID)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if live, err := p.republish(ctx, &request); live || err != nil {
+		return err
+	}
+	v, err := p.admit(request)
+	if err != nil {
+		return p.spare(ctx, &request, err)
+	}
+	p.add(v)
+	visible := false
+	defer func() {
+		if !visible { // also when the call panics
+			p.remove(v)
+		}
+	}()
+	visible, err = p.adopt(ctx, v)
+	if !visible && err == nil {
+		err = p.publish(ctx, v)
+		visible = err == nil
+	}
+	switch {
+	case visible:
+		p.goLive(v)
+		return nil
+	case errors.Is(context.Cause(ctx), errUnpublished):
+		return fail(ReasonBusy, "volume %s: %w: %w", request.VolumeID, errUnpublished, err)
+	}
+	return err
+}
+
+// republish answers a publish of a volume that is live, as after each restart of
+// the kubelet. It must not validate anything that could newly fail: a final error
+// makes the kubelet destroy the volume of a running pod.
+func (p *Publisher) republish(ctx context.Context, request *Request) (live bool, err error) {
+	v := p.lookup(request.VolumeID)
+	if v == nil {
+		return false, nil
+	}
+	if what := v.request.differs(request); what != "" {
+		return false, fail(ReasonExists, "volume %s is published already, with another %s", request.VolumeID, what)
+	}
+	switch err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, mount.ErrNotMounted):
+		p.drop(ctx, v)
+		return false, nil
+	default:
+		return false, fail(ReasonUnavailable, "prove the mount of live volume %s: %w", request.VolumeID, err)
+	}
+}
+
+// admit validates a request for a volume that is not live.
+func (p *Publisher) admit(request Request) (*published, error) {
+	if request.PodErr != nil {
+		return nil, fail(ReasonInvalid, "%w", request.PodErr)
+	}
+	if !request.ReadOnly {
+		return nil, fail(ReasonInvalid, "readOnly: Required value: must be true (set csi.readOnly: true in the pod's volume)")
+	}
+	if err := checkTarget(p.opts.KubeletDir, request.Pod, request.Target); err != nil {
+		return nil, fail(ReasonInvalid, "target_path: %w", err)
+	}
+	spec, err := volume.Parse(request.Attributes, request.Pod)
+	if err != nil {
+		return nil, fail(ReasonInvalid, "%w", err)
+	}
+	return newPublished(request, spec), nil
+}
+
+// spare keeps a refusal from being final where the volume is mounted all the same,
+// as one that an earlier version of the plugin admitted and whose record is lost: a
+// pod may be reading it, and a final error would have the kubelet destroy it.
+func (p *Publisher) spare(ctx context.Context, request *Request, refusal error) error {
+	if p.opts.Mounts.Check(ctx, request.VolumeID, request.Target) != nil {
+		return refusal
+	}
+	return fail(ReasonUnavailable, "volume %s is mounted, but can't be taken over: %w", request.VolumeID, refusal)
+}
+
+func newPublished(request Request, spec *volume.Spec) *published {
+	return &published{
+		request:  request,
+		spec:     spec,
+		wake:     make(chan struct{}, 1),
+		contents: contents{writer: writer.New(writer.Options{}), shown: versions{}},
+	}
+}
+
+// publish writes the first generation on a mount that nobody sees and then shows
+// it, so there is no moment at which the volume is visible and not complete.
+func (p *Publisher) publish(ctx context.Context, v *published) (err error) {
+	v.contents.mu.Lock()
+	defer v.contents.mu.Unlock()
+	tree, at, err := p.await(ctx, v)
+	if err != nil {
+		return err
+	}
+	mnt, err := p.opts.Mounts.Create(ctx, p.mountParams(v, tree))
+	if err != nil {
+		return fmt.Errorf("make the file system of volume %s: %w", v.request.VolumeID, err)
+	}
+	attached := false
+	defer func() {
+		if err = errors.Join(err, mnt.Close()); err == nil {
+			return
+		}
+		if attached {
+			err = errors.Join(err, p.opts.Mounts.Unmount(ctx, v.request.VolumeID, v.request.Target))
+		}
+		err = errors.Join(err, p.records.remove(v.request.VolumeID))
+	}()
+	if err := p.write(ctx, v, mnt, tree, at); err != nil {
+		return err
+	}
+	if err := mnt.Attach(ctx, v.request.Target); err != nil {
+		return fmt.Errorf("show volume %s at %s: %w", v.request.VolumeID, v.request.Target, err)
+	}
+	attached = true
+	return nil
+}
+
+func (p *Publisher) mountParams(v *published, tree *volume.Tree) mount.Params {
+	return mount.Params{
+		VolumeID: v.request.VolumeID,
+		Size:     p.limits.mountBytes,
+		Inodes:   p.limits.mountInodes,
+		Mode:     tree.DirMode,
+		UID:      tree.UID,
+		GID:      tree.GID,
+	}
+}
+
+// adopt takes over a mount of this volume that no record tells of, as after the
+// loss of the state directory: it has been complete since it became visible, and
+// a pod may be reading it. The first reconcile brings it up to date.
+func (p *Publisher) adopt(ctx context.Context, v *published) (bool, error) {
+	switch err := p.opts.Mounts.Check(ctx, v.request.VolumeID, v.request.Target); {
+	case errors.Is(err, mount.ErrNotMounted):
+		return false, nil
+	case errors.Is(err, mount.ErrOutside):
+		return false, fail(ReasonInvalid, "target_path: %w", err)
+	case errors.Is(err, mount.ErrForeign):
+		return false, fmt.Errorf("look at the target of volume %s: %w", v.request.VolumeID, err)
+	case err != nil:
+		// It may well be there, so this must not be final.
+		return false, fail(ReasonUnavailable, "look at the target of volume %s: %w", v.request.VolumeID, err)
+	}
+	v.contents.mu.Lock()
+	defer v.contents.mu.Unlock()
+	if err := p.records.save(recordOf(v, 0)); err != nil {
+		return false, fail(ReasonUnavailable, "%w", err)
+	}
+	klog.FromContext(ctx).Info("Took over a mounted volume that had no record",
+		"volumeID", v.request.VolumeID, "target", v.request.Target)
+	v.poke()
+	return true, nil
+}
+
+// await returns the tree that a new volume is to show, and of which versions. It
+// waits while required objects or keys are missing or their state is not known
+// yet; each change of one of them wakes it.
+func (p *Publisher) await(ctx context.Context, v *published) (*volume.Tree, versions, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.opts.PublishWait)
+	defer cancel()
+	for {
+		tree, at, err := p.look(v)
+		if err == nil || !mayPass(err) {
+			return tree, at, asReason(err)
+		}
+		select {
+		case <-v.wake:
+		case <-p.stopping:
+			return nil, nil, fail(ReasonUnavailable, "the plugin is stopping: %w", err)
+		case <-ctx.Done():
+			return nil, nil, asReason(err)
+		}
+	}
+}
+
+// look renders what is known now of a volume's objects.
+func (p *Publisher) look(v *published) (*volume.Tree, versions, error) {
+	objects, at, err := p.snapshot(v)
+	if err != nil {
+		return nil, nil, err
+	}
+	tree, err := v.render(objects)
+	return tree, at, err
+}
+
+// mayPass says whether waiting can make an error of look go away.
+func mayPass(err error) bool {
+	var missing *payload.MissingError
+	if errors.As(err, &missing) {
+		return true
+	}
+	return errors.Is(err, manager.ErrNotSynced) && ReasonOf(err) == 0
+}
+
+// asReason gives an error of look its reason.
+func asReason(err error) error {
+	var missing *payload.MissingError
+	switch {
+	case err == nil || ReasonOf(err) != 0:
+		return err
+	case errors.As(err, &missing):
+		return fail(ReasonNotFound, "%w", err)
+	case errors.Is(err, manager.ErrNotSynced), errors.Is(err, manager.ErrNotRegistered):
+		return fail(ReasonUnavailable, "%w", err)
+	default:
+		return fail(ReasonInvalid, "%w", err)
+	}
+}

@@ -1,0 +1,105 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/mount"
+)
+
+// Restore takes over the volumes that an earlier process left mounted, by their
+// records, and queues each to be brought up to date. It must return before the
+// first Publish or Unpublish. A record that can't be used is set aside and logged,
+// and never stops the start; neither a mount is made nor one of a volume in use
+// removed.
+func (p *Publisher) Restore(ctx context.Context) error {
+	names, err := p.records.names()
+	if err != nil {
+		return err
+	}
+	logger := klog.FromContext(ctx)
+	for _, name := range names {
+		r, err := p.records.load(name, p.opts.KubeletDir)
+		if err != nil {
+			logger.Error(err, "Record can't be used: setting it aside", "record", name)
+			if err := p.records.setAside(name); err != nil {
+				logger.Error(err, "Record can't be set aside", "record", name)
+			}
+			continue
+		}
+		p.restore(ctx, r)
+	}
+	p.removeOrphans(ctx)
+	return nil
+}
+
+// restore takes over one volume, if its target is still our mount of it.
+func (p *Publisher) restore(ctx context.Context, r *record) {
+	logger := klog.FromContext(ctx).WithValues("volumeID", r.VolumeID, "target", r.Target)
+	err := p.opts.Mounts.Check(ctx, r.VolumeID, r.Target)
+	if errors.Is(err, mount.ErrNotMounted) || errors.Is(err, mount.ErrForeign) || errors.Is(err, mount.ErrOutside) {
+		logger.Info("Dropping the record of a volume that is no longer mounted", "reason", err.Error())
+		if err := p.records.remove(r.VolumeID); err != nil {
+			logger.Error(err, "Record of a dropped volume stays behind until the next start")
+		}
+		return
+	}
+	if err != nil {
+		// It may well be there. Taking it over does no harm: each write proves the
+		// mount first, and is tried again until that works or shows that it is gone.
+		logger.Error(err, "Can't tell whether a recorded volume is still mounted: taking it over")
+	}
+	v := r.published()
+	p.add(v)
+	p.mu.Lock()
+	p.count(v, r.Size)
+	p.mu.Unlock()
+	v.poke()
+	p.goLive(v)
+	logger.V(2).Info("Restored volume", "pod", klog.KRef(r.Pod.Namespace, r.Pod.Name))
+}
+
+// removeOrphans unmounts what no record tells of and whose pod directory is gone:
+// the kubelet has forgotten the pod, so no unpublish will come. Any other mount
+// without a record is left for the kubelet's next call.
+func (p *Publisher) removeOrphans(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	mounted, err := p.opts.Mounts.List(ctx)
+	if err != nil {
+		logger.Error(err, "Can't look for mounts of pods that are gone")
+		return
+	}
+	for _, m := range mounted {
+		if p.lookup(m.VolumeID) != nil {
+			continue
+		}
+		logger := logger.WithValues("volumeID", m.VolumeID, "target", m.Target)
+		if !p.podDirectoryGone(m.Target) {
+			logger.Info("Mounted volume has no record: leaving it to the kubelet's next call")
+			continue
+		}
+		if err := p.opts.Mounts.Unmount(ctx, m.VolumeID, m.Target); err != nil {
+			logger.Error(err, "Can't unmount a volume whose pod is gone")
+			continue
+		}
+		logger.Info("Unmounted a volume whose pod is gone")
+	}
+}
+
+// podDirectoryGone says whether the directory of the pod that a target path names
+// does not exist.
+func (p *Publisher) podDirectoryGone(target string) bool {
+	below, ok := strings.CutPrefix(target, filepath.Join(p.opts.KubeletDir, "pods")+"/")
+	if !ok {
+		return false
+	}
+	uid, _, _ := strings.Cut(below, "/")
+	_, err := os.Lstat(filepath.Join(p.opts.KubeletDir, "pods", uid))
+	return errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,97 @@
+package volume
+
+import (
+	"io/fs"
+	"maps"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// DefaultMode is the mode of a file for which neither an item nor the volume
+// names one; it is the mode of the kubelet's own volumes.
+const DefaultMode fs.FileMode = 0o644
+
+// kubeletPrefix marks the keys of a volume context that the kubelet sets and
+// that a pod's author can't, as long as the CSIDriver has podInfoOnMount.
+const kubeletPrefix = "csi.storage.k8s.io/"
+
+// Spec is what a pod asks of a volume: the parsed, validated and defaulted form
+// of its attributes. It is immutable after Parse and marshals to JSON, so that a
+// record of a published volume keeps the defaults it was published with.
+type Spec struct {
+	Sources     []Source    `json:"sources"`
+	DefaultMode fs.FileMode `json:"defaultMode"`
+}
+
+// Source is one object whose keys a volume shows.
+type Source struct {
+	Ref Ref `json:"ref"`
+	// Items maps keys to paths; empty means every key under its own name.
+	Items []Item `json:"items,omitempty"`
+	// Optional forgives an object or a key that does not exist, and nothing else.
+	Optional bool `json:"optional,omitempty"`
+	// Field is where the pod's author wrote this source, for errors:
+	// sources[0].configMap, or configMap for the short form.
+	Field string `json:"field"`
+}
+
+// Item maps one key of an object to a file.
+type Item struct {
+	Key  string `json:"key"`
+	Path string `json:"path"`
+	// Mode beats the volume's default mode where it is not nil.
+	Mode *fs.FileMode `json:"mode,omitempty"`
+}
+
+// Refs returns the objects that the spec names, each once, in order of first use.
+func (s *Spec) Refs() []Ref {
+	seen := make(map[Ref]bool, len(s.Sources))
+	refs := make([]Ref, 0, len(s.Sources))
+	for i := range s.Sources {
+		if r := s.Sources[i].Ref; !seen[r] {
+			seen[r] = true
+			refs = append(refs, r)
+		}
+	}
+	return refs
+}
+
+// Attributes returns what the pod's author wrote of a volume context: all but the
+// keys that come from the kubelet, so also without tokens. The argument is left
+// as it is.
+func Attributes(volumeContext map[string]string) map[string]string {
+	attributes := maps.Clone(volumeContext)
+	maps.DeleteFunc(attributes, func(k, _ string) bool { return strings.HasPrefix(k, kubeletPrefix) })
+	return attributes
+}
+
+// PodFromContext returns the identity of the pod that a volume context belongs to.
+// It returns an error with the missing or malformed keys if the context does not
+// hold the whole of it, as when the CSIDriver object lacks podInfoOnMount.
+func PodFromContext(volumeContext map[string]string) (Pod, error) {
+	var errs field.ErrorList
+	get := func(key string) string {
+		key = kubeletPrefix + key
+		v := volumeContext[key]
+		if v == "" {
+			errs = append(errs, field.Required(field.NewPath("volume_context").Key(key),
+				"the CSIDriver object must have podInfoOnMount: true"))
+		} else if strings.ContainsAny(v, "/\x00") || v == "." || v == ".." {
+			errs = append(errs, field.Invalid(field.NewPath("volume_context").Key(key), shorten(v),
+				"must be a single path element"))
+		}
+		return v
+	}
+	pod := Pod{
+		Namespace:      get("pod.namespace"),
+		Name:           get("pod.name"),
+		UID:            types.UID(get("pod.uid")),
+		ServiceAccount: get("serviceAccount.name"),
+	}
+	if len(errs) > 0 {
+		return Pod{}, errs.ToAggregate()
+	}
+	return pod, nil
+}

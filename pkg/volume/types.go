@@ -1,0 +1,140 @@
+package volume
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Kind is the kind of a referenced object, spelled as in its manifest.
+type Kind string
+
+// The kinds that a volume can reference.
+const (
+	ConfigMap Kind = "ConfigMap"
+	Secret    Kind = "Secret"
+)
+
+// Ref names one object in the API server. It is comparable, so it serves as a
+// map key.
+type Ref struct {
+	Kind      Kind   `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// String returns the form that errors and logs use: ConfigMap "ns/name".
+func (r Ref) String() string {
+	return fmt.Sprintf("%s %q", r.Kind, r.Namespace+"/"+r.Name)
+}
+
+// Pod identifies the pod that a volume belongs to, as the kubelet told it in the
+// publish request (podInfoOnMount).
+type Pod struct {
+	Namespace      string    `json:"namespace"`
+	Name           string    `json:"name"`
+	UID            types.UID `json:"uid"`
+	ServiceAccount string    `json:"serviceAccount,omitempty"`
+}
+
+// String returns namespace/name, without the UID.
+func (p Pod) String() string { return p.Namespace + "/" + p.Name }
+
+// Version is what of an object's identity decides whether files are current: the
+// UID tells a recreated object from an updated one, the resourceVersion orders
+// the states of one UID. The zero Version stands for an object that is absent.
+type Version struct {
+	UID             types.UID `json:"uid,omitempty"`
+	ResourceVersion string    `json:"resourceVersion,omitempty"`
+}
+
+// Object is a snapshot of a ConfigMap or a Secret with nothing of it kept but what
+// a volume can show. It is immutable by convention: whoever holds one must not
+// write to its maps, so it may be shared between goroutines. Formatting or
+// marshalling an Object never shows a value.
+type Object struct {
+	Ref
+	Version
+	// Immutable is the object's own promise that its data never changes.
+	Immutable bool
+	// Data holds `data` of both kinds.
+	Data map[string][]byte
+	// BinaryData holds `binaryData` of a ConfigMap; the API server refuses a key
+	// that is in both.
+	BinaryData map[string][]byte
+}
+
+// Value returns the bytes under key, from Data or BinaryData, and whether the
+// object has the key. The result must not be written to.
+func (o *Object) Value(key string) ([]byte, bool) {
+	if v, ok := o.Data[key]; ok {
+		return v, true
+	}
+	v, ok := o.BinaryData[key]
+	return v, ok
+}
+
+// String names the object and its version and never shows a value.
+func (o Object) String() string {
+	return fmt.Sprintf("%s at %s (%d keys)", o.Ref, o.ResourceVersion, len(o.Data)+len(o.BinaryData))
+}
+
+// GoString keeps values out of %#v.
+func (o Object) GoString() string { return o.String() }
+
+// Format keeps values out of every verb.
+func (o Object) Format(f fmt.State, _ rune) { fmt.Fprint(f, o.String()) }
+
+// MarshalJSON keeps values out of JSON, so also out of structured logs.
+func (o Object) MarshalJSON() ([]byte, error) { return json.Marshal(o.String()) }
+
+// File is one file that a volume shows. Formatting or marshalling a File never
+// shows its content.
+type File struct {
+	// Path is relative to the volume's root, clean and slash-separated.
+	Path string
+	// Data is the content; it must not be written to.
+	Data []byte
+	// Mode holds permission bits only.
+	Mode fs.FileMode
+}
+
+// String names the file, its size and its mode, and never shows its content.
+func (f File) String() string {
+	return fmt.Sprintf("%s (%d bytes, %04o)", f.Path, len(f.Data), f.Mode.Perm())
+}
+
+// GoString keeps the content out of %#v.
+func (f File) GoString() string { return f.String() }
+
+// Format keeps the content out of every verb.
+func (f File) Format(s fmt.State, _ rune) { fmt.Fprint(s, f.String()) }
+
+// MarshalJSON keeps the content out of JSON, so also out of structured logs.
+func (f File) MarshalJSON() ([]byte, error) { return json.Marshal(f.String()) }
+
+// NoOwner in Tree.UID or Tree.GID leaves the owner or group as the file system
+// made it.
+const NoOwner = -1
+
+// Tree is all that a volume shows at one moment. The zero UID and GID are root's;
+// use NoOwner to leave them alone.
+type Tree struct {
+	// Files is sorted by Path; no path repeats, and none is a directory of another.
+	Files []File
+	// DirMode is the mode of every directory, with fs.ModeSetgid where wanted.
+	DirMode fs.FileMode
+	// UID and GID own every file and directory, links left out.
+	UID, GID int
+}
+
+// Size returns the sum of the contents' lengths in bytes.
+func (t *Tree) Size() int64 {
+	var n int64
+	for i := range t.Files {
+		n += int64(len(t.Files[i].Data))
+	}
+	return n
+}

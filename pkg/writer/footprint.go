@@ -1,0 +1,54 @@
+package writer
+
+import (
+	"os"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// Footprint is what something takes of a tmpfs, in the units of its size and
+// nr_inodes options.
+type Footprint struct {
+	Bytes  int64 // whole pages
+	Inodes int64
+}
+
+// inlineTarget is the longest link target, with its final zero byte, that tmpfs
+// keeps in the inode; a longer one takes a page.
+const inlineTarget = 128
+
+// Measure returns what one generation of tree takes: its files and directories,
+// the links that users see, and ..data. A volume has to hold two generations, as
+// one stays until the next is complete, and one inode more for its root. A hard
+// link counts as an inode, but its bytes count once.
+func Measure(tree *volume.Tree) Footprint {
+	page := int64(os.Getpagesize())
+	fp := Footprint{Inodes: 2} // the generation's directory and ..data
+	dir := ""
+	for i := range tree.Files {
+		f := &tree.Files[i]
+		fp.Inodes++
+		fp.Bytes += (int64(len(f.Data)) + page - 1) / page * page
+		parent, _ := split(f.Path)
+		fp.Inodes += newDirs(parent, dir)
+		dir = parent
+	}
+	for _, name := range topNames(tree) {
+		fp.Inodes++
+		if len(linkPrefix)+len(name)+1 > inlineTarget {
+			fp.Bytes += page
+		}
+	}
+	return fp
+}
+
+// newDirs returns how many of the directories from the top to dir do not lie on
+// the way to last.
+func newDirs(dir, last string) int64 {
+	n := int64(0)
+	for dir != "" && !below(last, dir) {
+		n++
+		dir, _ = split(dir)
+	}
+	return n
+}

@@ -1,0 +1,229 @@
+package writer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	dataName    = "..data"
+	dataTmpName = "..data_tmp"
+	linkPrefix  = dataName + "/"
+)
+
+// links is what has to be done to the links that users see.
+type links struct {
+	missing []string // to be created
+	wrong   []string // to be created too, once what has the name is removed
+	stale   []string // to be removed
+}
+
+// planLinks compares the entries of the root with the links that the tree needs.
+// An entry that is in nobody's way and does not look like a link of ours stays.
+func (u *update) planLinks(entries []dirent, known *snapshot) error {
+	entries = slices.DeleteFunc(entries, func(e dirent) bool { return strings.HasPrefix(e.name, "..") })
+	seen := known != nil && known.links != nil && slices.Equal(entries, known.links)
+	tops := topNames(u.tree)
+	wanted := make(map[string]bool, len(tops))
+	for _, name := range tops {
+		wanted[name] = true
+	}
+	clean := true
+	for _, e := range entries {
+		kind := rightLink
+		if !seen {
+			var err error
+			if kind, err = readLinkKind(u.root, e.name); err != nil {
+				return fmt.Errorf("read link %s: %w", e.name, err)
+			}
+		}
+		need := wanted[e.name]
+		delete(wanted, e.name)
+		switch {
+		case need && kind == rightLink:
+			continue
+		case need:
+			u.links.wrong = append(u.links.wrong, e.name)
+		case kind != noLink:
+			u.links.stale = append(u.links.stale, e.name)
+		}
+		clean = false
+	}
+	for _, name := range tops {
+		if wanted[name] {
+			u.links.missing = append(u.links.missing, name)
+		}
+	}
+	if clean && len(u.links.missing) == 0 {
+		u.next.links = entries
+	}
+	return nil
+}
+
+// linkKind is what an entry of the root is, as far as its own name tells.
+type linkKind int
+
+const (
+	noLink    linkKind = iota // nothing of ours
+	otherLink                 // a link into ..data, but to another name
+	rightLink                 // the link to the same name in ..data
+)
+
+func readLinkKind(root int, name string) (linkKind, error) {
+	target, err := readlink(root, name)
+	if errors.Is(err, unix.EINVAL) {
+		return noLink, nil
+	}
+	if err != nil {
+		return noLink, err
+	}
+	inData, ok := strings.CutPrefix(target, linkPrefix)
+	switch {
+	case !ok:
+		return noLink, nil
+	case inData != name:
+		return otherLink, nil
+	}
+	return rightLink, nil
+}
+
+// reserveLinks makes sure, before the switch, that the links that come after it
+// will find an inode each. Without them new names could not be seen though ..data
+// has switched.
+func (u *update) reserveLinks() error {
+	if len(u.links.missing) == 0 {
+		return nil
+	}
+	free, limited, err := u.fs.freeInodes(u.root)
+	if err != nil {
+		return fmt.Errorf("count the free inodes: %w", err)
+	}
+	if limited && free < uint64(len(u.links.missing)) {
+		return fmt.Errorf("reserve inodes for %d links, %d free: %w", len(u.links.missing), free, unix.ENOSPC)
+	}
+	return nil
+}
+
+// createLinks makes the links of the tree's top names. It runs after the switch,
+// so no link shows before its file.
+func (u *update) createLinks() error {
+	for _, name := range u.links.wrong {
+		if err := u.remove(name); err != nil {
+			return err
+		}
+		if err := u.createLink(name); err != nil {
+			return err
+		}
+	}
+	for _, name := range u.links.missing {
+		if err := u.createLink(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *update) createLink(name string) error {
+	if err := u.fs.symlink(linkPrefix+name, u.root, name); err != nil {
+		return fmt.Errorf("create link %s: %w", name, err)
+	}
+	return nil
+}
+
+func (u *update) dropLinks() error {
+	for _, name := range u.links.stale {
+		if err := u.remove(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeLeftovers removes what an interrupted write left, before the next one
+// needs the room and the name: generations that ..data does not point at, and
+// ..data_tmp.
+func (u *update) removeLeftovers(entries []dirent) error {
+	for _, e := range entries {
+		current := u.base != nil && e.name == u.base.generation
+		if e.name != dataTmpName && (current || !isGeneration(e.name)) {
+			continue
+		}
+		if err := u.remove(e.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setRoot gives the root of the volume the mode and owner of every directory in
+// it, before ..data shows files that only they make readable.
+func (u *update) setRoot() error {
+	var st unix.Stat_t
+	if err := unix.Fstat(u.root, &st); err != nil {
+		return fmt.Errorf("stat the volume's root: %w", err)
+	}
+	if u.next.dir.satisfiedBy(statAttrs(&st)) {
+		return nil
+	}
+	if err := setAttrs(u.fs, u.root, u.next.dir); err != nil {
+		return fmt.Errorf("the volume's root: %w", err)
+	}
+	return nil
+}
+
+// remove removes an entry of the root, with all that is in it, if it is there.
+func (u *update) remove(name string) error {
+	if err := removeAll(u.fs, u.root, name); err != nil {
+		return fmt.Errorf("remove %s: %w", name, err)
+	}
+	return nil
+}
+
+// removeAll never follows a link. It takes an entry for a file first, as nearly
+// all are.
+func removeAll(fs fileSystem, at int, name string) error {
+	err := fs.unlink(at, name)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if !errors.Is(err, unix.EISDIR) {
+		return err
+	}
+	if err := empty(fs, at, name); err != nil {
+		return err
+	}
+	return fs.rmdir(at, name)
+}
+
+func empty(fs fileSystem, at int, name string) error {
+	fd, err := openDir(at, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	entries, err := readDir(fd)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := removeAll(fs, fd, e.name); err != nil {
+			return fmt.Errorf("%s: %w", e.name, err)
+		}
+	}
+	return nil
+}
+
+// readlink returns the target of a link, cut off after the length of any link of
+// ours.
+func readlink(at int, name string) (string, error) {
+	var buf [len(linkPrefix) + maxElementBytes + 1]byte
+	n, err := unix.Readlinkat(at, name, buf[:])
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}

@@ -1,0 +1,134 @@
+package writer
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// current returns what ..data points at, nil if that is no generation. What is
+// known of it from the last write saves reading it.
+func (u *update) current(ctx context.Context, known *snapshot) (*snapshot, error) {
+	name, err := readlink(u.root, dataName)
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL):
+		return nil, nil // no such entry, or no link
+	case err != nil:
+		return nil, fmt.Errorf("read link %s: %w", dataName, err)
+	case !isGeneration(name):
+		return nil, nil
+	case known != nil && known.generation == name:
+		return known, nil
+	}
+	return scan(ctx, u.root, name)
+}
+
+// scan reads the generation name below the directory root. It returns nil if there
+// is no such directory; whatever else it cannot read makes the result irregular.
+// The error is that of ctx.
+func scan(ctx context.Context, root int, name string) (*snapshot, error) {
+	fd, err := openDir(root, name)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return nil, nil
+	}
+	s := &scanner{snapshot: &snapshot{generation: name}, hash: sha256.New(), buf: make([]byte, 64<<10)}
+	if err != nil {
+		s.irregular = true
+		return s.snapshot, nil
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		s.irregular = true
+	}
+	s.dir = statAttrs(&st)
+	if err := s.directory(ctx, fd, ""); err != nil {
+		return nil, fmt.Errorf("read generation %s: %w", name, err)
+	}
+	slices.SortFunc(s.files, func(a, b entry) int { return cmp.Compare(a.path, b.path) })
+	return s.snapshot, nil
+}
+
+type scanner struct {
+	*snapshot
+	hash hash.Hash
+	buf  []byte
+}
+
+// directory reads the open directory fd, whose path in the generation is dir.
+func (s *scanner) directory(ctx context.Context, fd int, dir string) error {
+	entries, err := readDir(fd)
+	if err != nil || len(entries) == 0 && dir != "" {
+		s.irregular = true // no tree has a directory without a file in it
+	}
+	for _, e := range entries {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		path := e.name
+		if dir != "" {
+			path = dir + "/" + e.name
+		}
+		if err := s.entry(ctx, fd, e.name, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *scanner) entry(ctx context.Context, at int, name, path string) error {
+	fd, err := openAny(at, name)
+	if err != nil {
+		s.irregular = true
+		return nil
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		s.irregular = true
+		return nil
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		if statAttrs(&st) != s.dir {
+			s.irregular = true
+		}
+		return s.directory(ctx, fd, path)
+	case unix.S_IFREG:
+		e := entry{path: path, attrs: statAttrs(&st), size: st.Size}
+		if err := s.digest(fd, &e); err != nil {
+			s.irregular = true
+			return nil
+		}
+		s.files = append(s.files, e)
+	default:
+		s.irregular = true
+	}
+	return nil
+}
+
+// digest reads an open file into e.sum.
+func (s *scanner) digest(fd int, e *entry) error {
+	s.hash.Reset()
+	for {
+		n, err := retry(func() (int, error) { return unix.Read(fd, s.buf) })
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			s.hash.Sum(e.sum[:0])
+			return nil
+		}
+		s.hash.Write(s.buf[:n])
+	}
+}
+
+func statAttrs(st *unix.Stat_t) attrs {
+	return attrs{mode: st.Mode & 0o7777, uid: int(st.Uid), gid: int(st.Gid)}
+}

@@ -1,0 +1,135 @@
+package writer
+
+import (
+	"crypto/sha256"
+	"io/fs"
+	"weak"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// snapshot describes a generation, without its contents.
+type snapshot struct {
+	generation string
+	dir        attrs
+	files      []entry // sorted by path
+	// irregular marks a generation on disk that no tree describes, such as one
+	// with files that cannot be read or directories of different modes. It has
+	// to be replaced; files may still be linked from it.
+	irregular bool
+	// links is the entries of the volume's root, the writer's own left out, if
+	// they were found to be just the links that the tree needs. A link's target
+	// never changes, so the same inode need not be read again.
+	links []dirent
+}
+
+// attrs is the mode, as the kernel counts it, and the owner of a file or a
+// directory. In what a tree asks for, an owner may be volume.NoOwner.
+type attrs struct {
+	mode     uint32
+	uid, gid int
+}
+
+// satisfiedBy reports whether something that has got the attributes have needs no
+// change to have a's.
+func (a attrs) satisfiedBy(have attrs) bool {
+	return a.mode == have.mode &&
+		(a.uid == volume.NoOwner || a.uid == have.uid) &&
+		(a.gid == volume.NoOwner || a.gid == have.gid)
+}
+
+// entry describes a file.
+type entry struct {
+	path string
+	attrs
+	size int64
+	sum  [sha256.Size]byte
+	// data points at the bytes that sum was made of, without keeping them in
+	// memory. Bytes at the same place are the same bytes, as contents are never
+	// written to; hashing a large volume again takes far longer than to see that.
+	data weak.Pointer[byte]
+}
+
+// satisfiedBy reports whether the file described by have can stand for e.
+func (e *entry) satisfiedBy(have *entry) bool {
+	return e.path == have.path && e.attrs.satisfiedBy(have.attrs) && e.size == have.size && e.sum == have.sum
+}
+
+// madeOf reports whether the entry is known to describe data without hashing it.
+func (e *entry) madeOf(data []byte) bool {
+	return e.size == int64(len(data)) && (len(data) == 0 || e.data.Value() == &data[0])
+}
+
+// describe makes the snapshot of a tree. Where known, which may be nil, was made
+// of the same bytes, its digests are taken over.
+func describe(tree *volume.Tree, known *snapshot) *snapshot {
+	s := &snapshot{dir: dirAttrs(tree), files: make([]entry, len(tree.Files))}
+	var old cursor
+	if known != nil {
+		old.files = known.files
+	}
+	for i := range tree.Files {
+		f := &tree.Files[i]
+		e := &s.files[i]
+		e.path, e.attrs, e.size = f.Path, fileAttrs(tree, f.Mode), int64(len(f.Data))
+		if had := old.find(f.Path); had != nil && had.madeOf(f.Data) {
+			e.sum, e.data = had.sum, had.data
+			continue
+		}
+		e.sum = sha256.Sum256(f.Data)
+		if len(f.Data) > 0 {
+			e.data = weak.Make(&f.Data[0])
+		}
+	}
+	return s
+}
+
+// holds reports whether the generation is known to satisfy tree by the places of
+// its contents alone. It allocates nothing: it is all that most calls of Write do.
+func (s *snapshot) holds(tree *volume.Tree) bool {
+	if len(s.files) != len(tree.Files) || !dirAttrs(tree).satisfiedBy(s.dir) {
+		return false
+	}
+	for i := range tree.Files {
+		f, e := &tree.Files[i], &s.files[i]
+		if e.path != f.Path || !fileAttrs(tree, f.Mode).satisfiedBy(e.attrs) || !e.madeOf(f.Data) {
+			return false
+		}
+	}
+	return true
+}
+
+// sameAs reports whether the generation described by have satisfies s.
+func (s *snapshot) sameAs(have *snapshot) bool {
+	if have.irregular || len(s.files) != len(have.files) || !s.dir.satisfiedBy(have.dir) {
+		return false
+	}
+	for i := range s.files {
+		if !s.files[i].satisfiedBy(&have.files[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func dirAttrs(tree *volume.Tree) attrs {
+	return attrs{unixMode(tree.DirMode), tree.UID, tree.GID}
+}
+
+func fileAttrs(tree *volume.Tree, mode fs.FileMode) attrs {
+	return attrs{uint32(mode.Perm()), tree.UID, tree.GID}
+}
+
+// cursor finds entries for paths that are asked for in ascending order.
+type cursor struct{ files []entry }
+
+// find returns the entry of path, nil if there is none.
+func (c *cursor) find(path string) *entry {
+	for len(c.files) > 0 && c.files[0].path < path {
+		c.files = c.files[1:]
+	}
+	if len(c.files) > 0 && c.files[0].path == path {
+		return &c.files[0]
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+// Package writer makes a directory show a tree of files, so that readers see all
+// of one version or all of the next.
+//
+// It owns the layout inside a volume: the generations, the ..data link that
+// chooses one of them, the links that users see, and the repair of whatever an
+// interrupted write left. Everything it does is relative to the directory handle
+// that it is given. It must not know where the content comes from, how the
+// directory is mounted, or who reads it. Contents never get into its errors.
+//
+// The layout is the one of the kubelet's own volumes:
+//
+//	..2006_01_02_15_04_05.123456789/   a generation: the files themselves
+//	..data -> ..2006_01_02_15_04_05.123456789
+//	key -> ..data/key
+//	conf -> ..data/conf
+//
+// A generation is never changed once ..data points at it. A reader that opens
+// ..data once, and then opens files relative to that handle, never mixes two
+// generations; after the switch the old one is removed, and such a reader gets
+// ENOENT for what it has not opened yet and has to open ..data again.
+package writer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// Options configures a Writer. The zero value is valid.
+type Options struct {
+	// Now gives the time that names a generation; time.Now if nil. Nothing but
+	// the name depends on it.
+	Now func() time.Time
+}
+
+// Writer writes one volume, over and over. It remembers digests of what it last
+// wrote, never the content, so that an unchanged tree costs no system call. It
+// is for use by one goroutine at a time, and for one directory during its life.
+type Writer struct {
+	now func() time.Time
+	fs  fileSystem
+	// shown is what the directory is known to show. It is nil whenever that is
+	// in doubt: in a new Writer, during a write, and after one that failed.
+	shown *snapshot
+}
+
+// New returns a Writer that knows nothing yet of the directory: its first Write
+// reads the files that are there.
+func New(opts Options) *Writer {
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	return &Writer{now: opts.Now, fs: linux{}}
+}
+
+// Result tells what a Write did.
+type Result struct {
+	// Changed is true when ..data was switched to a new generation.
+	Changed bool
+	// Generation is the name of the generation that ..data points at.
+	Generation string
+	// Files is how many files were written anew, and Bytes the length of their
+	// contents in bytes; Linked is how many were hard-linked from the generation
+	// before, as nothing about them changed.
+	Files, Linked int
+	Bytes         int64
+}
+
+// Write makes dir show tree, and puts right whatever it finds amiss there on the
+// way. When this Writer knows that dir shows tree already, it does no I/O.
+//
+// An error before the switch leaves dir showing what it showed, complete, and
+// nothing of the new generation. After the switch only the links of new names and
+// the removal of what is old can fail; then the error comes with a Result whose
+// Changed is true. After any error the next Write looks at the directory afresh
+// and repairs it. A full file system is unix.ENOSPC to errors.Is, a cancelled ctx
+// is ctx.Err().
+//
+// The root of dir gets the tree's directory mode and owner too. Entries in it
+// that are not of the writer's making stay, except where a link has to be.
+//
+// The contents in tree must not be written to afterwards: the Writer takes bytes
+// at the same place for the same bytes.
+func (w *Writer) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error) {
+	if w.shown != nil && w.shown.holds(tree) {
+		return Result{Generation: w.shown.generation}, nil
+	}
+	if err := checkTree(tree); err != nil {
+		return Result{}, err
+	}
+	next := describe(tree, w.shown)
+	if w.shown != nil && next.sameAs(w.shown) {
+		next.generation, next.links = w.shown.generation, w.shown.links
+		w.shown = next
+		return Result{Generation: next.generation}, nil
+	}
+
+	root, err := dir.Open(".")
+	if err != nil {
+		return Result{}, fmt.Errorf("open the volume's root: %w", err)
+	}
+	defer root.Close()
+	known := w.shown
+	w.shown = nil
+	u := &update{fs: w.fs, root: int(root.Fd()), now: w.now, tree: tree, next: next}
+	if err := u.run(ctx, known); err != nil {
+		return u.result, err
+	}
+	w.shown = next
+	return u.result, nil
+}
+
+// update is one Write that has to touch the directory.
+type update struct {
+	fs   fileSystem
+	root int
+	now  func() time.Time
+	tree *volume.Tree
+	// base is the generation that ..data points at when the update starts, nil
+	// if there is none.
+	base *snapshot
+	// next is what the directory shows when the update is done.
+	next *snapshot
+	// links is what has to be done to the links that users see.
+	links  links
+	result Result
+}
+
+func (u *update) run(ctx context.Context, known *snapshot) error {
+	entries, err := readDir(u.root)
+	if err != nil {
+		return fmt.Errorf("list the volume's root: %w", err)
+	}
+	if u.base, err = u.current(ctx, known); err != nil {
+		return err
+	}
+	if err := u.removeLeftovers(entries); err != nil {
+		return err
+	}
+	if err := u.planLinks(entries, known); err != nil {
+		return err
+	}
+	if u.base != nil && u.next.sameAs(u.base) {
+		u.next.generation = u.base.generation
+		if err := u.setRoot(); err != nil {
+			return err
+		}
+	} else if err := u.replace(ctx); err != nil {
+		return err
+	}
+	u.result.Generation = u.next.generation
+	return u.finish()
+}
+
+// replace builds the next generation beside the present one and switches to it.
+// If it fails, nothing of the next generation is left.
+func (u *update) replace(ctx context.Context) (err error) {
+	if u.next.generation, err = u.newGeneration(); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			u.result = Result{}
+			err = errors.Join(err, u.remove(dataTmpName), u.remove(u.next.generation))
+		}
+	}()
+	if err := u.fill(ctx); err != nil {
+		return err
+	}
+	if err := u.setRoot(); err != nil {
+		return err
+	}
+	if err := u.fs.symlink(u.next.generation, u.root, dataTmpName); err != nil {
+		return fmt.Errorf("create link %s: %w", dataTmpName, err)
+	}
+	if err := u.reserveLinks(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("switch %s: %w", dataName, err)
+	}
+	if err := u.fs.rename(u.root, dataTmpName, dataName); err != nil {
+		return fmt.Errorf("rename %s to %s: %w", dataTmpName, dataName, err)
+	}
+	u.result.Changed = true
+	return nil
+}
+
+// finish makes the links agree with what ..data shows now, and removes the
+// generation before. One step's failure does not stop the others: an old secret
+// has to go even if a link cannot be made.
+func (u *update) finish() error {
+	errs := []error{u.createLinks(), u.dropLinks()}
+	if u.result.Changed && u.base != nil {
+		errs = append(errs, u.remove(u.base.generation))
+	}
+	return errors.Join(errs...)
+}
