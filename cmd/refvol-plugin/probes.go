@@ -11,8 +11,10 @@ import (
 
 // probes serves what the kubelet's probes of the plugin's own pod ask.
 type probes struct {
-	server *http.Server
-	ended  chan error
+	// address is what it listens on.
+	address string
+	server  *http.Server
+	ended   chan error
 }
 
 // startProbes serves /healthz, which answers as long as the process does, and
@@ -35,8 +37,9 @@ func startProbes(address string, ready func() bool, failed context.CancelCauseFu
 		_, _ = w.Write([]byte("ok\n"))
 	})
 	p := &probes{
-		server: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second},
-		ended:  make(chan error, 1),
+		address: listener.Addr().String(),
+		server:  &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second},
+		ended:   make(chan error, 1),
 	}
 	go func() {
 		err := p.server.Serve(listener)

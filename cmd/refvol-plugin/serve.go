@@ -94,6 +94,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 			return startErr
 		}
 		defer func() { err = errors.Join(err, probes.stop()) }()
+		logger.Info("Serving probes", "address", probes.address)
 	}
 	err = server.Serve(serving)
 	if cause := context.Cause(serving); cause != nil && !errors.Is(cause, context.Canceled) {
@@ -140,11 +141,19 @@ func newPublisher(ctx context.Context, opts *serveOptions) (*manager.Manager, *p
 	return objects, volumes, err
 }
 
+// loadConfig reads a kubeconfig, or where none is named, the pod's service account.
+func loadConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		return rest.InClusterConfig()
+	}
+	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+}
+
 // newClient returns a client of the API server. It has no rate limit of its own:
 // each object's reflector backs off by itself, and a shared limit would let one
 // pod's many objects hold up the other pods' first publish.
 func newClient(kubeconfig string) (kubernetes.Interface, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	config, err := loadConfig(kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("configure the client of the API server: %w", err)
 	}

@@ -20,30 +20,30 @@ func socketPath(endpoint string) (string, error) {
 }
 
 // listen binds a unix socket with mode 0600 and replaces one that a dead process
-// left. The socket is bound under a hidden name and renamed, so that nobody can
-// find it before its mode is set, and the old one is gone the moment the new one is
-// there. What is not a socket is never replaced.
+// left; what is not a socket is never replaced. Before its mode is set the socket
+// has what the umask leaves, which for others is never the right to write that a
+// connection needs. It is bound under its own name, because the kubelet looks at
+// each name that turns up where it expects plugins, and complains of one that has
+// gone by then.
 func listen(path string) (*net.UnixListener, error) {
 	switch info, err := os.Lstat(path); {
-	case err == nil && info.Mode()&fs.ModeSocket == 0:
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("listen at %s: %w", path, err)
+	case info.Mode()&fs.ModeSocket == 0:
 		return nil, fmt.Errorf("listen at %s: there is something that is not a socket", path)
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("listen at %s: %w", path, err)
+	default:
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("listen at %s: remove a stale socket: %w", path, err)
+		}
 	}
-	hidden := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
-	if err := os.Remove(hidden); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("listen at %s: %w", path, err)
-	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: hidden, Net: "unix"})
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
-	listener.SetUnlinkOnClose(false) // its name changes
-	if err := os.Chmod(hidden, 0o600); err != nil {
-		return nil, fmt.Errorf("listen at %s: %w", path, errors.Join(err, listener.Close(), os.Remove(hidden)))
-	}
-	if err := os.Rename(hidden, path); err != nil {
-		return nil, fmt.Errorf("listen at %s: %w", path, errors.Join(err, listener.Close(), os.Remove(hidden)))
+	listener.SetUnlinkOnClose(false) // by then a successor may have the name
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", path, errors.Join(err, listener.Close(), os.Remove(path)))
 	}
 	return listener, nil
 }

@@ -8,7 +8,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -26,6 +25,7 @@ type item struct {
 	changed   func(volume.Ref)
 	base      context.Context
 	running   *sync.WaitGroup
+	failures  *failureLog
 	reflector *cache.Reflector
 	requests  *requests
 
@@ -69,25 +69,25 @@ type run struct {
 	admitted bool
 }
 
-func newItem(
-	ref volume.Ref, client kubernetes.Interface, src *source,
-	changed func(volume.Ref), base context.Context, running *sync.WaitGroup,
-) *item {
+// newItem returns an item of s without references, whose reflector doesn't run yet.
+// s.mu is held.
+func (s *watchStore) newItem(ref volume.Ref, src *source) *item {
 	ended := make(chan struct{})
 	close(ended)
 	it := &item{
 		ref:      ref,
 		source:   src,
-		changed:  changed,
-		base:     base,
-		running:  running,
+		changed:  s.changed,
+		base:     s.base,
+		running:  &s.running,
+		failures: s.failures,
 		refs:     map[types.UID]int{},
 		ended:    ended,
 		ready:    make(chan struct{}),
 		lastRead: time.Now(),
 	}
 	it.requests = &requests{item: it, backoff: retryBackoff()}
-	it.reflector = newReflector(it, client)
+	it.reflector = newReflector(it, s.client)
 	return it
 }
 
@@ -178,18 +178,16 @@ func (it *item) startLocked() {
 	it.running.Go(func() {
 		defer close(ended)
 		<-before
-		if it.admit(r) {
-			it.requests.serve(ctx, it.reflector)
-		}
+		it.admit(r)
+		it.requests.serve(ctx, it.reflector)
 	})
 }
 
-// admit lets r report, and tells whether r is still wanted.
-func (it *item) admit(r *run) bool {
+// admit lets r be heard, now that the run before has ended.
+func (it *item) admit(r *run) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	r.admitted = true
-	return it.run == r
 }
 
 // stopLocked stops the reflector; what is known stays as it is. Whatever the run
@@ -227,7 +225,7 @@ func (it *item) stopIfUnreadSince(t time.Time) {
 func (it *item) verify() {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	if it.synced && it.run == nil && it.closed == nil {
+	if it.synced && it.run == nil {
 		it.unsyncLocked()
 		it.startLocked()
 	}

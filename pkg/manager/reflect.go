@@ -4,10 +4,8 @@ import (
 	"errors"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -173,19 +171,12 @@ func (it *item) Resync() error { return nil }
 // Transformer trims what the reflector buffers while it collects a list.
 func (it *item) Transformer() cache.TransformFunc { return trim }
 
-// failed keeps err for those who ask why the object isn't synced. The first
-// failure after a calm time is logged; those that follow, and those that every
-// long watch ends with, only at a higher verbosity.
+// failed keeps err for those who ask why the object isn't synced.
 func (it *item) failed(err error) {
 	now := time.Now()
 	it.mu.Lock()
-	first := now.Sub(it.failedAt) > calmTime
+	again := now.Sub(it.failedAt) <= outageTime
 	it.failure, it.failedAt = err, now
 	it.mu.Unlock()
-
-	logger := klog.FromContext(it.base)
-	if !first || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsInvalid(err) {
-		logger = logger.V(4)
-	}
-	logger.Info("List or watch failed, trying again", "ref", it.ref, "err", err)
+	it.failures.log(it.ref, err, again)
 }

@@ -18,8 +18,9 @@ const (
 	// minWatchTimeout is the least time that a watch is asked to last; the most is
 	// twice that, at random, so that watches that began together don't end together.
 	minWatchTimeout = 30 * time.Minute
-	// calmTime without a failure makes the next one the first of its kind.
-	calmTime = 2 * time.Minute
+	// calmTime without a pause makes the next one short again. It is longer than
+	// any pause, and shorter than what a proxy lets an idle watch live.
+	calmTime = 15 * time.Second
 )
 
 // retryBackoff returns the pauses between requests that fail, or watches that break:

@@ -21,8 +21,9 @@ var errShutdown = errors.New("the manager has shut down")
 // mu guards what is below it and the items' refs. It is taken before an item's own
 // lock. Readers share it for the time of a map access.
 type watchStore struct {
-	client  kubernetes.Interface
-	sources map[volume.Kind]*source
+	client   kubernetes.Interface
+	sources  map[volume.Kind]*source
+	failures *failureLog
 	// base is the parent of every reflector's context. It is never cancelled:
 	// each run is stopped by its item.
 	base context.Context
@@ -36,12 +37,14 @@ type watchStore struct {
 }
 
 func newWatchStore(client kubernetes.Interface) *watchStore {
+	logger := klog.Background()
 	return &watchStore{
-		client:  client,
-		sources: newSources(client),
-		base:    klog.NewContext(context.Background(), withoutBodies(klog.Background())),
-		items:   map[volume.Ref]*item{},
-		changed: func(volume.Ref) {},
+		client:   client,
+		sources:  newSources(client),
+		failures: &failureLog{logger: logger},
+		base:     klog.NewContext(context.Background(), forClientGo(logger)),
+		items:    map[volume.Ref]*item{},
+		changed:  func(volume.Ref) {},
 	}
 }
 
@@ -67,7 +70,7 @@ func (s *watchStore) add(uid types.UID, refs []volume.Ref) {
 		it := s.items[ref]
 		switch {
 		case it == nil:
-			if it = s.newItem(ref); it == nil {
+			if it = s.startItem(ref); it == nil {
 				continue
 			}
 			s.items[ref] = it
@@ -100,14 +103,14 @@ func (s *watchStore) drop(uid types.UID, refs []volume.Ref) {
 	}
 }
 
-// newItem returns an item whose reflector has been started, or nil for a kind that
-// cannot be watched. mu is held.
-func (s *watchStore) newItem(ref volume.Ref) *item {
+// startItem returns an item whose reflector has been started, or nil for a kind
+// that cannot be watched. mu is held.
+func (s *watchStore) startItem(ref volume.Ref) *item {
 	src := s.sources[ref.Kind]
 	if src == nil {
 		return nil
 	}
-	it := newItem(ref, s.client, src, s.changed, s.base, &s.running)
+	it := s.newItem(ref, src)
 	if s.closed {
 		it.close(shutdownError(ref))
 	} else {

@@ -91,9 +91,9 @@ func validateOwner(field string, id int) error {
 	return fmt.Errorf("%s: Invalid value: %d: must be between 0 and %d, or volume.NoOwner", field, id, uint32(math.MaxUint32-1))
 }
 
-// isName says whether s has between 1 and max bytes that are ASCII letters, digits
+// isName says whether s has between 1 and longest bytes that are ASCII letters, digits
 // or, but for the first, one of others.
-func isName(s string, max int, others string) bool {
+func isName(s string, longest int, others string) bool {
 	for i := range len(s) {
 		c := s[i]
 		alphanumeric := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
@@ -101,5 +101,5 @@ func isName(s string, max int, others string) bool {
 			return false
 		}
 	}
-	return s != "" && len(s) <= max
+	return s != "" && len(s) <= longest
 }

@@ -130,11 +130,3 @@ func detach(fd int) error {
 }
 
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
-
-func kernelRelease() string {
-	var uts unix.Utsname
-	if err := unix.Uname(&uts); err != nil {
-		return "unknown"
-	}
-	return unix.ByteSliceToString(uts.Release[:])
-}

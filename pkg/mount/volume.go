@@ -51,8 +51,7 @@ func (m *Mounter) clone(id string, proven int) (*Volume, error) {
 		return nil, err
 	}
 	if err := v.sameAs(proven); err != nil {
-		v.Close()
-		return nil, err
+		return nil, errors.Join(err, v.Close())
 	}
 	return v, nil
 }

@@ -24,6 +24,10 @@ const (
 	groupDirectoryMode             = 0o550 | fs.ModeSetgid
 )
 
+// maxMissing is how many missing things an error names. A spec may ask for
+// thousands of keys, and the text ends up in an event and in logs.
+const maxMissing = 32
+
 // Options are what shapes a tree beside the spec and the objects.
 type Options struct {
 	// FSGroup owns every file and directory where it is not nil (the volume mount
@@ -57,11 +61,15 @@ type MissingError struct {
 	Missing []Missing
 }
 
-// Error lists all that is missing.
+// Error lists what is missing, the first maxMissing by name and the rest by number.
 func (e *MissingError) Error() string {
-	texts := make([]string, len(e.Missing))
-	for i, m := range e.Missing {
-		texts[i] = m.String()
+	listed := e.Missing[:min(len(e.Missing), maxMissing)]
+	texts := make([]string, 0, len(listed)+1)
+	for _, m := range listed {
+		texts = append(texts, m.String())
+	}
+	if more := len(e.Missing) - len(listed); more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(texts, "; ")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,10 +20,15 @@ import (
 // not exist has the zero version.
 type versions map[volume.Ref]volume.Version
 
+// treeWriter makes a directory show a tree; *writer.Writer is one.
+type treeWriter interface {
+	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (writer.Result, error)
+}
+
 // contents is what the files of one volume show, and the lock of who writes them.
 type contents struct {
 	mu     sync.Mutex
-	writer *writer.Writer
+	writer treeWriter
 	// shown is what the files show, or showed when an earlier process recorded it.
 	shown versions
 	// proven says that this process wrote or compared the files at shown, and

@@ -12,7 +12,6 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
-	"github.com/refvol/refvol/pkg/writer"
 )
 
 // Request asks for a volume to be published.
@@ -124,7 +123,7 @@ func (p *Publisher) admit(request Request) (*published, error) {
 	if err != nil {
 		return nil, fail(ReasonInvalid, "%w", err)
 	}
-	return newPublished(request, spec), nil
+	return newPublished(request, spec, p.newWriter()), nil
 }
 
 // spare keeps a refusal from being final where the volume is mounted all the same,
@@ -137,12 +136,12 @@ func (p *Publisher) spare(ctx context.Context, request *Request, refusal error) 
 	return fail(ReasonUnavailable, "volume %s is mounted, but can't be taken over: %w", request.VolumeID, refusal)
 }
 
-func newPublished(request Request, spec *volume.Spec) *published {
+func newPublished(request Request, spec *volume.Spec, w treeWriter) *published {
 	return &published{
 		request:  request,
 		spec:     spec,
 		wake:     make(chan struct{}, 1),
-		contents: contents{writer: writer.New(writer.Options{}), shown: versions{}},
+		contents: contents{writer: w, shown: versions{}},
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
 )
 
 // Objects is where the objects come from; *manager.Manager is one. Its methods but
@@ -115,6 +116,8 @@ type Publisher struct {
 	opts    Options
 	limits  limits
 	records *recordStore
+	// newWriter makes the writer of one volume.
+	newWriter func() treeWriter
 	// queue holds ids of live volumes to reconcile, each at most once.
 	queue workqueue.TypedRateLimitingInterface[string]
 	// stopping is closed when waiting publishes are to give up.
@@ -152,14 +155,15 @@ func New(opts Options) (*Publisher, error) {
 		return nil, err
 	}
 	p := &Publisher{
-		opts:     opts,
-		limits:   limitsFor(opts.MaxVolumeSize),
-		records:  records,
-		queue:    workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)),
-		stopping: make(chan struct{}),
-		calls:    map[string]*call{},
-		volumes:  map[string]*published{},
-		byRef:    map[volume.Ref]map[*published]struct{}{},
+		opts:      opts,
+		limits:    limitsFor(opts.MaxVolumeSize),
+		records:   records,
+		newWriter: func() treeWriter { return writer.New(writer.Options{}) },
+		queue:     workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)),
+		stopping:  make(chan struct{}),
+		calls:     map[string]*call{},
+		volumes:   map[string]*published{},
+		byRef:     map[volume.Ref]map[*published]struct{}{},
 	}
 	opts.Objects.Subscribe(p.changed)
 	return p, nil

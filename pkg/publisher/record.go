@@ -60,8 +60,8 @@ func recordOf(v *published, size int64) *record {
 	return r
 }
 
-// published returns the volume that the record tells of.
-func (r *record) published() *published {
+// published returns the volume that the record tells of, to be written by w.
+func (r *record) published(w treeWriter) *published {
 	v := newPublished(Request{
 		VolumeID:   r.VolumeID,
 		Target:     r.Target,
@@ -69,7 +69,7 @@ func (r *record) published() *published {
 		Attributes: r.Attributes,
 		ReadOnly:   r.ReadOnly,
 		FSGroup:    r.FSGroup,
-	}, r.Spec)
+	}, r.Spec, w)
 	for _, s := range r.Shown {
 		v.contents.shown[s.Ref] = s.Version
 	}
@@ -136,11 +136,12 @@ func (s *recordStore) save(r *record) error {
 		return fmt.Errorf("encode the record of volume %s: %w", r.VolumeID, err)
 	}
 	name := r.VolumeID + recordSuffix
-	if err := s.dir.WriteFile(name+tempSuffix, text, 0o600); err != nil {
-		return fmt.Errorf("write the record of volume %s: %w", r.VolumeID, errors.Join(err, s.removeFile(name+tempSuffix)))
+	err = s.dir.WriteFile(name+tempSuffix, text, 0o600)
+	if err == nil {
+		err = s.dir.Rename(name+tempSuffix, name)
 	}
-	if err := s.dir.Rename(name+tempSuffix, name); err != nil {
-		return fmt.Errorf("write the record of volume %s: %w", r.VolumeID, err)
+	if err != nil {
+		return fmt.Errorf("write the record of volume %s: %w", r.VolumeID, errors.Join(err, s.removeFile(name+tempSuffix)))
 	}
 	return nil
 }

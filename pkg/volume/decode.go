@@ -1,180 +1,233 @@
 package volume
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"sigs.k8s.io/yaml"
 )
 
-// decoder walks a decoded YAML or JSON value, so that every error carries the path
-// of the field it is about: a decoder into structs would know but the name of an
-// unknown field, not where it stands. Errors are collected, not returned one by
+// maxErrors is how many errors a refusal lists. Attributes of the largest size can
+// hold ten thousands of them, and the text ends up in an event and in logs.
+const maxErrors = 32
+
+// YAML's short tags, which say what a node holds.
+const (
+	tagMapping   = "!!map"
+	tagList      = "!!seq"
+	tagString    = "!!str"
+	tagTimestamp = "!!timestamp"
+	tagInteger   = "!!int"
+	tagFloat     = "!!float"
+	tagBoolean   = "!!bool"
+	tagNull      = "!!null"
+)
+
+// decoder walks the nodes of a YAML document, JSON included, so that every error
+// carries the path of the field it is about: a decoder into structs would know but
+// the name of an unknown field, not where it stands. Aliases are not followed, so
+// the walk is no longer than the text. Errors are collected, not returned one by
 // one: a pod's author wants to see all of them at once.
 type decoder struct {
 	errs field.ErrorList
+	// more counts the errors beyond maxErrors.
+	more int
 }
 
-// visit reads one value at a path.
-type visit func(at *field.Path, value any)
+// visit reads one node at a path.
+type visit func(at *field.Path, node *yaml.Node)
 
-func (d *decoder) add(err *field.Error) { d.errs = append(d.errs, err) }
+func (d *decoder) add(err *field.Error) {
+	if len(d.errs) == maxErrors {
+		d.more++
+		return
+	}
+	d.errs = append(d.errs, err)
+}
 
-// document decodes text, YAML or JSON, and visits its value. Duplicate keys are
-// refused.
+// err returns the collected errors as one, nil if there are none.
+func (d *decoder) err() error {
+	errs := make([]error, 0, len(d.errs)+1)
+	for _, err := range d.errs {
+		errs = append(errs, err)
+	}
+	if d.more > 0 {
+		errs = append(errs, fmt.Errorf("and %d more", d.more))
+	}
+	return utilerrors.NewAggregate(errs)
+}
+
+// document parses text, YAML or JSON, and visits its root.
 func (d *decoder) document(at *field.Path, text string, then visit) {
-	raw, err := yaml.YAMLToJSONStrict([]byte(text))
-	if err != nil {
-		// The parser's message names the line; it repeats field names, never values.
-		d.add(field.Invalid(at, shape(text), "must be YAML or JSON: "+yamlMessage(err)))
+	var document, rest yaml.Node
+	decode := yaml.NewDecoder(strings.NewReader(text))
+	size := fmt.Sprintf("a string of %d bytes", len(text))
+	switch err := decode.Decode(&document); {
+	case errors.Is(err, io.EOF):
+		d.add(field.Required(at, "must be YAML or JSON"))
+		return
+	case err != nil:
+		// The parser's message says where and why; it repeats nothing of the text.
+		d.add(field.Invalid(at, size, "must be YAML or JSON: "+shortenTo(err.Error(), 200)))
 		return
 	}
-	decode := json.NewDecoder(strings.NewReader(string(raw)))
-	decode.UseNumber() // a mode must not pass through a float
-	var value any
-	if err := decode.Decode(&value); err != nil {
-		d.add(field.Invalid(at, shape(text), "must be YAML or JSON"))
+	// The parser stops at the end of the root, whatever may follow it.
+	if err := decode.Decode(&rest); !errors.Is(err, io.EOF) {
+		d.add(field.Invalid(at, size, "must be one YAML or JSON document with nothing after it"))
 		return
 	}
-	then(at, value)
+	then(at, document.Content[0])
 }
 
-// yamlMessage keeps the part of a YAML error that says where and why.
-func yamlMessage(err error) string {
-	lines := strings.Split(err.Error(), "\n")
-	if len(lines) > 2 {
-		lines = lines[:2]
-	}
-	for i := range lines {
-		lines[i] = strings.TrimSpace(lines[i])
-	}
-	return shortenTo(strings.Join(lines, " "), 200)
-}
-
-// object visits the fields of a mapping; a field that has no visit is refused. A
-// null field counts as not given, as everywhere in Kubernetes.
-func (d *decoder) object(at *field.Path, value any, fields map[string]visit) {
-	mapping, ok := value.(map[string]any)
-	if !ok {
-		d.wrongType(at, value, "a mapping")
+// object visits the fields of a mapping in the order of the text; a field that has
+// no visit is refused, and so is one that repeats. A null field counts as not
+// given, as everywhere in Kubernetes. A required field that is not given is
+// visited as an empty string, for its visit to say what it must be.
+func (d *decoder) object(at *field.Path, node *yaml.Node, fields map[string]visit, required ...string) {
+	if node.Kind != yaml.MappingNode || node.ShortTag() != tagMapping {
+		d.wrongType(at, node, "a mapping")
 		return
 	}
-	for _, name := range sortedKeys(mapping) {
+	seen := make(map[string]bool, len(fields))
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		if key.Kind != yaml.ScalarNode {
+			d.wrongType(at, key, "a mapping of field names to values")
+			continue
+		}
+		name := key.Value
 		then, known := fields[name]
 		switch {
 		case !known:
-			d.add(field.Forbidden(at.Child(shorten(name)), "unknown field; known are "+strings.Join(sortedKeys(fields), ", ")))
-		case mapping[name] != nil:
-			then(at.Child(name), mapping[name])
+			d.add(field.Forbidden(at.Child(fieldName(name)), "unknown field; known are "+strings.Join(sortedKeys(fields), ", ")))
+		case seen[name]:
+			d.add(field.Forbidden(at.Child(name), fmt.Sprintf("must not be set twice: again in line %d", key.Line)))
+		case !isNull(value):
+			seen[name] = true
+			then(at.Child(name), value)
+		}
+	}
+	for _, name := range required {
+		if !seen[name] {
+			fields[name](at.Child(name), &yaml.Node{Kind: yaml.ScalarNode, Tag: tagString})
 		}
 	}
 }
 
 // list visits the elements of a list.
 func (d *decoder) list(then visit) visit {
-	return func(at *field.Path, value any) {
-		elements, ok := value.([]any)
-		if !ok {
-			d.wrongType(at, value, "a list")
+	return func(at *field.Path, node *yaml.Node) {
+		if node.Kind != yaml.SequenceNode || node.ShortTag() != tagList {
+			d.wrongType(at, node, "a list")
 			return
 		}
-		for i, element := range elements {
+		for i, element := range node.Content {
 			then(at.Index(i), element)
 		}
 	}
 }
 
 // text reads a string.
-func (d *decoder) text(into *string) visit {
-	return func(at *field.Path, value any) {
-		s, ok := value.(string)
-		if !ok {
-			d.wrongType(at, value, "a string (quote it)")
+func (d *decoder) text(then func(at *field.Path, s string)) visit {
+	return func(at *field.Path, node *yaml.Node) {
+		// What looks like a date is a name like any other.
+		if node.Kind != yaml.ScalarNode || node.ShortTag() != tagString && node.ShortTag() != tagTimestamp {
+			d.wrongType(at, node, "a string (quote it)")
 			return
 		}
-		*into = s
+		then(at, node.Value)
 	}
 }
 
 // boolean reads a boolean.
 func (d *decoder) boolean(into *bool) visit {
-	return func(at *field.Path, value any) {
-		b, ok := value.(bool)
-		if !ok {
-			d.wrongType(at, value, "true or false")
-			return
+	return func(at *field.Path, node *yaml.Node) {
+		if node.Kind != yaml.ScalarNode || node.ShortTag() != tagBoolean || node.Decode(into) != nil {
+			d.wrongType(at, node, "true or false")
 		}
-		*into = b
 	}
 }
 
 // mode reads a mode: an integer as in Kubernetes, or an octal string.
 func (d *decoder) mode(into **fs.FileMode) visit {
-	return func(at *field.Path, value any) {
-		switch v := value.(type) {
-		case json.Number:
-			n, err := strconv.ParseInt(v.String(), 10, 32)
-			if err != nil || n < 0 || n > 0o777 {
-				d.add(field.Invalid(at, field.OmitValueType{}, fmt.Sprintf(
-					"%s must be an integer from 0 to 511 (0777 octal)", shorten(v.String()))))
+	return func(at *field.Path, node *yaml.Node) {
+		var mode fs.FileMode
+		var n int64
+		switch {
+		case node.Kind == yaml.ScalarNode && node.ShortTag() == tagString:
+			var err error
+			if mode, err = ParseMode(node.Value); err != nil {
+				d.add(field.Invalid(at, shorten(node.Value), err.Error()))
 				return
 			}
-			mode := fs.FileMode(n)
-			*into = &mode
-		case string:
-			mode, err := ParseMode(v)
-			if err != nil {
-				d.add(field.Invalid(at, shorten(v), err.Error()))
-				return
-			}
-			*into = &mode
+		case node.Kind != yaml.ScalarNode || node.ShortTag() != tagInteger || node.Decode(&n) != nil:
+			d.wrongType(at, node, "an integer from 0 to 511 (octal 0777) or an octal string")
+			return
+		case n < 0 || n > 0o777:
+			d.add(field.Invalid(at, n, "must be an integer from 0 to 511 (octal 0777)"))
+			return
 		default:
-			d.wrongType(at, value, "an integer or an octal string")
+			mode = fs.FileMode(n)
 		}
+		*into = &mode
 	}
 }
 
 // unsupported refuses a field that the contract knows and this version does not.
-func (d *decoder) unsupported(at *field.Path, _ any) { d.add(notSupportedYet(at)) }
+func (d *decoder) unsupported(at *field.Path, _ *yaml.Node) { d.add(notSupportedYet(at)) }
 
-func (d *decoder) wrongType(at *field.Path, value any, want string) {
-	d.add(field.Invalid(at, shape(value), "must be "+want))
+func (d *decoder) wrongType(at *field.Path, node *yaml.Node, want string) {
+	if node.Kind == yaml.AliasNode {
+		d.add(field.Invalid(at, shape(node), "must be written out: aliases are not supported"))
+		return
+	}
+	d.add(field.Invalid(at, shape(node), "must be "+want))
 }
 
 // ParseMode reads the octal string form of a file mode: a leading zero and at most
 // 0777.
 func ParseMode(s string) (fs.FileMode, error) {
-	if len(s) < 2 || len(s) > 5 || s[0] != '0' {
-		return 0, fmt.Errorf("must be an octal number with a leading zero, from %q to %q", "0000", "0777")
-	}
 	n, err := strconv.ParseUint(s, 8, 32)
-	if err != nil || n > 0o777 {
+	if err != nil || n > 0o777 || len(s) < 2 || len(s) > 5 || s[0] != '0' {
 		return 0, fmt.Errorf("must be an octal number with a leading zero, from %q to %q", "0000", "0777")
 	}
 	return fs.FileMode(n), nil
 }
 
 // shape describes a value that is not to be repeated: what it is and how large.
-func shape(value any) string {
-	switch v := value.(type) {
-	case string:
-		return fmt.Sprintf("a string of %d bytes", len(v))
-	case json.Number:
-		return "a number"
-	case bool:
-		return "a boolean"
-	case []any:
-		return fmt.Sprintf("a list of %d", len(v))
-	case map[string]any:
-		return fmt.Sprintf("a mapping of %d", len(v))
-	default:
-		return "null"
+func shape(node *yaml.Node) string {
+	if node.Kind == yaml.AliasNode {
+		return "an alias"
 	}
+	switch tag := node.ShortTag(); tag {
+	case tagMapping:
+		return fmt.Sprintf("a mapping of %d", len(node.Content)/2)
+	case tagList:
+		return fmt.Sprintf("a list of %d", len(node.Content))
+	case tagString, tagTimestamp:
+		return fmt.Sprintf("a string of %d bytes", len(node.Value))
+	case tagInteger:
+		return "an integer"
+	case tagFloat:
+		return "a floating-point number"
+	case tagBoolean:
+		return "a boolean"
+	case tagNull:
+		return "null"
+	default:
+		return "a value with the tag " + shorten(tag)
+	}
+}
+
+func isNull(node *yaml.Node) bool {
+	return node.Kind == yaml.ScalarNode && node.ShortTag() == tagNull
 }
 
 func notSupportedYet(at *field.Path) *field.Error {

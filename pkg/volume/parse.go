@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/api/validation"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -41,8 +42,8 @@ type parser struct {
 func Parse(attributes map[string]string, pod Pod) (*Spec, error) {
 	p := &parser{attributes: Attributes(attributes), pod: pod}
 	spec := p.spec()
-	if len(p.errs) > 0 {
-		return nil, p.errs.ToAggregate()
+	if err := p.err(); err != nil {
+		return nil, err
 	}
 	return spec, nil
 }
@@ -71,7 +72,9 @@ func (p *parser) spec() *Spec {
 	} else {
 		spec.Sources = p.shortForm()
 	}
-	p.errs = append(p.errs, spec.checkCollisions()...)
+	for _, err := range spec.checkCollisions() {
+		p.add(err)
+	}
 	return spec
 }
 
@@ -85,7 +88,7 @@ func (p *parser) checkNames() {
 		case "uid", "gid", "updatePolicy", "writeStrategy", "onDelete":
 			p.add(notSupportedYet(field.NewPath(name)))
 		default:
-			p.add(field.Forbidden(field.NewPath(shorten(name)), "unknown attribute; known are "+strings.Join(known, ", ")))
+			p.add(field.Forbidden(field.NewPath(fieldName(name)), "unknown attribute; known are "+strings.Join(known, ", ")))
 		}
 	}
 }
@@ -98,14 +101,13 @@ func (p *parser) listForm() []Source {
 		}
 	}
 	var sources []Source
-	at := field.NewPath(attrSources)
-	p.document(at, p.attributes[attrSources], func(at *field.Path, value any) {
-		p.list(func(at *field.Path, value any) {
-			if source, ok := p.source(at, value); ok {
+	p.document(field.NewPath(attrSources), p.attributes[attrSources], func(at *field.Path, node *yaml.Node) {
+		p.list(func(at *field.Path, node *yaml.Node) {
+			if source, ok := p.source(at, node); ok {
 				sources = append(sources, source)
 			}
-		})(at, value)
-		if elements, ok := value.([]any); ok && len(elements) == 0 {
+		})(at, node)
+		if node.Kind == yaml.SequenceNode && len(node.Content) == 0 {
 			p.add(field.Required(at, "must have at least one source"))
 		}
 	})
@@ -113,13 +115,13 @@ func (p *parser) listForm() []Source {
 }
 
 // source reads one element of `sources`.
-func (p *parser) source(at *field.Path, value any) (Source, bool) {
+func (p *parser) source(at *field.Path, node *yaml.Node) (Source, bool) {
 	var found []Source
 	projection := func(kind Kind) visit {
-		return func(at *field.Path, value any) { found = append(found, p.projection(at, value, kind)) }
+		return func(at *field.Path, node *yaml.Node) { found = append(found, p.projection(at, node, kind)) }
 	}
-	before := len(p.errs)
-	p.object(at, value, map[string]visit{
+	before := len(p.errs) + p.more
+	p.object(at, node, map[string]visit{
 		"configMap": projection(ConfigMap),
 		"secret":    projection(Secret),
 		"env":       p.unsupported,
@@ -129,8 +131,8 @@ func (p *parser) source(at *field.Path, value any) (Source, bool) {
 		return found[0], true
 	}
 	if len(found) > 1 {
-		p.add(field.Invalid(at, shape(value), "must have one of configMap and secret: make a source of each"))
-	} else if len(p.errs) == before {
+		p.add(field.Invalid(at, shape(node), "must have one of configMap and secret: make a source of each"))
+	} else if len(p.errs)+p.more == before {
 		p.add(field.Required(at, "must have one of configMap and secret"))
 	}
 	return Source{}, false
@@ -138,41 +140,52 @@ func (p *parser) source(at *field.Path, value any) (Source, bool) {
 
 // projection reads the fields of core/v1 ConfigMapProjection and SecretProjection,
 // which are the same, plus namespace.
-func (p *parser) projection(at *field.Path, value any, kind Kind) Source {
+func (p *parser) projection(at *field.Path, node *yaml.Node, kind Kind) Source {
 	source := Source{Ref: Ref{Kind: kind, Namespace: p.pod.Namespace}, Field: at.String()}
-	p.object(at, value, map[string]visit{
-		"name":      p.text(&source.Ref.Name),
-		"namespace": p.text(&source.Ref.Namespace),
+	p.object(at, node, map[string]visit{
+		"name":      p.text(p.name(&source.Ref)),
+		"namespace": p.text(p.namespace),
 		"optional":  p.boolean(&source.Optional),
 		"items":     p.items(&source),
-	})
-	p.checkRef(source.Ref, at.Child("name"), at.Child("namespace"))
+	}, "name")
 	return source
 }
 
-// items reads a list of key, path and mode.
+// items reads a list of key, path and mode. An item that is refused keeps its
+// place in the list, with an empty path.
 func (p *parser) items(into *Source) visit {
-	return p.list(func(at *field.Path, value any) {
+	return p.list(func(at *field.Path, node *yaml.Node) {
 		var item Item
-		p.object(at, value, map[string]visit{
-			"key":  p.text(&item.Key),
-			"path": p.text(&item.Path),
+		p.object(at, node, map[string]visit{
+			"key":  p.text(p.key(&item)),
+			"path": p.text(p.path(&item)),
 			"mode": p.mode(&item.Mode),
-		})
-		if item.Key == "" {
-			p.add(field.Required(at.Child("key"), "must name a key of the object"))
-		} else if bad := utilvalidation.IsConfigMapKey(item.Key); len(bad) > 0 {
-			p.add(field.Invalid(at.Child("key"), shorten(item.Key), strings.Join(bad, "; ")))
-		}
-		if item.Path == "" {
-			p.add(field.Required(at.Child("path"), "must be a relative path"))
-		} else if clean, err := CleanPath(item.Path); err != nil {
-			p.add(field.Invalid(at.Child("path"), shorten(item.Path), err.Error()))
-		} else {
-			item.Path = clean
-		}
+		}, "key", "path")
 		into.Items = append(into.Items, item)
 	})
+}
+
+func (p *parser) key(into *Item) func(*field.Path, string) {
+	return func(at *field.Path, key string) {
+		into.Key = key
+		if key == "" {
+			p.add(field.Required(at, "must name a key of the object"))
+		} else if bad := utilvalidation.IsConfigMapKey(key); len(bad) > 0 {
+			p.add(field.Invalid(at, shorten(key), strings.Join(bad, "; ")))
+		}
+	}
+}
+
+func (p *parser) path(into *Item) func(*field.Path, string) {
+	return func(at *field.Path, path string) {
+		if path == "" {
+			p.add(field.Required(at, "must be a relative path"))
+		} else if clean, err := CleanPath(path); err != nil {
+			p.add(field.Invalid(at, shorten(path), err.Error()))
+		} else {
+			into.Path = clean
+		}
+	}
 }
 
 // shortForm reads the attributes that name a single object.
@@ -191,11 +204,11 @@ func (p *parser) shortForm() []Source {
 	if hasSecret {
 		name, kind, at = secret, Secret, field.NewPath(attrSecret)
 	}
-	source := Source{Ref: Ref{Kind: kind, Namespace: p.pod.Namespace, Name: name}, Field: at.String()}
+	source := Source{Ref: Ref{Kind: kind, Namespace: p.pod.Namespace}, Field: at.String()}
+	p.name(&source.Ref)(at, name)
 	if namespace, ok := p.attributes[attrNamespace]; ok {
-		source.Ref.Namespace = namespace
+		p.namespace(field.NewPath(attrNamespace), namespace)
 	}
-	p.checkRef(source.Ref, at, field.NewPath(attrNamespace))
 	switch text, ok := p.attributes[attrOptional]; {
 	case text == "true":
 		source.Optional = true
@@ -208,15 +221,22 @@ func (p *parser) shortForm() []Source {
 	return []Source{source}
 }
 
-// checkRef validates the name and the namespace of an object.
-func (p *parser) checkRef(ref Ref, name, namespace *field.Path) {
-	if ref.Name == "" {
-		p.add(field.Required(name, fmt.Sprintf("must name a %s", ref.Kind)))
-	} else if bad := validation.NameIsDNSSubdomain(ref.Name, false); len(bad) > 0 {
-		p.add(field.Invalid(name, shorten(ref.Name), strings.Join(bad, "; ")))
+// name reads the name of an object.
+func (p *parser) name(into *Ref) func(*field.Path, string) {
+	return func(at *field.Path, name string) {
+		into.Name = name
+		if name == "" {
+			p.add(field.Required(at, fmt.Sprintf("must name a %s", into.Kind)))
+		} else if bad := validation.NameIsDNSSubdomain(name, false); len(bad) > 0 {
+			p.add(field.Invalid(at, shorten(name), strings.Join(bad, "; ")))
+		}
 	}
-	if ref.Namespace != p.pod.Namespace {
-		p.add(field.Invalid(namespace, shorten(ref.Namespace),
+}
+
+// namespace reads the namespace of an object, which may as yet be the pod's only.
+func (p *parser) namespace(at *field.Path, namespace string) {
+	if namespace != p.pod.Namespace {
+		p.add(field.Invalid(at, shorten(namespace),
 			fmt.Sprintf("must be the pod's own namespace %q: another one is not supported yet by this version of refvol", p.pod.Namespace)))
 	}
 }

@@ -3,6 +3,7 @@ package volume
 import (
 	"fmt"
 	"path"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -53,35 +54,51 @@ func CleanPath(p string) (string, error) {
 
 // checkCollisions reports explicit paths that can't stand beside each other: two
 // that are equal, and a file where another path needs a directory. Paths that
-// come from keys without items are left out: there a later source wins.
+// come from keys without items are left out: there a later source wins. So are
+// empty paths: those items were refused already.
 func (s *Spec) checkCollisions() field.ErrorList {
 	var errs field.ErrorList
 	files := map[string]string{}       // path -> field of the item that makes a file of it
 	directories := map[string]string{} // path -> field of the first item that needs it as a directory
 	for i := range s.Sources {
 		for j, item := range s.Sources[i].Items {
+			if item.Path == "" {
+				continue
+			}
 			at := itemPath(&s.Sources[i], j).Child("path")
-			if other, ok := files[item.Path]; ok {
-				errs = append(errs, field.Invalid(at, shorten(item.Path), "conflicting duplicate paths: also the path of "+other))
+			if reason := collision(item.Path, files, directories); reason != "" {
+				errs = append(errs, field.Invalid(at, shorten(item.Path), reason))
 				continue
 			}
-			if other, ok := directories[item.Path]; ok {
-				errs = append(errs, field.Invalid(at, shorten(item.Path), "must not be a file: "+other+" needs a directory of that name"))
-				continue
-			}
-			files[item.Path] = at.String()
-			for dir := path.Dir(item.Path); dir != "."; dir = path.Dir(dir) {
-				if other, ok := files[dir]; ok {
-					errs = append(errs, field.Invalid(at, shorten(item.Path), fmt.Sprintf("must not lie below %q, which %s makes a file", shorten(dir), other)))
-				}
-				if _, ok := directories[dir]; !ok {
-					directories[dir] = at.String()
-				}
+			name := at.String()
+			files[item.Path] = name
+			for dir := parent(item.Path); dir != "" && directories[dir] == ""; dir = parent(dir) {
+				directories[dir] = name
 			}
 		}
 	}
 	return errs
 }
+
+// collision says why a path can't stand beside those before it, "" if it can.
+func collision(p string, files, directories map[string]string) string {
+	if other, ok := files[p]; ok {
+		return "conflicting duplicate paths: also the path of " + other
+	}
+	if other, ok := directories[p]; ok {
+		return "must not be a file: " + other + " needs a directory of that name"
+	}
+	// A directory that is known already has no file above it.
+	for dir := parent(p); dir != "" && directories[dir] == ""; dir = parent(dir) {
+		if other, ok := files[dir]; ok {
+			return fmt.Sprintf("must not lie below %q, which %s makes a file", shorten(dir), other)
+		}
+	}
+	return ""
+}
+
+// parent returns the directory of a clean path, "" for the volume's root.
+func parent(p string) string { return p[:max(0, strings.LastIndexByte(p, '/'))] }
 
 // itemPath returns the field path of item j of a source. The short form has its
 // items beside the object's name, a source in a list has them below it.
@@ -90,6 +107,16 @@ func itemPath(s *Source, j int) *field.Path {
 		return field.NewPath(s.Field).Child("items").Index(j)
 	}
 	return field.NewPath("items").Index(j)
+}
+
+// fieldName returns what a pod's author gave as the name of a field in a form that
+// fits a field path: whole where it could be a name, else quoted.
+func fieldName(name string) string {
+	quoted := strconv.Quote(shorten(name))
+	if name == "" || quoted != `"`+name+`"` {
+		return quoted
+	}
+	return name
 }
 
 // shorten returns at most 64 bytes of a value for an error text.

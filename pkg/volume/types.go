@@ -53,17 +53,20 @@ type Version struct {
 // Object is a snapshot of a ConfigMap or a Secret with nothing of it kept but what
 // a volume can show. It is immutable by convention: whoever holds one must not
 // write to its maps, so it may be shared between goroutines. Formatting or
-// marshalling an Object never shows a value.
+// marshalling an Object never shows a value, with one exception that is the
+// language's: fmt calls no method of what an unexported field holds, so such a
+// field must hold a pointer to an Object, which prints as an address.
 type Object struct {
 	Ref
 	Version
 	// Immutable is the object's own promise that its data never changes.
 	Immutable bool
-	// Data holds `data` of both kinds.
-	Data map[string][]byte
+	// Data holds `data` of both kinds. It and BinaryData are kept out of JSON by their
+	// tags too, for types whose own methods hide MarshalJSON.
+	Data map[string][]byte `json:"-"`
 	// BinaryData holds `binaryData` of a ConfigMap; the API server refuses a key
 	// that is in both.
-	BinaryData map[string][]byte
+	BinaryData map[string][]byte `json:"-"`
 }
 
 // Value returns the bytes under key, from Data or BinaryData, and whether the
@@ -91,12 +94,12 @@ func (o Object) Format(f fmt.State, _ rune) { fmt.Fprint(f, o.String()) }
 func (o Object) MarshalJSON() ([]byte, error) { return json.Marshal(o.String()) }
 
 // File is one file that a volume shows. Formatting or marshalling a File never
-// shows its content.
+// shows its content, as far as that holds for an Object.
 type File struct {
 	// Path is relative to the volume's root, clean and slash-separated.
 	Path string
 	// Data is the content; it must not be written to.
-	Data []byte
+	Data []byte `json:"-"`
 	// Mode holds permission bits only.
 	Mode fs.FileMode
 }

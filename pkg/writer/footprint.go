@@ -22,24 +22,33 @@ const inlineTarget = 128
 // one stays until the next is complete, and one inode more for its root. A hard
 // link counts as an inode, but its bytes count once.
 func Measure(tree *volume.Tree) Footprint {
-	page := int64(os.Getpagesize())
 	fp := Footprint{Inodes: 2} // the generation's directory and ..data
 	dir := ""
 	for i := range tree.Files {
 		f := &tree.Files[i]
 		fp.Inodes++
-		fp.Bytes += (int64(len(f.Data)) + page - 1) / page * page
+		fp.Bytes += wholePages(len(f.Data))
 		parent, _ := split(f.Path)
 		fp.Inodes += newDirs(parent, dir)
 		dir = parent
 	}
 	for _, name := range topNames(tree) {
-		fp.Inodes++
-		if len(linkPrefix)+len(name)+1 > inlineTarget {
-			fp.Bytes += page
-		}
+		fp.addLink(name)
 	}
 	return fp
+}
+
+// addLink adds the link that users see of a top name.
+func (fp *Footprint) addLink(name string) {
+	fp.Inodes++
+	if target := len(linkPrefix) + len(name) + 1; target > inlineTarget {
+		fp.Bytes += wholePages(target)
+	}
+}
+
+func wholePages(n int) int64 {
+	page := int64(os.Getpagesize())
+	return (int64(n) + page - 1) / page * page
 }
 
 // newDirs returns how many of the directories from the top to dir do not lie on

@@ -91,19 +91,26 @@ func readLinkKind(root int, name string) (linkKind, error) {
 	return rightLink, nil
 }
 
-// reserveLinks makes sure, before the switch, that the links that come after it
-// will find an inode each. Without them new names could not be seen though ..data
-// has switched.
+// reserveLinks makes sure, before the switch, that there is room for the links
+// that come after it. Without them new names could not be seen though ..data has
+// switched.
 func (u *update) reserveLinks() error {
 	if len(u.links.missing) == 0 {
 		return nil
 	}
-	free, limited, err := u.fs.freeInodes(u.root)
-	if err != nil {
-		return fmt.Errorf("count the free inodes: %w", err)
+	var need Footprint
+	for _, name := range u.links.missing {
+		need.addLink(name)
 	}
-	if limited && free < uint64(len(u.links.missing)) {
-		return fmt.Errorf("reserve inodes for %d links, %d free: %w", len(u.links.missing), free, unix.ENOSPC)
+	st, err := u.fs.statfs(u.root)
+	if err != nil {
+		return fmt.Errorf("look for room: %w", err)
+	}
+	// A total of zero stands for no limit.
+	full := st.Files != 0 && st.Ffree < uint64(need.Inodes) ||
+		st.Blocks != 0 && st.Bfree*uint64(st.Bsize) < uint64(need.Bytes)
+	if full {
+		return fmt.Errorf("make room for %d links: %w", len(u.links.missing), unix.ENOSPC)
 	}
 	return nil
 }

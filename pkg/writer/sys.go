@@ -22,9 +22,7 @@ type fileSystem interface {
 	rename(at int, oldName, newName string) error
 	unlink(at int, name string) error
 	rmdir(at int, name string) error
-	// freeInodes returns how many more inodes the file system can hold, and
-	// false if it sets no limit.
-	freeInodes(fd int) (free uint64, limited bool, err error)
+	statfs(fd int) (unix.Statfs_t, error)
 }
 
 // linux is the fileSystem of the running kernel.
@@ -72,12 +70,10 @@ func (linux) rmdir(at int, name string) error {
 	return unix.Unlinkat(at, name, unix.AT_REMOVEDIR)
 }
 
-func (linux) freeInodes(fd int) (uint64, bool, error) {
+func (linux) statfs(fd int) (unix.Statfs_t, error) {
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(fd, &st); err != nil {
-		return 0, false, err
-	}
-	return st.Ffree, st.Files != 0, nil
+	err := unix.Fstatfs(fd, &st)
+	return st, err
 }
 
 // openDir opens a directory for reading its names and changing its mode.

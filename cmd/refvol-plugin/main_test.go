@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/klog/v2"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// runCommand executes a command line that is to end by itself.
+func runCommand(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	defer func() {
+		if err := logsapi.ResetForTest(nil); err != nil { // logging is set up once per process
+			t.Error(err)
+		}
+		klog.StopFlushDaemon()
+	}()
+	var out, errOut bytes.Buffer
+	err = run(t.Context(), args, &out, &errOut)
+	return out.String(), errOut.String(), err
+}
+
+func TestVersion(t *testing.T) {
+	out, errOut, err := runCommand(t, "version")
+	if err != nil || errOut != "" {
+		t.Fatalf("%v, %q", err, errOut)
+	}
+	if !regexp.MustCompile(`^refvol-plugin v\S+ \(go1\.\S+, linux/\w+\)\n$`).MatchString(out) {
+		t.Errorf("got %q", out)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{nil, {"--help"}, {"help"}} {
+		out, _, err := runCommand(t, args...)
+		if err != nil || !strings.Contains(out, "serve") || !strings.Contains(out, "version") {
+			t.Errorf("%q: %v, %q", args, err, out)
+		}
+	}
+}
+
+// main prints the error, and only main exits; so nothing here may end the test.
+func TestACommandLineThatIsWrong(t *testing.T) {
+	t.Setenv("NODE_NAME", "node-1")
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"no-such-command"}, `unknown command "no-such-command" for "refvol-plugin"`},
+		{[]string{"--no-such-flag"}, "unknown flag: --no-such-flag"},
+		{[]string{"serve", "--no-such-flag"}, "unknown flag: --no-such-flag"},
+		{[]string{"serve", "argument"}, `unknown command "argument" for "refvol-plugin serve"`},
+		{[]string{"version", "argument"}, `unknown command "argument" for "refvol-plugin version"`},
+		{[]string{"serve", "--resync-interval=soon"}, `invalid argument "soon" for "--resync-interval" flag: time: invalid duration "soon"`},
+		{[]string{"serve", "--logging-format=xml"}, `logging flags: format: Invalid value: "xml": Unsupported log format`},
+	} {
+		out, errOut, err := runCommand(t, test.args...)
+		if err == nil || err.Error() != test.want {
+			t.Errorf("%q: got %v, want %s", test.args, err, test.want)
+		}
+		if out+errOut != "" {
+			t.Errorf("%q printed %q", test.args, out+errOut)
+		}
+	}
+}

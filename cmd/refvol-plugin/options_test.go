@@ -1,0 +1,139 @@
+package main
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+)
+
+func TestFlagDefaults(t *testing.T) {
+	t.Setenv("NODE_NAME", "node-7")
+	want := map[string]string{
+		"endpoint":            "unix:///csi/csi.sock",
+		"driver-name":         "csi.refvol.dev",
+		"node-name":           "node-7",
+		"kubeconfig":          "",
+		"state-dir":           "/var/lib/refvol",
+		"registration-dir":    "",
+		"kubelet-socket-path": "",
+		"kubelet-dir":         "/var/lib/kubelet",
+		"resync-interval":     "1m0s",
+		"change-detection":    "Watch",
+		"identity":            "plugin",
+		"cross-namespace":     "false",
+		"publish-wait":        "1m40s",
+		"max-volume-size":     "16Mi",
+		"max-total-size":      "512Mi",
+		"selinux-context":     "",
+		"http-address":        ":9810",
+		"startup-taint":       "",
+	}
+	logging := pflag.NewFlagSet("", pflag.ContinueOnError)
+	logsapi.AddFlags(logsapi.NewLoggingConfiguration(), logging)
+	if logging.Lookup("v") == nil || logging.Lookup("logging-format") == nil {
+		t.Fatal("the logging flags are not what they were")
+	}
+	got := map[string]string{}
+	newServeCommand().Flags().VisitAll(func(flag *pflag.Flag) {
+		if logging.Lookup(flag.Name) == nil {
+			got[flag.Name] = flag.DefValue
+		}
+		if flag.Usage == "" {
+			t.Errorf("--%s has no description", flag.Name)
+		}
+	})
+	if !maps.Equal(got, want) {
+		for _, name := range slices.Sorted(maps.Keys(want)) {
+			if got[name] != want[name] {
+				t.Errorf("--%s is %q by default, want %q", name, got[name], want[name])
+			}
+		}
+		t.Errorf("the flags are %v", slices.Sorted(maps.Keys(got)))
+	}
+}
+
+func TestValuesThatAreNotSupported(t *testing.T) {
+	t.Setenv("NODE_NAME", "node-1")
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--change-detection=Cache"}, `--change-detection: Unsupported value: "Cache": supported by this version: "Watch"`},
+		{[]string{"--change-detection=Get"}, `--change-detection: Unsupported value: "Get": supported by this version: "Watch"`},
+		{[]string{"--change-detection=watch"}, `--change-detection: Unsupported value: "watch": supported by this version: "Watch"`},
+		{[]string{"--identity=pod"}, `--identity: Unsupported value: "pod": supported by this version: "plugin"`},
+		{[]string{"--cross-namespace"}, `--cross-namespace: Unsupported value: "true": supported by this version: "false"`},
+		{[]string{"--startup-taint=x"}, `--startup-taint: Unsupported value: "x": supported by this version: ""`},
+		{[]string{"--node-name="}, "--node-name: Required value: or set NODE_NAME"},
+		{[]string{"--identity=pod", "--node-name="}, `--identity: Unsupported value: "pod": supported by this version: "plugin"` +
+			"\n--node-name: Required value: or set NODE_NAME"},
+	} {
+		_, _, err := runCommand(t, append([]string{"serve"}, test.args...)...)
+		if err == nil || err.Error() != test.want {
+			t.Errorf("%q: got %v, want %s", test.args, err, test.want)
+		}
+	}
+}
+
+func TestSizes(t *testing.T) {
+	const form = "must be a positive quantity such as 16Mi"
+	for _, test := range []struct {
+		volume, total       string
+		wantVolume, wantAll int64
+		err                 string
+	}{
+		{volume: "16Mi", total: "512Mi", wantVolume: 16 << 20, wantAll: 512 << 20},
+		{volume: "1", total: "1e3", wantVolume: 1, wantAll: 1000},
+		{volume: "1k", total: "1Gi", wantVolume: 1000, wantAll: 1 << 30},
+		{volume: "", total: "1", err: `--max-volume-size: Invalid value: "": ` + form},
+		{volume: "0", total: "1", err: `--max-volume-size: Invalid value: "0": ` + form},
+		{volume: "1", total: "-1Mi", err: `--max-total-size: Invalid value: "-1Mi": ` + form},
+		{volume: "16MB", total: "big", err: `--max-volume-size: Invalid value: "16MB": ` + form + "\n" +
+			`--max-total-size: Invalid value: "big": ` + form},
+	} {
+		o := &serveOptions{maxVolumeSize: test.volume, maxTotalSize: test.total}
+		perVolume, total, err := o.sizes()
+		if test.err != "" {
+			if err == nil || err.Error() != test.err {
+				t.Errorf("%q, %q: got %v, want %s", test.volume, test.total, err, test.err)
+			}
+			continue
+		}
+		if err != nil || perVolume != test.wantVolume || total != test.wantAll {
+			t.Errorf("%q, %q: got %d, %d, %v", test.volume, test.total, perVolume, total, err)
+		}
+	}
+}
+
+// A start that fails is an error of run, with what was tried in its text.
+func TestAStartThatFails(t *testing.T) {
+	t.Setenv("NODE_NAME", "node-1")
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	t.Setenv("KUBECONFIG", "")
+	dir := t.TempDir()
+	none := filepath.Join(dir, "none")
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	writeFile(t, kubeconfig, "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\n"+
+		"contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n")
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--max-volume-size=x"}, `--max-volume-size: Invalid value: "x"`},
+		{[]string{"--kubeconfig=" + none}, "configure the client of the API server: "},
+		{nil, "configure the client of the API server: "},
+		{[]string{"--kubeconfig=" + kubeconfig, "--resync-interval=0"}, "manager options: "},
+		{[]string{"--kubeconfig=" + kubeconfig, "--kubelet-dir=" + none}, none},
+		{[]string{"--kubeconfig=" + kubeconfig, "--driver-name=../x"}, "mount options: Driver: Invalid value"},
+	} {
+		_, _, err := runCommand(t, append([]string{"serve", "--http-address=", "--state-dir=" + none, "--v=10"}, test.args...)...)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: got %v, want %s", test.args, err, test.want)
+		}
+	}
+}

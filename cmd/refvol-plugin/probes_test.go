@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// get returns the code and the body of a path.
+func get(t *testing.T, client *http.Client, url string) (int, string) {
+	t.Helper()
+	response, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(body)
+}
+
+func TestProbes(t *testing.T) {
+	var ready atomic.Bool
+	ctx, failed := context.WithCancelCause(t.Context())
+	defer failed(nil)
+	p, err := startProbes("127.0.0.1:0", ready.Load, failed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	url := "http://" + p.address
+	for _, test := range []struct {
+		ready bool
+		path  string
+		code  int
+		body  string
+	}{
+		{false, "/healthz", http.StatusOK, "ok\n"},
+		{false, "/readyz", http.StatusServiceUnavailable, "the kubelet has not registered the driver yet\n"},
+		{true, "/readyz", http.StatusOK, "ok\n"},
+		{true, "/healthz", http.StatusOK, "ok\n"},
+		{false, "/readyz", http.StatusServiceUnavailable, "the kubelet has not registered the driver yet\n"},
+		{true, "/", http.StatusNotFound, "404 page not found\n"},
+	} {
+		ready.Store(test.ready)
+		if code, body := get(t, client, url+test.path); code != test.code || body != test.body {
+			t.Errorf("%s with ready %t: got %d %q, want %d %q", test.path, test.ready, code, body, test.code, test.body)
+		}
+	}
+	if err := p.stop(); err != nil {
+		t.Error(err)
+	}
+	if ctx.Err() != nil {
+		t.Errorf("a stop counts as a failure: %v", context.Cause(ctx))
+	}
+	if conn, err := net.Dial("tcp", p.address); err == nil {
+		conn.Close()
+		t.Error("it still listens")
+	}
+}
+
+func TestProbesAtAnAddressInUse(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	_, err = startProbes(listener.Addr().String(), func() bool { return true }, nil)
+	if err == nil || !strings.HasPrefix(err.Error(), "serve probes (--http-address): ") {
+		t.Errorf("got %v", err)
+	}
+}

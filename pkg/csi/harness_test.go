@@ -1,0 +1,288 @@
+package csi
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/refvol/refvol/pkg/publisher"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	testDriver = "csi.example.org"
+	testID     = "csi-0123456789abcdef"
+	testTarget = "/var/lib/kubelet/pods/uid-1/volumes/kubernetes.io~csi/settings/mount"
+)
+
+// fakePublisher does what a test sets; what is not set succeeds. It is set before
+// the calls and holds the last request of each kind.
+type fakePublisher struct {
+	publish   func(ctx context.Context) error
+	unpublish func() error
+	stats     publisher.Stats
+	statsErr  error
+
+	mu      sync.Mutex
+	request publisher.Request
+	// id and target are those of the last call that is no publish.
+	id, target string
+}
+
+func (p *fakePublisher) Publish(ctx context.Context, request publisher.Request) error {
+	p.mu.Lock()
+	p.request = request
+	p.mu.Unlock()
+	if p.publish == nil {
+		return nil
+	}
+	return p.publish(ctx)
+}
+
+func (p *fakePublisher) Unpublish(_ context.Context, id, target string) error {
+	p.note(id, target)
+	if p.unpublish == nil {
+		return nil
+	}
+	return p.unpublish()
+}
+
+func (p *fakePublisher) Stats(_ context.Context, id, target string) (publisher.Stats, error) {
+	p.note(id, target)
+	return p.stats, p.statsErr
+}
+
+func (p *fakePublisher) note(id, target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.id, p.target = id, target
+}
+
+// last returns the last publish.
+func (p *fakePublisher) last() publisher.Request {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.request
+}
+
+// testServer is a Server on real sockets, with clients of both.
+type testServer struct {
+	*testing.T
+	*Server
+	publisher *fakePublisher
+	logs      *logBuffer
+	observed  *observations
+	// path and registrationPath are the sockets.
+	path, registrationPath string
+	node                   csi.NodeClient
+	identity               csi.IdentityClient
+	registrar              registration.RegistrationClient
+	cancel                 context.CancelFunc
+	ended                  chan error
+}
+
+// newServer makes a server that does not serve yet; change may change its options.
+func newServer(t *testing.T, change func(*Options)) *testServer {
+	t.Helper()
+	dir := t.TempDir()
+	s := &testServer{
+		T:         t,
+		publisher: &fakePublisher{},
+		logs:      newLogBuffer(),
+		observed:  &observations{},
+		path:      filepath.Join(dir, "csi.sock"),
+		ended:     make(chan error, 1),
+	}
+	opts := Options{
+		DriverName:      testDriver,
+		Version:         "v1.2.3",
+		NodeName:        "node-1",
+		Endpoint:        "unix://" + s.path,
+		RegistrationDir: t.TempDir(),
+		Publisher:       s.publisher,
+		Observe:         s.observed.add,
+		DrainTimeout:    time.Minute,
+	}
+	if change != nil {
+		change(&opts)
+	}
+	s.registrationPath = filepath.Join(opts.RegistrationDir, testDriver+"-reg.sock")
+	var err error
+	if s.Server, err = New(opts); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// serve makes a server and returns when it serves. It ends with the test.
+func serve(t *testing.T, change func(*Options)) *testServer {
+	t.Helper()
+	s := newServer(t, change)
+	s.begin()
+	t.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	sockets := []string{s.path}
+	if s.opts.RegistrationDir != "" {
+		sockets = append(sockets, s.registrationPath)
+	}
+	for _, socket := range sockets {
+		s.logs.await("Serving", socket)
+	}
+	conn := s.dial(s.path)
+	s.node, s.identity = csi.NewNodeClient(conn), csi.NewIdentityClient(conn)
+	s.registrar = registration.NewRegistrationClient(s.dial(s.registrationPath))
+	return s
+}
+
+// begin lets the server serve.
+func (s *testServer) begin() {
+	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(s.logs), textlogger.Verbosity(10)))
+	ctx, cancel := context.WithCancel(klog.NewContext(s.Context(), logger))
+	s.cancel = cancel
+	go func() {
+		s.ended <- s.Serve(ctx)
+		close(s.ended)
+	}()
+}
+
+// stop ends the server and returns what it returned.
+func (s *testServer) stop() error {
+	s.cancel()
+	return <-s.ended
+}
+
+func (s *testServer) dial(path string) *grpc.ClientConn {
+	s.Helper()
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// publishRequest returns a request as the kubelet sends it.
+func publishRequestOf(change func(*csi.NodePublishVolumeRequest)) *csi.NodePublishVolumeRequest {
+	req := &csi.NodePublishVolumeRequest{
+		VolumeId:   testID,
+		TargetPath: testTarget,
+		Readonly:   true,
+		VolumeCapability: &csi.VolumeCapability{
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		},
+		VolumeContext: map[string]string{
+			"csi.storage.k8s.io/pod.name":            "pod-1",
+			"csi.storage.k8s.io/pod.namespace":       "shop",
+			"csi.storage.k8s.io/pod.uid":             "uid-1",
+			"csi.storage.k8s.io/serviceAccount.name": "default",
+			"csi.storage.k8s.io/ephemeral":           "true",
+			"configMap":                              "app",
+		},
+	}
+	if change != nil {
+		change(req)
+	}
+	return req
+}
+
+// wantStatus fails the test unless err is a status of this code and text.
+func wantStatus(t *testing.T, err error, code codes.Code, text string) {
+	t.Helper()
+	if got := status.Convert(err); got.Code() != code || got.Message() != text {
+		t.Errorf("got  %s: %s\nwant %s: %s", got.Code(), got.Message(), code, text)
+	}
+}
+
+// observation is one call of an Observer.
+type observation struct {
+	method string
+	code   codes.Code
+}
+
+// observations collects them. It is safe for concurrent use.
+type observations struct {
+	mu  sync.Mutex
+	all []observation
+}
+
+func (o *observations) add(method string, code codes.Code, _ time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.all = append(o.all, observation{method, code})
+}
+
+func (o *observations) get() []observation {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.all)
+}
+
+// logBuffer collects log lines, and lets a test wait for one. It is safe for
+// concurrent use.
+type logBuffer struct {
+	mu    sync.Mutex
+	grown *sync.Cond
+	text  bytes.Buffer
+}
+
+func newLogBuffer() *logBuffer {
+	b := &logBuffer{}
+	b.grown = sync.NewCond(&b.mu)
+	return b
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.grown.Broadcast()
+	return b.text.Write(p)
+}
+
+// with returns the lines that hold all the parts.
+func (b *logBuffer) with(parts ...string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.withLocked(parts)
+}
+
+func (b *logBuffer) withLocked(parts []string) []string {
+	lines := slices.Collect(strings.Lines(b.text.String()))
+	return slices.DeleteFunc(lines, func(line string) bool {
+		return slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
+	})
+}
+
+// await returns when there is a line that holds all the parts.
+func (b *logBuffer) await(parts ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.withLocked(parts)) == 0 {
+		b.grown.Wait()
+	}
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}

@@ -1,0 +1,102 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+)
+
+// canary stands for what must not get into a log or an answer.
+const canary = "canary-7f3a91"
+
+func TestNothingOfARequestIsLogged(t *testing.T) {
+	s := serve(t, nil)
+	req := publishRequestOf(func(req *csi.NodePublishVolumeRequest) {
+		req.VolumeContext["sources"] = canary
+		req.VolumeContext["csi.storage.k8s.io/serviceAccount.tokens"] = canary
+		req.Secrets = map[string]string{"csi.storage.k8s.io/serviceAccount.tokens": canary}
+		req.PublishContext = map[string]string{"x": canary}
+		req.VolumeCapability.GetMount().MountFlags = []string{canary}
+	})
+	if _, err := s.node.NodePublishVolume(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	s.publisher.publish = func(context.Context) error { return errTest }
+	if _, err := s.node.NodePublishVolume(t.Context(), req); err == nil {
+		t.Fatal("no error")
+	}
+	req.VolumeCapability.GetMount().VolumeMountGroup = canary
+	req.VolumeId = testID
+	if _, err := s.node.NodePublishVolume(t.Context(), req); err == nil || strings.Contains(err.Error(), canary) {
+		t.Fatalf("got %v", err)
+	}
+	req.VolumeId = canary + "/"
+	if _, err := s.node.NodePublishVolume(t.Context(), req); err == nil || strings.Contains(err.Error(), canary) {
+		t.Fatalf("got %v", err)
+	}
+	for _, line := range s.logs.with(canary) {
+		// An id is no secret, and needed to find what a line is about.
+		if !strings.Contains(strings.ReplaceAll(line, `volumeID="`+canary+`/"`, ""), canary) {
+			continue
+		}
+		t.Errorf("logged: %s", line)
+	}
+}
+
+func TestCallsAreLoggedAndObserved(t *testing.T) {
+	s := serve(t, nil)
+	if _, err := s.node.NodePublishVolume(t.Context(), publishRequestOf(nil)); err != nil {
+		t.Fatal(err)
+	}
+	s.publisher.publish = func(context.Context) error { return errTest }
+	if _, err := s.node.NodePublishVolume(t.Context(), publishRequestOf(nil)); err == nil {
+		t.Fatal("no error")
+	}
+	if _, err := s.identity.Probe(t.Context(), &csi.ProbeRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	want := []observation{{"NodePublishVolume", codes.OK}, {"NodePublishVolume", codes.Internal}, {"Probe", codes.OK}}
+	if got := s.observed.get(); !slices.Equal(got, want) {
+		t.Errorf("observed %v, want %v", got, want)
+	}
+	if got := s.logs.with("CSI call failed", "for a test", `method="NodePublishVolume"`, `volumeID="`+testID+`"`, `code="Internal"`); len(got) != 1 {
+		t.Errorf("the failure was logged %d times in %s", len(got), s.logs)
+	}
+	if got := s.logs.with("CSI call done", `method="NodePublishVolume"`, `volumeID="`+testID+`"`); len(got) != 1 {
+		t.Errorf("the success was logged %d times in %s", len(got), s.logs)
+	}
+}
+
+func TestAPanicIsAnErrorOfItsCall(t *testing.T) {
+	for name, cause := range map[string]any{
+		"string": canary, "error": errors.New(canary), "struct": struct{ secret string }{canary}, "bytes": []byte(canary),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, nil)
+			s.publisher.publish = func(context.Context) error { panic(cause) }
+			_, err := s.node.NodePublishVolume(t.Context(), publishRequestOf(nil))
+			wantStatus(t, err, codes.Internal, "NodePublishVolume panicked; the plugin's log has the stack")
+			if got := s.logs.with(canary); len(got) > 0 {
+				t.Errorf("the panic's value was logged: %q", got)
+			}
+			if got := s.logs.with("CSI call panicked", "panicType=", `volumeID="`+testID+`"`); len(got) != 1 {
+				t.Errorf("the panic was logged %d times", len(got))
+			}
+			if !strings.Contains(s.logs.String(), "fakePublisher") {
+				t.Error("the log has no stack")
+			}
+			if got := s.observed.get(); !slices.Equal(got, []observation{{"NodePublishVolume", codes.Internal}}) {
+				t.Errorf("observed %v", got)
+			}
+			s.publisher.publish = nil
+			if _, err := s.node.NodePublishVolume(t.Context(), publishRequestOf(nil)); err != nil {
+				t.Errorf("the server did not survive: %v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,264 @@
+package csi
+
+import (
+	"context"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+func TestNewRefusesBadOptions(t *testing.T) {
+	for _, test := range []struct {
+		change func(o *Options)
+		want   string
+	}{
+		{func(o *Options) { o.DriverName = "" }, "DriverName: Required value"},
+		{func(o *Options) { o.Version = "" }, "Version: Required value"},
+		{func(o *Options) { o.NodeName = "" }, "NodeName: Required value"},
+		{func(o *Options) { o.Publisher = nil }, "Publisher: Required value"},
+		{func(o *Options) { o.DrainTimeout = 0 }, "DrainTimeout: Invalid value: 0s: must be positive"},
+		{func(o *Options) { o.Endpoint = "" }, `Endpoint: Invalid value: "": must be unix:// and an absolute path`},
+		{func(o *Options) { o.Endpoint = "/csi.sock" }, `Endpoint: Invalid value: "/csi.sock": must be unix:// and an absolute path`},
+		{func(o *Options) { o.Endpoint = "unix://csi.sock" }, `Endpoint: Invalid value: "unix://csi.sock": must be unix:// and an absolute path`},
+		{func(o *Options) { o.Endpoint = "tcp://0.0.0.0:1" }, `Endpoint: Invalid value: "tcp://0.0.0.0:1": must be unix:// and an absolute path`},
+		{func(o *Options) { *o = Options{Endpoint: "unix:///x"} }, "DriverName: Required value\nVersion: Required value\n" +
+			"NodeName: Required value\nPublisher: Required value\nDrainTimeout: Invalid value: 0s: must be positive"},
+	} {
+		o := Options{
+			DriverName: testDriver, Version: "v1", NodeName: "node-1", Endpoint: "unix:///csi/csi.sock",
+			Publisher: &fakePublisher{}, DrainTimeout: time.Second,
+		}
+		test.change(&o)
+		if _, err := New(o); err == nil || err.Error() != "csi options: "+test.want {
+			t.Errorf("got  %v\nwant %s", err, test.want)
+		}
+	}
+}
+
+// wantSockets fails the test unless the directories of both sockets hold just these.
+func (s *testServer) wantSockets(want ...string) {
+	s.Helper()
+	for _, path := range []string{s.path, s.registrationPath} {
+		entries, err := os.ReadDir(filepath.Dir(path))
+		if err != nil {
+			s.Fatal(err)
+		}
+		for _, entry := range entries {
+			found := filepath.Join(filepath.Dir(path), entry.Name())
+			if len(want) == 0 || (found != want[0] && found != want[len(want)-1]) {
+				s.Errorf("left is %s", found)
+			}
+		}
+	}
+}
+
+func TestSocketsAreForRootOnlyAndGoAtTheEnd(t *testing.T) {
+	s := serve(t, nil)
+	for _, path := range []string{s.path, s.registrationPath} {
+		info, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != fs.ModeSocket|0o600 {
+			t.Errorf("%s has mode %v", path, info.Mode())
+		}
+	}
+	s.wantSockets(s.path, s.registrationPath)
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	s.wantSockets()
+}
+
+// staleSocket leaves a socket behind as a killed process does.
+func staleSocket(t *testing.T, path string) {
+	t.Helper()
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.SetUnlinkOnClose(false)
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAStaleSocketIsReplaced(t *testing.T) {
+	s := newServer(t, nil)
+	staleSocket(t, s.path)
+	staleSocket(t, s.registrationPath)
+	s.begin()
+	s.logs.await("Serving", s.registrationPath)
+	if _, err := csi.NewIdentityClient(s.dial(s.path)).Probe(t.Context(), &csi.ProbeRequest{}); err != nil {
+		t.Error(err)
+	}
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	s.wantSockets()
+}
+
+func TestWhatIsNotASocketIsNotReplaced(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		make func(path string) error
+	}{
+		{"file", func(path string) error { return os.WriteFile(path, []byte("precious"), 0o600) }},
+		{"directory", func(path string) error { return os.Mkdir(path, 0o700) }},
+		{"link to a file", func(path string) error { return os.Symlink("/etc/hostname", path) }},
+		{"dangling link", func(path string) error { return os.Symlink("nowhere", path) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newServer(t, nil)
+			if err := test.make(s.path); err != nil {
+				t.Fatal(err)
+			}
+			before, err := os.Lstat(s.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.begin()
+			err = <-s.ended
+			if want := "listen at " + s.path + ": there is something that is not a socket"; err == nil || err.Error() != want {
+				t.Errorf("got %v, want %s", err, want)
+			}
+			s.cancel()
+			if after, err := os.Lstat(s.path); err != nil || !os.SameFile(before, after) {
+				t.Errorf("it is gone: %v", err)
+			}
+			s.wantSockets(s.path)
+		})
+	}
+}
+
+// The kubelet must find both or none.
+func TestOneSocketWithoutTheOther(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(o *Options)
+		text   string
+	}{
+		{"no directory for the CSI socket", func(o *Options) { o.Endpoint += "/none/csi.sock" }, "csi.sock: listen unix"},
+		{"no registration directory", func(o *Options) { o.RegistrationDir += "/none" }, "-reg.sock: listen unix"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newServer(t, test.change)
+			s.begin()
+			err := <-s.ended
+			if err == nil || !strings.HasPrefix(err.Error(), "listen at ") || !strings.Contains(err.Error(), test.text) {
+				t.Errorf("got %v", err)
+			}
+			s.cancel()
+			if entries, err := os.ReadDir(filepath.Dir(s.path)); err != nil || len(entries) > 0 {
+				t.Errorf("left is %v, %v", entries, err)
+			}
+		})
+	}
+}
+
+func TestAServerThatIsStoppedAtOnce(t *testing.T) {
+	for range 20 {
+		s := newServer(t, nil)
+		s.begin()
+		s.cancel()
+		if err := <-s.ended; err != nil {
+			t.Fatal(err)
+		}
+		s.wantSockets()
+	}
+}
+
+func TestTheSocketOfASuccessorStays(t *testing.T) {
+	s := serve(t, nil)
+	if _, err := s.identity.Probe(t.Context(), &csi.ProbeRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	successor, err := listen(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer successor.Close()
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	s.wantSockets(s.path)
+	conn, err := net.Dial("unix", s.path)
+	if err != nil {
+		t.Fatalf("the successor can't be reached: %v", err)
+	}
+	conn.Close()
+}
+
+func TestACallUnderWayIsDrained(t *testing.T) {
+	s := serve(t, nil)
+	begun, finish := make(chan struct{}), make(chan struct{})
+	s.publisher.publish = func(ctx context.Context) error {
+		close(begun)
+		<-finish
+		return ctx.Err()
+	}
+	result := make(chan error, 1)
+	go func() {
+		_, err := s.node.NodePublishVolume(t.Context(), publishRequestOf(nil))
+		result <- err
+	}()
+	<-begun
+	s.cancel()
+	for { // until no call is taken any more
+		conn, err := net.Dial("unix", s.path)
+		if err != nil {
+			break
+		}
+		conn.Close()
+		runtime.Gosched()
+	}
+	select {
+	case err := <-result:
+		t.Errorf("the call was cut: %v", err)
+	case err := <-s.ended:
+		t.Errorf("the server ended before the call: %v", err)
+	default:
+	}
+	close(finish)
+	if err := <-result; err != nil {
+		t.Errorf("the call failed: %v", err)
+	}
+	if err := <-s.ended; err != nil {
+		t.Error(err)
+	}
+	s.wantSockets()
+}
+
+func TestACallThatTakesTooLongIsCut(t *testing.T) {
+	s := serve(t, func(o *Options) { o.DrainTimeout = 10 * time.Millisecond })
+	begun, cut := make(chan struct{}), make(chan struct{})
+	s.publisher.publish = func(ctx context.Context) error {
+		close(begun)
+		<-ctx.Done()
+		close(cut)
+		return ctx.Err()
+	}
+	result := make(chan error, 1)
+	go func() {
+		_, err := s.node.NodePublishVolume(t.Context(), publishRequestOf(nil))
+		result <- err
+	}()
+	<-begun
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	<-cut // the call had ended when the server had
+	if code := status.Code(<-result); code != codes.Unavailable && code != codes.Canceled {
+		t.Errorf("the caller got %s, which the kubelet takes for final", code)
+	}
+	s.wantSockets()
+}

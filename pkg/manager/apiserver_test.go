@@ -1,0 +1,375 @@
+package manager
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// apiServer answers the list and watch requests of a real client in the API's own
+// JSON, as the client's HTTP transport. It uses no network, so it may live in a
+// synctest bubble.
+//
+// mu guards everything below it. Each open watch is a goroutine that ends with the
+// request's context, with the client's Close, or with closeWatches.
+type apiServer struct {
+	t *testing.T
+
+	mu      sync.Mutex
+	rv      int
+	history map[volume.Ref][]change
+	wake    map[volume.Ref]chan struct{} // closed and removed at each change
+	cut     chan struct{}                // closed and replaced by closeWatches
+	open    map[volume.Ref]int
+	seen    []apiRequest
+
+	// What to do otherwise than usual. refuse returns what a request is to fail
+	// with, or nil; hold returns what it has to wait for, or nil.
+	noWatchList bool
+	refuse      func(apiRequest) error
+	hold        func(apiRequest) <-chan struct{}
+	// behind, if more than zero, is the resourceVersion at which the server's
+	// cache stands: it answers lists as of then.
+	behind int
+	// compacted is the oldest resourceVersion that a watch may start from.
+	compacted int
+}
+
+type change struct {
+	rv   int
+	kind watch.EventType
+	obj  metav1.Object
+}
+
+type apiRequest struct {
+	ref            volume.Ref
+	watch, initial bool
+	rv, timeout    string
+}
+
+func newAPIServer(t *testing.T) *apiServer {
+	return &apiServer{
+		t: t, rv: 100,
+		history: map[volume.Ref][]change{}, open: map[volume.Ref]int{},
+		wake: map[volume.Ref]chan struct{}{}, cut: make(chan struct{}),
+	}
+}
+
+func (s *apiServer) client() kubernetes.Interface {
+	cfg := &rest.Config{Host: "http://api.test", QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+	c, err := kubernetes.NewForConfigAndClient(cfg, &http.Client{Transport: s})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// put creates or updates obj and returns its version.
+func (s *apiServer) put(obj metav1.Object) volume.Version {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ref, kind := refOf(obj), watch.Added
+	obj.SetUID(types.UID(fmt.Sprintf("uid-%d", s.rv+1)))
+	if old := s.at(ref, s.rv); old != nil {
+		kind = watch.Modified
+		obj.SetUID(old.GetUID())
+	}
+	s.record(ref, kind, obj)
+	return volume.Version{UID: obj.GetUID(), ResourceVersion: obj.GetResourceVersion()}
+}
+
+func (s *apiServer) delete(ref volume.Ref) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	obj := s.at(ref, s.rv)
+	if obj == nil {
+		s.t.Errorf("delete %s: it doesn't exist", ref)
+		return
+	}
+	s.record(ref, watch.Deleted, obj.(runtime.Object).DeepCopyObject().(metav1.Object))
+}
+
+func (s *apiServer) record(ref volume.Ref, kind watch.EventType, obj metav1.Object) {
+	s.rv++
+	obj.SetResourceVersion(strconv.Itoa(s.rv))
+	s.history[ref] = append(s.history[ref], change{s.rv, kind, obj})
+	if wake := s.wake[ref]; wake != nil {
+		close(wake)
+		delete(s.wake, ref)
+	}
+}
+
+// at returns the object as of rv, or nil.
+func (s *apiServer) at(ref volume.Ref, rv int) metav1.Object {
+	var obj metav1.Object
+	for _, c := range s.history[ref] {
+		if c.rv > rv {
+			break
+		}
+		if obj = c.obj; c.kind == watch.Deleted {
+			obj = nil
+		}
+	}
+	return obj
+}
+
+// set changes how the server behaves.
+func (s *apiServer) set(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// closeWatches ends every open watch in good order.
+func (s *apiServer) closeWatches() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.cut)
+	s.cut = make(chan struct{})
+}
+
+// watches returns how many watches of ref are open.
+func (s *apiServer) watches(ref volume.Ref) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[ref]
+}
+
+// requests returns what was asked for ref so far.
+func (s *apiServer) requests(ref volume.Ref) []apiRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []apiRequest
+	for _, r := range s.seen {
+		if r.ref == ref {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// RoundTrip is the server's end of one request.
+func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
+	r := s.parse(req)
+	s.mu.Lock()
+	s.seen = append(s.seen, r)
+	refuse, hold := s.refuse, s.hold
+	s.mu.Unlock()
+	if hold != nil {
+		if gate := hold(r); gate != nil {
+			select {
+			case <-gate:
+			case <-req.Context().Done():
+				return nil, req.Context().Err()
+			}
+		}
+	}
+	if refuse != nil {
+		if err := refuse(r); err != nil {
+			return failure(err)
+		}
+	}
+	if r.watch {
+		return s.watch(req.Context(), r)
+	}
+	return s.list(r)
+}
+
+func (s *apiServer) parse(req *http.Request) apiRequest {
+	q := req.URL.Query()
+	part := strings.Split(strings.Trim(req.URL.Path, "/"), "/") // api/v1/namespaces/NS/RESOURCE
+	name, ok := strings.CutPrefix(q.Get("fieldSelector"), "metadata.name=")
+	if req.Method != http.MethodGet || len(part) != 5 || !ok {
+		s.t.Errorf("unexpected request: %s %s", req.Method, req.URL)
+	}
+	kind := map[string]volume.Kind{"configmaps": volume.ConfigMap, "secrets": volume.Secret}[part[4]]
+	return apiRequest{
+		ref:     volume.Ref{Kind: kind, Namespace: part[3], Name: name},
+		watch:   q.Get("watch") == "true",
+		initial: q.Get("sendInitialEvents") == "true",
+		rv:      q.Get("resourceVersion"),
+		timeout: q.Get("timeoutSeconds"),
+	}
+}
+
+// now returns what the server takes for the present.
+func (s *apiServer) now() int {
+	if s.behind > 0 {
+		return s.behind
+	}
+	return s.rv
+}
+
+func (s *apiServer) list(r apiRequest) (*http.Response, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if asked, _ := strconv.Atoi(r.rv); asked > s.now() {
+		return failure(tooLarge())
+	}
+	items := []any{}
+	if obj := s.at(r.ref, s.now()); obj != nil {
+		items = append(items, obj)
+	}
+	return respond(http.StatusOK, map[string]any{
+		"kind": string(r.ref.Kind) + "List", "apiVersion": "v1", "items": items,
+		"metadata": map[string]string{"resourceVersion": strconv.Itoa(s.now())},
+	})
+}
+
+func (s *apiServer) watch(ctx context.Context, r apiRequest) (*http.Response, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from, _ := strconv.Atoi(r.rv)
+	switch {
+	case r.initial && s.noWatchList:
+		return failure(apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
+	case from > s.now() && r.initial:
+		return failure(tooLarge())
+	case !r.initial && from < s.compacted:
+		return failure(apierrors.NewResourceExpired("too old resource version"))
+	}
+	var first []any
+	if r.initial {
+		from = s.now()
+		if obj := s.at(r.ref, from); obj != nil {
+			first = append(first, metav1.WatchEvent{Type: "ADDED", Object: runtime.RawExtension{Object: obj.(runtime.Object)}})
+		}
+		first = append(first, bookmark(r.ref, from))
+	}
+	body, w := io.Pipe()
+	ctx, hangUp := context.WithCancel(ctx)
+	s.open[r.ref]++
+	go s.stream(ctx, r.ref, from, first, w, s.cut)
+	return &http.Response{StatusCode: http.StatusOK, Header: jsonHeader(), Body: watchBody{body, hangUp}}, nil
+}
+
+// watchBody tells the server when the client closes it.
+type watchBody struct {
+	*io.PipeReader
+	hangUp context.CancelFunc
+}
+
+func (b watchBody) Close() error {
+	b.hangUp()
+	return b.PipeReader.Close()
+}
+
+// stream writes events until the client, the context or the server ends the watch.
+func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events []any, w *io.PipeWriter, cut chan struct{}) {
+	defer func() {
+		s.mu.Lock()
+		s.open[ref]--
+		s.mu.Unlock()
+		w.Close()
+	}()
+	stop := context.AfterFunc(ctx, func() { w.CloseWithError(ctx.Err()) })
+	defer stop()
+	enc := json.NewEncoder(w)
+	for {
+		for _, e := range events {
+			if enc.Encode(e) != nil {
+				return
+			}
+		}
+		s.mu.Lock()
+		events, from = s.since(ref, from)
+		wake := s.wake[ref]
+		if wake == nil {
+			wake = make(chan struct{})
+			s.wake[ref] = wake
+		}
+		s.mu.Unlock()
+		if len(events) > 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-cut:
+			return
+		case <-wake:
+		}
+	}
+}
+
+func (s *apiServer) since(ref volume.Ref, rv int) (events []any, to int) {
+	for _, c := range s.history[ref] {
+		if c.rv > rv {
+			events = append(events, metav1.WatchEvent{Type: string(c.kind), Object: runtime.RawExtension{Object: c.obj.(runtime.Object)}})
+			rv = c.rv
+		}
+	}
+	return events, rv
+}
+
+func bookmark(ref volume.Ref, rv int) metav1.WatchEvent {
+	meta := metav1.ObjectMeta{
+		ResourceVersion: strconv.Itoa(rv),
+		Annotations:     map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+	}
+	var obj runtime.Object = &corev1.Secret{TypeMeta: typeMeta(volume.Secret), ObjectMeta: meta}
+	if ref.Kind == volume.ConfigMap {
+		obj = &corev1.ConfigMap{TypeMeta: typeMeta(volume.ConfigMap), ObjectMeta: meta}
+	}
+	return metav1.WatchEvent{Type: string(watch.Bookmark), Object: runtime.RawExtension{Object: obj}}
+}
+
+func tooLarge() error {
+	err := apierrors.NewTimeoutError("Too large resource version", 1)
+	err.ErrStatus.Details.RetryAfterSeconds = 0
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+	return err
+}
+
+// failure answers with a Status, or fails as a broken connection does.
+func failure(err error) (*http.Response, error) {
+	var status *apierrors.StatusError
+	if !errors.As(err, &status) {
+		return nil, err
+	}
+	body := status.ErrStatus
+	body.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	return respond(int(body.Code), body)
+}
+
+func respond(code int, body any) (*http.Response, error) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: code, Header: jsonHeader(), Body: io.NopCloser(bytes.NewReader(b))}, nil
+}
+
+func jsonHeader() http.Header { return http.Header{"Content-Type": {"application/json"}} }
+
+func typeMeta(kind volume.Kind) metav1.TypeMeta {
+	return metav1.TypeMeta{Kind: string(kind), APIVersion: "v1"}
+}
+
+func refOf(obj metav1.Object) volume.Ref {
+	kind := volume.Secret
+	if _, ok := obj.(*corev1.ConfigMap); ok {
+		kind = volume.ConfigMap
+	}
+	return volume.Ref{Kind: kind, Namespace: obj.GetNamespace(), Name: obj.GetName()}
+}

@@ -1,0 +1,165 @@
+package manager
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func TestImmutableStopsTheWatch(t *testing.T) {
+	ref := secretRef("a")
+	for _, tc := range []struct {
+		name          string
+		first, second func(e *env)
+		want          int
+	}{
+		{"absent, then mutable", nil, putMutable, 1},
+		{"absent, then immutable", nil, putImmutable, 0},
+		{"mutable, and stays so", putMutable, nil, 1},
+		{"mutable, then immutable", putMutable, putImmutable, 0},
+		{"immutable from the start", putImmutable, nil, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *env) {
+				if tc.first != nil {
+					tc.first(e)
+				}
+				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+				e.wantWatches(ref, 1) // not before it is read
+				_, _ = e.Lookup(ref)
+				if tc.second != nil {
+					tc.second(e)
+				}
+				synctest.Wait()
+				_, _ = e.Lookup(ref)
+				e.wantWatches(ref, tc.want)
+				if _, err := e.Lookup(ref); err != nil {
+					t.Errorf("Lookup: %v", err)
+				}
+				after(2 * idleTime) // its data stays, without a watch
+				if _, err := e.Lookup(ref); (err == nil) != (tc.want == 0) {
+					t.Errorf("Lookup after the idle time: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func putMutable(e *env)   { e.api.put(secret("a", "1")) }
+func putImmutable(e *env) { e.api.put(immutableSecret("a", "1")) }
+
+// immutableInUse returns an env's version of an immutable object whose watch has
+// stopped.
+func immutableInUse(e *env, ref volume.Ref) volume.Version {
+	v := e.api.put(immutableSecret(ref.Name, "old"))
+	e.RegisterPod(pod("first"), "v", []volume.Ref{ref})
+	e.wantGet(ref, v, "old")
+	e.wantWatches(ref, 0)
+	e.changes(ref)
+	return v
+}
+
+func TestANewPodHasAnImmutableObjectChecked(t *testing.T) {
+	ref := secretRef("a")
+	for _, tc := range []struct {
+		name    string
+		change  func(e *env, v volume.Version) volume.Version
+		value   string
+		changes int
+	}{
+		{"unchanged", func(_ *env, v volume.Version) volume.Version { return v }, "old", 0},
+		{"recreated", func(e *env, _ volume.Version) volume.Version {
+			e.api.delete(ref)
+			return e.api.put(immutableSecret("a", "new"))
+		}, "new", 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *env) {
+				v := tc.change(e, immutableInUse(e, ref))
+				e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+				e.wantGet(ref, v, tc.value)
+				if n := e.changes(ref); n != tc.changes {
+					t.Errorf("heard of %d changes, want %d", n, tc.changes)
+				}
+				e.wantWatches(ref, 0)
+				got := e.api.requests(ref)
+				if len(got) != 2 || got[1].rv != "" {
+					t.Errorf("got requests %v, want two, the second for the present state", got)
+				}
+			})
+		})
+	}
+}
+
+func TestADeletedImmutableObjectIsWatchedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		immutableInUse(e, ref)
+		e.api.delete(ref)
+		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		e.wantNotFound(ref)
+		e.wantWatches(ref, 1)
+		if n := e.changes(ref); n != 1 {
+			t.Errorf("heard of %d changes, want 1", n)
+		}
+		v := e.api.put(immutableSecret("a", "new"))
+		if n := e.changes(ref); n != 1 {
+			t.Errorf("heard of %d changes, want 1", n)
+		}
+		e.wantGet(ref, v, "new")
+		e.wantWatches(ref, 0)
+	})
+}
+
+func TestOnlyANewPodHasAnImmutableObjectChecked(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := immutableInUse(e, ref)
+		e.RegisterPod(pod("first"), "v", []volume.Ref{ref})
+		e.RegisterPod(pod("first"), "w", []volume.Ref{ref, secretRef("b")})
+		e.UnregisterPod(pod("first"), "v")
+		after(0)
+		if got := e.api.requests(ref); len(got) != 1 {
+			t.Errorf("got requests %v, want one", got)
+		}
+		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		e.UnregisterPod(pod("second"), "v")
+		after(0)
+		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		e.wantGet(ref, v, "old")
+	})
+}
+
+func TestReadsWaitForTheCheckOfAnImmutableObject(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref, gate := secretRef("a"), make(chan struct{})
+		immutableInUse(e, ref)
+		e.api.delete(ref)
+		v := e.api.put(immutableSecret("a", "new"))
+		forbidden := apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("no more"))
+		e.api.set(func() {
+			e.api.hold = func(apiRequest) <-chan struct{} { return gate }
+			e.api.refuse = func(apiRequest) error { return forbidden }
+		})
+		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		e.wantLookupErr(ref, ErrNotSynced)
+		close(gate)
+		synctest.Wait()
+		if _, err := e.Lookup(ref); !apierrors.IsForbidden(err) {
+			t.Errorf("Lookup: %v, want Forbidden", err)
+		}
+		e.api.set(func() { e.api.refuse = nil })
+		start := time.Now()
+		e.wantGet(ref, v, "new")
+		if d := time.Since(start); d > maxPause {
+			t.Errorf("synced %v after the server was back", d)
+		}
+		e.wantWatches(ref, 0)
+	})
+}

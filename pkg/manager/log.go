@@ -1,0 +1,93 @@
+package manager
+
+import (
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+const (
+	// bodyLevel is the verbosity from which on client-go logs whole responses, and
+	// with them the values of every Secret that it lists.
+	bodyLevel = 8
+	// detailLevel is for what happens to each object, of which there are thousands.
+	detailLevel = 4
+	// outageTime without a failure makes the next one the begin of an outage. It is
+	// longer than two requests and a pause that end by timeout.
+	outageTime = 2 * time.Minute
+)
+
+// failureLog writes failures of lists and watches to the log, without repeating
+// itself for each attempt, nor for each object if all of them fail together.
+type failureLog struct {
+	logger klog.Logger
+
+	mu sync.Mutex
+	// outageAt is when the API server was last seen out of reach.
+	outageAt time.Time
+}
+
+// log writes err, which happened to ref; again tells that another one happened to
+// it a short time ago.
+func (l *failureLog) log(ref volume.Ref, err error, again bool) {
+	logger := l.logger
+	if again || l.known(err) {
+		logger = logger.V(detailLevel)
+	}
+	logger.Info("List or watch failed, trying again", "ref", ref, "err", err)
+}
+
+// known tells whether err is nothing to report: it belongs to the life of every
+// watch, or it is one more sign of an outage that was reported.
+func (l *failureLog) known(err error) bool {
+	switch {
+	case apierrors.IsResourceExpired(err), apierrors.IsGone(err), apierrors.IsInvalid(err):
+		return true
+	case apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
+		return false // the API server's answer about this object
+	}
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := now.Sub(l.outageAt) <= outageTime
+	l.outageAt = now
+	return known
+}
+
+// forClientGo returns a logger for reflectors: what they find worth a line becomes
+// detail, and nothing that could hold a value is written, whatever the program's
+// verbosity.
+func forClientGo(logger klog.Logger) klog.Logger {
+	return logger.WithSink(quietSink{logger.GetSink()}).V(detailLevel)
+}
+
+// quietSink is a LogSink with a ceiling.
+type quietSink struct{ klog.LogSink }
+
+// Enabled tells whether a message of this level is written.
+func (s quietSink) Enabled(level int) bool {
+	return level < bodyLevel && s.LogSink.Enabled(level)
+}
+
+// WithValues keeps the ceiling on a logger with values.
+func (s quietSink) WithValues(keysAndValues ...any) klog.LogSink {
+	return quietSink{s.LogSink.WithValues(keysAndValues...)}
+}
+
+// WithName keeps the ceiling on a named logger.
+func (s quietSink) WithName(name string) klog.LogSink {
+	return quietSink{s.LogSink.WithName(name)}
+}
+
+// WithCallDepth keeps the ceiling on a logger that skips stack frames.
+func (s quietSink) WithCallDepth(depth int) klog.LogSink {
+	if sink, ok := s.LogSink.(interface{ WithCallDepth(int) klog.LogSink }); ok {
+		return quietSink{sink.WithCallDepth(depth)}
+	}
+	return s
+}

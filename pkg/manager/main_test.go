@@ -1,0 +1,170 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"go.uber.org/goleak"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const testResync = time.Minute
+
+// env is a manager, the API server that it talks to, and a record of what its
+// subscriber heard.
+type env struct {
+	*Manager
+	t    *testing.T
+	api  *apiServer
+	stop func() // ends Run and waits for it
+
+	mu    sync.Mutex
+	heard map[volume.Ref]int
+}
+
+// inBubble runs test in a synctest bubble with a manager that runs. The bubble
+// fails if a goroutine outlives the manager.
+func inBubble(t *testing.T, test func(t *testing.T, e *env)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t)
+		test(t, e)
+		e.stop()
+	})
+}
+
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	e := &env{t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}}
+	m, err := New(Options{Client: e.api.client(), ResyncInterval: testResync})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Manager = m
+	m.Subscribe(func(ref volume.Ref) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.heard[ref]++
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	e.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(e.stop)
+	return e
+}
+
+// changes lets everything come to rest and returns how often the subscriber heard
+// of ref since the last call.
+func (e *env) changes(ref volume.Ref) int {
+	synctest.Wait()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := e.heard[ref]
+	e.heard[ref] = 0
+	return n
+}
+
+// wantGet reads ref and checks the version and the value of key "k".
+func (e *env) wantGet(ref volume.Ref, version volume.Version, value string) {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Second)
+	defer cancel()
+	obj, err := e.GetObject(ctx, ref)
+	if err != nil {
+		e.t.Fatalf("GetObject(%s): %v", ref, err)
+	}
+	if obj.Ref != ref || obj.Version != version || string(obj.Data["k"]) != value {
+		e.t.Errorf("GetObject(%s): got %v with %q, want %v with %q", ref, obj, obj.Data["k"], version, value)
+	}
+}
+
+func (e *env) wantNotFound(ref volume.Ref) {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Second)
+	defer cancel()
+	if obj, err := e.GetObject(ctx, ref); !apierrors.IsNotFound(err) {
+		e.t.Errorf("GetObject(%s): got %v, %v, want NotFound", ref, obj, err)
+	}
+}
+
+func (e *env) wantLookupErr(ref volume.Ref, want error) {
+	e.t.Helper()
+	if obj, err := e.Lookup(ref); !errors.Is(err, want) {
+		e.t.Errorf("Lookup(%s): got %v, %v, want error %v", ref, obj, err, want)
+	}
+}
+
+// wantWatches lets everything come to rest and counts the open watches of ref.
+func (e *env) wantWatches(ref volume.Ref, want int) {
+	e.t.Helper()
+	synctest.Wait()
+	if got := e.api.watches(ref); got != want {
+		e.t.Errorf("%d watches of %s are open, want %d", got, ref, want)
+	}
+}
+
+// after lets d pass, and everything that happens in that time.
+func after(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func pod(uid string) volume.Pod {
+	return volume.Pod{Namespace: "ns", Name: "pod", UID: types.UID(uid)}
+}
+
+func secretRef(name string) volume.Ref {
+	return volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: name}
+}
+
+func configMapRef(name string) volume.Ref {
+	return volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: name}
+}
+
+// secret returns a Secret with one key, "k", and all the metadata that a real one
+// drags along.
+func secret(name, value string) *corev1.Secret {
+	return &corev1.Secret{
+		TypeMeta: typeMeta(volume.Secret),
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name,
+			Annotations:   map[string]string{corev1.LastAppliedConfigAnnotation: fmt.Sprintf(`{"data":{"k":%q}}`, value)},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{}`)}}},
+		},
+		Data: map[string][]byte{"k": []byte(value)},
+	}
+}
+
+func immutableSecret(name, value string) *corev1.Secret {
+	s := secret(name, value)
+	yes := true
+	s.Immutable = &yes
+	return s
+}
+
+func configMap(name, value string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		TypeMeta:   typeMeta(volume.ConfigMap),
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Data:       map[string]string{"k": value},
+	}
+}

@@ -1,0 +1,448 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func TestNewRefusesBadOptions(t *testing.T) {
+	client := newAPIServer(t).client()
+	for _, tc := range []struct {
+		name, want string
+		opts       Options
+	}{
+		{"no client", "Client is required", Options{ResyncInterval: time.Minute}},
+		{"no resync interval", "must be more than zero, not 0s", Options{Client: client}},
+		{"negative resync interval", "must be more than zero, not -1s", Options{Client: client, ResyncInterval: -time.Second}},
+	} {
+		if _, err := New(tc.opts); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: got %v, want it to contain %q", tc.name, err, tc.want)
+		}
+	}
+}
+
+func TestObjectsFollowTheServer(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		e.wantNotFound(ref)
+		if n := e.changes(ref); n != 1 {
+			t.Errorf("first sync: heard of %d changes, want 1", n)
+		}
+		step := func(what string, do func()) {
+			t.Helper()
+			do()
+			if n := e.changes(ref); n != 1 {
+				t.Errorf("%s: heard of %d changes, want 1", what, n)
+			}
+		}
+		var v volume.Version
+		step("create", func() { v = e.api.put(secret("a", "1")) })
+		e.wantGet(ref, v, "1")
+		step("update", func() { v = e.api.put(secret("a", "2")) })
+		e.wantGet(ref, v, "2")
+		step("delete", func() { e.api.delete(ref) })
+		e.wantNotFound(ref)
+		old := v.UID
+		step("recreate", func() { v = e.api.put(secret("a", "3")) })
+		e.wantGet(ref, v, "3")
+		if v.UID == old {
+			t.Error("the recreated object has the UID of the old one")
+		}
+		if got := e.api.requests(ref); len(got) != 1 {
+			t.Errorf("got requests %v, want one", got)
+		}
+	})
+}
+
+func TestRequestSelectsOneObjectAndAsksForThePresent(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		e.api.set(func() { e.api.noWatchList = true })
+		e.api.put(secret("a", "1"))
+		ref := secretRef("a")
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		e.wantWatches(ref, 1)
+		got := e.api.requests(ref)
+		if len(got) != 3 || !got[0].initial || got[1].watch || !got[2].watch || got[2].initial {
+			t.Fatalf("got requests %v, want a list by watch, then a list, then a watch", got)
+		}
+		if got[0].rv != "" || got[1].rv != "" {
+			t.Errorf("the first state was asked at resourceVersion %q and %q, want the present one", got[0].rv, got[1].rv)
+		}
+		if got[2].rv != "101" {
+			t.Errorf("watched from %q, want from the list's resourceVersion 101", got[2].rv)
+		}
+		for _, r := range []apiRequest{got[0], got[2]} {
+			var seconds int
+			if _, err := fmt.Sscan(r.timeout, &seconds); err != nil || seconds < 1800 || seconds > 3600 {
+				t.Errorf("%+v: want a timeout from 1800 to 3600 s", r)
+			}
+		}
+	})
+}
+
+func TestRegisterPodDoesNotWaitForTheNetwork(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		never := make(chan struct{})
+		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
+		start := time.Now()
+		e.RegisterPod(pod("p"), "v", []volume.Ref{secretRef("a"), configMapRef("a")})
+		e.wantLookupErr(secretRef("a"), ErrNotSynced)
+		e.RegisterPod(pod("p"), "v", []volume.Ref{secretRef("b")})
+		e.UnregisterPod(pod("p"), "v")
+		if d := time.Since(start); d != 0 {
+			t.Errorf("registering took %v of an API server that doesn't answer", d)
+		}
+	})
+}
+
+func TestReferences(t *testing.T) {
+	a, b, c := secretRef("a"), secretRef("b"), configMapRef("a")
+	other := volume.Ref{Kind: volume.Secret, Namespace: "other", Name: "a"}
+	for _, tc := range []struct {
+		name string
+		do   func(m *Manager)
+		want []volume.Ref
+	}{
+		{"one volume", func(m *Manager) {
+			m.RegisterPod(pod("p"), "v", []volume.Ref{a, b})
+		}, []volume.Ref{a, b}},
+		{"registered and gone", func(m *Manager) {
+			m.RegisterPod(pod("p"), "v", []volume.Ref{a, b})
+			m.UnregisterPod(pod("p"), "v")
+		}, nil},
+		{"registered twice, unregistered once", func(m *Manager) {
+			m.RegisterPod(pod("p"), "v", []volume.Ref{a})
+			m.RegisterPod(pod("p"), "v", []volume.Ref{a})
+			m.UnregisterPod(pod("p"), "v")
+		}, nil},
+		{"a reference named twice", func(m *Manager) {
+			m.RegisterPod(pod("p"), "v", []volume.Ref{a, a, b})
+			m.RegisterPod(pod("p"), "v", []volume.Ref{b, b})
+		}, []volume.Ref{b}},
+		{"other references the second time", func(m *Manager) {
+			m.RegisterPod(pod("p"), "v", []volume.Ref{a, b})
+			m.RegisterPod(pod("p"), "v", []volume.Ref{b, c})
+		}, []volume.Ref{b, c}},
+		{"no references the second time", func(m *Manager) {
+			m.RegisterPod(pod("p"), "v", []volume.Ref{a, b})
+			m.RegisterPod(pod("p"), "v", nil)
+		}, nil},
+		{"two volumes of a pod add up", func(m *Manager) {
+			m.RegisterPod(pod("p"), "v", []volume.Ref{a, b})
+			m.RegisterPod(pod("p"), "w", []volume.Ref{b, c})
+			m.UnregisterPod(pod("p"), "v")
+		}, []volume.Ref{b, c}},
+		{"a new pod of an old name", func(m *Manager) {
+			m.RegisterPod(pod("old"), "v", []volume.Ref{a, b})
+			m.RegisterPod(pod("new"), "w", []volume.Ref{a})
+			m.UnregisterPod(pod("old"), "v")
+		}, []volume.Ref{a}},
+		{"unregistered too often", func(m *Manager) {
+			m.RegisterPod(pod("p"), "v", []volume.Ref{a})
+			m.RegisterPod(pod("q"), "w", []volume.Ref{a})
+			m.UnregisterPod(pod("p"), "v")
+			m.UnregisterPod(pod("p"), "v")
+			m.UnregisterPod(pod("p"), "unknown")
+			m.UnregisterPod(pod("q"), "v")
+			m.UnregisterPod(pod("unknown"), "w")
+		}, []volume.Ref{a}},
+		{"unregistered first", func(m *Manager) {
+			m.UnregisterPod(pod("p"), "v")
+			m.RegisterPod(pod("p"), "v", []volume.Ref{a})
+		}, []volume.Ref{a}},
+		{"kinds and namespaces don't mix", func(m *Manager) {
+			m.RegisterPod(pod("p"), "v", []volume.Ref{a, c, other})
+			m.RegisterPod(pod("p"), "v", []volume.Ref{c, other})
+		}, []volume.Ref{c, other}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *env) {
+				tc.do(e.Manager)
+				e.wantReferenced([]volume.Ref{a, b, c, other}, tc.want)
+			})
+		})
+	}
+}
+
+func TestReferencesInBothSetsAreNeverLetGo(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		kept, dropped, added := secretRef("kept"), secretRef("dropped"), secretRef("added")
+		e.RegisterPod(pod("p"), "v", []volume.Ref{kept, dropped})
+		synctest.Wait()
+		e.RegisterPod(pod("p"), "v", []volume.Ref{added, kept})
+		e.wantNotFound(added)
+		e.wantNotFound(kept)
+		if got := e.api.requests(kept); len(got) != 1 {
+			t.Errorf("got requests %v, want one", got)
+		}
+		e.wantWatches(dropped, 0)
+	})
+}
+
+func TestAReferenceThatWasNeverAddedLeavesNoCount(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		e.objects.drop("other", []volume.Ref{ref, secretRef("unknown")})
+		e.wantWatches(ref, 1)
+		e.UnregisterPod(pod("p"), "v")
+		e.wantWatches(ref, 0)
+		e.wantLookupErr(ref, ErrNotRegistered)
+	})
+}
+
+// wantReferenced checks that of all exactly want is registered and watched.
+func (e *env) wantReferenced(all, want []volume.Ref) {
+	e.t.Helper()
+	wanted := map[volume.Ref]bool{}
+	for _, ref := range want {
+		wanted[ref] = true
+	}
+	for _, ref := range all {
+		if wanted[ref] {
+			e.wantWatches(ref, 1)
+			e.wantNotFound(ref)
+		} else {
+			e.wantWatches(ref, 0)
+			e.wantLookupErr(ref, ErrNotRegistered)
+		}
+	}
+}
+
+func TestNamespacesAndKindsHoldTheirOwnData(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		here, there := secret("a", "here"), secret("a", "there")
+		there.Namespace = "other"
+		a, b, c := secretRef("a"), volume.Ref{Kind: volume.Secret, Namespace: "other", Name: "a"}, configMapRef("a")
+		va, vb, vc := e.api.put(here), e.api.put(there), e.api.put(configMap("a", "map"))
+		e.RegisterPod(pod("p"), "v", []volume.Ref{a, b, c})
+		e.wantGet(a, va, "here")
+		e.wantGet(b, vb, "there")
+		e.wantGet(c, vc, "map")
+	})
+}
+
+func TestManyRegistrationsMakeOneRequest(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := e.api.put(secret("a", "1"))
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				e.RegisterPod(pod(fmt.Sprint("p", i)), "v", []volume.Ref{ref})
+				e.wantGet(ref, v, "1")
+			})
+		}
+		wg.Wait()
+		e.wantWatches(ref, 1)
+		for i := range 99 {
+			e.UnregisterPod(pod(fmt.Sprint("p", i)), "v")
+		}
+		e.wantWatches(ref, 1)
+		if got := e.api.requests(ref); len(got) != 1 {
+			t.Errorf("got requests %v, want one", got)
+		}
+		e.UnregisterPod(pod("p99"), "v")
+		e.wantWatches(ref, 0)
+	})
+}
+
+func TestThousandObjectsArrive(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		const objects, workers = 1000, 10
+		var wg sync.WaitGroup
+		for w := range workers {
+			wg.Go(func() {
+				for i := w; i < objects; i += workers {
+					name := fmt.Sprint("s", i)
+					v := e.api.put(secret(name, name))
+					e.RegisterPod(pod(name), "v", []volume.Ref{secretRef(name)})
+					e.wantGet(secretRef(name), v, name)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// TestReferencesAgainstModel compares the manager after each of many random
+// registrations with a model that has no counts at all.
+func TestReferencesAgainstModel(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	all := []volume.Ref{secretRef("a"), secretRef("b"), configMapRef("a"), configMapRef("b"), configMapRef("c")}
+	inBubble(t, func(t *testing.T, e *env) {
+		model := map[string][]volume.Ref{} // by pod and volume
+		for i := range 300 {
+			uid, vol := fmt.Sprint("p", rng.IntN(4)), fmt.Sprint("v", rng.IntN(3))
+			if rng.IntN(2) == 0 {
+				refs := make([]volume.Ref, rng.IntN(5))
+				for j := range refs {
+					refs[j] = all[rng.IntN(len(all))]
+				}
+				model[uid+vol] = refs
+				e.RegisterPod(pod(uid), vol, refs)
+			} else {
+				delete(model, uid+vol)
+				e.UnregisterPod(pod(uid), vol)
+			}
+			checkModel(t, e, all, model)
+			if t.Failed() {
+				t.Fatalf("after step %d", i)
+			}
+		}
+	})
+}
+
+func checkModel(t *testing.T, e *env, all []volume.Ref, model map[string][]volume.Ref) {
+	t.Helper()
+	want := map[volume.Ref]map[types.UID]int{}
+	for key, refs := range model {
+		for _, ref := range distinct(refs) {
+			if want[ref] == nil {
+				want[ref] = map[types.UID]int{}
+			}
+			want[ref][types.UID(key[:2])]++
+		}
+	}
+	synctest.Wait()
+	for _, ref := range all {
+		if watched := e.api.watches(ref) == 1; watched != (want[ref] != nil) {
+			t.Errorf("%s: watched: %v, references: %v", ref, watched, want[ref])
+		}
+		it := e.objects.find(ref)
+		if (it != nil) != (want[ref] != nil) {
+			t.Errorf("%s: registered: %v, references: %v", ref, it != nil, want[ref])
+		} else if it != nil && fmt.Sprint(it.refs) != fmt.Sprint(want[ref]) {
+			t.Errorf("%s: counts %v, want %v", ref, it.refs, want[ref])
+		}
+	}
+}
+
+func TestReadErrors(t *testing.T) {
+	ref := secretRef("a")
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("no"))
+	fail := func(err error) func(*env) {
+		return func(e *env) {
+			e.api.set(func() { e.api.refuse = func(apiRequest) error { return err } })
+			e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		}
+	}
+	for _, tc := range []struct {
+		name  string
+		do    func(e *env)
+		check func(error) bool
+		text  string
+	}{
+		{"not registered", func(*env) {}, is(ErrNotRegistered), `object "ns"/"a" not registered`},
+		{"absent", func(e *env) { e.RegisterPod(pod("p"), "v", []volume.Ref{ref}) }, apierrors.IsNotFound, `secrets "a" not found`},
+		{"forbidden", fail(forbidden), apierrors.IsForbidden, `Secret "ns/a": not synced with the API server yet: secrets "a" is forbidden: no`},
+		{"forbidden is not synced", fail(forbidden), is(ErrNotSynced), ""},
+		{"out of reach", fail(syscall.ECONNREFUSED), is(syscall.ECONNREFUSED), "connection refused"},
+		{"out of reach is not synced", fail(syscall.ECONNREFUSED), is(ErrNotSynced), ""},
+		{"out of reach is not forbidden", fail(syscall.ECONNREFUSED), not(apierrors.IsForbidden), ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *env) {
+				tc.do(e)
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				defer cancel()
+				_, getErr := e.GetObject(ctx, ref)
+				_, lookupErr := e.Lookup(ref)
+				for _, err := range []error{getErr, lookupErr} {
+					if !tc.check(err) || !strings.Contains(err.Error(), tc.text) {
+						t.Errorf("got %v, want it to contain %q", err, tc.text)
+					}
+				}
+				if waited := ctx.Err() != nil; waited != errors.Is(getErr, context.DeadlineExceeded) || waited != errors.Is(getErr, ErrNotSynced) {
+					t.Errorf("waited until the end: %v, error %v", waited, getErr)
+				}
+			})
+		})
+	}
+}
+
+func is(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
+
+func not(check func(error) bool) func(error) bool {
+	return func(err error) bool { return err != nil && !check(err) }
+}
+
+func TestGetObjectWaitsForTheSync(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref, gate := secretRef("a"), make(chan struct{})
+		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return gate } })
+		v := e.api.put(secret("a", "1"))
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		time.AfterFunc(7*time.Second, func() { close(gate) })
+		start := time.Now()
+		e.wantGet(ref, v, "1")
+		if d := time.Since(start); d != 7*time.Second {
+			t.Errorf("GetObject returned after %v, want it at the moment of the sync, 7s", d)
+		}
+	})
+}
+
+func TestLookupThatFailedIsToldOfTheSync(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.api.put(secret("a", "1"))
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		e.changes(ref)
+		after(2 * idleTime)
+		e.wantLookupErr(ref, ErrNotSynced)
+		if n := e.changes(ref); n != 1 {
+			t.Errorf("heard of %d changes after a Lookup that came too early, want 1", n)
+		}
+	})
+}
+
+func TestUnregisterEndsAWaitingRead(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref, never := secretRef("a"), make(chan struct{})
+		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		got := make(chan error, 1)
+		go func() {
+			_, err := e.GetObject(t.Context(), ref)
+			got <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		e.UnregisterPod(pod("p"), "v")
+		// What comes straight after starts anew and is not disturbed by the old.
+		e.api.set(func() { e.api.hold = nil })
+		v := e.api.put(secret("a", "1"))
+		e.RegisterPod(pod("q"), "v", []volume.Ref{ref})
+		e.wantGet(ref, v, "1")
+		if err := <-got; !errors.Is(err, ErrNotRegistered) || time.Since(start) != 0 {
+			t.Errorf("the waiting read returned %v after %v, want ErrNotRegistered at once", err, time.Since(start))
+		}
+		e.wantWatches(ref, 1)
+	})
+}
+
+func TestUnknownKindIsNotRegistered(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := volume.Ref{Kind: "Pod", Namespace: "ns", Name: "a"}
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		e.wantLookupErr(ref, ErrNotRegistered)
+		e.UnregisterPod(pod("p"), "v")
+	})
+}

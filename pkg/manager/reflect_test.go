@@ -1,0 +1,355 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+const maxPause = 5 * time.Second
+
+// TestAStaleServerNeverTakesDataBack has a server answer from a cache that stands
+// at an earlier time, and then catch up.
+func TestAStaleServerNeverTakesDataBack(t *testing.T) {
+	ref := secretRef("a")
+	for _, tc := range []struct {
+		name        string
+		past        func(e *env) // what the stale server still believes
+		now         func(e *env) // what has happened since
+		noWatchList bool
+	}{
+		{"an older version", func(e *env) { e.api.put(secret("a", "1")) }, func(e *env) { e.api.put(secret("a", "2")) }, false},
+		{"an older version in a list", func(e *env) { e.api.put(secret("a", "1")) }, func(e *env) { e.api.put(secret("a", "2")) }, true},
+		{"absent", func(*env) {}, func(e *env) { e.api.put(secret("a", "2")) }, false},
+		{"absent in a list", func(*env) {}, func(e *env) { e.api.put(secret("a", "2")) }, true},
+		{"not deleted yet", func(e *env) { e.api.put(secret("a", "1")) }, func(e *env) { e.api.delete(ref) }, false},
+		{"not recreated yet", func(e *env) { e.api.put(secret("a", "1")) }, func(e *env) {
+			e.api.delete(ref)
+			e.api.put(secret("a", "2"))
+		}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *env) {
+				tc.past(e)
+				e.api.set(func() { e.api.noWatchList = tc.noWatchList })
+				past := e.api.rv
+				tc.now(e)
+				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+				synctest.Wait()
+				want, wantErr := e.Lookup(ref)
+				e.changes(ref)
+
+				after(idleTime + time.Minute)
+				e.api.set(func() { e.api.behind = past })
+				e.wantLookupErr(ref, ErrNotSynced) // restarts it
+				for range 10 {
+					after(time.Second)
+					e.wantLookupErr(ref, ErrNotSynced)
+					e.wantLookupErr(ref, errStale)
+					if n := e.api.watches(ref); n > 0 {
+						t.Errorf("%d watches of refused answers are still open", n)
+					}
+				}
+				if n := e.changes(ref); n != 0 {
+					t.Errorf("heard of %d changes", n)
+				}
+				e.api.set(func() { e.api.behind = 0 })
+				after(maxPause)
+				got, err := e.Lookup(ref)
+				if fmt.Sprint(got, err) != fmt.Sprint(want, wantErr) {
+					t.Errorf("got %v, %v, want %v, %v", got, err, want, wantErr)
+				}
+			})
+		})
+	}
+}
+
+// TestASyncedItemRefusesStaleReports feeds an item directly what no sane server
+// sends.
+func TestASyncedItemRefusesStaleReports(t *testing.T) {
+	at := func(uid string, rv int, value string) *corev1.Secret {
+		s := secret("a", value)
+		s.UID, s.ResourceVersion = pod(uid).UID, strconv.Itoa(rv)
+		return s
+	}
+	for _, tc := range []struct {
+		name   string
+		report func(it *item) error
+		want   string // value, or "" for absent
+		err    error
+	}{
+		{"newer update", func(it *item) error { return it.Update(at("u", 1001, "new")) }, "new", nil},
+		{"older update", func(it *item) error { return it.Update(at("u", 999, "old")) }, "now", nil},
+		{"older update, fewer digits", func(it *item) error { return it.Update(at("u", 99, "old")) }, "now", nil},
+		{"older addition of another UID", func(it *item) error { return it.Add(at("x", 999, "old")) }, "now", nil},
+		{"newer addition of another UID", func(it *item) error { return it.Add(at("x", 1001, "new")) }, "new", nil},
+		{"older deletion", func(it *item) error { return it.Delete(at("u", 999, "old")) }, "now", nil},
+		{"newer deletion", func(it *item) error { return it.Delete(at("u", 1001, "now")) }, "", nil},
+		{"newer list", func(it *item) error { return it.Replace([]any{at("u", 1001, "new")}, "1002") }, "new", nil},
+		{"newer list without it", func(it *item) error { return it.Replace(nil, "1002") }, "", nil},
+		{"older list", func(it *item) error { return it.Replace([]any{at("u", 998, "old")}, "999") }, "now", errStale},
+		{"older list without it", func(it *item) error { return it.Replace(nil, "999") }, "now", errStale},
+		{"newer list with an older version", func(it *item) error { return it.Replace([]any{at("u", 999, "old")}, "1002") }, "now", errStale},
+		{"list of a server that tells no version", func(it *item) error { return it.Replace([]any{at("u", 1001, "new")}, "") }, "new", nil},
+		{"update of another object", func(it *item) error {
+			other := at("u", 1001, "other")
+			other.Name = "b"
+			return it.Update(other)
+		}, "now", nil},
+		{"update of another type", func(it *item) error { return it.Update(configMap("a", "other")) }, "now", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *env) {
+				ref := secretRef("a")
+				never := make(chan struct{})
+				e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
+				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+				synctest.Wait()
+				it := e.objects.find(ref)
+				if err := it.Replace([]any{at("u", 1000, "now")}, "1000"); err != nil {
+					t.Fatal(err)
+				}
+				if err := tc.report(it); !errors.Is(err, tc.err) {
+					t.Errorf("got error %v, want %v", err, tc.err)
+				}
+				obj, err := e.Lookup(ref)
+				switch {
+				case tc.want == "" && !apierrors.IsNotFound(err):
+					t.Errorf("got %v, %v, want NotFound", obj, err)
+				case tc.want != "" && (err != nil || string(obj.Data["k"]) != tc.want):
+					t.Errorf("got %v, %v, want %q", obj, err, tc.want)
+				}
+			})
+		})
+	}
+}
+
+func TestRepeatedStatesAreNotChanges(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.api.put(secret("a", "1"))
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		if n := e.changes(ref); n != 1 {
+			t.Errorf("first sync: heard of %d changes, want 1", n)
+		}
+		// An expired watch makes the reflector list again.
+		after(2 * time.Second)
+		e.api.set(func() { e.api.rv++; e.api.compacted = 1000 })
+		e.api.closeWatches()
+		after(4 * maxPause)
+		if got := e.api.requests(ref); len(got) < 3 || !got[2].initial || got[2].rv != "101" {
+			t.Errorf("got requests %v, want a third one, for a state not older than 101", got)
+		}
+		if n := e.changes(ref); n != 0 {
+			t.Errorf("heard of %d changes after a list with the same object", n)
+		}
+	})
+}
+
+// TestOldFailuresAreForgotten has a watch fail, recover, and go idle.
+func TestOldFailuresAreForgotten(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref, never := secretRef("a"), make(chan struct{})
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		after(2 * time.Second)
+		e.api.set(func() { e.api.refuse = func(apiRequest) error { return syscall.ECONNREFUSED } })
+		e.api.closeWatches()
+		after(maxPause)
+		e.api.set(func() { e.api.refuse = nil })
+		after(idleTime + time.Minute)
+		e.wantWatches(ref, 0)
+		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
+		if _, err := e.Lookup(ref); !errors.Is(err, ErrNotSynced) || errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("got %v, want nothing of an outage that is over", err)
+		}
+
+		// Nor is it a failure that a stopped run's request was cancelled.
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		e.objects.find(ref).requests.failed(ctx, ctx.Err())
+		if _, err := e.Lookup(ref); errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestUnexpectedTypeIsAnError has a list answered with something else.
+func TestUnexpectedTypeIsAnError(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref, never := secretRef("a"), make(chan struct{})
+		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		synctest.Wait()
+		err := e.objects.find(ref).Replace([]any{&metav1.Status{}}, "1")
+		if want := "unexpected object type: *v1.Status"; err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		_, err = e.Lookup(ref)
+		if want := `Secret "ns/a": not synced with the API server yet: unexpected object type: *v1.Status`; err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	})
+}
+
+func TestTooLargeResourceVersion(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := e.api.put(secret("a", "1"))
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		synctest.Wait()
+		after(idleTime + time.Minute)
+		// A server that starts knows no resourceVersion yet that a client names.
+		start := time.Now()
+		e.api.set(func() {
+			e.api.refuse = func(apiRequest) error {
+				if time.Since(start) < 4*time.Second {
+					return tooLarge()
+				}
+				return nil
+			}
+		})
+		e.wantGet(ref, v, "1") // waits ten seconds at the most
+	})
+}
+
+func TestRequestsThatFailArePaced(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("no"))
+	busy := &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: 429, Reason: metav1.StatusReasonTooManyRequests,
+	}}
+	for _, tc := range []struct {
+		name   string
+		err    error
+		synced bool
+	}{
+		{"refused connection", syscall.ECONNREFUSED, false},
+		{"refused connection of a synced object", syscall.ECONNREFUSED, true},
+		{"broken connection", syscall.ECONNRESET, false},
+		{"broken connection of a synced object", syscall.ECONNRESET, true},
+		{"forbidden", forbidden, false},
+		{"forbidden of a synced object", forbidden, true},
+		{"too many requests", busy, false},
+		{"too many requests of a synced object", busy, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *env) {
+				ref := secretRef("a")
+				if tc.synced {
+					e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+					after(2 * time.Second)
+				}
+				e.api.set(func() { e.api.refuse = func(apiRequest) error { return tc.err } })
+				if tc.synced {
+					e.api.closeWatches()
+				} else {
+					e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+				}
+				after(time.Minute)
+				if n := len(e.api.requests(ref)); n < 10 || n > 70 {
+					t.Errorf("%d requests in a minute, want between one and two each 5 s, some more at first", n)
+				}
+				e.api.set(func() { e.api.refuse = nil })
+				v := e.api.put(secret("a", "back"))
+				after(maxPause)
+				e.wantWatches(ref, 1)
+				e.wantGet(ref, v, "back")
+			})
+		})
+	}
+}
+
+// TestWatchesThatBreakTogetherReconnectApart counts how many watches of many are
+// opened again at one moment.
+func TestWatchesThatBreakTogetherReconnectApart(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		const objects = 100
+		var refs []volume.Ref
+		for i := range objects {
+			refs = append(refs, secretRef(fmt.Sprint("s", i)))
+		}
+		e.RegisterPod(pod("p"), "v", refs)
+		after(2 * time.Second)
+		at := map[time.Time]int{}
+		e.api.set(func() {
+			e.api.refuse = func(apiRequest) error {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				at[time.Now()]++
+				return nil
+			}
+		})
+		e.api.closeWatches()
+		after(time.Second)
+		if len(at) < objects/2 {
+			t.Errorf("%d watches were opened again at only %d moments", objects, len(at))
+		}
+		for _, ref := range refs {
+			e.wantWatches(ref, 1)
+		}
+	})
+}
+
+// TestAWatchCutEachMinuteIsReopenedSoon is what a proxy with an idle timeout does.
+func TestAWatchCutEachMinuteIsReopenedSoon(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		for range 20 {
+			after(time.Minute)
+			e.api.closeWatches()
+			v := e.api.put(secret("a", "x"))
+			after(500 * time.Millisecond)
+			e.wantGet(ref, v, "x")
+		}
+	})
+}
+
+// TestFakeClientset reads through client-go's fake, which knows no field selectors,
+// no WatchList and no resourceVersions.
+func TestFakeClientset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(secret("a", "other"), secret("b", "1"), configMap("b", "map"))
+		m, err := New(Options{Client: client, ResyncInterval: testResync})
+		if err != nil {
+			t.Fatal(err)
+		}
+		heard := make(chan volume.Ref, 10)
+		m.Subscribe(func(ref volume.Ref) { heard <- ref })
+		ref := secretRef("b")
+		m.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		<-heard
+		if obj, err := m.Lookup(ref); err != nil || string(obj.Data["k"]) != "1" {
+			t.Errorf("Lookup: %v, %v", obj, err)
+		}
+		for _, value := range []string{"2", "3"} {
+			if _, err := client.CoreV1().Secrets("ns").Update(t.Context(), secret("b", value), metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			<-heard
+			if obj, err := m.Lookup(ref); err != nil || string(obj.Data["k"]) != value {
+				t.Errorf("Lookup: %v, %v", obj, err)
+			}
+		}
+		if err := client.CoreV1().Secrets("ns").Delete(t.Context(), "b", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		<-heard
+		if _, err := m.Lookup(ref); !apierrors.IsNotFound(err) {
+			t.Errorf("Lookup: %v, want NotFound", err)
+		}
+		m.UnregisterPod(pod("p"), "v") // no Run: the last reference ends what was started
+	})
+}

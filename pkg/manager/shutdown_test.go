@@ -1,0 +1,150 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func TestNothingRunsAfterRun(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		refs := map[string]volume.Ref{
+			"watched": secretRef("watched"), "absent": secretRef("absent"), "idle": secretRef("idle"),
+			"immutable": secretRef("immutable"), "unsynced": secretRef("unsynced"),
+		}
+		never := make(chan struct{})
+		e.api.set(func() {
+			e.api.hold = func(r apiRequest) <-chan struct{} {
+				if r.ref == refs["unsynced"] {
+					return never
+				}
+				return nil
+			}
+		})
+		e.api.put(secret("watched", "1"))
+		e.api.put(secret("idle", "1"))
+		e.api.put(immutableSecret("immutable", "1"))
+		for name, ref := range refs {
+			e.RegisterPod(pod("p"), name, []volume.Ref{ref})
+		}
+		for range 10 {
+			after(testResync)
+			for _, name := range []string{"watched", "absent", "immutable", "unsynced"} {
+				_, _ = e.Lookup(refs[name])
+			}
+		}
+		waiting := make(chan error, 1)
+		go func() {
+			_, err := e.GetObject(t.Context(), refs["unsynced"])
+			waiting <- err
+		}()
+		synctest.Wait()
+
+		start := time.Now()
+		e.stop()
+		if err := <-waiting; !errors.Is(err, ErrNotSynced) || !errors.Is(err, errShutdown) || time.Since(start) != 0 {
+			t.Errorf("the waiting read returned %v after %v", err, time.Since(start))
+		}
+		before := len(e.api.seen)
+		refs["late"] = secretRef("late")
+		e.RegisterPod(pod("q"), "v", []volume.Ref{refs["late"], refs["immutable"]})
+		for name, ref := range refs {
+			if _, err := e.GetObject(t.Context(), ref); !errors.Is(err, ErrNotSynced) || !errors.Is(err, errShutdown) {
+				t.Errorf("%s: GetObject: %v, want that the manager has shut down", name, err)
+			}
+			e.wantLookupErr(ref, ErrNotSynced)
+		}
+		after(time.Hour)
+		if n := len(e.api.seen) - before; n > 0 {
+			t.Errorf("%d requests after Run: %v", n, e.api.seen[before:])
+		}
+		e.UnregisterPod(pod("q"), "v")
+		e.wantLookupErr(refs["late"], ErrNotRegistered)
+	})
+}
+
+func TestRunWaitsForItsReflectors(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		gate := make(chan struct{})
+		e.Subscribe(func(volume.Ref) { <-gate })
+		e.RegisterPod(pod("p"), "v", []volume.Ref{secretRef("a")})
+		synctest.Wait()
+		time.AfterFunc(3*time.Second, func() { close(gate) })
+		start := time.Now()
+		e.stop()
+		if d := time.Since(start); d != 3*time.Second {
+			t.Errorf("Run returned after %v, while a reflector's goroutine ran on for 3s", d)
+		}
+	})
+}
+
+// TestRunEndsAtOnce also while reflectors pause between requests that fail.
+func TestRunEndsAtOnce(t *testing.T) {
+	for _, broken := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET} {
+		t.Run(broken.Error(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *env) {
+				e.RegisterPod(pod("p"), "v", []volume.Ref{secretRef("synced")})
+				after(2 * time.Second)
+				e.api.set(func() { e.api.refuse = func(apiRequest) error { return broken } })
+				e.api.closeWatches()
+				e.RegisterPod(pod("p"), "w", []volume.Ref{secretRef("unsynced")})
+				after(time.Minute)
+				start := time.Now()
+				e.stop()
+				if d := time.Since(start); d != 0 {
+					t.Errorf("Run took %v to end", d)
+				}
+			})
+		})
+	}
+}
+
+func TestRunRefusesASecondTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		synctest.Wait()
+		if err := e.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "once") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestEverythingAtOnce is for the race detector: no order of calls may break the
+// manager, nor leave a goroutine behind.
+func TestEverythingAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		var refs []volume.Ref
+		for i := range 5 {
+			refs = append(refs, secretRef(fmt.Sprint("s", i)))
+		}
+		var wg sync.WaitGroup
+		for w := range 8 {
+			wg.Go(func() {
+				for i := range 200 {
+					p, ref := pod(fmt.Sprint("p", (w+i)%6)), refs[(w*i)%len(refs)]
+					e.RegisterPod(p, fmt.Sprint("v", i%3), refs[i%len(refs):])
+					_, _ = e.Lookup(ref)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%5)*time.Millisecond)
+					_, _ = e.GetObject(ctx, ref)
+					cancel()
+					e.objects.stopIdle(time.Now().Add(time.Second))
+					e.UnregisterPod(p, fmt.Sprint("v", (i+1)%3))
+					if i%10 == w {
+						e.api.put(immutableSecret(ref.Name, "x"))
+					}
+					if w == 0 && i == 150 {
+						e.stop()
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}

@@ -1,0 +1,353 @@
+package payload
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// canary stands in every value; no error may show it.
+const canary = "canary-7Hq2"
+
+func object(kind volume.Kind, name string, keys ...string) *volume.Object {
+	o := &volume.Object{
+		Ref:     volume.Ref{Kind: kind, Namespace: "ns", Name: name},
+		Version: volume.Version{UID: "u", ResourceVersion: "1"},
+		Data:    map[string][]byte{},
+	}
+	for _, key := range keys {
+		o.Data[key] = []byte(name + " " + key + " " + canary)
+	}
+	return o
+}
+
+func objects(list ...*volume.Object) Objects {
+	m := Objects{}
+	for _, o := range list {
+		m[o.Ref] = o
+	}
+	return m
+}
+
+// source asks for an object; each item is written as key:path or key:path:mode.
+func source(i int, kind volume.Kind, name string, items ...string) volume.Source {
+	s := volume.Source{
+		Ref:   volume.Ref{Kind: kind, Namespace: "ns", Name: name},
+		Field: fmt.Sprintf("sources[%d].%s%s", i, strings.ToLower(string(kind[:1])), kind[1:]),
+	}
+	for _, item := range items {
+		parts := strings.Split(item, ":")
+		it := volume.Item{Key: parts[0], Path: parts[1]}
+		if len(parts) == 3 {
+			mode, err := volume.ParseMode(parts[2])
+			if err != nil {
+				panic(err)
+			}
+			it.Mode = &mode
+		}
+		s.Items = append(s.Items, it)
+	}
+	return s
+}
+
+func optional(s volume.Source) volume.Source {
+	s.Optional = true
+	return s
+}
+
+func spec(sources ...volume.Source) *volume.Spec {
+	return &volume.Spec{Sources: sources, DefaultMode: volume.DefaultMode}
+}
+
+// show writes a file as path=value/mode, without the canary.
+func show(tree *volume.Tree) []string {
+	files := []string{}
+	for _, f := range tree.Files {
+		files = append(files, fmt.Sprintf("%s=%s/%04o", f.Path, strings.TrimSuffix(string(f.Data), " "+canary), uint32(f.Mode)))
+	}
+	return files
+}
+
+func TestRenderFiles(t *testing.T) {
+	const cm, secret = volume.ConfigMap, volume.Secret
+	binary := object(cm, "bin", "text")
+	binary.BinaryData = map[string][]byte{"blob": {0xff, 0x00, 0xfe}}
+	nothing := &volume.Object{Ref: volume.Ref{Kind: cm, Namespace: "ns", Name: "nothing"}}
+	blank := object(cm, "blank")
+	blank.Data["zero"] = []byte{}
+	blank.Data["nil"] = nil
+
+	with := func(mode fs.FileMode, s *volume.Spec) *volume.Spec {
+		s.DefaultMode = mode
+		return s
+	}
+	for _, c := range []struct {
+		name    string
+		spec    *volume.Spec
+		objects Objects
+		want    []string
+	}{
+		{
+			"without items every key is shown, sorted", spec(source(0, cm, "a")), objects(object(cm, "a", "z", "B", "a", ".hidden", "a.b")),
+			[]string{".hidden=a .hidden/0644", "B=a B/0644", "a=a a/0644", "a.b=a a.b/0644", "z=a z/0644"},
+		},
+		{"a Secret is no different", spec(source(0, secret, "a")), objects(object(secret, "a", "k")), []string{"k=a k/0644"}},
+		{"with items those only", spec(source(0, cm, "a", "x:x")), objects(object(cm, "a", "x", "y")), []string{"x=a x/0644"}},
+		{"an item's path may nest", spec(source(0, cm, "a", "x:d/e/f", "y:d/y")), objects(object(cm, "a", "x", "y")), []string{"d/e/f=a x/0644", "d/y=a y/0644"}},
+		{
+			"files are sorted by path as bytes", spec(source(0, cm, "a", "x:d/z", "x:d.x", "x:d-x")), objects(object(cm, "a", "x")),
+			[]string{"d-x=a x/0644", "d.x=a x/0644", "d/z=a x/0644"},
+		},
+		{"one key may be shown twice", spec(source(0, cm, "a", "x:p", "x:q")), objects(object(cm, "a", "x")), []string{"p=a x/0644", "q=a x/0644"}},
+		{"the default mode counts without items", with(0o400, spec(source(0, cm, "a"))), objects(object(cm, "a", "x")), []string{"x=a x/0400"}},
+		{
+			"an item's mode beats the default mode", with(0o400, spec(source(0, cm, "a", "x:x:0755", "y:y", "z:z:0000"))), objects(object(cm, "a", "x", "y", "z")),
+			[]string{"x=a x/0755", "y=a y/0400", "z=a z/0000"},
+		},
+		{"binaryData and data both count", spec(source(0, cm, "bin")), objects(binary), []string{"blob=\xff\x00\xfe/0644", "text=bin text/0644"}},
+		{"binaryData and data both count with items", spec(source(0, cm, "bin", "blob:b:0400", "text:t")), objects(binary), []string{"b=\xff\x00\xfe/0400", "t=bin text/0644"}},
+		{"an empty object is an empty tree", spec(source(0, cm, "a")), objects(object(cm, "a")), []string{}},
+		{"an object without maps is an empty tree", spec(source(0, cm, "nothing")), objects(nothing), []string{}},
+		{"an empty value is an empty file", spec(source(0, cm, "blank")), objects(blank), []string{"nil=/0644", "zero=/0644"}},
+		{"an optional object may be missing", spec(optional(source(0, cm, "a"))), Objects{}, []string{}},
+		{"an optional object may be missing with items", spec(optional(source(0, cm, "a", "x:x"))), nil, []string{}},
+		{"an optional object may be missing beside another", spec(optional(source(0, cm, "a")), source(1, secret, "b")), objects(object(secret, "b", "k")), []string{"k=b k/0644"}},
+		{"an optional key may be missing", spec(optional(source(0, cm, "a", "none:n", "x:x"))), objects(object(cm, "a", "x")), []string{"x=a x/0644"}},
+		{"an optional object that exists is shown", spec(optional(source(0, cm, "a"))), objects(object(cm, "a", "x")), []string{"x=a x/0644"}},
+		{"a nil object counts as missing", spec(optional(source(0, cm, "a"))), Objects{{Kind: cm, Namespace: "ns", Name: "a"}: nil}, []string{}},
+		{"sources add up", spec(source(0, cm, "a"), source(1, secret, "a")), objects(object(cm, "a", "x"), object(secret, "a", "y")), []string{"x=a x/0644", "y=a y/0644"}},
+		{
+			"a later source wins for the same key", spec(source(0, cm, "a"), source(1, secret, "b"), source(2, cm, "c")),
+			objects(object(cm, "a", "x", "y"), object(secret, "b", "x", "y"), object(cm, "c", "x")),
+			[]string{"x=c x/0644", "y=b y/0644"},
+		},
+		{"an optional source that is missing overwrites nothing", spec(source(0, cm, "a"), optional(source(1, cm, "b"))), objects(object(cm, "a", "x")), []string{"x=a x/0644"}},
+		{"a later key beats an earlier item", spec(source(0, cm, "a", "k:x:0400"), source(1, cm, "b")), objects(object(cm, "a", "k"), object(cm, "b", "x")), []string{"x=b x/0644"}},
+		{"a later item beats an earlier key", spec(source(0, cm, "b"), source(1, cm, "a", "k:x:0400")), objects(object(cm, "a", "k"), object(cm, "b", "x")), []string{"x=a k/0400"}},
+		{"objects that nobody asks for are left out", spec(source(0, cm, "a")), objects(object(cm, "a", "x"), object(secret, "a", "y"), object(cm, "b", "z")), []string{"x=a x/0644"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tree, err := Render(c.spec, c.objects, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := show(tree); !slices.Equal(got, c.want) {
+				t.Errorf("\ngot  %q\nwant %q", got, c.want)
+			}
+			if tree.DirMode != 0o755 || tree.UID != 0 || tree.GID != 0 {
+				t.Errorf("directories are %v, owner %d:%d; want drwxr-xr-x and root", tree.DirMode, tree.UID, tree.GID)
+			}
+		})
+	}
+}
+
+func TestRenderMissing(t *testing.T) {
+	const cm, secret = volume.ConfigMap, volume.Secret
+	for _, c := range []struct {
+		name    string
+		spec    *volume.Spec
+		objects Objects
+		want    string
+		missing []Missing
+	}{
+		{
+			"ConfigMap", spec(source(0, cm, "a")), nil, `sources[0].configMap: ConfigMap "ns/a" not found`,
+			[]Missing{{Ref: volume.Ref{Kind: cm, Namespace: "ns", Name: "a"}, Field: "sources[0].configMap"}},
+		},
+		{
+			"Secret with items", spec(source(0, secret, "a", "x:x", "y:y")), nil, `sources[0].secret: Secret "ns/a" not found`,
+			[]Missing{{Ref: volume.Ref{Kind: secret, Namespace: "ns", Name: "a"}, Field: "sources[0].secret"}},
+		},
+		{
+			"key of a ConfigMap", spec(source(0, cm, "a", "x:x", "none:p")), objects(object(cm, "a", "x")),
+			`sources[0].configMap: ConfigMap "ns/a": configmap references non-existent config key: none`,
+			[]Missing{{Ref: volume.Ref{Kind: cm, Namespace: "ns", Name: "a"}, Key: "none", Field: "sources[0].configMap"}},
+		},
+		{
+			"key of a Secret", spec(source(0, secret, "a", "none:p")), objects(object(secret, "a", "x")),
+			`sources[0].secret: Secret "ns/a": references non-existent secret key: none`,
+			[]Missing{{Ref: volume.Ref{Kind: secret, Namespace: "ns", Name: "a"}, Key: "none", Field: "sources[0].secret"}},
+		},
+		{
+			"another kind, name or namespace is not it", spec(source(0, cm, "a")),
+			Objects{
+				{Kind: secret, Namespace: "ns", Name: "a"}: object(secret, "a", "x"),
+				{Kind: cm, Namespace: "other", Name: "a"}:  object(cm, "a", "x"),
+				{Kind: cm, Namespace: "ns", Name: "b"}:     object(cm, "b", "x"),
+			},
+			`sources[0].configMap: ConfigMap "ns/a" not found`, nil,
+		},
+		{
+			"all of it at once, in the order of the spec",
+			spec(source(0, cm, "a"), source(1, secret, "b", "x:x", "n1:n1", "n2:n2"), optional(source(2, cm, "c")), optional(source(3, secret, "b", "n3:n3")), source(4, cm, "d", "n4:n4")),
+			objects(object(secret, "b", "x"), object(cm, "d")),
+			`sources[0].configMap: ConfigMap "ns/a" not found` +
+				`; sources[1].secret: Secret "ns/b": references non-existent secret key: n1` +
+				`; sources[1].secret: Secret "ns/b": references non-existent secret key: n2` +
+				`; sources[4].configMap: ConfigMap "ns/d": configmap references non-existent config key: n4`, nil,
+		},
+		{
+			"what is missing comes before a conflict", spec(source(0, cm, "a", "x:k/x"), source(1, cm, "b"), source(2, cm, "c")),
+			objects(object(cm, "a", "x"), object(cm, "b", "k")), `sources[2].configMap: ConfigMap "ns/c" not found`, nil,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tree, err := Render(c.spec, c.objects, Options{})
+			if tree != nil {
+				t.Errorf("got a tree: %v", tree)
+			}
+			var missing *MissingError
+			if !errors.As(err, &missing) {
+				t.Fatalf("got %v, want a *MissingError", err)
+			}
+			if got := err.Error(); got != c.want {
+				t.Errorf("\ngot  %s\nwant %s", got, c.want)
+			}
+			if c.missing != nil && !slices.Equal(missing.Missing, c.missing) {
+				t.Errorf("\ngot  %+v\nwant %+v", missing.Missing, c.missing)
+			}
+			if strings.Contains(err.Error(), canary) {
+				t.Error("the error shows a value")
+			}
+		})
+	}
+}
+
+// The error holds all that is missing, and its text stays readable.
+func TestRenderManyMissing(t *testing.T) {
+	for _, n := range []int{maxMissing, maxMissing + 1, 3000} {
+		s := source(0, volume.Secret, "a")
+		for i := range n {
+			key := fmt.Sprintf("k%d", i)
+			s.Items = append(s.Items, volume.Item{Key: key, Path: key})
+		}
+		_, err := Render(spec(s), objects(object(volume.Secret, "a")), Options{})
+		var missing *MissingError
+		if !errors.As(err, &missing) || len(missing.Missing) != n {
+			t.Fatalf("got %v, want a *MissingError of %d", err, n)
+		}
+		text := err.Error()
+		if got := strings.Count(text, "non-existent"); got != maxMissing {
+			t.Errorf("%d missing: %d are named, want %d", n, got, maxMissing)
+		}
+		want := fmt.Sprintf("key: k%d", maxMissing-1)
+		if n > maxMissing {
+			want += fmt.Sprintf("; and %d more", n-maxMissing)
+		}
+		if !strings.HasSuffix(text, want) {
+			t.Errorf("%d missing: the text ends in %q, want %q", n, text[len(text)-40:], want)
+		}
+	}
+}
+
+func TestRenderConflicts(t *testing.T) {
+	const cm = volume.ConfigMap
+	conflict := func(p, file string) string {
+		return fmt.Sprintf("path %q can't be shown: %q is a file of the same volume; map one of the two keys to another path", p, file)
+	}
+	a, b := object(cm, "a", "x"), object(cm, "b", "conf", "conf.d")
+	for _, c := range []struct {
+		name string
+		spec *volume.Spec
+		want string
+	}{
+		{"an item, then a key where it needs a directory", spec(source(0, cm, "a", "x:conf/x"), source(1, cm, "b")), conflict("conf/x", "conf")},
+		{"a key, then an item that needs a directory there", spec(source(0, cm, "b"), source(1, cm, "a", "x:conf/x")), conflict("conf/x", "conf")},
+		{"a deep path", spec(source(0, cm, "b"), source(1, cm, "a", "x:conf/d/e/x")), conflict("conf/d/e/x", "conf")},
+		{"a file that does not sort just before", spec(source(0, cm, "b"), source(1, cm, "a", "x:conf.d/x", "x:conf/x")), conflict("conf.d/x", "conf.d")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tree, err := Render(c.spec, objects(a, b), Options{})
+			if tree != nil {
+				t.Errorf("got a tree: %v", tree)
+			}
+			if err == nil || err.Error() != c.want {
+				t.Errorf("\ngot  %v\nwant %s", err, c.want)
+			}
+			var missing *MissingError
+			if errors.As(err, &missing) {
+				t.Error("it is a *MissingError")
+			}
+		})
+	}
+	// What only begins alike is no conflict.
+	tree, err := Render(spec(source(0, cm, "b"), source(1, cm, "a", "x:confx/x", "x:con/f")), objects(a, b), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := show(tree), []string{"con/f=a x/0644", "conf=b conf/0644", "conf.d=b conf.d/0644", "confx/x=a x/0644"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// An fsGroup owns everything and may read everything, whatever the modes say.
+func TestRenderFSGroup(t *testing.T) {
+	group, root := int64(2000), int64(0)
+	o := objects(object(volume.Secret, "a", "x", "y", "z"))
+	for _, c := range []struct {
+		name        string
+		defaultMode fs.FileMode
+		group       *int64
+		wantModes   []string
+		wantDir     fs.FileMode
+		wantGID     int
+	}{
+		{"none", 0o400, nil, []string{"x=a x/0400", "y=a y/0000", "z=a z/0755"}, 0o755, 0},
+		{"with 0644", 0o644, &group, []string{"x=a x/0644", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 2000},
+		{"with 0400", 0o400, &group, []string{"x=a x/0440", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 2000},
+		{"with 0", 0, &group, []string{"x=a x/0440", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 2000},
+		{"with 0002", 0o002, &group, []string{"x=a x/0442", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 2000},
+		{"of root is one too", 0o400, &root, []string{"x=a x/0440", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := spec(source(0, volume.Secret, "a", "x:x", "y:y:0000", "z:z:0755"))
+			s.DefaultMode = c.defaultMode
+			tree, err := Render(s, o, Options{FSGroup: c.group})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := show(tree); !slices.Equal(got, c.wantModes) {
+				t.Errorf("files are %q, want %q", got, c.wantModes)
+			}
+			if tree.DirMode != c.wantDir || tree.UID != 0 || tree.GID != c.wantGID {
+				t.Errorf("directories are %v, owner %d:%d; want %v and 0:%d", tree.DirMode, tree.UID, tree.GID, c.wantDir, c.wantGID)
+			}
+		})
+	}
+}
+
+// Render copies no value and writes to nothing that it was given.
+func TestRenderSharesValues(t *testing.T) {
+	o := object(volume.ConfigMap, "a", "x", "y")
+	o.BinaryData = map[string][]byte{"blob": {1, 2, 3}}
+	s := spec(source(0, volume.ConfigMap, "a"), source(1, volume.ConfigMap, "a", "x:d/x", "blob:d/blob"))
+	wantSpec := spec(source(0, volume.ConfigMap, "a"), source(1, volume.ConfigMap, "a", "x:d/x", "blob:d/blob"))
+	data, binary := maps.Clone(o.Data), maps.Clone(o.BinaryData)
+	group := int64(1)
+	tree, err := Render(s, objects(o), Options{FSGroup: &group})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tree.Files) != 5 {
+		t.Fatalf("got %v, want 5 files", tree.Files)
+	}
+	for _, f := range tree.Files {
+		value, ok := o.Value(f.Path[strings.LastIndexByte(f.Path, '/')+1:])
+		if !ok || &value[0] != &f.Data[0] || len(value) != len(f.Data) {
+			t.Errorf("%v does not share the object's bytes", f)
+		}
+	}
+	if !reflect.DeepEqual(o.Data, data) || !reflect.DeepEqual(o.BinaryData, binary) {
+		t.Error("Render changed the object")
+	}
+	if !reflect.DeepEqual(s, wantSpec) {
+		t.Errorf("Render changed the spec to %+v", s)
+	}
+}

@@ -1,0 +1,481 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// fakeObjects is a manager that knows everything at once. All its methods are safe
+// for concurrent use; the subscriber is called without the lock.
+type fakeObjects struct {
+	t  testing.TB
+	mu sync.Mutex
+	// subscriber is who hears of changes.
+	subscriber func(volume.Ref)
+	objects    map[volume.Ref]*volume.Object
+	// failures is what Lookup returns for a ref, whatever the object is.
+	failures   map[volume.Ref]error
+	registered map[string][]volume.Ref
+	reads      map[volume.Ref][]time.Time
+	version    int
+	// onUnregister is called at the begin of UnregisterPod, without the lock.
+	onUnregister func()
+}
+
+func newFakeObjects(t testing.TB) *fakeObjects {
+	return &fakeObjects{
+		t:          t,
+		subscriber: func(volume.Ref) {},
+		objects:    map[volume.Ref]*volume.Object{},
+		failures:   map[volume.Ref]error{},
+		registered: map[string][]volume.Ref{},
+		reads:      map[volume.Ref][]time.Time{},
+		version:    100,
+
+		onUnregister: func() {},
+	}
+}
+
+func configMap(name string) volume.Ref {
+	return volume.Ref{Kind: volume.ConfigMap, Namespace: testNamespace, Name: name}
+}
+
+func secret(name string) volume.Ref {
+	return volume.Ref{Kind: volume.Secret, Namespace: testNamespace, Name: name}
+}
+
+func (o *fakeObjects) Subscribe(fn func(volume.Ref)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.subscriber = fn
+}
+
+func registrationKey(pod volume.Pod, volumeID string) string { return string(pod.UID) + "/" + volumeID }
+
+func (o *fakeObjects) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.registered[registrationKey(pod, volumeID)] = refs
+}
+
+func (o *fakeObjects) UnregisterPod(pod volume.Pod, volumeID string) {
+	o.onUnregister()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.registered, registrationKey(pod, volumeID))
+}
+
+func (o *fakeObjects) Lookup(ref volume.Ref) (*volume.Object, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.reads[ref] = append(o.reads[ref], time.Now())
+	switch {
+	case !o.isRegistered(ref):
+		return nil, fmt.Errorf("%s: %w", ref, manager.ErrNotRegistered)
+	case o.failures[ref] != nil:
+		return nil, o.failures[ref]
+	case o.objects[ref] == nil:
+		return nil, apierrors.NewNotFound(resourceOf(ref), ref.Name)
+	}
+	return o.objects[ref], nil
+}
+
+func (o *fakeObjects) isRegistered(ref volume.Ref) bool {
+	for _, refs := range o.registered {
+		if slices.Contains(refs, ref) {
+			return true
+		}
+	}
+	return false
+}
+
+func resourceOf(ref volume.Ref) schema.GroupResource {
+	return schema.GroupResource{Resource: strings.ToLower(string(ref.Kind)) + "s"}
+}
+
+// put creates or updates an object; pairs are of key and value.
+func (o *fakeObjects) put(ref volume.Ref, pairs ...string) {
+	data := map[string][]byte{}
+	for i := 0; i < len(pairs); i += 2 {
+		data[pairs[i]] = []byte(pairs[i+1])
+	}
+	o.set(ref, func() {
+		uid := types.UID("uid-of-" + ref.Name + "-" + strconv.Itoa(o.version))
+		if old := o.objects[ref]; old != nil {
+			uid = old.UID
+		}
+		o.objects[ref] = &volume.Object{Ref: ref, Version: volume.Version{UID: uid, ResourceVersion: strconv.Itoa(o.version)}, Data: data}
+	})
+}
+
+// restore puts an old state of an object back, as an API server shows it that lags.
+func (o *fakeObjects) restore(object *volume.Object) {
+	o.set(object.Ref, func() { o.objects[object.Ref] = object })
+}
+
+func (o *fakeObjects) get(ref volume.Ref) *volume.Object {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.objects[ref]
+}
+
+func (o *fakeObjects) remove(ref volume.Ref) { o.set(ref, func() { delete(o.objects, ref) }) }
+
+// failWith lets reads of an object fail, until err is nil.
+func (o *fakeObjects) failWith(ref volume.Ref, err error) {
+	o.set(ref, func() { o.failures[ref] = err })
+}
+
+func (o *fakeObjects) set(ref volume.Ref, change func()) {
+	o.mu.Lock()
+	o.version++
+	change()
+	tell := o.subscriber
+	o.mu.Unlock()
+	tell(ref)
+}
+
+// takeReads returns when an object was read, and forgets it.
+func (o *fakeObjects) takeReads(ref volume.Ref) []time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	at := o.reads[ref]
+	delete(o.reads, ref)
+	return at
+}
+
+// registrations returns who has registered what.
+func (o *fakeObjects) registrations() map[string][]volume.Ref {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return maps.Clone(o.registered)
+}
+
+// forgetPods is the end of the manager's process.
+func (o *fakeObjects) forgetPods() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	clear(o.registered)
+}
+
+// fakeMounts has a directory for each file system, and a table of what is attached
+// where. It is safe for concurrent use, and notes misuse: a volume that is written
+// by two at once, or unmounted while it is written.
+type fakeMounts struct {
+	t   testing.TB
+	dir string
+	mu  sync.Mutex
+	// attached is the file system at each target.
+	attached map[string]*fakeTmpfs
+	// foreign holds targets at which there is something else.
+	foreign map[string]bool
+	// hooks is called at the begin of a method; its error is the method's.
+	hooks map[string]func() error
+	// params is what the last Create was asked for.
+	params mount.Params
+	calls  map[string]int
+	made   int
+	misuse []string
+}
+
+// fakeTmpfs is one file system; open counts the handles on it.
+type fakeTmpfs struct {
+	volumeID, dir string
+	open          int
+}
+
+func newFakeMounts(t testing.TB) *fakeMounts {
+	return &fakeMounts{
+		t:        t,
+		dir:      t.TempDir(),
+		attached: map[string]*fakeTmpfs{},
+		foreign:  map[string]bool{},
+		hooks:    map[string]func() error{},
+		calls:    map[string]int{},
+	}
+}
+
+// on sets what happens at the begin of a method, nil for nothing.
+func (m *fakeMounts) on(method string, hook func() error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hooks[method] = hook
+}
+
+// failAt lets a method fail with err until it is nil.
+func (m *fakeMounts) failAt(method string, err error) { m.on(method, func() error { return err }) }
+
+// begin counts a call and runs its hook, without the lock.
+func (m *fakeMounts) begin(method string) error {
+	m.mu.Lock()
+	m.calls[method]++
+	hook := m.hooks[method]
+	m.mu.Unlock()
+	if hook == nil {
+		return nil
+	}
+	return hook()
+}
+
+// count returns how often a method was called.
+func (m *fakeMounts) count(method string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls[method]
+}
+
+func (m *fakeMounts) Create(ctx context.Context, params mount.Params) (Mount, error) {
+	if err := m.begin("Create"); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.made++
+	m.params = params
+	fsys := &fakeTmpfs{volumeID: params.VolumeID, dir: filepath.Join(m.dir, fmt.Sprintf("%s.%d", params.VolumeID, m.made))}
+	if err := os.Mkdir(fsys.dir, 0o755); err != nil {
+		return nil, err
+	}
+	return m.openLocked(fsys, false)
+}
+
+func (m *fakeMounts) Reopen(_ context.Context, volumeID, target string) (Mount, error) {
+	if err := m.begin("Reopen"); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.proveLocked(volumeID, target); err != nil {
+		return nil, fmt.Errorf("%w: %w", mount.ErrNotMounted, err)
+	}
+	return m.openLocked(m.attached[target], true)
+}
+
+func (m *fakeMounts) openLocked(fsys *fakeTmpfs, reopened bool) (Mount, error) {
+	root, err := os.OpenRoot(fsys.dir)
+	if err != nil {
+		return nil, err
+	}
+	if fsys.open++; fsys.open > 1 {
+		m.misuse = append(m.misuse, "two write to "+fsys.volumeID)
+	}
+	return &fakeMount{mounts: m, fsys: fsys, root: root, reopened: reopened}, nil
+}
+
+// proveLocked is the answer to "is this mount ours?".
+func (m *fakeMounts) proveLocked(volumeID, target string) error {
+	switch fsys := m.attached[target]; {
+	case m.foreign[target]:
+		return mount.ErrForeign
+	case fsys == nil:
+		return mount.ErrNotMounted
+	case fsys.volumeID != volumeID:
+		return mount.ErrForeign
+	}
+	return nil
+}
+
+func (m *fakeMounts) Check(_ context.Context, volumeID, target string) error {
+	if err := m.begin("Check"); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.proveLocked(volumeID, target)
+}
+
+func (m *fakeMounts) Unmount(_ context.Context, volumeID, target string) error {
+	if err := m.begin("Unmount"); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	err := m.proveLocked(volumeID, target)
+	if errors.Is(err, mount.ErrNotMounted) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	fsys := m.attached[target]
+	if fsys.open > 0 {
+		m.misuse = append(m.misuse, "unmounted during a write: "+volumeID)
+	}
+	delete(m.attached, target)
+	return os.RemoveAll(fsys.dir)
+}
+
+func (m *fakeMounts) List(context.Context) ([]mount.Mounted, error) {
+	if err := m.begin("List"); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []mount.Mounted
+	for _, target := range slices.Sorted(maps.Keys(m.attached)) {
+		all = append(all, mount.Mounted{VolumeID: m.attached[target].volumeID, Target: target})
+	}
+	return all, nil
+}
+
+func (m *fakeMounts) Usage(_ context.Context, volumeID, target string) (mount.Usage, error) {
+	if err := m.begin("Usage"); err != nil {
+		return mount.Usage{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return mount.Usage{Capacity: mebibyte, Used: 4096}, m.proveLocked(volumeID, target)
+}
+
+// vanish unmounts behind the Publisher's back and returns the directory, which stays
+// as a target that is not mounted would.
+func (m *fakeMounts) vanish(target string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	dir := m.attached[target].dir
+	delete(m.attached, target)
+	return dir
+}
+
+func (m *fakeMounts) setForeign(target string, foreign bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.foreign[target] = foreign
+}
+
+// targets returns at which targets something is mounted.
+func (m *fakeMounts) targets() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.attached))
+}
+
+// leftovers returns the directories of file systems that are not attached.
+func (m *fakeMounts) leftovers() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	entries, err := os.ReadDir(m.dir)
+	if err != nil {
+		m.t.Error(err)
+	}
+	var left []string
+	for _, entry := range entries {
+		dir := filepath.Join(m.dir, entry.Name())
+		if !slices.ContainsFunc(slices.Collect(maps.Values(m.attached)), func(f *fakeTmpfs) bool { return f.dir == dir }) {
+			left = append(left, entry.Name())
+		}
+	}
+	return left
+}
+
+// files returns the content of each file that a reader of the mount at target finds
+// under the names that users see; nil if nothing is mounted.
+func (m *fakeMounts) files(target string) map[string]string {
+	m.mu.Lock()
+	fsys := m.attached[target]
+	m.mu.Unlock()
+	if fsys == nil {
+		return nil
+	}
+	return readFiles(m.t, fsys.dir)
+}
+
+// readFiles reads what a volume in dir shows, as a container would.
+func readFiles(t testing.TB, dir string) map[string]string {
+	shown := map[string]string{}
+	data := filepath.Join(dir, "..data")
+	if _, err := os.Stat(data); err != nil {
+		return shown
+	}
+	err := fs.WalkDir(os.DirFS(data), ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(filepath.Join(dir, path)) // by the link that users see
+		shown[path] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return shown
+}
+
+// check fails the test for misuse.
+func (m *fakeMounts) check() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, misuse := range m.misuse {
+		m.t.Error(misuse)
+	}
+	for target, fsys := range m.attached {
+		if fsys.open != 0 {
+			m.t.Errorf("%d handles left open on the mount at %s", fsys.open, target)
+		}
+	}
+}
+
+// fakeMount is a handle on a file system.
+type fakeMount struct {
+	mounts   *fakeMounts
+	fsys     *fakeTmpfs
+	root     *os.Root
+	reopened bool
+}
+
+func (h *fakeMount) Root() *os.Root { return h.root }
+
+func (h *fakeMount) Attach(ctx context.Context, target string) error {
+	if err := h.mounts.begin("Attach"); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	if h.mounts.foreign[target] || h.mounts.attached[target] != nil {
+		return mount.ErrForeign
+	}
+	h.mounts.attached[target] = h.fsys
+	return nil
+}
+
+// Close releases the handle, and with it a file system that was never attached.
+func (h *fakeMount) Close() error {
+	fault := h.mounts.begin("Close")
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	h.fsys.open--
+	if !h.reopened && !slices.Contains(slices.Collect(maps.Values(h.mounts.attached)), h.fsys) {
+		if err := os.RemoveAll(h.fsys.dir); err != nil {
+			h.mounts.t.Error(err)
+		}
+	}
+	if err := h.root.Close(); err != nil {
+		return err
+	}
+	return fault
+}

@@ -1,0 +1,390 @@
+package publisher
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+
+	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	testNamespace = "shop"
+	testResync    = time.Minute
+	testWait      = 100 * time.Second
+	mebibyte      = 1 << 20
+)
+
+// env is a Publisher on fakes of all that it stands on but the file system. Its
+// methods fail the test from the test's own goroutine.
+type env struct {
+	*testing.T
+	ctx     context.Context
+	opts    Options
+	objects *fakeObjects
+	mounts  *fakeMounts
+	writes  *faultyWrites
+	logs    *logBuffer
+	p       *Publisher
+	// stop ends Run, and is nil while it does not run.
+	stop func()
+}
+
+// inBubble runs a test on fake time, with the Publisher running.
+func inBubble(t *testing.T, test func(e *env)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, nil)
+		e.run()
+		test(e)
+	})
+}
+
+// inStoppedBubble is inBubble with other options and without Run.
+func inStoppedBubble(t *testing.T, change func(*Options), test func(e *env)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(newEnv(t, change)) })
+}
+
+// newEnv makes a Publisher that does not run yet; change may change its options.
+func newEnv(t *testing.T, change func(*Options)) *env {
+	t.Helper()
+	logs := &logBuffer{}
+	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(logs), textlogger.Verbosity(10)))
+	e := &env{
+		T:       t,
+		ctx:     klog.NewContext(context.WithoutCancel(t.Context()), logger), // the clean-up needs it too
+		objects: newFakeObjects(t),
+		mounts:  newFakeMounts(t),
+		writes:  &faultyWrites{},
+		logs:    logs,
+	}
+	e.opts = Options{
+		Objects:        e.objects,
+		Mounts:         e.mounts,
+		StateDir:       filepath.Join(t.TempDir(), "state"),
+		KubeletDir:     t.TempDir(),
+		ResyncInterval: testResync,
+		PublishWait:    testWait,
+		MaxVolumeSize:  mebibyte,
+		MaxTotalSize:   16 * mebibyte,
+	}
+	if change != nil {
+		change(&e.opts)
+	}
+	e.start()
+	t.Cleanup(func() {
+		e.halt()
+		e.mounts.check()
+	})
+	return e
+}
+
+// start makes the Publisher, as a process does at its start.
+func (e *env) start() {
+	e.Helper()
+	p, err := New(e.opts)
+	if err != nil {
+		e.Fatal(err)
+	}
+	p.newWriter = func() treeWriter { return &testWriter{Writer: writer.New(writer.Options{}), faults: e.writes} }
+	e.p = p
+}
+
+// run lets the Publisher's goroutines run.
+func (e *env) run() {
+	ctx, cancel := context.WithCancel(e.ctx)
+	ended := make(chan struct{})
+	go func() {
+		e.p.Run(ctx)
+		close(ended)
+	}()
+	e.stop = func() { cancel(); <-ended }
+}
+
+// halt ends the Publisher, as the end of the process does.
+func (e *env) halt() {
+	if e.stop != nil {
+		e.stop()
+		e.stop = nil
+	}
+	if err := e.p.Close(); err != nil {
+		e.Error(err)
+	}
+}
+
+// restart replaces the Publisher by one of a new process: the mounts, the records
+// and the API server's objects stay, nothing else does.
+func (e *env) restart() {
+	e.Helper()
+	e.halt()
+	e.objects.forgetPods()
+	e.start()
+	if err := e.p.Restore(e.ctx); err != nil {
+		e.Fatal(err)
+	}
+	e.run()
+}
+
+// request asks for a volume of its own pod, for which the kubelet has made a
+// directory. attributes come in pairs; without any, the volume shows the ConfigMap
+// "app".
+func (e *env) request(id string, attributes ...string) Request {
+	e.Helper()
+	uid := "uid-" + id
+	if len(attributes) == 0 {
+		attributes = []string{"configMap", "app"}
+	}
+	r := Request{
+		VolumeID:   id,
+		Target:     filepath.Join(e.opts.KubeletDir, "pods", uid, "volumes/kubernetes.io~csi/settings/mount"),
+		Pod:        volume.Pod{Namespace: testNamespace, Name: "pod-" + id, UID: types.UID(uid), ServiceAccount: "default"},
+		Attributes: map[string]string{},
+		ReadOnly:   true,
+	}
+	for i := 0; i < len(attributes); i += 2 {
+		r.Attributes[attributes[i]] = attributes[i+1]
+	}
+	if err := os.MkdirAll(filepath.Dir(r.Target), 0o755); err != nil {
+		e.Fatal(err)
+	}
+	return r
+}
+
+// publish publishes and expects success.
+func (e *env) publish(r Request) {
+	e.Helper()
+	if err := e.p.Publish(e.ctx, r); err != nil {
+		e.Fatalf("Publish %s: %v", r.VolumeID, err)
+	}
+}
+
+// unpublish unpublishes and expects success.
+func (e *env) unpublish(r Request) {
+	e.Helper()
+	if err := e.p.Unpublish(e.ctx, r.VolumeID, r.Target); err != nil {
+		e.Fatalf("Unpublish %s: %v", r.VolumeID, err)
+	}
+}
+
+// publishing starts a publish; the result comes on the channel.
+func (e *env) publishing(r Request) <-chan error {
+	result := make(chan error, 1)
+	go func() { result <- e.p.Publish(e.ctx, r) }()
+	return result
+}
+
+// wantReason fails the test unless err has the reason and, where text is not empty,
+// that text.
+func (e *env) wantReason(err error, reason Reason, text string) {
+	e.Helper()
+	switch {
+	case err == nil:
+		e.Fatalf("no error, want reason %d: %s", reason, text)
+	case ReasonOf(err) != reason:
+		e.Errorf("reason %d, want %d: %v", ReasonOf(err), reason, err)
+	case text != "" && err.Error() != text:
+		e.Errorf("error text\n\t%s\nwant\n\t%s", err, text)
+	}
+}
+
+// wantWaiting fails the test if a call has returned; all others must be blocked.
+func (e *env) wantWaiting(result <-chan error) {
+	e.Helper()
+	synctest.Wait()
+	select {
+	case err := <-result:
+		e.Fatalf("the call returned: %v", err)
+	default:
+	}
+}
+
+// wantFiles compares what the mount at the request's target shows; pairs are of path
+// and content.
+func (e *env) wantFiles(r Request, pairs ...string) {
+	e.Helper()
+	want := map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		want[pairs[i]] = pairs[i+1]
+	}
+	if got := e.mounts.files(r.Target); !maps.Equal(got, want) {
+		e.Errorf("volume %s shows %v, want %v", r.VolumeID, got, want)
+	}
+}
+
+// wantProblem compares the volume's condition: it has one of the parts, or is "".
+func (e *env) wantProblem(r Request, parts ...string) {
+	e.Helper()
+	stats, err := e.p.Stats(e.ctx, r.VolumeID, r.Target)
+	if err != nil {
+		e.Fatal(err)
+	}
+	if !slices.ContainsFunc(parts, func(part string) bool {
+		return (part == "") == (stats.Problem == "") && strings.Contains(stats.Problem, part)
+	}) {
+		e.Errorf("problem %q, want one of %q", stats.Problem, parts)
+	}
+}
+
+// recordPath returns the path of a volume's record.
+func (e *env) recordPath(id string) string { return filepath.Join(e.opts.StateDir, id+".json") }
+
+// record reads a volume's record.
+func (e *env) record(id string) *record {
+	e.Helper()
+	text, err := os.ReadFile(e.recordPath(id))
+	if err != nil {
+		e.Fatal(err)
+	}
+	r := &record{}
+	if err := json.Unmarshal(text, r); err != nil {
+		e.Fatal(err)
+	}
+	return r
+}
+
+// stateFiles returns the names in the state directory.
+func (e *env) stateFiles() []string {
+	e.Helper()
+	entries, err := os.ReadDir(e.opts.StateDir)
+	if err != nil {
+		e.Fatal(err)
+	}
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+// wantNothing fails the test if anything is left of any volume: in the maps, in the
+// count, in the manager, in the state directory, mounted or open.
+func (e *env) wantNothing() {
+	e.Helper()
+	e.p.mu.Lock()
+	if len(e.p.volumes)+len(e.p.byRef)+len(e.p.calls) > 0 || e.p.used != 0 {
+		e.Errorf("left: %d volumes, %d refs, %d calls, %d bytes counted", len(e.p.volumes), len(e.p.byRef), len(e.p.calls), e.p.used)
+	}
+	e.p.mu.Unlock()
+	if left := e.objects.registrations(); len(left) > 0 {
+		e.Errorf("left registered: %v", left)
+	}
+	if left := e.stateFiles(); len(left) > 0 {
+		e.Errorf("left in the state directory: %v", left)
+	}
+	if left := e.mounts.targets(); len(left) > 0 {
+		e.Errorf("left mounted: %v", left)
+	}
+	if left := e.mounts.leftovers(); len(left) > 0 {
+		e.Errorf("left of file systems: %v", left)
+	}
+}
+
+// used returns what is counted for all volumes.
+func (e *env) used() int64 {
+	e.p.mu.Lock()
+	defer e.p.mu.Unlock()
+	return e.p.used
+}
+
+// settle waits until nothing moves any more but the clock.
+func (e *env) settle() { synctest.Wait() }
+
+// after waits on the bubble's clock.
+func after(d time.Duration) { <-time.After(d) }
+
+// errFault is what an injected fault returns.
+var errFault = errors.New("injected fault")
+
+// faultyWrites decides which writes of a test fail. It is safe for concurrent use.
+type faultyWrites struct {
+	mu sync.Mutex
+	// fault is called before each write; late after it.
+	fault, late func() error
+	at          []time.Time
+	trees       []*volume.Tree
+}
+
+func (f *faultyWrites) set(fault, late func() error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fault, f.late = fault, late
+}
+
+// times returns when each write was tried, the earlier ones forgotten.
+func (f *faultyWrites) times() []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at := f.at
+	f.at = nil
+	return at
+}
+
+func (f *faultyWrites) begin(tree *volume.Tree) (fault, late func() error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.at, f.trees = append(f.at, time.Now()), append(f.trees, tree)
+	return f.fault, f.late
+}
+
+// testWriter is the real writer, which leaves owners alone: the tests need no root.
+type testWriter struct {
+	*writer.Writer
+	faults *faultyWrites
+}
+
+func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (writer.Result, error) {
+	fault, late := w.faults.begin(tree)
+	if fault != nil {
+		if err := fault(); err != nil {
+			return writer.Result{}, err
+		}
+	}
+	unowned := *tree
+	unowned.UID, unowned.GID = volume.NoOwner, volume.NoOwner
+	result, err := w.Writer.Write(ctx, dir, &unowned)
+	if err == nil && late != nil {
+		err = late()
+	}
+	return result, err
+}
+
+// logBuffer collects log lines. It is safe for concurrent use.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// with returns the lines that hold all the parts.
+func (b *logBuffer) with(parts ...string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lines := slices.Collect(strings.Lines(b.text.String()))
+	return slices.DeleteFunc(lines, func(line string) bool {
+		return slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
+	})
+}

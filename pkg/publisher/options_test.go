@@ -1,0 +1,52 @@
+package publisher
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestNewRefusesBadOptions(t *testing.T) {
+	for _, test := range []struct {
+		change func(o *Options)
+		want   string
+	}{
+		{func(o *Options) { o.Objects = nil }, "Objects: Required value"},
+		{func(o *Options) { o.Mounts = nil }, "Mounts: Required value"},
+		{func(o *Options) { o.KubeletDir = "kubelet" }, `KubeletDir: Invalid value: "kubelet": must be an absolute path`},
+		{func(o *Options) { o.StateDir = "" }, "StateDir: Required value"},
+		{func(o *Options) { o.ResyncInterval = 0 }, "ResyncInterval: Invalid value: 0s: must be positive"},
+		{func(o *Options) { o.PublishWait = -time.Second }, "PublishWait: Invalid value: -1s: must not be negative"},
+		{func(o *Options) { o.MaxVolumeSize = 0 }, "MaxVolumeSize: Invalid value: 0: must be positive"},
+		{func(o *Options) { o.MaxTotalSize = 1 }, "MaxTotalSize: Invalid value: 1: must not be less than MaxVolumeSize (4096)"},
+		{func(o *Options) { o.MaxVolumeSize, o.StateDir = -1, "" }, "StateDir: Required value\nMaxVolumeSize: Invalid value: -1: must be positive"},
+	} {
+		dir := filepath.Join(t.TempDir(), "state")
+		o := Options{
+			Objects: newFakeObjects(t), Mounts: newFakeMounts(t), StateDir: dir, KubeletDir: "/var/lib/kubelet",
+			ResyncInterval: time.Second, MaxVolumeSize: 4096, MaxTotalSize: 4096,
+		}
+		test.change(&o)
+		if _, err := New(o); err == nil || err.Error() != "publisher options: "+test.want {
+			t.Errorf("got  %v\nwant %s", err, test.want)
+		}
+		if _, err := os.Stat(dir); err == nil {
+			t.Error("the state directory was made all the same")
+		}
+	}
+}
+
+func TestCloseWithoutRun(t *testing.T) {
+	e := newEnv(t, nil)
+	if err := e.p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheKubeletsDirectoryMayBeSpelledBadly(t *testing.T) {
+	inStoppedBubble(t, func(o *Options) { o.KubeletDir += "/./" }, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.publish(e.request("v1"))
+	})
+}

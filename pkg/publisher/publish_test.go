@@ -1,0 +1,343 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func TestPublishShowsOnlyWhatIsComplete(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1", "b", "2")
+		r := e.request("v1")
+		attached := false
+		e.mounts.on("Attach", func() error {
+			attached = true
+			if got := readFiles(t, filepath.Join(e.mounts.dir, "v1.1")); len(got) != 2 || got["a"] != "1" || got["b"] != "2" {
+				t.Errorf("at the moment of Attach the file system shows %v", got)
+			}
+			if shown := e.record("v1").Shown; len(shown) != 1 || shown[0].Version != e.objects.get(configMap("app")).Version {
+				t.Errorf("at the moment of Attach the record says %v", shown)
+			}
+			return nil
+		})
+		e.publish(r)
+		if !attached {
+			t.Fatal("Attach was not called")
+		}
+		e.wantFiles(r, "a", "1", "b", "2")
+		e.wantProblem(r, "")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+func TestPublishLimitsTheFileSystemAndSetsItsOwner(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		group := int64(2000)
+		r.FSGroup = &group
+		e.publish(r)
+		limits := limitsFor(mebibyte)
+		if p := e.mounts.params; p.VolumeID != "v1" || p.Size != limits.mountBytes || p.Inodes != limits.mountInodes ||
+			p.GID != 2000 || p.UID != 0 || p.Mode != 0o755|fs.ModeSetgid {
+			t.Errorf("Create got %+v", p)
+		}
+		tree := e.writes.trees[0]
+		if tree.GID != 2000 || tree.Files[0].Mode != 0o644|0o440 {
+			t.Errorf("group %d, %v", tree.GID, tree.Files[0])
+		}
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+func TestPublishReturnsAtTheChangeThatItWaitsFor(t *testing.T) {
+	items := []string{"configMap", "app", "items", "[{key: a, path: a}]"}
+	for _, test := range []struct {
+		name       string
+		attributes []string
+		before     func(o *fakeObjects)
+		change     func(o *fakeObjects)
+	}{{
+		name:   "object missing",
+		before: func(*fakeObjects) {},
+		change: func(o *fakeObjects) { o.put(configMap("app"), "a", "1") },
+	}, {
+		name:       "key missing",
+		attributes: items,
+		before:     func(o *fakeObjects) { o.put(configMap("app"), "b", "2") },
+		change:     func(o *fakeObjects) { o.put(configMap("app"), "a", "1") },
+	}, {
+		name: "not synced",
+		before: func(o *fakeObjects) {
+			o.put(configMap("app"), "a", "1")
+			o.failWith(configMap("app"), manager.ErrNotSynced)
+		},
+		change: func(o *fakeObjects) { o.failWith(configMap("app"), nil) },
+	}} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(e *env) {
+				test.before(e.objects)
+				r := e.request("v1", test.attributes...)
+				begin := time.Now()
+				result := e.publishing(r)
+				e.wantWaiting(result)
+				if e.mounts.count("Create") > 0 {
+					t.Error("a file system was made before there was anything to write")
+				}
+				after(30 * time.Second)
+				e.wantWaiting(result)
+				test.change(e.objects)
+				if err := <-result; err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(begin); took != 30*time.Second {
+					t.Errorf("returned after %v, want at the change, 30s", took)
+				}
+				e.wantFiles(r, "a", "1")
+				e.unpublish(r)
+				e.wantNothing()
+			})
+		})
+	}
+}
+
+func TestPublishWaitsForSeveralObjects(t *testing.T) {
+	inBubble(t, func(e *env) {
+		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]")
+		result := e.publishing(r)
+		e.wantWaiting(result)
+		e.objects.put(secret("db"), "password", "x")
+		e.wantWaiting(result)
+		e.objects.put(configMap("app"), "a", "1")
+		if err := <-result; err != nil {
+			t.Fatal(err)
+		}
+		e.wantFiles(r, "a", "1", "password", "x")
+	})
+}
+
+func TestPublishListsAllThatIsMissingWhenTheWaitEnds(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(secret("tls"), "tls.crt", "x")
+		r := e.request("v1", "sources", `
+- configMap: {name: app}
+- secret: {name: db}
+- secret: {name: tls, items: [{key: tls.key, path: key}]}
+- secret: {name: extra, optional: true}`)
+		begin := time.Now()
+		err := e.p.Publish(e.ctx, r)
+		if took := time.Since(begin); took != testWait {
+			t.Errorf("returned after %v, want %v", took, testWait)
+		}
+		e.wantReason(err, ReasonNotFound, `sources[0].configMap: ConfigMap "shop/app" not found; `+
+			`sources[1].secret: Secret "shop/db" not found; `+
+			`sources[2].secret: Secret "shop/tls": references non-existent secret key: tls.key`)
+		e.wantNothing()
+	})
+}
+
+func TestPublishEndsWithItsCaller(t *testing.T) {
+	inBubble(t, func(e *env) {
+		ctx, cancel := context.WithTimeout(e.ctx, 10*time.Second)
+		defer cancel()
+		begin := time.Now()
+		err := e.p.Publish(ctx, e.request("v1"))
+		if took := time.Since(begin); took != 10*time.Second {
+			t.Errorf("returned after %v, want 10s", took)
+		}
+		e.wantReason(err, ReasonNotFound, "")
+		e.wantNothing()
+	})
+}
+
+func TestPublishDoesNotWaitWhereThatIsOfNoUse(t *testing.T) {
+	forbidden := func(name string) error {
+		cause := apierrors.NewForbidden(resourceOf(configMap(name)), name, errors.New("no RBAC policy matched"))
+		return fmt.Errorf("%s: %w: %w", configMap(name), manager.ErrNotSynced, cause)
+	}
+	overloaded := fmt.Errorf("%w: %w", manager.ErrNotSynced, apierrors.NewTooManyRequests("slow down", 1))
+	two := []string{"sources", "[{configMap: {name: first}}, {configMap: {name: app}}]"}
+	for _, test := range []struct {
+		name    string
+		request func(e *env) Request
+		prepare func(e *env)
+		reason  Reason
+		text    string
+	}{{
+		name:    "forbidden",
+		prepare: func(e *env) { e.objects.failWith(configMap("app"), forbidden("app")) },
+		reason:  ReasonForbidden,
+		text: `ConfigMap "shop/app": not synced with the API server yet: ` +
+			`configmaps "app" is forbidden: no RBAC policy matched`,
+	}, {
+		name:    "forbidden behind another failure",
+		request: func(e *env) Request { return e.request("v1", two...) },
+		prepare: func(e *env) {
+			e.objects.failWith(configMap("first"), overloaded)
+			e.objects.failWith(configMap("app"), forbidden("app"))
+		},
+		reason: ReasonForbidden,
+	}, {
+		name:    "forbidden although optional",
+		request: func(e *env) Request { return e.request("v1", "configMap", "app", "optional", "true") },
+		prepare: func(e *env) { e.objects.failWith(configMap("app"), forbidden("app")) },
+		reason:  ReasonForbidden,
+	}, {
+		name:    "a file where a directory is needed",
+		request: func(e *env) Request { return e.request("v1", "sources", collidingSources) },
+		prepare: func(e *env) {
+			e.objects.put(configMap("first"), "conf", "1")
+			e.objects.put(configMap("app"), "a", "2")
+		},
+		reason: ReasonInvalid,
+		text: `path "conf/a" can't be shown: "conf" is a file of the same volume; ` +
+			`map one of the two keys to another path`,
+	}, {
+		name:    "not registered",
+		prepare: func(e *env) { e.objects.failWith(configMap("app"), manager.ErrNotRegistered) },
+		reason:  ReasonUnavailable,
+	}, {
+		name:    "not read-only",
+		request: func(e *env) Request { r := e.request("v1"); r.ReadOnly = false; return r },
+		reason:  ReasonInvalid,
+		text:    "readOnly: Required value: must be true (set csi.readOnly: true in the pod's volume)",
+	}, {
+		name:    "bad attributes",
+		request: func(e *env) Request { return e.request("v1", "configMap", "app", "defaultMode", "0999") },
+		reason:  ReasonInvalid,
+		text:    `defaultMode: Invalid value: "0999": must be an octal number with a leading zero, from "0000" to "0777"`,
+	}, {
+		name: "nobody knows the pod",
+		request: func(e *env) Request {
+			r := e.request("v1")
+			r.Pod, r.PodErr = volume.Pod{}, errors.New("volume_context: Required value")
+			return r
+		},
+		reason: ReasonInvalid,
+		text:   "volume_context: Required value",
+	}} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(e *env) {
+				if test.prepare != nil {
+					test.prepare(e)
+				}
+				r := e.request("v1")
+				if test.request != nil {
+					r = test.request(e)
+				}
+				begin := time.Now()
+				e.wantReason(e.p.Publish(e.ctx, r), test.reason, test.text)
+				if took := time.Since(begin); took != 0 {
+					t.Errorf("waited %v", took)
+				}
+				e.wantNothing()
+			})
+		})
+	}
+}
+
+const collidingSources = "[{configMap: {name: first}}, {configMap: {name: app, items: [{key: a, path: conf/a}]}}]"
+
+func TestPublishRefusesTargetsOfOthers(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		pods := filepath.Join(e.opts.KubeletDir, "pods")
+		below := filepath.Join(pods, "uid-v1/volumes") + "/"
+		for _, target := range []string{
+			"",
+			"relative/mount",
+			"/etc",
+			pods,
+			filepath.Join(pods, "uid-v1"),
+			filepath.Join(pods, "uid-v1/volumes"),
+			below,
+			filepath.Join(pods, "uid-v2/volumes/kubernetes.io~csi/x/mount"),
+			filepath.Join(pods, "uid-v1/volumesx/mount"),
+			pods + "/uid-v1/volumes/../../uid-v2/volumes/mount",
+			below + "x/./mount",
+			below + "x//mount",
+			below + "x/mount/",
+		} {
+			r := e.request("v1")
+			r.Target = target
+			e.wantReason(e.p.Publish(e.ctx, r), ReasonInvalid,
+				fmt.Sprintf("target_path: Invalid value: %q: must be a clean path below %s", target, below))
+		}
+		e.wantNothing()
+	})
+}
+
+func TestPublishOfAnUnsyncedObjectIsUnavailableWhenTheWaitEnds(t *testing.T) {
+	inBubble(t, func(e *env) {
+		cause := errors.New("connection refused")
+		e.objects.failWith(configMap("app"), fmt.Errorf("%w: %w", manager.ErrNotSynced, cause))
+		begin := time.Now()
+		err := e.p.Publish(e.ctx, e.request("v1"))
+		e.wantReason(err, ReasonUnavailable, "")
+		if !errors.Is(err, cause) {
+			t.Errorf("the cause is not told: %v", err)
+		}
+		if took := time.Since(begin); took != testWait {
+			t.Errorf("returned after %v, want %v", took, testWait)
+		}
+		e.wantNothing()
+	})
+}
+
+func TestStopWaiting(t *testing.T) {
+	inBubble(t, func(e *env) {
+		waiting := e.publishing(e.request("v1"))
+		e.wantWaiting(waiting)
+		begin := time.Now()
+		e.p.StopWaiting()
+		e.p.StopWaiting()
+		e.wantReason(<-waiting, ReasonUnavailable, `the plugin is stopping: configMap: ConfigMap "shop/app" not found`)
+		e.wantReason(e.p.Publish(e.ctx, e.request("v2")), ReasonUnavailable, "")
+		e.wantNothing()
+
+		e.objects.put(configMap("app"), "a", "1")
+		e.publish(e.request("v3")) // what needs no wait still works
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+func TestPublishWithoutAWait(t *testing.T) {
+	inStoppedBubble(t, func(o *Options) { o.PublishWait = 0 }, func(e *env) {
+		e.wantReason(e.p.Publish(e.ctx, e.request("v1")), ReasonNotFound, `configMap: ConfigMap "shop/app" not found`)
+		e.objects.put(configMap("app"), "a", "1")
+		e.publish(e.request("v1"))
+	})
+}
+
+func TestOptionalObjectsAreNotWaitedFor(t *testing.T) {
+	inBubble(t, func(e *env) {
+		r := e.request("v1", "configMap", "app", "optional", "true")
+		begin := time.Now()
+		e.publish(r)
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("waited %v", took)
+		}
+		e.wantFiles(r)
+		e.objects.put(configMap("app"), "a", "1")
+		e.settle()
+		e.wantFiles(r, "a", "1")
+		e.objects.remove(configMap("app"))
+		e.settle()
+		e.wantFiles(r)
+		e.wantProblem(r, "")
+	})
+}

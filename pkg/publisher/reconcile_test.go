@@ -1,0 +1,440 @@
+package publisher
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func TestAChangeBecomesFiles(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1", "gone", "x")
+		e.objects.put(secret("db"), "password", "old")
+		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]")
+		same := e.request("v2", "secret", "db")
+		e.publish(r)
+		e.publish(same)
+		begin := time.Now()
+		e.objects.put(configMap("app"), "a", "2", "new", "y")
+		e.objects.put(secret("db"), "password", "new")
+		e.settle()
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("took %v", took)
+		}
+		e.wantFiles(r, "a", "2", "new", "y", "password", "new")
+		e.wantFiles(same, "password", "new")
+		for _, shown := range e.record("v1").Shown {
+			if shown.Version != e.objects.get(shown.Ref).Version {
+				t.Errorf("the record says %v of %s", shown.Version, shown.Ref)
+			}
+		}
+		e.unpublish(r)
+		e.unpublish(same)
+		e.wantNothing()
+	})
+}
+
+func TestNothingIsOpenedForVersionsThatAreShown(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.objects.takeReads(configMap("app"))
+		for range 10 {
+			e.p.changed(configMap("app"))
+			e.settle()
+		}
+		if n := len(e.objects.takeReads(configMap("app"))); n != 10 {
+			t.Errorf("%d reads, want 10", n)
+		}
+		if n := e.mounts.count("Reopen"); n != 0 {
+			t.Errorf("the mount was opened %d times", n)
+		}
+	})
+}
+
+func TestADeletedRequiredObjectKeepsItsFiles(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		remove  func(o *fakeObjects)
+		problem string
+	}{
+		{"object", func(o *fakeObjects) { o.remove(configMap("app")) }, `items: ConfigMap "shop/app" not found`},
+		{"key", func(o *fakeObjects) { o.put(configMap("app"), "b", "2") }, "references non-existent config key: a"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(e *env) {
+				e.objects.put(configMap("app"), "a", "1")
+				r := e.request("v1", "sources", "[{configMap: {name: app, items: [{key: a, path: a}]}}]")
+				e.publish(r)
+				test.remove(e.objects)
+				after(10 * testResync)
+				e.wantFiles(r, "a", "1")
+				e.wantProblem(r, strings.TrimPrefix(test.problem, "items: "))
+				if n := e.mounts.count("Reopen"); n != 0 {
+					t.Errorf("the mount was opened %d times", n)
+				}
+				lines := e.logs.with("Volume keeps the last good files", `volumeID="v1"`, `pod="shop/pod-v1"`)
+				if len(lines) != 1 {
+					t.Errorf("logged %d times: %q", len(lines), lines)
+				}
+				e.publish(r) // as after a restart of the kubelet: the pod goes on
+
+				e.objects.put(configMap("app"), "a", "2")
+				e.settle()
+				e.wantFiles(r, "a", "2")
+				e.wantProblem(r, "")
+				if lines := e.logs.with("Volume is current again"); len(lines) != 1 {
+					t.Errorf("logged %d times: %q", len(lines), lines)
+				}
+			})
+		})
+	}
+}
+
+func TestOneChangeOfConditionIsLoggedOnce(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		var tries atomic.Int64
+		e.writes.set(func() error {
+			return fmt.Errorf("create generation ..%d: %w", tries.Add(1), unix.ENOSPC)
+		}, nil)
+		e.objects.put(configMap("app"), "a", "2")
+		after(testResync)
+		e.settle()
+		n := tries.Load()
+		if n < 10 {
+			t.Fatalf("%d writes only", n)
+		}
+		if lines := e.logs.with("Volume keeps the last good files"); len(lines) != 1 {
+			t.Errorf("logged %d times: %q", len(lines), lines)
+		}
+		e.wantProblem(r, fmt.Sprintf("..%d: no space left", n)) // but the condition has the latest text
+		e.writes.set(func() error { return unix.EIO }, nil)
+		after(testResync)
+		e.objects.remove(configMap("app"))
+		e.settle()
+		if lines := e.logs.with("Volume keeps the last good files"); len(lines) != 3 {
+			t.Errorf("three conditions were logged %d times: %q", len(lines), lines)
+		}
+	})
+}
+
+func TestAnUnknownStateIsNoProblem(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(r, "a", "1")
+		e.wantProblem(r, "")
+		e.objects.takeReads(configMap("app"))
+		after(5 * time.Second)
+		if n := len(e.objects.takeReads(configMap("app"))); n > 0 {
+			t.Errorf("it was polled %d times", n)
+		}
+		e.objects.failWith(configMap("app"), nil)
+		e.settle()
+		e.wantFiles(r, "a", "2")
+	})
+}
+
+func TestFilesNeverGoBackOverARestart(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "old")
+		old := e.objects.get(configMap("app"))
+		e.objects.put(configMap("app"), "a", "shown")
+		r := e.request("v1")
+		e.publish(r)
+		e.halt()
+		e.objects.restore(old) // an API server that lags behind
+		e.restart()
+		e.settle()
+		e.wantFiles(r, "a", "shown")
+		e.wantProblem(r, `the API server's answer for ConfigMap "shop/app" is older than what the files show`)
+		if got := e.record("v1").Shown[0].ResourceVersion; got == old.ResourceVersion {
+			t.Error("the record went back")
+		}
+		e.objects.put(configMap("app"), "a", "new")
+		e.settle()
+		e.wantFiles(r, "a", "new")
+		e.wantProblem(r, "")
+	})
+}
+
+// What is written to where nothing is mounted lands on the node's disk.
+func TestAMountThatIsGoneIsNotWrittenTo(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		dir := e.mounts.vanish(r.Target)
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		if e.mounts.count("Reopen") != 1 {
+			t.Error("it was not looked at")
+		}
+		if got := readFiles(t, dir); got["a"] != "1" {
+			t.Errorf("it was written to: %v", got)
+		}
+		if len(e.objects.registrations()) > 0 || len(e.stateFiles()) > 0 || e.used() != 0 {
+			t.Error("the volume was not dropped")
+		}
+		if lines := e.logs.with("no longer mounted", `volumeID="v1"`); len(lines) != 1 {
+			t.Errorf("logged %q", lines)
+		}
+		e.unpublish(r)
+	})
+}
+
+// A drop and the next publish of the same id must not undo each other's doing. The
+// publish comes while the drop is at work.
+func TestADropDoesNotTouchTheNextPublish(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.mounts.vanish(r.Target)
+		var next <-chan error
+		e.mounts.on("Reopen", func() error {
+			e.mounts.on("Reopen", nil)
+			next = e.publishing(r)
+			return mount.ErrNotMounted
+		})
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		if err := <-next; err != nil {
+			t.Fatal(err)
+		}
+		if n := len(e.objects.registrations()); n != 1 {
+			t.Errorf("%d registrations", n)
+		}
+		if got := e.record("v1").Shown[0].Version; got != e.objects.get(configMap("app")).Version {
+			t.Errorf("the record says %v", got)
+		}
+		e.objects.put(configMap("app"), "a", "3")
+		e.settle()
+		e.wantFiles(r, "a", "3")
+	})
+}
+
+// The volume that is dropped leaves the maps last, so that no publish of its id can
+// begin before all is undone.
+func TestADroppedVolumeIsFoundUntilAllIsUndone(t *testing.T) {
+	e := newEnv(t, nil)
+	e.objects.put(configMap("app"), "a", "1")
+	r := e.request("v1")
+	e.publish(r)
+	v := e.p.lookup("v1")
+	seen := false
+	e.objects.onUnregister = func() {
+		seen = e.p.lookup("v1") == v && len(e.stateFiles()) == 0
+	}
+	e.p.drop(e.ctx, v)
+	if !seen {
+		t.Error("at the moment of UnregisterPod the volume was not in the maps, or its record was not gone")
+	}
+}
+
+func TestAFailedWriteIsTriedAgain(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		fail, heal func(e *env)
+	}{{
+		name: "write",
+		fail: func(e *env) { e.writes.set(func() error { return errFault }, nil) },
+		heal: func(e *env) { e.writes.set(nil, nil) },
+	}, {
+		name: "record",
+		fail: func(e *env) { e.blockRecord("v1") },
+		heal: func(e *env) { e.unblockRecord("v1") },
+	}, {
+		name: "close",
+		fail: func(e *env) { e.mounts.failAt("Close", errFault) },
+		heal: func(e *env) { e.mounts.failAt("Close", nil) },
+	}} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(e *env) {
+				e.objects.put(configMap("app"), "a", "1")
+				r := e.request("v1")
+				e.publish(r)
+				e.writes.times()
+				test.fail(e)
+				e.objects.put(configMap("app"), "a", "2")
+				e.settle()
+				e.wantProblem(r, "injected fault", "is a directory")
+				after(2 * time.Minute)
+				if test.name != "close" { // by then the files and the record were good
+					wantBackOff(t, e.writes.times())
+				}
+				e.publish(r) // the pod is not concerned
+				test.heal(e)
+				after(retryMax)
+				e.wantFiles(r, "a", "2")
+				e.wantProblem(r, "")
+				if got := e.record("v1").Shown[0].Version; got != e.objects.get(configMap("app")).Version {
+					t.Errorf("the record says %v", got)
+				}
+				e.writes.times()
+				after(30 * time.Second)
+				if n := len(e.writes.times()); n > 0 {
+					t.Errorf("%d writes after it went well", n)
+				}
+			})
+		})
+	}
+}
+
+// wantBackOff checks the times of tries: the first at once, then each after twice as
+// long, but no more than retryMax apart.
+func wantBackOff(t *testing.T, at []time.Time) {
+	t.Helper()
+	if len(at) < 10 {
+		t.Fatalf("%d tries", len(at))
+	}
+	for i, want := 1, retryMin; i < len(at); i, want = i+1, want*2 {
+		gap := at[i].Sub(at[i-1])
+		if i < 7 && gap != want {
+			t.Errorf("try %d came after %v, want %v", i, gap, want)
+		}
+		if gap > retryMax {
+			t.Errorf("try %d came after %v", i, gap)
+		}
+	}
+}
+
+// Links that can't be made after the switch fail a write whose files show already.
+func TestAWriteThatFailsAfterTheSwitchCounts(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.writes.set(nil, func() error { return errFault })
+		e.objects.put(configMap("app"), "a", strings.Repeat("2", 5000))
+		e.settle()
+		if used := e.used(); used != 8192 {
+			t.Errorf("%d bytes counted, want what the files take now", used)
+		}
+		v := e.p.lookup("v1")
+		if v.contents.shown[configMap("app")] != e.objects.get(configMap("app")).Version {
+			t.Error("an older answer would be taken for a newer one")
+		}
+	})
+}
+
+func TestResync(t *testing.T) {
+	inBubble(t, func(e *env) {
+		const volumes = 50
+		var refs []volume.Ref
+		for i := range volumes {
+			name := fmt.Sprintf("app-%d", i)
+			refs = append(refs, configMap(name))
+			e.objects.put(configMap(name), "a", "1")
+			e.publish(e.request(fmt.Sprintf("v%d", i), "configMap", name))
+			e.objects.takeReads(configMap(name))
+		}
+		begin := time.Now()
+		after(2*testResync - 1)
+		moments := map[time.Duration]bool{}
+		for _, ref := range refs {
+			at := e.objects.takeReads(ref)
+			if len(at) != 1 {
+				t.Fatalf("%s was read %d times", ref, len(at))
+			}
+			took := at[0].Sub(begin)
+			if took < testResync || took >= 2*testResync {
+				t.Errorf("%s was read after %v", ref, took)
+			}
+			moments[took/(10*time.Second)] = true
+		}
+		if len(moments) < 3 {
+			t.Errorf("all were read at once, in %v", moments)
+		}
+	})
+}
+
+// An event may be lost, or the mount table may change without one.
+func TestResyncMendsWhatNoEventTold(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.objects.Subscribe(func(volume.Ref) {})
+		e.objects.put(configMap("app"), "a", "2")
+		after(2 * testResync)
+		e.wantFiles(r, "a", "2")
+	})
+}
+
+func TestRunEndsWithoutFurtherWrites(t *testing.T) {
+	inStoppedBubble(t, nil, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.objects.put(configMap("app"), "a", "2") // queued, and nobody works yet
+		e.writes.times()
+		e.run()
+		e.stop()
+		e.stop = nil
+		if n := len(e.writes.times()); n > 1 {
+			t.Errorf("%d writes", n)
+		}
+		if lines := e.logs.with("keeps the last good files"); len(lines) > 0 {
+			t.Errorf("the end was logged as a problem: %q", lines)
+		}
+	})
+}
+
+func TestKindOfError(t *testing.T) {
+	a := fail(ReasonNodeFull, "the node's other volumes 1")
+	b := fail(ReasonNodeFull, "the node's other volumes 2")
+	if kindOf(a) != kindOf(b) {
+		t.Error("the same reason with another text is news")
+	}
+	for i, err := range []error{a, errStale, errFault, unix.ENOSPC, fmt.Errorf("x: %w", unix.EIO), fail(ReasonTooLarge, "x")} {
+		for j, other := range []error{a, errStale, errFault, unix.ENOSPC, fmt.Errorf("y: %w", unix.EIO), fail(ReasonTooLarge, "y")} {
+			if (kindOf(err) == kindOf(other)) != (i == j) {
+				t.Errorf("%q and %q", kindOf(err), kindOf(other))
+			}
+		}
+	}
+}
+
+func TestStats(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		_, err := e.p.Stats(e.ctx, r.VolumeID, r.Target)
+		e.wantReason(err, ReasonNotFound, "volume v1 is not published at "+r.Target)
+		e.publish(r)
+		stats, err := e.p.Stats(e.ctx, r.VolumeID, r.Target)
+		if err != nil || stats.Usage.Capacity != mebibyte || stats.Usage.Used != 4096 || stats.Problem != "" {
+			t.Errorf("got %+v, %v", stats, err)
+		}
+		_, err = e.p.Stats(e.ctx, r.VolumeID, filepath.Dir(r.Target))
+		e.wantReason(err, ReasonNotFound, "")
+		e.mounts.failAt("Usage", errFault)
+		if _, err = e.p.Stats(e.ctx, r.VolumeID, r.Target); !errors.Is(err, errFault) || ReasonOf(err) != 0 {
+			t.Errorf("got %v", err)
+		}
+		e.mounts.failAt("Usage", nil)
+		e.mounts.vanish(r.Target)
+		if stats, err = e.p.Stats(e.ctx, r.VolumeID, r.Target); err != nil || stats.Problem != "not mounted" {
+			t.Errorf("got %+v, %v", stats, err)
+		}
+	})
+}

@@ -1,0 +1,279 @@
+package publisher
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func TestPublishTwiceIsOneMount(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.objects.takeReads(configMap("app"))
+		calls := e.mounts.count("Create") + e.mounts.count("Attach") + e.mounts.count("Reopen") + e.mounts.count("Unmount")
+		for range 100 {
+			e.publish(r)
+		}
+		if reads := e.objects.takeReads(configMap("app")); len(reads) > 0 {
+			t.Errorf("%d reads of the object", len(reads))
+		}
+		if now := e.mounts.count("Create") + e.mounts.count("Attach") + e.mounts.count("Reopen") + e.mounts.count("Unmount"); now != calls {
+			t.Errorf("%d calls to the mounts", now-calls)
+		}
+		if n := len(e.objects.registrations()); n != 1 {
+			t.Errorf("%d registrations", n)
+		}
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+func TestRepublishOfALiveVolumeSucceeds(t *testing.T) {
+	group := int64(1)
+	for _, test := range []struct {
+		name   string
+		change func(e *env, r *Request)
+	}{
+		{"with another group", func(_ *env, r *Request) { r.FSGroup = &group }},
+		{"with another service account", func(_ *env, r *Request) { r.Pod.ServiceAccount = "other" }},
+		{"with nil attributes' kin", func(_ *env, _ *Request) {}},
+		{"while its object is missing", func(e *env, _ *Request) { e.objects.remove(configMap("app")) }},
+		{"while its object is out of reach", func(e *env, _ *Request) { e.objects.failWith(configMap("app"), errors.New("timeout")) }},
+		{"while the plugin stops", func(e *env, _ *Request) { e.p.StopWaiting() }},
+		{"that no longer tells the pod", func(_ *env, r *Request) {
+			r.Pod, r.PodErr = volume.Pod{}, errors.New("podInfoOnMount is off")
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(e *env) {
+				e.objects.put(configMap("app"), "a", "1")
+				r := e.request("v1")
+				e.publish(r)
+				test.change(e, &r)
+				e.publish(r)
+				e.wantFiles(r, "a", "1")
+			})
+		})
+	}
+}
+
+// A newer plugin may refuse what an older one accepted; not for a volume that lives.
+func TestRepublishDoesNotParse(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		text, err := os.ReadFile(e.recordPath("v1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := strings.Replace(string(text), `"attributes":{`, `"attributes":{"noSuchThing":"1",`, 1)
+		if err := os.WriteFile(e.recordPath("v1"), []byte(changed), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		e.restart()
+		r.Attributes["noSuchThing"] = "1"
+		e.publish(r)
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(r, "a", "2")
+		e.unpublish(r)
+		e.wantReason(e.p.Publish(e.ctx, r), ReasonInvalid, "")
+		e.wantNothing()
+	})
+}
+
+func TestRepublishWithAnotherSpecIsRefused(t *testing.T) {
+	for _, test := range []struct {
+		what   string
+		change func(r *Request)
+	}{
+		{"target path", func(r *Request) { r.Target += "2" }},
+		{"pod UID", func(r *Request) { r.Pod.UID = types.UID("other") }},
+		{"readonly", func(r *Request) { r.ReadOnly = false }},
+		{"volume attributes", func(r *Request) { r.Attributes = map[string]string{"configMap": "other"} }},
+		{"volume attributes", func(r *Request) { r.Attributes = map[string]string{"configMap": "app", "optional": "false"} }},
+		{"volume attributes", func(r *Request) { r.Attributes = nil }},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			inBubble(t, func(e *env) {
+				e.objects.put(configMap("app"), "a", "1")
+				r := e.request("v1")
+				e.publish(r)
+				other := r
+				test.change(&other)
+				e.wantReason(e.p.Publish(e.ctx, other), ReasonExists, "volume v1 is published already, with another "+test.what)
+				e.objects.put(configMap("app"), "a", "2")
+				e.settle()
+				e.wantFiles(r, "a", "2")
+				e.unpublish(r)
+				e.wantNothing()
+			})
+		})
+	}
+}
+
+func TestRepublishIsNeverFinalOverTheMount(t *testing.T) {
+	for _, err := range []error{errFault, mount.ErrForeign, mount.ErrOutside} {
+		inBubble(t, func(e *env) {
+			e.objects.put(configMap("app"), "a", "1")
+			r := e.request("v1")
+			e.publish(r)
+			e.mounts.failAt("Check", err)
+			e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, fmt.Sprintf("prove the mount of live volume v1: %v", err))
+			e.mounts.failAt("Check", nil)
+			e.objects.put(configMap("app"), "a", "2")
+			e.settle()
+			e.wantFiles(r, "a", "2")
+		})
+	}
+}
+
+func TestAVolumeWhoseMountIsGoneIsPublishedAnew(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		dir := e.mounts.vanish(r.Target)
+		e.objects.failWith(configMap("app"), nil)
+		e.publish(r)
+		e.wantFiles(r, "a", "1")
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(r, "a", "2")
+		if got := readFiles(t, dir); got["a"] != "1" {
+			t.Errorf("the old file system shows %v", got)
+		}
+		if n := len(e.objects.registrations()); n != 1 {
+			t.Errorf("%d registrations", n)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// loseRecords restarts the Publisher with an empty state directory.
+func (e *env) loseRecords() {
+	e.Helper()
+	e.halt()
+	if err := os.RemoveAll(e.opts.StateDir); err != nil {
+		e.Fatal(err)
+	}
+	e.objects.forgetPods()
+	e.start()
+	if err := e.p.Restore(e.ctx); err != nil {
+		e.Fatal(err)
+	}
+	e.run()
+}
+
+func TestAMountWithoutARecordIsTakenOver(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.loseRecords()
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(r, "a", "1") // nobody knows of it yet
+		e.publish(r)
+		e.settle()
+		e.wantFiles(r, "a", "2")
+		if n := e.mounts.count("Create"); n != 1 {
+			t.Errorf("%d file systems were made", n)
+		}
+		if got := e.record("v1").Shown[0].Version; got != e.objects.get(configMap("app")).Version {
+			t.Errorf("the record says %v", got)
+		}
+		if lines := e.logs.with("Took over", `volumeID="v1"`); len(lines) != 1 {
+			t.Errorf("logged %q", lines)
+		}
+		if e.used() != 4096 {
+			t.Errorf("%d bytes counted", e.used())
+		}
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// A pod may be reading it, so nothing final may be said of it.
+func TestAMountThatCannotBeTakenOverStays(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		prepare func(e *env, r *Request)
+		reason  Reason
+	}{
+		{"attributes", func(_ *env, r *Request) { r.Attributes["noSuchThing"] = "1" }, ReasonUnavailable},
+		{"pod unknown", func(_ *env, r *Request) { r.PodErr = errFault }, ReasonUnavailable},
+		{"no record can be written", func(e *env, _ *Request) { e.blockRecord("v1") }, ReasonUnavailable},
+		{"mount can't be looked at", func(e *env, _ *Request) { e.mounts.failAt("Check", errFault) }, ReasonUnavailable},
+		{"mount is another's", func(e *env, _ *Request) { e.mounts.failAt("Check", mount.ErrForeign) }, 0},
+		{"target is outside", func(e *env, _ *Request) { e.mounts.failAt("Check", mount.ErrOutside) }, ReasonInvalid},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(e *env) {
+				e.objects.put(configMap("app"), "a", "1")
+				r := e.request("v1")
+				e.publish(r)
+				e.loseRecords()
+				test.prepare(e, &r)
+				err := e.p.Publish(e.ctx, r)
+				if err == nil || ReasonOf(err) != test.reason {
+					t.Errorf("reason %d, want %d: %v", ReasonOf(err), test.reason, err)
+				}
+				e.mounts.failAt("Check", nil)
+				e.wantFiles(r, "a", "1")
+				if left := e.objects.registrations(); len(left) > 0 {
+					t.Errorf("left registered: %v", left)
+				}
+				if e.mounts.count("Unmount") > 0 || e.mounts.count("Create") > 1 {
+					t.Error("the mount was touched")
+				}
+			})
+		})
+	}
+}
+
+// blockRecord lets each save of a volume's record fail, also for root.
+func (e *env) blockRecord(id string) {
+	e.Helper()
+	if err := os.MkdirAll(e.recordPath(id)+".tmp/in-the-way", 0o755); err != nil {
+		e.Fatal(err)
+	}
+}
+
+// unblockRecord takes that back.
+func (e *env) unblockRecord(id string) {
+	e.Helper()
+	if err := os.RemoveAll(e.recordPath(id) + ".tmp"); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func TestSomethingElseAtTheTarget(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.mounts.setForeign(r.Target, true)
+		err := e.p.Publish(e.ctx, r)
+		if !errors.Is(err, mount.ErrForeign) {
+			t.Fatalf("got %v", err)
+		}
+		if e.mounts.count("Create")+e.mounts.count("Unmount") > 0 {
+			t.Error("something was made or unmounted")
+		}
+		e.wantNothing()
+	})
+}

@@ -1,0 +1,119 @@
+package volume
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+type expensive struct {
+	name, sources string
+	// ok says that the sources are right, just many.
+	ok bool
+}
+
+// expensiveCases has attributes of nearly the largest size that are made to cost
+// much more than their size.
+func expensiveCases() []expensive {
+	fill := func(head, repeat, tail string) string {
+		return head + strings.Repeat(repeat, (MaxAttributesSize-200-len(head)-len(tail))/len(repeat)) + tail
+	}
+	// Every path lies below all that come before it.
+	var ladder strings.Builder
+	for i := 1; ladder.Len() < MaxAttributesSize-2000; i++ {
+		fmt.Fprintf(&ladder, "{key: k, path: %sa},", strings.Repeat("a/", i))
+	}
+	// Paths of the largest length with as many directories as there can be.
+	var deep strings.Builder
+	for i := range 15 {
+		fmt.Fprintf(&deep, "{key: k, path: %d%s},", i, strings.Repeat("/a", 2046))
+	}
+	bomb := "- &a [x,x,x,x,x,x,x,x,x]\n"
+	for c := 'b'; c < 'k'; c++ {
+		bomb += fmt.Sprintf("- &%c [%s]\n", c, strings.Repeat(fmt.Sprintf("*%c,", c-1), 9))
+	}
+	return []expensive{
+		{name: "aliases of aliases", sources: bomb},
+		{name: "aliases of one source", sources: fill("[&a {secret: {name: s}},", "*a,", "]")},
+		{name: "aliases of a long string", sources: fill("[{secret: {name: &a "+strings.Repeat("x", MaxAttributesSize/2)+"}},", "*a,", "]")},
+		{name: "errors", sources: fill("[", "{},", "]")},
+		{name: "unknown fields", sources: fill("[{", "a,", "}]")},
+		{name: "paths below paths", sources: "[{secret: {name: s, items: [" + ladder.String() + "]}}]"},
+		{name: "deep directories", sources: "[{secret: {name: s, items: [" + deep.String() + "]}}]", ok: true},
+		{name: "sources", sources: fill("[", "{secret: {name: s}},", "]"), ok: true},
+		{name: "lists in lists", sources: fill("", "[", "")},
+		{name: "closed lists in lists", sources: strings.Repeat("[", 9999) + strings.Repeat("]", 9999)},
+		{name: "block lists in lists", sources: fill("", "- ", "")},
+		{name: "mappings in mappings", sources: fill("", "{a: ", "")},
+		{name: "complex keys", sources: fill("", "? ", "")},
+		{name: "comments", sources: fill("", "#\n", "[]")},
+		{name: "comments of elements", sources: fill("", "- #\n#\n", "")},
+		{name: "line ends", sources: fill("", "\n", "[]")},
+		{name: "a long number", sources: fill("[", "9", "]")},
+		{name: "a long name", sources: fill("[{secret: {name: ", "n", "}}]")},
+		{name: "a long key", sources: fill("[{secret: {name: s, items: [{path: p, key: ", "-", "}]}}]")},
+		{name: "a long field name", sources: fill("[{", "n", ": 1}]")},
+		{name: "unprintable field names", sources: fill("[{", `"\e`+strings.Repeat(`\e`, 40)+`",`, "}]")},
+	}
+}
+
+// No attributes cost much more time or memory than their size suggests, and no
+// error text is longer than them.
+func TestParseIsBounded(t *testing.T) {
+	// The time is generous, for a busy machine and the race detector: the slowest case
+	// takes a tenth of a second on an idle one.
+	const maxTime, maxMemory = 10 * time.Second, 64 << 20
+	for _, c := range expensiveCases() {
+		t.Run(c.name, func(t *testing.T) {
+			attributes := map[string]string{"sources": c.sources}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			start := time.Now()
+			_, err := Parse(attributes, testPod())
+			text := ""
+			if err != nil {
+				text = err.Error()
+			}
+			took := time.Since(start)
+			runtime.ReadMemStats(&after)
+			t.Logf("%d bytes took %v and %d KiB, error of %d bytes", len(c.sources), took, (after.TotalAlloc-before.TotalAlloc)>>10, len(text))
+			if took > maxTime {
+				t.Errorf("took %v, more than %v", took, maxTime)
+			}
+			if n := after.TotalAlloc - before.TotalAlloc; n > maxMemory {
+				t.Errorf("allocated %d MiB, more than %d", n>>20, maxMemory>>20)
+			}
+			switch {
+			case c.ok && err != nil:
+				t.Errorf("refused: %.300s", text)
+			case !c.ok && err == nil:
+				t.Error("accepted")
+			case !c.ok:
+				checkErrorText(t, err)
+			}
+		})
+	}
+}
+
+// The errors that are not listed are counted.
+func TestParseListsTheFirstErrors(t *testing.T) {
+	for _, n := range []int{maxErrors, maxErrors + 1, maxErrors + 1000} {
+		_, err := Parse(map[string]string{"sources": "[" + strings.Repeat("{},", n) + "]"}, testPod())
+		if err == nil {
+			t.Fatal("no error")
+		}
+		text := err.Error()
+		if got := strings.Count(text, "Required value"); got != maxErrors {
+			t.Errorf("%d errors: %d are listed, want %d", n, got, maxErrors)
+		}
+		want := "]"
+		if n > maxErrors {
+			want = fmt.Sprintf(", and %d more]", n-maxErrors)
+		}
+		if !strings.HasSuffix(text, want) {
+			t.Errorf("%d errors: the text ends in %q, want %q", n, text[len(text)-30:], want)
+		}
+	}
+}

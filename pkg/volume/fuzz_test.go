@@ -1,0 +1,161 @@
+package volume
+
+import (
+	"encoding/json"
+	"maps"
+	"path"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxErrorText bounds the text of a refusal: it has to fit into a gRPC status.
+const maxErrorText = 64 << 10
+
+func FuzzParse(f *testing.F) {
+	add := func(a map[string]string, other string) {
+		f.Add(a["sources"], a["configMap"], a["secret"], a["namespace"], a["optional"], a["items"], a["defaultMode"], other)
+	}
+	for _, c := range acceptedCases() {
+		add(c.attributes, "")
+	}
+	for _, c := range refusedCases() {
+		add(c.attributes, "")
+	}
+	add(nil, "colour")
+	add(nil, "uid")
+	add(nil, "a\nb\x1b[31m")
+	f.Fuzz(func(t *testing.T, sources, configMap, secret, namespace, optional, items, defaultMode, other string) {
+		attributes := map[string]string{
+			"sources": sources, "configMap": configMap, "secret": secret, "namespace": namespace,
+			"optional": optional, "items": items, "defaultMode": defaultMode,
+		}
+		maps.DeleteFunc(attributes, func(_, value string) bool { return value == "" })
+		if other != "" {
+			attributes[other] = "x"
+		}
+		checkParse(t, attributes)
+	})
+}
+
+// FuzzParseSources spends its time on the one attribute that has a syntax.
+func FuzzParseSources(f *testing.F) {
+	for _, c := range acceptedCases() {
+		f.Add(c.attributes["sources"])
+	}
+	for _, c := range refusedSourcesCases() {
+		if len(c.sources) < 1000 {
+			f.Add(c.sources)
+		}
+	}
+	f.Fuzz(func(t *testing.T, sources string) { checkParse(t, map[string]string{"sources": sources}) })
+}
+
+// checkParse checks what holds of Parse with any attributes.
+func checkParse(t *testing.T, attributes map[string]string) {
+	t.Helper()
+	before := maps.Clone(attributes)
+	spec, err := Parse(attributes, testPod())
+	if !maps.Equal(attributes, before) {
+		t.Errorf("Parse changed its argument from %q to %q", before, attributes)
+	}
+	if err != nil {
+		checkErrorText(t, err)
+		return
+	}
+	checkSpec(t, spec)
+}
+
+// checkErrorText checks that a refusal can be shown to people as it is.
+func checkErrorText(t *testing.T, err error) {
+	t.Helper()
+	text := err.Error()
+	if len(text) == 0 || len(text) >= maxErrorText {
+		t.Errorf("the error has %d bytes: %.200s", len(text), text)
+	}
+	if !utf8.ValidString(text) {
+		t.Errorf("the error is not valid UTF-8: %q", text)
+	}
+	if i := strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 {
+		t.Errorf("the error has an unprintable character at byte %d: %q", i, text)
+	}
+}
+
+// checkSpec checks what holds of every spec that Parse returns.
+func checkSpec(t *testing.T, spec *Spec) {
+	t.Helper()
+	if len(spec.Sources) == 0 {
+		t.Error("no source")
+	}
+	if spec.DefaultMode&^0o777 != 0 {
+		t.Errorf("default mode %o", uint32(spec.DefaultMode))
+	}
+	explicit := map[string]bool{}
+	for _, s := range spec.Sources {
+		if s.Ref.Name == "" || s.Ref.Namespace != testPod().Namespace || s.Field == "" {
+			t.Errorf("incomplete source %+v", s)
+		}
+		for _, item := range s.Items {
+			if clean, err := CleanPath(item.Path); err != nil || clean != item.Path {
+				t.Errorf("CleanPath(%q) = %q, %v; want it unchanged", item.Path, clean, err)
+			}
+			if explicit[item.Path] {
+				t.Errorf("path %q is there twice", item.Path)
+			}
+			explicit[item.Path] = true
+			if item.Key == "" {
+				t.Errorf("path %q has no key", item.Path)
+			}
+			if item.Mode != nil && *item.Mode&^0o777 != 0 {
+				t.Errorf("mode %o of path %q", uint32(*item.Mode), item.Path)
+			}
+		}
+	}
+	for p := range explicit {
+		for dir := path.Dir(p); dir != "."; dir = path.Dir(dir) {
+			if explicit[dir] {
+				t.Errorf("%q lies below the file %q", p, dir)
+			}
+		}
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatalf("marshalling: %v", err)
+	}
+	var read Spec
+	if err := json.Unmarshal(text, &read); err != nil {
+		t.Fatalf("unmarshalling %s: %v", text, err)
+	}
+	if !reflect.DeepEqual(&read, spec) {
+		t.Errorf("JSON round trip of %+v gave %+v", spec, read)
+	}
+}
+
+func FuzzCleanPath(f *testing.F) {
+	for _, c := range pathCases() {
+		f.Add(c.path)
+	}
+	f.Fuzz(func(t *testing.T, p string) {
+		clean, err := CleanPath(p)
+		if err != nil {
+			if clean != "" {
+				t.Errorf("CleanPath(%q) = %q beside the error %v", p, clean, err)
+			}
+			checkErrorText(t, err)
+			return
+		}
+		if again, err := CleanPath(clean); err != nil || again != clean {
+			t.Errorf("CleanPath(%q) = %q, and of that %q, %v", p, clean, again, err)
+		}
+		if clean == "" || len(clean) > 4096 || strings.HasPrefix(clean, "..") || strings.ContainsRune(clean, 0) {
+			t.Errorf("CleanPath(%q) = %q", p, clean)
+		}
+		for element := range strings.SplitSeq(clean, "/") {
+			if element == "" || element == "." || element == ".." || len(element) > 255 {
+				t.Errorf("CleanPath(%q) = %q, with the element %q", p, clean, element)
+			}
+		}
+	})
+}

@@ -1,0 +1,215 @@
+package volume
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func testPod() Pod {
+	return Pod{Namespace: "ns", Name: "web-0", UID: "8f7e", ServiceAccount: "web"}
+}
+
+type accepted struct {
+	name       string
+	attributes map[string]string
+	want       Spec
+}
+
+// acceptedCases has every form that a pod's author may write, with what it means.
+func acceptedCases() []accepted {
+	mode := func(m fs.FileMode) *fs.FileMode { return &m }
+	short := func(kind Kind, name string) Source {
+		field := "configMap"
+		if kind == Secret {
+			field = "secret"
+		}
+		return Source{Ref: Ref{Kind: kind, Namespace: "ns", Name: name}, Field: field}
+	}
+	listed := func(i int, kind Kind, name string, items ...Item) Source {
+		s := short(kind, name)
+		s.Field = fmt.Sprintf("sources[%d].%s", i, s.Field)
+		s.Items = items
+		return s
+	}
+	spec := func(sources ...Source) Spec { return Spec{Sources: sources, DefaultMode: 0o644} }
+	withDefaultMode := func(m fs.FileMode, s Spec) Spec {
+		s.DefaultMode = m
+		return s
+	}
+	optional := func(s Source) Source {
+		s.Optional = true
+		return s
+	}
+	twoSources := spec(
+		listed(0, ConfigMap, "app", Item{Key: "app.yaml", Path: "conf/app.yaml", Mode: mode(0o440)}, Item{Key: "b", Path: "b"}),
+		optional(listed(1, Secret, "db")),
+	)
+	sources := func(text string) map[string]string { return map[string]string{"sources": text} }
+	oneItem := func(item Item) Spec { return spec(listed(0, Secret, "s", item)) }
+	oneMode := func(m *fs.FileMode) Spec { return oneItem(Item{Key: "k", Path: "k", Mode: m}) }
+
+	return []accepted{
+		{"short ConfigMap", map[string]string{"configMap": "app"}, spec(short(ConfigMap, "app"))},
+		{"short Secret", map[string]string{"secret": "db"}, spec(short(Secret, "db"))},
+		{"name with dots", map[string]string{"secret": "a.b-c.0"}, spec(short(Secret, "a.b-c.0"))},
+		{"longest name", map[string]string{"secret": strings.Repeat("n", 253)}, spec(short(Secret, strings.Repeat("n", 253)))},
+		{"own namespace", map[string]string{"secret": "db", "namespace": "ns"}, spec(short(Secret, "db"))},
+		{"optional", map[string]string{"secret": "db", "optional": "true"}, spec(optional(short(Secret, "db")))},
+		{"not optional", map[string]string{"secret": "db", "optional": "false"}, spec(short(Secret, "db"))},
+		{"default mode", map[string]string{"secret": "db", "defaultMode": "0400"}, withDefaultMode(0o400, spec(short(Secret, "db")))},
+		{"widest default mode", map[string]string{"secret": "db", "defaultMode": "0777"}, withDefaultMode(0o777, spec(short(Secret, "db")))},
+		{"default mode of nothing", map[string]string{"secret": "db", "defaultMode": "0000"}, withDefaultMode(0, spec(short(Secret, "db")))},
+		{"short default mode", map[string]string{"secret": "db", "defaultMode": "07"}, withDefaultMode(7, spec(short(Secret, "db")))},
+		{
+			"the kubelet's keys are passed over",
+			map[string]string{
+				"secret": "db", "csi.storage.k8s.io/pod.name": "web-0", "csi.storage.k8s.io/ephemeral": "true",
+				"csi.storage.k8s.io/serviceAccount.tokens": strings.Repeat("t", MaxAttributesSize),
+			},
+			spec(short(Secret, "db")),
+		},
+		{
+			"short form with items",
+			map[string]string{"configMap": "app", "items": "- {key: a, path: x/a, mode: 0400}\n- {key: b, path: b}\n"},
+			spec(Source{
+				Ref: Ref{Kind: ConfigMap, Namespace: "ns", Name: "app"}, Field: "configMap",
+				Items: []Item{{Key: "a", Path: "x/a", Mode: mode(0o400)}, {Key: "b", Path: "b"}},
+			}),
+		},
+		{"short form with items in JSON", map[string]string{"secret": "s", "items": `[{"key":"k","path":"k"}]`}, spec(Source{
+			Ref: Ref{Kind: Secret, Namespace: "ns", Name: "s"}, Field: "secret", Items: []Item{{Key: "k", Path: "k"}},
+		})},
+		{"empty items mean every key", map[string]string{"secret": "s", "items": "[]"}, spec(short(Secret, "s"))},
+		{
+			"sources in block YAML",
+			sources("- configMap:\n    name: app\n    items:\n    - key: app.yaml\n      path: conf/app.yaml\n      mode: 0440\n    - key: b\n      path: b\n- secret:\n    name: db\n    optional: true\n"),
+			twoSources,
+		},
+		{
+			"sources in flow YAML",
+			sources(`[{configMap: {name: app, items: [{key: app.yaml, path: conf/app.yaml, mode: 0440}, {key: b, path: b}]}}, {secret: {name: db, optional: true}}]`),
+			twoSources,
+		},
+		{
+			"sources in JSON",
+			sources(`[{"configMap":{"name":"app","items":[{"key":"app.yaml","path":"conf/app.yaml","mode":288},{"key":"b","path":"b"}]}},{"secret":{"name":"db","optional":true}}]`),
+			twoSources,
+		},
+		{
+			"sources in JSON indented by tabs",
+			sources("[\n\t{\n\t\t\"configMap\": {\n\t\t\t\"name\": \"app\",\n\t\t\t\"items\": [{\"key\": \"app.yaml\", \"path\": \"conf/app.yaml\", \"mode\": 288},\n\t\t\t\t{\"key\": \"b\", \"path\": \"b\"}]\n\t\t}\n\t},\n\t{\"secret\": {\"name\": \"db\", \"optional\": true}}\n]\n"),
+			twoSources,
+		},
+		{"with comments, a document start and an end", sources("# both\n---\n- secret: {name: s} # a secret\n...\n"), spec(listed(0, Secret, "s"))},
+		{"with Windows line ends", sources("- secret:\r\n    name: s\r\n"), spec(listed(0, Secret, "s"))},
+		{"own namespace in sources", sources(`[{secret: {name: s, namespace: ns}}]`), spec(listed(0, Secret, "s"))},
+		{"not optional in sources", sources(`[{secret: {name: s, optional: false}}]`), spec(listed(0, Secret, "s"))},
+		{"null is not given", sources("- secret: {name: s, namespace: ~, optional: null, items: }\n  configMap:\n"), spec(listed(0, Secret, "s"))},
+		{"null mode is not given", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: null}]}}]`), oneMode(nil)},
+		{"empty items in sources", sources(`[{secret: {name: s, items: []}}]`), spec(listed(0, Secret, "s"))},
+		{"quoted number as a name", sources(`[{secret: {name: "123"}}]`), spec(listed(0, Secret, "123"))},
+		{"date as a name", sources(`[{secret: {name: 2026-01-31}}]`), spec(listed(0, Secret, "2026-01-31"))},
+		{"an anchor that nothing uses", sources(`[&a {secret: {name: s}}]`), spec(listed(0, Secret, "s"))},
+		{
+			"one object twice",
+			sources(`[{secret: {name: s}}, {configMap: {name: s}}, {secret: {name: s, items: [{key: k, path: other}]}}]`),
+			spec(listed(0, Secret, "s"), listed(1, ConfigMap, "s"), listed(2, Secret, "s", Item{Key: "k", Path: "other"})),
+		},
+		{
+			"one key at two paths",
+			sources(`[{secret: {name: s, items: [{key: k, path: a}, {key: k, path: b}]}}]`),
+			spec(listed(0, Secret, "s", Item{Key: "k", Path: "a"}, Item{Key: "k", Path: "b"})),
+		},
+		{
+			"paths that share directories",
+			sources(`[{secret: {name: s, items: [{key: k, path: d/e/a}, {key: k, path: d/e/b}, {key: k, path: d/c}, {key: k, path: d.x}]}}]`),
+			spec(listed(0, Secret, "s", Item{Key: "k", Path: "d/e/a"}, Item{Key: "k", Path: "d/e/b"}, Item{Key: "k", Path: "d/c"}, Item{Key: "k", Path: "d.x"})),
+		},
+		{"nested path", sources(`[{secret: {name: s, items: [{key: k, path: a/b/c/d}]}}]`), oneItem(Item{Key: "k", Path: "a/b/c/d"})},
+		{"unclean path", sources(`[{secret: {name: s, items: [{key: k, path: ".//a/./b//c"}]}}]`), oneItem(Item{Key: "k", Path: "a/b/c"})},
+		{"path with blanks and beyond ASCII", sources(`[{secret: {name: s, items: [{key: k, path: "größe 1/ü"}]}}]`), oneItem(Item{Key: "k", Path: "größe 1/ü"})},
+		{"key with every sort of character", sources(`[{secret: {name: s, items: [{key: .A-z_0.9, path: k}]}}]`), oneItem(Item{Key: ".A-z_0.9", Path: "k"})},
+		{"mode in decimal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 288}]}}]`), oneMode(mode(0o440))},
+		{"mode in YAML's octal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 0440}]}}]`), oneMode(mode(0o440))},
+		{"mode in YAML 1.2's octal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 0o440}]}}]`), oneMode(mode(0o440))},
+		{"mode in hexadecimal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 0x120}]}}]`), oneMode(mode(0o440))},
+		{"mode as an octal string", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: "0440"}]}}]`), oneMode(mode(0o440))},
+		{"mode as an octal string in single quotes", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: '0440'}]}}]`), oneMode(mode(0o440))},
+		{"mode as an octal string in JSON", sources(`[{"secret": {"name": "s", "items": [{"key": "k", "path": "k", "mode": "0440"}]}}]`), oneMode(mode(0o440))},
+		{"mode 0", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 0}]}}]`), oneMode(mode(0))},
+		{"widest mode in decimal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 511}]}}]`), oneMode(mode(0o777))},
+		{"widest mode in octal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: "0777"}]}}]`), oneMode(mode(0o777))},
+		{
+			"default mode beside sources",
+			map[string]string{"sources": `[{secret: {name: s}}]`, "defaultMode": "0440"},
+			withDefaultMode(0o440, spec(listed(0, Secret, "s"))),
+		},
+	}
+}
+
+func TestParseAccepts(t *testing.T) {
+	for _, c := range acceptedCases() {
+		t.Run(c.name, func(t *testing.T) {
+			before := maps.Clone(c.attributes)
+			got, err := Parse(c.attributes, testPod())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(*got, c.want) {
+				t.Errorf("got  %+v\nwant %+v", *got, c.want)
+			}
+			checkSpec(t, got)
+			if !maps.Equal(c.attributes, before) {
+				t.Errorf("the argument became %q", c.attributes)
+			}
+		})
+	}
+}
+
+// Attributes that hold exactly the allowed size are parsed, and one byte more is
+// refused before anything is.
+func TestParseSizeLimit(t *testing.T) {
+	const head, tail = `[{secret: {name: s, items: [`, `]}}] #`
+	var b strings.Builder
+	b.WriteString(head)
+	n := 0
+	for ; b.Len() < MaxAttributesSize-200; n++ {
+		fmt.Fprintf(&b, "{key: k%d, path: d/%d},", n, n)
+	}
+	b.WriteString(tail)
+	attributes := map[string]string{"defaultMode": "0400", "csi.storage.k8s.io/pod.name": "not counted"}
+	counted := len("defaultMode") + len("0400") + len("sources")
+	b.WriteString(strings.Repeat("x", MaxAttributesSize-counted-b.Len()))
+
+	attributes["sources"] = b.String()
+	spec, err := Parse(attributes, testPod())
+	if err != nil {
+		t.Fatalf("%d bytes: %v", counted+b.Len(), err)
+	}
+	if len(spec.Sources) != 1 || len(spec.Sources[0].Items) != n {
+		t.Errorf("got %d sources, the first with %d items; want 1 with %d", len(spec.Sources), len(spec.Sources[0].Items), n)
+	}
+
+	attributes["sources"] += "x"
+	_, err = Parse(attributes, testPod())
+	checkError(t, err, "volumeAttributes: Too long: may not be more than 65536 bytes")
+
+	// Names count too, and nothing else is looked at.
+	_, err = Parse(map[string]string{"secret": "s", strings.Repeat("n", MaxAttributesSize): ""}, testPod())
+	checkError(t, err, "volumeAttributes: Too long: may not be more than 65536 bytes")
+}
+
+// checkError checks the whole text of an error.
+func checkError(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want %s", want)
+	}
+	if got := err.Error(); got != want {
+		t.Errorf("\ngot  %s\nwant %s", got, want)
+	}
+}

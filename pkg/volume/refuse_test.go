@@ -1,0 +1,347 @@
+package volume
+
+import (
+	"strings"
+	"testing"
+)
+
+// Parts of texts that come from the validation of Kubernetes.
+const (
+	badName = `a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`
+	badKey  = `a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')`
+	badMode = `must be an octal number with a leading zero, from "0000" to "0777"`
+
+	notYet          = "not supported yet by this version of refvol"
+	knownAttributes = "unknown attribute; known are configMap, secret, namespace, optional, items, sources, defaultMode"
+	otherNamespace  = `must be the pod's own namespace "ns": another one is not supported yet by this version of refvol`
+)
+
+type refused struct {
+	name       string
+	attributes map[string]string
+	want       string
+}
+
+// refusedCases has what is refused of the attributes themselves and of the short
+// form.
+func refusedCases() []refused {
+	with := func(more ...string) map[string]string {
+		attributes := map[string]string{"secret": "s"}
+		for i := 0; i < len(more); i += 2 {
+			attributes[more[i]] = more[i+1]
+		}
+		return attributes
+	}
+	defaultMode := func(value, shown string) refused {
+		return refused{"default mode " + value, with("defaultMode", value), "defaultMode: Invalid value: " + shown + ": " + badMode}
+	}
+	long := strings.Repeat("x", 70)
+	return []refused{
+		{"nothing", nil, "sources: Required value: one of configMap, secret and sources must be set"},
+		{"nothing but the kubelet's", map[string]string{"csi.storage.k8s.io/pod.name": "p"}, "sources: Required value: one of configMap, secret and sources must be set"},
+		{"both short forms", with("configMap", "c"), "secret: Forbidden: must not be set beside configMap: list both in sources"},
+		{"unknown", with("colour", "red"), "colour: Forbidden: " + knownAttributes},
+		{"unknown by its case", with("defaultmode", "0400"), "defaultmode: Forbidden: " + knownAttributes},
+		{"unknown and long", with(long, ""), `"` + long[:64] + `... (70 bytes)": Forbidden: ` + knownAttributes},
+		{"unknown and unprintable", with("a\n\x1b[31m", ""), `"a\n\x1b[31m": Forbidden: ` + knownAttributes},
+		{"unknown and empty", with("", ""), `"": Forbidden: ` + knownAttributes},
+		{"another driver's prefix", with("csi.storage.k8s.io.example/x", ""), "csi.storage.k8s.io.example/x: Forbidden: " + knownAttributes},
+		{"uid", with("uid", "1"), "uid: Forbidden: " + notYet},
+		{"gid", with("gid", "1"), "gid: Forbidden: " + notYet},
+		{"updatePolicy", with("updatePolicy", "Live"), "updatePolicy: Forbidden: " + notYet},
+		{"writeStrategy", with("writeStrategy", "Atomic"), "writeStrategy: Forbidden: " + notYet},
+		{"onDelete", with("onDelete", "Keep"), "onDelete: Forbidden: " + notYet},
+		{
+			"all that is not there yet", with("uid", "1", "gid", "1", "updatePolicy", "Live", "writeStrategy", "Atomic", "onDelete", "Keep"),
+			"[gid: Forbidden: " + notYet + ", onDelete: Forbidden: " + notYet + ", uid: Forbidden: " + notYet +
+				", updatePolicy: Forbidden: " + notYet + ", writeStrategy: Forbidden: " + notYet + "]",
+		},
+		{"another namespace", with("namespace", "platform"), `namespace: Invalid value: "platform": ` + otherNamespace},
+		{"empty namespace", with("namespace", ""), `namespace: Invalid value: "": ` + otherNamespace},
+		{"long namespace", with("namespace", long), `namespace: Invalid value: "` + long[:64] + `... (70 bytes)": ` + otherNamespace},
+		{"empty ConfigMap name", map[string]string{"configMap": ""}, "configMap: Required value: must name a ConfigMap"},
+		{"empty Secret name", map[string]string{"secret": ""}, "secret: Required value: must name a Secret"},
+		{"bad ConfigMap name", map[string]string{"configMap": "App"}, `configMap: Invalid value: "App": ` + badName},
+		{"bad Secret name", map[string]string{"secret": "ns/s"}, `secret: Invalid value: "ns/s": ` + badName},
+		{"name that leads out", map[string]string{"secret": ".."}, `secret: Invalid value: "..": ` + badName},
+		{"long name", map[string]string{"secret": strings.Repeat("x", 254)}, `secret: Invalid value: "` + long[:64] + `... (254 bytes)": must be no more than 253 characters`},
+		{"optional in another case", with("optional", "True"), `optional: Unsupported value: "True": supported values: "false", "true"`},
+		{"empty optional", with("optional", ""), `optional: Unsupported value: "": supported values: "false", "true"`},
+		{"optional as a number", with("optional", "1"), `optional: Unsupported value: "1": supported values: "false", "true"`},
+		defaultMode("", `""`),
+		defaultMode("0", `"0"`),
+		defaultMode("440", `"440"`),
+		defaultMode(" 0440", `" 0440"`),
+		defaultMode("0440\n", `"0440\n"`),
+		defaultMode("0o440", `"0o440"`),
+		defaultMode("888", `"888"`),
+		defaultMode("0888", `"0888"`),
+		defaultMode("01000", `"01000"`),
+		defaultMode("-0440", `"-0440"`),
+		defaultMode("0440.0", `"0440.0"`),
+		defaultMode("rw-r--r--", `"rw-r--r--"`),
+		defaultMode(strings.Repeat("0", 70), `"`+strings.Repeat("0", 64)+`... (70 bytes)"`),
+		{"empty items", with("items", ""), "items: Required value: must be YAML or JSON"},
+		{"items as a string", with("items", "k"), `items: Invalid value: "a string of 1 bytes": must be a list`},
+		{"items as a mapping", with("items", "{k: path}"), `items: Invalid value: "a mapping of 1": must be a list`},
+		{"item path", with("items", "[{key: k, path: k}, {key: k, path: ../x}]"), `items[1].path: Invalid value: "../x": must not contain ".."`},
+		{
+			"item collision", with("items", "[{key: k, path: a/b}, {key: l, path: a}]"),
+			`items[1].path: Invalid value: "a": must not be a file: items[0].path needs a directory of that name`,
+		},
+		{
+			"sources beside the short form",
+			map[string]string{"sources": "[{secret: {name: s}}]", "configMap": "c", "secret": "s", "namespace": "ns", "optional": "true", "items": "[]"},
+			"[configMap: Forbidden: must not be set beside sources: name the object in sources" +
+				", secret: Forbidden: must not be set beside sources: name the object in sources" +
+				", namespace: Forbidden: must not be set beside sources: name the object in sources" +
+				", optional: Forbidden: must not be set beside sources: name the object in sources" +
+				", items: Forbidden: must not be set beside sources: name the object in sources]",
+		},
+		{
+			"everything wrong is told",
+			map[string]string{"configMap": "A_", "colour": "red", "uid": "1", "namespace": "other", "optional": "yes", "items": "[{key: k, path: /x}]", "defaultMode": "9"},
+			"[colour: Forbidden: " + knownAttributes + ", uid: Forbidden: " + notYet +
+				`, defaultMode: Invalid value: "9": ` + badMode +
+				`, configMap: Invalid value: "A_": ` + badName +
+				`, namespace: Invalid value: "other": ` + otherNamespace +
+				`, optional: Unsupported value: "yes": supported values: "false", "true"` +
+				`, items[0].path: Invalid value: "/x": must be relative]`,
+		},
+	}
+}
+
+func TestParseRefusesAttributes(t *testing.T) {
+	for _, c := range refusedCases() {
+		t.Run(c.name, func(t *testing.T) {
+			spec, err := Parse(c.attributes, testPod())
+			if spec != nil {
+				t.Errorf("got a spec: %+v", *spec)
+			}
+			checkError(t, err, c.want)
+			checkErrorText(t, err)
+		})
+	}
+}
+
+type refusedSources struct {
+	name, sources, want string
+}
+
+// refusedSourcesCases has what is refused of the attribute sources.
+func refusedSourcesCases() []refusedSources {
+	const (
+		knownKinds  = "unknown field; known are configMap, env, podEnv, secret"
+		knownFields = "unknown field; known are items, name, namespace, optional"
+		knownItem   = "unknown field; known are key, mode, path"
+	)
+	secret := func(name, fields, want string) refusedSources {
+		return refusedSources{name, "[{secret: {" + fields + "}}]", "sources[0].secret" + want}
+	}
+	item := func(name, fields, want string) refusedSources {
+		return secret(name, "name: s, items: [{"+fields+"}]", ".items[0]"+want)
+	}
+	mode := func(value, want string) refusedSources {
+		return item("mode "+value, "key: k, path: k, mode: "+value, ".mode: Invalid value: "+want)
+	}
+	const (
+		badInteger = "must be an integer from 0 to 511 (octal 0777)"
+		notAMode   = badInteger + " or an octal string"
+	)
+	items := func(name, list, want string) refusedSources {
+		return secret(name, "name: s, items: ["+list+"]", want)
+	}
+	path := func(p, shown, want string) refusedSources {
+		return item("path "+p, "key: k, path: "+p, ".path: Invalid value: "+shown+": "+want)
+	}
+	key := func(k, shown, want string) refusedSources {
+		return item("key "+k, "path: k, key: "+k, ".key: Invalid value: "+shown+": "+want)
+	}
+	element := strings.Repeat("e", 256)
+	long := strings.Repeat("0123456789abcde/", 256) + "f"
+
+	return []refusedSources{
+		// The document.
+		{"empty", "", "sources: Required value: must be YAML or JSON"},
+		{"blank", " \n", "sources: Required value: must be YAML or JSON"},
+		{"a comment only", "# none\n", "sources: Required value: must be YAML or JSON"},
+		{"null", "null", `sources: Invalid value: "null": must be a list`},
+		{"an empty document", "---\n", `sources: Invalid value: "null": must be a list`},
+		{"string", "app", `sources: Invalid value: "a string of 3 bytes": must be a list`},
+		{"integer", "7", `sources: Invalid value: "an integer": must be a list`},
+		{"boolean", "true", `sources: Invalid value: "a boolean": must be a list`},
+		{"mapping", "secret: {name: s}", `sources: Invalid value: "a mapping of 1": must be a list`},
+		{"no source", "[]", "sources: Required value: must have at least one source"},
+		{"not YAML", "[", `sources: Invalid value: "a string of 1 bytes": must be YAML or JSON: yaml: line 1: did not find expected node content`},
+		{"tab", "- secret:\n\tname: s\n", `sources: Invalid value: "a string of 19 bytes": must be YAML or JSON: yaml: line 2: found character that cannot start any token`},
+		{"NUL", "- secret:\x00", `sources: Invalid value: "a string of 10 bytes": must be YAML or JSON: yaml: control characters are not allowed`},
+		{"not UTF-8", "- \xff", `sources: Invalid value: "a string of 3 bytes": must be YAML or JSON: yaml: invalid leading UTF-8 octet`},
+		{"two documents", "- secret: {name: s}\n---\n- secret: {name: t}\n", `sources: Invalid value: "a string of 44 bytes": must be one YAML or JSON document with nothing after it`},
+		{"something after the list", "[{secret: {name: s}}] [{secret: {name: t}}]", `sources: Invalid value: "a string of 43 bytes": must be one YAML or JSON document with nothing after it`},
+		{"something after the JSON", `[{"secret":{"name":"s"}}]]`, `sources: Invalid value: "a string of 26 bytes": must be one YAML or JSON document with nothing after it`},
+		{"unknown anchor", "[*a]", `sources: Invalid value: "a string of 4 bytes": must be YAML or JSON: yaml: unknown anchor 'a' referenced`},
+
+		// A source.
+		{"null source", "[~]", `sources[0]: Invalid value: "null": must be a mapping`},
+		{"string as a source", "[app]", `sources[0]: Invalid value: "a string of 3 bytes": must be a mapping`},
+		{"date as a source", "[2026-01-31]", `sources[0]: Invalid value: "a string of 10 bytes": must be a mapping`},
+		{"number as a source", "[1.5]", `sources[0]: Invalid value: "a floating-point number": must be a mapping`},
+		{"list as a source", "[[{secret: {name: s}}]]", `sources[0]: Invalid value: "a list of 1": must be a mapping`},
+		{"tagged source", "[!!set {secret: {name: s}}]", `sources[0]: Invalid value: "a value with the tag !!set": must be a mapping`},
+		{"tagged list", "!mine [{secret: {name: s}}]", `sources: Invalid value: "a value with the tag !mine": must be a list`},
+		{"empty source", "[{}]", "sources[0]: Required value: must have one of configMap and secret"},
+		{"source of null", "[{secret: ~}]", "sources[0]: Required value: must have one of configMap and secret"},
+		{"both kinds", "[{secret: {name: s}, configMap: {name: c}}]", `sources[0]: Invalid value: "a mapping of 2": must have one of configMap and secret: make a source of each`},
+		{"unknown kind", "[{secrets: {name: s}}]", "sources[0].secrets: Forbidden: " + knownKinds},
+		{"unknown kind beside a good one", "[{secret: {name: s}, downwardAPI: {}}]", "sources[0].downwardAPI: Forbidden: " + knownKinds},
+		{"unknown and null", "[{secret: {name: s}, configmap: }]", "sources[0].configmap: Forbidden: " + knownKinds},
+		{"unprintable field", `[{secret: {name: s}, "a\n\e[31m": 1}]`, `sources[0]."a\n\x1b[31m": Forbidden: ` + knownKinds},
+		{"empty field", `[{secret: {name: s}, "": 1}]`, `sources[0]."": Forbidden: ` + knownKinds},
+		{"env", "[{env: {path: e}}]", "sources[0].env: Forbidden: " + notYet},
+		{"podEnv", "[{podEnv: {path: e}}]", "sources[0].podEnv: Forbidden: " + notYet},
+		{"list as a field name", "[{[a]: b, secret: {name: s}}]", `sources[0]: Invalid value: "a list of 1": must be a mapping of field names to values`},
+		{"repeated kind", "[{secret: {name: s}, secret: {name: t}}]", "sources[0].secret: Forbidden: must not be set twice: again in line 1"},
+
+		// A projection.
+		secret("no name", "", ".name: Required value: must name a Secret"),
+		{"no name of a ConfigMap", "[{configMap: {}}]", "sources[0].configMap.name: Required value: must name a ConfigMap"},
+		secret("null name", "name: ~", ".name: Required value: must name a Secret"),
+		secret("empty name", `name: ""`, ".name: Required value: must name a Secret"),
+		secret("bad name", "name: A", `.name: Invalid value: "A": `+badName),
+		secret("name as an integer", "name: 1", `.name: Invalid value: "an integer": must be a string (quote it)`),
+		secret("name as a boolean", "name: true", `.name: Invalid value: "a boolean": must be a string (quote it)`),
+		secret("name as a list", "name: [s]", `.name: Invalid value: "a list of 1": must be a string (quote it)`),
+		secret("name as a mapping", "name: {s: t, u: v}", `.name: Invalid value: "a mapping of 2": must be a string (quote it)`),
+		secret("binary name", "name: !!binary cw==", `.name: Invalid value: "a value with the tag !!binary": must be a string (quote it)`),
+		secret("another namespace", "name: s, namespace: platform", `.namespace: Invalid value: "platform": `+otherNamespace),
+		secret("empty namespace", `name: s, namespace: ""`, `.namespace: Invalid value: "": `+otherNamespace),
+		secret("namespace as an integer", "name: s, namespace: 1", `.namespace: Invalid value: "an integer": must be a string (quote it)`),
+		secret("optional as a string", `name: s, optional: "true"`, `.optional: Invalid value: "a string of 4 bytes": must be true or false`),
+		secret("optional in YAML 1.1's words", "name: s, optional: yes", `.optional: Invalid value: "a string of 3 bytes": must be true or false`),
+		secret("optional as an integer", "name: s, optional: 1", `.optional: Invalid value: "an integer": must be true or false`),
+		secret("optional that only says it is one", "name: s, optional: !!bool perhaps", `.optional: Invalid value: "a boolean": must be true or false`),
+		secret("unknown field", "name: s, defaultMode: 0400", ".defaultMode: Forbidden: "+knownFields),
+		secret("secretName of a Secret volume", "name: s, secretName: s", ".secretName: Forbidden: "+knownFields),
+		secret("merge key", "name: s, <<: {optional: true}", ".<<: Forbidden: "+knownFields),
+		secret("repeated name", "name: s,\nname: s", ".name: Forbidden: must not be set twice: again in line 2"),
+		{"repeated name in JSON", `[{"secret":{"name":"s","name":"t"}}]`, "sources[0].secret.name: Forbidden: must not be set twice: again in line 1"},
+		{"projection as a string", "[{secret: s}]", `sources[0].secret: Invalid value: "a string of 1 bytes": must be a mapping`},
+		{"projection as a list", "[{configMap: [s]}]", `sources[0].configMap: Invalid value: "a list of 1": must be a mapping`},
+
+		// An item.
+		secret("items as a mapping", "name: s, items: {k: p}", `.items: Invalid value: "a mapping of 1": must be a list`),
+		secret("items as a string", "name: s, items: k", `.items: Invalid value: "a string of 1 bytes": must be a list`),
+		items("string as an item", "k", `.items[0]: Invalid value: "a string of 1 bytes": must be a mapping`),
+		items("null item", "~", `.items[0]: Invalid value: "null": must be a mapping`),
+		item("no path", "key: k", ".path: Required value: must be a relative path"),
+		item("empty path", `key: k, path: ""`, ".path: Required value: must be a relative path"),
+		item("no key", "path: k", ".key: Required value: must name a key of the object"),
+		item("empty key", `path: k, key: ""`, ".key: Required value: must name a key of the object"),
+		item("key as an integer", "path: k, key: 1", `.key: Invalid value: "an integer": must be a string (quote it)`),
+		item("path as an integer", "path: 1, key: k", `.path: Invalid value: "an integer": must be a string (quote it)`),
+		item("path as a list", "path: [a, b], key: k", `.path: Invalid value: "a list of 2": must be a string (quote it)`),
+		item("unknown field of an item", "key: k, path: k, uid: 1", ".uid: Forbidden: "+knownItem),
+		item("repeated mode", "key: k, path: k, mode: 0400, mode: 0440", ".mode: Forbidden: must not be set twice: again in line 1"),
+		key("a/b", `"a/b"`, badKey),
+		key(`"a b"`, `"a b"`, badKey),
+		key("..", `".."`, `must not be '..'`),
+		key(".", `"."`, `must not be '.'`),
+		key("..data", `"..data"`, `must not start with '..'`),
+		key(strings.Repeat("k", 254), `"`+strings.Repeat("k", 64)+`... (254 bytes)"`, "must be no more than 253 characters"),
+		path("/etc/passwd", `"/etc/passwd"`, "must be relative"),
+		path("..", `".."`, `must not contain ".."`),
+		path("a/../b", `"a/../b"`, `must not contain ".."`),
+		path("..data", `"..data"`, `must not start with ".."`),
+		path("a/", `"a/"`, "must name a file, not a directory"),
+		path(".", `"."`, "must name a file, not the volume itself"),
+		path(`"a\0b"`, `"a\x00b"`, "must not contain a NUL byte"),
+		path(element, `"`+element[:64]+`... (256 bytes)"`, "each element must have at most 255 bytes"),
+		path(long, `"`+long[:64]+`... (4097 bytes)"`, "must have at most 4096 bytes"),
+		mode("512", "512: "+badInteger),
+		mode("888", "888: "+badInteger),
+		mode("01000", "512: "+badInteger),
+		mode("-1", "-1: "+badInteger),
+		mode("-0440", "-288: "+badInteger),
+		mode("4294967584", "4294967584: "+badInteger),
+		mode("18446744073709551615", `"an integer": `+notAMode),
+		mode("18446744073709551904", `"a floating-point number": `+notAMode),
+		mode("288.0", `"a floating-point number": `+notAMode),
+		mode("2.88e2", `"a floating-point number": `+notAMode),
+		mode("0888", `"a floating-point number": `+notAMode),
+		mode(".nan", `"a floating-point number": `+notAMode),
+		mode("!!int x", `"an integer": `+notAMode),
+		mode("true", `"a boolean": `+notAMode),
+		mode("[0440]", `"a list of 1": `+notAMode),
+		mode("{}", `"a mapping of 0": `+notAMode),
+		mode(`""`, `"": `+badMode),
+		mode(`"440"`, `"440": `+badMode),
+		mode(`" 0440"`, `" 0440": `+badMode),
+		mode(`"0o440"`, `"0o440": `+badMode),
+		mode(`"01000"`, `"01000": `+badMode),
+		mode("u=r", `"u=r": `+badMode),
+		mode("0_440x", `"0_440x": `+badMode),
+
+		// Collisions.
+		items("one path twice", "{key: a, path: p}, {key: b, path: p}",
+			`.items[1].path: Invalid value: "p": conflicting duplicate paths: also the path of sources[0].secret.items[0].path`),
+		items("one path written in two ways", "{key: a, path: d/p}, {key: b, path: ./d//p}",
+			`.items[1].path: Invalid value: "d/p": conflicting duplicate paths: also the path of sources[0].secret.items[0].path`),
+		items("file, then below it", "{key: a, path: d}, {key: b, path: d/e/f}",
+			`.items[1].path: Invalid value: "d/e/f": must not lie below "d", which sources[0].secret.items[0].path makes a file`),
+		items("below it, then the file", "{key: a, path: d/e/f}, {key: b, path: d}",
+			`.items[1].path: Invalid value: "d": must not be a file: sources[0].secret.items[0].path needs a directory of that name`),
+		items("a directory in the middle as a file", "{key: a, path: d/e/f}, {key: b, path: d/e}",
+			`.items[1].path: Invalid value: "d/e": must not be a file: sources[0].secret.items[0].path needs a directory of that name`),
+		items("a directory that the second path brought", "{key: a, path: d/x}, {key: b, path: d/e/f}, {key: c, path: d/e}",
+			`.items[2].path: Invalid value: "d/e": must not be a file: sources[0].secret.items[1].path needs a directory of that name`),
+		{
+			"one path in two sources", "[{secret: {name: s, items: [{key: a, path: p}]}}, {configMap: {name: c}}, {configMap: {name: c, items: [{key: b, path: p}]}}]",
+			`sources[2].configMap.items[0].path: Invalid value: "p": conflicting duplicate paths: also the path of sources[0].secret.items[0].path`,
+		},
+		{
+			"file and directory in two sources", "[{secret: {name: s, items: [{key: a, path: p}]}}, {configMap: {name: c, items: [{key: b, path: p/q}]}}]",
+			`sources[1].configMap.items[0].path: Invalid value: "p/q": must not lie below "p", which sources[0].secret.items[0].path makes a file`,
+		},
+		{
+			"directory and file in two sources", "[{secret: {name: s, items: [{key: a, path: p/q}]}}, {configMap: {name: c, items: [{key: b, path: p}]}}]",
+			`sources[1].configMap.items[0].path: Invalid value: "p": must not be a file: sources[0].secret.items[0].path needs a directory of that name`,
+		},
+
+		// Several at once, in the order of the text.
+		{
+			"the example of the contract", "- configMap:\n    name: app\n    items: [{key: a, path: a}, {key: b, path: ../x}]\n",
+			`sources[0].configMap.items[1].path: Invalid value: "../x": must not contain ".."`,
+		},
+		{
+			"errors of several sources", "[{secret: {name: S}}, 1, {configMap: {name: c, items: [{key: k, path: /p, mode: 888}, {key: k, path: /p}]}}, {env: {}}, {colour: red}, {secret: {name: s}}]",
+			`[sources[0].secret.name: Invalid value: "S": ` + badName +
+				`, sources[1]: Invalid value: "an integer": must be a mapping` +
+				`, sources[2].configMap.items[0].path: Invalid value: "/p": must be relative` +
+				`, sources[2].configMap.items[0].mode: Invalid value: 888: ` + badInteger +
+				`, sources[2].configMap.items[1].path: Invalid value: "/p": must be relative` +
+				`, sources[3].env: Forbidden: ` + notYet +
+				`, sources[4].colour: Forbidden: ` + knownKinds + `]`,
+		},
+		{"an alias", "[&a {secret: {name: s}}, *a]", `sources[1]: Invalid value: "an alias": must be written out: aliases are not supported`},
+		{
+			"aliases everywhere", "- secret: &s {name: &n s, optional: &t true, items: &i [&m {key: k, path: &p p, mode: &o 0400}]}\n" +
+				"- secret: *s\n- secret: {name: *n, optional: *t, namespace: *n, items: *i}\n- secret: {name: s, items: [*m, {key: *p, path: *p, mode: *o}]}\n- {*n : s}\n",
+			"[sources[1].secret: X, sources[2].secret.name: X, sources[2].secret.optional: X, sources[2].secret.namespace: X, sources[2].secret.items: X" +
+				", sources[3].secret.items[0]: X, sources[3].secret.items[1].key: X, sources[3].secret.items[1].path: X, sources[3].secret.items[1].mode: X, sources[4]: X]",
+		},
+	}
+}
+
+func TestParseRefusesSources(t *testing.T) {
+	for _, c := range refusedSourcesCases() {
+		t.Run(c.name, func(t *testing.T) {
+			spec, err := Parse(map[string]string{"sources": c.sources}, testPod())
+			if spec != nil {
+				t.Errorf("got a spec: %+v", *spec)
+			}
+			want := strings.ReplaceAll(c.want, ": X", `: Invalid value: "an alias": must be written out: aliases are not supported`)
+			checkError(t, err, want)
+			checkErrorText(t, err)
+		})
+	}
+}

@@ -1,0 +1,159 @@
+package volume
+
+import (
+	"encoding/json"
+	"io/fs"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestSpecJSON(t *testing.T) {
+	mode, none := fs.FileMode(0o440), fs.FileMode(0)
+	spec := &Spec{
+		Sources: []Source{
+			{
+				Ref:   Ref{Kind: ConfigMap, Namespace: "ns", Name: "app"},
+				Field: "sources[0].configMap",
+				Items: []Item{{Key: "a", Path: "d/a", Mode: &mode}, {Key: "b", Path: "b", Mode: &none}, {Key: "c", Path: "c"}},
+			},
+			{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "db"}, Optional: true, Field: "sources[1].secret"},
+		},
+		DefaultMode: 0o400,
+	}
+	// Records on the nodes have this form, also those of older versions.
+	const want = `{"sources":[` +
+		`{"ref":{"kind":"ConfigMap","namespace":"ns","name":"app"},"items":[{"key":"a","path":"d/a","mode":288},{"key":"b","path":"b","mode":0},{"key":"c","path":"c"}],"field":"sources[0].configMap"},` +
+		`{"ref":{"kind":"Secret","namespace":"ns","name":"db"},"optional":true,"field":"sources[1].secret"}` +
+		`],"defaultMode":256}`
+	text, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(text) != want {
+		t.Errorf("\ngot  %s\nwant %s", text, want)
+	}
+	var read Spec
+	if err := json.Unmarshal([]byte(want), &read); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(&read, spec) {
+		t.Errorf("\ngot  %+v\nwant %+v", read, *spec)
+	}
+}
+
+func TestRefs(t *testing.T) {
+	a := Ref{Kind: ConfigMap, Namespace: "ns", Name: "a"}
+	b := Ref{Kind: ConfigMap, Namespace: "ns", Name: "b"}
+	secret := Ref{Kind: Secret, Namespace: "ns", Name: "a"}
+	other := Ref{Kind: ConfigMap, Namespace: "other", Name: "a"}
+	for _, c := range []struct {
+		name       string
+		refs, want []Ref
+	}{
+		{"none", nil, []Ref{}},
+		{"one", []Ref{a}, []Ref{a}},
+		{"order of first use, each once", []Ref{b, a, b, secret, a, b}, []Ref{b, a, secret}},
+		{"kind and namespace tell apart", []Ref{a, secret, other}, []Ref{a, secret, other}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			spec := &Spec{}
+			for _, r := range c.refs {
+				spec.Sources = append(spec.Sources, Source{Ref: r})
+			}
+			if got := spec.Refs(); !slices.Equal(got, c.want) {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAttributes(t *testing.T) {
+	context := podContext()
+	context["sources"] = "[]"
+	context["csi.storage.k8s.io/serviceAccount.tokens"] = "a token"
+	context["csi.storage.k8s.io/ephemeral"] = "true"
+	context["csi.storage.k8s.io"] = "not a kubelet's key"
+	before := maps.Clone(context)
+	want := map[string]string{"sources": "[]", "csi.storage.k8s.io": "not a kubelet's key"}
+	got := Attributes(context)
+	if !maps.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if !maps.Equal(context, before) {
+		t.Errorf("the argument became %q", context)
+	}
+	got["defaultMode"] = "0400"
+	if !maps.Equal(context, before) {
+		t.Errorf("a change of the result changed the argument to %q", context)
+	}
+	if got := Attributes(nil); len(got) != 0 {
+		t.Errorf("Attributes(nil) = %q", got)
+	}
+}
+
+func podContext() map[string]string {
+	return map[string]string{
+		"csi.storage.k8s.io/pod.namespace":       "ns",
+		"csi.storage.k8s.io/pod.name":            "web-0",
+		"csi.storage.k8s.io/pod.uid":             "8f7e",
+		"csi.storage.k8s.io/serviceAccount.name": "web",
+	}
+}
+
+func TestPodFromContext(t *testing.T) {
+	context := podContext()
+	context["configMap"] = "app"
+	pod, err := PodFromContext(context)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pod != testPod() {
+		t.Errorf("got %+v, want %+v", pod, testPod())
+	}
+}
+
+func TestPodFromContextRefuses(t *testing.T) {
+	const prefix = "csi.storage.k8s.io/"
+	required := func(key string) string {
+		return "volume_context[" + prefix + key + "]: Required value: the CSIDriver object must have podInfoOnMount: true"
+	}
+	invalid := func(key, shown string) string {
+		return "volume_context[" + prefix + key + "]: Invalid value: " + shown + ": must be a single path element"
+	}
+	check := func(name string, context map[string]string, want string) {
+		t.Run(name, func(t *testing.T) {
+			pod, err := PodFromContext(context)
+			checkError(t, err, want)
+			if pod != (Pod{}) {
+				t.Errorf("got %+v beside the error", pod)
+			}
+			checkErrorText(t, err)
+		})
+	}
+	long := strings.Repeat("x", 70)
+	for _, key := range []string{"pod.namespace", "pod.name", "pod.uid", "serviceAccount.name"} {
+		without := podContext()
+		delete(without, prefix+key)
+		check("no "+key, without, required(key))
+		for value, want := range map[string]string{
+			"":          required(key),
+			"/":         invalid(key, `"/"`),
+			"a/b":       invalid(key, `"a/b"`),
+			"../../etc": invalid(key, `"../../etc"`),
+			".":         invalid(key, `"."`),
+			"..":        invalid(key, `".."`),
+			"a\x00b":    invalid(key, `"a\x00b"`),
+			long + "/":  invalid(key, `"`+long[:64]+`... (71 bytes)"`),
+		} {
+			context := podContext()
+			context[prefix+key] = value
+			check(key+" is "+value, context, want)
+		}
+	}
+	all := "[" + required("pod.namespace") + ", " + required("pod.name") + ", " + required("pod.uid") + ", " + required("serviceAccount.name") + "]"
+	check("nil", nil, all)
+	check("without the prefix", map[string]string{"pod.namespace": "ns", "pod.name": "p", "pod.uid": "u", "serviceAccount.name": "s"}, all)
+}

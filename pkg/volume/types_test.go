@@ -1,0 +1,290 @@
+package volume
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"text/template"
+
+	logsapi "k8s.io/component-base/logs/api/v1"
+	logsjson "k8s.io/component-base/logs/json"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+)
+
+// canary is a value that no output may show in any form.
+const canary = "canary-7Hq2"
+
+func canaryObject() *Object {
+	return &Object{
+		Ref:        Ref{Kind: Secret, Namespace: "ns", Name: "db"},
+		Version:    Version{UID: "8f7e", ResourceVersion: "42"},
+		Data:       map[string][]byte{"password": []byte(canary)},
+		BinaryData: map[string][]byte{"blob": []byte(canary)},
+	}
+}
+
+func canaryFile() File { return File{Path: "conf/password", Data: []byte(canary), Mode: 0o440} }
+
+// shown says in which form a text shows the canary, "" if in none.
+func shown(text string) string {
+	decimals := strings.Trim(fmt.Sprint([]byte(canary)), "[]")
+	forms := map[string]string{
+		"text":          canary,
+		"decimals":      decimals,
+		"decimals in C": strings.ReplaceAll(decimals, " ", ","),
+		"hexadecimal":   hex.EncodeToString([]byte(canary)),
+		"hex in Go":     strings.TrimSuffix(strings.TrimPrefix(fmt.Sprintf("%#v", []byte(canary)), "[]byte{"), "}"),
+		"binary":        fmt.Sprintf("%b", canary[0]),
+		"octal":         strings.Trim(fmt.Sprintf("%o", []byte(canary)), "[]"),
+		// Without its end, which depends on what follows.
+		"base64": base64.StdEncoding.EncodeToString([]byte(canary))[:12],
+	}
+	for form, bytes := range forms {
+		if strings.Contains(strings.ToLower(text), strings.ToLower(bytes)) {
+			return form
+		}
+	}
+	return ""
+}
+
+// The check itself sees the canary in each form that formatting could give it.
+func TestCanaryIsSeen(t *testing.T) {
+	plain := struct{ Data map[string][]byte }{map[string][]byte{"k": []byte(canary)}}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "% X", "%d", "%o"} {
+		if text := fmt.Sprintf(verb, plain); shown(text) == "" && verb != "% X" {
+			t.Errorf("%s: not seen in %s", verb, text)
+		}
+	}
+	text, err := json.Marshal(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shown(string(text)) == "" {
+		t.Errorf("JSON: not seen in %s", text)
+	}
+}
+
+type (
+	holder struct {
+		Name   string
+		Object *Object
+		File   *File
+	}
+	valueHolder struct {
+		Object Object
+		File   File
+		Tree   Tree
+	}
+	// hiddenHolder has unexported fields, of which fmt calls no methods. Their
+	// pointers print as addresses by the verbs that go vet lets pass.
+	hiddenHolder struct {
+		object *Object
+		file   *File
+		tree   *Tree
+		list   []*Object
+		byRef  map[Ref]*Object
+	}
+	embedder    struct{ Object }
+	ptrEmbedder struct{ *Object }
+	// Two embedded types of which neither's methods are promoted.
+	doubleEmbedder struct {
+		Object
+		File
+	}
+)
+
+const hiddenName = "hidden pointers"
+
+// canaryHolders has the ways in which code holds objects and files.
+func canaryHolders() map[string]any {
+	o, f := canaryObject(), canaryFile()
+	tree := Tree{Files: []File{f}, DirMode: 0o755}
+	return map[string]any{
+		"Object":             *o,
+		"*Object":            o,
+		"**Object":           &o,
+		"[]Object":           []Object{*o},
+		"[]*Object":          []*Object{o},
+		"[1]Object":          [1]Object{*o},
+		"map of Object":      map[string]Object{"k": *o},
+		"map of *Object":     map[string]*Object{"k": o},
+		"map by Ref":         map[Ref]*Object{o.Ref: o},
+		"any of Object":      []any{*o, o},
+		"File":               f,
+		"*File":              &f,
+		"[]File":             []File{f},
+		"[]*File":            []*File{&f},
+		"map of File":        map[string]File{"k": f},
+		"Tree":               tree,
+		"*Tree":              &tree,
+		"[]Tree":             []Tree{tree},
+		"holder":             holder{Object: o, File: &f},
+		"*holder":            &holder{Object: o, File: &f},
+		"holder of values":   valueHolder{Object: *o, File: f, Tree: tree},
+		"[]holder of values": []valueHolder{{Object: *o, File: f, Tree: tree}},
+		"embedded":           embedder{*o},
+		"embedded pointer":   ptrEmbedder{o},
+		"embedded twice":     doubleEmbedder{*o, f},
+		hiddenName:           hiddenHolder{object: o, file: &f, tree: &tree, list: []*Object{o}, byRef: map[Ref]*Object{o.Ref: o}},
+	}
+}
+
+func TestFormattingShowsNoValue(t *testing.T) {
+	verbs := []string{
+		"%v", "%+v", "%#v", "%s", "%+s", "%#s", "%q", "%+q", "%#q", "%x", "%X", "%#x", "% x", "% X", "%d", "%o", "%O", "%b", "%c", "%U",
+		"%e", "%g", "%f", "%t", "%20v", "%-.3v", "%08d", "%z", "%!", "%[1]*[1]v",
+	}
+	noVerb := "text"
+	for name, value := range canaryHolders() {
+		verbs := verbs
+		if name == hiddenName {
+			verbs = []string{"%v", "%+v", "%#v", "%x", "%d"}
+		}
+		for _, verb := range verbs {
+			text := fmt.Sprintf(verb, value)
+			if form := shown(text); form != "" {
+				t.Errorf("%s by %s shows the value as %s: %s", name, verb, form, text)
+			}
+		}
+		for what, text := range map[string]string{
+			"Sprint":            fmt.Sprint(value),
+			"Sprintln":          fmt.Sprintln("a", value),
+			"an error":          fmt.Errorf("reading %v: %w", value, io.EOF).Error(),
+			"surplus arguments": fmt.Sprintf(noVerb, value),
+		} {
+			if form := shown(text); form != "" {
+				t.Errorf("%s in %s shows the value as %s: %s", name, what, form, text)
+			}
+		}
+	}
+}
+
+func TestStringsOfObjectAndFile(t *testing.T) {
+	const object, file = `Secret "ns/db" at 42 (2 keys)`, "conf/password (11 bytes, 0440)"
+	for want, values := range map[string][]any{
+		object: {*canaryObject(), canaryObject()},
+		file:   {canaryFile(), new(canaryFile())},
+	} {
+		for _, value := range values {
+			for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%d"} {
+				if got := fmt.Sprintf(verb, value); got != want {
+					t.Errorf("%s of a %T is %s, want %s", verb, value, got, want)
+				}
+			}
+			text, err := json.Marshal(value)
+			if want := fmt.Sprintf("%q", want); err != nil && string(text) != want {
+				t.Errorf("JSON of a %T is %s, %v; want %s", value, text, err, want)
+			}
+		}
+	}
+	if got := fmt.Sprintf("%v %+v %s", (*Object)(nil), (*File)(nil), []*Object{nil}); got != "<nil> <nil> [<nil>]" {
+		t.Errorf("nil pointers are %s", got)
+	}
+	if got, want := canaryObject().GoString()+canaryFile().GoString(), object+file; got != want {
+		t.Errorf("GoString gave %s, want %s", got, want)
+	}
+}
+
+func TestMarshallingShowsNoValue(t *testing.T) {
+	for name, value := range canaryHolders() {
+		// Not every holder can be marshalled; what matters is what comes out.
+		text, err := json.Marshal(value)
+		if form := shown(string(text) + fmt.Sprint(err)); form != "" {
+			t.Errorf("%s in JSON shows the value as %s: %s %v", name, form, text, err)
+		}
+		var b strings.Builder
+		err = template.Must(template.New("").Parse("{{.}} {{printf `%+v` .}}")).Execute(&b, value)
+		if form := shown(b.String() + fmt.Sprint(err)); form != "" {
+			t.Errorf("%s in a template shows the value as %s: %s", name, form, b.String())
+		}
+	}
+}
+
+func TestLoggingShowsNoValue(t *testing.T) {
+	for logger, log := range loggers() {
+		for name, value := range canaryHolders() {
+			var b bytes.Buffer
+			log(&b, value)
+			if b.Len() == 0 {
+				t.Errorf("%s wrote nothing of %s", logger, name)
+			}
+			if form := shown(b.String()); form != "" {
+				t.Errorf("%s in %s shows the value as %s: %s", name, logger, form, b.String())
+			}
+		}
+	}
+}
+
+// loggers has each way in which a value can get into a log.
+func loggers() map[string]func(w io.Writer, value any) {
+	viaLogr := func(log klog.Logger, value any) {
+		log = log.WithValues("with", value)
+		log.Info("message", "value", value)
+		log.V(0).Error(fmt.Errorf("of %v", value), "message", "value", value)
+		klog.FromContext(klog.NewContext(context.Background(), log)).Info("message", "value", value)
+	}
+	return map[string]func(w io.Writer, value any){
+		"klog's text logger": func(w io.Writer, value any) {
+			viaLogr(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(w), textlogger.Verbosity(10))), value)
+		},
+		"component-base's JSON logger": func(w io.Writer, value any) {
+			out := logsjson.AddNopSync(w)
+			log, control := logsjson.NewJSONLogger(logsapi.VerbosityLevel(10), out, out, nil)
+			viaLogr(log, value)
+			control.Flush()
+		},
+		"slog in text": func(w io.Writer, value any) {
+			slog.New(slog.NewTextHandler(w, nil)).Info("message", "value", value)
+		},
+		"slog in JSON": func(w io.Writer, value any) {
+			slog.New(slog.NewJSONHandler(w, nil)).Info("message", "value", value)
+		},
+	}
+}
+
+func TestObjectValue(t *testing.T) {
+	o := &Object{
+		Data:       map[string][]byte{"text": []byte("t"), "both": []byte("data"), "empty": {}, "nil": nil},
+		BinaryData: map[string][]byte{"blob": {0xff}, "both": []byte("binary")},
+	}
+	for key, want := range map[string]string{"text": "t", "blob": "\xff", "both": "data", "empty": "", "nil": ""} {
+		if v, ok := o.Value(key); !ok || string(v) != want {
+			t.Errorf("Value(%q) = %q, %v; want %q, true", key, v, ok, want)
+		}
+	}
+	if v, ok := o.Value("none"); ok || v != nil {
+		t.Errorf("Value of a missing key = %q, %v", v, ok)
+	}
+	if v, ok := new(Object).Value("none"); ok || v != nil {
+		t.Errorf("Value of an empty object = %q, %v", v, ok)
+	}
+}
+
+func TestNames(t *testing.T) {
+	for want, got := range map[string]string{
+		`ConfigMap "ns/app"`: Ref{Kind: ConfigMap, Namespace: "ns", Name: "app"}.String(),
+		"ns/web-0":           testPod().String(),
+	} {
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func TestTreeSize(t *testing.T) {
+	tree := &Tree{Files: []File{{Path: "a", Data: make([]byte, 3)}, {Path: "b"}, {Path: "c", Data: make([]byte, 4)}}}
+	if got := tree.Size(); got != 7 {
+		t.Errorf("Size() = %d, want 7", got)
+	}
+	if got := new(Tree).Size(); got != 0 {
+		t.Errorf("Size() of an empty tree = %d, want 0", got)
+	}
+}

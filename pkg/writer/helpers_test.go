@@ -1,0 +1,319 @@
+package writer
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// testVolume is a directory that stands for a mounted volume.
+type testVolume struct {
+	testing.TB
+	path string
+	root *os.Root
+}
+
+func newVolume(t testing.TB) *testVolume {
+	t.Helper()
+	path := filepath.Join(tempDir(t), "volume")
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	return &testVolume{t, path, root}
+}
+
+// tempDir makes a directory on tmpfs where there is one, as volumes are on tmpfs:
+// on a disk the tests take far longer, and the benchmarks mean little.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	path, err := os.MkdirTemp("/dev/shm", "refvol-writer-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(path) })
+	return path
+}
+
+func file(path, content string) volume.File {
+	return volume.File{Path: path, Data: []byte(content), Mode: 0o644}
+}
+
+// tree makes a tree of files, sorted as trees have to be, owned by whoever runs
+// the test.
+func tree(files ...volume.File) *volume.Tree {
+	slices.SortFunc(files, func(a, b volume.File) int { return cmp.Compare(a.Path, b.Path) })
+	return &volume.Tree{Files: files, DirMode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
+}
+
+// write writes tree, expects success and checks the result on disk.
+func (v *testVolume) write(w *Writer, tree *volume.Tree) Result {
+	v.Helper()
+	result, err := w.Write(v.Context(), v.root, tree)
+	if err != nil {
+		v.Fatalf("Write: %v", err)
+	}
+	v.check(tree)
+	if got := v.readlink(dataName); result.Generation != got {
+		v.Errorf("Result.Generation = %q, ..data points at %q", result.Generation, got)
+	}
+	return result
+}
+
+// check fails unless the volume shows tree and holds nothing else.
+func (v *testVolume) check(tree *volume.Tree, strays ...string) {
+	v.Helper()
+	if got, want := v.shown(), dump(tree); got != want {
+		v.Fatalf("the volume shows\n%swant\n%s", got, want)
+	}
+	generation := v.readlink(dataName)
+	if !isGeneration(generation) {
+		v.Errorf("..data points at %q, which is no name of a generation", generation)
+	}
+	want := append([]string{dataName, generation}, strays...)
+	for _, name := range topNames(tree) {
+		want = append(want, name)
+		if target := v.readlink(name); target != "..data/"+name {
+			v.Errorf("link %s points at %q", name, target)
+		}
+	}
+	slices.Sort(want)
+	if got := v.names(); !slices.Equal(got, want) {
+		v.Errorf("entries of the root: %q, want %q", got, want)
+	}
+	info := v.lstat(".")
+	if got := info.Mode() & (fs.ModePerm | fs.ModeSetgid); got != tree.DirMode {
+		v.Errorf("mode of the root: %v, want %v", got, tree.DirMode)
+	}
+}
+
+// shown describes all that is reachable through ..data: a line for every
+// directory and file with mode, owner and content; "nothing" without a ..data.
+func (v *testVolume) shown() string {
+	v.Helper()
+	generation, err := os.Readlink(filepath.Join(v.path, dataName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "nothing\n"
+	}
+	if err != nil {
+		v.Fatal(err)
+	}
+	top := filepath.Join(v.path, generation)
+	var lines []string
+	err = filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		var content []byte
+		if info.Mode().IsRegular() {
+			if content, err = os.ReadFile(path); err != nil {
+				return err
+			}
+		}
+		rel, err := filepath.Rel(top, path)
+		st := info.Sys().(*syscall.Stat_t)
+		lines = append(lines, line(rel, info.Mode(), int(st.Uid), int(st.Gid), content))
+		return err
+	})
+	if err != nil {
+		v.Fatal(err)
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+// dump says of a tree what shown says of a volume.
+func dump(tree *volume.Tree) string {
+	uid, gid := tree.UID, tree.GID
+	if uid == volume.NoOwner {
+		uid = os.Getuid()
+	}
+	if gid == volume.NoOwner {
+		gid = os.Getgid()
+	}
+	dirs := map[string]bool{".": true}
+	var lines []string
+	for _, f := range tree.Files {
+		lines = append(lines, line(f.Path, f.Mode, uid, gid, f.Data))
+		for dir := filepath.Dir(f.Path); dir != "."; dir = filepath.Dir(dir) {
+			dirs[dir] = true
+		}
+	}
+	for dir := range dirs {
+		lines = append(lines, line(dir, tree.DirMode|fs.ModeDir, uid, gid, nil))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+func line(path string, mode fs.FileMode, uid, gid int, content []byte) string {
+	return fmt.Sprintf("  %-12s %v %d:%d %q\n", path, mode, uid, gid, content)
+}
+
+func (v *testVolume) names() []string {
+	v.Helper()
+	entries, err := os.ReadDir(v.path)
+	if err != nil {
+		v.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func (v *testVolume) readlink(name string) string {
+	v.Helper()
+	target, err := os.Readlink(filepath.Join(v.path, name))
+	if err != nil {
+		v.Fatal(err)
+	}
+	return target
+}
+
+func (v *testVolume) lstat(name string) fs.FileInfo {
+	v.Helper()
+	info, err := os.Lstat(filepath.Join(v.path, name))
+	if err != nil {
+		v.Fatal(err)
+	}
+	return info
+}
+
+// inode returns the status of a file that is reached through the links.
+func (v *testVolume) inode(name string) syscall.Stat_t {
+	v.Helper()
+	var st syscall.Stat_t
+	if err := syscall.Stat(filepath.Join(v.path, name), &st); err != nil {
+		v.Fatal(err)
+	}
+	return st
+}
+
+func (v *testVolume) must(err error) {
+	v.Helper()
+	if err != nil {
+		v.Fatal(err)
+	}
+}
+
+// openDescriptors counts the descriptors of this process.
+func openDescriptors(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// stepped calls step before each operation of a fileSystem. An error from step
+// is the operation's error, and the operation does not happen.
+type stepped struct {
+	fileSystem
+	step func(op, name string) error
+}
+
+func (s stepped) mkdir(at int, name string) error {
+	if err := s.step("mkdir", name); err != nil {
+		return err
+	}
+	return s.fileSystem.mkdir(at, name)
+}
+
+func (s stepped) create(at int, name string) (int, error) {
+	if err := s.step("create", name); err != nil {
+		return -1, err
+	}
+	return s.fileSystem.create(at, name)
+}
+
+func (s stepped) write(fd int, p []byte) (int, error) {
+	if err := s.step("write", ""); err != nil {
+		return 0, err
+	}
+	return s.fileSystem.write(fd, p)
+}
+
+func (s stepped) chown(fd, uid, gid int) error {
+	if err := s.step("chown", fmt.Sprintf("%d:%d", uid, gid)); err != nil {
+		return err
+	}
+	return s.fileSystem.chown(fd, uid, gid)
+}
+
+func (s stepped) chmod(fd int, mode uint32) error {
+	if err := s.step("chmod", fmt.Sprintf("%04o", mode)); err != nil {
+		return err
+	}
+	return s.fileSystem.chmod(fd, mode)
+}
+
+func (s stepped) link(from, at int, name string) error {
+	if err := s.step("link", name); err != nil {
+		return err
+	}
+	return s.fileSystem.link(from, at, name)
+}
+
+func (s stepped) symlink(target string, at int, name string) error {
+	if err := s.step("symlink", name); err != nil {
+		return err
+	}
+	return s.fileSystem.symlink(target, at, name)
+}
+
+func (s stepped) rename(at int, oldName, newName string) error {
+	if err := s.step("rename", newName); err != nil {
+		return err
+	}
+	return s.fileSystem.rename(at, oldName, newName)
+}
+
+func (s stepped) unlink(at int, name string) error {
+	if err := s.step("unlink", name); err != nil {
+		return err
+	}
+	return s.fileSystem.unlink(at, name)
+}
+
+func (s stepped) rmdir(at int, name string) error {
+	if err := s.step("rmdir", name); err != nil {
+		return err
+	}
+	return s.fileSystem.rmdir(at, name)
+}
+
+func (s stepped) statfs(fd int) (unix.Statfs_t, error) {
+	if err := s.step("statfs", ""); err != nil {
+		return unix.Statfs_t{}, err
+	}
+	return s.fileSystem.statfs(fd)
+}
+
+// newStepped returns a Writer whose every operation is preceded by step.
+func newStepped(step func(op, name string) error) *Writer {
+	w := New(Options{})
+	w.fs = stepped{w.fs, step}
+	return w
+}

@@ -1,0 +1,111 @@
+package writer
+
+import (
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// FuzzSequences writes random trees one after the other, some of them cut short by
+// a fault or a restart, and compares the directory with each.
+func FuzzSequences(f *testing.F) {
+	f.Add(rand.Uint64())
+	for seed := range uint64(10) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		t.Logf("seed %d", seed)
+		s := sequence{Rand: rand.New(rand.NewPCG(seed, 0)), testVolume: newVolume(t), w: New(Options{})}
+		s.tree = tree()
+		for range 30 {
+			s.step()
+		}
+	})
+}
+
+type sequence struct {
+	*rand.Rand
+	*testVolume
+	w    *Writer
+	tree *volume.Tree
+}
+
+func (s *sequence) step() {
+	s.Helper()
+	if s.IntN(4) > 0 {
+		s.tree = s.change()
+	}
+	switch s.IntN(5) {
+	case 0:
+		s.w = New(Options{})
+	case 1:
+		s.interrupt()
+	}
+	s.write(s.w, s.tree)
+	if result := s.write(s.w, s.tree); result.Changed {
+		s.Errorf("written again: %+v", result)
+	}
+}
+
+// interrupt lets a write of another tree fail in the middle, once or, as if the
+// process were killed, for good.
+func (s *sequence) interrupt() {
+	n, killed, w := s.IntN(40), s.IntN(2) == 0, s.w
+	if killed {
+		s.w = New(Options{})
+	}
+	kernel := w.fs
+	w.fs = stepped{kernel, func(string, string) error {
+		if n--; n == 0 || n < 0 && killed {
+			return unix.EIO
+		}
+		return nil
+	}}
+	w.Write(s.Context(), s.root, s.change())
+	w.fs = kernel
+}
+
+// change returns a tree that differs a little from the present one.
+func (s *sequence) change() *volume.Tree {
+	files := map[string]volume.File{}
+	for _, f := range s.tree.Files {
+		if s.IntN(5) > 0 {
+			files[f.Path] = f
+		}
+	}
+	for range s.IntN(5) {
+		f := file(s.path(), strings.Repeat(fmt.Sprint(s.IntN(10)), s.IntN(3)*s.IntN(3000)))
+		f.Mode = []fs.FileMode{0o644, 0o640, 0o600}[s.IntN(3)]
+		for path := range files {
+			if below(path, f.Path) || below(f.Path, path) {
+				delete(files, path)
+			}
+		}
+		files[f.Path] = f
+	}
+	next := tree()
+	for _, f := range files {
+		next.Files = append(next.Files, f)
+	}
+	next = tree(next.Files...)
+	next.DirMode = s.tree.DirMode
+	if s.IntN(8) == 0 {
+		next.DirMode = []fs.FileMode{0o755, 0o750, 0o700 | fs.ModeSetgid}[s.IntN(3)]
+	}
+	return next
+}
+
+// path draws from few elements, so that files and directories often meet.
+func (s *sequence) path() string {
+	elements := make([]string, 1+s.IntN(4))
+	for i := range elements {
+		elements[i] = []string{"a", "b", "a-", "a.b", ".c", "Z"}[s.IntN(6)]
+	}
+	return strings.Join(elements, "/")
+}
