@@ -1,0 +1,25 @@
+# The plugin's image, for who has an engine: docker build --build-arg VERSION=v1.2.3 .
+# `make image` makes the same of the same sources without one.
+FROM golang:1.26 AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY Makefile ./
+COPY cmd cmd
+COPY pkg pkg
+ARG VERSION=v0.0.0-unknown
+ARG REVISION=unknown
+RUN make build VERSION="$VERSION" REVISION="$REVISION"
+
+FROM scratch
+ARG VERSION=v0.0.0-unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="refvol-plugin" \
+      org.opencontainers.image.description="CSI node plugin that shows ConfigMaps and Secrets as live files" \
+      org.opencontainers.image.source="https://github.com/refvol/refvol" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION"
+COPY --from=build /src/bin/refvol-plugin /refvol-plugin
+USER 0
+ENTRYPOINT ["/refvol-plugin"]

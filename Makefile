@@ -1,0 +1,98 @@
+# Needs Go, a C compiler and make; `make demo`, `make build` and `make image` need no
+# C compiler. What `make e2e` needs beside them, it installs (as root on Debian) or names.
+
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+GO ?= go
+# A go.work of the user's own must not change which versions are built.
+export GOWORK := off
+
+# The version is semantic, as the Kubernetes libraries that read it demand, and its
+# characters are those of an image tag.
+VERSION := $(or $(VERSION),$(shell git describe --tags --match 'v[0-9]*.[0-9]*.[0-9]*' --abbrev=12 --dirty 2>/dev/null \
+	|| git describe --always --exclude '*' --abbrev=12 --dirty 2>/dev/null | sed 's/^/v0.0.0-g/'),v0.0.0-unknown)
+REVISION := $(or $(REVISION),$(shell git rev-parse --verify --quiet HEAD 2>/dev/null),unknown)
+IMAGE ?= ghcr.io/refvol/refvol-plugin:$(VERSION)
+
+# Go's flags for what leaves this checkout: the same input gives the same bytes, on
+# any machine.
+STATIC := CGO_ENABLED=0 $(GO)
+BUILD_FLAGS := -trimpath -buildvcs=false
+LDFLAGS := -s -w \
+	-X k8s.io/component-base/version.gitVersion=$(VERSION) \
+	-X k8s.io/component-base/version.gitCommit=$(REVISION)
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: build
+build: ## Build bin/refvol-plugin, statically linked
+	$(STATIC) build $(BUILD_FLAGS) -ldflags '$(LDFLAGS)' -o bin/refvol-plugin ./cmd/refvol-plugin
+
+# The tool that packs the image runs here, whatever GOARCH the binary is for.
+.PHONY: image
+image: build ## Pack bin/refvol-plugin.tar, a container image called IMAGE=..., without an engine
+	GOOS= GOARCH= $(STATIC) -C tools run $(BUILD_FLAGS) ./image \
+		-binary '$(CURDIR)/bin/refvol-plugin' -entrypoint /refvol-plugin \
+		-reference '$(IMAGE)' -output '$(CURDIR)/bin/refvol-plugin.tar' \
+		-label org.opencontainers.image.title=refvol-plugin \
+		-label 'org.opencontainers.image.description=CSI node plugin that shows ConfigMaps and Secrets as live files' \
+		-label org.opencontainers.image.source=https://github.com/refvol/refvol \
+		-label org.opencontainers.image.licenses=Apache-2.0 \
+		-label org.opencontainers.image.version='$(VERSION)' \
+		-label org.opencontainers.image.revision='$(REVISION)'
+
+.PHONY: lint
+lint: ## Check style, layering, modules and scripts, in every module
+	@tools/lint.sh
+
+.PHONY: test
+test: test-unit test-integration ## Run the unit and the integration tier
+
+TEST := test -race -timeout 15m
+
+.PHONY: test-unit
+test-unit: ## Run the unit tier: no root, no network, no built binaries
+	$(GO) $(TEST) ./...
+	$(GO) -C tools $(TEST) ./...
+
+# All of the e2e module but the suite that needs a cluster.
+.PHONY: test-integration
+test-integration: ## Run the integration tier: real etcd, API server, mounts and sockets; the manifests
+	$(GO) -C deploy $(TEST) ./...
+	cd e2e && packages=$$($(GO) list ./...) && \
+		$(GO) $(TEST) $$(echo "$$packages" | grep -v /e2e/kind/suite)
+
+.PHONY: test-long
+test-long: test-fuzz ## Fuzz, then run both tiers over and over in random order, to find what fails now and then
+	$(MAKE) test-unit TEST='test -race -timeout 60m -shuffle=on -count=20'
+	$(MAKE) test-integration TEST='test -race -timeout 60m -shuffle=on -count=5'
+
+# go fuzzes one target of one package at a time.
+FUZZTIME ?= 2m
+.PHONY: test-fuzz
+test-fuzz: ## Run each fuzz target for FUZZTIME
+	@targets=$$($(GO) test -list '^Fuzz' ./...) && echo "$$targets" | \
+		awk '/^Fuzz/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print names[i], $$2; n = 0 }' | \
+		while read -r name package; do \
+			echo "$$package $$name"; \
+			$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$package" || exit; \
+		done
+
+.PHONY: demo
+demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
+	$(STATIC) -C e2e run $(BUILD_FLAGS) ./demo
+
+.PHONY: e2e-deps
+e2e-deps: ## Install what make e2e needs (as root on Debian), or name it
+	e2e/kind-node/deps.sh
+
+.PHONY: e2e
+e2e: ## Run the e2e tier: real pods on a kind cluster; KEEP=1 keeps it, ARGS='-run TestX' picks tests
+	$(STATIC) -C e2e run $(BUILD_FLAGS) ./kind/run $(ARGS)
+
+.PHONY: clean
+clean: ## Remove what was built in this checkout (caches are in ~/.cache/refvol, or REFVOL_CACHE)
+	rm -rf bin

@@ -1,0 +1,196 @@
+package deploy
+
+import (
+	"maps"
+	"path"
+	"reflect"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+func TestDaemonSetPod(t *testing.T) {
+	daemonSet := only[*appsv1.DaemonSet](t, render(t, "base"))
+	pod := daemonSet.Spec.Template.Spec
+	container := pluginContainer(t, daemonSet)
+	labels := map[string]string{"app.kubernetes.io/name": name}
+
+	for _, property := range []struct {
+		name      string
+		got, want any
+	}{
+		{"selector", daemonSet.Spec.Selector.MatchLabels, labels},
+		{"pod labels", daemonSet.Spec.Template.Labels, labels},
+		{"containers beside the plugin", len(pod.Containers) - 1 + len(pod.InitContainers), 0},
+		{"serviceAccountName", pod.ServiceAccountName, name},
+		{"automountServiceAccountToken", pod.AutomountServiceAccountToken, ptr(true)},
+		{"priorityClassName", pod.PriorityClassName, "system-node-critical"},
+		{"nodeSelector", pod.NodeSelector, map[string]string{"kubernetes.io/os": "linux"}},
+		{"tolerations", pod.Tolerations, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}},
+		{"hostNetwork", pod.HostNetwork, false},
+		{"hostPID", pod.HostPID, false},
+		{"hostIPC", pod.HostIPC, false},
+		{"pod security context", pod.SecurityContext, (*corev1.PodSecurityContext)(nil)},
+		{"terminationGracePeriodSeconds", pod.TerminationGracePeriodSeconds, ptr(int64(30))},
+		{"command", container.Command, []string(nil)},
+		{"security context", container.SecurityContext, &corev1.SecurityContext{
+			Privileged: ptr(true), ReadOnlyRootFilesystem: ptr(true),
+		}},
+		{"env", container.Env, []corev1.EnvVar{{
+			Name:      "NODE_NAME",
+			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "", FieldPath: "spec.nodeName"}},
+		}}},
+		{"ports", container.Ports, []corev1.ContainerPort{{Name: "http", ContainerPort: 9810}}},
+		{"limits", container.Resources.Limits, corev1.ResourceList(nil)},
+		{"cpu request is set", container.Resources.Requests.Cpu().IsZero(), false},
+		{"memory request is set", container.Resources.Requests.Memory().IsZero(), false},
+	} {
+		if !reflect.DeepEqual(property.got, property.want) {
+			t.Errorf("%s = %+v, want %+v", property.name, property.got, property.want)
+		}
+	}
+}
+
+func TestUpdateReplacesOnePodPerNode(t *testing.T) {
+	zero, share := intstr.FromInt32(0), intstr.FromString("10%")
+	want := appsv1.DaemonSetUpdateStrategy{
+		Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+		RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxSurge: &zero, MaxUnavailable: &share},
+	}
+	if got := only[*appsv1.DaemonSet](t, render(t, "base")).Spec.UpdateStrategy; !reflect.DeepEqual(got, want) {
+		t.Errorf("updateStrategy = %+v, want %+v", got, want)
+	}
+}
+
+func TestProbes(t *testing.T) {
+	container := pluginContainer(t, only[*appsv1.DaemonSet](t, render(t, "base")))
+	if got := flags(t, container)["http-address"]; got != ":9810" {
+		t.Errorf("--http-address=%s, want the probed port :9810", got)
+	}
+	for _, test := range []struct {
+		name  string
+		probe *corev1.Probe
+		path  string
+	}{
+		{"startup", container.StartupProbe, "/healthz"},
+		{"liveness", container.LivenessProbe, "/healthz"},
+		{"readiness", container.ReadinessProbe, "/readyz"},
+	} {
+		if test.probe == nil || test.probe.HTTPGet == nil {
+			t.Errorf("%s: no HTTP probe", test.name)
+			continue
+		}
+		if want := (corev1.HTTPGetAction{Path: test.path, Port: intstr.FromString("http")}); !reflect.DeepEqual(*test.probe.HTTPGet, want) {
+			t.Errorf("%s: asks %+v, want %+v", test.name, *test.probe.HTTPGet, want)
+		}
+	}
+	// A live plugin that is slow under load must outlast a short stall.
+	if probe := container.LivenessProbe; probe.PeriodSeconds*probe.FailureThreshold < 30 {
+		t.Errorf("liveness gives up after %ds, want 30s or more", probe.PeriodSeconds*probe.FailureThreshold)
+	}
+}
+
+// TestPathsMeet follows each path in the flags through the container's mounts to
+// the node: both sides of a path must be one place.
+func TestPathsMeet(t *testing.T) {
+	daemonSet := only[*appsv1.DaemonSet](t, render(t, "base"))
+	container := pluginContainer(t, daemonSet)
+	got := flags(t, container)
+	want := map[string]string{
+		"driver-name":         driverName,
+		"endpoint":            "unix:///csi/csi.sock",
+		"kubelet-socket-path": "/var/lib/kubelet/plugins/csi.refvol.dev/csi.sock",
+		"registration-dir":    "/registration",
+		"kubelet-dir":         "/var/lib/kubelet",
+		"state-dir":           "/csi/state",
+		"node-name":           "$(NODE_NAME)",
+		"http-address":        ":9810",
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("flags:\n got %v\nwant %v", got, want)
+	}
+
+	for _, test := range []struct{ name, inContainer, onNode string }{
+		{"endpoint", strings.TrimPrefix(got["endpoint"], "unix://"), got["kubelet-socket-path"]},
+		{"registration directory", got["registration-dir"], "/var/lib/kubelet/plugins_registry"},
+		{"state directory", got["state-dir"], "/var/lib/kubelet/plugins/csi.refvol.dev/state"},
+		{"target path", got["kubelet-dir"] + "/pods/uid/volumes/kubernetes.io~csi/v/mount", got["kubelet-dir"] + "/pods/uid/volumes/kubernetes.io~csi/v/mount"},
+	} {
+		if onNode := nodePath(t, daemonSet, test.inContainer); onNode != test.onNode {
+			t.Errorf("%s %s is %s on the node, want %s", test.name, test.inContainer, onNode, test.onNode)
+		}
+	}
+}
+
+func TestMountsAreTheLeast(t *testing.T) {
+	daemonSet := only[*appsv1.DaemonSet](t, render(t, "base"))
+	propagation := map[string]corev1.MountPropagationMode{}
+	for _, mount := range pluginContainer(t, daemonSet).VolumeMounts {
+		mode := corev1.MountPropagationNone
+		if mount.MountPropagation != nil {
+			mode = *mount.MountPropagation
+		}
+		propagation[nodePath(t, daemonSet, mount.MountPath)] = mode
+	}
+	want := map[string]corev1.MountPropagationMode{
+		"/var/lib/kubelet/pods":                   corev1.MountPropagationBidirectional,
+		"/var/lib/kubelet/plugins/csi.refvol.dev": corev1.MountPropagationNone,
+		"/var/lib/kubelet/plugins_registry":       corev1.MountPropagationNone,
+	}
+	if !maps.Equal(propagation, want) {
+		t.Errorf("host paths:\n got %v\nwant %v", propagation, want)
+	}
+	if volumes := daemonSet.Spec.Template.Spec.Volumes; len(volumes) != len(want) {
+		t.Errorf("found %d volumes, want %d", len(volumes), len(want))
+	}
+}
+
+func pluginContainer(t *testing.T, daemonSet *appsv1.DaemonSet) *corev1.Container {
+	t.Helper()
+	containers := daemonSet.Spec.Template.Spec.Containers
+	if len(containers) != 1 || containers[0].Name != name {
+		t.Fatalf("found %d containers, want only %s", len(containers), name)
+	}
+	return &containers[0]
+}
+
+// flags returns the flags of `serve` by name.
+func flags(t *testing.T, container *corev1.Container) map[string]string {
+	t.Helper()
+	if len(container.Args) == 0 || container.Args[0] != "serve" {
+		t.Fatalf("args = %q, want serve first", container.Args)
+	}
+	flags := map[string]string{}
+	for _, arg := range container.Args[1:] {
+		flag, value, ok := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
+		if !ok || !strings.HasPrefix(arg, "--") {
+			t.Fatalf("arg %q, want --name=value", arg)
+		}
+		flags[flag] = value
+	}
+	return flags
+}
+
+// nodePath returns where on the node a path of the plugin's container is.
+func nodePath(t *testing.T, daemonSet *appsv1.DaemonSet, inContainer string) string {
+	t.Helper()
+	hostPaths := map[string]string{}
+	for _, volume := range daemonSet.Spec.Template.Spec.Volumes {
+		if volume.HostPath == nil || volume.HostPath.Type == nil || *volume.HostPath.Type == corev1.HostPathUnset {
+			t.Fatalf("volume %s must be a hostPath with a type", volume.Name)
+		}
+		hostPaths[volume.Name] = volume.HostPath.Path
+	}
+	for _, mount := range pluginContainer(t, daemonSet).VolumeMounts {
+		if rest, ok := strings.CutPrefix(inContainer+"/", mount.MountPath+"/"); ok {
+			return path.Join(hostPaths[mount.Name], rest)
+		}
+	}
+	t.Fatalf("%s is on no volume, so it would be lost with the container", inContainer)
+	return ""
+}
+
+func ptr[T any](value T) *T { return &value }

@@ -1,0 +1,116 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// exampleNamespace is where a reader is assumed to apply the examples.
+const exampleNamespace = "default"
+
+func TestExamples(t *testing.T) {
+	files, err := filepath.Glob("examples/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found %d examples, error %v", len(files), err)
+	}
+	readme, err := os.ReadFile("examples/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			manifests, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(readme), "`"+filepath.Base(file)+"`") {
+				t.Error("examples/README.md does not name it")
+			}
+			if !strings.HasPrefix(string(manifests), "# ") {
+				t.Error("must start with a comment that says what it shows")
+			}
+			objects := decode(t, file, manifests)
+			pod := only[*corev1.Pod](t, objects)
+			checkImages(t, pod)
+			checkVolumes(t, pod, payloadObjects(t, objects))
+		})
+	}
+}
+
+// checkImages wants images that every cluster can pull, at a version.
+func checkImages(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	for _, container := range pod.Spec.Containers {
+		if !strings.HasPrefix(container.Image, "docker.io/library/busybox:1.") {
+			t.Errorf("container %s: image = %q, want docker.io/library/busybox:1.x", container.Name, container.Image)
+		}
+	}
+}
+
+// checkVolumes does with each volume what the plugin would: it parses the
+// attributes and renders the files from the objects that the example brings.
+func checkVolumes(t *testing.T, pod *corev1.Pod, objects payload.Objects) {
+	t.Helper()
+	for _, podVolume := range pod.Spec.Volumes {
+		csi := podVolume.CSI
+		if csi == nil || csi.Driver != driverName {
+			t.Errorf("volume %s is not of %s", podVolume.Name, driverName)
+			continue
+		}
+		if csi.ReadOnly == nil || !*csi.ReadOnly {
+			t.Errorf("volume %s: csi.readOnly must be true", podVolume.Name)
+		}
+		spec, err := volume.Parse(csi.VolumeAttributes, volume.Pod{Namespace: exampleNamespace, Name: pod.Name})
+		if err != nil {
+			t.Errorf("volume %s: %v", podVolume.Name, err)
+			continue
+		}
+		var opts payload.Options
+		if pod.Spec.SecurityContext != nil {
+			opts.FSGroup = pod.Spec.SecurityContext.FSGroup
+		}
+		if _, err := payload.Render(spec, objects, opts); err != nil {
+			t.Errorf("volume %s: %v", podVolume.Name, err)
+		}
+	}
+	if len(pod.Spec.Volumes) == 0 {
+		t.Error("the pod has no volume")
+	}
+}
+
+// payloadObjects returns the ConfigMaps and Secrets among objects in the form in
+// which volumes show them.
+func payloadObjects(t *testing.T, objects []runtime.Object) payload.Objects {
+	t.Helper()
+	found := payload.Objects{}
+	for _, object := range objects {
+		switch object := object.(type) {
+		case *corev1.ConfigMap:
+			ref := volume.Ref{Kind: volume.ConfigMap, Namespace: exampleNamespace, Name: object.Name}
+			found[ref] = &volume.Object{Ref: ref, Data: bytesOf(object.Data), BinaryData: object.BinaryData}
+		case *corev1.Secret:
+			ref := volume.Ref{Kind: volume.Secret, Namespace: exampleNamespace, Name: object.Name}
+			found[ref] = &volume.Object{Ref: ref, Data: bytesOf(object.StringData)}
+		case *corev1.Pod:
+		default:
+			t.Errorf("unexpected object %T", object)
+		}
+	}
+	return found
+}
+
+func bytesOf(texts map[string]string) map[string][]byte {
+	values := make(map[string][]byte, len(texts))
+	for key, text := range texts {
+		values[key] = []byte(text)
+	}
+	return values
+}

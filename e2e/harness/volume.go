@@ -1,0 +1,181 @@
+package harness
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/uuid"
+)
+
+// callTimeout is the kubelet's own for a CSI call.
+const callTimeout = 2 * time.Minute
+
+// Volume is an inline CSI volume of a pod, as far as a kubelet tells a driver of it.
+type Volume struct {
+	// Name is the volume's name in the pod.
+	Name string
+	// Namespace, Pod, UID and ServiceAccount identify the pod.
+	Namespace, Pod, UID, ServiceAccount string
+	// Attributes are the volumeAttributes.
+	Attributes map[string]string
+	// MountGroup is the pod's fsGroup in decimal; empty for none.
+	MountGroup string
+	// Writable is set when the pod did not say csi.readOnly: true.
+	Writable bool
+}
+
+// NewVolume returns a volume of a new pod in the namespace, under a UID of its own.
+func NewVolume(namespace, pod string, attributes map[string]string) *Volume {
+	return &Volume{
+		Name:           "settings",
+		Namespace:      namespace,
+		Pod:            pod,
+		UID:            string(uuid.NewUUID()),
+		ServiceAccount: "default",
+		Attributes:     attributes,
+	}
+}
+
+// ID is the volume's handle, made as the kubelet makes it.
+func (v *Volume) ID() string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(v.UID+v.Name)))
+}
+
+// Target is where the plugin has to show the volume.
+func (p *Plugin) Target(v *Volume) string {
+	return filepath.Join(p.volumeDir(v), "mount")
+}
+
+func (p *Plugin) volumeDir(v *Volume) string {
+	return filepath.Join(p.KubeletDir(), "pods", v.UID, "volumes", "kubernetes.io~csi", v.Name)
+}
+
+// PublishRequest is the request that a kubelet sends for the volume. Each call
+// returns a new one, which the caller may change.
+func (p *Plugin) PublishRequest(v *Volume) *csi.NodePublishVolumeRequest {
+	attributes := maps.Clone(v.Attributes)
+	if attributes == nil {
+		attributes = make(map[string]string)
+	}
+	maps.Copy(attributes, map[string]string{
+		"csi.storage.k8s.io/pod.name":            v.Pod,
+		"csi.storage.k8s.io/pod.namespace":       v.Namespace,
+		"csi.storage.k8s.io/pod.uid":             v.UID,
+		"csi.storage.k8s.io/serviceAccount.name": v.ServiceAccount,
+		"csi.storage.k8s.io/ephemeral":           "true",
+	})
+	return &csi.NodePublishVolumeRequest{
+		VolumeId:   v.ID(),
+		TargetPath: p.Target(v),
+		VolumeCapability: &csi.VolumeCapability{
+			AccessMode: &csi.VolumeCapability_AccessMode{
+				Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
+			},
+			AccessType: &csi.VolumeCapability_Mount{
+				Mount: &csi.VolumeCapability_MountVolume{VolumeMountGroup: v.MountGroup},
+			},
+		},
+		Readonly:      !v.Writable,
+		VolumeContext: attributes,
+	}
+}
+
+// Publish does what a kubelet does for a volume: it makes the parent of the target
+// and its vol_data.json, calls NodePublishVolume, and after an answer that it takes
+// for final removes what it made. The error is the plugin's own.
+func (p *Plugin) Publish(ctx context.Context, v *Volume) error {
+	if err := p.Prepare(v); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := p.Node().NodePublishVolume(ctx, p.PublishRequest(v))
+	if err != nil && finalForKubelet(err) {
+		if cleanErr := p.CleanUp(v); cleanErr != nil {
+			return fmt.Errorf("after a final answer (%w): %w", err, cleanErr)
+		}
+	}
+	return err
+}
+
+// finalForKubelet tells whether a kubelet takes a failed publish for one that left
+// nothing behind.
+func finalForKubelet(err error) bool {
+	s, ok := status.FromError(err)
+	if !ok {
+		return false
+	}
+	switch s.Code() {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
+		return false
+	}
+	return true
+}
+
+// Prepare makes what a kubelet makes before it publishes: the parent of the target,
+// not the target.
+func (p *Plugin) Prepare(v *Volume) error {
+	dir := p.volumeDir(v)
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return fmt.Errorf("make the volume's directory: %w", err)
+	}
+	data, err := json.Marshal(map[string]string{
+		"driverName":          DriverName,
+		"nodeName":            NodeName,
+		"specVolID":           v.Name,
+		"volumeHandle":        v.ID(),
+		"volumeLifecycleMode": "Ephemeral",
+	})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "vol_data.json"), data, 0o600); err != nil {
+		return fmt.Errorf("write the volume's data file: %w", err)
+	}
+	return nil
+}
+
+// Unpublish does what a kubelet does at the end of a volume: it calls
+// NodeUnpublishVolume and removes what Prepare made, which fails if the plugin left
+// anything there. The error is the plugin's own if it had one.
+func (p *Plugin) Unpublish(ctx context.Context, v *Volume) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	req := &csi.NodeUnpublishVolumeRequest{VolumeId: v.ID(), TargetPath: p.Target(v)}
+	if _, err := p.Node().NodeUnpublishVolume(ctx, req); err != nil {
+		return err
+	}
+	return p.CleanUp(v)
+}
+
+// CleanUp removes what Prepare made, and the pod's directory with it. It fails if
+// the target is still there.
+func (p *Plugin) CleanUp(v *Volume) error {
+	if _, err := os.Lstat(p.Target(v)); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the plugin left the target %s behind (lstat: %v)", p.Target(v), err)
+	}
+	file := filepath.Join(p.volumeDir(v), "vol_data.json")
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	// From the volume's directory up to the pod's; one that still holds another
+	// volume stays.
+	pods := filepath.Join(p.KubeletDir(), "pods")
+	for dir := p.volumeDir(v); dir != pods; dir = filepath.Dir(dir) {
+		if os.Remove(dir) != nil {
+			break
+		}
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/refvol/refvol/e2e/controlplane"
+	"github.com/refvol/refvol/e2e/harness"
+)
+
+// suite is what all tests share. A test that stops the API server starts it again,
+// so tests do not run in parallel.
+type suite struct {
+	*controlplane.ControlPlane
+	dir string
+	// plugin is the program under test, kubeconfig has the rights that deploy/base
+	// gives it, and token is what that file carries.
+	plugin, kubeconfig, token string
+	// powerless is a kubeconfig of a service account without any right.
+	powerless string
+}
+
+// shared is set by TestMain before any test runs, and constant from then on.
+var shared *suite
+
+func TestMain(m *testing.M) {
+	os.Exit(harness.Main(m, func(ctx context.Context) (func() error, error) {
+		s, err := newSuite(ctx)
+		shared = s
+		return s.stop, err
+	}))
+}
+
+func newSuite(ctx context.Context) (_ *suite, err error) {
+	s := &suite{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.stop())
+		}
+	}()
+	if s.dir, err = os.MkdirTemp("", "refvol-it-"); err != nil {
+		return s, err
+	}
+	if s.ControlPlane, err = harness.StartControlPlane(ctx, os.Stderr); err != nil {
+		return s, err
+	}
+	fmt.Fprintln(os.Stderr, "building refvol-plugin with the race detector")
+	if s.plugin, err = harness.BuildPlugin(ctx, s.dir, true, os.Stderr); err != nil {
+		return s, err
+	}
+	return s, s.grant(ctx)
+}
+
+func (s *suite) stop() error {
+	var err error
+	if s.ControlPlane != nil {
+		err = s.ControlPlane.Stop()
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
+
+// powerlessAccount has no right at all.
+const powerlessAccount = "powerless"
+
+func (s *suite) grant(ctx context.Context) error {
+	var err error
+	s.kubeconfig = filepath.Join(s.dir, "plugin.kubeconfig")
+	if s.token, err = harness.GrantPlugin(ctx, s.ControlPlane, s.kubeconfig); err != nil {
+		return err
+	}
+	s.powerless = filepath.Join(s.dir, "powerless.kubeconfig")
+	_, err = harness.MakeAccount(ctx, s.ControlPlane, powerlessAccount, s.powerless)
+	return err
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// clusterName is the kind cluster's. There is one at a time, see lock in run.
+const clusterName = "refvol-e2e"
+
+//go:embed cluster.yaml
+var clusterConfig []byte
+
+// cluster is the Kubernetes cluster that the suite runs on.
+type cluster interface {
+	// kubeconfig returns the path of a file that makes its user an admin.
+	kubeconfig() string
+	// load brings an image archive to every node.
+	load(ctx context.Context, archive string) error
+	// nodeLogs writes the last lines of what runs on the nodes outside of pods.
+	nodeLogs(ctx context.Context)
+	// remove ends the cluster, with all that belongs to it.
+	remove(ctx context.Context) error
+	// describe says how to use it by hand, and how to end it.
+	describe() string
+}
+
+// outsideCluster is a cluster that is there already, and stays.
+type outsideCluster struct {
+	config string
+	loader string
+}
+
+func (c *outsideCluster) kubeconfig() string { return c.config }
+
+func (c *outsideCluster) load(ctx context.Context, archive string) error {
+	// The loader may have arguments of its own, so a shell splits it.
+	return command{args: []string{"sh", "-c", c.loader + ` "$1"`, "sh", archive}}.quiet(ctx)
+}
+
+func (c *outsideCluster) nodeLogs(context.Context) {}
+
+func (c *outsideCluster) remove(context.Context) error { return nil }
+
+func (c *outsideCluster) describe() string { return "the cluster is yours: " + c.config }
+
+// kindCluster is a kind cluster of this run's own.
+type kindCluster struct {
+	engine *engine
+	kind   string
+	config string
+	// ownNetwork tells that the engine had no network of kind's before.
+	ownNetwork bool
+}
+
+// newKindCluster prepares a cluster; create makes it.
+func newKindCluster(ctx context.Context, s *settings, e *engine, kind string) *kindCluster {
+	missing := command{args: []string{"docker", "network", "inspect", "kind"}, env: e.env()}.quiet(ctx)
+	return &kindCluster{
+		engine:     e,
+		kind:       kind,
+		config:     filepath.Join(s.cache, clusterName+".kubeconfig"),
+		ownNetwork: missing != nil,
+	}
+}
+
+// create makes the cluster, after it took away what an earlier run may have left.
+func (c *kindCluster) create(ctx context.Context, nodeImage string) error {
+	if err := c.command("delete", "cluster").quiet(ctx); err != nil {
+		return err
+	}
+	file, err := os.CreateTemp("", "refvol-e2e-*.yaml")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name())
+	if _, err := file.Write(clusterConfig); err != nil {
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
+	args := []string{"create", "cluster", "--config", file.Name(), "--wait", "180s", "--quiet"}
+	if nodeImage != "" {
+		args = append(args, "--image", nodeImage)
+	}
+	return c.command(args...).run(ctx)
+}
+
+func (c *kindCluster) kubeconfig() string { return c.config }
+
+func (c *kindCluster) load(ctx context.Context, archive string) error {
+	return c.command("load", "image-archive", archive).quiet(ctx)
+}
+
+func (c *kindCluster) nodeLogs(ctx context.Context) {
+	nodes, err := c.command("get", "nodes").output(ctx, os.Stderr)
+	if err != nil {
+		fmt.Println("no node logs:", err)
+		return
+	}
+	for _, node := range strings.Fields(nodes) {
+		for _, unit := range []string{"kubelet", "containerd"} {
+			fmt.Printf("\n=== %s of %s\n", unit, node)
+			journal := command{env: c.engine.env(), args: []string{
+				"docker", "exec", node, "journalctl", "--no-pager", "--output=cat", "--lines=25", "--unit=" + unit}}
+			if err := journal.run(ctx); err != nil {
+				fmt.Println("no log:", err)
+			}
+		}
+	}
+}
+
+func (c *kindCluster) remove(ctx context.Context) error {
+	if err := c.command("delete", "cluster").quiet(ctx); err != nil {
+		return err
+	}
+	if !c.ownNetwork {
+		return nil
+	}
+	// kind never removes its network. It isn't there if kind didn't come that far.
+	list := command{args: []string{"docker", "network", "ls", "--quiet", "--filter", "name=^kind$"}, env: c.engine.env()}
+	id, err := list.output(ctx, os.Stderr)
+	if err != nil || id == "" {
+		return err
+	}
+	return command{args: []string{"docker", "network", "rm", id}, env: c.engine.env()}.quiet(ctx)
+}
+
+func (c *kindCluster) describe() string {
+	lines := []string{"The cluster stays. To use it:", "  export KUBECONFIG=" + c.config}
+	for _, variable := range c.engine.env() {
+		lines = append(lines, "  export "+variable)
+	}
+	lines = append(lines,
+		"  kubectl -n refvol-system get pods -o wide",
+		"To end it, with those variables set:",
+		fmt.Sprintf("  %s delete cluster --name %s", c.kind, clusterName))
+	if c.engine.host != "" {
+		lines = append(lines, "  "+filepath.Join(c.engine.scripts, "engine.sh")+" stop")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// command is a call of kind about this cluster.
+func (c *kindCluster) command(args ...string) command {
+	// Neither `get nodes` nor `load` asks for a kubeconfig; the environment gives it
+	// to those that do.
+	return command{
+		args: append(append([]string{c.kind}, args...), "--name", clusterName),
+		env:  append(c.engine.env(), "KUBECONFIG="+c.config),
+	}
+}

@@ -1,0 +1,36 @@
+// Command run runs the end-to-end tier: it gets a Kubernetes cluster, installs the
+// plugin in it as a user would, runs the suite, and leaves the machine as it was.
+//
+// Its arguments go to the suite's test binary, for example -test.run=TestContents. The
+// environment says the rest:
+//
+//	KIND_NODE_IMAGE  the node image for kind. Empty: the image that kind itself
+//	                 would take where its registry answers, else one that is built
+//	                 here from Go modules and Debian packages.
+//	KEEP=1           keep the cluster and print how to use it.
+//	LOAD_IMAGE       a command that gets the path of an image archive as its last
+//	                 argument and loads it into the nodes of the cluster that
+//	                 KUBECONFIG names. With both set no cluster is made or deleted.
+//	REFVOL_CACHE     what is kept between runs; default ~/.cache/refvol.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	settings, err := readSettings(os.Getenv, os.Args[1:])
+	if err == nil {
+		err = run(ctx, settings)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestReadSettings(t *testing.T) {
+	for name, c := range map[string]struct {
+		env       map[string]string
+		want      settings
+		wantError string
+	}{
+		"defaults": {
+			env:  map[string]string{"HOME": "/home/user", "KUBECONFIG": "/home/user/.kube/config"},
+			want: settings{cache: "/home/user/.cache/refvol"},
+		},
+		"all": {
+			env:  map[string]string{"REFVOL_CACHE": "/cache", "KIND_NODE_IMAGE": "node:1", "KEEP": "1"},
+			want: settings{cache: "/cache", nodeImage: "node:1", keep: true},
+		},
+		"a cluster from outside": {
+			env:  map[string]string{"REFVOL_CACHE": "/cache", "KUBECONFIG": "/config", "LOAD_IMAGE": "load it"},
+			want: settings{cache: "/cache", kubeconfig: "/config", loadImage: "load it"},
+		},
+		"nowhere to load to": {
+			env:       map[string]string{"REFVOL_CACHE": "/cache", "LOAD_IMAGE": "load it"},
+			wantError: "KUBECONFIG must name the cluster",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("HOME", c.env["HOME"])
+			got, err := readSettings(func(name string) string { return c.env[name] }, []string{"-run", "TestOne"})
+			if c.wantError != "" {
+				if err == nil || !strings.Contains(err.Error(), c.wantError) {
+					t.Fatalf("error %v, want %q", err, c.wantError)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(filepath.Join(got.root, "deploy", "base")); err != nil {
+				t.Errorf("root %s: %v", got.root, err)
+			}
+			if strings.Join(got.testArgs, " ") != "-run TestOne" {
+				t.Errorf("arguments %q", got.testArgs)
+			}
+			got.root, got.testArgs = "", nil
+			if got.cache != c.want.cache || got.nodeImage != c.want.nodeImage || got.keep != c.want.keep ||
+				got.kubeconfig != c.want.kubeconfig || got.loadImage != c.want.loadImage {
+				t.Errorf("got %+v, want %+v", *got, c.want)
+			}
+		})
+	}
+}
+
+// Only a registry counts as one, for a gateway may answer any address.
+func TestRegistryAnswers(t *testing.T) {
+	for name, c := range map[string]struct {
+		handler http.HandlerFunc
+		want    string
+	}{
+		"registry": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
+			w.WriteHeader(http.StatusUnauthorized)
+		}, ""},
+		"gateway": {http.NotFound, "is no registry"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(c.handler)
+			defer server.Close()
+			defer http.DefaultClient.CloseIdleConnections()
+			err := registryAnswers(t.Context(), server.URL)
+			if (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+	if err := registryAnswers(t.Context(), "http://127.0.0.1:1"); err == nil {
+		t.Error("a closed port answers")
+	}
+}
+
+func TestCommand(t *testing.T) {
+	shell := func(script string) command {
+		return command{dir: t.TempDir(), env: []string{"WORD=hello"}, args: []string{"sh", "-c", script}}
+	}
+	var progress strings.Builder
+	got, err := shell(`echo "$WORD"; echo working >&2`).output(t.Context(), &progress)
+	if err != nil || got != "hello" || progress.String() != "working\n" {
+		t.Errorf("got %q, progress %q, %v", got, progress.String(), err)
+	}
+	if err := shell("echo why; exit 3").quiet(t.Context()); err == nil || !strings.Contains(err.Error(), "exit status 3\nwhy") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A program whose context ends is interrupted together with its children, and has
+// time to end in its own way.
+func TestCommandIsInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	script := `trap 'echo ended >end; exit 1' INT; mkfifo never; : >started; read -r line <>never`
+	done := make(chan error, 1)
+	go func() { done <- command{dir: dir, args: []string{"sh", "-c", script}}.quiet(ctx) }()
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "started")); err == nil {
+			break
+		}
+		<-ticker.C
+	}
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("an interrupted program counts as done")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "end")); err != nil {
+		t.Errorf("the program could not end in its own way: %v", err)
+	}
+}
+
+// The loader is a command line; the archive's name may have spaces.
+func TestLoadIntoOutsideCluster(t *testing.T) {
+	dir := t.TempDir()
+	archive, copied := filepath.Join(dir, "an archive.tar"), filepath.Join(dir, "copied")
+	if err := os.WriteFile(archive, []byte("image"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &outsideCluster{loader: "install -m 600 -t " + copied}
+	if err := os.Mkdir(copied, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.load(t.Context(), archive); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(copied, "an archive.tar")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWithParent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var parent atomic.Int64
+		parent.Store(42)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		watched := withParent(ctx, func() int { return int(parent.Load()) })
+		select {
+		case <-watched.Done():
+			t.Fatal("ended under a living parent")
+		case <-time.After(time.Minute):
+		}
+		parent.Store(1)
+		<-watched.Done()
+		if err := context.Cause(watched); errors.Is(err, context.Canceled) {
+			t.Errorf("cause %v", err)
+		}
+	})
+}
+
+// Cleaning up goes on after an interrupt.
+func TestCleanUp(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := cleanUp(ctx, func(ctx context.Context) error { return ctx.Err() }); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,169 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	driver          = "csi.refvol.dev"
+	pluginNamespace = "refvol-system"
+	pluginLabels    = "app.kubernetes.io/name=refvol-plugin"
+	pluginProgram   = "refvol-plugin"
+
+	// podTimeout is how long a pod may take to start or to go, on a slow machine.
+	podTimeout = 90 * time.Second
+)
+
+// cluster is the cluster under test.
+type cluster struct {
+	config *rest.Config
+	client kubernetes.Interface
+}
+
+func connect(t *testing.T) *cluster {
+	t.Helper()
+	path := os.Getenv("KUBECONFIG")
+	if path == "" {
+		t.Fatal("KUBECONFIG must name a cluster with the plugin installed; make e2e makes one")
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The tests wait for the cluster, never for their own client.
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &cluster{config: config, client: client}
+}
+
+// worker returns the name of a node that runs the plugin and takes any pod.
+func (c *cluster) worker(t *testing.T) string {
+	t.Helper()
+	nodes, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range nodes.Items {
+		if len(node.Spec.Taints) > 0 {
+			continue
+		}
+		if csiNode, err := c.client.StorageV1().CSINodes().Get(t.Context(), node.Name, metav1.GetOptions{}); err == nil {
+			for _, d := range csiNode.Spec.Drivers {
+				if d.Name == driver {
+					return node.Name
+				}
+			}
+		}
+	}
+	t.Fatalf("no node without taints has registered %s", driver)
+	return ""
+}
+
+// plugin returns the plugin's pod on a node, or nil if there is none.
+func (c *cluster) plugin(ctx context.Context, node string) (*corev1.Pod, error) {
+	pods, err := c.client.CoreV1().Pods(pluginNamespace).List(ctx, metav1.ListOptions{
+		LabelSelector: pluginLabels,
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
+	})
+	if err != nil || len(pods.Items) == 0 {
+		return nil, err
+	}
+	return &pods.Items[0], nil
+}
+
+// mustPlugin returns the plugin's pod on a node.
+func (c *cluster) mustPlugin(t *testing.T, node string) *corev1.Pod {
+	t.Helper()
+	pod, err := c.plugin(t.Context(), node)
+	if err != nil || pod == nil {
+		t.Fatalf("plugin of %s: %v, %v", node, pod, err)
+	}
+	return pod
+}
+
+// nodePaths are directories of the plugin, as the node knows them.
+type nodePaths struct{ pods, state string }
+
+// pluginPaths reads from the plugin's pod where on the node it keeps its records and
+// finds the pods' directories.
+func pluginPaths(t *testing.T, plugin *corev1.Pod) nodePaths {
+	t.Helper()
+	flags := map[string]string{}
+	container := plugin.Spec.Containers[0]
+	for _, arg := range container.Args {
+		name, value, _ := strings.Cut(arg, "=")
+		flags[name] = value
+	}
+	hostPaths := map[string]string{}
+	for _, v := range plugin.Spec.Volumes {
+		if v.HostPath != nil {
+			hostPaths[v.Name] = v.HostPath.Path
+		}
+	}
+	onNode := func(path string) string {
+		for _, m := range container.VolumeMounts {
+			if rest, ok := strings.CutPrefix(path, m.MountPath); ok && hostPaths[m.Name] != "" {
+				return hostPaths[m.Name] + rest
+			}
+		}
+		t.Fatalf("%s of the plugin's container is not on the node", path)
+		return ""
+	}
+	return nodePaths{
+		pods:  onNode(flags["--kubelet-dir"] + "/pods"),
+		state: onNode(flags["--state-dir"]),
+	}
+}
+
+// eventually calls check until it returns nil, and fails the test with its last
+// error after the timeout.
+func eventually(t *testing.T, timeout time.Duration, what string, check func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	if err := poll(ctx, check); err != nil {
+		t.Fatalf("%s: not within %s: %v", what, timeout, err)
+	}
+}
+
+// poll calls check until it returns nil, or ctx ends; then it returns the last error.
+func poll(ctx context.Context, check func(context.Context) error) error {
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	var last error
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		// What fails because the time is up doesn't say what was wrong until then.
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return last
+		}
+	}
+}
+
+// milliseconds formats a duration as the tests report it.
+func milliseconds(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
+}

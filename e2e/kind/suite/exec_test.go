@@ -1,0 +1,168 @@
+package suite
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+)
+
+// stream runs the probe in a container of the pod with its stdout going to out.
+func (p *pod) stream(ctx context.Context, container string, out io.Writer, args ...string) error {
+	request := p.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(p.Namespace).Name(p.Name).
+		SubResource("exec").VersionedParams(&corev1.PodExecOptions{
+		Container: container,
+		Command:   append([]string{"/probe"}, args...),
+		Stdout:    true,
+		Stderr:    true,
+	}, scheme.ParameterCodec)
+	executor, err := remotecommand.NewWebSocketExecutor(p.config, "GET", request.URL().String())
+	if err != nil {
+		return err
+	}
+	var stderr bytes.Buffer
+	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: out, Stderr: &stderr}); err != nil {
+		return fmt.Errorf("probe %q in %s/%s: %w: %s", args, p.Name, container, err, stderr.Bytes())
+	}
+	return nil
+}
+
+// ask runs the probe in a container and returns its answer.
+func (p *pod) ask(ctx context.Context, container string, args ...string) (string, error) {
+	var out bytes.Buffer
+	err := p.stream(ctx, container, &out, args...)
+	return out.String(), err
+}
+
+// probe runs the probe in the pod's first container and returns its answer.
+func (p *pod) probe(args ...string) string {
+	p.t.Helper()
+	answer, err := p.ask(p.t.Context(), p.Spec.Containers[0].Name, args...)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return answer
+}
+
+// entry is one file, directory or link, as the probe tells of it.
+type entry struct {
+	Path    string `json:"path"`
+	Type    string `json:"type"`
+	Mode    string `json:"mode"`
+	UID     int    `json:"uid"`
+	GID     int    `json:"gid"`
+	Link    string `json:"link"`
+	Content string `json:"content"`
+}
+
+// tree returns what the pod's first container has below path.
+func (p *pod) tree(path string) []entry {
+	p.t.Helper()
+	var entries []entry
+	if err := json.Unmarshal([]byte(p.probe("tree", path)), &entries); err != nil {
+		p.t.Fatal(err)
+	}
+	return entries
+}
+
+// arrival tells how a text arrived in a file, as the probe tells of it.
+type arrival struct {
+	Reads  int               `json:"reads"`
+	Failed int               `json:"failed"`
+	Error  string            `json:"error"`
+	Others map[string]string `json:"others"`
+	// at is when the answer reached this process: later than the file had the text.
+	at time.Time
+}
+
+// pending is a probe that waits for a text. One goroutine reads its answer and ends
+// with the probe, or with the test.
+type pending struct {
+	p      *pod
+	what   string
+	result chan arrival
+	failed chan error
+}
+
+// await starts a probe in the pod's first container that reads file until it holds
+// text, and returns once it does so. The probe tells what the other files hold at
+// that moment.
+func (p *pod) await(file, text string, timeout time.Duration, others ...string) *pending {
+	p.t.Helper()
+	w := &pending{p: p, what: fmt.Sprintf("%q in %s", text, file), result: make(chan arrival, 1), failed: make(chan error, 1)}
+	reader, writer := io.Pipe()
+	args := append([]string{"await", file, text, timeout.String()}, others...)
+	// The limit is the probe's; this one is for a connection that breaks.
+	ctx, cancel := context.WithTimeout(p.t.Context(), timeout+30*time.Second)
+	p.t.Cleanup(cancel)
+	go func() {
+		writer.CloseWithError(p.stream(ctx, p.Spec.Containers[0].Name, writer, args...))
+	}()
+
+	lines := bufio.NewReader(reader)
+	if line, err := lines.ReadString('\n'); err != nil || line != "ready\n" {
+		p.t.Fatalf("wait for %s: got %q, %v", w.what, line, err)
+	}
+	go w.read(lines)
+	return w
+}
+
+func (w *pending) read(lines *bufio.Reader) {
+	line, err := lines.ReadString('\n')
+	got := arrival{at: time.Now()}
+	if err == nil {
+		err = json.Unmarshal([]byte(line), &got)
+	}
+	if err != nil {
+		w.failed <- err
+		return
+	}
+	w.result <- got
+}
+
+// arrive waits for the text.
+func (w *pending) arrive() arrival {
+	w.p.t.Helper()
+	select {
+	case got := <-w.result:
+		return got
+	case err := <-w.failed:
+		w.p.t.Fatalf("%s: %v", w.what, err)
+	}
+	return arrival{}
+}
+
+// hasText returns an error unless the file in the container holds exactly text.
+func (p *pod) hasText(ctx context.Context, container, file, text string) error {
+	got, err := p.ask(ctx, container, "read", file)
+	if err != nil {
+		return err
+	}
+	if got != text {
+		return fmt.Errorf("%s holds %q, not %q", file, got, text)
+	}
+	return nil
+}
+
+// mountLine is a mount of a process of the node, as the probe tells of it.
+type mountLine struct {
+	Process string `json:"process"`
+	PID     int    `json:"pid"`
+	Line    string `json:"line"`
+}
+
+var errNothing = errors.New("nothing is there")
+
+// isAbsent tells whether a probe failed because the file or directory is missing.
+func isAbsent(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "no such file or directory")
+}

@@ -1,0 +1,124 @@
+package suite
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// nodeRoot is the node's file system, seen from a pod with the node's process ids.
+const nodeRoot = "/proc/1/root"
+
+// startOnNode starts a pod that sees a node as the node's root does: its processes,
+// and through the first of them its files and mounts.
+func (n *namespace) startOnNode(name, node string) *pod {
+	n.t.Helper()
+	spec := newPod(name)
+	spec.Spec.NodeName = node
+	spec.Spec.HostPID = true
+	spec.Spec.SecurityContext = nil
+	spec.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	spec.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
+	return n.start(spec)
+}
+
+// mounts returns the mounts whose line contains text, of every process of the node.
+func (p *pod) mounts(ctx context.Context, text string) ([]mountLine, error) {
+	answer, err := p.ask(ctx, "probe", "mounts", text)
+	if err != nil {
+		return nil, err
+	}
+	var found []mountLine
+	return found, json.Unmarshal([]byte(answer), &found)
+}
+
+// A deleted pod leaves nothing of its volumes on the node: no mount in any mount
+// namespace, no record of the plugin's, no directory.
+func TestNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	n := newNamespace(t)
+	n.createSecret("login", object{"user": "admin"})
+	node := n.worker(t)
+	inspector := n.startOnNode("inspector", node)
+	spec := newPod("reader", refvol("one", attributes{"secret": "login"}), refvol("two", attributes{"secret": "login"}))
+	spec.Spec.NodeName = node
+	p := n.start(spec)
+	left := leftovers{inspector: inspector, paths: pluginPaths(t, n.mustPlugin(t, node)), of: p}
+
+	// Each of these finds something as long as the pod is there, so finding nothing
+	// afterwards means something.
+	for what, find := range left.searches() {
+		if err := find(t.Context()); err == nil {
+			t.Errorf("%s: none while the pod runs", what)
+		}
+	}
+	p.delete()
+	for what, find := range left.searches() {
+		eventually(t, podTimeout, "no "+what, find)
+	}
+}
+
+// leftovers finds what the volumes of one pod have left on its node.
+type leftovers struct {
+	inspector *pod
+	paths     nodePaths
+	of        *pod
+}
+
+// searches returns functions that return an error which tells what they found, or
+// nil if they found nothing.
+func (l leftovers) searches() map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		"mount":     l.mounts,
+		"record":    l.records,
+		"directory": l.directory,
+	}
+}
+
+// mounts looks in every mount namespace of the node.
+func (l leftovers) mounts(ctx context.Context) error {
+	for _, text := range []string{string(l.of.UID), l.of.volumeID("one"), l.of.volumeID("two")} {
+		found, err := l.inspector.mounts(ctx, text)
+		if err != nil {
+			return err
+		}
+		if len(found) > 0 {
+			return fmt.Errorf("%d mounts, the first of %q: %s", len(found), found[0].Process, found[0].Line)
+		}
+	}
+	return nil
+}
+
+// records looks for the volumes' ids in the names and contents of the plugin's files.
+func (l leftovers) records(ctx context.Context) error {
+	answer, err := l.inspector.ask(ctx, "probe", "tree", nodeRoot+l.paths.state)
+	if err != nil {
+		return err
+	}
+	for _, volume := range []string{"one", "two"} {
+		if strings.Contains(answer, l.of.volumeID(volume)) {
+			return errors.New("the plugin's state names volume " + l.of.volumeID(volume))
+		}
+	}
+	return nil
+}
+
+// directory looks for the pod's directory, which the kubelet can remove only when
+// every volume is gone from it.
+func (l leftovers) directory(ctx context.Context) error {
+	dir := path.Join(nodeRoot, l.paths.pods, string(l.of.UID))
+	answer, err := l.inspector.ask(ctx, "probe", "tree", dir)
+	if isAbsent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%s: %s", dir, answer)
+}

@@ -1,0 +1,74 @@
+package suite
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// liveLimit is how soon a container sees a change.
+const liveLimit = 250 * time.Millisecond
+
+// nativeTimeout is how long the kubelet may take to bring a change into a volume of
+// its own: a sync of the pod each minute, and half of that by chance, with a margin.
+const nativeTimeout = 4 * time.Minute
+
+// native describes the kubelet's own volume of a ConfigMap.
+func native(name, configMap string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: configMap}},
+	}}
+}
+
+// Each of ten changes is visible in the container in under 250 ms, when the kubelet's
+// own volume of the same ConfigMap in the same pod still has the old text.
+//
+// The time is taken in this process, from before the request that makes the change
+// until the container's answer is here. So it includes the request and the way of the
+// answer, and needs no clock that two machines share.
+func TestChangeIsVisibleAtOnce(t *testing.T) {
+	n := newNamespace(t)
+	n.createConfigMap("settings", object{"key": "change 0"})
+	p := n.start(newPod("reader", refvol("live", attributes{"configMap": "settings"}), native("native", "settings")))
+	live, kubelets := mountDir+"live/key", mountDir+"native/key"
+	for i := 1; i <= 10; i++ {
+		text := fmt.Sprintf("change %d", i)
+		w := p.await(live, text, podTimeout, kubelets)
+		before := time.Now()
+		n.updateConfigMap("settings", object{"key": text})
+		got := w.arrive()
+		took := got.at.Sub(before)
+		t.Logf("%s: in the container after %s; the native volume has %q", text, milliseconds(took), got.Others[kubelets])
+		if took >= liveLimit {
+			t.Errorf("%s took %s", text, milliseconds(took))
+		}
+		if got.Failed > 0 {
+			t.Errorf("%s: %d of %d reads failed: %s", text, got.Failed, got.Reads, got.Error)
+		}
+		if got.Others[kubelets] == text {
+			t.Errorf("%s: the native volume had it as soon", text)
+		}
+	}
+}
+
+// How long a change takes into a refvol volume and into the kubelet's own, side by
+// side. Only the order of the two is promised; the figures are for the reader.
+func TestNativeVolumeIsLater(t *testing.T) {
+	t.Parallel()
+	n := newNamespace(t)
+	n.createConfigMap("settings", object{"key": "old"})
+	p := n.start(newPod("reader", refvol("live", attributes{"configMap": "settings"}), native("native", "settings")))
+	live, kubelets := mountDir+"live/key", mountDir+"native/key"
+	first := p.await(live, "new", podTimeout, kubelets)
+	second := p.await(kubelets, "new", nativeTimeout)
+	before := time.Now()
+	n.updateConfigMap("settings", object{"key": "new"})
+	got := first.arrive()
+	if got.Others[kubelets] != "old" {
+		t.Errorf("the native volume held %q when refvol's had the change", got.Others[kubelets])
+	}
+	t.Logf("the same change: refvol %s, native ConfigMap volume %.1f s",
+		milliseconds(got.at.Sub(before)), second.arrive().at.Sub(before).Seconds())
+}

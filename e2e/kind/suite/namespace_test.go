@@ -1,0 +1,165 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// namespace is where one test has its objects.
+type namespace struct {
+	*cluster
+	t    *testing.T
+	name string
+}
+
+// newNamespace makes a namespace for the test. When the test ends it goes, with all
+// its pods; if the test failed, what explains it is logged before.
+func newNamespace(t *testing.T) *namespace {
+	t.Helper()
+	c := connect(t)
+	created, err := c.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: "refvol-e2e-",
+			// Some pods look at their node.
+			Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &namespace{cluster: c, t: t, name: created.Name}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), podTimeout)
+		defer cancel()
+		if t.Failed() {
+			n.explain(ctx)
+		}
+		n.remove(ctx)
+	})
+	n.awaitServiceAccount()
+	return n
+}
+
+// awaitServiceAccount waits for the account that pods get: one that is created
+// before it would be refused.
+func (n *namespace) awaitServiceAccount() {
+	n.t.Helper()
+	eventually(n.t, podTimeout, "default service account", func(ctx context.Context) error {
+		_, err := n.client.CoreV1().ServiceAccounts(n.name).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+}
+
+// remove deletes the namespace and waits until its pods are gone, so that the next
+// test finds none of their volumes.
+func (n *namespace) remove(ctx context.Context) {
+	if err := n.client.CoreV1().Namespaces().Delete(ctx, n.name, metav1.DeleteOptions{}); err != nil {
+		n.t.Errorf("delete namespace %s: %v", n.name, err)
+		return
+	}
+	err := poll(ctx, func(ctx context.Context) error {
+		_, err := n.client.CoreV1().Namespaces().Get(ctx, n.name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return err
+		}
+		return fmt.Errorf("namespace %s is still there", n.name)
+	})
+	if err != nil {
+		n.t.Errorf("delete namespace %s: %v", n.name, err)
+	}
+}
+
+// object has the data of a ConfigMap or a Secret, by key.
+type object map[string]string
+
+func (n *namespace) createConfigMap(name string, data object) {
+	n.t.Helper()
+	_, err := n.client.CoreV1().ConfigMaps(n.name).Create(n.t.Context(), configMap(name, data), metav1.CreateOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *namespace) updateConfigMap(name string, data object) {
+	n.t.Helper()
+	_, err := n.client.CoreV1().ConfigMaps(n.name).Update(n.t.Context(), configMap(name, data), metav1.UpdateOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *namespace) createSecret(name string, data object) {
+	n.t.Helper()
+	_, err := n.client.CoreV1().Secrets(n.name).Create(n.t.Context(), secret(name, data), metav1.CreateOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *namespace) updateSecret(name string, data object) {
+	n.t.Helper()
+	_, err := n.client.CoreV1().Secrets(n.name).Update(n.t.Context(), secret(name, data), metav1.UpdateOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func configMap(name string, data object) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
+}
+
+func secret(name string, data object) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: data}
+}
+
+// explain logs what the cluster knows of the test's pods.
+func (n *namespace) explain(ctx context.Context) {
+	pods, err := n.client.CoreV1().Pods(n.name).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		n.t.Log(err)
+		return
+	}
+	nodes := map[string]bool{}
+	for _, pod := range pods.Items {
+		n.t.Logf("pod %s on %s: %s %s", pod.Name, pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message)
+		for _, c := range pod.Status.ContainerStatuses {
+			n.t.Logf("  container %s: ready %t, %+v", c.Name, c.Ready, c.State)
+		}
+		nodes[pod.Spec.NodeName] = true
+	}
+	events, err := n.client.CoreV1().Events(n.name).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		n.t.Log(err)
+		return
+	}
+	for _, e := range events.Items {
+		n.t.Logf("event on %s: %s: %s", e.InvolvedObject.Name, e.Reason, e.Message)
+	}
+	for node := range nodes {
+		n.explainPlugin(ctx, node)
+	}
+}
+
+// explainPlugin logs the last lines of the plugin on a node.
+func (n *namespace) explainPlugin(ctx context.Context, node string) {
+	plugin, err := n.plugin(ctx, node)
+	if err != nil || plugin == nil {
+		n.t.Logf("plugin on %q: %v, %v", node, plugin, err)
+		return
+	}
+	lines := int64(40)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	log, err := n.client.CoreV1().Pods(pluginNamespace).GetLogs(plugin.Name,
+		&corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
+	n.t.Logf("plugin on %s (%v):\n%s", node, err, log)
+}

@@ -1,0 +1,171 @@
+package suite
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// mountDir is where a pod's volumes are, each by its name.
+const mountDir = "/volumes/"
+
+// pod is a pod that has been created.
+type pod struct {
+	*namespace
+	*corev1.Pod
+}
+
+// newPod describes a pod with one container that waits, as nobody in particular,
+// with all volumes below mountDir.
+func newPod(name string, volumes ...corev1.Volume) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: new(int64(5)),
+			AutomountServiceAccountToken:  new(false),
+			SecurityContext:               &corev1.PodSecurityContext{RunAsUser: new(int64(1000)), RunAsGroup: new(int64(1000))},
+			Containers:                    []corev1.Container{newContainer("probe", volumes)},
+			Volumes:                       volumes,
+		},
+	}
+}
+
+func newContainer(name string, volumes []corev1.Volume) corev1.Container {
+	image := os.Getenv("REFVOL_PROBE_IMAGE")
+	if image == "" {
+		image = "localhost/refvol/probe:e2e"
+	}
+	container := corev1.Container{
+		Name:            name,
+		Image:           image,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Args:            []string{"sleep"},
+	}
+	for _, v := range volumes {
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: mountDir + v.Name})
+	}
+	return container
+}
+
+// attributes are a volume's, as its author writes them.
+type attributes map[string]string
+
+// refvol describes a volume of the driver.
+func refvol(name string, a attributes) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		CSI: &corev1.CSIVolumeSource{Driver: driver, ReadOnly: new(true), VolumeAttributes: a},
+	}}
+}
+
+// create creates a pod and doesn't wait for it.
+func (n *namespace) create(spec *corev1.Pod) *pod {
+	n.t.Helper()
+	created, err := n.client.CoreV1().Pods(n.name).Create(n.t.Context(), spec, metav1.CreateOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return &pod{n, created}
+}
+
+// start creates a pod and waits until its containers run.
+func (n *namespace) start(spec *corev1.Pod) *pod {
+	n.t.Helper()
+	p := n.create(spec)
+	p.awaitReady()
+	return p
+}
+
+// awaitReady waits until the pod is ready, and learns its node.
+func (p *pod) awaitReady() {
+	p.t.Helper()
+	eventually(p.t, podTimeout, "pod "+p.Name+" ready", func(ctx context.Context) error {
+		now, err := p.client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		p.Pod = now
+		if !ready(now) {
+			return fmt.Errorf("it is %s", now.Status.Phase)
+		}
+		return nil
+	})
+}
+
+func ready(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// delete deletes the pod and waits until the kubelet has let go of it.
+func (p *pod) delete() {
+	p.t.Helper()
+	if err := p.client.CoreV1().Pods(p.Namespace).Delete(p.t.Context(), p.Name, metav1.DeleteOptions{}); err != nil {
+		p.t.Fatal(err)
+	}
+	p.awaitGone(p.t)
+}
+
+func (p *pod) awaitGone(t *testing.T) {
+	t.Helper()
+	eventually(t, podTimeout, "pod "+p.Name+" gone", func(ctx context.Context) error {
+		now, err := p.client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err), err == nil && now.UID != p.UID:
+			return nil
+		case err != nil:
+			return err
+		}
+		return errors.New("it is still there")
+	})
+}
+
+// awaitEvent waits until an event on the pod has a message with text, and returns it.
+func (p *pod) awaitEvent(text string) string {
+	p.t.Helper()
+	var message string
+	eventually(p.t, podTimeout, fmt.Sprintf("event with %q", text), func(ctx context.Context) error {
+		events, err := p.client.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{
+			FieldSelector: "involvedObject.name=" + p.Name,
+		})
+		if err != nil {
+			return err
+		}
+		var seen []string
+		for _, e := range events.Items {
+			if strings.Contains(e.Message, text) {
+				message = e.Message
+				return nil
+			}
+			seen = append(seen, e.Message)
+		}
+		return fmt.Errorf("events: %q", seen)
+	})
+	return message
+}
+
+// volumeID returns the id that the kubelet makes for an inline volume.
+func (p *pod) volumeID(volume string) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(string(p.UID)+volume)))
+}
+
+// phase returns the pod's phase now.
+func (p *pod) phase(t *testing.T) corev1.PodPhase {
+	t.Helper()
+	now, err := p.client.CoreV1().Pods(p.Namespace).Get(t.Context(), p.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return now.Status.Phase
+}

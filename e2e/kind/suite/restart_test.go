@@ -1,0 +1,172 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// restartLimit is how soon after a restart the plugin has brought a change that was
+// made before it.
+const restartLimit = 5 * time.Second
+
+// The plugin goes down and comes up again under a running pod. The pod's files stay
+// readable all the time; a change right after arrives, and so does the next one, as fast
+// as ever.
+func TestPluginRestart(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		takeDown func(t *testing.T, n *namespace, inspector *pod, plugin *corev1.Pod)
+	}{
+		{"pod deleted", deletePlugin},
+		{"process killed", killPlugin},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := newNamespace(t)
+			n.createSecret("login", object{"user": "one"})
+			node := n.worker(t)
+			inspector := n.startOnNode("inspector", node)
+			spec := newPod("reader", refvol("login", attributes{"secret": "login"}))
+			spec.Spec.NodeName = node
+			p := n.start(spec)
+			file := mountDir + "login/user"
+
+			// This one reads from before the plugin goes until after it is back.
+			w := p.await(file, "two", 2*podTimeout)
+			c.takeDown(t, n, inspector, n.mustPlugin(t, node))
+			changed := time.Now()
+			n.updateSecret("login", object{"user": "two"})
+			back := n.awaitPlugin(t, node)
+			got := w.arrive()
+			t.Logf("%d reads meanwhile, %d failed; the change made right after the restart: %s",
+				got.Reads, got.Failed, milliseconds(got.at.Sub(changed)))
+			if got.Failed > 0 {
+				t.Errorf("a read failed: %s", got.Error)
+			}
+			if late := got.at.Sub(back); late > restartLimit {
+				t.Errorf("the change came %s after the plugin was ready", late)
+			}
+
+			w = p.await(file, "three", podTimeout)
+			before := time.Now()
+			n.updateSecret("login", object{"user": "three"})
+			took := w.arrive().at.Sub(before)
+			t.Logf("the next change: %s", milliseconds(took))
+			if took >= liveLimit {
+				t.Errorf("the next change took %s", milliseconds(took))
+			}
+			onlyOneMount(t, inspector, p.volumeID("login"))
+		})
+	}
+}
+
+// A change that is made while there is no plugin at all arrives when there is one
+// again. Until then the files are as they were.
+func TestChangeWhilePluginIsDown(t *testing.T) {
+	n := newNamespace(t)
+	n.createConfigMap("settings", object{"key": "old"})
+	spec := newPod("reader", refvol("settings", attributes{"configMap": "settings"}))
+	spec.Spec.NodeName = n.worker(t)
+	p := n.start(spec)
+	file := mountDir + "settings/key"
+	plugin := &pod{n, n.mustPlugin(t, p.Spec.NodeName)}
+
+	// A label that no node has leaves the DaemonSet no node.
+	t.Cleanup(func() { n.selectNodes(context.Background(), t, "null") })
+	n.selectNodes(t.Context(), t, `"no"`)
+	plugin.awaitGone(t)
+	w := p.await(file, "new", 2*podTimeout)
+	n.updateConfigMap("settings", object{"key": "new"})
+	if err := p.hasText(t.Context(), "probe", file, "old"); err != nil {
+		t.Errorf("without a plugin: %v", err)
+	}
+	n.selectNodes(t.Context(), t, "null")
+	back := n.awaitPlugin(t, p.Spec.NodeName)
+	got := w.arrive()
+	if got.Failed > 0 {
+		t.Errorf("%d of %d reads failed: %s", got.Failed, got.Reads, got.Error)
+	}
+	if late := got.at.Sub(back); late > restartLimit {
+		t.Errorf("the change came %s after the plugin was ready", late)
+	}
+}
+
+// selectNodes restricts the plugin to nodes with a label of that value, which is in
+// JSON; null takes the restriction away.
+func (n *namespace) selectNodes(ctx context.Context, t *testing.T, value string) {
+	t.Helper()
+	patch := fmt.Sprintf(`{"spec": {"template": {"spec": {"nodeSelector": {"e2e.refvol.dev/plugin": %s}}}}}`, value)
+	_, err := n.client.AppsV1().DaemonSets(pluginNamespace).Patch(ctx, "refvol-plugin",
+		types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// onlyOneMount checks that the node itself has the volume mounted once.
+func onlyOneMount(t *testing.T, inspector *pod, id string) {
+	t.Helper()
+	found, err := inspector.mounts(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, m := range found {
+		if m.PID == 1 {
+			count++
+		}
+	}
+	if count != 1 {
+		t.Errorf("the node has %d mounts of %s: %+v", count, id, found)
+	}
+}
+
+// deletePlugin deletes the plugin's pod and waits until it is gone.
+func deletePlugin(t *testing.T, n *namespace, _ *pod, plugin *corev1.Pod) {
+	t.Helper()
+	err := n.client.CoreV1().Pods(plugin.Namespace).Delete(t.Context(), plugin.Name, metav1.DeleteOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	(&pod{n, plugin}).awaitGone(t)
+}
+
+// killPlugin ends the plugin's process as a crash would, and waits until the cluster
+// knows.
+func killPlugin(t *testing.T, n *namespace, inspector *pod, plugin *corev1.Pod) {
+	t.Helper()
+	restarts := plugin.Status.ContainerStatuses[0].RestartCount
+	inspector.probe("kill", pluginProgram)
+	eventually(t, podTimeout, "restart of the plugin's container", func(ctx context.Context) error {
+		now, err := n.client.CoreV1().Pods(plugin.Namespace).Get(ctx, plugin.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if status := now.Status.ContainerStatuses[0]; status.RestartCount == restarts && status.Ready {
+			return errors.New("it still runs")
+		}
+		return nil
+	})
+}
+
+// awaitPlugin waits until the plugin of the node is ready, and returns when it saw so.
+func (n *namespace) awaitPlugin(t *testing.T, node string) time.Time {
+	t.Helper()
+	eventually(t, podTimeout, "plugin on "+node+" ready", func(ctx context.Context) error {
+		plugin, err := n.plugin(ctx, node)
+		if err != nil {
+			return err
+		}
+		if plugin == nil || plugin.DeletionTimestamp != nil || !ready(plugin) {
+			return fmt.Errorf("it is not: %v", plugin)
+		}
+		return nil
+	})
+	return time.Now()
+}

@@ -1,0 +1,282 @@
+package mount_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func TestAttachShowsAllAtOnce(t *testing.T) {
+	n := newNode(t)
+	target := n.target("1")
+	v := n.create("v1")
+	n.must(v.Root().WriteFile("version", []byte("1"), 0o644))
+	n.wantGone(target)
+
+	// A reader that polls sees no target, or an empty directory of the node's own
+	// file system, or the complete volume; never an empty mount.
+	parent := n.stat(filepath.Dir(target))
+	stop := n.again(func() {
+		dir, err := os.OpenRoot(target)
+		if err != nil {
+			return
+		}
+		defer dir.Close()
+		info, err := dir.Stat(".")
+		if err != nil {
+			return
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Dev == parent.Dev {
+			return
+		}
+		if _, err := dir.Stat("version"); err != nil {
+			t.Errorf("mounted, but not complete: %v", err)
+		}
+	})
+	for range 100 {
+		v := n.create("v1")
+		n.must(v.Root().WriteFile("version", []byte("1"), 0o644))
+		n.must(v.Attach(n.ctx(), target))
+		n.must(v.Close())
+		n.must(n.Unmount(n.ctx(), "v1", target))
+	}
+	stop()
+
+	n.must(v.Attach(n.ctx(), target))
+	n.wantContent(target+"/version", "1")
+	n.wantMounts(target, source("v1"))
+}
+
+func TestVisibleMountIsReadOnly(t *testing.T) {
+	n := newNode(t)
+	target := n.target("1")
+	v := n.create("v1")
+	n.must(v.Root().WriteFile("version", []byte("1"), 0o666))
+	n.must(v.Attach(n.ctx(), target))
+
+	infos := n.mountsBelow(target)
+	if len(infos) != 1 {
+		t.Fatalf("got %d mounts, want 1", len(infos))
+	}
+	for _, flag := range []string{"ro", "nosuid", "nodev", "noexec"} {
+		if !strings.Contains(","+infos[0].Options+",", ","+flag+",") {
+			t.Errorf("the mount has options %s, want %s in it", infos[0].Options, flag)
+		}
+	}
+	if infos[0].FSType != "tmpfs" || infos[0].Source != source("v1") || infos[0].Root != "/" {
+		t.Errorf("got %+v", infos[0])
+	}
+	for name, err := range map[string]error{
+		"write":             os.WriteFile(target+"/version", nil, 0o644),
+		"make a file":       os.WriteFile(target+"/new", nil, 0o644),
+		"remove":            os.Remove(target + "/version"),
+		"chmod":             os.Chmod(target, 0o777),
+		"write with a root": v.Root().WriteFile("version", nil, 0o644),
+	} {
+		if !errors.Is(err, unix.EROFS) {
+			t.Errorf("%s: got %v, want EROFS", name, err)
+		}
+	}
+	n.must(v.Close())
+	n.wantContent(target+"/version", "1")
+}
+
+func TestAttachRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prepare func(n *node, target string)
+		target  func(n *node, target string) string
+		want    error
+		// stays says that there was something at the target, which stays.
+		stays bool
+	}{
+		"parent missing":      {target: func(n *node, target string) string { return target + "/deeper/mount" }, want: fs.ErrNotExist},
+		"file":                {prepare: func(n *node, target string) { n.write(target, "x") }, want: errForeign, stays: true},
+		"directory with file": {prepare: func(n *node, target string) { n.mkdir(target); n.write(target+"/x", "x") }, want: errForeign, stays: true},
+		"foreign mount":       {prepare: func(n *node, target string) { n.mountForeign("tmpfs", target) }, want: errForeign, stays: true},
+		"other volume":        {prepare: func(n *node, target string) { n.publish("v2", target) }, want: errForeign, stays: true},
+		"mounted already":     {prepare: func(n *node, target string) { n.publish("v1", target) }, want: fs.ErrExist, stays: true},
+		"link":                {prepare: func(n *node, target string) { n.must(os.Symlink(n.outside, target)) }, want: errOutside, stays: true},
+		"link to nothing":     {prepare: func(n *node, target string) { n.must(os.Symlink(n.outside+"/x", target)) }, want: errOutside, stays: true},
+		"outside":             {target: func(n *node, _ string) string { return n.outside + "/mount" }, want: errOutside},
+		"dots":                {target: func(n *node, _ string) string { return n.kubeletDir + "/../outside/mount" }, want: errOutside},
+		"canceled":            {want: context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			target := n.target("1")
+			if tc.prepare != nil {
+				tc.prepare(n, target)
+			}
+			v := n.create("v1")
+			before := n.counts()
+			path := target
+			if tc.target != nil {
+				path = tc.target(n, target)
+			}
+			ctx, cancel := context.WithCancel(n.ctx())
+			defer cancel()
+			if errors.Is(tc.want, context.Canceled) {
+				cancel()
+			}
+			n.wantErr(v.Attach(ctx, path), tc.want)
+			n.wantCounts(before)
+			if _, err := os.Lstat(path); (err == nil) != tc.stays {
+				t.Errorf("lstat says %v; it should stay: %t", err, tc.stays)
+			}
+			n.wantEmpty(n.outside)
+
+			// The failure is not the volume's: it can still be shown elsewhere.
+			n.must(v.Attach(n.ctx(), n.target("2")))
+		})
+	}
+}
+
+func TestAttachWithAnOpenWriter(t *testing.T) {
+	n := newNode(t)
+	target := n.target("1")
+	v := n.create("v1")
+	f, err := v.Root().Create("version")
+	n.must(err)
+	n.wantErr(v.Attach(n.ctx(), target), unix.EBUSY)
+	n.wantGone(target)
+	_, err = f.WriteString("1")
+	n.must(err)
+	n.must(f.Close())
+	n.must(v.Attach(n.ctx(), target))
+	n.wantContent(target+"/version", "1")
+}
+
+func TestAttachOntoALeftoverDirectory(t *testing.T) {
+	n := newNode(t)
+	target := n.target("1")
+	n.mkdir(target)
+	n.publish("v1", target)
+	n.wantContent(target+"/version", "1")
+}
+
+func TestAttachTwice(t *testing.T) {
+	n := newNode(t)
+	target := n.target("1")
+	v := n.create("v1")
+	n.must(v.Attach(n.ctx(), target))
+	n.wantErr(v.Attach(n.ctx(), target), fs.ErrExist)
+	n.wantErr(v.Attach(n.ctx(), n.target("2")), fs.ErrExist)
+	n.wantMounts(target, source("v1"))
+
+	reopened, err := n.Reopen(n.ctx(), "v1", target)
+	n.must(err)
+	defer reopened.Close()
+	n.wantErr(reopened.Attach(n.ctx(), n.target("2")), fs.ErrExist)
+	n.must(reopened.Close())
+	n.wantErr(reopened.Attach(n.ctx(), n.target("2")), fs.ErrClosed)
+}
+
+func TestAttachBelowOtherMounts(t *testing.T) {
+	n := newNode(t)
+	n.mountForeign("other", n.kubeletDir+"/pods/1")
+	target := n.target("1")
+	n.publish("v1", target)
+	n.must(n.Check(n.ctx(), "v1", target))
+	n.must(n.update("v1", target, "2"))
+	n.wantContent(target+"/version", "2")
+	n.must(n.Unmount(n.ctx(), "v1", target))
+	n.wantMounts(n.kubeletDir, "other")
+}
+
+func TestRootDirectory(t *testing.T) {
+	other := 1234
+	if userNamespace(t) {
+		other = 0 // the only id that is mapped
+	}
+	for name, tc := range map[string]struct {
+		mode     fs.FileMode
+		uid, gid int
+		wantUID  int
+		wantGID  int
+	}{
+		"default":          {0o755, volume.NoOwner, volume.NoOwner, 0, 0},
+		"narrow":           {0o500, 0, 0, 0, 0},
+		"setgid and group": {0o775 | fs.ModeSetgid, volume.NoOwner, other, 0, other},
+		"user":             {0o700, other, volume.NoOwner, other, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			p := params("v1")
+			p.Mode, p.UID, p.GID = tc.mode, tc.uid, tc.gid
+			v, err := n.Create(n.ctx(), p)
+			n.must(err)
+			defer v.Close()
+			target := n.target("1")
+			n.must(v.Attach(n.ctx(), target))
+			info, err := os.Stat(target)
+			n.must(err)
+			st := n.stat(target)
+			if got, want := info.Mode(), tc.mode|fs.ModeDir; got != want {
+				t.Errorf("got mode %v, want %v", got, want)
+			}
+			if int(st.Uid) != tc.wantUID || int(st.Gid) != tc.wantGID {
+				t.Errorf("got owner %d:%d, want %d:%d", st.Uid, st.Gid, tc.wantUID, tc.wantGID)
+			}
+		})
+	}
+}
+
+func TestLimits(t *testing.T) {
+	n := newNode(t)
+	v := n.create("v1") // 64 KiB and 64 inodes
+	n.must(v.Root().WriteFile("fits", make([]byte, 60<<10), 0o600))
+	n.wantErr(v.Root().WriteFile("big", make([]byte, 8<<10), 0o600), unix.ENOSPC)
+	n.must(v.Root().RemoveAll("big"))
+	// The root directory and one file are there already.
+	for i := range 62 {
+		n.must(v.Root().WriteFile(fmt.Sprint(i), nil, 0o600))
+	}
+	n.wantErr(v.Root().WriteFile("62", nil, 0o600), unix.ENOSPC)
+	n.wantErr(v.Root().Link("fits", "62"), unix.ENOSPC)
+}
+
+func TestManyVolumesAtOnce(t *testing.T) {
+	n := newNode(t)
+	before := n.counts()
+	var running sync.WaitGroup
+	for i := range 50 {
+		id, target := fmt.Sprintf("v%d", i), n.target(fmt.Sprint(i))
+		running.Go(func() {
+			n.cycle(id, target)
+		})
+	}
+	running.Wait()
+	n.wantCounts(before)
+}
+
+// cycle is the whole life of a volume; it may be called from any goroutine.
+func (n *node) cycle(id, target string) {
+	v, err := n.Create(n.ctx(), params(id))
+	if err != nil {
+		n.Error(err)
+		return
+	}
+	for _, err := range []error{
+		v.Root().WriteFile("version", []byte("1"), 0o644),
+		v.Attach(n.ctx(), target),
+		v.Close(),
+		n.update(id, target, "2"),
+		n.Check(n.ctx(), id, target),
+		n.Unmount(n.ctx(), id, target),
+	} {
+		if err != nil {
+			n.Error(err)
+		}
+	}
+}

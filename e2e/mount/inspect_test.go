@@ -1,0 +1,194 @@
+package mount_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+
+	"github.com/refvol/refvol/pkg/mount"
+)
+
+func TestUsage(t *testing.T) {
+	n := newNode(t)
+	target := n.target("1")
+	n.publish("v1", target)
+	got, err := n.Usage(n.ctx(), "v1", target)
+	n.must(err)
+	want := mount.Usage{
+		Capacity: 64 << 10, Available: 60 << 10, Used: 4 << 10,
+		Inodes: 64, InodesFree: 62, InodesUsed: 2,
+	}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestList(t *testing.T) {
+	n := newNode(t)
+	if got, err := n.List(n.ctx()); err != nil || len(got) != 0 {
+		t.Errorf("got %v, %v; want none", got, err)
+	}
+	var want []mount.Mounted
+	for _, pod := range []string{"1", "2", "with space"} {
+		id := "v" + pod[:1]
+		n.publish(id, n.target(pod))
+		want = append(want, mount.Mounted{VolumeID: id, Target: n.target(pod)})
+	}
+	n.bind(n.target("2"), n.target("2")) // stacked
+	n.mountForeign("tmpfs", n.target("foreign"))
+	n.mountForeign("", n.target("no source"))
+	n.mountForeign("csi.other.dev:v1", n.target("other driver"))
+	n.bind(n.target("1"), n.outside)
+	got, err := n.List(n.ctx())
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v; want %v", got, err, want)
+	}
+}
+
+func TestListThroughALink(t *testing.T) {
+	n := newNode(t)
+	n.publish("v1", n.target("1"))
+	link := n.outside + "/link"
+	n.must(os.Symlink(n.kubeletDir, link))
+	m, err := mount.New(n.ctx(), mount.Options{Driver: driver, KubeletDir: link + "/"})
+	n.must(err)
+	target := link + strings.TrimPrefix(n.target("1"), n.kubeletDir)
+	got, err := m.List(n.ctx())
+	if want := []mount.Mounted{{VolumeID: "v1", Target: target}}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v; want %v", got, err, want)
+	}
+	n.must(m.Check(n.ctx(), "v1", target))
+	n.wantErr(m.Check(n.ctx(), "v1", n.target("1")), errOutside)
+	n.must(m.Unmount(n.ctx(), "v1", target))
+	n.wantGone(n.target("1"))
+}
+
+// noswap is the one thing that a user namespace refuses; that is said, once.
+func TestNoswap(t *testing.T) {
+	n := newNode(t)
+	var log bytes.Buffer
+	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))
+	ctx := klog.NewContext(t.Context(), logger)
+	m, err := mount.New(ctx, mount.Options{Driver: driver, KubeletDir: n.kubeletDir})
+	n.must(err)
+	for _, id := range []string{"v1", "v2"} {
+		v, err := m.Create(ctx, params(id))
+		n.must(err)
+		n.must(v.Attach(ctx, n.target(id)))
+		n.must(v.Close())
+	}
+
+	options := n.mountsBelow(n.target("v1"))[0].VFSOptions
+	noswap := strings.Contains(","+options+",", ",noswap,")
+	warned := strings.Count(log.String(), "noswap here, so values may reach a swap device")
+	if noswap == userNamespace(t) {
+		t.Errorf("the tmpfs has the options %s; in a user namespace: %t", options, userNamespace(t))
+	}
+	if noswap && warned != 0 || !noswap && warned != 1 {
+		t.Errorf("noswap %t, and %d warnings in the log:\n%s", noswap, warned, &log)
+	}
+}
+
+// userNamespace says whether the tests run without root.
+func userNamespace(t testing.TB) bool {
+	t.Helper()
+	mapping, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var inside, outside, size uint32
+	if _, err := fmt.Sscan(string(mapping), &inside, &outside, &size); err != nil {
+		t.Fatal(err)
+	}
+	return size == 1
+}
+
+func TestUnmappedOwner(t *testing.T) {
+	if !userNamespace(t) {
+		return // every owner is mapped, and TestRootDirectory uses one
+	}
+	n := newNode(t)
+	p := params("v1")
+	p.UID = 1234
+	before := n.counts()
+	_, err := n.Create(n.ctx(), p)
+	if err == nil || !strings.Contains(err.Error(), "volume v1: set uid=1234 of a tmpfs: invalid argument") {
+		t.Errorf("got %v, want an error that names the owner", err)
+	}
+	n.wantCounts(before)
+}
+
+func TestUnknownSELinuxContext(t *testing.T) {
+	if _, err := os.Stat("/sys/fs/selinux/enforce"); err == nil {
+		return // every tmpfs of these tests takes the policy's own context
+	}
+	n := newNode(t)
+	before := n.counts()
+	_, err := mount.New(n.ctx(), mount.Options{Driver: driver, KubeletDir: n.kubeletDir, SELinuxContext: "no:such:context"})
+	if err == nil || !strings.Contains(err.Error(), "context=no:such:context") {
+		t.Errorf("got %v, want an error that names the context", err)
+	}
+	n.wantCounts(before)
+}
+
+// New must tell an operator what is missing, and open nothing for good.
+func TestNewOnLesserKernels(t *testing.T) {
+	if call := os.Getenv(denied); call != "" {
+		t.Logf("the outer run covers this; %s is denied", call)
+		return
+	}
+	for call, want := range map[string]string{
+		"openat2=ENOSYS":       "the kernel is too old: Linux 5.12 or newer is needed",
+		"fsopen=ENOSYS":        "the kernel is too old: Linux 5.12 or newer is needed",
+		"mount_setattr=ENOSYS": "the kernel is too old: Linux 5.12 or newer is needed",
+		"fsopen=EPERM":         "the capability CAP_SYS_ADMIN is needed",
+	} {
+		t.Run(call, func(t *testing.T) {
+			out, err := rerun(t, call, "-test.run=^TestList$")
+			if err == nil || !strings.Contains(out, want) {
+				t.Errorf("got %v, want %q in:\n%s", err, want, out)
+			}
+		})
+	}
+}
+
+// Kernels before 6.13 don't tell a mount's source by statmount: everything here must
+// also pass with the mount table alone.
+func TestWithoutStatmount(t *testing.T) {
+	const call = "statmount=ENOSYS"
+	if os.Getenv(denied) == call {
+		wantTableInUse(t)
+		return
+	}
+	if out, err := rerun(t, call, "-test.v"); err != nil {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+func wantTableInUse(t *testing.T) {
+	t.Helper()
+	var log bytes.Buffer
+	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log), textlogger.Verbosity(2)))
+	if _, err := mount.New(klog.NewContext(t.Context(), logger), mount.Options{Driver: driver, KubeletDir: t.TempDir()}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "for want of statmount") {
+		t.Errorf("statmount is in use although denied; log:\n%s", &log)
+	}
+}
+
+// rerun runs this binary again, in the same namespaces, with a system call denied.
+func rerun(t *testing.T, call string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), denied+"="+call)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}

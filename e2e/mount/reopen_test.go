@@ -1,0 +1,244 @@
+package mount_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/mount"
+)
+
+var (
+	errNotMounted = mount.ErrNotMounted
+	errForeign    = mount.ErrForeign
+	errOutside    = mount.ErrOutside
+)
+
+func TestReopenWritesThroughToTheTarget(t *testing.T) {
+	n := newNode(t)
+	target := n.target("1")
+	n.publish("v1", target)
+	before := n.counts()
+
+	v, err := n.Reopen(n.ctx(), "v1", target)
+	n.must(err)
+	n.must(v.Root().WriteFile("version", []byte("2"), 0o644))
+	n.wantContent(target+"/version", "2")
+	n.wantErr(os.WriteFile(target+"/version", nil, 0o644), unix.EROFS)
+	n.must(v.Close())
+	n.must(v.Close())
+
+	n.wantErr(os.WriteFile(target+"/version", nil, 0o644), unix.EROFS)
+	n.wantContent(target+"/version", "2")
+	n.wantMounts(target, source("v1"))
+	n.wantCounts(before)
+}
+
+// What a Mounter of an earlier process mounted is as good as one's own.
+func TestReopenByAnotherMounter(t *testing.T) {
+	n := newNode(t)
+	target := n.target("1")
+	n.publish("v1", target)
+	restarted, err := mount.New(n.ctx(), mount.Options{Driver: driver, KubeletDir: n.kubeletDir})
+	n.must(err)
+	n.Mounter = restarted
+	n.must(n.update("v1", target, "2"))
+	n.wantContent(target+"/version", "2")
+	n.must(n.Unmount(n.ctx(), "v1", target))
+	n.wantGone(target)
+}
+
+// Whatever takes the place of the volume, nothing must be written to it.
+func TestReopenOfWhatIsNotOurs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prepare func(n *node, target string)
+		check   error // what Check says; Reopen says ErrNotMounted too
+	}{
+		"unmounted behind our back": {func(n *node, target string) { n.publish("v1", target); n.umount(target) }, errNotMounted},
+		"directory gone":            {func(n *node, target string) { n.publish("v1", target); n.umount(target); n.must(os.Remove(target)) }, errNotMounted},
+		"pod gone":                  {func(n *node, target string) { n.must(os.RemoveAll(n.kubeletDir + "/pods/1")) }, errNotMounted},
+		"never mounted":             {func(n *node, target string) { n.mkdir(target) }, errNotMounted},
+		"file":                      {func(n *node, target string) { n.write(target, "") }, errNotMounted},
+		"other volume":              {func(n *node, target string) { n.publish("v2", target) }, errForeign},
+		"longer volume id":          {func(n *node, target string) { n.publish("v12", target) }, errForeign},
+		"foreign tmpfs":             {func(n *node, target string) { n.mountForeign("tmpfs", target) }, errForeign},
+		"tmpfs of another driver":   {func(n *node, target string) { n.mountForeign("csi.other.dev:v1", target) }, errForeign},
+		"foreign over ours":         {func(n *node, target string) { n.publish("v1", target); n.mountForeign("tmpfs", target) }, errForeign},
+		"ramfs with our source": {func(n *node, target string) {
+			n.mkdir(target)
+			n.must(unix.Mount(source("v1"), target, "ramfs", 0, ""))
+		}, errForeign},
+		"part of ours":          {func(n *node, target string) { n.bindPart(target) }, errForeign},
+		"file of ours":          {func(n *node, target string) { n.bindFile(target) }, errForeign},
+		"directory of the node": {func(n *node, target string) { n.mkdir(target); n.bind(n.outside, target) }, errForeign},
+		"link to ours": {func(n *node, target string) {
+			n.publish("v1", n.target("2"))
+			n.must(os.Symlink(n.target("2"), target))
+		}, errOutside},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			target := n.target("1")
+			tc.prepare(n, target)
+			before := n.counts()
+
+			n.wantErr(n.Check(n.ctx(), "v1", target), tc.check)
+			_, err := n.Usage(n.ctx(), "v1", target)
+			n.wantErr(err, tc.check)
+			err = n.update("v1", target, "leaked")
+			n.wantErr(err, errNotMounted)
+			n.wantErr(err, tc.check)
+
+			n.wantCounts(before)
+			n.wantNoLeak(target)
+		})
+	}
+}
+
+// wantNoLeak checks that nothing was written at target, nor below what is mounted
+// there, nor outside.
+func (n *node) wantNoLeak(target string) {
+	n.Helper()
+	for {
+		if got, err := os.ReadFile(target + "/version"); err == nil && string(got) == "leaked" {
+			n.Errorf("the content leaked to %s", target)
+		}
+		if unix.Unmount(target, unix.MNT_DETACH) != nil {
+			break
+		}
+	}
+	if info, err := os.Stat(target); err == nil && info.IsDir() {
+		n.wantEmpty(target)
+	}
+	n.wantEmpty(n.outside)
+}
+
+// bindPart mounts a directory of the volume, not all of it.
+func (n *node) bindPart(target string) {
+	n.Helper()
+	v := n.create("v1")
+	n.must(v.Root().Mkdir("part", 0o755))
+	n.must(v.Attach(n.ctx(), n.target("2")))
+	n.mkdir(target)
+	n.bind(n.target("2")+"/part", target)
+}
+
+func (n *node) bindFile(target string) {
+	n.Helper()
+	n.publish("v1", n.target("2"))
+	n.write(target, "")
+	n.bind(n.target("2")+"/version", target)
+}
+
+// The target changes between ours, a foreign mount and a bare directory as fast as
+// it can; a write must reach ours or nothing.
+func TestReopenRacesWithOtherMounts(t *testing.T) {
+	n := newNode(t)
+	ours, target := n.target("ours"), n.target("1")
+	n.publish("v1", ours)
+	n.mkdir(target)
+	foreign := n.target("foreign")
+	n.mountForeign("tmpfs", foreign)
+	stop := n.again(func() {
+		for _, from := range []string{ours, foreign} {
+			if err := unix.Mount(from, target, "", unix.MS_BIND, ""); err != nil {
+				t.Errorf("bind %s: %v", from, err)
+			}
+			if from == ours {
+				// The foreign one comes over ours, too.
+				if err := errors.Join(unix.Mount(foreign, target, "", unix.MS_BIND, ""), unix.Unmount(target, unix.MNT_DETACH)); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := unix.Unmount(target, unix.MNT_DETACH); err != nil {
+				t.Errorf("umount: %v", err)
+			}
+		}
+	})
+	wrote, refused := 0, 0
+	for wrote < 200 || refused < 200 {
+		switch err := n.update("v1", target, "leaked"); {
+		case err == nil:
+			wrote++
+		case errors.Is(err, errNotMounted):
+			refused++
+		case errors.Is(err, unix.EINVAL):
+			// It was unmounted between the proof and the clone.
+		default:
+			t.Fatal(err)
+		}
+	}
+	stop()
+	n.wantContent(ours+"/version", "leaked")
+	n.wantEmpty(target)
+	n.wantEmpty(foreign)
+}
+
+// A directory on the way turns into a link and back as fast as it can.
+func TestSwappedDirectoryNeverLeadsOut(t *testing.T) {
+	n := newNode(t)
+	target := n.target("1")
+	dir := filepath.Dir(target)
+	n.must(os.Symlink(n.outside, dir+"-link"))
+	stop := n.again(func() {
+		if err := swap(dir, dir+"-link"); err != nil {
+			t.Errorf("swap: %v", err)
+		}
+	})
+	attached, refused := 0, 0
+	for attached < 50 || refused < 50 {
+		v, err := n.Create(n.ctx(), params("v1"))
+		n.must(err)
+		switch err := v.Attach(n.ctx(), target); {
+		case err == nil:
+			attached++
+			n.unmountWhileSwapped(target)
+		case errors.Is(err, errOutside):
+			refused++
+		default:
+			t.Error(err)
+		}
+		n.must(v.Close())
+	}
+	stop()
+	n.wantEmpty(n.outside)
+	n.wantMounts(n.outside)
+	n.wantMounts(n.kubeletDir)
+}
+
+func (n *node) unmountWhileSwapped(target string) {
+	n.Helper()
+	for {
+		err := n.Unmount(n.ctx(), "v1", target)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, errOutside) {
+			n.Fatal(err)
+		}
+	}
+}
+
+func TestCreateAndReopenHeedTheContext(t *testing.T) {
+	n := newNode(t)
+	target := n.target("1")
+	n.publish("v1", target)
+	before := n.counts()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := n.Create(ctx, params("v2"))
+	n.wantErr(err, context.Canceled)
+	_, err = n.Reopen(ctx, "v1", target)
+	n.wantErr(err, context.Canceled)
+	if errors.Is(err, errNotMounted) {
+		t.Errorf("a canceled Reopen says that the volume is not mounted: %v", err)
+	}
+	n.wantCounts(before)
+	// An unpublish cleans up all the same.
+	n.must(n.Unmount(ctx, "v1", target))
+	n.wantGone(target)
+}

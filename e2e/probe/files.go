@@ -1,0 +1,96 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// entry is one file, directory or link.
+type entry struct {
+	// Path is relative to the root of the walk; the root itself is ".".
+	Path string `json:"path"`
+	// Type is "file", "dir", "link" or "other".
+	Type string `json:"type"`
+	// Mode is the permission bits with setuid, setgid and sticky, in octal.
+	Mode string `json:"mode"`
+	UID  uint32 `json:"uid"`
+	GID  uint32 `json:"gid"`
+	// Link is what a link points to.
+	Link string `json:"link,omitempty"`
+	// Content is what a file holds.
+	Content string `json:"content,omitempty"`
+}
+
+// tree lists everything at and below root and follows no link.
+func tree(root string) ([]entry, error) {
+	entries := []entry{}
+	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		e, err := describe(path)
+		if err != nil {
+			return err
+		}
+		e.Path, err = filepath.Rel(root, path)
+		entries = append(entries, e)
+		return err
+	})
+	return entries, err
+}
+
+func describe(path string) (entry, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return entry{}, fmt.Errorf("lstat %s: %w", path, err)
+	}
+	e := entry{Type: "other", Mode: fmt.Sprintf("%04o", st.Mode&0o7777), UID: st.Uid, GID: st.Gid}
+	var err error
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		e.Type = "dir"
+	case unix.S_IFLNK:
+		e.Type = "link"
+		e.Link, err = os.Readlink(path)
+	case unix.S_IFREG:
+		e.Type = "file"
+		var content []byte
+		content, err = os.ReadFile(path)
+		e.Content = string(content)
+	}
+	return e, err
+}
+
+// read copies the file to out.
+func read(out io.Writer, path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	_, err = io.Copy(out, file)
+	return err
+}
+
+// write tries to write text to the file, which it creates if it is missing, and
+// tells how that went: a refusal is an answer, not an error.
+func write(out io.Writer, path, text string) error {
+	err := os.WriteFile(path, []byte(text), 0o600)
+	result := "ok"
+	if err != nil {
+		var errno syscall.Errno
+		if !errors.As(err, &errno) {
+			return err
+		}
+		result = unix.ErrnoName(errno)
+	}
+	_, err = fmt.Fprintln(out, result)
+	return err
+}

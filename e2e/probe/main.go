@@ -1,0 +1,73 @@
+// Command probe is all that is in the image of the end-to-end tests' pods. Run by
+// exec in a pod, it shows a volume as that pod's containers see it; in a privileged
+// pod with the node's process ids it shows what a volume left on the node.
+//
+// It answers on stdout and exits 0; when it can't answer it says why on stderr and
+// exits 1. It knows nothing of refvol.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+const usage = `usage:
+  probe sleep                               until SIGTERM
+  probe read FILE                           the file's bytes
+  probe tree DIR                            each entry below DIR, in JSON
+  probe write FILE TEXT                     "ok", or the name of the errno
+  probe await FILE TEXT TIMEOUT [OTHER...]  "ready", then in JSON how TEXT arrived
+  probe mounts TEXT                         the mounts of all processes that have TEXT, in JSON
+  probe kill NAME                           SIGKILL to each program called NAME`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, os.Stdout, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "probe:", err)
+		os.Exit(1)
+	}
+}
+
+// run does what args say and writes the answer to out.
+func run(ctx context.Context, out io.Writer, args []string) error {
+	if len(args) == 0 {
+		return errors.New(usage)
+	}
+	command, args := args[0], args[1:]
+	switch {
+	case command == "sleep" && len(args) == 0:
+		<-ctx.Done()
+		return nil
+	case command == "read" && len(args) == 1:
+		return read(out, args[0])
+	case command == "tree" && len(args) == 1:
+		return answer(out)(tree(args[0]))
+	case command == "write" && len(args) == 2:
+		return write(out, args[0], args[1])
+	case command == "await" && len(args) >= 3:
+		return await(ctx, out, args[0], args[1], args[2], args[3:])
+	case command == "mounts" && len(args) == 1:
+		return answer(out)(mounts("/proc", args[0]))
+	case command == "kill" && len(args) == 1:
+		return kill("/proc", args[0])
+	}
+	return errors.New(usage)
+}
+
+// answer returns a function that writes a value to out in JSON, unless there is an
+// error to return.
+func answer(out io.Writer) func(any, error) error {
+	return func(value any, err error) error {
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(out).Encode(value)
+	}
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// mount is a line of the mount table of one mount namespace.
+type mount struct {
+	// Process is the command line's first word of one process in that namespace.
+	Process string `json:"process"`
+	PID     int    `json:"pid"`
+	Line    string `json:"line"`
+}
+
+// mounts searches the mount table of every mount namespace that a process of proc
+// is in for lines that contain text.
+func mounts(proc, text string) ([]mount, error) {
+	pids, err := processes(proc)
+	if err != nil {
+		return nil, err
+	}
+	found, seen := []mount{}, map[string]bool{}
+	for _, pid := range pids {
+		dir := filepath.Join(proc, strconv.Itoa(pid))
+		namespace, err := os.Readlink(filepath.Join(dir, "ns/mnt"))
+		if err != nil || seen[namespace] {
+			// A process that has ended meanwhile, or whose table was read already.
+			continue
+		}
+		table, err := os.ReadFile(filepath.Join(dir, "mountinfo"))
+		if err != nil {
+			continue
+		}
+		seen[namespace] = true
+		for line := range strings.Lines(string(table)) {
+			if strings.Contains(line, text) {
+				found = append(found, mount{Process: program(proc, pid), PID: pid, Line: strings.TrimSpace(line)})
+			}
+		}
+	}
+	return found, nil
+}
+
+// kill sends SIGKILL to every process of proc that runs a program of that name, and
+// it is an error if there is none.
+func kill(proc, name string) error {
+	pids, err := processes(proc)
+	if err != nil {
+		return err
+	}
+	killed := 0
+	for _, pid := range pids {
+		if filepath.Base(program(proc, pid)) != name {
+			continue
+		}
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("kill %d: %w", pid, err)
+		}
+		killed++
+	}
+	if killed == 0 {
+		return fmt.Errorf("no process runs %s", name)
+	}
+	return nil
+}
+
+func processes(proc string) ([]int, error) {
+	entries, err := os.ReadDir(proc)
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// program returns the first word of the process's command line; it is empty for a
+// kernel thread and for a process that has ended.
+func program(proc string, pid int) string {
+	line, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))
+	if err != nil {
+		return ""
+	}
+	word, _, _ := bytes.Cut(line, []byte{0})
+	return string(word)
+}

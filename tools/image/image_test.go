@@ -1,0 +1,240 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+)
+
+const reference = "registry.example/team/tool:v1.2.3"
+
+// binaryOf returns the header of an ELF binary for machine, and a program header of
+// type program where that is not zero.
+func binaryOf(machine elf.Machine, program elf.ProgType) []byte {
+	header := elf.Header64{
+		Type: uint16(elf.ET_EXEC), Machine: uint16(machine), Version: uint32(elf.EV_CURRENT),
+		Ehsize: 64, Phentsize: 56, Phoff: 64,
+	}
+	copy(header.Ident[:], elf.ELFMAG)
+	header.Ident[elf.EI_CLASS] = byte(elf.ELFCLASS64)
+	header.Ident[elf.EI_DATA] = byte(elf.ELFDATA2LSB)
+	header.Ident[elf.EI_VERSION] = byte(elf.EV_CURRENT)
+	if program != elf.PT_NULL {
+		header.Phnum = 1
+	}
+	var file bytes.Buffer
+	for _, part := range []any{header, elf.Prog64{Type: uint32(program)}} {
+		if err := binary.Write(&file, binary.LittleEndian, part); err != nil {
+			panic(err)
+		}
+	}
+	return file.Bytes()
+}
+
+// makeImage runs the command on content and returns the path of the archive.
+func makeImage(t *testing.T, content []byte, args ...string) (string, error) {
+	t.Helper()
+	dir := t.TempDir()
+	file, output := filepath.Join(dir, "tool"), filepath.Join(dir, "out", "image.tar")
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args = append([]string{"-binary", file, "-output", output, "-reference", reference}, args...)
+	return output, run(args, io.Discard, io.Discard)
+}
+
+func TestBothReadersFindTheSameImage(t *testing.T) {
+	archive, err := makeImage(t, binaryOf(elf.EM_AARCH64, 0), "-label", "a=b=c", "-label", "d=")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tag, err := name.NewTag(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	docker, err := tarball.ImageFromPath(archive, &tag)
+	if err != nil {
+		t.Fatalf("read as a docker archive: %v", err)
+	}
+	index, err := layout.ImageIndexFromPath(unpack(t, archive))
+	if err != nil {
+		t.Fatalf("read as an image layout: %v", err)
+	}
+	if err := validate.Index(index); err != nil {
+		t.Errorf("image layout: %v", err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil || len(manifest.Manifests) != 1 {
+		t.Fatalf("index = %+v, error %v, want one image", manifest, err)
+	}
+	entry := manifest.Manifests[0]
+	if got := entry.Annotations["io.containerd.image.name"]; got != reference {
+		t.Errorf("containerd would import it as %q, want %q", got, reference)
+	}
+	if got := entry.Annotations["org.opencontainers.image.ref.name"]; got != "v1.2.3" {
+		t.Errorf("ref.name = %q, want v1.2.3", got)
+	}
+	if entry.ArtifactType != "" {
+		t.Errorf("artifactType = %q, want none, as of an image", entry.ArtifactType)
+	}
+	oci, err := index.Image(entry.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for reader, image := range map[string]v1.Image{"docker": docker, "layout": oci} {
+		config, err := image.ConfigFile()
+		if err != nil {
+			t.Fatalf("%s: %v", reader, err)
+		}
+		if got := config.OS + "/" + config.Architecture; got != "linux/arm64" {
+			t.Errorf("%s: platform = %s, want linux/arm64", reader, got)
+		}
+		if got := config.Config; !slices.Equal(got.Entrypoint, []string{"/tool"}) || got.User != "0" || len(got.Cmd) > 0 {
+			t.Errorf("%s: config = %+v, want entry point /tool and user 0", reader, got)
+		}
+		if got := config.Config.Labels; len(got) != 2 || got["a"] != "b=c" || got["d"] != "" {
+			t.Errorf("%s: labels = %v", reader, got)
+		}
+		if err := validate.Image(image); err != nil {
+			t.Errorf("%s: %v", reader, err)
+		}
+	}
+}
+
+func TestImageHoldsTheBinaryOnly(t *testing.T) {
+	content := binaryOf(elf.EM_X86_64, 0)
+	archive, err := makeImage(t, content, "-entrypoint", "/usr/bin/probe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := tarball.ImageFromPath(archive, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err := image.Layers()
+	if err != nil || len(layers) != 1 {
+		t.Fatalf("found %d layers, error %v, want 1", len(layers), err)
+	}
+	files, err := layers[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for reader := tar.NewReader(files); ; {
+		header, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, header.Name)
+		if header.Mode != 0o755 || header.Uid != 0 || header.Gid != 0 || header.ModTime.Unix() != 0 {
+			t.Errorf("%s: mode %o, owner %d:%d, time %s, want root's 0755 of 1970", header.Name, header.Mode, header.Uid, header.Gid, header.ModTime)
+		}
+		if header.Typeflag == tar.TypeReg {
+			if got, err := io.ReadAll(reader); err != nil || !bytes.Equal(got, content) {
+				t.Errorf("%s: other content than the binary, error %v", header.Name, err)
+			}
+		}
+	}
+	if want := []string{"usr/", "usr/bin/", "usr/bin/probe"}; !slices.Equal(names, want) {
+		t.Errorf("files = %q, want %q", names, want)
+	}
+}
+
+func TestSameInputGivesSameBytes(t *testing.T) {
+	var archives [][]byte
+	for range 2 {
+		archive, err := makeImage(t, binaryOf(elf.EM_X86_64, 0), "-label", "b=2", "-label", "a=1", "-label", "c=3")
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := os.ReadFile(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		archives = append(archives, content)
+	}
+	if !bytes.Equal(archives[0], archives[1]) {
+		t.Error("two runs differ")
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	static := binaryOf(elf.EM_X86_64, 0)
+	for _, test := range []struct {
+		name   string
+		binary []byte
+		args   []string
+		want   string
+	}{
+		{"dynamically linked", binaryOf(elf.EM_X86_64, elf.PT_INTERP), nil, "dynamically linked"},
+		{"not a binary", []byte("#!/bin/sh\n"), nil, "not a Linux binary"},
+		{"unknown machine", binaryOf(elf.EM_68K, 0), nil, "unsupported machine EM_68K"},
+		{"reference without a tag", static, []string{"-reference", "registry.example/team/tool"}, "-reference"},
+		{"reference without a registry", static, []string{"-reference", "tool:v1"}, "-reference"},
+		{"relative entry point", static, []string{"-entrypoint", "tool"}, "-entrypoint"},
+		{"entry point with dots", static, []string{"-entrypoint", "/a/../tool"}, "-entrypoint"},
+		{"label without a value", static, []string{"-label", "a"}, "must be key=value"},
+		{"no output", static, []string{"-output", ""}, "-output: required"},
+		{"missing binary", static, []string{"-binary", "/nonexistent"}, "/nonexistent"},
+		{"stray argument", static, []string{"more"}, "unexpected arguments"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			archive, err := makeImage(t, test.binary, test.args...)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error = %v, want one with %q", err, test.want)
+			}
+			if _, err := os.Stat(archive); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("an archive was written: %v", err)
+			}
+		})
+	}
+}
+
+// unpack extracts a tar archive and returns the directory.
+func unpack(t *testing.T, archive string) string {
+	t.Helper()
+	dir := t.TempDir()
+	file, err := os.Open(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for reader := tar.NewReader(file); ; {
+		header, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			return dir
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		target := filepath.Join(dir, header.Name)
+		if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(target, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

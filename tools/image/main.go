@@ -1,0 +1,106 @@
+// Command image makes a container image of one static binary, without a container
+// engine, and writes it as a tar archive.
+//
+// The archive is an OCI image layout and a `docker save` archive at once, so that
+// `docker load`, `podman load`, `ctr images import` and `kind load image-archive`
+// all take it. The same binary and flags give the same bytes.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+)
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(os.Stderr, "image:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+// options say what to make an image of.
+type options struct {
+	// binary is the file to put into the image.
+	binary string
+	// entrypoint is the absolute path of the binary in the image, which runs it.
+	entrypoint string
+	// reference is the image's name with a registry and a tag.
+	reference string
+	// output is the archive to write.
+	output string
+	labels map[string]string
+}
+
+// run makes the image that args describe and prints its reference and digest.
+func run(args []string, stdout, stderr io.Writer) error {
+	opts, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	image, err := build(opts)
+	if err != nil {
+		return err
+	}
+	if err := writeArchive(opts.output, image, opts.reference); err != nil {
+		return err
+	}
+	digest, err := image.Digest()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "%s: %s@%s\n", opts.output, opts.reference, digest)
+	return err
+}
+
+func parse(args []string, stderr io.Writer) (*options, error) {
+	opts := &options{labels: map[string]string{}}
+	flags := flag.NewFlagSet("image", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&opts.binary, "binary", "", "the statically linked `file` to run")
+	flags.StringVar(&opts.entrypoint, "entrypoint", "", "its absolute `path` in the image (default: / and its name)")
+	flags.StringVar(&opts.reference, "reference", "", "the image's `name`, with a registry and a tag")
+	flags.StringVar(&opts.output, "output", "", "the archive `file` to write")
+	flags.Func("label", "a `key=value` to label the image with; may repeat", func(label string) error {
+		key, value, ok := strings.Cut(label, "=")
+		if !ok || key == "" {
+			return errors.New("must be key=value")
+		}
+		opts.labels[key] = value
+		return nil
+	})
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	return opts, opts.validate(flags.Args())
+}
+
+// validate checks the options and sets the entry point's default.
+func (o *options) validate(rest []string) error {
+	if len(rest) > 0 {
+		return fmt.Errorf("unexpected arguments %q", rest)
+	}
+	for flag, value := range map[string]string{"binary": o.binary, "reference": o.reference, "output": o.output} {
+		if value == "" {
+			return fmt.Errorf("-%s: required", flag)
+		}
+	}
+	if o.entrypoint == "" {
+		o.entrypoint = "/" + path.Base(o.binary)
+	}
+	if !path.IsAbs(o.entrypoint) || path.Clean(o.entrypoint) != o.entrypoint || o.entrypoint == "/" {
+		return fmt.Errorf("-entrypoint: %q must be a clean absolute path of a file", o.entrypoint)
+	}
+	if _, err := name.NewTag(o.reference, name.StrictValidation); err != nil {
+		return fmt.Errorf("-reference: %w", err)
+	}
+	return nil
+}

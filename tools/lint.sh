@@ -1,0 +1,79 @@
+#!/bin/bash
+# Checks every Go module and every shell script of the checkout, says all that is
+# wrong, and fails if anything is.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+cache=${REFVOL_CACHE:-$HOME/.cache/refvol}/lint
+# The flags of the static builds, so that go's build cache serves both.
+export CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" GOWORK=off
+export GOLANGCI_LINT_CACHE=$cache/results
+failures=()
+
+# check WHAT COMMAND...: runs the command and notes a failure.
+check() {
+  local what=$1
+  shift
+  printf '%s\n' "$what"
+  "$@" || failures+=("$what")
+}
+
+# golangci_lint prints the path of the linter. It is built once for each version of
+# itself and of Go, which it must match.
+golangci_lint() {
+  local key binary
+  key=$(cat tools/go.mod tools/go.sum <(go env GOVERSION) | cksum | cut -d' ' -f1) || return
+  binary=$cache/golangci-lint-$key
+  if [ ! -x "$binary" ]; then
+    echo "building golangci-lint (about 2 minutes, once)" >&2
+    mkdir -p "$cache"
+    go -C tools build -o "$binary.$$" github.com/golangci/golangci-lint/v2/cmd/golangci-lint || return
+    mv "$binary.$$" "$binary"
+  fi
+  echo "$binary"
+}
+
+# scripts prints the files that a shell runs, each followed by a NUL.
+scripts() {
+  local file line
+  while IFS= read -r -d '' file; do
+    line=
+    IFS= read -r line <"$file"
+    case $line in '#!'*sh*) printf '%s\0' "$file" ;; esac
+  done < <(find . -name .git -prune -o -path ./bin -prune -o -type f \( -perm -u+x -o -name '*.sh' \) -print0)
+}
+
+check_scripts() {
+  local file status=0
+  while IFS= read -r -d '' file; do
+    bash -n "$file" || status=1
+  done < <(scripts)
+  return "$status"
+}
+
+# check_module DIRECTORY: runs all checks of one module.
+check_module() (
+  cd "$1" || exit
+  status=0
+  go mod tidy -diff || status=1
+  go mod verify >/dev/null || status=1
+  # A module may be there for the versions of its tools alone.
+  if [ -n "$(go list ./... 2>/dev/null)" ]; then
+    go vet ./... || status=1
+    "$linter" run --allow-serial-runners ./... || status=1
+  fi
+  exit "$status"
+)
+
+linter=$(golangci_lint) || exit
+check "configuration of golangci-lint" "$linter" config verify
+check "shell scripts" check_scripts
+while IFS= read -r -d '' file; do
+  module=$(dirname "$file")
+  check "module $module" check_module "$module"
+done < <(find . -name .git -prune -o -path ./bin -prune -o -name go.mod -print0 | sort -z)
+
+if [ ${#failures[@]} -gt 0 ]; then
+  printf 'lint failed: %s\n' "${failures[@]}" >&2
+  exit 1
+fi
