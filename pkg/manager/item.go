@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -23,8 +24,8 @@ type item struct {
 	ref       volume.Ref
 	source    *source
 	changed   func(volume.Ref)
-	base      context.Context
 	running   *sync.WaitGroup
+	logger    klog.Logger // the reflector's
 	failures  *failureLog
 	reflector *cache.Reflector
 	requests  *requests
@@ -78,8 +79,8 @@ func (s *watchStore) newItem(ref volume.Ref, src *source) *item {
 		ref:      ref,
 		source:   src,
 		changed:  s.changed,
-		base:     s.base,
 		running:  &s.running,
+		logger:   s.logger,
 		failures: s.failures,
 		refs:     map[types.UID]int{},
 		ended:    ended,
@@ -171,7 +172,7 @@ func (it *item) startLocked() {
 	if it.closed != nil || it.run != nil {
 		return
 	}
-	ctx, stop := context.WithCancel(it.base)
+	ctx, stop := context.WithCancel(klog.NewContext(context.Background(), it.logger))
 	before, ended := it.ended, make(chan struct{})
 	r := &run{stop: stop}
 	it.run, it.ended = r, ended

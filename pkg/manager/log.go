@@ -36,7 +36,7 @@ type failureLog struct {
 // it a short time ago.
 func (l *failureLog) log(ref volume.Ref, err error, again bool) {
 	logger := l.logger
-	if again || l.known(err) {
+	if l.known(err) || again {
 		logger = logger.V(detailLevel)
 	}
 	logger.Info("List or watch failed, trying again", "ref", ref, "err", err)

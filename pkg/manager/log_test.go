@@ -63,7 +63,7 @@ func TestFailuresAreLoggedOnce(t *testing.T) {
 		{"forbidden, for each object", forbidden, 3},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			log := captureLog(t, "2")
+			log := captureLog(t, "0")
 			inBubble(t, func(t *testing.T, e *env) {
 				refs := []volume.Ref{secretRef("a"), secretRef("b"), configMapRef("a")}
 				e.RegisterPod(pod("p"), "v", refs)

@@ -355,13 +355,14 @@ func TestReadErrors(t *testing.T) {
 		{"forbidden", fail(forbidden), apierrors.IsForbidden, `Secret "ns/a": not synced with the API server yet: secrets "a" is forbidden: no`},
 		{"forbidden is not synced", fail(forbidden), is(ErrNotSynced), ""},
 		{"out of reach", fail(syscall.ECONNREFUSED), is(syscall.ECONNREFUSED), "connection refused"},
+		{"connection broken", fail(syscall.ECONNRESET), is(syscall.ECONNRESET), "connection reset"},
 		{"out of reach is not synced", fail(syscall.ECONNREFUSED), is(ErrNotSynced), ""},
 		{"out of reach is not forbidden", fail(syscall.ECONNREFUSED), not(apierrors.IsForbidden), ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *env) {
 				tc.do(e)
-				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				_, getErr := e.GetObject(ctx, ref)
 				_, lookupErr := e.Lookup(ref)

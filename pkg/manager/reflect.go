@@ -176,7 +176,10 @@ func (it *item) failed(err error) {
 	now := time.Now()
 	it.mu.Lock()
 	again := now.Sub(it.failedAt) <= outageTime
-	it.failure, it.failedAt = err, now
+	it.failedAt = now
+	if it.failure == nil || !errors.Is(err, errNoAnswer) { // a list tells more
+		it.failure = err
+	}
 	it.mu.Unlock()
 	it.failures.log(it.ref, err, again)
 }

@@ -2,6 +2,8 @@ package manager
 
 import (
 	"context"
+	"errors"
+	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +24,8 @@ const (
 	// any pause, and shorter than what a proxy lets an idle watch live.
 	calmTime = 15 * time.Second
 )
+
+var errNoAnswer = errors.New("no answer to a watch request: the connection broke or timed out")
 
 // retryBackoff returns the pauses between requests that fail, or watches that break:
 // from 0.25 s up to 5 s, all with jitter, because thousands of watches on many
@@ -99,12 +103,22 @@ func (r *requests) watch(ctx context.Context, opts metav1.ListOptions) (watch.In
 		r.askForPresent(&opts)
 	}
 	w, err := r.item.source.watch(ctx, r.item.ref.Namespace, opts)
+	if err == nil && isEmptyWatch(w) {
+		err = errNoAnswer
+	}
 	if err != nil {
 		r.failed(ctx, err)
 		return nil, err
 	}
 	r.stream = w
 	return w, nil
+}
+
+// isEmptyWatch tells that the client got no answer to a watch request in all its
+// attempts. It returns a watch without events then, and no error; the reflector would
+// go on with it for ever, and say nothing.
+func isEmptyWatch(w watch.Interface) bool {
+	return reflect.TypeOf(w) == reflect.TypeOf(watch.NewEmptyWatch())
 }
 
 func (r *requests) selectObject(opts *metav1.ListOptions) {

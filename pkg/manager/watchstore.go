@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -24,9 +23,8 @@ type watchStore struct {
 	client   kubernetes.Interface
 	sources  map[volume.Kind]*source
 	failures *failureLog
-	// base is the parent of every reflector's context. It is never cancelled:
-	// each run is stopped by its item.
-	base context.Context
+	// logger is for client-go.
+	logger klog.Logger
 	// running counts the goroutines of reflectors.
 	running sync.WaitGroup
 
@@ -42,7 +40,7 @@ func newWatchStore(client kubernetes.Interface) *watchStore {
 		client:   client,
 		sources:  newSources(client),
 		failures: &failureLog{logger: logger},
-		base:     klog.NewContext(context.Background(), forClientGo(logger)),
+		logger:   forClientGo(logger),
 		items:    map[volume.Ref]*item{},
 		changed:  func(volume.Ref) {},
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -23,6 +24,8 @@ type versions map[volume.Ref]volume.Version
 // treeWriter makes a directory show a tree; *writer.Writer is one.
 type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (writer.Result, error)
+	Stale() bool
+	Prune(dir *os.Root) error
 }
 
 // contents is what the files of one volume show, and the lock of who writes them.
@@ -34,9 +37,22 @@ type contents struct {
 	// proven says that this process wrote or compared the files at shown, and
 	// recorded that.
 	proven bool
+	// switched is when ..data was last switched from one generation to another.
+	switched time.Time
 	// gone says that the volume was unpublished or dropped; nothing may be written.
 	gone bool
 }
+
+const (
+	// readTime is what a reader may take from opening ..data to opening the last
+	// file: within it ..data does not switch again, so that the generation before
+	// stays. A change that comes alone is never held up; of a burst, the latest
+	// state counts.
+	readTime = 25 * time.Millisecond
+	// pruneTime after the last switch the generation before is removed: what it
+	// shows may have been revoked.
+	pruneTime = time.Second
+)
 
 // snapshot returns the newest known state of a volume's objects. The error wraps
 // that of every object whose state is not known, and has a reason if one of them may
@@ -78,6 +94,10 @@ func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, tree *vo
 	}
 	v.contents.proven = false
 	result, err := v.contents.writer.Write(ctx, mnt.Root(), tree)
+	if result.Changed && v.contents.writer.Stale() {
+		v.contents.switched = time.Now()
+		p.queue.AddAfter(v.request.VolumeID, pruneTime)
+	}
 	if err == nil || result.Changed {
 		v.contents.shown = at
 	} else {

@@ -305,8 +305,13 @@ func (e *env) used() int64 {
 	return e.p.used
 }
 
-// settle waits until nothing moves any more but the clock.
-func (e *env) settle() { synctest.Wait() }
+// settle waits until nothing moves any more, also no change that was put off for
+// the readers of the one before.
+func (e *env) settle() {
+	synctest.Wait()
+	after(readTime)
+	synctest.Wait()
+}
 
 // after waits on the bubble's clock.
 func after(d time.Duration) { <-time.After(d) }

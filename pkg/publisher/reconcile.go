@@ -46,6 +46,18 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) error {
 	if v.contents.gone {
 		return nil
 	}
+	err := p.update(ctx, v)
+	if v.contents.gone {
+		return err
+	}
+	// Whatever keeps the files from being updated, as a deleted object, must not
+	// keep what they showed before.
+	return errors.Join(err, p.prune(ctx, v))
+}
+
+// update writes the files of a volume if they don't show the newest known state of
+// its objects. The caller holds the lock of the contents.
+func (p *Publisher) update(ctx context.Context, v *published) error {
 	objects, at, err := p.snapshot(v)
 	if err != nil {
 		return err
@@ -60,6 +72,15 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) error {
 	if err != nil {
 		return err
 	}
+	if p.putOff(v, readTime) {
+		return nil
+	}
+	return p.reopen(ctx, v, func(mnt Mount) error { return p.write(ctx, v, mnt, tree, at) })
+}
+
+// reopen calls write with a handle on the volume's mount. A volume that is no longer
+// mounted is dropped, and nothing is written.
+func (p *Publisher) reopen(ctx context.Context, v *published, write func(Mount) error) error {
 	mnt, err := p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
 	if errors.Is(err, mount.ErrNotMounted) {
 		p.dropLocked(ctx, v)
@@ -68,7 +89,32 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) error {
 	if err != nil {
 		return fmt.Errorf("open volume %s at %s: %w", v.request.VolumeID, v.request.Target, err)
 	}
-	return errors.Join(p.write(ctx, v, mnt, tree, at), mnt.Close())
+	return errors.Join(write(mnt), mnt.Close())
+}
+
+// prune removes the generation before the current one once its readers have had
+// their time.
+func (p *Publisher) prune(ctx context.Context, v *published) error {
+	if !v.contents.writer.Stale() || p.putOff(v, pruneTime) {
+		return nil
+	}
+	return p.reopen(ctx, v, func(mnt Mount) error {
+		if err := v.contents.writer.Prune(mnt.Root()); err != nil {
+			return fmt.Errorf("prune volume %s: %w", v.request.VolumeID, err)
+		}
+		return nil
+	})
+}
+
+// putOff queues the volume for later and returns true if its last switch was less
+// than d ago.
+func (p *Publisher) putOff(v *published, d time.Duration) bool {
+	wait := d - time.Since(v.contents.switched)
+	if wait <= 0 {
+		return false
+	}
+	p.queue.AddAfter(v.request.VolumeID, wait)
+	return true
 }
 
 // errStale is why a reconcile waits for a newer answer.

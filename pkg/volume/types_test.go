@@ -42,7 +42,7 @@ func shown(text string) string {
 		"decimals in C": strings.ReplaceAll(decimals, " ", ","),
 		"hexadecimal":   hex.EncodeToString([]byte(canary)),
 		"hex in Go":     strings.TrimSuffix(strings.TrimPrefix(fmt.Sprintf("%#v", []byte(canary)), "[]byte{"), "}"),
-		"binary":        fmt.Sprintf("%b", canary[0]),
+		"binary":        strings.Trim(fmt.Sprintf("%b", []byte(canary)), "[]"),
 		"octal":         strings.Trim(fmt.Sprintf("%o", []byte(canary)), "[]"),
 		// Without its end, which depends on what follows.
 		"base64": base64.StdEncoding.EncodeToString([]byte(canary))[:12],
@@ -158,7 +158,7 @@ func TestFormattingShowsNoValue(t *testing.T) {
 			"Sprint":            fmt.Sprint(value),
 			"Sprintln":          fmt.Sprintln("a", value),
 			"an error":          fmt.Errorf("reading %v: %w", value, io.EOF).Error(),
-			"surplus arguments": fmt.Sprintf(noVerb, value),
+			"surplus arguments": fmt.Sprintf(noVerb, []any{value}...),
 		} {
 			if form := shown(text); form != "" {
 				t.Errorf("%s in %s shows the value as %s: %s", name, what, form, text)
@@ -180,7 +180,7 @@ func TestStringsOfObjectAndFile(t *testing.T) {
 				}
 			}
 			text, err := json.Marshal(value)
-			if want := fmt.Sprintf("%q", want); err != nil && string(text) != want {
+			if want := fmt.Sprintf("%q", want); err != nil || string(text) != want {
 				t.Errorf("JSON of a %T is %s, %v; want %s", value, text, err, want)
 			}
 		}

@@ -61,18 +61,31 @@ func tree(files ...volume.File) *volume.Tree {
 	return &volume.Tree{Files: files, DirMode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
 }
 
-// write writes tree, expects success and checks the result on disk.
+// write writes tree and prunes, expects success and checks the result on disk.
 func (v *testVolume) write(w *Writer, tree *volume.Tree) Result {
 	v.Helper()
 	result, err := w.Write(v.Context(), v.root, tree)
 	if err != nil {
 		v.Fatalf("Write: %v", err)
 	}
+	v.prune(w)
 	v.check(tree)
 	if got := v.readlink(dataName); result.Generation != got {
 		v.Errorf("Result.Generation = %q, ..data points at %q", result.Generation, got)
 	}
 	return result
+}
+
+// prune removes the generation before, as the writer's user does once readers have
+// had their time.
+func (v *testVolume) prune(w *Writer) {
+	v.Helper()
+	if err := w.Prune(v.root); err != nil {
+		v.Fatalf("Prune: %v", err)
+	}
+	if w.Stale() {
+		v.Fatal("stale after Prune")
+	}
 }
 
 // check fails unless the volume shows tree and holds nothing else.

@@ -150,13 +150,25 @@ func (u *update) dropLinks() error {
 	return nil
 }
 
-// removeLeftovers removes what an interrupted write left, before the next one
-// needs the room and the name: generations that ..data does not point at, and
-// ..data_tmp.
-func (u *update) removeLeftovers(entries []dirent) error {
+// prune removes every generation that ..data does not point at.
+func (u *update) prune() error {
+	entries, err := readDir(u.root)
+	if err != nil {
+		return fmt.Errorf("list the volume's root: %w", err)
+	}
+	current, err := readlink(u.root, dataName)
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("read link %s: %w", dataName, err)
+	}
+	return u.removeLeftovers(entries, current)
+}
+
+// removeLeftovers removes what an interrupted write, or the switch before, left:
+// every generation but the current one, and ..data_tmp. The next write needs the
+// room and the name.
+func (u *update) removeLeftovers(entries []dirent, current string) error {
 	for _, e := range entries {
-		current := u.base != nil && e.name == u.base.generation
-		if e.name != dataTmpName && (current || !isGeneration(e.name)) {
+		if e.name != dataTmpName && (e.name == current || !isGeneration(e.name)) {
 			continue
 		}
 		if err := u.remove(e.name); err != nil {

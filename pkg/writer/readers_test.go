@@ -66,6 +66,7 @@ func TestReadersUnderFire(t *testing.T) {
 			t.Errorf("a reader saw version %d last, want %d", r.last, version)
 		}
 	}
+	v.prune(w)
 	v.check(fireTree(version))
 }
 

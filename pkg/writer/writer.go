@@ -16,8 +16,9 @@
 //
 // A generation is never changed once ..data points at it. A reader that opens
 // ..data once, and then opens files relative to that handle, never mixes two
-// generations; after the switch the old one is removed, and such a reader gets
-// ENOENT for what it has not opened yet and has to open ..data again.
+// generations. Such a reader, and one that the kernel has led halfway through
+// ..data, may still be at work when ..data switches: so the generation before stays
+// until Prune, or until the next switch needs its room.
 package writer
 
 import (
@@ -46,6 +47,8 @@ type Writer struct {
 	// shown is what the directory is known to show. It is nil whenever that is
 	// in doubt: in a new Writer, during a write, and after one that failed.
 	shown *snapshot
+	// stale says that the generation before that one is still there.
+	stale bool
 }
 
 // New returns a Writer that knows nothing yet of the directory: its first Write
@@ -107,11 +110,33 @@ func (w *Writer) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Re
 	known := w.shown
 	w.shown = nil
 	u := &update{fs: w.fs, root: int(root.Fd()), now: w.now, tree: tree, next: next}
-	if err := u.run(ctx, known); err != nil {
+	err = u.run(ctx, known)
+	w.stale = u.keptBase() || err != nil && w.stale
+	if err != nil {
 		return u.result, err
 	}
 	w.shown = next
 	return u.result, nil
+}
+
+// Stale reports whether an earlier generation is still there, for readers that
+// have begun to read it.
+func (w *Writer) Stale() bool { return w.stale }
+
+// Prune removes from dir every generation but the one that ..data points at. What
+// fails to be removed is tried again by the next Prune or Write.
+func (w *Writer) Prune(dir *os.Root) error {
+	root, err := dir.Open(".")
+	if err != nil {
+		return fmt.Errorf("open the volume's root: %w", err)
+	}
+	defer root.Close()
+	u := &update{fs: w.fs, root: int(root.Fd())}
+	if err := u.prune(); err != nil {
+		return err
+	}
+	w.stale = false
+	return nil
 }
 
 // update is one Write that has to touch the directory.
@@ -138,7 +163,11 @@ func (u *update) run(ctx context.Context, known *snapshot) error {
 	if u.base, err = u.current(ctx, known); err != nil {
 		return err
 	}
-	if err := u.removeLeftovers(entries); err != nil {
+	current := ""
+	if u.base != nil {
+		current = u.base.generation
+	}
+	if err := u.removeLeftovers(entries, current); err != nil {
 		return err
 	}
 	if err := u.planLinks(entries, known); err != nil {
@@ -190,13 +219,11 @@ func (u *update) replace(ctx context.Context) (err error) {
 	return nil
 }
 
-// finish makes the links agree with what ..data shows now, and removes the
-// generation before. One step's failure does not stop the others: an old secret
-// has to go even if a link cannot be made.
+// finish makes the links agree with what ..data shows now. One step's failure does
+// not stop the other.
 func (u *update) finish() error {
-	errs := []error{u.createLinks(), u.dropLinks()}
-	if u.result.Changed && u.base != nil {
-		errs = append(errs, u.remove(u.base.generation))
-	}
-	return errors.Join(errs...)
+	return errors.Join(u.createLinks(), u.dropLinks())
 }
+
+// keptBase reports whether the update has left the generation before in place.
+func (u *update) keptBase() bool { return u.result.Changed && u.base != nil }
