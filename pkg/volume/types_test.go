@@ -41,8 +41,11 @@ func shown(text string) string {
 		"decimals":      decimals,
 		"decimals in C": strings.ReplaceAll(decimals, " ", ","),
 		"hexadecimal":   hex.EncodeToString([]byte(canary)),
+		"spaced hex":    fmt.Sprintf("% x", canary),
 		"hex in Go":     strings.TrimSuffix(strings.TrimPrefix(fmt.Sprintf("%#v", []byte(canary)), "[]byte{"), "}"),
 		"binary":        strings.Trim(fmt.Sprintf("%b", []byte(canary)), "[]"),
+		"characters":    strings.Trim(fmt.Sprintf("%c", []byte(canary)), "[]"),
+		"code points":   strings.Trim(fmt.Sprintf("%U", []byte(canary)), "[]"),
 		"octal":         strings.Trim(fmt.Sprintf("%o", []byte(canary)), "[]"),
 		// Without its end, which depends on what follows.
 		"base64": base64.StdEncoding.EncodeToString([]byte(canary))[:12],
@@ -58,8 +61,8 @@ func shown(text string) string {
 // The check itself sees the canary in each form that formatting could give it.
 func TestCanaryIsSeen(t *testing.T) {
 	plain := struct{ Data map[string][]byte }{map[string][]byte{"k": []byte(canary)}}
-	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "% X", "%d", "%o"} {
-		if text := fmt.Sprintf(verb, plain); shown(text) == "" && verb != "% X" {
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "% X", "%d", "%o", "%b", "%c", "%U"} {
+		if text := fmt.Sprintf(verb, plain); shown(text) == "" {
 			t.Errorf("%s: not seen in %s", verb, text)
 		}
 	}
