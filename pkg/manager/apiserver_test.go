@@ -1,15 +1,12 @@
 package manager
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 
@@ -195,23 +192,6 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return s.list(r)
 }
 
-func (s *apiServer) parse(req *http.Request) apiRequest {
-	q := req.URL.Query()
-	part := strings.Split(strings.Trim(req.URL.Path, "/"), "/") // api/v1/namespaces/NS/RESOURCE
-	name, ok := strings.CutPrefix(q.Get("fieldSelector"), "metadata.name=")
-	if req.Method != http.MethodGet || len(part) != 5 || !ok {
-		s.t.Errorf("unexpected request: %s %s", req.Method, req.URL)
-	}
-	kind := map[string]volume.Kind{"configmaps": volume.ConfigMap, "secrets": volume.Secret}[part[4]]
-	return apiRequest{
-		ref:     volume.Ref{Kind: kind, Namespace: part[3], Name: name},
-		watch:   q.Get("watch") == "true",
-		initial: q.Get("sendInitialEvents") == "true",
-		rv:      q.Get("resourceVersion"),
-		timeout: q.Get("timeoutSeconds"),
-	}
-}
-
 // now returns what the server takes for the present.
 func (s *apiServer) now() int {
 	if s.behind > 0 {
@@ -263,17 +243,6 @@ func (s *apiServer) watch(ctx context.Context, r apiRequest) (*http.Response, er
 	return &http.Response{StatusCode: http.StatusOK, Header: jsonHeader(), Body: watchBody{body, hangUp}}, nil
 }
 
-// watchBody tells the server when the client closes it.
-type watchBody struct {
-	*io.PipeReader
-	hangUp context.CancelFunc
-}
-
-func (b watchBody) Close() error {
-	b.hangUp()
-	return b.PipeReader.Close()
-}
-
 // stream writes events until the client, the context or the server ends the watch.
 func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events []any, w *io.PipeWriter, cut chan struct{}) {
 	defer func() {
@@ -320,50 +289,6 @@ func (s *apiServer) since(ref volume.Ref, rv int) (events []any, to int) {
 		}
 	}
 	return events, rv
-}
-
-func bookmark(ref volume.Ref, rv int) metav1.WatchEvent {
-	meta := metav1.ObjectMeta{
-		ResourceVersion: strconv.Itoa(rv),
-		Annotations:     map[string]string{metav1.InitialEventsAnnotationKey: "true"},
-	}
-	var obj runtime.Object = &corev1.Secret{TypeMeta: typeMeta(volume.Secret), ObjectMeta: meta}
-	if ref.Kind == volume.ConfigMap {
-		obj = &corev1.ConfigMap{TypeMeta: typeMeta(volume.ConfigMap), ObjectMeta: meta}
-	}
-	return metav1.WatchEvent{Type: string(watch.Bookmark), Object: runtime.RawExtension{Object: obj}}
-}
-
-func tooLarge() error {
-	err := apierrors.NewTimeoutError("Too large resource version", 1)
-	err.ErrStatus.Details.RetryAfterSeconds = 0
-	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
-	return err
-}
-
-// failure answers with a Status, or fails as a broken connection does.
-func failure(err error) (*http.Response, error) {
-	var status *apierrors.StatusError
-	if !errors.As(err, &status) {
-		return nil, err
-	}
-	body := status.ErrStatus
-	body.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	return respond(int(body.Code), body)
-}
-
-func respond(code int, body any) (*http.Response, error) {
-	b, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	return &http.Response{StatusCode: code, Header: jsonHeader(), Body: io.NopCloser(bytes.NewReader(b))}, nil
-}
-
-func jsonHeader() http.Header { return http.Header{"Content-Type": {"application/json"}} }
-
-func typeMeta(kind volume.Kind) metav1.TypeMeta {
-	return metav1.TypeMeta{Kind: string(kind), APIVersion: "v1"}
 }
 
 func refOf(obj metav1.Object) volume.Ref {

@@ -17,9 +17,9 @@ import (
 // item is one referenced object: what is known of it, who waits for it, and its
 // reflector, which runs while the object is worth watching.
 //
-// At most one goroutine, run's, has the reflector run and with it the methods of
-// reflect.go called; each run waits for the one before. mu guards everything below
-// it; the subscriber is called without it.
+// At most one goroutine at a time, that of the present run, drives the reflector,
+// which calls the methods of reflect.go and of requests; each run waits for the one
+// before. mu guards everything below it; the subscriber is called without it.
 type item struct {
 	ref       volume.Ref
 	source    *source

@@ -148,7 +148,7 @@ func secret(name, value string) *corev1.Secret {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: name,
 			Annotations:   map[string]string{corev1.LastAppliedConfigAnnotation: fmt.Sprintf(`{"data":{"k":%q}}`, value)},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{}`)}}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(`{}`)}},
 		},
 		Data: map[string][]byte{"k": []byte(value)},
 	}

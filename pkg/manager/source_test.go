@@ -20,16 +20,24 @@ func TestConvert(t *testing.T) {
 		in   any
 		want volume.Object
 	}{
-		{"secret", volume.Secret,
+		{
+			"secret", volume.Secret,
 			&corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"k": []byte("v")}, Immutable: &yes},
-			volume.Object{Ref: secretRef("a"), Version: version, Immutable: true, Data: map[string][]byte{"k": []byte("v")}}},
-		{"mutable secret", volume.Secret,
+			volume.Object{Ref: secretRef("a"), Version: version, Immutable: true, Data: map[string][]byte{"k": []byte("v")}},
+		},
+		{
+			"mutable secret", volume.Secret,
 			&corev1.Secret{ObjectMeta: meta, Immutable: &no},
-			volume.Object{Ref: secretRef("a"), Version: version, Data: map[string][]byte{}}},
-		{"config map", volume.ConfigMap,
+			volume.Object{Ref: secretRef("a"), Version: version, Data: map[string][]byte{}},
+		},
+		{
+			"config map", volume.ConfigMap,
 			&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"k": "v", "e": ""}, BinaryData: map[string][]byte{"b": {0xff}}},
-			volume.Object{Ref: configMapRef("a"), Version: version, Data: map[string][]byte{"k": []byte("v"), "e": {}},
-				BinaryData: map[string][]byte{"b": {0xff}}}},
+			volume.Object{
+				Ref: configMapRef("a"), Version: version, Data: map[string][]byte{"k": []byte("v"), "e": {}},
+				BinaryData: map[string][]byte{"b": {0xff}},
+			},
+		},
 	} {
 		got, err := newSources(nil)[tc.kind].convert(tc.in)
 		if err != nil || !reflect.DeepEqual(*got, tc.want) {
