@@ -129,11 +129,11 @@ func TestRefusedAttributes(t *testing.T) {
 		{"file where a directory must be", items("[{key: key, path: x}, {key: key, path: x/y}]"), []string{"items[1].path: Invalid value"}},
 		{"another namespace", map[string]string{"configMap": "app", "namespace": "default"}, []string{"namespace: "}},
 		{"another namespace in the list", map[string]string{"sources": "[{secret: {name: app, namespace: default}}]"}, []string{"sources[0].secret.namespace: "}},
-		{"uid", map[string]string{"configMap": "app", "uid": "1"}, []string{"uid: ", "not supported yet"}},
-		{"gid", map[string]string{"configMap": "app", "gid": "1"}, []string{"gid: ", "not supported yet"}},
-		{"updatePolicy", map[string]string{"configMap": "app", "updatePolicy": "Pinned"}, []string{"updatePolicy: ", "not supported yet"}},
+		{"uid", map[string]string{"configMap": "app", "uid": "root"}, []string{`uid: Invalid value: "root": must be a decimal number`}},
+		{"gid", map[string]string{"configMap": "app", "gid": "-1"}, []string{`gid: Invalid value: "-1": must be a decimal number`}},
+		{"updatePolicy", map[string]string{"configMap": "app", "updatePolicy": "Never"}, []string{`updatePolicy: Unsupported value: "Never": supported values: "Live", "Pinned"`}},
 		{"writeStrategy", map[string]string{"configMap": "app", "writeStrategy": "InPlace"}, []string{"writeStrategy: ", "not supported yet"}},
-		{"onDelete", map[string]string{"configMap": "app", "onDelete": "Remove"}, []string{"onDelete: ", "not supported yet"}},
+		{"onDelete", map[string]string{"configMap": "app", "onDelete": "Delete"}, []string{`onDelete: Unsupported value: "Delete": supported values: "Keep", "Remove"`}},
 		{"env", map[string]string{"sources": "[{env: {path: x}}]"}, []string{"sources[0].env: ", "not supported yet"}},
 		{"podEnv", map[string]string{"sources": "[{podEnv: {path: x}}]"}, []string{"sources[0].podEnv: ", "not supported yet"}},
 	} {
@@ -174,7 +174,7 @@ func TestMissingAfterTheWait(t *testing.T) {
 }
 
 func TestForbiddenTellsNotWhatExists(t *testing.T) {
-	n := newNodeAs(t, shared.powerless)
+	n := newNodeAs(t, shared.powerless, "--publish-wait=20s")
 	n.secret("there", map[string]string{"key": n.canary()})
 	var texts []string
 	for _, name := range []string{"there", "absent"} {

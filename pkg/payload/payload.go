@@ -31,8 +31,27 @@ const maxMissing = 32
 // Options are what shapes a tree beside the spec and the objects.
 type Options struct {
 	// FSGroup owns every file and directory where it is not nil (the volume mount
-	// group of a publish request), and widens their modes.
+	// group of a publish request), unless the spec names a group, and widens their
+	// modes, unless the spec names an owner or a group.
 	FSGroup *int64
+	// ForgiveDeleted takes a required object that does not exist for an empty one. A
+	// missing key of an object is missing all the same.
+	ForgiveDeleted bool
+}
+
+// own gives a tree its owner and group, and says whether modes are to be widened
+// for the group. Who asks for an owner gets the modes that it asks for.
+func (o *Options) own(tree *volume.Tree, spec *volume.Spec) (widen bool) {
+	if spec.UID != nil {
+		tree.UID = int(*spec.UID)
+	}
+	switch {
+	case spec.GID != nil:
+		tree.GID = int(*spec.GID)
+	case o.FSGroup != nil:
+		tree.GID = int(*o.FSGroup)
+	}
+	return o.FSGroup != nil && spec.UID == nil && spec.GID == nil
 }
 
 // Missing is one required thing that does not exist.
@@ -87,21 +106,21 @@ type Objects map[volume.Ref]*volume.Object
 // holds a value.
 func Render(spec *volume.Spec, objects Objects, opts Options) (*volume.Tree, error) {
 	tree := &volume.Tree{DirMode: directoryMode}
-	if opts.FSGroup != nil {
+	widen := opts.own(tree, spec)
+	if widen {
 		tree.DirMode |= groupDirectoryMode
-		tree.GID = int(*opts.FSGroup)
 	}
 	files := map[string]volume.File{}
 	var missing []Missing
 	for i := range spec.Sources {
-		missing = append(missing, addSource(files, spec, &spec.Sources[i], objects)...)
+		missing = append(missing, addSource(files, spec, &spec.Sources[i], objects, opts)...)
 	}
 	if len(missing) > 0 {
 		return nil, &MissingError{Missing: missing}
 	}
 	tree.Files = make([]volume.File, 0, len(files))
 	for _, file := range files {
-		if opts.FSGroup != nil {
+		if widen {
 			file.Mode |= groupFileMode
 		}
 		tree.Files = append(tree.Files, file)
@@ -115,10 +134,10 @@ func Render(spec *volume.Spec, objects Objects, opts Options) (*volume.Tree, err
 
 // addSource adds the files of one source and returns what it requires and does not
 // find.
-func addSource(files map[string]volume.File, spec *volume.Spec, source *volume.Source, objects Objects) []Missing {
+func addSource(files map[string]volume.File, spec *volume.Spec, source *volume.Source, objects Objects, opts Options) []Missing {
 	object := objects[source.Ref]
 	if object == nil {
-		if source.Optional {
+		if source.Optional || opts.ForgiveDeleted {
 			return nil
 		}
 		return []Missing{{Ref: source.Ref, Field: source.Field}}

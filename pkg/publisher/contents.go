@@ -78,9 +78,14 @@ func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
 	return objects, at, errors.Join(errs...)
 }
 
-// render returns the tree that a volume is to show of a snapshot.
-func (v *published) render(objects payload.Objects) (*volume.Tree, error) {
-	return payload.Render(v.spec, objects, payload.Options{FSGroup: v.request.FSGroup})
+// render returns the tree that a volume is to show of a snapshot. Once the volume is
+// live, its spec says what a deleted object means; before that, a required object
+// that does not exist was never there.
+func (v *published) render(objects payload.Objects, live bool) (*volume.Tree, error) {
+	return payload.Render(v.spec, objects, payload.Options{
+		FSGroup:        v.request.FSGroup,
+		ForgiveDeleted: live && v.spec.RemoveDeleted(),
+	})
 }
 
 // write makes a volume's files show tree, through a handle on its mount, and

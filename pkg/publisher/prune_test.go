@@ -3,10 +3,9 @@ package publisher
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/refvol/refvol/pkg/manager"
 )
@@ -30,39 +29,6 @@ func (e *env) generations(r Request) int {
 	return n
 }
 
-func TestReadersKeepTheGenerationBeforeForAWhile(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		if n := e.generations(r); n != 1 {
-			t.Errorf("%d generations after the publish", n)
-		}
-		reader, err := os.OpenRoot(filepath.Join(e.mounts.dir, "v1.1", "..data"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer reader.Close()
-		e.objects.put(configMap("app"), "a", "2")
-		after(pruneTime - 1)
-		e.settle()
-		if text, err := reader.ReadFile("a"); string(text) != "1" {
-			t.Errorf("a reader that opened ..data before the switch got %q, %v", text, err)
-		}
-		after(1)
-		e.settle()
-		if n := e.generations(r); n != 1 {
-			t.Errorf("%d generations after %v", n, pruneTime)
-		}
-		e.wantFiles(r, "a", "2")
-		opened := e.mounts.count("Reopen")
-		after(4 * testResync)
-		if n := e.mounts.count("Reopen"); n != opened {
-			t.Errorf("the mount was opened %d times more", n-opened)
-		}
-	})
-}
-
 // What was shown before may have been revoked; nothing may keep it.
 func TestTheGenerationBeforeGoesWhateverComes(t *testing.T) {
 	for _, test := range []struct {
@@ -84,13 +50,13 @@ func TestTheGenerationBeforeGoesWhateverComes(t *testing.T) {
 				r := e.request("v1")
 				e.publish(r)
 				e.objects.put(configMap("app"), "a", "2")
-				e.settle()
+				synctest.Wait()
 				if n := e.generations(r); n != 2 {
 					t.Fatalf("%d generations after a change", n)
 				}
 				test.then(e)
 				after(pruneTime)
-				e.settle()
+				synctest.Wait()
 				if n := e.generations(r); n != 1 {
 					t.Errorf("%d generations after %v", n, pruneTime)
 				}
@@ -118,56 +84,5 @@ func TestAPruneThatFailsIsTriedAgain(t *testing.T) {
 			t.Errorf("%d generations", n)
 		}
 		e.wantProblem(r, "")
-	})
-}
-
-// Of a burst of changes the first is shown at once and the latest when a reader of
-// the first has had its time.
-func TestABurstOfChanges(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		begin := time.Now()
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		e.wantFiles(r, "a", "2")
-		for _, value := range []string{"3", "4", "5"} {
-			after(readTime / 10)
-			e.objects.put(configMap("app"), "a", value)
-			e.settle()
-			e.wantFiles(r, "a", "2")
-		}
-		after(readTime - time.Since(begin))
-		e.settle()
-		e.wantFiles(r, "a", "5")
-		if n := e.mounts.count("Reopen"); n != 2 {
-			t.Errorf("the mount was opened %d times", n)
-		}
-		after(readTime)
-		e.objects.put(configMap("app"), "a", "6")
-		e.settle()
-		e.wantFiles(r, "a", "6")
-	})
-}
-
-// A mount that vanishes between a write and its prune is not written to either.
-func TestAPruneProvesTheMount(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		dir := e.mounts.vanish(r.Target)
-		after(pruneTime)
-		e.settle()
-		entries, err := os.ReadDir(dir)
-		if err != nil || len(entries) != 4 { // two generations, ..data and a
-			t.Errorf("the target's directory has %v, %v", entries, err)
-		}
-		if len(e.objects.registrations()) > 0 || len(e.stateFiles()) > 0 {
-			t.Error("the volume was not dropped")
-		}
 	})
 }

@@ -242,7 +242,7 @@ func (p *Publisher) look(v *published) (*volume.Tree, versions, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	tree, err := v.render(objects)
+	tree, err := v.render(objects, false)
 	return tree, at, err
 }
 

@@ -303,7 +303,14 @@ func (p *Publisher) changed(ref volume.Ref) {
 
 // goLive hands the volume's changes to the queue, with what changed while it was
 // being published.
+//
+// A pinned volume is never rewritten: it lets its objects go instead, so that nothing
+// is watched for it, and stays out of the queue's reach.
 func (p *Publisher) goLive(v *published) {
+	if v.spec.Pinned() {
+		p.opts.Objects.UnregisterPod(v.request.Pod, v.request.VolumeID)
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	v.live = true

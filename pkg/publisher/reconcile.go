@@ -68,7 +68,7 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 	if ref, older := v.contents.older(at); older {
 		return fmt.Errorf("%w: the API server's answer for %s is older than what the files show", errStale, ref)
 	}
-	tree, err := v.render(objects)
+	tree, err := v.render(objects, true)
 	if err != nil {
 		return err
 	}

@@ -308,7 +308,7 @@ func wantBackOff(t *testing.T, at []time.Time) {
 	}
 	for i, want := 1, retryMin; i < len(at); i, want = i+1, want*2 {
 		gap := at[i].Sub(at[i-1])
-		if i < 7 && gap != want {
+		if i < 5 && gap != want { // later the prune brings another one
 			t.Errorf("try %d came after %v, want %v", i, gap, want)
 		}
 		if gap > retryMax {

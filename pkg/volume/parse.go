@@ -2,6 +2,8 @@ package volume
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -16,14 +18,22 @@ const MaxAttributesSize = 64 << 10
 
 // Attribute names.
 const (
-	attrConfigMap   = "configMap"
-	attrSecret      = "secret"
-	attrNamespace   = "namespace"
-	attrOptional    = "optional"
-	attrItems       = "items"
-	attrSources     = "sources"
-	attrDefaultMode = "defaultMode"
+	attrConfigMap    = "configMap"
+	attrSecret       = "secret"
+	attrNamespace    = "namespace"
+	attrOptional     = "optional"
+	attrItems        = "items"
+	attrSources      = "sources"
+	attrDefaultMode  = "defaultMode"
+	attrUID          = "uid"
+	attrGID          = "gid"
+	attrUpdatePolicy = "updatePolicy"
+	attrOnDelete     = "onDelete"
 )
+
+// maxID is the largest user or group id; it is what the API server allows for a
+// pod's own.
+const maxID = 1<<31 - 1
 
 // parser turns attributes into a spec. It lives for one call of Parse.
 type parser struct {
@@ -67,6 +77,9 @@ func (p *parser) spec() *Spec {
 		}
 		spec.DefaultMode = mode
 	}
+	spec.UID, spec.GID = p.id(attrUID), p.id(attrGID)
+	spec.UpdatePolicy = choice(p, attrUpdatePolicy, UpdateLive, UpdatePinned)
+	spec.OnDelete = choice(p, attrOnDelete, DeleteKeep, DeleteRemove)
 	if _, ok := p.attributes[attrSources]; ok {
 		spec.Sources = p.listForm()
 	} else {
@@ -78,14 +91,45 @@ func (p *parser) spec() *Spec {
 	return spec
 }
 
+// id reads a decimal user or group id; nil if the attribute is not there.
+func (p *parser) id(name string) *int64 {
+	text, ok := p.attributes[name]
+	if !ok {
+		return nil
+	}
+	id, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		p.add(field.Invalid(field.NewPath(name), shorten(text), fmt.Sprintf("must be a decimal number from 0 to %d", maxID)))
+		return nil
+	}
+	n := int64(id)
+	return &n
+}
+
+// choice reads an attribute that has one of some values, of which the first is the
+// default.
+func choice[T ~string](p *parser, name string, values ...T) T {
+	text, ok := p.attributes[name]
+	if !ok {
+		return values[0]
+	}
+	if !slices.Contains(values, T(text)) {
+		p.add(field.NotSupported(field.NewPath(name), T(shorten(text)), values))
+	}
+	return T(text)
+}
+
 // checkNames refuses attributes that are unknown, and by name those that the
 // contract has and this version has not.
 func (p *parser) checkNames() {
-	known := []string{attrConfigMap, attrSecret, attrNamespace, attrOptional, attrItems, attrSources, attrDefaultMode}
+	known := []string{
+		attrConfigMap, attrSecret, attrNamespace, attrOptional, attrItems, attrSources,
+		attrDefaultMode, attrUID, attrGID, attrUpdatePolicy, attrOnDelete,
+	}
 	for _, name := range sortedKeys(p.attributes) {
-		switch name {
-		case attrConfigMap, attrSecret, attrNamespace, attrOptional, attrItems, attrSources, attrDefaultMode:
-		case "uid", "gid", "updatePolicy", "writeStrategy", "onDelete":
+		switch {
+		case slices.Contains(known, name):
+		case name == "writeStrategy":
 			p.add(notSupportedYet(field.NewPath(name)))
 		default:
 			p.add(field.Forbidden(field.NewPath(fieldName(name)), "unknown attribute; known are "+strings.Join(known, ", ")))

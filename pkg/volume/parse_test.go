@@ -35,7 +35,15 @@ func acceptedCases() []accepted {
 		s.Items = items
 		return s
 	}
-	spec := func(sources ...Source) Spec { return Spec{Sources: sources, DefaultMode: 0o644} }
+	spec := func(sources ...Source) Spec {
+		return Spec{Sources: sources, DefaultMode: 0o644, UpdatePolicy: UpdateLive, OnDelete: DeleteKeep}
+	}
+	with := func(change func(*Spec)) Spec {
+		s := spec(short(Secret, "db"))
+		change(&s)
+		return s
+	}
+	id := func(n int64) *int64 { return &n }
 	withDefaultMode := func(m fs.FileMode, s Spec) Spec {
 		s.DefaultMode = m
 		return s
@@ -57,6 +65,12 @@ func acceptedCases() []accepted {
 		{"short Secret", map[string]string{"secret": "db"}, spec(short(Secret, "db"))},
 		{"name with dots", map[string]string{"secret": "a.b-c.0"}, spec(short(Secret, "a.b-c.0"))},
 		{"longest name", map[string]string{"secret": strings.Repeat("n", 253)}, spec(short(Secret, strings.Repeat("n", 253)))},
+		{"owner and group", map[string]string{"secret": "db", "uid": "0", "gid": "2147483647"}, with(func(s *Spec) { s.UID, s.GID = id(0), id(2147483647) })},
+		{"owner alone", map[string]string{"secret": "db", "uid": "1000"}, with(func(s *Spec) { s.UID = id(1000) })},
+		{"live", map[string]string{"secret": "db", "updatePolicy": "Live"}, spec(short(Secret, "db"))},
+		{"pinned", map[string]string{"secret": "db", "updatePolicy": "Pinned"}, with(func(s *Spec) { s.UpdatePolicy = UpdatePinned })},
+		{"keep what is deleted", map[string]string{"secret": "db", "onDelete": "Keep"}, spec(short(Secret, "db"))},
+		{"remove what is deleted", map[string]string{"secret": "db", "onDelete": "Remove"}, with(func(s *Spec) { s.OnDelete = DeleteRemove })},
 		{"own namespace", map[string]string{"secret": "db", "namespace": "ns"}, spec(short(Secret, "db"))},
 		{"optional", map[string]string{"secret": "db", "optional": "true"}, spec(optional(short(Secret, "db")))},
 		{"not optional", map[string]string{"secret": "db", "optional": "false"}, spec(short(Secret, "db"))},

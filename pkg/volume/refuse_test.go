@@ -11,8 +11,9 @@ const (
 	badKey  = `a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')`
 	badMode = `must be an octal number with a leading zero, from "0000" to "0777"`
 
+	badID           = "must be a decimal number from 0 to 2147483647"
 	notYet          = "not supported yet by this version of refvol"
-	knownAttributes = "unknown attribute; known are configMap, secret, namespace, optional, items, sources, defaultMode"
+	knownAttributes = "unknown attribute; known are configMap, secret, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, onDelete"
 	otherNamespace  = `must be the pod's own namespace "ns": another one is not supported yet by this version of refvol`
 )
 
@@ -46,16 +47,18 @@ func refusedCases() []refused {
 		{"unknown and unprintable", with("a\n\x1b[31m", ""), `"a\n\x1b[31m": Forbidden: ` + knownAttributes},
 		{"unknown and empty", with("", ""), `"": Forbidden: ` + knownAttributes},
 		{"another driver's prefix", with("csi.storage.k8s.io.example/x", ""), "csi.storage.k8s.io.example/x: Forbidden: " + knownAttributes},
-		{"uid", with("uid", "1"), "uid: Forbidden: " + notYet},
-		{"gid", with("gid", "1"), "gid: Forbidden: " + notYet},
-		{"updatePolicy", with("updatePolicy", "Live"), "updatePolicy: Forbidden: " + notYet},
 		{"writeStrategy", with("writeStrategy", "Atomic"), "writeStrategy: Forbidden: " + notYet},
-		{"onDelete", with("onDelete", "Keep"), "onDelete: Forbidden: " + notYet},
-		{
-			"all that is not there yet", with("uid", "1", "gid", "1", "updatePolicy", "Live", "writeStrategy", "Atomic", "onDelete", "Keep"),
-			"[gid: Forbidden: " + notYet + ", onDelete: Forbidden: " + notYet + ", uid: Forbidden: " + notYet +
-				", updatePolicy: Forbidden: " + notYet + ", writeStrategy: Forbidden: " + notYet + "]",
-		},
+		{"empty uid", with("uid", ""), `uid: Invalid value: "": ` + badID},
+		{"name as uid", with("uid", "root"), `uid: Invalid value: "root": ` + badID},
+		{"negative uid", with("uid", "-1"), `uid: Invalid value: "-1": ` + badID},
+		{"signed uid", with("uid", "+1"), `uid: Invalid value: "+1": ` + badID},
+		{"uid in hexadecimal", with("uid", "0x10"), `uid: Invalid value: "0x10": ` + badID},
+		{"uid with a separator", with("uid", "1_0"), `uid: Invalid value: "1_0": ` + badID},
+		{"gid out of range", with("gid", "2147483648"), `gid: Invalid value: "2147483648": ` + badID},
+		{"gid with a space", with("gid", "1 "), `gid: Invalid value: "1 ": ` + badID},
+		{"update policy", with("updatePolicy", "pinned"), `updatePolicy: Unsupported value: "pinned": supported values: "Live", "Pinned"`},
+		{"empty update policy", with("updatePolicy", ""), `updatePolicy: Unsupported value: "": supported values: "Live", "Pinned"`},
+		{"delete policy", with("onDelete", "Delete"), `onDelete: Unsupported value: "Delete": supported values: "Keep", "Remove"`},
 		{"another namespace", with("namespace", "platform"), `namespace: Invalid value: "platform": ` + otherNamespace},
 		{"empty namespace", with("namespace", ""), `namespace: Invalid value: "": ` + otherNamespace},
 		{"long namespace", with("namespace", long), `namespace: Invalid value: "` + long[:64] + `... (70 bytes)": ` + otherNamespace},
@@ -100,9 +103,9 @@ func refusedCases() []refused {
 		},
 		{
 			"everything wrong is told",
-			map[string]string{"configMap": "A_", "colour": "red", "uid": "1", "namespace": "other", "optional": "yes", "items": "[{key: k, path: /x}]", "defaultMode": "9"},
-			"[colour: Forbidden: " + knownAttributes + ", uid: Forbidden: " + notYet +
-				`, defaultMode: Invalid value: "9": ` + badMode +
+			map[string]string{"configMap": "A_", "colour": "red", "uid": "x", "namespace": "other", "optional": "yes", "items": "[{key: k, path: /x}]", "defaultMode": "9"},
+			"[colour: Forbidden: " + knownAttributes + `, defaultMode: Invalid value: "9": ` + badMode +
+				`, uid: Invalid value: "x": ` + badID +
 				`, configMap: Invalid value: "A_": ` + badName +
 				`, namespace: Invalid value: "other": ` + otherNamespace +
 				`, optional: Unsupported value: "yes": supported values: "false", "true"` +

@@ -23,7 +23,43 @@ const kubeletPrefix = "csi.storage.k8s.io/"
 type Spec struct {
 	Sources     []Source    `json:"sources"`
 	DefaultMode fs.FileMode `json:"defaultMode"`
+	// UID and GID own every file and directory where they are not nil.
+	UID *int64 `json:"uid,omitempty"`
+	GID *int64 `json:"gid,omitempty"`
+	// UpdatePolicy and OnDelete may be empty in the record of an earlier version;
+	// use Pinned and RemoveDeleted.
+	UpdatePolicy UpdatePolicy `json:"updatePolicy,omitempty"`
+	OnDelete     DeletePolicy `json:"onDelete,omitempty"`
 }
+
+// UpdatePolicy says whether a volume follows its objects.
+type UpdatePolicy string
+
+// The update policies.
+const (
+	// UpdateLive keeps the files current.
+	UpdateLive UpdatePolicy = "Live"
+	// UpdatePinned writes the files once and never again.
+	UpdatePinned UpdatePolicy = "Pinned"
+)
+
+// DeletePolicy says what becomes of the files of a required object that is deleted
+// while the volume is mounted.
+type DeletePolicy string
+
+// The delete policies.
+const (
+	// DeleteKeep leaves the last files.
+	DeleteKeep DeletePolicy = "Keep"
+	// DeleteRemove removes the object's files.
+	DeleteRemove DeletePolicy = "Remove"
+)
+
+// Pinned says whether the files are never to be rewritten.
+func (s *Spec) Pinned() bool { return s.UpdatePolicy == UpdatePinned }
+
+// RemoveDeleted says whether the files of a required object go when it is deleted.
+func (s *Spec) RemoveDeleted() bool { return s.OnDelete == DeleteRemove }
 
 // Source is one object whose keys a volume shows.
 type Source struct {

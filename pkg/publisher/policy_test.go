@@ -1,0 +1,83 @@
+package publisher
+
+import (
+	"testing"
+	"testing/synctest"
+)
+
+// A pinned volume is written once: no change, resync, restart or adoption rewrites
+// it, and nothing is watched for it.
+func TestAPinnedVolumeIsNeverRewritten(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1", "configMap", "app", "updatePolicy", "Pinned")
+		e.publish(r)
+		untouched := func(when string) {
+			t.Helper()
+			after(3 * testResync)
+			synctest.Wait()
+			e.wantFiles(r, "a", "1")
+			e.wantProblem(r, "")
+			if n := len(e.objects.registrations()); n != 0 {
+				t.Errorf("%s: %d registrations", when, n)
+			}
+			if n := e.mounts.count("Reopen"); n != 0 {
+				t.Errorf("%s: the mount was opened %d times", when, n)
+			}
+		}
+		untouched("after the publish")
+		e.objects.put(configMap("app"), "a", "2")
+		untouched("after a change")
+		e.objects.remove(configMap("app"))
+		e.publish(r)
+		untouched("after a republish")
+		e.restart()
+		untouched("after a restart")
+		e.objects.put(configMap("app"), "a", "3")
+		untouched("after a change behind a restart")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+func TestAPinnedVolumeWaitsForItsObjects(t *testing.T) {
+	inBubble(t, func(e *env) {
+		r := e.request("v1", "configMap", "app", "updatePolicy", "Pinned")
+		waiting := e.publishing(r)
+		e.wantWaiting(waiting)
+		e.objects.put(configMap("app"), "a", "1")
+		if err := <-waiting; err != nil {
+			t.Fatal(err)
+		}
+		e.wantFiles(r, "a", "1")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// With onDelete: Remove the files of a deleted object go, those of others stay, and
+// they come back with the object. A first publish waits for it all the same.
+func TestOnDeleteRemove(t *testing.T) {
+	inBubble(t, func(e *env) {
+		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]", "onDelete", "Remove")
+		e.objects.put(configMap("app"), "a", "1")
+		waiting := e.publishing(r)
+		e.wantWaiting(waiting)
+		e.objects.put(secret("db"), "password", "x")
+		if err := <-waiting; err != nil {
+			t.Fatal(err)
+		}
+		e.objects.remove(secret("db"))
+		e.settle()
+		e.wantFiles(r, "a", "1")
+		e.wantProblem(r, "")
+		e.restart()
+		e.settle()
+		e.wantFiles(r, "a", "1")
+		e.objects.put(secret("db"), "password", "y")
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "y")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
