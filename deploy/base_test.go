@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -57,8 +58,18 @@ func TestCSIDriver(t *testing.T) {
 		FSGroupPolicy:        &policy,
 	}
 	if !reflect.DeepEqual(driver.Spec, want) {
-		t.Errorf("spec = %+v, want exactly %+v", driver.Spec, want)
+		t.Errorf("spec = %s, want exactly %s", asJSON(t, driver.Spec), asJSON(t, want))
 	}
+}
+
+// asJSON shows what pointers point to.
+func asJSON(t *testing.T, value any) []byte {
+	t.Helper()
+	text, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 func TestRightsAreTheLeast(t *testing.T) {
@@ -66,6 +77,7 @@ func TestRightsAreTheLeast(t *testing.T) {
 	role := only[*rbacv1.ClusterRole](t, objects)
 	wantRules := []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 	}
 	if !reflect.DeepEqual(role.Rules, wantRules) || role.AggregationRule != nil {
 		t.Errorf("rules = %+v, aggregated by %+v, want exactly %+v", role.Rules, role.AggregationRule, wantRules)

@@ -104,6 +104,9 @@ func (o *serveOptions) validate() error {
 	if o.crossNamespace {
 		errs = append(errs, errors.New(`--cross-namespace: Unsupported value: "true": supported by this version: "false"`))
 	}
+	if _, _, err := o.sizes(); err != nil {
+		errs = append(errs, err)
+	}
 	if o.nodeName == "" {
 		errs = append(errs, errors.New("--node-name: Required value: or set NODE_NAME"))
 	}

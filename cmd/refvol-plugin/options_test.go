@@ -124,7 +124,7 @@ func TestAStartThatFails(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--max-volume-size=x"}, `--max-volume-size: Invalid value: "x"`},
+		{[]string{"--kubeconfig=" + none, "--max-volume-size=x"}, `--max-volume-size: Invalid value: "x"`},
 		{[]string{"--kubeconfig=" + none}, "configure the client of the API server: "},
 		{nil, "configure the client of the API server: "},
 		{[]string{"--kubeconfig=" + kubeconfig, "--resync-interval=0"}, "manager options: "},

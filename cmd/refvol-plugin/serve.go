@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/csi"
+	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/publisher"
@@ -54,7 +55,16 @@ func newServeCommand() *cobra.Command {
 func serve(ctx context.Context, opts *serveOptions) (err error) {
 	logger := klog.FromContext(ctx)
 	logger.Info("Starting", "version", version.Get().GitVersion, "driver", opts.driverName, "node", opts.nodeName)
-	objects, volumes, err := newPublisher(ctx, opts)
+	client, err := newClient(opts.kubeconfig)
+	if err != nil {
+		return err
+	}
+	recorder, err := events.New(ctx, events.Options{Client: client, Component: opts.driverName, Node: opts.nodeName})
+	if err != nil {
+		return err
+	}
+	defer recorder.Shutdown()
+	objects, volumes, err := newPublisher(ctx, opts, client, recorder)
 	if err != nil {
 		return err
 	}
@@ -107,12 +117,8 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 }
 
 // newPublisher makes the parts below the CSI server.
-func newPublisher(ctx context.Context, opts *serveOptions) (*manager.Manager, *publisher.Publisher, error) {
+func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Interface, recorder *events.Recorder) (*manager.Manager, *publisher.Publisher, error) {
 	maxVolume, maxTotal, err := opts.sizes()
-	if err != nil {
-		return nil, nil, err
-	}
-	client, err := newClient(opts.kubeconfig)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -131,6 +137,7 @@ func newPublisher(ctx context.Context, opts *serveOptions) (*manager.Manager, *p
 	volumes, err := publisher.New(publisher.Options{
 		Objects:        objects,
 		Mounts:         publisher.NewMounts(mounter),
+		Events:         recorder,
 		StateDir:       opts.stateDir,
 		KubeletDir:     opts.kubeletDir,
 		ResyncInterval: opts.resyncInterval,

@@ -41,7 +41,7 @@ func asStatus(err error) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok { //nolint:errorlint // a wrapped status is the text of a cause, not the answer
+	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok { // a wrapped status is the text of a cause, not the answer
 		return err
 	}
 	code := codeOf(publisher.ReasonOf(err))

@@ -12,7 +12,7 @@ import (
 	"github.com/refvol/refvol/pkg/publisher"
 )
 
-var errTest = errors.New("for a test") //nolint:gochecknoglobals // an error to compare with
+var errTest = errors.New("for a test")
 
 func TestEachReasonHasItsCode(t *testing.T) {
 	for reason, want := range map[publisher.Reason]codes.Code{

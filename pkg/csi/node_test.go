@@ -122,8 +122,10 @@ func TestMalformedRequests(t *testing.T) {
 		{"publish: long id", publish(func(r *csi.NodePublishVolumeRequest) { r.VolumeId = long }), "volume_id: Invalid value: a string of 129 bytes: " + idForm},
 		{"publish: no target", publish(func(r *csi.NodePublishVolumeRequest) { r.TargetPath = "" }), "target_path: Required value"},
 		{"publish: no capability", publish(func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability = nil }), "volume_capability: Required value"},
-		{"publish: no access type", publish(func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability.AccessType = nil }),
-			"volume_capability.mount: Required value: block volumes are not supported"},
+		{
+			"publish: no access type", publish(func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability.AccessType = nil }),
+			"volume_capability.mount: Required value: block volumes are not supported",
+		},
 		{"publish: block", publish(func(r *csi.NodePublishVolumeRequest) {
 			r.VolumeCapability.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 		}), "volume_capability.mount: Required value: block volumes are not supported"},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -174,6 +175,25 @@ func TestAServerThatIsStoppedAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.wantSockets()
+	}
+}
+
+// The end may come between the binding of a socket and the first look for a call.
+func TestAServerThatIsStoppedBeforeItServes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "csi.sock")
+	listener, err := listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	e := endpoint{path, grpc.NewServer()}
+	e.server.Stop()
+	if err := e.serve(ctx, listener, time.Minute); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("the socket is still there")
 	}
 }
 

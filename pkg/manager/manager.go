@@ -88,8 +88,8 @@ func New(opts Options) (*Manager, error) {
 //
 // fn is called after each change of what Lookup returns for a reference: its first
 // sync, an update, a deletion, a recreation, and the sync that follows a Lookup
-// that failed with ErrNotSynced; and after each failure to list or watch between
-// those two, since the error of such a Lookup tells it. fn should read the latest state instead of
+// that failed with ErrNotSynced; and after a refusal to list or watch
+// between those two, which the error of a Lookup tells from then on. fn should read the latest state instead of
 // counting calls. Calls for one reference follow each other, calls for several run
 // at the same time, and a call may arrive just after the reference was
 // unregistered. No lock of the manager is held, but fn must not block: it holds up

@@ -208,6 +208,39 @@ func TestReadErrors(t *testing.T) {
 	}
 }
 
+// TestARefusalIsTold has a subscriber hear of a refusal, once it has asked: what it
+// waits for may never come. Other failures pass, and are no news.
+func TestARefusalIsTold(t *testing.T) {
+	ref := secretRef("a")
+	for _, tc := range []struct {
+		name string
+		err  error
+		told bool
+	}{
+		{"forbidden", apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("no")), true},
+		{"unauthorized", apierrors.NewUnauthorized("no"), true},
+		{"out of reach", syscall.ECONNREFUSED, false},
+		{"overloaded", apierrors.NewTooManyRequests("no", 0), false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *env) {
+				gate := make(chan struct{})
+				e.api.set(func() {
+					e.api.hold = func(apiRequest) <-chan struct{} { return gate }
+					e.api.refuse = func(apiRequest) error { return tc.err }
+				})
+				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+				e.wantLookupErr(ref, ErrNotSynced)
+				close(gate)
+				after(time.Second)
+				if n := e.changes(ref); (n > 0) != tc.told {
+					t.Errorf("heard %d times", n)
+				}
+			})
+		})
+	}
+}
+
 func is(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
 
 func not(check func(error) bool) func(error) bool {

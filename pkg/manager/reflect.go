@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 
@@ -171,7 +172,9 @@ func (it *item) Resync() error { return nil }
 // Transformer trims what the reflector buffers while it collects a list.
 func (it *item) Transformer() cache.TransformFunc { return trim }
 
-// failed keeps err for those who ask why the object isn't synced.
+// failed keeps err for those who ask why the object isn't synced. If it is a refusal
+// the subscriber is told, provided that somebody has asked: waiting on may be of no
+// use.
 func (it *item) failed(err error) {
 	now := time.Now()
 	it.mu.Lock()
@@ -180,6 +183,10 @@ func (it *item) failed(err error) {
 	if it.failure == nil || !errors.Is(err, errNoAnswer) { // a list tells more
 		it.failure = err
 	}
+	tell := it.owed && !it.synced && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err))
 	it.mu.Unlock()
 	it.failures.log(it.ref, err, again)
+	if tell {
+		it.changed(it.ref)
+	}
 }

@@ -101,7 +101,6 @@ func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, tree *vo
 	result, err := v.contents.writer.Write(ctx, mnt.Root(), tree)
 	if result.Changed && v.contents.writer.Stale() {
 		v.contents.switched = time.Now()
-		p.queue.AddAfter(v.request.VolumeID, pruneTime)
 	}
 	if err == nil || result.Changed {
 		v.contents.shown = at
@@ -116,6 +115,13 @@ func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, tree *vo
 	}
 	v.contents.proven = true
 	return nil
+}
+
+// has says whether the files show an object.
+func (c *contents) has(ref volume.Ref) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.shown[ref].UID != ""
 }
 
 // current says whether the files are known to show the objects at these versions.

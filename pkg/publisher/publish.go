@@ -223,16 +223,32 @@ func (p *Publisher) await(ctx context.Context, v *published) (*volume.Tree, vers
 	defer cancel()
 	for {
 		tree, at, err := p.look(v)
-		if err == nil || !mayPass(err) {
-			return tree, at, asReason(err)
+		if err == nil {
+			v.condition.set(nil)
+			return tree, at, nil
 		}
+		if !mayPass(err) {
+			return nil, nil, asReason(err)
+		}
+		p.announce(v, err)
 		select {
 		case <-v.wake:
 		case <-p.stopping:
 			return nil, nil, fail(ReasonUnavailable, "the plugin is stopping: %w", err)
 		case <-ctx.Done():
-			return nil, nil, asReason(err)
+			// Why the state of an object is not known may have become known since.
+			tree, at, err := p.look(v)
+			return tree, at, asReason(err)
 		}
+	}
+}
+
+// announce tells the pod's author what its publish waits for, when that changes. That
+// the state of an object is not known yet is nobody's fault, as a rule for a moment.
+func (p *Publisher) announce(v *published, err error) {
+	var missing *payload.MissingError
+	if errors.As(err, &missing) && v.condition.set(err) {
+		p.warn(v, eventReason(err, func(volume.Ref) bool { return false }), err)
 	}
 }
 

@@ -61,6 +61,8 @@ type Mount interface {
 type Options struct {
 	Objects Objects
 	Mounts  Mounts
+	// Events hears what ails volumes; nil: nobody does.
+	Events Events
 	// StateDir is the directory of the records; it is made if it does not exist.
 	StateDir string
 	// KubeletDir is the kubelet's root directory; target paths lie below it.
@@ -145,6 +147,9 @@ const (
 func New(opts Options) (*Publisher, error) {
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("publisher options: %w", err)
+	}
+	if opts.Events == nil {
+		opts.Events = noEvents{}
 	}
 	if opts.Workers == 0 {
 		opts.Workers = defaultWorkers

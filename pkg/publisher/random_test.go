@@ -131,13 +131,7 @@ func worldObject(i int) string { return fmt.Sprintf("object-%d", i) }
 // put gives an object its own version as its value.
 func (w *world) put(i int) {
 	ref := configMap(worldObject(i))
-	w.objects.put(ref, ref.Name, "0")
-	w.objects.set(ref, func() {
-		object := *w.objects.objects[ref]
-		object.ResourceVersion = strconv.Itoa(w.objects.version)
-		object.Data = map[string][]byte{ref.Name: []byte(object.ResourceVersion)}
-		w.objects.objects[ref] = &object
-	})
+	w.objects.putWith(ref, func(version string) map[string][]byte { return map[string][]byte{ref.Name: []byte(version)} })
 }
 
 func (w *world) putAll() {

@@ -28,6 +28,9 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 		return true
 	}
 	err := p.reconcile(ctx, v)
+	if ctx.Err() != nil {
+		return true // what the end cuts short is no problem of the volume
+	}
 	p.report(ctx, v, err)
 	if worthRetry(err) {
 		p.queue.AddRateLimited(volumeID)
@@ -139,7 +142,7 @@ func worthRetry(err error) bool {
 // report keeps a volume's condition, and logs it when it changes. That the state of
 // an object is not known yet says nothing about the files.
 func (p *Publisher) report(ctx context.Context, v *published, err error) {
-	if errors.Is(err, manager.ErrNotSynced) || errors.Is(err, manager.ErrNotRegistered) {
+	if ReasonOf(err) == 0 && errors.Is(err, manager.ErrNotSynced) || errors.Is(err, manager.ErrNotRegistered) {
 		return
 	}
 	if !v.condition.set(err) {
@@ -148,6 +151,7 @@ func (p *Publisher) report(ctx context.Context, v *published, err error) {
 	logger := klog.FromContext(ctx).WithValues("volumeID", v.request.VolumeID, "pod", klog.KRef(v.request.Pod.Namespace, v.request.Pod.Name))
 	if err != nil {
 		logger.Error(err, "Volume keeps the last good files")
+		p.warn(v, eventReason(err, v.contents.has), err)
 	} else {
 		logger.Info("Volume is current again")
 	}
@@ -166,7 +170,7 @@ func (p *Publisher) resync(ctx context.Context) {
 		case <-ticker.C:
 		}
 		for _, volumeID := range p.liveVolumes() {
-			p.queue.AddAfter(volumeID, rand.N(p.opts.ResyncInterval)) //nolint:gosec // a jitter needs no secrecy
+			p.queue.AddAfter(volumeID, rand.N(p.opts.ResyncInterval))
 		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 func TestAChangeBecomesFiles(t *testing.T) {
@@ -74,7 +73,12 @@ func TestADeletedRequiredObjectKeepsItsFiles(t *testing.T) {
 				r := e.request("v1", "sources", "[{configMap: {name: app, items: [{key: a, path: a}]}}]")
 				e.publish(r)
 				test.remove(e.objects)
+				e.settle()
+				e.objects.takeReads(configMap("app"))
 				after(10 * testResync)
+				if n := len(e.objects.takeReads(configMap("app"))); n > 10 {
+					t.Errorf("it was read %d times, which is more than the resync", n)
+				}
 				e.wantFiles(r, "a", "1")
 				e.wantProblem(r, strings.TrimPrefix(test.problem, "items: "))
 				if n := e.mounts.count("Reopen"); n != 0 {
@@ -248,155 +252,6 @@ func TestADroppedVolumeIsFoundUntilAllIsUndone(t *testing.T) {
 	if !locked {
 		t.Fatal("the contents were not locked") // and now they are
 	}
-}
-
-func TestAFailedWriteIsTriedAgain(t *testing.T) {
-	for _, test := range []struct {
-		name       string
-		fail, heal func(e *env)
-	}{{
-		name: "write",
-		fail: func(e *env) { e.writes.set(func() error { return errFault }, nil) },
-		heal: func(e *env) { e.writes.set(nil, nil) },
-	}, {
-		name: "record",
-		fail: func(e *env) { e.blockRecord("v1") },
-		heal: func(e *env) { e.unblockRecord("v1") },
-	}, {
-		name: "close",
-		fail: func(e *env) { e.mounts.failAt("Close", errFault) },
-		heal: func(e *env) { e.mounts.failAt("Close", nil) },
-	}} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(e *env) {
-				e.objects.put(configMap("app"), "a", "1")
-				r := e.request("v1")
-				e.publish(r)
-				e.writes.times()
-				test.fail(e)
-				e.objects.put(configMap("app"), "a", "2")
-				e.settle()
-				e.wantProblem(r, "injected fault", "is a directory")
-				after(2 * time.Minute)
-				if test.name != "close" { // by then the files and the record were good
-					wantBackOff(t, e.writes.times())
-				}
-				e.publish(r) // the pod is not concerned
-				test.heal(e)
-				after(retryMax)
-				e.wantFiles(r, "a", "2")
-				e.wantProblem(r, "")
-				if got := e.record("v1").Shown[0].Version; got != e.objects.get(configMap("app")).Version {
-					t.Errorf("the record says %v", got)
-				}
-				e.writes.times()
-				after(30 * time.Second)
-				if n := len(e.writes.times()); n > 0 {
-					t.Errorf("%d writes after it went well", n)
-				}
-			})
-		})
-	}
-}
-
-// wantBackOff checks the times of tries: the first at once, then each after twice as
-// long, but no more than retryMax apart.
-func wantBackOff(t *testing.T, at []time.Time) {
-	t.Helper()
-	if len(at) < 10 {
-		t.Fatalf("%d tries", len(at))
-	}
-	for i, want := 1, retryMin; i < len(at); i, want = i+1, want*2 {
-		gap := at[i].Sub(at[i-1])
-		if i < 5 && gap != want { // later the prune brings another one
-			t.Errorf("try %d came after %v, want %v", i, gap, want)
-		}
-		if gap > retryMax {
-			t.Errorf("try %d came after %v", i, gap)
-		}
-	}
-}
-
-// Links that can't be made after the switch fail a write whose files show already.
-func TestAWriteThatFailsAfterTheSwitchCounts(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		e.writes.set(nil, func() error { return errFault })
-		e.objects.put(configMap("app"), "a", strings.Repeat("2", 5000))
-		e.settle()
-		if used := e.used(); used != 8192 {
-			t.Errorf("%d bytes counted, want what the files take now", used)
-		}
-		v := e.p.lookup("v1")
-		if v.contents.shown[configMap("app")] != e.objects.get(configMap("app")).Version {
-			t.Error("an older answer would be taken for a newer one")
-		}
-	})
-}
-
-func TestResync(t *testing.T) {
-	inBubble(t, func(e *env) {
-		const volumes = 50
-		var refs []volume.Ref
-		for i := range volumes {
-			name := fmt.Sprintf("app-%d", i)
-			refs = append(refs, configMap(name))
-			e.objects.put(configMap(name), "a", "1")
-			e.publish(e.request(fmt.Sprintf("v%d", i), "configMap", name))
-			e.objects.takeReads(configMap(name))
-		}
-		begin := time.Now()
-		after(2*testResync - 1)
-		moments := map[time.Duration]bool{}
-		for _, ref := range refs {
-			at := e.objects.takeReads(ref)
-			if len(at) != 1 {
-				t.Fatalf("%s was read %d times", ref, len(at))
-			}
-			took := at[0].Sub(begin)
-			if took < testResync || took >= 2*testResync {
-				t.Errorf("%s was read after %v", ref, took)
-			}
-			moments[took/(10*time.Second)] = true
-		}
-		if len(moments) < 3 {
-			t.Errorf("all were read at once, in %v", moments)
-		}
-	})
-}
-
-// An event may be lost, or the mount table may change without one.
-func TestResyncMendsWhatNoEventTold(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		e.objects.Subscribe(func(volume.Ref) {})
-		e.objects.put(configMap("app"), "a", "2")
-		after(2 * testResync)
-		e.wantFiles(r, "a", "2")
-	})
-}
-
-func TestRunEndsWithoutFurtherWrites(t *testing.T) {
-	inStoppedBubble(t, nil, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		e.objects.put(configMap("app"), "a", "2") // queued, and nobody works yet
-		e.writes.times()
-		e.run()
-		e.stop()
-		e.stop = nil
-		if n := len(e.writes.times()); n > 1 {
-			t.Errorf("%d writes", n)
-		}
-		if lines := e.logs.with("keeps the last good files"); len(lines) > 0 {
-			t.Errorf("the end was logged as a problem: %q", lines)
-		}
-	})
 }
 
 func TestKindOfError(t *testing.T) {

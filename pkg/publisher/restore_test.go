@@ -60,6 +60,9 @@ func TestARestartWithoutTheAPIServer(t *testing.T) {
 		e.restart()
 		e.settle()
 		e.wantFiles(r, "a", "1")
+		if e.used() != pageSize {
+			t.Errorf("%d bytes counted", e.used())
+		}
 		e.publish(r)
 		e.objects.put(configMap("app"), "a", "2")
 		e.objects.failWith(configMap("app"), nil)

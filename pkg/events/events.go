@@ -1,0 +1,72 @@
+// Package events writes events about pods' volumes to the API server.
+//
+// It owns the recorder and how it paces itself. It must not know what happened, nor
+// why somebody wants to tell.
+package events
+
+import (
+	"context"
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// maxMessage is the most bytes of an event's message that tools can be relied on to
+// show; it is the API's own limit for the newer kind of event.
+const maxMessage = 1024
+
+// Options are what a Recorder needs.
+type Options struct {
+	// Client creates and patches events. Required.
+	Client kubernetes.Interface
+	// Component and Node are named as the source of each event. Required.
+	Component, Node string
+}
+
+// Recorder tells pods' authors what ails their pods' volumes. It is safe for
+// concurrent use. Its goroutines are client-go's; Shutdown ends them.
+type Recorder struct {
+	broadcaster record.EventBroadcaster
+	recorder    record.EventRecorder
+}
+
+// New returns a Recorder whose logger is that of ctx. It fails if an option is
+// missing.
+func New(ctx context.Context, opts Options) (*Recorder, error) {
+	if opts.Client == nil || opts.Component == "" || opts.Node == "" {
+		return nil, errors.New("events options: Client, Component and Node are required")
+	}
+	// The end of the program's context must not lose what its last calls had to tell.
+	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: opts.Client.CoreV1().Events("")})
+	return &Recorder{
+		broadcaster: broadcaster,
+		recorder:    broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: opts.Component, Host: opts.Node}),
+	}, nil
+}
+
+// Warn records a warning about a pod. It returns at once: an event that can't be
+// written, or that is one of too many, is lost. The message must hold no value of an
+// object; what is longer than an event may be is cut off.
+func (r *Recorder) Warn(pod volume.Pod, reason, message string) {
+	if len(message) > maxMessage {
+		const more = "..."
+		message = message[:maxMessage-len(more)] + more
+	}
+	r.recorder.Event(&corev1.ObjectReference{
+		APIVersion: "v1",
+		Kind:       "Pod",
+		Namespace:  pod.Namespace,
+		Name:       pod.Name,
+		UID:        pod.UID,
+	}, corev1.EventTypeWarning, reason, message)
+}
+
+// Shutdown ends the Recorder's goroutines; what is not written yet is lost.
+func (r *Recorder) Shutdown() { r.broadcaster.Shutdown() }

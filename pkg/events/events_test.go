@@ -1,0 +1,94 @@
+package events
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// newRecorder returns a Recorder and what it writes.
+func newRecorder(t *testing.T) (*Recorder, <-chan *corev1.Event) {
+	t.Helper()
+	client := fake.NewClientset()
+	written := make(chan *corev1.Event, 10)
+	client.PrependReactor("create", "events", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		event := action.(k8stesting.CreateAction).GetObject().(*corev1.Event) //nolint:errcheck,forcetypeassert // of the reactor's own kind
+		written <- event
+		return true, event, nil
+	})
+	r, err := New(t.Context(), Options{Client: client, Component: "csi.refvol.dev", Node: "node-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Shutdown)
+	return r, written
+}
+
+func receive(t *testing.T, written <-chan *corev1.Event) *corev1.Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	select {
+	case event := <-written:
+		return event
+	case <-ctx.Done():
+		t.Fatal("no event was written")
+		return nil
+	}
+}
+
+func TestWarn(t *testing.T) {
+	r, written := newRecorder(t)
+	r.Warn(volume.Pod{Namespace: "shop", Name: "web-0", UID: "8f7e"}, "RefNotFound", `Secret "shop/db" not found`)
+	event := receive(t, written)
+	want := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: "shop", Name: "web-0", UID: "8f7e"}
+	if event.InvolvedObject != want {
+		t.Errorf("involved object %+v, want %+v", event.InvolvedObject, want)
+	}
+	if event.Namespace != "shop" || event.Type != corev1.EventTypeWarning || event.Reason != "RefNotFound" ||
+		event.Message != `Secret "shop/db" not found` ||
+		event.Source != (corev1.EventSource{Component: "csi.refvol.dev", Host: "node-1"}) {
+		t.Errorf("event %+v", event)
+	}
+	if event.FirstTimestamp == (metav1.Time{}) {
+		t.Error("no time")
+	}
+}
+
+func TestWarnCutsOffLongMessages(t *testing.T) {
+	r, written := newRecorder(t)
+	for _, n := range []int{maxMessage, maxMessage + 1} {
+		r.Warn(volume.Pod{Namespace: "shop", Name: "web-0", UID: "8f7e"}, "VolumeUpdateFailed", strings.Repeat("x", n))
+		got := receive(t, written).Message
+		if len(got) != maxMessage || strings.HasSuffix(got, "...") != (n > maxMessage) {
+			t.Errorf("a message of %d bytes became one of %d: ...%s", n, len(got), got[len(got)-5:])
+		}
+	}
+}
+
+func TestNewRefusesMissingOptions(t *testing.T) {
+	whole := Options{Client: fake.NewClientset(), Component: "c", Node: "n"}
+	for name, clear := range map[string]func(*Options){
+		"client":    func(o *Options) { o.Client = nil },
+		"component": func(o *Options) { o.Component = "" },
+		"node":      func(o *Options) { o.Node = "" },
+	} {
+		opts := whole
+		clear(&opts)
+		if _, err := New(t.Context(), opts); err == nil || !strings.Contains(err.Error(), "are required") {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
+}

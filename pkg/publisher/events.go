@@ -1,0 +1,53 @@
+package publisher
+
+import (
+	"errors"
+
+	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// Events tells a pod's author what ails the pod's volumes; *events.Recorder is one.
+type Events interface {
+	// Warn must return at once.
+	Warn(pod volume.Pod, reason, message string)
+}
+
+// The reasons of events.
+const (
+	eventRefNotFound        = "RefNotFound"
+	eventRefKeyNotFound     = "RefKeyNotFound"
+	eventRefForbidden       = "RefForbidden"
+	eventRefDeleted         = "RefDeleted"
+	eventVolumeUpdateFailed = "VolumeUpdateFailed"
+)
+
+// noEvents is for who wants none.
+type noEvents struct{}
+
+func (noEvents) Warn(volume.Pod, string, string) {}
+
+// warn tells the pod's author what ails the volume. The caller does so once per
+// change of its condition, not once per retry.
+func (p *Publisher) warn(v *published, reason string, err error) {
+	p.opts.Events.Warn(v.request.Pod, reason, err.Error())
+}
+
+// eventReason returns the reason of the event about a failure. had says whether the
+// files have shown an object before.
+func eventReason(err error, had func(volume.Ref) bool) string {
+	var missing *payload.MissingError
+	switch {
+	case !errors.As(err, &missing):
+		if ReasonOf(err) == ReasonForbidden {
+			return eventRefForbidden
+		}
+		return eventVolumeUpdateFailed
+	case missing.Missing[0].Key != "":
+		return eventRefKeyNotFound
+	case had(missing.Missing[0].Ref):
+		return eventRefDeleted
+	default:
+		return eventRefNotFound
+	}
+}

@@ -1,0 +1,101 @@
+package publisher
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// fakeEvents keeps what a pod's author would be told.
+type fakeEvents struct {
+	mu   sync.Mutex
+	told []string
+}
+
+func (f *fakeEvents) Warn(pod volume.Pod, reason, message string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.told = append(f.told, pod.String()+": "+reason+": "+message)
+}
+
+// wantEvents fails the test unless there was one event with each text, in this
+// order, since the last call.
+func (e *env) wantEvents(texts ...string) {
+	e.Helper()
+	synctest.Wait()
+	e.events.mu.Lock()
+	defer e.events.mu.Unlock()
+	for _, told := range e.events.told {
+		if strings.Contains(told, canary) {
+			e.Errorf("a value in an event: %q", told)
+		}
+	}
+	if len(e.events.told) != len(texts) {
+		e.Errorf("events: %q, want %q", e.events.told, texts)
+	}
+	for i, text := range texts[:min(len(texts), len(e.events.told))] {
+		if !strings.Contains(e.events.told[i], text) {
+			e.Errorf("event %q, want %q in it", e.events.told[i], text)
+		}
+	}
+	e.events.told = nil
+}
+
+// A pod's author is told at once what its publish waits for, each time that changes,
+// and nothing once it waits no more.
+func TestEventsOfAPublishThatWaits(t *testing.T) {
+	inBubble(t, func(e *env) {
+		r := e.request("v1", "sources", "[{configMap: {name: app, items: [{key: a, path: a}]}}, {secret: {name: db}}]")
+		waiting := e.publishing(r)
+		e.wantWaiting(waiting)
+		e.wantEvents(r.Pod.String() + `: RefNotFound: sources[0].configMap: ConfigMap "shop/app" not found; sources[1].secret: Secret "shop/db" not found`)
+		e.p.changed(configMap("app")) // nothing new
+		e.wantEvents()
+		e.objects.put(configMap("app"), "b", "1")
+		e.wantEvents(`RefKeyNotFound: sources[0].configMap: ConfigMap "shop/app": configmap references non-existent config key: a`)
+		e.objects.put(configMap("app"), "a", "1")
+		e.wantEvents(`RefNotFound: sources[1].secret: Secret "shop/db" not found`)
+		e.objects.put(secret("db"), "password", canary)
+		if err := <-waiting; err != nil {
+			t.Fatal(err)
+		}
+		e.wantProblem(r, "")
+		e.wantEvents()
+	})
+}
+
+// While a volume is mounted there is one event per change of its condition, however
+// often a reconcile or a resync finds it so.
+func TestEventsOfALiveVolume(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(secret("db"), "password", canary)
+		r := e.request("v1", "secret", "db", "items", "[{key: password, path: p}]")
+		e.publish(r)
+		e.objects.remove(secret("db"))
+		e.wantEvents(`RefDeleted: secret: Secret "shop/db" not found`)
+		after(3 * testResync)
+		e.wantEvents()
+		e.objects.put(secret("db"), "other", canary)
+		e.wantEvents("RefKeyNotFound: secret: Secret \"shop/db\": references non-existent secret key: password")
+		e.objects.put(secret("db"), "password", canary+"2")
+		e.settle()
+		e.wantFiles(r, "p", canary+"2")
+		e.wantEvents()
+
+		e.writes.set(func() error { return errFault }, nil)
+		e.objects.put(secret("db"), "password", canary+"3")
+		e.wantEvents("VolumeUpdateFailed: write the files of volume v1: ")
+		after(testResync)
+		e.wantEvents()
+		e.writes.set(nil, nil)
+		after(testResync)
+		e.wantEvents()
+		e.wantProblem(r, "")
+
+		e.objects.failWith(secret("db"), fail(ReasonForbidden, "not authorised"))
+		e.wantEvents("RefForbidden: not authorised")
+	})
+}

@@ -1,0 +1,177 @@
+package publisher
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// fakeObjects is a manager that knows everything at once. All its methods are safe
+// for concurrent use; the subscriber is called without the lock.
+type fakeObjects struct {
+	t  testing.TB
+	mu sync.Mutex
+	// subscriber is who hears of changes.
+	subscriber func(volume.Ref)
+	objects    map[volume.Ref]*volume.Object
+	// failures is what Lookup returns for a ref, whatever the object is.
+	failures   map[volume.Ref]error
+	registered map[string][]volume.Ref
+	reads      map[volume.Ref][]time.Time
+	version    int
+	// onUnregister is called at the begin of UnregisterPod, without the lock.
+	onUnregister func()
+}
+
+func newFakeObjects(t testing.TB) *fakeObjects {
+	return &fakeObjects{
+		t:          t,
+		subscriber: func(volume.Ref) {},
+		objects:    map[volume.Ref]*volume.Object{},
+		failures:   map[volume.Ref]error{},
+		registered: map[string][]volume.Ref{},
+		reads:      map[volume.Ref][]time.Time{},
+		version:    100,
+
+		onUnregister: func() {},
+	}
+}
+
+func configMap(name string) volume.Ref {
+	return volume.Ref{Kind: volume.ConfigMap, Namespace: testNamespace, Name: name}
+}
+
+func secret(name string) volume.Ref {
+	return volume.Ref{Kind: volume.Secret, Namespace: testNamespace, Name: name}
+}
+
+func (o *fakeObjects) Subscribe(fn func(volume.Ref)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.subscriber = fn
+}
+
+func registrationKey(pod volume.Pod, volumeID string) string { return string(pod.UID) + "/" + volumeID }
+
+func (o *fakeObjects) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.registered[registrationKey(pod, volumeID)] = refs
+}
+
+func (o *fakeObjects) UnregisterPod(pod volume.Pod, volumeID string) {
+	o.onUnregister()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.registered, registrationKey(pod, volumeID))
+}
+
+func (o *fakeObjects) Lookup(ref volume.Ref) (*volume.Object, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.reads[ref] = append(o.reads[ref], time.Now())
+	switch {
+	case !o.isRegistered(ref):
+		return nil, fmt.Errorf("%s: %w", ref, manager.ErrNotRegistered)
+	case o.failures[ref] != nil:
+		return nil, o.failures[ref]
+	case o.objects[ref] == nil:
+		return nil, apierrors.NewNotFound(resourceOf(ref), ref.Name)
+	}
+	return o.objects[ref], nil
+}
+
+func (o *fakeObjects) isRegistered(ref volume.Ref) bool {
+	for _, refs := range o.registered {
+		if slices.Contains(refs, ref) {
+			return true
+		}
+	}
+	return false
+}
+
+func resourceOf(ref volume.Ref) schema.GroupResource {
+	return schema.GroupResource{Resource: strings.ToLower(string(ref.Kind)) + "s"}
+}
+
+// put creates or updates an object; pairs are of key and value.
+func (o *fakeObjects) put(ref volume.Ref, pairs ...string) {
+	data := map[string][]byte{}
+	for i := 0; i < len(pairs); i += 2 {
+		data[pairs[i]] = []byte(pairs[i+1])
+	}
+	o.putWith(ref, func(string) map[string][]byte { return data })
+}
+
+// putWith is put with data that may hold the object's new version.
+func (o *fakeObjects) putWith(ref volume.Ref, data func(version string) map[string][]byte) {
+	o.set(ref, func() {
+		version := volume.Version{UID: types.UID(fmt.Sprintf("uid-of-%s-%d", ref.Name, o.version)), ResourceVersion: strconv.Itoa(o.version)}
+		if old := o.objects[ref]; old != nil {
+			version.UID = old.UID
+		}
+		o.objects[ref] = &volume.Object{Ref: ref, Version: version, Data: data(version.ResourceVersion)}
+	})
+}
+
+// restore puts an old state of an object back, as an API server shows it that lags.
+func (o *fakeObjects) restore(object *volume.Object) {
+	o.set(object.Ref, func() { o.objects[object.Ref] = object })
+}
+
+func (o *fakeObjects) get(ref volume.Ref) *volume.Object {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.objects[ref]
+}
+
+func (o *fakeObjects) remove(ref volume.Ref) { o.set(ref, func() { delete(o.objects, ref) }) }
+
+// failWith lets reads of an object fail, until err is nil.
+func (o *fakeObjects) failWith(ref volume.Ref, err error) {
+	o.set(ref, func() { o.failures[ref] = err })
+}
+
+func (o *fakeObjects) set(ref volume.Ref, change func()) {
+	o.mu.Lock()
+	o.version++
+	change()
+	tell := o.subscriber
+	o.mu.Unlock()
+	tell(ref)
+}
+
+// takeReads returns when an object was read, and forgets it.
+func (o *fakeObjects) takeReads(ref volume.Ref) []time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	at := o.reads[ref]
+	delete(o.reads, ref)
+	return at
+}
+
+// registrations returns who has registered what.
+func (o *fakeObjects) registrations() map[string][]volume.Ref {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return maps.Clone(o.registered)
+}
+
+// forgetPods is the end of the manager's process.
+func (o *fakeObjects) forgetPods() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	clear(o.registered)
+}

@@ -1,0 +1,93 @@
+package publisher
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
+)
+
+// errFault is what an injected fault returns.
+var errFault = errors.New("injected fault")
+
+// faultyWrites decides which writes of a test fail. It is safe for concurrent use.
+type faultyWrites struct {
+	mu sync.Mutex
+	// fault is called before each write; late after it.
+	fault, late func() error
+	at          []time.Time
+	trees       []*volume.Tree
+}
+
+func (f *faultyWrites) set(fault, late func() error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fault, f.late = fault, late
+}
+
+// times returns when each write was tried, the earlier ones forgotten.
+func (f *faultyWrites) times() []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at := f.at
+	f.at = nil
+	return at
+}
+
+func (f *faultyWrites) begin(tree *volume.Tree) (fault, late func() error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.at, f.trees = append(f.at, time.Now()), append(f.trees, tree)
+	return f.fault, f.late
+}
+
+// testWriter is the real writer, which leaves owners alone: the tests need no root.
+type testWriter struct {
+	*writer.Writer
+	faults *faultyWrites
+}
+
+func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (writer.Result, error) {
+	fault, late := w.faults.begin(tree)
+	if fault != nil {
+		if err := fault(); err != nil {
+			return writer.Result{}, err
+		}
+	}
+	unowned := *tree
+	unowned.UID, unowned.GID = volume.NoOwner, volume.NoOwner
+	result, err := w.Writer.Write(ctx, dir, &unowned)
+	if err == nil && late != nil {
+		err = late()
+	}
+	return result, err
+}
+
+// logBuffer collects log lines. It is safe for concurrent use.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// with returns the lines that hold all the parts.
+func (b *logBuffer) with(parts ...string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lines := slices.Collect(strings.Lines(b.text.String()))
+	return slices.DeleteFunc(lines, func(line string) bool {
+		return slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
+	})
+}
