@@ -1,6 +1,9 @@
 #!/bin/bash
 # Checks every Go module and every shell script of the checkout, says all that is
 # wrong, and fails if anything is.
+#
+#   lint.sh       check
+#   lint.sh fmt   format the Go files as the check wants them
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -66,6 +69,9 @@ check_module() (
 )
 
 linter=$(golangci_lint) || exit
+if [ "${1-}" = fmt ]; then
+  exec "$linter" fmt
+fi
 check "configuration of golangci-lint" "$linter" config verify
 check "shell scripts" check_scripts
 while IFS= read -r -d '' file; do

@@ -196,8 +196,7 @@ func TestFailedStartTellsWhyAndLeavesNothing(t *testing.T) {
 		APIServerArgs: []string{"--no-such-flag"},
 	})
 	if err == nil {
-		c.Stop()
-		t.Fatal("Start accepted a flag that does not exist")
+		t.Fatal("Start accepted a flag that does not exist; Stop:", c.Stop())
 	}
 	if !strings.Contains(err.Error(), "no-such-flag") {
 		t.Errorf("the error lacks the log's tail: %v", err)

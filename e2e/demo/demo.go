@@ -56,9 +56,6 @@ func (d *demo) run(ctx context.Context) error {
 		if err := s.run(ctx); err != nil {
 			return err
 		}
-		if d.keep && ctx.Err() != nil { // a Ctrl-C ends the wait, not the demo
-			ctx = context.WithoutCancel(ctx)
-		}
 	}
 	if d.failed > 0 {
 		return fmt.Errorf("%d of %d claims do not hold", d.failed, d.claims)

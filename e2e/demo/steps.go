@@ -73,8 +73,14 @@ func (d *demo) change(ctx context.Context) error {
 	d.printf("  %8s  %28s  %28s\n", "", "ConfigMap", "Secret")
 	d.printf("  %8s  %14s %13s  %14s %13s\n", "change", "from request", "from answer", "from request", "from answer")
 	for i := 1; i <= 10; i++ {
+		if err := pause(ctx); err != nil {
+			return err
+		}
 		c, err := d.measure(ctx, configPath, config(i), func() error { return d.setConfigMap(ctx, config(i)) })
 		if err != nil {
+			return err
+		}
+		if err := pause(ctx); err != nil {
 			return err
 		}
 		s, err := d.measure(ctx, secretPath, password(i), func() error { return d.setSecret(ctx, password(i)) })
@@ -84,7 +90,7 @@ func (d *demo) change(ctx context.Context) error {
 		configMaps, secrets = append(configMaps, c), append(secrets, s)
 		d.printf("  %8d  %14s %13s  %14s %13s\n", i, ms(c.request), ms(c.answer), ms(s.request), ms(s.answer))
 	}
-	d.printf("  the time from sending the write, and from its acknowledgement, to the file that a container reads\n")
+	d.printf("  the time from sending the write, and from its acknowledgement, to the file that a container reads;\n  the changes come 100 ms apart\n")
 	all := append(configMaps, secrets...)
 	d.printf("  from request: p50 %s, max %s; from answer: p50 %s, max %s\n",
 		ms(median(all, latency.fromRequest)), ms(slowest(all, latency.fromRequest)),
@@ -95,6 +101,17 @@ func (d *demo) change(ctx context.Context) error {
 	}
 	d.claim(err, "all 20 changes were there within %s of the request", promised)
 	return nil
+}
+
+// pause keeps the changes apart: of a burst the plugin shows the latest state a few
+// times a hundred milliseconds, so that readers can keep up.
+func pause(ctx context.Context) error {
+	select {
+	case <-time.After(100 * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (d *demo) crash(ctx context.Context) error {
@@ -121,6 +138,9 @@ func (d *demo) crash(ctx context.Context) error {
 }
 
 func (d *demo) unpublish(ctx context.Context) error {
+	// The Ctrl-C that ended a wait must not end what comes after it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
 	begin := time.Now()
 	d.claim(d.plugin.Unpublish(ctx, d.volume), "NodeUnpublishVolume answered after %s, and the target is gone", since(begin))
 	d.claim(d.mounts(0), "0 mounts are left")

@@ -177,7 +177,7 @@ func (p *Plugin) Kill() error {
 func (p *Plugin) Terminate(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
-	if err := errors.Join(p.disconnect(), p.proc.Stop(ctx, syscall.SIGTERM)); err != nil {
+	if err := errors.Join(p.proc.Stop(ctx, syscall.SIGTERM), p.disconnect()); err != nil {
 		return err
 	}
 	if code := p.proc.ExitCode(); code != 0 {

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -106,8 +107,7 @@ func copyProgram(from, to string) (string, error) {
 		return "", err
 	}
 	if _, err := io.Copy(out, in); err != nil {
-		out.Close()
-		return "", fmt.Errorf("copy %s to %s: %w", from, to, err)
+		return "", fmt.Errorf("copy %s to %s: %w", from, to, errors.Join(err, out.Close()))
 	}
 	return to, out.Close()
 }

@@ -172,10 +172,9 @@ func (p *Plugin) CleanUp(v *Volume) error {
 	// From the volume's directory up to the pod's; one that still holds another
 	// volume stays.
 	pods := filepath.Join(p.KubeletDir(), "pods")
-	for dir := p.volumeDir(v); dir != pods; dir = filepath.Dir(dir) {
-		if os.Remove(dir) != nil {
-			break
-		}
+	dir := p.volumeDir(v)
+	for dir != pods && os.Remove(dir) == nil {
+		dir = filepath.Dir(dir)
 	}
 	return nil
 }

@@ -93,23 +93,25 @@ func TestReadersSeeWholeGenerations(t *testing.T) {
 	t.Logf("%d reads", reads)
 }
 
-// readPair opens the current generation once and compares its two files. A
-// generation that is removed under the reader's hands is not an error: it held on
-// too long.
+// promptly is how long a reader may take from opening ..data to its last file and be
+// sure that the generation is still there.
+const promptly = 20 * time.Millisecond
+
+// readPair opens the current generation once and compares its two files. That
+// something is gone is an error too, unless this reader was held up for so long that
+// it held on to a generation of the past.
 func readPair(dir string) error {
-	fd, err := openGeneration(dir)
+	begin := time.Now()
+	fd, err := unix.Open(filepath.Join(dir, "..data"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return unlessLate(begin, os.NewSyscallError("open ..data", err))
 	}
 	defer unix.Close(fd)
 	var values [2]string
 	for i, name := range []string{"a", "b"} {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d/%s", fd, name))
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
 		if err != nil {
-			return err
+			return unlessLate(begin, err)
 		}
 		values[i] = string(data)
 	}
@@ -119,16 +121,30 @@ func readPair(dir string) error {
 	return nil
 }
 
-// openGeneration tries a few times: the kernel follows a link in two steps, and the
-// directory that ..data named at the first may be gone at the second.
-func openGeneration(dir string) (fd int, err error) {
-	for range 3 {
-		fd, err = unix.Open(filepath.Join(dir, "..data"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if !errors.Is(err, unix.ENOENT) {
-			break
-		}
+func unlessLate(begin time.Time, err error) error {
+	if took := time.Since(begin); errors.Is(err, os.ErrNotExist) && took > promptly {
+		return nil
 	}
-	return fd, os.NewSyscallError("open ..data", err)
+	return err
+}
+
+// TestOldGenerationGoesSoon makes sure that a value that was replaced, and may have
+// been revoked, does not stay in memory.
+func TestOldGenerationGoesSoon(t *testing.T) {
+	n := newNode(t)
+	n.configMap("app", map[string]string{"key": n.canary()})
+	v := n.short("app")
+	n.mustPublish(v)
+	value := n.canary()
+	n.configMap("app", map[string]string{"key": value})
+	n.arrives(v, "key", value, 5*time.Second)
+	harness.Eventually(t, 5*time.Second, func() error {
+		entries, err := harness.List(n.Target(v))
+		if err == nil && len(entries) != 4 { // the generation, its file, ..data and the link
+			err = fmt.Errorf("the volume has %d names, want 4: %+v", len(entries), entries)
+		}
+		return err
+	})
 }
 
 func TestDeletedRequiredObjectKeepsTheFiles(t *testing.T) {

@@ -183,11 +183,12 @@ func TestMountGoneBehindThePluginsBack(t *testing.T) {
 
 func TestOtherVolumesMountInThePlaceOfOne(t *testing.T) {
 	n := newNode(t)
-	mine, others := n.canary(), n.canary()
-	n.configMap("mine", map[string]string{"mine": mine})
+	n.configMap("mine", map[string]string{"mine": n.canary()})
+	others := n.canary()
 	n.configMap("other", map[string]string{"other": others})
-	v, other := n.short("mine"), n.short("other")
+	v, well, other := n.short("mine"), n.short("mine"), n.short("other")
 	n.mustPublish(v)
+	n.mustPublish(well)
 	n.mustPublish(other)
 	if err := unix.Unmount(n.Target(v), unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
@@ -195,12 +196,13 @@ func TestOtherVolumesMountInThePlaceOfOne(t *testing.T) {
 	if err := unix.Mount(n.Target(other), n.Target(v), "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
-	n.configMap("mine", map[string]string{"mine": n.canary()})
-	changed := n.canary()
-	n.configMap("other", map[string]string{"other": changed})
-	n.arrives(other, "other", changed, 5*time.Second)
+	for range 2 { // as above
+		value := n.canary()
+		n.configMap("mine", map[string]string{"mine": value})
+		n.arrives(well, "mine", value, 5*time.Second)
+	}
 	files, err := harness.Files(n.Target(other))
-	if err != nil || len(files) != 1 {
+	if err != nil || len(files) != 1 || files["other"].Content != others {
 		t.Errorf("files of the other volume = %v, %v, want its own only", files, err)
 	}
 }

@@ -3,23 +3,16 @@ package integration
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/harness"
 )
@@ -186,8 +179,8 @@ func TestNeverVisibleAndIncomplete(t *testing.T) {
 		v := n.short("app")
 		answer := n.publishing(v)
 		for mounted := false; !mounted; {
-			var fs unix.Statfs_t
-			if unix.Statfs(n.Target(v), &fs) != nil || fs.Type != unix.TMPFS_MAGIC {
+			var target unix.Statfs_t
+			if unix.Statfs(n.Target(v), &target) != nil || target.Type != unix.TMPFS_MAGIC {
 				continue
 			}
 			mounted = true

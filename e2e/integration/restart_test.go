@@ -1,12 +1,7 @@
 package integration
 
 import (
-	"bytes"
-	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 

@@ -7,8 +7,7 @@
 #
 # As root on Debian (or a system with its packages) what is missing is installed
 # with apt-get; elsewhere one line on stdout says what is missing, and the script
-# fails.
-# It never touches an engine that is already running.
+# fails. It never touches an engine that is already running.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -32,7 +31,8 @@ engine_packages() {
 image_packages() {
   has debootstrap || echo debootstrap
   has jq || echo jq
-  has gcc || echo gcc libc6-dev
+  has gcc || echo gcc
+  [ -e /usr/include/stdlib.h ] || echo libc6-dev
   has pkg-config || echo pkg-config
   # runc is linked statically with it, so the library alone isn't enough.
   pkg-config --exists libseccomp 2>/dev/null || echo libseccomp-dev
@@ -62,9 +62,11 @@ fi
 if [ "$what" != engine ]; then
   mapfile -t -O "${#packages[@]}" packages < <(image_packages)
 fi
-# One entry may name two packages.
-# shellcheck disable=SC2068
-install ${packages[@]}
+install "${packages[@]}"
+if [ "$what" != image ] && ! has docker; then
+  # Newer Debians have the client in a package of its own.
+  install docker-cli
+fi
 if [ "$what" = all ]; then
   "$here/engine.sh" start >/dev/null
 fi

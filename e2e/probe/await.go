@@ -57,6 +57,9 @@ func await(ctx context.Context, out io.Writer, path, text, timeout string, other
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
+			if err != nil {
+				return fmt.Errorf("%d reads in %s, the last: %w", result.Reads, limit, err)
+			}
 			return fmt.Errorf("%s: %d reads in %s, the last without the text", path, result.Reads, limit)
 		}
 	}

@@ -118,9 +118,15 @@ func TestAwait(t *testing.T) {
 }
 
 func TestAwaitTimesOut(t *testing.T) {
-	err := run(t.Context(), io.Discard, []string{"await", filepath.Join(t.TempDir(), "file"), "new", "5ms"})
-	if err == nil || !strings.Contains(err.Error(), "without the text") {
-		t.Errorf("got %v", err)
+	file := filepath.Join(t.TempDir(), "file")
+	for _, want := range []string{"no such file", "without the text"} {
+		err := run(t.Context(), io.Discard, []string{"await", file, "new", "5ms"})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		if err := os.WriteFile(file, []byte("old"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ func newRecorder(t *testing.T) (*Recorder, <-chan *corev1.Event) {
 	client := fake.NewClientset()
 	written := make(chan *corev1.Event, 10)
 	client.PrependReactor("create", "events", func(action k8stesting.Action) (bool, runtime.Object, error) {
-		event := action.(k8stesting.CreateAction).GetObject().(*corev1.Event) //nolint:errcheck,forcetypeassert // of the reactor's own kind
+		event := action.(k8stesting.CreateAction).GetObject().(*corev1.Event)
 		written <- event
 		return true, event, nil
 	})
@@ -80,13 +80,13 @@ func TestWarnCutsOffLongMessages(t *testing.T) {
 
 func TestNewRefusesMissingOptions(t *testing.T) {
 	whole := Options{Client: fake.NewClientset(), Component: "c", Node: "n"}
-	for name, clear := range map[string]func(*Options){
+	for name, drop := range map[string]func(*Options){
 		"client":    func(o *Options) { o.Client = nil },
 		"component": func(o *Options) { o.Component = "" },
 		"node":      func(o *Options) { o.Node = "" },
 	} {
 		opts := whole
-		clear(&opts)
+		drop(&opts)
 		if _, err := New(t.Context(), opts); err == nil || !strings.Contains(err.Error(), "are required") {
 			t.Errorf("without %s: %v", name, err)
 		}

@@ -67,7 +67,7 @@ func (s *sequence) interrupt() {
 		}
 		return nil
 	}}
-	w.Write(s.Context(), s.root, s.change())
+	_, _ = w.Write(s.Context(), s.root, s.change()) // whatever comes of it
 	w.fs = kernel
 }
 

@@ -156,7 +156,7 @@ func TestUnchanged(t *testing.T) {
 	t.Run("no allocation", func(t *testing.T) {
 		v, w, tree := newVolume(t), New(Options{}), fresh()
 		v.write(w, tree)
-		if n := testing.AllocsPerRun(100, func() { w.Write(t.Context(), closed, tree) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { _, _ = w.Write(t.Context(), closed, tree) }); n != 0 {
 			t.Errorf("%v allocations", n)
 		}
 	})

@@ -22,7 +22,7 @@ func Lock(ctx context.Context, path string, progress io.Writer) (unlock func(), 
 	if err := flock(ctx, f, progress); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 	}
-	return func() { f.Close() }, nil
+	return func() { _ = f.Close() }, nil
 }
 
 func flock(ctx context.Context, f *os.File, progress io.Writer) error {

@@ -80,8 +80,10 @@ func buildProbe(ctx context.Context, s *settings, archive string) error {
 	return command{
 		dir: filepath.Join(s.root, "tools"),
 		env: goFlags(),
-		args: []string{"go", "run", "./image", "-binary", program, "-entrypoint", "/probe",
-			"-reference", probeImage, "-output", archive},
+		args: []string{
+			"go", "run", "./image", "-binary", program, "-entrypoint", "/probe",
+			"-reference", probeImage, "-output", archive,
+		},
 	}.quiet(ctx)
 }
 

@@ -107,7 +107,8 @@ func (c *kindCluster) nodeLogs(ctx context.Context) {
 		for _, unit := range []string{"kubelet", "containerd"} {
 			fmt.Printf("\n=== %s of %s\n", unit, node)
 			journal := command{env: c.engine.env(), args: []string{
-				"docker", "exec", node, "journalctl", "--no-pager", "--output=cat", "--lines=25", "--unit=" + unit}}
+				"docker", "exec", node, "journalctl", "--no-pager", "--output=cat", "--lines=25", "--unit=" + unit,
+			}}
 			if err := journal.run(ctx); err != nil {
 				fmt.Println("no log:", err)
 			}

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -159,8 +158,6 @@ type mountLine struct {
 	PID     int    `json:"pid"`
 	Line    string `json:"line"`
 }
-
-var errNothing = errors.New("nothing is there")
 
 // isAbsent tells whether a probe failed because the file or directory is missing.
 func isAbsent(err error) bool {
