@@ -15,6 +15,9 @@ import (
 )
 
 func main() {
+	// What this process makes is for nobody else, from the first moment on: a socket
+	// has what the umask leaves until its mode is set.
+	syscall.Umask(0o077)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

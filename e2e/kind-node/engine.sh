@@ -33,7 +33,9 @@ start() {
     mkdir -p "$run" "$cache/engine"
     local args=(
       --host "$host" --pidfile "$run/dockerd.pid" --exec-root "$run/exec"
-      --data-root "$cache/engine/data" --cgroup-parent "/$cgroup"
+      --data-root "$cache/engine/data"
+      # Not by systemd, so that stop can tell what is this engine's, and take it away.
+      --exec-opt native.cgroupdriver=cgroupfs --cgroup-parent "/$cgroup"
       # kind makes a network of its own.
       --bridge none
     )

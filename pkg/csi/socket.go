@@ -20,11 +20,10 @@ func socketPath(endpoint string) (string, error) {
 }
 
 // listen binds a unix socket with mode 0600 and replaces one that a dead process
-// left; what is not a socket is never replaced. Before its mode is set the socket
-// has what the umask leaves, which for others is never the right to write that a
-// connection needs. It is bound under its own name, because the kubelet looks at
-// each name that turns up where it expects plugins, and complains of one that has
-// gone by then.
+// left; what is not a socket is never replaced. Until its mode is set the socket has
+// what the process's umask leaves. It is bound under its own name, because the kubelet
+// looks at each name that turns up where it expects plugins, and complains of one that
+// has gone by then.
 func listen(path string) (*net.UnixListener, error) {
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):

@@ -82,6 +82,26 @@ func TestTheGenerationBeforeIsPruned(t *testing.T) {
 	})
 }
 
+// TestAChangePutOffIsNotCurrent keeps a volume's problem until the files are written.
+func TestAChangePutOffIsNotCurrent(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "0")
+		r := e.request("v1")
+		e.publish(r)
+		e.objects.put(configMap("app"), "a", "1")
+		synctest.Wait()
+		e.objects.remove(configMap("app"))
+		synctest.Wait()
+		e.wantProblem(r, "not found")
+		e.objects.put(configMap("app"), "a", "2")
+		synctest.Wait()
+		e.wantProblem(r, "not found")
+		e.settle()
+		e.wantFiles(r, "a", "2")
+		e.wantProblem(r, "")
+	})
+}
+
 // TestAVanishedMountIsNotPruned drops the volume instead.
 func TestAVanishedMountIsNotPruned(t *testing.T) {
 	inBubble(t, func(e *env) {

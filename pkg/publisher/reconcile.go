@@ -76,7 +76,7 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 		return err
 	}
 	if p.putOff(v, readTime) {
-		return nil
+		return errPutOff
 	}
 	return p.reopen(ctx, v, func(mnt Mount) error { return p.write(ctx, v, mnt, tree, at) })
 }
@@ -120,8 +120,12 @@ func (p *Publisher) putOff(v *published, d time.Duration) bool {
 	return true
 }
 
-// errStale is why a reconcile waits for a newer answer.
-var errStale = errors.New("stale answer")
+var (
+	// errStale is why a reconcile waits for a newer answer.
+	errStale = errors.New("stale answer")
+	// errPutOff is why one waits for readers; the volume is queued for then.
+	errPutOff = errors.New("put off")
+)
 
 // worthRetry says whether a failed reconcile can succeed without a change of an
 // object, which would come with an event.
@@ -133,6 +137,7 @@ func worthRetry(err error) bool {
 		errors.Is(err, manager.ErrNotSynced),
 		errors.Is(err, manager.ErrNotRegistered),
 		errors.Is(err, errStale),
+		errors.Is(err, errPutOff),
 		ReasonOf(err) == ReasonTooLarge:
 		return false
 	}
@@ -140,9 +145,10 @@ func worthRetry(err error) bool {
 }
 
 // report keeps a volume's condition, and logs it when it changes. That the state of
-// an object is not known yet says nothing about the files.
+// an object is not known yet, or a write is put off, says nothing about the files.
 func (p *Publisher) report(ctx context.Context, v *published, err error) {
-	if ReasonOf(err) == 0 && errors.Is(err, manager.ErrNotSynced) || errors.Is(err, manager.ErrNotRegistered) {
+	unknown := ReasonOf(err) == 0 && errors.Is(err, manager.ErrNotSynced)
+	if unknown || errors.Is(err, manager.ErrNotRegistered) || errors.Is(err, errPutOff) {
 		return
 	}
 	if !v.condition.set(err) {
