@@ -24,8 +24,8 @@ func TestClaimsAreCounted(t *testing.T) {
 
 func TestFigures(t *testing.T) {
 	var all []latency
-	for _, n := range []time.Duration{5, 1, 4, 2, 3, 6} {
-		all = append(all, latency{request: n * time.Millisecond, answer: n * time.Microsecond})
+	for _, n := range []int{5, 1, 4, 2, 3, 6} {
+		all = append(all, latency{request: time.Duration(n) * time.Millisecond, answer: time.Duration(n) * time.Microsecond})
 	}
 	if got := median(all, latency.fromRequest); got != 3*time.Millisecond {
 		t.Errorf("median = %s, want 3ms", got)
