@@ -96,7 +96,7 @@ e2e-deps: ## Install what make e2e needs (as root on Debian), or name it
 	e2e/kind-node/deps.sh
 
 .PHONY: e2e
-e2e: ## Run the e2e tier: real pods on a kind cluster; KEEP=1 keeps it, ARGS='-run TestX' picks tests
+e2e: ## Run the e2e tier: real pods on a kind cluster; KEEP=1 keeps it, ARGS=-test.run=TestX picks tests
 	$(STATIC) -C e2e run $(BUILD_FLAGS) ./kind/run $(ARGS)
 
 .PHONY: clean

@@ -33,6 +33,9 @@ func (p *Publisher) warn(v *published, reason string, err error) {
 	p.opts.Events.Warn(v.request.Pod, reason, err.Error())
 }
 
+// never is what a new volume has shown.
+func never(volume.Ref) bool { return false }
+
 // eventReason returns the reason of the event about a failure. had says whether the
 // files have shown an object before.
 func eventReason(err error, had func(volume.Ref) bool) string {

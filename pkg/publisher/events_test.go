@@ -99,3 +99,19 @@ func TestEventsOfALiveVolume(t *testing.T) {
 		e.wantEvents("RefForbidden: not authorised")
 	})
 }
+
+// A publish that is refused for what its pod's spec can't tell has an event too.
+func TestEventsOfARefusedPublish(t *testing.T) {
+	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = o.MaxVolumeSize }, func(e *env) {
+		e.objects.put(configMap("large"), "a", pages(200))
+		e.objects.put(secret("db"), "password", pages(200))
+		e.objects.failWith(configMap("app"), fail(ReasonForbidden, "not authorised"))
+		e.publish(e.request("v1", "configMap", "large"))
+		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "secret", "db")), ReasonNodeFull, "")
+		e.wantEvents("shop/pod-v2: VolumeUpdateFailed: the files take ")
+		e.wantReason(e.p.Publish(e.ctx, e.request("v3")), ReasonForbidden, "not authorised")
+		e.wantEvents("shop/pod-v3: RefForbidden: not authorised")
+		e.wantReason(e.p.Publish(e.ctx, e.request("v4", "colour", "red")), ReasonInvalid, "")
+		e.wantEvents()
+	})
+}

@@ -83,6 +83,10 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	case errors.Is(context.Cause(ctx), errUnpublished):
 		return fail(ReasonBusy, "volume %s: %w: %w", request.VolumeID, errUnpublished, err)
 	}
+	switch ReasonOf(err) {
+	case ReasonForbidden, ReasonNodeFull: // what the pod's author can't see in the pod's spec
+		p.warn(v, eventReason(err, never), err)
+	}
 	return err
 }
 
@@ -248,7 +252,7 @@ func (p *Publisher) await(ctx context.Context, v *published) (*volume.Tree, vers
 func (p *Publisher) announce(v *published, err error) {
 	var missing *payload.MissingError
 	if errors.As(err, &missing) && v.condition.set(err) {
-		p.warn(v, eventReason(err, func(volume.Ref) bool { return false }), err)
+		p.warn(v, eventReason(err, never), err)
 	}
 }
 

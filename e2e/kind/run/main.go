@@ -10,7 +10,8 @@
 //	KEEP=1           keep the cluster and print how to use it.
 //	LOAD_IMAGE       a command that gets the path of an image archive as its last
 //	                 argument and loads it into the nodes of the cluster that
-//	                 KUBECONFIG names. With both set no cluster is made or deleted.
+//	                 KUBECONFIG names. With both set no cluster is made or deleted,
+//	                 and the plugin stays installed in that one.
 //	REFVOL_CACHE     what is kept between runs; default ~/.cache/refvol.
 package main
 

@@ -43,7 +43,7 @@ func TestReadSettings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("HOME", c.env["HOME"])
-			got, err := readSettings(func(name string) string { return c.env[name] }, []string{"-run", "TestOne"})
+			got, err := readSettings(func(name string) string { return c.env[name] }, []string{"-test.run=TestOne"})
 			if c.wantError != "" {
 				if err == nil || !strings.Contains(err.Error(), c.wantError) {
 					t.Fatalf("error %v, want %q", err, c.wantError)
@@ -56,7 +56,7 @@ func TestReadSettings(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(got.root, "deploy", "base")); err != nil {
 				t.Errorf("root %s: %v", got.root, err)
 			}
-			if strings.Join(got.testArgs, " ") != "-run TestOne" {
+			if strings.Join(got.testArgs, " ") != "-test.run=TestOne" {
 				t.Errorf("arguments %q", got.testArgs)
 			}
 			got.root, got.testArgs = "", nil
