@@ -114,15 +114,16 @@ func buildInto(ctx context.Context, dir string, o *BuildOptions) error {
 	}
 	defer os.RemoveAll(tmp)
 
-	into := binariesIn(tmp)
-	fmt.Fprintln(o.Progress, "building etcd (under a minute the first time)")
-	etcd := gobuild.Options{Dir: o.ModuleDir, Package: etcdPackage, Out: into.Etcd, LDFlags: "-s -w", Progress: o.Progress}
-	if err := gobuild.Build(ctx, etcd); err != nil {
-		return err
-	}
-	fmt.Fprintf(o.Progress, "building kube-apiserver %s (about 3 minutes the first time)\n", version)
-	apiServer := gobuild.Options{Dir: o.ModuleDir, Package: apiServerPackage, Out: into.APIServer, LDFlags: ldflags, Progress: o.Progress}
-	if err := gobuild.Build(ctx, apiServer); err != nil {
+	fmt.Fprintf(o.Progress, "building etcd and kube-apiserver %s (about 3 minutes the first time)\n", version)
+	err = gobuild.Build(ctx, gobuild.Options{
+		Dir:      o.ModuleDir,
+		Package:  apiServerPackage,
+		Others:   []string{etcdPackage},
+		Out:      tmp,
+		LDFlags:  ldflags,
+		Progress: o.Progress,
+	})
+	if err != nil {
 		return err
 	}
 	if err := os.Chmod(tmp, 0o755); err != nil {

@@ -19,7 +19,11 @@ type Options struct {
 	Dir string
 	// Package is the command to build, as the go tool names it.
 	Package string
-	// Out is the path of the binary, absolute.
+	// Others are further commands to build in the same run, which keeps all
+	// processors busy while one of them is linked.
+	Others []string
+	// Out is the absolute path of the binary; with Others, that of a directory that
+	// exists, which gets each under the last element of its package's path.
 	Out string
 	// LDFlags goes to the linker.
 	LDFlags string
@@ -54,7 +58,7 @@ func Build(ctx context.Context, o Options) error {
 	args = append(args, "-buildvcs=false", "-ldflags", o.LDFlags, "-o", o.Out)
 	stop := tick(o.Progress)
 	defer stop()
-	_, err := Go(ctx, o.Dir, []string{cgo}, append(args, o.Package)...)
+	_, err := Go(ctx, o.Dir, []string{cgo}, append(append(args, o.Package), o.Others...)...)
 	return err
 }
 
