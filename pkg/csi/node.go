@@ -91,7 +91,7 @@ func (s *nodeServer) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVol
 	if err != nil {
 		return nil, asStatus(err)
 	}
-	message := "the files are current"
+	message := "no problem is known"
 	if stats.Problem != "" {
 		message = stats.Problem
 	}

@@ -189,7 +189,7 @@ func TestVolumeStats(t *testing.T) {
 	for _, test := range []struct {
 		problem, message string
 	}{
-		{"", "the files are current"},
+		{"", "no problem is known"},
 		{"no space left on device", "no space left on device"},
 	} {
 		s := serve(t, nil)

@@ -29,8 +29,10 @@ type fakeObjects struct {
 	// failures is what Lookup returns for a ref, whatever the object is.
 	failures   map[volume.Ref]error
 	registered map[string][]volume.Ref
-	reads      map[volume.Ref][]time.Time
-	version    int
+	// registrationsMade counts the calls of RegisterPod.
+	registrationsMade int
+	reads             map[volume.Ref][]time.Time
+	version           int
 	// onUnregister is called at the begin of UnregisterPod, without the lock.
 	onUnregister func()
 }
@@ -69,6 +71,7 @@ func (o *fakeObjects) RegisterPod(pod volume.Pod, volumeID string, refs []volume
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.registered[registrationKey(pod, volumeID)] = refs
+	o.registrationsMade++
 }
 
 func (o *fakeObjects) UnregisterPod(pod volume.Pod, volumeID string) {

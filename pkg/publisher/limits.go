@@ -9,8 +9,9 @@ import (
 const pageSize = 4096
 
 // limits are those of one volume's file system. A volume may hold two generations
-// while it changes from one to the next, so the file system is made for two, and a
-// generation that fits its limit never fails to be written.
+// while it changes from one to the next, so the file system is made for two. A
+// generation that fits its limit can fail to be written only while readers hold
+// files of an earlier one open, whose pages stay until they are closed.
 type limits struct {
 	// bytes and inodes bound one generation.
 	bytes, inodes int64
@@ -42,7 +43,8 @@ func (p *Publisher) reserve(v *published, tree *volume.Tree) (bytes int64, undo 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	before := v.size
-	if others := p.used - before; others+size.Bytes > p.opts.MaxTotalSize {
+	// What shrinks is never refused, also where the limit was lowered meanwhile.
+	if others := p.used - before; size.Bytes > before && others+size.Bytes > p.opts.MaxTotalSize {
 		return 0, nil, fail(ReasonNodeFull, "the files take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", size.Bytes, others, p.opts.MaxTotalSize)
 	}
 	p.count(v, size.Bytes)

@@ -200,3 +200,27 @@ func TestWhatIsCountedIsTheWritersMeasure(t *testing.T) {
 		t.Errorf("a volume that is gone was counted: %d, %v", e.used(), err)
 	}
 }
+
+// A node whose limit was lowered, or that was overcommitted otherwise, still takes
+// changes that need no more than what they replace.
+func TestWhatShrinksIsNeverRefused(t *testing.T) {
+	inBubble(t, func(e *env) {
+		var requests []Request
+		for _, id := range []string{"v1", "v2"} {
+			e.objects.put(configMap(id), "a", pages(100))
+			requests = append(requests, e.request(id, "configMap", id))
+			e.publish(requests[len(requests)-1])
+		}
+		e.opts.MaxVolumeSize, e.opts.MaxTotalSize = 150*pageSize, 150*pageSize
+		e.restart()
+		e.settle()
+		e.objects.put(configMap("v1"), "a", pages(60))
+		e.settle()
+		e.wantFiles(requests[0], "a", pages(60))
+		e.wantProblem(requests[0], "")
+		e.objects.put(configMap("v1"), "a", pages(61))
+		e.settle()
+		e.wantFiles(requests[0], "a", pages(60))
+		e.wantProblem(requests[0], "--max-total-size")
+	})
+}

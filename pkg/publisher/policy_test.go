@@ -31,7 +31,11 @@ func TestAPinnedVolumeIsNeverRewritten(t *testing.T) {
 		e.objects.remove(configMap("app"))
 		e.publish(r)
 		untouched("after a republish")
+		before := e.objects.registrationsMade
 		e.restart()
+		if n := e.objects.registrationsMade - before; n != 0 {
+			t.Errorf("%d registrations in the restart", n)
+		}
 		untouched("after a restart")
 		e.objects.put(configMap("app"), "a", "3")
 		untouched("after a change behind a restart")

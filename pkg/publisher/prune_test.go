@@ -43,6 +43,14 @@ func TestTheGenerationBeforeGoesWhateverComes(t *testing.T) {
 			e.writes.set(func() error { return errFault }, nil)
 			e.objects.put(configMap("app"), "a", "3")
 		}},
+		{"killed, object deleted", func(e *env) {
+			e.objects.remove(configMap("app"))
+			e.restart()
+		}},
+		{"killed, object out of reach", func(e *env) {
+			e.objects.failWith(configMap("app"), manager.ErrNotSynced)
+			e.restart()
+		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(e *env) {

@@ -239,6 +239,12 @@ func (v *published) poke() {
 // add makes a volume known, so that changes of its objects reach it, and registers
 // its pod. The volume must be new.
 func (p *Publisher) add(v *published) {
+	p.track(v)
+	p.opts.Objects.RegisterPod(v.request.Pod, v.request.VolumeID, v.refs())
+}
+
+// track is add without the registration, for a volume that needs no object any more.
+func (p *Publisher) track(v *published) {
 	p.mu.Lock()
 	p.volumes[v.request.VolumeID] = v
 	for _, ref := range v.refs() {
@@ -248,7 +254,6 @@ func (p *Publisher) add(v *published) {
 		p.byRef[ref][v] = struct{}{}
 	}
 	p.mu.Unlock()
-	p.opts.Objects.RegisterPod(v.request.Pod, v.request.VolumeID, v.refs())
 }
 
 // remove undoes add and everything that was counted for the volume. It is

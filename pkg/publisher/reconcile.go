@@ -73,7 +73,7 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 	}
 	tree, err := v.render(objects, true)
 	if err != nil {
-		return err
+		return asReason(err)
 	}
 	if p.putOff(v, readTime) {
 		return errPutOff
@@ -138,6 +138,7 @@ func worthRetry(err error) bool {
 		errors.Is(err, manager.ErrNotRegistered),
 		errors.Is(err, errStale),
 		errors.Is(err, errPutOff),
+		ReasonOf(err) == ReasonInvalid,
 		ReasonOf(err) == ReasonTooLarge:
 		return false
 	}

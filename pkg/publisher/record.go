@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -190,7 +191,10 @@ func (s *recordStore) load(name, kubeletDir string) (*record, error) {
 		return nil, fmt.Errorf("read record %s: %w", name, err)
 	}
 	r := &record{}
-	if err := json.Unmarshal(text, r); err != nil {
+	// A field that this version does not know asks for something that it can't do.
+	decode := json.NewDecoder(bytes.NewReader(text))
+	decode.DisallowUnknownFields()
+	if err := decode.Decode(r); err != nil {
 		return nil, fmt.Errorf("decode record %s: %w", name, err)
 	}
 	if err := r.validate(name, kubeletDir); err != nil {

@@ -56,7 +56,11 @@ func (p *Publisher) restore(ctx context.Context, r *record) {
 		logger.Error(err, "Can't tell whether a recorded volume is still mounted: taking it over")
 	}
 	v := r.published(p.newWriter())
-	p.add(v)
+	if v.spec.Pinned() {
+		p.track(v)
+	} else {
+		p.add(v)
+	}
 	p.mu.Lock()
 	p.count(v, r.Size)
 	p.mu.Unlock()

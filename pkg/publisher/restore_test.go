@@ -95,6 +95,10 @@ func TestBadRecordsAreSetAside(t *testing.T) {
 		{"empty", func(*testing.T, *env, *record) []byte { return nil }, "decode record v1.json"},
 		{"zeros", func(*testing.T, *env, *record) []byte { return make([]byte, 100) }, "decode record v1.json"},
 		{"null", func(*testing.T, *env, *record) []byte { return []byte("null") }, "version: Unsupported value: 0"},
+		{"field of a later version", func(t *testing.T, e *env, r *record) []byte {
+			text := edit(func(*record) {})(t, e, r)
+			return []byte(strings.Replace(string(text), `"spec":{`, `"spec":{"later":true,`, 1))
+		}, `json: unknown field`},
 		{"foreign version", edit(func(r *record) { r.Version = 2 }), "version: Unsupported value: 2"},
 		{"wrong name", edit(func(r *record) { r.VolumeID = "v2" }), "must be the file's name"},
 		{"name that climbs", edit(func(r *record) { r.VolumeID = "../v1" }), "must be the file's name"},

@@ -97,3 +97,25 @@ func TestAWriteThatFailsAfterTheSwitchCounts(t *testing.T) {
 		}
 	})
 }
+
+// Keys that can't stand beside each other are for a change of the object to mend, so
+// nothing is tried again before one comes.
+func TestACollisionWaitsForAChange(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.objects.put(secret("db"), "k", "1")
+		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db, items: [{key: k, path: conf/k}]}}]")
+		e.publish(r)
+		e.objects.put(configMap("app"), "conf", "1")
+		e.settle()
+		e.wantProblem(r, `path "conf/k" can't be shown: "conf" is a file of the same volume`)
+		e.objects.takeReads(configMap("app"))
+		after(4 * retryMax)
+		if n := len(e.objects.takeReads(configMap("app"))); n > 1 { // a resync's, perhaps
+			t.Errorf("it was tried again %d times", n)
+		}
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(r, "a", "2", "conf/k", "1")
+	})
+}

@@ -47,7 +47,7 @@ type Writer struct {
 	// shown is what the directory is known to show. It is nil whenever that is
 	// in doubt: in a new Writer, during a write, and after one that failed.
 	shown *snapshot
-	// stale says that the generation before that one is still there.
+	// stale says that the generation before that one is, or may be, still there.
 	stale bool
 }
 
@@ -57,7 +57,8 @@ func New(opts Options) *Writer {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	return &Writer{now: opts.Now, fs: linux{}}
+	// Another process may have been killed before it pruned.
+	return &Writer{now: opts.Now, fs: linux{}, stale: true}
 }
 
 // Result tells what a Write did.
@@ -120,7 +121,7 @@ func (w *Writer) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Re
 }
 
 // Stale reports whether an earlier generation is still there, for readers that
-// have begun to read it.
+// have begun to read it. A new Writer takes it that one may be.
 func (w *Writer) Stale() bool { return w.stale }
 
 // Prune removes from dir every generation but the one that ..data points at. What
