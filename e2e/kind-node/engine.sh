@@ -2,10 +2,10 @@
 # A Docker Engine for the kind tier where none answers: of its own, beside any
 # other, with its socket and process state in $run and its images in the cache.
 #
-#   engine.sh start   prints the DOCKER_HOST to use; empty when an engine answers
-#                     at the usual place already
+#   engine.sh start   prints the DOCKER_HOST to use, nothing when an engine answers
+#                     at the usual place already, or in one line why there is none
 #   engine.sh stop    stops the engine that start started, and takes away what an
-#                     engine leaves behind
+#                     engine leaves behind; does nothing where there is none
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -29,7 +29,10 @@ start() {
   # A DOCKER_HOST that the caller set, or the system's own engine, goes first.
   if docker info >/dev/null 2>&1; then return; fi
   if ! ours; then
-    [ "$(id -u)" = 0 ] || die "no container engine answers, and only root can start one"
+    if [ "$(id -u)" != 0 ]; then
+      echo "no container engine answers, and only root can start one"
+      exit 1
+    fi
     mkdir -p "$run" "$cache/engine"
     local args=(
       --host "$host" --pidfile "$run/dockerd.pid" --exec-root "$run/exec"
@@ -46,12 +49,16 @@ start() {
     say "starting dockerd (its log: $cache/engine/dockerd.log)"
     setsid nohup dockerd "${args[@]}" >"$cache/engine/dockerd.log" 2>&1 </dev/null &
     local pid=$!
+    # One that doesn't come up, or isn't waited for to the end, must not stay.
+    # shellcheck disable=SC2064
+    trap "kill $pid 2>/dev/null || true" EXIT
     for _ in $(seq 120); do
       ours && break
       kill -0 "$pid" 2>/dev/null || break
       sleep 0.5
     done
     ours || { tail -n 15 "$cache/engine/dockerd.log" >&2; die "dockerd did not come up"; }
+    trap - EXIT
   fi
   echo "$host"
 }

@@ -27,10 +27,9 @@ func startEngine(ctx context.Context, s *settings, say func(string, ...any)) (*e
 	if err := e.require(ctx, "engine"); err != nil {
 		return nil, err
 	}
-	host, err := e.script("engine.sh", "start").output(ctx, os.Stderr)
+	host, err := e.answer(ctx, "engine.sh", "start")
 	if err != nil {
-		// One that was on its way up is told to end.
-		return nil, errors.Join(err, cleanUp(ctx, e.script("engine.sh", "stop").run))
+		return nil, err
 	}
 	e.host = host
 	return e, nil
@@ -58,16 +57,22 @@ func (e *engine) nodeImage(ctx context.Context, wanted string) (string, error) {
 	if err := e.require(ctx, "image"); err != nil {
 		return "", err
 	}
-	return e.script("build.sh").output(ctx, os.Stderr)
+	return e.answer(ctx, "build.sh")
 }
 
 // require sees to it that the machine has what is needed for something.
 func (e *engine) require(ctx context.Context, what string) error {
-	missing, err := e.script("deps.sh", what).output(ctx, os.Stderr)
-	if err != nil && missing != "" {
-		return errors.New(missing)
-	}
+	_, err := e.answer(ctx, "deps.sh", what)
 	return err
+}
+
+// answer runs a script that prints what it found out, or when it fails, the reason.
+func (e *engine) answer(ctx context.Context, name string, args ...string) (string, error) {
+	answer, err := e.script(name, args...).output(ctx, os.Stderr)
+	if err != nil && answer != "" {
+		return "", errors.New(answer)
+	}
+	return answer, err
 }
 
 func (e *engine) script(name string, args ...string) command {

@@ -24,6 +24,7 @@ func run(ctx context.Context, s *settings) error {
 	if err := os.MkdirAll(s.cache, 0o755); err != nil {
 		return err
 	}
+	// What is built lies in the cache, for one run at a time.
 	unlock, err := gobuild.Lock(ctx, filepath.Join(s.cache, "e2e.lock"), os.Stderr)
 	if err != nil {
 		return err
@@ -42,6 +43,14 @@ func run(ctx context.Context, s *settings) error {
 
 // runOnKind runs the suite on a cluster of its own.
 func runOnKind(ctx context.Context, s *settings, clock stopwatch) (err error) {
+	// The engine is the machine's, whatever the cache: the first run to end stops it.
+	if os.Geteuid() == 0 {
+		unlock, err := gobuild.Lock(ctx, "/run/refvol-e2e.lock", os.Stderr)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
 	// First, for here it shows whether this machine can run the tier at all.
 	engine, err := startEngine(ctx, s, clock.say)
 	if err != nil {
