@@ -78,7 +78,8 @@ test-long: test-fuzz ## Fuzz, then run both tiers over and over in random order,
 	$(MAKE) test-unit TEST='test -race -timeout 60m -shuffle=on -count=20'
 	$(MAKE) test-integration TEST='test -race -timeout 60m -shuffle=on -count=5'
 
-# go fuzzes one target of one package at a time.
+# go fuzzes one target of one package at a time. Unless it is told otherwise, it spends
+# most of its time on making each interesting input a little smaller.
 FUZZTIME ?= 2m
 .PHONY: test-fuzz
 test-fuzz: ## Run each fuzz target for FUZZTIME
@@ -86,7 +87,7 @@ test-fuzz: ## Run each fuzz target for FUZZTIME
 		awk '/^Fuzz/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print names[i], $$2; n = 0 }' | \
 		while read -r name package; do \
 			echo "$$package $$name"; \
-			$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$package" || exit; \
+			$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" || exit; \
 		done
 
 .PHONY: demo

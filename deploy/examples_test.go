@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/podref"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -77,8 +78,24 @@ func checkVolumes(t *testing.T, pod *corev1.Pod, objects payload.Objects) {
 		if pod.Spec.SecurityContext != nil {
 			opts.FSGroup = pod.Spec.SecurityContext.FSGroup
 		}
-		if _, err := payload.Render(spec, objects, opts); err != nil {
+		resolved, err := spec.WithPodEnv(func(container, _ string) (volume.Env, error) {
+			env, leftOut, err := podref.Env(&pod.Spec, exampleNamespace, container)
+			if len(leftOut) > 0 {
+				t.Errorf("volume %s: left out: %q", podVolume.Name, leftOut)
+			}
+			return env, err
+		})
+		if err != nil {
 			t.Errorf("volume %s: %v", podVolume.Name, err)
+			continue
+		}
+		shown, err := payload.Render(resolved, objects, opts)
+		if err != nil {
+			t.Errorf("volume %s: %v", podVolume.Name, err)
+			continue
+		}
+		if len(shown.Skipped) > 0 {
+			t.Errorf("volume %s: skipped: %v", podVolume.Name, shown.Skipped)
 		}
 	}
 	if len(pod.Spec.Volumes) == 0 {

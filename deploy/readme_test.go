@@ -1,7 +1,9 @@
 package deploy
 
 import (
+	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -38,14 +40,72 @@ func TestDocumentedTargets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md"} {
-		text, err := os.ReadFile("../" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, target := range regexp.MustCompile("(?m)(?:`|^ +)make ([a-z0-9-]+)").FindAllSubmatch(text, -1) {
-			if !strings.Contains(string(makefile), "\n"+string(target[1])+":") {
+	for name, text := range documents(t) {
+		for _, target := range regexp.MustCompile("(?m)(?:`|^ +)make ([a-z0-9-]+)").FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(string(makefile), "\n"+target[1]+":") {
 				t.Errorf("%s names make %s, which the Makefile has not", name, target[1])
+			}
+		}
+	}
+}
+
+// documents returns the documents of the repository by path.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	for _, pattern := range []string{"../*.md", "../docs/*.md"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts[strings.TrimPrefix(file, "../")] = string(text)
+		}
+	}
+	return texts
+}
+
+// TestDocumentedTests has every test that a document names exist.
+func TestDocumentedTests(t *testing.T) {
+	exist := map[string]bool{}
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
+	err := filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, name := range declared.FindAllStringSubmatch(string(text), -1) {
+			exist[name[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for document, text := range documents(t) {
+		for _, name := range regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w*)").FindAllStringSubmatch(text, -1) {
+			named++
+			if !exist[name[1]] {
+				t.Errorf("%s names %s, which is nowhere", document, name[1])
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("no document names a test")
+	}
+}
+
+// TestDocumentedLinks has every file that a document links to exist.
+func TestDocumentedLinks(t *testing.T) {
+	for document, text := range documents(t) {
+		for _, link := range regexp.MustCompile(`\]\(([^)#:]+)[)#]`).FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join("..", filepath.Dir(document), link[1])); err != nil {
+				t.Errorf("%s: %v", document, err)
 			}
 		}
 	}

@@ -4,11 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
 	logsapi "k8s.io/component-base/logs/api/v1"
+
+	"github.com/refvol/refvol/pkg/manager"
 )
 
 // serveOptions are the flags of `serve`.
@@ -42,7 +46,7 @@ func newServeOptions() *serveOptions {
 		stateDir:        "/var/lib/refvol",
 		kubeletDir:      "/var/lib/kubelet",
 		resyncInterval:  time.Minute,
-		changeDetection: "Watch",
+		changeDetection: string(manager.Watch),
 		identity:        "plugin",
 		publishWait:     100 * time.Second,
 		maxVolumeSize:   "16Mi",
@@ -63,7 +67,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.kubeletSocketPath, "kubelet-socket-path", o.kubeletSocketPath, "path of the CSI socket as the kubelet sees it; empty: as in --endpoint")
 	fs.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "root directory of the kubelet; target paths must lie below it")
 	fs.DurationVar(&o.resyncInterval, "resync-interval", o.resyncInterval, "how often each volume is compared with its objects")
-	fs.StringVar(&o.changeDetection, "change-detection", o.changeDetection, "how changes are noticed: Watch")
+	fs.StringVar(&o.changeDetection, "change-detection", o.changeDetection, "how changes are noticed: Watch (at once), or at each resync with Cache (objects are kept for the TTL of the Node) or Get")
 	fs.StringVar(&o.identity, "identity", o.identity, "whose rights read the objects: plugin")
 	fs.BoolVar(&o.crossNamespace, "cross-namespace", o.crossNamespace, "allow refs to other namespaces; not supported yet")
 	fs.DurationVar(&o.publishWait, "publish-wait", o.publishWait, "how long a publish waits for missing objects and keys; the kubelet gives up after 120s")
@@ -93,12 +97,12 @@ func (o *serveOptions) sizes() (perVolume, total int64, err error) {
 // has and this version has not, and a missing node name.
 func (o *serveOptions) validate() error {
 	var errs []error
-	only := func(flag, value, supported string) {
-		if value != supported {
-			errs = append(errs, fmt.Errorf("--%s: Unsupported value: %q: supported by this version: %q", flag, value, supported))
+	only := func(flag, value string, supported ...string) {
+		if !slices.Contains(supported, value) {
+			errs = append(errs, fmt.Errorf(`--%s: Unsupported value: %q: supported by this version: "%s"`, flag, value, strings.Join(supported, `", "`)))
 		}
 	}
-	only("change-detection", o.changeDetection, "Watch")
+	only("change-detection", o.changeDetection, string(manager.Watch), string(manager.Cache), string(manager.Get))
 	only("identity", o.identity, "plugin")
 	only("startup-taint", o.startupTaint, "")
 	if o.crossNamespace {

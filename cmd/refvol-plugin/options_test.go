@@ -63,9 +63,8 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--change-detection=Cache"}, `--change-detection: Unsupported value: "Cache": supported by this version: "Watch"`},
-		{[]string{"--change-detection=Get"}, `--change-detection: Unsupported value: "Get": supported by this version: "Watch"`},
-		{[]string{"--change-detection=watch"}, `--change-detection: Unsupported value: "watch": supported by this version: "Watch"`},
+		{[]string{"--change-detection=watch"}, `--change-detection: Unsupported value: "watch": supported by this version: "Watch", "Cache", "Get"`},
+		{[]string{"--change-detection="}, `--change-detection: Unsupported value: "": supported by this version: "Watch", "Cache", "Get"`},
 		{[]string{"--identity=pod"}, `--identity: Unsupported value: "pod": supported by this version: "plugin"`},
 		{[]string{"--cross-namespace"}, `--cross-namespace: Unsupported value: "true": supported by this version: "false"`},
 		{[]string{"--startup-taint=x"}, `--startup-taint: Unsupported value: "x": supported by this version: ""`},
@@ -76,6 +75,18 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 		_, _, err := runCommand(t, append([]string{"serve"}, test.args...)...)
 		if err == nil || err.Error() != test.want {
 			t.Errorf("%q: got %v, want %s", test.args, err, test.want)
+		}
+	}
+}
+
+// Each strategy gets past the flags, up to the constructor below.
+func TestStrategies(t *testing.T) {
+	t.Setenv("NODE_NAME", "node-1")
+	none := filepath.Join(t.TempDir(), "none")
+	for _, strategy := range []string{"Watch", "Cache", "Get"} {
+		_, _, err := runCommand(t, "serve", "--change-detection="+strategy, "--kubeconfig="+none)
+		if err == nil || !strings.Contains(err.Error(), "configure the client of the API server: ") {
+			t.Errorf("%s: got %v", strategy, err)
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/podenv"
 	"github.com/refvol/refvol/pkg/publisher"
 )
 
@@ -122,7 +123,12 @@ func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Int
 	if err != nil {
 		return nil, nil, err
 	}
-	objects, err := manager.New(manager.Options{Client: client, ResyncInterval: opts.resyncInterval})
+	objects, err := manager.New(manager.Options{
+		Client:         client,
+		ResyncInterval: opts.resyncInterval,
+		Strategy:       manager.Strategy(opts.changeDetection),
+		NodeName:       opts.nodeName,
+	})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -138,6 +144,8 @@ func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Int
 		Objects:        objects,
 		Mounts:         publisher.NewMounts(mounter),
 		Events:         recorder,
+		Pods:           podenv.NewReader(client),
+		NodeName:       opts.nodeName,
 		StateDir:       opts.stateDir,
 		KubeletDir:     opts.kubeletDir,
 		ResyncInterval: opts.resyncInterval,
@@ -157,7 +165,7 @@ func loadConfig(kubeconfig string) (*rest.Config, error) {
 }
 
 // newClient returns a client of the API server. It has no rate limit of its own:
-// each object's reflector backs off by itself, and a shared limit would let one
+// the manager bounds and paces its requests itself, and a shared limit would let one
 // pod's many objects hold up the other pods' first publish.
 func newClient(kubeconfig string) (kubernetes.Interface, error) {
 	config, err := loadConfig(kubeconfig)

@@ -24,14 +24,22 @@ type entry struct {
 	GID  uint32 `json:"gid"`
 	// Link is what a link points to.
 	Link string `json:"link,omitempty"`
-	// Content is what a file holds.
-	Content string `json:"content,omitempty"`
+	// Content is what a file holds, in base64.
+	Content []byte `json:"content,omitempty"`
+	// Denied tells that a file's content, or what is in a directory, may not be read.
+	Denied bool `json:"denied,omitempty"`
 }
 
 // tree lists everything at and below root and follows no link.
 func tree(root string) ([]entry, error) {
 	entries := []entry{}
 	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrPermission) && len(entries) > 0 {
+			// The walk comes again to a directory that it could not read, right after
+			// the first time.
+			entries[len(entries)-1].Denied = true
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -61,9 +69,10 @@ func describe(path string) (entry, error) {
 		e.Link, err = os.Readlink(path)
 	case unix.S_IFREG:
 		e.Type = "file"
-		var content []byte
-		content, err = os.ReadFile(path)
-		e.Content = string(content)
+		e.Content, err = os.ReadFile(path)
+		if e.Denied = errors.Is(err, fs.ErrPermission); e.Denied {
+			err = nil
+		}
 	}
 	return e, err
 }

@@ -8,8 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // ask runs one command and returns its answer.
@@ -52,19 +56,67 @@ func TestTree(t *testing.T) {
 	}
 	uid, gid := uint32(os.Getuid()), uint32(os.Getgid())
 	want := []entry{
-		{Path: "key", Type: "file", Mode: "0440", Content: "of key"},
+		{Path: "key", Type: "file", Mode: "0440", Content: []byte("of key")},
 		{Path: "link", Type: "link", Mode: "0777", Link: "sub/deep"},
 		{Path: "sub", Type: "dir", Mode: "2750"},
-		{Path: "sub/deep", Type: "file", Mode: "0600", Content: "of sub/deep"},
+		{Path: "sub/deep", Type: "file", Mode: "0600", Content: []byte("of sub/deep")},
 	}
 	if len(got) != len(want)+1 || got[0].Path != "." || got[0].Type != "dir" {
 		t.Fatalf("got %+v", got)
 	}
 	for i, w := range want {
 		w.UID, w.GID = uid, gid
-		if got[i+1] != w {
+		if !reflect.DeepEqual(got[i+1], w) {
 			t.Errorf("got %+v, want %+v", got[i+1], w)
 		}
+	}
+}
+
+// What may not be read is listed nevertheless.
+func TestTreeDenied(t *testing.T) {
+	dir := t.TempDir()
+	file, sub := filepath.Join(dir, "key"), filepath.Join(dir, "sub")
+	if err := os.WriteFile(file, []byte("text"), 0o200); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(sub, 0o300); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]entry{}
+	unprivileged(t, func() {
+		entries, err := tree(dir)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, e := range entries {
+			got[e.Path] = e
+		}
+		if _, err := tree(sub); err != nil {
+			t.Error(err)
+		}
+	})
+	if len(got) != 3 || got["."].Denied || !got["key"].Denied || !got["sub"].Denied || got["key"].Content != nil {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// unprivileged calls f in a thread that no capability helps past a file's mode. The
+// thread ends with the goroutine that has locked it.
+func unprivileged(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var none [2]unix.CapUserData
+		err := unix.Capset(&header, &none[0])
+		if err == nil {
+			f()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,7 +22,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// apiServer answers the list and watch requests of a real client in the API's own
+// apiServer answers the get, list and watch requests of a real client in the API's own
 // JSON, as the client's HTTP transport. It uses no network, so it may live in a
 // synctest bubble.
 //
@@ -46,7 +45,7 @@ type apiServer struct {
 	refuse      func(apiRequest) error
 	hold        func(apiRequest) <-chan struct{}
 	// behind, if more than zero, is the resourceVersion at which the server's
-	// cache stands: it answers lists as of then.
+	// cache stands: it answers lists, and gets that a cache may answer, as of then.
 	behind int
 	// compacted is the oldest resourceVersion that a watch may start from.
 	compacted int
@@ -59,10 +58,13 @@ type change struct {
 }
 
 type apiRequest struct {
-	ref            volume.Ref
-	watch, initial bool
-	rv, timeout    string
+	ref                 volume.Ref
+	get, watch, initial bool
+	rv, timeout         string
 }
+
+// nodeRef stands for the Node of a manager.
+var nodeRef = volume.Ref{Kind: "Node", Name: testNode}
 
 func newAPIServer(t *testing.T) *apiServer {
 	return &apiServer{
@@ -186,8 +188,11 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 			return failure(err)
 		}
 	}
-	if r.watch {
+	switch {
+	case r.watch:
 		return s.watch(req.Context(), r)
+	case r.get:
+		return s.get(r)
 	}
 	return s.list(r)
 }
@@ -289,12 +294,4 @@ func (s *apiServer) since(ref volume.Ref, rv int) (events []any, to int) {
 		}
 	}
 	return events, rv
-}
-
-func refOf(obj metav1.Object) volume.Ref {
-	kind := volume.Secret
-	if _, ok := obj.(*corev1.ConfigMap); ok {
-		kind = volume.ConfigMap
-	}
-	return volume.Ref{Kind: kind, Namespace: obj.GetNamespace(), Name: obj.GetName()}
 }

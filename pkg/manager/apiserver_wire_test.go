@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -21,19 +22,51 @@ import (
 
 func (s *apiServer) parse(req *http.Request) apiRequest {
 	q := req.URL.Query()
-	part := strings.Split(strings.Trim(req.URL.Path, "/"), "/") // api/v1/namespaces/NS/RESOURCE
-	name, ok := strings.CutPrefix(q.Get("fieldSelector"), "metadata.name=")
-	if req.Method != http.MethodGet || len(part) != 5 || !ok {
-		s.t.Errorf("unexpected request: %s %s", req.Method, req.URL)
-	}
-	kind := map[string]volume.Kind{"configmaps": volume.ConfigMap, "secrets": volume.Secret}[part[4]]
-	return apiRequest{
-		ref:     volume.Ref{Kind: kind, Namespace: part[3], Name: name},
+	r := apiRequest{
 		watch:   q.Get("watch") == "true",
 		initial: q.Get("sendInitialEvents") == "true",
 		rv:      q.Get("resourceVersion"),
 		timeout: q.Get("timeoutSeconds"),
 	}
+	part := strings.Split(strings.Trim(req.URL.Path, "/"), "/") // api/v1/namespaces/NS/RESOURCE
+	kinds := map[string]volume.Kind{"configmaps": volume.ConfigMap, "secrets": volume.Secret}
+	name, list := strings.CutPrefix(q.Get("fieldSelector"), "metadata.name=")
+	switch {
+	case req.Method == http.MethodGet && len(part) == 5 && list:
+		r.ref = volume.Ref{Kind: kinds[part[4]], Namespace: part[3], Name: name}
+	case req.Method == http.MethodGet && len(part) == 6 && !list:
+		r.ref, r.get = volume.Ref{Kind: kinds[part[4]], Namespace: part[3], Name: part[5]}, true
+	case req.Method == http.MethodGet && len(part) == 4 && part[2] == "nodes":
+		r.ref, r.get = nodeRef, true
+	default:
+		s.t.Errorf("unexpected request: %s %s", req.Method, req.URL)
+	}
+	return r
+}
+
+func (s *apiServer) get(r apiRequest) (*http.Response, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.rv
+	if r.rv == "0" {
+		at = s.now()
+	}
+	obj := s.at(r.ref, at)
+	if obj == nil {
+		return failure(apierrors.NewNotFound(schema.GroupResource{Resource: strings.ToLower(string(r.ref.Kind)) + "s"}, r.ref.Name))
+	}
+	return respond(http.StatusOK, obj)
+}
+
+func refOf(obj metav1.Object) volume.Ref {
+	kind := volume.Secret
+	switch obj.(type) {
+	case *corev1.ConfigMap:
+		kind = volume.ConfigMap
+	case *corev1.Node:
+		return nodeRef
+	}
+	return volume.Ref{Kind: kind, Namespace: obj.GetNamespace(), Name: obj.GetName()}
 }
 
 // watchBody tells the server when the client closes it.

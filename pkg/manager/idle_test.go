@@ -157,7 +157,7 @@ func TestALateEventOfAStoppedRunIsIgnored(t *testing.T) {
 		e.api.put(secret("a", "1"))
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		e.changes(ref)
-		it := e.objects.find(ref)
+		it := e.item(ref)
 		e.objects.stopIdle(time.Now().Add(time.Second))
 		late := secret("a", "late")
 		late.ResourceVersion = "999"

@@ -6,60 +6,32 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// item is one referenced object: what is known of it, who waits for it, and its
+// item is one object that is watched: what is known of it, who waits for it, and its
 // reflector, which runs while the object is worth watching.
 //
 // At most one goroutine at a time, that of the present run, drives the reflector,
 // which calls the methods of reflect.go and of requests; each run waits for the one
-// before. mu guards everything below it; the subscriber is called without it.
+// before. known.mu guards everything below it.
 type item struct {
-	ref       volume.Ref
-	source    *source
-	changed   func(volume.Ref)
+	*known
 	running   *sync.WaitGroup
 	logger    klog.Logger // the reflector's
-	failures  *failureLog
 	reflector *cache.Reflector
 	requests  *requests
 
-	// refs counts the references by the UID of the pod; watchStore.mu guards it.
-	refs map[types.UID]int
-
-	mu sync.Mutex
 	// run is the reflector's present life; nil while it is stopped.
 	run *run
 	// ended is closed when the last run that was started has ended.
 	ended <-chan struct{}
-	// closed is what reads return once the item is of no use any more; else nil.
-	closed error
-
-	// synced tells that object is what the API server holds, nil if nothing.
-	synced bool
-	object *volume.Object
 	// ready is closed at the moment of sync, or of close.
-	ready chan struct{}
-	// failure is the last failure to list or watch since the last sync; failedAt
-	// outlives the sync.
-	failure  error
-	failedAt time.Time
+	ready    chan struct{}
 	lastRead time.Time
-
-	// floor is the newest resourceVersion seen, of the object or of a list.
-	// Anything older is a stale answer.
-	floor string
-	// told is the state that the subscriber was last told of.
-	told state
-	// owed tells that a Lookup failed for want of a sync, so that its caller is to
-	// be told of the sync even if it brings nothing new.
-	owed bool
 }
 
 // run is one life of the reflector.
@@ -68,28 +40,6 @@ type run struct {
 	// admitted is set once the run before has ended. Until then it is still that
 	// one which reports, and it must not be heard.
 	admitted bool
-}
-
-// newItem returns an item of s without references, whose reflector doesn't run yet.
-// s.mu is held.
-func (s *watchStore) newItem(ref volume.Ref, src *source) *item {
-	ended := make(chan struct{})
-	close(ended)
-	it := &item{
-		ref:      ref,
-		source:   src,
-		changed:  s.changed,
-		running:  &s.running,
-		logger:   s.logger,
-		failures: s.failures,
-		refs:     map[types.UID]int{},
-		ended:    ended,
-		ready:    make(chan struct{}),
-		lastRead: time.Now(),
-	}
-	it.requests = &requests{item: it, backoff: retryBackoff()}
-	it.reflector = newReflector(it, s.client)
-	return it
 }
 
 // get returns the object, and waits for its sync until ctx ends.
@@ -131,34 +81,15 @@ func (it *item) read(tell bool) (*volume.Object, <-chan struct{}, error) {
 		it.startLocked()
 		it.owed = it.owed || tell
 		return nil, it.ready, it.notSyncedLocked()
-	case it.object == nil:
-		return nil, nil, apierrors.NewNotFound(it.source.resource, it.ref.Name)
-	}
-	if it.object.Immutable {
+	case it.object != nil && it.object.Immutable:
 		it.stopLocked()
 	}
-	return it.object, nil, nil
+	obj, err := it.stateLocked()
+	return obj, nil, err
 }
 
-func (it *item) isSynced() bool {
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	return it.synced
-}
-
-// notSynced says why the object isn't known.
-func (it *item) notSynced() error {
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	return it.notSyncedLocked()
-}
-
-func (it *item) notSyncedLocked() error {
-	if it.failure == nil {
-		return fmt.Errorf("%s: %w", it.ref, ErrNotSynced)
-	}
-	return fmt.Errorf("%s: %w: %w", it.ref, ErrNotSynced, it.failure)
-}
+// refresh does nothing: the watch tells of changes.
+func (it *item) refresh() {}
 
 // start lets the reflector run for the first time.
 func (it *item) start() {
@@ -202,9 +133,7 @@ func (it *item) stopLocked() {
 
 // unsyncLocked lets reads wait for the next sync.
 func (it *item) unsyncLocked() {
-	it.synced = false
-	it.object = nil
-	it.failure = nil
+	it.forgetLocked()
 	it.ready = make(chan struct{})
 }
 
@@ -220,10 +149,13 @@ func (it *item) stopIfUnreadSince(t time.Time) {
 	}
 }
 
-// verify looks at an object again whose watch stopped because it is immutable: it
-// may have been deleted since, and created with other data. Reads wait until this
-// is done.
-func (it *item) verify() {
+// verify looks for a new pod at an object again whose watch stopped because it is
+// immutable: it may have been deleted since, and created with other data. Reads wait
+// until this is done.
+func (it *item) verify(newPod bool) {
+	if !newPod {
+		return
+	}
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	if it.synced && it.run == nil {

@@ -22,10 +22,11 @@ const (
 	outageTime = 2 * time.Minute
 )
 
-// failureLog writes failures of lists and watches to the log, without repeating
-// itself for each attempt, nor for each object if all of them fail together.
+// failureLog writes failed requests to the log, without repeating itself for each
+// attempt, nor for each object if all of them fail together.
 type failureLog struct {
-	logger klog.Logger
+	logger  klog.Logger
+	message string
 
 	mu sync.Mutex
 	// outageAt is when the API server was last seen out of reach.
@@ -39,7 +40,7 @@ func (l *failureLog) log(ref volume.Ref, err error, again bool) {
 	if l.known(err) || again {
 		logger = logger.V(detailLevel)
 	}
-	logger.Info("List or watch failed, trying again", "ref", ref, "err", err)
+	logger.Info(l.message, "ref", ref, "err", err)
 }
 
 // known tells whether err is nothing to report: it belongs to the life of every
@@ -59,7 +60,7 @@ func (l *failureLog) known(err error) bool {
 	return known
 }
 
-// forClientGo returns a logger for reflectors: what they find worth a line becomes
+// forClientGo returns a logger for client-go: what it finds worth a line becomes
 // detail, and nothing that could hold a value is written, whatever the program's
 // verbosity.
 func forClientGo(logger klog.Logger) klog.Logger {

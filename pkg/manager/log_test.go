@@ -31,7 +31,7 @@ func TestNoValueIsLogged(t *testing.T) {
 		v := e.api.put(secret("a", canary))
 		after(0)
 		e.wantGet(ref, v, canary)
-		it := e.objects.find(ref)
+		it := e.item(ref)
 		_ = it.Update(configMap("a", canary)) // what a reflector logs if it fails
 		_ = it.Delete(configMap("a", canary))
 		_ = it.Replace([]any{configMap("a", canary)}, "1")

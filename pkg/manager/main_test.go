@@ -21,12 +21,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const testResync = time.Minute
+const (
+	testResync = time.Minute
+	testNode   = "node-1"
+)
 
 // env is a manager, the API server that it talks to, and a record of what its
 // subscriber heard.
 type env struct {
 	*Manager
+	strategy Strategy
+
 	t    *testing.T
 	api  *apiServer
 	stop func() // ends Run and waits for it
@@ -39,17 +44,36 @@ type env struct {
 // fails if a goroutine outlives the manager.
 func inBubble(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
+	inBubbleWith(t, Watch, test)
+}
+
+// inBubbleWith is inBubble with another strategy.
+func inBubbleWith(t *testing.T, strategy Strategy, test func(t *testing.T, e *env)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t)
+		e := newEnv(t, strategy)
 		test(t, e)
 		e.stop()
 	})
 }
 
-func newEnv(t *testing.T) *env {
+// inEachBubble is inBubble for each strategy, as a subtest.
+func inEachBubble(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
-	e := &env{t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}}
-	m, err := New(Options{Client: e.api.client(), ResyncInterval: testResync})
+	inBubbles(t, []Strategy{Watch, Cache, Get}, test)
+}
+
+func inBubbles(t *testing.T, strategies []Strategy, test func(t *testing.T, e *env)) {
+	t.Helper()
+	for _, strategy := range strategies {
+		t.Run(string(strategy), func(t *testing.T) { inBubbleWith(t, strategy, test) })
+	}
+}
+
+func newEnv(t *testing.T, strategy Strategy) *env {
+	t.Helper()
+	e := &env{strategy: strategy, t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}}
+	m, err := New(Options{Client: e.api.client(), ResyncInterval: testResync, Strategy: strategy, NodeName: testNode})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,10 +137,17 @@ func (e *env) wantLookupErr(ref volume.Ref, want error) {
 	}
 }
 
-// wantWatches lets everything come to rest and counts the open watches of ref.
+// item returns what a manager that watches has of ref.
+func (e *env) item(ref volume.Ref) *item { return e.objects.find(ref).object.(*item) }
+
+// wantWatches lets everything come to rest and counts the open watches of ref; with a
+// strategy other than Watch it wants none.
 func (e *env) wantWatches(ref volume.Ref, want int) {
 	e.t.Helper()
 	synctest.Wait()
+	if e.strategy != Watch {
+		want = 0
+	}
 	if got := e.api.watches(ref); got != want {
 		e.t.Errorf("%d watches of %s are open, want %d", got, ref, want)
 	}

@@ -19,8 +19,8 @@ var (
 	// references, or that lost its last reference during the read.
 	ErrNotRegistered = errors.New("not registered")
 	// ErrNotSynced reports that nothing is known of an object yet, or not enough:
-	// its reflector has still to list it. An error that wraps it also wraps the
-	// last failure of a list or a watch, if there was one.
+	// the API server has still to be heard. An error that wraps it also wraps the
+	// failure of the last request, if it failed.
 	ErrNotSynced = errors.New("not synced with the API server yet")
 )
 
@@ -32,13 +32,18 @@ const (
 	idleResyncs = 5
 )
 
-// Options says how a Manager works. Another way to detect changes than a watch,
-// and clients that carry a pod's own identity, are to be chosen here.
+// Options says how a Manager works. Clients that carry a pod's own identity are to be
+// chosen here.
 type Options struct {
-	// Client lists and watches. It must not limit the rate of requests: a limit
-	// holds up thousands of objects after a restart, and the manager paces its
-	// retries itself. Required.
+	// Client lists and watches, or gets. It must not limit the rate of requests: a
+	// limit holds up thousands of objects after a restart, and the manager bounds and
+	// paces its requests itself. Required.
 	Client kubernetes.Interface
+	// Strategy is how changes are learnt of; empty: Watch.
+	Strategy Strategy
+	// NodeName names the Node object that says how long Cache keeps an object; it is
+	// got at most once a minute. Required by Cache, of no use to the others.
+	NodeName string
 	// ResyncInterval is how often every live volume reads its objects. An object
 	// unread for five times as long, but for at least a minute, is no longer
 	// watched until its next read. Required, more than zero.
@@ -52,6 +57,9 @@ func (o Options) validate() error {
 	if o.ResyncInterval <= 0 {
 		return fmt.Errorf("manager options: ResyncInterval must be more than zero, not %v", o.ResyncInterval)
 	}
+	if o.Strategy == Cache && o.NodeName == "" {
+		return errors.New("manager options: NodeName is required by the strategy Cache")
+	}
 	return nil
 }
 
@@ -61,7 +69,7 @@ func (o Options) validate() error {
 // mu guards registered and makes registrations atomic towards each other. It is
 // taken before any lock of objects, and no read takes it.
 type Manager struct {
-	objects *watchStore
+	objects *references
 	maxIdle time.Duration
 	ran     atomic.Bool
 
@@ -77,8 +85,12 @@ func New(opts Options) (*Manager, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
+	s, err := newStore(opts)
+	if err != nil {
+		return nil, err
+	}
 	return &Manager{
-		objects:    newWatchStore(opts.Client),
+		objects:    newReferences(s),
 		maxIdle:    max(idleResyncs*opts.ResyncInterval, minIdle),
 		registered: map[types.UID]map[string][]volume.Ref{},
 	}, nil
@@ -88,19 +100,19 @@ func New(opts Options) (*Manager, error) {
 //
 // fn is called after each change of what Lookup returns for a reference: its first
 // sync, an update, a deletion, a recreation, and the sync that follows a Lookup
-// that failed with ErrNotSynced; and after a refusal to list or watch
-// between those two, which the error of a Lookup tells from then on. fn should read the latest state instead of
-// counting calls. Calls for one reference follow each other, calls for several run
-// at the same time, and a call may arrive just after the reference was
+// that failed with ErrNotSynced; and after a refusal by the API server between those
+// two, which the error of a Lookup tells from then on. fn should read the latest state
+// instead of counting calls. Calls for one reference follow each other, calls for
+// several run at the same time, and a call may arrive just after the reference was
 // unregistered. No lock of the manager is held, but fn must not block: it holds up
-// the reflector of that object, and Run's end.
+// what is to be learnt of that object next, and Run's end.
 func (m *Manager) Subscribe(fn func(volume.Ref)) { m.objects.subscribe(fn) }
 
 // Run stops the watches of idle objects until ctx ends; then it stops every
-// reflector, also those started before Run, waits until their goroutines have
-// ended, and returns nil. Nothing starts afterwards: reads fail with ErrNotSynced
+// reflector and request, also those started before Run, waits until their goroutines
+// have ended, and returns nil. Nothing starts afterwards: reads fail with ErrNotSynced
 // at once. Objects are served without Run too, but never go idle, and only Run ends
-// what RegisterPod started. Run may be called once.
+// what other methods started. Run may be called once.
 func (m *Manager) Run(ctx context.Context) error {
 	if m.ran.Swap(true) {
 		return errors.New("run manager: it may run once only")
@@ -118,11 +130,15 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// RegisterPod declares that the volume volumeID of pod references refs. The first
-// reference to an object starts its reflector; RegisterPod doesn't wait for it.
-// Registering a volume again replaces its references, and those in both sets are
-// never let go in between. A pod that references an immutable object for the first
-// time has it checked again: reads of it wait until that is done.
+// RegisterPod declares that the volume volumeID of pod references refs. It doesn't
+// wait for the network. Registering a volume again replaces its references, and those
+// in both sets are never let go in between.
+//
+// With Watch, the first reference to an object starts its reflector, and a pod that
+// references an immutable object for the first time has it checked again: reads of it
+// wait until that is done. With Cache, the first reference of each pod, with Get every
+// reference has reads wait for an answer to a request of after that moment; it is the
+// first Lookup or Refresh that sends one.
 func (m *Manager) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref) {
 	refs = distinct(refs)
 	m.mu.Lock()
@@ -139,8 +155,8 @@ func (m *Manager) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref
 }
 
 // UnregisterPod takes away the references of the volume volumeID of pod. The last
-// reference to an object stops its reflector; UnregisterPod doesn't wait for its
-// end. An unknown volume is ignored.
+// reference to an object stops its reflector or request; UnregisterPod doesn't wait
+// for its end. An unknown volume is ignored.
 func (m *Manager) UnregisterPod(pod volume.Pod, volumeID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -153,28 +169,46 @@ func (m *Manager) UnregisterPod(pod volume.Pod, volumeID string) {
 	m.objects.drop(pod.UID, refs)
 }
 
-// GetObject returns the latest known state of ref. It waits until the object is
-// synced or ctx ends.
+// GetObject returns the state of ref: with Watch the latest known one, with Get the
+// answer to a request of after the call, with Cache one that was asked for within the
+// TTL, or the last one known if that can't be had. It waits for that until ctx ends,
+// and tries again meanwhile.
 //
 // The error is NotFound (apierrors.IsNotFound) if the object is known to be absent,
-// ErrNotRegistered, or ErrNotSynced, which then wraps the last failure to list or
-// watch it and ctx's error. A failed read counts as a read too.
+// ErrNotRegistered, or ErrNotSynced, which then wraps the failure of the last request
+// and ctx's error. A failed read counts as a read too.
 func (m *Manager) GetObject(ctx context.Context, ref volume.Ref) (*volume.Object, error) {
-	it := m.objects.find(ref)
-	if it == nil {
+	obj := m.objects.find(ref)
+	if obj == nil {
 		return nil, notRegistered(ref)
 	}
-	return it.get(ctx)
+	return obj.get(ctx)
 }
 
-// Lookup is GetObject without the waiting: it returns ErrNotSynced at once, and the
-// subscriber is called when that is over.
+// Lookup returns the latest known state of ref, or ErrNotSynced at once, and the
+// subscriber is called when that is over. Its errors are those of GetObject. With
+// Cache and Get it sends a request if none was sent since reads began to wait; whoever
+// can't do without an answer calls Refresh now and then, should that one fail.
 func (m *Manager) Lookup(ref volume.Ref) (*volume.Object, error) {
-	it := m.objects.find(ref)
-	if it == nil {
+	obj := m.objects.find(ref)
+	if obj == nil {
 		return nil, notRegistered(ref)
 	}
-	return it.lookup()
+	return obj.lookup()
+}
+
+// Refresh asks for the present state of those of refs of which nothing else would tell
+// it: with Cache those whose answer is older than the TTL, was a failure, or that the
+// object does not exist; with Get all of them; with Watch none. What was asked for
+// before Refresh was called does not count with Get. Refresh doesn't wait; the
+// subscriber hears of what changes. A request that fails changes nothing of what is
+// known, and is not repeated but by the next Refresh. What isn't registered is ignored.
+func (m *Manager) Refresh(refs []volume.Ref) {
+	for _, ref := range refs {
+		if obj := m.objects.find(ref); obj != nil {
+			obj.refresh()
+		}
+	}
 }
 
 func notRegistered(ref volume.Ref) error {

@@ -17,22 +17,6 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-func TestNewRefusesBadOptions(t *testing.T) {
-	client := newAPIServer(t).client()
-	for _, tc := range []struct {
-		name, want string
-		opts       Options
-	}{
-		{"no client", "Client is required", Options{ResyncInterval: time.Minute}},
-		{"no resync interval", "must be more than zero, not 0s", Options{Client: client}},
-		{"negative resync interval", "must be more than zero, not -1s", Options{Client: client, ResyncInterval: -time.Second}},
-	} {
-		if _, err := New(tc.opts); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: got %v, want it to contain %q", tc.name, err, tc.want)
-		}
-	}
-}
-
 func TestObjectsFollowTheServer(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
@@ -94,7 +78,7 @@ func TestRequestSelectsOneObjectAndAsksForThePresent(t *testing.T) {
 }
 
 func TestRegisterPodDoesNotWaitForTheNetwork(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
+	inEachBubble(t, func(t *testing.T, e *env) {
 		never := make(chan struct{})
 		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
 		start := time.Now()
@@ -109,7 +93,7 @@ func TestRegisterPodDoesNotWaitForTheNetwork(t *testing.T) {
 }
 
 func TestNamespacesAndKindsHoldTheirOwnData(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
+	inEachBubble(t, func(t *testing.T, e *env) {
 		here, there := secret("a", "here"), secret("a", "there")
 		there.Namespace = "other"
 		a, b, c := secretRef("a"), volume.Ref{Kind: volume.Secret, Namespace: "other", Name: "a"}, configMapRef("a")
@@ -147,7 +131,7 @@ func TestManyRegistrationsMakeOneRequest(t *testing.T) {
 }
 
 func TestThousandObjectsArrive(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
+	inEachBubble(t, func(t *testing.T, e *env) {
 		const objects, workers = 1000, 10
 		var wg sync.WaitGroup
 		for w := range workers {
@@ -189,7 +173,7 @@ func TestReadErrors(t *testing.T) {
 		{"out of reach is not forbidden", fail(syscall.ECONNREFUSED), not(apierrors.IsForbidden), ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, e *env) {
+			inEachBubble(t, func(t *testing.T, e *env) {
 				tc.do(e)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -223,7 +207,7 @@ func TestARefusalIsTold(t *testing.T) {
 		{"overloaded", apierrors.NewTooManyRequests("no", 0), false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, e *env) {
+			inEachBubble(t, func(t *testing.T, e *env) {
 				gate := make(chan struct{})
 				e.api.set(func() {
 					e.api.hold = func(apiRequest) <-chan struct{} { return gate }
@@ -248,7 +232,7 @@ func not(check func(error) bool) func(error) bool {
 }
 
 func TestGetObjectWaitsForTheSync(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
+	inEachBubble(t, func(t *testing.T, e *env) {
 		ref, gate := secretRef("a"), make(chan struct{})
 		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return gate } })
 		v := e.api.put(secret("a", "1"))
@@ -277,7 +261,7 @@ func TestLookupThatFailedIsToldOfTheSync(t *testing.T) {
 }
 
 func TestUnregisterEndsAWaitingRead(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
+	inEachBubble(t, func(t *testing.T, e *env) {
 		ref, never := secretRef("a"), make(chan struct{})
 		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})

@@ -73,7 +73,7 @@ func TestReferences(t *testing.T) {
 		}, []volume.Ref{c, other}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, e *env) {
+			inEachBubble(t, func(t *testing.T, e *env) {
 				tc.do(e.Manager)
 				e.wantReferenced([]volume.Ref{a, b, c, other}, tc.want)
 			})
@@ -97,7 +97,7 @@ func TestReferencesInBothSetsAreNeverLetGo(t *testing.T) {
 }
 
 func TestAReferenceThatWasNeverAddedLeavesNoCount(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
+	inEachBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		e.objects.drop("other", []volume.Ref{ref, secretRef("unknown")})
@@ -133,7 +133,7 @@ func TestReferencesAgainstModel(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	all := []volume.Ref{secretRef("a"), secretRef("b"), configMapRef("a"), configMapRef("b"), configMapRef("c")}
-	inBubble(t, func(t *testing.T, e *env) {
+	inEachBubble(t, func(t *testing.T, e *env) {
 		model := map[string][]volume.Ref{} // by pod and volume
 		for i := range 300 {
 			uid, vol := fmt.Sprint("p", rng.IntN(4)), fmt.Sprint("v", rng.IntN(3))
@@ -169,20 +169,22 @@ func checkModel(t *testing.T, e *env, all []volume.Ref, model map[string][]volum
 	}
 	synctest.Wait()
 	for _, ref := range all {
-		if watched := e.api.watches(ref) == 1; watched != (want[ref] != nil) {
-			t.Errorf("%s: watched: %v, references: %v", ref, watched, want[ref])
+		watches := 0
+		if want[ref] != nil {
+			watches = 1
 		}
-		it := e.objects.find(ref)
-		if (it != nil) != (want[ref] != nil) {
-			t.Errorf("%s: registered: %v, references: %v", ref, it != nil, want[ref])
-		} else if it != nil && fmt.Sprint(it.refs) != fmt.Sprint(want[ref]) {
-			t.Errorf("%s: counts %v, want %v", ref, it.refs, want[ref])
+		e.wantWatches(ref, watches)
+		obj := e.objects.find(ref)
+		if (obj != nil) != (want[ref] != nil) {
+			t.Errorf("%s: registered: %v, references: %v", ref, obj != nil, want[ref])
+		} else if obj != nil && fmt.Sprint(obj.pods) != fmt.Sprint(want[ref]) {
+			t.Errorf("%s: counts %v, want %v", ref, obj.pods, want[ref])
 		}
 	}
 }
 
 func TestUnknownKindIsNotRegistered(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
+	inEachBubble(t, func(t *testing.T, e *env) {
 		ref := volume.Ref{Kind: "Pod", Namespace: "ns", Name: "a"}
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		e.wantLookupErr(ref, ErrNotRegistered)

@@ -1,11 +1,8 @@
 package manager
 
 import (
-	"errors"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -14,34 +11,6 @@ import (
 // This file is what the reflector calls on an item. None but Replace may return an
 // error: the reflector would log it together with the object and so its values.
 var _ cache.TransformingStore = (*item)(nil)
-
-var errStale = errors.New("the API server answered with an older state than is known already")
-
-// state is the identity of what the API server holds under a name, as far as it is
-// known.
-type state struct {
-	known, present bool
-	volume.Version
-}
-
-func stateOf(obj *volume.Object) state {
-	if obj == nil {
-		return state{known: true}
-	}
-	return state{known: true, present: true, Version: obj.Version}
-}
-
-// same tells that nothing changed from s to t. An object without a resourceVersion
-// can't tell.
-func (s state) same(t state) bool {
-	return s == t && (!s.present || s.ResourceVersion != "")
-}
-
-// older tells whether resourceVersion a is certainly older than b.
-func older(a, b string) bool {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	return err == nil && order < 0
-}
 
 // Replace takes in the outcome of a list and marks the item synced. A list that is
 // older than what is known is refused, and the reflector lists again: data never
@@ -108,19 +77,6 @@ func (it *item) goesBackLocked(obj *volume.Object) bool {
 		older(obj.ResourceVersion, it.told.ResourceVersion)
 }
 
-// setLocked takes obj, nil if there is none, as the state at resourceVersion, and
-// returns whether the subscriber is to be told.
-func (it *item) setLocked(obj *volume.Object, resourceVersion string) bool {
-	if resourceVersion != "" {
-		it.floor = resourceVersion
-	}
-	it.object = obj
-	now := stateOf(obj)
-	tell := it.owed || !it.told.same(now)
-	it.told, it.owed = now, false
-	return tell
-}
-
 // Add takes in a watch event.
 func (it *item) Add(obj any) error {
 	it.event(obj, false)
@@ -171,22 +127,3 @@ func (it *item) Resync() error { return nil }
 
 // Transformer trims what the reflector buffers while it collects a list.
 func (it *item) Transformer() cache.TransformFunc { return trim }
-
-// failed keeps err for those who ask why the object isn't synced. If it is a refusal
-// the subscriber is told, provided that somebody has asked: waiting on may be of no
-// use.
-func (it *item) failed(err error) {
-	now := time.Now()
-	it.mu.Lock()
-	again := now.Sub(it.failedAt) <= outageTime
-	it.failedAt = now
-	if it.failure == nil || !errors.Is(err, errNoAnswer) { // a list tells more
-		it.failure = err
-	}
-	tell := it.owed && !it.synced && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err))
-	it.mu.Unlock()
-	it.failures.log(it.ref, err, again)
-	if tell {
-		it.changed(it.ref)
-	}
-}

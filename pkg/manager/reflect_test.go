@@ -115,7 +115,7 @@ func TestASyncedItemRefusesStaleReports(t *testing.T) {
 				e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
 				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 				synctest.Wait()
-				it := e.objects.find(ref)
+				it := e.item(ref)
 				if err := it.Replace([]any{at("u", 1000, "now")}, "1000"); err != nil {
 					t.Fatal(err)
 				}
@@ -176,7 +176,7 @@ func TestOldFailuresAreForgotten(t *testing.T) {
 		// Nor is it a failure that a stopped run's request was cancelled.
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		e.objects.find(ref).requests.failed(ctx, ctx.Err())
+		e.item(ref).requests.failed(ctx, ctx.Err())
 		if _, err := e.Lookup(ref); errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
@@ -190,7 +190,7 @@ func TestUnexpectedTypeIsAnError(t *testing.T) {
 		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		synctest.Wait()
-		err := e.objects.find(ref).Replace([]any{&metav1.Status{}}, "1")
+		err := e.item(ref).Replace([]any{&metav1.Status{}}, "1")
 		if want := "unexpected object type: *v1.Status"; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 func TestNothingRunsAfterRun(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
+	inEachBubble(t, func(t *testing.T, e *env) {
 		refs := map[string]volume.Ref{
 			"watched": secretRef("watched"), "absent": secretRef("absent"), "idle": secretRef("idle"),
 			"immutable": secretRef("immutable"), "unsynced": secretRef("unsynced"),
@@ -119,7 +119,7 @@ func TestRunRefusesASecondTime(t *testing.T) {
 // TestEverythingAtOnce is for the race detector: no order of calls may break the
 // manager, nor leave a goroutine behind.
 func TestEverythingAtOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
+	inEachBubble(t, func(t *testing.T, e *env) {
 		var refs []volume.Ref
 		for i := range 5 {
 			refs = append(refs, secretRef(fmt.Sprint("s", i)))
@@ -131,6 +131,7 @@ func TestEverythingAtOnce(t *testing.T) {
 					p, ref := pod(fmt.Sprint("p", (w+i)%6)), refs[(w*i)%len(refs)]
 					e.RegisterPod(p, fmt.Sprint("v", i%3), refs[i%len(refs):])
 					_, _ = e.Lookup(ref)
+					e.Refresh(refs)
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%5)*time.Millisecond)
 					_, _ = e.GetObject(ctx, ref)
 					cancel()

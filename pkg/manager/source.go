@@ -15,11 +15,12 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// source says how the objects of one kind are listed, watched and read. It is the
+// source says how the objects of one kind are got, listed, watched and read. It is the
 // one place that knows their Go types.
 type source struct {
 	resource schema.GroupResource
 	example  runtime.Object
+	get      func(ctx context.Context, namespace, name string, opts metav1.GetOptions) (*volume.Object, error)
 	list     func(ctx context.Context, namespace string, opts metav1.ListOptions) (runtime.Object, error)
 	watch    func(ctx context.Context, namespace string, opts metav1.ListOptions) (watch.Interface, error)
 	// convert returns a copy of what a volume can show of obj; it shares no memory
@@ -28,7 +29,8 @@ type source struct {
 }
 
 // client is what a source needs of a typed client; L is the type of its lists.
-type client[L runtime.Object] interface {
+type client[P, L runtime.Object] interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (P, error)
 	List(ctx context.Context, opts metav1.ListOptions) (L, error)
 	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
 }
@@ -40,11 +42,26 @@ func newSource[T any, P interface {
 	runtime.Object
 	metav1.Object
 }, L runtime.Object](
-	kind volume.Kind, resource string, clientFor func(namespace string) client[L], fill func(P, *volume.Object),
+	kind volume.Kind, resource string, clientFor func(namespace string) client[P, L], fill func(P, *volume.Object),
 ) *source {
+	convert := func(typed P) *volume.Object {
+		o := &volume.Object{
+			Ref:     volume.Ref{Kind: kind, Namespace: typed.GetNamespace(), Name: typed.GetName()},
+			Version: volume.Version{UID: typed.GetUID(), ResourceVersion: typed.GetResourceVersion()},
+		}
+		fill(typed, o)
+		return o
+	}
 	return &source{
 		resource: schema.GroupResource{Resource: resource},
 		example:  P(new(T)),
+		get: func(ctx context.Context, namespace, name string, opts metav1.GetOptions) (*volume.Object, error) {
+			typed, err := clientFor(namespace).Get(ctx, name, opts)
+			if err != nil {
+				return nil, err
+			}
+			return convert(typed), nil
+		},
 		list: func(ctx context.Context, namespace string, opts metav1.ListOptions) (runtime.Object, error) {
 			return clientFor(namespace).List(ctx, opts)
 		},
@@ -56,12 +73,7 @@ func newSource[T any, P interface {
 			if !ok {
 				return nil, fmt.Errorf("unexpected object type: %T", obj)
 			}
-			o := &volume.Object{
-				Ref:     volume.Ref{Kind: kind, Namespace: typed.GetNamespace(), Name: typed.GetName()},
-				Version: volume.Version{UID: typed.GetUID(), ResourceVersion: typed.GetResourceVersion()},
-			}
-			fill(typed, o)
-			return o, nil
+			return convert(typed), nil
 		},
 	}
 }
@@ -69,10 +81,14 @@ func newSource[T any, P interface {
 func newSources(c kubernetes.Interface) map[volume.Kind]*source {
 	return map[volume.Kind]*source{
 		volume.ConfigMap: newSource(volume.ConfigMap, "configmaps",
-			func(namespace string) client[*corev1.ConfigMapList] { return c.CoreV1().ConfigMaps(namespace) },
+			func(namespace string) client[*corev1.ConfigMap, *corev1.ConfigMapList] {
+				return c.CoreV1().ConfigMaps(namespace)
+			},
 			fillFromConfigMap),
 		volume.Secret: newSource(volume.Secret, "secrets",
-			func(namespace string) client[*corev1.SecretList] { return c.CoreV1().Secrets(namespace) },
+			func(namespace string) client[*corev1.Secret, *corev1.SecretList] {
+				return c.CoreV1().Secrets(namespace)
+			},
 			fillFromSecret),
 	}
 }

@@ -37,6 +37,9 @@ type Options struct {
 	// ForgiveDeleted takes a required object that does not exist for an empty one. A
 	// missing key of an object is missing all the same.
 	ForgiveDeleted bool
+	// Pod and NodeName are what variables of an env file can name of the pod.
+	Pod      volume.Pod
+	NodeName string
 }
 
 // own gives a tree its owner and group, and says whether modes are to be widened
@@ -61,6 +64,8 @@ type Missing struct {
 	Key string
 	// Field is where the pod's author asked for it.
 	Field string
+	// Env says that a variable asked for it.
+	Env bool
 }
 
 // String words what is missing as the kubelet does for its own volumes.
@@ -68,6 +73,8 @@ func (m Missing) String() string {
 	switch {
 	case m.Key == "":
 		return fmt.Sprintf("%s: %s not found", m.Field, m.Ref)
+	case m.Env:
+		return fmt.Sprintf("%s: couldn't find key %s in %s %s/%s", m.Field, m.Key, m.Ref.Kind, m.Ref.Namespace, m.Ref.Name)
 	case m.Ref.Kind == volume.Secret:
 		return fmt.Sprintf("%s: %s: references non-existent secret key: %s", m.Field, m.Ref, m.Key)
 	default:
@@ -97,75 +104,125 @@ func (e *MissingError) Error() string {
 // entry.
 type Objects map[volume.Ref]*volume.Object
 
-// Render returns the tree that spec shows of objects. The tree shares the objects'
-// byte slices.
+// Rendering is what a volume shows at one moment.
+type Rendering struct {
+	*volume.Tree
+	// Skipped tells which variables the env files leave out.
+	Skipped []Skipped
+}
+
+// Skipped names the variables that one env file leaves out, because its format can't
+// hold their names or values.
+type Skipped struct {
+	Path   string
+	Format volume.EnvFormat
+	// Names is sorted; it may hold whatever a variable can be called.
+	Names []string
+}
+
+// Render returns what spec shows of objects. The tree shares the objects' byte slices.
 //
 // A later source wins over an earlier one for a path that comes from a key. The
 // error is a *MissingError if required objects or keys are missing, all of them
-// together; another error says which paths can't stand beside each other. Neither
-// holds a value.
-func Render(spec *volume.Spec, objects Objects, opts Options) (*volume.Tree, error) {
-	tree := &volume.Tree{DirMode: directoryMode}
-	widen := opts.own(tree, spec)
+// together; another error says which paths can't stand beside each other, or which
+// variables have grown too large. None holds a value. A spec with podEnv sources is
+// not for Render; see Spec.WithPodEnv.
+func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error) {
+	r := &renderer{spec: spec, objects: objects, opts: opts, files: map[string]volume.File{}}
+	for i := range spec.Sources {
+		if err := r.add(&spec.Sources[i]); err != nil {
+			return nil, err
+		}
+	}
+	if len(r.missing) > 0 {
+		return nil, &MissingError{Missing: r.missing}
+	}
+	tree := r.tree()
+	if err := checkDirectories(tree.Files); err != nil {
+		return nil, err
+	}
+	return &Rendering{Tree: tree, Skipped: r.skipped}, nil
+}
+
+// renderer collects what the sources of one spec show. It lives for one call of
+// Render.
+type renderer struct {
+	spec    *volume.Spec
+	objects Objects
+	opts    Options
+	files   map[string]volume.File
+	missing []Missing
+	skipped []Skipped
+}
+
+// tree returns the tree of all files.
+func (r *renderer) tree() *volume.Tree {
+	tree := &volume.Tree{DirMode: directoryMode, Files: make([]volume.File, 0, len(r.files))}
+	widen := r.opts.own(tree, r.spec)
 	if widen {
 		tree.DirMode |= groupDirectoryMode
 	}
-	files := map[string]volume.File{}
-	var missing []Missing
-	for i := range spec.Sources {
-		missing = append(missing, addSource(files, spec, &spec.Sources[i], objects, opts)...)
-	}
-	if len(missing) > 0 {
-		return nil, &MissingError{Missing: missing}
-	}
-	tree.Files = make([]volume.File, 0, len(files))
-	for _, file := range files {
+	for _, file := range r.files {
 		if widen {
 			file.Mode |= groupFileMode
 		}
 		tree.Files = append(tree.Files, file)
 	}
 	slices.SortFunc(tree.Files, func(a, b volume.File) int { return strings.Compare(a.Path, b.Path) })
-	if err := checkDirectories(tree.Files); err != nil {
-		return nil, err
-	}
-	return tree, nil
+	return tree
 }
 
-// addSource adds the files of one source and returns what it requires and does not
-// find.
-func addSource(files map[string]volume.File, spec *volume.Spec, source *volume.Source, objects Objects, opts Options) []Missing {
-	object := objects[source.Ref]
-	if object == nil {
-		if source.Optional || opts.ForgiveDeleted {
-			return nil
-		}
-		return []Missing{{Ref: source.Ref, Field: source.Field}}
+// add adds the files of one source, and what it requires and does not find.
+func (r *renderer) add(source *volume.Source) error {
+	switch {
+	case source.Projection != nil:
+		r.addProjection(source.Projection, source.Field)
+		return nil
+	case source.Env != nil:
+		return r.addEnv(source.Env, source.Field)
+	default:
+		return fmt.Errorf("%s: nothing to show yet", source.Field)
 	}
-	if len(source.Items) == 0 {
+}
+
+func (r *renderer) addProjection(p *volume.Projection, at string) {
+	object := r.object(p.Ref, p.Optional, at)
+	if object == nil {
+		return
+	}
+	if len(p.Items) == 0 {
 		for _, data := range []map[string][]byte{object.Data, object.BinaryData} {
 			for key, value := range data {
-				files[key] = volume.File{Path: key, Data: value, Mode: spec.DefaultMode}
+				r.addFile(key, nil, value)
 			}
 		}
-		return nil
 	}
-	var missing []Missing
-	for _, item := range source.Items {
+	for _, item := range p.Items {
 		value, ok := object.Value(item.Key)
-		if !ok {
-			if !source.Optional {
-				missing = append(missing, Missing{Ref: source.Ref, Key: item.Key, Field: source.Field})
-			}
-			continue
+		switch {
+		case ok:
+			r.addFile(item.Path, item.Mode, value)
+		case !p.Optional:
+			r.missing = append(r.missing, Missing{Ref: p.Ref, Key: item.Key, Field: at})
 		}
-		mode := spec.DefaultMode
-		if item.Mode != nil {
-			mode = *item.Mode
-		}
-		files[item.Path] = volume.File{Path: item.Path, Data: value, Mode: mode}
 	}
-	return missing
+}
+
+// object returns an object, or nil if it does not exist, and notes that if it must.
+func (r *renderer) object(ref volume.Ref, optional bool, at string) *volume.Object {
+	object := r.objects[ref]
+	if object == nil && !optional && !r.opts.ForgiveDeleted {
+		r.missing = append(r.missing, Missing{Ref: ref, Field: at})
+	}
+	return object
+}
+
+func (r *renderer) addFile(path string, mode *fs.FileMode, data []byte) {
+	file := volume.File{Path: path, Data: data, Mode: r.spec.DefaultMode}
+	if mode != nil {
+		file.Mode = *mode
+	}
+	r.files[path] = file
 }
 
 // checkDirectories refuses a file where another file's path needs a directory. The

@@ -39,8 +39,8 @@ func objects(list ...*volume.Object) Objects {
 // source asks for an object; each item is written as key:path or key:path:mode.
 func source(i int, kind volume.Kind, name string, items ...string) volume.Source {
 	s := volume.Source{
-		Ref:   volume.Ref{Kind: kind, Namespace: "ns", Name: name},
-		Field: fmt.Sprintf("sources[%d].%s%s", i, strings.ToLower(string(kind[:1])), kind[1:]),
+		Projection: &volume.Projection{Ref: volume.Ref{Kind: kind, Namespace: "ns", Name: name}},
+		Field:      fmt.Sprintf("sources[%d].%s%s", i, strings.ToLower(string(kind[:1])), kind[1:]),
 	}
 	for _, item := range items {
 		parts := strings.Split(item, ":")
@@ -138,7 +138,7 @@ func TestRenderFiles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := show(tree); !slices.Equal(got, c.want) {
+			if got := show(tree.Tree); !slices.Equal(got, c.want) {
 				t.Errorf("\ngot  %q\nwant %q", got, c.want)
 			}
 			if tree.DirMode != 0o755 || tree.UID != 0 || tree.GID != 0 {
@@ -282,7 +282,7 @@ func TestRenderConflicts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := show(tree), []string{"con/f=a x/0644", "conf=b conf/0644", "conf.d=b conf.d/0644", "confx/x=a x/0644"}; !slices.Equal(got, want) {
+	if got, want := show(tree.Tree), []string{"con/f=a x/0644", "conf=b conf/0644", "conf.d=b conf.d/0644", "confx/x=a x/0644"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -313,7 +313,7 @@ func TestRenderFSGroup(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := show(tree); !slices.Equal(got, c.wantModes) {
+			if got := show(tree.Tree); !slices.Equal(got, c.wantModes) {
 				t.Errorf("files are %q, want %q", got, c.wantModes)
 			}
 			if tree.DirMode != c.wantDir || tree.UID != 0 || tree.GID != c.wantGID {

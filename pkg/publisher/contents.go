@@ -21,7 +21,7 @@ import (
 // not exist has the zero version.
 type versions map[volume.Ref]volume.Version
 
-// treeWriter makes a directory show a tree; *writer.Writer is one.
+// treeWriter makes a directory show a tree; *writer.Writer and *writer.InPlace are.
 type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (writer.Result, error)
 	Stale() bool
@@ -32,6 +32,13 @@ type treeWriter interface {
 type contents struct {
 	mu     sync.Mutex
 	writer treeWriter
+	// spec is the volume's own with what the pod's spec adds to it; nil while that
+	// has still to be read, after a restart.
+	spec *volume.Spec
+	// leftOut is what the pod's spec sets and a volume can't know; told is what was
+	// last told of it and of what the env files skip.
+	leftOut []string
+	told    string
 	// shown is what the files show, or showed when an earlier process recorded it.
 	shown versions
 	// proven says that this process wrote or compared the files at shown, and
@@ -60,7 +67,7 @@ const (
 func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
 	objects, at := payload.Objects{}, versions{}
 	var errs []error
-	for _, ref := range v.refs() {
+	for _, ref := range v.refs {
 		object, err := p.opts.Objects.Lookup(ref)
 		switch {
 		case err == nil:
@@ -78,27 +85,37 @@ func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
 	return objects, at, errors.Join(errs...)
 }
 
-// render returns the tree that a volume is to show of a snapshot. Once the volume is
-// live, its spec says what a deleted object means; before that, a required object
-// that does not exist was never there.
-func (v *published) render(objects payload.Objects, live bool) (*volume.Tree, error) {
-	return payload.Render(v.spec, objects, payload.Options{
+// newWriter returns the writer of a volume of a spec.
+func newWriter(spec *volume.Spec) treeWriter {
+	if spec.InPlace() {
+		return writer.NewInPlace(writer.Options{})
+	}
+	return writer.New(writer.Options{})
+}
+
+// render returns what a volume is to show of a snapshot. Once the volume is live, its
+// spec says what a deleted object means; before that, a required object that does not
+// exist was never there. The caller holds the lock of the contents.
+func (p *Publisher) render(v *published, objects payload.Objects, live bool) (*payload.Rendering, error) {
+	return payload.Render(v.contents.spec, objects, payload.Options{
 		FSGroup:        v.request.FSGroup,
 		ForgiveDeleted: live && v.spec.RemoveDeleted(),
+		Pod:            v.request.Pod,
+		NodeName:       p.opts.NodeName,
 	})
 }
 
-// write makes a volume's files show tree, through a handle on its mount, and
+// write makes a volume's files show a rendering, through a handle on its mount, and
 // records at which versions. The caller holds the lock of the contents. On an
 // error the files stay as they were, or are current and not recorded; either way
 // another write mends it.
-func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, tree *volume.Tree, at versions) error {
-	bytes, undo, err := p.reserve(v, tree)
+func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, shown *payload.Rendering, at versions) error {
+	bytes, undo, err := p.reserve(v, shown.Tree)
 	if err != nil {
 		return err
 	}
 	v.contents.proven = false
-	result, err := v.contents.writer.Write(ctx, mnt.Root(), tree)
+	result, err := v.contents.writer.Write(ctx, mnt.Root(), shown.Tree)
 	if result.Changed && v.contents.writer.Stale() {
 		v.contents.switched = time.Now()
 	}
@@ -114,6 +131,7 @@ func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, tree *vo
 		return err
 	}
 	v.contents.proven = true
+	p.tellSkipped(v, shown.Skipped)
 	return nil
 }
 

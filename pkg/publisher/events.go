@@ -20,6 +20,7 @@ const (
 	eventRefForbidden       = "RefForbidden"
 	eventRefDeleted         = "RefDeleted"
 	eventVolumeUpdateFailed = "VolumeUpdateFailed"
+	eventInvalidNames       = "InvalidEnvironmentVariableNames"
 )
 
 // noEvents is for who wants none.

@@ -231,13 +231,21 @@ func (m *fakeMounts) leftovers() []string {
 // files returns the content of each file that a reader of the mount at target finds
 // under the names that users see; nil if nothing is mounted.
 func (m *fakeMounts) files(target string) map[string]string {
-	m.mu.Lock()
-	fsys := m.attached[target]
-	m.mu.Unlock()
-	if fsys == nil {
+	dir := m.directory(target)
+	if dir == "" {
 		return nil
 	}
-	return readFiles(m.t, fsys.dir)
+	return readFiles(m.t, dir)
+}
+
+// directory returns where the files of the mount at target are, "" if there is none.
+func (m *fakeMounts) directory(target string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if fsys := m.attached[target]; fsys != nil {
+		return fsys.dir
+	}
+	return ""
 }
 
 // readFiles reads what a volume in dir shows, as a container would.

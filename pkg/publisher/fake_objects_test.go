@@ -32,6 +32,7 @@ type fakeObjects struct {
 	// registrationsMade counts the calls of RegisterPod.
 	registrationsMade int
 	reads             map[volume.Ref][]time.Time
+	refreshes         map[volume.Ref][]time.Time
 	version           int
 	// onUnregister is called at the begin of UnregisterPod, without the lock.
 	onUnregister func()
@@ -45,6 +46,7 @@ func newFakeObjects(t testing.TB) *fakeObjects {
 		failures:   map[volume.Ref]error{},
 		registered: map[string][]volume.Ref{},
 		reads:      map[volume.Ref][]time.Time{},
+		refreshes:  map[volume.Ref][]time.Time{},
 		version:    100,
 
 		onUnregister: func() {},
@@ -94,6 +96,23 @@ func (o *fakeObjects) Lookup(ref volume.Ref) (*volume.Object, error) {
 		return nil, apierrors.NewNotFound(resourceOf(ref), ref.Name)
 	}
 	return o.objects[ref], nil
+}
+
+func (o *fakeObjects) Refresh(refs []volume.Ref) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, ref := range refs {
+		o.refreshes[ref] = append(o.refreshes[ref], time.Now())
+	}
+}
+
+// takeRefreshes returns when an object was refreshed, and forgets it.
+func (o *fakeObjects) takeRefreshes(ref volume.Ref) []time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	at := o.refreshes[ref]
+	delete(o.refreshes, ref)
+	return at
 }
 
 func (o *fakeObjects) isRegistered(ref volume.Ref) bool {

@@ -50,7 +50,7 @@ func (f *faultyWrites) begin(tree *volume.Tree) (fault, late func() error) {
 
 // testWriter is the real writer, which leaves owners alone: the tests need no root.
 type testWriter struct {
-	*writer.Writer
+	treeWriter
 	faults *faultyWrites
 }
 
@@ -63,7 +63,7 @@ func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Tree)
 	}
 	unowned := *tree
 	unowned.UID, unowned.GID = volume.NoOwner, volume.NoOwner
-	result, err := w.Writer.Write(ctx, dir, &unowned)
+	result, err := w.treeWriter.Write(ctx, dir, &unowned)
 	if err == nil && late != nil {
 		err = late()
 	}

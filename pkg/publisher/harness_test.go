@@ -18,13 +18,13 @@ import (
 	"k8s.io/klog/v2/textlogger"
 
 	"github.com/refvol/refvol/pkg/volume"
-	"github.com/refvol/refvol/pkg/writer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	testNamespace = "shop"
+	testNode      = "node-1"
 	testResync    = time.Minute
 	testWait      = 100 * time.Second
 	mebibyte      = 1 << 20
@@ -39,6 +39,7 @@ type env struct {
 	objects *fakeObjects
 	mounts  *fakeMounts
 	events  *fakeEvents
+	pods    *fakePods
 	writes  *faultyWrites
 	logs    *logBuffer
 	p       *Publisher
@@ -74,12 +75,15 @@ func newEnv(t *testing.T, change func(*Options)) *env {
 		mounts:  newFakeMounts(t),
 		writes:  &faultyWrites{},
 		events:  &fakeEvents{},
+		pods:    &fakePods{},
 		logs:    logs,
 	}
 	e.opts = Options{
 		Objects:        e.objects,
 		Mounts:         e.mounts,
 		Events:         e.events,
+		Pods:           e.pods,
+		NodeName:       testNode,
 		StateDir:       filepath.Join(t.TempDir(), "state"),
 		KubeletDir:     t.TempDir(),
 		ResyncInterval: testResync,
@@ -105,7 +109,7 @@ func (e *env) start() {
 	if err != nil {
 		e.Fatal(err)
 	}
-	p.newWriter = func() treeWriter { return &testWriter{Writer: writer.New(writer.Options{}), faults: e.writes} }
+	p.newWriter = func(spec *volume.Spec) treeWriter { return &testWriter{treeWriter: newWriter(spec), faults: e.writes} }
 	e.p = p
 }
 

@@ -1,6 +1,8 @@
 package publisher
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 )
@@ -81,6 +83,41 @@ func TestOnDeleteRemove(t *testing.T) {
 		e.objects.put(secret("db"), "password", "y")
 		e.settle()
 		e.wantFiles(r, "a", "1", "password", "y")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// The files of a volume that is written in place are the same ones for ever, also after
+// a restart.
+func TestAVolumeIsWrittenInPlace(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
+		e.publish(r)
+		file := func() os.FileInfo {
+			t.Helper()
+			info, err := os.Stat(filepath.Join(e.mounts.directory(r.Target), "a"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return info
+		}
+		first := file()
+		for _, value := range []string{"2", "long", ""} {
+			e.objects.put(configMap("app"), "a", value)
+			e.settle()
+			e.wantFiles(r, "a", value)
+		}
+		e.halt()
+		e.objects.put(configMap("app"), "b", "3")
+		e.restart()
+		e.settle()
+		e.wantFiles(r, "a", "", "b", "3")
+		if !os.SameFile(first, file()) {
+			t.Error("the file is another one")
+		}
+		e.wantProblem(r, "")
 		e.unpublish(r)
 		e.wantNothing()
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -60,7 +61,7 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	if live, err := p.republish(ctx, &request); live || err != nil {
 		return err
 	}
-	v, err := p.admit(request)
+	v, err := p.admit(ctx, request)
 	if err != nil {
 		return p.spare(ctx, &request, err)
 	}
@@ -113,7 +114,7 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 }
 
 // admit validates a request for a volume that is not live.
-func (p *Publisher) admit(request Request) (*published, error) {
+func (p *Publisher) admit(ctx context.Context, request Request) (*published, error) {
 	if request.PodErr != nil {
 		return nil, fail(ReasonInvalid, "%w", request.PodErr)
 	}
@@ -127,7 +128,12 @@ func (p *Publisher) admit(request Request) (*published, error) {
 	if err != nil {
 		return nil, fail(ReasonInvalid, "%w", err)
 	}
-	return newPublished(request, spec, p.newWriter()), nil
+	v := newPublished(request, spec, p.newWriter(spec))
+	if err := p.resolve(ctx, v); err != nil {
+		return nil, err
+	}
+	v.refs = v.contents.spec.Refs()
+	return v, nil
 }
 
 // spare keeps a refusal from being final where the volume is mounted all the same,
@@ -149,16 +155,20 @@ func newPublished(request Request, spec *volume.Spec, w treeWriter) *published {
 	}
 }
 
+// refreshTime is how often a publish that waits asks again for its objects, where
+// nothing tells of changes.
+const refreshTime = time.Second
+
 // publish writes the first generation on a mount that nobody sees and then shows
 // it, so there is no moment at which the volume is visible and not complete.
 func (p *Publisher) publish(ctx context.Context, v *published) (err error) {
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
-	tree, at, err := p.await(ctx, v)
+	shown, at, err := p.await(ctx, v)
 	if err != nil {
 		return err
 	}
-	mnt, err := p.opts.Mounts.Create(ctx, p.mountParams(v, tree))
+	mnt, err := p.opts.Mounts.Create(ctx, p.mountParams(v, shown.Tree))
 	if err != nil {
 		return fmt.Errorf("make the file system of volume %s: %w", v.request.VolumeID, err)
 	}
@@ -172,7 +182,7 @@ func (p *Publisher) publish(ctx context.Context, v *published) (err error) {
 		}
 		err = errors.Join(err, p.records.remove(v.request.VolumeID))
 	}()
-	if err := p.write(ctx, v, mnt, tree, at); err != nil {
+	if err := p.write(ctx, v, mnt, shown, at); err != nil {
 		return err
 	}
 	if err := mnt.Attach(ctx, v.request.Target); err != nil {
@@ -219,17 +229,20 @@ func (p *Publisher) adopt(ctx context.Context, v *published) (bool, error) {
 	return true, nil
 }
 
-// await returns the tree that a new volume is to show, and of which versions. It
+// await returns what a new volume is to show, and of which versions. It
 // waits while required objects or keys are missing or their state is not known
-// yet; each change of one of them wakes it.
-func (p *Publisher) await(ctx context.Context, v *published) (*volume.Tree, versions, error) {
+// yet; each change of one of them wakes it, and where nothing tells of changes, it asks
+// again from time to time.
+func (p *Publisher) await(ctx context.Context, v *published) (*payload.Rendering, versions, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.opts.PublishWait)
 	defer cancel()
+	refresh := time.NewTicker(refreshTime)
+	defer refresh.Stop()
 	for {
-		tree, at, err := p.look(v)
+		shown, at, err := p.look(v)
 		if err == nil {
 			v.condition.set(nil)
-			return tree, at, nil
+			return shown, at, nil
 		}
 		if !mayPass(err) {
 			return nil, nil, asReason(err)
@@ -237,12 +250,14 @@ func (p *Publisher) await(ctx context.Context, v *published) (*volume.Tree, vers
 		p.announce(v, err)
 		select {
 		case <-v.wake:
+		case <-refresh.C:
+			p.opts.Objects.Refresh(v.refs)
 		case <-p.stopping:
 			return nil, nil, fail(ReasonUnavailable, "the plugin is stopping: %w", err)
 		case <-ctx.Done():
 			// Why the state of an object is not known may have become known since.
-			tree, at, err := p.look(v)
-			return tree, at, asReason(err)
+			shown, at, err := p.look(v)
+			return shown, at, asReason(err)
 		}
 	}
 }
@@ -257,13 +272,13 @@ func (p *Publisher) announce(v *published, err error) {
 }
 
 // look renders what is known now of a volume's objects.
-func (p *Publisher) look(v *published) (*volume.Tree, versions, error) {
+func (p *Publisher) look(v *published) (*payload.Rendering, versions, error) {
 	objects, at, err := p.snapshot(v)
 	if err != nil {
 		return nil, nil, err
 	}
-	tree, err := v.render(objects, false)
-	return tree, at, err
+	shown, err := p.render(v, objects, false)
+	return shown, at, err
 }
 
 // mayPass says whether waiting can make an error of look go away.

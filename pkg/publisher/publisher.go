@@ -21,7 +21,6 @@ import (
 
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/volume"
-	"github.com/refvol/refvol/pkg/writer"
 )
 
 // Objects is where the objects come from; *manager.Manager is one. Its methods but
@@ -37,6 +36,18 @@ type Objects interface {
 	// Lookup returns the newest known state of a registered object, a NotFound API
 	// error if it does not exist, or manager.ErrNotSynced.
 	Lookup(ref volume.Ref) (*volume.Object, error)
+	// Refresh has the state of objects asked for again, where nothing tells of their
+	// changes by itself. It does not wait for the answer; a change is told like any.
+	Refresh(refs []volume.Ref)
+}
+
+// Pods reads pods' own specs; *podenv.Reader is one.
+type Pods interface {
+	// Env returns what a container's envFrom and env set, and in words what of it a
+	// volume can't know. The error is a NotFound API error if no pod of that UID
+	// exists, a Forbidden one if it may not be read, and podenv.ErrUnusable if the pod
+	// has no such container.
+	Env(ctx context.Context, pod volume.Pod, container string) (env volume.Env, leftOut []string, err error)
 }
 
 // Mounts makes, proves and removes the mounts of volumes; NewMounts returns the
@@ -61,8 +72,12 @@ type Mount interface {
 type Options struct {
 	Objects Objects
 	Mounts  Mounts
+	// Pods is asked for the environment of podEnv sources.
+	Pods Pods
 	// Events hears what ails volumes; nil: nobody does.
 	Events Events
+	// NodeName is the name of the Node, for the variables that name it.
+	NodeName string
 	// StateDir is the directory of the records; it is made if it does not exist.
 	StateDir string
 	// KubeletDir is the kubelet's root directory; target paths lie below it.
@@ -85,6 +100,12 @@ func (o *Options) validate() error {
 	}
 	if o.Mounts == nil {
 		errs = append(errs, errors.New("Mounts: Required value"))
+	}
+	if o.Pods == nil {
+		errs = append(errs, errors.New("Pods: Required value"))
+	}
+	if o.NodeName == "" {
+		errs = append(errs, errors.New("NodeName: Required value"))
 	}
 	if !filepath.IsAbs(o.KubeletDir) {
 		errs = append(errs, fmt.Errorf("KubeletDir: Invalid value: %q: must be an absolute path", o.KubeletDir))
@@ -119,7 +140,7 @@ type Publisher struct {
 	limits  limits
 	records *recordStore
 	// newWriter makes the writer of one volume.
-	newWriter func() treeWriter
+	newWriter func(spec *volume.Spec) treeWriter
 	// queue holds ids of live volumes to reconcile, each at most once.
 	queue workqueue.TypedRateLimitingInterface[string]
 	// stopping is closed when waiting publishes are to give up.
@@ -163,7 +184,7 @@ func New(opts Options) (*Publisher, error) {
 		opts:      opts,
 		limits:    limitsFor(opts.MaxVolumeSize),
 		records:   records,
-		newWriter: func() treeWriter { return writer.New(writer.Options{}) },
+		newWriter: newWriter,
 		queue:     workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)),
 		stopping:  make(chan struct{}),
 		calls:     map[string]*call{},
@@ -207,26 +228,26 @@ func (p *Publisher) Close() error {
 // published is one volume from the moment its publish registers it until its
 // unpublish, or the failure of its publish, releases it.
 type published struct {
-	// What the publish asked for; constant.
+	// What the publish asked for, and the objects that this names; constant.
 	request Request
 	spec    *volume.Spec
+	refs    []volume.Ref
 	// wake tells a publish that waits, or is about to render, of a change; it has
 	// room for one.
 	wake chan struct{}
 
 	// live says that the volume is visible, so that changes are the queue's.
-	// Guarded by Publisher.mu, as is size, the bytes counted for it in used.
+	// Guarded by Publisher.mu, as are size, the bytes counted for it in used, and due,
+	// which says that the next reconcile is to have its objects refreshed.
 	live bool
 	size int64
+	due  bool
 
 	// contents is what its files show; who writes to the volume holds its lock.
 	contents contents
 
 	condition condition
 }
-
-// refs returns the objects that a volume names.
-func (v *published) refs() []volume.Ref { return v.spec.Refs() }
 
 // poke notes a change of an object of a volume that is not live yet.
 func (v *published) poke() {
@@ -240,14 +261,14 @@ func (v *published) poke() {
 // its pod. The volume must be new.
 func (p *Publisher) add(v *published) {
 	p.track(v)
-	p.opts.Objects.RegisterPod(v.request.Pod, v.request.VolumeID, v.refs())
+	p.opts.Objects.RegisterPod(v.request.Pod, v.request.VolumeID, v.refs)
 }
 
 // track is add without the registration, for a volume that needs no object any more.
 func (p *Publisher) track(v *published) {
 	p.mu.Lock()
 	p.volumes[v.request.VolumeID] = v
-	for _, ref := range v.refs() {
+	for _, ref := range v.refs {
 		if p.byRef[ref] == nil {
 			p.byRef[ref] = map[*published]struct{}{}
 		}
@@ -270,7 +291,7 @@ func (p *Publisher) remove(v *published) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.volumes, v.request.VolumeID)
-	for _, ref := range v.refs() {
+	for _, ref := range v.refs {
 		delete(p.byRef[ref], v)
 		if len(p.byRef[ref]) == 0 {
 			delete(p.byRef, ref)

@@ -61,6 +61,9 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) error {
 // update writes the files of a volume if they don't show the newest known state of
 // its objects. The caller holds the lock of the contents.
 func (p *Publisher) update(ctx context.Context, v *published) error {
+	if p.isDue(v) {
+		p.opts.Objects.Refresh(v.refs)
+	}
 	objects, at, err := p.snapshot(v)
 	if err != nil {
 		return err
@@ -71,14 +74,17 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 	if ref, older := v.contents.older(at); older {
 		return fmt.Errorf("%w: the API server's answer for %s is older than what the files show", errStale, ref)
 	}
-	tree, err := v.render(objects, true)
+	if err := p.resolve(ctx, v); err != nil {
+		return err
+	}
+	shown, err := p.render(v, objects, true)
 	if err != nil {
 		return asReason(err)
 	}
 	if p.putOff(v, readTime) {
 		return errPutOff
 	}
-	return p.reopen(ctx, v, func(mnt Mount) error { return p.write(ctx, v, mnt, tree, at) })
+	return p.reopen(ctx, v, func(mnt Mount) error { return p.write(ctx, v, mnt, shown, at) })
 }
 
 // reopen calls write with a handle on the volume's mount. A volume that is no longer
@@ -139,6 +145,7 @@ func worthRetry(err error) bool {
 		errors.Is(err, errStale),
 		errors.Is(err, errPutOff),
 		ReasonOf(err) == ReasonInvalid,
+		ReasonOf(err) == ReasonNotFound,
 		ReasonOf(err) == ReasonTooLarge:
 		return false
 	}
@@ -166,7 +173,7 @@ func (p *Publisher) report(ctx context.Context, v *published, err error) {
 
 // resync queues every live volume once per interval, each at a random moment of
 // it, until ctx ends. It keeps the objects of live volumes from going idle, and
-// mends what an event could not.
+// mends what an event could not, also where there are no events.
 func (p *Publisher) resync(ctx context.Context) {
 	ticker := time.NewTicker(p.opts.ResyncInterval)
 	defer ticker.Stop()
@@ -176,20 +183,31 @@ func (p *Publisher) resync(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		for _, volumeID := range p.liveVolumes() {
+		for _, volumeID := range p.resyncVolumes() {
 			p.queue.AddAfter(volumeID, rand.N(p.opts.ResyncInterval))
 		}
 	}
 }
 
-func (p *Publisher) liveVolumes() []string {
+// resyncVolumes makes a resync due for each live volume, and returns their ids.
+func (p *Publisher) resyncVolumes() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ids := make([]string, 0, len(p.volumes))
 	for id, v := range p.volumes {
 		if v.live {
+			v.due = true
 			ids = append(ids, id)
 		}
 	}
 	return ids
+}
+
+// isDue says, once per resync, that a volume's objects are to be refreshed.
+func (p *Publisher) isDue(v *published) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	due := v.due
+	v.due = false
+	return due
 }

@@ -27,7 +27,8 @@ type record struct {
 	FSGroup    *int64            `json:"fsGroup,omitempty"`
 	Pod        volume.Pod        `json:"pod"`
 	Attributes map[string]string `json:"attributes"`
-	// Spec keeps the defaults that the volume was published with.
+	// Spec keeps the defaults that the volume was published with. What the pod's own
+	// spec adds to it is read again: it may hold passwords.
 	Spec *volume.Spec `json:"spec"`
 	// Size is what was counted for the volume, in bytes.
 	Size int64 `json:"size"`
@@ -55,7 +56,7 @@ func recordOf(v *published, size int64) *record {
 		Spec:       v.spec,
 		Size:       size,
 	}
-	for _, ref := range v.refs() {
+	for _, ref := range v.refs {
 		r.Shown = append(r.Shown, shownObject{Ref: ref, Version: v.contents.shown[ref]})
 	}
 	return r
@@ -73,6 +74,7 @@ func (r *record) published(w treeWriter) *published {
 	}, r.Spec, w)
 	for _, s := range r.Shown {
 		v.contents.shown[s.Ref] = s.Version
+		v.refs = append(v.refs, s.Ref)
 	}
 	return v
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,6 +122,32 @@ func (d *decoder) object(at *field.Path, node *yaml.Node, fields map[string]visi
 	}
 }
 
+// oneOf visits the fields of a mapping that has just one of some choices, beside
+// others, and says whether it does.
+func (d *decoder) oneOf(at *field.Path, node *yaml.Node, choices, others map[string]visit) bool {
+	chosen := 0
+	fields := maps.Clone(others)
+	if fields == nil {
+		fields = map[string]visit{}
+	}
+	for name, then := range choices {
+		fields[name] = func(at *field.Path, node *yaml.Node) {
+			chosen++
+			then(at, node)
+		}
+	}
+	before := len(d.errs) + d.more
+	d.object(at, node, fields)
+	what := "must have one of " + strings.Join(sortedKeys(choices), ", ")
+	switch {
+	case chosen > 1:
+		d.add(field.Invalid(at, shape(node), what+", not several"))
+	case chosen == 0 && len(d.errs)+d.more == before:
+		d.add(field.Required(at, what))
+	}
+	return chosen == 1
+}
+
 // list visits the elements of a list.
 func (d *decoder) list(then visit) visit {
 	return func(at *field.Path, node *yaml.Node) {
@@ -180,9 +207,6 @@ func (d *decoder) mode(into **fs.FileMode) visit {
 	}
 }
 
-// unsupported refuses a field that the contract knows and this version does not.
-func (d *decoder) unsupported(at *field.Path, _ *yaml.Node) { d.add(notSupportedYet(at)) }
-
 func (d *decoder) wrongType(at *field.Path, node *yaml.Node, want string) {
 	if node.Kind == yaml.AliasNode {
 		d.add(field.Invalid(at, shape(node), "must be written out: aliases are not supported"))
@@ -228,10 +252,6 @@ func shape(node *yaml.Node) string {
 
 func isNull(node *yaml.Node) bool {
 	return node.Kind == yaml.ScalarNode && node.ShortTag() == tagNull
-}
-
-func notSupportedYet(at *field.Path) *field.Error {
-	return field.Forbidden(at, "not supported yet by this version of refvol")
 }
 
 func sortedKeys[V any](m map[string]V) []string {

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"encoding/json"
+	"io/fs"
 	"maps"
 	"path"
 	"reflect"
@@ -18,7 +19,7 @@ func FuzzParse(f *testing.F) {
 	add := func(a map[string]string, other string) {
 		f.Add(a["sources"], a["configMap"], a["secret"], a["namespace"], a["optional"], a["items"], a["defaultMode"], other)
 	}
-	for _, c := range acceptedCases() {
+	for _, c := range append(acceptedCases(), envCases()...) {
 		add(c.attributes, "")
 	}
 	for _, c := range refusedCases() {
@@ -42,10 +43,10 @@ func FuzzParse(f *testing.F) {
 
 // FuzzParseSources spends its time on the one attribute that has a syntax.
 func FuzzParseSources(f *testing.F) {
-	for _, c := range acceptedCases() {
+	for _, c := range append(acceptedCases(), envCases()...) {
 		f.Add(c.attributes["sources"])
 	}
-	for _, c := range refusedSourcesCases() {
+	for _, c := range append(refusedSourcesCases(), refusedEnvCases()...) {
 		if len(c.sources) < 1000 {
 			f.Add(c.sources)
 		}
@@ -93,24 +94,45 @@ func checkSpec(t *testing.T, spec *Spec) {
 		t.Errorf("default mode %o", uint32(spec.DefaultMode))
 	}
 	explicit := map[string]bool{}
-	for _, s := range spec.Sources {
-		if s.Ref.Name == "" || s.Ref.Namespace != testPod().Namespace || s.Field == "" {
-			t.Errorf("incomplete source %+v", s)
+	file := func(p string, mode *fs.FileMode) {
+		if clean, err := CleanPath(p); err != nil || clean != p {
+			t.Errorf("CleanPath(%q) = %q, %v; want it unchanged", p, clean, err)
 		}
-		for _, item := range s.Items {
-			if clean, err := CleanPath(item.Path); err != nil || clean != item.Path {
-				t.Errorf("CleanPath(%q) = %q, %v; want it unchanged", item.Path, clean, err)
+		if explicit[p] {
+			t.Errorf("path %q is there twice", p)
+		}
+		explicit[p] = true
+		if mode != nil && *mode&^0o777 != 0 {
+			t.Errorf("mode %o of path %q", uint32(*mode), p)
+		}
+	}
+	for _, s := range spec.Sources {
+		if s.Field == "" {
+			t.Errorf("source %+v has no field", s)
+		}
+		switch {
+		case s.Projection != nil && s.Env == nil && s.PodEnv == nil:
+			for _, item := range s.Items {
+				file(item.Path, item.Mode)
+				if item.Key == "" {
+					t.Errorf("path %q has no key", item.Path)
+				}
 			}
-			if explicit[item.Path] {
-				t.Errorf("path %q is there twice", item.Path)
+		case s.Projection == nil && s.Env != nil && s.PodEnv == nil:
+			file(s.Env.Path, s.Env.Mode)
+			checkEnv(t, s.Env)
+		case s.Projection == nil && s.Env == nil && s.PodEnv != nil:
+			file(s.PodEnv.Path, s.PodEnv.Mode)
+			if s.PodEnv.Container == "" || s.PodEnv.Format != EnvDotenv && s.PodEnv.Format != EnvShell {
+				t.Errorf("podEnv %+v", *s.PodEnv)
 			}
-			explicit[item.Path] = true
-			if item.Key == "" {
-				t.Errorf("path %q has no key", item.Path)
-			}
-			if item.Mode != nil && *item.Mode&^0o777 != 0 {
-				t.Errorf("mode %o of path %q", uint32(*item.Mode), item.Path)
-			}
+		default:
+			t.Errorf("source %+v is not just one thing", s)
+		}
+	}
+	for _, use := range spec.Uses() {
+		if use.Ref.Name == "" || use.Ref.Namespace != testPod().Namespace || use.Field == "" {
+			t.Errorf("incomplete use %+v", use)
 		}
 	}
 	for p := range explicit {
@@ -130,6 +152,27 @@ func checkSpec(t *testing.T, spec *Spec) {
 	}
 	if !reflect.DeepEqual(&read, spec) {
 		t.Errorf("JSON round trip of %+v gave %+v", spec, read)
+	}
+}
+
+// checkEnv checks what holds of every env source that Parse returns.
+func checkEnv(t *testing.T, file *EnvFile) {
+	t.Helper()
+	if file.Format != EnvDotenv && file.Format != EnvShell {
+		t.Errorf("format %q", file.Format)
+	}
+	for _, from := range file.From {
+		if from.Ref.Kind != ConfigMap && from.Ref.Kind != Secret {
+			t.Errorf("envFrom of nothing: %+v", from)
+		}
+	}
+	for _, v := range file.Vars {
+		if v.Name == "" || strings.ContainsAny(v.Name, "=\x00\n") {
+			t.Errorf("variable %q", v.Name)
+		}
+		if v.Key != nil && (v.FieldRef != "" || v.Key.Key == "") {
+			t.Errorf("variable %q comes from %+v and %q", v.Name, *v.Key, v.FieldRef)
+		}
 	}
 }
 

@@ -28,6 +28,7 @@ const (
 	attrUID          = "uid"
 	attrGID          = "gid"
 	attrUpdatePolicy = "updatePolicy"
+	attrStrategy     = "writeStrategy"
 	attrOnDelete     = "onDelete"
 )
 
@@ -79,6 +80,7 @@ func (p *parser) spec() *Spec {
 	}
 	spec.UID, spec.GID = p.id(attrUID), p.id(attrGID)
 	spec.UpdatePolicy = choice(p, attrUpdatePolicy, UpdateLive, UpdatePinned)
+	spec.WriteStrategy = choice(p, attrStrategy, WriteAtomic, WriteInPlace)
 	spec.OnDelete = choice(p, attrOnDelete, DeleteKeep, DeleteRemove)
 	if _, ok := p.attributes[attrSources]; ok {
 		spec.Sources = p.listForm()
@@ -119,19 +121,14 @@ func choice[T ~string](p *parser, name string, values ...T) T {
 	return T(text)
 }
 
-// checkNames refuses attributes that are unknown, and by name those that the
-// contract has and this version has not.
+// checkNames refuses attributes that are unknown.
 func (p *parser) checkNames() {
 	known := []string{
 		attrConfigMap, attrSecret, attrNamespace, attrOptional, attrItems, attrSources,
-		attrDefaultMode, attrUID, attrGID, attrUpdatePolicy, attrOnDelete,
+		attrDefaultMode, attrUID, attrGID, attrUpdatePolicy, attrStrategy, attrOnDelete,
 	}
 	for _, name := range sortedKeys(p.attributes) {
-		switch {
-		case slices.Contains(known, name):
-		case name == "writeStrategy":
-			p.add(notSupportedYet(field.NewPath(name)))
-		default:
+		if !slices.Contains(known, name) {
 			p.add(field.Forbidden(field.NewPath(fieldName(name)), "unknown attribute; known are "+strings.Join(known, ", ")))
 		}
 	}
@@ -160,58 +157,46 @@ func (p *parser) listForm() []Source {
 
 // source reads one element of `sources`.
 func (p *parser) source(at *field.Path, node *yaml.Node) (Source, bool) {
-	var found []Source
-	projection := func(kind Kind) visit {
-		return func(at *field.Path, node *yaml.Node) { found = append(found, p.projection(at, node, kind)) }
-	}
-	before := len(p.errs) + p.more
-	p.object(at, node, map[string]visit{
-		"configMap": projection(ConfigMap),
-		"secret":    projection(Secret),
-		"env":       p.unsupported,
-		"podEnv":    p.unsupported,
-	})
-	if len(found) == 1 {
-		return found[0], true
-	}
-	if len(found) > 1 {
-		p.add(field.Invalid(at, shape(node), "must have one of configMap and secret: make a source of each"))
-	} else if len(p.errs)+p.more == before {
-		p.add(field.Required(at, "must have one of configMap and secret"))
-	}
-	return Source{}, false
+	var source Source
+	found := p.oneOf(at, node, map[string]visit{
+		"configMap": func(at *field.Path, node *yaml.Node) { source = p.projection(at, node, ConfigMap) },
+		"secret":    func(at *field.Path, node *yaml.Node) { source = p.projection(at, node, Secret) },
+		"env":       func(at *field.Path, node *yaml.Node) { source = p.env(at, node) },
+		"podEnv":    func(at *field.Path, node *yaml.Node) { source = p.podEnv(at, node) },
+	}, nil)
+	return source, found
 }
 
 // projection reads the fields of core/v1 ConfigMapProjection and SecretProjection,
 // which are the same, plus namespace.
 func (p *parser) projection(at *field.Path, node *yaml.Node, kind Kind) Source {
-	source := Source{Ref: Ref{Kind: kind, Namespace: p.pod.Namespace}, Field: at.String()}
+	projection := &Projection{Ref: Ref{Kind: kind, Namespace: p.pod.Namespace}}
 	p.object(at, node, map[string]visit{
-		"name":      p.text(p.name(&source.Ref)),
+		"name":      p.text(p.name(&projection.Ref)),
 		"namespace": p.text(p.namespace),
-		"optional":  p.boolean(&source.Optional),
-		"items":     p.items(&source),
+		"optional":  p.boolean(&projection.Optional),
+		"items":     p.items(projection),
 	}, "name")
-	return source
+	return Source{Field: at.String(), Projection: projection}
 }
 
 // items reads a list of key, path and mode. An item that is refused keeps its
 // place in the list, with an empty path.
-func (p *parser) items(into *Source) visit {
+func (p *parser) items(into *Projection) visit {
 	return p.list(func(at *field.Path, node *yaml.Node) {
 		var item Item
 		p.object(at, node, map[string]visit{
-			"key":  p.text(p.key(&item)),
-			"path": p.text(p.path(&item)),
+			"key":  p.text(p.key(&item.Key)),
+			"path": p.text(p.path(&item.Path)),
 			"mode": p.mode(&item.Mode),
 		}, "key", "path")
 		into.Items = append(into.Items, item)
 	})
 }
 
-func (p *parser) key(into *Item) func(*field.Path, string) {
+func (p *parser) key(into *string) func(*field.Path, string) {
 	return func(at *field.Path, key string) {
-		into.Key = key
+		*into = key
 		if key == "" {
 			p.add(field.Required(at, "must name a key of the object"))
 		} else if bad := utilvalidation.IsConfigMapKey(key); len(bad) > 0 {
@@ -220,14 +205,14 @@ func (p *parser) key(into *Item) func(*field.Path, string) {
 	}
 }
 
-func (p *parser) path(into *Item) func(*field.Path, string) {
+func (p *parser) path(into *string) func(*field.Path, string) {
 	return func(at *field.Path, path string) {
 		if path == "" {
 			p.add(field.Required(at, "must be a relative path"))
 		} else if clean, err := CleanPath(path); err != nil {
 			p.add(field.Invalid(at, shorten(path), err.Error()))
 		} else {
-			into.Path = clean
+			*into = clean
 		}
 	}
 }
@@ -248,21 +233,21 @@ func (p *parser) shortForm() []Source {
 	if hasSecret {
 		name, kind, at = secret, Secret, field.NewPath(attrSecret)
 	}
-	source := Source{Ref: Ref{Kind: kind, Namespace: p.pod.Namespace}, Field: at.String()}
-	p.name(&source.Ref)(at, name)
+	projection := &Projection{Ref: Ref{Kind: kind, Namespace: p.pod.Namespace}}
+	p.name(&projection.Ref)(at, name)
 	if namespace, ok := p.attributes[attrNamespace]; ok {
 		p.namespace(field.NewPath(attrNamespace), namespace)
 	}
 	switch text, ok := p.attributes[attrOptional]; {
 	case text == "true":
-		source.Optional = true
+		projection.Optional = true
 	case ok && text != "false":
 		p.add(field.NotSupported(field.NewPath(attrOptional), shorten(text), []string{"false", "true"}))
 	}
 	if text, ok := p.attributes[attrItems]; ok {
-		p.document(field.NewPath(attrItems), text, p.items(&source))
+		p.document(field.NewPath(attrItems), text, p.items(projection))
 	}
-	return []Source{source}
+	return []Source{{Field: at.String(), Projection: projection}}
 }
 
 // name reads the name of an object.

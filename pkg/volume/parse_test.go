@@ -27,7 +27,7 @@ func acceptedCases() []accepted {
 		if kind == Secret {
 			field = "secret"
 		}
-		return Source{Ref: Ref{Kind: kind, Namespace: "ns", Name: name}, Field: field}
+		return Source{Projection: &Projection{Ref: Ref{Kind: kind, Namespace: "ns", Name: name}}, Field: field}
 	}
 	listed := func(i int, kind Kind, name string, items ...Item) Source {
 		s := short(kind, name)
@@ -36,7 +36,7 @@ func acceptedCases() []accepted {
 		return s
 	}
 	spec := func(sources ...Source) Spec {
-		return Spec{Sources: sources, DefaultMode: 0o644, UpdatePolicy: UpdateLive, OnDelete: DeleteKeep}
+		return Spec{Sources: sources, DefaultMode: 0o644, UpdatePolicy: UpdateLive, WriteStrategy: WriteAtomic, OnDelete: DeleteKeep}
 	}
 	with := func(change func(*Spec)) Spec {
 		s := spec(short(Secret, "db"))
@@ -71,6 +71,8 @@ func acceptedCases() []accepted {
 		{"pinned", map[string]string{"secret": "db", "updatePolicy": "Pinned"}, with(func(s *Spec) { s.UpdatePolicy = UpdatePinned })},
 		{"keep what is deleted", map[string]string{"secret": "db", "onDelete": "Keep"}, spec(short(Secret, "db"))},
 		{"remove what is deleted", map[string]string{"secret": "db", "onDelete": "Remove"}, with(func(s *Spec) { s.OnDelete = DeleteRemove })},
+		{"written atomically", map[string]string{"secret": "db", "writeStrategy": "Atomic"}, spec(short(Secret, "db"))},
+		{"written in place", map[string]string{"secret": "db", "writeStrategy": "InPlace"}, with(func(s *Spec) { s.WriteStrategy = WriteInPlace })},
 		{"own namespace", map[string]string{"secret": "db", "namespace": "ns"}, spec(short(Secret, "db"))},
 		{"optional", map[string]string{"secret": "db", "optional": "true"}, spec(optional(short(Secret, "db")))},
 		{"not optional", map[string]string{"secret": "db", "optional": "false"}, spec(short(Secret, "db"))},
@@ -89,13 +91,13 @@ func acceptedCases() []accepted {
 		{
 			"short form with items",
 			map[string]string{"configMap": "app", "items": "- {key: a, path: x/a, mode: 0400}\n- {key: b, path: b}\n"},
-			spec(Source{
-				Ref: Ref{Kind: ConfigMap, Namespace: "ns", Name: "app"}, Field: "configMap",
+			spec(Source{Field: "configMap", Projection: &Projection{
+				Ref:   Ref{Kind: ConfigMap, Namespace: "ns", Name: "app"},
 				Items: []Item{{Key: "a", Path: "x/a", Mode: mode(0o400)}, {Key: "b", Path: "b"}},
-			}),
+			}}),
 		},
 		{"short form with items in JSON", map[string]string{"secret": "s", "items": `[{"key":"k","path":"k"}]`}, spec(Source{
-			Ref: Ref{Kind: Secret, Namespace: "ns", Name: "s"}, Field: "secret", Items: []Item{{Key: "k", Path: "k"}},
+			Projection: &Projection{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "s"}, Items: []Item{{Key: "k", Path: "k"}}}, Field: "secret",
 		})},
 		{"empty items mean every key", map[string]string{"secret": "s", "items": "[]"}, spec(short(Secret, "s"))},
 		{
@@ -166,7 +168,7 @@ func acceptedCases() []accepted {
 }
 
 func TestParseAccepts(t *testing.T) {
-	for _, c := range acceptedCases() {
+	for _, c := range append(acceptedCases(), envCases()...) {
 		t.Run(c.name, func(t *testing.T) {
 			before := maps.Clone(c.attributes)
 			got, err := Parse(c.attributes, testPod())

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"fmt"
+	"iter"
 	"path"
 	"strconv"
 	"strings"
@@ -61,23 +62,41 @@ func (s *Spec) checkCollisions() field.ErrorList {
 	files := map[string]string{}       // path -> field of the item that makes a file of it
 	directories := map[string]string{} // path -> field of the first item that needs it as a directory
 	for i := range s.Sources {
-		for j, item := range s.Sources[i].Items {
-			if item.Path == "" {
+		for at, path := range s.Sources[i].paths() {
+			if path == "" {
 				continue
 			}
-			at := itemPath(&s.Sources[i], j).Child("path")
-			if reason := collision(item.Path, files, directories); reason != "" {
-				errs = append(errs, field.Invalid(at, shorten(item.Path), reason))
+			if reason := collision(path, files, directories); reason != "" {
+				errs = append(errs, field.Invalid(at, shorten(path), reason))
 				continue
 			}
 			name := at.String()
-			files[item.Path] = name
-			for dir := parent(item.Path); dir != "" && directories[dir] == ""; dir = parent(dir) {
+			files[path] = name
+			for dir := parent(path); dir != "" && directories[dir] == ""; dir = parent(dir) {
 				directories[dir] = name
 			}
 		}
 	}
 	return errs
+}
+
+// paths yields the paths that the pod's author gave in a source, each with its
+// field. One that was refused is empty.
+func (s *Source) paths() iter.Seq2[*field.Path, string] {
+	return func(yield func(*field.Path, string) bool) {
+		switch {
+		case s.Projection != nil:
+			for i, item := range s.Projection.Items {
+				if !yield(s.itemPath(i).Child("path"), item.Path) {
+					return
+				}
+			}
+		case s.Env != nil:
+			yield(field.NewPath(s.Field).Child("path"), s.Env.Path)
+		case s.PodEnv != nil:
+			yield(field.NewPath(s.Field).Child("path"), s.PodEnv.Path)
+		}
+	}
 }
 
 // collision says why a path can't stand beside those before it, "" if it can.
@@ -100,13 +119,13 @@ func collision(p string, files, directories map[string]string) string {
 // parent returns the directory of a clean path, "" for the volume's root.
 func parent(p string) string { return p[:max(0, strings.LastIndexByte(p, '/'))] }
 
-// itemPath returns the field path of item j of a source. The short form has its
+// itemPath returns the field path of item i of a source. The short form has its
 // items beside the object's name, a source in a list has them below it.
-func itemPath(s *Source, j int) *field.Path {
+func (s *Source) itemPath(i int) *field.Path {
 	if strings.Contains(s.Field, ".") {
-		return field.NewPath(s.Field).Child("items").Index(j)
+		return field.NewPath(s.Field).Child("items").Index(i)
 	}
-	return field.NewPath("items").Index(j)
+	return field.NewPath("items").Index(i)
 }
 
 // fieldName returns what a pod's author gave as the name of a field in a form that

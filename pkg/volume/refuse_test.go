@@ -12,8 +12,7 @@ const (
 	badMode = `must be an octal number with a leading zero, from "0000" to "0777"`
 
 	badID           = "must be a decimal number from 0 to 2147483647"
-	notYet          = "not supported yet by this version of refvol"
-	knownAttributes = "unknown attribute; known are configMap, secret, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, onDelete"
+	knownAttributes = "unknown attribute; known are configMap, secret, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, writeStrategy, onDelete"
 	otherNamespace  = `must be the pod's own namespace "ns": another one is not supported yet by this version of refvol`
 )
 
@@ -47,7 +46,7 @@ func refusedCases() []refused {
 		{"unknown and unprintable", with("a\n\x1b[31m", ""), `"a\n\x1b[31m": Forbidden: ` + knownAttributes},
 		{"unknown and empty", with("", ""), `"": Forbidden: ` + knownAttributes},
 		{"another driver's prefix", with("csi.storage.k8s.io.example/x", ""), "csi.storage.k8s.io.example/x: Forbidden: " + knownAttributes},
-		{"writeStrategy", with("writeStrategy", "Atomic"), "writeStrategy: Forbidden: " + notYet},
+		{"write strategy", with("writeStrategy", "inplace"), `writeStrategy: Unsupported value: "inplace": supported values: "Atomic", "InPlace"`},
 		{"empty uid", with("uid", ""), `uid: Invalid value: "": ` + badID},
 		{"name as uid", with("uid", "root"), `uid: Invalid value: "root": ` + badID},
 		{"negative uid", with("uid", "-1"), `uid: Invalid value: "-1": ` + badID},
@@ -135,6 +134,7 @@ type refusedSources struct {
 func refusedSourcesCases() []refusedSources {
 	const (
 		knownKinds  = "unknown field; known are configMap, env, podEnv, secret"
+		oneKind     = "must have one of configMap, env, podEnv, secret"
 		knownFields = "unknown field; known are items, name, namespace, optional"
 		knownItem   = "unknown field; known are key, mode, path"
 	)
@@ -192,16 +192,14 @@ func refusedSourcesCases() []refusedSources {
 		{"list as a source", "[[{secret: {name: s}}]]", `sources[0]: Invalid value: "a list of 1": must be a mapping`},
 		{"tagged source", "[!!set {secret: {name: s}}]", `sources[0]: Invalid value: "a value with the tag !!set": must be a mapping`},
 		{"tagged list", "!mine [{secret: {name: s}}]", `sources: Invalid value: "a value with the tag !mine": must be a list`},
-		{"empty source", "[{}]", "sources[0]: Required value: must have one of configMap and secret"},
-		{"source of null", "[{secret: ~}]", "sources[0]: Required value: must have one of configMap and secret"},
-		{"both kinds", "[{secret: {name: s}, configMap: {name: c}}]", `sources[0]: Invalid value: "a mapping of 2": must have one of configMap and secret: make a source of each`},
+		{"empty source", "[{}]", "sources[0]: Required value: " + oneKind},
+		{"source of null", "[{secret: ~}]", "sources[0]: Required value: " + oneKind},
+		{"both kinds", "[{secret: {name: s}, configMap: {name: c}}]", `sources[0]: Invalid value: "a mapping of 2": ` + oneKind + ", not several"},
 		{"unknown kind", "[{secrets: {name: s}}]", "sources[0].secrets: Forbidden: " + knownKinds},
 		{"unknown kind beside a good one", "[{secret: {name: s}, downwardAPI: {}}]", "sources[0].downwardAPI: Forbidden: " + knownKinds},
 		{"unknown and null", "[{secret: {name: s}, configmap: }]", "sources[0].configmap: Forbidden: " + knownKinds},
 		{"unprintable field", `[{secret: {name: s}, "a\n\e[31m": 1}]`, `sources[0]."a\n\x1b[31m": Forbidden: ` + knownKinds},
 		{"empty field", `[{secret: {name: s}, "": 1}]`, `sources[0]."": Forbidden: ` + knownKinds},
-		{"env", "[{env: {path: e}}]", "sources[0].env: Forbidden: " + notYet},
-		{"podEnv", "[{podEnv: {path: e}}]", "sources[0].podEnv: Forbidden: " + notYet},
 		{"list as a field name", "[{[a]: b, secret: {name: s}}]", `sources[0]: Invalid value: "a list of 1": must be a mapping of field names to values`},
 		{"repeated kind", "[{secret: {name: s}, secret: {name: t}}]", "sources[0].secret: Forbidden: must not be set twice: again in line 1"},
 
@@ -322,7 +320,7 @@ func refusedSourcesCases() []refusedSources {
 				`, sources[2].configMap.items[0].path: Invalid value: "/p": must be relative` +
 				`, sources[2].configMap.items[0].mode: Invalid value: 888: ` + badInteger +
 				`, sources[2].configMap.items[1].path: Invalid value: "/p": must be relative` +
-				`, sources[3].env: Forbidden: ` + notYet +
+				`, sources[3].env.path: Required value: must be a relative path` +
 				`, sources[4].colour: Forbidden: ` + knownKinds + `]`,
 		},
 		{"an alias", "[&a {secret: {name: s}}, *a]", `sources[1]: Invalid value: "an alias": must be written out: aliases are not supported`},
@@ -336,7 +334,7 @@ func refusedSourcesCases() []refusedSources {
 }
 
 func TestParseRefusesSources(t *testing.T) {
-	for _, c := range refusedSourcesCases() {
+	for _, c := range append(refusedSourcesCases(), refusedEnvCases()...) {
 		t.Run(c.name, func(t *testing.T) {
 			spec, err := Parse(map[string]string{"sources": c.sources}, testPod())
 			if spec != nil {

@@ -26,10 +26,11 @@ type Spec struct {
 	// UID and GID own every file and directory where they are not nil.
 	UID *int64 `json:"uid,omitempty"`
 	GID *int64 `json:"gid,omitempty"`
-	// UpdatePolicy and OnDelete may be empty in the record of an earlier version;
-	// use Pinned and RemoveDeleted.
-	UpdatePolicy UpdatePolicy `json:"updatePolicy,omitempty"`
-	OnDelete     DeletePolicy `json:"onDelete,omitempty"`
+	// The policies may be empty in the record of an earlier version; use Pinned,
+	// InPlace and RemoveDeleted.
+	UpdatePolicy  UpdatePolicy  `json:"updatePolicy,omitempty"`
+	WriteStrategy WriteStrategy `json:"writeStrategy,omitempty"`
+	OnDelete      DeletePolicy  `json:"onDelete,omitempty"`
 }
 
 // UpdatePolicy says whether a volume follows its objects.
@@ -41,6 +42,18 @@ const (
 	UpdateLive UpdatePolicy = "Live"
 	// UpdatePinned writes the files once and never again.
 	UpdatePinned UpdatePolicy = "Pinned"
+)
+
+// WriteStrategy says how changed files get into a volume.
+type WriteStrategy string
+
+// The write strategies.
+const (
+	// WriteAtomic switches from one whole generation of files to the next.
+	WriteAtomic WriteStrategy = "Atomic"
+	// WriteInPlace rewrites the files themselves, so that who has mounted one of them
+	// alone (subPath) sees changes. A reader may see half of a change.
+	WriteInPlace WriteStrategy = "InPlace"
 )
 
 // DeletePolicy says what becomes of the files of a required object that is deleted
@@ -58,19 +71,35 @@ const (
 // Pinned says whether the files are never to be rewritten.
 func (s *Spec) Pinned() bool { return s.UpdatePolicy == UpdatePinned }
 
+// InPlace says whether the files themselves are rewritten.
+func (s *Spec) InPlace() bool { return s.WriteStrategy == WriteInPlace }
+
 // RemoveDeleted says whether the files of a required object go when it is deleted.
 func (s *Spec) RemoveDeleted() bool { return s.OnDelete == DeleteRemove }
 
-// Source is one object whose keys a volume shows.
+// Source is one contribution to what a volume shows. Just one of Projection, Env and
+// PodEnv is set.
 type Source struct {
+	// Projection shows the keys of an object as files. It is embedded for the form of
+	// records only: don't use its fields without looking whether it is there.
+	*Projection
+	// Env shows an env file.
+	Env *EnvFile `json:"env,omitempty"`
+	// PodEnv shows an env file of variables that the pod's own spec names; see
+	// WithPodEnv.
+	PodEnv *PodEnvFile `json:"podEnv,omitempty"`
+	// Field is where the pod's author wrote this source, for errors:
+	// sources[0].configMap, or configMap for the short form.
+	Field string `json:"field"`
+}
+
+// Projection is one object whose keys a volume shows.
+type Projection struct {
 	Ref Ref `json:"ref"`
 	// Items maps keys to paths; empty means every key under its own name.
 	Items []Item `json:"items,omitempty"`
 	// Optional forgives an object or a key that does not exist, and nothing else.
 	Optional bool `json:"optional,omitempty"`
-	// Field is where the pod's author wrote this source, for errors:
-	// sources[0].configMap, or configMap for the short form.
-	Field string `json:"field"`
 }
 
 // Item maps one key of an object to a file.
@@ -79,19 +108,6 @@ type Item struct {
 	Path string `json:"path"`
 	// Mode beats the volume's default mode where it is not nil.
 	Mode *fs.FileMode `json:"mode,omitempty"`
-}
-
-// Refs returns the objects that the spec names, each once, in order of first use.
-func (s *Spec) Refs() []Ref {
-	seen := make(map[Ref]bool, len(s.Sources))
-	refs := make([]Ref, 0, len(s.Sources))
-	for i := range s.Sources {
-		if r := s.Sources[i].Ref; !seen[r] {
-			seen[r] = true
-			refs = append(refs, r)
-		}
-	}
-	return refs
 }
 
 // Attributes returns what the pod's author wrote of a volume context: all but the

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"maps"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -14,12 +13,11 @@ func TestSpecJSON(t *testing.T) {
 	mode, none := fs.FileMode(0o440), fs.FileMode(0)
 	spec := &Spec{
 		Sources: []Source{
-			{
+			{Field: "sources[0].configMap", Projection: &Projection{
 				Ref:   Ref{Kind: ConfigMap, Namespace: "ns", Name: "app"},
-				Field: "sources[0].configMap",
 				Items: []Item{{Key: "a", Path: "d/a", Mode: &mode}, {Key: "b", Path: "b", Mode: &none}, {Key: "c", Path: "c"}},
-			},
-			{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "db"}, Optional: true, Field: "sources[1].secret"},
+			}},
+			{Projection: &Projection{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "db"}, Optional: true}, Field: "sources[1].secret"},
 		},
 		DefaultMode: 0o400,
 	}
@@ -41,32 +39,6 @@ func TestSpecJSON(t *testing.T) {
 	}
 	if !reflect.DeepEqual(&read, spec) {
 		t.Errorf("\ngot  %+v\nwant %+v", read, *spec)
-	}
-}
-
-func TestRefs(t *testing.T) {
-	a := Ref{Kind: ConfigMap, Namespace: "ns", Name: "a"}
-	b := Ref{Kind: ConfigMap, Namespace: "ns", Name: "b"}
-	secret := Ref{Kind: Secret, Namespace: "ns", Name: "a"}
-	other := Ref{Kind: ConfigMap, Namespace: "other", Name: "a"}
-	for _, c := range []struct {
-		name       string
-		refs, want []Ref
-	}{
-		{"none", nil, []Ref{}},
-		{"one", []Ref{a}, []Ref{a}},
-		{"order of first use, each once", []Ref{b, a, b, secret, a, b}, []Ref{b, a, secret}},
-		{"kind and namespace tell apart", []Ref{a, secret, other}, []Ref{a, secret, other}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			spec := &Spec{}
-			for _, r := range c.refs {
-				spec.Sources = append(spec.Sources, Source{Ref: r})
-			}
-			if got := spec.Refs(); !slices.Equal(got, c.want) {
-				t.Errorf("got %v, want %v", got, c.want)
-			}
-		})
 	}
 }
 

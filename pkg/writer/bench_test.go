@@ -30,7 +30,7 @@ func benchmarkSizes(b *testing.B, run func(b *testing.B, root *os.Root, tree *vo
 	}
 }
 
-func mustWrite(b *testing.B, w *Writer, root *os.Root, tree *volume.Tree, changed bool) {
+func mustWrite(b *testing.B, w treeWriter, root *os.Root, tree *volume.Tree, changed bool) {
 	result, err := w.Write(b.Context(), root, tree)
 	if err != nil {
 		b.Fatal(err)
@@ -79,6 +79,38 @@ func BenchmarkOneKeyChanged(b *testing.B) {
 	})
 }
 
+// BenchmarkInPlaceOneKeyChanged is BenchmarkOneKeyChanged in place.
+func BenchmarkInPlaceOneKeyChanged(b *testing.B) {
+	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
+		w := NewInPlace(Options{})
+		mustWrite(b, w, root, tree, true)
+		for i := 0; b.Loop(); i++ {
+			b.StopTimer()
+			next := benchTree(len(tree.Files))
+			copy(next.Files[0].Data, fmt.Sprintf("%08d", i))
+			b.StartTimer()
+			mustWrite(b, w, root, next, true)
+		}
+	})
+}
+
+// BenchmarkInPlaceAllKeysChanged gives every key another content of another length.
+func BenchmarkInPlaceAllKeysChanged(b *testing.B) {
+	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
+		w := NewInPlace(Options{})
+		mustWrite(b, w, root, tree, true)
+		for i := 0; b.Loop(); i++ {
+			b.StopTimer()
+			next := benchTree(len(tree.Files))
+			for k := range next.Files {
+				next.Files[k].Data = fmt.Appendf(next.Files[k].Data, "%d", i)
+			}
+			b.StartTimer()
+			mustWrite(b, w, root, next, true)
+		}
+	})
+}
+
 // BenchmarkNothingChanged writes the same tree, rendered from the same object.
 func BenchmarkNothingChanged(b *testing.B) {
 	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
@@ -101,6 +133,16 @@ func BenchmarkNothingChangedNewMemory(b *testing.B) {
 			next := benchTree(len(tree.Files))
 			b.StartTimer()
 			mustWrite(b, w, root, next, false)
+		}
+	})
+}
+
+// BenchmarkInPlaceRestart is BenchmarkRestart in place.
+func BenchmarkInPlaceRestart(b *testing.B) {
+	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
+		mustWrite(b, NewInPlace(Options{}), root, tree, true)
+		for b.Loop() {
+			mustWrite(b, NewInPlace(Options{}), root, tree, false)
 		}
 	})
 }

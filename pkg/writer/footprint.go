@@ -20,14 +20,16 @@ const inlineTarget = 128
 // Measure returns what one generation of tree takes: its files and directories,
 // the links that users see, and ..data. A volume has to hold two generations, as
 // one stays until the next is complete, and one inode more for its root. A hard
-// link counts as an inode, but its bytes count once.
+// link counts as an inode, but its bytes count once. The same is enough for InPlace,
+// which makes what is new beside what it replaces; the emptied files that it keeps
+// are not counted, as they go when their room is needed.
 func Measure(tree *volume.Tree) Footprint {
 	fp := Footprint{Inodes: 2} // the generation's directory and ..data
 	dir := ""
 	for i := range tree.Files {
 		f := &tree.Files[i]
 		fp.Inodes++
-		fp.Bytes += wholePages(len(f.Data))
+		fp.Bytes += wholePages(int64(len(f.Data)))
 		parent, _ := split(f.Path)
 		fp.Inodes += newDirs(parent, dir)
 		dir = parent
@@ -42,13 +44,13 @@ func Measure(tree *volume.Tree) Footprint {
 func (fp *Footprint) addLink(name string) {
 	fp.Inodes++
 	if target := len(linkPrefix) + len(name) + 1; target > inlineTarget {
-		fp.Bytes += wholePages(target)
+		fp.Bytes += wholePages(int64(target))
 	}
 }
 
-func wholePages(n int) int64 {
+func wholePages(n int64) int64 {
 	page := int64(os.Getpagesize())
-	return (int64(n) + page - 1) / page * page
+	return (n + page - 1) / page * page
 }
 
 // newDirs returns how many of the directories from the top to dir do not lie on

@@ -60,26 +60,34 @@ func (u *update) fill(ctx context.Context) error {
 		return fmt.Errorf("open generation %s: %w", u.next.generation, err)
 	}
 	for i := range u.tree.Files {
-		f, want := &u.tree.Files[i], &u.next.files[i]
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("write %s: %w", f.Path, err)
-		}
-		dir, name := split(f.Path)
-		if err := b.enter(dir); err != nil {
+		if err := u.put(ctx, b, i, old.find(u.tree.Files[i].Path)); err != nil {
 			return err
 		}
-		had := old.find(f.Path)
-		if had != nil && want.satisfiedBy(had) && b.link(name) {
-			u.result.Linked++
-			continue
-		}
-		if err := b.write(name, f.Data, want.attrs); err != nil {
-			return fmt.Errorf("write %s: %w", f.Path, err)
-		}
-		u.result.Files++
-		u.result.Bytes += int64(len(f.Data))
 	}
 	return b.finish()
+}
+
+// put adds file i of the tree to a generation: as a link to the old generation's if
+// that, had, is just so, else anew. A nil had stands for none.
+func (u *update) put(ctx context.Context, b *builder, i int, had *entry) error {
+	f, want := &u.tree.Files[i], &u.next.files[i]
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("write %s: %w", f.Path, err)
+	}
+	dir, name := split(f.Path)
+	if err := b.enter(dir); err != nil {
+		return err
+	}
+	if had != nil && want.satisfiedBy(had) && b.link(name) {
+		u.result.Linked++
+		return nil
+	}
+	if err := b.write(name, f.Data, want.attrs); err != nil {
+		return fmt.Errorf("write %s: %w", f.Path, err)
+	}
+	u.result.Files++
+	u.result.Bytes += int64(len(f.Data))
+	return nil
 }
 
 // builder walks down and up the directories of a new generation, and those of the
@@ -214,14 +222,21 @@ func (b *builder) write(name string, data []byte, a attrs) error {
 		return err
 	}
 	defer unix.Close(fd)
+	if err := writeAll(b.fs, fd, data); err != nil {
+		return err
+	}
+	return setAttrs(b.fs, fd, a)
+}
+
+func writeAll(fs fileSystem, fd int, data []byte) error {
 	for len(data) > 0 {
-		n, err := b.fs.write(fd, data)
+		n, err := fs.write(fd, data)
 		if err != nil {
 			return err
 		}
 		data = data[n:]
 	}
-	return setAttrs(b.fs, fd, a)
+	return nil
 }
 
 func setAttrs(fs fileSystem, fd int, a attrs) error {

@@ -2,6 +2,7 @@ package writer
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -61,8 +62,15 @@ func tree(files ...volume.File) *volume.Tree {
 	return &volume.Tree{Files: files, DirMode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
 }
 
+// treeWriter is what Writer and InPlace have in common.
+type treeWriter interface {
+	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error)
+	Stale() bool
+	Prune(dir *os.Root) error
+}
+
 // write writes tree and prunes, expects success and checks the result on disk.
-func (v *testVolume) write(w *Writer, tree *volume.Tree) Result {
+func (v *testVolume) write(w treeWriter, tree *volume.Tree) Result {
 	v.Helper()
 	result, err := w.Write(v.Context(), v.root, tree)
 	if err != nil {
@@ -78,7 +86,7 @@ func (v *testVolume) write(w *Writer, tree *volume.Tree) Result {
 
 // prune removes the generation before, as the writer's user does once readers have
 // had their time.
-func (v *testVolume) prune(w *Writer) {
+func (v *testVolume) prune(w treeWriter) {
 	v.Helper()
 	if err := w.Prune(v.root); err != nil {
 		v.Fatalf("Prune: %v", err)
@@ -268,6 +276,20 @@ func (s stepped) write(fd int, p []byte) (int, error) {
 	return s.fileSystem.write(fd, p)
 }
 
+func (s stepped) allocate(fd int, size int64) error {
+	if err := s.step("allocate", fmt.Sprint(size)); err != nil {
+		return err
+	}
+	return s.fileSystem.allocate(fd, size)
+}
+
+func (s stepped) truncate(fd int, size int64) error {
+	if err := s.step("truncate", fmt.Sprint(size)); err != nil {
+		return err
+	}
+	return s.fileSystem.truncate(fd, size)
+}
+
 func (s stepped) chown(fd, uid, gid int) error {
 	if err := s.step("chown", fmt.Sprintf("%d:%d", uid, gid)); err != nil {
 		return err
@@ -301,6 +323,13 @@ func (s stepped) rename(at int, oldName, newName string) error {
 		return err
 	}
 	return s.fileSystem.rename(at, oldName, newName)
+}
+
+func (s stepped) move(from, at int, name string, flags uint) error {
+	if err := s.step("move", name); err != nil {
+		return err
+	}
+	return s.fileSystem.move(from, at, name, flags)
 }
 
 func (s stepped) unlink(at int, name string) error {

@@ -22,12 +22,11 @@ type links struct {
 	stale   []string // to be removed
 }
 
-// planLinks compares the entries of the root with the links that the tree needs.
-// An entry that is in nobody's way and does not look like a link of ours stays.
-func (u *update) planLinks(entries []dirent, known *snapshot) error {
+// planLinks compares the entries of the root with the links that are needed, those
+// of tops. An entry that is in nobody's way and does not look like a link of ours stays.
+func (u *update) planLinks(entries []dirent, known *snapshot, tops []string) error {
 	entries = slices.DeleteFunc(entries, func(e dirent) bool { return strings.HasPrefix(e.name, "..") })
 	seen := known != nil && known.links != nil && slices.Equal(entries, known.links)
-	tops := topNames(u.tree)
 	wanted := make(map[string]bool, len(tops))
 	for _, name := range tops {
 		wanted[name] = true
@@ -115,8 +114,8 @@ func (u *update) reserveLinks() error {
 	return nil
 }
 
-// createLinks makes the links of the tree's top names. It runs after the switch,
-// so no link shows before its file.
+// createLinks makes the links that are needed. It runs after the files are in
+// place, so no link shows before its file.
 func (u *update) createLinks() error {
 	for _, name := range u.links.wrong {
 		if err := u.remove(name); err != nil {

@@ -45,7 +45,9 @@ func (s *sequence) step() {
 	case 0:
 		s.w = New(Options{})
 	case 1:
-		s.interrupt()
+		if s.interrupt(s.w, &s.w.memory) {
+			s.w = New(Options{})
+		}
 	}
 	s.write(s.w, s.tree)
 	if result := s.write(s.w, s.tree); result.Changed {
@@ -54,21 +56,20 @@ func (s *sequence) step() {
 }
 
 // interrupt lets a write of another tree fail in the middle, once or, as if the
-// process were killed, for good.
-func (s *sequence) interrupt() {
-	n, killed, w := s.IntN(40), s.IntN(2) == 0, s.w
-	if killed {
-		s.w = New(Options{})
-	}
-	kernel := w.fs
-	w.fs = stepped{kernel, func(string, string) error {
+// process were killed, for good. It reports whether w is dead then.
+func (s *sequence) interrupt(w treeWriter, m *memory) (killed bool) {
+	n := s.IntN(40)
+	killed = s.IntN(2) == 0
+	kernel := m.fs
+	m.fs = stepped{kernel, func(string, string) error {
 		if n--; n == 0 || n < 0 && killed {
 			return unix.EIO
 		}
 		return nil
 	}}
 	_, _ = w.Write(s.Context(), s.root, s.change()) // whatever comes of it
-	w.fs = kernel
+	m.fs = kernel
+	return killed
 }
 
 // change returns a tree that differs a little from the present one.

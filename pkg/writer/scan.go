@@ -48,7 +48,7 @@ func scan(ctx context.Context, root int, name string) (*snapshot, error) {
 		s.irregular = true
 	}
 	s.dir = statAttrs(&st)
-	if err := s.directory(ctx, fd, ""); err != nil {
+	if err := s.directory(ctx, fd, "", s.dir); err != nil {
 		return nil, fmt.Errorf("read generation %s: %w", name, err)
 	}
 	slices.SortFunc(s.files, func(a, b entry) int { return cmp.Compare(a.path, b.path) })
@@ -61,11 +61,18 @@ type scanner struct {
 	buf  []byte
 }
 
-// directory reads the open directory fd, whose path in the generation is dir.
-func (s *scanner) directory(ctx context.Context, fd int, dir string) error {
+// directory reads the open directory fd, whose path in the generation is dir,
+// and which has attributes has.
+func (s *scanner) directory(ctx context.Context, fd int, dir string, has attrs) error {
 	entries, err := readDir(fd)
 	if err != nil || len(entries) == 0 && dir != "" {
-		s.irregular = true // no tree has a directory without a file in it
+		s.note(dir) // no tree has a directory without a file in it
+		entries = nil
+	} else {
+		s.dirs = append(s.dirs, directory{cmp.Or(dir, "."), has})
+		if has != s.dir {
+			s.irregular = true
+		}
 	}
 	for _, e := range entries {
 		if err := ctx.Err(); err != nil {
@@ -85,32 +92,36 @@ func (s *scanner) directory(ctx context.Context, fd int, dir string) error {
 func (s *scanner) entry(ctx context.Context, at int, name, path string) error {
 	fd, err := openAny(at, name)
 	if err != nil {
-		s.irregular = true
+		s.note(path)
 		return nil
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		s.irregular = true
+		s.note(path)
 		return nil
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		if statAttrs(&st) != s.dir {
-			s.irregular = true
-		}
-		return s.directory(ctx, fd, path)
+		return s.directory(ctx, fd, path, statAttrs(&st))
 	case unix.S_IFREG:
 		e := entry{path: path, attrs: statAttrs(&st), size: st.Size}
+		e.spare = st.Blocks*blockSize > wholePages(st.Size)
 		if err := s.digest(fd, &e); err != nil {
-			s.irregular = true
+			s.note(path)
 			return nil
 		}
 		s.files = append(s.files, e)
 	default:
-		s.irregular = true
+		s.note(path)
 	}
 	return nil
+}
+
+// note keeps in mind that there is something at path that no tree describes.
+func (s *scanner) note(path string) {
+	s.irregular = true
+	s.strange = append(s.strange, path)
 }
 
 // digest reads an open file into e.sum.

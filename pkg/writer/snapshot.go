@@ -1,8 +1,10 @@
 package writer
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"io/fs"
+	"slices"
 	"weak"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -21,6 +23,20 @@ type snapshot struct {
 	// they were found to be just the links that the tree needs. A link's target
 	// never changes, so the same inode need not be read again.
 	links []dirent
+	// emptied is the files, sorted by path, that stay for those who may hold them
+	// though the tree has them no longer. A scan can't tell them from others.
+	emptied []entry
+	// dirs and strange are set by a scan only: the directories with files in them,
+	// the generation's own first, and the paths of all that is neither such a
+	// directory nor a file that can be read.
+	dirs    []directory
+	strange []string
+}
+
+// directory describes a directory of a generation; "." is its own.
+type directory struct {
+	path string
+	attrs
 }
 
 // attrs is the mode, as the kernel counts it, and the owner of a file or a
@@ -33,9 +49,22 @@ type attrs struct {
 // satisfiedBy reports whether something that has got the attributes have needs no
 // change to have a's.
 func (a attrs) satisfiedBy(have attrs) bool {
-	return a.mode == have.mode &&
-		(a.uid == volume.NoOwner || a.uid == have.uid) &&
-		(a.gid == volume.NoOwner || a.gid == have.gid)
+	return a.mode == have.mode && a.sameOwner(have)
+}
+
+// between returns the mode in which nobody gets at something while it changes from
+// attributes a to want who does not with both. Who owns it decides which bits of a
+// mode count for whom, so on a change of owner nobody gets at it.
+func (a attrs) between(want attrs) uint32 {
+	if !want.sameOwner(a) {
+		return 0
+	}
+	return a.mode & want.mode
+}
+
+// sameOwner reports whether something with the owner of have needs no other one.
+func (a attrs) sameOwner(have attrs) bool {
+	return (a.uid == volume.NoOwner || a.uid == have.uid) && (a.gid == volume.NoOwner || a.gid == have.gid)
 }
 
 // entry describes a file.
@@ -44,6 +73,9 @@ type entry struct {
 	attrs
 	size int64
 	sum  [sha256.Size]byte
+	// spare says that a scan found room reserved beyond the end of the file, which
+	// a killed writer neither used nor gave back.
+	spare bool
 	// data points at the bytes that sum was made of, without keeping them in
 	// memory. Bytes at the same place are the same bytes, as contents are never
 	// written to; hashing a large volume again takes far longer than to see that.
@@ -52,8 +84,10 @@ type entry struct {
 
 // satisfiedBy reports whether the file described by have can stand for e.
 func (e *entry) satisfiedBy(have *entry) bool {
-	return e.path == have.path && e.attrs.satisfiedBy(have.attrs) && e.size == have.size && e.sum == have.sum
+	return e.path == have.path && e.attrs.satisfiedBy(have.attrs) && e.sameContent(have)
 }
+
+func (e *entry) sameContent(have *entry) bool { return e.size == have.size && e.sum == have.sum }
 
 // madeOf reports whether the entry is known to describe data without hashing it.
 func (e *entry) madeOf(data []byte) bool {
@@ -110,6 +144,16 @@ func (s *snapshot) sameAs(have *snapshot) bool {
 		}
 	}
 	return true
+}
+
+// all returns every file of the generation, sorted by path.
+func (s *snapshot) all() []entry {
+	if len(s.emptied) == 0 {
+		return s.files
+	}
+	files := slices.Concat(s.files, s.emptied)
+	slices.SortFunc(files, func(a, b entry) int { return cmp.Compare(a.path, b.path) })
+	return files
 }
 
 func dirAttrs(tree *volume.Tree) attrs {

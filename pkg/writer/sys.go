@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,11 +16,17 @@ type fileSystem interface {
 	mkdir(at int, name string) error
 	create(at int, name string) (fd int, err error)
 	write(fd int, p []byte) (int, error)
+	// allocate makes sure that a file can be written up to size bytes, without
+	// making it longer.
+	allocate(fd int, size int64) error
+	truncate(fd int, size int64) error
 	chown(fd, uid, gid int) error
 	chmod(fd int, mode uint32) error
 	link(from, at int, name string) error
 	symlink(target string, at int, name string) error
 	rename(at int, oldName, newName string) error
+	// move renames from one directory to another, with flags of renameat2(2).
+	move(from, at int, name string, flags uint) error
 	unlink(at int, name string) error
 	rmdir(at int, name string) error
 	statfs(fd int) (unix.Statfs_t, error)
@@ -48,6 +55,16 @@ func (linux) write(fd int, p []byte) (int, error) {
 	return retry(func() (int, error) { return unix.Write(fd, p) })
 }
 
+func (linux) allocate(fd int, size int64) error {
+	_, err := retry(func() (int, error) { return 0, unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, size) })
+	return err
+}
+
+func (linux) truncate(fd int, size int64) error {
+	_, err := retry(func() (int, error) { return 0, unix.Ftruncate(fd, size) })
+	return err
+}
+
 func (linux) chown(fd, uid, gid int) error { return unix.Fchown(fd, uid, gid) }
 
 func (linux) chmod(fd int, mode uint32) error { return unix.Fchmod(fd, mode) }
@@ -62,6 +79,10 @@ func (linux) symlink(target string, at int, name string) error {
 
 func (linux) rename(at int, oldName, newName string) error {
 	return unix.Renameat(at, oldName, at, newName)
+}
+
+func (linux) move(from, at int, name string, flags uint) error {
+	return unix.Renameat2(from, name, at, name, flags)
 }
 
 func (linux) unlink(at int, name string) error { return unix.Unlinkat(at, name, 0) }
@@ -92,11 +113,41 @@ func openAny(at int, name string) (int, error) {
 	return open(at, name, unix.O_RDONLY|unix.O_NONBLOCK)
 }
 
+// openIn opens a file or a directory of a generation. It goes down step by step, so
+// that no link is followed and no path is too long.
+func openIn(generation int, path string, flags int) (int, error) {
+	dir, name := split(path)
+	at, err := openParent(generation, dir)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(at)
+	return open(at, name, flags|unix.O_NONBLOCK)
+}
+
+// openParent opens the directory at path in a generation to name what is in it; ""
+// is the generation itself.
+func openParent(generation int, path string) (int, error) {
+	at, err := openPath(generation, ".")
+	for name := range strings.SplitSeq(path, "/") {
+		if err != nil || path == "" {
+			break
+		}
+		above := at
+		at, err = openPath(above, name)
+		unix.Close(above)
+	}
+	return at, err
+}
+
 func open(at int, name string, flags int) (int, error) {
 	return retry(func() (int, error) {
 		return unix.Openat(at, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	})
 }
+
+// blockSize is the unit of the count of blocks in a file's status.
+const blockSize = 512
 
 // dirent is an entry of a directory: its name, and the number of what it names.
 type dirent struct {

@@ -1,5 +1,4 @@
-// Package writer makes a directory show a tree of files, so that readers see all
-// of one version or all of the next.
+// Package writer makes a directory show a tree of files.
 //
 // It owns the layout inside a volume: the generations, the ..data link that
 // chooses one of them, the links that users see, and the repair of whatever an
@@ -14,11 +13,20 @@
 //	key -> ..data/key
 //	conf -> ..data/conf
 //
-// A generation is never changed once ..data points at it. A reader that opens
-// ..data once, and then opens files relative to that handle, never mixes two
-// generations. Such a reader, and one that the kernel has led halfway through
-// ..data, may still be at work when ..data switches: so the generation before stays
-// until Prune, or until the next switch needs its room.
+// There are two writers, for two kinds of readers.
+//
+// With Writer, readers see all of one version or all of the next. A generation is
+// never changed once ..data points at it. A reader that opens ..data once, and then
+// opens files relative to that handle, never mixes two generations. Such a reader,
+// and one that the kernel has led halfway through ..data, may still be at work when
+// ..data switches: so the generation before stays until Prune, or until the next
+// switch needs its room.
+//
+// With InPlace, whoever holds a file sees each change of it, as a container does
+// that mounts one key with subPath: that binds the file itself, and never follows
+// ..data again. There is one generation for ever, and a change rewrites the files
+// in it. A reader may see a file half-written, or files of two versions. The file of
+// a key that goes stays, empty, so that whoever holds it sees the key come back.
 package writer
 
 import (
@@ -31,45 +39,41 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Options configures a Writer. The zero value is valid.
+// Options configures a Writer or an InPlace. The zero value is valid.
 type Options struct {
 	// Now gives the time that names a generation; time.Now if nil. Nothing but
 	// the name depends on it.
 	Now func() time.Time
 }
 
-// Writer writes one volume, over and over. It remembers digests of what it last
-// wrote, never the content, so that an unchanged tree costs no system call. It
-// is for use by one goroutine at a time, and for one directory during its life.
+// Writer writes one volume, over and over, a whole generation at a time. It
+// remembers digests of what it last wrote, never the content, so that an unchanged
+// tree costs no system call. It is for use by one goroutine at a time, and for one
+// directory during its life.
 type Writer struct {
-	now func() time.Time
-	fs  fileSystem
-	// shown is what the directory is known to show. It is nil whenever that is
-	// in doubt: in a new Writer, during a write, and after one that failed.
-	shown *snapshot
-	// stale says that the generation before that one is, or may be, still there.
+	memory
+	// stale says that the generation before the present one is, or may be, still
+	// there.
 	stale bool
 }
 
 // New returns a Writer that knows nothing yet of the directory: its first Write
 // reads the files that are there.
 func New(opts Options) *Writer {
-	if opts.Now == nil {
-		opts.Now = time.Now
-	}
 	// Another process may have been killed before it pruned.
-	return &Writer{now: opts.Now, fs: linux{}, stale: true}
+	return &Writer{memory: newMemory(opts), stale: true}
 }
 
 // Result tells what a Write did.
 type Result struct {
-	// Changed is true when ..data was switched to a new generation.
+	// Changed is true when ..data was switched to a new generation or, of InPlace,
+	// when anything at all was changed of what users see.
 	Changed bool
 	// Generation is the name of the generation that ..data points at.
 	Generation string
-	// Files is how many files were written anew, and Bytes the length of their
-	// contents in bytes; Linked is how many were hard-linked from the generation
-	// before, as nothing about them changed.
+	// Files is how many files were written, those that InPlace emptied among them,
+	// and Bytes the length of their contents in bytes; Linked is how many were
+	// hard-linked from the generation before, as nothing about them changed.
 	Files, Linked int
 	Bytes         int64
 }
@@ -90,34 +94,11 @@ type Result struct {
 // The contents in tree must not be written to afterwards: the Writer takes bytes
 // at the same place for the same bytes.
 func (w *Writer) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error) {
-	if w.shown != nil && w.shown.holds(tree) {
-		return Result{Generation: w.shown.generation}, nil
-	}
-	if err := checkTree(tree); err != nil {
-		return Result{}, err
-	}
-	next := describe(tree, w.shown)
-	if w.shown != nil && next.sameAs(w.shown) {
-		next.generation, next.links = w.shown.generation, w.shown.links
-		w.shown = next
-		return Result{Generation: next.generation}, nil
-	}
-
-	root, err := dir.Open(".")
-	if err != nil {
-		return Result{}, fmt.Errorf("open the volume's root: %w", err)
-	}
-	defer root.Close()
-	known := w.shown
-	w.shown = nil
-	u := &update{fs: w.fs, root: int(root.Fd()), now: w.now, tree: tree, next: next}
-	err = u.run(ctx, known)
-	w.stale = u.keptBase() || err != nil && w.stale
-	if err != nil {
-		return u.result, err
-	}
-	w.shown = next
-	return u.result, nil
+	return w.write(dir, tree, func(u *update, known *snapshot) error {
+		err := u.run(ctx, known)
+		w.stale = u.keptBase() || err != nil && w.stale
+		return err
+	})
 }
 
 // Stale reports whether an earlier generation is still there, for readers that
@@ -127,13 +108,7 @@ func (w *Writer) Stale() bool { return w.stale }
 // Prune removes from dir every generation but the one that ..data points at. What
 // fails to be removed is tried again by the next Prune or Write.
 func (w *Writer) Prune(dir *os.Root) error {
-	root, err := dir.Open(".")
-	if err != nil {
-		return fmt.Errorf("open the volume's root: %w", err)
-	}
-	defer root.Close()
-	u := &update{fs: w.fs, root: int(root.Fd())}
-	if err := u.prune(); err != nil {
+	if err := w.prune(dir); err != nil {
 		return err
 	}
 	w.stale = false
@@ -157,21 +132,34 @@ type update struct {
 }
 
 func (u *update) run(ctx context.Context, known *snapshot) error {
+	entries, err := u.begin(ctx, known)
+	if err != nil {
+		return err
+	}
+	return u.show(ctx, entries, known)
+}
+
+// begin finds out what ..data points at, removes what is left of interrupted
+// writes, and returns the entries of the root as they were before that.
+func (u *update) begin(ctx context.Context, known *snapshot) ([]dirent, error) {
 	entries, err := readDir(u.root)
 	if err != nil {
-		return fmt.Errorf("list the volume's root: %w", err)
+		return nil, fmt.Errorf("list the volume's root: %w", err)
 	}
 	if u.base, err = u.current(ctx, known); err != nil {
-		return err
+		return nil, err
 	}
 	current := ""
 	if u.base != nil {
 		current = u.base.generation
 	}
-	if err := u.removeLeftovers(entries, current); err != nil {
-		return err
-	}
-	if err := u.planLinks(entries, known); err != nil {
+	return entries, u.removeLeftovers(entries, current)
+}
+
+// show makes ..data and the links show the tree: in the present generation if that
+// is just so, else in a new one.
+func (u *update) show(ctx context.Context, entries []dirent, known *snapshot) error {
+	if err := u.planLinks(entries, known, topNames(u.tree)); err != nil {
 		return err
 	}
 	if u.base != nil && u.next.sameAs(u.base) {

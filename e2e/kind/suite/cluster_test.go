@@ -44,6 +44,8 @@ func connect(t *testing.T) *cluster {
 	}
 	// The tests wait for the cluster, never for their own client.
 	config.QPS = -1
+	// Some pods are strange on purpose, of which the API server warns.
+	config.WarningHandler = rest.NoWarnings{}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)

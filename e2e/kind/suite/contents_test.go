@@ -173,7 +173,10 @@ func describe(e entry) string {
 	case "link":
 		return "link " + e.Path + " -> " + e.Link
 	case "file":
-		return "file " + owned(e) + " = " + e.Content
+		if e.Denied {
+			return "file " + owned(e) + " is not readable"
+		}
+		return "file " + owned(e) + " = " + string(e.Content)
 	}
 	return e.Type + " " + owned(e)
 }

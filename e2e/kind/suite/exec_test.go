@@ -60,7 +60,8 @@ type entry struct {
 	UID     int    `json:"uid"`
 	GID     int    `json:"gid"`
 	Link    string `json:"link"`
-	Content string `json:"content"`
+	Content []byte `json:"content"`
+	Denied  bool   `json:"denied"`
 }
 
 // tree returns what the pod's first container has below path.

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/version"
+
+	"github.com/refvol/refvol/pkg/check"
+)
+
+// checkTimeout bounds each request to the API server.
+const checkTimeout = 30 * time.Second
+
+// The forms of the output of `check`.
+const (
+	outputText = "text"
+	outputJSON = "json"
+)
+
+// checkOptions are the flags of `check`.
+type checkOptions struct {
+	files      []string
+	output     string
+	namespace  string
+	driverName string
+	live       bool
+	kubeconfig string
+}
+
+func newCheckCommand() *cobra.Command {
+	opts := &checkOptions{output: outputText, driverName: "csi.refvol.dev"}
+	cmd := &cobra.Command{
+		Use:   "check -f FILE",
+		Short: "Validate manifests and list the ConfigMaps and Secrets that they reference",
+		Long: `Validates the attributes of refvol's volumes in the Pods and pod templates of manifests,
+and lists every ConfigMap and Secret that they reference, with the path of the field. With
+--live it asks the API server which of these exist and whether the pods' service account may
+get them. It changes nothing and prints no value.
+
+Exits with status 1 if it finds a problem.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := opts.validate(); err != nil {
+				return err
+			}
+			return opts.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+	opts.addFlags(cmd)
+	return cmd
+}
+
+func (o *checkOptions) addFlags(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file of manifests, - for the standard input; may be repeated")
+	fs.StringVarP(&o.output, "output", "o", o.output, "text or json")
+	fs.StringVarP(&o.namespace, "namespace", "n", o.namespace, "namespace of manifests that name none (default: with --live that of the kubeconfig, else default)")
+	fs.StringVar(&o.driverName, "driver-name", o.driverName, "name of the CSI driver, as in the CSIDriver object")
+	fs.BoolVar(&o.live, "live", o.live, "ask the API server which objects exist and who may get them")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file for --live (default: $KUBECONFIG, or ~/.kube/config)")
+}
+
+func (o *checkOptions) validate() error {
+	switch {
+	case len(o.files) == 0:
+		return errors.New("-f: name a file of manifests, or - for the standard input")
+	case o.output != outputText && o.output != outputJSON:
+		return fmt.Errorf("--output: %q is neither %s nor %s", o.output, outputText, outputJSON)
+	case o.driverName == "":
+		return errors.New("--driver-name must not be empty")
+	case o.kubeconfig != "" && !o.live:
+		return errors.New("--kubeconfig is for --live only")
+	}
+	return nil
+}
+
+// run checks all files, prints the report, and fails if it has a problem.
+func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	checker, err := o.checker()
+	if err != nil {
+		return err
+	}
+	for _, name := range o.files {
+		if err := addFile(ctx, checker, name, stdin); err != nil {
+			return err
+		}
+	}
+	report := checker.Report()
+	write := report.WriteText
+	if o.output == outputJSON {
+		write = report.WriteJSON
+	}
+	if err := write(stdout); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	switch n := len(report.Problems); n {
+	case 0:
+		return nil
+	case 1:
+		return errors.New("check: 1 problem")
+	default:
+		return fmt.Errorf("check: %d problems", n)
+	}
+}
+
+// checker makes what the flags ask for.
+func (o *checkOptions) checker() (*check.Checker, error) {
+	opts := check.Options{Driver: o.driverName, Namespace: o.namespace}
+	if o.live {
+		config, namespace, err := o.liveConfig()
+		if err != nil {
+			return nil, err
+		}
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			return nil, fmt.Errorf("make the client of the API server: %w", err)
+		}
+		server, err := check.NewAPIServer(client)
+		if err != nil {
+			return nil, err
+		}
+		opts.Cluster = server
+		if opts.Namespace == "" {
+			opts.Namespace = namespace
+		}
+	}
+	if opts.Namespace == "" {
+		opts.Namespace = "default"
+	}
+	return check.New(opts)
+}
+
+// liveConfig returns how to reach the API server, and the namespace that its kubeconfig
+// names.
+func (o *checkOptions) liveConfig() (*rest.Config, string, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil)
+	config, err := loader.ClientConfig()
+	if err != nil {
+		return nil, "", fmt.Errorf("configure the client of the API server: %w", err)
+	}
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, "", fmt.Errorf("find the kubeconfig's namespace: %w", err)
+	}
+	// Requests go out one after the other, which is limit enough.
+	config.QPS = -1
+	config.Timeout = checkTimeout
+	rest.AddUserAgent(config, "refvol-plugin/"+version.Get().GitVersion)
+	return config, namespace, nil
+}
+
+// addFile checks one file, or the standard input.
+func addFile(ctx context.Context, checker *check.Checker, name string, stdin io.Reader) error {
+	if name == "-" {
+		return checker.Add(ctx, "standard input", stdin)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return fmt.Errorf("read manifests: %w", err)
+	}
+	defer f.Close()
+	return checker.Add(ctx, name, f)
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/refvol/refvol/pkg/check"
+)
+
+// manifestOf returns the path of a file that holds a Pod with one volume.
+func manifestOf(t *testing.T, name, attributes string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	writeFile(t, path, fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: app}
+spec:
+  containers: [{name: app, envFrom: [{secretRef: {name: db}}]}]
+  volumes:
+  - {name: v, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: {%s}}}
+`, attributes))
+	return path
+}
+
+func TestCheck(t *testing.T) {
+	good, bad := manifestOf(t, "good.yaml", "secret: db"), manifestOf(t, "bad.yaml", "secret: db, uid: x, gid: x")
+	worse := manifestOf(t, "worse.yaml", "uid: x")
+	for _, test := range []struct {
+		args []string
+		err  string
+		want []string
+	}{
+		{args: []string{"-f", good}, want: []string{"default    pod/app   secret/db  all   no        spec.volumes[0].csi.volumeAttributes.secret\n", "1 workload, 2 references, 0 warnings, 0 problems\n"}},
+		{args: []string{"--filename", good, "--namespace", "ns", "--output", "text"}, want: []string{"ns         pod/app"}},
+		{args: []string{"-f", bad}, err: "check: 2 problems", want: []string{"problem: " + bad + ", document 1: Pod default/app: spec.volumes[0].csi.volumeAttributes.uid: Invalid value"}},
+		{args: []string{"-f", good, "-f", worse}, err: "check: 2 problems", want: []string{"2 workloads, 3 references, 0 warnings, 2 problems\n"}},
+		{args: []string{"-f", bad, "--driver-name", "other.example.com"}, want: []string{"1 workload, 1 reference, 0 warnings, 0 problems\n"}},
+	} {
+		out, _, err := runCommand(t, append([]string{"check"}, test.args...)...)
+		if message(err) != test.err {
+			t.Errorf("%q: %v, want %q", test.args, err, test.err)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("%q: %q is not in\n%s", test.args, want, out)
+			}
+		}
+	}
+}
+
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func TestCheckJSON(t *testing.T) {
+	out, _, err := runCommand(t, "check", "-o", "json", "-n", "ns", "-f", manifestOf(t, "f.yaml", "secret: db, uid: x"))
+	if message(err) != "check: 1 problem" {
+		t.Error(err)
+	}
+	var report check.Report
+	decoder := json.NewDecoder(strings.NewReader(out))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&report); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	if len(report.Workloads) != 1 || report.Workloads[0].Namespace != "ns" || len(report.Problems) != 1 || report.Live {
+		t.Errorf("got %s", out)
+	}
+}
+
+func TestCheckStandardInput(t *testing.T) {
+	text, err := os.ReadFile(manifestOf(t, "f.yaml", "secret: db, uid: x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	opts := &checkOptions{files: []string{"-"}, output: outputText, driverName: "csi.refvol.dev"}
+	err = opts.run(t.Context(), bytes.NewReader(text), &out)
+	if message(err) != "check: 1 problem" || !strings.Contains(out.String(), "problem: standard input, document 1: Pod default/app: ") {
+		t.Errorf("%v, %s", err, out.String())
+	}
+}
+
+func TestCheckRefuses(t *testing.T) {
+	file := manifestOf(t, "f.yaml", "secret: db")
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "-f: name a file of manifests, or - for the standard input"},
+		{[]string{"-f", file, "-o", "yaml"}, `--output: "yaml" is neither text nor json`},
+		{[]string{"-f", file, "--driver-name="}, "--driver-name must not be empty"},
+		{[]string{"-f", file, "--kubeconfig=/x"}, "--kubeconfig is for --live only"},
+		{[]string{"-f", "/does/not/exist"}, "read manifests: open /does/not/exist: no such file or directory"},
+		{[]string{"-f", "/"}, "read /: read /: is a directory"},
+		{[]string{"-f", file, "--live", "--kubeconfig=/does/not/exist"}, "configure the client of the API server: stat /does/not/exist: no such file or directory"},
+		{[]string{file}, `unknown command "` + file + `" for "refvol-plugin check"`},
+		{[]string{"--unknown"}, "unknown flag: --unknown"},
+	} {
+		out, _, err := runCommand(t, append([]string{"check"}, test.args...)...)
+		if message(err) != test.want || out != "" {
+			t.Errorf("%q: %v, %q, want %q", test.args, err, out, test.want)
+		}
+	}
+}
+
+// The documents' example is what the command prints.
+func TestCheckExample(t *testing.T) {
+	text, err := os.ReadFile("../../docs/check.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := func(language string) string {
+		_, rest, found := strings.Cut(string(text), "```"+language+"\n")
+		body, _, closed := strings.Cut(rest, "```\n")
+		if !found || !closed {
+			t.Fatalf("docs/check.md has no %s", language)
+		}
+		return body
+	}
+	t.Chdir(t.TempDir())
+	writeFile(t, "app.yaml", block("yaml"))
+	out, _, err := runCommand(t, "check", "-f", "app.yaml")
+	got := "$ refvol-plugin check -f app.yaml\n" + out + "Error: " + message(err) + "\n"
+	if want := block("console"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Manifests that name no namespace get the kubeconfig's.
+func TestCheckLiveNamespace(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	const text = `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+		"contexts": [{"name": "c", "context": {"cluster": "c"%s}}]}`
+	for context, want := range map[string]string{``: "default", `, "namespace": "team"`: "team"} {
+		writeFile(t, kubeconfig, fmt.Sprintf(text, context))
+		opts := &checkOptions{live: true, kubeconfig: kubeconfig}
+		config, namespace, err := opts.liveConfig()
+		if err != nil || namespace != want {
+			t.Errorf("got %q, %v, want %q", namespace, err, want)
+		}
+		if err == nil && (config.Timeout <= 0 || config.Host != "http://127.0.0.1:1") {
+			t.Errorf("got %+v", config)
+		}
+	}
+}

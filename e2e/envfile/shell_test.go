@@ -1,0 +1,169 @@
+// Package envfile tests env files with the shells and the parsers that read them.
+package envfile
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/refvol/refvol/pkg/envfile"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// shells are the shells that can source a file, each with its arguments.
+func shells() map[string][]string {
+	return map[string][]string{
+		"dash":       {"dash"},
+		"bash":       {"bash"},
+		"bash posix": {"bash", "--posix"},
+	}
+}
+
+// source runs a script in a shell that starts with an empty environment, with content
+// as its file $0, and returns what it prints. The shell must exist.
+func source(t *testing.T, shell []string, content []byte, script string) []byte {
+	t.Helper()
+	path, err := exec.LookPath(shell[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "env")
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, slices.Concat(shell[1:], []string{"-c", "set -a; . \"$0\"; " + script, file})...)
+	// A value that runs a command leaves its traces here.
+	cmd.Env, cmd.Dir = []string{}, filepath.Dir(file)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%q: %v: %.1000s", shell, err, stderr.String())
+	}
+	if entries, err := os.ReadDir(cmd.Dir); err != nil || len(entries) != 1 {
+		t.Errorf("%q: the directory holds %v, %v; want nothing but the file", shell, entries, err)
+	}
+	return out
+}
+
+// environment reads what env -0 prints.
+func environment(out []byte) map[string]string {
+	variables := map[string]string{}
+	for entry := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		name, value, _ := strings.Cut(entry, "=")
+		variables[name] = value
+	}
+	// What shells set themselves.
+	for _, name := range []string{"PWD", "OLDPWD", "SHLVL", "_"} {
+		delete(variables, name)
+	}
+	return variables
+}
+
+// printEnvironment is the script that environment reads. PATH may be set by the file.
+func printEnvironment(t *testing.T) string {
+	t.Helper()
+	env, err := exec.LookPath("env")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "exec " + env + " -0"
+}
+
+func compare(t *testing.T, got map[string]string, want []envfile.Variable) {
+	t.Helper()
+	for _, v := range want {
+		if value, ok := got[v.Name]; !ok || value != v.Value {
+			t.Errorf("%s = %q, %t; want %q", v.Name, value, ok, v.Value)
+		}
+		delete(got, v.Name)
+	}
+	for name, value := range got {
+		t.Errorf("%s = %q was set by another variable", name, value)
+	}
+}
+
+func TestShellsReadRandomValues(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for name, shell := range shells() {
+		t.Run(name, func(t *testing.T) {
+			for range 5 {
+				variables := randomVariables(random, 1000)
+				data, skipped := envfile.Encode(volume.EnvShell, variables)
+				if skipped != nil {
+					t.Fatalf("%q were skipped", skipped)
+				}
+				compare(t, environment(source(t, shell, data, printEnvironment(t))), variables)
+			}
+		})
+	}
+}
+
+func TestShellsReadEveryCharacter(t *testing.T) {
+	var variables []envfile.Variable
+	for r := rune(1); r < 0x3000; r++ {
+		if r < 0x100 || r >= 0x2000 && r < 0x2100 {
+			for _, value := range []string{string(r), "a" + string(r), string(r) + "'", "'" + string(r) + "\\"} {
+				variables = append(variables, envfile.Variable{Name: numbered(len(variables)), Value: value})
+			}
+		}
+	}
+	data, _ := envfile.Encode(volume.EnvShell, variables)
+	for name, shell := range shells() {
+		t.Run(name, func(t *testing.T) {
+			compare(t, environment(source(t, shell, data, printEnvironment(t))), variables)
+		})
+	}
+}
+
+// TestShellsReadLongValue takes a value that is too long for the environment of a
+// program, so the shell itself has to tell it.
+func TestShellsReadLongValue(t *testing.T) {
+	value := strings.Repeat("it's \"$x\"\n\\", 1<<20/11)
+	data, _ := envfile.Encode(volume.EnvShell, []envfile.Variable{{Name: "LONG", Value: value}, {Name: "LAST", Value: "x"}})
+	for name, shell := range shells() {
+		if got := string(source(t, shell, data, `printf %s "$LONG$LAST"`)); got != value+"x" {
+			t.Errorf("%s: %d bytes differ from the %d expected", name, len(got), len(value)+1)
+		}
+	}
+}
+
+// TestShellsReadEveryVariable sets each variable that means something to a shell, one
+// at a time, to values that it would not expect.
+func TestShellsReadEveryVariable(t *testing.T) {
+	names := strings.Fields(string(source(t, []string{"bash"}, nil, "compgen -v; set -o posix; compgen -v")))
+	// Those that exist only at times.
+	names = append(names, strings.Fields(`
+		BASH_COMPAT BASH_ENV BASH_REMATCH BASH_XTRACEFD CDPATH CHILD_MAX COLUMNS COMPREPLY COMP_CWORD COMP_LINE
+		COMP_WORDS COPROC ENV EXECIGNORE FCEDIT FIGNORE FUNCNAME FUNCNEST GLOBIGNORE GLOBSORT HISTCONTROL HISTFILE
+		HISTFILESIZE HISTIGNORE HISTSIZE HISTTIMEFORMAT HOME HOSTFILE IGNOREEOF INPUTRC LANG LC_ALL LC_COLLATE
+		LC_CTYPE LC_MESSAGES LC_NUMERIC LC_TIME LINES MAIL MAILCHECK MAILPATH MAPFILE OLDPWD OPTARG PROMPT_COMMAND
+		PROMPT_DIRTRIM PS0 PS1 PS2 PS3 READLINE_LINE REPLY TERM TIMEFORMAT TMOUT TMPDIR TZ USER
+		auto_resume case do done esac fi for function histchars if in select then time until while`)...)
+	slices.Sort(names)
+	script := printEnvironment(t)
+	for _, name := range slices.Compact(names) {
+		t.Run(name, func(t *testing.T) {
+			for _, value := range []string{"", "1", "a b", "x[$(echo >trace)]"} {
+				variables := []envfile.Variable{{Name: "FIRST", Value: "1"}, {Name: name, Value: value}, {Name: "LAST", Value: "it's"}}
+				data, skipped := envfile.Encode(volume.EnvShell, variables)
+				want := slices.DeleteFunc(variables, func(v envfile.Variable) bool { return slices.Contains(skipped, v.Name) })
+				for _, shell := range shells() {
+					got := environment(source(t, shell, data, script))
+					// Which the shell's own value was taken out with.
+					if name == "PWD" || name == "OLDPWD" {
+						got[name] = value
+					}
+					compare(t, got, want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,180 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// blockedCase is a volume that lacks what it requires.
+type blockedCase struct {
+	name string
+	view view
+	// objects exist before the pods; late ones end the wait.
+	objects, late []stored
+	// reason is that of refvol's event, and texts are in the events of both.
+	reason string
+	texts  []string
+}
+
+func blockedCases() []blockedCase {
+	single := func(s corev1.VolumeProjection) view { return view{sources: []corev1.VolumeProjection{s}} }
+	var cases []blockedCase
+	for _, kind := range []string{kindConfigMap, kindSecret} {
+		missingKey := "references non-existent secret key: b"
+		if kind == kindConfigMap {
+			missingKey = "configmap references non-existent config key: b"
+		}
+		name := strings.ToLower(kind)
+		cases = append(cases,
+			blockedCase{
+				name: name, view: single(source(kind, name)),
+				late:   []stored{{kind, name, text("a", "1")}},
+				reason: "RefNotFound", texts: []string{name + `" not found`},
+			},
+			blockedCase{
+				name: name + "-key", view: single(source(kind, name+"-key", item("a", "a"), item("b", "dir/b"))),
+				objects: []stored{{kind, name + "-key", text("a", "1")}},
+				late:    []stored{{kind, name + "-key", text("a", "2", "b", "2")}},
+				reason:  "RefKeyNotFound", texts: []string{missingKey},
+			},
+		)
+	}
+	return append(cases, blockedCase{
+		name: "several",
+		view: view{projected: true, sources: []corev1.VolumeProjection{
+			source(kindConfigMap, "several-1"), source(kindSecret, "several-2"), optional(source(kindSecret, "several-3")),
+		}},
+		late:   []stored{{kindConfigMap, "several-1", text("a", "1")}, {kindSecret, "several-2", text("b", "1")}},
+		reason: "RefNotFound", texts: []string{`several-1" not found`, `several-2" not found`},
+	})
+}
+
+// A pod waits for an object or a key that it requires, says so in an event that names
+// all that is missing, and starts when all is there; with either maker's volume, which
+// then show the same.
+func TestParityOfBlockedPods(t *testing.T) {
+	t.Parallel()
+	seen := &differences{seen: map[string]bool{}}
+	for _, c := range blockedCases() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNamespace(t)
+			for _, o := range c.objects {
+				n.put(o.kind, o.name, *o.contents)
+			}
+			native := n.create(newPod("native", c.view.native("volume")))
+			refvol := n.create(newPod("refvol", c.view.refvol(t, "volume")))
+			native.awaitWarning("FailedMount", c.texts...)
+			t.Logf("refvol: %s", refvol.awaitWarning(c.reason, c.texts...))
+			for _, p := range []*pod{native, refvol} {
+				if got := p.phase(t); got != corev1.PodPending {
+					t.Fatalf("pod %s is %s", p.Name, got)
+				}
+			}
+
+			began := time.Now()
+			applyChanges(n, []parityCase{{changes: c.late}})
+			refvol.awaitReady()
+			t.Logf("refvol's pod was ready %.1f s after that", time.Since(began).Seconds())
+			native.awaitReady()
+			t.Logf("the kubelet's, %.1f s", time.Since(began).Seconds())
+			want, got := native.snapshots(t)["volume"], refvol.snapshots(t)["volume"]
+			for _, d := range seen.unknown(compare(want, got)) {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// awaitWarning waits for an event of that reason on the pod whose message has all
+// texts, and returns the message.
+func (p *pod) awaitWarning(reason string, texts ...string) string {
+	p.t.Helper()
+	var message string
+	eventually(p.t, podTimeout, fmt.Sprintf("event %s with %q", reason, texts), func(ctx context.Context) error {
+		events, err := p.client.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{
+			FieldSelector: "involvedObject.name=" + p.Name,
+		})
+		if err != nil {
+			return err
+		}
+		var seen []string
+		for _, e := range events.Items {
+			if e.Reason == reason && e.Type == corev1.EventTypeWarning && containsAll(e.Message, texts) {
+				message = e.Message
+				return nil
+			}
+			seen = append(seen, e.Reason+": "+e.Message)
+		}
+		return fmt.Errorf("events: %q", seen)
+	})
+	return message
+}
+
+// Paths that can't stand beside each other are refused. The API server refuses a pod
+// only for equal paths of a projected volume; what it lets pass never starts with the
+// kubelet's volume, or shows one of the two.
+func TestParityOfCollisions(t *testing.T) {
+	t.Parallel()
+	n := newNamespace(t)
+	n.put(kindConfigMap, "settings", *text("a", "1", "b", "2"))
+	settings := func(items ...corev1.KeyToPath) corev1.VolumeProjection {
+		return source(kindConfigMap, "settings", items...)
+	}
+	for _, c := range []struct {
+		name string
+		view view
+		// native is in the API server's refusal, or in the kubelet's event. Without it
+		// the pod starts.
+		native string
+		refvol string
+	}{
+		{
+			"equal", view{projected: true, sources: []corev1.VolumeProjection{settings(item("a", "p")), settings(item("b", "p"))}},
+			"conflicting duplicate paths",
+			`sources[1].configMap.items[0].path`,
+		},
+		{
+			"equal-single", view{sources: []corev1.VolumeProjection{settings(item("a", "p"), item("b", "p"))}},
+			"",
+			"items[1].path",
+		},
+		{
+			"file-and-directory", view{sources: []corev1.VolumeProjection{settings(item("a", "p"), item("b", "p/q"))}},
+			"FailedMount",
+			"items[1].path",
+		},
+		{
+			"key-and-directory", view{projected: true, sources: []corev1.VolumeProjection{settings(), settings(item("b", "a/q"))}},
+			"FailedMount",
+			`"a/q"`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := &namespace{n.cluster, t, n.name}
+			t.Logf("refvol: %s", n.create(newPod(c.name+refvolSuffix, c.view.refvol(t, "volume"))).awaitWarning("FailedMount", c.refvol))
+			created, err := n.client.CoreV1().Pods(n.name).Create(t.Context(),
+				newPod(c.name+nativeSuffix, c.view.native("volume")), metav1.CreateOptions{})
+			if apierrors.IsInvalid(err) && c.native != "" && strings.Contains(err.Error(), c.native) {
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := &pod{n, created}
+			if c.native == "" {
+				p.awaitReady()
+				t.Logf("native: %q", p.snapshots(t)["volume"])
+				return
+			}
+			t.Logf("native: %s", p.awaitWarning(c.native))
+		})
+	}
+}

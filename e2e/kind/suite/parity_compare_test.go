@@ -1,0 +1,145 @@
+package suite
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// snapshot is what one volume shows, by path. The name of the current generation is
+// GENERATION in paths and links, since it has the time in it.
+type snapshot map[string]string
+
+// snapshots returns what each volume of the pod shows, by the volume's name.
+func (p *pod) snapshots(t *testing.T) map[string]snapshot {
+	t.Helper()
+	answer, err := p.ask(t.Context(), p.Spec.Containers[0].Name, "tree", mountDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entries []entry
+	if err := json.Unmarshal([]byte(answer), &entries); err != nil {
+		t.Fatal(err)
+	}
+	volumes := map[string][]entry{}
+	for _, e := range entries {
+		name, path, inside := strings.Cut(e.Path, "/")
+		if e.Path == "." {
+			continue
+		}
+		if e.Path = path; !inside {
+			e.Path = "."
+		}
+		volumes[name] = append(volumes[name], e)
+	}
+	result := map[string]snapshot{}
+	for name, entries := range volumes {
+		result[name] = newSnapshot(entries)
+	}
+	return result
+}
+
+// newSnapshot takes the entries of one volume, with paths from its root.
+func newSnapshot(entries []entry) snapshot {
+	current := ""
+	for _, e := range entries {
+		if e.Path == "..data" && generation.MatchString(e.Link) {
+			current = e.Link
+		}
+	}
+	s := snapshot{}
+	for _, e := range entries {
+		text := fmt.Sprintf("%s %s %d:%d", e.Type, e.Mode, e.UID, e.GID)
+		switch {
+		case e.Denied:
+			text += " denied"
+		case e.Type == "link":
+			text += " -> " + e.Link
+		case e.Type == "file":
+			text += fmt.Sprintf(" = %q", e.Content)
+		}
+		path := e.Path
+		if current != "" {
+			path, text = strings.ReplaceAll(path, current, "GENERATION"), strings.ReplaceAll(text, current, "GENERATION")
+		}
+		s[path] = text
+	}
+	return s
+}
+
+// difference is one path of which two volumes show different things. What is missing
+// is empty.
+type difference struct{ path, native, refvol string }
+
+func (d difference) String() string {
+	return fmt.Sprintf("%s: the kubelet's: %s; refvol's: %s", d.path, d.native, d.refvol)
+}
+
+// compare returns how two volumes differ, sorted by path.
+func compare(native, refvol snapshot) []difference {
+	paths := maps.Clone(native)
+	maps.Copy(paths, refvol)
+	var found []difference
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		if native[path] != refvol[path] {
+			found = append(found, difference{path, native[path], refvol[path]})
+		}
+	}
+	return found
+}
+
+// knownDifference is one in which refvol is not as the kubelet, on purpose.
+type knownDifference struct {
+	path           string
+	native, refvol *regexp.Regexp
+	reason         string
+}
+
+// knownDifferences returns all of them.
+func knownDifferences() []knownDifference {
+	return []knownDifference{
+		{
+			path:   ".",
+			native: regexp.MustCompile(`^dir [0-3]777 0:\d+$`), refvol: regexp.MustCompile(`^dir [02]755 0:\d+$`),
+			reason: "The kubelet's volume is an emptyDir, whose mode lets everybody write. Neither volume can be written to, " +
+				"and programs that refuse a directory which others may write to accept refvol's.",
+		},
+	}
+}
+
+// differences tells which of the known differences a test has seen. It is safe for
+// concurrent use.
+type differences struct {
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+// unknown returns those of found that are not known.
+func (d *differences) unknown(found []difference) []difference {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.DeleteFunc(found, func(f difference) bool {
+		for _, known := range knownDifferences() {
+			if known.path == f.path && known.native.MatchString(f.native) && known.refvol.MatchString(f.refvol) {
+				d.seen[known.reason] = true
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// checkSeen fails the test for each known difference that is none.
+func (d *differences) checkSeen(t *testing.T) {
+	t.Helper()
+	for _, known := range knownDifferences() {
+		if !d.seen[known.reason] {
+			t.Errorf("no volume shows the known difference at %s any more: %s", known.path, known.reason)
+		}
+	}
+}

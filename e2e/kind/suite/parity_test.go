@@ -1,0 +1,182 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	nativeSuffix = "-native"
+	refvolSuffix = "-refvol"
+)
+
+// identity is whom a pod's container runs as.
+type identity struct {
+	name     string
+	security corev1.PodSecurityContext
+}
+
+func identities() []identity {
+	return []identity{
+		{"root", corev1.PodSecurityContext{RunAsUser: new(int64(0)), RunAsGroup: new(int64(0))}},
+		{"non-root", corev1.PodSecurityContext{RunAsUser: new(int64(1000)), RunAsGroup: new(int64(1000))}},
+		{"non-root with fsGroup", corev1.PodSecurityContext{RunAsUser: new(int64(1000)), RunAsGroup: new(int64(1000)), FSGroup: new(int64(1001))}},
+	}
+}
+
+// A volume of refvol shows what the kubelet's own volume in the same pod shows: each
+// path with its type, mode, owner and content, or that it may not be read.
+func TestParity(t *testing.T) {
+	t.Parallel()
+	seen := &differences{seen: map[string]bool{}}
+	// The group ends when all of its parallel tests have.
+	t.Run("all", func(t *testing.T) {
+		for _, kind := range []string{kindConfigMap, kindSecret} {
+			for _, who := range identities() {
+				t.Run(kind+"/"+who.name, func(t *testing.T) {
+					t.Parallel()
+					cases := staticCases(kind)
+					p := startParity(newNamespace(t), who, cases)
+					got := p.snapshots(t)
+					for _, c := range cases {
+						t.Run(c.name, func(t *testing.T) { checkAlike(t, seen, got, c) })
+					}
+				})
+			}
+		}
+	})
+	seen.checkSeen(t)
+}
+
+// startParity starts a pod with two volumes for each case, with what they show.
+func startParity(n *namespace, who identity, cases []parityCase) *pod {
+	n.t.Helper()
+	var volumes []corev1.Volume
+	for _, c := range cases {
+		for _, o := range c.objects {
+			n.put(o.kind, o.name, *o.contents)
+		}
+		volumes = append(volumes, c.view.native(c.name+nativeSuffix), c.view.refvol(n.t, c.name+refvolSuffix))
+	}
+	spec := newPod("reader", volumes...)
+	spec.Spec.SecurityContext = &who.security
+	return n.start(spec)
+}
+
+// checkAlike compares the two volumes of a case.
+func checkAlike(t *testing.T, seen *differences, got map[string]snapshot, c parityCase) {
+	t.Helper()
+	native, refvol := got[c.name+nativeSuffix], got[c.name+refvolSuffix]
+	if len(native) < 3 {
+		t.Errorf("the kubelet's volume has no more than %q", native)
+	}
+	for _, d := range seen.unknown(compare(native, refvol)) {
+		t.Error(d)
+	}
+}
+
+// What changes while the pod runs changes both volumes alike, once it has come to the
+// kubelet's.
+func TestParityOfChanges(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{kindConfigMap, kindSecret} {
+		for _, who := range identities()[1:] {
+			t.Run(kind+"/"+who.name, func(t *testing.T) {
+				t.Parallel()
+				n, others := newNamespace(t), newNamespace(t)
+				others.put(kind, "namesake", *text("a", "other"))
+				cases := changingCases(kind)
+				p := startParity(n, who, cases)
+				before := p.snapshots(t)
+				seen := &differences{seen: map[string]bool{}}
+				for _, c := range cases {
+					checkAlike(t, seen, before, c)
+				}
+				applyChanges(n, cases)
+				others.put(kind, "namesake", *text("a", "changed"))
+				p.awaitChanges(seen, before, cases)
+				after := p.snapshots(t)
+				for _, c := range cases {
+					t.Run(c.name, func(t *testing.T) {
+						checkAlike(t, seen, after, c)
+						changed := !maps.Equal(before[c.name+nativeSuffix], after[c.name+nativeSuffix])
+						if changed != (c.keeps == "") {
+							t.Errorf("the kubelet's volume changed: %t; it shows %q", changed, after[c.name+nativeSuffix])
+						}
+					})
+				}
+			})
+		}
+	}
+}
+
+func applyChanges(n *namespace, cases []parityCase) {
+	for _, c := range cases {
+		for _, o := range c.changes {
+			if o.contents == nil {
+				n.drop(o.kind, o.name)
+			} else {
+				n.put(o.kind, o.name, *o.contents)
+			}
+		}
+	}
+}
+
+// awaitChanges waits until the kubelet has brought all changes to its volumes, or
+// said on the pod that it can't.
+func (p *pod) awaitChanges(seen *differences, before map[string]snapshot, cases []parityCase) {
+	p.t.Helper()
+	began := time.Now()
+	// The probe waits for the last one, so that the node has nothing to do meanwhile.
+	p.probe("await", mountDir+"updated"+nativeSuffix+"/a", "changed", nativeTimeout.String())
+	p.t.Logf("the kubelet's volume had the last change after %.1f s", time.Since(began).Seconds())
+	for _, c := range cases {
+		if c.keeps != "" && c.keeps != noEvent {
+			p.awaitVolumeEvent(c.name+nativeSuffix, c.keeps)
+		}
+	}
+	eventually(p.t, nativeTimeout, "all changes", func(context.Context) error {
+		now := p.snapshots(p.t)
+		var late []error
+		for _, c := range cases {
+			native, refvol := now[c.name+nativeSuffix], now[c.name+refvolSuffix]
+			if c.keeps == "" && maps.Equal(native, before[c.name+nativeSuffix]) {
+				late = append(late, fmt.Errorf("%s is as it was", c.name))
+			}
+			if d := seen.unknown(compare(native, refvol)); len(d) > 0 {
+				late = append(late, fmt.Errorf("%s: %v", c.name, d))
+			}
+		}
+		return errors.Join(late...)
+	})
+	p.t.Logf("all volumes are alike after %.1f s", time.Since(began).Seconds())
+}
+
+// awaitVolumeEvent waits for an event on the pod about that volume with the text.
+func (p *pod) awaitVolumeEvent(volume, text string) {
+	p.t.Helper()
+	eventually(p.t, nativeTimeout, fmt.Sprintf("event about %s with %q", volume, text), func(ctx context.Context) error {
+		events, err := p.client.CoreV1().Events(p.Namespace).List(ctx, listEventsOf(p))
+		if err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if strings.Contains(e.Message, `"`+volume+`"`) && strings.Contains(e.Message, text) {
+				return nil
+			}
+		}
+		return fmt.Errorf("none among %d events", len(events.Items))
+	})
+}
+
+func listEventsOf(p *pod) metav1.ListOptions {
+	return metav1.ListOptions{FieldSelector: "involvedObject.name=" + p.Name}
+}

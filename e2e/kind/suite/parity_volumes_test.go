@@ -1,0 +1,181 @@
+package suite
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The kinds of object that a volume shows.
+const (
+	kindConfigMap = "ConfigMap"
+	kindSecret    = "Secret"
+)
+
+// contents is what a ConfigMap or a Secret holds. A Secret holds all of it in `data`.
+type contents struct {
+	text      map[string]string
+	binary    map[string][]byte
+	immutable bool
+}
+
+// source describes an object of the kind as a source of a projected volume. Without
+// items, every key counts.
+func source(kind, name string, items ...corev1.KeyToPath) corev1.VolumeProjection {
+	ref := corev1.LocalObjectReference{Name: name}
+	if kind == kindSecret {
+		return corev1.VolumeProjection{Secret: &corev1.SecretProjection{LocalObjectReference: ref, Items: items}}
+	}
+	return corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: ref, Items: items}}
+}
+
+// optional makes the source do without what is missing.
+func optional(s corev1.VolumeProjection) corev1.VolumeProjection {
+	if s.Secret != nil {
+		s.Secret.Optional = new(true)
+	} else {
+		s.ConfigMap.Optional = new(true)
+	}
+	return s
+}
+
+// item maps a key to a path, with the volume's mode.
+func item(key, path string) corev1.KeyToPath { return corev1.KeyToPath{Key: key, Path: path} }
+
+// moded maps a key to a path with a mode of its own.
+func moded(key, path string, mode int32) corev1.KeyToPath {
+	return corev1.KeyToPath{Key: key, Path: path, Mode: &mode}
+}
+
+// view is what a volume shows, of whichever maker it is.
+type view struct {
+	// sources has one entry for a volume of a single object, unless projected is set.
+	sources     []corev1.VolumeProjection
+	projected   bool
+	defaultMode *int32
+}
+
+// native returns the kubelet's own volume with this view.
+func (v view) native(name string) corev1.Volume {
+	volume := corev1.Volume{Name: name}
+	s := v.sources[0]
+	switch {
+	case v.projected:
+		volume.Projected = &corev1.ProjectedVolumeSource{Sources: v.sources, DefaultMode: v.defaultMode}
+	case s.Secret != nil:
+		volume.Secret = &corev1.SecretVolumeSource{
+			SecretName: s.Secret.Name, Items: s.Secret.Items, Optional: s.Secret.Optional, DefaultMode: v.defaultMode,
+		}
+	default:
+		volume.ConfigMap = &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: s.ConfigMap.LocalObjectReference,
+			Items:                s.ConfigMap.Items, Optional: s.ConfigMap.Optional, DefaultMode: v.defaultMode,
+		}
+	}
+	return volume
+}
+
+// refvol returns the driver's volume with this view. The sources of a projected
+// volume are the attribute as they are.
+func (v view) refvol(t *testing.T, name string) corev1.Volume {
+	t.Helper()
+	a := attributes{}
+	if v.projected {
+		a["sources"] = toJSON(t, v.sources)
+	} else {
+		short(t, a, v.sources[0])
+	}
+	if v.defaultMode != nil {
+		a["defaultMode"] = fmt.Sprintf("%04o", *v.defaultMode)
+	}
+	return refvol(name, a)
+}
+
+// short adds the attributes of a volume of a single object.
+func short(t *testing.T, a attributes, s corev1.VolumeProjection) {
+	t.Helper()
+	var items []corev1.KeyToPath
+	var isOptional *bool
+	if s.Secret != nil {
+		a["secret"], items, isOptional = s.Secret.Name, s.Secret.Items, s.Secret.Optional
+	} else {
+		a["configMap"], items, isOptional = s.ConfigMap.Name, s.ConfigMap.Items, s.ConfigMap.Optional
+	}
+	if items != nil {
+		a["items"] = toJSON(t, items)
+	}
+	if isOptional != nil {
+		a["optional"] = fmt.Sprint(*isOptional)
+	}
+}
+
+func toJSON(t *testing.T, value any) string {
+	t.Helper()
+	text, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// put makes the object hold just the contents, and creates it if it is missing.
+func (n *namespace) put(kind, name string, c contents) {
+	n.t.Helper()
+	err := n.update(kind, name, c)
+	if apierrors.IsNotFound(err) {
+		err = n.insert(kind, name, c)
+	}
+	if err != nil {
+		n.t.Fatalf("%s %s: %v", kind, name, err)
+	}
+}
+
+func (n *namespace) insert(kind, name string, c contents) (err error) {
+	if kind == kindSecret {
+		_, err = n.client.CoreV1().Secrets(n.name).Create(n.t.Context(), c.secret(name), metav1.CreateOptions{})
+	} else {
+		_, err = n.client.CoreV1().ConfigMaps(n.name).Create(n.t.Context(), c.configMap(name), metav1.CreateOptions{})
+	}
+	return err
+}
+
+func (n *namespace) update(kind, name string, c contents) (err error) {
+	if kind == kindSecret {
+		_, err = n.client.CoreV1().Secrets(n.name).Update(n.t.Context(), c.secret(name), metav1.UpdateOptions{})
+	} else {
+		_, err = n.client.CoreV1().ConfigMaps(n.name).Update(n.t.Context(), c.configMap(name), metav1.UpdateOptions{})
+	}
+	return err
+}
+
+// drop deletes the object.
+func (n *namespace) drop(kind, name string) {
+	n.t.Helper()
+	var err error
+	if kind == kindSecret {
+		err = n.client.CoreV1().Secrets(n.name).Delete(n.t.Context(), name, metav1.DeleteOptions{})
+	} else {
+		err = n.client.CoreV1().ConfigMaps(n.name).Delete(n.t.Context(), name, metav1.DeleteOptions{})
+	}
+	if err != nil {
+		n.t.Fatalf("%s %s: %v", kind, name, err)
+	}
+}
+
+func (c contents) configMap(name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Data:       c.text, BinaryData: c.binary, Immutable: new(c.immutable),
+	}
+}
+
+func (c contents) secret(name string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		StringData: c.text, Data: c.binary, Immutable: new(c.immutable),
+	}
+}

@@ -1,0 +1,92 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// APIServer is a Cluster that asks an API server, with the rights of its client.
+type APIServer struct{ client kubernetes.Interface }
+
+// NewAPIServer returns a Cluster behind a client.
+func NewAPIServer(client kubernetes.Interface) (*APIServer, error) {
+	if client == nil {
+		return nil, errors.New("check: a client is required")
+	}
+	return &APIServer{client}, nil
+}
+
+// Lookup implements Cluster.
+func (s *APIServer) Lookup(ctx context.Context, ref volume.Ref) (Object, error) {
+	// No object can have a name that doesn't fit in a URL, and the client refuses it.
+	if len(content.IsPathSegmentName(ref.Name))+len(content.IsPathSegmentName(ref.Namespace)) > 0 {
+		return Object{Exists: No}, nil
+	}
+	object, err := s.get(ctx, ref)
+	switch {
+	case apierrors.IsNotFound(err):
+		return Object{Exists: No}, nil
+	case apierrors.IsForbidden(err):
+		return Object{Exists: Unknown}, nil
+	}
+	return object, err
+}
+
+func (s *APIServer) get(ctx context.Context, ref volume.Ref) (Object, error) {
+	switch ref.Kind {
+	case volume.ConfigMap:
+		object, err := s.client.CoreV1().ConfigMaps(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		if err != nil {
+			return Object{}, err
+		}
+		return Object{Yes, sets.KeySet(object.Data), sets.KeySet(object.BinaryData)}, nil
+	case volume.Secret:
+		object, err := s.client.CoreV1().Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		if err != nil {
+			return Object{}, err
+		}
+		return Object{Yes, sets.KeySet(object.Data), nil}, nil
+	}
+	return Object{}, fmt.Errorf("unknown kind %q", ref.Kind)
+}
+
+// MayGet implements Cluster.
+func (s *APIServer) MayGet(ctx context.Context, account Account, ref volume.Ref) (Answer, error) {
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: "system:serviceaccount:" + account.Namespace + ":" + account.Name,
+		// What the account's own token would say.
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + account.Namespace, "system:authenticated"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: ref.Namespace, Verb: "get", Version: "v1", Resource: resource(ref.Kind), Name: ref.Name,
+		},
+	}}
+	review, err := s.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsForbidden(err):
+		return Unknown, nil
+	case err != nil:
+		return Unknown, err
+	case review.Status.Allowed:
+		return Yes, nil
+	case review.Status.EvaluationError != "" && !review.Status.Denied:
+		return Unknown, nil
+	}
+	return No, nil
+}
+
+func resource(kind volume.Kind) string {
+	if kind == volume.ConfigMap {
+		return "configmaps"
+	}
+	return "secrets"
+}

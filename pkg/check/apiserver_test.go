@@ -1,0 +1,135 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func newServer(t *testing.T, objects ...runtime.Object) (*APIServer, *fake.Clientset) {
+	t.Helper()
+	client := fake.NewClientset(objects...)
+	s, err := NewAPIServer(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, client
+}
+
+func TestAPIServerNeedsAClient(t *testing.T) {
+	if _, err := NewAPIServer(nil); err == nil {
+		t.Error("none is accepted")
+	}
+}
+
+func TestLookup(t *testing.T) {
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "o"}
+	s, client := newServer(t,
+		&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"a": "hunter2"}, BinaryData: map[string][]byte{"b": []byte("hunter2")}},
+		&corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"c": []byte("hunter2")}})
+	ref := func(kind volume.Kind, namespace, name string) volume.Ref {
+		return volume.Ref{Kind: kind, Namespace: namespace, Name: name}
+	}
+	for _, test := range []struct {
+		ref          volume.Ref
+		exists       Answer
+		data, binary []string
+	}{
+		{ref(volume.ConfigMap, "ns", "o"), Yes, []string{"a"}, []string{"b"}},
+		{ref(volume.Secret, "ns", "o"), Yes, []string{"c"}, nil},
+		{ref(volume.Secret, "other", "o"), No, nil, nil},
+		{ref(volume.ConfigMap, "ns", "other"), No, nil, nil},
+		{ref(volume.ConfigMap, "ns", "../../o"), No, nil, nil},
+		{ref(volume.ConfigMap, "..", "o"), No, nil, nil},
+	} {
+		got, err := s.Lookup(t.Context(), test.ref)
+		data, binary := slices.Sorted(maps.Keys(got.Data)), slices.Sorted(maps.Keys(got.BinaryData))
+		if err != nil || got.Exists != test.exists || !slices.Equal(data, test.data) || !slices.Equal(binary, test.binary) {
+			t.Errorf("%s: got %+v, %v", test.ref, got, err)
+		}
+	}
+	if n := len(client.Actions()); n != 4 {
+		t.Errorf("%d requests, want none for impossible names: 4", n)
+	}
+	if _, err := s.Lookup(t.Context(), ref("Pod", "ns", "o")); err == nil {
+		t.Error("looks up a Pod")
+	}
+}
+
+func TestLookupErrors(t *testing.T) {
+	forbidden := apierrors.NewForbidden(corev1.Resource("secrets"), "o", errors.New("no"))
+	broken := errors.New("connection refused")
+	for _, test := range []struct {
+		err, want error
+		exists    Answer
+	}{{forbidden, nil, Unknown}, {broken, broken, ""}} {
+		s, client := newServer(t)
+		client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, test.err })
+		got, err := s.Lookup(t.Context(), volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "o"})
+		if !errors.Is(err, test.want) || got.Exists != test.exists {
+			t.Errorf("%v: got %+v, %v", test.err, got, err)
+		}
+	}
+}
+
+func TestMayGet(t *testing.T) {
+	forbidden := apierrors.NewForbidden(authorizationv1.Resource("subjectaccessreviews"), "", errors.New("no"))
+	broken := errors.New("connection refused")
+	for _, test := range []struct {
+		name   string
+		status authorizationv1.SubjectAccessReviewStatus
+		err    error
+		want   Answer
+	}{
+		{name: "allowed", status: authorizationv1.SubjectAccessReviewStatus{Allowed: true}, want: Yes},
+		{name: "allowed, one authorizer failed", status: authorizationv1.SubjectAccessReviewStatus{Allowed: true, EvaluationError: "x"}, want: Yes},
+		{name: "nobody allows", want: No},
+		{name: "denied", status: authorizationv1.SubjectAccessReviewStatus{Denied: true, EvaluationError: "x"}, want: No},
+		{name: "an authorizer failed", status: authorizationv1.SubjectAccessReviewStatus{EvaluationError: "x"}, want: Unknown},
+		{name: "not to be asked", err: forbidden, want: Unknown},
+		{name: "out of reach", err: broken, want: Unknown},
+	} {
+		for kind, resource := range map[volume.Kind]string{volume.ConfigMap: "configmaps", volume.Secret: "secrets"} {
+			s, client := newServer(t)
+			var asked authorizationv1.SubjectAccessReviewSpec
+			client.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				create, ok := action.(clienttesting.CreateAction)
+				if !ok {
+					t.Fatalf("%T", action)
+				}
+				review, ok := create.GetObject().(*authorizationv1.SubjectAccessReview)
+				if !ok {
+					t.Fatalf("%T", create.GetObject())
+				}
+				asked = review.Spec
+				return true, &authorizationv1.SubjectAccessReview{Status: test.status}, test.err
+			})
+			ref := volume.Ref{Kind: kind, Namespace: "source", Name: "o"}
+			got, err := s.MayGet(context.Background(), Account{"ns", "web"}, ref)
+			if got != test.want || (err != nil) != errors.Is(test.err, broken) {
+				t.Errorf("%s: got %s, %v, want %s", test.name, got, err, test.want)
+			}
+			want := authorizationv1.SubjectAccessReviewSpec{
+				User:               "system:serviceaccount:ns:web",
+				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "source", Verb: "get", Version: "v1", Resource: resource, Name: "o"},
+			}
+			if !reflect.DeepEqual(asked, want) {
+				t.Errorf("%s: asked %+v", test.name, asked)
+			}
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/refvol/refvol/pkg/podref"
+)
+
+// Options of New. All but Cluster are required.
+type Options struct {
+	// Driver is the name of the CSI driver whose volumes are validated.
+	Driver string
+	// Namespace is that of manifests that name none.
+	Namespace string
+	// Cluster is asked about each reference; nil asks nobody.
+	Cluster Cluster
+}
+
+// Checker collects a Report. It is not safe for concurrent use.
+type Checker struct {
+	opts    Options
+	decoder runtime.Decoder
+	live    *live
+	report  *Report
+}
+
+// New returns a Checker with an empty report.
+func New(o Options) (*Checker, error) {
+	if o.Driver == "" || o.Namespace == "" {
+		return nil, errors.New("check: a driver and a namespace are required")
+	}
+	c := &Checker{
+		opts:    o,
+		decoder: serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer(),
+		report:  newReport(o.Driver, o.Cluster != nil),
+	}
+	if o.Cluster != nil {
+		c.live = newLive(o.Cluster)
+	}
+	return c, nil
+}
+
+// Report returns what was found so far. It is the Checker's own, for reading.
+func (c *Checker) Report() *Report { return c.report }
+
+// Add checks all manifests of one file and adds what it finds to the report. name is
+// the file's, for the report. The error is about a file that can't be read or a cluster
+// that can't be asked, never about what a manifest says.
+func (c *Checker) Add(ctx context.Context, name string, r io.Reader) error {
+	manifests, err := readManifests(name, r)
+	if err != nil {
+		return err
+	}
+	if len(manifests) == 0 {
+		c.problem(Place{File: name}, "", "holds no manifest")
+	}
+	for i := range manifests {
+		if err := c.manifest(ctx, &manifests[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Checker) manifest(ctx context.Context, m *manifest) error {
+	if m.err != nil {
+		c.problem(m.Place, "", m.err.Error())
+		return nil
+	}
+	if !m.hasPods {
+		c.report.PassedOver = append(c.report.PassedOver, m.Place)
+		return nil
+	}
+	m.Namespace = cmp.Or(m.Namespace, c.opts.Namespace)
+	object, errs := m.decode(c.decoder)
+	for _, err := range errs {
+		c.problem(m.Place, "", oneLine(err.Error()))
+	}
+	if object == nil {
+		return nil
+	}
+	template, err := templateOf(object)
+	if err != nil {
+		c.problem(m.Place, "", err.Error())
+		return nil
+	}
+	return c.workload(ctx, m.Place, template)
+}
+
+func (c *Checker) workload(ctx context.Context, at Place, template podTemplate) error {
+	w := Workload{Place: at, ServiceAccount: serviceAccount(template.spec), References: []Reference{}}
+	podref.Visit(template.spec, template.at, func(r podref.Reference) {
+		w.add(Reference{
+			Field: r.Field, Kind: string(r.Kind), Namespace: at.Namespace, Name: r.Name,
+			Keys: r.Keys, Optional: r.Optional, env: r.Env,
+		})
+	})
+	c.volumes(&w, template)
+	if c.live != nil {
+		if err := c.ask(ctx, &w); err != nil {
+			return err
+		}
+	}
+	c.report.Workloads = append(c.report.Workloads, w)
+	return nil
+}
+
+// add fills in what JSON must always have.
+func (w *Workload) add(r Reference) {
+	if r.Keys == nil {
+		r.Keys = []string{}
+	}
+	r.MissingKeys = []string{}
+	r.Exists, r.MayGet = Unknown, Unknown
+	w.References = append(w.References, r)
+}
+
+// serviceAccount returns the account that the API server gives a pod.
+func serviceAccount(spec *corev1.PodSpec) string {
+	return cmp.Or(spec.ServiceAccountName, spec.DeprecatedServiceAccount, "default")
+}
+
+func (c *Checker) problem(at Place, field, message string) {
+	c.report.Problems = append(c.report.Problems, Finding{at, field, message})
+}
+
+func (c *Checker) warning(at Place, field, message string) {
+	c.report.Warnings = append(c.report.Warnings, Finding{at, field, message})
+}

@@ -1,0 +1,165 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// fakeCluster has what a test puts in, and counts what it is asked.
+type fakeCluster struct {
+	objects map[string]Object // by their Ref's String
+	may     map[string]Answer // by account > Ref
+	asked   []string
+	err     error
+}
+
+func (c *fakeCluster) Lookup(_ context.Context, ref volume.Ref) (Object, error) {
+	c.asked = append(c.asked, ref.String())
+	object, ok := c.objects[ref.String()]
+	if !ok {
+		object.Exists = No
+	}
+	return object, c.err
+}
+
+func (c *fakeCluster) MayGet(_ context.Context, account Account, ref volume.Ref) (Answer, error) {
+	key := account.Namespace + "/" + account.Name + " > " + ref.String()
+	c.asked = append(c.asked, key)
+	answer, ok := c.may[key]
+	if !ok {
+		answer = No
+	}
+	return answer, nil
+}
+
+func having(data ...string) Object { return Object{Exists: Yes, Data: sets.New(data...)} }
+
+// shop is a cluster that has some of what testdata/app.yaml needs.
+func shop() *fakeCluster {
+	return &fakeCluster{
+		objects: map[string]Object{`Secret "shop/db"`: having("user"), `ConfigMap "shop/app"`: having("app.yaml")},
+		may:     map[string]Answer{`shop/web > Secret "shop/db"`: Yes, `shop/web > ConfigMap "shop/app"`: Unknown},
+	}
+}
+
+func TestLive(t *testing.T) {
+	for _, test := range []struct {
+		name, reference string // of a container
+		object          Object
+		exists          Answer
+		missing         []string
+		problems        []string // after the path
+	}{
+		{name: "there", reference: "envFrom: [{configMapRef: {name: o}}]", object: having("k"), exists: Yes},
+		{name: "not there", reference: "envFrom: [{configMapRef: {name: o}}]", object: Object{Exists: No}, exists: No, problems: []string{`ConfigMap "ns/o" does not exist`}},
+		{name: "not there, optional", reference: "envFrom: [{configMapRef: {name: o, optional: true}}]", object: Object{Exists: No}, exists: No},
+		{name: "not to be read", reference: "envFrom: [{configMapRef: {name: o}}]", object: Object{Exists: Unknown}, exists: Unknown},
+		{name: "key not to be read", reference: "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k}}}]", object: Object{Exists: Unknown}, exists: Unknown},
+		{name: "key", reference: "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k}}}]", object: having("k"), exists: Yes},
+		{
+			name: "no key", reference: "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k}}}]", object: having("other"), exists: Yes,
+			missing: []string{"k"}, problems: []string{`ConfigMap "ns/o" has no key "k"`},
+		},
+		{
+			name: "no key, optional", reference: "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k, optional: true}}}]", object: having(), exists: Yes,
+			missing: []string{"k"},
+		},
+		{
+			name: "binary key in the environment", reference: "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k}}}]",
+			object: Object{Exists: Yes, BinaryData: sets.New("k")}, exists: Yes,
+			missing: []string{"k"}, problems: []string{`ConfigMap "ns/o" has no key "k"`},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cluster := &fakeCluster{objects: map[string]Object{`ConfigMap "ns/o"`: test.object}}
+			r := add(t, cluster, "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c, "+test.reference+"}]}\n")
+			ref := r.Workloads[0].References[0]
+			if ref.Exists != test.exists || !slices.Equal(ref.MissingKeys, test.missing) || ref.MayGet != No {
+				t.Errorf("got %+v", ref)
+			}
+			var problems []string
+			for _, f := range r.Problems {
+				if f.Field != ref.Field {
+					t.Errorf("%s is at %s, the reference at %s", f.Message, f.Field, ref.Field)
+				}
+				problems = append(problems, f.Message)
+			}
+			lines(t, "problems", problems, test.problems)
+		})
+	}
+}
+
+// A volume shows binaryData too; an env file does not, wherever it comes from.
+func TestLiveBinaryData(t *testing.T) {
+	cluster := &fakeCluster{objects: map[string]Object{`ConfigMap "ns/o"`: {Exists: Yes, BinaryData: sets.New("k")}}}
+	r := add(t, cluster, `
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers: [{name: c, env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k}}}]}]
+  volumes:
+  - {name: native, configMap: {name: o, items: [{key: k, path: k}]}}
+  - name: v
+    csi:
+      driver: csi.refvol.dev
+      readOnly: true
+      volumeAttributes:
+        sources: |
+          - configMap: {name: o, items: [{key: k, path: k}, {key: l, path: l}, {key: l, path: l2}]}
+          - env: {path: e, env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k}}}]}
+          - podEnv: {path: p, container: c}
+`)
+	const at, message = "f.yaml, document 1: Pod ns/p: spec.", `: ConfigMap "ns/o" has no key "`
+	lines(t, "problems", texts(r.Problems), []string{
+		at + "containers[0].env[0].valueFrom.configMapKeyRef.name" + message + `k"`,
+		at + "volumes[1].csi.volumeAttributes.sources[0].configMap.name" + message + `l"`,
+		at + "volumes[1].csi.volumeAttributes.sources[1].env.env[0].valueFrom.configMapKeyRef.name" + message + `k"`,
+		at + "volumes[1].csi.volumeAttributes.sources[2].podEnv" + message + `k"`,
+	})
+}
+
+// Each question is asked once, however often an object is named.
+func TestLiveAsksOnce(t *testing.T) {
+	cluster := &fakeCluster{objects: map[string]Object{`Secret "ns/s"`: having()}}
+	const pod = "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c, envFrom: [{secretRef: {name: s}}, {secretRef: {name: s}}]}]}\n"
+	add(t, cluster, pod+"---\n"+pod+"---\n"+strings.Replace(pod, "spec: {", "spec: {serviceAccountName: other, ", 1))
+	lines(t, "asked", cluster.asked, []string{`Secret "ns/s"`, `ns/default > Secret "ns/s"`, `ns/other > Secret "ns/s"`})
+}
+
+// Rights count for objects of other namespaces only.
+func TestRightsInAnotherNamespace(t *testing.T) {
+	c, err := New(Options{Driver: driver, Namespace: "ns"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &Workload{Place: Place{Namespace: "ns"}, ServiceAccount: "web"}
+	for _, namespace := range []string{"ns", "other"} {
+		for _, answer := range []Answer{Yes, No, Unknown} {
+			r := &Reference{Field: namespace + "." + string(answer), Namespace: namespace, Exists: Yes, MayGet: answer}
+			c.judge(w, r, volume.Ref{Kind: volume.Secret, Namespace: namespace, Name: "s"})
+		}
+	}
+	if p := c.Report().Problems; len(p) != 1 || p[0].Field != "other.no" || p[0].Message != `service account ns/web may not get Secret "other/s"` {
+		t.Errorf("got %v", p)
+	}
+}
+
+func TestLiveFails(t *testing.T) {
+	broken := errors.New("connection refused")
+	c, err := New(Options{Driver: driver, Namespace: "ns", Cluster: &fakeCluster{err: broken}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.Add(t.Context(), "f", strings.NewReader("apiVersion: v1\nkind: Pod\nspec: {imagePullSecrets: [{name: s}]}\n"))
+	if !errors.Is(err, broken) || err.Error() != `get Secret "ns/s": connection refused` {
+		t.Errorf("got %v", err)
+	}
+}

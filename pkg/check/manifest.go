@@ -1,0 +1,167 @@
+package check
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// maxFileSize is the most bytes of one file: room for some thousand manifests.
+const maxFileSize = 32 << 20
+
+// manifest is one document of a file, or one item of a List.
+type manifest struct {
+	Place
+	text []byte
+	// hasPods says whether it is of a kind that has pods.
+	hasPods bool
+	// err says why it can't be read.
+	err error
+}
+
+// header is what every manifest has.
+type header struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name         string `json:"name"`
+		GenerateName string `json:"generateName"`
+		Namespace    string `json:"namespace"`
+	} `json:"metadata"`
+	Items []json.RawMessage `json:"items"`
+}
+
+// readManifests reads all manifests of a file. The error is about the file as a whole.
+func readManifests(file string, r io.Reader) ([]manifest, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxFileSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	if len(text) > maxFileSize {
+		return nil, fmt.Errorf("read %s: has more than %d MiB", file, maxFileSize>>20)
+	}
+	var all []manifest
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	for number := 1; ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		place := Place{File: file, Document: number}
+		if err != nil {
+			// Only a separator can be wrong here; where the next document begins can't be
+			// told then.
+			bad := errors.New("is no manifest: beside --- there may be a comment only")
+			return append(all, manifest{Place: place, err: bad}), nil //nolint:nilerr // The error repeats the line.
+		}
+		if found := readDocument(place, document); len(found) > 0 {
+			all = append(all, found...)
+			number++
+		}
+	}
+}
+
+// readDocument reads one document: none if it is empty, several if it is a List.
+func readDocument(at Place, text []byte) []manifest {
+	var h *header
+	if err := yaml.Unmarshal(text, &h); err != nil {
+		return []manifest{{Place: at, err: unreadable(err)}}
+	}
+	if h == nil {
+		return nil
+	}
+	m := identify(at, h, text)
+	if h.APIVersion != "v1" || h.Kind != "List" {
+		return []manifest{m}
+	}
+	if _, err := yaml.YAMLToJSONStrict(text); err != nil {
+		m.err = unreadable(err)
+		return []manifest{m}
+	}
+	all := make([]manifest, 0, len(h.Items))
+	for i, item := range h.Items {
+		at.Item = i + 1
+		var h header
+		if err := json.Unmarshal(item, &h); err != nil {
+			all = append(all, manifest{Place: at, err: unreadable(err)})
+			continue
+		}
+		all = append(all, identify(at, &h, item))
+	}
+	if len(all) == 0 {
+		return []manifest{m} // Passed over, like anything else without pods.
+	}
+	return all
+}
+
+func identify(at Place, h *header, text []byte) manifest {
+	at.Kind, at.Namespace, at.Name = h.Kind, h.Metadata.Namespace, h.Metadata.Name
+	if at.Name == "" && h.Metadata.GenerateName != "" {
+		at.Name = h.Metadata.GenerateName + "*"
+	}
+	m := manifest{Place: at, text: text}
+	m.hasPods, m.err = h.hasPods()
+	return m
+}
+
+// hasPods says whether the kind is one that has pods. The error is about a version of
+// such a kind that is not read, or about a header that names no kind.
+func (h *header) hasPods() (bool, error) {
+	if h.APIVersion == "" || h.Kind == "" {
+		return false, errors.New("has no apiVersion and kind")
+	}
+	gv, err := schema.ParseGroupVersion(h.APIVersion)
+	if err != nil {
+		return false, errors.New("apiVersion is not of the form group/version")
+	}
+	version, ok := supported()[gv.WithKind(h.Kind).GroupKind()]
+	if ok && version != gv.Version {
+		want := schema.GroupVersion{Group: gv.Group, Version: version}
+		return false, fmt.Errorf("apiVersion %s is not supported; use %s", gv, want)
+	}
+	return ok, nil
+}
+
+// decode returns the object of a manifest that has pods, and what of the manifest the
+// API server would refuse or drop. Where the object is nil, that says why.
+func (m *manifest) decode(decoder runtime.Decoder) (runtime.Object, []error) {
+	object, _, err := decoder.Decode(m.text, nil, nil)
+	if err == nil {
+		return object, nil
+	}
+	if strict, ok := runtime.AsStrictDecodingError(err); ok {
+		return object, strict.Errors()
+	}
+	return nil, []error{err}
+}
+
+// quoted finds what an error repeats of the text, punctuation aside.
+var quoted = regexp.MustCompile("'[^']*\\w[^']*'|\"[^\"]*\\w[^\"]*\"|`[^`]*`")
+
+// unreadable words an error about text that may be anything, so also a Secret: it must
+// repeat nothing of it.
+func unreadable(err error) error {
+	message := quoted.ReplaceAllString(oneLine(err.Error()), "...")
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		what, _, _ := strings.Cut(wrong.Value, " ") // Of a number, the rest is the number.
+		message = "must not be of type " + what
+		if wrong.Field != "" {
+			message = wrong.Field + " " + message
+		}
+	}
+	return fmt.Errorf("is no manifest: %s", message)
+}
+
+// oneLine joins the lines of an error.
+func oneLine(message string) string { return strings.Join(strings.Fields(message), " ") }

@@ -1,0 +1,163 @@
+package check
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+func TestManifests(t *testing.T) {
+	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n"
+	for _, test := range []struct {
+		name, text                      string
+		workloads, passedOver, problems []string
+	}{
+		{name: "one", text: pod, workloads: []string{"f.yaml, document 1: Pod ns/p"}},
+		{name: "a namespace of its own", text: "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: q}\n", workloads: []string{"f.yaml, document 1: Pod q/p"}},
+		{name: "a generated name", text: "apiVersion: v1\nkind: Pod\nmetadata: {generateName: p-}\n", workloads: []string{"f.yaml, document 1: Pod ns/p-*"}},
+		{name: "JSON", text: `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}`, workloads: []string{"f.yaml, document 1: Pod ns/p"}},
+		{
+			name: "empty documents do not count", text: "# first\n---\n---\n# comment\n---\n" + pod + "--- # and\n" + pod + "---\n",
+			workloads: []string{"f.yaml, document 1: Pod ns/p", "f.yaml, document 2: Pod ns/p"},
+		},
+		{
+			name: "Windows line ends", text: strings.ReplaceAll(pod+"---\n"+pod, "\n", "\r\n"),
+			workloads: []string{"f.yaml, document 1: Pod ns/p", "f.yaml, document 2: Pod ns/p"},
+		},
+		{
+			name: "other kinds", text: pod + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nunknown: field\n---\napiVersion: example.com/v1\nkind: Deployment\nmetadata: {name: d, namespace: q}\n",
+			workloads:  []string{"f.yaml, document 1: Pod ns/p"},
+			passedOver: []string{"f.yaml, document 2: Secret s", "f.yaml, document 3: Deployment q/d"},
+		},
+		{
+			name: "a list", text: "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: a}}\n- {apiVersion: v1, kind: Service, metadata: {name: b}}\n- {apiVersion: apps/v1, kind: Deployment, metadata: {name: c}, spec: {unknown: x}}\n",
+			workloads:  []string{"f.yaml, document 1, item 1: Pod ns/a", "f.yaml, document 1, item 3: Deployment ns/c"},
+			passedOver: []string{"f.yaml, document 1, item 2: Service b"},
+			problems:   []string{`f.yaml, document 1, item 3: Deployment ns/c: unknown field "spec.unknown"`},
+		},
+		{name: "an empty list", text: "apiVersion: v1\nkind: List\nitems: []\n", passedOver: []string{"f.yaml, document 1: List"}},
+		{name: "nothing", text: "# nothing\n", problems: []string{"f.yaml: holds no manifest"}},
+		{
+			name: "broken ones between good ones", text: pod + "---\n- a\n---\n}\n---\nkind: Pod\n---\napiVersion: a/b/c\nkind: Pod\n---\n" + pod,
+			workloads: []string{"f.yaml, document 1: Pod ns/p", "f.yaml, document 6: Pod ns/p"},
+			problems: []string{
+				"f.yaml, document 2: is no manifest: must not be of type array",
+				"f.yaml, document 3: is no manifest: error converting YAML to JSON: yaml: did not find expected node content",
+				"f.yaml, document 4: Pod: has no apiVersion and kind",
+				"f.yaml, document 5: Pod: apiVersion is not of the form group/version",
+			},
+		},
+		{
+			name: "an item that is none", text: "apiVersion: v1\nkind: List\nitems: [5]\n",
+			problems: []string{"f.yaml, document 1, item 1: is no manifest: must not be of type number"},
+		},
+		{
+			name: "a list with a field twice", text: "apiVersion: v1\nkind: List\nitems: []\nitems: [{apiVersion: v1, kind: Pod}]\n",
+			problems: []string{"f.yaml, document 1: List: is no manifest: yaml: unmarshal errors: line 4: key ... already set in map"},
+		},
+		{
+			name: "a separator with more", text: pod + "--- {a: b}\n" + pod,
+			workloads: []string{},
+			problems:  []string{"f.yaml, document 1: is no manifest: beside --- there may be a comment only"},
+		},
+		{
+			name: "unknown and repeated fields", text: "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {volume: []}\nspec: {volumes: []}\n",
+			workloads: []string{"f.yaml, document 1: Pod ns/p"},
+			problems: []string{
+				`f.yaml, document 1: Pod ns/p: yaml: unmarshal errors: line 5: key "spec" already set in map`,
+			},
+		},
+		{
+			name: "a wrong type", text: "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {volumes: 5}\n",
+			problems: []string{"f.yaml, document 1: Pod ns/p: json: cannot unmarshal number into Go struct field PodSpec.spec.volumes of type []v1.Volume"},
+		},
+		{
+			name: "versions that no API server has", text: "apiVersion: apps/v1beta2\nkind: Deployment\nmetadata: {name: d}\n---\napiVersion: batch/v1beta1\nkind: CronJob\nmetadata: {name: c}\n",
+			problems: []string{
+				"f.yaml, document 1: Deployment d: apiVersion apps/v1beta2 is not supported; use apps/v1",
+				"f.yaml, document 2: CronJob c: apiVersion batch/v1beta1 is not supported; use batch/v1",
+			},
+		},
+		{
+			name: "a controller without a template", text: "apiVersion: v1\nkind: ReplicationController\nmetadata: {name: r}\n",
+			problems: []string{"f.yaml, document 1: ReplicationController ns/r: spec.template: Required value: must be a pod template"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := add(t, nil, test.text)
+			var workloads []Place
+			for i := range r.Workloads {
+				workloads = append(workloads, r.Workloads[i].Place)
+			}
+			lines(t, "workloads", texts(workloads), test.workloads)
+			lines(t, "passed over", texts(r.PassedOver), test.passedOver)
+			lines(t, "problems", texts(r.Problems), test.problems)
+			lines(t, "warnings", texts(r.Warnings), nil)
+		})
+	}
+}
+
+func TestFilesAddUp(t *testing.T) {
+	c, err := New(Options{Driver: driver, Namespace: "ns"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if err := c.Add(t.Context(), name, strings.NewReader("apiVersion: v1\nkind: Pod\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := c.Report(); len(r.Workloads) != 2 || r.Workloads[0].File != "a" || r.Workloads[1].File != "b" || r.Workloads[1].Document != 1 {
+		t.Errorf("got %+v", r.Workloads)
+	}
+}
+
+func TestFilesThatCannotBeRead(t *testing.T) {
+	c, err := New(Options{Driver: driver, Namespace: "ns"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.Add(t.Context(), "f", iotest.ErrReader(errors.New("broken disk")))
+	if err == nil || err.Error() != "read f: broken disk" {
+		t.Errorf("got %v", err)
+	}
+	larger := strings.NewReader("#" + strings.Repeat("x", maxFileSize))
+	if err := c.Add(t.Context(), "f", larger); err == nil || err.Error() != "read f: has more than 32 MiB" {
+		t.Errorf("a larger file: %v", err)
+	}
+}
+
+// A file may hold Secrets beside the workloads, and what is wrong with them is said
+// without their values.
+func TestNoValueIsRepeated(t *testing.T) {
+	const secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n"
+	for _, text := range []string{
+		secret + "stringData: {k: hunter2}\n",
+		secret + "stringData: {k: *hunter2}\n",
+		secret + "stringData: {k: \"hunter2\n",
+		secret + "stringData:\n  k: hunter2: hunter2\n",
+		secret + "stringData: hunter2\n hunter2\n",
+		secret + "stringData: {k: !hunter2 x}\n",
+		secret + "stringData: {k: %hunter2}\n",
+		secret + "---hunter2\n",
+		"--- hunter2\n",
+		"hunter2\n",
+		"'hunter2'\n",
+		"[hunter2, {",
+		"apiVersion: {hunter2: hunter2}\nkind: Secret\n",
+		"apiVersion: v1\nkind: Secret\nmetadata: hunter2\n",
+		"apiVersion: v1\nkind: List\nitems: hunter2\n",
+		"apiVersion: v1\nkind: List\nitems: [hunter2]\n",
+		"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Secret, data: {hunter2: a, hunter2: b}}\n",
+	} {
+		r := add(t, nil, text)
+		var b strings.Builder
+		if err := errors.Join(r.WriteText(&b), r.WriteJSON(&b)); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(b.String(), "hunter2") {
+			t.Errorf("%q: got %s", text, b.String())
+		}
+	}
+}

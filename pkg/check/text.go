@@ -1,0 +1,158 @@
+package check
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+)
+
+// WriteJSON writes the report as indented JSON.
+func (r *Report) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}
+
+// WriteText writes the report for people: a table of the references, a line for each
+// manifest that was passed over, each warning and each problem, and a sum.
+func (r *Report) WriteText(w io.Writer) error {
+	var b strings.Builder
+	references := r.table(&b)
+	for _, at := range r.PassedOver {
+		line(&b, "passed over: %s", at)
+	}
+	for _, f := range r.Warnings {
+		line(&b, "warning: %s", f)
+	}
+	for _, f := range r.Problems {
+		line(&b, "problem: %s", f)
+	}
+	line(&b, "%s, %s, %s, %s", count(len(r.Workloads), "workload"), count(references, "reference"),
+		count(len(r.Warnings), "warning"), count(len(r.Problems), "problem"))
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// table writes the references and returns how many there are.
+func (r *Report) table(b *strings.Builder) int {
+	columns := []string{"NAMESPACE", "WORKLOAD", "OBJECT", "KEYS", "OPTIONAL"}
+	if r.Live {
+		columns = append(columns, "EXISTS", "MAY GET")
+	}
+	columns = append(columns, "FIELD") // The longest, so it pads nothing.
+	rows := 0
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	for i := range r.Workloads {
+		w := &r.Workloads[i]
+		for j := range w.References {
+			if rows == 0 {
+				row(t, columns...)
+			}
+			rows++
+			row(t, r.cells(w, &w.References[j])...)
+		}
+	}
+	// A strings.Builder takes every write.
+	_ = t.Flush()
+	if rows > 0 && r.Live {
+		line(b, "MAY GET: may the pod's service account get it; needed for objects of other namespaces only")
+	}
+	if rows > 0 {
+		b.WriteByte('\n')
+	}
+	return rows
+}
+
+func (r *Report) cells(w *Workload, ref *Reference) []string {
+	field := ref.Field
+	if ref.Via != "" {
+		field += " > " + ref.Via
+	}
+	object := strings.ToLower(ref.Kind) + "/" + ref.Name
+	if ref.Namespace != w.Namespace {
+		object += " (" + ref.Namespace + ")"
+	}
+	optional := No
+	if ref.Optional {
+		optional = Yes
+	}
+	cells := []string{
+		w.Namespace, strings.ToLower(w.Kind) + "/" + w.Name, object,
+		cmp.Or(strings.Join(ref.Keys, ","), "all"), string(optional),
+	}
+	if r.Live {
+		exists := string(ref.Exists)
+		if len(ref.MissingKeys) > 0 {
+			exists += ", but not " + strings.Join(ref.MissingKeys, ",")
+		}
+		cells = append(cells, exists, string(ref.MayGet))
+	}
+	return append(cells, field)
+}
+
+// row writes one line of a table without blanks at its end.
+func row(t *tabwriter.Writer, cells ...string) {
+	for i, cell := range cells {
+		if i > 0 {
+			_, _ = io.WriteString(t, "\t")
+		}
+		_, _ = io.WriteString(t, printable(cell))
+	}
+	_, _ = io.WriteString(t, "\n")
+}
+
+func line(b *strings.Builder, format string, args ...any) {
+	b.WriteString(printable(fmt.Sprintf(format, args...)))
+	b.WriteByte('\n')
+}
+
+// printable keeps what a manifest says from acting on a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
+}
+
+// String tells where in the input a manifest is and what it calls itself.
+func (p Place) String() string {
+	s := p.File
+	if p.Document > 0 {
+		s += ", document " + strconv.Itoa(p.Document)
+	}
+	if p.Item > 0 {
+		s += ", item " + strconv.Itoa(p.Item)
+	}
+	if p.Kind == "" {
+		return s
+	}
+	name := p.Name
+	if p.Namespace != "" {
+		name = p.Namespace + "/" + p.Name
+	}
+	return strings.TrimRight(s+": "+p.Kind+" "+name, " ")
+}
+
+// String returns one line.
+func (f Finding) String() string {
+	s := f.Place.String() + ": "
+	if f.Field != "" {
+		s += f.Field + ": "
+	}
+	return s + f.Message
+}

@@ -1,0 +1,164 @@
+package check
+
+import (
+	"errors"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/refvol/refvol/pkg/podref"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// driverVolume is a volume of the driver in a workload.
+type driverVolume struct {
+	*corev1.Volume
+	// at is the path of its attributes.
+	at string
+	// spec is what the attributes ask for.
+	spec *volume.Spec
+}
+
+// volumes checks the driver's volumes of a workload and adds what they reference.
+func (c *Checker) volumes(w *Workload, template podTemplate) {
+	for i := range template.spec.Volumes {
+		v := driverVolume{Volume: &template.spec.Volumes[i]}
+		if v.CSI == nil || v.CSI.Driver != c.opts.Driver {
+			continue
+		}
+		at := template.at.Child("volumes").Index(i).Child("csi")
+		if v.CSI.ReadOnly == nil || !*v.CSI.ReadOnly {
+			c.problem(w.Place, at.Child("readOnly").String(), "Required value: must be true")
+		}
+		v.at = at.Child(attributesField).String()
+		pod := volume.Pod{Namespace: w.Namespace, Name: w.Name, ServiceAccount: w.ServiceAccount}
+		spec, err := volume.Parse(v.CSI.VolumeAttributes, pod)
+		if err != nil {
+			c.attributeErrors(w.Place, v.at, err)
+			continue
+		}
+		v.spec = spec
+		for i := range spec.Sources {
+			c.source(w, template, v, &spec.Sources[i])
+		}
+		c.mounts(w.Place, template, v)
+	}
+}
+
+// attributesField is the field of a volume that holds its attributes.
+const attributesField = "volumeAttributes"
+
+// attributeErrors adds what is wrong with the attributes at a path, each at its own.
+func (c *Checker) attributeErrors(place Place, at string, err error) {
+	errs := []error{err}
+	if several, ok := err.(utilerrors.Aggregate); ok { //nolint:errorlint // What Parse returns is not wrapped.
+		errs = several.Errors()
+	}
+	for _, err := range errs {
+		var bad *field.Error
+		switch {
+		case !errors.As(err, &bad):
+			c.problem(place, at, err.Error())
+		case bad.Field == attributesField: // all of them together
+			c.problem(place, at, bad.ErrorBody())
+		default:
+			c.problem(place, at+"."+bad.Field, bad.ErrorBody())
+		}
+	}
+}
+
+// source adds what one source of a volume references.
+func (c *Checker) source(w *Workload, template podTemplate, v driverVolume, s *volume.Source) {
+	switch {
+	case s.Projection != nil:
+		w.add(projection(v, s))
+	case s.Env != nil:
+		for _, r := range environment(&s.Env.Env) {
+			r.Field = nameField(v, r.Field)
+			w.add(r)
+		}
+	case s.PodEnv != nil:
+		c.podEnv(w, template, v, s)
+	}
+}
+
+// podEnv adds what the environment references that a podEnv source reads.
+func (c *Checker) podEnv(w *Workload, template podTemplate, v driverVolume, s *volume.Source) {
+	at := v.at + "." + s.Field
+	env, leftOut, err := podref.Env(template.spec, w.Namespace, s.PodEnv.Container)
+	if err != nil {
+		c.problem(w.Place, at+".container", err.Error())
+		return
+	}
+	if len(leftOut) > 0 {
+		c.warning(w.Place, at, "leaves out what a volume can't know: "+strings.Join(leftOut, ", "))
+	}
+	for _, r := range environment(&env) {
+		// A pod's own paths begin where its spec is.
+		r.Field, r.Via = at, template.at.String()+strings.TrimPrefix(r.Field, "spec")+".name"
+		w.add(r)
+	}
+}
+
+// environment returns what an environment references. Field is that of the reference.
+func environment(env *volume.Env) []Reference {
+	var all []Reference
+	for _, use := range env.Uses() {
+		r := Reference{
+			Field: use.Field, Refvol: true, Kind: string(use.Ref.Kind), Namespace: use.Ref.Namespace, Name: use.Ref.Name,
+			Optional: use.Optional, env: true,
+		}
+		if use.Key != "" {
+			r.Keys = []string{use.Key}
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// projection returns the reference of a source that shows an object's keys.
+func projection(v driverVolume, s *volume.Source) Reference {
+	ref := s.Projection.Ref
+	r := Reference{
+		Field: nameField(v, s.Field), Refvol: true, Kind: string(ref.Kind), Namespace: ref.Namespace, Name: ref.Name,
+		Optional: s.Projection.Optional,
+	}
+	for _, item := range s.Projection.Items {
+		r.Keys = append(r.Keys, item.Key)
+	}
+	return r
+}
+
+// nameField returns the path of the field that holds the name of a reference at a path
+// below a volume's attributes. The attribute of the short form is the name itself.
+func nameField(v driverVolume, at string) string {
+	if !strings.Contains(at, ".") {
+		return v.at + "." + at
+	}
+	return v.at + "." + at + ".name"
+}
+
+// mounts warns of mounts that will not show changes.
+func (c *Checker) mounts(at Place, template podTemplate, v driverVolume) {
+	if v.spec.InPlace() || v.spec.Pinned() {
+		return
+	}
+	for _, container := range podref.Containers(template.spec, template.at) {
+		for i := range container.VolumeMounts {
+			mount := &container.VolumeMounts[i]
+			if mount.Name != v.Name {
+				continue
+			}
+			path := container.At.Child("volumeMounts").Index(i)
+			const message = "what is mounted by it does not change; set writeStrategy: InPlace in the volume's attributes"
+			switch {
+			case mount.SubPath != "":
+				c.warning(at, path.Child("subPath").String(), message)
+			case mount.SubPathExpr != "":
+				c.warning(at, path.Child("subPathExpr").String(), message)
+			}
+		}
+	}
+}

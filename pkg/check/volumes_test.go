@@ -1,0 +1,180 @@
+package check
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// podWith returns a Pod with one volume of the driver, called v; the attributes and the
+// containers are YAML in flow style.
+func podWith(attributes, containers string) string {
+	return `
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  initContainers: [{name: init, env: [{name: A, valueFrom: {secretKeyRef: {name: i, key: k}}}]}]
+  containers: ` + containers + `
+  volumes:
+  - {name: v, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: ` + attributes + `}}
+`
+}
+
+func TestVolumes(t *testing.T) {
+	const (
+		v       = "spec.volumes[0].csi.volumeAttributes."
+		initRef = "spec.initContainers[0].env[0].valueFrom.secretKeyRef.name"
+		initEnv = initRef + ": Secret ns/i k"
+	)
+	for _, test := range []struct {
+		name, attributes, containers   string
+		references, warnings, problems []string // after the first reference, after the place
+	}{
+		{name: "short form", attributes: `{secret: db, optional: "true"}`, references: []string{v + "secret: Secret ns/db optional refvol"}},
+		{
+			name: "short form with items", attributes: `{configMap: app, items: "[{key: a, path: x}, {key: b, path: y}]"}`,
+			references: []string{v + "configMap: ConfigMap ns/app a,b refvol"},
+		},
+		{
+			name: "sources", attributes: `{sources: "[{configMap: {name: app, namespace: ns}}, {secret: {name: db, optional: true, items: [{key: a, path: x}]}}]"}`,
+			references: []string{v + "sources[0].configMap.name: ConfigMap ns/app refvol", v + "sources[1].secret.name: Secret ns/db a optional refvol"},
+		},
+		{
+			name: "env",
+			attributes: `{sources: "[{env: {path: e, envFrom: [{configMapRef: {name: a}}, {prefix: P_, secretRef: {name: b, optional: true}}],
+				env: [{name: A, value: x}, {name: B, valueFrom: {secretKeyRef: {name: c, key: k}}}]}}]"}`,
+			references: []string{
+				v + "sources[0].env.envFrom[0].configMapRef.name: ConfigMap ns/a refvol",
+				v + "sources[0].env.envFrom[1].secretRef.name: Secret ns/b optional refvol",
+				v + "sources[0].env.env[1].valueFrom.secretKeyRef.name: Secret ns/c k refvol",
+			},
+		},
+		{
+			name: "podEnv", attributes: `{sources: "[{podEnv: {path: e, container: c}}, {podEnv: {path: f, container: init}}]"}`,
+			containers: "[{name: c, envFrom: [{configMapRef: {name: m, optional: true}}], env: [{name: L, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}, {name: I, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]}]",
+			references: []string{
+				"spec.containers[0].envFrom[0].configMapRef.name: ConfigMap ns/m optional",
+				v + "sources[0].podEnv: ConfigMap ns/m optional refvol via spec.containers[0].envFrom[0].configMapRef.name",
+				v + "sources[1].podEnv: Secret ns/i k refvol via " + initRef,
+			},
+			warnings: []string{v + "sources[0].podEnv: leaves out what a volume can't know: I (fieldRef status.podIP), L (resourceFieldRef limits.cpu)"},
+		},
+		{
+			name: "podEnv of no container", attributes: `{sources: "[{podEnv: {path: e, container: app}}]"}`,
+			problems: []string{v + `sources[0].podEnv.container: the pod has no container "app"; it has init, c`},
+		},
+		{
+			name: "podEnv of a reference without a name", attributes: `{sources: "[{podEnv: {path: e, container: c}}]"}`,
+			containers: "[{name: c, envFrom: [{secretRef: {}}]}]",
+			problems:   []string{v + "sources[0].podEnv.container: spec.containers[0].envFrom[0].secretRef.name: Required value: must name an object"},
+		},
+		{name: "no attributes", attributes: "{}", problems: []string{v + "sources: Required value: one of configMap, secret and sources must be set"}},
+		{
+			name: "several mistakes", attributes: `{sources: "[{configMap: {name: a, items: [{key: k, path: ../k}]}}, {secret: {nam: b, name: c}}]", defaultMode: "9"}`,
+			problems: []string{
+				v + `defaultMode: Invalid value: "9": must be an octal number with a leading zero, from "0000" to "0777"`,
+				v + `sources[0].configMap.items[0].path: Invalid value: "../k": must not contain ".."`,
+				v + "sources[1].secret.nam: Forbidden: unknown field; known are items, name, namespace, optional",
+			},
+		},
+		{
+			name: "attributes that are too long", attributes: "{secret: s, items: " + strings.Repeat("x", 1<<16) + "}",
+			problems: []string{"spec.volumes[0].csi.volumeAttributes: Too long: may not be more than 65536 bytes"},
+		},
+		{
+			name: "more mistakes than are told", attributes: `{sources: "[` + strings.Repeat("5, ", 33) + `]"}`,
+			problems: append(repeat(32, v+"sources[%d]: Invalid value: \"an integer\": must be a mapping"), "spec.volumes[0].csi.volumeAttributes: and 1 more"),
+		},
+		{
+			name: "subPath", attributes: "{secret: s}",
+			containers: "[{name: c, volumeMounts: [{name: v, mountPath: /a}, {name: v, mountPath: /b, subPath: b}, {name: other, mountPath: /c, subPath: c}]}, {name: d, volumeMounts: [{name: v, mountPath: /d, subPathExpr: $(D)}]}]",
+			references: []string{v + "secret: Secret ns/s refvol"},
+			warnings: []string{
+				"spec.containers[0].volumeMounts[1].subPath: what is mounted by it does not change; set writeStrategy: InPlace in the volume's attributes",
+				"spec.containers[1].volumeMounts[0].subPathExpr: what is mounted by it does not change; set writeStrategy: InPlace in the volume's attributes",
+			},
+		},
+		{
+			name: "subPath in place", attributes: "{secret: s, writeStrategy: InPlace}",
+			containers: "[{name: c, volumeMounts: [{name: v, mountPath: /b, subPath: b}]}]",
+			references: []string{v + "secret: Secret ns/s refvol"},
+		},
+		{
+			name: "subPath of what never changes", attributes: "{secret: s, updatePolicy: Pinned}",
+			containers: "[{name: c, volumeMounts: [{name: v, mountPath: /b, subPath: b}]}]",
+			references: []string{v + "secret: Secret ns/s refvol"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.containers == "" {
+				test.containers = "[{name: c}]"
+			}
+			r := add(t, nil, podWith(test.attributes, test.containers))
+			if test.name != "podEnv of a reference without a name" {
+				lines(t, "references", references(r), append([]string{initEnv}, test.references...))
+			}
+			const at = "f.yaml, document 1: Pod ns/p: "
+			lines(t, "warnings", trim(at, texts(r.Warnings)), test.warnings)
+			lines(t, "problems", trim(at, texts(r.Problems)), test.problems)
+		})
+	}
+}
+
+func repeat(n int, format string) []string {
+	var all []string
+	for i := range n {
+		all = append(all, strings.Replace(format, "%d", strconv.Itoa(i), 1))
+	}
+	return all
+}
+
+func trim(prefix string, all []string) []string {
+	for i := range all {
+		all[i] = strings.TrimPrefix(all[i], prefix)
+	}
+	return all
+}
+
+func TestReadOnlyIsRequired(t *testing.T) {
+	for readOnly, problems := range map[string]int{"": 1, "readOnly: false, ": 1, "readOnly: true, ": 0} {
+		text := strings.Replace(podWith("{secret: s}", "[]"), "readOnly: true, ", readOnly, 1)
+		r := add(t, nil, text)
+		if len(r.Problems) != problems {
+			t.Errorf("%q: got %v", readOnly, r.Problems)
+		}
+		for _, f := range r.Problems {
+			if f.Field != "spec.volumes[0].csi.readOnly" || f.Message != "Required value: must be true" {
+				t.Errorf("%q: got %v", readOnly, f)
+			}
+		}
+		if n := len(r.Workloads[0].References); n != 2 {
+			t.Errorf("%q: %d references, want 2", readOnly, n)
+		}
+	}
+}
+
+// Volumes of other drivers, and other volumes, have attributes that mean nothing here.
+func TestOtherDrivers(t *testing.T) {
+	const text = `
+apiVersion: v1
+kind: Pod
+spec:
+  volumes:
+  - {name: a, csi: {driver: other.example.com, volumeAttributes: {secret: s, unknown: x}}}
+  - {name: b, emptyDir: {}}
+`
+	if r := add(t, nil, text); len(r.Problems)+len(r.Workloads[0].References) != 0 {
+		t.Errorf("got %+v", r)
+	}
+	c, err := New(Options{Driver: "other.example.com", Namespace: "ns"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Add(t.Context(), "f", strings.NewReader(text)); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(c.Report().Problems); n != 2 {
+		t.Errorf("as the driver of that name: %d problems, want 2", n)
+	}
+}

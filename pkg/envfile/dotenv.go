@@ -1,0 +1,83 @@
+package envfile
+
+import (
+	"strings"
+	"unicode"
+)
+
+// appendDotenv appends a line that dotenv parsers read. There is no standard, and
+// parsers differ in which escapes and expansions they know within which quotes, so
+// each value gets the first of these forms that can hold it; earlier ones are read by
+// more parsers:
+//
+//	plain    NAME=value      letters, digits and a few signs: read by everything
+//	single   NAME='value'    literal, within one line
+//	double   NAME="value"    with no escapes but \n and \r
+//	single                   with line feeds in it as they are
+//	bare     NAME=value      literal, for backslashes and quotes within one line
+//	single                   with \\ in it, which python-dotenv takes for one backslash
+//	double                   with escapes, which godotenv and compose-go know all
+//	                         of; python-dotenv keeps the backslash of \$, node's
+//	                         dotenv every backslash but those of \n and \r
+//
+// What is written is read back unchanged by godotenv and by compose-go, which Docker
+// Compose reads its env files with. A quoted value never ends in a backslash: all but
+// compose-go would take the quote after it for a part of the value, and what follows
+// for the rest.
+func appendDotenv(data []byte, v Variable) ([]byte, bool) {
+	doubled := strings.Contains(v.Value, `\\`)
+	switch {
+	case isPlain(v.Value):
+		return appendQuoted(data, v.Name, ``, v.Value), true
+	case fitsSingle(v.Value) && !doubled && !strings.Contains(v.Value, "\n"):
+		return appendQuoted(data, v.Name, `'`, v.Value), true
+	case !strings.ContainsAny(v.Value, `\"$`):
+		return appendQuoted(data, v.Name, `"`, escape(v.Value)), true
+	case fitsSingle(v.Value) && !doubled:
+		return appendQuoted(data, v.Name, `'`, v.Value), true
+	case fitsBare(v.Value):
+		return appendQuoted(data, v.Name, ``, v.Value), true
+	case fitsSingle(v.Value):
+		return appendQuoted(data, v.Name, `'`, v.Value), true
+	case fitsDouble(v.Value):
+		return appendQuoted(data, v.Name, `"`, escape(v.Value)), true
+	}
+	return data, false
+}
+
+// escape writes value such that double quotes can surround it, on one line.
+func escape(value string) string {
+	return strings.NewReplacer(`\`, `\\`, `"`, `\"`, `$`, `\$`, "\n", `\n`, "\r", `\r`).Replace(value)
+}
+
+// isPlain says whether value has only characters that mean nothing to any parser; an
+// empty value has.
+func isPlain(value string) bool {
+	for i := range len(value) {
+		if c := value[i]; !isLetter(c) && !isDigit(c) && strings.IndexByte("%+,-./:=@_", c) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// fitsSingle says whether value can be read between single quotes: there is no escape
+// there, and parsers take a carriage return for a line's end even there.
+func fitsSingle(value string) bool {
+	return !strings.ContainsAny(value, "'\r") && !strings.HasSuffix(value, `\`)
+}
+
+// fitsBare says whether value can be read without quotes: it is on one line, has no
+// comment or expansion in it, does not look quoted, and has no space that a parser
+// would trim.
+func fitsBare(value string) bool {
+	return strings.IndexFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 &&
+		!strings.ContainsAny(value, "#$") &&
+		strings.IndexAny(value, "'\"` ") != 0 && !strings.HasSuffix(value, " ")
+}
+
+// fitsDouble says whether value can be read between double quotes. Of several quotes
+// at the end godotenv takes all for the closing one, escaped or not.
+func fitsDouble(value string) bool {
+	return !strings.HasSuffix(value, `\`) && !strings.HasSuffix(value, `"`)
+}

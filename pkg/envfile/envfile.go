@@ -1,0 +1,109 @@
+// Package envfile turns variables into the content of an env file.
+//
+// It owns the syntax of the formats: which names and values each can hold, and how
+// they are quoted. It is pure: no file, clock or network. It must not know where
+// variables come from.
+package envfile
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// Variable is one variable of an env file. Formatting or marshalling a Variable never
+// shows its value, as far as that holds for a volume.Object.
+type Variable struct {
+	Name  string
+	Value string `json:"-"`
+}
+
+// String names the variable and the size of its value, and never shows the value.
+func (v Variable) String() string { return fmt.Sprintf("%s (%d bytes)", v.Name, len(v.Value)) }
+
+// GoString keeps the value out of %#v.
+func (v Variable) GoString() string { return v.String() }
+
+// Format keeps the value out of every verb.
+func (v Variable) Format(s fmt.State, _ rune) { fmt.Fprint(s, v.String()) }
+
+// MarshalJSON keeps the value out of JSON, so also out of structured logs.
+func (v Variable) MarshalJSON() ([]byte, error) { return json.Marshal(v.String()) }
+
+// Encode returns the content of an env file that sets the variables in the order
+// given, and the names of those that the format can't hold, sorted, each once. Every
+// variable ends its own line; without any the content is empty. A format that is not
+// volume.EnvShell is taken for volume.EnvDotenv. No name may be there twice: what a
+// reader makes of that is up to it.
+//
+// Neither format holds a name that is not of letters, digits and underscores with no
+// digit first, nor a value that is not UTF-8 or has a NUL. A volume.EnvShell file
+// holds any other value, but not the variables that a shell keeps for itself. A
+// volume.EnvDotenv file lacks the few values that no quoting carries through
+// godotenv.
+//
+// What a value holds never sets another variable, in no shell and in none of the
+// parsers that the package's dotenv quoting is made for.
+//
+// Encode is safe for concurrent use.
+func Encode(format volume.EnvFormat, variables []Variable) (data []byte, skipped []string) {
+	appendLine := appendDotenv
+	if format == volume.EnvShell {
+		appendLine = appendShell
+	}
+	data = make([]byte, 0, sizeHint(variables))
+	for _, v := range variables {
+		ok := validName(v.Name) && validValue(v.Value)
+		if ok {
+			data, ok = appendLine(data, v)
+		}
+		if !ok {
+			skipped = append(skipped, v.Name)
+		}
+	}
+	slices.Sort(skipped)
+	return data, slices.Compact(skipped)
+}
+
+// sizeHint is the size of the content where no value needs more than quotes.
+func sizeHint(variables []Variable) int {
+	n := 0
+	for i := range variables {
+		n += len(variables[i].Name) + len(`=''`+"\n") + len(variables[i].Value)
+	}
+	return n
+}
+
+// validName says whether name is a POSIX name, which is what shells and all dotenv
+// parsers agree on.
+func validName(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; !isLetter(c) && c != '_' && (i == 0 || !isDigit(c)) {
+			return false
+		}
+	}
+	return name != ""
+}
+
+func validValue(value string) bool {
+	return utf8.ValidString(value) && !strings.Contains(value, "\x00")
+}
+
+func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// appendQuoted appends the line of a variable. The value has to be written such that
+// quote, which may be empty, surrounds it.
+func appendQuoted(data []byte, name, quote, value string) []byte {
+	data = append(data, name...)
+	data = append(data, '=')
+	data = append(data, quote...)
+	data = append(data, value...)
+	data = append(data, quote...)
+	return append(data, '\n')
+}

@@ -1,0 +1,89 @@
+package envfile
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func formats() []volume.EnvFormat { return []volume.EnvFormat{volume.EnvDotenv, volume.EnvShell} }
+
+func TestEncodeKeepsOrder(t *testing.T) {
+	for _, format := range formats() {
+		data, skipped := Encode(format, []Variable{{"B", "1"}, {"A", "2"}, {"_c3", "3"}})
+		want := "B=1\nA=2\n_c3=3\n"
+		if format == volume.EnvShell {
+			want = "B='1'\nA='2'\n_c3='3'\n"
+		}
+		if string(data) != want || skipped != nil {
+			t.Errorf("%s: Encode gives %q and skips %q; want %q", format, data, skipped, want)
+		}
+	}
+}
+
+func TestEncodeNothing(t *testing.T) {
+	for _, format := range formats() {
+		if data, skipped := Encode(format, nil); len(data) != 0 || skipped != nil {
+			t.Errorf("%s: Encode gives %q and skips %q; want nothing", format, data, skipped)
+		}
+	}
+}
+
+func TestEncodeNames(t *testing.T) {
+	for name, want := range map[string]bool{
+		"A": true, "z": true, "_": true, "_A": true, "a1_B2": true, "PATH": true, "LC_ALL": true,
+		"__proto__": true, "export": true, "if": true,
+		"": false, "1": false, "1A": false, "a.b": false, "a-b": false, "A ": false, " A": false,
+		"A\n": false, "A=": false, "é": false, "A\x00": false, "A;id": false, "$A": false, "a[0]": false,
+	} {
+		data, skipped := Encode(volume.EnvDotenv, []Variable{{name, "x"}})
+		if got := len(skipped) == 0; got != want || (len(data) > 0) != want {
+			t.Errorf("name %q: Encode gives %q and skips %q; want it written: %t", name, data, skipped, want)
+		}
+	}
+}
+
+func TestEncodeReportsSkipped(t *testing.T) {
+	for _, format := range formats() {
+		data, skipped := Encode(format, []Variable{
+			{"Z", "nul\x00"},
+			{"a.b", "x"},
+			{"GOOD", "x"},
+			{"K", "\xff\xfe"},
+			{"a.b", "y"},
+			{"B", "\xed\xa0\x80"},
+			{"LAST", "z"},
+		})
+		if want := []string{"B", "K", "Z", "a.b"}; !slices.Equal(skipped, want) {
+			t.Errorf("%s: Encode skips %q; want %q", format, skipped, want)
+		}
+		if lines := strings.Split(string(data), "\n"); len(lines) != 3 ||
+			!strings.HasPrefix(lines[0], "GOOD=") || !strings.HasPrefix(lines[1], "LAST=") {
+			t.Errorf("%s: Encode gives %q; want GOOD and LAST", format, data)
+		}
+	}
+}
+
+func TestVariableIsRedacted(t *testing.T) {
+	v := Variable{"NAME", "canary"}
+	marshalled, err := json.Marshal(map[string]any{"v": v, "p": &v, "s": []Variable{v}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := []string{string(marshalled), v.String(), v.GoString()}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+		texts = append(texts, fmt.Sprintf(verb, v), fmt.Sprintf(verb, &v), fmt.Sprintf(verb, []Variable{v}))
+	}
+	for _, text := range texts {
+		if strings.Contains(text, "canary") || strings.Contains(text, "63616e617279") {
+			t.Errorf("the value is in %q", text)
+		}
+		if !strings.Contains(text, "NAME") {
+			t.Errorf("the name is not in %q", text)
+		}
+	}
+}

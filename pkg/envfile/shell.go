@@ -1,0 +1,41 @@
+package envfile
+
+import "strings"
+
+// appendShell appends an assignment that a POSIX shell reads. Between single quotes
+// nothing is special to it but the quote that ends them.
+func appendShell(data []byte, v Variable) ([]byte, bool) {
+	if keptByShell(v.Name) {
+		return data, false
+	}
+	return appendQuoted(data, v.Name, `'`, strings.ReplaceAll(v.Value, `'`, `'\''`)), true
+}
+
+// keptByShell says whether dash or bash keeps the variable for itself, so that a
+// plain assignment does not give it the value as it is, or does harm:
+//
+//   - an assignment of a read-only variable ends the shell (bash in POSIX mode);
+//   - the value of an integer is evaluated as an arithmetic expression, which can run
+//     commands: x[$(id)] (bash);
+//   - OPTIND ends the shell where its value is no number (dash);
+//   - the others keep a value of the shell's own, or never reach the environment.
+//
+// Variables that a shell merely acts on, such as PATH, IFS or BASH_ENV, are not
+// here: a container that gets them from its own environment has them do the same.
+func keptByShell(name string) bool {
+	switch name {
+	// Read-only in bash. BASH_REMATCH was, in releases before 5.1.
+	case "BASHOPTS", "BASH_REMATCH", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID",
+		// Integers in bash.
+		"BASHPID", "HISTCMD", "OPTIND", "RANDOM", "SRANDOM",
+		// Arrays in bash, which no environment can hold.
+		"BASH_ALIASES", "BASH_ARGC", "BASH_ARGV", "BASH_CMDS", "BASH_LINENO", "BASH_SOURCE",
+		"DIRSTACK", "FUNCNAME", "GROUPS", "PIPESTATUS",
+		// Values that bash computes; BASH_MONOSECONDS from 5.3 on. SHLVL reaches a
+		// program one lower if it replaces the shell.
+		"BASH_ARGV0", "BASH_COMMAND", "BASH_MONOSECONDS", "BASH_SUBSHELL",
+		"COMP_WORDBREAKS", "EPOCHREALTIME", "EPOCHSECONDS", "LINENO", "SECONDS", "SHLVL", "_":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,42 @@
+package envfile
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func TestShellQuoting(t *testing.T) {
+	for value, want := range map[string]string{
+		"":                  `A=''`,
+		"a b":               `A='a b'`,
+		"it's":              `A='it'\''s'`,
+		"'":                 `A=''\'''`,
+		"''":                `A=''\'''\'''`,
+		`"$(id)` + "`id`\\": `A='"$(id)` + "`id`\\'",
+		"a\nB=2\r\n":        "A='a\nB=2\r\n'",
+		"é\u2028":           "A='é\u2028'",
+	} {
+		data, skipped := Encode(volume.EnvShell, []Variable{{"A", value}})
+		if string(data) != want+"\n" || skipped != nil {
+			t.Errorf("value %q: Encode gives %q and skips %q; want %q", value, data, skipped, want+"\n")
+		}
+	}
+}
+
+func TestShellSkipsItsOwnVariables(t *testing.T) {
+	// One of each reason; that the list is complete is tested with real shells.
+	kept := []string{"BASH_COMMAND", "GROUPS", "OPTIND", "PPID", "RANDOM", "SECONDS", "SHLVL", "UID", "_"}
+	taken := []string{"BASH_ENV", "HOME", "IFS", "LD_PRELOAD", "PATH", "PS4", "PWD", "optind", "__"}
+	var variables []Variable
+	for _, name := range slices.Concat(kept, taken) {
+		variables = append(variables, Variable{name, "x"})
+	}
+	if _, skipped := Encode(volume.EnvShell, variables); !slices.Equal(skipped, kept) {
+		t.Errorf("Encode skips %q; want %q", skipped, kept)
+	}
+	if _, skipped := Encode(volume.EnvDotenv, variables); skipped != nil {
+		t.Errorf("Encode skips %q in a dotenv file; want none", skipped)
+	}
+}

@@ -1,0 +1,117 @@
+package manager
+
+import (
+	"context"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// fetchTimeout bounds a request, so that one without an answer doesn't keep its slot.
+const fetchTimeout = 15 * time.Second
+
+// fetch is one request for the state of an object.
+type fetch struct {
+	number int
+	began  time.Time
+	// cached lets the API server answer from its cache.
+	cached bool
+}
+
+// fly fetches for as long as somebody asks.
+func (p *polled) fly() {
+	for p.stillAsked() {
+		select {
+		case p.store.slots <- struct{}{}:
+		case <-p.gone:
+			return
+		}
+		p.fetch()
+		<-p.store.slots
+	}
+}
+
+// stillAsked tells whether another fetch is to begin. If not, the goroutine is taken
+// for ended.
+func (p *polled) stillAsked() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.flying = p.asked && p.closed == nil
+	return p.flying
+}
+
+// fetch asks the API server once and takes in its answer.
+func (p *polled) fetch() {
+	ctx, cancel := context.WithTimeout(klog.NewContext(context.Background(), p.store.logger), fetchTimeout)
+	defer cancel()
+	f := p.begin(cancel)
+	obj, err := p.request(ctx, f.cached)
+	p.settle(f, obj, err)()
+}
+
+// begin numbers a fetch; cancel is for close to call.
+func (p *polled) begin(cancel context.CancelFunc) fetch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed != nil {
+		cancel()
+	}
+	p.begun++
+	p.asked, p.fetching, p.cancel = false, true, cancel
+	return fetch{
+		number: p.begun,
+		began:  time.Now(),
+		// An answer from the cache is fine for an object that is there, which is the
+		// usual case and the one that spares etcd.
+		cached: !p.store.live() && p.synced && p.object != nil,
+	}
+}
+
+// request sends one request, or two: a cache that lags behind may not have the object
+// yet, and that it does not exist must be true, since no version tells how old that
+// answer is.
+func (p *polled) request(ctx context.Context, cached bool) (*volume.Object, error) {
+	var opts metav1.GetOptions
+	if cached {
+		opts.ResourceVersion = "0"
+	}
+	obj, err := p.source.get(ctx, p.ref.Namespace, p.ref.Name, opts)
+	if cached && apierrors.IsNotFound(err) {
+		return p.request(ctx, false)
+	}
+	return obj, err
+}
+
+// settle takes in the outcome of a fetch and wakes who waits for it. It returns what
+// is to be done without the lock.
+func (p *polled) settle(f fetch, obj *volume.Object, err error) (tell func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fetching = false
+	close(p.ended)
+	p.ended = make(chan struct{})
+	if p.closed != nil || f.number < p.valid {
+		return func() {}
+	}
+	resourceVersion := ""
+	switch {
+	case apierrors.IsNotFound(err):
+		obj = nil
+	case err != nil:
+		return p.failedLocked(err)
+	case older(obj.ResourceVersion, p.floor):
+		return p.failedLocked(errStale)
+	default:
+		resourceVersion = obj.ResourceVersion
+	}
+	p.synced, p.failure = true, nil
+	p.answered, p.answeredAt = f.number, f.began
+	if !p.setLocked(obj, resourceVersion) {
+		return func() {}
+	}
+	return func() { p.changed(p.ref) }
+}

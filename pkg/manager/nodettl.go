@@ -1,0 +1,96 @@
+package manager
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// defaultTTL is for a Node that says nothing.
+	defaultTTL = time.Minute
+	// ttlInterval is how often the Node is looked at, at most.
+	ttlInterval = time.Minute
+)
+
+// nodeTTL is how long answers are good for according to the Node object. The node
+// lifecycle controller sets it by the size of the cluster.
+//
+// Its requests run in goroutines of the store, one at a time. mu guards what is below
+// it.
+type nodeTTL struct {
+	store  *base
+	client kubernetes.Interface
+	node   string
+
+	mu      sync.Mutex
+	ttl     time.Duration
+	askedAt time.Time
+	failing bool
+	// cancel ends the request that is under way; nil if none is.
+	cancel context.CancelFunc
+	closed bool
+}
+
+func newNodeTTL(store *base, client kubernetes.Interface, node string) *nodeTTL {
+	return &nodeTTL{store: store, client: client, node: node, ttl: defaultTTL}
+}
+
+// get returns the last known time. It doesn't wait: if that is not of the last minute,
+// the Node is asked in the background.
+func (n *nodeTTL) get() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	due := n.askedAt.IsZero() || time.Since(n.askedAt) >= ttlInterval
+	if due && n.cancel == nil && !n.closed {
+		ctx, cancel := context.WithTimeout(klog.NewContext(context.Background(), n.store.logger), fetchTimeout)
+		n.askedAt, n.cancel = time.Now(), cancel
+		n.store.running.Go(func() {
+			defer cancel()
+			n.ask(ctx)
+		})
+	}
+	return n.ttl
+}
+
+// ask gets the Node. A failure leaves the time as it is, and the first one in a row is
+// logged.
+func (n *nodeTTL) ask(ctx context.Context) {
+	node, err := n.client.CoreV1().Nodes().Get(ctx, n.node, metav1.GetOptions{ResourceVersion: "0"})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cancel = nil
+	if err == nil {
+		n.ttl, n.failing = ttlOf(node), false
+		return
+	}
+	if !n.failing && !n.closed {
+		n.store.failures.logger.Info("Get of the Node failed, its TTL annotation has no effect", "node", n.node, "ttl", n.ttl, "err", err)
+	}
+	n.failing = true
+}
+
+// ttlOf returns what the annotation of a Node says.
+func ttlOf(node *corev1.Node) time.Duration {
+	seconds, err := strconv.ParseInt(node.Annotations[corev1.ObjectTTLAnnotationKey], 10, 32)
+	if err != nil || seconds < 0 {
+		return defaultTTL
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// close ends the request that is under way, and lets none begin again.
+func (n *nodeTTL) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	if n.cancel != nil {
+		n.cancel()
+	}
+}

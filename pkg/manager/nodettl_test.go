@@ -1,0 +1,146 @@
+package manager
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// node returns the manager's Node with a TTL annotation.
+func node(ttl string) *corev1.Node {
+	return &corev1.Node{
+		TypeMeta:   metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
+		ObjectMeta: metav1.ObjectMeta{Name: testNode, Annotations: map[string]string{corev1.ObjectTTLAnnotationKey: ttl}},
+	}
+}
+
+func TestTTLOf(t *testing.T) {
+	for ttl, want := range map[string]time.Duration{
+		"0": 0, "1": time.Second, "300": 5 * time.Minute, "2147483647": 2147483647 * time.Second,
+		"": time.Minute, "-1": time.Minute, "1m": time.Minute, "1.5": time.Minute, " 1": time.Minute,
+		"2147483648": time.Minute, "99999999999999999999": time.Minute,
+	} {
+		if got := ttlOf(node(ttl)); got != want {
+			t.Errorf("%q: got %v, want %v", ttl, got, want)
+		}
+	}
+	if got := ttlOf(&corev1.Node{}); got != time.Minute {
+		t.Errorf("no annotation: got %v, want 1m", got)
+	}
+}
+
+// TestTheNodeSaysHowLong has the annotation be known, change, and become unknown.
+func TestTheNodeSaysHowLong(t *testing.T) {
+	inBubbleWith(t, Cache, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.api.put(secret("a", "1"))
+		e.api.put(node("10"))
+		e.known(ref)
+		e.wantAsked(nodeRef) // nothing to be kept was asked about yet
+		asks := func(age time.Duration) bool {
+			t.Helper()
+			e.refresh(ref)
+			after(maxAge)
+			e.refresh(ref) // of the last moment now
+			before := len(e.api.requests(ref))
+			after(age)
+			e.refresh(ref)
+			return len(e.api.requests(ref)) > before
+		}
+		if asks(10*time.Second-1) || !asks(10*time.Second) {
+			t.Error("the TTL is not 10 s")
+		}
+		e.api.put(node("20"))
+		if asks(20*time.Second-1) || !asks(20*time.Second) {
+			t.Error("a changed TTL has no effect")
+		}
+		e.api.set(func() {
+			e.api.refuse = func(r apiRequest) error {
+				if r.ref == nodeRef {
+					return errors.New("unplugged")
+				}
+				return nil
+			}
+		})
+		if asks(20*time.Second-1) || !asks(20*time.Second) {
+			t.Error("a failure changes the TTL")
+		}
+		e.api.set(func() { e.api.refuse = nil })
+		e.api.put(node("0"))
+		if !asks(0) {
+			t.Error("with a TTL of 0 an answer is kept")
+		}
+		e.api.put(node("soon"))
+		if asks(time.Minute-1) || !asks(time.Minute) {
+			t.Error("with a bad TTL an answer is not kept for a minute")
+		}
+	})
+}
+
+func TestTheNodeIsAskedOnceAMinute(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, testNode, errors.New("no"))
+	for _, tc := range []struct {
+		name string
+		err  error
+		want int // lines of the log
+	}{
+		{"found", nil, 0},
+		{"forbidden", forbidden, 1},
+		{"not found", apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, testNode), 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			log := captureLog(t, "0")
+			inBubbleWith(t, Cache, func(t *testing.T, e *env) {
+				ref := secretRef("a")
+				e.api.put(secret("a", "1"))
+				e.api.put(node("300"))
+				e.api.set(func() {
+					e.api.refuse = func(r apiRequest) error {
+						if r.ref == nodeRef {
+							return tc.err
+						}
+						return nil
+					}
+				})
+				e.known(ref)
+				for range 100 {
+					e.Refresh([]volume.Ref{ref})
+					after(6 * time.Second)
+				}
+				if n := len(e.api.requests(nodeRef)); n != 10 {
+					t.Errorf("asked for the Node %d times in 10 minutes, want 10", n)
+				}
+				want := 1 + 9 // each minute but the first
+				if tc.err == nil {
+					want = 1 + 1 // after 5 minutes
+				}
+				if n := len(e.api.requests(ref)); n != want {
+					t.Errorf("asked for the object %d times in 10 minutes, want %d", n, want)
+				}
+			})
+			if n := strings.Count(log.String(), "\n"); n != tc.want || n > 0 && !strings.Contains(log.String(), "Get of the Node failed") {
+				t.Errorf("the log has %d lines, want %d:\n%s", n, tc.want, log)
+			}
+		})
+	}
+}
+
+func TestOnlyCacheAsksForTheNode(t *testing.T) {
+	inBubbles(t, []Strategy{Watch, Get}, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := e.api.put(secret("a", "1"))
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		e.wantGet(ref, v, "1")
+		after(maxAge)
+		e.refresh(ref)
+		e.wantAsked(nodeRef)
+	})
+}

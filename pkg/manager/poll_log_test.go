@@ -1,0 +1,83 @@
+package manager
+
+import (
+	"encoding/base64"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// TestNoValueOfAGetIsLogged looks for a value in the log of everything that happens to
+// a Secret, at the highest verbosity.
+func TestNoValueOfAGetIsLogged(t *testing.T) {
+	const canary = "canary-0123456789"
+	log := captureLog(t, "10")
+	inPollBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		past := e.api.rv
+		e.api.put(secret("a", canary))
+		e.known(ref)
+		after(maxAge)
+		v := e.api.put(secret("a", canary))
+		e.refresh(ref)
+		e.wantLookup(ref, v, canary)
+		e.api.set(func() { e.api.behind, e.api.rv = past, past+1 }) // refused
+		after(maxAge)
+		e.refresh(ref)
+	})
+	text := log.String()
+	if !strings.Contains(text, "Get failed") || !strings.Contains(text, errStale.Error()) {
+		t.Fatalf("the log isn't the one looked for:\n%s", text)
+	}
+	for _, form := range []string{canary, base64.StdEncoding.EncodeToString([]byte(canary))} {
+		if i := strings.Index(text, form); i >= 0 {
+			t.Errorf("the value is logged: ...%s", text[max(0, i-300):i])
+		}
+	}
+}
+
+func TestFailedGetsAreLoggedOnce(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("no"))
+	for _, tc := range []struct {
+		name string
+		err  error
+		want int
+	}{
+		{"out of reach, for all objects together", syscall.ECONNREFUSED, 1},
+		{"forbidden, for each object", forbidden, 3},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for _, strategy := range []Strategy{Cache, Get} {
+				log := captureLog(t, "0")
+				inBubbleWith(t, strategy, func(t *testing.T, e *env) {
+					refs := []volume.Ref{secretRef("a"), secretRef("b"), configMapRef("a")}
+					e.RegisterPod(pod("p"), "v", refs)
+					e.Refresh(refs)
+					after(maxAge)
+					e.api.set(func() {
+						e.api.refuse = func(r apiRequest) error {
+							if r.ref == nodeRef {
+								return nil
+							}
+							return tc.err
+						}
+					})
+					for range 10 {
+						e.Refresh(refs)
+						after(maxAge)
+					}
+				})
+				text := strings.Count(log.String(), "Get failed")
+				if text != tc.want {
+					t.Errorf("%s: one outage made %d lines, want %d:\n%s", strategy, text, tc.want, log)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,149 @@
+package manager
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// TestAStaleCacheNeverTakesDataBack has a server's cache lag behind what is known.
+func TestAStaleCacheNeverTakesDataBack(t *testing.T) {
+	ref := secretRef("a")
+	for _, tc := range []struct {
+		name string
+		past func(e *env) // what the cache still believes
+		now  func(e *env) volume.Version
+	}{
+		{
+			"an older version", func(e *env) { e.api.put(secret("a", "1")) },
+			func(e *env) volume.Version { return e.api.put(secret("a", "2")) },
+		},
+		{"not created yet", func(*env) {}, func(e *env) volume.Version { return e.api.put(secret("a", "2")) }},
+		{"not recreated yet", func(e *env) { e.api.put(secret("a", "1")) }, func(e *env) volume.Version {
+			e.api.delete(ref)
+			return e.api.put(secret("a", "2"))
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubbleWith(t, Cache, func(t *testing.T, e *env) {
+				tc.past(e)
+				past := e.api.rv
+				v := tc.now(e)
+				e.known(ref)
+				e.api.set(func() { e.api.behind = past })
+				for range 3 {
+					after(maxAge)
+					e.refresh(ref)
+					e.wantLookup(ref, v, "2")
+				}
+				if n := e.changes(ref); n != 0 {
+					t.Errorf("heard of %d changes", n)
+				}
+				v = e.api.put(secret("a", "3"))
+				e.api.set(func() { e.api.behind = 0 })
+				after(maxAge)
+				e.refresh(ref)
+				e.wantLookup(ref, v, "3")
+			})
+		})
+	}
+}
+
+// TestTheFloorOutlivesARegistration has a server that is behind as a whole answer the
+// next pod.
+func TestTheFloorOutlivesARegistration(t *testing.T) {
+	inPollBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.api.put(secret("a", "1"))
+		past := e.api.rv
+		v := e.api.put(secret("a", "2"))
+		now := e.api.rv
+		e.known(ref)
+		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		e.api.set(func() { e.api.rv = past })
+		e.wantLookupErr(ref, ErrNotSynced)
+		synctest.Wait()
+		e.wantLookupErr(ref, errStale)
+		e.api.set(func() { e.api.rv = now })
+		e.refresh(ref)
+		e.wantLookup(ref, v, "2")
+	})
+}
+
+func TestAFailureKeepsWhatIsKnown(t *testing.T) {
+	ref := secretRef("a")
+	resource := schema.GroupResource{Resource: "secrets"}
+	for _, err := range []error{
+		syscall.ECONNREFUSED, syscall.ECONNRESET,
+		apierrors.NewForbidden(resource, "a", errors.New("no more")), apierrors.NewUnauthorized("no"),
+		apierrors.NewTooManyRequestsError("later"), apierrors.NewInternalError(errors.New("etcd")),
+	} {
+		t.Run(err.Error(), func(t *testing.T) {
+			inPollBubble(t, func(t *testing.T, e *env) {
+				v := e.api.put(secret("a", "1"))
+				e.known(ref)
+				e.api.set(func() { e.api.refuse = func(apiRequest) error { return err } })
+				next := e.api.put(secret("a", "2"))
+				for range 3 {
+					after(maxAge)
+					e.refresh(ref)
+					e.wantLookup(ref, v, "1")
+				}
+				if n := e.changes(ref); n != 0 {
+					t.Errorf("heard of %d changes", n)
+				}
+				e.api.set(func() { e.api.refuse = nil })
+				e.refresh(ref)
+				after(fetchTimeout) // client-go repeats some requests by itself
+				e.wantLookup(ref, next, "2")
+			})
+		})
+	}
+}
+
+// TestAFailureIsNoAnswerForANewPod: what was known before a registration is not given
+// out after it, and only Refresh asks again.
+func TestAFailureIsNoAnswerForANewPod(t *testing.T) {
+	inPollBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := e.api.put(secret("a", "1"))
+		e.known(ref)
+		refuse := func(err error) {
+			e.api.set(func() { e.api.refuse = func(apiRequest) error { return err } })
+		}
+		refuse(syscall.ECONNREFUSED)
+		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		before := len(e.api.requests(ref))
+		for range 5 {
+			e.wantLookupErr(ref, ErrNotSynced)
+			synctest.Wait()
+		}
+		e.wantLookupErr(ref, syscall.ECONNREFUSED)
+		if n := e.changes(ref); n != 0 {
+			t.Errorf("heard of %d changes of a failure that may pass", n)
+		}
+		refuse(apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("no")))
+		e.refresh(ref)
+		if n := e.changes(ref); n != 1 {
+			t.Errorf("heard %d times of a refusal, want once", n)
+		}
+		for range 5 {
+			if _, err := e.Lookup(ref); !apierrors.IsForbidden(err) {
+				t.Errorf("Lookup: %v, want Forbidden", err)
+			}
+			synctest.Wait()
+		}
+		if n := len(e.api.requests(ref)) - before; n != 2 {
+			t.Errorf("sent %d requests, want one for the first read and one for Refresh", n)
+		}
+		e.api.set(func() { e.api.refuse = nil })
+		e.refresh(ref)
+		e.wantLookup(ref, v, "1")
+	})
+}

@@ -1,0 +1,304 @@
+package manager
+
+import (
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// inPollBubble is inBubble for each strategy that asks, as a subtest.
+func inPollBubble(t *testing.T, test func(t *testing.T, e *env)) {
+	t.Helper()
+	inBubbles(t, []Strategy{Cache, Get}, test)
+}
+
+// refresh asks for ref and lets everything come to rest.
+func (e *env) refresh(ref volume.Ref) {
+	e.Refresh([]volume.Ref{ref})
+	synctest.Wait()
+}
+
+// known registers ref for a first pod and has it be known.
+func (e *env) known(ref volume.Ref) {
+	e.t.Helper()
+	e.RegisterPod(pod("first"), "v", []volume.Ref{ref})
+	e.wantLookupErr(ref, ErrNotSynced)
+	if n := e.changes(ref); n != 1 {
+		e.t.Errorf("heard of %d changes after the first read, want 1", n)
+	}
+}
+
+// wantLookup checks the version and the value of key "k" of what is known of ref.
+func (e *env) wantLookup(ref volume.Ref, version volume.Version, value string) {
+	e.t.Helper()
+	obj, err := e.Lookup(ref)
+	if err != nil || obj.Version != version || string(obj.Data["k"]) != value {
+		e.t.Errorf("Lookup(%s): got %v, %v, want %v with %q", ref, obj, err, version, value)
+	}
+}
+
+// wantAsked checks the gets sent for ref so far, by their resourceVersion, and that
+// nothing else was sent.
+func (e *env) wantAsked(ref volume.Ref, want ...string) {
+	e.t.Helper()
+	synctest.Wait()
+	var got []string
+	for _, r := range e.api.requests(ref) {
+		if !r.get {
+			e.t.Errorf("sent %+v, want gets only", r)
+		}
+		got = append(got, r.rv)
+	}
+	if !slices.Equal(got, want) {
+		e.t.Errorf("%s: asked at resourceVersions %q, want %q", ref, got, want)
+	}
+}
+
+// maxAge is after how long Cache asks again.
+const maxAge = defaultTTL + time.Second
+
+func TestARegistrationSendsNothingTheFirstReadDoes(t *testing.T) {
+	inPollBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := e.api.put(secret("a", "1"))
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		after(time.Hour)
+		e.wantAsked(ref)
+		for range 3 {
+			e.wantLookupErr(ref, ErrNotSynced)
+		}
+		if n := e.changes(ref); n != 1 {
+			t.Errorf("heard of %d changes, want 1", n)
+		}
+		for range 3 {
+			e.wantLookup(ref, v, "1")
+		}
+		after(time.Hour)
+		e.wantAsked(ref, "")
+	})
+}
+
+// TestRefreshFollowsTheServer is what each resync does.
+func TestRefreshFollowsTheServer(t *testing.T) {
+	inPollBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.known(ref)
+		if _, err := e.Lookup(ref); !apierrors.IsNotFound(err) {
+			t.Errorf("Lookup: %v, want NotFound", err)
+		}
+		var v volume.Version
+		for _, step := range []struct {
+			what, value string
+			do          func()
+		}{
+			{"create", "1", func() { v = e.api.put(secret("a", "1")) }},
+			{"update", "2", func() { v = e.api.put(secret("a", "2")) }},
+			{"no change", "2", nil},
+			{"delete", "", func() { e.api.delete(ref) }},
+			{"still absent", "", nil},
+			{"recreate, immutable", "3", func() { v = e.api.put(immutableSecret("a", "3")) }},
+			{"recreate the immutable", "4", func() { e.api.delete(ref); v = e.api.put(immutableSecret("a", "4")) }},
+		} {
+			want := 0
+			if step.do != nil {
+				step.do()
+				want = 1
+			}
+			after(maxAge)
+			if n := e.changes(ref); n != 0 {
+				t.Errorf("%s: heard of %d changes before anybody asked", step.what, n)
+			}
+			e.refresh(ref)
+			if n := e.changes(ref); n != want {
+				t.Errorf("%s: heard of %d changes, want %d", step.what, n, want)
+			}
+			if step.value != "" {
+				e.wantLookup(ref, v, step.value)
+			} else if obj, err := e.Lookup(ref); !apierrors.IsNotFound(err) {
+				t.Errorf("%s: got %v, %v, want NotFound", step.what, obj, err)
+			}
+		}
+	})
+}
+
+// TestWhatIsAsked tells which requests a second read makes.
+func TestWhatIsAsked(t *testing.T) {
+	ref := secretRef("a")
+	nothing := func(*env) {}
+	for _, tc := range []struct {
+		name       string
+		between    func(e *env)
+		cache, get []string
+	}{
+		{"at once", nothing, nil, []string{""}},
+		{"within the TTL", func(*env) { after(defaultTTL - time.Nanosecond) }, nil, []string{""}},
+		{"after the TTL", func(*env) { after(defaultTTL) }, []string{"0"}, []string{""}},
+		{"changed within the TTL", func(e *env) { e.api.put(secret("a", "2")) }, nil, []string{""}},
+		{"deleted", func(e *env) { after(defaultTTL); e.api.delete(ref) }, []string{"0", ""}, []string{""}},
+		{"a failure before", func(e *env) {
+			after(defaultTTL)
+			e.api.set(func() { e.api.refuse = func(apiRequest) error { return syscall.ECONNREFUSED } })
+			e.refresh(ref)
+			e.api.set(func() { e.api.refuse = nil })
+		}, []string{"0", "0"}, []string{"", ""}},
+		{"known to be absent", func(e *env) {
+			after(defaultTTL)
+			e.api.delete(ref)
+			e.refresh(ref)
+		}, []string{"0", "", ""}, []string{"", ""}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inPollBubble(t, func(t *testing.T, e *env) {
+				e.api.put(secret("a", "1"))
+				e.known(ref)
+				tc.between(e)
+				e.refresh(ref)
+				want := tc.get
+				if e.strategy == Cache {
+					want = tc.cache
+				}
+				e.wantAsked(ref, append([]string{""}, want...)...)
+			})
+		})
+	}
+}
+
+// TestAskingDuringARequest: with Get an answer that was asked for earlier is not good
+// enough, with Cache it is; and whoever asks meanwhile shares one request.
+func TestAskingDuringARequest(t *testing.T) {
+	inPollBubble(t, func(t *testing.T, e *env) {
+		ref, gate := secretRef("a"), make(chan struct{})
+		e.api.put(secret("a", "1"))
+		e.known(ref)
+		after(maxAge)
+		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return gate } })
+		for range 10 {
+			e.refresh(ref)
+		}
+		close(gate)
+		if e.strategy == Cache {
+			e.wantAsked(ref, "", "0")
+		} else {
+			e.wantAsked(ref, "", "", "")
+		}
+	})
+}
+
+// TestARegistrationWantsAnAnswerOfItsOwn has an answer arrive that was asked for before
+// a pod was registered.
+func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
+	ref := secretRef("a")
+	for _, tc := range []struct {
+		name       string
+		register   func(e *env)
+		cache, get bool // whether reads wait
+	}{
+		{"another pod", func(e *env) { e.RegisterPod(pod("second"), "v", []volume.Ref{ref}) }, true, true},
+		{"another volume of the pod", func(e *env) { e.RegisterPod(pod("first"), "w", []volume.Ref{ref}) }, false, true},
+		{"another object", func(e *env) { e.RegisterPod(pod("second"), "v", []volume.Ref{secretRef("b")}) }, false, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inPollBubble(t, func(t *testing.T, e *env) {
+				old := e.api.put(secret("a", "old"))
+				e.known(ref)
+				after(maxAge)
+				gate := make(chan struct{})
+				e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return gate } })
+				e.refresh(ref)
+				before := len(e.api.requests(ref))
+				tc.register(e)
+				waits := tc.cache
+				if e.strategy == Get {
+					waits = tc.get
+				}
+				if !waits {
+					e.wantLookup(ref, old, "old")
+					close(gate)
+					synctest.Wait()
+					return
+				}
+				e.wantLookupErr(ref, ErrNotSynced)
+				// The answer under way is not heard, the one that follows is.
+				held := make(chan struct{})
+				e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return held } })
+				close(gate)
+				if n := e.changes(ref); n != 0 {
+					t.Errorf("heard of %d changes", n)
+				}
+				e.wantLookupErr(ref, ErrNotSynced)
+				now := e.api.put(secret("a", "now"))
+				close(held)
+				if n := e.changes(ref); n != 1 {
+					t.Errorf("heard of %d changes, want 1", n)
+				}
+				e.wantLookup(ref, now, "now")
+				if got := e.api.requests(ref)[before:]; len(got) != 1 || got[0].rv != "" {
+					t.Errorf("asked %+v, want once, for the present state", got)
+				}
+			})
+		})
+	}
+}
+
+// TestRefreshAfterARegistrationAsksAgain while a request of before it is under way.
+func TestRefreshAfterARegistrationAsksAgain(t *testing.T) {
+	inPollBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := e.api.put(secret("a", "1"))
+		e.known(ref)
+		after(maxAge)
+		gate := e.holdAll()
+		e.refresh(ref)
+		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		e.refresh(ref)
+		close(gate)
+		synctest.Wait()
+		e.wantLookup(ref, v, "1")
+	})
+}
+
+// TestAnUnchangedObjectIsToldToWhoAsked has a second pod be told of what the first
+// knows already.
+func TestAnUnchangedObjectIsToldToWhoAsked(t *testing.T) {
+	inPollBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := e.api.put(secret("a", "1"))
+		e.known(ref)
+		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		e.wantLookupErr(ref, ErrNotSynced)
+		if n := e.changes(ref); n != 1 {
+			t.Errorf("heard of %d changes, want 1", n)
+		}
+		e.wantLookup(ref, v, "1")
+	})
+}
+
+func TestRefreshOfWatchedAndUnknownObjectsDoesNothing(t *testing.T) {
+	inEachBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.refresh(ref)
+		e.wantLookupErr(ref, ErrNotRegistered)
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		e.wantNotFound(ref)
+		e.UnregisterPod(pod("p"), "v")
+		synctest.Wait()
+		before := len(e.api.requests(ref))
+		e.refresh(ref)
+		if e.strategy == Watch {
+			e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+			e.wantNotFound(ref)
+			before++
+			e.refresh(ref)
+		}
+		if n := len(e.api.requests(ref)); n != before {
+			t.Errorf("sent %d requests", n-before)
+		}
+	})
+}

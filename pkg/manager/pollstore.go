@@ -1,0 +1,60 @@
+package manager
+
+import (
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// maxFetches bounds the requests of a store that are under way at once, so that the
+// resync of a full node is no burst for the API server.
+const maxFetches = 32
+
+// pollStore asks for objects instead of watching them. Nothing runs for an object that
+// nobody asks for.
+type pollStore struct {
+	*base
+	// slots holds an element for each request under way.
+	slots chan struct{}
+	// ttl says how long an answer is good for; nil: not at all.
+	ttl *nodeTTL
+}
+
+// newGetStore returns a store that asks for the present state each time.
+func newGetStore(client kubernetes.Interface) *pollStore {
+	return &pollStore{base: newBase(client, "Get failed"), slots: make(chan struct{}, maxFetches)}
+}
+
+// newCacheStore returns a store that keeps an answer for as long as the Node says.
+func newCacheStore(client kubernetes.Interface, nodeName string) *pollStore {
+	s := newGetStore(client)
+	s.ttl = newNodeTTL(s.base, client, nodeName)
+	return s
+}
+
+// newObject returns an object of which nothing is known; the first read of it asks.
+func (s *pollStore) newObject(ref volume.Ref) object {
+	k := s.newKnown(ref)
+	if k == nil {
+		return nil
+	}
+	return &polled{known: k, store: s, gone: make(chan struct{}), ended: make(chan struct{}), valid: 1}
+}
+
+// live tells that each read is to have an answer of its own.
+func (s *pollStore) live() bool { return s.ttl == nil }
+
+// fresh tells whether the answer to a request sent at that time is still good.
+func (s *pollStore) fresh(asked time.Time) bool {
+	return !s.live() && time.Since(asked) < s.ttl.get()
+}
+
+// shutdown waits for all requests; those of objects end by the close of the objects.
+func (s *pollStore) shutdown() {
+	if s.ttl != nil {
+		s.ttl.close()
+	}
+	s.running.Wait()
+}

@@ -1,0 +1,128 @@
+package manager
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+var errShutdown = errors.New("the manager has shut down")
+
+// references holds the objects that pods reference, and how often.
+//
+// mu guards what is below it and the counts of the referenced. It is taken before an
+// object's own lock. Readers share it for the time of a map access.
+type references struct {
+	store store
+
+	mu      sync.RWMutex
+	objects map[volume.Ref]*referenced
+	closed  bool
+}
+
+// referenced is one object with its references, counted by the UID of the pod.
+type referenced struct {
+	object
+	pods map[types.UID]int
+}
+
+func newReferences(s store) *references {
+	return &references{store: s, objects: map[volume.Ref]*referenced{}}
+}
+
+func (r *references) subscribe(fn func(volume.Ref)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.store.subscribe(fn)
+}
+
+// find returns the object of ref, or nil if nothing references it.
+func (r *references) find(ref volume.Ref) *referenced {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.objects[ref]
+}
+
+// add counts one reference of uid to each of refs.
+func (r *references) add(uid types.UID, refs []volume.Ref) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, ref := range refs {
+		obj := r.objects[ref]
+		if obj == nil {
+			if obj = r.newReferenced(ref); obj == nil {
+				continue
+			}
+			r.objects[ref] = obj
+			obj.start()
+		} else {
+			obj.verify(obj.pods[uid] == 0)
+		}
+		obj.pods[uid]++
+	}
+}
+
+// drop takes away one reference of uid to each of refs, and every object that has no
+// reference left. A reference that doesn't exist is ignored, so no count can become
+// negative.
+func (r *references) drop(uid types.UID, refs []volume.Ref) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, ref := range refs {
+		obj := r.objects[ref]
+		if obj == nil || obj.pods[uid] == 0 {
+			continue
+		}
+		obj.pods[uid]--
+		if obj.pods[uid] == 0 {
+			delete(obj.pods, uid)
+		}
+		if len(obj.pods) == 0 {
+			delete(r.objects, ref)
+			obj.close(notRegistered(ref))
+		}
+	}
+}
+
+// newReferenced returns an object without references, or nil for a kind that can't be
+// read. mu is held.
+func (r *references) newReferenced(ref volume.Ref) *referenced {
+	obj := r.store.newObject(ref)
+	if obj == nil {
+		return nil
+	}
+	if r.closed {
+		obj.close(shutdownError(ref))
+	}
+	return &referenced{object: obj, pods: map[types.UID]int{}}
+}
+
+// stopIdle stops what runs for objects that nothing has read since t.
+func (r *references) stopIdle(t time.Time) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, obj := range r.objects {
+		obj.stopIfUnreadSince(t)
+	}
+}
+
+// shutdown stops everything for good and waits for its end. No object can start
+// anything afterwards, because each was closed first.
+func (r *references) shutdown() {
+	r.mu.Lock()
+	r.closed = true
+	for ref, obj := range r.objects {
+		obj.close(shutdownError(ref))
+	}
+	r.mu.Unlock()
+	r.store.shutdown()
+}
+
+func shutdownError(ref volume.Ref) error {
+	return fmt.Errorf("%s: %w: %w", ref, ErrNotSynced, errShutdown)
+}

@@ -1,0 +1,108 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// Strategy is how a Manager learns of changes.
+type Strategy string
+
+// The strategies, which are those of the kubelet.
+const (
+	// Watch keeps a watch of each object open, which tells of each change.
+	Watch Strategy = "Watch"
+	// Cache keeps an object for the time that the node's annotation
+	// node.alpha.kubernetes.io/ttl says. A Refresh after that asks again, and may be
+	// answered from the API server's cache.
+	Cache Strategy = "Cache"
+	// Get asks for the present state at each Refresh.
+	Get Strategy = "Get"
+)
+
+// store is a way to know objects. References are counted elsewhere: see references.
+type store interface {
+	// subscribe names who hears of changes of the objects made from now on.
+	subscribe(fn func(volume.Ref))
+	// newObject returns what will be known of ref, for which nothing is asked yet, or
+	// nil for a kind that the store can't read.
+	newObject(ref volume.Ref) object
+	// shutdown waits for everything that still runs for objects. All of them were
+	// closed.
+	shutdown()
+}
+
+// object is what a store knows of one object that pods reference. Its methods are
+// safe for concurrent use; none but get waits for the network.
+type object interface {
+	// start is called after the first reference, verify after each other one; newPod
+	// tells that it is the first of its pod.
+	start()
+	verify(newPod bool)
+	// get returns the object, and waits for what that takes until ctx ends.
+	get(ctx context.Context) (*volume.Object, error)
+	// lookup returns what is known. After ErrNotSynced the subscriber is called once
+	// more is known.
+	lookup() (*volume.Object, error)
+	// refresh asks for the present state if nothing else would tell of it.
+	refresh()
+	// stopIfUnreadSince may stop what runs for an object that nothing has read since t.
+	stopIfUnreadSince(t time.Time)
+	// close stops what runs for the object, and has every read fail with err.
+	close(err error)
+}
+
+// newStore returns the store of a strategy.
+func newStore(opts Options) (store, error) {
+	switch opts.Strategy {
+	case Watch, "":
+		return newWatchStore(opts.Client), nil
+	case Cache:
+		return newCacheStore(opts.Client, opts.NodeName), nil
+	case Get:
+		return newGetStore(opts.Client), nil
+	}
+	return nil, fmt.Errorf("manager options: Strategy %q is none of %s, %s and %s", opts.Strategy, Watch, Cache, Get)
+}
+
+// base is what every store has.
+type base struct {
+	sources  map[volume.Kind]*source
+	failures *failureLog
+	// logger is for client-go.
+	logger  klog.Logger
+	changed func(volume.Ref)
+	// running counts the goroutines of objects.
+	running sync.WaitGroup
+}
+
+// newBase returns the base of a store; failing is what the log says of a request that
+// failed.
+func newBase(client kubernetes.Interface, failing string) *base {
+	logger := klog.Background()
+	return &base{
+		sources:  newSources(client),
+		failures: &failureLog{logger: logger, message: failing},
+		logger:   forClientGo(logger),
+		changed:  func(volume.Ref) {},
+	}
+}
+
+func (b *base) subscribe(fn func(volume.Ref)) { b.changed = fn }
+
+// newKnown returns what is known of ref at first, nothing, or nil for a kind without
+// a source.
+func (b *base) newKnown(ref volume.Ref) *known {
+	src := b.sources[ref.Kind]
+	if src == nil {
+		return nil
+	}
+	return &known{ref: ref, source: src, changed: b.changed, failures: b.failures}
+}

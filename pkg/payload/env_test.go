@@ -1,0 +1,233 @@
+package payload
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func envSource(i int, path string, env volume.Env) volume.Source {
+	return volume.Source{
+		Field: fmt.Sprintf("sources[%d].env", i),
+		Env:   &volume.EnvFile{Path: path, Format: volume.EnvShell, Env: env},
+	}
+}
+
+func envFrom(kind volume.Kind, name, prefix string) volume.EnvFrom {
+	return volume.EnvFrom{Prefix: prefix, Ref: volume.Ref{Kind: kind, Namespace: "ns", Name: name}, Field: "from " + name}
+}
+
+func plain(name, value string) volume.EnvVar { return volume.EnvVar{Name: name, Value: value} }
+
+func fromKey(name string, kind volume.Kind, object, key string) volume.EnvVar {
+	return volume.EnvVar{Name: name, Key: &volume.EnvKey{Ref: volume.Ref{Kind: kind, Namespace: "ns", Name: object}, Key: key, Field: "value of " + name}}
+}
+
+// values makes an object of pairs of key and value.
+func values(kind volume.Kind, name string, pairs ...string) *volume.Object {
+	o := object(kind, name)
+	for i := 0; i < len(pairs); i += 2 {
+		o.Data[pairs[i]] = []byte(pairs[i+1])
+	}
+	return o
+}
+
+// readShell reads the simplest of what a shell would source.
+func readShell(t *testing.T, data []byte) map[string]string {
+	t.Helper()
+	set := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		name, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		if !ok || len(value) < 2 || value[0] != '\'' || value[len(value)-1] != '\'' {
+			t.Fatalf("line %q", line)
+		}
+		set[name] = value[1 : len(value)-1]
+	}
+	return set
+}
+
+func TestRenderEnv(t *testing.T) {
+	const cm, sec = volume.ConfigMap, volume.Secret
+	all := objects(
+		values(cm, "c", "A", "c-a", "B", "c-b", "a.b", "dotted"),
+		values(sec, "s", "A", "s-a", "S", "s-s"),
+		values(cm, "empty"),
+	)
+	all[volume.Ref{Kind: cm, Namespace: "ns", Name: "c"}].BinaryData = map[string][]byte{"BIN": []byte("binary")}
+	forgiving := func(v volume.EnvVar) volume.EnvVar {
+		v.Key.Optional = true
+		return v
+	}
+	forgivingFrom := envFrom(sec, "none", "")
+	forgivingFrom.Optional = true
+	for _, c := range []struct {
+		name string
+		env  volume.Env
+		want string // NAME=value, sorted
+	}{
+		{"nothing", volume.Env{}, ""},
+		{"all keys of data, and none of binaryData", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}}, "A=c-a B=c-b"},
+		{"a prefix", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "X_")}}, "X_A=c-a X_B=c-b"},
+		{"a later object wins", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", ""), envFrom(sec, "s", "")}}, "A=s-a B=c-b S=s-s"},
+		{"an empty object", volume.Env{From: []volume.EnvFrom{envFrom(cm, "empty", "")}}, ""},
+		{"env beats envFrom", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{plain("A", "own")}}, "A=own B=c-b"},
+		{"an empty value beats envFrom too", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{plain("A", "")}}, "A= B=c-b"},
+		{"the later of one name wins", volume.Env{Vars: []volume.EnvVar{plain("A", "1"), plain("A", "2")}}, "A=2"},
+		{"keys", volume.Env{Vars: []volume.EnvVar{fromKey("X", cm, "c", "a.b"), fromKey("Y", sec, "s", "S")}}, "X=dotted Y=s-s"},
+		{"a value beats a key", volume.Env{Vars: []volume.EnvVar{{Name: "X", Value: "v", Key: fromKey("X", cm, "none", "k").Key}}}, "X=v"},
+		{
+			"optional things may be missing", volume.Env{From: []volume.EnvFrom{forgivingFrom}, Vars: []volume.EnvVar{
+				plain("KEPT", "before"), forgiving(fromKey("KEPT", cm, "c", "none")), forgiving(fromKey("X", cm, "none", "k")), forgiving(fromKey("Y", cm, "c", "A")),
+			}}, "KEPT=before Y=c-a",
+		},
+		{
+			"fields of the pod", volume.Env{Vars: []volume.EnvVar{
+				{Name: "N", FieldRef: volume.PodName}, {Name: "NS", FieldRef: volume.PodNamespace}, {Name: "U", FieldRef: volume.PodUID},
+				{Name: "NODE", FieldRef: volume.PodNodeName}, {Name: "SA", FieldRef: volume.PodServiceAccount},
+			}}, "N=web-0 NODE=node-1 NS=ns SA=web U=8f7e",
+		},
+		{
+			"references", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{
+				plain("EARLY", "$(LATE)"), plain("LATE", "$(A)-$(S)"), plain("TWICE", "$(LATE)$(B)"),
+				plain("ESCAPED", "$$(A) $$$(A) $$$$(A)"), plain("NOT", "$A $ $(A $() ${A} (A) $"), plain("SELF", "x$(SELF)"),
+			}},
+			"A=c-a B=c-b EARLY=$(LATE) ESCAPED=$(A) $c-a $$(A) LATE=c-a-$(S) NOT=$A $ $(A $() ${A} (A) $ SELF=x$(SELF) TWICE=c-a-$(S)c-b",
+		},
+		{"a value of a key is not expanded", volume.Env{Vars: []volume.EnvVar{plain("A", "1"), fromKey("X", cm, "ref", "k")}}, "A=1 X=$(A)"},
+		{"a later variable may extend itself", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{plain("A", "$(A):more")}}, "A=c-a:more B=c-b"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			state := maps.Clone(all)
+			state[volume.Ref{Kind: cm, Namespace: "ns", Name: "ref"}] = values(cm, "ref", "k", "$(A)")
+			got, err := Render(spec(envSource(0, "e", c.env)), state, Options{
+				Pod:      volume.Pod{Namespace: "ns", Name: "web-0", UID: "8f7e", ServiceAccount: "web"},
+				NodeName: "node-1",
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			set := readShell(t, got.Files[0].Data)
+			var texts []string
+			for _, name := range slices.Sorted(maps.Keys(set)) {
+				texts = append(texts, name+"="+set[name])
+			}
+			if text := strings.Join(texts, " "); text != c.want {
+				t.Errorf("\ngot  %s\nwant %s", text, c.want)
+			}
+		})
+	}
+}
+
+func TestRenderEnvSkips(t *testing.T) {
+	const cm = volume.ConfigMap
+	state := objects(values(cm, "c", "z.z", "1", "GOOD", "1", "a-b", "1"))
+	got, err := Render(spec(
+		envSource(0, "a", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{plain("1X", "v"), plain("BAD", "a\x00b")}}),
+		envSource(1, "b", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "P_")}}),
+		envSource(2, "c", volume.Env{}),
+	), state, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `[{a shell [1X BAD a-b z.z]} {b shell [P_a-b P_z.z]}]`
+	if text := fmt.Sprint(got.Skipped); text != want {
+		t.Errorf("skipped %s, want %s", text, want)
+	}
+	if len(got.Files) != 3 || len(got.Files[2].Data) != 0 {
+		t.Errorf("the files are %v", got.Files)
+	}
+}
+
+// An env file is a file like any other.
+func TestRenderEnvFile(t *testing.T) {
+	mode := fs.FileMode(0o400)
+	source := envSource(1, "d/app.env", volume.Env{Vars: []volume.EnvVar{plain("A", "1")}})
+	source.Env.Mode = &mode
+	group := int64(7)
+	for _, c := range []struct {
+		opts Options
+		want []string
+	}{
+		{Options{}, []string{"d/app.env=A='1'\n/0400", "x=a x/0644"}},
+		{Options{FSGroup: &group}, []string{"d/app.env=A='1'\n/0440", "x=a x/0644"}},
+	} {
+		got, err := Render(spec(source0(), source), objects(object(volume.ConfigMap, "a", "x")), c.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if files := show(got.Tree); !slices.Equal(files, c.want) {
+			t.Errorf("got %q, want %q", files, c.want)
+		}
+	}
+}
+
+func source0() volume.Source { return source(0, volume.ConfigMap, "a") }
+
+func TestRenderEnvMissing(t *testing.T) {
+	const cm, sec = volume.ConfigMap, volume.Secret
+	env := volume.Env{
+		From: []volume.EnvFrom{envFrom(cm, "none", ""), envFrom(sec, "s", "")},
+		Vars: []volume.EnvVar{fromKey("A", cm, "c", "lost"), fromKey("B", sec, "s", "lost"), fromKey("C", sec, "gone", "k")},
+	}
+	state := objects(values(cm, "c", "k", canary), values(sec, "s", "k", canary))
+	state[volume.Ref{Kind: cm, Namespace: "ns", Name: "c"}].BinaryData = map[string][]byte{"lost": []byte("binary data is no variable")}
+	s := spec(envSource(0, "e", env))
+	_, err := Render(s, state, Options{})
+	want := `from none: ConfigMap "ns/none" not found` +
+		`; value of A: couldn't find key lost in ConfigMap ns/c` +
+		`; value of B: couldn't find key lost in Secret ns/s` +
+		`; value of C: Secret "ns/gone" not found`
+	var missing *MissingError
+	if !errors.As(err, &missing) || err.Error() != want {
+		t.Errorf("\ngot  %v\nwant %s", err, want)
+	}
+	// What was deleted later leaves its variables out; a key that is missing is missing.
+	_, err = Render(s, state, Options{ForgiveDeleted: true})
+	if want := `value of A: couldn't find key lost in ConfigMap ns/c; value of B: couldn't find key lost in Secret ns/s`; err == nil || err.Error() != want {
+		t.Errorf("\ngot  %v\nwant %s", err, want)
+	}
+}
+
+// References that double a value with each line must not take memory without bound.
+func TestRenderEnvIsBounded(t *testing.T) {
+	doubling := volume.Env{Vars: []volume.EnvVar{plain("A", strings.Repeat(canary, 100))}}
+	for range 2000 {
+		doubling.Vars = append(doubling.Vars, plain("A", "$(A)$(A)"))
+	}
+	many := values(volume.ConfigMap, "many")
+	for i := range 5 {
+		many.Data[fmt.Sprint("K", i)] = make([]byte, 1<<20)
+	}
+	for name, env := range map[string]volume.Env{
+		"references":              doubling,
+		"references in one value": {Vars: []volume.EnvVar{plain("A", strings.Repeat("a", 1<<20)), plain("B", strings.Repeat("$(A)", 200))}},
+		"keys":                    {From: []volume.EnvFrom{envFrom(volume.ConfigMap, "many", "")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := Render(spec(envSource(0, "e", env)), objects(many), Options{})
+			runtime.ReadMemStats(&after)
+			if want := "sources[0].env: Too long: the values of its variables may have 4194304 bytes together"; err == nil || err.Error() != want {
+				t.Fatalf("got %.200v, want %s", err, want)
+			}
+			if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
+				t.Errorf("took %d MiB", n>>20)
+			}
+		})
+	}
+}
+
+func TestRenderRefusesPodEnv(t *testing.T) {
+	got, err := Render(spec(volume.Source{Field: "sources[0].podEnv", PodEnv: &volume.PodEnvFile{Path: "e"}}), nil, Options{})
+	if err == nil || got != nil || err.Error() != "sources[0].podEnv: nothing to show yet" {
+		t.Errorf("got %v, %v", got, err)
+	}
+}

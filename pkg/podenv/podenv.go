@@ -1,0 +1,60 @@
+// Package podenv reads from the API server what the containers of a pod have in their
+// environment.
+//
+// It owns the request. It must not know what becomes of the answer; pkg/podref owns what
+// of a pod's spec it is made of.
+package podenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/refvol/refvol/pkg/clientlog"
+	"github.com/refvol/refvol/pkg/podref"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// ErrUnusable reports that a pod's spec has no such container, or variables that name
+// nothing.
+var ErrUnusable = errors.New("the pod's spec can't be used")
+
+// readTimeout bounds one request.
+const readTimeout = 10 * time.Second
+
+// Reader reads the environment of containers from the API server. It is safe for
+// concurrent use.
+type Reader struct {
+	client kubernetes.Interface
+}
+
+// NewReader returns a Reader whose requests carry the rights of client.
+func NewReader(client kubernetes.Interface) *Reader { return &Reader{client: client} }
+
+// Env returns what podref.Env says of a container of a pod, which it reads now. The error
+// is a NotFound API error also if the pod of that name has another UID; ErrUnusable wraps
+// that of podref.Env; any other is that of the request.
+func (r *Reader) Env(ctx context.Context, pod volume.Pod, container string) (env volume.Env, leftOut []string, err error) {
+	// The response holds what the pod's author wrote as values of variables.
+	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), readTimeout)
+	defer cancel()
+	got, err := r.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	if err != nil {
+		return volume.Env{}, nil, fmt.Errorf("read pod %s: %w", pod, err)
+	}
+	if got.UID != pod.UID {
+		notFound := apierrors.NewNotFound(corev1.Resource("pods"), pod.Name)
+		return volume.Env{}, nil, fmt.Errorf("read pod %s: it has the UID %s now, not %s: %w", pod, got.UID, pod.UID, notFound)
+	}
+	env, leftOut, err = podref.Env(&got.Spec, pod.Namespace, container)
+	if err != nil {
+		return volume.Env{}, nil, fmt.Errorf("%w: %w", ErrUnusable, err)
+	}
+	return env, leftOut, nil
+}

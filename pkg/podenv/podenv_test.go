@@ -1,0 +1,54 @@
+package podenv
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func TestReader(t *testing.T) {
+	web := volume.Pod{Namespace: "ns", Name: "web-0", UID: "8f7e"}
+	client := fake.NewClientset(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-0", UID: "8f7e"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}}}},
+	})
+	reader := NewReader(client)
+	env, leftOut, err := reader.Env(t.Context(), web, "main")
+	if want := (volume.Env{Vars: []volume.EnvVar{{Name: "A", Value: "1"}}}); err != nil || len(leftOut) != 0 || !reflect.DeepEqual(env, want) {
+		t.Errorf("got %+v, %q, %v; want %+v", env, leftOut, err, want)
+	}
+
+	successor, none := web, web
+	successor.UID, none.Name = "0a1b", "web-1"
+	for _, test := range []struct {
+		pod       volume.Pod
+		container string
+		is        func(error) bool
+		want      string
+	}{
+		{successor, "main", apierrors.IsNotFound, `read pod ns/web-0: it has the UID 8f7e now, not 0a1b: `},
+		{none, "main", apierrors.IsNotFound, `read pod ns/web-1: pods "web-1" not found`},
+		{web, "side", func(err error) bool { return errors.Is(err, ErrUnusable) }, `the pod's spec can't be used: `},
+	} {
+		_, _, err := reader.Env(t.Context(), test.pod, test.container)
+		if err == nil || !test.is(err) || !strings.HasPrefix(err.Error(), test.want) {
+			t.Errorf("got %v, want %s", err, test.want)
+		}
+	}
+
+	failure := errors.New("connection refused")
+	client.PrependReactor("get", "pods", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, failure })
+	if _, _, err := reader.Env(t.Context(), web, "main"); !errors.Is(err, failure) || errors.Is(err, ErrUnusable) || apierrors.IsNotFound(err) {
+		t.Errorf("got %v", err)
+	}
+}

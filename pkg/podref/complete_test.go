@@ -1,0 +1,124 @@
+package podref
+
+import (
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// leaf is one string that a pod's spec can hold.
+type leaf struct {
+	path string
+	// owner is the struct that declares it.
+	owner reflect.Type
+	// set puts a string there, and whatever must be above it, into a spec that has
+	// nothing else.
+	set func(spec *corev1.PodSpec, value string)
+}
+
+// leaves returns every string below a type. reach returns the value of that type in a
+// spec, made where there was none.
+func leaves(t reflect.Type, owner reflect.Type, at *field.Path, reach func(reflect.Value) reflect.Value) []leaf {
+	switch t.Kind() {
+	case reflect.String:
+		return []leaf{{at.String(), owner, func(spec *corev1.PodSpec, value string) {
+			reach(reflect.ValueOf(spec).Elem()).SetString(value)
+		}}}
+	case reflect.Pointer:
+		return leaves(t.Elem(), owner, at, func(root reflect.Value) reflect.Value {
+			v := reach(root)
+			if v.IsNil() {
+				v.Set(reflect.New(t.Elem()))
+			}
+			return v.Elem()
+		})
+	case reflect.Slice:
+		return leaves(t.Elem(), owner, at.Index(0), func(root reflect.Value) reflect.Value {
+			v := reach(root)
+			v.Set(reflect.MakeSlice(t, 1, 1))
+			return v.Index(0)
+		})
+	case reflect.Struct:
+		var all []leaf
+		for i := range t.NumField() {
+			f := t.Field(i)
+			if !f.IsExported() {
+				continue
+			}
+			at := at
+			if name, options, _ := strings.Cut(f.Tag.Get("json"), ","); !strings.Contains(options, "inline") && name != "" {
+				at = at.Child(name)
+			}
+			all = append(all, leaves(f.Type, t, at, func(root reflect.Value) reflect.Value { return reach(root).Field(i) })...)
+		}
+		return all
+	}
+	return nil // No map of a pod's spec names an object.
+}
+
+// exceptions are the strings that may look like the name of a Secret or a ConfigMap to
+// suspicious, and are none.
+func exceptions() []string {
+	const claim = "spec.volumes[0].ephemeral.volumeClaimTemplate.spec."
+	return []string{
+		"spec.volumes[0].cephfs.secretFile", // a file of the node
+		// What a volume of the claim is filled from.
+		claim + "dataSource.name", claim + "dataSource.kind", claim + "dataSource.apiGroup",
+		claim + "dataSourceRef.name", claim + "dataSourceRef.kind", claim + "dataSourceRef.apiGroup", claim + "dataSourceRef.namespace",
+	}
+}
+
+// suspicious says whether a string may be the name of a Secret or a ConfigMap: by its
+// own name, the fields above it, or the type that it is in.
+func suspicious(l leaf) bool {
+	ownType := regexp.MustCompile(`Secret|ConfigMap|ObjectReference`).MatchString(l.owner.Name())
+	inPath := regexp.MustCompile(`(?i)secret|config_?map`).MatchString(l.path)
+	// What beside the name a reference has.
+	beside := regexp.MustCompile(`(\.key|\.items\[0\]\.(key|path))$`).MatchString(l.path)
+	return (ownType || inPath) && !beside && !slices.Contains(exceptions(), l.path)
+}
+
+// Every field of the API that can name a Secret or a ConfigMap is visited, and nothing
+// else is. This fails when a new version of Kubernetes has a new one.
+func TestVisitIsComplete(t *testing.T) {
+	all := leaves(reflect.TypeFor[corev1.PodSpec](), nil, field.NewPath("spec"), func(root reflect.Value) reflect.Value { return root })
+	found := 0
+	for _, l := range all {
+		var spec corev1.PodSpec
+		l.set(&spec, "object")
+		var got []Reference
+		Visit(&spec, field.NewPath("spec"), func(r Reference) { got = append(got, r) })
+		switch {
+		case !suspicious(l):
+			if len(got) != 0 {
+				t.Errorf("%s names no object; got %+v", l.path, got)
+			}
+		case len(got) != 1 || got[0].Field != l.path || got[0].Name != "object":
+			t.Errorf("%s may name an object; got %+v, want one reference at that path (or make it an exception)", l.path, got)
+		default:
+			found++
+			wantKind := "Secret"
+			if strings.Contains(strings.ToLower(l.path), "configmap") {
+				wantKind = "ConfigMap"
+			}
+			if string(got[0].Kind) != wantKind {
+				t.Errorf("%s: got a %s", l.path, got[0].Kind)
+			}
+		}
+	}
+	// The walk itself must have found what is known to be there: a pull secret, four
+	// fields of each sort of container, four of volumes that show files, nine of storage.
+	if want := 1 + 3*4 + 4 + 9; found != want {
+		t.Errorf("%d of %d strings name an object, want %d", found, len(all), want)
+	}
+	for _, path := range exceptions() {
+		if !slices.ContainsFunc(all, func(l leaf) bool { return l.path == path }) {
+			t.Errorf("%s is an exception, and does not exist", path)
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package podref
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func object(kind volume.Kind, name string) volume.Ref {
+	return volume.Ref{Kind: kind, Namespace: "ns", Name: name}
+}
+
+func TestEnv(t *testing.T) {
+	for _, test := range []struct {
+		name, container string // YAML of the second of two containers
+		want            volume.Env
+		leftOut         []string
+	}{
+		{name: "nothing", container: `{name: app}`},
+		{
+			name: "whole objects",
+			container: `
+name: app
+envFrom:
+- configMapRef: {name: a}
+- prefix: P_
+  secretRef: {name: b, optional: true}
+- configMapRef: {name: c, optional: false}
+`,
+			want: volume.Env{From: []volume.EnvFrom{
+				{Ref: object(volume.ConfigMap, "a"), Field: "spec.containers[1].envFrom[0].configMapRef"},
+				{Prefix: "P_", Ref: object(volume.Secret, "b"), Optional: true, Field: "spec.containers[1].envFrom[1].secretRef"},
+				{Ref: object(volume.ConfigMap, "c"), Field: "spec.containers[1].envFrom[2].configMapRef"},
+			}},
+		},
+		{
+			name: "each sort of variable",
+			container: `
+name: app
+env:
+- {name: EMPTY}
+- {name: VALUE, value: a $(EMPTY) $$}
+- {name: EMPTY_SOURCE, value: "", valueFrom: {secretKeyRef: {name: s, key: k}}}
+- {name: LEVEL, valueFrom: {configMapKeyRef: {name: m, key: level, optional: true}}}
+- {name: BEATEN, value: x, valueFrom: {secretKeyRef: {name: s, key: k}}}
+- {name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+- {name: NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace, apiVersion: v1}}}
+- {name: UID, valueFrom: {fieldRef: {fieldPath: metadata.uid, apiVersion: ""}}}
+- {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+- {name: ACCOUNT, valueFrom: {fieldRef: {fieldPath: spec.serviceAccountName}}}
+- {name: VALUE, value: again}
+`,
+			want: volume.Env{Vars: []volume.EnvVar{
+				{Name: "EMPTY"},
+				{Name: "VALUE", Value: "a $(EMPTY) $$"},
+				{Name: "EMPTY_SOURCE", Key: &volume.EnvKey{Ref: object(volume.Secret, "s"), Key: "k", Field: "spec.containers[1].env[2].valueFrom.secretKeyRef"}},
+				{Name: "LEVEL", Key: &volume.EnvKey{Ref: object(volume.ConfigMap, "m"), Key: "level", Optional: true, Field: "spec.containers[1].env[3].valueFrom.configMapKeyRef"}},
+				{Name: "BEATEN", Value: "x"},
+				{Name: "NAME", FieldRef: volume.PodName},
+				{Name: "NAMESPACE", FieldRef: volume.PodNamespace},
+				{Name: "UID", FieldRef: volume.PodUID},
+				{Name: "NODE", FieldRef: volume.PodNodeName},
+				{Name: "ACCOUNT", FieldRef: volume.PodServiceAccount},
+				{Name: "VALUE", Value: "again"},
+			}},
+		},
+		{
+			name: "what a publish can't know, sorted",
+			container: `
+name: app
+envFrom: [{}]
+env:
+- {name: TOKEN, valueFrom: {fileKeyRef: {volumeName: config, path: app.env, key: TOKEN}}}
+- {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+- {name: TIER, valueFrom: {fieldRef: {fieldPath: "metadata.labels['tier']"}}}
+- {name: NOTE, valueFrom: {fieldRef: {fieldPath: "metadata.annotations['note']"}}}
+- {name: FUTURE, valueFrom: {fieldRef: {fieldPath: metadata.name, apiVersion: v2}}}
+- {name: CPUS, valueFrom: {resourceFieldRef: {containerName: app, resource: limits.cpu}}}
+- {name: NEW, valueFrom: {}}
+- {name: KEPT, value: x}
+`,
+			want: volume.Env{Vars: []volume.EnvVar{{Name: "KEPT", Value: "x"}}},
+			leftOut: []string{
+				"CPUS (resourceFieldRef limits.cpu)",
+				"FUTURE (fieldRef metadata.name)",
+				"IP (fieldRef status.podIP)",
+				"NEW (a source of an unknown kind)",
+				"NOTE (fieldRef metadata.annotations['note'])",
+				"TIER (fieldRef metadata.labels['tier'])",
+				"TOKEN (fileKeyRef config app.env TOKEN)",
+				"spec.containers[1].envFrom[0] (a source of an unknown kind)",
+			},
+		},
+		{
+			name: "the last of a name counts",
+			container: `
+name: app
+env:
+- {name: A, value: shown}
+- {name: A, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
+- {name: B, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
+- {name: B, value: shown}
+- {name: C, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
+- {name: C, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
+`,
+			want:    volume.Env{Vars: []volume.EnvVar{{Name: "B", Value: "shown"}}},
+			leftOut: []string{"A (resourceFieldRef limits.cpu)", "C (fieldRef status.hostIP)"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			spec := parseSpec(t, "containers: [{name: first, env: [{name: FIRST, value: x}]}]")
+			spec.Containers = append(spec.Containers, parseSpec(t, "containers:\n- "+indent(test.container)).Containers...)
+			got, leftOut, err := Env(spec, "ns", "app")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got  %s\nwant %s", describe(got), describe(test.want))
+			}
+			if !slices.Equal(leftOut, test.leftOut) {
+				t.Errorf("left out %q, want %q", leftOut, test.leftOut)
+			}
+		})
+	}
+}
+
+func TestEnvOfAnInitContainer(t *testing.T) {
+	spec := parseSpec(t, "initContainers: [{name: a}, {name: init, env: [{name: K, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]\ncontainers: [{name: app}]")
+	got, _, err := Env(spec, "ns", "init")
+	if err != nil || len(got.Vars) != 1 || got.Vars[0].Key.Field != "spec.initContainers[1].env[0].valueFrom.secretKeyRef" {
+		t.Errorf("got %s, %v", describe(got), err)
+	}
+}
+
+func TestEnvRefuses(t *testing.T) {
+	for _, test := range []struct{ name, spec, want string }{
+		{"no such container", "initContainers: [{name: init}]\ncontainers: [{name: web}, {name: log}]", `the pod has no container "app"; it has init, web, log`},
+		{"an ephemeral container", "containers: [{name: web}]\nephemeralContainers: [{name: app}]", `the pod has no container "app"; it has web`},
+		{"an object without a name", "containers: [{name: app, envFrom: [{configMapRef: {}}]}]", "spec.containers[0].envFrom[0].configMapRef.name: Required value: must name an object"},
+		{
+			"a key without a name", "containers: [{name: app, env: [{name: K, valueFrom: {secretKeyRef: {}}}]}]",
+			"[spec.containers[0].env[0].valueFrom.secretKeyRef.key: Required value: must name a key of the object, " +
+				"spec.containers[0].env[0].valueFrom.secretKeyRef.name: Required value: must name an object]",
+		},
+	} {
+		got, leftOut, err := Env(parseSpec(t, test.spec), "ns", "app")
+		if err == nil || err.Error() != test.want {
+			t.Errorf("%s: got %v, want %s", test.name, err, test.want)
+		}
+		if !reflect.DeepEqual(got, volume.Env{}) || leftOut != nil {
+			t.Errorf("%s: got %s, %v beside the error", test.name, describe(got), leftOut)
+		}
+	}
+}
+
+// Whatever Env finds, Visit finds, so what a volume registers is what the pod references.
+func TestEnvIsPartOfVisit(t *testing.T) {
+	spec := parseSpec(t, everySort)
+	spec.Containers[0].Env = slices.DeleteFunc(spec.Containers[0].Env, func(v corev1.EnvVar) bool { return v.Name == "NAMELESS" })
+	env, _, err := Env(spec, "ns", "app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	uses := env.Uses()
+	if len(uses) != 3 {
+		t.Errorf("the container names %d objects, want 3: %v", len(uses), uses)
+	}
+	refs := Refs(spec, "ns")
+	for _, use := range uses {
+		if !slices.Contains(refs, use.Ref) {
+			t.Errorf("%s: %s is not visited", use.Field, use.Ref)
+		}
+	}
+}

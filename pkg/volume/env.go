@@ -1,0 +1,88 @@
+package volume
+
+import "io/fs"
+
+// EnvFormat is the syntax of an env file.
+type EnvFormat string
+
+// The formats of env files.
+const (
+	// EnvDotenv is what dotenv parsers read.
+	EnvDotenv EnvFormat = "dotenv"
+	// EnvShell is what a POSIX shell can source.
+	EnvShell EnvFormat = "shell"
+)
+
+// EnvFile is a file of NAME=value lines, made of what a container's envFrom and env
+// would set.
+type EnvFile struct {
+	// Path of the file; clean.
+	Path string `json:"path"`
+	// Mode beats the volume's default mode where it is not nil.
+	Mode   *fs.FileMode `json:"mode,omitempty"`
+	Format EnvFormat    `json:"format"`
+	Env
+}
+
+// PodEnvFile is an EnvFile whose variables are those of a container of the pod.
+type PodEnvFile struct {
+	Path   string       `json:"path"`
+	Mode   *fs.FileMode `json:"mode,omitempty"`
+	Format EnvFormat    `json:"format"`
+	// Container names an init or regular container of the pod.
+	Container string `json:"container"`
+}
+
+// File returns the env file of variables that are known now.
+func (f *PodEnvFile) File(env Env) *EnvFile {
+	return &EnvFile{Path: f.Path, Mode: f.Mode, Format: f.Format, Env: env}
+}
+
+// Env says which variables an env file holds: all keys of some objects first, then
+// single ones. A later one of the same name wins.
+type Env struct {
+	From []EnvFrom `json:"envFrom,omitempty"`
+	Vars []EnvVar  `json:"env,omitempty"`
+}
+
+// EnvFrom makes a variable of each key of an object's data.
+type EnvFrom struct {
+	Prefix string `json:"prefix,omitempty"`
+	Ref    Ref    `json:"ref"`
+	// Optional forgives an object that does not exist.
+	Optional bool `json:"optional,omitempty"`
+	// Field is where the author wrote it: sources[0].env.envFrom[1].configMapRef.
+	Field string `json:"field"`
+}
+
+// EnvVar is one variable. A Value that is not empty beats Key and FieldRef, of which
+// at most one is set.
+type EnvVar struct {
+	Name string `json:"name"`
+	// Value may refer to variables that are set before it as $(NAME).
+	Value    string   `json:"value,omitempty"`
+	Key      *EnvKey  `json:"key,omitempty"`
+	FieldRef PodField `json:"fieldRef,omitempty"`
+}
+
+// EnvKey is one key of an object as the value of a variable.
+type EnvKey struct {
+	Ref Ref    `json:"ref"`
+	Key string `json:"key"`
+	// Optional forgives an object or a key that does not exist.
+	Optional bool `json:"optional,omitempty"`
+	// Field is where the author wrote it.
+	Field string `json:"field"`
+}
+
+// PodField is a field of the pod whose value a publish request tells.
+type PodField string
+
+// The fields of a pod that can be the value of a variable.
+const (
+	PodName           PodField = "metadata.name"
+	PodNamespace      PodField = "metadata.namespace"
+	PodUID            PodField = "metadata.uid"
+	PodNodeName       PodField = "spec.nodeName"
+	PodServiceAccount PodField = "spec.serviceAccountName"
+)

@@ -1,0 +1,103 @@
+package volume
+
+import "slices"
+
+// Use is one place where a spec names an object, or a key of one.
+type Use struct {
+	Ref Ref
+	// Key is empty where all keys are meant.
+	Key string
+	// Optional forgives that the object or the key does not exist.
+	Optional bool
+	// Field is where the pod's author wrote it.
+	Field string
+}
+
+// Uses returns every place where the spec names an object, in the order of the
+// spec. What a podEnv source names is not among them before WithPodEnv.
+func (s *Spec) Uses() []Use {
+	var uses []Use
+	for i := range s.Sources {
+		uses = append(uses, s.Sources[i].uses()...)
+	}
+	return uses
+}
+
+func (s *Source) uses() []Use {
+	switch {
+	case s.Projection != nil && len(s.Projection.Items) == 0:
+		return []Use{{Ref: s.Projection.Ref, Optional: s.Projection.Optional, Field: s.Field}}
+	case s.Projection != nil:
+		uses := make([]Use, 0, len(s.Projection.Items))
+		for i, item := range s.Projection.Items {
+			at := s.itemPath(i).Child("key").String()
+			uses = append(uses, Use{Ref: s.Projection.Ref, Key: item.Key, Optional: s.Projection.Optional, Field: at})
+		}
+		return uses
+	case s.Env != nil:
+		return s.Env.Uses()
+	}
+	return nil
+}
+
+// Uses returns every place where an environment names an object, in its order.
+func (e *Env) Uses() []Use {
+	var uses []Use
+	for _, from := range e.From {
+		uses = append(uses, Use{Ref: from.Ref, Optional: from.Optional, Field: from.Field})
+	}
+	for i := range e.Vars {
+		if key := e.Vars[i].source(); key != nil {
+			uses = append(uses, Use{Ref: key.Ref, Key: key.Key, Optional: key.Optional, Field: key.Field})
+		}
+	}
+	return uses
+}
+
+// source returns the key that a variable's value is, nil for another value.
+func (v *EnvVar) source() *EnvKey {
+	if v.Value != "" {
+		return nil
+	}
+	return v.Key
+}
+
+// Refs returns the objects that the spec names, each once, in order of first use.
+func (s *Spec) Refs() []Ref {
+	uses := s.Uses()
+	seen := make(map[Ref]bool, len(uses))
+	refs := make([]Ref, 0, len(uses))
+	for _, use := range uses {
+		if !seen[use.Ref] {
+			seen[use.Ref] = true
+			refs = append(refs, use.Ref)
+		}
+	}
+	return refs
+}
+
+// HasPodEnv says whether the spec names variables that only the pod's own spec
+// tells.
+func (s *Spec) HasPodEnv() bool {
+	return slices.ContainsFunc(s.Sources, func(source Source) bool { return source.PodEnv != nil })
+}
+
+// WithPodEnv returns a copy of the spec with an env source in place of each podEnv
+// source. It calls read for each with the name of the container and where the pod's
+// author wrote that, and stops at its first error.
+func (s *Spec) WithPodEnv(read func(container, at string) (Env, error)) (*Spec, error) {
+	resolved := *s
+	resolved.Sources = slices.Clone(s.Sources)
+	for i := range resolved.Sources {
+		source := &resolved.Sources[i]
+		if source.PodEnv == nil {
+			continue
+		}
+		env, err := read(source.PodEnv.Container, source.Field+".container")
+		if err != nil {
+			return nil, err
+		}
+		source.Env, source.PodEnv = source.PodEnv.File(env), nil
+	}
+	return &resolved, nil
+}

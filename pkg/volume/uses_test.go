@@ -1,0 +1,89 @@
+package volume
+
+import (
+	"errors"
+	"reflect"
+	"slices"
+	"testing"
+)
+
+// usesAttributes names one object in every way there is.
+const usesAttributes = `
+- configMap: {name: a}
+- secret: {name: b, optional: true, items: [{key: k, path: p}, {key: l, path: q}]}
+- env:
+    path: app.env
+    envFrom: [{configMapRef: {name: a}}, {prefix: X_, secretRef: {name: c, optional: true}}]
+    env:
+    - {name: PLAIN, value: v}
+    - {name: EMPTY}
+    - {name: FIELD, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+    - {name: KEY, valueFrom: {secretKeyRef: {name: b, key: k, optional: true}}}
+    - {name: BEATEN, value: v, valueFrom: {configMapKeyRef: {name: unused, key: k}}}
+    - {name: CONFIG, valueFrom: {configMapKeyRef: {name: d, key: m}}}
+- podEnv: {path: pod.env, container: main}
+`
+
+func TestUses(t *testing.T) {
+	spec, err := Parse(map[string]string{"sources": usesAttributes}, testPod())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cm := func(name string) Ref { return Ref{Kind: ConfigMap, Namespace: "ns", Name: name} }
+	secret := func(name string) Ref { return Ref{Kind: Secret, Namespace: "ns", Name: name} }
+	want := []Use{
+		{Ref: cm("a"), Field: "sources[0].configMap"},
+		{Ref: secret("b"), Key: "k", Optional: true, Field: "sources[1].secret.items[0].key"},
+		{Ref: secret("b"), Key: "l", Optional: true, Field: "sources[1].secret.items[1].key"},
+		{Ref: cm("a"), Field: "sources[2].env.envFrom[0].configMapRef"},
+		{Ref: secret("c"), Optional: true, Field: "sources[2].env.envFrom[1].secretRef"},
+		{Ref: secret("b"), Key: "k", Optional: true, Field: "sources[2].env.env[3].valueFrom.secretKeyRef"},
+		{Ref: cm("d"), Key: "m", Field: "sources[2].env.env[5].valueFrom.configMapKeyRef"},
+	}
+	if got := spec.Uses(); !slices.Equal(got, want) {
+		t.Errorf("\ngot  %+v\nwant %+v", got, want)
+	}
+	if got, want := spec.Refs(), []Ref{cm("a"), secret("b"), secret("c"), cm("d")}; !slices.Equal(got, want) {
+		t.Errorf("refs are %v, want %v", got, want)
+	}
+	if got := (&Spec{}).Refs(); len(got) != 0 {
+		t.Errorf("a spec of nothing refers to %v", got)
+	}
+}
+
+func TestWithPodEnv(t *testing.T) {
+	spec, err := Parse(map[string]string{"sources": "[{secret: {name: s}}, {podEnv: {path: d/e, container: main, mode: 0400, format: shell}}]"}, testPod())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !spec.HasPodEnv() {
+		t.Error("it has no podEnv")
+	}
+	before := slices.Clone(spec.Sources)
+	env := Env{From: []EnvFrom{{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "e"}, Field: "f"}}, Vars: []EnvVar{{Name: "A", Value: "1"}}}
+	resolved, err := spec.WithPodEnv(func(container, at string) (Env, error) {
+		if container != "main" || at != "sources[1].podEnv.container" {
+			t.Errorf("asked for container %q at %s", container, at)
+		}
+		return env, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := before[1].PodEnv
+	want := &EnvFile{Path: "d/e", Mode: file.Mode, Format: EnvShell, Env: env}
+	if got := resolved.Sources[1]; !reflect.DeepEqual(got.Env, want) || got.PodEnv != nil || got.Field != "sources[1].podEnv" {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if resolved.HasPodEnv() || len(resolved.Refs()) != 2 {
+		t.Errorf("the resolved spec is %+v", resolved)
+	}
+	if !reflect.DeepEqual(spec.Sources, before) {
+		t.Errorf("the spec became %+v", spec.Sources)
+	}
+
+	failure := errors.New("none")
+	if got, err := spec.WithPodEnv(func(string, string) (Env, error) { return Env{}, failure }); got != nil || !errors.Is(err, failure) {
+		t.Errorf("got %v, %v", got, err)
+	}
+}

@@ -1,0 +1,346 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// inodes returns the inode of each regular file that ..data leads to, by path.
+func (v *testVolume) inodes() map[string]uint64 {
+	v.Helper()
+	files := map[string]uint64{}
+	generation := v.generation()
+	if generation == "" {
+		return files
+	}
+	data, err := os.OpenRoot(filepath.Join(v.path, generation))
+	v.must(err)
+	defer data.Close()
+	v.must(fs.WalkDir(data.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			files[path] = v.inode(filepath.Join(dataName, path)).Ino
+		}
+		return err
+	}))
+	return files
+}
+
+// generation returns the name of the generation that ..data points at, "" if that is
+// none.
+func (v *testVolume) generation() string {
+	target, err := os.Readlink(filepath.Join(v.path, dataName))
+	if err != nil || !isGeneration(target) {
+		return ""
+	}
+	if info, err := os.Lstat(filepath.Join(v.path, target)); err != nil || !info.IsDir() {
+		return ""
+	}
+	return target
+}
+
+// rewrite writes tree in place, expects success, and compares what is on disk then
+// with tree and with what was there before.
+func (v *testVolume) rewrite(w *InPlace, tree *volume.Tree) Result {
+	v.Helper()
+	before, fds := v.inodes(), openDescriptors(v)
+	result, err := w.Write(v.Context(), v.root, tree)
+	if err != nil {
+		v.Fatalf("Write: %v", err)
+	}
+	if got := openDescriptors(v); got != fds {
+		v.Errorf("%d descriptors are open, %d before", got, fds)
+	}
+	if got := v.readlink(dataName); result.Generation != got || w.Stale() {
+		v.Errorf("Result.Generation = %q, ..data points at %q, stale: %v", result.Generation, got, w.Stale())
+	}
+	v.checkInPlace(before, tree)
+	return result
+}
+
+// checkInPlace fails unless the volume shows tree, and besides that only empty files,
+// which are just those of before that don't stand in the way. Whatever was there
+// before and still is has to have its inode.
+func (v *testVolume) checkInPlace(before map[string]uint64, tree *volume.Tree) {
+	v.Helper()
+	with := *tree
+	with.Files = slices.Clone(tree.Files)
+	for path, inode := range before {
+		if _, found := slices.BinarySearchFunc(tree.Files, path, comparePath); !found {
+			if blocked(tree, path) {
+				continue
+			}
+			info := v.lstat(filepath.Join(dataName, path))
+			uid, gid := v.inode(filepath.Join(dataName, path)).Uid, v.inode(filepath.Join(dataName, path)).Gid
+			if info.Size() != 0 || int(uid) != os.Getuid() || int(gid) != os.Getgid() {
+				v.Errorf("emptied %s: %v, owner %d:%d", path, info.Size(), uid, gid)
+			}
+			with.Files = append(with.Files, withMode(info.Mode(), file(path, "")))
+		}
+		if got := v.inode(filepath.Join(dataName, path)).Ino; got != inode {
+			v.Errorf("%s has another inode", path)
+		}
+	}
+	slices.SortFunc(with.Files, func(a, b volume.File) int { return strings.Compare(a.Path, b.Path) })
+	v.check(&with)
+	for path := range v.inodes() {
+		st := v.inode(filepath.Join(dataName, path))
+		if st.Blocks*blockSize > wholePages(st.Size) {
+			v.Errorf("%s holds %d blocks for %d bytes", path, st.Blocks, st.Size)
+		}
+	}
+}
+
+func comparePath(f volume.File, path string) int { return strings.Compare(f.Path, path) }
+
+// blocked reports whether a file of tree can't be there with one at path.
+func blocked(tree *volume.Tree, path string) bool {
+	return slices.ContainsFunc(tree.Files, func(f volume.File) bool {
+		return f.Path != path && (below(f.Path, path) || below(path, f.Path))
+	})
+}
+
+// TestInPlaceUpdate takes each transition there and back, with the InPlace that wrote
+// the first tree and with one that has to read it.
+func TestInPlaceUpdate(t *testing.T) {
+	for name, tt := range transitions {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/restart=%v", name, restart), func(t *testing.T) {
+				v, w := newVolume(t), NewInPlace(Options{})
+				generation := ""
+				for i, tree := range []*volume.Tree{tt.from, tt.to, tt.from, tt.to} {
+					if restart {
+						w = NewInPlace(Options{})
+					}
+					result := v.rewrite(w, tree)
+					if generation == "" {
+						generation = result.Generation
+					}
+					if !result.Changed || result.Generation != generation {
+						t.Errorf("write %d: Result = %+v, first generation %s", i, result, generation)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestInPlaceSeen has one file held in the ways in which a container may hold it.
+func TestInPlaceSeen(t *testing.T) {
+	long := strings.Repeat("0123456789", 2000)
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restart=%v", restart), func(t *testing.T) {
+			v, w := newVolume(t), NewInPlace(Options{})
+			v.rewrite(w, tree(file("conf/a", "first"), file("b", "1")))
+			path := filepath.Join(v.path, "conf/a")
+			held, err := os.Open(path)
+			v.must(err)
+			defer held.Close()
+			mount, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+			if err != nil { // without the right to mount, the next best
+				mount, err = unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+				v.must(err)
+			}
+			defer unix.Close(mount)
+			for _, tt := range []struct {
+				tree *volume.Tree
+				want string
+			}{
+				{tree(file("conf/a", "other"), file("b", "1")), "other"},
+				{tree(file("conf/a", long), file("b", "1")), long},
+				{tree(file("conf/a", "short"), file("b", "1")), "short"},
+				{tree(file("b", "2")), ""},
+				{tree(file("b", "2"), file("conf/c", "1")), ""},
+				{tree(file("conf/a", "back"), file("b", "1")), "back"},
+				{tree(), ""},
+				{tree(file("conf/a", "again")), "again"},
+				{tree(file("conf", "a file now")), ""},
+			} {
+				if restart {
+					w = NewInPlace(Options{})
+				}
+				v.rewrite(w, tt.tree)
+				buf := make([]byte, len(long)+1)
+				n, _ := held.ReadAt(buf, 0)
+				bound, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d", mount))
+				if got := string(buf[:n]); got != tt.want || string(bound) != tt.want || err != nil {
+					t.Errorf("an open file shows %.20q, a bind mount %.20q, %v; want %.20q", got, bound, err, tt.want)
+				}
+			}
+		})
+	}
+}
+
+func TestInPlaceResult(t *testing.T) {
+	v, w := newVolume(t), NewInPlace(Options{})
+	first := v.rewrite(w, tree(file("a", "1"), file("b", "2"), file("d/e", "")))
+	for i, tt := range []struct {
+		tree *volume.Tree
+		want Result
+	}{
+		{tree(file("a", "1"), file("b", "2"), file("d/e", "")), Result{}},
+		{tree(file("a", "12"), file("b", "2"), file("d/e", ""), file("d/f", "345")), Result{Changed: true, Files: 2, Bytes: 5}},
+		{tree(withMode(0o600, file("a", "12")), file("b", "2"), file("d/e", ""), file("d/f", "345")), Result{Changed: true}},
+		{tree(file("b", "2"), file("d/e", "")), Result{Changed: true, Files: 2}},
+		{tree(file("b", "2")), Result{}}, // d/e is empty already
+		{withDirMode(0o750, tree(file("b", "2"))), Result{Changed: true}},
+	} {
+		tt.want.Generation = first.Generation
+		if got := v.rewrite(w, tt.tree); got != tt.want {
+			t.Errorf("write %d: Result = %+v, want %+v", i, got, tt.want)
+		}
+	}
+}
+
+// TestInPlaceUnchanged writes on a root that fails on any I/O.
+func TestInPlaceUnchanged(t *testing.T) {
+	fresh := func() *volume.Tree { return tree(file("a", "1"), file("empty", ""), file("c/d", "2")) }
+	v, w := newVolume(t), NewInPlace(Options{})
+	v.rewrite(w, tree(file("a", "1"), file("gone/b", "0")))
+	first := v.rewrite(w, fresh())
+	closed, err := os.OpenRoot(v.path)
+	v.must(err)
+	closed.Close()
+	same := fresh()
+	for _, tree := range []*volume.Tree{fresh(), same, same} {
+		result, err := w.Write(t.Context(), closed, tree)
+		if want := (Result{Generation: first.Generation}); err != nil || result != want {
+			t.Errorf("Write = %+v, %v, want %+v", result, err, want)
+		}
+	}
+	if n := testing.AllocsPerRun(100, func() { _, _ = w.Write(t.Context(), closed, same) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	v.rewrite(w, tree(file("a", "1"))) // what was emptied before the writes of nothing is not forgotten
+
+	w = NewInPlace(Options{})
+	w.fs = stepped{w.fs, func(op, name string) error { return fmt.Errorf("unexpected %s %s", op, name) }}
+	if result, want := v.rewrite(w, tree(file("a", "1"))), (Result{Generation: first.Generation}); result != want {
+		t.Errorf("after a restart: Result = %+v, want %+v", result, want)
+	}
+	if _, err := w.Write(t.Context(), closed, tree(file("a", "1"))); err != nil {
+		t.Errorf("the InPlace did not learn what it read: %v", err)
+	}
+}
+
+// TestInPlaceCallOrder watches every call: fresh files are whole, and all room is
+// reserved, before the first that users see; links come last.
+func TestInPlaceCallOrder(t *testing.T) {
+	v, w := newVolume(t), NewInPlace(Options{})
+	v.rewrite(w, tree(file("a", "1"), file("d/b", "2"), file("gone", "3"), file("same", "4"), file("x", "5")))
+	var calls []string
+	w.fs = stepped{w.fs, func(op, name string) error {
+		if isGeneration(name) {
+			name = "GEN"
+		}
+		calls = append(calls, strings.TrimSpace(op+" "+name))
+		return nil
+	}}
+	v.rewrite(w, tree(withMode(0o400, file("a", "22")), file("d/b", strings.Repeat("b", 5000)), file("d/new", ""),
+		withMode(0o666, file("same", "5")), file("x/y/z", "6")))
+	owner := fmt.Sprintf("chown %d:%d", os.Getuid(), os.Getgid())
+	want := []string{
+		"mkdir GEN",
+		"mkdir d", "create new", owner, "chmod 0644", owner, "chmod 0755",
+		"mkdir x", "mkdir y", "create z", "write", owner, "chmod 0644", owner, "chmod 0755", owner, "chmod 0755",
+		"allocate 5000",
+		"chmod 0400", "write", "truncate 2",
+		"write", "truncate 5000",
+		"write", "truncate 1", owner, "chmod 0666",
+		"truncate 0", "truncate 0", // gone, x
+		"move new", "move x", "move x",
+		"unlink GEN", // which is a directory
+	}
+	if got := calls[:min(len(calls), len(want))]; !slices.Equal(got, want) {
+		t.Errorf("calls:\n%s\nwant first:\n%s", strings.Join(calls, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestInPlaceFreshIsWhole looks at every path before each call: a new file is not
+// there, or whole with its mode, and no link leads to nothing.
+func TestInPlaceFreshIsWhole(t *testing.T) {
+	v, w := newVolume(t), NewInPlace(Options{})
+	v.rewrite(w, tree(file("a", "1"), file("conf/x", "1"), file("flip", "1"), file("flop/a", "1")))
+	after := tree(file("a", "1"), file("conf/x", "1"), withMode(0o440, file("conf/y", "22")),
+		withMode(0o440, file("new/deep/z", "22")), withMode(0o440, file("flip/a", "22")), withMode(0o440, file("flop", "22")))
+	looks := 0
+	w.fs = stepped{w.fs, func(op, name string) error {
+		for _, path := range []string{"conf/y", "new/deep/z", "flip/a", "flop"} {
+			content, err := os.ReadFile(filepath.Join(v.path, dataName, path))
+			if err != nil {
+				continue // not there yet, or another kind of thing
+			}
+			looks++
+			mode := v.inode(filepath.Join(dataName, path)).Mode & 0o777
+			if string(content) != "22" || mode != 0o440 {
+				t.Errorf("at %s %s: %s is %q, %04o", op, name, path, content, mode)
+			}
+		}
+		for _, e := range v.names() {
+			if _, err := os.Stat(filepath.Join(v.path, e)); err != nil {
+				t.Errorf("at %s %s: %s leads nowhere", op, name, e)
+			}
+			if info := v.lstat(e); e != v.readlink(dataName) && isGeneration(e) && info.Mode() != fs.ModeDir|0o700 {
+				t.Errorf("at %s %s: the new files are in a directory of mode %v", op, name, info.Mode())
+			}
+		}
+		return nil
+	}}
+	v.rewrite(w, after)
+	if looks == 0 {
+		t.Error("nothing was seen")
+	}
+}
+
+func TestInPlaceCancelled(t *testing.T) {
+	before := tree(file("a", "1"), file("b", "2"), file("gone", "3"))
+	after := tree(file("a", "4"), file("b", strings.Repeat("5", 5000)), file("c", "6"))
+	for _, op := range []string{"mkdir", "create", "allocate", "statfs"} {
+		t.Run(op, func(t *testing.T) {
+			v, w := newVolume(t), NewInPlace(Options{})
+			v.rewrite(w, before)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			kernel := w.fs
+			w.fs = stepped{kernel, func(current, _ string) error {
+				if current == op {
+					cancel()
+				}
+				return nil
+			}}
+			result, err := w.Write(ctx, v.root, after)
+			if !errors.Is(err, context.Canceled) || result != (Result{}) {
+				t.Errorf("Write = %+v, %v, want context.Canceled", result, err)
+			}
+			v.checkInPlace(nil, before)
+			w.fs = kernel
+			v.rewrite(w, after)
+		})
+	}
+	t.Run("too late", func(t *testing.T) {
+		v, w := newVolume(t), NewInPlace(Options{})
+		v.rewrite(w, before)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		w.fs = stepped{w.fs, func(op, _ string) error {
+			if op == "truncate" {
+				cancel()
+			}
+			return nil
+		}}
+		if _, err := w.Write(ctx, v.root, after); err != nil {
+			t.Errorf("Write = %v: what has begun has to be finished", err)
+		}
+		v.checkInPlace(nil, tree(append([]volume.File{file("gone", "")}, after.Files...)...))
+	})
+}

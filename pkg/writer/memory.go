@@ -1,0 +1,68 @@
+package writer
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// memory is what a writer of either kind keeps from one Write to the next.
+type memory struct {
+	now func() time.Time
+	fs  fileSystem
+	// shown is what the directory is known to show. It is nil whenever that is
+	// in doubt: in a new writer, during a write, and after one that failed.
+	shown *snapshot
+}
+
+func newMemory(opts Options) memory {
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	return memory{now: opts.Now, fs: linux{}}
+}
+
+// write returns at once when dir is known to show tree. Else it calls run with an
+// update to be carried out, and with what was known of the directory, which may be
+// nil.
+func (m *memory) write(dir *os.Root, tree *volume.Tree, run func(u *update, known *snapshot) error) (Result, error) {
+	if m.shown != nil && m.shown.holds(tree) {
+		return Result{Generation: m.shown.generation}, nil
+	}
+	if err := checkTree(tree); err != nil {
+		return Result{}, err
+	}
+	next := describe(tree, m.shown)
+	if m.shown != nil && next.sameAs(m.shown) {
+		next.generation, next.links, next.emptied = m.shown.generation, m.shown.links, m.shown.emptied
+		m.shown = next
+		return Result{Generation: next.generation}, nil
+	}
+
+	root, err := dir.Open(".")
+	if err != nil {
+		return Result{}, fmt.Errorf("open the volume's root: %w", err)
+	}
+	defer root.Close()
+	known := m.shown
+	m.shown = nil
+	u := &update{fs: m.fs, root: int(root.Fd()), now: m.now, tree: tree, next: next}
+	if err := run(u, known); err != nil {
+		return u.result, err
+	}
+	m.shown = next
+	return u.result, nil
+}
+
+// prune removes from dir every generation but the one that ..data points at.
+func (m *memory) prune(dir *os.Root) error {
+	root, err := dir.Open(".")
+	if err != nil {
+		return fmt.Errorf("open the volume's root: %w", err)
+	}
+	defer root.Close()
+	u := &update{fs: m.fs, root: int(root.Fd())}
+	return u.prune()
+}

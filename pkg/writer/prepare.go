@@ -1,0 +1,168 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// prepareOrMakeRoom prepares, if need be without the files that earlier writes
+// emptied: a key that is there goes before one that might come back.
+func (r *rewrite) prepareOrMakeRoom(ctx context.Context) error {
+	err := r.prepare(ctx)
+	if !errors.Is(err, unix.ENOSPC) || len(r.spent) == 0 {
+		return err
+	}
+	if err := r.dropSpent(); err != nil {
+		return err
+	}
+	return r.prepare(ctx)
+}
+
+// prepare does all that can fail for want of room, and nothing that users see. If it
+// fails, the room is given back.
+func (r *rewrite) prepare(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			r.result = Result{}
+			err = errors.Join(err, r.giveBack(), r.unstage())
+		}
+	}()
+	if err := r.stage(ctx); err != nil {
+		return err
+	}
+	for i := range r.jobs {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("reserve room for %s: %w", r.jobs[i].path, err)
+		}
+		if err := r.reserve(&r.jobs[i]); err != nil {
+			return fmt.Errorf("reserve room for %s: %w", r.jobs[i].path, err)
+		}
+	}
+	if err := r.reserveLinks(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("rewrite generation %s: %w", r.base.generation, err)
+	}
+	return nil
+}
+
+// stage makes the fresh files beside the generation.
+func (r *rewrite) stage(ctx context.Context) (err error) {
+	if len(r.fresh) == 0 {
+		return nil
+	}
+	if r.staging, err = r.newGeneration(); err != nil {
+		return err
+	}
+	b := &builder{fs: r.fs, dirAttrs: r.next.dir}
+	defer b.close()
+	if err := b.start(r.root, r.staging, ""); err != nil {
+		return fmt.Errorf("open directory %s: %w", r.staging, err)
+	}
+	for _, i := range r.fresh {
+		if err := r.put(ctx, b, i, nil); err != nil {
+			return err
+		}
+	}
+	return b.enter("") // the directory itself stays closed
+}
+
+// unstage removes the directory for fresh files, and what was replaced by one.
+func (r *rewrite) unstage() error {
+	name := r.staging
+	if name == "" {
+		return nil
+	}
+	r.staging = ""
+	return r.remove(name)
+}
+
+// reserve gives a file that gets longer the pages for it, beyond its end.
+func (r *rewrite) reserve(j *job) error {
+	if !j.content || len(j.data) == 0 {
+		return nil
+	}
+	fd, st, err := r.openFile(j.path, unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	size := int64(len(j.data))
+	if st.Blocks*blockSize >= wholePages(size) {
+		return nil
+	}
+	r.grown = append(r.grown, grown{j.path, st.Size})
+	return r.fs.allocate(fd, size)
+}
+
+// giveBack undoes every reserve. To cut a file off at its end frees what is beyond.
+func (r *rewrite) giveBack() error {
+	var errs []error
+	for _, g := range r.grown {
+		fd, _, err := r.openFile(g.path, unix.O_WRONLY)
+		if err == nil {
+			err = r.fs.truncate(fd, g.size)
+			unix.Close(fd)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("give back the room for %s: %w", g.path, err))
+		}
+	}
+	r.grown = nil
+	return errors.Join(errs...)
+}
+
+// dropSpent removes the files that earlier writes emptied, their links first, and the
+// directories in which nothing else is.
+func (r *rewrite) dropSpent() error {
+	dropped := map[string]bool{}
+	for _, path := range r.spent {
+		dropped[path] = true
+	}
+	kept := r.next.emptied[:0]
+	for _, e := range r.next.emptied {
+		if !dropped[e.path] {
+			kept = append(kept, e)
+		}
+	}
+	r.next.emptied = kept
+	if err := r.planTops(); err != nil {
+		return err
+	}
+	if err := r.dropLinks(); err != nil {
+		return err
+	}
+	r.links.stale = nil
+	for _, path := range r.spent {
+		if err := r.dropFile(path); err != nil {
+			return fmt.Errorf("remove emptied %s: %w", path, err)
+		}
+	}
+	r.spent = nil
+	return nil
+}
+
+func (r *rewrite) dropFile(path string) error {
+	remove := r.fs.unlink
+	for path != "" {
+		dir, name := split(path)
+		at, err := openParent(r.generation, dir)
+		if err != nil {
+			return err
+		}
+		err = remove(at, name)
+		unix.Close(at)
+		if errors.Is(err, unix.ENOTEMPTY) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		path, remove = dir, r.fs.rmdir
+	}
+	return nil
+}
