@@ -71,8 +71,8 @@ func (c *Checker) Add(ctx context.Context, name string, r io.Reader) error {
 }
 
 func (c *Checker) manifest(ctx context.Context, m *manifest) error {
-	if m.err != nil {
-		c.problem(m.Place, "", m.err.Error())
+	if m.problem != "" {
+		c.problem(m.Place, "", m.problem)
 		return nil
 	}
 	if !m.hasPods {
@@ -80,16 +80,16 @@ func (c *Checker) manifest(ctx context.Context, m *manifest) error {
 		return nil
 	}
 	m.Namespace = cmp.Or(m.Namespace, c.opts.Namespace)
-	object, errs := m.decode(c.decoder)
-	for _, err := range errs {
-		c.problem(m.Place, "", oneLine(err.Error()))
+	object, problems := m.decode(c.decoder)
+	for _, problem := range problems {
+		c.problem(m.Place, "", problem)
 	}
 	if object == nil {
 		return nil
 	}
-	template, err := templateOf(object)
-	if err != nil {
-		c.problem(m.Place, "", err.Error())
+	template, ok := templateOf(object)
+	if !ok {
+		c.problem(m.Place, "", "has no pod template")
 		return nil
 	}
 	return c.workload(ctx, m.Place, template)

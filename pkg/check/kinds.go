@@ -1,8 +1,6 @@
 package check
 
 import (
-	"fmt"
-
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -33,31 +31,32 @@ func supported() map[schema.GroupKind]string {
 	}
 }
 
-// templateOf returns the part of a supported object that becomes pods.
-func templateOf(object runtime.Object) (podTemplate, error) {
+// templateOf returns the part of a supported object that becomes pods, and whether it has
+// one.
+func templateOf(object runtime.Object) (podTemplate, bool) {
 	template := field.NewPath("spec", "template", "spec")
 	switch o := object.(type) {
 	case *corev1.Pod:
-		return podTemplate{&o.Spec, field.NewPath("spec")}, nil
+		return podTemplate{&o.Spec, field.NewPath("spec")}, true
 	case *corev1.PodTemplate:
-		return podTemplate{&o.Template.Spec, field.NewPath("template", "spec")}, nil
+		return podTemplate{&o.Template.Spec, field.NewPath("template", "spec")}, true
 	case *corev1.ReplicationController:
 		if o.Spec.Template == nil {
-			return podTemplate{}, field.Required(field.NewPath("spec", "template"), "must be a pod template")
+			return podTemplate{}, false
 		}
-		return podTemplate{&o.Spec.Template.Spec, template}, nil
+		return podTemplate{&o.Spec.Template.Spec, template}, true
 	case *appsv1.Deployment:
-		return podTemplate{&o.Spec.Template.Spec, template}, nil
+		return podTemplate{&o.Spec.Template.Spec, template}, true
 	case *appsv1.StatefulSet:
-		return podTemplate{&o.Spec.Template.Spec, template}, nil
+		return podTemplate{&o.Spec.Template.Spec, template}, true
 	case *appsv1.DaemonSet:
-		return podTemplate{&o.Spec.Template.Spec, template}, nil
+		return podTemplate{&o.Spec.Template.Spec, template}, true
 	case *appsv1.ReplicaSet:
-		return podTemplate{&o.Spec.Template.Spec, template}, nil
+		return podTemplate{&o.Spec.Template.Spec, template}, true
 	case *batchv1.Job:
-		return podTemplate{&o.Spec.Template.Spec, template}, nil
+		return podTemplate{&o.Spec.Template.Spec, template}, true
 	case *batchv1.CronJob:
-		return podTemplate{&o.Spec.JobTemplate.Spec.Template.Spec, field.NewPath("spec", "jobTemplate", "spec", "template", "spec")}, nil
+		return podTemplate{&o.Spec.JobTemplate.Spec.Template.Spec, field.NewPath("spec", "jobTemplate", "spec", "template", "spec")}, true
 	}
-	return podTemplate{}, fmt.Errorf("%T has no pods", object)
+	return podTemplate{}, false
 }

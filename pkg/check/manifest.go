@@ -25,8 +25,8 @@ type manifest struct {
 	text []byte
 	// hasPods says whether it is of a kind that has pods.
 	hasPods bool
-	// err says why it can't be read.
-	err error
+	// problem says why it can't be read, if so.
+	problem string
 }
 
 // header is what every manifest has.
@@ -61,8 +61,8 @@ func readManifests(file string, r io.Reader) ([]manifest, error) {
 		if err != nil {
 			// Only a separator can be wrong here; where the next document begins can't be
 			// told then.
-			bad := errors.New("is no manifest: beside --- there may be a comment only")
-			return append(all, manifest{Place: place, err: bad}), nil //nolint:nilerr // The error repeats the line.
+			const problem = "is no manifest: beside --- there may be a comment only"
+			return append(all, manifest{Place: place, problem: problem}), nil //nolint:nilerr // The error repeats the line.
 		}
 		if found := readDocument(place, document); len(found) > 0 {
 			all = append(all, found...)
@@ -75,7 +75,7 @@ func readManifests(file string, r io.Reader) ([]manifest, error) {
 func readDocument(at Place, text []byte) []manifest {
 	var h *header
 	if err := yaml.Unmarshal(text, &h); err != nil {
-		return []manifest{{Place: at, err: unreadable(err)}}
+		return []manifest{{Place: at, problem: unreadable(err)}}
 	}
 	if h == nil {
 		return nil
@@ -85,7 +85,7 @@ func readDocument(at Place, text []byte) []manifest {
 		return []manifest{m}
 	}
 	if _, err := yaml.YAMLToJSONStrict(text); err != nil {
-		m.err = unreadable(err)
+		m.problem = unreadable(err)
 		return []manifest{m}
 	}
 	all := make([]manifest, 0, len(h.Items))
@@ -93,7 +93,7 @@ func readDocument(at Place, text []byte) []manifest {
 		at.Item = i + 1
 		var h header
 		if err := json.Unmarshal(item, &h); err != nil {
-			all = append(all, manifest{Place: at, err: unreadable(err)})
+			all = append(all, manifest{Place: at, problem: unreadable(err)})
 			continue
 		}
 		all = append(all, identify(at, &h, item))
@@ -109,9 +109,11 @@ func identify(at Place, h *header, text []byte) manifest {
 	if at.Name == "" && h.Metadata.GenerateName != "" {
 		at.Name = h.Metadata.GenerateName + "*"
 	}
-	m := manifest{Place: at, text: text}
-	m.hasPods, m.err = h.hasPods()
-	return m
+	hasPods, err := h.hasPods()
+	if err != nil {
+		return manifest{Place: at, problem: err.Error()}
+	}
+	return manifest{Place: at, text: text, hasPods: hasPods}
 }
 
 // hasPods says whether the kind is one that has pods. The error is about a version of
@@ -133,16 +135,20 @@ func (h *header) hasPods() (bool, error) {
 }
 
 // decode returns the object of a manifest that has pods, and what of the manifest the
-// API server would refuse or drop. Where the object is nil, that says why.
-func (m *manifest) decode(decoder runtime.Decoder) (runtime.Object, []error) {
+// API server would refuse or drop, in words. Where the object is nil, they say why.
+func (m *manifest) decode(decoder runtime.Decoder) (object runtime.Object, problems []string) {
 	object, _, err := decoder.Decode(m.text, nil, nil)
 	if err == nil {
 		return object, nil
 	}
-	if strict, ok := runtime.AsStrictDecodingError(err); ok {
-		return object, strict.Errors()
+	strict, ok := runtime.AsStrictDecodingError(err)
+	if !ok {
+		return nil, []string{oneLine(err.Error())}
 	}
-	return nil, []error{err}
+	for _, err := range strict.Errors() {
+		problems = append(problems, oneLine(err.Error()))
+	}
+	return object, problems
 }
 
 // quoted finds what an error repeats of the text, punctuation aside.
@@ -150,7 +156,7 @@ var quoted = regexp.MustCompile("'[^']*\\w[^']*'|\"[^\"]*\\w[^\"]*\"|`[^`]*`")
 
 // unreadable words an error about text that may be anything, so also a Secret: it must
 // repeat nothing of it.
-func unreadable(err error) error {
+func unreadable(err error) string {
 	message := quoted.ReplaceAllString(oneLine(err.Error()), "...")
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
@@ -160,7 +166,7 @@ func unreadable(err error) error {
 			message = wrong.Field + " " + message
 		}
 	}
-	return fmt.Errorf("is no manifest: %s", message)
+	return "is no manifest: " + message
 }
 
 // oneLine joins the lines of an error.

@@ -81,7 +81,7 @@ func TestManifests(t *testing.T) {
 		},
 		{
 			name: "a controller without a template", text: "apiVersion: v1\nkind: ReplicationController\nmetadata: {name: r}\n",
-			problems: []string{"f.yaml, document 1: ReplicationController ns/r: spec.template: Required value: must be a pod template"},
+			problems: []string{"f.yaml, document 1: ReplicationController ns/r: has no pod template"},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -103,9 +103,12 @@ func TestRunEndsRequests(t *testing.T) {
 		for i := range 2 * maxFetches {
 			refs = append(refs, secretRef(fmt.Sprint("s", i)))
 		}
-		e.RegisterPod(pod("p"), "v", refs)
+		e.RegisterPod(pod("p"), "v", refs[1:]) // ref stays known, so its age counts
 		e.Refresh(refs)
 		synctest.Wait()
+		if e.strategy == Cache && len(e.api.requests(nodeRef)) != 1 {
+			t.Error("the Node is not being asked for")
+		}
 		start := time.Now()
 		e.stop()
 		if d := time.Since(start); d != 0 {

@@ -12,9 +12,6 @@ import (
 )
 
 const (
-	// bodyLevel is the verbosity from which on client-go logs whole responses, and
-	// with them the values of every Secret that it lists.
-	bodyLevel = 8
 	// detailLevel is for what happens to each object, of which there are thousands.
 	detailLevel = 4
 	// outageTime without a failure makes the next one the begin of an outage. It is
@@ -58,37 +55,4 @@ func (l *failureLog) known(err error) bool {
 	known := now.Sub(l.outageAt) <= outageTime
 	l.outageAt = now
 	return known
-}
-
-// forClientGo returns a logger for client-go: what it finds worth a line becomes
-// detail, and nothing that could hold a value is written, whatever the program's
-// verbosity.
-func forClientGo(logger klog.Logger) klog.Logger {
-	return logger.WithSink(quietSink{logger.GetSink()}).V(detailLevel)
-}
-
-// quietSink is a LogSink with a ceiling.
-type quietSink struct{ klog.LogSink }
-
-// Enabled tells whether a message of this level is written.
-func (s quietSink) Enabled(level int) bool {
-	return level < bodyLevel && s.LogSink.Enabled(level)
-}
-
-// WithValues keeps the ceiling on a logger with values.
-func (s quietSink) WithValues(keysAndValues ...any) klog.LogSink {
-	return quietSink{s.LogSink.WithValues(keysAndValues...)}
-}
-
-// WithName keeps the ceiling on a named logger.
-func (s quietSink) WithName(name string) klog.LogSink {
-	return quietSink{s.LogSink.WithName(name)}
-}
-
-// WithCallDepth keeps the ceiling on a logger that skips stack frames.
-func (s quietSink) WithCallDepth(depth int) klog.LogSink {
-	if sink, ok := s.LogSink.(interface{ WithCallDepth(int) klog.LogSink }); ok {
-		return quietSink{sink.WithCallDepth(depth)}
-	}
-	return s
 }

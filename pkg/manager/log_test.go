@@ -100,25 +100,6 @@ func TestEachOutageIsLogged(t *testing.T) {
 	}
 }
 
-func TestQuietSinkKeepsItsCeiling(t *testing.T) {
-	log := captureLog(t, "10")
-	logger := forClientGo(klog.Background())
-	for _, l := range []klog.Logger{
-		logger, logger.WithName("n"), logger.WithValues("k", "v"), logger.WithCallDepth(1),
-		logger.WithName("n").WithValues("k", "v").WithCallDepth(1),
-	} {
-		const own = bodyLevel - detailLevel
-		l.V(own - 1).Info("below")
-		l.V(own).Info("above")
-		if l.V(own).Enabled() || !l.V(own-1).Enabled() {
-			t.Error("the ceiling is elsewhere")
-		}
-	}
-	if n := strings.Count(log.String(), "below"); n != 5 || strings.Contains(log.String(), "above") {
-		t.Errorf("got\n%s", log)
-	}
-}
-
 // captureLog has klog write to the result at that verbosity until the test ends.
 func captureLog(t *testing.T, verbosity string) *bytes.Buffer {
 	t.Helper()

@@ -38,6 +38,16 @@ func TestGetObjectAsks(t *testing.T) {
 		if n := len(e.api.requests(ref)) - before; n != 6 {
 			t.Errorf("asked %d times in 5.5 s, want one and then one a second", n)
 		}
+
+		e.api.set(func() { e.api.refuse = nil })
+		e.wantGet(ref, v2, "2")
+		gate := e.holdAll()
+		defer close(gate)
+		soon, cancelSoon := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancelSoon()
+		if _, err := e.GetObject(soon, ref); !errors.Is(err, ErrNotSynced) || errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("GetObject: %v, want nothing of an outage that is over", err)
+		}
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/clientlog"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -90,7 +91,7 @@ func newBase(client kubernetes.Interface, failing string) *base {
 	return &base{
 		sources:  newSources(client),
 		failures: &failureLog{logger: logger, message: failing},
-		logger:   forClientGo(logger),
+		logger:   clientlog.Quiet(logger),
 		changed:  func(volume.Ref) {},
 	}
 }

@@ -69,6 +69,8 @@ func (e *environment) add(v *volume.EnvVar) {
 		e.set(v.Name, e.expand(v.Value))
 	case v.Key != nil:
 		e.addKey(v.Name, v.Key)
+	case v.Unknown:
+		delete(e.values, v.Name)
 	case v.FieldRef != "":
 		e.set(v.Name, e.podField(v.FieldRef))
 	default:

@@ -101,6 +101,11 @@ func TestRenderEnv(t *testing.T) {
 			"A=c-a B=c-b EARLY=$(LATE) ESCAPED=$(A) $c-a $$(A) LATE=c-a-$(S) NOT=$A $ $(A $() ${A} (A) $ SELF=x$(SELF) TWICE=c-a-$(S)c-b",
 		},
 		{"a value of a key is not expanded", volume.Env{Vars: []volume.EnvVar{plain("A", "1"), fromKey("X", cm, "ref", "k")}}, "A=1 X=$(A)"},
+		{
+			"what can't be known is left out, whatever was set before", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{
+				plain("EARLIER", "$(A)"), {Name: "A", Unknown: true}, plain("LATER", "$(A)"), {Name: "X", Unknown: true}, plain("X", "again"), {Name: "NONE", Unknown: true},
+			}}, "B=c-b EARLIER=c-a LATER=$(A) X=again",
+		},
 		{"a later variable may extend itself", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{plain("A", "$(A):more")}}, "A=c-a:more B=c-b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -22,9 +22,8 @@ const unknownKind = "a source of an unknown kind"
 // spec.containers[1].envFrom[0].configMapRef.
 //
 // leftOut lists, sorted, the variables whose values no publish request tells, each with
-// what it would have been: NAME (resourceFieldRef limits.cpu). A variable of the same
-// name that is set before such a one is no longer among the result's variables, unless
-// it is made of an object's keys (envFrom).
+// what it would have been: NAME (resourceFieldRef limits.cpu). They are in env too, as
+// unknown.
 //
 // The error says which containers there are if none has that name, or which reference
 // lacks the name of an object or key.
@@ -91,12 +90,11 @@ func (e *environment) vars(at *field.Path, variables []corev1.EnvVar) {
 		variable, unknown := e.variable(at.Index(i).Child("valueFrom"), v)
 		if unknown == "" {
 			delete(e.leftOut, v.Name)
-			e.env.Vars = append(e.env.Vars, variable)
-			continue
+		} else {
+			variable = volume.EnvVar{Name: v.Name, Unknown: true}
+			e.leftOut[v.Name] = fmt.Sprintf("%s (%s)", v.Name, unknown)
 		}
-		// The container sees the later value, so an earlier one must not be shown.
-		e.env.Vars = slices.DeleteFunc(e.env.Vars, func(earlier volume.EnvVar) bool { return earlier.Name == v.Name })
-		e.leftOut[v.Name] = fmt.Sprintf("%s (%s)", v.Name, unknown)
+		e.env.Vars = append(e.env.Vars, variable)
 	}
 }
 

@@ -83,7 +83,10 @@ env:
 - {name: NEW, valueFrom: {}}
 - {name: KEPT, value: x}
 `,
-			want: volume.Env{Vars: []volume.EnvVar{{Name: "KEPT", Value: "x"}}},
+			want: volume.Env{Vars: []volume.EnvVar{
+				{Name: "TOKEN", Unknown: true}, {Name: "IP", Unknown: true}, {Name: "TIER", Unknown: true}, {Name: "NOTE", Unknown: true},
+				{Name: "FUTURE", Unknown: true}, {Name: "CPUS", Unknown: true}, {Name: "NEW", Unknown: true}, {Name: "KEPT", Value: "x"},
+			}},
 			leftOut: []string{
 				"CPUS (resourceFieldRef limits.cpu)",
 				"FUTURE (fieldRef metadata.name)",
@@ -107,7 +110,9 @@ env:
 - {name: C, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
 - {name: C, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
 `,
-			want:    volume.Env{Vars: []volume.EnvVar{{Name: "B", Value: "shown"}}},
+			want: volume.Env{Vars: []volume.EnvVar{
+				{Name: "A", Value: "shown"}, {Name: "A", Unknown: true}, {Name: "B", Unknown: true}, {Name: "B", Value: "shown"}, {Name: "C", Unknown: true}, {Name: "C", Unknown: true},
+			}},
 			leftOut: []string{"A (resourceFieldRef limits.cpu)", "C (fieldRef status.hostIP)"},
 		},
 	} {

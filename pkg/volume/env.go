@@ -55,14 +55,17 @@ type EnvFrom struct {
 	Field string `json:"field"`
 }
 
-// EnvVar is one variable. A Value that is not empty beats Key and FieldRef, of which
-// at most one is set.
+// EnvVar is one variable. A Value that is not empty beats Key, FieldRef and Unknown, of
+// which at most one is set.
 type EnvVar struct {
 	Name string `json:"name"`
 	// Value may refer to variables that are set before it as $(NAME).
 	Value    string   `json:"value,omitempty"`
 	Key      *EnvKey  `json:"key,omitempty"`
 	FieldRef PodField `json:"fieldRef,omitempty"`
+	// Unknown says that the variable has a value that a volume can't know: it is left
+	// out, and so is what was set under its name before.
+	Unknown bool `json:"unknown,omitempty"`
 }
 
 // EnvKey is one key of an object as the value of a variable.

@@ -147,6 +147,7 @@ func acceptedCases() []accepted {
 		},
 		{"nested path", sources(`[{secret: {name: s, items: [{key: k, path: a/b/c/d}]}}]`), oneItem(Item{Key: "k", Path: "a/b/c/d"})},
 		{"unclean path", sources(`[{secret: {name: s, items: [{key: k, path: ".//a/./b//c"}]}}]`), oneItem(Item{Key: "k", Path: "a/b/c"})},
+		{"path with a slash at its end", sources(`[{secret: {name: s, items: [{key: k, path: "a/b/"}]}}]`), oneItem(Item{Key: "k", Path: "a/b"})},
 		{"path with blanks and beyond ASCII", sources(`[{secret: {name: s, items: [{key: k, path: "größe 1/ü"}]}}]`), oneItem(Item{Key: "k", Path: "größe 1/ü"})},
 		{"key with every sort of character", sources(`[{secret: {name: s, items: [{key: .A-z_0.9, path: k}]}}]`), oneItem(Item{Key: ".A-z_0.9", Path: "k"})},
 		{"mode in decimal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 288}]}}]`), oneMode(mode(0o440))},

@@ -18,7 +18,7 @@ const (
 )
 
 // CleanPath validates a path that a file is to have inside a volume and returns
-// its clean form. It returns an error whose text says what is wrong and does not
+// its clean form; as in the kubelet's own volumes, that has no slash at its end. It returns an error whose text says what is wrong and does not
 // repeat the path.
 func CleanPath(p string) (string, error) {
 	switch {
@@ -46,9 +46,6 @@ func CleanPath(p string) (string, error) {
 	if strings.HasPrefix(clean, "..") {
 		// Names like these are the writer's own: ..data and the generations.
 		return "", fmt.Errorf(`must not start with ".."`)
-	}
-	if strings.HasSuffix(p, "/") {
-		return "", fmt.Errorf("must name a file, not a directory")
 	}
 	return clean, nil
 }

@@ -162,13 +162,13 @@ func checkEnvFiles(t *testing.T, p *pod, c corev1.Container) {
 		}
 		return content
 	}
-	real := environment(read("/proc/1/environ"))
-	maps.DeleteFunc(real, func(name, _ string) bool { return setByOthers(name) })
+	actual := environment(read("/proc/1/environ"))
+	maps.DeleteFunc(actual, func(name, _ string) bool { return setByOthers(name) })
 	for _, f := range envFiles() {
 		path := f.path(c.Name)
 		got := f.parse(t, read(mountDir+c.Name+"/"+path))
-		want := maps.Clone(real)
-		for name, value := range real {
+		want := maps.Clone(actual)
+		for name, value := range actual {
 			if _, there := got[name]; !there && !f.holds(name, value) {
 				p.awaitSkipped(t, path, name)
 				delete(want, name)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -116,65 +115,4 @@ func (p *pod) awaitWarning(reason string, texts ...string) string {
 		return fmt.Errorf("events: %q", seen)
 	})
 	return message
-}
-
-// Paths that can't stand beside each other are refused. The API server refuses a pod
-// only for equal paths of a projected volume; what it lets pass never starts with the
-// kubelet's volume, or shows one of the two.
-func TestParityOfCollisions(t *testing.T) {
-	t.Parallel()
-	n := newNamespace(t)
-	n.put(kindConfigMap, "settings", *text("a", "1", "b", "2"))
-	settings := func(items ...corev1.KeyToPath) corev1.VolumeProjection {
-		return source(kindConfigMap, "settings", items...)
-	}
-	for _, c := range []struct {
-		name string
-		view view
-		// native is in the API server's refusal, or in the kubelet's event. Without it
-		// the pod starts.
-		native string
-		refvol string
-	}{
-		{
-			"equal", view{projected: true, sources: []corev1.VolumeProjection{settings(item("a", "p")), settings(item("b", "p"))}},
-			"conflicting duplicate paths",
-			`sources[1].configMap.items[0].path`,
-		},
-		{
-			"equal-single", view{sources: []corev1.VolumeProjection{settings(item("a", "p"), item("b", "p"))}},
-			"",
-			"items[1].path",
-		},
-		{
-			"file-and-directory", view{sources: []corev1.VolumeProjection{settings(item("a", "p"), item("b", "p/q"))}},
-			"FailedMount",
-			"items[1].path",
-		},
-		{
-			"key-and-directory", view{projected: true, sources: []corev1.VolumeProjection{settings(), settings(item("b", "a/q"))}},
-			"FailedMount",
-			`"a/q"`,
-		},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			n := &namespace{n.cluster, t, n.name}
-			t.Logf("refvol: %s", n.create(newPod(c.name+refvolSuffix, c.view.refvol(t, "volume"))).awaitWarning("FailedMount", c.refvol))
-			created, err := n.client.CoreV1().Pods(n.name).Create(t.Context(),
-				newPod(c.name+nativeSuffix, c.view.native("volume")), metav1.CreateOptions{})
-			if apierrors.IsInvalid(err) && c.native != "" && strings.Contains(err.Error(), c.native) {
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			p := &pod{n, created}
-			if c.native == "" {
-				p.awaitReady()
-				t.Logf("native: %q", p.snapshots(t)["volume"])
-				return
-			}
-			t.Logf("native: %s", p.awaitWarning(c.native))
-		})
-	}
 }
