@@ -89,12 +89,16 @@ func TestRenderEnv(t *testing.T) {
 		},
 		{
 			"fields of the pod", volume.Env{Vars: []volume.EnvVar{
-				{Name: "N", FieldRef: volume.PodName}, {Name: "NS", FieldRef: volume.PodNamespace}, {Name: "U", FieldRef: volume.PodUID},
-				{Name: "NODE", FieldRef: volume.PodNodeName}, {Name: "SA", FieldRef: volume.PodServiceAccount},
+				{Name: "N", FieldRef: volume.PodName},
+				{Name: "NS", FieldRef: volume.PodNamespace},
+				{Name: "U", FieldRef: volume.PodUID},
+				{Name: "NODE", FieldRef: volume.PodNodeName},
+				{Name: "SA", FieldRef: volume.PodServiceAccount},
 			}}, "N=web-0 NODE=node-1 NS=ns SA=web U=8f7e",
 		},
 		{
-			"references", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{
+			"references",
+			volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{
 				plain("EARLY", "$(LATE)"), plain("LATE", "$(A)-$(S)"), plain("TWICE", "$(LATE)$(B)"),
 				plain("ESCAPED", "$$(A) $$$(A) $$$$(A)"), plain("NOT", "$A $ $(A $() ${A} (A) $"), plain("SELF", "x$(SELF)"),
 			}},

@@ -84,8 +84,14 @@ env:
 - {name: KEPT, value: x}
 `,
 			want: volume.Env{Vars: []volume.EnvVar{
-				{Name: "TOKEN", Unknown: true}, {Name: "IP", Unknown: true}, {Name: "TIER", Unknown: true}, {Name: "NOTE", Unknown: true},
-				{Name: "FUTURE", Unknown: true}, {Name: "CPUS", Unknown: true}, {Name: "NEW", Unknown: true}, {Name: "KEPT", Value: "x"},
+				{Name: "TOKEN", Unknown: true},
+				{Name: "IP", Unknown: true},
+				{Name: "TIER", Unknown: true},
+				{Name: "NOTE", Unknown: true},
+				{Name: "FUTURE", Unknown: true},
+				{Name: "CPUS", Unknown: true},
+				{Name: "NEW", Unknown: true},
+				{Name: "KEPT", Value: "x"},
 			}},
 			leftOut: []string{
 				"CPUS (resourceFieldRef limits.cpu)",

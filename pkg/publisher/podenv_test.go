@@ -52,7 +52,7 @@ func (f *fakePods) takeReads() string {
 	return reads
 }
 
-var podNotFound = fmt.Errorf("read pod: %w", apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "pod-v1"))
+var errNoPod = fmt.Errorf("read pod: %w", apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "pod-v1"))
 
 // podEnv has a literal value, which is the pod's own business, and one of a Secret.
 func podEnv() volume.Env {
@@ -129,7 +129,7 @@ func TestPodEnvOfAPodThatIsGone(t *testing.T) {
 		e.objects.put(secret("db"), "password", "p1")
 		r := e.request("v1", "sources", podEnvSources)
 		e.publish(r)
-		e.pods.set(volume.Env{}, podNotFound)
+		e.pods.set(volume.Env{}, errNoPod)
 		e.restart()
 		e.settle()
 		e.pods.takeReads()
@@ -148,7 +148,7 @@ func TestPodEnvFailures(t *testing.T) {
 			err  error
 			want Reason
 		}{
-			{podNotFound, ReasonNotFound},
+			{errNoPod, ReasonNotFound},
 			{apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "pod-v1", errors.New("no")), ReasonForbidden},
 			{fmt.Errorf("%w: no container", podenv.ErrUnusable), ReasonInvalid},
 			{errors.New("connection refused"), ReasonUnavailable},
