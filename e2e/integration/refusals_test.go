@@ -132,10 +132,12 @@ func TestRefusedAttributes(t *testing.T) {
 		{"uid", map[string]string{"configMap": "app", "uid": "root"}, []string{`uid: Invalid value: "root": must be a decimal number`}},
 		{"gid", map[string]string{"configMap": "app", "gid": "-1"}, []string{`gid: Invalid value: "-1": must be a decimal number`}},
 		{"updatePolicy", map[string]string{"configMap": "app", "updatePolicy": "Never"}, []string{`updatePolicy: Unsupported value: "Never": supported values: "Live", "Pinned"`}},
-		{"writeStrategy", map[string]string{"configMap": "app", "writeStrategy": "InPlace"}, []string{"writeStrategy: ", "not supported yet"}},
+		{"writeStrategy", map[string]string{"configMap": "app", "writeStrategy": "inPlace"}, []string{`writeStrategy: Unsupported value: "inPlace"`}},
 		{"onDelete", map[string]string{"configMap": "app", "onDelete": "Delete"}, []string{`onDelete: Unsupported value: "Delete": supported values: "Keep", "Remove"`}},
-		{"env", map[string]string{"sources": "[{env: {path: x}}]"}, []string{"sources[0].env: ", "not supported yet"}},
-		{"podEnv", map[string]string{"sources": "[{podEnv: {path: x}}]"}, []string{"sources[0].podEnv: ", "not supported yet"}},
+		{"env", map[string]string{"sources": "[{env: {path: x, format: json}}]"}, []string{`sources[0].env.format: Unsupported value: "json"`}},
+		{"variable of a resource", map[string]string{"sources": "[{env: {path: x, env: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}]}}]"}, []string{"sources[0].env.env[0].valueFrom.resourceFieldRef: Forbidden: a volume can't know its value"}},
+		{"variable of another namespace", map[string]string{"sources": "[{env: {path: x, envFrom: [{secretRef: {name: s, namespace: default}}]}}]"}, []string{`sources[0].env.envFrom[0].secretRef.namespace: Invalid value: "default"`}},
+		{"podEnv", map[string]string{"sources": "[{podEnv: {path: x}}]"}, []string{"sources[0].podEnv.container: Required value"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			wantStatus(t, n.Publish(t.Context(), n.volume(tc.attributes)), codes.InvalidArgument, tc.want...)
