@@ -74,9 +74,10 @@ test-integration: ## Run the integration tier: real etcd, API server, mounts and
 		$(GO) $(TEST) $(if $(findstring -count,$(TEST)),,-count=1) $$(echo "$$packages" | grep -v /e2e/kind/suite)
 
 .PHONY: test-long
-test-long: test-fuzz ## Fuzz, then run both tiers over and over in random order, to find what fails now and then
+test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and compare more environments on kind
 	$(MAKE) test-unit TEST='test -race -timeout 60m -shuffle=on -count=20'
 	$(MAKE) test-integration TEST='test -race -timeout 60m -shuffle=on -count=5'
+	REFVOL_ENV_PODS=40 $(MAKE) e2e ARGS=-test.run=TestEnvFiles
 
 # go fuzzes one target of one package at a time. Unless it is told otherwise, it spends
 # most of its time on making each interesting input a little smaller.
