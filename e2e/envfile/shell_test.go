@@ -167,3 +167,28 @@ func TestShellsReadEveryVariable(t *testing.T) {
 		})
 	}
 }
+
+// What a shell does with a variable by itself, without anybody's asking for it, must not
+// be for a value to choose.
+func TestSourcingDoesNoHarm(t *testing.T) {
+	dir := t.TempDir()
+	victim, trace := filepath.Join(dir, "victim"), filepath.Join(dir, "trace")
+	data, skipped := envfile.Encode(volume.EnvShell, []envfile.Variable{
+		{Name: "HISTFILE", Value: victim}, {Name: "HISTFILESIZE", Value: "0"}, {Name: "PS4", Value: "$(echo >" + trace + ")+ "},
+	})
+	if want := []string{"HISTFILESIZE", "PS4"}; !slices.Equal(skipped, want) {
+		t.Errorf("skipped %q, want %q", skipped, want)
+	}
+	for name, shell := range shells() {
+		if err := os.WriteFile(victim, []byte("a\nb\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		source(t, shell, data, "set -x; true")
+		if text, err := os.ReadFile(victim); err != nil || string(text) != "a\nb\n" {
+			t.Errorf("%s: the history file is %q, %v", name, text, err)
+		}
+		if _, err := os.Stat(trace); err == nil {
+			t.Errorf("%s: a command in a value has run", name)
+		}
+	}
+}

@@ -21,6 +21,9 @@ const (
 // Quiet returns a logger for client-go: what it finds worth a line becomes detail, and
 // nothing that could hold a value is written, whatever the program's verbosity.
 func Quiet(logger klog.Logger) klog.Logger {
+	if logger.GetSink() == nil { // it discards everything
+		return logger
+	}
 	return logger.WithSink(quietSink{logger.GetSink()}).V(detailLevel)
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 )
 
@@ -28,6 +29,12 @@ func TestQuietKeepsItsCeiling(t *testing.T) {
 	if n := strings.Count(log.String(), "below"); n != 6 || strings.Contains(log.String(), "above") {
 		t.Errorf("got\n%s", log)
 	}
+}
+
+func TestQuietOfNothing(t *testing.T) {
+	l := Quiet(logr.Discard())
+	l.Info("nowhere")
+	l.WithValues("k", "v").V(1).Info("nowhere")
 }
 
 // captureLog has klog write to the result at that verbosity until the test ends.

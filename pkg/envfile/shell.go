@@ -18,16 +18,19 @@ func appendShell(data []byte, v Variable) ([]byte, bool) {
 //   - the value of an integer is evaluated as an arithmetic expression, which can run
 //     commands: x[$(id)] (bash);
 //   - OPTIND ends the shell where its value is no number (dash);
+//   - an assignment of HISTFILESIZE truncates the file that HISTFILE names (bash);
+//   - commands in PS4 run where the script that reads the file traces itself;
 //   - the others keep a value of the shell's own, or never reach the environment.
 //
-// Variables that a shell merely acts on, such as PATH, IFS or BASH_ENV, are not
-// here: a container that gets them from its own environment has them do the same.
+// Variables that a shell or a loader acts on later, such as PATH, BASH_ENV or LD_PRELOAD,
+// are not here: a container that gets them from its own environment has them do the same.
 func keptByShell(name string) bool {
 	switch name {
 	// Read-only in bash. BASH_REMATCH was, in releases before 5.1.
 	case "BASHOPTS", "BASH_REMATCH", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID",
 		// Integers in bash.
 		"BASHPID", "HISTCMD", "OPTIND", "RANDOM", "SRANDOM",
+		"HISTFILESIZE", "PS4",
 		// Arrays in bash, which no environment can hold.
 		"BASH_ALIASES", "BASH_ARGC", "BASH_ARGV", "BASH_CMDS", "BASH_LINENO", "BASH_SOURCE",
 		"DIRSTACK", "FUNCNAME", "GROUPS", "PIPESTATUS",

@@ -22,8 +22,9 @@ type fetch struct {
 	cached bool
 }
 
-// fly fetches for as long as somebody asks.
+// fly fetches for as long as somebody asks, or waits for an answer.
 func (p *polled) fly() {
+	backoff := retryBackoff()
 	for p.stillAsked() {
 		select {
 		case p.store.slots <- struct{}{}:
@@ -32,6 +33,35 @@ func (p *polled) fly() {
 		}
 		p.fetch()
 		<-p.store.slots
+		if p.askAgain() && !p.pause(backoff.Step()) {
+			return
+		}
+	}
+}
+
+// askAgain asks once more if a lookup has been told that there will be an answer, and
+// the fetch has brought none.
+func (p *polled) askAgain() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	unanswered := p.owed && !p.synced && p.closed == nil
+	// What was asked for during the fetch needs no pause.
+	pause := unanswered && !p.asked
+	p.asked = p.asked || unanswered
+	return pause
+}
+
+// pause waits, unless somebody asks meanwhile, and returns false if the object is closed.
+func (p *polled) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-p.hurry:
+		return true
+	case <-p.gone:
+		return false
 	}
 }
 
@@ -59,6 +89,10 @@ func (p *polled) begin(cancel context.CancelFunc) fetch {
 	defer p.mu.Unlock()
 	if p.closed != nil {
 		cancel()
+	}
+	select {
+	case <-p.hurry: // this fetch is what it was for
+	default:
 	}
 	p.begun++
 	p.asked, p.fetching, p.cancel = false, true, cancel
@@ -95,6 +129,7 @@ func (p *polled) settle(f fetch, obj *volume.Object, err error) (tell func()) {
 	close(p.ended)
 	p.ended = make(chan struct{})
 	if p.closed != nil || f.number < p.valid {
+		p.asked = p.asked || p.owed // of a lookup from before, whose answer this was
 		return func() {}
 	}
 	resourceVersion := ""

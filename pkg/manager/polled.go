@@ -15,13 +15,15 @@ const retryInterval = time.Second
 // began: an answer holds for whoever asked before that.
 //
 // At most one goroutine at a time, which runs fly, fetches. It is started by whoever
-// asks while none runs, and ends when nobody has asked since the last fetch began, or
-// with close. known.mu guards everything below gone.
+// asks while none runs, and ends when nobody has asked since the last fetch began and no
+// lookup is owed an answer, or with close. known.mu guards everything below gone.
 type polled struct {
 	*known
 	store *pollStore
 	// gone is closed by close.
 	gone chan struct{}
+	// hurry ends a pause of fly; it has room for one.
+	hurry chan struct{}
 
 	// asked tells that one more fetch is to begin, flying that the goroutine runs that
 	// sees to it, fetching that a fetch is under way, and cancel ends that.
@@ -51,9 +53,8 @@ func (p *polled) verify(newPod bool) {
 	}
 }
 
-// lookup returns what is known. It asks if nobody has since the last registration, and
-// no more than that: should the fetch fail, then pacing the next one takes somebody
-// who knows whether it is still wanted.
+// lookup returns what is known. It asks if nobody has since the last registration; a fetch
+// that fails, or whose answer no longer counts, is repeated until there is an answer.
 func (p *polled) lookup() (*volume.Object, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,6 +100,11 @@ func (p *polled) askLocked() {
 	if !p.flying {
 		p.flying = true
 		p.store.running.Go(p.fly)
+		return
+	}
+	select {
+	case p.hurry <- struct{}{}:
+	default:
 	}
 }
 

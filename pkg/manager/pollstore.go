@@ -40,7 +40,7 @@ func (s *pollStore) newObject(ref volume.Ref) object {
 	if k == nil {
 		return nil
 	}
-	return &polled{known: k, store: s, gone: make(chan struct{}), ended: make(chan struct{}), valid: 1}
+	return &polled{known: k, store: s, gone: make(chan struct{}), hurry: make(chan struct{}, 1), ended: make(chan struct{}), valid: 1}
 }
 
 // live tells that each read is to have an answer of its own.

@@ -9,27 +9,28 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// maxEnvBytes bounds the values of one env file together. Values may repeat each other
-// by $(NAME), so without a bound a few lines could ask for any amount of memory. It is
-// more than the kernel passes to a new process (2 MiB in all).
+// maxEnvBytes bounds the values of all env files of a volume together. Values may repeat
+// each other by $(NAME), and many files the same object, so without a bound a few lines
+// could ask for any amount of memory. It is more than the kernel passes to a new process
+// (2 MiB in all).
 const maxEnvBytes = 4 << 20
 
 // addEnv adds an env file.
 func (r *renderer) addEnv(file *volume.EnvFile, at string) error {
-	e := environment{renderer: r, values: map[string]string{}, room: maxEnvBytes}
-	for _, from := range file.From {
-		e.addAll(from)
+	e := environment{renderer: r, values: map[string]string{}, unknown: map[string]unknown{}}
+	for i := 0; i < len(file.From) && r.envBytes <= maxEnvBytes; i++ {
+		e.addAll(&file.From[i])
 	}
-	for i := 0; i < len(file.Vars) && e.room >= 0; i++ {
+	for i := 0; i < len(file.Vars) && r.envBytes <= maxEnvBytes; i++ {
 		e.add(&file.Vars[i])
 	}
-	if e.room < 0 {
-		return fmt.Errorf("%s: Too long: the values of its variables may have %d bytes together", at, maxEnvBytes)
+	if r.envBytes > maxEnvBytes {
+		return fmt.Errorf("%s: Too long: the variables of all env files of a volume may have values of %d bytes together", at, maxEnvBytes)
 	}
-	data, skipped := envfile.Encode(file.Format, e.sorted())
+	data, unfit := envfile.Encode(file.Format, e.sorted())
 	r.addFile(file.Path, file.Mode, data)
-	if len(skipped) > 0 {
-		r.skipped = append(r.skipped, Skipped{Path: file.Path, Format: file.Format, Names: skipped})
+	if s := (Skipped{Path: file.Path, Format: file.Format, Unfit: unfit, Dependent: e.dependent()}); len(s.Unfit)+len(s.Dependent) > 0 {
+		r.skipped = append(r.skipped, s)
 	}
 	return nil
 }
@@ -39,26 +40,58 @@ func (r *renderer) addEnv(file *volume.EnvFile, at string) error {
 type environment struct {
 	*renderer
 	values map[string]string
-	// room is what is left of maxEnvBytes; less than zero once it was exceeded.
-	room int
+	// unknown holds the variables that have a value which a volume can't know.
+	unknown map[string]unknown
 }
 
-// set sets a variable, whatever it was before.
+// unknown is why the value of a variable can't be known.
+type unknown int
+
+const (
+	// ofItself: the pod's spec takes it from what a publish isn't told.
+	ofItself unknown = iota + 1
+	// byReference: it refers to a variable that is unknown.
+	byReference
+)
+
+// set sets a variable, whatever it was before. The work counts, not what is left of it:
+// a variable that is set a thousand times costs a thousand times as much.
 func (e *environment) set(name, value string) {
-	if e.room -= len(value); e.room >= 0 {
+	delete(e.unknown, name)
+	if e.envBytes += len(value); e.envBytes <= maxEnvBytes {
 		e.values[name] = value
 	}
 }
 
+// forget takes a variable out whose value can't be known.
+func (e *environment) forget(name string, why unknown) {
+	delete(e.values, name)
+	e.unknown[name] = why
+}
+
+// dependent returns the variables that refer to unknown ones, sorted.
+func (e *environment) dependent() []string {
+	var names []string
+	for name, why := range e.unknown {
+		if why == byReference {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // addAll sets a variable for each key of an object's data; binaryData is not for
 // variables.
-func (e *environment) addAll(from volume.EnvFrom) {
+func (e *environment) addAll(from *volume.EnvFrom) {
 	object := e.object(from.Ref, from.Optional, from.Field)
 	if object == nil {
 		return
 	}
 	for key, value := range object.Data {
-		e.set(from.Prefix+key, string(value))
+		name := from.Prefix + key
+		e.envBytes -= len(e.values[name]) // objects may hold the same large keys
+		e.set(name, string(value))
 	}
 }
 
@@ -66,11 +99,15 @@ func (e *environment) addAll(from volume.EnvFrom) {
 func (e *environment) add(v *volume.EnvVar) {
 	switch {
 	case v.Value != "":
-		e.set(v.Name, e.expand(v.Value))
+		if value, known := e.expand(v.Value); known {
+			e.set(v.Name, value)
+		} else {
+			e.forget(v.Name, byReference)
+		}
 	case v.Key != nil:
 		e.addKey(v.Name, v.Key)
 	case v.Unknown:
-		delete(e.values, v.Name)
+		e.forget(v.Name, ofItself)
 	case v.FieldRef != "":
 		e.set(v.Name, e.podField(v.FieldRef))
 	default:
@@ -109,14 +146,15 @@ func (e *environment) podField(f volume.PodField) string {
 }
 
 // expand replaces each $(NAME) by the value that the variable has by now, and each $$
-// by $. What is no reference, or one to a variable that is not set, stays as it is.
-func (e *environment) expand(text string) string {
+// by $. What is no reference, or one to a variable that is not set, stays as it is. The
+// result is not known if a variable that it refers to isn't.
+func (e *environment) expand(text string) (value string, known bool) {
 	var b strings.Builder
 	for {
 		before, after, found := strings.Cut(text, "$")
 		b.WriteString(before)
 		if !found || b.Len() > maxEnvBytes {
-			return b.String()
+			return b.String(), true
 		}
 		name, rest, closed := strings.Cut(after, ")")
 		switch {
@@ -124,6 +162,9 @@ func (e *environment) expand(text string) string {
 			b.WriteByte('$')
 			text = after[1:]
 		case closed && strings.HasPrefix(name, "("):
+			if e.unknown[name[1:]] != 0 {
+				return "", false
+			}
 			b.WriteString(e.reference(name[1:]))
 			text = rest
 		default:

@@ -108,7 +108,7 @@ func TestRenderEnv(t *testing.T) {
 		{
 			"what can't be known is left out, whatever was set before", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{
 				plain("EARLIER", "$(A)"), {Name: "A", Unknown: true}, plain("LATER", "$(A)"), {Name: "X", Unknown: true}, plain("X", "again"), {Name: "NONE", Unknown: true},
-			}}, "B=c-b EARLIER=c-a LATER=$(A) X=again",
+			}}, "B=c-b EARLIER=c-a X=again",
 		},
 		{"a later variable may extend itself", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{plain("A", "$(A):more")}}, "A=c-a:more B=c-b"},
 	} {
@@ -145,7 +145,7 @@ func TestRenderEnvSkips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `[{a shell [1X BAD a-b z.z]} {b shell [P_a-b P_z.z]}]`
+	want := `[{a shell [1X BAD a-b z.z] []} {b shell [P_a-b P_z.z] []}]`
 	if text := fmt.Sprint(got.Skipped); text != want {
 		t.Errorf("skipped %s, want %s", text, want)
 	}
@@ -210,12 +210,17 @@ func TestRenderEnvIsBounded(t *testing.T) {
 	for range 2000 {
 		doubling.Vars = append(doubling.Vars, plain("A", "$(A)$(A)"))
 	}
+	repeated := volume.Env{Vars: []volume.EnvVar{plain("A", strings.Repeat("a", 1<<20))}}
+	for range 2000 {
+		repeated.Vars = append(repeated.Vars, plain("A", "$(A)"))
+	}
 	many := values(volume.ConfigMap, "many")
 	for i := range 5 {
 		many.Data[fmt.Sprint("K", i)] = make([]byte, 1<<20)
 	}
 	for name, env := range map[string]volume.Env{
 		"references":              doubling,
+		"the same over and over":  repeated,
 		"references in one value": {Vars: []volume.EnvVar{plain("A", strings.Repeat("a", 1<<20)), plain("B", strings.Repeat("$(A)", 200))}},
 		"keys":                    {From: []volume.EnvFrom{envFrom(volume.ConfigMap, "many", "")}},
 	} {
@@ -224,13 +229,68 @@ func TestRenderEnvIsBounded(t *testing.T) {
 			runtime.ReadMemStats(&before)
 			_, err := Render(spec(envSource(0, "e", env)), objects(many), Options{})
 			runtime.ReadMemStats(&after)
-			if want := "sources[0].env: Too long: the values of its variables may have 4194304 bytes together"; err == nil || err.Error() != want {
+			if want := "sources[0].env: Too long: the variables of all env files of a volume may have values of 4194304 bytes together"; err == nil || err.Error() != want {
 				t.Fatalf("got %.200v, want %s", err, want)
 			}
 			if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
 				t.Errorf("took %d MiB", n>>20)
 			}
 		})
+	}
+}
+
+// The bound is that of a volume, however many files it has.
+func TestRenderManyEnvFilesAreBounded(t *testing.T) {
+	large := values(volume.ConfigMap, "large", "K", strings.Repeat("'", 1<<20))
+	from := volume.Env{From: []volume.EnvFrom{envFrom(volume.ConfigMap, "large", "")}}
+	var sources []volume.Source
+	for i := range 40 {
+		sources = append(sources, envSource(i, fmt.Sprint("f", i), from))
+	}
+	if got, err := Render(spec(sources[:4]...), objects(large), Options{}); err != nil || len(got.Files) != 4 {
+		t.Fatalf("four files of a mebibyte: %v", err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := Render(spec(sources...), objects(large), Options{})
+	runtime.ReadMemStats(&after)
+	if err == nil || !strings.HasPrefix(err.Error(), "sources[4].env: Too long: ") {
+		t.Errorf("got %v", err)
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 128<<20 {
+		t.Errorf("took %d MiB", n>>20)
+	}
+}
+
+// Only what a file holds counts of the keys of objects.
+func TestRenderEnvOfTheSameKeys(t *testing.T) {
+	var env volume.Env
+	state := objects()
+	for i := range 10 {
+		o := values(volume.ConfigMap, fmt.Sprint("c", i), "K", strings.Repeat("x", 1<<20))
+		state[o.Ref] = o
+		env.From = append(env.From, envFrom(volume.ConfigMap, o.Name, ""))
+	}
+	if got, err := Render(spec(envSource(0, "e", env)), state, Options{}); err != nil || len(got.Files[0].Data) < 1<<20 {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What refers to a variable that a volume can't know can't be known either.
+func TestRenderEnvDependents(t *testing.T) {
+	env := volume.Env{Vars: []volume.EnvVar{
+		{Name: "CPUS", Unknown: true}, plain("OPTS", "-j$(CPUS)"), plain("ALL", "make $(OPTS)"), plain("ESCAPED", "$$(CPUS)"),
+		plain("CPUS2", "$(CPUS)"), plain("CPUS2", "fixed"), plain("USES", "$(CPUS2)"),
+	}}
+	got, err := Render(spec(envSource(0, "e", env)), nil, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(got.Files[0].Data); text != "CPUS2='fixed'\nESCAPED='$(CPUS)'\nUSES='fixed'\n" {
+		t.Errorf("the file is %q", text)
+	}
+	if text := fmt.Sprint(got.Skipped); text != "[{e shell [] [ALL OPTS]}]" {
+		t.Errorf("skipped %s", text)
 	}
 }
 

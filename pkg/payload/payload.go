@@ -111,13 +111,16 @@ type Rendering struct {
 	Skipped []Skipped
 }
 
-// Skipped names the variables that one env file leaves out, because its format can't
-// hold their names or values.
+// Skipped names the variables that one env file leaves out, beside those that the spec
+// says to be unknown. The names are sorted; they may hold whatever a variable can be
+// called.
 type Skipped struct {
 	Path   string
 	Format volume.EnvFormat
-	// Names is sorted; it may hold whatever a variable can be called.
-	Names []string
+	// Unfit can't be held by the format, for their names or their values.
+	Unfit []string
+	// Dependent refer to variables that are unknown.
+	Dependent []string
 }
 
 // Render returns what spec shows of objects. The tree shares the objects' byte slices.
@@ -153,6 +156,8 @@ type renderer struct {
 	files   map[string]volume.File
 	missing []Missing
 	skipped []Skipped
+	// envBytes is what was set of the variables of all env files; see maxEnvBytes.
+	envBytes int
 }
 
 // tree returns the tree of all files.

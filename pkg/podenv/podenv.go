@@ -37,24 +37,26 @@ type Reader struct {
 // NewReader returns a Reader whose requests carry the rights of client.
 func NewReader(client kubernetes.Interface) *Reader { return &Reader{client: client} }
 
-// Env returns what podref.Env says of a container of a pod, which it reads now. The error
-// is a NotFound API error also if the pod of that name has another UID; ErrUnusable wraps
-// that of podref.Env; any other is that of the request.
-func (r *Reader) Env(ctx context.Context, pod volume.Pod, container string) (env volume.Env, leftOut []string, err error) {
+// Env reads a pod, with one request, and returns what podref.Env says of its containers;
+// ErrUnusable wraps an error of that. The error is a NotFound API error also if the pod of
+// that name has another UID; any other is that of the request.
+func (r *Reader) Env(ctx context.Context, pod volume.Pod) (func(container string) (env volume.Env, leftOut []string, err error), error) {
 	// The response holds what the pod's author wrote as values of variables.
 	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), readTimeout)
 	defer cancel()
 	got, err := r.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if err != nil {
-		return volume.Env{}, nil, fmt.Errorf("read pod %s: %w", pod, err)
+		return nil, fmt.Errorf("read pod %s: %w", pod, err)
 	}
 	if got.UID != pod.UID {
 		notFound := apierrors.NewNotFound(corev1.Resource("pods"), pod.Name)
-		return volume.Env{}, nil, fmt.Errorf("read pod %s: it has the UID %s now, not %s: %w", pod, got.UID, pod.UID, notFound)
+		return nil, fmt.Errorf("read pod %s: it has the UID %s now, not %s: %w", pod, got.UID, pod.UID, notFound)
 	}
-	env, leftOut, err = podref.Env(&got.Spec, pod.Namespace, container)
-	if err != nil {
-		return volume.Env{}, nil, fmt.Errorf("%w: %w", ErrUnusable, err)
-	}
-	return env, leftOut, nil
+	return func(container string) (volume.Env, []string, error) {
+		env, leftOut, err := podref.Env(&got.Spec, pod.Namespace, container)
+		if err != nil {
+			return volume.Env{}, nil, fmt.Errorf("%w: %w", ErrUnusable, err)
+		}
+		return env, leftOut, nil
+	}, nil
 }

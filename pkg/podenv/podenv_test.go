@@ -23,7 +23,14 @@ func TestReader(t *testing.T) {
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}}}},
 	})
 	reader := NewReader(client)
-	env, leftOut, err := reader.Env(t.Context(), web, "main")
+	read := func(pod volume.Pod, container string) (volume.Env, []string, error) {
+		of, err := reader.Env(t.Context(), pod)
+		if err != nil {
+			return volume.Env{}, nil, err
+		}
+		return of(container)
+	}
+	env, leftOut, err := read(web, "main")
 	if want := (volume.Env{Vars: []volume.EnvVar{{Name: "A", Value: "1"}}}); err != nil || len(leftOut) != 0 || !reflect.DeepEqual(env, want) {
 		t.Errorf("got %+v, %q, %v; want %+v", env, leftOut, err, want)
 	}
@@ -40,7 +47,7 @@ func TestReader(t *testing.T) {
 		{none, "main", apierrors.IsNotFound, `read pod ns/web-1: pods "web-1" not found`},
 		{web, "side", func(err error) bool { return errors.Is(err, ErrUnusable) }, `the pod's spec can't be used: `},
 	} {
-		_, _, err := reader.Env(t.Context(), test.pod, test.container)
+		_, _, err := read(test.pod, test.container)
 		if err == nil || !test.is(err) || !strings.HasPrefix(err.Error(), test.want) {
 			t.Errorf("got %v, want %s", err, test.want)
 		}
@@ -48,7 +55,7 @@ func TestReader(t *testing.T) {
 
 	failure := errors.New("connection refused")
 	client.PrependReactor("get", "pods", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, failure })
-	if _, _, err := reader.Env(t.Context(), web, "main"); !errors.Is(err, failure) || errors.Is(err, ErrUnusable) || apierrors.IsNotFound(err) {
+	if _, _, err := read(web, "main"); !errors.Is(err, failure) || errors.Is(err, ErrUnusable) || apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
 }

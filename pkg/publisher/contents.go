@@ -35,10 +35,11 @@ type contents struct {
 	// spec is the volume's own with what the pod's spec adds to it; nil while that
 	// has still to be read, after a restart.
 	spec *volume.Spec
-	// leftOut is what the pod's spec sets and a volume can't know; told is what was
-	// last told of it and of what the env files skip.
-	leftOut []string
-	told    string
+	// leftOut is what the pod's spec sets and a volume can't know; told is what the
+	// pod's author was last told of it and of what the env files skip.
+	leftOut    []string
+	told       string
+	resolution resolution
 	// shown is what the files show, or showed when an earlier process recorded it.
 	shown versions
 	// proven says that this process wrote or compared the files at shown, and
@@ -127,11 +128,16 @@ func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, shown *p
 	if err != nil {
 		return fmt.Errorf("write the files of volume %s: %w", v.request.VolumeID, err)
 	}
+	told := v.contents.told
+	v.contents.told = skippedText(shown.Skipped, v.contents.leftOut)
 	if err := p.records.save(recordOf(v, bytes)); err != nil {
+		v.contents.told = told
 		return err
 	}
 	v.contents.proven = true
-	p.tellSkipped(v, shown.Skipped)
+	if v.contents.told != told && v.contents.told != "" {
+		p.opts.Events.Warn(v.request.Pod, eventInvalidNames, v.contents.told)
+	}
 	return nil
 }
 

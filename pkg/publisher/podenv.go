@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -13,28 +16,101 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// resolve makes sure that a volume's spec has what the pod's own spec adds to it. That
-// never changes in the life of a pod, and it is not recorded, as it may hold passwords:
-// so it is read once by the publish, and once more after a restart. The caller holds the
-// lock of the contents, or owns a volume that nobody else knows.
-func (p *Publisher) resolve(ctx context.Context, v *published) error {
-	if v.contents.spec != nil {
-		return nil
+// errUnresolved is why a restored volume waits for its pod's spec.
+var errUnresolved = errors.New("the pod's spec could not be read")
+
+// Retries to read a pod's spec after a restart start at resolveMin and double up to
+// resolveMax. What another try at once can't mend waits for a resync.
+const (
+	resolveMin = time.Second
+	resolveMax = time.Minute
+)
+
+// resolution is what is known of the pod's spec that a restored volume needs. The lock of
+// the contents guards it.
+type resolution struct {
+	// running says that a goroutine reads the spec.
+	running bool
+	// err is why the last try failed, and retryAt when the next one may be.
+	err     error
+	retryAt time.Time
+	delay   time.Duration
+}
+
+// resolve returns a volume's spec with what the pod's own spec adds to it, and in words
+// what of that a volume can't know. That never changes in the life of a pod, and it is
+// not recorded, as it may hold passwords: so it is read by the publish, and once more
+// after a restart.
+func (p *Publisher) resolve(ctx context.Context, request *Request, spec *volume.Spec) (*volume.Spec, []string, error) {
+	if !spec.HasPodEnv() {
+		return spec, nil, nil
 	}
 	var leftOut []string
-	spec, err := v.spec.WithPodEnv(func(container, at string) (volume.Env, error) {
-		env, out, err := p.opts.Pods.Env(ctx, v.request.Pod, container)
-		leftOut = append(leftOut, out...)
-		if err != nil {
-			return env, podEnvFailure(at, err)
+	var env func(string) (volume.Env, []string, error)
+	resolved, err := spec.WithPodEnv(func(container, at string) (volume.Env, error) {
+		if env == nil {
+			var err error
+			if env, err = p.opts.Pods.Env(ctx, request.Pod); err != nil {
+				return volume.Env{}, podEnvFailure(at, err)
+			}
 		}
-		return env, nil
+		set, out, err := env(container)
+		if err != nil {
+			return volume.Env{}, podEnvFailure(at, err)
+		}
+		leftOut = append(leftOut, out...)
+		return set, nil
 	})
-	if err != nil {
-		return err
+	slices.Sort(leftOut)
+	return resolved, slices.Compact(leftOut), err
+}
+
+// resolveLater has the pod's spec of a restored volume read, without the worker and the
+// lock of the contents, which the caller holds: a slow API server must hold up neither the
+// other volumes nor this one's unpublish. The volume is queued again after that.
+func (p *Publisher) resolveLater(ctx context.Context, v *published) error {
+	r := &v.contents.resolution
+	switch {
+	case r.running:
+		return errPutOff
+	case time.Now().Before(r.retryAt):
+		return r.err
 	}
-	v.contents.spec, v.contents.leftOut = spec, leftOut
-	return nil
+	r.running = true
+	p.resolvers.Go(func() {
+		select {
+		case p.resolving <- struct{}{}:
+			defer func() { <-p.resolving }()
+		case <-ctx.Done():
+			return
+		}
+		spec, leftOut, err := p.resolve(ctx, &v.request, v.spec)
+		v.contents.mu.Lock()
+		defer v.contents.mu.Unlock()
+		r.running = false
+		if err != nil {
+			p.resolveAgain(v, err)
+		} else {
+			v.contents.spec, v.contents.leftOut = spec, leftOut
+		}
+		p.queue.Add(v.request.VolumeID)
+	})
+	return errPutOff
+}
+
+// resolveAgain says when a failed read of the pod's spec is tried again. The caller holds
+// the lock of the contents.
+func (p *Publisher) resolveAgain(v *published, err error) {
+	r := &v.contents.resolution
+	r.err = fmt.Errorf("%w: %w", errUnresolved, err)
+	if ReasonOf(err) != ReasonUnavailable {
+		r.retryAt = time.Now().Add(p.opts.ResyncInterval)
+		return
+	}
+	r.delay = min(max(2*r.delay, resolveMin), resolveMax)
+	wait := r.delay/2 + rand.N(r.delay)
+	r.retryAt = time.Now().Add(wait)
+	p.queue.AddAfter(v.request.VolumeID, wait)
 }
 
 // podEnvFailure gives the failure to read a pod's environment its reason.
@@ -51,19 +127,19 @@ func podEnvFailure(at string, err error) error {
 	return fail(reason, "%s: %w", at, err)
 }
 
-// tellSkipped tells the pod's author which variables are not in the volume's env files,
-// when that changes. The caller holds the lock of the contents.
-func (p *Publisher) tellSkipped(v *published, skipped []payload.Skipped) {
+// skippedText says which variables are not in a volume's env files, "" for none.
+func skippedText(skipped []payload.Skipped, leftOut []string) string {
 	var texts []string
 	for _, s := range skipped {
-		texts = append(texts, fmt.Sprintf("%s: skipped, for a %s file can't hold them: %s", s.Path, s.Format, strings.Join(s.Names, ", ")))
+		if len(s.Unfit) > 0 {
+			texts = append(texts, fmt.Sprintf("%s: skipped, for a %s file can't hold them: %s", s.Path, s.Format, strings.Join(s.Unfit, ", ")))
+		}
+		if len(s.Dependent) > 0 {
+			texts = append(texts, fmt.Sprintf("%s: left out, for they refer to what a volume can't know: %s", s.Path, strings.Join(s.Dependent, ", ")))
+		}
 	}
-	if len(v.contents.leftOut) > 0 {
-		texts = append(texts, "left out, for a volume can't know them: "+strings.Join(v.contents.leftOut, ", "))
+	if len(leftOut) > 0 {
+		texts = append(texts, "left out, for a volume can't know them: "+strings.Join(leftOut, ", "))
 	}
-	text := strings.Join(texts, "; ")
-	if text != "" && text != v.contents.told {
-		p.opts.Events.Warn(v.request.Pod, eventInvalidNames, text)
-	}
-	v.contents.told = text
+	return strings.Join(texts, "; ")
 }

@@ -9,10 +9,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/podenv"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -25,16 +27,32 @@ type fakePods struct {
 	leftOut []string
 	err     error
 	reads   []string
+	// hang has reads wait for the end of their context.
+	hang bool
 }
 
-func (f *fakePods) Env(_ context.Context, pod volume.Pod, container string) (volume.Env, []string, error) {
+func (f *fakePods) Env(ctx context.Context, pod volume.Pod) (func(string) (volume.Env, []string, error), error) {
+	f.mu.Lock()
+	f.reads = append(f.reads, pod.Name)
+	hang := f.hang
+	f.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.reads = append(f.reads, pod.Name+"/"+container)
-	if f.err != nil {
-		return volume.Env{}, nil, f.err
+	if f.err != nil && !errors.Is(f.err, podenv.ErrUnusable) {
+		return nil, f.err
 	}
-	return f.env, f.leftOut, nil
+	env, leftOut, err := f.env, f.leftOut, f.err
+	return func(string) (volume.Env, []string, error) { return env, leftOut, err }, nil
+}
+
+func (f *fakePods) setHang(hang bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hang = hang
 }
 
 func (f *fakePods) set(env volume.Env, err error, leftOut ...string) {
@@ -43,7 +61,7 @@ func (f *fakePods) set(env volume.Env, err error, leftOut ...string) {
 	f.env, f.err, f.leftOut = env, err, leftOut
 }
 
-// takeReads returns which containers were asked for, and forgets it.
+// takeReads returns which pods were asked for, and forgets it.
 func (f *fakePods) takeReads() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,15 +96,15 @@ func TestPodEnv(t *testing.T) {
 				"b.env", "NAME='pod-v1'\nNODE='node-1'\nPASSWORD='" + password + "'\nPLAIN='" + canary + "'\n",
 			}
 		}
-		e.pods.set(podEnv(), nil, "CPU (resourceFieldRef limits.cpu)")
+		e.pods.set(podEnv(), nil, "MEM (resourceFieldRef limits.memory)", "CPU (resourceFieldRef limits.cpu)")
 		e.objects.put(secret("db"), "password", "p1")
 		r := e.request("v1", "sources", podEnvSources)
 		e.publish(r)
 		e.wantFiles(r, files("p1")...)
-		if got := e.pods.takeReads(); got != "pod-v1/main pod-v1/side" {
+		if got := e.pods.takeReads(); got != "pod-v1" {
 			t.Errorf("asked for %q", got)
 		}
-		e.wantEvents("InvalidEnvironmentVariableNames: left out, for a volume can't know them: CPU (resourceFieldRef limits.cpu), CPU (resourceFieldRef limits.cpu)")
+		e.wantEvents("InvalidEnvironmentVariableNames: left out, for a volume can't know them: CPU (resourceFieldRef limits.cpu), MEM (resourceFieldRef limits.memory)")
 		e.objects.put(secret("db"), "password", "p2")
 		e.settle()
 		e.wantFiles(r, files("p2")...)
@@ -112,11 +130,13 @@ func TestPodEnv(t *testing.T) {
 		e.settle()
 		e.wantFiles(r, files("p2")...)
 		e.wantProblem(r, "connection refused")
-		e.pods.set(podEnv(), nil)
-		after(2 * retryMax)
+		e.wantEvents("VolumeUpdateFailed: the pod's spec could not be read: sources[0].podEnv.container: connection refused")
+		e.pods.set(podEnv(), nil, "CPU (resourceFieldRef limits.cpu)", "MEM (resourceFieldRef limits.memory)")
+		after(2 * resolveMin)
 		e.settle()
 		e.wantFiles(r, files("p3")...)
 		e.wantProblem(r, "")
+		e.wantEvents() // what was left out is known by now
 		e.unpublish(r)
 		e.wantNothing()
 	})
@@ -133,10 +153,13 @@ func TestPodEnvOfAPodThatIsGone(t *testing.T) {
 		e.restart()
 		e.settle()
 		e.pods.takeReads()
-		after(10 * retryMax)
-		if got := strings.Count(e.pods.takeReads(), "main"); got > 2 {
-			t.Errorf("asked %d times in %s", got, 10*retryMax)
+		after(10 * testResync)
+		e.settle()
+		if got := strings.Count(e.pods.takeReads(), "pod-v1"); got < 4 || got > 10 {
+			t.Errorf("asked %d times in 10 resyncs", got)
 		}
+		e.wantFiles(r, "a.env", "NAME=pod-v1\nNODE=node-1\nPASSWORD=p1\nPLAIN="+canary+"\n",
+			"b.env", "NAME='pod-v1'\nNODE='node-1'\nPASSWORD='p1'\nPLAIN='"+canary+"'\n")
 		e.unpublish(r)
 		e.wantNothing()
 	})
@@ -157,7 +180,93 @@ func TestPodEnvFailures(t *testing.T) {
 			err := e.p.Publish(e.ctx, e.request("v1", "sources", podEnvSources))
 			e.wantReason(err, test.want, "sources[0].podEnv.container: "+test.err.Error())
 			e.wantNothing()
+			if test.want == ReasonForbidden {
+				e.wantEvents("RefForbidden: sources[0].podEnv.container: ")
+			} else {
+				e.wantEvents()
+			}
 		}
+	})
+}
+
+// After a restart an API server that does not answer keeps pods' specs from being read,
+// and nothing else waits for that: no other volume, no unpublish, not the end.
+func TestSlowPodsHoldUpNothing(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.pods.set(podEnv(), nil)
+		e.objects.put(secret("db"), "password", "p1")
+		e.objects.put(configMap("app"), "a", "1")
+		other := e.request("other")
+		e.publish(other)
+		var volumes []Request
+		for i := range 3 * defaultWorkers {
+			r := e.request(fmt.Sprint("v", i), "sources", podEnvSources)
+			e.publish(r)
+			volumes = append(volumes, r)
+		}
+		e.pods.setHang(true)
+		e.restart()
+		e.settle()
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(other, "a", "2")
+		e.unpublish(volumes[0])
+		e.pods.setHang(false)
+		e.restart() // the end of the process does not wait either
+		e.settle()
+		e.objects.put(secret("db"), "password", "p2")
+		e.settle()
+		for _, r := range volumes[1:] {
+			if got := e.mounts.files(r.Target)["a.env"]; !strings.Contains(got, "PASSWORD=p2") {
+				t.Errorf("%s shows %q", r.VolumeID, got)
+			}
+			e.unpublish(r)
+		}
+		e.unpublish(other)
+		e.wantNothing()
+	})
+}
+
+// However often a volume is reconciled meanwhile, its pod's spec is read once.
+func TestOneReadOfAPodAtATime(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.pods.set(podEnv(), nil)
+		e.objects.put(secret("db"), "password", "p")
+		e.publish(e.request("v1", "sources", podEnvSources))
+		e.pods.takeReads()
+		e.pods.setHang(true)
+		e.restart()
+		for i := range 5 {
+			e.objects.put(secret("db"), "password", strconv.Itoa(i))
+			e.settle()
+		}
+		if got := e.pods.takeReads(); got != "pod-v1" {
+			t.Errorf("asked for %q", got)
+		}
+	})
+}
+
+// A try that fails is repeated less and less often.
+func TestPodEnvRetries(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.pods.set(podEnv(), nil)
+		e.objects.put(secret("db"), "password", "p1")
+		r := e.request("v1", "sources", podEnvSources)
+		e.publish(r)
+		e.pods.set(volume.Env{}, errors.New("connection refused"))
+		e.restart()
+		e.settle()
+		after(10 * time.Minute)
+		e.settle()
+		if got := strings.Count(e.pods.takeReads(), "pod-v1"); got < 10 || got > 30 {
+			t.Errorf("asked %d times in 10 minutes", got)
+		}
+		e.wantEvents("VolumeUpdateFailed: the pod's spec could not be read: ")
+		e.pods.set(podEnv(), nil)
+		e.objects.put(secret("db"), "password", "p2")
+		after(2 * resolveMax)
+		e.settle()
+		e.wantProblem(r, "")
 	})
 }
 
@@ -187,17 +296,28 @@ func TestSkippedVariables(t *testing.T) {
 	})
 }
 
-// Where nothing tells of changes, a publish that waits asks each second, and each live
-// volume once per resync.
+// Where nothing tells of changes, a publish that waits asks again for what it lacks, and
+// each live volume for everything, once per resync.
 func TestRefresh(t *testing.T) {
 	inBubble(t, func(e *env) {
-		r := e.request("v1")
+		e.objects.put(configMap("there"), "b", "1")
+		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
+		r := e.request("v1", "sources", "[{configMap: {name: there}}, {configMap: {name: app}}]")
 		waiting := e.publishing(r)
 		e.wantWaiting(waiting)
-		after(10*refreshTime + refreshTime/2)
+		after(2 * time.Second)
 		e.wantWaiting(waiting)
-		if got := len(e.objects.takeRefreshes(configMap("app"))); got != 10 {
-			t.Errorf("%d refreshes in 10 s", got)
+		if got := len(e.objects.takeRefreshes(configMap("app"))); got != 1 {
+			t.Errorf("%d refreshes in 2 s", got)
+		}
+		e.objects.failWith(configMap("app"), nil) // it does not exist
+		after(time.Minute)
+		e.wantWaiting(waiting)
+		if got := len(e.objects.takeRefreshes(configMap("app"))); got < 5 || got > 15 {
+			t.Errorf("%d refreshes in a minute", got)
+		}
+		if got := len(e.objects.takeRefreshes(configMap("there"))); got > 0 {
+			t.Errorf("%d refreshes of what is there", got)
 		}
 		e.objects.put(configMap("app"), "a", "1")
 		if err := <-waiting; err != nil {
@@ -217,5 +337,31 @@ func TestRefresh(t *testing.T) {
 		if got := len(e.objects.takeRefreshes(configMap("app"))); got > 0 {
 			t.Errorf("%d refreshes for a change", got)
 		}
+	})
+}
+
+// Where nobody can tell whether a volume is mounted, its refusal must not be final: the
+// kubelet would destroy what a running pod may be reading.
+func TestARefusalIsNotFinalWhereAMountMayBe(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.pods.set(volume.Env{}, errNoPod)
+		r := e.request("v1", "sources", podEnvSources)
+		e.wantReason(e.p.Publish(e.ctx, r), ReasonNotFound, "")
+		e.mounts.failAt("Check", errors.New("too many open files"))
+		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, "")
+		e.mounts.failAt("Check", nil)
+	})
+}
+
+// An unpublish ends a publish that reads the pod's spec.
+func TestUnpublishEndsAReadOfThePod(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.pods.setHang(true)
+		r := e.request("v1", "sources", podEnvSources)
+		waiting := e.publishing(r)
+		e.wantWaiting(waiting)
+		e.unpublish(r)
+		e.wantReason(<-waiting, ReasonBusy, "")
+		e.wantNothing()
 	})
 }

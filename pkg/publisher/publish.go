@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"time"
 
 	"k8s.io/klog/v2"
 
-	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
-	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -63,7 +60,7 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	}
 	v, err := p.admit(ctx, request)
 	if err != nil {
-		return p.spare(ctx, &request, err)
+		return p.failed(ctx, &request, p.spare(ctx, &request, err))
 	}
 	p.add(v)
 	visible := false
@@ -77,16 +74,22 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 		err = p.publish(ctx, v)
 		visible = err == nil
 	}
-	switch {
-	case visible:
-		p.goLive(v)
-		return nil
-	case errors.Is(context.Cause(ctx), errUnpublished):
+	if !visible {
+		return p.failed(ctx, &request, err)
+	}
+	p.goLive(v)
+	return nil
+}
+
+// failed returns the answer to a publish that failed with err, and tells the pod's author
+// what can't be seen in the pod's spec.
+func (p *Publisher) failed(ctx context.Context, request *Request, err error) error {
+	if errors.Is(context.Cause(ctx), errUnpublished) {
 		return fail(ReasonBusy, "volume %s: %w: %w", request.VolumeID, errUnpublished, err)
 	}
 	switch ReasonOf(err) {
-	case ReasonForbidden, ReasonNodeFull: // what the pod's author can't see in the pod's spec
-		p.warn(v, eventReason(err, never), err)
+	case ReasonForbidden, ReasonNodeFull:
+		p.opts.Events.Warn(request.Pod, eventReason(err, never), err.Error())
 	}
 	return err
 }
@@ -128,11 +131,13 @@ func (p *Publisher) admit(ctx context.Context, request Request) (*published, err
 	if err != nil {
 		return nil, fail(ReasonInvalid, "%w", err)
 	}
-	v := newPublished(request, spec, p.newWriter(spec))
-	if err := p.resolve(ctx, v); err != nil {
+	resolved, leftOut, err := p.resolve(ctx, &request, spec)
+	if err != nil {
 		return nil, err
 	}
-	v.refs = v.contents.spec.Refs()
+	v := newPublished(request, spec, p.newWriter(spec))
+	v.refs = resolved.Refs()
+	v.contents.spec, v.contents.leftOut = resolved, leftOut
 	return v, nil
 }
 
@@ -140,10 +145,11 @@ func (p *Publisher) admit(ctx context.Context, request Request) (*published, err
 // as one that an earlier version of the plugin admitted and whose record is lost: a
 // pod may be reading it, and a final error would have the kubelet destroy it.
 func (p *Publisher) spare(ctx context.Context, request *Request, refusal error) error {
-	if p.opts.Mounts.Check(ctx, request.VolumeID, request.Target) != nil {
+	err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target)
+	if errors.Is(err, mount.ErrNotMounted) || errors.Is(err, mount.ErrForeign) || errors.Is(err, mount.ErrOutside) {
 		return refusal
 	}
-	return fail(ReasonUnavailable, "volume %s is mounted, but can't be taken over: %w", request.VolumeID, refusal)
+	return fail(ReasonUnavailable, "volume %s is or may be mounted, but can't be taken over: %w", request.VolumeID, errors.Join(refusal, err))
 }
 
 func newPublished(request Request, spec *volume.Spec, w treeWriter) *published {
@@ -154,10 +160,6 @@ func newPublished(request Request, spec *volume.Spec, w treeWriter) *published {
 		contents: contents{writer: w, shown: versions{}},
 	}
 }
-
-// refreshTime is how often a publish that waits asks again for its objects, where
-// nothing tells of changes.
-const refreshTime = time.Second
 
 // publish writes the first generation on a mount that nobody sees and then shows
 // it, so there is no moment at which the volume is visible and not complete.
@@ -227,80 +229,4 @@ func (p *Publisher) adopt(ctx context.Context, v *published) (bool, error) {
 		"volumeID", v.request.VolumeID, "target", v.request.Target)
 	v.poke()
 	return true, nil
-}
-
-// await returns what a new volume is to show, and of which versions. It
-// waits while required objects or keys are missing or their state is not known
-// yet; each change of one of them wakes it, and where nothing tells of changes, it asks
-// again from time to time.
-func (p *Publisher) await(ctx context.Context, v *published) (*payload.Rendering, versions, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.opts.PublishWait)
-	defer cancel()
-	refresh := time.NewTicker(refreshTime)
-	defer refresh.Stop()
-	for {
-		shown, at, err := p.look(v)
-		if err == nil {
-			v.condition.set(nil)
-			return shown, at, nil
-		}
-		if !mayPass(err) {
-			return nil, nil, asReason(err)
-		}
-		p.announce(v, err)
-		select {
-		case <-v.wake:
-		case <-refresh.C:
-			p.opts.Objects.Refresh(v.refs)
-		case <-p.stopping:
-			return nil, nil, fail(ReasonUnavailable, "the plugin is stopping: %w", err)
-		case <-ctx.Done():
-			// Why the state of an object is not known may have become known since.
-			shown, at, err := p.look(v)
-			return shown, at, asReason(err)
-		}
-	}
-}
-
-// announce tells the pod's author what its publish waits for, when that changes. That
-// the state of an object is not known yet is nobody's fault, as a rule for a moment.
-func (p *Publisher) announce(v *published, err error) {
-	var missing *payload.MissingError
-	if errors.As(err, &missing) && v.condition.set(err) {
-		p.warn(v, eventReason(err, never), err)
-	}
-}
-
-// look renders what is known now of a volume's objects.
-func (p *Publisher) look(v *published) (*payload.Rendering, versions, error) {
-	objects, at, err := p.snapshot(v)
-	if err != nil {
-		return nil, nil, err
-	}
-	shown, err := p.render(v, objects, false)
-	return shown, at, err
-}
-
-// mayPass says whether waiting can make an error of look go away.
-func mayPass(err error) bool {
-	var missing *payload.MissingError
-	if errors.As(err, &missing) {
-		return true
-	}
-	return errors.Is(err, manager.ErrNotSynced) && ReasonOf(err) == 0
-}
-
-// asReason gives an error of look its reason.
-func asReason(err error) error {
-	var missing *payload.MissingError
-	switch {
-	case err == nil || ReasonOf(err) != 0:
-		return err
-	case errors.As(err, &missing):
-		return fail(ReasonNotFound, "%w", err)
-	case errors.Is(err, manager.ErrNotSynced), errors.Is(err, manager.ErrNotRegistered):
-		return fail(ReasonUnavailable, "%w", err)
-	default:
-		return fail(ReasonInvalid, "%w", err)
-	}
 }

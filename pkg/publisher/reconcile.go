@@ -74,8 +74,8 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 	if ref, older := v.contents.older(at); older {
 		return fmt.Errorf("%w: the API server's answer for %s is older than what the files show", errStale, ref)
 	}
-	if err := p.resolve(ctx, v); err != nil {
-		return err
+	if v.contents.spec == nil {
+		return p.resolveLater(ctx, v)
 	}
 	shown, err := p.render(v, objects, true)
 	if err != nil {
@@ -144,8 +144,8 @@ func worthRetry(err error) bool {
 		errors.Is(err, manager.ErrNotRegistered),
 		errors.Is(err, errStale),
 		errors.Is(err, errPutOff),
+		errors.Is(err, errUnresolved),
 		ReasonOf(err) == ReasonInvalid,
-		ReasonOf(err) == ReasonNotFound,
 		ReasonOf(err) == ReasonTooLarge:
 		return false
 	}

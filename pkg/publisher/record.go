@@ -32,6 +32,8 @@ type record struct {
 	Spec *volume.Spec `json:"spec"`
 	// Size is what was counted for the volume, in bytes.
 	Size int64 `json:"size"`
+	// Skipped is what the pod's author was told of variables that the env files lack: names.
+	Skipped string `json:"skipped,omitempty"`
 	// Shown is written after the files, so they are never older than it says.
 	Shown []shownObject `json:"shown"`
 }
@@ -55,6 +57,7 @@ func recordOf(v *published, size int64) *record {
 		Attributes: v.request.Attributes,
 		Spec:       v.spec,
 		Size:       size,
+		Skipped:    v.contents.told,
 	}
 	for _, ref := range v.refs {
 		r.Shown = append(r.Shown, shownObject{Ref: ref, Version: v.contents.shown[ref]})
@@ -72,6 +75,10 @@ func (r *record) published(w treeWriter) *published {
 		ReadOnly:   r.ReadOnly,
 		FSGroup:    r.FSGroup,
 	}, r.Spec, w)
+	v.contents.told = r.Skipped
+	if !r.Spec.HasPodEnv() {
+		v.contents.spec = r.Spec
+	}
 	for _, s := range r.Shown {
 		v.contents.shown[s.Ref] = s.Version
 		v.refs = append(v.refs, s.Ref)

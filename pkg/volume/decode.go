@@ -75,8 +75,7 @@ func (d *decoder) document(at *field.Path, text string, then visit) {
 		d.add(field.Required(at, "must be YAML or JSON"))
 		return
 	case err != nil:
-		// The parser's message says where and why; it repeats nothing of the text.
-		d.add(field.Invalid(at, size, "must be YAML or JSON: "+shortenTo(err.Error(), 200)))
+		d.add(field.Invalid(at, size, "must be YAML or JSON: "+shortenTo(yamlProblem(err), 200)))
 		return
 	}
 	// The parser stops at the end of the root, whatever may follow it.
@@ -85,6 +84,17 @@ func (d *decoder) document(at *field.Path, text string, then visit) {
 		return
 	}
 	then(at, document.Content[0])
+}
+
+// yamlProblem returns the text of an error of the YAML parser, which says where and why.
+// Of the text that it parsed it repeats only names of anchors; they are cut off, for a
+// value that begins with a * is taken for one.
+func yamlProblem(err error) string {
+	text, _, found := strings.Cut(err.Error(), " anchor '")
+	if found {
+		text += " anchor; quote what begins with * or &"
+	}
+	return text
 }
 
 // object visits the fields of a mapping in the order of the text; a field that has

@@ -182,7 +182,7 @@ func refusedSourcesCases() []refusedSources {
 		{"two documents", "- secret: {name: s}\n---\n- secret: {name: t}\n", `sources: Invalid value: "a string of 44 bytes": must be one YAML or JSON document with nothing after it`},
 		{"something after the list", "[{secret: {name: s}}] [{secret: {name: t}}]", `sources: Invalid value: "a string of 43 bytes": must be one YAML or JSON document with nothing after it`},
 		{"something after the JSON", `[{"secret":{"name":"s"}}]]`, `sources: Invalid value: "a string of 26 bytes": must be one YAML or JSON document with nothing after it`},
-		{"unknown anchor", "[*a]", `sources: Invalid value: "a string of 4 bytes": must be YAML or JSON: yaml: unknown anchor 'a' referenced`},
+		{"unknown anchor", "[*a]", `sources: Invalid value: "a string of 4 bytes": must be YAML or JSON: yaml: unknown anchor; quote what begins with * or &`},
 
 		// A source.
 		{"null source", "[~]", `sources[0]: Invalid value: "null": must be a mapping`},
