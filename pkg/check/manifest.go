@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 
+	yamlv3 "go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -38,7 +39,8 @@ type header struct {
 		GenerateName string `json:"generateName"`
 		Namespace    string `json:"namespace"`
 	} `json:"metadata"`
-	Items []json.RawMessage `json:"items"`
+	// Items is a list in a List, and anything in a kind of somebody else.
+	Items json.RawMessage `json:"items"`
 }
 
 // readManifests reads all manifests of a file. The error is about the file as a whole.
@@ -81,6 +83,10 @@ func readDocument(at Place, text []byte) []manifest {
 		return nil
 	}
 	m := identify(at, h, text)
+	if !isOneDocument(text) {
+		m.problem = "is followed by another manifest that is not separated from it by ---"
+		return []manifest{m}
+	}
 	if h.APIVersion != "v1" || h.Kind != "List" {
 		return []manifest{m}
 	}
@@ -88,8 +94,13 @@ func readDocument(at Place, text []byte) []manifest {
 		m.problem = unreadable(err)
 		return []manifest{m}
 	}
-	all := make([]manifest, 0, len(h.Items))
-	for i, item := range h.Items {
+	var items []json.RawMessage
+	if err := json.Unmarshal(h.Items, &items); err != nil && len(h.Items) > 0 {
+		m.problem = "items " + unreadable(err)
+		return []manifest{m}
+	}
+	all := make([]manifest, 0, len(items))
+	for i, item := range items {
 		at.Item = i + 1
 		var h header
 		if err := json.Unmarshal(item, &h); err != nil {
@@ -102,6 +113,17 @@ func readDocument(at Place, text []byte) []manifest {
 		return []manifest{m} // Passed over, like anything else without pods.
 	}
 	return all
+}
+
+// isOneDocument says whether nothing comes after the first value of a document: the
+// decoder stops there, as after the end marker of YAML or in JSON without separators.
+func isOneDocument(text []byte) bool {
+	var first, second yamlv3.Node
+	decode := yamlv3.NewDecoder(bytes.NewReader(text))
+	if err := decode.Decode(&first); err != nil {
+		return true // somebody else's error
+	}
+	return errors.Is(decode.Decode(&second), io.EOF)
 }
 
 func identify(at Place, h *header, text []byte) manifest {
@@ -151,22 +173,21 @@ func (m *manifest) decode(decoder runtime.Decoder) (object runtime.Object, probl
 	return object, problems
 }
 
-// quoted finds what an error repeats of the text, punctuation aside.
-var quoted = regexp.MustCompile("'[^']*\\w[^']*'|\"[^\"]*\\w[^\"]*\"|`[^`]*`")
+// lineNumber finds where an error of the YAML parser is.
+var lineNumber = regexp.MustCompile(`\bline \d+\b`)
 
-// unreadable words an error about text that may be anything, so also a Secret: it must
-// repeat nothing of it.
+// unreadable words an error about text that may be anything, so also a Secret: it
+// repeats nothing of it, nor of an error that may.
 func unreadable(err error) string {
-	message := quoted.ReplaceAllString(oneLine(err.Error()), "...")
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
 		what, _, _ := strings.Cut(wrong.Value, " ") // Of a number, the rest is the number.
-		message = "must not be of type " + what
-		if wrong.Field != "" {
-			message = wrong.Field + " " + message
-		}
+		return strings.TrimSpace("is no manifest: "+wrong.Field) + " must not be of type " + what
 	}
-	return "is no manifest: " + message
+	if line := lineNumber.FindString(err.Error()); line != "" {
+		return "is no manifest: not YAML or JSON in " + line
+	}
+	return "is no manifest: not YAML or JSON"
 }
 
 // oneLine joins the lines of an error.

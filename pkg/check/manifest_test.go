@@ -2,6 +2,7 @@ package check
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -43,7 +44,7 @@ func TestManifests(t *testing.T) {
 			workloads: []string{"f.yaml, document 1: Pod ns/p", "f.yaml, document 6: Pod ns/p"},
 			problems: []string{
 				"f.yaml, document 2: is no manifest: must not be of type array",
-				"f.yaml, document 3: is no manifest: error converting YAML to JSON: yaml: did not find expected node content",
+				"f.yaml, document 3: is no manifest: not YAML or JSON",
 				"f.yaml, document 4: Pod: has no apiVersion and kind",
 				"f.yaml, document 5: Pod: apiVersion is not of the form group/version",
 			},
@@ -54,7 +55,7 @@ func TestManifests(t *testing.T) {
 		},
 		{
 			name: "a list with a field twice", text: "apiVersion: v1\nkind: List\nitems: []\nitems: [{apiVersion: v1, kind: Pod}]\n",
-			problems: []string{"f.yaml, document 1: List: is no manifest: yaml: unmarshal errors: line 4: key ... already set in map"},
+			problems: []string{"f.yaml, document 1: List: is no manifest: not YAML or JSON in line 4"},
 		},
 		{
 			name: "a separator with more", text: pod + "--- {a: b}\n" + pod,
@@ -148,6 +149,8 @@ func TestNoValueIsRepeated(t *testing.T) {
 		"apiVersion: {hunter2: hunter2}\nkind: Secret\n",
 		"apiVersion: v1\nkind: Secret\nmetadata: hunter2\n",
 		"apiVersion: v1\nkind: List\nitems: hunter2\n",
+		secret + "stringData: {k: {{ hunter2 }}}\n",
+		secret + "stringData:\n  ? {\"a\\\"hunter2 x\": 1}\n  : b\n",
 		"apiVersion: v1\nkind: List\nitems: [hunter2]\n",
 		"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Secret, data: {hunter2: a, hunter2: b}}\n",
 	} {
@@ -158,6 +161,34 @@ func TestNoValueIsRepeated(t *testing.T) {
 		}
 		if strings.Contains(b.String(), "hunter2") {
 			t.Errorf("%q: got %s", text, b.String())
+		}
+	}
+}
+
+// Whatever follows a manifest in one file is looked at, or said not to be.
+func TestManifestsThatAreNotSeparated(t *testing.T) {
+	const (
+		configMap = `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}`
+		pod       = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}`
+	)
+	for _, text := range []string{configMap + "\n" + pod, configMap + "\n...\n" + pod, pod + pod} {
+		r := add(t, nil, text)
+		if len(r.Problems) != 1 || !strings.Contains(fmt.Sprint(r.Problems[0]), "is followed by another manifest that is not separated from it by ---") {
+			t.Errorf("%s: problems are %v", text, r.Problems)
+		}
+	}
+	for _, text := range []string{configMap + "\n...\n", configMap + "\n---\n" + pod, "# c\n" + pod + "\n# d\n"} {
+		if r := add(t, nil, text); len(r.Problems) != 0 {
+			t.Errorf("%s: problems are %v", text, r.Problems)
+		}
+	}
+}
+
+// What a kind of somebody else has in its fields is its own business.
+func TestItemsOfAnotherKind(t *testing.T) {
+	for _, items := range []string{"{a: 1}", "text", "[1]", "~"} {
+		if r := add(t, nil, "apiVersion: example.com/v1\nkind: Basket\nitems: "+items+"\n"); len(r.Problems) != 0 {
+			t.Errorf("items %s: problems are %v", items, r.Problems)
 		}
 	}
 }
