@@ -279,7 +279,8 @@ func TestRenderEnvOfTheSameKeys(t *testing.T) {
 // What refers to a variable that a volume can't know can't be known either.
 func TestRenderEnvDependents(t *testing.T) {
 	env := volume.Env{Vars: []volume.EnvVar{
-		{Name: "CPUS", Unknown: true}, plain("OPTS", "-j$(CPUS)"), plain("ALL", "make $(OPTS)"), plain("ESCAPED", "$$(CPUS)"),
+		{Name: "CPUS", Unknown: true},
+		plain("OPTS", "-j$(CPUS)"), plain("ALL", "make $(OPTS)"), plain("ESCAPED", "$$(CPUS)"),
 		plain("CPUS2", "$(CPUS)"), plain("CPUS2", "fixed"), plain("USES", "$(CPUS2)"),
 	}}
 	got, err := Render(spec(envSource(0, "e", env)), nil, Options{})
