@@ -3,6 +3,8 @@ package writer
 import (
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -21,8 +23,9 @@ const inlineTarget = 128
 // the links that users see, and ..data. A volume has to hold two generations, as
 // one stays until the next is complete, and one inode more for its root. A hard
 // link counts as an inode, but its bytes count once. The same is enough for InPlace,
-// which makes what is new beside what it replaces; the emptied files that it keeps
-// are not counted, as they go when their room is needed.
+// which makes what is new beside what it replaces: the emptied files that it keeps
+// are not counted, as they go when their room is needed, and what an interrupted write
+// left beyond one generation is cut down then.
 func Measure(tree *volume.Tree) Footprint {
 	fp := Footprint{Inodes: 2} // the generation's directory and ..data
 	dir := ""
@@ -38,6 +41,13 @@ func Measure(tree *volume.Tree) Footprint {
 		fp.addLink(name)
 	}
 	return fp
+}
+
+// fitsTwice reports whether a file system with the totals of st, of which zero stands
+// for no limit, has room for two generations and its root.
+func (fp Footprint) fitsTwice(st *unix.Statfs_t) bool {
+	return (st.Blocks == 0 || st.Blocks*uint64(st.Bsize) >= uint64(2*fp.Bytes)) &&
+		(st.Files == 0 || st.Files > uint64(2*fp.Inodes))
 }
 
 // addLink adds the link that users see of a top name.

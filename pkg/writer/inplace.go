@@ -42,7 +42,10 @@ func NewInPlace(opts Options) *InPlace { return &InPlace{newMemory(opts)} }
 // Before the first of this happens all new files are complete, and the room for all
 // that grows is reserved. An error until then, such as that of a cancelled ctx, which
 // counts so long, leaves every file as it was, and gives the room back. Emptied files
-// of earlier writes go if there is no room otherwise. A later error leaves some files
+// of earlier writes go if there is no room otherwise. If that is not enough in a file
+// system that has room for two generations of tree, then an interrupted write has left
+// more than one: then what gets shorter is rewritten, or emptied, before the room is
+// reserved, and files that it empties may go too. A later error leaves some files
 // rewritten and others not, and comes with a Result whose Changed is true if there
 // are any. After any error, or when the process was killed, maybe in the middle of a
 // file, the next Write looks at the directory afresh and repairs it. A full file
@@ -91,9 +94,14 @@ type job struct {
 	path string
 	data []byte
 	want *attrs
-	// content says that the file gets data, trim that it only has room to give back.
-	content, trim bool
+	// content says that the file gets data.
+	content bool
+	// room is how many bytes a scan found the file to take, 0 if there was none.
+	room int64
 }
+
+// shrinks reports whether the file has room to give back.
+func (j *job) shrinks() bool { return j.room > wholePages(int64(len(j.data))) }
 
 // grown is a file with room beyond its end, and where that is.
 type grown struct {
@@ -142,8 +150,8 @@ func (r *rewrite) plan() error {
 			r.fresh = append(r.fresh, i)
 			continue
 		}
-		j := job{path: want.path, data: r.tree.Files[i].Data, want: &want.attrs, content: !want.sameContent(had), trim: had.spare}
-		if j.content || j.trim || !want.attrs.satisfiedBy(had.attrs) {
+		j := job{path: want.path, data: r.tree.Files[i].Data, want: &want.attrs, content: !want.sameContent(had), room: had.room}
+		if j.content || j.shrinks() || !want.attrs.satisfiedBy(had.attrs) {
 			r.jobs = append(r.jobs, j)
 		}
 	}
@@ -164,8 +172,9 @@ func (r *rewrite) planEmptied(there []entry) {
 		if now.find(had.path) != nil {
 			continue
 		}
-		if had.size > 0 || had.spare {
-			r.jobs = append(r.jobs, job{path: had.path, content: had.size > 0, trim: had.spare})
+		j := job{path: had.path, content: had.size > 0, room: had.room}
+		if j.content || j.shrinks() {
+			r.jobs = append(r.jobs, j)
 		} else if scanned || emptied.find(had.path) != nil {
 			r.spent = append(r.spent, had.path)
 		}

@@ -4,29 +4,73 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
 
 // prepareOrMakeRoom prepares, if need be without the files that earlier writes
-// emptied: a key that is there goes before one that might come back.
+// emptied: a key that is there goes before one that might come back. If even that is
+// not enough, but should be, what is there is cut down to what the tree has of it.
 func (r *rewrite) prepareOrMakeRoom(ctx context.Context) error {
-	err := r.prepare(ctx)
-	if !errors.Is(err, unix.ENOSPC) || len(r.spent) == 0 {
+	for {
+		err := r.prepare(ctx)
+		if !errors.Is(err, unix.ENOSPC) {
+			return err
+		}
+		makeRoom := r.dropSpent
+		if len(r.spent) == 0 {
+			if !r.tooMuchLeft() {
+				return err
+			}
+			makeRoom = r.shrink
+		}
+		if err := makeRoom(); err != nil {
+			return err
+		}
+	}
+}
+
+// tooMuchLeft reports whether there is something to cut down, in a volume that is
+// large enough for the tree. An interrupted write leaves files of two trees, or with
+// room for either content, and that can be nearly all there is.
+func (r *rewrite) tooMuchLeft() bool {
+	if len(r.base.strange) == 0 && !slices.ContainsFunc(r.jobs, func(j job) bool { return j.shrinks() }) {
+		return false
+	}
+	st, err := r.fs.statfs(r.root)
+	return err == nil && Measure(r.tree).fitsTwice(&st)
+}
+
+// shrink does ahead of the rest what gives room back. No file takes more of it then
+// than the tree needs for it.
+func (r *rewrite) shrink() error {
+	var now, later []job
+	for _, j := range r.jobs {
+		if !j.shrinks() {
+			later = append(later, j)
+			continue
+		}
+		now = append(now, j)
+		if j.want == nil {
+			r.spent = append(r.spent, j.path)
+		}
+	}
+	r.jobs = now
+	if err := inOrder(r.narrowDirs, r.removeStrange, r.doJobs); err != nil {
 		return err
 	}
-	if err := r.dropSpent(); err != nil {
-		return err
-	}
-	return r.prepare(ctx)
+	r.jobs, r.base.strange = later, nil
+	return nil
 }
 
 // prepare does all that can fail for want of room, and nothing that users see. If it
 // fails, the room is given back.
 func (r *rewrite) prepare(ctx context.Context) (err error) {
+	before := r.result
 	defer func() {
 		if err != nil {
-			r.result = Result{}
+			r.result = before
 			err = errors.Join(err, r.giveBack(), r.unstage())
 		}
 	}()
@@ -136,6 +180,7 @@ func (r *rewrite) dropSpent() error {
 	if err := r.dropLinks(); err != nil {
 		return err
 	}
+	r.entries = slices.DeleteFunc(r.entries, func(e dirent) bool { return slices.Contains(r.links.stale, e.name) })
 	r.links.stale = nil
 	for _, path := range r.spent {
 		if err := r.dropFile(path); err != nil {

@@ -11,7 +11,12 @@ import (
 // commit makes users see the change. What they may no longer read is closed first,
 // and what they may read from now on opened last.
 func (r *rewrite) commit() error {
-	for _, step := range []func() error{r.narrowDirs, r.removeStrange, r.doJobs, r.place, r.widenDirs, r.relink} {
+	return inOrder(r.narrowDirs, r.removeStrange, r.doJobs, r.place, r.widenDirs, r.relink)
+}
+
+// inOrder takes one step after the other until one fails.
+func inOrder(steps ...func() error) error {
+	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
 		}
@@ -37,7 +42,7 @@ func (r *rewrite) doJobs() error {
 
 func (r *rewrite) do(j *job) error {
 	flags := unix.O_RDONLY
-	if j.content || j.trim {
+	if j.content || j.shrinks() {
 		flags = unix.O_WRONLY
 	}
 	fd, st, err := r.openFile(j.path, flags)
@@ -61,7 +66,7 @@ func (r *rewrite) do(j *job) error {
 		r.result.Files++
 		r.result.Bytes += int64(len(j.data))
 	}
-	if j.content || j.trim {
+	if j.content || j.shrinks() {
 		if err := r.fs.truncate(fd, int64(len(j.data))); err != nil {
 			return fmt.Errorf("set length %d: %w", len(j.data), err)
 		}

@@ -30,22 +30,26 @@ func (u *update) current(ctx context.Context, known *snapshot) (*snapshot, error
 }
 
 // scan reads the generation name below the directory root. It returns nil if there
-// is no such directory; whatever else it cannot read makes the result irregular.
-// The error is that of ctx.
+// is no such directory; whatever else in it is not as a tree has it makes the result
+// irregular. The error is that of ctx, or one that says nothing about the generation:
+// to take files for damaged would cost those who hold them.
 func scan(ctx context.Context, root int, name string) (*snapshot, error) {
 	fd, err := openDir(root, name)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return nil, nil
 	}
 	s := &scanner{snapshot: &snapshot{generation: name}, hash: sha256.New(), buf: make([]byte, 64<<10)}
-	if err != nil {
+	if saysOfEntry(err) {
 		s.irregular = true
 		return s.snapshot, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open generation %s: %w", name, err)
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		s.irregular = true
+		return nil, fmt.Errorf("stat generation %s: %w", name, err)
 	}
 	s.dir = statAttrs(&st)
 	if err := s.directory(ctx, fd, "", s.dir); err != nil {
@@ -65,9 +69,11 @@ type scanner struct {
 // and which has attributes has.
 func (s *scanner) directory(ctx context.Context, fd int, dir string, has attrs) error {
 	entries, err := readDir(fd)
-	if err != nil || len(entries) == 0 && dir != "" {
+	if err != nil {
+		return fmt.Errorf("list %q: %w", dir, err)
+	}
+	if len(entries) == 0 && dir != "" {
 		s.note(dir) // no tree has a directory without a file in it
-		entries = nil
 	} else {
 		s.dirs = append(s.dirs, directory{cmp.Or(dir, "."), has})
 		if has != s.dir {
@@ -91,25 +97,25 @@ func (s *scanner) directory(ctx context.Context, fd int, dir string, has attrs) 
 
 func (s *scanner) entry(ctx context.Context, at int, name, path string) error {
 	fd, err := openAny(at, name)
-	if err != nil {
+	if saysOfEntry(err) {
 		s.note(path)
 		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		s.note(path)
-		return nil
+		return fmt.Errorf("stat %s: %w", path, err)
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		return s.directory(ctx, fd, path, statAttrs(&st))
 	case unix.S_IFREG:
-		e := entry{path: path, attrs: statAttrs(&st), size: st.Size}
-		e.spare = st.Blocks*blockSize > wholePages(st.Size)
+		e := entry{path: path, attrs: statAttrs(&st), size: st.Size, room: st.Blocks * blockSize}
 		if err := s.digest(fd, &e); err != nil {
-			s.note(path)
-			return nil
+			return fmt.Errorf("read %s: %w", path, err)
 		}
 		s.files = append(s.files, e)
 	default:
@@ -122,6 +128,14 @@ func (s *scanner) entry(ctx context.Context, at int, name, path string) error {
 func (s *scanner) note(path string) {
 	s.irregular = true
 	s.strange = append(s.strange, path)
+}
+
+// saysOfEntry reports whether an error of opening comes from what the entry is. Any
+// other, such as that of too many open files, may pass.
+func saysOfEntry(err error) bool {
+	return slices.ContainsFunc([]error{
+		unix.EACCES, unix.EPERM, unix.ELOOP, unix.ENXIO, unix.ENODEV, unix.ENOENT, unix.ENOTDIR,
+	}, func(target error) bool { return errors.Is(err, target) })
 }
 
 // digest reads an open file into e.sum.

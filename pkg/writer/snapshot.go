@@ -73,9 +73,10 @@ type entry struct {
 	attrs
 	size int64
 	sum  [sha256.Size]byte
-	// spare says that a scan found room reserved beyond the end of the file, which
-	// a killed writer neither used nor gave back.
-	spare bool
+	// room is how many bytes a scan found the file to take. A killed writer may have
+	// reserved more than whole pages for the content, and neither used it nor given
+	// it back.
+	room int64
 	// data points at the bytes that sum was made of, without keeping them in
 	// memory. Bytes at the same place are the same bytes, as contents are never
 	// written to; hashing a large volume again takes far longer than to see that.
