@@ -79,11 +79,18 @@ func readDocument(at Place, text []byte) []manifest {
 	if err := yaml.Unmarshal(text, &h); err != nil {
 		return []manifest{{Place: at, problem: unreadable(err)}}
 	}
-	if h == nil {
+	alone, err := isAlone(text)
+	if err != nil {
+		return []manifest{{Place: at, problem: unreadable(err)}}
+	}
+	if h == nil && alone {
 		return nil
 	}
-	m := identify(at, h, text)
-	if !isOneDocument(text) {
+	m := manifest{Place: at}
+	if h != nil {
+		m = identify(at, h, text)
+	}
+	if !alone {
 		m.problem = "is followed by another manifest that is not separated from it by ---"
 		return []manifest{m}
 	}
@@ -96,7 +103,7 @@ func readDocument(at Place, text []byte) []manifest {
 	}
 	var items []json.RawMessage
 	if err := json.Unmarshal(h.Items, &items); err != nil && len(h.Items) > 0 {
-		m.problem = "items " + unreadable(err)
+		m.problem = "items of a List must be a list"
 		return []manifest{m}
 	}
 	all := make([]manifest, 0, len(items))
@@ -115,15 +122,17 @@ func readDocument(at Place, text []byte) []manifest {
 	return all
 }
 
-// isOneDocument says whether nothing comes after the first value of a document: the
-// decoder stops there, as after the end marker of YAML or in JSON without separators.
-func isOneDocument(text []byte) bool {
+// isAlone says whether nothing comes after the first value of a document, which may be
+// an empty one: the decoder of manifests stops there, as at the end marker of YAML or in
+// JSON without separators. The error is about the first value; a value that only one of
+// the two decoders can read must not hide what follows it.
+func isAlone(text []byte) (bool, error) {
 	var first, second yamlv3.Node
 	decode := yamlv3.NewDecoder(bytes.NewReader(text))
-	if err := decode.Decode(&first); err != nil {
-		return true // somebody else's error
+	if err := decode.Decode(&first); err != nil && !errors.Is(err, io.EOF) {
+		return false, err
 	}
-	return errors.Is(decode.Decode(&second), io.EOF)
+	return errors.Is(decode.Decode(&second), io.EOF), nil
 }
 
 func identify(at Place, h *header, text []byte) manifest {
@@ -173,8 +182,9 @@ func (m *manifest) decode(decoder runtime.Decoder) (object runtime.Object, probl
 	return object, problems
 }
 
-// lineNumber finds where an error of the YAML parser is.
-var lineNumber = regexp.MustCompile(`\bline \d+\b`)
+// lineNumber finds where an error of the YAML parser is. It looks at the beginning only:
+// what comes later may be the text's own.
+var lineNumber = regexp.MustCompile(`^(?:error converting YAML to JSON: )?yaml: (?:unmarshal errors:\s+)?(line \d+):`)
 
 // unreadable words an error about text that may be anything, so also a Secret: it
 // repeats nothing of it, nor of an error that may.
@@ -184,8 +194,8 @@ func unreadable(err error) string {
 		what, _, _ := strings.Cut(wrong.Value, " ") // Of a number, the rest is the number.
 		return strings.TrimSpace("is no manifest: "+wrong.Field) + " must not be of type " + what
 	}
-	if line := lineNumber.FindString(err.Error()); line != "" {
-		return "is no manifest: not YAML or JSON in " + line
+	if found := lineNumber.FindStringSubmatch(err.Error()); found != nil {
+		return "is no manifest: not YAML or JSON in " + found[1]
 	}
 	return "is no manifest: not YAML or JSON"
 }

@@ -37,6 +37,10 @@ func TestManifests(t *testing.T) {
 			passedOver: []string{"f.yaml, document 1, item 2: Service b"},
 			problems:   []string{`f.yaml, document 1, item 3: Deployment ns/c: unknown field "spec.unknown"`},
 		},
+		{
+			name: "a list whose items are none", text: "apiVersion: v1\nkind: List\nitems: {a: 1}\n",
+			problems: []string{"f.yaml, document 1: List: items of a List must be a list"},
+		},
 		{name: "an empty list", text: "apiVersion: v1\nkind: List\nitems: []\n", passedOver: []string{"f.yaml, document 1: List"}},
 		{name: "nothing", text: "# nothing\n", problems: []string{"f.yaml: holds no manifest"}},
 		{
@@ -151,6 +155,8 @@ func TestNoValueIsRepeated(t *testing.T) {
 		"apiVersion: v1\nkind: List\nitems: hunter2\n",
 		secret + "stringData: {k: {{ hunter2 }}}\n",
 		secret + "stringData:\n  ? {\"a\\\"hunter2 x\": 1}\n  : b\n",
+		secret + "stringData: {{\"yaml: line 48151623: x\": 1}: 2}\n",
+		secret + "stringData: {k: {{ 48151623 }}}\n",
 		"apiVersion: v1\nkind: List\nitems: [hunter2]\n",
 		"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Secret, data: {hunter2: a, hunter2: b}}\n",
 	} {
@@ -159,7 +165,7 @@ func TestNoValueIsRepeated(t *testing.T) {
 		if err := errors.Join(r.WriteText(&b), r.WriteJSON(&b)); err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(b.String(), "hunter2") {
+		if strings.Contains(b.String(), "hunter2") || strings.Contains(b.String(), "48151623") {
 			t.Errorf("%q: got %s", text, b.String())
 		}
 	}
@@ -171,17 +177,25 @@ func TestManifestsThatAreNotSeparated(t *testing.T) {
 		configMap = `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}`
 		pod       = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}`
 	)
-	for _, text := range []string{configMap + "\n" + pod, configMap + "\n...\n" + pod, pod + pod} {
+	for _, text := range []string{
+		configMap + "\n" + pod, configMap + "\n...\n" + pod, pod + pod,
+		"~\n...\n" + pod, "--- # empty\n~\n...\n" + pod,
+		"  apiVersion: v1\n  kind: ConfigMap\napiVersion: v1\nkind: Pod\n",
+		configMap + "\n}\n",
+	} {
 		r := add(t, nil, text)
 		if len(r.Problems) != 1 || !strings.Contains(fmt.Sprint(r.Problems[0]), "is followed by another manifest that is not separated from it by ---") {
 			t.Errorf("%s: problems are %v", text, r.Problems)
 		}
 	}
-	for _, text := range []string{configMap + "\n...\n", configMap + "\n---\n" + pod, "# c\n" + pod + "\n# d\n"} {
+	for _, text := range []string{configMap + "\n...\n", "~\n...\n---\n" + pod, configMap + "\n---\n" + pod, "# c\n" + pod + "\n# d\n"} {
 		if r := add(t, nil, text); len(r.Problems) != 0 {
 			t.Errorf("%s: problems are %v", text, r.Problems)
 		}
 	}
+	// A rest that can't be read is a rest too.
+	r := add(t, nil, configMap+"\n}'\n"+pod)
+	lines(t, "problems", texts(r.Problems), []string{"f.yaml, document 1: is no manifest: not YAML or JSON in line 2"})
 }
 
 // What a kind of somebody else has in its fields is its own business.
