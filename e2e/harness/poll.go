@@ -12,6 +12,7 @@ type TB interface {
 	Helper()
 	Context() context.Context
 	Fatalf(format string, args ...any)
+	Logf(format string, args ...any)
 }
 
 const pollInterval = 10 * time.Millisecond
