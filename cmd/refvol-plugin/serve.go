@@ -91,7 +91,10 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	// Before the restore, which has it start reflectors: only its Run ends them.
 	var managerErr error
 	running.Go(func() { managerErr = objects.Run(background) })
-	if err := volumes.Restore(background); err != nil {
+	if err := volumes.Restore(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // it was still waiting for the process before
+		}
 		return fmt.Errorf("restore published volumes: %w", err)
 	}
 	running.Go(func() { volumes.Run(background) })

@@ -48,12 +48,13 @@ func logCalls(observe Observer) grpc.UnaryServerInterceptor {
 
 // recoverPanics turns a panic of one call into an error of that call, so that it
 // can't take down the other volumes' updates. What the panic carried is not
-// repeated, since it could hold a value; the stack holds none.
+// repeated, since it could hold a value; the stack holds none. The code is not final for
+// the kubelet: a final one would have it destroy the volume of a running pod.
 func recoverPanics(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			klog.FromContext(ctx).Error(nil, "CSI call panicked", "panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
-			resp, err = nil, status.Errorf(codes.Internal, "%s panicked; the plugin's log has the stack", path.Base(info.FullMethod))
+			resp, err = nil, status.Errorf(codes.Unavailable, "%s panicked; the plugin's log has the stack", path.Base(info.FullMethod))
 		}
 	}()
 	return handler(ctx, req)

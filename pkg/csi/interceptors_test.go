@@ -80,7 +80,7 @@ func TestAPanicIsAnErrorOfItsCall(t *testing.T) {
 			s := serve(t, nil)
 			s.publisher.publish = func(context.Context) error { panic(cause) }
 			_, err := s.node.NodePublishVolume(t.Context(), publishRequestOf(nil))
-			wantStatus(t, err, codes.Internal, "NodePublishVolume panicked; the plugin's log has the stack")
+			wantStatus(t, err, codes.Unavailable, "NodePublishVolume panicked; the plugin's log has the stack")
 			if got := s.logs.with(canary); len(got) > 0 {
 				t.Errorf("the panic's value was logged: %q", got)
 			}
@@ -90,7 +90,7 @@ func TestAPanicIsAnErrorOfItsCall(t *testing.T) {
 			if !strings.Contains(s.logs.String(), "fakePublisher") {
 				t.Error("the log has no stack")
 			}
-			if got := s.observed.get(); !slices.Equal(got, []observation{{"NodePublishVolume", codes.Internal}}) {
+			if got := s.observed.get(); !slices.Equal(got, []observation{{"NodePublishVolume", codes.Unavailable}}) {
 				t.Errorf("observed %v", got)
 			}
 			s.publisher.publish = nil

@@ -44,6 +44,8 @@ type apiServer struct {
 	noWatchList bool
 	refuse      func(apiRequest) error
 	hold        func(apiRequest) <-chan struct{}
+	// unfinished lets a watch never say that the state it begins with is complete.
+	unfinished bool
 	// behind, if more than zero, is the resourceVersion at which the server's
 	// cache stands: it answers lists, and gets that a cache may answer, as of then.
 	behind int
@@ -239,7 +241,9 @@ func (s *apiServer) watch(ctx context.Context, r apiRequest) (*http.Response, er
 		if obj := s.at(r.ref, from); obj != nil {
 			first = append(first, metav1.WatchEvent{Type: "ADDED", Object: runtime.RawExtension{Object: obj.(runtime.Object)}})
 		}
-		first = append(first, bookmark(r.ref, from))
+		if !s.unfinished {
+			first = append(first, bookmark(r.ref, from))
+		}
 	}
 	body, w := io.Pipe()
 	ctx, hangUp := context.WithCancel(ctx)

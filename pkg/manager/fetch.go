@@ -114,10 +114,16 @@ func (p *polled) request(ctx context.Context, cached bool) (*volume.Object, erro
 		opts.ResourceVersion = "0"
 	}
 	obj, err := p.source.get(ctx, p.ref.Namespace, p.ref.Name, opts)
-	if cached && apierrors.IsNotFound(err) {
+	if cached && isAbsent(err) {
 		return p.request(ctx, false)
 	}
 	return obj, err
+}
+
+// isAbsent tells whether the answer to a request for an object is that it doesn't exist. A
+// 404 that is no answer of an API server comes from something else on the way to it.
+func isAbsent(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
 
 // settle takes in the outcome of a fetch and wakes who waits for it. It returns what
@@ -134,7 +140,7 @@ func (p *polled) settle(f fetch, obj *volume.Object, err error) (tell func()) {
 	}
 	resourceVersion := ""
 	switch {
-	case apierrors.IsNotFound(err):
+	case isAbsent(err):
 		obj = nil
 	case err != nil:
 		return p.failedLocked(err)

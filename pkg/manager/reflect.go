@@ -16,6 +16,7 @@ var _ cache.TransformingStore = (*item)(nil)
 // older than what is known is refused, and the reflector lists again: data never
 // goes back, whichever API server answers.
 func (it *item) Replace(list []any, resourceVersion string) error {
+	it.requests.stateTold()
 	obj, err := it.pick(list)
 	if err == nil {
 		err = it.sync(obj, resourceVersion)

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"sync/atomic"
 	"time"
@@ -20,12 +21,20 @@ const (
 	// minWatchTimeout is the least time that a watch is asked to last; the most is
 	// twice that, at random, so that watches that began together don't end together.
 	minWatchTimeout = 30 * time.Minute
+	// answerTime is how long a list of one object may take, and a watch to begin; one that
+	// begins with the object's state has to tell that too. A connection that is dead ends
+	// sooner, by the client's own means: this is for servers, and what stands before them,
+	// that keep it alive and say nothing.
+	answerTime = 30 * time.Second
 	// calmTime without a pause makes the next one short again. It is longer than
 	// any pause, and shorter than what a proxy lets an idle watch live.
 	calmTime = 15 * time.Second
 )
 
-var errNoAnswer = errors.New("no answer to a watch request: the connection broke or timed out")
+var (
+	errNoAnswer = errors.New("no answer to a watch request: the connection broke or timed out")
+	errSilent   = fmt.Errorf("no answer within %s", answerTime)
+)
 
 // retryBackoff returns the pauses between requests that fail, or watches that break:
 // from 0.25 s up to 5 s, all with jitter, because thousands of watches on many
@@ -39,14 +48,17 @@ func retryBackoff() wait.Backoff {
 // they would hold up the end of the program, and none of them spreads the watches
 // that a server closed in good order.
 //
-// All but direct belongs to the goroutine of the item's present run.
+// All but direct and answered belongs to the goroutine of the item's present run.
 type requests struct {
 	item *item
 	// direct lets the next watch go without a pause: it follows a list, or it
 	// is the first request of an attempt. A list runs in a goroutine of its own.
 	direct atomic.Bool
-	// stream is the last watch opened.
+	// stream is the last watch opened, and end what frees it.
 	stream   watch.Interface
+	end      context.CancelCauseFunc
+	// answered ends the bound on the last watch's answer.
+	answered atomic.Pointer[func()]
 	backoff  wait.Backoff
 	pausedAt time.Time
 }
@@ -83,9 +95,11 @@ func (r *requests) list(ctx context.Context, opts metav1.ListOptions) (runtime.O
 	r.direct.Store(true)
 	r.selectObject(&opts)
 	r.askForPresent(&opts)
-	list, err := r.item.source.list(ctx, r.item.ref.Namespace, opts)
+	bounded, cancel := context.WithTimeoutCause(ctx, answerTime, errSilent)
+	defer cancel()
+	list, err := r.item.source.list(bounded, r.item.ref.Namespace, opts)
 	if err != nil {
-		r.failed(ctx, err)
+		r.failed(ctx, errors.Join(context.Cause(bounded), err))
 	}
 	return list, err
 }
@@ -99,19 +113,49 @@ func (r *requests) watch(ctx context.Context, opts metav1.ListOptions) (watch.In
 		return nil, err
 	}
 	r.selectObject(&opts)
-	if opts.SendInitialEvents != nil && *opts.SendInitialEvents {
+	withState := opts.SendInitialEvents != nil && *opts.SendInitialEvents
+	if withState {
 		r.askForPresent(&opts)
 	}
-	w, err := r.item.source.watch(ctx, r.item.ref.Namespace, opts)
+	bounded, answered := r.boundAnswer(ctx)
+	w, err := r.item.source.watch(bounded, r.item.ref.Namespace, opts)
 	if err == nil && isEmptyWatch(w) {
 		err = errNoAnswer
 	}
 	if err != nil {
-		r.failed(ctx, err)
+		answered()
+		r.failed(ctx, errors.Join(context.Cause(bounded), err))
 		return nil, err
+	}
+	if !withState {
+		answered()
 	}
 	r.stream = w
 	return w, nil
+}
+
+// boundAnswer returns a context for a watch that ends with ctx or with the next watch, and
+// after answerTime unless the returned function, or Replace of the item, is called before.
+func (r *requests) boundAnswer(ctx context.Context) (context.Context, func()) {
+	if r.end != nil {
+		r.end(nil)
+	}
+	bounded, end := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(answerTime, func() {
+		end(errSilent)
+		r.failed(ctx, errSilent)
+	})
+	answered := func() { timer.Stop() }
+	r.end = end
+	r.answered.Store(&answered)
+	return bounded, answered
+}
+
+// stateTold notes that the state which the last watch was to begin with has come.
+func (r *requests) stateTold() {
+	if answered := r.answered.Load(); answered != nil {
+		(*answered)()
+	}
 }
 
 // isEmptyWatch tells that the client got no answer to a watch request in all its

@@ -129,3 +129,63 @@ func TestAWatchCutEachMinuteIsReopenedSoon(t *testing.T) {
 		}
 	})
 }
+
+// TestASilentServer: whoever holds the connection and does not answer is asked again.
+func TestASilentServer(t *testing.T) {
+	for name, silence := range map[string]func(s *apiServer, silent bool){
+		"before the answer begins": func(s *apiServer, silent bool) {
+			s.hold = nil
+			if silent {
+				s.hold = func(apiRequest) <-chan struct{} { return make(chan struct{}) }
+			}
+		},
+		"a list": func(s *apiServer, silent bool) {
+			s.noWatchList, s.hold = true, nil
+			if silent {
+				s.hold = func(r apiRequest) <-chan struct{} {
+					if r.watch {
+						return nil
+					}
+					return make(chan struct{})
+				}
+			}
+		},
+		"before the end of the state": func(s *apiServer, silent bool) { s.unfinished = silent },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *env) {
+				ref := secretRef("a")
+				v := e.api.put(secret("a", "1"))
+				e.api.set(func() { silence(e.api, true) })
+				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+				after(answerTime / 2)
+				e.api.set(func() { silence(e.api, false) }) // the request under way stays silent
+				after(answerTime/2 + maxPause)
+				e.wantLookup(ref, v, "1")
+				e.wantWatches(ref, 1)
+				v = e.api.put(secret("a", "2"))
+				after(2 * answerTime) // no bound holds for a watch that has answered
+				e.wantLookup(ref, v, "2")
+				sent := len(e.api.requests(ref))
+				after(10 * answerTime)
+				if n := len(e.api.requests(ref)) - sent; n > 0 {
+					t.Errorf("%d more requests", n)
+				}
+			})
+		})
+	}
+}
+
+// TestASilentServerIsAskedWithPauses counts what is sent to a server that never answers.
+func TestASilentServerIsAskedWithPauses(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return make(chan struct{}) } })
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		after(10 * answerTime)
+		if n := len(e.api.requests(ref)); n < 5 || n > 20 {
+			t.Errorf("%d requests in ten times the time for an answer", n)
+		}
+		e.wantLookupErr(ref, errSilent)
+	})
+}

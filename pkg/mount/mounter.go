@@ -138,7 +138,7 @@ func (m *Mounter) Unmount(ctx context.Context, volumeID, target string) error {
 }
 
 func (m *Mounter) unmount(ctx context.Context, volumeID, target string) error {
-	if err := validateVolumeID(volumeID); err != nil {
+	if err := ValidateVolumeID(volumeID); err != nil {
 		return err
 	}
 	t, err := m.resolve(target)

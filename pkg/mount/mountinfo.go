@@ -69,7 +69,7 @@ func (m *Mounter) ours(infos []*mountinfo.Info, realDir string) []Mounted {
 	var all []Mounted
 	for _, info := range infos {
 		id, ok := strings.CutPrefix(info.Source, m.source(""))
-		if !ok || validateVolumeID(id) != nil {
+		if !ok || ValidateVolumeID(id) != nil {
 			continue
 		}
 		rel, err := relative(realDir, info.Mountpoint)

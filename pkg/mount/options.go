@@ -62,7 +62,7 @@ type Params struct {
 }
 
 func (p *Params) validate() error {
-	errs := []error{validateVolumeID(p.VolumeID)}
+	errs := []error{ValidateVolumeID(p.VolumeID)}
 	if p.Size <= 0 {
 		errs = append(errs, fmt.Errorf("Size: Invalid value: %d: must be positive", p.Size))
 	}
@@ -76,7 +76,8 @@ func (p *Params) validate() error {
 	return errors.Join(errs...)
 }
 
-func validateVolumeID(id string) error {
+// ValidateVolumeID says what keeps an id from being that of a volume, nil if nothing does.
+func ValidateVolumeID(id string) error {
 	if isName(id, maxVolumeIDLength, "._-") {
 		return nil
 	}

@@ -74,7 +74,7 @@ func TestParamsValidateReportsAll(t *testing.T) {
 }
 
 func TestIDInErrorIsBounded(t *testing.T) {
-	err := validateVolumeID(strings.Repeat("/", 1<<20))
+	err := ValidateVolumeID(strings.Repeat("/", 1<<20))
 	if err == nil || len(err.Error()) > 400 {
 		t.Errorf("got an error of %d bytes, want a short one", len(err.Error()))
 	}

@@ -51,7 +51,7 @@ func (m *Mounter) prove(fd int, volumeID string) error {
 
 // openProven opens the volume's mount at the target path.
 func (m *Mounter) openProven(volumeID, path string) (int, error) {
-	if err := validateVolumeID(volumeID); err != nil {
+	if err := ValidateVolumeID(volumeID); err != nil {
 		return -1, err
 	}
 	t, err := m.resolve(path)

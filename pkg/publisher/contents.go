@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
@@ -73,7 +74,8 @@ func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
 		switch {
 		case err == nil:
 			objects[ref], at[ref] = object, object.Version
-		case apierrors.IsNotFound(err):
+		case apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced):
+			// Otherwise it was the request that met a 404, from whoever stands between.
 			at[ref] = volume.Version{}
 		case apierrors.IsForbidden(err):
 			// Told apart here, object by object: among the joined errors only the

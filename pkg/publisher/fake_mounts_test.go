@@ -300,6 +300,13 @@ func (h *fakeMount) Attach(ctx context.Context, target string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if err := h.attach(target); err != nil {
+		return err
+	}
+	return h.mounts.begin("Attached")
+}
+
+func (h *fakeMount) attach(target string) error {
 	h.mounts.mu.Lock()
 	defer h.mounts.mu.Unlock()
 	if h.mounts.foreign[target] || h.mounts.attached[target] != nil {

@@ -119,7 +119,7 @@ func podEnvFailure(at string, err error) error {
 	switch {
 	case errors.Is(err, podenv.ErrUnusable):
 		reason = ReasonInvalid
-	case apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
 		reason = ReasonNotFound
 	case apierrors.IsForbidden(err):
 		reason = ReasonForbidden

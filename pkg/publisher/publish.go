@@ -174,9 +174,9 @@ func (p *Publisher) publish(ctx context.Context, v *published) (err error) {
 	if err != nil {
 		return fmt.Errorf("make the file system of volume %s: %w", v.request.VolumeID, err)
 	}
-	attached := false
-	defer func() {
-		if err = errors.Join(err, mnt.Close()); err == nil {
+	attached, done := false, false
+	defer func() { // also when something panics
+		if err = errors.Join(err, mnt.Close()); err == nil && done {
 			return
 		}
 		if attached {
@@ -187,10 +187,12 @@ func (p *Publisher) publish(ctx context.Context, v *published) (err error) {
 	if err := p.write(ctx, v, mnt, shown, at); err != nil {
 		return err
 	}
+	attached = true
 	if err := mnt.Attach(ctx, v.request.Target); err != nil {
+		attached = false
 		return fmt.Errorf("show volume %s at %s: %w", v.request.VolumeID, v.request.Target, err)
 	}
-	attached = true
+	done = true
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -27,12 +28,12 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 		p.queue.Forget(volumeID)
 		return true
 	}
-	err := p.reconcile(ctx, v)
+	updateErr, pruneErr := p.reconcile(ctx, v)
 	if ctx.Err() != nil {
 		return true // what the end cuts short is no problem of the volume
 	}
-	p.report(ctx, v, err)
-	if worthRetry(err) {
+	p.report(ctx, v, updateErr, pruneErr)
+	if worthRetry(updateErr) || worthRetry(pruneErr) {
 		p.queue.AddRateLimited(volumeID)
 	} else {
 		p.queue.Forget(volumeID)
@@ -42,20 +43,36 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 
 // reconcile brings a live volume's files to the newest known state of its objects.
 // The order of volumes and of events does not matter: it always takes the latest
-// state, and doing it twice is doing it once.
-func (p *Publisher) reconcile(ctx context.Context, v *published) error {
+// state, and doing it twice is doing it once. The two errors are apart, as what can't
+// mend the one by another try may mend the other.
+func (p *Publisher) reconcile(ctx context.Context, v *published) (updateErr, pruneErr error) {
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
 	if v.contents.gone {
-		return nil
+		return nil, nil
 	}
-	err := p.update(ctx, v)
+	defer p.recoverInto(ctx, v, &updateErr)
+	updateErr = p.update(ctx, v)
 	if v.contents.gone {
-		return err
+		return updateErr, nil
 	}
 	// Whatever keeps the files from being updated, as a deleted object, must not
 	// keep what they showed before.
-	return errors.Join(err, p.prune(ctx, v))
+	return updateErr, p.prune(ctx, v)
+}
+
+// recoverInto, deferred, turns a panic into an error, so that one volume can't take the
+// updates of all others with it. What the panic carried is not repeated, since it could
+// hold a value; the stack holds none.
+func (p *Publisher) recoverInto(ctx context.Context, v *published, err *error) {
+	cause := recover()
+	if cause == nil {
+		return
+	}
+	v.contents.proven = false
+	klog.FromContext(ctx).Error(nil, "Reconcile panicked", "volumeID", v.request.VolumeID,
+		"panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
+	*err = fmt.Errorf("update volume %s: %w", v.request.VolumeID, errPanicked)
 }
 
 // update writes the files of a volume if they don't show the newest known state of
@@ -89,7 +106,7 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 
 // reopen calls write with a handle on the volume's mount. A volume that is no longer
 // mounted is dropped, and nothing is written.
-func (p *Publisher) reopen(ctx context.Context, v *published, write func(Mount) error) error {
+func (p *Publisher) reopen(ctx context.Context, v *published, write func(Mount) error) (err error) {
 	mnt, err := p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
 	if errors.Is(err, mount.ErrNotMounted) {
 		p.dropLocked(ctx, v)
@@ -98,7 +115,8 @@ func (p *Publisher) reopen(ctx context.Context, v *published, write func(Mount) 
 	if err != nil {
 		return fmt.Errorf("open volume %s at %s: %w", v.request.VolumeID, v.request.Target, err)
 	}
-	return errors.Join(write(mnt), mnt.Close())
+	defer func() { err = errors.Join(err, mnt.Close()) }() // also when the write panics
+	return write(mnt)
 }
 
 // prune removes the generation before the current one once its readers have had
@@ -131,6 +149,8 @@ var (
 	errStale = errors.New("stale answer")
 	// errPutOff is why one waits for readers; the volume is queued for then.
 	errPutOff = errors.New("put off")
+	// errPanicked is why one failed that should have done neither.
+	errPanicked = errors.New("the plugin panicked; its log has the stack")
 )
 
 // worthRetry says whether a failed reconcile can succeed without a change of an
@@ -154,11 +174,14 @@ func worthRetry(err error) bool {
 
 // report keeps a volume's condition, and logs it when it changes. That the state of
 // an object is not known yet, or a write is put off, says nothing about the files.
-func (p *Publisher) report(ctx context.Context, v *published, err error) {
-	unknown := ReasonOf(err) == 0 && errors.Is(err, manager.ErrNotSynced)
-	if unknown || errors.Is(err, manager.ErrNotRegistered) || errors.Is(err, errPutOff) {
-		return
+func (p *Publisher) report(ctx context.Context, v *published, updateErr, pruneErr error) {
+	if saysNothing(updateErr) {
+		if pruneErr == nil {
+			return
+		}
+		updateErr = nil
 	}
+	err := errors.Join(updateErr, pruneErr)
 	if !v.condition.set(err) {
 		return
 	}
@@ -169,6 +192,12 @@ func (p *Publisher) report(ctx context.Context, v *published, err error) {
 	} else {
 		logger.Info("Volume is current again")
 	}
+}
+
+// saysNothing says whether an error of an update is none of the files'.
+func saysNothing(err error) bool {
+	unknown := ReasonOf(err) == 0 && errors.Is(err, manager.ErrNotSynced)
+	return unknown || errors.Is(err, manager.ErrNotRegistered) || errors.Is(err, errPutOff)
 }
 
 // resync queues every live volume once per interval, each at a random moment of

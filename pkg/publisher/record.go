@@ -5,11 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -94,6 +93,8 @@ func (r *record) validate(name, kubeletDir string) error {
 		return fmt.Errorf("version: Unsupported value: %d", r.Version)
 	case r.VolumeID+recordSuffix != name:
 		return fmt.Errorf("volumeID: Invalid value: %q: must be the file's name", r.VolumeID)
+	case mount.ValidateVolumeID(r.VolumeID) != nil:
+		return fmt.Errorf("volumeID: %w", mount.ValidateVolumeID(r.VolumeID))
 	case r.Pod.UID == "" || r.Pod.Namespace == "" || r.Pod.Name == "":
 		return errors.New("pod: Required value: namespace, name and uid")
 	case r.Spec == nil || len(r.Spec.Sources) == 0:
@@ -107,6 +108,9 @@ func (r *record) validate(name, kubeletDir string) error {
 // checkTarget says whether a target path lies where the kubelet puts the volumes of
 // this pod and no other.
 func checkTarget(kubeletDir string, pod volume.Pod, target string) error {
+	if uid := string(pod.UID); uid != filepath.Base(uid) || uid == ".." {
+		return fmt.Errorf("pod UID: Invalid value: %q: must be the name of a directory", uid)
+	}
 	below := filepath.Join(kubeletDir, "pods", string(pod.UID), "volumes") + "/"
 	if filepath.Clean(target) != target || !strings.HasPrefix(target, below) {
 		return fmt.Errorf("Invalid value: %q: must be a clean path below %s", target, below)
@@ -114,105 +118,17 @@ func checkTarget(kubeletDir string, pod volume.Pod, target string) error {
 	return nil
 }
 
-const (
-	recordSuffix  = ".json"
-	tempSuffix    = ".tmp"
-	damagedSuffix = ".damaged"
-)
-
-// recordStore keeps a file per volume in the state directory. Calls for one volume
-// are serialised by the lock of its contents; calls for several may run at once.
-type recordStore struct {
-	dir *os.Root
-}
-
-func openRecords(stateDir string) (*recordStore, error) {
-	if err := os.MkdirAll(stateDir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the state directory: %w", err)
-	}
-	dir, err := os.OpenRoot(stateDir)
-	if err != nil {
-		return nil, fmt.Errorf("open the state directory: %w", err)
-	}
-	return &recordStore{dir: dir}, nil
-}
-
-func (s *recordStore) close() error { return s.dir.Close() }
-
-// save writes a record whole or not at all.
-func (s *recordStore) save(r *record) error {
-	text, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("encode the record of volume %s: %w", r.VolumeID, err)
-	}
-	name := r.VolumeID + recordSuffix
-	err = s.dir.WriteFile(name+tempSuffix, text, 0o600)
-	if err == nil {
-		err = s.dir.Rename(name+tempSuffix, name)
-	}
-	if err != nil {
-		return fmt.Errorf("write the record of volume %s: %w", r.VolumeID, errors.Join(err, s.removeFile(name+tempSuffix)))
-	}
-	return nil
-}
-
-// remove deletes what the directory holds of a volume; nothing there is success.
-func (s *recordStore) remove(volumeID string) error {
-	name := volumeID + recordSuffix
-	err := errors.Join(s.removeFile(name), s.removeFile(name+tempSuffix), s.removeFile(name+damagedSuffix))
-	if err != nil {
-		return fmt.Errorf("remove the record of volume %s: %w", volumeID, err)
-	}
-	return nil
-}
-
-func (s *recordStore) removeFile(name string) error {
-	if err := s.dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// names returns the names of all records, and removes what a killed save left.
-func (s *recordStore) names() ([]string, error) {
-	entries, err := fs.ReadDir(s.dir.FS(), ".")
-	if err != nil {
-		return nil, fmt.Errorf("list the state directory: %w", err)
-	}
-	var names []string
-	for _, entry := range entries {
-		switch name := entry.Name(); {
-		case strings.HasSuffix(name, recordSuffix+tempSuffix):
-			if err := s.removeFile(name); err != nil {
-				return nil, fmt.Errorf("remove a half-written record: %w", err)
-			}
-		case strings.HasSuffix(name, recordSuffix):
-			names = append(names, name)
-		}
-	}
-	return names, nil
-}
-
-// load reads and validates one record.
-func (s *recordStore) load(name, kubeletDir string) (*record, error) {
-	text, err := s.dir.ReadFile(name)
-	if err != nil {
-		return nil, fmt.Errorf("read record %s: %w", name, err)
-	}
+// decodeRecord reads and validates the text of the record of a name.
+func decodeRecord(name string, text []byte, kubeletDir string) (*record, error) {
 	r := &record{}
 	// A field that this version does not know asks for something that it can't do.
 	decode := json.NewDecoder(bytes.NewReader(text))
 	decode.DisallowUnknownFields()
 	if err := decode.Decode(r); err != nil {
-		return nil, fmt.Errorf("decode record %s: %w", name, err)
+		return nil, fmt.Errorf("%w: decode record %s: %w", errDamaged, name, err)
 	}
 	if err := r.validate(name, kubeletDir); err != nil {
-		return nil, fmt.Errorf("record %s: %w", name, err)
+		return nil, fmt.Errorf("%w: record %s: %w", errDamaged, name, err)
 	}
 	return r, nil
-}
-
-// setAside keeps a record that can't be used where a person can look at it.
-func (s *recordStore) setAside(name string) error {
-	return s.dir.Rename(name, name+damagedSuffix)
 }

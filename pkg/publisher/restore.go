@@ -15,35 +15,52 @@ import (
 
 // Restore takes over the volumes that an earlier process left mounted, by their
 // records, and queues each to be brought up to date. It must return before the
-// first Publish or Unpublish. A record that can't be used is set aside and logged,
-// and never stops the start; neither a mount is made nor one of a volume in use
+// first Publish or Unpublish. If that process still runs, as in a rollout, it first waits
+// for its end, and fails if ctx ends before. A record that can't be used is set aside and
+// logged, and never stops the start; neither a mount is made nor one of a volume in use
 // removed.
 func (p *Publisher) Restore(ctx context.Context) error {
-	names, err := p.records.names()
+	if err := p.records.acquire(ctx); err != nil {
+		return err
+	}
+	names, err := p.records.names(ctx)
 	if err != nil {
 		return err
 	}
 	logger := klog.FromContext(ctx)
 	for _, name := range names {
 		r, err := p.records.load(name, p.opts.KubeletDir)
-		if err != nil {
-			logger.Error(err, "Record can't be used: setting it aside", "record", name)
-			if err := p.records.setAside(name); err != nil {
-				logger.Error(err, "Record can't be set aside", "record", name)
-			}
-			continue
+		switch {
+		case errors.Is(err, errDamaged):
+			p.setAside(ctx, name, err)
+		case err != nil:
+			// It may be good: it stays for the next start, or the kubelet's next publish.
+			logger.Error(err, "Record can't be read: its volume is not updated", "record", name)
+		default:
+			p.restore(ctx, r)
 		}
-		p.restore(ctx, r)
 	}
 	p.removeOrphans(ctx)
 	return nil
+}
+
+func (p *Publisher) setAside(ctx context.Context, record string, reason error) {
+	logger := klog.FromContext(ctx)
+	logger.Error(reason, "Record can't be used: setting it aside", "record", record)
+	if err := p.records.setAside(record); err != nil {
+		logger.Error(err, "Record can't be set aside", "record", record)
+	}
 }
 
 // restore takes over one volume, if its target is still our mount of it.
 func (p *Publisher) restore(ctx context.Context, r *record) {
 	logger := klog.FromContext(ctx).WithValues("volumeID", r.VolumeID, "target", r.Target)
 	err := p.opts.Mounts.Check(ctx, r.VolumeID, r.Target)
-	if errors.Is(err, mount.ErrNotMounted) || errors.Is(err, mount.ErrForeign) || errors.Is(err, mount.ErrOutside) {
+	if errors.Is(err, mount.ErrOutside) {
+		p.setAside(ctx, r.VolumeID+recordSuffix, err)
+		return
+	}
+	if errors.Is(err, mount.ErrNotMounted) || errors.Is(err, mount.ErrForeign) {
 		logger.Info("Dropping the record of a volume that is no longer mounted", "reason", err.Error())
 		if err := p.records.remove(r.VolumeID); err != nil {
 			logger.Error(err, "Record of a dropped volume stays behind until the next start")

@@ -1,0 +1,109 @@
+package publisher
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/refvol/refvol/pkg/manager"
+)
+
+// One volume's panic is an error of that volume, and tried again.
+func TestAPanicOfAReconcile(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.objects.put(configMap("other"), "b", "1")
+		r, other := e.request("v1"), e.request("v2", "configMap", "other")
+		e.publish(r)
+		e.publish(other)
+		e.writes.set(func() error { panic(canary) }, nil)
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.writes.set(nil, nil)
+		e.objects.put(configMap("other"), "b", "2")
+		e.settle()
+		e.wantFiles(other, "b", "2")
+		lines := e.logs.with("Reconcile panicked", `volumeID="v1"`, `panicType="string"`)
+		if len(lines) == 0 || !strings.Contains(lines[0], "stack=") {
+			t.Errorf("logged %q", lines)
+		}
+		if len(e.logs.with(canary)) > 0 {
+			t.Error("the panic's value was logged")
+		}
+		after(retryMax)
+		e.wantFiles(r, "a", "2")
+		e.wantProblem(r, "")
+		e.unpublish(r)
+		e.unpublish(other)
+		e.wantNothing()
+	})
+}
+
+// A panic after the volume became visible leaves neither mount nor record.
+func TestAPanicAtTheEndOfAPublish(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.mounts.on("Attached", func() error { panic("out of luck") })
+		func() {
+			defer func() { _ = recover() }()
+			_ = e.p.Publish(e.ctx, r)
+			t.Error("no panic")
+		}()
+		e.mounts.on("Attached", nil)
+		e.wantNothing()
+		e.publish(r)
+		e.unpublish(r)
+	})
+}
+
+// What the files showed before must go also when the object is deleted meanwhile and the
+// first try to remove it fails.
+func TestAFailedPruneIsTriedAgain(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.objects.remove(configMap("app"))
+		e.settle()
+		e.mounts.failAt("Reopen", unix.EMFILE)
+		after(pruneTime + time.Second)
+		e.wantProblem(r, "not found")
+		if n := e.generations(r); n != 2 {
+			t.Fatalf("%d generations, want one that can't be removed yet", n)
+		}
+		e.mounts.failAt("Reopen", nil)
+		after(retryMax)
+		if n := e.generations(r); n != 1 {
+			t.Errorf("%d generations are left", n)
+		}
+		e.wantFiles(r, "a", "2")
+		e.wantProblem(r, "not found")
+	})
+}
+
+// A 404 of something between the plugin and the API server says nothing about an object.
+func TestA404OfARequestIsNoAbsence(t *testing.T) {
+	inBubble(t, func(e *env) {
+		notFound := apierrors.NewGenericServerResponse(404, "get", resourceOf(configMap("app")), "app", "default backend - 404", 0, true)
+		failure := fmt.Errorf("%w: %w", manager.ErrNotSynced, notFound)
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1", "configMap", "app", "optional", "true")
+		e.publish(r)
+		e.objects.failWith(configMap("app"), failure)
+		e.restart()
+		after(2 * testResync)
+		e.settle()
+		e.wantFiles(r, "a", "1")
+		e.wantProblem(r, "")
+		waiting := e.publishing(e.request("v2", "configMap", "app", "optional", "true"))
+		e.wantWaiting(waiting)
+		e.wantReason(<-waiting, ReasonUnavailable, "")
+	})
+}
