@@ -35,7 +35,8 @@ const (
 // Options says how a Manager works. Clients that carry a pod's own identity are to be
 // chosen here.
 type Options struct {
-	// Client lists and watches, or gets. It must not limit the rate of requests: a
+	// Client lists and watches, or gets, through the REST client of its CoreV1 (client-go's
+	// fake has none). It must not limit the rate of requests: a
 	// limit holds up thousands of objects after a restart, and the manager bounds and
 	// paces its requests itself. Required.
 	Client kubernetes.Interface

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -198,42 +197,5 @@ func TestUnexpectedTypeIsAnError(t *testing.T) {
 		if want := `Secret "ns/a": not synced with the API server yet: unexpected object type: *v1.Status`; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
-	})
-}
-
-// TestFakeClientset reads through client-go's fake, which knows no field selectors,
-// no WatchList and no resourceVersions.
-func TestFakeClientset(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(secret("a", "other"), secret("b", "1"), configMap("b", "map"))
-		m, err := New(Options{Client: client, ResyncInterval: testResync})
-		if err != nil {
-			t.Fatal(err)
-		}
-		heard := make(chan volume.Ref, 10)
-		m.Subscribe(func(ref volume.Ref) { heard <- ref })
-		ref := secretRef("b")
-		m.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		<-heard
-		if obj, err := m.Lookup(ref); err != nil || string(obj.Data["k"]) != "1" {
-			t.Errorf("Lookup: %v, %v", obj, err)
-		}
-		for _, value := range []string{"2", "3"} {
-			if _, err := client.CoreV1().Secrets("ns").Update(t.Context(), secret("b", value), metav1.UpdateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			<-heard
-			if obj, err := m.Lookup(ref); err != nil || string(obj.Data["k"]) != value {
-				t.Errorf("Lookup: %v, %v", obj, err)
-			}
-		}
-		if err := client.CoreV1().Secrets("ns").Delete(t.Context(), "b", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		<-heard
-		if _, err := m.Lookup(ref); !apierrors.IsNotFound(err) {
-			t.Errorf("Lookup: %v, want NotFound", err)
-		}
-		m.UnregisterPod(pod("p"), "v") // no Run: the last reference ends what was started
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,6 +27,9 @@ const (
 	// sooner, by the client's own means: this is for servers, and what stands before them,
 	// that keep it alive and say nothing.
 	answerTime = 30 * time.Second
+	// maxDelay is the most that a server's wish for a pause, a Retry-After, is heeded: it
+	// is often out of date when a server has recovered.
+	maxDelay = 5 * time.Second
 	// calmTime without a pause makes the next one short again. It is longer than
 	// any pause, and shorter than what a proxy lets an idle watch live.
 	calmTime = 15 * time.Second
@@ -48,19 +52,21 @@ func retryBackoff() wait.Backoff {
 // they would hold up the end of the program, and none of them spreads the watches
 // that a server closed in good order.
 //
-// All but direct and answered belongs to the goroutine of the item's present run.
+// All but direct, answered and delay belongs to the goroutine of the item's present run.
 type requests struct {
 	item *item
 	// direct lets the next watch go without a pause: it follows a list, or it
 	// is the first request of an attempt. A list runs in a goroutine of its own.
 	direct atomic.Bool
 	// stream is the last watch opened, and end what frees it.
-	stream   watch.Interface
-	end      context.CancelCauseFunc
+	stream watch.Interface
+	end    context.CancelCauseFunc
 	// answered ends the bound on the last watch's answer.
 	answered atomic.Pointer[func()]
 	backoff  wait.Backoff
 	pausedAt time.Time
+	// delay is the pause that the server asked for with its last refusal.
+	delay atomic.Int64
 }
 
 func newReflector(it *item, client kubernetes.Interface) *cache.Reflector {
@@ -182,9 +188,13 @@ func (r *requests) askForPresent(opts *metav1.ListOptions) {
 
 // failed records err, unless the request failed because its run was stopped.
 func (r *requests) failed(ctx context.Context, err error) {
-	if ctx.Err() == nil {
-		r.item.failed(err)
+	if ctx.Err() != nil {
+		return
 	}
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+		r.delay.Store(int64(min(time.Duration(seconds)*time.Second, maxDelay)))
+	}
+	r.item.failed(err)
 }
 
 // dropStream closes the last watch. The reflector forgets one whose first state
@@ -200,7 +210,7 @@ func (r *requests) pause(ctx context.Context) {
 	if time.Since(r.pausedAt) > calmTime {
 		r.backoff = retryBackoff()
 	}
-	timer := time.NewTimer(r.backoff.Step())
+	timer := time.NewTimer(max(r.backoff.Step(), time.Duration(r.delay.Swap(0))))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

@@ -189,3 +189,36 @@ func TestASilentServerIsAskedWithPauses(t *testing.T) {
 		e.wantLookupErr(ref, errSilent)
 	})
 }
+
+// TestRetryAfter: a server's wish for a pause is heeded, but not for longer than any pause
+// lasts: it may have recovered long before.
+func TestRetryAfter(t *testing.T) {
+	for name, tc := range map[string]struct {
+		seconds     int32
+		least, most time.Duration
+	}{
+		"none":        {0, 250 * time.Millisecond, 500 * time.Millisecond},
+		"3 seconds":   {3, 3 * time.Second, 3 * time.Second},
+		"ten minutes": {600, maxDelay, maxDelay},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *env) {
+				ref := secretRef("a")
+				v := e.api.put(secret("a", "1"))
+				busy := &apierrors.StatusError{ErrStatus: metav1.Status{
+					Status: metav1.StatusFailure, Code: 429, Reason: metav1.StatusReasonTooManyRequests,
+					Details: &metav1.StatusDetails{RetryAfterSeconds: tc.seconds},
+				}}
+				begin := time.Now()
+				e.api.set(func() { e.api.refuse = func(apiRequest) error { return busy } })
+				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+				synctest.Wait()
+				e.api.set(func() { e.api.refuse = nil })
+				e.wantGet(ref, v, "1")
+				if took := time.Since(begin); took < tc.least || took > tc.most {
+					t.Errorf("it took %s, want %s to %s", took, tc.least, tc.most)
+				}
+			})
+		})
+	}
+}

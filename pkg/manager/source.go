@@ -4,13 +4,15 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -28,22 +30,25 @@ type source struct {
 	convert func(obj any) (*volume.Object, error)
 }
 
-// client is what a source needs of a typed client; L is the type of its lists.
-type client[P, L runtime.Object] interface {
-	Get(ctx context.Context, name string, opts metav1.GetOptions) (P, error)
-	List(ctx context.Context, opts metav1.ListOptions) (L, error)
-	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
-}
-
-// newSource returns the source of the kind whose Go type is *T. fill copies the
-// content of one object; its identity is copied here.
-func newSource[T any, P interface {
+// newSource returns the source of the kind whose Go type is *T, and that of its lists *L.
+// fill copies the content of one object; its identity is copied here.
+//
+// The requests are those of a typed client, but for one thing: that repeats what fails up
+// to ten times by itself, as late as a Retry-After says, which may be any time. Here a
+// failure is returned at once, since whoever sends requests paces them.
+func newSource[T, L any, P interface {
 	*T
 	runtime.Object
 	metav1.Object
-}, L runtime.Object](
-	kind volume.Kind, resource string, clientFor func(namespace string) client[P, L], fill func(P, *volume.Object),
+}, PL interface {
+	*L
+	runtime.Object
+}](
+	kind volume.Kind, resource string, c rest.Interface, fill func(P, *volume.Object),
 ) *source {
+	request := func(namespace string) *rest.Request {
+		return c.Get().Namespace(namespace).Resource(resource).MaxRetries(0)
+	}
 	convert := func(typed P) *volume.Object {
 		o := &volume.Object{
 			Ref:     volume.Ref{Kind: kind, Namespace: typed.GetNamespace(), Name: typed.GetName()},
@@ -56,17 +61,23 @@ func newSource[T any, P interface {
 		resource: schema.GroupResource{Resource: resource},
 		example:  P(new(T)),
 		get: func(ctx context.Context, namespace, name string, opts metav1.GetOptions) (*volume.Object, error) {
-			typed, err := clientFor(namespace).Get(ctx, name, opts)
+			typed := P(new(T))
+			err := request(namespace).Name(name).VersionedParams(&opts, scheme.ParameterCodec).Do(ctx).Into(typed)
 			if err != nil {
 				return nil, err
 			}
 			return convert(typed), nil
 		},
 		list: func(ctx context.Context, namespace string, opts metav1.ListOptions) (runtime.Object, error) {
-			return clientFor(namespace).List(ctx, opts)
+			list := PL(new(L))
+			if err := request(namespace).VersionedParams(&opts, scheme.ParameterCodec).Timeout(timeoutOf(opts)).Do(ctx).Into(list); err != nil {
+				return nil, err
+			}
+			return list, nil
 		},
 		watch: func(ctx context.Context, namespace string, opts metav1.ListOptions) (watch.Interface, error) {
-			return clientFor(namespace).Watch(ctx, opts)
+			opts.Watch = true
+			return request(namespace).VersionedParams(&opts, scheme.ParameterCodec).Timeout(timeoutOf(opts)).Watch(ctx)
 		},
 		convert: func(obj any) (*volume.Object, error) {
 			typed, ok := obj.(P)
@@ -78,18 +89,19 @@ func newSource[T any, P interface {
 	}
 }
 
-func newSources(c kubernetes.Interface) map[volume.Kind]*source {
+// timeoutOf returns how long the server is to take at most, 0 for its own choice.
+func timeoutOf(opts metav1.ListOptions) time.Duration {
+	if opts.TimeoutSeconds == nil {
+		return 0
+	}
+	return time.Duration(*opts.TimeoutSeconds) * time.Second
+}
+
+// newSources returns the sources of both kinds. c is a client of core/v1.
+func newSources(c rest.Interface) map[volume.Kind]*source {
 	return map[volume.Kind]*source{
-		volume.ConfigMap: newSource(volume.ConfigMap, "configmaps",
-			func(namespace string) client[*corev1.ConfigMap, *corev1.ConfigMapList] {
-				return c.CoreV1().ConfigMaps(namespace)
-			},
-			fillFromConfigMap),
-		volume.Secret: newSource(volume.Secret, "secrets",
-			func(namespace string) client[*corev1.Secret, *corev1.SecretList] {
-				return c.CoreV1().Secrets(namespace)
-			},
-			fillFromSecret),
+		volume.ConfigMap: newSource[corev1.ConfigMap, corev1.ConfigMapList](volume.ConfigMap, "configmaps", c, fillFromConfigMap),
+		volume.Secret:    newSource[corev1.Secret, corev1.SecretList](volume.Secret, "secrets", c, fillFromSecret),
 	}
 }
 

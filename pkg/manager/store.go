@@ -89,7 +89,7 @@ type base struct {
 func newBase(client kubernetes.Interface, failing string) *base {
 	logger := klog.Background()
 	return &base{
-		sources:  newSources(client),
+		sources:  newSources(client.CoreV1().RESTClient()),
 		failures: &failureLog{logger: logger, message: failing},
 		logger:   clientlog.Quiet(logger),
 		changed:  func(volume.Ref) {},
