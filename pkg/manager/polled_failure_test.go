@@ -79,10 +79,9 @@ func TestTheFloorOutlivesARegistration(t *testing.T) {
 
 func TestAFailureKeepsWhatIsKnown(t *testing.T) {
 	ref := secretRef("a")
-	resource := schema.GroupResource{Resource: "secrets"}
 	for _, err := range []error{
 		syscall.ECONNREFUSED, syscall.ECONNRESET,
-		apierrors.NewForbidden(resource, "a", errors.New("no more")), apierrors.NewUnauthorized("no"),
+		apierrors.NewUnauthorized("no"),
 		apierrors.NewTooManyRequestsError("later"), apierrors.NewInternalError(errors.New("etcd")),
 	} {
 		t.Run(err.Error(), func(t *testing.T) {

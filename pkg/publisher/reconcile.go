@@ -31,7 +31,12 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true // what the end cuts short is no problem of the volume
 	}
-	p.report(ctx, v, err)
+	if err == nil {
+		// The files show all that is known, but that is no longer all there is.
+		p.report(ctx, v, p.denied(v))
+	} else {
+		p.report(ctx, v, err)
+	}
 	if worthRetry(err) {
 		p.queue.AddRateLimited(volumeID)
 	} else {
