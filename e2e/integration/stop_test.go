@@ -29,7 +29,7 @@ const (
 // wait for objects that don't exist, of 40 unpublishes and of updates all the time.
 func TestStopDuringABurst(t *testing.T) {
 	n, dice := newNode(t, "-v=2"), harness.Rand(t)
-	for round := range harness.Scaled(3, 60) {
+	for round := range harness.Scaled(3, 30) {
 		b := newBurst(n, round)
 		b.prepare()
 		b.run(dice)
