@@ -148,6 +148,12 @@ func MappedGID() (int, error) {
 	return mapped.inside, nil
 }
 
+// IsRoot says whether this process is root of the machine, not only of a user namespace.
+func IsRoot() bool {
+	mapped, err := idMap("/proc/self/uid_map")
+	return err == nil && os.Geteuid() == 0 && mapped.everything()
+}
+
 // mapping is the first line of a user namespace's map of ids.
 type mapping struct{ inside, outside, size int }
 

@@ -35,6 +35,8 @@ type known struct {
 	// sync.
 	failure  error
 	failedAt time.Time
+	// denial ends with the next answer; it is of a synced object only.
+	denial denial
 
 	// floor is the newest resourceVersion seen, of the object or of a list.
 	// Anything older is a stale answer.
@@ -105,6 +107,7 @@ func (k *known) forgetLocked() {
 	k.synced = false
 	k.object = nil
 	k.failure = nil
+	k.denial.end() // reads wait and say why
 }
 
 // setLocked takes obj, nil if there is none, as the state at resourceVersion, and
@@ -115,14 +118,15 @@ func (k *known) setLocked(obj *volume.Object, resourceVersion string) bool {
 	}
 	k.object = obj
 	now := stateOf(obj)
-	tell := k.owed || !k.told.same(now)
+	allowed := k.denial.end()
+	tell := allowed || k.owed || !k.told.same(now)
 	k.told, k.owed = now, false
 	return tell
 }
 
 // failed keeps err for those who ask why the object isn't synced. If it is a refusal
 // the subscriber is told, provided that somebody has asked: waiting on may be of no
-// use.
+// use. Of one that is synced, the subscriber is told when refusals begin to count.
 func (k *known) failed(err error) {
 	k.mu.Lock()
 	tell := k.failedLocked(err)
@@ -139,6 +143,7 @@ func (k *known) failedLocked(err error) (tell func()) {
 		k.failure = err
 	}
 	refused := k.owed && !k.synced && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err))
+	refused = k.synced && k.denial.add(err, now) || refused
 	return func() {
 		k.failures.log(k.ref, err, again)
 		if refused {

@@ -102,7 +102,8 @@ func New(opts Options) (*Manager, error) {
 // fn is called after each change of what Lookup returns for a reference: its first
 // sync, an update, a deletion, a recreation, and the sync that follows a Lookup
 // that failed with ErrNotSynced; and after a refusal by the API server between those
-// two, which the error of a Lookup tells from then on. fn should read the latest state
+// two, which the error of a Lookup tells from then on; and when Denied begins or ceases
+// to return an error. fn should read the latest state
 // instead of counting calls. Calls for one reference follow each other, calls for
 // several run at the same time, and a call may arrive just after the reference was
 // unregistered. No lock of the manager is held, but fn must not block: it holds up
@@ -196,6 +197,17 @@ func (m *Manager) Lookup(ref volume.Ref) (*volume.Object, error) {
 		return nil, notRegistered(ref)
 	}
 	return obj.lookup()
+}
+
+// Denied returns the refusal of the API server to tell any more of ref, whose last known
+// state Lookup goes on to return, once nothing but refusals has come for some seconds. It
+// returns nil if the state can be had, or isn't known, or ref isn't registered.
+func (m *Manager) Denied(ref volume.Ref) error {
+	obj := m.objects.find(ref)
+	if obj == nil {
+		return nil
+	}
+	return obj.denied()
 }
 
 // Refresh asks for the present state of those of refs of which nothing else would tell

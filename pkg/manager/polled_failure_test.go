@@ -79,13 +79,12 @@ func TestTheFloorOutlivesARegistration(t *testing.T) {
 
 func TestAFailureKeepsWhatIsKnown(t *testing.T) {
 	ref := secretRef("a")
-	resource := schema.GroupResource{Resource: "secrets"}
 	for _, err := range []error{
 		syscall.ECONNREFUSED, syscall.ECONNRESET,
-		apierrors.NewForbidden(resource, "a", errors.New("no more")), apierrors.NewUnauthorized("no"),
+		apierrors.NewUnauthorized("no"),
 		apierrors.NewTooManyRequestsError("later"), apierrors.NewInternalError(errors.New("etcd")),
 		// Of a proxy that has lost the API server.
-		apierrors.NewGenericServerResponse(404, "get", resource, "a", "default backend - 404", 0, true),
+		apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Resource: "secrets"}, "a", "default backend - 404", 0, true),
 	} {
 		t.Run(err.Error(), func(t *testing.T) {
 			inPollBubble(t, func(t *testing.T, e *env) {

@@ -52,6 +52,8 @@ type object interface {
 	// lookup returns what is known. After ErrNotSynced the subscriber is called once
 	// more is known.
 	lookup() (*volume.Object, error)
+	// denied returns why the API server tells no more of an object that lookup returns.
+	denied() error
 	// refresh asks for the present state if nothing else would tell of it.
 	refresh()
 	// stopIfUnreadSince may stop what runs for an object that nothing has read since t.

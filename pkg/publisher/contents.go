@@ -88,6 +88,18 @@ func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
 	return objects, at, errors.Join(errs...)
 }
 
+// denied returns why objects of a volume can't be kept current any more, for want of the
+// right to read them; nil while they can.
+func (p *Publisher) denied(v *published) error {
+	var errs []error
+	for _, ref := range v.refs {
+		if err := p.opts.Objects.Denied(ref); err != nil {
+			errs = append(errs, fail(ReasonForbidden, "%w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // newWriter returns the writer of a volume of a spec.
 func newWriter(spec *volume.Spec) treeWriter {
 	if spec.InPlace() {

@@ -27,7 +27,9 @@ type fakeObjects struct {
 	subscriber func(volume.Ref)
 	objects    map[volume.Ref]*volume.Object
 	// failures is what Lookup returns for a ref, whatever the object is.
-	failures   map[volume.Ref]error
+	failures map[volume.Ref]error
+	// denials is what Denied returns for a ref.
+	denials    map[volume.Ref]error
 	registered map[string][]volume.Ref
 	// registrationsMade counts the calls of RegisterPod.
 	registrationsMade int
@@ -44,6 +46,7 @@ func newFakeObjects(t testing.TB) *fakeObjects {
 		subscriber: func(volume.Ref) {},
 		objects:    map[volume.Ref]*volume.Object{},
 		failures:   map[volume.Ref]error{},
+		denials:    map[volume.Ref]error{},
 		registered: map[string][]volume.Ref{},
 		reads:      map[volume.Ref][]time.Time{},
 		refreshes:  map[volume.Ref][]time.Time{},
@@ -96,6 +99,17 @@ func (o *fakeObjects) Lookup(ref volume.Ref) (*volume.Object, error) {
 		return nil, apierrors.NewNotFound(resourceOf(ref), ref.Name)
 	}
 	return o.objects[ref], nil
+}
+
+func (o *fakeObjects) Denied(ref volume.Ref) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.denials[ref]
+}
+
+// deny takes the right to an object away, or gives it back with nil.
+func (o *fakeObjects) deny(ref volume.Ref, err error) {
+	o.set(ref, func() { o.denials[ref] = err })
 }
 
 func (o *fakeObjects) Refresh(refs []volume.Ref) {

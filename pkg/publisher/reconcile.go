@@ -32,8 +32,13 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true // what the end cuts short is no problem of the volume
 	}
+	retry := worthRetry(updateErr) || worthRetry(pruneErr)
+	if updateErr == nil {
+		// The files show all that is known, but that may no longer be all there is.
+		updateErr = p.denied(v)
+	}
 	p.report(ctx, v, updateErr, pruneErr)
-	if worthRetry(updateErr) || worthRetry(pruneErr) {
+	if retry {
 		p.queue.AddRateLimited(volumeID)
 	} else {
 		p.queue.Forget(volumeID)

@@ -1,0 +1,162 @@
+package integration
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/refvol/refvol/e2e/harness"
+)
+
+// memoryGroup puts the running plugin into a memory cgroup of its own, until the test
+// ends. The test is skipped where nobody, or only root, may make one.
+func (n *node) memoryGroup() *harness.MemoryGroup {
+	n.t.Helper()
+	g, err := harness.NewMemoryGroup("refvol-it")
+	if errors.Is(err, harness.ErrNoMemoryGroups) || errors.Is(err, os.ErrPermission) && !harness.IsRoot() {
+		n.t.Skipf("SKIP: memory can't be limited by this user on this machine: %v", err)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() {
+		n.mustKill()
+		if err := g.Close(); err != nil {
+			n.t.Error(err)
+		}
+	})
+	if err := g.Add(n.PID()); err != nil {
+		n.t.Fatal(err)
+	}
+	return g
+}
+
+func mustNumber(t *testing.T) func(int64, error) int64 {
+	return func(number int64, err error) int64 {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return number
+	}
+}
+
+// mebibyte returns an object of nearly 1 MiB.
+func (n *node) mebibyte() map[string]string {
+	return map[string]string{"key": n.canary() + strings.Repeat("x", mostBytes-100)}
+}
+
+// With no memory left, a plugin that isn't killed for it keeps what shows, and goes on
+// when there is some again.
+func TestMemoryLimitWithoutAKill(t *testing.T) {
+	n := newNode(t)
+	g, number := n.memoryGroup(), mustNumber(t)
+	if err := g.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	var volumes []*harness.Volume
+	before := n.mebibyte()
+	n.configMap("app", before)
+	for range 20 {
+		v := n.short("app")
+		n.mustPublish(v)
+		volumes = append(volumes, v)
+	}
+	if err := g.Limit(number(g.Usage()) + 4<<20); err != nil {
+		t.Fatal(err)
+	}
+	after := n.mebibyte()
+	n.configMap("app", after)
+	harness.Eventually(t, soon, func() error {
+		if number(g.Refusals()) == 0 {
+			return errors.New("the limit has not been met")
+		}
+		return nil
+	})
+	old := 0
+	for _, v := range volumes {
+		if n.showsJust(v, before) == nil {
+			old++
+		} else if err := n.showsJust(v, after); err != nil {
+			t.Errorf("neither the old nor the new generation: %v", err)
+		}
+	}
+	t.Logf("%d of %d volumes show the old generation", old, len(volumes))
+	if old == 0 {
+		t.Error("all volumes are current: the limit came too late")
+	}
+	if err := g.Limit(-1); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range volumes {
+		harness.Eventually(t, afterCause, func() error { return n.showsJust(v, after) })
+		n.hasCondition(v, "")
+	}
+	for _, v := range volumes {
+		n.mustUnpublish(v)
+	}
+	n.wantNothingLeft()
+}
+
+// The pages of volumes stay counted where the plugin was that wrote them. A limit there
+// kills each plugin that comes after; the bound that counts them is the node's total,
+// also after a restart.
+func TestMemoryOutlivesThePlugin(t *testing.T) {
+	n := newNode(t, "--max-total-size=6Mi", "--max-volume-size=2Mi")
+	g, number := n.memoryGroup(), mustNumber(t)
+	data := n.mebibyte()
+	n.configMap("app", data)
+	var volumes []*harness.Volume
+	for range 5 {
+		v := n.short("app")
+		n.mustPublish(v)
+		volumes = append(volumes, v)
+	}
+	n.mustKill()
+	if left := number(g.Usage()); left < 5<<20 {
+		t.Errorf("%d bytes are counted after the end of the plugin, want those of 5 MiB of files", left)
+	}
+	for range 2 { // killed, again and again
+		before := data
+		if err := g.Limit(number(g.Usage()) + 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		n.mustStart()
+		if err := g.Add(n.PID()); err != nil {
+			t.Fatal(err)
+		}
+		data = n.mebibyte()
+		n.configMap("app", data)
+		n.diesOfMemory()
+		for _, v := range volumes {
+			if old := n.showsJust(v, before); old != nil && n.showsJust(v, data) != nil {
+				t.Errorf("after the kill neither the old nor the new generation: %v", old)
+			}
+		}
+	}
+	if err := g.Limit(-1); err != nil {
+		t.Fatal(err)
+	}
+	n.mustStart()
+	for _, v := range volumes {
+		harness.Eventually(t, afterCause, func() error { return n.showsJust(v, data) })
+	}
+	n.mustPublish(n.short("app"))
+	wantStatus(t, n.Publish(t.Context(), n.short("app")), codes.ResourceExhausted, "--max-total-size")
+}
+
+func (n *node) diesOfMemory() {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		select {
+		case <-n.Process().Done():
+			return nil
+		default:
+			return errors.New("the plugin lives on over the limit")
+		}
+	})
+	n.mustKill() // closes the connection
+}

@@ -1,0 +1,240 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/refvol/refvol/e2e/harness"
+)
+
+const (
+	goodVolumes = 99
+	// slower is by how much one bad volume may slow the others down.
+	slower = 1.5
+	// batches of rounds are the most that are made to tell what else runs on the machine
+	// from what the bad volume does.
+	batches = 4
+	// samples of publishes and of updates are taken in each round.
+	samples = 10
+	// churnPause is the time between two changes of the bad volume's object, retryPause
+	// between two tries of a publish. The kubelet's first is 500 ms, and doubles.
+	churnPause, retryPause = 20 * time.Millisecond, 100 * time.Millisecond
+)
+
+// badVolume is a way for a volume to be bad.
+type badVolume struct {
+	name string
+	// object is what the object is set to over and over, with the bad volume there and
+	// without it: what the API server and the watch cost is not the bad volume's.
+	object func(i int) map[string]string
+	// spoil makes a bad volume and returns what removes it.
+	spoil func(b *company) (end func())
+}
+
+// TestOneBadVolume compares how long publishes and updates of 99 volumes take with and
+// without another one that fails all the time, in rounds that alternate.
+func TestOneBadVolume(t *testing.T) {
+	const account = "one-bad"
+	n := newNodeAs(t, scopedAccount(t, account), "-v=2", "--max-volume-size=64Ki")
+	n.allowReading(account)
+	b := &company{node: n, elsewhere: newNamespace(t)}
+	b.publishGood()
+	for _, bad := range []badVolume{
+		{"missing object", smallObject, (*company).missingObject},
+		{"full tmpfs", pagesObject, (*company).fullTmpfs},
+		{"forbidden object", smallObject, (*company).forbiddenObject},
+	} {
+		t.Run(bad.name, func(t *testing.T) {
+			b.t = t
+			b.compare(bad)
+		})
+	}
+}
+
+// company are the good volumes, each of an object of its own.
+type company struct {
+	*node
+	good []*harness.Volume
+	// elsewhere is a namespace where the plugin may read nothing.
+	elsewhere string
+	turn      int // of the next sample
+	value     int
+}
+
+func goodObject(i int) string { return fmt.Sprint("good-", i) }
+
+func smallObject(i int) map[string]string { return map[string]string{"key": fmt.Sprint(i)} }
+
+// pagesObject fits a volume of 64 KiB.
+func pagesObject(i int) map[string]string {
+	return map[string]string{"key": fmt.Sprintf("%060000d", i)}
+}
+
+func (b *company) publishGood() {
+	b.t.Helper()
+	for i := range goodVolumes {
+		b.configMap(goodObject(i), smallObject(0))
+		v := b.short(goodObject(i))
+		b.publishesSoon(v)
+		b.good = append(b.good, v)
+	}
+}
+
+// timings are the samples of one side.
+type timings struct{ publish, update []time.Duration }
+
+func (b *company) compare(bad badVolume) {
+	b.t.Helper()
+	var with, without timings
+	pairs := harness.Scaled(8, 40)
+	for batch := range batches {
+		for pair := range pairs {
+			if pair%2 == 0 {
+				b.round(bad, false, &without)
+				b.round(bad, true, &with)
+			} else {
+				b.round(bad, true, &with)
+				b.round(bad, false, &without)
+			}
+		}
+		err := errors.Join(
+			notSlower(b.t, "publish", without.publish, with.publish),
+			notSlower(b.t, "update", without.update, with.update))
+		if err == nil {
+			return
+		}
+		if batch == batches-1 {
+			b.t.Error(err)
+		}
+	}
+}
+
+// notSlower compares medians and 90th percentiles.
+func notSlower(t *testing.T, what string, without, with []time.Duration) error {
+	t.Helper()
+	var errs []error
+	line := fmt.Sprintf("%s, %d samples a side:", what, len(with))
+	for _, p := range []int{50, 90} {
+		before, now := percentile(without, p), percentile(with, p)
+		ratio := float64(now) / float64(before)
+		line += fmt.Sprintf(" p%d %s without, %s with (x %.2f)", p, before.Round(10*time.Microsecond), now.Round(10*time.Microsecond), ratio)
+		if ratio > slower {
+			errs = append(errs, fmt.Errorf("%s: p%d is %.2f times as long with the bad volume, want %.1f at most", what, p, ratio, slower))
+		}
+	}
+	t.Log(line)
+	return errors.Join(errs...)
+}
+
+func percentile(all []time.Duration, p int) time.Duration {
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[len(sorted)*p/100]
+}
+
+// round takes samples while the bad volume's object changes.
+func (b *company) round(bad badVolume, spoiled bool, into *timings) {
+	b.t.Helper()
+	b.configMap("bad", bad.object(0))
+	if spoiled {
+		defer bad.spoil(b)()
+	}
+	defer b.churn(bad.object)()
+	for range samples {
+		into.update = append(into.update, b.updateOne())
+		into.publish = append(into.publish, b.publishOne())
+	}
+}
+
+// churn changes the bad volume's object at a rate until the returned function is called.
+func (b *company) churn(object func(i int) map[string]string) (stop func()) {
+	return b.repeat(churnPause, func(i int) { b.configMap("bad", object(1000+i)) })
+}
+
+// repeat calls f at every interval, in a goroutine that the returned function ends.
+func (b *company) repeat(interval time.Duration, f func(i int)) (stop func()) {
+	ctx, cancel := context.WithCancel(b.t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for i := 0; ctx.Err() == nil; i++ {
+			f(i)
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	})
+	return func() { cancel(); running.Wait() }
+}
+
+// updateOne changes a good volume's object and returns how long it takes from the begin
+// of the request until that shows. The event may well overtake the API server's answer.
+func (b *company) updateOne() time.Duration {
+	b.t.Helper()
+	b.value++
+	i := b.turn % goodVolumes
+	begin := time.Now()
+	b.configMap(goodObject(i), smallObject(b.value))
+	b.arrives(b.good[i], "key", fmt.Sprint(b.value), soon)
+	return time.Since(begin)
+}
+
+// publishOne publishes a good volume in the place of another and returns how long that
+// took.
+func (b *company) publishOne() time.Duration {
+	b.t.Helper()
+	i := b.turn % goodVolumes
+	b.turn++
+	b.mustUnpublish(b.good[i])
+	b.good[i] = b.short(goodObject(i))
+	begin := time.Now()
+	b.mustPublish(b.good[i])
+	return time.Since(begin)
+}
+
+// missingObject is a live volume that lost one of its two objects, so that each change
+// of the other one fails.
+func (b *company) missingObject() (end func()) {
+	b.t.Helper()
+	b.configMap("lost", map[string]string{"lost": ""})
+	v := b.volume(map[string]string{"sources": "- configMap: {name: bad}\n- configMap: {name: lost}\n"})
+	b.mustPublish(v)
+	b.deleteConfigMap("lost")
+	b.hasCondition(v, "not found")
+	return func() { b.hasCondition(v, "not found"); b.mustUnpublish(v) }
+}
+
+// fullTmpfs is a live volume that readers of old generations keep full.
+func (b *company) fullTmpfs() (end func()) {
+	b.t.Helper()
+	v := b.short("bad")
+	b.mustPublish(v)
+	_, release := b.fillByReaders(v, "bad", pagesObject, func(i int) error { return b.showsJust(v, pagesObject(i)) })
+	return func() {
+		b.hasCondition(v, "no space left on device")
+		release()
+		b.mustUnpublish(v)
+	}
+}
+
+// forbiddenObject is a volume whose publish is repeated in a namespace where the plugin
+// may read nothing. The pod is always the same: of one pod's events, more than 25 are not
+// sent, and it is not their cost to the API server that is measured here.
+func (b *company) forbiddenObject() (end func()) {
+	b.t.Helper()
+	v := harness.NewVolume(b.elsewhere, "pod", map[string]string{"configMap": "bad"})
+	v.UID = "one-pod"
+	stop := b.repeat(retryPause, func(int) {
+		err := b.Publish(b.t.Context(), v)
+		wantStatus(b.t, err, codes.PermissionDenied, "is forbidden")
+	})
+	return func() { stop(); b.mustUnpublish(v) }
+}
