@@ -37,6 +37,7 @@ type Supervisor struct {
 	mu     sync.Mutex
 	decide Decide // nil when not armed
 	made   []Call
+	killed bool
 	err    error
 }
 
@@ -51,17 +52,17 @@ func New(root string) *Supervisor {
 func (s *Supervisor) Arm(decide Decide) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.decide, s.made = decide, nil
+	s.decide, s.made, s.killed = decide, nil, false
 }
 
-// Disarm ends the count and returns the calls that were counted since Arm, the one at
-// which the process was killed among them.
-func (s *Supervisor) Disarm() []Call {
+// Disarm ends the count. It returns the calls that were counted since Arm, and whether
+// the process was killed at the last of them; then it is about to end, if it has not.
+func (s *Supervisor) Disarm() (made []Call, killed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	made := s.made
-	s.decide, s.made = nil, nil
-	return made
+	made, killed = s.made, s.killed
+	s.decide, s.made, s.killed = nil, nil, false
+	return made, killed
 }
 
 // BeforeFork puts the calling thread, and with it each process that it forks from then
@@ -186,7 +187,8 @@ func (s *Supervisor) count(v *service, n *notification) (kill bool) {
 		return false
 	}
 	s.made = append(s.made, c)
-	return s.decide(len(s.made), c)
+	s.killed = s.decide(len(s.made), c)
+	return s.killed
 }
 
 // killProcess kills the process of a thread that waits, and so has not ended unless

@@ -106,14 +106,14 @@ func TestCountsTheWholeProcess(t *testing.T) {
 	if p := run(t, s, dir, ""); p.ExitCode() != 0 {
 		t.Errorf("exit code = %d", p.ExitCode())
 	}
-	calls := s.Disarm()
+	calls, killed := s.Disarm()
 	for _, c := range calls {
 		if !strings.HasPrefix(c.Name, "mkdir") || filepath.Dir(c.Path) != dir {
 			t.Errorf("counted %s", c)
 		}
 	}
-	if made := entries(t, dir); len(calls) != threads*perThread || made != len(calls) {
-		t.Errorf("%d calls counted, %d directories made, want %d", len(calls), made, threads*perThread)
+	if made := entries(t, dir); len(calls) != threads*perThread || made != len(calls) || killed {
+		t.Errorf("%d calls counted, %d directories made, want %d (killed: %t)", len(calls), made, threads*perThread, killed)
 	}
 }
 
@@ -125,10 +125,10 @@ func TestKillsAtTheNthCall(t *testing.T) {
 		if p := run(t, s, dir, ""); p.ExitCode() != -1 {
 			t.Errorf("at %d: exit code = %d, want the signal's", nth, p.ExitCode())
 		}
-		calls := s.Disarm()
+		calls, killed := s.Disarm()
 		// A call that may go on dies with the process if that is killed before it begins.
-		if made := entries(t, dir); len(calls) != nth || made > nth-1 || made < nth-threads {
-			t.Errorf("at %d: %d calls counted, %d directories made", nth, len(calls), made)
+		if made := entries(t, dir); len(calls) != nth || made > nth-1 || made < nth-threads || !killed {
+			t.Errorf("at %d: %d calls counted, %d directories made (killed: %t)", nth, len(calls), made, killed)
 		}
 	}
 }
@@ -143,7 +143,7 @@ func TestCallsByName(t *testing.T) {
 	if p := run(t, s, dir, script); p.ExitCode() != 0 {
 		t.Fatalf("exit code = %d", p.ExitCode())
 	}
-	calls := s.Disarm()
+	calls, _ := s.Disarm()
 	// Whether a program uses mkdir or mkdirat is its own choice.
 	for _, want := range []struct{ name, path string }{
 		{"open", "file"}, {"write", "file"}, {"mkdir", "d"}, {"rename", "d/moved"}, {"symlink", "link"},
@@ -182,7 +182,7 @@ func TestOneSupervisorManyProcesses(t *testing.T) {
 		run(t, s, dir, "exit 0") // not armed
 		s.Arm(supervise.CountOnly)
 		run(t, s, dir, fmt.Sprintf(": >%s/%d", dir, n))
-		if calls := s.Disarm(); len(calls) != 1 {
+		if calls, _ := s.Disarm(); len(calls) != 1 {
 			t.Errorf("process %d: %v, want one call", n, calls)
 		}
 	}

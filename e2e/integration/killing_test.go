@@ -1,0 +1,248 @@
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/refvol/refvol/e2e/harness"
+	"github.com/refvol/refvol/e2e/harness/supervise"
+)
+
+// killing runs one operation on a volume after another, and kills the plugin in the
+// middle of each.
+type killing struct {
+	*supervisedNode
+	shape *shape
+	tally *tally
+	// generation is what the objects are at, and versions what the API server calls it.
+	generation int
+	versions   []string
+}
+
+// tally is what was killed where.
+type tally struct {
+	kills, reads int
+	// points counts the kills by operation, shape and the call, with how many calls of
+	// the name came before it.
+	points map[string]int
+	// names counts them by operation and name.
+	names map[string]int
+}
+
+func newTally() *tally { return &tally{points: map[string]int{}, names: map[string]int{}} }
+
+func (k *killing) killed(operation string, calls []supervise.Call) {
+	k.t.Helper()
+	at := calls[len(calls)-1]
+	before := 0
+	for _, c := range calls[:len(calls)-1] {
+		if c.Name == at.Name {
+			before++
+		}
+	}
+	k.tally.kills++
+	k.tally.points[fmt.Sprintf("%s of %s at %s %d", operation, k.shape.name, at.Name, before+1)]++
+	k.tally.names[operation+" "+at.Name]++
+	k.t.Logf("%s of %s killed at call %d: %s", operation, k.shape.name, len(calls), at)
+}
+
+// newKilling starts a node and makes the shape's objects.
+func newKilling(t *testing.T, s *shape, sum *tally) *killing {
+	t.Helper()
+	k := &killing{supervisedNode: newSupervisedNode(t), shape: s, tally: sum}
+	for _, o := range s.objects {
+		o.padding = k.canary()
+	}
+	k.change()
+	return k
+}
+
+// change brings the objects to the next generation.
+func (k *killing) change() {
+	k.t.Helper()
+	k.generation++
+	k.versions = nil
+	for _, o := range k.shape.objects {
+		if o.kind == "secret" {
+			k.versions = append(k.versions, k.secret(o.name, o.data(k.generation)).ResourceVersion)
+		} else {
+			k.versions = append(k.versions, k.configMap(o.name, o.data(k.generation)).ResourceVersion)
+		}
+	}
+}
+
+func (k *killing) newVolume() *harness.Volume { return k.volume(k.shape.attributes()) }
+
+// current returns nil once the volume shows the present generation of all objects.
+func (k *killing) current(v *harness.Volume) error {
+	for _, o := range k.shape.objects {
+		for key, want := range o.data(k.generation) {
+			if got, err := k.content(v, o.path(key)); err != nil || got != want {
+				return fmt.Errorf("%s holds %q, %w, want %q", key, got, cmpErr(err), want)
+			}
+		}
+	}
+	return nil
+}
+
+func (k *killing) becomesCurrent(v *harness.Volume) {
+	k.t.Helper()
+	harness.Eventually(k.t, afterRestart, func() error { return k.current(v) })
+}
+
+// settled returns nil once the volume is current and nothing is left to do for it: the
+// record says so, and the generation before is gone.
+func (k *killing) settled(v *harness.Volume) error {
+	if err := k.current(v); err != nil {
+		return err
+	}
+	record, err := os.ReadFile(filepath.Join(k.StateDir(), v.ID()+".json"))
+	if err != nil {
+		return err
+	}
+	for _, version := range k.versions {
+		if !bytes.Contains(record, []byte(strconv.Quote(version))) {
+			return fmt.Errorf("the record does not name resourceVersion %s", version)
+		}
+	}
+	generations, err := filepath.Glob(filepath.Join(k.Target(v), "..2*"))
+	if err == nil && len(generations) != 1 {
+		err = fmt.Errorf("generations %v are there, want one", generations)
+	}
+	return err
+}
+
+// watch has a witness read the volume. With InPlace a file may be torn by a kill, so
+// nobody reads it then.
+func (k *killing) watch(v *harness.Volume, mayVanish bool) (finish func()) {
+	k.t.Helper()
+	if k.shape.strategy == "InPlace" {
+		return func() {}
+	}
+	w := startWitness(k.t, k.shape, k.Target(v), mayVanish)
+	return func() {
+		k.t.Helper()
+		reads, err := w.finish()
+		if err != nil {
+			k.t.Errorf("a reader saw: %v", err)
+		}
+		k.tally.reads += reads
+	}
+}
+
+// operation does something with a volume while the plugin may be killed at any call, and
+// restarts and mends. nth is the call to kill at; it returns the calls that the
+// operation made and whether the plugin was killed.
+type operation struct {
+	name string
+	run  func(k *killing, decide supervise.Decide) (calls []supervise.Call, killed bool)
+}
+
+func operations() []operation {
+	return []operation{
+		{"publish", (*killing).publishKilled},
+		{"update", (*killing).updateKilled},
+		{"unpublish", (*killing).unpublishKilled},
+	}
+}
+
+func (k *killing) publishKilled(decide supervise.Decide) ([]supervise.Call, bool) {
+	k.t.Helper()
+	v := k.newVolume()
+	finish := k.watch(v, false)
+	k.Arm(decide)
+	err := k.Publish(k.t.Context(), v)
+	calls, killed := k.killedBy(err)
+	if killed {
+		k.restart()
+		k.mustPublish(v)
+	}
+	k.prove(v)
+	finish()
+	k.end(v)
+	return calls, killed
+}
+
+// prove checks that a volume is whole and lives.
+func (k *killing) prove(v *harness.Volume) {
+	k.t.Helper()
+	k.becomesCurrent(v)
+	k.change()
+	k.becomesCurrent(v)
+	k.wantMounts(1)
+	k.wantBareDisk()
+}
+
+func (k *killing) end(v *harness.Volume) {
+	k.t.Helper()
+	k.mustUnpublish(v)
+	k.wantNothingLeft()
+}
+
+// killedBy ends the count of calls after a CSI call that returned err, which must be nil
+// unless the plugin was killed, and says whether it was.
+func (k *killing) killedBy(err error) ([]supervise.Call, bool) {
+	k.t.Helper()
+	calls, killed := k.Disarm()
+	if err != nil && !killed {
+		k.t.Fatalf("the plugin has not been killed, and said: %v", err)
+	}
+	return calls, killed
+}
+
+func (k *killing) updateKilled(decide supervise.Decide) ([]supervise.Call, bool) {
+	k.t.Helper()
+	v := k.newVolume()
+	k.mustPublish(v)
+	finish := k.watch(v, false)
+	k.Arm(decide)
+	k.change()
+	k.untilSettledOrKilled(v)
+	calls, killed := k.Disarm()
+	if killed {
+		k.restart()
+		k.becomesCurrent(v)
+		k.mustPublish(v) // as the kubelet may at any time
+	}
+	k.prove(v)
+	finish()
+	k.end(v)
+	return calls, killed
+}
+
+func (k *killing) untilSettledOrKilled(v *harness.Volume) {
+	k.t.Helper()
+	harness.Eventually(k.t, afterRestart+pruning, func() error {
+		if k.ended() {
+			return nil
+		}
+		return k.settled(v)
+	})
+}
+
+// pruning is what the plugin waits before it removes the generation before.
+const pruning = 2 * time.Second
+
+func (k *killing) unpublishKilled(decide supervise.Decide) ([]supervise.Call, bool) {
+	k.t.Helper()
+	v := k.newVolume()
+	k.mustPublish(v)
+	k.becomesCurrent(v)
+	finish := k.watch(v, true)
+	k.Arm(decide)
+	err := k.Unpublish(k.t.Context(), v)
+	calls, killed := k.killedBy(err)
+	if killed {
+		k.restart()
+		k.mustUnpublish(v)
+	}
+	finish()
+	k.wantBareDisk()
+	k.wantNothingLeft()
+	return calls, killed
+}
