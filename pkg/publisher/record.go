@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -118,6 +121,10 @@ const (
 	recordSuffix  = ".json"
 	tempSuffix    = ".tmp"
 	damagedSuffix = ".damaged"
+
+	// maxRecordSize is far beyond any record, in bytes: a volume's attributes have 64 KiB
+	// at most, and the rest follows from them.
+	maxRecordSize = 16 << 20
 )
 
 // recordStore keeps a file per volume in the state directory. Calls for one volume
@@ -151,51 +158,69 @@ func (s *recordStore) save(r *record) error {
 		err = s.dir.Rename(name+tempSuffix, name)
 	}
 	if err != nil {
-		return fmt.Errorf("write the record of volume %s: %w", r.VolumeID, errors.Join(err, s.removeFile(name+tempSuffix)))
+		return fmt.Errorf("write the record of volume %s: %w", r.VolumeID, errors.Join(err, s.removeTemp(name)))
 	}
 	return nil
 }
 
-// remove deletes what the directory holds of a volume; nothing there is success.
+// remove deletes what the directory holds of a volume; nothing there is success. What
+// a start has set aside may be a directory, with what somebody put into it.
 func (s *recordStore) remove(volumeID string) error {
 	name := volumeID + recordSuffix
-	err := errors.Join(s.removeFile(name), s.removeFile(name+tempSuffix), s.removeFile(name+damagedSuffix))
+	err := errors.Join(s.dir.RemoveAll(name), s.removeTemp(name), s.dir.RemoveAll(name+damagedSuffix))
 	if err != nil {
 		return fmt.Errorf("remove the record of volume %s: %w", volumeID, err)
 	}
 	return nil
 }
 
-func (s *recordStore) removeFile(name string) error {
-	if err := s.dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (s *recordStore) removeTemp(name string) error {
+	if err := s.dir.Remove(name + tempSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// names returns the names of all records, and removes what a killed save left.
-func (s *recordStore) names() ([]string, error) {
+// names returns the names of all records, and of what killed saves left.
+func (s *recordStore) names() (records, leftovers []string, err error) {
 	entries, err := fs.ReadDir(s.dir.FS(), ".")
 	if err != nil {
-		return nil, fmt.Errorf("list the state directory: %w", err)
+		return nil, nil, fmt.Errorf("list the state directory: %w", err)
 	}
-	var names []string
 	for _, entry := range entries {
 		switch name := entry.Name(); {
 		case strings.HasSuffix(name, recordSuffix+tempSuffix):
-			if err := s.removeFile(name); err != nil {
-				return nil, fmt.Errorf("remove a half-written record: %w", err)
-			}
+			leftovers = append(leftovers, name)
 		case strings.HasSuffix(name, recordSuffix):
-			names = append(names, name)
+			records = append(records, name)
 		}
 	}
-	return names, nil
+	return records, leftovers, nil
+}
+
+// read returns the content of a file. Anybody with root may have put something else in
+// its place, such as a named pipe, which must not hold up a start.
+func (s *recordStore) read(name string) ([]byte, error) {
+	file, err := s.dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, errors.New("not a regular file")
+	case info.Size() > maxRecordSize:
+		return nil, fmt.Errorf("too long: %d bytes", info.Size())
+	}
+	return io.ReadAll(io.LimitReader(file, maxRecordSize))
 }
 
 // load reads and validates one record.
 func (s *recordStore) load(name, kubeletDir string) (*record, error) {
-	text, err := s.dir.ReadFile(name)
+	text, err := s.read(name)
 	if err != nil {
 		return nil, fmt.Errorf("read record %s: %w", name, err)
 	}
@@ -212,7 +237,8 @@ func (s *recordStore) load(name, kubeletDir string) (*record, error) {
 	return r, nil
 }
 
-// setAside keeps a record that can't be used where a person can look at it.
+// setAside keeps a record that can't be used where a person can look at it, in place of
+// an earlier one.
 func (s *recordStore) setAside(name string) error {
-	return s.dir.Rename(name, name+damagedSuffix)
+	return errors.Join(s.dir.RemoveAll(name+damagedSuffix), s.dir.Rename(name, name+damagedSuffix))
 }

@@ -19,18 +19,20 @@ import (
 // and never stops the start; neither a mount is made nor one of a volume in use
 // removed.
 func (p *Publisher) Restore(ctx context.Context) error {
-	names, err := p.records.names()
+	names, leftovers, err := p.records.names()
 	if err != nil {
 		return err
 	}
 	logger := klog.FromContext(ctx)
+	for _, name := range leftovers {
+		if err := p.records.dir.RemoveAll(name); err != nil {
+			logger.Error(err, "Half-written record can't be removed", "record", name)
+		}
+	}
 	for _, name := range names {
 		r, err := p.records.load(name, p.opts.KubeletDir)
 		if err != nil {
-			logger.Error(err, "Record can't be used: setting it aside", "record", name)
-			if err := p.records.setAside(name); err != nil {
-				logger.Error(err, "Record can't be set aside", "record", name)
-			}
+			p.setAside(ctx, name, err)
 			continue
 		}
 		p.restore(ctx, r)
@@ -39,11 +41,24 @@ func (p *Publisher) Restore(ctx context.Context) error {
 	return nil
 }
 
+// setAside keeps a record that can't be used, and why, for a person to see.
+func (p *Publisher) setAside(ctx context.Context, name string, why error) {
+	logger := klog.FromContext(ctx)
+	logger.Error(why, "Record can't be used: setting it aside", "record", name)
+	if err := p.records.setAside(name); err != nil {
+		logger.Error(err, "Record can't be set aside", "record", name)
+	}
+}
+
 // restore takes over one volume, if its target is still our mount of it.
 func (p *Publisher) restore(ctx context.Context, r *record) {
 	logger := klog.FromContext(ctx).WithValues("volumeID", r.VolumeID, "target", r.Target)
 	err := p.opts.Mounts.Check(ctx, r.VolumeID, r.Target)
-	if errors.Is(err, mount.ErrNotMounted) || errors.Is(err, mount.ErrForeign) || errors.Is(err, mount.ErrOutside) {
+	if errors.Is(err, mount.ErrOutside) {
+		p.setAside(ctx, r.VolumeID+recordSuffix, err)
+		return
+	}
+	if errors.Is(err, mount.ErrNotMounted) || errors.Is(err, mount.ErrForeign) {
 		logger.Info("Dropping the record of a volume that is no longer mounted", "reason", err.Error())
 		if err := p.records.remove(r.VolumeID); err != nil {
 			logger.Error(err, "Record of a dropped volume stays behind until the next start")
