@@ -124,10 +124,10 @@ func (k *killing) watch(v *harness.Volume, mayVanish bool) (finish func()) {
 	if k.shape.strategy == "InPlace" {
 		return func() {}
 	}
-	w := startWitness(k.t, k.shape, k.Target(v), mayVanish)
+	r := startReading(k.t, newWitness(k.shape, k.Target(v), mayVanish))
 	return func() {
 		k.t.Helper()
-		reads, err := w.finish()
+		reads, err := r.finish()
 		if err != nil {
 			k.t.Errorf("a reader saw: %v", err)
 		}

@@ -26,12 +26,18 @@ type supervisedNode struct {
 
 func newSupervisedNode(t *testing.T, args ...string) *supervisedNode {
 	t.Helper()
+	return newNodeSupervisedAt(t, nil, args...)
+}
+
+// newNodeSupervisedAt is newSupervisedNode for the calls of some names only.
+func newNodeSupervisedAt(t *testing.T, calls []string, args ...string) *supervisedNode {
+	t.Helper()
 	binary, err := shared.plain()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := nodeDir(t)
-	s := supervise.New(dir)
+	s := supervise.New(dir, calls...)
 	// The first to be registered is the last to run: once the plugin has ended.
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {

@@ -13,16 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// witness reads a volume over and over, as a container does that got it when it became
-// visible and keeps it. It owns one goroutine, which startWitness starts and finish ends;
-// only that one uses the fields below result.
+// witness reads a volume as a container does that got it when it became visible and keeps
+// it. One goroutine at a time may use it.
 type witness struct {
 	shape  *shape
 	target string
-	stop   context.CancelFunc
-	result chan error
-
-	reads int
+	reads  int
 	// root is the volume's root, -1 until it is visible.
 	root int
 	// last is the newest generation that was seen of each object.
@@ -31,49 +27,67 @@ type witness struct {
 	mayVanish bool
 }
 
+func newWitness(s *shape, target string, mayVanish bool) *witness {
+	return &witness{shape: s, target: target, root: -1, last: make([]int, len(s.objects)), mayVanish: mayVanish}
+}
+
+// reading is a goroutine that has witnesses read, in turn and over and over. startReading
+// starts it, and finish ends it.
+type reading struct {
+	witnesses []*witness
+	stop      context.CancelFunc
+	result    chan error
+}
+
 const witnessInterval = time.Millisecond
 
-// startWitness begins to read what is, or will be, mounted at target.
-func startWitness(t *testing.T, s *shape, target string, mayVanish bool) *witness {
+func startReading(t *testing.T, witnesses ...*witness) *reading {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	w := &witness{
-		shape: s, target: target, stop: stop, result: make(chan error, 1),
-		root: -1, last: make([]int, len(s.objects)), mayVanish: mayVanish,
+	r := &reading{witnesses: witnesses, stop: stop, result: make(chan error, 1)}
+	go func() { r.result <- r.run(ctx) }()
+	return r
+}
+
+// finish ends the reading. It returns how often volumes were read, and the first thing
+// that was wrong with one.
+func (r *reading) finish() (reads int, err error) {
+	r.stop()
+	err = <-r.result
+	for _, w := range r.witnesses {
+		reads += w.reads
 	}
-	go func() { w.result <- w.run(ctx) }()
-	return w
+	return reads, err
 }
 
-// finish ends the reading. It returns how often the volume was read, and the first thing
-// that was wrong with it.
-func (w *witness) finish() (reads int, err error) {
-	w.stop()
-	err = <-w.result
-	w.result <- err // for a second call
-	return w.reads, err
-}
-
-func (w *witness) run(ctx context.Context) error {
+func (r *reading) run(ctx context.Context) error {
 	defer func() {
-		if w.root >= 0 {
-			unix.Close(w.root)
+		for _, w := range r.witnesses {
+			if w.root >= 0 {
+				unix.Close(w.root)
+			}
 		}
 	}()
 	tick := time.NewTicker(witnessInterval)
 	defer tick.Stop()
-	for {
-		if err := w.look(); err != nil {
+	for i := 0; ctx.Err() == nil; i++ {
+		if err := r.witnesses[i%len(r.witnesses)].look(); err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return w.look()
 		case <-tick.C:
 		}
 	}
+	for _, w := range r.witnesses { // what there is in the end
+		if err := w.look(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
+// look reads the volume once, if it is visible, and returns what is wrong with it.
 func (w *witness) look() error {
 	fd, err := visible(w.target)
 	if err != nil {

@@ -160,6 +160,16 @@ func TestCallsByName(t *testing.T) {
 	}
 }
 
+func TestOnlySomeCalls(t *testing.T) {
+	dir := t.TempDir()
+	s := supervise.New(dir, "unlinkat", "unlink")
+	s.Arm(supervise.CountOnly)
+	run(t, s, dir, fmt.Sprintf("cd %s && : >1 && mkdir 2 && rm 1", dir))
+	if calls, _ := s.Disarm(); len(calls) != 1 || !strings.HasPrefix(calls[0].Name, "unlink") {
+		t.Errorf("counted %v, want the one unlink", calls)
+	}
+}
+
 func TestDecideRunsBeforeTheCall(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise.New(dir)
