@@ -101,7 +101,7 @@ func (k *killing) settled(v *harness.Volume) error {
 	if err := k.current(v); err != nil {
 		return err
 	}
-	record, err := os.ReadFile(filepath.Join(k.StateDir(), v.ID()+".json"))
+	record, err := os.ReadFile(k.recordPath(v))
 	if err != nil {
 		return err
 	}
@@ -115,6 +115,10 @@ func (k *killing) settled(v *harness.Volume) error {
 		err = fmt.Errorf("generations %v are there, want one", generations)
 	}
 	return err
+}
+
+func (n *node) recordPath(v *harness.Volume) string {
+	return filepath.Join(n.StateDir(), v.ID()+".json")
 }
 
 // watch has a witness read the volume. With InPlace a file may be torn by a kill, so
