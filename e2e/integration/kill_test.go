@@ -34,17 +34,19 @@ func essential() []string {
 func TestKilledAnywhere(t *testing.T) {
 	random := harness.Rand(t)
 	sum := newTally()
-	for _, s := range shapes() {
-		t.Run(s.name, func(t *testing.T) {
-			k := newKilling(t, s, sum)
-			for _, o := range operations() {
-				k.killAll(o, random)
-			}
-		})
+	for range harness.Scaled(1, 2) {
+		for _, s := range shapes() {
+			t.Run(s.name, func(t *testing.T) {
+				k := newKilling(t, s, sum)
+				for _, o := range operations() {
+					k.killAll(o, random)
+				}
+			})
+		}
 	}
 	t.Logf("%d kills at %d distinct points, %d reads; by call: %v", sum.kills, len(sum.points), sum.reads, sum.names)
-	if least := harness.Scaled(60, 250); len(sum.points) < least {
-		t.Errorf("killed at %d distinct points, want %d at least", len(sum.points), least)
+	if kills, points := harness.Scaled(40, 1000), harness.Scaled(40, 400); sum.kills < kills || len(sum.points) < points {
+		t.Errorf("%d kills at %d distinct points, want %d at %d at least", sum.kills, len(sum.points), kills, points)
 	}
 	for _, name := range essential() {
 		if sum.names[name] == 0 {
@@ -102,6 +104,7 @@ func TestKilledInBursts(t *testing.T) {
 		}
 		k.wantBareDisk()
 	}
+	k.untilSettledOrKilled(v)
 	finish()
 	k.wantMounts(1)
 	k.end(v)
@@ -144,6 +147,7 @@ func TestKilledWhileItStarts(t *testing.T) {
 			break
 		}
 	}
+	k.untilSettledOrKilled(v)
 	finish()
 	k.end(v)
 	t.Logf("%d kills at %d distinct points, %d reads; by call: %v", sum.kills, len(sum.points), sum.reads, sum.names)

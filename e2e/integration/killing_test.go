@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,14 +79,49 @@ func (k *killing) change() {
 
 func (k *killing) newVolume() *harness.Volume { return k.volume(k.shape.attributes()) }
 
-// current returns nil once the volume shows the present generation of all objects.
+// current returns nil once the volume shows the present generation of all objects, and
+// nothing else. InPlace keeps the files of keys that have gone, empty.
 func (k *killing) current(v *harness.Volume) error {
+	files, err := harness.Files(k.Target(v))
+	if err != nil {
+		return err
+	}
 	for _, o := range k.shape.objects {
 		for key, want := range o.data(k.generation) {
-			if got, err := k.content(v, o.path(key)); err != nil || got != want {
-				return fmt.Errorf("%s holds %q, %w, want %q", key, got, cmpErr(err), want)
+			path := o.path(key)
+			if got := files[path].Content; got != want {
+				return fmt.Errorf("%s holds %q, want %q", path, got, want)
 			}
+			delete(files, path)
 		}
+	}
+	for path, file := range files {
+		if k.shape.strategy != "InPlace" || file.Content != "" {
+			return fmt.Errorf("%s is still there", path)
+		}
+	}
+	return nil
+}
+
+// tidy checks that of interrupted writes nothing is left. The generation before the
+// present one may be there.
+func (k *killing) tidy(v *harness.Volume) error {
+	names, err := filepath.Glob(filepath.Join(k.Target(v), "..*"))
+	if err != nil {
+		return err
+	}
+	generations := 0
+	for _, path := range names {
+		switch name := filepath.Base(path); {
+		case name == "..data":
+		case strings.HasPrefix(name, "..2"):
+			generations++
+		default:
+			return fmt.Errorf("%s is there", name)
+		}
+	}
+	if generations > 2 {
+		return fmt.Errorf("%d generations are there: %v", generations, names)
 	}
 	return nil
 }
@@ -110,7 +146,12 @@ func (k *killing) settled(v *harness.Volume) error {
 			return fmt.Errorf("the record does not name resourceVersion %s", version)
 		}
 	}
-	generations, err := filepath.Glob(filepath.Join(k.Target(v), "..2*"))
+	return k.pruned(v)
+}
+
+// pruned returns nil once the volume holds no generation but the present one.
+func (n *node) pruned(v *harness.Volume) error {
+	generations, err := filepath.Glob(filepath.Join(n.Target(v), "..2*"))
 	if err == nil && len(generations) != 1 {
 		err = fmt.Errorf("generations %v are there, want one", generations)
 	}
@@ -178,6 +219,9 @@ func (k *killing) prove(v *harness.Volume) {
 	k.becomesCurrent(v)
 	k.change()
 	k.becomesCurrent(v)
+	if err := k.tidy(v); err != nil {
+		k.t.Error(err)
+	}
 	k.wantMounts(1)
 	k.wantBareDisk()
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -134,8 +133,8 @@ func (m *many) allPruned() {
 	i := 0
 	harness.Eventually(m.t, soon, func() error {
 		for ; i < len(m.volumes); i++ {
-			if generations, err := filepath.Glob(filepath.Join(m.Target(m.volumes[i]), "..2*")); err != nil || len(generations) != 1 {
-				return fmt.Errorf("volume %d has generations %v (%w)", i, generations, cmpErr(err))
+			if err := m.pruned(m.volumes[i]); err != nil {
+				return fmt.Errorf("volume %d: %w", i, err)
 			}
 		}
 		return nil
