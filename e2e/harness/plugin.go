@@ -29,7 +29,7 @@ const (
 	stopTimeout  = 30 * time.Second
 )
 
-// PluginOptions says what to start. All but Args are required.
+// PluginOptions says what to start. All but Args and BeforeFork are required.
 type PluginOptions struct {
 	// Binary is the plugin's program.
 	Binary string
@@ -40,6 +40,8 @@ type PluginOptions struct {
 	Dir string
 	// Args are added to the command line; of a repeated flag the last one counts.
 	Args []string
+	// BeforeFork is process.Options' own, called at each start.
+	BeforeFork func() error
 }
 
 func (o *PluginOptions) validate() error {
@@ -100,10 +102,11 @@ func (p *Plugin) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	proc, err := process.Start(process.Options{
-		Path: p.opts.Binary,
-		Args: append(p.args(), p.opts.Args...),
-		Env:  p.env(),
-		Log:  p.LogPath(),
+		Path:       p.opts.Binary,
+		Args:       append(p.args(), p.opts.Args...),
+		Env:        p.env(),
+		Log:        p.LogPath(),
+		BeforeFork: p.opts.BeforeFork,
 	})
 	if err != nil {
 		return err

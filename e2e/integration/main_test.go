@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/refvol/refvol/e2e/controlplane"
@@ -22,6 +23,8 @@ type suite struct {
 	plugin, kubeconfig, token string
 	// powerless is a kubeconfig of a service account without any right.
 	powerless string
+	// plain builds the plugin without the race detector, once.
+	plain func() (string, error)
 }
 
 // shared is set by TestMain before any test runs, and constant from then on.
@@ -37,6 +40,10 @@ func TestMain(m *testing.M) {
 
 func newSuite(ctx context.Context) (_ *suite, err error) {
 	s := &suite{}
+	s.plain = sync.OnceValues(func() (string, error) {
+		fmt.Fprintln(os.Stderr, "building refvol-plugin")
+		return harness.BuildPlugin(ctx, s.dir, false, os.Stderr)
+	})
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.stop())

@@ -33,18 +33,29 @@ func newNode(t *testing.T, args ...string) *node {
 
 func newNodeAs(t *testing.T, kubeconfig string, args ...string) *node {
 	t.Helper()
-	n := &node{t: t, namespace: newNamespace(t), canaries: []harness.Canary{harness.Canary(shared.token)}}
+	return newNodeOf(t, harness.PluginOptions{
+		Binary:     shared.plugin,
+		Kubeconfig: kubeconfig,
+		Dir:        nodeDir(t),
+		Args:       append([]string{"-v=10"}, args...),
+	})
+}
+
+// nodeDir makes the directory of a node.
+func nodeDir(t *testing.T) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "refvol-node-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	p, err := harness.StartPlugin(t.Context(), harness.PluginOptions{
-		Binary:     shared.plugin,
-		Kubeconfig: kubeconfig,
-		Dir:        dir,
-		Args:       append([]string{"-v=10"}, args...),
-	})
+	return dir
+}
+
+func newNodeOf(t *testing.T, o harness.PluginOptions) *node {
+	t.Helper()
+	n := &node{t: t, namespace: newNamespace(t), canaries: []harness.Canary{harness.Canary(shared.token)}}
+	p, err := harness.StartPlugin(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,35 +125,37 @@ func (n *node) canary() string {
 }
 
 // configMap creates or replaces a ConfigMap in the node's namespace.
-func (n *node) configMap(name string, data map[string]string) {
+func (n *node) configMap(name string, data map[string]string) *corev1.ConfigMap {
 	n.t.Helper()
-	n.applyConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data})
+	return n.applyConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data})
 }
 
-func (n *node) applyConfigMap(cm *corev1.ConfigMap) {
+func (n *node) applyConfigMap(cm *corev1.ConfigMap) *corev1.ConfigMap {
 	n.t.Helper()
 	client := shared.Client().CoreV1().ConfigMaps(n.namespace)
-	_, err := client.Update(n.t.Context(), cm, metav1.UpdateOptions{})
+	applied, err := client.Update(n.t.Context(), cm, metav1.UpdateOptions{})
 	if err != nil {
-		_, err = client.Create(n.t.Context(), cm, metav1.CreateOptions{})
+		applied, err = client.Create(n.t.Context(), cm, metav1.CreateOptions{})
 	}
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	return applied
 }
 
 // secret creates or replaces a Secret in the node's namespace.
-func (n *node) secret(name string, data map[string]string) {
+func (n *node) secret(name string, data map[string]string) *corev1.Secret {
 	n.t.Helper()
 	client := shared.Client().CoreV1().Secrets(n.namespace)
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: data}
-	_, err := client.Update(n.t.Context(), s, metav1.UpdateOptions{})
+	applied, err := client.Update(n.t.Context(), s, metav1.UpdateOptions{})
 	if err != nil {
-		_, err = client.Create(n.t.Context(), s, metav1.CreateOptions{})
+		applied, err = client.Create(n.t.Context(), s, metav1.CreateOptions{})
 	}
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	return applied
 }
 
 func (n *node) deleteConfigMap(name string) {

@@ -168,11 +168,12 @@ func (s *recordStore) reopen() error {
 	return old.close()
 }
 
-// remove deletes what the directory holds of a volume; nothing there is success.
+// remove deletes what the directory holds of a volume; nothing there is success. What
+// a start has set aside may be a directory, with what somebody put into it.
 func (s *recordStore) remove(volumeID string) error {
 	name := volumeID + recordSuffix
 	err := s.in(func(dir *os.Root) error {
-		return errors.Join(removeFile(dir, name), removeFile(dir, name+tempSuffix), removeFile(dir, name+damagedSuffix))
+		return errors.Join(dir.RemoveAll(name), removeFile(dir, name+tempSuffix), dir.RemoveAll(name+damagedSuffix))
 	})
 	if err != nil {
 		return fmt.Errorf("remove the record of volume %s: %w", volumeID, err)
@@ -198,7 +199,7 @@ func (s *recordStore) names(ctx context.Context) (names []string, err error) {
 		for _, entry := range entries {
 			switch name := entry.Name(); {
 			case strings.HasSuffix(name, recordSuffix+tempSuffix):
-				if err := removeFile(dir, name); err != nil {
+				if err := dir.RemoveAll(name); err != nil {
 					klog.FromContext(ctx).Error(err, "Half-written record can't be removed", "record", name)
 				}
 			case strings.HasSuffix(name, recordSuffix):
@@ -245,7 +246,10 @@ func readRegular(dir *os.Root, name string) (text []byte, err error) {
 	return io.ReadAll(io.LimitReader(f, maxRecord))
 }
 
-// setAside keeps a record that can't be used where a person can look at it.
+// setAside keeps a record that can't be used where a person can look at it, in place of
+// an earlier one.
 func (s *recordStore) setAside(name string) error {
-	return s.in(func(dir *os.Root) error { return dir.Rename(name, name+damagedSuffix) })
+	return s.in(func(dir *os.Root) error {
+		return errors.Join(dir.RemoveAll(name+damagedSuffix), dir.Rename(name, name+damagedSuffix))
+	})
 }

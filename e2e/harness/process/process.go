@@ -30,6 +30,10 @@ type Options struct {
 	Env []string
 	// Log is the file that stdout and stderr are appended to. Required.
 	Log string
+	// BeforeFork, if not nil, is called on the thread that forks the child, right before
+	// it does so. The child inherits what this changes of the thread, such as a filter of
+	// system calls; nothing else does, as the thread ends after the child.
+	BeforeFork func() error
 }
 
 func (o *Options) validate() error {
@@ -78,7 +82,7 @@ func Start(o Options) (*Process, error) {
 		done: make(chan struct{}),
 	}
 	started := make(chan error)
-	go p.run(started)
+	go p.run(o.BeforeFork, started)
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", o.Path, err)
 	}
@@ -87,17 +91,29 @@ func Start(o Options) (*Process, error) {
 
 // run keeps one thread for as long as the child lives: the parent-death signal
 // comes when the thread that forked ends, not when the process does, and Go gives
-// no promise on how long an unlocked thread lasts.
-func (p *Process) run(started chan<- error) {
+// no promise on how long an unlocked thread lasts. A thread that beforeFork has
+// changed stays locked, so that it ends with this goroutine.
+func (p *Process) run(beforeFork func() error, started chan<- error) {
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	if beforeFork == nil {
+		defer runtime.UnlockOSThread()
+	}
 	defer close(p.done)
 
-	err := p.cmd.Start()
+	err := p.fork(beforeFork)
 	started <- err
 	if err == nil {
 		p.err = p.cmd.Wait()
 	}
+}
+
+func (p *Process) fork(beforeFork func() error) error {
+	if beforeFork != nil {
+		if err := beforeFork(); err != nil {
+			return fmt.Errorf("before the fork: %w", err)
+		}
+	}
+	return p.cmd.Start()
 }
 
 // PID returns the child's process id.

@@ -190,6 +190,7 @@ func TestStartRefuses(t *testing.T) {
 		"relative path": {Path: "sleep", Log: log},
 		"no log":        {Path: "/bin/sleep"},
 		"no program":    {Path: "/no/such/program", Log: log},
+		"thread":        {Path: "/bin/sleep", Log: log, BeforeFork: func() error { return errors.New("no") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if p, err := Start(o); err == nil {
