@@ -1,0 +1,142 @@
+package integration
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/refvol/refvol/e2e/harness"
+	"github.com/refvol/refvol/e2e/harness/faultproxy"
+)
+
+// schedule is a random sequence of faults on one node, with changes of objects in
+// between. Its choices come from its own source.
+type schedule struct {
+	*fixture
+	rand *rand.Rand
+	// steps is what was done, for the report of a failure.
+	steps []string
+	// deafUntil is when the last half-open connection must have been noticed.
+	deafUntil time.Time
+}
+
+// outcome sums up schedules.
+type outcome struct {
+	mu                sync.Mutex
+	schedules, faults int
+	requests          int
+	reads             int
+	slowest           time.Duration
+}
+
+func (o *outcome) add(faults, requests int, took time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.schedules++
+	o.faults += faults
+	o.requests += requests
+	o.slowest = max(o.slowest, took)
+}
+
+// TestRandomFaults runs random schedules of faults, on several nodes at once.
+func TestRandomFaults(t *testing.T) {
+	seed := harness.Seed(t)
+	nodes, each := harness.Scaled(10, 16), harness.Scaled(5, 126)
+	total := &outcome{}
+	t.Run("nodes", func(t *testing.T) {
+		for i := range nodes {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t)
+				for j := range each {
+					number := uint64(i*each + j)
+					s := &schedule{fixture: f, rand: rand.New(rand.NewPCG(seed, number))}
+					s.run(number, total)
+				}
+				for _, w := range f.witnesses {
+					total.mu.Lock()
+					total.reads += w.reads
+					total.mu.Unlock()
+				}
+				f.endsClean()
+				wantNoReflectors(t, f.goroutines())
+			})
+		}
+	})
+	t.Logf("%d schedules, %d faults, %d requests, %d reads; the slowest was current %s after its last fault",
+		total.schedules, total.faults, total.requests, total.reads, total.slowest)
+}
+
+// run has one schedule play and checks its end.
+func (s *schedule) run(number uint64, total *outcome) {
+	s.t.Helper()
+	ok := false
+	defer func() {
+		if !ok || s.t.Failed() {
+			s.t.Logf("schedule %d was: %s", number, strings.Join(s.steps, ", "))
+		}
+	}()
+	s.proxy.Requests()
+	begin := time.Now()
+	faults := 1 + s.rand.IntN(4)
+	for range faults {
+		s.fault()
+	}
+	s.step("heal")
+	s.heal()
+	for _, o := range s.things {
+		if !o.exists || s.rand.IntN(2) == 0 {
+			o.write()
+		}
+	}
+	took := converges(s.t, max(0, time.Until(s.deafUntil))+healed, s.witnesses...)
+	requests := s.proxy.Requests()
+	if err := checkPaced(requests, time.Since(begin)); err != nil {
+		s.t.Error(err)
+	}
+	total.add(faults, len(requests), took)
+	ok = true
+}
+
+func (s *schedule) step(format string, args ...any) {
+	s.steps = append(s.steps, fmt.Sprintf(format, args...))
+}
+
+// fault is one fault and what changes while it lasts.
+func (s *schedule) fault() {
+	all := faultproxy.All()
+	fault := all[s.rand.IntN(len(all))]
+	lasts := time.Duration(50+s.rand.IntN(950)) * time.Millisecond
+	if s.rand.IntN(12) == 0 {
+		lasts += time.Duration(s.rand.IntN(9000)) * time.Millisecond
+	}
+	s.step("%s for %s", fault, lasts)
+	s.inject(fault)
+	if s.rand.IntN(2) == 0 {
+		s.step("reset")
+		s.proxy.ResetConnections()
+	}
+	during(s.t, lasts, s.change)
+	if fault == faultproxy.HalfOpen {
+		s.deafUntil = time.Now().Add(noticed)
+	}
+	if s.rand.IntN(3) == 0 {
+		s.step("heal")
+		s.heal()
+		during(s.t, time.Duration(s.rand.IntN(500))*time.Millisecond, s.change)
+	}
+}
+
+// change writes, deletes or creates an object, or does nothing.
+func (s *schedule) change() {
+	o := s.things[s.rand.IntN(len(s.things))]
+	switch s.rand.IntN(12) {
+	case 0, 1, 2:
+		o.write()
+	case 3:
+		o.delete()
+	}
+}
