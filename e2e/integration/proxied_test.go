@@ -142,8 +142,18 @@ func noWatches(p *faultproxy.Proxy) error {
 func wantNoReflectors(t *testing.T, goroutines map[string]int) {
 	t.Helper()
 	for f, n := range goroutines {
-		if strings.Contains(f, "pkg/manager") || strings.Contains(f, "client-go/tools/cache") || strings.Contains(f, "apimachinery/pkg/watch") {
+		if strings.Contains(f, "pkg/manager") || strings.Contains(f, "client-go/tools/cache") || strings.Contains(f, "StreamWatcher") {
 			t.Errorf("%d goroutines of %s are left", n, f)
 		}
+	}
+}
+
+// stillWaitingFor checks that a call goes on for a while.
+func (n *proxied) stillWaitingFor(answer <-chan error, d time.Duration) {
+	n.t.Helper()
+	select {
+	case err := <-answer:
+		n.t.Fatalf("the call returned, with %v, and should wait", err)
+	case <-time.After(d):
 	}
 }

@@ -63,7 +63,10 @@ func (n *network) refuse() error {
 	}
 	l := n.listener
 	n.listener = nil
-	return l.Close()
+	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
 }
 
 // reset ends every connection as a crash of the machine's process does, with a RST.

@@ -1,0 +1,125 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/refvol/refvol/e2e/harness"
+	"github.com/refvol/refvol/e2e/harness/faultproxy"
+)
+
+// TestPluginStartsWithoutAPIServer has the plugin killed and started again while the
+// API server is out of reach: it serves what is mounted, and follows once it can.
+func TestPluginStartsWithoutAPIServer(t *testing.T) {
+	for _, fault := range []faultproxy.Fault{faultproxy.Refused, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.ServerError} {
+		t.Run(fault.String(), func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, "--publish-wait=3s")
+			goes, comes := f.short("other"), f.short("other")
+			f.mustPublish(goes)
+			f.mustKill()
+			f.inject(fault)
+			for _, o := range f.things {
+				o.write()
+			}
+			f.mustStart()
+			f.mustPublish(f.witnesses[0].volume) // as the kubelet does after its own restart
+			f.publishDuring(fault, comes)
+			f.mustUnpublish(goes)
+			f.heal()
+			took := converges(t, bound(fault), f.witnesses...)
+			t.Logf("current %s after the fault", took)
+			f.publishes(comes, bound(fault))
+			f.endsClean(comes)
+		})
+	}
+}
+
+// TestStaleAnswersAfterARestart has a plugin that knows nothing but its records hear of
+// states older than the files show.
+func TestStaleAnswersAfterARestart(t *testing.T) {
+	f := newFixture(t)
+	for _, o := range f.things {
+		o.write()
+		o.write()
+	}
+	converges(t, soon, f.witnesses...)
+	for _, fault := range []faultproxy.Fault{faultproxy.Stale, faultproxy.NoWatchList, faultproxy.Stale} {
+		f.mustKill()
+		f.inject(fault) // NoWatchList has a list to give again recorded
+		f.proxy.Requests()
+		f.mustStart()
+		during(t, 2*time.Second, func() {})
+		for _, w := range f.witnesses {
+			if err := w.current(); err != nil {
+				t.Errorf("after answers that were %s: %v", fault, err)
+			}
+		}
+		if n := spreadOf(f.proxy.Requests()).objects; n != len(f.things) {
+			t.Errorf("%d objects were asked for, want %d", n, len(f.things))
+		}
+	}
+	f.heal()
+	f.things[0].write()
+	converges(t, healed, f.witnesses...)
+	f.endsClean()
+}
+
+// TestLongPartition cuts the API server off for minutes in its long form, and seconds
+// in the short one, in both ways in which a network does.
+func TestLongPartition(t *testing.T) {
+	lasts := harness.Scaled(12*time.Second, 4*time.Minute)
+	for _, fault := range []faultproxy.Fault{faultproxy.Partition, faultproxy.HalfOpen, faultproxy.Refused} {
+		t.Run(fault.String(), func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.proxy.Requests()
+			begin := time.Now()
+			f.inject(fault)
+			during(t, lasts, f.things[0].write)
+			f.heal()
+			took := converges(t, bound(fault), f.witnesses...)
+			requests := f.proxy.Requests()
+			if err := checkPaced(requests, time.Since(begin)); err != nil {
+				t.Error(err)
+			}
+			_, connections := f.proxy.Connections()
+			t.Logf("current %s after %s; %d requests, %d connections", took, lasts, len(requests), connections)
+			f.endsClean()
+		})
+	}
+}
+
+// TestTooLargeResourceVersionAfterIdle has a watch that stopped, as nothing read its
+// object for long (that takes minutes: the long form), begin again at an API server
+// whose cache is behind. The publish waits for that, and then is served.
+func TestTooLargeResourceVersionAfterIdle(t *testing.T) {
+	n := newProxied(t, faultproxy.Options{}, "--resync-interval=1s")
+	o := n.newThing("configMap", "app")
+	pinned := n.volume(map[string]string{"sources": o.source(), "updatePolicy": "Pinned"})
+	n.mustPublish(pinned)
+	if harness.Scaled(false, true) {
+		begin := time.Now()
+		harness.Eventually(t, 3*time.Minute, func() error { return noWatches(n.proxy) })
+		t.Logf("the watch stopped %s after its last read", time.Since(begin))
+		o.write()
+	} else {
+		n.mustKill() // so that the watch has to begin again
+		n.mustStart()
+	}
+	n.inject(faultproxy.TooLarge)
+	n.proxy.ResetConnections()
+	v := n.volume(map[string]string{"sources": o.source()})
+	answer := n.publishing(v)
+	n.stillWaitingFor(answer, 4*time.Second)
+	n.heal()
+	if err := n.answer(answer, healed); err != nil {
+		t.Errorf("publish: %v", err)
+	}
+	for _, key := range o.keys() {
+		n.wantContent(v, key, o.state.String())
+	}
+	n.mustUnpublish(v)
+	n.mustUnpublish(pinned)
+	n.wantNothingLeft()
+}
