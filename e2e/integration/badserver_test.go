@@ -17,9 +17,9 @@ type fixture struct {
 	witnesses []*witness
 }
 
-func newFixture(t *testing.T, args ...string) *fixture {
+func newFixture(t *testing.T, o faultproxy.Options, args ...string) *fixture {
 	t.Helper()
-	f := &fixture{proxied: newProxied(t, faultproxy.Options{}, args...)}
+	f := &fixture{proxied: newProxied(t, o, args...)}
 	f.things = []*thing{f.newThing("configMap", "app"), f.newThing("secret", "db"), f.newThing("configMap", "other")}
 	f.witnesses = []*witness{f.watch(f.things[0], f.things[1]), f.watch(f.things[2])}
 	return f
@@ -55,7 +55,7 @@ func TestBadAPIServer(t *testing.T) {
 	for _, fault := range faultproxy.All() {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
-			newFixture(t, "--publish-wait=3s").suffers(fault)
+			newFixture(t, faultproxy.Options{}, "--publish-wait=3s").suffers(fault)
 		})
 	}
 }

@@ -201,9 +201,8 @@ func spreadOf(requests []faultproxy.Request) spread {
 func TestManyPodsStartAtOnce(t *testing.T) {
 	const pods, volumesEach = 40, 30
 	objects := harness.Scaled(300, pods*volumesEach)
-	n := newProxied(t, faultproxy.Options{})
+	n := newProxied(t, faultproxy.Options{NoWatchList: true})
 	n.setMany(objects, "value")
-	n.inject(faultproxy.NoWatchList)
 	volumes := make([]*harness.Volume, pods*volumesEach)
 	for i := range volumes {
 		volumes[i] = n.short(objectName(i % objects))

@@ -14,7 +14,7 @@ func TestPluginStartsWithoutAPIServer(t *testing.T) {
 	for _, fault := range []faultproxy.Fault{faultproxy.Refused, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.ServerError} {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t, "--publish-wait=3s")
+			f := newFixture(t, faultproxy.Options{}, "--publish-wait=3s")
 			goes, comes := f.short("other"), f.short("other")
 			f.mustPublish(goes)
 			f.mustKill()
@@ -36,33 +36,31 @@ func TestPluginStartsWithoutAPIServer(t *testing.T) {
 }
 
 // TestStaleAnswersAfterARestart has a plugin that knows nothing but its records hear of
-// states older than the files show.
+// states older than the files show, by watches and by lists.
 func TestStaleAnswersAfterARestart(t *testing.T) {
-	f := newFixture(t)
-	for _, o := range f.things {
-		o.write()
-		o.write()
-	}
-	converges(t, soon, f.witnesses...)
-	for _, fault := range []faultproxy.Fault{faultproxy.Stale, faultproxy.NoWatchList, faultproxy.Stale} {
-		f.mustKill()
-		f.inject(fault) // NoWatchList has a list to give again recorded
-		f.proxy.Requests()
-		f.mustStart()
-		during(t, 2*time.Second, func() {})
-		for _, w := range f.witnesses {
-			if err := w.current(); err != nil {
-				t.Errorf("after answers that were %s: %v", fault, err)
+	for name, o := range map[string]faultproxy.Options{"watch": {}, "list": {NoWatchList: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, o)
+			for _, o := range f.things {
+				o.write()
 			}
-		}
-		if n := spreadOf(f.proxy.Requests()).objects; n != len(f.things) {
-			t.Errorf("%d objects were asked for, want %d", n, len(f.things))
-		}
+			converges(t, soon, f.witnesses...)
+			f.mustKill()
+			f.inject(faultproxy.Stale)
+			f.proxy.Requests()
+			f.mustStart()
+			during(t, 2*time.Second, func() {}) // readers must not see anything old
+			if n := spreadOf(f.proxy.Requests()).objects; n != len(f.things) {
+				t.Errorf("%d objects were asked for, want %d", n, len(f.things))
+			}
+			converges(t, 0, f.witnesses...)
+			f.heal()
+			f.things[0].write()
+			converges(t, healed, f.witnesses...)
+			f.endsClean()
+		})
 	}
-	f.heal()
-	f.things[0].write()
-	converges(t, healed, f.witnesses...)
-	f.endsClean()
 }
 
 // TestLongPartition cuts the API server off for minutes in its long form, and seconds
@@ -72,7 +70,7 @@ func TestLongPartition(t *testing.T) {
 	for _, fault := range []faultproxy.Fault{faultproxy.Partition, faultproxy.HalfOpen, faultproxy.Refused} {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
+			f := newFixture(t, faultproxy.Options{})
 			f.proxy.Requests()
 			begin := time.Now()
 			f.inject(fault)

@@ -56,7 +56,7 @@ func TestRandomFaults(t *testing.T) {
 		for i := range nodes {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				t.Parallel()
-				f := newFixture(t)
+				f := newFixture(t, faultproxy.Options{NoWatchList: i%3 == 0})
 				for j := range each {
 					number := uint64(i*each + j)
 					s := &schedule{fixture: f, rand: rand.New(rand.NewPCG(seed, number))}

@@ -33,10 +33,14 @@ func refusal(fault Fault, r Request) *apierrors.StatusError {
 		return apierrors.NewResourceExpired("too old resource version")
 	case fault == TooLarge && reads:
 		return tooLarge()
-	case fault == NoWatchList && r.initial:
-		return apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil)
 	}
 	return nil
+}
+
+// noWatchList is what a server says that doesn't know how to begin a watch with the
+// state.
+func noWatchList() *apierrors.StatusError {
+	return apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil)
 }
 
 func tooLarge() *apierrors.StatusError {

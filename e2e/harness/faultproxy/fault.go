@@ -43,9 +43,6 @@ const (
 	// TooLarge answers every list and watch as an API server whose cache is behind the
 	// resourceVersion that was asked for: 504 with its cause.
 	TooLarge
-	// NoWatchList refuses watches that begin with the state, as API servers before 1.32
-	// do, and resets all connections once, so that clients list.
-	NoWatchList
 	// GoAway has each connection that carries another request closed in good order.
 	GoAway
 )
@@ -63,7 +60,7 @@ func All() []Fault {
 func (f Fault) String() string {
 	names := [...]string{
 		"None", "Refused", "HalfOpen", "Partition", "Reset", "TooManyRequests", "ServerError", "BadGateway", "Gone", "GoneEvent",
-		"WatchClosed", "WatchTorn", "Slow", "Stale", "TooLarge", "NoWatchList", "GoAway",
+		"WatchClosed", "WatchTorn", "Slow", "Stale", "TooLarge", "GoAway",
 	}
 	if f < 0 || int(f) >= len(names) {
 		return fmt.Sprintf("Fault(%d)", int(f))

@@ -27,6 +27,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, err)
 		return
 	}
+	if p.noWatchList && request.initial {
+		answer(w, noWatchList())
+		return
+	}
 	switch request.Fault {
 	case BadGateway:
 		badGateway(w)

@@ -24,6 +24,9 @@ type Options struct {
 	Target *rest.Config
 	// MaxStreams is how many requests at once the proxy allows on a connection; 0: 250.
 	MaxStreams int
+	// NoWatchList refuses watches that begin with the state, as API servers before 1.32
+	// do, so that clients list.
+	NoWatchList bool
 }
 
 // Proxy is a running proxy. Its methods are safe for concurrent use; those that change
@@ -39,6 +42,8 @@ type Proxy struct {
 	ca      []byte
 	history *history
 	serving sync.WaitGroup
+	// noWatchList is the option.
+	noWatchList bool
 
 	changing sync.Mutex
 
@@ -76,6 +81,8 @@ func Start(o Options) (*Proxy, error) {
 		history: newHistory(),
 		changed: make(chan struct{}),
 		watches: make(map[Object]int),
+
+		noWatchList: o.NoWatchList,
 	}
 	p.server = &http.Server{
 		Handler:   p,
@@ -140,7 +147,7 @@ func (p *Proxy) Inject(f Fault) error {
 		p.network.swallow()
 	case Partition:
 		p.network.hold()
-	case Reset, NoWatchList:
+	case Reset:
 		p.network.reset()
 	}
 	return nil
