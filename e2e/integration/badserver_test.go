@@ -15,6 +15,8 @@ type fixture struct {
 	*proxied
 	things    []*thing
 	witnesses []*witness
+	// leaving is a volume that is still to be unpublished; nil for none.
+	leaving *harness.Volume
 }
 
 func newFixture(t *testing.T, o faultproxy.Options, args ...string) *fixture {

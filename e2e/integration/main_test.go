@@ -30,7 +30,7 @@ type suite struct {
 var shared *suite
 
 // atOnce is how many parallel tests run at the same time: they mostly wait.
-const atOnce = 16
+const atOnce = 20
 
 func TestMain(m *testing.M) {
 	flag.Parse()

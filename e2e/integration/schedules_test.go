@@ -17,6 +17,7 @@ import (
 type schedule struct {
 	*fixture
 	rand *rand.Rand
+	fault faultproxy.Fault
 	// steps is what was done, for the report of a failure.
 	steps []string
 	// deafUntil is when the last half-open connection must have been noticed.
@@ -50,7 +51,7 @@ func (o *outcome) read(times int) {
 // TestRandomFaults runs random schedules of faults, on several nodes at once.
 func TestRandomFaults(t *testing.T) {
 	seed := harness.Seed(t)
-	nodes, each := harness.Scaled(10, 16), harness.Scaled(5, 126)
+	nodes, each := harness.Scaled(17, 20), harness.Scaled(3, 100)
 	total := &outcome{}
 	t.Run("nodes", func(t *testing.T) {
 		for i := range nodes {
@@ -62,7 +63,7 @@ func TestRandomFaults(t *testing.T) {
 					s := &schedule{fixture: f, rand: rand.New(rand.NewPCG(seed, number))}
 					s.run(number, total)
 				}
-				f.endsClean()
+				f.endsClean(f.leaving)
 				for _, w := range f.witnesses {
 					total.read(w.reads)
 				}
@@ -85,9 +86,17 @@ func (s *schedule) run(number uint64, total *outcome) {
 	}()
 	s.proxy.Requests()
 	begin := time.Now()
+	shown := s.things[s.rand.IntN(len(s.things))]
+	comes := s.volume(map[string]string{"sources": shown.source()})
+	var answer <-chan error
 	faults := 1 + s.rand.IntN(4)
-	for range faults {
-		s.fault()
+	for i := range faults {
+		s.begin()
+		if i == 0 {
+			answer = s.publishing(comes)
+			s.unpublishLast()
+		}
+		s.last()
 	}
 	s.step("heal")
 	s.heal()
@@ -97,6 +106,11 @@ func (s *schedule) run(number uint64, total *outcome) {
 		}
 	}
 	took := converges(s.t, max(0, time.Until(s.deafUntil))+healed, s.witnesses...)
+	s.succeeds(comes, answer)
+	for _, key := range shown.keys() {
+		s.arrives(comes, key, shown.state.String(), healed)
+	}
+	s.leaving = comes
 	requests := s.proxy.Requests()
 	if err := checkPaced(requests, time.Since(begin)); err != nil {
 		s.t.Error(err)
@@ -109,22 +123,48 @@ func (s *schedule) step(format string, args ...any) {
 	s.steps = append(s.steps, fmt.Sprintf(format, args...))
 }
 
-// fault is one fault and what changes while it lasts.
-func (s *schedule) fault() {
+// succeeds waits for the answer to a publish that began in the first fault, and does
+// what the kubelet does if that is a failure.
+func (s *schedule) succeeds(v *harness.Volume, answer <-chan error) {
+	s.t.Helper()
+	if err := s.answer(answer, healed); err != nil {
+		s.step("publish failed: %v", err)
+		s.publishes(v, healed)
+	}
+}
+
+// unpublishLast unpublishes what the schedule before published, whatever the fault.
+func (s *schedule) unpublishLast() {
+	s.t.Helper()
+	if s.leaving != nil {
+		s.mustUnpublish(s.leaving)
+		s.leaving = nil
+	}
+}
+
+// begin has a fault begin.
+func (s *schedule) begin() {
+	s.t.Helper()
 	all := faultproxy.All()
-	fault := all[s.rand.IntN(len(all))]
+	s.fault = all[s.rand.IntN(len(all))]
+	s.step("%s", s.fault)
+	s.inject(s.fault)
+	if !hitsConnections(s.fault) && s.rand.IntN(3) > 0 {
+		s.step("reset")
+		s.proxy.ResetConnections()
+	}
+}
+
+// last has the fault last for a while in which objects change, and perhaps end.
+func (s *schedule) last() {
+	s.t.Helper()
 	lasts := time.Duration(50+s.rand.IntN(950)) * time.Millisecond
 	if s.rand.IntN(12) == 0 {
 		lasts += time.Duration(s.rand.IntN(9000)) * time.Millisecond
 	}
-	s.step("%s for %s", fault, lasts)
-	s.inject(fault)
-	if !hitsConnections(fault) && s.rand.IntN(3) > 0 {
-		s.step("reset")
-		s.proxy.ResetConnections()
-	}
+	s.step("for %s", lasts)
 	during(s.t, lasts, s.change)
-	if fault == faultproxy.HalfOpen {
+	if s.fault == faultproxy.HalfOpen {
 		s.deafUntil = time.Now().Add(noticed)
 	}
 	if s.rand.IntN(3) == 0 {

@@ -63,10 +63,7 @@ func (n *network) refuse() error {
 	}
 	l := n.listener
 	n.listener = nil
-	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		return err
-	}
-	return nil
+	return l.Close()
 }
 
 // reset ends every connection as a crash of the machine's process does, with a RST.
@@ -155,6 +152,15 @@ func (l *listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	return l.network.add(raw), nil
+}
+
+// Close stops listening; calling it again does nothing: the server closes its listeners
+// too.
+func (l *listener) Close() error {
+	if err := l.Listener.Close(); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
 }
 
 // conn is one connection. Read and Write are for one goroutine each, Close for all.
