@@ -16,7 +16,7 @@ import (
 // between. Its choices come from its own source.
 type schedule struct {
 	*fixture
-	rand *rand.Rand
+	rand  *rand.Rand
 	fault faultproxy.Fault
 	// steps is what was done, for the report of a failure.
 	steps []string
@@ -62,6 +62,9 @@ func TestRandomFaults(t *testing.T) {
 					number := uint64(i*each + j)
 					s := &schedule{fixture: f, rand: rand.New(rand.NewPCG(seed, number))}
 					s.run(number, total)
+					if t.Failed() {
+						return
+					}
 				}
 				f.endsClean(f.leaving)
 				for _, w := range f.witnesses {
