@@ -121,3 +121,37 @@ func TestTooLargeResourceVersionAfterIdle(t *testing.T) {
 	n.mustUnpublish(pinned)
 	n.wantNothingLeft()
 }
+
+// TestBadAPIServerWithoutWatches has the faults of requests where the plugin asks at
+// each resync. The files of a Live volume may then be a resync, of a second here, behind.
+func TestBadAPIServerWithoutWatches(t *testing.T) {
+	for _, fault := range []faultproxy.Fault{
+		faultproxy.Refused, faultproxy.HalfOpen, faultproxy.TooManyRequests, faultproxy.ServerError, faultproxy.Slow,
+	} {
+		t.Run(fault.String(), func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, faultproxy.Options{}, "--change-detection=Get", "--resync-interval=1s", "--publish-wait=3s")
+			goes, comes := f.short("other"), f.short("other")
+			f.mustPublish(goes)
+			f.proxy.Requests()
+			begin := time.Now()
+			f.inject(fault)
+			for _, o := range f.things {
+				o.write()
+			}
+			f.publishDuring(fault, comes)
+			f.mustUnpublish(goes)
+			f.heal()
+			took := converges(t, bound(fault), f.witnesses...)
+			f.publishes(comes, bound(fault))
+			lasted := time.Since(begin)
+			requests := f.proxy.Requests()
+			// Two volumes of an object ask once a second each, and a publish with pauses.
+			if most := len(f.things) * (3*int(lasted/time.Second) + 6); len(requests) > most {
+				t.Errorf("%d requests in %s, want %d at most", len(requests), lasted, most)
+			}
+			t.Logf("current %s after the fault; %d requests in %s", took, len(requests), lasted)
+			f.endsClean(comes)
+		})
+	}
+}
