@@ -21,7 +21,13 @@ type fixture struct {
 
 func newFixture(t *testing.T, o faultproxy.Options, args ...string) *fixture {
 	t.Helper()
-	f := &fixture{proxied: newProxied(t, o, args...)}
+	return newProxied(t, o, args...).fixture()
+}
+
+// fixture makes the objects and volumes.
+func (n *proxied) fixture() *fixture {
+	n.t.Helper()
+	f := &fixture{proxied: n}
 	f.things = []*thing{f.newThing("configMap", "app"), f.newThing("secret", "db"), f.newThing("configMap", "other")}
 	f.witnesses = []*witness{f.watch(f.things[0], f.things[1]), f.watch(f.things[2])}
 	return f
@@ -54,6 +60,7 @@ func hitsConnections(f faultproxy.Fault) bool {
 // publishes wait and then fail in a way that the kubelet repeats, unpublishes work, and
 // everything is current soon after.
 func TestBadAPIServer(t *testing.T) {
+	t.Parallel()
 	for _, fault := range faultproxy.All() {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()

@@ -11,6 +11,7 @@ import (
 // TestPluginStartsWithoutAPIServer has the plugin killed and started again while the
 // API server is out of reach: it serves what is mounted, and follows once it can.
 func TestPluginStartsWithoutAPIServer(t *testing.T) {
+	t.Parallel()
 	for _, fault := range []faultproxy.Fault{faultproxy.Refused, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.ServerError} {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
@@ -38,6 +39,7 @@ func TestPluginStartsWithoutAPIServer(t *testing.T) {
 // TestStaleAnswersAfterARestart has a plugin that knows nothing but its records hear of
 // states older than the files show, by watches and by lists.
 func TestStaleAnswersAfterARestart(t *testing.T) {
+	t.Parallel()
 	for name, o := range map[string]faultproxy.Options{"watch": {}, "list": {NoWatchList: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -66,6 +68,7 @@ func TestStaleAnswersAfterARestart(t *testing.T) {
 // TestLongPartition cuts the API server off for minutes in its long form, and seconds
 // in the short one, in both ways in which a network does.
 func TestLongPartition(t *testing.T) {
+	t.Parallel()
 	lasts := harness.Scaled(12*time.Second, 4*time.Minute)
 	for _, fault := range []faultproxy.Fault{faultproxy.Partition, faultproxy.HalfOpen, faultproxy.Refused} {
 		t.Run(fault.String(), func(t *testing.T) {
@@ -92,6 +95,7 @@ func TestLongPartition(t *testing.T) {
 // object for long (that takes minutes: the long form), begin again at an API server
 // whose cache is behind. The publish waits for that, and then is served.
 func TestTooLargeResourceVersionAfterIdle(t *testing.T) {
+	t.Parallel()
 	n := newProxied(t, faultproxy.Options{}, "--resync-interval=1s")
 	o := n.newThing("configMap", "app")
 	pinned := n.volume(map[string]string{"sources": o.source(), "updatePolicy": "Pinned"})
@@ -125,12 +129,14 @@ func TestTooLargeResourceVersionAfterIdle(t *testing.T) {
 // TestBadAPIServerWithoutWatches has the faults of requests where the plugin asks at
 // each resync. The files of a Live volume may then be a resync, of a second here, behind.
 func TestBadAPIServerWithoutWatches(t *testing.T) {
+	t.Parallel()
+	rights := overlayAccount(t, "get")
 	for _, fault := range []faultproxy.Fault{
 		faultproxy.Refused, faultproxy.HalfOpen, faultproxy.TooManyRequests, faultproxy.ServerError, faultproxy.Slow,
 	} {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t, faultproxy.Options{}, "--change-detection=Get", "--resync-interval=1s", "--publish-wait=3s")
+			f := newProxiedAs(t, rights, faultproxy.Options{}, "--change-detection=Get", "--resync-interval=1s", "--publish-wait=3s").fixture()
 			goes, comes := f.short("other"), f.short("other")
 			f.mustPublish(goes)
 			f.proxy.Requests()

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/tools/clientcmd"
+
 	"github.com/refvol/refvol/e2e/harness"
 	"github.com/refvol/refvol/e2e/harness/faultproxy"
 )
@@ -31,6 +33,17 @@ type proxied struct {
 // for long.
 func newProxied(t *testing.T, o faultproxy.Options, args ...string) *proxied {
 	t.Helper()
+	return newProxiedAs(t, shared.kubeconfig, o, args...)
+}
+
+// newProxiedAs is newProxied with the rights that another kubeconfig gives.
+func newProxiedAs(t *testing.T, rights string, o faultproxy.Options, args ...string) *proxied {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(rights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo].Token
 	o.Target = shared.Config()
 	proxy, err := faultproxy.Start(o)
 	if err != nil {
@@ -42,7 +55,7 @@ func newProxied(t *testing.T, o faultproxy.Options, args ...string) *proxied {
 		}
 	})
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := proxy.WriteKubeconfig(kubeconfig, shared.token); err != nil {
+	if err := proxy.WriteKubeconfig(kubeconfig, token); err != nil {
 		t.Fatal(err)
 	}
 	return &proxied{node: newNodeAs(t, kubeconfig, append([]string{"-v=2"}, args...)...), proxy: proxy}
