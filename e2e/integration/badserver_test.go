@@ -10,8 +10,8 @@ import (
 	"github.com/refvol/refvol/e2e/harness/faultproxy"
 )
 
-// fixture is a node with three objects in two volumes that are watched.
-type fixture struct {
+// faultyNode is a node with three objects in two volumes that are watched.
+type faultyNode struct {
 	*proxied
 	things    []*thing
 	witnesses []*witness
@@ -19,22 +19,22 @@ type fixture struct {
 	leaving *harness.Volume
 }
 
-func newFixture(t *testing.T, o faultproxy.Options, args ...string) *fixture {
+func newFaultyNode(t *testing.T, o faultproxy.Options, args ...string) *faultyNode {
 	t.Helper()
-	return newProxied(t, o, args...).fixture()
+	return newProxied(t, o, args...).faultyNode()
 }
 
-// fixture makes the objects and volumes.
-func (n *proxied) fixture() *fixture {
+// faultyNode makes the objects and volumes.
+func (n *proxied) faultyNode() *faultyNode {
 	n.t.Helper()
-	f := &fixture{proxied: n}
+	f := &faultyNode{proxied: n}
 	f.things = []*thing{f.newThing("configMap", "app"), f.newThing("secret", "db"), f.newThing("configMap", "other")}
 	f.witnesses = []*witness{f.watch(f.things[0], f.things[1]), f.watch(f.things[2])}
 	return f
 }
 
-// bound is how long the files may take to be current after a fault.
-func bound(f faultproxy.Fault) time.Duration {
+// currentWithin is how long the files may take to be current after a fault.
+func currentWithin(f faultproxy.Fault) time.Duration {
 	if f == faultproxy.HalfOpen {
 		return noticed + healed
 	}
@@ -64,12 +64,12 @@ func TestBadAPIServer(t *testing.T) {
 	for _, fault := range faultproxy.All() {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
-			newFixture(t, faultproxy.Options{}, "--publish-wait=3s").suffers(fault)
+			newFaultyNode(t, faultproxy.Options{}, "--publish-wait=3s").suffers(fault)
 		})
 	}
 }
 
-func (f *fixture) suffers(fault faultproxy.Fault) {
+func (f *faultyNode) suffers(fault faultproxy.Fault) {
 	t := f.t
 	f.configMap("late", map[string]string{"key": "late"})
 	goes, comes := f.short("other"), f.short("late")
@@ -88,8 +88,8 @@ func (f *fixture) suffers(fault faultproxy.Fault) {
 	f.things[0].delete()
 	f.things[0].write()
 	f.heal()
-	took := converges(t, bound(fault), f.witnesses...)
-	f.publishes(comes, bound(fault))
+	took := converges(t, currentWithin(fault), f.witnesses...)
+	f.publishes(comes, currentWithin(fault))
 	f.wantContent(comes, "key", "late")
 	lasted := time.Since(begin)
 	requests := f.proxy.Requests()
@@ -101,7 +101,7 @@ func (f *fixture) suffers(fault faultproxy.Fault) {
 }
 
 // publishDuring publishes a volume whose object nobody has asked for yet.
-func (f *fixture) publishDuring(fault faultproxy.Fault, v *harness.Volume) {
+func (f *faultyNode) publishDuring(fault faultproxy.Fault, v *harness.Volume) {
 	f.t.Helper()
 	if !blocks(fault) {
 		f.publishes(v, soon)
@@ -116,7 +116,7 @@ func (f *fixture) publishDuring(fault faultproxy.Fault, v *harness.Volume) {
 }
 
 // endsClean unpublishes everything and checks that nothing is left.
-func (f *fixture) endsClean(also ...*harness.Volume) {
+func (f *faultyNode) endsClean(also ...*harness.Volume) {
 	f.t.Helper()
 	for _, w := range f.witnesses {
 		w.stop()

@@ -159,19 +159,19 @@ func TestWatchesComeBackApart(t *testing.T) {
 	n.unpublishAll(append(more, volumes...))
 }
 
-// spread is how requests are spread over time.
-type spread struct {
+// watchSpread is how requests are spread over time.
+type watchSpread struct {
 	// objects were asked for; densest is how many of them first in the same 250 ms, of
 	// all those that the requests took.
 	objects, densest int
 	took             time.Duration
 }
 
-func (s spread) String() string {
+func (s watchSpread) String() string {
 	return fmt.Sprintf("%d objects asked for within %s, %d of them within 250 ms", s.objects, s.took, s.densest)
 }
 
-func spreadOf(requests []faultproxy.Request) spread {
+func spreadOf(requests []faultproxy.Request) watchSpread {
 	first := make(map[faultproxy.Object]time.Time)
 	for _, r := range requests {
 		if _, ok := first[r.Object]; !ok && (r.Verb == "WATCH" || r.Verb == "LIST") {
@@ -183,7 +183,7 @@ func spreadOf(requests []faultproxy.Request) spread {
 		at = append(at, moment)
 	}
 	slices.SortFunc(at, time.Time.Compare)
-	s := spread{objects: len(at)}
+	s := watchSpread{objects: len(at)}
 	from := 0
 	for i := range at {
 		for at[i].Sub(at[from]) > 250*time.Millisecond {

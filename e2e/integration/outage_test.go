@@ -15,7 +15,7 @@ func TestPluginStartsWithoutAPIServer(t *testing.T) {
 	for _, fault := range []faultproxy.Fault{faultproxy.Refused, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.ServerError} {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t, faultproxy.Options{}, "--publish-wait=3s")
+			f := newFaultyNode(t, faultproxy.Options{}, "--publish-wait=3s")
 			goes, comes := f.short("other"), f.short("other")
 			f.mustPublish(goes)
 			f.mustKill()
@@ -28,9 +28,9 @@ func TestPluginStartsWithoutAPIServer(t *testing.T) {
 			f.publishDuring(fault, comes)
 			f.mustUnpublish(goes)
 			f.heal()
-			took := converges(t, bound(fault), f.witnesses...)
+			took := converges(t, currentWithin(fault), f.witnesses...)
 			t.Logf("current %s after the fault", took)
-			f.publishes(comes, bound(fault))
+			f.publishes(comes, currentWithin(fault))
 			f.endsClean(comes)
 		})
 	}
@@ -43,7 +43,7 @@ func TestStaleAnswersAfterARestart(t *testing.T) {
 	for name, o := range map[string]faultproxy.Options{"watch": {}, "list": {NoWatchList: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t, o)
+			f := newFaultyNode(t, o)
 			for _, o := range f.things {
 				o.write()
 			}
@@ -73,13 +73,13 @@ func TestLongPartition(t *testing.T) {
 	for _, fault := range []faultproxy.Fault{faultproxy.Partition, faultproxy.HalfOpen, faultproxy.Refused} {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t, faultproxy.Options{})
+			f := newFaultyNode(t, faultproxy.Options{})
 			f.proxy.Requests()
 			begin := time.Now()
 			f.inject(fault)
 			during(t, lasts, f.things[0].write)
 			f.heal()
-			took := converges(t, bound(fault), f.witnesses...)
+			took := converges(t, currentWithin(fault), f.witnesses...)
 			requests := f.proxy.Requests()
 			if err := checkPaced(requests, time.Since(begin)); err != nil {
 				t.Error(err)
@@ -136,7 +136,7 @@ func TestBadAPIServerWithoutWatches(t *testing.T) {
 	} {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
-			f := newProxiedAs(t, rights, faultproxy.Options{}, "--change-detection=Get", "--resync-interval=1s", "--publish-wait=3s").fixture()
+			f := newProxiedAs(t, rights, faultproxy.Options{}, "--change-detection=Get", "--resync-interval=1s", "--publish-wait=3s").faultyNode()
 			goes, comes := f.short("other"), f.short("other")
 			f.mustPublish(goes)
 			f.proxy.Requests()
@@ -148,8 +148,8 @@ func TestBadAPIServerWithoutWatches(t *testing.T) {
 			f.publishDuring(fault, comes)
 			f.mustUnpublish(goes)
 			f.heal()
-			took := converges(t, bound(fault), f.witnesses...)
-			f.publishes(comes, bound(fault))
+			took := converges(t, currentWithin(fault), f.witnesses...)
+			f.publishes(comes, currentWithin(fault))
 			lasted := time.Since(begin)
 			requests := f.proxy.Requests()
 			// Two volumes of an object ask once a second each, and a publish with pauses.

@@ -12,10 +12,10 @@ import (
 	"github.com/refvol/refvol/e2e/harness/faultproxy"
 )
 
-// schedule is a random sequence of faults on one node, with changes of objects in
+// faultSchedule is a random sequence of faults on one node, with changes of objects in
 // between. Its choices come from its own source.
-type schedule struct {
-	*fixture
+type faultSchedule struct {
+	*faultyNode
 	rand  *rand.Rand
 	fault faultproxy.Fault
 	// steps is what was done, for the report of a failure.
@@ -24,8 +24,8 @@ type schedule struct {
 	deafUntil time.Time
 }
 
-// outcome sums up schedules.
-type outcome struct {
+// scheduleTotals sums up schedules.
+type scheduleTotals struct {
 	mu                sync.Mutex
 	schedules, faults int
 	requests          int
@@ -33,7 +33,7 @@ type outcome struct {
 	slowest           time.Duration
 }
 
-func (o *outcome) add(faults, requests int, took time.Duration) {
+func (o *scheduleTotals) add(faults, requests int, took time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.schedules++
@@ -42,7 +42,7 @@ func (o *outcome) add(faults, requests int, took time.Duration) {
 	o.slowest = max(o.slowest, took)
 }
 
-func (o *outcome) read(times int) {
+func (o *scheduleTotals) read(times int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.reads += times
@@ -52,15 +52,15 @@ func (o *outcome) read(times int) {
 func TestRandomFaults(t *testing.T) {
 	seed := harness.Seed(t)
 	nodes, each := harness.Scaled(17, 20), harness.Scaled(3, 100)
-	total := &outcome{}
+	total := &scheduleTotals{}
 	t.Run("nodes", func(t *testing.T) {
 		for i := range nodes {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				t.Parallel()
-				f := newFixture(t, faultproxy.Options{NoWatchList: i%3 == 0})
+				f := newFaultyNode(t, faultproxy.Options{NoWatchList: i%3 == 0})
 				for j := range each {
 					number := uint64(i*each + j)
-					s := &schedule{fixture: f, rand: rand.New(rand.NewPCG(seed, number))}
+					s := &faultSchedule{faultyNode: f, rand: rand.New(rand.NewPCG(seed, number))}
 					s.run(number, total)
 					if t.Failed() {
 						return
@@ -79,7 +79,7 @@ func TestRandomFaults(t *testing.T) {
 }
 
 // run has one schedule play and checks its end.
-func (s *schedule) run(number uint64, total *outcome) {
+func (s *faultSchedule) run(number uint64, total *scheduleTotals) {
 	s.t.Helper()
 	ok := false
 	defer func() {
@@ -122,13 +122,13 @@ func (s *schedule) run(number uint64, total *outcome) {
 	ok = true
 }
 
-func (s *schedule) step(format string, args ...any) {
+func (s *faultSchedule) step(format string, args ...any) {
 	s.steps = append(s.steps, fmt.Sprintf(format, args...))
 }
 
 // succeeds waits for the answer to a publish that began in the first fault, and does
 // what the kubelet does if that is a failure.
-func (s *schedule) succeeds(v *harness.Volume, answer <-chan error) {
+func (s *faultSchedule) succeeds(v *harness.Volume, answer <-chan error) {
 	s.t.Helper()
 	if err := s.answer(answer, healed); err != nil {
 		s.step("publish failed: %v", err)
@@ -137,7 +137,7 @@ func (s *schedule) succeeds(v *harness.Volume, answer <-chan error) {
 }
 
 // unpublishLast unpublishes what the schedule before published, whatever the fault.
-func (s *schedule) unpublishLast() {
+func (s *faultSchedule) unpublishLast() {
 	s.t.Helper()
 	if s.leaving != nil {
 		s.mustUnpublish(s.leaving)
@@ -146,7 +146,7 @@ func (s *schedule) unpublishLast() {
 }
 
 // begin has a fault begin.
-func (s *schedule) begin() {
+func (s *faultSchedule) begin() {
 	s.t.Helper()
 	all := faultproxy.All()
 	s.fault = all[s.rand.IntN(len(all))]
@@ -159,7 +159,7 @@ func (s *schedule) begin() {
 }
 
 // last has the fault last for a while in which objects change, and perhaps end.
-func (s *schedule) last() {
+func (s *faultSchedule) last() {
 	s.t.Helper()
 	lasts := time.Duration(50+s.rand.IntN(950)) * time.Millisecond
 	if s.rand.IntN(12) == 0 {
@@ -178,7 +178,7 @@ func (s *schedule) last() {
 }
 
 // change writes, deletes or creates an object, or does nothing.
-func (s *schedule) change() {
+func (s *faultSchedule) change() {
 	o := s.things[s.rand.IntN(len(s.things))]
 	switch s.rand.IntN(12) {
 	case 0, 1, 2:

@@ -15,20 +15,20 @@ import (
 	"github.com/refvol/refvol/e2e/harness"
 )
 
-// state is what every key of an object holds: how often the object was created, and how
+// objectState is what every key of an object holds: how often the object was created, and how
 // often written since. It never goes back.
-type state struct{ incarnation, write int }
+type objectState struct{ incarnation, write int }
 
-func (s state) String() string { return fmt.Sprintf("%d.%d", s.incarnation, s.write) }
+func (s objectState) String() string { return fmt.Sprintf("%d.%d", s.incarnation, s.write) }
 
-func (s state) before(o state) bool {
+func (s objectState) before(o objectState) bool {
 	return s.incarnation < o.incarnation || s.incarnation == o.incarnation && s.write < o.write
 }
 
-func parseState(text string) (state, error) {
-	var s state
+func parseState(text string) (objectState, error) {
+	var s objectState
 	if _, err := fmt.Sscanf(text, "%d.%d", &s.incarnation, &s.write); err != nil {
-		return state{}, fmt.Errorf("a file holds %q: %w", text, err)
+		return objectState{}, fmt.Errorf("a file holds %q: %w", text, err)
 	}
 	return s, nil
 }
@@ -40,7 +40,7 @@ type thing struct {
 	kind   string
 	name   string
 	exists bool
-	state  state
+	state  objectState
 }
 
 func (n *node) newThing(kind, name string) *thing {
@@ -60,7 +60,7 @@ func (o *thing) keys() []string { return []string{o.name + "-one", o.name + "-tw
 func (o *thing) write() {
 	o.node.t.Helper()
 	if !o.exists {
-		o.state = state{incarnation: o.state.incarnation + 1}
+		o.state = objectState{incarnation: o.state.incarnation + 1}
 		o.exists = true
 	}
 	o.state.write++
@@ -99,7 +99,7 @@ type witness struct {
 	ended  sync.WaitGroup
 
 	mu    sync.Mutex
-	seen  map[string]state
+	seen  map[string]objectState
 	reads int
 	err   error
 }
@@ -113,7 +113,7 @@ func (n *node) watch(things ...*thing) *witness {
 	}
 	w := &witness{node: n, volume: n.volume(map[string]string{"sources": sources}), things: things, done: make(chan struct{})}
 	n.mustPublish(w.volume)
-	w.seen = make(map[string]state)
+	w.seen = make(map[string]objectState)
 	w.ended.Go(w.run)
 	n.t.Cleanup(w.stop)
 	return w
@@ -155,7 +155,7 @@ func (w *witness) read() error {
 		return unlessLate(begin, os.NewSyscallError("open ..data", err))
 	}
 	defer unix.Close(fd)
-	now := make(map[string]state)
+	now := make(map[string]objectState)
 	for _, o := range w.things {
 		for _, key := range o.keys() {
 			data, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d/%s", fd, key))
@@ -175,7 +175,7 @@ func (w *witness) read() error {
 	return w.note(now)
 }
 
-func (w *witness) note(now map[string]state) error {
+func (w *witness) note(now map[string]objectState) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reads++
