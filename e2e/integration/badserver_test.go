@@ -74,6 +74,10 @@ func (f *faultyNode) suffers(fault faultproxy.Fault) {
 	f.configMap("late", map[string]string{"key": "late"})
 	goes, comes := f.short("other"), f.short("late")
 	f.mustPublish(goes)
+	for _, o := range f.things {
+		o.write() // so that there is something older to go back to
+	}
+	converges(t, soon, f.witnesses...)
 	f.proxy.Requests()
 	begin := time.Now()
 	f.inject(fault)
@@ -85,6 +89,7 @@ func (f *faultyNode) suffers(fault faultproxy.Fault) {
 	}
 	f.publishDuring(fault, comes)
 	f.mustUnpublish(goes)
+	during(t, time.Second, func() {}) // the watches have come back by then, if they can
 	f.things[0].delete()
 	f.things[0].write()
 	f.heal()

@@ -91,39 +91,29 @@ func TestLongPartition(t *testing.T) {
 	}
 }
 
-// TestTooLargeResourceVersionAfterIdle has a watch that stopped, as nothing read its
-// object for long (that takes minutes: the long form), begin again at an API server
-// whose cache is behind. The publish waits for that, and then is served.
-func TestTooLargeResourceVersionAfterIdle(t *testing.T) {
+// TestTooLargeResourceVersion has a plugin that starts again, and a pod with it, while
+// the API server's cache is behind. The publish waits for it, and then is served; what
+// is mounted follows. (That a watch begins again after its object was idle, and then
+// meets this, is a unit test of pkg/manager: it takes minutes.)
+func TestTooLargeResourceVersion(t *testing.T) {
 	t.Parallel()
-	n := newProxied(t, faultproxy.Options{}, "--resync-interval=1s")
-	o := n.newThing("configMap", "app")
-	pinned := n.volume(map[string]string{"sources": o.source(), "updatePolicy": "Pinned"})
-	n.mustPublish(pinned)
-	if harness.Scaled(false, true) {
-		begin := time.Now()
-		harness.Eventually(t, 3*time.Minute, func() error { return noWatches(n.proxy) })
-		t.Logf("the watch stopped %s after its last read", time.Since(begin))
-		o.write()
-	} else {
-		n.mustKill() // so that the watch has to begin again
-		n.mustStart()
-	}
-	n.inject(faultproxy.TooLarge)
-	n.proxy.ResetConnections()
-	v := n.volume(map[string]string{"sources": o.source()})
-	answer := n.publishing(v)
-	n.stillWaitingFor(answer, 4*time.Second)
-	n.heal()
-	if err := n.answer(answer, healed); err != nil {
+	f := newFaultyNode(t, faultproxy.Options{})
+	f.mustKill()
+	f.inject(faultproxy.TooLarge)
+	f.mustStart()
+	f.things[2].write()
+	v := f.short("other")
+	answer := f.publishing(v)
+	f.stillWaitingFor(answer, 4*time.Second)
+	f.heal()
+	if err := f.answer(answer, healed); err != nil {
 		t.Errorf("publish: %v", err)
 	}
-	for _, key := range o.keys() {
-		n.wantContent(v, key, o.state.String())
+	for _, key := range f.things[2].keys() {
+		f.wantContent(v, key, f.things[2].state.String())
 	}
-	n.mustUnpublish(v)
-	n.mustUnpublish(pinned)
-	n.wantNothingLeft()
+	converges(t, healed, f.witnesses...)
+	f.endsClean(v)
 }
 
 // TestBadAPIServerWithoutWatches has the faults of requests where the plugin asks at
