@@ -73,7 +73,7 @@ func (f *faultyNode) suffers(fault faultproxy.Fault) {
 	t := f.t
 	f.configMap("late", map[string]string{"key": "late"})
 	goes, comes := f.short("other"), f.short("late")
-	f.mustPublish(goes)
+	f.publishes(goes, soon)
 	for _, o := range f.things {
 		o.write() // so that there is something older to go back to
 	}

@@ -17,7 +17,7 @@ func TestPluginStartsWithoutAPIServer(t *testing.T) {
 			t.Parallel()
 			f := newFaultyNode(t, faultproxy.Options{}, "--publish-wait=3s")
 			goes, comes := f.short("other"), f.short("other")
-			f.mustPublish(goes)
+			f.publishes(goes, soon)
 			f.mustKill()
 			f.inject(fault)
 			for _, o := range f.things {
@@ -128,7 +128,7 @@ func TestBadAPIServerWithoutWatches(t *testing.T) {
 			t.Parallel()
 			f := newProxiedAs(t, rights, faultproxy.Options{}, "--change-detection=Get", "--resync-interval=1s", "--publish-wait=3s").faultyNode()
 			goes, comes := f.short("other"), f.short("other")
-			f.mustPublish(goes)
+			f.publishes(goes, soon)
 			f.proxy.Requests()
 			begin := time.Now()
 			f.inject(fault)

@@ -136,9 +136,8 @@ func during(t *testing.T, d time.Duration, f func()) {
 	}
 }
 
-// publishes waits until publish succeeds, as the kubelet does: it tries again after
-// every failure, each of which must be one that leaves the volume in doubt.
-func (n *proxied) publishes(v *harness.Volume, within time.Duration) {
+// publishes waits until a publish succeeds, as the kubelet does, which tries again.
+func (n *node) publishes(v *harness.Volume, within time.Duration) {
 	n.t.Helper()
 	harness.Eventually(n.t, within, func() error { return n.Publish(n.t.Context(), v) })
 }

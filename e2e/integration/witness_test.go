@@ -112,7 +112,7 @@ func (n *node) watch(things ...*thing) *witness {
 		sources += o.source()
 	}
 	w := &witness{node: n, volume: n.volume(map[string]string{"sources": sources}), things: things, done: make(chan struct{})}
-	n.mustPublish(w.volume)
+	n.publishes(w.volume, soon)
 	w.seen = make(map[string]objectState)
 	w.ended.Go(w.run)
 	n.t.Cleanup(w.stop)
