@@ -46,7 +46,7 @@ func (n *network) listen() (net.Listener, error) {
 	if n.listener != nil {
 		return nil, nil
 	}
-	l, err := net.Listen("tcp", n.address) //nolint:noctx // it returns at once
+	l, err := net.Listen("tcp", n.address)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}

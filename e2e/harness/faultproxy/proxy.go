@@ -65,18 +65,18 @@ func Start(o Options) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start a proxy: %w", err)
 	}
-	net, err := newNetwork()
+	network, err := newNetwork()
 	if err != nil {
 		return nil, fmt.Errorf("start a proxy: %w", err)
 	}
-	certificate, ca, err := newCertificate(net.address)
+	certificate, ca, err := newCertificate(network.address)
 	if err != nil {
-		return nil, errors.Join(err, net.refuse())
+		return nil, errors.Join(err, network.refuse())
 	}
 	p := &Proxy{
 		target:  target,
 		forward: &http.Transport{TLSClientConfig: upstream, ForceAttemptHTTP2: true, DisableCompression: true},
-		network: net,
+		network: network,
 		ca:      ca,
 		history: newHistory(),
 		changed: make(chan struct{}),
@@ -90,7 +90,7 @@ func Start(o Options) (*Proxy, error) {
 		HTTP2:     &http.HTTP2Config{MaxConcurrentStreams: o.MaxStreams},
 		ErrorLog:  log.New(io.Discard, "", 0), // broken connections are its work
 	}
-	p.serve(net.listener)
+	p.serve(network.listener)
 	return p, nil
 }
 
