@@ -29,8 +29,8 @@ type proxied struct {
 	proxy *faultproxy.Proxy
 }
 
-// newProxied starts a plugin behind a proxy. The log is short, as these tests may run
-// for long.
+// newProxied starts a plugin behind a proxy. The log has each request that failed, but no
+// bodies, as these tests may run for long.
 func newProxied(t *testing.T, o faultproxy.Options, args ...string) *proxied {
 	t.Helper()
 	return newProxiedAs(t, shared.kubeconfig, o, args...)
@@ -58,7 +58,7 @@ func newProxiedAs(t *testing.T, rights string, o faultproxy.Options, args ...str
 	if err := proxy.WriteKubeconfig(kubeconfig, token); err != nil {
 		t.Fatal(err)
 	}
-	return &proxied{node: newNodeAs(t, kubeconfig, append([]string{"-v=2"}, args...)...), proxy: proxy}
+	return &proxied{node: newNodeAs(t, kubeconfig, append([]string{"-v=4"}, args...)...), proxy: proxy}
 }
 
 func (n *proxied) inject(f faultproxy.Fault) {

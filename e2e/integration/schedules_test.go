@@ -85,6 +85,10 @@ func (s *faultSchedule) run(number uint64, total *scheduleTotals) {
 	defer func() {
 		if !ok || s.t.Failed() {
 			s.t.Logf("schedule %d was: %s", number, strings.Join(s.steps, ", "))
+			for _, r := range s.proxy.Requests() {
+				s.t.Logf("%s %s %v, during %s", r.At.Format(time.StampMilli), r.Verb, r.Object, r.Fault)
+			}
+			s.t.Logf("watches are open: %v", s.proxy.Watches())
 		}
 	}()
 	s.proxy.Requests()
@@ -101,7 +105,7 @@ func (s *faultSchedule) run(number uint64, total *scheduleTotals) {
 		}
 		s.last()
 	}
-	s.step("heal")
+	s.step("heal at %s", time.Now().Format(time.StampMilli))
 	s.heal()
 	for _, o := range s.things {
 		if !o.exists || s.rand.IntN(2) == 0 {
