@@ -8,10 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/component-base/version"
@@ -157,31 +154,4 @@ func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Int
 		MaxTotalSize:   maxTotal,
 	})
 	return objects, volumes, err
-}
-
-// loadConfig reads a kubeconfig, or where none is named, the pod's service account.
-func loadConfig(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		return rest.InClusterConfig()
-	}
-	return clientcmd.BuildConfigFromFlags("", kubeconfig)
-}
-
-// newClient returns a client of the API server. It has no rate limit of its own:
-// the manager bounds and paces its requests itself, and a shared limit would let one
-// pod's many objects hold up the other pods' first publish.
-func newClient(kubeconfig string) (kubernetes.Interface, error) {
-	config, err := loadConfig(kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("configure the client of the API server: %w", err)
-	}
-	config.QPS = -1
-	config.ContentType = runtime.ContentTypeProtobuf
-	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	rest.AddUserAgent(config, "refvol-plugin/"+version.Get().GitVersion)
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("make the client of the API server: %w", err)
-	}
-	return client, nil
 }

@@ -3,9 +3,11 @@ package integration
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -30,7 +32,14 @@ type suite struct {
 // shared is set by TestMain before any test runs, and constant from then on.
 var shared *suite
 
+// atOnce is how many parallel tests run at the same time: they mostly wait.
+const atOnce = 20
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", strconv.Itoa(atOnce)); err != nil {
+		panic(err)
+	}
 	os.Exit(harness.Main(m, func(ctx context.Context) (func() error, error) {
 		s, err := newSuite(ctx)
 		shared = s

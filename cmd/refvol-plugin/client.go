@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/version"
+)
+
+const (
+	// connectTimeout bounds dialling, and the TLS handshake after it, each.
+	connectTimeout = 5 * time.Second
+	// A connection on which nothing has arrived for pingAfter is asked for a sign of
+	// life, and given up without one after pingTimeout more: every watch shares a few
+	// connections, and a peer that has gone without a word would leave all of them deaf.
+	pingAfter   = 5 * time.Second
+	pingTimeout = 3 * time.Second
+	// keepAlive is the time between the kernel's own probes, as in client-go.
+	keepAlive = 30 * time.Second
+)
+
+// loadConfig reads a kubeconfig, or where none is named, the pod's service account.
+func loadConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		return rest.InClusterConfig()
+	}
+	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+}
+
+// newClient returns a client of the API server. It has no rate limit of its own:
+// the manager bounds and paces its requests itself, and a shared limit would let one
+// pod's many objects hold up the other pods' first publish.
+func newClient(kubeconfig string) (kubernetes.Interface, error) {
+	config, err := loadConfig(kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("configure the client of the API server: %w", err)
+	}
+	config.QPS = -1
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	rest.AddUserAgent(config, "refvol-plugin/"+version.Get().GitVersion)
+	httpClient, err := newHTTPClient(config)
+	if err != nil {
+		return nil, fmt.Errorf("make the connections to the API server: %w", err)
+	}
+	client, err := kubernetes.NewForConfigAndClient(config, httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("make the client of the API server: %w", err)
+	}
+	return client, nil
+}
+
+// newHTTPClient returns what client-go makes of config, with the time limits above.
+// Tokens, certificates and the CA are read again when their files change, as ever:
+// that is the work of what wraps the transport, or replaces it by a clone.
+func newHTTPClient(config *rest.Config) (*http.Client, error) {
+	// A dialer of its own keeps the transport from being shared with whoever else
+	// makes a client of the same configuration, so that it may be changed here.
+	config.Dial = (&net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive}).DialContext
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	transport, err := transportOf(client.Transport)
+	if err != nil {
+		return nil, err
+	}
+	transport.TLSHandshakeTimeout = connectTimeout
+	transport.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}
+	return client, nil
+}
+
+// transportOf returns the transport below all that client-go wraps around it.
+func transportOf(outer http.RoundTripper) (*http.Transport, error) {
+	for rt := outer; ; {
+		switch layer := rt.(type) {
+		case *http.Transport:
+			return layer, nil
+		case utilnet.RoundTripperWrapper:
+			rt = layer.WrappedRoundTripper()
+		default:
+			return nil, fmt.Errorf("the transport is a %T, and no *http.Transport", rt)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package faultproxy
+
+import "fmt"
+
+// Fault is one way in which an API server, or the way to it, is bad.
+type Fault int
+
+const (
+	// None lets everything pass.
+	None Fault = iota
+	// Refused closes the listener and resets all connections.
+	Refused
+	// HalfOpen swallows what comes and goes on every connection, also on new ones.
+	// Connections that it has hit stay deaf after it, until the client gives them up.
+	HalfOpen
+	// Partition holds up all bytes of all connections, and passes them on after it.
+	Partition
+	// Reset resets all connections once.
+	Reset
+	// TooManyRequests answers with 429 and Retry-After: 1.
+	TooManyRequests
+	// ServerError answers with 500, in the API server's form.
+	ServerError
+	// BadGateway answers with 502 and HTML, as a load balancer does.
+	BadGateway
+	// Gone answers each watch that names a resourceVersion with 410, and ends each open
+	// one; every other list and watch passes.
+	Gone
+	// GoneEvent ends each watch with an event that says 410, open ones at once and
+	// others after their initial state.
+	GoneEvent
+	// WatchClosed ends each watch in good order, open ones at once and others after
+	// their initial state.
+	WatchClosed
+	// WatchTorn ends each watch in the middle of a frame, as WatchClosed does.
+	WatchTorn
+	// Slow holds up each new request until the fault is over.
+	Slow
+	// Stale answers a watch from its beginning with the oldest initial state that was
+	// passed on of that object, or list, and then stays silent; an open one gets the
+	// oldest event of its object once more.
+	Stale
+	// TooLarge answers every list and watch as an API server whose cache is behind the
+	// resourceVersion that was asked for: 504 with its cause.
+	TooLarge
+	// GoAway has each connection that carries another request closed in good order.
+	GoAway
+)
+
+// All returns every fault but None.
+func All() []Fault {
+	var all []Fault
+	for f := Refused; f <= GoAway; f++ {
+		all = append(all, f)
+	}
+	return all
+}
+
+// String returns the fault's name.
+func (f Fault) String() string {
+	names := [...]string{
+		"None", "Refused", "HalfOpen", "Partition", "Reset", "TooManyRequests", "ServerError", "BadGateway", "Gone", "GoneEvent",
+		"WatchClosed", "WatchTorn", "Slow", "Stale", "TooLarge", "GoAway",
+	}
+	if f < 0 || int(f) >= len(names) {
+		return fmt.Sprintf("Fault(%d)", int(f))
+	}
+	return names[f]
+}

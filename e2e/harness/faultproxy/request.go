@@ -1,0 +1,65 @@
+package faultproxy
+
+import (
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Object names what a request is about. Name is empty for a list of more than one.
+type Object struct {
+	// Resource is the plural name, such as "configmaps".
+	Resource        string
+	Namespace, Name string
+}
+
+// Request is one request that arrived, whatever became of it.
+type Request struct {
+	Object
+	// At is when it arrived.
+	At time.Time
+	// Verb is GET, LIST or WATCH, or the HTTP method in capitals of what changes
+	// something.
+	Verb string
+	// Fault was on when it arrived.
+	Fault Fault
+
+	// version is the resourceVersion that it names, initial that it is a watch that
+	// begins with the state.
+	version string
+	initial bool
+}
+
+// describe reads a request's URL: /api/v1/namespaces/NS/RESOURCE[/NAME], or the same
+// below /apis/GROUP/VERSION. Others have no object.
+func describe(r *http.Request) Request {
+	query := r.URL.Query()
+	d := Request{
+		At:      time.Now(),
+		Verb:    r.Method,
+		version: query.Get("resourceVersion"),
+		initial: query.Get("sendInitialEvents") == "true",
+	}
+	_, path, _ := strings.Cut(r.URL.Path, "/namespaces/")
+	parts := strings.Split(path, "/")
+	if len(parts) < 2 {
+		return d
+	}
+	d.Namespace, d.Resource = parts[0], parts[1]
+	d.Name, _ = strings.CutPrefix(query.Get("fieldSelector"), "metadata.name=")
+	switch {
+	case r.Method != http.MethodGet:
+	case len(parts) > 2:
+		d.Name = parts[2]
+	case query.Get("watch") == "true":
+		d.Verb = "WATCH"
+	default:
+		d.Verb = "LIST"
+	}
+	return d
+}
+
+// continues tells that r is a watch that goes on from a resourceVersion of its own.
+func (r Request) continues() bool {
+	return r.Verb == "WATCH" && !r.initial && r.version != "" && r.version != "0"
+}

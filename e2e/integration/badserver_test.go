@@ -1,0 +1,138 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/refvol/refvol/e2e/harness"
+	"github.com/refvol/refvol/e2e/harness/faultproxy"
+)
+
+// faultyNode is a node with three objects in two volumes that are watched.
+type faultyNode struct {
+	*proxied
+	things    []*thing
+	onlookers []*onlooker
+	// leaving is a volume that is still to be unpublished; nil for none.
+	leaving *harness.Volume
+}
+
+func newFaultyNode(t *testing.T, o faultproxy.Options, args ...string) *faultyNode {
+	t.Helper()
+	return newProxied(t, o, args...).faultyNode()
+}
+
+// faultyNode makes the objects and volumes.
+func (n *proxied) faultyNode() *faultyNode {
+	n.t.Helper()
+	f := &faultyNode{proxied: n}
+	f.things = []*thing{f.newThing("configMap", "app"), f.newThing("secret", "db"), f.newThing("configMap", "other")}
+	f.onlookers = []*onlooker{f.watch(f.things[0], f.things[1]), f.watch(f.things[2])}
+	return f
+}
+
+// currentWithin is how long the files may take to be current after a fault.
+func currentWithin(f faultproxy.Fault) time.Duration {
+	if f == faultproxy.HalfOpen {
+		return noticed + healed
+	}
+	return healed
+}
+
+// blocks tells that nothing can be learnt of an object during the fault.
+func blocks(f faultproxy.Fault) bool {
+	switch f {
+	case faultproxy.Refused, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.TooManyRequests, faultproxy.ServerError,
+		faultproxy.BadGateway, faultproxy.Slow, faultproxy.TooLarge:
+		return true
+	}
+	return false
+}
+
+// hitsConnections tells that the fault comes over the watches that are open, by itself.
+func hitsConnections(f faultproxy.Fault) bool {
+	return f == faultproxy.Refused || f == faultproxy.HalfOpen || f == faultproxy.Partition
+}
+
+// TestBadAPIServer has each fault alone, on a node of its own: files stay readable,
+// publishes wait and then fail in a way that the kubelet repeats, unpublishes work, and
+// everything is current soon after.
+func TestBadAPIServer(t *testing.T) {
+	t.Parallel()
+	for _, fault := range faultproxy.All() {
+		t.Run(fault.String(), func(t *testing.T) {
+			t.Parallel()
+			newFaultyNode(t, faultproxy.Options{}, "--publish-wait=3s").suffers(fault)
+		})
+	}
+}
+
+func (f *faultyNode) suffers(fault faultproxy.Fault) {
+	t := f.t
+	f.configMap("late", map[string]string{"key": "late"})
+	goes, comes := f.short("other"), f.short("late")
+	f.publishes(goes, soon)
+	for _, o := range f.things {
+		o.write() // so that there is something older to go back to
+	}
+	converges(t, soon, f.onlookers...)
+	f.proxy.Requests()
+	begin := time.Now()
+	f.inject(fault)
+	if !hitsConnections(fault) {
+		f.proxy.ResetConnections() // so that the watches have to be opened again
+	}
+	for _, o := range f.things {
+		o.write()
+	}
+	f.publishDuring(fault, comes)
+	f.mustUnpublish(goes)
+	during(t, time.Second, func() {}) // the watches have come back by then, if they can
+	f.things[0].delete()
+	f.things[0].write()
+	f.heal()
+	took := converges(t, currentWithin(fault), f.onlookers...)
+	f.publishes(comes, currentWithin(fault))
+	f.wantContent(comes, "key", "late")
+	lasted := time.Since(begin)
+	requests := f.proxy.Requests()
+	if err := checkPaced(requests, lasted); err != nil {
+		t.Error(err)
+	}
+	t.Logf("current %s after the fault; %d requests in %s", took, len(requests), lasted)
+	f.endsClean(comes)
+}
+
+// publishDuring publishes a volume whose object nobody has asked for yet.
+func (f *faultyNode) publishDuring(fault faultproxy.Fault, v *harness.Volume) {
+	f.t.Helper()
+	if !blocks(fault) {
+		f.publishes(v, soon)
+		return
+	}
+	begin := time.Now()
+	err := f.Publish(f.t.Context(), v)
+	wantStatus(f.t, err, codes.Unavailable)
+	if took := time.Since(begin); took < 3*time.Second {
+		f.t.Errorf("the publish gave up after %s, want 3 s", took)
+	}
+}
+
+// endsClean unpublishes everything and checks that nothing is left.
+func (f *faultyNode) endsClean(also ...*harness.Volume) {
+	f.t.Helper()
+	for _, w := range f.onlookers {
+		w.stop()
+		if err := w.check(); err != nil {
+			f.t.Error(err)
+		}
+		also = append(also, w.volume)
+	}
+	for _, v := range also {
+		f.mustUnpublish(v)
+	}
+	f.wantNothingLeft()
+	harness.Eventually(f.t, soon, func() error { return noWatches(f.proxy) })
+}

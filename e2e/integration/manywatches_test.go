@@ -1,0 +1,223 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/harness"
+	"github.com/refvol/refvol/e2e/harness/faultproxy"
+)
+
+// objectName is the name of the i-th of many ConfigMaps, and of its key.
+func objectName(i int) string { return fmt.Sprintf("many-%d", i) }
+
+// inParallel calls f for each number below n, a few at a time, and joins the errors.
+func inParallel(n, atOnce int, f func(int) error) error {
+	errs := make([]error, n)
+	var running sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for i := range n {
+		slots <- struct{}{}
+		running.Go(func() {
+			errs[i] = f(i)
+			<-slots
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// setMany creates the ConfigMaps, or updates them.
+func (n *proxied) setMany(count int, value string) {
+	n.t.Helper()
+	client := shared.Client().CoreV1().ConfigMaps(n.namespace)
+	err := inParallel(count, 8, func(i int) error {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: objectName(i)}, Data: map[string]string{objectName(i): value}}
+		_, err := client.Update(n.t.Context(), cm, metav1.UpdateOptions{})
+		if err != nil {
+			_, err = client.Create(n.t.Context(), cm, metav1.CreateOptions{})
+		}
+		return err
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// volumesOf returns volumes of each objects of count; every one is in one of them.
+func (n *proxied) volumesOf(count, each int) []*harness.Volume {
+	var volumes []*harness.Volume
+	for first := 0; first < count; first += each {
+		var sources strings.Builder
+		for i := first; i < min(first+each, count); i++ {
+			fmt.Fprintf(&sources, "- configMap: {name: %s}\n", objectName(i))
+		}
+		volumes = append(volumes, n.volume(map[string]string{"sources": sources.String()}))
+	}
+	return volumes
+}
+
+func (n *proxied) publishAll(volumes []*harness.Volume) {
+	n.t.Helper()
+	if err := inParallel(len(volumes), len(volumes), func(i int) error { return n.Publish(n.t.Context(), volumes[i]) }); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *proxied) unpublishAll(volumes []*harness.Volume) {
+	n.t.Helper()
+	if err := inParallel(len(volumes), len(volumes), func(i int) error { return n.Unpublish(n.t.Context(), volumes[i]) }); err != nil {
+		n.t.Fatal(err)
+	}
+	n.wantNothingLeft()
+}
+
+// allArrive waits until every object of the volumes, of each of which there are so
+// many, shows the value.
+func (n *proxied) allArrive(volumes []*harness.Volume, each int, value string, within time.Duration) {
+	n.t.Helper()
+	end := time.Now().Add(within)
+	for v, volume := range volumes {
+		for i := v * each; i < (v+1)*each; i++ {
+			n.arrives(volume, objectName(i), value, max(time.Until(end), time.Millisecond))
+		}
+	}
+}
+
+// oneWatchEach returns an error unless each of count objects is watched once.
+func oneWatchEach(p *faultproxy.Proxy, count int) error {
+	open := p.Watches()
+	if len(open) != count {
+		return fmt.Errorf("%d objects are watched, want %d", len(open), count)
+	}
+	for o, n := range open {
+		if n != 1 {
+			return fmt.Errorf("%d watches of %v, want one", n, o)
+		}
+	}
+	return nil
+}
+
+// TestMoreWatchesThanStreams has an API server that allows few requests at once on a
+// connection: more connections are made, and no watch is stuck.
+func TestMoreWatchesThanStreams(t *testing.T) {
+	const objects, each, streams = 500, 25, 50
+	n := newProxied(t, faultproxy.Options{MaxStreams: streams})
+	n.setMany(objects, "before")
+	volumes := n.volumesOf(objects, each)
+	begin := time.Now()
+	n.publishAll(volumes)
+	took := time.Since(begin)
+	harness.Eventually(t, soon, func() error { return oneWatchEach(n.proxy, objects) })
+	n.setMany(objects, "after")
+	n.allArrive(volumes, each, "after", soon)
+	connections, _ := n.proxy.Connections()
+	if connections < objects/streams {
+		t.Errorf("%d connections of %d streams carry %d watches", connections, streams, objects)
+	}
+	t.Logf("%d objects published in %s over %d connections", objects, took, connections)
+	n.unpublishAll(volumes)
+	harness.Eventually(t, soon, func() error { return noWatches(n.proxy) })
+}
+
+// TestWatchesComeBackApart has many watches break at one moment, and the API server
+// away for a while: they do not come back at one moment.
+func TestWatchesComeBackApart(t *testing.T) {
+	const objects, each = 300, 10
+	n := newProxied(t, faultproxy.Options{})
+	n.setMany(objects, "before")
+	volumes := n.volumesOf(objects, each)
+	more := append(n.volumesOf(objects, each), n.volumesOf(objects, each)...)
+	n.publishAll(append(more, volumes...))
+	harness.Eventually(t, soon, func() error { return oneWatchEach(n.proxy, objects) })
+
+	n.proxy.Requests()
+	n.proxy.ResetConnections()
+	harness.Eventually(t, healed, func() error { return oneWatchEach(n.proxy, objects) })
+	t.Logf("after a reset: %v", spreadOf(n.proxy.Requests()))
+
+	n.inject(faultproxy.Refused)
+	during(t, 8*time.Second, func() {}) // until the pauses have grown
+	n.heal()
+	begin := time.Now()
+	n.setMany(objects, "after")
+	harness.Eventually(t, time.Until(begin.Add(healed)), func() error { return oneWatchEach(n.proxy, objects) })
+	s := spreadOf(n.proxy.Requests())
+	t.Logf("after an outage: %v", s)
+	if s.objects != objects || s.densest > objects/2 {
+		t.Errorf("%d of %d objects were asked for in the same 250 ms, want half at most", s.densest, s.objects)
+	}
+	n.allArrive(volumes, each, "after", healed)
+	n.unpublishAll(append(more, volumes...))
+}
+
+// watchSpread is how requests are spread over time.
+type watchSpread struct {
+	// objects were asked for; densest is how many of them first in the same 250 ms, of
+	// all those that the requests took.
+	objects, densest int
+	took             time.Duration
+}
+
+func (s watchSpread) String() string {
+	return fmt.Sprintf("%d objects asked for within %s, %d of them within 250 ms", s.objects, s.took, s.densest)
+}
+
+func spreadOf(requests []faultproxy.Request) watchSpread {
+	first := make(map[faultproxy.Object]time.Time)
+	for _, r := range requests {
+		if _, ok := first[r.Object]; !ok && (r.Verb == "WATCH" || r.Verb == "LIST") {
+			first[r.Object] = r.At
+		}
+	}
+	var at []time.Time
+	for _, moment := range first {
+		at = append(at, moment)
+	}
+	slices.SortFunc(at, time.Time.Compare)
+	s := watchSpread{objects: len(at)}
+	from := 0
+	for i := range at {
+		for at[i].Sub(at[from]) > 250*time.Millisecond {
+			from++
+		}
+		s.densest = max(s.densest, i-from+1)
+		s.took = at[i].Sub(at[0])
+	}
+	return s
+}
+
+// TestManyPodsStartAtOnce has 40 pods with 30 volumes each start together, at an API
+// server whose watches don't begin with the state, so that each object takes a list
+// too: a client that limits its own rate would be late.
+func TestManyPodsStartAtOnce(t *testing.T) {
+	const pods, volumesEach = 40, 30
+	objects := harness.Scaled(300, pods*volumesEach)
+	n := newProxied(t, faultproxy.Options{NoWatchList: true})
+	n.setMany(objects, "value")
+	volumes := make([]*harness.Volume, pods*volumesEach)
+	for i := range volumes {
+		volumes[i] = n.short(objectName(i % objects))
+		pod := i / volumesEach
+		volumes[i].Pod, volumes[i].UID = fmt.Sprint("pod-", pod), fmt.Sprintf("00000000-0000-4000-8000-%012d", pod)
+		volumes[i].Name = fmt.Sprint("volume-", i%volumesEach)
+	}
+	begin := time.Now()
+	n.publishAll(volumes)
+	took := time.Since(begin)
+	t.Logf("%d volumes of %d objects published in %s", len(volumes), objects, took)
+	if took > 30*time.Second {
+		t.Error("want 30 s at most")
+	}
+	n.wantMounts(len(volumes))
+	harness.Eventually(t, soon, func() error { return oneWatchEach(n.proxy, objects) })
+	n.unpublishAll(volumes)
+}

@@ -1,0 +1,171 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/refvol/refvol/e2e/harness"
+	"github.com/refvol/refvol/e2e/harness/faultproxy"
+)
+
+const (
+	// healed is how long after the end of a fault a volume may take to be current:
+	// the longest pause between two requests is 5 s.
+	healed = 10 * time.Second
+	// noticed is how long a connection may be half-open before it is given up: 5 s
+	// without a frame, and 3 s for the answer to a ping.
+	noticed = 8 * time.Second
+)
+
+// proxied is a node whose plugin reaches the API server through a proxy of its own.
+type proxied struct {
+	*node
+	proxy *faultproxy.Proxy
+}
+
+// newProxied starts a plugin behind a proxy. The log has each request that failed, but no
+// bodies, as these tests may run for long.
+func newProxied(t *testing.T, o faultproxy.Options, args ...string) *proxied {
+	t.Helper()
+	return newProxiedAs(t, shared.kubeconfig, o, args...)
+}
+
+// newProxiedAs is newProxied with the rights that another kubeconfig gives.
+func newProxiedAs(t *testing.T, rights string, o faultproxy.Options, args ...string) *proxied {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(rights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo].Token
+	o.Target = shared.Config()
+	proxy, err := faultproxy.Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := proxy.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := proxy.WriteKubeconfig(kubeconfig, token); err != nil {
+		t.Fatal(err)
+	}
+	return &proxied{node: newNodeAs(t, kubeconfig, append([]string{"-v=4"}, args...)...), proxy: proxy}
+}
+
+func (n *proxied) inject(f faultproxy.Fault) {
+	n.t.Helper()
+	if err := n.proxy.Inject(f); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *proxied) heal() {
+	n.t.Helper()
+	if err := n.proxy.Heal(); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// pausesWithin returns how many pauses of the back-off fit into d at the most: from
+// 0.25 s on they grow to between 2.5 and 5 s, and start again after 15 s without one.
+func pausesWithin(d time.Duration) int {
+	const shortOnes = 4
+	return shortOnes + 1 + int(d/(2500*time.Millisecond)) + shortOnes*int(d/(15*time.Second))
+}
+
+// checkPaced checks that no object was asked for more often in the time that began at
+// begin than the back-off allows. A pause is followed by three requests at most: a
+// watch that is to begin with the state, and if that fails a list and a watch. A server
+// that is busy says itself when to come again, after a second here.
+func checkPaced(requests []faultproxy.Request, took time.Duration) error {
+	type count struct{ paused, told int }
+	counts := make(map[faultproxy.Object]*count)
+	for _, r := range requests {
+		if r.Verb != "LIST" && r.Verb != "WATCH" {
+			continue
+		}
+		c := counts[r.Object]
+		if c == nil {
+			c = &count{}
+			counts[r.Object] = c
+		}
+		if r.Fault == faultproxy.TooManyRequests {
+			c.told++
+		} else {
+			c.paused++
+		}
+	}
+	pauses := pausesWithin(took)
+	var errs []error
+	for object, c := range counts {
+		if most := 3 * (pauses + 1); c.paused > most {
+			errs = append(errs, fmt.Errorf("%d requests for %v in %s, want %d at most", c.paused, object, took, most))
+		}
+		if most := pauses + 1 + int(took/time.Second); c.told > most {
+			errs = append(errs, fmt.Errorf("%d requests for %v in %s to a busy server, want %d at most", c.told, object, took, most))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// during calls f now and then until d is over.
+func during(t *testing.T, d time.Duration, f func()) {
+	t.Helper()
+	end := time.NewTimer(d)
+	defer end.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			f()
+		case <-end.C:
+			return
+		case <-t.Context().Done():
+			return
+		}
+	}
+}
+
+// publishes waits until a publish succeeds, as the kubelet does, which tries again.
+func (n *node) publishes(v *harness.Volume, within time.Duration) {
+	n.t.Helper()
+	harness.Eventually(n.t, within, func() error { return n.Publish(n.t.Context(), v) })
+}
+
+// noWatches returns an error while a watch is open through the proxy.
+func noWatches(p *faultproxy.Proxy) error {
+	if open := p.Watches(); len(open) > 0 {
+		return fmt.Errorf("watches are open: %v", open)
+	}
+	return nil
+}
+
+// wantNoReflectors checks that of a plugin's goroutines none belongs to an object.
+func wantNoReflectors(t *testing.T, goroutines map[string]int) {
+	t.Helper()
+	for f, n := range goroutines {
+		if strings.Contains(f, "pkg/manager") || strings.Contains(f, "client-go/tools/cache") || strings.Contains(f, "StreamWatcher") {
+			t.Errorf("%d goroutines of %s are left", n, f)
+		}
+	}
+}
+
+// stillWaitingFor checks that a call goes on for a while.
+func (n *proxied) stillWaitingFor(answer <-chan error, d time.Duration) {
+	n.t.Helper()
+	select {
+	case err := <-answer:
+		n.t.Fatalf("the call returned, with %v, and should wait", err)
+	case <-time.After(d):
+	}
+}
