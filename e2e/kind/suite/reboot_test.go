@@ -13,7 +13,7 @@ import (
 // A node reboots: its mounts are gone, and what the kubelet and the plugin keep on disk
 // is not. Its pods come back with complete and current volumes; pods that are deleted
 // while it is down leave nothing.
-func TestReboot(t *testing.T) {
+func TestNodeReboot(t *testing.T) {
 	n := newNamespace(t)
 	node := n.worker(t)
 	n.createConfigMap("settings", object{"key": "old", "goes": "x"})

@@ -28,7 +28,7 @@ const startupTaint = driver + "/agent-not-ready"
 // A node has the startup taint when the plugin starts there. A pod that doesn't tolerate
 // the taint is not scheduled until the kubelet has registered the driver, and then its
 // volume works at the first try.
-func TestStartupTaint(t *testing.T) {
+func TestTaintedNode(t *testing.T) {
 	t.Parallel()
 	node := takeNode(t)
 	n := newNamespace(t)
