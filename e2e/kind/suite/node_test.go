@@ -168,3 +168,8 @@ func (p *pod) mountTable(ctx context.Context) ([]string, error) {
 func notIn(other, one []string) []string {
 	return slices.DeleteFunc(slices.Clone(one), func(line string) bool { return slices.Contains(other, line) })
 }
+
+// having returns the lines that contain text.
+func having(text string, lines []string) []string {
+	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return !strings.Contains(line, text) })
+}
