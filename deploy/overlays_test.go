@@ -39,6 +39,21 @@ func TestStrategyOverlays(t *testing.T) {
 	}
 }
 
+// TestStartupTaintOverlay holds the overlay to its flag and the right that this takes.
+func TestStartupTaintOverlay(t *testing.T) {
+	got, want := render(t, "overlays/startup-taint"), render(t, "base")
+	role := only[*rbacv1.ClusterRole](t, want)
+	role.Rules = append(role.Rules, rbacv1.PolicyRule{
+		APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "patch"},
+	})
+	container := pluginContainer(t, only[*appsv1.DaemonSet](t, want))
+	container.Args = append(container.Args, "--startup-taint="+driverName+"/agent-not-ready")
+	wantSame(t, got, want)
+	if flags(t, container)["registration-dir"] == "" {
+		t.Error("without --registration-dir nobody tells when the taint may go")
+	}
+}
+
 // TestEveryOverlayIsTested names those that a test above knows.
 func TestEveryOverlayIsTested(t *testing.T) {
 	entries, err := os.ReadDir("overlays")
@@ -49,7 +64,7 @@ func TestEveryOverlayIsTested(t *testing.T) {
 	for _, entry := range entries {
 		got = append(got, entry.Name())
 	}
-	if want := []string{"cache", "get"}; !slices.Equal(got, want) {
+	if want := []string{"cache", "get", "startup-taint"}; !slices.Equal(got, want) {
 		t.Errorf("overlays are %q, want %q", got, want)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/taint"
 )
 
 // serveOptions are the flags of `serve`.
@@ -75,7 +76,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.maxTotalSize, "max-total-size", o.maxTotalSize, "most memory that the files of all volumes of the node may take")
 	fs.StringVar(&o.selinuxContext, "selinux-context", o.selinuxContext, "SELinux context of the volumes' file systems; empty: none")
 	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "address that serves /healthz and /readyz; empty: none")
-	fs.StringVar(&o.startupTaint, "startup-taint", o.startupTaint, "taint to remove from the node once registered; not supported yet")
+	fs.StringVar(&o.startupTaint, "startup-taint", o.startupTaint, "taint to remove from the node each time that the kubelet has confirmed the driver's registration: key, key:Effect or key=value:Effect; empty: none")
 	logsapi.AddFlags(o.logging, fs)
 }
 
@@ -104,15 +105,30 @@ func (o *serveOptions) validate() error {
 	}
 	only("change-detection", o.changeDetection, string(manager.Watch), string(manager.Cache), string(manager.Get))
 	only("identity", o.identity, "plugin")
-	only("startup-taint", o.startupTaint, "")
 	if o.crossNamespace {
 		errs = append(errs, errors.New(`--cross-namespace: Unsupported value: "true": supported by this version: "false"`))
 	}
 	if _, _, err := o.sizes(); err != nil {
 		errs = append(errs, err)
 	}
+	if err := o.validateStartupTaint(); err != nil {
+		errs = append(errs, err)
+	}
 	if o.nodeName == "" {
 		errs = append(errs, errors.New("--node-name: Required value: or set NODE_NAME"))
 	}
 	return errors.Join(errs...)
+}
+
+func (o *serveOptions) validateStartupTaint() error {
+	if o.startupTaint == "" {
+		return nil
+	}
+	if _, err := taint.Parse(o.startupTaint); err != nil {
+		return fmt.Errorf("--startup-taint: %w", err)
+	}
+	if o.registrationDir == "" {
+		return errors.New("--startup-taint: needs --registration-dir: the taint goes when the kubelet has confirmed the registration")
+	}
+	return nil
 }

@@ -67,7 +67,14 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 		{[]string{"--change-detection="}, `--change-detection: Unsupported value: "": supported by this version: "Watch", "Cache", "Get"`},
 		{[]string{"--identity=pod"}, `--identity: Unsupported value: "pod": supported by this version: "plugin"`},
 		{[]string{"--cross-namespace"}, `--cross-namespace: Unsupported value: "true": supported by this version: "false"`},
-		{[]string{"--startup-taint=x"}, `--startup-taint: Unsupported value: "x": supported by this version: ""`},
+		{
+			[]string{"--startup-taint=x:Never", "--registration-dir=/r"},
+			`--startup-taint: Invalid value: "x:Never": effect: must be NoSchedule, PreferNoSchedule or NoExecute`,
+		},
+		{
+			[]string{"--startup-taint=x"},
+			"--startup-taint: needs --registration-dir: the taint goes when the kubelet has confirmed the registration",
+		},
 		{[]string{"--node-name="}, "--node-name: Required value: or set NODE_NAME"},
 		{[]string{"--identity=pod", "--node-name="}, `--identity: Unsupported value: "pod": supported by this version: "plugin"` +
 			"\n--node-name: Required value: or set NODE_NAME"},

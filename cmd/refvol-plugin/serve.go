@@ -20,6 +20,7 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/podenv"
 	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/taint"
 )
 
 // drainTimeout bounds how long calls under way may take at a stop; it must be less
@@ -67,6 +68,10 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, volumes.Close()) }()
+	startupTaint, err := newStartupTaint(opts, client)
+	if err != nil {
+		return err
+	}
 	server, err := csi.New(csi.Options{
 		DriverName:        opts.driverName,
 		Version:           version.Get().GitVersion,
@@ -75,6 +80,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		RegistrationDir:   opts.registrationDir,
 		KubeletSocketPath: opts.kubeletSocketPath,
 		Publisher:         volumes,
+		Registered:        startupTaint.Registered,
 		DrainTimeout:      drainTimeout,
 	})
 	if err != nil {
@@ -95,6 +101,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		return fmt.Errorf("restore published volumes: %w", err)
 	}
 	running.Go(func() { volumes.Run(background) })
+	running.Go(func() { startupTaint.Run(background) })
 
 	serving, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
@@ -155,3 +162,28 @@ func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Int
 	})
 	return objects, volumes, err
 }
+
+// newStartupTaint makes what removes the taint, or one that does nothing where no taint
+// is to be removed.
+func newStartupTaint(opts *serveOptions, client kubernetes.Interface) (startupTaint, error) {
+	if opts.startupTaint == "" {
+		return noTaint{}, nil
+	}
+	which, err := taint.Parse(opts.startupTaint)
+	if err != nil {
+		return nil, fmt.Errorf("--startup-taint: %w", err)
+	}
+	return taint.NewRemover(taint.Options{Nodes: client.CoreV1().Nodes(), NodeName: opts.nodeName, Taint: which})
+}
+
+// startupTaint hears of the driver's registration, and acts on it as long as Run runs.
+type startupTaint interface {
+	Registered(registered bool)
+	Run(ctx context.Context)
+}
+
+// noTaint is a startupTaint that has nothing to do.
+type noTaint struct{}
+
+func (noTaint) Registered(bool)     {}
+func (noTaint) Run(context.Context) {}

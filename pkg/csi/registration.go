@@ -20,6 +20,8 @@ type registrationServer struct {
 	// socket is the CSI socket as the kubelet sees it.
 	socket     string
 	registered atomic.Bool
+	// tell hears what the kubelet says.
+	tell func(registered bool)
 }
 
 // GetInfo tells the kubelet where the CSI socket is.
@@ -42,5 +44,6 @@ func (s *registrationServer) NotifyRegistrationStatus(ctx context.Context, statu
 	} else {
 		logger.Error(nil, "Kubelet refused to register the driver", "driver", s.driverName, "reason", status.GetError())
 	}
+	s.tell(status.GetPluginRegistered())
 	return &registration.RegistrationStatusResponse{}, nil
 }

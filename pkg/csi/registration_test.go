@@ -32,11 +32,12 @@ func TestTheKubeletIsToldOfTheDriver(t *testing.T) {
 }
 
 func TestReadyFollowsTheKubelet(t *testing.T) {
-	s := serve(t, nil)
+	told := make(chan bool, 10)
+	s := serve(t, func(o *Options) { o.Registered = func(registered bool) { told <- registered } })
 	if s.Ready() {
 		t.Error("ready before the kubelet confirmed")
 	}
-	if _, err := s.registrar.GetInfo(t.Context(), &registration.InfoRequest{}); err != nil || s.Ready() {
+	if _, err := s.registrar.GetInfo(t.Context(), &registration.InfoRequest{}); err != nil || s.Ready() || len(told) > 0 {
 		t.Errorf("ready as soon as the kubelet asked, %v", err)
 	}
 	for _, registered := range []bool{true, false, true} {
@@ -47,6 +48,9 @@ func TestReadyFollowsTheKubelet(t *testing.T) {
 		}
 		if s.Ready() != registered {
 			t.Errorf("ready is %t after the kubelet said %t", s.Ready(), registered)
+		}
+		if len(told) != 1 || <-told != registered {
+			t.Errorf("Registered did not hear %t once", registered)
 		}
 	}
 	if got := s.logs.with("Kubelet refused", testDriver, "the node is not known"); len(got) != 1 {

@@ -33,6 +33,9 @@ type Options struct {
 	Publisher         Publisher
 	// Observe hears of each call; nil: nobody does.
 	Observe Observer
+	// Registered hears each time that the kubelet took the driver in, or refused to. It
+	// must not block; nil: nobody does.
+	Registered func(registered bool)
 	// DrainTimeout bounds how long calls under way may take to end at a stop.
 	DrainTimeout time.Duration
 }
@@ -75,10 +78,17 @@ func New(opts Options) (*Server, error) {
 	if opts.Observe == nil {
 		opts.Observe = func(string, codes.Code, time.Duration) {}
 	}
+	if opts.Registered == nil {
+		opts.Registered = func(bool) {}
+	}
 	return &Server{
-		opts:         opts,
-		path:         path,
-		registration: &registrationServer{driverName: opts.DriverName, socket: opts.KubeletSocketPath},
+		opts: opts,
+		path: path,
+		registration: &registrationServer{
+			driverName: opts.DriverName,
+			socket:     opts.KubeletSocketPath,
+			tell:       opts.Registered,
+		},
 	}, nil
 }
 

@@ -19,6 +19,8 @@ var clusterConfig []byte
 type cluster interface {
 	// kubeconfig returns the path of a file that makes its user an admin.
 	kubeconfig() string
+	// env is what docker needs in its environment to reach the nodes.
+	env() []string
 	// load brings an image archive to every node.
 	load(ctx context.Context, archive string) error
 	// nodeLogs writes the last lines of what runs on the nodes outside of pods.
@@ -36,6 +38,9 @@ type outsideCluster struct {
 }
 
 func (c *outsideCluster) kubeconfig() string { return c.config }
+
+// Its nodes are in the engine that the runner's own environment names, if in any.
+func (c *outsideCluster) env() []string { return nil }
 
 func (c *outsideCluster) load(ctx context.Context, archive string) error {
 	// The loader may have arguments of its own, so a shell splits it.
@@ -92,6 +97,8 @@ func (c *kindCluster) create(ctx context.Context, nodeImage string) error {
 }
 
 func (c *kindCluster) kubeconfig() string { return c.config }
+
+func (c *kindCluster) env() []string { return c.engine.env() }
 
 func (c *kindCluster) load(ctx context.Context, archive string) error {
 	return c.command("load", "image-archive", archive).quiet(ctx)

@@ -8,7 +8,8 @@ import (
 )
 
 // overlay is what the tests change of what a user installs: the image, which no
-// registry has, and logs in which each call begins and ends.
+// registry has, logs in which each call begins and ends, and a label by which a test
+// keeps the plugin away from one node.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources:
@@ -27,6 +28,15 @@ patches:
     - op: add
       path: /spec/template/spec/containers/0/args/-
       value: --v=4
+    - op: add
+      path: /spec/template/spec/affinity
+      value:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms:
+            - matchExpressions:
+              - key: e2e.refvol.dev/without-plugin
+                operator: DoesNotExist
 `
 
 // kubectl calls kubectl as the admin of one cluster.

@@ -11,7 +11,9 @@
 //	LOAD_IMAGE       a command that gets the path of an image archive as its last
 //	                 argument and loads it into the nodes of the cluster that
 //	                 KUBECONFIG names. With both set no cluster is made or deleted,
-//	                 and the plugin stays installed in that one.
+//	                 and the plugin stays installed in that one. The tests that
+//	                 restart nodes need these to be containers of the engine that
+//	                 DOCKER_HOST names.
 //	REFVOL_CACHE     what is kept between runs; default ~/.cache/refvol.
 package main
 

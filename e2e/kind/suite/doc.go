@@ -7,5 +7,10 @@
 // the plugin by its manifests and its volumes only, and imports nothing of it.
 //
 // A test that doesn't call Parallel runs alone: it measures a time, counts watches of
-// the whole cluster, or takes the plugin down.
+// the whole cluster, or takes the plugin or a node down. Those that take the plugin or the
+// kubelet of one node down and measure nothing run beside the others, one at a time, on
+// the node of the control plane, see takeNode.
+//
+// Some tests restart a node or its kubelet. For these the nodes are containers of the
+// engine that DOCKER_HOST names, as kind's are.
 package suite

@@ -50,18 +50,9 @@ func TestNothingIsLeft(t *testing.T) {
 	spec.Spec.NodeName = node
 	p := n.start(spec)
 	left := leftovers{inspector: inspector, paths: pluginPaths(t, n.mustPlugin(t, node)), of: p}
-
-	// Each of these finds something as long as the pod is there, so finding nothing
-	// afterwards means something.
-	for what, find := range left.searches() {
-		if err := find(t.Context()); err == nil {
-			t.Errorf("%s: none while the pod runs", what)
-		}
-	}
+	left.there(t)
 	p.delete()
-	for what, find := range left.searches() {
-		eventually(t, podTimeout, "no "+what, find)
-	}
+	left.awaitNone(t)
 }
 
 // leftovers finds what the volumes of one pod have left on its node.
@@ -69,6 +60,25 @@ type leftovers struct {
 	inspector *pod
 	paths     nodePaths
 	of        *pod
+}
+
+// there checks that each search finds something, as it must while the pod has its
+// volumes: so finding nothing afterwards means something.
+func (l leftovers) there(t *testing.T) {
+	t.Helper()
+	for what, find := range l.searches() {
+		if err := find(t.Context()); err == nil {
+			t.Errorf("pod %s (%s): no %s while it has its volumes", l.of.Name, l.of.UID, what)
+		}
+	}
+}
+
+// awaitNone waits until nothing is left.
+func (l leftovers) awaitNone(t *testing.T) {
+	t.Helper()
+	for what, find := range l.searches() {
+		eventually(t, podTimeout, fmt.Sprintf("pod %s (%s) left no %s", l.of.Name, l.of.UID, what), find)
+	}
 }
 
 // searches returns functions that return an error which tells what they found, or
@@ -83,7 +93,7 @@ func (l leftovers) searches() map[string]func(context.Context) error {
 
 // mounts looks in every mount namespace of the node.
 func (l leftovers) mounts(ctx context.Context) error {
-	for _, text := range []string{string(l.of.UID), l.of.volumeID("one"), l.of.volumeID("two")} {
+	for _, text := range append(l.of.volumeIDs(), string(l.of.UID)) {
 		found, err := l.inspector.mounts(ctx, text)
 		if err != nil {
 			return err
@@ -101,9 +111,9 @@ func (l leftovers) records(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, volume := range []string{"one", "two"} {
-		if strings.Contains(answer, l.of.volumeID(volume)) {
-			return errors.New("the plugin's state names volume " + l.of.volumeID(volume))
+	for _, id := range l.of.volumeIDs() {
+		if strings.Contains(answer, id) {
+			return errors.New("the plugin's state names volume " + id)
 		}
 	}
 	return nil

@@ -34,7 +34,7 @@ func TestPoliciesOverRestart(t *testing.T) {
 	w := p.await(inPlace, "three", 2*podTimeout)
 	deletePlugin(t, n, nil, plugin)
 	n.updateSecret("login", object{"user": "three"})
-	back := n.awaitPlugin(t, node)
+	back := n.awaitPlugin(t.Context(), t, node)
 	late := w.arrive().at.Sub(back)
 	t.Logf("the change came %s after the plugin was ready", milliseconds(late))
 	if late > restartLimit {

@@ -160,6 +160,17 @@ func (p *pod) volumeID(volume string) string {
 	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(string(p.UID)+volume)))
 }
 
+// volumeIDs returns the ids of the pod's volumes of the driver.
+func (p *pod) volumeIDs() []string {
+	var ids []string
+	for _, v := range p.Spec.Volumes {
+		if v.CSI != nil {
+			ids = append(ids, p.volumeID(v.Name))
+		}
+	}
+	return ids
+}
+
 // phase returns the pod's phase now.
 func (p *pod) phase(t *testing.T) corev1.PodPhase {
 	t.Helper()

@@ -3,13 +3,11 @@ package suite
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // restartLimit is how soon after a restart the plugin has brought a change that was
@@ -42,7 +40,7 @@ func TestPluginRestart(t *testing.T) {
 			c.takeDown(t, n, inspector, n.mustPlugin(t, node))
 			changed := time.Now()
 			n.updateSecret("login", object{"user": "two"})
-			back := n.awaitPlugin(t, node)
+			back := n.awaitPlugin(t.Context(), t, node)
 			got := w.arrive()
 			t.Logf("%d reads meanwhile, %d failed; the change made right after the restart: %s",
 				got.Reads, got.Failed, milliseconds(got.at.Sub(changed)))
@@ -69,43 +67,26 @@ func TestPluginRestart(t *testing.T) {
 // A change that is made while there is no plugin at all arrives when there is one
 // again. Until then the files are as they were.
 func TestChangeWhilePluginIsDown(t *testing.T) {
+	t.Parallel()
+	node := takeNode(t)
 	n := newNamespace(t)
 	n.createConfigMap("settings", object{"key": "old"})
-	spec := newPod("reader", refvol("settings", attributes{"configMap": "settings"}))
-	spec.Spec.NodeName = n.worker(t)
-	p := n.start(spec)
+	p := n.start(onNode(newPod("reader", refvol("settings", attributes{"configMap": "settings"})), node))
 	file := mountDir + "settings/key"
-	plugin := &pod{n, n.mustPlugin(t, p.Spec.NodeName)}
-
-	// A label that no node has leaves the DaemonSet no node.
-	t.Cleanup(func() { n.selectNodes(context.Background(), t, "null") })
-	n.selectNodes(t.Context(), t, `"no"`)
-	plugin.awaitGone(t)
+	letBack := n.keepPluginAway(t, node)
 	w := p.await(file, "new", 2*podTimeout)
 	n.updateConfigMap("settings", object{"key": "new"})
 	if err := p.hasText(t.Context(), "probe", file, "old"); err != nil {
 		t.Errorf("without a plugin: %v", err)
 	}
-	n.selectNodes(t.Context(), t, "null")
-	back := n.awaitPlugin(t, p.Spec.NodeName)
+	letBack()
+	back := n.awaitPlugin(t.Context(), t, node)
 	got := w.arrive()
 	if got.Failed > 0 {
 		t.Errorf("%d of %d reads failed: %s", got.Failed, got.Reads, got.Error)
 	}
 	if late := got.at.Sub(back); late > restartLimit {
 		t.Errorf("the change came %s after the plugin was ready", late)
-	}
-}
-
-// selectNodes restricts the plugin to nodes with a label of that value, which is in
-// JSON; null takes the restriction away.
-func (n *namespace) selectNodes(ctx context.Context, t *testing.T, value string) {
-	t.Helper()
-	patch := fmt.Sprintf(`{"spec": {"template": {"spec": {"nodeSelector": {"e2e.refvol.dev/plugin": %s}}}}}`, value)
-	_, err := n.client.AppsV1().DaemonSets(pluginNamespace).Patch(ctx, "refvol-plugin",
-		types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -153,20 +134,4 @@ func killPlugin(t *testing.T, n *namespace, inspector *pod, plugin *corev1.Pod) 
 		}
 		return nil
 	})
-}
-
-// awaitPlugin waits until the plugin of the node is ready, and returns when it saw so.
-func (n *namespace) awaitPlugin(t *testing.T, node string) time.Time {
-	t.Helper()
-	eventually(t, podTimeout, "plugin on "+node+" ready", func(ctx context.Context) error {
-		plugin, err := n.plugin(ctx, node)
-		if err != nil {
-			return err
-		}
-		if plugin == nil || plugin.DeletionTimestamp != nil || !ready(plugin) {
-			return fmt.Errorf("it is not: %v", plugin)
-		}
-		return nil
-	})
-	return time.Now()
 }

@@ -1,0 +1,223 @@
+package taint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+)
+
+// fakeNodes has one Node, and fails as often as it is told. What a patch does is the
+// API server's, and is tested with the real one: here each removes all taints.
+type fakeNodes struct {
+	mu       sync.Mutex
+	taints   []corev1.Taint
+	getFails []error
+	fails    []error
+	requests []time.Time
+	patches  []string
+}
+
+func (f *fakeNodes) Get(ctx context.Context, name string, _ metav1.GetOptions) (*corev1.Node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.requests = append(f.requests, time.Now())
+	if _, bounded := ctx.Deadline(); !bounded {
+		return nil, errors.New("the request may last for ever")
+	}
+	if len(f.getFails) > 0 {
+		err := f.getFails[0]
+		f.getFails = f.getFails[1:]
+		return nil, err
+	}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{Taints: slices.Clone(f.taints)}}, nil
+}
+
+func (f *fakeNodes) Patch(_ context.Context, name string, form types.PatchType, data []byte, _ metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if name != "node-1" || form != types.JSONPatchType || len(sub) > 0 {
+		return nil, errors.New("this is no patch of the Node's spec")
+	}
+	f.patches = append(f.patches, string(data))
+	if len(f.fails) > 0 {
+		err := f.fails[0]
+		f.fails = f.fails[1:]
+		return nil, err
+	}
+	f.taints = nil
+	return &corev1.Node{}, nil
+}
+
+// tainted returns a Node with the taint that the tests remove.
+func tainted() *fakeNodes {
+	return &fakeNodes{taints: []corev1.Taint{{Key: testKey, Effect: corev1.TaintEffectNoSchedule}}}
+}
+
+// run runs a Remover in the test's bubble, until the test ends, and returns its log.
+func run(t *testing.T, nodes Nodes) (*Remover, *bytes.Buffer) {
+	t.Helper()
+	r, err := NewRemover(Options{Nodes: nodes, NodeName: "node-1", Taint: parse(t, testKey)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &bytes.Buffer{}
+	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(log), textlogger.Verbosity(10)))
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return r, log
+}
+
+// pass lets time pass in the test's bubble, and all that happens in it.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func wantLogged(t *testing.T, log *bytes.Buffer, text string, count int) {
+	t.Helper()
+	if got := strings.Count(log.String(), text); got != count {
+		t.Errorf("%q was logged %d times, want %d:\n%s", text, got, count, log)
+	}
+}
+
+func TestRemovesAfterEachRegistration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := tainted()
+		r, log := run(t, nodes)
+		pass(time.Hour)
+		if len(nodes.requests) > 0 {
+			t.Error("it asked before the registration")
+		}
+		r.Registered(true)
+		synctest.Wait()
+		if len(nodes.taints) > 0 || len(nodes.patches) != 1 {
+			t.Errorf("taints %v after the patches %q", nodes.taints, nodes.patches)
+		}
+		wantLogged(t, log, "Removed the startup taint", 1)
+
+		// The kubelet has restarted: there is nothing to do, and nothing to fail.
+		r.Registered(true)
+		synctest.Wait()
+		if len(nodes.patches) != 1 {
+			t.Errorf("it patched again: %q", nodes.patches)
+		}
+		wantLogged(t, log, "Removed the startup taint", 1)
+		wantLogged(t, log, "The node has no startup taint", 1)
+
+		// The Node was deleted, and its kubelet made it again.
+		nodes.taints = tainted().taints
+		r.Registered(true)
+		synctest.Wait()
+		if len(nodes.taints) > 0 {
+			t.Errorf("taints %v", nodes.taints)
+		}
+		wantLogged(t, log, "failed", 0)
+	})
+}
+
+func TestRefusedRegistration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := tainted()
+		r, _ := run(t, nodes)
+		r.Registered(false)
+		synctest.Wait()
+		if len(nodes.requests) > 0 {
+			t.Error("it asked")
+		}
+		r.Registered(true)
+		synctest.Wait()
+		if len(nodes.taints) > 0 {
+			t.Error("the taint is still there")
+		}
+	})
+}
+
+func TestTriesUntilItSucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := tainted()
+		failure := errors.New("no such luck")
+		nodes.getFails = slices.Repeat([]error{failure}, 10)
+		nodes.fails = slices.Repeat([]error{failure}, 10)
+		r, log := run(t, nodes)
+		r.Registered(true)
+		pass(30 * time.Minute)
+		if len(nodes.requests) != 21 || len(nodes.patches) != 11 || len(nodes.taints) > 0 {
+			t.Errorf("%d requests, %d patches, taints %v", len(nodes.requests), len(nodes.patches), nodes.taints)
+		}
+		wantLogged(t, log, "Removing the startup taint failed, trying again", 1)
+		wantLogged(t, log, "Removed the startup taint", 1)
+		shortest := firstRetry
+		for i := 1; i < len(nodes.requests); i++ {
+			took := nodes.requests[i].Sub(nodes.requests[i-1])
+			if took < shortest || took > lastRetry*6/5 {
+				t.Errorf("retry %d came after %s, want %s at least", i, took, shortest)
+			}
+			shortest = min(2*shortest, lastRetry)
+		}
+	})
+}
+
+// A registration that is refused, or the end, ends the attempts.
+func TestStopsTrying(t *testing.T) {
+	for name, stop := range map[string]func(r *Remover, cancel func()){
+		"refused": func(r *Remover, _ func()) { r.Registered(false) },
+		"stopped": func(_ *Remover, cancel func()) { cancel() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				nodes := tainted()
+				nodes.fails = slices.Repeat([]error{errors.New("no such luck")}, 1000)
+				r, err := NewRemover(Options{Nodes: nodes, NodeName: "node-1", Taint: parse(t, testKey)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go r.Run(ctx)
+				r.Registered(true)
+				pass(5 * time.Minute)
+				tries := len(nodes.patches)
+				if tries < 5 {
+					t.Fatalf("%d tries", tries)
+				}
+				stop(r, cancel)
+				pass(5 * time.Minute)
+				if len(nodes.patches) != tries {
+					t.Errorf("it went on: %d tries, then %d", tries, len(nodes.patches))
+				}
+			})
+		})
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for name, opts := range map[string]Options{
+		"no nodes": {NodeName: "node-1", Taint: Taint{key: testKey}},
+		"no name":  {Nodes: tainted(), Taint: Taint{key: testKey}},
+		"no taint": {Nodes: tainted(), NodeName: "node-1"},
+	} {
+		if _, err := NewRemover(opts); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
