@@ -53,7 +53,7 @@ fmt: ## Format all Go files as make lint wants them
 	@tools/lint.sh fmt
 
 .PHONY: test
-test: test-unit test-integration ## Run the unit and the integration tier
+test: test-unit test-integration test-sanity ## Run the unit and the integration tier, and csi-sanity
 
 TEST := test -race -timeout 15m
 
@@ -72,6 +72,11 @@ test-integration: ## Run the integration tier: real etcd, API server, mounts and
 	$(STATIC) -C e2e/kubernetes test $(BUILD_FLAGS) ./nodenet
 	cd e2e && packages=$$($(GO) list ./...) && \
 		$(GO) $(TEST) $(if $(findstring -count,$(TEST)),,-count=1) $$(echo "$$packages" | grep -v /e2e/kind/suite)
+
+# ginkgo, which csi-sanity is built on, runs once a process: no -count of the user's own.
+.PHONY: test-sanity
+test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin's binary
+	$(GO) -C e2e/sanity test -race -timeout 15m -count=1 ./...
 
 .PHONY: test-long
 test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and compare more environments on kind
