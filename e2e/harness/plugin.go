@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"syscall"
 	"time"
 
@@ -29,7 +30,7 @@ const (
 	stopTimeout  = 30 * time.Second
 )
 
-// PluginOptions says what to start. All but Args are required.
+// PluginOptions says what to start. All but Args and Env are required.
 type PluginOptions struct {
 	// Binary is the plugin's program.
 	Binary string
@@ -40,6 +41,8 @@ type PluginOptions struct {
 	Dir string
 	// Args are added to the command line; of a repeated flag the last one counts.
 	Args []string
+	// Env is added to the environment, which is this process's own.
+	Env []string
 }
 
 func (o *PluginOptions) validate() error {
@@ -136,7 +139,7 @@ func (p *Plugin) args() []string {
 // env makes a stack dump show all goroutines, and lets a race show in the exit
 // status as well as in the log.
 func (p *Plugin) env() []string {
-	return append(os.Environ(), "GOTRACEBACK=all", "GORACE=exitcode=66")
+	return slices.Concat(os.Environ(), []string{"GOTRACEBACK=all", "GORACE=exitcode=66"}, p.opts.Env)
 }
 
 // connect dials again soon after a failure: the socket appears within milliseconds,

@@ -33,18 +33,21 @@ func newNode(t *testing.T, args ...string) *node {
 
 func newNodeAs(t *testing.T, kubeconfig string, args ...string) *node {
 	t.Helper()
+	return newNodeWith(t, harness.PluginOptions{Kubeconfig: kubeconfig, Args: args})
+}
+
+// newNodeWith is newNode with a kubeconfig, arguments and an environment.
+func newNodeWith(t *testing.T, o harness.PluginOptions) *node {
+	t.Helper()
 	n := &node{t: t, namespace: newNamespace(t), canaries: []harness.Canary{harness.Canary(shared.token)}}
 	dir, err := os.MkdirTemp("", "refvol-node-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	p, err := harness.StartPlugin(t.Context(), harness.PluginOptions{
-		Binary:     shared.plugin,
-		Kubeconfig: kubeconfig,
-		Dir:        dir,
-		Args:       append([]string{"-v=10"}, args...),
-	})
+	o.Binary, o.Dir = shared.plugin, dir
+	o.Args = append([]string{"-v=10"}, o.Args...)
+	p, err := harness.StartPlugin(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
