@@ -84,6 +84,12 @@ test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and 
 	$(MAKE) test-integration TEST='test -race -timeout 60m -shuffle=on -count=5'
 	REFVOL_ENV_PODS=40 $(MAKE) e2e ARGS=-test.run=TestEnvFiles
 
+# The seed of a run that failed, as it printed it: SEED=1234.
+DURATION ?= 10m
+.PHONY: soak
+soak: ## Publish, update, unpublish and restart at random for DURATION, a summary a minute; SEED=... repeats choices
+	$(STATIC) -C e2e run $(BUILD_FLAGS) ./soak -duration '$(DURATION)' $(if $(SEED),-seed '$(SEED)')
+
 # go fuzzes one target of one package at a time. Unless it is told otherwise, it spends
 # most of its time on making each interesting input a little smaller.
 FUZZTIME ?= 2m

@@ -59,6 +59,8 @@ type Plugin struct {
 	opts PluginOptions
 	proc *process.Process
 	conn *grpc.ClientConn
+	// logged is how long the log was when the process started.
+	logged int64
 }
 
 // StartPlugin makes the node's directories and starts the plugin; see Plugin.Start.
@@ -102,6 +104,11 @@ func (p *Plugin) Process() *process.Process { return p.proc }
 func (p *Plugin) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	logged, err := p.logSize()
+	if err != nil {
+		return err
+	}
+	p.logged = logged
 	proc, err := process.Start(process.Options{
 		Path: p.opts.Binary,
 		Args: append(p.args(), p.opts.Args...),
