@@ -78,11 +78,15 @@ test-integration: ## Run the integration tier: real etcd, API server, mounts and
 test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin's binary
 	$(GO) -C e2e/sanity test -race -timeout 15m -count=1 ./...
 
+# REFVOL_LONG=1 asks for the long form of the suites that have one. On kind that is all of
+# the suite at once, TestEnvFiles with it.
 .PHONY: test-long
-test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and compare more environments on kind
+test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and the suites' long forms, on kind too
 	$(MAKE) test-unit TEST='test -race -timeout 60m -shuffle=on -count=20'
-	$(MAKE) test-integration TEST='test -race -timeout 60m -shuffle=on -count=5'
-	REFVOL_ENV_PODS=40 $(MAKE) e2e ARGS=-test.run=TestEnvFiles
+	$(MAKE) test-integration TEST='test -race -timeout 3h -shuffle=on -count=5'
+	REFVOL_LONG=1 $(GO) test -race -timeout 60m -count=1 -run '^TestReadersUnderFire$$' -v ./pkg/writer
+	REFVOL_LONG=1 $(GO) -C e2e test -race -timeout 6h -count=1 -v ./integration
+	REFVOL_LONG=1 REFVOL_ENV_PODS=40 $(MAKE) e2e ARGS=-test.timeout=4h
 
 # The seed of a run that failed, as it printed it: SEED=1234.
 DURATION ?= 10m
