@@ -55,6 +55,11 @@ func (s *soak) checkLive(ctx context.Context) error {
 			}
 		}
 	}
+	// A record that is being replaced is two files for a moment.
+	return harness.Poll(ctx, within, pace, func() error { return s.checkOwned(volumes) })
+}
+
+func (s *soak) checkOwned(volumes int) error {
 	mounts, err := s.plugin.VolumeMounts()
 	if err != nil {
 		return err
@@ -64,7 +69,7 @@ func (s *soak) checkLive(ctx context.Context) error {
 		return err
 	}
 	if len(mounts) != volumes || len(records) != volumes {
-		return fmt.Errorf("%d mounts and %d records for %d volumes", len(mounts), len(records), volumes)
+		return fmt.Errorf("%d mounts and %d records for %d volumes: %v", len(mounts), len(records), volumes, records)
 	}
 	return nil
 }
