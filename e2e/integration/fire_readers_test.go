@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // firePace is how often each reader reads: often enough to see nearly every
@@ -22,17 +26,52 @@ type fireReadings struct {
 	generations, files atomic.Int64
 	// late reads were held up for so long that what they had begun to read was gone.
 	late atomic.Int64
+	// asRoot is how many readers could not become somebody who may be refused.
+	asRoot atomic.Int64
 }
 
-// fireReader reads one volume after the other. It is for one goroutine.
+// fireReader reads one volume after the other. It is for one goroutine, and closed by it.
 type fireReader struct {
 	*fire
 	choose *rand.Rand
 	last   map[*fireObject]int
+	// dirs are the volumes' own directories: nobody may come by way of the paths, and in
+	// a container nobody does.
+	dirs map[*fireVolume]*os.File
 }
 
-// run reads until ctx ends or the test has failed.
+func newFireReader(f *fire, number int) (*fireReader, error) {
+	r := &fireReader{
+		fire:   f,
+		choose: rand.New(rand.NewPCG(f.seed, uint64(100+number))),
+		last:   make(map[*fireObject]int),
+		dirs:   make(map[*fireVolume]*os.File),
+	}
+	for _, v := range f.volumes {
+		dir, err := os.Open(f.n.Target(v.Volume))
+		if err != nil {
+			return nil, errors.Join(err, r.close())
+		}
+		r.dirs[v] = dir
+	}
+	return r, nil
+}
+
+func (r *fireReader) close() error {
+	var errs []error
+	for _, dir := range r.dirs {
+		errs = append(errs, dir.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// run reads until ctx ends or the test has failed, as a user who owns nothing: to root
+// nothing is ever forbidden.
 func (r *fireReader) run(ctx context.Context, read func(*fireVolume) error) {
+	runtime.LockOSThread() // for good: the thread is of no use to anybody else
+	if !becomeNobody() {
+		r.readings.asRoot.Add(1)
+	}
 	tick := time.NewTicker(firePace)
 	defer tick.Stop()
 	for !r.n.t.Failed() {
@@ -53,21 +92,51 @@ func (r *fireReader) run(ctx context.Context, read func(*fireVolume) error) {
 	}
 }
 
+// becomeNobody has this thread access files as a user whom no file belongs to. It
+// reports false in a user namespace that has no such user.
+func becomeNobody() bool {
+	const nobody, query = 65534, -1
+	if err := errors.Join(unix.Setfsgid(nobody), unix.Setfsuid(nobody)); err != nil {
+		return false
+	}
+	uid, err := unix.SetfsuidRetUid(query)
+	return err == nil && uid == nobody
+}
+
+// openAt opens what the kernel finds at a path in a directory.
+func openAt(dir *os.File, path string) (*os.File, error) {
+	fd, err := unix.Openat(int(dir.Fd()), path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: dir.Name() + "/" + path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+func readAt(dir *os.File, path string) (string, error) {
+	f, err := openAt(dir, path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(f)
+	return string(data), err
+}
+
 // generation opens ..data once and reads every key of every source from there.
 func (r *fireReader) generation(v *fireVolume) error {
 	floors := v.floors()
-	root, err := os.OpenRoot(filepath.Join(r.n.Target(v.Volume), "..data"))
+	dir, err := openAt(r.dirs[v], "..data")
 	if err != nil {
 		return err
 	}
-	defer root.Close()
-	name, err := openedName(root)
+	defer dir.Close()
+	name, err := openedName(dir)
 	if err != nil {
 		return err
 	}
 	var versions [3]int
 	for i, o := range v.objects {
-		if versions[i], err = wholeObject(root, o); err != nil {
+		if versions[i], err = wholeObject(dir, o); err != nil {
 			return err
 		}
 		if err := r.forward(o, versions[i], floors[i]); err != nil {
@@ -80,25 +149,20 @@ func (r *fireReader) generation(v *fireVolume) error {
 
 // openedName returns the name of the directory that was opened, whatever ..data
 // points at by now.
-func openedName(root *os.Root) (string, error) {
-	dir, err := root.Open(".")
-	if err != nil {
-		return "", err
-	}
-	defer dir.Close()
+func openedName(dir *os.File) (string, error) {
 	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()))
 	return strings.TrimSuffix(filepath.Base(path), " (deleted)"), err
 }
 
 // wholeObject reads all keys of one object, which have to be of one version.
-func wholeObject(root *os.Root, o *fireObject) (int, error) {
+func wholeObject(dir *os.File, o *fireObject) (int, error) {
 	version := -1
 	for i := range fireKeys {
-		data, err := root.ReadFile(o.key(i))
+		content, err := readAt(dir, o.key(i))
 		if err != nil {
 			return 0, err
 		}
-		got, err := o.versionOf(string(data))
+		got, err := o.versionOf(content)
 		if err != nil {
 			return 0, err
 		}
@@ -115,7 +179,7 @@ func (r *fireReader) link(v *fireVolume) error {
 	i := r.choose.IntN(len(v.objects))
 	o := v.objects[i]
 	floor := o.floor.Load()
-	content, err := r.n.content(v.Volume, o.key(r.choose.IntN(fireKeys)))
+	content, err := readAt(r.dirs[v], o.key(r.choose.IntN(fireKeys)))
 	if err != nil {
 		return err
 	}
@@ -173,8 +237,8 @@ func (f *fire) report() {
 		}
 	}
 	r := &f.readings
-	f.n.t.Logf("%d updates, %d switches of ..data; %d whole generations read, %d different ones, and %d single files; %d late reads",
-		made, switches, r.generations.Load(), distinct, r.files.Load(), r.late.Load())
+	f.n.t.Logf("%d updates, %d switches of ..data; %d whole generations read, %d different ones, and %d single files; %d late reads, %d of %d readers as root",
+		made, switches, r.generations.Load(), distinct, r.files.Load(), r.late.Load(), r.asRoot.Load(), fireReaders+fireLinks)
 	if distinct < made/40 || r.files.Load() < int64(made/40) {
 		f.n.t.Errorf("the readers saw too little")
 	}

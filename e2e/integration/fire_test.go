@@ -152,16 +152,21 @@ func (f *fire) read() (stop func()) {
 	ctx, cancel := context.WithCancel(f.n.t.Context())
 	var group sync.WaitGroup
 	for i := range fireReaders + fireLinks {
-		r := &fireReader{
-			fire:   f,
-			choose: rand.New(rand.NewPCG(f.seed, uint64(100+i))),
-			last:   make(map[*fireObject]int),
+		r, err := newFireReader(f, i)
+		if err != nil {
+			cancel()
+			f.n.t.Fatal(err)
 		}
 		read := r.generation
 		if i >= fireReaders {
 			read = r.link
 		}
-		group.Go(func() { r.run(ctx, read) })
+		group.Go(func() {
+			r.run(ctx, read)
+			if err := r.close(); err != nil {
+				f.n.t.Error(err)
+			}
+		})
 	}
 	return func() { cancel(); group.Wait() }
 }
