@@ -84,12 +84,11 @@ func (c *switchCounter) add(events []byte) error {
 
 func (c *switchCounter) total() int64 { return c.count.Load() }
 
-// await returns after as many more switches, or when over is closed. They have to
-// come in the time that a restart may take.
-func (c *switchCounter) await(t *testing.T, more int64, over <-chan struct{}) {
+// await returns after as many more switches, or when over is closed.
+func (c *switchCounter) await(t *testing.T, more int64, within time.Duration, over <-chan struct{}) {
 	t.Helper()
 	want := c.total() + more
-	err := harness.Poll(t.Context(), afterRestart, 5*time.Millisecond, func() error {
+	err := harness.Poll(t.Context(), within, 5*time.Millisecond, func() error {
 		select {
 		case <-over:
 			return nil

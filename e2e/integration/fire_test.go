@@ -210,10 +210,9 @@ func TestReadersDuringRestarts(t *testing.T) {
 		f.burn(harness.Scaled(2500, 100_000))
 	}()
 	defer func() { stop(); <-burnt }()
-	kills, stops := 0, 0
+	kills, stops, slowest := 0, 0, time.Duration(0)
 	for over := false; !over; {
-		// Enough to have watches under way again, and files that change.
-		f.switches.await(t, 20, burnt)
+		f.switches.await(t, 20, soon, burnt)
 		if kills > stops {
 			if err := f.n.Terminate(t.Context()); err != nil {
 				t.Fatal(err)
@@ -223,7 +222,10 @@ func TestReadersDuringRestarts(t *testing.T) {
 			f.n.mustKill()
 			kills++
 		}
+		begin := time.Now()
 		f.n.mustStart()
+		f.switches.await(t, 1, afterRestart, burnt)
+		slowest = max(slowest, time.Since(begin))
 		select {
 		case <-burnt:
 			over = true
@@ -232,7 +234,7 @@ func TestReadersDuringRestarts(t *testing.T) {
 	}
 	f.wantCurrent(afterRestart)
 	stop()
-	t.Logf("%d kills and %d stops", kills, stops)
+	t.Logf("%d kills and %d stops; changes showed again %s after the start at most", kills, stops, slowest.Round(time.Millisecond))
 	if stops == 0 {
 		t.Error("the updates were over before the second restart")
 	}

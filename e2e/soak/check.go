@@ -29,6 +29,7 @@ type stock struct {
 	heap                    int    // MiB
 }
 
+// String names the figures; the goroutines' is of the last look at them.
 func (s stock) String() string {
 	count := func(m map[string]int) (n int) {
 		for _, more := range m {
@@ -97,6 +98,7 @@ func (s *soak) checkIdle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.left = now
 	if now.heap > s.idle.heap+moreHeap {
 		return fmt.Errorf("has %d MiB of live heap, had %d at the start", now.heap, s.idle.heap)
 	}
@@ -111,6 +113,7 @@ func (s *soak) checkGoroutines(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.left.goroutines = goroutines
 	var errs []error
 	for _, f := range slices.Sorted(maps.Keys(goroutines)) {
 		if n := goroutines[f]; n > s.idle.goroutines[f] {
@@ -129,7 +132,7 @@ func (s *soak) checkGoroutines(ctx context.Context) error {
 }
 
 func (s *soak) takeStock(ctx context.Context) (stock, error) {
-	now := stock{descriptors: make(map[string]int), goroutines: s.idle.goroutines}
+	now := stock{descriptors: make(map[string]int), goroutines: s.left.goroutines}
 	for i, resource := range []string{"configmaps", "secrets"} {
 		var err error
 		if now.watches[i], err = s.controlPlane.OpenWatches(ctx, resource); err != nil {

@@ -39,8 +39,9 @@ type soak struct {
 	controlPlane *controlplane.ControlPlane
 	plugin       *harness.Plugin
 	workers      []*worker
-	idle         stock
-	restarts     int
+	// idle is what the plugin had at the start, left what it had after the last round.
+	idle, left stock
+	restarts   int
 }
 
 func newSoak(out io.Writer, seed uint64) *soak {
@@ -106,8 +107,8 @@ func (s *soak) run(ctx context.Context, duration time.Duration) error {
 		over = time.Since(begin) >= duration
 		if over || time.Since(summary) >= time.Minute {
 			summary = time.Now()
-			s.printf("%8s  %d rounds, %d restarts, %s; idle: %s\n",
-				time.Since(begin).Round(time.Second), rounds+1, s.restarts, s.counts(), s.idle)
+			s.printf("%8s  %d rounds, %d restarts, %s; left: %s\n",
+				time.Since(begin).Round(time.Second), rounds+1, s.restarts, s.counts(), s.left)
 		}
 	}
 	s.printf("PASS: %d rounds, %s\n", rounds, s.counts())
@@ -126,6 +127,8 @@ func (s *soak) settle(ctx context.Context) error {
 	if s.idle.goroutines, err = s.plugin.Quit(ctx); err != nil {
 		return err
 	}
+	s.left = s.idle
+	s.printf("without volumes the plugin has: %s\n", s.idle)
 	return s.plugin.Start(ctx)
 }
 
