@@ -18,8 +18,6 @@ const (
 	// moreHeap is how many MiB more than at the start the plugin may have in use, of
 	// numbers that are rounded down: less than 2 MiB.
 	moreHeap = 1
-	// dumpEvery is how seldom a look at the goroutines is worth a restart.
-	dumpEvery = 4
 )
 
 // stock is what the plugin has while it has no volume.
@@ -75,8 +73,7 @@ func (s *soak) checkOwned(volumes int) error {
 	return nil
 }
 
-// checkIdle has the plugin, after the last unpublish, have what it had at the start,
-// and now and then ends it for a look at its goroutines.
+// checkIdle has the plugin, after the last unpublish, have what it had at the start.
 func (s *soak) checkIdle(ctx context.Context) error {
 	if err := s.checkLive(ctx); err != nil {
 		return err
@@ -102,12 +99,10 @@ func (s *soak) checkIdle(ctx context.Context) error {
 	if now.heap > s.idle.heap+moreHeap {
 		return fmt.Errorf("has %d MiB of live heap, had %d at the start", now.heap, s.idle.heap)
 	}
-	if s.choose.IntN(dumpEvery) > 0 {
-		return nil
-	}
-	return s.checkGoroutines(ctx)
+	return nil
 }
 
+// checkGoroutines ends the plugin for a look at its goroutines, and starts it.
 func (s *soak) checkGoroutines(ctx context.Context) error {
 	goroutines, err := s.plugin.Quit(ctx)
 	if err != nil {
@@ -123,7 +118,6 @@ func (s *soak) checkGoroutines(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	s.restarts++
 	// Hours of logging would fill the disk, and what led here was well.
 	if err := os.Truncate(s.plugin.LogPath(), 0); err != nil {
 		return err

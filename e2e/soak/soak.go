@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,8 +25,11 @@ const (
 	// within is how long a change may take to show, on a busy machine and after a
 	// restart alike.
 	within = 10 * time.Second
-	// half is how long a round churns before the plugin is restarted, and after that.
+	// half is how long a round churns before the plugin may be restarted, and after that.
 	half = 5 * time.Second
+	// maxLife is how many rounds the plugin runs at most: what it loses little by little
+	// only shows in one that has run for long.
+	maxLife = 30
 )
 
 // soak is one run. Rounds come one after the other; the workers of a round run at once
@@ -42,6 +46,8 @@ type soak struct {
 	// idle is what the plugin had at the start, left what it had after the last round.
 	idle, left stock
 	restarts   int
+	// life is how many more rounds the plugin runs.
+	life int
 }
 
 func newSoak(out io.Writer, seed uint64) *soak {
@@ -101,6 +107,7 @@ func (s *soak) run(ctx context.Context, duration time.Duration) error {
 	}
 	rounds, summary := 0, begin
 	for over := false; !over; rounds++ {
+		s.life--
 		if err := s.round(ctx); err != nil {
 			return s.explain(fmt.Errorf("round %d of seed %d: %w", rounds+1, s.seed, err))
 		}
@@ -132,12 +139,23 @@ func (s *soak) settle(ctx context.Context) error {
 	return s.plugin.Start(ctx)
 }
 
-// round churns, restarts the plugin under its volumes, churns on, and has it end with
-// nothing.
+// round churns, may restart the plugin under its volumes, churns on, and has it end
+// with nothing.
 func (s *soak) round(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{
-		s.churn, s.checkLive, s.restart, s.checkLive, s.churn, s.checkLive, s.drain, s.checkIdle,
-	} {
+	steps := []func(context.Context) error{s.churn, s.checkLive, s.churn, s.checkLive, s.drain, s.checkIdle}
+	if s.life < 0 {
+		s.life = s.choose.IntN(maxLife)
+		s.restarts++
+		switch s.choose.IntN(3) {
+		case 0:
+			steps = slices.Insert(steps, 2, s.restart(s.plugin.Kill), s.checkLive)
+		case 1:
+			steps = slices.Insert(steps, 2, s.restart(func() error { return s.plugin.Terminate(ctx) }), s.checkLive)
+		default:
+			steps = append(steps, s.checkGoroutines)
+		}
+	}
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -173,21 +191,17 @@ func (s *soak) drain(ctx context.Context) error {
 	return s.each(func(w *worker) error { return w.drain(ctx) })
 }
 
-// restart ends the plugin in one of the ways in which it may end, changes objects
-// meanwhile, and starts it.
-func (s *soak) restart(ctx context.Context) error {
-	end := s.plugin.Kill
-	if s.choose.IntN(2) == 0 {
-		end = func() error { return s.plugin.Terminate(ctx) }
+// restart returns a step that ends the plugin, changes objects meanwhile, and starts it.
+func (s *soak) restart(end func() error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := end(); err != nil {
+			return err
+		}
+		if err := s.each(func(w *worker) error { return w.meanwhile(ctx) }); err != nil {
+			return err
+		}
+		return s.plugin.Start(ctx)
 	}
-	if err := end(); err != nil {
-		return err
-	}
-	s.restarts++
-	if err := s.each(func(w *worker) error { return w.meanwhile(ctx) }); err != nil {
-		return err
-	}
-	return s.plugin.Start(ctx)
 }
 
 func (s *soak) counts() string {
