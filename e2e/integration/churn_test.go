@@ -101,7 +101,7 @@ func (c *churning) cycle(ctx context.Context, name string, recreate bool) error 
 	}
 	err := harness.Poll(ctx, soon, 2*time.Millisecond, func() error {
 		if got, err := c.content(v, "key"); err != nil || got != string(after) {
-			return fmt.Errorf("%s holds %q, %w, want %q", name, got, err, after)
+			return fmt.Errorf("%s holds %q, %v, want %q", name, got, err, after)
 		}
 		return nil
 	})

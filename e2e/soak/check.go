@@ -80,7 +80,7 @@ func (s *soak) checkIdle(ctx context.Context) error {
 	}
 	pods, err := os.ReadDir(filepath.Join(s.plugin.KubeletDir(), "pods"))
 	if err != nil || len(pods) > 0 {
-		return fmt.Errorf("left of pods: %v, %w", pods, err)
+		return fmt.Errorf("left of pods: %v, %v", pods, err)
 	}
 	var now stock
 	err = harness.Poll(ctx, within, pace, func() error {
