@@ -53,7 +53,7 @@ fmt: ## Format all Go files as make lint wants them
 	@tools/lint.sh fmt
 
 .PHONY: test
-test: test-unit test-integration ## Run the unit and the integration tier
+test: test-unit test-integration test-sanity ## Run the unit and the integration tier, and csi-sanity
 
 TEST := test -race -timeout 15m
 
@@ -73,11 +73,26 @@ test-integration: ## Run the integration tier: real etcd, API server, mounts and
 	cd e2e && packages=$$($(GO) list ./...) && \
 		$(GO) $(TEST) $(if $(findstring -count,$(TEST)),,-count=1) $$(echo "$$packages" | grep -v /e2e/kind/suite)
 
+# ginkgo, which csi-sanity is built on, runs once a process: no -count of the user's own.
+.PHONY: test-sanity
+test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin's binary
+	$(GO) -C e2e/sanity test -race -timeout 15m -count=1 ./...
+
+# REFVOL_LONG=1 asks for the long form of the suites that have one. On kind that is all of
+# the suite at once, TestEnvFiles with it.
 .PHONY: test-long
-test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and compare more environments on kind
+test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and the suites' long forms, on kind too
 	$(MAKE) test-unit TEST='test -race -timeout 60m -shuffle=on -count=20'
-	$(MAKE) test-integration TEST='test -race -timeout 60m -shuffle=on -count=5'
-	REFVOL_ENV_PODS=40 $(MAKE) e2e ARGS=-test.run=TestEnvFiles
+	$(MAKE) test-integration TEST='test -race -timeout 3h -shuffle=on -count=5'
+	REFVOL_LONG=1 $(GO) test -race -timeout 60m -count=1 -run '^TestReadersUnderFire$$' -v ./pkg/writer
+	REFVOL_LONG=1 $(GO) -C e2e test -race -timeout 6h -count=1 -v ./integration
+	REFVOL_LONG=1 REFVOL_ENV_PODS=40 $(MAKE) e2e ARGS=-test.timeout=4h
+
+# The seed of a run that failed, as it printed it: SEED=1234.
+DURATION ?= 10m
+.PHONY: soak
+soak: ## Publish, update, unpublish and restart at random for DURATION, a summary a minute; SEED=... repeats choices
+	$(STATIC) -C e2e run $(BUILD_FLAGS) ./soak -duration '$(DURATION)' $(if $(SEED),-seed '$(SEED)')
 
 # go fuzzes one target of one package at a time. Unless it is told otherwise, it spends
 # most of its time on making each interesting input a little smaller.

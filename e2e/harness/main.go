@@ -18,9 +18,9 @@ type Tests interface{ Run() int }
 
 // Main is the body of a TestMain: it enters the Sandbox, calls setUp, runs the
 // tests and calls the function that setUp returned, and then fails if goroutines,
-// file descriptors or mounts are left that were not there before. It returns the
-// exit status.
-func Main(m Tests, setUp func(context.Context) (tearDown func() error, err error)) int {
+// file descriptors or mounts are left that were not there before. With known it
+// overlooks goroutines that a library never ends. It returns the exit status.
+func Main(m Tests, setUp func(context.Context) (tearDown func() error, err error), known ...goleak.Option) int {
 	status, inside, err := Sandbox()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "FAIL:", err)
@@ -36,7 +36,7 @@ func Main(m Tests, setUp func(context.Context) (tearDown func() error, err error
 	}
 	status, err = runTests(m, setUp)
 	if err == nil {
-		err = before.compare()
+		err = before.compare(known...)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "FAIL:", err)
@@ -86,7 +86,7 @@ func takeStock() (stock, error) {
 
 // compare returns an error that names everything that is there now and was not
 // before. What ends by itself gets a moment for it.
-func (before stock) compare() error {
+func (before stock) compare(known ...goleak.Option) error {
 	leftovers := func() error {
 		now, err := takeStock()
 		if err != nil {
@@ -98,7 +98,7 @@ func (before stock) compare() error {
 	}
 	// goleak waits by itself.
 	return errors.Join(
-		goleak.Find(),
+		goleak.Find(known...),
 		Poll(context.Background(), 5*time.Second, 50*time.Millisecond, leftovers))
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"syscall"
 	"time"
 
@@ -29,7 +30,7 @@ const (
 	stopTimeout  = 30 * time.Second
 )
 
-// PluginOptions says what to start. All but Args and BeforeFork are required.
+// PluginOptions says what to start. Binary, Kubeconfig and Dir are required.
 type PluginOptions struct {
 	// Binary is the plugin's program.
 	Binary string
@@ -40,6 +41,8 @@ type PluginOptions struct {
 	Dir string
 	// Args are added to the command line; of a repeated flag the last one counts.
 	Args []string
+	// Env is added to the environment, which is this process's own.
+	Env []string
 	// BeforeFork is process.Options' own, called at each start.
 	BeforeFork func() error
 }
@@ -58,6 +61,8 @@ type Plugin struct {
 	opts PluginOptions
 	proc *process.Process
 	conn *grpc.ClientConn
+	// logged is how long the log was when the process started.
+	logged int64
 }
 
 // StartPlugin makes the node's directories and starts the plugin; see Plugin.Start.
@@ -101,6 +106,11 @@ func (p *Plugin) Process() *process.Process { return p.proc }
 func (p *Plugin) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	logged, err := p.logSize()
+	if err != nil {
+		return err
+	}
+	p.logged = logged
 	proc, err := process.Start(process.Options{
 		Path:       p.opts.Binary,
 		Args:       append(p.args(), p.opts.Args...),
@@ -139,7 +149,7 @@ func (p *Plugin) args() []string {
 // env makes a stack dump show all goroutines, and lets a race show in the exit
 // status as well as in the log.
 func (p *Plugin) env() []string {
-	return append(os.Environ(), "GOTRACEBACK=all", "GORACE=exitcode=66")
+	return slices.Concat(os.Environ(), []string{"GOTRACEBACK=all", "GORACE=exitcode=66"}, p.opts.Env)
 }
 
 // connect dials again soon after a failure: the socket appears within milliseconds,

@@ -4,12 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"regexp"
 	"slices"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -115,33 +111,13 @@ func idleGoroutines(t *testing.T) map[string]int {
 	return idle.goroutines()
 }
 
-var createdBy = regexp.MustCompile(`^created by (\S+)`)
-
-// goroutines ends the plugin with SIGQUIT and counts the goroutines in the stack
-// dump that the Go runtime then writes, by the function that started them.
+// goroutines ends the plugin and counts the goroutines that it had, by the function
+// that started them.
 func (n *node) goroutines() map[string]int {
 	n.t.Helper()
-	logged, err := os.ReadFile(n.LogPath())
+	count, err := n.Quit(n.t.Context())
 	if err != nil {
 		n.t.Fatal(err)
-	}
-	ctx, cancel := contextWithTimeout(n.t, 10*time.Second)
-	defer cancel()
-	if err := n.Process().Stop(ctx, syscall.SIGQUIT); err != nil {
-		n.t.Fatal(err)
-	}
-	all, err := os.ReadFile(n.LogPath())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	count := make(map[string]int)
-	for line := range strings.Lines(string(all[len(logged):])) {
-		if m := createdBy.FindStringSubmatch(line); m != nil {
-			count[m[1]]++
-		}
-	}
-	if len(count) == 0 {
-		n.t.Fatal("the plugin wrote no stack dump on SIGQUIT")
 	}
 	return count
 }

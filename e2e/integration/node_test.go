@@ -33,12 +33,7 @@ func newNode(t *testing.T, args ...string) *node {
 
 func newNodeAs(t *testing.T, kubeconfig string, args ...string) *node {
 	t.Helper()
-	return newNodeOf(t, harness.PluginOptions{
-		Binary:     shared.plugin,
-		Kubeconfig: kubeconfig,
-		Dir:        nodeDir(t),
-		Args:       append([]string{"-v=10"}, args...),
-	})
+	return newNodeWith(t, harness.PluginOptions{Kubeconfig: kubeconfig, Args: args})
 }
 
 // nodeDir makes the directory of a node.
@@ -52,9 +47,18 @@ func nodeDir(t *testing.T) string {
 	return dir
 }
 
-func newNodeOf(t *testing.T, o harness.PluginOptions) *node {
+// newNodeWith is newNode with other options; a binary and a directory are added where
+// there is none.
+func newNodeWith(t *testing.T, o harness.PluginOptions) *node {
 	t.Helper()
 	n := &node{t: t, namespace: newNamespace(t), canaries: []harness.Canary{harness.Canary(shared.token)}}
+	if o.Binary == "" {
+		o.Binary = shared.plugin
+	}
+	if o.Dir == "" {
+		o.Dir = nodeDir(t)
+	}
+	o.Args = append([]string{"-v=10"}, o.Args...)
 	p, err := harness.StartPlugin(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

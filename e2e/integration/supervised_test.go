@@ -44,7 +44,7 @@ func newNodeSupervisedAt(t *testing.T, calls []string, args ...string) *supervis
 			t.Error(err)
 		}
 	})
-	n := newNodeOf(t, harness.PluginOptions{
+	n := newNodeWith(t, harness.PluginOptions{
 		Binary:     binary,
 		Kubeconfig: shared.kubeconfig,
 		Dir:        dir,
