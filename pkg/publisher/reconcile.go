@@ -31,7 +31,7 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true // what the end cuts short is no problem of the volume
 	}
-	p.report(ctx, v, err)
+	p.report(ctx, v, errors.Join(err, v.refusal()))
 	if worthRetry(err) {
 		p.queue.AddRateLimited(volumeID)
 	} else {
@@ -61,8 +61,12 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) error {
 // update writes the files of a volume if they don't show the newest known state of
 // its objects. The caller holds the lock of the contents.
 func (p *Publisher) update(ctx context.Context, v *published) error {
-	if p.isDue(v) {
+	due := p.isDue(v)
+	if due {
 		p.opts.Objects.Refresh(v.refs)
+	}
+	if err := p.reviewLater(ctx, v, due); err != nil {
+		return err
 	}
 	objects, at, err := p.snapshot(v)
 	if err != nil {
@@ -145,6 +149,7 @@ func worthRetry(err error) bool {
 		errors.Is(err, errStale),
 		errors.Is(err, errPutOff),
 		errors.Is(err, errUnresolved),
+		errors.Is(err, errUnreviewed),
 		ReasonOf(err) == ReasonInvalid,
 		ReasonOf(err) == ReasonTooLarge:
 		return false
