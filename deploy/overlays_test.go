@@ -54,6 +54,18 @@ func TestStartupTaintOverlay(t *testing.T) {
 	}
 }
 
+// TestCrossNamespaceOverlay holds it to its flag and the right to ask.
+func TestCrossNamespaceOverlay(t *testing.T) {
+	got, want := render(t, "overlays/cross-namespace"), render(t, "base")
+	role := only[*rbacv1.ClusterRole](t, want)
+	role.Rules = append(role.Rules, rbacv1.PolicyRule{
+		APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"},
+	})
+	container := pluginContainer(t, only[*appsv1.DaemonSet](t, want))
+	container.Args = append(container.Args, "--cross-namespace")
+	wantSame(t, got, want)
+}
+
 // TestEveryOverlayIsTested names those that a test above knows.
 func TestEveryOverlayIsTested(t *testing.T) {
 	entries, err := os.ReadDir("overlays")
@@ -64,7 +76,7 @@ func TestEveryOverlayIsTested(t *testing.T) {
 	for _, entry := range entries {
 		got = append(got, entry.Name())
 	}
-	if want := []string{"cache", "get", "startup-taint"}; !slices.Equal(got, want) {
+	if want := []string{"cache", "cross-namespace", "get", "startup-taint"}; !slices.Equal(got, want) {
 		t.Errorf("overlays are %q, want %q", got, want)
 	}
 }

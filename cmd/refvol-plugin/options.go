@@ -70,7 +70,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.DurationVar(&o.resyncInterval, "resync-interval", o.resyncInterval, "how often each volume is compared with its objects")
 	fs.StringVar(&o.changeDetection, "change-detection", o.changeDetection, "how changes are noticed: Watch (at once), or at each resync with Cache (objects are kept for the TTL of the Node) or Get")
 	fs.StringVar(&o.identity, "identity", o.identity, "whose rights read the objects: plugin")
-	fs.BoolVar(&o.crossNamespace, "cross-namespace", o.crossNamespace, "allow refs to other namespaces; not supported yet")
+	fs.BoolVar(&o.crossNamespace, "cross-namespace", o.crossNamespace, "show objects of other namespaces to pods whose service account may get them there")
 	fs.DurationVar(&o.publishWait, "publish-wait", o.publishWait, "how long a publish waits for missing objects and keys; the kubelet gives up after 120s")
 	fs.StringVar(&o.maxVolumeSize, "max-volume-size", o.maxVolumeSize, "most memory that the files of one volume may take")
 	fs.StringVar(&o.maxTotalSize, "max-total-size", o.maxTotalSize, "most memory that the files of all volumes of the node may take")
@@ -105,9 +105,6 @@ func (o *serveOptions) validate() error {
 	}
 	only("change-detection", o.changeDetection, string(manager.Watch), string(manager.Cache), string(manager.Get))
 	only("identity", o.identity, "plugin")
-	if o.crossNamespace {
-		errs = append(errs, errors.New(`--cross-namespace: Unsupported value: "true": supported by this version: "false"`))
-	}
 	if _, _, err := o.sizes(); err != nil {
 		errs = append(errs, err)
 	}

@@ -66,7 +66,6 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 		{[]string{"--change-detection=watch"}, `--change-detection: Unsupported value: "watch": supported by this version: "Watch", "Cache", "Get"`},
 		{[]string{"--change-detection="}, `--change-detection: Unsupported value: "": supported by this version: "Watch", "Cache", "Get"`},
 		{[]string{"--identity=pod"}, `--identity: Unsupported value: "pod": supported by this version: "plugin"`},
-		{[]string{"--cross-namespace"}, `--cross-namespace: Unsupported value: "true": supported by this version: "false"`},
 		{
 			[]string{"--startup-taint=x:Never", "--registration-dir=/r"},
 			`--startup-taint: Invalid value: "x:Never": effect: must be NoSchedule, PreferNoSchedule or NoExecute`,

@@ -14,6 +14,7 @@ import (
 	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/manager"
@@ -147,11 +148,16 @@ func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Int
 	if err != nil {
 		return nil, nil, err
 	}
+	access, err := newAccess(opts, client)
+	if err != nil {
+		return nil, nil, err
+	}
 	volumes, err := publisher.New(publisher.Options{
 		Objects:        objects,
 		Mounts:         publisher.NewMounts(mounter),
 		Events:         recorder,
 		Pods:           podenv.NewReader(client),
+		Access:         access,
 		NodeName:       opts.nodeName,
 		StateDir:       opts.stateDir,
 		KubeletDir:     opts.kubeletDir,
@@ -161,6 +167,19 @@ func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Int
 		MaxTotalSize:   maxTotal,
 	})
 	return objects, volumes, err
+}
+
+// newAccess returns who answers whether a pod may have an object of another namespace, nil
+// for nobody. An answer serves all volumes of one service account that are reviewed at
+// about the same time; it must not serve one volume at two of its resyncs.
+func newAccess(opts *serveOptions, client kubernetes.Interface) (publisher.Access, error) {
+	if !opts.crossNamespace {
+		return nil, nil
+	}
+	return authz.New(authz.Options{
+		Client: client.AuthorizationV1().SubjectAccessReviews(),
+		MaxAge: opts.resyncInterval / 2,
+	})
 }
 
 // newStartupTaint makes what removes the taint, or one that does nothing where no taint

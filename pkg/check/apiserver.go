@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -62,31 +62,14 @@ func (s *APIServer) get(ctx context.Context, ref volume.Ref) (Object, error) {
 
 // MayGet implements Cluster.
 func (s *APIServer) MayGet(ctx context.Context, account Account, ref volume.Ref) (Answer, error) {
-	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: "system:serviceaccount:" + account.Namespace + ":" + account.Name,
-		// What the account's own token would say.
-		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + account.Namespace, "system:authenticated"},
-		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: ref.Namespace, Verb: "get", Version: "v1", Resource: resource(ref.Kind), Name: ref.Name,
-		},
-	}}
-	review, err := s.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	allowed, err := authz.MayGet(ctx, s.client.AuthorizationV1().SubjectAccessReviews(), authz.Account(account), ref)
 	switch {
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err), errors.Is(err, authz.ErrUndecided):
 		return Unknown, nil
 	case err != nil:
 		return Unknown, err
-	case review.Status.Allowed:
+	case allowed:
 		return Yes, nil
-	case review.Status.EvaluationError != "" && !review.Status.Denied:
-		return Unknown, nil
 	}
 	return No, nil
-}
-
-func resource(kind volume.Kind) string {
-	if kind == volume.ConfigMap {
-		return "configmaps"
-	}
-	return "secrets"
 }

@@ -34,7 +34,7 @@ func (c *Checker) volumes(w *Workload, template podTemplate) {
 		}
 		v.at = at.Child(attributesField).String()
 		pod := volume.Pod{Namespace: w.Namespace, Name: w.Name, ServiceAccount: w.ServiceAccount}
-		spec, err := volume.Parse(v.CSI.VolumeAttributes, pod)
+		spec, err := volume.Parse(v.CSI.VolumeAttributes, pod, volume.AcrossNamespaces())
 		if err != nil {
 			c.attributeErrors(w.Place, v.at, err)
 			continue

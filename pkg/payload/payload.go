@@ -37,6 +37,9 @@ type Options struct {
 	// ForgiveDeleted takes a required object that does not exist for an empty one. A
 	// missing key of an object is missing all the same.
 	ForgiveDeleted bool
+	// Refused holds objects that the pod may not have: what a source names of them is
+	// left out, required or not.
+	Refused map[volume.Ref]bool
 	// Pod and NodeName are what variables of an env file can name of the pod.
 	Pod      volume.Pod
 	NodeName string
@@ -215,6 +218,9 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 
 // object returns an object, or nil if it does not exist, and notes that if it must.
 func (r *renderer) object(ref volume.Ref, optional bool, at string) *volume.Object {
+	if r.opts.Refused[ref] {
+		return nil
+	}
 	object := r.objects[ref]
 	if object == nil && !optional && !r.opts.ForgiveDeleted {
 		r.missing = append(r.missing, Missing{Ref: ref, Field: at})

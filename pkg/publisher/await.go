@@ -24,7 +24,7 @@ func refreshBackoff() wait.Backoff {
 // yet; each change of one of them wakes it, and where nothing tells of changes, it asks
 // again from time to time.
 func (p *Publisher) await(ctx context.Context, v *published) (*payload.Rendering, versions, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.opts.PublishWait)
+	ctx, cancel := context.WithDeadline(ctx, v.deadline)
 	defer cancel()
 	backoff := refreshBackoff()
 	refresh := time.NewTimer(backoff.Step())

@@ -32,12 +32,20 @@ func (c *condition) set(err error) bool {
 	return news
 }
 
-// kindOf returns what tells one failure from another: all that is missing, else the
-// reason and the system's error.
+// kindOf returns what tells one failure from another: all that is missing or forbidden, else
+// the reason and the system's error.
 func kindOf(err error) string {
 	var missing *payload.MissingError
+	lacks := ""
 	if errors.As(err, &missing) {
-		return missing.Error()
+		lacks = missing.Error()
+	}
+	var reasoned *Error
+	if errors.As(err, &reasoned) && reasoned.Reason == ReasonForbidden {
+		lacks += "; " + reasoned.Error()
+	}
+	if lacks != "" {
+		return lacks
 	}
 	var errno syscall.Errno
 	errors.As(err, &errno)

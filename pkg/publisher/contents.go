@@ -40,7 +40,8 @@ type contents struct {
 	// pod's author was last told of it and of what the env files skip.
 	leftOut    []string
 	told       string
-	resolution resolution
+	resolution errand
+	access     access
 	// shown is what the files show, or showed when an earlier process recorded it.
 	shown versions
 	// proven says that this process wrote or compared the files at shown, and
@@ -63,13 +64,18 @@ const (
 	pruneTime = time.Second
 )
 
-// snapshot returns the newest known state of a volume's objects. The error wraps
+// snapshot returns the newest known state of a volume's objects, without those that the
+// pod may not have. The caller holds the lock of the contents. The error wraps
 // that of every object whose state is not known, and has a reason if one of them may
 // not be read.
 func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
 	objects, at := payload.Objects{}, versions{}
 	var errs []error
 	for _, ref := range v.refs {
+		if v.contents.access.refused[ref] {
+			at[ref] = volume.Version{}
+			continue
+		}
 		object, err := p.opts.Objects.Lookup(ref)
 		switch {
 		case err == nil:
@@ -88,16 +94,27 @@ func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
 	return objects, at, errors.Join(errs...)
 }
 
-// denied returns why objects of a volume can't be kept current any more, for want of the
-// right to read them; nil while they can.
+// denied returns why objects of a volume can't be kept current any more; nil while they
+// can. The caller holds the lock of the contents.
 func (p *Publisher) denied(v *published) error {
 	var errs []error
 	for _, ref := range v.refs {
+		if v.contents.access.refused[ref] {
+			continue // another volume's
+		}
 		if err := p.opts.Objects.Denied(ref); err != nil {
 			errs = append(errs, fail(ReasonForbidden, "%w", err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// impaired returns what a live volume does not show although its last update went well, and
+// why.
+func (p *Publisher) impaired(v *published) error {
+	v.contents.mu.Lock()
+	defer v.contents.mu.Unlock()
+	return errors.Join(refusal(v, v.contents.access.refused), p.denied(v))
 }
 
 // newWriter returns the writer of a volume of a spec.
@@ -115,6 +132,7 @@ func (p *Publisher) render(v *published, objects payload.Objects, live bool) (*p
 	return payload.Render(v.contents.spec, objects, payload.Options{
 		FSGroup:        v.request.FSGroup,
 		ForgiveDeleted: live && v.spec.RemoveDeleted(),
+		Refused:        v.contents.access.refused,
 		Pod:            v.request.Pod,
 		NodeName:       p.opts.NodeName,
 	})

@@ -319,3 +319,11 @@ func (e *env) settle() {
 
 // after waits on the bubble's clock.
 func after(d time.Duration) { <-time.After(d) }
+
+// loseRecord removes a volume's record.
+func (e *env) loseRecord(id string) {
+	e.Helper()
+	if err := os.Remove(e.recordPath(id)); err != nil {
+		e.Fatal(err)
+	}
+}

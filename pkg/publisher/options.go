@@ -42,6 +42,12 @@ type Pods interface {
 	Env(ctx context.Context, pod volume.Pod) (func(container string) (env volume.Env, leftOut []string, err error), error)
 }
 
+// Access says whether a pod may have an object of another namespace, which need not exist;
+// *authz.Reviewer is one. An error says nothing about that.
+type Access interface {
+	Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref) (bool, error)
+}
+
 // Mounts makes, proves and removes the mounts of volumes; NewMounts returns the
 // real ones.
 type Mounts interface {
@@ -66,6 +72,9 @@ type Options struct {
 	Mounts  Mounts
 	// Pods is asked for the environment of podEnv sources.
 	Pods Pods
+	// Access is asked about objects of other namespaces, at the publish and at each resync;
+	// nil: no pod may have them.
+	Access Access
 	// Events hears what ails volumes; nil: nobody does.
 	Events Events
 	// NodeName is the name of the Node, for the variables that name it.

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -18,24 +16,6 @@ import (
 
 // errUnresolved is why a restored volume waits for its pod's spec.
 var errUnresolved = errors.New("the pod's spec could not be read")
-
-// Retries to read a pod's spec after a restart start at resolveMin and double up to
-// resolveMax. What another try at once can't mend waits for a resync.
-const (
-	resolveMin = time.Second
-	resolveMax = time.Minute
-)
-
-// resolution is what is known of the pod's spec that a restored volume needs. The lock of
-// the contents guards it.
-type resolution struct {
-	// running says that a goroutine reads the spec.
-	running bool
-	// err is why the last try failed, and retryAt when the next one may be.
-	err     error
-	retryAt time.Time
-	delay   time.Duration
-}
 
 // resolve returns a volume's spec with what the pod's own spec adds to it, and in words
 // what of that a volume can't know. That never changes in the life of a pod, and it is
@@ -65,52 +45,18 @@ func (p *Publisher) resolve(ctx context.Context, request *Request, spec *volume.
 	return resolved, slices.Compact(leftOut), err
 }
 
-// resolveLater has the pod's spec of a restored volume read, without the worker and the
-// lock of the contents, which the caller holds: a slow API server must hold up neither the
-// other volumes nor this one's unpublish. The volume is queued again after that.
+// resolveLater has the pod's spec of a restored volume read. The caller holds the lock of
+// the contents.
 func (p *Publisher) resolveLater(ctx context.Context, v *published) error {
-	r := &v.contents.resolution
-	switch {
-	case r.running:
-		return errPutOff
-	case time.Now().Before(r.retryAt):
-		return r.err
-	}
-	r.running = true
-	p.resolvers.Go(func() {
-		select {
-		case p.resolving <- struct{}{}:
-			defer func() { <-p.resolving }()
-		case <-ctx.Done():
-			return
-		}
+	return p.later(ctx, v, &v.contents.resolution, errUnresolved, func(ctx context.Context) func() error {
 		spec, leftOut, err := p.resolve(ctx, &v.request, v.spec)
-		v.contents.mu.Lock()
-		defer v.contents.mu.Unlock()
-		r.running = false
-		if err != nil {
-			p.resolveAgain(v, err)
-		} else {
-			v.contents.spec, v.contents.leftOut = spec, leftOut
+		return func() error {
+			if err == nil {
+				v.contents.spec, v.contents.leftOut = spec, leftOut
+			}
+			return err
 		}
-		p.queue.Add(v.request.VolumeID)
 	})
-	return errPutOff
-}
-
-// resolveAgain says when a failed read of the pod's spec is tried again. The caller holds
-// the lock of the contents.
-func (p *Publisher) resolveAgain(v *published, err error) {
-	r := &v.contents.resolution
-	r.err = fmt.Errorf("%w: %w", errUnresolved, err)
-	if ReasonOf(err) != ReasonUnavailable {
-		r.retryAt = time.Now().Add(p.opts.ResyncInterval)
-		return
-	}
-	r.delay = min(max(2*r.delay, resolveMin), resolveMax)
-	wait := r.delay/2 + rand.N(r.delay)
-	r.retryAt = time.Now().Add(wait)
-	p.queue.AddAfter(v.request.VolumeID, wait)
 }
 
 // podEnvFailure gives the failure to read a pod's environment its reason.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -62,15 +63,20 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	if err != nil {
 		return p.failed(ctx, &request, p.spare(ctx, &request, err))
 	}
+	visible, err := p.adopt(ctx, v)
+	if !visible && err == nil {
+		err = p.authorize(ctx, v)
+	}
+	if err != nil {
+		return p.failed(ctx, &request, err)
+	}
 	p.add(v)
-	visible := false
 	defer func() {
 		if !visible { // also when the call panics
 			p.remove(v)
 		}
 	}()
-	visible, err = p.adopt(ctx, v)
-	if !visible && err == nil {
+	if !visible {
 		err = p.publish(ctx, v)
 		visible = err == nil
 	}
@@ -127,7 +133,7 @@ func (p *Publisher) admit(ctx context.Context, request Request) (*published, err
 	if err := checkTarget(p.opts.KubeletDir, request.Pod, request.Target); err != nil {
 		return nil, fail(ReasonInvalid, "target_path: %w", err)
 	}
-	spec, err := volume.Parse(request.Attributes, request.Pod)
+	spec, err := volume.Parse(request.Attributes, request.Pod, p.parseOptions()...)
 	if err != nil {
 		return nil, fail(ReasonInvalid, "%w", err)
 	}
@@ -136,9 +142,17 @@ func (p *Publisher) admit(ctx context.Context, request Request) (*published, err
 		return nil, err
 	}
 	v := newPublished(request, spec, p.newWriter(spec))
+	v.deadline = time.Now().Add(p.opts.PublishWait)
 	v.refs = resolved.Refs()
 	v.contents.spec, v.contents.leftOut = resolved, leftOut
 	return v, nil
+}
+
+func (p *Publisher) parseOptions() []volume.Option {
+	if p.opts.Access == nil {
+		return nil
+	}
+	return []volume.Option{volume.AcrossNamespaces()}
 }
 
 // spare keeps a refusal from being final where the volume is mounted all the same,
@@ -156,6 +170,7 @@ func newPublished(request Request, spec *volume.Spec, w treeWriter) *published {
 	return &published{
 		request:  request,
 		spec:     spec,
+		across:   spec.Across(request.Pod),
 		wake:     make(chan struct{}, 1),
 		contents: contents{writer: w, shown: versions{}},
 	}

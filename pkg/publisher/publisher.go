@@ -25,7 +25,7 @@ import (
 //
 // mu guards the maps and the fields of a published that say so, and is never held
 // over a system call or a lock of another package. The goroutines are those of
-// Run: the workers, the resync and the resolvers; they end with its context. A CSI call runs in
+// Run: the workers, the resync and the errands; they end with its context. A CSI call runs in
 // its caller's goroutine.
 type Publisher struct {
 	opts    Options
@@ -38,11 +38,10 @@ type Publisher struct {
 	// stopping is closed when waiting publishes are to give up.
 	stopping chan struct{}
 	stopOnce sync.Once
-	// resolvers counts the goroutines that read pods' specs after a restart; they end
-	// with the context of Run, which waits for them. Who starts one takes a place in
-	// resolving until it ends.
-	resolvers sync.WaitGroup
-	resolving chan struct{}
+	// errands counts the goroutines that ask the API server for live volumes; they end
+	// with the context of Run, which waits for them. One that asks has a place in asking.
+	errands sync.WaitGroup
+	asking  chan struct{}
 
 	mu      sync.Mutex
 	calls   map[string]*call
@@ -84,7 +83,7 @@ func New(opts Options) (*Publisher, error) {
 		newWriter: newWriter,
 		queue:     workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)),
 		stopping:  make(chan struct{}),
-		resolving: make(chan struct{}, opts.Workers),
+		asking:    make(chan struct{}, opts.Workers),
 		calls:     map[string]*call{},
 		volumes:   map[string]*published{},
 		byRef:     map[volume.Ref]map[*published]struct{}{},
@@ -108,7 +107,7 @@ func (p *Publisher) Run(ctx context.Context) {
 	p.StopWaiting()
 	p.queue.ShutDown()
 	running.Wait()
-	p.resolvers.Wait()
+	p.errands.Wait()
 }
 
 // StopWaiting ends every publish that waits for an object, with ReasonUnavailable,
@@ -131,6 +130,10 @@ type published struct {
 	request Request
 	spec    *volume.Spec
 	refs    []volume.Ref
+	// across is where the spec first names each object of another namespace; constant.
+	across []volume.Use
+	// deadline is when the publish gives up waiting; of no meaning for a restored volume.
+	deadline time.Time
 	// wake tells a publish that waits, or is about to render, of a change; it has
 	// room for one.
 	wake chan struct{}

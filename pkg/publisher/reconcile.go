@@ -34,8 +34,8 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 	}
 	retry := worthRetry(updateErr) || worthRetry(pruneErr)
 	if updateErr == nil {
-		// The files show all that is known, but that may no longer be all there is.
-		updateErr = p.denied(v)
+		// The files show all that they can, but that may not be all they should.
+		updateErr = p.impaired(v)
 	}
 	p.report(ctx, v, updateErr, pruneErr)
 	if retry {
@@ -83,8 +83,12 @@ func (p *Publisher) recoverInto(ctx context.Context, v *published, err *error) {
 // update writes the files of a volume if they don't show the newest known state of
 // its objects. The caller holds the lock of the contents.
 func (p *Publisher) update(ctx context.Context, v *published) error {
-	if p.isDue(v) {
+	due := p.isDue(v)
+	if due {
 		p.opts.Objects.Refresh(v.refs)
+	}
+	if err := p.reviewLater(ctx, v, due); err != nil {
+		return err
 	}
 	objects, at, err := p.snapshot(v)
 	if err != nil {
@@ -170,6 +174,7 @@ func worthRetry(err error) bool {
 		errors.Is(err, errStale),
 		errors.Is(err, errPutOff),
 		errors.Is(err, errUnresolved),
+		errors.Is(err, errUnreviewed),
 		ReasonOf(err) == ReasonInvalid,
 		ReasonOf(err) == ReasonTooLarge:
 		return false

@@ -41,17 +41,29 @@ type parser struct {
 	decoder
 	attributes map[string]string
 	pod        Pod
+	// across says that refs may name other namespaces than the pod's.
+	across bool
 }
+
+// Option changes what Parse accepts.
+type Option func(*parser)
+
+// AcrossNamespaces lets refs name other namespaces than the pod's. Whether the pod may
+// have those objects is not for Parse to say.
+func AcrossNamespaces() Option { return func(p *parser) { p.across = true } }
 
 // Parse turns the attributes of a pod's volume into a validated Spec with defaults
 // applied. attributes may hold the whole volume context; the kubelet's own keys
-// are passed over. pod is whom the volume is for: its namespace is where the names
-// are looked up.
+// are passed over. pod is whom the volume is for: its namespace is where names without
+// one are looked up, and without AcrossNamespaces the only one.
 //
 // The error lists everything that is wrong, each with the field's path, the shape
 // of the bad value and what would be right.
-func Parse(attributes map[string]string, pod Pod) (*Spec, error) {
+func Parse(attributes map[string]string, pod Pod, options ...Option) (*Spec, error) {
 	p := &parser{attributes: Attributes(attributes), pod: pod}
+	for _, option := range options {
+		option(p)
+	}
 	spec := p.spec()
 	if err := p.err(); err != nil {
 		return nil, err
@@ -173,7 +185,7 @@ func (p *parser) projection(at *field.Path, node *yaml.Node, kind Kind) Source {
 	projection := &Projection{Ref: Ref{Kind: kind, Namespace: p.pod.Namespace}}
 	p.object(at, node, map[string]visit{
 		"name":      p.text(p.name(&projection.Ref)),
-		"namespace": p.text(p.namespace),
+		"namespace": p.text(p.namespace(&projection.Ref)),
 		"optional":  p.boolean(&projection.Optional),
 		"items":     p.items(projection),
 	}, "name")
@@ -236,7 +248,7 @@ func (p *parser) shortForm() []Source {
 	projection := &Projection{Ref: Ref{Kind: kind, Namespace: p.pod.Namespace}}
 	p.name(&projection.Ref)(at, name)
 	if namespace, ok := p.attributes[attrNamespace]; ok {
-		p.namespace(field.NewPath(attrNamespace), namespace)
+		p.namespace(&projection.Ref)(field.NewPath(attrNamespace), namespace)
 	}
 	switch text, ok := p.attributes[attrOptional]; {
 	case text == "true":
@@ -262,10 +274,19 @@ func (p *parser) name(into *Ref) func(*field.Path, string) {
 	}
 }
 
-// namespace reads the namespace of an object, which may as yet be the pod's only.
-func (p *parser) namespace(at *field.Path, namespace string) {
-	if namespace != p.pod.Namespace {
-		p.add(field.Invalid(at, shorten(namespace),
-			fmt.Sprintf("must be the pod's own namespace %q: another one is not supported yet by this version of refvol", p.pod.Namespace)))
+// namespace reads the namespace of an object.
+func (p *parser) namespace(into *Ref) func(*field.Path, string) {
+	return func(at *field.Path, namespace string) {
+		into.Namespace = namespace
+		bad := validation.ValidateNamespaceName(namespace, false)
+		switch {
+		case namespace == "":
+			p.add(field.Required(at, "must name a namespace; leave the field out for the pod's own"))
+		case len(bad) > 0:
+			p.add(field.Invalid(at, shorten(namespace), strings.Join(bad, "; ")))
+		case namespace != p.pod.Namespace && !p.across:
+			p.add(field.Invalid(at, shorten(namespace),
+				fmt.Sprintf("must be the pod's own namespace %q: this node's plugin shows no objects of others (--cross-namespace)", p.pod.Namespace)))
+		}
 	}
 }

@@ -69,7 +69,7 @@ func (p *parser) envFrom(into *[]EnvFrom) visit {
 				from.Ref, from.Field = Ref{Kind: kind, Namespace: p.pod.Namespace}, at.String()
 				p.object(at, node, map[string]visit{
 					"name":      p.text(p.name(&from.Ref)),
-					"namespace": p.text(p.namespace),
+					"namespace": p.text(p.namespace(&from.Ref)),
 					"optional":  p.boolean(&from.Optional),
 				}, "name")
 			}
@@ -100,7 +100,7 @@ func (p *parser) valueFrom(into *EnvVar) visit {
 			key := &EnvKey{Ref: Ref{Kind: kind, Namespace: p.pod.Namespace}, Field: at.String()}
 			p.object(at, node, map[string]visit{
 				"name":      p.text(p.name(&key.Ref)),
-				"namespace": p.text(p.namespace),
+				"namespace": p.text(p.namespace(&key.Ref)),
 				"key":       p.text(p.key(&key.Key)),
 				"optional":  p.boolean(&key.Optional),
 			}, "name", "key")

@@ -13,7 +13,9 @@ const (
 
 	badID           = "must be a decimal number from 0 to 2147483647"
 	knownAttributes = "unknown attribute; known are configMap, secret, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, writeStrategy, onDelete"
-	otherNamespace  = `must be the pod's own namespace "ns": another one is not supported yet by this version of refvol`
+	otherNamespace  = `must be the pod's own namespace "ns": this node's plugin shows no objects of others (--cross-namespace)`
+	noNamespace     = "Required value: must name a namespace; leave the field out for the pod's own"
+	badNamespace    = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
 )
 
 type refused struct {
@@ -59,8 +61,11 @@ func refusedCases() []refused {
 		{"empty update policy", with("updatePolicy", ""), `updatePolicy: Unsupported value: "": supported values: "Live", "Pinned"`},
 		{"delete policy", with("onDelete", "Delete"), `onDelete: Unsupported value: "Delete": supported values: "Keep", "Remove"`},
 		{"another namespace", with("namespace", "platform"), `namespace: Invalid value: "platform": ` + otherNamespace},
-		{"empty namespace", with("namespace", ""), `namespace: Invalid value: "": ` + otherNamespace},
-		{"long namespace", with("namespace", long), `namespace: Invalid value: "` + long[:64] + `... (70 bytes)": ` + otherNamespace},
+		{"empty namespace", with("namespace", ""), "namespace: " + noNamespace},
+		{"namespace with a dot", with("namespace", "a.b"), `namespace: Invalid value: "a.b": must not contain dots`},
+		{"bad namespace", with("namespace", "A"), `namespace: Invalid value: "A": ` + badNamespace},
+		{"namespace that leads out", with("namespace", "../ns"), `namespace: Invalid value: "../ns": ` + badNamespace},
+		{"long namespace", with("namespace", long), `namespace: Invalid value: "` + long[:64] + `... (70 bytes)": must be no more than 63 characters`},
 		{"empty ConfigMap name", map[string]string{"configMap": ""}, "configMap: Required value: must name a ConfigMap"},
 		{"empty Secret name", map[string]string{"secret": ""}, "secret: Required value: must name a Secret"},
 		{"bad ConfigMap name", map[string]string{"configMap": "App"}, `configMap: Invalid value: "App": ` + badName},
@@ -215,7 +220,7 @@ func refusedSourcesCases() []refusedSources {
 		secret("name as a mapping", "name: {s: t, u: v}", `.name: Invalid value: "a mapping of 2": must be a string (quote it)`),
 		secret("binary name", "name: !!binary cw==", `.name: Invalid value: "a value with the tag !!binary": must be a string (quote it)`),
 		secret("another namespace", "name: s, namespace: platform", `.namespace: Invalid value: "platform": `+otherNamespace),
-		secret("empty namespace", `name: s, namespace: ""`, `.namespace: Invalid value: "": `+otherNamespace),
+		secret("empty namespace", `name: s, namespace: ""`, ".namespace: "+noNamespace),
 		secret("namespace as an integer", "name: s, namespace: 1", `.namespace: Invalid value: "an integer": must be a string (quote it)`),
 		secret("optional as a string", `name: s, optional: "true"`, `.optional: Invalid value: "a string of 4 bytes": must be true or false`),
 		secret("optional in YAML 1.1's words", "name: s, optional: yes", `.optional: Invalid value: "a string of 3 bytes": must be true or false`),

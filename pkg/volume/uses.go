@@ -1,6 +1,9 @@
 package volume
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Use is one place where a spec names an object, or a key of one.
 type Use struct {
@@ -74,6 +77,35 @@ func (s *Spec) Refs() []Ref {
 		}
 	}
 	return refs
+}
+
+// Across returns the uses of objects in other namespaces than the pod's own, each object
+// once, at its first use. Field is where the namespace is written, Key is empty, and
+// Optional says nothing.
+func (s *Spec) Across(pod Pod) []Use {
+	var across []Use
+	seen := map[Ref]bool{}
+	for i := range s.Sources {
+		for _, use := range s.Sources[i].uses() {
+			if use.Ref.Namespace == pod.Namespace || seen[use.Ref] {
+				continue
+			}
+			seen[use.Ref] = true
+			across = append(across, Use{Ref: use.Ref, Field: s.Sources[i].namespaceField(use)})
+		}
+	}
+	return across
+}
+
+// namespaceField returns where the namespace of one of the source's uses is written.
+func (s *Source) namespaceField(use Use) string {
+	switch {
+	case s.Projection == nil:
+		return use.Field + "." + attrNamespace
+	case strings.HasPrefix(s.Field, attrSources+"["):
+		return s.Field + "." + attrNamespace
+	}
+	return attrNamespace // the short form
 }
 
 // HasPodEnv says whether the spec names variables that only the pod's own spec

@@ -51,6 +51,44 @@ func TestUses(t *testing.T) {
 	}
 }
 
+const acrossAttributes = `
+- configMap: {name: a, namespace: ns}
+- secret: {name: b, namespace: platform, items: [{key: k, path: p}, {key: l, path: q}]}
+- secret: {name: b}
+- env:
+    path: app.env
+    envFrom: [{configMapRef: {name: a, namespace: platform}}, {secretRef: {name: b, namespace: platform}}]
+    env: [{name: KEY, valueFrom: {secretKeyRef: {name: c, namespace: other, key: k, optional: true}}}]
+`
+
+func TestAcross(t *testing.T) {
+	attributes := map[string]string{"sources": acrossAttributes}
+	spec, err := Parse(attributes, testPod(), AcrossNamespaces())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Use{
+		{Ref: Ref{Kind: Secret, Namespace: "platform", Name: "b"}, Field: "sources[1].secret.namespace"},
+		{Ref: Ref{Kind: ConfigMap, Namespace: "platform", Name: "a"}, Field: "sources[3].env.envFrom[0].configMapRef.namespace"},
+		{Ref: Ref{Kind: Secret, Namespace: "other", Name: "c"}, Field: "sources[3].env.env[0].valueFrom.secretKeyRef.namespace"},
+	}
+	if got := spec.Across(testPod()); !slices.Equal(got, want) {
+		t.Errorf("\ngot  %+v\nwant %+v", got, want)
+	}
+	if _, err := Parse(attributes, testPod()); err == nil {
+		t.Error("other namespaces are accepted without AcrossNamespaces")
+	}
+	short, err := Parse(map[string]string{"secret": "b", "namespace": "platform"}, testPod(), AcrossNamespaces())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := short.Across(testPod()), []Use{{Ref: Ref{Kind: Secret, Namespace: "platform", Name: "b"}, Field: "namespace"}}; !slices.Equal(got, want) {
+		t.Errorf("short form: got %+v, want %+v", got, want)
+	}
+	_, err = Parse(map[string]string{"secret": "b", "namespace": "Platform"}, testPod(), AcrossNamespaces())
+	checkError(t, err, `namespace: Invalid value: "Platform": `+badNamespace)
+}
+
 func TestWithPodEnv(t *testing.T) {
 	spec, err := Parse(map[string]string{"sources": "[{secret: {name: s}}, {podEnv: {path: d/e, container: main, mode: 0400, format: shell}}]"}, testPod())
 	if err != nil {

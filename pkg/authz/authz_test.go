@@ -1,0 +1,231 @@
+package authz
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// server answers reviews; it is safe for concurrent use.
+type server struct {
+	authorizationclient.SubjectAccessReviewInterface
+	mu     sync.Mutex
+	status authorizationv1.SubjectAccessReviewStatus
+	err    error
+	// delay is how long an answer takes.
+	delay time.Duration
+	asked []authorizationv1.SubjectAccessReviewSpec
+	// now is how many requests are under way, most how many were at once.
+	now, most int
+}
+
+func (s *server) Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
+	s.mu.Lock()
+	s.asked = append(s.asked, review.Spec)
+	s.now++
+	s.most = max(s.most, s.now)
+	answer, err := &authorizationv1.SubjectAccessReview{Status: s.status}, s.err
+	s.mu.Unlock()
+	select {
+	case <-time.After(s.delay):
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now--
+	return answer, err
+}
+
+func (s *server) set(status authorizationv1.SubjectAccessReviewStatus, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status, s.err = status, err
+}
+
+func (s *server) takeAsked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.asked)
+	s.asked = nil
+	return n
+}
+
+var (
+	allowed = authorizationv1.SubjectAccessReviewStatus{Allowed: true}
+	refused = authorizationv1.SubjectAccessReviewStatus{}
+	errAway = errors.New("connection refused")
+	web     = volume.Pod{Namespace: "shop", Name: "web-0", UID: "u", ServiceAccount: "web"}
+)
+
+func ref(name string) volume.Ref {
+	return volume.Ref{Kind: volume.Secret, Namespace: "platform", Name: name}
+}
+
+func TestMayGet(t *testing.T) {
+	for name, test := range map[string]struct {
+		status authorizationv1.SubjectAccessReviewStatus
+		err    error
+		want   bool
+		is     error
+	}{
+		"allowed":                         {status: allowed, want: true},
+		"allowed, one authorizer failed":  {status: authorizationv1.SubjectAccessReviewStatus{Allowed: true, EvaluationError: "x"}, want: true},
+		"nobody allows":                   {},
+		"nobody allows, for a reason":     {status: authorizationv1.SubjectAccessReviewStatus{Reason: "RBAC: role not found"}},
+		"denied":                          {status: authorizationv1.SubjectAccessReviewStatus{Denied: true, EvaluationError: "x"}},
+		"denied and allowed":              {status: authorizationv1.SubjectAccessReviewStatus{Denied: true, Allowed: true}},
+		"an authorizer failed":            {status: authorizationv1.SubjectAccessReviewStatus{EvaluationError: "webhook"}, is: ErrUndecided},
+		"the API server is out of reach.": {err: errAway, is: errAway},
+	} {
+		for kind, resource := range map[volume.Kind]string{volume.ConfigMap: "configmaps", volume.Secret: "secrets"} {
+			s := &server{status: test.status, err: test.err}
+			got, err := MayGet(t.Context(), s, AccountOf(web), volume.Ref{Kind: kind, Namespace: "platform", Name: "o"})
+			if got != test.want || !errors.Is(err, test.is) || test.is == nil && err != nil {
+				t.Errorf("%s: got %t, %v", name, got, err)
+			}
+			prefix := fmt.Sprintf("ask whether service account shop/web may get %s %q: ", kind, "platform/o")
+			if err != nil && !strings.HasPrefix(err.Error(), prefix) {
+				t.Errorf("%s: error %q, want %q before it", name, err, prefix)
+			}
+			want := []authorizationv1.SubjectAccessReviewSpec{{
+				User:               "system:serviceaccount:shop:web",
+				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:shop", "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "platform", Verb: "get", Version: "v1", Resource: resource, Name: "o"},
+			}}
+			if !reflect.DeepEqual(s.asked, want) {
+				t.Errorf("%s: asked %+v", name, s.asked)
+			}
+		}
+	}
+}
+
+// inBubble runs a test on fake time, with answers good for a minute.
+func inBubble(t *testing.T, test func(t *testing.T, s *server, r *Reviewer)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{status: allowed}
+		r, err := New(Options{Client: s, MaxAge: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, s, r)
+	})
+}
+
+func want(t *testing.T, r *Reviewer, pod volume.Pod, of volume.Ref, want bool) {
+	t.Helper()
+	if got, err := r.Allowed(t.Context(), pod, of); err != nil || got != want {
+		t.Errorf("%s for %s: %t, %v, want %t", of, pod, got, err, want)
+	}
+}
+
+// Answers of either kind are given again for a minute from the question on, and each
+// account and object has its own.
+func TestAnswersAge(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, r *Reviewer) {
+		s.delay = 5 * time.Second
+		want(t, r, web, ref("a"), true)
+		s.set(refused, nil)
+		other, neighbour := web, web
+		other.ServiceAccount, neighbour.Name, neighbour.UID = "admin", "web-1", "v"
+		want(t, r, web, ref("a"), true)
+		want(t, r, neighbour, ref("a"), true)
+		if n := s.takeAsked(); n != 1 {
+			t.Errorf("asked %d times, want once", n)
+		}
+		want(t, r, other, ref("a"), false)
+		want(t, r, web, ref("b"), false)
+		if n := s.takeAsked(); n != 2 {
+			t.Errorf("asked %d times, want twice", n)
+		}
+		time.Sleep(time.Minute - 15*time.Second) // the questions took the rest
+		want(t, r, web, ref("a"), false)
+		s.set(allowed, nil)
+		want(t, r, web, ref("b"), false)
+		time.Sleep(time.Minute)
+		want(t, r, web, ref("b"), true)
+	})
+}
+
+func TestErrorsAreNotKept(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, r *Reviewer) {
+		s.set(allowed, errAway)
+		for range 2 {
+			if _, err := r.Allowed(t.Context(), web, ref("a")); !errors.Is(err, errAway) {
+				t.Errorf("got %v", err)
+			}
+		}
+		s.set(allowed, nil)
+		want(t, r, web, ref("a"), true)
+		// Nor does an error renew an answer.
+		time.Sleep(time.Minute)
+		s.set(allowed, errAway)
+		if _, err := r.Allowed(t.Context(), web, ref("a")); !errors.Is(err, errAway) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// Many volumes with one question at once ask it once; who gives up waiting doesn't end it
+// for the others.
+func TestOneRequestPerQuestion(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, r *Reviewer) {
+		s.delay = 5 * time.Second
+		var calls sync.WaitGroup
+		for range 50 {
+			calls.Go(func() { want(t, r, web, ref("a"), true) })
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := r.Allowed(ctx, web, ref("a")); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		calls.Go(func() { want(t, r, web, ref("b"), true) })
+		calls.Wait()
+		if n := s.takeAsked(); n != 2 || s.most != 2 {
+			t.Errorf("asked %d times, %d at once", n, s.most)
+		}
+		s.delay = time.Hour
+		if _, err := r.Allowed(t.Context(), web, ref("c")); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a hanging request: got %v", err)
+		}
+	})
+}
+
+func TestQuestionsAreForgotten(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, r *Reviewer) {
+		for i := range 100 {
+			want(t, r, web, ref(fmt.Sprint("o-", i)), true)
+			time.Sleep(10 * time.Second)
+		}
+		if n := len(r.questions); n > 13 {
+			t.Errorf("%d questions are kept, of which 6 are of use", n)
+		}
+	})
+}
+
+func TestOptions(t *testing.T) {
+	for want, opts := range map[string]Options{
+		"authz options: Client: Required value":                         {MaxAge: time.Minute},
+		"authz options: MaxAge: Invalid value: 0s: must be positive":    {Client: &server{}},
+		"authz options: MaxAge: Invalid value: -1m0s: must be positive": {Client: &server{}, MaxAge: -time.Minute},
+	} {
+		if _, err := New(opts); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}

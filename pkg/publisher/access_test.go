@@ -1,0 +1,319 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// fakeAccess is an API server that refuses what was not granted. Its methods are safe for
+// concurrent use.
+type fakeAccess struct {
+	mu      sync.Mutex
+	granted map[volume.Ref]bool
+	err     error
+	hang    bool
+	asked   []string
+}
+
+func (f *fakeAccess) Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref) (bool, error) {
+	f.mu.Lock()
+	f.asked = append(f.asked, fmt.Sprintf("%s/%s %s", pod.Namespace, pod.ServiceAccount, ref))
+	hang, allowed, err := f.hang, f.granted[ref], f.err
+	f.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return false, ctx.Err()
+	}
+	return allowed && err == nil, err
+}
+
+func (f *fakeAccess) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+func (f *fakeAccess) grant(refs ...volume.Ref) {
+	f.set(func() {
+		f.granted = map[volume.Ref]bool{}
+		for _, ref := range refs {
+			f.granted[ref] = true
+		}
+	})
+}
+
+func (f *fakeAccess) failWith(err error) { f.set(func() { f.err = err }) }
+
+// takeAsked returns the questions, and forgets them.
+func (f *fakeAccess) takeAsked() []string {
+	var asked []string
+	f.set(func() { asked, f.asked = f.asked, nil })
+	return asked
+}
+
+var (
+	sharedSecret = volume.Ref{Kind: volume.Secret, Namespace: "platform", Name: "db"}
+	sharedConfig = volume.Ref{Kind: volume.ConfigMap, Namespace: "platform", Name: "ca"}
+	errReview    = errors.New("the API server is away")
+)
+
+// acrossSources shows an object of the pod's namespace beside some of another.
+const acrossSources = `
+- configMap: {name: app}
+- secret: {name: db, namespace: platform, optional: true}
+- env: {path: app.env, envFrom: [{configMapRef: {name: ca, namespace: platform}}], env: [{name: OWN, value: "1"}]}
+`
+
+// acrossInBubble runs a test with a Publisher that shows objects of other namespaces, of
+// which all of acrossSources are granted.
+func acrossInBubble(t *testing.T, test func(e *env, access *fakeAccess, r Request)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		access := &fakeAccess{}
+		access.grant(sharedSecret, sharedConfig)
+		e := newEnv(t, func(o *Options) { o.Access = access })
+		e.run()
+		e.objects.put(configMap("app"), "a", "1")
+		e.objects.put(sharedSecret, "password", "p1")
+		e.objects.put(sharedConfig, "CA", "c1")
+		test(e, access, e.request("v1", "sources", acrossSources))
+	})
+}
+
+const (
+	secretRefused = `sources[1].secret.namespace: Forbidden: service account "default" of the pod may not get Secret "platform/db"; whoever owns namespace "platform" consents by a Role and a RoleBinding there`
+	configRefused = `sources[2].env.envFrom[0].configMapRef.namespace: Forbidden: service account "default" of the pod may not get ConfigMap "platform/ca"; whoever owns namespace "platform" consents by a Role and a RoleBinding there`
+)
+
+func TestAcrossNamespaces(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
+		questions := []string{`shop/default Secret "platform/db"`, `shop/default ConfigMap "platform/ca"`}
+		if got := access.takeAsked(); !slices.Equal(got, questions) {
+			t.Errorf("asked %q", got)
+		}
+		e.objects.put(sharedSecret, "password", "p2")
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "p2", "app.env", "CA=c1\nOWN=1\n")
+		e.publish(r)
+		if got := access.takeAsked(); len(got) > 0 {
+			t.Errorf("a change and a republish asked %q", got)
+		}
+		after(2 * testResync)
+		e.settle()
+		if got := access.takeAsked(); !slices.Equal(got, questions) {
+			t.Errorf("the resync asked %q", got)
+		}
+		e.wantEvents()
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// A refusal is final, whatever the source says of optional, and nothing was asked of the
+// object, so it can't tell whether it exists.
+func TestRefusedAtThePublish(t *testing.T) {
+	for name, exists := range map[string]bool{"the object exists": true, "it does not": false} {
+		t.Run(name, func(t *testing.T) {
+			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+				if !exists {
+					e.objects.remove(sharedSecret)
+				}
+				access.grant(sharedConfig)
+				begin := time.Now()
+				e.wantReason(e.p.Publish(e.ctx, r), ReasonForbidden, secretRefused)
+				if took := time.Since(begin); took != 0 {
+					t.Errorf("it took %s", took)
+				}
+				e.wantEvents(r.Pod.String() + ": RefForbidden: " + secretRefused)
+				if e.objects.registrationsMade != 0 || len(e.objects.takeReads(sharedSecret)) > 0 {
+					t.Error("the object was asked for")
+				}
+				access.grant()
+				e.wantReason(e.p.Publish(e.ctx, r), ReasonForbidden, secretRefused+"; "+configRefused)
+				e.wantNothing()
+			})
+		})
+	}
+}
+
+// An error of the review is no refusal: the publish waits, and can be tried again.
+func TestPublishWaitsForAReview(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		access.failWith(errReview)
+		waiting := e.publishing(r)
+		e.wantWaiting(waiting)
+		after(30 * time.Second)
+		e.wantWaiting(waiting)
+		if n := len(access.takeAsked()); n > 2*12 {
+			t.Errorf("%d questions in 30 s", n)
+		}
+		access.failWith(nil)
+		if err := <-waiting; err != nil {
+			t.Fatal(err)
+		}
+		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
+		e.unpublish(r)
+
+		access.failWith(errReview)
+		begin := time.Now()
+		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable,
+			"access to other namespaces could not be reviewed: the API server is away\nthe API server is away")
+		if took := time.Since(begin); took != testWait {
+			t.Errorf("it gave up after %s", took)
+		}
+		waiting = e.publishing(r)
+		e.wantWaiting(waiting)
+		e.unpublish(r)
+		e.wantReason(<-waiting, ReasonBusy, "")
+		waiting = e.publishing(r)
+		e.wantWaiting(waiting)
+		e.p.StopWaiting()
+		e.wantReason(<-waiting, ReasonUnavailable, "")
+		e.wantNothing()
+	})
+}
+
+// A revoked right takes the files of just that source with it, at the next resync, and
+// brings them back when it is granted again.
+func TestRevokedWhileMounted(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		access.grant(sharedConfig)
+		e.objects.put(configMap("app"), "a", "2")
+		after(2 * testResync)
+		e.settle()
+		e.wantFiles(r, "a", "2", "app.env", "CA=c1\nOWN=1\n")
+		e.wantEvents(r.Pod.String() + ": RefForbidden: " + secretRefused)
+		e.wantProblem(r, secretRefused)
+		if refs := e.objects.registrations()["uid-v1/v1"]; !slices.Equal(refs, []volume.Ref{configMap("app"), sharedConfig}) {
+			t.Errorf("registered %v", refs)
+		}
+		e.objects.put(sharedSecret, "password", "p2")
+		e.objects.put(configMap("app"), "a", "3")
+		e.objects.put(sharedConfig, "CA", "c2")
+		e.settle()
+		e.wantFiles(r, "a", "3", "app.env", "CA=c2\nOWN=1\n")
+
+		access.grant()
+		after(2 * testResync)
+		e.settle()
+		e.wantFiles(r, "a", "3", "app.env", "OWN=1\n")
+		after(3 * testResync)
+		e.settle()
+		e.wantProblem(r, configRefused)
+
+		access.grant(sharedConfig, sharedSecret)
+		after(2 * testResync)
+		e.settle()
+		e.wantFiles(r, "a", "3", "password", "p2", "app.env", "CA=c2\nOWN=1\n")
+		e.wantProblem(r, "")
+		e.wantEvents(r.Pod.String() + ": RefForbidden: " + secretRefused + "; " + configRefused)
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// While the rights can't be reviewed, a mounted volume stays as it is.
+func TestReviewFailsWhileMounted(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		access.failWith(errReview)
+		after(2 * testResync)
+		e.objects.put(sharedSecret, "password", "p2")
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
+		e.wantProblem(r, "access to other namespaces could not be reviewed: the API server is away")
+		e.wantEvents(r.Pod.String() + ": VolumeUpdateFailed: access to other namespaces could not be reviewed: ")
+		access.takeAsked()
+		after(10 * time.Minute)
+		if n := len(access.takeAsked()); n > 2*25 {
+			t.Errorf("%d questions in ten minutes", n)
+		}
+		access.failWith(nil)
+		after(2 * time.Minute)
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "p2", "app.env", "CA=c1\nOWN=1\n")
+		e.wantProblem(r, "")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// After a restart nothing is written before the rights were reviewed, and what was
+// revoked meanwhile goes.
+func TestReviewAfterARestart(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		access.failWith(errReview)
+		e.restart()
+		e.objects.put(sharedSecret, "password", "p2")
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
+		access.failWith(nil)
+		access.grant(sharedConfig)
+		after(testResync)
+		e.settle()
+		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
+		e.restart()
+		e.settle()
+		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
+		e.wantProblem(r, secretRefused)
+
+		e.opts.Access = nil // switched off for the whole node
+		e.restart()
+		e.settle()
+		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
+		e.wantProblem(r, secretRefused+"; "+configRefused)
+		e.publish(r)
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// A mount whose record is lost is taken over without a review, which could only fail.
+func TestAdoptWithoutReview(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		e.loseRecord("v1")
+		access.grant(sharedConfig)
+		e.restart()
+		e.publish(r)
+		e.settle()
+		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+func TestUnpublishEndsBesideAReview(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		access.set(func() { access.hang = true })
+		after(2 * testResync)
+		synctest.Wait()
+		begin := time.Now()
+		e.unpublish(r)
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("it took %s", took)
+		}
+		e.wantNothing()
+	})
+}
+
+func TestOtherNamespacesAreSwitchedOff(t *testing.T) {
+	inBubble(t, func(e *env) {
+		err := e.p.Publish(e.ctx, e.request("v1", "secret", "db", "namespace", "platform"))
+		e.wantReason(err, ReasonInvalid, `namespace: Invalid value: "platform": must be the pod's own namespace "shop": this node's plugin shows no objects of others (--cross-namespace)`)
+		e.wantNothing()
+	})
+}

@@ -1,0 +1,77 @@
+package publisher
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Retries of an errand start at errandMin and double up to errandMax. What another try
+// at once can't mend waits for a resync.
+const (
+	errandMin = time.Second
+	errandMax = time.Minute
+)
+
+// errand is a question to the API server that the next write of a live volume depends on.
+// The lock of the contents guards it.
+type errand struct {
+	// running says that a goroutine asks.
+	running bool
+	// err is why the last try failed, and retryAt when the next one may be.
+	err     error
+	retryAt time.Time
+	delay   time.Duration
+}
+
+// later runs an errand of a live volume without the worker and the lock of the contents,
+// which the caller holds: a slow API server must hold up neither the other volumes nor this
+// one's unpublish. What ask returns is called with that lock, unless the volume has gone,
+// and says how it went; the volume is queued again after that. The result is errPutOff, or
+// until the next try may be, why the last one failed: failure and the cause.
+func (p *Publisher) later(ctx context.Context, v *published, e *errand, failure error, ask func(context.Context) (apply func() error)) error {
+	switch {
+	case e.running:
+		return errPutOff
+	case time.Now().Before(e.retryAt):
+		return e.err
+	}
+	e.running = true
+	p.errands.Go(func() {
+		select {
+		case p.asking <- struct{}{}:
+			defer func() { <-p.asking }()
+		case <-ctx.Done():
+			return
+		}
+		apply := ask(ctx)
+		v.contents.mu.Lock()
+		defer v.contents.mu.Unlock()
+		e.running = false
+		if v.contents.gone {
+			return
+		}
+		if err := apply(); err != nil {
+			p.tryAgain(v, e, fmt.Errorf("%w: %w", failure, err))
+		} else {
+			*e = errand{}
+		}
+		p.queue.Add(v.request.VolumeID)
+	})
+	return errPutOff
+}
+
+// tryAgain says when an errand that failed is run again. The caller holds the lock of the
+// contents.
+func (p *Publisher) tryAgain(v *published, e *errand, err error) {
+	e.err = err
+	if ReasonOf(err) != ReasonUnavailable {
+		e.retryAt = time.Now().Add(p.opts.ResyncInterval)
+		return
+	}
+	e.delay = min(max(2*e.delay, errandMin), errandMax)
+	wait := e.delay/2 + rand.N(e.delay)
+	e.retryAt = time.Now().Add(wait)
+	p.queue.AddAfter(v.request.VolumeID, wait)
+}
