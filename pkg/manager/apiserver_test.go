@@ -44,6 +44,8 @@ type apiServer struct {
 	noWatchList bool
 	refuse      func(apiRequest) error
 	hold        func(apiRequest) <-chan struct{}
+	// restored is the resourceVersion that the server's etcd was put back to, 0 for none.
+	restored int
 	// unfinished lets a watch never say that the state it begins with is complete.
 	unfinished bool
 	// behind, if more than zero, is the resourceVersion at which the server's
@@ -201,6 +203,9 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // now returns what the server takes for the present.
 func (s *apiServer) now() int {
+	if s.restored > 0 {
+		return s.restored
+	}
 	if s.behind > 0 {
 		return s.behind
 	}

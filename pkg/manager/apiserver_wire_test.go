@@ -48,7 +48,7 @@ func (s *apiServer) get(r apiRequest) (*http.Response, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := s.rv
-	if r.rv == "0" {
+	if r.rv == "0" || s.restored > 0 {
 		at = s.now()
 	}
 	obj := s.at(r.ref, at)

@@ -119,3 +119,35 @@ func TestADenialEndsWhenReadsWait(t *testing.T) {
 		}
 	})
 }
+
+// TestOlderStatesOnly has an API server whose etcd was restored from a backup: what is
+// known stays, and that is told, until something newer comes.
+func TestOlderStatesOnly(t *testing.T) {
+	inEachBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.api.put(secret("a", "1"))
+		past := e.api.rv
+		v := e.api.put(secret("a", "2"))
+		e.known(ref)
+		e.api.set(func() {
+			e.api.restored = past
+			e.api.compacted = e.api.rv + 1 // else a watch waits for what it asks for
+		})
+		e.api.closeWatches()
+		for i := range 3 {
+			e.ask(ref)
+			if n := e.changes(ref); i == 0 && n != 1 || i > 0 && n != 0 {
+				t.Errorf("heard of %d changes at look %d", n, i)
+			}
+			if err := e.Denied(ref); !errors.Is(err, errStale) {
+				t.Errorf("Denied = %v", err)
+			}
+			e.wantLookup(ref, v, "2")
+		}
+		e.api.set(func() { e.api.restored, e.api.compacted = 0, 0 })
+		v = e.api.put(secret("a", "3"))
+		e.ask(ref)
+		e.wantDenied(ref, false)
+		e.wantLookup(ref, v, "3")
+	})
+}

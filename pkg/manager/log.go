@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -46,7 +47,7 @@ func (l *failureLog) known(err error) bool {
 	switch {
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err), apierrors.IsInvalid(err):
 		return true
-	case apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
+	case apierrors.ReasonForError(err) != metav1.StatusReasonUnknown, errors.Is(err, errStale):
 		return false // the API server's answer about this object
 	}
 	now := time.Now()

@@ -199,9 +199,10 @@ func (m *Manager) Lookup(ref volume.Ref) (*volume.Object, error) {
 	return obj.lookup()
 }
 
-// Denied returns the refusal of the API server to tell any more of ref, whose last known
-// state Lookup goes on to return, once nothing but refusals has come for some seconds. It
-// returns nil if the state can be had, or isn't known, or ref isn't registered.
+// Denied returns why the last known state of ref, which Lookup goes on to return, can't be
+// kept current any more: the API server refuses to tell more (a Forbidden API error), or
+// tells older states only. It does so once nothing else has come for some seconds, and
+// returns nil if the present state can be had, or isn't known, or ref isn't registered.
 func (m *Manager) Denied(ref volume.Ref) error {
 	obj := m.objects.find(ref)
 	if obj == nil {

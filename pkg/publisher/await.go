@@ -84,8 +84,8 @@ func (p *Publisher) announce(v *published, err error) {
 // look renders what is known now of a volume's objects.
 func (p *Publisher) look(v *published) (*payload.Rendering, versions, error) {
 	objects, at, err := p.snapshot(v)
-	if err == nil {
-		err = p.denied(v) // a new volume must not begin with what nobody may read any more
+	if denied := p.denied(v); err == nil && ReasonOf(denied) == ReasonForbidden {
+		err = denied // a new volume must not begin with what nobody may read any more
 	}
 	if err != nil {
 		return nil, nil, err

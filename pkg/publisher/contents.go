@@ -102,8 +102,11 @@ func (p *Publisher) denied(v *published) error {
 		if v.contents.access.refused[ref] {
 			continue // another volume's
 		}
-		if err := p.opts.Objects.Denied(ref); err != nil {
+		switch err := p.opts.Objects.Denied(ref); {
+		case apierrors.IsForbidden(err):
 			errs = append(errs, fail(ReasonForbidden, "%w", err))
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%w: %w", errStale, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -25,8 +25,8 @@ type Objects interface {
 	// Lookup returns the newest known state of a registered object, a NotFound API
 	// error if it does not exist, or manager.ErrNotSynced.
 	Lookup(ref volume.Ref) (*volume.Object, error)
-	// Denied returns why the state that Lookup returns can't be kept current any more,
-	// for want of the right to read the object; nil while it can.
+	// Denied returns why the state that Lookup returns can't be kept current any more, a
+	// Forbidden API error for want of the right to read the object; nil while it can.
 	Denied(ref volume.Ref) error
 	// Refresh has the state of objects asked for again, where nothing tells of their
 	// changes by itself. It does not wait for the answer; a change is told like any.
