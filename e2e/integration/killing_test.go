@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/refvol/refvol/e2e/harness"
 	"github.com/refvol/refvol/e2e/harness/supervise"
@@ -168,7 +169,7 @@ func (k *killing) watch(v *harness.Volume, mayVanish bool) (finish func()) {
 	if k.shape.strategy == "InPlace" {
 		return func() {}
 	}
-	r := startReading(k.t, newWitness(k.shape, k.Target(v), mayVanish))
+	r := startReading(k.t, time.Millisecond, newWitness(k.shape, k.Target(v), mayVanish))
 	return func() {
 		k.t.Helper()
 		reads, err := r.finish()

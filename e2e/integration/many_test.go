@@ -20,6 +20,8 @@ const (
 	// catchUp is how long a start with that many may take until all are current.
 	catchUp     = 3 * time.Second
 	manyReaders = 4
+	// readInterval leaves the machine to the plugin, most of the time.
+	readInterval = 10 * time.Millisecond
 )
 
 // many is a node with many volumes, each of an object of its own.
@@ -182,7 +184,7 @@ func (m *many) read() (finish func()) {
 	}
 	var readings []*reading
 	for _, w := range witnesses {
-		readings = append(readings, startReading(m.t, w...))
+		readings = append(readings, startReading(m.t, readInterval, w...))
 	}
 	return func() {
 		m.t.Helper()

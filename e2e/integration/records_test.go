@@ -173,9 +173,10 @@ func TestRuinedRecords(t *testing.T) {
 		t.Logf("taken over: %s", cases[i].name)
 	}
 	n.wantMounts(len(volumes) + 1)
-	for _, v := range append(volumes, well) {
+	for _, v := range volumes {
 		n.mustUnpublish(v)
 	}
+	n.mustUnpublish(well)
 	n.removeForeign()
 	n.wantNothingLeft()
 	if now := n.everythingOutside(); now != outside {

@@ -91,9 +91,8 @@ func (k *killing) removeMountAt(nth int) (at supervise.Call, done bool) {
 
 // dropped returns nil once the plugin knows that the volume is gone.
 func (k *killing) dropped(v *harness.Volume) error {
-	_, err := os.Lstat(k.recordPath(v))
-	if !os.IsNotExist(err) {
-		return fmt.Errorf("the record is still there: %w", cmpErr(err))
+	if _, err := os.Lstat(k.recordPath(v)); !os.IsNotExist(err) {
+		return fmt.Errorf("the record is still there (%v)", err)
 	}
 	return nil
 }

@@ -35,16 +35,16 @@ func newWitness(s *shape, target string, mayVanish bool) *witness {
 // starts it, and finish ends it.
 type reading struct {
 	witnesses []*witness
-	stop      context.CancelFunc
-	result    chan error
+	// interval is the time from one look to the next.
+	interval time.Duration
+	stop     context.CancelFunc
+	result   chan error
 }
 
-const witnessInterval = time.Millisecond
-
-func startReading(t *testing.T, witnesses ...*witness) *reading {
+func startReading(t *testing.T, interval time.Duration, witnesses ...*witness) *reading {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	r := &reading{witnesses: witnesses, stop: stop, result: make(chan error, 1)}
+	r := &reading{witnesses: witnesses, interval: interval, stop: stop, result: make(chan error, 1)}
 	go func() { r.result <- r.run(ctx) }()
 	return r
 }
@@ -68,7 +68,7 @@ func (r *reading) run(ctx context.Context) error {
 			}
 		}
 	}()
-	tick := time.NewTicker(witnessInterval)
+	tick := time.NewTicker(r.interval)
 	defer tick.Stop()
 	for i := 0; ctx.Err() == nil; i++ {
 		if err := r.witnesses[i%len(r.witnesses)].look(); err != nil {

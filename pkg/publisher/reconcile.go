@@ -110,7 +110,14 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 	if p.putOff(v, readTime) {
 		return errPutOff
 	}
-	return p.reopen(ctx, v, func(mnt Mount) error { return p.write(ctx, v, mnt, shown, at) })
+	return p.reopen(ctx, v, func(mnt Mount) error {
+		if err := p.write(ctx, v, mnt, shown, at); err != nil {
+			return err
+		}
+		// At once where nothing was switched, as after most restarts: the kernel takes
+		// its time over giving up a handle.
+		return p.pruneThrough(v, mnt)
+	})
 }
 
 // reopen calls write with a handle on the volume's mount. A volume that is no longer
@@ -134,12 +141,18 @@ func (p *Publisher) prune(ctx context.Context, v *published) error {
 	if !v.contents.writer.Stale() || p.putOff(v, pruneTime) {
 		return nil
 	}
-	return p.reopen(ctx, v, func(mnt Mount) error {
-		if err := v.contents.writer.Prune(mnt.Root()); err != nil {
-			return fmt.Errorf("prune volume %s: %w", v.request.VolumeID, err)
-		}
+	return p.reopen(ctx, v, func(mnt Mount) error { return p.pruneThrough(v, mnt) })
+}
+
+// pruneThrough is prune through a handle on the volume's mount.
+func (p *Publisher) pruneThrough(v *published, mnt Mount) error {
+	if !v.contents.writer.Stale() || p.putOff(v, pruneTime) {
 		return nil
-	})
+	}
+	if err := v.contents.writer.Prune(mnt.Root()); err != nil {
+		return fmt.Errorf("prune volume %s: %w", v.request.VolumeID, err)
+	}
+	return nil
 }
 
 // putOff queues the volume for later and returns true if its last switch was less

@@ -146,8 +146,15 @@ func TestCallsByName(t *testing.T) {
 	calls, _ := s.Disarm()
 	// Whether a program uses mkdir or mkdirat is its own choice.
 	for _, want := range []struct{ name, path string }{
-		{"open", "file"}, {"write", "file"}, {"mkdir", "d"}, {"rename", "d/moved"}, {"symlink", "link"},
-		{"fchmod", "d/moved"}, {"open", "d/moved"}, {"unlink", "d/moved"}, {"unlink", "link"},
+		{"open", "file"},
+		{"write", "file"},
+		{"mkdir", "d"},
+		{"rename", "d/moved"},
+		{"symlink", "link"},
+		{"fchmod", "d/moved"},
+		{"open", "d/moved"},
+		{"unlink", "d/moved"},
+		{"unlink", "link"},
 	} {
 		if !slices.ContainsFunc(calls, func(c supervise.Call) bool {
 			return strings.HasPrefix(c.Name, want.name) && c.Path == filepath.Join(dir, want.path)
