@@ -108,10 +108,14 @@ func (s *soak) run(ctx context.Context, duration time.Duration) error {
 	rounds, summary := 0, begin
 	for over := false; !over; rounds++ {
 		s.life--
-		if err := s.round(ctx); err != nil {
+		over = time.Since(begin) >= duration
+		err := s.round(ctx)
+		if err == nil && over {
+			err = s.checkGoroutines(ctx)
+		}
+		if err != nil {
 			return s.explain(fmt.Errorf("round %d of seed %d: %w", rounds+1, s.seed, err))
 		}
-		over = time.Since(begin) >= duration
 		if over || time.Since(summary) >= time.Minute {
 			summary = time.Now()
 			s.printf("%8s  %d rounds, %d restarts, %s; left: %s\n",
