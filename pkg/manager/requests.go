@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -46,7 +47,10 @@ type requests struct {
 	// is the first request of an attempt. A list runs in a goroutine of its own.
 	direct atomic.Bool
 	// stream is the last watch opened.
-	stream   watch.Interface
+	stream watch.Interface
+	// paid tells that the last watch request came after a pause, and was answered: the
+	// list that may have to follow it needs no pause of its own.
+	paid     bool
 	backoff  wait.Backoff
 	pausedAt time.Time
 }
@@ -69,9 +73,12 @@ func newReflector(it *item, client kubernetes.Interface) *cache.Reflector {
 func (r *requests) serve(ctx context.Context, reflector *cache.Reflector) {
 	for ctx.Err() == nil {
 		r.direct.Store(true)
+		r.paid = false
 		// Its error is dropped: each failure was recorded where it happened.
 		_ = reflector.ListAndWatchWithContext(ctx)
-		r.pause(ctx)
+		if !r.paid {
+			r.pause(ctx)
+		}
 	}
 }
 
@@ -92,9 +99,11 @@ func (r *requests) list(ctx context.Context, opts metav1.ListOptions) (runtime.O
 
 // watch opens one watch of the item's object, which may begin with its state.
 func (r *requests) watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	if !r.direct.Swap(false) {
+	paused := !r.direct.Swap(false)
+	if paused {
 		r.pause(ctx)
 	}
+	r.paid = false
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -108,9 +117,10 @@ func (r *requests) watch(ctx context.Context, opts metav1.ListOptions) (watch.In
 	}
 	if err != nil {
 		r.failed(ctx, err)
+		r.paid = paused && (apierrors.IsResourceExpired(err) || apierrors.IsGone(err))
 		return nil, err
 	}
-	r.stream = w
+	r.stream, r.paid = w, paused
 	return w, nil
 }
 
