@@ -259,7 +259,6 @@ func TestAPIServerOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.configMap("app", map[string]string{"key": after})
-	// A reflector waits up to 30 s, with jitter, before it tries again.
-	took := n.arrives(v, "key", after, time.Minute)
+	took := n.arrives(v, "key", after, healed)
 	t.Logf("the first change after the outage arrived in %s", took)
 }

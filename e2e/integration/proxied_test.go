@@ -83,9 +83,10 @@ func pausesWithin(d time.Duration) int {
 }
 
 // checkPaced checks that no object was asked for more often in the time that began at
-// begin than the back-off allows. A pause is followed by three requests at most: a
-// watch that is to begin with the state, and if that fails a list and a watch. A server
-// that is busy says itself when to come again, after a second here.
+// begin than the back-off allows. A pause is followed by four requests at most: a watch
+// that goes on, if it may not a watch that is to begin with the state, if it may not a
+// list, and a watch. A server that is busy says itself when to come again, after a
+// second here.
 func checkPaced(requests []faultproxy.Request, took time.Duration) error {
 	type count struct{ paused, told int }
 	counts := make(map[faultproxy.Object]*count)
@@ -107,7 +108,7 @@ func checkPaced(requests []faultproxy.Request, took time.Duration) error {
 	pauses := pausesWithin(took)
 	var errs []error
 	for object, c := range counts {
-		if most := 3 * (pauses + 1); c.paused > most {
+		if most := 4 * (pauses + 1); c.paused > most {
 			errs = append(errs, fmt.Errorf("%d requests for %v in %s, want %d at most", c.paused, object, took, most))
 		}
 		if most := pauses + 1 + int(took/time.Second); c.told > most {

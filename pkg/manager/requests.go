@@ -63,6 +63,9 @@ type requests struct {
 	end    context.CancelCauseFunc
 	// answered ends the bound on the last watch's answer.
 	answered atomic.Pointer[func()]
+	// paid tells that the last watch request came after a pause, and was answered: the
+	// list that may have to follow it needs no pause of its own.
+	paid     bool
 	backoff  wait.Backoff
 	pausedAt time.Time
 	// delay is the pause that the server asked for with its last refusal.
@@ -87,9 +90,12 @@ func newReflector(it *item, client kubernetes.Interface) *cache.Reflector {
 func (r *requests) serve(ctx context.Context, reflector *cache.Reflector) {
 	for ctx.Err() == nil {
 		r.direct.Store(true)
+		r.paid = false
 		// Its error is dropped: each failure was recorded where it happened.
 		_ = reflector.ListAndWatchWithContext(ctx)
-		r.pause(ctx)
+		if !r.paid {
+			r.pause(ctx)
+		}
 	}
 }
 
@@ -112,9 +118,11 @@ func (r *requests) list(ctx context.Context, opts metav1.ListOptions) (runtime.O
 
 // watch opens one watch of the item's object, which may begin with its state.
 func (r *requests) watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	if !r.direct.Swap(false) {
+	paused := !r.direct.Swap(false)
+	if paused {
 		r.pause(ctx)
 	}
+	r.paid = false
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -131,12 +139,13 @@ func (r *requests) watch(ctx context.Context, opts metav1.ListOptions) (watch.In
 	if err != nil {
 		answered()
 		r.failed(ctx, errors.Join(context.Cause(bounded), err))
+		r.paid = paused && (apierrors.IsResourceExpired(err) || apierrors.IsGone(err))
 		return nil, err
 	}
 	if !withState {
 		answered()
 	}
-	r.stream = w
+	r.stream, r.paid = w, paused
 	return w, nil
 }
 

@@ -222,3 +222,48 @@ func TestRetryAfter(t *testing.T) {
 		})
 	}
 }
+
+// TestAfterAnOutageAnExpiredWatchCostsOnePause has an API server that comes back and has
+// forgotten where the watches were: they have to be opened, and the object listed.
+func TestAfterAnOutageAnExpiredWatchCostsOnePause(t *testing.T) {
+	for _, noWatchList := range []bool{false, true} {
+		t.Run(fmt.Sprint("noWatchList=", noWatchList), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *env) {
+				ref := secretRef("a")
+				e.api.set(func() { e.api.noWatchList = noWatchList })
+				e.api.put(secret("a", "old"))
+				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+				after(2 * time.Second)
+				for range 20 {
+					e.api.set(func() { e.api.refuse = func(apiRequest) error { return syscall.ECONNREFUSED } })
+					e.api.closeWatches()
+					after(time.Minute)
+					v := e.api.put(secret("a", "new"))
+					e.api.set(func() { e.api.refuse, e.api.compacted = nil, e.api.rv })
+					after(maxPause)
+					e.wantWatches(ref, 1)
+					e.wantGet(ref, v, "new")
+				}
+			})
+		})
+	}
+}
+
+// TestWatchesThatAlwaysExpireArePaced has an API server that never lets a watch go on.
+func TestWatchesThatAlwaysExpireArePaced(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.api.put(secret("a", "x"))
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		after(2 * time.Second)
+		expire := time.NewTicker(time.Second / 10)
+		defer expire.Stop()
+		e.api.set(func() { e.api.compacted = 1 << 30 })
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); <-expire.C {
+			e.api.closeWatches()
+		}
+		if n := len(e.api.requests(ref)); n < 10 || n > 70 {
+			t.Errorf("%d requests in a minute, want between one and two each 5 s, some more at first", n)
+		}
+	})
+}

@@ -29,7 +29,7 @@ func refusal(fault Fault, r Request) *apierrors.StatusError {
 		return apierrors.NewTooManyRequests("the server is told to be busy", 1)
 	case fault == ServerError:
 		return apierrors.NewInternalError(fmt.Errorf("the server is told to fail"))
-	case fault == Gone && r.continues():
+	case (fault == Gone || fault == Stale) && r.continues():
 		return apierrors.NewResourceExpired("too old resource version")
 	case fault == TooLarge && reads:
 		return tooLarge()

@@ -36,9 +36,10 @@ const (
 	WatchTorn
 	// Slow holds up each new request until the fault is over.
 	Slow
-	// Stale answers a watch from its beginning with the oldest initial state that was
-	// passed on of that object, or list, and then stays silent; an open one gets the
-	// oldest event of its object once more.
+	// Stale answers a list, or a watch that begins with the state, with the oldest state
+	// that was passed on of that object; such a watch then stays silent. A watch that
+	// goes on from a resourceVersion is answered with 410, so that the client asks for
+	// the state; an open one gets the oldest event of its object after each new one.
 	Stale
 	// TooLarge answers every list and watch as an API server whose cache is behind the
 	// resourceVersion that was asked for: 504 with its cause.

@@ -155,7 +155,7 @@ func (s *stream) run(r *http.Request, body io.ReadCloser) {
 		if !s.initial && !s.goOn(fault) {
 			return
 		}
-		if !s.copy(r, frames, changed) {
+		if !s.copy(r, frames, fault, changed) {
 			return
 		}
 	}
@@ -163,7 +163,7 @@ func (s *stream) run(r *http.Request, body io.ReadCloser) {
 
 // copy passes frames on until the fault changes or the initial state has ended; it
 // returns false at the end of the watch.
-func (s *stream) copy(r *http.Request, frames <-chan []byte, changed <-chan struct{}) bool {
+func (s *stream) copy(r *http.Request, frames <-chan []byte, fault Fault, changed <-chan struct{}) bool {
 	for {
 		select {
 		case <-r.Context().Done():
@@ -181,6 +181,9 @@ func (s *stream) copy(r *http.Request, frames <-chan []byte, changed <-chan stru
 			flush(s.w)
 			if ended {
 				return true
+			}
+			if fault == Stale && !s.initial {
+				s.repeatOldest()
 			}
 		}
 	}
@@ -223,10 +226,7 @@ func (s *stream) goOn(fault Fault) bool {
 		}
 		last = frame
 	case Stale:
-		if event := s.proxy.history.event(s.request.Object); event != nil {
-			_, _ = s.w.Write(event)
-			flush(s.w)
-		}
+		s.repeatOldest()
 		return true
 	default:
 		return true
@@ -234,4 +234,12 @@ func (s *stream) goOn(fault Fault) bool {
 	_, _ = s.w.Write(last)
 	flush(s.w)
 	return false
+}
+
+// repeatOldest sends the oldest event of the object once more, if there is one.
+func (s *stream) repeatOldest() {
+	if event := s.proxy.history.event(s.request.Object); event != nil {
+		_, _ = s.w.Write(event)
+		flush(s.w)
+	}
 }
