@@ -55,7 +55,7 @@ type Publisher struct {
 const (
 	retryMin       = 50 * time.Millisecond
 	retryMax       = 5 * time.Second
-	defaultWorkers = 4
+	defaultWorkers = 16
 )
 
 // New returns a Publisher that knows of no volume yet; Restore takes over those of
