@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -104,21 +103,4 @@ func (p *pod) awaitEnded() {
 		}
 		return nil
 	})
-}
-
-// failedMounts returns the messages of the events that say that the kubelet failed to
-// set up a volume of the pod.
-func (p *pod) failedMounts() []string {
-	p.t.Helper()
-	events, err := p.client.CoreV1().Events(p.Namespace).List(p.t.Context(), metav1.ListOptions{
-		FieldSelector: "involvedObject.uid=" + string(p.UID) + ",type=" + corev1.EventTypeWarning,
-	})
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	var messages []string
-	for _, e := range events.Items {
-		messages = append(messages, e.Reason+": "+e.Message)
-	}
-	return messages
 }

@@ -61,7 +61,7 @@ func TestTaintedNode(t *testing.T) {
 	// The kubelet writes the CSINode before it confirms, so it can't lack the driver.
 	n.awaitDriver(t, node, true)
 	p.awaitReady()
-	if got := p.failedMounts(); len(got) > 0 && !onlyUnschedulable(got) {
+	if got := p.failedMounts(); len(got) > 0 {
 		t.Errorf("its volume didn't work at the first try: %q", got)
 	}
 	if err := p.hasText(t.Context(), "probe", mountDir+"settings/key", "text"); err != nil {
@@ -70,14 +70,21 @@ func TestTaintedNode(t *testing.T) {
 	n.wantLoggedInOrder(t, node, "Kubelet registered the driver", "Removed the startup taint")
 }
 
-// onlyUnschedulable tells whether all of these warnings are of the scheduler.
-func onlyUnschedulable(warnings []string) bool {
-	for _, w := range warnings {
-		if !strings.HasPrefix(w, "FailedScheduling: ") {
-			return false
-		}
+// failedMounts returns what the events say of volumes of the pod that the kubelet failed
+// to set up.
+func (p *pod) failedMounts() []string {
+	p.t.Helper()
+	events, err := p.client.CoreV1().Events(p.Namespace).List(p.t.Context(), metav1.ListOptions{
+		FieldSelector: "involvedObject.uid=" + string(p.UID) + ",reason=FailedMount",
+	})
+	if err != nil {
+		p.t.Fatal(err)
 	}
-	return true
+	var messages []string
+	for _, e := range events.Items {
+		messages = append(messages, e.Message)
+	}
+	return messages
 }
 
 // taint puts the startup taint on the node, behind those that it has, until the test
