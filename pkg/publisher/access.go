@@ -127,5 +127,10 @@ func refusal(v *published, refused map[volume.Ref]bool) error {
 	if len(texts) == 0 {
 		return nil
 	}
-	return fail(ReasonForbidden, "%s", strings.Join(texts, "; "))
+	return fail(ReasonForbidden, "%w", &refusedError{strings.Join(texts, "; ")})
 }
+
+// refusedError names the objects of other namespaces that a pod may not have.
+type refusedError struct{ text string }
+
+func (e *refusedError) Error() string { return e.text }

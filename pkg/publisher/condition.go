@@ -32,20 +32,16 @@ func (c *condition) set(err error) bool {
 	return news
 }
 
-// kindOf returns what tells one failure from another: all that is missing or forbidden, else
+// kindOf returns what tells one failure from another: all that is missing or refused, else
 // the reason and the system's error.
 func kindOf(err error) string {
 	var missing *payload.MissingError
-	lacks := ""
 	if errors.As(err, &missing) {
-		lacks = missing.Error()
+		return missing.Error()
 	}
-	var reasoned *Error
-	if errors.As(err, &reasoned) && reasoned.Reason == ReasonForbidden {
-		lacks += "; " + reasoned.Error()
-	}
-	if lacks != "" {
-		return lacks
+	var refused *refusedError
+	if errors.As(err, &refused) {
+		return refused.Error()
 	}
 	var errno syscall.Errno
 	errors.As(err, &errno)
