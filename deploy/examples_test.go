@@ -1,12 +1,15 @@
 package deploy
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/refvol/refvol/pkg/payload"
@@ -42,6 +45,7 @@ func TestExamples(t *testing.T) {
 			pod := only[*corev1.Pod](t, objects)
 			checkImages(t, pod)
 			checkVolumes(t, pod, payloadObjects(t, objects))
+			checkConsent(t, pod, objects)
 		})
 	}
 }
@@ -69,7 +73,7 @@ func checkVolumes(t *testing.T, pod *corev1.Pod, objects payload.Objects) {
 		if csi.ReadOnly == nil || !*csi.ReadOnly {
 			t.Errorf("volume %s: csi.readOnly must be true", podVolume.Name)
 		}
-		spec, err := volume.Parse(csi.VolumeAttributes, volume.Pod{Namespace: exampleNamespace, Name: pod.Name})
+		spec, err := volume.Parse(csi.VolumeAttributes, podOf(pod), volume.AcrossNamespaces())
 		if err != nil {
 			t.Errorf("volume %s: %v", podVolume.Name, err)
 			continue
@@ -103,6 +107,36 @@ func checkVolumes(t *testing.T, pod *corev1.Pod, objects payload.Objects) {
 	}
 }
 
+func podOf(pod *corev1.Pod) volume.Pod {
+	return volume.Pod{Namespace: exampleNamespace, Name: pod.Name, ServiceAccount: cmp.Or(pod.Spec.ServiceAccountName, "default")}
+}
+
+// checkConsent wants a Role and a RoleBinding for each object of another namespace.
+func checkConsent(t *testing.T, pod *corev1.Pod, objects []runtime.Object) {
+	t.Helper()
+	for _, podVolume := range pod.Spec.Volumes {
+		spec, err := volume.Parse(podVolume.CSI.VolumeAttributes, podOf(pod), volume.AcrossNamespaces())
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, use := range spec.Across(podOf(pod)) {
+			role, binding := only[*rbacv1.Role](t, objects), only[*rbacv1.RoleBinding](t, objects)
+			rule := rbacv1.PolicyRule{
+				APIGroups: []string{""}, Resources: []string{strings.ToLower(string(use.Ref.Kind)) + "s"},
+				ResourceNames: []string{use.Ref.Name}, Verbs: []string{"get"},
+			}
+			if role.Namespace != use.Ref.Namespace || !reflect.DeepEqual(role.Rules, []rbacv1.PolicyRule{rule}) {
+				t.Errorf("the Role in %s has %v, want just %v in %s", role.Namespace, role.Rules, rule, use.Ref.Namespace)
+			}
+			subject := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: exampleNamespace, Name: podOf(pod).ServiceAccount}
+			if binding.Namespace != use.Ref.Namespace || binding.RoleRef.Name != role.Name || !reflect.DeepEqual(binding.Subjects, []rbacv1.Subject{subject}) {
+				t.Errorf("the RoleBinding in %s binds %v to %s, want %v", binding.Namespace, binding.Subjects, binding.RoleRef.Name, subject)
+			}
+		}
+	}
+}
+
 // payloadObjects returns the ConfigMaps and Secrets among objects in the form in
 // which volumes show them.
 func payloadObjects(t *testing.T, objects []runtime.Object) payload.Objects {
@@ -111,12 +145,12 @@ func payloadObjects(t *testing.T, objects []runtime.Object) payload.Objects {
 	for _, object := range objects {
 		switch object := object.(type) {
 		case *corev1.ConfigMap:
-			ref := volume.Ref{Kind: volume.ConfigMap, Namespace: exampleNamespace, Name: object.Name}
+			ref := volume.Ref{Kind: volume.ConfigMap, Namespace: cmp.Or(object.Namespace, exampleNamespace), Name: object.Name}
 			found[ref] = &volume.Object{Ref: ref, Data: bytesOf(object.Data), BinaryData: object.BinaryData}
 		case *corev1.Secret:
-			ref := volume.Ref{Kind: volume.Secret, Namespace: exampleNamespace, Name: object.Name}
+			ref := volume.Ref{Kind: volume.Secret, Namespace: cmp.Or(object.Namespace, exampleNamespace), Name: object.Name}
 			found[ref] = &volume.Object{Ref: ref, Data: bytesOf(object.StringData)}
-		case *corev1.Pod:
+		case *corev1.Pod, *corev1.Namespace, *rbacv1.Role, *rbacv1.RoleBinding:
 		default:
 			t.Errorf("unexpected object %T", object)
 		}

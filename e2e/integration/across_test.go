@@ -199,7 +199,10 @@ func TestConsent(t *testing.T) {
 		{"wrong kind", func(kind, object string) func() {
 			return allow(t, n.source, rule(map[string]string{"secret": "configmap", "configmap": "secret"}[kind], "get", object), web)
 		}, nil},
-		{"revoked", func(kind, object string) func() { allow(t, n.source, rule(kind, "get", object), web)(); return func() {} }, nil},
+		{"revoked", func(kind, object string) func() {
+			allow(t, n.source, rule(kind, "get", object), web)()
+			return func() {}
+		}, nil},
 	} {
 		for _, kind := range []string{"secret", "configmap"} {
 			for _, exists := range []bool{true, false} {
