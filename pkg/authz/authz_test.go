@@ -151,11 +151,11 @@ func TestAnswersAge(t *testing.T) {
 		if n := s.takeAsked(); n != 2 {
 			t.Errorf("asked %d times, want twice", n)
 		}
-		time.Sleep(time.Minute - 15*time.Second) // the questions took the rest
+		after(time.Minute - 15*time.Second) // the questions took the rest
 		want(t, r, web, ref("a"), false)
 		s.set(allowed, nil)
 		want(t, r, web, ref("b"), false)
-		time.Sleep(time.Minute)
+		after(time.Minute)
 		want(t, r, web, ref("b"), true)
 	})
 }
@@ -171,7 +171,7 @@ func TestErrorsAreNotKept(t *testing.T) {
 		s.set(allowed, nil)
 		want(t, r, web, ref("a"), true)
 		// Nor does an error renew an answer.
-		time.Sleep(time.Minute)
+		after(time.Minute)
 		s.set(allowed, errAway)
 		if _, err := r.Allowed(t.Context(), web, ref("a")); !errors.Is(err, errAway) {
 			t.Errorf("got %v", err)
@@ -210,7 +210,7 @@ func TestQuestionsAreForgotten(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, r *Reviewer) {
 		for i := range 100 {
 			want(t, r, web, ref(fmt.Sprint("o-", i)), true)
-			time.Sleep(10 * time.Second)
+			after(10 * time.Second)
 		}
 		if n := len(r.questions); n > 13 {
 			t.Errorf("%d questions are kept, of which 6 are of use", n)
@@ -229,3 +229,6 @@ func TestOptions(t *testing.T) {
 		}
 	}
 }
+
+// after waits on the bubble's clock.
+func after(d time.Duration) { <-time.After(d) }

@@ -107,7 +107,11 @@ func failure(err error) (*http.Response, error) {
 	}
 	body := status.ErrStatus
 	body.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	return respond(int(body.Code), body)
+	response, err := respond(int(body.Code), body)
+	if err == nil && body.Details != nil && body.Details.RetryAfterSeconds > 0 {
+		response.Header.Set("Retry-After", strconv.Itoa(int(body.Details.RetryAfterSeconds)))
+	}
+	return response, err
 }
 
 func respond(code int, body any) (*http.Response, error) {

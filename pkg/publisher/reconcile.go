@@ -56,7 +56,11 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) (updateErr, pru
 	if v.contents.gone {
 		return nil, nil
 	}
-	defer p.recoverInto(ctx, v, &updateErr)
+	defer func() {
+		if cause := recover(); cause != nil {
+			updateErr = panicked(ctx, v, cause)
+		}
+	}()
 	updateErr = p.update(ctx, v)
 	if v.contents.gone {
 		return updateErr, nil
@@ -66,18 +70,14 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) (updateErr, pru
 	return updateErr, p.prune(ctx, v)
 }
 
-// recoverInto, deferred, turns a panic into an error, so that one volume can't take the
-// updates of all others with it. What the panic carried is not repeated, since it could
-// hold a value; the stack holds none.
-func (p *Publisher) recoverInto(ctx context.Context, v *published, err *error) {
-	cause := recover()
-	if cause == nil {
-		return
-	}
+// panicked makes a panic an error of the volume, so that one can't take the updates of all
+// others with it. What the panic carried is not repeated, since it could hold a value; the
+// stack holds none. The caller holds the lock of the contents.
+func panicked(ctx context.Context, v *published, cause any) error {
 	v.contents.proven = false
 	klog.FromContext(ctx).Error(nil, "Reconcile panicked", "volumeID", v.request.VolumeID,
 		"panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
-	*err = fmt.Errorf("update volume %s: %w", v.request.VolumeID, errPanicked)
+	return fmt.Errorf("update volume %s: %w", v.request.VolumeID, errPanicked)
 }
 
 // update writes the files of a volume if they don't show the newest known state of
