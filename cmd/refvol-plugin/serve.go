@@ -170,15 +170,14 @@ func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Int
 }
 
 // newAccess returns who answers whether a pod may have an object of another namespace, nil
-// for nobody. An answer serves all volumes of one service account that are reviewed at
-// about the same time; it must not serve one volume at two of its resyncs.
+// for nobody.
 func newAccess(opts *serveOptions, client kubernetes.Interface) (publisher.Access, error) {
 	if !opts.crossNamespace {
 		return nil, nil
 	}
 	return authz.New(authz.Options{
 		Client: client.AuthorizationV1().SubjectAccessReviews(),
-		MaxAge: opts.resyncInterval / 2,
+		MaxAge: opts.resyncInterval,
 	})
 }
 

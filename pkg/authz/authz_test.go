@@ -127,7 +127,7 @@ func inBubble(t *testing.T, test func(t *testing.T, s *server, r *Reviewer)) {
 
 func want(t *testing.T, r *Reviewer, pod volume.Pod, of volume.Ref, want bool) {
 	t.Helper()
-	if got, err := r.Allowed(t.Context(), pod, of); err != nil || got != want {
+	if got, err := r.Allowed(t.Context(), pod, of, time.Minute); err != nil || got != want {
 		t.Errorf("%s for %s: %t, %v, want %t", of, pod, got, err, want)
 	}
 }
@@ -164,7 +164,7 @@ func TestErrorsAreNotKept(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, r *Reviewer) {
 		s.set(allowed, errAway)
 		for range 2 {
-			if _, err := r.Allowed(t.Context(), web, ref("a")); !errors.Is(err, errAway) {
+			if _, err := r.Allowed(t.Context(), web, ref("a"), time.Minute); !errors.Is(err, errAway) {
 				t.Errorf("got %v", err)
 			}
 		}
@@ -173,7 +173,7 @@ func TestErrorsAreNotKept(t *testing.T) {
 		// Nor does an error renew an answer.
 		after(time.Minute)
 		s.set(allowed, errAway)
-		if _, err := r.Allowed(t.Context(), web, ref("a")); !errors.Is(err, errAway) {
+		if _, err := r.Allowed(t.Context(), web, ref("a"), time.Minute); !errors.Is(err, errAway) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -191,7 +191,7 @@ func TestOneRequestPerQuestion(t *testing.T) {
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := r.Allowed(ctx, web, ref("a")); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := r.Allowed(ctx, web, ref("a"), time.Minute); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		calls.Go(func() { want(t, r, web, ref("b"), true) })
@@ -200,7 +200,7 @@ func TestOneRequestPerQuestion(t *testing.T) {
 			t.Errorf("asked %d times, %d at once", n, s.most)
 		}
 		s.delay = time.Hour
-		if _, err := r.Allowed(t.Context(), web, ref("c")); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := r.Allowed(t.Context(), web, ref("c"), time.Minute); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a hanging request: got %v", err)
 		}
 	})

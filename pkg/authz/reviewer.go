@@ -18,7 +18,7 @@ const requestTimeout = 10 * time.Second
 // Options are what a Reviewer needs.
 type Options struct {
 	Client authorizationclient.SubjectAccessReviewInterface
-	// MaxAge is how long an answer is given again without asking.
+	// MaxAge is how long an answer is kept.
 	MaxAge time.Duration
 }
 
@@ -33,7 +33,7 @@ func (o *Options) validate() error {
 }
 
 // Reviewer answers for many volumes, whose pods share service accounts and objects: it
-// asks the API server once per question and MaxAge, one request per question at a time.
+// asks the API server again only where an answer is too old, one request per question at a time.
 // It is safe for concurrent use and has no goroutine of its own.
 //
 // mu guards questions and their users; who has taken a question's turn owns its answer.
@@ -69,10 +69,10 @@ func New(opts Options) (*Reviewer, error) {
 	return &Reviewer{opts: opts, questions: map[key]*question{}}, nil
 }
 
-// Allowed returns whether the service account of a pod may get an object, by an answer
-// that is at most MaxAge old. An error says nothing about the right: it is that of
-// MayGet, or of ctx. Errors are not kept.
-func (r *Reviewer) Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref) (bool, error) {
+// Allowed returns whether the service account of a pod may get an object, by an answer to a
+// question that is less than maxAge old; 0 asks anew. An error says nothing about the right:
+// it is that of MayGet, or of ctx. Errors are not kept.
+func (r *Reviewer) Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error) {
 	k := key{AccountOf(pod), ref}
 	q := r.use(k)
 	defer r.release(q)
@@ -82,7 +82,7 @@ func (r *Reviewer) Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref) 
 	case <-ctx.Done():
 		return false, fmt.Errorf("wait to ask whether service account %s may get %s: %w", k.account, ref, ctx.Err())
 	}
-	if r.fresh(q.at) {
+	if isFresh(q.at, maxAge) {
 		return q.allowed, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -99,7 +99,9 @@ func (r *Reviewer) Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref) 
 	return allowed, nil
 }
 
-func (r *Reviewer) fresh(at time.Time) bool { return !at.IsZero() && time.Since(at) < r.opts.MaxAge }
+func isFresh(at time.Time, maxAge time.Duration) bool {
+	return !at.IsZero() && time.Since(at) < maxAge
+}
 
 // use returns the entry of a question, and keeps it until release.
 func (r *Reviewer) use(k key) *question {
@@ -129,7 +131,7 @@ func (r *Reviewer) sweep() {
 	}
 	r.swept = time.Now()
 	for k, q := range r.questions {
-		if q.users == 0 && !r.fresh(q.at) {
+		if q.users == 0 && !isFresh(q.at, r.opts.MaxAge) {
 			delete(r.questions, k)
 		}
 	}

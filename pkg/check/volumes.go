@@ -40,6 +40,9 @@ func (c *Checker) volumes(w *Workload, template podTemplate) {
 			continue
 		}
 		v.spec = spec
+		for _, use := range spec.Across(pod) {
+			c.warning(w.Place, v.at+"."+use.Field, "an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to get it")
+		}
 		for i := range spec.Sources {
 			c.source(w, template, v, &spec.Sources[i])
 		}

@@ -154,11 +154,14 @@ func (r *requests) watch(ctx context.Context, opts metav1.ListOptions) (watch.In
 func (r *requests) boundAnswer(ctx context.Context) (context.Context, func()) {
 	if r.end != nil {
 		r.end(nil)
+		r.stateTold() // or never will be
 	}
 	bounded, end := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(answerTime, func() {
-		end(errSilent)
-		r.failed(ctx, errSilent)
+		if bounded.Err() == nil {
+			end(errSilent)
+			r.failed(ctx, errSilent)
+		}
 	})
 	answered := func() { timer.Stop() }
 	r.end = end

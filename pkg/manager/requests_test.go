@@ -176,6 +176,27 @@ func TestASilentServer(t *testing.T) {
 	}
 }
 
+// TestAWatchThatEndsEarlyIsNotSilent: the bound on its answer ends with it.
+func TestAWatchThatEndsEarlyIsNotSilent(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := e.api.put(secret("a", "1"))
+		e.api.set(func() { e.api.unfinished = true })
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		synctest.Wait()
+		e.api.set(func() { e.api.unfinished = false })
+		e.api.closeWatches()
+		e.wantGet(ref, v, "1")
+		after(2 * answerTime)
+		it := e.item(ref)
+		it.mu.Lock()
+		defer it.mu.Unlock()
+		if it.failure != nil {
+			t.Errorf("failure of an object that is known: %v", it.failure)
+		}
+	})
+}
+
 // TestASilentServerIsAskedWithPauses counts what is sent to a server that never answers.
 func TestASilentServerIsAskedWithPauses(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {

@@ -124,7 +124,7 @@ func (e *environment) addKey(name string, from *volume.EnvKey) {
 	switch {
 	case ok:
 		e.set(name, string(value))
-	case !from.Optional:
+	case !from.Optional && !e.opts.ForgiveMissing:
 		e.missing = append(e.missing, Missing{Ref: from.Ref, Key: from.Key, Field: from.Field, Env: true})
 	}
 }

@@ -37,6 +37,8 @@ type Options struct {
 	// ForgiveDeleted takes a required object that does not exist for an empty one. A
 	// missing key of an object is missing all the same.
 	ForgiveDeleted bool
+	// ForgiveMissing takes whatever is missing, object or key, for empty.
+	ForgiveMissing bool
 	// Refused holds objects that the pod may not have: what a source names of them is
 	// left out, required or not.
 	Refused map[volume.Ref]bool
@@ -110,6 +112,8 @@ type Objects map[volume.Ref]*volume.Object
 // Rendering is what a volume shows at one moment.
 type Rendering struct {
 	*volume.Tree
+	// Objects is what it was made from.
+	Objects Objects
 	// Skipped tells which variables the env files leave out.
 	Skipped []Skipped
 }
@@ -147,7 +151,7 @@ func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error
 	if err := checkDirectories(tree.Files); err != nil {
 		return nil, err
 	}
-	return &Rendering{Tree: tree, Skipped: r.skipped}, nil
+	return &Rendering{Tree: tree, Objects: objects, Skipped: r.skipped}, nil
 }
 
 // renderer collects what the sources of one spec show. It lives for one call of
@@ -210,7 +214,7 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 		switch {
 		case ok:
 			r.addFile(item.Path, item.Mode, value)
-		case !p.Optional:
+		case !p.Optional && !r.opts.ForgiveMissing:
 			r.missing = append(r.missing, Missing{Ref: p.Ref, Key: item.Key, Field: at})
 		}
 	}
@@ -222,7 +226,7 @@ func (r *renderer) object(ref volume.Ref, optional bool, at string) *volume.Obje
 		return nil
 	}
 	object := r.objects[ref]
-	if object == nil && !optional && !r.opts.ForgiveDeleted {
+	if object == nil && !optional && !r.opts.ForgiveDeleted && !r.opts.ForgiveMissing {
 		r.missing = append(r.missing, Missing{Ref: ref, Field: at})
 	}
 	return object

@@ -9,7 +9,19 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
+)
+
+const (
+	// consentAge is how old an answer may be by which a new volume shows an object.
+	consentAge = 5 * time.Second
+	// refusalTime is how long after a first refusal a second one must come before a live
+	// volume loses files: an API server that has just started refuses everybody until it has
+	// read the roles, and one of several may lag behind the others.
+	refusalTime = 5 * time.Second
 )
 
 // errUnreviewed is why a volume waits for the answer whether it may have its objects of
@@ -20,30 +32,48 @@ var errUnreviewed = errors.New("access to other namespaces could not be reviewed
 // the contents guards it.
 type access struct {
 	errand
-	// known says that refused holds all objects that the pod may not have; until then
-	// nothing is written.
-	known   bool
+	// unknown holds the objects whose last question had no answer. While there are any,
+	// the files are not changed but for taking away what is refused.
+	unknown map[volume.Ref]bool
+	// refused holds the objects that the pod may not have.
 	refused map[volume.Ref]bool
+	// suspects holds when an object was first refused, until that is confirmed.
+	suspects map[volume.Ref]time.Time
+	// last is what the files were last rendered from; nil before the first write of this
+	// process.
+	last payload.Objects
+}
+
+// answers is the outcome of a review.
+type answers struct {
+	refused map[volume.Ref]bool
+	unknown map[volume.Ref]bool
+	// err joins why the unknown ones are.
+	err error
 }
 
 // authorize returns nil once the pod of a new volume may have all its objects of other
-// namespaces. A refusal is final, and has the same text whether the object exists or not:
-// nothing was asked of it yet. An error of the review is no refusal; it is tried again for
-// as long as a publish may wait.
+// namespaces, by answers that are new. A refusal is final, and has the same text whether the
+// object exists or not: nothing was asked of it yet. An error of the review is no refusal;
+// it is tried again for as long as a publish may wait.
 func (p *Publisher) authorize(ctx context.Context, v *published) error {
+	if len(v.across) == 0 || time.Since(v.authorized) < consentAge {
+		return nil
+	}
 	ctx, cancel := context.WithDeadline(ctx, v.deadline)
 	defer cancel()
 	backoff := refreshBackoff()
 	for {
-		refused, err := p.review(ctx, v)
-		if len(refused) > 0 {
-			return refusal(v, refused)
+		asked := time.Now()
+		got := p.review(ctx, v, consentAge)
+		if len(got.refused) > 0 {
+			return refusal(v, got.refused)
 		}
-		if err == nil {
-			v.contents.access.known = true
+		if got.err == nil {
+			v.authorized, v.contents.access.unknown = asked, nil
 			return nil
 		}
-		err = fail(ReasonUnavailable, "%w: %w", errUnreviewed, err)
+		err := fail(ReasonUnavailable, "%w: %w", errUnreviewed, got.err)
 		retry := time.NewTimer(backoff.Step())
 		select {
 		case <-retry.C:
@@ -57,61 +87,172 @@ func (p *Publisher) authorize(ctx context.Context, v *published) error {
 	}
 }
 
-// review asks for each object of another namespace whether the pod may have it, and
-// returns those that it may not. The error joins those of the questions without answer.
-func (p *Publisher) review(ctx context.Context, v *published) (map[volume.Ref]bool, error) {
-	refused := map[volume.Ref]bool{}
+// review asks for each object of another namespace whether the pod may have it, and takes
+// answers that are at most maxAge old.
+func (p *Publisher) review(ctx context.Context, v *published, maxAge time.Duration) answers {
+	got := answers{refused: map[volume.Ref]bool{}, unknown: map[volume.Ref]bool{}}
 	var errs []error
 	for _, use := range v.across {
 		allowed := false
 		var err error
 		if p.opts.Access != nil { // else they were switched off since the publish
-			allowed, err = p.opts.Access.Allowed(ctx, v.request.Pod, use.Ref)
+			allowed, err = p.opts.Access.Allowed(ctx, v.request.Pod, use.Ref, maxAge)
 		}
 		switch {
 		case err != nil:
+			got.unknown[use.Ref] = true
 			errs = append(errs, err)
 		case !allowed:
-			refused[use.Ref] = true
+			got.refused[use.Ref] = true
 		}
 	}
-	return refused, errors.Join(errs...)
+	got.err = errors.Join(errs...)
+	return got
 }
 
-// reviewLater has the rights of a live volume reviewed if that is due, or was never done
-// by this process. Until the answer comes, the last one counts; an error makes the rights
-// unknown, which leaves the files as they are. The caller holds the lock of the contents.
+// reviewLater has the rights of a live volume reviewed if that is due, was never done by
+// this process, or has a refusal to confirm. Until the answers come, the last ones count.
+// The error says that some are unknown. The caller holds the lock of the contents.
 func (p *Publisher) reviewLater(ctx context.Context, v *published, due bool) error {
 	a := &v.contents.access
-	if len(v.across) == 0 || a.known && !due {
+	if len(v.across) == 0 {
+		return nil
+	}
+	maxAge := p.opts.ResyncInterval / 2
+	switch {
+	case a.confirmable():
+		maxAge = 0
+	case len(a.suspects) > 0:
+		// The queue keeps but the next time of an id, so an earlier one takes this one's place.
+		p.queue.AddAfter(v.request.VolumeID, a.untilConfirmable())
+		if len(a.unknown) > 0 {
+			return errPutOff
+		}
+		return nil
+	case !due && len(a.unknown) == 0:
 		return nil
 	}
 	err := p.later(ctx, v, &a.errand, errUnreviewed, func(ctx context.Context) func() error {
-		refused, err := p.review(ctx, v)
+		got := p.review(ctx, v, maxAge)
 		return func() error {
-			a.known = err == nil
-			if err != nil {
-				return fail(ReasonUnavailable, "%w", err)
+			p.judge(v, got)
+			if got.err != nil {
+				return fail(ReasonUnavailable, "%w", got.err)
 			}
-			p.refuse(v, refused)
 			return nil
 		}
 	})
-	if a.known {
+	if len(a.unknown) == 0 {
 		return nil
 	}
 	return err
 }
 
-// refuse notes which objects a live volume may not have, and has the others only reach
-// the volume from now on. The caller holds the lock of the contents.
-func (p *Publisher) refuse(v *published, refused map[volume.Ref]bool) {
-	if maps.Equal(refused, v.contents.access.refused) {
+// confirmable says whether it is time to ask again about a refusal.
+func (a *access) confirmable() bool { return len(a.suspects) > 0 && a.untilConfirmable() <= 0 }
+
+// untilConfirmable returns how long it is until a first refusal can be confirmed.
+func (a *access) untilConfirmable() time.Duration {
+	wait := refusalTime
+	for _, since := range a.suspects {
+		wait = min(wait, refusalTime-time.Since(since))
+	}
+	return wait
+}
+
+// judge takes in the answers of a review of a live volume. The caller holds the lock of the
+// contents.
+func (p *Publisher) judge(v *published, got answers) {
+	a := &v.contents.access
+	refused, suspects := map[volume.Ref]bool{}, map[volume.Ref]time.Time{}
+	for _, use := range v.across {
+		ref := use.Ref
+		since, suspect := a.suspects[ref]
+		switch {
+		case got.unknown[ref]:
+			if refused[ref] = a.refused[ref]; suspect {
+				suspects[ref] = since
+			}
+		case !got.refused[ref]:
+		case a.refused[ref], suspect && time.Since(since) >= refusalTime:
+			refused[ref] = true
+		case suspect:
+			suspects[ref] = since
+		default:
+			suspects[ref] = time.Now()
+		}
+	}
+	maps.DeleteFunc(refused, func(_ volume.Ref, is bool) bool { return !is })
+	for ref := range suspects {
+		// What this process has never seen allowed must not be written meanwhile.
+		if a.unknown[ref] {
+			got.unknown[ref] = true
+		}
+	}
+	a.unknown, a.suspects = got.unknown, suspects
+	if maps.Equal(refused, a.refused) {
 		return
 	}
-	v.contents.access.refused = refused
+	a.refused = refused
+	v.contents.proven = false
 	allowed := slices.DeleteFunc(slices.Clone(v.refs), func(ref volume.Ref) bool { return refused[ref] })
 	p.opts.Objects.RegisterPod(v.request.Pod, v.request.VolumeID, allowed)
+}
+
+// withdraw takes the files of refused objects away where an update could not. The others
+// stay as they were; after a restart, when nobody knows what they were made of, as far as
+// their objects exist and may be read. The caller holds the lock of the contents.
+func (p *Publisher) withdraw(ctx context.Context, v *published) error {
+	objects, at, err := p.remaining(v)
+	if err != nil || v.contents.spec == nil {
+		return err
+	}
+	if p.putOff(v, readTime) {
+		return nil
+	}
+	opts := p.renderOptions(v)
+	opts.ForgiveMissing = true
+	shown, err := payload.Render(v.contents.spec, objects, opts)
+	if err != nil {
+		return asReason(err)
+	}
+	return p.reopen(ctx, v, func(mnt Mount) error { return p.write(ctx, v, mnt, shown, at) })
+}
+
+// remaining returns what the files are made of, without refused objects.
+func (p *Publisher) remaining(v *published) (payload.Objects, versions, error) {
+	objects, at := payload.Objects{}, maps.Clone(v.contents.shown)
+	for _, ref := range v.refs {
+		if v.contents.access.refused[ref] {
+			at[ref] = volume.Version{}
+			continue
+		}
+		if v.contents.access.last != nil {
+			if object := v.contents.access.last[ref]; object != nil {
+				objects[ref] = object
+			}
+			continue
+		}
+		switch object, err := p.opts.Objects.Lookup(ref); {
+		case err == nil:
+			objects[ref], at[ref] = object, object.Version
+		case isAbsent(err), apierrors.IsForbidden(err):
+			at[ref] = volume.Version{}
+		default:
+			return nil, nil, err
+		}
+	}
+	return objects, at, nil
+}
+
+// showsRefused says whether files of a refused object are there.
+func (c *contents) showsRefused() bool {
+	for ref := range c.access.refused {
+		if c.shown[ref].UID != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // refusal returns an error that names each object that the pod may not have, nil if there

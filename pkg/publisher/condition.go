@@ -36,12 +36,16 @@ func (c *condition) set(err error) bool {
 // the reason and the system's error.
 func kindOf(err error) string {
 	var missing *payload.MissingError
-	if errors.As(err, &missing) {
-		return missing.Error()
-	}
 	var refused *refusedError
+	lacks := ""
+	if errors.As(err, &missing) {
+		lacks = missing.Error()
+	}
 	if errors.As(err, &refused) {
-		return refused.Error()
+		lacks += "; " + refused.Error()
+	}
+	if lacks != "" {
+		return lacks
 	}
 	var errno syscall.Errno
 	errors.As(err, &errno)

@@ -47,6 +47,8 @@ type contents struct {
 	// proven says that this process wrote or compared the files at shown, and
 	// recorded that.
 	proven bool
+	// recordedIn is which state directory has the record; see recordStore.
+	recordedIn int
 	// switched is when ..data was last switched from one generation to another.
 	switched time.Time
 	// gone says that the volume was unpublished or dropped; nothing may be written.
@@ -80,8 +82,7 @@ func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
 		switch {
 		case err == nil:
 			objects[ref], at[ref] = object, object.Version
-		case apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced):
-			// Otherwise it was the request that met a 404, from whoever stands between.
+		case isAbsent(err):
 			at[ref] = volume.Version{}
 		case apierrors.IsForbidden(err):
 			// Told apart here, object by object: among the joined errors only the
@@ -92,6 +93,12 @@ func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
 		}
 	}
 	return objects, at, errors.Join(errs...)
+}
+
+// isAbsent says whether an error of Lookup tells that the object does not exist. Where it is
+// not known, it was the request that met a 404, of whoever stands between.
+func isAbsent(err error) bool {
+	return apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced)
 }
 
 // denied returns why objects of a volume can't be kept current any more; nil while they
@@ -112,12 +119,16 @@ func (p *Publisher) denied(v *published) error {
 	return errors.Join(errs...)
 }
 
-// impaired returns what a live volume does not show although its last update went well, and
-// why.
-func (p *Publisher) impaired(v *published) error {
+// impaired returns which objects a live volume does not show because its pod may not have
+// them and, where its files are what they can be, which of those can't be kept current.
+func (p *Publisher) impaired(v *published, updated bool) error {
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
-	return errors.Join(refusal(v, v.contents.access.refused), p.denied(v))
+	err := refusal(v, v.contents.access.refused)
+	if updated {
+		err = errors.Join(err, p.denied(v))
+	}
+	return err
 }
 
 // newWriter returns the writer of a volume of a spec.
@@ -132,13 +143,18 @@ func newWriter(spec *volume.Spec) treeWriter {
 // spec says what a deleted object means; before that, a required object that does not
 // exist was never there. The caller holds the lock of the contents.
 func (p *Publisher) render(v *published, objects payload.Objects, live bool) (*payload.Rendering, error) {
-	return payload.Render(v.contents.spec, objects, payload.Options{
-		FSGroup:        v.request.FSGroup,
-		ForgiveDeleted: live && v.spec.RemoveDeleted(),
-		Refused:        v.contents.access.refused,
-		Pod:            v.request.Pod,
-		NodeName:       p.opts.NodeName,
-	})
+	opts := p.renderOptions(v)
+	opts.ForgiveDeleted = live && v.spec.RemoveDeleted()
+	return payload.Render(v.contents.spec, objects, opts)
+}
+
+func (p *Publisher) renderOptions(v *published) payload.Options {
+	return payload.Options{
+		FSGroup:  v.request.FSGroup,
+		Refused:  v.contents.access.refused,
+		Pod:      v.request.Pod,
+		NodeName: p.opts.NodeName,
+	}
 }
 
 // write makes a volume's files show a rendering, through a handle on its mount, and
@@ -157,6 +173,9 @@ func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, shown *p
 	}
 	if err == nil || result.Changed {
 		v.contents.shown = at
+		if len(v.across) > 0 {
+			v.contents.access.last = shown.Objects
+		}
 	} else {
 		undo()
 	}
@@ -165,7 +184,8 @@ func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, shown *p
 	}
 	told := v.contents.told
 	v.contents.told = skippedText(shown.Skipped, v.contents.leftOut)
-	if err := p.records.save(recordOf(v, bytes)); err != nil {
+	v.contents.recordedIn, err = p.records.save(recordOf(v, bytes))
+	if err != nil {
 		v.contents.told = told
 		return err
 	}
@@ -183,9 +203,10 @@ func (c *contents) has(ref volume.Ref) bool {
 	return c.shown[ref].UID != ""
 }
 
-// current says whether the files are known to show the objects at these versions.
-func (c *contents) current(at versions) bool {
-	return c.proven && maps.Equal(c.shown, at)
+// current says whether the files are known to show the objects at these versions, with a
+// record of that in the present state directory.
+func (c *contents) current(at versions, recordsIn int) bool {
+	return c.proven && c.recordedIn == recordsIn && maps.Equal(c.shown, at)
 }
 
 // older returns an object whose version is older than what the files show of it. An

@@ -7,11 +7,14 @@ import (
 	"time"
 )
 
-// Retries of an errand start at errandMin and double up to errandMax. What another try
-// at once can't mend waits for a resync.
+// Retries of an errand start at errandMin and double up to errandMax, with jitter of half as
+// much either way, so that a volume is current within 10 s of an outage's end. What another
+// try at once can't mend waits for a resync.
 const (
 	errandMin = time.Second
-	errandMax = time.Minute
+	errandMax = 4 * time.Second
+	// errandTime bounds one try: its place is wanted by other volumes.
+	errandTime = 15 * time.Second
 )
 
 // errand is a question to the API server that the next write of a live volume depends on.
@@ -45,7 +48,7 @@ func (p *Publisher) later(ctx context.Context, v *published, e *errand, failure 
 		case <-ctx.Done():
 			return
 		}
-		apply := ask(ctx)
+		apply := p.ask(ctx, v, ask)
 		v.contents.mu.Lock()
 		defer v.contents.mu.Unlock()
 		e.running = false
@@ -60,6 +63,19 @@ func (p *Publisher) later(ctx context.Context, v *published, e *errand, failure 
 		p.queue.Add(v.request.VolumeID)
 	})
 	return errPutOff
+}
+
+// ask calls ask with a bound on its time. A panic is a failed try.
+func (p *Publisher) ask(ctx context.Context, v *published, ask func(context.Context) (apply func() error)) (apply func() error) {
+	ctx, cancel := context.WithTimeout(ctx, errandTime)
+	defer cancel()
+	defer func() {
+		if cause := recover(); cause != nil {
+			logPanic(ctx, v, cause)
+			apply = func() error { return fail(ReasonUnavailable, "%w", errPanicked) }
+		}
+	}()
+	return ask(ctx)
 }
 
 // tryAgain says when an errand that failed is run again. The caller holds the lock of the

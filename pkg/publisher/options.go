@@ -42,10 +42,11 @@ type Pods interface {
 	Env(ctx context.Context, pod volume.Pod) (func(container string) (env volume.Env, leftOut []string, err error), error)
 }
 
-// Access says whether a pod may have an object of another namespace, which need not exist;
-// *authz.Reviewer is one. An error says nothing about that.
+// Access says whether a pod may have an object of another namespace, which need not exist,
+// by an answer that is at most maxAge old; *authz.Reviewer is one. An error says nothing
+// about that.
 type Access interface {
-	Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref) (bool, error)
+	Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error)
 }
 
 // Mounts makes, proves and removes the mounts of volumes; NewMounts returns the

@@ -258,7 +258,7 @@ func TestPodEnvRetries(t *testing.T) {
 		e.settle()
 		after(10 * time.Minute)
 		e.settle()
-		if got := strings.Count(e.pods.takeReads(), "pod-v1"); got < 10 || got > 30 {
+		if got := strings.Count(e.pods.takeReads(), "pod-v1"); got < 100 || got > 400 {
 			t.Errorf("asked %d times in 10 minutes", got)
 		}
 		e.wantEvents("VolumeUpdateFailed: the pod's spec could not be read: ")

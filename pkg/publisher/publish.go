@@ -166,14 +166,21 @@ func (p *Publisher) spare(ctx context.Context, request *Request, refusal error) 
 	return fail(ReasonUnavailable, "volume %s is or may be mounted, but can't be taken over: %w", request.VolumeID, errors.Join(refusal, err))
 }
 
+// newPublished returns a volume that nobody knows of, whose rights to objects of other
+// namespaces are unknown.
 func newPublished(request Request, spec *volume.Spec, w treeWriter) *published {
-	return &published{
+	v := &published{
 		request:  request,
 		spec:     spec,
 		across:   spec.Across(request.Pod),
 		wake:     make(chan struct{}, 1),
 		contents: contents{writer: w, shown: versions{}},
 	}
+	v.contents.access.unknown = map[volume.Ref]bool{}
+	for _, use := range v.across {
+		v.contents.access.unknown[use.Ref] = true
+	}
+	return v
 }
 
 // publish writes the first generation on a mount that nobody sees and then shows
@@ -182,6 +189,9 @@ func (p *Publisher) publish(ctx context.Context, v *published) (err error) {
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
 	shown, at, err := p.await(ctx, v)
+	if err == nil {
+		err = p.authorize(ctx, v) // again, if that took long
+	}
 	if err != nil {
 		return err
 	}
@@ -239,7 +249,7 @@ func (p *Publisher) adopt(ctx context.Context, v *published) (bool, error) {
 	}
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
-	if err := p.records.save(recordOf(v, 0)); err != nil {
+	if _, err := p.records.save(recordOf(v, 0)); err != nil {
 		return false, fail(ReasonUnavailable, "%w", err)
 	}
 	klog.FromContext(ctx).Info("Took over a mounted volume that had no record",

@@ -132,8 +132,9 @@ type published struct {
 	refs    []volume.Ref
 	// across is where the spec first names each object of another namespace; constant.
 	across []volume.Use
-	// deadline is when the publish gives up waiting; of no meaning for a restored volume.
-	deadline time.Time
+	// deadline is when the publish gives up waiting, and authorized when it asked for
+	// the rights that it goes by; both are the publish's own.
+	deadline, authorized time.Time
 	// wake tells a publish that waits, or is about to render, of a change; it has
 	// room for one.
 	wake chan struct{}

@@ -32,13 +32,8 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true // what the end cuts short is no problem of the volume
 	}
-	retry := worthRetry(updateErr) || worthRetry(pruneErr)
-	if updateErr == nil {
-		// The files show all that they can, but that may not be all they should.
-		updateErr = p.impaired(v)
-	}
-	p.report(ctx, v, updateErr, pruneErr)
-	if retry {
+	p.report(ctx, v, updateErr, errors.Join(p.impaired(v, updateErr == nil), pruneErr))
+	if worthRetry(updateErr) || worthRetry(pruneErr) {
 		p.queue.AddRateLimited(volumeID)
 	} else {
 		p.queue.Forget(volumeID)
@@ -62,12 +57,16 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) (updateErr, pru
 		}
 	}()
 	updateErr = p.update(ctx, v)
+	// Whatever keeps the files from being updated, as a deleted object, must not keep
+	// what the pod may not have any more, nor what they showed before.
+	var withdrawErr error
+	if updateErr != nil && !errors.Is(updateErr, errPutOff) && !v.contents.gone && v.contents.showsRefused() {
+		withdrawErr = p.withdraw(ctx, v)
+	}
 	if v.contents.gone {
 		return updateErr, nil
 	}
-	// Whatever keeps the files from being updated, as a deleted object, must not
-	// keep what they showed before.
-	return updateErr, p.prune(ctx, v)
+	return updateErr, errors.Join(withdrawErr, p.prune(ctx, v))
 }
 
 // panicked makes a panic an error of the volume, so that one can't take the updates of all
@@ -75,9 +74,13 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) (updateErr, pru
 // stack holds none. The caller holds the lock of the contents.
 func panicked(ctx context.Context, v *published, cause any) error {
 	v.contents.proven = false
+	logPanic(ctx, v, cause)
+	return fmt.Errorf("update volume %s: %w", v.request.VolumeID, errPanicked)
+}
+
+func logPanic(ctx context.Context, v *published, cause any) {
 	klog.FromContext(ctx).Error(nil, "Reconcile panicked", "volumeID", v.request.VolumeID,
 		"panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
-	return fmt.Errorf("update volume %s: %w", v.request.VolumeID, errPanicked)
 }
 
 // update writes the files of a volume if they don't show the newest known state of
@@ -94,7 +97,7 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 	if err != nil {
 		return err
 	}
-	if v.contents.current(at) {
+	if v.contents.current(at, p.records.present()) {
 		return nil
 	}
 	if ref, older := v.contents.older(at); older {
@@ -197,20 +200,20 @@ func worthRetry(err error) bool {
 
 // report keeps a volume's condition, and logs it when it changes. That the state of
 // an object is not known yet, or a write is put off, says nothing about the files.
-func (p *Publisher) report(ctx context.Context, v *published, updateErr, pruneErr error) {
+func (p *Publisher) report(ctx context.Context, v *published, updateErr, otherErr error) {
 	if saysNothing(updateErr) {
-		if pruneErr == nil {
+		if otherErr == nil {
 			return
 		}
 		updateErr = nil
 	}
-	err := errors.Join(updateErr, pruneErr)
+	err := errors.Join(updateErr, otherErr)
 	if !v.condition.set(err) {
 		return
 	}
 	logger := klog.FromContext(ctx).WithValues("volumeID", v.request.VolumeID, "pod", klog.KRef(v.request.Pod.Namespace, v.request.Pod.Name))
 	if err != nil {
-		logger.Error(err, "Volume keeps the last good files")
+		logger.Error(err, "Volume does not show what it should")
 		p.warn(v, eventReason(err, v.contents.has), err)
 	} else {
 		logger.Info("Volume is current again")

@@ -84,7 +84,7 @@ func TestADeletedRequiredObjectKeepsItsFiles(t *testing.T) {
 				if n := e.mounts.count("Reopen"); n != 0 {
 					t.Errorf("the mount was opened %d times", n)
 				}
-				lines := e.logs.with("Volume keeps the last good files", `volumeID="v1"`, `pod="shop/pod-v1"`)
+				lines := e.logs.with("Volume does not show what it should", `volumeID="v1"`, `pod="shop/pod-v1"`)
 				if len(lines) != 1 {
 					t.Errorf("logged %d times: %q", len(lines), lines)
 				}
@@ -118,7 +118,7 @@ func TestOneChangeOfConditionIsLoggedOnce(t *testing.T) {
 		if n < 10 {
 			t.Fatalf("%d writes only", n)
 		}
-		if lines := e.logs.with("Volume keeps the last good files"); len(lines) != 1 {
+		if lines := e.logs.with("Volume does not show what it should"); len(lines) != 1 {
 			t.Errorf("logged %d times: %q", len(lines), lines)
 		}
 		e.wantProblem(r, fmt.Sprintf("..%d: no space left", n)) // but the condition has the latest text
@@ -126,7 +126,7 @@ func TestOneChangeOfConditionIsLoggedOnce(t *testing.T) {
 		after(testResync)
 		e.objects.remove(configMap("app"))
 		e.settle()
-		if lines := e.logs.with("Volume keeps the last good files"); len(lines) != 3 {
+		if lines := e.logs.with("Volume does not show what it should"); len(lines) != 3 {
 			t.Errorf("three conditions were logged %d times: %q", len(lines), lines)
 		}
 	})

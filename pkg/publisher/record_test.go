@@ -111,14 +111,14 @@ func TestARecordIsWrittenWholeOrNotAtAll(t *testing.T) {
 	e.blockRecord("v1")
 	changed := e.record("v1")
 	changed.Size = 12345
-	if err := e.p.records.save(changed); err == nil {
+	if _, err := e.p.records.save(changed); err == nil {
 		t.Error("no error")
 	}
 	e.unblockRecord("v1")
 	if after, err := os.ReadFile(e.recordPath("v1")); err != nil || string(after) != string(before) {
 		t.Errorf("the record is %s, %v", after, err)
 	}
-	if err := e.p.records.save(changed); err != nil {
+	if _, err := e.p.records.save(changed); err != nil {
 		t.Error(err)
 	}
 	if got := e.stateFiles(); len(got) != 1 {
@@ -132,7 +132,7 @@ func TestAFailedRenameLeavesNothing(t *testing.T) {
 	if err := os.MkdirAll(e.recordPath("v1")+"/in-the-way", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.p.records.save(&record{VolumeID: "v1"}); err == nil {
+	if _, err := e.p.records.save(&record{VolumeID: "v1"}); err == nil {
 		t.Error("no error")
 	}
 	if got := e.stateFiles(); len(got) != 1 {

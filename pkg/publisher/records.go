@@ -33,7 +33,8 @@ var errDamaged = errors.New("damaged")
 // recordStore keeps a file per volume in the state directory. Calls for one volume
 // are serialised by the lock of its contents; calls for several may run at once.
 //
-// mu guards dir, which is replaced when somebody has removed the directory.
+// mu guards dir and lock, which are replaced when somebody has removed the directory, and
+// epoch, which counts that.
 type recordStore struct {
 	path string
 
@@ -41,6 +42,8 @@ type recordStore struct {
 	// dir is the directory, lock another handle on it, for its lock.
 	dir  *os.Root
 	lock *os.File
+	// epoch tells the records of one directory from those of the next.
+	epoch int
 }
 
 func openRecords(stateDir string) (*recordStore, error) {
@@ -85,6 +88,10 @@ func (s *recordStore) close() error {
 func (s *recordStore) acquire(ctx context.Context) error {
 	for try := 1; ; try++ {
 		err := s.tryLock()
+		if cannotLock(err) {
+			klog.FromContext(ctx).Error(err, "Nothing keeps a second process of this plugin from the same volumes")
+			return nil
+		}
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return err
 		}
@@ -116,18 +123,37 @@ func (s *recordStore) tryLock() error {
 	return nil
 }
 
-// in calls do with the directory.
-func (s *recordStore) in(do func(dir *os.Root) error) error {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return do(s.dir)
+// cannotLock says whether an error of tryLock is one of a file system that knows no locks
+// of directories, as NFS.
+func cannotLock(err error) bool {
+	return errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// save writes a record whole or not at all.
-func (s *recordStore) save(r *record) error {
+// in calls do with the directory.
+func (s *recordStore) in(do func(dir *os.Root) error) error {
+	_, err := s.inEpoch(do)
+	return err
+}
+
+// inEpoch is in, and returns which directory that was.
+func (s *recordStore) inEpoch(do func(dir *os.Root) error) (epoch int, err error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.epoch, do(s.dir)
+}
+
+// present returns which directory there is now.
+func (s *recordStore) present() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.epoch
+}
+
+// save writes a record whole or not at all, and returns which directory has it.
+func (s *recordStore) save(r *record) (epoch int, err error) {
 	text, err := json.Marshal(r)
 	if err != nil {
-		return fmt.Errorf("encode the record of volume %s: %w", r.VolumeID, err)
+		return 0, fmt.Errorf("encode the record of volume %s: %w", r.VolumeID, err)
 	}
 	write := func(dir *os.Root) error {
 		name := r.VolumeID + recordSuffix
@@ -140,31 +166,36 @@ func (s *recordStore) save(r *record) error {
 		}
 		return nil
 	}
-	err = s.in(write)
+	epoch, err = s.inEpoch(write)
 	if errors.Is(err, fs.ErrNotExist) { // the directory itself
-		if err = s.reopen(); err == nil {
-			err = s.in(write)
+		if err = s.reopen(epoch); err == nil {
+			epoch, err = s.inEpoch(write)
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("write the record of volume %s: %w", r.VolumeID, err)
+		return 0, fmt.Errorf("write the record of volume %s: %w", r.VolumeID, err)
 	}
-	return nil
+	return epoch, nil
 }
 
-// reopen makes and opens the directory again that somebody has removed.
-func (s *recordStore) reopen() error {
+// reopen makes and opens the directory again that somebody has removed in an epoch, unless
+// another call has.
+func (s *recordStore) reopen(epoch int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.epoch != epoch {
+		return nil
+	}
 	old := recordStore{dir: s.dir, lock: s.lock}
 	if err := s.open(); err != nil {
 		return err
 	}
-	if err := s.tryLock(); err != nil {
+	if err := s.tryLock(); err != nil && !cannotLock(err) {
 		err = errors.Join(err, s.lock.Close(), s.dir.Close())
 		s.dir, s.lock = old.dir, old.lock
 		return err
 	}
+	s.epoch++
 	return old.close()
 }
 

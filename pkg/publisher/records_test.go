@@ -3,9 +3,12 @@ package publisher
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,6 +89,59 @@ func TestTheStateDirectoryIsRemoved(t *testing.T) {
 		e.unpublish(other)
 		e.wantNothing()
 	})
+}
+
+// The records of volumes that nothing changes come back too.
+func TestRecordsComeBack(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.objects.put(configMap("idle"), "b", "1")
+		r, idle := e.request("v1"), e.request("v2", "configMap", "idle")
+		e.publish(r)
+		e.publish(idle)
+		if err := os.RemoveAll(e.opts.StateDir); err != nil {
+			t.Fatal(err)
+		}
+		e.objects.put(configMap("app"), "a", "2")
+		after(2 * testResync)
+		e.settle()
+		if got := strings.Join(e.stateFiles(), " "); got != "v1.json v2.json" {
+			t.Errorf("the state directory holds %q", got)
+		}
+		e.restart()
+		e.objects.put(configMap("idle"), "b", "2")
+		e.settle()
+		e.wantFiles(idle, "b", "2")
+	})
+}
+
+// Many that find the directory gone at once make it once.
+func TestTheStateDirectoryIsRemovedUnderManySaves(t *testing.T) {
+	for range 50 {
+		dir := filepath.Join(t.TempDir(), "state")
+		records, err := openRecords(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(records.tryLock(), os.RemoveAll(dir)); err != nil {
+			t.Fatal(err)
+		}
+		var saves sync.WaitGroup
+		for i := range 16 {
+			saves.Go(func() {
+				if _, err := records.save(&record{VolumeID: fmt.Sprint("v", i)}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		saves.Wait()
+		if names, err := records.names(t.Context()); err != nil || len(names) != 16 {
+			t.Errorf("%d records, %v", len(names), err)
+		}
+		if err := records.close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // Where the directory can't be made again, what was there before is not lost.
