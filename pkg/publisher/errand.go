@@ -34,10 +34,12 @@ type errand struct {
 // and says how it went; the volume is queued again after that. The result is errPutOff, or
 // until the next try may be, why the last one failed: failure and the cause.
 func (p *Publisher) later(ctx context.Context, v *published, e *errand, failure error, ask func(context.Context) (apply func() error)) error {
-	switch {
-	case e.running:
+	if e.running {
 		return errPutOff
-	case time.Now().Before(e.retryAt):
+	}
+	if wait := time.Until(e.retryAt); wait > 0 {
+		// The queue keeps but the next time of an id, which was this one's.
+		p.queue.AddAfter(v.request.VolumeID, wait)
 		return e.err
 	}
 	e.running = true
