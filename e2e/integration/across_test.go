@@ -128,7 +128,7 @@ func TestAcrossNamespaces(t *testing.T) {
 	n.arrives(v, "across", second, 2*time.Second)
 
 	revoke()
-	n.vanishes(v, "across", 5*time.Second)
+	n.vanishes(v, "across", 20*time.Second)
 	n.wantContent(v, "own", own)
 	own = n.canary()
 	n.configMap("own", map[string]string{"own": own})
@@ -146,7 +146,7 @@ func TestAcrossNamespaces(t *testing.T) {
 		t.Errorf("after a restart the refused file is back, with %d bytes", len(got))
 	}
 	defer allow(t, n.source, rule("secret", "get", "db"), account(n.namespace, "web"))()
-	n.arrives(v, "across", third, 5*time.Second)
+	n.arrives(v, "across", third, 10*time.Second)
 	n.mustUnpublish(v)
 	n.wantNothingLeft()
 }

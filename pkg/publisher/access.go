@@ -174,8 +174,8 @@ func (p *Publisher) judge(v *published, got answers) {
 				suspects[ref] = since
 			}
 		case !got.refused[ref]:
-		case a.refused[ref], suspect && time.Since(since) >= refusalTime:
-			refused[ref] = true
+		case a.refused[ref], suspect && time.Since(since) >= refusalTime, v.contents.shown[ref].UID == "":
+			refused[ref] = true // confirmed, or no file of it is there to be lost
 		case suspect:
 			suspects[ref] = since
 		default:

@@ -276,14 +276,15 @@ func TestReviewAfterARestart(t *testing.T) {
 		e.settle()
 		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
 		e.restart()
-		e.confirm()
-		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle() // what is not there needs no confirmation
+		e.wantFiles(r, "a", "2", "app.env", "CA=c1\nOWN=1\n")
 		e.wantProblem(r, secretRefused)
 
 		e.opts.Access = nil // switched off for the whole node
 		e.restart()
 		e.confirm()
-		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
+		e.wantFiles(r, "a", "2", "app.env", "OWN=1\n")
 		e.wantProblem(r, secretRefused+"; "+configRefused)
 		e.publish(r)
 		e.unpublish(r)

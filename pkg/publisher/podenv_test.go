@@ -263,7 +263,7 @@ func TestPodEnvRetries(t *testing.T) {
 		}
 		e.wantEvents("VolumeUpdateFailed: the pod's spec could not be read: ")
 		e.pods.set(podEnv(), nil)
-		e.objects.put(secret("db"), "password", "p2")
+		e.p.queue.AddAfter(r.VolumeID, time.Millisecond) // which takes the place of the retry's time
 		after(2 * errandMax)
 		e.settle()
 		e.wantProblem(r, "")
