@@ -60,12 +60,12 @@ func (p *Publisher) authorize(ctx context.Context, v *published) error {
 	if len(v.across) == 0 || time.Since(v.authorized) < consentAge {
 		return nil
 	}
-	ctx, cancel := context.WithDeadline(ctx, v.deadline)
+	until, cancel := context.WithDeadline(ctx, v.deadline)
 	defer cancel()
 	backoff := refreshBackoff()
 	for {
 		asked := time.Now()
-		got := p.review(ctx, v, consentAge)
+		got := p.reviewWithin(ctx, v, errandTime)
 		if len(got.refused) > 0 {
 			return refusal(v, got.refused)
 		}
@@ -80,11 +80,18 @@ func (p *Publisher) authorize(ctx context.Context, v *published) error {
 		case <-p.stopping:
 			retry.Stop()
 			return err
-		case <-ctx.Done():
+		case <-until.Done():
 			retry.Stop()
 			return err
 		}
 	}
+}
+
+// reviewWithin is review for a new volume, with a bound on its time.
+func (p *Publisher) reviewWithin(ctx context.Context, v *published, limit time.Duration) answers {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return p.review(ctx, v, consentAge)
 }
 
 // review asks for each object of another namespace whether the pod may have it, and takes

@@ -1,0 +1,232 @@
+package publisher
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// A revoked right takes the files of just that source with it, at the next resync, and
+// brings them back when it is granted again.
+func TestRevokedWhileMounted(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		access.grant(sharedConfig)
+		e.objects.put(configMap("app"), "a", "2")
+		after(2 * testResync)
+		e.settle()
+		e.wantFiles(r, "a", "2", "app.env", "CA=c1\nOWN=1\n")
+		e.wantEvents(r.Pod.String() + ": RefForbidden: " + secretRefused)
+		e.wantProblem(r, secretRefused)
+		if refs := e.objects.registrations()["uid-v1/v1"]; !slices.Equal(refs, []volume.Ref{configMap("app"), sharedConfig}) {
+			t.Errorf("registered %v", refs)
+		}
+		e.objects.put(sharedSecret, "password", "p2")
+		e.objects.put(configMap("app"), "a", "3")
+		e.objects.put(sharedConfig, "CA", "c2")
+		e.settle()
+		e.wantFiles(r, "a", "3", "app.env", "CA=c2\nOWN=1\n")
+
+		access.grant()
+		after(2 * testResync)
+		e.settle()
+		e.wantFiles(r, "a", "3", "app.env", "OWN=1\n")
+		after(3 * testResync)
+		e.settle()
+		e.wantProblem(r, configRefused)
+
+		access.grant(sharedConfig, sharedSecret)
+		after(2 * testResync)
+		e.settle()
+		e.wantFiles(r, "a", "3", "password", "p2", "app.env", "CA=c2\nOWN=1\n")
+		e.wantProblem(r, "")
+		e.wantEvents(r.Pod.String() + ": RefForbidden: " + secretRefused + "; " + configRefused)
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// confirm waits until a first refusal has been confirmed.
+func (e *env) confirm() {
+	e.settle()
+	after(refusalTime)
+	e.settle()
+}
+
+// A single refusal is no revocation: a server that has just started refuses everybody.
+func TestARefusalIsConfirmed(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		files := []string{"a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n"}
+		for range 3 {
+			e.takeUntil(func() bool { return len(access.takeAsked()) > 0 }) // by a resync
+			access.grant()
+			e.takeUntil(func() bool { return len(access.takeAsked()) > 0 })
+			access.grant(sharedSecret, sharedConfig)
+			e.confirm()
+			e.wantFiles(r, files...)
+		}
+		e.objects.put(sharedSecret, "password", "p2")
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "p2", "app.env", "CA=c1\nOWN=1\n")
+		e.wantEvents()
+
+		// Nor is one after a restart, but nothing is written before it is clear.
+		access.grant()
+		e.restart()
+		e.settle()
+		e.objects.put(sharedSecret, "password", "p3")
+		access.grant(sharedSecret, sharedConfig)
+		after(refusalTime / 2)
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "p2", "app.env", "CA=c1\nOWN=1\n")
+		after(refusalTime)
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "p3", "app.env", "CA=c1\nOWN=1\n")
+		e.wantEvents()
+	})
+}
+
+// takeUntil waits, second by second, until done says so.
+func (e *env) takeUntil(done func() bool) {
+	e.Helper()
+	for range 300 {
+		synctest.Wait()
+		if done() {
+			return
+		}
+		after(time.Second)
+	}
+	e.Fatal("it never came")
+}
+
+// Whatever keeps a volume from being updated must not keep what was revoked, and leaves the
+// rest as it was.
+func TestRevokedWhileUpdatesFail(t *testing.T) {
+	for name, test := range map[string]struct {
+		fail  func(e *env)
+		files []string
+		// restart has the plugin restarted between.
+		restart bool
+	}{
+		"own object deleted":              {fail: func(e *env) { e.objects.remove(configMap("app")) }, files: []string{"a", "1", "app.env", "OWN=1\n"}},
+		"own object unknown":              {fail: func(e *env) { e.objects.failWith(configMap("app"), manager.ErrNotSynced) }, files: []string{"a", "1", "app.env", "OWN=1\n"}},
+		"own object forbidden":            {fail: func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }, files: []string{"a", "1", "app.env", "OWN=1\n"}},
+		"own object too large":            {fail: func(e *env) { e.objects.put(configMap("app"), "a", pages(300)) }, files: []string{"a", "1", "app.env", "OWN=1\n"}},
+		"own object deleted, a restart":   {fail: func(e *env) { e.objects.remove(configMap("app")) }, files: []string{"app.env", "OWN=1\n"}, restart: true},
+		"own object forbidden, a restart": {fail: func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }, files: []string{"app.env", "OWN=1\n"}, restart: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+				e.publish(r)
+				test.fail(e)
+				access.grant()
+				if test.restart {
+					e.restart()
+				}
+				after(2*testResync + 2*refusalTime)
+				e.settle()
+				e.wantFiles(r, test.files...)
+				e.wantProblem(r, secretRefused)
+				after(2 * time.Second)
+				if n := e.generations(r); n != 1 {
+					t.Errorf("%d generations", n)
+				}
+				e.objects.failWith(configMap("app"), nil)
+				e.objects.put(configMap("app"), "a", "9")
+				e.settle()
+				e.wantFiles(r, "a", "9", "app.env", "OWN=1\n")
+				e.unpublish(r)
+				e.wantNothing()
+			})
+		})
+	}
+}
+
+var errForbiddenObject = apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "app", errors.New("no"))
+
+// A question without answer keeps neither the other refusals nor its own last answer from
+// counting.
+func TestOneQuestionWithoutAnswer(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		access.set(func() {
+			access.granted = map[volume.Ref]bool{}
+			access.errs = map[volume.Ref]error{sharedConfig: errReview}
+		})
+		after(2*testResync + 2*refusalTime)
+		e.settle()
+		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
+		e.wantProblem(r, secretRefused)
+		access.set(func() { access.errs = nil })
+		after(2*testResync + 2*refusalTime)
+		e.settle()
+		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// What was granted when a publish began must still be when its files become visible.
+func TestRevokedWhileAPublishWaits(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, _ Request) {
+		e.objects.remove(configMap("app"))
+		r := e.request("v1", "sources", acrossSources, "updatePolicy", "Pinned")
+		waiting := e.publishing(r)
+		after(30 * time.Second)
+		e.wantWaiting(waiting)
+		access.grant(sharedConfig)
+		e.objects.put(configMap("app"), "a", "1")
+		e.wantReason(<-waiting, ReasonForbidden, secretRefused)
+		e.wantNothing()
+	})
+}
+
+// A required object that is granted again and does not exist is missing.
+func TestGrantedAgainAndMissing(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		r.Attributes["sources"] = "[{configMap: {name: app}}, {secret: {name: db, namespace: platform}}]"
+		e.publish(r)
+		access.grant()
+		after(2*testResync + 2*refusalTime)
+		e.settle()
+		e.wantFiles(r, "a", "1")
+		e.objects.remove(sharedSecret)
+		access.grant(sharedSecret)
+		after(2 * testResync)
+		e.settle()
+		e.wantProblem(r, `Secret "platform/db" not found`)
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// A panic of a review leaves the last answers, until the next review.
+func TestAPanicOfAReview(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		access.set(func() { access.panics = true })
+		after(2 * testResync)
+		e.objects.put(sharedSecret, "password", "p2")
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "p2", "app.env", "CA=c1\nOWN=1\n")
+		if lines := e.logs.with("panicked", `volumeID="v1"`); len(lines) == 0 {
+			t.Error("nothing was logged")
+		}
+		access.set(func() { access.panics = false })
+		access.grant(sharedSecret)
+		after(2*testResync + 2*refusalTime)
+		e.settle()
+		e.wantProblem(r, configRefused)
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
