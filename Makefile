@@ -55,7 +55,7 @@ fmt: ## Format all Go files as make lint wants them
 .PHONY: test
 test: test-unit test-integration test-sanity ## Run the unit and the integration tier, and csi-sanity
 
-TEST := test -race -timeout 15m
+TEST := test -race -timeout 30m
 
 .PHONY: test-unit
 test-unit: ## Run the unit tier: no root, no network, no built binaries

@@ -70,14 +70,14 @@ func TestReadersSeeWholeGenerations(t *testing.T) {
 
 	ctx, stop := context.WithCancel(t.Context())
 	result := make(chan error, 1)
-	reads := 0
+	var seen reads
 	go func() {
 		for ctx.Err() == nil {
-			if err := readPair(n.Target(v)); err != nil {
+			begin := time.Now()
+			if err := seen.count(begin, readPair(n.Target(v))); err != nil {
 				result <- err
 				return
 			}
-			reads++
 		}
 		result <- nil
 	}()
@@ -87,31 +87,24 @@ func TestReadersSeeWholeGenerations(t *testing.T) {
 		n.arrives(v, "a", value, 5*time.Second)
 	}
 	stop()
-	if err := <-result; err != nil {
+	if err := errors.Join(<-result, seen.check()); err != nil {
 		t.Error(err)
 	}
-	t.Logf("%d reads", reads)
+	t.Log(&seen)
 }
 
-// promptly is how long a reader may take from opening ..data to its last file and be
-// sure that the generation is still there.
-const promptly = 20 * time.Millisecond
-
-// readPair opens the current generation once and compares its two files. That
-// something is gone is an error too, unless this reader was held up for so long that
-// it held on to a generation of the past.
+// readPair opens the current generation once and compares its two files.
 func readPair(dir string) error {
-	begin := time.Now()
 	fd, err := unix.Open(filepath.Join(dir, "..data"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return unlessLate(begin, os.NewSyscallError("open ..data", err))
+		return gone("open ..data", err)
 	}
 	defer unix.Close(fd)
 	var values [2]string
 	for i, name := range []string{"a", "b"} {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d/%s", fd, name))
 		if err != nil {
-			return unlessLate(begin, err)
+			return gone("read a generation", err)
 		}
 		values[i] = string(data)
 	}
@@ -119,13 +112,6 @@ func readPair(dir string) error {
 		return fmt.Errorf("one generation holds %q and %q", values[0], values[1])
 	}
 	return nil
-}
-
-func unlessLate(begin time.Time, err error) error {
-	if took := time.Since(begin); errors.Is(err, os.ErrNotExist) && took > promptly {
-		return nil
-	}
-	return err
 }
 
 // TestOldGenerationGoesSoon makes sure that a value that was replaced, and may have

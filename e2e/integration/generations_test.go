@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -94,9 +93,6 @@ func (s *shape) attributes() map[string]string {
 
 const shapeMode = 0o440
 
-// errGone is why something can't be read that should be there.
-var errGone = errors.New("not there")
-
 // read checks that the directory, a generation of a volume of this shape, holds all of
 // one generation of each object and nothing else, and returns which.
 func (s *shape) read(dir int) ([]int, error) {
@@ -183,11 +179,4 @@ func readAt(dir int, path string) (string, error) {
 		}
 		text = append(text, buf[:n]...)
 	}
-}
-
-func gone(what string, err error) error {
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) {
-		return fmt.Errorf("%s: %w (%w)", what, errGone, err)
-	}
-	return fmt.Errorf("%s: %w", what, err)
 }

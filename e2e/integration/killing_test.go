@@ -27,7 +27,8 @@ type killing struct {
 
 // tally is what was killed where.
 type tally struct {
-	kills, reads int
+	kills int
+	reads reads
 	// points counts the kills by operation, shape and the call, with how many calls of
 	// the name came before it.
 	points map[string]int
@@ -36,6 +37,18 @@ type tally struct {
 }
 
 func newTally() *tally { return &tally{points: map[string]int{}, names: map[string]int{}} }
+
+// report prints what was done, and fails the test where the readers saw too little.
+func (sum *tally) report(t *testing.T) {
+	t.Helper()
+	t.Logf("%d kills at %d distinct points, %s; by call: %v", sum.kills, len(sum.points), &sum.reads, sum.names)
+	if t.Failed() {
+		return
+	}
+	if err := sum.reads.check(); err != nil {
+		t.Error(err)
+	}
+}
 
 func (k *killing) killed(operation string, calls []supervise.Call) {
 	k.t.Helper()
@@ -169,13 +182,11 @@ func (k *killing) watch(v *harness.Volume, mayVanish bool) (finish func()) {
 	if k.shape.strategy == "InPlace" {
 		return func() {}
 	}
-	r := startReading(k.t, time.Millisecond, newWitness(k.shape, k.Target(v), mayVanish))
+	r := startReading(k.t, time.Millisecond, newWitness(k.shape, k.Target(v), mayVanish, &k.tally.reads))
 	return func() {
 		k.t.Helper()
-		reads, err := r.finish()
-		if err != nil {
+		if err := r.finish(); err != nil {
 			k.t.Errorf("a reader saw: %v", err)
 		}
-		k.tally.reads += reads
 	}
 }

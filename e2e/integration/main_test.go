@@ -15,8 +15,9 @@ import (
 	"github.com/refvol/refvol/e2e/harness"
 )
 
-// suite is what all tests share. A test that stops the API server starts it again,
-// so tests do not run in parallel.
+// suite is what all tests share. A test that stops the API server starts it again, and
+// is not parallel: go runs parallel tests once all others have ended. Those may do
+// nothing that disturbs a test of another node.
 type suite struct {
 	*controlplane.ControlPlane
 	dir string
@@ -32,12 +33,24 @@ type suite struct {
 // shared is set by TestMain before any test runs, and constant from then on.
 var shared *suite
 
-// atOnce is how many parallel tests run at the same time: they mostly wait.
+// atOnce is how many parallel tests run at the same time, unless -parallel says
+// otherwise: they mostly wait.
 const atOnce = 20
 
-func TestMain(m *testing.M) {
+// parallel has that many tests run at once.
+func parallel() error {
 	flag.Parse()
-	if err := flag.Set("test.parallel", strconv.Itoa(atOnce)); err != nil {
+	const name = "test.parallel"
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == name })
+	if chosen {
+		return nil
+	}
+	return flag.Set(name, strconv.Itoa(atOnce))
+}
+
+func TestMain(m *testing.M) {
+	if err := parallel(); err != nil {
 		panic(err)
 	}
 	os.Exit(harness.Main(m, func(ctx context.Context) (func() error, error) {

@@ -178,9 +178,10 @@ func (m *many) mountIDs() map[string]string {
 // read has all volumes read by several readers; the returned function ends that.
 func (m *many) read() (finish func()) {
 	m.t.Helper()
+	seen := &reads{}
 	var witnesses [manyReaders][]*witness
 	for i, v := range m.volumes {
-		witnesses[i%manyReaders] = append(witnesses[i%manyReaders], newWitness(m.shapes[i], m.Target(v), false))
+		witnesses[i%manyReaders] = append(witnesses[i%manyReaders], newWitness(m.shapes[i], m.Target(v), false, seen))
 	}
 	var readings []*reading
 	for _, w := range witnesses {
@@ -188,15 +189,15 @@ func (m *many) read() (finish func()) {
 	}
 	return func() {
 		m.t.Helper()
-		total := 0
 		for _, r := range readings {
-			reads, err := r.finish()
-			if err != nil {
+			if err := r.finish(); err != nil {
 				m.t.Errorf("a reader saw: %v", err)
 			}
-			total += reads
 		}
-		m.t.Logf("%d reads", total)
+		if err := seen.check(); err != nil {
+			m.t.Error(err)
+		}
+		m.t.Log(seen)
 	}
 }
 

@@ -90,18 +90,18 @@ func (o *thing) delete() {
 
 // onlooker reads a volume over and over, and notes the first thing that must not be: a
 // read that fails, keys of one object that differ, a state that went back. One goroutine
-// reads; stop ends it. mu guards everything below it.
+// reads; stop ends it and says what it noted. mu guards everything below it.
 type onlooker struct {
 	node   *node
 	volume *harness.Volume
 	things []*thing
 	done   chan struct{}
 	ended  sync.WaitGroup
+	reads  reads
 
-	mu    sync.Mutex
-	seen  map[string]objectState
-	reads int
-	err   error
+	mu   sync.Mutex
+	seen map[string]objectState
+	err  error
 }
 
 // watch publishes a volume of the things and has it read until the test ends.
@@ -119,14 +119,19 @@ func (n *node) watch(things ...*thing) *onlooker {
 	return w
 }
 
-// stop ends the reading; calling it again does nothing.
+// stop ends the reading, and fails the test where that was too little to mean anything;
+// calling it again does nothing.
 func (w *onlooker) stop() {
 	select {
 	case <-w.done:
+		return
 	default:
 		close(w.done)
 	}
 	w.ended.Wait()
+	if err := w.reads.check(); err != nil && !w.node.t.Failed() {
+		w.node.t.Error(err)
+	}
 }
 
 func (w *onlooker) run() {
@@ -138,7 +143,8 @@ func (w *onlooker) run() {
 			return
 		case <-tick.C:
 		}
-		if err := w.read(); err != nil {
+		begin := time.Now()
+		if err := w.reads.count(begin, w.read()); err != nil {
 			w.mu.Lock()
 			w.err = err
 			w.mu.Unlock()
@@ -149,10 +155,9 @@ func (w *onlooker) run() {
 
 // read reads one generation.
 func (w *onlooker) read() error {
-	begin := time.Now()
 	fd, err := unix.Open(filepath.Join(w.node.Target(w.volume), "..data"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return unlessLate(begin, os.NewSyscallError("open ..data", err))
+		return gone("open ..data", err)
 	}
 	defer unix.Close(fd)
 	now := make(map[string]objectState)
@@ -160,7 +165,7 @@ func (w *onlooker) read() error {
 		for _, key := range o.keys() {
 			data, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d/%s", fd, key))
 			if err != nil {
-				return unlessLate(begin, err)
+				return gone("read a generation", err)
 			}
 			s, err := parseState(string(data))
 			if err != nil {
@@ -178,7 +183,6 @@ func (w *onlooker) read() error {
 func (w *onlooker) note(now map[string]objectState) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.reads++
 	for name, s := range now {
 		if s.before(w.seen[name]) {
 			return fmt.Errorf("%s went back from %s to %s", name, w.seen[name], s)

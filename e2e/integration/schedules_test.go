@@ -68,7 +68,7 @@ func TestRandomFaults(t *testing.T) {
 				}
 				f.endsClean(f.leaving)
 				for _, w := range f.onlookers {
-					total.read(w.reads)
+					total.read(int(w.reads.whole.Load()))
 				}
 				wantNoReflectors(t, f.goroutines())
 			})

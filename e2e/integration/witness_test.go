@@ -18,17 +18,20 @@ import (
 type witness struct {
 	shape  *shape
 	target string
-	reads  int
-	// root is the volume's root, -1 until it is visible.
-	root int
+	reads  *reads
+	// root is the volume's root, -1 until it is visible, and mount the id of its mount,
+	// which nothing else gets as long as root is open.
+	root  int
+	mount uint64
 	// last is the newest generation that was seen of each object.
 	last []int
 	// mayVanish says that the volume may be unpublished.
 	mayVanish bool
 }
 
-func newWitness(s *shape, target string, mayVanish bool) *witness {
-	return &witness{shape: s, target: target, root: -1, last: make([]int, len(s.objects)), mayVanish: mayVanish}
+// newWitness returns a witness that counts its reads in r.
+func newWitness(s *shape, target string, mayVanish bool, r *reads) *witness {
+	return &witness{shape: s, target: target, reads: r, root: -1, last: make([]int, len(s.objects)), mayVanish: mayVanish}
 }
 
 // reading is a goroutine that has witnesses read, in turn and over and over. startReading
@@ -49,15 +52,10 @@ func startReading(t *testing.T, interval time.Duration, witnesses ...*witness) *
 	return r
 }
 
-// finish ends the reading. It returns how often volumes were read, and the first thing
-// that was wrong with one.
-func (r *reading) finish() (reads int, err error) {
+// finish ends the reading. It returns the first thing that was wrong with a volume.
+func (r *reading) finish() error {
 	r.stop()
-	err = <-r.result
-	for _, w := range r.witnesses {
-		reads += w.reads
-	}
-	return reads, err
+	return <-r.result
 }
 
 func (r *reading) run(ctx context.Context) error {
@@ -89,50 +87,53 @@ func (r *reading) run(ctx context.Context) error {
 
 // look reads the volume once, if it is visible, and returns what is wrong with it.
 func (w *witness) look() error {
-	fd, err := visible(w.target)
-	if err != nil {
+	if err := w.lookForMount(); err != nil || w.root < 0 {
 		return err
 	}
+	begin := time.Now()
+	return w.reads.count(begin, errors.Join(w.readGeneration(), w.readLinks()))
+}
+
+// lookForMount opens the volume once it is visible, and from then on checks that a
+// container that starts now would get the same mount.
+func (w *witness) lookForMount() error {
+	fd, mount, err := visible(w.target)
 	switch {
-	case fd < 0 && w.root >= 0 && !w.mayVanish:
-		return fmt.Errorf("%s is no longer mounted", w.target)
-	case fd >= 0 && w.root < 0:
-		w.root = fd
-	case fd >= 0:
-		unix.Close(fd)
-	}
-	if w.root < 0 {
+	case err != nil:
+		return err
+	case fd < 0:
+		if w.root >= 0 && !w.mayVanish {
+			return fmt.Errorf("%s is no longer mounted", w.target)
+		}
+		return nil
+	case w.root < 0:
+		w.root, w.mount = fd, mount
 		return nil
 	}
-	w.reads++
-	begin := time.Now()
-	if err := errors.Join(w.readGeneration(), w.readLinks()); err != nil {
-		// Who takes that long may find a generation of the past removed.
-		if took := time.Since(begin); took > promptly && errors.Is(err, errGone) {
-			return nil
-		}
-		return err
+	unix.Close(fd)
+	if mount != w.mount {
+		return fmt.Errorf("%s was mount %d, and now mount %d is there", w.target, w.mount, mount)
 	}
 	return nil
 }
 
 // visible returns a descriptor of the root of what is mounted at target, -1 if nothing
-// is.
-func visible(target string) (int, error) {
-	fd, err := unix.Open(target, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+// is, and the id of the mount.
+func visible(target string) (fd int, mount uint64, err error) {
+	fd, err = unix.Open(target, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return -1, nil
+		return -1, 0, nil
 	}
 	if err != nil {
-		return -1, os.NewSyscallError("open "+target, err)
+		return -1, 0, os.NewSyscallError("open "+target, err)
 	}
 	var st unix.Statx_t
-	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS, &st)
+	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st)
 	if err != nil || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
 		unix.Close(fd)
-		return -1, os.NewSyscallError("statx "+target, err)
+		return -1, 0, os.NewSyscallError("statx "+target, err)
 	}
-	return fd, nil
+	return fd, st.Mnt_id, nil
 }
 
 // readGeneration reads all of the present generation through one handle.
