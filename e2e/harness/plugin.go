@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -15,7 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/refvol/refvol/e2e/harness/process"
 )
@@ -56,11 +59,12 @@ func (o *PluginOptions) validate() error {
 
 // Plugin is the plugin on a pretended node: its directories, and the process while
 // it runs. Calls over Node, Identity and what builds on them may run at once; the
-// methods that start or end the process must not run beside any other.
+// methods that start or end the process must not run beside each other.
 type Plugin struct {
 	opts PluginOptions
 	proc *process.Process
-	conn *grpc.ClientConn
+	// conn is the connection to the run that is, or was last; on that one, calls fail.
+	conn atomic.Pointer[grpc.ClientConn]
 	// logged is how long the log was when the process started.
 	logged int64
 }
@@ -164,7 +168,7 @@ func (p *Plugin) connect() error {
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", p.Socket(), err)
 	}
-	p.conn = conn
+	p.conn.Store(conn)
 	return nil
 }
 
@@ -174,10 +178,10 @@ func (p *Plugin) probe(ctx context.Context) error {
 }
 
 // Node is a CSI client on the plugin's socket.
-func (p *Plugin) Node() csi.NodeClient { return csi.NewNodeClient(p.conn) }
+func (p *Plugin) Node() csi.NodeClient { return csi.NewNodeClient(p.conn.Load()) }
 
 // Identity is a CSI client on the plugin's socket.
-func (p *Plugin) Identity() csi.IdentityClient { return csi.NewIdentityClient(p.conn) }
+func (p *Plugin) Identity() csi.IdentityClient { return csi.NewIdentityClient(p.conn.Load()) }
 
 // Kill ends the process with SIGKILL, as a crash would. It does nothing if the
 // process has ended.
@@ -200,12 +204,15 @@ func (p *Plugin) Terminate(ctx context.Context) error {
 }
 
 func (p *Plugin) disconnect() error {
-	if p.conn == nil {
+	conn := p.conn.Load()
+	if conn == nil {
 		return nil
 	}
-	conn := p.conn
-	p.conn = nil
-	return conn.Close()
+	err := conn.Close()
+	if status.Code(err) == codes.Canceled {
+		return nil // it was closed already
+	}
+	return err
 }
 
 // Close kills the process if it runs, and detaches what mounts it left, so that
