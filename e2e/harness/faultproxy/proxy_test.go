@@ -190,6 +190,24 @@ func TestRefused(t *testing.T) {
 	wantAnswer(t, c, p)
 }
 
+func TestCut(t *testing.T) {
+	p := start(t, Options{})
+	c := client(t, p)
+	wantAnswer(t, c, p)
+	inject(t, p, Cut)
+	for range 3 {
+		c.CloseIdleConnections()
+		if _, body, err := get(t.Context(), c, p, "/x"); err == nil || errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("answer = %q, %v, want a connection that breaks", body, err)
+		}
+	}
+	if open, n := p.Connections(); open != 0 || n < 3 {
+		t.Errorf("%d connections are open of %d, want none, and each attempt counted", open, n)
+	}
+	inject(t, p, None)
+	wantAnswer(t, c, p)
+}
+
 func TestHalfOpenConnectionsStayDeaf(t *testing.T) {
 	p := start(t, Options{})
 	c, other := client(t, p), client(t, p)
