@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,16 +46,21 @@ func currentWithin(f faultproxy.Fault) time.Duration {
 // blocks tells that nothing can be learnt of an object during the fault.
 func blocks(f faultproxy.Fault) bool {
 	switch f {
-	case faultproxy.Refused, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.TooManyRequests, faultproxy.ServerError,
+	case faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.TooManyRequests, faultproxy.ServerError,
 		faultproxy.BadGateway, faultproxy.Slow, faultproxy.TooLarge:
 		return true
 	}
 	return false
 }
 
-// hitsConnections tells that the fault comes over the watches that are open, by itself.
+// hitsConnections tells that the fault comes over the watches that are open, by itself,
+// and that no request arrives during it.
 func hitsConnections(f faultproxy.Fault) bool {
-	return f == faultproxy.Refused || f == faultproxy.HalfOpen || f == faultproxy.Partition
+	switch f {
+	case faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.Partition:
+		return true
+	}
+	return false
 }
 
 // TestBadAPIServer has each fault alone, on a node of its own: files stay readable,
@@ -78,7 +85,7 @@ func (f *faultyNode) suffers(fault faultproxy.Fault) {
 		o.write() // so that there is something older to go back to
 	}
 	converges(t, soon, f.onlookers...)
-	f.proxy.Requests()
+	f.forgetRequests()
 	begin := time.Now()
 	f.inject(fault)
 	if !hitsConnections(fault) {
@@ -89,20 +96,63 @@ func (f *faultyNode) suffers(fault faultproxy.Fault) {
 	}
 	f.publishDuring(fault, comes)
 	f.mustUnpublish(goes)
-	during(t, time.Second, func() {}) // the watches have come back by then, if they can
+	f.askedAgain(fault)
 	f.things[0].delete()
 	f.things[0].write()
 	f.heal()
-	took := converges(t, currentWithin(fault), f.onlookers...)
-	f.publishes(comes, currentWithin(fault))
+	took := f.recovers(currentWithin(fault), comes)
 	f.wantContent(comes, "key", "late")
 	lasted := time.Since(begin)
-	requests := f.proxy.Requests()
+	requests := f.requests()
 	if err := checkPaced(requests, lasted); err != nil {
 		t.Error(err)
 	}
 	t.Logf("current %s after the fault; %d requests in %s", took, len(requests), lasted)
 	f.endsClean(comes)
+}
+
+// askedAgain waits until the objects have been asked for again, if the fault lets that
+// be seen: what it answers with has come then.
+func (f *faultyNode) askedAgain(fault faultproxy.Fault) {
+	f.t.Helper()
+	if !hitsConnections(fault) {
+		f.asked(1)
+	}
+}
+
+// asked waits until the watches of all things have been tried so many times since
+// forgetRequests.
+func (f *faultyNode) asked(times int) {
+	f.t.Helper()
+	harness.Eventually(f.t, soon, func() error {
+		rounds := roundsOf(f.requests())
+		for _, o := range f.things {
+			if c := rounds[o.object()]; c.initial+c.goingOn < times {
+				return fmt.Errorf("%s %s was asked for by %d watches, want %d", o.kind, o.name, c.initial+c.goingOn, times)
+			}
+		}
+		return nil
+	})
+}
+
+// object returns how the proxy calls a thing.
+func (o *thing) object() faultproxy.Object {
+	return faultproxy.Object{Resource: strings.ToLower(o.kind) + "s", Namespace: o.node.namespace, Name: o.name}
+}
+
+// recovers waits until all files are current and the volumes that come are published, all
+// within one time, and returns how long the files took.
+func (f *faultyNode) recovers(within time.Duration, comes ...*harness.Volume) time.Duration {
+	f.t.Helper()
+	begin := time.Now()
+	took := converges(f.t, within, f.onlookers...)
+	for _, v := range comes {
+		f.publishes(v, max(0, time.Until(begin.Add(within))))
+	}
+	if all := time.Since(begin); all > within {
+		f.t.Errorf("current and published after %s, want %s at most", all, within)
+	}
+	return took
 }
 
 // publishDuring publishes a volume whose object nobody has asked for yet.

@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,37 +14,6 @@ import (
 
 	"github.com/refvol/refvol/e2e/harness"
 )
-
-// scopedAccount makes a service account that may write events and read no object that a
-// volume shows, and returns its kubeconfig; see allowReading.
-func scopedAccount(t *testing.T, name string) (kubeconfig string) {
-	t.Helper()
-	kubeconfig = filepath.Join(shared.dir, name+".kubeconfig")
-	if _, err := harness.MakeAccount(t.Context(), shared.ControlPlane, name, kubeconfig); err != nil {
-		t.Fatal(err)
-	}
-	rbac := shared.Client().RbacV1()
-	meta := metav1.ObjectMeta{Name: name}
-	role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}},
-	}}
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: meta, Subjects: accountSubjects(name),
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-	}
-	if _, err := rbac.ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := rbac.ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	return kubeconfig
-}
-
-func accountSubjects(name string) []rbacv1.Subject {
-	return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "refvol-system", Name: name}}
-}
 
 // allowReading gives an account the right to read the objects of the node's namespace.
 // The returned function takes it away.
@@ -100,7 +68,7 @@ func TestRightTakenFromALiveVolume(t *testing.T) {
 	for _, strategy := range []string{"Watch", "Cache", "Get"} {
 		t.Run(strategy, func(t *testing.T) {
 			setNodeTTL(t, "0")
-			account := "denied-" + strings.ToLower(strategy)
+			account := uniqueName("denied-" + strings.ToLower(strategy))
 			n := newNodeAs(t, scopedAccount(t, account), "--change-detection="+strategy, "--resync-interval="+askingResync.String())
 			forbid := n.allowReading(account)
 			value := n.canary()

@@ -139,39 +139,67 @@ func TestWatchesComeBackApart(t *testing.T) {
 	n.publishAll(append(more, volumes...))
 	harness.Eventually(t, soon, func() error { return oneWatchEach(n.proxy, objects) })
 
-	n.proxy.Requests()
+	n.forgetRequests()
+	reset := time.Now()
 	n.proxy.ResetConnections()
+	harness.Eventually(t, healed, func() error { return n.allAskedFor(objects, 1) })
 	harness.Eventually(t, healed, func() error { return oneWatchEach(n.proxy, objects) })
-	t.Logf("after a reset: %v", spreadOf(n.proxy.Requests()))
+	// The first pause is one of 250 to 500 ms.
+	first := n.requests()[0].At.Sub(reset)
+	s := spreadOf(n.requests(), 50*time.Millisecond)
+	t.Logf("after a reset: %v, the first after %s", s, first)
+	if first < 250*time.Millisecond || s.took < 200*time.Millisecond || s.densest > objects*2/3 {
+		t.Errorf("after a reset: %v, the first after %s; want the first after 250 ms, all within 200 ms at least, and two thirds of them at most",
+			s, first)
+	}
 
-	n.inject(faultproxy.Refused)
-	during(t, 8*time.Second, func() {}) // until the pauses have grown
+	n.forgetRequests()
+	n.inject(faultproxy.BadGateway)
+	n.proxy.ResetConnections()
+	const grown = 4 // pauses, of 0.25 to 4 s
+	harness.Eventually(t, 20*time.Second, func() error { return n.allAskedFor(objects, grown) })
+	n.forgetRequests()
 	n.heal()
 	begin := time.Now()
 	n.setMany(objects, "after")
 	harness.Eventually(t, time.Until(begin.Add(healed)), func() error { return oneWatchEach(n.proxy, objects) })
-	s := spreadOf(n.proxy.Requests())
+	s = spreadOf(n.requests(), 250*time.Millisecond)
 	t.Logf("after an outage: %v", s)
 	if s.objects != objects || s.densest > objects/3 {
-		t.Errorf("%d of %d objects were asked for in the same 250 ms, want a third at most", s.densest, s.objects)
+		t.Errorf("after an outage: %v, want a third at most", s)
 	}
 	n.allArrive(volumes, each, "after", healed)
 	n.unpublishAll(append(more, volumes...))
 }
 
+// allAskedFor returns an error unless each of count objects was asked for so many times
+// since forgetRequests.
+func (n *proxied) allAskedFor(count, times int) error {
+	asked := 0
+	for _, c := range roundsOf(n.requests()) {
+		if c.initial+c.goingOn >= times {
+			asked++
+		}
+	}
+	if asked < count {
+		return fmt.Errorf("%d objects were asked for %d times, want %d", asked, times, count)
+	}
+	return nil
+}
+
 // watchSpread is how requests are spread over time.
 type watchSpread struct {
-	// objects were asked for; densest is how many of them first in the same 250 ms, of
-	// all those that the requests took.
+	// objects were asked for; densest is how many of them first in one window, of all
+	// the time that this took.
 	objects, densest int
-	took             time.Duration
+	window, took     time.Duration
 }
 
 func (s watchSpread) String() string {
-	return fmt.Sprintf("%d objects asked for within %s, %d of them within 250 ms", s.objects, s.took, s.densest)
+	return fmt.Sprintf("%d objects were asked for within %s, %d of them within %s", s.objects, s.took, s.densest, s.window)
 }
 
-func spreadOf(requests []faultproxy.Request) watchSpread {
+func spreadOf(requests []faultproxy.Request, window time.Duration) watchSpread {
 	first := make(map[faultproxy.Object]time.Time)
 	for _, r := range requests {
 		if _, ok := first[r.Object]; !ok && (r.Verb == "WATCH" || r.Verb == "LIST") {
@@ -183,10 +211,10 @@ func spreadOf(requests []faultproxy.Request) watchSpread {
 		at = append(at, moment)
 	}
 	slices.SortFunc(at, time.Time.Compare)
-	s := watchSpread{objects: len(at)}
+	s := watchSpread{objects: len(at), window: window}
 	from := 0
 	for i := range at {
-		for at[i].Sub(at[from]) > 250*time.Millisecond {
+		for at[i].Sub(at[from]) > window {
 			from++
 		}
 		s.densest = max(s.densest, i-from+1)

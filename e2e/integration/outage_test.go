@@ -12,7 +12,9 @@ import (
 // API server is out of reach: it serves what is mounted, and follows once it can.
 func TestPluginStartsWithoutAPIServer(t *testing.T) {
 	t.Parallel()
-	for _, fault := range []faultproxy.Fault{faultproxy.Refused, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.ServerError} {
+	for _, fault := range []faultproxy.Fault{
+		faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.ServerError,
+	} {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
 			f := newFaultyNode(t, faultproxy.Options{}, "--publish-wait=3s")
@@ -28,9 +30,8 @@ func TestPluginStartsWithoutAPIServer(t *testing.T) {
 			f.publishDuring(fault, comes)
 			f.mustUnpublish(goes)
 			f.heal()
-			took := converges(t, currentWithin(fault), f.onlookers...)
+			took := f.recovers(currentWithin(fault), comes)
 			t.Logf("current %s after the fault", took)
-			f.publishes(comes, currentWithin(fault))
 			f.endsClean(comes)
 		})
 	}
@@ -50,11 +51,11 @@ func TestStaleAnswersAfterARestart(t *testing.T) {
 			converges(t, soon, f.onlookers...)
 			f.mustKill()
 			f.inject(faultproxy.Stale)
-			f.proxy.Requests()
+			f.forgetRequests()
 			f.mustStart()
-			during(t, 2*time.Second, func() {}) // readers must not see anything old
-			if n := spreadOf(f.proxy.Requests()).objects; n != len(f.things) {
-				t.Errorf("%d objects were asked for, want %d", n, len(f.things))
+			f.asked(1)
+			for _, w := range f.onlookers {
+				f.hasCondition(w.volume, "older than what the files show")
 			}
 			converges(t, 0, f.onlookers...)
 			f.heal()
@@ -65,26 +66,44 @@ func TestStaleAnswersAfterARestart(t *testing.T) {
 	}
 }
 
-// TestLongPartition cuts the API server off for minutes in its long form, and seconds
-// in the short one, in both ways in which a network does.
+// TestLongPartition has the API server be away for minutes in its long form, and seconds
+// in the short one, in each way in which it or the network can: it is not asked for more
+// often than the back-off allows, nor are connections made.
 func TestLongPartition(t *testing.T) {
 	t.Parallel()
 	lasts := harness.Scaled(12*time.Second, 4*time.Minute)
-	for _, fault := range []faultproxy.Fault{faultproxy.Partition, faultproxy.HalfOpen, faultproxy.Refused} {
+	for _, fault := range []faultproxy.Fault{
+		faultproxy.Partition, faultproxy.HalfOpen, faultproxy.Refused, faultproxy.Cut,
+		faultproxy.ServerError, faultproxy.TooManyRequests, faultproxy.Gone,
+	} {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
-			f := newFaultyNode(t, faultproxy.Options{})
-			f.proxy.Requests()
+			// A watch that begins with the state is not refused as Gone, one after a list is.
+			f := newFaultyNode(t, faultproxy.Options{NoWatchList: fault == faultproxy.Gone})
+			f.forgetRequests()
+			_, connectionsBefore := f.proxy.Connections()
 			begin := time.Now()
 			f.inject(fault)
+			if !hitsConnections(fault) {
+				f.proxy.ResetConnections() // so that the watches have to be opened again
+			}
 			during(t, lasts, f.things[0].write)
+			if !hitsConnections(fault) {
+				f.asked(4) // which takes 8 s at the most
+			}
 			f.heal()
 			took := converges(t, currentWithin(fault), f.onlookers...)
-			requests := f.proxy.Requests()
-			if err := checkPaced(requests, time.Since(begin)); err != nil {
+			requests := f.requests()
+			lasted := time.Since(begin)
+			if err := checkPaced(requests, lasted); err != nil {
 				t.Error(err)
 			}
 			_, connections := f.proxy.Connections()
+			connections -= connectionsBefore
+			// Each request that fails may have made one, a watch and a list in each round.
+			if most := 2 * len(f.things) * (pausesWithin(lasted) + 1); connections > most {
+				t.Errorf("%d connections were tried in %s, want %d at most", connections, lasted, most)
+			}
 			t.Logf("current %s after %s; %d requests, %d connections", took, lasts, len(requests), connections)
 			f.endsClean()
 		})
@@ -129,7 +148,7 @@ func TestBadAPIServerWithoutWatches(t *testing.T) {
 			f := newProxiedAs(t, rights, faultproxy.Options{}, "--change-detection=Get", "--resync-interval=1s", "--publish-wait=3s").faultyNode()
 			goes, comes := f.short("other"), f.short("other")
 			f.publishes(goes, soon)
-			f.proxy.Requests()
+			f.forgetRequests()
 			begin := time.Now()
 			f.inject(fault)
 			for _, o := range f.things {
@@ -138,12 +157,11 @@ func TestBadAPIServerWithoutWatches(t *testing.T) {
 			f.publishDuring(fault, comes)
 			f.mustUnpublish(goes)
 			f.heal()
-			took := converges(t, currentWithin(fault), f.onlookers...)
-			f.publishes(comes, currentWithin(fault))
+			took := f.recovers(currentWithin(fault), comes)
 			lasted := time.Since(begin)
-			requests := f.proxy.Requests()
-			// Two volumes of an object ask once a second each, and a publish with pauses.
-			if most := len(f.things) * (3*int(lasted/time.Second) + 6); len(requests) > most {
+			requests := f.requests()
+			// Each volume asks for each of its objects once a second, and a publish with pauses.
+			if most := 5*int(lasted/time.Second) + 10; len(requests) > most {
 				t.Errorf("%d requests in %s, want %d at most", len(requests), lasted, most)
 			}
 			t.Logf("current %s after the fault; %d requests in %s", took, len(requests), lasted)

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -27,6 +26,8 @@ const (
 type proxied struct {
 	*node
 	proxy *faultproxy.Proxy
+	// seen are the requests that the proxy had since forgetRequests.
+	seen []faultproxy.Request
 }
 
 // newProxied starts a plugin behind a proxy. The log has each request that failed, but no
@@ -61,6 +62,17 @@ func newProxiedAs(t *testing.T, rights string, o faultproxy.Options, args ...str
 	return &proxied{node: newNodeAs(t, kubeconfig, append([]string{"-v=4"}, args...)...), proxy: proxy}
 }
 
+// requests returns the requests since forgetRequests; not for concurrent use.
+func (n *proxied) requests() []faultproxy.Request {
+	n.seen = append(n.seen, n.proxy.Requests()...)
+	return n.seen
+}
+
+func (n *proxied) forgetRequests() {
+	n.proxy.Requests()
+	n.seen = nil
+}
+
 func (n *proxied) inject(f faultproxy.Fault) {
 	n.t.Helper()
 	if err := n.proxy.Inject(f); err != nil {
@@ -73,49 +85,6 @@ func (n *proxied) heal() {
 	if err := n.proxy.Heal(); err != nil {
 		n.t.Fatal(err)
 	}
-}
-
-// pausesWithin returns how many pauses of the back-off fit into d at the most: from
-// 0.25 s on they grow to between 2.5 and 5 s, and start again after 15 s without one.
-func pausesWithin(d time.Duration) int {
-	const shortOnes = 4
-	return shortOnes + 1 + int(d/(2500*time.Millisecond)) + shortOnes*int(d/(15*time.Second))
-}
-
-// checkPaced checks that no object was asked for more often in the time that began at
-// begin than the back-off allows. A pause is followed by four requests at most: a watch
-// that goes on, if it may not a watch that is to begin with the state, if it may not a
-// list, and a watch. A server that is busy says itself when to come again, after a
-// second here.
-func checkPaced(requests []faultproxy.Request, took time.Duration) error {
-	type count struct{ paused, told int }
-	counts := make(map[faultproxy.Object]*count)
-	for _, r := range requests {
-		if r.Verb != "LIST" && r.Verb != "WATCH" {
-			continue
-		}
-		c := counts[r.Object]
-		if c == nil {
-			c = &count{}
-			counts[r.Object] = c
-		}
-		if r.Fault == faultproxy.TooManyRequests {
-			c.told++
-		} else {
-			c.paused++
-		}
-	}
-	pauses := pausesWithin(took)
-	var errs []error
-	for object, c := range counts {
-		if most := 4 * (pauses + 1); c.paused > most {
-			errs = append(errs, fmt.Errorf("%d requests for %v in %s, want %d at most", c.paused, object, took, most))
-		}
-		if most := pauses + 1 + int(took/time.Second); c.told > most {
-			errs = append(errs, fmt.Errorf("%d requests for %v in %s to a busy server, want %d at most", c.told, object, took, most))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // during calls f now and then until d is over.

@@ -76,6 +76,9 @@ func TestRandomFaults(t *testing.T) {
 	})
 	t.Logf("%d schedules, %d faults, %d requests, %d reads; the slowest was current %s after its last fault",
 		total.schedules, total.faults, total.requests, total.reads, total.slowest)
+	if want := harness.Scaled(50, 2000); total.schedules < want {
+		t.Errorf("%d schedules were played to their end, want %d", total.schedules, want)
+	}
 }
 
 // run has one schedule play and checks its end.
@@ -85,13 +88,13 @@ func (s *faultSchedule) run(number uint64, total *scheduleTotals) {
 	defer func() {
 		if !ok || s.t.Failed() {
 			s.t.Logf("schedule %d was: %s", number, strings.Join(s.steps, ", "))
-			for _, r := range s.proxy.Requests() {
+			for _, r := range s.requests() {
 				s.t.Logf("%s %s %v, during %s", r.At.Format(time.StampMilli), r.Verb, r.Object, r.Fault)
 			}
 			s.t.Logf("watches are open: %v", s.proxy.Watches())
 		}
 	}()
-	s.proxy.Requests()
+	s.forgetRequests()
 	begin := time.Now()
 	shown := s.things[s.rand.IntN(len(s.things))]
 	comes := s.volume(map[string]string{"sources": shown.source()})
@@ -107,18 +110,19 @@ func (s *faultSchedule) run(number uint64, total *scheduleTotals) {
 	}
 	s.step("heal at %s", time.Now().Format(time.StampMilli))
 	s.heal()
+	deadline := time.Now().Add(max(0, time.Until(s.deafUntil)) + healed)
 	for _, o := range s.things {
 		if !o.exists || s.rand.IntN(2) == 0 {
 			o.write()
 		}
 	}
-	took := converges(s.t, max(0, time.Until(s.deafUntil))+healed, s.onlookers...)
-	s.succeeds(comes, answer)
+	took := converges(s.t, time.Until(deadline), s.onlookers...)
+	s.succeeds(comes, answer, deadline)
 	for _, key := range shown.keys() {
-		s.arrives(comes, key, shown.state.String(), healed)
+		s.arrives(comes, key, shown.state.String(), max(time.Until(deadline), time.Millisecond))
 	}
 	s.leaving = comes
-	requests := s.proxy.Requests()
+	requests := s.requests()
 	if err := checkPaced(requests, time.Since(begin)); err != nil {
 		s.t.Error(err)
 	}
@@ -132,11 +136,14 @@ func (s *faultSchedule) step(format string, args ...any) {
 
 // succeeds waits for the answer to a publish that began in the first fault, and does
 // what the kubelet does if that is a failure.
-func (s *faultSchedule) succeeds(v *harness.Volume, answer <-chan error) {
+func (s *faultSchedule) succeeds(v *harness.Volume, answer <-chan error, deadline time.Time) {
 	s.t.Helper()
-	if err := s.answer(answer, healed); err != nil {
+	if err := s.answer(answer, time.Until(deadline)); err != nil {
 		s.step("publish failed: %v", err)
-		s.publishes(v, healed)
+		s.publishes(v, time.Until(deadline))
+	}
+	if late := time.Since(deadline); late > 0 {
+		s.t.Errorf("the volume was published %s too late", late)
 	}
 }
 

@@ -2,18 +2,12 @@ package integration
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/refvol/refvol/e2e/controlplane"
 	"github.com/refvol/refvol/e2e/harness"
@@ -56,52 +50,6 @@ func setNodeTTL(t *testing.T, ttl string) {
 			t.Error(err)
 		}
 	})
-}
-
-// overlayAccount returns a kubeconfig of an account with the rights of one of
-// deploy/overlays: those of the base, with the overlay's own patch applied.
-func overlayAccount(t *testing.T, overlay string) string {
-	t.Helper()
-	repo, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(repo, "deploy", "overlays", overlay, "rights.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	patch, err := yaml.ToJSON(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := "plugin-" + overlay
-	rbac := shared.Client().RbacV1()
-	base, err := rbac.ClusterRoles().Get(t.Context(), "refvol-plugin", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: base.Rules}
-	kubeconfig := filepath.Join(shared.dir, name+".kubeconfig")
-	if _, err := rbac.ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
-		return kubeconfig // made by an earlier test
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := rbac.ClusterRoles().Patch(t.Context(), name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := harness.MakeAccount(t.Context(), shared.ControlPlane, name, kubeconfig); err != nil {
-		t.Fatal(err)
-	}
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "refvol-system", Name: name}},
-	}
-	if _, err := rbac.ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	return kubeconfig
 }
 
 // sources is a volume of a ConfigMap and a Secret, both called app.

@@ -10,6 +10,9 @@ const (
 	None Fault = iota
 	// Refused closes the listener and resets all connections.
 	Refused
+	// Cut resets all connections, and each new one as soon as it is made, as a load
+	// balancer without a server behind it does. The attempts count as connections.
+	Cut
 	// HalfOpen swallows what comes and goes on every connection, also on new ones.
 	// Connections that it has hit stay deaf after it, until the client gives them up.
 	HalfOpen
@@ -60,7 +63,7 @@ func All() []Fault {
 // String returns the fault's name.
 func (f Fault) String() string {
 	names := [...]string{
-		"None", "Refused", "HalfOpen", "Partition", "Reset", "TooManyRequests", "ServerError", "BadGateway", "Gone", "GoneEvent",
+		"None", "Refused", "Cut", "HalfOpen", "Partition", "Reset", "TooManyRequests", "ServerError", "BadGateway", "Gone", "GoneEvent",
 		"WatchClosed", "WatchTorn", "Slow", "Stale", "TooLarge", "GoAway",
 	}
 	if f < 0 || int(f) >= len(names) {

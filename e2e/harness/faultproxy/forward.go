@@ -27,7 +27,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, err)
 		return
 	}
-	if p.noWatchList && request.initial {
+	if p.noWatchList && request.Initial {
 		answer(w, noWatchList())
 		return
 	}
@@ -60,7 +60,7 @@ func (p *Proxy) record(r Request) (Request, <-chan struct{}) {
 func (p *Proxy) replay(w http.ResponseWriter, r *http.Request, request Request, over <-chan struct{}) bool {
 	var old *stored
 	switch {
-	case request.initial:
+	case request.Initial:
 		old = p.history.state(request.Object)
 	case request.Verb == "LIST":
 		old = p.history.list(request.Object)
@@ -70,7 +70,7 @@ func (p *Proxy) replay(w http.ResponseWriter, r *http.Request, request Request, 
 	}
 	maps.Copy(w.Header(), old.header)
 	_, _ = w.Write(old.body)
-	if request.initial {
+	if request.Initial {
 		flush(w)
 		select {
 		case <-over:
@@ -98,7 +98,7 @@ func (p *Proxy) pass(w http.ResponseWriter, r *http.Request, request Request) {
 	if request.Verb == "WATCH" && response.StatusCode == http.StatusOK && strings.Contains(response.Header.Get("Content-Type"), "protobuf") {
 		p.watching(request.Object, 1)
 		defer p.watching(request.Object, -1)
-		s := &stream{proxy: p, w: w, request: request, header: response.Header, initial: request.initial}
+		s := &stream{proxy: p, w: w, request: request, header: response.Header, initial: request.Initial}
 		s.run(r, response.Body)
 		return
 	}

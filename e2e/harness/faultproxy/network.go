@@ -21,8 +21,8 @@ type network struct {
 	listener net.Listener
 	conns    map[*conn]struct{}
 	accepted int
-	// deaf makes each new connection swallow everything.
-	deaf bool
+	// deaf makes each new connection swallow everything, cut resets it.
+	deaf, cut bool
 	// open is closed while bytes may pass.
 	open chan struct{}
 }
@@ -75,11 +75,23 @@ func (n *network) reset() {
 	}
 	n.mu.Unlock()
 	for _, c := range all {
-		if tcp, ok := c.Conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0)
-		}
+		sendReset(c.Conn)
 		_ = c.Close()
 	}
+}
+
+// sendReset has the next Close of a connection send a RST.
+func sendReset(c net.Conn) {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+}
+
+// cutNew has each new connection be reset, or no longer.
+func (n *network) cutNew(cut bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cut = cut
 }
 
 // swallow makes all connections deaf for good, and new ones until hear.
@@ -122,12 +134,16 @@ func (n *network) gate() <-chan struct{} {
 	return n.open
 }
 
+// add takes a new connection; it returns nil if that is to be reset.
 func (n *network) add(raw net.Conn) *conn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.accepted++
+	if n.cut {
+		return nil
+	}
 	c := &conn{Conn: raw, network: n, deaf: make(chan struct{}), closed: make(chan struct{})}
 	n.conns[c] = struct{}{}
-	n.accepted++
 	if n.deaf {
 		c.deafen()
 	}
@@ -140,18 +156,24 @@ func (n *network) remove(c *conn) {
 	delete(n.conns, c)
 }
 
-// listener hands each connection to its network.
+// listener hands each connection to its network, or resets it.
 type listener struct {
 	net.Listener
 	network *network
 }
 
 func (l *listener) Accept() (net.Conn, error) {
-	raw, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		raw, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if c := l.network.add(raw); c != nil {
+			return c, nil
+		}
+		sendReset(raw)
+		_ = raw.Close()
 	}
-	return l.network.add(raw), nil
 }
 
 // Close stops listening; calling it again does nothing: the server closes its listeners

@@ -132,6 +132,7 @@ func (p *Proxy) Inject(f Fault) error {
 	defer p.changing.Unlock()
 	p.network.release()
 	p.network.hear()
+	p.network.cutNew(f == Cut)
 	if f != Refused {
 		if err := p.listen(); err != nil {
 			return err
@@ -147,7 +148,7 @@ func (p *Proxy) Inject(f Fault) error {
 		p.network.swallow()
 	case Partition:
 		p.network.hold()
-	case Reset:
+	case Reset, Cut:
 		p.network.reset()
 	}
 	return nil
@@ -207,7 +208,8 @@ func (p *Proxy) Watches() map[Object]int {
 	return open
 }
 
-// Connections returns how many connections are open, and how many there ever were.
+// Connections returns how many connections are open, and how many there ever
+// were, those that were reset at once among them.
 func (p *Proxy) Connections() (open, accepted int) {
 	p.network.mu.Lock()
 	defer p.network.mu.Unlock()

@@ -23,11 +23,11 @@ type Request struct {
 	Verb string
 	// Fault was on when it arrived.
 	Fault Fault
+	// Initial tells that it is a watch that begins with the state.
+	Initial bool
 
-	// version is the resourceVersion that it names, initial that it is a watch that
-	// begins with the state.
+	// version is the resourceVersion that it names.
 	version string
-	initial bool
 }
 
 // describe reads a request's URL: /api/v1/namespaces/NS/RESOURCE[/NAME], or the same
@@ -38,7 +38,7 @@ func describe(r *http.Request) Request {
 		At:      time.Now(),
 		Verb:    r.Method,
 		version: query.Get("resourceVersion"),
-		initial: query.Get("sendInitialEvents") == "true",
+		Initial: query.Get("sendInitialEvents") == "true",
 	}
 	_, path, _ := strings.Cut(r.URL.Path, "/namespaces/")
 	parts := strings.Split(path, "/")
@@ -61,5 +61,5 @@ func describe(r *http.Request) Request {
 
 // continues tells that r is a watch that goes on from a resourceVersion of its own.
 func (r Request) continues() bool {
-	return r.Verb == "WATCH" && !r.initial && r.version != "" && r.version != "0"
+	return r.Verb == "WATCH" && !r.Initial && r.version != "" && r.version != "0"
 }
