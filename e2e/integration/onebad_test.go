@@ -156,7 +156,7 @@ func ratioOfMedianPair(without, with [][]time.Duration, p int) float64 {
 		ratios = append(ratios, float64(percentile(with[i], p))/float64(percentile(without[i], p)))
 	}
 	slices.Sort(ratios)
-	return ratios[len(ratios)/2]
+	return (ratios[(len(ratios)-1)/2] + ratios[len(ratios)/2]) / 2
 }
 
 func percentile(all []time.Duration, p int) time.Duration {
