@@ -46,24 +46,6 @@ func TestParseMount(t *testing.T) {
 	}
 }
 
-func TestOwnMemoryGroup(t *testing.T) {
-	mounts := []Mount{
-		{Target: "/sys/fs/cgroup/unified", Type: "cgroup2", SuperOptions: "rw,nsdelegate"},
-		{Target: "/sys/fs/cgroup/cpu", Type: "cgroup", SuperOptions: "rw,cpu,cpuacct"},
-		{Target: "/sys/fs/cgroup/memory", Type: "cgroup", SuperOptions: "rw,memory"},
-	}
-	for _, tc := range []struct{ name, cgroups, want string }{
-		{"own group", "3:cpu,cpuacct:/x\n2:memory:/a/b:c\n0::/\n", "/sys/fs/cgroup/memory/a/b:c"},
-		{"with others", "2:hugetlb,memory:/\n", "/sys/fs/cgroup/memory"},
-		{"version 2 only", "0::/user.slice\n", ""},
-	} {
-		got, err := ownMemoryGroup(mounts, tc.cgroups)
-		if got != tc.want || errors.Is(err, ErrNoMemoryGroups) != (tc.want == "") {
-			t.Errorf("%s: got %q, %v, want %q", tc.name, got, err, tc.want)
-		}
-	}
-}
-
 // volumeLike makes what a volume looks like.
 func volumeLike(t *testing.T) string {
 	t.Helper()

@@ -12,16 +12,52 @@ import (
 	"time"
 )
 
-// MemoryGroup is a memory cgroup of a test's own, below the one that this process is
-// in. It is for one goroutine at a time.
-type MemoryGroup struct{ dir string }
+// MemoryGroup is a memory cgroup of a test's own, of version 1 or 2, near the one that
+// this process is in. It is for one goroutine at a time.
+type MemoryGroup struct {
+	dir   string
+	files memoryFiles
+}
 
-// ErrNoMemoryGroups says that this machine lets nobody limit memory by a cgroup of
-// version 1, whatever is tried.
-var ErrNoMemoryGroups = errors.New("no memory cgroup of version 1")
+// memoryFiles are the files of a group that differ between the versions of cgroups.
+type memoryFiles struct {
+	limit, usage string
+	// unlimited is what limit is set to for no limit.
+	unlimited string
+	// pause keeps the group's processes from being killed if 1 is written to it; "" where
+	// there is no such file.
+	pause string
+	// refusals holds how often the limit was met: in the line of the name refusalsLine,
+	// or as its only number.
+	refusals, refusalsLine string
+}
+
+func memoryFilesV1() memoryFiles {
+	return memoryFiles{
+		limit:     "memory.limit_in_bytes",
+		usage:     "memory.usage_in_bytes",
+		unlimited: "-1",
+		pause:     "memory.oom_control",
+		refusals:  "memory.failcnt",
+	}
+}
+
+func memoryFilesV2() memoryFiles {
+	return memoryFiles{
+		limit:        "memory.max",
+		usage:        "memory.current",
+		unlimited:    "max",
+		refusals:     "memory.events",
+		refusalsLine: "max",
+	}
+}
+
+// ErrNoMemoryGroups says that no cgroup here lets its children limit memory, whoever
+// makes them.
+var ErrNoMemoryGroups = errors.New("no cgroup with a memory controller for its children")
 
 // NewMemoryGroup makes a group without a limit. The error matches ErrNoMemoryGroups
-// where the machine has none. The caller must close it.
+// where this process has no place for one. The caller must close it.
 func NewMemoryGroup(name string) (*MemoryGroup, error) {
 	mounts, err := Mounts()
 	if err != nil {
@@ -31,32 +67,67 @@ func NewMemoryGroup(name string) (*MemoryGroup, error) {
 	if err != nil {
 		return nil, err
 	}
-	parent, err := ownMemoryGroup(mounts, string(own))
+	parent, files, err := memoryParent(mounts, string(own))
 	if err != nil {
 		return nil, err
 	}
-	g := &MemoryGroup{dir: filepath.Join(parent, fmt.Sprintf("%s-%d", name, os.Getpid()))}
+	g := &MemoryGroup{dir: filepath.Join(parent, fmt.Sprintf("%s-%d", name, os.Getpid())), files: files}
 	if err := os.Mkdir(g.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make a memory cgroup: %w", err)
 	}
 	return g, nil
 }
 
-// ownMemoryGroup returns the directory of the memory cgroup that a process is in, given
-// its mounts and its /proc/PID/cgroup.
-func ownMemoryGroup(mounts []Mount, cgroups string) (string, error) {
+// memoryParent returns the directory of the cgroup to make a memory cgroup in, for a
+// process with these mounts and this /proc/PID/cgroup. A machine may have both versions;
+// the memory controller is of one of them.
+func memoryParent(mounts []Mount, cgroups string) (string, memoryFiles, error) {
+	unified := ""
 	for line := range strings.Lines(cgroups) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) < 3 || !slices.Contains(strings.Split(parts[1], ","), "memory") {
+		if len(parts) < 3 {
+			continue
+		}
+		if parts[0] == "0" && parts[1] == "" {
+			unified = parts[2]
+		}
+		if !slices.Contains(strings.Split(parts[1], ","), "memory") {
 			continue
 		}
 		for _, m := range mounts {
 			if m.Type == "cgroup" && slices.Contains(strings.Split(m.SuperOptions, ","), "memory") {
-				return filepath.Join(m.Target, parts[2]), nil
+				return filepath.Join(m.Target, parts[2]), memoryFilesV1(), nil
 			}
 		}
 	}
-	return "", ErrNoMemoryGroups
+	for _, m := range mounts {
+		if m.Type == "cgroup2" && unified != "" {
+			parent, err := memoryParentV2(m.Target, unified)
+			return parent, memoryFilesV2(), err
+		}
+	}
+	return "", memoryFiles{}, ErrNoMemoryGroups
+}
+
+// memoryParentV2 returns the nearest cgroup, from the one of this path upwards, whose
+// children have the memory controller. It is rarely the first: in version 2, a cgroup has
+// either processes or children with controllers.
+func memoryParentV2(root, path string) (string, error) {
+	const file = "cgroup.subtree_control"
+	for {
+		dir := filepath.Join(root, path)
+		controllers, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return "", fmt.Errorf("find a memory cgroup: %w", err)
+		}
+		if slices.Contains(strings.Fields(string(controllers)), "memory") {
+			return dir, nil
+		}
+		if dir == filepath.Clean(root) {
+			return "", fmt.Errorf("%w: no %s from that of this process up to %s has memory in it", ErrNoMemoryGroups, file, root)
+		}
+		path = filepath.Dir(path)
+	}
 }
 
 // Add moves a process into the group. What it has taken before stays counted elsewhere.
@@ -64,18 +135,38 @@ func (g *MemoryGroup) Add(pid int) error { return g.write("cgroup.procs", strcon
 
 // Limit sets the most bytes that the group may take; -1 is no limit.
 func (g *MemoryGroup) Limit(bytes int64) error {
-	return g.write("memory.limit_in_bytes", strconv.FormatInt(bytes, 10))
+	if bytes < 0 {
+		return g.write(g.files.limit, g.files.unlimited)
+	}
+	return g.write(g.files.limit, strconv.FormatInt(bytes, 10))
 }
 
-// Pause has a process that needs more than the limit wait, or see its system calls fail
-// with ENOMEM, instead of being killed.
-func (g *MemoryGroup) Pause() error { return g.write("memory.oom_control", "1") }
+// Pause has the processes that are in the group now wait if they need more than the
+// limit, or see their system calls fail with ENOMEM, instead of being killed.
+func (g *MemoryGroup) Pause() error {
+	if g.files.pause != "" {
+		return g.write(g.files.pause, "1")
+	}
+	pids, err := os.ReadFile(filepath.Join(g.dir, "cgroup.procs"))
+	if err != nil {
+		return err
+	}
+	for _, pid := range strings.Fields(string(pids)) {
+		// The least of all scores: never to be killed for memory. It takes CAP_SYS_RESOURCE.
+		if err := os.WriteFile(filepath.Join("/proc", pid, "oom_score_adj"), []byte("-1000"), 0); err != nil {
+			return fmt.Errorf("keep a process of a memory cgroup from being killed: %w", err)
+		}
+	}
+	return nil
+}
 
 // Usage returns how many bytes are counted for the group.
-func (g *MemoryGroup) Usage() (int64, error) { return g.read("memory.usage_in_bytes") }
+func (g *MemoryGroup) Usage() (int64, error) { return g.read(g.files.usage, "") }
 
 // Refusals returns how often the limit was met.
-func (g *MemoryGroup) Refusals() (int64, error) { return g.read("memory.failcnt") }
+func (g *MemoryGroup) Refusals() (int64, error) {
+	return g.read(g.files.refusals, g.files.refusalsLine)
+}
 
 // Close removes the group, whose processes must have ended.
 func (g *MemoryGroup) Close() error {
@@ -90,10 +181,17 @@ func (g *MemoryGroup) write(file, text string) error {
 	return nil
 }
 
-func (g *MemoryGroup) read(file string) (int64, error) {
+// read returns the number in the line of a file that begins with name; a file of one
+// number has no names.
+func (g *MemoryGroup) read(file, name string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join(g.dir, file))
 	if err != nil {
 		return 0, err
 	}
-	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) > 0 && (name == "" || fields[0] == name) {
+			return strconv.ParseInt(fields[len(fields)-1], 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s of a memory cgroup has no %q: %q", file, name, text)
 }

@@ -136,15 +136,21 @@ func (n *node) configMap(name string, data map[string]string) *corev1.ConfigMap 
 
 func (n *node) applyConfigMap(cm *corev1.ConfigMap) *corev1.ConfigMap {
 	n.t.Helper()
+	applied, err := n.tryConfigMap(cm)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return applied
+}
+
+// tryConfigMap is applyConfigMap for any goroutine.
+func (n *node) tryConfigMap(cm *corev1.ConfigMap) (*corev1.ConfigMap, error) {
 	client := shared.Client().CoreV1().ConfigMaps(n.namespace)
 	applied, err := client.Update(n.t.Context(), cm, metav1.UpdateOptions{})
 	if err != nil {
 		applied, err = client.Create(n.t.Context(), cm, metav1.CreateOptions{})
 	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return applied
+	return applied, err
 }
 
 // secret creates or replaces a Secret in the node's namespace.

@@ -96,3 +96,43 @@ func TestTooManyKeysForTheDefaultLimit(t *testing.T) {
 	wantStatus(t, n.Publish(t.Context(), n.short("app")), codes.OutOfRange, "20480000 bytes", "16777216 bytes")
 	n.wantNothingLeft()
 }
+
+// An update over a limit of the volume is refused as a whole, and the next one that
+// fits is not held up by it.
+func TestUpdateOverTheLimit(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		data map[string]string
+		text string
+	}{
+		{"bytes", map[string]string{"key": string(make([]byte, 128<<10))}, "take 131072 bytes of memory, more than the 65536 bytes that a volume may have (--max-volume-size)"},
+		{"inodes", emptyKeys(1000), "take 2002 inodes, more than the 1088 that a volume may have"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := newNode(t, "--max-volume-size=64Ki")
+			value := n.canary()
+			n.configMap("app", map[string]string{"key": value})
+			v := n.short("app")
+			n.mustPublish(v)
+			n.configMap("app", tc.data)
+			n.wantProblem(v, tc.text)
+			n.wantContent(v, "key", value)
+			// A new volume of the same object is refused with the same words.
+			wantStatus(t, n.Publish(t.Context(), n.short("app")), codes.OutOfRange, tc.text)
+			value = n.canary()
+			n.configMap("app", map[string]string{"key": value})
+			n.arrives(v, "key", value, afterCause)
+			n.hasCondition(v, "")
+			n.mustUnpublish(v)
+			n.wantNothingLeft()
+		})
+	}
+}
+
+func emptyKeys(count int) map[string]string {
+	data := make(map[string]string, count)
+	for i := range count {
+		data[fmt.Sprint("key-", i)] = ""
+	}
+	return data
+}

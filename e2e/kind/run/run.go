@@ -126,7 +126,7 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built a
 		env: append(c.env(), "KUBECONFIG="+c.kubeconfig(), "REFVOL_PROBE_IMAGE="+probeImage),
 		// Parallel tests wait for the cluster most of the time, not for a processor, and
 		// some of them for the node that they need to themselves.
-		args: append([]string{built.suite, "-test.v", "-test.timeout=15m", "-test.parallel=12"}, s.testArgs...),
+		args: append([]string{built.suite, "-test.v", "-test.timeout=30m", "-test.parallel=12"}, s.testArgs...),
 	}
 	if err := suite.run(ctx); err != nil {
 		return err

@@ -212,7 +212,9 @@ func (n *namespace) installStartupTaint(t *testing.T, node string) {
 	if _, err := roles.Patch(t.Context(), role.Name, types.JSONPatchType, overlayPatch(t, "rights.yaml"), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	n.setStrategy(t.Context(), t, appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType})
+	if err := n.patchDaemonSet(t.Context(), strategyPath, appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := daemonSets.Patch(t.Context(), daemonSet.Name, types.JSONPatchType, overlayPatch(t, "flags.yaml"), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -223,24 +225,21 @@ func (n *namespace) uninstallStartupTaint(t *testing.T, node string, daemonSet *
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
-	replace := func(path string, value any) []byte {
-		patch, err := json.Marshal([]map[string]any{{"op": "replace", "path": path, "value": value}})
+	// Each step is made whatever became of those before: other tests use the plugin, too.
+	tookBack := func(what string, err error) {
 		if err != nil {
-			t.Fatal(err)
+			t.Errorf("take back the plugin's %s: %v", what, err)
 		}
-		return patch
 	}
-	args := replace("/spec/template/spec/containers/0/args", daemonSet.Spec.Template.Spec.Containers[0].Args)
-	if _, err := n.client.AppsV1().DaemonSets(pluginNamespace).Patch(ctx, daemonSet.Name, types.JSONPatchType, args, metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
+	tookBack("flags", n.patchDaemonSet(ctx, "/spec/template/spec/containers/0/args", daemonSet.Spec.Template.Spec.Containers[0].Args))
+	rules, err := replacement("/rules", role.Rules)
+	if err == nil {
+		_, err = n.client.RbacV1().ClusterRoles().Patch(ctx, role.Name, types.JSONPatchType, rules, metav1.PatchOptions{})
 	}
-	rules := replace("/rules", role.Rules)
-	if _, err := n.client.RbacV1().ClusterRoles().Patch(ctx, role.Name, types.JSONPatchType, rules, metav1.PatchOptions{}); err != nil {
-		t.Error(err)
-	}
+	tookBack("rights", err)
 	// Only this node's plugin has another template than the one that is back.
-	n.setStrategy(ctx, t, daemonSet.Spec.UpdateStrategy)
-	err := poll(ctx, func(ctx context.Context) error {
+	tookBack("strategy", n.patchDaemonSet(ctx, strategyPath, daemonSet.Spec.UpdateStrategy))
+	err = poll(ctx, func(ctx context.Context) error {
 		plugin, err := n.plugin(ctx, node)
 		if err != nil || plugin == nil || !ready(plugin) || plugin.DeletionTimestamp != nil {
 			return errors.Join(err, errors.New("no plugin is ready"))
@@ -255,16 +254,22 @@ func (n *namespace) uninstallStartupTaint(t *testing.T, node string, daemonSet *
 	}
 }
 
-// setStrategy sets how the DaemonSet replaces pods.
-func (n *namespace) setStrategy(ctx context.Context, t *testing.T, strategy appsv1.DaemonSetUpdateStrategy) {
-	t.Helper()
-	patch, err := json.Marshal([]map[string]any{{"op": "replace", "path": "/spec/updateStrategy", "value": strategy}})
+// strategyPath is where a DaemonSet says how it replaces pods.
+const strategyPath = "/spec/updateStrategy"
+
+// patchDaemonSet replaces what the plugin's DaemonSet has at a path.
+func (n *namespace) patchDaemonSet(ctx context.Context, path string, value any) error {
+	patch, err := replacement(path, value)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	if _, err := n.client.AppsV1().DaemonSets(pluginNamespace).Patch(ctx, pluginProgram, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = n.client.AppsV1().DaemonSets(pluginNamespace).Patch(ctx, pluginProgram, types.JSONPatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// replacement returns the JSON patch that replaces what is at a path.
+func replacement(path string, value any) ([]byte, error) {
+	return json.Marshal([]map[string]any{{"op": "replace", "path": path, "value": value}})
 }
 
 // overlayPatch returns a patch of the overlay, as JSON.
