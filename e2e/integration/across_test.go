@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -151,6 +152,25 @@ func TestAcrossNamespaces(t *testing.T) {
 	n.wantNothingLeft()
 }
 
+// settles waits until the API server has taken in a change of the roles: its authorizer
+// reads them by a watch.
+func (n *acrossNode) settles(v *harness.Volume, kind, object string, want bool) {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		review, err := shared.Client().AuthorizationV1().SubjectAccessReviews().Create(n.t.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:               "system:serviceaccount:" + v.Namespace + ":" + v.ServiceAccount,
+				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + v.Namespace, "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: n.source, Verb: "get", Resource: kind + "s", Name: object},
+			},
+		}, metav1.CreateOptions{})
+		if err == nil && review.Status.Allowed != want {
+			err = fmt.Errorf("%s of %s: the API server allows it: %t, want %t", kind, v.ServiceAccount, review.Status.Allowed, want)
+		}
+		return err
+	})
+}
+
 // TestConsent holds each kind of grant against the outcome for each consumer, also where
 // the object does not exist and where it is optional.
 func TestConsent(t *testing.T) {
@@ -215,6 +235,7 @@ func TestConsent(t *testing.T) {
 				for name, consumer := range consumers {
 					v := n.across(kind, object)
 					v.Namespace, v.ServiceAccount = consumer[0], consumer[1]
+					n.settles(v, kind, object, slices.Contains(grant.to, name))
 					got := n.Publish(t.Context(), v)
 					want := codes.PermissionDenied
 					if slices.Contains(grant.to, name) {
