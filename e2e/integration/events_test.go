@@ -24,10 +24,11 @@ func (n *node) hasEvent(v *harness.Volume, reason, text string) {
 		var found []string
 		for _, event := range events.Items {
 			found = append(found, event.Reason+": "+event.Message)
-			if event.Reason != reason || !strings.Contains(event.Message, text) {
+			ours := string(event.InvolvedObject.UID) == v.UID // other pods may have the same trouble
+			if !ours || event.Reason != reason || !strings.Contains(event.Message, text) {
 				continue
 			}
-			if event.InvolvedObject.Kind != "Pod" || string(event.InvolvedObject.UID) != v.UID || event.Type != corev1.EventTypeWarning || event.Count != 1 {
+			if event.InvolvedObject.Kind != "Pod" || event.Type != corev1.EventTypeWarning || event.Count != 1 {
 				return fmt.Errorf("event on %+v of type %s, %d times", event.InvolvedObject, event.Type, event.Count)
 			}
 			for _, c := range n.canaries {
