@@ -195,7 +195,7 @@ func TestReviewFailsWhileMounted(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)
 		access.failWith(errReview)
-		after(2 * testResync)
+		after(reviewTime)
 		e.objects.put(sharedSecret, "password", "p2")
 		e.settle()
 		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
@@ -267,7 +267,7 @@ func TestUnpublishEndsBesideAReview(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)
 		access.set(func() { access.hang = true })
-		after(2 * testResync)
+		after(reviewTime)
 		synctest.Wait()
 		begin := time.Now()
 		e.unpublish(r)

@@ -14,6 +14,10 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
+// reviewTime is more than a change of a right may take to count: a resync begins within an
+// interval, at a random moment of the next one, and a refusal has to be confirmed.
+const reviewTime = 2*testResync + 2*refusalTime
+
 // A revoked right takes the files of just that source with it, at the next resync, and
 // brings them back when it is granted again.
 func TestRevokedWhileMounted(t *testing.T) {
@@ -21,7 +25,7 @@ func TestRevokedWhileMounted(t *testing.T) {
 		e.publish(r)
 		access.grant(sharedConfig)
 		e.objects.put(configMap("app"), "a", "2")
-		after(2 * testResync)
+		after(reviewTime)
 		e.settle()
 		e.wantFiles(r, "a", "2", "app.env", "CA=c1\nOWN=1\n")
 		e.wantEvents(r.Pod.String() + ": RefForbidden: " + secretRefused)
@@ -36,7 +40,7 @@ func TestRevokedWhileMounted(t *testing.T) {
 		e.wantFiles(r, "a", "3", "app.env", "CA=c2\nOWN=1\n")
 
 		access.grant()
-		after(2 * testResync)
+		after(reviewTime)
 		e.settle()
 		e.wantFiles(r, "a", "3", "app.env", "OWN=1\n")
 		after(3 * testResync)
@@ -44,7 +48,7 @@ func TestRevokedWhileMounted(t *testing.T) {
 		e.wantProblem(r, configRefused)
 
 		access.grant(sharedConfig, sharedSecret)
-		after(2 * testResync)
+		after(reviewTime)
 		e.settle()
 		e.wantFiles(r, "a", "3", "password", "p2", "app.env", "CA=c2\nOWN=1\n")
 		e.wantProblem(r, "")
@@ -132,7 +136,7 @@ func TestRevokedWhileUpdatesFail(t *testing.T) {
 				if test.restart {
 					e.restart()
 				}
-				after(2*testResync + 2*refusalTime)
+				after(reviewTime)
 				e.settle()
 				e.wantFiles(r, test.files...)
 				e.wantProblem(r, secretRefused)
@@ -162,12 +166,12 @@ func TestOneQuestionWithoutAnswer(t *testing.T) {
 			access.granted = map[volume.Ref]bool{}
 			access.errs = map[volume.Ref]error{sharedConfig: errReview}
 		})
-		after(2*testResync + 2*refusalTime)
+		after(reviewTime)
 		e.settle()
 		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
 		e.wantProblem(r, secretRefused)
 		access.set(func() { access.errs = nil })
-		after(2*testResync + 2*refusalTime)
+		after(reviewTime)
 		e.settle()
 		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
 		e.unpublish(r)
@@ -196,12 +200,12 @@ func TestGrantedAgainAndMissing(t *testing.T) {
 		r.Attributes["sources"] = "[{configMap: {name: app}}, {secret: {name: db, namespace: platform}}]"
 		e.publish(r)
 		access.grant()
-		after(2*testResync + 2*refusalTime)
+		after(reviewTime)
 		e.settle()
 		e.wantFiles(r, "a", "1")
 		e.objects.remove(sharedSecret)
 		access.grant(sharedSecret)
-		after(2 * testResync)
+		after(reviewTime)
 		e.settle()
 		e.wantProblem(r, `Secret "platform/db" not found`)
 		e.unpublish(r)
@@ -214,7 +218,7 @@ func TestAPanicOfAReview(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)
 		access.set(func() { access.panics = true })
-		after(2 * testResync)
+		after(reviewTime)
 		e.objects.put(sharedSecret, "password", "p2")
 		e.settle()
 		e.wantFiles(r, "a", "1", "password", "p2", "app.env", "CA=c1\nOWN=1\n")
@@ -223,7 +227,7 @@ func TestAPanicOfAReview(t *testing.T) {
 		}
 		access.set(func() { access.panics = false })
 		access.grant(sharedSecret)
-		after(2*testResync + 2*refusalTime)
+		after(reviewTime)
 		e.settle()
 		e.wantProblem(r, configRefused)
 		e.unpublish(r)
