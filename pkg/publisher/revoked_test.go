@@ -174,6 +174,12 @@ func TestOneQuestionWithoutAnswer(t *testing.T) {
 		after(reviewTime)
 		e.settle()
 		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
+		// What is refused stays refused while nobody answers.
+		access.set(func() { access.errs = map[volume.Ref]error{sharedConfig: errReview} })
+		after(reviewTime)
+		e.settle()
+		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
+		e.wantProblem(r, secretRefused+"; "+configRefused)
 		e.unpublish(r)
 		e.wantNothing()
 	})
