@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/version"
+
+	"github.com/refvol/refvol/pkg/authz"
 )
 
 const (
@@ -27,21 +29,23 @@ const (
 )
 
 // loadConfig reads a kubeconfig, or where none is named, the pod's service account.
-func loadConfig(kubeconfig string) (*rest.Config, error) {
+func loadConfig(kubeconfig string) (config *rest.Config, err error) {
 	if kubeconfig == "" {
-		return rest.InClusterConfig()
+		config, err = rest.InClusterConfig()
+	} else {
+		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
 	}
-	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("configure the client of the API server: %w", err)
+	}
+	return config, nil
 }
 
 // newClient returns a client of the API server. It has no rate limit of its own:
 // the manager bounds and paces its requests itself, and a shared limit would let one
 // pod's many objects hold up the other pods' first publish.
-func newClient(kubeconfig string) (kubernetes.Interface, error) {
-	config, err := loadConfig(kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("configure the client of the API server: %w", err)
-	}
+func newClient(config *rest.Config) (kubernetes.Interface, error) {
+	config = rest.CopyConfig(config)
 	config.QPS = -1
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
@@ -55,6 +59,14 @@ func newClient(kubeconfig string) (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("make the client of the API server: %w", err)
 	}
 	return client, nil
+}
+
+// newPodClient returns a client of the same API server whose requests carry the tokens of
+// pods and nothing of the plugin's own.
+func newPodClient(config *rest.Config, tokens *authz.Tokens) (kubernetes.Interface, error) {
+	config = rest.AnonymousClientConfig(config)
+	config.Wrap(tokens.Wrap)
+	return newClient(config)
 }
 
 // newHTTPClient returns what client-go makes of config, with the time limits above.

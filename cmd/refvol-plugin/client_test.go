@@ -57,7 +57,11 @@ func TestClientSpeaksHTTP2WithTheTokenOfTheFile(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}})
 	})
-	client, err := newClient(writeKubeconfig(t, server, "secret-token"))
+	config, err := loadConfig(writeKubeconfig(t, server, "secret-token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := newClient(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,12 @@ import (
 	"github.com/refvol/refvol/pkg/taint"
 )
 
+// The values of --identity.
+const (
+	identityPlugin = "plugin"
+	identityPod    = "pod"
+)
+
 // serveOptions are the flags of `serve`.
 type serveOptions struct {
 	endpoint          string
@@ -48,7 +54,7 @@ func newServeOptions() *serveOptions {
 		kubeletDir:      "/var/lib/kubelet",
 		resyncInterval:  time.Minute,
 		changeDetection: string(manager.Watch),
-		identity:        "plugin",
+		identity:        identityPlugin,
 		publishWait:     100 * time.Second,
 		maxVolumeSize:   "16Mi",
 		maxTotalSize:    "512Mi",
@@ -69,7 +75,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "root directory of the kubelet; target paths must lie below it")
 	fs.DurationVar(&o.resyncInterval, "resync-interval", o.resyncInterval, "how often each volume is compared with its objects")
 	fs.StringVar(&o.changeDetection, "change-detection", o.changeDetection, "how changes are noticed: Watch (at once), or at each resync with Cache (objects are kept for the TTL of the Node) or Get")
-	fs.StringVar(&o.identity, "identity", o.identity, "whose rights read the objects: plugin")
+	fs.StringVar(&o.identity, "identity", o.identity, "whose rights read the objects: plugin (its own account's), or pod (that of each pod's service account, by the pod's token)")
 	fs.BoolVar(&o.crossNamespace, "cross-namespace", o.crossNamespace, "show objects of other namespaces to pods whose service account may get them there")
 	fs.DurationVar(&o.publishWait, "publish-wait", o.publishWait, "how long a publish waits for missing objects and keys; the kubelet gives up after 120s")
 	fs.StringVar(&o.maxVolumeSize, "max-volume-size", o.maxVolumeSize, "most memory that the files of one volume may take")
@@ -104,12 +110,15 @@ func (o *serveOptions) validate() error {
 		}
 	}
 	only("change-detection", o.changeDetection, string(manager.Watch), string(manager.Cache), string(manager.Get))
-	only("identity", o.identity, "plugin")
+	only("identity", o.identity, identityPlugin, identityPod)
 	if _, _, err := o.sizes(); err != nil {
 		errs = append(errs, err)
 	}
 	if err := o.validateStartupTaint(); err != nil {
 		errs = append(errs, err)
+	}
+	if o.resyncInterval <= 0 {
+		errs = append(errs, fmt.Errorf("--resync-interval: Invalid value: %s: must be positive", o.resyncInterval))
 	}
 	if o.nodeName == "" {
 		errs = append(errs, errors.New("--node-name: Required value: or set NODE_NAME"))

@@ -65,7 +65,8 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 	}{
 		{[]string{"--change-detection=watch"}, `--change-detection: Unsupported value: "watch": supported by this version: "Watch", "Cache", "Get"`},
 		{[]string{"--change-detection="}, `--change-detection: Unsupported value: "": supported by this version: "Watch", "Cache", "Get"`},
-		{[]string{"--identity=pod"}, `--identity: Unsupported value: "pod": supported by this version: "plugin"`},
+		{[]string{"--identity=Pod"}, `--identity: Unsupported value: "Pod": supported by this version: "plugin", "pod"`},
+		{[]string{"--resync-interval=0"}, "--resync-interval: Invalid value: 0s: must be positive"},
 		{
 			[]string{"--startup-taint=x:Never", "--registration-dir=/r"},
 			`--startup-taint: Invalid value: "x:Never": effect: must be NoSchedule, PreferNoSchedule or NoExecute`,
@@ -75,7 +76,7 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 			"--startup-taint: needs --registration-dir: the taint goes when the kubelet has confirmed the registration",
 		},
 		{[]string{"--node-name="}, "--node-name: Required value: or set NODE_NAME"},
-		{[]string{"--identity=pod", "--node-name="}, `--identity: Unsupported value: "pod": supported by this version: "plugin"` +
+		{[]string{"--identity=none", "--node-name="}, `--identity: Unsupported value: "none": supported by this version: "plugin", "pod"` +
 			"\n--node-name: Required value: or set NODE_NAME"},
 	} {
 		_, _, err := runCommand(t, append([]string{"serve"}, test.args...)...)
@@ -144,7 +145,7 @@ func TestAStartThatFails(t *testing.T) {
 		{[]string{"--kubeconfig=" + none, "--max-volume-size=x"}, `--max-volume-size: Invalid value: "x"`},
 		{[]string{"--kubeconfig=" + none}, "configure the client of the API server: "},
 		{nil, "configure the client of the API server: "},
-		{[]string{"--kubeconfig=" + kubeconfig, "--resync-interval=0"}, "manager options: "},
+		{[]string{"--kubeconfig=" + kubeconfig, "--identity=pod", "--kubelet-dir=" + none}, none},
 		{[]string{"--kubeconfig=" + kubeconfig, "--kubelet-dir=" + none}, none},
 		{[]string{"--kubeconfig=" + kubeconfig, "--driver-name=../x"}, "mount options: Driver: Invalid value"},
 	} {

@@ -14,13 +14,8 @@ import (
 	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
 
-	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/events"
-	"github.com/refvol/refvol/pkg/manager"
-	"github.com/refvol/refvol/pkg/mount"
-	"github.com/refvol/refvol/pkg/podenv"
-	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/taint"
 )
 
@@ -55,7 +50,11 @@ func newServeCommand() *cobra.Command {
 func serve(ctx context.Context, opts *serveOptions) (err error) {
 	logger := klog.FromContext(ctx)
 	logger.Info("Starting", "version", version.Get().GitVersion, "driver", opts.driverName, "node", opts.nodeName)
-	client, err := newClient(opts.kubeconfig)
+	config, err := loadConfig(opts.kubeconfig)
+	if err != nil {
+		return err
+	}
+	client, err := newClient(config)
 	if err != nil {
 		return err
 	}
@@ -64,7 +63,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		return err
 	}
 	defer recorder.Shutdown()
-	objects, volumes, err := newPublisher(ctx, opts, client, recorder)
+	objects, volumes, err := newPublisher(ctx, opts, client, config, recorder)
 	if err != nil {
 		return err
 	}
@@ -123,62 +122,6 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	running.Wait()
 	logger.Info("Stopped")
 	return errors.Join(err, managerErr)
-}
-
-// newPublisher makes the parts below the CSI server.
-func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Interface, recorder *events.Recorder) (*manager.Manager, *publisher.Publisher, error) {
-	maxVolume, maxTotal, err := opts.sizes()
-	if err != nil {
-		return nil, nil, err
-	}
-	objects, err := manager.New(manager.Options{
-		Client:         client,
-		ResyncInterval: opts.resyncInterval,
-		Strategy:       manager.Strategy(opts.changeDetection),
-		NodeName:       opts.nodeName,
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	mounter, err := mount.New(ctx, mount.Options{
-		Driver:         opts.driverName,
-		KubeletDir:     opts.kubeletDir,
-		SELinuxContext: opts.selinuxContext,
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	access, err := newAccess(opts, client)
-	if err != nil {
-		return nil, nil, err
-	}
-	volumes, err := publisher.New(publisher.Options{
-		Objects:        objects,
-		Mounts:         publisher.NewMounts(mounter),
-		Events:         recorder,
-		Pods:           podenv.NewReader(client),
-		Access:         access,
-		NodeName:       opts.nodeName,
-		StateDir:       opts.stateDir,
-		KubeletDir:     opts.kubeletDir,
-		ResyncInterval: opts.resyncInterval,
-		PublishWait:    opts.publishWait,
-		MaxVolumeSize:  maxVolume,
-		MaxTotalSize:   maxTotal,
-	})
-	return objects, volumes, err
-}
-
-// newAccess returns who answers whether a pod may have an object of another namespace, nil
-// for nobody.
-func newAccess(opts *serveOptions, client kubernetes.Interface) (publisher.Access, error) {
-	if !opts.crossNamespace {
-		return nil, nil
-	}
-	return authz.New(authz.Options{
-		Client: client.AuthorizationV1().SubjectAccessReviews(),
-		MaxAge: opts.resyncInterval,
-	})
 }
 
 // newStartupTaint makes what removes the taint, or one that does nothing where no taint

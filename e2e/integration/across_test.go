@@ -156,16 +156,21 @@ func TestAcrossNamespaces(t *testing.T) {
 // reads them by a watch.
 func (n *acrossNode) settles(v *harness.Volume, kind, object string, want bool) {
 	n.t.Helper()
+	n.settlesVerb(v, kind, object, "get", want)
+}
+
+func (n *acrossNode) settlesVerb(v *harness.Volume, kind, object, verb string, want bool) {
+	n.t.Helper()
 	harness.Eventually(n.t, soon, func() error {
 		review, err := shared.Client().AuthorizationV1().SubjectAccessReviews().Create(n.t.Context(), &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{
 				User:               "system:serviceaccount:" + v.Namespace + ":" + v.ServiceAccount,
 				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + v.Namespace, "system:authenticated"},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: n.source, Verb: "get", Resource: kind + "s", Name: object},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: n.source, Verb: verb, Resource: kind + "s", Name: object},
 			},
 		}, metav1.CreateOptions{})
 		if err == nil && review.Status.Allowed != want {
-			err = fmt.Errorf("%s of %s: the API server allows it: %t, want %t", kind, v.ServiceAccount, review.Status.Allowed, want)
+			err = fmt.Errorf("%s of %s by %s: the API server allows it: %t, want %t", verb, kind, v.ServiceAccount, review.Status.Allowed, want)
 		}
 		return err
 	})

@@ -1,9 +1,10 @@
-// Package authz answers whether a pod's service account may have an object of another
-// namespace.
+// Package authz answers who may read what: whether a service account has a right to an
+// object, by access reviews, and with whose token the API server is asked.
 //
-// It owns the question, a SubjectAccessReview, and how long an answer is good for. A
-// right to get the object is the consent of its namespace's owner; there is no other.
-// The package must not know what becomes of a refusal.
+// It owns the questions, how long an answer is good for, and the tokens of the pods that
+// are published on this node. A right to an object of another namespace is the consent of
+// its owner; there is no other. The package must not know what becomes of a refusal, nor
+// what is read with a token.
 package authz
 
 import (
@@ -23,37 +24,66 @@ import (
 // one of them failed: that is neither consent nor a refusal.
 var ErrUndecided = errors.New("an authorizer of the API server failed")
 
-// Account is a service account.
-type Account struct{ Namespace, Name string }
+// Ask asks the API server whether a service account has the right to do what a verb says
+// with an object, which need not exist. An error says nothing about the right.
+type Ask func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error)
 
-// String returns namespace/name.
-func (a Account) String() string { return a.Namespace + "/" + a.Name }
-
-// AccountOf returns the service account that a pod runs as.
-func AccountOf(pod volume.Pod) Account {
-	return Account{Namespace: pod.Namespace, Name: pod.ServiceAccount}
+// AskAbout returns an Ask that sends SubjectAccessReviews with the rights of client.
+func AskAbout(client authorizationclient.SubjectAccessReviewInterface) Ask {
+	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error) {
+		review, err := client.Create(clientlog.Context(ctx), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:               userOf(account),
+				Groups:             groupsOf(account),
+				ResourceAttributes: attributes(ref, verb),
+			},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return false, whileAsking(account, ref, verb, err)
+		}
+		return decision(&review.Status, account, ref, verb)
+	}
 }
 
-// MayGet asks the API server, with one request, whether a service account may get an
-// object, which need not exist. The error is that of the request, or wraps ErrUndecided.
-func MayGet(ctx context.Context, client authorizationclient.SubjectAccessReviewInterface, account Account, ref volume.Ref) (bool, error) {
-	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: "system:serviceaccount:" + account.Namespace + ":" + account.Name,
-		// What the account's own token would say.
-		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + account.Namespace, "system:authenticated"},
-		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: ref.Namespace, Verb: "get", Version: "v1", Resource: resource(ref.Kind), Name: ref.Name,
-		},
-	}}
-	review, err := client.Create(clientlog.Context(ctx), review, metav1.CreateOptions{})
-	if err != nil {
-		return false, fmt.Errorf("ask whether service account %s may get %s: %w", account, ref, err)
+// AskWith returns an Ask that sends SelfSubjectAccessReviews with the account's own token,
+// of those that tokens hold; client sends with what its context names, see Tokens.Wrap.
+func AskWith(client authorizationclient.SelfSubjectAccessReviewInterface, tokens *Tokens) Ask {
+	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error) {
+		ctx = tokens.As(clientlog.Context(ctx), account)
+		review, err := client.Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes(ref, verb)},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return false, whileAsking(account, ref, verb, err)
+		}
+		return decision(&review.Status, account, ref, verb)
 	}
-	status := &review.Status
+}
+
+func decision(status *authorizationv1.SubjectAccessReviewStatus, account volume.Account, ref volume.Ref, verb string) (bool, error) {
 	if !status.Allowed && !status.Denied && status.EvaluationError != "" {
-		return false, fmt.Errorf("ask whether service account %s may get %s: %w: %s", account, ref, ErrUndecided, status.EvaluationError)
+		return false, whileAsking(account, ref, verb, fmt.Errorf("%w: %s", ErrUndecided, status.EvaluationError))
 	}
 	return status.Allowed && !status.Denied, nil
+}
+
+func whileAsking(account volume.Account, ref volume.Ref, verb string, err error) error {
+	return fmt.Errorf("ask whether service account %s may %s %s: %w", account, verb, ref, err)
+}
+
+// userOf and groupsOf return what the account's own token says.
+func userOf(account volume.Account) string {
+	return "system:serviceaccount:" + account.Namespace + ":" + account.Name
+}
+
+func groupsOf(account volume.Account) []string {
+	return []string{"system:serviceaccounts", "system:serviceaccounts:" + account.Namespace, "system:authenticated"}
+}
+
+func attributes(ref volume.Ref, verb string) *authorizationv1.ResourceAttributes {
+	return &authorizationv1.ResourceAttributes{
+		Namespace: ref.Namespace, Verb: verb, Version: "v1", Resource: resource(ref.Kind), Name: ref.Name,
+	}
 }
 
 func resource(kind volume.Kind) string {

@@ -74,36 +74,15 @@ func ref(name string) volume.Ref {
 	return volume.Ref{Kind: volume.Secret, Namespace: "platform", Name: name}
 }
 
-func TestMayGet(t *testing.T) {
-	for name, test := range map[string]struct {
-		status authorizationv1.SubjectAccessReviewStatus
-		err    error
-		want   bool
-		is     error
-	}{
-		"allowed":                         {status: allowed, want: true},
-		"allowed, one authorizer failed":  {status: authorizationv1.SubjectAccessReviewStatus{Allowed: true, EvaluationError: "x"}, want: true},
-		"nobody allows":                   {},
-		"nobody allows, for a reason":     {status: authorizationv1.SubjectAccessReviewStatus{Reason: "RBAC: role not found"}},
-		"denied":                          {status: authorizationv1.SubjectAccessReviewStatus{Denied: true, EvaluationError: "x"}},
-		"denied and allowed":              {status: authorizationv1.SubjectAccessReviewStatus{Denied: true, Allowed: true}},
-		"an authorizer failed":            {status: authorizationv1.SubjectAccessReviewStatus{EvaluationError: "webhook"}, is: ErrUndecided},
-		"the API server is out of reach.": {err: errAway, is: errAway},
-	} {
+func TestAskAbout(t *testing.T) {
+	for name, test := range reviews() {
 		for kind, resource := range map[volume.Kind]string{volume.ConfigMap: "configmaps", volume.Secret: "secrets"} {
 			s := &server{status: test.status, err: test.err}
-			got, err := MayGet(t.Context(), s, AccountOf(web), volume.Ref{Kind: kind, Namespace: "platform", Name: "o"})
-			if got != test.want || !errors.Is(err, test.is) || test.is == nil && err != nil {
-				t.Errorf("%s: got %t, %v", name, got, err)
-			}
-			prefix := fmt.Sprintf("ask whether service account shop/web may get %s %q: ", kind, "platform/o")
-			if err != nil && !strings.HasPrefix(err.Error(), prefix) {
-				t.Errorf("%s: error %q, want %q before it", name, err, prefix)
-			}
+			test.check(t, name, AskAbout(s), volume.Ref{Kind: kind, Namespace: "platform", Name: "o"})
 			want := []authorizationv1.SubjectAccessReviewSpec{{
 				User:               "system:serviceaccount:shop:web",
 				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:shop", "system:authenticated"},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "platform", Verb: "get", Version: "v1", Resource: resource, Name: "o"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "platform", Verb: "watch", Version: "v1", Resource: resource, Name: "o"},
 			}}
 			if !reflect.DeepEqual(s.asked, want) {
 				t.Errorf("%s: asked %+v", name, s.asked)
@@ -112,12 +91,46 @@ func TestMayGet(t *testing.T) {
 	}
 }
 
+// review is an answer of an API server, and what it says of the right.
+type review struct {
+	status authorizationv1.SubjectAccessReviewStatus
+	err    error
+	want   bool
+	is     error
+}
+
+func reviews() map[string]review {
+	return map[string]review{
+		"allowed":                         {status: allowed, want: true},
+		"allowed, one authorizer failed":  {status: authorizationv1.SubjectAccessReviewStatus{Allowed: true, EvaluationError: "x"}, want: true},
+		"nobody allows":                   {},
+		"nobody allows, for a reason":     {status: authorizationv1.SubjectAccessReviewStatus{Reason: "RBAC: role not found"}},
+		"denied":                          {status: authorizationv1.SubjectAccessReviewStatus{Denied: true, EvaluationError: "x"}},
+		"denied and allowed":              {status: authorizationv1.SubjectAccessReviewStatus{Denied: true, Allowed: true}},
+		"an authorizer failed":            {status: authorizationv1.SubjectAccessReviewStatus{EvaluationError: "webhook"}, is: ErrUndecided},
+		"the API server is out of reach.": {err: errAway, is: errAway},
+	}
+}
+
+// check asks whether shop/web may watch an object.
+func (r *review) check(t *testing.T, name string, ask Ask, ref volume.Ref) {
+	t.Helper()
+	got, err := ask(t.Context(), web.Account(), ref, "watch")
+	if got != r.want || !errors.Is(err, r.is) || r.is == nil && err != nil {
+		t.Errorf("%s: got %t, %v", name, got, err)
+	}
+	prefix := fmt.Sprintf("ask whether service account shop/web may watch %s: ", ref)
+	if err != nil && !strings.HasPrefix(err.Error(), prefix) {
+		t.Errorf("%s: error %q, want %q before it", name, err, prefix)
+	}
+}
+
 // inBubble runs a test on fake time, with answers good for a minute.
 func inBubble(t *testing.T, test func(t *testing.T, s *server, r *Reviewer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{status: allowed}
-		r, err := New(Options{Client: s, MaxAge: time.Minute})
+		r, err := New(Options{Ask: AskAbout(s), Verbs: []string{"get"}, Kept: "get", MaxAge: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,10 +232,13 @@ func TestQuestionsAreForgotten(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
+	ask, get := AskAbout(&server{}), []string{"get"}
 	for want, opts := range map[string]Options{
-		"authz options: Client: Required value":                         {MaxAge: time.Minute},
-		"authz options: MaxAge: Invalid value: 0s: must be positive":    {Client: &server{}},
-		"authz options: MaxAge: Invalid value: -1m0s: must be positive": {Client: &server{}, MaxAge: -time.Minute},
+		"authz options: Ask: Required value":                                         {Verbs: get, Kept: "get", MaxAge: time.Minute},
+		`authz options: Kept: Invalid value: "watch": must be one of Verbs, ["get"]`: {Ask: ask, Verbs: get, Kept: "watch", MaxAge: time.Minute},
+		`authz options: Kept: Invalid value: "": must be one of Verbs, []`:           {Ask: ask, MaxAge: time.Minute},
+		"authz options: MaxAge: Invalid value: 0s: must be positive":                 {Ask: ask, Verbs: get, Kept: "get"},
+		"authz options: MaxAge: Invalid value: -1m0s: must be positive":              {Ask: ask, Verbs: get, Kept: "get", MaxAge: -time.Minute},
 	} {
 		if _, err := New(opts); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)

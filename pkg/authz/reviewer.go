@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
-
-	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -17,14 +17,22 @@ const requestTimeout = 10 * time.Second
 
 // Options are what a Reviewer needs.
 type Options struct {
-	Client authorizationclient.SubjectAccessReviewInterface
+	// Ask asks the API server.
+	Ask Ask
+	// Verbs are the rights that a new volume's pod must have to each object, and Kept is the
+	// one of them that it must keep while the volume is mounted.
+	Verbs []string
+	Kept  string
 	// MaxAge is how long an answer is kept.
 	MaxAge time.Duration
 }
 
 func (o *Options) validate() error {
-	if o.Client == nil {
-		return errors.New("Client: Required value")
+	if o.Ask == nil {
+		return errors.New("Ask: Required value")
+	}
+	if !slices.Contains(o.Verbs, o.Kept) {
+		return fmt.Errorf("Kept: Invalid value: %q: must be one of Verbs, %q", o.Kept, o.Verbs)
 	}
 	if o.MaxAge <= 0 {
 		return fmt.Errorf("MaxAge: Invalid value: %s: must be positive", o.MaxAge)
@@ -46,8 +54,9 @@ type Reviewer struct {
 }
 
 type key struct {
-	account Account
+	account volume.Account
 	ref     volume.Ref
+	verb    string
 }
 
 // question is one that was asked, with its last answer.
@@ -69,18 +78,46 @@ func New(opts Options) (*Reviewer, error) {
 	return &Reviewer{opts: opts, questions: map[key]*question{}}, nil
 }
 
-// Allowed returns whether the service account of a pod may get an object, by an answer to a
-// question that is less than maxAge old; 0 asks anew. An error says nothing about the right:
-// it is that of MayGet, or of ctx. Errors are not kept.
+// Needs names the rights that a new volume's pod must have, for a person: "get", or "get,
+// list and watch".
+func (r *Reviewer) Needs() string {
+	verbs := r.opts.Verbs
+	if len(verbs) == 1 {
+		return verbs[0]
+	}
+	last := len(verbs) - 1
+	return strings.Join(verbs[:last], ", ") + " and " + verbs[last]
+}
+
+// Admitted returns whether the service account of a new volume's pod has all rights to an
+// object that it needs, by answers to questions that are less than maxAge old; 0 asks anew.
+// An error says nothing about the rights: it is that of the Ask, or of ctx. Errors are not
+// kept.
+func (r *Reviewer) Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error) {
+	for _, verb := range r.opts.Verbs {
+		allowed, err := r.answer(ctx, key{pod.Account(), ref, verb}, maxAge)
+		if err != nil || !allowed {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// Allowed is Admitted for a volume that is mounted, and asks about the one right that its
+// pod must keep.
 func (r *Reviewer) Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error) {
-	k := key{AccountOf(pod), ref}
+	return r.answer(ctx, key{pod.Account(), ref, r.opts.Kept}, maxAge)
+}
+
+// answer returns an answer to a question that is less than maxAge old.
+func (r *Reviewer) answer(ctx context.Context, k key, maxAge time.Duration) (bool, error) {
 	q := r.use(k)
 	defer r.release(q)
 	select {
 	case q.turn <- struct{}{}:
 		defer func() { <-q.turn }()
 	case <-ctx.Done():
-		return false, fmt.Errorf("wait to ask whether service account %s may get %s: %w", k.account, ref, ctx.Err())
+		return false, fmt.Errorf("wait to %w", whileAsking(k.account, k.ref, k.verb, ctx.Err()))
 	}
 	if isFresh(q.at, maxAge) {
 		return q.allowed, nil
@@ -89,7 +126,7 @@ func (r *Reviewer) Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref, 
 	defer cancel()
 	// The answer is as old as the question: the right may go while it is on its way.
 	asked := time.Now()
-	allowed, err := MayGet(ctx, r.opts.Client, k.account, ref)
+	allowed, err := r.opts.Ask(ctx, k.account, k.ref, k.verb)
 	if err != nil {
 		return false, err
 	}

@@ -62,7 +62,7 @@ func (s *APIServer) get(ctx context.Context, ref volume.Ref) (Object, error) {
 
 // MayGet implements Cluster.
 func (s *APIServer) MayGet(ctx context.Context, account Account, ref volume.Ref) (Answer, error) {
-	allowed, err := authz.MayGet(ctx, s.client.AuthorizationV1().SubjectAccessReviews(), authz.Account(account), ref)
+	allowed, err := authz.AskAbout(s.client.AuthorizationV1().SubjectAccessReviews())(ctx, volume.Account(account), ref, "get")
 	switch {
 	case apierrors.IsForbidden(err), errors.Is(err, authz.ErrUndecided):
 		return Unknown, nil

@@ -42,8 +42,8 @@ func (s *nodeServer) NodePublishVolume(ctx context.Context, req *csi.NodePublish
 
 // publishRequest checks the form of a request and takes out of it what a publish
 // needs. What the attributes say is not looked at here, and that the CSIDriver object
-// lost its podInfoOnMount is passed on: a volume that is live already must not fail
-// on them.
+// lost its podInfoOnMount or its tokenRequests is passed on: a volume that is live already
+// must not fail on them.
 func publishRequest(req *csi.NodePublishVolumeRequest) (publisher.Request, error) {
 	none := publisher.Request{}
 	if err := checkIDAndPath(req.GetVolumeId(), "target_path", req.GetTargetPath()); err != nil {
@@ -60,11 +60,14 @@ func publishRequest(req *csi.NodePublishVolumeRequest) (publisher.Request, error
 		return none, err
 	}
 	pod, podErr := volume.PodFromContext(req.GetVolumeContext())
+	token, tokenErr := volume.TokenFromRequest(req.GetSecrets(), req.GetVolumeContext())
 	return publisher.Request{
 		VolumeID:   req.GetVolumeId(),
 		Target:     req.GetTargetPath(),
 		Pod:        pod,
 		PodErr:     podErr,
+		Token:      token,
+		TokenErr:   tokenErr,
 		Attributes: volume.Attributes(req.GetVolumeContext()),
 		ReadOnly:   req.GetReadonly(),
 		FSGroup:    fsGroup,

@@ -6,7 +6,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -76,7 +75,7 @@ func (p *polled) stillAsked() bool {
 
 // fetch asks the API server once and takes in its answer.
 func (p *polled) fetch() {
-	ctx, cancel := context.WithTimeout(klog.NewContext(context.Background(), p.store.logger), fetchTimeout)
+	ctx, cancel := context.WithTimeout(p.store.context(p.account), fetchTimeout)
 	defer cancel()
 	f := p.begin(cancel)
 	obj, err := p.request(ctx, f.cached)
@@ -154,5 +153,5 @@ func (p *polled) settle(f fetch, obj *volume.Object, err error) (tell func()) {
 	if !p.setLocked(obj, resourceVersion) {
 		return func() {}
 	}
-	return func() { p.changed(p.ref) }
+	return p.changed
 }

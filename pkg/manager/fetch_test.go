@@ -128,7 +128,7 @@ func TestRunEndsRequests(t *testing.T) {
 func TestCallsOfOneReferenceFollowEachOther(t *testing.T) {
 	inPollBubble(t, func(t *testing.T, e *env) {
 		var running, calls atomic.Int32
-		e.Subscribe(func(volume.Ref) {
+		e.Subscribe(func(volume.Account, volume.Ref) {
 			if running.Add(1) > 1 {
 				t.Error("two calls at once")
 			}

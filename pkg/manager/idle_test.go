@@ -125,7 +125,7 @@ func TestASlowFirstListIsNotStopped(t *testing.T) {
 func TestRunsNeverOverlap(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		ref, gate := secretRef("a"), make(chan struct{})
-		e.Subscribe(func(volume.Ref) { <-gate })
+		e.Subscribe(func(volume.Account, volume.Ref) { <-gate })
 		v := e.api.put(secret("a", "1"))
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		for range 3 { // the first run hangs in the subscriber; each Lookup asks for another

@@ -3,11 +3,9 @@ package manager
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -20,8 +18,7 @@ import (
 // before. known.mu guards everything below it.
 type item struct {
 	*known
-	running   *sync.WaitGroup
-	logger    klog.Logger // the reflector's
+	base      *base
 	reflector *cache.Reflector
 	requests  *requests
 
@@ -103,11 +100,11 @@ func (it *item) startLocked() {
 	if it.closed != nil || it.run != nil {
 		return
 	}
-	ctx, stop := context.WithCancel(klog.NewContext(context.Background(), it.logger))
+	ctx, stop := context.WithCancel(it.base.context(it.account))
 	before, ended := it.ended, make(chan struct{})
 	r := &run{stop: stop}
 	it.run, it.ended = r, ended
-	it.running.Go(func() {
+	it.base.running.Go(func() {
 		defer close(ended)
 		<-before
 		it.admit(r)

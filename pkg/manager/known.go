@@ -20,9 +20,10 @@ var errStale = errors.New("the API server answered with an older state than is k
 // mu guards everything below it, and what whoever embeds a known says that it guards.
 // The subscriber is called without it.
 type known struct {
-	ref      volume.Ref
-	source   *source
-	changed  func(volume.Ref)
+	key
+	source *source
+	// changed tells the subscriber.
+	changed  func()
 	failures *failureLog
 
 	mu sync.Mutex
@@ -147,7 +148,7 @@ func (k *known) failedLocked(err error) (tell func()) {
 	return func() {
 		k.failures.log(k.ref, err, again)
 		if refused {
-			k.changed(k.ref)
+			k.changed()
 		}
 	}
 }

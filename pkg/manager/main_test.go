@@ -40,6 +40,19 @@ type env struct {
 	heard map[volume.Ref]int
 }
 
+// What a manager without an Identity knows is the same for every pod.
+func (e *env) Lookup(ref volume.Ref) (*volume.Object, error) {
+	return e.Manager.Lookup(volume.Pod{}, ref)
+}
+
+func (e *env) Denied(ref volume.Ref) error { return e.Manager.Denied(volume.Pod{}, ref) }
+
+func (e *env) Refresh(refs []volume.Ref) { e.Manager.Refresh(volume.Pod{}, refs) }
+
+func (e *env) GetObject(ctx context.Context, ref volume.Ref) (*volume.Object, error) {
+	return e.Manager.GetObject(ctx, volume.Pod{}, ref)
+}
+
 // inBubble runs test in a synctest bubble with a manager that runs. The bubble
 // fails if a goroutine outlives the manager.
 func inBubble(t *testing.T, test func(t *testing.T, e *env)) {
@@ -78,7 +91,7 @@ func newEnv(t *testing.T, strategy Strategy) *env {
 		t.Fatal(err)
 	}
 	e.Manager = m
-	m.Subscribe(func(ref volume.Ref) {
+	m.Subscribe(func(_ volume.Account, ref volume.Ref) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.heard[ref]++
@@ -138,7 +151,7 @@ func (e *env) wantLookupErr(ref volume.Ref, want error) {
 }
 
 // item returns what a manager that watches has of ref.
-func (e *env) item(ref volume.Ref) *item { return e.objects.find(ref).object.(*item) }
+func (e *env) item(ref volume.Ref) *item { return e.objects.find(key{ref: ref}).object.(*item) }
 
 // wantWatches lets everything come to rest and counts the open watches of ref; with a
 // strategy other than Watch it wants none.

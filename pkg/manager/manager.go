@@ -32,14 +32,37 @@ const (
 	idleResyncs = 5
 )
 
-// Options says how a Manager works. Clients that carry a pod's own identity are to be
-// chosen here.
+// Identity has each request carry the rights of a pod's service account; *authz.Identity
+// is one.
+type Identity interface {
+	// As returns a context for requests of the account.
+	As(ctx context.Context, account volume.Account) context.Context
+	// Ready returns nil if requests of the account can be sent now, else why not.
+	Ready(account volume.Account) error
+	// Await returns nil once they can be, or an error when ctx ends before.
+	Await(ctx context.Context, account volume.Account) error
+}
+
+// ownIdentity leaves requests as they are: they have the rights of the client.
+type ownIdentity struct{}
+
+func (ownIdentity) As(ctx context.Context, _ volume.Account) context.Context { return ctx }
+func (ownIdentity) Ready(volume.Account) error                               { return nil }
+func (ownIdentity) Await(context.Context, volume.Account) error              { return nil }
+
+// Options says how a Manager works.
 type Options struct {
 	// Client lists and watches, or gets, through the REST client of its CoreV1 (client-go's
 	// fake has none). It must not limit the rate of requests: a
 	// limit holds up thousands of objects after a restart, and the manager bounds and
 	// paces its requests itself. Required.
 	Client kubernetes.Interface
+	// Identity, if it is not nil, has objects read with the rights of the pods that
+	// reference them; what is read is shared by the pods of one service account and no
+	// others. Client must heed the contexts that it makes.
+	Identity Identity
+	// NodeClient gets the Node, with the plugin's own rights; nil: Client.
+	NodeClient kubernetes.Interface
 	// Strategy is how changes are learnt of; empty: Watch.
 	Strategy Strategy
 	// NodeName names the Node object that says how long Cache keeps an object; it is
@@ -71,14 +94,16 @@ func (o Options) validate() error {
 // taken before any lock of objects, and no read takes it.
 type Manager struct {
 	objects *references
-	maxIdle time.Duration
-	ran     atomic.Bool
+	// accounts says that objects are read with the rights of pods' accounts.
+	accounts bool
+	maxIdle  time.Duration
+	ran      atomic.Bool
 
 	mu sync.Mutex
 	// registered holds what each pod's volumes reference, so that unregistering
 	// takes away exactly what registering added. The pod's UID is the key because
 	// a new pod may bear the name of one that is still being torn down.
-	registered map[types.UID]map[string][]volume.Ref
+	registered map[types.UID]map[string][]key
 }
 
 // New returns a manager that knows no pod yet. It starts no goroutine.
@@ -92,14 +117,16 @@ func New(opts Options) (*Manager, error) {
 	}
 	return &Manager{
 		objects:    newReferences(s),
+		accounts:   opts.Identity != nil,
 		maxIdle:    max(idleResyncs*opts.ResyncInterval, minIdle),
-		registered: map[types.UID]map[string][]volume.Ref{},
+		registered: map[types.UID]map[string][]key{},
 	}, nil
 }
 
 // Subscribe sets who hears of changes; call it before the first RegisterPod.
 //
-// fn is called after each change of what Lookup returns for a reference: its first
+// fn is called after each change of what Lookup returns for a reference to pods of an
+// account, the zero Account where objects are read with the client's own rights: its first
 // sync, an update, a deletion, a recreation, and the sync that follows a Lookup
 // that failed with ErrNotSynced; and after a refusal by the API server between those
 // two, which the error of a Lookup tells from then on; and when Denied begins or ceases
@@ -108,7 +135,7 @@ func New(opts Options) (*Manager, error) {
 // several run at the same time, and a call may arrive just after the reference was
 // unregistered. No lock of the manager is held, but fn must not block: it holds up
 // what is to be learnt of that object next, and Run's end.
-func (m *Manager) Subscribe(fn func(volume.Ref)) { m.objects.subscribe(fn) }
+func (m *Manager) Subscribe(fn func(volume.Account, volume.Ref)) { m.objects.subscribe(fn) }
 
 // Run stops the watches of idle objects until ctx ends; then it stops every
 // reflector and request, also those started before Run, waits until their goroutines
@@ -142,17 +169,17 @@ func (m *Manager) Run(ctx context.Context) error {
 // reference has reads wait for an answer to a request of after that moment; it is the
 // first Lookup or Refresh that sends one.
 func (m *Manager) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref) {
-	refs = distinct(refs)
+	objects := keys(m.account(pod), distinct(refs))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	volumes := m.registered[pod.UID]
 	if volumes == nil {
-		volumes = map[string][]volume.Ref{}
+		volumes = map[string][]key{}
 		m.registered[pod.UID] = volumes
 	}
 	old := volumes[volumeID]
-	volumes[volumeID] = refs
-	m.objects.add(pod.UID, refs)
+	volumes[volumeID] = objects
+	m.objects.add(pod.UID, objects)
 	m.objects.drop(pod.UID, old)
 }
 
@@ -163,15 +190,28 @@ func (m *Manager) UnregisterPod(pod volume.Pod, volumeID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	volumes := m.registered[pod.UID]
-	refs := volumes[volumeID]
+	objects := volumes[volumeID]
 	delete(volumes, volumeID)
 	if len(volumes) == 0 {
 		delete(m.registered, pod.UID)
 	}
-	m.objects.drop(pod.UID, refs)
+	m.objects.drop(pod.UID, objects)
 }
 
-// GetObject returns the state of ref: with Watch the latest known one, with Get the
+// account returns whose rights a pod's objects are read with.
+func (m *Manager) account(pod volume.Pod) volume.Account {
+	if !m.accounts {
+		return volume.Account{}
+	}
+	return pod.Account()
+}
+
+// find returns the object of ref as pod reads it, or nil.
+func (m *Manager) find(pod volume.Pod, ref volume.Ref) *referenced {
+	return m.objects.find(key{m.account(pod), ref})
+}
+
+// GetObject returns the state of ref for pod: with Watch the latest known one, with Get the
 // answer to a request of after the call, with Cache one that was asked for within the
 // TTL, or the last one known if that can't be had. It waits for that until ctx ends,
 // and tries again meanwhile.
@@ -179,47 +219,47 @@ func (m *Manager) UnregisterPod(pod volume.Pod, volumeID string) {
 // The error is NotFound (apierrors.IsNotFound) if the object is known to be absent,
 // ErrNotRegistered, or ErrNotSynced, which then wraps the failure of the last request
 // and ctx's error. A failed read counts as a read too.
-func (m *Manager) GetObject(ctx context.Context, ref volume.Ref) (*volume.Object, error) {
-	obj := m.objects.find(ref)
+func (m *Manager) GetObject(ctx context.Context, pod volume.Pod, ref volume.Ref) (*volume.Object, error) {
+	obj := m.find(pod, ref)
 	if obj == nil {
 		return nil, notRegistered(ref)
 	}
 	return obj.get(ctx)
 }
 
-// Lookup returns the latest known state of ref, or ErrNotSynced at once, and the
+// Lookup returns the latest known state of ref for pod, or ErrNotSynced at once, and the
 // subscriber is called when that is over. Its errors are those of GetObject. With
 // Cache and Get it sends a request if none was sent since reads began to wait; whoever
 // can't do without an answer calls Refresh now and then, should that one fail.
-func (m *Manager) Lookup(ref volume.Ref) (*volume.Object, error) {
-	obj := m.objects.find(ref)
+func (m *Manager) Lookup(pod volume.Pod, ref volume.Ref) (*volume.Object, error) {
+	obj := m.find(pod, ref)
 	if obj == nil {
 		return nil, notRegistered(ref)
 	}
 	return obj.lookup()
 }
 
-// Denied returns why the last known state of ref, which Lookup goes on to return, can't be
+// Denied returns why the last known state of ref for pod, which Lookup goes on to return, can't be
 // kept current any more: the API server refuses to tell more (a Forbidden API error), or
 // tells older states only. It does so once nothing else has come for some seconds, and
 // returns nil if the present state can be had, or isn't known, or ref isn't registered.
-func (m *Manager) Denied(ref volume.Ref) error {
-	obj := m.objects.find(ref)
+func (m *Manager) Denied(pod volume.Pod, ref volume.Ref) error {
+	obj := m.find(pod, ref)
 	if obj == nil {
 		return nil
 	}
 	return obj.denied()
 }
 
-// Refresh asks for the present state of those of refs of which nothing else would tell
-// it: with Cache those whose answer is older than the TTL, was a failure, or that the
+// Refresh asks for the present state, for pod, of those of refs of which nothing else would
+// tell it: with Cache those whose answer is older than the TTL, was a failure, or that the
 // object does not exist; with Get all of them; with Watch none. What was asked for
 // before Refresh was called does not count with Get. Refresh doesn't wait; the
 // subscriber hears of what changes. A request that fails changes nothing of what is
 // known, and is not repeated but by the next Refresh. What isn't registered is ignored.
-func (m *Manager) Refresh(refs []volume.Ref) {
+func (m *Manager) Refresh(pod volume.Pod, refs []volume.Ref) {
 	for _, ref := range refs {
-		if obj := m.objects.find(ref); obj != nil {
+		if obj := m.find(pod, ref); obj != nil {
 			obj.refresh()
 		}
 	}

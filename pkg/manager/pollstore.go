@@ -2,10 +2,6 @@ package manager
 
 import (
 	"time"
-
-	"k8s.io/client-go/kubernetes"
-
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 // maxFetches bounds the requests of a store that are under way at once, so that the
@@ -23,24 +19,28 @@ type pollStore struct {
 }
 
 // newGetStore returns a store that asks for the present state each time.
-func newGetStore(client kubernetes.Interface) *pollStore {
-	return &pollStore{base: newBase(client, "Get failed"), slots: make(chan struct{}, maxFetches)}
+func newGetStore(opts Options) *pollStore {
+	return &pollStore{base: newBase(opts, "Get failed"), slots: make(chan struct{}, maxFetches)}
 }
 
 // newCacheStore returns a store that keeps an answer for as long as the Node says.
-func newCacheStore(client kubernetes.Interface, nodeName string) *pollStore {
-	s := newGetStore(client)
-	s.ttl = newNodeTTL(s.base, client, nodeName)
+func newCacheStore(opts Options) *pollStore {
+	s := newGetStore(opts)
+	client := opts.NodeClient
+	if client == nil {
+		client = opts.Client
+	}
+	s.ttl = newNodeTTL(s.base, client, opts.NodeName)
 	return s
 }
 
 // newObject returns an object of which nothing is known; the first read of it asks.
-func (s *pollStore) newObject(ref volume.Ref) object {
-	k := s.newKnown(ref)
-	if k == nil {
+func (s *pollStore) newObject(k key) object {
+	known := s.newKnown(k)
+	if known == nil {
 		return nil
 	}
-	return &polled{known: k, store: s, gone: make(chan struct{}), hurry: make(chan struct{}, 1), ended: make(chan struct{}), valid: 1}
+	return &polled{known: known, store: s, gone: make(chan struct{}), hurry: make(chan struct{}, 1), ended: make(chan struct{}), valid: 1}
 }
 
 // live tells that each read is to have an answer of its own.

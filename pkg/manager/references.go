@@ -21,8 +21,24 @@ type references struct {
 	store store
 
 	mu      sync.RWMutex
-	objects map[volume.Ref]*referenced
+	objects map[key]*referenced
 	closed  bool
+}
+
+// key is an object as it is read with the rights of one account; the zero account stands
+// for the client's own. What one account was told is nobody else's.
+type key struct {
+	account volume.Account
+	ref     volume.Ref
+}
+
+// keys returns the keys of objects that one account reads.
+func keys(account volume.Account, refs []volume.Ref) []key {
+	out := make([]key, 0, len(refs))
+	for _, ref := range refs {
+		out = append(out, key{account, ref})
+	}
+	return out
 }
 
 // referenced is one object with its references, counted by the UID of the pod.
@@ -32,33 +48,33 @@ type referenced struct {
 }
 
 func newReferences(s store) *references {
-	return &references{store: s, objects: map[volume.Ref]*referenced{}}
+	return &references{store: s, objects: map[key]*referenced{}}
 }
 
-func (r *references) subscribe(fn func(volume.Ref)) {
+func (r *references) subscribe(fn func(volume.Account, volume.Ref)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.store.subscribe(fn)
 }
 
-// find returns the object of ref, or nil if nothing references it.
-func (r *references) find(ref volume.Ref) *referenced {
+// find returns the object of k, or nil if nothing references it.
+func (r *references) find(k key) *referenced {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.objects[ref]
+	return r.objects[k]
 }
 
-// add counts one reference of uid to each of refs.
-func (r *references) add(uid types.UID, refs []volume.Ref) {
+// add counts one reference of uid to each of objects.
+func (r *references) add(uid types.UID, objects []key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, ref := range refs {
-		obj := r.objects[ref]
+	for _, k := range objects {
+		obj := r.objects[k]
 		if obj == nil {
-			if obj = r.newReferenced(ref); obj == nil {
+			if obj = r.newReferenced(k); obj == nil {
 				continue
 			}
-			r.objects[ref] = obj
+			r.objects[k] = obj
 			obj.start()
 		} else {
 			obj.verify(obj.pods[uid] == 0)
@@ -67,14 +83,14 @@ func (r *references) add(uid types.UID, refs []volume.Ref) {
 	}
 }
 
-// drop takes away one reference of uid to each of refs, and every object that has no
+// drop takes away one reference of uid to each of objects, and every object that has no
 // reference left. A reference that doesn't exist is ignored, so no count can become
 // negative.
-func (r *references) drop(uid types.UID, refs []volume.Ref) {
+func (r *references) drop(uid types.UID, objects []key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, ref := range refs {
-		obj := r.objects[ref]
+	for _, k := range objects {
+		obj := r.objects[k]
 		if obj == nil || obj.pods[uid] == 0 {
 			continue
 		}
@@ -83,21 +99,21 @@ func (r *references) drop(uid types.UID, refs []volume.Ref) {
 			delete(obj.pods, uid)
 		}
 		if len(obj.pods) == 0 {
-			delete(r.objects, ref)
-			obj.close(notRegistered(ref))
+			delete(r.objects, k)
+			obj.close(notRegistered(k.ref))
 		}
 	}
 }
 
 // newReferenced returns an object without references, or nil for a kind that can't be
 // read. mu is held.
-func (r *references) newReferenced(ref volume.Ref) *referenced {
-	obj := r.store.newObject(ref)
+func (r *references) newReferenced(k key) *referenced {
+	obj := r.store.newObject(k)
 	if obj == nil {
 		return nil
 	}
 	if r.closed {
-		obj.close(shutdownError(ref))
+		obj.close(shutdownError(k.ref))
 	}
 	return &referenced{object: obj, pods: map[types.UID]int{}}
 }
@@ -116,8 +132,8 @@ func (r *references) stopIdle(t time.Time) {
 func (r *references) shutdown() {
 	r.mu.Lock()
 	r.closed = true
-	for ref, obj := range r.objects {
-		obj.close(shutdownError(ref))
+	for k, obj := range r.objects {
+		obj.close(shutdownError(k.ref))
 	}
 	r.mu.Unlock()
 	r.store.shutdown()

@@ -100,7 +100,7 @@ func TestAReferenceThatWasNeverAddedLeavesNoCount(t *testing.T) {
 	inEachBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.objects.drop("other", []volume.Ref{ref, secretRef("unknown")})
+		e.objects.drop("other", keys(volume.Account{}, []volume.Ref{ref, secretRef("unknown")}))
 		e.wantWatches(ref, 1)
 		e.UnregisterPod(pod("p"), "v")
 		e.wantWatches(ref, 0)
@@ -174,7 +174,7 @@ func checkModel(t *testing.T, e *env, all []volume.Ref, model map[string][]volum
 			watches = 1
 		}
 		e.wantWatches(ref, watches)
-		obj := e.objects.find(ref)
+		obj := e.objects.find(key{ref: ref})
 		if (obj != nil) != (want[ref] != nil) {
 			t.Errorf("%s: registered: %v, references: %v", ref, obj != nil, want[ref])
 		} else if obj != nil && fmt.Sprint(obj.pods) != fmt.Sprint(want[ref]) {

@@ -62,7 +62,7 @@ func (it *item) sync(obj *volume.Object, resourceVersion string) error {
 	tell := it.setLocked(obj, resourceVersion)
 	it.mu.Unlock()
 	if tell {
-		it.changed(it.ref)
+		it.changed()
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (it *item) event(event any, deleted bool) {
 		obj = nil
 	}
 	if it.apply(obj, resourceVersion) {
-		it.changed(it.ref)
+		it.changed()
 	}
 }
 

@@ -89,6 +89,9 @@ func newReflector(it *item, client kubernetes.Interface) *cache.Reflector {
 // serve has the reflector list and watch until ctx ends.
 func (r *requests) serve(ctx context.Context, reflector *cache.Reflector) {
 	for ctx.Err() == nil {
+		if !r.awaitIdentity(ctx) {
+			return
+		}
 		r.direct.Store(true)
 		r.paid = false
 		// Its error is dropped: each failure was recorded where it happened.
@@ -97,6 +100,18 @@ func (r *requests) serve(ctx context.Context, reflector *cache.Reflector) {
 			r.pause(ctx)
 		}
 	}
+}
+
+// awaitIdentity waits until requests of the item's account can be sent, and returns false
+// if ctx ends before. That this takes waiting is a failure like any, but asking again is of
+// no use.
+func (r *requests) awaitIdentity(ctx context.Context) bool {
+	identity := r.item.base.identity
+	if err := identity.Ready(r.item.account); err != nil {
+		r.failed(ctx, err)
+		return identity.Await(ctx, r.item.account) == nil
+	}
+	return true
 }
 
 // list sends one list request for the item's object.

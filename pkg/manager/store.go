@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/clientlog"
@@ -31,10 +30,10 @@ const (
 // store is a way to know objects. References are counted elsewhere: see references.
 type store interface {
 	// subscribe names who hears of changes of the objects made from now on.
-	subscribe(fn func(volume.Ref))
-	// newObject returns what will be known of ref, for which nothing is asked yet, or
+	subscribe(fn func(volume.Account, volume.Ref))
+	// newObject returns what will be known of k, for which nothing is asked yet, or
 	// nil for a kind that the store can't read.
-	newObject(ref volume.Ref) object
+	newObject(k key) object
 	// shutdown waits for everything that still runs for objects. All of them were
 	// closed.
 	shutdown()
@@ -66,11 +65,11 @@ type object interface {
 func newStore(opts Options) (store, error) {
 	switch opts.Strategy {
 	case Watch, "":
-		return newWatchStore(opts.Client), nil
+		return newWatchStore(opts), nil
 	case Cache:
-		return newCacheStore(opts.Client, opts.NodeName), nil
+		return newCacheStore(opts), nil
 	case Get:
-		return newGetStore(opts.Client), nil
+		return newGetStore(opts), nil
 	}
 	return nil, fmt.Errorf("manager options: Strategy %q is none of %s, %s and %s", opts.Strategy, Watch, Cache, Get)
 }
@@ -78,34 +77,49 @@ func newStore(opts Options) (store, error) {
 // base is what every store has.
 type base struct {
 	sources  map[volume.Kind]*source
+	identity Identity
 	failures *failureLog
 	// logger is for client-go.
 	logger  klog.Logger
-	changed func(volume.Ref)
+	changed func(volume.Account, volume.Ref)
 	// running counts the goroutines of objects.
 	running sync.WaitGroup
 }
 
 // newBase returns the base of a store; failing is what the log says of a request that
 // failed.
-func newBase(client kubernetes.Interface, failing string) *base {
+func newBase(opts Options, failing string) *base {
 	logger := klog.Background()
+	identity := opts.Identity
+	if identity == nil {
+		identity = ownIdentity{}
+	}
 	return &base{
-		sources:  newSources(client.CoreV1().RESTClient()),
+		sources:  newSources(opts.Client.CoreV1().RESTClient()),
+		identity: identity,
 		failures: &failureLog{logger: logger, message: failing},
 		logger:   clientlog.Quiet(logger),
-		changed:  func(volume.Ref) {},
+		changed:  func(volume.Account, volume.Ref) {},
 	}
 }
 
-func (b *base) subscribe(fn func(volume.Ref)) { b.changed = fn }
+// context returns the context of requests of an account.
+func (b *base) context(account volume.Account) context.Context {
+	return b.identity.As(klog.NewContext(context.Background(), b.logger), account)
+}
 
-// newKnown returns what is known of ref at first, nothing, or nil for a kind without
+func (b *base) subscribe(fn func(volume.Account, volume.Ref)) { b.changed = fn }
+
+// newKnown returns what is known of k at first, nothing, or nil for a kind without
 // a source.
-func (b *base) newKnown(ref volume.Ref) *known {
-	src := b.sources[ref.Kind]
+func (b *base) newKnown(k key) *known {
+	src := b.sources[k.ref.Kind]
 	if src == nil {
 		return nil
 	}
-	return &known{ref: ref, source: src, changed: b.changed, failures: b.failures}
+	changed := b.changed
+	return &known{
+		key: k, source: src, failures: b.failures,
+		changed: func() { changed(k.account, k.ref) },
+	}
 }

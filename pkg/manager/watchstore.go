@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
-
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 // watchStore keeps each object current by a watch of its own.
@@ -14,22 +12,21 @@ type watchStore struct {
 	client kubernetes.Interface
 }
 
-func newWatchStore(client kubernetes.Interface) *watchStore {
-	return &watchStore{base: newBase(client, "List or watch failed, trying again"), client: client}
+func newWatchStore(opts Options) *watchStore {
+	return &watchStore{base: newBase(opts, "List or watch failed, trying again"), client: opts.Client}
 }
 
 // newObject returns an item whose reflector doesn't run yet.
-func (s *watchStore) newObject(ref volume.Ref) object {
-	k := s.newKnown(ref)
-	if k == nil {
+func (s *watchStore) newObject(k key) object {
+	known := s.newKnown(k)
+	if known == nil {
 		return nil
 	}
 	ended := make(chan struct{})
 	close(ended)
 	it := &item{
-		known:    k,
-		running:  &s.running,
-		logger:   s.logger,
+		known:    known,
+		base:     s.base,
 		ended:    ended,
 		ready:    make(chan struct{}),
 		lastRead: time.Now(),

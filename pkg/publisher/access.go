@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -24,12 +25,11 @@ const (
 	refusalTime = 5 * time.Second
 )
 
-// errUnreviewed is why a volume waits for the answer whether it may have its objects of
-// other namespaces.
-var errUnreviewed = errors.New("access to other namespaces could not be reviewed")
+// errUnreviewed is why a volume waits for the answer whether its pod may have its objects.
+var errUnreviewed = errors.New("access could not be reviewed")
 
-// access is what is known of a volume's rights to objects of other namespaces. The lock of
-// the contents guards it.
+// access is what is known of a pod's rights to the objects of a volume that it needs a
+// right to. The lock of the contents guards it.
 type access struct {
 	errand
 	// unknown holds the objects whose last question had no answer. While there are any,
@@ -52,28 +52,22 @@ type answers struct {
 	err error
 }
 
-// authorize returns nil once the pod of a new volume may have all its objects of other
-// namespaces, by answers that are new. A refusal is final, and has the same text whether the
+// authorize returns nil once the pod of a new volume may have all its objects that it needs
+// a right to, by answers that are new. A refusal is final, and has the same text whether the
 // object exists or not: nothing was asked of it yet. An error of the review is no refusal;
 // it is tried again for as long as a publish may wait.
 func (p *Publisher) authorize(ctx context.Context, v *published) error {
-	if len(v.across) == 0 || time.Since(v.authorized) < consentAge {
+	if len(v.reviewed) == 0 || time.Since(v.authorized) < consentAge {
 		return nil
 	}
 	until, cancel := context.WithDeadline(ctx, v.deadline)
 	defer cancel()
 	backoff := refreshBackoff()
 	for {
-		asked := time.Now()
-		got := p.reviewWithin(ctx, v, errandTime)
-		if len(got.refused) > 0 {
-			return refusal(v, got.refused)
+		err := p.authorizeOnce(ctx, v)
+		if err == nil || ReasonOf(err) != ReasonUnavailable {
+			return err
 		}
-		if got.err == nil {
-			v.authorized, v.contents.access.unknown = asked, nil
-			return nil
-		}
-		err := fail(ReasonUnavailable, "%w: %w", errUnreviewed, got.err)
 		retry := time.NewTimer(backoff.Step())
 		select {
 		case <-retry.C:
@@ -87,23 +81,41 @@ func (p *Publisher) authorize(ctx context.Context, v *published) error {
 	}
 }
 
-// reviewWithin is review for a new volume, with a bound on its time.
-func (p *Publisher) reviewWithin(ctx context.Context, v *published, limit time.Duration) answers {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// authorizeOnce asks once, with a bound on its time. ReasonUnavailable says that there was no
+// answer.
+func (p *Publisher) authorizeOnce(ctx context.Context, v *published) error {
+	ctx, cancel := context.WithTimeout(ctx, errandTime)
 	defer cancel()
-	return p.review(ctx, v, consentAge)
+	asked := time.Now()
+	if err := p.identify(ctx, v); err != nil {
+		return err
+	}
+	got := p.review(ctx, v, p.admitted)
+	if len(got.refused) > 0 {
+		return p.refusal(v, got.refused)
+	}
+	if got.err != nil {
+		return fail(ReasonUnavailable, "%w: %w", errUnreviewed, got.err)
+	}
+	v.authorized, v.contents.access.unknown = asked, nil
+	return nil
 }
 
-// review asks for each object of another namespace whether the pod may have it, and takes
-// answers that are at most maxAge old.
-func (p *Publisher) review(ctx context.Context, v *published, maxAge time.Duration) answers {
+// admitted asks for a new volume.
+func (p *Publisher) admitted(ctx context.Context, pod volume.Pod, ref volume.Ref) (bool, error) {
+	return p.opts.Access.Admitted(ctx, pod, ref, consentAge)
+}
+
+// review asks for each object that the pod needs a right to whether it may have it.
+func (p *Publisher) review(ctx context.Context, v *published, ask func(context.Context, volume.Pod, volume.Ref) (bool, error)) answers {
 	got := answers{refused: map[volume.Ref]bool{}, unknown: map[volume.Ref]bool{}}
 	var errs []error
-	for _, use := range v.across {
+	for _, use := range v.reviewed {
 		allowed := false
 		var err error
-		if p.opts.Access != nil { // else they were switched off since the publish
-			allowed, err = p.opts.Access.Allowed(ctx, v.request.Pod, use.Ref, maxAge)
+		// Other namespaces may have been switched off since the publish.
+		if p.opts.CrossNamespace || use.Ref.Namespace == v.request.Pod.Namespace {
+			allowed, err = ask(ctx, v.request.Pod, use.Ref)
 		}
 		switch {
 		case err != nil:
@@ -122,10 +134,13 @@ func (p *Publisher) review(ctx context.Context, v *published, maxAge time.Durati
 // The error says that some are unknown. The caller holds the lock of the contents.
 func (p *Publisher) reviewLater(ctx context.Context, v *published, due bool) error {
 	a := &v.contents.access
-	if len(v.across) == 0 {
+	if len(v.reviewed) == 0 {
 		return nil
 	}
 	maxAge := p.opts.ResyncInterval / 2
+	if due {
+		a.retryAt = time.Time{}
+	}
 	switch {
 	case a.confirmable():
 		maxAge = 0
@@ -140,13 +155,15 @@ func (p *Publisher) reviewLater(ctx context.Context, v *published, due bool) err
 		return nil
 	}
 	err := p.later(ctx, v, &a.errand, errUnreviewed, func(ctx context.Context) func() error {
-		got := p.review(ctx, v, maxAge)
+		got := p.review(ctx, v, func(ctx context.Context, pod volume.Pod, ref volume.Ref) (bool, error) {
+			return p.opts.Access.Allowed(ctx, pod, ref, maxAge)
+		})
 		return func() error {
 			p.judge(v, got)
-			if got.err != nil {
-				return fail(ReasonUnavailable, "%w", got.err)
+			if got.err == nil || errors.Is(got.err, authz.ErrNoToken) {
+				return got.err // a token makes a resync due when it comes
 			}
-			return nil
+			return fail(ReasonUnavailable, "%w", got.err)
 		}
 	})
 	if len(a.unknown) == 0 {
@@ -172,7 +189,7 @@ func (a *access) untilConfirmable() time.Duration {
 func (p *Publisher) judge(v *published, got answers) {
 	a := &v.contents.access
 	refused, suspects := map[volume.Ref]bool{}, map[volume.Ref]time.Time{}
-	for _, use := range v.across {
+	for _, use := range v.reviewed {
 		ref := use.Ref
 		since, suspect := a.suspects[ref]
 		switch {
@@ -240,7 +257,7 @@ func (p *Publisher) remaining(v *published) (payload.Objects, versions, error) {
 			}
 			continue
 		}
-		switch object, err := p.opts.Objects.Lookup(ref); {
+		switch object, err := p.opts.Objects.Lookup(v.request.Pod, ref); {
 		case err == nil:
 			objects[ref], at[ref] = object, object.Version
 		case isAbsent(err), apierrors.IsForbidden(err):
@@ -264,21 +281,25 @@ func (c *contents) showsRefused() bool {
 
 // refusal returns an error that names each object that the pod may not have, nil if there
 // is none.
-func refusal(v *published, refused map[volume.Ref]bool) error {
-	var texts []string
-	for _, use := range v.across {
-		if refused[use.Ref] {
-			texts = append(texts, fmt.Sprintf("%s: Forbidden: service account %q of the pod may not get %s; whoever owns namespace %q consents by a Role and a RoleBinding there",
-				use.Field, v.request.Pod.ServiceAccount, use.Ref, use.Ref.Namespace))
-		}
-	}
-	if len(texts) == 0 {
+func (p *Publisher) refusal(v *published, refused map[volume.Ref]bool) error {
+	if len(refused) == 0 {
 		return nil
+	}
+	needs := "get" // where they were switched off since the publish, nobody is asked
+	if p.opts.Access != nil {
+		needs = p.opts.Access.Needs()
+	}
+	var texts []string
+	for _, use := range v.reviewed {
+		if refused[use.Ref] {
+			texts = append(texts, fmt.Sprintf("%s: Forbidden: service account %q of the pod may not %s %s; whoever owns namespace %q consents by a Role and a RoleBinding there",
+				use.Field, v.request.Pod.ServiceAccount, needs, use.Ref, use.Ref.Namespace))
+		}
 	}
 	return fail(ReasonForbidden, "%w", &refusedError{strings.Join(texts, "; ")})
 }
 
-// refusedError names the objects of other namespaces that a pod may not have.
+// refusedError names the objects that a pod may not have.
 type refusedError struct{ text string }
 
 func (e *refusedError) Error() string { return e.text }

@@ -27,6 +27,12 @@ type fakeAccess struct {
 	asked  []string
 }
 
+func (f *fakeAccess) Needs() string { return "get" }
+
+func (f *fakeAccess) Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error) {
+	return f.Allowed(ctx, pod, ref, maxAge)
+}
+
 func (f *fakeAccess) Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref, _ time.Duration) (bool, error) {
 	f.mu.Lock()
 	f.asked = append(f.asked, fmt.Sprintf("%s/%s %s", pod.Namespace, pod.ServiceAccount, ref))
@@ -86,7 +92,7 @@ func acrossInBubble(t *testing.T, test func(e *env, access *fakeAccess, r Reques
 	synctest.Test(t, func(t *testing.T) {
 		access := &fakeAccess{}
 		access.grant(sharedSecret, sharedConfig)
-		e := newEnv(t, func(o *Options) { o.Access = access })
+		e := newEnv(t, func(o *Options) { o.Access, o.CrossNamespace = access, true })
 		e.run()
 		e.objects.put(configMap("app"), "a", "1")
 		e.objects.put(sharedSecret, "password", "p1")
@@ -174,7 +180,7 @@ func TestPublishWaitsForAReview(t *testing.T) {
 		access.failWith(errReview)
 		begin := time.Now()
 		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable,
-			"access to other namespaces could not be reviewed: the API server is away\nthe API server is away")
+			"access could not be reviewed: the API server is away\nthe API server is away")
 		if took := time.Since(begin); took != testWait {
 			t.Errorf("it gave up after %s", took)
 		}
@@ -199,8 +205,8 @@ func TestReviewFailsWhileMounted(t *testing.T) {
 		e.objects.put(sharedSecret, "password", "p2")
 		e.settle()
 		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-		e.wantProblem(r, "access to other namespaces could not be reviewed: the API server is away")
-		e.wantEvents(r.Pod.String() + ": VolumeUpdateFailed: access to other namespaces could not be reviewed: ")
+		e.wantProblem(r, "access could not be reviewed: the API server is away")
+		e.wantEvents(r.Pod.String() + ": VolumeUpdateFailed: access could not be reviewed: ")
 		access.takeAsked()
 		after(10 * time.Minute)
 		if n := len(access.takeAsked()); n > 2*200 {
@@ -237,7 +243,7 @@ func TestReviewAfterARestart(t *testing.T) {
 		e.wantFiles(r, "a", "2", "app.env", "CA=c1\nOWN=1\n")
 		e.wantProblem(r, secretRefused)
 
-		e.opts.Access = nil // switched off for the whole node
+		e.opts.CrossNamespace = false // switched off for the whole node
 		e.restart()
 		e.confirm()
 		e.wantFiles(r, "a", "2", "app.env", "OWN=1\n")
@@ -291,7 +297,7 @@ func TestAcrossNamespacesWithoutWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		access := &fakeAccess{}
 		access.grant(sharedSecret)
-		e := newEnv(t, func(o *Options) { o.Access, o.PublishWait = access, 0 })
+		e := newEnv(t, func(o *Options) { o.Access, o.CrossNamespace, o.PublishWait = access, true, 0 })
 		e.run()
 		e.objects.put(sharedSecret, "password", "p1")
 		r := e.request("v1", "secret", "db", "namespace", "platform")
@@ -299,7 +305,7 @@ func TestAcrossNamespacesWithoutWaiting(t *testing.T) {
 		e.wantFiles(r, "password", "p1")
 		e.unpublish(r)
 		access.failWith(errReview)
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, "access to other namespaces could not be reviewed: the API server is away")
+		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, "access could not be reviewed: the API server is away")
 		e.wantNothing()
 	})
 }

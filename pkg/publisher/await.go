@@ -42,7 +42,7 @@ func (p *Publisher) await(ctx context.Context, v *published) (*payload.Rendering
 		select {
 		case <-v.wake:
 		case <-refresh.C:
-			p.opts.Objects.Refresh(p.lacking(v, err))
+			p.opts.Objects.Refresh(v.request.Pod, p.lacking(v, err))
 			refresh.Reset(backoff.Step())
 		case <-p.stopping:
 			return nil, nil, fail(ReasonUnavailable, "the plugin is stopping: %w", err)
@@ -65,7 +65,7 @@ func (p *Publisher) lacking(v *published, err error) []volume.Ref {
 		return refs
 	}
 	for _, ref := range v.refs {
-		if _, err := p.opts.Objects.Lookup(ref); err != nil {
+		if _, err := p.opts.Objects.Lookup(v.request.Pod, ref); err != nil {
 			refs = append(refs, ref)
 		}
 	}

@@ -78,7 +78,7 @@ func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
 			at[ref] = volume.Version{}
 			continue
 		}
-		object, err := p.opts.Objects.Lookup(ref)
+		object, err := p.opts.Objects.Lookup(v.request.Pod, ref)
 		switch {
 		case err == nil:
 			objects[ref], at[ref] = object, object.Version
@@ -109,7 +109,7 @@ func (p *Publisher) denied(v *published) error {
 		if v.contents.access.refused[ref] {
 			continue // another volume's
 		}
-		switch err := p.opts.Objects.Denied(ref); {
+		switch err := p.opts.Objects.Denied(v.request.Pod, ref); {
 		case apierrors.IsForbidden(err):
 			errs = append(errs, fail(ReasonForbidden, "%w", err))
 		case err != nil:
@@ -124,7 +124,7 @@ func (p *Publisher) denied(v *published) error {
 func (p *Publisher) impaired(v *published, updated bool) error {
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
-	err := refusal(v, v.contents.access.refused)
+	err := p.refusal(v, v.contents.access.refused)
 	if updated {
 		err = errors.Join(err, p.denied(v))
 	}
@@ -173,7 +173,7 @@ func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, shown *p
 	}
 	if err == nil || result.Changed {
 		v.contents.shown = at
-		if len(v.across) > 0 {
+		if len(v.reviewed) > 0 {
 			v.contents.access.last = shown.Objects
 		}
 	} else {

@@ -24,7 +24,7 @@ type fakeObjects struct {
 	t  testing.TB
 	mu sync.Mutex
 	// subscriber is who hears of changes.
-	subscriber func(volume.Ref)
+	subscriber func(volume.Account, volume.Ref)
 	objects    map[volume.Ref]*volume.Object
 	// failures is what Lookup returns for a ref, whatever the object is.
 	failures map[volume.Ref]error
@@ -43,7 +43,7 @@ type fakeObjects struct {
 func newFakeObjects(t testing.TB) *fakeObjects {
 	return &fakeObjects{
 		t:          t,
-		subscriber: func(volume.Ref) {},
+		subscriber: func(volume.Account, volume.Ref) {},
 		objects:    map[volume.Ref]*volume.Object{},
 		failures:   map[volume.Ref]error{},
 		denials:    map[volume.Ref]error{},
@@ -64,7 +64,7 @@ func secret(name string) volume.Ref {
 	return volume.Ref{Kind: volume.Secret, Namespace: testNamespace, Name: name}
 }
 
-func (o *fakeObjects) Subscribe(fn func(volume.Ref)) {
+func (o *fakeObjects) Subscribe(fn func(volume.Account, volume.Ref)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.subscriber = fn
@@ -86,7 +86,7 @@ func (o *fakeObjects) UnregisterPod(pod volume.Pod, volumeID string) {
 	delete(o.registered, registrationKey(pod, volumeID))
 }
 
-func (o *fakeObjects) Lookup(ref volume.Ref) (*volume.Object, error) {
+func (o *fakeObjects) Lookup(_ volume.Pod, ref volume.Ref) (*volume.Object, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.reads[ref] = append(o.reads[ref], time.Now())
@@ -101,7 +101,7 @@ func (o *fakeObjects) Lookup(ref volume.Ref) (*volume.Object, error) {
 	return o.objects[ref], nil
 }
 
-func (o *fakeObjects) Denied(ref volume.Ref) error {
+func (o *fakeObjects) Denied(_ volume.Pod, ref volume.Ref) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.denials[ref]
@@ -112,7 +112,7 @@ func (o *fakeObjects) deny(ref volume.Ref, err error) {
 	o.set(ref, func() { o.denials[ref] = err })
 }
 
-func (o *fakeObjects) Refresh(refs []volume.Ref) {
+func (o *fakeObjects) Refresh(_ volume.Pod, refs []volume.Ref) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, ref := range refs {
@@ -186,7 +186,7 @@ func (o *fakeObjects) set(ref volume.Ref, change func()) {
 	change()
 	tell := o.subscriber
 	o.mu.Unlock()
-	tell(ref)
+	tell(volume.Account{}, ref)
 }
 
 // takeReads returns when an object was read, and forgets it.

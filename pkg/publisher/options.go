@@ -15,22 +15,23 @@ import (
 // Objects is where the objects come from; *manager.Manager is one. None of its methods
 // may wait for the network.
 type Objects interface {
-	// Subscribe names the function to call after each change of what Lookup returns.
-	Subscribe(func(volume.Ref))
+	// Subscribe names the function to call after each change of what Lookup returns to the
+	// pods of an account, or where this is the zero Account, to all pods.
+	Subscribe(func(volume.Account, volume.Ref))
 	// RegisterPod declares which objects a pod's volume needs; again with others
 	// replaces them.
 	RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref)
 	// UnregisterPod takes that back; it is idempotent.
 	UnregisterPod(pod volume.Pod, volumeID string)
-	// Lookup returns the newest known state of a registered object, a NotFound API
-	// error if it does not exist, or manager.ErrNotSynced.
-	Lookup(ref volume.Ref) (*volume.Object, error)
+	// Lookup returns the newest state of a registered object that is known for a pod, a
+	// NotFound API error if it does not exist, or manager.ErrNotSynced.
+	Lookup(pod volume.Pod, ref volume.Ref) (*volume.Object, error)
 	// Denied returns why the state that Lookup returns can't be kept current any more, a
 	// Forbidden API error for want of the right to read the object; nil while it can.
-	Denied(ref volume.Ref) error
+	Denied(pod volume.Pod, ref volume.Ref) error
 	// Refresh has the state of objects asked for again, where nothing tells of their
 	// changes by itself. It does not wait for the answer; a change is told like any.
-	Refresh(refs []volume.Ref)
+	Refresh(pod volume.Pod, refs []volume.Ref)
 }
 
 // Pods reads pods' own specs; *podenv.Reader is one.
@@ -42,11 +43,26 @@ type Pods interface {
 	Env(ctx context.Context, pod volume.Pod) (func(container string) (env volume.Env, leftOut []string, err error), error)
 }
 
-// Access says whether a pod may have an object of another namespace, which need not exist,
-// by an answer that is at most maxAge old; *authz.Reviewer is one. An error says nothing
-// about that.
+// Access says whether a pod may have an object, which need not exist, by answers that are
+// at most maxAge old; *authz.Reviewer is one. An error says nothing about that.
 type Access interface {
+	// Admitted asks for a new volume, Allowed for one that is mounted.
+	Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error)
 	Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error)
+	// Needs names the rights that make a pod admitted, for a person.
+	Needs() string
+}
+
+// Identity keeps the tokens with which objects are read for pods; *authz.Identity is one.
+type Identity interface {
+	// Prove asks whether a token is the pod's own. The error wraps authz.ErrNotThePods, or
+	// says nothing about that.
+	Prove(ctx context.Context, pod volume.Pod, token volume.Token) error
+	// Put has the token used for the pod's account until Drop, and returns true if there
+	// was none of that account. It does not wait.
+	Put(pod volume.Pod, volumeID string, token volume.Token) (first bool)
+	// Drop is idempotent.
+	Drop(pod volume.Pod, volumeID string)
 }
 
 // Mounts makes, proves and removes the mounts of volumes; NewMounts returns the
@@ -73,8 +89,12 @@ type Options struct {
 	Mounts  Mounts
 	// Pods is asked for the environment of podEnv sources.
 	Pods Pods
-	// Access is asked about objects of other namespaces, at the publish and at each resync;
-	// nil: no pod may have them.
+	// CrossNamespace lets volumes name objects of other namespaces.
+	CrossNamespace bool
+	// Identity, if it is not nil, has objects read with the pods' own tokens.
+	Identity Identity
+	// Access is asked, at the publish and at each resync, about objects of other namespaces
+	// and, where there is an Identity, about all of them. Required by both.
 	Access Access
 	// Events hears what ails volumes; nil: nobody does.
 	Events Events
@@ -105,6 +125,9 @@ func (o *Options) validate() error {
 	}
 	if o.Pods == nil {
 		errs = append(errs, errors.New("Pods: Required value"))
+	}
+	if o.Access == nil && (o.CrossNamespace || o.Identity != nil) {
+		errs = append(errs, errors.New("Access: Required value: by CrossNamespace and by Identity"))
 	}
 	if o.NodeName == "" {
 		errs = append(errs, errors.New("NodeName: Required value"))

@@ -22,6 +22,10 @@ type Request struct {
 	// that is enough for a volume that is live, and for no other.
 	Pod    volume.Pod
 	PodErr error
+	// Token is the pod's own. A TokenErr says why the request has none; that is of interest
+	// where objects are read with pods' tokens, and to volumes that are not live.
+	Token    volume.Token
+	TokenErr error
 	// Attributes are what the pod's author wrote, without the kubelet's own keys.
 	Attributes map[string]string
 	ReadOnly   bool
@@ -64,18 +68,22 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 		return p.failed(ctx, &request, p.spare(ctx, &request, err))
 	}
 	visible, err := p.adopt(ctx, v)
-	if !visible && err == nil {
+	if err != nil {
+		return p.failed(ctx, &request, err)
+	}
+	defer func() {
+		if !visible { // also when the call panics
+			p.release(v)
+			p.remove(v)
+		}
+	}()
+	if !visible {
 		err = p.authorize(ctx, v)
 	}
 	if err != nil {
 		return p.failed(ctx, &request, err)
 	}
 	p.add(v)
-	defer func() {
-		if !visible { // also when the call panics
-			p.remove(v)
-		}
-	}()
 	if !visible {
 		err = p.publish(ctx, v)
 		visible = err == nil
@@ -113,6 +121,7 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 	}
 	switch err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target); {
 	case err == nil:
+		p.renew(v, request)
 		return true, nil
 	case errors.Is(err, mount.ErrNotMounted):
 		p.drop(ctx, v)
@@ -133,6 +142,9 @@ func (p *Publisher) admit(ctx context.Context, request Request) (*published, err
 	if err := checkTarget(p.opts.KubeletDir, request.Pod, request.Target); err != nil {
 		return nil, fail(ReasonInvalid, "target_path: %w", err)
 	}
+	if request.TokenErr != nil && p.opts.Identity != nil {
+		return nil, fail(ReasonInvalid, "%w", request.TokenErr)
+	}
 	spec, err := volume.Parse(request.Attributes, request.Pod, p.parseOptions()...)
 	if err != nil {
 		return nil, fail(ReasonInvalid, "%w", err)
@@ -141,15 +153,14 @@ func (p *Publisher) admit(ctx context.Context, request Request) (*published, err
 	if err != nil {
 		return nil, err
 	}
-	v := newPublished(request, spec, p.newWriter(spec))
+	v := p.newPublished(request, spec, resolved.Refs())
 	v.deadline = time.Now().Add(p.opts.PublishWait)
-	v.refs = resolved.Refs()
 	v.contents.spec, v.contents.leftOut = resolved, leftOut
 	return v, nil
 }
 
 func (p *Publisher) parseOptions() []volume.Option {
-	if p.opts.Access == nil {
+	if !p.opts.CrossNamespace {
 		return nil
 	}
 	return []volume.Option{volume.AcrossNamespaces()}
@@ -166,18 +177,23 @@ func (p *Publisher) spare(ctx context.Context, request *Request, refusal error) 
 	return fail(ReasonUnavailable, "volume %s is or may be mounted, but can't be taken over: %w", request.VolumeID, errors.Join(refusal, err))
 }
 
-// newPublished returns a volume that nobody knows of, whose rights to objects of other
-// namespaces are unknown.
-func newPublished(request Request, spec *volume.Spec, w treeWriter) *published {
+// newPublished returns a volume of some objects that nobody knows of, whose pod's rights to
+// them are unknown.
+func (p *Publisher) newPublished(request Request, spec *volume.Spec, refs []volume.Ref) *published {
 	v := &published{
 		request:  request,
 		spec:     spec,
-		across:   spec.Across(request.Pod),
+		refs:     refs,
+		reviewed: spec.Across(request.Pod),
+		since:    time.Now(),
 		wake:     make(chan struct{}, 1),
-		contents: contents{writer: w, shown: versions{}},
+		contents: contents{writer: p.newWriter(spec), shown: versions{}},
+	}
+	if p.opts.Identity != nil {
+		v.reviewed = append(v.reviewed, spec.Own(request.Pod, refs)...)
 	}
 	v.contents.access.unknown = map[volume.Ref]bool{}
-	for _, use := range v.across {
+	for _, use := range v.reviewed {
 		v.contents.access.unknown[use.Ref] = true
 	}
 	return v
@@ -254,6 +270,7 @@ func (p *Publisher) adopt(ctx context.Context, v *published) (bool, error) {
 	}
 	klog.FromContext(ctx).Info("Took over a mounted volume that had no record",
 		"volumeID", v.request.VolumeID, "target", v.request.Target)
+	p.renew(v, &v.request)
 	v.poke()
 	return true, nil
 }

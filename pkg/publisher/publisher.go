@@ -130,11 +130,16 @@ type published struct {
 	request Request
 	spec    *volume.Spec
 	refs    []volume.Ref
-	// across is where the spec first names each object of another namespace; constant.
-	across []volume.Use
+	// reviewed holds the objects that the pod needs a right to, and where the spec first
+	// names each; constant.
+	reviewed []volume.Use
+	// since is when this process began with the volume; constant.
+	since time.Time
 	// deadline is when the publish gives up waiting, and authorized when it asked for
-	// the rights that it goes by; both are the publish's own.
+	// the rights that it goes by; proven says that the pod's token is its own. They are the
+	// publish's own.
 	deadline, authorized time.Time
+	proven               bool
 	// wake tells a publish that waits, or is about to render, of a change; it has
 	// room for one.
 	wake chan struct{}
@@ -190,7 +195,7 @@ func (p *Publisher) remove(v *published) {
 	if p.lookup(v.request.VolumeID) != v {
 		return
 	}
-	p.opts.Objects.UnregisterPod(v.request.Pod, v.request.VolumeID)
+	p.release(v)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.volumes, v.request.VolumeID)
@@ -202,6 +207,14 @@ func (p *Publisher) remove(v *published) {
 	}
 	p.used -= v.size
 	v.size, v.live = 0, false
+}
+
+// release has the pod's objects read no longer for this volume. It is idempotent.
+func (p *Publisher) release(v *published) {
+	p.opts.Objects.UnregisterPod(v.request.Pod, v.request.VolumeID)
+	if p.opts.Identity != nil {
+		p.opts.Identity.Drop(v.request.Pod, v.request.VolumeID)
+	}
 }
 
 // lookup returns the volume of an id, or nil.
@@ -222,11 +235,15 @@ func (p *Publisher) lookupLive(volumeID string) *published {
 	return nil
 }
 
-// changed is called by the manager after an object has changed. It must not block.
-func (p *Publisher) changed(ref volume.Ref) {
+// changed is called by the manager after an object has changed, as an account reads it or,
+// where there are no accounts, everybody. It must not block.
+func (p *Publisher) changed(account volume.Account, ref volume.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for v := range p.byRef[ref] {
+		if account != (volume.Account{}) && account != v.request.Pod.Account() {
+			continue
+		}
 		if v.live {
 			p.queue.Add(v.request.VolumeID)
 			continue
@@ -242,7 +259,7 @@ func (p *Publisher) changed(ref volume.Ref) {
 // is watched for it, and stays out of the queue's reach.
 func (p *Publisher) goLive(v *published) {
 	if v.spec.Pinned() {
-		p.opts.Objects.UnregisterPod(v.request.Pod, v.request.VolumeID)
+		p.release(v)
 		return
 	}
 	p.mu.Lock()

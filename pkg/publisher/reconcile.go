@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/payload"
@@ -88,7 +89,7 @@ func logPanic(ctx context.Context, v *published, cause any) {
 func (p *Publisher) update(ctx context.Context, v *published) error {
 	due := p.isDue(v)
 	if due {
-		p.opts.Objects.Refresh(v.refs)
+		p.opts.Objects.Refresh(v.request.Pod, v.refs)
 	}
 	if err := p.reviewLater(ctx, v, due); err != nil {
 		return err
@@ -201,7 +202,7 @@ func worthRetry(err error) bool {
 // report keeps a volume's condition, and logs it when it changes. That the state of
 // an object is not known yet, or a write is put off, says nothing about the files.
 func (p *Publisher) report(ctx context.Context, v *published, updateErr, otherErr error) {
-	if saysNothing(updateErr) {
+	if v.saysNothing(updateErr) {
 		if otherErr == nil {
 			return
 		}
@@ -220,10 +221,12 @@ func (p *Publisher) report(ctx context.Context, v *published, updateErr, otherEr
 	}
 }
 
-// saysNothing says whether an error of an update is none of the files'.
-func saysNothing(err error) bool {
+// saysNothing says whether an error of an update is none of the files'. That a volume has no
+// token is nothing new after a restart, until the kubelet should have brought one.
+func (v *published) saysNothing(err error) bool {
 	unknown := ReasonOf(err) == 0 && errors.Is(err, manager.ErrNotSynced)
-	return unknown || errors.Is(err, manager.ErrNotRegistered) || errors.Is(err, errPutOff)
+	tokenless := errors.Is(err, authz.ErrNoToken) && time.Since(v.since) < tokenTime
+	return unknown || tokenless || errors.Is(err, manager.ErrNotRegistered) || errors.Is(err, errPutOff)
 }
 
 // resync queues every live volume once per interval, each at a random moment of

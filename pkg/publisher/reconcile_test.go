@@ -13,6 +13,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 func TestAChangeBecomesFiles(t *testing.T) {
@@ -46,7 +47,7 @@ func TestNothingIsOpenedForVersionsThatAreShown(t *testing.T) {
 		e.publish(r)
 		e.objects.takeReads(configMap("app"))
 		for range 10 {
-			e.p.changed(configMap("app"))
+			e.p.changed(volume.Account{}, configMap("app"))
 			e.settle()
 		}
 		if n := len(e.objects.takeReads(configMap("app"))); n != 10 {

@@ -64,23 +64,26 @@ func recordOf(v *published, size int64) *record {
 	return r
 }
 
-// published returns the volume that the record tells of, to be written by w.
-func (r *record) published(w treeWriter) *published {
-	v := newPublished(Request{
+// recorded returns the volume that a record tells of.
+func (p *Publisher) recorded(r *record) *published {
+	refs := make([]volume.Ref, 0, len(r.Shown))
+	for _, s := range r.Shown {
+		refs = append(refs, s.Ref)
+	}
+	v := p.newPublished(Request{
 		VolumeID:   r.VolumeID,
 		Target:     r.Target,
 		Pod:        r.Pod,
 		Attributes: r.Attributes,
 		ReadOnly:   r.ReadOnly,
 		FSGroup:    r.FSGroup,
-	}, r.Spec, w)
+	}, r.Spec, refs)
 	v.contents.told = r.Skipped
 	if !r.Spec.HasPodEnv() {
 		v.contents.spec = r.Spec
 	}
 	for _, s := range r.Shown {
 		v.contents.shown[s.Ref] = s.Version
-		v.refs = append(v.refs, s.Ref)
 	}
 	return v
 }

@@ -82,7 +82,7 @@ func TestARecordHoldsAllThatARestartNeeds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, got := e.p.lookup("v1"), loaded.published(nil)
+	before, got := e.p.lookup("v1"), e.p.recorded(loaded)
 	if what := got.request.differs(&r); what != "" || *got.request.FSGroup != 7 {
 		t.Errorf("the request differs in its %s", what)
 	}

@@ -72,7 +72,7 @@ func (p *Publisher) restore(ctx context.Context, r *record) {
 		// mount first, and is tried again until that works or shows that it is gone.
 		logger.Error(err, "Can't tell whether a recorded volume is still mounted: taking it over")
 	}
-	v := r.published(p.newWriter(r.Spec))
+	v := p.recorded(r)
 	if v.spec.Pinned() {
 		p.track(v)
 	} else {

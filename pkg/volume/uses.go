@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -95,6 +96,35 @@ func (s *Spec) Across(pod Pod) []Use {
 		}
 	}
 	return across
+}
+
+// Own returns those of refs, which are the objects that the spec names, that are in the
+// pod's own namespace, each at its first use. Key is empty, and Optional says nothing. Field
+// is that of the podEnv sources for what only the pod's spec names.
+func (s *Spec) Own(pod Pod, refs []Ref) []Use {
+	fields := map[Ref]string{}
+	podEnv := ""
+	for i := range s.Sources {
+		source := &s.Sources[i]
+		if source.PodEnv != nil && podEnv == "" {
+			podEnv = source.Field
+		}
+		for _, use := range source.uses() {
+			if source.Projection != nil {
+				use.Field = source.Field
+			}
+			if fields[use.Ref] == "" {
+				fields[use.Ref] = use.Field
+			}
+		}
+	}
+	var own []Use
+	for _, ref := range refs {
+		if ref.Namespace == pod.Namespace {
+			own = append(own, Use{Ref: ref, Field: cmp.Or(fields[ref], podEnv)})
+		}
+	}
+	return own
 }
 
 // namespaceField returns where the namespace of one of the source's uses is written.

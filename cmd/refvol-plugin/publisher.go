@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/events"
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/podenv"
+	"github.com/refvol/refvol/pkg/publisher"
+)
+
+// newPublisher makes the parts below the CSI server.
+func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Interface, config *rest.Config, recorder *events.Recorder) (*manager.Manager, *publisher.Publisher, error) {
+	maxVolume, maxTotal, err := opts.sizes()
+	if err != nil {
+		return nil, nil, err
+	}
+	mounter, err := mount.New(ctx, mount.Options{
+		Driver:         opts.driverName,
+		KubeletDir:     opts.kubeletDir,
+		SELinuxContext: opts.selinuxContext,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	reads := manager.Options{
+		Client:         client,
+		NodeClient:     client,
+		ResyncInterval: opts.resyncInterval,
+		Strategy:       manager.Strategy(opts.changeDetection),
+		NodeName:       opts.nodeName,
+	}
+	shows := publisher.Options{
+		Mounts:         publisher.NewMounts(mounter),
+		Events:         recorder,
+		Pods:           podenv.NewReader(client),
+		CrossNamespace: opts.crossNamespace,
+		NodeName:       opts.nodeName,
+		StateDir:       opts.stateDir,
+		KubeletDir:     opts.kubeletDir,
+		ResyncInterval: opts.resyncInterval,
+		PublishWait:    opts.publishWait,
+		MaxVolumeSize:  maxVolume,
+		MaxTotalSize:   maxTotal,
+	}
+	if opts.identity == identityPod {
+		err = readAsPods(&reads, &shows, config)
+	} else {
+		err = readAsPlugin(&shows, client)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	objects, err := manager.New(reads)
+	if err != nil {
+		return nil, nil, err
+	}
+	shows.Objects = objects
+	volumes, err := publisher.New(shows)
+	return objects, volumes, err
+}
+
+// readAsPlugin leaves objects to be read with the plugin's own rights; those of another
+// namespace are shown to pods whose service account may get them.
+func readAsPlugin(shows *publisher.Options, client kubernetes.Interface) error {
+	access, err := authz.New(authz.Options{
+		Ask:    authz.AskAbout(client.AuthorizationV1().SubjectAccessReviews()),
+		Verbs:  []string{"get"},
+		Kept:   "get",
+		MaxAge: shows.ResyncInterval,
+	})
+	if err != nil {
+		return err
+	}
+	shows.Access = access
+	return nil
+}
+
+// readAsPods has objects read with the pods' own tokens. A pod must have every right that
+// this may take, so that it doesn't depend on what the API server makes of a request whether
+// it gets an object; and it must keep the one that an open watch, or the next request, goes
+// by.
+func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.Config) error {
+	tokens := &authz.Tokens{}
+	client, err := newPodClient(config, tokens)
+	if err != nil {
+		return err
+	}
+	verbs, kept := []string{"get", "list", "watch"}, "watch"
+	if reads.Strategy != manager.Watch {
+		verbs, kept = []string{"get"}, "get"
+	}
+	access, err := authz.New(authz.Options{
+		Ask:    authz.AskWith(client.AuthorizationV1().SelfSubjectAccessReviews(), tokens),
+		Verbs:  verbs,
+		Kept:   kept,
+		MaxAge: shows.ResyncInterval,
+	})
+	if err != nil {
+		return err
+	}
+	identity := authz.NewIdentity(tokens, client.AuthenticationV1().SelfSubjectReviews())
+	reads.Client, reads.Identity = client, identity
+	shows.Access, shows.Identity = access, identity
+	return nil
+}

@@ -1,0 +1,58 @@
+package authz
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+
+	"github.com/refvol/refvol/pkg/clientlog"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// ErrNotThePods reports that a token is not the pod's.
+var ErrNotThePods = errors.New("the token is not the pod's own")
+
+// podUIDKey is where the API server says which pod a token is bound to.
+const podUIDKey = "authentication.kubernetes.io/pod-uid"
+
+// Identity is who pods are, as their tokens prove it. It is safe for concurrent use.
+type Identity struct {
+	*Tokens
+	client authenticationclient.SelfSubjectReviewInterface
+}
+
+// NewIdentity returns an Identity; client sends with what its context names, see
+// Tokens.Wrap.
+func NewIdentity(tokens *Tokens, client authenticationclient.SelfSubjectReviewInterface) *Identity {
+	return &Identity{Tokens: tokens, client: client}
+}
+
+// Prove asks the API server, with one request, whose a token is, and returns nil if it is
+// the pod's: of its service account, and not bound to another pod. Objects are read once for
+// all pods of an account, so what a request claims of a pod must not be taken on trust. The
+// error wraps ErrNotThePods, or is that of the request and says nothing about the token.
+func (i *Identity) Prove(ctx context.Context, pod volume.Pod, token volume.Token) error {
+	ctx, cancel := context.WithTimeout(withToken(clientlog.Context(ctx), pod.Account(), token), requestTimeout)
+	defer cancel()
+	review, err := i.client.Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("ask whose the token of pod %s is: the API server does not accept it (it may have expired; the kubelet brings another one): %w", pod, err)
+	case err != nil:
+		return fmt.Errorf("ask whose the token of pod %s is: %w", pod, err)
+	}
+	user := review.Status.UserInfo
+	if user.Username != userOf(pod.Account()) {
+		return fmt.Errorf("%w: pod %s runs as service account %s, the token is that of %q", ErrNotThePods, pod, pod.Account(), user.Username)
+	}
+	if uids := user.Extra[podUIDKey]; len(uids) > 0 && !slices.Contains(uids, string(pod.UID)) {
+		return fmt.Errorf("%w: it is bound to another pod than %s with the UID %s", ErrNotThePods, pod, pod.UID)
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package authz
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// maxAttempts is how many tokens one request is tried with: a node may have a hundred pods
+// of one account, and an API server that is starting may reject all of their tokens.
+const maxAttempts = 3
+
+// errNobody reports a request that names no account: it must not be sent with the rights of
+// whoever comes along.
+var errNobody = errors.New("the request names no service account whose token it is to carry")
+
+// bearer is what a request's context says of the token that it is to carry.
+type bearer struct {
+	account volume.Account
+	// token is the one to use; the zero Token leaves the choice to the account's.
+	token volume.Token
+}
+
+type bearerKey struct{}
+
+// As returns a context for requests that are to carry a token of the account.
+func (t *Tokens) As(ctx context.Context, account volume.Account) context.Context {
+	return context.WithValue(ctx, bearerKey{}, bearer{account: account})
+}
+
+// withToken returns a context for requests that are to carry this token of the account.
+func withToken(ctx context.Context, account volume.Account, token volume.Token) context.Context {
+	return context.WithValue(ctx, bearerKey{}, bearer{account, token})
+}
+
+// Wrap returns a transport which sends every request by base with the token that the
+// request's context asks for, see As, and fails those that ask for none. After an answer
+// that says Unauthorized it tries the token of another pod.
+func (t *Tokens) Wrap(base http.RoundTripper) http.RoundTripper {
+	return &transport{tokens: t, base: base}
+}
+
+// transport is safe for concurrent use, as far as its base is.
+type transport struct {
+	tokens *Tokens
+	base   http.RoundTripper
+}
+
+// WrappedRoundTripper lets client-go find the transport below.
+func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.base }
+
+// RoundTrip sends one request, or some if tokens are not accepted.
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	who, ok := req.Context().Value(bearerKey{}).(bearer)
+	if !ok {
+		return nil, errors.Join(errNobody, closeBody(req))
+	}
+	tokens := []volume.Token{who.token}
+	if who.token.Reveal() == "" {
+		tokens = t.tokens.take(who.account)
+	}
+	if len(tokens) == 0 {
+		return nil, errors.Join(noToken(who.account, nil), closeBody(req))
+	}
+	tokens = tokens[:min(len(tokens), maxAttempts)]
+	for i, token := range tokens {
+		attempt, err := withHeader(req, token, i)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := t.base.RoundTrip(attempt)
+		if err != nil || resp.StatusCode != http.StatusUnauthorized {
+			return resp, err
+		}
+		t.tokens.reject(who.account, token)
+		if i == len(tokens)-1 || req.Body != nil && req.GetBody == nil {
+			return resp, nil
+		}
+		discard(resp)
+	}
+	return nil, errNobody // there was at least one token
+}
+
+// withHeader returns the request with a token, as a transport must not change its own. The
+// body of the first attempt is the request's; each other one has a copy.
+func withHeader(req *http.Request, token volume.Token, attempt int) (*http.Request, error) {
+	clone := req.Clone(req.Context())
+	clone.Header.Set("Authorization", "Bearer "+token.Reveal())
+	if attempt == 0 || req.Body == nil {
+		return clone, nil
+	}
+	body, err := req.GetBody()
+	if err != nil {
+		return nil, fmt.Errorf("send the request again with another token: %w", err)
+	}
+	clone.Body = body
+	return clone, nil
+}
+
+// discard lets the connection of an answer that nobody reads be used again.
+func discard(resp *http.Response) {
+	const most = 64 << 10
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, most)) // what it can't give up, Close does
+	_ = resp.Body.Close()
+}
+
+// closeBody does what a transport must also do with a request that it refuses.
+func closeBody(req *http.Request) error {
+	if req.Body == nil {
+		return nil
+	}
+	return req.Body.Close()
+}

@@ -1,0 +1,82 @@
+package volume
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	canaryToken = "eyJhbGciOi.CANARY.c2ln"
+	expiry      = "2030-01-02T03:04:05Z"
+)
+
+func tokens(audience, token, expires string) map[string]string {
+	return map[string]string{tokensKey: fmt.Sprintf(`{%q:{"token":%q,"expirationTimestamp":%q}}`, audience, token, expires)}
+}
+
+func TestTokenFromRequest(t *testing.T) {
+	other := map[string]string{tokensKey: "{}"}
+	for name, test := range map[string]struct{ secrets, context map[string]string }{
+		"in the secrets":        {tokens("", canaryToken, expiry), nil},
+		"in the volume context": {nil, tokens("", canaryToken, expiry)},
+		"in both":               {tokens("", canaryToken, expiry), other},
+		"secrets of other keys": {map[string]string{"a": "b"}, tokens("", canaryToken, expiry)},
+		"of several audiences": {map[string]string{tokensKey: `{"vault":{"token":"x","expirationTimestamp":"` + expiry + `"},` +
+			strings.TrimPrefix(tokens("", canaryToken, expiry)[tokensKey], "{")}, nil},
+	} {
+		got, err := TokenFromRequest(test.secrets, test.context)
+		if err != nil || got.Reveal() != canaryToken || got.Expires.Format(time.RFC3339) != expiry {
+			t.Errorf("%s: got %q until %s, %v", name, got.Reveal(), got.Expires, err)
+		}
+	}
+}
+
+func TestTokenFromRequestRefuses(t *testing.T) {
+	const fix = `the CSIDriver object must have tokenRequests: [{audience: ""}] and requiresRepublish: true`
+	for want, test := range map[string]struct{ secrets, context map[string]string }{
+		`volume_context[csi.storage.k8s.io/serviceAccount.tokens]: Required value: ` + fix:                                                      {},
+		`secrets[csi.storage.k8s.io/serviceAccount.tokens]: Invalid value: "a string of 22 bytes": must be a JSON object of tokens by audience`: {map[string]string{tokensKey: canaryToken}, tokens("", canaryToken, expiry)},
+		`volume_context[csi.storage.k8s.io/serviceAccount.tokens][]: Required value: ` + fix:                                                    {nil, tokens("vault", canaryToken, expiry)},
+		`volume_context[csi.storage.k8s.io/serviceAccount.tokens][]: Invalid value: "an object": must have token and expirationTimestamp`:       {nil, map[string]string{tokensKey: `{"":{"token":"` + canaryToken + `"}}`}},
+		`secrets[csi.storage.k8s.io/serviceAccount.tokens][]: Invalid value: "an object": must have token and expirationTimestamp`:              {tokens("", "", expiry), nil},
+		`secrets[csi.storage.k8s.io/serviceAccount.tokens]: Invalid value: "a string of 68 bytes": must be a JSON object of tokens by audience`: {tokens("", canaryToken, "soon"), nil},
+	} {
+		got, err := TokenFromRequest(test.secrets, test.context)
+		if err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "CANARY") || got.Reveal() != "" {
+			t.Errorf("%s: the error or what came with it holds the token", want)
+		}
+	}
+}
+
+// Nothing that holds a token shows it when it is formatted or marshalled.
+func TestTokenIsNeverShown(t *testing.T) {
+	token := NewToken(canaryToken, time.Now())
+	type hidden struct{ token Token }
+	for _, held := range []any{token, &token, hidden{token}, struct{ Token Token }{token}, []Token{token}, map[string]*Token{"a": &token}} {
+		asJSON, err := json.Marshal(held)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+			if text := fmt.Sprintf(verb, held); strings.Contains(text, "CANARY") || strings.Contains(text, fmt.Sprintf("%x", "CANARY")) {
+				t.Errorf("%s of %T shows the token", verb, held)
+			}
+		}
+		if strings.Contains(string(asJSON), "CANARY") {
+			t.Errorf("JSON of %T shows the token", held)
+		}
+	}
+}
+
+func TestAccount(t *testing.T) {
+	pod := Pod{Namespace: "shop", Name: "web-0", UID: "u", ServiceAccount: "web"}
+	if got := pod.Account(); got != (Account{Namespace: "shop", Name: "web"}) || got.String() != "shop/web" {
+		t.Errorf("got %s", got)
+	}
+}
