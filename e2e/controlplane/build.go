@@ -19,6 +19,7 @@ import (
 const (
 	kubernetesModule = "k8s.io/kubernetes"
 	apiServerPackage = "k8s.io/kubernetes/cmd/kube-apiserver"
+	kubectlPackage   = "k8s.io/kubernetes/cmd/kubectl"
 	etcdPackage      = "./etcd"
 )
 
@@ -41,10 +42,10 @@ type BuildOptions struct {
 
 func (o *BuildOptions) complete() error {
 	if o.ModuleDir == "" {
-		return errors.New("build the control plane: no module directory")
+		return errors.New("build programs of Kubernetes: no module directory")
 	}
 	if o.CacheDir == "" {
-		return errors.New("build the control plane: no cache directory")
+		return errors.New("build programs of Kubernetes: no cache directory")
 	}
 	if o.Progress == nil {
 		o.Progress = io.Discard
@@ -52,54 +53,86 @@ func (o *BuildOptions) complete() error {
 	return nil
 }
 
+// programs are built together and kept in one directory of the cache.
+type programs struct {
+	// what names them to people, and dir is their part of the cache.
+	what, dir string
+	// packages are the commands; the last element of each is the program's name.
+	packages []string
+	// sources are the files of the module that the programs are made of, beside go.mod
+	// and go.sum.
+	sources []string
+	// duration is how long the first build takes, about.
+	duration string
+}
+
+// servers are what Build builds.
+func servers() programs {
+	return programs{
+		what: "etcd and kube-apiserver", dir: "controlplane", duration: "3 minutes",
+		packages: []string{apiServerPackage, etcdPackage}, sources: []string{"etcd/main.go"},
+	}
+}
+
 // Build returns etcd and kube-apiserver as the module pins them. They are built
 // at the first call, which takes minutes, and come from the cache afterwards.
 // Builders of several processes wait for each other; a build that is cut short
 // leaves nothing that a later one would take for complete.
 func Build(ctx context.Context, o BuildOptions) (Binaries, error) {
-	if err := o.complete(); err != nil {
-		return Binaries{}, err
-	}
-	key, err := cacheKey(ctx, o.ModuleDir)
-	if err != nil {
-		return Binaries{}, fmt.Errorf("key of the control plane's cache: %w", err)
-	}
-	dir := filepath.Join(o.CacheDir, "controlplane", key)
-	if found, ok := lookUp(dir); ok {
-		return found, nil
-	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return Binaries{}, fmt.Errorf("create the control plane's cache: %w", err)
-	}
-	unlock, err := gobuild.Lock(ctx, filepath.Join(o.CacheDir, "controlplane.lock"), o.Progress)
+	dir, err := build(ctx, o, servers())
 	if err != nil {
 		return Binaries{}, err
 	}
-	defer unlock()
-	if found, ok := lookUp(dir); ok { // somebody else built it in the meantime
-		return found, nil
-	}
-	if err := buildInto(ctx, dir, &o); err != nil {
-		return Binaries{}, err
-	}
-	return binariesIn(dir), nil
-}
-
-func binariesIn(dir string) Binaries {
 	return Binaries{
 		Etcd:      filepath.Join(dir, "etcd"),
 		APIServer: filepath.Join(dir, "kube-apiserver"),
+	}, nil
+}
+
+// BuildKubectl returns the path of kubectl in the version of the servers; all that Build
+// says of building holds.
+func BuildKubectl(ctx context.Context, o BuildOptions) (string, error) {
+	dir, err := build(ctx, o, programs{
+		what: "kubectl", dir: "kubectl", duration: "a minute", packages: []string{kubectlPackage},
+	})
+	return filepath.Join(dir, "kubectl"), err
+}
+
+// build returns the directory that holds the programs.
+func build(ctx context.Context, o BuildOptions, p programs) (string, error) {
+	if err := o.complete(); err != nil {
+		return "", err
 	}
+	key, err := cacheKey(ctx, o.ModuleDir, p.sources...)
+	if err != nil {
+		return "", fmt.Errorf("key of the cache of %s: %w", p.what, err)
+	}
+	dir := filepath.Join(o.CacheDir, p.dir, key)
+	if isBuilt(dir) {
+		return dir, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return "", fmt.Errorf("create the cache of %s: %w", p.what, err)
+	}
+	unlock, err := gobuild.Lock(ctx, filepath.Join(o.CacheDir, p.dir+".lock"), o.Progress)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if isBuilt(dir) { // somebody else built it in the meantime
+		return dir, nil
+	}
+	return dir, buildInto(ctx, dir, &o, p)
 }
 
-// lookUp needs to find the directory only: it appears by a rename of a complete one.
-func lookUp(dir string) (Binaries, bool) {
+// isBuilt needs to find the directory only: it appears by a rename of a complete one.
+func isBuilt(dir string) bool {
 	_, err := os.Stat(dir)
-	return binariesIn(dir), err == nil
+	return err == nil
 }
 
-// buildInto builds both servers beside dir and renames the result to dir.
-func buildInto(ctx context.Context, dir string, o *BuildOptions) error {
+// buildInto builds the programs beside dir and renames the result to dir.
+func buildInto(ctx context.Context, dir string, o *BuildOptions, p programs) error {
 	version, err := requiredVersion(ctx, o.ModuleDir, kubernetesModule)
 	if err != nil {
 		return err
@@ -114,11 +147,11 @@ func buildInto(ctx context.Context, dir string, o *BuildOptions) error {
 	}
 	defer os.RemoveAll(tmp)
 
-	fmt.Fprintf(o.Progress, "building etcd and kube-apiserver %s (about 3 minutes the first time)\n", version)
+	fmt.Fprintf(o.Progress, "building %s %s (about %s the first time)\n", p.what, version, p.duration)
 	err = gobuild.Build(ctx, gobuild.Options{
 		Dir:      o.ModuleDir,
-		Package:  apiServerPackage,
-		Others:   []string{etcdPackage},
+		Package:  p.packages[0],
+		Others:   p.packages[1:],
 		Out:      tmp,
 		LDFlags:  ldflags,
 		Progress: o.Progress,
@@ -130,7 +163,7 @@ func buildInto(ctx context.Context, dir string, o *BuildOptions) error {
 		return err
 	}
 	if err := os.Rename(tmp, dir); err != nil {
-		return fmt.Errorf("put the built control plane in place: %w", err)
+		return fmt.Errorf("put %s in place: %w", p.what, err)
 	}
 	return nil
 }
@@ -173,15 +206,16 @@ func requiredVersion(ctx context.Context, dir, module string) (string, error) {
 	return "", fmt.Errorf("go.mod of %s does not require %s", dir, module)
 }
 
-// cacheKey changes with whatever changes the binaries.
-func cacheKey(ctx context.Context, moduleDir string) (string, error) {
+// cacheKey changes with whatever changes the binaries; sources are files of the module
+// beside go.mod and go.sum.
+func cacheKey(ctx context.Context, moduleDir string, sources ...string) (string, error) {
 	version, err := gobuild.Go(ctx, moduleDir, nil, "env", "GOVERSION")
 	if err != nil {
 		return "", err
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %s %s\n", version, runtime.GOOS, runtime.GOARCH)
-	for _, name := range []string{"go.mod", "go.sum", "etcd/main.go"} {
+	for _, name := range append([]string{"go.mod", "go.sum"}, sources...) {
 		data, err := os.ReadFile(filepath.Join(moduleDir, name))
 		if err != nil {
 			return "", err

@@ -33,7 +33,7 @@ func TestCacheKeyFollowsWhatIsBuilt(t *testing.T) {
 	keys := make(map[string]string)
 	note := func(when string) {
 		t.Helper()
-		key, err := cacheKey(t.Context(), dir)
+		key, err := cacheKey(t.Context(), dir, servers().sources...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,13 +58,18 @@ func TestCacheKeyFollowsWhatIsBuilt(t *testing.T) {
 
 func TestFailedBuildLeavesNothing(t *testing.T) {
 	cache := t.TempDir()
-	_, err := Build(t.Context(), BuildOptions{ModuleDir: moduleLike(t, requiresKubernetes), CacheDir: cache})
-	if err == nil {
+	o := BuildOptions{ModuleDir: moduleLike(t, requiresKubernetes), CacheDir: cache}
+	if _, err := Build(t.Context(), o); err == nil {
 		t.Fatal("built what is not Go")
 	}
-	left, err := os.ReadDir(filepath.Join(cache, "controlplane"))
-	if err != nil || len(left) != 0 {
-		t.Errorf("left in the cache: %v, %v", left, err)
+	if _, err := BuildKubectl(t.Context(), o); err == nil {
+		t.Fatal("built kubectl of a module without it")
+	}
+	for _, dir := range []string{"controlplane", "kubectl"} {
+		left, err := os.ReadDir(filepath.Join(cache, dir))
+		if err != nil || len(left) != 0 {
+			t.Errorf("left in the cache of %s: %v, %v", dir, left, err)
+		}
 	}
 }
 

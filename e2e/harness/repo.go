@@ -36,19 +36,35 @@ func Repository() (string, error) {
 // BuildControlPlane builds etcd and the API server if they are missing, which takes
 // minutes the first time; progress gets a line now and then.
 func BuildControlPlane(ctx context.Context, progress io.Writer) (controlplane.Binaries, error) {
+	o, err := kubernetesBuild(progress)
+	if err != nil {
+		return controlplane.Binaries{}, err
+	}
+	return controlplane.Build(ctx, o)
+}
+
+// BuildKubectl builds kubectl if it is missing, as BuildControlPlane does the servers,
+// and returns its path.
+func BuildKubectl(ctx context.Context, progress io.Writer) (string, error) {
+	o, err := kubernetesBuild(progress)
+	if err != nil {
+		return "", err
+	}
+	return controlplane.BuildKubectl(ctx, o)
+}
+
+// kubernetesBuild says what programs of Kubernetes are built from.
+func kubernetesBuild(progress io.Writer) (controlplane.BuildOptions, error) {
 	repo, err := Repository()
 	if err != nil {
-		return controlplane.Binaries{}, err
+		return controlplane.BuildOptions{}, err
 	}
 	cache, err := gobuild.CacheDir()
-	if err != nil {
-		return controlplane.Binaries{}, err
-	}
-	return controlplane.Build(ctx, controlplane.BuildOptions{
+	return controlplane.BuildOptions{
 		ModuleDir: filepath.Join(repo, "e2e", "kubernetes"),
 		CacheDir:  cache,
 		Progress:  progress,
-	})
+	}, err
 }
 
 // StartControlPlane builds what is missing and starts a control plane.

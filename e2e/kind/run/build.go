@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/refvol/refvol/e2e/controlplane"
 	"github.com/refvol/refvol/e2e/harness/gobuild"
 )
 
@@ -37,10 +38,9 @@ func goFlags() []string {
 func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error) {
 	clock.say("building kubectl, the plugin, the suite and the image of its pods")
 	built := artifacts{
-		kubectl: filepath.Join(s.cache, "e2e", "kubectl"),
-		plugin:  filepath.Join(s.root, "bin", "refvol-plugin.tar"),
-		probe:   filepath.Join(s.cache, "e2e", "probe.tar"),
-		suite:   filepath.Join(s.cache, "e2e", "suite.test"),
+		plugin: filepath.Join(s.root, "bin", "refvol-plugin.tar"),
+		probe:  filepath.Join(s.cache, "e2e", "probe.tar"),
+		suite:  filepath.Join(s.cache, "e2e", "suite.test"),
 		// A name of this run's own, so that a cluster which has run an older build
 		// takes the new one.
 		pluginName: fmt.Sprintf("localhost/refvol/refvol-plugin:e2e-%d", time.Now().Unix()),
@@ -48,7 +48,12 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	if err := os.MkdirAll(filepath.Dir(built.probe), 0o755); err != nil {
 		return artifacts{}, err
 	}
-	if err := buildTool(ctx, s, "k8s.io/kubernetes/cmd/kubectl", built.kubectl); err != nil {
+	var err error
+	if built.kubectl, err = controlplane.BuildKubectl(ctx, controlplane.BuildOptions{
+		ModuleDir: filepath.Join(s.root, "e2e", "kubernetes"),
+		CacheDir:  s.cache,
+		Progress:  os.Stdout,
+	}); err != nil {
 		return artifacts{}, err
 	}
 	suite := command{
