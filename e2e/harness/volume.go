@@ -15,6 +15,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
@@ -33,6 +35,12 @@ type Volume struct {
 	MountGroup string
 	// Writable is set when the pod did not say csi.readOnly: true.
 	Writable bool
+	// Token is the pod's own, which the kubelet adds where the CSIDriver has
+	// tokenRequests; empty for none.
+	Token string
+	// TokenInSecrets hands the token over in the request's secrets, as where the CSIDriver
+	// has serviceAccountTokenInSecrets, and not in the volume context.
+	TokenInSecrets bool
 }
 
 // NewVolume returns a volume of a new pod in the namespace, under a UID of its own.
@@ -45,6 +53,24 @@ func NewVolume(namespace, pod string, attributes map[string]string) *Volume {
 		ServiceAccount: "default",
 		Attributes:     attributes,
 	}
+}
+
+// tokensKey is where the kubelet puts the pod's tokens, in either map.
+const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
+
+// tokenLife is how long a token is said to be good for; the kubelet asks for an hour.
+const tokenLife = time.Hour
+
+// tokens returns the pod's tokens by their audiences, of which the API server's own is
+// empty, as the kubelet writes them.
+func (v *Volume) tokens() string {
+	tokens, err := json.Marshal(map[string]authenticationv1.TokenRequestStatus{
+		"": {Token: v.Token, ExpirationTimestamp: metav1.NewTime(time.Now().Add(tokenLife))},
+	})
+	if err != nil {
+		panic(err) // these types marshal whatever they hold
+	}
+	return string(tokens)
 }
 
 // ID is the volume's handle, made as the kubelet makes it.
@@ -75,6 +101,13 @@ func (p *Plugin) PublishRequest(v *Volume) *csi.NodePublishVolumeRequest {
 		"csi.storage.k8s.io/serviceAccount.name": v.ServiceAccount,
 		"csi.storage.k8s.io/ephemeral":           "true",
 	})
+	var secrets map[string]string
+	switch {
+	case v.Token != "" && v.TokenInSecrets:
+		secrets = map[string]string{tokensKey: v.tokens()}
+	case v.Token != "":
+		attributes[tokensKey] = v.tokens()
+	}
 	return &csi.NodePublishVolumeRequest{
 		VolumeId:   v.ID(),
 		TargetPath: p.Target(v),
@@ -88,6 +121,7 @@ func (p *Plugin) PublishRequest(v *Volume) *csi.NodePublishVolumeRequest {
 		},
 		Readonly:      !v.Writable,
 		VolumeContext: attributes,
+		Secrets:       secrets,
 	}
 }
 
