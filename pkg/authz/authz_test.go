@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -248,3 +249,33 @@ func TestOptions(t *testing.T) {
 
 // after waits on the bubble's clock.
 func after(d time.Duration) { <-time.After(d) }
+
+// A new volume's pod needs every right, one that is mounted the one that is to be kept.
+func TestAdmittedAndAllowed(t *testing.T) {
+	for name, test := range map[string]struct {
+		may               []string
+		admitted, allowed bool
+	}{
+		"all":       {[]string{"get", "list", "watch"}, true, true},
+		"not get":   {[]string{"list", "watch"}, false, true},
+		"not watch": {[]string{"get", "list"}, false, false},
+		"none":      {nil, false, false},
+	} {
+		r, err := New(Options{
+			Ask: func(_ context.Context, _ volume.Account, _ volume.Ref, verb string) (bool, error) {
+				return slices.Contains(test.may, verb), nil
+			},
+			Verbs: []string{"get", "list", "watch"}, Kept: "watch", MaxAge: time.Minute,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := r.Admitted(t.Context(), web, ref("a"), 0); err != nil || got != test.admitted {
+			t.Errorf("%s: admitted %t, %v", name, got, err)
+		}
+		want(t, r, web, ref("a"), test.allowed)
+		if got := r.Needs(); got != "get, list and watch" {
+			t.Errorf("it needs %q", got)
+		}
+	}
+}

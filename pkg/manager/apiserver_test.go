@@ -65,6 +65,8 @@ type apiRequest struct {
 	ref                 volume.Ref
 	get, watch, initial bool
 	rv, timeout         string
+	// account is whose rights the request carries, none for the client's own.
+	account volume.Account
 }
 
 // nodeRef stands for the Node of a manager.

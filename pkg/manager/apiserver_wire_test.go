@@ -23,6 +23,7 @@ import (
 func (s *apiServer) parse(req *http.Request) apiRequest {
 	q := req.URL.Query()
 	r := apiRequest{
+		account: accountOf(req.Context()),
 		watch:   q.Get("watch") == "true",
 		initial: q.Get("sendInitialEvents") == "true",
 		rv:      q.Get("resourceVersion"),

@@ -85,8 +85,16 @@ func inBubbles(t *testing.T, strategies []Strategy, test func(t *testing.T, e *e
 
 func newEnv(t *testing.T, strategy Strategy) *env {
 	t.Helper()
+	return newEnvAs(t, strategy, nil)
+}
+
+func newEnvAs(t *testing.T, strategy Strategy, identity Identity) *env {
+	t.Helper()
 	e := &env{strategy: strategy, t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}}
-	m, err := New(Options{Client: e.api.client(), ResyncInterval: testResync, Strategy: strategy, NodeName: testNode})
+	m, err := New(Options{
+		Client: e.api.client(), NodeClient: e.api.client(), Identity: identity,
+		ResyncInterval: testResync, Strategy: strategy, NodeName: testNode,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

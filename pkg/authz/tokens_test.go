@@ -1,0 +1,155 @@
+package authz
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func podOf(uid types.UID) volume.Pod {
+	return volume.Pod{Namespace: "shop", Name: string(uid), UID: uid, ServiceAccount: "web"}
+}
+
+func goodFor(secret string, d time.Duration) volume.Token {
+	return volume.NewToken(secret, time.Now().Add(d))
+}
+
+// wantTokens compares the tokens that requests of shop/web are tried with, in order.
+func wantTokens(t *testing.T, tokens *Tokens, want ...string) {
+	t.Helper()
+	got := tokens.take(web.Account())
+	if len(got) != len(want) {
+		t.Fatalf("%d tokens, want %q", len(got), want)
+	}
+	for i, token := range got {
+		if token.Reveal() != want[i] {
+			t.Errorf("token %d is %q, want %q", i, token.Reveal(), want[i])
+		}
+	}
+	if err := tokens.Ready(web.Account()); errors.Is(err, ErrNoToken) != (len(want) == 0) {
+		t.Errorf("Ready: %v with %d tokens", err, len(want))
+	}
+}
+
+// A pod's token is replaced by its next one, is there as long as one of its volumes, and
+// serves no other account.
+func TestTokens(t *testing.T) {
+	tokens := &Tokens{}
+	wantTokens(t, tokens)
+	tokens.Drop(podOf("a"), "v1")
+	if !tokens.Put(podOf("a"), "v1", goodFor("a1", time.Hour)) {
+		t.Error("the first token is not told to be")
+	}
+	if tokens.Put(podOf("a"), "v2", goodFor("a2", time.Hour)) || tokens.Put(podOf("b"), "v3", goodFor("b1", 2*time.Hour)) {
+		t.Error("another token is told to be the first")
+	}
+	wantTokens(t, tokens, "b1", "a2")
+	other := podOf("c")
+	other.ServiceAccount = "other"
+	if !tokens.Put(other, "v4", goodFor("c1", 3*time.Hour)) {
+		t.Error("the first token of another account is not told to be")
+	}
+	wantTokens(t, tokens, "b1", "a2")
+	tokens.Drop(podOf("a"), "v1")
+	tokens.Drop(podOf("a"), "none")
+	wantTokens(t, tokens, "b1", "a2")
+	tokens.Drop(podOf("a"), "v2")
+	tokens.Drop(podOf("a"), "v2")
+	wantTokens(t, tokens, "b1")
+	tokens.Drop(podOf("b"), "v3")
+	wantTokens(t, tokens)
+	tokens.Drop(other, "v4")
+	if len(tokens.accounts) > 0 {
+		t.Errorf("%d accounts are left", len(tokens.accounts))
+	}
+}
+
+// A token that was rejected is the last to be tried, until there is a new one of its pod.
+func TestRejectedTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tokens := &Tokens{}
+		a, b := goodFor("a1", 3*time.Hour), goodFor("b1", 2*time.Hour)
+		tokens.Put(podOf("a"), "v", a)
+		tokens.Put(podOf("b"), "v", b)
+		wantTokens(t, tokens, "a1", "b1")
+		tokens.reject(web.Account(), a)
+		wantTokens(t, tokens, "b1", "a1")
+		after(time.Second)
+		tokens.reject(web.Account(), b)
+		wantTokens(t, tokens, "a1", "b1")
+		tokens.Put(podOf("a"), "v", a) // the same again
+		tokens.Put(podOf("b"), "v", goodFor("b2", time.Hour))
+		wantTokens(t, tokens, "b2", "a1")
+		tokens.reject(web.Account(), b) // its pod has another one by now
+		wantTokens(t, tokens, "b2", "a1")
+		tokens.reject(volume.Account{Namespace: "shop", Name: "none"}, b)
+	})
+}
+
+func TestTokensExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tokens := &Tokens{}
+		tokens.Put(podOf("a"), "v", goodFor("a1", time.Hour))
+		after(time.Hour - time.Second)
+		wantTokens(t, tokens, "a1")
+		after(time.Second)
+		wantTokens(t, tokens)
+		if tokens.Put(podOf("b"), "v", goodFor("b1", -time.Second)) {
+			t.Error("a token that has expired is told to be the first")
+		}
+		wantTokens(t, tokens)
+		if !tokens.Put(podOf("a"), "v", goodFor("a2", time.Hour)) {
+			t.Error("the first token after all have expired is not told to be")
+		}
+		wantTokens(t, tokens, "a2")
+	})
+}
+
+func TestAwaitAToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tokens := &Tokens{}
+		var waiting sync.WaitGroup
+		for range 3 {
+			waiting.Go(func() {
+				if err := tokens.Await(t.Context(), web.Account()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := tokens.Await(short, web.Account()); !errors.Is(err, ErrNoToken) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		tokens.Put(podOf("b"), "v", goodFor("b1", -time.Second)) // of no use
+		synctest.Wait()
+		tokens.Drop(podOf("b"), "v")
+		begin := time.Now()
+		tokens.Put(podOf("a"), "v", goodFor("a1", time.Hour))
+		waiting.Wait()
+		if err := tokens.Await(t.Context(), web.Account()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("it took %s", took)
+		}
+		tokens.Drop(podOf("a"), "v")
+		if len(tokens.accounts) > 0 {
+			t.Errorf("%d accounts are left", len(tokens.accounts))
+		}
+	})
+}
+
+func TestErrNoTokenNamesTheAccount(t *testing.T) {
+	const want = "service account shop/web: no token of its service account: the next republish brings one (the CSIDriver object must have tokenRequests and requiresRepublish)"
+	if err := (&Tokens{}).Ready(web.Account()); err == nil || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+}

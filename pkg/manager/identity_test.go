@@ -1,0 +1,190 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// accounts is an Identity of accounts that have a token, or not.
+type accounts struct {
+	mu      sync.Mutex
+	arrived chan struct{}
+	have    map[volume.Account]bool
+}
+
+type accountKey struct{}
+
+var errNoToken = errors.New("no token")
+
+func (a *accounts) As(ctx context.Context, account volume.Account) context.Context {
+	return context.WithValue(ctx, accountKey{}, account)
+}
+
+// accountOf returns whose rights a request of a context carries.
+func accountOf(ctx context.Context) volume.Account {
+	account, _ := ctx.Value(accountKey{}).(volume.Account)
+	return account
+}
+
+func (a *accounts) Ready(account volume.Account) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.have[account] {
+		return errNoToken
+	}
+	return nil
+}
+
+func (a *accounts) Await(ctx context.Context, account volume.Account) error {
+	for a.Ready(account) != nil {
+		select {
+		case <-a.arrived:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// give gives an account a token.
+func (a *accounts) give(account volume.Account) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.have[account] = true
+	close(a.arrived)
+	a.arrived = make(chan struct{})
+}
+
+func podOf(uid types.UID, account string) volume.Pod {
+	return volume.Pod{Namespace: "ns", Name: string(uid), UID: uid, ServiceAccount: account}
+}
+
+// asPods runs a test with a manager that reads with the rights of pods, of which the
+// accounts a and b have tokens.
+func asPods(t *testing.T, strategies []Strategy, test func(t *testing.T, e *env, tokens *accounts)) {
+	t.Helper()
+	for _, strategy := range strategies {
+		t.Run(string(strategy), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tokens := &accounts{arrived: make(chan struct{}), have: map[volume.Account]bool{
+					podOf("", "a").Account(): true, podOf("", "b").Account(): true,
+				}}
+				e := newEnvAs(t, strategy, tokens)
+				test(t, e, tokens)
+				e.stop()
+			})
+		})
+	}
+}
+
+func (e *env) wantValue(pod volume.Pod, ref volume.Ref, value string) {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Second)
+	defer cancel()
+	obj, err := e.Manager.GetObject(ctx, pod, ref)
+	if err != nil || string(obj.Data["k"]) != value {
+		e.t.Errorf("%s for %s: got %v, %v, want %q", ref, pod.Account(), obj, err, value)
+	}
+}
+
+// Pods of one account share what is read, and a watch; what it was told is nobody else's.
+func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
+	asPods(t, []Strategy{Watch, Cache, Get}, func(t *testing.T, e *env, _ *accounts) {
+		ref := secretRef("db")
+		e.api.put(secret("db", "v1"))
+		a1, a2, b := podOf("a1", "a"), podOf("a2", "a"), podOf("b1", "b")
+		e.api.set(func() {
+			e.api.refuse = func(r apiRequest) error {
+				if r.account == b.Account() && r.ref == ref {
+					return errForbidden
+				}
+				return nil
+			}
+		})
+		for _, pod := range []volume.Pod{a1, a2, b} {
+			e.RegisterPod(pod, "v", []volume.Ref{ref})
+		}
+		e.wantValue(a1, ref, "v1")
+		e.wantValue(a2, ref, "v1")
+		e.wantWatches(ref, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if obj, err := e.Manager.GetObject(ctx, b, ref); !apierrors.IsForbidden(err) {
+			t.Errorf("the other account got %v, %v", obj, err)
+		}
+		e.UnregisterPod(a1, "v")
+		e.wantValue(a2, ref, "v1")
+		e.wantWatches(ref, 1)
+		e.UnregisterPod(a2, "v")
+		e.wantWatches(ref, 0)
+		if _, err := e.Manager.Lookup(a1, ref); !errors.Is(err, ErrNotRegistered) {
+			t.Errorf("after the last pod of the account: %v", err)
+		}
+		for _, r := range e.api.requests(ref) {
+			if r.account != a1.Account() && r.account != b.Account() {
+				t.Errorf("a request carries the rights of %q", r.account)
+			}
+		}
+		for _, r := range e.api.requests(nodeRef) {
+			if r.account != (volume.Account{}) {
+				t.Errorf("the Node is asked for with the rights of %q", r.account)
+			}
+		}
+	})
+}
+
+// The subscriber hears which account's view has changed.
+func TestChangesAreOfAnAccount(t *testing.T) {
+	asPods(t, []Strategy{Watch}, func(t *testing.T, e *env, _ *accounts) {
+		ref := secretRef("db")
+		var mu sync.Mutex
+		heard := map[volume.Account]int{}
+		e.Subscribe(func(account volume.Account, _ volume.Ref) {
+			mu.Lock()
+			defer mu.Unlock()
+			heard[account]++
+		})
+		e.api.put(secret("db", "v1"))
+		a, b := podOf("a1", "a"), podOf("b1", "b")
+		e.RegisterPod(a, "v", []volume.Ref{ref})
+		e.RegisterPod(b, "v", []volume.Ref{ref})
+		e.wantWatches(ref, 2)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(heard) != 2 || heard[a.Account()] == 0 || heard[b.Account()] == 0 {
+			t.Errorf("heard %v", heard)
+		}
+	})
+}
+
+// An account without a token sends nothing, and goes on at once when one comes.
+func TestAnAccountWithoutATokenWaits(t *testing.T) {
+	asPods(t, []Strategy{Watch}, func(t *testing.T, e *env, tokens *accounts) {
+		ref, pod := secretRef("db"), podOf("c1", "c")
+		e.api.put(secret("db", "v1"))
+		e.RegisterPod(pod, "v", []volume.Ref{ref})
+		after(time.Hour)
+		if _, err := e.Manager.Lookup(pod, ref); !errors.Is(err, ErrNotSynced) || !errors.Is(err, errNoToken) {
+			t.Errorf("got %v", err)
+		}
+		if n := len(e.api.requests(ref)); n > 0 {
+			t.Errorf("%d requests were sent", n)
+		}
+		begin := time.Now()
+		tokens.give(pod.Account())
+		e.wantValue(pod, ref, "v1")
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("it took %s", took)
+		}
+		e.RegisterPod(podOf("d1", "d"), "v", []volume.Ref{ref}) // the end must not wait for its token
+	})
+}
