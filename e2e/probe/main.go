@@ -24,7 +24,7 @@ const usage = `usage:
   probe write FILE TEXT                     "ok", or the name of the errno
   probe await FILE TEXT TIMEOUT [OTHER...]  "ready", then in JSON how TEXT arrived
   probe mounts TEXT                         the mounts of all processes that have TEXT, in JSON
-  probe kill NAME                           SIGKILL to each program called NAME`
+  probe kill NAME ARG                       SIGKILL to each program called NAME with the argument ARG`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -55,8 +55,8 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return await(ctx, out, args[0], args[1], args[2], args[3:])
 	case command == "mounts" && len(args) == 1:
 		return answer(out)(mounts("/proc", args[0]))
-	case command == "kill" && len(args) == 1:
-		return kill("/proc", args[0])
+	case command == "kill" && len(args) == 2:
+		return kill("/proc", args[0], args[1])
 	}
 	return errors.New(usage)
 }

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -42,23 +42,23 @@ func mounts(proc, text string) ([]mount, error) {
 		seen[namespace] = true
 		for line := range strings.Lines(string(table)) {
 			if strings.Contains(line, text) {
-				found = append(found, mount{Process: program(proc, pid), PID: pid, Line: strings.TrimSpace(line)})
+				found = append(found, mount{Process: commandLine(proc, pid)[0], PID: pid, Line: strings.TrimSpace(line)})
 			}
 		}
 	}
 	return found, nil
 }
 
-// kill sends SIGKILL to every process of proc that runs a program of that name, and
-// it is an error if there is none.
-func kill(proc, name string) error {
+// kill sends SIGKILL to every process of proc that runs a program of that name with that
+// argument, and it is an error if there is none.
+func kill(proc, name, arg string) error {
 	pids, err := processes(proc)
 	if err != nil {
 		return err
 	}
 	killed := 0
 	for _, pid := range pids {
-		if filepath.Base(program(proc, pid)) != name {
+		if line := commandLine(proc, pid); filepath.Base(line[0]) != name || !slices.Contains(line, arg) {
 			continue
 		}
 		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -67,7 +67,7 @@ func kill(proc, name string) error {
 		killed++
 	}
 	if killed == 0 {
-		return fmt.Errorf("no process runs %s", name)
+		return fmt.Errorf("no process runs %s %s", name, arg)
 	}
 	return nil
 }
@@ -86,13 +86,12 @@ func processes(proc string) ([]int, error) {
 	return pids, nil
 }
 
-// program returns the first word of the process's command line; it is empty for a
-// kernel thread and for a process that has ended.
-func program(proc string, pid int) string {
+// commandLine returns the words of the process's command line; there is one, an empty one,
+// for a kernel thread and for a process that has ended.
+func commandLine(proc string, pid int) []string {
 	line, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))
 	if err != nil {
-		return ""
+		return []string{""}
 	}
-	word, _, _ := bytes.Cut(line, []byte{0})
-	return string(word)
+	return strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
 }

@@ -212,11 +212,19 @@ func TestKill(t *testing.T) {
 	if err := victim.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ask(t, "kill", filepath.Base(name))
+	bystander := exec.CommandContext(t.Context(), name, "61")
+	if err := bystander.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, "kill", filepath.Base(name), "60")
 	if err := victim.Wait(); err == nil || victim.ProcessState.String() != "signal: killed" {
 		t.Errorf("the process ended with %v", victim.ProcessState)
 	}
-	if err := run(t.Context(), io.Discard, []string{"kill", filepath.Base(name)}); err == nil {
+	if err := run(t.Context(), io.Discard, []string{"kill", filepath.Base(name), "60"}); err == nil {
 		t.Error("killed nothing without an error")
+	}
+	ask(t, "kill", filepath.Base(name), "61")
+	if err := bystander.Wait(); err == nil {
+		t.Error("the process with the other argument ended before it was killed")
 	}
 }

@@ -116,8 +116,11 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built a
 			return err
 		}
 	}
-	clock.say("installing the plugin")
+	clock.say("installing the plugin, with either identity")
 	if err := deploy(ctx, s, k, built.pluginName); err != nil {
+		return err
+	}
+	if err := deployPodIdentity(ctx, s, k, built.pluginName); err != nil {
 		return err
 	}
 	clock.say("running the suite")

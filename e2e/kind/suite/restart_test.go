@@ -123,7 +123,7 @@ func deletePlugin(t *testing.T, n *namespace, _ *pod, plugin *corev1.Pod) {
 func killPlugin(t *testing.T, n *namespace, inspector *pod, plugin *corev1.Pod) {
 	t.Helper()
 	restarts := plugin.Status.ContainerStatuses[0].RestartCount
-	inspector.probe("kill", pluginProgram)
+	inspector.probe("kill", pluginProgram, "--driver-name="+driver)
 	eventually(t, podTimeout, "restart of the plugin's container", func(ctx context.Context) error {
 		now, err := n.client.CoreV1().Pods(plugin.Namespace).Get(ctx, plugin.Name, metav1.GetOptions{})
 		if err != nil {
