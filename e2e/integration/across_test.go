@@ -3,13 +3,11 @@ package integration
 import (
 	"context"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -52,9 +50,14 @@ func (n *acrossNode) put(kind, name, value string) {
 // returns takes the binding away.
 func allow(t *testing.T, namespace string, rule rbacv1.PolicyRule, subjects ...rbacv1.Subject) (revoke func()) {
 	t.Helper()
+	return allowRules(t, namespace, []rbacv1.PolicyRule{rule}, subjects...)
+}
+
+func allowRules(t *testing.T, namespace string, rules []rbacv1.PolicyRule, subjects ...rbacv1.Subject) (revoke func()) {
+	t.Helper()
 	rbac := shared.Client().RbacV1()
 	role, err := rbac.Roles(namespace).Create(t.Context(), &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "grant-"}, Rules: []rbacv1.PolicyRule{rule},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "grant-"}, Rules: rules,
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -149,115 +152,6 @@ func TestAcrossNamespaces(t *testing.T) {
 	defer allow(t, n.source, rule("secret", "get", "db"), account(n.namespace, "web"))()
 	n.arrives(v, "across", third, 10*time.Second)
 	n.mustUnpublish(v)
-	n.wantNothingLeft()
-}
-
-// settles waits until the API server has taken in a change of the roles: its authorizer
-// reads them by a watch.
-func (n *acrossNode) settles(v *harness.Volume, kind, object string, want bool) {
-	n.t.Helper()
-	n.settlesVerb(v, kind, object, "get", want)
-}
-
-func (n *acrossNode) settlesVerb(v *harness.Volume, kind, object, verb string, want bool) {
-	n.t.Helper()
-	harness.Eventually(n.t, soon, func() error {
-		review, err := shared.Client().AuthorizationV1().SubjectAccessReviews().Create(n.t.Context(), &authorizationv1.SubjectAccessReview{
-			Spec: authorizationv1.SubjectAccessReviewSpec{
-				User:               "system:serviceaccount:" + v.Namespace + ":" + v.ServiceAccount,
-				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + v.Namespace, "system:authenticated"},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: n.source, Verb: verb, Resource: kind + "s", Name: object},
-			},
-		}, metav1.CreateOptions{})
-		if err == nil && review.Status.Allowed != want {
-			err = fmt.Errorf("%s of %s by %s: the API server allows it: %t, want %t", verb, kind, v.ServiceAccount, review.Status.Allowed, want)
-		}
-		return err
-	})
-}
-
-// TestConsent holds each kind of grant against the outcome for each consumer, also where
-// the object does not exist and where it is optional.
-func TestConsent(t *testing.T) {
-	n := newAcrossNode(t, "--publish-wait=1s")
-	other := newNamespace(t)
-	for _, namespace := range []string{n.namespace, other} {
-		if _, err := shared.Client().CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Name: "own"}, Data: map[string]string{"own": "x"},
-		}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	clusterRole, err := shared.Client().RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "grant-"}, Rules: []rbacv1.PolicyRule{rule("secret", "get"), rule("configmap", "get")},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	web, everyone := account(n.namespace, "web"), []string{"web", "default", "other"}
-	consumers := map[string][2]string{
-		"web": {n.namespace, "web"}, "default": {n.namespace, "default"}, "other": {other, "web"},
-	}
-	for _, grant := range []struct {
-		name string
-		make func(kind, object string) (revoke func())
-		// to is who may have the object then.
-		to []string
-	}{
-		{"none", func(string, string) func() { return func() {} }, nil},
-		{"Role by name", func(kind, object string) func() { return allow(t, n.source, rule(kind, "get", object), web) }, []string{"web"}},
-		{"Role by another name", func(kind, _ string) func() { return allow(t, n.source, rule(kind, "get", "another"), web) }, nil},
-		{"Role for all", func(kind, _ string) func() { return allow(t, n.source, rule(kind, "get"), web) }, []string{"web"}},
-		{"ClusterRole, bound in the source", func(string, string) func() { return bind(t, n.source, "ClusterRole", clusterRole.Name, web) }, []string{"web"}},
-		{"ClusterRole, bound elsewhere", func(string, string) func() { return bind(t, n.namespace, "ClusterRole", clusterRole.Name, web) }, nil},
-		{"group of the namespace", func(kind, object string) func() {
-			return allow(t, n.source, rule(kind, "get", object), group("system:serviceaccounts:"+n.namespace))
-		}, []string{"web", "default"}},
-		{"group of all accounts", func(kind, object string) func() {
-			return allow(t, n.source, rule(kind, "get", object), group("system:serviceaccounts"))
-		}, everyone},
-		{"all who are authenticated", func(kind, object string) func() {
-			return allow(t, n.source, rule(kind, "get", object), group("system:authenticated"))
-		}, everyone},
-		{"in the consumer's namespace", func(kind, object string) func() { return allow(t, n.namespace, rule(kind, "get", object), web) }, nil},
-		{"wrong verb", func(kind, object string) func() { return allow(t, n.source, rule(kind, "list", object), web) }, nil},
-		{"wrong kind", func(kind, object string) func() {
-			return allow(t, n.source, rule(map[string]string{"secret": "configmap", "configmap": "secret"}[kind], "get", object), web)
-		}, nil},
-		{"revoked", func(kind, object string) func() {
-			allow(t, n.source, rule(kind, "get", object), web)()
-			return func() {}
-		}, nil},
-	} {
-		for _, kind := range []string{"secret", "configmap"} {
-			for _, exists := range []bool{true, false} {
-				// A name of its own, so that no answer is one to an earlier question.
-				object := fmt.Sprintf("o-%d", time.Now().UnixNano())
-				if exists {
-					n.put(kind, object, "value of "+object)
-				}
-				revoke := grant.make(kind, object)
-				for name, consumer := range consumers {
-					v := n.across(kind, object)
-					v.Namespace, v.ServiceAccount = consumer[0], consumer[1]
-					n.settles(v, kind, object, slices.Contains(grant.to, name))
-					got := n.Publish(t.Context(), v)
-					want := codes.PermissionDenied
-					if slices.Contains(grant.to, name) {
-						want = map[bool]codes.Code{true: codes.OK, false: codes.NotFound}[exists]
-					}
-					if status.Code(got) != want {
-						t.Errorf("%s of %s, exists %t, for %s: got %v, want %s", grant.name, kind, exists, name, got, want)
-					}
-					if got == nil {
-						n.wantContent(v, "across", "value of "+object)
-						n.mustUnpublish(v)
-					}
-				}
-				revoke()
-			}
-		}
-	}
 	n.wantNothingLeft()
 }
 

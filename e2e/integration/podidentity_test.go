@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -279,4 +280,23 @@ func (n *podNode) webOf(name string) *harness.Volume {
 	v := n.volume(map[string]string{"secret": name, "namespace": n.source})
 	v.ServiceAccount = "web"
 	return v
+}
+
+// settlesVerb waits until the API server has taken in a change of the roles: its authorizer
+// reads them by a watch.
+func (n *podNode) settlesVerb(v *harness.Volume, kind, object, verb string, want bool) {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		review, err := shared.Client().AuthorizationV1().SubjectAccessReviews().Create(n.t.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:               "system:serviceaccount:" + v.Namespace + ":" + v.ServiceAccount,
+				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + v.Namespace, "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: n.source, Verb: verb, Resource: kind + "s", Name: object},
+			},
+		}, metav1.CreateOptions{})
+		if err == nil && review.Status.Allowed != want {
+			err = fmt.Errorf("%s of %s by %s: the API server allows it: %t, want %t", verb, kind, v.ServiceAccount, review.Status.Allowed, want)
+		}
+		return err
+	})
 }

@@ -167,10 +167,23 @@ func TestPodIdentityRefuses(t *testing.T) {
 		}
 		e.unpublish(forged)
 
+		identity.want(e.T, 2)
+		e.objects.remove(configMap("app")) // whose token it is does not change while it waits
+		late := e.tokened("v4", "t4")
+		waiting = e.publishing(late)
+		after(2 * consentAge)
+		e.wantWaiting(waiting)
+		e.objects.put(configMap("app"), "a", "1")
+		if err := <-waiting; err != nil {
+			t.Fatal(err)
+		}
+		identity.want(e.T, 1, "t4")
+		e.unpublish(late)
+
 		access.grant(configMap("app"))
 		refused := e.tokened("v2", "t2")
 		e.wantReason(e.p.Publish(e.ctx, refused), ReasonForbidden, dbRefused)
-		identity.want(e.T, 3)
+		identity.want(e.T, 1)
 		access.grant(configMap("app"), secret("db"))
 		e.objects.remove(configMap("app"))
 		e.wantReason(e.p.Publish(e.ctx, refused), ReasonNotFound, "")
