@@ -115,6 +115,7 @@ func readers(kind string, names ...string) rbacv1.PolicyRule {
 
 // TestPodIdentity grants, shares, revokes and grants again.
 func TestPodIdentity(t *testing.T) {
+	t.Parallel()
 	n := newPodNode(t)
 	first, second := n.canary(), n.canary()
 	n.secret("db", map[string]string{"password": first})
@@ -156,6 +157,7 @@ func TestPodIdentity(t *testing.T) {
 
 // TestPodTokens: without a token of its own a pod gets nothing.
 func TestPodTokens(t *testing.T) {
+	t.Parallel()
 	n := newPodNode(t, "--publish-wait=2s")
 	n.secret("db", map[string]string{"password": n.canary()})
 	defer allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))()
@@ -201,6 +203,7 @@ func TestPodTokens(t *testing.T) {
 func TestPodIdentityAfterARestart(t *testing.T) {
 	for _, strategy := range []string{"Watch", "Cache", "Get"} {
 		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
 			n := newPodNode(t, "--change-detection="+strategy)
 			first, second := n.canary(), n.canary()
 			n.secret("db", map[string]string{"password": first})
@@ -238,6 +241,7 @@ func (n *podNode) never(v *harness.Volume, path, value string, during time.Durat
 // TestPodIdentityNeedsEveryVerb: a pod may have what it may get, list and watch, however
 // the API server would answer a request that takes less.
 func TestPodIdentityNeedsEveryVerb(t *testing.T) {
+	t.Parallel()
 	watching, getting := newPodNode(t), newPodNode(t, "--change-detection=Get")
 	verbs := []string{"get", "list", "watch"}
 	for i := range 1 << len(verbs) {
