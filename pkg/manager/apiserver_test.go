@@ -80,9 +80,14 @@ func newAPIServer(t *testing.T) *apiServer {
 	}
 }
 
-func (s *apiServer) client() kubernetes.Interface {
+func (s *apiServer) client() kubernetes.Interface { return s.clientOver(s) }
+
+// clientOfPods returns a client that sends nothing without the rights of an account.
+func (s *apiServer) clientOfPods() kubernetes.Interface { return s.clientOver(ofPods{s}) }
+
+func (s *apiServer) clientOver(transport http.RoundTripper) kubernetes.Interface {
 	cfg := &rest.Config{Host: "http://api.test", QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
-	c, err := kubernetes.NewForConfigAndClient(cfg, &http.Client{Transport: s})
+	c, err := kubernetes.NewForConfigAndClient(cfg, &http.Client{Transport: transport})
 	if err != nil {
 		s.t.Fatal(err)
 	}

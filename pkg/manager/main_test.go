@@ -91,8 +91,12 @@ func newEnv(t *testing.T, strategy Strategy) *env {
 func newEnvAs(t *testing.T, strategy Strategy, identity Identity) *env {
 	t.Helper()
 	e := &env{strategy: strategy, t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}}
+	client := e.api.client()
+	if identity != nil {
+		client = e.api.clientOfPods()
+	}
 	m, err := New(Options{
-		Client: e.api.client(), NodeClient: e.api.client(), Identity: identity,
+		Client: client, NodeClient: e.api.client(), Identity: identity,
 		ResyncInterval: testResync, Strategy: strategy, NodeName: testNode,
 	})
 	if err != nil {
