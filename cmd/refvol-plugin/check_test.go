@@ -98,6 +98,7 @@ func TestCheckRefuses(t *testing.T) {
 		{nil, "-f: name a file of manifests, or - for the standard input"},
 		{[]string{"-f", file, "-o", "yaml"}, `--output: "yaml" is neither text nor json`},
 		{[]string{"-f", file, "--driver-name="}, "--driver-name must not be empty"},
+		{[]string{"-f", file, "--identity=pods"}, `--identity: "pods" is neither plugin nor pod`},
 		{[]string{"-f", file, "--kubeconfig=/x"}, "--kubeconfig is for --live only"},
 		{[]string{"-f", "/does/not/exist"}, "read manifests: open /does/not/exist: no such file or directory"},
 		{[]string{"-f", "/"}, "read /: read /: is a directory"},

@@ -60,9 +60,9 @@ func (s *APIServer) get(ctx context.Context, ref volume.Ref) (Object, error) {
 	return Object{}, fmt.Errorf("unknown kind %q", ref.Kind)
 }
 
-// MayGet implements Cluster.
-func (s *APIServer) MayGet(ctx context.Context, account Account, ref volume.Ref) (Answer, error) {
-	allowed, err := authz.AskAbout(s.client.AuthorizationV1().SubjectAccessReviews())(ctx, volume.Account(account), ref, "get")
+// May implements Cluster.
+func (s *APIServer) May(ctx context.Context, account Account, ref volume.Ref, verb string) (Answer, error) {
+	allowed, err := authz.AskAbout(s.client.AuthorizationV1().SubjectAccessReviews())(ctx, volume.Account(account), ref, verb)
 	switch {
 	case apierrors.IsForbidden(err), errors.Is(err, authz.ErrUndecided):
 		return Unknown, nil

@@ -85,7 +85,7 @@ func TestLookupErrors(t *testing.T) {
 	}
 }
 
-func TestMayGet(t *testing.T) {
+func TestMay(t *testing.T) {
 	forbidden := apierrors.NewForbidden(authorizationv1.Resource("subjectaccessreviews"), "", errors.New("no"))
 	broken := errors.New("connection refused")
 	for _, test := range []struct {
@@ -118,14 +118,14 @@ func TestMayGet(t *testing.T) {
 				return true, &authorizationv1.SubjectAccessReview{Status: test.status}, test.err
 			})
 			ref := volume.Ref{Kind: kind, Namespace: "source", Name: "o"}
-			got, err := s.MayGet(context.Background(), Account{"ns", "web"}, ref)
+			got, err := s.May(context.Background(), Account{"ns", "web"}, ref, "watch")
 			if got != test.want || (err != nil) != errors.Is(test.err, broken) {
 				t.Errorf("%s: got %s, %v, want %s", test.name, got, err, test.want)
 			}
 			want := authorizationv1.SubjectAccessReviewSpec{
 				User:               "system:serviceaccount:ns:web",
 				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated"},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "source", Verb: "get", Version: "v1", Resource: resource, Name: "o"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "source", Verb: "watch", Version: "v1", Resource: resource, Name: "o"},
 			}
 			if !reflect.DeepEqual(asked, want) {
 				t.Errorf("%s: asked %+v", test.name, asked)

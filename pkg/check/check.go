@@ -20,6 +20,9 @@ type Options struct {
 	Driver string
 	// Namespace is that of manifests that name none.
 	Namespace string
+	// PodIdentity says that the plugins run with --identity=pod: what a volume shows takes
+	// rights of the pod's service account then.
+	PodIdentity bool
 	// Cluster is asked about each reference; nil asks nobody.
 	Cluster Cluster
 }

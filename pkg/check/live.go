@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -15,9 +16,9 @@ type Cluster interface {
 	// Lookup says whether an object exists and what keys it has. The answer is Unknown,
 	// not an error, where the caller may not read the object.
 	Lookup(ctx context.Context, ref volume.Ref) (Object, error)
-	// MayGet says whether a service account may get an object. The answer is Unknown,
-	// not an error, where the caller may not ask.
-	MayGet(ctx context.Context, account Account, ref volume.Ref) (Answer, error)
+	// May says whether a service account has the right to do what a verb says with an
+	// object. The answer is Unknown, not an error, where the caller may not ask.
+	May(ctx context.Context, account Account, ref volume.Ref, verb string) (Answer, error)
 }
 
 // Object is what is kept of an object: never a value.
@@ -40,6 +41,7 @@ type live struct {
 type right struct {
 	account Account
 	ref     volume.Ref
+	verb    string
 }
 
 func newLive(cluster Cluster) *live {
@@ -59,15 +61,15 @@ func (l *live) lookup(ctx context.Context, ref volume.Ref) (Object, error) {
 	return object, nil
 }
 
-func (l *live) mayGet(ctx context.Context, account Account, ref volume.Ref) (Answer, error) {
-	key := right{account, ref}
+func (l *live) may(ctx context.Context, account Account, ref volume.Ref, verb string) (Answer, error) {
+	key := right{account, ref, verb}
 	answer, ok := l.rights[key]
 	if ok {
 		return answer, nil
 	}
-	answer, err := l.cluster.MayGet(ctx, account, ref)
+	answer, err := l.cluster.May(ctx, account, ref, verb)
 	if err != nil {
-		return Unknown, fmt.Errorf("ask whether service account %s/%s may get %s: %w", account.Namespace, account.Name, ref, err)
+		return Unknown, fmt.Errorf("ask whether service account %s/%s may %s %s: %w", account.Namespace, account.Name, verb, ref, err)
 	}
 	l.rights[key] = answer
 	return answer, nil
@@ -83,7 +85,7 @@ func (c *Checker) ask(ctx context.Context, w *Workload) error {
 		if err != nil {
 			return err
 		}
-		if r.MayGet, err = c.live.mayGet(ctx, account, ref); err != nil {
+		if r.MayGet, err = c.live.may(ctx, account, ref, verbGet); err != nil {
 			return err
 		}
 		r.Exists = object.Exists
@@ -91,6 +93,9 @@ func (c *Checker) ask(ctx context.Context, w *Workload) error {
 			r.MissingKeys = object.missing(r.Keys, r.env)
 		}
 		c.judge(w, r, ref)
+		if err := c.judgeRights(ctx, w, r, ref); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -105,10 +110,34 @@ func (c *Checker) judge(w *Workload, r *Reference, ref volume.Ref) {
 			c.problem(w.Place, r.Field, fmt.Sprintf("%s has no key %q", ref, key))
 		}
 	}
-	// In its own namespace a pod needs no right of its service account.
-	if r.MayGet == No && r.Namespace != w.Namespace {
-		c.problem(w.Place, r.Field, fmt.Sprintf("service account %s/%s may not get %s", w.Namespace, w.ServiceAccount, ref))
+}
+
+const verbGet = "get"
+
+// judgeRights adds what the pod's service account may not do and has to: with pod identity
+// all of what a volume shows takes a right, else what is of another namespace.
+func (c *Checker) judgeRights(ctx context.Context, w *Workload, r *Reference, ref volume.Ref) error {
+	var verbs []string
+	switch {
+	case r.Refvol && c.opts.PodIdentity:
+		verbs = []string{verbGet, "list", "watch"}
+	case r.Namespace != w.Namespace:
+		verbs = []string{verbGet}
 	}
+	var lacking []string
+	for _, verb := range verbs {
+		answer, err := c.live.may(ctx, Account{w.Namespace, w.ServiceAccount}, ref, verb)
+		if err != nil {
+			return err
+		}
+		if answer == No {
+			lacking = append(lacking, verb)
+		}
+	}
+	if len(lacking) > 0 {
+		c.problem(w.Place, r.Field, fmt.Sprintf("service account %s/%s may not %s %s", w.Namespace, w.ServiceAccount, strings.Join(lacking, ", "), ref))
+	}
+	return nil
 }
 
 // missing returns those of some keys that an object lacks. An environment takes nothing

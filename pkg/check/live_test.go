@@ -29,8 +29,11 @@ func (c *fakeCluster) Lookup(_ context.Context, ref volume.Ref) (Object, error) 
 	return object, c.err
 }
 
-func (c *fakeCluster) MayGet(_ context.Context, account Account, ref volume.Ref) (Answer, error) {
+func (c *fakeCluster) May(_ context.Context, account Account, ref volume.Ref, verb string) (Answer, error) {
 	key := account.Namespace + "/" + account.Name + " > " + ref.String()
+	if verb != "get" {
+		key += " " + verb
+	}
 	c.asked = append(c.asked, key)
 	answer, ok := c.may[key]
 	if !ok {
@@ -134,21 +137,49 @@ func TestLiveAsksOnce(t *testing.T) {
 	lines(t, "asked", cluster.asked, []string{`Secret "ns/s"`, `ns/default > Secret "ns/s"`, `ns/other > Secret "ns/s"`})
 }
 
-// Rights count for objects of other namespaces only.
-func TestRightsInAnotherNamespace(t *testing.T) {
-	c, err := New(Options{Driver: driver, Namespace: "ns"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &Workload{Place: Place{Namespace: "ns"}, ServiceAccount: "web"}
-	for _, namespace := range []string{"ns", "other"} {
-		for _, answer := range []Answer{Yes, No, Unknown} {
-			r := &Reference{Field: namespace + "." + string(answer), Namespace: namespace, Exists: Yes, MayGet: answer}
-			c.judge(w, r, volume.Ref{Kind: volume.Secret, Namespace: namespace, Name: "s"})
+// With the plugin's identity rights count for objects of other namespaces only, with pods'
+// identity for all that a volume of the driver shows; not for what the kubelet reads.
+func TestRights(t *testing.T) {
+	const pod = `apiVersion: v1
+kind: Pod
+spec:
+  containers: [{name: c, envFrom: [{secretRef: {name: own}}]}]
+  volumes: [{name: v, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: {sources: "[{secret: {name: own}}, {secret: {name: theirs, namespace: other}}]"}}}]
+`
+	const own, theirs = `ns/default > Secret "ns/own"`, `ns/default > Secret "other/theirs"`
+	const at = "spec.volumes[0].csi.volumeAttributes.sources"
+	for _, test := range []struct {
+		name        string
+		podIdentity bool
+		may         map[string]Answer
+		problems    []string
+	}{
+		{"the plugin's identity", false, nil, []string{at + `[1].secret.name: service account ns/default may not get Secret "other/theirs"`}},
+		{"the plugin's identity, granted", false, map[string]Answer{theirs: Yes}, nil},
+		{"not known", true, map[string]Answer{
+			own: Unknown, own + " list": Unknown, own + " watch": Unknown, theirs: Unknown, theirs + " list": Unknown, theirs + " watch": Unknown,
+		}, nil},
+		{"pods' identity", true, map[string]Answer{own: Yes, theirs: Yes, theirs + " list": Yes, theirs + " watch": Yes}, []string{
+			at + `[0].secret.name: service account ns/default may not list, watch Secret "ns/own"`,
+		}},
+		{"pods' identity, nothing granted", true, nil, []string{
+			at + `[0].secret.name: service account ns/default may not get, list, watch Secret "ns/own"`,
+			at + `[1].secret.name: service account ns/default may not get, list, watch Secret "other/theirs"`,
+		}},
+	} {
+		cluster := &fakeCluster{objects: map[string]Object{`Secret "ns/own"`: having(), `Secret "other/theirs"`: having()}, may: test.may}
+		c, err := New(Options{Driver: driver, Namespace: "ns", Cluster: cluster, PodIdentity: test.podIdentity})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if p := c.Report().Problems; len(p) != 1 || p[0].Field != "other.no" || p[0].Message != `service account ns/web may not get Secret "other/s"` {
-		t.Errorf("got %v", p)
+		if err := c.Add(t.Context(), "pod.yaml", strings.NewReader(pod)); err != nil {
+			t.Fatal(err)
+		}
+		var problems []string
+		for _, f := range c.Report().Problems {
+			problems = append(problems, f.Field+": "+f.Message)
+		}
+		lines(t, test.name, problems, test.problems)
 	}
 }
 

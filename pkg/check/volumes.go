@@ -41,13 +41,21 @@ func (c *Checker) volumes(w *Workload, template podTemplate) {
 		}
 		v.spec = spec
 		for _, use := range spec.Across(pod) {
-			c.warning(w.Place, v.at+"."+use.Field, "an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to get it")
+			c.warning(w.Place, v.at+"."+use.Field, "an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to "+c.needs()+" it")
 		}
 		for i := range spec.Sources {
 			c.source(w, template, v, &spec.Sources[i])
 		}
 		c.mounts(w.Place, template, v)
 	}
+}
+
+// needs names the rights that an object of another namespace takes.
+func (c *Checker) needs() string {
+	if c.opts.PodIdentity {
+		return "get, list and watch"
+	}
+	return verbGet
 }
 
 // attributesField is the field of a volume that holds its attributes.
