@@ -60,6 +60,10 @@ func TestCSIDriver(t *testing.T) {
 	if !reflect.DeepEqual(driver.Spec, want) {
 		t.Errorf("spec = %s, want exactly %s", asJSON(t, driver.Spec), asJSON(t, want))
 	}
+	// Without the label OpenShift lets none but privileged namespaces use the driver.
+	if got := driver.Labels["security.openshift.io/csi-ephemeral-volume-profile"]; got != "restricted" {
+		t.Errorf("the volumes' profile is %q, want restricted", got)
+	}
 }
 
 // asJSON shows what pointers point to.

@@ -46,6 +46,9 @@ func TestExamples(t *testing.T) {
 			checkImages(t, pod)
 			checkVolumes(t, pod, payloadObjects(t, objects))
 			checkConsent(t, pod, objects)
+			if filepath.Base(file) == "pod-identity.yaml" {
+				checkGrants(t, pod, objects)
+			}
 		})
 	}
 }
@@ -83,7 +86,7 @@ func checkVolumes(t *testing.T, pod *corev1.Pod, objects payload.Objects) {
 			opts.FSGroup = pod.Spec.SecurityContext.FSGroup
 		}
 		resolved, err := spec.WithPodEnv(func(container, _ string) (volume.Env, error) {
-			env, leftOut, err := podref.Env(&pod.Spec, exampleNamespace, container)
+			env, leftOut, err := podref.Env(&pod.Spec, podOf(pod).Namespace, container)
 			if len(leftOut) > 0 {
 				t.Errorf("volume %s: left out: %q", podVolume.Name, leftOut)
 			}
@@ -108,7 +111,7 @@ func checkVolumes(t *testing.T, pod *corev1.Pod, objects payload.Objects) {
 }
 
 func podOf(pod *corev1.Pod) volume.Pod {
-	return volume.Pod{Namespace: exampleNamespace, Name: pod.Name, ServiceAccount: cmp.Or(pod.Spec.ServiceAccountName, "default")}
+	return volume.Pod{Namespace: cmp.Or(pod.Namespace, exampleNamespace), Name: pod.Name, ServiceAccount: cmp.Or(pod.Spec.ServiceAccountName, "default")}
 }
 
 // checkConsent wants a Role and a RoleBinding for each object of another namespace.
@@ -137,6 +140,35 @@ func checkConsent(t *testing.T, pod *corev1.Pod, objects []runtime.Object) {
 	}
 }
 
+// checkGrants wants one Role, bound to the pod's account, that allows what the pod's own
+// token is used for, of what the pod's volumes name, and nothing else.
+func checkGrants(t *testing.T, pod *corev1.Pod, objects []runtime.Object) {
+	t.Helper()
+	var want []rbacv1.PolicyRule
+	for _, podVolume := range pod.Spec.Volumes {
+		spec, err := volume.Parse(podVolume.CSI.VolumeAttributes, podOf(pod))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ref := range spec.Refs() {
+			want = append(want, rbacv1.PolicyRule{
+				APIGroups: []string{""}, Resources: []string{strings.ToLower(string(ref.Kind)) + "s"},
+				ResourceNames: []string{ref.Name}, Verbs: []string{"get", "list", "watch"},
+			})
+		}
+	}
+	role, binding := only[*rbacv1.Role](t, objects), only[*rbacv1.RoleBinding](t, objects)
+	if role.Namespace != pod.Namespace || !reflect.DeepEqual(role.Rules, want) {
+		t.Errorf("the Role in %s has %+v, want just %+v in %s", role.Namespace, role.Rules, want, pod.Namespace)
+	}
+	account := only[*corev1.ServiceAccount](t, objects)
+	subject := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: pod.Namespace, Name: pod.Spec.ServiceAccountName}
+	if binding.Namespace != pod.Namespace || binding.RoleRef.Name != role.Name || account.Name != subject.Name || account.Namespace != subject.Namespace ||
+		!reflect.DeepEqual(binding.Subjects, []rbacv1.Subject{subject}) {
+		t.Errorf("the RoleBinding binds %v to %s, want %v", binding.Subjects, binding.RoleRef.Name, subject)
+	}
+}
+
 // payloadObjects returns the ConfigMaps and Secrets among objects in the form in
 // which volumes show them.
 func payloadObjects(t *testing.T, objects []runtime.Object) payload.Objects {
@@ -150,7 +182,7 @@ func payloadObjects(t *testing.T, objects []runtime.Object) payload.Objects {
 		case *corev1.Secret:
 			ref := volume.Ref{Kind: volume.Secret, Namespace: cmp.Or(object.Namespace, exampleNamespace), Name: object.Name}
 			found[ref] = &volume.Object{Ref: ref, Data: bytesOf(object.StringData)}
-		case *corev1.Pod, *corev1.Namespace, *rbacv1.Role, *rbacv1.RoleBinding:
+		case *corev1.Pod, *corev1.Namespace, *corev1.ServiceAccount, *rbacv1.Role, *rbacv1.RoleBinding:
 		default:
 			t.Errorf("unexpected object %T", object)
 		}

@@ -1,0 +1,145 @@
+package manifests
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// pace is how often a test asks the API server.
+const pace = 50 * time.Millisecond
+
+// refusal is a volume that plugin and policy refuse.
+type refusal struct {
+	name string
+	attributes
+	// writable is what the volume has for readOnly.
+	writable *bool
+	// forbidsAcross says that a plugin with --cross-namespace takes it.
+	forbidsAcross bool
+	// hidden says that what is wrong is inside the YAML of sources.
+	hidden bool
+}
+
+func (r refusal) volume() corev1.Volume {
+	v := inline(r.attributes)
+	if r.writable != nil {
+		v.CSI.ReadOnly = new(!*r.writable)
+		if !*r.writable {
+			v.CSI.ReadOnly = nil
+		}
+	}
+	return v
+}
+
+// refused are the volumes for which the plugin and the policy must have the same words.
+func refused() []refusal {
+	const source = "[{configMap: {name: app}}]"
+	all := []refusal{
+		{name: "readOnly false", attributes: attributes{"configMap": "app"}, writable: new(true)},
+		{name: "readOnly left out", attributes: attributes{"configMap": "app"}, writable: new(false)},
+		{name: "unknown attribute", attributes: attributes{"configMap": "app", "configmap": "app"}},
+		{name: "two unknown attributes", attributes: attributes{"configMap": "app", "mode": "0400", "owner": "x"}},
+		{name: "no attribute"},
+		{name: "no object", attributes: attributes{"optional": "true"}},
+		{name: "two objects", attributes: attributes{"configMap": "app", "secret": "app"}},
+		{name: "all beside sources", attributes: attributes{
+			"sources": source, "configMap": "app", "secret": "app", "namespace": consumer, "optional": "true", "items": "[]",
+		}},
+		{name: "namespace", attributes: attributes{"secret": "db", "namespace": "platform"}, forbidsAcross: true},
+	}
+	for _, name := range []string{"configMap", "secret", "namespace", "optional", "items"} {
+		all = append(all, refusal{name: name + " beside sources", attributes: attributes{"sources": source, name: "x"}})
+	}
+	for name, sources := range map[string]string{
+		"namespace in sources":          "- secret: {name: db, namespace: platform}",
+		"namespace in JSON":             `[{"secret":{"name":"db","namespace":"platform"}}]`,
+		"namespace of a key ref":        "[{env: {path: e, env: [{name: A, valueFrom: {secretKeyRef: {name: db, key: k, namespace: platform}}}]}}]",
+		"namespace escaped in JSON":     `[{"secret":{"name":"db","n\u0061mespace":"platform"}}]`,
+		"namespace escaped in YAML":     `- secret: {name: db, "\x6eamespace": platform}`,
+		"namespace over two lines":      "- secret:\n    name: db\n    ? \"name\\\n      space\"\n    : platform",
+		"namespace beside a field path": "- secret: {name: db, namespace: platform} # metadata.namespace",
+	} {
+		all = append(all, refusal{name: name, attributes: attributes{"sources": sources}, forbidsAcross: true, hidden: true})
+	}
+	return all
+}
+
+// accepted are the pods that the plugin, with or without --cross-namespace, and the
+// policy must take.
+func accepted(across bool) map[string]*corev1.Pod {
+	foreign := inline(attributes{"bogus": "x"})
+	foreign.CSI.Driver, foreign.CSI.ReadOnly = "csi.example.com", nil
+	bare := podWith("app")
+	bare.Spec.AutomountServiceAccountToken = new(false)
+	all := map[string]*corev1.Pod{
+		"no volume at all":         bare,
+		"only the account's token": podWith("app"),
+		"another driver":           podWith("app", foreign),
+		"another driver beside":    podWith("app", foreign, inline(attributes{"configMap": "app"})),
+		"short form, all attributes": podWith("app", inline(attributes{
+			"configMap": "app", "namespace": consumer, "optional": "true", "items": "[{key: a, path: b}]",
+			"defaultMode": "0400", "uid": "1", "gid": "2", "updatePolicy": "Pinned", "writeStrategy": "InPlace", "onDelete": "Remove",
+		})),
+		"secret": podWith("app", inline(attributes{"secret": "db"})),
+		"sources of every kind": podWith("app", inline(attributes{
+			"sources": `
+- configMap: {name: app, items: [{key: a, path: b, mode: 0440}]}
+- secret: {name: db, optional: true}
+- env:
+    path: app.env
+    envFrom: [{prefix: APP_, configMapRef: {name: app}}]
+    env:
+    - {name: NS, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+    - {name: DB_PASSWORD, valueFrom: {secretKeyRef: {name: db, key: password}}}
+- podEnv: {path: pod.env, container: c}
+`, "defaultMode": "0440",
+		})),
+		"sources of the largest size": podWith("app", inline(largest())),
+		"twenty of the largest":       podWith("app", repeat(20, largest())...),
+	}
+	if across {
+		all["namespace"] = podWith("app", inline(attributes{"secret": "db", "namespace": "platform"}))
+		all["namespace in sources"] = podWith("app", inline(attributes{"sources": "[{secret: {name: db, namespace: platform}}]"}))
+		all["backslash"] = podWith("app", inline(attributes{"sources": `[{"secret": {"name": "d\u0062"}}]`}))
+	}
+	return all
+}
+
+// largest are attributes of as many bytes as a volume may have.
+func largest() attributes {
+	const name = "sources"
+	text := strings.Builder{}
+	for i := 0; text.Len() < volume.MaxAttributesSize-200; i++ {
+		fmt.Fprintf(&text, "- configMap: {name: some-configuration, items: [{key: k, path: p%d}]}\n", i)
+	}
+	text.WriteString("#" + strings.Repeat("x", volume.MaxAttributesSize-len(name)-text.Len()-1))
+	return attributes{name: text.String()}
+}
+
+func repeat(n int, a attributes) []corev1.Volume {
+	var all []corev1.Volume
+	for range n {
+		all = append(all, inline(a))
+	}
+	return all
+}
+
+// each returns the errors that a parser's error is made of.
+func each(err error) []error {
+	var several utilerrors.Aggregate
+	if errors.As(err, &several) {
+		return several.Errors()
+	}
+	return []error{err}
+}
+
+// message is the text of a gRPC status.
+func message(err error) string { return status.Convert(err).Message() }

@@ -1,0 +1,103 @@
+package manifests
+
+import (
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// dryRun has the API server judge an object, and keep nothing.
+func dryRun() metav1.CreateOptions {
+	return metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
+}
+
+// daemonSet returns that of the base.
+func daemonSet(t *testing.T) *appsv1.DaemonSet {
+	t.Helper()
+	documents := yaml.NewYAMLOrJSONDecoder(strings.NewReader(mustKubectl(t, "kustomize", kustomizations(t)["base"])), 4096)
+	for {
+		var found appsv1.DaemonSet
+		if err := documents.Decode(&found); err != nil {
+			t.Fatalf("no DaemonSet: %v", err)
+		}
+		if found.Kind == "DaemonSet" {
+			return &found
+		}
+	}
+}
+
+// TestOnlyThePropagationNeedsPrivileges: the API server takes the pod without its
+// privileges as soon as mounts need not reach the node, and with that not.
+func TestOnlyThePropagationNeedsPrivileges(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		propagate bool
+		want      []string
+	}{
+		{"with the propagation", true, []string{"Bidirectional mount propagation is available only to privileged containers"}},
+		{"without", false, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			set := daemonSet(t)
+			container := &set.Spec.Template.Spec.Containers[0]
+			container.SecurityContext.Privileged = nil
+			for i := range container.VolumeMounts {
+				if !test.propagate {
+					container.VolumeMounts[i].MountPropagation = nil
+				}
+			}
+			_, err := shared.Client().AppsV1().DaemonSets(set.Namespace).Create(t.Context(), set, dryRun())
+			wantRefusal(t, err, test.want...)
+		})
+	}
+}
+
+// TestPodBreaksTheBaselineInTwoWaysOnly has Kubernetes' own judge of pod security list
+// what is out of the ordinary about the plugin's pod.
+func TestPodBreaksTheBaselineInTwoWaysOnly(t *testing.T) {
+	const namespace = "held-to-baseline"
+	core := shared.Client().CoreV1()
+	_, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	makeAccount(t, namespace, pluginAccount)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "plugin"}, Spec: daemonSet(t).Spec.Template.Spec}
+	_, err = core.Pods(namespace).Create(t.Context(), pod, dryRun())
+	wantRefusal(t, err, `violates PodSecurity "baseline:latest": `+
+		`hostPath volumes (volumes "pods", "plugin", "registration"), `+
+		`privileged (container "refvol-plugin" must not set securityContext.privileged=true)`)
+	if err != nil && strings.Count(err.Error(), "),") != 1 {
+		t.Errorf("more than two violations: %v", err)
+	}
+}
+
+// makeAccount makes a service account, which pods of a namespace need.
+func makeAccount(t *testing.T, namespace, name string) {
+	t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	_, err := shared.Client().CoreV1().ServiceAccounts(namespace).Create(t.Context(), account, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+}
+
+// wantRefusal wants an error with all of the texts; none if there is no text.
+func wantRefusal(t *testing.T, err error, texts ...string) {
+	t.Helper()
+	if len(texts) == 0 && err != nil {
+		t.Errorf("refused: %v", err)
+	}
+	for _, text := range texts {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("got %v, want a refusal with %q", err, text)
+		}
+	}
+}
