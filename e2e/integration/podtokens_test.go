@@ -91,3 +91,41 @@ func TestPodsOfAnAccountShareAWatch(t *testing.T) {
 	n.wantNothingLeft()
 	harness.Eventually(t, soon, func() error { return noWatches(behind.proxy) })
 }
+
+// TestIdentityIsSwitched: where the plugin ceases to read with its own rights, a running
+// pod's volume goes on with the pod's, as far as these reach.
+func TestIdentityIsSwitched(t *testing.T) {
+	t.Parallel()
+	dir := nodeDir(t)
+	before := newNodeWith(t, harness.PluginOptions{Dir: dir, Kubeconfig: shared.kubeconfig})
+	first, second := before.canary(), before.canary()
+	before.secret("db", map[string]string{"password": first})
+	before.configMap("app", map[string]string{"setting": "kept"})
+	attributes := map[string]string{"sources": "[{secret: {name: db}}, {configMap: {name: app}}]"}
+	v := before.volume(attributes)
+	v.ServiceAccount = "web"
+	n := &podNode{&acrossNode{node: before}}
+	n.pod(v)
+	token := v.Token
+	v.Token = ""
+	before.mustPublish(v)
+	if err := before.Terminate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	allow(t, before.namespace, readers("secret", "db"), account(before.namespace, "web"))
+	after := newPodNodeWith(t, harness.PluginOptions{Dir: dir})
+	after.namespace, after.canaries = before.namespace, append(after.canaries, before.canaries...)
+	after.secret("db", map[string]string{"password": second})
+	after.never(v, "password", second, 2*time.Second)
+	after.hasCondition(v, "")
+	v.Token = token
+	after.mustPublish(v)
+	// The account may have the one and not the other.
+	after.arrives(v, "password", second, 20*time.Second)
+	after.vanishes(v, "setting", 20*time.Second)
+	allow(t, before.namespace, readers("configmap", "app"), account(before.namespace, "web"))
+	after.arrives(v, "setting", "kept", 10*time.Second)
+	after.mustUnpublish(v)
+	after.wantNothingLeft()
+}
