@@ -41,6 +41,7 @@ type serveOptions struct {
 	maxTotalSize      string
 	selinuxContext    string
 	httpAddress       string
+	profilingAddress  string
 	startupTaint      string
 	logging           *logsapi.LoggingConfiguration
 }
@@ -82,6 +83,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.maxTotalSize, "max-total-size", o.maxTotalSize, "most memory that the files of all volumes of the node may take")
 	fs.StringVar(&o.selinuxContext, "selinux-context", o.selinuxContext, "SELinux context of the volumes' file systems; empty: none")
 	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "address that serves /healthz and /readyz; empty: none")
+	fs.StringVar(&o.profilingAddress, "profiling-address", o.profilingAddress, "loopback address that serves pprof's profiles below /debug/pprof/, such as 127.0.0.1:6060; empty: none")
 	fs.StringVar(&o.startupTaint, "startup-taint", o.startupTaint, "taint to remove from the node each time that the kubelet has confirmed the driver's registration: key, key:Effect or key=value:Effect; empty: none")
 	logsapi.AddFlags(o.logging, fs)
 }
@@ -112,6 +114,9 @@ func (o *serveOptions) validate() error {
 	only("change-detection", o.changeDetection, string(manager.Watch), string(manager.Cache), string(manager.Get))
 	only("identity", o.identity, identityPlugin, identityPod)
 	if _, _, err := o.sizes(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := validateProfilingAddress(o.profilingAddress); err != nil {
 		errs = append(errs, err)
 	}
 	if err := o.validateStartupTaint(); err != nil {

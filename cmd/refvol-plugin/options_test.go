@@ -31,6 +31,7 @@ func TestFlagDefaults(t *testing.T) {
 		"max-total-size":      "512Mi",
 		"selinux-context":     "",
 		"http-address":        ":9810",
+		"profiling-address":   "",
 		"startup-taint":       "",
 	}
 	logging := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -67,6 +68,18 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 		{[]string{"--change-detection="}, `--change-detection: Unsupported value: "": supported by this version: "Watch", "Cache", "Get"`},
 		{[]string{"--identity=Pod"}, `--identity: Unsupported value: "Pod": supported by this version: "plugin", "pod"`},
 		{[]string{"--resync-interval=0"}, "--resync-interval: Invalid value: 0s: must be positive"},
+		{
+			[]string{"--profiling-address=:6060"},
+			`--profiling-address: Invalid value: ":6060": must be a loopback address, such as 127.0.0.1:6060: profiles are not for the network`,
+		},
+		{
+			[]string{"--profiling-address=localhost:6060"}, // whatever that resolves to
+			`--profiling-address: Invalid value: "localhost:6060": must be a loopback address, such as 127.0.0.1:6060: profiles are not for the network`,
+		},
+		{
+			[]string{"--profiling-address=6060"},
+			`--profiling-address: Invalid value: "6060": must be a loopback address and a port, such as 127.0.0.1:6060`,
+		},
 		{
 			[]string{"--startup-taint=x:Never", "--registration-dir=/r"},
 			`--startup-taint: Invalid value: "x:Never": effect: must be NoSchedule, PreferNoSchedule or NoExecute`,

@@ -37,7 +37,7 @@ func TestProbes(t *testing.T) {
 	var ready atomic.Bool
 	ctx, failed := context.WithCancelCause(t.Context())
 	defer failed(nil)
-	p, err := startProbes("127.0.0.1:0", ready.Load, failed)
+	p, err := startHTTP("http-address", "127.0.0.1:0", probes(ready.Load), failed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +81,8 @@ func TestProbesAtAnAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	_, err = startProbes(listener.Addr().String(), func() bool { return true }, nil)
-	if err == nil || !strings.HasPrefix(err.Error(), "serve probes (--http-address): ") {
+	_, err = startHTTP("http-address", listener.Addr().String(), probes(func() bool { return true }), nil)
+	if err == nil || !strings.HasPrefix(err.Error(), "serve --http-address: ") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -106,13 +107,22 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	serving, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
 	defer context.AfterFunc(serving, volumes.StopWaiting)()
-	if opts.httpAddress != "" {
-		probes, startErr := startProbes(opts.httpAddress, server.Ready, failed)
+	for _, s := range []struct {
+		flag, address string
+		handler       http.Handler
+	}{
+		{"http-address", opts.httpAddress, probes(server.Ready)},
+		{"profiling-address", opts.profilingAddress, profiles()},
+	} {
+		if s.address == "" {
+			continue
+		}
+		started, startErr := startHTTP(s.flag, s.address, s.handler, failed)
 		if startErr != nil {
 			return startErr
 		}
-		defer func() { err = errors.Join(err, probes.stop()) }()
-		logger.Info("Serving probes", "address", probes.address)
+		defer func() { err = errors.Join(err, started.stop()) }()
+		logger.Info("Serving HTTP", "flag", s.flag, "address", started.address)
 	}
 	err = server.Serve(serving)
 	if cause := context.Cause(serving); cause != nil && !errors.Is(cause, context.Canceled) {

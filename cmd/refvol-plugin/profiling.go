@@ -1,0 +1,35 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+)
+
+// profiles serves the profiles of net/http/pprof, and nothing else of it: the command line
+// is no profile. They tell where time and memory go, and hold no value of an object.
+func profiles() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	return mux
+}
+
+// validateProfilingAddress refuses what others than the plugin's own pod could reach.
+func validateProfilingAddress(address string) error {
+	if address == "" {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("--profiling-address: Invalid value: %q: must be a loopback address and a port, such as 127.0.0.1:6060", address)
+	}
+	if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
+		return fmt.Errorf("--profiling-address: Invalid value: %q: must be a loopback address, such as 127.0.0.1:6060: profiles are not for the network", address)
+	}
+	return nil
+}
