@@ -290,12 +290,18 @@ func (n *podNode) webOf(name string) *harness.Volume {
 // reads them by a watch.
 func (n *podNode) settlesVerb(v *harness.Volume, kind, object, verb string, want bool) {
 	n.t.Helper()
+	n.settlesIn(n.source, v, kind, object, verb, want)
+}
+
+// settlesIn is settlesVerb for an object of another namespace than the source.
+func (n *podNode) settlesIn(namespace string, v *harness.Volume, kind, object, verb string, want bool) {
+	n.t.Helper()
 	harness.Eventually(n.t, soon, func() error {
 		review, err := shared.Client().AuthorizationV1().SubjectAccessReviews().Create(n.t.Context(), &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{
 				User:               "system:serviceaccount:" + v.Namespace + ":" + v.ServiceAccount,
 				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + v.Namespace, "system:authenticated"},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: n.source, Verb: verb, Resource: kind + "s", Name: object},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Resource: kind + "s", Name: object},
 			},
 		}, metav1.CreateOptions{})
 		if err == nil && review.Status.Allowed != want {

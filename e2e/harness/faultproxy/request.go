@@ -31,7 +31,7 @@ type Request struct {
 }
 
 // describe reads a request's URL: /api/v1/namespaces/NS/RESOURCE[/NAME], or the same
-// below /apis/GROUP/VERSION. Others have no object.
+// below /apis/GROUP/VERSION. Of what has no namespace it reads the resource only.
 func describe(r *http.Request) Request {
 	query := r.URL.Query()
 	d := Request{
@@ -43,6 +43,7 @@ func describe(r *http.Request) Request {
 	_, path, _ := strings.Cut(r.URL.Path, "/namespaces/")
 	parts := strings.Split(path, "/")
 	if len(parts) < 2 {
+		d.Resource = withoutNamespace(r.URL.Path)
 		return d
 	}
 	d.Namespace, d.Resource = parts[0], parts[1]
@@ -57,6 +58,18 @@ func describe(r *http.Request) Request {
 		d.Verb = "LIST"
 	}
 	return d
+}
+
+// withoutNamespace returns the resource of a path without a namespace, "" of what names none.
+func withoutNamespace(path string) string {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	switch {
+	case len(parts) > 2 && parts[0] == "api":
+		return parts[2]
+	case len(parts) > 3 && parts[0] == "apis":
+		return parts[3]
+	}
+	return ""
 }
 
 // continues tells that r is a watch that goes on from a resourceVersion of its own.
