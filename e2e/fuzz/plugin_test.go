@@ -99,8 +99,9 @@ func (p *plugin) end() error {
 
 // stop ends everything.
 func (p *plugin) stop() error {
+	err := p.conn.Close()
 	p.cancel()
-	err := errors.Join(<-p.served, p.conn.Close(), p.end())
+	err = errors.Join(err, <-p.served, p.end())
 	if err != nil {
 		return fmt.Errorf("stop the plugin: %w", err)
 	}

@@ -151,7 +151,12 @@ func FuzzTargetPath(f *testing.F) {
 		"{state}", "{state}/new", "{state}/csi-bystander.json", "{top}/csi.sock", "/proc/self/root{outside}/empty", "/proc/self/cwd", "{target}\x00", "{kubelet}\x00/pods/uid-self/volumes/kubernetes.io~csi/settings/mount", "{target}\n", "KUBELET/pods",
 		"{kubelet}/pods/uid-self/volumes/kubernetes.io~csi/" + strings.Repeat("x", 256) + "/mount", "/" + strings.Repeat("x/", 4096), "{target}" + strings.Repeat("/../mount", 500),
 	} {
-		for _, uid := range []string{selfUID, otherUID, ".", "../pods/uid-other", "uid-link"} {
+		f.Add(path, selfUID)
+	}
+	for _, uid := range []string{otherUID, "", ".", "..", "../pods/uid-other", "uid-link", "uid-out", bystanderUID} {
+		for _, path := range []string{
+			"{target}", "{bystander}", "{kubelet}/pods/" + uid + "/volumes/kubernetes.io~csi/idle/mount", "{kubelet}/pods/uid-other/volumes/kubernetes.io~csi/idle/mount", "{kubelet}/pods/volumes/kubernetes.io~csi/x/mount",
+		} {
 			f.Add(path, uid)
 		}
 	}

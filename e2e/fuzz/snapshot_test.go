@@ -137,9 +137,15 @@ func compare(before, now snapshot, at place) []string {
 			wrong = append(wrong, fmt.Sprintf("%s was %v, is gone", path, was))
 		}
 	}
+	// What is mounted in the state directory may get another path with what it is in.
+	moved := func(was, m harness.Mount) bool {
+		inside := isAt(was.Target, at.stateDir) && isAt(m.Target, at.stateDir)
+		was.Target = m.Target
+		return inside && was == m
+	}
 	ours := func(m harness.Mount) bool { return at.target != "" && m.Target == at.target && m.Source == at.source }
 	for id, m := range now.mounts {
-		if was := before.mounts[id]; was != m && !(was == (harness.Mount{}) && ours(m)) {
+		if was := before.mounts[id]; was != m && !moved(was, m) && !(was == (harness.Mount{}) && ours(m)) {
 			wrong = append(wrong, fmt.Sprintf("mount %s was %+v, is %+v", id, was, m))
 		}
 	}

@@ -78,7 +78,7 @@ func (w *world) unmountBelow(dir string) {
 	w.must(err)
 	for _, m := range mounts {
 		err := unix.Unmount(m.Target, unix.MNT_DETACH)
-		if !errors.Is(err, unix.EINVAL) { // gone with its parent
+		if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // gone with its parent
 			w.must(err)
 		}
 	}
@@ -302,8 +302,9 @@ func keep(f *testing.F, fresh func(testing.TB) *world) func(t *testing.T, run fu
 		w.TB = t
 		defer func() {
 			if t.Failed() {
-				w.close()
+				failed := w
 				w = nil
+				failed.close()
 			}
 		}()
 		run(w)
