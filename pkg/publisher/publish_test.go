@@ -275,6 +275,7 @@ func TestPublishRefusesTargetsOfOthers(t *testing.T) {
 			below + "../mount",
 			below + "/mount",
 			below + "x\x00y/mount",
+			below + "x\ny/mount",
 			below + strings.Repeat("x", 256) + "/mount",
 			filepath.Join(pods, "uid-v2/volumes/kubernetes.io~csi/x/mount"),
 			filepath.Join(pods, "uid-v1/volumesx/mount"),

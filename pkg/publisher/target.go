@@ -3,8 +3,8 @@ package publisher
 import (
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -50,9 +50,10 @@ func targetParts(kubeletDir, target string) (podUID, name string) {
 	return parts[0], parts[3]
 }
 
-// isElement says whether s can name a directory within another.
+// isElement says whether s can name a directory within another, and stand in a log and an
+// error as it is.
 func isElement(s string) bool {
-	return s != "" && len(s) <= unix.NAME_MAX && !slices.Contains([]string{".", ".."}, s) && !strings.ContainsAny(s, "/\x00")
+	return s != "" && len(s) <= unix.NAME_MAX && s != "." && s != ".." && !strings.ContainsFunc(s, func(r rune) bool { return r == '/' || !unicode.IsPrint(r) })
 }
 
 func invalidTarget(target, form string) error {
