@@ -95,16 +95,20 @@ soak: ## Publish, update, unpublish and restart at random for DURATION, a summar
 	$(STATIC) -C e2e run $(BUILD_FLAGS) ./soak -duration '$(DURATION)' $(if $(SEED),-seed '$(SEED)')
 
 # go fuzzes one target of one package at a time. Unless it is told otherwise, it spends
-# most of its time on making each interesting input a little smaller.
+# most of its time on making each interesting input a little smaller. Of the e2e module
+# only the package that fuzzes is asked for its targets: the others would start what their
+# tests need.
 FUZZTIME ?= 2m
 .PHONY: test-fuzz
 test-fuzz: ## Run each fuzz target for FUZZTIME
-	@targets=$$($(GO) test -list '^Fuzz' ./...) && echo "$$targets" | \
-		awk '/^Fuzz/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print names[i], $$2; n = 0 }' | \
-		while read -r name package; do \
-			echo "$$package $$name"; \
-			$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" || exit; \
-		done
+	@fuzz() { \
+		targets=$$($(GO) -C "$$1" test -list '^Fuzz' "$$2") && echo "$$targets" | \
+			awk '/^Fuzz/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print names[i], $$2; n = 0 }' | \
+			while read -r name package; do \
+				echo "$$package $$name"; \
+				$(GO) -C "$$1" test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" || exit; \
+			done; \
+	}; fuzz . ./... && fuzz e2e ./fuzz
 
 .PHONY: demo
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running

@@ -34,6 +34,11 @@ func TestParseMount(t *testing.T) {
 			line: `1 0 0:1 / / ro - rootfs none rw`,
 			want: Mount{ID: "1", Target: "/", Options: "ro", SuperOptions: "rw", Type: "rootfs", Source: "none"},
 		},
+		{
+			name: "blanks that the kernel does not escape, and no source",
+			line: "1 0 0:1 / /a\f\u0085\v\r/b ro - tmpfs  rw",
+			want: Mount{ID: "1", Target: "/a\f\u0085\v\r/b", Options: "ro", SuperOptions: "rw", Type: "tmpfs"},
+		},
 		{name: "torn", line: `36 35 98:0 /m /a rw,noatime master:1`, wantErr: true},
 		{name: "empty", line: ``, wantErr: true},
 	} {

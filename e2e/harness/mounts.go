@@ -59,7 +59,8 @@ func mountsIn(path string) ([]Mount, error) {
 // fields] - type source superoptions.
 func parseMount(line string) (Mount, error) {
 	before, after, ok := strings.Cut(line, " - ")
-	head, tail := strings.Fields(before), strings.Fields(after)
+	// The kernel escapes a space, and not the other characters that are blank.
+	head, tail := strings.Split(before, " "), strings.Split(after, " ")
 	if !ok || len(head) < 6 || len(tail) < 3 {
 		return Mount{}, fmt.Errorf("not a line of mountinfo: %q", line)
 	}

@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -29,6 +31,13 @@ func TestMalformedRequests(t *testing.T) {
 		{"target with dots", func(r *csi.NodePublishVolumeRequest) {
 			r.TargetPath = filepath.Dir(r.TargetPath) + "/../../../../x/volumes/mount"
 		}, "target_path: Invalid value"},
+		{"target in an emptyDir", func(r *csi.NodePublishVolumeRequest) {
+			r.TargetPath = strings.Replace(r.TargetPath, "kubernetes.io~csi", "kubernetes.io~empty-dir", 1)
+		}, "/volumes/kubernetes.io~csi/<volume name>/mount"},
+		{"target with a zero byte", func(r *csi.NodePublishVolumeRequest) { r.TargetPath += "\x00" }, `mount\x00": must be `},
+		{"target of megabytes", func(r *csi.NodePublishVolumeRequest) {
+			r.TargetPath = "/" + strings.Repeat("x", 1<<20)
+		}, "target_path: Invalid value: a path of 1048577 bytes: must be "},
 		{"target of another pod", func(r *csi.NodePublishVolumeRequest) {
 			r.VolumeContext["csi.storage.k8s.io/pod.uid"] = "another"
 		}, "target_path: Invalid value"},
@@ -67,6 +76,10 @@ func without(key string) func(*csi.NodePublishVolumeRequest) {
 
 func TestMalformedUnpublish(t *testing.T) {
 	n := newNode(t)
+	emptyDir := filepath.Join(n.KubeletDir(), "pods/uid-other/volumes/kubernetes.io~empty-dir/cache")
+	if err := os.MkdirAll(emptyDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct{ name, id, target, want string }{
 		{"no id", "", "/x", "volume_id: Required value"},
 		{"no target", "csi-1", "", "target_path: Required value"},
@@ -74,11 +87,16 @@ func TestMalformedUnpublish(t *testing.T) {
 		{"target elsewhere", "csi-1", "/etc", "target_path: "},
 		{"target with dots", "csi-1", n.KubeletDir() + "/pods/../../state", "target_path: "},
 		{"relative target", "csi-1", "x", "target_path: "},
+		{"a pod's emptyDir", "csi-1", emptyDir, fmt.Sprintf("target_path: Invalid value: %q: must be %s/pods/<pod UID>/volumes/kubernetes.io~csi/<volume name>/mount", emptyDir, n.KubeletDir())},
+		{"target with a zero byte", "csi-1", n.Target(n.short("app")) + "\x00", "target_path: Invalid value: "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := n.Node().NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: tc.id, TargetPath: tc.target})
 			wantStatus(t, err, codes.InvalidArgument, tc.want)
 		})
+	}
+	if _, err := os.Stat(emptyDir); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -65,6 +65,9 @@ func TestPublishWithoutPodInfo(t *testing.T) {
 	}, {
 		"forged UID", func(context map[string]string) { context["csi.storage.k8s.io/pod.uid"] = "../x" },
 		`volume_context[csi.storage.k8s.io/pod.uid]: Invalid value: "../x": must be a single path element`,
+	}, {
+		"UID with a line break", func(context map[string]string) { context["csi.storage.k8s.io/pod.uid"] = "x\ny" },
+		`volume_context[csi.storage.k8s.io/pod.uid]: Invalid value: "x\ny": must not contain characters that can't be printed`,
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			s := serve(t, nil)

@@ -117,7 +117,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	started := 0
 	var errs []error
 	for _, e := range listeners {
-		listener, err := listen(e.path)
+		listener, err := listen(ctx, e.path)
 		if err != nil {
 			errs = append(errs, err)
 			cancel(err)

@@ -108,39 +108,6 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 	s.wantSockets()
 }
 
-func TestWhatIsNotASocketIsNotReplaced(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		make func(path string) error
-	}{
-		{"file", func(path string) error { return os.WriteFile(path, []byte("precious"), 0o600) }},
-		{"directory", func(path string) error { return os.Mkdir(path, 0o700) }},
-		{"link to a file", func(path string) error { return os.Symlink("/etc/hostname", path) }},
-		{"dangling link", func(path string) error { return os.Symlink("nowhere", path) }},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			s := newServer(t, nil)
-			if err := test.make(s.path); err != nil {
-				t.Fatal(err)
-			}
-			before, err := os.Lstat(s.path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.begin()
-			err = <-s.ended
-			if want := "listen at " + s.path + ": there is something that is not a socket"; err == nil || err.Error() != want {
-				t.Errorf("got %v, want %s", err, want)
-			}
-			s.cancel()
-			if after, err := os.Lstat(s.path); err != nil || !os.SameFile(before, after) {
-				t.Errorf("it is gone: %v", err)
-			}
-			s.wantSockets(s.path)
-		})
-	}
-}
-
 // The kubelet must find both or none.
 func TestOneSocketWithoutTheOther(t *testing.T) {
 	for _, test := range []struct {
@@ -181,7 +148,7 @@ func TestAServerThatIsStoppedAtOnce(t *testing.T) {
 // The end may come between the binding of a socket and the first look for a call.
 func TestAServerThatIsStoppedBeforeItServes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "csi.sock")
-	listener, err := listen(path)
+	listener, err := listen(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +169,7 @@ func TestTheSocketOfASuccessorStays(t *testing.T) {
 	if _, err := s.identity.Probe(t.Context(), &csi.ProbeRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	successor, err := listen(s.path)
+	successor, err := listen(t.Context(), s.path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,6 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // socketPath returns the path of an endpoint of the form unix:///path.
@@ -20,11 +24,10 @@ func socketPath(endpoint string) (string, error) {
 }
 
 // listen binds a unix socket with mode 0600 and replaces one that a dead process
-// left; what is not a socket is never replaced. Until its mode is set the socket has
-// what the process's umask leaves. It is bound under its own name, because the kubelet
-// looks at each name that turns up where it expects plugins, and complains of one that
-// has gone by then.
-func listen(path string) (*net.UnixListener, error) {
+// left; what is not a socket is never replaced. It is bound under its own name, because
+// the kubelet looks at each name that turns up where it expects plugins, and complains of
+// one that has gone by then.
+func listen(ctx context.Context, path string) (*net.UnixListener, error) {
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -32,19 +35,33 @@ func listen(path string) (*net.UnixListener, error) {
 	case info.Mode()&fs.ModeSocket == 0:
 		return nil, fmt.Errorf("listen at %s: there is something that is not a socket", path)
 	default:
-		if err := os.Remove(path); err != nil {
+		if err := unix.Unlink(path); err != nil {
 			return nil, fmt.Errorf("listen at %s: remove a stale socket: %w", path, err)
 		}
 	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	config := net.ListenConfig{Control: forRootOnly}
+	listener, err := config.Listen(ctx, "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
-	listener.SetUnlinkOnClose(false) // by then a successor may have the name
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, fmt.Errorf("listen at %s: %w", path, errors.Join(err, listener.Close(), os.Remove(path)))
+	bound, ok := listener.(*net.UnixListener)
+	if !ok {
+		return nil, fmt.Errorf("listen at %s: %w", path, errors.Join(fmt.Errorf("got a %T", listener), listener.Close()))
 	}
-	return listener, nil
+	bound.SetUnlinkOnClose(false) // by then a successor may have the name
+	return bound, nil
+}
+
+// forRootOnly gives a socket the mode that bind then makes its file with: there is no
+// moment at which it has another, and no path to change it at, which could lead to
+// something else by then.
+func forRootOnly(_, _ string, conn syscall.RawConn) error {
+	var err error
+	controlErr := conn.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) })
+	if err := errors.Join(err, controlErr); err != nil {
+		return fmt.Errorf("set the socket's mode: %w", err)
+	}
+	return nil
 }
 
 // unlink removes a socket that listen made, as long as its path is still that
@@ -54,10 +71,10 @@ func unlink(path string, bound os.FileInfo) error {
 	if errors.Is(err, fs.ErrNotExist) || (err == nil && !os.SameFile(bound, now)) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("remove socket %s: %w", path, err)
+	if err == nil {
+		err = unix.Unlink(path)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove socket %s: %w", path, err)
 	}
 	return nil

@@ -188,7 +188,7 @@ func TestUnmountWithoutMount(t *testing.T) {
 		"the directory":     {m.kubeletDir, ErrOutside, true},
 		"relative":          {"pods/1", ErrOutside, false},
 		"through a parent":  {m.kubeletDir + "/../outside/v", ErrOutside, true},
-		"NUL in the target": {pod + "/a\x00b", unix.EINVAL, false},
+		"NUL in the target": {pod + "/a\x00b", ErrOutside, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := m.Unmount(t.Context(), "v", tc.target); !errors.Is(err, tc.want) {

@@ -22,8 +22,8 @@ type target struct {
 
 // relative returns path relative to dir, both absolute. It looks at no file.
 func relative(dir, path string) (string, error) {
-	if !filepath.IsAbs(path) || slices.Contains(strings.Split(path, "/"), "..") {
-		return "", fmt.Errorf(`target must be an absolute path without "..": %w`, ErrOutside)
+	if !filepath.IsAbs(path) || slices.Contains(strings.Split(path, "/"), "..") || strings.ContainsRune(path, 0) {
+		return "", fmt.Errorf(`target must be an absolute path without ".." and zero bytes: %w`, ErrOutside)
 	}
 	rel, err := filepath.Rel(dir, filepath.Clean(path))
 	if err != nil || rel == "." || rel == ".." || strings.HasPrefix(rel, "../") {
@@ -99,7 +99,7 @@ func openKubeletDir(path string) (int, error) {
 
 // openBeneath opens path, without using it, below dir. Mounts are crossed: pods'
 // directories hold mounts. Symbolic links are refused with ErrOutside. A path whose
-// parent is not a directory does not exist.
+// parent is not a directory, or that is too long to be one, does not exist.
 func openBeneath(dir int, path string, flags uint64) (int, error) {
 	fd, err := unix.Openat2(dir, path, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC | flags,
@@ -110,7 +110,7 @@ func openBeneath(dir int, path string, flags uint64) (int, error) {
 		return fd, nil
 	case isOneOf(err, unix.ELOOP, unix.EXDEV):
 		return -1, fmt.Errorf("a symbolic link is in the way: %w", ErrOutside)
-	case isOneOf(err, unix.ENOENT, unix.ENOTDIR):
+	case isOneOf(err, unix.ENOENT, unix.ENOTDIR, unix.ENAMETOOLONG):
 		return -1, fmt.Errorf("%w (%w)", fs.ErrNotExist, err)
 	}
 	return -1, err

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ func TestRelative(t *testing.T) {
 		"k/pods/1":          "",
 		"":                  "",
 		"../k/pods":         "",
+		"/k/pods/1\x00":     "",
 		"/proc/self/root/k": "",
 	} {
 		got, err := relative("/k", path)
@@ -65,6 +67,9 @@ func TestResolve(t *testing.T) {
 		"magic link as the parent": {func(t *testing.T, pods, _ string) { symlink(t, "/proc/self/root", pods+"/1/w") }, "w/etc", ErrOutside},
 		"file as the target":       {func(t *testing.T, pods, _ string) { writeFile(t, pods+"/1/v/mount") }, "v/mount", nil},
 		"file as the parent":       {func(t *testing.T, pods, _ string) { writeFile(t, pods+"/1/w") }, "w/mount", fs.ErrNotExist},
+		"too long an element":      {nil, strings.Repeat("x", 256) + "/mount", fs.ErrNotExist},
+		"too long a target":        {nil, "v/" + strings.Repeat("x", 256), fs.ErrNotExist},
+		"too long altogether":      {nil, strings.Repeat("v/", 4096), fs.ErrNotExist},
 		"pipe as the target":       {func(t *testing.T, pods, _ string) { mkfifo(t, pods+"/1/v/mount") }, "v/mount", nil},
 	} {
 		t.Run(name, func(t *testing.T) {

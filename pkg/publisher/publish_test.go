@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -254,7 +255,7 @@ func TestPublishRefusesTargetsOfOthers(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		pods := filepath.Join(e.opts.KubeletDir, "pods")
-		below := filepath.Join(pods, "uid-v1/volumes") + "/"
+		below := filepath.Join(pods, "uid-v1/volumes/kubernetes.io~csi") + "/"
 		for _, target := range []string{
 			"",
 			"relative/mount",
@@ -262,7 +263,20 @@ func TestPublishRefusesTargetsOfOthers(t *testing.T) {
 			pods,
 			filepath.Join(pods, "uid-v1"),
 			filepath.Join(pods, "uid-v1/volumes"),
+			filepath.Join(pods, "uid-v1/volumes/mount"),
+			filepath.Join(pods, "uid-v1/volumes/kubernetes.io~empty-dir/cache"),
+			filepath.Join(pods, "uid-v1/volumes/kubernetes.io~empty-dir/cache/mount"),
 			below,
+			below + "mount",
+			below + "x",
+			below + "x/y",
+			below + "x/mount/mount",
+			below + "./mount",
+			below + "../mount",
+			below + "/mount",
+			below + "x\x00y/mount",
+			below + "x\ny/mount",
+			below + strings.Repeat("x", 256) + "/mount",
 			filepath.Join(pods, "uid-v2/volumes/kubernetes.io~csi/x/mount"),
 			filepath.Join(pods, "uid-v1/volumesx/mount"),
 			pods + "/uid-v1/volumes/../../uid-v2/volumes/mount",
@@ -272,8 +286,12 @@ func TestPublishRefusesTargetsOfOthers(t *testing.T) {
 		} {
 			r := e.request("v1")
 			r.Target = target
+			shape := fmt.Sprintf("%q", target)
+			if len(target) > 256 {
+				shape = fmt.Sprintf("a path of %d bytes", len(target))
+			}
 			e.wantReason(e.p.Publish(e.ctx, r), ReasonInvalid,
-				fmt.Sprintf("target_path: Invalid value: %q: must be a clean path below %s", target, below))
+				fmt.Sprintf("target_path: Invalid value: %s: must be %s<volume name>/mount", shape, below))
 		}
 		e.wantNothing()
 	})

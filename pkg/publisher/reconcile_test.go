@@ -3,7 +3,6 @@ package publisher
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -281,7 +280,7 @@ func TestStats(t *testing.T) {
 		if err != nil || stats.Usage.Capacity != mebibyte || stats.Usage.Used != 4096 || stats.Problem != "" {
 			t.Errorf("got %+v, %v", stats, err)
 		}
-		_, err = e.p.Stats(e.ctx, r.VolumeID, filepath.Dir(r.Target))
+		_, err = e.p.Stats(e.ctx, r.VolumeID, strings.Replace(r.Target, "/settings/", "/other/", 1))
 		e.wantReason(err, ReasonNotFound, "")
 		e.mounts.failAt("Usage", errFault)
 		if _, err = e.p.Stats(e.ctx, r.VolumeID, r.Target); !errors.Is(err, errFault) || ReasonOf(err) != 0 {

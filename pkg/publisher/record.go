@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
-	"strings"
 
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/volume"
@@ -105,18 +103,8 @@ func (r *record) validate(name, kubeletDir string) error {
 	case r.Size < 0:
 		return fmt.Errorf("size: Invalid value: %d: must not be negative", r.Size)
 	}
-	return checkTarget(kubeletDir, r.Pod, r.Target)
-}
-
-// checkTarget says whether a target path lies where the kubelet puts the volumes of
-// this pod and no other.
-func checkTarget(kubeletDir string, pod volume.Pod, target string) error {
-	if uid := string(pod.UID); uid != filepath.Base(uid) || uid == ".." {
-		return fmt.Errorf("pod UID: Invalid value: %q: must be the name of a directory", uid)
-	}
-	below := filepath.Join(kubeletDir, "pods", string(pod.UID), "volumes") + "/"
-	if filepath.Clean(target) != target || !strings.HasPrefix(target, below) {
-		return fmt.Errorf("Invalid value: %q: must be a clean path below %s", target, below)
+	if err := checkTarget(kubeletDir, r.Pod, r.Target); err != nil {
+		return fmt.Errorf("target: %w", err)
 	}
 	return nil
 }

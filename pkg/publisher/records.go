@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -157,7 +156,7 @@ func (s *recordStore) save(r *record) (epoch int, err error) {
 	}
 	write := func(dir *os.Root) error {
 		name := r.VolumeID + recordSuffix
-		err := dir.WriteFile(name+tempSuffix, text, 0o600)
+		err := writeNew(dir, name+tempSuffix, text)
 		if err == nil {
 			err = dir.Rename(name+tempSuffix, name)
 		}
@@ -204,17 +203,10 @@ func (s *recordStore) reopen(epoch int) error {
 func (s *recordStore) remove(volumeID string) error {
 	name := volumeID + recordSuffix
 	err := s.in(func(dir *os.Root) error {
-		return errors.Join(dir.RemoveAll(name), removeFile(dir, name+tempSuffix), dir.RemoveAll(name+damagedSuffix))
+		return errors.Join(removeTree(dir, name), removeFile(dir, name+tempSuffix), removeTree(dir, name+damagedSuffix))
 	})
 	if err != nil {
 		return fmt.Errorf("remove the record of volume %s: %w", volumeID, err)
-	}
-	return nil
-}
-
-func removeFile(dir *os.Root, name string) error {
-	if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
 	}
 	return nil
 }
@@ -230,7 +222,7 @@ func (s *recordStore) names(ctx context.Context) (names []string, err error) {
 		for _, entry := range entries {
 			switch name := entry.Name(); {
 			case strings.HasSuffix(name, recordSuffix+tempSuffix):
-				if err := dir.RemoveAll(name); err != nil {
+				if err := removeTree(dir, name); err != nil {
 					klog.FromContext(ctx).Error(err, "Half-written record can't be removed", "record", name)
 				}
 			case strings.HasSuffix(name, recordSuffix):
@@ -256,31 +248,10 @@ func (s *recordStore) load(name, kubeletDir string) (*record, error) {
 	return decodeRecord(name, text, kubeletDir)
 }
 
-// readRegular reads a file, and nothing that waits for somebody to write to it or leads
-// elsewhere.
-func readRegular(dir *os.Root, name string) (text []byte, err error) {
-	info, err := dir.Lstat(name)
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%w: must be a regular file, is %v", errDamaged, info.Mode().Type())
-	case info.Size() > maxRecord:
-		return nil, fmt.Errorf("%w: has %d bytes, more than %d", errDamaged, info.Size(), maxRecord)
-	}
-	// Should it have been replaced just now, opening it must not wait all the same.
-	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	return io.ReadAll(io.LimitReader(f, maxRecord))
-}
-
 // setAside keeps a record that can't be used where a person can look at it, in place of
 // an earlier one.
 func (s *recordStore) setAside(name string) error {
 	return s.in(func(dir *os.Root) error {
-		return errors.Join(dir.RemoveAll(name+damagedSuffix), dir.Rename(name, name+damagedSuffix))
+		return errors.Join(removeTree(dir, name+damagedSuffix), dir.Rename(name, name+damagedSuffix))
 	})
 }

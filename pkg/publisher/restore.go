@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"k8s.io/klog/v2"
 
@@ -114,13 +113,17 @@ func (p *Publisher) removeOrphans(ctx context.Context) {
 }
 
 // podDirectoryGone says whether the directory of the pod that a target path names
-// does not exist.
+// does not exist. What is mounted anywhere else than at a target is nobody's to judge.
 func (p *Publisher) podDirectoryGone(target string) bool {
-	below, ok := strings.CutPrefix(target, filepath.Join(p.opts.KubeletDir, "pods")+"/")
-	if !ok {
+	if checkForm(p.opts.KubeletDir, target) != nil {
 		return false
 	}
-	uid, _, _ := strings.Cut(below, "/")
-	_, err := os.Lstat(filepath.Join(p.opts.KubeletDir, "pods", uid))
+	kubeletDir, err := os.OpenRoot(p.opts.KubeletDir)
+	if err != nil {
+		return false
+	}
+	defer kubeletDir.Close()
+	podUID, _ := targetParts(p.opts.KubeletDir, target)
+	_, err = kubeletDir.Lstat(filepath.Join("pods", podUID))
 	return errors.Is(err, fs.ErrNotExist)
 }

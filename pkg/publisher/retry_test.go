@@ -32,7 +32,7 @@ func TestAFailedWriteIsTriedAgain(t *testing.T) {
 				test.fail(e)
 				e.objects.put(configMap("app"), "a", "2")
 				e.settle()
-				e.wantProblem(r, "injected fault", "is a directory")
+				e.wantProblem(r, "injected fault", "directory not empty")
 				after(2 * time.Minute)
 				if test.name != "close" { // by then the files and the record were good
 					wantBackOff(t, e.writes.times())

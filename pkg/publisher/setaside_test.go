@@ -49,6 +49,13 @@ func TestBadRecordsAreSetAside(t *testing.T) {
 		{"no spec", edit(func(r *record) { r.Spec = nil }), "spec.sources: Required value"},
 		{"no sources", edit(func(r *record) { r.Spec.Sources = nil }), "spec.sources: Required value"},
 		{"negative size", edit(func(r *record) { r.Size = -1 }), "size: Invalid value: -1"},
+		{"pod UID that is a dot", edit(func(r *record) {
+			r.Pod.UID = "."
+			r.Target = strings.Replace(r.Target, "uid-v1/volumes", "volumes", 1)
+		}), "pod UID: Invalid value"},
+		{"target that is an emptyDir", edit(func(r *record) {
+			r.Target = strings.Replace(r.Target, "~csi", "~empty-dir", 1)
+		}), "target: Invalid value"},
 		{"target outside", edit(func(r *record) { r.Target = "/etc" }), `Invalid value: \"/etc\"`},
 		{"pod UID that climbs", edit(func(r *record) {
 			r.Pod.UID = "../uid-v2"
@@ -56,10 +63,10 @@ func TestBadRecordsAreSetAside(t *testing.T) {
 		}), "pod UID: Invalid value"},
 		{"target of another pod", edit(func(r *record) {
 			r.Target = strings.Replace(r.Target, "uid-v1", "uid-v2", 1)
-		}), "must be a clean path below"},
+		}), "target: Invalid value"},
 		{"target that climbs", edit(func(r *record) {
 			r.Target = filepath.Dir(r.Target) + "/../../../../uid-v2/volumes/x"
-		}), "must be a clean path below"},
+		}), "target: Invalid value"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(e *env) {

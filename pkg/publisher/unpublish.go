@@ -14,6 +14,9 @@ import (
 // its objects. It needs no record, no API server and no knowledge of the volume; a
 // volume that isn't there is success. A publish that still waits is cancelled.
 func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) error {
+	if err := checkForm(p.opts.KubeletDir, target); err != nil {
+		return fail(ReasonInvalid, "target_path: %w", err)
+	}
 	end, err := p.beginUnpublish(ctx, volumeID)
 	if err != nil {
 		return err

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/refvol/refvol/pkg/mount"
@@ -94,13 +96,48 @@ func TestUnpublishOfWhatIsNotOurs(t *testing.T) {
 	}
 }
 
+// An empty directory at the target goes, so only what can be a target may be named.
+func TestUnpublishRefusesWhatIsNoTarget(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		pod := strings.TrimSuffix(r.Target, "/volumes/kubernetes.io~csi/settings/mount")
+		form := filepath.Join(e.opts.KubeletDir, "pods") + "/<pod UID>/volumes/kubernetes.io~csi/<volume name>/mount"
+		for _, target := range []string{
+			"/etc",
+			"relative",
+			e.opts.KubeletDir + "/plugins_registry",
+			pod,
+			pod + "/volumes/kubernetes.io~empty-dir/cache",
+			pod + "/volumes/kubernetes.io~empty-dir/cache/mount",
+			pod + "/volumes/kubernetes.io~csi/settings",
+			pod + "/volumes/kubernetes.io~csi/settings/mount/..data/mount",
+			r.Target + "/",
+			pod + "/../uid-v1/volumes/kubernetes.io~csi/settings/mount",
+			pod + "/../volumes/kubernetes.io~csi/settings/mount",
+		} {
+			shape := fmt.Sprintf("Invalid value: %q: must be %s", target, form)
+			e.wantReason(e.p.Unpublish(e.ctx, r.VolumeID, target), ReasonInvalid, "target_path: "+shape)
+			_, err := e.p.Stats(e.ctx, r.VolumeID, target)
+			e.wantReason(err, ReasonInvalid, "volume_path: "+shape)
+		}
+		long := "/" + strings.Repeat("x", 1<<20)
+		e.wantReason(e.p.Unpublish(e.ctx, r.VolumeID, long), ReasonInvalid, "target_path: Invalid value: a path of 1048577 bytes: must be "+form)
+		if n := e.mounts.count("Unmount"); n > 0 {
+			t.Errorf("%d unmounts were tried", n)
+		}
+		e.wantFiles(r, "a", "1")
+	})
+}
+
 func TestUnpublishOfAnotherTargetKeepsTheVolume(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
 		e.publish(r)
 		other := r
-		other.Target += "2"
+		other.Target = strings.Replace(r.Target, "/settings/", "/other/", 1)
 		e.unpublish(other)
 		e.record("v1")
 		e.objects.put(configMap("app"), "a", "2")

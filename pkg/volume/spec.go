@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"maps"
 	"strings"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -133,6 +134,9 @@ func PodFromContext(volumeContext map[string]string) (Pod, error) {
 		} else if strings.ContainsAny(v, "/\x00") || v == "." || v == ".." {
 			errs = append(errs, field.Invalid(field.NewPath("volume_context").Key(key), shorten(v),
 				"must be a single path element"))
+		} else if strings.ContainsFunc(v, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			errs = append(errs, field.Invalid(field.NewPath("volume_context").Key(key), shorten(v),
+				"must not contain characters that can't be printed"))
 		}
 		return v
 	}

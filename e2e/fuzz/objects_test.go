@@ -1,0 +1,82 @@
+package fuzz
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+const (
+	// missing is the name of the one object that does not exist.
+	missing = "missing"
+	// sentinel names the object by which a test hears that the queue was worked off.
+	sentinel = "sentinel"
+)
+
+// objects is an API server that has every object but one, at once. It stands in for the
+// manager, as a real one would take milliseconds for each input. It is safe for concurrent
+// use.
+type objects struct {
+	mu      sync.Mutex
+	changed func(volume.Ref)
+	// looked has room for one, and hears of each look at the sentinel.
+	looked chan struct{}
+}
+
+func newObjects() *objects { return &objects{looked: make(chan struct{}, 1)} }
+
+func (o *objects) Subscribe(changed func(volume.Ref)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.changed = changed
+}
+
+func (*objects) RegisterPod(volume.Pod, string, []volume.Ref) {}
+func (*objects) UnregisterPod(volume.Pod, string)             {}
+func (*objects) Denied(volume.Ref) error                      { return nil }
+func (*objects) Refresh([]volume.Ref)                         {}
+
+// Lookup returns an object whose keys can be paths, and variables.
+func (o *objects) Lookup(ref volume.Ref) (*volume.Object, error) {
+	switch ref.Name {
+	case missing:
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: strings.ToLower(string(ref.Kind)) + "s"}, ref.Name)
+	case sentinel:
+		select {
+		case o.looked <- struct{}{}:
+		default:
+		}
+	}
+	return &volume.Object{
+		Ref:     ref,
+		Version: volume.Version{UID: types.UID("uid-of-" + ref.Name), ResourceVersion: "5"},
+		Data:    map[string][]byte{"key": []byte("value"), "NAME": []byte("x"), "a.b": nil},
+	}, nil
+}
+
+// touch has the publisher look at all volumes of an object.
+func (o *objects) touch(ref volume.Ref) {
+	o.mu.Lock()
+	changed := o.changed
+	o.mu.Unlock()
+	changed(ref)
+}
+
+// Env is the environment of every container, and Allowed the answer that every pod may have
+// every object: what is not refused by rights must be refused by its form.
+func (*objects) Env(context.Context, volume.Pod) (func(string) (volume.Env, []string, error), error) {
+	return func(string) (volume.Env, []string, error) {
+		return volume.Env{Vars: []volume.EnvVar{{Name: "A", Value: "1"}}}, nil, nil
+	}, nil
+}
+
+func (*objects) Allowed(context.Context, volume.Pod, volume.Ref, time.Duration) (bool, error) {
+	return true, nil
+}

@@ -1,0 +1,312 @@
+package fuzz
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// maxText bounds the text of a refusal, which ends up in logs and events.
+const maxText = 64 << 10
+
+// wantRefused checks that a call failed with InvalidArgument and a text that names the field
+// and can be shown as it is.
+func wantRefused(t *testing.T, err error, fields ...string) {
+	t.Helper()
+	s := status.Convert(err)
+	if s.Code() != codes.InvalidArgument {
+		t.Fatalf("got %s: %s; want %s", s.Code(), s.Message(), codes.InvalidArgument)
+	}
+	wantText(t, s.Message())
+	for _, field := range fields {
+		if strings.Contains(s.Message(), field) {
+			return
+		}
+	}
+	t.Errorf("the text names none of %q: %s", fields, s.Message())
+}
+
+func wantText(t *testing.T, text string) {
+	t.Helper()
+	if len(text) > maxText || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }) {
+		t.Errorf("a text of %d bytes, or with what can't be printed: %.200q", len(text), text)
+	}
+}
+
+// settle ends an input: it removes the volume, if there is one, and what is left is as it was.
+func (w *world) settle(t *testing.T, id, target string) {
+	t.Helper()
+	err := w.unpublish(id, target)
+	at := w.place(id, target)
+	w.check(t, "unpublish", at)
+	if at.target == "" {
+		return
+	}
+	if _, statErr := os.Lstat(target); err == nil && !errors.Is(statErr, fs.ErrNotExist) {
+		t.Errorf("the target is there after the unpublish: %v", statErr)
+	}
+	w.wantRecords(t)
+	if strings.Contains(target, "/idle/") { // an empty directory at a target is the plugin's to remove
+		w.must(os.MkdirAll(target, 0o755))
+		w.look()
+	}
+}
+
+// wantRecords checks that the state directory has the records of the bystander and of
+// these volumes, and nothing else.
+func (w *world) wantRecords(t *testing.T, ids ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(w.state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{bystander + ".json": true}
+	for _, id := range ids {
+		want[id+".json"] = true
+	}
+	for _, e := range entries {
+		if !want[e.Name()] {
+			t.Errorf("the state directory has %q", e.Name())
+		}
+	}
+	if len(entries) != len(want) {
+		t.Errorf("%d records, want %d", len(entries), len(want))
+	}
+}
+
+// idForm is what a volume's id may be: a file's name and a mount's source hold it.
+var idForm = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
+
+func FuzzVolumeID(f *testing.F) {
+	for _, id := range []string{
+		"csi-0123456789abcdef", "a", ".", "..", "../x", "a/../../x", "/etc/passwd", "x\x00y", "x\n", "", " ", "-", "_x", ".json", "x.json", "x.json.tmp", "x.json.damaged",
+		bystander, bystander + ".json", bystander + ".json.tmp", "../state/" + bystander, "csi-outside", "csi-foreign", "csi-near", "csi-part", "2:csi-near", "other.example.org:csi-foreign",
+		driver + ":x", "%2e%2e", `..\x`, "csi-\u00e9", strings.Repeat("x", 128), strings.Repeat("x", 129), strings.Repeat("../", 100), strings.Repeat("y", 1<<16),
+	} {
+		f.Add(id)
+	}
+	on := keep(f, newWorld)
+	f.Fuzz(func(t *testing.T, id string) {
+		if !valid(id) || id == bystander {
+			return
+		}
+		on(t, func(w *world) { w.tryID(t, id) })
+	})
+}
+
+// tryID publishes a volume of an id, and has the id unpublished wherever else something is.
+func (w *world) tryID(t *testing.T, id string) {
+	t.Helper()
+	target := w.target(selfUID, settings)
+	request := w.request(id, selfUID, "app")
+	err := w.publish(request)
+	w.check(t, "publish", w.place(id, target))
+	if ok := idForm.MatchString(id) && len(id) <= 128; ok != (err == nil) {
+		t.Fatalf("publish: got %v; the id is valid: %t", err, ok)
+	} else if ok {
+		w.wantRecords(t, id)
+	} else {
+		wantRefused(t, err, "volume_id: ")
+		wantRefused(t, w.unpublish(id, target), "volume_id: ")
+		wantRefused(t, w.stats(id, target), "volume_id: ")
+	}
+	_ = w.stats(id, w.target(bystanderUID, settings))
+	for _, elsewhere := range w.elsewhere() {
+		_ = w.unpublish(id, elsewhere)
+	}
+	w.check(t, "unpublish elsewhere", place{stateDir: w.state})
+	w.settle(t, id, target)
+}
+
+// elsewhere are the paths of what is not the input's.
+func (w *world) elsewhere() []string {
+	return []string{
+		w.target(bystanderUID, settings), w.target(bystanderUID, settings) + "/..data",
+		w.target(otherUID, "foreign"), w.target(otherUID, "near"), w.target(otherUID, "part"), w.target("uid-link", "near"),
+		w.target(selfUID, "linked"), w.target(selfUID, "pointing"), w.target(selfUID, "taken"), w.target(selfUID, "file"),
+		w.kubelet + "/plugins/ours", w.outside + "/ours", w.outside + "/empty", w.state,
+	}
+}
+
+func FuzzTargetPath(f *testing.F) {
+	for _, path := range []string{
+		"{target}", "{bystander}", "{kubelet}/pods/uid-other/volumes/kubernetes.io~csi/idle/mount", "{kubelet}/pods/uid-self/volumes/kubernetes.io~csi/idle/mount",
+		"", "/", ".", "..", "x", "{kubelet}", "{kubelet}/pods", "{kubelet}/pods/uid-self", "{kubelet}/pods/uid-self/volumes", "{target}/", "{target}/mount", "/{target}", "{target}/../mount",
+		"{target}/../../../../../../../outside/empty", "{target}/../../linked/mount", "{kubelet}/../outside/empty", "{outside}", "{outside}/empty", "{outside}/new", "{outside}/ours", "{outside}/foreign", "{outside}/file",
+		"{kubelet}/pods/uid-self/volumes/kubernetes.io~csi/linked/mount", "{kubelet}/pods/uid-self/volumes/kubernetes.io~csi/pointing/mount", "{kubelet}/pods/uid-self/volumes/kubernetes.io~csi/beside/mount",
+		"{kubelet}/pods/uid-self/volumes/kubernetes.io~csi/taken/mount", "{kubelet}/pods/uid-self/volumes/kubernetes.io~csi/file/mount", "{kubelet}/pods/uid-self/volumes/kubernetes.io~csi/none/mount",
+		"{kubelet}/pods/uid-self/volumes/kubernetes.io~csi/./mount", "{kubelet}/pods/uid-self/volumes/kubernetes.io~csi/../mount", "{kubelet}/pods/uid-self/volumes/kubernetes.io~csi//mount", "{kubelet}/pods/uid-self/volumes/kubernetes.io~csi/settings",
+		"{kubelet}/pods/uid-self/volumes/kubernetes.io~empty-dir/cache", "{kubelet}/pods/uid-self/volumes/kubernetes.io~empty-dir/cache/mount", "{kubelet}/pods/uid-self/volumes/kubernetes.io~empty-dir/links/up/outside/empty", "{kubelet}/pods/uid-self/volumes/kubernetes.io~empty-dir/links/proc",
+		"{kubelet}/pods/uid-other/volumes/kubernetes.io~csi/near/mount", "{kubelet}/pods/uid-other/volumes/kubernetes.io~csi/part/mount", "{kubelet}/pods/uid-other/volumes/kubernetes.io~csi/foreign/mount", "{kubelet}/pods/uid-other/volumes/kubernetes.io~empty-dir/ours",
+		"{kubelet}/pods/uid-link/volumes/kubernetes.io~csi/idle/mount", "{kubelet}/pods/uid-out/empty", "{kubelet}/pods/volumes/kubernetes.io~csi/x/mount", "{kubelet}/pods/./volumes/kubernetes.io~csi/x/mount", "{kubelet}/plugins/ours", "{kubelet}/plugins/other/empty", "{kubelet}/plugins_registry/new",
+		"{state}", "{state}/new", "{state}/csi-bystander.json", "{top}/csi.sock", "/proc/self/root{outside}/empty", "/proc/self/cwd", "{target}\x00", "{kubelet}\x00/pods/uid-self/volumes/kubernetes.io~csi/settings/mount", "{target}\n", "KUBELET/pods",
+		"{kubelet}/pods/uid-self/volumes/kubernetes.io~csi/" + strings.Repeat("x", 256) + "/mount", "/" + strings.Repeat("x/", 4096), "{target}" + strings.Repeat("/../mount", 500),
+	} {
+		f.Add(path, selfUID)
+	}
+	for _, uid := range []string{otherUID, "", ".", "..", "../pods/uid-other", "uid-link", "uid-out", bystanderUID} {
+		for _, path := range []string{
+			"{target}", "{bystander}", "{kubelet}/pods/" + uid + "/volumes/kubernetes.io~csi/idle/mount", "{kubelet}/pods/uid-other/volumes/kubernetes.io~csi/idle/mount", "{kubelet}/pods/volumes/kubernetes.io~csi/x/mount",
+		} {
+			f.Add(path, uid)
+		}
+	}
+	on := keep(f, newWorld)
+	f.Fuzz(func(t *testing.T, path, uid string) {
+		if valid(path, uid) {
+			on(t, func(w *world) { w.tryTarget(t, w.expand(path), uid) })
+		}
+	})
+}
+
+// tryTarget publishes a volume at a path for a pod, and unpublishes there what is mounted
+// elsewhere.
+func (w *world) tryTarget(t *testing.T, path, uid string) {
+	t.Helper()
+	const id = "csi-target"
+	request := w.request(id, uid, "app")
+	request.TargetPath = path
+	at := w.place(id, path)
+	isPods := at.target != "" && path == w.target(uid, w.named(path))
+	err := w.publish(request)
+	switch {
+	case !isPods:
+		at.target = "" // not even for a moment
+		wantNever(t, err, w.isFormed(path) && path == w.target(uid, w.named(path)))
+	case err != nil:
+		wantText(t, status.Convert(err).Message())
+	}
+	w.check(t, "publish", at)
+	if !w.isFormed(path) {
+		wantRefused(t, w.stats(id, path), "volume_path: ")
+		wantRefused(t, w.unpublish(id, path), "target_path: ")
+	}
+	for _, other := range append(w.others, bystander) {
+		if other == bystander && path == w.target(bystanderUID, settings) {
+			continue
+		}
+		if err := w.unpublish(other, path); err != nil {
+			wantNever(t, err, w.isFormed(path))
+		}
+		w.check(t, "unpublish of "+other, w.emptied(other, path))
+	}
+	w.settle(t, id, path)
+}
+
+// wantNever checks the answer to what can't succeed. A path that has not the form of a
+// target's is the caller's fault, whatever becomes of the node; one with a link or nothing
+// in it may become a target.
+func wantNever(t *testing.T, err error, formed bool) {
+	t.Helper()
+	switch s := status.Convert(err); {
+	case err == nil:
+		t.Fatal("no error")
+	case !formed || s.Code() == codes.InvalidArgument:
+		wantRefused(t, err, "target_path: ", "pod.uid]: ")
+	default:
+		wantText(t, s.Message())
+	}
+}
+
+// emptied is where an unpublish of something that is mounted elsewhere may change something:
+// at a target that is an empty directory.
+func (w *world) emptied(id, path string) place {
+	if entries, err := os.ReadDir(path); err == nil && len(entries) > 0 {
+		return place{stateDir: w.state}
+	}
+	return w.place(id, path)
+}
+
+func FuzzVolumeContext(f *testing.F) {
+	type input struct{ sources, key, value, uid, namespace string }
+	item := func(path string) string { return "[{configMap: {name: app, items: [{key: key, path: " + path + "}]}}]" }
+	for _, in := range []input{
+		{sources: item("x")}, {sources: item("a/b/c")}, {sources: item("../x")}, {sources: item("/etc/x")}, {sources: item("..data")}, {sources: item(`"a/../../x"`)}, {sources: item(`"x\0y"`)}, {sources: item(`"a//b"`)}, {sources: item("./x")},
+		{key: "configMap", value: "app"}, {key: "secret", value: "../../ns/x"}, {key: "configMap", value: missing}, {key: "configMap", value: "app", uid: ".."}, {key: "configMap", value: "app", uid: "."}, {key: "configMap", value: "app", uid: otherUID},
+		{key: "configMap", value: "app", uid: "uid-link"}, {key: "configMap", value: "app", uid: "uid-self/../uid-other"}, {key: "configMap", value: "app", uid: "uid-self/volumes/kubernetes.io~csi/linked"}, {key: "configMap", value: "app", namespace: ".."}, {key: "configMap", value: "app", namespace: "a/b"},
+		{key: podUID, value: otherUID, sources: item("x")}, {key: podName, value: "../x", sources: item("x")}, {key: podAccount, value: "", sources: item("x")}, {key: "csi.storage.k8s.io/serviceAccount.tokens", value: `{"":{"token":"x"}}`, sources: item("x")},
+		{key: "writeStrategy", value: "InPlace", sources: item("a/b")}, {key: "updatePolicy", value: "Pinned", sources: item("a/b")}, {key: "uid", value: "1000", sources: item("a")}, {key: "defaultMode", value: "0777", sources: item("a")}, {key: "defaultMode", value: "04777", sources: item("a")}, {key: "onDelete", value: "Remove", sources: item("a")},
+		{sources: "[{configMap: {name: app}}, {secret: {name: db, namespace: other}}]"}, {sources: "[{secret: {name: db, namespace: ../x}}]"}, {sources: "[{env: {path: a.env, envFrom: [{configMapRef: {name: app}}]}}]"}, {sources: "[{podEnv: {path: d/a.env, container: c}}]"}, {sources: "[{env: {path: ../a.env, env: [{name: A, value: b}]}}]"},
+		{sources: "{}"}, {sources: "[{}]"}, {sources: "[&a [*a]]"}, {sources: strings.Repeat("[", 1000)},
+	} {
+		f.Add(in.sources, in.key, in.value, in.uid, in.namespace)
+	}
+	on := keep(f, newWorld)
+	f.Fuzz(func(t *testing.T, sources, key, value, uid, namespace string) {
+		if !valid(sources, key, value, uid, namespace) {
+			return
+		}
+		on(t, func(w *world) {
+			changed := map[string]string{"sources": sources, podUID: uid, podNamespace: namespace}
+			maps.DeleteFunc(changed, func(_, value string) bool { return value == "" })
+			if key != "" {
+				changed[key] = value
+			}
+			w.tryContext(t, changed)
+		})
+	})
+}
+
+// tryContext publishes a volume with a context, once at the target of the pod that a volume
+// is for, and once where the context says that the pod is.
+func (w *world) tryContext(t *testing.T, changed map[string]string) {
+	t.Helper()
+	const id = "csi-context"
+	claimed := selfUID
+	if uid := changed[podUID]; uid != "" {
+		claimed = uid
+	}
+	for _, uid := range []string{selfUID, claimed} {
+		request := w.request(id, selfUID, "app")
+		request.TargetPath = w.kubelet + "/pods/" + uid + "/volumes/kubernetes.io~csi/" + settings + "/mount"
+		delete(request.VolumeContext, "configMap")
+		maps.Copy(request.VolumeContext, changed)
+		at := w.place(id, request.GetTargetPath())
+		if at.target != w.target(claimed, settings) {
+			at.target = ""
+		}
+		err := w.publish(request)
+		w.check(t, "publish", at)
+		if err != nil {
+			wantText(t, status.Convert(err).Message())
+		} else {
+			w.wantWithin(t, at.target)
+			if again := w.publish(request); again != nil {
+				t.Errorf("a second publish: %v", again)
+			}
+			w.wantRecords(t, id)
+		}
+		w.settle(t, id, request.GetTargetPath())
+	}
+}
+
+// wantWithin checks that whatever a volume shows is in it.
+func (w *world) wantWithin(t *testing.T, target string) {
+	t.Helper()
+	if target == "" {
+		t.Error("there is no place where this volume could be published")
+		return
+	}
+	err := filepath.WalkDir(target, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		real, err := filepath.EvalSymlinks(path)
+		if err == nil && !isAt(real, target) {
+			t.Errorf("%s leads to %s", path, real)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,80 @@
+package csi
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestWhatIsNotASocketIsNotReplaced(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		make func(path string) error
+	}{
+		{"file", func(path string) error { return os.WriteFile(path, []byte("precious"), 0o600) }},
+		{"directory", func(path string) error { return os.Mkdir(path, 0o700) }},
+		{"link to a file", func(path string) error { return os.Symlink("/etc/hostname", path) }},
+		{"dangling link", func(path string) error { return os.Symlink("nowhere", path) }},
+		{"link to a socket", func(path string) error {
+			listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Dir(path) + "-other.sock", Net: "unix"})
+			if err != nil {
+				return err
+			}
+			listener.SetUnlinkOnClose(false)
+			return errors.Join(listener.Close(), os.Symlink(filepath.Dir(path)+"-other.sock", path))
+		}},
+	} {
+		for place, pathOf := range map[string]func(*testServer) string{
+			"CSI socket":          func(s *testServer) string { return s.path },
+			"registration socket": func(s *testServer) string { return s.registrationPath },
+		} {
+			t.Run(test.name+" at the "+place, func(t *testing.T) {
+				s := newServer(t, nil)
+				path := pathOf(s)
+				if err := test.make(path); err != nil {
+					t.Fatal(err)
+				}
+				before, err := os.Lstat(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.begin()
+				err = <-s.ended
+				if want := "listen at " + path + ": there is something that is not a socket"; err == nil || err.Error() != want {
+					t.Errorf("got %v, want %s", err, want)
+				}
+				s.cancel()
+				if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
+					t.Errorf("it is gone: %v", err)
+				}
+				s.wantSockets(path)
+			})
+		}
+	}
+}
+
+// A mode that is set by path could be set on what somebody has put there meanwhile, and
+// until then the socket would be for whom the umask lets in.
+func TestASocketIsMadeWithItsMode(t *testing.T) {
+	dir := t.TempDir()
+	events, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(events)
+	if _, err := unix.InotifyAddWatch(events, dir, unix.IN_ATTRIB); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := listen(t.Context(), filepath.Join(dir, "csi.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if n, err := unix.Read(events, make([]byte, 4096)); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("the socket was changed after it was made (%d bytes of events, %v)", n, err)
+	}
+}

@@ -1,0 +1,90 @@
+package publisher
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+)
+
+// What the state directory holds may have been put there by anybody with root, as a link, a
+// pipe or a directory with something mounted in it. The functions here touch nothing that
+// such a thing leads to.
+
+// writeNew makes a file. In place of one that is there it makes another, and never writes
+// through a link or waits for the reader of a pipe.
+func writeNew(dir *os.Root, name string, text []byte) error {
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	f, err := dir.OpenFile(name, flags, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		if err := removeFile(dir, name); err != nil {
+			return err
+		}
+		f, err = dir.OpenFile(name, flags, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
+}
+
+// removeFile removes a file or an empty directory; nothing there is success.
+func removeFile(dir *os.Root, name string) error {
+	if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// removeTree removes a file, or a directory with what is in it, but nothing of what is
+// mounted there: the kernel refuses to remove a mount point before it looks whether the
+// directory is empty, and only what it calls not empty is entered.
+func removeTree(dir *os.Root, name string) error {
+	err := removeFile(dir, name)
+	if !errors.Is(err, unix.ENOTEMPTY) {
+		return err
+	}
+	names, err := namesIn(dir, name)
+	for _, inside := range names {
+		err = errors.Join(err, removeTree(dir, path.Join(name, inside)))
+	}
+	if err != nil {
+		return err
+	}
+	return removeFile(dir, name)
+}
+
+func namesIn(dir *os.Root, name string) (names []string, err error) {
+	f, err := dir.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return f.Readdirnames(-1)
+}
+
+// readRegular reads a file, and nothing that waits for somebody to write to it or leads
+// elsewhere.
+func readRegular(dir *os.Root, name string) (text []byte, err error) {
+	info, err := dir.Lstat(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%w: must be a regular file, is %v", errDamaged, info.Mode().Type())
+	case info.Size() > maxRecord:
+		return nil, fmt.Errorf("%w: has %d bytes, more than %d", errDamaged, info.Size(), maxRecord)
+	}
+	// Should it have been replaced just now, opening it must not wait all the same.
+	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return io.ReadAll(io.LimitReader(f, maxRecord))
+}
