@@ -21,7 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/refvol/refvol/internal/canary"
+	"github.com/refvol/refvol/internal/leak"
 )
 
 // leaksTimeout is how long the plugin and the API server may take to show what is
@@ -30,10 +30,10 @@ const leaksTimeout = 30 * time.Second
 
 // NewCanary returns a new value to put into an object; it must show nowhere but in files
 // of volumes. It is safe as a key's value or a file name.
-func NewCanary() string { return canary.New() }
+func NewCanary() string { return leak.NewValue() }
 
 // NewToken returns a new token that no server takes; it must show nowhere.
-func NewToken() string { return canary.Token() }
+func NewToken() string { return leak.NewToken() }
 
 // ShownLeaks searches for values and tokens in what the plugin has shown to who asked: its
 // answers to calls, and while the process runs, its arguments, its environment and what it
@@ -44,7 +44,7 @@ func (p *Plugin) ShownLeaks(ctx context.Context) error {
 
 // DiskLeaks searches for values and tokens in every file below the plugin's directory: its
 // log, its records and whatever else it left, but not in volumes.
-func (p *Plugin) DiskLeaks() error { return canary.CheckFiles(p.opts.Dir) }
+func (p *Plugin) DiskLeaks() error { return leak.CheckFiles(p.opts.Dir) }
 
 // answers searches what the plugin answers, as a client's interceptor; the zero value is
 // ready for use. It is safe for concurrent use.
@@ -58,7 +58,7 @@ func (a *answers) intercept(ctx context.Context, method string, req, reply any, 
 	var header, trailer metadata.MD
 	err := invoke(ctx, method, req, reply, conn, append(slices.Clone(opts), grpc.Header(&header), grpc.Trailer(&trailer))...)
 	text := fmt.Sprint(reply, header, trailer, err, status.Convert(err).Proto())
-	if leak := canary.Check("the answer to "+path.Base(method), text); leak != nil {
+	if leak := leak.Check("the answer to "+path.Base(method), text); leak != nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if a.leaked == nil {
@@ -95,7 +95,7 @@ func (p *Plugin) processLeaks() error {
 		for entry := range strings.SplitSeq(string(data), "\x00") {
 			// What is in this process's own environment is not the plugin's doing.
 			if !slices.Contains(os.Environ(), entry) {
-				errs = append(errs, canary.Check(name, entry))
+				errs = append(errs, leak.Check(name, entry))
 			}
 		}
 	}
@@ -148,7 +148,7 @@ func HTTPLeaks(ctx context.Context, address string) error {
 	var errs []error
 	for _, path := range httpPaths() {
 		text, err := get(ctx, client, "http://"+address+path)
-		errs = append(errs, err, canary.Check(path, text))
+		errs = append(errs, err, leak.Check(path, text))
 	}
 	return errors.Join(errs...)
 }
@@ -180,7 +180,7 @@ func EventLeaks(ctx context.Context, client kubernetes.Interface, namespace stri
 	var errs []error
 	for i := range events.Items {
 		event := &events.Items[i]
-		errs = append(errs, canary.CheckObject(fmt.Sprintf("event %s/%s", event.Namespace, event.Name), event))
+		errs = append(errs, leak.CheckObject(fmt.Sprintf("event %s/%s", event.Namespace, event.Name), event))
 	}
 	return len(events.Items), errors.Join(errs...)
 }

@@ -20,7 +20,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/refvol/refvol/e2e/harness"
-	"github.com/refvol/refvol/internal/canary"
+	"github.com/refvol/refvol/internal/leak"
 )
 
 // planted is a plugin that is made to show what no other may: what it rightly shows of a
@@ -84,7 +84,7 @@ func (p *planted) tell(text string) {
 // TestPlantedLeaks sees to it that each search finds what is there to be found, in what the
 // plugin itself wrote.
 func TestPlantedLeaks(t *testing.T) {
-	for what, value := range map[string]string{"value": canary.New(), "token": canary.Token()} {
+	for what, value := range map[string]string{"value": leak.NewValue(), "token": leak.NewToken()} {
 		t.Run("in the environment, "+what, func(t *testing.T) {
 			p := newPlanted(t, harness.PluginOptions{Env: []string{"PASSWORD=" + value}})
 			p.find(p.ShownLeaks(t.Context()), "/environ leaks a "+what)
@@ -105,7 +105,7 @@ func TestPlantedLeaks(t *testing.T) {
 		p := newPlanted(t, harness.PluginOptions{})
 		p.none()
 		v := harness.NewVolume(p.namespace, "pod", map[string]string{"configMap": "none", "optional": "true"})
-		v.ServiceAccount = canary.New()
+		v.ServiceAccount = leak.NewValue()
 		if err := p.Publish(t.Context(), v); err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func TestPlantedLeaks(t *testing.T) {
 		p.none()
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/metrics" {
-				fmt.Fprintf(w, "refvol_volumes{secret=%q} 1\n", canary.New())
+				fmt.Fprintf(w, "refvol_volumes{secret=%q} 1\n", leak.NewValue())
 			}
 		}))
 		defer server.Close()
@@ -146,7 +146,7 @@ func plantedEvent(t *testing.T) {
 		}
 	}()
 	v := harness.NewVolume(p.namespace, "pod", map[string]string{
-		"sources": "- env: {path: " + canary.New() + ", env: [{name: NOT.FOR.FILES, value: x}]}",
+		"sources": "- env: {path: " + leak.NewValue() + ", env: [{name: NOT.FOR.FILES, value: x}]}",
 	})
 	if err := p.Publish(t.Context(), v); err != nil {
 		t.Fatal(err)
@@ -202,11 +202,11 @@ func plantedInLog(t *testing.T, format string) {
 		"cut off":       func(s string) string { return s[:17] + "..." },
 	} {
 		before := len((&node{Plugin: p.Plugin, t: t}).log())
-		for what, value := range map[string]string{"value": canary.New(), "token": canary.Token()} {
+		for what, value := range map[string]string{"value": leak.NewValue(), "token": leak.NewToken()} {
 			p.tell(form(value))
 			p.find(p.DiskLeaks(), p.LogPath()+" leaks a "+what)
 			line := (&node{Plugin: p.Plugin, t: t}).log()[before:]
-			if len(line) == 0 || len(canary.FindIn(line)) == 0 {
+			if len(line) == 0 || len(leak.FindIn(line)) == 0 {
 				t.Errorf("%s as %s is not found in what was logged: %s", what, name, line)
 			}
 			before += len(line)

@@ -1,4 +1,4 @@
-package canary
+package leak
 
 import (
 	"bytes"
@@ -18,11 +18,11 @@ import (
 )
 
 func TestValuesDiffer(t *testing.T) {
-	a, b := New(), New()
-	if a == b || len(a) != Size || len(b) != Size {
+	a, b := NewValue(), NewValue()
+	if a == b || len(a) != Size || len(b) != Size || len(Value) != Size {
 		t.Errorf("got %q and %q", a, b)
 	}
-	if Token() == Token() {
+	if NewToken() == NewToken() {
 		t.Error("two tokens are the same")
 	}
 }
@@ -46,35 +46,37 @@ func encodings() map[string]func(text string) string {
 		return string(text)
 	}
 	return map[string]func(string) string{
-		"plain":            func(s string) string { return s },
-		"quoted":           func(s string) string { return fmt.Sprintf("%q", "line\n\""+s+`"\`) },
-		"quoted twice":     func(s string) string { return fmt.Sprintf("%q", fmt.Sprintf("%q", "line\n\""+s)) },
-		"bytes":            func(s string) string { return fmt.Sprint([]byte(s)) },
-		"Go syntax":        func(s string) string { return fmt.Sprintf("%#v", []byte(s)) },
-		"hex":              func(s string) string { return hex.EncodeToString([]byte(s)) },
-		"HEX":              func(s string) string { return fmt.Sprintf("%X", s) },
-		"hex with blanks":  func(s string) string { return fmt.Sprintf("% x", s) },
-		"hex dump":         func(s string) string { return hex.Dump([]byte(s)) },
-		"JSON string":      func(s string) string { return marshal(s + "<&>") },
-		"JSON bytes":       func(s string) string { return marshal([]byte(s)) },
-		"JSON in JSON":     func(s string) string { return marshal(marshal(map[string]string{"a": s})) },
-		"base64 in JSON":   func(s string) string { return marshal(marshal([]byte(s))) },
-		"base64 at 1":      func(s string) string { return base64.StdEncoding.EncodeToString([]byte("1" + s)) },
-		"base64 at 2":      func(s string) string { return base64.StdEncoding.EncodeToString([]byte("12" + s)) },
-		"URL base64":       func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s + "?")) },
-		"query":            func(s string) string { return url.Values{"q": {"a b" + s}}.Encode() },
-		"path":             url.PathEscape,
-		"HTML":             func(s string) string { return html.EscapeString("<b>" + s) },
-		"JSON escapes":     bytewise(`\u%04x`),
-		"JSON ESCAPES":     bytewise(`\u%04X`),
-		"byte escapes":     bytewise(`\x%02x`),
-		"octal escapes":    bytewise(`\%03o`),
-		"quoted escapes":   func(s string) string { return fmt.Sprintf("%q", bytewise(`\x%02x`)(s)) },
-		"URL escapes":      bytewise("%%%02X"),
-		"HTML entities":    bytewise("&#%d;"),
-		"the first third":  func(s string) string { return s[:len(s)/3+4] + "..." },
-		"sixteen of it":    func(s string) string { return "..." + s[len(s)-16:] },
-		"a stack's array":  func(s string) string { return "main.f({0x0, " + strings.Trim(fmt.Sprintf("%#v", []byte(s)), "[]byte{}") + ", ...})" },
+		"plain":           func(s string) string { return s },
+		"quoted":          func(s string) string { return fmt.Sprintf("%q", "line\n\""+s+`"\`) },
+		"quoted twice":    func(s string) string { return fmt.Sprintf("%q", fmt.Sprintf("%q", "line\n\""+s)) },
+		"bytes":           func(s string) string { return fmt.Sprint([]byte(s)) },
+		"Go syntax":       func(s string) string { return fmt.Sprintf("%#v", []byte(s)) },
+		"hex":             func(s string) string { return hex.EncodeToString([]byte(s)) },
+		"HEX":             func(s string) string { return fmt.Sprintf("%X", s) },
+		"hex with blanks": func(s string) string { return fmt.Sprintf("% x", s) },
+		"hex dump":        func(s string) string { return hex.Dump([]byte(s)) },
+		"JSON string":     func(s string) string { return marshal(s + "<&>") },
+		"JSON bytes":      func(s string) string { return marshal([]byte(s)) },
+		"JSON in JSON":    func(s string) string { return marshal(marshal(map[string]string{"a": s})) },
+		"base64 in JSON":  func(s string) string { return marshal(marshal([]byte(s))) },
+		"base64 at 1":     func(s string) string { return base64.StdEncoding.EncodeToString([]byte("1" + s)) },
+		"base64 at 2":     func(s string) string { return base64.StdEncoding.EncodeToString([]byte("12" + s)) },
+		"URL base64":      func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s + "?")) },
+		"query":           func(s string) string { return url.Values{"q": {"a b" + s}}.Encode() },
+		"path":            url.PathEscape,
+		"HTML":            func(s string) string { return html.EscapeString("<b>" + s) },
+		"JSON escapes":    bytewise(`\u%04x`),
+		"JSON ESCAPES":    bytewise(`\u%04X`),
+		"byte escapes":    bytewise(`\x%02x`),
+		"octal escapes":   bytewise(`\%03o`),
+		"quoted escapes":  func(s string) string { return fmt.Sprintf("%q", bytewise(`\x%02x`)(s)) },
+		"URL escapes":     bytewise("%%%02X"),
+		"HTML entities":   bytewise("&#%d;"),
+		"the first third": func(s string) string { return s[:len(s)/3+4] + "..." },
+		"sixteen of it":   func(s string) string { return "..." + s[len(s)-16:] },
+		"a stack's array": func(s string) string {
+			return "main.f({0x0, " + strings.Trim(fmt.Sprintf("%#v", []byte(s)), "[]byte{}") + ", ...})"
+		},
 		"a config map":     func(s string) string { return fmt.Sprintf("%+v", map[string][]byte{"key": []byte(s)}) },
 		"a struct's field": func(s string) string { return fmt.Sprintf("%+v", struct{ password string }{s}) },
 	}
@@ -83,7 +85,7 @@ func encodings() map[string]func(text string) string {
 func TestEveryFormIsFound(t *testing.T) {
 	for name, encode := range encodings() {
 		for begin := range 3 {
-			text := "I1121 18:00:00.000000 " + encode("user:"[:begin]+New()+", end") + "\n"
+			text := "I1121 18:00:00.000000 " + encode("user:"[:begin]+NewValue()+", end") + "\n"
 			if len(FindIn(text)) == 0 {
 				t.Errorf("not found as %s: %s", name, text)
 			}
@@ -107,7 +109,7 @@ func TestTokensAreFound(t *testing.T) {
 		}
 	}
 	other := b64([]byte(`{"typ":"JWT"}`)) + "." + b64([]byte(`{"sub":"x"}`)) + ".x"
-	if len(FindIn(other)) == 0 || len(FindIn(Token())) == 0 {
+	if len(FindIn(other)) == 0 || len(FindIn(NewToken())) == 0 {
 		t.Error("a token of another kind is not found")
 	}
 }
@@ -128,7 +130,7 @@ func TestFindReadsInPieces(t *testing.T) {
 	longest := shared().longest
 	for _, at := range []int{0, 1, pieceSize, pieceSize + longest - 1, pieceSize + longest - Size/2, 3*pieceSize - 7} {
 		text := bytes.Repeat([]byte{'.'}, 4*pieceSize)
-		copy(text[at:], New())
+		copy(text[at:], NewValue())
 		for name, r := range map[string]io.Reader{"at once": bytes.NewReader(text), "by halves": iotest.HalfReader(bytes.NewReader(text))} {
 			leaks, err := Find(r)
 			if err != nil || len(leaks) != 1 || !strings.Contains(leaks[0].String(), "value, plain") {
@@ -143,7 +145,7 @@ func TestFindReadsInPieces(t *testing.T) {
 }
 
 func TestCheckFiles(t *testing.T) {
-	value := New()
+	value := NewValue()
 	for name, plant := range map[string]func(dir string) error{
 		"a file": func(dir string) error { return os.WriteFile(filepath.Join(dir, "f"), []byte("x "+value), 0o600) },
 		"a name": func(dir string) error { return os.WriteFile(filepath.Join(dir, value), nil, 0o600) },
