@@ -124,7 +124,7 @@ func (s *soak) run(ctx context.Context, duration time.Duration) error {
 				time.Since(begin).Round(time.Second), rounds+1, s.restarts, s.counts(), s.left)
 		}
 	}
-	s.printf("PASS: %d rounds, %s; no value or token in %d MiB of log\n", rounds, s.counts(), s.searched>>20)
+	s.printf("PASS: %d rounds, %s; no value or token in %d KiB of log\n", rounds, s.counts(), s.searched>>10)
 	return nil
 }
 
