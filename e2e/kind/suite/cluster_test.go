@@ -33,7 +33,6 @@ type cluster struct {
 	client kubernetes.Interface
 }
 
-
 func connect(t *testing.T) *cluster {
 	t.Helper()
 	c, err := newCluster()
