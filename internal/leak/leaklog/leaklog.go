@@ -17,8 +17,9 @@ import (
 	"github.com/refvol/refvol/internal/leak"
 )
 
-// verbosity is more than any line asks for.
-const verbosity = 10
+// verbosity is more than any line asks for: client-go logs bodies at up to 10, and the
+// plugin puts what client-go logs 4 higher.
+const verbosity = 20
 
 // TB is what New needs of a *testing.T.
 type TB interface {
