@@ -102,7 +102,7 @@ func searchedLog(t *testing.T) *bytes.Buffer {
 	t.Helper()
 	captureLog(t, "10")
 	var log bytes.Buffer
-	klog.SetLogger(leaklog.New(t, &log))
+	klog.SetLoggerWithOptions(leaklog.New(t, &log), klog.ContextualLogger(true))
 	return &log
 }
 
