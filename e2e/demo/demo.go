@@ -116,7 +116,9 @@ func (d *demo) start(ctx context.Context) error {
 		return err
 	}
 	begin = time.Now()
-	d.plugin, err = harness.StartPlugin(ctx, harness.PluginOptions{Binary: d.binary, Kubeconfig: kubeconfig, Dir: d.dir})
+	d.plugin, err = harness.StartPlugin(ctx, harness.PluginOptions{
+		Binary: d.binary, Kubeconfig: kubeconfig, Dir: filepath.Join(d.dir, "node"), Args: []string{"-v=10"},
+	})
 	if err != nil {
 		return err
 	}

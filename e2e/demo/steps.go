@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/harness"
+	"github.com/refvol/refvol/internal/leak"
 )
 
 const (
@@ -134,6 +135,8 @@ func (d *demo) crash(ctx context.Context) error {
 	c, err := d.measure(ctx, secretPath, password(11), func() error { return d.setSecret(ctx, password(11)) })
 	d.claim(err, "and is live again: the next change took %s from the request", ms(c.request))
 	d.claim(d.mounts(1), "it is still one mount")
+	err = errors.Join(d.plugin.ShownLeaks(ctx), d.plugin.DiskLeaks())
+	d.claim(err, "the plugin's log, at -v=10, its record and its answers hold no value of the Secret")
 	return nil
 }
 
@@ -156,8 +159,9 @@ func (d *demo) unpublish(ctx context.Context) error {
 
 func config(i int) string { return fmt.Sprintf("greeting: hello %d\n", i) }
 
-// password is what the demo's Secret holds; it is no secret of anybody's.
-func password(i int) string { return fmt.Sprintf("demo-value-%d", i) }
+// password is what the demo's Secret holds; it is no secret of anybody's, and found where
+// it leaks.
+func password(i int) string { return fmt.Sprintf("%s-%d", leak.Value, i) }
 
 func (d *demo) target() string { return d.plugin.Target(d.volume) }
 

@@ -66,7 +66,8 @@ type Plugin struct {
 	// conn is the connection to the run that is, or was last; on that one, calls fail.
 	conn atomic.Pointer[grpc.ClientConn]
 	// logged is how long the log was when the process started.
-	logged int64
+	logged  int64
+	answers answers
 }
 
 // StartPlugin makes the node's directories and starts the plugin; see Plugin.Start.
@@ -161,6 +162,7 @@ func (p *Plugin) env() []string {
 func (p *Plugin) connect() error {
 	conn, err := grpc.NewClient("unix://"+p.Socket(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUnaryInterceptor(p.answers.intercept),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond},
 			MinConnectTimeout: time.Second,

@@ -22,7 +22,7 @@ func TraceHeap() []string { return []string{"GODEBUG=gctrace=1", "GOGC=10"} }
 var collection = regexp.MustCompile(`(?m)^gc (\d+) @.* \d+->\d+->(\d+) MB, `)
 
 // traced is how much of the end of the log has the last collection for certain.
-const traced = 64 << 10
+const traced = 1 << 20
 
 // LiveHeap returns how many garbage collections the running process has made, and what
 // the last one found in use, in whole MiB, rounded down: two equal numbers stand for

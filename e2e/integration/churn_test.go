@@ -87,7 +87,7 @@ func (c *churning) run(t *testing.T, cycles int) {
 // goes last: an event for each pod would fill client-go's caches, which keep thousands.
 func (c *churning) cycle(ctx context.Context, name string, recreate bool) error {
 	before, after := harness.NewCanary(), harness.NewCanary()
-	if err := c.set(ctx, name, string(before)); err != nil {
+	if err := c.set(ctx, name, before); err != nil {
 		return err
 	}
 	v := harness.NewVolume(c.namespace, "pod", map[string]string{
@@ -96,11 +96,11 @@ func (c *churning) cycle(ctx context.Context, name string, recreate bool) error 
 	if err := c.Publish(ctx, v); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
-	if err := c.set(ctx, name, string(after)); err != nil {
+	if err := c.set(ctx, name, after); err != nil {
 		return err
 	}
 	err := harness.Poll(ctx, soon, 2*time.Millisecond, func() error {
-		if got, err := c.content(v, "key"); err != nil || got != string(after) {
+		if got, err := c.content(v, "key"); err != nil || got != after {
 			return fmt.Errorf("%s holds %q, %v, want %q", name, got, err, after)
 		}
 		return nil

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/refvol/refvol/e2e/controlplane"
 	"github.com/refvol/refvol/e2e/harness"
 )
@@ -22,8 +24,8 @@ type suite struct {
 	*controlplane.ControlPlane
 	dir string
 	// plugin is the program under test, kubeconfig has the rights that deploy/base
-	// gives it, and token is what that file carries.
-	plugin, kubeconfig, token string
+	// gives it.
+	plugin, kubeconfig string
 	// powerless is a kubeconfig of a service account without any right.
 	powerless string
 	// plain builds the plugin without the race detector, once.
@@ -87,21 +89,28 @@ func newSuite(ctx context.Context) (_ *suite, err error) {
 func (s *suite) stop() error {
 	var err error
 	if s.ControlPlane != nil {
-		err = s.ControlPlane.Stop()
+		err = errors.Join(s.searchEvents(), s.ControlPlane.Stop())
 	}
 	return errors.Join(err, os.RemoveAll(s.dir))
+}
+
+// searchEvents looks for values and tokens in every event of the run, of whichever
+// namespace.
+func (s *suite) searchEvents() error {
+	events, err := harness.EventLeaks(context.Background(), s.Client(), metav1.NamespaceAll)
+	fmt.Fprintf(os.Stderr, "searched %d events for values and tokens\n", events)
+	return err
 }
 
 // powerlessAccount has no right at all.
 const powerlessAccount = "powerless"
 
 func (s *suite) grant(ctx context.Context) error {
-	var err error
 	s.kubeconfig = filepath.Join(s.dir, "plugin.kubeconfig")
-	if s.token, err = harness.GrantPlugin(ctx, s.ControlPlane, s.kubeconfig); err != nil {
+	if _, err := harness.GrantPlugin(ctx, s.ControlPlane, s.kubeconfig); err != nil {
 		return err
 	}
 	s.powerless = filepath.Join(s.dir, "powerless.kubeconfig")
-	_, err = harness.MakeAccount(ctx, s.ControlPlane, powerlessAccount, s.powerless)
+	_, err := harness.MakeAccount(ctx, s.ControlPlane, powerlessAccount, s.powerless)
 	return err
 }

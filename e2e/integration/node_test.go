@@ -2,9 +2,9 @@ package integration
 
 import (
 	"bytes"
-	"io/fs"
+	"context"
+	"errors"
 	"os"
-	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,13 +19,11 @@ type node struct {
 	*harness.Plugin
 	t         *testing.T
 	namespace string
-	// canaries are the values that must never show outside the volumes.
-	canaries []harness.Canary
 }
 
 // newNode starts a plugin that logs everything it can. When the test ends the
-// plugin is killed, and what it wrote is searched for values and for reports of the
-// race detector.
+// plugin is killed, and what it showed and wrote is searched for values, tokens and
+// reports of the race detector.
 func newNode(t *testing.T, args ...string) *node {
 	t.Helper()
 	return newNodeAs(t, shared.kubeconfig, args...)
@@ -51,7 +49,7 @@ func nodeDir(t *testing.T) string {
 // there is none.
 func newNodeWith(t *testing.T, o harness.PluginOptions) *node {
 	t.Helper()
-	n := &node{t: t, namespace: newNamespace(t), canaries: []harness.Canary{harness.Canary(shared.token)}}
+	n := &node{t: t, namespace: newNamespace(t)}
 	if o.Binary == "" {
 		o.Binary = shared.plugin
 	}
@@ -82,6 +80,9 @@ func (n *node) finish() {
 	if n.t.Failed() {
 		n.t.Logf("last lines of the plugin's log:\n%s", n.LogTail())
 	}
+	// The test's own context has ended.
+	ctx := context.WithoutCancel(n.t.Context())
+	shown := n.ShownLeaks(ctx)
 	if err := n.Close(); err != nil {
 		n.t.Error(err)
 	}
@@ -94,39 +95,14 @@ func (n *node) finish() {
 			n.t.Errorf("the plugin's log has %q:\n%s", bad, log[i:min(i+4000, len(log))])
 		}
 	}
-	n.checkNoValueOutside()
-}
-
-// checkNoValueOutside searches every file that the plugin left on the disk, its log
-// and its records among them; the volumes themselves are unmounted by now.
-func (n *node) checkNoValueOutside() {
-	root := filepath.Dir(n.LogPath())
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
-			return err
-		}
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		for _, c := range n.canaries {
-			if form := c.FindIn(data); form != "" {
-				n.t.Errorf("%s holds a value (%s)", path, form)
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	_, told := harness.EventLeaks(ctx, shared.Client(), n.namespace)
+	if err := errors.Join(shown, told, n.DiskLeaks()); err != nil {
 		n.t.Error(err)
 	}
 }
 
 // canary returns a new value that must not show anywhere but in files of volumes.
-func (n *node) canary() string {
-	c := harness.NewCanary()
-	n.canaries = append(n.canaries, c)
-	return string(c)
-}
+func (n *node) canary() string { return harness.NewCanary() }
 
 // configMap creates or replaces a ConfigMap in the node's namespace.
 func (n *node) configMap(name string, data map[string]string) *corev1.ConfigMap {

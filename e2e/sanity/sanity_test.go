@@ -17,6 +17,7 @@ import (
 
 	"github.com/refvol/refvol/e2e/controlplane"
 	"github.com/refvol/refvol/e2e/harness"
+	"github.com/refvol/refvol/internal/leak"
 )
 
 const (
@@ -74,7 +75,7 @@ func (d *driver) start(ctx context.Context) error {
 	if err := os.Mkdir(node, 0o750); err != nil {
 		return err
 	}
-	d.plugin, err = harness.StartPlugin(ctx, harness.PluginOptions{Binary: binary, Kubeconfig: kubeconfig, Dir: node})
+	d.plugin, err = harness.StartPlugin(ctx, harness.PluginOptions{Binary: binary, Kubeconfig: kubeconfig, Dir: node, Args: []string{"-v=10"}})
 	if err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func (d *driver) makeConfigMap(ctx context.Context) error {
 	if _, err := core.Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: configMap}, Data: map[string]string{"key": "value"}}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: configMap}, Data: map[string]string{"key": leak.NewValue()}}
 	_, err := core.ConfigMaps(namespace).Create(ctx, cm, metav1.CreateOptions{})
 	return err
 }
@@ -135,6 +136,9 @@ func TestSanity(t *testing.T) {
 
 	checkSkips(t, reports)
 	checkNothingLeft(t, shared.plugin)
+	if err := errors.Join(shared.wrapper.leaks(), shared.plugin.ShownLeaks(t.Context()), shared.plugin.DiskLeaks()); err != nil {
+		t.Error(err)
+	}
 	if t.Failed() {
 		t.Logf("last lines of the plugin's log:\n%s", shared.plugin.LogTail())
 	}

@@ -118,11 +118,26 @@ func (s *soak) checkGoroutines(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	// Hours of logging would fill the disk, and what led here was well.
-	if err := os.Truncate(s.plugin.LogPath(), 0); err != nil {
+	if err := s.searchLog(ctx); err != nil {
 		return err
 	}
 	return s.plugin.Start(ctx)
+}
+
+// searchLog looks for values and tokens in all that the plugin, which has ended, has shown
+// and written, and empties its log: hours of logging would fill the disk, and what led here
+// was well.
+func (s *soak) searchLog(ctx context.Context) error {
+	_, told := harness.EventLeaks(ctx, s.controlPlane.Client(), namespace)
+	if err := errors.Join(told, s.plugin.ShownLeaks(ctx), s.plugin.DiskLeaks()); err != nil {
+		return err
+	}
+	log, err := os.Stat(s.plugin.LogPath())
+	if err != nil {
+		return err
+	}
+	s.searched += log.Size()
+	return os.Truncate(s.plugin.LogPath(), 0)
 }
 
 func (s *soak) takeStock(ctx context.Context) (stock, error) {

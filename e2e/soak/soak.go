@@ -46,6 +46,8 @@ type soak struct {
 	// idle is what the plugin had at the start, left what it had after the last round.
 	idle, left stock
 	restarts   int
+	// searched is how many bytes of the log have been searched for values and tokens.
+	searched int64
 	// life is how many more rounds the plugin runs.
 	life int
 }
@@ -75,7 +77,7 @@ func (s *soak) start(ctx context.Context) error {
 		return err
 	}
 	s.plugin, err = harness.StartPlugin(ctx, harness.PluginOptions{
-		Binary: binary, Kubeconfig: kubeconfig, Dir: s.dir, Args: []string{"-v=1"}, Env: harness.TraceHeap(),
+		Binary: binary, Kubeconfig: kubeconfig, Dir: filepath.Join(s.dir, "node"), Args: []string{"-v=10"}, Env: harness.TraceHeap(),
 	})
 	if err != nil {
 		return err
@@ -122,7 +124,7 @@ func (s *soak) run(ctx context.Context, duration time.Duration) error {
 				time.Since(begin).Round(time.Second), rounds+1, s.restarts, s.counts(), s.left)
 		}
 	}
-	s.printf("PASS: %d rounds, %s\n", rounds, s.counts())
+	s.printf("PASS: %d rounds, %s; no value or token in %d KiB of log\n", rounds, s.counts(), s.searched>>10)
 	return nil
 }
 
@@ -136,6 +138,9 @@ func (s *soak) settle(ctx context.Context) error {
 		return err
 	}
 	if s.idle.goroutines, err = s.plugin.Quit(ctx); err != nil {
+		return err
+	}
+	if err := s.searchLog(ctx); err != nil {
 		return err
 	}
 	s.left = s.idle
@@ -198,7 +203,7 @@ func (s *soak) drain(ctx context.Context) error {
 // restart returns a step that ends the plugin, changes objects meanwhile, and starts it.
 func (s *soak) restart(end func() error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if err := end(); err != nil {
+		if err := errors.Join(end(), s.searchLog(ctx)); err != nil {
 			return err
 		}
 		if err := s.each(func(w *worker) error { return w.meanwhile(ctx) }); err != nil {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/harness"
+	"github.com/refvol/refvol/internal/leak"
 )
 
 const (
@@ -97,6 +98,7 @@ func (w *worker) publish(ctx context.Context, slot int) error {
 		}),
 		objects: [2]string{configMap, secret},
 	}
+	v.Token, v.TokenInSecrets = harness.NewToken(), w.choose.IntN(2) == 0
 	if err := w.plugin.Publish(ctx, v.Volume); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
@@ -152,7 +154,7 @@ func (w *worker) change(ctx context.Context) (name string, err error) {
 
 // set gives an object a new value, of a random length.
 func (w *worker) set(ctx context.Context, name string) error {
-	value := strconv.FormatUint(w.choose.Uint64(), 10) + string(make([]byte, w.choose.IntN(2000)))
+	value := leak.Value + strconv.FormatUint(w.choose.Uint64(), 10) + string(make([]byte, w.choose.IntN(2000)))
 	core, meta := w.controlPlane.Client().CoreV1(), metav1.ObjectMeta{Name: name}
 	data := map[string]string{name: value}
 	var err error

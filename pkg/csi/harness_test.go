@@ -3,6 +3,7 @@ package csi
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,9 +18,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/textlogger"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/leak/leaklog"
 	"github.com/refvol/refvol/pkg/publisher"
 )
 
@@ -87,6 +89,7 @@ type testServer struct {
 	*Server
 	publisher *fakePublisher
 	logs      *logBuffer
+	logger    klog.Logger
 	observed  *observations
 	// path and registrationPath are the sockets.
 	path, registrationPath string
@@ -109,6 +112,7 @@ func newServer(t *testing.T, change func(*Options)) *testServer {
 		path:      filepath.Join(dir, "csi.sock"),
 		ended:     make(chan error, 1),
 	}
+	s.logger = leaklog.New(t, s.logs)
 	opts := Options{
 		DriverName:      testDriver,
 		Version:         "v1.2.3",
@@ -155,8 +159,7 @@ func serve(t *testing.T, change func(*Options)) *testServer {
 
 // begin lets the server serve.
 func (s *testServer) begin() {
-	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(s.logs), textlogger.Verbosity(10)))
-	ctx, cancel := context.WithCancel(klog.NewContext(s.Context(), logger))
+	ctx, cancel := context.WithCancel(klog.NewContext(s.Context(), s.logger))
 	s.cancel = cancel
 	go func() {
 		s.ended <- s.Serve(ctx)
@@ -172,12 +175,22 @@ func (s *testServer) stop() error {
 
 func (s *testServer) dial(path string) *grpc.ClientConn {
 	s.Helper()
-	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUnaryInterceptor(s.searchAnswer))
 	if err != nil {
 		s.Fatal(err)
 	}
 	s.Cleanup(func() { conn.Close() })
 	return conn
+}
+
+// searchAnswer fails the test if an answer holds a value.
+func (s *testServer) searchAnswer(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	err := invoke(ctx, method, req, reply, conn, opts...)
+	if leaked := leak.Check("the answer to "+method, fmt.Sprint(reply, err)); leaked != nil {
+		s.Error(leaked)
+	}
+	return err
 }
 
 // publishRequest returns a request as the kubelet sends it.

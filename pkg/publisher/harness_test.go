@@ -3,6 +3,7 @@ package publisher
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,8 +16,9 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/textlogger"
 
+	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/leak/leaklog"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -67,7 +69,7 @@ func inStoppedBubble(t *testing.T, change func(*Options), test func(e *env)) {
 func newEnv(t *testing.T, change func(*Options)) *env {
 	t.Helper()
 	logs := &logBuffer{}
-	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(logs), textlogger.Verbosity(10)))
+	logger := leaklog.New(t, logs) // searched when all below has ended
 	e := &env{
 		T:       t,
 		ctx:     klog.NewContext(context.WithoutCancel(t.Context()), logger), // the clean-up needs it too
@@ -97,9 +99,19 @@ func newEnv(t *testing.T, change func(*Options)) *env {
 	e.start()
 	t.Cleanup(func() {
 		e.halt()
+		e.searchAll()
 		e.mounts.check()
 	})
 	return e
+}
+
+// searchAll fails the test if a value is in a record or was told to a pod's author. The
+// logs are searched at the end of the test.
+func (e *env) searchAll() {
+	e.Helper()
+	if err := errors.Join(leak.CheckFiles(e.opts.StateDir), e.events.leaks()); err != nil {
+		e.Error(err)
+	}
 }
 
 // start makes the Publisher, as a process does at its start.
@@ -208,6 +220,9 @@ func (e *env) wantReason(err error, reason Reason, text string) {
 	case text != "" && err.Error() != text:
 		e.Errorf("error text\n\t%s\nwant\n\t%s", err, text)
 	}
+	if leaked := leak.Check("the error", err.Error()); leaked != nil {
+		e.Error(leaked)
+	}
 }
 
 // wantWaiting fails the test if a call has returned; all others must be blocked.
@@ -245,6 +260,9 @@ func (e *env) wantProblem(r Request, parts ...string) {
 		return (part == "") == (stats.Problem == "") && strings.Contains(stats.Problem, part)
 	}) {
 		e.Errorf("problem %q, want one of %q", stats.Problem, parts)
+	}
+	if err := leak.Check("the condition", stats.Problem); err != nil {
+		e.Error(err)
 	}
 }
 

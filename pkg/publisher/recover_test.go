@@ -31,9 +31,7 @@ func TestAPanicOfAReconcile(t *testing.T) {
 		if len(lines) == 0 || !strings.Contains(lines[0], "stack=") {
 			t.Errorf("logged %q", lines)
 		}
-		if len(e.logs.with(canary)) > 0 {
-			t.Error("the panic's value was logged")
-		}
+		// The logs are searched for canary, what it panicked with, at the end of the test.
 		after(retryMax)
 		e.wantFiles(r, "a", "2")
 		e.wantProblem(r, "")

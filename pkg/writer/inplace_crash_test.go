@@ -163,28 +163,6 @@ func TestInPlaceShortWrites(t *testing.T) {
 	v.rewrite(w, tree(file("a", "abcdefg"), file("b", "0123456789")))
 }
 
-// TestInPlaceErrorsHideContent lets each call of a rewrite fail in turn.
-func TestInPlaceErrorsHideContent(t *testing.T) {
-	const canary = "s3cr3t-canary"
-	for n := 1; ; n++ {
-		v, w, calls := newVolume(t), NewInPlace(Options{}), 0
-		v.rewrite(w, tree(file("d/key", canary), file("x", canary)))
-		w.fs = stepped{w.fs, func(string, string) error {
-			if calls++; calls == n {
-				return unix.EIO
-			}
-			return nil
-		}}
-		_, err := w.Write(t.Context(), v.root, tree(withMode(0o600, file("d/key", strings.Repeat(canary, 1000))), file("new/d", canary)))
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, unix.EIO) || strings.Contains(fmt.Sprintf("%+v", err), canary) {
-			t.Errorf("call %d: %+v", n, err)
-		}
-	}
-}
-
 // TestInPlaceRepair damages a volume and writes to it with a new InPlace. What was
 // damaged beyond the one generation costs the inodes, all else does not.
 func TestInPlaceRepair(t *testing.T) {

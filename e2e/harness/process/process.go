@@ -122,6 +122,16 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Done is closed when the child has ended and been reaped.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
+// Ended tells whether the child has ended and been reaped.
+func (p *Process) Ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // ExitCode returns the exit status, or -1 while the child runs and when a signal
 // ended it.
 func (p *Process) ExitCode() int {

@@ -8,7 +8,7 @@ import (
 )
 
 // overlay is what the tests change of what a user installs: the image, which no
-// registry has, logs in which each call begins and ends, and a label by which a test
+// registry has, logs that have all that they can, as JSON, and a label by which a test
 // keeps the plugin away from one node.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
@@ -27,7 +27,10 @@ patches:
       value: IfNotPresent
     - op: add
       path: /spec/template/spec/containers/0/args/-
-      value: --v=4
+      value: --v=10
+    - op: add
+      path: /spec/template/spec/containers/0/args/-
+      value: --logging-format=json
     - op: add
       path: /spec/template/spec/affinity
       value:

@@ -2,6 +2,7 @@ package suite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -34,13 +35,22 @@ type cluster struct {
 
 func connect(t *testing.T) *cluster {
 	t.Helper()
+	c, err := newCluster()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// newCluster returns the cluster that KUBECONFIG names.
+func newCluster() (*cluster, error) {
 	path := os.Getenv("KUBECONFIG")
 	if path == "" {
-		t.Fatal("KUBECONFIG must name a cluster with the plugin installed; make e2e makes one")
+		return nil, errors.New("KUBECONFIG must name a cluster with the plugin installed; make e2e makes one")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	// The tests wait for the cluster, never for their own client.
 	config.QPS = -1
@@ -48,9 +58,9 @@ func connect(t *testing.T) *cluster {
 	config.WarningHandler = rest.NoWarnings{}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	return &cluster{config: config, client: client}
+	return &cluster{config: config, client: client}, nil
 }
 
 // worker returns the name of a node that runs the plugin and takes any pod.

@@ -19,7 +19,7 @@ func TestContents(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
 	n.createConfigMap("settings", object{"app.yaml": "debug: true\n", "empty": ""})
-	n.createSecret("login", object{"user": "admin", "password": "s3cret"})
+	n.createSecret("login", object{"user": canary("admin"), "password": canary("s3cret")})
 	const items = `
 - configMap:
     name: settings
@@ -48,8 +48,8 @@ func TestContents(t *testing.T) {
 			"dir 0755 0:0 .",
 			"link ..data -> GENERATION",
 			"dir 0755 0:0 GENERATION",
-			"file 0644 0:0 GENERATION/password = s3cret",
-			"file 0644 0:0 GENERATION/user = admin",
+			"file 0644 0:0 GENERATION/password = " + canary("s3cret"),
+			"file 0644 0:0 GENERATION/user = " + canary("admin"),
 			"link password -> ..data/password",
 			"link user -> ..data/user",
 		},
@@ -69,7 +69,7 @@ func TestContents(t *testing.T) {
 			"dir 0755 0:0 GENERATION/conf",
 			"file 0444 0:0 GENERATION/conf/app.yaml = debug: true\n",
 			"file 0604 0:0 GENERATION/none = ",
-			"file 0604 0:0 GENERATION/password = s3cret",
+			"file 0604 0:0 GENERATION/password = " + canary("s3cret"),
 			"link conf -> ..data/conf",
 			"link none -> ..data/none",
 			"link password -> ..data/password",
@@ -83,7 +83,7 @@ func TestContents(t *testing.T) {
 func TestFSGroup(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
-	n.createSecret("login", object{"password": "s3cret", "user": "admin"})
+	n.createSecret("login", object{"password": canary("s3cret"), "user": canary("admin")})
 	spec := newPod("reader", refvol("login", attributes{
 		"sources":     `[{secret: {name: login, items: [{key: password, path: deep/password, mode: 0400}, {key: user, path: user}]}}]`,
 		"defaultMode": "0600",
@@ -94,8 +94,8 @@ func TestFSGroup(t *testing.T) {
 		"link ..data -> GENERATION",
 		"dir 2755 0:2000 GENERATION",
 		"dir 2755 0:2000 GENERATION/deep",
-		"file 0440 0:2000 GENERATION/deep/password = s3cret",
-		"file 0640 0:2000 GENERATION/user = admin",
+		"file 0440 0:2000 GENERATION/deep/password = " + canary("s3cret"),
+		"file 0640 0:2000 GENERATION/user = " + canary("admin"),
 		"link deep -> ..data/deep",
 		"link user -> ..data/user",
 	})
@@ -105,14 +105,14 @@ func TestFSGroup(t *testing.T) {
 func TestSameRefTwice(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
-	n.createConfigMap("settings", object{"key": "one", "other": "two"})
+	n.createConfigMap("settings", object{"key": canary("one"), "other": canary("two")})
 	p := n.start(newPod("reader",
 		refvol("whole", attributes{"configMap": "settings"}),
 		refvol("part", attributes{"configMap": "settings", "items": "[{key: key, path: renamed}]"}),
 	))
-	whole := p.await(mountDir+"whole/key", "new", podTimeout)
-	part := p.await(mountDir+"part/renamed", "new", podTimeout)
-	n.updateConfigMap("settings", object{"key": "new", "other": "two"})
+	whole := p.await(mountDir+"whole/key", canary("new"), podTimeout)
+	part := p.await(mountDir+"part/renamed", canary("new"), podTimeout)
+	n.updateConfigMap("settings", object{"key": canary("new"), "other": canary("two")})
 	for _, w := range []*pending{whole, part} {
 		if got := w.arrive(); got.Failed > 0 {
 			t.Errorf("%s: %+v", w.what, got)
@@ -125,7 +125,7 @@ func TestSameRefTwice(t *testing.T) {
 func TestUserNamespace(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
-	n.createSecret("login", object{"user": "admin"})
+	n.createSecret("login", object{"user": canary("admin")})
 	spec := newPod("reader", refvol("login", attributes{"secret": "login", "defaultMode": "0400"}))
 	spec.Spec.HostUsers = new(false)
 	spec.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(0))}
@@ -137,7 +137,7 @@ func TestUserNamespace(t *testing.T) {
 		"dir 0755 0:0 .",
 		"link ..data -> GENERATION",
 		"dir 0755 0:0 GENERATION",
-		"file 0400 0:0 GENERATION/user = admin",
+		"file 0400 0:0 GENERATION/user = " + canary("admin"),
 		"link user -> ..data/user",
 	})
 }

@@ -72,19 +72,19 @@ func TestInPlaceThroughSubPath(t *testing.T) {
 func TestSubPathOfOthersNeverChanges(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
-	n.createConfigMap("settings", object{"key": "old"})
+	n.createConfigMap("settings", object{"key": canary("old")})
 	spec := newPod("reader",
 		native("native", "settings"),
 		refvol("atomic", attributes{"configMap": "settings"}),
 		refvol("in-place", attributes{"configMap": "settings", "writeStrategy": "InPlace"}))
 	want := map[string]string{
-		mountKey(spec, "native", "key"):   "old",
-		mountKey(spec, "atomic", "key"):   "old",
-		mountKey(spec, "in-place", "key"): "new",
+		mountKey(spec, "native", "key"):   canary("old"),
+		mountKey(spec, "atomic", "key"):   canary("old"),
+		mountKey(spec, "in-place", "key"): canary("new"),
 	}
 	p := n.start(spec)
-	n.updateConfigMap("settings", object{"key": "new"})
-	p.probe("await", mountDir+"native/key", "new", nativeTimeout.String())
+	n.updateConfigMap("settings", object{"key": canary("new")})
+	p.probe("await", mountDir+"native/key", canary("new"), nativeTimeout.String())
 	for file, text := range want {
 		if err := p.hasText(t.Context(), "probe", file, text); err != nil {
 			t.Error(err)
@@ -97,7 +97,7 @@ func TestSubPathOfOthersNeverChanges(t *testing.T) {
 func TestExactModesWithFSGroup(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
-	n.createSecret("login", object{"password": "old"})
+	n.createSecret("login", object{"password": canary("old")})
 	var volumes []corev1.Volume
 	for name, strategy := range map[string]string{"atomic": "Atomic", "in-place": "InPlace"} {
 		volumes = append(volumes, refvol(name, attributes{
@@ -131,14 +131,14 @@ func TestExactModesWithFSGroup(t *testing.T) {
 			}
 		}
 	}
-	check("old")
-	n.updateSecret("login", object{"password": "new"})
+	check(canary("old"))
+	n.updateSecret("login", object{"password": canary("new")})
 	for _, v := range volumes {
-		p.probe("await", mountDir+v.Name+"/password", "new", podTimeout.String())
+		p.probe("await", mountDir+v.Name+"/password", canary("new"), podTimeout.String())
 	}
 	// The generation before stays for a while.
 	p.awaitOneGeneration(mountDir + "atomic")
-	check("new")
+	check(canary("new"))
 }
 
 // awaitOneGeneration waits until the volume holds nothing of its earlier files.

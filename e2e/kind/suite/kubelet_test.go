@@ -22,9 +22,9 @@ func TestKubeletRestarts(t *testing.T) {
 	t.Parallel()
 	node := takeNode(t)
 	n := newNamespace(t)
-	n.createConfigMap("settings", object{"key": "old"})
-	n.createConfigMap("doomed", object{"key": "last"})
-	n.createSecret("login", object{"user": "old"})
+	n.createConfigMap("settings", object{"key": canary("old")})
+	n.createConfigMap("doomed", object{"key": canary("last")})
+	n.createSecret("login", object{"user": canary("old")})
 	inspector := n.startOnNode("inspector", node)
 	reader := n.start(onNode(newPod("reader",
 		refvol("settings", attributes{"configMap": "settings"}),
@@ -46,13 +46,13 @@ func TestKubeletRestarts(t *testing.T) {
 	if got := n.runs(t, node); !slices.Equal(got, runs) {
 		t.Errorf("pods after the restarts: %v, before: %v", got, runs)
 	}
-	n.updateConfigMap("settings", object{"key": "new"})
-	n.updateSecret("login", object{"user": "new"})
+	n.updateConfigMap("settings", object{"key": canary("new")})
+	n.updateSecret("login", object{"user": canary("new")})
 	for _, file := range []string{"settings/key", "in-place/key", "login/user"} {
-		reader.probe("await", mountDir+file, "new", podTimeout.String())
+		reader.probe("await", mountDir+file, canary("new"), podTimeout.String())
 	}
 	for p, file := range map[*pod]string{reader: "pinned/user", orphan: "doomed/key"} {
-		text := map[*pod]string{reader: "old", orphan: "last"}[p]
+		text := map[*pod]string{reader: canary("old"), orphan: canary("last")}[p]
 		if err := p.hasText(t.Context(), "probe", mountDir+file, text); err != nil {
 			t.Error(err)
 		}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/refvol/refvol/internal/leak"
 )
 
 // nodeRoot is the node's file system, seen from a pod with the node's process ids.
@@ -43,7 +45,7 @@ func (p *pod) mounts(ctx context.Context, text string) ([]mountLine, error) {
 func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
-	n.createSecret("login", object{"user": "admin"})
+	n.createSecret("login", object{"user": canary("admin")})
 	node := n.worker(t)
 	inspector := n.startOnNode("inspector", node)
 	spec := newPod("reader", refvol("one", attributes{"secret": "login"}), refvol("two", attributes{"secret": "login"}))
@@ -110,6 +112,10 @@ func (l leftovers) records(ctx context.Context) error {
 	answer, err := l.inspector.ask(ctx, "probe", "tree", nodeRoot+l.paths.state)
 	if err != nil {
 		return err
+	}
+	// The contents are in it as JSON has bytes.
+	if err := leak.Check("the plugin's state", answer); err != nil {
+		l.of.t.Error(err)
 	}
 	for _, id := range l.of.volumeIDs() {
 		if strings.Contains(answer, id) {

@@ -24,10 +24,10 @@ func TestRequiredObjectMissing(t *testing.T) {
 	log := n.followPlugin(spec.Spec.NodeName)
 	p := n.create(spec)
 	id := p.volumeID("login")
-	log.await(t, podTimeout, `"CSI call begins"`, `method="NodePublishVolume"`, id)
+	log.await(t, podTimeout, `"CSI call begins"`, "NodePublishVolume", id)
 
 	// The call stays open: within this time it neither ends nor starts the pod.
-	if line, err := log.find(t.Context(), 3*time.Second, `"CSI call`, `method="NodePublishVolume"`, id); err == nil {
+	if line, err := log.find(t.Context(), 3*time.Second, `"CSI call`, "NodePublishVolume", id); err == nil {
 		t.Fatalf("the publish did not wait: %s", line)
 	}
 	if got := p.phase(t); got != corev1.PodPending {
@@ -35,15 +35,15 @@ func TestRequiredObjectMissing(t *testing.T) {
 	}
 
 	before := time.Now()
-	n.createSecret("login", object{"user": "admin"})
-	log.await(t, podTimeout, `"CSI call done"`, `method="NodePublishVolume"`, id)
+	n.createSecret("login", object{"user": canary("admin")})
+	log.await(t, podTimeout, `"CSI call done"`, "NodePublishVolume", id)
 	took := time.Since(before)
 	t.Logf("NodePublishVolume returned %s after the Secret's creation", milliseconds(took))
 	if took >= liveLimit {
 		t.Errorf("it took %s", milliseconds(took))
 	}
 	p.awaitReady()
-	if err := p.hasText(t.Context(), "probe", mountDir+"login/user", "admin"); err != nil {
+	if err := p.hasText(t.Context(), "probe", mountDir+"login/user", canary("admin")); err != nil {
 		t.Error(err)
 	}
 }

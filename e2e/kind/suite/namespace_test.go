@@ -34,9 +34,11 @@ func newNamespace(t *testing.T) *namespace {
 		t.Fatal(err)
 	}
 	n := &namespace{cluster: c, t: t, name: created.Name}
+	begin := time.Now()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), podTimeout)
 		defer cancel()
+		n.searchNamespace(ctx, begin)
 		if t.Failed() {
 			n.explain(ctx)
 		}

@@ -94,6 +94,7 @@ func (c *cluster) keepPluginAway(t *testing.T, node string) (letBack func()) {
 		}
 		c.awaitPlugin(ctx, t, node)
 	})
+	c.searchBefore(t, plugin.Pod)
 	if err := label(t.Context(), `"yes"`); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import "testing"
 // rewritten in place, through a subPath mount too, and never to one that is pinned.
 func TestPoliciesOverRestart(t *testing.T) {
 	n := newNamespace(t)
-	n.createSecret("login", object{"user": "one"})
+	n.createSecret("login", object{"user": canary("one")})
 	node := n.worker(t)
 	spec := newPod("reader",
 		refvol("pinned", attributes{"secret": "login", "updatePolicy": "Pinned"}),
@@ -24,23 +24,23 @@ func TestPoliciesOverRestart(t *testing.T) {
 			t.Errorf("%q: %d of %d reads failed: %s", text, got.Failed, got.Reads, got.Error)
 		}
 		p.probe("await", mountDir+"live/user", text, podTimeout.String())
-		if err := p.hasText(t.Context(), "probe", pinned, "one"); err != nil {
+		if err := p.hasText(t.Context(), "probe", pinned, canary("one")); err != nil {
 			t.Error(err)
 		}
 	}
-	change("two")
+	change(canary("two"))
 
 	plugin := n.mustPlugin(t, node)
-	w := p.await(inPlace, "three", 2*podTimeout)
+	w := p.await(inPlace, canary("three"), 2*podTimeout)
 	deletePlugin(t, n, nil, plugin)
-	n.updateSecret("login", object{"user": "three"})
+	n.updateSecret("login", object{"user": canary("three")})
 	back := n.awaitPlugin(t.Context(), t, node)
 	late := w.arrive().at.Sub(back)
 	t.Logf("the change came %s after the plugin was ready", milliseconds(late))
 	if late > restartLimit {
 		t.Errorf("the change came %s after the plugin was ready", late)
 	}
-	if err := p.hasText(t.Context(), "probe", pinned, "one"); err != nil {
+	if err := p.hasText(t.Context(), "probe", pinned, canary("one")); err != nil {
 		t.Errorf("after the restart: %v", err)
 	}
 	change("four")

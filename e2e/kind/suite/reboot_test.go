@@ -16,8 +16,8 @@ import (
 func TestNodeReboot(t *testing.T) {
 	n := newNamespace(t)
 	node := n.worker(t)
-	n.createConfigMap("settings", object{"key": "old", "goes": "x"})
-	n.createSecret("login", object{"user": "old"})
+	n.createConfigMap("settings", object{"key": canary("old"), "goes": "x"})
+	n.createSecret("login", object{"user": canary("old")})
 	inspector := n.startOnNode("inspector", node)
 	spec := func(name string) *corev1.Pod {
 		return onNode(newPod(name,
@@ -35,8 +35,8 @@ func TestNodeReboot(t *testing.T) {
 	plugin := &pod{n, n.mustPlugin(t, node)}
 
 	n.whileDown(t, node, func() {
-		n.updateConfigMap("settings", object{"key": "new", "comes": "y"})
-		n.updateSecret("login", object{"user": "new"})
+		n.updateConfigMap("settings", object{"key": canary("new"), "comes": "y"})
+		n.updateSecret("login", object{"user": canary("new")})
 		pods := n.client.CoreV1().Pods(n.name)
 		if err := pods.Delete(t.Context(), deleted.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -52,14 +52,14 @@ func TestNodeReboot(t *testing.T) {
 	t.Logf("all pods run again %.0f s after the node was switched on", time.Since(began).Seconds())
 
 	stays.shows(map[string]map[string]string{
-		"settings": {"key": "new", "comes": "y"},
-		"in-place": {"key": "new", "comes": "y"},
-		"login":    {"user": "new"},
+		"settings": {"key": canary("new"), "comes": "y"},
+		"in-place": {"key": canary("new"), "comes": "y"},
+		"login":    {"user": canary("new")},
 	})
-	n.updateConfigMap("settings", object{"key": "newest"})
-	n.updateSecret("login", object{"user": "newest"})
+	n.updateConfigMap("settings", object{"key": canary("newest")})
+	n.updateSecret("login", object{"user": canary("newest")})
 	for _, file := range []string{"settings/key", "in-place/key", "login/user"} {
-		stays.probe("await", mountDir+file, "newest", podTimeout.String())
+		stays.probe("await", mountDir+file, canary("newest"), podTimeout.String())
 	}
 	for _, id := range stays.volumeIDs() {
 		onlyOneMount(t, inspector, id)

@@ -27,7 +27,7 @@ func TestPluginRestart(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := newNamespace(t)
-			n.createSecret("login", object{"user": "one"})
+			n.createSecret("login", object{"user": canary("one")})
 			node := n.worker(t)
 			inspector := n.startOnNode("inspector", node)
 			spec := newPod("reader", refvol("login", attributes{"secret": "login"}))
@@ -36,10 +36,10 @@ func TestPluginRestart(t *testing.T) {
 			file := mountDir + "login/user"
 
 			// This one reads from before the plugin goes until after it is back.
-			w := p.await(file, "two", 2*podTimeout)
+			w := p.await(file, canary("two"), 2*podTimeout)
 			c.takeDown(t, n, inspector, n.mustPlugin(t, node))
 			changed := time.Now()
-			n.updateSecret("login", object{"user": "two"})
+			n.updateSecret("login", object{"user": canary("two")})
 			back := n.awaitPlugin(t.Context(), t, node)
 			got := w.arrive()
 			t.Logf("%d reads meanwhile, %d failed; the change made right after the restart: %s",
@@ -51,9 +51,9 @@ func TestPluginRestart(t *testing.T) {
 				t.Errorf("the change came %s after the plugin was ready", late)
 			}
 
-			w = p.await(file, "three", podTimeout)
+			w = p.await(file, canary("three"), podTimeout)
 			before := time.Now()
-			n.updateSecret("login", object{"user": "three"})
+			n.updateSecret("login", object{"user": canary("three")})
 			took := w.arrive().at.Sub(before)
 			t.Logf("the next change: %s", milliseconds(took))
 			if took >= liveLimit {
@@ -70,13 +70,13 @@ func TestChangeWhilePluginIsDown(t *testing.T) {
 	t.Parallel()
 	node := takeNode(t)
 	n := newNamespace(t)
-	n.createConfigMap("settings", object{"key": "old"})
+	n.createConfigMap("settings", object{"key": canary("old")})
 	p := n.start(onNode(newPod("reader", refvol("settings", attributes{"configMap": "settings"})), node))
 	file := mountDir + "settings/key"
 	letBack := n.keepPluginAway(t, node)
-	w := p.await(file, "new", 2*podTimeout)
-	n.updateConfigMap("settings", object{"key": "new"})
-	if err := p.hasText(t.Context(), "probe", file, "old"); err != nil {
+	w := p.await(file, canary("new"), 2*podTimeout)
+	n.updateConfigMap("settings", object{"key": canary("new")})
+	if err := p.hasText(t.Context(), "probe", file, canary("old")); err != nil {
 		t.Errorf("without a plugin: %v", err)
 	}
 	letBack()
@@ -111,6 +111,7 @@ func onlyOneMount(t *testing.T, inspector *pod, id string) {
 // deletePlugin deletes the plugin's pod and waits until it is gone.
 func deletePlugin(t *testing.T, n *namespace, _ *pod, plugin *corev1.Pod) {
 	t.Helper()
+	n.searchBefore(t, plugin)
 	err := n.client.CoreV1().Pods(plugin.Namespace).Delete(t.Context(), plugin.Name, metav1.DeleteOptions{})
 	if err != nil {
 		t.Fatal(err)

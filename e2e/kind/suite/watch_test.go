@@ -18,7 +18,7 @@ import (
 // Secrets are watched by controllers alone, whose number stays.
 func TestSharedWatch(t *testing.T) {
 	n := newNamespace(t)
-	n.createSecret("login", object{"user": "admin"})
+	n.createSecret("login", object{"user": canary("admin")})
 	before := n.settledWatches(t)
 	node := n.worker(t)
 	reader := func(name string) *corev1.Pod {
@@ -35,8 +35,8 @@ func TestSharedWatch(t *testing.T) {
 	}
 	first.delete()
 	// The watch that is left still serves the second pod.
-	w := second.await(mountDir+"login/user", "root", podTimeout)
-	n.updateSecret("login", object{"user": "root"})
+	w := second.await(mountDir+"login/user", canary("root"), podTimeout)
+	n.updateSecret("login", object{"user": canary("root")})
 	w.arrive()
 	if got := n.settledWatches(t); got != before+1 {
 		t.Errorf("the pod that is left has %d watches", got-before)

@@ -1,0 +1,186 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/refvol/refvol/internal/leak"
+)
+
+// leaksTimeout is how long the plugin and the API server may take to show what is
+// searched.
+const leaksTimeout = 30 * time.Second
+
+// NewCanary returns a new value to put into an object; it must show nowhere but in files
+// of volumes. It is safe as a key's value or a file name.
+func NewCanary() string { return leak.NewValue() }
+
+// NewToken returns a new token that no server takes; it must show nowhere.
+func NewToken() string { return leak.NewToken() }
+
+// ShownLeaks searches for values and tokens in what the plugin has shown to who asked: its
+// answers to calls, and while the process runs, its arguments, its environment and what it
+// serves over HTTP.
+func (p *Plugin) ShownLeaks(ctx context.Context) error {
+	return errors.Join(p.answers.leaks(), p.processLeaks(), p.httpLeaks(ctx))
+}
+
+// DiskLeaks searches for values and tokens in every file below the plugin's directory: its
+// log, its records and whatever else it left, but not in volumes.
+func (p *Plugin) DiskLeaks() error { return leak.CheckFiles(p.opts.Dir) }
+
+// answers searches what the plugin answers, as a client's interceptor; the zero value is
+// ready for use. It is safe for concurrent use.
+type answers struct {
+	mu     sync.Mutex
+	leaked map[string]error
+}
+
+// intercept makes the call and looks at all that came back.
+func (a *answers) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	var header, trailer metadata.MD
+	err := invoke(ctx, method, req, reply, conn, append(slices.Clone(opts), grpc.Header(&header), grpc.Trailer(&trailer))...)
+	text := fmt.Sprint(reply, header, trailer, err, status.Convert(err).Proto())
+	if leak := leak.Check("the answer to "+path.Base(method), text); leak != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.leaked == nil {
+			a.leaked = make(map[string]error)
+		}
+		a.leaked[method] = leak
+	}
+	return err
+}
+
+// leaks returns an error for each method of which an answer leaked something.
+func (a *answers) leaks() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var errs []error
+	for _, leak := range a.leaked {
+		errs = append(errs, leak)
+	}
+	return errors.Join(errs...)
+}
+
+// processLeaks searches what other processes see of this one.
+func (p *Plugin) processLeaks() error {
+	var errs []error
+	for _, file := range []string{"cmdline", "environ"} {
+		name := fmt.Sprintf("/proc/%d/%s", p.PID(), file)
+		data, err := os.ReadFile(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // it has ended
+		}
+		if err != nil {
+			return err
+		}
+		for entry := range strings.SplitSeq(string(data), "\x00") {
+			// What is in this process's own environment is not the plugin's doing.
+			if !slices.Contains(os.Environ(), entry) {
+				errs = append(errs, leak.Check(name, entry))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// servingHTTP is the line by which the plugin says so, as text or JSON.
+var servingHTTP = regexp.MustCompile(`Serving probes.*?address"?[=:]"([^"]+)"`)
+
+// HTTPAddress returns where this run of the plugin serves HTTP, "" for nowhere. It must
+// have started with a log of its own lines.
+func (p *Plugin) HTTPAddress() (string, error) {
+	log, err := os.ReadFile(p.LogPath())
+	if err != nil {
+		return "", err
+	}
+	found := servingHTTP.FindSubmatch(log[min(p.logged, int64(len(log))):])
+	if found == nil {
+		return "", nil
+	}
+	return string(found[1]), nil
+}
+
+// httpPaths returns what may be served: metrics, probes, and what Go's and Kubernetes' own
+// handlers show of a process.
+func httpPaths() []string {
+	return []string{
+		"/metrics", "/healthz?verbose", "/readyz?verbose", "/livez?verbose", "/configz", "/statusz", "/flagz", "/debug/vars",
+		"/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2", "/debug/flags/v", "/", "/none",
+	}
+}
+
+// httpLeaks searches what the process serves over HTTP, if it runs and serves any.
+func (p *Plugin) httpLeaks(ctx context.Context) error {
+	if p.proc.Ended() {
+		return nil
+	}
+	address, err := p.HTTPAddress()
+	if err != nil || address == "" {
+		return err
+	}
+	return HTTPLeaks(ctx, address)
+}
+
+// HTTPLeaks searches all that is known to be served at an address, and fails if nothing is.
+func HTTPLeaks(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, leaksTimeout)
+	defer cancel()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	var errs []error
+	for _, path := range httpPaths() {
+		text, err := get(ctx, client, "http://"+address+path)
+		errs = append(errs, err, leak.Check(path, text))
+	}
+	return errors.Join(errs...)
+}
+
+// get returns a whole answer, with its headers.
+func get(ctx context.Context, client *http.Client, url string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return fmt.Sprint(response.Status, response.Header, string(body)), err
+}
+
+// EventLeaks searches the events of a namespace, "" for all, and returns how many there
+// were.
+func EventLeaks(ctx context.Context, client kubernetes.Interface, namespace string) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, leaksTimeout)
+	defer cancel()
+	events, err := client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("search the events: %w", err)
+	}
+	var errs []error
+	for i := range events.Items {
+		event := &events.Items[i]
+		errs = append(errs, leak.CheckObject(fmt.Sprintf("event %s/%s", event.Namespace, event.Name), event))
+	}
+	return len(events.Items), errors.Join(errs...)
+}

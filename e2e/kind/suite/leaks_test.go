@@ -1,0 +1,228 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/internal/leak"
+)
+
+// canary makes a value of a Secret from a text. Wherever it is found but in a volume, it
+// fails the test or the run.
+func canary(text string) string { return leak.Value + "-" + text }
+
+// TestMain searches, once all tests are over, what is left of what the plugins showed. Each
+// test's own namespace is searched at the test's end, when it goes.
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if os.Getenv("KUBECONFIG") != "" {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		if err := searchCluster(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "FAIL: values or tokens have leaked:", err)
+			status = max(status, 1)
+		}
+	}
+	os.Exit(status)
+}
+
+// searchCluster searches the plugins' logs, all events and what is said of pods and nodes.
+func searchCluster(ctx context.Context) error {
+	c, err := newCluster()
+	if err != nil {
+		return err
+	}
+	plugins, err := c.client.CoreV1().Pods(pluginNamespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	total := int64(0)
+	for i := range plugins.Items {
+		size, err := c.searchLogs(ctx, &plugins.Items[i], &corev1.PodLogOptions{})
+		errs = append(errs, err, c.searchHTTP(ctx, &plugins.Items[i]))
+		total += size
+	}
+	if total == 0 {
+		errs = append(errs, errors.New("no plugin has logged anything"))
+	}
+	told, err := c.searchObjects(ctx, metav1.NamespaceAll)
+	errs = append(errs, err, c.searchNodes(ctx))
+	fmt.Printf("searched %d KiB of log of %d plugins and %d objects for values and tokens\n", total>>10, len(plugins.Items), told)
+	return errors.Join(errs...)
+}
+
+// searchLogs searches the logs of all containers of a pod, also those of the run before
+// this one, and returns how long they are.
+func (c *cluster) searchLogs(ctx context.Context, p *corev1.Pod, opts *corev1.PodLogOptions) (int64, error) {
+	var errs []error
+	var size counter
+	for _, container := range p.Status.ContainerStatuses {
+		for _, previous := range []bool{false, true} {
+			if previous && container.RestartCount == 0 {
+				continue
+			}
+			opts.Container, opts.Previous = container.Name, previous
+			stream, err := c.client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, opts).Stream(ctx)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			leaks, err := leak.Find(io.TeeReader(stream, &size))
+			errs = append(errs, err, stream.Close())
+			for _, found := range leaks {
+				errs = append(errs, fmt.Errorf("the log of %s leaks a %s", p.Name, found))
+			}
+		}
+	}
+	return int64(size), errors.Join(errs...)
+}
+
+// counter counts what is written.
+type counter int64
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
+}
+
+// searchHTTP searches what a plugin serves, /metrics too once there is one.
+func (c *cluster) searchHTTP(ctx context.Context, p *corev1.Pod) error {
+	var errs []error
+	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+		body, err := c.client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, "9810", path, nil).DoRaw(ctx)
+		errs = append(errs, leak.Check(path+" of "+p.Name, fmt.Sprint(string(body), err)))
+	}
+	return errors.Join(errs...)
+}
+
+// searchObjects searches the events and the pods' status of a namespace, and returns how
+// many there are.
+func (c *cluster) searchObjects(ctx context.Context, namespace string) (int, error) {
+	events, err := c.client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
+	pods, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	for i := range events.Items {
+		e := &events.Items[i]
+		errs = append(errs, leak.CheckObject("event "+e.Namespace+"/"+e.Name, e))
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		errs = append(errs, leak.CheckObject("status of pod "+p.Namespace+"/"+p.Name, p.Status))
+	}
+	return len(events.Items) + len(pods.Items), errors.Join(errs...)
+}
+
+// searchNodes searches what the plugin and the kubelet write of a node.
+func (c *cluster) searchNodes(ctx context.Context) error {
+	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	drivers, err := c.client.StorageV1().CSINodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	return errors.Join(leak.CheckObject("the nodes", nodes), leak.CheckObject("the CSINodes", drivers))
+}
+
+// searchNamespace searches what there is of a test when it ends, the plugins' logs as far as
+// they have grown since begin.
+func (n *namespace) searchNamespace(ctx context.Context, begin time.Time) {
+	n.t.Helper()
+	_, err := n.searchObjects(ctx, n.name)
+	errs := []error{err}
+	plugins, err := n.client.CoreV1().Pods(pluginNamespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		n.t.Error(err)
+		return
+	}
+	for i := range plugins.Items {
+		p := &plugins.Items[i]
+		// One that comes or goes beside this test may have no log.
+		if !ready(p) || p.DeletionTimestamp != nil {
+			continue
+		}
+		if _, err := n.searchLogs(ctx, p, &corev1.PodLogOptions{SinceTime: &metav1.Time{Time: begin}}); isLeak(err) {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		n.t.Errorf("values or tokens have leaked: %v", err)
+	}
+}
+
+// isLeak tells a leak from a log that can't be read now, which the end of the run tries
+// again.
+func isLeak(err error) bool { return err != nil && strings.Contains(err.Error(), " leaks a ") }
+
+// searchBefore searches a plugin's log before its pod goes, and the log with it.
+func (c *cluster) searchBefore(t *testing.T, plugin *corev1.Pod) {
+	t.Helper()
+	if _, err := c.searchLogs(t.Context(), plugin, &corev1.PodLogOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPlantedLeaksAreFound has a pod leak a value into its log and from there into its
+// status, and the API server hold an event with one: each search finds it there. No plugin
+// takes part, as the end of the run searches all that it wrote.
+func TestPlantedLeaksAreFound(t *testing.T) {
+	t.Parallel()
+	n := newNamespace(t)
+	spec := newPod("planted")
+	spec.Spec.RestartPolicy = corev1.RestartPolicyNever
+	spec.Spec.Containers[0].Args = []string{"read", "/" + canary("planted")}
+	spec.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+	if _, err := n.searchObjects(t.Context(), n.name); err != nil {
+		t.Fatal(err)
+	}
+	p := n.create(spec)
+	// Both must be gone before the namespace is searched.
+	defer func() {
+		p.delete()
+		if err := n.client.CoreV1().Events(n.name).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			t.Error(err)
+		}
+	}()
+	eventually(t, podTimeout, "the pod has failed", func(ctx context.Context) error {
+		now, err := n.client.CoreV1().Pods(n.name).Get(ctx, p.Name, metav1.GetOptions{})
+		if err == nil && now.Status.Phase != corev1.PodFailed {
+			err = fmt.Errorf("it is %s", now.Status.Phase)
+		}
+		p.Pod = now
+		return err
+	})
+	if _, err := n.searchLogs(t.Context(), p.Pod, &corev1.PodLogOptions{}); !isLeak(err) {
+		t.Errorf("in a log: %v", err)
+	}
+	if _, err := n.searchObjects(t.Context(), n.name); !isLeak(err) || !strings.Contains(err.Error(), "status of pod "+n.name+"/planted leaks a value") {
+		t.Errorf("in a status: %v", err)
+	}
+	_, err := n.client.CoreV1().Events(n.name).Create(t.Context(), &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: "leak", Namespace: n.name},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: n.name, Name: "planted"},
+		Message:        "the token is " + leak.NewToken(),
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.searchObjects(t.Context(), n.name); !isLeak(err) || !strings.Contains(err.Error(), "event "+n.name+"/leak leaks a token") {
+		t.Errorf("in an event: %v", err)
+	}
+}

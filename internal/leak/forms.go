@@ -1,0 +1,79 @@
+package leak
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// needle is a text that only a value or a token can have brought about.
+type needle struct {
+	what string
+	text []byte
+}
+
+// searcher finds needles, and web tokens of any kind.
+type searcher struct {
+	needles []needle
+	token   *regexp.Regexp
+	// longest is a bound on what has to be seen in one piece.
+	longest int
+}
+
+// newSearcher knows all forms of the mark and of the beginnings of tokens: a token's
+// header and claims are base64, of which these are the first bytes.
+func newSearcher() *searcher {
+	s := &searcher{token: regexp.MustCompile(`eyJ[\w-]{6,}\.eyJ`), longest: 1 << 10}
+	for what, text := range map[string]string{
+		"value":        mark,
+		"token header": base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"`))[:10],
+		"token claims": base64.RawURLEncoding.EncodeToString([]byte(`{"aud":[`))[:10],
+	} {
+		for form, text := range forms(text) {
+			s.needles = append(s.needles, needle{what + ", " + form, []byte(text)})
+		}
+	}
+	return s
+}
+
+// forms are the ways in which a text shows: as it is, which is also how it is quoted and
+// how a URL has it, as a JSON body carries bytes, as fmt prints them, and as the escapes of
+// several languages. They are without backslashes, which double each time that something is
+// quoted.
+func forms(text string) map[string]string {
+	each := func(format, separator string) string {
+		var bytes []string
+		for _, b := range []byte(text) {
+			bytes = append(bytes, fmt.Sprintf(format, b))
+		}
+		return strings.Join(bytes, separator)
+	}
+	all := map[string]string{
+		"plain":           text,
+		"hex":             hex.EncodeToString([]byte(text)),
+		"HEX":             strings.ToUpper(hex.EncodeToString([]byte(text))),
+		"hex with blanks": each("%02x", " "),
+		"%v":              each("%d", " "),
+		"JSON numbers":    each("%d", ","),
+		"%#v":             each("%#x", ", "),
+		`\x`:              each(`x%02x`, ""),
+		`\X`:              each(`x%02X`, ""),
+		`\u`:              each(`u%04x`, ""),
+		`\U`:              each(`u%04X`, ""),
+		"octal":           each(`%03o`, ""),
+		"URL":             each("%%%02X", ""),
+		"url":             each("%%%02x", ""),
+		"HTML":            each("&#%d;", ""),
+	}
+	// Inside a longer text the base64 form depends on where it starts, and its first and
+	// last digits on what stands beside it.
+	for offset := range 3 {
+		encoded := base64.RawStdEncoding.EncodeToString([]byte(strings.Repeat("x", offset) + text))
+		first := (8*offset + 5) / 6
+		last := 8 * (offset + len(text)) / 6
+		all[fmt.Sprint("base64 at offset ", offset)] = encoded[first:last]
+	}
+	return all
+}

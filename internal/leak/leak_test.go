@@ -1,0 +1,183 @@
+package leak
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+func TestValuesDiffer(t *testing.T) {
+	a, b := NewValue(), NewValue()
+	if a == b || len(a) != Size || len(b) != Size || len(Value) != Size {
+		t.Errorf("got %q and %q", a, b)
+	}
+	if NewToken() == NewToken() {
+		t.Error("two tokens are the same")
+	}
+}
+
+// encodings are what may become of a text on its way to where it leaks.
+func encodings() map[string]func(text string) string {
+	bytewise := func(format string) func(string) string {
+		return func(text string) string {
+			var out strings.Builder
+			for _, b := range []byte(text) {
+				fmt.Fprintf(&out, format, b)
+			}
+			return out.String()
+		}
+	}
+	marshal := func(v any) string {
+		text, err := json.Marshal(v)
+		if err != nil {
+			panic(err)
+		}
+		return string(text)
+	}
+	return map[string]func(string) string{
+		"plain":           func(s string) string { return s },
+		"quoted":          func(s string) string { return fmt.Sprintf("%q", "line\n\""+s+`"\`) },
+		"quoted twice":    func(s string) string { return fmt.Sprintf("%q", fmt.Sprintf("%q", "line\n\""+s)) },
+		"bytes":           func(s string) string { return fmt.Sprint([]byte(s)) },
+		"Go syntax":       func(s string) string { return fmt.Sprintf("%#v", []byte(s)) },
+		"hex":             func(s string) string { return hex.EncodeToString([]byte(s)) },
+		"HEX":             func(s string) string { return fmt.Sprintf("%X", s) },
+		"hex with blanks": func(s string) string { return fmt.Sprintf("% x", s) },
+		"hex dump":        func(s string) string { return hex.Dump([]byte(s)) },
+		"JSON string":     func(s string) string { return marshal(s + "<&>") },
+		"JSON bytes":      func(s string) string { return marshal([]byte(s)) },
+		"JSON in JSON":    func(s string) string { return marshal(marshal(map[string]string{"a": s})) },
+		"base64 in JSON":  func(s string) string { return marshal(marshal([]byte(s))) },
+		"base64 at 1":     func(s string) string { return base64.StdEncoding.EncodeToString([]byte("1" + s)) },
+		"base64 at 2":     func(s string) string { return base64.StdEncoding.EncodeToString([]byte("12" + s)) },
+		"URL base64":      func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s + "?")) },
+		"query":           func(s string) string { return url.Values{"q": {"a b" + s}}.Encode() },
+		"path":            url.PathEscape,
+		"HTML":            func(s string) string { return html.EscapeString("<b>" + s) },
+		"JSON escapes":    bytewise(`\u%04x`),
+		"JSON ESCAPES":    bytewise(`\u%04X`),
+		"byte escapes":    bytewise(`\x%02x`),
+		"octal escapes":   bytewise(`\%03o`),
+		"quoted escapes":  func(s string) string { return fmt.Sprintf("%q", bytewise(`\x%02x`)(s)) },
+		"URL escapes":     bytewise("%%%02X"),
+		"HTML entities":   bytewise("&#%d;"),
+		"the first third": func(s string) string { return s[:len(s)/3+4] + "..." },
+		"sixteen of it":   func(s string) string { return "..." + s[len(s)-16:] },
+		"a stack's array": func(s string) string {
+			return "main.f({0x0, " + strings.Trim(fmt.Sprintf("%#v", []byte(s)), "[]byte{}") + ", ...})"
+		},
+		"a config map":     func(s string) string { return fmt.Sprintf("%+v", map[string][]byte{"key": []byte(s)}) },
+		"a struct's field": func(s string) string { return fmt.Sprintf("%+v", struct{ password string }{s}) },
+	}
+}
+
+func TestEveryFormIsFound(t *testing.T) {
+	for name, encode := range encodings() {
+		for begin := range 3 {
+			text := "I1121 18:00:00.000000 " + encode("user:"[:begin]+NewValue()+", end") + "\n"
+			if len(FindIn(text)) == 0 {
+				t.Errorf("not found as %s: %s", name, text)
+			}
+		}
+	}
+}
+
+// Tokens are found whoever made them, also one of the two parts that tell of somebody.
+func TestTokensAreFound(t *testing.T) {
+	b64 := base64.RawURLEncoding.EncodeToString
+	header, claims := b64([]byte(`{"alg":"RS256","kid":"x"}`)), b64([]byte(`{"aud":["https://kubernetes.default.svc"],"exp":1}`))
+	for name, encode := range encodings() {
+		// Nothing can be said of a signature, nor of what a line of a dump has cut in two.
+		if name == "sixteen of it" || name == "hex dump" {
+			continue
+		}
+		for what, token := range map[string]string{"token": header + "." + claims + ".c2lnbmF0dXJl", "header": header, "claims": claims} {
+			if len(FindIn(encode("Bearer "+token))) == 0 {
+				t.Errorf("%s: not found as %s: %s", what, name, encode(token))
+			}
+		}
+	}
+	other := b64([]byte(`{"typ":"JWT"}`)) + "." + b64([]byte(`{"sub":"x"}`)) + ".x"
+	if len(FindIn(other)) == 0 || len(FindIn(NewToken())) == 0 {
+		t.Error("a token of another kind is not found")
+	}
+}
+
+func TestNothingElseIsFound(t *testing.T) {
+	for _, text := range []string{
+		"", "canary", "a test of canaries, TestCanary- and CANARY-1", base64.StdEncoding.EncodeToString([]byte("canary-7f3a91")),
+		`continue=eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MX0`, strings.Repeat("eyJ.", 10),
+	} {
+		if leaks := FindIn(text); len(leaks) > 0 {
+			t.Errorf("%q: %v", text, leaks)
+		}
+	}
+}
+
+// A leak that lies across two pieces is found as one that doesn't.
+func TestFindReadsInPieces(t *testing.T) {
+	longest := shared().longest
+	for _, at := range []int{0, 1, pieceSize, pieceSize + longest - 1, pieceSize + longest - Size/2, 3*pieceSize - 7} {
+		text := bytes.Repeat([]byte{'.'}, 4*pieceSize)
+		copy(text[at:], NewValue())
+		for name, r := range map[string]io.Reader{"at once": bytes.NewReader(text), "by halves": iotest.HalfReader(bytes.NewReader(text))} {
+			leaks, err := Find(r)
+			if err != nil || len(leaks) != 1 || !strings.Contains(leaks[0].String(), "value, plain") {
+				t.Errorf("at %d, %s: %v, %v", at, name, leaks, err)
+			}
+		}
+	}
+	broken := errors.New("broken")
+	if _, err := Find(iotest.ErrReader(broken)); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCheckFiles(t *testing.T) {
+	value := NewValue()
+	for name, plant := range map[string]func(dir string) error{
+		"a file": func(dir string) error { return os.WriteFile(filepath.Join(dir, "f"), []byte("x "+value), 0o600) },
+		"a name": func(dir string) error { return os.WriteFile(filepath.Join(dir, value), nil, 0o600) },
+		"a link": func(dir string) error { return os.Symlink("/x/"+value, filepath.Join(dir, "l")) },
+	} {
+		dir := filepath.Join(t.TempDir(), "a", "b")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		root := filepath.Dir(dir)
+		if err := CheckFiles(root); err != nil {
+			t.Errorf("%s, before: %v", name, err)
+		}
+		if err := plant(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := CheckFiles(root); err == nil || !strings.Contains(err.Error(), "leaks a value, plain") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := CheckFiles(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a directory that is not there: %v", err)
+	}
+}
+
+func BenchmarkFind(b *testing.B) {
+	line := `{"ts":1763748000000.1,"caller":"csi/interceptors.go:35","msg":"CSI call begins","v":4,"method":"NodePublishVolume","volumeID":"csi-0123456789abcdef"}` + "\n"
+	log := []byte(strings.Repeat(line, 16<<20/len(line)))
+	b.SetBytes(int64(len(log)))
+	for b.Loop() {
+		if leaks, err := Find(bytes.NewReader(log)); err != nil || len(leaks) > 0 {
+			b.Fatal(leaks, err)
+		}
+	}
+}
