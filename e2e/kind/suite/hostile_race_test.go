@@ -159,12 +159,16 @@ func (s *scene) checkRacing(p *pod, status corev1.ContainerStatus) string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	if strings.HasPrefix(status.Name, never) {
+		s.t.Errorf("%s of %s started, and got %.300s", status.Name, p.Name, log)
+		return started
+	}
+	if form := s.canary.FindIn(log); form != "" {
+		s.t.Errorf("%s of %s got the canary (%s)", status.Name, p.Name, form)
+	}
 	var entries []entry
 	if err := json.Unmarshal(log, &entries); err != nil && !isAbsent(errors.New(string(log))) {
 		s.t.Errorf("%s of %s: %v: %s", status.Name, p.Name, err, log)
-	}
-	if strings.HasPrefix(status.Name, never) || s.canary.FindIn(log) != "" {
-		s.t.Errorf("%s of %s got %s", status.Name, p.Name, log)
 	}
 	for _, e := range entries {
 		if !mayBeSeen(e) {
