@@ -87,6 +87,8 @@ func answerName(err error) string {
 	switch {
 	case err == nil:
 		return "ok"
+	case errors.Is(err, errNoMount):
+		return errNoMount.Error()
 	case errors.As(err, &errno):
 		return unix.ErrnoName(errno)
 	}
@@ -103,33 +105,38 @@ type siege struct {
 
 // attack does all that it knows to the places, again and again, until the time is up.
 func attack(ctx context.Context, a *assault) (siege, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(a.Seconds)*time.Second)
-	defer cancel()
 	var s siege
-	swaps := make(chan report, 1)
 	err := onThread(func() error {
 		var err error
 		if s.Rehearsal, err = a.rehearse(); err != nil {
 			return err
 		}
+		ctx, cancel := context.WithTimeout(ctx, time.Duration(a.Seconds)*time.Second)
+		defer cancel()
+		swaps := make(chan report, 1)
 		go func() { swaps <- a.race(ctx) }()
-		s.Report = report{}
-		held := hold{map[place][]int{}}
-		defer held.release()
-		for ctx.Err() == nil {
-			for _, p := range a.Places {
-				held.take(s.Report, p)
-				a.attackPlace(s.Report, p)
-			}
-			a.escape(s.Report)
-		}
+		s.Report = a.besiege(ctx)
+		s.Report.merge(<-swaps)
 		return nil
 	})
-	if err != nil {
-		return s, err
+	return s, err
+}
+
+// besiege attacks all places in turn until ctx ends, each once at least.
+func (a *assault) besiege(ctx context.Context) report {
+	r := report{}
+	held := hold{map[place][]int{}}
+	defer held.release()
+	for {
+		for _, p := range a.Places {
+			held.take(r, p)
+			a.attackPlace(r, p)
+		}
+		a.escape(r)
+		if ctx.Err() != nil {
+			return r
+		}
 	}
-	s.Report.merge(<-swaps)
-	return s, nil
 }
 
 // onThread calls f on a thread with a working and a root directory of its own, which
@@ -194,4 +201,5 @@ func try(r report, at blow, w way, p place) {
 	}
 	defer leave()
 	r.add(at.name, w.name+" to "+p.Dir+"/"+p.Name, at.strike(dir, dir+"/"+p.Name))
+	_ = os.RemoveAll(dir + "/hostile") // so that the next one can succeed
 }

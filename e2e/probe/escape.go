@@ -16,7 +16,11 @@ const upwards = "/../../../../../../../../../../../../../../../../../../../../..
 // escape makes those attacks alone that lead out of the container.
 func escape(_ context.Context, a *assault) (siege, error) {
 	s := siege{Report: report{}}
-	return s, onThread(func() error { a.escape(s.Report); return nil })
+	err := onThread(func() error {
+		a.escape(s.Report)
+		return nil
+	})
+	return s, err
 }
 
 // escape tries to reach the path outside by everything that may lead out of the

@@ -77,33 +77,43 @@ func (a *assault) remountOne(r remountAttack, p place) error {
 	})
 }
 
+// errNoMount says that the attacker may not even mount something of its own.
+var errNoMount = errors.New("no mount of its own")
+
 // remountOwn makes the attack on a mount of the attacker's own, which it has made
 // read-only itself.
 func (a *assault) remountOwn(r remountAttack) error {
 	dir := filepath.Join(a.Scratch, "own")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
 	t := target{mount: dir, file: dir + "/key", scratch: a.Scratch}
 	return onThread(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-			return err
-		}
-		err := unix.Mount("own", dir, "tmpfs", 0, "")
-		if err == nil {
-			err = os.WriteFile(t.file, []byte("text"), 0o600)
-		}
-		if err == nil {
-			err = unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
-		}
-		if err != nil {
-			return err
-		}
-		if err := overwrite(t.file); !errors.Is(err, unix.EROFS) {
-			return fmt.Errorf("own mount is not read-only: %w", err)
+		if err := t.make(); err != nil {
+			return fmt.Errorf("%w: %v", errNoMount, err)
 		}
 		return r.strike(t)
 	})
+}
+
+// make mounts the target, read-only, in a mount namespace of this thread's own.
+func (t target) make() error {
+	if err := os.MkdirAll(t.mount, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	if err := unix.Mount("own", t.mount, "tmpfs", 0, ""); err != nil {
+		return err
+	}
+	if err := os.WriteFile(t.file, []byte("text"), 0o600); err != nil {
+		return err
+	}
+	if err := unix.Mount("", t.mount, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
+		return err
+	}
+	if err := overwrite(t.file); !errors.Is(err, unix.EROFS) {
+		return fmt.Errorf("it is not read-only: %v", err)
+	}
+	return nil
 }
 
 // remountAttack is one way to make a mount writable.

@@ -87,7 +87,7 @@ func (a *assault) race(ctx context.Context) report {
 	done := make(chan error, 1)
 	go func() { done <- s.run(ctx) }()
 	dir := filepath.Join(s.dir, swapName)
-	for i := 0; ctx.Err() == nil; i++ {
+	for i := 0; i == 0 || ctx.Err() == nil; i++ {
 		file := dir + "/" + a.Places[i%len(a.Places)].Name
 		a.strikeSwapped(r, dir, file)
 	}

@@ -44,7 +44,10 @@ func hostilePod(name string) *corev1.Pod {
 	// The neighbour is a tmpfs, too: what works there would work in the volumes.
 	volumes := append(bothStrategies(), emptyDir("scratch", corev1.StorageMediumMemory))
 	spec := newPod(name, volumes...)
-	spec.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(0))}
+	spec.Spec.SecurityContext = &corev1.PodSecurityContext{
+		RunAsUser:      new(int64(0)),
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined},
+	}
 	spec.Spec.ShareProcessNamespace = new(true)
 	for _, volume := range hostileVolumes() {
 		mountKey(spec, volume, "key")

