@@ -25,14 +25,14 @@ const (
 // use.
 type objects struct {
 	mu      sync.Mutex
-	changed func(volume.Ref)
+	changed func(volume.Account, volume.Ref)
 	// looked has room for one, and hears of each look at the sentinel.
 	looked chan struct{}
 }
 
 func newObjects() *objects { return &objects{looked: make(chan struct{}, 1)} }
 
-func (o *objects) Subscribe(changed func(volume.Ref)) {
+func (o *objects) Subscribe(changed func(volume.Account, volume.Ref)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.changed = changed
@@ -40,11 +40,11 @@ func (o *objects) Subscribe(changed func(volume.Ref)) {
 
 func (*objects) RegisterPod(volume.Pod, string, []volume.Ref) {}
 func (*objects) UnregisterPod(volume.Pod, string)             {}
-func (*objects) Denied(volume.Ref) error                      { return nil }
-func (*objects) Refresh([]volume.Ref)                         {}
+func (*objects) Denied(volume.Pod, volume.Ref) error          { return nil }
+func (*objects) Refresh(volume.Pod, []volume.Ref)             {}
 
 // Lookup returns an object whose keys can be paths, and variables.
-func (o *objects) Lookup(ref volume.Ref) (*volume.Object, error) {
+func (o *objects) Lookup(_ volume.Pod, ref volume.Ref) (*volume.Object, error) {
 	switch ref.Name {
 	case missing:
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: strings.ToLower(string(ref.Kind)) + "s"}, ref.Name)
@@ -66,7 +66,7 @@ func (o *objects) touch(ref volume.Ref) {
 	o.mu.Lock()
 	changed := o.changed
 	o.mu.Unlock()
-	changed(ref)
+	changed(volume.Account{}, ref)
 }
 
 // Env is the environment of every container, and Allowed the answer that every pod may have
@@ -75,6 +75,12 @@ func (*objects) Env(context.Context, volume.Pod) (func(string) (volume.Env, []st
 	return func(string) (volume.Env, []string, error) {
 		return volume.Env{Vars: []volume.EnvVar{{Name: "A", Value: "1"}}}, nil, nil
 	}, nil
+}
+
+func (*objects) Needs() string { return "get" }
+
+func (o *objects) Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error) {
+	return o.Allowed(ctx, pod, ref, maxAge)
 }
 
 func (*objects) Allowed(context.Context, volume.Pod, volume.Ref, time.Duration) (bool, error) {

@@ -26,7 +26,8 @@ type entry struct {
 	Link string `json:"link,omitempty"`
 	// Content is what a file holds, in base64.
 	Content []byte `json:"content,omitempty"`
-	// Denied tells that a file's content, or what is in a directory, may not be read.
+	// Denied tells that a file's content, or what is in a directory, may not be read, or that
+	// the directory was removed.
 	Denied bool `json:"denied,omitempty"`
 }
 
@@ -34,9 +35,9 @@ type entry struct {
 func tree(root string) ([]entry, error) {
 	entries := []entry{}
 	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrPermission) && len(entries) > 0 {
+		if cannotList := errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist); cannotList && len(entries) > 0 {
 			// The walk comes again to a directory that it could not read, right after
-			// the first time.
+			// the first time. One that was removed can be mounted still.
 			entries[len(entries)-1].Denied = true
 			return nil
 		}

@@ -24,7 +24,11 @@ const usage = `usage:
   probe write FILE TEXT                     "ok", or the name of the errno
   probe await FILE TEXT TIMEOUT [OTHER...]  "ready", then in JSON how TEXT arrived
   probe mounts TEXT                         the mounts of all processes that have TEXT, in JSON
-  probe kill NAME ARG                       SIGKILL to each program called NAME with the argument ARG`
+  probe kill NAME ARG                       SIGKILL to each program called NAME with the argument ARG
+  probe attack ASSAULT                      what became of attacks on files, in JSON
+  probe remount ASSAULT                     what became of attacks on mounts, in JSON
+  probe escape ASSAULT                      what became of attempts to leave the container, in JSON
+  probe swap DIR TARGET...                  a decoy and links to the targets change places until SIGTERM`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -57,8 +61,27 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return answer(out)(mounts("/proc", args[0]))
 	case command == "kill" && len(args) == 2:
 		return kill("/proc", args[0], args[1])
+	case command == "swap" && len(args) >= 2:
+		return swap(ctx, args[0], args[1:])
+	case len(args) == 1:
+		return assail(ctx, out, command, args[0])
 	}
 	return errors.New(usage)
+}
+
+// assail makes the attacks that the argument asks for.
+func assail(ctx context.Context, out io.Writer, command, arg string) error {
+	how, ok := map[string]func(context.Context, *assault) (siege, error){
+		"attack": attack, "remount": remount, "escape": escape,
+	}[command]
+	if !ok {
+		return errors.New(usage)
+	}
+	a := new(assault)
+	if err := json.Unmarshal([]byte(arg), a); err != nil {
+		return fmt.Errorf("assault %q: %w", arg, err)
+	}
+	return answer(out)(how(ctx, a))
 }
 
 // answer returns a function that writes a value to out in JSON, unless there is an

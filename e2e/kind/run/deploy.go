@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// overlay is what the tests change of what a user installs: the image, which no
-// registry has, logs that have all that they can, as JSON, and a label by which a test
-// keeps the plugin away from one node.
+// overlay is what the tests change of what a user installs, with objects of other namespaces
+// allowed by their consent: the image, which no registry has, logs that have all that they
+// can, as JSON, and a label by which a test keeps the plugin away from one node.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources:
@@ -58,7 +58,7 @@ func deploy(ctx context.Context, s *settings, k kubectl, image string) error {
 	}
 	defer os.RemoveAll(dir)
 	// Kustomize takes other directories by relative paths only.
-	base, err := filepath.Rel(dir, filepath.Join(s.root, "deploy", "base"))
+	base, err := filepath.Rel(dir, filepath.Join(s.root, "deploy", "overlays", "cross-namespace"))
 	if err != nil {
 		return err
 	}

@@ -146,7 +146,12 @@ func TestUserNamespace(t *testing.T) {
 // of the directory that ..data points to.
 func checkTree(t *testing.T, p *pod, volume string, want []string) {
 	t.Helper()
-	entries := p.tree(mountDir + volume)
+	checkEntries(t, "volume "+volume, p.tree(mountDir+volume), want)
+}
+
+// checkEntries is checkTree for what a look at the volume has found.
+func checkEntries(t *testing.T, what string, entries []entry, want []string) {
+	t.Helper()
 	var current string
 	for _, e := range entries {
 		if e.Path == "..data" {
@@ -154,7 +159,7 @@ func checkTree(t *testing.T, p *pod, volume string, want []string) {
 		}
 	}
 	if !generation.MatchString(current) {
-		t.Errorf("volume %s: ..data points to %q", volume, current)
+		t.Errorf("%s: ..data points to %q", what, current)
 	}
 	var got []string
 	for _, e := range entries {
@@ -163,7 +168,7 @@ func checkTree(t *testing.T, p *pod, volume string, want []string) {
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		t.Errorf("volume %s:\n got %q\nwant %q", volume, got, want)
+		t.Errorf("%s:\n got %q\nwant %q", what, got, want)
 	}
 }
 

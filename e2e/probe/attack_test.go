@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// besiege makes attacks and returns what they came to.
+func besiege(t *testing.T, command string, a *assault) siege {
+	t.Helper()
+	arg, err := json.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s siege
+	if err := json.Unmarshal([]byte(ask(t, command, string(arg))), &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Each attack works on files that may be changed, in each way: so where one fails,
+// something withstood it. And what works is reported.
+func TestAttacksWork(t *testing.T) {
+	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside")
+	p := place{Dir: filepath.Join(dir, "place"), Name: "key"}
+	if err := p.makeAnew(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(outside, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := &assault{Places: []place{p}, Scratch: dir, Outside: outside, Seconds: 1}
+	s := besiege(t, "attack", a)
+	for _, at := range append(fileAttacks(), dirAttacks()...) {
+		tally := s.Rehearsal[at.name]
+		if tally == nil || tally.Answers["ok"] < 5 {
+			t.Errorf("%s: %+v", at.name, tally)
+		} else if tally.Answers["ok"] != tally.Tries {
+			t.Logf("%s: %v", at.name, tally.Answers) // not every file system has all of them
+		}
+	}
+	for _, name := range []string{"open-create-truncate", "mkdir", "chmod", "swap-mkdir", "escape-path", "escape-upwards", "escape-link"} {
+		tally := s.Report[name]
+		if tally == nil || tally.Answers["ok"] == 0 || len(tally.Succeeded) == 0 && !strings.HasPrefix(name, "swap-") {
+			t.Errorf("%s was not reported: %+v", name, tally)
+		}
+	}
+	if got := besiege(t, "escape", a).Report["escape-process-root"]; got == nil || len(got.Succeeded) == 0 {
+		t.Errorf("no way out by a process's root: %+v", got)
+	}
+}
+
+// What changes places is the decoy at one moment and the target at another.
+func TestSwap(t *testing.T) {
+	dir, target := t.TempDir(), t.TempDir()
+	s := swapper{dir, []string{target}}
+	if err := s.prepare(); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[bool]bool{}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.run(ctx) }()
+	for len(seen) < 2 {
+		_, err := os.Lstat(filepath.Join(dir, swapName, decoyName))
+		seen[err == nil] = true
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, swapName, decoyName)); err != nil || string(got) != decoyName {
+		t.Errorf("in the end: %q, %v", got, err)
+	}
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// blow is one kind of attack.
+type blow struct {
+	name string
+	// strike changes the file, or its directory, and returns nil if it could.
+	strike func(dir, file string) error
+}
+
+// fileAttacks returns those that change a file.
+func fileAttacks() []blow {
+	return []blow{
+		{"open-write", opening(unix.O_WRONLY)},
+		{"open-append", opening(unix.O_RDWR | unix.O_APPEND)},
+		{"open-create-truncate", opening(unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC)},
+		{"open-read-truncate", func(_, file string) error { return withFile(file, unix.O_TRUNC, nothing) }},
+		{"truncate", func(_, file string) error { return unix.Truncate(file, 1) }},
+		{"chmod", func(_, file string) error { return unix.Chmod(file, 0o666) }},
+		{"chmod-descriptor", func(_, file string) error {
+			return withFile(file, unix.O_RDONLY, func(fd int) error { return unix.Fchmod(fd, 0o666) })
+		}},
+		{"chown", func(_, file string) error { return unix.Chown(file, unix.Getuid(), unix.Getgid()) }},
+		{"chown-descriptor", func(_, file string) error {
+			return withFile(file, unix.O_RDONLY, func(fd int) error { return unix.Fchown(fd, unix.Getuid(), unix.Getgid()) })
+		}},
+		{"setxattr", func(_, file string) error { return unix.Setxattr(file, "user.hostile", []byte("1"), 0) }},
+		{"utimensat", func(_, file string) error {
+			return unix.UtimesNanoAt(unix.AT_FDCWD, file, []unix.Timespec{{Sec: 1}, {Sec: 1}}, 0)
+		}},
+		{"reopen-descriptor", reopening(unix.O_RDONLY)},
+		{"reopen-path-descriptor", reopening(unix.O_PATH)},
+		{"mmap-shared", func(_, file string) error { return withWritable(file, mapShared) }},
+		{"fallocate", func(_, file string) error {
+			return withWritable(file, func(fd int) error { return unix.Fallocate(fd, 0, 0, 1<<16) })
+		}},
+		{"ioctl-setflags", func(_, file string) error { return withFile(file, unix.O_RDONLY, setNoDump) }},
+	}
+}
+
+// dirAttacks returns those that change a directory.
+func dirAttacks() []blow {
+	return []blow{
+		{"create", func(dir, _ string) error {
+			return withFile(dir+"/hostile", unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, nothing)
+		}},
+		{"create-nameless", func(dir, _ string) error { return withFile(dir, unix.O_TMPFILE|unix.O_RDWR, nothing) }},
+		{"rename", func(dir, file string) error { return unix.Rename(file, dir+"/hostile") }},
+		{"rename-exchange", func(dir, file string) error {
+			link := dir + "/hostile-link"
+			_ = unix.Symlink("/proc/self/environ", link) // who can't make that can't exchange either
+			return unix.Renameat2(unix.AT_FDCWD, file, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE)
+		}},
+		{"link", func(dir, file string) error {
+			return unix.Linkat(unix.AT_FDCWD, file, unix.AT_FDCWD, dir+"/hostile", unix.AT_SYMLINK_FOLLOW)
+		}},
+		{"symlink", func(dir, _ string) error { return unix.Symlink("/proc/self/root", dir+"/hostile") }},
+		{"unlink", func(_, file string) error { return unix.Unlink(file) }},
+		{"mkdir", func(dir, _ string) error { return unix.Mkdir(dir+"/hostile", 0o777) }},
+		{"mknod-fifo", func(dir, _ string) error { return unix.Mknod(dir+"/hostile", unix.S_IFIFO|0o666, 0) }},
+		{"mknod-whiteout", func(dir, _ string) error { return unix.Mknod(dir+"/hostile", unix.S_IFCHR|0o666, 0) }},
+		{"bind-socket", bindSocket},
+		{"chmod-directory", func(dir, _ string) error { return unix.Chmod(dir, 0o777) }},
+		{"rewrite-current", func(dir, _ string) error {
+			if err := unix.Symlink("/proc/self/root", dir+"/..data_tmp"); err != nil {
+				return err
+			}
+			return unix.Rename(dir+"/..data_tmp", dir+"/..data")
+		}},
+	}
+}
+
+func nothing(int) error { return nil }
+
+// opening writes to a file that it opens so.
+func opening(flags int) func(string, string) error {
+	return func(_, file string) error { return withFile(file, flags, writeByte) }
+}
+
+// reopening opens a file so, and then by that descriptor for writing.
+func reopening(flags int) func(string, string) error {
+	return func(_, file string) error {
+		return withFile(file, flags, func(fd int) error {
+			return withFile("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDWR, writeByte)
+		})
+	}
+}
+
+func writeByte(fd int) error {
+	_, err := unix.Write(fd, []byte("!"))
+	return err
+}
+
+// withFile calls f with a file that it opens.
+func withFile(path string, flags int, f func(fd int) error) error {
+	fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o666)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return f(fd)
+}
+
+// withWritable opens a file for writing, or else for reading.
+func withWritable(path string, f func(fd int) error) error {
+	if err := withFile(path, unix.O_RDWR, nothing); err != nil {
+		return withFile(path, unix.O_RDONLY, f)
+	}
+	return withFile(path, unix.O_RDWR, f)
+}
+
+// mapShared writes to a file by way of memory.
+func mapShared(fd int) error {
+	memory, err := unix.Mmap(fd, 0, 1, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	memory[0] = '!'
+	return unix.Munmap(memory)
+}
+
+// setNoDump sets the one flag of a file that its owner may set everywhere.
+func setNoDump(fd int) error {
+	const noDump = 0x40
+	return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, noDump)
+}
+
+// bindSocket makes a socket's file.
+func bindSocket(dir, _ string) error {
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/hostile", Net: "unix"})
+	if err != nil {
+		return err
+	}
+	listener.SetUnlinkOnClose(false)
+	return listener.Close()
+}
+
+// byHandle opens a file for writing by the number that its file system knows it by.
+func byHandle(file string) error {
+	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, file, unix.AT_SYMLINK_FOLLOW)
+	if err != nil {
+		return fmt.Errorf("no handle: %w", err)
+	}
+	return withFile(file, unix.O_RDONLY, func(at int) error {
+		fd, err := unix.OpenByHandleAt(at, handle, unix.O_RDWR)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return writeByte(fd)
+	})
+}
