@@ -87,7 +87,6 @@ func (n *podNode) renewToken(v *harness.Volume) {
 		n.t.Fatal(err)
 	}
 	v.Token = request.Status.Token
-	n.canaries = append(n.canaries, harness.Canary(v.Token))
 }
 
 // removePod removes the volume's pod from the API server.

@@ -116,7 +116,7 @@ func TestIdentityIsSwitched(t *testing.T) {
 
 	allow(t, before.namespace, readers("secret", "db"), account(before.namespace, "web"))
 	after := newPodNodeWith(t, harness.PluginOptions{Dir: dir})
-	after.namespace, after.canaries = before.namespace, append(after.canaries, before.canaries...)
+	after.namespace = before.namespace
 	after.secret("db", map[string]string{"password": second})
 	after.never(v, "password", second, 2*time.Second)
 	after.hasCondition(v, "")

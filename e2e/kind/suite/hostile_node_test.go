@@ -163,7 +163,7 @@ func (s *scene) unharmed() {
 			s.onlyReadOnly(p, volume)
 		}
 	}
-	if got := s.honest.probe("read", mountDir+"canary/canary"); got != string(s.canary) {
+	if got := s.honest.probe("read", mountDir+"canary/canary"); got != s.canary {
 		s.t.Errorf("the canary is now %q", got)
 	}
 }

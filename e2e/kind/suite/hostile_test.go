@@ -66,7 +66,7 @@ type scene struct {
 	node  string
 	paths nodePaths
 	// canary is in a file of the honest pod's own, which nobody else may find.
-	canary harness.Canary
+	canary string
 	// inspector sees the node; honest has volumes of the same objects as the others; hostile
 	// has no rights but those of root in a container; the admins have more.
 	inspector, honest, hostile *pod
@@ -89,7 +89,7 @@ func newScene(t *testing.T) *scene {
 	for _, p := range s.pods() {
 		p.awaitReady()
 	}
-	if got := s.honest.probe("write", mountDir+"canary/canary", string(s.canary)); got != "ok\n" {
+	if got := s.honest.probe("write", mountDir+"canary/canary", s.canary); got != "ok\n" {
 		t.Fatalf("write the canary: %s", got)
 	}
 	return s
