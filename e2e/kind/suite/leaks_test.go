@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
 		if err := searchCluster(ctx); err != nil {
-			fmt.Fprintln(os.Stderr, "FAIL: values or tokens have leaked:", err)
+			fmt.Fprintln(os.Stderr, "FAIL: the search for values and tokens:", err)
 			status = max(status, 1)
 		}
 	}
