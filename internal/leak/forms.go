@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -35,6 +36,7 @@ func newSearcher() *searcher {
 			s.needles = append(s.needles, needle{what + ", " + form, []byte(text)})
 		}
 	}
+	slices.SortFunc(s.needles, func(a, b needle) int { return strings.Compare(a.what, b.what) })
 	return s
 }
 

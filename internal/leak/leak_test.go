@@ -22,7 +22,7 @@ func TestValuesDiffer(t *testing.T) {
 	if a == b || len(a) != Size || len(b) != Size || len(Value) != Size {
 		t.Errorf("got %q and %q", a, b)
 	}
-	if NewToken() == NewToken() {
+	if one, other := NewToken(), NewToken(); one == other {
 		t.Error("two tokens are the same")
 	}
 }

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
 		if err := searchCluster(ctx); err != nil {
-			fmt.Fprintln(os.Stderr, "FAIL: values or tokens have leaked:", err)
+			fmt.Fprintln(os.Stderr, "FAIL: the search for values and tokens:", err)
 			status = max(status, 1)
 		}
 	}
@@ -41,7 +41,7 @@ func searchCluster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	plugins, err := c.client.CoreV1().Pods(pluginNamespace).List(ctx, metav1.ListOptions{})
+	plugins, err := c.plugins(ctx)
 	if err != nil {
 		return err
 	}
@@ -59,6 +59,11 @@ func searchCluster(ctx context.Context) error {
 	errs = append(errs, err, c.searchNodes(ctx))
 	fmt.Printf("searched %d KiB of log of %d plugins and %d objects for values and tokens\n", total>>10, len(plugins.Items), told)
 	return errors.Join(errs...)
+}
+
+// plugins returns the pods of every plugin that is installed.
+func (c *cluster) plugins(ctx context.Context) (*corev1.PodList, error) {
+	return c.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: pluginLabels})
 }
 
 // searchLogs searches the logs of all containers of a pod, also those of the run before
@@ -147,7 +152,7 @@ func (n *namespace) searchNamespace(ctx context.Context, begin time.Time) {
 	n.t.Helper()
 	_, err := n.searchObjects(ctx, n.name)
 	errs := []error{err}
-	plugins, err := n.client.CoreV1().Pods(pluginNamespace).List(ctx, metav1.ListOptions{})
+	plugins, err := n.plugins(ctx)
 	if err != nil {
 		n.t.Error(err)
 		return
