@@ -72,5 +72,5 @@ func (a *assault) byLink(dir string) (string, func(), error) {
 	if err := os.Symlink(dir, link); err != nil {
 		return "", nil, err
 	}
-	return link, func() { os.Remove(link) }, nil
+	return link, func() { _ = os.Remove(link) }, nil
 }
