@@ -300,9 +300,9 @@ func (w *world) wantWithin(t *testing.T, target string) {
 		if err != nil {
 			return err
 		}
-		real, err := filepath.EvalSymlinks(path)
-		if err == nil && !isAt(real, target) {
-			t.Errorf("%s leads to %s", path, real)
+		leads, err := filepath.EvalSymlinks(path)
+		if err == nil && !isAt(leads, target) {
+			t.Errorf("%s leads to %s", path, leads)
 		}
 		return err
 	})
