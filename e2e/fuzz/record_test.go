@@ -110,7 +110,7 @@ func FuzzRecord(f *testing.F) {
 	}
 	on := keep(f, newRecordWorld)
 	f.Fuzz(func(t *testing.T, name string, text []byte, kind byte) {
-		if name != filepath.Base(name) || name == ".." || name == "." || strings.HasPrefix(name, sentinelID) || len(name) > 255 || strings.ContainsRune(name, 0) {
+		if name == "" || name == ".." || name == "." || len(name) > 255 || strings.ContainsAny(name, "/\x00") || strings.HasPrefix(name, sentinelID) {
 			return
 		}
 		on(t, func(w *world) { w.tryRecord(t, name, w.expand(string(text)), int(kind)%kinds) })
@@ -135,7 +135,7 @@ func (w *world) tryRecord(t *testing.T, name, text string, kind int) {
 	if strings.HasPrefix(name, bystander) {
 		at = w.place(bystander, w.target(bystanderUID, settings))
 	}
-	at.stateDir = w.state
+	at.source = "" // a start unmounts nothing of a pod that is there
 	w.check(t, "start", at)
 	for _, v := range []struct{ id, uid string }{{victim, selfUID}, {bystander, bystanderUID}} {
 		id, uid := v.id, v.uid
@@ -151,6 +151,24 @@ func (w *world) tryRecord(t *testing.T, name, text string, kind int) {
 		t.Errorf("%d mounts in the state directory, were %d", now, mounted)
 	}
 	w.reset()
+	if strings.HasSuffix(name, ".tmp") && kind != aDirectory && kind != aMountInADirectory {
+		w.tryInTheWay(t, text, kind)
+	}
+}
+
+// tryInTheWay puts something where the plugin, which is running, first writes a record.
+func (w *world) tryInTheWay(t *testing.T, text string, kind int) {
+	t.Helper()
+	target := w.target(selfUID, settings)
+	w.must(w.unpublish(victim, target))
+	w.look()
+	record := filepath.Join(w.state, victim+".json")
+	w.must(w.plant(record+".tmp", text, kind))
+	w.mustPublish(victim, selfUID, "app")
+	w.check(t, "publish", w.place(victim, target))
+	if info, err := os.Lstat(record); err != nil || !info.Mode().IsRegular() {
+		t.Errorf("the record is %v, %v", info, err)
+	}
 }
 
 // workOff returns when every volume that a start takes over was reconciled. A look at the

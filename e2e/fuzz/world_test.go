@@ -128,8 +128,8 @@ func (w *world) isTarget(path string) bool {
 	if !w.isFormed(path) {
 		return false
 	}
-	real, err := filepath.EvalSymlinks(filepath.Dir(path))
-	if err != nil || real != filepath.Dir(path) {
+	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil || parent != filepath.Dir(path) {
 		return false
 	}
 	info, err := os.Lstat(path)

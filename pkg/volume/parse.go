@@ -128,7 +128,7 @@ func choice[T ~string](p *parser, name string, values ...T) T {
 		return values[0]
 	}
 	if !slices.Contains(values, T(text)) {
-		p.add(field.NotSupported(field.NewPath(name), T(shorten(text)), values))
+		p.add(field.NotSupported(field.NewPath(name), shorten(text), values))
 	}
 	return T(text)
 }

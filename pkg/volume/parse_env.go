@@ -44,7 +44,7 @@ func (p *parser) format(into *EnvFormat) func(*field.Path, string) {
 	return func(at *field.Path, format string) {
 		*into = EnvFormat(format)
 		if known := []EnvFormat{EnvDotenv, EnvShell}; !slices.Contains(known, *into) {
-			p.add(field.NotSupported(at, EnvFormat(shorten(format)), known))
+			p.add(field.NotSupported(at, shorten(format), known))
 		}
 	}
 }
@@ -134,7 +134,7 @@ func (p *parser) fieldRef(into *PodField) visit {
 			"fieldPath": p.text(func(at *field.Path, path string) {
 				*into = PodField(path)
 				if !slices.Contains(podFields(), *into) {
-					p.add(field.NotSupported(at, PodField(shorten(path)), podFields()))
+					p.add(field.NotSupported(at, shorten(path), podFields()))
 				}
 			}),
 		}, "fieldPath")

@@ -350,3 +350,28 @@ func TestParseRefusesSources(t *testing.T) {
 		})
 	}
 }
+
+// What an author wrote is quoted, whatever the type of the field: an error ends up in
+// events and on terminals.
+func TestRefusalsCanBePrinted(t *testing.T) {
+	const odd = `a\x7f\u0085b` // as YAML has it
+	for _, attributes := range []map[string]string{
+		{"configMap": "app", "onDelete": "Re\x7fmove"},
+		{"configMap": "app", "updatePolicy": "\u0085"},
+		{"configMap": "app", "writeStrategy": "\x1b[31m"},
+		{"configMap": "app", "optional": "\x7f"},
+		{"configMap": "app", "defaultMode": "\x7f"},
+		{"sources": `[{env: {path: a, format: "` + odd + `"}}]`},
+		{"sources": `[{env: {path: a, env: [{name: A, valueFrom: {fieldRef: {fieldPath: "` + odd + `"}}}]}}]`},
+		{"sources": `[{env: {path: a, env: [{name: A, valueFrom: {fieldRef: {apiVersion: "` + odd + `", fieldPath: metadata.name}}}]}}]`},
+		{"sources": `[{configMap: {name: "` + odd + `"}}]`},
+		{"sources": `[{"` + odd + `": {name: app}}]`},
+	} {
+		_, err := Parse(attributes, testPod())
+		if err == nil {
+			t.Errorf("%q: no error", attributes)
+			continue
+		}
+		checkErrorText(t, err)
+	}
+}
