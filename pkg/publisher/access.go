@@ -139,7 +139,7 @@ func (p *Publisher) reviewLater(ctx context.Context, v *published, due bool) err
 	}
 	maxAge := p.opts.ResyncInterval / 2
 	if due {
-		a.retryAt = time.Time{}
+		a.retryAt, a.again = time.Time{}, a.running
 	}
 	switch {
 	case a.confirmable():

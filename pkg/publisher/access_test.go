@@ -24,7 +24,9 @@ type fakeAccess struct {
 	errs   map[volume.Ref]error
 	hang   bool
 	panics bool
-	asked  []string
+	// delay is how long an answer takes, which is that of when the question came.
+	delay time.Duration
+	asked []string
 }
 
 func (f *fakeAccess) Needs() string { return "get" }
@@ -36,8 +38,13 @@ func (f *fakeAccess) Admitted(ctx context.Context, pod volume.Pod, ref volume.Re
 func (f *fakeAccess) Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref, _ time.Duration) (bool, error) {
 	f.mu.Lock()
 	f.asked = append(f.asked, fmt.Sprintf("%s/%s %s", pod.Namespace, pod.ServiceAccount, ref))
-	hang, allowed, err, panics := f.hang, f.granted[ref], cmp.Or(f.err, f.errs[ref]), f.panics
+	hang, allowed, err, panics, delay := f.hang, f.granted[ref], cmp.Or(f.err, f.errs[ref]), f.panics, f.delay
 	f.mu.Unlock()
+	select {
+	case <-time.After(delay):
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
 	if panics {
 		panic("out of luck")
 	}
