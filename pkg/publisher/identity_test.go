@@ -221,7 +221,7 @@ func TestPodIdentityAfterARestart(t *testing.T) {
 		e.objects.put(secret("db"), "password", "p2")
 		access.takeAsked()
 		after(tokenTime - time.Second)
-		if n := len(access.takeAsked()); n > 2*2*4 { // each resync asks for two objects of two volumes
+		if n := len(access.takeAsked()); n > 2*2*8 { // each resync, and each retry after as long, asks for two objects of two volumes
 			t.Errorf("%d questions without a token", n)
 		}
 		e.wantFiles(r, "a", "1", "pw", "p1")
