@@ -2,6 +2,7 @@ package integration
 
 import (
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -90,4 +91,34 @@ func TestPodsOfAnAccountShareAWatch(t *testing.T) {
 	}
 	n.wantNothingLeft()
 	harness.Eventually(t, soon, func() error { return noWatches(behind.proxy) })
+}
+
+// TestALostRecordProvesNothing: where the CSIDriver lacks podInfoOnMount, the author of a pod
+// whose mount is taken over may claim the account of another one, and gets nothing of it.
+func TestALostRecordProvesNothing(t *testing.T) {
+	t.Parallel()
+	n := newPodNode(t)
+	n.secret("db", map[string]string{"password": n.canary()})
+	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
+	revoke := allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "other"))
+	stays, forged := n.own("secret", "db", "web"), n.own("secret", "db", "other")
+	n.publishes(stays, 5*time.Second)
+	n.publishes(forged, 5*time.Second)
+	n.mustKill()
+	revoke()
+	if err := os.RemoveAll(n.StateDir()); err != nil {
+		t.Fatal(err)
+	}
+	n.mustStart()
+	forged.ServiceAccount = "web"
+	n.mustPublish(stays)
+	n.mustPublish(forged)
+	second := n.canary()
+	n.secret("db", map[string]string{"password": second})
+	n.arrives(stays, "password", second, healed)
+	n.never(forged, "password", second, 3*time.Second)
+	n.hasCondition(forged, "the token is not the pod's own")
+	n.mustUnpublish(stays)
+	n.mustUnpublish(forged)
+	n.wantNothingLeft()
 }
