@@ -37,7 +37,7 @@ func TestATokenDiesWithItsPod(t *testing.T) {
 	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
 	stays, goes := n.own("secret", "db", "web"), n.own("secret", "db", "web")
 	goes.TokenInSecrets = true
-	harness.Eventually(t, 5*time.Second, func() error { return n.Publish(t.Context(), stays) })
+	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), stays) })
 	n.mustPublish(goes)
 	n.renewToken(goes) // the newest token is the first choice
 	n.mustPublish(goes)
@@ -73,7 +73,7 @@ func TestPodsOfAnAccountShareAWatch(t *testing.T) {
 	var volumes []*harness.Volume
 	for i := range 10 {
 		v := n.own("secret", "db", []string{"web", "web", "batch"}[i%3])
-		n.publishes(v, 5*time.Second)
+		n.publishes(v, soon)
 		volumes = append(volumes, v)
 	}
 	harness.Eventually(t, soon, func() error {
@@ -102,8 +102,8 @@ func TestALostRecordProvesNothing(t *testing.T) {
 	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
 	revoke := allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "other"))
 	stays, forged := n.own("secret", "db", "web"), n.own("secret", "db", "other")
-	n.publishes(stays, 5*time.Second)
-	n.publishes(forged, 5*time.Second)
+	n.publishes(stays, soon)
+	n.publishes(forged, soon)
 	n.mustKill()
 	revoke()
 	if err := os.RemoveAll(n.StateDir()); err != nil {
