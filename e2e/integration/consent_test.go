@@ -200,7 +200,7 @@ func (s *site) make(g *grant) {
 	}
 	for _, in := range g.in {
 		subject := g.to(s.names[g][consumers])
-		revoke := func() {}
+		var revoke func()
 		if g.clusterRole {
 			role, err := shared.Client().RbacV1().ClusterRoles().Create(s.t.Context(), &rbacv1.ClusterRole{
 				ObjectMeta: metav1.ObjectMeta{GenerateName: "grant-"}, Rules: rules,

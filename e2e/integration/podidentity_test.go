@@ -127,7 +127,7 @@ func TestPodIdentity(t *testing.T) {
 	revoke := allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
 	v, other := n.own("secret", "db", "web"), n.own("secret", "db", "web")
 	other.TokenInSecrets = true
-	harness.Eventually(t, 5*time.Second, func() error { return n.Publish(t.Context(), v) })
+	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
 	n.mustPublish(other)
 	n.wantContent(v, "password", first)
 	// What one account was told is nobody else's.
@@ -161,7 +161,7 @@ func TestPodTokens(t *testing.T) {
 	n.secret("db", map[string]string{"password": n.canary()})
 	defer allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))()
 	v := n.own("secret", "db", "web")
-	harness.Eventually(t, 5*time.Second, func() error { return n.Publish(t.Context(), v) })
+	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
 
 	none := n.own("secret", "db", "web")
 	none.Token = ""
@@ -208,7 +208,7 @@ func TestPodIdentityAfterARestart(t *testing.T) {
 			n.secret("db", map[string]string{"password": first})
 			defer allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))()
 			v := n.own("secret", "db", "web")
-			harness.Eventually(t, 5*time.Second, func() error { return n.Publish(t.Context(), v) })
+			harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
 			n.mustKill()
 			n.mustStart()
 			n.secret("db", map[string]string{"password": second})

@@ -3,6 +3,7 @@ package integration
 import (
 	"errors"
 	"maps"
+	"os"
 	"testing"
 	"time"
 
@@ -37,7 +38,7 @@ func TestATokenDiesWithItsPod(t *testing.T) {
 	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
 	stays, goes := n.own("secret", "db", "web"), n.own("secret", "db", "web")
 	goes.TokenInSecrets = true
-	harness.Eventually(t, 5*time.Second, func() error { return n.Publish(t.Context(), stays) })
+	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), stays) })
 	n.mustPublish(goes)
 	n.renewToken(goes) // the newest token is the first choice
 	n.mustPublish(goes)
@@ -73,7 +74,7 @@ func TestPodsOfAnAccountShareAWatch(t *testing.T) {
 	var volumes []*harness.Volume
 	for i := range 10 {
 		v := n.own("secret", "db", []string{"web", "web", "batch"}[i%3])
-		n.publishes(v, 5*time.Second)
+		n.publishes(v, soon)
 		volumes = append(volumes, v)
 	}
 	harness.Eventually(t, soon, func() error {
@@ -164,4 +165,34 @@ func TestRequestsOfAPublish(t *testing.T) {
 	}
 	n.mustUnpublish(first)
 	n.mustUnpublish(second)
+}
+
+// TestALostRecordProvesNothing: where the CSIDriver lacks podInfoOnMount, the author of a pod
+// whose mount is taken over may claim the account of another one, and gets nothing of it.
+func TestALostRecordProvesNothing(t *testing.T) {
+	t.Parallel()
+	n := newPodNode(t)
+	n.secret("db", map[string]string{"password": n.canary()})
+	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
+	revoke := allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "other"))
+	stays, forged := n.own("secret", "db", "web"), n.own("secret", "db", "other")
+	n.publishes(stays, soon)
+	n.publishes(forged, soon)
+	n.mustKill()
+	revoke()
+	if err := os.RemoveAll(n.StateDir()); err != nil {
+		t.Fatal(err)
+	}
+	n.mustStart()
+	forged.ServiceAccount = "web"
+	n.mustPublish(stays)
+	n.mustPublish(forged)
+	second := n.canary()
+	n.secret("db", map[string]string{"password": second})
+	n.arrives(stays, "password", second, healed)
+	n.never(forged, "password", second, 3*time.Second)
+	n.hasCondition(forged, "the token is not the pod's own")
+	n.mustUnpublish(stays)
+	n.mustUnpublish(forged)
+	n.wantNothingLeft()
 }

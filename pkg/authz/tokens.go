@@ -187,12 +187,13 @@ func (t *Tokens) tidy(account volume.Account) {
 	}
 }
 
-// usable returns the pods whose tokens have not expired, in no order.
+// usable returns the pods whose tokens may be accepted, in no order. One that has expired
+// is of no use once it was rejected, and no sooner: this node's clock may be wrong.
 func (w *wallet) usable() []*holder {
 	now := time.Now()
 	var usable []*holder
 	for _, h := range w.holders {
-		if h.token.Reveal() != "" && now.Before(h.token.Expires) {
+		if h.token.Reveal() != "" && (h.rejected.IsZero() || now.Before(h.token.Expires)) {
 			usable = append(usable, h)
 		}
 	}

@@ -18,6 +18,10 @@ const maxAttempts = 3
 // whoever comes along.
 var errNobody = errors.New("the request names no service account whose token it is to carry")
 
+// errRedirected reports a request that follows a redirect: the token is for the API server, and
+// for nobody to whom an answer points.
+var errRedirected = errors.New("redirected: a pod's token goes to the API server only")
+
 // bearer is what a request's context says of the token that it is to carry.
 type bearer struct {
 	account volume.Account
@@ -38,7 +42,8 @@ func withToken(ctx context.Context, account volume.Account, token volume.Token) 
 }
 
 // Wrap returns a transport which sends every request by base with the token that the
-// request's context asks for, see As, and fails those that ask for none. After an answer
+// request's context asks for, see As, and fails those that ask for none, and those to which a
+// redirect leads. After an answer
 // that says Unauthorized it tries the token of another pod.
 func (t *Tokens) Wrap(base http.RoundTripper) http.RoundTripper {
 	return &transport{tokens: t, base: base}
@@ -55,6 +60,9 @@ func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.base }
 
 // RoundTrip sends one request, or some if tokens are not accepted.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Response != nil {
+		return nil, errors.Join(errRedirected, closeBody(req))
+	}
 	who, ok := req.Context().Value(bearerKey{}).(bearer)
 	if !ok {
 		return nil, errors.Join(errNobody, closeBody(req))

@@ -147,6 +147,22 @@ func TestNoTokenIsAccepted(t *testing.T) {
 	}
 }
 
+// A node whose clock is ahead takes good tokens for expired ones: the API server decides, once.
+func TestTheAPIServerSaysWhatHasExpired(t *testing.T) {
+	tokens, w := &Tokens{}, &wire{accepts: []string{"a1"}}
+	tokens.Put(podOf("a"), "v", goodFor("a1", -2*time.Hour))
+	if allowed, err := askOver(t, tokens, w); err != nil || !allowed {
+		t.Errorf("got %t, %v", allowed, err)
+	}
+	w.accepts = nil
+	if _, err := askOver(t, tokens, w); !apierrors.IsUnauthorized(err) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := askOver(t, tokens, w); !errors.Is(err, ErrNoToken) || len(w.tried) != 2 {
+		t.Errorf("%q came: %v", w.tried, err)
+	}
+}
+
 func TestFailuresOfTheWireArePassedOn(t *testing.T) {
 	tokens, w := &Tokens{}, &wire{err: errAway}
 	putThree(tokens)

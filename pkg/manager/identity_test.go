@@ -46,14 +46,19 @@ func (a *accounts) Ready(account volume.Account) error {
 }
 
 func (a *accounts) Await(ctx context.Context, account volume.Account) error {
-	for a.Ready(account) != nil {
+	for {
+		a.mu.Lock()
+		have, arrived := a.have[account], a.arrived
+		a.mu.Unlock()
+		if have {
+			return nil
+		}
 		select {
-		case <-a.arrived:
+		case <-arrived:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	return nil
 }
 
 // give gives an account a token.

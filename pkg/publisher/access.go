@@ -44,14 +44,6 @@ type access struct {
 	last payload.Objects
 }
 
-// answers is the outcome of a review.
-type answers struct {
-	refused map[volume.Ref]bool
-	unknown map[volume.Ref]bool
-	// err joins why the unknown ones are.
-	err error
-}
-
 // authorize returns nil once the pod of a new volume may have all its objects that it needs
 // a right to, by answers that are new. A refusal is final, and has the same text whether the
 // object exists or not: nothing was asked of it yet. An error of the review is no refusal;
@@ -106,29 +98,6 @@ func (p *Publisher) admitted(ctx context.Context, pod volume.Pod, ref volume.Ref
 	return p.opts.Access.Admitted(ctx, pod, ref, consentAge)
 }
 
-// review asks for each object that the pod needs a right to whether it may have it.
-func (p *Publisher) review(ctx context.Context, v *published, ask func(context.Context, volume.Pod, volume.Ref) (bool, error)) answers {
-	got := answers{refused: map[volume.Ref]bool{}, unknown: map[volume.Ref]bool{}}
-	var errs []error
-	for _, use := range v.reviewed {
-		allowed := false
-		var err error
-		// Other namespaces may have been switched off since the publish.
-		if p.opts.CrossNamespace || use.Ref.Namespace == v.request.Pod.Namespace {
-			allowed, err = ask(ctx, v.request.Pod, use.Ref)
-		}
-		switch {
-		case err != nil:
-			got.unknown[use.Ref] = true
-			errs = append(errs, err)
-		case !allowed:
-			got.refused[use.Ref] = true
-		}
-	}
-	got.err = errors.Join(errs...)
-	return got
-}
-
 // reviewLater has the rights of a live volume reviewed if that is due, was never done by
 // this process, or has a refusal to confirm. Until the answers come, the last ones count.
 // The error says that some are unknown. The caller holds the lock of the contents.
@@ -139,7 +108,7 @@ func (p *Publisher) reviewLater(ctx context.Context, v *published, due bool) err
 	}
 	maxAge := p.opts.ResyncInterval / 2
 	if due {
-		a.retryAt = time.Time{}
+		a.retryAt, a.again = time.Time{}, a.running
 	}
 	switch {
 	case a.confirmable():
@@ -159,6 +128,9 @@ func (p *Publisher) reviewLater(ctx context.Context, v *published, due bool) err
 			return p.opts.Access.Allowed(ctx, pod, ref, maxAge)
 		})
 		return func() error {
+			if errors.Is(got.err, errPanicked) {
+				return fail(ReasonUnavailable, "%w", got.err) // the last answers stay
+			}
 			p.judge(v, got)
 			if got.err == nil || errors.Is(got.err, authz.ErrNoToken) {
 				return got.err // a token makes a resync due when it comes

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -24,7 +25,9 @@ type fakeAccess struct {
 	errs   map[volume.Ref]error
 	hang   bool
 	panics bool
-	asked  []string
+	// delay is how long an answer takes, which is that of when the question came.
+	delay time.Duration
+	asked []string
 }
 
 func (f *fakeAccess) Needs() string { return "get" }
@@ -36,8 +39,13 @@ func (f *fakeAccess) Admitted(ctx context.Context, pod volume.Pod, ref volume.Re
 func (f *fakeAccess) Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref, _ time.Duration) (bool, error) {
 	f.mu.Lock()
 	f.asked = append(f.asked, fmt.Sprintf("%s/%s %s", pod.Namespace, pod.ServiceAccount, ref))
-	hang, allowed, err, panics := f.hang, f.granted[ref], cmp.Or(f.err, f.errs[ref]), f.panics
+	hang, allowed, err, panics, delay := f.hang, f.granted[ref], cmp.Or(f.err, f.errs[ref]), f.panics, f.delay
 	f.mu.Unlock()
+	select {
+	case <-time.After(delay):
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
 	if panics {
 		panic("out of luck")
 	}
@@ -65,10 +73,11 @@ func (f *fakeAccess) grant(refs ...volume.Ref) {
 
 func (f *fakeAccess) failWith(err error) { f.set(func() { f.err = err }) }
 
-// takeAsked returns the questions, and forgets them.
+// takeAsked returns the questions in alphabetic order, and forgets them.
 func (f *fakeAccess) takeAsked() []string {
 	var asked []string
 	f.set(func() { asked, f.asked = f.asked, nil })
+	slices.Sort(asked)
 	return asked
 }
 
@@ -110,7 +119,7 @@ func TestAcrossNamespaces(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)
 		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-		questions := []string{`shop/default Secret "platform/db"`, `shop/default ConfigMap "platform/ca"`}
+		questions := []string{`shop/default ConfigMap "platform/ca"`, `shop/default Secret "platform/db"`}
 		if got := access.takeAsked(); !slices.Equal(got, questions) {
 			t.Errorf("asked %q", got)
 		}
@@ -264,6 +273,37 @@ func TestAdoptWithoutReview(t *testing.T) {
 		e.publish(r)
 		e.confirm()
 		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// A slow API server keeps a volume of many objects neither from being published nor from
+// being reviewed.
+func TestManySlowReviews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		access := &fakeAccess{}
+		e := newEnv(t, func(o *Options) { o.Access, o.CrossNamespace = access, true })
+		e.run()
+		var sources strings.Builder
+		var refs []volume.Ref
+		for i := range 200 {
+			ref := volume.Ref{Kind: volume.ConfigMap, Namespace: "platform", Name: fmt.Sprintf("c%d", i)}
+			fmt.Fprintf(&sources, "- configMap: {name: %s, namespace: platform}\n", ref.Name)
+			e.objects.put(ref, ref.Name, "1")
+			refs = append(refs, ref)
+		}
+		access.grant(refs...)
+		access.set(func() { access.delay = 200 * time.Millisecond })
+		r := e.request("v1", "sources", sources.String())
+		e.publish(r)
+		e.restart()
+		e.objects.put(refs[199], "c199", "2")
+		after(time.Minute)
+		e.settle()
+		if got := e.mounts.files(r.Target)["c199"]; got != "2" {
+			t.Errorf("after a minute it shows %q", got)
+		}
 		e.unpublish(r)
 		e.wantNothing()
 	})

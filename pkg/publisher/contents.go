@@ -41,6 +41,7 @@ type contents struct {
 	leftOut    []string
 	told       string
 	resolution errand
+	proof      proof
 	access     access
 	// shown is what the files show, or showed when an earlier process recorded it.
 	shown versions

@@ -20,8 +20,9 @@ const (
 // errand is a question to the API server that the next write of a live volume depends on.
 // The lock of the contents guards it.
 type errand struct {
-	// running says that a goroutine asks.
-	running bool
+	// running says that a goroutine asks, and again that it is to ask once more, at once,
+	// should it fail: what it lacked may have come since it began.
+	running, again bool
 	// err is why the last try failed, and retryAt when the next one may be.
 	err     error
 	retryAt time.Time
@@ -59,6 +60,9 @@ func (p *Publisher) later(ctx context.Context, v *published, e *errand, failure 
 		}
 		if err := apply(); err != nil {
 			p.tryAgain(v, e, fmt.Errorf("%w: %w", failure, err))
+			if e.again {
+				e.again, e.retryAt = false, time.Time{}
+			}
 		} else {
 			*e = errand{}
 		}

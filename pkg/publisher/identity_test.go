@@ -21,15 +21,24 @@ type fakeIdentity struct {
 	mu     sync.Mutex
 	err    error
 	proofs int
+	delay  time.Duration
 	// held has the token of each volume that was put and not dropped.
 	held map[string]string
 }
 
 func (f *fakeIdentity) Prove(context.Context, volume.Pod, volume.Token) error {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.proofs++
-	return f.err
+	err, delay := f.err, f.delay
+	f.mu.Unlock()
+	<-time.After(delay)
+	return err
+}
+
+func (f *fakeIdentity) takeTime(delay time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.delay = delay
 }
 
 func (f *fakeIdentity) Put(pod volume.Pod, volumeID string, token volume.Token) bool {
@@ -118,7 +127,10 @@ func TestPodIdentity(t *testing.T) {
 			t.Errorf("asked %q", got)
 		}
 		e.publish(e.tokened("v1", "t2"))
-		identity.want(e.T, 0, "t2")
+		e.settle()
+		identity.want(e.T, 1, "t2")
+		e.publish(e.tokened("v1", "t2")) // no news
+		e.settle()
 		without := r
 		without.Token, without.TokenErr = volume.Token{}, errors.New("no token")
 		e.publish(without)
@@ -209,7 +221,7 @@ func TestPodIdentityAfterARestart(t *testing.T) {
 		e.objects.put(secret("db"), "password", "p2")
 		access.takeAsked()
 		after(tokenTime - time.Second)
-		if n := len(access.takeAsked()); n > 2*2*4 { // each resync asks for two objects of two volumes
+		if n := len(access.takeAsked()); n > 2*2*8 { // each resync, and each retry after as long, asks for two objects of two volumes
 			t.Errorf("%d questions without a token", n)
 		}
 		e.wantFiles(r, "a", "1", "pw", "p1")
@@ -225,7 +237,7 @@ func TestPodIdentityAfterARestart(t *testing.T) {
 			e.wantFiles(r, "a", "1", "pw", "p2")
 			e.wantProblem(r, "")
 		}
-		identity.want(e.T, 2, "t2")
+		identity.want(e.T, 3, "t2")
 		e.unpublish(r)
 		e.unpublish(other)
 		e.wantNothing()
@@ -257,7 +269,7 @@ func TestAdoptWithToken(t *testing.T) {
 		e.publish(e.tokened("v1", "t2"))
 		e.settle()
 		e.wantFiles(r, "a", "1", "pw", "p2")
-		identity.want(e.T, 1, "t2")
+		identity.want(e.T, 2, "t2")
 		e.unpublish(r)
 		identity.want(e.T, 0)
 		e.wantNothing()

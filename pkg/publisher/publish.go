@@ -180,8 +180,11 @@ func (p *Publisher) spare(ctx context.Context, request *Request, refusal error) 
 // newPublished returns a volume of some objects that nobody knows of, whose pod's rights to
 // them are unknown.
 func (p *Publisher) newPublished(request Request, spec *volume.Spec, refs []volume.Ref) *published {
+	token := request.Token
+	request.Token = volume.Token{}
 	v := &published{
 		request:  request,
+		offered:  token,
 		spec:     spec,
 		refs:     refs,
 		reviewed: spec.Across(request.Pod),
@@ -270,7 +273,6 @@ func (p *Publisher) adopt(ctx context.Context, v *published) (bool, error) {
 	}
 	klog.FromContext(ctx).Info("Took over a mounted volume that had no record",
 		"volumeID", v.request.VolumeID, "target", v.request.Target)
-	p.renew(v, &v.request)
 	v.poke()
 	return true, nil
 }

@@ -126,7 +126,7 @@ func (p *Publisher) Close() error {
 // published is one volume from the moment its publish registers it until its
 // unpublish, or the failure of its publish, releases it.
 type published struct {
-	// What the publish asked for, and the objects that this names; constant.
+	// What the publish asked for but its token, and the objects that this names; constant.
 	request Request
 	spec    *volume.Spec
 	refs    []volume.Ref
@@ -136,20 +136,20 @@ type published struct {
 	// since is when this process began with the volume; constant.
 	since time.Time
 	// deadline is when the publish gives up waiting, and authorized when it asked for
-	// the rights that it goes by; proven says that the pod's token is its own. They are the
-	// publish's own.
+	// the rights that it goes by. They are the publish's own.
 	deadline, authorized time.Time
-	proven               bool
 	// wake tells a publish that waits, or is about to render, of a change; it has
 	// room for one.
 	wake chan struct{}
 
 	// live says that the volume is visible, so that changes are the queue's.
-	// Guarded by Publisher.mu, as are size, the bytes counted for it in used, and due,
-	// which says that the next reconcile is to have its objects refreshed.
-	live bool
-	size int64
-	due  bool
+	// Guarded by Publisher.mu, as are size, the bytes counted for it in used, due, which
+	// says that the next reconcile is to have its objects refreshed, and offered, the token
+	// of the last request that had one.
+	live    bool
+	size    int64
+	due     bool
+	offered volume.Token
 
 	// contents is what its files show; who writes to the volume holds its lock.
 	contents contents

@@ -91,6 +91,9 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 	if due {
 		p.opts.Objects.Refresh(v.request.Pod, v.refs)
 	}
+	if err := p.identifyLater(ctx, v); err != nil {
+		return err
+	}
 	if err := p.reviewLater(ctx, v, due); err != nil {
 		return err
 	}

@@ -17,12 +17,14 @@ const recordVersion = 1
 // holds no value of an object, no digest of one and no token. It needs no fsync: the
 // mount that it tells of does not survive what would lose it.
 type record struct {
-	Version    int               `json:"version"`
-	VolumeID   string            `json:"volumeID"`
-	Target     string            `json:"target"`
-	ReadOnly   bool              `json:"readOnly"`
-	FSGroup    *int64            `json:"fsGroup,omitempty"`
-	Pod        volume.Pod        `json:"pod"`
+	Version  int        `json:"version"`
+	VolumeID string     `json:"volumeID"`
+	Target   string     `json:"target"`
+	ReadOnly bool       `json:"readOnly"`
+	FSGroup  *int64     `json:"fsGroup,omitempty"`
+	Pod      volume.Pod `json:"pod"`
+	// Proven says that the pod's own token proved what Pod says of its service account.
+	Proven     bool              `json:"proven,omitempty"`
 	Attributes map[string]string `json:"attributes"`
 	// Spec keeps the defaults that the volume was published with. What the pod's own
 	// spec adds to it is read again: it may hold passwords.
@@ -51,6 +53,7 @@ func recordOf(v *published, size int64) *record {
 		ReadOnly:   v.request.ReadOnly,
 		FSGroup:    v.request.FSGroup,
 		Pod:        v.request.Pod,
+		Proven:     v.contents.proof.done,
 		Attributes: v.request.Attributes,
 		Spec:       v.spec,
 		Size:       size,
@@ -76,7 +79,7 @@ func (p *Publisher) recorded(r *record) *published {
 		ReadOnly:   r.ReadOnly,
 		FSGroup:    r.FSGroup,
 	}, r.Spec, refs)
-	v.contents.told = r.Skipped
+	v.contents.told, v.contents.proof.done = r.Skipped, r.Proven
 	if !r.Spec.HasPodEnv() {
 		v.contents.spec = r.Spec
 	}

@@ -40,6 +40,9 @@ func (t Token) Reveal() string {
 	return *t.secret
 }
 
+// Same says whether two tokens are the same text.
+func (t Token) Same(other Token) bool { return t.Reveal() == other.Reveal() }
+
 // tokensKey is where the kubelet puts a pod's tokens, by audience: in the secrets of a
 // request if the CSIDriver object has serviceAccountTokenInSecrets, else in its volume
 // context.
