@@ -12,6 +12,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -167,7 +168,14 @@ func (n *leakyNode) refusals(v *harness.Volume) {
 		if refused.change != nil {
 			refused.change(request)
 		}
-		_, err := n.Node().NodePublishVolume(n.t.Context(), request)
+		var err error
+		harness.Eventually(n.t, 2*soon, func() error {
+			// On a busy machine a first watch may take longer than the publish waits.
+			if _, err = n.Node().NodePublishVolume(n.t.Context(), request); status.Code(err) == codes.Unavailable {
+				return err
+			}
+			return nil
+		})
 		wantStatus(n.t, err, refused.code)
 		if err := n.CleanUp(r); err != nil {
 			n.t.Fatal(err)
