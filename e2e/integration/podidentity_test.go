@@ -115,7 +115,7 @@ func readers(kind string, names ...string) rbacv1.PolicyRule {
 // TestPodIdentity grants, shares, revokes and grants again.
 func TestPodIdentity(t *testing.T) {
 	t.Parallel()
-	n := newPodNode(t)
+	n := newPodNode(t, "--logging-format=json", "--http-address=127.0.0.1:0")
 	first, second := n.canary(), n.canary()
 	n.secret("db", map[string]string{"password": first})
 	refusal := fmt.Sprintf(`secret: Forbidden: service account "web" of the pod may not get, list and watch Secret "%s/db"; whoever owns namespace %q consents by a Role and a RoleBinding there`, n.namespace, n.namespace)

@@ -94,8 +94,8 @@ func TestPodIdentity(t *testing.T) {
 	t.Parallel()
 	n, source := newNamespace(t), newNamespace(t)
 	n.serviceAccount("web")
-	n.createSecret("db", object{"password": "first"})
-	source.createSecret("shared", object{"token": "theirs"})
+	n.createSecret("db", object{"password": canary("first")})
+	source.createSecret("shared", object{"token": canary("theirs")})
 	volume := asPod("settings", attributes{"sources": fmt.Sprintf(
 		"[{secret: {name: db}}, {secret: {name: shared, namespace: %s}}]", source.name)})
 	source.grant("secrets", "shared", n.name, "web")
@@ -110,18 +110,18 @@ func TestPodIdentity(t *testing.T) {
 	spec := newPod("reader", volume)
 	spec.Spec.ServiceAccountName = "web"
 	p := n.start(spec)
-	p.awaitText(mountDir+"settings/password", "first", time.Second)
-	p.awaitText(mountDir+"settings/token", "theirs", time.Second)
-	n.updateSecret("db", object{"password": "second"})
-	p.awaitText(mountDir+"settings/password", "second", 2*time.Second)
+	p.awaitText(mountDir+"settings/password", canary("first"), time.Second)
+	p.awaitText(mountDir+"settings/token", canary("theirs"), time.Second)
+	n.updateSecret("db", object{"password": canary("second")})
+	p.awaitText(mountDir+"settings/password", canary("second"), 2*time.Second)
 
 	revoke()
 	p.awaitNoFile(mountDir+"settings/password", time.Minute)
-	if err := p.hasText(t.Context(), "probe", mountDir+"settings/token", "theirs"); err != nil {
+	if err := p.hasText(t.Context(), "probe", mountDir+"settings/token", canary("theirs")); err != nil {
 		t.Errorf("what was not revoked: %v", err)
 	}
 	n.grant("secrets", "db", n.name, "web")
-	p.awaitText(mountDir+"settings/password", "second", time.Minute)
+	p.awaitText(mountDir+"settings/password", canary("second"), time.Minute)
 	refused.delete()
 	p.delete()
 }
@@ -131,7 +131,7 @@ func TestPodIdentityAfterARestart(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
 	n.serviceAccount("web")
-	n.createSecret("db", object{"password": "first"})
+	n.createSecret("db", object{"password": canary("first")})
 	n.grant("secrets", "db", n.name, "web")
 	spec := newPod("reader", asPod("settings", attributes{"secret": "db"}))
 	spec.Spec.ServiceAccountName = "web"
@@ -146,9 +146,9 @@ func TestPodIdentityAfterARestart(t *testing.T) {
 		t.Fatalf("plugin of %s: %v, %v", spec.Spec.NodeName, plugins, err)
 	}
 	deletePlugin(t, n, p, &plugins.Items[0])
-	n.updateSecret("db", object{"password": "second"})
+	n.updateSecret("db", object{"password": canary("second")})
 	begin := time.Now()
-	p.awaitText(mountDir+"settings/password", "second", republishTime)
+	p.awaitText(mountDir+"settings/password", canary("second"), republishTime)
 	t.Logf("updated %.0f s after the plugin's pod had gone", time.Since(begin).Seconds())
 	p.delete()
 }
