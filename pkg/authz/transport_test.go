@@ -3,6 +3,7 @@ package authz
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -19,6 +20,10 @@ import (
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/leak/leaklog"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -248,3 +253,35 @@ func (s *selfServer) Create(ctx context.Context, review *authorizationv1.SelfSub
 }
 
 func isNotThePods(err error) bool { return errors.Is(err, ErrNotThePods) }
+
+// A token shows in no log at any verbosity, nor in an error, whatever fails.
+func TestTokensAreNotLogged(t *testing.T) {
+	ctx := klog.NewContext(t.Context(), leaklog.New(t, io.Discard))
+	for name, w := range map[string]*wire{
+		"accepted":     {user: authenticationv1.UserInfo{Username: "system:serviceaccount:shop:other"}},
+		"rejected":     {},
+		"out of reach": {err: errAway},
+	} {
+		tokens, token := &Tokens{}, volume.NewToken(leak.NewToken(), time.Now().Add(time.Hour))
+		tokens.Put(podOf("a"), "v", token)
+		if name == "accepted" {
+			w.accepts = []string{token.Reveal()}
+		}
+		access, err := authorizationclient.NewForConfig(overWire(tokens, w))
+		if err != nil {
+			t.Fatal(err)
+		}
+		who, err := authenticationclient.NewForConfig(overWire(tokens, w))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, askErr := AskWith(access.SelfSubjectAccessReviews(), tokens)(ctx, web.Account(), ref("db"), "watch")
+		proveErr := NewIdentity(tokens, who.SelfSubjectReviews()).Prove(ctx, podOf("a"), token)
+		if err := leak.Check(name, fmt.Sprintf("%+v %+v %#v %+v", askErr, proveErr, token, tokens)); err != nil {
+			t.Error(err)
+		}
+		if len(w.tried) != 2 || w.tried[0] != token.Reveal() || proveErr == nil {
+			t.Errorf("%s: %d requests with the token, %v", name, len(w.tried), proveErr)
+		}
+	}
+}
