@@ -21,8 +21,9 @@ type assault struct {
 	Scratch string `json:"scratch"`
 	// Outside is a path of the node that nothing in the container may lead to.
 	Outside string `json:"outside"`
-	// Seconds is how long the attacks go on.
+	// Seconds is how long the attacks go on, and Tries how many there are at least.
 	Seconds int `json:"seconds"`
+	Tries   int `json:"tries"`
 	// UserNamespace has remount go on in a user and mount namespace of its own, where it is
 	// root with all capabilities.
 	UserNamespace bool `json:"userNamespace"`
@@ -64,6 +65,15 @@ func (r report) add(attack, where string, err error) {
 	if err == nil && where != "" && len(t.Succeeded) < maxSucceeded {
 		t.Succeeded = append(t.Succeeded, where)
 	}
+}
+
+// tries counts those of all attacks.
+func (r report) tries() int {
+	total := 0
+	for _, t := range r {
+		total += t.Tries
+	}
+	return total
 }
 
 // merge adds what another report counted.
@@ -122,7 +132,8 @@ func attack(ctx context.Context, a *assault) (siege, error) {
 	return s, err
 }
 
-// besiege attacks all places in turn until ctx ends, each once at least.
+// besiege attacks all places in turn until ctx ends and there were enough tries, each once
+// at least.
 func (a *assault) besiege(ctx context.Context) report {
 	r := report{}
 	held := hold{map[place][]int{}}
@@ -133,7 +144,7 @@ func (a *assault) besiege(ctx context.Context) report {
 			a.attackPlace(r, p)
 		}
 		a.escape(r)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil && r.tries() >= a.Tries {
 			return r
 		}
 	}

@@ -24,6 +24,7 @@ type assault struct {
 	Scratch       string  `json:"scratch"`
 	Outside       string  `json:"outside"`
 	Seconds       int     `json:"seconds"`
+	Tries         int     `json:"tries"`
 	UserNamespace bool    `json:"userNamespace"`
 }
 
@@ -57,6 +58,7 @@ func (s *scene) assault() assault {
 // assaultOnMounts is on its mounts alone.
 func (s *scene) assaultOnMounts() assault {
 	a := assault{Scratch: mountDir + "scratch", Outside: s.onNode(s.honest, "empty-dir", "canary", "canary"), Seconds: 6}
+	a.Tries = 2 * hostileTries // some meet a generation that goes, and don't count
 	for _, volume := range hostileVolumes() {
 		a.Places = append(
 			a.Places,
