@@ -1,6 +1,7 @@
 package fuzz
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -105,6 +106,13 @@ type place struct {
 	target, source, stateDir string
 }
 
+// lostItsDirectory says whether a mount has gone because somebody outside of the sandbox has
+// removed the directory that it was mounted on, as a container engine does with a container's.
+func lostItsDirectory(m harness.Mount) bool {
+	_, err := os.Lstat(m.Target)
+	return errors.Is(err, fs.ErrNotExist) && !strings.Contains(m.Target, "/"+topPrefix)
+}
+
 // allows says whether a name may be another one than before, or none.
 func (p place) allows(path string, before, now entry) bool {
 	switch {
@@ -150,7 +158,7 @@ func compare(before, now snapshot, at place) []string {
 		}
 	}
 	for id, was := range before.mounts {
-		if _, ok := now.mounts[id]; !ok && !ours(was) {
+		if _, ok := now.mounts[id]; !ok && !ours(was) && !lostItsDirectory(was) {
 			wrong = append(wrong, fmt.Sprintf("mount %s was %+v, is gone", id, was))
 		}
 	}

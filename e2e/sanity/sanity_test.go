@@ -124,6 +124,9 @@ func TestSanity(t *testing.T) {
 	config.Address = "unix://" + shared.socket()
 	config.TargetPath = shared.target()
 	config.StagingPath = filepath.Join(shared.dir, "staging")
+	config.CheckPath = func(path string) (csisanity.PathKind, error) {
+		return csisanity.CheckPath(asTarget(path), &csisanity.TestConfig{})
+	}
 	cases := csisanity.GinkgoTest(&config)
 	var reports types.SpecReports
 	ginkgo.ReportAfterSuite("keep the report", func(r ginkgo.Report) { reports = r.SpecReports })

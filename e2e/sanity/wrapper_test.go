@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"path/filepath"
 	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -77,8 +78,13 @@ func (w *wrapper) pass(_ any, stream grpc.ServerStream) error {
 		return err
 	}
 	var err error
-	if method == csi.Node_NodePublishVolume_FullMethodName {
+	switch method {
+	case csi.Node_NodePublishVolume_FullMethodName:
 		err = edit(request, w.asKubelet)
+	case csi.Node_NodeUnpublishVolume_FullMethodName:
+		err = edit(request, func(r *csi.NodeUnpublishVolumeRequest) { r.TargetPath = asTarget(r.GetTargetPath()) })
+	case csi.Node_NodeGetVolumeStats_FullMethodName:
+		err = edit(request, func(r *csi.NodeGetVolumeStatsRequest) { r.VolumePath = asTarget(r.GetVolumePath()) })
 	}
 	if err != nil {
 		return err
@@ -117,7 +123,17 @@ func (w *wrapper) leaks() error {
 // wrong.
 func (w *wrapper) asKubelet(request *csi.NodePublishVolumeRequest) {
 	request.Readonly = true
+	request.TargetPath = asTarget(request.GetTargetPath())
 	request.VolumeContext = maps.Clone(w.attributes)
+}
+
+// asTarget gives csi-sanity's target the name that a kubelet's have. What csi-sanity made up
+// is passed on.
+func asTarget(path string) string {
+	if filepath.Base(path) != "target" {
+		return path
+	}
+	return filepath.Join(filepath.Dir(path), "mount")
 }
 
 // addController makes csi-sanity run the cases that need CreateVolume.

@@ -16,11 +16,10 @@ type Stats struct {
 }
 
 // Stats returns a volume's use of memory and its condition. It fails with
-// ReasonNotFound if the volume is not published at target, and with ReasonInvalid if no
-// volume can be.
+// ReasonNotFound if the volume is not published at target.
 func (p *Publisher) Stats(ctx context.Context, volumeID, target string) (Stats, error) {
 	if err := checkForm(p.opts.KubeletDir, target); err != nil {
-		return Stats{}, fail(ReasonInvalid, "volume_path: %w", err)
+		return Stats{}, fail(ReasonNotFound, "volume_path: %w", err)
 	}
 	v := p.lookup(volumeID)
 	if v == nil || v.request.Target != target {

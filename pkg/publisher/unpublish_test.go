@@ -120,7 +120,7 @@ func TestUnpublishRefusesWhatIsNoTarget(t *testing.T) {
 			shape := fmt.Sprintf("Invalid value: %q: must be %s", target, form)
 			e.wantReason(e.p.Unpublish(e.ctx, r.VolumeID, target), ReasonInvalid, "target_path: "+shape)
 			_, err := e.p.Stats(e.ctx, r.VolumeID, target)
-			e.wantReason(err, ReasonInvalid, "volume_path: "+shape)
+			e.wantReason(err, ReasonNotFound, "volume_path: "+shape)
 		}
 		long := "/" + strings.Repeat("x", 1<<20)
 		e.wantReason(e.p.Unpublish(e.ctx, r.VolumeID, long), ReasonInvalid, "target_path: Invalid value: a path of 1048577 bytes: must be "+form)
