@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"k8s.io/klog/v2"
 )
 
 // httpServer serves one of the plugin's own HTTP addresses. Its goroutine ends with stop.
@@ -39,6 +41,37 @@ func startHTTP(flag, address string, handler http.Handler, failed context.Cancel
 		s.ended <- err
 	}()
 	return s, nil
+}
+
+// startHTTPServers serves at the addresses that the flags name; the returned function ends
+// that. failed is called if one ends by itself.
+func startHTTPServers(ctx context.Context, opts *serveOptions, ready func() bool, failed context.CancelCauseFunc) (stop func() error, err error) {
+	var started []*httpServer
+	stop = func() error {
+		var errs []error
+		for _, s := range started {
+			errs = append(errs, s.stop())
+		}
+		return errors.Join(errs...)
+	}
+	for _, s := range []struct {
+		flag, address string
+		handler       http.Handler
+	}{
+		{"http-address", opts.httpAddress, probes(ready)},
+		{"profiling-address", opts.profilingAddress, profiles()},
+	} {
+		if s.address == "" {
+			continue
+		}
+		server, err := startHTTP(s.flag, s.address, s.handler, failed)
+		if err != nil {
+			return nil, errors.Join(err, stop())
+		}
+		started = append(started, server)
+		klog.FromContext(ctx).Info("Serving HTTP", "flag", s.flag, "address", server.address)
+	}
+	return stop, nil
 }
 
 // stop closes the server and returns when it has ended.

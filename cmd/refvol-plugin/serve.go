@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -107,23 +106,11 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	serving, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
 	defer context.AfterFunc(serving, volumes.StopWaiting)()
-	for _, s := range []struct {
-		flag, address string
-		handler       http.Handler
-	}{
-		{"http-address", opts.httpAddress, probes(server.Ready)},
-		{"profiling-address", opts.profilingAddress, profiles()},
-	} {
-		if s.address == "" {
-			continue
-		}
-		started, startErr := startHTTP(s.flag, s.address, s.handler, failed)
-		if startErr != nil {
-			return startErr
-		}
-		defer func() { err = errors.Join(err, started.stop()) }()
-		logger.Info("Serving HTTP", "flag", s.flag, "address", started.address)
+	stopHTTP, err := startHTTPServers(ctx, opts, server.Ready, failed)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, stopHTTP()) }()
 	err = server.Serve(serving)
 	if cause := context.Cause(serving); cause != nil && !errors.Is(cause, context.Canceled) {
 		err = errors.Join(err, cause)

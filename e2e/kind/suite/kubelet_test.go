@@ -118,7 +118,7 @@ func (n *namespace) publishes(ctx context.Context, plugin *corev1.Pod, since met
 	counts := make([]int, len(ids))
 	for line := range strings.Lines(string(log)) {
 		for i, id := range ids {
-			if containsAll(line, []string{`"CSI call done"`, `method="NodePublishVolume"`, id}) {
+			if containsAll(line, []string{`"CSI call done"`, `"method":"NodePublishVolume"`, id}) {
 				counts[i]++
 			}
 		}
