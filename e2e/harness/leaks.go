@@ -103,7 +103,7 @@ func (p *Plugin) processLeaks() error {
 }
 
 // servingHTTP is the line by which the plugin says so, as text or JSON.
-var servingHTTP = regexp.MustCompile(`Serving probes.*?address"?[=:]"([^"]+)"`)
+var servingHTTP = regexp.MustCompile(`Serving HTTP.*?"http-address".*?address"?[=:]"([^"]+)"`)
 
 // HTTPAddress returns where this run of the plugin serves HTTP, "" for nowhere. It must
 // have started with a log of its own lines.
