@@ -27,7 +27,7 @@ func logCalls(observe Observer) grpc.UnaryServerInterceptor {
 		method := path.Base(info.FullMethod)
 		logger := klog.FromContext(ctx).WithValues("method", method)
 		if r, ok := req.(volumeRequest); ok {
-			logger = logger.WithValues("volumeID", r.GetVolumeId())
+			logger = logger.WithValues("volumeID", shorten(r.GetVolumeId()))
 		}
 		logger.V(4).Info("CSI call begins")
 		begin := time.Now()
@@ -44,6 +44,17 @@ func logCalls(observe Observer) grpc.UnaryServerInterceptor {
 		}
 		return resp, err
 	}
+}
+
+// maxLogged is how many bytes of an id the log has; a request may hold megabytes.
+const maxLogged = 128
+
+// shorten bounds an id for the log.
+func shorten(id string) string {
+	if len(id) <= maxLogged {
+		return id
+	}
+	return fmt.Sprintf("%s... (%d bytes)", id[:maxLogged], len(id))
 }
 
 // recoverPanics turns a panic of one call into an error of that call, so that it

@@ -42,6 +42,13 @@ func TestNothingOfARequestIsLogged(t *testing.T) {
 	if _, err := s.node.NodePublishVolume(t.Context(), req); err == nil || strings.Contains(err.Error(), req.VolumeId) {
 		t.Fatalf("got %v", err)
 	}
+	req.VolumeId = strings.Repeat("x", 1<<20)
+	if _, err := s.node.NodePublishVolume(t.Context(), req); err == nil {
+		t.Fatal("no error")
+	}
+	if line := s.logs.with("CSI call failed", `xxx... (1048576 bytes)`); len(line) != 1 || len(line[0]) > 1000 {
+		t.Errorf("an id of a megabyte has %d lines", len(line))
+	}
 	// The logs are searched for canary at the end of the test, and each answer as it comes.
 	if len(s.logs.with("CSI call failed", `volumeID="no-id/"`)) != 1 {
 		t.Errorf("the log lacks a line: %s", s.logs)
