@@ -78,7 +78,8 @@ func (p *Publisher) restore(ctx context.Context, r *record) {
 		p.add(v)
 	}
 	p.mu.Lock()
-	p.count(v, r.Size)
+	// No volume has more, and a record may say anything: one must not use up the node's total.
+	p.count(v, min(r.Size, p.opts.MaxVolumeSize))
 	p.mu.Unlock()
 	v.poke()
 	p.goLive(v)

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -42,6 +43,36 @@ func TestARestartTakesVolumesOver(t *testing.T) {
 		e.objects.put(secret("db"), "password", "y")
 		e.settle()
 		e.wantFiles(other, "password", "y")
+		e.unpublish(r)
+		e.unpublish(other)
+		e.wantNothing()
+	})
+}
+
+// A record that claims more than a volume may have leaves room for the others.
+func TestARecordOfAHugeSize(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		record := e.record("v1")
+		record.Size = 1 << 60
+		text, err := json.Marshal(record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(e.recordPath("v1"), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
+		e.restart()
+		e.settle()
+		if e.used() != e.opts.MaxVolumeSize {
+			t.Errorf("%d bytes counted", e.used())
+		}
+		other := e.request("v2", "secret", "db")
+		e.objects.put(secret("db"), "password", "x")
+		e.publish(other)
 		e.unpublish(r)
 		e.unpublish(other)
 		e.wantNothing()
