@@ -129,21 +129,21 @@ func TestPodIdentity(t *testing.T) {
 // After a restart the plugin has no token, and goes on once the kubelet has published again.
 func TestPodIdentityAfterARestart(t *testing.T) {
 	t.Parallel()
+	node := takeNode(t) // other tests' pods would wait for their tokens, too
 	n := newNamespace(t)
 	n.serviceAccount("web")
 	n.createSecret("db", object{"password": canary("first")})
 	n.grant("secrets", "db", n.name, "web")
-	spec := newPod("reader", asPod("settings", attributes{"secret": "db"}))
+	spec := onNode(newPod("reader", asPod("settings", attributes{"secret": "db"})), node)
 	spec.Spec.ServiceAccountName = "web"
-	spec.Spec.NodeName = n.worker(t)
 	p := n.start(spec)
 	pods := n.client.CoreV1().Pods(podIdentityNamespace)
 	plugins, err := pods.List(t.Context(), metav1.ListOptions{
 		LabelSelector: pluginLabels,
-		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", spec.Spec.NodeName).String(),
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
 	if err != nil || len(plugins.Items) != 1 {
-		t.Fatalf("plugin of %s: %v, %v", spec.Spec.NodeName, plugins, err)
+		t.Fatalf("plugin of %s: %v, %v", node, plugins, err)
 	}
 	deletePlugin(t, n, p, &plugins.Items[0])
 	n.updateSecret("db", object{"password": canary("second")})
