@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // besiege makes attacks and returns what they came to.
@@ -76,5 +78,21 @@ func TestSwap(t *testing.T) {
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, swapName, decoyName)); err != nil || string(got) != decoyName {
 		t.Errorf("in the end: %q, %v", got, err)
+	}
+}
+
+// TestMapShared: a file that is truncated under the mapping faults, and ends nothing.
+func TestMapShared(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	for _, text := range []string{"text", ""} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := withFile(file, unix.O_RDWR, mapShared); err != nil {
+			t.Errorf("of %d bytes: %v", len(text), err)
+		}
+		if got, err := os.ReadFile(file); err != nil || (text != "") != (len(got) > 0 && got[0] == '!') {
+			t.Errorf("of %d bytes: it holds %q, %v", len(text), got, err)
+		}
 	}
 }

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"runtime/debug"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -116,14 +118,18 @@ func withWritable(path string, f func(fd int) error) error {
 	return withFile(path, unix.O_RDWR, f)
 }
 
-// mapShared writes to a file by way of memory.
-func mapShared(fd int) error {
+// mapShared writes to a file by way of memory. That another attack has truncated the file
+// meanwhile is a fault of the write; the file was there to be written to all the same.
+func mapShared(fd int) (err error) {
 	memory, err := unix.Mmap(fd, 0, 1, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, unix.Munmap(memory)) }()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() { _ = recover() }()
 	memory[0] = '!'
-	return unix.Munmap(memory)
+	return nil
 }
 
 // setNoDump sets the one flag of a file that its owner may set everywhere.
