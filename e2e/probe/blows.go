@@ -135,7 +135,11 @@ func mapShared(fd int) (err error) {
 // setNoDump sets the one flag of a file that its owner may set everywhere.
 func setNoDump(fd int) error {
 	const noDump = 0x40
-	return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, noDump)
+	flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS) // of the others a file system may not let go
+	if err != nil {
+		return err
+	}
+	return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags|noDump))
 }
 
 // bindSocket makes a socket's file.
