@@ -168,6 +168,37 @@ func TestRefusedAtThePublish(t *testing.T) {
 	}
 }
 
+// However often the kubelet tries again, the pod's author is told once, of each thing.
+func TestARefusalIsToldOnce(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		refuse := func(events ...string) {
+			e.Helper()
+			for range 3 {
+				e.wantReason(e.p.Publish(e.ctx, r), ReasonForbidden, "")
+				after(2 * time.Minute)
+			}
+			e.wantEvents(events...)
+		}
+		access.grant(sharedConfig)
+		refuse(secretRefused)
+		refuse()
+		access.grant()
+		refuse(secretRefused + "; " + configRefused)
+		access.grant(sharedConfig)
+		refuse(secretRefused)
+		after(2 * tellAgain)
+		refuse(secretRefused)
+		e.unpublish(r)
+		refuse(secretRefused)
+		access.grant(sharedSecret, sharedConfig)
+		e.publish(r)
+		e.unpublish(r)
+		access.grant(sharedConfig)
+		refuse(secretRefused)
+		e.wantNothing()
+	})
+}
+
 // An error of the review is no refusal: the publish waits, and can be tried again.
 func TestPublishWaitsForAReview(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {

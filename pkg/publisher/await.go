@@ -76,7 +76,7 @@ func (p *Publisher) lacking(v *published, err error) []volume.Ref {
 // the state of an object is not known yet is nobody's fault, as a rule for a moment.
 func (p *Publisher) announce(v *published, err error) {
 	var missing *payload.MissingError
-	if errors.As(err, &missing) && v.condition.set(err) {
+	if errors.As(err, &missing) && v.condition.set(err) && p.isNews(v.request.VolumeID, err.Error()) {
 		p.warn(v, eventReason(err, never), err)
 	}
 }

@@ -2,6 +2,8 @@ package publisher
 
 import (
 	"errors"
+	"maps"
+	"time"
 
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
@@ -32,6 +34,35 @@ func (noEvents) Warn(volume.Pod, string, string) {}
 // change of its condition, not once per retry.
 func (p *Publisher) warn(v *published, reason string, err error) {
 	p.opts.Events.Warn(v.request.Pod, reason, err.Error())
+}
+
+// failure is what a pod's author was last told of a publish that failed, and when it did.
+type failure struct {
+	text string
+	at   time.Time
+}
+
+// tellAgain is how long after a failed publish the same failure is news again. The kubelet
+// tries again every two minutes at most; after that long nobody remembers.
+const tellAgain = 10 * time.Minute
+
+// isNews notes that a publish failed, and says whether the pod's author was told of just that
+// already.
+func (p *Publisher) isNews(volumeID, text string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(p.failures, func(_ string, f failure) bool { return now.Sub(f.at) > tellAgain })
+	last := p.failures[volumeID]
+	p.failures[volumeID] = failure{text, now}
+	return last.text != text
+}
+
+// forgetFailure has the next failed publish of a volume be news.
+func (p *Publisher) forgetFailure(volumeID string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.failures, volumeID)
 }
 
 // never is what a new volume has shown.

@@ -121,3 +121,24 @@ func TestEventsOfARefusedPublish(t *testing.T) {
 		e.wantEvents()
 	})
 }
+
+// However often the kubelet tries again, what a publish waits for is told once.
+func TestAMissingObjectIsToldOnce(t *testing.T) {
+	inBubble(t, func(e *env) {
+		r := e.request("v1", "configMap", "app", "items", "[{key: a, path: a}]")
+		for range 3 {
+			e.wantReason(e.p.Publish(e.ctx, r), ReasonNotFound, "")
+		}
+		e.wantEvents("RefNotFound: ")
+		e.objects.put(configMap("app"), "b", "1")
+		e.wantReason(e.p.Publish(e.ctx, r), ReasonNotFound, "")
+		e.wantEvents("RefKeyNotFound: ")
+		e.objects.put(configMap("app"), "a", "1")
+		e.publish(r)
+		e.unpublish(r)
+		e.objects.remove(configMap("app"))
+		e.wantReason(e.p.Publish(e.ctx, r), ReasonNotFound, "")
+		e.wantEvents("RefNotFound: ")
+		e.wantNothing()
+	})
+}

@@ -92,6 +92,7 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 		return p.failed(ctx, &request, err)
 	}
 	p.goLive(v)
+	p.forgetFailure(request.VolumeID)
 	return nil
 }
 
@@ -103,7 +104,9 @@ func (p *Publisher) failed(ctx context.Context, request *Request, err error) err
 	}
 	switch ReasonOf(err) {
 	case ReasonForbidden, ReasonNodeFull:
-		p.opts.Events.Warn(request.Pod, eventReason(err, never), err.Error())
+		if p.isNews(request.VolumeID, err.Error()) {
+			p.opts.Events.Warn(request.Pod, eventReason(err, never), err.Error())
+		}
 	}
 	return err
 }

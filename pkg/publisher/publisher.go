@@ -48,6 +48,8 @@ type Publisher struct {
 	volumes map[string]*published
 	byRef   map[volume.Ref]map[*published]struct{}
 	used    int64
+	// failures holds those publishes that failed of late and were told as events.
+	failures map[string]failure
 }
 
 // Retries of a failed write start at retryMin and double up to retryMax, so that a
@@ -87,6 +89,7 @@ func New(opts Options) (*Publisher, error) {
 		calls:     map[string]*call{},
 		volumes:   map[string]*published{},
 		byRef:     map[volume.Ref]map[*published]struct{}{},
+		failures:  map[string]failure{},
 	}
 	opts.Objects.Subscribe(p.changed)
 	return p, nil

@@ -22,6 +22,7 @@ func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) erro
 		return err
 	}
 	defer end()
+	p.forgetFailure(volumeID)
 	v := p.lookup(volumeID)
 	if v != nil && v.request.Target != target {
 		// The volume at the other target stays; here there can only be leftovers.
