@@ -64,14 +64,15 @@ test-unit: ## Run the unit tier: no root, no network, no built binaries
 
 # All of e2e/ but the suite that needs a cluster. e2e/kubernetes is other projects'
 # programs but for one, which has no goroutine to race and is tested as it is built.
-# The e2e module's tests run programs that they don't import, so a result that go kept
-# says nothing of them: -count=1.
+# The e2e module's tests run programs that they don't import, and those of deploy/ read
+# files outside of their module, so a result that go kept says nothing of them: -count=1.
+ONCE = $(if $(findstring -count,$(TEST)),,-count=1)
 .PHONY: test-integration
 test-integration: ## Run the integration tier: real etcd, API server, mounts and sockets; the manifests
-	$(GO) -C deploy $(TEST) ./...
+	$(GO) -C deploy $(TEST) $(ONCE) ./...
 	$(STATIC) -C e2e/kubernetes test $(BUILD_FLAGS) ./nodenet
 	cd e2e && packages=$$($(GO) list ./...) && \
-		$(GO) $(TEST) $(if $(findstring -count,$(TEST)),,-count=1) $$(echo "$$packages" | grep -v /e2e/kind/suite)
+		$(GO) $(TEST) $(ONCE) $$(echo "$$packages" | grep -v /e2e/kind/suite)
 
 # ginkgo, which csi-sanity is built on, runs once a process: no -count of the user's own.
 .PHONY: test-sanity

@@ -38,6 +38,9 @@ type Volume struct {
 	// Token is the pod's own, which the kubelet adds where the CSIDriver has
 	// tokenRequests; empty for none.
 	Token string
+	// TokenExpires is when the kubelet says that the token does; the zero time is an hour
+	// after each request.
+	TokenExpires time.Time
 	// TokenInSecrets hands the token over in the request's secrets, as where the CSIDriver
 	// has serviceAccountTokenInSecrets, and not in the volume context.
 	TokenInSecrets bool
@@ -64,8 +67,12 @@ const tokenLife = time.Hour
 // tokens returns the pod's tokens by their audiences, of which the API server's own is
 // empty, as the kubelet writes them.
 func (v *Volume) tokens() string {
+	expires := v.TokenExpires
+	if expires.IsZero() {
+		expires = time.Now().Add(tokenLife)
+	}
 	tokens, err := json.Marshal(map[string]authenticationv1.TokenRequestStatus{
-		"": {Token: v.Token, ExpirationTimestamp: metav1.NewTime(time.Now().Add(tokenLife))},
+		"": {Token: v.Token, ExpirationTimestamp: metav1.NewTime(expires)},
 	})
 	if err != nil {
 		panic(err) // these types marshal whatever they hold

@@ -140,6 +140,26 @@ func awaitRights(t *testing.T, kubeconfig string, rules []rbacv1.PolicyRule) {
 	}
 }
 
+// settles waits until the API server says whether a service account may do what is asked: it
+// hears of a change of the roles by a watch.
+func settles(t *testing.T, namespace, account string, asked *authorizationv1.ResourceAttributes, want bool) {
+	t.Helper()
+	harness.Eventually(t, soon, func() error {
+		review, err := shared.Client().AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:               "system:serviceaccount:" + namespace + ":" + account,
+				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+				ResourceAttributes: asked,
+			},
+		}, metav1.CreateOptions{})
+		if err == nil && review.Status.Allowed != want {
+			err = fmt.Errorf("%s/%s: the API server allows %s of %s %s/%s: %t, want %t",
+				namespace, account, asked.Verb, asked.Resource, asked.Namespace, asked.Name, review.Status.Allowed, want)
+		}
+		return err
+	})
+}
+
 // allowed returns nil if the client may do what is asked.
 func allowed(ctx context.Context, client kubernetes.Interface, asked *authorizationv1.ResourceAttributes) error {
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: asked}}

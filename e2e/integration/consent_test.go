@@ -225,21 +225,9 @@ func (s *site) settle(all []tuple) {
 	for i := range all {
 		c := &all[i]
 		for _, verb := range readVerbs {
-			asked := authorizationv1.SubjectAccessReviewSpec{
-				User:   "system:serviceaccount:" + s.names[c.grant][c.namespace] + ":" + c.account,
-				Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + s.names[c.grant][c.namespace], "system:authenticated"},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Namespace: s.names[c.grant][c.in], Verb: verb, Resource: c.kind + "s", Name: c.object(),
-				},
-			}
-			harness.Eventually(s.t, soon, func() error {
-				review, err := shared.Client().AuthorizationV1().SubjectAccessReviews().Create(s.t.Context(),
-					&authorizationv1.SubjectAccessReview{Spec: asked}, metav1.CreateOptions{})
-				if want := c.grant.allows(c.namespace, c.account, verb, c.in); err == nil && review.Status.Allowed != want {
-					err = fmt.Errorf("%s: the API server allows %s: %t, want %t", c, verb, review.Status.Allowed, want)
-				}
-				return err
-			})
+			settles(s.t, s.names[c.grant][c.namespace], c.account, &authorizationv1.ResourceAttributes{
+				Namespace: s.names[c.grant][c.in], Verb: verb, Resource: c.kind + "s", Name: c.object(),
+			}, c.grant.allows(c.namespace, c.account, verb, c.in))
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 // ErrNoToken reports that no published pod of a service account has a token that is still
 // good, as after a restart: tokens are in memory only, and the kubelet brings new ones by
 // publishing again.
-var ErrNoToken = errors.New("no token of its service account: the next republish brings one (the CSIDriver object must have tokenRequests and requiresRepublish)")
+var ErrNoToken = errors.New("no pod of it has a token: the next republish brings one (the CSIDriver object must have tokenRequests and requiresRepublish)")
 
 // Tokens holds the tokens of published pods, by service account. A token is the pod's: it
 // dies with the pod at the API server, so that another pod's takes its place. It is safe

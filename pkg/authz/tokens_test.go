@@ -155,7 +155,7 @@ func TestAwaitAToken(t *testing.T) {
 }
 
 func TestErrNoTokenNamesTheAccount(t *testing.T) {
-	const want = "service account shop/web: no token of its service account: the next republish brings one (the CSIDriver object must have tokenRequests and requiresRepublish)"
+	const want = "service account shop/web: no pod of it has a token: the next republish brings one (the CSIDriver object must have tokenRequests and requiresRepublish)"
 	if err := (&Tokens{}).Ready(web.Account()); err == nil || err.Error() != want {
 		t.Errorf("got %v", err)
 	}

@@ -42,9 +42,8 @@ func withToken(ctx context.Context, account volume.Account, token volume.Token) 
 }
 
 // Wrap returns a transport which sends every request by base with the token that the
-// request's context asks for, see As, and fails those that ask for none, and those to which a
-// redirect leads. After an answer
-// that says Unauthorized it tries the token of another pod.
+// request's context asks for, see As. It fails those that ask for none and those to which a
+// redirect leads. After an answer that says Unauthorized it tries the token of another pod.
 func (t *Tokens) Wrap(base http.RoundTripper) http.RoundTripper {
 	return &transport{tokens: t, base: base}
 }
