@@ -73,6 +73,7 @@ test-integration: ## Run the integration tier: real etcd, API server, mounts and
 	$(STATIC) -C e2e/kubernetes test $(BUILD_FLAGS) ./nodenet
 	cd e2e && packages=$$($(GO) list ./...) && \
 		$(GO) $(TEST) $(ONCE) $$(echo "$$packages" | grep -v /e2e/kind/suite)
+	$(GO) -C e2e/bench $(TEST) $(ONCE) ./...
 
 # ginkgo, which csi-sanity is built on, runs once a process: no -count of the user's own.
 .PHONY: test-sanity
@@ -110,6 +111,11 @@ test-fuzz: ## Run each fuzz target for FUZZTIME
 				$(GO) -C "$$1" test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" || exit; \
 			done; \
 	}; fuzz . ./... && fuzz e2e ./fuzz
+
+# Results and samples are merged into the files that are there: one scenario renews its own.
+.PHONY: bench
+bench: ## Measure against the references; SCENARIO=update,publish picks, PLUGIN=file measures that binary
+	$(STATIC) -C e2e/bench run $(BUILD_FLAGS) . -scenario '$(SCENARIO)' -plugin '$(PLUGIN)'
 
 .PHONY: demo
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
