@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/refvol/refvol/e2e/bench/measure"
 	"github.com/refvol/refvol/e2e/controlplane"
@@ -37,6 +39,8 @@ type lab struct {
 	client     kubernetes.Interface
 	dir        string
 	kubeconfig string
+	// ownWatches is how many watches of ConfigMaps the control plane has for itself.
+	ownWatches int
 	report     *measure.Report
 	out        io.Writer
 
@@ -64,7 +68,7 @@ func (b *bench) newLab(ctx context.Context, s scenario) (_ *lab, err error) {
 		return nil, err
 	}
 	l.onEnd(l.ControlPlane.Stop)
-	if l.client, err = protobufClient(l.ControlPlane); err != nil {
+	if err := l.connect(); err != nil {
 		return nil, err
 	}
 	l.kubeconfig = filepath.Join(l.dir, "plugin.kubeconfig")
@@ -72,15 +76,30 @@ func (b *bench) newLab(ctx context.Context, s scenario) (_ *lab, err error) {
 		return nil, err
 	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	_, err = l.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{})
+	if _, err := l.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	l.ownWatches, err = l.OpenWatches(ctx, "configmaps")
 	return l, err
 }
 
-func protobufClient(c *controlplane.ControlPlane) (kubernetes.Interface, error) {
-	config := c.Config()
+// connect makes the lab's client.
+func (l *lab) connect() error {
+	config := l.Config()
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	return kubernetes.NewForConfig(config)
+	// A dialer of its own keeps the connections from being shared with other clients.
+	config.Dial = (&net.Dialer{}).DialContext
+	transport, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return err
+	}
+	l.client, err = kubernetes.NewForConfigAndClient(config, transport)
+	l.onEnd(func() error {
+		transport.CloseIdleConnections()
+		return nil
+	})
+	return err
 }
 
 // onEnd has f called when the scenario ends.
@@ -135,8 +154,11 @@ func inParallel(n, atOnce int, f func(i int) error) error {
 	return errors.Join(errs...)
 }
 
+// objectPrefix is what the names of all ConfigMaps begin with, before their number.
+const objectPrefix = "object-"
+
 // objectName is the name of the i-th ConfigMap.
-func objectName(i int) string { return fmt.Sprintf("object-%d", i) }
+func objectName(i int) string { return fmt.Sprint(objectPrefix, i) }
 
 // valueKey is the key whose value tells the states of a ConfigMap apart; paddingKey's only
 // gives it its size.

@@ -53,15 +53,15 @@ func (n *node) publishAll(ctx context.Context, volumes []*harness.Volume, atOnce
 // valueFile is the file that shows the state of a volume's object.
 func (n *node) valueFile(v *harness.Volume) string { return filepath.Join(n.Target(v), valueKey) }
 
-// watched returns an error unless so many watches of ConfigMaps are open, beside others
-// that were open before.
-func (l *lab) watched(ctx context.Context, before, want int) error {
+// watched returns an error unless so many watches of ConfigMaps are open, beside those of
+// the control plane itself.
+func (l *lab) watched(ctx context.Context, want int) error {
 	open, err := l.OpenWatches(ctx, "configmaps")
 	if err != nil {
 		return err
 	}
-	if open-before != want {
-		return fmt.Errorf("%d ConfigMaps are watched, want %d", open-before, want)
+	if open-l.ownWatches != want {
+		return fmt.Errorf("%d ConfigMaps are watched, want %d", open-l.ownWatches, want)
 	}
 	return nil
 }

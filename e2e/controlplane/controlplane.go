@@ -122,6 +122,16 @@ func (c *ControlPlane) Dir() string { return c.opts.Dir }
 // APIServerLog returns the path of the API server's log.
 func (c *ControlPlane) APIServerLog() string { return c.path("kube-apiserver.log") }
 
+// APIServerPID returns the process id of the API server, 0 while it is stopped.
+func (c *ControlPlane) APIServerPID() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.apiServer == nil {
+		return 0
+	}
+	return c.apiServer.PID()
+}
+
 // Stop ends both processes, waits for them and removes what Start made. They are
 // killed: nothing of theirs is needed afterwards, and an API server that is asked
 // to end waits many seconds for open watches. Calling it again does nothing.

@@ -103,20 +103,27 @@ func (p *Plugin) processLeaks() error {
 }
 
 // servingHTTP is the line by which the plugin says so, as text or JSON.
-var servingHTTP = regexp.MustCompile(`Serving HTTP.*?"http-address".*?address"?[=:]"([^"]+)"`)
+var servingHTTP = regexp.MustCompile(`Serving HTTP.*?"([a-z-]+-address)".*?address"?[=:]"([^"]+)"`)
 
 // HTTPAddress returns where this run of the plugin serves HTTP, "" for nowhere. It must
 // have started with a log of its own lines.
-func (p *Plugin) HTTPAddress() (string, error) {
+func (p *Plugin) HTTPAddress() (string, error) { return p.servesAt("http-address") }
+
+// ProfilingAddress returns where this run of the plugin serves its profiles, "" for
+// nowhere. It must have started with a log of its own lines.
+func (p *Plugin) ProfilingAddress() (string, error) { return p.servesAt("profiling-address") }
+
+func (p *Plugin) servesAt(flag string) (string, error) {
 	log, err := os.ReadFile(p.LogPath())
 	if err != nil {
 		return "", err
 	}
-	found := servingHTTP.FindSubmatch(log[min(p.logged, int64(len(log))):])
-	if found == nil {
-		return "", nil
+	for _, found := range servingHTTP.FindAllSubmatch(log[min(p.logged, int64(len(log))):], -1) {
+		if string(found[1]) == flag {
+			return string(found[2]), nil
+		}
 	}
-	return string(found[1]), nil
+	return "", nil
 }
 
 // httpPaths returns what may be served: metrics, probes, and what Go's and Kubernetes' own

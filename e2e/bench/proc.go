@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// residentBytes returns what a process holds of the machine's memory.
+func residentBytes(pid int) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+			return kib * 1024, err
+		}
+	}
+	return 0, fmt.Errorf("process %d has no memory", pid)
+}
+
+// processorTime returns what a process has used of the processors since it started, in
+// steps of the kernel's clock tick, a hundredth of a second.
+func processorTime(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The name, which comes second, may hold anything, parentheses too.
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	const userTicks, systemTicks = 11, 12
+	var total int64
+	for _, i := range []int{userTicks, systemTicks} {
+		ticks, err := strconv.ParseInt(fields[i], 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("processor time of %d: %w", pid, err)
+		}
+		total += ticks
+	}
+	return time.Duration(total) * 10 * time.Millisecond, nil
+}
+
+// connections returns how many established TCP connections a process holds.
+func connections(pid int) (int, error) {
+	sockets, err := establishedSockets(pid)
+	if err != nil {
+		return 0, err
+	}
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, e := range entries {
+		// One that was closed meanwhile has no target, and is none.
+		target, _ := os.Readlink(dir + "/" + e.Name())
+		if inode, ok := strings.CutPrefix(target, "socket:["); ok && sockets[strings.TrimSuffix(inode, "]")] {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// establishedSockets returns the inodes of the established TCP sockets in the network
+// namespace of a process.
+func establishedSockets(pid int) (map[string]bool, error) {
+	inodes := map[string]bool{}
+	for _, family := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, family))
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(text)) {
+			const state, inode, established = 3, 9, "01"
+			if fields := strings.Fields(line); len(fields) > inode && fields[state] == established {
+				inodes[fields[inode]] = true
+			}
+		}
+	}
+	return inodes, nil
+}
