@@ -48,6 +48,10 @@ type apiServer struct {
 	restored int
 	// unfinished lets a watch never say that the state it begins with is complete.
 	unfinished bool
+	// next, if not nil, is sent in the place of the next event of an open watch.
+	next any
+	// protobuf has watches answered in protobuf.
+	protobuf bool
 	// behind, if more than zero, is the resourceVersion at which the server's
 	// cache stands: it answers lists, and gets that a cache may answer, as of then.
 	behind int
@@ -258,14 +262,18 @@ func (s *apiServer) watch(ctx context.Context, r apiRequest) (*http.Response, er
 		}
 	}
 	body, w := io.Pipe()
+	enc := json.NewEncoder(w).Encode
+	if s.protobuf {
+		enc = frameEncoder(w)
+	}
 	ctx, hangUp := context.WithCancel(ctx)
 	s.open[r.ref]++
-	go s.stream(ctx, r.ref, from, first, w, s.cut)
+	go s.stream(ctx, r.ref, from, first, w, enc, s.cut)
 	return &http.Response{StatusCode: http.StatusOK, Header: jsonHeader(), Body: watchBody{body, hangUp}}, nil
 }
 
 // stream writes events until the client, the context or the server ends the watch.
-func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events []any, w *io.PipeWriter, cut chan struct{}) {
+func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events []any, w *io.PipeWriter, send func(any) error, cut chan struct{}) {
 	defer func() {
 		s.mu.Lock()
 		s.open[ref]--
@@ -274,10 +282,9 @@ func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events
 	}()
 	stop := context.AfterFunc(ctx, func() { w.CloseWithError(ctx.Err()) })
 	defer stop()
-	enc := json.NewEncoder(w)
 	for {
 		for _, e := range events {
-			if enc.Encode(e) != nil {
+			if send(e) != nil {
 				return
 			}
 		}
@@ -308,6 +315,9 @@ func (s *apiServer) since(ref volume.Ref, rv int) (events []any, to int) {
 			events = append(events, metav1.WatchEvent{Type: string(c.kind), Object: runtime.RawExtension{Object: c.obj.(runtime.Object)}})
 			rv = c.rv
 		}
+	}
+	if s.next != nil && len(events) > 0 {
+		events[0], s.next = s.next, nil
 	}
 	return events, rv
 }

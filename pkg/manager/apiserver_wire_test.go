@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -127,4 +129,31 @@ func jsonHeader() http.Header { return http.Header{"Content-Type": {"application
 
 func typeMeta(kind volume.Kind) metav1.TypeMeta {
 	return metav1.TypeMeta{Kind: string(kind), APIVersion: "v1"}
+}
+
+// frameEncoder returns what writes watch events as a real API server does in protobuf.
+func frameEncoder(w io.Writer) func(any) error {
+	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	to := info.StreamSerializer.Framer.NewFrameWriter(w)
+	return func(e any) error {
+		event, ok := e.(metav1.WatchEvent)
+		if !ok {
+			return fmt.Errorf("%T is no event", e)
+		}
+		return writeEvent(to, info, event)
+	}
+}
+
+// writeEvent encodes an event into one frame.
+func writeEvent(to io.Writer, info runtime.SerializerInfo, e metav1.WatchEvent) error {
+	var object, frame bytes.Buffer
+	if err := info.Serializer.Encode(e.Object.Object, &object); err != nil {
+		return err
+	}
+	e.Object = runtime.RawExtension{Raw: object.Bytes()}
+	if err := info.StreamSerializer.Encode(&e, &frame); err != nil {
+		return err
+	}
+	_, err := to.Write(frame.Bytes())
+	return err
 }

@@ -5,6 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/watch"
+
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -158,12 +160,10 @@ func TestALateEventOfAStoppedRunIsIgnored(t *testing.T) {
 		e.objects.stopIdle(time.Now().Add(time.Second))
 		late := secret("a", "late")
 		late.ResourceVersion = "999"
-		if err := it.Replace([]any{late}, "999"); err != nil {
+		if err := it.sync(objectOf(t, late), "999"); err != nil {
 			t.Error(err)
 		}
-		if err := it.Update(late); err != nil {
-			t.Error(err)
-		}
+		it.event(event{kind: watch.Modified, object: objectOf(t, late), resourceVersion: "999"})
 		if it.isSynced() || it.floor == "999" || e.changes(ref) != 0 {
 			t.Error("a stopped run was heard")
 		}
@@ -172,7 +172,7 @@ func TestALateEventOfAStoppedRunIsIgnored(t *testing.T) {
 		it.mu.Lock()
 		it.run = &run{stop: func() {}}
 		it.mu.Unlock()
-		if err := it.Replace([]any{late}, "999"); err != nil {
+		if err := it.sync(objectOf(t, late), "999"); err != nil {
 			t.Error(err)
 		}
 		if it.isSynced() || e.changes(ref) != 0 {

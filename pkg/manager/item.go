@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/client-go/tools/cache"
-
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -14,13 +12,12 @@ import (
 // reflector, which runs while the object is worth watching.
 //
 // At most one goroutine at a time, that of the present run, drives the reflector,
-// which calls the methods of reflect.go and of requests; each run waits for the one
-// before. known.mu guards everything below it.
+// which calls the methods of report.go; each run waits for the one before. known.mu
+// guards everything below reflector.
 type item struct {
 	*known
 	base      *base
-	reflector *cache.Reflector
-	requests  *requests
+	reflector reflector
 
 	// run is the reflector's present life; nil while it is stopped.
 	run *run
@@ -108,7 +105,7 @@ func (it *item) startLocked() {
 		defer close(ended)
 		<-before
 		it.admit(r)
-		it.requests.serve(ctx, it.reflector)
+		it.reflector.reflect(ctx)
 	})
 }
 

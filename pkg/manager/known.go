@@ -140,9 +140,7 @@ func (k *known) failedLocked(err error) (tell func()) {
 	now := time.Now()
 	again := now.Sub(k.failedAt) <= outageTime
 	k.failedAt = now
-	if k.failure == nil || !errors.Is(err, errNoAnswer) { // a list tells more
-		k.failure = err
-	}
+	k.failure = err
 	refused := k.owed && !k.synced && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err))
 	refused = k.synced && k.denial.add(err, now) || refused
 	return func() {

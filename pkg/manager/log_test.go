@@ -10,6 +10,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
@@ -32,17 +34,24 @@ func TestNoValueIsLogged(t *testing.T) {
 		v := e.api.put(secret("a", canary))
 		after(0)
 		e.wantGet(ref, v, canary)
-		it := e.item(ref)
-		_ = it.Update(configMap("a", canary)) // what a reflector logs if it fails
-		_ = it.Delete(configMap("a", canary))
-		_ = it.Replace([]any{configMap("a", canary)}, "1")
+		for _, unreadable := range []any{
+			metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Object: configMap("a", canary)}},
+			map[string]any{"type": "MODIFIED", "object": map[string]string{"kind": "Secret", "apiVersion": "v1", "data": canary}},
+			map[string]any{"type": canary, "object": canary},
+			map[string]any{"type": "ERROR", "object": canary},
+			canary,
+		} {
+			e.api.set(func() { e.api.next = unreadable })
+			e.api.put(secret("a", canary))
+			after(maxPause)
+		}
 		e.api.set(func() { e.api.compacted = 1000 })
 		e.api.closeWatches()
 		after(2 * maxPause)
 		e.api.delete(ref)
 	})
 	text := log.String()
-	if !strings.Contains(text, "Caches populated") || !strings.Contains(text, "List or watch failed") {
+	if !strings.Contains(text, "List or watch failed") || !strings.Contains(text, errUnreadable.Error()) {
 		t.Fatalf("the log isn't the one looked for:\n%s", text)
 	}
 }

@@ -224,3 +224,15 @@ func configMap(name, value string) *corev1.ConfigMap {
 		Data:       map[string]string{"k": value},
 	}
 }
+
+// objectOf returns what the manager makes of an object of the API.
+func objectOf(t *testing.T, obj any) *volume.Object {
+	t.Helper()
+	for _, source := range newSources(nil) {
+		if converted, err := source.convert(obj); err == nil {
+			return converted
+		}
+	}
+	t.Fatalf("%T is no ConfigMap and no Secret", obj)
+	return nil
+}

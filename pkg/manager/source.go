@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
@@ -21,17 +21,21 @@ import (
 // one place that knows their Go types.
 type source struct {
 	resource schema.GroupResource
-	example  runtime.Object
+	kind     volume.Kind
 	get      func(ctx context.Context, namespace, name string, opts metav1.GetOptions) (*volume.Object, error)
-	list     func(ctx context.Context, namespace string, opts metav1.ListOptions) (runtime.Object, error)
-	watch    func(ctx context.Context, namespace string, opts metav1.ListOptions) (watch.Interface, error)
+	// list returns the object of a list that is ref, nil if there is none, and the list's
+	// resourceVersion.
+	list func(ctx context.Context, ref volume.Ref, opts metav1.ListOptions) (*volume.Object, string, error)
+	// watch returns the body of the answer, a stream of events.
+	watch func(ctx context.Context, namespace string, opts metav1.ListOptions) (io.ReadCloser, error)
 	// convert returns a copy of what a volume can show of obj; it shares no memory
 	// with obj, so that a small object doesn't pin the response it came in.
 	convert func(obj any) (*volume.Object, error)
 }
 
-// newSource returns the source of the kind whose Go type is *T, and that of its lists *L.
-// fill copies the content of one object; its identity is copied here.
+// newSource returns the source of the kind whose Go type is *T, and that of its lists *L,
+// which items returns the items of. fill copies the content of one object; its identity is
+// copied here.
 //
 // The requests are those of a typed client, but for one thing: that repeats what fails up
 // to ten times by itself, as late as a Retry-After says, which may be any time. Here a
@@ -43,8 +47,9 @@ func newSource[T, L any, P interface {
 }, PL interface {
 	*L
 	runtime.Object
+	metav1.ListInterface
 }](
-	kind volume.Kind, resource string, c rest.Interface, fill func(P, *volume.Object),
+	kind volume.Kind, resource string, c rest.Interface, items func(PL) []T, fill func(P, *volume.Object),
 ) *source {
 	request := func(namespace string) *rest.Request {
 		return c.Get().Namespace(namespace).Resource(resource).MaxRetries(0)
@@ -59,7 +64,7 @@ func newSource[T, L any, P interface {
 	}
 	return &source{
 		resource: schema.GroupResource{Resource: resource},
-		example:  P(new(T)),
+		kind:     kind,
 		get: func(ctx context.Context, namespace, name string, opts metav1.GetOptions) (*volume.Object, error) {
 			typed := P(new(T))
 			err := request(namespace).Name(name).VersionedParams(&opts, scheme.ParameterCodec).Do(ctx).Into(typed)
@@ -68,16 +73,23 @@ func newSource[T, L any, P interface {
 			}
 			return convert(typed), nil
 		},
-		list: func(ctx context.Context, namespace string, opts metav1.ListOptions) (runtime.Object, error) {
+		list: func(ctx context.Context, ref volume.Ref, opts metav1.ListOptions) (*volume.Object, string, error) {
 			list := PL(new(L))
-			if err := request(namespace).VersionedParams(&opts, scheme.ParameterCodec).Timeout(timeoutOf(opts)).Do(ctx).Into(list); err != nil {
-				return nil, err
+			if err := request(ref.Namespace).VersionedParams(&opts, scheme.ParameterCodec).Do(ctx).Into(list); err != nil {
+				return nil, "", err
 			}
-			return list, nil
+			for _, typed := range items(list) {
+				// A real API server sends no other, a fake one that knows no field
+				// selectors may.
+				if obj := convert(&typed); obj.Ref == ref {
+					return obj, list.GetResourceVersion(), nil
+				}
+			}
+			return nil, list.GetResourceVersion(), nil
 		},
-		watch: func(ctx context.Context, namespace string, opts metav1.ListOptions) (watch.Interface, error) {
+		watch: func(ctx context.Context, namespace string, opts metav1.ListOptions) (io.ReadCloser, error) {
 			opts.Watch = true
-			return request(namespace).VersionedParams(&opts, scheme.ParameterCodec).Timeout(timeoutOf(opts)).Watch(ctx)
+			return request(namespace).VersionedParams(&opts, scheme.ParameterCodec).Timeout(timeoutOf(opts)).Stream(ctx)
 		},
 		convert: func(obj any) (*volume.Object, error) {
 			typed, ok := obj.(P)
@@ -100,8 +112,10 @@ func timeoutOf(opts metav1.ListOptions) time.Duration {
 // newSources returns the sources of both kinds. c is a client of core/v1.
 func newSources(c rest.Interface) map[volume.Kind]*source {
 	return map[volume.Kind]*source{
-		volume.ConfigMap: newSource[corev1.ConfigMap, corev1.ConfigMapList](volume.ConfigMap, "configmaps", c, fillFromConfigMap),
-		volume.Secret:    newSource[corev1.Secret, corev1.SecretList](volume.Secret, "secrets", c, fillFromSecret),
+		volume.ConfigMap: newSource(volume.ConfigMap, "configmaps", c,
+			func(l *corev1.ConfigMapList) []corev1.ConfigMap { return l.Items }, fillFromConfigMap),
+		volume.Secret: newSource(volume.Secret, "secrets", c,
+			func(l *corev1.SecretList) []corev1.Secret { return l.Items }, fillFromSecret),
 	}
 }
 
@@ -127,16 +141,4 @@ func cloneData(m map[string][]byte) map[string][]byte {
 		out[k] = bytes.Clone(v)
 	}
 	return out
-}
-
-// trim drops in place what no volume shows and what is often larger than the
-// object itself: its managed fields and its annotations, the last applied
-// configuration among them. It never fails: the reflector would log the object,
-// values included, with the error.
-func trim(obj any) (any, error) {
-	if o, ok := obj.(metav1.Object); ok {
-		o.SetManagedFields(nil)
-		o.SetAnnotations(nil)
-	}
-	return obj, nil
 }

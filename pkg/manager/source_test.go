@@ -85,18 +85,3 @@ func TestConvertCopies(t *testing.T) {
 		t.Error("the copy of a ConfigMap shares memory with it")
 	}
 }
-
-func TestTrim(t *testing.T) {
-	s := secret("a", "v")
-	trim := new(item).Transformer()
-	got, err := trim(s)
-	if err != nil || got != any(s) {
-		t.Fatalf("got %T, %v, want the object itself", got, err)
-	}
-	if s.ManagedFields != nil || s.Annotations != nil || s.Name != "a" || string(s.Data["k"]) != "v" {
-		t.Errorf("trimmed to %+v", s.ObjectMeta)
-	}
-	if got, err := trim("text"); err != nil || got != "text" {
-		t.Errorf("got %v, %v: what can't be trimmed is to be left alone", got, err)
-	}
-}

@@ -1,19 +1,12 @@
 package manager
 
-import (
-	"time"
-
-	"k8s.io/client-go/kubernetes"
-)
+import "time"
 
 // watchStore keeps each object current by a watch of its own.
-type watchStore struct {
-	*base
-	client kubernetes.Interface
-}
+type watchStore struct{ *base }
 
 func newWatchStore(opts Options) *watchStore {
-	return &watchStore{base: newBase(opts, "List or watch failed, trying again"), client: opts.Client}
+	return &watchStore{newBase(opts, "List or watch failed, trying again")}
 }
 
 // newObject returns an item whose reflector doesn't run yet.
@@ -31,8 +24,7 @@ func (s *watchStore) newObject(k key) object {
 		ready:    make(chan struct{}),
 		lastRead: time.Now(),
 	}
-	it.requests = &requests{item: it, backoff: retryBackoff()}
-	it.reflector = newReflector(it, s.client)
+	it.reflector = reflector{item: it, backoff: retryBackoff()}
 	return it
 }
 

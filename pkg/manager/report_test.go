@@ -10,9 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -76,36 +75,42 @@ func TestAStaleServerNeverTakesDataBack(t *testing.T) {
 // TestASyncedItemRefusesStaleReports feeds an item directly what no sane server
 // sends.
 func TestASyncedItemRefusesStaleReports(t *testing.T) {
-	at := func(uid string, rv int, value string) *corev1.Secret {
+	at := func(uid string, rv int, value string) *volume.Object {
 		s := secret("a", value)
 		s.UID, s.ResourceVersion = pod(uid).UID, strconv.Itoa(rv)
-		return s
+		return objectOf(t, s)
 	}
+	told := func(kind watch.EventType, obj *volume.Object) func(it *item) error {
+		return func(it *item) error {
+			it.event(event{kind: kind, object: obj, resourceVersion: obj.ResourceVersion})
+			return nil
+		}
+	}
+	listed := func(obj *volume.Object, resourceVersion string) func(it *item) error {
+		return func(it *item) error { return it.sync(obj, resourceVersion) }
+	}
+	other := at("u", 1001, "other")
+	other.Name = "b"
 	for _, tc := range []struct {
 		name   string
 		report func(it *item) error
 		want   string // value, or "" for absent
 		err    error
 	}{
-		{"newer update", func(it *item) error { return it.Update(at("u", 1001, "new")) }, "new", nil},
-		{"older update", func(it *item) error { return it.Update(at("u", 999, "old")) }, "now", nil},
-		{"older update, fewer digits", func(it *item) error { return it.Update(at("u", 99, "old")) }, "now", nil},
-		{"older addition of another UID", func(it *item) error { return it.Add(at("x", 999, "old")) }, "now", nil},
-		{"newer addition of another UID", func(it *item) error { return it.Add(at("x", 1001, "new")) }, "new", nil},
-		{"older deletion", func(it *item) error { return it.Delete(at("u", 999, "old")) }, "now", nil},
-		{"newer deletion", func(it *item) error { return it.Delete(at("u", 1001, "now")) }, "", nil},
-		{"newer list", func(it *item) error { return it.Replace([]any{at("u", 1001, "new")}, "1002") }, "new", nil},
-		{"newer list without it", func(it *item) error { return it.Replace(nil, "1002") }, "", nil},
-		{"older list", func(it *item) error { return it.Replace([]any{at("u", 998, "old")}, "999") }, "now", errStale},
-		{"older list without it", func(it *item) error { return it.Replace(nil, "999") }, "now", errStale},
-		{"newer list with an older version", func(it *item) error { return it.Replace([]any{at("u", 999, "old")}, "1002") }, "now", errStale},
-		{"list of a server that tells no version", func(it *item) error { return it.Replace([]any{at("u", 1001, "new")}, "") }, "new", nil},
-		{"update of another object", func(it *item) error {
-			other := at("u", 1001, "other")
-			other.Name = "b"
-			return it.Update(other)
-		}, "now", nil},
-		{"update of another type", func(it *item) error { return it.Update(configMap("a", "other")) }, "now", nil},
+		{"newer update", told(watch.Modified, at("u", 1001, "new")), "new", nil},
+		{"older update", told(watch.Modified, at("u", 999, "old")), "now", nil},
+		{"older update, fewer digits", told(watch.Modified, at("u", 99, "old")), "now", nil},
+		{"older addition of another UID", told(watch.Added, at("x", 999, "old")), "now", nil},
+		{"newer addition of another UID", told(watch.Added, at("x", 1001, "new")), "new", nil},
+		{"older deletion", told(watch.Deleted, at("u", 999, "old")), "now", nil},
+		{"newer deletion", told(watch.Deleted, at("u", 1001, "now")), "", nil},
+		{"newer list", listed(at("u", 1001, "new"), "1002"), "new", nil},
+		{"newer list without it", listed(nil, "1002"), "", nil},
+		{"older list", listed(at("u", 998, "old"), "999"), "now", errStale},
+		{"older list without it", listed(nil, "999"), "now", errStale},
+		{"newer list with an older version", listed(at("u", 999, "old"), "1002"), "now", errStale},
+		{"list of a server that tells no version", listed(at("u", 1001, "new"), ""), "new", nil},
+		{"update of another object", told(watch.Modified, other), "now", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *env) {
@@ -115,7 +120,7 @@ func TestASyncedItemRefusesStaleReports(t *testing.T) {
 				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 				synctest.Wait()
 				it := e.item(ref)
-				if err := it.Replace([]any{at("u", 1000, "now")}, "1000"); err != nil {
+				if err := it.sync(at("u", 1000, "now"), "1000"); err != nil {
 					t.Fatal(err)
 				}
 				if err := tc.report(it); !errors.Is(err, tc.err) {
@@ -141,7 +146,7 @@ func TestRepeatedStatesAreNotChanges(t *testing.T) {
 		if n := e.changes(ref); n != 1 {
 			t.Errorf("first sync: heard of %d changes, want 1", n)
 		}
-		// An expired watch makes the reflector list again.
+		// An expired watch makes the reflector ask for the state again.
 		after(2 * time.Second)
 		e.api.set(func() { e.api.rv++; e.api.compacted = 1000 })
 		e.api.closeWatches()
@@ -175,27 +180,9 @@ func TestOldFailuresAreForgotten(t *testing.T) {
 		// Nor is it a failure that a stopped run's request was cancelled.
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		e.item(ref).requests.failed(ctx, ctx.Err())
+		e.item(ref).reflector.failed(ctx, ctx.Err())
 		if _, err := e.Lookup(ref); errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
-		}
-	})
-}
-
-// TestUnexpectedTypeIsAnError has a list answered with something else.
-func TestUnexpectedTypeIsAnError(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref, never := secretRef("a"), make(chan struct{})
-		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		synctest.Wait()
-		err := e.item(ref).Replace([]any{&metav1.Status{}}, "1")
-		if want := "unexpected object type: *v1.Status"; err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
-		_, err = e.Lookup(ref)
-		if want := `Secret "ns/a": not synced with the API server yet: unexpected object type: *v1.Status`; err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
 		}
 	})
 }
