@@ -48,6 +48,8 @@ func Goals() []measure.Goal {
 //     the kubelet's own volume and from refvol's;
 //   - native.floor_ms: until a bare watch has the event;
 //   - native.answer_ms: until the request is answered;
+//   - native.after_answer_ms: native.refvol_ms without native.answer_ms, negative where the
+//     new text was there before the answer;
 //
 // and native.ratio, the kubelet's p50 over refvol's. An update that is lost is an error. It
 // needs a checkout as the working directory and what `make e2e` needs, takes minutes, and
@@ -102,6 +104,10 @@ func tell(report *measure.Report, text []byte) error {
 		return fmt.Errorf("samples of the test: %d, %d, %d and %d, want as many of each, and %d or more",
 			updates, len(all.Refvol), len(all.Floor), len(all.Answer), leastUpdates)
 	}
+	var afterAnswer []float64
+	for i, took := range all.Refvol {
+		afterAnswer = append(afterAnswer, took-all.Answer[i])
+	}
 	for _, one := range []struct {
 		name    string
 		samples []float64
@@ -110,6 +116,7 @@ func tell(report *measure.Report, text []byte) error {
 		{"native.refvol_ms", all.Refvol},
 		{"native.floor_ms", all.Floor},
 		{"native.answer_ms", all.Answer},
+		{"native.after_answer_ms", afterAnswer},
 	} {
 		if err := report.Samples(one.name, "ms", one.samples); err != nil {
 			return err

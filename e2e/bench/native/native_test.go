@@ -25,9 +25,13 @@ func TestTell(t *testing.T) {
 		if err := tell(report, encoded(t, all)); err != nil {
 			t.Fatal(err)
 		}
-		for _, result := range []string{"native.kubelet_ms", "native.refvol_ms", "native.floor_ms", "native.answer_ms"} {
-			if got := len(report.Distributions()[result]); got != 11 {
-				t.Errorf("%s: %d samples of %s", name, got, result)
+		distributions := report.Distributions()
+		for result, want := range map[string]float64{
+			"native.kubelet_ms": 1000, "native.refvol_ms": c.refvol, "native.floor_ms": 1, "native.answer_ms": 2,
+			"native.after_answer_ms": c.refvol - 2,
+		} {
+			if got := distributions[result]; len(got) != 11 || got[0] != want {
+				t.Errorf("%s: %s is %v, want 11, the least %v", name, result, got, want)
 			}
 		}
 		outcomes, err := measure.Check(Goals(), report.Results(), func(string) bool { return true })
@@ -66,7 +70,7 @@ func filled(updates int) samples {
 		all.Kubelet = append(all.Kubelet, float64(1000*(i+1)))
 		all.Refvol = append(all.Refvol, 1)
 		all.Floor = append(all.Floor, 1)
-		all.Answer = append(all.Answer, 1)
+		all.Answer = append(all.Answer, 2)
 	}
 	return all
 }
