@@ -89,8 +89,8 @@ func watchDirectories(files []expected) (*os.File, error) {
 	renames := os.NewFile(uintptr(fd), "inotify")
 	for _, f := range files {
 		if _, err := unix.InotifyAddWatch(fd, filepath.Dir(f.path), unix.IN_MOVED_TO); err != nil {
-			renames.Close()
-			return nil, fmt.Errorf("watch %s: %w", filepath.Dir(f.path), err)
+			err = fmt.Errorf("watch %s: %w", filepath.Dir(f.path), err)
+			return nil, errors.Join(err, renames.Close())
 		}
 	}
 	return renames, nil
