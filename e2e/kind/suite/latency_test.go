@@ -47,12 +47,15 @@ type samples struct {
 }
 
 // subject is one pod with two volumes of one ConfigMap, the kubelet's and refvol's, and
-// the times of that one's only update.
+// that one's only update.
 type subject struct {
 	*pod
 	text           string
-	lines          *bufio.Scanner
 	sent, answered time.Duration
+	// lines are what the process in the pod tells; err, once lines is closed, is how it
+	// failed.
+	lines chan string
+	err   error
 }
 
 // How long changes take into the kubelet's own volumes and into refvol's, for the
@@ -124,7 +127,7 @@ func sized(text string) object {
 }
 
 // expect starts the process in the pod's container that waits for the update, and returns
-// when it does. The stream's goroutine ends with the process, or with the test.
+// when it does. Its two goroutines end with that process, or with the test.
 func (s *subject) expect(timeout time.Duration) {
 	s.t.Helper()
 	// The limit is the process's; this one is for a connection that breaks.
@@ -135,15 +138,26 @@ func (s *subject) expect(timeout time.Duration) {
 		writer.CloseWithError(s.stream(ctx, "probe", writer, "arrivals", timeout.String(),
 			mountDir+"live/key", s.text, mountDir+"native/key", s.text))
 	}()
-	s.lines = bufio.NewScanner(reader)
-	if !s.lines.Scan() {
-		s.t.Fatalf("wait in %s: %v", s.Name, s.lines.Err())
+	// There is room for all that the process says, so that no connection is held up until
+	// the test comes to this pod.
+	s.lines = make(chan string, 3)
+	go func() {
+		defer close(s.lines)
+		lines := bufio.NewScanner(reader)
+		for lines.Scan() {
+			s.lines <- lines.Text()
+		}
+		s.err = lines.Err()
+	}()
+	there, ok := <-s.lines
+	if !ok {
+		s.t.Fatalf("wait in %s: %v", s.Name, s.err)
 	}
 	here, err := clock.Name()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if there := s.lines.Text(); there != here {
+	if there != here {
 		s.t.Fatalf("%s and this process have no clock in common: %q, here %q", s.Name, there, here)
 	}
 }
@@ -152,13 +166,13 @@ func (s *subject) expect(timeout time.Duration) {
 func (s *subject) arrivals() map[string]time.Duration {
 	s.t.Helper()
 	at := map[string]time.Duration{}
-	for s.lines.Scan() {
+	for line := range s.lines {
 		var seen struct {
 			File string        `json:"file"`
 			At   time.Duration `json:"at"`
 		}
-		if err := json.Unmarshal(s.lines.Bytes(), &seen); err != nil {
-			s.t.Fatalf("%s: %q: %v", s.Name, s.lines.Text(), err)
+		if err := json.Unmarshal([]byte(line), &seen); err != nil {
+			s.t.Fatalf("%s: %q: %v", s.Name, line, err)
 		}
 		volume := strings.TrimSuffix(strings.TrimPrefix(seen.File, mountDir), "/key")
 		if took := seen.At - s.sent; took <= 0 || took > latencyLimit {
@@ -166,8 +180,8 @@ func (s *subject) arrivals() map[string]time.Duration {
 		}
 		at[volume] = seen.At
 	}
-	if err := s.lines.Err(); err != nil || len(at) != 2 {
-		s.t.Fatalf("%s: the update came to %v: %v", s.Name, at, err)
+	if s.err != nil || len(at) != 2 {
+		s.t.Fatalf("%s: the update came to %v: %v", s.Name, at, s.err)
 	}
 	return at
 }
