@@ -7,9 +7,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/refvol/refvol/e2e/bench/measure"
+	"github.com/refvol/refvol/e2e/bench/native"
 	"github.com/refvol/refvol/e2e/controlplane"
 	"github.com/refvol/refvol/e2e/harness"
 	"github.com/refvol/refvol/e2e/harness/gobuild"
@@ -22,23 +24,30 @@ type scenario struct {
 	run func(ctx context.Context, l *lab) error
 	// bare is a scenario that needs no control plane: l has none.
 	bare bool
+	// outside is one that runs outside of the sandbox, in which no container engine can
+	// start, and has no short form. It is bare.
+	outside bool
 }
 
 func scenarios() []scenario {
 	return []scenario{
 		{id: "B1", name: "update", run: runUpdate},
+		{id: "B2", name: "native", run: runNative, bare: true, outside: true},
 		{id: "B6", name: "memory", run: runMemory},
 	}
 }
 
 func goals() []measure.Goal {
-	return []measure.Goal{
+	return slices.Concat(native.Goals(), []measure.Goal{
 		{Scenario: "B1", Result: "update.added_ms", Figure: "p50", Most: 0.5},
 		{Scenario: "B1", Result: "update.added_ms", Figure: "p99", Most: 3},
 		{Scenario: "B1", Result: "update.lost", Figure: "value", Most: 0},
 		{Scenario: "B6", Result: "memory.resident_ratio", Figure: "value", Most: 1.2},
-	}
+	})
 }
+
+// runNative is B2.
+func runNative(ctx context.Context, l *lab) error { return native.Run(ctx, l.report) }
 
 // bench runs scenarios one after the other, each in a world of its own.
 type bench struct {

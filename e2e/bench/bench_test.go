@@ -23,6 +23,9 @@ func TestScenarios(t *testing.T) {
 	}
 	defer os.RemoveAll(b.dir)
 	for _, s := range scenarios() {
+		if s.outside {
+			continue // it has no short form
+		}
 		t.Run(s.name, func(t *testing.T) {
 			if err := b.runOne(t.Context(), s); err != nil {
 				t.Error(err)

@@ -25,15 +25,44 @@ import (
 var errMissed = errors.New("not all goals are met")
 
 func main() {
-	status, inside, err := harness.Sandbox()
-	if inside {
-		err = run(os.Args[1:])
-	}
+	status, err := mainStatus(os.Args[1:])
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "FAIL:", err)
 		status = max(status, 1)
 	}
 	os.Exit(status)
+}
+
+// mainStatus runs the scenarios: those that make mounts in a sandbox, which is this program
+// again, and then, out here, those that bring a machine of their own.
+func mainStatus(args []string) (int, error) {
+	s, err := parse(args)
+	if err != nil {
+		return 0, err
+	}
+	chosen, err := choose(s.names)
+	if err != nil {
+		return 0, err
+	}
+	var inside, outside []scenario
+	for _, scenario := range chosen {
+		if scenario.outside {
+			outside = append(outside, scenario)
+		} else {
+			inside = append(inside, scenario)
+		}
+	}
+	status := 0
+	if len(inside) > 0 {
+		var isInside bool
+		if status, isInside, err = harness.Sandbox(); isInside {
+			return 0, run(s, inside)
+		}
+	}
+	if len(outside) > 0 {
+		err = errors.Join(err, run(s, outside))
+	}
+	return status, err
 }
 
 // settings is what the command line says.
@@ -68,15 +97,8 @@ func parse(args []string) (settings, error) {
 	return s, nil
 }
 
-func run(args []string) error {
-	s, err := parse(args)
-	if err != nil {
-		return err
-	}
-	chosen, err := choose(s.names)
-	if err != nil {
-		return err
-	}
+// run runs scenarios and writes their results.
+func run(s settings, chosen []scenario) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	b, err := newBench(ctx, s, os.Stdout)
