@@ -34,6 +34,7 @@ func scenarios() []scenario {
 		{id: "B1", name: "update", run: runUpdate},
 		{id: "B2", name: "native", run: runNative, bare: true, outside: true},
 		{id: "B6", name: "memory", run: runMemory},
+		{id: "B11", name: "nodes", run: runNodes, bare: true},
 	}
 }
 
@@ -43,6 +44,10 @@ func goals() []measure.Goal {
 		{Scenario: "B1", Result: "update.added_ms", Figure: "p99", Most: 3},
 		{Scenario: "B1", Result: "update.lost", Figure: "value", Most: 0},
 		{Scenario: "B6", Result: "memory.resident_ratio", Figure: "value", Most: 1.2},
+		{Scenario: "B11", Result: "nodes.apiserver_rss_ratio", Figure: "value", Most: 1.1},
+		{Scenario: "B11", Result: "nodes.apiserver_in_use_ratio", Figure: "value", Most: 1.1},
+		{Scenario: "B11", Result: "nodes.apiserver_cpu_ratio", Figure: "value", Most: 1.1},
+		{Scenario: "B11", Result: "nodes.propagation_ms", Figure: "p99", Most: 50},
 	})
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -76,7 +77,7 @@ func (l *lab) referenceFootprint(ctx context.Context, count int) (footprint, err
 
 // pluginFootprint is that of a plugin with count volumes of an object each.
 func (l *lab) pluginFootprint(ctx context.Context, count int) (footprint, error) {
-	n, err := l.newNode(ctx, fmt.Sprint("node-", count), "--profiling-address=127.0.0.1:0")
+	n, err := l.newNode(ctx, fmt.Sprint("node-", count), profiling)
 	if err != nil {
 		return footprint{}, err
 	}
@@ -97,7 +98,7 @@ func (l *lab) pluginFootprint(ctx context.Context, count int) (footprint, error)
 	if err != nil {
 		return f, err
 	}
-	if err := n.Close(); err != nil {
+	if err := errors.Join(l.keepHeap(ctx, s, fmt.Sprint("memory-heap-", count)), n.Close()); err != nil {
 		return f, err
 	}
 	return f, eventually(ctx, func() error { return l.watched(ctx, 0) })

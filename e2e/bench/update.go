@@ -24,7 +24,7 @@ func runUpdate(ctx context.Context, l *lab) error {
 	if err := l.create(ctx, 1, "before", updateSize); err != nil {
 		return err
 	}
-	n, err := l.newNode(ctx, "node")
+	n, err := l.newNode(ctx, "node", profiling)
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,11 @@ func runUpdate(ctx context.Context, l *lab) error {
 	if err := r.add(n.Target(v), n.valueFile(v)); err != nil {
 		return errors.Join(err, r.close())
 	}
+	profiled := l.keepCPU(ctx, n, "update-cpu", time.Duration(updates)*updateInterval)
 	sent, err := l.updateSteadily(ctx, objectName(0), updates)
+	if err := errors.Join(err, profiled()); err != nil {
+		return errors.Join(err, r.close())
+	}
 	if err == nil {
 		err = eventually(ctx, func() error { return errors.Join(told.complete(), shown.complete()) })
 	}
