@@ -36,7 +36,7 @@ func TestCrash(t *testing.T) {
 					crashed = crashAt(t, points, tt.from, tt.to, back)
 				}
 			}
-			if points < 8 {
+			if points < 7 {
 				t.Errorf("only %d points", points)
 			}
 		})
