@@ -57,16 +57,19 @@ test: test-unit test-integration test-sanity ## Run the unit and the integration
 
 TEST := test -race -timeout 30m
 
+# Prints the packages that have benchmarks.
+BENCHED := grep -rl --include='*_test.go' '^func Benchmark' pkg | xargs -n 1 dirname | sort -u | sed 's|^|./|'
+
 # Each benchmark runs once too, so that none rots.
 .PHONY: test-unit
 test-unit: ## Run the unit tier: no root, no network, no built binaries
 	$(GO) $(TEST) ./...
 	$(GO) -C tools $(TEST) ./...
-	$(GO) test -run '^$$' -bench . -benchtime 1x ./pkg/... >/dev/null
+	@output=$$($(GO) test -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
 
 .PHONY: bench-micro
 bench-micro: ## Run the micro-benchmarks of the packages; BENCH=Render picks some, COUNT=10 repeats them
-	$(GO) test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) ./pkg/...
+	$(GO) test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) $$($(BENCHED))
 
 # All of e2e/ but the suite that needs a cluster. e2e/kubernetes is other projects'
 # programs but for one, which has no goroutine to race and is tested as it is built.
