@@ -120,6 +120,10 @@ test-fuzz: ## Run each fuzz target for FUZZTIME
 			done; \
 	}; fuzz . ./... && fuzz e2e ./fuzz
 
+.PHONY: bench-plots
+bench-plots: ## Draw docs/bench/*.svg of what make bench measured
+	$(STATIC) -C e2e/bench run $(BUILD_FLAGS) ./plots -out ../../docs/bench
+
 .PHONY: demo
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
 	$(STATIC) -C e2e run $(BUILD_FLAGS) ./demo
