@@ -33,7 +33,7 @@ func readData(results, samples string) (*data, error) {
 func (d *data) all(name string) ([]float64, error) {
 	samples := d.samples[name]
 	if len(samples) == 0 {
-		return nil, missing(name, d.samplesFile)
+		return nil, &missingError{name, d.samplesFile}
 	}
 	return samples, nil
 }
@@ -42,29 +42,44 @@ func (d *data) all(name string) ([]float64, error) {
 func (d *data) value(name string) (float64, error) {
 	r, ok := d.results[name]
 	if !ok {
-		return 0, missing(name, d.resultsFile)
+		return 0, &missingError{name, d.resultsFile}
 	}
 	return r.Figure("value")
 }
 
-// missing says what makes what is not there. A name starts with its scenario's.
-func missing(name, file string) error {
-	scenario, _, _ := strings.Cut(name, ".")
-	return fmt.Errorf("no %s in %s: run make bench SCENARIO=%s", name, filepath.Base(file), scenario)
+// missingError says what makes what is not there.
+type missingError struct{ name, file string }
+
+// scenario is that of the result: its name starts with it.
+func (e *missingError) scenario() string {
+	scenario, _, _ := strings.Cut(e.name, ".")
+	return scenario
 }
 
-// collect calls get for each of a list and joins all errors.
+// Error names what is missing and what to run.
+func (e *missingError) Error() string {
+	return fmt.Sprintf("no %s in %s: run make bench SCENARIO=%s", e.name, filepath.Base(e.file), e.scenario())
+}
+
+// collect calls get for each of a list and joins the errors, but for those that only
+// repeat what to run.
 func collect[T, R any](list []T, get func(T) (R, error)) ([]R, error) {
 	var (
 		out    []R
 		failed []error
+		told   = map[string]bool{}
 	)
 	for _, item := range list {
 		got, err := get(item)
-		if err != nil {
-			failed = append(failed, err)
-		}
 		out = append(out, got)
+		var missing *missingError
+		if errors.As(err, &missing) {
+			if told[missing.scenario()] {
+				continue
+			}
+			told[missing.scenario()] = true
+		}
+		failed = append(failed, err)
 	}
 	return out, errors.Join(failed...)
 }
