@@ -57,10 +57,19 @@ test: test-unit test-integration test-sanity ## Run the unit and the integration
 
 TEST := test -race -timeout 30m
 
+# Prints the packages that have benchmarks.
+BENCHED := grep -rl --include='*_test.go' '^func Benchmark' pkg | xargs -n 1 dirname | sort -u | sed 's|^|./|'
+
+# Each benchmark runs once too, so that none rots.
 .PHONY: test-unit
 test-unit: ## Run the unit tier: no root, no network, no built binaries
 	$(GO) $(TEST) ./...
 	$(GO) -C tools $(TEST) ./...
+	@output=$$($(GO) test -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
+
+.PHONY: bench-micro
+bench-micro: ## Run the micro-benchmarks of the packages; BENCH=Render picks some, COUNT=10 repeats them
+	$(GO) test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) $$($(BENCHED))
 
 # All of e2e/ but the suite that needs a cluster. e2e/kubernetes is other projects'
 # programs but for one, which has no goroutine to race and is tested as it is built.
@@ -116,6 +125,10 @@ test-fuzz: ## Run each fuzz target for FUZZTIME
 .PHONY: bench
 bench: ## Measure against the references; SCENARIO=update,publish picks, PLUGIN=file measures that binary
 	$(STATIC) -C e2e/bench run $(BUILD_FLAGS) . -scenario '$(SCENARIO)' -plugin '$(PLUGIN)'
+
+.PHONY: bench-plots
+bench-plots: ## Draw docs/bench/*.svg of what make bench measured
+	$(STATIC) -C e2e/bench run $(BUILD_FLAGS) ./plots -out ../../docs/bench
 
 .PHONY: demo
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running

@@ -29,7 +29,7 @@ import (
 // mu guards everything below it. Each open watch is a goroutine that ends with the
 // request's context, with the client's Close, or with closeWatches.
 type apiServer struct {
-	t *testing.T
+	t testing.TB
 
 	mu      sync.Mutex
 	rv      int
@@ -76,7 +76,7 @@ type apiRequest struct {
 // nodeRef stands for the Node of a manager.
 var nodeRef = volume.Ref{Kind: "Node", Name: testNode}
 
-func newAPIServer(t *testing.T) *apiServer {
+func newAPIServer(t testing.TB) *apiServer {
 	return &apiServer{
 		t: t, rv: 100,
 		history: map[volume.Ref][]change{}, open: map[volume.Ref]int{},

@@ -49,18 +49,42 @@ func TestRenderManyKeys(t *testing.T) {
 	}
 }
 
+// BenchmarkRender renders objects with small contents, and one as large as they can be,
+// whose contents cost nothing as the tree shares them.
 func BenchmarkRender(b *testing.B) {
 	for _, items := range []bool{false, true} {
 		for _, n := range []int{1, 100, 1000} {
 			s, o := many(n, items)
-			b.Run(fmt.Sprintf("keys=%d/items=%v", n, items), func(b *testing.B) {
-				b.ReportAllocs()
-				for b.Loop() {
-					if _, err := Render(s, o, Options{}); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
+			b.Run(fmt.Sprintf("keys=%d/items=%v", n, items), func(b *testing.B) { render(b, s, o) })
+		}
+		s, o := many(100, items)
+		for _, object := range o {
+			for key := range object.Data {
+				object.Data[key] = make([]byte, 1<<20/len(object.Data))
+			}
+		}
+		b.Run(fmt.Sprintf("keys=100/items=%v/size=1MiB", items), func(b *testing.B) { render(b, s, o) })
+	}
+}
+
+// BenchmarkRenderEnv renders env files of all keys of an object.
+func BenchmarkRenderEnv(b *testing.B) {
+	for _, n := range []int{1, 100, 1000} {
+		object := object(volume.ConfigMap, "a")
+		for i := range n {
+			object.Data[fmt.Sprintf("KEY_%d", i)] = []byte("a value with 'quotes'")
+		}
+		o := objects(object)
+		s := spec(envSource(0, "app.env", volume.Env{From: []volume.EnvFrom{envFrom(volume.ConfigMap, "a", "APP_")}}))
+		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) { render(b, s, o) })
+	}
+}
+
+func render(b *testing.B, s *volume.Spec, o Objects) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Render(s, o, Options{}); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

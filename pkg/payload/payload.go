@@ -138,7 +138,7 @@ type Skipped struct {
 // variables have grown too large. None holds a value. A spec with podEnv sources is
 // not for Render; see Spec.WithPodEnv.
 func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error) {
-	r := &renderer{spec: spec, objects: objects, opts: opts, files: map[string]volume.File{}}
+	r := &renderer{spec: spec, objects: objects, opts: opts, files: make(map[string]volume.File, atMost(spec, objects))}
 	for i := range spec.Sources {
 		if err := r.add(&spec.Sources[i]); err != nil {
 			return nil, err
@@ -152,6 +152,23 @@ func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error
 		return nil, err
 	}
 	return &Rendering{Tree: tree, Objects: objects, Skipped: r.skipped}, nil
+}
+
+// atMost returns how many files spec can show of objects.
+func atMost(spec *volume.Spec, objects Objects) int {
+	n := 0
+	for i := range spec.Sources {
+		p := spec.Sources[i].Projection
+		switch {
+		case p == nil:
+			n++ // an env file
+		case len(p.Items) > 0:
+			n += len(p.Items)
+		case objects[p.Ref] != nil:
+			n += len(objects[p.Ref].Data) + len(objects[p.Ref].BinaryData)
+		}
+	}
+	return n
 }
 
 // renderer collects what the sources of one spec show. It lives for one call of
@@ -242,19 +259,26 @@ func (r *renderer) addFile(path string, mode *fs.FileMode, data []byte) {
 
 // checkDirectories refuses a file where another file's path needs a directory. The
 // spec's own paths were checked when it was parsed; a key without items can still
-// meet one of them.
+// meet one of them. The files are sorted, so those of one directory are neighbours.
 func checkDirectories(files []volume.File) error {
-	paths := make(map[string]bool, len(files))
-	for i := range files {
-		paths[files[i].Path] = true
-	}
+	checked := ""
 	for i := range files {
 		p := files[i].Path
-		for at := strings.LastIndexByte(p, '/'); at > 0; at = strings.LastIndexByte(p[:at], '/') {
-			if paths[p[:at]] {
-				return fmt.Errorf("path %q can't be shown: %q is a file of the same volume; map one of the two keys to another path", p, p[:at])
+		dir := parent(p)
+		if dir == checked {
+			continue
+		}
+		checked = dir
+		for ; dir != ""; dir = parent(dir) {
+			if _, found := slices.BinarySearchFunc(files, dir, comparePath); found {
+				return fmt.Errorf("path %q can't be shown: %q is a file of the same volume; map one of the two keys to another path", p, dir)
 			}
 		}
 	}
 	return nil
 }
+
+func comparePath(f volume.File, path string) int { return strings.Compare(f.Path, path) }
+
+// parent returns the directory of a path, "" for the top.
+func parent(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }

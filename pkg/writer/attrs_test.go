@@ -85,8 +85,8 @@ func checkUntouched(t *testing.T, path string, f *os.File, before syscall.Stat_t
 	}
 }
 
-// TestCallOrder watches every call: what is written gets its owner and then its
-// mode before ..data switches, links come after that, and nothing is done to what
+// TestCallOrder watches every call: what is written, whose owner is right by itself, gets
+// its mode before ..data switches, links come after that, and nothing is done to what
 // was published but to link and to unlink it.
 func TestCallOrder(t *testing.T) {
 	var calls []string
@@ -100,12 +100,11 @@ func TestCallOrder(t *testing.T) {
 		return nil
 	}}
 	v.write(w, tree(file("a", "1"), file("d/b", "4"), file("y", "5")))
-	owner := fmt.Sprintf("chown %d:%d", os.Getuid(), os.Getgid())
 	want := []string{
 		"mkdir GEN", "link a",
-		"mkdir d", "create b", "write ", owner, "chmod 0644", owner, "chmod 0755",
-		"create y", "write ", owner, "chmod 0644",
-		owner, "chmod 0755",
+		"mkdir d", "create b", "write ", "chmod 0644", "chmod 0755",
+		"create y", "write ", "chmod 0644",
+		"chmod 0755",
 		"symlink ..data_tmp", "statfs ", "rename ..data",
 		"symlink y", "unlink x",
 		"unlink GEN",
@@ -163,7 +162,7 @@ func TestOwner(t *testing.T) {
 		{1002, 2002, "1002:2002", true},
 		{volume.NoOwner, 2003, "-1:2003", true},
 		{volume.NoOwner, volume.NoOwner, "", false},
-		{0, 0, "0:0", true},
+		{os.Getuid(), os.Getgid(), "", true}, // as all that is made has it
 	} {
 		owners = nil
 		result, err := w.Write(t.Context(), v.root, owned(tt.uid, tt.gid))
@@ -206,6 +205,27 @@ func TestOwnerFound(t *testing.T) {
 	}
 	if len(owners) != 3 { // file, generation, root
 		t.Errorf("owners set: %q", owners)
+	}
+}
+
+// TestOwnerOfSetgidRoot has the root pass its group on to what is made in it, which may
+// be the group that is asked for or not.
+func TestOwnerOfSetgidRoot(t *testing.T) {
+	group := os.Getgid()
+	if os.Getuid() == 0 {
+		group = 2003
+	}
+	for _, want := range []int{group, os.Getgid()} {
+		v := newVolume(t)
+		if err := os.Chown(v.path, -1, group); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(v.path, 0o755|fs.ModeSetgid); err != nil {
+			t.Fatal(err)
+		}
+		tr := tree(file("a", "1"), file("d/b", "2"))
+		tr.GID = want
+		v.write(New(Options{}), tr)
 	}
 }
 

@@ -95,7 +95,11 @@ func (u *update) put(ctx context.Context, b *builder, i int, had *entry) error {
 type builder struct {
 	fs       fileSystem
 	dirAttrs attrs
-	stack    []level
+	// born is the attributes of the new generation's directory as it was made, whose
+	// owner whatever is made in it gets too, also where the volume's root passes its
+	// group on.
+	born  attrs
+	stack []level
 }
 
 // level is a directory that is open. old is that of the old generation, -1 if it
@@ -113,6 +117,12 @@ func (b *builder) start(root int, newName, oldName string) error {
 	if err != nil {
 		return err
 	}
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
+		unix.Close(dir)
+		return err
+	}
+	b.born = statAttrs(&st)
 	old := -1
 	if oldName != "" {
 		if fd, err := openPath(root, oldName); err == nil {
@@ -171,10 +181,18 @@ func (b *builder) descend(name, path string) error {
 func (b *builder) leave() error {
 	l := b.pop()
 	defer l.close()
-	if err := setAttrs(b.fs, l.dir, b.dirAttrs); err != nil {
+	if err := b.setAttrs(l.dir, b.dirAttrs); err != nil {
 		return fmt.Errorf("directory %q: %w", l.path, err)
 	}
 	return nil
+}
+
+// setAttrs gives what has just been made its owner, unless it has that, and its mode.
+func (b *builder) setAttrs(fd int, a attrs) error {
+	if a.sameOwner(b.born) {
+		a.uid, a.gid = volume.NoOwner, volume.NoOwner
+	}
+	return setAttrs(b.fs, fd, a)
 }
 
 func (b *builder) finish() error {
@@ -225,7 +243,7 @@ func (b *builder) write(name string, data []byte, a attrs) error {
 	if err := writeAll(b.fs, fd, data); err != nil {
 		return err
 	}
-	return setAttrs(b.fs, fd, a)
+	return b.setAttrs(fd, a)
 }
 
 func writeAll(fs fileSystem, fd int, data []byte) error {

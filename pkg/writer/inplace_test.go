@@ -251,8 +251,8 @@ func TestInPlaceCallOrder(t *testing.T) {
 	owner := fmt.Sprintf("chown %d:%d", os.Getuid(), os.Getgid())
 	want := []string{
 		"mkdir GEN",
-		"mkdir d", "create new", owner, "chmod 0644", owner, "chmod 0755",
-		"mkdir x", "mkdir y", "create z", "write", owner, "chmod 0644", owner, "chmod 0755", owner, "chmod 0755",
+		"mkdir d", "create new", "chmod 0644", "chmod 0755",
+		"mkdir x", "mkdir y", "create z", "write", "chmod 0644", "chmod 0755", "chmod 0755",
 		"allocate 5000",
 		"chmod 0400", "write", "truncate 2",
 		"write", "truncate 5000",

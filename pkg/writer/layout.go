@@ -91,13 +91,16 @@ func readLinkKind(root int, name string) (linkKind, error) {
 }
 
 // reserveLinks makes sure, before the switch, that there is room for the links
-// that come after it. Without them new names could not be seen though ..data has
+// that come with it and after it. Without them new names could not be seen though ..data has
 // switched.
 func (u *update) reserveLinks() error {
 	if len(u.links.missing) == 0 {
 		return nil
 	}
 	var need Footprint
+	if !u.hasData {
+		need.Inodes++ // for ..data itself
+	}
 	for _, name := range u.links.missing {
 		need.addLink(name)
 	}

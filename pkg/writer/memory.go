@@ -5,6 +5,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -41,9 +43,9 @@ func (m *memory) write(dir *os.Root, tree *volume.Tree, run func(u *update, know
 		return Result{Generation: next.generation}, nil
 	}
 
-	root, err := dir.Open(".")
+	root, err := openRoot(dir)
 	if err != nil {
-		return Result{}, fmt.Errorf("open the volume's root: %w", err)
+		return Result{}, err
 	}
 	defer root.Close()
 	known := m.shown
@@ -58,11 +60,21 @@ func (m *memory) write(dir *os.Root, tree *volume.Tree, run func(u *update, know
 
 // prune removes from dir every generation but the one that ..data points at.
 func (m *memory) prune(dir *os.Root) error {
-	root, err := dir.Open(".")
+	root, err := openRoot(dir)
 	if err != nil {
-		return fmt.Errorf("open the volume's root: %w", err)
+		return err
 	}
 	defer root.Close()
 	u := &update{fs: m.fs, root: int(root.Fd())}
 	return u.prune()
+}
+
+// openRoot opens dir itself. A descriptor that never waits is taken by package os as it
+// is; of another it takes six system calls to find out that a directory can't be polled.
+func openRoot(dir *os.Root) (*os.File, error) {
+	root, err := dir.OpenFile(".", unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the volume's root: %w", err)
+	}
+	return root, nil
 }

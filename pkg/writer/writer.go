@@ -34,6 +34,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -124,6 +125,8 @@ type update struct {
 	// base is the generation that ..data points at when the update starts, nil
 	// if there is none.
 	base *snapshot
+	// hasData says that there is an entry ..data then, whatever it is.
+	hasData bool
 	// next is what the directory shows when the update is done.
 	next *snapshot
 	// links is what has to be done to the links that users see.
@@ -149,6 +152,7 @@ func (u *update) begin(ctx context.Context, known *snapshot) ([]dirent, error) {
 	if u.base, err = u.current(ctx, known); err != nil {
 		return nil, err
 	}
+	u.hasData = slices.ContainsFunc(entries, func(e dirent) bool { return e.name == dataName })
 	current := ""
 	if u.base != nil {
 		current = u.base.generation
@@ -192,8 +196,10 @@ func (u *update) replace(ctx context.Context) (err error) {
 	if err := u.setRoot(); err != nil {
 		return err
 	}
-	if err := u.fs.symlink(u.next.generation, u.root, dataTmpName); err != nil {
-		return fmt.Errorf("create link %s: %w", dataTmpName, err)
+	if u.hasData {
+		if err := u.point(dataTmpName); err != nil {
+			return err
+		}
 	}
 	if err := u.reserveLinks(); err != nil {
 		return err
@@ -201,10 +207,30 @@ func (u *update) replace(ctx context.Context) (err error) {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("switch %s: %w", dataName, err)
 	}
+	if err := u.switchData(); err != nil {
+		return err
+	}
+	u.result.Changed = true
+	return nil
+}
+
+// switchData makes ..data point at the next generation: ..data_tmp takes the place of
+// what is there, or, as that is less work, ..data is made where nothing is.
+func (u *update) switchData() error {
+	if !u.hasData {
+		return u.point(dataName)
+	}
 	if err := u.fs.rename(u.root, dataTmpName, dataName); err != nil {
 		return fmt.Errorf("rename %s to %s: %w", dataTmpName, dataName, err)
 	}
-	u.result.Changed = true
+	return nil
+}
+
+// point makes a link to the next generation.
+func (u *update) point(name string) error {
+	if err := u.fs.symlink(u.next.generation, u.root, name); err != nil {
+		return fmt.Errorf("create link %s: %w", name, err)
+	}
 	return nil
 }
 
