@@ -27,6 +27,7 @@ type scenario struct {
 func scenarios() []scenario {
 	return []scenario{
 		{id: "B1", name: "update", run: runUpdate},
+		{id: "B3", name: "fanout", run: runFanout},
 	}
 }
 
@@ -35,6 +36,7 @@ func goals() []measure.Goal {
 		{Scenario: "B1", Result: "update.added_ms", Figure: "p50", Most: 0.5},
 		{Scenario: "B1", Result: "update.added_ms", Figure: "p99", Most: 3},
 		{Scenario: "B1", Result: "update.lost", Figure: "value", Most: 0},
+		{Scenario: "B3", Result: "fanout.last_ms", Figure: "p99", Most: 15}, {Scenario: "B3", Result: "fanout.lost", Figure: "value"},
 	}
 }
 

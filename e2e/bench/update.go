@@ -45,7 +45,7 @@ func runUpdate(ctx context.Context, l *lab) error {
 	if err := r.add(n.Target(v), n.valueFile(v)); err != nil {
 		return errors.Join(err, r.close())
 	}
-	sent, err := l.updateSteadily(ctx, objectName(0), updates)
+	sent, err := l.updateSteadily(ctx, objectName(0), updates, updateInterval)
 	if err == nil {
 		err = eventually(ctx, func() error { return errors.Join(told.complete(), shown.complete()) })
 	}
@@ -55,10 +55,10 @@ func runUpdate(ctx context.Context, l *lab) error {
 	return l.reportUpdates(sent, told, shown)
 }
 
-// updateSteadily updates an object so often, at a steady rate, and returns when each update
-// was sent.
-func (l *lab) updateSteadily(ctx context.Context, object string, updates int) (sent []time.Time, err error) {
-	ticker := time.NewTicker(updateInterval)
+// updateSteadily updates an object so often, with a steady interval between two, and returns
+// when each update was sent.
+func (l *lab) updateSteadily(ctx context.Context, object string, updates int, interval time.Duration) (sent []time.Time, err error) {
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for i := range updates {
 		select {
