@@ -28,6 +28,7 @@ func scenarios() []scenario {
 	return []scenario{
 		{id: "B1", name: "update", run: runUpdate},
 		{id: "B3", name: "fanout", run: runFanout},
+		{id: "B4", name: "storm", run: runStorm},
 	}
 }
 
@@ -37,6 +38,7 @@ func goals() []measure.Goal {
 		{Scenario: "B1", Result: "update.added_ms", Figure: "p99", Most: 3},
 		{Scenario: "B1", Result: "update.lost", Figure: "value", Most: 0},
 		{Scenario: "B3", Result: "fanout.last_ms", Figure: "p99", Most: 15}, {Scenario: "B3", Result: "fanout.lost", Figure: "value"},
+		{Scenario: "B4", Result: "storm.ratio", Figure: "value", Most: 1.3}, {Scenario: "B4", Result: "storm.lost", Figure: "value"},
 	}
 }
 

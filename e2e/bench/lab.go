@@ -136,7 +136,10 @@ func inParallel(n, atOnce int, f func(i int) error) error {
 }
 
 // objectName is the name of the i-th ConfigMap.
-func objectName(i int) string { return fmt.Sprintf("object-%d", i) }
+func objectName(i int) string { return fmt.Sprint(objectPrefix, i) }
+
+// objectPrefix is what the names of all ConfigMaps begin with, before their number.
+const objectPrefix = "object-"
 
 // valueKey is the key whose value tells the states of a ConfigMap apart; paddingKey's only
 // gives it its size.
