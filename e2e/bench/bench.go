@@ -29,6 +29,7 @@ func scenarios() []scenario {
 		{id: "B1", name: "update", run: runUpdate},
 		{id: "B3", name: "fanout", run: runFanout},
 		{id: "B4", name: "storm", run: runStorm},
+		{id: "B8", name: "restart", run: runRestart},
 	}
 }
 
@@ -39,6 +40,7 @@ func goals() []measure.Goal {
 		{Scenario: "B1", Result: "update.lost", Figure: "value", Most: 0},
 		{Scenario: "B3", Result: "fanout.last_ms", Figure: "p99", Most: 15}, {Scenario: "B3", Result: "fanout.lost", Figure: "value"},
 		{Scenario: "B4", Result: "storm.ratio", Figure: "value", Most: 1.3}, {Scenario: "B4", Result: "storm.lost", Figure: "value"},
+		{Scenario: "B8", Result: "restart.current_s", Figure: "max", Most: 3},
 	}
 }
 

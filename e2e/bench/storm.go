@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/e2e/bench/measure"
-	"github.com/refvol/refvol/e2e/controlplane"
 	"github.com/refvol/refvol/e2e/harness"
 )
 
@@ -171,22 +170,6 @@ func (s *storm) writeAll(ctx context.Context) (sent []time.Time, err error) {
 // show returns an error unless all volumes show a state.
 func (s *storm) show(round int) error {
 	return s.node.show(s.volumes, func(int) string { return state(round) })
-}
-
-// unasked returns an error if ConfigMaps were asked for otherwise than by the watches that
-// were open, since the requests were counted.
-func (s *storm) unasked(ctx context.Context, before map[controlplane.Request]int) error {
-	now, err := s.Requests(ctx)
-	if err != nil {
-		return err
-	}
-	for _, verb := range []string{"GET", "LIST"} {
-		r := controlplane.Request{Verb: verb, Resource: "configmaps"}
-		if n := now[r] - before[r]; n != 0 {
-			err = errors.Join(err, fmt.Errorf("%d requests %s, want none", n, verb))
-		}
-	}
-	return err
 }
 
 // elapsed returns the time from the first moment in from to the last in to, and that from
