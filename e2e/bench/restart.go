@@ -90,7 +90,10 @@ func (r *restart) whileRead(ctx context.Context, round, changed int) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(r.start(ctx, a), a.close(), eventually(ctx, func() error { return r.node.pruned(r.volumes) }))
+	if err := errors.Join(r.start(ctx, a), a.close()); err != nil {
+		return err
+	}
+	return eventually(ctx, func() error { return r.node.pruned(r.volumes) })
 }
 
 // changeMeanwhile changes so many of the objects, which are others in each round, and
