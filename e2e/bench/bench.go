@@ -7,11 +7,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/refvol/refvol/e2e/bench/measure"
-	"github.com/refvol/refvol/e2e/bench/native"
 	"github.com/refvol/refvol/e2e/controlplane"
 	"github.com/refvol/refvol/e2e/harness"
 	"github.com/refvol/refvol/e2e/harness/gobuild"
@@ -28,31 +26,6 @@ type scenario struct {
 	// start, and has no short form. It is bare.
 	outside bool
 }
-
-func scenarios() []scenario {
-	return []scenario{
-		{id: "B1", name: "update", run: runUpdate},
-		{id: "B2", name: "native", run: runNative, bare: true, outside: true},
-		{id: "B6", name: "memory", run: runMemory},
-		{id: "B11", name: "nodes", run: runNodes, bare: true},
-	}
-}
-
-func goals() []measure.Goal {
-	return slices.Concat(native.Goals(), []measure.Goal{
-		{Scenario: "B1", Result: "update.added_ms", Figure: "p50", Most: 0.5},
-		{Scenario: "B1", Result: "update.added_ms", Figure: "p99", Most: 3},
-		{Scenario: "B1", Result: "update.lost", Figure: "value", Most: 0},
-		{Scenario: "B6", Result: "memory.resident_ratio", Figure: "value", Most: 1.2},
-		{Scenario: "B11", Result: "nodes.apiserver_rss_ratio", Figure: "value", Most: 1.1},
-		{Scenario: "B11", Result: "nodes.apiserver_in_use_ratio", Figure: "value", Most: 1.1},
-		{Scenario: "B11", Result: "nodes.apiserver_cpu_ratio", Figure: "value", Most: 1.1},
-		{Scenario: "B11", Result: "nodes.propagation_ms", Figure: "p99", Most: 50},
-	})
-}
-
-// runNative is B2.
-func runNative(ctx context.Context, l *lab) error { return native.Run(ctx, l.report) }
 
 // bench runs scenarios one after the other, each in a world of its own.
 type bench struct {

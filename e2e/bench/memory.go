@@ -57,12 +57,11 @@ func (l *lab) reportFootprints(of string, all map[int]footprint) {
 
 // referenceFootprint is that of a process with count reflectors.
 func (l *lab) referenceFootprint(ctx context.Context, count int) (footprint, error) {
-	r, err := l.newReference(fmt.Sprint("reflectors-", count), "reflector", 0, count)
+	r, err := l.newReference(fmt.Sprint("reflectors-", count), "reflector", count)
 	if err != nil {
 		return footprint{}, err
 	}
-	err = eventually(ctx, func() error { return r.allIn(ctx, count, "value") })
-	if err != nil {
+	if _, err := r.await(ctx, count, "value"); err != nil {
 		return footprint{}, err
 	}
 	f, err := r.footprint(ctx)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"time"
 
@@ -44,13 +43,12 @@ func runNodes(ctx context.Context, l *lab) error {
 			*side.costs, *side.ms = append(*side.costs, c), append(*side.ms, ms...)
 		}
 	}
-	median := func(all []cost, of func(cost) float64) float64 {
+	medianOf := func(all []cost, of func(cost) float64) float64 {
 		var figures []float64
 		for _, c := range all {
 			figures = append(figures, of(c))
 		}
-		slices.Sort(figures)
-		return measure.Percentile(figures, 50)
+		return median(figures)
 	}
 	for _, figure := range []struct {
 		name, unit string
@@ -62,7 +60,7 @@ func runNodes(ctx context.Context, l *lab) error {
 		{"cpu", "s", func(c cost) float64 { return c.processor.Seconds() }},
 		{"connections", "connections", func(c cost) float64 { return float64(c.connections) }},
 	} {
-		a, b := median(ours, figure.of), median(theirs, figure.of)
+		a, b := medianOf(ours, figure.of), medianOf(theirs, figure.of)
 		l.report.Value("nodes.apiserver_"+figure.name, figure.unit, a)
 		l.report.Value("nodes.apiserver_"+figure.name+"_reference", figure.unit, b)
 		l.report.Value("nodes.apiserver_"+figure.name+"_ratio", "ratio", a/b)
@@ -186,14 +184,14 @@ type references struct {
 func startReferences(ctx context.Context, l *lab, load nodesLoad) (crowd, error) {
 	r := &references{objects: load.objects}
 	for i := range load.nodes {
-		one, err := l.newReference(fmt.Sprint("reflectors-", i), "reflector", 0, load.objects)
+		one, err := l.newReference(fmt.Sprint("reflectors-", i), "reflector", load.objects)
 		if err != nil {
 			return nil, err
 		}
 		r.all = append(r.all, one)
 	}
 	for _, one := range r.all {
-		if err := eventually(ctx, func() error { return one.allIn(ctx, load.objects, "before") }); err != nil {
+		if _, err := one.await(ctx, load.objects, "before"); err != nil {
 			return nil, err
 		}
 	}
@@ -203,15 +201,12 @@ func startReferences(ctx context.Context, l *lab, load nodesLoad) (crowd, error)
 func (r *references) delays(ctx context.Context, sent []time.Time) ([]float64, error) {
 	var all []time.Duration
 	for _, one := range r.all {
-		if err := eventually(ctx, func() error { return one.allIn(ctx, r.objects, state(0)) }); err != nil {
-			return nil, err
-		}
-		states, err := one.states(ctx)
+		at, err := one.await(ctx, r.objects, state(0))
 		if err != nil {
 			return nil, err
 		}
 		for i := range sent {
-			all = append(all, time.Unix(0, states[objectName(i)].At).Sub(sent[i]))
+			all = append(all, at[i].Sub(sent[i]))
 		}
 	}
 	return measure.Milliseconds(all), nil

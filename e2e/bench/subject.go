@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/refvol/refvol/e2e/harness"
 	"github.com/refvol/refvol/e2e/harness/process"
 )
 
@@ -60,15 +61,16 @@ type reference struct {
 	process *process.Process
 }
 
-// newReference starts a process that follows count ConfigMaps from number first on, by
-// reflectors or by watches. It ends with the scenario, or with close.
-func (l *lab) newReference(name, kind string, first, count int) (*reference, error) {
+// newReference starts a process that follows the first count ConfigMaps, each by one of
+// kind: reflector or watch. It ends with close, or with the scenario. The name is unique in
+// the lab.
+func (l *lab) newReference(name, kind string, count int) (*reference, error) {
 	socket := filepath.Join(l.dir, name+".sock")
 	p, err := process.Start(process.Options{
 		Path: l.bench.reference, Log: filepath.Join(l.dir, name+".log"),
 		Args: []string{
 			"-kubeconfig", l.kubeconfig, "-namespace", namespace, "-prefix", objectPrefix, "-key", valueKey,
-			"-listen", socket, "-kind", kind, "-first", strconv.Itoa(first), "-count", strconv.Itoa(count),
+			"-listen", socket, "-kind", kind, "-count", strconv.Itoa(count),
 		},
 	})
 	if err != nil {
@@ -85,39 +87,43 @@ func (l *lab) newReference(name, kind string, first, count int) (*reference, err
 
 func (r *reference) close() error { return r.process.Kill() }
 
-// learnt is a state that a reference has seen, and when.
+// learnt is the last state of an object that a reference has seen, and when.
 type learnt struct {
 	State string `json:"state"`
-	At    int64  `json:"at"`
+	At    int64  `json:"at"` // nanoseconds of Unix time
 }
 
-// states returns the last state of each object that the reference has seen.
-func (r *reference) states(ctx context.Context) (map[string]learnt, error) {
+// all returns when each of the first count objects came into a state, or an error if one
+// is in another.
+func (r *reference) all(ctx context.Context, count int, state string) ([]time.Time, error) {
 	text, err := r.get(ctx, "/states")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("ask the reference: %w", err)
 	}
-	var all map[string]learnt
-	err = json.Unmarshal(text, &all)
-	return all, err
+	var states map[string]learnt
+	if err := json.Unmarshal(text, &states); err != nil {
+		return nil, fmt.Errorf("read the reference's answer: %w", err)
+	}
+	at := make([]time.Time, count)
+	for i := range at {
+		s, ok := states[objectName(i)]
+		if !ok || s.State != state {
+			return nil, fmt.Errorf("the reference has %s in state %q, want %q", objectName(i), s.State, state)
+		}
+		at[i] = time.Unix(0, s.At)
+	}
+	return at, nil
 }
 
-// allIn returns nil once the reference has seen each of count objects in a state.
-func (r *reference) allIn(ctx context.Context, count int, state string) error {
-	states, err := r.states(ctx)
-	if err != nil {
+// await waits until each of the first count objects is in a state, and returns when each
+// came into it. It asks seldom: the reference notes the times by itself, and answering
+// takes its time.
+func (r *reference) await(ctx context.Context, count int, state string) (at []time.Time, err error) {
+	err = harness.Poll(ctx, soon, 200*time.Millisecond, func() (err error) {
+		at, err = r.all(ctx, count, state)
 		return err
-	}
-	n := 0
-	for _, s := range states {
-		if s.State == state {
-			n++
-		}
-	}
-	if n != count {
-		return fmt.Errorf("the reference has seen %d of %d objects in state %q", n, count, state)
-	}
-	return nil
+	})
+	return at, err
 }
 
 // footprint is what a process takes at rest.

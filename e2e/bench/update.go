@@ -46,7 +46,7 @@ func runUpdate(ctx context.Context, l *lab) error {
 		return errors.Join(err, r.close())
 	}
 	profiled := l.keepCPU(ctx, n, "update-cpu", time.Duration(updates)*updateInterval)
-	sent, err := l.updateSteadily(ctx, objectName(0), updates)
+	sent, err := l.updateSteadily(ctx, objectName(0), updates, updateInterval)
 	if err := errors.Join(err, profiled()); err != nil {
 		return errors.Join(err, r.close())
 	}
@@ -59,10 +59,10 @@ func runUpdate(ctx context.Context, l *lab) error {
 	return l.reportUpdates(sent, told, shown)
 }
 
-// updateSteadily updates an object so often, at a steady rate, and returns when each update
-// was sent.
-func (l *lab) updateSteadily(ctx context.Context, object string, updates int) (sent []time.Time, err error) {
-	ticker := time.NewTicker(updateInterval)
+// updateSteadily updates an object so often, with a steady interval between two, and returns
+// when each update was sent.
+func (l *lab) updateSteadily(ctx context.Context, object string, updates int, interval time.Duration) (sent []time.Time, err error) {
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for i := range updates {
 		select {

@@ -31,7 +31,7 @@ func main() {
 // options say what to follow.
 type options struct {
 	kubeconfig, namespace, prefix, key, listen, kind string
-	first, count                                     int
+	count                                            int
 }
 
 func parse(args []string) (options, error) {
@@ -43,7 +43,6 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.key, "key", "", "the key whose value tells their states apart")
 	flags.StringVar(&o.listen, "listen", "", "unix socket to serve on")
 	flags.StringVar(&o.kind, "kind", "reflector", "reflector or watch")
-	flags.IntVar(&o.first, "first", 0, "number of the first ConfigMap")
 	flags.IntVar(&o.count, "count", 0, "how many to follow")
 	err := flags.Parse(args)
 	return o, err
@@ -74,7 +73,7 @@ func run(args []string) error {
 	known := newKnowledge()
 	go serve(listener, known)
 	f := follower{client: client, options: o, known: known}
-	for i := o.first; i < o.first+o.count; i++ {
+	for i := range o.count {
 		name := fmt.Sprint(o.prefix, i)
 		switch o.kind {
 		case "reflector":
