@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/harness"
+)
+
+const (
+	// costSize is about what an object takes where only the number of them counts, in bytes.
+	costSize = 1 << 10
+	// costAtOnce is how many volumes are published at a time, as pods start.
+	costAtOnce = 50
+)
+
+// runCost is B10: many volumes over few objects, and what the API server is asked for from
+// the plugin's start until all of them are shown.
+func runCost(ctx context.Context, l *lab) error {
+	count, objects := scaled(l, 50, 1000), scaled(l, 5, 100)
+	if err := l.createNumbered(ctx, objects); err != nil {
+		return err
+	}
+	begin, err := l.traffic(ctx)
+	if err != nil {
+		return err
+	}
+	n, err := l.newNode(ctx, "node")
+	if err != nil {
+		return err
+	}
+	started, err := l.traffic(ctx)
+	if err != nil {
+		return err
+	}
+	all := volumes(count, objects)
+	if err := n.publishAll(ctx, all, costAtOnce); err != nil {
+		return err
+	}
+	if err := n.showNumbered(all, objects); err != nil {
+		return err
+	}
+	published, err := l.traffic(ctx)
+	if err != nil {
+		return err
+	}
+	return l.reportCost(ctx, n, objects, started.since(begin), published.since(started), begin.watches)
+}
+
+// reportCost reports what a start and then the volumes of so many objects took, and fails
+// if that is not one watch for each object; others had so many watches before.
+func (l *lab) reportCost(ctx context.Context, n *node, objects int, start, later traffic, others int) error {
+	open, err := l.OpenWatches(ctx, "configmaps")
+	if err != nil {
+		return err
+	}
+	connections, err := connectionsTo(n.PID(), l.Config().Host)
+	if err != nil {
+		return err
+	}
+	l.report.Value("cost.watches", "watches", float64(open-others))
+	l.report.Value("cost.requests_per_object", "requests", float64(later.watches+later.asked())/float64(objects))
+	l.report.Value("cost.startup_requests", "requests", float64(start.watches+start.asked()))
+	l.report.Value("cost.connections", "connections", float64(connections))
+	if err := later.want(objects, 0); err != nil {
+		return err
+	}
+	return l.watched(ctx, others, objects)
+}
+
+// createNumbered creates count ConfigMaps, of which number i is in state i.
+func (l *lab) createNumbered(ctx context.Context, count int) error {
+	return inParallel(count, 8, func(i int) error {
+		_, err := l.client.CoreV1().ConfigMaps(namespace).Create(ctx, numbered(i), metav1.CreateOptions{})
+		return err
+	})
+}
+
+func numbered(i int) *corev1.ConfigMap { return configMap(objectName(i), state(i), costSize) }
+
+// showNumbered returns an error unless all volumes are mounted, and each shows its object;
+// volume i has that of number i modulo objects.
+func (n *node) showNumbered(all []*harness.Volume, objects int) error {
+	if err := n.mounted(len(all)); err != nil {
+		return err
+	}
+	for i, v := range all {
+		content, err := os.ReadFile(n.valueFile(v))
+		if err != nil {
+			return err
+		}
+		if want := state(i % objects); string(content) != want {
+			return fmt.Errorf("volume %d shows %q, want %q", i, content, want)
+		}
+	}
+	return nil
+}
+
+// connectionsTo returns how many connections a process has to a server on this machine,
+// whose address ends with a port.
+func connectionsTo(pid int, server string) (int, error) {
+	_, port, _ := strings.Cut(strings.TrimPrefix(server, "https://"), ":")
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return 0, fmt.Errorf("port of %s: %w", server, err)
+	}
+	sockets, err := socketsOf(pid)
+	if err != nil {
+		return 0, err
+	}
+	count := 0
+	for _, table := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
+		if err != nil {
+			return 0, err
+		}
+		for line := range strings.Lines(string(text)) {
+			// Its number, its address, the peer's, the state, six more, the inode.
+			fields := strings.Fields(line)
+			if len(fields) > 9 && strings.HasSuffix(fields[2], fmt.Sprintf(":%04X", number)) && sockets[fields[9]] {
+				count++
+			}
+		}
+	}
+	return count, nil
+}
+
+// socketsOf returns the inodes of the sockets that a process has open.
+func socketsOf(pid int) (map[string]bool, error) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	sockets := map[string]bool{}
+	for _, e := range entries {
+		link, err := os.Readlink(dir + "/" + e.Name())
+		if err != nil {
+			continue // closed meanwhile
+		}
+		if inode, ok := strings.CutPrefix(link, "socket:["); ok {
+			sockets[strings.TrimSuffix(inode, "]")] = true
+		}
+	}
+	return sockets, nil
+}
