@@ -27,6 +27,7 @@ type scenario struct {
 func scenarios() []scenario {
 	return []scenario{
 		{id: "B1", name: "update", run: runUpdate},
+		{id: "B5", name: "publish", run: runPublish},
 		{id: "B10", name: "cost", run: runCost},
 	}
 }
@@ -36,6 +37,10 @@ func goals() []measure.Goal {
 		{Scenario: "B1", Result: "update.added_ms", Figure: "p50", Most: 0.5},
 		{Scenario: "B1", Result: "update.added_ms", Figure: "p99", Most: 3},
 		{Scenario: "B1", Result: "update.lost", Figure: "value", Most: 0},
+		{Scenario: "B5", Result: "publish.warm_ms", Figure: "p50", Most: 1},
+		{Scenario: "B5", Result: "publish.warm_ms", Figure: "p99", Most: 5},
+		{Scenario: "B5", Result: "publish.cold_ms", Figure: "p50", Most: 8},
+		{Scenario: "B5", Result: "publish.burst_s", Figure: "value", Most: 1},
 		{Scenario: "B10", Result: "cost.watches", Figure: "value", Most: 100},
 		{Scenario: "B10", Result: "cost.watches", Figure: "value", Most: 100, Least: true},
 		{Scenario: "B10", Result: "cost.requests_per_object", Figure: "value", Most: 1},

@@ -91,13 +91,21 @@ func (n *node) showNumbered(all []*harness.Volume, objects int) error {
 		return err
 	}
 	for i, v := range all {
-		content, err := os.ReadFile(n.valueFile(v))
-		if err != nil {
+		if err := n.shows(v, i%objects); err != nil {
 			return err
 		}
-		if want := state(i % objects); string(content) != want {
-			return fmt.Errorf("volume %d shows %q, want %q", i, content, want)
-		}
+	}
+	return nil
+}
+
+// shows returns an error unless a volume shows the object of a number.
+func (n *node) shows(v *harness.Volume, number int) error {
+	content, err := os.ReadFile(n.valueFile(v))
+	if err != nil {
+		return err
+	}
+	if want := state(number); string(content) != want {
+		return fmt.Errorf("volume %s shows %q, want %q", v.ID(), content, want)
 	}
 	return nil
 }
