@@ -28,6 +28,7 @@ func scenarios() []scenario {
 	return []scenario{
 		{id: "B1", name: "update", run: runUpdate},
 		{id: "B5", name: "publish", run: runPublish},
+		{id: "B7", name: "idle", run: runIdle},
 		{id: "B10", name: "cost", run: runCost},
 	}
 }
@@ -41,6 +42,8 @@ func goals() []measure.Goal {
 		{Scenario: "B5", Result: "publish.warm_ms", Figure: "p99", Most: 5},
 		{Scenario: "B5", Result: "publish.cold_ms", Figure: "p50", Most: 8},
 		{Scenario: "B5", Result: "publish.burst_s", Figure: "value", Most: 1},
+		{Scenario: "B7", Result: "idle.cpu_percent", Figure: "value", Most: 1},
+		{Scenario: "B7", Result: "idle.requests_per_minute", Figure: "value", Most: 0},
 		{Scenario: "B10", Result: "cost.watches", Figure: "value", Most: 100},
 		{Scenario: "B10", Result: "cost.watches", Figure: "value", Most: 100, Least: true},
 		{Scenario: "B10", Result: "cost.requests_per_object", Figure: "value", Most: 1},
