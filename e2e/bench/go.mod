@@ -8,6 +8,7 @@ replace (
 )
 
 require (
+	github.com/container-storage-interface/spec v1.12.0
 	github.com/refvol/refvol v0.0.0-00010101000000-000000000000
 	github.com/refvol/refvol/e2e v0.0.0-00010101000000-000000000000
 	golang.org/x/sys v0.49.0
@@ -28,7 +29,6 @@ require (
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/blang/semver/v4 v4.0.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/container-storage-interface/spec v1.12.0 // indirect
 	github.com/cyphar/filepath-securejoin v0.6.1 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/emicklei/go-restful/v3 v3.13.0 // indirect
