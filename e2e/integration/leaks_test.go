@@ -275,7 +275,7 @@ func (n *leakyNode) search() {
 		n.t.Error(err)
 	}
 	log := n.log()
-	for _, want := range []string{"NodePublishVolume", "CSI call begins", "CSI call failed", "Listing and watching", "SIGQUIT", "SIGSEGV"} {
+	for _, want := range []string{"NodePublishVolume", "CSI call begins", "CSI call failed", "Watching", "SIGQUIT", "SIGSEGV"} {
 		if !bytes.Contains(log, []byte(want)) {
 			n.t.Errorf("the log lacks %q: is it at -v=10?", want)
 		}

@@ -13,6 +13,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -96,7 +97,8 @@ func (r *reflector) awaitIdentity(ctx context.Context) bool {
 func (r *reflector) attempt(ctx context.Context) (paused bool) {
 	s, err := r.begin(ctx)
 	if err != nil {
-		// Not all servers begin a watch with the state, and a list tells why better.
+		// Not all servers begin a watch with the state. Where a list fails too, it is
+		// what counts as the failure.
 		if err := r.list(ctx); err != nil {
 			return false
 		}
@@ -131,6 +133,7 @@ func (r *reflector) begin(ctx context.Context) (*stream, error) {
 		case !isWorthRepeating(err):
 			return nil, err
 		}
+		r.failed(ctx, err)
 		r.pause(ctx)
 		if ctx.Err() != nil {
 			return nil, errStopped
@@ -160,6 +163,7 @@ func (r *reflector) beginAt(ctx context.Context, version string) (*stream, error
 		return nil, err
 	}
 	if err := r.takeState(ctx, s); err != nil {
+		err = errors.Join(s.cause(), err)
 		s.close()
 		return nil, err
 	}
@@ -176,7 +180,6 @@ func (r *reflector) takeState(ctx context.Context, s *stream) error {
 			err = errCutOff
 		}
 		if err != nil {
-			r.failed(ctx, errors.Join(s.cause(), err))
 			return err
 		}
 		switch {
@@ -228,10 +231,12 @@ func (r *reflector) sendList(ctx context.Context, opts metav1.ListOptions) (*vol
 // goOn opens a watch from where the item is.
 func (r *reflector) goOn(ctx context.Context) (*stream, error) {
 	s, err := r.open(ctx, r.watchOptions(r.version))
-	if err == nil {
-		s.answered()
+	if err != nil {
+		r.failed(ctx, err)
+		return nil, err
 	}
-	return s, err
+	s.answered()
+	return s, nil
 }
 
 // open sends a watch request. Unless answered is called, the stream ends after answerTime.
@@ -244,10 +249,11 @@ func (r *reflector) open(ctx context.Context, opts metav1.ListOptions) (*stream,
 	body, err := r.item.source.watch(bounded, r.item.ref.Namespace, opts)
 	if err != nil {
 		timer.Stop()
-		r.failed(ctx, errors.Join(context.Cause(bounded), err))
+		err = errors.Join(context.Cause(bounded), err)
 		end(nil)
 		return nil, err
 	}
+	klog.FromContext(ctx).Info("Watching", "ref", r.item.ref, "from", opts.ResourceVersion)
 	return &stream{
 		body: body, source: r.item.source, end: end, timer: timer,
 		cause: func() error { return context.Cause(bounded) },
