@@ -105,7 +105,7 @@ func TestPathsMeet(t *testing.T) {
 		"kubelet-socket-path": "/var/lib/kubelet/plugins/csi.refvol.dev/csi.sock",
 		"registration-dir":    "/registration",
 		"kubelet-dir":         "/var/lib/kubelet",
-		"state-dir":           "/csi/state",
+		"state-dir":           "/state",
 		"node-name":           "$(NODE_NAME)",
 		"http-address":        ":9810",
 	}
@@ -116,7 +116,7 @@ func TestPathsMeet(t *testing.T) {
 	for _, test := range []struct{ name, inContainer, onNode string }{
 		{"endpoint", strings.TrimPrefix(got["endpoint"], "unix://"), got["kubelet-socket-path"]},
 		{"registration directory", got["registration-dir"], "/var/lib/kubelet/plugins_registry"},
-		{"state directory", got["state-dir"], "/var/lib/kubelet/plugins/csi.refvol.dev/state"},
+		{"state directory", got["state-dir"], "/run/csi.refvol.dev"},
 		{"target path", got["kubelet-dir"] + "/pods/uid/volumes/kubernetes.io~csi/v/mount", got["kubelet-dir"] + "/pods/uid/volumes/kubernetes.io~csi/v/mount"},
 	} {
 		if onNode := nodePath(t, daemonSet, test.inContainer); onNode != test.onNode {
@@ -138,6 +138,7 @@ func TestMountsAreTheLeast(t *testing.T) {
 	want := map[string]corev1.MountPropagationMode{
 		"/var/lib/kubelet/pods":                   corev1.MountPropagationBidirectional,
 		"/var/lib/kubelet/plugins/csi.refvol.dev": corev1.MountPropagationNone,
+		"/run/csi.refvol.dev":                     corev1.MountPropagationNone,
 		"/var/lib/kubelet/plugins_registry":       corev1.MountPropagationNone,
 	}
 	if !maps.Equal(propagation, want) {

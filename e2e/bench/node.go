@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/refvol/refvol/e2e/controlplane"
 	"github.com/refvol/refvol/e2e/harness"
 )
@@ -20,11 +22,17 @@ type node struct {
 // newNode starts a plugin, which ends with the scenario. The name is unique in the lab.
 func (l *lab) newNode(ctx context.Context, name string, args ...string) (*node, error) {
 	dir := filepath.Join(l.dir, name)
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	// The DaemonSet has the records below /run, which is in memory.
+	records := filepath.Join(dir, "run")
+	if err := os.MkdirAll(records, 0o755); err != nil {
 		return nil, err
 	}
+	if err := unix.Mount("refvol-bench", records, "tmpfs", 0, "mode=0700"); err != nil {
+		return nil, fmt.Errorf("mount what stands for /run: %w", err)
+	}
+	l.onEnd(func() error { return os.NewSyscallError("umount2", unix.Unmount(records, unix.MNT_DETACH)) })
 	p, err := harness.StartPlugin(ctx, harness.PluginOptions{
-		Binary: l.bench.plugin, Kubeconfig: l.kubeconfig, Dir: dir, Args: args,
+		Binary: l.bench.plugin, Kubeconfig: l.kubeconfig, Dir: dir, StateDir: filepath.Join(records, "state"), Args: args,
 	})
 	if err != nil {
 		return nil, err

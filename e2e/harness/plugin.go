@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,8 @@ type PluginOptions struct {
 	// Dir is for everything the plugin keeps; it must be empty, and short, as it
 	// holds sockets.
 	Dir string
+	// StateDir is where the plugin keeps its records; empty: in Dir.
+	StateDir string
 	// Args are added to the command line; of a repeated flag the last one counts.
 	Args []string
 	// Env is added to the environment, which is this process's own.
@@ -88,7 +91,9 @@ func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 func (p *Plugin) KubeletDir() string { return filepath.Join(p.opts.Dir, "kubelet") }
 
 // StateDir is where the plugin keeps its records.
-func (p *Plugin) StateDir() string { return filepath.Join(p.opts.Dir, "state") }
+func (p *Plugin) StateDir() string {
+	return cmp.Or(p.opts.StateDir, filepath.Join(p.opts.Dir, "state"))
+}
 
 // RegistrationDir is where the kubelet would look for plugins.
 func (p *Plugin) RegistrationDir() string { return filepath.Join(p.opts.Dir, "registry") }
