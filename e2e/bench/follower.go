@@ -73,9 +73,9 @@ func (f *follower) states(ctx context.Context) (map[string]followed, error) {
 	return states, nil
 }
 
-// all returns when each of the first count objects came into a state, or an error if one
-// is in another.
-func (f *follower) all(ctx context.Context, count int, value string) ([]time.Time, error) {
+// all returns when each of the first count objects came into the state value(i), or an
+// error if one is in another.
+func (f *follower) all(ctx context.Context, count int, value func(i int) string) ([]time.Time, error) {
 	states, err := f.states(ctx)
 	if err != nil {
 		return nil, err
@@ -83,8 +83,8 @@ func (f *follower) all(ctx context.Context, count int, value string) ([]time.Tim
 	at := make([]time.Time, count)
 	for i := range at {
 		s, ok := states[objectName(i)]
-		if !ok || s.State != value {
-			return nil, fmt.Errorf("the reference has %s in state %q, want %q", objectName(i), s.State, value)
+		if !ok || s.State != value(i) {
+			return nil, fmt.Errorf("the reference has %s in state %q, want %q", objectName(i), s.State, value(i))
 		}
 		at[i] = time.Unix(0, s.At)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,8 +24,8 @@ type restart struct {
 	// states are what the objects are in.
 	states []int
 	before int // the watches that are open without the plugin's
-	// figures of each start
-	current, serving, cpu []float64
+	// figures of each start, and of the reference's
+	current, serving, cpu, reference []float64
 }
 
 func runRestart(ctx context.Context, l *lab) error {
@@ -41,7 +42,8 @@ func runRestart(ctx context.Context, l *lab) error {
 	return errors.Join(
 		l.report.Samples("restart.current_s", "s", r.current),
 		l.report.Samples("restart.serving_s", "s", r.serving),
-		l.report.Samples("restart.cpu_s", "s", r.cpu))
+		l.report.Samples("restart.cpu_s", "s", r.cpu),
+		l.report.Samples("restart.reference_s", "s", r.reference))
 }
 
 // prepare creates the objects and publishes the volumes.
@@ -86,6 +88,9 @@ func (r *restart) whileRead(ctx context.Context, round, changed int) error {
 	if err := r.node.Kill(); err != nil {
 		return err
 	}
+	if err := r.startReference(ctx, round); err != nil {
+		return err
+	}
 	a, err := r.changeMeanwhile(ctx, round, changed)
 	if err != nil {
 		return err
@@ -116,6 +121,27 @@ func (r *restart) changeMeanwhile(ctx context.Context, round, changed int) (*aud
 		return nil, err
 	}
 	return r.node.newAudience(those, round+2)
+}
+
+// startReference takes the time in which as many bare reflectors learn the states of the
+// objects, in a process of their own that is gone afterwards. No start can be faster that
+// asks for each object by itself.
+func (r *restart) startReference(ctx context.Context, round int) error {
+	began := time.Now()
+	f, err := r.newFollower("reference-"+strconv.Itoa(round), "reflector", len(r.volumes))
+	if err != nil {
+		return err
+	}
+	var told []time.Time
+	err = harness.Poll(ctx, soon, 200*time.Millisecond, func() (err error) {
+		told, err = f.all(ctx, len(r.volumes), func(i int) string { return state(r.states[i]) })
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	r.reference = append(r.reference, slices.MaxFunc(told, time.Time.Compare).Sub(began).Seconds())
+	return f.stop(ctx)
 }
 
 // start starts the plugin and takes the times.

@@ -85,7 +85,7 @@ func (s *storm) referenceRound(ctx context.Context) error {
 		return err
 	}
 	err = eventually(ctx, func() error {
-		_, err := f.all(ctx, len(s.volumes), state(s.round))
+		_, err := f.all(ctx, len(s.volumes), s.present)
 		return errors.Join(err, s.watched(ctx, s.before, len(s.volumes)))
 	})
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *storm) referenceRound(ctx context.Context) error {
 	var told []time.Time
 	// It notes the times by itself, and asking it takes its time.
 	err = harness.Poll(ctx, soon, 200*time.Millisecond, func() (err error) {
-		told, err = f.all(ctx, len(s.volumes), state(s.round))
+		told, err = f.all(ctx, len(s.volumes), s.present)
 		return err
 	})
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *storm) referenceRound(ctx context.Context) error {
 // refvolRound is a round of the plugin alone.
 func (s *storm) refvolRound(ctx context.Context) error {
 	settled := func() error {
-		return errors.Join(s.show(s.round), s.node.pruned(s.volumes), s.watched(ctx, s.before, len(s.volumes)))
+		return errors.Join(s.show(), s.node.pruned(s.volumes), s.watched(ctx, s.before, len(s.volumes)))
 	}
 	if err := harness.Poll(ctx, soon, 200*time.Millisecond, settled); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (s *storm) refvolRound(ctx context.Context) error {
 	}
 	took, each := elapsed(sent, shown)
 	s.refvol, s.toFile = append(s.refvol, took.Seconds()), append(s.toFile, each...)
-	return errors.Join(s.show(s.round), s.watched(ctx, s.before, len(s.volumes)),
+	return errors.Join(s.show(), s.watched(ctx, s.before, len(s.volumes)),
 		s.node.mounted(len(s.volumes)), s.unasked(ctx, requests))
 }
 
@@ -167,9 +167,12 @@ func (s *storm) writeAll(ctx context.Context) (sent []time.Time, err error) {
 	return sent, err
 }
 
-// show returns an error unless all volumes show a state.
-func (s *storm) show(round int) error {
-	return s.node.show(s.volumes, func(int) string { return state(round) })
+// present is the state of every object in the present round.
+func (s *storm) present(int) string { return state(s.round) }
+
+// show returns an error unless all volumes show the present round's state.
+func (s *storm) show() error {
+	return s.node.show(s.volumes, s.present)
 }
 
 // elapsed returns the time from the first moment in from to the last in to, and that from
