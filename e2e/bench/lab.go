@@ -130,8 +130,6 @@ func scaled[T any](l *lab, short, full T) T {
 	return full
 }
 
-func (l *lab) logf(format string, args ...any) { logf(l.out, "  "+format, args...) }
-
 // eventually calls f until it returns nil, and returns its last error if that takes too
 // long.
 func eventually(ctx context.Context, f func() error) error {

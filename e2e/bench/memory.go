@@ -61,7 +61,7 @@ func (l *lab) referenceFootprint(ctx context.Context, count int) (footprint, err
 	if err != nil {
 		return footprint{}, err
 	}
-	if _, err := r.await(ctx, count, "value"); err != nil {
+	if _, err := r.await(ctx, count, always("value")); err != nil {
 		return footprint{}, err
 	}
 	f, err := r.footprint(ctx)

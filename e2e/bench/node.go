@@ -21,12 +21,13 @@ type node struct {
 
 // newNode starts a plugin, which ends with the scenario. The name is unique in the lab.
 func (l *lab) newNode(ctx context.Context, name string, args ...string) (*node, error) {
-	dir := filepath.Join(l.dir, name)
-	// The DaemonSet has the records below /run, which is in memory.
-	records := filepath.Join(dir, "run")
-	if err := os.MkdirAll(records, 0o755); err != nil {
-		return nil, err
+	dir, records := filepath.Join(l.dir, name), filepath.Join(l.dir, name+"-run")
+	for _, d := range []string{dir, records} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return nil, err
+		}
 	}
+	// The DaemonSet has the records below /run, which is in memory.
 	if err := unix.Mount("refvol-bench", records, "tmpfs", 0, "mode=0700"); err != nil {
 		return nil, fmt.Errorf("mount what stands for /run: %w", err)
 	}

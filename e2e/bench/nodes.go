@@ -191,7 +191,7 @@ func startReferences(ctx context.Context, l *lab, load nodesLoad) (crowd, error)
 		r.all = append(r.all, one)
 	}
 	for _, one := range r.all {
-		if _, err := one.await(ctx, load.objects, "before"); err != nil {
+		if _, err := one.await(ctx, load.objects, always("before")); err != nil {
 			return nil, err
 		}
 	}
@@ -201,7 +201,7 @@ func startReferences(ctx context.Context, l *lab, load nodesLoad) (crowd, error)
 func (r *references) delays(ctx context.Context, sent []time.Time) ([]float64, error) {
 	var all []time.Duration
 	for _, one := range r.all {
-		at, err := one.await(ctx, r.objects, state(0))
+		at, err := one.await(ctx, r.objects, always(state(0)))
 		if err != nil {
 			return nil, err
 		}

@@ -5,9 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/refvol/refvol/e2e/harness"
@@ -22,8 +21,8 @@ type restart struct {
 	volumes []*harness.Volume
 	// states are what the objects are in.
 	states []int
-	// figures of each start
-	current, serving, cpu []float64
+	// figures of each start, and of the reference's
+	current, serving, cpu, reference []float64
 }
 
 func runRestart(ctx context.Context, l *lab) error {
@@ -40,7 +39,8 @@ func runRestart(ctx context.Context, l *lab) error {
 	return errors.Join(
 		l.report.Samples("restart.current_s", "s", r.current),
 		l.report.Samples("restart.serving_s", "s", r.serving),
-		l.report.Samples("restart.cpu_s", "s", r.cpu))
+		l.report.Samples("restart.cpu_s", "s", r.cpu),
+		l.report.Samples("restart.reference_s", "s", r.reference))
 }
 
 // prepare creates the objects and publishes the volumes.
@@ -82,6 +82,9 @@ func (r *restart) whileRead(ctx context.Context, round, changed int) error {
 	if err := r.node.Kill(); err != nil {
 		return err
 	}
+	if err := r.startReference(ctx, round); err != nil {
+		return err
+	}
 	a, err := r.changeMeanwhile(ctx, round, changed)
 	if err != nil {
 		return err
@@ -114,6 +117,23 @@ func (r *restart) changeMeanwhile(ctx context.Context, round, changed int) (*aud
 	return r.node.newAudience(those, round+2)
 }
 
+// startReference takes the time in which as many bare reflectors learn the states of the
+// objects, in a process of their own that is gone afterwards. No start can be faster that
+// asks for each object by itself.
+func (r *restart) startReference(ctx context.Context, round int) error {
+	began := time.Now()
+	reference, err := r.newReference("reference-"+strconv.Itoa(round), "reflector", len(r.volumes))
+	if err != nil {
+		return err
+	}
+	told, err := reference.await(ctx, len(r.volumes), func(i int) string { return state(r.states[i]) })
+	if err != nil {
+		return err
+	}
+	r.reference = append(r.reference, slices.MaxFunc(told, time.Time.Compare).Sub(began).Seconds())
+	return reference.close()
+}
+
 // start starts the plugin and takes the times.
 func (r *restart) start(ctx context.Context, a *audience) error {
 	asked, err := r.Requests(ctx)
@@ -133,7 +153,7 @@ func (r *restart) start(ctx context.Context, a *audience) error {
 		return err
 	}
 	current := time.Since(began)
-	cpu, err := cpuTime(r.node.PID())
+	cpu, err := processorTime(r.node.PID())
 	if err != nil {
 		return err
 	}
@@ -153,24 +173,4 @@ func (r *restart) mountIDs() (map[string]string, error) {
 		ids[m.Target] = m.ID
 	}
 	return ids, nil
-}
-
-// cpuTime returns what a process has used of the cores since its start, in whole ticks.
-func cpuTime(pid int) (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	const user, system, tick = 11, 12, 10 * time.Millisecond // the first after the name counts as 0
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(rest)
-	var ticks int64
-	for _, at := range []int{user, system} {
-		n, err := strconv.ParseInt(fields[at], 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("CPU time of process %d: %w", pid, err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * tick, nil
 }

@@ -79,7 +79,7 @@ func (s *storm) referenceRound(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := r.await(ctx, len(s.volumes), state(s.round)); err != nil {
+	if _, err := r.await(ctx, len(s.volumes), s.present); err != nil {
 		return err
 	}
 	if err := s.watched(ctx, len(s.volumes)); err != nil {
@@ -90,7 +90,7 @@ func (s *storm) referenceRound(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	told, err := r.await(ctx, len(s.volumes), state(s.round))
+	told, err := r.await(ctx, len(s.volumes), s.present)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (s *storm) referenceRound(ctx context.Context) error {
 // refvolRound is a round of the plugin alone.
 func (s *storm) refvolRound(ctx context.Context) error {
 	settled := func() error {
-		return errors.Join(s.show(s.round), s.node.pruned(s.volumes), s.watched(ctx, len(s.volumes)))
+		return errors.Join(s.show(), s.node.pruned(s.volumes), s.watched(ctx, len(s.volumes)))
 	}
 	if err := harness.Poll(ctx, soon, 200*time.Millisecond, settled); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (s *storm) refvolRound(ctx context.Context) error {
 	}
 	took, each := elapsed(sent, shown)
 	s.refvol, s.toFile = append(s.refvol, took.Seconds()), append(s.toFile, each...)
-	return errors.Join(s.show(s.round), s.watched(ctx, len(s.volumes)),
+	return errors.Join(s.show(), s.watched(ctx, len(s.volumes)),
 		s.node.mounted(len(s.volumes)), s.unasked(ctx, requests))
 }
 
@@ -156,9 +156,12 @@ func (s *storm) writeAll(ctx context.Context) (sent []time.Time, err error) {
 	return sent, err
 }
 
-// show returns an error unless all volumes show a state.
-func (s *storm) show(round int) error {
-	return s.node.show(s.volumes, func(int) string { return state(round) })
+// present is the state of every object in the present round.
+func (s *storm) present(int) string { return state(s.round) }
+
+// show returns an error unless all volumes show the present round's state.
+func (s *storm) show() error {
+	return s.node.show(s.volumes, s.present)
 }
 
 // elapsed returns the time from the first moment in from to the last in to, and that from

@@ -93,9 +93,9 @@ type learnt struct {
 	At    int64  `json:"at"` // nanoseconds of Unix time
 }
 
-// all returns when each of the first count objects came into a state, or an error if one
-// is in another.
-func (r *reference) all(ctx context.Context, count int, state string) ([]time.Time, error) {
+// all returns when object i came into value(i), for each of the first count objects, or an
+// error if one is in another state.
+func (r *reference) all(ctx context.Context, count int, value func(i int) string) ([]time.Time, error) {
 	text, err := r.get(ctx, "/states")
 	if err != nil {
 		return nil, fmt.Errorf("ask the reference: %w", err)
@@ -107,20 +107,20 @@ func (r *reference) all(ctx context.Context, count int, state string) ([]time.Ti
 	at := make([]time.Time, count)
 	for i := range at {
 		s, ok := states[objectName(i)]
-		if !ok || s.State != state {
-			return nil, fmt.Errorf("the reference has %s in state %q, want %q", objectName(i), s.State, state)
+		if want := value(i); !ok || s.State != want {
+			return nil, fmt.Errorf("the reference has %s in state %q, want %q", objectName(i), s.State, want)
 		}
 		at[i] = time.Unix(0, s.At)
 	}
 	return at, nil
 }
 
-// await waits until each of the first count objects is in a state, and returns when each
-// came into it. It asks seldom: the reference notes the times by itself, and answering
+// await waits until object i is in value(i), for each of the first count objects, and
+// returns when each came into it. It asks seldom: the reference notes the times by itself, and answering
 // takes its time.
-func (r *reference) await(ctx context.Context, count int, state string) (at []time.Time, err error) {
+func (r *reference) await(ctx context.Context, count int, value func(i int) string) (at []time.Time, err error) {
 	err = harness.Poll(ctx, soon, 200*time.Millisecond, func() (err error) {
-		at, err = r.all(ctx, count, state)
+		at, err = r.all(ctx, count, value)
 		return err
 	})
 	return at, err
@@ -203,3 +203,6 @@ func (s *subject) settle(ctx context.Context) (float64, error) {
 	}
 	return 0, fmt.Errorf("the memory of process %d doesn't settle: %.0f bytes", s.pid, before)
 }
+
+// always returns a function of a constant.
+func always(value string) func(int) string { return func(int) string { return value } }
