@@ -13,7 +13,8 @@ func runIdle(ctx context.Context, l *lab) error {
 	if err := l.createNumbered(ctx, count); err != nil {
 		return err
 	}
-	n, err := l.newNode(ctx, "node")
+	// The full form has the default; the short one has resyncs too.
+	n, err := l.newNode(ctx, "node", "--resync-interval="+scaled(l, "1s", "1m"))
 	if err != nil {
 		return err
 	}
