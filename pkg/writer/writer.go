@@ -149,10 +149,12 @@ func (u *update) begin(ctx context.Context, known *snapshot) ([]dirent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the volume's root: %w", err)
 	}
-	if u.base, err = u.current(ctx, known); err != nil {
-		return nil, err
-	}
 	u.hasData = slices.ContainsFunc(entries, func(e dirent) bool { return e.name == dataName })
+	if u.hasData {
+		if u.base, err = u.current(ctx, known); err != nil {
+			return nil, err
+		}
+	}
 	current := ""
 	if u.base != nil {
 		current = u.base.generation

@@ -35,7 +35,7 @@ func repetitions(n int, short bool) int {
 	if short {
 		return 3
 	}
-	return min(max(20_000/n, 15), 200)
+	return min(max(25_000/n, 12), 250)
 }
 
 // Goals returns what the results of Run are held against.
