@@ -52,6 +52,8 @@ type contents struct {
 	recordedIn int
 	// switched is when ..data was last switched from one generation to another.
 	switched time.Time
+	// handle is kept from a switch to the prune after it.
+	handle handle
 	// gone says that the volume was unpublished or dropped; nothing may be written.
 	gone bool
 }

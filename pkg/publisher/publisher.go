@@ -10,9 +10,11 @@ package publisher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
@@ -42,6 +44,8 @@ type Publisher struct {
 	// with the context of Run, which waits for them. One that asks has a place in asking.
 	errands sync.WaitGroup
 	asking  chan struct{}
+	// kept counts the handles that volumes keep.
+	kept atomic.Int64
 
 	mu      sync.Mutex
 	calls   map[string]*call
@@ -119,11 +123,12 @@ func (p *Publisher) StopWaiting() {
 	p.stopOnce.Do(func() { close(p.stopping) })
 }
 
-// Close releases the state directory and, where Run never ran, the queue.
+// Close releases the state directory, the handles on volumes and, where Run never ran, the
+// queue.
 func (p *Publisher) Close() error {
 	p.StopWaiting()
 	p.queue.ShutDown()
-	return p.records.close()
+	return errors.Join(p.giveBackAll(), p.records.close())
 }
 
 // published is one volume from the moment its publish registers it until its

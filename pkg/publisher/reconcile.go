@@ -12,7 +12,6 @@ import (
 
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/manager"
-	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/payload"
 )
 
@@ -125,21 +124,6 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 		// its time over giving up a handle.
 		return p.pruneThrough(v, mnt)
 	})
-}
-
-// reopen calls write with a handle on the volume's mount. A volume that is no longer
-// mounted is dropped, and nothing is written.
-func (p *Publisher) reopen(ctx context.Context, v *published, write func(Mount) error) (err error) {
-	mnt, err := p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
-	if errors.Is(err, mount.ErrNotMounted) {
-		p.dropLocked(ctx, v)
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("open volume %s at %s: %w", v.request.VolumeID, v.request.Target, err)
-	}
-	defer func() { err = errors.Join(err, mnt.Close()) }() // also when the write panics
-	return write(mnt)
 }
 
 // prune removes the generation before the current one once its readers have had

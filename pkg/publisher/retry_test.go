@@ -18,10 +18,6 @@ func TestAFailedWriteIsTriedAgain(t *testing.T) {
 		name: "record",
 		fail: func(e *env) { e.blockRecord("v1") },
 		heal: func(e *env) { e.unblockRecord("v1") },
-	}, {
-		name: "close",
-		fail: func(e *env) { e.mounts.failAt("Close", errFault) },
-		heal: func(e *env) { e.mounts.failAt("Close", nil) },
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(e *env) {
@@ -34,9 +30,7 @@ func TestAFailedWriteIsTriedAgain(t *testing.T) {
 				e.settle()
 				e.wantProblem(r, "injected fault", "directory not empty")
 				after(2 * time.Minute)
-				if test.name != "close" { // by then the files and the record were good
-					wantBackOff(t, e.writes.times())
-				}
+				wantBackOff(t, e.writes.times())
 				e.publish(r) // the pod is not concerned
 				test.heal(e)
 				after(retryMax)
@@ -117,5 +111,29 @@ func TestACollisionWaitsForAChange(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "2")
 		e.settle()
 		e.wantFiles(r, "a", "2", "conf/k", "1")
+	})
+}
+
+// A handle that can't be closed is nothing that another write could mend: the files are
+// current, and pruned.
+func TestAHandleThatCannotBeClosed(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.writes.times()
+		e.mounts.failAt("Close", errFault)
+		e.objects.put(configMap("app"), "a", "2")
+		after(2 * pruneTime)
+		e.settle()
+		e.wantFiles(r, "a", "2")
+		if n := e.generations(r); n != 1 {
+			t.Errorf("%d generations", n)
+		}
+		if n := len(e.writes.times()); n != 1 {
+			t.Errorf("%d writes, want 1", n)
+		}
+		e.wantProblem(r, "")
+		e.mounts.failAt("Close", nil)
 	})
 }

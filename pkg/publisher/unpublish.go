@@ -33,7 +33,8 @@ func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) erro
 	}
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
-	if err := p.unmount(ctx, volumeID, target); err != nil {
+	// A handle would keep the file system after the unmount.
+	if err := errors.Join(p.giveBack(v), p.unmount(ctx, volumeID, target)); err != nil {
 		return err
 	}
 	return p.forget(v)
@@ -72,7 +73,7 @@ func (p *Publisher) dropLocked(ctx context.Context, v *published) {
 // lock of the contents.
 func (p *Publisher) forget(v *published) error {
 	v.contents.gone = true
-	err := p.records.remove(v.request.VolumeID)
+	err := errors.Join(p.giveBack(v), p.records.remove(v.request.VolumeID))
 	p.remove(v)
 	return err
 }

@@ -1,0 +1,99 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/refvol/refvol/pkg/mount"
+)
+
+// maxKeptHandles bounds how many volumes keep their handle, which is two descriptors each.
+const maxKeptHandles = 512
+
+// handle is a writable handle on the mount of a live volume, which is kept from a write to
+// the prune that follows it: to open one costs as much as a small write, and to give one
+// back has the kernel wait for all processors. The lock of the contents guards it.
+type handle struct {
+	// mount is nil while none is kept.
+	mount Mount
+}
+
+// reopen calls write with a handle on the volume's mount. A volume that is no longer
+// mounted is dropped, and nothing is written. The caller holds the lock of the contents.
+func (p *Publisher) reopen(ctx context.Context, v *published, write func(Mount) error) (err error) {
+	mnt, err := p.take(ctx, v)
+	if errors.Is(err, mount.ErrNotMounted) {
+		p.dropLocked(ctx, v)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open volume %s at %s: %w", v.request.VolumeID, v.request.Target, err)
+	}
+	written := false
+	defer func() { // also when the write panics
+		if !written || err != nil || !v.contents.writer.Stale() || !p.keep(v, mnt) {
+			err = errors.Join(err, mnt.Close())
+		}
+	}()
+	err = write(mnt)
+	written = true
+	return err
+}
+
+// take returns a handle on the volume's mount: the one that was kept, if what is mounted at
+// the target is still the volume, or a new one.
+func (p *Publisher) take(ctx context.Context, v *published) (Mount, error) {
+	kept := v.contents.handle.mount
+	if kept == nil {
+		return p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
+	}
+	if p.opts.Mounts.Check(ctx, v.request.VolumeID, v.request.Target) == nil {
+		v.contents.handle.mount = nil
+		p.kept.Add(-1)
+		return kept, nil
+	}
+	if err := p.giveBack(v); err != nil {
+		return nil, err
+	}
+	return p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
+}
+
+// keep keeps a handle for the prune to come, unless there are many.
+func (p *Publisher) keep(v *published, mnt Mount) bool {
+	if p.kept.Add(1) > maxKeptHandles {
+		p.kept.Add(-1)
+		return false
+	}
+	v.contents.handle.mount = mnt
+	return true
+}
+
+// giveBack closes the handle that is kept, if there is one. The caller holds the lock of the
+// contents.
+func (p *Publisher) giveBack(v *published) error {
+	kept := v.contents.handle.mount
+	if kept == nil {
+		return nil
+	}
+	v.contents.handle.mount = nil
+	p.kept.Add(-1)
+	return kept.Close()
+}
+
+// giveBackAll closes all handles that are kept.
+func (p *Publisher) giveBackAll() error {
+	p.mu.Lock()
+	all := make([]*published, 0, len(p.volumes))
+	for _, v := range p.volumes {
+		all = append(all, v)
+	}
+	p.mu.Unlock()
+	var errs []error
+	for _, v := range all {
+		v.contents.mu.Lock()
+		errs = append(errs, p.giveBack(v))
+		v.contents.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
