@@ -343,3 +343,12 @@ func (h *fakeMount) Close() error {
 	}
 	return fault
 }
+
+func (h *fakeMount) StillAt(_ context.Context, target string) bool {
+	if h.mounts.begin("StillAt") != nil {
+		return false
+	}
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	return h.mounts.proveLocked(h.fsys.volumeID, target) == nil && h.mounts.attached[target] == h.fsys
+}

@@ -48,7 +48,7 @@ func (p *Publisher) take(ctx context.Context, v *published) (Mount, error) {
 	if kept == nil {
 		return p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
 	}
-	if p.opts.Mounts.Check(ctx, v.request.VolumeID, v.request.Target) == nil {
+	if kept.StillAt(ctx, v.request.Target) {
 		v.contents.handle.mount = nil
 		p.kept.Add(-1)
 		return kept, nil

@@ -80,6 +80,9 @@ type Mounts interface {
 type Mount interface {
 	Root() *os.Root
 	Attach(ctx context.Context, target string) error
+	// StillAt reports whether the mount at target is the one that the handle was reopened
+	// from.
+	StillAt(ctx context.Context, target string) bool
 	Close() error
 }
 

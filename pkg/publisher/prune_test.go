@@ -81,12 +81,12 @@ func TestAPruneThatFailsIsTriedAgain(t *testing.T) {
 		e.publish(r)
 		e.objects.put(configMap("app"), "a", "2")
 		e.settle()
-		e.mounts.failAt("Check", errors.New("no descriptor left")) // the handle that was kept is of no use
+		e.mounts.failAt("StillAt", errors.New("no descriptor left")) // the handle that was kept is of no use
 		e.mounts.failAt("Reopen", errors.New("no descriptor left"))
 		after(2 * pruneTime)
 		e.settle()
 		e.wantProblem(r, "no descriptor left")
-		e.mounts.failAt("Check", nil)
+		e.mounts.failAt("StillAt", nil)
 		e.mounts.failAt("Reopen", nil)
 		after(retryMax)
 		e.settle()
