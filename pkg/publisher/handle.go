@@ -5,11 +5,21 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/refvol/refvol/pkg/mount"
 )
 
-// maxKeptHandles bounds how many volumes keep their handle, which is two descriptors each.
-const maxKeptHandles = 512
+// maxKeptHandles returns how many volumes may keep their handle, which is two descriptors
+// each: never more than a quarter of those that the process may have.
+func maxKeptHandles() int64 {
+	const most = 1024
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0
+	}
+	return int64(min(most, limit.Cur/8))
+}
 
 // handle is a writable handle on the mount of a live volume, which is kept from a write to
 // the prune that follows it: to open one costs as much as a small write, and to give one
@@ -61,7 +71,7 @@ func (p *Publisher) take(ctx context.Context, v *published) (Mount, error) {
 
 // keep keeps a handle for the prune to come, unless there are many.
 func (p *Publisher) keep(v *published, mnt Mount) bool {
-	if p.kept.Add(1) > maxKeptHandles {
+	if p.kept.Add(1) > p.maxKept {
 		p.kept.Add(-1)
 		return false
 	}

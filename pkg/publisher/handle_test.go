@@ -94,15 +94,16 @@ func TestHandlesAreGivenBack(t *testing.T) {
 // TestManyVolumesKeepNoHandle: beyond a bound each write gives its handle back.
 func TestManyVolumesKeepNoHandle(t *testing.T) {
 	inBubble(t, func(e *env) {
-		const volumes = maxKeptHandles + 10
+		const most, volumes = 5, 15
+		e.p.maxKept = most
 		e.objects.put(configMap("app"), "a", "1")
 		for i := range volumes {
 			e.publish(e.request(fmt.Sprint("v", i)))
 		}
 		e.objects.put(configMap("app"), "a", "2")
 		e.settle()
-		if got := e.mounts.open(); got != maxKeptHandles || e.p.kept.Load() != maxKeptHandles {
-			t.Errorf("%d handles are open and %d kept, want %d", got, e.p.kept.Load(), maxKeptHandles)
+		if got := e.mounts.open(); got != most || e.p.kept.Load() != most {
+			t.Errorf("%d handles are open and %d kept, want %d", got, e.p.kept.Load(), most)
 		}
 		after(2 * pruneTime)
 		e.settle()

@@ -114,7 +114,8 @@ type Options struct {
 	// MaxVolumeSize and MaxTotalSize bound the memory, in bytes, that the files of
 	// one volume and of all volumes take.
 	MaxVolumeSize, MaxTotalSize int64
-	// Workers is how many volumes are reconciled at once; 0 means 16.
+	// Workers is how many volumes are reconciled at once; 0 means two for each processor,
+	// but four at least.
 	Workers int
 }
 

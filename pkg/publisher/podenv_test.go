@@ -200,7 +200,7 @@ func TestSlowPodsHoldUpNothing(t *testing.T) {
 		other := e.request("other")
 		e.publish(other)
 		var volumes []Request
-		for i := range 3 * defaultWorkers {
+		for i := range 3 * maxAsking {
 			r := e.request(fmt.Sprint("v", i), "sources", podEnvSources)
 			e.publish(r)
 			volumes = append(volumes, r)

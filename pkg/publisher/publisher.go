@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,8 +45,9 @@ type Publisher struct {
 	// with the context of Run, which waits for them. One that asks has a place in asking.
 	errands sync.WaitGroup
 	asking  chan struct{}
-	// kept counts the handles that volumes keep.
-	kept atomic.Int64
+	// kept counts the handles that volumes keep, which may be maxKept.
+	kept    atomic.Int64
+	maxKept int64
 
 	mu      sync.Mutex
 	calls   map[string]*call
@@ -59,10 +61,16 @@ type Publisher struct {
 // Retries of a failed write start at retryMin and double up to retryMax, so that a
 // volume recovers soon after what ailed it has gone.
 const (
-	retryMin       = 50 * time.Millisecond
-	retryMax       = 5 * time.Second
-	defaultWorkers = 16
+	retryMin = 50 * time.Millisecond
+	retryMax = 5 * time.Second
+	// maxAsking is how many goroutines ask the API server for live volumes at once.
+	maxAsking = 16
 )
+
+// defaultWorkers is two for each processor: a reconcile is system calls that seldom wait,
+// and more of them only take the processors from each other. It is never so few that a
+// volume or two that are slow could hold up all others.
+func defaultWorkers() int { return max(4, 2*runtime.GOMAXPROCS(0)) }
 
 // New returns a Publisher that knows of no volume yet; Restore takes over those of
 // an earlier process. It fails if opts are not valid or the state directory can't
@@ -75,7 +83,7 @@ func New(opts Options) (*Publisher, error) {
 		opts.Events = noEvents{}
 	}
 	if opts.Workers == 0 {
-		opts.Workers = defaultWorkers
+		opts.Workers = defaultWorkers()
 	}
 	opts.KubeletDir = filepath.Clean(opts.KubeletDir)
 	records, err := openRecords(opts.StateDir)
@@ -89,7 +97,8 @@ func New(opts Options) (*Publisher, error) {
 		newWriter: newWriter,
 		queue:     workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)),
 		stopping:  make(chan struct{}),
-		asking:    make(chan struct{}, opts.Workers),
+		asking:    make(chan struct{}, maxAsking),
+		maxKept:   maxKeptHandles(),
 		calls:     map[string]*call{},
 		volumes:   map[string]*published{},
 		byRef:     map[volume.Ref]map[*published]struct{}{},
