@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,9 +22,13 @@ func maxKeptHandles() int64 {
 	return int64(min(most, limit.Cur/8))
 }
 
-// handle is a writable handle on the mount of a live volume, which is kept from a write to
-// the prune that follows it: to open one costs as much as a small write, and to give one
-// back has the kernel wait for all processors. The lock of the contents guards it.
+// keepTime after the last switch of a volume its handle is given back: a volume that has
+// just changed is the likeliest to change again.
+const keepTime = 30 * time.Second
+
+// handle is a writable handle on the mount of a live volume, which is kept for a while after
+// a write: to open one costs as much as a small write, and to give one back has the kernel
+// wait for all processors. The lock of the contents guards it.
 type handle struct {
 	// mount is nil while none is kept.
 	mount Mount
@@ -42,7 +47,7 @@ func (p *Publisher) reopen(ctx context.Context, v *published, write func(Mount) 
 	}
 	written := false
 	defer func() { // also when the write panics
-		if !written || err != nil || !v.contents.writer.Stale() || !p.keep(v, mnt) {
+		if !written || err != nil || !p.keep(v, mnt) {
 			err = errors.Join(err, mnt.Close())
 		}
 	}()
@@ -69,14 +74,27 @@ func (p *Publisher) take(ctx context.Context, v *published) (Mount, error) {
 	return p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
 }
 
-// keep keeps a handle for the prune to come, unless there are many.
+// keep keeps a handle for the next write, unless the volume doesn't change, or there are
+// many.
 func (p *Publisher) keep(v *published, mnt Mount) bool {
+	if time.Since(v.contents.switched) >= keepTime {
+		return false
+	}
 	if p.kept.Add(1) > p.maxKept {
 		p.kept.Add(-1)
 		return false
 	}
 	v.contents.handle.mount = mnt
 	return true
+}
+
+// giveBackIdle gives the handle back once the volume has not changed for a while, and sees
+// to it that this is looked at then.
+func (p *Publisher) giveBackIdle(v *published) error {
+	if v.contents.handle.mount == nil || p.putOff(v, keepTime) {
+		return nil
+	}
+	return p.giveBack(v)
 }
 
 // giveBack closes the handle that is kept, if there is one. The caller holds the lock of the

@@ -28,8 +28,13 @@ func TestAHandleServesWritesThatFollowEachOther(t *testing.T) {
 		if got := e.mounts.count("Reopen") - before; got != 1 {
 			t.Errorf("the volume was opened %d times, want once", got)
 		}
-		if got := e.p.kept.Load(); got != 0 {
-			t.Errorf("%d handles are kept after the prune, want none", got)
+		if n := e.generations(r); n != 1 || e.p.kept.Load() != 1 {
+			t.Errorf("%d generations and %d handles after the prune, want one each", n, e.p.kept.Load())
+		}
+		after(keepTime)
+		e.settle()
+		if got := e.mounts.open(); got != 0 || e.p.kept.Load() != 0 {
+			t.Errorf("%d handles are open and %d kept a while after the last write, want none", got, e.p.kept.Load())
 		}
 	})
 }
@@ -105,10 +110,23 @@ func TestManyVolumesKeepNoHandle(t *testing.T) {
 		if got := e.mounts.open(); got != most || e.p.kept.Load() != most {
 			t.Errorf("%d handles are open and %d kept, want %d", got, e.p.kept.Load(), most)
 		}
-		after(2 * pruneTime)
+		after(keepTime)
 		e.settle()
 		if got := e.mounts.open(); got != 0 {
-			t.Errorf("%d handles are open after the prunes", got)
+			t.Errorf("%d handles are open a while after the writes", got)
+		}
+	})
+}
+
+// TestARestartKeepsNoHandle: volumes that only were compared are not likely to change.
+func TestARestartKeepsNoHandle(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.publish(e.request("v1"))
+		e.restart()
+		e.settle()
+		if got := e.mounts.open(); got != 0 || e.mounts.count("Reopen") == 0 {
+			t.Errorf("%d handles are open after a restart that opened %d", got, e.mounts.count("Reopen"))
 		}
 	})
 }

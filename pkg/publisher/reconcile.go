@@ -66,7 +66,11 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) (updateErr, pru
 	if v.contents.gone {
 		return updateErr, nil
 	}
-	return updateErr, errors.Join(withdrawErr, p.prune(ctx, v))
+	pruneErr = p.prune(ctx, v)
+	if pruneErr == nil && !v.contents.gone {
+		pruneErr = p.giveBackIdle(v)
+	}
+	return updateErr, errors.Join(withdrawErr, pruneErr)
 }
 
 // panicked makes a panic an error of the volume, so that one can't take the updates of all

@@ -124,7 +124,7 @@ func TestAHandleThatCannotBeClosed(t *testing.T) {
 		e.writes.times()
 		e.mounts.failAt("Close", errFault)
 		e.objects.put(configMap("app"), "a", "2")
-		after(2 * pruneTime)
+		after(keepTime + pruneTime)
 		e.settle()
 		e.wantFiles(r, "a", "2")
 		if n := e.generations(r); n != 1 {
