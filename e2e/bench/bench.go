@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"github.com/refvol/refvol/e2e/bench/measure"
@@ -37,10 +38,17 @@ type bench struct {
 	plugin, reference string
 	report            *measure.Report
 	ran               map[string]bool
+	// told is how many results were printed.
+	told int
 }
+
+// garbagePercent is how much garbage this process lets pile up, in percent of what it uses:
+// its readers and its bare watches must not wait for a collection of its own.
+const garbagePercent = 2000
 
 // newBench builds what is missing. The caller removes its directory at the end.
 func newBench(ctx context.Context, s settings, out io.Writer) (_ *bench, err error) {
+	debug.SetGCPercent(garbagePercent)
 	b := &bench{settings: s, out: out, plugin: s.plugin, report: &measure.Report{}, ran: map[string]bool{}}
 	if b.dir, err = os.MkdirTemp("", "refvol-bench-"); err != nil {
 		return nil, err
@@ -87,6 +95,7 @@ func (b *bench) runAll(ctx context.Context, chosen []scenario) error {
 			continue
 		}
 		b.ran[s.id] = true
+		b.tell()
 		logf(b.out, "  took %s", time.Since(began).Round(time.Second))
 	}
 	return errors.Join(errs...)
@@ -101,12 +110,18 @@ func (b *bench) runOne(ctx context.Context, s scenario) (err error) {
 	return s.run(ctx, l)
 }
 
+// tell prints the results that were not printed yet.
+func (b *bench) tell() {
+	all := b.report.Results()
+	for _, r := range all[b.told:] {
+		logf(b.out, "%s", line(r))
+	}
+	b.told = len(all)
+}
+
 // write adds what was measured to the files of results and samples. The short form
 // measures nothing, and writes nothing.
 func (b *bench) write() error {
-	for _, r := range b.report.Results() {
-		logf(b.out, "%s", line(r))
-	}
 	if b.short {
 		return nil
 	}

@@ -42,7 +42,7 @@ func runStorm(ctx context.Context, l *lab) error {
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
-	for range scaled(l, 1, 5) {
+	for range scaled(l, 1, 9) {
 		if err := s.node.Terminate(ctx); err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (s *storm) prepare(ctx context.Context) (err error) {
 	if err := s.create(ctx, len(s.volumes), state(s.round), updateSize); err != nil {
 		return err
 	}
-	if s.node, err = s.newNode(ctx, "node"); err != nil {
+	if s.node, err = s.newNode(ctx, "node", profiling); err != nil {
 		return err
 	}
 	if err := s.node.publishAll(ctx, s.volumes, 16); err != nil {
@@ -128,10 +128,12 @@ func (s *storm) writeAndRead(ctx context.Context) (shown, sent []time.Time, err 
 	if err != nil {
 		return nil, nil, err
 	}
+	profiled := s.keepCPU(ctx, s.node, "storm-cpu-"+state(s.round), time.Second)
 	sent, err = s.writeAll(ctx)
 	if err == nil {
 		err = eventually(ctx, a.complete)
 	}
+	err = errors.Join(err, profiled())
 	for _, t := range a.shown {
 		moments := t.moments()
 		if len(moments) <= s.round {

@@ -154,8 +154,12 @@ func (s *recordStore) save(r *record) (epoch int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("encode the record of volume %s: %w", r.VolumeID, err)
 	}
+	text = padded(text)
 	write := func(dir *os.Root) error {
 		name := r.VolumeID + recordSuffix
+		if overwrite(dir, name, text) {
+			return nil
+		}
 		err := writeNew(dir, name+tempSuffix, text)
 		if err == nil {
 			err = dir.Rename(name+tempSuffix, name)

@@ -252,6 +252,10 @@ func (e *env) blockRecord(id string) {
 	if err := os.MkdirAll(e.recordPath(id)+".tmp/in-the-way", 0o755); err != nil {
 		e.Fatal(err)
 	}
+	// Nor may it be written over as it is.
+	if err := os.Chmod(e.recordPath(id), 0o640); err != nil && !errors.Is(err, os.ErrNotExist) {
+		e.Fatal(err)
+	}
 }
 
 // unblockRecord takes that back.

@@ -1,12 +1,14 @@
 package publisher
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,6 +33,51 @@ func writeNew(dir *os.Root, name string, text []byte) error {
 	}
 	_, err = f.Write(text)
 	return errors.Join(err, f.Close())
+}
+
+const (
+	// atomicSize is how much the kernel writes in one piece: a page at least, within which
+	// nothing, not a kill either, cuts a write short.
+	atomicSize = 4096
+	// padSize has a text keep its length when a number in it grows.
+	padSize = 512
+)
+
+// padded returns a JSON text with so many blanks at its end that later ones can take its
+// place.
+func padded(text []byte) []byte {
+	size := (len(text) + padSize - 1) / padSize * padSize
+	return append(text, bytes.Repeat([]byte{' '}, size-len(text))...)
+}
+
+// overwrite writes a text over the one of the same size that a file holds, and returns false
+// if that is not such a file, or can't be done in one piece. To make a new file instead takes
+// several times as long in memory, and far longer on a disk.
+func overwrite(dir *os.Root, name string, text []byte) bool {
+	if len(text) > atomicSize {
+		return false
+	}
+	found, err := dir.Lstat(name)
+	if err != nil || !isOwn(found) || found.Size() != int64(len(text)) {
+		return false
+	}
+	// Should it have been replaced just now, opening it must not wait all the same.
+	f, err := dir.OpenFile(name, os.O_WRONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	if opened, err := f.Stat(); err != nil || !os.SameFile(found, opened) {
+		return false
+	}
+	_, err = f.WriteAt(text, 0)
+	return err == nil
+}
+
+// isOwn says whether a file is as writeNew makes it, and known by no other name.
+func isOwn(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && info.Mode() == 0o600 && st.Nlink == 1
 }
 
 // removeFile removes a file or an empty directory; nothing there is success.
