@@ -127,8 +127,8 @@ bench: ## Measure against the references; SCENARIO=update,publish picks, PLUGIN=
 	$(STATIC) -C e2e/bench run $(BUILD_FLAGS) . -scenario '$(SCENARIO)' -plugin '$(PLUGIN)'
 
 .PHONY: bench-plots
-bench-plots: ## Draw docs/bench/*.svg of what make bench measured
-	$(STATIC) -C e2e/bench run $(BUILD_FLAGS) ./plots -out ../../docs/bench
+bench-plots: ## Draw docs/bench/*.svg of what make bench measured, and put its tables into docs/benchmarks.md
+	$(STATIC) -C e2e/bench run $(BUILD_FLAGS) ./plots -out ../../docs/bench -document ../../docs/benchmarks.md
 
 .PHONY: demo
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running

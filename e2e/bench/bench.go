@@ -137,12 +137,16 @@ func (b *bench) write() error {
 	if err != nil {
 		return err
 	}
+	outcomes, err := b.outcomes()
+	if err != nil {
+		return err
+	}
 	file := measure.File{
 		Time: time.Now().UTC().Truncate(time.Second), Machine: machine,
 		Versions: measure.Versions("k8s.io/kubernetes", "k8s.io/client-go"),
-		Results:  b.report.Results(),
+		Goals:    outcomes, Results: b.report.Results(),
 	}
-	return errors.Join(file.Write(b.results, old.Results), measure.WriteSamples(b.samples, oldSamples, b.report.Distributions()))
+	return errors.Join(file.Write(b.results, old), measure.WriteSamples(b.samples, oldSamples, b.report.Distributions()))
 }
 
 func line(r measure.Result) string {
@@ -152,16 +156,18 @@ func line(r measure.Result) string {
 	return fmt.Sprintf("  %-34s p50 %9.4g  p99 %9.4g  max %9.4g %s (n %d)", r.Name, *r.P50, *r.P99, *r.Max, r.Unit, r.N)
 }
 
-// judge prints what came of the goals of the scenarios that were run. The short form has
-// too few samples to be judged.
+// outcomes returns what came of the goals of the scenarios that were run.
+func (b *bench) outcomes() ([]measure.Outcome, error) {
+	return measure.Check(goals(), b.report.Results(), func(id string) bool { return b.ran[id] })
+}
+
+// judge prints what came of the goals, and returns an error if one was missed. The short
+// form has too few samples to be judged.
 func (b *bench) judge(w io.Writer) error {
 	if b.short {
 		return nil
 	}
-	outcomes, err := measure.Check(goals(), b.report.Results(), func(id string) bool { return b.ran[id] })
-	if err != nil {
-		return err
-	}
+	outcomes, err := b.outcomes()
 	for _, o := range outcomes {
 		logf(w, "%s", o)
 		if !o.Met {

@@ -28,6 +28,7 @@ type File struct {
 	Time     time.Time         `json:"time"`
 	Machine  Machine           `json:"machine"`
 	Versions map[string]string `json:"versions"`
+	Goals    []Outcome         `json:"goals"`
 	Results  []Result          `json:"results"`
 }
 
@@ -90,20 +91,22 @@ func ReadFile(path string) (File, error) {
 }
 
 // Write writes a results.json. A result takes the place of the one of its name that the
-// file had before, and all others of old stay: a run of one scenario renews that one's.
-func (f File) Write(path string, old []Result) error {
-	f.Results = merged(old, f.Results)
+// file had before, an outcome that of the goal's before, and all others of old stay: a run
+// of one scenario renews that one's.
+func (f File) Write(path string, old File) error {
+	f.Results = renew(old.Results, f.Results, func(r Result) string { return r.Name })
+	f.Goals = renew(old.Goals, f.Goals, func(o Outcome) string { return o.Result + " " + o.Figure + " " + o.Bound() })
 	return write(path, f)
 }
 
-func merged(old, now []Result) []Result {
+// renew returns old with what now has of the same key in its place, sorted by key.
+func renew[T any](old, now []T, key func(T) string) []T {
 	renewed := make(map[string]bool, len(now))
-	for _, r := range now {
-		renewed[r.Name] = true
+	for _, t := range now {
+		renewed[key(t)] = true
 	}
-	kept := slices.DeleteFunc(slices.Clone(old), func(r Result) bool { return renewed[r.Name] })
-	all := append(kept, now...)
-	slices.SortStableFunc(all, func(a, b Result) int { return strings.Compare(a.Name, b.Name) })
+	all := append(slices.DeleteFunc(slices.Clone(old), func(t T) bool { return renewed[key(t)] }), now...)
+	slices.SortStableFunc(all, func(a, b T) int { return strings.Compare(key(a), key(b)) })
 	return all
 }
 

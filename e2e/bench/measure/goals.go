@@ -5,32 +5,38 @@ import "fmt"
 // Goal is a bound on one figure of one result.
 type Goal struct {
 	// Scenario is the id of the scenario that the goal is of, as B1.
-	Scenario string
+	Scenario string `json:"scenario"`
 	// Result and Figure name what is bounded: a result, and p50, p99, max or value.
-	Result, Figure string
+	Result string `json:"result"`
+	Figure string `json:"figure"`
 	// Most is the largest value that meets the goal; of a goal with Least it is the
 	// smallest one.
-	Most  float64
-	Least bool
+	Most  float64 `json:"bound"`
+	Least bool    `json:"least,omitempty"`
 }
 
 // Outcome is what a report says of a goal.
 type Outcome struct {
 	Goal
-	Got float64
-	Met bool
+	Got float64 `json:"got"`
+	Met bool    `json:"met"`
+}
+
+// Bound tells the bound of a goal.
+func (g Goal) Bound() string {
+	if g.Least {
+		return fmt.Sprintf(">= %g", g.Most)
+	}
+	return fmt.Sprintf("<= %g", g.Most)
 }
 
 // String tells the outcome in a line.
 func (o Outcome) String() string {
-	sign, word := "<=", "met"
-	if o.Least {
-		sign = ">="
-	}
+	word := "met"
 	if !o.Met {
 		word = "MISSED"
 	}
-	return fmt.Sprintf("%-6s %-4s %s %s: %.4g, goal %s %g", word, o.Scenario, o.Result, o.Figure, o.Got, sign, o.Most)
+	return fmt.Sprintf("%-6s %-4s %s %s: %.4g, goal %s", word, o.Scenario, o.Result, o.Figure, o.Got, o.Bound())
 }
 
 // Check returns the outcome of each goal whose scenario is one of those that were run; it

@@ -12,6 +12,7 @@ import (
 // data is what the benchmarks measured.
 type data struct {
 	resultsFile, samplesFile string
+	file                     measure.File
 	results                  map[string]measure.Result
 	samples                  map[string][]float64
 }
@@ -21,7 +22,7 @@ func readData(results, samples string) (*data, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &data{resultsFile: results, samplesFile: samples, results: map[string]measure.Result{}}
+	d := &data{file: file, resultsFile: results, samplesFile: samples, results: map[string]measure.Result{}}
 	for _, r := range file.Results {
 		d.results[r.Name] = r
 	}

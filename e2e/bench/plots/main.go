@@ -29,6 +29,7 @@ func run(args []string, usage io.Writer) error {
 	results := flags.String("results", "results.json", "the `file` with the results of the benchmarks")
 	samples := flags.String("samples", "samples.json", "the `file` with the samples of the benchmarks")
 	out := flags.String("out", ".", "the `directory` that the pictures are written to")
+	document := flags.String("document", "", "the Markdown `file` to put tables into; empty: none")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -48,6 +49,9 @@ func run(args []string, usage io.Writer) error {
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", p.file, err))
 		}
+	}
+	if *document != "" {
+		failed = append(failed, writeTables(*document, d.file))
 	}
 	return errors.Join(failed...)
 }

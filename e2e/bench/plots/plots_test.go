@@ -63,7 +63,7 @@ func invented(t *testing.T, dir string) []string {
 		report.Value(fmt.Sprintf("memory.reference_rss_%d", n), "bytes", float64(25<<20+n*33<<10))
 	}
 	results, samples := filepath.Join(dir, "results.json"), filepath.Join(dir, "samples.json")
-	if err := (measure.File{Results: report.Results()}).Write(results, nil); err != nil {
+	if err := (measure.File{Results: report.Results()}).Write(results, measure.File{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := measure.WriteSamples(samples, nil, report.Distributions()); err != nil {
@@ -177,5 +177,45 @@ func svgTexts(svg []byte) ([]string, error) {
 		if words, ok := token.(xml.CharData); ok && len(bytes.TrimSpace(words)) > 0 {
 			texts = append(texts, string(bytes.TrimSpace(words)))
 		}
+	}
+}
+
+// TestTables has results put into a document, twice.
+func TestTables(t *testing.T) {
+	document := filepath.Join(t.TempDir(), "document.md")
+	text := "before\n" + tablesBegin + "old\n" + tablesEnd + "after\n"
+	if err := os.WriteFile(document, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	value, p50 := 1234.5, 0.4321
+	f := measure.File{
+		Goals: []measure.Outcome{
+			{Goal: measure.Goal{Scenario: "B10", Result: "cost.watches", Figure: "value", Most: 100, Least: true}, Got: 99},
+			{Goal: measure.Goal{Scenario: "B2", Result: "native.ratio", Figure: "value", Most: 1000}, Got: 3, Met: true},
+		},
+		Results: []measure.Result{{Name: "a", Unit: "bytes", Value: &value}, {Name: "b", Unit: "ms", N: 7, P50: &p50, P99: &p50, Max: &value}},
+	}
+	for range 2 {
+		if err := writeTables(document, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"before\n<!--", "-->\nafter\n", "| B2 | `native.ratio` value | 3 | <= 1000 | met |\n| B10 | `cost.watches` value | 99 | >= 100 | **missed** |",
+		"| `a` | bytes | | 1234 | | |", "| `b` | ms | 7 | 0.432 | 0.432 | 1234 |",
+	} {
+		if strings.Count(string(got), want) != 1 {
+			t.Errorf("%d times %q in\n%s", strings.Count(string(got), want), want, got)
+		}
+	}
+	if strings.Contains(string(got), "old") {
+		t.Error("the old tables are there")
+	}
+	if err := writeTables(os.DevNull, f); err == nil {
+		t.Error("a document without a place for tables is taken")
 	}
 }
