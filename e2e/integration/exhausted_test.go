@@ -98,12 +98,14 @@ func (n *node) smallState() {
 func TestStateDirectoryTakesNothing(t *testing.T) {
 	for _, tc := range []struct {
 		name, text string
+		// overwrites says that a record which is there can take the place of an earlier one.
+		overwrites bool
 		// end is the code of an unpublish, whose record can be removed from a full disk.
 		end   codes.Code
 		spoil func(t *testing.T, dir string) (mend func() error)
 	}{
-		{"full", "no space left on device", codes.OK, fillDisk},
-		{"read-only", "read-only file system", codes.Internal, func(t *testing.T, dir string) func() error {
+		{"full", "no space left on device", true, codes.OK, fillDisk},
+		{"read-only", "read-only file system", false, codes.Internal, func(t *testing.T, dir string) func() error {
 			t.Helper()
 			if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 				t.Fatal(err)
@@ -124,15 +126,17 @@ func TestStateDirectoryTakesNothing(t *testing.T) {
 			value := n.canary()
 			n.configMap("app", map[string]string{"key": value})
 			n.arrives(v, "key", value, soon)
-			n.wantProblem(v, tc.text)
+			if !tc.overwrites {
+				n.wantProblem(v, tc.text)
+			}
 			wantStatus(t, n.Publish(t.Context(), comes), codes.Internal, "write the record of volume", tc.text)
 			if err := n.Unpublish(t.Context(), goes); tc.end != codes.OK || err != nil {
 				wantStatus(t, err, tc.end, "remove the record of volume", tc.text)
 			}
 			n.mustPublish(v) // as the kubelet does after its own restart
 			n.wantMounts(1)
-			if now := n.recordText(v); now != record {
-				t.Errorf("the record is now %q, and was %q", now, record)
+			if now := n.recordText(v); (now != record) != tc.overwrites || n.problem(v) != "" && tc.overwrites {
+				t.Errorf("the record is now %q, and was %q; the condition is %q", now, record, n.problem(v))
 			}
 			if err := mend(); err != nil {
 				t.Fatal(err)
