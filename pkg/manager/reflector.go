@@ -106,18 +106,17 @@ func (r *reflector) attempt(ctx context.Context) (paused bool) {
 			return false
 		}
 	}
-	for ctx.Err() == nil {
+	for {
 		if s != nil {
 			err = r.follow(ctx, s)
 		}
-		if err != nil && !isWorthRepeating(err) {
-			return paused
+		if ctx.Err() != nil || err != nil && !isWorthRepeating(err) {
+			return paused && time.Since(r.pausedAt) < calmTime
 		}
 		r.pause(ctx)
 		s, err = r.goOn(ctx)
 		paused = err == nil || isExpired(err)
 	}
-	return paused
 }
 
 // begin opens a watch that begins with the object's state, and returns it once that has
@@ -131,6 +130,7 @@ func (r *reflector) begin(ctx context.Context) (*stream, error) {
 		case isExpired(err), isTooLarge(err):
 			r.version = ""
 		case !isWorthRepeating(err):
+			klog.FromContext(ctx).Info("A watch that begins with the state failed", "ref", r.item.ref, "err", err)
 			return nil, err
 		}
 		r.failed(ctx, err)
@@ -188,7 +188,7 @@ func (r *reflector) takeState(ctx context.Context, s *stream) error {
 		case e.kind == watch.Bookmark || e.object.Ref != r.item.ref:
 		case e.kind == watch.Deleted:
 			obj = nil
-		default:
+		case e.kind == watch.Added || e.kind == watch.Modified:
 			obj = e.object
 		}
 	}
@@ -239,7 +239,9 @@ func (r *reflector) goOn(ctx context.Context) (*stream, error) {
 	return s, nil
 }
 
-// open sends a watch request. Unless answered is called, the stream ends after answerTime.
+// open sends a watch request. The stream ends after answerTime; once answered is called, at
+// the time when the server should have ended it: the server, or what stands before it, may
+// have forgotten it.
 func (r *reflector) open(ctx context.Context, opts metav1.ListOptions) (*stream, error) {
 	if ctx.Err() != nil {
 		return nil, errStopped
@@ -256,12 +258,13 @@ func (r *reflector) open(ctx context.Context, opts metav1.ListOptions) (*stream,
 	klog.FromContext(ctx).Info("Watching", "ref", r.item.ref, "from", opts.ResourceVersion)
 	return &stream{
 		body: body, source: r.item.source, end: end, timer: timer,
+		lasts: time.Duration(*opts.TimeoutSeconds)*time.Second + answerTime,
 		cause: func() error { return context.Cause(bounded) },
 	}, nil
 }
 
 func (r *reflector) watchOptions(version string) metav1.ListOptions {
-	seconds := int64(minWatchTimeout.Seconds() * (1 + rand.Float64())) //nolint:gosec // spreads load, decides nothing
+	seconds := int64(minWatchTimeout.Seconds() * (1 + rand.Float64()))
 	return metav1.ListOptions{
 		FieldSelector:       r.selector(),
 		ResourceVersion:     version,
@@ -287,10 +290,13 @@ func (r *reflector) follow(ctx context.Context, s *stream) error {
 			r.failed(ctx, err)
 			return err
 		}
-		if e.kind != watch.Bookmark {
+		switch e.kind {
+		case watch.Added, watch.Modified, watch.Deleted:
 			r.item.event(e)
 		}
-		r.version = e.resourceVersion
+		if e.resourceVersion != "" {
+			r.version = e.resourceVersion
+		}
 	}
 }
 

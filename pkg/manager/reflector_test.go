@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -286,5 +287,53 @@ func TestWatchesThatAlwaysExpireArePaced(t *testing.T) {
 		if n := len(e.api.requests(ref)); n < 10 || n > 70 {
 			t.Errorf("%d requests in a minute, want between one and two each 5 s, some more at first", n)
 		}
+	})
+}
+
+// TestAWatchThatFailsLateCostsAPause: that it was opened after a pause, long ago, spares the
+// next request none.
+func TestAWatchThatFailsLateCostsAPause(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.api.put(secret("a", "1"))
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		after(time.Second)
+		e.api.closeWatches()
+		after(time.Minute)
+		sent := len(e.api.requests(ref))
+		e.api.set(func() {
+			e.api.next = metav1.WatchEvent{Type: "ERROR", Object: runtime.RawExtension{Object: statusObject()}}
+		})
+		e.api.put(secret("a", "2"))
+		after(200 * time.Millisecond)
+		if n := len(e.api.requests(ref)) - sent; n > 0 {
+			t.Errorf("%d requests at once", n)
+		}
+		after(time.Second)
+		e.wantWatches(ref, 1)
+	})
+}
+
+// TestAForgottenWatchIsOpenedAgain: a server that doesn't end a watch at the time that it was
+// asked to may have lost it.
+func TestAForgottenWatchIsOpenedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		for range 8 { // what nobody reads goes idle
+			_, _ = e.Lookup(ref)
+			after(minWatchTimeout / 8)
+		}
+		if n := len(e.api.requests(ref)); n != 1 {
+			t.Errorf("%d requests before the watch's time is over, want 1", n)
+		}
+		for range 10 {
+			_, _ = e.Lookup(ref)
+			after(minWatchTimeout / 8)
+		}
+		if n := len(e.api.requests(ref)); n < 2 {
+			t.Errorf("%d requests", n)
+		}
+		e.wantWatches(ref, 1)
 	})
 }

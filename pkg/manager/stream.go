@@ -50,15 +50,17 @@ type stream struct {
 	source  *source
 	decoder decoder
 
-	// end ends the request, as timer does unless answered is called.
+	// end ends the request, as timer does, for which answered sets another time; lasts is
+	// how long after that.
 	end   context.CancelCauseFunc
 	timer *time.Timer
+	lasts time.Duration
 	// cause returns why the request was ended from here, if it was.
 	cause func() error
 }
 
-// answered stops the timer: the server has told what it was asked for.
-func (s *stream) answered() { s.timer.Stop() }
+// answered lets the stream go on: the server has told what it was asked for.
+func (s *stream) answered() { s.timer.Reset(s.lasts) }
 
 func (s *stream) close() {
 	s.timer.Stop()

@@ -106,16 +106,20 @@ func seedFrames(t testing.TB) map[volume.Kind][][]byte {
 	for _, kind := range []watch.EventType{watch.Added, watch.Modified, watch.Deleted, watch.Bookmark, "NEW"} {
 		for _, immutable := range []*bool{nil, &mutable, &immutable} {
 			for _, obj := range []runtime.Object{
-				&corev1.ConfigMap{TypeMeta: typeMeta(volume.ConfigMap), ObjectMeta: meta, Immutable: immutable,
-					Data: map[string]string{"k": "v", "e": ""}, BinaryData: map[string][]byte{"b": {0, 255}, "n": {}}},
+				&corev1.ConfigMap{
+					TypeMeta: typeMeta(volume.ConfigMap), ObjectMeta: meta, Immutable: immutable,
+					Data: map[string]string{"k": "v", "e": ""}, BinaryData: map[string][]byte{"b": {0, 255}, "n": {}},
+				},
 				&corev1.ConfigMap{TypeMeta: typeMeta(volume.ConfigMap)},
 				bookmark(configMapRef(""), 7).Object.Object,
 			} {
 				frames[volume.ConfigMap] = append(frames[volume.ConfigMap], frameOf(t, metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Object: obj}}))
 			}
 			for _, obj := range []runtime.Object{
-				&corev1.Secret{TypeMeta: typeMeta(volume.Secret), ObjectMeta: meta, Immutable: immutable, Type: "x",
-					Data: map[string][]byte{"k": []byte("v"), "e": {}}, StringData: map[string]string{"s": "t"}},
+				&corev1.Secret{
+					TypeMeta: typeMeta(volume.Secret), ObjectMeta: meta, Immutable: immutable, Type: "x",
+					Data: map[string][]byte{"k": []byte("v"), "e": {}}, StringData: map[string]string{"s": "t"},
+				},
 				bookmark(secretRef(""), 7).Object.Object,
 			} {
 				frames[volume.Secret] = append(frames[volume.Secret], frameOf(t, metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Object: obj}}))

@@ -62,14 +62,29 @@ func (m *Mounter) clone(id string, proven int) (*Volume, error) {
 	return v, nil
 }
 
+// isRootOf is StillAt for a kernel that may give the id of a mount that has gone to another:
+// the file system, which the Volume keeps from going, has a number of its own.
+func (v *Volume) isRootOf(target string) bool {
+	fd, err := v.mounter.openProven(v.id, target)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return v.sameAs(fd) == nil
+}
+
 // StillAt reports whether what is mounted at target is the very mount that the Volume was
-// reopened from; false also where that can't be told. It costs a fraction of Check.
+// reopened from, or one of the same file system where the kernel can't tell those apart;
+// false also where that can't be told. It costs a fraction of Check.
 func (v *Volume) StillAt(ctx context.Context, target string) bool {
 	if v.mount < 0 || v.attachable {
 		return false
 	}
+	if ctx.Err() != nil {
+		return false
+	}
 	if v.from == 0 {
-		return v.mounter.Check(ctx, v.id, target) == nil
+		return v.isRootOf(target)
 	}
 	rel, err := relative(v.mounter.kubeletDir, target)
 	if err != nil {

@@ -53,7 +53,7 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) (updateErr, pru
 	}
 	defer func() {
 		if cause := recover(); cause != nil {
-			updateErr = panicked(ctx, v, cause)
+			updateErr = errors.Join(panicked(ctx, v, cause), p.giveBack(v))
 		}
 	}()
 	updateErr = p.update(ctx, v)

@@ -17,7 +17,11 @@ func BenchmarkSaveRecord(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { records.close() })
+	b.Cleanup(func() {
+		if err := records.close(); err != nil {
+			b.Error(err)
+		}
+	})
 	r := &record{VolumeID: "v1", Attributes: map[string]string{"configMap": "app"}}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -36,8 +36,8 @@ func writeNew(dir *os.Root, name string, text []byte) error {
 }
 
 const (
-	// atomicSize is how much the kernel writes in one piece: a page at least, within which
-	// nothing, not a kill either, cuts a write short.
+	// atomicSize is how much the kernel takes in one piece, a page at least: between pages a
+	// kill may cut a write short.
 	atomicSize = 4096
 	// padSize has a text keep its length when a number in it grows.
 	padSize = 512
@@ -66,18 +66,26 @@ func overwrite(dir *os.Root, name string, text []byte) bool {
 	if err != nil {
 		return false
 	}
-	defer f.Close()
-	if opened, err := f.Stat(); err != nil || !os.SameFile(found, opened) {
-		return false
+	opened, err := f.Stat()
+	if err == nil && os.SameFile(found, opened) && !isMounted(f) {
+		_, err = f.WriteAt(text, 0)
+	} else {
+		err = errDamaged
 	}
-	_, err = f.WriteAt(text, 0)
-	return err == nil
+	return errors.Join(err, f.Close()) == nil
+}
+
+// isMounted says whether a file stands in the place of the directory's own.
+func isMounted(f *os.File) bool {
+	var st unix.Statx_t
+	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, 0, &st)
+	return err != nil || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
 // isOwn says whether a file is as writeNew makes it, and known by no other name.
 func isOwn(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && info.Mode() == 0o600 && st.Nlink == 1
+	return ok && info.Mode() == 0o600 && st.Nlink == 1 && int(st.Uid) == os.Geteuid()
 }
 
 // removeFile removes a file or an empty directory; nothing there is success.

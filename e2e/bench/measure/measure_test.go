@@ -15,10 +15,15 @@ func TestPercentile(t *testing.T) {
 		p      float64
 		want   float64
 	}{
-		{[]float64{7}, 50, 7}, {[]float64{7}, 99, 7},
-		{[]float64{1, 2}, 50, 1}, {[]float64{1, 2}, 51, 2},
-		{[]float64{1, 2, 3, 4}, 50, 2}, {[]float64{1, 2, 3, 4}, 75, 3}, {[]float64{1, 2, 3, 4}, 76, 4},
-		{[]float64{1, 2, 3, 4}, 100, 4}, {[]float64{1, 2, 3, 4}, 0, 1},
+		{[]float64{7}, 50, 7},
+		{[]float64{7}, 99, 7},
+		{[]float64{1, 2}, 50, 1},
+		{[]float64{1, 2}, 51, 2},
+		{[]float64{1, 2, 3, 4}, 50, 2},
+		{[]float64{1, 2, 3, 4}, 75, 3},
+		{[]float64{1, 2, 3, 4}, 76, 4},
+		{[]float64{1, 2, 3, 4}, 100, 4},
+		{[]float64{1, 2, 3, 4}, 0, 1},
 	} {
 		if got := Percentile(tc.sorted, tc.p); got != tc.want {
 			t.Errorf("percentile %g of %v is %g, want %g", tc.p, tc.sorted, got, tc.want)
