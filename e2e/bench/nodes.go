@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	nodesSize     = 1 << 10
-	nodesInterval = 250 * time.Millisecond
+	nodesSize = 1 << 10
+	// nodesInterval has an update fall between the prunes that follow those before, a
+	// second after each.
+	nodesInterval = 400 * time.Millisecond
 )
 
 // runNodes is B11: what the API server pays for many nodes, and how fast an update reaches
