@@ -37,8 +37,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -132,9 +130,7 @@ type update struct {
 	// next is what the directory shows when the update is done.
 	next *snapshot
 	// links is what has to be done to the links that users see.
-	links links
-	// later is the generations before base, which go once users see the next one.
-	later  []string
+	links  links
 	result Result
 }
 
@@ -147,8 +143,7 @@ func (u *update) run(ctx context.Context, known *snapshot) error {
 }
 
 // begin finds out what ..data points at, removes what is left of interrupted
-// writes, and returns the entries of the root as they were before that. What the last
-// write has left for its readers can wait until users see the change.
+// writes, and returns the entries of the root as they were before that.
 func (u *update) begin(ctx context.Context, known *snapshot) ([]dirent, error) {
 	entries, err := readDir(u.root)
 	if err != nil {
@@ -164,31 +159,7 @@ func (u *update) begin(ctx context.Context, known *snapshot) ([]dirent, error) {
 	if u.base != nil {
 		current = u.base.generation
 	}
-	if known == nil || u.base != known {
-		return entries, u.removeLeftovers(entries, current)
-	}
-	for _, e := range entries {
-		switch {
-		case e.name == dataTmpName:
-			if err := u.remove(dataTmpName); err != nil {
-				return nil, err
-			}
-		case e.name != current && isGeneration(e.name):
-			u.later = append(u.later, e.name)
-		}
-	}
-	return entries, nil
-}
-
-// removeLater removes what begin has put off.
-func (u *update) removeLater() error {
-	for _, name := range u.later {
-		if err := u.remove(name); err != nil {
-			return err
-		}
-	}
-	u.later = nil
-	return nil
+	return entries, u.removeLeftovers(entries, current)
 }
 
 // show makes ..data and the links show the tree: in the present generation if that
@@ -202,23 +173,11 @@ func (u *update) show(ctx context.Context, entries []dirent, known *snapshot) er
 		if err := u.setRoot(); err != nil {
 			return err
 		}
-	} else if err := u.replaceOrMakeRoom(ctx); err != nil {
+	} else if err := u.replace(ctx); err != nil {
 		return err
 	}
 	u.result.Generation = u.next.generation
 	return u.finish()
-}
-
-// replaceOrMakeRoom replaces, if need be without what could have waited.
-func (u *update) replaceOrMakeRoom(ctx context.Context) error {
-	err := u.replace(ctx)
-	if len(u.later) == 0 || !errors.Is(err, unix.ENOSPC) {
-		return err
-	}
-	if err := u.removeLater(); err != nil {
-		return err
-	}
-	return u.replace(ctx)
 }
 
 // replace builds the next generation beside the present one and switches to it.
@@ -280,7 +239,7 @@ func (u *update) point(name string) error {
 // finish makes the links agree with what ..data shows now. One step's failure does
 // not stop the other.
 func (u *update) finish() error {
-	return errors.Join(u.createLinks(), u.dropLinks(), u.removeLater())
+	return errors.Join(u.createLinks(), u.dropLinks())
 }
 
 // keptBase reports whether the update has left the generation before in place.
