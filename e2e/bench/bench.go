@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/refvol/refvol/e2e/bench/measure"
@@ -146,7 +149,17 @@ func (b *bench) write() error {
 		Versions: measure.Versions("k8s.io/kubernetes", "k8s.io/client-go"),
 		Goals:    outcomes, Results: b.report.Results(),
 	}
-	return errors.Join(file.Write(b.results, old), measure.WriteSamples(b.samples, oldSamples, b.report.Distributions()))
+	return errors.Join(file.Write(b.results, old), measure.WriteSamples(b.samples, oldSamples, plotted(b.report.Distributions())))
+}
+
+// plotted returns the samples that the pictures are made of; those of the other scenarios
+// are many, and nobody draws them.
+func plotted(all map[string][]float64) map[string][]float64 {
+	maps.DeleteFunc(all, func(name string, _ []float64) bool {
+		scenario, _, _ := strings.Cut(name, ".")
+		return !slices.Contains([]string{"update", "native", "publish"}, scenario)
+	})
+	return all
 }
 
 func line(r measure.Result) string {
