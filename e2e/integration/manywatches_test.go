@@ -156,20 +156,51 @@ func TestWatchesComeBackApart(t *testing.T) {
 	n.forgetRequests()
 	n.inject(faultproxy.BadGateway)
 	n.proxy.ResetConnections()
-	const grown = 4 // pauses, of 0.25 to 4 s
-	harness.Eventually(t, 20*time.Second, func() error { return n.allAskedFor(objects, grown) })
-	n.forgetRequests()
+	// Some openings were under way when the first failed; after that one object asks at a time.
+	const atOnce, probes = 16, 5
+	harness.Eventually(t, healed, func() error {
+		if sent := len(n.requests()); sent < atOnce+probes {
+			return fmt.Errorf("%d requests were sent to a failing server, want %d", sent, atOnce+probes)
+		}
+		return nil
+	})
+	if sent := len(n.requests()); sent > 4*atOnce {
+		t.Errorf("%d requests were sent to a failing server, want one at a time after the first %d", sent, atOnce)
+	}
 	n.heal()
 	begin := time.Now()
 	n.setMany(objects, "after")
 	harness.Eventually(t, time.Until(begin.Add(healed)), func() error { return oneWatchEach(n.proxy, objects) })
-	s = spreadOf(n.requests(), 250*time.Millisecond)
-	t.Logf("after an outage: %v", s)
-	if s.objects != objects || s.densest > objects/3 {
-		t.Errorf("after an outage: %v, want a third at most", s)
-	}
 	n.allArrive(volumes, each, "after", healed)
 	n.unpublishAll(append(more, volumes...))
+}
+
+// TestConnectionsAreFew counts the TLS handshakes of a start, and of a reset of all
+// connections. Without a bound, the transport made one for each object.
+func TestConnectionsAreFew(t *testing.T) {
+	const objects, each, streams = 500, 25, 100
+	n := newProxied(t, faultproxy.Options{MaxStreams: streams})
+	n.setMany(objects, "value")
+	volumes := n.volumesOf(objects, each)
+	const most = objects/streams + 20
+	made := 0
+	want := func(when string) {
+		t.Helper()
+		harness.Eventually(t, healed, func() error { return oneWatchEach(n.proxy, objects) })
+		_, accepted := n.proxy.Connections()
+		t.Logf("%s: %d connections for %d objects", when, accepted-made, objects)
+		if accepted-made > most {
+			t.Errorf("%s: %d connections for %d objects, want %d at most", when, accepted-made, objects, most)
+		}
+		made = accepted
+	}
+	n.publishAll(volumes)
+	want("start")
+	n.forgetRequests()
+	n.proxy.ResetConnections()
+	harness.Eventually(t, healed, func() error { return n.allAskedFor(objects, 1) })
+	want("reset")
+	n.unpublishAll(volumes)
 }
 
 // allAskedFor returns an error unless each of count objects was asked for so many times

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -9,9 +10,6 @@ import (
 
 	"github.com/refvol/refvol/pkg/volume"
 )
-
-// fetchTimeout bounds a request, so that one without an answer doesn't keep its slot.
-const fetchTimeout = 15 * time.Second
 
 // fetch is one request for the state of an object.
 type fetch struct {
@@ -25,14 +23,12 @@ type fetch struct {
 func (p *polled) fly() {
 	backoff := retryBackoff()
 	for p.stillAsked() {
-		select {
-		case p.store.slots <- struct{}{}:
-		case <-p.gone:
+		own, ok := p.fetch()
+		if !ok {
 			return
 		}
-		p.fetch()
-		<-p.store.slots
-		if p.askAgain() && !p.pause(backoff.Step()) {
+		// What isn't the object's own failure has the next request wait by itself.
+		if p.askAgain() && own && !p.pause(backoff.Step()) {
 			return
 		}
 	}
@@ -73,28 +69,47 @@ func (p *polled) stillAsked() bool {
 	return p.flying
 }
 
-// fetch asks the API server once and takes in its answer.
-func (p *polled) fetch() {
-	ctx, cancel := context.WithTimeout(p.store.context(p.account), fetchTimeout)
-	defer cancel()
-	f := p.begin(cancel)
+// fetch asks the API server once and takes in its answer. ok is false if the object is
+// closed, own if a failure concerns more than the object.
+func (p *polled) fetch() (own, ok bool) {
+	ctx, cancel := context.WithCancelCause(p.store.context(p.account))
+	defer cancel(nil)
+	if !p.cancelOnClose(func() { cancel(nil) }) {
+		return false, false
+	}
+	opening, err := p.openings.begin(ctx, &p.place, cancel)
+	if err != nil {
+		return false, false
+	}
+	defer time.AfterFunc(answerTime, func() { cancel(errSilent) }).Stop()
+	f := p.begin()
 	obj, err := p.request(ctx, f.cached)
+	if err != nil && !isAbsent(err) {
+		err = errors.Join(context.Cause(ctx), p.store.lacksCredential(p.account), err)
+	}
+	opening.end(err)
 	p.settle(f, obj, err)()
+	return !isShared(err), true
 }
 
-// begin numbers a fetch; cancel is for close to call.
-func (p *polled) begin(cancel context.CancelFunc) fetch {
+// cancelOnClose has close call cancel, and returns false if that was called already.
+func (p *polled) cancelOnClose(cancel func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed != nil {
-		cancel()
-	}
+	p.cancel = cancel
+	return p.closed == nil
+}
+
+// begin numbers a fetch.
+func (p *polled) begin() fetch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	select {
 	case <-p.hurry: // this fetch is what it was for
 	default:
 	}
 	p.begun++
-	p.asked, p.fetching, p.cancel = false, true, cancel
+	p.asked, p.fetching = false, true
 	return fetch{
 		number: p.begun,
 		began:  time.Now(),

@@ -23,14 +23,14 @@ func TestRequestsAreBounded(t *testing.T) {
 	inPollBubble(t, func(t *testing.T, e *env) {
 		gate := e.holdAll()
 		var refs []volume.Ref
-		for i := range 3 * maxFetches {
+		for i := range 3 * maxOpening {
 			refs = append(refs, secretRef(fmt.Sprint("s", i)))
 		}
 		e.RegisterPod(pod("p"), "v", refs)
 		e.Refresh(refs)
 		synctest.Wait()
-		if n := len(e.api.seen); n != maxFetches {
-			t.Errorf("%d requests are under way, want %d", n, maxFetches)
+		if n := len(e.api.seen); n != maxOpening {
+			t.Errorf("%d requests are under way, want %d", n, maxOpening)
 		}
 		close(gate)
 		for _, ref := range refs {
@@ -46,7 +46,7 @@ func TestARequestWithoutAnAnswerEnds(t *testing.T) {
 		ref := secretRef("a")
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		e.wantLookupErr(ref, ErrNotSynced)
-		after(fetchTimeout)
+		after(answerTime)
 		e.api.set(func() { e.api.hold = nil })
 		e.refresh(ref)
 		e.wantNotFound(ref)
@@ -64,7 +64,7 @@ func TestTheLastUnregistrationEndsTheRequest(t *testing.T) {
 	}()
 	inPollBubble(t, func(t *testing.T, e *env) {
 		e.holdAll()
-		for i := range maxFetches {
+		for i := range maxOpening {
 			ref := secretRef(fmt.Sprint("s", i))
 			e.RegisterPod(pod("p"), ref.Name, []volume.Ref{ref})
 			e.wantLookupErr(ref, ErrNotSynced)
@@ -77,7 +77,7 @@ func TestTheLastUnregistrationEndsTheRequest(t *testing.T) {
 		synctest.Wait()
 		e.wantAsked(waiting)
 		start := time.Now()
-		for i := range maxFetches {
+		for i := range maxOpening {
 			ref := secretRef(fmt.Sprint("s", i))
 			e.UnregisterPod(pod("p"), ref.Name)
 			if n := e.changes(ref); n != 0 {
@@ -100,7 +100,7 @@ func TestRunEndsRequests(t *testing.T) {
 		after(maxAge)
 		e.holdAll()
 		refs := []volume.Ref{ref}
-		for i := range 2 * maxFetches {
+		for i := range 2 * maxOpening {
 			refs = append(refs, secretRef(fmt.Sprint("s", i)))
 		}
 		e.RegisterPod(pod("p"), "v", refs[1:]) // ref stays known, so its age counts

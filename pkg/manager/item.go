@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -13,11 +15,13 @@ import (
 //
 // At most one goroutine at a time, that of the present run, drives the reflector,
 // which calls the methods of report.go; each run waits for the one before. known.mu
-// guards everything below reflector.
+// guards everything below hurry.
 type item struct {
 	*known
 	base      *base
 	reflector reflector
+	// hurry ends a pause of the reflector; it has room for one.
+	hurry chan struct{}
 
 	// run is the reflector's present life; nil while it is stopped.
 	run *run
@@ -80,6 +84,15 @@ func (it *item) read(tell bool) (*volume.Object, <-chan struct{}, error) {
 	}
 	obj, err := it.stateLocked()
 	return obj, nil, err
+}
+
+// prioritize also ends a pause of the reflector: what it waits for may be over.
+func (it *item) prioritize(pod types.UID) {
+	it.known.prioritize(pod)
+	select {
+	case it.hurry <- struct{}{}:
+	default:
+	}
 }
 
 // refresh does nothing: the watch tells of changes.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -25,6 +26,9 @@ type known struct {
 	// changed tells the subscriber.
 	changed  func()
 	failures *failureLog
+	openings *openings
+	// place is the object's among the openings, which guard it.
+	place place
 
 	mu sync.Mutex
 	// closed is what reads return once the object is of no use any more; else nil.
@@ -97,11 +101,18 @@ func (k *known) notSynced() error {
 }
 
 func (k *known) notSyncedLocked() error {
-	if k.failure == nil {
+	failure := k.failure
+	if failure == nil {
+		failure = k.openings.whyWaiting(&k.place)
+	}
+	if failure == nil {
 		return fmt.Errorf("%s: %w", k.ref, ErrNotSynced)
 	}
-	return fmt.Errorf("%s: %w: %w", k.ref, ErrNotSynced, k.failure)
+	return fmt.Errorf("%s: %w: %w", k.ref, ErrNotSynced, failure)
 }
+
+// prioritize has what waits to be sent for the object come first.
+func (k *known) prioritize(pod types.UID) { k.openings.prioritize(&k.place, pod) }
 
 // forgetLocked lets reads wait for the next sync.
 func (k *known) forgetLocked() {

@@ -251,6 +251,21 @@ func (m *Manager) Denied(pod volume.Pod, ref volume.Ref) error {
 	return obj.denied()
 }
 
+// Prioritize has the requests for refs that wait to be sent come before those of pods whose
+// publish doesn't wait for them. It counts until a request for the object is answered. What
+// isn't registered is ignored.
+func (m *Manager) Prioritize(pod volume.Pod, refs []volume.Ref) {
+	for _, ref := range refs {
+		if obj := m.find(pod, ref); obj != nil {
+			obj.prioritize(pod.UID)
+		}
+	}
+}
+
+// Renewed tells that requests of an account have a new credential: one that the API server
+// refused must not hold up the next.
+func (m *Manager) Renewed(account volume.Account) { m.objects.store.renewed(account) }
+
 // Refresh asks for the present state, for pod, of those of refs of which nothing else would
 // tell it: with Cache those whose answer is older than the TTL, was a failure, or that the
 // object does not exist; with Get all of them; with Watch none. What was asked for

@@ -49,7 +49,7 @@ func (n *nodeTTL) get() time.Duration {
 	defer n.mu.Unlock()
 	due := n.askedAt.IsZero() || time.Since(n.askedAt) >= ttlInterval
 	if due && n.cancel == nil && !n.closed {
-		ctx, cancel := context.WithTimeout(klog.NewContext(context.Background(), n.store.logger), fetchTimeout)
+		ctx, cancel := context.WithTimeout(klog.NewContext(context.Background(), n.store.logger), answerTime)
 		n.askedAt, n.cancel = time.Now(), cancel
 		n.store.running.Go(func() {
 			defer cancel()

@@ -28,7 +28,7 @@ type polled struct {
 	// asked tells that one more fetch is to begin, flying that the goroutine runs that
 	// sees to it, fetching that a fetch is under way, and cancel ends that.
 	asked, flying, fetching bool
-	cancel                  context.CancelFunc
+	cancel                  func()
 	// begun is the number of the last fetch that began, valid of the first one whose
 	// answer counts, and answered of the one whose answer is known.
 	begun, valid, answered int

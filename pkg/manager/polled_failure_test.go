@@ -102,7 +102,7 @@ func TestAFailureKeepsWhatIsKnown(t *testing.T) {
 				}
 				e.api.set(func() { e.api.refuse = nil })
 				e.refresh(ref)
-				after(fetchTimeout) // client-go repeats some requests by itself
+				after(answerTime) // client-go repeats some requests by itself
 				e.wantLookup(ref, next, "2")
 			})
 		})
@@ -132,8 +132,9 @@ func TestAFailureIsNoAnswerForANewPod(t *testing.T) {
 		}
 		refuse(apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("no")))
 		e.refresh(ref)
-		if n := e.changes(ref); n != 1 {
-			t.Errorf("heard %d times of a refusal, want once", n)
+		after(maxPause)
+		if n := e.changes(ref); n < 1 {
+			t.Error("heard nothing of a refusal")
 		}
 		for range 5 {
 			if _, err := e.Lookup(ref); !apierrors.IsForbidden(err) {
@@ -141,8 +142,8 @@ func TestAFailureIsNoAnswerForANewPod(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		if n := len(e.api.requests(ref)) - before; n != 2 {
-			t.Errorf("sent %d requests, want one for the first read and one for Refresh", n)
+		if n := len(e.api.requests(ref)) - before; n < 2 || n > 8 {
+			t.Errorf("sent %d requests, want one for the first read and some with pauses", n)
 		}
 		e.api.set(func() { e.api.refuse = nil })
 		e.refresh(ref)
@@ -160,7 +161,7 @@ func TestAFailureIsRepeatedForWhoWaits(t *testing.T) {
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		e.wantLookupErr(ref, ErrNotSynced)
 		after(time.Minute)
-		if n := len(e.api.requests(ref)); n < 10 || n > 40 {
+		if n := len(e.api.requests(ref)); n < 10 || n > 24 {
 			t.Errorf("sent %d requests in a minute without an answer", n)
 		}
 		e.api.set(func() { e.api.refuse = nil })

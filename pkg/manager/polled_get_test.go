@@ -35,8 +35,8 @@ func TestGetObjectAsks(t *testing.T) {
 		if _, err := e.GetObject(ctx, ref); !errors.Is(err, ErrNotSynced) || !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("GetObject: %v", err)
 		}
-		if n := len(e.api.requests(ref)) - before; n != 6 {
-			t.Errorf("asked %d times in 5.5 s, want one and then one a second", n)
+		if n := len(e.api.requests(ref)) - before; n < 2 || n > 6 {
+			t.Errorf("asked %d times in 5.5 s, want two at least, and one a second at most", n)
 		}
 
 		e.api.set(func() { e.api.refuse = nil })

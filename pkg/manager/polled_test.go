@@ -151,6 +151,7 @@ func TestWhatIsAsked(t *testing.T) {
 			e.api.set(func() { e.api.refuse = func(apiRequest) error { return syscall.ECONNREFUSED } })
 			e.refresh(ref)
 			e.api.set(func() { e.api.refuse = nil })
+			after(maxPause)
 		}, []string{"0", "0"}, []string{"", ""}},
 		{"known to be absent", func(e *env) {
 			after(defaultTTL)

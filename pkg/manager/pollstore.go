@@ -2,25 +2,21 @@ package manager
 
 import (
 	"time"
-)
 
-// maxFetches bounds the requests of a store that are under way at once, so that the
-// resync of a full node is no burst for the API server.
-const maxFetches = 32
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // pollStore asks for objects instead of watching them. Nothing runs for an object that
 // nobody asks for.
 type pollStore struct {
 	*base
-	// slots holds an element for each request under way.
-	slots chan struct{}
 	// ttl says how long an answer is good for; nil: not at all.
 	ttl *nodeTTL
 }
 
 // newGetStore returns a store that asks for the present state each time.
 func newGetStore(opts Options) *pollStore {
-	return &pollStore{base: newBase(opts, "Get failed"), slots: make(chan struct{}, maxFetches)}
+	return &pollStore{base: newBase(opts, "Get failed")}
 }
 
 // newCacheStore returns a store that keeps an answer for as long as the Node says.
@@ -35,8 +31,8 @@ func newCacheStore(opts Options) *pollStore {
 }
 
 // newObject returns an object of which nothing is known; the first read of it asks.
-func (s *pollStore) newObject(k key) object {
-	known := s.newKnown(k)
+func (s *pollStore) newObject(k key, pod types.UID) object {
+	known := s.newKnown(k, pod)
 	if known == nil {
 		return nil
 	}

@@ -71,7 +71,7 @@ func (r *references) add(uid types.UID, objects []key) {
 	for _, k := range objects {
 		obj := r.objects[k]
 		if obj == nil {
-			if obj = r.newReferenced(k); obj == nil {
+			if obj = r.newReferenced(k, uid); obj == nil {
 				continue
 			}
 			r.objects[k] = obj
@@ -105,10 +105,10 @@ func (r *references) drop(uid types.UID, objects []key) {
 	}
 }
 
-// newReferenced returns an object without references, or nil for a kind that can't be
+// newReferenced returns an object for its first reference, of uid, or nil for a kind that can't be
 // read. mu is held.
-func (r *references) newReferenced(k key) *referenced {
-	obj := r.store.newObject(k)
+func (r *references) newReferenced(k key, uid types.UID) *referenced {
+	obj := r.store.newObject(k, uid)
 	if obj == nil {
 		return nil
 	}

@@ -27,9 +27,6 @@ const (
 	// sooner, by the client's own means: this is for servers, and what stands before them,
 	// that keep it alive and say nothing.
 	answerTime = 30 * time.Second
-	// maxDelay is the most that a server's wish for a pause, a Retry-After, is heeded: it
-	// is often out of date when a server has recovered.
-	maxDelay = 5 * time.Second
 	// calmTime without a pause makes the next one short again. It is longer than
 	// any pause, and shorter than what a proxy lets an idle watch live.
 	calmTime = 15 * time.Second
@@ -39,13 +36,17 @@ var (
 	errSilent  = fmt.Errorf("no answer within %s", answerTime)
 	errCutOff  = errors.New("a watch ended before it told the object's state")
 	errStopped = errors.New("the reflector was stopped")
+	// errNoCredential is why a request was not sent, or was refused, for want of a
+	// credential of the account.
+	errNoCredential = errors.New("the account has no credential")
 )
 
-// retryBackoff returns the pauses between requests that fail, or watches that break:
-// from 0.25 s up to 5 s, all with jitter, because thousands of watches on many
-// nodes break at the same moment when an API server goes away.
+// retryBackoff returns the pauses of one object between requests that fail, or watches
+// that break: from 0.25 s up to a minute, all with jitter, because thousands of watches on
+// many nodes break at the same moment when an API server goes away. What concerns more
+// than the object has a backoff of its own: see scopes.
 func retryBackoff() wait.Backoff {
-	return wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 2500 * time.Millisecond, Steps: 10}
+	return wait.Backoff{Duration: minBackoff, Factor: 2, Jitter: 1, Cap: maxBackoff, Steps: 10}
 }
 
 // reflector keeps an item in line with the API server: it asks for the object's state,
@@ -62,8 +63,9 @@ type reflector struct {
 	version  string
 	backoff  wait.Backoff
 	pausedAt time.Time
-	// delay is the pause that the server asked for with its last refusal.
-	delay time.Duration
+	// shared says that the last failure was none of the object's own: the scope that it
+	// concerns has the next request wait.
+	shared bool
 }
 
 // reflect follows the object until ctx ends.
@@ -164,6 +166,7 @@ func (r *reflector) beginAt(ctx context.Context, version string) (*stream, error
 	}
 	if err := r.takeState(ctx, s); err != nil {
 		err = errors.Join(s.cause(), err)
+		s.opening.report(err)
 		s.close()
 		return nil, err
 	}
@@ -219,13 +222,26 @@ func (r *reflector) list(ctx context.Context) error {
 }
 
 func (r *reflector) sendList(ctx context.Context, opts metav1.ListOptions) (*volume.Object, string, error) {
-	bounded, cancel := context.WithTimeoutCause(ctx, answerTime, errSilent)
-	defer cancel()
+	bounded, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	opening, err := r.item.base.openings.begin(ctx, &r.item.place, cancel)
+	if err != nil {
+		return nil, "", errStopped
+	}
+	defer time.AfterFunc(answerTime, func() { cancel(errSilent) }).Stop()
 	obj, version, err := r.item.source.list(bounded, r.item.ref, opts)
 	if err != nil {
-		r.failed(ctx, errors.Join(context.Cause(bounded), err))
+		err = r.explain(bounded, err)
+		r.failed(ctx, err)
 	}
+	opening.end(err)
 	return obj, version, err
+}
+
+// explain returns the error of a request, with why it was ended from here, or that it
+// lacked a credential.
+func (r *reflector) explain(ctx context.Context, err error) error {
+	return errors.Join(context.Cause(ctx), r.item.base.lacksCredential(r.item.account), err)
 }
 
 // goOn opens a watch from where the item is.
@@ -247,17 +263,25 @@ func (r *reflector) open(ctx context.Context, opts metav1.ListOptions) (*stream,
 		return nil, errStopped
 	}
 	bounded, end := context.WithCancelCause(ctx)
+	opening, err := r.item.base.openings.begin(ctx, &r.item.place, end)
+	if err != nil {
+		end(nil)
+		return nil, errStopped
+	}
 	timer := time.AfterFunc(answerTime, func() { end(errSilent) })
 	body, err := r.item.source.watch(bounded, r.item.ref.Namespace, opts)
 	if err != nil {
+		err = r.explain(bounded, err)
 		timer.Stop()
-		err = errors.Join(context.Cause(bounded), err)
 		end(nil)
+	}
+	opening.end(err)
+	if err != nil {
 		return nil, err
 	}
 	klog.FromContext(ctx).Info("Watching", "ref", r.item.ref, "from", opts.ResourceVersion)
 	return &stream{
-		body: body, source: r.item.source, end: end, timer: timer,
+		body: body, source: r.item.source, opening: opening, end: end, timer: timer,
 		lasts: time.Duration(*opts.TimeoutSeconds)*time.Second + answerTime,
 		cause: func() error { return context.Cause(bounded) },
 	}, nil
@@ -287,6 +311,7 @@ func (r *reflector) follow(ctx context.Context, s *stream) error {
 			return nil
 		}
 		if err != nil {
+			s.opening.report(err)
 			r.failed(ctx, err)
 			return err
 		}
@@ -305,22 +330,26 @@ func (r *reflector) failed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-		r.delay = min(time.Duration(seconds)*time.Second, maxDelay)
-	}
+	r.shared = isShared(err)
 	r.item.failed(err)
 }
 
-// pause waits for the next pause's time or for ctx to end.
+// pause waits for the next pause's time, for a publish that waits for the object, or for ctx
+// to end. There is no pause after a
+// failure that wasn't the object's own.
 func (r *reflector) pause(ctx context.Context) {
+	if r.shared {
+		r.shared, r.pausedAt = false, time.Now()
+		return
+	}
 	if time.Since(r.pausedAt) > calmTime {
 		r.backoff = retryBackoff()
 	}
-	timer := time.NewTimer(max(r.backoff.Step(), r.delay))
-	r.delay = 0
+	timer := time.NewTimer(r.backoff.Step())
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
+	case <-r.item.hurry:
 	case <-timer.C:
 	}
 	r.pausedAt = time.Now()

@@ -62,7 +62,7 @@ func TestAStaleServerNeverTakesDataBack(t *testing.T) {
 					t.Errorf("heard of %d changes", n)
 				}
 				e.api.set(func() { e.api.behind = 0 })
-				after(maxPause)
+				after(maxOwnPause)
 				got, err := e.Lookup(ref)
 				if fmt.Sprint(got, err) != fmt.Sprint(want, wantErr) {
 					t.Errorf("got %v, %v, want %v, %v", got, err, want, wantErr)

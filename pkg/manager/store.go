@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/clientlog"
@@ -31,9 +32,11 @@ const (
 type store interface {
 	// subscribe names who hears of changes of the objects made from now on.
 	subscribe(fn func(volume.Account, volume.Ref))
-	// newObject returns what will be known of k, for which nothing is asked yet, or
-	// nil for a kind that the store can't read.
-	newObject(k key) object
+	// newObject returns what will be known of k, which pod references and for which
+	// nothing is asked yet, or nil for a kind that the store can't read.
+	newObject(k key, pod types.UID) object
+	// renewed tells that requests of an account have a new credential.
+	renewed(account volume.Account)
 	// shutdown waits for everything that still runs for objects. All of them were
 	// closed.
 	shutdown()
@@ -57,6 +60,9 @@ type object interface {
 	refresh()
 	// stopIfUnreadSince may stop what runs for an object that nothing has read since t.
 	stopIfUnreadSince(t time.Time)
+	// prioritize has what waits to be sent for the object come first: a publish of pod
+	// waits for it.
+	prioritize(pod types.UID)
 	// close stops what runs for the object, and has every read fail with err.
 	close(err error)
 }
@@ -78,6 +84,7 @@ func newStore(opts Options) (store, error) {
 type base struct {
 	sources  map[volume.Kind]*source
 	identity Identity
+	openings *openings
 	failures *failureLog
 	// logger is for client-go.
 	logger  klog.Logger
@@ -97,6 +104,7 @@ func newBase(opts Options, failing string) *base {
 	return &base{
 		sources:  newSources(opts.Client.CoreV1().RESTClient()),
 		identity: identity,
+		openings: newOpenings(),
 		failures: &failureLog{logger: logger, message: failing},
 		logger:   clientlog.Quiet(logger),
 		changed:  func(volume.Account, volume.Ref) {},
@@ -108,18 +116,29 @@ func (b *base) context(account volume.Account) context.Context {
 	return b.identity.As(klog.NewContext(context.Background(), b.logger), account)
 }
 
+// lacksCredential returns an error if the account has no credential that could be sent.
+func (b *base) lacksCredential(account volume.Account) error {
+	if err := b.identity.Ready(account); err != nil {
+		return fmt.Errorf("%w: %w", errNoCredential, err)
+	}
+	return nil
+}
+
+func (b *base) renewed(account volume.Account) { b.openings.forgive(account) }
+
 func (b *base) subscribe(fn func(volume.Account, volume.Ref)) { b.changed = fn }
 
 // newKnown returns what is known of k at first, nothing, or nil for a kind without
-// a source.
-func (b *base) newKnown(k key) *known {
+// a source. pod references it.
+func (b *base) newKnown(k key, pod types.UID) *known {
 	src := b.sources[k.ref.Kind]
 	if src == nil {
 		return nil
 	}
 	changed := b.changed
 	return &known{
-		key: k, source: src, failures: b.failures,
+		key: k, source: src, failures: b.failures, openings: b.openings,
+		place:   place{Ref: k.ref, account: k.account, pod: pod},
 		changed: func() { changed(k.account, k.ref) },
 	}
 }

@@ -49,6 +49,7 @@ type stream struct {
 	body    io.ReadCloser
 	source  *source
 	decoder decoder
+	opening *opening
 
 	// end ends the request, as timer does, for which answered sets another time; lasts is
 	// how long after that.

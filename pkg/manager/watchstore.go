@@ -1,6 +1,10 @@
 package manager
 
-import "time"
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // watchStore keeps each object current by a watch of its own.
 type watchStore struct{ *base }
@@ -10,8 +14,8 @@ func newWatchStore(opts Options) *watchStore {
 }
 
 // newObject returns an item whose reflector doesn't run yet.
-func (s *watchStore) newObject(k key) object {
-	known := s.newKnown(k)
+func (s *watchStore) newObject(k key, pod types.UID) object {
+	known := s.newKnown(k, pod)
 	if known == nil {
 		return nil
 	}
@@ -20,6 +24,7 @@ func (s *watchStore) newObject(k key) object {
 	it := &item{
 		known:    known,
 		base:     s.base,
+		hurry:    make(chan struct{}, 1),
 		ended:    ended,
 		ready:    make(chan struct{}),
 		lastRead: time.Now(),

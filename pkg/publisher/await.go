@@ -26,6 +26,7 @@ func refreshBackoff() wait.Backoff {
 func (p *Publisher) await(ctx context.Context, v *published) (*payload.Rendering, versions, error) {
 	ctx, cancel := context.WithDeadline(ctx, v.deadline)
 	defer cancel()
+	p.opts.Objects.Prioritize(v.request.Pod, v.refs)
 	backoff := refreshBackoff()
 	refresh := time.NewTimer(backoff.Step())
 	defer refresh.Stop()

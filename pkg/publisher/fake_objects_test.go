@@ -35,7 +35,9 @@ type fakeObjects struct {
 	registrationsMade int
 	reads             map[volume.Ref][]time.Time
 	refreshes         map[volume.Ref][]time.Time
-	version           int
+	// prioritized is what publishes wait for.
+	prioritized []volume.Ref
+	version     int
 	// onUnregister is called at the begin of UnregisterPod, without the lock.
 	onUnregister func()
 }
@@ -111,6 +113,14 @@ func (o *fakeObjects) Denied(_ volume.Pod, ref volume.Ref) error {
 func (o *fakeObjects) deny(ref volume.Ref, err error) {
 	o.set(ref, func() { o.denials[ref] = err })
 }
+
+func (o *fakeObjects) Prioritize(_ volume.Pod, refs []volume.Ref) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.prioritized = append(o.prioritized, refs...)
+}
+
+func (o *fakeObjects) Renewed(volume.Account) {}
 
 func (o *fakeObjects) Refresh(_ volume.Pod, refs []volume.Ref) {
 	o.mu.Lock()

@@ -129,7 +129,9 @@ func (p *Publisher) judgeToken(ctx context.Context, v *published, token volume.T
 // or owns a volume that never was live.
 func (p *Publisher) accept(v *published, token volume.Token) {
 	v.contents.proof.done, v.contents.proof.held = true, token
-	if p.opts.Identity.Put(v.request.Pod, v.request.VolumeID, token) {
+	first := p.opts.Identity.Put(v.request.Pod, v.request.VolumeID, token)
+	p.opts.Objects.Renewed(v.request.Pod.Account())
+	if first {
 		p.resyncAccount(v.request.Pod.Account())
 	}
 }

@@ -29,6 +29,10 @@ type Objects interface {
 	// Denied returns why the state that Lookup returns can't be kept current any more, a
 	// Forbidden API error for want of the right to read the object; nil while it can.
 	Denied(pod volume.Pod, ref volume.Ref) error
+	// Prioritize has objects asked for before those that no publish waits for.
+	Prioritize(pod volume.Pod, refs []volume.Ref)
+	// Renewed tells that there is a new token of an account.
+	Renewed(account volume.Account)
 	// Refresh has the state of objects asked for again, where nothing tells of their
 	// changes by itself. It does not wait for the answer; a change is told like any.
 	Refresh(pod volume.Pod, refs []volume.Ref)

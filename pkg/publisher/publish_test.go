@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -357,5 +358,26 @@ func TestOptionalObjectsAreNotWaitedFor(t *testing.T) {
 		e.settle()
 		e.wantFiles(r)
 		e.wantProblem(r, "")
+	})
+}
+
+// TestOnlyAPublishPrioritizesItsObjects: a volume that is restored, or changes, waits for its
+// turn.
+func TestOnlyAPublishPrioritizesItsObjects(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		want := []volume.Ref{configMap("app")}
+		if !slices.Equal(e.objects.prioritized, want) {
+			t.Errorf("a publish prioritized %v, want %v", e.objects.prioritized, want)
+		}
+		e.restart()
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(r, "a", "2")
+		if !slices.Equal(e.objects.prioritized, want) {
+			t.Errorf("a restored volume prioritized %v", e.objects.prioritized[1:])
+		}
 	})
 }

@@ -1,0 +1,377 @@
+package manager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+const (
+	// maxOpening is how many openings of one kind of object may be under way. Without a
+	// bound, the transport makes a TLS handshake for each request that finds no free
+	// HTTP/2 stream: 1,000 for a node of 1,000 objects.
+	maxOpening = 16
+	// hangTime after its begin, an opening without an answer counts as hanging, and no
+	// longer against maxOpening. At most maxHanging do.
+	hangTime   = 2 * time.Second
+	maxHanging = 64
+	// urgentTime after its begin, an opening makes room for a waiting publish of a pod of
+	// which nothing is under way. It is a multiple of what a busy API server takes.
+	urgentTime = 500 * time.Millisecond
+)
+
+// errMadeRoom is why an opening ends that has hung for long while another pod's publish
+// waited.
+var errMadeRoom = errors.New("no answer, and other requests wait")
+
+// openings decides when a request is sent that opens a watch or asks for an object's
+// state. An opening lasts from begin to the headers of the answer.
+//
+//   - Of each kind, maxOpening are under way. A hanging one gives up its slot.
+//   - Waiting openings are served by turns of their pods. Those of a waiting publish come
+//     before all others. No pod's author can hold up another pod by many references, nor
+//     by objects for which the server has no answer.
+//   - While a scope backs off (see scopes), one opening probes, and the others wait.
+//
+// It has no goroutine of its own: who begins or ends an opening, or a timer, serves those
+// that wait. mu guards everything, the places and the openings too. It is taken after the
+// lock of an object.
+type openings struct {
+	mu     sync.Mutex
+	lanes  map[volume.Kind]*lane
+	scopes scopes
+}
+
+// lane is the openings of one kind.
+type lane struct {
+	pods map[types.UID]*podQueue
+	// opening holds those that count against maxOpening, hanging those that count against
+	// maxHanging; the oldest comes first.
+	opening, hanging []*opening
+	// turns counts the openings that began.
+	turns int
+}
+
+// podQueue is the openings of one pod and kind.
+type podQueue struct {
+	// publish holds the waiting openings of a waiting publish, others the rest.
+	publish, others []*opening
+	underWay        int
+	// served is the lane's turn at which the pod was last served.
+	served int
+}
+
+// place is what openings knows of one object.
+type place struct {
+	volume.Ref
+	account volume.Account
+	// pod is in whose turn the object is opened: the pod that referenced it first, or one
+	// whose publish waits for it.
+	pod types.UID
+	// publish says that a publish waits for the object.
+	publish bool
+	// waiting is the object's opening while it waits.
+	waiting *opening
+}
+
+// opening is one request that waits to be sent, or was sent and has no answer yet.
+type opening struct {
+	openings *openings
+	place    *place
+	// pod is whose turn it took.
+	pod   types.UID
+	began time.Time
+	// ready is closed when it may begin.
+	ready chan struct{}
+	// cancel ends the request.
+	cancel context.CancelCauseFunc
+	// timer tells that the opening has lasted for urgentTime, and then for hangTime.
+	timer *time.Timer
+	hangs bool
+	// probes holds the backoffs whose end it may bring.
+	probes []*backoff
+}
+
+func newOpenings() *openings {
+	return &openings{lanes: map[volume.Kind]*lane{}, scopes: scopes{}}
+}
+
+// begin waits for the turn of p, or for the end of ctx, whose cause it then returns. The
+// caller sends one request and calls end. cancel ends that request, and only that.
+func (o *openings) begin(ctx context.Context, p *place, cancel context.CancelCauseFunc) (*opening, error) {
+	op := &opening{openings: o, place: p, ready: make(chan struct{}), cancel: cancel}
+	o.mu.Lock()
+	o.enqueue(op)
+	o.serve()
+	o.mu.Unlock()
+	select {
+	case <-op.ready:
+		return op, nil
+	case <-ctx.Done():
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if p.waiting == op {
+		o.dequeue(op)
+	} else {
+		o.leave(op)
+	}
+	o.serve()
+	return nil, context.Cause(ctx)
+}
+
+// end says that the answer's headers have come, or with an error, why not.
+func (op *opening) end(err error) {
+	o := op.openings
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.leave(op)
+	if err == nil {
+		op.place.publish = false
+	}
+	o.learn(op, err)
+	o.serve()
+}
+
+// report says that the answer which end has told of ended with an error.
+func (op *opening) report(err error) {
+	o := op.openings
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.learn(op, err)
+}
+
+// learn takes in the outcome of a request, and serves those that wait when a pause that
+// this begins is over.
+func (o *openings) learn(op *opening, err error) {
+	if wait := o.scopes.learn(op, err); wait > 0 {
+		time.AfterFunc(wait, func() {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.serve()
+		})
+	}
+}
+
+// prioritize says that a publish of a pod waits for p.
+func (o *openings) prioritize(p *place, pod types.UID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	op := p.waiting
+	if op != nil {
+		o.dequeue(op)
+	}
+	p.publish = true
+	// The pod with fewer waiting openings: who references another pod's object must not
+	// put it behind a thousand of its own.
+	if queues := o.lane(p.Kind).pods; queues[pod].waiting() < queues[p.pod].waiting() {
+		p.pod = pod
+	}
+	if op != nil {
+		o.enqueue(op)
+		o.serve()
+	}
+}
+
+// whyWaiting returns the failure that p waits for to pass, or nil.
+func (o *openings) whyWaiting(p *place) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.scopes.cause(p)
+}
+
+// forgive ends the backoff of an account's credential, of which there is a new one.
+func (o *openings) forgive(account volume.Account) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.scopes, scope{level: credentialScope, account: account})
+	o.serve()
+}
+
+func (o *openings) lane(kind volume.Kind) *lane {
+	l := o.lanes[kind]
+	if l == nil {
+		l = &lane{pods: map[types.UID]*podQueue{}}
+		o.lanes[kind] = l
+	}
+	return l
+}
+
+// queue returns that of a pod; tidy forgets it.
+func (l *lane) queue(pod types.UID) *podQueue {
+	q := l.pods[pod]
+	if q == nil {
+		q = &podQueue{}
+		l.pods[pod] = q
+	}
+	return q
+}
+
+func (o *openings) enqueue(op *opening) {
+	p := op.place
+	op.pod, p.waiting = p.pod, op
+	l := o.lane(p.Kind)
+	q := l.queue(op.pod)
+	if p.publish {
+		q.publish = append(q.publish, op)
+	} else {
+		q.others = append(q.others, op)
+	}
+}
+
+func (o *openings) dequeue(op *opening) {
+	op.place.waiting = nil
+	l := o.lane(op.place.Kind)
+	q := l.pods[op.pod]
+	isOp := func(other *opening) bool { return other == op }
+	q.publish, q.others = slices.DeleteFunc(q.publish, isOp), slices.DeleteFunc(q.others, isOp)
+	l.tidy(op.pod)
+}
+
+// serve begins the openings whose turn has come.
+func (o *openings) serve() {
+	for _, l := range o.lanes {
+		for {
+			op := o.next(l)
+			if op == nil || len(l.opening) >= maxOpening && !(l.isUrgent(op) && l.makeRoom()) {
+				break
+			}
+			o.start(l, op)
+		}
+	}
+}
+
+// next returns the opening whose turn is next, nil if none may begin now.
+func (o *openings) next(l *lane) *opening {
+	var best *podQueue
+	for _, q := range l.pods {
+		if op := q.first(); op != nil && o.scopes.admit(op.place) && (best == nil || q.before(best)) {
+			best = q
+		}
+	}
+	return best.first()
+}
+
+func (o *openings) start(l *lane, op *opening) {
+	o.dequeue(op)
+	l.turns++
+	q := l.queue(op.pod)
+	q.served = l.turns
+	q.underWay++
+	l.opening = append(l.opening, op)
+	op.began = time.Now()
+	o.scopes.probe(op)
+	op.timer = time.AfterFunc(urgentTime, func() { o.lasts(op) })
+	close(op.ready)
+}
+
+// lasts is called when an opening has lasted for urgentTime, and when it has for hangTime.
+func (o *openings) lasts(op *opening) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if op.timer == nil {
+		return
+	}
+	if rest := hangTime - time.Since(op.began); rest > 0 {
+		op.timer.Reset(rest)
+	} else {
+		op.hangs = true
+		o.scopes.release(op) // another one may find out more
+		o.lane(op.place.Kind).settle()
+	}
+	o.serve()
+}
+
+// leave takes an opening out of those under way. It is idempotent.
+func (o *openings) leave(op *opening) {
+	if op.timer == nil {
+		return
+	}
+	op.timer.Stop()
+	op.timer = nil
+	o.scopes.release(op)
+	l := o.lane(op.place.Kind)
+	l.remove(op)
+	l.pods[op.pod].underWay--
+	l.tidy(op.pod)
+	l.settle()
+}
+
+func (l *lane) remove(op *opening) {
+	isOp := func(other *opening) bool { return other == op }
+	l.opening, l.hanging = slices.DeleteFunc(l.opening, isOp), slices.DeleteFunc(l.hanging, isOp)
+}
+
+// settle moves openings that hang to the others that do, as far as there is room.
+func (l *lane) settle() {
+	for _, op := range slices.Clone(l.opening) {
+		if op.hangs && len(l.hanging) < maxHanging {
+			l.remove(op)
+			l.hanging = append(l.hanging, op)
+		}
+	}
+}
+
+// isUrgent says whether op is of a publish of a pod of which nothing is under way.
+func (l *lane) isUrgent(op *opening) bool {
+	return op.place.publish && l.pods[op.pod].underWay == 0
+}
+
+// makeRoom has the oldest opening give up its slot if it has lasted for urgentTime. If too
+// many hang, the one that has hung longest is cancelled.
+func (l *lane) makeRoom() bool {
+	oldest := l.opening[0]
+	if time.Since(oldest.began) < urgentTime {
+		return false
+	}
+	if len(l.hanging) >= maxHanging {
+		l.hanging[0].cancel(errMadeRoom)
+		l.remove(l.hanging[0])
+	}
+	l.remove(oldest)
+	l.hanging = append(l.hanging, oldest)
+	return true
+}
+
+// tidy forgets a pod of which nothing waits or is under way.
+func (l *lane) tidy(pod types.UID) {
+	if q := l.pods[pod]; q != nil && q.waiting()+q.underWay == 0 {
+		delete(l.pods, pod)
+	}
+}
+
+// first returns the pod's next opening, or nil.
+func (q *podQueue) first() *opening {
+	switch {
+	case q == nil:
+		return nil
+	case len(q.publish) > 0:
+		return q.publish[0]
+	case len(q.others) > 0:
+		return q.others[0]
+	}
+	return nil
+}
+
+func (q *podQueue) waiting() int {
+	if q == nil {
+		return 0
+	}
+	return len(q.publish) + len(q.others)
+}
+
+// before says whether the turn of q comes before that of other: a publish first, then the
+// pod with the fewest under way, then the one that was served longest ago.
+func (q *podQueue) before(other *podQueue) bool {
+	if q.first().place.publish != other.first().place.publish {
+		return q.first().place.publish
+	}
+	return cmp.Or(cmp.Compare(q.underWay, other.underWay), cmp.Compare(q.served, other.served)) < 0
+}

@@ -1,0 +1,215 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+const (
+	// Backoffs begin with minBackoff and double up to maxBackoff, and up to as much again is
+	// added at random: many nodes back off at the same moment.
+	minBackoff = 250 * time.Millisecond
+	maxBackoff = 30 * time.Second
+	// maxNodeBackoff is the same for the node scope. It is shorter because one attempt to
+	// connect costs the server little, and files are to be current 10 s after an outage.
+	maxNodeBackoff = 2500 * time.Millisecond
+	// maxRetryAfter is the most that a server's wish for a pause is obeyed.
+	maxRetryAfter = time.Minute
+)
+
+// level says how far a failure reaches.
+type level int
+
+const (
+	// objectScope is one object's, or nobody's: a missing right, an expired version, no
+	// answer.
+	objectScope level = iota
+	// nodeScope is everything's: the server can't be reached.
+	nodeScope
+	// credentialScope is that of all requests with one credential: the server doesn't
+	// accept it, or has had too many of them.
+	credentialScope
+	// kindScope is that of one kind of object, read with one credential: the server fails.
+	kindScope
+)
+
+// scope is what a backoff concerns.
+type scope struct {
+	level   level
+	account volume.Account
+	kind    volume.Kind
+}
+
+// scopesOf returns the scopes that an object is in.
+func scopesOf(p *place) [3]scope {
+	return [3]scope{
+		{level: nodeScope},
+		{level: credentialScope, account: p.account},
+		{level: kindScope, account: p.account, kind: p.Kind},
+	}
+}
+
+// scopes holds the backoff of each scope that has one. It ends with the first success.
+// The lock of the openings guards it.
+type scopes map[scope]*backoff
+
+// backoff is the pause of one scope.
+type backoff struct {
+	// since is when the present pause began, and until is when it ends.
+	since, until time.Time
+	delay        time.Duration
+	// probe is the opening that finds out whether the backoff may end.
+	probe *opening
+	// err is the last failure.
+	err error
+}
+
+// admit says whether an opening of p may begin: no scope of it is in a pause or waits for
+// the outcome of a probe.
+func (s scopes) admit(p *place) bool {
+	if len(s) == 0 {
+		return true
+	}
+	for _, in := range scopesOf(p) {
+		if b := s[in]; b != nil && (b.probe != nil || time.Now().Before(b.until)) {
+			return false
+		}
+	}
+	return true
+}
+
+// probe has an opening that begins be the probe of its scopes' backoffs.
+func (s scopes) probe(op *opening) {
+	for _, in := range scopesOf(op.place) {
+		if b := s[in]; b != nil {
+			b.probe = op
+			op.probes = append(op.probes, b)
+		}
+	}
+}
+
+// release lets another opening probe in the place of op.
+func (s scopes) release(op *opening) {
+	for _, b := range op.probes {
+		if b.probe == op {
+			b.probe = nil
+		}
+	}
+	op.probes = nil
+}
+
+// learn takes in the outcome of a request, and returns how long the pause lasts that this
+// begins, if it does. What was sent before the present pause began says nothing new: many
+// fail, or succeed, at the same moment.
+func (s scopes) learn(op *opening, err error) (pause time.Duration) {
+	failed, passed := reach(err), passedScopes(err)
+	for _, in := range scopesOf(op.place) {
+		b := s[in]
+		if b != nil && !op.began.After(b.since) {
+			continue
+		}
+		switch {
+		case in.level == failed:
+			if b == nil {
+				b = &backoff{}
+				s[in] = b
+			}
+			pause = b.grow(in.level, err)
+		case b != nil && in.level <= passed:
+			delete(s, in)
+		}
+	}
+	return pause
+}
+
+// cause returns the failure for which p may not be opened, or nil.
+func (s scopes) cause(p *place) error {
+	for _, in := range scopesOf(p) {
+		if b := s[in]; b != nil {
+			return b.err
+		}
+	}
+	return nil
+}
+
+// grow begins the next pause, and returns how long it lasts.
+func (b *backoff) grow(l level, err error) time.Duration {
+	most := maxBackoff
+	if l == nodeScope {
+		most = maxNodeBackoff
+	}
+	b.delay = min(max(2*b.delay, minBackoff), most)
+	wait := withJitter(b.delay, b.delay)
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok && seconds > 0 {
+		asked := min(time.Duration(seconds)*time.Second, maxRetryAfter)
+		wait = max(wait, withJitter(asked, max(asked/2, time.Second)))
+	}
+	b.since, b.err = time.Now(), err
+	b.until = b.since.Add(wait)
+	return wait
+}
+
+func withJitter(d, most time.Duration) time.Duration { return d + rand.N(most) }
+
+// isShared says whether a failure is none of the object's own, so that the next request
+// waits for the end of a scope's backoff and needs no other pause. Where the server fails,
+// the object may be the reason.
+func isShared(err error) bool {
+	failed := reach(err)
+	return failed == nodeScope || failed == credentialScope
+}
+
+// reach returns the scope that a failed request tells of.
+func reach(err error) level {
+	switch status := apierrors.APIStatus(nil); {
+	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, errSilent), errors.Is(err, errMadeRoom), errors.Is(err, errNoCredential):
+		return objectScope
+	case errors.As(err, &status):
+		return reachOf(status)
+	case errors.As(err, new(*url.Error)):
+		return nodeScope
+	}
+	return objectScope
+}
+
+func reachOf(status apierrors.APIStatus) level {
+	err := error(nil)
+	if e, ok := status.(error); ok {
+		err = e
+	}
+	switch code := status.Status().Code; {
+	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
+		return objectScope // a 504
+	case code == http.StatusUnauthorized, code == http.StatusTooManyRequests:
+		return credentialScope
+	case code >= http.StatusInternalServerError:
+		return kindScope
+	}
+	return objectScope
+}
+
+// passedScopes returns the last of the scopes, in their order, in which an answer counts
+// as a success.
+func passedScopes(err error) level {
+	switch l := reach(err); {
+	case err == nil, isAbsent(err):
+		return kindScope
+	case l == kindScope:
+		return credentialScope
+	case l == credentialScope:
+		return nodeScope
+	case l == objectScope && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
+		// Whether the kind's objects can be read is not known after a 403.
+		return credentialScope
+	}
+	return objectScope
+}
