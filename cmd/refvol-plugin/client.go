@@ -11,9 +11,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
 	"k8s.io/component-base/version"
 
 	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/dialer"
 )
 
 const (
@@ -75,17 +77,19 @@ func newPodClient(config *rest.Config, tokens *authz.Tokens) (kubernetes.Interfa
 func newHTTPClient(config *rest.Config) (*http.Client, error) {
 	// A dialer of its own keeps the transport from being shared with whoever else
 	// makes a client of the same configuration, so that it may be changed here.
-	config.Dial = (&net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive}).DialContext
+	connections := dialer.New((&net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive}).DialContext)
+	config.Dial = connections.DialContext
+	config.WrapTransport = transport.Wrappers(connections.Wrap, config.WrapTransport)
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
 	}
-	transport, err := transportOf(client.Transport)
+	base, err := transportOf(client.Transport)
 	if err != nil {
 		return nil, err
 	}
-	transport.TLSHandshakeTimeout = connectTimeout
-	transport.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}
+	base.TLSHandshakeTimeout = connectTimeout
+	base.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}
 	return client, nil
 }
 
