@@ -27,10 +27,11 @@ func TestFlowSchema(t *testing.T) {
 	var own class
 	await := func(ctx context.Context, sorted bool) error {
 		return harness.Poll(ctx, soon, pace, func() error {
-			if got, err := plugin.class(ctx, list); err != nil || (got == own) != sorted {
-				return fmt.Errorf("the request is of %+v, the plugin's %+v (%v)", got, own, err) //nolint:errorlint // it may be nil
+			got, err := plugin.class(ctx, list)
+			if err == nil && (got == own) != sorted {
+				err = fmt.Errorf("the request is of %+v, and the plugin's are of %+v", got, own)
 			}
-			return nil
+			return err
 		})
 	}
 	install(t, combine(t, "flow-schema"), func(ctx context.Context) error { return await(ctx, false) })
