@@ -9,8 +9,6 @@ import (
 	"testing"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // TestAnyJSON has what JSON allows and YAML's parser refuses or reads as something else.
@@ -130,7 +128,7 @@ func sourcesOf(name, key, path, value, prefix string, mode int, optional bool) [
 // wantOneMeaning wants every way to write sources to give one Spec, or one error.
 func wantOneMeaning(t *testing.T, sources []any) {
 	t.Helper()
-	want, wantErr := Parse(map[string]string{"sources": yamlForm(t, sources)}, testPod())
+	want, wantErr := Parse(map[string]string{"sources": yamlForm(sources)}, testPod())
 	for form, text := range jsonForms(t, sources) {
 		got, err := Parse(map[string]string{"sources": text}, testPod())
 		if !reflect.DeepEqual(got, want) || fmt.Sprint(err) != fmt.Sprint(wantErr) {
@@ -139,28 +137,36 @@ func wantOneMeaning(t *testing.T, sources []any) {
 	}
 }
 
-// yamlForm returns a value as YAML, with every string quoted: unquoted, << is none.
-func yamlForm(t *testing.T, value any) string {
-	t.Helper()
-	var root yaml.Node
-	if err := root.Encode(value); err != nil {
-		t.Fatal(err)
-	}
-	var quote func(*yaml.Node)
-	quote = func(node *yaml.Node) {
-		if node.Kind == yaml.ScalarNode && (node.ShortTag() == tagString || node.Value == "<<") {
-			node.Style, node.Tag = yaml.DoubleQuotedStyle, tagString
+// yamlForm returns a value as YAML in its flow style, with what isn't plain ASCII as YAML's own
+// escapes.
+func yamlForm(value any) string {
+	var parts []string
+	switch value := value.(type) {
+	case map[string]any:
+		for _, name := range sortedKeys(value) { // as encoding/json has them
+			parts = append(parts, name+": "+yamlForm(value[name]))
 		}
-		for _, child := range node.Content {
-			quote(child)
+		return "{" + strings.Join(parts, ", ") + "}"
+	case []any:
+		for _, element := range value {
+			parts = append(parts, yamlForm(element))
 		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case string:
+		var text strings.Builder
+		for _, r := range value {
+			if r >= ' ' && r <= '~' && r != '"' && r != '\\' {
+				text.WriteRune(r)
+			} else {
+				fmt.Fprintf(&text, `\U%08x`, r)
+			}
+		}
+		return `"` + text.String() + `"`
+	case nil:
+		return "~"
+	default:
+		return fmt.Sprint(value)
 	}
-	quote(&root)
-	text, err := yaml.Marshal(&root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }
 
 // jsonForms returns how encoding/json, and the encoders of other languages, write a value.
