@@ -6,11 +6,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -38,24 +40,42 @@ func render(t *testing.T, dir string) []runtime.Object {
 // renderOverlay renders the base with the lines of kustomization on top.
 func renderOverlay(t *testing.T, kustomization string) []runtime.Object {
 	t.Helper()
-	base, err := filepath.Abs("base")
+	return renderOn(t, "base", func(string) string { return kustomization })
+}
+
+// renderWith renders what is in dir with components on top.
+func renderWith(t *testing.T, dir string, components []string) []runtime.Object {
+	t.Helper()
+	return renderOn(t, dir, func(root string) string {
+		var paths []string
+		for _, name := range components {
+			paths = append(paths, filepath.Join(root, "components", name))
+		}
+		return "components: [" + strings.Join(paths, ", ") + "]\n"
+	})
+}
+
+// renderOn renders what is in dir with a kustomization on top, which is told where deploy/ is.
+func renderOn(t *testing.T, dir string, kustomization func(root string) string) []runtime.Object {
+	t.Helper()
+	root, err := filepath.Abs(".")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The renderer takes links away before it looks for the base.
-	dir, err := filepath.EvalSymlinks(t.TempDir())
+	// The renderer takes links away before it looks for what is below.
+	top, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Kustomize refuses absolute paths.
-	if base, err = filepath.Rel(dir, base); err != nil {
+	if root, err = filepath.Rel(top, root); err != nil {
 		t.Fatal(err)
 	}
-	kustomization = "resources: [" + base + "]\n" + kustomization
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
+	text := "resources: [" + filepath.Join(root, dir) + "]\n" + kustomization(root)
+	if err := os.WriteFile(filepath.Join(top, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return render(t, dir)
+	return render(t, top)
 }
 
 // decode reads a stream of YAML documents into typed objects. A field that the
@@ -65,7 +85,8 @@ func decode(t *testing.T, name string, stream []byte) []runtime.Object {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		admissionv1.AddToScheme, appsv1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, storagev1.AddToScheme,
+		admissionv1.AddToScheme, appsv1.AddToScheme, corev1.AddToScheme, flowcontrolv1.AddToScheme,
+		rbacv1.AddToScheme, storagev1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)

@@ -159,6 +159,22 @@ func TestStartupTaint(t *testing.T) {
 	n.wantNothingLeft()
 }
 
+// Some clouds add the taint after the registration. It goes, too, with the same rights.
+func TestStartupTaintAfterTheRegistration(t *testing.T) {
+	setNodeTTL(t, "0")
+	others := otherTaints()
+	setTaints(t, others)
+	n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--startup-taint="+startupTaint)
+	n.confirm(n.kubelet(), true)
+	n.logs("The node has no startup taint", 1)
+	for round := range 2 {
+		setTaints(t, slices.Insert(slices.Clone(others), 1, corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}))
+		taintsBecome(t, others)
+		n.logs("Removed the startup taint", round+1)
+	}
+	n.logs("The node has no startup taint", 1)
+}
+
 // Only the effect and the value that are named go.
 func TestStartupTaintOfOneEffect(t *testing.T) {
 	for flag, want := range map[string]int{

@@ -65,6 +65,8 @@ func refused() []refusal {
 		"namespace escaped in JSON":     `[{"secret":{"name":"db","n\u0061mespace":"platform"}}]`,
 		"namespace escaped in YAML":     `- secret: {name: db, "\x6eamespace": platform}`,
 		"namespace over two lines":      "- secret:\n    name: db\n    ? \"name\\\n      space\"\n    : platform",
+		"namespace behind a slash":      `[{"secret":{"name":"db","items":[{"key":"k","path":"a\/b"}],"\u006eamespace":"platform"}}]`,
+		"namespace in long escapes":     `- secret: {name: db, "\U0000006eamespace": platform}`,
 		"namespace beside a field path": "- secret: {name: db, namespace: platform} # metadata.namespace",
 	} {
 		all = append(all, refusal{name: name, attributes: attributes{"sources": sources}, forbidsAcross: true, hidden: true})
@@ -101,6 +103,10 @@ func accepted(across bool) map[string]*corev1.Pod {
     - {name: DB_PASSWORD, valueFrom: {secretKeyRef: {name: db, key: password}}}
 - podEnv: {path: pod.env, container: c}
 `, "defaultMode": "0440",
+		})),
+		// As PHP and Python write JSON.
+		"escaped slash and surrogate pair": podWith("app", inline(attributes{
+			"sources": `[{"env":{"path":"a\/b","env":[{"name":"A","value":"\u20ac\ud83d\ude00\/"}]}}]`,
 		})),
 		"sources of the largest size": podWith("app", inline(largest())),
 		"twenty of the largest":       podWith("app", repeat(20, largest())...),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -22,8 +23,13 @@ const (
 	// firstRetry and lastRetry are how long to wait after a failure, with a jitter.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 30 * time.Second
-	retryScale = 2
-	jitter     = 0.2
+	// firstLook and lastLook are how long to wait until the Node is read again, with a
+	// jitter. The last look comes at most lookFor after the registration.
+	firstLook = time.Second
+	lastLook  = 30 * time.Second
+	lookFor   = 10 * time.Minute
+	growth    = 2
+	jitter    = 0.2
 )
 
 // Nodes is what a Remover does with Node objects. A client's CoreV1().Nodes() is one.
@@ -44,6 +50,10 @@ type Options struct {
 // driver's registration: a Node that is deleted and made again has the taint again, and
 // its kubelet registers the driver again.
 //
+// Some clouds add a node pool's taints only after the node has registered its drivers. So
+// the Node is read again for ten minutes. A watch would tell sooner, but RBAC can't limit it
+// to the own Node, and it would be one more right.
+//
 // It has no goroutine of its own but the one that calls Run. Registered is safe for
 // concurrent use.
 type Remover struct {
@@ -63,7 +73,7 @@ func NewRemover(opts Options) (*Remover, error) {
 }
 
 // Registered tells that the kubelet has confirmed the registration, or refused it: then
-// a removal that has not succeeded yet ends. It never blocks.
+// the Node is left alone. It never blocks.
 func (r *Remover) Registered(registered bool) {
 	r.registered.Store(registered)
 	select {
@@ -74,47 +84,78 @@ func (r *Remover) Registered(registered bool) {
 
 // Run removes the taint whenever it is time, until ctx ends. It is called once.
 func (r *Remover) Run(ctx context.Context) {
+	var next <-chan time.Time
+	var s *search
 	for {
 		select {
 		case <-r.told:
+			s = r.newSearch()
+		case <-next:
 		case <-ctx.Done():
 			return
 		}
-		r.remove(ctx)
-	}
-}
-
-// remove tries until it has succeeded, ctx ends, or the driver is not registered. A
-// failure is logged when it is the first of a row.
-func (r *Remover) remove(ctx context.Context) {
-	logger := klog.FromContext(ctx)
-	backoff := wait.Backoff{Duration: firstRetry, Factor: retryScale, Jitter: jitter, Steps: 1 << 20, Cap: lastRetry}
-	for failures := 0; r.registered.Load(); failures++ {
-		removed, err := r.try(ctx)
-		switch {
-		case removed:
-			logger.Info("Removed the startup taint", "node", r.opts.NodeName, "taint", r.opts.Taint)
-			return
-		case err == nil:
-			logger.V(2).Info("The node has no startup taint", "node", r.opts.NodeName, "taint", r.opts.Taint)
-			return
-		case ctx.Err() != nil:
-			return
-		case failures == 0:
-			logger.Error(err, "Removing the startup taint failed, trying again", "node", r.opts.NodeName, "taint", r.opts.Taint)
-		}
-		if !sleep(ctx, backoff.Step()) {
-			return
+		next = nil
+		if r.registered.Load() {
+			next = s.look(ctx)
 		}
 	}
 }
 
-// try reads the Node and removes the taint if it is there. An error may be that of
-// somebody else's change between the two requests.
+// search is what is done about one registration.
+type search struct {
+	*Remover
+	ends time.Time
+	// looked says that the Node has been read once.
+	looked bool
+	// failed says that the last attempt failed.
+	failed         bool
+	looks, retries wait.Backoff
+}
+
+func (r *Remover) newSearch() *search {
+	return &search{
+		Remover: r, ends: time.Now().Add(lookFor),
+		looks:   backoff(firstLook, lastLook),
+		retries: backoff(firstRetry, lastRetry),
+	}
+}
+
+// backoff returns a wait that grows from first to last and stays there.
+func backoff(first, last time.Duration) wait.Backoff {
+	return wait.Backoff{Duration: first, Factor: growth, Jitter: jitter, Steps: math.MaxInt32, Cap: last}
+}
+
+// look makes one attempt and returns when the next one is due; nil if none is. A failure is
+// retried, however long it takes, and logged when it is the first of a row.
+func (s *search) look(ctx context.Context) <-chan time.Time {
+	logger := klog.FromContext(ctx).WithValues("node", s.opts.NodeName, "taint", s.opts.Taint)
+	removed, err := s.try(ctx)
+	if err != nil {
+		if !s.failed && ctx.Err() == nil {
+			logger.Error(err, "Removing the startup taint failed, trying again")
+		}
+		s.failed = true
+		return time.After(s.retries.Step())
+	}
+	if removed {
+		logger.Info("Removed the startup taint")
+	} else if !s.looked {
+		logger.V(2).Info("The node has no startup taint")
+	}
+	s.looked, s.failed, s.retries = true, false, backoff(firstRetry, lastRetry)
+	pause := s.looks.Step()
+	if time.Now().Add(pause).After(s.ends) {
+		return nil
+	}
+	return time.After(pause)
+}
+
+// try reads the Node, from the API server's cache, and removes the taint if it is there. An
+// error may be that of somebody else's change since that state of the Node.
 func (r *Remover) try(ctx context.Context) (removed bool, err error) {
 	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), attemptTimeout)
 	defer cancel()
-	node, err := r.opts.Nodes.Get(ctx, r.opts.NodeName, metav1.GetOptions{})
+	node, err := r.opts.Nodes.Get(ctx, r.opts.NodeName, metav1.GetOptions{ResourceVersion: "0"})
 	if err != nil {
 		return false, fmt.Errorf("read node %s: %w", r.opts.NodeName, err)
 	}
@@ -126,16 +167,4 @@ func (r *Remover) try(ctx context.Context) (removed bool, err error) {
 		return false, fmt.Errorf("patch the taints of node %s: %w", r.opts.NodeName, err)
 	}
 	return true, nil
-}
-
-// sleep waits, and tells whether ctx still lives.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -29,9 +29,12 @@ type fakeNodes struct {
 	patches  []string
 }
 
-func (f *fakeNodes) Get(ctx context.Context, name string, _ metav1.GetOptions) (*corev1.Node, error) {
+func (f *fakeNodes) Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if opts.ResourceVersion != "0" {
+		return nil, errors.New("the request is not for the API server's cache")
+	}
 	f.requests = append(f.requests, time.Now())
 	if _, bounded := ctx.Deadline(); !bounded {
 		return nil, errors.New("the request may last for ever")
@@ -63,6 +66,26 @@ func (f *fakeNodes) Patch(_ context.Context, name string, form types.PatchType, 
 // tainted returns a Node with the taint that the tests remove.
 func tainted() *fakeNodes {
 	return &fakeNodes{taints: []corev1.Taint{{Key: testKey, Effect: corev1.TaintEffectNoSchedule}}}
+}
+
+// add has somebody add the taint now.
+func (f *fakeNodes) add() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.taints = tainted().taints
+}
+
+// recover ends the failures.
+func (f *fakeNodes) recover() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.getFails, f.fails = nil, nil
+}
+
+func (f *fakeNodes) tainted() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.taints) > 0
 }
 
 // run runs a Remover in the test's bubble, until the test ends, and returns its log.
@@ -161,13 +184,13 @@ func TestTriesUntilItSucceeds(t *testing.T) {
 		r, log := run(t, nodes)
 		r.Registered(true)
 		pass(30 * time.Minute)
-		if len(nodes.requests) != 21 || len(nodes.patches) != 11 || len(nodes.taints) > 0 {
+		if len(nodes.requests) < 21 || len(nodes.patches) != 11 || len(nodes.taints) > 0 {
 			t.Errorf("%d requests, %d patches, taints %v", len(nodes.requests), len(nodes.patches), nodes.taints)
 		}
 		wantLogged(t, log, "Removing the startup taint failed, trying again", 1)
 		wantLogged(t, log, "Removed the startup taint", 1)
 		shortest := firstRetry
-		for i := 1; i < len(nodes.requests); i++ {
+		for i := 1; i < 21; i++ {
 			took := nodes.requests[i].Sub(nodes.requests[i-1])
 			if took < shortest || took > lastRetry*6/5 {
 				t.Errorf("retry %d came after %s, want %s at least", i, took, shortest)
@@ -177,7 +200,106 @@ func TestTriesUntilItSucceeds(t *testing.T) {
 	})
 }
 
-// A registration that is refused, or the end, ends the attempts.
+// A cloud's node pool manager may add the taint after the registration. It is looked for
+// again for a while, at growing distances, and then no more.
+func TestTaintAfterTheRegistration(t *testing.T) {
+	for _, late := range []time.Duration{0, 3 * time.Second, time.Minute, lookFor - lastLook - 10*time.Second} {
+		t.Run(late.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				nodes := &fakeNodes{}
+				r, log := run(t, nodes)
+				r.Registered(true)
+				pass(late)
+				nodes.add()
+				// Distances double, so the next look comes within the time that has passed already.
+				pass(min(late+firstLook, lastLook) * 6 / 5)
+				if nodes.tainted() {
+					t.Error("the taint is still there")
+				}
+				pass(lookFor)
+				wantLogged(t, log, "Removed the startup taint", 1)
+				wantLogged(t, log, "The node has no startup taint", 1)
+				wantLogged(t, log, "failed", 0)
+			})
+		})
+	}
+}
+
+// The looks end, and a Node that gets the taint later keeps it until the next registration.
+func TestLooksEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := &fakeNodes{}
+		r, _ := run(t, nodes)
+		for range 3 {
+			nodes.requests = nil
+			began := time.Now()
+			r.Registered(true)
+			pass(time.Hour)
+			last := nodes.requests[len(nodes.requests)-1].Sub(began)
+			if n := len(nodes.requests); n < 20 || n > 30 || last > lookFor || last < lookFor-time.Minute {
+				t.Errorf("%d looks, the last after %v", n, last)
+			}
+			shortest := firstLook
+			for i := 1; i < len(nodes.requests); i++ {
+				if pause := nodes.requests[i].Sub(nodes.requests[i-1]); pause < shortest || pause > lastLook*6/5 {
+					t.Errorf("look %d came after %v, want %v at least", i, pause, shortest)
+				}
+				shortest = min(2*shortest, lastLook)
+			}
+			nodes.add()
+			pass(time.Hour)
+			if !nodes.tainted() {
+				t.Error("it went on looking")
+			}
+		}
+	})
+}
+
+// A registration while the looks of the one before go on begins them anew, at once.
+func TestRegistrationBetweenLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := &fakeNodes{}
+		r, _ := run(t, nodes)
+		r.Registered(true)
+		pass(lookFor - time.Second)
+		nodes.add()
+		r.Registered(true)
+		synctest.Wait()
+		if nodes.tainted() {
+			t.Error("the taint is still there")
+		}
+		pass(lookFor - time.Minute)
+		nodes.add()
+		pass(time.Minute)
+		if nodes.tainted() {
+			t.Error("the looks ended with those of the registration before")
+		}
+	})
+}
+
+// A Node that can't be read for longer than the looks last is still looked at once it can.
+func TestOutageLongerThanTheLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := tainted()
+		nodes.getFails = slices.Repeat([]error{errors.New("no such luck")}, 1000)
+		r, log := run(t, nodes)
+		r.Registered(true)
+		pass(2 * lookFor)
+		nodes.recover()
+		pass(time.Minute)
+		if nodes.tainted() {
+			t.Error("the taint is still there")
+		}
+		wantLogged(t, log, "Removing the startup taint failed", 1)
+		looks := len(nodes.requests)
+		pass(time.Hour)
+		if len(nodes.requests) != looks {
+			t.Errorf("it went on: %d looks, then %d", looks, len(nodes.requests))
+		}
+	})
+}
+
+// A registration that is refused, or the end, ends the attempts and the looks.
 func TestStopsTrying(t *testing.T) {
 	for name, stop := range map[string]func(r *Remover, cancel func()){
 		"refused": func(r *Remover, _ func()) { r.Registered(false) },

@@ -31,7 +31,7 @@ const (
 	tagNull      = "!!null"
 )
 
-// decoder walks the nodes of a YAML document, JSON included, so that every error
+// decoder walks the nodes of a YAML or JSON document, so that every error
 // carries the path of the field it is about: a decoder into structs would know but
 // the name of an unknown field, not where it stands. Aliases are not followed, so
 // the walk is no longer than the text. Errors are collected, not returned one by
@@ -67,9 +67,18 @@ func (d *decoder) err() error {
 
 // document parses text, YAML or JSON, and visits its root.
 func (d *decoder) document(at *field.Path, text string, then visit) {
+	size := fmt.Sprintf("a string of %d bytes", len(text))
+	if isJSON(text) {
+		root, err := parseJSON(text)
+		if err != nil {
+			d.add(field.Invalid(at, size, err.Error()))
+			return
+		}
+		then(at, root)
+		return
+	}
 	var document, rest yaml.Node
 	decode := yaml.NewDecoder(strings.NewReader(text))
-	size := fmt.Sprintf("a string of %d bytes", len(text))
 	switch err := decode.Decode(&document); {
 	case errors.Is(err, io.EOF):
 		d.add(field.Required(at, "must be YAML or JSON"))
@@ -106,7 +115,8 @@ func (d *decoder) object(at *field.Path, node *yaml.Node, fields map[string]visi
 		d.wrongType(at, node, "a mapping")
 		return
 	}
-	seen := make(map[string]bool, len(fields))
+	// given has the fields that are there: whether they are more than null.
+	given := make(map[string]bool, len(fields))
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key, value := node.Content[i], node.Content[i+1]
 		if key.Kind != yaml.ScalarNode {
@@ -115,18 +125,21 @@ func (d *decoder) object(at *field.Path, node *yaml.Node, fields map[string]visi
 		}
 		name := key.Value
 		then, known := fields[name]
+		_, again := given[name]
 		switch {
 		case !known:
 			d.add(field.Forbidden(at.Child(fieldName(name)), "unknown field; known are "+strings.Join(sortedKeys(fields), ", ")))
-		case seen[name]:
+		case again:
 			d.add(field.Forbidden(at.Child(name), fmt.Sprintf("must not be set twice: again in line %d", key.Line)))
-		case !isNull(value):
-			seen[name] = true
+		case isNull(value):
+			given[name] = false
+		default:
+			given[name] = true
 			then(at.Child(name), value)
 		}
 	}
 	for _, name := range required {
-		if !seen[name] {
+		if !given[name] {
 			fields[name](at.Child(name), &yaml.Node{Kind: yaml.ScalarNode, Tag: tagString})
 		}
 	}
