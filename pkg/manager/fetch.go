@@ -21,11 +21,14 @@ type fetch struct {
 
 // fly fetches for as long as somebody asks, or waits for an answer.
 func (p *polled) fly() {
-	backoff := retryBackoff()
+	began, backoff := time.Now(), retryBackoff(false)
 	for p.stillAsked() {
 		own, ok := p.fetch()
 		if !ok {
 			return
+		}
+		if time.Since(began) >= lastingTime && backoff.Cap != longBackoff {
+			backoff = retryBackoff(true)
 		}
 		// What isn't the object's own failure has the next request wait by itself.
 		if p.askAgain() && own && !p.pause(backoff.Step()) {

@@ -30,6 +30,8 @@ const (
 	// calmTime without a pause makes the next one short again. It is longer than
 	// any pause, and shorter than what a proxy lets an idle watch live.
 	calmTime = 15 * time.Second
+	// workingTime is how long a watch has to last to have been of use.
+	workingTime = time.Second
 )
 
 var (
@@ -42,11 +44,14 @@ var (
 )
 
 // retryBackoff returns the pauses of one object between requests that fail, or watches
-// that break: from 0.25 s up to a minute, all with jitter, because thousands of watches on
-// many nodes break at the same moment when an API server goes away. What concerns more
+// that break: from 0.25 s up to 5 s, and up to a minute where that lasts. What concerns more
 // than the object has a backoff of its own: see scopes.
-func retryBackoff() wait.Backoff {
-	return wait.Backoff{Duration: minBackoff, Factor: 2, Jitter: 1, Cap: maxBackoff, Steps: 10}
+func retryBackoff(lasts bool) wait.Backoff {
+	least, most := minBackoff, shortBackoff
+	if lasts {
+		least, most = shortBackoff, longBackoff
+	}
+	return wait.Backoff{Duration: least, Factor: 2, Jitter: 1, Cap: most, Steps: 10}
 }
 
 // reflector keeps an item in line with the API server: it asks for the object's state,
@@ -63,6 +68,9 @@ type reflector struct {
 	version  string
 	backoff  wait.Backoff
 	pausedAt time.Time
+	// wellAt is when a watch was last seen to do its work; lasts says that this was long ago.
+	wellAt time.Time
+	lasts  bool
 	// shared says that the last failure was none of the object's own: the scope that it
 	// concerns has the next request wait.
 	shared bool
@@ -70,6 +78,7 @@ type reflector struct {
 
 // reflect follows the object until ctx ends.
 func (r *reflector) reflect(ctx context.Context) {
+	r.wellAt, r.lasts = time.Now(), false
 	for ctx.Err() == nil {
 		if !r.awaitIdentity(ctx) {
 			return
@@ -305,6 +314,12 @@ func (r *reflector) selector() string {
 // error is nil if another watch can go on from there.
 func (r *reflector) follow(ctx context.Context, s *stream) error {
 	defer s.close()
+	began := time.Now()
+	defer func() {
+		if time.Since(began) >= workingTime {
+			r.wellAt = time.Now()
+		}
+	}()
 	for {
 		e, err := s.next()
 		if errors.Is(err, errEnded) {
@@ -342,8 +357,9 @@ func (r *reflector) pause(ctx context.Context) {
 		r.shared, r.pausedAt = false, time.Now()
 		return
 	}
-	if time.Since(r.pausedAt) > calmTime {
-		r.backoff = retryBackoff()
+	lasts := time.Since(r.wellAt) >= lastingTime
+	if time.Since(r.pausedAt) > calmTime || lasts != r.lasts {
+		r.backoff, r.lasts = retryBackoff(lasts), lasts
 	}
 	timer := time.NewTimer(r.backoff.Step())
 	defer timer.Stop()

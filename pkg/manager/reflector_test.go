@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// maxPause is the longest pause after a failure to connect.
-	maxPause = 2 * maxNodeBackoff
-	// maxOwnPause is the longest pause of one object, of a credential or of a kind.
-	maxOwnPause = 2 * maxBackoff
+	// maxPause is the longest pause of the first minute, and after a failure to connect.
+	maxPause = 2 * shortBackoff
+	// maxOwnPause is the longest pause of one object, of a credential or of a kind after that.
+	maxOwnPause = 2 * longBackoff
 )
 
 func TestTooLargeResourceVersion(t *testing.T) {
@@ -81,9 +81,9 @@ func TestRequestsThatFailArePaced(t *testing.T) {
 					e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 				}
 				after(4 * time.Minute) // the object goes idle after five
-				// One or two requests an attempt, as a list follows a watch; some attempts until
-				// the pauses are long.
-				least, most := int(4*time.Minute/tc.pause), int(4*(4*time.Minute/tc.pause)+2*9)
+				// One or two requests an attempt, as a list follows a watch; some more of them
+				// in the first minute.
+				least, most := int(4*time.Minute/tc.pause), int(4*(4*time.Minute/tc.pause)+4*(time.Minute/maxPause)+2*9)
 				if n := len(e.api.requests(ref)); n < least || n > most {
 					t.Errorf("%d requests in four minutes, want %d to %d", n, least, most)
 				}

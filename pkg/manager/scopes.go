@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// Backoffs begin with minBackoff and double up to maxBackoff, and up to as much again is
-	// added at random: many nodes back off at the same moment.
-	minBackoff = 250 * time.Millisecond
-	maxBackoff = 30 * time.Second
-	// maxNodeBackoff is the same for the node scope. It is shorter because one attempt to
-	// connect costs the server little, and files are to be current 10 s after an outage.
-	maxNodeBackoff = 2500 * time.Millisecond
+	// Backoffs begin with minBackoff and double up to shortBackoff, so that files are current
+	// soon after a short outage. After lastingTime they double up to longBackoff. Up to as much
+	// again is added at random: many nodes back off at the same moment.
+	minBackoff   = 250 * time.Millisecond
+	shortBackoff = 2500 * time.Millisecond
+	longBackoff  = 30 * time.Second
+	lastingTime  = time.Minute
 	// maxRetryAfter is the most that a server's wish for a pause is obeyed.
 	maxRetryAfter = time.Minute
 )
@@ -64,9 +64,10 @@ type scopes map[scope]*backoff
 
 // backoff is the pause of one scope.
 type backoff struct {
-	// since is when the present pause began, and until is when it ends.
-	since, until time.Time
-	delay        time.Duration
+	// began is when the first pause began, since when the present one did, and until is when
+	// that ends.
+	began, since, until time.Time
+	delay               time.Duration
 	// probe is the opening that finds out whether the backoff may end.
 	probe *opening
 	// err is the last failure.
@@ -120,7 +121,7 @@ func (s scopes) learn(op *opening, err error) (pause time.Duration) {
 		switch {
 		case in.level == failed:
 			if b == nil {
-				b = &backoff{}
+				b = &backoff{began: time.Now()}
 				s[in] = b
 			}
 			pause = b.grow(in.level, err)
@@ -143,9 +144,10 @@ func (s scopes) cause(p *place) error {
 
 // grow begins the next pause, and returns how long it lasts.
 func (b *backoff) grow(l level, err error) time.Duration {
-	most := maxBackoff
-	if l == nodeScope {
-		most = maxNodeBackoff
+	most := shortBackoff
+	// One attempt to connect costs the server little, however long it is away.
+	if l != nodeScope && time.Since(b.began) >= lastingTime {
+		most = longBackoff
 	}
 	b.delay = min(max(2*b.delay, minBackoff), most)
 	wait := withJitter(b.delay, b.delay)

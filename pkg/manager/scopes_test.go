@@ -125,8 +125,8 @@ func TestOneObjectProbes(t *testing.T) {
 		for _, ref := range probes {
 			distinct[ref] = true
 		}
-		if len(probes) < 8 || len(probes) > 16 || len(distinct) < len(probes)-1 {
-			t.Errorf("%d probes of %d objects, want some ten, each of another object", len(probes), len(distinct))
+		if len(probes) < 12 || len(probes) > 32 || len(distinct) < len(probes)-1 {
+			t.Errorf("%d probes of %d objects, want some twenty, each of another object", len(probes), len(distinct))
 		}
 		e.api.set(func() { e.api.refuse = nil })
 		after(maxOwnPause)

@@ -29,7 +29,7 @@ func (s *watchStore) newObject(k key, pod types.UID) object {
 		ready:    make(chan struct{}),
 		lastRead: time.Now(),
 	}
-	it.reflector = reflector{item: it, backoff: retryBackoff()}
+	it.reflector = reflector{item: it, backoff: retryBackoff(false)}
 	return it
 }
 
