@@ -39,6 +39,8 @@ type fakeMounts struct {
 type fakeTmpfs struct {
 	volumeID, dir string
 	open          int
+	// size and inodes are the largest that were asked for.
+	size, inodes int64
 }
 
 func newFakeMounts(t testing.TB) *fakeMounts {
@@ -92,7 +94,10 @@ func (m *fakeMounts) Create(ctx context.Context, params mount.Params) (Mount, er
 	defer m.mu.Unlock()
 	m.made++
 	m.params = params
-	fsys := &fakeTmpfs{volumeID: params.VolumeID, dir: filepath.Join(m.dir, fmt.Sprintf("%s.%d", params.VolumeID, m.made))}
+	fsys := &fakeTmpfs{
+		volumeID: params.VolumeID, dir: filepath.Join(m.dir, fmt.Sprintf("%s.%d", params.VolumeID, m.made)),
+		size: params.Size, inodes: params.Inodes,
+	}
 	if err := os.Mkdir(fsys.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -342,6 +347,16 @@ func (h *fakeMount) Close() error {
 		return err
 	}
 	return fault
+}
+
+func (h *fakeMount) Grow(_ context.Context, size, inodes int64) error {
+	if err := h.mounts.begin("Grow"); err != nil {
+		return err
+	}
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	h.fsys.size, h.fsys.inodes = max(h.fsys.size, size), max(h.fsys.inodes, inodes)
+	return nil
 }
 
 func (h *fakeMount) StillAt(_ context.Context, target string) bool {

@@ -48,6 +48,8 @@ type Publisher struct {
 	// kept counts the handles that volumes keep, which may be maxKept.
 	kept    atomic.Int64
 	maxKept int64
+	// growthRefused logs the first file system that could not be enlarged.
+	growthRefused sync.Once
 
 	mu      sync.Mutex
 	calls   map[string]*call
