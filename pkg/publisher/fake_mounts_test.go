@@ -184,12 +184,39 @@ func (m *fakeMounts) List(context.Context) ([]mount.Mounted, error) {
 }
 
 func (m *fakeMounts) Usage(_ context.Context, volumeID, target string) (mount.Usage, error) {
-	if err := m.begin("Usage"); err != nil {
-		return mount.Usage{}, err
+	for _, method := range []string{"Usage", "Check"} { // it proves the mount, too
+		if err := m.begin(method); err != nil {
+			return mount.Usage{}, err
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return mount.Usage{Capacity: mebibyte, Used: 4096}, m.proveLocked(volumeID, target)
+	if err := m.proveLocked(volumeID, target); err != nil {
+		return mount.Usage{}, err
+	}
+	fsys := m.attached[target]
+	return mount.Usage{Capacity: fsys.size, Used: usedBelow(m.t, fsys.dir)}, nil
+}
+
+// usedBelow returns how many bytes the files below dir take, in pages, each once however many
+// links it has.
+func usedBelow(t testing.TB, dir string) (used int64) {
+	var seen []fs.FileInfo
+	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil && !slices.ContainsFunc(seen, func(other fs.FileInfo) bool { return os.SameFile(info, other) }) {
+			seen = append(seen, info)
+			used += (info.Size() + pageSize - 1) / pageSize * pageSize
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return used
 }
 
 // vanish unmounts behind the Publisher's back and returns the directory, which stays
