@@ -59,13 +59,6 @@ func (w *InPlace) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (R
 	})
 }
 
-// Stale returns false: there is never an earlier generation for readers to finish.
-func (w *InPlace) Stale() bool { return false }
-
-// Prune removes from dir every generation but the one that ..data points at, as
-// Write does too: an interrupted write may have left one.
-func (w *InPlace) Prune(dir *os.Root) error { return w.prune(dir) }
-
 // rewrite is one Write of an InPlace that has to touch the directory.
 type rewrite struct {
 	*update
