@@ -1,8 +1,11 @@
 package integration
 
 import (
+	"os"
 	"strings"
 	"testing"
+
+	"google.golang.org/grpc/codes"
 )
 
 // restartWith ends the plugin and starts it again with more flags, as a rollout does.
@@ -73,5 +76,32 @@ func TestARaisedVolumeLimitIsWithinTheTotal(t *testing.T) {
 	n.mustUnpublish(w)
 	n.arrives(v, "key", large, afterCause)
 	n.mustUnpublish(v)
+	n.wantNothingLeft()
+}
+
+// TestTakenOverVolumesCount loses the records of a volume that is never written again. It counts
+// towards the node's total with what its tmpfs holds.
+func TestTakenOverVolumesCount(t *testing.T) {
+	n := newNode(t, "--max-volume-size=64Ki", "--max-total-size=100Ki")
+	value := n.canary() + strings.Repeat("x", 50<<10)
+	n.configMap("app", map[string]string{"key": value})
+	v := n.volume(map[string]string{"configMap": "app", "updatePolicy": "Pinned"})
+	n.mustPublish(v)
+	n.mustKill()
+	if err := os.RemoveAll(n.StateDir()); err != nil {
+		t.Fatal(err)
+	}
+	n.mustStart()
+	n.mustPublish(v) // as the kubelet does after its own restart
+	w := n.short("app")
+	for range 2 {
+		wantStatus(t, n.Publish(t.Context(), w), codes.ResourceExhausted, "the node's other volumes 53248, together more than 102400 (--max-total-size)")
+		n.mustKill()
+		n.mustStart()
+	}
+	n.wantContent(v, "key", value)
+	n.mustUnpublish(v)
+	n.mustPublish(w)
+	n.mustUnpublish(w)
 	n.wantNothingLeft()
 }
