@@ -54,7 +54,7 @@ func (m *Mounter) growth(has Usage, size, inodes int64) []setting {
 		all = append(all, setting{"nr_inodes", strconv.FormatInt(inodes, 10)})
 	}
 	if len(all) > 0 && m.noswap {
-		// Linux before 6.18 takes its absence for the wish to swap again, and refuses that.
+		// Many kernels since 6.4 take its absence for the wish to swap again, and refuse that.
 		all = append(all, setting{key: "noswap"})
 	}
 	return all

@@ -84,7 +84,7 @@ func (p *Publisher) open(ctx context.Context, v *published) (Mount, error) {
 		return nil, err
 	}
 	if err := mnt.Grow(ctx, p.limits.mountBytes, p.limits.mountInodes); err != nil {
-		// What the kernel refuses one volume it refuses all.
+		// Once is enough: the reason is the node's, such as a missing capability.
 		p.growthRefused.Do(func() {
 			klog.FromContext(ctx).Error(err, "Can't enlarge the file system of a mounted volume: it keeps the limit that it was published with, and so may others", "volumeID", v.request.VolumeID)
 		})
