@@ -141,6 +141,9 @@ func (p *Plugin) Start(ctx context.Context) error {
 	return nil
 }
 
+// AddArgs adds to the command line of the next Start; of a repeated flag the last one counts.
+func (p *Plugin) AddArgs(args ...string) { p.opts.Args = slices.Concat(p.opts.Args, args) }
+
 func (p *Plugin) args() []string {
 	return []string{
 		"serve",

@@ -38,6 +38,7 @@ func deny(call string) error {
 	name, errName, _ := strings.Cut(call, "=")
 	number, ok := map[string]uint32{
 		"fsopen":        unix.SYS_FSOPEN,
+		"fspick":        unix.SYS_FSPICK,
 		"fsconfig-flag": unix.SYS_FSCONFIG, // as for noswap, the only flag; see below
 		"mount_setattr": unix.SYS_MOUNT_SETATTR,
 		"openat2":       unix.SYS_OPENAT2,

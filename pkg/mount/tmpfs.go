@@ -42,6 +42,24 @@ func (m *Mounter) settings(p Params) []setting {
 	return all
 }
 
+// growth returns what makes a tmpfs that is used as has hold at least size bytes and inodes;
+// nothing if it does. What is not named, or is smaller, stays as it is.
+func (m *Mounter) growth(has Usage, size, inodes int64) []setting {
+	var all []setting
+	// A total of zero stands for no limit, which the kernel would not take back.
+	if has.Capacity != 0 && has.Capacity < size {
+		all = append(all, setting{"size", strconv.FormatInt(size, 10)})
+	}
+	if has.Inodes != 0 && has.Inodes < inodes {
+		all = append(all, setting{"nr_inodes", strconv.FormatInt(inodes, 10)})
+	}
+	if len(all) > 0 && m.noswap {
+		// Many kernels since 6.4 take its absence for the wish to swap again, and refuse that.
+		all = append(all, setting{key: "noswap"})
+	}
+	return all
+}
+
 // source returns what the mount of a volume carries as its source.
 func (m *Mounter) source(volumeID string) string { return m.driver + ":" + volumeID }
 
@@ -53,10 +71,8 @@ func newTmpfs(settings []setting) (int, error) {
 		return -1, fmt.Errorf("fsopen tmpfs: %w", err)
 	}
 	defer unix.Close(fsfd)
-	for _, s := range settings {
-		if err := s.apply(fsfd); err != nil {
-			return -1, fmt.Errorf("set %s of a tmpfs: %w%s", s, err, kernelMessages(fsfd))
-		}
+	if err := applyAll(fsfd, settings); err != nil {
+		return -1, err
 	}
 	if err := unix.FsconfigCreate(fsfd); err != nil {
 		return -1, fmt.Errorf("make a tmpfs: %w%s", err, kernelMessages(fsfd))
@@ -66,6 +82,33 @@ func newTmpfs(settings []setting) (int, error) {
 		return -1, fmt.Errorf("fsmount: %w", err)
 	}
 	return fd, nil
+}
+
+// reconfigure changes settings of the tmpfs that fd is the root of a mount of, for all of its
+// mounts at once; the attributes of the mounts stay. It needs CAP_SYS_ADMIN in the user
+// namespace that made the tmpfs.
+func reconfigure(fd int, settings []setting) error {
+	fsfd, err := unix.Fspick(fd, "", unix.FSPICK_CLOEXEC|unix.FSPICK_EMPTY_PATH)
+	if err != nil {
+		return fmt.Errorf("fspick: %w", err)
+	}
+	defer unix.Close(fsfd)
+	if err := applyAll(fsfd, settings); err != nil {
+		return err
+	}
+	if err := unix.FsconfigReconfigure(fsfd); err != nil {
+		return fmt.Errorf("reconfigure a tmpfs: %w%s", err, kernelMessages(fsfd))
+	}
+	return nil
+}
+
+func applyAll(fsfd int, settings []setting) error {
+	for _, s := range settings {
+		if err := s.apply(fsfd); err != nil {
+			return fmt.Errorf("set %s of a tmpfs: %w%s", s, err, kernelMessages(fsfd))
+		}
+	}
+	return nil
 }
 
 func (s setting) apply(fsfd int) error {

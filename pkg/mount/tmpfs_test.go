@@ -52,6 +52,29 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+func TestGrowth(t *testing.T) {
+	size, inodes, noswap := setting{"size", "8192"}, setting{"nr_inodes", "20"}, setting{key: "noswap"}
+	for name, tc := range map[string]struct {
+		mounter Mounter
+		has     Usage
+		want    []setting
+	}{
+		"both":              {Mounter{}, Usage{Capacity: 4096, Inodes: 10}, []setting{size, inodes}},
+		"both, no swap":     {Mounter{noswap: true}, Usage{Capacity: 4096, Inodes: 10}, []setting{size, inodes, noswap}},
+		"bytes":             {Mounter{}, Usage{Capacity: 8191, Inodes: 21}, []setting{size}},
+		"inodes":            {Mounter{noswap: true}, Usage{Capacity: 8193, Inodes: 19}, []setting{inodes, noswap}},
+		"as large":          {Mounter{noswap: true}, Usage{Capacity: 8192, Inodes: 20}, nil},
+		"no limit":          {Mounter{noswap: true}, Usage{}, nil},
+		"no limit of bytes": {Mounter{}, Usage{Inodes: 1}, []setting{inodes}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.mounter.growth(tc.has, 8192, 20); !slices.Equal(got, tc.want) {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
 // The kernel takes a source of 255 bytes, and the longest names must fit.
 func TestLongestSourceFits(t *testing.T) {
 	m := &Mounter{driver: strings.Repeat("d", maxDriverLength)}

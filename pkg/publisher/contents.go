@@ -52,6 +52,9 @@ type contents struct {
 	recordedIn int
 	// switched is when ..data was last switched from one generation to another.
 	switched time.Time
+	// leftover is why an earlier generation could not be removed when that was last tried. It
+	// ails the volume until it is known to be gone, whatever else is written meanwhile.
+	leftover error
 	// handle is kept from a switch to the prune after it.
 	handle handle
 	// gone says that the volume was unpublished or dropped; nothing may be written.

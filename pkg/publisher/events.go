@@ -36,7 +36,8 @@ func (p *Publisher) warn(v *published, reason string, err error) {
 	p.opts.Events.Warn(v.request.Pod, reason, err.Error())
 }
 
-// failure is what a pod's author was last told of a publish that failed, and when it did.
+// failure is what a pod's author was last told of a publish that failed, as newsOf has it, and
+// when it did.
 type failure struct {
 	text string
 	at   time.Time
@@ -56,6 +57,15 @@ func (p *Publisher) isNews(volumeID, text string) bool {
 	last := p.failures[volumeID]
 	p.failures[volumeID] = failure{text, now}
 	return last.text != text
+}
+
+// newsOf returns what tells one failure of a publish from another. How full the node is changes
+// from one try to the next, and is no news.
+func newsOf(err error) string {
+	if ReasonOf(err) == ReasonNodeFull {
+		return kindOf(err)
+	}
+	return err.Error()
 }
 
 // forgetFailure has the next failed publish of a volume be news.

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -119,6 +120,45 @@ func TestEventsOfARefusedPublish(t *testing.T) {
 		e.wantEvents("shop/pod-v3: RefForbidden: not authorised")
 		e.wantReason(e.p.Publish(e.ctx, e.request("v4", "colour", "red")), ReasonInvalid, "")
 		e.wantEvents()
+	})
+}
+
+// A node that stays full is told once, whatever its other volumes take at each try.
+func TestAFullNodeIsToldOnce(t *testing.T) {
+	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = o.MaxVolumeSize }, func(e *env) {
+		e.run()
+		e.objects.put(configMap("app"), "a", pages(100))
+		e.objects.put(configMap("large"), "a", pages(200))
+		large, r := e.request("v1", "configMap", "large"), e.request("v2")
+		e.publish(large)
+		for _, others := range []int{200, 190, 210} {
+			e.objects.put(configMap("large"), "a", pages(others))
+			e.settle()
+			e.wantReason(e.p.Publish(e.ctx, r), ReasonNodeFull,
+				fmt.Sprintf("the files take 409600 bytes of memory, the node's other volumes %d, together more than 1048576 (--max-total-size)", others*pageSize))
+		}
+		e.wantEvents("shop/pod-v2: VolumeUpdateFailed: the files take 409600 bytes of memory, the node's other volumes 819200")
+
+		// Another failure in between, or an end of it, makes it news again.
+		e.objects.failWith(configMap("app"), fail(ReasonForbidden, "not authorised"))
+		e.wantReason(e.p.Publish(e.ctx, r), ReasonForbidden, "")
+		e.wantEvents("RefForbidden")
+		e.objects.failWith(configMap("app"), nil)
+		e.wantReason(e.p.Publish(e.ctx, r), ReasonNodeFull, "")
+		e.wantEvents("VolumeUpdateFailed")
+		e.unpublish(large)
+		e.publish(r)
+		e.wantEvents()
+
+		// A live volume is told so once, too.
+		e.publish(e.request("v3", "configMap", "small", "optional", "true"))
+		e.objects.put(configMap("small"), "a", pages(200))
+		e.settle()
+		e.objects.put(configMap("app"), "a", pages(90))
+		after(testResync)
+		e.objects.put(configMap("app"), "a", pages(100))
+		after(testResync)
+		e.wantEvents("shop/pod-v3: VolumeUpdateFailed: the files take ")
 	})
 }
 

@@ -39,6 +39,8 @@ type fakeMounts struct {
 type fakeTmpfs struct {
 	volumeID, dir string
 	open          int
+	// size and inodes are the largest that were asked for.
+	size, inodes int64
 }
 
 func newFakeMounts(t testing.TB) *fakeMounts {
@@ -92,7 +94,10 @@ func (m *fakeMounts) Create(ctx context.Context, params mount.Params) (Mount, er
 	defer m.mu.Unlock()
 	m.made++
 	m.params = params
-	fsys := &fakeTmpfs{volumeID: params.VolumeID, dir: filepath.Join(m.dir, fmt.Sprintf("%s.%d", params.VolumeID, m.made))}
+	fsys := &fakeTmpfs{
+		volumeID: params.VolumeID, dir: filepath.Join(m.dir, fmt.Sprintf("%s.%d", params.VolumeID, m.made)),
+		size: params.Size, inodes: params.Inodes,
+	}
 	if err := os.Mkdir(fsys.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -179,12 +184,39 @@ func (m *fakeMounts) List(context.Context) ([]mount.Mounted, error) {
 }
 
 func (m *fakeMounts) Usage(_ context.Context, volumeID, target string) (mount.Usage, error) {
-	if err := m.begin("Usage"); err != nil {
-		return mount.Usage{}, err
+	for _, method := range []string{"Usage", "Check"} { // it proves the mount, too
+		if err := m.begin(method); err != nil {
+			return mount.Usage{}, err
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return mount.Usage{Capacity: mebibyte, Used: 4096}, m.proveLocked(volumeID, target)
+	if err := m.proveLocked(volumeID, target); err != nil {
+		return mount.Usage{}, err
+	}
+	fsys := m.attached[target]
+	return mount.Usage{Capacity: fsys.size, Used: usedBelow(m.t, fsys.dir)}, nil
+}
+
+// usedBelow returns how many bytes the files below dir take, in pages, each once however many
+// links it has.
+func usedBelow(t testing.TB, dir string) (used int64) {
+	var seen []fs.FileInfo
+	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil && !slices.ContainsFunc(seen, func(other fs.FileInfo) bool { return os.SameFile(info, other) }) {
+			seen = append(seen, info)
+			used += (info.Size() + pageSize - 1) / pageSize * pageSize
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return used
 }
 
 // vanish unmounts behind the Publisher's back and returns the directory, which stays
@@ -342,6 +374,16 @@ func (h *fakeMount) Close() error {
 		return err
 	}
 	return fault
+}
+
+func (h *fakeMount) Grow(_ context.Context, size, inodes int64) error {
+	if err := h.mounts.begin("Grow"); err != nil {
+		return err
+	}
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	h.fsys.size, h.fsys.inodes = max(h.fsys.size, size), max(h.fsys.inodes, inodes)
+	return nil
 }
 
 func (h *fakeMount) StillAt(_ context.Context, target string) bool {

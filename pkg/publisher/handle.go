@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/mount"
 )
@@ -61,7 +62,7 @@ func (p *Publisher) reopen(ctx context.Context, v *published, write func(Mount) 
 func (p *Publisher) take(ctx context.Context, v *published) (Mount, error) {
 	kept := v.contents.handle.mount
 	if kept == nil {
-		return p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
+		return p.open(ctx, v)
 	}
 	if kept.StillAt(ctx, v.request.Target) {
 		v.contents.handle.mount = nil
@@ -71,7 +72,24 @@ func (p *Publisher) take(ctx context.Context, v *published) (Mount, error) {
 	if err := p.giveBack(v); err != nil {
 		return nil, err
 	}
-	return p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
+	return p.open(ctx, v)
+}
+
+// open returns a new handle on the volume's mount, which then has room for what a volume may
+// hold by now: it may have been made when that was less. Without the room an update may still
+// fit, so it goes on.
+func (p *Publisher) open(ctx context.Context, v *published) (Mount, error) {
+	mnt, err := p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
+	if err != nil {
+		return nil, err
+	}
+	if err := mnt.Grow(ctx, p.limits.mountBytes, p.limits.mountInodes); err != nil {
+		// Once is enough: the reason is the node's, such as a missing capability.
+		p.growthRefused.Do(func() {
+			klog.FromContext(ctx).Error(err, "Can't enlarge the file system of a mounted volume: it keeps the limit that it was published with, and so may others", "volumeID", v.request.VolumeID)
+		})
+	}
+	return mnt, nil
 }
 
 // keep keeps a handle for the next write, unless the volume doesn't change, or there are

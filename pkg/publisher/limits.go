@@ -23,8 +23,13 @@ type limits struct {
 // takes a page unless it is empty, so a quarter of the inodes is enough for files
 // of a page; the rest is for their links, for directories and for empty files.
 func limitsFor(maxVolumeSize int64) limits {
-	const spare = 1024
-	l := limits{bytes: maxVolumeSize, inodes: 4*(maxVolumeSize/pageSize) + spare}
+	const (
+		spare = 1024
+		// What is derived of more, the kernel could not count.
+		most = 1 << 60
+	)
+	size := min(maxVolumeSize, most)
+	l := limits{bytes: size, inodes: 4*(size/pageSize) + spare}
 	l.mountBytes = 2*l.bytes + 64*pageSize
 	l.mountInodes = 2*l.inodes + spare
 	return l

@@ -87,6 +87,8 @@ type Mount interface {
 	// StillAt reports whether the mount at target is the one that the handle was reopened
 	// from.
 	StillAt(ctx context.Context, target string) bool
+	// Grow makes the file system hold at least so many bytes and inodes. It never shrinks.
+	Grow(ctx context.Context, size, inodes int64) error
 	Close() error
 }
 

@@ -104,7 +104,7 @@ func (p *Publisher) failed(ctx context.Context, request *Request, err error) err
 	}
 	switch ReasonOf(err) {
 	case ReasonForbidden, ReasonNodeFull:
-		if p.isNews(request.VolumeID, err.Error()) {
+		if p.isNews(request.VolumeID, newsOf(err)) {
 			p.opts.Events.Warn(request.Pod, eventReason(err, never), err.Error())
 		}
 	}
@@ -256,9 +256,11 @@ func (p *Publisher) mountParams(v *published, tree *volume.Tree) mount.Params {
 
 // adopt takes over a mount of this volume that no record tells of, as after the
 // loss of the state directory: it has been complete since it became visible, and
-// a pod may be reading it. The first reconcile brings it up to date.
+// a pod may be reading it. It counts with all that is in it until the first reconcile brings it
+// up to date.
 func (p *Publisher) adopt(ctx context.Context, v *published) (bool, error) {
-	switch err := p.opts.Mounts.Check(ctx, v.request.VolumeID, v.request.Target); {
+	usage, err := p.opts.Mounts.Usage(ctx, v.request.VolumeID, v.request.Target)
+	switch {
 	case errors.Is(err, mount.ErrNotMounted):
 		return false, nil
 	case errors.Is(err, mount.ErrOutside):
@@ -271,7 +273,8 @@ func (p *Publisher) adopt(ctx context.Context, v *published) (bool, error) {
 	}
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
-	if _, err := p.records.save(recordOf(v, 0)); err != nil {
+	v.size = usage.Used
+	if _, err := p.records.save(recordOf(v, v.size)); err != nil {
 		return false, fail(ReasonUnavailable, "%w", err)
 	}
 	klog.FromContext(ctx).Info("Took over a mounted volume that had no record",

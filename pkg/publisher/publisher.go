@@ -48,6 +48,8 @@ type Publisher struct {
 	// kept counts the handles that volumes keep, which may be maxKept.
 	kept    atomic.Int64
 	maxKept int64
+	// growthRefused logs the first file system that could not be enlarged.
+	growthRefused sync.Once
 
 	mu      sync.Mutex
 	calls   map[string]*call
@@ -160,9 +162,9 @@ type published struct {
 	wake chan struct{}
 
 	// live says that the volume is visible, so that changes are the queue's.
-	// Guarded by Publisher.mu, as are size, the bytes counted for it in used, due, which
-	// says that the next reconcile is to have its objects refreshed, and offered, the token
-	// of the last request that had one.
+	// Guarded by Publisher.mu once the volume is known, as are size, the bytes counted for it
+	// in used, due, which says that the next reconcile is to have its objects refreshed, and
+	// offered, the token of the last request that had one.
 	live    bool
 	size    int64
 	due     bool
@@ -193,6 +195,7 @@ func (p *Publisher) add(v *published) {
 func (p *Publisher) track(v *published) {
 	p.mu.Lock()
 	p.volumes[v.request.VolumeID] = v
+	p.used += v.size // that of a volume that was taken over
 	for _, ref := range v.refs {
 		if p.byRef[ref] == nil {
 			p.byRef[ref] = map[*published]struct{}{}

@@ -70,7 +70,7 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) (updateErr, pru
 	if pruneErr == nil && !v.contents.gone {
 		pruneErr = p.giveBackIdle(v)
 	}
-	return updateErr, errors.Join(withdrawErr, pruneErr)
+	return updateErr, errors.Join(withdrawErr, pruneErr, v.contents.leftover)
 }
 
 // panicked makes a panic an error of the volume, so that one can't take the updates of all
@@ -126,28 +126,42 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 		}
 		// At once where nothing was switched, as after most restarts: the kernel takes
 		// its time over giving up a handle.
-		return p.pruneThrough(v, mnt)
+		p.pruneThrough(v, mnt)
+		return nil
 	})
 }
 
 // prune removes the generation before the current one once its readers have had
-// their time.
+// their time. The error is that of opening the volume: what can't be removed is the leftover
+// of the contents, and keeps no update from the files.
 func (p *Publisher) prune(ctx context.Context, v *published) error {
-	if !v.contents.writer.Stale() || p.putOff(v, pruneTime) {
+	if !p.pruneDue(v) {
 		return nil
 	}
-	return p.reopen(ctx, v, func(mnt Mount) error { return p.pruneThrough(v, mnt) })
+	return p.reopen(ctx, v, func(mnt Mount) error {
+		p.pruneThrough(v, mnt)
+		return nil
+	})
 }
 
 // pruneThrough is prune through a handle on the volume's mount.
-func (p *Publisher) pruneThrough(v *published, mnt Mount) error {
-	if !v.contents.writer.Stale() || p.putOff(v, pruneTime) {
-		return nil
+func (p *Publisher) pruneThrough(v *published, mnt Mount) {
+	if !p.pruneDue(v) {
+		return
 	}
+	v.contents.leftover = nil
 	if err := v.contents.writer.Prune(mnt.Root()); err != nil {
-		return fmt.Errorf("prune volume %s: %w", v.request.VolumeID, err)
+		v.contents.leftover = fmt.Errorf("prune volume %s: %w", v.request.VolumeID, err)
 	}
-	return nil
+}
+
+// pruneDue says whether there is an earlier generation that is to go now.
+func (p *Publisher) pruneDue(v *published) bool {
+	if !v.contents.writer.Stale() {
+		v.contents.leftover = nil
+		return false
+	}
+	return !p.putOff(v, pruneTime)
 }
 
 // putOff queues the volume for later and returns true if its last switch was less

@@ -277,7 +277,7 @@ func TestStats(t *testing.T) {
 		e.wantReason(err, ReasonNotFound, "volume v1 is not published at "+r.Target)
 		e.publish(r)
 		stats, err := e.p.Stats(e.ctx, r.VolumeID, r.Target)
-		if err != nil || stats.Usage.Capacity != mebibyte || stats.Usage.Used != 4096 || stats.Problem != "" {
+		if err != nil || stats.Usage.Capacity != limitsFor(mebibyte).mountBytes || stats.Usage.Used != 4096 || stats.Problem != "" {
 			t.Errorf("got %+v, %v", stats, err)
 		}
 		_, err = e.p.Stats(e.ctx, r.VolumeID, strings.Replace(r.Target, "/settings/", "/other/", 1))

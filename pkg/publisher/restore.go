@@ -54,7 +54,7 @@ func (p *Publisher) setAside(ctx context.Context, record string, reason error) {
 // restore takes over one volume, if its target is still our mount of it.
 func (p *Publisher) restore(ctx context.Context, r *record) {
 	logger := klog.FromContext(ctx).WithValues("volumeID", r.VolumeID, "target", r.Target)
-	err := p.opts.Mounts.Check(ctx, r.VolumeID, r.Target)
+	usage, err := p.opts.Mounts.Usage(ctx, r.VolumeID, r.Target)
 	if errors.Is(err, mount.ErrOutside) {
 		p.setAside(ctx, r.VolumeID+recordSuffix, err)
 		return
@@ -72,18 +72,28 @@ func (p *Publisher) restore(ctx context.Context, r *record) {
 		logger.Error(err, "Can't tell whether a recorded volume is still mounted: taking it over")
 	}
 	v := p.recorded(r)
+	v.size = p.sizeOf(r, usage, err)
 	if v.spec.Pinned() {
 		p.track(v)
 	} else {
 		p.add(v)
 	}
-	p.mu.Lock()
-	// No volume has more, and a record may say anything: one must not use up the node's total.
-	p.count(v, min(r.Size, p.opts.MaxVolumeSize))
-	p.mu.Unlock()
 	v.poke()
 	p.goLive(v)
 	logger.V(2).Info("Restored volume", "pod", klog.KRef(r.Pod.Namespace, r.Pod.Name))
+}
+
+// sizeOf returns what to count for a recorded volume until it is written again. A record may
+// say anything, and the file system may still hold the generation before: the less of the two.
+// usageErr says that the usage is not known.
+func (p *Publisher) sizeOf(r *record, usage mount.Usage, usageErr error) int64 {
+	switch {
+	case usageErr != nil:
+		return min(r.Size, p.opts.MaxVolumeSize)
+	case r.Size == 0: // also where an earlier version took the volume over
+		return usage.Used
+	}
+	return min(r.Size, usage.Used)
 }
 
 // removeOrphans unmounts what no record tells of and whose pod directory is gone:

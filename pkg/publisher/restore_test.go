@@ -1,7 +1,6 @@
 package publisher
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -55,17 +54,11 @@ func TestARecordOfAHugeSize(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
 		e.publish(r)
-		record := e.record("v1")
-		record.Size = 1 << 60
-		text, err := json.Marshal(record)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(e.recordPath("v1"), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		e.editRecord("v1", func(r *record) { r.Size = 1 << 60 })
 		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
+		e.mounts.failAt("Check", errFault) // so that nobody knows better
 		e.restart()
+		e.mounts.failAt("Check", nil)
 		e.settle()
 		if e.used() != e.opts.MaxVolumeSize {
 			t.Errorf("%d bytes counted", e.used())

@@ -51,20 +51,13 @@ func NewInPlace(opts Options) *InPlace { return &InPlace{newMemory(opts)} }
 // file, the next Write looks at the directory afresh and repairs it. A full file
 // system is unix.ENOSPC to errors.Is, a cancelled ctx is ctx.Err().
 //
-// What holds of the root, of strange entries and of the contents for Writer.Write
-// holds here too.
+// What holds of the root, of strange entries, of the contents and of generations that
+// can't be removed for Writer.Write holds here too.
 func (w *InPlace) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error) {
 	return w.write(dir, tree, func(u *update, known *snapshot) error {
 		return (&rewrite{update: u, known: known}).run(ctx)
 	})
 }
-
-// Stale returns false: there is never an earlier generation for readers to finish.
-func (w *InPlace) Stale() bool { return false }
-
-// Prune removes from dir every generation but the one that ..data points at, as
-// Write does too: an interrupted write may have left one.
-func (w *InPlace) Prune(dir *os.Root) error { return w.prune(dir) }
 
 // rewrite is one Write of an InPlace that has to touch the directory.
 type rewrite struct {

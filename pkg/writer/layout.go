@@ -167,17 +167,19 @@ func (u *update) prune() error {
 
 // removeLeftovers removes what an interrupted write, or the switch before, left:
 // every generation but the current one, and ..data_tmp. The next write needs the
-// room and the name.
+// room and the name. What can't be removed keeps nothing else from going; the error is
+// that of the first.
 func (u *update) removeLeftovers(entries []dirent, current string) error {
+	var first error
 	for _, e := range entries {
 		if e.name != dataTmpName && (e.name == current || !isGeneration(e.name)) {
 			continue
 		}
-		if err := u.remove(e.name); err != nil {
-			return err
+		if err := u.remove(e.name); err != nil && first == nil {
+			first = err
 		}
 	}
-	return nil
+	return first
 }
 
 // setRoot gives the root of the volume the mode and owner of every directory in
@@ -205,7 +207,7 @@ func (u *update) remove(name string) error {
 }
 
 // removeAll never follows a link. It takes an entry for a file first, as nearly
-// all are.
+// all are. Of a directory it removes all that it can; the error is the first.
 func removeAll(fs fileSystem, at int, name string) error {
 	err := fs.unlink(at, name)
 	if err == nil || errors.Is(err, unix.ENOENT) {
@@ -230,12 +232,13 @@ func empty(fs fileSystem, at int, name string) error {
 	if err != nil {
 		return err
 	}
+	var first error
 	for _, e := range entries {
-		if err := removeAll(fs, fd, e.name); err != nil {
-			return fmt.Errorf("%s: %w", e.name, err)
+		if err := removeAll(fs, fd, e.name); err != nil && first == nil {
+			first = fmt.Errorf("%s: %w", e.name, err)
 		}
 	}
-	return nil
+	return first
 }
 
 // readlink returns the target of a link, cut off after the length of any link of

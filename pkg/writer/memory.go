@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -17,6 +18,8 @@ type memory struct {
 	// shown is what the directory is known to show. It is nil whenever that is
 	// in doubt: in a new writer, during a write, and after one that failed.
 	shown *snapshot
+	// stale says that an earlier generation is, or may be, still there.
+	stale bool
 }
 
 func newMemory(opts Options) memory {
@@ -52,21 +55,32 @@ func (m *memory) write(dir *os.Root, tree *volume.Tree, run func(u *update, know
 	m.shown = nil
 	u := &update{fs: m.fs, root: int(root.Fd()), now: m.now, tree: tree, next: next}
 	if err := run(u, known); err != nil {
-		return u.result, err
+		m.stale = m.stale || u.leavesStale()
+		return u.result, errors.Join(err, u.leftover) // it may be what lacks the room
 	}
+	m.stale = u.leavesStale()
 	m.shown = next
 	return u.result, nil
 }
 
-// prune removes from dir every generation but the one that ..data points at.
-func (m *memory) prune(dir *os.Root) error {
+// Stale reports whether an earlier generation is still there: for readers that have
+// begun to read it, or because it could not be removed. A new Writer takes it that one may be.
+func (m *memory) Stale() bool { return m.stale }
+
+// Prune removes from dir every generation but the one that ..data points at. What
+// fails to be removed is tried again by the next Prune or Write.
+func (m *memory) Prune(dir *os.Root) error {
 	root, err := openRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 	u := &update{fs: m.fs, root: int(root.Fd())}
-	return u.prune()
+	if err := u.prune(); err != nil {
+		return err
+	}
+	m.stale = false
+	return nil
 }
 
 // openRoot opens dir itself. A descriptor that never waits is taken by package os as it

@@ -33,9 +33,10 @@ func (r *rewrite) prepareOrMakeRoom(ctx context.Context) error {
 
 // tooMuchLeft reports whether there is something to cut down, in a volume that is
 // large enough for the tree. An interrupted write leaves files of two trees, or with
-// room for either content, and that can be nearly all there is.
+// room for either content, and that can be nearly all there is. How much of the volume a
+// generation takes that can't be removed is not known, so that with one it is not large enough.
 func (r *rewrite) tooMuchLeft() bool {
-	if len(r.base.strange) == 0 && !slices.ContainsFunc(r.jobs, func(j job) bool { return j.shrinks() }) {
+	if r.leftover != nil || len(r.base.strange) == 0 && !slices.ContainsFunc(r.jobs, func(j job) bool { return j.shrinks() }) {
 		return false
 	}
 	st, err := r.fs.statfs(r.root)

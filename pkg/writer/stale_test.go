@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -74,8 +75,8 @@ func sameNames(got []string, want ...string) bool {
 	return slices.Equal(got, want)
 }
 
-// TestPruneFails keeps in mind what could not be removed, also over a Write that
-// fails before it gets that far.
+// TestPruneFails keeps in mind what could not be removed, also over a Write that can't
+// remove it either, and one that fails before it gets that far.
 func TestPruneFails(t *testing.T) {
 	v, w := newVolume(t), New(Options{})
 	v.write(w, tree(file("a", "1")))
@@ -91,11 +92,16 @@ func TestPruneFails(t *testing.T) {
 	if err := w.Prune(v.root); err == nil || !w.Stale() {
 		t.Errorf("Prune = %v, stale: %v", err, w.Stale())
 	}
-	if _, err := w.Write(t.Context(), v.root, tree(file("a", "3"))); err == nil || !w.Stale() {
+	if _, err := w.Write(t.Context(), v.root, tree(file("a", "3"))); err != nil || !w.Stale() {
 		t.Errorf("Write = %v, stale: %v", err, w.Stale())
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
 	w.fs = kernel
-	v.write(w, tree(file("a", "3")))
+	if _, err := w.Write(ctx, v.root, tree(file("a", "4"))); err == nil || !w.Stale() {
+		t.Errorf("Write = %v, stale: %v", err, w.Stale())
+	}
+	v.write(w, tree(file("a", "4")))
 }
 
 // TestRestartRemovesGenerations has a new Writer find what one that was killed would

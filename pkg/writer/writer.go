@@ -51,18 +51,14 @@ type Options struct {
 // remembers digests of what it last wrote, never the content, so that an unchanged
 // tree costs no system call. It is for use by one goroutine at a time, and for one
 // directory during its life.
-type Writer struct {
-	memory
-	// stale says that the generation before the present one is, or may be, still
-	// there.
-	stale bool
-}
+type Writer struct{ memory }
 
 // New returns a Writer that knows nothing yet of the directory: its first Write
 // reads the files that are there.
 func New(opts Options) *Writer {
-	// Another process may have been killed before it pruned.
-	return &Writer{memory: newMemory(opts), stale: true}
+	w := &Writer{memory: newMemory(opts)}
+	w.stale = true // another process may have been killed before it pruned
+	return w
 }
 
 // Result tells what a Write did.
@@ -82,6 +78,9 @@ type Result struct {
 // Write makes dir show tree, and puts right whatever it finds amiss there on the
 // way. When this Writer knows that dir shows tree already, it does no I/O.
 //
+// An earlier generation that can't be removed, as one with a file that something is
+// mounted on, is no error: Stale tells of it, and Prune says why.
+//
 // An error before the switch leaves dir showing what it showed, complete, and
 // nothing of the new generation. After the switch only the links of new names and
 // the removal of what is old can fail; then the error comes with a Result whose
@@ -97,23 +96,9 @@ type Result struct {
 func (w *Writer) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error) {
 	return w.write(dir, tree, func(u *update, known *snapshot) error {
 		err := u.run(ctx, known)
-		w.stale = u.keptBase() || err != nil && w.stale
+		u.keepsBase = u.result.Changed && u.base != nil
 		return err
 	})
-}
-
-// Stale reports whether an earlier generation is still there, for readers that
-// have begun to read it. A new Writer takes it that one may be.
-func (w *Writer) Stale() bool { return w.stale }
-
-// Prune removes from dir every generation but the one that ..data points at. What
-// fails to be removed is tried again by the next Prune or Write.
-func (w *Writer) Prune(dir *os.Root) error {
-	if err := w.prune(dir); err != nil {
-		return err
-	}
-	w.stale = false
-	return nil
 }
 
 // update is one Write that has to touch the directory.
@@ -132,6 +117,11 @@ type update struct {
 	// links is what has to be done to the links that users see.
 	links  links
 	result Result
+	// leftover is why an earlier generation is still there, beyond base, nil if none is. It
+	// stops no update: that needs but room, of which there may be enough.
+	leftover error
+	// keepsBase says that base is one, as readers may have begun to read it.
+	keepsBase bool
 }
 
 func (u *update) run(ctx context.Context, known *snapshot) error {
@@ -159,7 +149,8 @@ func (u *update) begin(ctx context.Context, known *snapshot) ([]dirent, error) {
 	if u.base != nil {
 		current = u.base.generation
 	}
-	return entries, u.removeLeftovers(entries, current)
+	u.leftover = u.removeLeftovers(entries, current)
+	return entries, nil
 }
 
 // show makes ..data and the links show the tree: in the present generation if that
@@ -242,5 +233,5 @@ func (u *update) finish() error {
 	return errors.Join(u.createLinks(), u.dropLinks())
 }
 
-// keptBase reports whether the update has left the generation before in place.
-func (u *update) keptBase() bool { return u.result.Changed && u.base != nil }
+// leavesStale reports whether there is an earlier generation after the update.
+func (u *update) leavesStale() bool { return u.keepsBase || u.leftover != nil }
