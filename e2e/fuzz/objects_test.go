@@ -42,6 +42,8 @@ func (*objects) RegisterPod(volume.Pod, string, []volume.Ref) {}
 func (*objects) UnregisterPod(volume.Pod, string)             {}
 func (*objects) Denied(volume.Pod, volume.Ref) error          { return nil }
 func (*objects) Refresh(volume.Pod, []volume.Ref)             {}
+func (*objects) Prioritize(volume.Pod, []volume.Ref)          {}
+func (*objects) Renewed(volume.Account)                       {}
 
 // Lookup returns an object whose keys can be paths, and variables.
 func (o *objects) Lookup(_ volume.Pod, ref volume.Ref) (*volume.Object, error) {
