@@ -36,17 +36,18 @@ func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Int
 		NodeName:       opts.nodeName,
 	}
 	shows := publisher.Options{
-		Mounts:         publisher.NewMounts(mounter),
-		Events:         recorder,
-		Pods:           podenv.NewReader(client),
-		CrossNamespace: opts.crossNamespace,
-		NodeName:       opts.nodeName,
-		StateDir:       opts.stateDir,
-		KubeletDir:     opts.kubeletDir,
-		ResyncInterval: opts.resyncInterval,
-		PublishWait:    opts.publishWait,
-		MaxVolumeSize:  maxVolume,
-		MaxTotalSize:   maxTotal,
+		Mounts:          publisher.NewMounts(mounter),
+		AttributePrefix: mounter.AttributePrefix(),
+		Events:          recorder,
+		Pods:            podenv.NewReader(client),
+		CrossNamespace:  opts.crossNamespace,
+		NodeName:        opts.nodeName,
+		StateDir:        opts.stateDir,
+		KubeletDir:      opts.kubeletDir,
+		ResyncInterval:  opts.resyncInterval,
+		PublishWait:     opts.publishWait,
+		MaxVolumeSize:   maxVolume,
+		MaxTotalSize:    maxTotal,
 	}
 	if opts.identity == identityPod {
 		err = readAsPods(&reads, &shows, config)

@@ -2,6 +2,7 @@ package mount_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
@@ -111,6 +113,33 @@ func TestKernelWithoutNoswap(t *testing.T) {
 	}
 }
 
+// The attributes of files are those that the kernel lets us set, and keeps.
+func TestAttributePrefix(t *testing.T) {
+	n := newNode(t)
+	want := "trusted.refvol."
+	if userNamespace(t) {
+		want = "security.refvol."
+	}
+	if got := n.AttributePrefix(); got != want {
+		t.Fatalf("%q, want %q", got, want)
+	}
+	v := n.create("v1")
+	f, err := v.Root().Create("file")
+	n.must(err)
+	n.must(unix.Fsetxattr(int(f.Fd()), want+"refs", []byte("value"), 0))
+	n.must(f.Close())
+	n.must(v.Attach(n.ctx(), n.target("1")))
+	path := n.target("1") + "/file"
+	buf := make([]byte, 64)
+	size, err := unix.Getxattr(path, want+"refs", buf)
+	if err != nil || string(buf[:size]) != "value" {
+		t.Errorf("read %q, %v", buf[:max(size, 0)], err)
+	}
+	if err := unix.Setxattr(path, want+"refs", []byte("x"), 0); !errors.Is(err, unix.EROFS) {
+		t.Errorf("set through the visible mount: %v, want EROFS", err)
+	}
+}
+
 // userNamespace says whether the tests run without root.
 func userNamespace(t testing.TB) bool {
 	t.Helper()
@@ -170,6 +199,7 @@ func TestNewOnLesserKernels(t *testing.T) {
 		"openat2=ENOSYS":       "the kernel is too old: Linux 5.12 or newer is needed",
 		"fsopen=ENOSYS":        "the kernel is too old: Linux 5.12 or newer is needed",
 		"mount_setattr=ENOSYS": "the kernel is too old: Linux 5.12 or newer is needed",
+		"fsetxattr=EOPNOTSUPP": "extended attributes on tmpfs are needed (a kernel with CONFIG_TMPFS_XATTR): set attribute trusted.refvol.probe: operation not supported",
 		"fsopen=EPERM":         "the capability CAP_SYS_ADMIN is needed",
 	} {
 		t.Run(call, func(t *testing.T) {

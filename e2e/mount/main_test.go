@@ -37,6 +37,7 @@ func TestMain(m *testing.M) {
 func deny(call string) error {
 	name, errName, _ := strings.Cut(call, "=")
 	number, ok := map[string]uint32{
+		"fsetxattr":     unix.SYS_FSETXATTR,
 		"fsopen":        unix.SYS_FSOPEN,
 		"fspick":        unix.SYS_FSPICK,
 		"fsconfig-flag": unix.SYS_FSCONFIG, // as for noswap, the only flag; see below
@@ -44,7 +45,7 @@ func deny(call string) error {
 		"openat2":       unix.SYS_OPENAT2,
 		"statmount":     unix.SYS_STATMOUNT,
 	}[name]
-	errno, ok2 := map[string]uint32{"ENOSYS": uint32(unix.ENOSYS), "EPERM": uint32(unix.EPERM), "EINVAL": uint32(unix.EINVAL)}[errName]
+	errno, ok2 := map[string]uint32{"ENOSYS": uint32(unix.ENOSYS), "EPERM": uint32(unix.EPERM), "EINVAL": uint32(unix.EINVAL), "EOPNOTSUPP": uint32(unix.EOPNOTSUPP)}[errName]
 	if !ok || !ok2 {
 		return errors.New(call + " is not known to these tests")
 	}

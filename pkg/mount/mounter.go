@@ -44,6 +44,8 @@ type Mounter struct {
 	seLinuxContext string
 	// noswap says that the kernel lets us keep tmpfs pages out of swap.
 	noswap bool
+	// attributePrefix starts the names of the extended attributes that we may set.
+	attributePrefix string
 	// identify tells what is mounted where a descriptor points.
 	identify func(fd int) (identity, error)
 }
@@ -66,6 +68,10 @@ func New(ctx context.Context, opts Options) (*Mounter, error) {
 	}
 	return m, nil
 }
+
+// AttributePrefix starts the names of the extended attributes of the files in volumes. A
+// container without the node's CAP_SYS_ADMIN can neither see nor set them.
+func (m *Mounter) AttributePrefix() string { return m.attributePrefix }
 
 // Create makes a tmpfs that is not visible anywhere yet: writable, nosuid, nodev,
 // noexec, limited in size and inodes. The caller must close the Volume; unless it

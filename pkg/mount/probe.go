@@ -35,10 +35,10 @@ func (m *Mounter) probe(ctx context.Context) error {
 	return nil
 }
 
-// probeTmpfs makes a tmpfs as Create does, first with noswap, and switches it
-// between writable and read-only.
+// probeTmpfs makes a tmpfs as Create does, first with noswap, sets an attribute in it, and
+// switches it between writable and read-only.
 func (m *Mounter) probeTmpfs(ctx context.Context) error {
-	params := Params{VolumeID: "probe", Size: 4096, Inodes: 1, Mode: 0o700, UID: volume.NoOwner, GID: volume.NoOwner}
+	params := Params{VolumeID: "probe", Size: 4096, Inodes: 8, Mode: 0o700, UID: volume.NoOwner, GID: volume.NoOwner}
 	v, err := m.Create(ctx, params)
 	if err != nil {
 		withNoswap := err
@@ -49,15 +49,50 @@ func (m *Mounter) probeTmpfs(ctx context.Context) error {
 		klog.FromContext(ctx).Info("Warning: this kernel refuses noswap here, so values may reach a swap device; turn swap off or encrypt it", "err", withNoswap)
 	}
 	defer v.Close()
+	if err := m.probeAttributes(v); err != nil {
+		return err
+	}
 	if err := setReadOnly(v.mount, true); err != nil {
 		return err
 	}
 	return setReadOnly(v.mount, false)
 }
 
+// The namespaces of attributes that are for the node's administrators only. In a user
+// namespace the kernel refuses the first one.
+const (
+	trustedAttributes  = "trusted.refvol."
+	securityAttributes = "security.refvol."
+)
+
+// probeAttributes finds out which attributes the kernel lets us set. Without any, files
+// could not name the objects that need consent, and a revocation could not be relied upon.
+func (m *Mounter) probeAttributes(v *Volume) error {
+	dir, err := v.root.Open(".")
+	if err != nil {
+		return fmt.Errorf("open the root of a tmpfs: %w", err)
+	}
+	defer dir.Close()
+	var errs []error
+	for _, prefix := range []string{trustedAttributes, securityAttributes} {
+		if err := unix.Fsetxattr(int(dir.Fd()), prefix+"probe", []byte("1"), 0); err != nil {
+			errs = append(errs, fmt.Errorf("set attribute %sprobe: %w", prefix, err))
+			continue
+		}
+		m.attributePrefix = prefix
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errNoAttributes, errors.Join(errs...))
+}
+
+// errNoAttributes is why the plugin doesn't start on a kernel that keeps no attributes.
+var errNoAttributes = errors.New("extended attributes on tmpfs are needed (a kernel with CONFIG_TMPFS_XATTR)")
+
 // explain adds what an operator can do about a probe that failed.
 func explain(err error) error {
 	switch {
+	case errors.Is(err, errNoAttributes):
+		return err
 	case errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("the kernel is too old: Linux 5.12 or newer is needed, this is %s: %w", kernelRelease(), err)
 	case errors.Is(err, unix.EPERM):

@@ -90,7 +90,11 @@ func TestExplain(t *testing.T) {
 	}{
 		"old kernel":  {fmt.Errorf("mount_setattr: %w", unix.ENOSYS), "Linux 5.12 or newer is needed, this is " + kernelRelease()},
 		"not allowed": {fmt.Errorf("fsopen: %w", unix.EPERM), "CAP_SYS_ADMIN"},
-		"other":       {unix.EINVAL, "probe the kernel's mount interface"},
+		"no attributes": {
+			fmt.Errorf("%w: set attribute trusted.refvol.probe: %w", errNoAttributes, unix.EPERM),
+			"extended attributes on tmpfs are needed (a kernel with CONFIG_TMPFS_XATTR): set attribute trusted.refvol.probe: operation not permitted",
+		},
+		"other": {unix.EINVAL, "probe the kernel's mount interface"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := explain(tc.err)

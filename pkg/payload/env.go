@@ -28,7 +28,7 @@ func (r *renderer) addEnv(file *volume.EnvFile, at string) error {
 		return fmt.Errorf("%s: Too long: the variables of all env files of a volume may have values of %d bytes together", at, maxEnvBytes)
 	}
 	data, unfit := envfile.Encode(file.Format, e.sorted())
-	r.addFile(file.Path, file.Mode, data)
+	r.addFile(file.Path, file.Mode, data, e.refs)
 	if s := (Skipped{Path: file.Path, Format: file.Format, Unfit: unfit, Dependent: e.dependent()}); len(s.Unfit)+len(s.Dependent) > 0 {
 		r.skipped = append(r.skipped, s)
 	}
@@ -42,6 +42,8 @@ type environment struct {
 	values map[string]string
 	// unknown holds the variables that have a value which a volume can't know.
 	unknown map[string]unknown
+	// refs is the file's Refs.
+	refs []volume.Ref
 }
 
 // unknown is why the value of a variable can't be known.
@@ -79,6 +81,19 @@ func (e *environment) dependent() []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// object returns an object, or nil if it does not exist, and has the file name it: also
+// where no value of it is left in the end.
+func (e *environment) object(ref volume.Ref, optional bool, at string) *volume.Object {
+	object := e.renderer.object(ref, optional, at)
+	if object == nil || !e.opts.Consent[ref] {
+		return object
+	}
+	if i, found := slices.BinarySearchFunc(e.refs, ref, volume.CompareRefs); !found {
+		e.refs = slices.Insert(e.refs, i, ref)
+	}
+	return object
 }
 
 // addAll sets a variable for each key of an object's data; binaryData is not for
@@ -124,7 +139,7 @@ func (e *environment) addKey(name string, from *volume.EnvKey) {
 	switch {
 	case ok:
 		e.set(name, string(value))
-	case !from.Optional && !e.opts.ForgiveMissing:
+	case !from.Optional:
 		e.missing = append(e.missing, Missing{Ref: from.Ref, Key: from.Key, Field: from.Field, Env: true})
 	}
 }

@@ -37,11 +37,12 @@ type Options struct {
 	// ForgiveDeleted takes a required object that does not exist for an empty one. A
 	// missing key of an object is missing all the same.
 	ForgiveDeleted bool
-	// ForgiveMissing takes whatever is missing, object or key, for empty.
-	ForgiveMissing bool
 	// Refused holds objects that the pod may not have: what a source names of them is
 	// left out, required or not.
 	Refused map[volume.Ref]bool
+	// Consent holds the objects that the pod needs consent to: the files that are made of
+	// them name them.
+	Consent map[volume.Ref]bool
 	// Pod and NodeName are what variables of an env file can name of the pod.
 	Pod      volume.Pod
 	NodeName string
@@ -112,8 +113,6 @@ type Objects map[volume.Ref]*volume.Object
 // Rendering is what a volume shows at one moment.
 type Rendering struct {
 	*volume.Tree
-	// Objects is what it was made from.
-	Objects Objects
 	// Skipped tells which variables the env files leave out.
 	Skipped []Skipped
 }
@@ -151,7 +150,7 @@ func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error
 	if err := checkDirectories(tree.Files); err != nil {
 		return nil, err
 	}
-	return &Rendering{Tree: tree, Objects: objects, Skipped: r.skipped}, nil
+	return &Rendering{Tree: tree, Skipped: r.skipped}, nil
 }
 
 // atMost returns how many files spec can show of objects.
@@ -219,10 +218,14 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 	if object == nil {
 		return
 	}
+	var refs []volume.Ref
+	if r.opts.Consent[p.Ref] {
+		refs = []volume.Ref{p.Ref}
+	}
 	if len(p.Items) == 0 {
 		for _, data := range []map[string][]byte{object.Data, object.BinaryData} {
 			for key, value := range data {
-				r.addFile(key, nil, value)
+				r.addFile(key, nil, value, refs)
 			}
 		}
 	}
@@ -230,8 +233,8 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 		value, ok := object.Value(item.Key)
 		switch {
 		case ok:
-			r.addFile(item.Path, item.Mode, value)
-		case !p.Optional && !r.opts.ForgiveMissing:
+			r.addFile(item.Path, item.Mode, value, refs)
+		case !p.Optional:
 			r.missing = append(r.missing, Missing{Ref: p.Ref, Key: item.Key, Field: at})
 		}
 	}
@@ -243,14 +246,14 @@ func (r *renderer) object(ref volume.Ref, optional bool, at string) *volume.Obje
 		return nil
 	}
 	object := r.objects[ref]
-	if object == nil && !optional && !r.opts.ForgiveDeleted && !r.opts.ForgiveMissing {
+	if object == nil && !optional && !r.opts.ForgiveDeleted {
 		r.missing = append(r.missing, Missing{Ref: ref, Field: at})
 	}
 	return object
 }
 
-func (r *renderer) addFile(path string, mode *fs.FileMode, data []byte) {
-	file := volume.File{Path: path, Data: data, Mode: r.spec.DefaultMode}
+func (r *renderer) addFile(path string, mode *fs.FileMode, data []byte, refs []volume.Ref) {
+	file := volume.File{Path: path, Data: data, Mode: r.spec.DefaultMode, Refs: refs}
 	if mode != nil {
 		file.Mode = *mode
 	}

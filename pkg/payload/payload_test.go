@@ -352,3 +352,50 @@ func TestRenderSharesValues(t *testing.T) {
 		t.Errorf("Render changed the spec to %+v", s)
 	}
 }
+
+// Each file names those of the objects it is made of that need consent.
+func TestRenderNamesObjects(t *testing.T) {
+	const cm, secret = volume.ConfigMap, volume.Secret
+	ref := func(kind volume.Kind, name string) volume.Ref {
+		return volume.Ref{Kind: kind, Namespace: "ns", Name: name}
+	}
+	db, ca, own, absent := ref(secret, "db"), ref(cm, "ca"), ref(cm, "own"), ref(cm, "absent")
+	key := func(r volume.Ref, key string) *volume.EnvKey { return &volume.EnvKey{Ref: r, Key: key, Optional: true} }
+	mixed := &volume.EnvFile{Path: "mixed.env", Env: volume.Env{
+		From: []volume.EnvFrom{{Ref: db}, {Ref: absent, Optional: true}, {Ref: own}},
+		Vars: []volume.EnvVar{{Name: "A", Key: key(ca, "x")}, {Name: "B", Key: key(ca, "none")}, {Name: "A", Value: "other"}, {Name: "C", Key: key(db, "y")}},
+	}}
+	plain := &volume.EnvFile{Path: "plain.env", Env: volume.Env{From: []volume.EnvFrom{{Ref: own}}}}
+	s := spec(source(0, secret, "db", "x:db/x", "y:p"), source(1, cm, "own", "x:p", "y:own"), source(2, cm, "ca"),
+		volume.Source{Env: mixed}, volume.Source{Env: plain})
+	want := map[string][]volume.Ref{
+		"db/x": {db}, "p": nil, "own": nil, "x": {ca}, "mixed.env": {ca, db}, "plain.env": nil, // the later source shows p
+	}
+	opts := Options{Consent: map[volume.Ref]bool{db: true, ca: true, absent: true}}
+	render := func() map[string][]volume.Ref {
+		t.Helper()
+		shown, err := Render(s, objects(object(secret, "db", "x", "y"), object(cm, "ca", "x"), object(cm, "own", "x", "y")), opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string][]volume.Ref{}
+		for _, f := range shown.Files {
+			got[f.Path] = f.Refs
+		}
+		return got
+	}
+	if got := render(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	opts.Refused = map[volume.Ref]bool{db: true}
+	want = map[string][]volume.Ref{"p": nil, "own": nil, "x": {ca}, "mixed.env": {ca}, "plain.env": nil}
+	if got := render(); !reflect.DeepEqual(got, want) {
+		t.Errorf("refused: got %v, want %v", got, want)
+	}
+	opts = Options{}
+	for path, refs := range render() {
+		if refs != nil {
+			t.Errorf("%s names %v, which need no consent", path, refs)
+		}
+	}
+}

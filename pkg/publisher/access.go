@@ -9,10 +9,7 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/refvol/refvol/pkg/authz"
-	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -39,9 +36,8 @@ type access struct {
 	refused map[volume.Ref]bool
 	// suspects holds when an object was first refused, until that is confirmed.
 	suspects map[volume.Ref]time.Time
-	// last is what the files were last rendered from; nil before the first write of this
-	// process.
-	last payload.Objects
+	// answers has come, and is for the next reconcile to judge; nil for none.
+	answers *answers
 }
 
 // authorize returns nil once the pod of a new volume may have all its objects that it needs
@@ -131,7 +127,7 @@ func (p *Publisher) reviewLater(ctx context.Context, v *published, due bool) err
 			if errors.Is(got.err, errPanicked) {
 				return fail(ReasonUnavailable, "%w", got.err) // the last answers stay
 			}
-			p.judge(v, got)
+			v.contents.access.answers = &got
 			if got.err == nil || errors.Is(got.err, authz.ErrNoToken) {
 				return got.err // a token makes a resync due when it comes
 			}
@@ -156,10 +152,21 @@ func (a *access) untilConfirmable() time.Duration {
 	return wait
 }
 
-// judge takes in the answers of a review of a live volume. The caller holds the lock of the
-// contents.
-func (p *Publisher) judge(v *published, got answers) {
+// judge takes in the answers of the last review of a live volume, if there are new ones. The
+// caller holds the lock of the contents.
+func (p *Publisher) judge(ctx context.Context, v *published) {
 	a := &v.contents.access
+	got := a.answers
+	if got == nil {
+		return
+	}
+	a.answers = nil
+	fresh := maps.Clone(got.refused)
+	maps.DeleteFunc(fresh, func(ref volume.Ref, _ bool) bool { return a.refused[ref] || !a.suspects[ref].IsZero() })
+	shown := p.shows(ctx, v, fresh)
+	if v.contents.gone {
+		return
+	}
 	refused, suspects := map[volume.Ref]bool{}, map[volume.Ref]time.Time{}
 	for _, use := range v.reviewed {
 		ref := use.Ref
@@ -170,7 +177,7 @@ func (p *Publisher) judge(v *published, got answers) {
 				suspects[ref] = since
 			}
 		case !got.refused[ref]:
-		case a.refused[ref], suspect && time.Since(since) >= refusalTime, v.contents.shown[ref].UID == "":
+		case a.refused[ref], suspect && time.Since(since) >= refusalTime, fresh[ref] && !shown[ref]:
 			refused[ref] = true // confirmed, or no file of it is there to be lost
 		case suspect:
 			suspects[ref] = since
@@ -193,62 +200,6 @@ func (p *Publisher) judge(v *published, got answers) {
 	v.contents.proven = false
 	allowed := slices.DeleteFunc(slices.Clone(v.refs), func(ref volume.Ref) bool { return refused[ref] })
 	p.opts.Objects.RegisterPod(v.request.Pod, v.request.VolumeID, allowed)
-}
-
-// withdraw takes the files of refused objects away where an update could not. The others
-// stay as they were; after a restart, when nobody knows what they were made of, as far as
-// their objects exist and may be read. The caller holds the lock of the contents.
-func (p *Publisher) withdraw(ctx context.Context, v *published) error {
-	objects, at, err := p.remaining(v)
-	if err != nil || v.contents.spec == nil {
-		return err
-	}
-	if p.putOff(v, readTime) {
-		return nil
-	}
-	opts := p.renderOptions(v)
-	opts.ForgiveMissing = true
-	shown, err := payload.Render(v.contents.spec, objects, opts)
-	if err != nil {
-		return asReason(err)
-	}
-	return p.reopen(ctx, v, func(mnt Mount) error { return p.write(ctx, v, mnt, shown, at) })
-}
-
-// remaining returns what the files are made of, without refused objects.
-func (p *Publisher) remaining(v *published) (payload.Objects, versions, error) {
-	objects, at := payload.Objects{}, maps.Clone(v.contents.shown)
-	for _, ref := range v.refs {
-		if v.contents.access.refused[ref] {
-			at[ref] = volume.Version{}
-			continue
-		}
-		if v.contents.access.last != nil {
-			if object := v.contents.access.last[ref]; object != nil {
-				objects[ref] = object
-			}
-			continue
-		}
-		switch object, err := p.opts.Objects.Lookup(v.request.Pod, ref); {
-		case err == nil:
-			objects[ref], at[ref] = object, object.Version
-		case isAbsent(err), apierrors.IsForbidden(err):
-			at[ref] = volume.Version{}
-		default:
-			return nil, nil, err
-		}
-	}
-	return objects, at, nil
-}
-
-// showsRefused says whether files of a refused object are there.
-func (c *contents) showsRefused() bool {
-	for ref := range c.access.refused {
-		if c.shown[ref].UID != "" {
-			return true
-		}
-	}
-	return false
 }
 
 // refusal returns an error that names each object that the pod may not have, nil if there

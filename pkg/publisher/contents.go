@@ -27,6 +27,12 @@ type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (writer.Result, error)
 	Stale() bool
 	Prune(dir *os.Root) error
+	// Withdraw takes away the files that name one of the objects.
+	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool) (writer.Result, error)
+	// Shows returns which of the objects the files name.
+	Shows(ctx context.Context, dir *os.Root, refs map[volume.Ref]bool) (map[volume.Ref]bool, error)
+	// Size returns what the files take.
+	Size(ctx context.Context, dir *os.Root) (writer.Footprint, error)
 }
 
 // contents is what the files of one volume show, and the lock of who writes them.
@@ -45,6 +51,9 @@ type contents struct {
 	access     access
 	// shown is what the files show, or showed when an earlier process recorded it.
 	shown versions
+	// withdrawn holds objects that the pod may not have and of which no file is there, by what
+	// this process did.
+	withdrawn map[volume.Ref]bool
 	// proven says that this process wrote or compared the files at shown, and
 	// recorded that.
 	proven bool
@@ -138,11 +147,11 @@ func (p *Publisher) impaired(v *published, updated bool) error {
 }
 
 // newWriter returns the writer of a volume of a spec.
-func newWriter(spec *volume.Spec) treeWriter {
+func newWriter(spec *volume.Spec, opts writer.Options) treeWriter {
 	if spec.InPlace() {
-		return writer.NewInPlace(writer.Options{})
+		return writer.NewInPlace(opts)
 	}
-	return writer.New(writer.Options{})
+	return writer.New(opts)
 }
 
 // render returns what a volume is to show of a snapshot. Once the volume is live, its
@@ -158,6 +167,7 @@ func (p *Publisher) renderOptions(v *published) payload.Options {
 	return payload.Options{
 		FSGroup:  v.request.FSGroup,
 		Refused:  v.contents.access.refused,
+		Consent:  v.consent,
 		Pod:      v.request.Pod,
 		NodeName: p.opts.NodeName,
 	}
@@ -168,7 +178,7 @@ func (p *Publisher) renderOptions(v *published) payload.Options {
 // error the files stay as they were, or are current and not recorded; either way
 // another write mends it.
 func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, shown *payload.Rendering, at versions) error {
-	bytes, undo, err := p.reserve(v, shown.Tree)
+	bytes, undo, err := p.makeRoom(ctx, v, mnt, shown.Tree)
 	if err != nil {
 		return err
 	}
@@ -178,10 +188,7 @@ func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, shown *p
 		v.contents.switched = time.Now()
 	}
 	if err == nil || result.Changed {
-		v.contents.shown = at
-		if len(v.reviewed) > 0 {
-			v.contents.access.last = shown.Objects
-		}
+		v.contents.shown, v.contents.withdrawn = at, v.contents.access.refused
 	} else {
 		undo()
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
 	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -81,17 +82,18 @@ func newEnv(t *testing.T, change func(*Options)) *env {
 		logs:    logs,
 	}
 	e.opts = Options{
-		Objects:        e.objects,
-		Mounts:         e.mounts,
-		Events:         e.events,
-		Pods:           e.pods,
-		NodeName:       testNode,
-		StateDir:       filepath.Join(t.TempDir(), "state"),
-		KubeletDir:     t.TempDir(),
-		ResyncInterval: testResync,
-		PublishWait:    testWait,
-		MaxVolumeSize:  mebibyte,
-		MaxTotalSize:   16 * mebibyte,
+		Objects:         e.objects,
+		Mounts:          e.mounts,
+		AttributePrefix: "user.refvol.", // which needs no root
+		Events:          e.events,
+		Pods:            e.pods,
+		NodeName:        testNode,
+		StateDir:        filepath.Join(t.TempDir(), "state"),
+		KubeletDir:      t.TempDir(),
+		ResyncInterval:  testResync,
+		PublishWait:     testWait,
+		MaxVolumeSize:   mebibyte,
+		MaxTotalSize:    16 * mebibyte,
 	}
 	if change != nil {
 		change(&e.opts)
@@ -121,7 +123,9 @@ func (e *env) start() {
 	if err != nil {
 		e.Fatal(err)
 	}
-	p.newWriter = func(spec *volume.Spec) treeWriter { return &testWriter{treeWriter: newWriter(spec), faults: e.writes} }
+	p.newWriter = func(spec *volume.Spec, opts writer.Options) treeWriter {
+		return &testWriter{treeWriter: newWriter(spec, opts), faults: e.writes}
+	}
 	e.p = p
 }
 

@@ -43,7 +43,9 @@ func TestAGenerationThatStaysStopsNoUpdate(t *testing.T) {
 			inBubble(t, func(e *env) {
 				var o obstacle
 				newOne := e.p.newWriter
-				e.p.newWriter = func(spec *volume.Spec) treeWriter { return &stuckWriter{newOne(spec), &o} }
+				e.p.newWriter = func(spec *volume.Spec, opts writer.Options) treeWriter {
+					return &stuckWriter{newOne(spec, opts), &o}
+				}
 				e.objects.put(configMap("app"), "a", "0")
 				r := e.request("v1", "configMap", "app", "writeStrategy", strategy)
 				e.publish(r)
@@ -101,7 +103,7 @@ func TestAGenerationThatStaysOverARestart(t *testing.T) {
 		e.halt()
 		e.objects.forgetPods()
 		e.start()
-		e.p.newWriter = func(*volume.Spec) treeWriter {
+		e.p.newWriter = func(*volume.Spec, writer.Options) treeWriter {
 			return &stuckWriter{&testWriter{writer.New(writer.Options{}), e.writes}, &o}
 		}
 		if err := e.p.Restore(e.ctx); err != nil {

@@ -1,6 +1,10 @@
 package publisher
 
 import (
+	"context"
+	"errors"
+	"fmt"
+
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
@@ -35,25 +39,41 @@ func limitsFor(maxVolumeSize int64) limits {
 	return l
 }
 
-// reserve counts a tree's bytes for a volume, in place of what was counted before,
-// and returns them and how to take that back. It fails if the tree is over a limit.
-func (p *Publisher) reserve(v *published, tree *volume.Tree) (bytes int64, undo func(), err error) {
+// makeRoom counts a tree's bytes for a volume, in place of what was counted before, and
+// returns them and how to take that back. It fails if the tree is over a limit, unless it takes
+// no more than what the files take that are there: they may be from before a limit was lowered.
+// They are looked at only then. The caller holds the lock of the contents.
+func (p *Publisher) makeRoom(ctx context.Context, v *published, mnt Mount, tree *volume.Tree) (bytes int64, undo func(), err error) {
 	size := writer.Measure(tree)
-	if size.Bytes > p.limits.bytes {
-		return 0, nil, fail(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, p.limits.bytes)
+	undo, err = p.reserve(v, size, writer.Footprint{})
+	if err == nil {
+		return size.Bytes, undo, nil
 	}
-	if size.Inodes > p.limits.inodes {
-		return 0, nil, fail(ReasonTooLarge, "the files take %d inodes, more than the %d that a volume may have (they follow --max-volume-size)", size.Inodes, p.limits.inodes)
+	has, lookErr := v.contents.writer.Size(ctx, mnt.Root())
+	if lookErr != nil {
+		return 0, nil, errors.Join(err, fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, lookErr))
+	}
+	undo, err = p.reserve(v, size, has)
+	return size.Bytes, undo, err
+}
+
+// reserve counts what a volume is to take, in place of what was counted before, and returns how
+// to take that back. It fails if that is over a limit, and more than has.
+func (p *Publisher) reserve(v *published, size, has writer.Footprint) (undo func(), err error) {
+	if size.Bytes > max(p.limits.bytes, has.Bytes) {
+		return nil, fail(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, p.limits.bytes)
+	}
+	if size.Inodes > max(p.limits.inodes, has.Inodes) {
+		return nil, fail(ReasonTooLarge, "the files take %d inodes, more than the %d that a volume may have (they follow --max-volume-size)", size.Inodes, p.limits.inodes)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	before := v.size
-	// What shrinks is never refused, also where the limit was lowered meanwhile.
-	if others := p.used - before; size.Bytes > before && others+size.Bytes > p.opts.MaxTotalSize {
-		return 0, nil, fail(ReasonNodeFull, "the files take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", size.Bytes, others, p.opts.MaxTotalSize)
+	if others := p.used - before; size.Bytes > max(before, has.Bytes) && others+size.Bytes > p.opts.MaxTotalSize {
+		return nil, fail(ReasonNodeFull, "the files take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", size.Bytes, others, p.opts.MaxTotalSize)
 	}
 	p.count(v, size.Bytes)
-	return size.Bytes, func() {
+	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.count(v, before)

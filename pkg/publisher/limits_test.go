@@ -48,7 +48,7 @@ func TestAVolumeOverItsLimit(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			e := newEnv(t, nil)
 			v := &published{request: e.request("v1")}
-			_, _, err := e.p.reserve(v, &test.tree)
+			_, err := e.p.reserve(v, writer.Measure(&test.tree), writer.Footprint{})
 			e.wantReason(err, ReasonTooLarge, test.text)
 			if e.used() != 0 {
 				t.Errorf("%d bytes counted", e.used())
@@ -184,19 +184,20 @@ func TestWhatIsCountedIsTheWritersMeasure(t *testing.T) {
 	}}
 	v := &published{request: e.request("v1")}
 	e.p.volumes["v1"] = v
-	bytes, undo, err := e.p.reserve(v, tree)
+	size := writer.Measure(tree)
+	undo, err := e.p.reserve(v, size, writer.Footprint{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := writer.Measure(tree).Bytes; bytes != want || want != 4*pageSize || e.used() != want {
-		t.Errorf("reserved %d, counted %d, want %d", bytes, e.used(), want)
+	if size.Bytes != 4*pageSize || e.used() != size.Bytes {
+		t.Errorf("counted %d, want %d", e.used(), size.Bytes)
 	}
 	undo()
 	if e.used() != 0 {
 		t.Errorf("%d bytes counted after undo", e.used())
 	}
 	delete(e.p.volumes, "v1")
-	if _, _, err := e.p.reserve(v, tree); err != nil || e.used() != 0 {
+	if _, err := e.p.reserve(v, size, writer.Footprint{}); err != nil || e.used() != 0 {
 		t.Errorf("a volume that is gone was counted: %d, %v", e.used(), err)
 	}
 }

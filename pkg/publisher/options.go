@@ -96,6 +96,9 @@ type Mount interface {
 type Options struct {
 	Objects Objects
 	Mounts  Mounts
+	// AttributePrefix starts the names of extended attributes that may be set in a volume;
+	// see mount.Mounter.AttributePrefix.
+	AttributePrefix string
 	// Pods is asked for the environment of podEnv sources.
 	Pods Pods
 	// CrossNamespace lets volumes name objects of other namespaces.
@@ -132,6 +135,9 @@ func (o *Options) validate() error {
 	}
 	if o.Mounts == nil {
 		errs = append(errs, errors.New("Mounts: Required value"))
+	}
+	if o.AttributePrefix == "" {
+		errs = append(errs, errors.New("AttributePrefix: Required value"))
 	}
 	if o.Pods == nil {
 		errs = append(errs, errors.New("Pods: Required value"))

@@ -15,6 +15,7 @@ func TestNewRefusesBadOptions(t *testing.T) {
 		{func(o *Options) { o.Objects = nil }, "Objects: Required value"},
 		{func(o *Options) { o.Mounts = nil }, "Mounts: Required value"},
 		{func(o *Options) { o.Pods = nil }, "Pods: Required value"},
+		{func(o *Options) { o.AttributePrefix = "" }, "AttributePrefix: Required value"},
 		{func(o *Options) { o.NodeName = "" }, "NodeName: Required value"},
 		{func(o *Options) { o.KubeletDir = "kubelet" }, `KubeletDir: Invalid value: "kubelet": must be an absolute path`},
 		{func(o *Options) { o.StateDir = "" }, "StateDir: Required value"},
@@ -26,7 +27,7 @@ func TestNewRefusesBadOptions(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "state")
 		o := Options{
-			Objects: newFakeObjects(t), Mounts: newFakeMounts(t), Pods: &fakePods{}, NodeName: testNode, StateDir: dir, KubeletDir: "/var/lib/kubelet",
+			Objects: newFakeObjects(t), Mounts: newFakeMounts(t), AttributePrefix: "user.refvol.", Pods: &fakePods{}, NodeName: testNode, StateDir: dir, KubeletDir: "/var/lib/kubelet",
 			ResyncInterval: time.Second, MaxVolumeSize: 4096, MaxTotalSize: 4096,
 		}
 		test.change(&o)

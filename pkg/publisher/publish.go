@@ -11,6 +11,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
 )
 
 // Request asks for a volume to be published.
@@ -193,7 +194,8 @@ func (p *Publisher) newPublished(request Request, spec *volume.Spec, refs []volu
 		reviewed: spec.Across(request.Pod),
 		since:    time.Now(),
 		wake:     make(chan struct{}, 1),
-		contents: contents{writer: p.newWriter(spec), shown: versions{}},
+		consent:  map[volume.Ref]bool{},
+		contents: contents{shown: versions{}},
 	}
 	if p.opts.Identity != nil {
 		v.reviewed = append(v.reviewed, spec.Own(request.Pod, refs)...)
@@ -201,7 +203,13 @@ func (p *Publisher) newPublished(request Request, spec *volume.Spec, refs []volu
 	v.contents.access.unknown = map[volume.Ref]bool{}
 	for _, use := range v.reviewed {
 		v.contents.access.unknown[use.Ref] = true
+		v.consent[use.Ref] = true
 	}
+	var opts writer.Options
+	if len(v.consent) > 0 { // else no file names an object, and none need be looked for
+		opts.AttributePrefix = p.opts.AttributePrefix
+	}
+	v.contents.writer = p.newWriter(spec, opts)
 	return v
 }
 

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
 )
 
 // Publisher publishes volumes and keeps them current. All methods are safe for
@@ -35,7 +36,7 @@ type Publisher struct {
 	limits  limits
 	records *recordStore
 	// newWriter makes the writer of one volume.
-	newWriter func(spec *volume.Spec) treeWriter
+	newWriter func(spec *volume.Spec, opts writer.Options) treeWriter
 	// queue holds ids of live volumes to reconcile, each at most once.
 	queue workqueue.TypedRateLimitingInterface[string]
 	// stopping is closed when waiting publishes are to give up.
@@ -152,6 +153,8 @@ type published struct {
 	// reviewed holds the objects that the pod needs a right to, and where the spec first
 	// names each; constant.
 	reviewed []volume.Use
+	// consent is the objects of reviewed; constant.
+	consent map[volume.Ref]bool
 	// since is when this process began with the volume; constant.
 	since time.Time
 	// deadline is when the publish gives up waiting, and authorized when it asked for

@@ -60,7 +60,7 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) (updateErr, pru
 	// Whatever keeps the files from being updated, as a deleted object, must not keep
 	// what the pod may not have any more, nor what they showed before.
 	var withdrawErr error
-	if updateErr != nil && !errors.Is(updateErr, errPutOff) && !v.contents.gone && v.contents.showsRefused() {
+	if updateErr != nil && !v.contents.gone && v.contents.showsRefused() {
 		withdrawErr = p.withdraw(ctx, v)
 	}
 	if v.contents.gone {
@@ -90,6 +90,10 @@ func logPanic(ctx context.Context, v *published, cause any) {
 // update writes the files of a volume if they don't show the newest known state of
 // its objects. The caller holds the lock of the contents.
 func (p *Publisher) update(ctx context.Context, v *published) error {
+	p.judge(ctx, v)
+	if v.contents.gone {
+		return nil
+	}
 	due := p.isDue(v)
 	if due {
 		p.opts.Objects.Refresh(v.request.Pod, v.refs)

@@ -113,7 +113,7 @@ func (e *env) takeUntil(done func() bool) {
 }
 
 // Whatever keeps a volume from being updated must not keep what was revoked, and leaves the
-// rest as it was.
+// rest as it was. An env file that holds a part of that goes, until an update can be made.
 func TestRevokedWhileUpdatesFail(t *testing.T) {
 	for name, test := range map[string]struct {
 		fail  func(e *env)
@@ -121,12 +121,12 @@ func TestRevokedWhileUpdatesFail(t *testing.T) {
 		// restart has the plugin restarted between.
 		restart bool
 	}{
-		"own object deleted":              {fail: func(e *env) { e.objects.remove(configMap("app")) }, files: []string{"a", "1", "app.env", "OWN=1\n"}},
-		"own object unknown":              {fail: func(e *env) { e.objects.failWith(configMap("app"), manager.ErrNotSynced) }, files: []string{"a", "1", "app.env", "OWN=1\n"}},
-		"own object forbidden":            {fail: func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }, files: []string{"a", "1", "app.env", "OWN=1\n"}},
-		"own object too large":            {fail: func(e *env) { e.objects.put(configMap("app"), "a", pages(300)) }, files: []string{"a", "1", "app.env", "OWN=1\n"}},
-		"own object deleted, a restart":   {fail: func(e *env) { e.objects.remove(configMap("app")) }, files: []string{"app.env", "OWN=1\n"}, restart: true},
-		"own object forbidden, a restart": {fail: func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }, files: []string{"app.env", "OWN=1\n"}, restart: true},
+		"own object deleted":              {fail: func(e *env) { e.objects.remove(configMap("app")) }, files: []string{"a", "1"}},
+		"own object unknown":              {fail: func(e *env) { e.objects.failWith(configMap("app"), manager.ErrNotSynced) }, files: []string{"a", "1"}},
+		"own object forbidden":            {fail: func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }, files: []string{"a", "1"}},
+		"own object too large":            {fail: func(e *env) { e.objects.put(configMap("app"), "a", pages(300)) }, files: []string{"a", "1"}},
+		"own object deleted, a restart":   {fail: func(e *env) { e.objects.remove(configMap("app")) }, files: []string{"a", "1"}, restart: true},
+		"own object forbidden, a restart": {fail: func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }, files: []string{"a", "1"}, restart: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {

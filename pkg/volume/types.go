@@ -1,9 +1,11 @@
 package volume
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -28,6 +30,11 @@ type Ref struct {
 // String returns the form that errors and logs use: ConfigMap "ns/name".
 func (r Ref) String() string {
 	return fmt.Sprintf("%s %q", r.Kind, r.Namespace+"/"+r.Name)
+}
+
+// CompareRefs orders refs by kind, namespace and name.
+func CompareRefs(a, b Ref) int {
+	return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
 
 // Pod identifies the pod that a volume belongs to, as the kubelet told it in the
@@ -102,6 +109,10 @@ type File struct {
 	Data []byte `json:"-"`
 	// Mode holds permission bits only.
 	Mode fs.FileMode
+	// Refs names the objects that the file was made of and that the pod needs consent to:
+	// without that to all of them, the file must go. It is sorted by CompareRefs, and no
+	// object repeats.
+	Refs []Ref
 }
 
 // String names the file, its size and its mode, and never shows its content.

@@ -2,6 +2,7 @@ package writer
 
 import (
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -27,19 +28,61 @@ const inlineTarget = 128
 // are not counted, as they go when their room is needed, and what an interrupted write
 // left beyond one generation is cut down then.
 func Measure(tree *volume.Tree) Footprint {
-	fp := Footprint{Inodes: 2} // the generation's directory and ..data
-	dir := ""
+	m := newMeter()
 	for i := range tree.Files {
 		f := &tree.Files[i]
-		fp.Inodes++
-		fp.Bytes += wholePages(int64(len(f.Data)))
-		parent, _ := split(f.Path)
-		fp.Inodes += newDirs(parent, dir)
-		dir = parent
+		m.add(f.Path, int64(len(f.Data)), encodedSize(f.Refs))
 	}
-	for _, name := range topNames(tree) {
-		fp.addLink(name)
+	return m.total()
+}
+
+// footprint is Measure of what is there.
+func (s *snapshot) footprint() Footprint {
+	m := newMeter()
+	for i := range s.files {
+		e := &s.files[i]
+		m.add(e.path, e.size, len(e.refs))
 	}
+	return m.total()
+}
+
+// Newer kernels take an extended attribute from nr_inodes, at so many bytes an inode, with so
+// many beside the value for its name and their own records.
+const (
+	bytesPerInode     = 1024
+	attributeOverhead = 128
+)
+
+// meter measures a generation, whose files are added in the order of their paths.
+type meter struct {
+	Footprint
+	dir, top string
+	// attributes is the bytes that the files' attributes take.
+	attributes int
+}
+
+func newMeter() *meter {
+	return &meter{Footprint: Footprint{Inodes: 2}} // the generation's directory and ..data
+}
+
+func (m *meter) add(path string, size int64, refs int) {
+	m.Inodes++
+	m.Bytes += wholePages(size)
+	dir, _ := split(path)
+	m.Inodes += newDirs(dir, m.dir)
+	m.dir = dir
+	if top, _, _ := strings.Cut(path, "/"); top != m.top {
+		m.addLink(top)
+		m.top = top
+	}
+	if refs > 0 {
+		m.attributes += min(refs, maxRefs) + attributeOverhead
+	}
+}
+
+func (m *meter) total() Footprint {
+	fp := m.Footprint
+	fp.Inodes += int64((m.attributes + bytesPerInode - 1) / bytesPerInode)
 	return fp
 }
 

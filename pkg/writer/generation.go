@@ -49,7 +49,7 @@ func isGeneration(name string) bool {
 // fill puts the tree into the new generation's directory: what base has just so
 // is hard-linked, all else is written. Modes and owners are final when it returns.
 func (u *update) fill(ctx context.Context) error {
-	b := &builder{fs: u.fs, dirAttrs: u.next.dir}
+	b := &builder{fs: u.fs, refs: u.refs, dirAttrs: u.next.dir}
 	defer b.close()
 	var old cursor
 	oldName := ""
@@ -78,11 +78,19 @@ func (u *update) put(ctx context.Context, b *builder, i int, had *entry) error {
 	if err := b.enter(dir); err != nil {
 		return err
 	}
-	if had != nil && want.satisfiedBy(had) && b.link(name) {
-		u.result.Linked++
-		return nil
+	if had != nil && want.satisfiedBy(had) {
+		err := b.link(name)
+		if err == nil {
+			u.result.Linked++
+			return nil
+		}
+		// A link saves work, so no reason for its failure is worth an error that writing would
+		// not give too.
+		if u.linksOnly {
+			return fmt.Errorf("link %s: %w", f.Path, err)
+		}
 	}
-	if err := b.write(name, f.Data, want.attrs); err != nil {
+	if err := b.write(name, f.Data, want); err != nil {
 		return fmt.Errorf("write %s: %w", f.Path, err)
 	}
 	u.result.Files++
@@ -94,6 +102,7 @@ func (u *update) put(ctx context.Context, b *builder, i int, had *entry) error {
 // old one beside it, with one descriptor for each on the way from the top.
 type builder struct {
 	fs       fileSystem
+	refs     string
 	dirAttrs attrs
 	// born is the attributes of the new generation's directory as it was made, whose
 	// owner whatever is made in it gets too, also where the volume's root passes its
@@ -224,26 +233,32 @@ func (l level) close() {
 	}
 }
 
-// link takes a file over from the old generation. False means that it has to be
-// written: a link saves work, so no reason for its failure is worth an error that
-// writing would not give too.
-func (b *builder) link(name string) bool {
+// link takes a file over from the old generation.
+func (b *builder) link(name string) error {
 	l := b.top()
-	return l.old >= 0 && b.fs.link(l.old, l.dir, name) == nil
+	if l.old < 0 {
+		return unix.ENOENT
+	}
+	return b.fs.link(l.old, l.dir, name)
 }
 
 // write makes a file. Its mode comes last: until then nobody else can open it,
 // and a change of owner clears bits of the mode.
-func (b *builder) write(name string, data []byte, a attrs) error {
+func (b *builder) write(name string, data []byte, want *entry) error {
 	fd, err := b.fs.create(b.top().dir, name)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
+	if want.refs != "" {
+		if err := setRefs(b.fs, fd, b.refs, want.refs); err != nil {
+			return err
+		}
+	}
 	if err := writeAll(b.fs, fd, data); err != nil {
 		return err
 	}
-	return b.setAttrs(fd, a)
+	return b.setAttrs(fd, want.attrs)
 }
 
 func writeAll(fs fileSystem, fd int, data []byte) error {
@@ -253,6 +268,13 @@ func writeAll(fs fileSystem, fd int, data []byte) error {
 			return err
 		}
 		data = data[n:]
+	}
+	return nil
+}
+
+func setRefs(fs fileSystem, fd int, name, value string) error {
+	if err := fs.setAttribute(fd, name, value); err != nil {
+		return fmt.Errorf("set attribute %s: %w", name, err)
 	}
 	return nil
 }

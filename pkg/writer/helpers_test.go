@@ -67,6 +67,9 @@ type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error)
 	Stale() bool
 	Prune(dir *os.Root) error
+	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool) (Result, error)
+	Shows(ctx context.Context, dir *os.Root, refs map[volume.Ref]bool) (map[volume.Ref]bool, error)
+	Size(ctx context.Context, dir *os.Root) (Footprint, error)
 }
 
 // write writes tree and prunes, expects success and checks the result on disk.
@@ -302,6 +305,13 @@ func (s stepped) chmod(fd int, mode uint32) error {
 		return err
 	}
 	return s.fileSystem.chmod(fd, mode)
+}
+
+func (s stepped) setAttribute(fd int, name, value string) error {
+	if err := s.step("setAttribute", value); err != nil {
+		return err
+	}
+	return s.fileSystem.setAttribute(fd, name, value)
 }
 
 func (s stepped) link(from, at int, name string) error {

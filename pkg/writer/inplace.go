@@ -91,6 +91,8 @@ type job struct {
 	content bool
 	// room is how many bytes a scan found the file to take, 0 if there was none.
 	room int64
+	// had is the attribute that names the file's Refs as it is, refs as it is to be.
+	had, refs string
 }
 
 // shrinks reports whether the file has room to give back.
@@ -143,8 +145,8 @@ func (r *rewrite) plan() error {
 			r.fresh = append(r.fresh, i)
 			continue
 		}
-		j := job{path: want.path, data: r.tree.Files[i].Data, want: &want.attrs, content: !want.sameContent(had), room: had.room}
-		if j.content || j.shrinks() || !want.attrs.satisfiedBy(had.attrs) {
+		j := job{path: want.path, data: r.tree.Files[i].Data, want: &want.attrs, content: !want.sameContent(had), room: had.room, had: had.refs, refs: want.refs}
+		if j.content || j.shrinks() || j.refs != j.had || !want.attrs.satisfiedBy(had.attrs) {
 			r.jobs = append(r.jobs, j)
 		}
 	}
@@ -165,8 +167,8 @@ func (r *rewrite) planEmptied(there []entry) {
 		if now.find(had.path) != nil {
 			continue
 		}
-		j := job{path: had.path, content: had.size > 0, room: had.room}
-		if j.content || j.shrinks() {
+		j := job{path: had.path, content: had.size > 0, room: had.room, had: had.refs}
+		if j.content || j.shrinks() || j.had != "" {
 			r.jobs = append(r.jobs, j)
 		} else if scanned || emptied.find(had.path) != nil {
 			r.spent = append(r.spent, had.path)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -11,10 +12,15 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
+// errNoAttribute is why a tree is refused that a Withdraw could do nothing with.
+var errNoAttribute = errors.New("a file names an object, and the writer has no attribute for that")
+
 // memory is what a writer of either kind keeps from one Write to the next.
 type memory struct {
 	now func() time.Time
 	fs  fileSystem
+	// refs is the name of the attribute of files' Refs, "" for none.
+	refs string
 	// shown is what the directory is known to show. It is nil whenever that is
 	// in doubt: in a new writer, during a write, and after one that failed.
 	shown *snapshot
@@ -26,7 +32,16 @@ func newMemory(opts Options) memory {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	return memory{now: opts.Now, fs: linux{}}
+	m := memory{now: opts.Now, fs: linux{}}
+	if opts.AttributePrefix != "" {
+		m.refs = opts.AttributePrefix + refsName
+	}
+	return m
+}
+
+// update returns an update of the directory root.
+func (m *memory) update(root *os.File) *update {
+	return &update{fs: m.fs, root: int(root.Fd()), now: m.now, refs: m.refs}
 }
 
 // write returns at once when dir is known to show tree. Else it calls run with an
@@ -38,6 +53,9 @@ func (m *memory) write(dir *os.Root, tree *volume.Tree, run func(u *update, know
 	}
 	if err := checkTree(tree); err != nil {
 		return Result{}, err
+	}
+	if m.refs == "" && slices.ContainsFunc(tree.Files, func(f volume.File) bool { return len(f.Refs) > 0 }) {
+		return Result{}, errNoAttribute
 	}
 	next := describe(tree, m.shown)
 	if m.shown != nil && next.sameAs(m.shown) {
@@ -53,7 +71,8 @@ func (m *memory) write(dir *os.Root, tree *volume.Tree, run func(u *update, know
 	defer root.Close()
 	known := m.shown
 	m.shown = nil
-	u := &update{fs: m.fs, root: int(root.Fd()), now: m.now, tree: tree, next: next}
+	u := m.update(root)
+	u.tree, u.next = tree, next
 	if err := run(u, known); err != nil {
 		m.stale = m.stale || u.leavesStale()
 		return u.result, errors.Join(err, u.leftover) // it may be what lacks the room
@@ -75,8 +94,7 @@ func (m *memory) Prune(dir *os.Root) error {
 		return err
 	}
 	defer root.Close()
-	u := &update{fs: m.fs, root: int(root.Fd())}
-	if err := u.prune(); err != nil {
+	if err := m.update(root).prune(); err != nil {
 		return err
 	}
 	m.stale = false

@@ -103,7 +103,7 @@ func (r *rewrite) stage(ctx context.Context) (err error) {
 	if r.staging, err = r.newGeneration(); err != nil {
 		return err
 	}
-	b := &builder{fs: r.fs, dirAttrs: r.next.dir}
+	b := &builder{fs: r.fs, refs: r.refs, dirAttrs: r.next.dir}
 	defer b.close()
 	if err := b.start(r.root, r.staging, ""); err != nil {
 		return fmt.Errorf("open directory %s: %w", r.staging, err)
@@ -184,7 +184,7 @@ func (r *rewrite) dropSpent() error {
 	r.entries = slices.DeleteFunc(r.entries, func(e dirent) bool { return slices.Contains(r.links.stale, e.name) })
 	r.links.stale = nil
 	for _, path := range r.spent {
-		if err := r.dropFile(path); err != nil {
+		if err := dropFile(r.fs, r.generation, path); err != nil {
 			return fmt.Errorf("remove emptied %s: %w", path, err)
 		}
 	}
@@ -192,11 +192,12 @@ func (r *rewrite) dropSpent() error {
 	return nil
 }
 
-func (r *rewrite) dropFile(path string) error {
-	remove := r.fs.unlink
+// dropFile removes a file of a generation, and the directories in which nothing else is.
+func dropFile(fs fileSystem, generation int, path string) error {
+	remove := fs.unlink
 	for path != "" {
 		dir, name := split(path)
-		at, err := openParent(r.generation, dir)
+		at, err := openParent(generation, dir)
 		if err != nil {
 			return err
 		}
@@ -208,7 +209,7 @@ func (r *rewrite) dropFile(path string) error {
 		if err != nil {
 			return err
 		}
-		path, remove = dir, r.fs.rmdir
+		path, remove = dir, fs.rmdir
 	}
 	return nil
 }

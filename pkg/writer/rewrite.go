@@ -58,6 +58,13 @@ func (r *rewrite) do(j *job) error {
 	if err := r.narrow(fd, have, want); err != nil {
 		return err
 	}
+	// While the file may hold parts of both contents, it names the objects of both.
+	named := j.had
+	if j.content && j.refs != j.had {
+		if named, err = r.nameBoth(fd, j); err != nil {
+			return err
+		}
+	}
 	if j.content {
 		r.result.Changed = true
 		if err := writeAll(r.fs, fd, j.data); err != nil {
@@ -71,7 +78,22 @@ func (r *rewrite) do(j *job) error {
 			return fmt.Errorf("set length %d: %w", len(j.data), err)
 		}
 	}
+	if j.refs != named {
+		if err := setRefs(r.fs, fd, r.refs, j.refs); err != nil {
+			return err
+		}
+	}
 	return r.widen(fd, have, want)
+}
+
+// nameBoth has an open file name the objects of what it holds and of what it is to hold, and
+// returns its attribute then.
+func (r *rewrite) nameBoth(fd int, j *job) (string, error) {
+	both := union(j.had, j.refs)
+	if both == j.had {
+		return both, nil
+	}
+	return both, setRefs(r.fs, fd, r.refs, both)
 }
 
 // narrow takes from an open file or directory what it must not keep.

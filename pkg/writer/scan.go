@@ -15,30 +15,48 @@ import (
 // current returns what ..data points at, nil if that is no generation. What is
 // known of it from the last write saves reading it.
 func (u *update) current(ctx context.Context, known *snapshot) (*snapshot, error) {
-	name, err := readlink(u.root, dataName)
+	name, err := currentName(u.root)
 	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL):
-		return nil, nil // no such entry, or no link
-	case err != nil:
-		return nil, fmt.Errorf("read link %s: %w", dataName, err)
-	case !isGeneration(name):
-		return nil, nil
+	case name == "" || err != nil:
+		return nil, err
 	case known != nil && known.generation == name:
 		return known, nil
 	}
-	return scan(ctx, u.root, name)
+	return scan(ctx, u.root, name, scanOptions{refs: u.refs, digests: true})
+}
+
+// currentName returns the name of the generation that ..data points at, "" if there is none.
+func currentName(root int) (string, error) {
+	name, err := readlink(root, dataName)
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL):
+		return "", nil // no such entry, or no link
+	case err != nil:
+		return "", fmt.Errorf("read link %s: %w", dataName, err)
+	case !isGeneration(name):
+		return "", nil
+	}
+	return name, nil
+}
+
+// scanOptions says what a scan reads of a file beside its status.
+type scanOptions struct {
+	// refs is the name of the attribute of files' Refs, "" if no file has any.
+	refs string
+	// digests has it read the contents.
+	digests bool
 }
 
 // scan reads the generation name below the directory root. It returns nil if there
 // is no such directory; whatever else in it is not as a tree has it makes the result
 // irregular. The error is that of ctx, or one that says nothing about the generation:
 // to take files for damaged would cost those who hold them.
-func scan(ctx context.Context, root int, name string) (*snapshot, error) {
+func scan(ctx context.Context, root int, name string, opts scanOptions) (*snapshot, error) {
 	fd, err := openDir(root, name)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return nil, nil
 	}
-	s := &scanner{snapshot: &snapshot{generation: name}, hash: sha256.New(), buf: make([]byte, 64<<10)}
+	s := &scanner{snapshot: &snapshot{generation: name}, opts: opts, hash: sha256.New(), buf: make([]byte, 64<<10)}
 	if saysOfEntry(err) {
 		s.irregular = true
 		return s.snapshot, nil
@@ -61,6 +79,7 @@ func scan(ctx context.Context, root int, name string) (*snapshot, error) {
 
 type scanner struct {
 	*snapshot
+	opts scanOptions
 	hash hash.Hash
 	buf  []byte
 }
@@ -114,8 +133,13 @@ func (s *scanner) entry(ctx context.Context, at int, name, path string) error {
 		return s.directory(ctx, fd, path, statAttrs(&st))
 	case unix.S_IFREG:
 		e := entry{path: path, attrs: statAttrs(&st), size: st.Size, room: st.Blocks * blockSize}
-		if err := s.digest(fd, &e); err != nil {
-			return fmt.Errorf("read %s: %w", path, err)
+		if s.opts.refs != "" {
+			e.refs = readRefs(fd, s.opts.refs)
+		}
+		if s.opts.digests {
+			if err := s.digest(fd, &e); err != nil {
+				return fmt.Errorf("read %s: %w", path, err)
+			}
 		}
 		s.files = append(s.files, e)
 	default:

@@ -73,6 +73,8 @@ type entry struct {
 	attrs
 	size int64
 	sum  [sha256.Size]byte
+	// refs is the attribute that names the file's Refs, "" for none.
+	refs string
 	// room is how many bytes a scan found the file to take. A killed writer may have
 	// reserved more than whole pages for the content, and neither used it nor given
 	// it back.
@@ -85,7 +87,7 @@ type entry struct {
 
 // satisfiedBy reports whether the file described by have can stand for e.
 func (e *entry) satisfiedBy(have *entry) bool {
-	return e.path == have.path && e.attrs.satisfiedBy(have.attrs) && e.sameContent(have)
+	return e.path == have.path && e.attrs.satisfiedBy(have.attrs) && e.refs == have.refs && e.sameContent(have)
 }
 
 func (e *entry) sameContent(have *entry) bool { return e.size == have.size && e.sum == have.sum }
@@ -107,7 +109,16 @@ func describe(tree *volume.Tree, known *snapshot) *snapshot {
 		f := &tree.Files[i]
 		e := &s.files[i]
 		e.path, e.attrs, e.size = f.Path, fileAttrs(tree, f.Mode), int64(len(f.Data))
-		if had := old.find(f.Path); had != nil && had.madeOf(f.Data) {
+		had := old.find(f.Path)
+		switch { // most files of a tree name the same objects
+		case had != nil && encodes(had.refs, f.Refs):
+			e.refs = had.refs
+		case i > 0 && encodes(s.files[i-1].refs, f.Refs):
+			e.refs = s.files[i-1].refs
+		default:
+			e.refs = encodeRefs(f.Refs)
+		}
+		if had != nil && had.madeOf(f.Data) {
 			e.sum, e.data = had.sum, had.data
 			continue
 		}
@@ -127,7 +138,7 @@ func (s *snapshot) holds(tree *volume.Tree) bool {
 	}
 	for i := range tree.Files {
 		f, e := &tree.Files[i], &s.files[i]
-		if e.path != f.Path || !fileAttrs(tree, f.Mode).satisfiedBy(e.attrs) || !e.madeOf(f.Data) {
+		if e.path != f.Path || !fileAttrs(tree, f.Mode).satisfiedBy(e.attrs) || !e.madeOf(f.Data) || !encodes(e.refs, f.Refs) {
 			return false
 		}
 	}
@@ -145,6 +156,13 @@ func (s *snapshot) sameAs(have *snapshot) bool {
 		}
 	}
 	return true
+}
+
+// addEmptied adds a file that was emptied.
+func (s *snapshot) addEmptied(e *entry) {
+	i, _ := slices.BinarySearchFunc(s.emptied, e.path, func(e entry, path string) int { return cmp.Compare(e.path, path) })
+	emptied := entry{path: e.path, attrs: e.attrs, sum: sha256.Sum256(nil)}
+	s.emptied = slices.Insert(slices.Clip(s.emptied), i, emptied)
 }
 
 // all returns every file of the generation, sorted by path.

@@ -22,6 +22,8 @@ type fileSystem interface {
 	truncate(fd int, size int64) error
 	chown(fd, uid, gid int) error
 	chmod(fd int, mode uint32) error
+	// setAttribute sets an extended attribute of a file, or removes it if value is empty.
+	setAttribute(fd int, name, value string) error
 	link(from, at int, name string) error
 	symlink(target string, at int, name string) error
 	rename(at int, oldName, newName string) error
@@ -68,6 +70,17 @@ func (linux) truncate(fd int, size int64) error {
 func (linux) chown(fd, uid, gid int) error { return unix.Fchown(fd, uid, gid) }
 
 func (linux) chmod(fd int, mode uint32) error { return unix.Fchmod(fd, mode) }
+
+func (linux) setAttribute(fd int, name, value string) error {
+	if value != "" {
+		return unix.Fsetxattr(fd, name, []byte(value), 0)
+	}
+	err := unix.Fremovexattr(fd, name)
+	if errors.Is(err, unix.ENODATA) {
+		return nil // it is gone already
+	}
+	return err
+}
 
 func (linux) link(from, at int, name string) error {
 	return unix.Linkat(from, name, at, name, 0)

@@ -13,10 +13,14 @@
 //	key -> ..data/key
 //	conf -> ..data/conf
 //
+// A file that shows an object that needs consent has an extended attribute that names it,
+// from before it becomes visible, so that Withdraw can take it away without knowing anything
+// else.
+//
 // There are two writers, for two kinds of readers.
 //
 // With Writer, readers see all of one version or all of the next. A generation is
-// never changed once ..data points at it. A reader that opens ..data once, and then
+// never changed once ..data points at it, but by a Withdraw that can't make another. A reader that opens ..data once, and then
 // opens files relative to that handle, never mixes two generations. Such a reader,
 // and one that the kernel has led halfway through ..data, may still be at work when
 // ..data switches: so the generation before stays until Prune, or until the next
@@ -45,6 +49,9 @@ type Options struct {
 	// Now gives the time that names a generation; time.Now if nil. Nothing but
 	// the name depends on it.
 	Now func() time.Time
+	// AttributePrefix starts the names of extended attributes, as "trusted.refvol." does.
+	// Without one no file may name an object.
+	AttributePrefix string
 }
 
 // Writer writes one volume, over and over, a whole generation at a time. It
@@ -106,7 +113,11 @@ type update struct {
 	fs   fileSystem
 	root int
 	now  func() time.Time
+	// refs is the name of the attribute of files' Refs, "" for none.
+	refs string
 	tree *volume.Tree
+	// linksOnly says that tree is without contents: every file is to be linked.
+	linksOnly bool
 	// base is the generation that ..data points at when the update starts, nil
 	// if there is none.
 	base *snapshot

@@ -23,7 +23,6 @@ const (
 
 // refusal returns the error that fault has requests like r answered with, or nil.
 func refusal(fault Fault, r Request) *apierrors.StatusError {
-	reads := r.Verb == "LIST" || r.Verb == "WATCH" || r.Verb == http.MethodGet
 	switch {
 	case fault == TooManyRequests:
 		return apierrors.NewTooManyRequests("the server is told to be busy", 1)
@@ -31,11 +30,13 @@ func refusal(fault Fault, r Request) *apierrors.StatusError {
 		return apierrors.NewInternalError(fmt.Errorf("the server is told to fail"))
 	case (fault == Gone || fault == Stale) && r.continues():
 		return apierrors.NewResourceExpired("too old resource version")
-	case fault == TooLarge && reads:
+	case fault == TooLarge && isRead(r.Verb):
 		return tooLarge()
 	}
 	return nil
 }
+
+func isRead(verb string) bool { return verb == "LIST" || verb == "WATCH" || verb == http.MethodGet }
 
 // noWatchList is what a server says that doesn't know how to begin a watch with the
 // state.

@@ -27,6 +27,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, err)
 		return
 	}
+	if p.fails(request) {
+		answer(w, refusal(ServerError, request))
+		return
+	}
 	if p.noWatchList && request.Initial {
 		answer(w, noWatchList())
 		return

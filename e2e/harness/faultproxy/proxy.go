@@ -49,6 +49,8 @@ type Proxy struct {
 
 	mu    sync.Mutex
 	fault Fault
+	// unreadable is the resource whose reads fail, "" for none.
+	unreadable string
 	// changed is closed, and replaced, when the fault changes.
 	changed  chan struct{}
 	requests []Request
@@ -152,6 +154,21 @@ func (p *Proxy) Inject(f Fault) error {
 		p.network.reset()
 	}
 	return nil
+}
+
+// FailReads answers all reads of a resource with 500 from now on, as an API server does with
+// those of Secrets that it can't decrypt; of "", it ends that. Watches that are open stay.
+func (p *Proxy) FailReads(resource string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unreadable = resource
+}
+
+// fails reports whether FailReads concerns a request.
+func (p *Proxy) fails(r Request) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return r.Resource != "" && r.Resource == p.unreadable && isRead(r.Verb)
 }
 
 // Heal ends the fault that is on.

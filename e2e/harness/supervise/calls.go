@@ -60,6 +60,8 @@ func commonCalls() map[uint32]systemCall {
 		unix.SYS_FALLOCATE:       {"fallocate", onFD, 0, none},
 		unix.SYS_FCHMOD:          {"fchmod", onFD, 0, none},
 		unix.SYS_FCHOWN:          {"fchown", onFD, 0, none},
+		unix.SYS_FSETXATTR:       {"fsetxattr", onFD, 0, none},
+		unix.SYS_FREMOVEXATTR:    {"fremovexattr", onFD, 0, none},
 
 		unix.SYS_FSOPEN:        {"fsopen", onMount, none, 0},
 		unix.SYS_FSCONFIG:      {"fsconfig", onMount, none, 2},

@@ -1,0 +1,208 @@
+package publisher
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// podEnvAcross shows the pod's environment beside an object of another namespace.
+const podEnvAcross = `[{podEnv: {path: pod.env, container: main}}, {secret: {name: db, namespace: platform}}]`
+
+// After a restart nobody knows any more what the files were made of. Whatever else can't be
+// read or written then, what was revoked goes; the rest stays as it was, but for env files
+// that hold a part of what was revoked.
+func TestAWithdrawalNeedsTheVolumeOnly(t *testing.T) {
+	for name, test := range map[string]struct {
+		sources string
+		// fail makes updates fail; restart ends the process and begins the next one.
+		fail    func(e *env)
+		restart func(e *env, r Request)
+		files   []string
+	}{
+		"another object can't be read": {
+			sources: acrossSources,
+			fail:    func(e *env) { e.objects.failWith(configMap("app"), manager.ErrNotSynced) },
+			restart: func(e *env, _ Request) { e.restart() },
+			files:   []string{"a", "1"},
+		},
+		"the pod's spec can't be read": {
+			sources: podEnvAcross,
+			fail:    func(e *env) { e.pods.set(volume.Env{}, errors.New("the API server is away")) },
+			restart: func(e *env, _ Request) { e.restart() },
+			files:   []string{"pod.env", "OWN=1\n"},
+		},
+		"the pod's spec is never answered": {
+			sources: podEnvAcross,
+			fail:    func(e *env) { e.pods.setHang(true) },
+			restart: func(e *env, _ Request) { e.restart() },
+			files:   []string{"pod.env", "OWN=1\n"},
+		},
+		"no record, and an own object was deleted": {
+			sources: acrossSources,
+			fail:    func(e *env) { e.objects.remove(configMap("app")) },
+			restart: func(e *env, r Request) { e.loseRecords(); e.publish(r) },
+			files:   []string{"a", "1"},
+		},
+		"the size limit was lowered": {
+			sources: acrossSources,
+			fail: func(e *env) {
+				e.objects.put(configMap("app"), "a", pages(3))
+				e.settle()
+				e.opts.MaxVolumeSize = 2 * pageSize
+			},
+			restart: func(e *env, _ Request) { e.restart() },
+			files:   []string{"a", pages(3), "app.env", "OWN=1\n"}, // which is a shrink
+		},
+		"the size limit was lowered, and an own object grew": {
+			sources: acrossSources,
+			fail: func(e *env) {
+				e.objects.put(configMap("app"), "a", pages(3))
+				e.settle()
+				e.opts.MaxVolumeSize = 2 * pageSize
+				e.halt()
+				e.objects.put(configMap("app"), "a", pages(9))
+			},
+			restart: func(e *env, _ Request) { e.restart() },
+			files:   []string{"a", pages(3)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+				e.pods.set(volume.Env{Vars: []volume.EnvVar{{Name: "OWN", Value: "1"}}}, nil)
+				r.Attributes["sources"] = test.sources
+				e.publish(r)
+				test.fail(e)
+				test.restart(e, r)
+				access.grant()
+				after(reviewTime)
+				e.settle()
+				e.wantFiles(r, test.files...)
+				after(pruneTime)
+				e.settle()
+				if n := e.generations(r); n != 1 {
+					t.Errorf("%d generations", n)
+				}
+				e.wantProblem(r, secretRefused, podEnvSecretRefused)
+
+				e.pods.setHang(false)
+				e.pods.set(volume.Env{Vars: []volume.EnvVar{{Name: "OWN", Value: "2"}}}, nil)
+				e.objects.failWith(configMap("app"), nil)
+				e.objects.put(configMap("app"), "a", "9")
+				after(2 * testResync)
+				e.settle()
+				if test.sources == podEnvAcross {
+					e.wantFiles(r, "pod.env", "OWN=2\n")
+				} else {
+					e.wantFiles(r, "a", "9", "app.env", "OWN=1\n")
+				}
+				e.unpublish(r)
+				e.wantNothing()
+			})
+		})
+	}
+}
+
+const podEnvSecretRefused = `sources[1].secret.namespace: Forbidden: service account "default" of the pod may not get Secret "platform/db"; whoever owns namespace "platform" consents by a Role and a RoleBinding there`
+
+// What the API server is asked for the next update, and doesn't answer, does not hold up a
+// withdrawal.
+func TestAWithdrawalDoesNotWait(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.pods.set(volume.Env{Vars: []volume.EnvVar{{Name: "OWN", Value: "1"}}}, nil)
+		r.Attributes["sources"] = podEnvAcross
+		e.publish(r)
+		access.grant()
+		e.pods.setHang(true)
+		e.restart()
+		e.confirm()
+		e.wantFiles(r, "pod.env", "OWN=1\n")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// A volume that is taken over without a record loses files by a confirmed refusal only, as
+// any other.
+func TestARefusalIsConfirmedWithoutARecord(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		files := []string{"a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n"}
+		e.publish(r)
+		e.loseRecords()
+		access.grant() // as a server that has just started refuses everybody
+		e.publish(r)
+		e.settle()
+		e.wantFiles(r, files...)
+		access.grant(sharedSecret, sharedConfig)
+		e.confirm()
+		e.wantFiles(r, files...)
+		e.wantEvents()
+
+		access.grant()
+		after(reviewTime)
+		e.settle()
+		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
+
+		// What no file shows can't be lost: the rest needs not wait for the confirmation.
+		e.loseRecords()
+		e.objects.put(configMap("app"), "a", "2")
+		e.publish(r)
+		e.settle()
+		e.wantFiles(r, "a", "2", "app.env", "OWN=1\n")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// Where nobody can tell what the files show, a refusal is confirmed too.
+func TestARefusalIsConfirmedOfAnUnreadableVolume(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		e.loseRecords()
+		access.grant()
+		e.publish(r)
+		e.mounts.failAt("Reopen", errFault)
+		e.settle()
+		e.mounts.failAt("Reopen", nil)
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// With a lower limit a volume that is over it may still become smaller, as far as it goes.
+func TestAShrinkIsNeverTooLarge(t *testing.T) {
+	for name, restart := range map[string]func(e *env, r Request){
+		"recorded":        func(e *env, _ Request) { e.restart() },
+		"without records": func(e *env, r Request) { e.loseRecords(); e.publish(r) },
+	} {
+		for _, strategy := range []string{"Atomic", "InPlace"} {
+			t.Run(name+" "+strategy, func(t *testing.T) {
+				inBubble(t, func(e *env) {
+					e.objects.put(configMap("app"), "a", pages(100), "b", pages(100))
+					r := e.request("v1", "configMap", "app", "writeStrategy", strategy)
+					e.publish(r)
+					e.opts.MaxVolumeSize, e.opts.MaxTotalSize = 50*pageSize, 50*pageSize
+					restart(e, r)
+					e.settle()
+					e.objects.put(configMap("app"), "a", pages(90), "b", pages(99))
+					e.settle()
+					e.wantFiles(r, "a", pages(90), "b", pages(99))
+					e.wantProblem(r, "")
+					if got := e.used(); got != 189*pageSize {
+						t.Errorf("%d pages counted", got/pageSize)
+					}
+					e.objects.put(configMap("app"), "a", pages(90), "b", pages(100))
+					e.settle()
+					e.wantFiles(r, "a", pages(90), "b", pages(99))
+					e.wantProblem(r, "more than the 204800 bytes that a volume may have (--max-volume-size)")
+					e.unpublish(r)
+					e.wantNothing()
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,292 @@
+package writer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func ref(name string) volume.Ref {
+	return volume.Ref{Kind: volume.Secret, Namespace: "platform", Name: name}
+}
+
+func refs(names ...string) (all []volume.Ref) {
+	for _, name := range names {
+		all = append(all, ref(name))
+	}
+	return all
+}
+
+func refSet(names ...string) map[volume.Ref]bool {
+	set := map[volume.Ref]bool{}
+	for _, name := range names {
+		set[ref(name)] = true
+	}
+	return set
+}
+
+// naming is a file that names objects.
+func naming(f volume.File, names ...string) volume.File {
+	f.Refs = refs(names...)
+	return f
+}
+
+// withAttributes returns options with attributes that this process may set.
+func withAttributes(t testing.TB) Options {
+	t.Helper()
+	dir := tempDir(t)
+	for _, prefix := range []string{"trusted.refvol.", "user.refvol."} {
+		if err := unix.Setxattr(dir, prefix+"try", []byte("1"), 0); err == nil {
+			return Options{AttributePrefix: prefix}
+		}
+	}
+	t.Skip("needs root, or attributes of other users on tmpfs (Linux 6.6)")
+	return Options{}
+}
+
+// attribute returns what the file at path has, "" for none.
+func (v *testVolume) attribute(o Options, path string) string {
+	v.Helper()
+	buf := make([]byte, maxRefs)
+	n, err := unix.Getxattr(filepath.Join(v.path, path), o.AttributePrefix+refsName, buf)
+	if errors.Is(err, unix.ENODATA) {
+		return ""
+	}
+	v.must(err)
+	return string(buf[:n])
+}
+
+func (v *testVolume) spoil(o Options, path, attribute string) {
+	v.Helper()
+	v.must(unix.Setxattr(filepath.Join(v.path, path), o.AttributePrefix+refsName, []byte(attribute), 0))
+}
+
+func TestRefsAreReadAsWritten(t *testing.T) {
+	many := make([]volume.Ref, 200)
+	for i := range many {
+		many[i] = ref(fmt.Sprintf("object-%03d", i))
+	}
+	for _, want := range [][]volume.Ref{nil, refs("a"), refs("a", "b", "c"), many[:150]} {
+		text := encodeRefs(want)
+		got, ok := decodeRefs(text)
+		if !ok || !slices.Equal(got, want) || len(text) != encodedSize(want) || !encodes(text, want) {
+			t.Errorf("%d refs: %q is read as %v, %v", len(want), text, got, ok)
+		}
+		if len(want) > 0 && (encodes(text, want[1:]) || encodes(text+"x", want) || encodes("", want)) {
+			t.Errorf("%q is taken for others", text)
+		}
+	}
+	if text := encodeRefs(many); text != anyRefs {
+		t.Errorf("%d refs are written as %d bytes", len(many), len(text))
+	}
+}
+
+// What can't be understood may name anything.
+func TestHostileRefs(t *testing.T) {
+	line := "Secret/platform/db\n"
+	for _, attribute := range []string{
+		anyRefs, "x", "\n", "Secret/platform/db", line + "x", line + "\n", "Secret/platform\n", "Secret//db\n", "Secret/platform/\n", "/platform/db\n",
+		"Secret/platform/db/x\n", "Pod/platform/db\n", "\x00", "\xff\n", strings.Repeat(line, maxRefs/len(line)+1),
+	} {
+		if got, ok := decodeRefs(attribute); ok {
+			t.Errorf("%q is read as %v", attribute, got)
+		}
+		e := entry{refs: attribute}
+		if !e.names(refSet("db")) || !e.names(refSet("other")) || union(attribute, line) != anyRefs {
+			t.Errorf("%q names something else", attribute)
+		}
+	}
+}
+
+func FuzzRefs(f *testing.F) {
+	f.Add("Secret/platform/db\nConfigMap/a/b\n")
+	f.Add(anyRefs)
+	f.Fuzz(func(t *testing.T, attribute string) {
+		named, ok := decodeRefs(attribute)
+		for _, ref := range named {
+			if strings.ContainsAny(ref.Namespace+ref.Name, "/\n") || ref.Namespace == "" || ref.Name == "" {
+				t.Errorf("%q names %v", attribute, ref)
+			}
+		}
+		if ok != encodes(attribute, named) {
+			t.Errorf("%q is read as %v, %v", attribute, named, ok)
+		}
+		e := entry{refs: attribute}
+		if e.names(refSet("db")) != (attribute != "" && (!ok || slices.Contains(named, ref("db")))) {
+			t.Errorf("%q", attribute)
+		}
+	})
+}
+
+// TestFilesNameTheirObjects has the attribute before the file is visible, and on the file
+// that readers find.
+func TestFilesNameTheirObjects(t *testing.T) {
+	o := withAttributes(t)
+	for name, w := range map[string]interface {
+		treeWriter
+		memoryOf() *memory
+	}{"Writer": New(o), "InPlace": NewInPlace(o)} {
+		t.Run(name, func(t *testing.T) {
+			v, m := newVolume(t), w.memoryOf()
+			var calls []string
+			m.fs = stepped{m.fs, func(op, name string) error {
+				calls = append(calls, strings.TrimSpace(op+" "+name))
+				return nil
+			}}
+			tr := tree(naming(file("a", "1"), "db"), naming(file("d/mixed", "2"), "ca", "db"), file("own", "3"))
+			v.write(w, tr)
+			for path, want := range map[string]string{"a": "Secret/platform/db\n", "d/mixed": "Secret/platform/ca\nSecret/platform/db\n", "own": ""} {
+				if got := v.attribute(o, path); got != want {
+					t.Errorf("%s names %q, want %q", path, got, want)
+				}
+			}
+			at := slices.Index(calls, "create a")
+			if want := []string{"create a", "setAttribute Secret/platform/db", "write", "chmod 0644"}; at < 0 || !slices.Equal(calls[at:at+4], want) {
+				t.Errorf("calls %q, want %q", calls, want)
+			}
+			if set := slices.DeleteFunc(calls, func(call string) bool { return !strings.HasPrefix(call, "setAttribute") }); len(set) != 2 {
+				t.Errorf("attributes were set %d times", len(set))
+			}
+		})
+	}
+}
+
+func (m *memory) memoryOf() *memory { return m }
+
+// A file is taken over only if it names the same objects; what was published is never
+// touched.
+func TestAnotherObjectIsAnotherFile(t *testing.T) {
+	o := withAttributes(t)
+	for _, restart := range []bool{false, true} {
+		v, w := newVolume(t), New(o)
+		first := tree(naming(file("a", "1"), "db"), naming(file("b", "2"), "db"), file("c", "3"))
+		v.write(w, first)
+		before := map[string]uint64{}
+		for _, path := range []string{"a", "b", "c"} {
+			before[path] = v.inode(path).Ino
+		}
+		held, err := os.Open(filepath.Join(v.path, "b"))
+		v.must(err)
+		t.Cleanup(func() { held.Close() })
+		if restart {
+			w = New(o)
+		}
+		next := tree(slices.Clone(first.Files)...) // of the same bytes
+		next.Files[1].Refs, next.Files[2].Refs = refs("ca"), refs("db")
+		if result := v.write(w, next); result.Linked != 1 || result.Files != 2 {
+			t.Errorf("restart %v: %+v", restart, result)
+		}
+		for path, same := range map[string]bool{"a": true, "b": false, "c": false} {
+			if got := v.inode(path).Ino == before[path]; got != same {
+				t.Errorf("restart %v: %s has the same inode: %v", restart, path, got)
+			}
+		}
+		if got := readRefs(int(held.Fd()), o.AttributePrefix+refsName); got != "Secret/platform/db\n" {
+			t.Errorf("restart %v: the file of before names %q", restart, got)
+		}
+		if result, err := w.Write(t.Context(), v.root, next); err != nil || result.Changed {
+			t.Errorf("restart %v: again: %+v, %v", restart, result, err)
+		}
+	}
+}
+
+func TestNoRefsWithoutAnAttribute(t *testing.T) {
+	v := newVolume(t)
+	for _, w := range []treeWriter{New(Options{}), NewInPlace(Options{})} {
+		if _, err := w.Write(t.Context(), v.root, tree(naming(file("a", "1"), "db"))); !errors.Is(err, errNoAttribute) {
+			t.Errorf("Write = %v", err)
+		}
+	}
+	if names := v.names(); len(names) > 0 {
+		t.Errorf("the volume holds %q", names)
+	}
+}
+
+// TestInPlaceNamesBoth has a file name the objects of both contents while it may hold parts
+// of both, and those of the new one in the end.
+func TestInPlaceNamesBoth(t *testing.T) {
+	o := withAttributes(t)
+	const db, ca, both = "Secret/platform/db\n", "Secret/platform/ca\n", "Secret/platform/ca\nSecret/platform/db\n"
+	for name, tt := range map[string]struct {
+		from, to volume.File
+		spoilt   string
+		want     []string
+	}{
+		"another object":   {naming(file("a", "1"), "db"), naming(file("a", "2"), "ca"), "", []string{"set " + both, "write", "set " + ca}},
+		"one more":         {naming(file("a", "1"), "db"), naming(file("a", "2"), "ca", "db"), "", []string{"set " + both, "write"}},
+		"one less":         {naming(file("a", "1"), "ca", "db"), naming(file("a", "2"), "db"), "", []string{"write", "set " + db}},
+		"the first":        {file("a", "1"), naming(file("a", "2"), "db"), "", []string{"set " + db, "write"}},
+		"none any more":    {naming(file("a", "1"), "db"), file("a", "2"), "", []string{"write", "set "}},
+		"the same":         {naming(file("a", "1"), "db"), naming(file("a", "2"), "db"), "", []string{"write"}},
+		"the same content": {naming(file("a", "1"), "db"), naming(file("a", "1"), "ca"), "", []string{"set " + ca}},
+		"spoilt":           {naming(file("a", "1"), "db"), naming(file("a", "2"), "db"), "garbage", []string{"set *", "write", "set " + db}},
+		"gone":             {naming(file("a", "1"), "db"), file("b", "2"), "", []string{"write", "set "}},
+		"never any":        {file("a", "1"), file("a", "2"), "", []string{"write"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newVolume(t)
+			v.must(second(NewInPlace(o).Write(t.Context(), v.root, tree(tt.from))))
+			if tt.spoilt != "" {
+				v.spoil(o, "a", tt.spoilt)
+			}
+			w := NewInPlace(o) // which has to read it
+			var calls []string
+			w.fs = stepped{w.fs, func(op, name string) error {
+				switch op {
+				case "setAttribute":
+					calls = append(calls, "set "+name)
+				case "write", "truncate":
+					calls = append(calls, "write")
+				}
+				return nil
+			}}
+			v.must(second(w.Write(t.Context(), v.root, tree(tt.to))))
+			if name == "gone" { // b is written first, beside it
+				calls = calls[1:]
+			}
+			if calls = slices.Compact(calls); !slices.Equal(calls, tt.want) {
+				t.Errorf("calls %q, want %q", calls, tt.want)
+			}
+			if result, err := NewInPlace(o).Write(t.Context(), v.root, tree(tt.to)); err != nil || result.Changed {
+				t.Errorf("a restart finds it otherwise: %+v, %v", result, err)
+			}
+		})
+	}
+}
+
+func second(_ Result, err error) error { return err }
+
+// TestMeasureHasRoomForAttributes writes what takes the most inodes for attributes into a real
+// file system for just two generations.
+func TestMeasureHasRoomForAttributes(t *testing.T) {
+	o := withAttributes(t)
+	var files, changed []volume.File
+	for i := range 40 {
+		var names []string
+		for j := range i {
+			names = append(names, fmt.Sprintf("object-%d-%02d", i, j))
+		}
+		files = append(files, naming(file(fmt.Sprintf("f%02d", i), "1"), names...))
+		changed = append(changed, naming(file(fmt.Sprintf("f%02d", i), "2"), names...))
+	}
+	fp := Measure(tree(files...))
+	v := newSmallVolume(t, 2*int(fp.Bytes)/os.Getpagesize(), 2*int(fp.Inodes)+1+1) // and one for the volume's directory
+	w := New(o)
+	for range 3 {
+		v.write(w, tree(files...))
+		v.write(w, tree(changed...))
+	}
+	for _, w := range []treeWriter{w, New(o)} {
+		if got, err := w.Size(t.Context(), v.root); err != nil || got != fp {
+			t.Errorf("Size = %+v, %v, want %+v", got, err, fp)
+		}
+	}
+}

@@ -1,0 +1,313 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// mixed shows files of two objects, of both and of none.
+func mixed() *volume.Tree {
+	return tree(naming(file("ca", "1"), "ca"), file("conf/own", "2"), naming(file("conf/db", "3"), "db"),
+		naming(file("db", "4"), "db"), naming(file("dir/deep/db", "5"), "db"), naming(file("mixed.env", "6"), "ca", "db"), file("own", "7"))
+}
+
+// mixedWithout is mixed without db.
+func mixedWithout() *volume.Tree {
+	return tree(naming(file("ca", "1"), "ca"), file("conf/own", "2"), file("own", "7"))
+}
+
+// TestWithdraw takes away what names an object, and nothing else, whether the Writer wrote the
+// files or not.
+func TestWithdraw(t *testing.T) {
+	o := withAttributes(t)
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restart=%v", restart), func(t *testing.T) {
+			v, w := newVolume(t), New(o)
+			v.write(w, mixed())
+			own := v.inode("own").Ino
+			before := v.readlink(dataName)
+			if restart {
+				w = New(o)
+			}
+			if shown, err := w.Shows(t.Context(), v.root, refSet("db", "other")); err != nil || !maps.Equal(shown, refSet("db")) {
+				t.Errorf("Shows = %v, %v", shown, err)
+			}
+			result, err := w.Withdraw(t.Context(), v.root, refSet("db", "other"))
+			if err != nil || !result.Changed || result.Linked != 3 || result.Files != 0 || result.Generation != v.readlink(dataName) {
+				t.Errorf("Withdraw = %+v, %v", result, err)
+			}
+			if _, err := os.Stat(filepath.Join(v.path, before, "db")); err != nil || !w.Stale() {
+				t.Errorf("readers of the generation before miss a file: %v", err)
+			}
+			v.prune(w)
+			v.check(mixedWithout())
+			if got := v.inode("own").Ino; got != own {
+				t.Error("a file that stays is another one")
+			}
+			if got := v.attribute(o, "ca"); got != "Secret/platform/ca\n" {
+				t.Errorf("ca names %q", got)
+			}
+			if shown, err := w.Shows(t.Context(), v.root, refSet("db")); err != nil || len(shown) > 0 {
+				t.Errorf("Shows = %v, %v", shown, err)
+			}
+			if size, err := w.Size(t.Context(), v.root); err != nil || size != Measure(mixedWithout()) {
+				t.Errorf("Size = %+v, %v", size, err)
+			}
+
+			// There is nothing left to take away, and nothing is written.
+			w.fs = stepped{w.fs, func(op, name string) error { t.Errorf("%s %s", op, name); return nil }}
+			if result, err := w.Withdraw(t.Context(), v.root, refSet("db")); err != nil || result.Changed {
+				t.Errorf("again: %+v, %v", result, err)
+			}
+			if result, err := w.Write(t.Context(), v.root, mixedWithout()); err != nil || result.Changed {
+				t.Errorf("Write = %+v, %v", result, err)
+			}
+			w.fs = linux{}
+			v.write(w, mixed())
+		})
+	}
+}
+
+// An attribute that can't be understood may hide what was revoked.
+func TestWithdrawOfSpoiltAttributes(t *testing.T) {
+	o := withAttributes(t)
+	for name, attribute := range map[string]string{"garbage": "x", "too long": strings.Repeat("Secret/platform/db\n", 300), "others": anyRefs} {
+		t.Run(name, func(t *testing.T) {
+			for _, w := range []treeWriter{New(o), NewInPlace(o)} {
+				v := newVolume(t)
+				v.write(New(o), mixedWithout())
+				if err := unix.Setxattr(filepath.Join(v.path, "own"), o.AttributePrefix+refsName, []byte(attribute), 0); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.E2BIG) {
+					t.Skip("the file system does not take it")
+				}
+				if shown, err := w.Shows(t.Context(), v.root, refSet("db")); err != nil || !shown[ref("db")] {
+					t.Errorf("Shows = %v, %v", shown, err)
+				}
+				if _, err := w.Withdraw(t.Context(), v.root, refSet("db")); err != nil {
+					t.Error(err)
+				}
+				if text, err := os.ReadFile(filepath.Join(v.path, "own")); len(text) > 0 || err != nil && !os.IsNotExist(err) {
+					t.Errorf("it shows %q, %v", text, err)
+				}
+				if text, err := os.ReadFile(filepath.Join(v.path, "ca")); err != nil || string(text) != "1" {
+					t.Errorf("ca shows %q, %v", text, err)
+				}
+				v.must(second(w.Write(t.Context(), v.root, mixedWithout())))
+				if text, err := os.ReadFile(filepath.Join(v.path, "own")); err != nil || string(text) != "7" || v.attribute(o, "own") != "" {
+					t.Errorf("after a Write: %q, %v", text, err)
+				}
+			}
+		})
+	}
+}
+
+func TestWithdrawOfNothing(t *testing.T) {
+	o := withAttributes(t)
+	for _, w := range []treeWriter{New(o), NewInPlace(o)} {
+		v := newVolume(t)
+		if result, err := w.Withdraw(t.Context(), v.root, refSet("db")); err != nil || result.Changed {
+			t.Errorf("of an empty volume: %+v, %v", result, err)
+		}
+		if size, err := w.Size(t.Context(), v.root); err != nil || size != (Footprint{}) {
+			t.Errorf("Size = %+v, %v", size, err)
+		}
+		v.must(second(w.Write(t.Context(), v.root, tree(file("own", "1")))))
+		if result, err := w.Withdraw(t.Context(), v.root, refSet("db")); err != nil || result.Changed {
+			t.Errorf("of own files: %+v, %v", result, err)
+		}
+	}
+}
+
+// TestWithdrawWithFaults fails each operation, once or from then on: what was revoked is gone
+// all the same, or the next Withdraw takes it away; other files are never touched.
+func TestWithdrawWithFaults(t *testing.T) {
+	o := withAttributes(t)
+	for name, from := range map[string]func() (treeWriter, *memory){
+		"Writer":  func() (treeWriter, *memory) { w := New(o); return w, &w.memory },
+		"InPlace": func() (treeWriter, *memory) { w := NewInPlace(o); return w, &w.memory },
+	} {
+		for _, lasting := range []bool{false, true} {
+			for _, restart := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/lasting=%v/restart=%v", name, lasting, restart), func(t *testing.T) {
+					for n, failed := 1, true; failed; n++ {
+						v := newVolume(t)
+						w, m := from()
+						v.must(second(w.Write(t.Context(), v.root, mixed())))
+						if restart {
+							w, m = from()
+						}
+						calls := 0
+						failed = false
+						m.fs = stepped{m.fs, func(string, string) error {
+							if calls++; calls == n || lasting && calls > n {
+								failed = true
+								return unix.ENOSPC
+							}
+							return nil
+						}}
+						_, err := w.Withdraw(t.Context(), v.root, refSet("db"))
+						v.wantOwn(n)
+						m.fs = linux{}
+						if err != nil {
+							if !errors.Is(err, unix.ENOSPC) {
+								t.Errorf("operation %d: %v", n, err)
+							}
+							if restart { // as after a kill
+								w, _ = from()
+							}
+							v.must(second(w.Withdraw(t.Context(), v.root, refSet("db"))))
+						}
+						v.wantWithdrawn(n)
+						v.must(w.Prune(v.root))
+						v.must(second(w.Write(t.Context(), v.root, mixed())))
+						v.must(w.Prune(v.root))
+						v.check(mixed())
+					}
+				})
+			}
+		}
+	}
+}
+
+// wantOwn fails unless the files of other objects are there.
+func (v *testVolume) wantOwn(n int) {
+	v.Helper()
+	for _, f := range mixedWithout().Files {
+		if text, err := os.ReadFile(filepath.Join(v.path, f.Path)); err != nil || string(text) != string(f.Data) {
+			v.Errorf("operation %d: %s shows %q, %v", n, f.Path, text, err)
+		}
+	}
+}
+
+// wantWithdrawn fails if a file of the object is there that is not empty.
+func (v *testVolume) wantWithdrawn(n int) {
+	v.Helper()
+	for _, path := range []string{"db", "conf/db", "dir/deep/db", "mixed.env"} {
+		if text, err := os.ReadFile(filepath.Join(v.path, path)); len(text) > 0 || err != nil && !os.IsNotExist(err) {
+			v.Errorf("operation %d: %s shows %q, %v", n, path, text, err)
+		}
+	}
+	v.wantOwn(n)
+}
+
+// TestWithdrawFromAFullVolume has no page and no inode left, and a volume on which the
+// generation before can't be removed: the files go from where they are.
+func TestWithdrawFromAFullVolume(t *testing.T) {
+	o := withAttributes(t)
+	for _, restart := range []bool{false, true} {
+		for _, inPlace := range []bool{false, true} {
+			t.Run(fmt.Sprintf("restart=%v/InPlace=%v", restart, inPlace), func(t *testing.T) {
+				fresh := func() treeWriter {
+					if inPlace {
+						return NewInPlace(o)
+					}
+					return New(o)
+				}
+				v, w := newSmallVolume(t, 64, 64), fresh()
+				v.must(second(w.Write(t.Context(), v.root, mixed())))
+				v.fillUp()
+				if restart {
+					w = fresh()
+				}
+				if _, err := w.Withdraw(t.Context(), v.root, refSet("db")); err != nil {
+					t.Fatal(err)
+				}
+				v.wantWithdrawn(0)
+				if pages, _ := v.free(); inPlace && pages < 4 {
+					t.Errorf("%d pages are free", pages)
+				}
+				if !inPlace {
+					v.wantNoLink("db")
+					v.wantNoLink("mixed.env")
+					v.wantNoLink("dir")
+				}
+				if _, err := fresh().Withdraw(t.Context(), v.root, refSet("ca")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// fillUp takes all pages and inodes that are left.
+func (v *testVolume) fillUp() {
+	v.Helper()
+	f, err := os.Create(filepath.Join(v.path, "ballast"))
+	v.must(err)
+	defer f.Close()
+	for err == nil {
+		_, err = f.Write(make([]byte, os.Getpagesize()))
+	}
+	for i := 0; ; i++ {
+		if err := os.Symlink("x", filepath.Join(v.path, fmt.Sprintf("ballast%d", i))); err != nil {
+			break
+		}
+	}
+	if pages, inodes := v.free(); pages+inodes > 0 {
+		v.Fatalf("%d pages and %d inodes are free", pages, inodes)
+	}
+}
+
+func (v *testVolume) wantNoLink(name string) {
+	v.Helper()
+	if _, err := os.Lstat(filepath.Join(v.path, name)); !errors.Is(err, os.ErrNotExist) {
+		v.Errorf("link %s: %v", name, err)
+	}
+}
+
+// A cancelled Withdraw leaves everything as it was.
+func TestWithdrawCancelled(t *testing.T) {
+	o := withAttributes(t)
+	v, w := newVolume(t), New(o)
+	v.write(w, mixed())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := w.Withdraw(ctx, v.root, refSet("db")); !errors.Is(err, context.Canceled) {
+		t.Errorf("Withdraw = %v", err)
+	}
+	v.check(mixed())
+	v.write(w, mixedWithout())
+}
+
+// TestInPlaceWithdraw keeps each file for those who hold it, and brings its content back
+// there.
+func TestInPlaceWithdraw(t *testing.T) {
+	o := withAttributes(t)
+	for _, restart := range []bool{false, true} {
+		v, w := newVolume(t), NewInPlace(o)
+		v.write(w, mixed())
+		inodes := v.inodes()
+		if restart {
+			w = NewInPlace(o)
+		}
+		v.must(second(w.Withdraw(t.Context(), v.root, refSet("db"))))
+		v.wantWithdrawn(0)
+		if got := v.inodes(); !maps.Equal(got, inodes) {
+			t.Errorf("inodes %v, %v before", got, inodes)
+		}
+		for _, path := range []string{"db", "mixed.env"} {
+			if got := v.attribute(o, path); got != "" {
+				t.Errorf("empty %s names %q", path, got)
+			}
+		}
+		if shown, err := w.Shows(t.Context(), v.root, refSet("db")); err != nil || len(shown) > 0 {
+			t.Errorf("Shows = %v, %v", shown, err)
+		}
+		if result, err := w.Write(t.Context(), v.root, mixedWithout()); err != nil || result.Changed {
+			t.Errorf("Write = %+v, %v", result, err)
+		}
+		v.write(w, mixed())
+		if got := v.inodes(); !maps.Equal(got, inodes) {
+			t.Errorf("inodes %v, %v before", got, inodes)
+		}
+	}
+}
