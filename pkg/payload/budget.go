@@ -29,6 +29,7 @@ const (
 	entryCost    = 104 // its place among all, and the file in the tree
 	itemCost     = 600 // also to say that it is missing
 	variableCost = 500 // its place in a map and in the sorted list, and to say that it is missing
+	fieldCost    = 512 // a field of the pod: names have 253 bytes
 	baseCost     = 8 << 10
 )
 
@@ -46,8 +47,9 @@ func tooLong(at string, size int) error {
 type demand struct {
 	entries, items, variables int
 	// names is the length of all names that are made with a prefix, text that of all names
-	// and values as far as they are known, and longest bounds the values with references.
-	names, text, longest int
+	// and values that are not made, and values bounds what is made of those with references.
+	// Beyond MaxEnvBytes it is just that.
+	names, text, values int
 	// at is the first source that goes beyond a limit.
 	at string
 }
@@ -84,38 +86,52 @@ func (d *demand) addProjection(p *volume.Projection, objects Objects) {
 
 func (d *demand) addEnv(file *volume.EnvFile, objects Objects) {
 	d.variables += len(file.Vars)
+	longest := 0
 	for i := range file.From {
 		if object := objects[file.From[i].Ref]; object != nil {
 			d.variables += len(object.Data)
-			d.addNames(object, file.From[i].Prefix)
+			longest = max(longest, d.addNames(object, file.From[i].Prefix))
 		}
 	}
 	for i := range file.Vars {
-		v := &file.Vars[i]
-		d.text += len(v.Name) + len(v.Value)
-		if v.Value != "" {
-			d.longest += len(v.Value)
-			if strings.Contains(v.Value, "$(") {
-				d.longest = MaxEnvBytes
-			}
-		}
-		if v.Key != nil && objects[v.Key.Ref] != nil {
-			d.text += len(objects[v.Key.Ref].Data[v.Key.Key])
-		}
+		longest = max(longest, d.addVariable(&file.Vars[i], longest, objects))
 	}
 }
 
-// addNames adds the variables that are named after an object's keys.
-func (d *demand) addNames(object *volume.Object, prefix string) {
+// addNames adds the variables that are named after an object's keys, and returns the length
+// of the longest value.
+func (d *demand) addNames(object *volume.Object, prefix string) (longest int) {
 	if d.variables > volume.MaxVariables {
-		return
+		return 0
 	}
 	for key, value := range object.Data {
+		longest = max(longest, len(value))
 		d.text += len(prefix) + len(key) + len(value)
 		if prefix != "" {
 			d.names += len(prefix) + len(key)
 		}
 	}
+	return longest
+}
+
+// addVariable adds a variable that may refer to values of some length, and returns a bound
+// of its own.
+func (d *demand) addVariable(v *volume.EnvVar, longest int, objects Objects) int {
+	d.text += len(v.Name)
+	switch {
+	case v.Value != "":
+		length := min(len(v.Value)+strings.Count(v.Value, "$(")*longest, MaxEnvBytes)
+		d.values = min(d.values+length, MaxEnvBytes)
+		return length
+	case v.Key != nil && objects[v.Key.Ref] != nil:
+		length := len(objects[v.Key.Ref].Data[v.Key.Key])
+		d.text += length
+		return length
+	case v.FieldRef != "":
+		d.text += fieldCost
+		return fieldCost
+	}
+	return 0
 }
 
 func (d *demand) exceeds() bool {
@@ -139,8 +155,8 @@ func (d *demand) check() error {
 // heap returns a bound of the memory that the demand takes.
 func (d *demand) heap() int64 {
 	const quoted = 4 // a shell's file has four bytes for a quote
-	text := min(d.text+d.longest, MaxEnvBytes)
-	bytes := min(d.names+d.longest, MaxEnvBytes) + text + min(quoted*text, MaxEnvBytes)
+	text := min(d.text+d.values, MaxEnvBytes)
+	bytes := min(d.names+d.values, MaxEnvBytes) + text + min(quoted*text, MaxEnvBytes)
 	return min(baseCost+entryCost*int64(d.entries)+itemCost*int64(d.items)+variableCost*int64(d.variables)+int64(bytes)*9/8, MaxHeap)
 }
 

@@ -203,7 +203,7 @@ func (p *Publisher) withdraw(ctx context.Context, v *published) error {
 	if err != nil || v.contents.spec == nil {
 		return err
 	}
-	if p.putOff(v, readTime) {
+	if p.putOff(v, readTime) || p.claim(ctx, v, objects) != nil {
 		return nil
 	}
 	opts := p.renderOptions(v)

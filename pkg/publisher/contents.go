@@ -43,6 +43,7 @@ type contents struct {
 	resolution errand
 	proof      proof
 	access     access
+	place      place
 	// shown is what the files show, or showed when an earlier process recorded it.
 	shown versions
 	// proven says that this process wrote or compared the files at shown, and
