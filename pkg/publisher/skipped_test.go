@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // An author can have any number of variables left out, each with a long name:
@@ -32,5 +33,19 @@ func TestSkippedTextIsShort(t *testing.T) {
 	few := skippedText([]payload.Skipped{{Path: "e", Format: "dotenv", Unfit: []string{"a.b", "c.d"}}}, []string{"CPU (resourceFieldRef limits.cpu)"})
 	if want := "e: skipped, for a dotenv file can't hold them: a.b, c.d; left out, for a volume can't know them: CPU (resourceFieldRef limits.cpu)"; few != want {
 		t.Errorf("\ngot  %s\nwant %s", few, want)
+	}
+}
+
+// A refusal names the first objects and counts the others.
+func TestRefusalOfManyObjects(t *testing.T) {
+	e := newEnv(t, nil)
+	v, refused := &published{}, map[volume.Ref]bool{}
+	for i := range 12 {
+		ref := volume.Ref{Kind: volume.Secret, Namespace: "other", Name: fmt.Sprint("s", i)}
+		v.reviewed, refused[ref] = append(v.reviewed, volume.Use{Ref: ref, Field: "f"}), true
+	}
+	text := e.p.refusal(v, refused).Error()
+	if n := strings.Count(text, "f: Forbidden: "); n != 10 || !strings.HasSuffix(text, "; and 2 more of the objects that it names") {
+		t.Errorf("%d are named: %s", n, text)
 	}
 }
