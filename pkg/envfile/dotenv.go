@@ -5,7 +5,7 @@ import (
 	"unicode"
 )
 
-// appendDotenv appends a line that dotenv parsers read. There is no standard, and
+// dotenvQuoting returns how dotenv parsers read a value. There is no standard, and
 // parsers differ in which escapes and expansions they know within which quotes, so
 // each value gets the first of these forms that can hold it; earlier ones are read by
 // more parsers:
@@ -24,30 +24,43 @@ import (
 // Compose reads its env files with. A quoted value never ends in a backslash: all but
 // compose-go would take the quote after it for a part of the value, and what follows
 // for the rest.
-func appendDotenv(data []byte, v Variable) ([]byte, bool) {
-	doubled := strings.Contains(v.Value, `\\`)
+func dotenvQuoting(value string) (quoting, bool) {
+	plain, single := quoting{}, quoting{quote: `'`}
+	double := quoting{quote: `"`, special: "\\\"$\n\r", instead: escape}
+	doubled := strings.Contains(value, `\\`)
 	switch {
-	case isPlain(v.Value):
-		return appendQuoted(data, v.Name, ``, v.Value), true
-	case fitsSingle(v.Value) && !doubled && !strings.Contains(v.Value, "\n"):
-		return appendQuoted(data, v.Name, `'`, v.Value), true
-	case !strings.ContainsAny(v.Value, `\"$`):
-		return appendQuoted(data, v.Name, `"`, escape(v.Value)), true
-	case fitsSingle(v.Value) && !doubled:
-		return appendQuoted(data, v.Name, `'`, v.Value), true
-	case fitsBare(v.Value):
-		return appendQuoted(data, v.Name, ``, v.Value), true
-	case fitsSingle(v.Value):
-		return appendQuoted(data, v.Name, `'`, v.Value), true
-	case fitsDouble(v.Value):
-		return appendQuoted(data, v.Name, `"`, escape(v.Value)), true
+	case isPlain(value):
+		return plain, true
+	case fitsSingle(value) && !doubled && !strings.Contains(value, "\n"):
+		return single, true
+	case !strings.ContainsAny(value, `\"$`):
+		return double, true
+	case fitsSingle(value) && !doubled:
+		return single, true
+	case fitsBare(value):
+		return plain, true
+	case fitsSingle(value):
+		return single, true
+	case fitsDouble(value):
+		return double, true
 	}
-	return data, false
+	return quoting{}, false
 }
 
-// escape writes value such that double quotes can surround it, on one line.
-func escape(value string) string {
-	return strings.NewReplacer(`\`, `\\`, `"`, `\"`, `$`, `\$`, "\n", `\n`, "\r", `\r`).Replace(value)
+// escape writes a special character such that double quotes can surround it, on one line.
+func escape(c byte) string {
+	switch c {
+	case '\n':
+		return `\n`
+	case '\r':
+		return `\r`
+	case '$':
+		return `\$`
+	case '"':
+		return `\"`
+	default:
+		return `\\`
+	}
 }
 
 // isPlain says whether value has only characters that mean nothing to any parser; an

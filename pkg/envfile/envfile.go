@@ -51,31 +51,40 @@ func (v Variable) MarshalJSON() ([]byte, error) { return json.Marshal(v.String()
 //
 // Encode is safe for concurrent use.
 func Encode(format volume.EnvFormat, variables []Variable) (data []byte, skipped []string) {
-	appendLine := appendDotenv
-	if format == volume.EnvShell {
-		appendLine = appendShell
-	}
-	data = make([]byte, 0, sizeHint(variables))
-	for _, v := range variables {
-		ok := validName(v.Name) && validValue(v.Value)
-		if ok {
-			data, ok = appendLine(data, v)
-		}
+	data = make([]byte, 0, Size(format, variables))
+	for i := range variables {
+		q, ok := quotingOf(format, &variables[i])
 		if !ok {
-			skipped = append(skipped, v.Name)
+			skipped = append(skipped, variables[i].Name)
+			continue
 		}
+		data = q.appendLine(data, &variables[i])
 	}
 	slices.Sort(skipped)
 	return data, slices.Compact(skipped)
 }
 
-// sizeHint is the size of the content where no value needs more than quotes.
-func sizeHint(variables []Variable) int {
+// Size returns the length of what Encode returns, without making it.
+func Size(format volume.EnvFormat, variables []Variable) int {
 	n := 0
 	for i := range variables {
-		n += len(variables[i].Name) + len(`=''`+"\n") + len(variables[i].Value)
+		if q, ok := quotingOf(format, &variables[i]); ok {
+			n += q.lineSize(&variables[i])
+		}
 	}
 	return n
+}
+
+// quotingOf returns how a format writes a variable, and false if it can't hold it.
+func quotingOf(format volume.EnvFormat, v *Variable) (quoting, bool) {
+	switch {
+	case !validName(v.Name) || !validValue(v.Value):
+		return quoting{}, false
+	case format == volume.EnvShell:
+		return shellQuoting(), !keptByShell(v.Name)
+	default:
+		return dotenvQuoting(v.Value)
+	}
 }
 
 // validName says whether name is a POSIX name, which is what shells and all dotenv
@@ -96,14 +105,3 @@ func validValue(value string) bool {
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
-
-// appendQuoted appends the line of a variable. The value has to be written such that
-// quote, which may be empty, surrounds it.
-func appendQuoted(data []byte, name, quote, value string) []byte {
-	data = append(data, name...)
-	data = append(data, '=')
-	data = append(data, quote...)
-	data = append(data, value...)
-	data = append(data, quote...)
-	return append(data, '\n')
-}

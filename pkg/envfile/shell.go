@@ -1,14 +1,9 @@
 package envfile
 
-import "strings"
-
-// appendShell appends an assignment that a POSIX shell reads. Between single quotes
-// nothing is special to it but the quote that ends them.
-func appendShell(data []byte, v Variable) ([]byte, bool) {
-	if keptByShell(v.Name) {
-		return data, false
-	}
-	return appendQuoted(data, v.Name, `'`, strings.ReplaceAll(v.Value, `'`, `'\''`)), true
+// shellQuoting is how a POSIX shell reads a value. Between single quotes nothing is
+// special to it but the quote that ends them.
+func shellQuoting() quoting {
+	return quoting{quote: `'`, special: `'`, instead: func(byte) string { return `'\''` }}
 }
 
 // keptByShell says whether dash or bash keeps the variable for itself, so that a

@@ -1,7 +1,6 @@
 package payload
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -9,25 +8,21 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// maxEnvBytes bounds the values of all env files of a volume together. Values may repeat
-// each other by $(NAME), and many files the same object, so without a bound a few lines
-// could ask for any amount of memory. It is more than the kernel passes to a new process
-// (2 MiB in all).
-const maxEnvBytes = 4 << 20
-
 // addEnv adds an env file.
 func (r *renderer) addEnv(file *volume.EnvFile, at string) error {
-	e := environment{renderer: r, values: map[string]string{}, unknown: map[string]unknown{}}
-	for i := 0; i < len(file.From) && r.envBytes <= maxEnvBytes; i++ {
+	e := environment{renderer: r, values: make(map[string][]byte, r.count(file)), unknown: map[string]unknown{}}
+	for i := range file.From {
 		e.addAll(&file.From[i])
 	}
-	for i := 0; i < len(file.Vars) && r.envBytes <= maxEnvBytes; i++ {
-		e.add(&file.Vars[i])
+	for i := range file.Vars {
+		if e.add(&file.Vars[i]); r.envBytes > MaxEnvBytes {
+			return tooLong(at, r.envBytes)
+		}
 	}
-	if r.envBytes > maxEnvBytes {
-		return fmt.Errorf("%s: Too long: the variables of all env files of a volume may have values of %d bytes together", at, maxEnvBytes)
+	data, unfit, err := e.encode(file.Format, at)
+	if err != nil {
+		return err
 	}
-	data, unfit := envfile.Encode(file.Format, e.sorted())
 	r.addFile(file.Path, file.Mode, data, e.refs)
 	if s := (Skipped{Path: file.Path, Format: file.Format, Unfit: unfit, Dependent: e.dependent()}); len(s.Unfit)+len(s.Dependent) > 0 {
 		r.skipped = append(r.skipped, s)
@@ -35,11 +30,23 @@ func (r *renderer) addEnv(file *volume.EnvFile, at string) error {
 	return nil
 }
 
+// count returns how many variables an env file sets at most.
+func (r *renderer) count(file *volume.EnvFile) int {
+	n := len(file.Vars)
+	for i := range file.From {
+		if object := r.objects[file.From[i].Ref]; object != nil {
+			n += len(object.Data)
+		}
+	}
+	return n
+}
+
 // environment is what the variables of one env file are set to, by the rules by which
 // the kubelet sets those of a container.
 type environment struct {
 	*renderer
-	values map[string]string
+	// values shares the objects' byte slices.
+	values map[string][]byte
 	// unknown holds the variables that have a value which a volume can't know.
 	unknown map[string]unknown
 	// refs is the file's Refs.
@@ -56,13 +63,10 @@ const (
 	byReference
 )
 
-// set sets a variable, whatever it was before. The work counts, not what is left of it:
-// a variable that is set a thousand times costs a thousand times as much.
-func (e *environment) set(name, value string) {
+// set sets a variable, whatever it was before.
+func (e *environment) set(name string, value []byte) {
 	delete(e.unknown, name)
-	if e.envBytes += len(value); e.envBytes <= maxEnvBytes {
-		e.values[name] = value
-	}
+	e.values[name] = value
 }
 
 // forget takes a variable out whose value can't be known.
@@ -104,9 +108,12 @@ func (e *environment) addAll(from *volume.EnvFrom) {
 		return
 	}
 	for key, value := range object.Data {
-		name := from.Prefix + key
-		e.envBytes -= len(e.values[name]) // objects may hold the same large keys
-		e.set(name, string(value))
+		name := key
+		if from.Prefix != "" {
+			name = from.Prefix + key
+			e.envBytes += len(name)
+		}
+		e.set(name, value)
 	}
 }
 
@@ -124,9 +131,9 @@ func (e *environment) add(v *volume.EnvVar) {
 	case v.Unknown:
 		e.forget(v.Name, ofItself)
 	case v.FieldRef != "":
-		e.set(v.Name, e.podField(v.FieldRef))
+		e.set(v.Name, []byte(e.podField(v.FieldRef)))
 	default:
-		e.set(v.Name, "")
+		e.set(v.Name, nil)
 	}
 }
 
@@ -138,7 +145,7 @@ func (e *environment) addKey(name string, from *volume.EnvKey) {
 	value, ok := object.Data[from.Key]
 	switch {
 	case ok:
-		e.set(name, string(value))
+		e.set(name, value)
 	case !from.Optional:
 		e.missing = append(e.missing, Missing{Ref: from.Ref, Key: from.Key, Field: from.Field, Env: true})
 	}
@@ -162,45 +169,76 @@ func (e *environment) podField(f volume.PodField) string {
 
 // expand replaces each $(NAME) by the value that the variable has by now, and each $$
 // by $. What is no reference, or one to a variable that is not set, stays as it is. The
-// result is not known if a variable that it refers to isn't.
-func (e *environment) expand(text string) (value string, known bool) {
-	var b strings.Builder
+// result is not known if a variable that it refers to isn't. It is made once its length is
+// known: values may double each other.
+func (e *environment) expand(text string) (value []byte, known bool) {
+	n := 0
+	if !e.walk(text, func(literal string, value []byte) { n += len(literal) + len(value) }) {
+		return nil, false
+	}
+	if e.envBytes += n; e.envBytes > MaxEnvBytes {
+		return nil, true // the file is refused
+	}
+	value = make([]byte, 0, n)
+	e.walk(text, func(literal string, referred []byte) { value = append(append(value, literal...), referred...) })
+	return value, true
+}
+
+// walk calls emit with each part of what text stands for, of which one argument is empty. It
+// returns false if a part is not known.
+func (e *environment) walk(text string, emit func(literal string, value []byte)) (known bool) {
 	for {
 		before, after, found := strings.Cut(text, "$")
-		b.WriteString(before)
-		if !found || b.Len() > maxEnvBytes {
-			return b.String(), true
+		emit(before, nil)
+		if !found {
+			return true
 		}
 		name, rest, closed := strings.Cut(after, ")")
 		switch {
 		case strings.HasPrefix(after, "$"):
-			b.WriteByte('$')
+			emit("$", nil)
 			text = after[1:]
 		case closed && strings.HasPrefix(name, "("):
 			if e.unknown[name[1:]] != 0 {
-				return "", false
+				return false
 			}
-			b.WriteString(e.reference(name[1:]))
+			if value, set := e.values[name[1:]]; set {
+				emit("", value)
+			} else {
+				emit(text[len(before):len(text)-len(rest)], nil)
+			}
 			text = rest
 		default:
-			b.WriteByte('$')
+			emit("$", nil)
 			text = after
 		}
 	}
 }
 
-func (e *environment) reference(name string) string {
-	if value, ok := e.values[name]; ok {
-		return value
+// encode returns the file of the variables, and the names of those that its format can't
+// hold. Its length counts before it is made.
+func (e *environment) encode(format volume.EnvFormat, at string) (data []byte, unfit []string, err error) {
+	length := 0
+	for name, value := range e.values {
+		length += len(name) + len(value)
 	}
-	return "$(" + name + ")"
+	if e.envBytes+length > MaxEnvBytes {
+		return nil, nil, tooLong(at, e.envBytes+length)
+	}
+	variables := e.sorted()
+	e.envBytes += envfile.Size(format, variables)
+	if e.envBytes > MaxEnvBytes {
+		return nil, nil, tooLong(at, e.envBytes)
+	}
+	data, unfit = envfile.Encode(format, variables)
+	return data, unfit, nil
 }
 
 // sorted returns the variables by name.
 func (e *environment) sorted() []envfile.Variable {
 	variables := make([]envfile.Variable, 0, len(e.values))
 	for name, value := range e.values {
-		variables = append(variables, envfile.Variable{Name: name, Value: value})
+		variables = append(variables, envfile.Variable{Name: name, Value: string(value)})
 	}
 	slices.SortFunc(variables, func(a, b envfile.Variable) int { return strings.Compare(a.Name, b.Name) })
 	return variables

@@ -7,6 +7,7 @@
 package payload
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -133,11 +134,18 @@ type Skipped struct {
 //
 // A later source wins over an earlier one for a path that comes from a key. The
 // error is a *MissingError if required objects or keys are missing, all of them
-// together; another error says which paths can't stand beside each other, or which
-// variables have grown too large. None holds a value. A spec with podEnv sources is
-// not for Render; see Spec.WithPodEnv.
+// together, a *TooLargeError if the spec asks for more than a volume can show; another
+// one says which paths can't stand beside each other. None holds a value. A spec with
+// podEnv sources is not for Render; see Spec.WithPodEnv.
+//
+// It takes at most MaxHeap bytes of memory beside the objects, however often the spec
+// names them.
 func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error) {
-	r := &renderer{spec: spec, objects: objects, opts: opts, files: make(map[string]volume.File, atMost(spec, objects))}
+	d := demandOf(spec, objects)
+	if err := d.check(); err != nil {
+		return nil, err
+	}
+	r := &renderer{spec: spec, objects: objects, opts: opts, files: make([]placed, 0, d.entries)}
 	for i := range spec.Sources {
 		if err := r.add(&spec.Sources[i]); err != nil {
 			return nil, err
@@ -153,51 +161,59 @@ func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error
 	return &Rendering{Tree: tree, Skipped: r.skipped}, nil
 }
 
-// atMost returns how many files spec can show of objects.
-func atMost(spec *volume.Spec, objects Objects) int {
-	n := 0
-	for i := range spec.Sources {
-		p := spec.Sources[i].Projection
-		switch {
-		case p == nil:
-			n++ // an env file
-		case len(p.Items) > 0:
-			n += len(p.Items)
-		case objects[p.Ref] != nil:
-			n += len(objects[p.Ref].Data) + len(objects[p.Ref].BinaryData)
-		}
-	}
-	return n
-}
-
 // renderer collects what the sources of one spec show. It lives for one call of
 // Render.
 type renderer struct {
 	spec    *volume.Spec
 	objects Objects
 	opts    Options
-	files   map[string]volume.File
+	// files holds the files of all sources in their order, with those that later ones
+	// replace: a map would take several times as much memory.
+	files   []placed
 	missing []Missing
 	skipped []Skipped
-	// envBytes is what was set of the variables of all env files; see maxEnvBytes.
+	// envBytes is what was made for all env files; see MaxEnvBytes.
 	envBytes int
 }
 
-// tree returns the tree of all files.
+// placed is a file and its place in the order of the sources.
+type placed struct {
+	volume.File
+	place int
+}
+
+// tree returns the tree of all files, of each path the last one.
 func (r *renderer) tree() *volume.Tree {
-	tree := &volume.Tree{DirMode: directoryMode, Files: make([]volume.File, 0, len(r.files))}
+	slices.SortFunc(r.files, func(a, b placed) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), cmp.Compare(a.place, b.place))
+	})
+	n := 0
+	for i := range r.files {
+		if r.isLast(i) {
+			n++
+		}
+	}
+	tree := &volume.Tree{DirMode: directoryMode, Files: make([]volume.File, 0, n)}
 	widen := r.opts.own(tree, r.spec)
 	if widen {
 		tree.DirMode |= groupDirectoryMode
 	}
-	for _, file := range r.files {
+	for i := range r.files {
+		if !r.isLast(i) {
+			continue
+		}
+		file := r.files[i].File
 		if widen {
 			file.Mode |= groupFileMode
 		}
 		tree.Files = append(tree.Files, file)
 	}
-	slices.SortFunc(tree.Files, func(a, b volume.File) int { return strings.Compare(a.Path, b.Path) })
 	return tree
+}
+
+// isLast says whether file i of the sorted ones is the last one of its path.
+func (r *renderer) isLast(i int) bool {
+	return i+1 == len(r.files) || r.files[i+1].Path != r.files[i].Path
 }
 
 // add adds the files of one source, and what it requires and does not find.
@@ -257,7 +273,7 @@ func (r *renderer) addFile(path string, mode *fs.FileMode, data []byte, refs []v
 	if mode != nil {
 		file.Mode = *mode
 	}
-	r.files[path] = file
+	r.files = append(r.files, placed{file, len(r.files)})
 }
 
 // checkDirectories refuses a file where another file's path needs a directory. The

@@ -214,6 +214,10 @@ func (p *Publisher) refusal(v *published, refused map[volume.Ref]bool) error {
 	}
 	var texts []string
 	for _, use := range v.reviewed {
+		if refused[use.Ref] && len(texts) == fewNames {
+			texts = append(texts, fmt.Sprintf("and %d more of the objects that it names", len(refused)-fewNames))
+			break
+		}
 		if refused[use.Ref] {
 			texts = append(texts, fmt.Sprintf("%s: Forbidden: service account %q of the pod may not %s %s; whoever owns namespace %q consents by a Role and a RoleBinding there",
 				use.Field, v.request.Pod.ServiceAccount, needs, use.Ref, use.Ref.Namespace))

@@ -19,7 +19,8 @@ func refreshBackoff() wait.Backoff {
 	return wait.Backoff{Duration: time.Second, Factor: 1.5, Jitter: 0.2, Cap: 10 * time.Second, Steps: math.MaxInt}
 }
 
-// await returns what a new volume is to show, and of which versions. It
+// await returns what a new volume is to show, and of which versions, with a place at the
+// render gate until that is written. It
 // waits while required objects or keys are missing or their state is not known
 // yet; each change of one of them wakes it, and where nothing tells of changes, it asks
 // again from time to time.
@@ -31,7 +32,7 @@ func (p *Publisher) await(ctx context.Context, v *published) (*payload.Rendering
 	refresh := time.NewTimer(backoff.Step())
 	defer refresh.Stop()
 	for {
-		shown, at, err := p.look(v)
+		shown, at, err := p.look(ctx, v)
 		if err == nil {
 			v.condition.set(nil)
 			return shown, at, nil
@@ -46,10 +47,10 @@ func (p *Publisher) await(ctx context.Context, v *published) (*payload.Rendering
 			p.opts.Objects.Refresh(v.request.Pod, p.lacking(v, err))
 			refresh.Reset(backoff.Step())
 		case <-p.stopping:
-			return nil, nil, fail(ReasonUnavailable, "the plugin is stopping: %w", err)
+			return nil, nil, fail(ReasonUnavailable, "%w: %w", errStopping, err)
 		case <-ctx.Done():
 			// Why the state of an object is not known may have become known since.
-			shown, at, err := p.look(v)
+			shown, at, err := p.look(ctx, v)
 			return shown, at, asReason(err)
 		}
 	}
@@ -82,8 +83,9 @@ func (p *Publisher) announce(v *published, err error) {
 	}
 }
 
-// look renders what is known now of a volume's objects.
-func (p *Publisher) look(v *published) (*payload.Rendering, versions, error) {
+// look renders what is known now of a volume's objects. If it succeeds the volume has a place
+// at the render gate.
+func (p *Publisher) look(ctx context.Context, v *published) (*payload.Rendering, versions, error) {
 	objects, at, err := p.snapshot(v)
 	if denied := p.denied(v); err == nil && ReasonOf(denied) == ReasonForbidden {
 		err = denied // a new volume must not begin with what nobody may read any more
@@ -91,7 +93,13 @@ func (p *Publisher) look(v *published) (*payload.Rendering, versions, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := p.enter(ctx, v, payload.Heap(v.contents.spec, objects)); err != nil {
+		return nil, nil, err
+	}
 	shown, err := p.render(v, objects, false)
+	if err != nil {
+		p.leave(v)
+	}
 	return shown, at, err
 }
 
@@ -107,9 +115,12 @@ func mayPass(err error) bool {
 // asReason gives an error of look its reason.
 func asReason(err error) error {
 	var missing *payload.MissingError
+	var tooLarge *payload.TooLargeError
 	switch {
 	case err == nil || ReasonOf(err) != 0:
 		return err
+	case errors.As(err, &tooLarge):
+		return fail(ReasonTooLarge, "%w", err)
 	case errors.As(err, &missing):
 		return fail(ReasonNotFound, "%w", err)
 	case errors.Is(err, manager.ErrNotSynced), errors.Is(err, manager.ErrNotRegistered):

@@ -49,6 +49,7 @@ type contents struct {
 	resolution errand
 	proof      proof
 	access     access
+	place      place
 	// shown is what the files show, or showed when an earlier process recorded it.
 	shown versions
 	// withdrawn holds objects that the pod may not have and of which no file is there, by what

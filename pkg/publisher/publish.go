@@ -149,9 +149,9 @@ func (p *Publisher) admit(ctx context.Context, request Request) (*published, err
 	if request.TokenErr != nil && p.opts.Identity != nil {
 		return nil, fail(ReasonInvalid, "%w", request.TokenErr)
 	}
-	spec, err := volume.Parse(request.Attributes, request.Pod, p.parseOptions()...)
+	spec, err := p.parse(ctx, &request)
 	if err != nil {
-		return nil, fail(ReasonInvalid, "%w", err)
+		return nil, err
 	}
 	resolved, leftOut, err := p.resolve(ctx, &request, spec)
 	if err != nil {
@@ -218,6 +218,7 @@ func (p *Publisher) newPublished(request Request, spec *volume.Spec, refs []volu
 func (p *Publisher) publish(ctx context.Context, v *published) (err error) {
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
+	defer p.leave(v)
 	shown, at, err := p.await(ctx, v)
 	if err == nil {
 		err = p.authorize(ctx, v) // again, if that took long

@@ -51,6 +51,8 @@ type Publisher struct {
 	maxKept int64
 	// growthRefused logs the first file system that could not be enlarged.
 	growthRefused sync.Once
+	// renders bounds the memory of all renders together.
+	renders *renderGate
 
 	mu      sync.Mutex
 	calls   map[string]*call
@@ -102,6 +104,7 @@ func New(opts Options) (*Publisher, error) {
 		stopping:  make(chan struct{}),
 		asking:    make(chan struct{}, maxAsking),
 		maxKept:   maxKeptHandles(),
+		renders:   newRenderGate(),
 		calls:     map[string]*call{},
 		volumes:   map[string]*published{},
 		byRef:     map[volume.Ref]map[*published]struct{}{},

@@ -51,6 +51,7 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) (updateErr, pru
 	if v.contents.gone {
 		return nil, nil
 	}
+	defer p.leave(v)
 	defer func() {
 		if cause := recover(); cause != nil {
 			updateErr = errors.Join(panicked(ctx, v, cause), p.giveBack(v))
@@ -116,6 +117,9 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 	}
 	if v.contents.spec == nil {
 		return p.resolveLater(ctx, v)
+	}
+	if err := p.claim(ctx, v, objects); err != nil {
+		return err
 	}
 	shown, err := p.render(v, objects, true)
 	if err != nil {

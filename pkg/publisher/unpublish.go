@@ -73,6 +73,7 @@ func (p *Publisher) dropLocked(ctx context.Context, v *published) {
 // lock of the contents.
 func (p *Publisher) forget(v *published) error {
 	v.contents.gone = true
+	p.leave(v)
 	err := errors.Join(p.giveBack(v), p.records.remove(v.request.VolumeID))
 	p.remove(v)
 	return err

@@ -38,11 +38,13 @@ func expensiveCases() []expensive {
 		{name: "aliases of aliases", sources: bomb},
 		{name: "aliases of one source", sources: fill("[&a {secret: {name: s}},", "*a,", "]")},
 		{name: "aliases of a long string", sources: fill("[{secret: {name: &a "+strings.Repeat("x", MaxAttributesSize/2)+"}},", "*a,", "]")},
-		{name: "errors", sources: fill("[", "{},", "]")},
+		{name: "errors", sources: fill("[{secret: {name: s, items: [", "{},", "]}}]")},
 		{name: "unknown fields", sources: fill("[{", "a,", "}]")},
 		{name: "paths below paths", sources: "[{secret: {name: s, items: [" + ladder.String() + "]}}]"},
 		{name: "deep directories", sources: "[{secret: {name: s, items: [" + deep.String() + "]}}]", ok: true},
-		{name: "sources", sources: fill("[", "{secret: {name: s}},", "]"), ok: true},
+		{name: "sources", sources: fill("[", "{secret: {name: s}},", "]")},
+		{name: "items", sources: fill("[{secret: {name: s, items: [", "{key: k, path: p},", "]}}]")},
+		{name: "variables", sources: fill("[{env: {path: e, env: [", "{name: A},", "]}}]"), ok: true},
 		{name: "lists in lists", sources: fill("", "[", "")},
 		{name: "closed lists in lists", sources: strings.Repeat("[", 9999) + strings.Repeat("]", 9999)},
 		{name: "block lists in lists", sources: fill("", "- ", "")},
@@ -99,7 +101,7 @@ func TestParseIsBounded(t *testing.T) {
 
 // The errors that are not listed are counted.
 func TestParseListsTheFirstErrors(t *testing.T) {
-	for _, n := range []int{maxErrors, maxErrors + 1, maxErrors + 1000} {
+	for _, n := range []int{maxErrors, maxErrors + 1, maxErrors + 200} {
 		_, err := Parse(map[string]string{"sources": "[" + strings.Repeat("{},", n) + "]"}, testPod())
 		if err == nil {
 			t.Fatal("no error")
@@ -115,5 +117,80 @@ func TestParseListsTheFirstErrors(t *testing.T) {
 		if !strings.HasSuffix(text, want) {
 			t.Errorf("%d errors: the text ends in %q, want %q", n, text[len(text)-30:], want)
 		}
+	}
+}
+
+// numbered repeats a text with the numbers from 0.
+func numbered(n int, format string) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, format, i)
+	}
+	return b.String()
+}
+
+func TestParseBoundsSourcesAndReferences(t *testing.T) {
+	const (
+		manySources    = "sources: Too many: 257: a volume may have at most 256 sources; show the others in another volume"
+		manyReferences = "Too many: 258: a volume may name at most 256 ConfigMaps and Secrets, each counted once; show the others in another volume"
+	)
+	for _, c := range []struct{ name, sources, want string }{
+		{"as many sources as may be", "[" + numbered(256, "{secret: {name: s%d}},") + "]", ""},
+		{"a source more", "[" + numbered(257, "{secret: {name: s%d}},") + "]", manySources},
+		{"a source more of one object", "[" + strings.Repeat("{secret: {name: s}},", 257) + "]", manySources},
+		{"references of an env file", "[{env: {path: e, envFrom: [" + numbered(256, "{secretRef: {name: s%d}},") + "]}}]", ""},
+		{
+			"more references of an env file", "[{env: {path: e, envFrom: [" + numbered(258, "{secretRef: {name: s%d}},") + "]}}]",
+			"sources[0].env.envFrom[256].secretRef: " + manyReferences,
+		},
+		{
+			"more references of files and variables",
+			"[" + numbered(200, "{configMap: {name: s%d}},") + "{env: {path: e, env: [" +
+				numbered(58, "{name: A, valueFrom: {secretKeyRef: {name: s%d, key: k}}},") + "]}}]",
+			"sources[200].env.env[56].valueFrom.secretKeyRef: " + manyReferences,
+		},
+		{"many references to one object", "[{env: {path: e, envFrom: [" + strings.Repeat("{secretRef: {name: s}},", 1000) + "]}}]", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := ""
+			if _, err := Parse(map[string]string{"sources": c.sources}, testPod()); err != nil {
+				text = err.Error()
+			}
+			if text != c.want {
+				t.Errorf("\ngot  %.300s\nwant %s", text, c.want)
+			}
+		})
+	}
+}
+
+// What the pod's own spec adds is bounded as well, and held once however often it is named.
+func TestPodEnvIsBounded(t *testing.T) {
+	spec, err := Parse(map[string]string{"sources": "[" + numbered(100, "{podEnv: {path: e%d, container: main}},") + "]"}, testPod())
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads := 0
+	with := func(env Env) (*Spec, error) {
+		return spec.WithPodEnv(func(string, string) (Env, error) {
+			reads++
+			return env, nil
+		})
+	}
+	vars := make([]EnvVar, MaxVariables/100+1)
+	resolved, err := with(Env{Vars: vars[1:]})
+	if err != nil || reads != 1 || &resolved.Sources[0].Env.Vars[0] != &resolved.Sources[99].Env.Vars[0] {
+		t.Errorf("%v after %d reads", err, reads)
+	}
+	_, err = with(Env{Vars: vars})
+	if want := "sources[99].podEnv.container: Too many: 32800: the env files of a volume may set at most 32768 variables together, each counted as often as it is set"; err == nil || err.Error() != want {
+		t.Errorf("\ngot  %v\nwant %s", err, want)
+	}
+	var many Env
+	for i := range MaxReferences + 1 {
+		many.From = append(many.From, EnvFrom{Ref: Ref{Kind: Secret, Namespace: "ns", Name: fmt.Sprint(i)}, Field: fmt.Sprintf("spec.containers[0].envFrom[%d].secretRef", i)})
+	}
+	_, err = with(many)
+	if want := "spec.containers[0].envFrom[256].secretRef: Too many: 257: a volume may name at most 256 ConfigMaps and Secrets, each counted once; show the others in another volume"; err == nil || err.Error() != want {
+		t.Errorf("\ngot  %v\nwant %s", err, want)
 	}
 }

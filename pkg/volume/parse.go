@@ -12,10 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// MaxAttributesSize is the most bytes that the names and values of one volume's
-// attributes may have together.
-const MaxAttributesSize = 64 << 10
-
 // Attribute names.
 const (
 	attrConfigMap    = "configMap"
@@ -102,6 +98,9 @@ func (p *parser) spec() *Spec {
 	for _, err := range spec.checkCollisions() {
 		p.add(err)
 	}
+	if err := spec.checkReferences(); err != nil {
+		p.add(err)
+	}
 	return spec
 }
 
@@ -155,6 +154,10 @@ func (p *parser) listForm() []Source {
 	}
 	var sources []Source
 	p.document(field.NewPath(attrSources), p.attributes[attrSources], func(at *field.Path, node *yaml.Node) {
+		if node.Kind == yaml.SequenceNode && len(node.Content) > MaxSources {
+			p.add(tooMany(at.String(), len(node.Content), fmt.Sprintf("a volume may have at most %d sources; show the others in another volume", MaxSources)))
+			return
+		}
 		p.list(func(at *field.Path, node *yaml.Node) {
 			if source, ok := p.source(at, node); ok {
 				sources = append(sources, source)

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -145,21 +146,35 @@ func (s *Spec) HasPodEnv() bool {
 }
 
 // WithPodEnv returns a copy of the spec with an env source in place of each podEnv
-// source. It calls read for each with the name of the container and where the pod's
-// author wrote that, and stops at its first error.
+// source. It calls read once for each container, with its name and where the pod's author
+// wrote that first, and stops at its first error. The error is a *field.Error if the spec
+// asks for more than a volume may have now.
 func (s *Spec) WithPodEnv(read func(container, at string) (Env, error)) (*Spec, error) {
 	resolved := *s
 	resolved.Sources = slices.Clone(s.Sources)
+	// Shared by all sources of the same container: there may be many.
+	known, variables := map[string]Env{}, 0
 	for i := range resolved.Sources {
 		source := &resolved.Sources[i]
 		if source.PodEnv == nil {
 			continue
 		}
-		env, err := read(source.PodEnv.Container, source.Field+".container")
-		if err != nil {
-			return nil, err
+		at := source.Field + ".container"
+		env, ok := known[source.PodEnv.Container]
+		if !ok {
+			var err error
+			if env, err = read(source.PodEnv.Container, at); err != nil {
+				return nil, err
+			}
+			known[source.PodEnv.Container] = env
+		}
+		if variables += len(env.From) + len(env.Vars); variables > MaxVariables {
+			return nil, tooMany(at, variables, fmt.Sprintf("the env files of a volume may set at most %d variables together, each counted as often as it is set", MaxVariables))
 		}
 		source.Env, source.PodEnv = source.PodEnv.File(env), nil
+	}
+	if err := resolved.checkReferences(); err != nil {
+		return nil, err
 	}
 	return &resolved, nil
 }

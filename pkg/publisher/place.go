@@ -1,0 +1,97 @@
+package publisher
+
+import (
+	"context"
+
+	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// place is what a volume has of the render gate, from before a render until its files are
+// written. The lock of the contents guards it.
+type place struct {
+	// lane is where the volume has a place, nil for nowhere.
+	lane *lane
+	// waiting says that a goroutine waits for one, and urgent that it goes ahead of others.
+	waiting, urgent bool
+}
+
+// enter waits for a new volume's place for a render of so many bytes. Nobody else waits
+// for that: the volume is its publish's own, and an unpublish cancels that.
+func (p *Publisher) enter(ctx context.Context, v *published, heap int64) error {
+	l := p.renders.lane(heap)
+	if err := l.enter(ctx, p.stopping, false); err != nil {
+		return fail(ReasonUnavailable, "%w: %w", errCrowded, err)
+	}
+	v.contents.place.lane = l
+	return nil
+}
+
+// claim takes a live volume's place for a render. If there is none, the result is errPutOff,
+// and the volume is queued again once it has one: meanwhile neither a worker nor the
+// lock of the contents waits. Files of refused objects are urgent. The caller holds that lock.
+func (p *Publisher) claim(ctx context.Context, v *published, objects payload.Objects) error {
+	has := &v.contents.place
+	l := p.renders.lane(payload.Heap(v.contents.spec, objects))
+	if has.lane == l || has.lane == &p.renders.large {
+		return nil
+	}
+	p.leave(v)
+	if l.try() {
+		has.lane = l
+		return nil
+	}
+	urgent := v.contents.showsRefused()
+	if has.waiting && (has.urgent || !urgent) {
+		return errPutOff
+	}
+	has.waiting, has.urgent = true, urgent
+	p.errands.Go(func() {
+		err := l.enter(ctx, nil, urgent)
+		if err != nil {
+			return // the plugin ends
+		}
+		v.contents.mu.Lock()
+		defer v.contents.mu.Unlock()
+		has.waiting = false
+		if v.contents.gone || has.lane != nil {
+			l.leave()
+			return
+		}
+		has.lane = l
+		p.queue.Add(v.request.VolumeID)
+	})
+	return errPutOff
+}
+
+// leave gives a volume's place back, if it has one. The caller holds the lock of the
+// contents.
+func (p *Publisher) leave(v *published) {
+	if l := v.contents.place.lane; l != nil {
+		v.contents.place.lane = nil
+		l.leave()
+	}
+}
+
+// parseCost is more memory, in bytes, than it takes to parse a byte of attributes.
+const parseCost = 512
+
+// parse parses the attributes of a request. To do that takes memory too.
+func (p *Publisher) parse(ctx context.Context, request *Request) (*volume.Spec, error) {
+	size := 0
+	for name, value := range request.Attributes {
+		size += len(name) + len(value)
+	}
+	l := p.renders.lane(int64(min(size, volume.MaxAttributesSize)) * parseCost)
+	ctx, cancel := context.WithTimeout(ctx, p.opts.PublishWait)
+	defer cancel()
+	if err := l.enter(ctx, p.stopping, false); err != nil {
+		return nil, fail(ReasonUnavailable, "%w: %w", errCrowded, err)
+	}
+	defer l.leave()
+	spec, err := volume.Parse(request.Attributes, request.Pod, p.parseOptions()...)
+	if err != nil {
+		return nil, fail(ReasonInvalid, "%w", err)
+	}
+	return spec, nil
+}

@@ -1,0 +1,190 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func TestRenderGateIsFourBudgets(t *testing.T) {
+	if total := largeRenders*payload.MaxHeap + smallRenders*smallHeap; total != 4*payload.MaxHeap {
+		t.Errorf("%d bytes, want four times %d", total, payload.MaxHeap)
+	}
+}
+
+// Places are given in order, those that are urgent first, and whoever stops waiting loses none.
+func TestRenderGateKeepsTheOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &lane{free: 1}
+		if err := l.enter(t.Context(), nil, false); err != nil {
+			t.Fatal(err)
+		}
+		order := make(chan string, 10)
+		wait := func(name string, ctx context.Context, stopping chan struct{}, urgent bool) {
+			go func() {
+				if err := l.enter(ctx, stopping, urgent); err != nil {
+					order <- fmt.Sprint(name, ": ", err)
+					return
+				}
+				order <- name
+				l.leave()
+			}()
+			synctest.Wait()
+		}
+		cancelled, cancel := context.WithCancel(t.Context())
+		stopping := make(chan struct{})
+		wait("first", t.Context(), nil, false)
+		wait("cancelled", cancelled, nil, false)
+		wait("stopped", t.Context(), stopping, false)
+		wait("last", t.Context(), nil, false)
+		wait("urgent", t.Context(), nil, true)
+		cancel()
+		synctest.Wait()
+		close(stopping)
+		synctest.Wait()
+		if l.try() {
+			t.Error("a place was given twice")
+		}
+		l.leave()
+		synctest.Wait()
+		close(order)
+		var got []string
+		for name := range order {
+			got = append(got, name)
+		}
+		want := []string{"cancelled: context canceled", "stopped: the plugin is stopping", "urgent", "first", "last"}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if !l.try() || l.try() {
+			t.Error("the place is lost, or there are two")
+		}
+	})
+}
+
+// large returns a request for a volume whose render is a large one.
+func (e *env) large(id string) Request {
+	e.objects.put(configMap("large"), "A", strings.Repeat("x", 400<<10))
+	return e.request(id, "sources", "[{env: {path: e, envFrom: [{configMapRef: {name: large}}]}}]")
+}
+
+// fill has all places for large renders taken, until the returned function is called.
+func (e *env) fill() (free func()) {
+	for range largeRenders {
+		if !e.p.renders.large.try() {
+			e.Fatal("no place is free")
+		}
+	}
+	return func() {
+		for range largeRenders {
+			e.p.renders.large.leave()
+		}
+	}
+}
+
+// wantFree fails the test unless all places are free again.
+func (e *env) wantFree() {
+	e.Helper()
+	g := e.p.renders
+	if g.small.free != smallRenders || g.large.free != largeRenders || g.large.waiting.Len() > 0 {
+		e.Errorf("%d small and %d large places are free, %d wait", g.small.free, g.large.free, g.large.waiting.Len())
+	}
+}
+
+// While large renders take all their places, a large publish waits, and a small one does not. An
+// unpublish, the end of its time or that of the plugin ends the wait.
+func TestLargePublishesWaitTheirTurn(t *testing.T) {
+	inBubble(t, func(e *env) {
+		free := e.fill()
+		first, second := e.large("v1"), e.large("v2")
+		waiting, unpublished := e.publishing(first), e.publishing(second)
+		e.wantWaiting(waiting)
+		e.wantWaiting(unpublished)
+
+		e.objects.put(configMap("app"), "a", "1")
+		small := e.request("v3")
+		start := time.Now()
+		e.publish(small)
+		if took := time.Since(start); took > 0 {
+			t.Errorf("a small publish took %v", took)
+		}
+		e.unpublish(second)
+		e.wantReason(<-unpublished, ReasonBusy, "volume v2: "+errUnpublished.Error()+": "+errCrowded.Error()+": context canceled")
+
+		free()
+		if err := <-waiting; err != nil {
+			t.Error(err)
+		}
+		e.wantFree()
+
+		free = e.fill()
+		e.wantReason(e.p.Publish(e.ctx, second), ReasonUnavailable, errCrowded.Error()+": context deadline exceeded")
+		stopped := e.publishing(second)
+		e.wantWaiting(stopped)
+		e.p.StopWaiting()
+		e.wantReason(<-stopped, ReasonUnavailable, errCrowded.Error()+": "+errStopping.Error())
+		free()
+		e.wantFree()
+		e.unpublish(first)
+		e.unpublish(small)
+	})
+}
+
+// A live volume that waits for its place holds neither a worker nor its lock.
+func TestLargeUpdatesWaitTheirTurn(t *testing.T) {
+	inStoppedBubble(t, func(o *Options) { o.Workers = 1 }, func(e *env) {
+		e.run()
+		first, second := e.large("v1"), e.large("v2")
+		e.publish(first)
+		e.publish(second)
+		e.objects.put(configMap("app"), "a", "1")
+		small := e.request("v3")
+		e.publish(small)
+
+		free := e.fill()
+		e.objects.put(configMap("large"), "A", strings.Repeat("y", 400<<10))
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(small, "a", "2")
+		e.wantFiles(first, "e", "A="+strings.Repeat("x", 400<<10)+"\n")
+		e.wantProblem(first, "")
+		e.unpublish(second) // while it waits
+		free()
+		e.settle()
+		e.wantFiles(first, "e", "A="+strings.Repeat("y", 400<<10)+"\n")
+		e.wantFree()
+		e.unpublish(first)
+		e.unpublish(small)
+		e.wantNothing()
+	})
+}
+
+// What asks for too much is refused before it is made, with both sizes.
+func TestAPublishOfTooMuch(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.putWith(configMap("big"), func(string) map[string][]byte {
+			keys := map[string][]byte{}
+			for i := range 3000 {
+				keys[fmt.Sprint(i)] = nil
+			}
+			return keys
+		})
+		sources := "[" + strings.Repeat("{configMap: {name: big}},", volume.MaxSources) + "]"
+		err := e.p.Publish(e.ctx, e.request("v1", "sources", sources))
+		e.wantReason(err, ReasonTooLarge, "sources[87].configMap: Too many: 768000: the keys, items and env files of a volume's sources must be at most 262144 together, each counted as often as it is named")
+		var tooLarge *payload.TooLargeError
+		if !errors.As(err, &tooLarge) {
+			t.Errorf("got a %T", err)
+		}
+		e.wantFree()
+		e.wantNothing()
+	})
+}

@@ -1,0 +1,51 @@
+package publisher
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// An author can have any number of variables left out, each with a long name:
+// what is told of them stays short.
+func TestSkippedTextIsShort(t *testing.T) {
+	var names, leftOut []string
+	for i := range 500 {
+		names = append(names, strings.Repeat(".", 6000)+fmt.Sprint(i))
+		leftOut = append(leftOut, strings.Repeat("N", 1000)+fmt.Sprintf("%d (fileKeyRef a b c)", i))
+	}
+	var skipped []payload.Skipped
+	for i := range 20 {
+		skipped = append(skipped, payload.Skipped{Path: strings.Repeat("p", 4000) + fmt.Sprint(i), Format: "shell", Unfit: names, Dependent: names})
+	}
+	text := skippedText(skipped, leftOut)
+	if len(text) > 20<<10 {
+		t.Fatalf("%d bytes: %.200s", len(text), text)
+	}
+	for _, want := range []string{" and 490 more", "more files", "... (6001 bytes)", "left out, for a volume can't know them: NNN"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in %s", want, text)
+		}
+	}
+	few := skippedText([]payload.Skipped{{Path: "e", Format: "dotenv", Unfit: []string{"a.b", "c.d"}}}, []string{"CPU (resourceFieldRef limits.cpu)"})
+	if want := "e: skipped, for a dotenv file can't hold them: a.b, c.d; left out, for a volume can't know them: CPU (resourceFieldRef limits.cpu)"; few != want {
+		t.Errorf("\ngot  %s\nwant %s", few, want)
+	}
+}
+
+// A refusal names the first objects and counts the others.
+func TestRefusalOfManyObjects(t *testing.T) {
+	e := newEnv(t, nil)
+	v, refused := &published{}, map[volume.Ref]bool{}
+	for i := range 12 {
+		ref := volume.Ref{Kind: volume.Secret, Namespace: "other", Name: fmt.Sprint("s", i)}
+		v.reviewed, refused[ref] = append(v.reviewed, volume.Use{Ref: ref, Field: "f"}), true
+	}
+	text := e.p.refusal(v, refused).Error()
+	if n := strings.Count(text, "f: Forbidden: "); n != 10 || !strings.HasSuffix(text, "; and 2 more of the objects that it names") {
+		t.Errorf("%d are named: %s", n, text)
+	}
+}

@@ -1,0 +1,46 @@
+package volume
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// The bounds of what one volume's author may ask for. What that comes to in files is
+// bounded when they are made, see package payload.
+const (
+	// MaxAttributesSize is the most bytes that the names and values of one volume's
+	// attributes may have together.
+	MaxAttributesSize = 64 << 10
+	// MaxSources is how many sources a volume may have.
+	MaxSources = 256
+	// MaxReferences is how many objects a volume may name, each counted once. A volume is to
+	// keep the UID and the resourceVersion of each in an extended attribute, which holds less
+	// than 64 KiB: in the order of Spec.Refs, 256 pairs of 60 bytes take a quarter of 60,000
+	// bytes. With 170 bytes for the namespace and the name beside each they still fit.
+	MaxReferences = 256
+	// MaxVariables is how many variables the env files of a volume may set together, each
+	// counted as often as it is set. It is more than a process is started with.
+	MaxVariables = 1 << 15
+)
+
+// tooMany returns an error about what is at most so many.
+func tooMany(at string, n int, detail string) *field.Error {
+	err := field.TooMany(field.NewPath(at), n, 0)
+	err.Detail = detail
+	return err
+}
+
+// checkReferences refuses a spec that names too many objects.
+func (s *Spec) checkReferences() *field.Error {
+	refs, beyond := map[Ref]bool{}, ""
+	for _, use := range s.Uses() {
+		if refs[use.Ref] = true; len(refs) == MaxReferences+1 && beyond == "" {
+			beyond = use.Field
+		}
+	}
+	if beyond == "" {
+		return nil
+	}
+	return tooMany(beyond, len(refs), fmt.Sprintf("a volume may name at most %d ConfigMaps and Secrets, each counted once; show the others in another volume", MaxReferences))
+}
