@@ -37,8 +37,11 @@ func (n *proxied) faultyNode() *faultyNode {
 
 // currentWithin is how long the files may take to be current after a fault.
 func currentWithin(f faultproxy.Fault) time.Duration {
-	if f == faultproxy.HalfOpen {
+	switch f {
+	case faultproxy.HalfOpen:
 		return noticed + healed
+	case faultproxy.NoHeaders:
+		return answered + healed
 	}
 	return healed
 }
@@ -47,7 +50,8 @@ func currentWithin(f faultproxy.Fault) time.Duration {
 func blocks(f faultproxy.Fault) bool {
 	switch f {
 	case faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.TooManyRequests, faultproxy.ServerError,
-		faultproxy.BadGateway, faultproxy.Slow, faultproxy.TooLarge:
+		faultproxy.BadGateway, faultproxy.Slow, faultproxy.TooLarge, faultproxy.Unavailable, faultproxy.Unauthorized, faultproxy.Stalled,
+		faultproxy.NoHeaders, faultproxy.StalledEvent:
 		return true
 	}
 	return false
