@@ -134,7 +134,7 @@ func watches(ctx context.Context, t *testing.T, resource string) int {
 
 func wantWatches(t *testing.T, resource string, want int) {
 	t.Helper()
-	harness.Eventually(t, 10*time.Second, func() error {
+	harness.Eventually(t, soon, func() error {
 		if got := watches(t.Context(), t, resource); got != want {
 			return fmt.Errorf("%d open watches of %s, want %d", got, resource, want)
 		}

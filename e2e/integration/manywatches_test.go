@@ -264,27 +264,41 @@ func spreadOf(requests []faultproxy.Request, window time.Duration) watchSpread {
 
 // TestManyPodsStartAtOnce has 40 pods with 30 volumes each start together, at an API
 // server whose watches don't begin with the state, so that each object takes a list
-// too: a client that limits its own rate would be late.
+// too: a client that limits its own rate would be late. What the volumes themselves take
+// is measured by as many others of the same objects, which take no request.
 func TestManyPodsStartAtOnce(t *testing.T) {
 	const pods, volumesEach = 40, 30
 	objects := harness.Scaled(300, pods*volumesEach)
 	n := newProxied(t, faultproxy.Options{NoWatchList: true})
 	n.setMany(objects, "value")
-	volumes := make([]*harness.Volume, pods*volumesEach)
-	for i := range volumes {
-		volumes[i] = n.short(objectName(i % objects))
-		pod := i / volumesEach
-		volumes[i].Pod, volumes[i].UID = fmt.Sprint("pod-", pod), fmt.Sprintf("00000000-0000-4000-8000-%012d", pod)
-		volumes[i].Name = fmt.Sprint("volume-", i%volumesEach)
-	}
+	first, second := n.volumesOfPods(pods, volumesEach, objects), n.volumesOfPods(pods, volumesEach, objects)
 	begin := time.Now()
-	n.publishAll(volumes)
+	n.publishAll(first)
 	took := time.Since(begin)
-	t.Logf("%d volumes of %d objects published in %s", len(volumes), objects, took)
-	if took > 30*time.Second {
-		t.Error("want 30 s at most")
-	}
-	n.wantMounts(len(volumes))
 	harness.Eventually(t, soon, func() error { return oneWatchEach(n.proxy, objects) })
+	begin = time.Now()
+	n.publishAll(second)
+	known := time.Since(begin)
+	t.Logf("%d volumes of %d objects published in %s, and as many others of the same objects in %s", len(first), objects, took, known)
+	if limit := 30*time.Second + 3*known; took > limit {
+		t.Errorf("want %s at most", limit)
+	}
+	volumes := append(first, second...)
+	n.wantMounts(len(volumes))
 	n.unpublishAll(volumes)
+}
+
+// volumesOfPods returns volumes of one object each, so many of each pod.
+func (n *proxied) volumesOfPods(pods, each, objects int) []*harness.Volume {
+	volumes := make([]*harness.Volume, 0, pods*each)
+	for range pods {
+		pod := n.short("")
+		for i := range each {
+			v := *pod
+			v.Name = fmt.Sprint("volume-", i)
+			v.Attributes = map[string]string{"configMap": objectName(len(volumes) % objects)}
+			volumes = append(volumes, &v)
+		}
+	}
+	return volumes
 }
