@@ -175,10 +175,10 @@ func TestPodTokens(t *testing.T) {
 	// Where the CSIDriver lacks podInfoOnMount, a pod's author may claim anything.
 	forged := n.own("secret", "db", "other")
 	forged.ServiceAccount = "web"
-	wantStatus(t, n.Publish(t.Context(), forged), codes.PermissionDenied, "the token is not the pod's own")
+	wantStatus(t, n.finalAnswer(forged), codes.PermissionDenied, "the token is not the pod's own")
 	stranger := n.own("secret", "db", "web")
 	stranger.UID = n.own("secret", "db", "web").UID
-	wantStatus(t, n.Publish(t.Context(), stranger), codes.PermissionDenied, "it is bound to another pod")
+	wantStatus(t, n.finalAnswer(stranger), codes.PermissionDenied, "it is bound to another pod")
 
 	// Tokens in the secrets come first.
 	both := n.own("secret", "db", "web")

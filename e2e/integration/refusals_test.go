@@ -186,7 +186,7 @@ func TestMissingAfterTheWait(t *testing.T) {
 			if tc.want == nil {
 				want = codes.InvalidArgument
 			}
-			wantStatus(t, n.Publish(t.Context(), n.volume(map[string]string{"sources": tc.sources})), want, tc.want...)
+			wantStatus(t, n.finalAnswer(n.volume(map[string]string{"sources": tc.sources})), want, tc.want...)
 		})
 	}
 	n.wantNothingLeft()

@@ -197,7 +197,7 @@ func TestAskingSaysWhatIsMissing(t *testing.T) {
 	for strategy, overlay := range map[string]string{"Cache": "cache", "Get": "get"} {
 		t.Run(strategy, func(t *testing.T) {
 			n := newNodeAs(t, overlayAccount(t, overlay), "--change-detection="+strategy, "--publish-wait=100ms")
-			wantStatus(t, n.Publish(t.Context(), n.sources()), codes.NotFound, "app")
+			wantStatus(t, n.finalAnswer(n.sources()), codes.NotFound, "app")
 			n.wantNothingLeft()
 			powerless := newNodeAs(t, shared.powerless, "--change-detection="+strategy)
 			wantStatus(t, powerless.Publish(t.Context(), powerless.sources()), codes.PermissionDenied)
