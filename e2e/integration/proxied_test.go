@@ -14,9 +14,10 @@ import (
 )
 
 const (
-	// healed is how long after the end of a fault a volume may take to be current: pauses
-	// grow up to about a minute, and so does the wait that a server may ask for.
-	healed = 90 * time.Second
+	// healed is how long after the end of a fault a volume may take to be current. The
+	// longest pause is the wait that a server may ask for, of a minute, and half of that as
+	// jitter.
+	healed = 2 * time.Minute
 	// noticed is how long a connection may be half-open before it is given up: 5 s
 	// without a frame, and 3 s for the answer to a ping.
 	noticed = 8 * time.Second
