@@ -18,8 +18,8 @@ import (
 
 const (
 	goodVolumes = 99
-	// slower is by how much one bad volume may slow the others down. It is what the worst
-	// comparison needs on a machine that is busy with much else.
+	// slower is by how much one bad volume may slow the others down. It is half as much again
+	// as the worst that was seen beside four processes that never stop computing.
 	slower = 3
 	// longer is how much longer the slowest sample with the bad volume may take than a few
 	// times the slowest without it.
