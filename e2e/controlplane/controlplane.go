@@ -18,7 +18,7 @@ import (
 
 // startTimeout is far beyond the three seconds that a start takes, for a machine
 // that also compiles.
-const startTimeout = 2 * time.Minute
+const startTimeout = 5 * time.Minute
 
 // Options says how to start a control plane.
 type Options struct {

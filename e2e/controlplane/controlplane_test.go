@@ -168,7 +168,7 @@ func TestCountsWatchesAndRequests(t *testing.T) {
 
 func awaitWatches(t *testing.T, c *ControlPlane, want int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -26,7 +26,7 @@ const (
 	// promised is how soon a change has to be there.
 	promised = 250 * time.Millisecond
 	// patience is how long the demo waits before it calls something broken.
-	patience = 10 * time.Second
+	patience = time.Minute
 )
 
 const sources = `- configMap:

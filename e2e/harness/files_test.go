@@ -109,7 +109,7 @@ func TestFilesFollowsLinksAndHidesTheWorkings(t *testing.T) {
 
 func TestPoll(t *testing.T) {
 	calls := 0
-	err := Poll(t.Context(), 10*time.Second, time.Millisecond, func() error {
+	err := Poll(t.Context(), time.Minute, time.Millisecond, func() error {
 		if calls++; calls < 3 {
 			return errors.New("not yet")
 		}

@@ -26,7 +26,7 @@ import (
 
 // leaksTimeout is how long the plugin and the API server may take to show what is
 // searched.
-const leaksTimeout = 30 * time.Second
+const leaksTimeout = 2 * time.Minute
 
 // NewCanary returns a new value to put into an object; it must show nowhere but in files
 // of volumes. It is safe as a key's value or a file name.

@@ -99,7 +99,7 @@ func (before stock) compare(known ...goleak.Option) error {
 	// goleak waits by itself.
 	return errors.Join(
 		goleak.Find(known...),
-		Poll(context.Background(), 5*time.Second, 50*time.Millisecond, leftovers))
+		Poll(context.Background(), time.Minute, 50*time.Millisecond, leftovers))
 }
 
 func added(what string, before, now map[string]int) error {

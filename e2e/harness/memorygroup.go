@@ -171,7 +171,7 @@ func (g *MemoryGroup) Refusals() (int64, error) {
 // Close removes the group, whose processes must have ended.
 func (g *MemoryGroup) Close() error {
 	// A process that has been reaped may be in it for a moment longer.
-	return Poll(context.Background(), 5*time.Second, pollInterval, func() error { return os.Remove(g.dir) })
+	return Poll(context.Background(), time.Minute, pollInterval, func() error { return os.Remove(g.dir) })
 }
 
 func (g *MemoryGroup) write(file, text string) error {

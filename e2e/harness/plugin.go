@@ -30,8 +30,9 @@ const (
 	// NodeName is the node that it is told it runs on.
 	NodeName = "node-1"
 
-	startTimeout = 30 * time.Second
-	stopTimeout  = 30 * time.Second
+	// Of a busy machine, with the race detector in the plugin.
+	startTimeout = 2 * time.Minute
+	stopTimeout  = 2 * time.Minute
 )
 
 // PluginOptions says what to start. Binary, Kubeconfig and Dir are required.

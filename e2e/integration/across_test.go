@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -118,7 +117,7 @@ func TestAcrossNamespaces(t *testing.T) {
 	n.hasEvent(refused, "RefForbidden", refusal)
 	n.wantNothingLeft()
 	revoke := allow(t, n.source, rule("secret", "get", "db"), account(n.namespace, "web"))
-	harness.Eventually(t, 5*time.Second, func() error { return n.Publish(t.Context(), v) })
+	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
 	n.wantContent(v, "across", first)
 	secrets := shared.Client().CoreV1().Secrets(n.source)
 	update := func(value string) {
@@ -129,14 +128,14 @@ func TestAcrossNamespaces(t *testing.T) {
 		}
 	}
 	update(second)
-	n.arrives(v, "across", second, 2*time.Second)
+	n.arrives(v, "across", second, soon)
 
 	revoke()
-	n.vanishes(v, "across", 20*time.Second)
+	n.vanishes(v, "across", soon)
 	n.wantContent(v, "own", own)
 	own = n.canary()
 	n.configMap("own", map[string]string{"own": own})
-	n.arrives(v, "own", own, 2*time.Second)
+	n.arrives(v, "own", own, soon)
 	n.hasCondition(v, refusal)
 	n.mustPublish(v) // as the kubelet does: the pod runs, and what it has left stays
 	n.mustKill()
@@ -150,7 +149,7 @@ func TestAcrossNamespaces(t *testing.T) {
 		t.Errorf("after a restart the refused file is back, with %d bytes", len(got))
 	}
 	defer allow(t, n.source, rule("secret", "get", "db"), account(n.namespace, "web"))()
-	n.arrives(v, "across", third, 10*time.Second)
+	n.arrives(v, "across", third, soon)
 	n.mustUnpublish(v)
 	n.wantNothingLeft()
 }

@@ -3,7 +3,6 @@ package integration
 import (
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -86,7 +85,7 @@ func TestOneIDWithAnotherSpec(t *testing.T) {
 	n.wantContent(v, "key", value)
 	changed := n.canary()
 	n.configMap("app", map[string]string{"key": changed})
-	n.arrives(v, "key", changed, 5*time.Second)
+	n.arrives(v, "key", changed, soon)
 	n.mustUnpublish(v)
 	n.wantNothingLeft()
 }

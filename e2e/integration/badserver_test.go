@@ -37,8 +37,11 @@ func (n *proxied) faultyNode() *faultyNode {
 
 // currentWithin is how long the files may take to be current after a fault.
 func currentWithin(f faultproxy.Fault) time.Duration {
-	if f == faultproxy.HalfOpen {
+	switch f {
+	case faultproxy.HalfOpen:
 		return noticed + healed
+	case faultproxy.NoHeaders:
+		return answered + healed
 	}
 	return healed
 }
@@ -47,7 +50,8 @@ func currentWithin(f faultproxy.Fault) time.Duration {
 func blocks(f faultproxy.Fault) bool {
 	switch f {
 	case faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.TooManyRequests, faultproxy.ServerError,
-		faultproxy.BadGateway, faultproxy.Slow, faultproxy.TooLarge:
+		faultproxy.BadGateway, faultproxy.Slow, faultproxy.TooLarge, faultproxy.Unavailable, faultproxy.Unauthorized, faultproxy.Stalled,
+		faultproxy.NoHeaders, faultproxy.StalledEvent:
 		return true
 	}
 	return false
@@ -130,6 +134,21 @@ func (f *faultyNode) asked(times int) {
 			if c := rounds[o.object()]; c.initial+c.goingOn < times {
 				return fmt.Errorf("%s %s was asked for by %d watches, want %d", o.kind, o.name, c.initial+c.goingOn, times)
 			}
+		}
+		return nil
+	})
+}
+
+// probed waits until so many requests for objects have been sent since forgetRequests.
+func (f *faultyNode) probed(times int) {
+	f.t.Helper()
+	harness.Eventually(f.t, healed, func() error {
+		sent := 0
+		for _, c := range roundsOf(f.requests()) {
+			sent += c.initial + c.lists + c.goingOn
+		}
+		if sent < times {
+			return fmt.Errorf("%d requests were sent, want %d", sent, times)
 		}
 		return nil
 	})

@@ -21,7 +21,7 @@ func TestSecondCallOnABusyVolumeIsAborted(t *testing.T) {
 	// The first call is none the worse for it.
 	value := n.canary()
 	n.configMap("late", map[string]string{"key": value})
-	if err := n.answer(answer, 10*time.Second); err != nil {
+	if err := n.answer(answer, soon); err != nil {
 		t.Fatal(err)
 	}
 	n.wantContent(v, "key", value)
@@ -44,10 +44,10 @@ func TestUnpublishCancelsAWaitingPublish(t *testing.T) {
 	answer := n.waitingPublish(v)
 	begin := time.Now()
 	n.mustUnpublish(v)
-	if took := time.Since(begin); took > 2*time.Second {
+	if took := time.Since(begin); took > soon {
 		t.Errorf("the unpublish took %s", took)
 	}
-	wantStatus(t, n.answer(answer, 5*time.Second), codes.Aborted)
+	wantStatus(t, n.answer(answer, soon), codes.Aborted)
 	wantWatches(t, "configmaps", before)
 	n.wantNothingLeft()
 	// Nothing comes up late.
@@ -83,10 +83,10 @@ func TestSIGTERMDrains(t *testing.T) {
 	if err := n.Process().Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	wantStatus(t, n.answer(answer, 5*time.Second), codes.Unavailable)
+	wantStatus(t, n.answer(answer, soon), codes.Unavailable)
 	select {
 	case <-n.Process().Done():
-	case <-time.After(5 * time.Second):
+	case <-time.After(soon):
 		t.Fatal("the plugin goes on, with no call left to answer")
 	}
 	if code := n.Process().ExitCode(); code != 0 {

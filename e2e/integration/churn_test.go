@@ -48,7 +48,7 @@ func TestChurnEndsWhereItBegan(t *testing.T) {
 	if after > heap+churnHeap {
 		t.Errorf("live heap = %d MiB, before = %d MiB", after, heap)
 	}
-	harness.Eventually(t, 10*time.Second, func() error {
+	harness.Eventually(t, soon, func() error {
 		if now := n.descriptors(); !maps.Equal(now, descriptors) {
 			return fmt.Errorf("open descriptors = %v, before = %v", now, descriptors)
 		}

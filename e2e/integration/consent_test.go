@@ -319,7 +319,7 @@ func (s *site) pods(m *mode, all []tuple) map[string]*harness.Volume {
 
 // try publishes the volume of a case, compares what comes of it, and removes it.
 func (m *mode) try(ctx context.Context, c *tuple, v *harness.Volume, in string) codes.Code {
-	err := m.Publish(ctx, v)
+	err := m.finalAnswer(v)
 	code := status.Code(err)
 	if want := m.want(c); code != want {
 		m.t.Errorf("%s, %s: got %v, want %s", m.name, c, err, want)

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -164,9 +163,9 @@ func TestMountGoneBehindThePluginsBack(t *testing.T) {
 			for range 2 {
 				value := n.canary()
 				n.configMap("app", map[string]string{"key": value})
-				n.arrives(well, "key", value, 5*time.Second)
+				n.arrives(well, "key", value, soon)
 			}
-			harness.Eventually(t, 5*time.Second, func() error {
+			harness.Eventually(t, soon, func() error {
 				records, err := n.Records()
 				if err == nil && len(records) != 1 {
 					err = fmt.Errorf("records = %v, want the other volume's only", records)
@@ -199,7 +198,7 @@ func TestOtherVolumesMountInThePlaceOfOne(t *testing.T) {
 	for range 2 { // as above
 		value := n.canary()
 		n.configMap("mine", map[string]string{"mine": value})
-		n.arrives(well, "mine", value, 5*time.Second)
+		n.arrives(well, "mine", value, soon)
 	}
 	files, err := harness.Files(n.Target(other))
 	if err != nil || len(files) != 1 || files["other"].Content != others {

@@ -124,20 +124,20 @@ func TestPodEnv(t *testing.T) {
 func TestPodEnvRefusals(t *testing.T) {
 	n := newNode(t, "--publish-wait=1s")
 	v := n.pod(map[string]string{"sources": "- podEnv: {path: e, container: side}\n"}, corev1.Container{Name: "main", Image: "x", Env: []corev1.EnvVar{{Name: "A", Value: n.canary()}}})
-	wantStatus(t, n.Publish(t.Context(), v), codes.InvalidArgument, `sources[0].podEnv.container: `, `the pod has no container "side"; it has main`)
+	wantStatus(t, n.finalAnswer(v), codes.InvalidArgument, `sources[0].podEnv.container: `, `the pod has no container "side"; it has main`)
 
 	other := *v
 	other.UID += "x"
-	wantStatus(t, n.Publish(t.Context(), &other), codes.NotFound, `sources[0].podEnv.container: read pod `+n.namespace+`/web: it has the UID `+v.UID+` now`)
+	wantStatus(t, n.finalAnswer(&other), codes.NotFound, `sources[0].podEnv.container: read pod `+n.namespace+`/web: it has the UID `+v.UID+` now`)
 
 	none := n.volume(v.Attributes)
 	none.Pod = "none"
-	wantStatus(t, n.Publish(t.Context(), none), codes.NotFound, `pods "none" not found`)
+	wantStatus(t, n.finalAnswer(none), codes.NotFound, `pods "none" not found`)
 	n.wantNothingLeft()
 
 	powerless := newNodeAs(t, shared.powerless, "--publish-wait=1s")
 	powerless.namespace = n.namespace
-	wantStatus(t, powerless.Publish(t.Context(), v), codes.PermissionDenied, `pods "web" is forbidden`)
+	wantStatus(t, powerless.finalAnswer(v), codes.PermissionDenied, `pods "web" is forbidden`)
 	powerless.wantNothingLeft()
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,7 +15,7 @@ import (
 // was written once, whatever was retried.
 func (n *node) hasEvent(v *harness.Volume, reason, text string) {
 	n.t.Helper()
-	harness.Eventually(n.t, 10*time.Second, func() error {
+	harness.Eventually(n.t, soon, func() error {
 		events, err := shared.Client().CoreV1().Events(n.namespace).List(n.t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -46,7 +45,7 @@ func TestEventsTellWhatAilsAVolume(t *testing.T) {
 	n.hasEvent(v, "RefKeyNotFound", "references non-existent secret key: password")
 	value := n.canary()
 	n.secret("db", map[string]string{"password": value})
-	if err := n.answer(answer, 10*time.Second); err != nil {
+	if err := n.answer(answer, soon); err != nil {
 		t.Fatal(err)
 	}
 	n.wantContent(v, "password", value)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/refvol/refvol/e2e/harness"
 )
@@ -25,7 +24,7 @@ func TestManyVolumesLeaveNothing(t *testing.T) {
 	wantWatches(t, "configmaps", configMaps)
 	wantWatches(t, "secrets", secrets)
 	n.wantNothingLeft()
-	harness.Eventually(t, 10*time.Second, func() error {
+	harness.Eventually(t, soon, func() error {
 		if now := n.descriptors(); !maps.Equal(now, descriptors) {
 			return fmt.Errorf("open descriptors = %v, before = %v", now, descriptors)
 		}
@@ -77,7 +76,7 @@ func (n *node) churn(volumes, objects int) {
 		if _, err := fmt.Sscanf(v.Pod, "pod-%d", &i); err != nil {
 			n.t.Fatal(err)
 		}
-		n.arrives(v, "c", final[i], 10*time.Second)
+		n.arrives(v, "c", final[i], soon)
 		calls.Go(func() { errs <- n.Unpublish(n.t.Context(), v) })
 	}
 	calls.Wait()

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -19,14 +18,12 @@ import (
 
 const (
 	goodVolumes = 99
-	// slower is by how much one bad volume may slow the others down.
-	slower = 1.5
-	// longest is how long any sample of a batch may take, on either side: what the bad
-	// volume held up may come to its end once that has gone.
-	longest = time.Second
-	// batches of rounds are the most that are made to tell what else runs on the machine
-	// from what the bad volume does. Each is judged alone.
-	batches = 4
+	// slower is by how much one bad volume may slow the others down. It is half as much again
+	// as the worst that was seen beside four processes that never stop computing.
+	slower = 3
+	// longer is how much longer the slowest sample with the bad volume may take than a few
+	// times the slowest without it.
+	longer = time.Second
 	// samples of publishes and of updates are taken in each round.
 	samples = 12
 	// churnPause is the time between two changes of the bad volume's object, retryPause
@@ -45,12 +42,16 @@ type badVolume struct {
 }
 
 // TestOneBadVolume compares how long publishes and updates of 99 volumes take with and
-// without another one that fails all the time, in rounds that alternate.
+// without another one that fails all the time, in rounds that alternate. Without it, that
+// one is a second plugin's: so what it costs the machine is the same on both sides.
 func TestOneBadVolume(t *testing.T) {
 	const account = "one-bad"
-	n := newNodeAs(t, scopedAccount(t, account), "-v=2", "--max-volume-size=64Ki")
+	kubeconfig, args := scopedAccount(t, account), []string{"-v=2", "--max-volume-size=64Ki"}
+	n, second := newNodeAs(t, kubeconfig, args...), newNodeAs(t, kubeconfig, args...)
 	n.allowReading(account)
+	second.namespace = n.namespace
 	b := &company{node: n, elsewhere: newNamespace(t)}
+	b.apart = &company{node: second, elsewhere: b.elsewhere}
 	b.publishGood()
 	for _, bad := range []badVolume{
 		{"missing object", smallObject, (*company).missingObject},
@@ -58,7 +59,7 @@ func TestOneBadVolume(t *testing.T) {
 		{"forbidden object", smallObject, (*company).forbiddenObject},
 	} {
 		t.Run(bad.name, func(t *testing.T) {
-			b.t = t
+			b.t, b.apart.t = t, t
 			b.compare(bad)
 		})
 	}
@@ -70,8 +71,10 @@ type company struct {
 	good []*harness.Volume
 	// elsewhere is a namespace where the plugin may read nothing.
 	elsewhere string
-	turn      int // of the next sample
-	value     int
+	// apart is a second plugin, with bad volumes only.
+	apart *company
+	turn  int // of the next sample
+	value int
 }
 
 func goodObject(i int) string { return fmt.Sprint("good-", i) }
@@ -96,24 +99,12 @@ func (b *company) publishGood() {
 // timings are the samples of one side, by rounds.
 type timings struct{ publish, update [][]time.Duration }
 
+// compare takes samples in pairs of rounds, and fails if the bad volume slowed the others
+// down.
 func (b *company) compare(bad badVolume) {
 	b.t.Helper()
-	var err error
-	for range batches {
-		if err = b.batch(bad); err == nil {
-			return
-		}
-		b.t.Logf("once more: %v", err)
-	}
-	b.t.Error(err)
-}
-
-// batch takes samples in pairs of rounds, and says by what the bad volume slowed the
-// others down.
-func (b *company) batch(bad badVolume) error {
-	b.t.Helper()
 	var with, without timings
-	for pair := range harness.Scaled(8, 40) {
+	for pair := range harness.Scaled(12, 80) {
 		if pair%2 == 0 {
 			b.round(bad, false, &without)
 			b.round(bad, true, &with)
@@ -122,32 +113,26 @@ func (b *company) batch(bad badVolume) error {
 			b.round(bad, false, &without)
 		}
 	}
-	return errors.Join(
-		notSlower(b.t, "publish", without.publish, with.publish),
-		notSlower(b.t, "update", without.update, with.update))
+	notSlower(b.t, "publish", without.publish, with.publish)
+	notSlower(b.t, "update", without.update, with.update)
 }
 
 // notSlower compares medians and 90th percentiles of rounds that were made one after the
 // other, and takes the pair in the middle: what else runs on the machine for a moment hits
 // single rounds, a bad volume all. These leave out whether few samples take very long, so
-// each has a bound.
-func notSlower(t *testing.T, what string, without, with [][]time.Duration) error {
+// the slowest ones are compared too.
+func notSlower(t *testing.T, what string, without, with [][]time.Duration) {
 	t.Helper()
-	var errs []error
-	line := fmt.Sprintf("%s, %d rounds of %d a side:", what, len(with), samples)
-	for _, p := range []int{50, 90} {
-		ratio := ratioOfMedianPair(without, with, p)
-		line += fmt.Sprintf(" p%d x %.2f,", p, ratio)
-		if ratio > slower {
-			errs = append(errs, fmt.Errorf("%s: p%d is %.2f times as long with the bad volume, want %.1f at most", what, p, ratio, slower))
-		}
-	}
 	before, now := slices.Max(slices.Concat(without...)), slices.Max(slices.Concat(with...))
-	t.Logf("%s slowest %s without, %s with", line, before.Round(time.Millisecond), now.Round(time.Millisecond))
-	if slowest := max(before, now); slowest > longest {
-		errs = append(errs, fmt.Errorf("%s: one took %s, want %s at most", what, slowest, longest))
+	half, most := ratioOfMedianPair(without, with, 50), ratioOfMedianPair(without, with, 90)
+	t.Logf("%s, %d rounds of %d a side: p50 x %.2f, p90 x %.2f, slowest %s without, %s with",
+		what, len(with), samples, half, most, before.Round(time.Millisecond), now.Round(time.Millisecond))
+	if half > slower || most > slower {
+		t.Errorf("%s: p50 is %.2f and p90 %.2f times as long with the bad volume, want %d at most", what, half, most, slower)
 	}
-	return errors.Join(errs...)
+	if limit := longer + 3*before; now > limit {
+		t.Errorf("%s: one took %s with the bad volume, want %s at most", what, now, limit)
+	}
 }
 
 func ratioOfMedianPair(without, with [][]time.Duration, p int) float64 {
@@ -170,6 +155,8 @@ func (b *company) round(bad badVolume, spoiled bool, into *timings) {
 	b.configMap("bad", bad.object(0))
 	if spoiled {
 		defer bad.spoil(b)()
+	} else {
+		defer bad.spoil(b.apart)()
 	}
 	defer b.churn(bad.object)()
 	var publish, update []time.Duration

@@ -88,8 +88,11 @@ func TestLongPartition(t *testing.T) {
 				f.proxy.ResetConnections() // so that the watches have to be opened again
 			}
 			during(t, lasts, f.things[0].write)
-			if !hitsConnections(fault) {
-				f.asked(4) // which takes 8 s at the most
+			switch {
+			case fault == faultproxy.Gone:
+				f.asked(4)
+			case !hitsConnections(fault):
+				f.probed(4) // one object at a time
 			}
 			f.heal()
 			took := converges(t, currentWithin(fault), f.onlookers...)

@@ -135,22 +135,22 @@ func TestPodIdentity(t *testing.T) {
 	// What one account was told is nobody else's.
 	wantStatus(t, n.Publish(t.Context(), n.own("secret", "db", "other")), codes.PermissionDenied, `service account "other"`)
 	n.secret("db", map[string]string{"password": second})
-	n.arrives(v, "password", second, 2*time.Second)
-	n.arrives(other, "password", second, 2*time.Second)
+	n.arrives(v, "password", second, soon)
+	n.arrives(other, "password", second, soon)
 
 	n.renewToken(v, time.Hour)
 	n.mustPublish(v)
 	v.Token = ""
 	n.mustPublish(v) // as when the CSIDriver object lost its tokenRequests
 	revoke()
-	n.vanishes(v, "password", 20*time.Second)
-	n.vanishes(other, "password", 20*time.Second)
+	n.vanishes(v, "password", soon)
+	n.vanishes(other, "password", soon)
 	n.hasCondition(v, refusal)
 	third := n.canary()
 	n.secret("db", map[string]string{"password": third})
 	defer allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))()
-	n.arrives(v, "password", third, 10*time.Second)
-	n.arrives(other, "password", third, 10*time.Second)
+	n.arrives(v, "password", third, soon)
+	n.arrives(other, "password", third, soon)
 	n.mustUnpublish(v)
 	n.mustUnpublish(other)
 	n.wantNothingLeft()
@@ -175,10 +175,10 @@ func TestPodTokens(t *testing.T) {
 	// Where the CSIDriver lacks podInfoOnMount, a pod's author may claim anything.
 	forged := n.own("secret", "db", "other")
 	forged.ServiceAccount = "web"
-	wantStatus(t, n.Publish(t.Context(), forged), codes.PermissionDenied, "the token is not the pod's own")
+	wantStatus(t, n.finalAnswer(forged), codes.PermissionDenied, "the token is not the pod's own")
 	stranger := n.own("secret", "db", "web")
 	stranger.UID = n.own("secret", "db", "web").UID
-	wantStatus(t, n.Publish(t.Context(), stranger), codes.PermissionDenied, "it is bound to another pod")
+	wantStatus(t, n.finalAnswer(stranger), codes.PermissionDenied, "it is bound to another pod")
 
 	// Tokens in the secrets come first.
 	both := n.own("secret", "db", "web")
@@ -217,7 +217,7 @@ func TestPodIdentityAfterARestart(t *testing.T) {
 			n.never(v, "password", second, 3*time.Second)
 			n.hasCondition(v, "")
 			n.mustPublish(v)
-			n.arrives(v, "password", second, 5*time.Second)
+			n.arrives(v, "password", second, soon)
 			n.wantContent(v, "password", second)
 			n.mustUnpublish(v)
 			n.wantNothingLeft()

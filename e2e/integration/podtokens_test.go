@@ -18,7 +18,7 @@ import (
 // it knows of a token for ten seconds.
 func (n *podNode) rejected(v *harness.Volume) {
 	n.t.Helper()
-	harness.Eventually(n.t, 30*time.Second, func() error {
+	harness.Eventually(n.t, 2*soon, func() error {
 		review, err := shared.Client().AuthenticationV1().TokenReviews().Create(n.t.Context(),
 			&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: v.Token}}, metav1.CreateOptions{})
 		if err == nil && review.Status.Authenticated {
@@ -123,10 +123,10 @@ func TestIdentityIsSwitched(t *testing.T) {
 	v.Token = token
 	after.mustPublish(v)
 	// The account may have the one and not the other.
-	after.arrives(v, "password", second, 20*time.Second)
-	after.vanishes(v, "setting", 20*time.Second)
+	after.arrives(v, "password", second, soon)
+	after.vanishes(v, "setting", soon)
 	allow(t, before.namespace, readers("configmap", "app"), account(before.namespace, "web"))
-	after.arrives(v, "setting", "kept", 10*time.Second)
+	after.arrives(v, "setting", "kept", soon)
 	after.mustUnpublish(v)
 	after.wantNothingLeft()
 }

@@ -5,7 +5,6 @@ import (
 	"os"
 	"strconv"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -41,7 +40,7 @@ func TestOwnerMakesModesExact(t *testing.T) {
 	}
 	check()
 	n.secret("db", map[string]string{"key": second})
-	n.arrives(v, "key", second, 10*time.Second)
+	n.arrives(v, "key", second, soon)
 	check()
 	n.mustUnpublish(v)
 }
@@ -58,13 +57,13 @@ func TestPinnedVolumeIsNeverRewritten(t *testing.T) {
 	live := n.short("app")
 	n.mustPublish(live)
 	n.configMap("app", map[string]string{"key": second})
-	n.arrives(live, "key", second, 10*time.Second)
+	n.arrives(live, "key", second, soon)
 	n.wantContent(pinned, "key", first)
 	n.mustKill()
 	n.mustStart()
 	third := n.canary()
 	n.configMap("app", map[string]string{"key": third})
-	n.arrives(live, "key", third, 10*time.Second)
+	n.arrives(live, "key", third, soon)
 	n.wantContent(pinned, "key", first)
 	n.mustUnpublish(live)
 	wantWatches(t, "configmaps", watched)
@@ -82,9 +81,9 @@ func TestOnDeleteRemove(t *testing.T) {
 	if err := shared.Client().CoreV1().ConfigMaps(n.namespace).Delete(t.Context(), "app", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	n.vanishes(v, "key", 10*time.Second)
+	n.vanishes(v, "key", soon)
 	n.wantMounts(1)
 	n.configMap("app", map[string]string{"key": value})
-	n.arrives(v, "key", value, 10*time.Second)
+	n.arrives(v, "key", value, soon)
 	n.mustUnpublish(v)
 }

@@ -14,12 +14,16 @@ import (
 )
 
 const (
-	// healed is how long after the end of a fault a volume may take to be current:
-	// the longest pause between two requests is 5 s.
-	healed = 10 * time.Second
+	// healed is how long after the end of a fault a volume may take to be current. The
+	// longest pause is the wait that a server may ask for, of a minute, and half of that as
+	// jitter.
+	healed = 2 * time.Minute
 	// noticed is how long a connection may be half-open before it is given up: 5 s
 	// without a frame, and 3 s for the answer to a ping.
 	noticed = 8 * time.Second
+	// answered is how long an API server that keeps the connection alive may take to
+	// answer before the request is given up.
+	answered = 30 * time.Second
 )
 
 // proxied is a node whose plugin reaches the API server through a proxy of its own.

@@ -125,7 +125,7 @@ func TestRequiredObjectHoldsThePublish(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t)
+			n := newNode(t, "--resync-interval=1h")
 			value := n.canary()
 			if name == "key missing" {
 				n.configMap("late", map[string]string{"other": value})
@@ -133,13 +133,9 @@ func TestRequiredObjectHoldsThePublish(t *testing.T) {
 			v := n.volume(map[string]string{"configMap": "late", "items": "[{key: key, path: key}]"})
 			answer := n.publishing(v)
 			n.stillWaiting(answer, v, 500*time.Millisecond)
-			begin := time.Now()
 			create(n, value)
-			if err := n.answer(answer, 10*time.Second); err != nil {
+			if err := n.answer(answer, soon); err != nil { // long before its wait is over
 				t.Fatal(err)
-			}
-			if took := time.Since(begin); took > 250*time.Millisecond {
-				t.Errorf("the publish returned %s after the object came, want 250ms at most", took)
 			}
 			n.wantContent(v, "key", value)
 		})
@@ -156,12 +152,12 @@ func TestOptionalMissingFills(t *testing.T) {
 	}
 	fromConfigMap, fromSecret := n.canary(), n.canary()
 	n.configMap("late", map[string]string{"c": fromConfigMap})
-	n.arrives(v, "c", fromConfigMap, 5*time.Second)
+	n.arrives(v, "c", fromConfigMap, soon)
 	n.secret("late", map[string]string{"s": fromSecret})
-	n.arrives(v, "s", fromSecret, 5*time.Second)
+	n.arrives(v, "s", fromSecret, soon)
 
 	n.deleteConfigMap("late")
-	n.vanishes(v, "c", 5*time.Second)
+	n.vanishes(v, "c", soon)
 	n.wantContent(v, "s", fromSecret)
 }
 
@@ -192,7 +188,7 @@ func TestNeverVisibleAndIncomplete(t *testing.T) {
 				seen++
 			}
 		}
-		if err := n.answer(answer, 10*time.Second); err != nil {
+		if err := n.answer(answer, soon); err != nil {
 			t.Fatal(err)
 		}
 	}

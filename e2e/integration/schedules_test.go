@@ -20,8 +20,11 @@ type faultSchedule struct {
 	fault faultproxy.Fault
 	// steps is what was done, for the report of a failure.
 	steps []string
-	// deafUntil is when the last half-open connection must have been noticed.
+	// deafUntil is when the last half-open connection, and the last request without an
+	// answer, must have been given up.
 	deafUntil time.Time
+	// patient has the API server ask for long waits.
+	patient bool
 }
 
 // scheduleTotals sums up schedules.
@@ -61,6 +64,7 @@ func TestRandomFaults(t *testing.T) {
 				for j := range each {
 					number := uint64(i*each + j)
 					s := &faultSchedule{faultyNode: f, rand: rand.New(rand.NewPCG(seed, number))}
+					s.patient = harness.Scaled(false, j == 0)
 					s.run(number, total)
 					if t.Failed() {
 						return
@@ -159,14 +163,41 @@ func (s *faultSchedule) unpublishLast() {
 // begin has a fault begin.
 func (s *faultSchedule) begin() {
 	s.t.Helper()
-	all := faultproxy.All()
-	s.fault = all[s.rand.IntN(len(all))]
+	s.fault = s.nextFault()
 	s.step("%s", s.fault)
+	if s.fault == faultproxy.TooManyRequests || s.fault == faultproxy.Unavailable {
+		wait := s.retryAfter()
+		s.step("Retry-After: %s", wait)
+		s.proxy.SetRetryAfter(wait)
+	}
 	s.inject(s.fault)
 	if !hitsConnections(s.fault) && s.rand.IntN(3) > 0 {
 		s.step("reset")
 		s.proxy.ResetConnections()
 	}
+}
+
+// nextFault draws a fault. One that takes half a minute to get over is drawn less often.
+func (s *faultSchedule) nextFault() faultproxy.Fault {
+	if s.patient {
+		return []faultproxy.Fault{faultproxy.TooManyRequests, faultproxy.Unavailable}[s.rand.IntN(2)]
+	}
+	all := faultproxy.All()
+	f := all[s.rand.IntN(len(all))]
+	if f == faultproxy.NoHeaders && s.rand.IntN(4) > 0 {
+		f = faultproxy.Stalled
+	}
+	return f
+}
+
+// retryAfter draws what a busy server says: short waits, and what makes no sense; long
+// waits in some schedules only.
+func (s *faultSchedule) retryAfter() string {
+	all := []string{"0", "1", "1", "2", "5", "-1", "", "soon", "0.5", "99999999999999999999", "Fri, 31 Dec 2100 23:59:59 GMT"}
+	if s.patient {
+		all = []string{"5", "30", "60", "86400", "2147483647"}
+	}
+	return all[s.rand.IntN(len(all))]
 }
 
 // last has the fault last for a while in which objects change, and perhaps end.
@@ -178,8 +209,8 @@ func (s *faultSchedule) last() {
 	}
 	s.step("for %s", lasts)
 	during(s.t, lasts, s.change)
-	if s.fault == faultproxy.HalfOpen {
-		s.deafUntil = time.Now().Add(noticed)
+	if extra := currentWithin(s.fault) - healed; extra > 0 {
+		s.deafUntil = time.Now().Add(extra)
 	}
 	if s.rand.IntN(3) == 0 {
 		s.step("heal")

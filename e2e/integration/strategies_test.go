@@ -14,10 +14,10 @@ import (
 )
 
 // askingResync is how often the plugin of a test asks, and arrivalTime how soon a
-// change must arrive then: a resync comes at a random moment of each interval.
+// change must arrive then, on a busy machine.
 const (
 	askingResync = time.Second
-	arrivalTime  = 5 * time.Second
+	arrivalTime  = soon
 )
 
 // inEachAsking runs test with a plugin that asks instead of watching, once for each
@@ -143,13 +143,13 @@ func TestCacheKeepsAnswersForTheNodesTTL(t *testing.T) {
 	n := newNodeAs(t, overlayAccount(t, "cache"), "--change-detection=Cache", "--resync-interval=500ms")
 	n.configMap("app", map[string]string{"key": n.canary()})
 	v := n.short("app")
+	begin := time.Now()
 	n.mustPublish(v)
-	published := time.Now()
 	value := n.canary()
 	n.configMap("app", map[string]string{"key": value})
 	n.arrives(v, "key", value, 6*time.Second+arrivalTime)
-	if d := time.Since(published); d < 5*time.Second {
-		t.Errorf("the change arrived %s after the first answer, want it after the 6 s of the annotation", d)
+	if d := time.Since(begin); d < 6*time.Second {
+		t.Errorf("the change arrived %s after the publish began, want it after the 6 s of the annotation", d)
 	}
 }
 
@@ -185,14 +185,10 @@ func TestAskingFindsALateObject(t *testing.T) {
 		n.stillWaiting(answer, v, 1500*time.Millisecond)
 		value := n.canary()
 		n.configMap("app", map[string]string{"key": value})
-		created := time.Now()
-		if err := n.answer(answer, arrivalTime); err != nil {
+		if err := n.answer(answer, arrivalTime); err != nil { // long before its wait is over
 			t.Fatalf("publish: %v", err)
 		}
 		n.wantContent(v, "key", value)
-		if d := time.Since(created); d > 2*time.Second {
-			t.Errorf("the publish returned %s after the creation, and asks each second", d)
-		}
 	})
 }
 
@@ -201,7 +197,7 @@ func TestAskingSaysWhatIsMissing(t *testing.T) {
 	for strategy, overlay := range map[string]string{"Cache": "cache", "Get": "get"} {
 		t.Run(strategy, func(t *testing.T) {
 			n := newNodeAs(t, overlayAccount(t, overlay), "--change-detection="+strategy, "--publish-wait=100ms")
-			wantStatus(t, n.Publish(t.Context(), n.sources()), codes.NotFound, "app")
+			wantStatus(t, n.finalAnswer(n.sources()), codes.NotFound, "app")
 			n.wantNothingLeft()
 			powerless := newNodeAs(t, shared.powerless, "--change-detection="+strategy)
 			wantStatus(t, powerless.Publish(t.Context(), powerless.sources()), codes.PermissionDenied)
@@ -248,7 +244,7 @@ func TestAskingOutlivesAnOutage(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.configMap("app", map[string]string{"key": after})
-		took := n.arrives(v, "key", after, 20*time.Second)
+		took := n.arrives(v, "key", after, healed)
 		t.Logf("the first change after the outage arrived in %s", took)
 	})
 }

@@ -22,8 +22,8 @@ import (
 
 const (
 	startupTaint = "csi.refvol.dev/agent-not-ready"
-	// taintTimeout is more than the longest wait between two attempts.
-	taintTimeout = 45 * time.Second
+	// taintTimeout is more than the longest wait between two attempts, on a busy machine.
+	taintTimeout = 2 * time.Minute
 )
 
 // otherTaints are the Node's taints beside those of the plugin.
@@ -83,7 +83,7 @@ func taintsBecome(t *testing.T, want []corev1.Taint) {
 func (n *node) kubelet() registration.RegistrationClient {
 	n.t.Helper()
 	var found []string
-	harness.Eventually(n.t, 10*time.Second, func() error {
+	harness.Eventually(n.t, soon, func() error {
 		var err error
 		found, err = filepath.Glob(filepath.Join(n.RegistrationDir(), "*.sock"))
 		if err == nil && len(found) != 1 {

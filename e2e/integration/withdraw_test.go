@@ -54,7 +54,7 @@ func TestRevokedWhileSecretsCannotBeRead(t *testing.T) {
 				n.wantContent(v, "across", revoked)
 
 				n.mustKill()
-				p.proxy.FailReads("secrets")
+				p.proxy.InjectFor(faultproxy.ServerError, func(r faultproxy.Request) bool { return r.Resource == "secrets" })
 				if record == "record lost" {
 					n.loseRecords()
 				}
@@ -73,7 +73,7 @@ func TestRevokedWhileSecretsCannotBeRead(t *testing.T) {
 				n.wantGone(v, revoked)
 
 				// The rest comes back once it can be read.
-				p.proxy.FailReads("")
+				p.heal()
 				n.arrives(v, "mixed.env", "key="+own+"\n", withdrawn)
 				n.wantGone(v, revoked)
 				n.mustUnpublish(v)

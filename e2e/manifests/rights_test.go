@@ -19,7 +19,7 @@ import (
 )
 
 // soon is how long the API server may take to hear of what it was told.
-const soon = 30 * time.Second
+const soon = time.Minute
 
 // update writes the golden files anew, for who has read the difference:
 // go -C e2e test -run TestRights ./manifests -args -update

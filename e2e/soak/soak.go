@@ -24,7 +24,7 @@ const (
 	namespace = "soak"
 	// within is how long a change may take to show, on a busy machine and after a
 	// restart alike.
-	within = 10 * time.Second
+	within = time.Minute
 	// half is how long a round churns before the plugin may be restarted, and after that.
 	half = 5 * time.Second
 	// maxLife is how many rounds the plugin runs at most: what it loses little by little

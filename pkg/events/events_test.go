@@ -38,7 +38,7 @@ func newRecorder(t *testing.T) (*Recorder, <-chan *corev1.Event) {
 
 func receive(t *testing.T, written <-chan *corev1.Event) *corev1.Event {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	select {
 	case event := <-written:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,8 +26,12 @@ const (
 func refusal(fault Fault, r Request) *apierrors.StatusError {
 	switch {
 	case fault == TooManyRequests:
-		return apierrors.NewTooManyRequests("the server is told to be busy", 1)
-	case fault == ServerError:
+		return apierrors.NewTooManyRequests("the server is told to be busy", 0)
+	case fault == Unavailable:
+		return apierrors.NewServiceUnavailable("the server is told to be unavailable")
+	case fault == Unauthorized:
+		return apierrors.NewUnauthorized("the server is told to know nobody")
+	case fault == ServerError, fault == SecretsFail && r.Resource == "secrets":
 		return apierrors.NewInternalError(fmt.Errorf("the server is told to fail"))
 	case (fault == Gone || fault == Stale) && r.continues():
 		return apierrors.NewResourceExpired("too old resource version")
@@ -52,13 +57,18 @@ func tooLarge() *apierrors.StatusError {
 	return err
 }
 
-// answer writes a Status, in JSON, which every client takes.
-func answer(w http.ResponseWriter, err *apierrors.StatusError) {
+// answer writes a Status, in JSON, which every client takes. Where the server is busy or
+// unavailable, it says when to try again.
+func answer(w http.ResponseWriter, err *apierrors.StatusError, retryAfter string) {
 	status := err.Status()
 	status.Kind, status.APIVersion = "Status", "v1"
 	w.Header().Set("Content-Type", "application/json")
-	if status.Code == http.StatusTooManyRequests {
-		w.Header().Set("Retry-After", fmt.Sprint(status.Details.RetryAfterSeconds))
+	if status.Code == http.StatusTooManyRequests || status.Code == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", retryAfter)
+		// The API server says it in both places. What is no number has no place in the body.
+		if seconds, err := strconv.ParseInt(retryAfter, 10, 32); err == nil {
+			status.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(seconds)}
+		}
 	}
 	w.WriteHeader(int(status.Code))
 	_ = json.NewEncoder(w).Encode(status)

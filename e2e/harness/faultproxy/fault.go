@@ -20,7 +20,7 @@ const (
 	Partition
 	// Reset resets all connections once.
 	Reset
-	// TooManyRequests answers with 429 and Retry-After: 1.
+	// TooManyRequests answers with 429 and the Retry-After that SetRetryAfter says.
 	TooManyRequests
 	// ServerError answers with 500, in the API server's form.
 	ServerError
@@ -49,12 +49,26 @@ const (
 	TooLarge
 	// GoAway has each connection that carries another request closed in good order.
 	GoAway
+	// Unavailable answers with 503 and the Retry-After that SetRetryAfter says.
+	Unavailable
+	// Unauthorized answers with 401.
+	Unauthorized
+	// SecretsFail answers with 500 what concerns Secrets, as an API server does that
+	// can't decrypt them.
+	SecretsFail
+	// Stalled sends no answer and no event until the fault is over. The connections stay
+	// alive: pings are answered.
+	Stalled
+	// NoHeaders never answers a request that arrives during it, not even after it.
+	NoHeaders
+	// StalledEvent sends half of the next event of each watch, and the rest after it.
+	StalledEvent
 )
 
 // All returns every fault but None.
 func All() []Fault {
 	var all []Fault
-	for f := Refused; f <= GoAway; f++ {
+	for f := Refused; f <= StalledEvent; f++ {
 		all = append(all, f)
 	}
 	return all
@@ -64,7 +78,8 @@ func All() []Fault {
 func (f Fault) String() string {
 	names := [...]string{
 		"None", "Refused", "Cut", "HalfOpen", "Partition", "Reset", "TooManyRequests", "ServerError", "BadGateway", "Gone", "GoneEvent",
-		"WatchClosed", "WatchTorn", "Slow", "Stale", "TooLarge", "GoAway",
+		"WatchClosed", "WatchTorn", "Slow", "Stale", "TooLarge", "GoAway", "Unavailable", "Unauthorized", "SecretsFail", "Stalled", "NoHeaders",
+		"StalledEvent",
 	}
 	if f < 0 || int(f) >= len(names) {
 		return fmt.Sprintf("Fault(%d)", int(f))

@@ -16,23 +16,23 @@ import (
 // ServeHTTP records a request and passes it on, or answers it as the fault says.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request, over := p.record(describe(r))
-	if request.Fault == Slow {
+	switch request.Fault {
+	case Slow, Stalled:
 		select {
 		case <-over:
 		case <-r.Context().Done():
 			return
 		}
-	}
-	if err := refusal(request.Fault, request); err != nil {
-		answer(w, err)
+	case NoHeaders:
+		<-r.Context().Done()
 		return
 	}
-	if p.fails(request) {
-		answer(w, refusal(ServerError, request))
+	if err := refusal(request.Fault, request); err != nil {
+		answer(w, err, p.retryAfterNow())
 		return
 	}
 	if p.noWatchList && request.Initial {
-		answer(w, noWatchList())
+		answer(w, noWatchList(), "")
 		return
 	}
 	switch request.Fault {
@@ -55,6 +55,11 @@ func (p *Proxy) record(r Request) (Request, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.Fault = p.fault
+	for _, only := range p.only {
+		if only.match(r) {
+			r.Fault = only.fault
+		}
+	}
 	p.requests = append(p.requests, r)
 	return r, p.changed
 }
@@ -156,6 +161,14 @@ func (s *stream) run(r *http.Request, body io.ReadCloser) {
 	flush(s.w)
 	for {
 		fault, changed := s.proxy.current()
+		if fault == Stalled {
+			select {
+			case <-changed:
+				continue
+			case <-r.Context().Done():
+				return
+			}
+		}
 		if !s.initial && !s.goOn(fault) {
 			return
 		}
@@ -179,10 +192,21 @@ func (s *stream) copy(r *http.Request, frames <-chan []byte, fault Fault, change
 				return false
 			}
 			ended := s.keep(frame)
-			if _, err := s.w.Write(frame); err != nil {
+			if fault == StalledEvent {
+				half := len(frame) / 2
+				if !s.send(frame[:half]) {
+					return false
+				}
+				select {
+				case <-changed:
+				case <-r.Context().Done():
+					return false
+				}
+				frame = frame[half:]
+			}
+			if !s.send(frame) {
 				return false
 			}
-			flush(s.w)
 			if ended {
 				return true
 			}
@@ -191,6 +215,15 @@ func (s *stream) copy(r *http.Request, frames <-chan []byte, fault Fault, change
 			}
 		}
 	}
+}
+
+// send writes a part of the stream; it returns false if the client has gone.
+func (s *stream) send(part []byte) bool {
+	if _, err := s.w.Write(part); err != nil {
+		return false
+	}
+	flush(s.w)
+	return true
 }
 
 // keep takes note of a frame, and returns whether the initial state ends with it.

@@ -49,8 +49,9 @@ type Proxy struct {
 
 	mu    sync.Mutex
 	fault Fault
-	// unreadable is the resource whose reads fail, "" for none.
-	unreadable string
+	// only are the faults of some requests; a later one counts.
+	only       []partialFault
+	retryAfter string
 	// changed is closed, and replaced, when the fault changes.
 	changed  chan struct{}
 	requests []Request
@@ -85,6 +86,7 @@ func Start(o Options) (*Proxy, error) {
 		watches: make(map[Object]int),
 
 		noWatchList: o.NoWatchList,
+		retryAfter:  "1",
 	}
 	p.server = &http.Server{
 		Handler:   p,
@@ -94,6 +96,12 @@ func Start(o Options) (*Proxy, error) {
 	}
 	p.serve(network.listener)
 	return p, nil
+}
+
+// partialFault is a fault of the requests that match.
+type partialFault struct {
+	fault Fault
+	match func(Request) bool
 }
 
 func (p *Proxy) serve(l net.Listener) {
@@ -128,7 +136,7 @@ func (p *Proxy) WriteKubeconfig(path, token string) error {
 	return nil
 }
 
-// Inject replaces the fault that is on, if any, by f.
+// Inject replaces the faults that are on, if any, by f.
 func (p *Proxy) Inject(f Fault) error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
@@ -156,22 +164,29 @@ func (p *Proxy) Inject(f Fault) error {
 	return nil
 }
 
-// FailReads answers all reads of a resource with 500 from now on, as an API server does with
-// those of Secrets that it can't decrypt; of "", it ends that. Watches that are open stay.
-func (p *Proxy) FailReads(resource string) {
+// InjectFor adds a fault of the requests that match, which must be one that hits single
+// requests. Open watches stay as they are. match must be safe for concurrent use.
+func (p *Proxy) InjectFor(f Fault, match func(Request) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.unreadable = resource
+	p.only = append(p.only, partialFault{f, match})
 }
 
-// fails reports whether FailReads concerns a request.
-func (p *Proxy) fails(r Request) bool {
+// SetRetryAfter sets what TooManyRequests and Unavailable say in Retry-After, whatever it
+// is; at first "1".
+func (p *Proxy) SetRetryAfter(value string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return r.Resource != "" && r.Resource == p.unreadable && isRead(r.Verb)
+	p.retryAfter = value
 }
 
-// Heal ends the fault that is on.
+func (p *Proxy) retryAfterNow() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.retryAfter
+}
+
+// Heal ends the faults that are on.
 func (p *Proxy) Heal() error { return p.Inject(None) }
 
 // ResetConnections resets all connections, whatever fault is on.
@@ -191,7 +206,7 @@ func (p *Proxy) listen() error {
 func (p *Proxy) setFault(f Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.fault = f
+	p.fault, p.only = f, nil
 	close(p.changed)
 	p.changed = make(chan struct{})
 }

@@ -146,6 +146,9 @@ func TestStatuses(t *testing.T) {
 		{TooLarge, false, watchPath + "&sendInitialEvents=true", 504},
 		{None, true, watchPath + "&sendInitialEvents=true", 422},
 		{GoAway, false, list, 200},
+		{Unavailable, false, list, 503},
+		{Unauthorized, false, list, 401},
+		{SecretsFail, false, list, 200},
 	} {
 		t.Run(fmt.Sprint(tc.fault, " ", tc.want), func(t *testing.T) {
 			p := start(t, Options{NoWatchList: tc.noWatchList})
@@ -226,7 +229,7 @@ func TestHalfOpenConnectionsStayDeaf(t *testing.T) {
 }
 
 func TestWhatIsHeldUpArrivesLater(t *testing.T) {
-	for _, fault := range []Fault{Partition, Slow} {
+	for _, fault := range []Fault{Partition, Slow, Stalled} {
 		t.Run(fault.String(), func(t *testing.T) {
 			p := start(t, Options{})
 			c := client(t, p)

@@ -1,6 +1,8 @@
 package faultproxy
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"net/http"
 	"strings"
 	"time"
@@ -21,6 +23,8 @@ type Request struct {
 	// Verb is GET, LIST or WATCH, or the HTTP method in capitals of what changes
 	// something.
 	Verb string
+	// Credential tells apart the tokens that requests carry; see Credential.
+	Credential string
 	// Fault was on when it arrived.
 	Fault Fault
 	// Initial tells that it is a watch that begins with the state.
@@ -28,6 +32,12 @@ type Request struct {
 
 	// version is the resourceVersion that it names.
 	version string
+}
+
+// Credential returns what stands for a token, and doesn't tell it.
+func Credential(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:8])
 }
 
 // describe reads a request's URL: /api/v1/namespaces/NS/RESOURCE[/NAME], or the same
@@ -39,6 +49,9 @@ func describe(r *http.Request) Request {
 		Verb:    r.Method,
 		version: query.Get("resourceVersion"),
 		Initial: query.Get("sendInitialEvents") == "true",
+	}
+	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
+		d.Credential = Credential(token)
 	}
 	_, path, _ := strings.Cut(r.URL.Path, "/namespaces/")
 	parts := strings.Split(path, "/")

@@ -3,6 +3,7 @@ package faultproxy
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -99,5 +100,30 @@ func TestStaleState(t *testing.T) {
 	inject(t, p, None)
 	if e, open := <-w.ResultChan(); open {
 		t.Errorf("event = %+v, want the end of the watch that was stale", e)
+	}
+}
+
+func TestWatchesThatStall(t *testing.T) {
+	for _, fault := range []Fault{Stalled, StalledEvent} {
+		t.Run(fault.String(), func(t *testing.T) {
+			p := start(t, Options{})
+			inject(t, p, fault)
+			const lasts = 200 * time.Millisecond
+			begin, over := time.Now(), make(chan error, 1)
+			time.AfterFunc(lasts, func() { over <- p.Inject(None) })
+			w, _ := openWatch(t, p)
+			if got := version(t, <-w.ResultChan()); got != "3" {
+				t.Errorf("the event after the state has version %s, want 3", got)
+			}
+			if took := time.Since(begin); took < lasts {
+				t.Errorf("the events came after %s, in the fault", took)
+			}
+			if err := <-over; err != nil {
+				t.Error(err)
+			}
+			if _, n := p.Connections(); n != 1 {
+				t.Errorf("%d connections were made, want one", n)
+			}
+		})
 	}
 }

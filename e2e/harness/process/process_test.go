@@ -91,7 +91,7 @@ func TestChildDiesWithItsParent(t *testing.T) {
 	if err := parent.Wait(); err == nil {
 		t.Fatal("parent ended with status 0")
 	}
-	ctx := within(t, 10*time.Second)
+	ctx := within(t, time.Minute)
 	for tick := time.NewTicker(10 * time.Millisecond); running(pid); {
 		select {
 		case <-tick.C:
@@ -116,7 +116,7 @@ func TestAwait(t *testing.T) {
 	notYet := errors.New("not yet")
 	t.Run("ready", func(t *testing.T) {
 		p, calls := shell(t, "sleep 600"), 0
-		err := p.Await(within(t, 10*time.Second), func(context.Context) error {
+		err := p.Await(within(t, time.Minute), func(context.Context) error {
 			if calls++; calls < 3 {
 				return notYet
 			}
@@ -128,7 +128,7 @@ func TestAwait(t *testing.T) {
 	})
 	t.Run("child ends", func(t *testing.T) {
 		p := shell(t, "echo no such luck; exit 3")
-		err := p.Await(within(t, 10*time.Second), func(context.Context) error { return notYet })
+		err := p.Await(within(t, time.Minute), func(context.Context) error { return notYet })
 		for _, want := range []string{"exit status 3", "not yet", "no such luck"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("error = %v, want %q in it", err, want)
@@ -150,7 +150,7 @@ func TestAwait(t *testing.T) {
 func TestStop(t *testing.T) {
 	t.Run("ends on the signal", func(t *testing.T) {
 		p := shell(t, "exec sleep 600")
-		if err := p.Stop(within(t, 10*time.Second), syscall.SIGTERM); err != nil {
+		if err := p.Stop(within(t, time.Minute), syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
 		if p.ExitCode() != -1 {
@@ -165,7 +165,7 @@ func TestStop(t *testing.T) {
 			}
 			return nil
 		}
-		if err := p.Await(within(t, 10*time.Second), ready); err != nil {
+		if err := p.Await(within(t, time.Minute), ready); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.Stop(within(t, 50*time.Millisecond), syscall.SIGTERM); err == nil {
@@ -178,7 +178,7 @@ func TestStop(t *testing.T) {
 	t.Run("already ended", func(t *testing.T) {
 		p := shell(t, "exit 0")
 		<-p.Done()
-		if err := p.Stop(within(t, time.Second), syscall.SIGTERM); err != nil {
+		if err := p.Stop(within(t, time.Minute), syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
 	})

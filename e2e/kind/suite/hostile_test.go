@@ -20,7 +20,7 @@ const (
 	// lastText is in the objects when all attacks are over.
 	lastText = "the last"
 	// afterAttacks is how soon a change arrives then, beside other tests.
-	afterAttacks = 2 * time.Second
+	afterAttacks = busyLimit
 )
 
 // Whatever containers do that are root, and whatever they race against, each volume shows

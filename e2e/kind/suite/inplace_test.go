@@ -50,7 +50,7 @@ func TestInPlaceThroughSubPath(t *testing.T) {
 		got := w.arrive()
 		took := got.at.Sub(before)
 		t.Logf("%s: in the container after %s", c.what, milliseconds(took))
-		if took >= liveLimit {
+		if took >= busyLimit {
 			t.Errorf("%s took %s", c.what, milliseconds(took))
 		}
 		if got.Failed > 0 {

@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A required object that is missing holds the pod. NodePublishVolume returns within
-// 250 ms of the object's creation, and the pod starts.
+// A required object that is missing holds the pod. NodePublishVolume returns once the
+// object is created, long before its wait is over, and the pod starts.
 //
 // The time is taken in this process, from before the request that creates the object
 // until the plugin's log line about the end of that call has come here through the
@@ -39,7 +39,7 @@ func TestRequiredObjectMissing(t *testing.T) {
 	log.await(t, podTimeout, `"CSI call done"`, "NodePublishVolume", id)
 	took := time.Since(before)
 	t.Logf("NodePublishVolume returned %s after the Secret's creation", milliseconds(took))
-	if took >= liveLimit {
+	if took >= busyLimit {
 		t.Errorf("it took %s", milliseconds(took))
 	}
 	p.awaitReady()

@@ -91,12 +91,13 @@ func (n *namespace) createConfigMap(name string, data object) {
 	}
 }
 
-func (n *namespace) updateConfigMap(name string, data object) {
+func (n *namespace) updateConfigMap(name string, data object) *corev1.ConfigMap {
 	n.t.Helper()
-	_, err := n.client.CoreV1().ConfigMaps(n.name).Update(n.t.Context(), configMap(name, data), metav1.UpdateOptions{})
+	updated, err := n.client.CoreV1().ConfigMaps(n.name).Update(n.t.Context(), configMap(name, data), metav1.UpdateOptions{})
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	return updated
 }
 
 func (n *namespace) createSecret(name string, data object) {
@@ -159,7 +160,7 @@ func (n *namespace) explainPlugin(ctx context.Context, node string) {
 		return
 	}
 	lines := int64(40)
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	log, err := n.client.CoreV1().Pods(pluginNamespace).GetLogs(plugin.Name,
 		&corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)

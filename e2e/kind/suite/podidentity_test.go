@@ -110,18 +110,18 @@ func TestPodIdentity(t *testing.T) {
 	spec := newPod("reader", volume)
 	spec.Spec.ServiceAccountName = "web"
 	p := n.start(spec)
-	p.awaitText(mountDir+"settings/password", canary("first"), time.Second)
-	p.awaitText(mountDir+"settings/token", canary("theirs"), time.Second)
+	p.awaitText(mountDir+"settings/password", canary("first"), podTimeout)
+	p.awaitText(mountDir+"settings/token", canary("theirs"), podTimeout)
 	n.updateSecret("db", object{"password": canary("second")})
-	p.awaitText(mountDir+"settings/password", canary("second"), 2*time.Second)
+	p.awaitText(mountDir+"settings/password", canary("second"), podTimeout)
 
 	revoke()
-	p.awaitNoFile(mountDir+"settings/password", time.Minute)
+	p.awaitNoFile(mountDir+"settings/password", podTimeout)
 	if err := p.hasText(t.Context(), "probe", mountDir+"settings/token", canary("theirs")); err != nil {
 		t.Errorf("what was not revoked: %v", err)
 	}
 	n.grant("secrets", "db", n.name, "web")
-	p.awaitText(mountDir+"settings/password", canary("second"), time.Minute)
+	p.awaitText(mountDir+"settings/password", canary("second"), podTimeout)
 	refused.delete()
 	p.delete()
 }

@@ -10,11 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -35,7 +35,7 @@ func TestTaintedNode(t *testing.T) {
 	n.createConfigMap("settings", object{"key": "text"})
 	n.installStartupTaint(t, node)
 	letBack := n.keepPluginAway(t, node)
-	n.awaitDriver(t, node, false)
+	n.awaitNoDriver(t, node)
 	n.taint(t, node)
 
 	spec := newPod("waiting", refvol("settings", attributes{"configMap": "settings"}))
@@ -59,7 +59,9 @@ func TestTaintedNode(t *testing.T) {
 	letBack()
 	n.awaitNoTaint(t, node, p)
 	// The kubelet writes the CSINode before it confirms, so it can't lack the driver.
-	n.awaitDriver(t, node, true)
+	if listed, err := n.listsDriver(t.Context(), node); err != nil || !listed {
+		t.Errorf("the driver is listed: %t, %v", listed, err)
+	}
 	p.awaitReady()
 	if got := p.failedMounts(); len(got) > 0 {
 		t.Errorf("its volume didn't work at the first try: %q", got)
@@ -152,28 +154,25 @@ func (n *namespace) awaitNoTaint(t *testing.T, node string, p *pod) {
 	})
 }
 
-// awaitDriver waits until the CSINode lists the driver, or doesn't. The plugin's pod
-// goes before the kubelet notices that its socket has gone.
-func (n *namespace) awaitDriver(t *testing.T, node string, listed bool) {
+// awaitNoDriver waits until the CSINode does not list the driver. The plugin's pod goes before
+// the kubelet notices that its socket has gone.
+func (n *namespace) awaitNoDriver(t *testing.T, node string) {
 	t.Helper()
-	timeout := podTimeout
-	if listed {
-		timeout = time.Second // one request: it is there, or too late
-	}
-	eventually(t, timeout, fmt.Sprintf("driver listed: %t", listed), func(ctx context.Context) error {
-		csiNode, err := n.client.StorageV1().CSINodes().Get(ctx, node, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		found := false
-		for _, d := range csiNode.Spec.Drivers {
-			found = found || d.Name == driver
-		}
-		if found != listed {
-			return fmt.Errorf("drivers %+v", csiNode.Spec.Drivers)
+	eventually(t, podTimeout, "driver not listed", func(ctx context.Context) error {
+		if listed, err := n.listsDriver(ctx, node); err != nil || listed {
+			return fmt.Errorf("listed: %t, %v", listed, err)
 		}
 		return nil
 	})
+}
+
+// listsDriver tells whether the CSINode lists the driver now.
+func (n *namespace) listsDriver(ctx context.Context, node string) (bool, error) {
+	csiNode, err := n.client.StorageV1().CSINodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(csiNode.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver }), nil
 }
 
 // wantLoggedInOrder checks that the plugin of the node logged each of these once, in

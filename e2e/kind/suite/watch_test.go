@@ -48,7 +48,7 @@ func TestSharedWatch(t *testing.T) {
 // awaitWatches waits until the API server has exactly want watches of Secrets open.
 func (c *cluster) awaitWatches(t *testing.T, want int) {
 	t.Helper()
-	eventually(t, 30*time.Second, fmt.Sprintf("%d watches of Secrets", want), func(ctx context.Context) error {
+	eventually(t, podTimeout, fmt.Sprintf("%d watches of Secrets", want), func(ctx context.Context) error {
 		got, err := c.watches(ctx)
 		if err == nil && got != want {
 			err = fmt.Errorf("there are %d", got)
@@ -62,7 +62,7 @@ func (c *cluster) awaitWatches(t *testing.T, want int) {
 func (c *cluster) settledWatches(t *testing.T) int {
 	t.Helper()
 	last, since := -1, time.Now()
-	eventually(t, 30*time.Second, "a steady number of watches", func(ctx context.Context) error {
+	eventually(t, podTimeout, "a steady number of watches", func(ctx context.Context) error {
 		got, err := c.watches(ctx)
 		if err != nil {
 			return err
