@@ -71,7 +71,7 @@ func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
 		{"reference", load, newBoundedFleet},
 		{"refvol", load, newPluginFleet},
 	} {
-		sides[i] = &recovery{name: of.name, load: of.load, passages: map[string][]passage{}}
+		sides[i] = &recovery{name: of.name, load: of.load, passages: map[string]passages{}}
 		if err := sides[i].run(ctx, l, all, of.make); err != nil {
 			return fmt.Errorf("%s: %w", of.name, err)
 		}
@@ -102,7 +102,7 @@ type recovery struct {
 	count *handshakes
 	// state is what the objects are in, once all are written.
 	state    int
-	passages map[string][]passage
+	passages map[string]passages
 	// steady is from the request of an update until a copy shows it; lost are
 	// copies that never did.
 	steady []time.Duration
@@ -117,11 +117,26 @@ type passage struct {
 	bill
 }
 
+func (p passage) String() string {
+	return fmt.Sprintf("current after %.2f s, ready after %.2f s, %d handshakes, %d requests, %d refused, %.2f s of the API server's processor",
+		p.current, p.ready, p.handshakes, p.requests, p.refused, p.processor.Seconds())
+}
+
 // bill is what the API server was asked for.
 type bill struct {
 	// handshakes are those of TLS; requests are of ConfigMaps, the bench's writes left out;
 	// refused are those answered with 429.
 	handshakes, requests, refused int
+	// processor is the API server's time on a processor.
+	processor time.Duration
+}
+
+// since is the part of a bill that came after before.
+func (b bill) since(before bill) bill {
+	return bill{
+		b.handshakes - before.handshakes, b.requests - before.requests, b.refused - before.refused,
+		b.processor - before.processor,
+	}
 }
 
 func (r *recovery) run(
@@ -161,6 +176,9 @@ func (r *recovery) run(
 
 // passThrough takes the figures of one upheaval.
 func (r *recovery) passThrough(ctx context.Context, u upheaval) error {
+	if err := u.prepare(ctx, r); err != nil {
+		return err
+	}
 	server := r.APIServerPID()
 	before, err := r.bill(ctx)
 	if err != nil {
@@ -186,12 +204,11 @@ func (r *recovery) passThrough(ctx context.Context, u upheaval) error {
 		return err
 	}
 	if server != r.APIServerPID() {
-		before.requests, before.refused = 0, 0 // another process, which counts from 0
+		before = bill{handshakes: before.handshakes} // another process, which counts from 0
 	}
-	r.passages[u.name] = append(r.passages[u.name], passage{
-		current: last.Sub(began).Seconds(), ready: ready.Seconds(),
-		bill: bill{after.handshakes - before.handshakes, after.requests - before.requests, after.refused - before.refused},
-	})
+	p := passage{current: last.Sub(began).Seconds(), ready: ready.Seconds(), bill: after.since(before)}
+	logf(r.out, "  %s %s %s: %s", r.load, r.name, u.name, p)
+	r.passages[u.name] = append(r.passages[u.name], p)
 	return nil
 }
 
@@ -210,7 +227,10 @@ func (r *recovery) bill(ctx context.Context) (b bill, err error) {
 	if b.refused, err = r.Refusals(ctx); err != nil {
 		return b, err
 	}
-	b.handshakes, err = r.count.begun()
+	if b.handshakes, err = r.count.begun(); err != nil {
+		return b, err
+	}
+	b.processor, err = processorTime(r.APIServerPID())
 	return b, err
 }
 

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,31 +17,42 @@ import (
 type upheaval struct {
 	name   string
 	rounds int
-	// cause brings it about, and has all objects be in the next state when it returns. It
-	// returns when the clients could begin to recover, and how long the API server took
-	// from then until it was ready.
+	// prepare is what the figures leave out.
+	prepare func(context.Context, *recovery) error
+	// cause brings it about; all objects are in the next state when it returns. It returns
+	// when the clients could begin to recover, and how long the API server took from then
+	// until it was ready.
 	cause func(context.Context, *recovery) (began time.Time, ready time.Duration, err error)
 }
 
-// starting has the clients end, the objects change, and the clients start.
+// starting has the clients start after the objects have changed.
 func starting(l *lab) upheaval {
-	return upheaval{"start", scaled(l, 1, 3), func(ctx context.Context, r *recovery) (began time.Time, _ time.Duration, err error) {
-		if err := r.fleet.stop(); err != nil {
-			return began, 0, err
-		}
-		// The API server may take a while to notice.
-		err = harness.Poll(ctx, patience, 100*time.Millisecond, func() error { return r.watched(ctx, 0) })
-		if err := errors.Join(err, r.writeAll(ctx)); err != nil {
-			return began, 0, err
-		}
-		began = time.Now()
-		return began, 0, r.fleet.start(ctx)
-	}}
+	return upheaval{"start", scaled(l, 1, 3), endClients, startClients}
 }
+
+// endClients ends the clients and has all objects change.
+func endClients(ctx context.Context, r *recovery) error {
+	if err := r.fleet.stop(); err != nil {
+		return err
+	}
+	// The API server may take a while to notice.
+	err := harness.Poll(ctx, patience, 100*time.Millisecond, func() error { return r.watched(ctx, 0) })
+	if err != nil {
+		return err
+	}
+	return r.writeAll(ctx)
+}
+
+func startClients(ctx context.Context, r *recovery) (began time.Time, ready time.Duration, err error) {
+	began = time.Now()
+	return began, 0, r.fleet.start(ctx)
+}
+
+func nothing(context.Context, *recovery) error { return nil }
 
 // faults are those of the API server and of etcd.
 func faults(l *lab) []upheaval {
-	all := []upheaval{{"killed", scaled(l, 1, 3), kill}}
+	all := []upheaval{{"killed", scaled(l, 1, 3), nothing, restartServer}}
 	for _, s := range []struct {
 		what string
 		of   func(*controlplane.ControlPlane) int
@@ -54,13 +63,13 @@ func faults(l *lab) []upheaval {
 		{"etcd_stalled", (*controlplane.ControlPlane).EtcdPID, 10},
 	} {
 		lasts := scaled(l, 100*time.Millisecond, time.Duration(s.long)*time.Second)
-		all = append(all, upheaval{fmt.Sprintf("%s_%ds", s.what, s.long), 1, stalling(s.of, lasts)})
+		all = append(all, upheaval{fmt.Sprintf("%s_%ds", s.what, s.long), 1, nothing, stalling(s.of, lasts)})
 	}
 	return all
 }
 
-// kill kills the API server and starts it again.
-func kill(ctx context.Context, r *recovery) (began time.Time, ready time.Duration, err error) {
+// restartServer kills the API server and starts it again.
+func restartServer(ctx context.Context, r *recovery) (began time.Time, ready time.Duration, err error) {
 	if err := r.StopAPIServer(); err != nil {
 		return began, 0, err
 	}
@@ -93,51 +102,62 @@ func stalling(pid func(*controlplane.ControlPlane) int, lasts time.Duration) fun
 	}
 }
 
+// passages are those of one side through the same upheaval.
+type passages []passage
+
+// middle is the median of a figure, most the largest.
+func (p passages) middle(of func(passage) float64) float64 {
+	figures := make([]float64, 0, len(p))
+	for _, one := range p {
+		figures = append(figures, of(one))
+	}
+	return median(figures)
+}
+
+func (p passages) most(of func(passage) int) float64 {
+	largest := 0
+	for _, one := range p {
+		largest = max(largest, of(one))
+	}
+	return float64(largest)
+}
+
 // reportUpheaval reports the passages of the three sides through one upheaval: medians of
-// times, and of all else the most.
-func (l *lab) reportUpheaval(load recoveryLoad, u upheaval, alone, reference, ours []passage) {
+// times, and of counts the largest.
+func (l *lab) reportUpheaval(load recoveryLoad, u upheaval, alone, reference, ours passages) {
 	prefix := fmt.Sprintf("recovery.%s_%s_", load, u.name)
 	value := func(name, unit string, v float64) { l.report.Value(prefix+name, unit, v) }
-	most := func(all []passage, of func(passage) int) float64 {
-		return float64(of(slices.MaxFunc(all, func(a, b passage) int { return of(a) - of(b) })))
-	}
-	middle := func(all []passage, of func(passage) float64) float64 {
-		var figures []float64
-		for _, p := range all {
-			figures = append(figures, of(p))
-		}
-		return median(figures)
-	}
 	current := func(p passage) float64 { return p.current }
-	value("ratio", "ratio", middle(ours, current)/middle(reference, current))
-	if u.name == "killed" {
-		ready := func(p passage) float64 { return p.ready }
-		value("ready_s", "s", middle(ours, ready))
-		value("reference_ready_s", "s", middle(reference, ready))
-		value("alone_ready_s", "s", middle(alone, ready))
-	}
-	// What the bench and the API server itself take part in is there without clients too.
-	own := passage{}
+	ready := func(p passage) float64 { return p.ready }
+	refused := func(p passage) int { return p.refused }
+
+	// What the bench and the API server itself take is there without clients too, but not
+	// at a start, where the bench only waits.
+	var own bill
 	if u.name != "start" {
-		own = alone[0]
-		value("alone_s", "s", middle(alone, current))
+		own = alone[0].bill
+		value("alone_s", "s", alone.middle(current))
 	}
+	value("ratio", "ratio", ours.middle(current)/reference.middle(current))
+	value("refused_added", "requests", ours.most(refused)-reference.most(refused))
 	for _, side := range []struct {
 		name string
-		all  []passage
+		passages
 	}{{"", ours}, {"reference_", reference}} {
-		handshakes := most(side.all, func(p passage) int { return p.handshakes - own.handshakes })
-		requests := most(side.all, func(p passage) int { return p.requests - own.requests })
-		value(side.name+"s", "s", middle(side.all, current))
-		value(side.name+"handshakes", "handshakes of a node", handshakes/float64(load.nodes))
-		value(side.name+"requests", "requests", requests)
-		value(side.name+"requests_per_s", "requests/s", middle(side.all, func(p passage) float64 {
-			return float64(p.requests-own.requests) / p.current
+		value(side.name+"s", "s", side.middle(current))
+		value(side.name+"handshakes", "a node", side.most(func(p passage) int { return p.since(own).handshakes })/float64(load.nodes))
+		value(side.name+"requests", "requests", side.most(func(p passage) int { return p.since(own).requests }))
+		value(side.name+"requests_per_s", "requests/s", side.middle(func(p passage) float64 {
+			return float64(p.since(own).requests) / p.current
 		}))
-		value(side.name+"refused", "requests", most(side.all, func(p passage) int { return p.refused }))
+		value(side.name+"refused", "requests", side.most(refused))
+		value(side.name+"cpu", "s", side.middle(func(p passage) float64 { return p.since(own).processor.Seconds() }))
 	}
-	refused := func(p passage) int { return p.refused }
-	value("refused_added", "requests", most(ours, refused)-most(reference, refused))
+	if u.name == "killed" {
+		value("ready_s", "s", ours.middle(ready))
+		value("reference_ready_s", "s", reference.middle(ready))
+		value("alone_ready_s", "s", alone.middle(ready))
+	}
 }
 
 // recoveryGoals are those of each upheaval under each load.
