@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/refvol/refvol/e2e/bench/measure"
@@ -71,7 +72,7 @@ func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
 		{"reference", load, newBoundedFleet},
 		{"refvol", load, newPluginFleet},
 	} {
-		sides[i] = &recovery{name: of.name, load: of.load, passages: map[string]passages{}}
+		sides[i] = &recovery{name: load.String() + " " + of.name, load: of.load, passages: map[string]passages{}}
 		if err := sides[i].run(ctx, l, all, of.make); err != nil {
 			return fmt.Errorf("%s: %w", of.name, err)
 		}
@@ -96,6 +97,7 @@ func newPluginFleet(ctx context.Context, l *lab, load nodesLoad) (fleet, error) 
 // recovery is an API server with its clients.
 type recovery struct {
 	*lab
+	// name is of the load and the side.
 	name  string
 	load  recoveryLoad
 	fleet fleet
@@ -142,8 +144,8 @@ func (b bill) since(before bill) bill {
 func (r *recovery) run(
 	ctx context.Context, l *lab, all []upheaval, newFleet func(context.Context, *lab, nodesLoad) (fleet, error),
 ) (err error) {
-	id := fmt.Sprintf("b12-%s-%s", r.load, r.name)
-	if r.lab, err = l.bench.newLab(ctx, scenario{id: id}); err != nil {
+	id := strings.ReplaceAll(r.name, " ", "-")
+	if r.lab, err = l.bench.newLab(ctx, scenario{id: "b12-" + id}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.stop()) }()
@@ -207,7 +209,7 @@ func (r *recovery) passThrough(ctx context.Context, u upheaval) error {
 		before = bill{handshakes: before.handshakes} // another process, which counts from 0
 	}
 	p := passage{current: last.Sub(began).Seconds(), ready: ready.Seconds(), bill: after.since(before)}
-	logf(r.out, "  %s %s %s: %s", r.load, r.name, u.name, p)
+	logf(r.out, "  %s, %s: %s", r.name, u.name, p)
 	r.passages[u.name] = append(r.passages[u.name], p)
 	return nil
 }
