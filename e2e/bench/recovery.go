@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -54,9 +53,9 @@ func runRecovery(ctx context.Context, l *lab) error {
 }
 
 func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
-	all := slices.Concat([]upheaval{starting(l)}, faults(l))
-	if !load.faults {
-		all = all[:1]
+	all := []upheaval{starting(l)}
+	if load.faults {
+		all = append(all, faults(l)...)
 	}
 	load.states = 1 // of the steady updates
 	for _, u := range all {
@@ -64,21 +63,27 @@ func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
 	}
 	var sides [3]*recovery
 	for i, of := range []struct {
-		name string
-		load recoveryLoad
-		make func(context.Context, *lab, nodesLoad) (fleet, error)
+		name  string
+		nodes int
+		all   []upheaval
+		fleet makeFleet
 	}{
-		{"alone", recoveryLoad{nodesLoad{objects: load.objects}, load.faults}, noFleet},
-		{"reference", load, newBoundedFleet},
-		{"refvol", load, newPluginFleet},
+		// Without clients there is nothing to see of a start.
+		{"alone", 0, all[1:], noFleet},
+		{"reference", load.nodes, all, newBoundedFleet},
+		{"refvol", load.nodes, all, newPluginFleet},
 	} {
-		sides[i] = &recovery{name: load.String() + " " + of.name, load: of.load, passages: map[string]passages{}}
-		if err := sides[i].run(ctx, l, all, of.make); err != nil {
+		sides[i] = &recovery{name: load.String() + " " + of.name, load: load, passages: map[string]passages{}}
+		sides[i].load.nodes = of.nodes
+		if err := sides[i].run(ctx, l, of.all, of.fleet); err != nil {
 			return fmt.Errorf("%s: %w", of.name, err)
 		}
 	}
 	return l.reportRecovery(load, all, sides[0], sides[1], sides[2])
 }
+
+// makeFleet makes the clients of a lab's API server.
+type makeFleet func(context.Context, *lab, nodesLoad) (fleet, error)
 
 func noFleet(context.Context, *lab, nodesLoad) (fleet, error) { return nobody{}, nil }
 
@@ -111,39 +116,11 @@ type recovery struct {
 	lost   int
 }
 
-// passage is what one upheaval took.
-type passage struct {
-	// current and ready are from when the clients could begin to recover until all copies
-	// were current, and until the API server was ready, in seconds.
-	current, ready float64
-	bill
-}
-
-func (p passage) String() string {
-	return fmt.Sprintf("current after %.2f s, ready after %.2f s, %d handshakes, %d requests, %d refused, %.2f s of the API server's processor",
-		p.current, p.ready, p.handshakes, p.requests, p.refused, p.processor.Seconds())
-}
-
-// bill is what the API server was asked for.
-type bill struct {
-	// handshakes are those of TLS; requests are of ConfigMaps, the bench's writes left out;
-	// refused are those answered with 429.
-	handshakes, requests, refused int
-	// processor is the API server's time on a processor.
-	processor time.Duration
-}
-
-// since is the part of a bill that came after before.
-func (b bill) since(before bill) bill {
-	return bill{
-		b.handshakes - before.handshakes, b.requests - before.requests, b.refused - before.refused,
-		b.processor - before.processor,
+// run has the clients go through all upheavals.
+func (r *recovery) run(ctx context.Context, l *lab, all []upheaval, newFleet makeFleet) (err error) {
+	if len(all) == 0 {
+		return nil
 	}
-}
-
-func (r *recovery) run(
-	ctx context.Context, l *lab, all []upheaval, newFleet func(context.Context, *lab, nodesLoad) (fleet, error),
-) (err error) {
 	id := strings.ReplaceAll(r.name, " ", "-")
 	if r.lab, err = l.bench.newLab(ctx, scenario{id: "b12-" + id}); err != nil {
 		return err
@@ -161,19 +138,18 @@ func (r *recovery) run(
 		return err
 	}
 	defer func() { err = errors.Join(err, r.fleet.close()) }()
-	for i, u := range all {
+	for _, u := range all {
 		for range u.rounds {
 			if err := r.passThrough(ctx, u); err != nil {
 				return fmt.Errorf("%s: %w", u.name, err)
 			}
 		}
-		if i == 0 && r.load.faults {
-			if err := r.updateSlowly(ctx); err != nil {
-				return fmt.Errorf("steady updates: %w", err)
-			}
-		}
 	}
-	return nil
+	if !r.load.faults {
+		return nil
+	}
+	// Last, so that it shows whether anything was left behind.
+	return r.updateSlowly(ctx)
 }
 
 // passThrough takes the figures of one upheaval.
@@ -212,28 +188,6 @@ func (r *recovery) passThrough(ctx context.Context, u upheaval) error {
 	logf(r.out, "  %s, %s: %s", r.name, u.name, p)
 	r.passages[u.name] = append(r.passages[u.name], p)
 	return nil
-}
-
-// bill is what the API server was asked for since it started.
-func (r *recovery) bill(ctx context.Context) (b bill, err error) {
-	t, err := r.traffic(ctx)
-	if err != nil {
-		return b, err
-	}
-	b.requests = t.watches
-	for asked, n := range t.others {
-		if asked.Resource == "configmaps" && (asked.Verb == "GET" || asked.Verb == "LIST") {
-			b.requests += n
-		}
-	}
-	if b.refused, err = r.Refusals(ctx); err != nil {
-		return b, err
-	}
-	if b.handshakes, err = r.count.begun(); err != nil {
-		return b, err
-	}
-	b.processor, err = processorTime(r.APIServerPID())
-	return b, err
 }
 
 // allWatched returns a function that fails unless each client watches each object once.
