@@ -23,12 +23,13 @@ func scenarios() []scenario {
 		{id: "B9", name: "writer", run: runWriter, bare: true},
 		{id: "B10", name: "cost", run: runCost},
 		{id: "B11", name: "nodes", run: runNodes, bare: true},
+		{id: "B12", name: "recovery", run: runRecovery, bare: true},
 	}
 }
 
 // goals are those of docs/benchmarks.md.
 func goals() []measure.Goal {
-	return slices.Concat(native.Goals(), writers.Goals(), []measure.Goal{
+	return slices.Concat(native.Goals(), writers.Goals(), recoveryGoals(), []measure.Goal{
 		{Scenario: "B1", Result: "update.added_ms", Figure: "p50", Most: 0.5},
 		{Scenario: "B1", Result: "update.added_ms", Figure: "p99", Most: 3},
 		{Scenario: "B1", Result: "update.lost", Figure: "value", Most: 0},

@@ -72,8 +72,9 @@ func runNodes(ctx context.Context, l *lab) error {
 		l.report.Samples("nodes.propagation_reference_ms", "ms", theirsMS))
 }
 
-// nodesLoad is how many nodes there are, and objects that each of them shows.
-type nodesLoad struct{ nodes, objects int }
+// nodesLoad is how many nodes there are, objects that each of them shows, and numbered
+// states that an object goes through, if more than one.
+type nodesLoad struct{ nodes, objects, states int }
 
 // cost is what an API server has paid in a round.
 type cost struct {
@@ -224,6 +225,7 @@ func (r *references) close() error {
 
 // plugins are nodes whose volumes one reader reads.
 type plugins struct {
+	nodes  []*node
 	reader *reader
 	// shown has the timeline of each volume by the path of its file.
 	shown map[string]*timeline
@@ -232,26 +234,34 @@ type plugins struct {
 }
 
 func startPlugins(ctx context.Context, l *lab, load nodesLoad) (crowd, error) {
-	p := &plugins{shown: map[string]*timeline{}, paths: make([][]string, load.objects)}
-	nodes := make([]*node, load.nodes)
+	p, err := newPlugins(ctx, l, load)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// newPlugins starts nodes whose volumes show the objects, and a reader of all of them.
+func newPlugins(ctx context.Context, l *lab, load nodesLoad) (*plugins, error) {
+	p := &plugins{nodes: make([]*node, load.nodes), shown: map[string]*timeline{}, paths: make([][]string, load.objects)}
 	shows := make([][]*harness.Volume, load.nodes)
 	err := inParallel(load.nodes, 4, func(i int) (err error) {
-		if nodes[i], err = l.newNode(ctx, fmt.Sprint("node-", i)); err != nil {
+		if p.nodes[i], err = l.newNode(ctx, fmt.Sprint("node-", i)); err != nil {
 			return err
 		}
 		shows[i] = volumes(load.objects, load.objects)
-		return nodes[i].publishAll(ctx, shows[i], 8)
+		return p.nodes[i].publishAll(ctx, shows[i], 8)
 	})
 	if err != nil {
 		return nil, err
 	}
-	for i, n := range nodes {
+	for i, n := range p.nodes {
 		if err := n.mounted(load.objects); err != nil {
 			return nil, err
 		}
 		for object, v := range shows[i] {
 			path := n.valueFile(v)
-			p.shown[path] = newTimeline(1)
+			p.shown[path] = newTimeline(max(load.states, 1))
 			p.paths[object] = append(p.paths[object], path)
 		}
 	}

@@ -64,17 +64,38 @@ func connections(pid int) (int, error) {
 // namespace of a process.
 func establishedSockets(pid int) (map[string]bool, error) {
 	inodes := map[string]bool{}
+	err := eachSocket(pid, func(s tcpSocket) {
+		if s.state == established {
+			inodes[s.inode] = true
+		}
+	})
+	return inodes, err
+}
+
+// tcpSocket is a line of /proc/net/tcp.
+type tcpSocket struct {
+	// remote is the peer's address and port, in hexadecimal.
+	remote, state string
+	// inode is 0 of a socket that no process holds.
+	inode string
+}
+
+// established and closeWait are states of sockets; the peer has closed the latter.
+const established, closeWait = "01", "08"
+
+// eachSocket calls f with the TCP sockets in the network namespace of a process.
+func eachSocket(pid int, f func(tcpSocket)) error {
 	for _, family := range []string{"tcp", "tcp6"} {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, family))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for line := range strings.Lines(string(text)) {
-			const state, inode, established = 3, 9, "01"
-			if fields := strings.Fields(line); len(fields) > inode && fields[state] == established {
-				inodes[fields[inode]] = true
+			const remote, state, inode = 2, 3, 9
+			if fields := strings.Fields(line); len(fields) > inode {
+				f(tcpSocket{remote: fields[remote], state: fields[state], inode: fields[inode]})
 			}
 		}
 	}
-	return inodes, nil
+	return nil
 }

@@ -62,7 +62,7 @@ type reference struct {
 }
 
 // newReference starts a process that follows the first count ConfigMaps, each by one of
-// kind: reflector or watch. It ends with close, or with the scenario. The name is unique in
+// kind: reflector, bounded or watch. It ends with close, or with the scenario. The name is unique in
 // the lab.
 func (l *lab) newReference(name, kind string, count int) (*reference, error) {
 	socket := filepath.Join(l.dir, name+".sock")
@@ -93,9 +93,8 @@ type learnt struct {
 	At    int64  `json:"at"` // nanoseconds of Unix time
 }
 
-// all returns when object i came into value(i), for each of the first count objects, or an
-// error if one is in another state.
-func (r *reference) all(ctx context.Context, count int, value func(i int) string) ([]time.Time, error) {
+// states returns what the reference knows, by the names of the objects.
+func (r *reference) states(ctx context.Context) (map[string]learnt, error) {
 	text, err := r.get(ctx, "/states")
 	if err != nil {
 		return nil, fmt.Errorf("ask the reference: %w", err)
@@ -103,6 +102,16 @@ func (r *reference) all(ctx context.Context, count int, value func(i int) string
 	var states map[string]learnt
 	if err := json.Unmarshal(text, &states); err != nil {
 		return nil, fmt.Errorf("read the reference's answer: %w", err)
+	}
+	return states, nil
+}
+
+// all returns when object i came into value(i), for each of the first count objects, or an
+// error if one is in another state.
+func (r *reference) all(ctx context.Context, count int, value func(i int) string) ([]time.Time, error) {
+	states, err := r.states(ctx)
+	if err != nil {
+		return nil, err
 	}
 	at := make([]time.Time, count)
 	for i := range at {

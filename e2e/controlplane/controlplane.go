@@ -119,6 +119,9 @@ func (c *ControlPlane) Kubeconfig() string { return c.path("admin.kubeconfig") }
 // Dir returns the directory that holds data, keys and logs.
 func (c *ControlPlane) Dir() string { return c.opts.Dir }
 
+// Port returns the API server's port, on 127.0.0.1.
+func (c *ControlPlane) Port() uint16 { return uint16(c.port.number) }
+
 // APIServerLog returns the path of the API server's log.
 func (c *ControlPlane) APIServerLog() string { return c.path("kube-apiserver.log") }
 
@@ -130,6 +133,16 @@ func (c *ControlPlane) APIServerPID() int {
 		return 0
 	}
 	return c.apiServer.PID()
+}
+
+// EtcdPID returns the process id of etcd, 0 after Stop.
+func (c *ControlPlane) EtcdPID() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.etcd == nil {
+		return 0
+	}
+	return c.etcd.PID()
 }
 
 // Stop ends both processes, waits for them and removes what Start made. They are

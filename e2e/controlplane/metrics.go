@@ -40,6 +40,25 @@ func (c *ControlPlane) Requests(ctx context.Context) (map[Request]int, error) {
 	return total, err
 }
 
+// Refusals returns how many requests the API server has answered with 429 (Too Many
+// Requests) since it started.
+func (c *ControlPlane) Refusals(ctx context.Context) (int, error) {
+	answered, rejected := 0, 0
+	err := c.eachSample(ctx, "apiserver_request_total", func(labels map[string]string, value int) {
+		if labels["code"] == "429" {
+			answered += value
+		}
+	})
+	if err != nil {
+		return 0, err
+	}
+	err = c.eachSample(ctx, "apiserver_flowcontrol_rejected_requests_total", func(_ map[string]string, value int) {
+		rejected += value
+	})
+	// Both count what priority and fairness refuses.
+	return max(answered, rejected), err
+}
+
 // eachSample calls f with every sample of one metric family of the API server.
 func (c *ControlPlane) eachSample(ctx context.Context, family string, f func(labels map[string]string, value int)) error {
 	text, err := c.client.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)

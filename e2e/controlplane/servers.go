@@ -60,7 +60,9 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.Await(ctx, c.ready); err != nil {
+	probe, done := c.newProbe()
+	defer done()
+	if err := p.Await(ctx, probe); err != nil {
 		return errors.Join(err, p.Kill())
 	}
 	c.apiServer = p
@@ -100,26 +102,34 @@ func (c *ControlPlane) StopAPIServer() error {
 	return p.Kill()
 }
 
-// ready asks over a connection of its own, because the server's certificate, which
-// it makes itself, may not be there yet.
-func (c *ControlPlane) ready(ctx context.Context) error {
+// newProbe returns a function that asks whether the API server is ready, and one that
+// ends its connection. It has a client of its own, because the server's certificate, which
+// it makes itself, may not be there yet. All questions share a connection, so that asking
+// often costs a server that starts no handshakes.
+func (c *ControlPlane) newProbe() (probe func(context.Context) error, done func()) {
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // our own child, on loopback
+	}
+	client := &http.Client{Transport: transport}
+	return func(ctx context.Context) error { return c.ready(ctx, client) }, transport.CloseIdleConnections
+}
+
+// ready returns an error unless the API server says that it is ready.
+func (c *ControlPlane) ready(ctx context.Context, client *http.Client) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address()+"/readyz", nil)
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Authorization", "Bearer "+c.token)
-	transport := &http.Transport{
-		DisableKeepAlives: true,
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // our own child, on loopback
-	}
-	resp, err := (&http.Client{Transport: transport}).Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusOK {
-		return nil
+	// A connection is used again once the answer has been read.
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET /readyz: %s\n%s", resp.Status, body)
 	}
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
-	return fmt.Errorf("GET /readyz: %s\n%s", resp.Status, body)
+	return err
 }

@@ -42,7 +42,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.prefix, "prefix", "", "what their names begin with, before a number")
 	flags.StringVar(&o.key, "key", "", "the key whose value tells their states apart")
 	flags.StringVar(&o.listen, "listen", "", "unix socket to serve on")
-	flags.StringVar(&o.kind, "kind", "reflector", "reflector or watch")
+	flags.StringVar(&o.kind, "kind", "reflector", "reflector, bounded (reflectors that begin few at a time) or watch")
 	flags.IntVar(&o.count, "count", 0, "how many to follow")
 	err := flags.Parse(args)
 	return o, err
@@ -62,6 +62,9 @@ func run(args []string) error {
 	config.QPS = -1
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	if o.kind == "bounded" {
+		config.Wrap(newBounded)
+	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
@@ -76,12 +79,12 @@ func run(args []string) error {
 	for i := range o.count {
 		name := fmt.Sprint(o.prefix, i)
 		switch o.kind {
-		case "reflector":
+		case "reflector", "bounded":
 			go f.reflect(ctx, name)
 		case "watch":
 			go f.watch(ctx, name)
 		default:
-			return fmt.Errorf("kind %q: want reflector or watch", o.kind)
+			return fmt.Errorf("kind %q: want reflector, bounded or watch", o.kind)
 		}
 	}
 	<-ctx.Done()
