@@ -21,8 +21,9 @@ import (
 
 const (
 	// patience is how long a request waits for the connection of another one before it
-	// dials too: that one may lead nowhere.
-	patience = 2 * time.Second
+	// dials too: that one may lead nowhere. It is as long as a handshake may take, so that a
+	// server that accepts connections and stalls is not asked for many.
+	patience = 5 * time.Second
 	// handOver is how long the transport may take to give a new connection to all requests
 	// that wait.
 	handOver = 20 * time.Millisecond
