@@ -27,23 +27,23 @@ func (p *Publisher) enter(ctx context.Context, v *published, heap int64) error {
 	return nil
 }
 
-// claim takes a live volume's place for a render. If there is none, the result is errPutOff,
-// and the volume is queued again once it has one: meanwhile neither a worker nor the
+// claim takes a live volume's place for a render. If there is none, the result is false, and
+// the volume is queued again once it has one: meanwhile neither a worker nor the
 // lock of the contents waits. Files of refused objects are urgent. The caller holds that lock.
-func (p *Publisher) claim(ctx context.Context, v *published, objects payload.Objects) error {
+func (p *Publisher) claim(ctx context.Context, v *published, objects payload.Objects) bool {
 	has := &v.contents.place
 	l := p.renders.lane(payload.Heap(v.contents.spec, objects))
 	if has.lane == l || has.lane == &p.renders.large {
-		return nil
+		return true
 	}
 	p.leave(v)
 	if l.try() {
 		has.lane = l
-		return nil
+		return true
 	}
 	urgent := v.contents.showsRefused()
 	if has.waiting && (has.urgent || !urgent) {
-		return errPutOff
+		return false
 	}
 	has.waiting, has.urgent = true, urgent
 	p.errands.Go(func() {
@@ -61,7 +61,7 @@ func (p *Publisher) claim(ctx context.Context, v *published, objects payload.Obj
 		has.lane = l
 		p.queue.Add(v.request.VolumeID)
 	})
-	return errPutOff
+	return false
 }
 
 // leave gives a volume's place back, if it has one. The caller holds the lock of the
