@@ -12,43 +12,41 @@ import (
 type place struct {
 	// lane is where the volume has a place, nil for nowhere.
 	lane *lane
-	// waiting says that a goroutine waits for one, and urgent that it goes ahead of others.
-	waiting, urgent bool
+	// waiting says that a goroutine waits for one.
+	waiting bool
 }
 
 // enter waits for a new volume's place for a render of so many bytes. Nobody else waits
 // for that: the volume is its publish's own, and an unpublish cancels that.
 func (p *Publisher) enter(ctx context.Context, v *published, heap int64) error {
 	l := p.renders.lane(heap)
-	if err := l.enter(ctx, p.stopping, false); err != nil {
+	if err := l.enter(ctx, p.stopping); err != nil {
 		return fail(ReasonUnavailable, "%w: %w", errCrowded, err)
 	}
 	v.contents.place.lane = l
 	return nil
 }
 
-// claim takes a live volume's place for a render. If there is none, the result is errPutOff,
-// and the volume is queued again once it has one: meanwhile neither a worker nor the
-// lock of the contents waits. Files of refused objects are urgent. The caller holds that lock.
-func (p *Publisher) claim(ctx context.Context, v *published, objects payload.Objects) error {
+// claim takes a live volume's place for a render. If there is none, the result is false, and
+// the volume is queued again once it has one: meanwhile neither a worker nor the
+// lock of the contents waits, and files can be withdrawn. The caller holds that lock.
+func (p *Publisher) claim(ctx context.Context, v *published, objects payload.Objects) bool {
 	has := &v.contents.place
 	l := p.renders.lane(payload.Heap(v.contents.spec, objects))
 	if has.lane == l || has.lane == &p.renders.large {
-		return nil
+		return true
 	}
 	p.leave(v)
 	if l.try() {
 		has.lane = l
-		return nil
+		return true
 	}
-	urgent := v.contents.showsRefused()
-	if has.waiting && (has.urgent || !urgent) {
-		return errPutOff
+	if has.waiting {
+		return false
 	}
-	has.waiting, has.urgent = true, urgent
+	has.waiting = true
 	p.errands.Go(func() {
-		err := l.enter(ctx, nil, urgent)
-		if err != nil {
+		if l.enter(ctx, nil) != nil {
 			return // the plugin ends
 		}
 		v.contents.mu.Lock()
@@ -61,7 +59,7 @@ func (p *Publisher) claim(ctx context.Context, v *published, objects payload.Obj
 		has.lane = l
 		p.queue.Add(v.request.VolumeID)
 	})
-	return errPutOff
+	return false
 }
 
 // leave gives a volume's place back, if it has one. The caller holds the lock of the
@@ -85,7 +83,7 @@ func (p *Publisher) parse(ctx context.Context, request *Request) (*volume.Spec, 
 	l := p.renders.lane(int64(min(size, volume.MaxAttributesSize)) * parseCost)
 	ctx, cancel := context.WithTimeout(ctx, p.opts.PublishWait)
 	defer cancel()
-	if err := l.enter(ctx, p.stopping, false); err != nil {
+	if err := l.enter(ctx, p.stopping); err != nil {
 		return nil, fail(ReasonUnavailable, "%w: %w", errCrowded, err)
 	}
 	defer l.leave()

@@ -118,8 +118,8 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 	if v.contents.spec == nil {
 		return p.resolveLater(ctx, v)
 	}
-	if err := p.claim(ctx, v, objects); err != nil {
-		return err
+	if !p.claim(ctx, v, objects) {
+		return errPutOff
 	}
 	shown, err := p.render(v, objects, true)
 	if err != nil {

@@ -60,14 +60,13 @@ func (l *lane) try() bool {
 	return true
 }
 
-// enter waits for a place until ctx ends or stopping is closed; who is urgent is ahead of
-// all who aren't.
-func (l *lane) enter(ctx context.Context, stopping <-chan struct{}, urgent bool) error {
+// enter waits for a place until ctx ends or stopping is closed.
+func (l *lane) enter(ctx context.Context, stopping <-chan struct{}) error {
 	if l.try() {
 		return nil
 	}
 	given := make(chan struct{})
-	waits := l.wait(given, urgent)
+	waits := l.wait(given)
 	var err error
 	select {
 	case <-given:
@@ -89,16 +88,13 @@ func (l *lane) enter(ctx context.Context, stopping <-chan struct{}, urgent bool)
 }
 
 // wait has a channel closed when it is its turn.
-func (l *lane) wait(given chan struct{}, urgent bool) *list.Element {
+func (l *lane) wait(given chan struct{}) *list.Element {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.free > 0 { // since the try
 		l.free--
 		close(given)
 		return &list.Element{}
-	}
-	if urgent {
-		return l.waiting.PushFront(given)
 	}
 	return l.waiting.PushBack(given)
 }

@@ -20,17 +20,17 @@ func TestRenderGateIsFourBudgets(t *testing.T) {
 	}
 }
 
-// Places are given in order, those that are urgent first, and whoever stops waiting loses none.
+// Places are given in order, and whoever stops waiting loses none.
 func TestRenderGateKeepsTheOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lane{free: 1}
-		if err := l.enter(t.Context(), nil, false); err != nil {
+		if err := l.enter(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		order := make(chan string, 10)
-		wait := func(name string, ctx context.Context, stopping chan struct{}, urgent bool) {
+		wait := func(name string, ctx context.Context, stopping chan struct{}) {
 			go func() {
-				if err := l.enter(ctx, stopping, urgent); err != nil {
+				if err := l.enter(ctx, stopping); err != nil {
 					order <- fmt.Sprint(name, ": ", err)
 					return
 				}
@@ -41,11 +41,10 @@ func TestRenderGateKeepsTheOrder(t *testing.T) {
 		}
 		cancelled, cancel := context.WithCancel(t.Context())
 		stopping := make(chan struct{})
-		wait("first", t.Context(), nil, false)
-		wait("cancelled", cancelled, nil, false)
-		wait("stopped", t.Context(), stopping, false)
-		wait("last", t.Context(), nil, false)
-		wait("urgent", t.Context(), nil, true)
+		wait("first", t.Context(), nil)
+		wait("cancelled", cancelled, nil)
+		wait("stopped", t.Context(), stopping)
+		wait("last", t.Context(), nil)
 		cancel()
 		synctest.Wait()
 		close(stopping)
@@ -60,7 +59,7 @@ func TestRenderGateKeepsTheOrder(t *testing.T) {
 		for name := range order {
 			got = append(got, name)
 		}
-		want := []string{"cancelled: context canceled", "stopped: the plugin is stopping", "urgent", "first", "last"}
+		want := []string{"cancelled: context canceled", "stopped: the plugin is stopping", "first", "last"}
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
