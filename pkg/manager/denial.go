@@ -7,14 +7,21 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/pkg/volume"
 )
 
-// denialTime is how long nothing but refusals must come before they count. An API
-// server that has just started refuses everybody until it has read the roles, and one of
-// several may lag behind the others.
-const denialTime = 5 * time.Second
+const (
+	// denialTime is how long nothing but refusals must come before they count. An API
+	// server that has just started refuses everybody until it has read the roles, and one of
+	// several may lag behind the others.
+	denialTime = 5 * time.Second
+	// tokenTime is denialTime for the tokens of pods: the kubelet brings new ones, which it
+	// does within one and a half minutes as a rule.
+	tokenTime = 3 * time.Minute
+)
 
-// denial is that the API server refuses to tell any more of an object which is known, or
+// denial is that the API server refuses to tell of an object, or to tell of its changes, or
 // tells nothing but states from before, as after its etcd was restored from a backup. The
 // zero value is none. It is for who holds the lock of the known.
 type denial struct {
@@ -24,23 +31,35 @@ type denial struct {
 	err error
 }
 
-// add takes in a failed request, and returns true if from now on it is a denial. Other
-// failures tell nothing of the rights: a denial stays.
-func (d *denial) add(err error, now time.Time) (news bool) {
+// add takes in a failed request, and returns true if from now on it is a denial, as refusals
+// have come for as long as enough. Other failures tell nothing of the rights: a denial stays.
+func (d *denial) add(err error, now time.Time, enough time.Duration) (news bool) {
 	switch {
 	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
 		return false // a server that is behind says so before it tells an older state
-	case !apierrors.IsForbidden(err) && !errors.Is(err, errStale):
+	case !isRefusal(err) && !errors.Is(err, errStale):
 		d.since = time.Time{}
 		return false
 	case d.since.IsZero():
 		d.since = now
 	}
-	news = d.err == nil && now.Sub(d.since) >= denialTime
+	news = d.err == nil && now.Sub(d.since) >= enough
 	if news || d.err != nil {
 		d.err = err
 	}
 	return news
+}
+
+// isRefusal tells whether the API server has refused a request, for who sent it may not, or
+// is nobody that it knows.
+func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
+
+// enough returns how long refusals like err must last to count.
+func (k *known) enough(err error) time.Duration {
+	if ofPods := k.account != (volume.Account{}); ofPods && apierrors.IsUnauthorized(err) {
+		return tokenTime
+	}
+	return denialTime
 }
 
 // end takes in an answer, and returns true if there was a denial until now.
@@ -50,12 +69,15 @@ func (d *denial) end() (was bool) {
 	return was
 }
 
-// denied returns why the present state can't be had any more; nil while it can.
+// denied returns why changes are not told any more; nil while they are.
 func (k *known) denied() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.denial.err == nil {
+	switch {
+	case k.denial.err == nil:
 		return nil
+	case apierrors.IsUnauthorized(k.denial.err):
+		return fmt.Errorf("%s: its changes can't be had, for the API server accepts no token that it was asked with: %w", k.ref, k.denial.err)
 	}
-	return fmt.Errorf("%s: what is known of it stays: %w", k.ref, k.denial.err)
+	return fmt.Errorf("%s: its changes can't be had: %w", k.ref, k.denial.err)
 }

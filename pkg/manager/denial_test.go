@@ -2,6 +2,7 @@ package manager
 
 import (
 	"errors"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -12,7 +13,10 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-var errForbidden = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("no more"))
+var (
+	errForbidden    = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("no more"))
+	errUnauthorized = apierrors.NewUnauthorized("the token is no good")
+)
 
 // answerWith has the API server fail each request with err, nil for none, and end the
 // watches, which would outlive that.
@@ -33,48 +37,161 @@ func (e *env) ask(ref volume.Ref) {
 func (e *env) wantDenied(ref volume.Ref, want bool) {
 	e.t.Helper()
 	err := e.Denied(ref)
-	if (err != nil) != want || want && !apierrors.IsForbidden(err) {
+	if (err != nil) != want || want && !isRefusal(err) {
 		e.t.Errorf("Denied(%s) = %v, want one: %t", ref, err, want)
 	}
+}
+
+// wantRefusalsToCount has requests for a synced object fail with err, and wants that to be a
+// denial until requests succeed again.
+func (e *env) wantRefusalsToCount(err error) {
+	e.t.Helper()
+	ref := secretRef("a")
+	v := e.api.put(secret("a", "1"))
+	e.known(ref)
+	e.wantDenied(ref, false)
+	e.answerWith(err)
+	for i := range 3 {
+		e.ask(ref)
+		if n := e.changes(ref); i == 0 && n != 1 || i > 0 && n != 0 {
+			e.t.Errorf("heard of %d changes at look %d", n, i)
+		}
+		e.wantDenied(ref, true)
+		e.wantLookup(ref, v, "1")
+	}
+	e.answerWith(syscall.ECONNREFUSED) // tells nothing of the rights
+	e.ask(ref)
+	e.wantDenied(ref, true)
+	e.answerWith(nil)
+	e.ask(ref)
+	if n := e.changes(ref); n != 1 {
+		e.t.Errorf("heard of %d changes after the rights were given back, want 1", n)
+	}
+	e.wantDenied(ref, false)
+	e.wantLookup(ref, v, "1")
+	e.UnregisterPod(pod("first"), "v")
+	e.wantDenied(ref, false)
 }
 
 // An object that may not be read any more stays, with the refusal beside it. Its
 // subscriber hears of the begin and of the end of that, once each.
 func TestRightsTakenAwayAndGivenBack(t *testing.T) {
-	inEachBubble(t, func(t *testing.T, e *env) {
+	inEachBubble(t, func(_ *testing.T, e *env) { e.wantRefusalsToCount(errForbidden) })
+}
+
+// So does one that can't be read because the plugin's own token is refused, as after its
+// account was deleted and created again.
+func TestTheOwnTokenIsRefused(t *testing.T) {
+	inEachBubble(t, func(_ *testing.T, e *env) { e.wantRefusalsToCount(errUnauthorized) })
+}
+
+// Whose object was never read, as after a restart of the plugin, hears that the token is
+// refused once that lasts.
+func TestTheOwnTokenIsRefusedFromTheBegin(t *testing.T) {
+	inEachBubble(t, func(_ *testing.T, e *env) {
 		ref := secretRef("a")
 		v := e.api.put(secret("a", "1"))
-		e.known(ref)
+		e.answerWith(errUnauthorized)
+		e.RegisterPod(pod("first"), "v", []volume.Ref{ref})
+		e.wantLookupErr(ref, ErrNotSynced)
+		after(time.Second)
 		e.wantDenied(ref, false)
-		e.answerWith(errForbidden)
-		for i := range 3 {
-			e.ask(ref)
-			if n := e.changes(ref); i == 0 && n != 1 || i > 0 && n != 0 {
-				t.Errorf("heard of %d changes at look %d", n, i)
-			}
-			e.wantDenied(ref, true)
-			e.wantLookup(ref, v, "1")
-		}
-		e.answerWith(syscall.ECONNREFUSED) // tells nothing of the rights
-		e.ask(ref)
+		e.changes(ref)
+		after(denialTime + maxPause)
 		e.wantDenied(ref, true)
+		if n := e.changes(ref); n == 0 {
+			e.t.Error("nobody was told")
+		}
 		e.answerWith(nil)
 		e.ask(ref)
-		if n := e.changes(ref); n != 1 {
-			t.Errorf("heard of %d changes after the rights were given back, want 1", n)
-		}
 		e.wantDenied(ref, false)
 		e.wantLookup(ref, v, "1")
-		e.UnregisterPod(pod("first"), "v")
-		e.wantDenied(ref, false)
 	})
+}
+
+// A pod's token that is refused is the kubelet's to replace, which it does at the next
+// republish. Only what lasts longer counts.
+func TestTokensOfPodsAreRefused(t *testing.T) {
+	asPods(t, []Strategy{Watch}, func(_ *testing.T, e *env, _ *accounts) {
+		ref, pod := secretRef("db"), podOf("a1", "a")
+		e.api.put(secret("db", "v1"))
+		e.RegisterPod(pod, "v", []volume.Ref{ref})
+		e.wantValue(pod, ref, "v1")
+		e.changes(ref)
+		e.answerWith(errUnauthorized)
+		after(tokenTime - time.Second)
+		if err := e.Manager.Denied(pod, ref); err != nil || e.changes(ref) != 0 {
+			e.t.Errorf("too early: %v", err)
+		}
+		after(2 * maxPause)
+		if err := e.Manager.Denied(pod, ref); !apierrors.IsUnauthorized(err) || e.changes(ref) != 1 {
+			e.t.Errorf("Denied = %v after %s", err, tokenTime)
+		}
+		e.answerWith(nil)
+		after(2 * maxPause)
+		if err := e.Manager.Denied(pod, ref); err != nil || e.changes(ref) != 1 {
+			e.t.Errorf("Denied = %v once the token is good again", err)
+		}
+	})
+}
+
+// Who may list an object but not watch it is told of changes late, and that is said.
+func TestListIsAllowedAndWatchIsNot(t *testing.T) {
+	for _, withoutWatchList := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, e *env) {
+			e.api.set(func() { e.api.noWatchList = withoutWatchList })
+			ref := secretRef("a")
+			e.api.put(secret("a", "1"))
+			e.known(ref)
+			e.api.set(func() {
+				e.api.refuse = func(r apiRequest) error {
+					if r.watch {
+						return errForbidden
+					}
+					return nil
+				}
+			})
+			e.api.closeWatches()
+			after(denialTime + 2*maxPause)
+			e.wantDenied(ref, true)
+			if n := e.changes(ref); n != 1 {
+				t.Errorf("heard of %d changes, want 1", n)
+			}
+			before := len(e.api.requests(ref))
+			v := e.api.put(secret("a", "2"))
+			e.ask(ref)
+			e.wantLookup(ref, v, "2")
+			e.wantDenied(ref, true)
+			if n := e.changes(ref); n != 1 {
+				t.Errorf("heard of %d changes of what was listed, want 1", n)
+			}
+			e.wantOneWatchPerList(ref, before)
+			e.answerWith(nil)
+			after(maxPause)
+			e.wantDenied(ref, false)
+			if n := e.changes(ref); n != 1 {
+				t.Errorf("heard of %d changes when the right was given back, want 1", n)
+			}
+			e.wantWatches(ref, 1)
+		})
+	}
+}
+
+// wantOneWatchPerList checks the requests that were sent after the first ones.
+func (e *env) wantOneWatchPerList(ref volume.Ref, first int) {
+	e.t.Helper()
+	sent := e.api.requests(ref)[first:]
+	lists := len(slices.DeleteFunc(slices.Clone(sent), func(r apiRequest) bool { return r.watch }))
+	if watches := len(sent) - lists; watches > lists+1 || lists == 0 {
+		e.t.Errorf("%d watches were asked for beside %d lists, want one each", watches, lists)
+	}
 }
 
 // What is refused for a moment, as by a server that has just started, is no denial, nor
 // what fails for another reason.
 func TestOtherFailuresAreNoDenial(t *testing.T) {
 	for _, err := range []error{
-		syscall.ECONNREFUSED, apierrors.NewUnauthorized("no"), apierrors.NewTooManyRequestsError("later"),
+		syscall.ECONNREFUSED, apierrors.NewTooManyRequestsError("later"),
 		apierrors.NewInternalError(errors.New("etcd")),
 	} {
 		t.Run(err.Error(), func(t *testing.T) {

@@ -168,8 +168,9 @@ func (p *polled) settle(f fetch, obj *volume.Object, err error) (tell func()) {
 	}
 	p.synced, p.failure = true, nil
 	p.answered, p.answeredAt = f.number, f.began
-	if !p.setLocked(obj, resourceVersion) {
-		return func() {}
+	allowed := p.denial.end()
+	if p.setLocked(obj, resourceVersion) || allowed {
+		return p.changed
 	}
-	return p.changed
+	return func() {}
 }

@@ -160,7 +160,7 @@ func TestALateEventOfAStoppedRunIsIgnored(t *testing.T) {
 		e.objects.stopIdle(time.Now().Add(time.Second))
 		late := secret("a", "late")
 		late.ResourceVersion = "999"
-		if err := it.sync(objectOf(t, late), "999"); err != nil {
+		if err := it.sync(objectOf(t, late), "999", true); err != nil {
 			t.Error(err)
 		}
 		it.event(event{kind: watch.Modified, object: objectOf(t, late), resourceVersion: "999"})
@@ -172,7 +172,7 @@ func TestALateEventOfAStoppedRunIsIgnored(t *testing.T) {
 		it.mu.Lock()
 		it.run = &run{stop: func() {}}
 		it.mu.Unlock()
-		if err := it.sync(objectOf(t, late), "999"); err != nil {
+		if err := it.sync(objectOf(t, late), "999", true); err != nil {
 			t.Error(err)
 		}
 		if it.isSynced() || e.changes(ref) != 0 {

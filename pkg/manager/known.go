@@ -40,7 +40,7 @@ type known struct {
 	// sync.
 	failure  error
 	failedAt time.Time
-	// denial ends with the next answer; it is of a synced object only.
+	// denial ends with the next answer, of a watched object with the next watch.
 	denial denial
 
 	// floor is the newest resourceVersion seen, of the object or of a list.
@@ -130,15 +130,14 @@ func (k *known) setLocked(obj *volume.Object, resourceVersion string) bool {
 	}
 	k.object = obj
 	now := stateOf(obj)
-	allowed := k.denial.end()
-	tell := allowed || k.owed || !k.told.same(now)
+	tell := k.owed || !k.told.same(now)
 	k.told, k.owed = now, false
 	return tell
 }
 
 // failed keeps err for those who ask why the object isn't synced. If it is a refusal
 // the subscriber is told, provided that somebody has asked: waiting on may be of no
-// use. Of one that is synced, the subscriber is told when refusals begin to count.
+// use. The subscriber is also told when refusals begin to count.
 func (k *known) failed(err error) {
 	k.mu.Lock()
 	tell := k.failedLocked(err)
@@ -152,11 +151,13 @@ func (k *known) failedLocked(err error) (tell func()) {
 	again := now.Sub(k.failedAt) <= outageTime
 	k.failedAt = now
 	k.failure = err
-	refused := k.owed && !k.synced && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err))
-	refused = k.synced && k.denial.add(err, now) || refused
+	// Reads of what isn't synced say by themselves that a server is behind.
+	counts := k.synced || !errors.Is(err, errStale)
+	denied := counts && k.denial.add(err, now, k.enough(err))
+	refused := k.owed && !k.synced && isRefusal(err)
 	return func() {
 		k.failures.log(k.ref, err, again)
-		if refused {
+		if denied || refused {
 			k.changed()
 		}
 	}

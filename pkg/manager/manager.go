@@ -240,9 +240,10 @@ func (m *Manager) Lookup(pod volume.Pod, ref volume.Ref) (*volume.Object, error)
 }
 
 // Denied returns why the last known state of ref for pod, which Lookup goes on to return, can't be
-// kept current any more: the API server refuses to tell more (a Forbidden API error), or
-// tells older states only. It does so once nothing else has come for some seconds, and
-// returns nil if the present state can be had, or isn't known, or ref isn't registered.
+// kept current any more: the API server refuses to tell more (a Forbidden API error), or to
+// tell of changes, or accepts no token (an Unauthorized one), or tells older states only. Of
+// what isn't synced it returns a refusal. It does so once nothing else has come for some
+// seconds, for tokens of pods some minutes, and returns nil if ref isn't registered.
 func (m *Manager) Denied(pod volume.Pod, ref volume.Ref) error {
 	obj := m.find(pod, ref)
 	if obj == nil {

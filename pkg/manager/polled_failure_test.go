@@ -81,7 +81,6 @@ func TestAFailureKeepsWhatIsKnown(t *testing.T) {
 	ref := secretRef("a")
 	for _, err := range []error{
 		syscall.ECONNREFUSED, syscall.ECONNRESET,
-		apierrors.NewUnauthorized("no"),
 		apierrors.NewTooManyRequestsError("later"), apierrors.NewInternalError(errors.New("etcd")),
 		// Of a proxy that has lost the API server.
 		apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Resource: "secrets"}, "a", "default backend - 404", 0, true),

@@ -110,7 +110,11 @@ func (r *reflector) attempt(ctx context.Context) (paused bool) {
 	if err != nil {
 		// Not all servers begin a watch with the state. Where a list fails too, it is
 		// what counts as the failure.
-		if err := r.list(ctx); err != nil {
+		if r.list(ctx) != nil {
+			return false
+		}
+		if isRefusal(err) {
+			r.failed(ctx, err) // which no other watch can mend
 			return false
 		}
 		if s, err = r.goOn(ctx); err != nil && !isWorthRepeating(err) {
@@ -196,7 +200,7 @@ func (r *reflector) takeState(ctx context.Context, s *stream) error {
 		}
 		switch {
 		case e.initialEventsEnd:
-			return r.take(ctx, obj, e.resourceVersion)
+			return r.take(ctx, obj, e.resourceVersion, true)
 		case e.kind == watch.Bookmark || e.object.Ref != r.item.ref:
 		case e.kind == watch.Deleted:
 			obj = nil
@@ -206,9 +210,9 @@ func (r *reflector) takeState(ctx context.Context, s *stream) error {
 	}
 }
 
-// take has the item take in a state.
-func (r *reflector) take(ctx context.Context, obj *volume.Object, version string) error {
-	if err := r.item.sync(obj, version); err != nil {
+// take has the item take in a state; see item.sync.
+func (r *reflector) take(ctx context.Context, obj *volume.Object, version string, complete bool) error {
+	if err := r.item.sync(obj, version, complete); err != nil {
 		r.failed(ctx, err)
 		return err
 	}
@@ -227,7 +231,8 @@ func (r *reflector) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.take(ctx, obj, version)
+	// An immutable object needs no watch.
+	return r.take(ctx, obj, version, obj != nil && obj.Immutable)
 }
 
 func (r *reflector) sendList(ctx context.Context, opts metav1.ListOptions) (*volume.Object, string, error) {
@@ -261,6 +266,7 @@ func (r *reflector) goOn(ctx context.Context) (*stream, error) {
 		return nil, err
 	}
 	s.answered()
+	r.item.watched()
 	return s, nil
 }
 

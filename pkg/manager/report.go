@@ -11,8 +11,9 @@ import (
 // This file is what an item's reflector reports to it.
 
 // sync takes in a state, nil for no object, and marks the item synced. One that is older
-// than what is known is refused: data never goes back, whichever API server answers.
-func (it *item) sync(obj *volume.Object, resourceVersion string) error {
+// than what is known is refused: data never goes back, whichever API server answers. complete
+// tells that no right is missing to follow the object from here on.
+func (it *item) sync(obj *volume.Object, resourceVersion string, complete bool) error {
 	it.mu.Lock()
 	if !it.listensLocked() {
 		it.mu.Unlock()
@@ -28,12 +29,23 @@ func (it *item) sync(obj *volume.Object, resourceVersion string) error {
 		it.lastRead = time.Now() // whoever waited for this gets the time to read it
 		close(it.ready)
 	}
-	tell := it.setLocked(obj, resourceVersion)
+	allowed := complete && it.denial.end()
+	tell := it.setLocked(obj, resourceVersion) || allowed
 	it.mu.Unlock()
 	if tell {
 		it.changed()
 	}
 	return nil
+}
+
+// watched takes in that a watch has begun where the item is.
+func (it *item) watched() {
+	it.mu.Lock()
+	allowed := it.listensLocked() && it.denial.end()
+	it.mu.Unlock()
+	if allowed {
+		it.changed()
+	}
 }
 
 // listensLocked tells whether the caller, the goroutine of some run, is to be

@@ -87,7 +87,7 @@ func TestASyncedItemRefusesStaleReports(t *testing.T) {
 		}
 	}
 	listed := func(obj *volume.Object, resourceVersion string) func(it *item) error {
-		return func(it *item) error { return it.sync(obj, resourceVersion) }
+		return func(it *item) error { return it.sync(obj, resourceVersion, true) }
 	}
 	other := at("u", 1001, "other")
 	other.Name = "b"
@@ -120,7 +120,7 @@ func TestASyncedItemRefusesStaleReports(t *testing.T) {
 				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 				synctest.Wait()
 				it := e.item(ref)
-				if err := it.sync(at("u", 1000, "now"), "1000"); err != nil {
+				if err := it.sync(at("u", 1000, "now"), "1000", true); err != nil {
 					t.Fatal(err)
 				}
 				if err := tc.report(it); !errors.Is(err, tc.err) {

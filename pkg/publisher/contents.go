@@ -100,9 +100,10 @@ func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
 			objects[ref], at[ref] = object, object.Version
 		case isAbsent(err):
 			at[ref] = volume.Version{}
-		case apierrors.IsForbidden(err):
+		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err) && p.opts.Objects.Denied(v.request.Pod, ref) != nil:
 			// Told apart here, object by object: among the joined errors only the
-			// first API error would be seen.
+			// first API error would be seen. That a token is not accepted may pass, until
+			// it is a denial.
 			errs = append(errs, fail(ReasonForbidden, "%w", err))
 		default:
 			errs = append(errs, err)
@@ -126,7 +127,7 @@ func (p *Publisher) denied(v *published) error {
 			continue // another volume's
 		}
 		switch err := p.opts.Objects.Denied(v.request.Pod, ref); {
-		case apierrors.IsForbidden(err):
+		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 			errs = append(errs, fail(ReasonForbidden, "%w", err))
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%w: %w", errStale, err))

@@ -2,16 +2,33 @@ package publisher
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/volume"
 )
+
+// refusals are the answers of an API server that lets who asks know nothing.
+func refusals(ref volume.Ref) map[string]error {
+	return map[string]error{
+		"forbidden":    apierrors.NewForbidden(resourceOf(ref), ref.Name, errors.New("no more")),
+		"unauthorized": apierrors.NewUnauthorized("the token is no good"),
+	}
+}
 
 // A live volume that may not read one of its objects any more says so once, keeps its
 // files, and follows what else it shows.
 func TestRightsOfALiveVolumeTakenAway(t *testing.T) {
+	for name, denied := range refusals(secret("db")) {
+		t.Run(name, func(t *testing.T) { testRightsTakenAway(t, denied) })
+	}
+}
+
+func testRightsTakenAway(t *testing.T, denied error) {
 	inBubble(t, func(e *env) {
-		denied := apierrors.NewForbidden(resourceOf(secret("db")), "db", errors.New("no more"))
 		e.objects.put(configMap("app"), "a", "1")
 		e.objects.put(secret("db"), "password", canary)
 		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]")
@@ -46,8 +63,13 @@ func TestRightsOfALiveVolumeTakenAway(t *testing.T) {
 
 // A new volume is refused what may not be read any more, though it is known.
 func TestPublishOfWhatIsDenied(t *testing.T) {
+	for name, denied := range refusals(configMap("app")) {
+		t.Run(name, func(t *testing.T) { testPublishOfWhatIsDenied(t, denied) })
+	}
+}
+
+func testPublishOfWhatIsDenied(t *testing.T, denied error) {
 	inBubble(t, func(e *env) {
-		denied := apierrors.NewForbidden(resourceOf(configMap("app")), "app", errors.New("no more"))
 		e.objects.put(configMap("app"), "a", "1")
 		live, next := e.request("v1"), e.request("v2")
 		e.publish(live)
@@ -61,5 +83,34 @@ func TestPublishOfWhatIsDenied(t *testing.T) {
 		e.objects.deny(configMap("app"), nil)
 		e.publish(next)
 		e.wantFiles(next, "a", "1")
+	})
+}
+
+// That a token is not accepted may pass, as when an API server has just started. A new volume
+// waits for that, and one from before a restart says nothing, until it counts.
+func TestNoTokenIsAccepted(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		live := e.request("v1")
+		e.publish(live)
+		unknown := fmt.Errorf("%w: %w", manager.ErrNotSynced, apierrors.NewUnauthorized("the token is no good"))
+		e.objects.failWith(configMap("app"), unknown)
+		e.restart()
+		answer := e.publishing(e.request("v2"))
+		after(testResync)
+		e.wantWaiting(answer)
+		e.wantProblem(live, "")
+		e.wantEvents()
+
+		e.objects.deny(configMap("app"), unknown)
+		e.wantReason(<-answer, ReasonForbidden, unknown.Error())
+		e.settle()
+		e.wantEvents("RefForbidden", "RefForbidden")
+		e.wantProblem(live, "the token is no good")
+		e.wantFiles(live, "a", "1")
+
+		e.objects.set(configMap("app"), func() { clear(e.objects.failures); clear(e.objects.denials) })
+		e.settle()
+		e.wantProblem(live, "")
 	})
 }

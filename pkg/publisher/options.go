@@ -26,8 +26,9 @@ type Objects interface {
 	// Lookup returns the newest state of a registered object that is known for a pod, a
 	// NotFound API error if it does not exist, or manager.ErrNotSynced.
 	Lookup(pod volume.Pod, ref volume.Ref) (*volume.Object, error)
-	// Denied returns why the state that Lookup returns can't be kept current any more, a
-	// Forbidden API error for want of the right to read the object; nil while it can.
+	// Denied returns why the state that Lookup returns can't be kept current any more, or
+	// why it can't be had at all: a Forbidden API error for want of a right to the object, or an
+	// Unauthorized one for want of a token that is accepted. It returns nil while it can.
 	Denied(pod volume.Pod, ref volume.Ref) error
 	// Prioritize has objects asked for before those that no publish waits for.
 	Prioritize(pod volume.Pod, refs []volume.Ref)
