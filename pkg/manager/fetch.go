@@ -166,11 +166,14 @@ func (p *polled) settle(f fetch, obj *volume.Object, err error) (tell func()) {
 	default:
 		resourceVersion = obj.ResourceVersion
 	}
-	p.synced, p.failure = true, nil
+	p.synced = true
 	p.answered, p.answeredAt = f.number, f.began
-	allowed := p.denial.end()
-	if p.setLocked(obj, resourceVersion) || allowed {
-		return p.changed
+	allowed, recovered := p.recoverLocked()
+	changed := p.setLocked(obj, resourceVersion) || allowed
+	return func() {
+		recovered()
+		if changed {
+			p.changed()
+		}
 	}
-	return func() {}
 }

@@ -36,8 +36,7 @@ type known struct {
 	// synced tells that object is what the API server holds, nil if nothing.
 	synced bool
 	object *volume.Object
-	// failure is the last failed request since the last sync; failedAt outlives the
-	// sync.
+	// failure is the last failed request since requests succeeded; failedAt outlives that.
 	failure  error
 	failedAt time.Time
 	// denial ends with the next answer, of a watched object with the next watch.
@@ -156,9 +155,21 @@ func (k *known) failedLocked(err error) (tell func()) {
 	denied := counts && k.denial.add(err, now, k.enough(err))
 	refused := k.owed && !k.synced && isRefusal(err)
 	return func() {
-		k.failures.log(k.ref, err, again)
+		k.failures.log(k.key, err, again)
 		if denied || refused {
 			k.changed()
+		}
+	}
+}
+
+// recoverLocked takes in that requests for the object succeed, and returns whether the
+// subscriber is to be told of that, and what must happen without the lock.
+func (k *known) recoverLocked() (allowed bool, tell func()) {
+	failure := k.failure
+	k.failure = nil
+	return k.denial.end(), func() {
+		if failure != nil {
+			k.failures.recovered(k.key, failure)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -27,33 +28,96 @@ type failureLog struct {
 	message string
 
 	mu sync.Mutex
-	// outageAt is when the API server was last seen out of reach.
-	outageAt time.Time
+	// outages holds those that were seen within outageTime.
+	outages map[cause]*outage
 }
 
-// log writes err, which happened to ref; again tells that another one happened to
+// cause is what failures have in common that concern more than one object.
+type cause struct {
+	// reason is what the API server said, Unknown if it can't be reached.
+	reason metav1.StatusReason
+	// account is whose token is refused.
+	account volume.Account
+}
+
+// outage is a row of failures with one cause.
+type outage struct {
+	// logged is when it was last written that it began, seen when it last showed.
+	logged, seen time.Time
+	// over tells that a request has succeeded since it was logged.
+	over bool
+}
+
+// log writes err, which happened to k; again tells that another one happened to
 // it a short time ago.
-func (l *failureLog) log(ref volume.Ref, err error, again bool) {
+func (l *failureLog) log(k key, err error, again bool) {
+	known := again
+	if c, shared := causeOf(k, err); shared {
+		known = !l.begins(c)
+	}
 	logger := l.logger
-	if l.known(err) || again {
+	if known || belongsToWatches(err) {
 		logger = logger.V(detailLevel)
 	}
-	logger.Info(l.message, "ref", ref, "err", err)
+	logger.Info(l.message, "ref", k.ref, "err", err)
 }
 
-// known tells whether err is nothing to report: it belongs to the life of every
-// watch, or it is one more sign of an outage that was reported.
-func (l *failureLog) known(err error) bool {
-	switch {
-	case apierrors.IsResourceExpired(err), apierrors.IsGone(err), apierrors.IsInvalid(err):
-		return true
-	case apierrors.ReasonForError(err) != metav1.StatusReasonUnknown, errors.Is(err, errStale):
-		return false // the API server's answer about this object
+// recovered writes that requests succeed again after err, the last failure that happened to
+// k, unless that was written.
+func (l *failureLog) recovered(k key, err error) {
+	if c, shared := causeOf(k, err); shared && l.ends(c) {
+		l.logger.Info("Requests succeed again", "ref", k.ref, "after", err)
 	}
+}
+
+// belongsToWatches tells whether err is nothing to report, as it is part of the life of
+// every watch.
+func belongsToWatches(err error) bool {
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsInvalid(err)
+}
+
+// causeOf returns the cause of a failure; it is not shared if the failure concerns the
+// object alone.
+func causeOf(k key, err error) (c cause, shared bool) {
+	if belongsToWatches(err) || apierrors.IsForbidden(err) || errors.Is(err, errStale) || errors.Is(err, errUnreadable) {
+		return cause{}, false
+	}
+	c.reason = apierrors.ReasonForError(err)
+	if apierrors.IsUnauthorized(err) {
+		c.account = k.account
+	}
+	return c, true
+}
+
+// begins takes in a failure, and returns whether it is the begin of an outage that is to be
+// logged. What fails again soon after an outage's end is none, unless it goes on.
+func (l *failureLog) begins(c cause) bool {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	known := now.Sub(l.outageAt) <= outageTime
-	l.outageAt = now
-	return known
+	maps.DeleteFunc(l.outages, func(_ cause, o *outage) bool { return now.Sub(o.seen) > outageTime })
+	o := l.outages[c]
+	if o == nil {
+		o = &outage{over: true}
+		l.outages[c] = o
+	}
+	o.seen = now
+	if !o.over || now.Sub(o.logged) <= outageTime {
+		return false
+	}
+	o.logged, o.over = now, false
+	return true
+}
+
+// ends takes in a success after a failure, and returns whether it is the end of an outage
+// that was logged.
+func (l *failureLog) ends(c cause) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	o := l.outages[c]
+	if o == nil || o.over {
+		return false
+	}
+	o.over = true
+	return true
 }

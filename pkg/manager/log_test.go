@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -56,33 +57,120 @@ func TestNoValueIsLogged(t *testing.T) {
 	}
 }
 
-func TestFailuresAreLoggedOnce(t *testing.T) {
+// hundred returns the names of 100 objects, half of each kind.
+func hundred() []volume.Ref {
+	refs := make([]volume.Ref, 0, 100)
+	for i := range 50 {
+		name := fmt.Sprint("o-", i)
+		refs = append(refs, secretRef(name), configMapRef(name))
+	}
+	return refs
+}
+
+// outages are failures of an API server for all objects, or for each.
+func outages() []outageCase {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("no"))
-	for _, tc := range []struct {
-		name string
-		err  error
-		want int
-	}{
-		{"out of reach, for all objects together", syscall.ECONNREFUSED, 1},
-		{"broken connections, for all objects together", syscall.ECONNRESET, 1},
-		{"forbidden, for each object", forbidden, 3},
-	} {
+	unavailable := apierrors.NewServiceUnavailable("later")
+	return []outageCase{
+		{"out of reach", syscall.ECONNREFUSED, 1, 1},
+		{"broken connections", syscall.ECONNRESET, 1, 1},
+		{"unavailable", unavailable, 1, 1},
+		{"too many requests", apierrors.NewTooManyRequests("later", 1), 1, 1},
+		{"the token is refused", apierrors.NewUnauthorized("no"), 1, 1},
+		{"forbidden, for each object", forbidden, 100, 0},
+	}
+}
+
+// outageCase is a failure, with the lines that it and its end make for 100 objects.
+type outageCase struct {
+	name        string
+	err         error
+	lines, ends int
+}
+
+func (c *outageCase) check(t *testing.T, log *bytes.Buffer, message string) {
+	t.Helper()
+	if n := strings.Count(log.String(), message); n != c.lines {
+		t.Errorf("one outage of 100 objects made %d lines, want %d, the first:\n%.500s", n, c.lines, log)
+	}
+	if n := strings.Count(log.String(), "Requests succeed again"); n != c.ends {
+		t.Errorf("its end made %d lines, want %d", n, c.ends)
+	}
+	if n := strings.Count(log.String(), "\n"); n != c.lines+c.ends {
+		t.Errorf("%d lines were written, want %d", n, c.lines+c.ends)
+	}
+}
+
+func TestFailuresAreLoggedOnce(t *testing.T) {
+	for _, tc := range outages() {
 		t.Run(tc.name, func(t *testing.T) {
 			log := captureLog(t, "0")
 			inBubble(t, func(t *testing.T, e *env) {
-				refs := []volume.Ref{secretRef("a"), secretRef("b"), configMapRef("a")}
-				e.RegisterPod(pod("p"), "v", refs)
+				e.RegisterPod(pod("p"), "v", hundred())
 				after(time.Minute)
-				e.api.set(func() { e.api.refuse = func(apiRequest) error { return tc.err } })
-				e.api.closeWatches()
-				after(10 * time.Minute)
-				e.api.set(func() { e.api.refuse = nil })
-				after(maxPause)
+				e.answerWith(tc.err)
+				after(20 * time.Second)
+				e.answerWith(nil)
+				after(20 * time.Second)
 			})
-			if n := strings.Count(log.String(), "\n"); n != tc.want {
-				t.Errorf("one outage made %d lines, want %d:\n%s", n, tc.want, log)
+			tc.check(t, log, "List or watch failed")
+		})
+	}
+}
+
+// One object that fails for ever hides no outage of all, and one that fails now and then is
+// no outage each time.
+func TestOneObjectThatFails(t *testing.T) {
+	for name, tc := range map[string]struct {
+		recovers bool
+		most     int
+	}{
+		"for ever":     {false, 4},
+		"now and then": {true, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := captureLog(t, "0")
+			inBubble(t, func(t *testing.T, e *env) {
+				e.RegisterPod(pod("p"), "v", hundred())
+				broken := func(r apiRequest) error {
+					if at := time.Now().Second(); r.ref == secretRef("o-0") && (!tc.recovers || at < 30) {
+						return apierrors.NewInternalError(errors.New("decrypt"))
+					}
+					return nil
+				}
+				e.api.set(func() { e.api.refuse = broken })
+				for range 8 { // none is idle by then
+					e.api.closeWatches()
+					after(30 * time.Second)
+				}
+				e.answerWith(syscall.ECONNREFUSED)
+				after(time.Minute)
+				e.api.set(func() { e.api.refuse = broken })
+				after(time.Minute)
+			})
+			text := log.String()
+			if lines := strings.Count(text, "\n"); lines > tc.most || !strings.Contains(text, "connection refused") {
+				t.Errorf("%d lines, want %d at most and one of the outage:\n%s", lines, tc.most, text)
 			}
 		})
+	}
+}
+
+// What ends soon after an outage's end is known; what lasts is told within two minutes.
+func TestAnOutageSoonAfterAnother(t *testing.T) {
+	log := captureLog(t, "0")
+	inBubble(t, func(_ *testing.T, e *env) {
+		e.RegisterPod(pod("p"), "v", hundred())
+		after(time.Second)
+		e.answerWith(syscall.ECONNREFUSED)
+		after(20 * time.Second)
+		e.answerWith(nil)
+		after(10 * time.Second)
+		e.answerWith(syscall.ECONNREFUSED)
+		after(3 * time.Minute)
+	})
+	if n := strings.Count(log.String(), "List or watch failed"); n != 2 {
+		t.Errorf("two outages, of which one lasts, made %d lines:\n%s", n, log)
 	}
 }
 
@@ -94,9 +182,10 @@ func TestEachOutageIsLogged(t *testing.T) {
 			after(time.Minute)
 			e.api.set(func() { e.api.refuse = func(apiRequest) error { return syscall.ECONNREFUSED } })
 			e.api.closeWatches()
-			after(time.Minute)
+			after(2 * outageTime)
+			_, _ = e.Lookup(secretRef("a"))
 			e.api.set(func() { e.api.refuse = nil })
-			after(3 * time.Minute)
+			after(outageTime + time.Minute)
 			_, _ = e.Lookup(secretRef("a"))
 		}
 	})

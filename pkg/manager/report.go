@@ -23,15 +23,18 @@ func (it *item) sync(obj *volume.Object, resourceVersion string, complete bool) 
 		it.mu.Unlock()
 		return errStale
 	}
-	it.failure = nil
 	if !it.synced {
 		it.synced = true
 		it.lastRead = time.Now() // whoever waited for this gets the time to read it
 		close(it.ready)
 	}
-	allowed := complete && it.denial.end()
+	allowed, recovered := false, func() {}
+	if complete {
+		allowed, recovered = it.recoverLocked()
+	}
 	tell := it.setLocked(obj, resourceVersion) || allowed
 	it.mu.Unlock()
+	recovered()
 	if tell {
 		it.changed()
 	}
@@ -41,8 +44,13 @@ func (it *item) sync(obj *volume.Object, resourceVersion string, complete bool) 
 // watched takes in that a watch has begun where the item is.
 func (it *item) watched() {
 	it.mu.Lock()
-	allowed := it.listensLocked() && it.denial.end()
+	if !it.listensLocked() {
+		it.mu.Unlock()
+		return
+	}
+	allowed, recovered := it.recoverLocked()
 	it.mu.Unlock()
+	recovered()
 	if allowed {
 		it.changed()
 	}

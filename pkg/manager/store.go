@@ -105,7 +105,7 @@ func newBase(opts Options, failing string) *base {
 		sources:  newSources(opts.Client.CoreV1().RESTClient()),
 		identity: identity,
 		openings: newOpenings(),
-		failures: &failureLog{logger: logger, message: failing},
+		failures: &failureLog{logger: logger, message: failing, outages: map[cause]*outage{}},
 		logger:   clientlog.Quiet(logger),
 		changed:  func(volume.Account, volume.Ref) {},
 	}
