@@ -56,6 +56,13 @@ func (s *server) set(status authorizationv1.SubjectAccessReviewStatus, err error
 	s.status, s.err = status, err
 }
 
+// under returns how many requests are under way.
+func (s *server) under() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now
+}
+
 func (s *server) takeAsked() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,6 +181,7 @@ func TestAnswersAge(t *testing.T) {
 	})
 }
 
+// An error is kept for a moment only, and is no answer.
 func TestErrorsAreNotKept(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, r *Reviewer) {
 		s.set(allowed, errAway)
@@ -181,6 +189,10 @@ func TestErrorsAreNotKept(t *testing.T) {
 			if _, err := r.Allowed(t.Context(), web, ref("a"), time.Minute); !errors.Is(err, errAway) {
 				t.Errorf("got %v", err)
 			}
+			after(failureAge)
+		}
+		if n := s.takeAsked(); n != 2 {
+			t.Errorf("asked %d times, want twice", n)
 		}
 		s.set(allowed, nil)
 		want(t, r, web, ref("a"), true)

@@ -12,8 +12,13 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// requestTimeout bounds one review.
-const requestTimeout = 10 * time.Second
+const (
+	// requestTimeout bounds one review.
+	requestTimeout = 10 * time.Second
+	// failureAge is how long a review that failed is not sent again: what fails for one
+	// volume fails for the hundred that ask the same.
+	failureAge = time.Second
+)
 
 // Options are what a Reviewer needs.
 type Options struct {
@@ -41,33 +46,17 @@ func (o *Options) validate() error {
 }
 
 // Reviewer answers for many volumes, whose pods share service accounts and objects: it
-// asks the API server again only where an answer is too old, one request per question at a time.
-// It is safe for concurrent use and has no goroutine of its own.
+// asks the API server again only where an answer is too old, one request per question at a time,
+// and shares its failure as it does its answer. It is safe for concurrent use. Its goroutines
+// are the requests under way, each of which ends when nobody waits for it any more.
 //
-// mu guards questions and their users; who has taken a question's turn owns its answer.
+// mu guards questions and what is below them.
 type Reviewer struct {
 	opts Options
 
 	mu        sync.Mutex
 	questions map[key]*question
 	swept     time.Time
-}
-
-type key struct {
-	account volume.Account
-	ref     volume.Ref
-	verb    string
-}
-
-// question is one that was asked, with its last answer.
-type question struct {
-	// turn is held by who reads or replaces the answer.
-	turn chan struct{}
-	// allowed is what was answered at the time of at; the zero time is never.
-	allowed bool
-	at      time.Time
-	// users is how many hold or await the turn.
-	users int
 }
 
 // New returns a Reviewer that knows no answer yet. It fails if opts are not valid.
@@ -91,8 +80,8 @@ func (r *Reviewer) Needs() string {
 
 // Admitted returns whether the service account of a new volume's pod has all rights to an
 // object that it needs, by answers to questions that are less than maxAge old; 0 asks anew.
-// An error says nothing about the rights: it is that of the Ask, or of ctx. Errors are not
-// kept.
+// An error says nothing about the rights: it is that of the Ask, at most failureAge old, or of
+// ctx.
 func (r *Reviewer) Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error) {
 	for _, verb := range r.opts.Verbs {
 		allowed, err := r.answer(ctx, key{pod.Account(), ref, verb}, maxAge)
@@ -107,69 +96,4 @@ func (r *Reviewer) Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref,
 // pod must keep.
 func (r *Reviewer) Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error) {
 	return r.answer(ctx, key{pod.Account(), ref, r.opts.Kept}, maxAge)
-}
-
-// answer returns an answer to a question that is less than maxAge old.
-func (r *Reviewer) answer(ctx context.Context, k key, maxAge time.Duration) (bool, error) {
-	q := r.use(k)
-	defer r.release(q)
-	select {
-	case q.turn <- struct{}{}:
-		defer func() { <-q.turn }()
-	case <-ctx.Done():
-		return false, fmt.Errorf("wait to %w", whileAsking(k.account, k.ref, k.verb, ctx.Err()))
-	}
-	if isFresh(q.at, maxAge) {
-		return q.allowed, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	// The answer is as old as the question: the right may go while it is on its way.
-	asked := time.Now()
-	allowed, err := r.opts.Ask(ctx, k.account, k.ref, k.verb)
-	if err != nil {
-		return false, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	q.allowed, q.at = allowed, asked
-	return allowed, nil
-}
-
-func isFresh(at time.Time, maxAge time.Duration) bool {
-	return !at.IsZero() && time.Since(at) < maxAge
-}
-
-// use returns the entry of a question, and keeps it until release.
-func (r *Reviewer) use(k key) *question {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.sweep()
-	q := r.questions[k]
-	if q == nil {
-		q = &question{turn: make(chan struct{}, 1)}
-		r.questions[k] = q
-	}
-	q.users++
-	return q
-}
-
-func (r *Reviewer) release(q *question) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	q.users--
-}
-
-// sweep forgets what nobody uses and whose answer is too old, once per MaxAge. The
-// caller holds mu, under which answers are replaced too.
-func (r *Reviewer) sweep() {
-	if time.Since(r.swept) < r.opts.MaxAge {
-		return
-	}
-	r.swept = time.Now()
-	for k, q := range r.questions {
-		if q.users == 0 && !isFresh(q.at, r.opts.MaxAge) {
-			delete(r.questions, k)
-		}
-	}
 }
