@@ -19,10 +19,16 @@ import (
 // The returned function takes it away.
 func (n *node) allowReading(account string) (forbid func()) {
 	n.t.Helper()
+	return n.allow(account, "get", "list", "watch")
+}
+
+// allow is allowReading with some rights only.
+func (n *node) allow(account string, verbs ...string) (forbid func()) {
+	n.t.Helper()
 	rbac := shared.Client().RbacV1()
 	meta := metav1.ObjectMeta{Name: account}
 	role := &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: verbs},
 	}}
 	binding := &rbacv1.RoleBinding{
 		ObjectMeta: meta, Subjects: accountSubjects(account),
