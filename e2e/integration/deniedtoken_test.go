@@ -17,6 +17,10 @@ import (
 	"github.com/refvol/refvol/e2e/harness/faultproxy"
 )
 
+// longestBackoff is more than the longest time between two requests that are refused, and
+// what else it takes until an object is current.
+const longestBackoff = 90 * time.Second
+
 // withTokenFile returns a kubeconfig that names a file with the token of another one, as a
 // pod's service account does, and that file.
 func withTokenFile(t *testing.T, kubeconfig string) (path, tokenFile string) {
@@ -104,7 +108,7 @@ func TestThePluginsAccountIsRecreated(t *testing.T) {
 			n.wantContent(v, "key", value)
 
 			writeToken(t, tokenFile, token)
-			n.arrives(v, "key", unseen, time.Minute)
+			n.arrives(v, "key", unseen, longestBackoff)
 			n.hasCondition(v, "")
 			n.mustUnpublish(v)
 			n.wantNothingLeft()
@@ -128,7 +132,7 @@ func TestListWithoutWatch(t *testing.T) {
 	n.forgetRequests()
 	value := n.canary()
 	n.secret("db", map[string]string{"key": value})
-	n.arrives(v, "key", value, time.Minute)
+	n.arrives(v, "key", value, longestBackoff)
 	count := map[string]int{}
 	for _, r := range n.requests() {
 		count[r.Verb]++
@@ -141,7 +145,7 @@ func TestListWithoutWatch(t *testing.T) {
 	n.allowReading(account)
 	value = n.canary()
 	n.secret("db", map[string]string{"key": value})
-	n.arrives(v, "key", value, time.Minute)
+	n.arrives(v, "key", value, longestBackoff)
 	n.hasCondition(v, "")
 	if events := n.eventsOf(v, "RefForbidden"); len(events) != 1 || events[0].Count != 1 {
 		t.Errorf("%d events, or one counted more than once; want one", len(events))

@@ -62,6 +62,17 @@ func (k *known) enough(err error) time.Duration {
 	return denialTime
 }
 
+// shares takes in a failure that concerns this object and others, whichever was asked for.
+// The refusal of a token is a denial of all objects that wait for one which is accepted.
+func (k *known) shares(err error) {
+	k.mu.Lock()
+	denied := k.denial.add(err, time.Now(), k.enough(err))
+	k.mu.Unlock()
+	if denied {
+		k.changed()
+	}
+}
+
 // end takes in an answer, and returns true if there was a denial until now.
 func (d *denial) end() (was bool) {
 	was = d.err != nil

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,6 +18,10 @@ var (
 	errForbidden    = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("no more"))
 	errUnauthorized = apierrors.NewUnauthorized("the token is no good")
 )
+
+// noticeTime is how long it takes until refusals are a denial: denialTime, and the pause of
+// the backoff that has grown until then.
+const noticeTime = 4 * denialTime
 
 // answerWith has the API server fail each request with err, nil for none, and end the
 // watches, which would outlive that.
@@ -97,7 +102,7 @@ func TestTheOwnTokenIsRefusedFromTheBegin(t *testing.T) {
 		after(time.Second)
 		e.wantDenied(ref, false)
 		e.changes(ref)
-		after(denialTime + maxPause)
+		after(noticeTime)
 		e.wantDenied(ref, true)
 		if n := e.changes(ref); n == 0 {
 			e.t.Error("nobody was told")
@@ -106,6 +111,38 @@ func TestTheOwnTokenIsRefusedFromTheBegin(t *testing.T) {
 		e.ask(ref)
 		e.wantDenied(ref, false)
 		e.wantLookup(ref, v, "1")
+	})
+}
+
+// While the token is refused, one object probes and the others wait. It is a denial of all of
+// them all the same, told once each, and so is its end.
+func TestTheOwnTokenIsRefusedForManyObjects(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		refs := hundred()
+		e.RegisterPod(pod("first"), "v", refs[:50])
+		synctest.Wait()
+		e.answerWith(errUnauthorized)
+		e.RegisterPod(pod("second"), "v", refs[50:]) // of which nothing is known
+		for _, ref := range refs {
+			_, _ = e.Lookup(ref)
+			e.changes(ref)
+		}
+		wantTold := func(denied bool, least, most int) {
+			t.Helper()
+			for _, ref := range refs {
+				e.wantDenied(ref, denied)
+				if n := e.changes(ref); n < least || n > most {
+					t.Errorf("%s: heard of %d changes, want %d to %d", ref, n, least, most)
+				}
+			}
+		}
+		after(noticeTime)
+		wantTold(true, 1, 8)
+		after(2 * time.Minute)
+		wantTold(true, 0, 8) // who waits for what isn't known hears of each refusal
+		e.api.set(func() { e.api.refuse = nil })
+		after(2*longBackoff + maxPause)
+		wantTold(false, 1, 8)
 	})
 }
 
@@ -123,12 +160,13 @@ func TestTokensOfPodsAreRefused(t *testing.T) {
 		if err := e.Manager.Denied(pod, ref); err != nil || e.changes(ref) != 0 {
 			e.t.Errorf("too early: %v", err)
 		}
-		after(2 * maxPause)
+		after(3 * longBackoff)
 		if err := e.Manager.Denied(pod, ref); !apierrors.IsUnauthorized(err) || e.changes(ref) != 1 {
 			e.t.Errorf("Denied = %v after %s", err, tokenTime)
 		}
+		_, _ = e.Manager.Lookup(pod, ref) // as a resync does
 		e.answerWith(nil)
-		after(2 * maxPause)
+		after(3 * longBackoff)
 		if err := e.Manager.Denied(pod, ref); err != nil || e.changes(ref) != 1 {
 			e.t.Errorf("Denied = %v once the token is good again", err)
 		}
@@ -152,7 +190,7 @@ func TestListIsAllowedAndWatchIsNot(t *testing.T) {
 				}
 			})
 			e.api.closeWatches()
-			after(denialTime + 2*maxPause)
+			after(noticeTime)
 			e.wantDenied(ref, true)
 			if n := e.changes(ref); n != 1 {
 				t.Errorf("heard of %d changes, want 1", n)
@@ -167,7 +205,7 @@ func TestListIsAllowedAndWatchIsNot(t *testing.T) {
 			}
 			e.wantOneWatchPerList(ref, before)
 			e.answerWith(nil)
-			after(maxPause)
+			after(2 * longBackoff)
 			e.wantDenied(ref, false)
 			if n := e.changes(ref); n != 1 {
 				t.Errorf("heard of %d changes when the right was given back, want 1", n)

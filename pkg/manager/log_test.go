@@ -111,7 +111,7 @@ func TestFailuresAreLoggedOnce(t *testing.T) {
 				e.answerWith(tc.err)
 				after(20 * time.Second)
 				e.answerWith(nil)
-				after(20 * time.Second)
+				after(3 * longBackoff)
 			})
 			tc.check(t, log, "List or watch failed")
 		})

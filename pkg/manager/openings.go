@@ -79,6 +79,9 @@ type place struct {
 	publish bool
 	// waiting is the object's opening while it waits.
 	waiting *opening
+	// shares is called, without a lock, with a failure that concerns this object and others,
+	// whichever was asked for.
+	shares func(error)
 }
 
 // opening is one request that waits to be sent, or was sent and has no answer yet.
@@ -131,13 +134,36 @@ func (o *openings) begin(ctx context.Context, p *place, cancel context.CancelCau
 func (op *opening) end(err error) {
 	o := op.openings
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	o.leave(op)
 	if err == nil {
 		op.place.publish = false
 	}
 	o.learn(op, err)
+	all := o.sharing(op.place, err)
 	o.serve()
+	o.mu.Unlock()
+	for _, p := range all {
+		p.shares(err)
+	}
+}
+
+// sharing returns the places that a failure of p concerns: p and those that now wait.
+func (o *openings) sharing(p *place, err error) []*place {
+	failed := reach(err)
+	if failed == objectScope {
+		return nil
+	}
+	all := []*place{p}
+	for _, l := range o.lanes {
+		for _, q := range l.pods {
+			for _, op := range slices.Concat(q.publish, q.others) {
+				if scopeOf(op.place, failed) == scopeOf(p, failed) {
+					all = append(all, op.place)
+				}
+			}
+		}
+	}
+	return all
 }
 
 // report says that the answer which end has told of ended with an error.

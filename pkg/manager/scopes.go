@@ -51,11 +51,19 @@ type scope struct {
 
 // scopesOf returns the scopes that an object is in.
 func scopesOf(p *place) [3]scope {
-	return [3]scope{
-		{level: nodeScope},
-		{level: credentialScope, account: p.account},
-		{level: kindScope, account: p.account, kind: p.Kind},
+	return [3]scope{scopeOf(p, nodeScope), scopeOf(p, credentialScope), scopeOf(p, kindScope)}
+}
+
+// scopeOf returns the scope of a level that an object is in.
+func scopeOf(p *place, l level) scope {
+	in := scope{level: l}
+	if l >= credentialScope {
+		in.account = p.account
 	}
+	if l >= kindScope {
+		in.kind = p.Kind
+	}
+	return in
 }
 
 // scopes holds the backoff of each scope that has one. It ends with the first success.

@@ -136,9 +136,11 @@ func (b *base) newKnown(k key, pod types.UID) *known {
 		return nil
 	}
 	changed := b.changed
-	return &known{
+	known := &known{
 		key: k, source: src, failures: b.failures, openings: b.openings,
 		place:   place{Ref: k.ref, account: k.account, pod: pod},
 		changed: func() { changed(k.account, k.ref) },
 	}
+	known.place.shares = known.shares
+	return known
 }
