@@ -18,9 +18,11 @@ const (
 	// longest pause is the wait that a server may ask for, of a minute, and half of that as
 	// jitter.
 	healed = 2 * time.Minute
-	// noticed is how long a connection may be half-open before it is given up: 5 s
-	// without a frame, and 3 s for the answer to a ping.
-	noticed = 8 * time.Second
+	// pingAfter and pingTimeout are the plugin's: a connection without a frame for so long is
+	// pinged, and given up without an answer after so long.
+	pingAfter, pingTimeout = 5 * time.Second, 10 * time.Second
+	// noticed is how long a connection may be half-open before it is given up.
+	noticed = pingAfter + pingTimeout
 	// answered is how long an API server that keeps the connection alive may take to
 	// answer before the request is given up.
 	answered = 30 * time.Second
@@ -44,6 +46,12 @@ func newProxied(t *testing.T, o faultproxy.Options, args ...string) *proxied {
 // newProxiedAs is newProxied with the rights that another kubeconfig gives.
 func newProxiedAs(t *testing.T, rights string, o faultproxy.Options, args ...string) *proxied {
 	t.Helper()
+	return newProxiedWith(t, rights, o, harness.PluginOptions{Args: args})
+}
+
+// newProxiedWith is newProxiedAs with other options of the plugin.
+func newProxiedWith(t *testing.T, rights string, o faultproxy.Options, plugin harness.PluginOptions) *proxied {
+	t.Helper()
 	config, err := clientcmd.LoadFromFile(rights)
 	if err != nil {
 		t.Fatal(err)
@@ -59,11 +67,12 @@ func newProxiedAs(t *testing.T, rights string, o faultproxy.Options, args ...str
 			t.Error(err)
 		}
 	})
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := proxy.WriteKubeconfig(kubeconfig, token); err != nil {
+	plugin.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	if err := proxy.WriteKubeconfig(plugin.Kubeconfig, token); err != nil {
 		t.Fatal(err)
 	}
-	return &proxied{node: newNodeAs(t, kubeconfig, append([]string{"-v=4"}, args...)...), proxy: proxy}
+	plugin.Args = append([]string{"-v=4"}, plugin.Args...)
+	return &proxied{node: newNodeWith(t, plugin), proxy: proxy}
 }
 
 // requests returns the requests since forgetRequests; not for concurrent use.

@@ -25,6 +25,9 @@ type Options struct {
 	// Out is the absolute path of the binary; with Others, that of a directory that
 	// exists, which gets each under the last element of its package's path.
 	Out string
+	// Overlay is a file that names files to be built in the place of others, see go help
+	// build; empty for none.
+	Overlay string
 	// LDFlags goes to the linker.
 	LDFlags string
 	// Race links the race detector in, which needs a C compiler; without it the
@@ -54,6 +57,9 @@ func Build(ctx context.Context, o Options) error {
 	args, cgo := []string{"build", "-trimpath"}, "CGO_ENABLED=0"
 	if o.Race {
 		args, cgo = []string{"build", "-race"}, "CGO_ENABLED=1"
+	}
+	if o.Overlay != "" {
+		args = append(args, "-overlay", o.Overlay)
 	}
 	args = append(args, "-buildvcs=false", "-ldflags", o.LDFlags, "-o", o.Out)
 	stop := tick(o.Progress)
