@@ -31,7 +31,7 @@ func refusal(fault Fault, r Request) *apierrors.StatusError {
 		return apierrors.NewServiceUnavailable("the server is told to be unavailable")
 	case fault == Unauthorized:
 		return apierrors.NewUnauthorized("the server is told to know nobody")
-	case fault == ServerError, fault == SecretsFail && r.Resource == "secrets":
+	case fault == ServerError, fault == SecretsFail && r.Resource == "secrets" && isRead(r.Verb):
 		return apierrors.NewInternalError(fmt.Errorf("the server is told to fail"))
 	case (fault == Gone || fault == Stale) && r.continues():
 		return apierrors.NewResourceExpired("too old resource version")

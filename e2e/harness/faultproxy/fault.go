@@ -53,8 +53,8 @@ const (
 	Unavailable
 	// Unauthorized answers with 401.
 	Unauthorized
-	// SecretsFail answers with 500 what concerns Secrets, as an API server does that
-	// can't decrypt them.
+	// SecretsFail answers reads of Secrets with 500, as an API server does that can't
+	// decrypt them. Watches that are open stay.
 	SecretsFail
 	// Stalled sends no answer and no event until the fault is over. The connections stay
 	// alive: pings are answered.
