@@ -320,6 +320,12 @@ func (r *reflector) selector() string {
 // error is nil if another watch can go on from there.
 func (r *reflector) follow(ctx context.Context, s *stream) error {
 	defer s.close()
+	defer func() {
+		select {
+		case <-r.item.hurry: // whoever waited has what came meanwhile
+		default:
+		}
+	}()
 	began := time.Now()
 	defer func() {
 		if time.Since(began) >= workingTime {

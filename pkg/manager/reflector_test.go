@@ -107,6 +107,7 @@ func TestWatchesThatBreakTogetherReconnectApart(t *testing.T) {
 			refs = append(refs, secretRef(fmt.Sprint("s", i)))
 		}
 		e.RegisterPod(pod("p"), "v", refs)
+		e.Prioritize(pod("p"), refs) // a publish that is served then
 		after(2 * time.Second)
 		at := map[time.Time]int{}
 		e.api.set(func() {
