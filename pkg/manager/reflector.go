@@ -320,18 +320,7 @@ func (r *reflector) selector() string {
 // error is nil if another watch can go on from there.
 func (r *reflector) follow(ctx context.Context, s *stream) error {
 	defer s.close()
-	defer func() {
-		select {
-		case <-r.item.hurry: // whoever waited has what came meanwhile
-		default:
-		}
-	}()
-	began := time.Now()
-	defer func() {
-		if time.Since(began) >= workingTime {
-			r.wellAt = time.Now()
-		}
-	}()
+	defer r.watchEnded(time.Now())
 	for {
 		e, err := s.next()
 		if errors.Is(err, errEnded) {
@@ -349,6 +338,17 @@ func (r *reflector) follow(ctx context.Context, s *stream) error {
 		if e.resourceVersion != "" {
 			r.version = e.resourceVersion
 		}
+	}
+}
+
+// watchEnded takes in the end of a watch that began at a time.
+func (r *reflector) watchEnded(began time.Time) {
+	if time.Since(began) >= workingTime {
+		r.wellAt = time.Now()
+	}
+	select {
+	case <-r.item.hurry: // the publish that left it was served
+	default:
 	}
 }
 
