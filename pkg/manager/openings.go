@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -47,25 +46,6 @@ type openings struct {
 	mu     sync.Mutex
 	lanes  map[volume.Kind]*lane
 	scopes scopes
-}
-
-// lane is the openings of one kind.
-type lane struct {
-	pods map[types.UID]*podQueue
-	// opening holds those that count against maxOpening, hanging those that count against
-	// maxHanging; the oldest comes first.
-	opening, hanging []*opening
-	// turns counts the openings that began.
-	turns int
-}
-
-// podQueue is the openings of one pod and kind.
-type podQueue struct {
-	// publish holds the waiting openings of a waiting publish, others the rest.
-	publish, others []*opening
-	underWay        int
-	// served is the lane's turn at which the pod was last served.
-	served int
 }
 
 // place is what openings knows of one object.
@@ -230,16 +210,6 @@ func (o *openings) lane(kind volume.Kind) *lane {
 	return l
 }
 
-// queue returns that of a pod; tidy forgets it.
-func (l *lane) queue(pod types.UID) *podQueue {
-	q := l.pods[pod]
-	if q == nil {
-		q = &podQueue{}
-		l.pods[pod] = q
-	}
-	return q
-}
-
 func (o *openings) enqueue(op *opening) {
 	p := op.place
 	op.pod, p.waiting = p.pod, op
@@ -328,76 +298,4 @@ func (o *openings) leave(op *opening) {
 	l.pods[op.pod].underWay--
 	l.tidy(op.pod)
 	l.settle()
-}
-
-func (l *lane) remove(op *opening) {
-	isOp := func(other *opening) bool { return other == op }
-	l.opening, l.hanging = slices.DeleteFunc(l.opening, isOp), slices.DeleteFunc(l.hanging, isOp)
-}
-
-// settle moves openings that hang to the others that do, as far as there is room.
-func (l *lane) settle() {
-	for _, op := range slices.Clone(l.opening) {
-		if op.hangs && len(l.hanging) < maxHanging {
-			l.remove(op)
-			l.hanging = append(l.hanging, op)
-		}
-	}
-}
-
-// isUrgent says whether op is of a publish of a pod of which nothing is under way.
-func (l *lane) isUrgent(op *opening) bool {
-	return op.place.publish && l.pods[op.pod].underWay == 0
-}
-
-// makeRoom has the oldest opening give up its slot if it has lasted for urgentTime. If too
-// many hang, the one that has hung longest is cancelled.
-func (l *lane) makeRoom() bool {
-	oldest := l.opening[0]
-	if time.Since(oldest.began) < urgentTime {
-		return false
-	}
-	if len(l.hanging) >= maxHanging {
-		l.hanging[0].cancel(errMadeRoom)
-		l.remove(l.hanging[0])
-	}
-	l.remove(oldest)
-	l.hanging = append(l.hanging, oldest)
-	return true
-}
-
-// tidy forgets a pod of which nothing waits or is under way.
-func (l *lane) tidy(pod types.UID) {
-	if q := l.pods[pod]; q != nil && q.waiting()+q.underWay == 0 {
-		delete(l.pods, pod)
-	}
-}
-
-// first returns the pod's next opening, or nil.
-func (q *podQueue) first() *opening {
-	switch {
-	case q == nil:
-		return nil
-	case len(q.publish) > 0:
-		return q.publish[0]
-	case len(q.others) > 0:
-		return q.others[0]
-	}
-	return nil
-}
-
-func (q *podQueue) waiting() int {
-	if q == nil {
-		return 0
-	}
-	return len(q.publish) + len(q.others)
-}
-
-// before says whether the turn of q comes before that of other: a publish first, then the
-// pod with the fewest under way, then the one that was served longest ago.
-func (q *podQueue) before(other *podQueue) bool {
-	if q.first().place.publish != other.first().place.publish {
-		return q.first().place.publish
-	}
-	return cmp.Or(cmp.Compare(q.underWay, other.underWay), cmp.Compare(q.served, other.served)) < 0
 }
