@@ -46,7 +46,8 @@ func startPlugin(tb testing.TB, top, kubelet, state string) *plugin {
 		tb.Fatal(err)
 	}
 	p.opts = publisher.Options{
-		Objects: p.objects, Mounts: publisher.NewMounts(mounter), Pods: p.objects, Access: p.objects, CrossNamespace: true,
+		Objects: p.objects, Mounts: publisher.NewMounts(mounter), AttributePrefix: mounter.AttributePrefix(),
+		Pods: p.objects, Access: p.objects, CrossNamespace: true,
 		NodeName: "node", StateDir: state, KubeletDir: kubelet,
 		ResyncInterval: time.Hour, MaxVolumeSize: 256 << 10, MaxTotalSize: 4 << 20,
 		// One worker takes volumes in their order, so the last one tells of all.
