@@ -119,12 +119,16 @@ func accepted(across bool) map[string]*corev1.Pod {
 	return all
 }
 
-// largest are attributes of as many bytes as a volume may have.
+// largest are attributes of as many bytes and sources as a volume may have.
 func largest() attributes {
 	const name = "sources"
 	text := strings.Builder{}
-	for i := 0; text.Len() < volume.MaxAttributesSize-200; i++ {
-		fmt.Fprintf(&text, "- configMap: {name: some-configuration, items: [{key: k, path: p%d}]}\n", i)
+	for i := range volume.MaxSources {
+		fmt.Fprintf(&text, "- configMap: {name: some-configuration, items: [")
+		for j := range 6 {
+			fmt.Fprintf(&text, "{key: some-key, path: p%d-%d}, ", i, j)
+		}
+		text.WriteString("]}\n")
 	}
 	text.WriteString("#" + strings.Repeat("x", volume.MaxAttributesSize-len(name)-text.Len()-1))
 	return attributes{name: text.String()}
