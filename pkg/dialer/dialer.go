@@ -83,7 +83,6 @@ func (d *Dialer) await(ctx context.Context, served <-chan struct{}) (mine bool, 
 	defer patient.Stop()
 	select {
 	case d.turn <- struct{}{}:
-		mine = true
 	case <-patient.C:
 		return false, nil
 	case <-served:

@@ -16,6 +16,8 @@ type lane struct {
 	opening, hanging []*opening
 	// turns counts the openings that began.
 	turns int
+	// numbered counts the openings that began to wait.
+	numbered int
 }
 
 // podQueue is the openings of one pod and kind.
@@ -91,6 +93,14 @@ func (q *podQueue) first() *opening {
 		return q.others[0]
 	}
 	return nil
+}
+
+// oldest returns the pod's opening that has waited longest; there is one.
+func (q *podQueue) oldest() *opening {
+	if len(q.publish) == 0 || len(q.others) > 0 && q.others[0].number < q.publish[0].number {
+		return q.others[0]
+	}
+	return q.publish[0]
 }
 
 func (q *podQueue) waiting() int {

@@ -71,6 +71,8 @@ type opening struct {
 	// pod is whose turn it took.
 	pod   types.UID
 	began time.Time
+	// number tells in which order openings of a kind began to wait.
+	number int
 	// ready is closed when it may begin.
 	ready chan struct{}
 	// cancel ends the request.
@@ -214,6 +216,8 @@ func (o *openings) enqueue(op *opening) {
 	p := op.place
 	op.pod, p.waiting = p.pod, op
 	l := o.lane(p.Kind)
+	l.numbered++
+	op.number = l.numbered
 	q := l.queue(op.pod)
 	if p.publish {
 		q.publish = append(q.publish, op)
@@ -244,15 +248,27 @@ func (o *openings) serve() {
 	}
 }
 
-// next returns the opening whose turn is next, nil if none may begin now.
+// next returns the opening whose turn is next, nil if none may begin now. Of those that
+// would probe it is the one that has waited longest, so that another one probes each time.
 func (o *openings) next(l *lane) *opening {
 	var best *podQueue
+	var probe *opening
 	for _, q := range l.pods {
-		if op := q.first(); op != nil && o.scopes.admit(op.place) && (best == nil || q.before(best)) {
+		op := q.first()
+		switch {
+		case op == nil || !o.scopes.admit(op.place):
+		case o.scopes.cause(op.place) != nil:
+			if oldest := q.oldest(); probe == nil || oldest.number < probe.number {
+				probe = oldest
+			}
+		case best == nil || q.before(best):
 			best = q
 		}
 	}
-	return best.first()
+	if best != nil {
+		return best.first()
+	}
+	return probe
 }
 
 func (o *openings) start(l *lane, op *opening) {

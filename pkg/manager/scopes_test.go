@@ -252,3 +252,25 @@ func (e *env) getOnce(t *testing.T) (*volume.Object, error) {
 	source := newSources(e.api.client().CoreV1().RESTClient())[volume.Secret]
 	return source.get(t.Context(), "ns", "a", metav1.GetOptions{})
 }
+
+// TestAWaitingPublishIsNotTheOnlyProbe: its object may be the reason for the failure.
+func TestAWaitingPublishIsNotTheOnlyProbe(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		bad, ref := secretRef("bad"), secretRef("good")
+		v := e.api.put(secret("good", "1"))
+		e.refuseAll(refusal(500, 0))
+		e.publish("p", bad)
+		e.RegisterPod(pod("q"), "v", []volume.Ref{ref})
+		after(10 * time.Second)
+		e.api.set(func() {
+			e.api.refuse = func(r apiRequest) error {
+				if r.ref == bad {
+					return refusal(500, 0)
+				}
+				return nil
+			}
+		})
+		after(4 * maxPause)
+		e.wantGet(ref, v, "1")
+	})
+}
