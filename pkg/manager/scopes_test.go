@@ -253,19 +253,20 @@ func (e *env) getOnce(t *testing.T) (*volume.Object, error) {
 	return source.get(t.Context(), "ns", "a", metav1.GetOptions{})
 }
 
-// TestAWaitingPublishIsNotTheOnlyProbe: its object may be the reason for the failure.
+// TestAWaitingPublishIsNotTheOnlyProbe: an object that was refused has no pause of
+// its own, so its publish would always come first.
 func TestAWaitingPublishIsNotTheOnlyProbe(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		bad, ref := secretRef("bad"), secretRef("good")
 		v := e.api.put(secret("good", "1"))
-		e.refuseAll(refusal(500, 0))
+		e.refuseAll(refusal(401, 0))
 		e.publish("p", bad)
 		e.RegisterPod(pod("q"), "v", []volume.Ref{ref})
 		after(10 * time.Second)
 		e.api.set(func() {
 			e.api.refuse = func(r apiRequest) error {
 				if r.ref == bad {
-					return refusal(500, 0)
+					return refusal(401, 0)
 				}
 				return nil
 			}
