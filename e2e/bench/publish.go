@@ -100,6 +100,9 @@ func (p *publishing) call(ctx context.Context, v *harness.Volume) error {
 	return err
 }
 
+// countingTime is how long the API server may take to count a watch that has ended.
+const countingTime = 10 * time.Second
+
 // publishWarm times publishes of an object that is watched already, and in turn with them
 // what the kernel takes for the same mount and files, and for a record.
 func (p *publishing) publishWarm(ctx context.Context) error {
@@ -160,13 +163,18 @@ func (p *publishing) objectOfBurst(i int) string {
 }
 
 // asked returns an error unless the API server was asked for just so many watches, and
-// other requests, since before was counted.
+// other requests, since before was counted. For a moment the API server counts a watch that
+// ends neither as open nor as answered, so it is asked again while watches are missing.
 func (p *publishing) asked(ctx context.Context, before traffic, watches, others int) error {
-	now, err := p.traffic(ctx)
-	if err != nil {
-		return err
+	for deadline := time.Now().Add(countingTime); ; {
+		now, err := p.traffic(ctx)
+		if err != nil {
+			return err
+		}
+		if seen := now.since(before); seen.watches >= watches || time.Now().After(deadline) {
+			return seen.want(watches, others)
+		}
 	}
-	return now.since(before).want(watches, others)
 }
 
 // publishBurst publishes volumes of new objects all at once, and notes when each was
