@@ -142,6 +142,9 @@ type Tree struct {
 	DirMode fs.FileMode
 	// UID and GID own every file and directory, links left out.
 	UID, GID int
+	// Record is what the volume keeps beside the files for its next owner, "" for nothing.
+	// It holds no value of an object.
+	Record string
 }
 
 // Size returns the sum of the contents' lengths in bytes.

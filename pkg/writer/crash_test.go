@@ -47,8 +47,9 @@ func TestCrash(t *testing.T) {
 // to, or from if back is set. It returns whether there was such an operation.
 func crashAt(t *testing.T, n int, from, to *volume.Tree, back bool) bool {
 	t.Helper()
-	v := newVolume(t)
-	w, calls, point := New(Options{}), 0, ""
+	v, o := newVolume(t), withAttributes(t)
+	from, to = recorded(from), recorded(to)
+	w, calls, point := New(o), 0, ""
 	if from != nil {
 		v.write(w, from)
 	}
@@ -70,11 +71,12 @@ func crashAt(t *testing.T, n int, from, to *volume.Tree, back bool) bool {
 		t.Errorf("%s: %d descriptors are open, %d before", point, got, fds)
 	}
 	checkEither(v, from, to)
+	checkRecord(v, o, from, to)
 	want := to
 	if back {
 		want = from
 	}
-	next := New(Options{})
+	next := New(o)
 	result, err := next.Write(t.Context(), v.root, want)
 	if err != nil {
 		t.Fatalf("%s: next Write: %v", point, err)
@@ -122,6 +124,31 @@ func checkEither(v *testVolume, from, to *volume.Tree) {
 	}
 }
 
+// recorded is a tree with a Record that tells it from others; nil for nil.
+func recorded(tree *volume.Tree) *volume.Tree {
+	if tree == nil {
+		return nil
+	}
+	with := *tree
+	with.Record = dump(tree)
+	return &with
+}
+
+// checkRecord fails unless the generation that the volume shows carries its own record.
+func checkRecord(v *testVolume, o Options, from, to *volume.Tree) {
+	v.Helper()
+	want := to.Record
+	switch shown := v.shown(); {
+	case from != nil && shown == from.Record:
+		want = shown
+	case from == nil && shown != to.Record:
+		want = ""
+	}
+	if got, err := ReadRecord(v.root, o.AttributePrefix); err != nil || got != want {
+		v.Fatalf("the volume shows\n%sand its record is\n%s(%v), want\n%s", v.shown(), got, err, want)
+	}
+}
+
 // TestFault fails one operation after the other, each once, as a full file system
 // does. The volume keeps what it showed unless it has switched already, nothing
 // half-made stays, and the same Writer gets it right the next time, with either
@@ -137,7 +164,9 @@ func TestFault(t *testing.T) {
 
 func faultAt(t *testing.T, n int, from, to, next *volume.Tree) bool {
 	t.Helper()
-	v, w, calls, point := newVolume(t), New(Options{}), 0, ""
+	o := withAttributes(t)
+	from, to, next = recorded(from), recorded(to), recorded(next)
+	v, w, calls, point := newVolume(t), New(o), 0, ""
 	v.write(w, from)
 	fds := openDescriptors(t)
 	w.fs = stepped{w.fs, func(op, name string) error {

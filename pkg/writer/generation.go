@@ -49,7 +49,7 @@ func isGeneration(name string) bool {
 // fill puts the tree into the new generation's directory: what base has just so
 // is hard-linked, all else is written. Modes and owners are final when it returns.
 func (u *update) fill(ctx context.Context) error {
-	b := &builder{fs: u.fs, refs: u.refs, dirAttrs: u.next.dir}
+	b := &builder{fs: u.fs, refs: u.names.refs, dirAttrs: u.next.dir}
 	defer b.close()
 	var old cursor
 	oldName := ""
@@ -58,6 +58,9 @@ func (u *update) fill(ctx context.Context) error {
 	}
 	if err := b.start(u.root, u.next.generation, oldName); err != nil {
 		return fmt.Errorf("open generation %s: %w", u.next.generation, err)
+	}
+	if err := u.setRecord(b.top().dir); err != nil {
+		return err
 	}
 	for i := range u.tree.Files {
 		if err := u.put(ctx, b, i, old.find(u.tree.Files[i].Path)); err != nil {

@@ -26,7 +26,9 @@ type InPlace struct{ memory }
 func NewInPlace(opts Options) *InPlace { return &InPlace{newMemory(opts)} }
 
 // Write makes dir show tree, and puts right whatever it finds amiss there on the
-// way. When this InPlace knows that dir shows tree already, it does no I/O.
+// way. When this InPlace knows that dir shows tree already, it does no I/O. The generation
+// carries the new Record before the first byte is rewritten: after a kill, what it says is
+// never older than the files.
 //
 // The first Write makes a generation as Writer does. Each later one keeps it, and
 // of a file that stays also the inode:

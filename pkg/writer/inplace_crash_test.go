@@ -46,7 +46,9 @@ func TestInPlaceCrash(t *testing.T) {
 
 func inPlaceCrashAt(t *testing.T, n int, from, to, next *volume.Tree) bool {
 	t.Helper()
-	v, w, calls, point := newVolume(t), NewInPlace(Options{}), 0, ""
+	o := withAttributes(t)
+	from, to, next = recorded(from), recorded(to), recorded(next)
+	v, w, calls, point := newVolume(t), NewInPlace(o), 0, ""
 	v.rewrite(w, from)
 	w.fs = stepped{w.fs, func(op, name string) error {
 		if calls++; calls <= n {
@@ -66,12 +68,13 @@ func inPlaceCrashAt(t *testing.T, n int, from, to, next *volume.Tree) bool {
 		t.Errorf("%s: %d descriptors are open, %d before", point, got, fds)
 	}
 	checkTorn(v, from, to, point)
-	fresh := NewInPlace(Options{})
+	checkNamed(v, o, from, to, point)
+	fresh := NewInPlace(o)
 	v.rewrite(fresh, next)
 	if t.Failed() {
 		t.Fatal(point)
 	}
-	if result := v.rewrite(NewInPlace(Options{}), next); result.Changed {
+	if result := v.rewrite(NewInPlace(o), next); result.Changed {
 		t.Fatalf("%s: written again: %+v", point, result)
 	}
 	return point != ""
@@ -101,6 +104,18 @@ func checkTorn(v *testVolume, from, to *volume.Tree, point string) {
 		if _, err := os.Stat(filepath.Join(v.path, name)); err != nil && !strings.HasPrefix(name, "..") {
 			v.Errorf("%s: %v", point, err)
 		}
+	}
+}
+
+// checkNamed fails if something of to is shown and the record does not name to yet.
+func checkNamed(v *testVolume, o Options, from, to *volume.Tree, point string) {
+	v.Helper()
+	record, err := ReadRecord(v.root, o.AttributePrefix)
+	if err != nil || record != from.Record && record != to.Record {
+		v.Errorf("%s: the record is %q, %v", point, record, err)
+	}
+	if shown := v.shown(); shown != from.Record && record != to.Record {
+		v.Errorf("%s: the volume shows\n%sand its record is still\n%s", point, shown, record)
 	}
 }
 

@@ -12,15 +12,14 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// errNoAttribute is why a tree is refused that a Withdraw could do nothing with.
-var errNoAttribute = errors.New("a file names an object, and the writer has no attribute for that")
+// errNoAttribute is why a tree is refused that a Withdraw could do nothing with, or a record.
+var errNoAttribute = errors.New("the writer has no attribute for what files name and for the record")
 
 // memory is what a writer of either kind keeps from one Write to the next.
 type memory struct {
-	now func() time.Time
-	fs  fileSystem
-	// refs is the name of the attribute of files' Refs, "" for none.
-	refs string
+	now   func() time.Time
+	fs    fileSystem
+	names attributeNames
 	// shown is what the directory is known to show. It is nil whenever that is
 	// in doubt: in a new writer, during a write, and after one that failed.
 	shown *snapshot
@@ -32,33 +31,27 @@ func newMemory(opts Options) memory {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	m := memory{now: opts.Now, fs: linux{}}
-	if opts.AttributePrefix != "" {
-		m.refs = opts.AttributePrefix + refsName
-	}
-	return m
+	return memory{now: opts.Now, fs: linux{}, names: namesWith(opts.AttributePrefix)}
 }
 
 // update returns an update of the directory root.
 func (m *memory) update(root *os.File) *update {
-	return &update{fs: m.fs, root: int(root.Fd()), now: m.now, refs: m.refs}
+	return &update{fs: m.fs, root: int(root.Fd()), now: m.now, names: m.names}
 }
 
-// write returns at once when dir is known to show tree. Else it calls run with an
-// update to be carried out, and with what was known of the directory, which may be
+// write returns at once when dir is known to show tree. Else it calls run
+// with an update to be carried out, and with what was known of the directory, which may be
 // nil.
 func (m *memory) write(dir *os.Root, tree *volume.Tree, run func(u *update, known *snapshot) error) (Result, error) {
-	if m.shown != nil && m.shown.holds(tree) {
-		return Result{Generation: m.shown.generation}, nil
-	}
 	if err := checkTree(tree); err != nil {
 		return Result{}, err
 	}
-	if m.refs == "" && slices.ContainsFunc(tree.Files, func(f volume.File) bool { return len(f.Refs) > 0 }) {
+	namesRefs := slices.ContainsFunc(tree.Files, func(f volume.File) bool { return len(f.Refs) > 0 })
+	if m.names.refs == "" && (namesRefs || tree.Record != "") {
 		return Result{}, errNoAttribute
 	}
-	next := describe(tree, m.shown)
-	if m.shown != nil && next.sameAs(m.shown) {
+	next := describe(tree)
+	if m.shown != nil && next.sameAs(m.shown) && next.record == m.shown.record {
 		next.generation, next.links, next.emptied = m.shown.generation, m.shown.links, m.shown.emptied
 		m.shown = next
 		return Result{Generation: next.generation}, nil

@@ -58,7 +58,7 @@ func (r *rewrite) shrink() error {
 		}
 	}
 	r.jobs = now
-	if err := inOrder(r.narrowDirs, r.removeStrange, r.doJobs); err != nil {
+	if err := inOrder(r.renewRecord, r.narrowDirs, r.removeStrange, r.doJobs); err != nil {
 		return err
 	}
 	r.jobs, r.base.strange = later, nil
@@ -103,7 +103,7 @@ func (r *rewrite) stage(ctx context.Context) (err error) {
 	if r.staging, err = r.newGeneration(); err != nil {
 		return err
 	}
-	b := &builder{fs: r.fs, refs: r.refs, dirAttrs: r.next.dir}
+	b := &builder{fs: r.fs, refs: r.names.refs, dirAttrs: r.next.dir}
 	defer b.close()
 	if err := b.start(r.root, r.staging, ""); err != nil {
 		return fmt.Errorf("open directory %s: %w", r.staging, err)

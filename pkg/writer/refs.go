@@ -51,19 +51,6 @@ func encodedSize(refs []volume.Ref) int {
 	return n
 }
 
-// encodes reports whether an attribute is made of the lines of refs. It allocates nothing.
-func encodes(attribute string, refs []volume.Ref) bool {
-	for i := range refs {
-		for _, part := range lineOf(&refs[i]) {
-			var ok bool
-			if attribute, ok = strings.CutPrefix(attribute, part); !ok {
-				return false
-			}
-		}
-	}
-	return attribute == ""
-}
-
 // decodeRefs returns the refs that an attribute names; not ok if it may name any.
 func decodeRefs(attribute string) (refs []volume.Ref, ok bool) {
 	if len(attribute) > maxRefs {

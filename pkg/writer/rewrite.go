@@ -11,7 +11,7 @@ import (
 // commit makes users see the change. What they may no longer read is closed first,
 // and what they may read from now on opened last.
 func (r *rewrite) commit() error {
-	return inOrder(r.narrowDirs, r.removeStrange, r.doJobs, r.place, r.widenDirs, r.relink)
+	return inOrder(r.renewRecord, r.narrowDirs, r.removeStrange, r.doJobs, r.place, r.widenDirs, r.relink)
 }
 
 // inOrder takes one step after the other until one fails.
@@ -79,7 +79,7 @@ func (r *rewrite) do(j *job) error {
 		}
 	}
 	if j.refs != named {
-		if err := setRefs(r.fs, fd, r.refs, j.refs); err != nil {
+		if err := setRefs(r.fs, fd, r.names.refs, j.refs); err != nil {
 			return err
 		}
 	}
@@ -93,7 +93,7 @@ func (r *rewrite) nameBoth(fd int, j *job) (string, error) {
 	if both == j.had {
 		return both, nil
 	}
-	return both, setRefs(r.fs, fd, r.refs, both)
+	return both, setRefs(r.fs, fd, r.names.refs, both)
 }
 
 // narrow takes from an open file or directory what it must not keep.

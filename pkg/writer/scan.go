@@ -22,7 +22,7 @@ func (u *update) current(ctx context.Context, known *snapshot) (*snapshot, error
 	case known != nil && known.generation == name:
 		return known, nil
 	}
-	return scan(ctx, u.root, name, scanOptions{refs: u.refs, digests: true})
+	return scan(ctx, u.root, name, scanOptions{names: u.names, digests: true})
 }
 
 // currentName returns the name of the generation that ..data points at, "" if there is none.
@@ -41,8 +41,7 @@ func currentName(root int) (string, error) {
 
 // scanOptions says what a scan reads of a file beside its status.
 type scanOptions struct {
-	// refs is the name of the attribute of files' Refs, "" if no file has any.
-	refs string
+	names attributeNames
 	// digests has it read the contents.
 	digests bool
 }
@@ -69,7 +68,7 @@ func scan(ctx context.Context, root int, name string, opts scanOptions) (*snapsh
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("stat generation %s: %w", name, err)
 	}
-	s.dir = statAttrs(&st)
+	s.dir, s.record = statAttrs(&st), readRecord(fd, opts.names.record)
 	if err := s.directory(ctx, fd, "", s.dir); err != nil {
 		return nil, fmt.Errorf("read generation %s: %w", name, err)
 	}
@@ -133,8 +132,8 @@ func (s *scanner) entry(ctx context.Context, at int, name, path string) error {
 		return s.directory(ctx, fd, path, statAttrs(&st))
 	case unix.S_IFREG:
 		e := entry{path: path, attrs: statAttrs(&st), size: st.Size, room: st.Blocks * blockSize}
-		if s.opts.refs != "" {
-			e.refs = readRefs(fd, s.opts.refs)
+		if s.opts.names.refs != "" {
+			e.refs = readRefs(fd, s.opts.names.refs)
 		}
 		if s.opts.digests {
 			if err := s.digest(fd, &e); err != nil {

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"io/fs"
 	"slices"
-	"weak"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -14,7 +13,9 @@ import (
 type snapshot struct {
 	generation string
 	dir        attrs
-	files      []entry // sorted by path
+	// record is the tree's Record.
+	record string
+	files  []entry // sorted by path
 	// irregular marks a generation on disk that no tree describes, such as one
 	// with files that cannot be read or directories of different modes. It has
 	// to be replaced; files may still be linked from it.
@@ -79,10 +80,6 @@ type entry struct {
 	// reserved more than whole pages for the content, and neither used it nor given
 	// it back.
 	room int64
-	// data points at the bytes that sum was made of, without keeping them in
-	// memory. Bytes at the same place are the same bytes, as contents are never
-	// written to; hashing a large volume again takes far longer than to see that.
-	data weak.Pointer[byte]
 }
 
 // satisfiedBy reports whether the file described by have can stand for e.
@@ -92,57 +89,21 @@ func (e *entry) satisfiedBy(have *entry) bool {
 
 func (e *entry) sameContent(have *entry) bool { return e.size == have.size && e.sum == have.sum }
 
-// madeOf reports whether the entry is known to describe data without hashing it.
-func (e *entry) madeOf(data []byte) bool {
-	return e.size == int64(len(data)) && (len(data) == 0 || e.data.Value() == &data[0])
-}
-
-// describe makes the snapshot of a tree. Where known, which may be nil, was made
-// of the same bytes, its digests are taken over.
-func describe(tree *volume.Tree, known *snapshot) *snapshot {
-	s := &snapshot{dir: dirAttrs(tree), files: make([]entry, len(tree.Files))}
-	var old cursor
-	if known != nil {
-		old.files = known.files
-	}
+// describe makes the snapshot of a tree.
+func describe(tree *volume.Tree) *snapshot {
+	s := &snapshot{dir: dirAttrs(tree), record: tree.Record, files: make([]entry, len(tree.Files))}
 	for i := range tree.Files {
 		f := &tree.Files[i]
 		e := &s.files[i]
-		e.path, e.attrs, e.size = f.Path, fileAttrs(tree, f.Mode), int64(len(f.Data))
-		had := old.find(f.Path)
-		switch { // most files of a tree name the same objects
-		case had != nil && encodes(had.refs, f.Refs):
-			e.refs = had.refs
-		case i > 0 && encodes(s.files[i-1].refs, f.Refs):
+		e.path, e.attrs, e.size, e.sum = f.Path, fileAttrs(tree, f.Mode), int64(len(f.Data)), sha256.Sum256(f.Data)
+		// Most files of a tree name the same objects, and then share the text.
+		if i > 0 && slices.Equal(tree.Files[i-1].Refs, f.Refs) {
 			e.refs = s.files[i-1].refs
-		default:
+		} else {
 			e.refs = encodeRefs(f.Refs)
-		}
-		if had != nil && had.madeOf(f.Data) {
-			e.sum, e.data = had.sum, had.data
-			continue
-		}
-		e.sum = sha256.Sum256(f.Data)
-		if len(f.Data) > 0 {
-			e.data = weak.Make(&f.Data[0])
 		}
 	}
 	return s
-}
-
-// holds reports whether the generation is known to satisfy tree by the places of
-// its contents alone. It allocates nothing: it is all that most calls of Write do.
-func (s *snapshot) holds(tree *volume.Tree) bool {
-	if len(s.files) != len(tree.Files) || !dirAttrs(tree).satisfiedBy(s.dir) {
-		return false
-	}
-	for i := range tree.Files {
-		f, e := &tree.Files[i], &s.files[i]
-		if e.path != f.Path || !fileAttrs(tree, f.Mode).satisfiedBy(e.attrs) || !e.madeOf(f.Data) || !encodes(e.refs, f.Refs) {
-			return false
-		}
-	}
-	return true
 }
 
 // sameAs reports whether the generation described by have satisfies s.

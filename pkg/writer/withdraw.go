@@ -16,7 +16,7 @@ import (
 // where there are some. Those of files that name no object stay as they are.
 //
 // It switches to another generation, which has the other files as hard links; the generation
-// before stays until Prune, as after a Write. If such a generation can't be made, for want of
+// before stays until Prune, as after a Write. The record stays what it was. If such a generation can't be made, for want of
 // inodes or because something is in the way, it removes the files from the present one: a
 // reader may then miss a file of the generation that it has begun to read.
 //
@@ -72,7 +72,7 @@ func (m *memory) look(ctx context.Context, dir *os.Root) (*snapshot, error) {
 	if name == "" || err != nil {
 		return nil, err
 	}
-	return scan(ctx, int(root.Fd()), name, scanOptions{refs: m.refs})
+	return scan(ctx, int(root.Fd()), name, scanOptions{names: m.names})
 }
 
 // withdrawal is one Withdraw that has something to take away.

@@ -50,7 +50,7 @@ type Options struct {
 	// the name depends on it.
 	Now func() time.Time
 	// AttributePrefix starts the names of extended attributes, as "trusted.refvol." does.
-	// Without one no file may name an object.
+	// Without one no file may name an object, and no record may be kept.
 	AttributePrefix string
 }
 
@@ -83,7 +83,9 @@ type Result struct {
 }
 
 // Write makes dir show tree, and puts right whatever it finds amiss there on the
-// way. When this Writer knows that dir shows tree already, it does no I/O.
+// way. The generation carries the tree's Record, so that one rename changes the files and
+// what is recorded of them; where nothing but the Record differs, the present generation
+// gets the new one. When this Writer knows that dir shows tree already, it does no I/O.
 //
 // An earlier generation that can't be removed, as one with a file that something is
 // mounted on, is no error: Stale tells of it, and Prune says why.
@@ -97,9 +99,6 @@ type Result struct {
 //
 // The root of dir gets the tree's directory mode and owner too. Entries in it
 // that are not of the writer's making stay, except where a link has to be.
-//
-// The contents in tree must not be written to afterwards: the Writer takes bytes
-// at the same place for the same bytes.
 func (w *Writer) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error) {
 	return w.write(dir, tree, func(u *update, known *snapshot) error {
 		err := u.run(ctx, known)
@@ -110,12 +109,11 @@ func (w *Writer) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Re
 
 // update is one Write that has to touch the directory.
 type update struct {
-	fs   fileSystem
-	root int
-	now  func() time.Time
-	// refs is the name of the attribute of files' Refs, "" for none.
-	refs string
-	tree *volume.Tree
+	fs    fileSystem
+	root  int
+	now   func() time.Time
+	names attributeNames
+	tree  *volume.Tree
 	// linksOnly says that tree is without contents: every file is to be linked.
 	linksOnly bool
 	// base is the generation that ..data points at when the update starts, nil
@@ -173,6 +171,9 @@ func (u *update) show(ctx context.Context, entries []dirent, known *snapshot) er
 	if u.base != nil && u.next.sameAs(u.base) {
 		u.next.generation = u.base.generation
 		if err := u.setRoot(); err != nil {
+			return err
+		}
+		if err := u.renewRecord(); err != nil {
 			return err
 		}
 	} else if err := u.replace(ctx); err != nil {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -152,27 +151,6 @@ func TestUnchanged(t *testing.T) {
 			t.Errorf("the Writer did not learn what it read: %v", err)
 		}
 	})
-	t.Run("no allocation", func(t *testing.T) {
-		v, w, tree := newVolume(t), New(Options{}), fresh()
-		v.write(w, tree)
-		if n := testing.AllocsPerRun(100, func() { _, _ = w.Write(t.Context(), closed, tree) }); n != 0 {
-			t.Errorf("%v allocations", n)
-		}
-	})
-}
-
-// TestReusedMemory lets the garbage collector reuse the memory of earlier
-// contents: new content at an old address must not be taken for the old one.
-func TestReusedMemory(t *testing.T) {
-	v, w := newVolume(t), New(Options{})
-	for i := range 50 {
-		var files []volume.File
-		for k := range 20 {
-			files = append(files, file(fmt.Sprintf("%02d", k), strings.Repeat(fmt.Sprintf("%04d", i), 256)))
-		}
-		v.write(w, tree(files...))
-		runtime.GC()
-	}
 }
 
 func TestSameMemoryOtherLength(t *testing.T) {
