@@ -67,9 +67,9 @@ func TestOnlyTheRecordChanges(t *testing.T) {
 // TestWithdrawKeepsTheRecord has what is left protected from going back.
 func TestWithdrawKeepsTheRecord(t *testing.T) {
 	o := withAttributes(t)
-	for _, w := range []treeWriter{New(o), NewInPlace(o)} {
+	for _, w := range []treeWriter{New(o), NewInPlace(o)} { // of a process that starts
 		v := newVolume(t)
-		v.must(second(w.Write(t.Context(), v.root, withRecord("1", mixed()))))
+		v.must(second(New(o).Write(t.Context(), v.root, withRecord("1", mixed()))))
 		if result, err := w.Withdraw(t.Context(), v.root, refSet("db")); err != nil || !result.Changed {
 			t.Errorf("Withdraw = %+v, %v", result, err)
 		}
