@@ -25,7 +25,7 @@ type item struct {
 	// run is the reflector's present life; nil while it is stopped.
 	run *run
 	// ended is closed when the last run that was started has ended.
-	ended <-chan struct{}
+	ended    <-chan struct{}
 	lastRead time.Time
 }
 
