@@ -45,8 +45,8 @@ func (*objects) Refresh(volume.Pod, []volume.Ref)             {}
 func (*objects) Prioritize(volume.Pod, []volume.Ref)          {}
 func (*objects) Renewed(volume.Account)                       {}
 
-// Lookup returns an object whose keys can be paths, and variables.
-func (o *objects) Lookup(_ volume.Pod, ref volume.Ref) (*volume.Object, error) {
+// GetObject returns an object whose keys can be paths, and variables.
+func (o *objects) GetObject(_ volume.Pod, ref volume.Ref) (*volume.Object, error) {
 	switch ref.Name {
 	case missing:
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: strings.ToLower(string(ref.Kind)) + "s"}, ref.Name)

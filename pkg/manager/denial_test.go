@@ -35,7 +35,7 @@ func (e *env) ask(ref volume.Ref) {
 	for range 2 {
 		after(maxAge)
 		e.refresh(ref)
-		_, _ = e.Lookup(ref) // as a resync does, so that it never is idle
+		_, _ = e.GetObject(ref) // as a resync does, so that it never is idle
 	}
 }
 
@@ -62,7 +62,7 @@ func (e *env) wantRefusalsToCount(err error) {
 			e.t.Errorf("heard of %d changes at look %d", n, i)
 		}
 		e.wantDenied(ref, true)
-		e.wantLookup(ref, v, "1")
+		e.wantKnown(ref, v, "1")
 	}
 	e.answerWith(syscall.ECONNREFUSED) // tells nothing of the rights
 	e.ask(ref)
@@ -73,7 +73,7 @@ func (e *env) wantRefusalsToCount(err error) {
 		e.t.Errorf("heard of %d changes after the rights were given back, want 1", n)
 	}
 	e.wantDenied(ref, false)
-	e.wantLookup(ref, v, "1")
+	e.wantKnown(ref, v, "1")
 	e.UnregisterPod(pod("first"), "v")
 	e.wantDenied(ref, false)
 }
@@ -98,7 +98,7 @@ func TestTheOwnTokenIsRefusedFromTheBegin(t *testing.T) {
 		v := e.api.put(secret("a", "1"))
 		e.answerWith(errUnauthorized)
 		e.RegisterPod(pod("first"), "v", []volume.Ref{ref})
-		e.wantLookupErr(ref, ErrNotSynced)
+		e.wantGetErr(ref, ErrNotSynced)
 		after(time.Second)
 		e.wantDenied(ref, false)
 		e.changes(ref)
@@ -110,7 +110,7 @@ func TestTheOwnTokenIsRefusedFromTheBegin(t *testing.T) {
 		e.answerWith(nil)
 		e.ask(ref)
 		e.wantDenied(ref, false)
-		e.wantLookup(ref, v, "1")
+		e.wantKnown(ref, v, "1")
 	})
 }
 
@@ -124,7 +124,7 @@ func TestTheOwnTokenIsRefusedForManyObjects(t *testing.T) {
 		e.answerWith(errUnauthorized)
 		e.RegisterPod(pod("second"), "v", refs[50:]) // of which nothing is known
 		for _, ref := range refs {
-			_, _ = e.Lookup(ref)
+			_, _ = e.GetObject(ref)
 			e.changes(ref)
 		}
 		wantTold := func(denied bool, least, most int) {
@@ -164,7 +164,7 @@ func TestTokensOfPodsAreRefused(t *testing.T) {
 		if err := e.Manager.Denied(pod, ref); !apierrors.IsUnauthorized(err) || e.changes(ref) != 1 {
 			e.t.Errorf("Denied = %v after %s", err, tokenTime)
 		}
-		_, _ = e.Manager.Lookup(pod, ref) // as a resync does
+		_, _ = e.Manager.GetObject(pod, ref) // as a resync does
 		e.answerWith(nil)
 		after(3 * longBackoff)
 		if err := e.Manager.Denied(pod, ref); err != nil || e.changes(ref) != 1 {
@@ -198,7 +198,7 @@ func TestListIsAllowedAndWatchIsNot(t *testing.T) {
 			before := len(e.api.requests(ref))
 			v := e.api.put(secret("a", "2"))
 			e.ask(ref)
-			e.wantLookup(ref, v, "2")
+			e.wantKnown(ref, v, "2")
 			e.wantDenied(ref, true)
 			if n := e.changes(ref); n != 1 {
 				t.Errorf("heard of %d changes of what was listed, want 1", n)
@@ -249,7 +249,7 @@ func TestOtherFailuresAreNoDenial(t *testing.T) {
 				if n := e.changes(ref); n != 0 {
 					t.Errorf("heard of %d changes", n)
 				}
-				e.wantLookup(ref, v, "1")
+				e.wantKnown(ref, v, "1")
 			})
 		})
 	}
@@ -266,9 +266,9 @@ func TestADenialEndsWhenReadsWait(t *testing.T) {
 		e.wantDenied(ref, true)
 		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
 		e.wantDenied(ref, false)
-		e.wantLookupErr(ref, ErrNotSynced)
+		e.wantGetErr(ref, ErrNotSynced)
 		after(time.Second)
-		_, err := e.Lookup(ref)
+		_, err := e.GetObject(ref)
 		if !apierrors.IsForbidden(err) {
 			e.t.Errorf("got %v, want the refusal", err)
 		}
@@ -297,12 +297,12 @@ func TestOlderStatesOnly(t *testing.T) {
 			if err := e.Denied(ref); !errors.Is(err, errStale) {
 				t.Errorf("Denied = %v", err)
 			}
-			e.wantLookup(ref, v, "2")
+			e.wantKnown(ref, v, "2")
 		}
 		e.api.set(func() { e.api.restored, e.api.compacted = 0, 0 })
 		v = e.api.put(secret("a", "3"))
 		e.ask(ref)
 		e.wantDenied(ref, false)
-		e.wantLookup(ref, v, "3")
+		e.wantKnown(ref, v, "3")
 	})
 }

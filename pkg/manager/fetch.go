@@ -37,7 +37,7 @@ func (p *polled) fly() {
 	}
 }
 
-// askAgain asks once more if a lookup has been told that there will be an answer, and
+// askAgain asks once more if a reader has been told that there will be an answer, and
 // the fetch has brought none.
 func (p *polled) askAgain() bool {
 	p.mu.Lock()
@@ -149,10 +149,8 @@ func (p *polled) settle(f fetch, obj *volume.Object, err error) (tell func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fetching = false
-	close(p.ended)
-	p.ended = make(chan struct{})
 	if p.closed != nil || f.number < p.valid {
-		p.asked = p.asked || p.owed // of a lookup from before, whose answer this was
+		p.asked = p.asked || p.owed // of a read from before, whose answer this was
 		return func() {}
 	}
 	resourceVersion := ""
@@ -167,7 +165,7 @@ func (p *polled) settle(f fetch, obj *volume.Object, err error) (tell func()) {
 		resourceVersion = obj.ResourceVersion
 	}
 	p.synced = true
-	p.answered, p.answeredAt = f.number, f.began
+	p.answeredAt = f.began
 	allowed, recovered := p.recoverLocked()
 	changed := p.setLocked(obj, resourceVersion) || allowed
 	return func() {

@@ -45,7 +45,7 @@ func TestARequestWithoutAnAnswerEnds(t *testing.T) {
 		e.holdAll()
 		ref := secretRef("a")
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.wantLookupErr(ref, ErrNotSynced)
+		e.wantGetErr(ref, ErrNotSynced)
 		after(answerTime)
 		e.api.set(func() { e.api.hold = nil })
 		e.refresh(ref)
@@ -67,13 +67,13 @@ func TestTheLastUnregistrationEndsTheRequest(t *testing.T) {
 		for i := range maxOpening {
 			ref := secretRef(fmt.Sprint("s", i))
 			e.RegisterPod(pod("p"), ref.Name, []volume.Ref{ref})
-			e.wantLookupErr(ref, ErrNotSynced)
+			e.wantGetErr(ref, ErrNotSynced)
 		}
 		synctest.Wait()
 		e.api.set(func() { e.api.hold = nil })
 		waiting := secretRef("waiting")
 		e.RegisterPod(pod("p"), "v", []volume.Ref{waiting})
-		e.wantLookupErr(waiting, ErrNotSynced)
+		e.wantGetErr(waiting, ErrNotSynced)
 		synctest.Wait()
 		e.wantAsked(waiting)
 		start := time.Now()
@@ -116,7 +116,7 @@ func TestRunEndsRequests(t *testing.T) {
 		}
 		sent := len(e.api.seen)
 		e.Refresh(refs)
-		e.wantLookupErr(ref, errShutdown)
+		e.wantGetErr(ref, errShutdown)
 		after(time.Hour)
 		if n := len(e.api.seen) - sent; n != 0 {
 			t.Errorf("%d requests after Run", n)
@@ -140,10 +140,10 @@ func TestCallsOfOneReferenceFollowEachOther(t *testing.T) {
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		for range 5 {
 			e.api.put(secret("a", "x"))
-			_, _ = e.Lookup(ref)
+			_, _ = e.GetObject(ref)
 			e.refresh(ref)
 			after(3 * time.Second)
-			_, _ = e.Lookup(ref)
+			_, _ = e.GetObject(ref)
 			after(maxAge)
 		}
 		after(time.Minute)

@@ -106,7 +106,7 @@ func (e *env) wantValue(pod volume.Pod, ref volume.Ref, value string) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Second)
 	defer cancel()
-	obj, err := e.Manager.GetObject(ctx, pod, ref)
+	obj, err := e.awaitFor(ctx, pod, ref)
 	if err != nil || string(obj.Data["k"]) != value {
 		e.t.Errorf("%s for %s: got %v, %v, want %q", ref, pod.Account(), obj, err, value)
 	}
@@ -132,9 +132,10 @@ func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
 		e.wantValue(a1, ref, "v1")
 		e.wantValue(a2, ref, "v1")
 		e.wantWatches(ref, 1)
+		e.Manager.Refresh(a1, []volume.Ref{ref}) // with Cache, asks for the Node
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		if obj, err := e.Manager.GetObject(ctx, b, ref); !apierrors.IsForbidden(err) {
+		if obj, err := e.awaitFor(ctx, b, ref); !apierrors.IsForbidden(err) {
 			t.Errorf("the other account got %v, %v", obj, err)
 		}
 		e.UnregisterPod(a1, "v")
@@ -142,7 +143,7 @@ func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
 		e.wantWatches(ref, 1)
 		e.UnregisterPod(a2, "v")
 		e.wantWatches(ref, 0)
-		if _, err := e.Manager.Lookup(a1, ref); !errors.Is(err, ErrNotRegistered) {
+		if _, err := e.Manager.GetObject(a1, ref); !errors.Is(err, ErrNotRegistered) {
 			t.Errorf("after the last pod of the account: %v", err)
 		}
 		for _, r := range e.api.requests(ref) {
@@ -187,7 +188,7 @@ func TestAnAccountWithoutATokenWaits(t *testing.T) {
 		e.api.put(secret("db", "v1"))
 		e.RegisterPod(pod, "v", []volume.Ref{ref})
 		after(time.Hour)
-		if _, err := e.Manager.Lookup(pod, ref); !errors.Is(err, ErrNotSynced) || !errors.Is(err, errNoToken) {
+		if _, err := e.Manager.GetObject(pod, ref); !errors.Is(err, ErrNotSynced) || !errors.Is(err, errNoToken) {
 			t.Errorf("got %v", err)
 		}
 		if n := len(e.api.requests(ref)); n > 0 {

@@ -16,7 +16,7 @@ const idleTime = 5 * testResync
 
 func TestIdle(t *testing.T) {
 	ref := secretRef("a")
-	read := func(e *env) { _, _ = e.Lookup(ref) }
+	read := func(e *env) { _, _ = e.GetObject(ref) }
 	for _, tc := range []struct {
 		name string
 		do   func(e *env)
@@ -73,8 +73,8 @@ func TestAReadRestartsAnIdleWatch(t *testing.T) {
 
 		e.wantGet(ref, v, "1")
 		e.wantWatches(ref, 1)
-		if n := e.changes(ref); n != 0 {
-			t.Errorf("heard of %d changes of an unchanged object", n)
+		if n := e.changes(ref); n != 1 {
+			t.Errorf("heard %d times of an unchanged object that a read waited for, want once", n)
 		}
 
 		after(idleTime + time.Minute)
@@ -130,10 +130,10 @@ func TestRunsNeverOverlap(t *testing.T) {
 		e.Subscribe(func(volume.Account, volume.Ref) { <-gate })
 		v := e.api.put(secret("a", "1"))
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		for range 3 { // the first run hangs in the subscriber; each Lookup asks for another
+		for range 3 { // the first run hangs in the subscriber; each GetObject asks for another
 			synctest.Wait()
 			e.objects.stopIdle(time.Now().Add(time.Second))
-			e.wantLookupErr(ref, ErrNotSynced)
+			e.wantGetErr(ref, ErrNotSynced)
 		}
 		synctest.Wait()
 		if got := e.api.requests(ref); len(got) != 1 {

@@ -32,18 +32,18 @@ func TestImmutableStopsTheWatch(t *testing.T) {
 				}
 				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 				e.wantWatches(ref, 1) // not before it is read
-				_, _ = e.Lookup(ref)
+				_, _ = e.GetObject(ref)
 				if tc.second != nil {
 					tc.second(e)
 				}
 				synctest.Wait()
-				_, _ = e.Lookup(ref)
+				_, _ = e.GetObject(ref)
 				e.wantWatches(ref, tc.want)
-				if _, err := e.Lookup(ref); err != nil {
-					t.Errorf("Lookup: %v", err)
+				if _, err := e.GetObject(ref); err != nil {
+					t.Errorf("GetObject: %v", err)
 				}
 				after(2 * idleTime) // its data stays, without a watch
-				if _, err := e.Lookup(ref); (err == nil) != (tc.want == 0) {
+				if _, err := e.GetObject(ref); (err == nil) != (tc.want == 0) {
 					t.Errorf("Lookup after the idle time: %v", err)
 				}
 			})
@@ -83,10 +83,10 @@ func TestANewPodHasAnImmutableObjectChecked(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *env) {
 				v := tc.change(e, immutableInUse(e, ref))
 				e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
-				e.wantGet(ref, v, tc.value)
 				if n := e.changes(ref); n != tc.changes {
 					t.Errorf("heard of %d changes, want %d", n, tc.changes)
 				}
+				e.wantGet(ref, v, tc.value)
 				e.wantWatches(ref, 0)
 				got := e.api.requests(ref)
 				if len(got) != 2 || got[1].rv != "" {
@@ -148,11 +148,11 @@ func TestReadsWaitForTheCheckOfAnImmutableObject(t *testing.T) {
 			e.api.refuse = func(apiRequest) error { return forbidden }
 		})
 		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
-		e.wantLookupErr(ref, ErrNotSynced)
+		e.wantGetErr(ref, ErrNotSynced)
 		close(gate)
 		synctest.Wait()
-		if _, err := e.Lookup(ref); !apierrors.IsForbidden(err) {
-			t.Errorf("Lookup: %v, want Forbidden", err)
+		if _, err := e.GetObject(ref); !apierrors.IsForbidden(err) {
+			t.Errorf("GetObject: %v, want Forbidden", err)
 		}
 		e.api.set(func() { e.api.refuse = nil })
 		start := time.Now()

@@ -2,7 +2,6 @@ package manager
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -10,7 +9,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// item is one object that is watched: what is known of it, who waits for it, and its
+// item is one object that is watched: what is known of it, and its
 // reflector, which runs while the object is worth watching.
 //
 // At most one goroutine at a time, that of the present run, drives the reflector,
@@ -26,9 +25,7 @@ type item struct {
 	// run is the reflector's present life; nil while it is stopped.
 	run *run
 	// ended is closed when the last run that was started has ended.
-	ended <-chan struct{}
-	// ready is closed at the moment of sync, or of close.
-	ready    chan struct{}
+	ended    <-chan struct{}
 	lastRead time.Time
 }
 
@@ -40,50 +37,26 @@ type run struct {
 	admitted bool
 }
 
-// get returns the object, and waits for its sync until ctx ends.
-func (it *item) get(ctx context.Context) (*volume.Object, error) {
-	for {
-		obj, ready, err := it.read(false)
-		if ready == nil {
-			return obj, err
-		}
-		select {
-		case <-ready:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", it.notSynced(), ctx.Err())
-		}
-	}
-}
-
-// lookup returns the object, or ErrNotSynced if that takes waiting.
-func (it *item) lookup() (*volume.Object, error) {
-	obj, _, err := it.read(true)
-	return obj, err
-}
-
-// read returns what is known. If that is not enough, it makes sure that the
-// reflector runs, and returns ErrNotSynced and what to wait for before the next
-// try; tell asks for a call of the subscriber at that moment too.
+// get returns what is known. If nothing is, it makes sure that the reflector runs.
 //
 // Reading an immutable object stops its watch: there is nothing more to come but
 // its deletion, and that is looked for when another pod begins to use it.
-func (it *item) read(tell bool) (*volume.Object, <-chan struct{}, error) {
+func (it *item) get() (*volume.Object, error) {
 	now := time.Now()
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	it.lastRead = now
 	switch {
 	case it.closed != nil:
-		return nil, nil, it.closed
+		return nil, it.closed
 	case !it.synced:
 		it.startLocked()
-		it.owed = it.owed || tell
-		return nil, it.ready, it.notSyncedLocked()
+		it.owed = true
+		return nil, it.notSyncedLocked()
 	case it.object != nil && it.object.Immutable:
 		it.stopLocked()
 	}
-	obj, err := it.stateLocked()
-	return obj, nil, err
+	return it.stateLocked()
 }
 
 // prioritize also ends a pause of the reflector: what it waits for may be over.
@@ -138,12 +111,6 @@ func (it *item) stopLocked() {
 	}
 }
 
-// unsyncLocked lets reads wait for the next sync.
-func (it *item) unsyncLocked() {
-	it.forgetLocked()
-	it.ready = make(chan struct{})
-}
-
 // stopIfUnreadSince stops the reflector if nothing has read the object since t. The
 // next read starts it again and waits for it. One that has not synced yet keeps
 // trying: stopping it would only make a slow API server slower.
@@ -152,7 +119,7 @@ func (it *item) stopIfUnreadSince(t time.Time) {
 	defer it.mu.Unlock()
 	if it.run != nil && it.synced && it.lastRead.Before(t) {
 		it.stopLocked()
-		it.unsyncLocked()
+		it.forgetLocked()
 	}
 }
 
@@ -166,13 +133,12 @@ func (it *item) verify(newPod bool) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	if it.synced && it.run == nil {
-		it.unsyncLocked()
+		it.forgetLocked()
 		it.startLocked()
 	}
 }
 
-// close stops the reflector for good and makes every read, also those that wait,
-// return err.
+// close stops the reflector for good. Every read returns err from then on.
 func (it *item) close(err error) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -181,9 +147,6 @@ func (it *item) close(err error) {
 	}
 	it.closed = err
 	it.stopLocked()
-	if !it.synced {
-		close(it.ready)
-	}
 	it.synced = false
 	it.object = nil
 }

@@ -47,7 +47,7 @@ type known struct {
 	floor string
 	// told is the state that the subscriber was last told of.
 	told state
-	// owed tells that a Lookup failed for want of a sync, so that its caller is to
+	// owed tells that a GetObject failed for want of a sync, so that its caller is to
 	// be told of the sync even if it brings nothing new.
 	owed bool
 }

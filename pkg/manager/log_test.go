@@ -183,10 +183,10 @@ func TestEachOutageIsLogged(t *testing.T) {
 			e.api.set(func() { e.api.refuse = func(apiRequest) error { return syscall.ECONNREFUSED } })
 			e.api.closeWatches()
 			after(2 * outageTime)
-			_, _ = e.Lookup(secretRef("a"))
+			_, _ = e.GetObject(secretRef("a"))
 			e.api.set(func() { e.api.refuse = nil })
 			after(outageTime + time.Minute)
-			_, _ = e.Lookup(secretRef("a"))
+			_, _ = e.GetObject(secretRef("a"))
 		}
 	})
 	if n := strings.Count(log.String(), "List or watch failed"); n != 3 {

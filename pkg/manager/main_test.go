@@ -38,19 +38,51 @@ type env struct {
 
 	mu    sync.Mutex
 	heard map[volume.Ref]int
+	// changed is closed, and replaced, when the subscriber has heard of a change.
+	changed chan struct{}
 }
 
 // What a manager without an Identity knows is the same for every pod.
-func (e *env) Lookup(ref volume.Ref) (*volume.Object, error) {
-	return e.Manager.Lookup(volume.Pod{}, ref)
+func (e *env) GetObject(ref volume.Ref) (*volume.Object, error) {
+	return e.Manager.GetObject(volume.Pod{}, ref)
 }
 
 func (e *env) Denied(ref volume.Ref) error { return e.Manager.Denied(volume.Pod{}, ref) }
 
 func (e *env) Refresh(refs []volume.Ref) { e.Manager.Refresh(volume.Pod{}, refs) }
 
-func (e *env) GetObject(ctx context.Context, ref volume.Ref) (*volume.Object, error) {
-	return e.Manager.GetObject(ctx, volume.Pod{}, ref)
+// Subscribe is that of the Manager; await hears of the changes too.
+func (e *env) Subscribe(fn func(volume.Account, volume.Ref)) {
+	e.Manager.Subscribe(func(account volume.Account, ref volume.Ref) {
+		fn(account, ref)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		close(e.changed)
+		e.changed = make(chan struct{})
+	})
+}
+
+// await reads ref until it is synced, as a publish does: again after each change that the
+// subscriber hears of. When ctx ends, it returns the error of the last read.
+func (e *env) await(ctx context.Context, ref volume.Ref) (*volume.Object, error) {
+	return e.awaitFor(ctx, volume.Pod{}, ref)
+}
+
+func (e *env) awaitFor(ctx context.Context, pod volume.Pod, ref volume.Ref) (*volume.Object, error) {
+	for {
+		e.mu.Lock()
+		changed := e.changed
+		e.mu.Unlock()
+		obj, err := e.Manager.GetObject(pod, ref)
+		if !errors.Is(err, ErrNotSynced) || errors.Is(err, errShutdown) {
+			return obj, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return e.Manager.GetObject(pod, ref)
+		}
+	}
 }
 
 // inBubble runs test in a synctest bubble with a manager that runs. The bubble
@@ -90,7 +122,7 @@ func newEnv(t *testing.T, strategy Strategy) *env {
 
 func newEnvAs(t *testing.T, strategy Strategy, identity Identity) *env {
 	t.Helper()
-	e := &env{strategy: strategy, t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}}
+	e := &env{strategy: strategy, t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}, changed: make(chan struct{})}
 	client := e.api.client()
 	if identity != nil {
 		client = e.api.clientOfPods()
@@ -103,7 +135,7 @@ func newEnvAs(t *testing.T, strategy Strategy, identity Identity) *env {
 		t.Fatal(err)
 	}
 	e.Manager = m
-	m.Subscribe(func(_ volume.Account, ref volume.Ref) {
+	e.Subscribe(func(_ volume.Account, ref volume.Ref) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.heard[ref]++
@@ -137,7 +169,7 @@ func (e *env) wantGet(ref volume.Ref, version volume.Version, value string) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Second)
 	defer cancel()
-	obj, err := e.GetObject(ctx, ref)
+	obj, err := e.await(ctx, ref)
 	if err != nil {
 		e.t.Fatalf("GetObject(%s): %v", ref, err)
 	}
@@ -150,15 +182,15 @@ func (e *env) wantNotFound(ref volume.Ref) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Second)
 	defer cancel()
-	if obj, err := e.GetObject(ctx, ref); !apierrors.IsNotFound(err) {
+	if obj, err := e.await(ctx, ref); !apierrors.IsNotFound(err) {
 		e.t.Errorf("GetObject(%s): got %v, %v, want NotFound", ref, obj, err)
 	}
 }
 
-func (e *env) wantLookupErr(ref volume.Ref, want error) {
+func (e *env) wantGetErr(ref volume.Ref, want error) {
 	e.t.Helper()
-	if obj, err := e.Lookup(ref); !errors.Is(err, want) {
-		e.t.Errorf("Lookup(%s): got %v, %v, want error %v", ref, obj, err, want)
+	if obj, err := e.GetObject(ref); !errors.Is(err, want) {
+		e.t.Errorf("GetObject(%s): got %v, %v, want error %v", ref, obj, err, want)
 	}
 }
 

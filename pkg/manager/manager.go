@@ -125,11 +125,11 @@ func New(opts Options) (*Manager, error) {
 
 // Subscribe sets who hears of changes; call it before the first RegisterPod.
 //
-// fn is called after each change of what Lookup returns for a reference to pods of an
+// fn is called after each change of what GetObject returns for a reference to pods of an
 // account, the zero Account where objects are read with the client's own rights: its first
-// sync, an update, a deletion, a recreation, and the sync that follows a Lookup
+// sync, an update, a deletion, a recreation, and the sync that follows a GetObject
 // that failed with ErrNotSynced; and after a refusal by the API server between those
-// two, which the error of a Lookup tells from then on; and when Denied begins or ceases
+// two, which the error of a GetObject tells from then on; and when Denied begins or ceases
 // to return an error. fn should read the latest state
 // instead of counting calls. Calls for one reference follow each other, calls for
 // several run at the same time, and a call may arrive just after the reference was
@@ -167,7 +167,7 @@ func (m *Manager) Run(ctx context.Context) error {
 // references an immutable object for the first time has it checked again: reads of it
 // wait until that is done. With Cache, the first reference of each pod, with Get every
 // reference has reads wait for an answer to a request of after that moment; it is the
-// first Lookup or Refresh that sends one.
+// first GetObject or Refresh that sends one.
 func (m *Manager) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref) {
 	objects := keys(m.account(pod), distinct(refs))
 	m.mu.Lock()
@@ -211,35 +211,22 @@ func (m *Manager) find(pod volume.Pod, ref volume.Ref) *referenced {
 	return m.objects.find(key{m.account(pod), ref})
 }
 
-// GetObject returns the state of ref for pod: with Watch the latest known one, with Get the
-// answer to a request of after the call, with Cache one that was asked for within the
-// TTL, or the last one known if that can't be had. It waits for that until ctx ends,
-// and tries again meanwhile.
+// GetObject returns the latest known state of ref for pod. It does not wait for the network.
 //
 // The error is NotFound (apierrors.IsNotFound) if the object is known to be absent,
-// ErrNotRegistered, or ErrNotSynced, which then wraps the failure of the last request
-// and ctx's error. A failed read counts as a read too.
-func (m *Manager) GetObject(ctx context.Context, pod volume.Pod, ref volume.Ref) (*volume.Object, error) {
+// ErrNotRegistered, or ErrNotSynced, which also wraps the failure of the last request, if it
+// failed. After ErrNotSynced the subscriber is called once the state is known. With Cache and
+// Get, GetObject starts a request if none was sent since the registration. The caller must not
+// change the object. A read that fails counts as a read too.
+func (m *Manager) GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, error) {
 	obj := m.find(pod, ref)
 	if obj == nil {
 		return nil, notRegistered(ref)
 	}
-	return obj.get(ctx)
+	return obj.get()
 }
 
-// Lookup returns the latest known state of ref for pod, or ErrNotSynced at once, and the
-// subscriber is called when that is over. Its errors are those of GetObject. With
-// Cache and Get it sends a request if none was sent since reads began to wait; whoever
-// can't do without an answer calls Refresh now and then, should that one fail.
-func (m *Manager) Lookup(pod volume.Pod, ref volume.Ref) (*volume.Object, error) {
-	obj := m.find(pod, ref)
-	if obj == nil {
-		return nil, notRegistered(ref)
-	}
-	return obj.lookup()
-}
-
-// Denied returns why the last known state of ref for pod, which Lookup goes on to return, can't be
+// Denied returns why the last known state of ref for pod, which GetObject goes on to return, can't be
 // kept current any more: the API server refuses to tell more (a Forbidden API error), or to
 // tell of changes, or accepts no token (an Unauthorized one), or tells older states only. Of
 // what isn't synced it returns a refusal. It does so once nothing else has come for some

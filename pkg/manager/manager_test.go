@@ -83,7 +83,7 @@ func TestRegisterPodDoesNotWaitForTheNetwork(t *testing.T) {
 		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
 		start := time.Now()
 		e.RegisterPod(pod("p"), "v", []volume.Ref{secretRef("a"), configMapRef("a")})
-		e.wantLookupErr(secretRef("a"), ErrNotSynced)
+		e.wantGetErr(secretRef("a"), ErrNotSynced)
 		e.RegisterPod(pod("p"), "v", []volume.Ref{secretRef("b")})
 		e.UnregisterPod(pod("p"), "v")
 		if d := time.Since(start); d != 0 {
@@ -177,15 +177,12 @@ func TestReadErrors(t *testing.T) {
 				tc.do(e)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				_, getErr := e.GetObject(ctx, ref)
-				_, lookupErr := e.Lookup(ref)
-				for _, err := range []error{getErr, lookupErr} {
-					if !tc.check(err) || !strings.Contains(err.Error(), tc.text) {
-						t.Errorf("got %v, want it to contain %q", err, tc.text)
-					}
+				_, err := e.await(ctx, ref)
+				if !tc.check(err) || !strings.Contains(err.Error(), tc.text) {
+					t.Errorf("got %v, want it to contain %q", err, tc.text)
 				}
-				if waited := ctx.Err() != nil; waited != errors.Is(getErr, context.DeadlineExceeded) || waited != errors.Is(getErr, ErrNotSynced) {
-					t.Errorf("waited until the end: %v, error %v", waited, getErr)
+				if never := ctx.Err() != nil; never != errors.Is(err, ErrNotSynced) {
+					t.Errorf("it never synced: %v, error %v", never, err)
 				}
 			})
 		})
@@ -214,7 +211,7 @@ func TestARefusalIsTold(t *testing.T) {
 					e.api.refuse = func(apiRequest) error { return tc.err }
 				})
 				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-				e.wantLookupErr(ref, ErrNotSynced)
+				e.wantGetErr(ref, ErrNotSynced)
 				close(gate)
 				after(time.Second)
 				if n := e.changes(ref); (n > 0) != tc.told {
@@ -231,7 +228,7 @@ func not(check func(error) bool) func(error) bool {
 	return func(err error) bool { return err != nil && !check(err) }
 }
 
-func TestGetObjectWaitsForTheSync(t *testing.T) {
+func TestTheSyncIsToldAtOnce(t *testing.T) {
 	inEachBubble(t, func(t *testing.T, e *env) {
 		ref, gate := secretRef("a"), make(chan struct{})
 		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return gate } })
@@ -241,46 +238,40 @@ func TestGetObjectWaitsForTheSync(t *testing.T) {
 		start := time.Now()
 		e.wantGet(ref, v, "1")
 		if d := time.Since(start); d != 7*time.Second {
-			t.Errorf("GetObject returned after %v, want it at the moment of the sync, 7s", d)
+			t.Errorf("heard of the sync after %v, want it at that moment, 7s", d)
 		}
 	})
 }
 
-func TestLookupThatFailedIsToldOfTheSync(t *testing.T) {
+func TestGetObjectThatFailedIsToldOfTheSync(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
 		e.api.put(secret("a", "1"))
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		e.changes(ref)
 		after(2 * idleTime)
-		e.wantLookupErr(ref, ErrNotSynced)
+		e.wantGetErr(ref, ErrNotSynced)
 		if n := e.changes(ref); n != 1 {
-			t.Errorf("heard of %d changes after a Lookup that came too early, want 1", n)
+			t.Errorf("heard of %d changes after a GetObject that came too early, want 1", n)
 		}
 	})
 }
 
-func TestUnregisterEndsAWaitingRead(t *testing.T) {
+// TestARegistrationStartsAnew right after the last reference went, while the request of before
+// has no answer.
+func TestARegistrationStartsAnew(t *testing.T) {
 	inEachBubble(t, func(t *testing.T, e *env) {
 		ref, never := secretRef("a"), make(chan struct{})
 		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.GetObject(t.Context(), ref)
-			got <- err
-		}()
+		e.wantGetErr(ref, ErrNotSynced)
 		synctest.Wait()
-		start := time.Now()
 		e.UnregisterPod(pod("p"), "v")
-		// What comes straight after starts anew and is not disturbed by the old.
+		e.wantGetErr(ref, ErrNotRegistered)
 		e.api.set(func() { e.api.hold = nil })
 		v := e.api.put(secret("a", "1"))
 		e.RegisterPod(pod("q"), "v", []volume.Ref{ref})
 		e.wantGet(ref, v, "1")
-		if err := <-got; !errors.Is(err, ErrNotRegistered) || time.Since(start) != 0 {
-			t.Errorf("the waiting read returned %v after %v, want ErrNotRegistered at once", err, time.Since(start))
-		}
 		e.wantWatches(ref, 1)
 	})
 }

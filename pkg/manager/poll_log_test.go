@@ -20,7 +20,7 @@ func TestNoValueOfAGetIsLogged(t *testing.T) {
 		after(maxAge)
 		v := e.api.put(secret("a", canary))
 		e.refresh(ref)
-		e.wantLookup(ref, v, canary)
+		e.wantKnown(ref, v, canary)
 		e.api.set(func() { e.api.behind, e.api.rv = past, past+1 }) // refused
 		after(maxAge)
 		e.refresh(ref)

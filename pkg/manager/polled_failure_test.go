@@ -41,7 +41,7 @@ func TestAStaleCacheNeverTakesDataBack(t *testing.T) {
 				for range 3 {
 					after(maxAge)
 					e.refresh(ref)
-					e.wantLookup(ref, v, "2")
+					e.wantKnown(ref, v, "2")
 				}
 				if n := e.changes(ref); n > 1 { // once, that it lags
 					t.Errorf("heard of %d changes", n)
@@ -50,7 +50,7 @@ func TestAStaleCacheNeverTakesDataBack(t *testing.T) {
 				e.api.set(func() { e.api.behind = 0 })
 				after(maxAge)
 				e.refresh(ref)
-				e.wantLookup(ref, v, "3")
+				e.wantKnown(ref, v, "3")
 			})
 		})
 	}
@@ -68,12 +68,12 @@ func TestTheFloorOutlivesARegistration(t *testing.T) {
 		e.known(ref)
 		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
 		e.api.set(func() { e.api.rv = past })
-		e.wantLookupErr(ref, ErrNotSynced)
+		e.wantGetErr(ref, ErrNotSynced)
 		synctest.Wait()
-		e.wantLookupErr(ref, errStale)
+		e.wantGetErr(ref, errStale)
 		e.api.set(func() { e.api.rv = now })
 		e.refresh(ref)
-		e.wantLookup(ref, v, "2")
+		e.wantKnown(ref, v, "2")
 	})
 }
 
@@ -94,7 +94,7 @@ func TestAFailureKeepsWhatIsKnown(t *testing.T) {
 				for range 3 {
 					after(maxAge)
 					e.refresh(ref)
-					e.wantLookup(ref, v, "1")
+					e.wantKnown(ref, v, "1")
 				}
 				if n := e.changes(ref); n != 0 {
 					t.Errorf("heard of %d changes", n)
@@ -102,7 +102,7 @@ func TestAFailureKeepsWhatIsKnown(t *testing.T) {
 				e.api.set(func() { e.api.refuse = nil })
 				e.refresh(ref)
 				after(answerTime) // client-go repeats some requests by itself
-				e.wantLookup(ref, next, "2")
+				e.wantKnown(ref, next, "2")
 			})
 		})
 	}
@@ -122,10 +122,10 @@ func TestAFailureIsNoAnswerForANewPod(t *testing.T) {
 		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
 		before := len(e.api.requests(ref))
 		for range 5 {
-			e.wantLookupErr(ref, ErrNotSynced)
+			e.wantGetErr(ref, ErrNotSynced)
 			synctest.Wait()
 		}
-		e.wantLookupErr(ref, syscall.ECONNREFUSED)
+		e.wantGetErr(ref, syscall.ECONNREFUSED)
 		if n := e.changes(ref); n != 0 {
 			t.Errorf("heard of %d changes of a failure that may pass", n)
 		}
@@ -136,8 +136,8 @@ func TestAFailureIsNoAnswerForANewPod(t *testing.T) {
 			t.Error("heard nothing of a refusal")
 		}
 		for range 5 {
-			if _, err := e.Lookup(ref); !apierrors.IsForbidden(err) {
-				t.Errorf("Lookup: %v, want Forbidden", err)
+			if _, err := e.GetObject(ref); !apierrors.IsForbidden(err) {
+				t.Errorf("GetObject: %v, want Forbidden", err)
 			}
 			synctest.Wait()
 		}
@@ -146,7 +146,7 @@ func TestAFailureIsNoAnswerForANewPod(t *testing.T) {
 		}
 		e.api.set(func() { e.api.refuse = nil })
 		e.refresh(ref)
-		e.wantLookup(ref, v, "1")
+		e.wantKnown(ref, v, "1")
 	})
 }
 
@@ -158,7 +158,7 @@ func TestAFailureIsRepeatedForWhoWaits(t *testing.T) {
 		e.api.put(secret("a", "1"))
 		e.api.set(func() { e.api.refuse = func(apiRequest) error { return syscall.ECONNREFUSED } })
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.wantLookupErr(ref, ErrNotSynced)
+		e.wantGetErr(ref, ErrNotSynced)
 		after(time.Minute)
 		if n := len(e.api.requests(ref)); n < 10 || n > 24 {
 			t.Errorf("sent %d requests in a minute without an answer", n)
@@ -185,7 +185,7 @@ func TestADroppedAnswerIsAskedForAgain(t *testing.T) {
 		gate := make(chan struct{})
 		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return gate } })
 		e.RegisterPod(pod("first"), "v", []volume.Ref{ref})
-		e.wantLookupErr(ref, ErrNotSynced)
+		e.wantGetErr(ref, ErrNotSynced)
 		synctest.Wait()
 		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
 		e.UnregisterPod(pod("second"), "v")

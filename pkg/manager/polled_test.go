@@ -30,20 +30,20 @@ func (e *env) known(ref volume.Ref) {
 	e.t.Helper()
 	e.RegisterPod(pod("first"), "v", []volume.Ref{ref})
 	// A watch may have begun by then.
-	if _, err := e.Lookup(ref); !errors.Is(err, ErrNotSynced) && (e.strategy != Watch || err != nil) {
-		e.t.Errorf("Lookup(%s): got %v, want %v", ref, err, ErrNotSynced)
+	if _, err := e.GetObject(ref); !errors.Is(err, ErrNotSynced) && (e.strategy != Watch || err != nil) {
+		e.t.Errorf("GetObject(%s): got %v, want %v", ref, err, ErrNotSynced)
 	}
 	if n := e.changes(ref); n != 1 {
 		e.t.Errorf("heard of %d changes after the first read, want 1", n)
 	}
 }
 
-// wantLookup checks the version and the value of key "k" of what is known of ref.
-func (e *env) wantLookup(ref volume.Ref, version volume.Version, value string) {
+// wantKnown checks the version and the value of key "k" of what is known of ref.
+func (e *env) wantKnown(ref volume.Ref, version volume.Version, value string) {
 	e.t.Helper()
-	obj, err := e.Lookup(ref)
+	obj, err := e.GetObject(ref)
 	if err != nil || obj.Version != version || string(obj.Data["k"]) != value {
-		e.t.Errorf("Lookup(%s): got %v, %v, want %v with %q", ref, obj, err, version, value)
+		e.t.Errorf("GetObject(%s): got %v, %v, want %v with %q", ref, obj, err, version, value)
 	}
 }
 
@@ -76,13 +76,13 @@ func TestARegistrationSendsNothingTheFirstReadDoes(t *testing.T) {
 		after(time.Hour)
 		e.wantAsked(ref)
 		for range 3 {
-			e.wantLookupErr(ref, ErrNotSynced)
+			e.wantGetErr(ref, ErrNotSynced)
 		}
 		if n := e.changes(ref); n != 1 {
 			t.Errorf("heard of %d changes, want 1", n)
 		}
 		for range 3 {
-			e.wantLookup(ref, v, "1")
+			e.wantKnown(ref, v, "1")
 		}
 		after(time.Hour)
 		e.wantAsked(ref, "")
@@ -94,8 +94,8 @@ func TestRefreshFollowsTheServer(t *testing.T) {
 	inPollBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
 		e.known(ref)
-		if _, err := e.Lookup(ref); !apierrors.IsNotFound(err) {
-			t.Errorf("Lookup: %v, want NotFound", err)
+		if _, err := e.GetObject(ref); !apierrors.IsNotFound(err) {
+			t.Errorf("GetObject: %v, want NotFound", err)
 		}
 		var v volume.Version
 		for _, step := range []struct {
@@ -124,8 +124,8 @@ func TestRefreshFollowsTheServer(t *testing.T) {
 				t.Errorf("%s: heard of %d changes, want %d", step.what, n, want)
 			}
 			if step.value != "" {
-				e.wantLookup(ref, v, step.value)
-			} else if obj, err := e.Lookup(ref); !apierrors.IsNotFound(err) {
+				e.wantKnown(ref, v, step.value)
+			} else if obj, err := e.GetObject(ref); !apierrors.IsNotFound(err) {
 				t.Errorf("%s: got %v, %v, want NotFound", step.what, obj, err)
 			}
 		}
@@ -224,12 +224,12 @@ func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
 					waits = tc.get
 				}
 				if !waits {
-					e.wantLookup(ref, old, "old")
+					e.wantKnown(ref, old, "old")
 					close(gate)
 					synctest.Wait()
 					return
 				}
-				e.wantLookupErr(ref, ErrNotSynced)
+				e.wantGetErr(ref, ErrNotSynced)
 				// The answer under way is not heard, the one that follows is.
 				held := make(chan struct{})
 				e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return held } })
@@ -237,13 +237,13 @@ func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
 				if n := e.changes(ref); n != 0 {
 					t.Errorf("heard of %d changes", n)
 				}
-				e.wantLookupErr(ref, ErrNotSynced)
+				e.wantGetErr(ref, ErrNotSynced)
 				now := e.api.put(secret("a", "now"))
 				close(held)
 				if n := e.changes(ref); n != 1 {
 					t.Errorf("heard of %d changes, want 1", n)
 				}
-				e.wantLookup(ref, now, "now")
+				e.wantKnown(ref, now, "now")
 				if got := e.api.requests(ref)[before:]; len(got) != 1 || got[0].rv != "" {
 					t.Errorf("asked %+v, want once, for the present state", got)
 				}
@@ -265,7 +265,7 @@ func TestRefreshAfterARegistrationAsksAgain(t *testing.T) {
 		e.refresh(ref)
 		close(gate)
 		synctest.Wait()
-		e.wantLookup(ref, v, "1")
+		e.wantKnown(ref, v, "1")
 	})
 }
 
@@ -277,11 +277,11 @@ func TestAnUnchangedObjectIsToldToWhoAsked(t *testing.T) {
 		v := e.api.put(secret("a", "1"))
 		e.known(ref)
 		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
-		e.wantLookupErr(ref, ErrNotSynced)
+		e.wantGetErr(ref, ErrNotSynced)
 		if n := e.changes(ref); n != 1 {
 			t.Errorf("heard of %d changes, want 1", n)
 		}
-		e.wantLookup(ref, v, "1")
+		e.wantKnown(ref, v, "1")
 	})
 }
 
@@ -289,7 +289,7 @@ func TestRefreshOfWatchedAndUnknownObjectsDoesNothing(t *testing.T) {
 	inEachBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
 		e.refresh(ref)
-		e.wantLookupErr(ref, ErrNotRegistered)
+		e.wantGetErr(ref, ErrNotRegistered)
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		e.wantNotFound(ref)
 		e.UnregisterPod(pod("p"), "v")

@@ -36,7 +36,7 @@ func (s *pollStore) newObject(k key, pod types.UID) object {
 	if known == nil {
 		return nil
 	}
-	return &polled{known: known, store: s, gone: make(chan struct{}), hurry: make(chan struct{}, 1), ended: make(chan struct{}), valid: 1}
+	return &polled{known: known, store: s, gone: make(chan struct{}), hurry: make(chan struct{}, 1), valid: 1}
 }
 
 // live tells that each read is to have an answer of its own.

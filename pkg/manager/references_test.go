@@ -104,7 +104,7 @@ func TestAReferenceThatWasNeverAddedLeavesNoCount(t *testing.T) {
 		e.wantWatches(ref, 1)
 		e.UnregisterPod(pod("p"), "v")
 		e.wantWatches(ref, 0)
-		e.wantLookupErr(ref, ErrNotRegistered)
+		e.wantGetErr(ref, ErrNotRegistered)
 	})
 }
 
@@ -121,7 +121,7 @@ func (e *env) wantReferenced(all, want []volume.Ref) {
 			e.wantNotFound(ref)
 		} else {
 			e.wantWatches(ref, 0)
-			e.wantLookupErr(ref, ErrNotRegistered)
+			e.wantGetErr(ref, ErrNotRegistered)
 		}
 	}
 }
@@ -187,7 +187,7 @@ func TestUnknownKindIsNotRegistered(t *testing.T) {
 	inEachBubble(t, func(t *testing.T, e *env) {
 		ref := volume.Ref{Kind: "Pod", Namespace: "ns", Name: "a"}
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.wantLookupErr(ref, ErrNotRegistered)
+		e.wantGetErr(ref, ErrNotRegistered)
 		e.UnregisterPod(pod("p"), "v")
 	})
 }

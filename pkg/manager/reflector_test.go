@@ -175,11 +175,11 @@ func TestASilentServer(t *testing.T) {
 				after(answerTime / 2)
 				e.api.set(func() { silence(e.api, false) }) // the request under way stays silent
 				after(answerTime/2 + maxPause)
-				e.wantLookup(ref, v, "1")
+				e.wantKnown(ref, v, "1")
 				e.wantWatches(ref, 1)
 				v = e.api.put(secret("a", "2"))
 				after(2 * answerTime) // no bound holds for a watch that has answered
-				e.wantLookup(ref, v, "2")
+				e.wantKnown(ref, v, "2")
 				sent := len(e.api.requests(ref))
 				after(10 * answerTime)
 				if n := len(e.api.requests(ref)) - sent; n > 0 {
@@ -221,7 +221,7 @@ func TestASilentServerIsAskedWithPauses(t *testing.T) {
 		if n := len(e.api.requests(ref)); n < 5 || n > 20 {
 			t.Errorf("%d requests in ten times the time for an answer", n)
 		}
-		e.wantLookupErr(ref, errSilent)
+		e.wantGetErr(ref, errSilent)
 	})
 }
 
@@ -337,14 +337,14 @@ func TestAForgottenWatchIsOpenedAgain(t *testing.T) {
 		ref := secretRef("a")
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		for range 8 { // what nobody reads goes idle
-			_, _ = e.Lookup(ref)
+			_, _ = e.GetObject(ref)
 			after(minWatchTimeout / 8)
 		}
 		if n := len(e.api.requests(ref)); n != 1 {
 			t.Errorf("%d requests before the watch's time is over, want 1", n)
 		}
 		for range 10 {
-			_, _ = e.Lookup(ref)
+			_, _ = e.GetObject(ref)
 			after(minWatchTimeout / 8)
 		}
 		if n := len(e.api.requests(ref)); n < 2 {

@@ -26,7 +26,6 @@ func (it *item) sync(obj *volume.Object, resourceVersion string, complete bool) 
 	if !it.synced {
 		it.synced = true
 		it.lastRead = time.Now() // whoever waited for this gets the time to read it
-		close(it.ready)
 	}
 	allowed, recovered := false, func() {}
 	if complete {

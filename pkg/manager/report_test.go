@@ -44,16 +44,16 @@ func TestAStaleServerNeverTakesDataBack(t *testing.T) {
 				tc.now(e)
 				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 				synctest.Wait()
-				want, wantErr := e.Lookup(ref)
+				want, wantErr := e.GetObject(ref)
 				e.changes(ref)
 
 				after(idleTime + time.Minute)
 				e.api.set(func() { e.api.behind = past })
-				e.wantLookupErr(ref, ErrNotSynced) // restarts it
+				e.wantGetErr(ref, ErrNotSynced) // restarts it
 				for range 10 {
 					after(time.Second)
-					e.wantLookupErr(ref, ErrNotSynced)
-					e.wantLookupErr(ref, errStale)
+					e.wantGetErr(ref, ErrNotSynced)
+					e.wantGetErr(ref, errStale)
 					if n := e.api.watches(ref); n > 0 {
 						t.Errorf("%d watches of refused answers are still open", n)
 					}
@@ -63,7 +63,7 @@ func TestAStaleServerNeverTakesDataBack(t *testing.T) {
 				}
 				e.api.set(func() { e.api.behind = 0 })
 				after(maxOwnPause)
-				got, err := e.Lookup(ref)
+				got, err := e.GetObject(ref)
 				if fmt.Sprint(got, err) != fmt.Sprint(want, wantErr) {
 					t.Errorf("got %v, %v, want %v, %v", got, err, want, wantErr)
 				}
@@ -126,7 +126,7 @@ func TestASyncedItemRefusesStaleReports(t *testing.T) {
 				if err := tc.report(it); !errors.Is(err, tc.err) {
 					t.Errorf("got error %v, want %v", err, tc.err)
 				}
-				obj, err := e.Lookup(ref)
+				obj, err := e.GetObject(ref)
 				switch {
 				case tc.want == "" && !apierrors.IsNotFound(err):
 					t.Errorf("got %v, %v, want NotFound", obj, err)
@@ -173,7 +173,7 @@ func TestOldFailuresAreForgotten(t *testing.T) {
 		after(idleTime + time.Minute)
 		e.wantWatches(ref, 0)
 		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
-		if _, err := e.Lookup(ref); !errors.Is(err, ErrNotSynced) || errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := e.GetObject(ref); !errors.Is(err, ErrNotSynced) || errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("got %v, want nothing of an outage that is over", err)
 		}
 
@@ -181,7 +181,7 @@ func TestOldFailuresAreForgotten(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		e.item(ref).reflector.failed(ctx, ctx.Err())
-		if _, err := e.Lookup(ref); errors.Is(err, context.Canceled) {
+		if _, err := e.GetObject(ref); errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -115,7 +115,7 @@ func TestOneObjectProbes(t *testing.T) {
 		e.refuseAll(refusal(503, 0))
 		e.RegisterPod(pod("p"), "v", refs)
 		for _, ref := range refs {
-			e.wantLookupErr(ref, ErrNotSynced)
+			e.wantGetErr(ref, ErrNotSynced)
 		}
 		synctest.Wait()
 		before := len(e.asked())
@@ -132,7 +132,7 @@ func TestOneObjectProbes(t *testing.T) {
 		after(maxOwnPause)
 		after(time.Second)
 		for _, ref := range refs {
-			if _, err := e.Lookup(ref); !apierrors.IsNotFound(err) {
+			if _, err := e.GetObject(ref); !apierrors.IsNotFound(err) {
 				t.Errorf("%s: %v, want that it is known to be absent", ref, err)
 			}
 		}
@@ -165,7 +165,7 @@ func TestARefusalOfOneConcernsNoOther(t *testing.T) {
 			}
 			after(10 * time.Millisecond)
 			for i := range 30 {
-				_, err := e.Manager.Lookup(podOf("", fmt.Sprint("account-", i)), configMapRef(fmt.Sprint("c-", minute)))
+				_, err := e.Manager.GetObject(podOf("", fmt.Sprint("account-", i)), configMapRef(fmt.Sprint("c-", minute)))
 				if i == 0 && !apierrors.IsUnauthorized(err) || i > 0 && !apierrors.IsNotFound(err) {
 					t.Errorf("minute %d, account %d: %v", minute, i, err)
 				}
@@ -214,7 +214,7 @@ func TestWhatAnObjectWaitsFor(t *testing.T) {
 		synctest.Wait()
 		e.RegisterPod(pod("q"), "v", []volume.Ref{secretRef("b")})
 		synctest.Wait()
-		if _, err := e.Lookup(secretRef("b")); !apierrors.IsServiceUnavailable(err) || !errors.Is(err, ErrNotSynced) {
+		if _, err := e.GetObject(secretRef("b")); !apierrors.IsServiceUnavailable(err) || !errors.Is(err, ErrNotSynced) {
 			t.Errorf("got %v, want that the server is unavailable", err)
 		}
 	})

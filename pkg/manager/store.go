@@ -43,18 +43,16 @@ type store interface {
 }
 
 // object is what a store knows of one object that pods reference. Its methods are
-// safe for concurrent use; none but get waits for the network.
+// safe for concurrent use; none waits for the network.
 type object interface {
 	// start is called after the first reference, verify after each other one; newPod
 	// tells that it is the first of its pod.
 	start()
 	verify(newPod bool)
-	// get returns the object, and waits for what that takes until ctx ends.
-	get(ctx context.Context) (*volume.Object, error)
-	// lookup returns what is known. After ErrNotSynced the subscriber is called once
-	// more is known.
-	lookup() (*volume.Object, error)
-	// denied returns why the API server tells no more of an object that lookup returns.
+	// get returns what is known. After ErrNotSynced the subscriber is called once more is
+	// known.
+	get() (*volume.Object, error)
+	// denied returns why the API server tells no more of an object that get returns.
 	denied() error
 	// refresh asks for the present state if nothing else would tell of it.
 	refresh()

@@ -26,7 +26,6 @@ func (s *watchStore) newObject(k key, pod types.UID) object {
 		base:     s.base,
 		hurry:    make(chan struct{}, 1),
 		ended:    ended,
-		ready:    make(chan struct{}),
 		lastRead: time.Now(),
 	}
 	it.reflector = reflector{item: it, backoff: retryBackoff(false)}

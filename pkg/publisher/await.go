@@ -67,7 +67,7 @@ func (p *Publisher) lacking(v *published, err error) []volume.Ref {
 		return refs
 	}
 	for _, ref := range v.refs {
-		if _, err := p.opts.Objects.Lookup(v.request.Pod, ref); err != nil {
+		if _, err := p.opts.Objects.GetObject(v.request.Pod, ref); err != nil {
 			refs = append(refs, ref)
 		}
 	}

@@ -94,7 +94,7 @@ func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
 			at[ref] = volume.Version{}
 			continue
 		}
-		object, err := p.opts.Objects.Lookup(v.request.Pod, ref)
+		object, err := p.opts.Objects.GetObject(v.request.Pod, ref)
 		switch {
 		case err == nil:
 			objects[ref], at[ref] = object, object.Version
@@ -112,7 +112,7 @@ func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
 	return objects, at, errors.Join(errs...)
 }
 
-// isAbsent says whether an error of Lookup tells that the object does not exist. Where it is
+// isAbsent says whether an error of GetObject tells that the object does not exist. Where it is
 // not known, it was the request that met a 404, of whoever stands between.
 func isAbsent(err error) bool {
 	return apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced)

@@ -88,7 +88,7 @@ func (o *fakeObjects) UnregisterPod(pod volume.Pod, volumeID string) {
 	delete(o.registered, registrationKey(pod, volumeID))
 }
 
-func (o *fakeObjects) Lookup(_ volume.Pod, ref volume.Ref) (*volume.Object, error) {
+func (o *fakeObjects) GetObject(_ volume.Pod, ref volume.Ref) (*volume.Object, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.reads[ref] = append(o.reads[ref], time.Now())

@@ -15,7 +15,7 @@ import (
 // Objects is where the objects come from; *manager.Manager is one. None of its methods
 // may wait for the network.
 type Objects interface {
-	// Subscribe names the function to call after each change of what Lookup returns to the
+	// Subscribe names the function to call after each change of what GetObject returns to the
 	// pods of an account, or where this is the zero Account, to all pods.
 	Subscribe(func(volume.Account, volume.Ref))
 	// RegisterPod declares which objects a pod's volume needs; again with others
@@ -23,10 +23,10 @@ type Objects interface {
 	RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref)
 	// UnregisterPod takes that back; it is idempotent.
 	UnregisterPod(pod volume.Pod, volumeID string)
-	// Lookup returns the newest state of a registered object that is known for a pod, a
+	// GetObject returns the newest state of a registered object that is known for a pod, a
 	// NotFound API error if it does not exist, or manager.ErrNotSynced.
-	Lookup(pod volume.Pod, ref volume.Ref) (*volume.Object, error)
-	// Denied returns why the state that Lookup returns can't be kept current any more, or
+	GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, error)
+	// Denied returns why the state that GetObject returns can't be kept current any more, or
 	// why it can't be had at all: a Forbidden API error for want of a right to the object, or an
 	// Unauthorized one for want of a token that is accepted. It returns nil while it can.
 	Denied(pod volume.Pod, ref volume.Ref) error
