@@ -6,10 +6,11 @@
 // kubelet's directory, and the answer to "is this mount ours?". It must not know
 // what a volume shows, who asked for it, or how it is kept current.
 //
-// A mount is ours if, on one and the same descriptor, it is the root of a whole
-// tmpfs whose source is "<driver>:<volume id>". Nothing is written or unmounted
+// A mount is ours if one and the same descriptor is the root of a mount, and of a tmpfs,
+// and has the attribute "<driver>:<volume id>". Nothing is written or unmounted
 // through a descriptor that was not proven so: a path may stand for another mount,
-// or for none at all, from one system call to the next.
+// or for none at all, from one system call to the next. Where the attribute is missing or
+// wrong, Unmount and Adopt look for the same text as the mount's source in the mount table.
 package mount
 
 import (
@@ -46,8 +47,6 @@ type Mounter struct {
 	noswap bool
 	// attributePrefix starts the names of the extended attributes that we may set.
 	attributePrefix string
-	// identify tells what is mounted where a descriptor points.
-	identify func(fd int) (identity, error)
 }
 
 // New returns a Mounter. It probes what the kernel grants by making and dropping a
@@ -69,8 +68,9 @@ func New(ctx context.Context, opts Options) (*Mounter, error) {
 	return m, nil
 }
 
-// AttributePrefix starts the names of the extended attributes of the files in volumes. A
-// container without the node's CAP_SYS_ADMIN can neither see nor set them.
+// AttributePrefix starts the names of the extended attributes of the files and directories in
+// volumes, as "trusted.refvol." does. A container without the node's CAP_SYS_ADMIN can neither
+// see nor set them. The root directory's attribute "volume" is the Mounter's own.
 func (m *Mounter) AttributePrefix() string { return m.attributePrefix }
 
 // Create makes a tmpfs that is not visible anywhere yet: writable, nosuid, nodev,
@@ -83,13 +83,25 @@ func (m *Mounter) Create(ctx context.Context, p Params) (*Volume, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("volume %s: make a tmpfs: %w", p.VolumeID, err)
 	}
-	fd, err := newTmpfs(m.settings(p))
+	v, err := m.newDetached(p)
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", p.VolumeID, err)
 	}
+	if err := v.setAttribute(m.attributePrefix); err != nil {
+		return nil, errors.Join(fmt.Errorf("volume %s: %w", p.VolumeID, err), v.Close())
+	}
+	return v, nil
+}
+
+// newDetached makes a tmpfs without the attribute that proves it.
+func (m *Mounter) newDetached(p Params) (*Volume, error) {
+	fd, err := newTmpfs(m.settings(p))
+	if err != nil {
+		return nil, err
+	}
 	v, err := m.newVolume(p.VolumeID, fd)
 	if err != nil {
-		return nil, fmt.Errorf("volume %s: %w", p.VolumeID, err)
+		return nil, err
 	}
 	v.attachable = true
 	return v, nil
@@ -117,6 +129,35 @@ func (m *Mounter) Reopen(ctx context.Context, volumeID, target string) (*Volume,
 		return nil, fmt.Errorf("volume %s: reopen %s: %w", volumeID, target, err)
 	}
 	return v, nil
+}
+
+// Adopt sets the attribute that Check and Reopen look for on a volume that is mounted at
+// target and has none, or a wrong one: it was mounted by a version before that attribute, or a
+// container with CAP_SYS_ADMIN has changed it. What is visible stays read-only. The proof is
+// the source of the mount, for which the whole mount table is read. Its errors are those of
+// Check.
+func (m *Mounter) Adopt(ctx context.Context, volumeID, target string) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("volume %s: adopt %s: %w", volumeID, target, err)
+	}
+	if err := m.adopt(ctx, volumeID, target); err != nil {
+		return fmt.Errorf("volume %s: adopt %s: %w", volumeID, target, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Set the attribute of a volume that was mounted without", "volumeID", volumeID, "target", target)
+	return nil
+}
+
+func (m *Mounter) adopt(ctx context.Context, volumeID, target string) error {
+	fd, err := m.openIf(m.proveByTable, volumeID, target)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	v, err := m.clone(volumeID, fd)
+	if err != nil {
+		return err
+	}
+	return errors.Join(v.setMissingAttribute(ctx), v.Close())
 }
 
 // Check returns nil if the mount at target is this volume's. Otherwise the error
@@ -174,7 +215,12 @@ func (m *Mounter) unmountTop(volumeID string, t *target) error {
 		return notMounted(err)
 	}
 	defer unix.Close(fd)
-	if err := m.prove(fd, volumeID); err != nil {
+	err = m.prove(fd, volumeID)
+	if errors.Is(err, ErrForeign) {
+		// Its attribute may be gone, or never have been set.
+		err = m.proveByTable(fd, volumeID)
+	}
+	if err != nil {
 		return err
 	}
 	return detach(fd)
@@ -194,9 +240,17 @@ func (m *Mounter) Usage(_ context.Context, volumeID, target string) (Usage, erro
 		return Usage{}, fmt.Errorf("volume %s: usage of %s: %w", volumeID, target, err)
 	}
 	defer unix.Close(fd)
+	usage, err := usageAt(fd)
+	if err != nil {
+		return Usage{}, fmt.Errorf("volume %s: usage of %s: %w", volumeID, target, err)
+	}
+	return usage, nil
+}
+
+func usageAt(fd int) (Usage, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {
-		return Usage{}, fmt.Errorf("volume %s: usage of %s: statfs: %w", volumeID, target, err)
+		return Usage{}, fmt.Errorf("statfs: %w", err)
 	}
 	return usageOf(&st), nil
 }

@@ -1,8 +1,12 @@
 package mount
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,26 +14,66 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 )
 
-// identifyByMountTable reads the mount table up to the mount of fd. The id that it
-// looks for can't be reused while fd is open.
-func identifyByMountTable(fd int) (identity, error) {
-	st, err := statxMount(fd, unix.STATX_MNT_ID)
-	if err != nil || !isMountRoot(st) {
-		return identity{}, err
-	}
-	found, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
-		same := uint64(info.ID) == st.Mnt_id
-		return !same, same
-	})
+// mountTable is what is read of this process's mount table.
+type mountTable struct {
+	// tmpfs are the entries that are all of a tmpfs.
+	tmpfs []*mountinfo.Info
+	// unreadable counts lines that can't be parsed.
+	unreadable int
+}
+
+// maxLine is longer than any line of ours: two paths and a source, four bytes for each of
+// theirs, and options, which have a page.
+const maxLine = 48 << 10
+
+// readMountTable reads the whole table.
+func readMountTable() (mountTable, error) {
+	file, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
-		return identity{}, fmt.Errorf("read the mount table: %w", err)
+		return mountTable{}, fmt.Errorf("read the mount table: %w", err)
 	}
-	if len(found) == 0 {
-		return identity{}, fmt.Errorf("the mount has gone meanwhile: %w", ErrNotMounted)
+	defer file.Close()
+	return parseMountTable(file)
+}
+
+// parseMountTable takes each line by itself. Other programs decide what is in most of them,
+// and one of those must not hide the volumes in the lines after it.
+func parseMountTable(table io.Reader) (mountTable, error) {
+	var all mountTable
+	lines := bufio.NewReaderSize(table, maxLine)
+	for tooLong := false; ; {
+		line, more, err := lines.ReadLine()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return mountTable{}, fmt.Errorf("read the mount table: %w", err)
+		}
+		if more || tooLong {
+			if !more {
+				all.unreadable++
+			}
+			tooLong = more
+			continue
+		}
+		infos, err := mountinfo.GetMountsFromReader(bytes.NewReader(line), wholeTmpfs)
+		if err != nil {
+			all.unreadable++
+			continue
+		}
+		all.tmpfs = append(all.tmpfs, infos...)
 	}
-	return identity{mountRoot: true, fsRoot: found[0].Root, source: found[0].Source}, nil
+}
+
+// wholeTmpfs skips every entry of the mount table that is not all of a tmpfs. The parser looks
+// for the separator from the end, where a file system writes options as it likes; a separator
+// that it passed over is among the optional fields.
+func wholeTmpfs(info *mountinfo.Info) (skip, stop bool) {
+	another := slices.Contains(strings.Fields(info.Optional), "-")
+	return info.FSType != "tmpfs" || info.Root != "/" || another, false
 }
 
 // Mounted is a volume that is mounted.
@@ -39,8 +83,9 @@ type Mounted struct {
 
 // List returns the mounts of this driver below the kubelet's directory, each once
 // however often it is stacked, sorted by target. It reads the whole mount table, so
-// it is for a start; what it returns is a hint, to be proven by Check.
-func (m *Mounter) List(_ context.Context) ([]Mounted, error) {
+// it is for a start; what it returns is a hint, to be proven by Check. Lines that can't be
+// parsed are skipped and counted in the log.
+func (m *Mounter) List(ctx context.Context) ([]Mounted, error) {
 	dir, err := openKubeletDir(m.kubeletDir)
 	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
@@ -51,16 +96,14 @@ func (m *Mounter) List(_ context.Context) ([]Mounted, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
 	}
-	infos, err := mountinfo.GetMounts(wholeTmpfs)
+	table, err := readMountTable()
 	if err != nil {
-		return nil, fmt.Errorf("list mounts: read the mount table: %w", err)
+		return nil, fmt.Errorf("list mounts: %w", err)
 	}
-	return m.ours(infos, realDir), nil
-}
-
-// wholeTmpfs skips every entry of the mount table that is not all of a tmpfs.
-func wholeTmpfs(info *mountinfo.Info) (skip, stop bool) {
-	return info.FSType != "tmpfs" || info.Root != "/", false
+	if table.unreadable > 0 {
+		klog.FromContext(ctx).Info("Skipped lines of the mount table that can't be parsed", "lines", table.unreadable)
+	}
+	return m.ours(table.tmpfs, realDir), nil
 }
 
 // ours picks this driver's mounts below realDir, which is how the mount table

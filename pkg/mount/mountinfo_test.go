@@ -1,16 +1,17 @@
 package mount
 
 import (
+	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/moby/sys/mountinfo"
+	"testing/iotest"
 )
 
 // A mount table as the kernel writes it; an empty source leaves two spaces, and
 // spaces in names are octal.
-const mountTable = `22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+const exampleTable = `22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 30 22 0:30 / /mnt/empty\040source rw - tmpfs  rw
 40 22 254:0 /kubelet /var/lib/kubelet rw shared:1 - ext4 /dev/vda rw
 41 40 0:41 / /var/lib/kubelet/pods/b/mount ro,nosuid,nodev,noexec shared:2 - tmpfs csi.refvol.dev:vol-b rw,size=64k
@@ -33,18 +34,65 @@ func TestOurs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &Mounter{driver: "csi.refvol.dev", kubeletDir: tc.kubeletDir}
-			infos, err := mountinfo.GetMountsFromReader(strings.NewReader(mountTable), wholeTmpfs)
-			if err != nil {
-				t.Fatal(err)
+			table, err := parseMountTable(strings.NewReader(exampleTable))
+			if err != nil || table.unreadable != 0 {
+				t.Fatalf("%d lines are unreadable, %v", table.unreadable, err)
 			}
 			want := []Mounted{
 				{"vol-a", tc.prefix + "/pods/a/mount"},
 				{"vol-b", tc.prefix + "/pods/b/mount"},
 				{"vol-c", tc.prefix + "/pods/c d/mount"},
 			}
-			if got := m.ours(infos, tc.realDir); !slices.Equal(got, want) {
+			if got := m.ours(table.tmpfs, tc.realDir); !slices.Equal(got, want) {
 				t.Errorf("got %v, want %v", got, want)
 			}
 		})
+	}
+}
+
+// Other programs choose names and options of their mounts: whatever the table says of those,
+// the volumes before and after are found, and no such line passes for a volume.
+func TestLinesThatCannotBeParsed(t *testing.T) {
+	const before = "41 40 0:41 / /k/pods/a/mount ro - tmpfs d:vol-a rw\n"
+	const after = "42 40 0:42 / /k/pods/b/mount ro - tmpfs d:vol-b rw\n"
+	for name, tc := range map[string]struct {
+		line       string
+		unreadable int
+	}{
+		"too few fields":     {"50 40 0:50 / /k/pods/x", 1},
+		"empty":              {"", 0},
+		"no separator":       {"50 40 0:50 / /k/pods/x/mount ro tmpfs d:vol-x rw tmpfs d:vol-x rw", 1},
+		"bad escape":         {`50 40 0:50 / /k/pods/x\9/mount ro - tmpfs d:vol-x rw`, 1},
+		"escape cut short":   {`50 40 0:50 / /k/pods/x ro - tmpfs d:vol-x\1 rw`, 1},
+		"bad device":         {"50 40 0 / /k/pods/x/mount ro - tmpfs d:vol-x rw", 1},
+		"NUL bytes":          {"\x00\x00\x00", 1},
+		"very long":          {"50 40 0:50 / /k/pods/x/mount ro - overlay overlay lowerdir=" + strings.Repeat("/layer:", 1<<17), 1},
+		"long and of a part": {strings.Repeat("x ", maxLine-4) + "- tmpfs d:vol-x rw", 1},
+		"escaped line feed":  {`50 40 0:50 / /k/pods/x\01243\04040\0400:43\040/\040/k/pods/x ro - ext4 /dev/vda rw`, 0},
+		"spaces in options":  {"50 40 0:50 / /k/pods/x/mount ro - fuse x rw,a - tmpfs d:vol-x rw", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table, err := parseMountTable(strings.NewReader(before + tc.line + "\n" + after))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if table.unreadable != tc.unreadable {
+				t.Errorf("%d lines are unreadable, want %d", table.unreadable, tc.unreadable)
+			}
+			m := &Mounter{driver: "d", kubeletDir: "/k"}
+			want := []Mounted{{"vol-a", "/k/pods/a/mount"}, {"vol-b", "/k/pods/b/mount"}}
+			if got := m.ours(table.tmpfs, "/k"); !slices.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// A table that ends early is an error: a start must not take it for one without volumes.
+func TestTableThatEndsEarly(t *testing.T) {
+	broken := errors.New("broken")
+	_, err := parseMountTable(io.MultiReader(strings.NewReader("41 40 0:41 / "), iotest.ErrReader(broken)))
+	if !errors.Is(err, broken) {
+		t.Errorf("got %v, want %v", err, broken)
 	}
 }

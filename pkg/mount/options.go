@@ -53,7 +53,8 @@ type Params struct {
 	// Size is the limit of the content in bytes; the kernel rounds it up to pages.
 	Size int64
 	// Inodes is the limit of files, directories and links, the root directory
-	// included; each hard link counts.
+	// included; each hard link counts, and since Linux 6.6 each KiB of attributes. The
+	// Mounter's own attribute is not in it.
 	Inodes int64
 	// Mode is that of the root directory: permission bits, and fs.ModeSetgid.
 	Mode fs.FileMode

@@ -24,26 +24,18 @@ func (m *Mounter) probe(ctx context.Context) error {
 		return fmt.Errorf("open %s: %w", m.kubeletDir, err)
 	}
 	defer unix.Close(below)
-	if err := m.probeTmpfs(ctx); err != nil {
-		return err
-	}
-	m.identify = identifyByStatmount
-	if err := probeStatmount(below); err != nil {
-		klog.FromContext(ctx).V(2).Info("Telling mounts apart by the mount table, for want of statmount", "err", err)
-		m.identify = identifyByMountTable
-	}
-	return nil
+	return m.probeTmpfs(ctx)
 }
 
 // probeTmpfs makes a tmpfs as Create does, first with noswap, sets an attribute in it, and
 // switches it between writable and read-only.
 func (m *Mounter) probeTmpfs(ctx context.Context) error {
 	params := Params{VolumeID: "probe", Size: 4096, Inodes: 8, Mode: 0o700, UID: volume.NoOwner, GID: volume.NoOwner}
-	v, err := m.Create(ctx, params)
+	v, err := m.newDetached(params)
 	if err != nil {
 		withNoswap := err
 		m.noswap = false
-		if v, err = m.Create(ctx, params); err != nil {
+		if v, err = m.newDetached(params); err != nil {
 			return err
 		}
 		klog.FromContext(ctx).Info("Warning: this kernel refuses noswap here, so values may reach a swap device; turn swap off or encrypt it", "err", withNoswap)
@@ -65,18 +57,13 @@ const (
 	securityAttributes = "security.refvol."
 )
 
-// probeAttributes finds out which attributes the kernel lets us set. Without any, files
-// could not name the objects that need consent, and a revocation could not be relied upon.
+// probeAttributes finds out which attributes the kernel lets us set. Without any, no mount
+// could be told to be ours, and files could not name the objects that need consent.
 func (m *Mounter) probeAttributes(v *Volume) error {
-	dir, err := v.root.Open(".")
-	if err != nil {
-		return fmt.Errorf("open the root of a tmpfs: %w", err)
-	}
-	defer dir.Close()
 	var errs []error
 	for _, prefix := range []string{trustedAttributes, securityAttributes} {
-		if err := unix.Fsetxattr(int(dir.Fd()), prefix+"probe", []byte("1"), 0); err != nil {
-			errs = append(errs, fmt.Errorf("set attribute %sprobe: %w", prefix, err))
+		if err := v.setAttribute(prefix); err != nil {
+			errs = append(errs, err)
 			continue
 		}
 		m.attributePrefix = prefix

@@ -2,7 +2,6 @@ package mount
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"testing"
@@ -12,128 +11,65 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Both ways of telling what is mounted must agree on mounts that every machine has.
-func TestIdentifyAgrees(t *testing.T) {
-	for _, path := range []string{"/", "/proc", "/dev", "/sys"} {
-		t.Run(path, func(t *testing.T) {
-			fd := openPath(t, path)
-			byTable, err := identifyByMountTable(fd)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if byTable.mountRoot && (byTable.source == "" || byTable.fsRoot == "") {
-				t.Errorf("the mount table tells only %+v", byTable)
-			}
-			if err := probeStatmount(fd); err != nil {
-				if statmountExpected(t) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
-					t.Error(err)
-				}
-				return
-			}
-			byStatmount, err := identifyByStatmount(fd)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if byStatmount != byTable {
-				t.Errorf("statmount tells %+v, the mount table %+v", byStatmount, byTable)
-			}
-		})
-	}
-}
-
-// statmountExpected says whether the kernel is one that tells a mount's source by
-// statmount, unless a sandbox denies the call.
-func statmountExpected(t *testing.T) bool {
-	t.Helper()
-	var major, minor int
-	if _, err := fmt.Sscanf(kernelRelease(), "%d.%d", &major, &minor); err != nil {
-		t.Fatalf("kernel release %q: %v", kernelRelease(), err)
-	}
-	return major > 6 || major == 6 && minor >= 13
-}
-
-func TestIdentifyWhatIsNotAMountRoot(t *testing.T) {
+// These need no mount of ours; those that do are in the integration tier.
+func TestProve(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, dir+"/file")
-	for _, path := range []string{dir, dir + "/file"} {
-		fd := openPath(t, path)
-		for name, identify := range identifiers() {
-			if id, err := identify(fd); err != nil || id != (identity{}) {
-				t.Errorf("%s(%s) = %+v, %v; want no mount root", name, path, id, err)
-			}
-		}
-	}
-}
-
-func identifiers() map[string]func(int) (identity, error) {
-	return map[string]func(int) (identity, error){"statmount": identifyByStatmount, "mount table": identifyByMountTable}
-}
-
-func TestProve(t *testing.T) {
-	unknown := errors.New("can't tell")
-	ours := identity{mountRoot: true, fsRoot: "/", source: "d:v"}
-	with := func(change func(*identity)) identity {
-		id := ours
-		change(&id)
-		return id
-	}
 	for name, tc := range map[string]struct {
-		identity identity
-		err      error
-		want     error
-		text     string
+		path string
+		want error
+		text string
 	}{
-		"no mount root":          {with(func(id *identity) { *id = identity{} }), nil, ErrNotMounted, "not mounted"},
-		"other volume":           {with(func(id *identity) { id.source = "d:v2" }), nil, ErrForeign, "another source"},
-		"other driver":           {with(func(id *identity) { id.source = "dd:v" }), nil, ErrForeign, "another source"},
-		"no source":              {with(func(id *identity) { id.source = "" }), nil, ErrForeign, "another source"},
-		"bind mount of a part":   {with(func(id *identity) { id.fsRoot = "/..data" }), nil, ErrForeign, "only a part"},
-		"root unknown":           {with(func(id *identity) { id.fsRoot = "" }), nil, ErrForeign, "only a part"},
-		"not a tmpfs":            {ours, nil, ErrForeign, "no tmpfs"},
-		"gone meanwhile":         {ours, ErrNotMounted, ErrNotMounted, "not mounted"},
-		"kernel does not answer": {ours, unknown, unknown, "can't tell"},
+		"directory":              {dir, ErrNotMounted, "not mounted"},
+		"file":                   {dir + "/file", ErrNotMounted, "not mounted"},
+		"foreign mount":          {"/proc", ErrForeign, "no tmpfs"},
+		"directory of a foreign": {"/proc/self", ErrNotMounted, "not mounted"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &Mounter{driver: "d", identify: func(int) (identity, error) { return tc.identity, tc.err }}
-			err := m.prove(openPath(t, "/proc"), "v")
-			if !errors.Is(err, tc.want) {
-				t.Errorf("got %v, want %v", err, tc.want)
+			m := &Mounter{driver: "d", attributePrefix: trustedAttributes}
+			fd := openPath(t, tc.path)
+			for how, prove := range map[string]func(int, string) error{"attribute": m.prove, "mount table": m.proveByTable} {
+				err := prove(fd, "v")
+				if !errors.Is(err, tc.want) {
+					t.Errorf("%s: got %v, want %v", how, err, tc.want)
+				}
+				checkText(t, err, tc.text)
 			}
-			checkText(t, err, tc.text)
 		})
+	}
+}
+
+// A descriptor that tells nothing is no proof of anything.
+func TestProveWithoutAnAnswer(t *testing.T) {
+	m := &Mounter{driver: "d", attributePrefix: trustedAttributes}
+	err := m.prove(-1, "v")
+	if !errors.Is(err, unix.EBADF) || errors.Is(err, ErrNotMounted) || errors.Is(err, ErrForeign) {
+		t.Errorf("got %v, want %v alone", err, unix.EBADF)
 	}
 }
 
 // Nothing but the lack of a proven mount may count as "not mounted": callers give a
 // volume up for that.
 func TestReopenErrors(t *testing.T) {
-	unknown := errors.New("can't tell")
 	for name, tc := range map[string]struct {
-		identity   identity
-		err        error
-		target     string
-		want       error
-		notMounted bool
+		target string
+		want   error
 	}{
-		"plain directory":     {identity{}, nil, "v", ErrNotMounted, true},
-		"missing directory":   {identity{}, nil, "w", fs.ErrNotExist, true},
-		"foreign mount":       {identity{mountRoot: true, source: "x"}, nil, "v", ErrForeign, true},
-		"outside":             {identity{}, nil, "../../../outside", ErrOutside, true},
-		"link":                {identity{}, nil, "link", ErrOutside, true},
-		"no answer":           {identity{}, unknown, "v", unknown, false},
-		"too many open files": {identity{}, unix.EMFILE, "v", unix.EMFILE, false},
+		"plain directory":   {"v", ErrNotMounted},
+		"missing directory": {"w", fs.ErrNotExist},
+		"outside":           {"../../../outside", ErrOutside},
+		"link":              {"link", ErrOutside},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, _ := tree(t)
 			symlink(t, "v", m.kubeletDir+"/pods/1/link")
-			m.identify = func(int) (identity, error) { return tc.identity, tc.err }
 			before := openDescriptors(t)
 			v, err := m.Reopen(t.Context(), "v", m.kubeletDir+"/pods/1/"+tc.target)
 			if v != nil || !errors.Is(err, tc.want) {
 				t.Errorf("got %v, %v; want %v", v, err, tc.want)
 			}
-			if got := errors.Is(err, ErrNotMounted); got != tc.notMounted {
-				t.Errorf("%v: is ErrNotMounted %t, want %t", err, got, tc.notMounted)
+			if !errors.Is(err, ErrNotMounted) {
+				t.Errorf("%v: want ErrNotMounted too", err)
 			}
 			if after := openDescriptors(t); after != before {
 				t.Errorf("%d descriptors are open, %d were", after, before)
@@ -154,6 +90,7 @@ func TestMethodsRefuseBadIDs(t *testing.T) {
 		"Reopen":  reopenErr,
 		"Usage":   usageErr,
 		"Check":   m.Check(ctx, "a/b", target),
+		"Adopt":   m.Adopt(ctx, "a/b", target),
 		"Unmount": m.Unmount(ctx, "a/b", target),
 	} {
 		t.Run(name, func(t *testing.T) { checkText(t, err, "VolumeID: Invalid value") })

@@ -46,7 +46,7 @@ func tree(t *testing.T) (m *Mounter, outside string) {
 	outside = filepath.Join(top, "outside")
 	mkdirAll(t, filepath.Join(top, "real/pods/1/v"), filepath.Join(outside, "v/mount"))
 	symlink(t, "real", filepath.Join(top, "kubelet"))
-	return &Mounter{driver: "d", kubeletDir: filepath.Join(top, "kubelet"), identify: identifyByMountTable}, outside
+	return &Mounter{driver: "d", kubeletDir: filepath.Join(top, "kubelet")}, outside
 }
 
 func TestResolve(t *testing.T) {

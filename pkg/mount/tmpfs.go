@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"strconv"
 	"strings"
 
@@ -15,6 +16,15 @@ import (
 // setting is one option of a file system to be made; one without a value is a flag.
 type setting struct{ key, value string }
 
+// attributeInodes is what the kernel charges, at most, for the attribute of a volume's root
+// directory: since Linux 6.6 an inode per KiB of attributes.
+const attributeInodes = 1
+
+// totalInodes returns the limit of a tmpfs whose caller wants so many for itself.
+func totalInodes(inodes int64) int64 {
+	return min(inodes, math.MaxInt64-attributeInodes) + attributeInodes
+}
+
 // settings returns what the tmpfs of a volume is made with.
 func (m *Mounter) settings(p Params) []setting {
 	mode := uint64(p.Mode.Perm())
@@ -24,7 +34,7 @@ func (m *Mounter) settings(p Params) []setting {
 	all := []setting{
 		{"source", m.source(p.VolumeID)},
 		{"size", strconv.FormatInt(p.Size, 10)},
-		{"nr_inodes", strconv.FormatInt(p.Inodes, 10)},
+		{"nr_inodes", strconv.FormatInt(totalInodes(p.Inodes), 10)},
 		{"mode", strconv.FormatUint(mode, 8)},
 	}
 	if p.UID != volume.NoOwner {
@@ -42,16 +52,16 @@ func (m *Mounter) settings(p Params) []setting {
 	return all
 }
 
-// growth returns what makes a tmpfs that is used as has hold at least size bytes and inodes;
-// nothing if it does. What is not named, or is smaller, stays as it is.
+// growth returns what makes a tmpfs that is used as has hold at least size bytes, inodes, and
+// the root's attribute; nothing if it does. What is not named, or is smaller, stays as it is.
 func (m *Mounter) growth(has Usage, size, inodes int64) []setting {
 	var all []setting
 	// A total of zero stands for no limit, which the kernel would not take back.
 	if has.Capacity != 0 && has.Capacity < size {
 		all = append(all, setting{"size", strconv.FormatInt(size, 10)})
 	}
-	if has.Inodes != 0 && has.Inodes < inodes {
-		all = append(all, setting{"nr_inodes", strconv.FormatInt(inodes, 10)})
+	if total := totalInodes(inodes); has.Inodes != 0 && has.Inodes < total {
+		all = append(all, setting{"nr_inodes", strconv.FormatInt(total, 10)})
 	}
 	if len(all) > 0 && m.noswap {
 		// Many kernels since 6.4 take its absence for the wish to swap again, and refuse that.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +15,7 @@ import (
 )
 
 func TestSettings(t *testing.T) {
-	base := []setting{{"source", "csi.refvol.dev:v1"}, {"size", "65536"}, {"nr_inodes", "100"}}
+	base := []setting{{"source", "csi.refvol.dev:v1"}, {"size", "65536"}, {"nr_inodes", "101"}}
 	for name, tc := range map[string]struct {
 		mounter Mounter
 		params  Params
@@ -53,7 +54,7 @@ func TestSettings(t *testing.T) {
 }
 
 func TestGrowth(t *testing.T) {
-	size, inodes, noswap := setting{"size", "8192"}, setting{"nr_inodes", "20"}, setting{key: "noswap"}
+	size, inodes, noswap := setting{"size", "8192"}, setting{"nr_inodes", "21"}, setting{key: "noswap"}
 	for name, tc := range map[string]struct {
 		mounter Mounter
 		has     Usage
@@ -62,8 +63,8 @@ func TestGrowth(t *testing.T) {
 		"both":              {Mounter{}, Usage{Capacity: 4096, Inodes: 10}, []setting{size, inodes}},
 		"both, no swap":     {Mounter{noswap: true}, Usage{Capacity: 4096, Inodes: 10}, []setting{size, inodes, noswap}},
 		"bytes":             {Mounter{}, Usage{Capacity: 8191, Inodes: 21}, []setting{size}},
-		"inodes":            {Mounter{noswap: true}, Usage{Capacity: 8193, Inodes: 19}, []setting{inodes, noswap}},
-		"as large":          {Mounter{noswap: true}, Usage{Capacity: 8192, Inodes: 20}, nil},
+		"inodes":            {Mounter{noswap: true}, Usage{Capacity: 8193, Inodes: 20}, []setting{inodes, noswap}},
+		"as large":          {Mounter{noswap: true}, Usage{Capacity: 8192, Inodes: 21}, nil},
 		"no limit":          {Mounter{noswap: true}, Usage{}, nil},
 		"no limit of bytes": {Mounter{}, Usage{Inodes: 1}, []setting{inodes}},
 	} {
@@ -75,11 +76,19 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
+func TestTotalInodes(t *testing.T) {
+	for inodes, want := range map[int64]int64{1: 2, 100: 101, math.MaxInt64 - 1: math.MaxInt64, math.MaxInt64: math.MaxInt64} {
+		if got := totalInodes(inodes); got != want {
+			t.Errorf("totalInodes(%d) = %d, want %d", inodes, got, want)
+		}
+	}
+}
+
 // The kernel takes a source of 255 bytes, and the longest names must fit.
 func TestLongestSourceFits(t *testing.T) {
 	m := &Mounter{driver: strings.Repeat("d", maxDriverLength)}
-	if n := len(m.source(strings.Repeat("v", maxVolumeIDLength))); n > 255 {
-		t.Errorf("the longest source has %d bytes, the kernel takes 255", n)
+	if n := len(m.source(strings.Repeat("v", maxVolumeIDLength))); n > maxSource {
+		t.Errorf("the longest source has %d bytes, the kernel takes %d", n, maxSource)
 	}
 }
 
@@ -91,8 +100,8 @@ func TestExplain(t *testing.T) {
 		"old kernel":  {fmt.Errorf("mount_setattr: %w", unix.ENOSYS), "Linux 5.12 or newer is needed, this is " + kernelRelease()},
 		"not allowed": {fmt.Errorf("fsopen: %w", unix.EPERM), "CAP_SYS_ADMIN"},
 		"no attributes": {
-			fmt.Errorf("%w: set attribute trusted.refvol.probe: %w", errNoAttributes, unix.EPERM),
-			"extended attributes on tmpfs are needed (a kernel with CONFIG_TMPFS_XATTR): set attribute trusted.refvol.probe: operation not permitted",
+			fmt.Errorf("%w: set attribute trusted.refvol.volume: %w", errNoAttributes, unix.EPERM),
+			"extended attributes on tmpfs are needed (a kernel with CONFIG_TMPFS_XATTR): set attribute trusted.refvol.volume: operation not permitted",
 		},
 		"other": {unix.EINVAL, "probe the kernel's mount interface"},
 	} {

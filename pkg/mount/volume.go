@@ -22,9 +22,6 @@ type Volume struct {
 	root  *os.Root
 	// attachable is true from Create until Attach.
 	attachable bool
-	// from is the id, which the kernel never reuses, of the visible mount that the Volume
-	// was reopened from; 0 where the kernel tells no such id.
-	from uint64
 }
 
 // newVolume takes over the descriptor of a detached mount, also when it fails.
@@ -56,35 +53,18 @@ func (m *Mounter) clone(id string, proven int) (*Volume, error) {
 	if err := v.sameAs(proven); err != nil {
 		return nil, errors.Join(err, v.Close())
 	}
-	if st, err := statxMount(proven, unix.STATX_MNT_ID_UNIQUE); err == nil {
-		v.from = st.Mnt_id
-	}
 	return v, nil
 }
 
-// isRootOf is StillAt for a kernel that may give the id of a mount that has gone to another:
-// the file system, which the Volume keeps from going, has a number of its own.
-func (v *Volume) isRootOf(target string) bool {
-	fd, err := v.mounter.openProven(v.id, target)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	return v.sameAs(fd) == nil
-}
-
-// StillAt reports whether what is mounted at target is the very mount that the Volume was
-// reopened from, or one of the same file system where the kernel can't tell those apart;
-// false also where that can't be told. It costs a fraction of Check.
+// StillAt reports whether what is mounted at target is the whole file system of the Volume,
+// by this mount or another; false also where that can't be told. The file system has a number
+// of its own as long as the Volume is open. It costs a fraction of Check.
 func (v *Volume) StillAt(ctx context.Context, target string) bool {
 	if v.mount < 0 || v.attachable {
 		return false
 	}
 	if ctx.Err() != nil {
 		return false
-	}
-	if v.from == 0 {
-		return v.isRootOf(target)
 	}
 	rel, err := relative(v.mounter.kubeletDir, target)
 	if err != nil {
@@ -100,8 +80,15 @@ func (v *Volume) StillAt(ctx context.Context, target string) bool {
 		return false
 	}
 	defer unix.Close(fd)
-	st, err := statxMount(fd, unix.STATX_MNT_ID_UNIQUE)
-	return err == nil && isMountRoot(st) && st.Mnt_id == v.from
+	st, err := statx(fd, unix.STATX_INO)
+	if err != nil || !isMountRoot(st) {
+		return false
+	}
+	var own unix.Stat_t
+	if err := unix.Fstat(v.mount, &own); err != nil {
+		return false
+	}
+	return st.Ino == own.Ino && unix.Mkdev(st.Dev_major, st.Dev_minor) == own.Dev
 }
 
 // sameAs checks that what will be written to is what was proven.
@@ -124,6 +111,32 @@ func (v *Volume) sameAs(proven int) error {
 // Volume was created or reopened, read-only once it is attached.
 func (v *Volume) Root() *os.Root { return v.root }
 
+// setAttribute names the volume in the attribute of its root directory that starts with prefix.
+func (v *Volume) setAttribute(prefix string) error {
+	name := prefix + volumeAttribute
+	// The magic link stands for the descriptor; the kernel takes none that is O_PATH.
+	if err := unix.Setxattr(procPath(v.mount), name, []byte(v.mounter.source(v.id)), 0); err != nil {
+		return fmt.Errorf("set attribute %s: %w", name, err)
+	}
+	return nil
+}
+
+// setMissingAttribute is setAttribute for a volume that was made without room for it.
+func (v *Volume) setMissingAttribute(ctx context.Context) error {
+	err := v.setAttribute(v.mounter.attributePrefix)
+	if !errors.Is(err, unix.ENOSPC) {
+		return err
+	}
+	has, err := usageAt(v.mount)
+	if err != nil {
+		return err
+	}
+	if err := v.Grow(ctx, has.Capacity, has.Inodes); err != nil {
+		return err
+	}
+	return v.setAttribute(v.mounter.attributePrefix)
+}
+
 // Grow makes the volume's file system hold at least size bytes, which the kernel rounds up to
 // pages, and so many inodes. That holds for every mount of it, and is all that changes: a limit
 // that is larger stays, and so does what is visible read-only. It costs one cheap system call
@@ -132,11 +145,11 @@ func (v *Volume) Grow(ctx context.Context, size, inodes int64) error {
 	if v.mount < 0 {
 		return fmt.Errorf("volume %s: grow: %w", v.id, fs.ErrClosed)
 	}
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(v.mount, &st); err != nil {
-		return fmt.Errorf("volume %s: grow: statfs: %w", v.id, err)
+	has, err := usageAt(v.mount)
+	if err != nil {
+		return fmt.Errorf("volume %s: grow: %w", v.id, err)
 	}
-	settings := v.mounter.growth(usageOf(&st), size, inodes)
+	settings := v.mounter.growth(has, size, inodes)
 	if len(settings) == 0 {
 		return nil
 	}
