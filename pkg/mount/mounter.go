@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
@@ -224,6 +225,29 @@ func (m *Mounter) unmountTop(volumeID string, t *target) error {
 		return err
 	}
 	return detach(fd)
+}
+
+// Open returns the root directory of the volume mounted at target, read-only as everybody
+// sees it, and how much of the volume is used. Its errors are those of Check. The caller
+// must close the directory.
+func (m *Mounter) Open(ctx context.Context, volumeID, target string) (*os.Root, Usage, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, Usage{}, fmt.Errorf("volume %s: open %s: %w", volumeID, target, err)
+	}
+	fd, err := m.openProven(volumeID, target)
+	if err != nil {
+		return nil, Usage{}, fmt.Errorf("volume %s: open %s: %w", volumeID, target, err)
+	}
+	defer unix.Close(fd)
+	usage, err := usageAt(fd)
+	if err != nil {
+		return nil, Usage{}, fmt.Errorf("volume %s: usage of %s: %w", volumeID, target, err)
+	}
+	root, err := os.OpenRoot(procPath(fd))
+	if err != nil {
+		return nil, Usage{}, fmt.Errorf("volume %s: open the root at %s: %w", volumeID, target, err)
+	}
+	return root, usage, nil
 }
 
 // Usage is how much of a volume is used; sizes are in bytes.

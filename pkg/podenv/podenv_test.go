@@ -24,11 +24,11 @@ func TestReader(t *testing.T) {
 	})
 	reader := NewReader(client)
 	read := func(pod volume.Pod, container string) (volume.Env, []string, error) {
-		of, err := reader.Env(t.Context(), pod)
+		got, err := reader.Get(t.Context(), pod)
 		if err != nil {
 			return volume.Env{}, nil, err
 		}
-		return of(container)
+		return got.Env(container)
 	}
 	env, leftOut, err := read(web, "main")
 	if want := (volume.Env{Vars: []volume.EnvVar{{Name: "A", Value: "1"}}}); err != nil || len(leftOut) != 0 || !reflect.DeepEqual(env, want) {
@@ -57,5 +57,37 @@ func TestReader(t *testing.T) {
 	client.PrependReactor("get", "pods", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, failure })
 	if _, _, err := read(web, "main"); !errors.Is(err, failure) || errors.Is(err, ErrUnusable) || apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestVolumes reads what the kubelet's request for an inline volume is made of.
+func TestVolumes(t *testing.T) {
+	group, yes := int64(2000), true
+	spec := corev1.PodSpec{
+		ServiceAccountName: "web",
+		SecurityContext:    &corev1.PodSecurityContext{FSGroup: &group},
+		Volumes: []corev1.Volume{
+			{Name: "settings", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
+				Driver: "csi.refvol.dev", ReadOnly: &yes, VolumeAttributes: map[string]string{"configMap": "app"},
+			}}},
+			{Name: "other", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "csi.other"}}},
+			{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		},
+	}
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "web-0", UID: "8f7e"}
+	client := fake.NewClientset(&corev1.Pod{ObjectMeta: meta, Spec: spec})
+	got, err := NewReader(client).Get(t.Context(), volume.Pod{Namespace: "ns", Name: "web-0", UID: "8f7e"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (volume.Pod{Namespace: "ns", Name: "web-0", UID: "8f7e", ServiceAccount: "web"}); got.Pod != want || got.FSGroup == nil || *got.FSGroup != group {
+		t.Errorf("the pod is %+v, its group %v", got.Pod, got.FSGroup)
+	}
+	want := map[string]InlineVolume{
+		"settings": {Driver: "csi.refvol.dev", Attributes: map[string]string{"configMap": "app"}, ReadOnly: true},
+		"other":    {Driver: "csi.other"},
+	}
+	if !reflect.DeepEqual(got.Inline, want) {
+		t.Errorf("the inline volumes are %+v, want %+v", got.Inline, want)
 	}
 }

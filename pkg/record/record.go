@@ -1,0 +1,124 @@
+// Package record owns what a mounted volume carries of itself, so that the next process of
+// the plugin needs nothing else: which versions of its objects the files show, and which pod
+// it is for. Both are extended attributes, and hold no value of an object.
+//
+// A container with the node's CAP_SYS_ADMIN can write the attributes of its own volume.
+// Whatever is read here is parsed as hostile: it has bounds, and can harm that volume only.
+// The package must not know of mounts, or of what becomes of a record.
+package record
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// Versions is the state of each object that a volume shows; an object that does not exist
+// has the zero Version.
+type Versions map[volume.Ref]volume.Version
+
+// Encode returns the text of a record: a line for each object that exists, with a digest of
+// the reference, the UID and the resourceVersion. With volume.MaxReferences objects it has
+// at most 20,000 bytes, as the digest takes the place of names of 325 bytes.
+func (v Versions) Encode() string {
+	var lines []string
+	for ref, version := range v {
+		if version != (volume.Version{}) {
+			lines = append(lines, fmt.Sprintf("%s %s %s\n", digest(ref), version.UID, version.ResourceVersion))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+// Decode returns what a record says of refs. What it says of other objects, or in another
+// form, does not count.
+func Decode(text string, refs []volume.Ref) Versions {
+	named := make(map[string]volume.Ref, len(refs))
+	for _, ref := range refs {
+		named[digest(ref)] = ref
+	}
+	versions := Versions{}
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) != 3 {
+			continue
+		}
+		if ref, ok := named[fields[0]]; ok {
+			versions[ref] = volume.Version{UID: types.UID(fields[1]), ResourceVersion: fields[2]}
+		}
+	}
+	return versions
+}
+
+// digestSize is how many bytes of the SHA-256 of a reference stand for it.
+const digestSize = 8
+
+func digest(ref volume.Ref) string {
+	sum := sha256.Sum256([]byte(string(ref.Kind) + "/" + ref.Namespace + "/" + ref.Name))
+	return hex.EncodeToString(sum[:digestSize])
+}
+
+// podAttribute follows the prefix in the name of the attribute of the root directory that
+// names the pod.
+const podAttribute = "pod"
+
+// maxPod is the longest value of that attribute, in bytes: a namespace, a slash, a name.
+const maxPod = 63 + 1 + 253
+
+// errNoPod is why a volume can't be asked for its pod.
+var errNoPod = errors.New("the root directory names no pod")
+
+// SetPod has the root directory of a volume name its pod. prefix starts the names of
+// attributes, as "trusted.refvol." does.
+func SetPod(dir *os.Root, prefix string, pod volume.Pod) error {
+	return onRoot(dir, func(fd int) error {
+		if err := unix.Fsetxattr(fd, prefix+podAttribute, []byte(pod.String()), 0); err != nil {
+			return fmt.Errorf("set attribute %s%s: %w", prefix, podAttribute, err)
+		}
+		return nil
+	})
+}
+
+// Pod returns the namespace and the name of the pod that the root directory of a volume
+// names. They are a hint: only the UID of the pod that has this name says whether it is the
+// volume's.
+func Pod(dir *os.Root, prefix string) (namespace, name string, err error) {
+	err = onRoot(dir, func(fd int) error {
+		var buf [maxPod]byte
+		n, err := unix.Fgetxattr(fd, prefix+podAttribute, buf[:])
+		if err != nil {
+			return fmt.Errorf("%w: read attribute %s%s: %w", errNoPod, prefix, podAttribute, err)
+		}
+		var found bool
+		namespace, name, found = strings.Cut(string(buf[:n]), "/")
+		if !found || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+			return errNoPod
+		}
+		return nil
+	})
+	if err != nil {
+		return "", "", err
+	}
+	return namespace, name, nil
+}
+
+// onRoot calls do with a descriptor of dir itself.
+func onRoot(dir *os.Root, do func(fd int) error) error {
+	root, err := dir.OpenFile(".", unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("open the volume's root: %w", err)
+	}
+	defer root.Close()
+	return do(int(root.Fd()))
+}

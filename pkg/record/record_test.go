@@ -1,0 +1,137 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func ref(name string) volume.Ref {
+	return volume.Ref{Kind: volume.Secret, Namespace: "shop", Name: name}
+}
+
+func TestVersionsAreReadAsWritten(t *testing.T) {
+	versions := Versions{
+		ref("db"): {UID: "5f2c1ad2-0f4b-4b62-a6a7-3a3cf8cf2a4e", ResourceVersion: "4711"},
+		ref("ca"): {UID: "u", ResourceVersion: "18446744073709551615"},
+	}
+	want := maps.Clone(versions)
+	versions[ref("absent")] = volume.Version{}
+	text := versions.Encode()
+	refs := []volume.Ref{ref("absent"), ref("ca"), ref("db"), ref("other")}
+	if got := Decode(text, refs); !maps.Equal(got, want) {
+		t.Errorf("%q is read as %v, want %v", text, got, want)
+	}
+	if got := Decode(text, refs[:2]); len(got) != 1 || got[ref("ca")] != want[ref("ca")] {
+		t.Errorf("of an object that the volume no longer names: %v", got)
+	}
+	if strings.Contains(text, "db") || strings.Contains(text, "shop") {
+		t.Errorf("a name makes the text longer: %q", text)
+	}
+	if got := (Versions{}).Encode(); got != "" {
+		t.Errorf("the text of no object is %q", got)
+	}
+}
+
+// The kernel takes 64 KiB as an attribute.
+func TestTheLargestRecord(t *testing.T) {
+	versions := Versions{}
+	for i := range volume.MaxReferences {
+		versions[ref(fmt.Sprint(i))] = volume.Version{UID: types.UID(strings.Repeat("u", 36)), ResourceVersion: "18446744073709551615"}
+	}
+	if n := len(versions.Encode()); n > 20_000 {
+		t.Errorf("%d bytes", n)
+	}
+}
+
+func TestHostileVersions(t *testing.T) {
+	line := Versions{ref("db"): {UID: "u", ResourceVersion: "1"}}.Encode()
+	for _, text := range []string{"\x00", "\n\n", "a b", "a b c d\n", strings.Repeat("x", 60_000), strings.Repeat("x y z\n", 9_000), strings.TrimSuffix(line, " 1\n")} {
+		if got := Decode(text, []volume.Ref{ref("db")}); len(got) > 0 {
+			t.Errorf("%.20q is read as %v", text, got)
+		}
+	}
+	if got := Decode("garbage\n"+line+"x", []volume.Ref{ref("db")}); len(got) != 1 {
+		t.Errorf("beside garbage: %v", got)
+	}
+}
+
+// withAttributes returns a directory and the prefix of attributes that this process may set
+// in it.
+func withAttributes(t *testing.T) (*os.Root, string) {
+	t.Helper()
+	for _, parent := range []string{"/dev/shm", t.TempDir()} {
+		path, err := os.MkdirTemp(parent, "refvol-record-")
+		if err != nil {
+			continue
+		}
+		t.Cleanup(func() { os.RemoveAll(path) })
+		for _, prefix := range []string{"trusted.refvol.", "user.refvol."} {
+			if unix.Setxattr(path, prefix+"try", []byte("1"), 0) == nil {
+				dir, err := os.OpenRoot(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { dir.Close() })
+				return dir, prefix
+			}
+		}
+	}
+	t.Skip("needs root, or a file system with attributes of users")
+	return nil, ""
+}
+
+func TestThePodIsReadAsWritten(t *testing.T) {
+	dir, prefix := withAttributes(t)
+	if _, _, err := Pod(dir, prefix); !errors.Is(err, errNoPod) || !errors.Is(err, unix.ENODATA) {
+		t.Errorf("without the attribute: %v", err)
+	}
+	for _, pod := range []volume.Pod{{Namespace: "shop", Name: "web-0.x"}, {Namespace: strings.Repeat("n", 63), Name: strings.Repeat("p", 253)}} {
+		if err := SetPod(dir, prefix, pod); err != nil {
+			t.Fatal(err)
+		}
+		if namespace, name, err := Pod(dir, prefix); err != nil || namespace != pod.Namespace || name != pod.Name {
+			t.Errorf("%s is read as %q, %q, %v", pod, namespace, name, err)
+		}
+	}
+}
+
+// Nothing that is no name of a pod gets into a request.
+func TestHostilePod(t *testing.T) {
+	dir, prefix := withAttributes(t)
+	for _, text := range []string{"", "shop", "/", "shop/", "/web", "../web", "shop/../x", "shop/web/log", "shop/web?x=y", "shop/%2e", "Shop/web", "shop/web\x00", "shop/" + strings.Repeat("x", 254), strings.Repeat("x", 3000)} {
+		if err := SetPod(dir, prefix, volume.Pod{Namespace: "n", Name: "p"}); err != nil {
+			t.Fatal(err)
+		}
+		root, err := dir.Open(".")
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = unix.Fsetxattr(int(root.Fd()), prefix+podAttribute, []byte(text), 0)
+		root.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if namespace, name, err := Pod(dir, prefix); !errors.Is(err, errNoPod) || namespace != "" || name != "" {
+			t.Errorf("%.20q is read as %q, %q, %v", text, namespace, name, err)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(Versions{ref("db"): {UID: "u", ResourceVersion: "1"}}.Encode())
+	f.Fuzz(func(t *testing.T, text string) {
+		got := Decode(text, []volume.Ref{ref("db")})
+		if again := Decode(got.Encode(), []volume.Ref{ref("db")}); !maps.Equal(got, again) {
+			t.Errorf("%v becomes %v", got, again)
+		}
+	})
+}
