@@ -10,6 +10,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -24,7 +25,7 @@ func refreshBackoff() wait.Backoff {
 // waits while required objects or keys are missing or their state is not known
 // yet; each change of one of them wakes it, and where nothing tells of changes, it asks
 // again from time to time.
-func (p *Publisher) await(ctx context.Context, v *published) (*payload.Rendering, versions, error) {
+func (p *Publisher) await(ctx context.Context, v *published) (*payload.Rendering, record.Versions, error) {
 	ctx, cancel := context.WithDeadline(ctx, v.deadline)
 	defer cancel()
 	p.opts.Objects.Prioritize(v.request.Pod, v.refs)
@@ -85,7 +86,7 @@ func (p *Publisher) announce(v *published, err error) {
 
 // look renders what is known now of a volume's objects. If it succeeds the volume has a place
 // at the render gate.
-func (p *Publisher) look(ctx context.Context, v *published) (*payload.Rendering, versions, error) {
+func (p *Publisher) look(ctx context.Context, v *published) (*payload.Rendering, record.Versions, error) {
 	objects, at, err := p.snapshot(v)
 	if denied := p.denied(v); err == nil && ReasonOf(denied) == ReasonForbidden {
 		err = denied // a new volume must not begin with what nobody may read any more
@@ -93,7 +94,7 @@ func (p *Publisher) look(ctx context.Context, v *published) (*payload.Rendering,
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := p.enter(ctx, v, payload.Heap(v.contents.spec, objects)); err != nil {
+	if err := p.enter(ctx, v, payload.Heap(v.resolved, objects)); err != nil {
 		return nil, nil, err
 	}
 	shown, err := p.render(v, objects, false)

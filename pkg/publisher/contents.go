@@ -14,13 +14,10 @@ import (
 
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
-
-// versions is the state of each object that a volume shows; an object that does
-// not exist has the zero version.
-type versions map[volume.Ref]volume.Version
 
 // treeWriter makes a directory show a tree; *writer.Writer and *writer.InPlace are.
 type treeWriter interface {
@@ -39,27 +36,18 @@ type treeWriter interface {
 type contents struct {
 	mu     sync.Mutex
 	writer treeWriter
-	// spec is the volume's own with what the pod's spec adds to it; nil while that
-	// has still to be read, after a restart.
-	spec *volume.Spec
-	// leftOut is what the pod's spec sets and a volume can't know; told is what the
-	// pod's author was last told of it and of what the env files skip.
-	leftOut    []string
-	told       string
-	resolution errand
-	proof      proof
-	access     access
-	place      place
-	// shown is what the files show, or showed when an earlier process recorded it.
-	shown versions
+	// told is what the pod's author was last told of the variables that the env files lack.
+	told   string
+	proof  proof
+	access access
+	place  place
+	// shown is what the files show, by this process or by the volume's record.
+	shown record.Versions
 	// withdrawn holds objects that the pod may not have and of which no file is there, by what
 	// this process did.
 	withdrawn map[volume.Ref]bool
-	// proven says that this process wrote or compared the files at shown, and
-	// recorded that.
+	// proven says that this process wrote or compared the files at shown.
 	proven bool
-	// recordedIn is which state directory has the record; see recordStore.
-	recordedIn int
 	// switched is when ..data was last switched from one generation to another.
 	switched time.Time
 	// leftover is why an earlier generation could not be removed when that was last tried. It
@@ -86,8 +74,8 @@ const (
 // pod may not have. The caller holds the lock of the contents. The error wraps
 // that of every object whose state is not known, and has a reason if one of them may
 // not be read.
-func (p *Publisher) snapshot(v *published) (payload.Objects, versions, error) {
-	objects, at := payload.Objects{}, versions{}
+func (p *Publisher) snapshot(v *published) (payload.Objects, record.Versions, error) {
+	objects, at := payload.Objects{}, record.Versions{}
 	var errs []error
 	for _, ref := range v.refs {
 		if v.contents.access.refused[ref] {
@@ -162,7 +150,7 @@ func newWriter(spec *volume.Spec, opts writer.Options) treeWriter {
 func (p *Publisher) render(v *published, objects payload.Objects, live bool) (*payload.Rendering, error) {
 	opts := p.renderOptions(v)
 	opts.ForgiveDeleted = live && v.spec.RemoveDeleted()
-	return payload.Render(v.contents.spec, objects, opts)
+	return payload.Render(v.resolved, objects, opts)
 }
 
 func (p *Publisher) renderOptions(v *published) payload.Options {
@@ -175,16 +163,16 @@ func (p *Publisher) renderOptions(v *published) payload.Options {
 	}
 }
 
-// write makes a volume's files show a rendering, through a handle on its mount, and
-// records at which versions. The caller holds the lock of the contents. On an
-// error the files stay as they were, or are current and not recorded; either way
-// another write mends it.
-func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, shown *payload.Rendering, at versions) error {
-	bytes, undo, err := p.makeRoom(ctx, v, mnt, shown.Tree)
+// write makes a volume's files show a rendering, with a record of at which versions, through
+// a handle on its mount. The caller holds the lock of the contents. On an error the files
+// stay as they were, or are current and some link is not; another write mends that.
+func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, shown *payload.Rendering, at record.Versions) error {
+	undo, err := p.makeRoom(ctx, v, mnt, shown.Tree)
 	if err != nil {
 		return err
 	}
 	v.contents.proven = false
+	shown.Tree.Record = at.Encode()
 	result, err := v.contents.writer.Write(ctx, mnt.Root(), shown.Tree)
 	if result.Changed && v.contents.writer.Stale() {
 		v.contents.switched = time.Now()
@@ -197,14 +185,9 @@ func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, shown *p
 	if err != nil {
 		return fmt.Errorf("write the files of volume %s: %w", v.request.VolumeID, err)
 	}
-	told := v.contents.told
-	v.contents.told = skippedText(shown.Skipped, v.contents.leftOut)
-	v.contents.recordedIn, err = p.records.save(recordOf(v, bytes))
-	if err != nil {
-		v.contents.told = told
-		return err
-	}
 	v.contents.proven = true
+	told := v.contents.told
+	v.contents.told = skippedText(shown.Skipped, v.leftOut)
 	if v.contents.told != told && v.contents.told != "" {
 		p.opts.Events.Warn(v.request.Pod, eventInvalidNames, v.contents.told)
 	}
@@ -218,15 +201,14 @@ func (c *contents) has(ref volume.Ref) bool {
 	return c.shown[ref].UID != ""
 }
 
-// current says whether the files are known to show the objects at these versions, with a
-// record of that in the present state directory.
-func (c *contents) current(at versions, recordsIn int) bool {
-	return c.proven && c.recordedIn == recordsIn && maps.Equal(c.shown, at)
+// current says whether the files are known to show the objects at these versions.
+func (c *contents) current(at record.Versions) bool {
+	return c.proven && maps.Equal(c.shown, at)
 }
 
 // older returns an object whose version is older than what the files show of it. An
 // API server may answer so after a restart of this process, while it catches up.
-func (c *contents) older(at versions) (volume.Ref, bool) {
+func (c *contents) older(at record.Versions) (volume.Ref, bool) {
 	for ref, version := range at {
 		shown := c.shown[ref]
 		if shown.ResourceVersion == "" || version.ResourceVersion == "" {

@@ -77,7 +77,7 @@ func (p *Publisher) ask(ctx context.Context, v *published, ask func(context.Cont
 	defer cancel()
 	defer func() {
 		if cause := recover(); cause != nil {
-			logPanic(ctx, v, cause)
+			logPanic(ctx, v.request.VolumeID, cause)
 			apply = func() error { return fail(ReasonUnavailable, "%w", errPanicked) }
 		}
 	}()

@@ -24,8 +24,9 @@ type fakeMounts struct {
 	mu  sync.Mutex
 	// attached is the file system at each target.
 	attached map[string]*fakeTmpfs
-	// foreign holds targets at which there is something else.
-	foreign map[string]bool
+	// foreign holds targets at which there is something else, spoilt those where the volume
+	// lacks the attribute that proves it.
+	foreign, spoilt map[string]bool
 	// hooks is called at the begin of a method; its error is the method's.
 	hooks map[string]func() error
 	// params is what the last Create was asked for.
@@ -49,6 +50,7 @@ func newFakeMounts(t testing.TB) *fakeMounts {
 		dir:      t.TempDir(),
 		attached: map[string]*fakeTmpfs{},
 		foreign:  map[string]bool{},
+		spoilt:   map[string]bool{},
 		hooks:    map[string]func() error{},
 		calls:    map[string]int{},
 	}
@@ -116,6 +118,30 @@ func (m *fakeMounts) Reopen(_ context.Context, volumeID, target string) (Mount, 
 	return m.openLocked(m.attached[target], true)
 }
 
+func (m *fakeMounts) Open(_ context.Context, volumeID, target string) (*os.Root, mount.Usage, error) {
+	if err := m.begin("Open"); err != nil {
+		return nil, mount.Usage{}, err
+	}
+	usage, err := m.Usage(context.Background(), volumeID, target)
+	if err != nil {
+		return nil, mount.Usage{}, err
+	}
+	root, err := os.OpenRoot(m.directory(target))
+	return root, usage, err
+}
+
+func (m *fakeMounts) Adopt(_ context.Context, volumeID, target string) error {
+	if err := m.begin("Adopt"); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.spoilt[target] && m.attached[target] != nil && m.attached[target].volumeID == volumeID {
+		delete(m.spoilt, target)
+	}
+	return m.proveLocked(volumeID, target)
+}
+
 func (m *fakeMounts) openLocked(fsys *fakeTmpfs, reopened bool) (Mount, error) {
 	root, err := os.OpenRoot(fsys.dir)
 	if err != nil {
@@ -130,7 +156,7 @@ func (m *fakeMounts) openLocked(fsys *fakeTmpfs, reopened bool) (Mount, error) {
 // proveLocked is the answer to "is this mount ours?".
 func (m *fakeMounts) proveLocked(volumeID, target string) error {
 	switch fsys := m.attached[target]; {
-	case m.foreign[target]:
+	case m.foreign[target], m.spoilt[target]:
 		return mount.ErrForeign
 	case fsys == nil:
 		return mount.ErrNotMounted

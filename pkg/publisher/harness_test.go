@@ -2,8 +2,6 @@ package publisher
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -28,6 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	testNamespace = "shop"
 	testNode      = "node-1"
+	testDriver    = "csi.refvol.dev"
 	testResync    = time.Minute
 	testWait      = 100 * time.Second
 	mebibyte      = 1 << 20
@@ -88,7 +87,7 @@ func newEnv(t *testing.T, change func(*Options)) *env {
 		Events:          e.events,
 		Pods:            e.pods,
 		NodeName:        testNode,
-		StateDir:        filepath.Join(t.TempDir(), "state"),
+		Driver:          testDriver,
 		KubeletDir:      t.TempDir(),
 		ResyncInterval:  testResync,
 		PublishWait:     testWait,
@@ -107,11 +106,11 @@ func newEnv(t *testing.T, change func(*Options)) *env {
 	return e
 }
 
-// searchAll fails the test if a value is in a record or was told to a pod's author. The
-// logs are searched at the end of the test.
+// searchAll fails the test if a value was told to a pod's author. The logs are searched at
+// the end of the test.
 func (e *env) searchAll() {
 	e.Helper()
-	if err := errors.Join(leak.CheckFiles(e.opts.StateDir), e.events.leaks()); err != nil {
+	if err := e.events.leaks(); err != nil {
 		e.Error(err)
 	}
 }
@@ -151,16 +150,14 @@ func (e *env) halt() {
 	}
 }
 
-// restart replaces the Publisher by one of a new process: the mounts, the records
-// and the API server's objects stay, nothing else does.
+// restart replaces the Publisher by one of a new process: the mounts, and the API server's
+// objects and pods stay, nothing else does.
 func (e *env) restart() {
 	e.Helper()
 	e.halt()
 	e.objects.forgetPods()
 	e.start()
-	if err := e.p.Restore(e.ctx); err != nil {
-		e.Fatal(err)
-	}
+	e.p.Restore(e.ctx)
 	e.run()
 }
 
@@ -192,6 +189,7 @@ func (e *env) request(id string, attributes ...string) Request {
 // publish publishes and expects success.
 func (e *env) publish(r Request) {
 	e.Helper()
+	e.pods.add(r)
 	if err := e.p.Publish(e.ctx, r); err != nil {
 		e.Fatalf("Publish %s: %v", r.VolumeID, err)
 	}
@@ -207,6 +205,7 @@ func (e *env) unpublish(r Request) {
 
 // publishing starts a publish; the result comes on the channel.
 func (e *env) publishing(r Request) <-chan error {
+	e.pods.add(r)
 	result := make(chan error, 1)
 	go func() { result <- e.p.Publish(e.ctx, r) }()
 	return result
@@ -270,51 +269,17 @@ func (e *env) wantProblem(r Request, parts ...string) {
 	}
 }
 
-// recordPath returns the path of a volume's record.
-func (e *env) recordPath(id string) string { return filepath.Join(e.opts.StateDir, id+".json") }
-
-// record reads a volume's record.
-func (e *env) record(id string) *record {
-	e.Helper()
-	text, err := os.ReadFile(e.recordPath(id))
-	if err != nil {
-		e.Fatal(err)
-	}
-	r := &record{}
-	if err := json.Unmarshal(text, r); err != nil {
-		e.Fatal(err)
-	}
-	return r
-}
-
-// stateFiles returns the names in the state directory.
-func (e *env) stateFiles() []string {
-	e.Helper()
-	entries, err := os.ReadDir(e.opts.StateDir)
-	if err != nil {
-		e.Fatal(err)
-	}
-	var names []string
-	for _, entry := range entries {
-		names = append(names, entry.Name())
-	}
-	return names
-}
-
 // wantNothing fails the test if anything is left of any volume: in the maps, in the
-// count, in the manager, in the state directory, mounted or open.
+// count, in the manager, mounted or open.
 func (e *env) wantNothing() {
 	e.Helper()
 	e.p.mu.Lock()
-	if len(e.p.volumes)+len(e.p.byRef)+len(e.p.calls) > 0 || e.p.used != 0 {
-		e.Errorf("left: %d volumes, %d refs, %d calls, %d bytes counted", len(e.p.volumes), len(e.p.byRef), len(e.p.calls), e.p.used)
+	if len(e.p.volumes)+len(e.p.restored)+len(e.p.byRef)+len(e.p.calls) > 0 || e.p.used != 0 {
+		e.Errorf("left: %d volumes, %d restored ones, %d refs, %d calls, %d bytes counted", len(e.p.volumes), len(e.p.restored), len(e.p.byRef), len(e.p.calls), e.p.used)
 	}
 	e.p.mu.Unlock()
 	if left := e.objects.registrations(); len(left) > 0 {
 		e.Errorf("left registered: %v", left)
-	}
-	if left := e.stateFiles(); len(left) > 0 {
-		e.Errorf("left in the state directory: %v", left)
 	}
 	if left := e.mounts.targets(); len(left) > 0 {
 		e.Errorf("left mounted: %v", left)
@@ -341,11 +306,3 @@ func (e *env) settle() {
 
 // after waits on the bubble's clock.
 func after(d time.Duration) { <-time.After(d) }
-
-// loseRecord removes a volume's record.
-func (e *env) loseRecord(id string) {
-	e.Helper()
-	if err := os.Remove(e.recordPath(id)); err != nil {
-		e.Fatal(err)
-	}
-}

@@ -25,7 +25,9 @@ type limits struct {
 
 // limitsFor derives the limits from the most bytes that a volume may take. A file
 // takes a page unless it is empty, so a quarter of the inodes is enough for files
-// of a page; the rest is for their links, for directories and for empty files.
+// of a page; the rest is for their links, for directories and for empty files. The spare
+// inodes of the file system are for its root and for records: the kernel may take an inode
+// for each KiB of one, and holds up to three, those of two generations and a new one.
 func limitsFor(maxVolumeSize int64) limits {
 	const (
 		spare = 1024
@@ -40,21 +42,20 @@ func limitsFor(maxVolumeSize int64) limits {
 }
 
 // makeRoom counts a tree's bytes for a volume, in place of what was counted before, and
-// returns them and how to take that back. It fails if the tree is over a limit, unless it takes
+// returns how to take that back. It fails if the tree is over a limit, unless it takes
 // no more than what the files take that are there: they may be from before a limit was lowered.
 // They are looked at only then. The caller holds the lock of the contents.
-func (p *Publisher) makeRoom(ctx context.Context, v *published, mnt Mount, tree *volume.Tree) (bytes int64, undo func(), err error) {
+func (p *Publisher) makeRoom(ctx context.Context, v *published, mnt Mount, tree *volume.Tree) (undo func(), err error) {
 	size := writer.Measure(tree)
 	undo, err = p.reserve(v, size, writer.Footprint{})
 	if err == nil {
-		return size.Bytes, undo, nil
+		return undo, nil
 	}
 	has, lookErr := v.contents.writer.Size(ctx, mnt.Root())
 	if lookErr != nil {
-		return 0, nil, errors.Join(err, fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, lookErr))
+		return nil, errors.Join(err, fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, lookErr))
 	}
-	undo, err = p.reserve(v, size, has)
-	return size.Bytes, undo, err
+	return p.reserve(v, size, has)
 }
 
 // reserve counts what a volume is to take, in place of what was counted before, and returns how

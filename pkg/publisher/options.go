@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/podenv"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -41,11 +42,9 @@ type Objects interface {
 
 // Pods reads pods' own specs; *podenv.Reader is one.
 type Pods interface {
-	// Env reads a pod's spec. What it returns tells of a container what its envFrom and
-	// env set, and in words what of it a volume can't know; or podenv.ErrUnusable if the
-	// pod has no such container. The error is a NotFound API error if no pod of that UID
-	// exists, a Forbidden one if it may not be read.
-	Env(ctx context.Context, pod volume.Pod) (func(container string) (env volume.Env, leftOut []string, err error), error)
+	// Get reads the pod of a namespace, name and UID. The error is a NotFound API error if
+	// no such pod exists, a Forbidden one if it may not be read.
+	Get(ctx context.Context, pod volume.Pod) (*podenv.Pod, error)
 }
 
 // Access says whether a pod may have an object, which need not exist, by answers that are
@@ -71,11 +70,13 @@ type Identity interface {
 }
 
 // Mounts makes, proves and removes the mounts of volumes; NewMounts returns the
-// real ones.
+// real ones. See the methods of mount.Mounter.
 type Mounts interface {
 	Create(ctx context.Context, params mount.Params) (Mount, error)
 	Reopen(ctx context.Context, volumeID, target string) (Mount, error)
+	Open(ctx context.Context, volumeID, target string) (*os.Root, mount.Usage, error)
 	Check(ctx context.Context, volumeID, target string) error
+	Adopt(ctx context.Context, volumeID, target string) error
 	Unmount(ctx context.Context, volumeID, target string) error
 	List(ctx context.Context) ([]mount.Mounted, error)
 	Usage(ctx context.Context, volumeID, target string) (mount.Usage, error)
@@ -100,8 +101,11 @@ type Options struct {
 	// AttributePrefix starts the names of extended attributes that may be set in a volume;
 	// see mount.Mounter.AttributePrefix.
 	AttributePrefix string
-	// Pods is asked for the environment of podEnv sources.
+	// Pods is asked for the environment of podEnv sources, and after a restart for what was
+	// asked of mounted volumes.
 	Pods Pods
+	// Driver is the name of the CSI driver in the pods' specs.
+	Driver string
 	// CrossNamespace lets volumes name objects of other namespaces.
 	CrossNamespace bool
 	// Identity, if it is not nil, has objects read with the pods' own tokens.
@@ -113,8 +117,6 @@ type Options struct {
 	Events Events
 	// NodeName is the name of the Node, for the variables that name it.
 	NodeName string
-	// StateDir is the directory of the records; it is made if it does not exist.
-	StateDir string
 	// KubeletDir is the kubelet's root directory; target paths lie below it.
 	KubeletDir string
 	// ResyncInterval is how often every volume is compared with its objects.
@@ -146,14 +148,14 @@ func (o *Options) validate() error {
 	if o.Access == nil && (o.CrossNamespace || o.Identity != nil) {
 		errs = append(errs, errors.New("Access: Required value: by CrossNamespace and by Identity"))
 	}
+	if o.Driver == "" {
+		errs = append(errs, errors.New("Driver: Required value"))
+	}
 	if o.NodeName == "" {
 		errs = append(errs, errors.New("NodeName: Required value"))
 	}
 	if !filepath.IsAbs(o.KubeletDir) {
 		errs = append(errs, fmt.Errorf("KubeletDir: Invalid value: %q: must be an absolute path", o.KubeletDir))
-	}
-	if o.StateDir == "" {
-		errs = append(errs, errors.New("StateDir: Required value"))
 	}
 	if o.ResyncInterval <= 0 {
 		errs = append(errs, fmt.Errorf("ResyncInterval: Invalid value: %s: must be positive", o.ResyncInterval))

@@ -32,7 +32,7 @@ func (p *Publisher) enter(ctx context.Context, v *published, heap int64) error {
 // lock of the contents waits, and files can be withdrawn. The caller holds that lock.
 func (p *Publisher) claim(ctx context.Context, v *published, objects payload.Objects) bool {
 	has := &v.contents.place
-	l := p.renders.lane(payload.Heap(v.contents.spec, objects))
+	l := p.renders.lane(payload.Heap(v.resolved, objects))
 	if has.lane == l || has.lane == &p.renders.large {
 		return true
 	}
@@ -75,7 +75,7 @@ func (p *Publisher) leave(v *published) {
 const parseCost = 512
 
 // parse parses the attributes of a request. To do that takes memory too.
-func (p *Publisher) parse(ctx context.Context, request *Request) (*volume.Spec, error) {
+func (p *Publisher) parse(ctx context.Context, request *Request, opts ...volume.Option) (*volume.Spec, error) {
 	size := 0
 	for name, value := range request.Attributes {
 		size += len(name) + len(value)
@@ -87,7 +87,7 @@ func (p *Publisher) parse(ctx context.Context, request *Request) (*volume.Spec, 
 		return nil, fail(ReasonUnavailable, "%w: %w", errCrowded, err)
 	}
 	defer l.leave()
-	spec, err := volume.Parse(request.Attributes, request.Pod, p.parseOptions()...)
+	spec, err := volume.Parse(request.Attributes, request.Pod, opts...)
 	if err != nil {
 		return nil, fail(ReasonInvalid, "%w", err)
 	}

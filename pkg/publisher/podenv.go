@@ -14,27 +14,26 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// errUnresolved is why a restored volume waits for its pod's spec.
-var errUnresolved = errors.New("the pod's spec could not be read")
+// getPod reads a volume's pod.
+type getPod func(ctx context.Context, pod volume.Pod) (*podenv.Pod, error)
 
 // resolve returns a volume's spec with what the pod's own spec adds to it, and in words
-// what of that a volume can't know. That never changes in the life of a pod, and it is
-// not recorded, as it may hold passwords: so it is read by the publish, and once more
-// after a restart.
-func (p *Publisher) resolve(ctx context.Context, request *Request, spec *volume.Spec) (*volume.Spec, []string, error) {
+// what of that a volume can't know. That never changes in the life of a pod, and may hold
+// passwords: so it is read by the publish, and once more after a restart.
+func resolve(ctx context.Context, request *Request, spec *volume.Spec, get getPod) (*volume.Spec, []string, error) {
 	if !spec.HasPodEnv() {
 		return spec, nil, nil
 	}
 	var leftOut []string
-	var env func(string) (volume.Env, []string, error)
+	var pod *podenv.Pod
 	resolved, err := spec.WithPodEnv(func(container, at string) (volume.Env, error) {
-		if env == nil {
+		if pod == nil {
 			var err error
-			if env, err = p.opts.Pods.Env(ctx, request.Pod); err != nil {
+			if pod, err = get(ctx, request.Pod); err != nil {
 				return volume.Env{}, podEnvFailure(at, err)
 			}
 		}
-		set, out, err := env(container)
+		set, out, err := pod.Env(container)
 		if err != nil {
 			return volume.Env{}, podEnvFailure(at, err)
 		}
@@ -46,20 +45,6 @@ func (p *Publisher) resolve(ctx context.Context, request *Request, spec *volume.
 		err = fail(ReasonInvalid, "%w", err)
 	}
 	return resolved, slices.Compact(leftOut), err
-}
-
-// resolveLater has the pod's spec of a restored volume read. The caller holds the lock of
-// the contents.
-func (p *Publisher) resolveLater(ctx context.Context, v *published) error {
-	return p.later(ctx, v, &v.contents.resolution, errUnresolved, func(ctx context.Context) func() error {
-		spec, leftOut, err := p.resolve(ctx, &v.request, v.spec)
-		return func() error {
-			if err == nil {
-				v.contents.spec, v.contents.leftOut = spec, leftOut
-			}
-			return err
-		}
-	})
 }
 
 // podEnvFailure gives the failure to read a pod's environment its reason.

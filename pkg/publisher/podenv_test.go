@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/pkg/manager"
@@ -20,10 +21,11 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// fakePods is an API server that knows the environment of every container. Its methods
-// are safe for concurrent use.
+// fakePods is an API server that knows the pods whose volumes were published, and the
+// environment of every container. Its methods are safe for concurrent use.
 type fakePods struct {
 	mu      sync.Mutex
+	pods    map[types.UID]*podenv.Pod
 	env     volume.Env
 	leftOut []string
 	err     error
@@ -32,7 +34,26 @@ type fakePods struct {
 	hang bool
 }
 
-func (f *fakePods) Env(ctx context.Context, pod volume.Pod) (func(string) (volume.Env, []string, error), error) {
+// add makes a pod known, with the volume of a request.
+func (f *fakePods) add(r Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.pods == nil {
+		f.pods = map[types.UID]*podenv.Pod{}
+	}
+	f.pods[r.Pod.UID] = &podenv.Pod{Pod: r.Pod, FSGroup: r.FSGroup, Inline: map[string]podenv.InlineVolume{
+		"settings": {Driver: testDriver, Attributes: r.Attributes, ReadOnly: r.ReadOnly},
+	}}
+}
+
+// change changes what a pod's spec says.
+func (f *fakePods) change(r Request, change func(*podenv.Pod)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f.pods[r.Pod.UID])
+}
+
+func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podenv.Pod, error) {
 	f.mu.Lock()
 	f.reads = append(f.reads, pod.Name)
 	hang := f.hang
@@ -46,8 +67,14 @@ func (f *fakePods) Env(ctx context.Context, pod volume.Pod) (func(string) (volum
 	if f.err != nil && !errors.Is(f.err, podenv.ErrUnusable) {
 		return nil, f.err
 	}
+	got := &podenv.Pod{Pod: pod}
+	if known := f.pods[pod.UID]; known != nil {
+		copied := *known
+		got = &copied
+	}
 	env, leftOut, err := f.env, f.leftOut, f.err
-	return func(string) (volume.Env, []string, error) { return env, leftOut, err }, nil
+	got.Env = func(string) (volume.Env, []string, error) { return env, leftOut, err }
+	return got, nil
 }
 
 func (f *fakePods) setHang(hang bool) {

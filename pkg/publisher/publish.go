@@ -7,9 +7,8 @@ import (
 	"maps"
 	"time"
 
-	"k8s.io/klog/v2"
-
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
@@ -23,6 +22,9 @@ type Request struct {
 	// that is enough for a volume that is live, and for no other.
 	Pod    volume.Pod
 	PodErr error
+	// Derived says that the request was derived from the pod's spec, by the pod's UID: the
+	// pod is who it claims to be, and there is no token yet.
+	Derived bool
 	// Token is the pod's own. A TokenErr says why the request has none; that is of interest
 	// where objects are read with pods' tokens, and to volumes that are not live.
 	Token    volume.Token
@@ -61,39 +63,51 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 		return err
 	}
 	defer end()
-	if live, err := p.republish(ctx, &request); live || err != nil {
+	live, err := p.republish(ctx, &request)
+	if live || err != nil {
 		return err
 	}
-	v, err := p.admit(ctx, request)
-	if err != nil {
-		return p.failed(ctx, &request, p.spare(ctx, &request, err))
+	mounted, err := p.isMounted(ctx, &request)
+	switch {
+	case err != nil:
+	case mounted:
+		if err = p.takeOver(ctx, request, p.opts.Pods.Get); err != nil {
+			// A final error would have the kubelet destroy the volume of a running pod.
+			err = fail(ReasonUnavailable, "volume %s is mounted, but can't be taken over: %w", request.VolumeID, err)
+		}
+	default:
+		err = p.create(ctx, request)
 	}
-	visible, err := p.adopt(ctx, v)
 	if err != nil {
 		return p.failed(ctx, &request, err)
 	}
+	p.forgetFailure(request.VolumeID)
+	return nil
+}
+
+// create makes a volume that is not mounted.
+func (p *Publisher) create(ctx context.Context, request Request) error {
+	v, err := p.admit(ctx, request)
+	if err != nil {
+		return err
+	}
+	p.forgetRestored(request.VolumeID, request.Target) // its mount has gone
+	done := false
 	defer func() {
-		if !visible { // also when the call panics
+		if !done { // also when the call panics
 			p.release(v)
 			p.remove(v)
 		}
 	}()
-	if !visible {
-		err = p.authorize(ctx, v)
-	}
-	if err != nil {
-		return p.failed(ctx, &request, err)
+	if err := p.authorize(ctx, v); err != nil {
+		return err
 	}
 	p.add(v)
-	if !visible {
-		err = p.publish(ctx, v)
-		visible = err == nil
+	if err := p.publish(ctx, v); err != nil {
+		return err
 	}
-	if !visible {
-		return p.failed(ctx, &request, err)
-	}
+	done = true
 	p.goLive(v)
-	p.forgetFailure(request.VolumeID)
 	return nil
 }
 
@@ -135,8 +149,22 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 	}
 }
 
-// admit validates a request for a volume that is not live.
+// admit validates a request for a volume that is not mounted.
 func (p *Publisher) admit(ctx context.Context, request Request) (*published, error) {
+	var across []volume.Option
+	if p.opts.CrossNamespace {
+		across = append(across, volume.AcrossNamespaces())
+	}
+	v, err := p.parsed(ctx, request, p.opts.Pods.Get, across...)
+	if err != nil {
+		return nil, err
+	}
+	v.deadline = time.Now().Add(p.opts.PublishWait)
+	return v, nil
+}
+
+// parsed returns the volume that a request asks for.
+func (p *Publisher) parsed(ctx context.Context, request Request, get getPod, opts ...volume.Option) (*published, error) {
 	if request.PodErr != nil {
 		return nil, fail(ReasonInvalid, "%w", request.PodErr)
 	}
@@ -149,36 +177,18 @@ func (p *Publisher) admit(ctx context.Context, request Request) (*published, err
 	if request.TokenErr != nil && p.opts.Identity != nil {
 		return nil, fail(ReasonInvalid, "%w", request.TokenErr)
 	}
-	spec, err := p.parse(ctx, &request)
+	spec, err := p.parse(ctx, &request, opts...)
 	if err != nil {
 		return nil, err
 	}
-	resolved, leftOut, err := p.resolve(ctx, &request, spec)
+	resolved, leftOut, err := resolve(ctx, &request, spec, get)
 	if err != nil {
 		return nil, err
 	}
 	v := p.newPublished(request, spec, resolved.Refs())
-	v.deadline = time.Now().Add(p.opts.PublishWait)
-	v.contents.spec, v.contents.leftOut = resolved, leftOut
+	v.resolved, v.leftOut = resolved, leftOut
+	v.contents.proof.done = request.Derived
 	return v, nil
-}
-
-func (p *Publisher) parseOptions() []volume.Option {
-	if !p.opts.CrossNamespace {
-		return nil
-	}
-	return []volume.Option{volume.AcrossNamespaces()}
-}
-
-// spare keeps a refusal from being final where the volume is mounted all the same,
-// as one that an earlier version of the plugin admitted and whose record is lost: a
-// pod may be reading it, and a final error would have the kubelet destroy it.
-func (p *Publisher) spare(ctx context.Context, request *Request, refusal error) error {
-	err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target)
-	if errors.Is(err, mount.ErrNotMounted) || errors.Is(err, mount.ErrForeign) || errors.Is(err, mount.ErrOutside) {
-		return refusal
-	}
-	return fail(ReasonUnavailable, "volume %s is or may be mounted, but can't be taken over: %w", request.VolumeID, errors.Join(refusal, err))
 }
 
 // newPublished returns a volume of some objects that nobody knows of, whose pod's rights to
@@ -195,7 +205,7 @@ func (p *Publisher) newPublished(request Request, spec *volume.Spec, refs []volu
 		since:    time.Now(),
 		wake:     make(chan struct{}, 1),
 		consent:  map[volume.Ref]bool{},
-		contents: contents{shown: versions{}},
+		contents: contents{shown: record.Versions{}},
 	}
 	if p.opts.Identity != nil {
 		v.reviewed = append(v.reviewed, spec.Own(request.Pod, refs)...)
@@ -205,11 +215,7 @@ func (p *Publisher) newPublished(request Request, spec *volume.Spec, refs []volu
 		v.contents.access.unknown[use.Ref] = true
 		v.consent[use.Ref] = true
 	}
-	var opts writer.Options
-	if len(v.consent) > 0 { // else no file names an object, and none need be looked for
-		opts.AttributePrefix = p.opts.AttributePrefix
-	}
-	v.contents.writer = p.newWriter(spec, opts)
+	v.contents.writer = p.newWriter(spec, writer.Options{AttributePrefix: p.opts.AttributePrefix})
 	return v
 }
 
@@ -238,8 +244,10 @@ func (p *Publisher) publish(ctx context.Context, v *published) (err error) {
 		if attached {
 			err = errors.Join(err, p.opts.Mounts.Unmount(ctx, v.request.VolumeID, v.request.Target))
 		}
-		err = errors.Join(err, p.records.remove(v.request.VolumeID))
 	}()
+	if err := record.SetPod(mnt.Root(), p.opts.AttributePrefix, v.request.Pod); err != nil {
+		return fmt.Errorf("name the pod of volume %s: %w", v.request.VolumeID, err)
+	}
 	if err := p.write(ctx, v, mnt, shown, at); err != nil {
 		return err
 	}
@@ -261,33 +269,4 @@ func (p *Publisher) mountParams(v *published, tree *volume.Tree) mount.Params {
 		UID:      tree.UID,
 		GID:      tree.GID,
 	}
-}
-
-// adopt takes over a mount of this volume that no record tells of, as after the
-// loss of the state directory: it has been complete since it became visible, and
-// a pod may be reading it. It counts with all that is in it until the first reconcile brings it
-// up to date.
-func (p *Publisher) adopt(ctx context.Context, v *published) (bool, error) {
-	usage, err := p.opts.Mounts.Usage(ctx, v.request.VolumeID, v.request.Target)
-	switch {
-	case errors.Is(err, mount.ErrNotMounted):
-		return false, nil
-	case errors.Is(err, mount.ErrOutside):
-		return false, fail(ReasonInvalid, "target_path: %w", err)
-	case errors.Is(err, mount.ErrForeign):
-		return false, fmt.Errorf("look at the target of volume %s: %w", v.request.VolumeID, err)
-	case err != nil:
-		// It may well be there, so this must not be final.
-		return false, fail(ReasonUnavailable, "look at the target of volume %s: %w", v.request.VolumeID, err)
-	}
-	v.contents.mu.Lock()
-	defer v.contents.mu.Unlock()
-	v.size = usage.Used
-	if _, err := p.records.save(recordOf(v, v.size)); err != nil {
-		return false, fail(ReasonUnavailable, "%w", err)
-	}
-	klog.FromContext(ctx).Info("Took over a mounted volume that had no record",
-		"volumeID", v.request.VolumeID, "target", v.request.Target)
-	v.poke()
-	return true, nil
 }

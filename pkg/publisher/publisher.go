@@ -1,6 +1,5 @@
 // Package publisher owns the life of published volumes: publish, unpublish,
-// reconcile after a change, resync, and restore after a restart, with the records
-// that a restore needs.
+// reconcile after a change, resync, and restore after a restart.
 //
 // There is one way to write a volume: its objects are looked up, rendered, and
 // written through a handle on its mount; publish does that on a mount that nobody
@@ -10,7 +9,6 @@ package publisher
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"runtime"
@@ -32,9 +30,8 @@ import (
 // Run: the workers, the resync and the errands; they end with its context. A CSI call runs in
 // its caller's goroutine.
 type Publisher struct {
-	opts    Options
-	limits  limits
-	records *recordStore
+	opts   Options
+	limits limits
 	// newWriter makes the writer of one volume.
 	newWriter func(spec *volume.Spec, opts writer.Options) treeWriter
 	// queue holds ids of live volumes to reconcile, each at most once.
@@ -58,7 +55,11 @@ type Publisher struct {
 	calls   map[string]*call
 	volumes map[string]*published
 	byRef   map[volume.Ref]map[*published]struct{}
-	used    int64
+	// restored holds, by id, the volumes that an earlier process has mounted and that this one
+	// has not taken over yet.
+	restored map[string]*restored
+	// used is the bytes that are counted for all of both.
+	used int64
 	// failures holds those publishes that failed of late and were told as events.
 	failures map[string]failure
 }
@@ -77,9 +78,9 @@ const (
 // volume or two that are slow could hold up all others.
 func defaultWorkers() int { return max(4, 2*runtime.GOMAXPROCS(0)) }
 
-// New returns a Publisher that knows of no volume yet; Restore takes over those of
-// an earlier process. It fails if opts are not valid or the state directory can't
-// be made. Close the Publisher after Run has returned.
+// New returns a Publisher that knows of no volume yet; Restore finds those of an
+// earlier process. It fails if opts are not valid. Close the Publisher after Run has
+// returned.
 func New(opts Options) (*Publisher, error) {
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("publisher options: %w", err)
@@ -91,14 +92,9 @@ func New(opts Options) (*Publisher, error) {
 		opts.Workers = defaultWorkers()
 	}
 	opts.KubeletDir = filepath.Clean(opts.KubeletDir)
-	records, err := openRecords(opts.StateDir)
-	if err != nil {
-		return nil, err
-	}
 	p := &Publisher{
 		opts:      opts,
 		limits:    limitsFor(opts.MaxVolumeSize),
-		records:   records,
 		newWriter: newWriter,
 		queue:     workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)),
 		stopping:  make(chan struct{}),
@@ -108,14 +104,15 @@ func New(opts Options) (*Publisher, error) {
 		calls:     map[string]*call{},
 		volumes:   map[string]*published{},
 		byRef:     map[volume.Ref]map[*published]struct{}{},
+		restored:  map[string]*restored{},
 		failures:  map[string]failure{},
 	}
 	opts.Objects.Subscribe(p.changed)
 	return p, nil
 }
 
-// Run reconciles and resyncs until ctx ends, and returns when its goroutines have.
-// It is called once.
+// Run takes over what Restore has found, reconciles and resyncs until ctx ends, and returns
+// when its goroutines have. It is called once.
 func (p *Publisher) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	for range p.opts.Workers {
@@ -125,6 +122,7 @@ func (p *Publisher) Run(ctx context.Context) {
 		})
 	}
 	running.Go(func() { p.resync(ctx) })
+	running.Go(func() { p.takeOverRestored(ctx) })
 	<-ctx.Done()
 	p.StopWaiting()
 	p.queue.ShutDown()
@@ -138,12 +136,11 @@ func (p *Publisher) StopWaiting() {
 	p.stopOnce.Do(func() { close(p.stopping) })
 }
 
-// Close releases the state directory, the handles on volumes and, where Run never ran, the
-// queue.
+// Close releases the handles on volumes and, where Run never ran, the queue.
 func (p *Publisher) Close() error {
 	p.StopWaiting()
 	p.queue.ShutDown()
-	return errors.Join(p.giveBackAll(), p.records.close())
+	return p.giveBackAll()
 }
 
 // published is one volume from the moment its publish registers it until its
@@ -152,7 +149,11 @@ type published struct {
 	// What the publish asked for but its token, and the objects that this names; constant.
 	request Request
 	spec    *volume.Spec
-	refs    []volume.Ref
+	// resolved is spec with what the pod's own spec adds to it, and leftOut what that sets and
+	// a volume can't know; constant.
+	resolved *volume.Spec
+	leftOut  []string
+	refs     []volume.Ref
 	// reviewed holds the objects that the pod needs a right to, and where the spec first
 	// names each; constant.
 	reviewed []volume.Use

@@ -79,12 +79,12 @@ func (p *Publisher) reconcile(ctx context.Context, v *published) (updateErr, pru
 // stack holds none. The caller holds the lock of the contents.
 func panicked(ctx context.Context, v *published, cause any) error {
 	v.contents.proven = false
-	logPanic(ctx, v, cause)
+	logPanic(ctx, v.request.VolumeID, cause)
 	return fmt.Errorf("update volume %s: %w", v.request.VolumeID, errPanicked)
 }
 
-func logPanic(ctx context.Context, v *published, cause any) {
-	klog.FromContext(ctx).Error(nil, "Reconcile panicked", "volumeID", v.request.VolumeID,
+func logPanic(ctx context.Context, volumeID string, cause any) {
+	klog.FromContext(ctx).Error(nil, "Reconcile panicked", "volumeID", volumeID,
 		"panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
 }
 
@@ -109,14 +109,11 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 	if err != nil {
 		return err
 	}
-	if v.contents.current(at, p.records.present()) {
+	if v.contents.current(at) {
 		return nil
 	}
 	if ref, older := v.contents.older(at); older {
 		return fmt.Errorf("%w: the API server's answer for %s is older than what the files show", errStale, ref)
-	}
-	if v.contents.spec == nil {
-		return p.resolveLater(ctx, v)
 	}
 	if !p.claim(ctx, v, objects) {
 		return errPutOff
@@ -203,7 +200,6 @@ func worthRetry(err error) bool {
 		errors.Is(err, manager.ErrNotRegistered),
 		errors.Is(err, errStale),
 		errors.Is(err, errPutOff),
-		errors.Is(err, errUnresolved),
 		errors.Is(err, errUnreviewed),
 		ReasonOf(err) == ReasonInvalid,
 		ReasonOf(err) == ReasonTooLarge:

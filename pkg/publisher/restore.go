@@ -7,128 +7,135 @@ import (
 	"os"
 	"path/filepath"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Restore takes over the volumes that an earlier process left mounted, by their
-// records, and queues each to be brought up to date. It must return before the
-// first Publish or Unpublish. If that process still runs, as in a rollout, it first waits
-// for its end, and fails if ctx ends before. A record that can't be used is set aside and
-// logged, and never stops the start; neither a mount is made nor one of a volume in use
-// removed.
-func (p *Publisher) Restore(ctx context.Context) error {
-	if err := p.records.acquire(ctx); err != nil {
-		return err
-	}
-	names, err := p.records.names(ctx)
-	if err != nil {
-		return err
-	}
-	logger := klog.FromContext(ctx)
-	for _, name := range names {
-		r, err := p.records.load(name, p.opts.KubeletDir)
-		switch {
-		case errors.Is(err, errDamaged):
-			p.setAside(ctx, name, err)
-		case err != nil:
-			// It may be good: it stays for the next start, or the kubelet's next publish.
-			logger.Error(err, "Record can't be read: its volume is not updated", "record", name)
-		default:
-			p.restore(ctx, r)
-		}
-	}
-	p.removeOrphans(ctx)
-	return nil
+// restored is a volume that an earlier process has mounted. Its files stay as they are until
+// this process knows what was asked for: by the pod's spec, see takeOverRestored, or by the
+// kubelet's next publish. Publisher.mu guards it.
+type restored struct {
+	mount.Mounted
+	// pod is whom the volume is for. The UID is that of the target path; namespace and name
+	// are empty until they have been read, and a hint.
+	pod volume.Pod
+	// size is the bytes that are counted for the volume.
+	size int64
+	// waits says that the pod's spec does not tell what was asked for: only a publish does.
+	waits bool
 }
 
-func (p *Publisher) setAside(ctx context.Context, record string, reason error) {
-	logger := klog.FromContext(ctx)
-	logger.Error(reason, "Record can't be used: setting it aside", "record", record)
-	if err := p.records.setAside(record); err != nil {
-		logger.Error(err, "Record can't be set aside", "record", record)
-	}
-}
-
-// restore takes over one volume, if its target is still our mount of it.
-func (p *Publisher) restore(ctx context.Context, r *record) {
-	logger := klog.FromContext(ctx).WithValues("volumeID", r.VolumeID, "target", r.Target)
-	usage, err := p.opts.Mounts.Usage(ctx, r.VolumeID, r.Target)
-	if errors.Is(err, mount.ErrOutside) {
-		p.setAside(ctx, r.VolumeID+recordSuffix, err)
-		return
-	}
-	if errors.Is(err, mount.ErrNotMounted) || errors.Is(err, mount.ErrForeign) {
-		logger.Info("Dropping the record of a volume that is no longer mounted", "reason", err.Error())
-		if err := p.records.remove(r.VolumeID); err != nil {
-			logger.Error(err, "Record of a dropped volume stays behind until the next start")
-		}
-		return
-	}
-	if err != nil {
-		// It may well be there. Taking it over does no harm: each write proves the
-		// mount first, and is tried again until that works or shows that it is gone.
-		logger.Error(err, "Can't tell whether a recorded volume is still mounted: taking it over")
-	}
-	v := p.recorded(r)
-	v.size = p.sizeOf(r, usage, err)
-	if v.spec.Pinned() {
-		p.track(v)
-	} else {
-		p.add(v)
-	}
-	v.poke()
-	p.goLive(v)
-	logger.V(2).Info("Restored volume", "pod", klog.KRef(r.Pod.Namespace, r.Pod.Name))
-}
-
-// sizeOf returns what to count for a recorded volume until it is written again. A record may
-// say anything, and the file system may still hold the generation before: the less of the two.
-// usageErr says that the usage is not known.
-func (p *Publisher) sizeOf(r *record, usage mount.Usage, usageErr error) int64 {
-	switch {
-	case usageErr != nil:
-		return min(r.Size, p.opts.MaxVolumeSize)
-	case r.Size == 0: // also where an earlier version took the volume over
-		return usage.Used
-	}
-	return min(r.Size, usage.Used)
-}
-
-// removeOrphans unmounts what no record tells of and whose pod directory is gone:
-// the kubelet has forgotten the pod, so no unpublish will come. Any other mount
-// without a record is left for the kubelet's next call.
-func (p *Publisher) removeOrphans(ctx context.Context) {
+// Restore finds the volumes that an earlier process left mounted, which Run takes over. It
+// must return before the first Publish or Unpublish, and reads the mount table once. A volume
+// whose pod's directory is gone is unmounted: the kubelet has forgotten the pod, so no
+// unpublish will come. Nothing that it meets stops the start, or damages a volume in use.
+func (p *Publisher) Restore(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	mounted, err := p.opts.Mounts.List(ctx)
 	if err != nil {
-		logger.Error(err, "Can't look for mounts of pods that are gone")
+		logger.Error(err, "Can't look for mounted volumes: they are not updated until the kubelet publishes them again")
 		return
 	}
 	for _, m := range mounted {
-		if p.lookup(m.VolumeID) != nil {
+		if checkForm(p.opts.KubeletDir, m.Target) != nil {
+			continue // what is mounted anywhere else than at a target is nobody's to judge
+		}
+		if !p.podDirectoryGone(m.Target) {
+			p.restore(m)
 			continue
 		}
 		logger := logger.WithValues("volumeID", m.VolumeID, "target", m.Target)
-		if !p.podDirectoryGone(m.Target) {
-			logger.Info("Mounted volume has no record: leaving it to the kubelet's next call")
-			continue
-		}
 		if err := p.opts.Mounts.Unmount(ctx, m.VolumeID, m.Target); err != nil {
 			logger.Error(err, "Can't unmount a volume whose pod is gone")
 			continue
 		}
 		logger.Info("Unmounted a volume whose pod is gone")
 	}
+	if err := p.readPods(ctx); err != nil {
+		logger.Error(err, "Can't read which pods mounted volumes are for: trying again")
+	}
+}
+
+// restore notes a mounted volume.
+func (p *Publisher) restore(m mount.Mounted) {
+	podUID, _ := targetParts(p.opts.KubeletDir, m.Target)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.restored[m.VolumeID] = &restored{Mounted: m, pod: volume.Pod{UID: types.UID(podUID)}}
+}
+
+// readPods reads of each restored volume which pod it is for, and how much of it is used,
+// unless that was done. A volume that is not proven to be this driver's is forgotten.
+func (p *Publisher) readPods(ctx context.Context) error {
+	p.mu.Lock()
+	var unread []restored
+	for _, r := range p.restored {
+		if r.pod.Name == "" && !r.waits {
+			unread = append(unread, *r)
+		}
+	}
+	p.mu.Unlock()
+	var errs []error
+	for i := range unread {
+		r := &unread[i]
+		err := p.readPod(ctx, r)
+		switch {
+		case errors.Is(err, mount.ErrNotMounted), errors.Is(err, mount.ErrForeign), errors.Is(err, mount.ErrOutside):
+			klog.FromContext(ctx).Info("A mounted volume is not proven to be this driver's: leaving it to the kubelet's next call", "volumeID", r.VolumeID, "target", r.Target, "reason", err.Error())
+			p.forgetRestored(r.VolumeID, r.Target)
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			p.noteRead(r)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// readPod is readPods for a copy of one volume. A volume that names no pod waits.
+func (p *Publisher) readPod(ctx context.Context, r *restored) error {
+	root, usage, err := p.opts.Mounts.Open(ctx, r.VolumeID, r.Target)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	r.size = usage.Used
+	r.pod.Namespace, r.pod.Name, err = record.Pod(root, p.opts.AttributePrefix)
+	if err != nil {
+		r.waits = true
+		klog.FromContext(ctx).Info("A mounted volume does not tell its pod: leaving it to the kubelet's next call", "volumeID", r.VolumeID, "target", r.Target, "reason", err.Error())
+	}
+	return nil
+}
+
+// noteRead keeps what was read of a restored volume, if it is still one.
+func (p *Publisher) noteRead(read *restored) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r := p.restored[read.VolumeID]; r != nil && r.Mounted == read.Mounted {
+		p.used += read.size - r.size
+		*r = *read
+	}
+}
+
+// forgetRestored forgets a volume at a target that is now live, or no longer mounted. It is
+// idempotent.
+func (p *Publisher) forgetRestored(volumeID, target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r := p.restored[volumeID]; r != nil && r.Target == target {
+		delete(p.restored, volumeID)
+		p.used -= r.size
+	}
 }
 
 // podDirectoryGone says whether the directory of the pod that a target path names
-// does not exist. What is mounted anywhere else than at a target is nobody's to judge.
+// does not exist.
 func (p *Publisher) podDirectoryGone(target string) bool {
-	if checkForm(p.opts.KubeletDir, target) != nil {
-		return false
-	}
 	kubeletDir, err := os.OpenRoot(p.opts.KubeletDir)
 	if err != nil {
 		return false

@@ -52,7 +52,7 @@ func (p *Publisher) review(ctx context.Context, v *published, ask reviewer) answ
 func (p *Publisher) reviewOne(ctx context.Context, v *published, ref volume.Ref, ask reviewer) (allowed bool, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			logPanic(ctx, v, cause)
+			logPanic(ctx, v.request.VolumeID, cause)
 			allowed, err = false, errPanicked
 		}
 	}()

@@ -10,9 +10,9 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 )
 
-// Unpublish removes a volume's mount, target directory and record, and releases
-// its objects. It needs no record, no API server and no knowledge of the volume; a
-// volume that isn't there is success. A publish that still waits is cancelled.
+// Unpublish removes a volume's mount and target directory, and releases its objects. It
+// needs no API server and no knowledge of the volume; a volume that isn't there is success.
+// A publish that still waits is cancelled.
 func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) error {
 	if err := checkForm(p.opts.KubeletDir, target); err != nil {
 		return fail(ReasonInvalid, "target_path: %w", err)
@@ -37,7 +37,8 @@ func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) erro
 	if err := errors.Join(p.giveBack(v), p.unmount(ctx, volumeID, target)); err != nil {
 		return err
 	}
-	return p.forget(v)
+	p.forget(v)
+	return nil
 }
 
 func (p *Publisher) unmount(ctx context.Context, volumeID, target string) error {
@@ -47,10 +48,8 @@ func (p *Publisher) unmount(ctx context.Context, volumeID, target string) error 
 	case err != nil:
 		return fmt.Errorf("unmount volume %s from %s: %w", volumeID, target, err)
 	}
-	if p.lookup(volumeID) != nil {
-		return nil
-	}
-	return p.records.remove(volumeID)
+	p.forgetRestored(volumeID, target)
+	return nil
 }
 
 // drop forgets a volume whose mount has vanished, as after a reboot.
@@ -62,19 +61,18 @@ func (p *Publisher) drop(ctx context.Context, v *published) {
 
 // dropLocked is drop for a caller that holds the lock of the contents.
 func (p *Publisher) dropLocked(ctx context.Context, v *published) {
-	logger := klog.FromContext(ctx)
-	logger.Info("Volume is no longer mounted: forgetting it", "volumeID", v.request.VolumeID, "target", v.request.Target)
-	if err := p.forget(v); err != nil {
-		logger.Error(err, "Record of a dropped volume stays behind until the next start", "volumeID", v.request.VolumeID)
+	logger := klog.FromContext(ctx).WithValues("volumeID", v.request.VolumeID, "target", v.request.Target)
+	logger.Info("Volume is no longer mounted: forgetting it")
+	if err := p.giveBack(v); err != nil {
+		logger.Error(err, "Can't close the handle on a volume that is no longer mounted")
 	}
+	p.forget(v)
 }
 
-// forget ends a volume's life in this process and its record. The caller holds the
-// lock of the contents.
-func (p *Publisher) forget(v *published) error {
+// forget ends a volume's life in this process. The caller holds the lock of the contents,
+// and has given the handle back.
+func (p *Publisher) forget(v *published) {
 	v.contents.gone = true
 	p.leave(v)
-	err := errors.Join(p.giveBack(v), p.records.remove(v.request.VolumeID))
 	p.remove(v)
-	return err
 }

@@ -1,0 +1,78 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
+)
+
+// isMounted says whether the volume of a request is mounted at its target, though it is not
+// live: an earlier process has mounted it. A volume of an earlier version, or one whose
+// attribute was spoilt, gets the attribute that proves it first.
+func (p *Publisher) isMounted(ctx context.Context, request *Request) (bool, error) {
+	err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target)
+	if errors.Is(err, mount.ErrForeign) {
+		err = p.opts.Mounts.Adopt(ctx, request.VolumeID, request.Target)
+	}
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, mount.ErrNotMounted):
+		return false, nil
+	case errors.Is(err, mount.ErrOutside):
+		return false, fail(ReasonInvalid, "target_path: %w", err)
+	case errors.Is(err, mount.ErrForeign):
+		return false, fmt.Errorf("look at the target of volume %s: %w", request.VolumeID, err)
+	}
+	// It may well be mounted, and a pod may be reading it: a final error would have the
+	// kubelet destroy it.
+	return false, fail(ReasonUnavailable, "look at the target of volume %s: %w", request.VolumeID, err)
+}
+
+// takeOver makes a volume live that is mounted already. It has been complete since it became
+// visible, and a pod may be reading it. The first reconcile brings it up
+// to date; its objects are reviewed before anything of them is written, and those of other
+// namespaces are refused then if they were switched off.
+func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) error {
+	v, err := p.parsed(ctx, request, get, volume.AcrossNamespaces())
+	if err != nil {
+		return err
+	}
+	if err := p.readRecord(ctx, v); err != nil {
+		return err
+	}
+	p.forgetRestored(request.VolumeID, request.Target)
+	if v.spec.Pinned() {
+		p.track(v)
+	} else {
+		p.add(v)
+	}
+	v.poke()
+	p.goLive(v)
+	klog.FromContext(ctx).V(2).Info("Took over a mounted volume", "volumeID", request.VolumeID, "pod", klog.KRef(request.Pod.Namespace, request.Pod.Name))
+	return nil
+}
+
+// readRecord finds out what a mounted volume shows, and counts it with all that is in it
+// until the first reconcile.
+func (p *Publisher) readRecord(ctx context.Context, v *published) error {
+	root, usage, err := p.opts.Mounts.Open(ctx, v.request.VolumeID, v.request.Target)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	text, err := writer.ReadRecord(root, p.opts.AttributePrefix)
+	if err != nil {
+		return fmt.Errorf("read the record of volume %s: %w", v.request.VolumeID, err)
+	}
+	v.size = usage.Used
+	v.contents.shown = record.Decode(text, v.refs)
+	return nil
+}
