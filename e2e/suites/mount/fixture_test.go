@@ -168,6 +168,22 @@ func (n *node) mountsBelow(path string) []*mountinfo.Info {
 	return infos
 }
 
+// chargesAttributes says whether attributes count against the limit of inodes, as since
+// Linux 6.6.
+func (n *node) chargesAttributes() bool {
+	n.Helper()
+	n.mountForeign("charges", n.outside+"/charges")
+	defer func() {
+		n.umount(n.outside + "/charges")
+		n.must(os.Remove(n.outside + "/charges"))
+	}()
+	var before, after unix.Statfs_t
+	n.must(unix.Statfs(n.outside+"/charges", &before))
+	n.must(unix.Setxattr(n.outside+"/charges", n.AttributePrefix()+"large", make([]byte, 4096), 0))
+	n.must(unix.Statfs(n.outside+"/charges", &after))
+	return after.Ffree < before.Ffree
+}
+
 // mountForeign mounts a tmpfs that another program could have mounted.
 func (n *node) mountForeign(source, target string) {
 	n.Helper()
@@ -195,7 +211,9 @@ func (n *node) counts() [2]int {
 	n.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
 	n.must(err)
-	return [2]int{len(fds), len(n.mountsBelow("/"))}
+	mounts, err := mountinfo.GetMounts(nil)
+	n.must(err)
+	return [2]int{len(fds), len(mounts)}
 }
 
 func (n *node) wantCounts(want [2]int) {

@@ -33,19 +33,19 @@ func TestMain(m *testing.M) {
 }
 
 // deny makes a system call fail from now on, on all threads. It takes a name and an
-// error, as in "statmount=ENOSYS".
+// error, as in "openat2=ENOSYS".
 func deny(call string) error {
 	name, errName, _ := strings.Cut(call, "=")
 	number, ok := map[string]uint32{
-		"fsetxattr":     unix.SYS_FSETXATTR,
 		"fsopen":        unix.SYS_FSOPEN,
 		"fspick":        unix.SYS_FSPICK,
 		"fsconfig-flag": unix.SYS_FSCONFIG, // as for noswap, the only flag; see below
 		"mount_setattr": unix.SYS_MOUNT_SETATTR,
 		"openat2":       unix.SYS_OPENAT2,
-		"statmount":     unix.SYS_STATMOUNT,
+		"getxattr":      unix.SYS_GETXATTR,
+		"setxattr":      unix.SYS_SETXATTR,
 	}[name]
-	errno, ok2 := map[string]uint32{"ENOSYS": uint32(unix.ENOSYS), "EPERM": uint32(unix.EPERM), "EINVAL": uint32(unix.EINVAL), "EOPNOTSUPP": uint32(unix.EOPNOTSUPP)}[errName]
+	errno, ok2 := map[string]uint32{"ENOSYS": uint32(unix.ENOSYS), "EPERM": uint32(unix.EPERM), "EINVAL": uint32(unix.EINVAL), "EIO": uint32(unix.EIO), "EOPNOTSUPP": uint32(unix.EOPNOTSUPP)}[errName]
 	if !ok || !ok2 {
 		return errors.New(call + " is not known to these tests")
 	}

@@ -1,0 +1,264 @@
+package csi
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/internal/leak/leaklog"
+)
+
+// lockTest is a directory for a socket, and a context whose log is kept.
+type lockTest struct {
+	*testing.T
+	ctx    context.Context
+	logs   *logBuffer
+	socket string
+}
+
+func newLockTest(t *testing.T) *lockTest {
+	t.Helper()
+	logs := newLogBuffer()
+	return &lockTest{
+		T:      t,
+		ctx:    klog.NewContext(t.Context(), leaklog.New(t, logs)),
+		logs:   logs,
+		socket: filepath.Join(t.TempDir(), "csi.sock"),
+	}
+}
+
+func (l *lockTest) acquire() func() error {
+	l.Helper()
+	release, err := AcquireLock(l.ctx, "unix://"+l.socket)
+	if err != nil {
+		l.Fatal(err)
+	}
+	return release
+}
+
+func (l *lockTest) wantLocked() {
+	l.Helper()
+	file, err := os.Open(l.socket + ".lock")
+	if err != nil {
+		l.Fatal(err)
+	}
+	defer file.Close()
+	if err := tryLock(file); !errors.Is(err, unix.EWOULDBLOCK) {
+		l.Errorf("got %v, want that it is locked", err)
+	}
+}
+
+// A second process waits, says so once, and goes on when the first has let go.
+func TestLockWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLockTest(t)
+		release := l.acquire()
+		got := make(chan error, 1)
+		go func() {
+			second, err := AcquireLock(l.ctx, "unix://"+l.socket)
+			if err == nil {
+				l.wantLocked()
+				err = second()
+			}
+			got <- err
+		}()
+		time.Sleep(time.Minute) // of the bubble's own clock
+		synctest.Wait()
+		select {
+		case err := <-got:
+			t.Fatalf("the second process didn't wait: %v", err)
+		default:
+		}
+		if lines := l.logs.with("Another process serves this socket: waiting for its end", l.socket); len(lines) != 1 {
+			t.Errorf("logged %q", l.logs)
+		}
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+		released := time.Now()
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+		if waited := time.Since(released); waited > lockInterval {
+			t.Errorf("it went on after %s, want at most %s", waited, lockInterval)
+		}
+	})
+}
+
+func TestLockHeedsTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLockTest(t)
+		release := l.acquire()
+		ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
+		defer cancel()
+		if _, err := AcquireLock(ctx, "unix://"+l.socket); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
+		}
+		l.wantLocked()
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+		// Whoever gave up has left nothing locked.
+		if err := l.acquire()(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What a process before has left is locked as it is.
+func TestLockOfAFileThatIsThere(t *testing.T) {
+	l := newLockTest(t)
+	if err := l.acquire()(); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(l.socket + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.Mode() != 0o600 {
+		t.Errorf("its mode is %v, want 0600", before.Mode())
+	}
+	release := l.acquire()
+	after, err := os.Stat(l.socket + ".lock")
+	if err != nil || !os.SameFile(before, after) {
+		t.Errorf("the file is another one: %v", err)
+	}
+	l.wantLocked()
+	if err := release(); err != nil {
+		t.Error(err)
+	}
+	if l.logs.String() != "" {
+		t.Errorf("logged %q", l.logs)
+	}
+}
+
+func TestLockRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prepare func(path string) error
+		want    string
+	}{
+		"link to a file": {func(path string) error {
+			target := filepath.Join(filepath.Dir(path), "precious")
+			return errors.Join(os.WriteFile(target, nil, 0o600), os.Symlink(target, path))
+		}, "too many levels of symbolic links"},
+		"dangling link": {func(path string) error { return os.Symlink("nowhere", path) }, "too many levels of symbolic links"},
+		"directory":     {func(path string) error { return os.Mkdir(path, 0o700) }, "is a directory"},
+		"pipe":          {func(path string) error { return unix.Mkfifo(path, 0o600) }, "there is something that is not a file"},
+		"no directory":  {func(path string) error { return os.Remove(filepath.Dir(path)) }, "no such file or directory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLockTest(t)
+			if err := tc.prepare(l.socket + ".lock"); err != nil {
+				t.Fatal(err)
+			}
+			_, err := AcquireLock(l.ctx, "unix://"+l.socket)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), l.socket+".lock") {
+				t.Errorf("got %v, want %q and the path", err, tc.want)
+			}
+			if _, err := os.Lstat(filepath.Join(filepath.Dir(l.socket), "nowhere")); err == nil {
+				t.Error("a file was made through the link")
+			}
+		})
+	}
+	if _, err := AcquireLock(t.Context(), "/no/endpoint"); err == nil || !strings.Contains(err.Error(), "must be unix://") {
+		t.Errorf("got %v, want a complaint about the endpoint", err)
+	}
+}
+
+// Without locks the plugin serves all the same, and says what that means.
+func TestFileSystemWithoutLocks(t *testing.T) {
+	for _, errno := range []error{unix.EBADF, unix.ENOLCK, unix.EOPNOTSUPP} {
+		t.Run(errno.Error(), func(t *testing.T) {
+			l := newLockTest(t)
+			release, err := acquireLock(l.ctx, l.socket, func(*os.File) error { return errno })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := release(); err != nil {
+				t.Error(err)
+			}
+			if lines := l.logs.with("Nothing keeps a second process", errno.Error()); len(lines) != 1 {
+				t.Errorf("logged %q", l.logs)
+			}
+		})
+	}
+	l := newLockTest(t)
+	if _, err := acquireLock(l.ctx, l.socket, func(*os.File) error { return unix.EIO }); !errors.Is(err, unix.EIO) {
+		t.Errorf("got %v, want %v", err, unix.EIO)
+	}
+}
+
+// lockHolder names, in the environment of a child process, the endpoint that it shall lock.
+const lockHolder = "REFVOL_TEST_LOCK"
+
+// The end of a process lets go, however it ends.
+func TestLockOfAnotherProcess(t *testing.T) {
+	if endpoint := os.Getenv(lockHolder); endpoint != "" {
+		holdLock(t, endpoint)
+		return
+	}
+	l := newLockTest(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := exec.CommandContext(t.Context(), self, "-test.run=^TestLockOfAnotherProcess$")
+	child.Env = append(os.Environ(), lockHolder+"=unix://"+l.socket)
+	stdin, err := child.StdinPipe() // its end would end the child
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	stdout, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "locked\n" {
+		t.Fatalf("the child said %q, %v", line, err)
+	}
+	l.wantLocked()
+	got := make(chan error, 1)
+	go func() {
+		release, err := AcquireLock(l.ctx, "unix://"+l.socket)
+		if err == nil {
+			err = release()
+		}
+		got <- err
+	}()
+	l.logs.await("Another process serves this socket")
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	if err := child.Wait(); err == nil {
+		t.Error("the child ended by itself")
+	}
+}
+
+// holdLock is the child: it keeps the lock until its input ends.
+func holdLock(t *testing.T, endpoint string) {
+	t.Helper()
+	if _, err := AcquireLock(t.Context(), endpoint); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stdout.WriteString("locked\n"); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
