@@ -293,13 +293,12 @@ func TestReviewAfterARestart(t *testing.T) {
 	})
 }
 
-// A mount whose record is lost is taken over without a review, which could only fail.
+// A mounted volume is taken over by a publish without a review, which could only fail.
 func TestAdoptWithoutReview(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)
-		e.loseRecord("v1")
 		access.grant(sharedConfig)
-		e.restart()
+		e.restartUnread()
 		e.publish(r)
 		e.confirm()
 		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")

@@ -9,8 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/pkg/mount"
 )
@@ -259,6 +262,27 @@ func (m *fakeMounts) setForeign(target string, foreign bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.foreign[target] = foreign
+}
+
+// spoil takes from the volume at a target the attribute that proves it.
+func (m *fakeMounts) spoil(target string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.spoilt[target] = true
+}
+
+// setAttribute sets an attribute of what a path leads to, which begins with a target.
+func (m *fakeMounts) setAttribute(path, name, value string) {
+	m.t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for target, fsys := range m.attached {
+		if rest, ok := strings.CutPrefix(path, target); ok {
+			if err := unix.Setxattr(fsys.dir+rest, name, []byte(value), 0); err != nil {
+				m.t.Fatal(err)
+			}
+		}
+	}
 }
 
 // targets returns at which targets something is mounted.

@@ -19,7 +19,7 @@ func TestAFailedPublishLeavesNothing(t *testing.T) {
 		{name: "Create", fail: func(e *env) { e.mounts.failAt("Create", errFault) }, want: errFault},
 		{name: "Write", fail: func(e *env) { e.writes.set(func() error { return unix.ENOSPC }, nil) }, want: unix.ENOSPC},
 		{name: "Write, after the files are there", fail: func(e *env) { e.writes.set(nil, func() error { return errFault }) }, want: errFault},
-		{name: "record", fail: func(e *env) { e.blockRecord("v1") }, succeed: func(e *env) { e.unblockRecord("v1") }},
+		{name: "the name of the pod", fail: func(e *env) { e.p.opts.AttributePrefix = "nobody.has." }, succeed: func(e *env) { e.p.opts.AttributePrefix = "user.refvol." }},
 		{name: "Attach", fail: func(e *env) { e.mounts.failAt("Attach", errFault) }, want: errFault},
 		{name: "Close", fail: func(e *env) { e.mounts.failAt("Close", errFault) }, want: errFault},
 		{name: "Attach and Close", fail: func(e *env) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
+	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
@@ -31,6 +32,9 @@ const (
 	testWait      = 100 * time.Second
 	mebibyte      = 1 << 20
 )
+
+// canary stands for a value that must not get anywhere but into the volume's files.
+const canary = leak.Value
 
 // env is a Publisher on fakes of all that it stands on but the file system. Its
 // methods fail the test from the test's own goroutine.
@@ -180,10 +184,22 @@ func (e *env) request(id string, attributes ...string) Request {
 	for i := 0; i < len(attributes); i += 2 {
 		r.Attributes[attributes[i]] = attributes[i+1]
 	}
+	e.makeTarget(r)
+	return r
+}
+
+// makeTarget makes the directory of a target, as the kubelet does.
+func (e *env) makeTarget(r Request) {
+	e.Helper()
 	if err := os.MkdirAll(filepath.Dir(r.Target), 0o755); err != nil {
 		e.Fatal(err)
 	}
-	return r
+}
+
+// encoded returns the text of the volume's record.
+func (e *env) encoded(r Request) string {
+	e.Helper()
+	return e.recorded(r).Encode()
 }
 
 // publish publishes and expects success.
@@ -306,3 +322,32 @@ func (e *env) settle() {
 
 // after waits on the bubble's clock.
 func after(d time.Duration) { <-time.After(d) }
+
+// recorded returns what the volume's own record says of its objects.
+func (e *env) recorded(r Request) record.Versions {
+	e.Helper()
+	return e.recordedIn(e.mounts.directory(r.Target), r)
+}
+
+func (e *env) recordedIn(dir string, r Request) record.Versions {
+	e.Helper()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer root.Close()
+	text, err := writer.ReadRecord(root, e.opts.AttributePrefix)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return record.Decode(text, e.p.lookup(r.VolumeID).refs)
+}
+
+// restartUnread is restart while the API server knows no pod, so that only a publish tells
+// what was asked for.
+func (e *env) restartUnread() {
+	e.Helper()
+	e.pods.removeAll()
+	e.restart()
+	e.settle()
+}

@@ -257,14 +257,13 @@ func TestPinnedVolumesHoldNoToken(t *testing.T) {
 	})
 }
 
-// A mount whose record is lost goes on with the token that its publish brings.
+// A mounted volume goes on with the token that its publish brings.
 func TestAdoptWithToken(t *testing.T) {
 	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		r := e.tokened("v1", "t1")
 		e.publish(r)
-		e.loseRecord("v1")
 		identity.restart()
-		e.restart()
+		e.restartUnread()
 		e.objects.put(secret("db"), "password", "p2")
 		e.publish(e.tokened("v1", "t2"))
 		e.settle()

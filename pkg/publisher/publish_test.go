@@ -27,7 +27,7 @@ func TestPublishShowsOnlyWhatIsComplete(t *testing.T) {
 			if got := readFiles(t, filepath.Join(e.mounts.dir, "v1.1")); len(got) != 2 || got["a"] != "1" || got["b"] != "2" {
 				t.Errorf("at the moment of Attach the file system shows %v", got)
 			}
-			if shown := e.record("v1").Shown; len(shown) != 1 || shown[0].Version != e.objects.get(configMap("app")).Version {
+			if shown := e.recordedIn(filepath.Join(e.mounts.dir, "v1.1"), r); shown[configMap("app")] != e.objects.get(configMap("app")).Version {
 				t.Errorf("at the moment of Attach the record says %v", shown)
 			}
 			return nil

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -72,15 +71,7 @@ func TestRepublishDoesNotParse(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
 		e.publish(r)
-		text, err := os.ReadFile(e.recordPath("v1"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		changed := strings.Replace(string(text), `"attributes":{`, `"attributes":{"noSuchThing":"1",`, 1)
-		if err := os.WriteFile(e.recordPath("v1"), []byte(changed), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		e.restart()
+		e.p.lookup("v1").request.Attributes = map[string]string{"configMap": "app", "noSuchThing": "1"}
 		r.Attributes["noSuchThing"] = "1"
 		e.publish(r)
 		e.objects.put(configMap("app"), "a", "2")
@@ -164,27 +155,12 @@ func TestAVolumeWhoseMountIsGoneIsPublishedAnew(t *testing.T) {
 	})
 }
 
-// loseRecords restarts the Publisher with an empty state directory.
-func (e *env) loseRecords() {
-	e.Helper()
-	e.halt()
-	if err := os.RemoveAll(e.opts.StateDir); err != nil {
-		e.Fatal(err)
-	}
-	e.objects.forgetPods()
-	e.start()
-	if err := e.p.Restore(e.ctx); err != nil {
-		e.Fatal(err)
-	}
-	e.run()
-}
-
-func TestAMountWithoutARecordIsTakenOver(t *testing.T) {
+func TestAMountedVolumeIsTakenOverByAPublish(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
 		e.publish(r)
-		e.loseRecords()
+		e.restartUnread()
 		e.objects.put(configMap("app"), "a", "2")
 		e.settle()
 		e.wantFiles(r, "a", "1") // nobody knows of it yet
@@ -194,11 +170,8 @@ func TestAMountWithoutARecordIsTakenOver(t *testing.T) {
 		if n := e.mounts.count("Create"); n != 1 {
 			t.Errorf("%d file systems were made", n)
 		}
-		if got := e.record("v1").Shown[0].Version; got != e.objects.get(configMap("app")).Version {
+		if got := e.recorded(r)[configMap("app")]; got != e.objects.get(configMap("app")).Version {
 			t.Errorf("the record says %v", got)
-		}
-		if lines := e.logs.with("Took over", `volumeID="v1"`); len(lines) != 1 {
-			t.Errorf("logged %q", lines)
 		}
 		if e.used() != 4096 {
 			t.Errorf("%d bytes counted", e.used())
@@ -217,7 +190,7 @@ func TestAMountThatCannotBeTakenOverStays(t *testing.T) {
 	}{
 		{"attributes", func(_ *env, r *Request) { r.Attributes["noSuchThing"] = "1" }, ReasonUnavailable},
 		{"pod unknown", func(_ *env, r *Request) { r.PodErr = errFault }, ReasonUnavailable},
-		{"no record can be written", func(e *env, _ *Request) { e.blockRecord("v1") }, ReasonUnavailable},
+		{"volume can't be read", func(e *env, _ *Request) { e.mounts.failAt("Open", errFault) }, ReasonUnavailable},
 		{"mount can't be looked at", func(e *env, _ *Request) { e.mounts.failAt("Check", errFault) }, ReasonUnavailable},
 		{"mount is another's", func(e *env, _ *Request) { e.mounts.failAt("Check", mount.ErrForeign) }, 0},
 		{"target is outside", func(e *env, _ *Request) { e.mounts.failAt("Check", mount.ErrOutside) }, ReasonInvalid},
@@ -227,7 +200,7 @@ func TestAMountThatCannotBeTakenOverStays(t *testing.T) {
 				e.objects.put(configMap("app"), "a", "1")
 				r := e.request("v1")
 				e.publish(r)
-				e.loseRecords()
+				e.restartUnread()
 				test.prepare(e, &r)
 				err := e.p.Publish(e.ctx, r)
 				if err == nil || ReasonOf(err) != test.reason {
@@ -243,26 +216,6 @@ func TestAMountThatCannotBeTakenOverStays(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// blockRecord lets each save of a volume's record fail, also for root.
-func (e *env) blockRecord(id string) {
-	e.Helper()
-	if err := os.MkdirAll(e.recordPath(id)+".tmp/in-the-way", 0o755); err != nil {
-		e.Fatal(err)
-	}
-	// Nor may it be written over as it is.
-	if err := os.Chmod(e.recordPath(id), 0o640); err != nil && !errors.Is(err, os.ErrNotExist) {
-		e.Fatal(err)
-	}
-}
-
-// unblockRecord takes that back.
-func (e *env) unblockRecord(id string) {
-	e.Helper()
-	if err := os.RemoveAll(e.recordPath(id) + ".tmp"); err != nil {
-		e.Fatal(err)
 	}
 }
 

@@ -1,14 +1,13 @@
 package publisher
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 func TestARestartTakesVolumesOver(t *testing.T) {
@@ -48,30 +47,6 @@ func TestARestartTakesVolumesOver(t *testing.T) {
 	})
 }
 
-// A record that claims more than a volume may have leaves room for the others.
-func TestARecordOfAHugeSize(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		e.editRecord("v1", func(r *record) { r.Size = 1 << 60 })
-		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
-		e.mounts.failAt("Check", errFault) // so that nobody knows better
-		e.restart()
-		e.mounts.failAt("Check", nil)
-		e.settle()
-		if e.used() != e.opts.MaxVolumeSize {
-			t.Errorf("%d bytes counted", e.used())
-		}
-		other := e.request("v2", "secret", "db")
-		e.objects.put(secret("db"), "password", "x")
-		e.publish(other)
-		e.unpublish(r)
-		e.unpublish(other)
-		e.wantNothing()
-	})
-}
-
 func TestARestartWithoutTheAPIServer(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -92,27 +67,21 @@ func TestARestartWithoutTheAPIServer(t *testing.T) {
 	})
 }
 
-func TestARecordOfWhatIsNoLongerMountedIsDropped(t *testing.T) {
-	for _, test := range []struct {
-		name    string
-		prepare func(e *env, r Request)
-	}{
-		{"rebooted", func(e *env, r Request) { e.mounts.vanish(r.Target) }},
-		{"another mount there", func(e *env, r Request) { e.mounts.vanish(r.Target); e.mounts.setForeign(r.Target, true) }},
-	} {
-		t.Run(test.name, func(t *testing.T) {
+// Nothing is left of what is no longer mounted, and nothing is done to what is there instead.
+func TestARestartAfterAReboot(t *testing.T) {
+	for name, foreign := range map[string]bool{"rebooted": false, "another mount there": true} {
+		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(e *env) {
 				e.objects.put(configMap("app"), "a", "1")
 				r := e.request("v1")
 				e.publish(r)
 				e.halt()
-				test.prepare(e, r)
+				e.mounts.vanish(r.Target)
+				e.mounts.setForeign(r.Target, foreign)
 				e.restart()
-				if left := e.stateFiles(); len(left) > 0 || len(e.objects.registrations()) > 0 || e.used() != 0 {
-					t.Errorf("left: %v", left)
-				}
-				if lines := e.logs.with("no longer mounted", `volumeID="v1"`); len(lines) != 1 {
-					t.Errorf("logged %q", lines)
+				e.settle()
+				if len(e.objects.registrations()) > 0 || e.used() != 0 || len(e.p.restored) > 0 {
+					t.Errorf("left: %d bytes, %d volumes", e.used(), len(e.p.restored))
 				}
 				if e.mounts.count("Unmount") > 0 {
 					t.Error("something was unmounted")
@@ -122,46 +91,44 @@ func TestARecordOfWhatIsNoLongerMountedIsDropped(t *testing.T) {
 	}
 }
 
-// If it can't be told whether it is mounted, it is served as if it were: each write
-// proves the mount.
+// The mount may vanish between the start and the answer of the API server.
+func TestAVolumeThatVanishesBeforeItsPodIsRead(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.pods.set(volume.Env{}, errFault)
+		e.restart()
+		e.settle()
+		e.mounts.vanish(r.Target)
+		e.pods.set(volume.Env{}, nil)
+		after(2 * errandMax)
+		e.settle()
+		if len(e.objects.registrations()) > 0 || e.used() != 0 || len(e.p.restored) > 0 {
+			t.Errorf("left: %d bytes, %d volumes", e.used(), len(e.p.restored))
+		}
+	})
+}
+
+// What can't be read at first is tried again.
 func TestARestartThatCannotLookAtAMountRetries(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
 		e.publish(r)
-		e.mounts.failAt("Check", errFault)
+		e.mounts.failAt("Open", errFault)
 		e.mounts.failAt("Reopen", errFault)
 		e.restart()
 		after(retryMax)
-		e.mounts.failAt("Check", nil)
+		e.mounts.failAt("Open", nil)
 		e.mounts.failAt("Reopen", nil)
 		e.objects.put(configMap("app"), "a", "2")
-		after(retryMax)
+		after(2 * retryMax)
 		e.settle()
 		e.wantFiles(r, "a", "2")
 		e.wantProblem(r, "")
 		e.unpublish(r)
 		e.wantNothing()
-	})
-}
-
-func TestRestoreCleansTheStateDirectory(t *testing.T) {
-	inBubble(t, func(e *env) {
-		for _, name := range []string{"v1.json.tmp", "v2.json.damaged", "README"} {
-			if err := os.WriteFile(filepath.Join(e.opts.StateDir, name), []byte("{"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := os.Mkdir(filepath.Join(e.opts.StateDir, "v3.json"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := e.p.Restore(e.ctx); err != nil {
-			t.Fatal(err)
-		}
-		want := []string{"README", "v2.json.damaged", "v3.json.damaged"}
-		if got := e.stateFiles(); !slices.Equal(got, want) {
-			t.Errorf("the state directory has %v, want %v", got, want)
-		}
 	})
 }
 
@@ -173,25 +140,19 @@ func TestRestoreUnmountsOnlyWhatNobodyWillUnpublish(t *testing.T) {
 			e.publish(r)
 		}
 		e.halt()
-		for _, r := range []Request{orphan, waiting} {
-			if err := os.Remove(e.recordPath(r.VolumeID)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		podDir := func(r Request) string { return filepath.Join(e.opts.KubeletDir, "pods", string(r.Pod.UID)) }
-		for _, r := range []Request{known, orphan} {
-			if err := os.RemoveAll(podDir(r)); err != nil {
-				t.Fatal(err)
-			}
+		e.pods.remove(waiting)
+		if err := os.RemoveAll(filepath.Join(e.opts.KubeletDir, "pods", string(orphan.Pod.UID))); err != nil {
+			t.Fatal(err)
 		}
 		e.restart()
+		e.settle()
 		if got := e.mounts.targets(); !slices.Equal(got, []string{known.Target, waiting.Target}) {
 			t.Errorf("mounted are %v", got)
 		}
 		if lines := e.logs.with("Unmounted a volume whose pod is gone", `volumeID="v2"`); len(lines) != 1 {
 			t.Errorf("logged %q", lines)
 		}
-		if lines := e.logs.with("has no record", `volumeID="v3"`); len(lines) != 1 {
+		if lines := e.logs.with("until the kubelet publishes it again", `volumeID="v3"`); len(lines) != 1 {
 			t.Errorf("logged %q", lines)
 		}
 	})
@@ -206,7 +167,7 @@ func TestACleanUpThatFailsDoesNotStopTheStart(t *testing.T) {
 				e.publish(r)
 				e.publish(orphan)
 				e.halt()
-				if err := errors.Join(os.Remove(e.recordPath("v2")), os.RemoveAll(filepath.Join(e.opts.KubeletDir, "pods/uid-v2"))); err != nil {
+				if err := os.RemoveAll(filepath.Join(e.opts.KubeletDir, "pods/uid-v2")); err != nil {
 					t.Fatal(err)
 				}
 				e.mounts.failAt(method, errFault)
@@ -214,29 +175,11 @@ func TestACleanUpThatFailsDoesNotStopTheStart(t *testing.T) {
 				if lines := e.logs.with(errFault.Error()); len(lines) != 1 {
 					t.Errorf("logged %q", lines)
 				}
+				e.publish(r)
 				e.objects.put(configMap("app"), "a", "2")
 				e.settle()
 				e.wantFiles(r, "a", "2")
 			})
 		})
-	}
-}
-
-func TestARestoreWithoutAStateDirectoryFails(t *testing.T) {
-	e := newEnv(t, nil)
-	if err := os.RemoveAll(e.opts.StateDir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(e.opts.StateDir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := New(e.opts); err == nil || !strings.HasPrefix(err.Error(), "make the state directory: ") {
-		t.Errorf("got %v", err)
-	}
-	if err := e.p.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.p.Restore(e.ctx); err == nil {
-		t.Error("no error after Close")
 	}
 }

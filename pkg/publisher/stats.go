@@ -22,7 +22,10 @@ func (p *Publisher) Stats(ctx context.Context, volumeID, target string) (Stats, 
 		return Stats{}, fail(ReasonNotFound, "volume_path: %w", err)
 	}
 	v := p.lookup(volumeID)
-	if v == nil || v.request.Target != target {
+	if v != nil && v.request.Target != target {
+		v = nil
+	}
+	if v == nil && !p.isRestored(mount.Mounted{VolumeID: volumeID, Target: target}) {
 		return Stats{}, fail(ReasonNotFound, "volume %s is not published at %s", volumeID, target)
 	}
 	usage, err := p.opts.Mounts.Usage(ctx, volumeID, target)
@@ -31,6 +34,9 @@ func (p *Publisher) Stats(ctx context.Context, volumeID, target string) (Stats, 
 	}
 	if err != nil {
 		return Stats{}, fmt.Errorf("measure volume %s: %w", volumeID, err)
+	}
+	if v == nil {
+		return Stats{Usage: usage, Problem: "the volume is not updated: its pod could not be read since the plugin's restart"}, nil
 	}
 	return Stats{Usage: usage, Problem: v.condition.get()}, nil
 }

@@ -1,54 +1,37 @@
 package publisher
 
 import (
-	"encoding/json"
-	"os"
 	"testing"
 
 	"github.com/refvol/refvol/pkg/manager"
 )
 
-// editRecord changes a volume's record on disk.
-func (e *env) editRecord(id string, change func(*record)) {
-	e.Helper()
-	r := e.record(id)
-	change(r)
-	text, err := json.Marshal(r)
-	if err != nil {
-		e.Fatal(err)
-	}
-	if err := os.WriteFile(e.recordPath(id), text, 0o600); err != nil {
-		e.Fatal(err)
-	}
-}
-
-// What a volume takes counts from the moment at which this process has it, also while its objects
-// are out of reach, so that nothing can write it.
+// What a volume takes counts from the moment at which this process finds it, also while its pod
+// or its objects are out of reach, so that nothing can write it.
 func TestAVolumeTakenOverCounts(t *testing.T) {
 	const size = 5
 	for _, test := range []struct {
 		name string
-		// then restarts the publisher, with a state directory that tells something else.
+		// then restarts the publisher.
 		then func(e *env, r Request)
 		want int64
 	}{
-		{"with its record", func(e *env, _ Request) { e.restart() }, size * pageSize},
-		{"without a record", func(e *env, r Request) {
-			e.loseRecords()
+		{"by its pod's spec", func(e *env, _ Request) { e.restart() }, size * pageSize},
+		{"not yet", func(e *env, _ Request) { e.restartUnread() }, size * pageSize},
+		{"by a publish", func(e *env, r Request) {
+			e.restartUnread()
 			e.publish(r)
 		}, size * pageSize},
-		{"without a record, and again", func(e *env, r Request) {
-			e.loseRecords()
+		{"by a publish, and again", func(e *env, r Request) {
+			e.restartUnread()
 			e.publish(r)
 			e.restart()
 		}, size * pageSize},
-		{"by the record of an earlier version, which has 0", func(e *env, _ Request) {
-			e.editRecord("v1", func(r *record) { r.Size = 0 })
+		{"when it could be read at the second try", func(e *env, _ Request) {
+			e.mounts.failAt("Open", errFault)
 			e.restart()
-		}, size * pageSize},
-		{"by a record that claims more than there is", func(e *env, _ Request) {
-			e.editRecord("v1", func(r *record) { r.Size = 1 << 60 })
-			e.restart()
+			e.mounts.failAt("Open", nil)
+			after(2 * errandMax)
 		}, size * pageSize},
 		{"with a lower limit", func(e *env, _ Request) {
 			e.opts.MaxVolumeSize = pageSize
@@ -73,6 +56,7 @@ func TestAVolumeTakenOverCounts(t *testing.T) {
 				if e.used() != test.want {
 					t.Errorf("%d bytes counted, want %d", e.used(), test.want)
 				}
+				e.publish(r)
 				e.objects.failWith(configMap("app"), nil)
 				e.objects.put(configMap("app"), "a", "")
 				e.settle()
@@ -86,18 +70,43 @@ func TestAVolumeTakenOverCounts(t *testing.T) {
 	}
 }
 
-// A node that is full of volumes that were taken over takes no other.
-func TestVolumesTakenOverFillTheNode(t *testing.T) {
+// A node that is full of volumes of an earlier process takes no other.
+func TestRestoredVolumesFillTheNode(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
 		e.run()
 		e.objects.put(configMap("app"), "a", pages(200))
 		e.objects.put(configMap("other"), "a", pages(100))
 		r := e.request("v1")
 		e.publish(r)
-		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
-		e.loseRecords()
-		e.publish(r)
+		e.restartUnread()
 		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "configMap", "other")), ReasonNodeFull,
 			"the files take 409600 bytes of memory, the node's other volumes 819200, together more than 1048576 (--max-total-size)")
+	})
+}
+
+// A volume whose attribute is missing, as one of an earlier version, is taken over by a
+// publish alone.
+func TestAVolumeWithoutItsAttributeIsTakenOver(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.mounts.spoil(r.Target)
+		e.restart()
+		e.settle()
+		if e.used() != 0 || e.mounts.count("Adopt") > 0 {
+			t.Errorf("%d bytes counted, adopted %d times", e.used(), e.mounts.count("Adopt"))
+		}
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(r, "a", "1")
+		e.publish(r)
+		e.settle()
+		e.wantFiles(r, "a", "2")
+		if e.used() != pageSize {
+			t.Errorf("%d bytes counted", e.used())
+		}
+		e.unpublish(r)
+		e.wantNothing()
 	})
 }

@@ -23,20 +23,14 @@ func TestUnpublishOfTheUnknownSucceeds(t *testing.T) {
 	})
 }
 
-// After a reboot, or when the driver lost its state: the mount, if any, goes all the
-// same, and what is left of a record.
+// Nobody knows what was asked for: the mount goes all the same.
 func TestUnpublishNeedsNoState(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
 		e.publish(r)
-		e.loseRecords()
 		e.objects.failWith(configMap("app"), errors.New("no API server"))
-		for _, name := range []string{"v1.json", "v1.json.tmp", "v1.json.damaged"} {
-			if err := os.WriteFile(e.opts.StateDir+"/"+name, []byte("{"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
+		e.restartUnread()
 		e.unpublish(r)
 		e.wantNothing()
 	})
@@ -139,28 +133,9 @@ func TestUnpublishOfAnotherTargetKeepsTheVolume(t *testing.T) {
 		other := r
 		other.Target = strings.Replace(r.Target, "/settings/", "/other/", 1)
 		e.unpublish(other)
-		e.record("v1")
 		e.objects.put(configMap("app"), "a", "2")
 		e.settle()
 		e.wantFiles(r, "a", "2")
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-func TestUnpublishWhoseRecordStaysIsRepeated(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		e.blockRecord("v1")
-		if err := e.p.Unpublish(e.ctx, r.VolumeID, r.Target); err == nil {
-			t.Fatal("no error")
-		}
-		if len(e.mounts.targets()) > 0 || len(e.objects.registrations()) > 0 || e.used() != 0 {
-			t.Error("the volume itself was not released")
-		}
-		e.unblockRecord("v1")
 		e.unpublish(r)
 		e.wantNothing()
 	})

@@ -1,15 +1,10 @@
 package publisher
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/refvol/refvol/pkg/manager"
-	"github.com/refvol/refvol/pkg/volume"
 )
-
-// podEnvAcross shows the pod's environment beside an object of another namespace.
-const podEnvAcross = `[{podEnv: {path: pod.env, container: main}}, {secret: {name: db, namespace: platform}}]`
 
 // After a restart nobody knows any more what the files were made of. Whatever else can't be
 // read or written then, what was revoked goes; the rest stays as it was, but for env files
@@ -28,22 +23,10 @@ func TestAWithdrawalNeedsTheVolumeOnly(t *testing.T) {
 			restart: func(e *env, _ Request) { e.restart() },
 			files:   []string{"a", "1"},
 		},
-		"the pod's spec can't be read": {
-			sources: podEnvAcross,
-			fail:    func(e *env) { e.pods.set(volume.Env{}, errors.New("the API server is away")) },
-			restart: func(e *env, _ Request) { e.restart() },
-			files:   []string{"pod.env", "OWN=1\n"},
-		},
-		"the pod's spec is never answered": {
-			sources: podEnvAcross,
-			fail:    func(e *env) { e.pods.setHang(true) },
-			restart: func(e *env, _ Request) { e.restart() },
-			files:   []string{"pod.env", "OWN=1\n"},
-		},
-		"no record, and an own object was deleted": {
+		"taken over by a publish, and an own object was deleted": {
 			sources: acrossSources,
 			fail:    func(e *env) { e.objects.remove(configMap("app")) },
-			restart: func(e *env, r Request) { e.loseRecords(); e.publish(r) },
+			restart: func(e *env, r Request) { e.restartUnread(); e.publish(r) },
 			files:   []string{"a", "1"},
 		},
 		"the size limit was lowered": {
@@ -71,7 +54,6 @@ func TestAWithdrawalNeedsTheVolumeOnly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
-				e.pods.set(volume.Env{Vars: []volume.EnvVar{{Name: "OWN", Value: "1"}}}, nil)
 				r.Attributes["sources"] = test.sources
 				e.publish(r)
 				test.fail(e)
@@ -85,19 +67,13 @@ func TestAWithdrawalNeedsTheVolumeOnly(t *testing.T) {
 				if n := e.generations(r); n != 1 {
 					t.Errorf("%d generations", n)
 				}
-				e.wantProblem(r, secretRefused, podEnvSecretRefused)
+				e.wantProblem(r, secretRefused)
 
-				e.pods.setHang(false)
-				e.pods.set(volume.Env{Vars: []volume.EnvVar{{Name: "OWN", Value: "2"}}}, nil)
 				e.objects.failWith(configMap("app"), nil)
 				e.objects.put(configMap("app"), "a", "9")
 				after(2 * testResync)
 				e.settle()
-				if test.sources == podEnvAcross {
-					e.wantFiles(r, "pod.env", "OWN=2\n")
-				} else {
-					e.wantFiles(r, "a", "9", "app.env", "OWN=1\n")
-				}
+				e.wantFiles(r, "a", "9", "app.env", "OWN=1\n")
 				e.unpublish(r)
 				e.wantNothing()
 			})
@@ -105,32 +81,13 @@ func TestAWithdrawalNeedsTheVolumeOnly(t *testing.T) {
 	}
 }
 
-const podEnvSecretRefused = `sources[1].secret.namespace: Forbidden: service account "default" of the pod may not get Secret "platform/db"; whoever owns namespace "platform" consents by a Role and a RoleBinding there`
-
-// What the API server is asked for the next update, and doesn't answer, does not hold up a
-// withdrawal.
-func TestAWithdrawalDoesNotWait(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
-		e.pods.set(volume.Env{Vars: []volume.EnvVar{{Name: "OWN", Value: "1"}}}, nil)
-		r.Attributes["sources"] = podEnvAcross
-		e.publish(r)
-		access.grant()
-		e.pods.setHang(true)
-		e.restart()
-		e.confirm()
-		e.wantFiles(r, "pod.env", "OWN=1\n")
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-// A volume that is taken over without a record loses files by a confirmed refusal only, as
+// A volume that is taken over by a publish loses files by a confirmed refusal only, as
 // any other.
-func TestARefusalIsConfirmedWithoutARecord(t *testing.T) {
+func TestARefusalIsConfirmedOfAVolumeTakenOver(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		files := []string{"a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n"}
 		e.publish(r)
-		e.loseRecords()
+		e.restartUnread()
 		access.grant() // as a server that has just started refuses everybody
 		e.publish(r)
 		e.settle()
@@ -146,7 +103,7 @@ func TestARefusalIsConfirmedWithoutARecord(t *testing.T) {
 		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
 
 		// What no file shows can't be lost: the rest needs not wait for the confirmation.
-		e.loseRecords()
+		e.restartUnread()
 		e.objects.put(configMap("app"), "a", "2")
 		e.publish(r)
 		e.settle()
@@ -160,7 +117,7 @@ func TestARefusalIsConfirmedWithoutARecord(t *testing.T) {
 func TestARefusalIsConfirmedOfAnUnreadableVolume(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)
-		e.loseRecords()
+		e.restartUnread()
 		access.grant()
 		e.publish(r)
 		e.mounts.failAt("Reopen", errFault)
@@ -176,8 +133,8 @@ func TestARefusalIsConfirmedOfAnUnreadableVolume(t *testing.T) {
 // With a lower limit a volume that is over it may still become smaller, as far as it goes.
 func TestAShrinkIsNeverTooLarge(t *testing.T) {
 	for name, restart := range map[string]func(e *env, r Request){
-		"recorded":        func(e *env, _ Request) { e.restart() },
-		"without records": func(e *env, r Request) { e.loseRecords(); e.publish(r) },
+		"by its pod's spec": func(e *env, _ Request) { e.restart() },
+		"by a publish":      func(e *env, r Request) { e.restartUnread(); e.publish(r) },
 	} {
 		for _, strategy := range []string{"Atomic", "InPlace"} {
 			t.Run(name+" "+strategy, func(t *testing.T) {

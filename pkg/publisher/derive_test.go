@@ -1,0 +1,284 @@
+package publisher
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/podenv"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// TestTheRequestIsDerived has a later publish by the kubelet find nothing that differs.
+func TestTheRequestIsDerived(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		group := int64(2000)
+		r := e.request("v1", "configMap", "app", "defaultMode", "0400")
+		r.FSGroup, r.Pod.ServiceAccount = &group, "web"
+		e.publish(r)
+		e.pods.change(r, func(pod *podenv.Pod) {
+			inline := pod.Inline["settings"]
+			inline.Attributes = map[string]string{"configMap": "app", "defaultMode": "0400", "csi.storage.k8s.io/pod.uid": "of the author"}
+			pod.Inline["settings"] = inline
+		})
+		e.restart()
+		e.settle()
+		derived := e.p.lookup("v1").request
+		if what := derived.differs(&r); what != "" || derived.Pod != r.Pod || *derived.FSGroup != group || derived.VolumeID != r.VolumeID {
+			t.Errorf("the derived request is %+v (another %s), want %+v", derived, what, r)
+		}
+	})
+}
+
+// TestAPodIsReadOnce for all its volumes.
+func TestAPodIsReadOnce(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		first, second := e.request("v1"), e.request("v2")
+		second.Target = strings.Replace(first.Target, "/settings/", "/other/", 1)
+		second.Pod = first.Pod
+		e.makeTarget(second)
+		e.publish(first)
+		e.publish(second)
+		e.pods.change(first, func(pod *podenv.Pod) {
+			pod.Inline["settings"] = podenv.InlineVolume{Driver: testDriver, Attributes: first.Attributes, ReadOnly: true}
+			pod.Inline["other"] = podenv.InlineVolume{Driver: testDriver, Attributes: second.Attributes, ReadOnly: true}
+		})
+		e.pods.takeReads()
+		e.restart()
+		e.settle()
+		if got := e.pods.takeReads(); got != "pod-v1" {
+			t.Errorf("asked for %q", got)
+		}
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(first, "a", "2")
+		e.wantFiles(second, "a", "2")
+		e.unpublish(first)
+		e.unpublish(second)
+		e.wantNothing()
+	})
+}
+
+// TestNothingElseIsDerived has a volume wait for the kubelet where the pod's spec does not say
+// what was asked for. Its files stay, and its unpublish works.
+func TestNothingElseIsDerived(t *testing.T) {
+	inline := func(change func(*podenv.InlineVolume)) func(e *env, r Request) {
+		return func(e *env, r Request) {
+			e.pods.change(r, func(pod *podenv.Pod) {
+				v := pod.Inline["settings"]
+				change(&v)
+				pod.Inline["settings"] = v
+			})
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(e *env, r Request)
+		event  string
+	}{
+		"the pod is gone":         {func(e *env, r Request) { e.pods.remove(r) }, ""},
+		"the driver is another":   {inline(func(v *podenv.InlineVolume) { v.Driver = "csi.other" }), "VolumeUpdateFailed: the pod "},
+		"no volume of that name":  {func(e *env, r Request) { e.pods.change(r, func(pod *podenv.Pod) { pod.Inline = nil }) }, "VolumeUpdateFailed: the pod "},
+		"the attributes are bad":  {inline(func(v *podenv.InlineVolume) { v.Attributes = map[string]string{"noSuchThing": "1"} }), "VolumeUpdateFailed: "},
+		"it may be written to":    {inline(func(v *podenv.InlineVolume) { v.ReadOnly = false }), "VolumeUpdateFailed: readOnly: "},
+		"the volume names no pod": {func(e *env, r Request) { e.mounts.setAttribute(r.Target, "user.refvol.pod", "../x") }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(e *env) {
+				e.objects.put(configMap("app"), "a", "1")
+				r := e.request("v1")
+				e.publish(r)
+				test.change(e, r)
+				e.restart()
+				e.objects.put(configMap("app"), "a", "2")
+				after(10 * time.Minute)
+				e.settle()
+				e.wantFiles(r, "a", "1")
+				if reads := strings.Fields(e.pods.takeReads()); len(reads) > 2 {
+					t.Errorf("asked %d times", len(reads))
+				}
+				if test.event == "" {
+					e.wantEvents()
+				} else {
+					e.wantEvents(test.event)
+				}
+				e.unpublish(r)
+				e.wantNothing()
+			})
+		})
+	}
+}
+
+// TestAPodOfAnotherUID is what a container can achieve that changes its volume's hint: the pod
+// that is named is not the one of the target path.
+func TestAPodOfAnotherUID(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.objects.put(configMap("private"), "a", "x")
+		r, victim := e.request("v1"), e.request("v2", "configMap", "private")
+		e.publish(r)
+		e.publish(victim)
+		e.mounts.setAttribute(r.Target, "user.refvol.pod", victim.Pod.String())
+		e.restart()
+		after(time.Minute)
+		e.settle()
+		if e.p.lookup("v1") != nil || e.p.lookup("v2") == nil {
+			t.Error("the volume was taken over, or the other one was not")
+		}
+		e.wantFiles(r, "a", "1")
+		e.unpublish(r)
+		e.unpublish(victim)
+		e.wantNothing()
+	})
+}
+
+// TestASpoiltRecordHarmsItsVolumeOnly has a volume wait for a version that never comes.
+func TestASpoiltRecordHarmsItsVolumeOnly(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r, other := e.request("v1"), e.request("v2")
+		e.publish(r)
+		e.publish(other)
+		e.mounts.setAttribute(r.Target+"/..data", "user.refvol.record", strings.Replace(e.encoded(r), " 1\n", " 999999\n", 1))
+		e.restart()
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(other, "a", "2")
+		e.wantProblem(r, "is older than what the files show")
+		e.unpublish(r)
+		e.unpublish(other)
+		e.wantNothing()
+	})
+}
+
+// TestOnePodIsAskedForWhileRequestsFail keeps a restart of many plugins from being felt by an
+// API server that is in trouble, and notices its end.
+func TestOnePodIsAskedForWhileRequestsFail(t *testing.T) {
+	const volumes = 50
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "x", errFault)
+	for name, test := range map[string]struct {
+		err       error
+		perMinute int
+	}{
+		"unreachable": {errors.New("connection refused"), 40},
+		"forbidden":   {refused, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(e *env) {
+				e.objects.put(configMap("app"), "a", "1")
+				var all []Request
+				for i := range volumes {
+					r := e.request(fmt.Sprint("v", i))
+					e.publish(r)
+					all = append(all, r)
+				}
+				e.pods.takeReads()
+				e.pods.set(volume.Env{}, test.err)
+				e.restart()
+				after(10 * time.Minute)
+				e.settle()
+				e.pods.takeReads()
+				after(10 * time.Minute)
+				if n := len(strings.Fields(e.pods.takeReads())); n < 5 || n > 10*test.perMinute {
+					t.Errorf("asked %d times in 10 minutes", n)
+				}
+				e.pods.set(volume.Env{}, nil)
+				after(2 * testResync)
+				e.objects.put(configMap("app"), "a", "2")
+				e.settle()
+				for _, r := range all {
+					e.wantFiles(r, "a", "2")
+					e.unpublish(r)
+				}
+				if n := len(strings.Fields(e.pods.takeReads())); n > volumes+2 {
+					t.Errorf("asked %d times for %d pods", n, volumes)
+				}
+				e.wantNothing()
+			})
+		})
+	}
+}
+
+// TestAPublishComesFirst has the kubelet's own request decide, also one that comes while the
+// API server is asked.
+func TestAPublishComesFirst(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.pods.setHang(true)
+		e.restart()
+		e.settle()
+		e.publish(r)
+		v := e.p.lookup("v1")
+		e.pods.setHang(false)
+		after(time.Minute)
+		if v == nil || e.p.lookup("v1") != v || v.request.Derived {
+			t.Error("the volume was taken over once more")
+		}
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// TestAPublishWaitsForATakeOver instead of being refused as a second call.
+func TestAPublishWaitsForATakeOver(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		opens, reached := 0, make(chan struct{})
+		proceed := make(chan struct{})
+		e.mounts.on("Open", func() error {
+			if opens++; opens == 2 { // the first one is for the name of the pod
+				close(reached)
+				<-proceed
+			}
+			return nil
+		})
+		e.restart()
+		<-reached
+		result := e.publishing(r)
+		e.wantWaiting(result)
+		close(proceed)
+		if err := <-result; err != nil {
+			t.Error(err)
+		}
+		if !e.p.lookup("v1").request.Derived {
+			t.Error("the volume was taken over twice")
+		}
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// TestAPanicInATakeOver leaves the volume as it is.
+func TestAPanicInATakeOver(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		opens := 0
+		e.mounts.on("Open", func() error {
+			if opens++; opens == 2 {
+				panic(canary)
+			}
+			return nil
+		})
+		e.restart()
+		after(time.Minute)
+		if e.p.lookup("v1") != nil || !e.p.isRestored(mount.Mounted{VolumeID: "v1", Target: r.Target}) {
+			t.Error("the volume is gone, or live")
+		}
+		e.mounts.on("Open", nil)
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
