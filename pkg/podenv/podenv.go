@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/refvol/refvol/pkg/clientlog"
 	"github.com/refvol/refvol/pkg/podref"
@@ -28,14 +27,19 @@ var ErrUnusable = errors.New("the pod's spec can't be used")
 // readTimeout bounds one request.
 const readTimeout = 10 * time.Second
 
+// Pods gets the pods of one namespace. A client-go client is one.
+type Pods interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Pod, error)
+}
+
 // Reader reads the environment of containers from the API server. It is safe for
 // concurrent use.
 type Reader struct {
-	client kubernetes.Interface
+	pods func(namespace string) Pods
 }
 
-// NewReader returns a Reader whose requests carry the rights of client.
-func NewReader(client kubernetes.Interface) *Reader { return &Reader{client: client} }
+// NewReader returns a Reader that gets pods by what pods returns for their namespace.
+func NewReader(pods func(namespace string) Pods) *Reader { return &Reader{pods: pods} }
 
 // Env reads a pod, with one request, and returns what podref.Env says of its containers;
 // ErrUnusable wraps an error of that. The error is a NotFound API error also if the pod of
@@ -44,7 +48,7 @@ func (r *Reader) Env(ctx context.Context, pod volume.Pod) (func(container string
 	// The response holds what the pod's author wrote as values of variables.
 	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), readTimeout)
 	defer cancel()
-	got, err := r.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	got, err := r.pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read pod %s: %w", pod, err)
 	}

@@ -22,7 +22,7 @@ func TestReader(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-0", UID: "8f7e"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}}}},
 	})
-	reader := NewReader(client)
+	reader := NewReader(func(namespace string) Pods { return client.CoreV1().Pods(namespace) })
 	read := func(pod volume.Pod, container string) (volume.Env, []string, error) {
 		of, err := reader.Env(t.Context(), pod)
 		if err != nil {
