@@ -19,6 +19,8 @@ IMAGE ?= ghcr.io/refvol/refvol-plugin:$(VERSION)
 # any machine.
 STATIC := CGO_ENABLED=0 $(GO)
 BUILD_FLAGS := -trimpath -buildvcs=false
+# Without this tag gRPC links html/template, and the linker keeps every exported method: 7 MB.
+PLUGIN_TAGS := -tags=grpcnotrace
 LDFLAGS := -s -w \
 	-X k8s.io/component-base/version.gitVersion=$(VERSION) \
 	-X k8s.io/component-base/version.gitCommit=$(REVISION)
@@ -29,7 +31,7 @@ help: ## List the targets
 
 .PHONY: build
 build: ## Build bin/refvol-plugin, statically linked
-	$(STATIC) build $(BUILD_FLAGS) -ldflags '$(LDFLAGS)' -o bin/refvol-plugin ./cmd/refvol-plugin
+	$(STATIC) build $(BUILD_FLAGS) $(PLUGIN_TAGS) -ldflags '$(LDFLAGS)' -o bin/refvol-plugin ./cmd/refvol-plugin
 
 # The tool that packs the image runs here, whatever GOARCH the binary is for.
 .PHONY: image

@@ -105,7 +105,6 @@ func TestPathsMeet(t *testing.T) {
 		"kubelet-socket-path": "/var/lib/kubelet/plugins/csi.refvol.dev/csi.sock",
 		"registration-dir":    "/registration",
 		"kubelet-dir":         "/var/lib/kubelet",
-		"state-dir":           "/state/records",
 		"node-name":           "$(NODE_NAME)",
 		"http-address":        ":9810",
 	}
@@ -116,7 +115,6 @@ func TestPathsMeet(t *testing.T) {
 	for _, test := range []struct{ name, inContainer, onNode string }{
 		{"endpoint", strings.TrimPrefix(got["endpoint"], "unix://"), got["kubelet-socket-path"]},
 		{"registration directory", got["registration-dir"], "/var/lib/kubelet/plugins_registry"},
-		{"state directory", got["state-dir"], "/run/csi.refvol.dev/records"},
 		{"target path", got["kubelet-dir"] + "/pods/uid/volumes/kubernetes.io~csi/v/mount", got["kubelet-dir"] + "/pods/uid/volumes/kubernetes.io~csi/v/mount"},
 	} {
 		if onNode := nodePath(t, daemonSet, test.inContainer); onNode != test.onNode {

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/version"
 
+	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/check"
 )
 
@@ -124,15 +124,19 @@ func (o *checkOptions) checker() (*check.Checker, error) {
 		if err != nil {
 			return nil, err
 		}
-		client, err := kubernetes.NewForConfig(config)
+		httpClient, err := rest.HTTPClientFor(config)
 		if err != nil {
-			return nil, fmt.Errorf("make the client of the API server: %w", err)
+			return nil, fmt.Errorf("make the connections to the API server: %w", err)
 		}
-		server, err := check.NewAPIServer(client)
+		client, err := apiclient.New(config, httpClient)
 		if err != nil {
 			return nil, err
 		}
-		opts.Cluster = server
+		opts.Cluster = &check.APIServer{
+			ConfigMaps: func(namespace string) check.ConfigMaps { return client.ConfigMaps(namespace) },
+			Secrets:    func(namespace string) check.Secrets { return client.Secrets(namespace) },
+			Reviews:    client.SubjectAccessReviews(),
+		}
 		if opts.Namespace == "" {
 			opts.Namespace = namespace
 		}

@@ -8,12 +8,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/transport"
 	"k8s.io/component-base/version"
 
+	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/dialer"
 )
@@ -48,7 +48,7 @@ func loadConfig(kubeconfig string) (config *rest.Config, err error) {
 // newClient returns a client of the API server. It has no rate limit of its own:
 // the manager bounds and paces its requests itself, and a shared limit would let one
 // pod's many objects hold up the other pods' first publish.
-func newClient(config *rest.Config) (kubernetes.Interface, error) {
+func newClient(config *rest.Config) (*apiclient.Client, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1
 	config.ContentType = runtime.ContentTypeProtobuf
@@ -58,16 +58,12 @@ func newClient(config *rest.Config) (kubernetes.Interface, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the connections to the API server: %w", err)
 	}
-	client, err := kubernetes.NewForConfigAndClient(config, httpClient)
-	if err != nil {
-		return nil, fmt.Errorf("make the client of the API server: %w", err)
-	}
-	return client, nil
+	return apiclient.New(config, httpClient)
 }
 
 // newPodClient returns a client of the same API server whose requests carry the tokens of
 // pods and nothing of the plugin's own.
-func newPodClient(config *rest.Config, tokens *authz.Tokens) (kubernetes.Interface, error) {
+func newPodClient(config *rest.Config, tokens *authz.Tokens) (*apiclient.Client, error) {
 	config = rest.AnonymousClientConfig(config)
 	config.Wrap(tokens.Wrap)
 	return newClient(config)

@@ -14,10 +14,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/refvol/refvol/pkg/apiclient"
 )
 
 // writeKubeconfig writes a kubeconfig for server that names a token and a CA by file,
@@ -65,8 +66,8 @@ func TestClientSpeaksHTTP2WithTheTokenOfTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeIdle(t, client)
-	if _, err := client.CoreV1().ConfigMaps("ns").Get(t.Context(), "app", metav1.GetOptions{}); err != nil {
+	defer closeIdle(client)
+	if _, err := client.ConfigMaps("ns").Get(t.Context(), "app", metav1.GetOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r := <-seen
@@ -76,14 +77,7 @@ func TestClientSpeaksHTTP2WithTheTokenOfTheFile(t *testing.T) {
 }
 
 // closeIdle ends the client's connections.
-func closeIdle(t *testing.T, client kubernetes.Interface) {
-	t.Helper()
-	rc, ok := client.CoreV1().RESTClient().(*rest.RESTClient)
-	if !ok {
-		t.Fatalf("the client is a %T", client.CoreV1().RESTClient())
-	}
-	rc.Client.CloseIdleConnections()
-}
+func closeIdle(client *apiclient.Client) { client.Core().Client.CloseIdleConnections() }
 
 // What a connection may take is set on the transport itself, and on the clone of it
 // that follows a change of the CA file.

@@ -28,7 +28,6 @@ type serveOptions struct {
 	driverName        string
 	nodeName          string
 	kubeconfig        string
-	stateDir          string
 	registrationDir   string
 	kubeletSocketPath string
 	kubeletDir        string
@@ -51,7 +50,6 @@ func newServeOptions() *serveOptions {
 		endpoint:        "unix:///csi/csi.sock",
 		driverName:      "csi.refvol.dev",
 		nodeName:        os.Getenv("NODE_NAME"),
-		stateDir:        "/var/lib/refvol",
 		kubeletDir:      "/var/lib/kubelet",
 		resyncInterval:  time.Minute,
 		changeDetection: string(manager.Watch),
@@ -70,7 +68,6 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.driverName, "driver-name", o.driverName, "name of the CSI driver, as in the CSIDriver object")
 	fs.StringVar(&o.nodeName, "node-name", o.nodeName, "name of this node's Node object (default $NODE_NAME)")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file; empty: the pod's service account")
-	fs.StringVar(&o.stateDir, "state-dir", o.stateDir, "directory of the records of published volumes, one written with each update; must outlive the pod, need not outlive a reboot: best in memory, below /run")
 	fs.StringVar(&o.registrationDir, "registration-dir", o.registrationDir, "directory where the kubelet looks for plugins; empty: do not register")
 	fs.StringVar(&o.kubeletSocketPath, "kubelet-socket-path", o.kubeletSocketPath, "path of the CSI socket as the kubelet sees it; empty: as in --endpoint")
 	fs.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "root directory of the kubelet; target paths must lie below it")

@@ -18,7 +18,6 @@ func TestFlagDefaults(t *testing.T) {
 		"driver-name":         "csi.refvol.dev",
 		"node-name":           "node-7",
 		"kubeconfig":          "",
-		"state-dir":           "/var/lib/refvol",
 		"registration-dir":    "",
 		"kubelet-socket-path": "",
 		"kubelet-dir":         "/var/lib/kubelet",
@@ -162,7 +161,7 @@ func TestAStartThatFails(t *testing.T) {
 		{[]string{"--kubeconfig=" + kubeconfig, "--kubelet-dir=" + none}, none},
 		{[]string{"--kubeconfig=" + kubeconfig, "--driver-name=../x"}, "mount options: Driver: Invalid value"},
 	} {
-		_, _, err := runCommand(t, append([]string{"serve", "--http-address=", "--state-dir=" + none, "--v=10"}, test.args...)...)
+		_, _, err := runCommand(t, append([]string{"serve", "--http-address=", "--v=10"}, test.args...)...)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%q: got %v, want %s", test.args, err, test.want)
 		}

@@ -82,9 +82,9 @@ func TestPodClientHasNothingOfThePlugins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeIdle(t, client)
+	defer closeIdle(client)
 	as := tokens.As(t.Context(), pod.Account())
-	if _, err := client.CoreV1().ConfigMaps("shop").Get(as, "app", metav1.GetOptions{}); err != nil {
+	if _, err := client.ConfigMaps("shop").Get(as, "app", metav1.GetOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r := <-seen
@@ -99,10 +99,10 @@ func TestPodClientHasNothingOfThePlugins(t *testing.T) {
 			t.Errorf("it came with %s", name)
 		}
 	}
-	if _, err := client.CoreV1().ConfigMaps("shop").Get(as, "moved", metav1.GetOptions{}); err == nil || !strings.Contains(err.Error(), "redirected") {
+	if _, err := client.ConfigMaps("shop").Get(as, "moved", metav1.GetOptions{}); err == nil || !strings.Contains(err.Error(), "redirected") {
 		t.Errorf("of a redirect came %v", err)
 	}
-	if _, err := client.CoreV1().ConfigMaps("shop").Get(t.Context(), "app", metav1.GetOptions{}); err == nil {
+	if _, err := client.ConfigMaps("shop").Get(t.Context(), "app", metav1.GetOptions{}); err == nil {
 		t.Error("a request of nobody was sent")
 	}
 }

@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/manager"
@@ -15,7 +15,7 @@ import (
 )
 
 // newPublisher makes the parts below the CSI server.
-func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Interface, config *rest.Config, recorder *events.Recorder) (*manager.Manager, *publisher.Publisher, error) {
+func newPublisher(ctx context.Context, opts *serveOptions, client *apiclient.Client, config *rest.Config, recorder *events.Recorder) (*manager.Manager, *publisher.Publisher, error) {
 	maxVolume, maxTotal, err := opts.sizes()
 	if err != nil {
 		return nil, nil, err
@@ -30,7 +30,7 @@ func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Int
 	}
 	reads := manager.Options{
 		Client:         client,
-		NodeClient:     client,
+		Nodes:          client.Nodes(),
 		ResyncInterval: opts.resyncInterval,
 		Strategy:       manager.Strategy(opts.changeDetection),
 		NodeName:       opts.nodeName,
@@ -39,10 +39,10 @@ func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Int
 		Mounts:          publisher.NewMounts(mounter),
 		AttributePrefix: mounter.AttributePrefix(),
 		Events:          recorder,
-		Pods:            podenv.NewReader(client),
+		Pods:            podenv.NewReader(func(namespace string) podenv.Pods { return client.Pods(namespace) }),
 		CrossNamespace:  opts.crossNamespace,
 		NodeName:        opts.nodeName,
-		StateDir:        opts.stateDir,
+		Driver:          opts.driverName,
 		KubeletDir:      opts.kubeletDir,
 		ResyncInterval:  opts.resyncInterval,
 		PublishWait:     opts.publishWait,
@@ -68,9 +68,9 @@ func newPublisher(ctx context.Context, opts *serveOptions, client kubernetes.Int
 
 // readAsPlugin leaves objects to be read with the plugin's own rights; those of another
 // namespace are shown to pods whose service account may get them.
-func readAsPlugin(shows *publisher.Options, client kubernetes.Interface) error {
+func readAsPlugin(shows *publisher.Options, client *apiclient.Client) error {
 	access, err := authz.New(authz.Options{
-		Ask:    authz.AskAbout(client.AuthorizationV1().SubjectAccessReviews()),
+		Ask:    authz.AskAbout(client.SubjectAccessReviews()),
 		Verbs:  []string{"get"},
 		Kept:   "get",
 		MaxAge: shows.ResyncInterval,
@@ -97,7 +97,7 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.C
 		verbs, kept = []string{"get"}, "get"
 	}
 	access, err := authz.New(authz.Options{
-		Ask:    authz.AskWith(client.AuthorizationV1().SelfSubjectAccessReviews(), tokens),
+		Ask:    authz.AskWith(client.SelfSubjectAccessReviews(), tokens),
 		Verbs:  verbs,
 		Kept:   kept,
 		MaxAge: shows.ResyncInterval,
@@ -105,7 +105,7 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.C
 	if err != nil {
 		return err
 	}
-	identity := authz.NewIdentity(tokens, client.AuthenticationV1().SelfSubjectReviews())
+	identity := authz.NewIdentity(tokens, client.SelfSubjectReviews())
 	reads.Client, reads.Identity = client, identity
 	shows.Access, shows.Identity = access, identity
 	return nil

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/kubernetes"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/taint"
@@ -58,7 +58,11 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	recorder, err := events.New(ctx, events.Options{Client: client, Component: opts.driverName, Node: opts.nodeName})
+	recorder, err := events.New(ctx, events.Options{
+		Events:    func(namespace string) events.Events { return client.Events(namespace) },
+		Component: opts.driverName,
+		Node:      opts.nodeName,
+	})
 	if err != nil {
 		return err
 	}
@@ -87,19 +91,22 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		return err
 	}
 
+	unlock, err := csi.AcquireLock(ctx, opts.endpoint)
+	if ctx.Err() != nil {
+		return nil // it was still waiting for the process before
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop()
-	// Before the restore, which has it start reflectors: only its Run ends them.
 	var managerErr error
 	running.Go(func() { managerErr = objects.Run(background) })
-	if err := volumes.Restore(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil // it was still waiting for the process before
-		}
-		return fmt.Errorf("restore published volumes: %w", err)
-	}
+	volumes.Restore(ctx)
 	running.Go(func() { volumes.Run(background) })
 	running.Go(func() { startupTaint.Run(background) })
 
@@ -123,7 +130,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 
 // newStartupTaint makes what removes the taint, or one that does nothing where no taint
 // is to be removed.
-func newStartupTaint(opts *serveOptions, client kubernetes.Interface) (startupTaint, error) {
+func newStartupTaint(opts *serveOptions, client *apiclient.Client) (startupTaint, error) {
 	if opts.startupTaint == "" {
 		return noTaint{}, nil
 	}
@@ -131,7 +138,7 @@ func newStartupTaint(opts *serveOptions, client kubernetes.Interface) (startupTa
 	if err != nil {
 		return nil, fmt.Errorf("--startup-taint: %w", err)
 	}
-	return taint.NewRemover(taint.Options{Nodes: client.CoreV1().Nodes(), NodeName: opts.nodeName, Taint: which})
+	return taint.NewRemover(taint.Options{Nodes: client.Nodes(), NodeName: opts.nodeName, Taint: which})
 }
 
 // startupTaint hears of the driver's registration, and acts on it as long as Run runs.

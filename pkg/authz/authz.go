@@ -14,7 +14,6 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 
 	"github.com/refvol/refvol/pkg/clientlog"
 	"github.com/refvol/refvol/pkg/volume"
@@ -28,8 +27,19 @@ var ErrUndecided = errors.New("an authorizer of the API server failed")
 // with an object, which need not exist. An error says nothing about the right.
 type Ask func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error)
 
+// SubjectAccessReviews sends reviews of accounts' rights. A client-go client is one.
+type SubjectAccessReviews interface {
+	Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
+}
+
+// SelfSubjectAccessReviews sends reviews of the sender's own rights. A client-go client is
+// one.
+type SelfSubjectAccessReviews interface {
+	Create(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SelfSubjectAccessReview, error)
+}
+
 // AskAbout returns an Ask that sends SubjectAccessReviews with the rights of client.
-func AskAbout(client authorizationclient.SubjectAccessReviewInterface) Ask {
+func AskAbout(client SubjectAccessReviews) Ask {
 	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error) {
 		review, err := client.Create(clientlog.Context(ctx), &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -47,7 +57,7 @@ func AskAbout(client authorizationclient.SubjectAccessReviewInterface) Ask {
 
 // AskWith returns an Ask that sends SelfSubjectAccessReviews with the account's own token,
 // of those that tokens hold; client sends with what its context names, see Tokens.Wrap.
-func AskWith(client authorizationclient.SelfSubjectAccessReviewInterface, tokens *Tokens) Ask {
+func AskWith(client SelfSubjectAccessReviews, tokens *Tokens) Ask {
 	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error) {
 		ctx = tokens.As(clientlog.Context(ctx), account)
 		review, err := client.Create(ctx, &authorizationv1.SelfSubjectAccessReview{

@@ -9,7 +9,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 
 	"github.com/refvol/refvol/pkg/clientlog"
 	"github.com/refvol/refvol/pkg/volume"
@@ -21,15 +20,20 @@ var ErrNotThePods = errors.New("the token is not the pod's own")
 // podUIDKey is where the API server says which pod a token is bound to.
 const podUIDKey = "authentication.kubernetes.io/pod-uid"
 
+// SelfSubjectReviews asks who sends a request. A client-go client is one.
+type SelfSubjectReviews interface {
+	Create(ctx context.Context, review *authenticationv1.SelfSubjectReview, opts metav1.CreateOptions) (*authenticationv1.SelfSubjectReview, error)
+}
+
 // Identity is who pods are, as their tokens prove it. It is safe for concurrent use.
 type Identity struct {
 	*Tokens
-	client authenticationclient.SelfSubjectReviewInterface
+	client SelfSubjectReviews
 }
 
 // NewIdentity returns an Identity; client sends with what its context names, see
 // Tokens.Wrap.
-func NewIdentity(tokens *Tokens, client authenticationclient.SelfSubjectReviewInterface) *Identity {
+func NewIdentity(tokens *Tokens, client SelfSubjectReviews) *Identity {
 	return &Identity{Tokens: tokens, client: client}
 }
 

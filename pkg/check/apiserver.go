@@ -5,25 +5,32 @@ import (
 	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// APIServer is a Cluster that asks an API server, with the rights of its client.
-type APIServer struct{ client kubernetes.Interface }
+// ConfigMaps gets the ConfigMaps of one namespace. A client-go client is one.
+type ConfigMaps interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.ConfigMap, error)
+}
 
-// NewAPIServer returns a Cluster behind a client.
-func NewAPIServer(client kubernetes.Interface) (*APIServer, error) {
-	if client == nil {
-		return nil, errors.New("check: a client is required")
-	}
-	return &APIServer{client}, nil
+// Secrets gets the Secrets of one namespace. A client-go client is one.
+type Secrets interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Secret, error)
+}
+
+// APIServer is a Cluster that asks an API server, with the rights of its clients. All fields
+// are required.
+type APIServer struct {
+	ConfigMaps func(namespace string) ConfigMaps
+	Secrets    func(namespace string) Secrets
+	Reviews    authz.SubjectAccessReviews
 }
 
 // Lookup implements Cluster.
@@ -45,13 +52,13 @@ func (s *APIServer) Lookup(ctx context.Context, ref volume.Ref) (Object, error) 
 func (s *APIServer) get(ctx context.Context, ref volume.Ref) (Object, error) {
 	switch ref.Kind {
 	case volume.ConfigMap:
-		object, err := s.client.CoreV1().ConfigMaps(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		object, err := s.ConfigMaps(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 		if err != nil {
 			return Object{}, err
 		}
 		return Object{Yes, sets.KeySet(object.Data), sets.KeySet(object.BinaryData)}, nil
 	case volume.Secret:
-		object, err := s.client.CoreV1().Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		object, err := s.Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 		if err != nil {
 			return Object{}, err
 		}
@@ -62,7 +69,7 @@ func (s *APIServer) get(ctx context.Context, ref volume.Ref) (Object, error) {
 
 // May implements Cluster.
 func (s *APIServer) May(ctx context.Context, account Account, ref volume.Ref, verb string) (Answer, error) {
-	allowed, err := authz.AskAbout(s.client.AuthorizationV1().SubjectAccessReviews())(ctx, volume.Account(account), ref, verb)
+	allowed, err := authz.AskAbout(s.Reviews)(ctx, volume.Account(account), ref, verb)
 	switch {
 	case apierrors.IsForbidden(err), errors.Is(err, authz.ErrUndecided):
 		return Unknown, nil

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/refvol/refvol/pkg/podref"
 )
@@ -40,9 +42,14 @@ func New(o Options) (*Checker, error) {
 	if o.Driver == "" || o.Namespace == "" {
 		return nil, errors.New("check: a driver and a namespace are required")
 	}
+	scheme := runtime.NewScheme()
+	types := runtime.NewSchemeBuilder(corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme)
+	if err := types.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("check: register the types of the API: %w", err)
+	}
 	c := &Checker{
 		opts:    o,
-		decoder: serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer(),
+		decoder: serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer(),
 		report:  newReport(o.Driver, o.Cluster != nil),
 	}
 	if o.Cluster != nil {

@@ -9,9 +9,9 @@ import (
 	"errors"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -21,11 +21,17 @@ import (
 // show; it is the API's own limit for the newer kind of event.
 const maxMessage = 1024
 
-// Options are what a Recorder needs.
+// Events creates and patches the events of one namespace. A client-go client is one.
+type Events interface {
+	Create(ctx context.Context, event *corev1.Event, opts metav1.CreateOptions) (*corev1.Event, error)
+	Patch(ctx context.Context, name string, form types.PatchType, patch []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Event, error)
+}
+
+// Options are what a Recorder needs. All are required.
 type Options struct {
-	// Client creates and patches events. Required.
-	Client kubernetes.Interface
-	// Component and Node are named as the source of each event. Required.
+	// Events returns the events of a namespace.
+	Events func(namespace string) Events
+	// Component and Node are named as the source of each event.
 	Component, Node string
 }
 
@@ -39,15 +45,16 @@ type Recorder struct {
 // New returns a Recorder whose logger is that of ctx. It fails if an option is
 // missing.
 func New(ctx context.Context, opts Options) (*Recorder, error) {
-	if opts.Client == nil || opts.Component == "" || opts.Node == "" {
-		return nil, errors.New("events options: Client, Component and Node are required")
+	if opts.Events == nil || opts.Component == "" || opts.Node == "" {
+		return nil, errors.New("events options: Events, Component and Node are required")
 	}
 	// The end of the program's context must not lose what its last calls had to tell.
 	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: opts.Client.CoreV1().Events("")})
+	broadcaster.StartRecordingToSink(sink(opts.Events))
+	// The scheme would tell the kind of an object. Warn names it.
 	return &Recorder{
 		broadcaster: broadcaster,
-		recorder:    broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: opts.Component, Host: opts.Node}),
+		recorder:    broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: opts.Component, Host: opts.Node}),
 	}, nil
 }
 
@@ -70,3 +77,21 @@ func (r *Recorder) Warn(pod volume.Pod, reason, message string) {
 
 // Shutdown ends the Recorder's goroutines; what is not written yet is lost.
 func (r *Recorder) Shutdown() { r.broadcaster.Shutdown() }
+
+// sink is where the broadcaster sends events.
+type sink func(namespace string) Events
+
+// Create implements record.EventSink.
+func (s sink) Create(event *corev1.Event) (*corev1.Event, error) {
+	return s(event.Namespace).Create(context.Background(), event, metav1.CreateOptions{})
+}
+
+// Patch implements record.EventSink.
+func (s sink) Patch(event *corev1.Event, patch []byte) (*corev1.Event, error) {
+	return s(event.Namespace).Patch(context.Background(), event.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+}
+
+// Update implements record.EventSink. The broadcaster patches instead.
+func (sink) Update(*corev1.Event) (*corev1.Event, error) {
+	return nil, errors.New("events are not updated, but patched")
+}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
@@ -28,12 +29,16 @@ func newRecorder(t *testing.T) (*Recorder, <-chan *corev1.Event) {
 		written <- event
 		return true, event, nil
 	})
-	r, err := New(t.Context(), Options{Client: client, Component: "csi.refvol.dev", Node: "node-1"})
+	r, err := New(t.Context(), Options{Events: eventsOf(client), Component: "csi.refvol.dev", Node: "node-1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Shutdown)
 	return r, written
+}
+
+func eventsOf(client kubernetes.Interface) func(string) Events {
+	return func(namespace string) Events { return client.CoreV1().Events(namespace) }
 }
 
 func receive(t *testing.T, written <-chan *corev1.Event) *corev1.Event {
@@ -79,9 +84,9 @@ func TestWarnCutsOffLongMessages(t *testing.T) {
 }
 
 func TestNewRefusesMissingOptions(t *testing.T) {
-	whole := Options{Client: fake.NewClientset(), Component: "c", Node: "n"}
+	whole := Options{Events: eventsOf(fake.NewClientset()), Component: "c", Node: "n"}
 	for name, drop := range map[string]func(*Options){
-		"client":    func(o *Options) { o.Client = nil },
+		"events":    func(o *Options) { o.Events = nil },
 		"component": func(o *Options) { o.Component = "" },
 		"node":      func(o *Options) { o.Node = "" },
 	} {

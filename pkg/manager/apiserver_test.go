@@ -2,7 +2,6 @@ package manager
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,26 +9,29 @@ import (
 	"sync"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// apiServer answers the get, list and watch requests of a real client in the API's own
-// JSON, as the client's HTTP transport. It uses no network, so it may live in a
+// apiServer answers the get and list requests of a real client in the API's own JSON, and its
+// watch requests in protobuf, as the client's HTTP transport. It uses no network, so it may live in a
 // synctest bubble.
 //
 // mu guards everything below it. Each open watch is a goroutine that ends with the
 // request's context, with the client's Close, or with closeWatches.
 type apiServer struct {
 	t testing.TB
+
+	scheme *runtime.Scheme
 
 	mu      sync.Mutex
 	rv      int
@@ -48,10 +50,9 @@ type apiServer struct {
 	restored int
 	// unfinished lets a watch never say that the state it begins with is complete.
 	unfinished bool
-	// next, if not nil, is sent in the place of the next event of an open watch.
+	// next, if not nil, is sent in the place of the next event of an open watch: an event, or
+	// the bytes of a frame.
 	next any
-	// protobuf has watches answered in protobuf.
-	protobuf bool
 	// behind, if more than zero, is the resourceVersion at which the server's
 	// cache stands: it answers lists, and gets that a cache may answer, as of then.
 	behind int
@@ -77,21 +78,25 @@ type apiRequest struct {
 var nodeRef = volume.Ref{Kind: "Node", Name: testNode}
 
 func newAPIServer(t testing.TB) *apiServer {
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
 	return &apiServer{
-		t: t, rv: 100,
+		t: t, scheme: scheme, rv: 100,
 		history: map[volume.Ref][]change{}, open: map[volume.Ref]int{},
 		wake: map[volume.Ref]chan struct{}{}, cut: make(chan struct{}),
 	}
 }
 
-func (s *apiServer) client() kubernetes.Interface { return s.clientOver(s) }
+func (s *apiServer) client() *apiclient.Client { return s.clientOver(s) }
 
 // clientOfPods returns a client that sends nothing without the rights of an account.
-func (s *apiServer) clientOfPods() kubernetes.Interface { return s.clientOver(ofPods{s}) }
+func (s *apiServer) clientOfPods() *apiclient.Client { return s.clientOver(ofPods{s}) }
 
-func (s *apiServer) clientOver(transport http.RoundTripper) kubernetes.Interface {
+func (s *apiServer) clientOver(transport http.RoundTripper) *apiclient.Client {
 	cfg := &rest.Config{Host: "http://api.test", QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
-	c, err := kubernetes.NewForConfigAndClient(cfg, &http.Client{Transport: transport})
+	c, err := apiclient.New(cfg, &http.Client{Transport: transport})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -262,18 +267,14 @@ func (s *apiServer) watch(ctx context.Context, r apiRequest) (*http.Response, er
 		}
 	}
 	body, w := io.Pipe()
-	enc := json.NewEncoder(w).Encode
-	if s.protobuf {
-		enc = frameEncoder(w)
-	}
 	ctx, hangUp := context.WithCancel(ctx)
 	s.open[r.ref]++
-	go s.stream(ctx, r.ref, from, first, w, enc, s.cut)
+	go s.stream(ctx, r.ref, from, first, w, s.cut)
 	return &http.Response{StatusCode: http.StatusOK, Header: jsonHeader(), Body: watchBody{body, hangUp}}, nil
 }
 
 // stream writes events until the client, the context or the server ends the watch.
-func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events []any, w *io.PipeWriter, send func(any) error, cut chan struct{}) {
+func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events []any, w *io.PipeWriter, cut chan struct{}) {
 	defer func() {
 		s.mu.Lock()
 		s.open[ref]--
@@ -282,6 +283,7 @@ func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events
 	}()
 	stop := context.AfterFunc(ctx, func() { w.CloseWithError(ctx.Err()) })
 	defer stop()
+	send := s.eventWriter(w)
 	for {
 		for _, e := range events {
 			if send(e) != nil {

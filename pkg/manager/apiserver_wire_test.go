@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -131,29 +131,30 @@ func typeMeta(kind volume.Kind) metav1.TypeMeta {
 	return metav1.TypeMeta{Kind: string(kind), APIVersion: "v1"}
 }
 
-// frameEncoder returns what writes watch events as a real API server does in protobuf.
-func frameEncoder(w io.Writer) func(any) error {
-	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
-	to := info.StreamSerializer.Framer.NewFrameWriter(w)
+// eventWriter returns what writes watch events as a real API server does.
+func (s *apiServer) eventWriter(w io.Writer) func(any) error {
+	to := protobuf.LengthDelimitedFramer.NewFrameWriter(w)
+	objects, events := protobuf.NewSerializer(s.scheme, s.scheme), protobuf.NewRawSerializer(s.scheme, s.scheme)
 	return func(e any) error {
-		event, ok := e.(metav1.WatchEvent)
-		if !ok {
+		var frame bytes.Buffer
+		switch e := e.(type) {
+		case metav1.WatchEvent:
+			if e.Object.Object != nil {
+				var object bytes.Buffer
+				if err := objects.Encode(e.Object.Object, &object); err != nil {
+					return err
+				}
+				e.Object = runtime.RawExtension{Raw: object.Bytes()}
+			}
+			if err := events.Encode(&e, &frame); err != nil {
+				return err
+			}
+		case string:
+			frame.WriteString(e)
+		default:
 			return fmt.Errorf("%T is no event", e)
 		}
-		return writeEvent(to, info, event)
-	}
-}
-
-// writeEvent encodes an event into one frame.
-func writeEvent(to io.Writer, info runtime.SerializerInfo, e metav1.WatchEvent) error {
-	var object, frame bytes.Buffer
-	if err := info.Serializer.Encode(e.Object.Object, &object); err != nil {
+		_, err := to.Write(frame.Bytes())
 		return err
 	}
-	e.Object = runtime.RawExtension{Raw: object.Bytes()}
-	if err := info.StreamSerializer.Encode(&e, &frame); err != nil {
-		return err
-	}
-	_, err := to.Write(frame.Bytes())
-	return err
 }

@@ -37,9 +37,10 @@ func TestNoValueIsLogged(t *testing.T) {
 		e.wantGet(ref, v, canary)
 		for _, unreadable := range []any{
 			metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Object: configMap("a", canary)}},
-			map[string]any{"type": "MODIFIED", "object": map[string]string{"kind": "Secret", "apiVersion": "v1", "data": canary}},
-			map[string]any{"type": canary, "object": canary},
-			map[string]any{"type": "ERROR", "object": canary},
+			metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: []byte(`{"kind":"Secret","apiVersion":"v1","data":"` + canary + `"}`)}},
+			metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: []byte("k8s\x00" + canary)}},
+			metav1.WatchEvent{Type: canary, Object: runtime.RawExtension{Raw: []byte(canary)}},
+			metav1.WatchEvent{Type: "ERROR", Object: runtime.RawExtension{Raw: []byte(canary)}},
 			canary,
 		} {
 			e.api.set(func() { e.api.next = unreadable })

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"go.uber.org/goleak"
@@ -128,7 +129,7 @@ func newEnvAs(t *testing.T, strategy Strategy, identity Identity) *env {
 		client = e.api.clientOfPods()
 	}
 	m, err := New(Options{
-		Client: client, NodeClient: e.api.client(), Identity: identity,
+		Client: client, Nodes: e.api.client().Nodes(), Identity: identity,
 		ResyncInterval: testResync, Strategy: strategy, NodeName: testNode,
 	})
 	if err != nil {
@@ -258,13 +259,11 @@ func configMap(name, value string) *corev1.ConfigMap {
 }
 
 // objectOf returns what the manager makes of an object of the API.
-func objectOf(t *testing.T, obj any) *volume.Object {
+func objectOf(t *testing.T, obj runtime.Object) *volume.Object {
 	t.Helper()
-	for _, source := range newSources(nil) {
-		if converted, err := source.convert(obj); err == nil {
-			return converted
-		}
+	converted, err := convert(obj)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatalf("%T is no ConfigMap and no Secret", obj)
-	return nil
+	return converted
 }

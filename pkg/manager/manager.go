@@ -8,9 +8,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 
+	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -50,19 +52,24 @@ func (ownIdentity) As(ctx context.Context, _ volume.Account) context.Context { r
 func (ownIdentity) Ready(volume.Account) error                               { return nil }
 func (ownIdentity) Await(context.Context, volume.Account) error              { return nil }
 
+// Nodes gets Node objects. A client-go client is one.
+type Nodes interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
+}
+
 // Options says how a Manager works.
 type Options struct {
-	// Client lists and watches, or gets, through the REST client of its CoreV1 (client-go's
-	// fake has none). It must not limit the rate of requests: a
-	// limit holds up thousands of objects after a restart, and the manager bounds and
-	// paces its requests itself. Required.
-	Client kubernetes.Interface
+	// Client lists and watches, or gets. It must not limit the rate of requests: a limit
+	// holds up thousands of objects after a restart, and the manager bounds and paces its
+	// requests itself. Required.
+	Client *apiclient.Client
 	// Identity, if it is not nil, has objects read with the rights of the pods that
 	// reference them; what is read is shared by the pods of one service account and no
 	// others. Client must heed the contexts that it makes.
 	Identity Identity
-	// NodeClient gets the Node, with the plugin's own rights; nil: Client.
-	NodeClient kubernetes.Interface
+	// Nodes gets the Node, with the plugin's own rights. Required by Cache, of no use to the
+	// others.
+	Nodes Nodes
 	// Strategy is how changes are learnt of; empty: Watch.
 	Strategy Strategy
 	// NodeName names the Node object that says how long Cache keeps an object; it is
@@ -81,8 +88,8 @@ func (o Options) validate() error {
 	if o.ResyncInterval <= 0 {
 		return fmt.Errorf("manager options: ResyncInterval must be more than zero, not %v", o.ResyncInterval)
 	}
-	if o.Strategy == Cache && o.NodeName == "" {
-		return errors.New("manager options: NodeName is required by the strategy Cache")
+	if o.Strategy == Cache && (o.NodeName == "" || o.Nodes == nil) {
+		return errors.New("manager options: Nodes and NodeName are required by the strategy Cache")
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 )
 
@@ -25,9 +24,9 @@ const (
 // Its requests run in goroutines of the store, one at a time. mu guards what is below
 // it.
 type nodeTTL struct {
-	store  *base
-	client kubernetes.Interface
-	node   string
+	store *base
+	nodes Nodes
+	node  string
 
 	mu      sync.Mutex
 	ttl     time.Duration
@@ -38,8 +37,8 @@ type nodeTTL struct {
 	closed bool
 }
 
-func newNodeTTL(store *base, client kubernetes.Interface, node string) *nodeTTL {
-	return &nodeTTL{store: store, client: client, node: node, ttl: defaultTTL}
+func newNodeTTL(store *base, nodes Nodes, node string) *nodeTTL {
+	return &nodeTTL{store: store, nodes: nodes, node: node, ttl: defaultTTL}
 }
 
 // get returns the last known time. It doesn't wait: if that is not of the last minute,
@@ -62,7 +61,7 @@ func (n *nodeTTL) get() time.Duration {
 // ask gets the Node. A failure leaves the time as it is, and the first one in a row is
 // logged.
 func (n *nodeTTL) ask(ctx context.Context) {
-	node, err := n.client.CoreV1().Nodes().Get(ctx, n.node, metav1.GetOptions{ResourceVersion: "0"})
+	node, err := n.nodes.Get(ctx, n.node, metav1.GetOptions{ResourceVersion: "0"})
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.cancel = nil

@@ -22,11 +22,7 @@ func newGetStore(opts Options) *pollStore {
 // newCacheStore returns a store that keeps an answer for as long as the Node says.
 func newCacheStore(opts Options) *pollStore {
 	s := newGetStore(opts)
-	client := opts.NodeClient
-	if client == nil {
-		client = opts.Client
-	}
-	s.ttl = newNodeTTL(s.base, client, opts.NodeName)
+	s.ttl = newNodeTTL(s.base, opts.Nodes, opts.NodeName)
 	return s
 }
 

@@ -249,7 +249,7 @@ func TestReach(t *testing.T) {
 // getOnce sends one request, by the real client, and returns its error.
 func (e *env) getOnce(t *testing.T) (*volume.Object, error) {
 	t.Helper()
-	source := newSources(e.api.client().CoreV1().RESTClient())[volume.Secret]
+	source := newSources(e.api.client())[volume.Secret]
 	return source.get(t.Context(), "ns", "a", metav1.GetOptions{})
 }
 

@@ -1,11 +1,14 @@
 package manager
 
 import (
+	"bytes"
 	"reflect"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -16,22 +19,21 @@ func TestConvert(t *testing.T) {
 	version := volume.Version{UID: "u", ResourceVersion: "7"}
 	for _, tc := range []struct {
 		name string
-		kind volume.Kind
-		in   any
+		in   runtime.Object
 		want volume.Object
 	}{
 		{
-			"secret", volume.Secret,
+			"secret",
 			&corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"k": []byte("v")}, Immutable: &yes},
 			volume.Object{Ref: secretRef("a"), Version: version, Immutable: true, Data: map[string][]byte{"k": []byte("v")}},
 		},
 		{
-			"mutable secret", volume.Secret,
+			"mutable secret",
 			&corev1.Secret{ObjectMeta: meta, Immutable: &no},
-			volume.Object{Ref: secretRef("a"), Version: version, Data: map[string][]byte{}},
+			volume.Object{Ref: secretRef("a"), Version: version},
 		},
 		{
-			"config map", volume.ConfigMap,
+			"config map",
 			&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"k": "v", "e": ""}, BinaryData: map[string][]byte{"b": {0xff}}},
 			volume.Object{
 				Ref: configMapRef("a"), Version: version, Data: map[string][]byte{"k": []byte("v"), "e": {}},
@@ -39,7 +41,7 @@ func TestConvert(t *testing.T) {
 			},
 		},
 	} {
-		got, err := newSources(nil)[tc.kind].convert(tc.in)
+		got, err := convert(tc.in)
 		if err != nil || !reflect.DeepEqual(*got, tc.want) {
 			t.Errorf("%s: got %v, %v, want %v", tc.name, got, err, tc.want)
 		}
@@ -47,41 +49,44 @@ func TestConvert(t *testing.T) {
 }
 
 func TestConvertRefusesOtherTypes(t *testing.T) {
-	for _, tc := range []struct {
-		kind volume.Kind
-		in   any
-		want string
-	}{
-		{volume.Secret, &corev1.ConfigMap{}, "unexpected object type: *v1.ConfigMap"},
-		{volume.ConfigMap, &corev1.Secret{}, "unexpected object type: *v1.Secret"},
-		{volume.Secret, corev1.Secret{}, "unexpected object type: v1.Secret"},
-		{volume.Secret, nil, "unexpected object type: <nil>"},
+	for want, in := range map[string]runtime.Object{
+		"unexpected object type: *v1.Pod": &corev1.Pod{},
+		"unexpected object type: <nil>":   nil,
 	} {
-		if got, err := newSources(nil)[tc.kind].convert(tc.in); err == nil || err.Error() != tc.want {
-			t.Errorf("got %v, %v, want %s", got, err, tc.want)
+		if got, err := convert(in); err == nil || err.Error() != want {
+			t.Errorf("got %v, %v, want %s", got, err, want)
 		}
 	}
 }
 
-// TestConvertCopies writes all over the original afterwards.
-func TestConvertCopies(t *testing.T) {
-	s := secret("a", "before")
+// TestValuesAreNotPartsOfTheAnswer writes all over the answer after it was decoded: a small
+// value must not keep a large answer in memory.
+func TestValuesAreNotPartsOfTheAnswer(t *testing.T) {
 	cm := configMap("a", "before")
 	cm.BinaryData = map[string][]byte{"b": []byte("before")}
-	sources := newSources(nil)
-	fromSecret, err1 := sources[volume.Secret].convert(s)
-	fromMap, err2 := sources[volume.ConfigMap].convert(cm)
-	if err1 != nil || err2 != nil {
-		t.Fatal(err1, err2)
-	}
-	copy(s.Data["k"], "XXXXXX")
-	s.Data["new"] = nil
-	copy(cm.BinaryData["b"], "XXXXXX")
-	cm.Data["k"] = "XXXXXX"
-	if string(fromSecret.Data["k"]) != "before" || len(fromSecret.Data) != 1 {
-		t.Error("the copy of a Secret shares memory with it")
-	}
-	if string(fromMap.Data["k"]) != "before" || string(fromMap.BinaryData["b"]) != "before" {
-		t.Error("the copy of a ConfigMap shares memory with it")
+	codecs := serializer.NewCodecFactory(newAPIServer(t).client().Scheme())
+	for _, info := range codecs.SupportedMediaTypes() {
+		for _, obj := range []runtime.Object{secret("a", "before"), cm} {
+			var answer bytes.Buffer
+			if err := info.Serializer.Encode(obj, &answer); err != nil {
+				t.Fatal(err)
+			}
+			decoded, _, err := info.Serializer.Decode(answer.Bytes(), nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := objectOf(t, decoded)
+			for i := range answer.Bytes() {
+				answer.Bytes()[i] = 'X'
+			}
+			for key, value := range got.Data {
+				if string(value) != "before" {
+					t.Errorf("%s: %s shares the memory of %q with the answer", info.MediaType, got.Ref, key)
+				}
+			}
+			if value, ok := got.BinaryData["b"]; ok && string(value) != "before" {
+				t.Errorf("%s: %s shares the memory of its binary data with the answer", info.MediaType, got.Ref)
+			}
+		}
 	}
 }

@@ -100,7 +100,7 @@ func newBase(opts Options, failing string) *base {
 		identity = ownIdentity{}
 	}
 	return &base{
-		sources:  newSources(opts.Client.CoreV1().RESTClient()),
+		sources:  newSources(opts.Client),
 		identity: identity,
 		openings: newOpenings(),
 		failures: &failureLog{logger: logger, message: failing, outages: map[cause]*outage{}},

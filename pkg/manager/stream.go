@@ -2,8 +2,6 @@ package manager
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,8 +10,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
+	restwatch "k8s.io/client-go/rest/watch"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -37,18 +37,11 @@ type event struct {
 	initialEventsEnd bool
 }
 
-// decoder reads events off the answer to a watch request. The error wraps errEnded or
-// errUnreadable, or is the API error that the server sent as an event.
-type decoder interface {
-	next() (event, error)
-}
-
 // stream is the answer to one watch request, for one goroutine. Events are decoded when
 // they are asked for: nothing is read ahead, and no goroutine waits for them.
 type stream struct {
 	body    io.ReadCloser
-	source  *source
-	decoder decoder
+	events  *eventReader
 	opening *opening
 
 	// end ends the request, as timer does, for which answered sets another time; lasts is
@@ -69,129 +62,72 @@ func (s *stream) close() {
 	_ = s.body.Close() // it was only read
 }
 
-// next returns the next event; see decoder.
-func (s *stream) next() (event, error) {
-	if s.decoder == nil {
-		if err := s.detect(); err != nil {
-			return event{}, err
-		}
-	}
-	return s.decoder.next()
+// next returns the next event; see eventReader.next.
+func (s *stream) next() (event, error) { return s.events.next() }
+
+// eventReader reads the events of a watch in protobuf.
+type eventReader struct {
+	body    *errorReader
+	frames  io.ReadCloser
+	wrapper runtime.Decoder
+	objects runtime.Decoder
 }
 
-// detect finds out how the server encodes events. A frame of protobuf begins with its length
-// in four bytes, the first of which is zero for anything that a server sends; JSON begins
-// with a brace.
-func (s *stream) detect() error {
-	var first [frameHead]byte
-	if _, err := io.ReadFull(s.body, first[:]); err != nil {
-		return fmt.Errorf("%w: %w", errEnded, err)
+func newEventReader(body io.ReadCloser, scheme *runtime.Scheme) *eventReader {
+	// An event is a WatchEvent without the prefix of an object, and holds an object with it.
+	raw := protobuf.NewRawSerializer(scheme, scheme)
+	tracked := &errorReader{ReadCloser: body}
+	return &eventReader{
+		body:    tracked,
+		frames:  protobuf.LengthDelimitedFramer.NewFrameReader(tracked),
+		wrapper: raw,
+		objects: protobuf.NewSerializer(scheme, scheme),
 	}
-	if first[0] == 0 {
-		s.decoder = &frames{from: s.body, head: first, begun: true, kind: s.source.kind}
-		return nil
-	}
-	s.decoder = newTexts(&prefixed{first[:], s.body}, s.source)
-	return nil
 }
 
-// prefixed is a stream whose first bytes were read already.
-type prefixed struct {
-	first []byte
+// next returns the next event. The error wraps errEnded or errUnreadable, or is the API
+// error that the server sent as an event.
+func (r *eventReader) next() (event, error) {
+	// A decoder keeps a buffer of the largest event that it has read. Most watches are idle
+	// nearly all the time, so each event has its own decoder.
+	decoder := restwatch.NewDecoder(streaming.NewDecoder(r.frames, r.wrapper), r.objects)
+	kind, obj, err := decoder.Decode()
+	switch {
+	case err != nil && r.body.err != nil:
+		return event{}, fmt.Errorf("%w: %w", errEnded, r.body.err)
+	case err != nil:
+		return event{}, errUnreadable
+	}
+	if status, ok := obj.(*metav1.Status); ok && kind == watch.Error {
+		return event{}, apierrors.FromObject(status)
+	}
+	converted, err := convert(obj)
+	if err != nil || kind == watch.Error {
+		return event{}, errUnreadable
+	}
+	e := event{kind: kind, object: converted, resourceVersion: converted.ResourceVersion}
+	if kind == watch.Bookmark {
+		e.object = nil
+		e.initialEventsEnd = endsInitialEvents(obj)
+	}
+	return e, nil
+}
+
+func endsInitialEvents(obj runtime.Object) bool {
+	of, ok := obj.(metav1.Object)
+	return ok && of.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
+}
+
+// errorReader remembers how reading failed, which tells the end of a connection from what a
+// decoder finds wrong.
+type errorReader struct {
 	io.ReadCloser
+	err error
 }
 
-func (p *prefixed) Read(b []byte) (int, error) {
-	if len(p.first) == 0 {
-		return p.ReadCloser.Read(b)
-	}
-	n := copy(b, p.first)
-	p.first = p.first[n:]
-	return n, nil
-}
-
-const (
-	// frameHead is how many bytes tell the length of a frame.
-	frameHead = 4
-	// maxFrame is the most that is taken for an event, as in client-go; objects have a
-	// tenth of that at most.
-	maxFrame = 16 << 20
-)
-
-// frames decodes the events of a protobuf stream.
-type frames struct {
-	from io.Reader
-	kind volume.Kind
-	// head is the length of the next frame if begun says that it was read already.
-	head  [frameHead]byte
-	begun bool
-}
-
-func (f *frames) next() (event, error) {
-	if !f.begun {
-		if _, err := io.ReadFull(f.from, f.head[:]); err != nil {
-			return event{}, fmt.Errorf("%w: %w", errEnded, err)
-		}
-	}
-	f.begun = false
-	length := binary.BigEndian.Uint32(f.head[:])
-	if length > maxFrame {
-		return event{}, fmt.Errorf("%w: it has %d bytes", errUnreadable, length)
-	}
-	// Not kept between events: most watches are idle nearly all the time.
-	frame := make([]byte, length)
-	if _, err := io.ReadFull(f.from, frame); err != nil {
-		return event{}, fmt.Errorf("%w: %w", errEnded, err)
-	}
-	return decodeEvent(f.kind, frame)
-}
-
-// texts decodes the events of a JSON stream, which a server sends that has no protobuf.
-type texts struct {
-	source *source
-	from   *json.Decoder
-}
-
-func newTexts(from io.Reader, source *source) *texts {
-	return &texts{source: source, from: json.NewDecoder(from)}
-}
-
-func (t *texts) next() (event, error) {
-	var raw metav1.WatchEvent
-	if err := t.from.Decode(&raw); err != nil {
-		if errors.As(err, new(*json.SyntaxError)) || errors.As(err, new(*json.UnmarshalTypeError)) {
-			return event{}, errUnreadable
-		}
-		return event{}, fmt.Errorf("%w: %w", errEnded, err)
-	}
-	if raw.Type == string(watch.Error) {
-		return event{}, statusOf(raw.Object.Raw)
-	}
-	obj, err := runtime.Decode(scheme.Codecs.UniversalDeserializer(), raw.Object.Raw)
-	if err != nil {
-		return event{}, errUnreadable
-	}
-	meta, ok := obj.(metav1.Object)
-	if !ok {
-		return event{}, errUnreadable
-	}
-	e := event{kind: watch.EventType(raw.Type), resourceVersion: meta.GetResourceVersion()}
-	if e.kind == watch.Bookmark {
-		e.initialEventsEnd = meta.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
-		return e, nil
-	}
-	e.object, err = t.source.convert(obj)
-	return e, err
-}
-
-// statusOf returns the API error that an event of type ERROR carries.
-func statusOf(raw []byte) error {
-	obj, err := runtime.Decode(scheme.Codecs.UniversalDeserializer(), raw)
-	if err != nil {
-		return errUnreadable
-	}
-	if status, ok := obj.(*metav1.Status); ok {
-		return apierrors.FromObject(status)
-	}
-	return errUnreadable
+// Read implements io.Reader.
+func (r *errorReader) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	r.err = err
+	return n, err
 }

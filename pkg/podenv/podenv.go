@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/refvol/refvol/pkg/clientlog"
 	"github.com/refvol/refvol/pkg/podref"
@@ -28,13 +27,18 @@ var ErrUnusable = errors.New("the pod's spec can't be used")
 // readTimeout bounds one request.
 const readTimeout = 10 * time.Second
 
-// Reader reads pods from the API server. It is safe for concurrent use.
-type Reader struct {
-	client kubernetes.Interface
+// Pods gets the pods of one namespace. A client-go client is one.
+type Pods interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Pod, error)
 }
 
-// NewReader returns a Reader whose requests carry the rights of client.
-func NewReader(client kubernetes.Interface) *Reader { return &Reader{client: client} }
+// Reader reads pods from the API server. It is safe for concurrent use.
+type Reader struct {
+	pods func(namespace string) Pods
+}
+
+// NewReader returns a Reader that gets pods by what pods returns for their namespace.
+func NewReader(pods func(namespace string) Pods) *Reader { return &Reader{pods: pods} }
 
 // Pod is what a volume has to know of a pod's own spec.
 type Pod struct {
@@ -61,7 +65,7 @@ func (r *Reader) Get(ctx context.Context, pod volume.Pod) (*Pod, error) {
 	// The response holds what the pod's author wrote as values of variables.
 	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), readTimeout)
 	defer cancel()
-	got, err := r.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	got, err := r.pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read pod %s: %w", pod, err)
 	}

@@ -22,7 +22,7 @@ func TestReader(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-0", UID: "8f7e"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}}}},
 	})
-	reader := NewReader(client)
+	reader := NewReader(func(namespace string) Pods { return client.CoreV1().Pods(namespace) })
 	read := func(pod volume.Pod, container string) (volume.Env, []string, error) {
 		got, err := reader.Get(t.Context(), pod)
 		if err != nil {
@@ -76,7 +76,7 @@ func TestVolumes(t *testing.T) {
 	}
 	meta := metav1.ObjectMeta{Namespace: "ns", Name: "web-0", UID: "8f7e"}
 	client := fake.NewClientset(&corev1.Pod{ObjectMeta: meta, Spec: spec})
-	got, err := NewReader(client).Get(t.Context(), volume.Pod{Namespace: "ns", Name: "web-0", UID: "8f7e"})
+	got, err := NewReader(func(namespace string) Pods { return client.CoreV1().Pods(namespace) }).Get(t.Context(), volume.Pod{Namespace: "ns", Name: "web-0", UID: "8f7e"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/podenv"
+	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -146,7 +147,7 @@ func TestASpoiltRecordHarmsItsVolumeOnly(t *testing.T) {
 		r, other := e.request("v1"), e.request("v2")
 		e.publish(r)
 		e.publish(other)
-		e.mounts.setAttribute(r.Target+"/..data", "user.refvol.record", strings.Replace(e.encoded(r), " 1\n", " 999999\n", 1))
+		e.mounts.setAttribute(r.Target+"/..data", "user.refvol.record", record.Versions{configMap("app"): {UID: "u", ResourceVersion: "999999999"}}.Encode())
 		e.restart()
 		e.objects.put(configMap("app"), "a", "2")
 		e.settle()

@@ -50,13 +50,27 @@ type fakeTmpfs struct {
 func newFakeMounts(t testing.TB) *fakeMounts {
 	return &fakeMounts{
 		t:        t,
-		dir:      t.TempDir(),
+		dir:      tmpfsDir(t),
 		attached: map[string]*fakeTmpfs{},
 		foreign:  map[string]bool{},
 		spoilt:   map[string]bool{},
 		hooks:    map[string]func() error{},
 		calls:    map[string]int{},
 	}
+}
+
+// tmpfsDir makes a directory on tmpfs where there is one: on a disk, attributes may be short.
+func tmpfsDir(t testing.TB) string {
+	t.Helper()
+	path, err := os.MkdirTemp("/dev/shm", "refvol-publisher-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(path) })
+	if unix.Setxattr(path, "user.refvol.try", []byte("1"), 0) != nil {
+		return t.TempDir() // before Linux 6.6
+	}
+	return path
 }
 
 // on sets what happens at the begin of a method, nil for nothing.

@@ -103,8 +103,8 @@ func TestAGenerationThatStaysOverARestart(t *testing.T) {
 		e.halt()
 		e.objects.forgetPods()
 		e.start()
-		e.p.newWriter = func(*volume.Spec, writer.Options) treeWriter {
-			return &stuckWriter{&testWriter{writer.New(writer.Options{}), e.writes}, &o}
+		e.p.newWriter = func(_ *volume.Spec, opts writer.Options) treeWriter {
+			return &stuckWriter{&testWriter{writer.New(opts), e.writes}, &o}
 		}
 		e.p.Restore(e.ctx)
 		e.run()

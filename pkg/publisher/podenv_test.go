@@ -89,6 +89,9 @@ func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podenv.Pod, error)
 	}
 	got := &podenv.Pod{Pod: pod}
 	if known := f.pods[pod.UID]; known != nil {
+		if known.Name != pod.Name {
+			return nil, errNoPod
+		}
 		copied := *known
 		got = &copied
 	}

@@ -192,7 +192,10 @@ func TestAMountThatCannotBeTakenOverStays(t *testing.T) {
 		{"pod unknown", func(_ *env, r *Request) { r.PodErr = errFault }, ReasonUnavailable},
 		{"volume can't be read", func(e *env, _ *Request) { e.mounts.failAt("Open", errFault) }, ReasonUnavailable},
 		{"mount can't be looked at", func(e *env, _ *Request) { e.mounts.failAt("Check", errFault) }, ReasonUnavailable},
-		{"mount is another's", func(e *env, _ *Request) { e.mounts.failAt("Check", mount.ErrForeign) }, 0},
+		{"mount is another's", func(e *env, _ *Request) {
+			e.mounts.failAt("Check", mount.ErrForeign)
+			e.mounts.failAt("Adopt", mount.ErrForeign)
+		}, 0},
 		{"target is outside", func(e *env, _ *Request) { e.mounts.failAt("Check", mount.ErrOutside) }, ReasonInvalid},
 	} {
 		t.Run(test.name, func(t *testing.T) {

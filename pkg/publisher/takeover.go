@@ -60,10 +60,9 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 	return nil
 }
 
-// readRecord finds out what a mounted volume shows, and counts it with all that is in it
-// until the first reconcile.
+// readRecord finds out what a mounted volume shows, and how much that takes.
 func (p *Publisher) readRecord(ctx context.Context, v *published) error {
-	root, usage, err := p.opts.Mounts.Open(ctx, v.request.VolumeID, v.request.Target)
+	root, _, err := p.opts.Mounts.Open(ctx, v.request.VolumeID, v.request.Target)
 	if err != nil {
 		return err
 	}
@@ -72,7 +71,11 @@ func (p *Publisher) readRecord(ctx context.Context, v *published) error {
 	if err != nil {
 		return fmt.Errorf("read the record of volume %s: %w", v.request.VolumeID, err)
 	}
-	v.size = usage.Used
+	size, err := v.contents.writer.Size(ctx, root)
+	if err != nil {
+		return fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, err)
+	}
+	v.size = size.Bytes
 	v.contents.shown = record.Decode(text, v.refs)
 	return nil
 }

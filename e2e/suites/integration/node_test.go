@@ -56,6 +56,9 @@ func newNodeWith(t *testing.T, o harness.PluginOptions) *node {
 	if o.Dir == "" {
 		o.Dir = nodeDir(t)
 	}
+	if o.Pods == nil {
+		o.Pods = shared.ControlPlane
+	}
 	o.Args = append([]string{"-v=10"}, o.Args...)
 	p, err := harness.StartPlugin(t.Context(), o)
 	if err != nil {
@@ -153,7 +156,9 @@ func (n *node) deleteConfigMap(name string) {
 
 // volume returns a volume of a new pod.
 func (n *node) volume(attributes map[string]string) *harness.Volume {
-	return harness.NewVolume(n.namespace, "pod", attributes)
+	v := harness.NewVolume(n.namespace, "", attributes)
+	v.Pod = "pod-" + v.UID
+	return v
 }
 
 // short returns a volume of one ConfigMap by the short form.

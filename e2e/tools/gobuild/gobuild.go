@@ -28,6 +28,8 @@ type Options struct {
 	// Overlay is a file that names files to be built in the place of others, see go help
 	// build; empty for none.
 	Overlay string
+	// Tags are build tags, separated by commas; empty for none.
+	Tags string
 	// LDFlags goes to the linker.
 	LDFlags string
 	// Race links the race detector in, which needs a C compiler; without it the
@@ -60,6 +62,9 @@ func Build(ctx context.Context, o Options) error {
 	}
 	if o.Overlay != "" {
 		args = append(args, "-overlay", o.Overlay)
+	}
+	if o.Tags != "" {
+		args = append(args, "-tags", o.Tags)
 	}
 	args = append(args, "-buildvcs=false", "-ldflags", o.LDFlags, "-o", o.Out)
 	stop := tick(o.Progress)

@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -44,8 +44,9 @@ type PluginOptions struct {
 	// Dir is for everything the plugin keeps; it must be empty, and short, as it
 	// holds sockets.
 	Dir string
-	// StateDir is where the plugin keeps its records; empty: in Dir.
-	StateDir string
+	// Pods gets the pods of the volumes that are published; nil: nobody knows of them, so
+	// that a restarted plugin waits for another publish.
+	Pods Pods
 	// Args are added to the command line; of a repeated flag the last one counts.
 	Args []string
 	// Env is added to the environment, which is this process's own.
@@ -72,6 +73,9 @@ type Plugin struct {
 	// logged is how long the log was when the process started.
 	logged  int64
 	answers answers
+	// stored is what Pods has got, by pod and volume; storing is held meanwhile.
+	stored  sync.Map
+	storing sync.Mutex
 }
 
 // StartPlugin makes the node's directories and starts the plugin; see Plugin.Start.
@@ -80,7 +84,7 @@ func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 		return nil, err
 	}
 	p := &Plugin{opts: o}
-	for _, dir := range []string{p.KubeletDir(), p.StateDir(), p.RegistrationDir()} {
+	for _, dir := range []string{p.KubeletDir(), p.RegistrationDir()} {
 		if err := os.MkdirAll(dir, 0o750); err != nil {
 			return nil, fmt.Errorf("make the node's directories: %w", err)
 		}
@@ -90,11 +94,6 @@ func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 
 // KubeletDir is the pretended kubelet's root directory.
 func (p *Plugin) KubeletDir() string { return filepath.Join(p.opts.Dir, "kubelet") }
-
-// StateDir is where the plugin keeps its records.
-func (p *Plugin) StateDir() string {
-	return cmp.Or(p.opts.StateDir, filepath.Join(p.opts.Dir, "state"))
-}
 
 // RegistrationDir is where the kubelet would look for plugins.
 func (p *Plugin) RegistrationDir() string { return filepath.Join(p.opts.Dir, "registry") }
@@ -152,7 +151,6 @@ func (p *Plugin) args() []string {
 		"--driver-name=" + DriverName,
 		"--node-name=" + NodeName,
 		"--kubeconfig=" + p.opts.Kubeconfig,
-		"--state-dir=" + p.StateDir(),
 		"--kubelet-dir=" + p.KubeletDir(),
 		"--registration-dir=" + p.RegistrationDir(),
 		"--kubelet-socket-path=" + p.Socket(),
@@ -240,19 +238,6 @@ func (p *Plugin) Close() error {
 
 // LogTail returns the last lines of the log.
 func (p *Plugin) LogTail() string { return process.Tail(p.LogPath(), 40) }
-
-// Records returns the names of the files in the state directory.
-func (p *Plugin) Records() ([]string, error) {
-	entries, err := os.ReadDir(p.StateDir())
-	if err != nil {
-		return nil, err
-	}
-	names := make([]string, 0, len(entries))
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names, nil
-}
 
 // VolumeMounts returns the mounts below the kubelet's directory.
 func (p *Plugin) VolumeMounts() ([]Mount, error) { return MountsBelow(p.KubeletDir()) }

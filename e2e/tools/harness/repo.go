@@ -13,7 +13,11 @@ import (
 	"github.com/refvol/refvol/e2e/tools/gobuild"
 )
 
-const rootModule = "module github.com/refvol/refvol\n"
+const (
+	rootModule = "module github.com/refvol/refvol\n"
+	// pluginTags are the Makefile's for a release.
+	pluginTags = "grpcnotrace"
+)
 
 // Repository returns the root directory of the checkout that the working directory
 // is in.
@@ -106,6 +110,9 @@ func BuildPlugin(ctx context.Context, dir string, race bool, progress io.Writer)
 	}
 	defer unlock()
 	o := gobuild.Options{Dir: repo, Package: "./cmd/refvol-plugin", Out: cached, Race: race, Progress: progress}
+	if !race {
+		o.Tags = pluginTags
+	}
 	if err := gobuild.Build(ctx, o); err != nil {
 		return "", err
 	}

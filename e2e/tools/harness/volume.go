@@ -141,8 +141,17 @@ func (p *Plugin) Publish(ctx context.Context, v *Volume) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	if _, known := p.stored.Load(v.UID + "/" + v.Name); !known {
+		if err := p.storePod(ctx, v); err != nil {
+			return err
+		}
+	}
 	_, err := p.Node().NodePublishVolume(ctx, p.PublishRequest(v))
-	if err != nil && finalForKubelet(err) {
+	if err == nil {
+		// What was refused before may have been another spec.
+		return p.storePod(ctx, v)
+	}
+	if finalForKubelet(err) {
 		if cleanErr := p.CleanUp(v); cleanErr != nil {
 			return fmt.Errorf("after a final answer (%w): %w", err, cleanErr)
 		}

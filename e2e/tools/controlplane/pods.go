@@ -1,0 +1,80 @@
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// PutPod stores a pod with the UID that it has, in place of one of its name. The API server
+// gives each pod that it is sent another UID, and a test has to choose the one of a target
+// path first: so this goes to etcd, where the API server finds the pod.
+func (c *ControlPlane) PutPod(ctx context.Context, pod *corev1.Pod) error {
+	stored := pod.DeepCopy()
+	stored.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	text, err := json.Marshal(stored)
+	if err != nil {
+		return err
+	}
+	return c.etcdCall(ctx, "put", map[string][]byte{"key": podKey(pod.Namespace, pod.Name), "value": text}, nil)
+}
+
+// Pod returns the pod of a name as etcd has it, nil if there is none.
+func (c *ControlPlane) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	var found struct {
+		Kvs []struct{ Value []byte }
+	}
+	err := c.etcdCall(ctx, "range", map[string][]byte{"key": podKey(namespace, name)}, &found)
+	if err != nil || len(found.Kvs) == 0 {
+		return nil, err
+	}
+	pod := &corev1.Pod{}
+	if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(found.Kvs[0].Value, nil, pod); err != nil {
+		return nil, fmt.Errorf("decode pod %s/%s: %w", namespace, name, err)
+	}
+	return pod, nil
+}
+
+func podKey(namespace, name string) []byte { return []byte("/registry/pods/" + namespace + "/" + name) }
+
+// etcdCall calls a method of etcd's key-value service as JSON.
+func (c *ControlPlane) etcdCall(ctx context.Context, method string, request, response any) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://etcd/v3/kv/"+method, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", c.path("etcd.sock"))
+		},
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return fmt.Errorf("etcd: %s: %w", method, err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, answer)
+	}
+	if err == nil && response != nil {
+		err = json.Unmarshal(answer, response)
+	}
+	if err != nil {
+		return fmt.Errorf("etcd: %s: %w", method, err)
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Pods is where the pods of volumes are kept; *controlplane.ControlPlane is one.
+type Pods interface {
+	// Pod returns the pod of a name, nil if there is none.
+	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	// PutPod stores a pod with the UID that it has.
+	PutPod(ctx context.Context, pod *corev1.Pod) error
+}
+
+// storePod has the API server know the volume's pod, with the volume in its spec, as a
+// restarted plugin reads it there. A pod that exists gets the volume added.
+func (p *Plugin) storePod(ctx context.Context, v *Volume) error {
+	if p.opts.Pods == nil {
+		return nil
+	}
+	key, spec := v.UID+"/"+v.Name, fmt.Sprint(v.Attributes, v.MountGroup, v.Writable, v.ServiceAccount)
+	if stored, ok := p.stored.Load(key); ok && stored == spec {
+		return nil
+	}
+	p.storing.Lock() // several volumes may be of one pod
+	defer p.storing.Unlock()
+	pod, err := p.opts.Pods.Pod(ctx, v.Namespace, v.Pod)
+	if err != nil {
+		return err
+	}
+	if pod == nil || pod.UID != types.UID(v.UID) {
+		pod = &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Pod, UID: types.UID(v.UID), CreationTimestamp: metav1.Now()},
+			Spec: corev1.PodSpec{
+				NodeName:      NodeName,
+				RestartPolicy: corev1.RestartPolicyAlways,
+				DNSPolicy:     corev1.DNSClusterFirst,
+				Containers:    []corev1.Container{{Name: "main", Image: "none"}},
+			},
+		}
+	}
+	if err := v.addTo(&pod.Spec); err != nil {
+		return err
+	}
+	if err := p.opts.Pods.PutPod(ctx, pod); err != nil {
+		return err
+	}
+	p.stored.Store(key, spec)
+	return nil
+}
+
+// addTo has a pod's spec say what the volume says.
+func (v *Volume) addTo(spec *corev1.PodSpec) error {
+	spec.ServiceAccountName = v.ServiceAccount
+	if v.MountGroup != "" {
+		group, err := strconv.ParseInt(v.MountGroup, 10, 64)
+		if err != nil {
+			return fmt.Errorf("group of volume %s: %w", v.ID(), err)
+		}
+		spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
+	}
+	readOnly := !v.Writable
+	spec.Volumes = append(slices.DeleteFunc(spec.Volumes, func(other corev1.Volume) bool { return other.Name == v.Name }), corev1.Volume{
+		Name: v.Name,
+		VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
+			Driver: DriverName, ReadOnly: &readOnly, VolumeAttributes: maps.Clone(v.Attributes),
+		}},
+	})
+	return nil
+}
