@@ -273,7 +273,7 @@ func TestReviewAfterARestart(t *testing.T) {
 		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
 		access.failWith(nil)
 		access.grant(sharedConfig)
-		after(errandMax + 2*refusalTime)
+		after(deriveMax + 2*refusalTime)
 		e.settle()
 		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
 		e.restart()

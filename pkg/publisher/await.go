@@ -8,9 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/payload"
-	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -20,45 +19,74 @@ func refreshBackoff() wait.Backoff {
 	return wait.Backoff{Duration: time.Second, Factor: 1.5, Jitter: 0.2, Cap: 10 * time.Second, Steps: math.MaxInt}
 }
 
+// authorize returns nil once the pod of a new volume may have all its objects that it needs
+// a right to, by answers that are new. A refusal is final, and has the same text whether the
+// object exists or not: nothing was asked of it yet. An error of the review is no refusal;
+// it is tried again for as long as a publish may wait.
+func (v *published) authorize(ctx context.Context) error {
+	until, cancel := context.WithDeadline(ctx, v.deadline)
+	defer cancel()
+	backoff := refreshBackoff()
+	for {
+		err := v.access.Admit(ctx)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, access.ErrUnreviewed) {
+			return outcomeOf(err).failure()
+		}
+		retry := time.NewTimer(backoff.Step())
+		select {
+		case <-retry.C:
+			continue
+		case <-v.p.stopping:
+		case <-until.Done():
+		}
+		retry.Stop()
+		return fail(ReasonUnavailable, "%w", err)
+	}
+}
+
 // await returns what a new volume is to show, and of which versions, with a place at the
 // render gate until that is written. It
 // waits while required objects or keys are missing or their state is not known
 // yet; each change of one of them wakes it, and where nothing tells of changes, it asks
 // again from time to time.
-func (p *Publisher) await(ctx context.Context, v *published) (*payload.Rendering, record.Versions, error) {
+func (v *published) await(ctx context.Context) (*payload.Rendering, known, error) {
 	ctx, cancel := context.WithDeadline(ctx, v.deadline)
 	defer cancel()
-	p.opts.Objects.Prioritize(v.request.Pod, v.refs)
+	v.p.opts.Objects.Prioritize(v.request.Pod, v.refs)
 	backoff := refreshBackoff()
 	refresh := time.NewTimer(backoff.Step())
 	defer refresh.Stop()
 	for {
-		shown, at, err := p.look(ctx, v)
+		shown, got, err := v.look(ctx)
 		if err == nil {
-			v.condition.set(nil)
-			return shown, at, nil
+			v.condition.set(outcome{})
+			return shown, got, nil
 		}
-		if !mayPass(err) {
-			return nil, nil, asReason(err)
+		o := outcomeOf(err)
+		if !o.waits {
+			return nil, known{}, o.failure()
 		}
-		p.announce(v, err)
+		v.announce(o)
 		select {
 		case <-v.wake:
 		case <-refresh.C:
-			p.opts.Objects.Refresh(v.request.Pod, p.lacking(v, err))
+			v.p.opts.Objects.Refresh(v.request.Pod, v.lacking(err))
 			refresh.Reset(backoff.Step())
-		case <-p.stopping:
-			return nil, nil, fail(ReasonUnavailable, "%w: %w", errStopping, err)
+		case <-v.p.stopping:
+			return nil, known{}, fail(ReasonUnavailable, "%w: %w", errStopping, err)
 		case <-ctx.Done():
 			// Why the state of an object is not known may have become known since.
-			shown, at, err := p.look(ctx, v)
-			return shown, at, asReason(err)
+			shown, got, err := v.look(ctx)
+			return shown, got, outcomeOf(err).failure()
 		}
 	}
 }
 
 // lacking returns the objects that a publish waits for, which failed with err.
-func (p *Publisher) lacking(v *published, err error) []volume.Ref {
+func (v *published) lacking(err error) []volume.Ref {
 	var refs []volume.Ref
 	var missing *payload.MissingError
 	if errors.As(err, &missing) {
@@ -68,7 +96,7 @@ func (p *Publisher) lacking(v *published, err error) []volume.Ref {
 		return refs
 	}
 	for _, ref := range v.refs {
-		if _, err := p.opts.Objects.GetObject(v.request.Pod, ref); err != nil {
+		if answer := v.access.Get(ref); answer.State == access.Unknown {
 			refs = append(refs, ref)
 		}
 	}
@@ -77,56 +105,33 @@ func (p *Publisher) lacking(v *published, err error) []volume.Ref {
 
 // announce tells the pod's author what its publish waits for, when that changes. That
 // the state of an object is not known yet is nobody's fault, as a rule for a moment.
-func (p *Publisher) announce(v *published, err error) {
+func (v *published) announce(o outcome) {
 	var missing *payload.MissingError
-	if errors.As(err, &missing) && v.condition.set(err) && p.isNews(v.request.VolumeID, err.Error()) {
-		p.warn(v, eventReason(err, never), err)
+	if errors.As(o.err, &missing) && v.condition.set(o) && v.p.isNews(v.request.VolumeID, o.err.Error()) {
+		v.p.opts.Events.Warn(v.request.Pod, o.event, o.err.Error())
 	}
 }
 
-// look renders what is known now of a volume's objects. If it succeeds the volume has a place
-// at the render gate.
-func (p *Publisher) look(ctx context.Context, v *published) (*payload.Rendering, record.Versions, error) {
-	objects, at, err := p.snapshot(v)
-	if denied := p.denied(v); err == nil && ReasonOf(denied) == ReasonForbidden {
-		err = denied // a new volume must not begin with what nobody may read any more
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := p.enter(ctx, v, payload.Heap(v.resolved, objects)); err != nil {
-		return nil, nil, err
-	}
-	shown, err := p.render(v, objects, false)
-	if err != nil {
-		p.leave(v)
-	}
-	return shown, at, err
-}
-
-// mayPass says whether waiting can make an error of look go away.
-func mayPass(err error) bool {
-	var missing *payload.MissingError
-	if errors.As(err, &missing) {
-		return true
-	}
-	return errors.Is(err, manager.ErrNotSynced) && ReasonOf(err) == 0
-}
-
-// asReason gives an error of look its reason.
-func asReason(err error) error {
-	var missing *payload.MissingError
-	var tooLarge *payload.TooLargeError
+// look renders what is known now of a new volume's objects. If it succeeds the volume has a
+// place at the render gate.
+func (v *published) look(ctx context.Context) (*payload.Rendering, known, error) {
+	got := v.know()
+	var denied *access.DeniedError
 	switch {
-	case err == nil || ReasonOf(err) != 0:
-		return err
-	case errors.As(err, &tooLarge):
-		return fail(ReasonTooLarge, "%w", err)
-	case errors.As(err, &missing):
-		return fail(ReasonNotFound, "%w", err)
-	case errors.Is(err, manager.ErrNotSynced), errors.Is(err, manager.ErrNotRegistered):
-		return fail(ReasonUnavailable, "%w", err)
-	default:
-		return fail(ReasonInvalid, "%w", err)
+	case len(got.refused) > 0: // since the pod was admitted
+		return nil, got, v.access.Refusal(got.refused)
+	case got.unknown != nil:
+		return nil, got, got.unknown
+	case errors.As(got.stale, &denied):
+		// A new volume must not begin with what nobody may read any more.
+		return nil, got, got.stale
 	}
+	if err := v.enter(ctx, payload.Heap(v.resolved, got.objects)); err != nil {
+		return nil, got, err
+	}
+	shown, err := v.render(got, false)
+	if err != nil {
+		v.leave()
+	}
+	return shown, got, err
 }

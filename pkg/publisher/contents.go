@@ -9,10 +9,9 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
-	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
@@ -37,14 +36,14 @@ type contents struct {
 	mu     sync.Mutex
 	writer treeWriter
 	// told is what the pod's author was last told of the variables that the env files lack.
-	told   string
-	proof  proof
-	access access
-	place  place
+	told  string
+	place place
 	// shown is what the files show, by this process or by the volume's record.
 	shown record.Versions
-	// withdrawn holds objects that the pod may not have and of which no file is there, by what
-	// this process did.
+	// named holds the objects that need consent and that files name.
+	named map[volume.Ref]bool
+	// withdrawn holds the refused objects of which this process has seen to it that no file
+	// is there.
 	withdrawn map[volume.Ref]bool
 	// proven says that this process wrote or compared the files at shown.
 	proven bool
@@ -70,115 +69,88 @@ const (
 	pruneTime = time.Second
 )
 
-// snapshot returns the newest known state of a volume's objects, without those that the
-// pod may not have. The caller holds the lock of the contents. The error wraps
-// that of every object whose state is not known, and has a reason if one of them may
-// not be read.
-func (p *Publisher) snapshot(v *published) (payload.Objects, record.Versions, error) {
-	objects, at := payload.Objects{}, record.Versions{}
-	var errs []error
+// known is what is known of a volume's objects at one moment.
+type known struct {
+	objects payload.Objects
+	at      record.Versions
+	// refused holds those that the pod may not have.
+	refused map[volume.Ref]bool
+	// unknown joins why the state of others is not known, stale why what is known of some
+	// can't be kept current.
+	unknown, stale error
+}
+
+// know asks for the present answers about a volume's objects. The caller holds the lock of
+// the contents.
+func (v *published) know() known {
+	got := known{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}}
+	var unknown, stale []error
 	for _, ref := range v.refs {
-		if v.contents.access.refused[ref] {
-			at[ref] = volume.Version{}
-			continue
-		}
-		object, err := p.opts.Objects.GetObject(v.request.Pod, ref)
+		answer := v.access.Get(ref)
 		switch {
-		case err == nil:
-			objects[ref], at[ref] = object, object.Version
-		case isAbsent(err):
-			at[ref] = volume.Version{}
-		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err) && p.opts.Objects.Denied(v.request.Pod, ref) != nil:
-			// Told apart here, object by object: among the joined errors only the
-			// first API error would be seen. That a token is not accepted may pass, until
-			// it is a denial.
-			errs = append(errs, fail(ReasonForbidden, "%w", err))
-		default:
-			errs = append(errs, err)
+		case answer.State == access.Unknown:
+			unknown = append(unknown, answer.Err)
+			continue
+		case answer.State == access.Refused && !answer.Confirmed && v.contents.named[ref]:
+			// What no file shows can't be lost: that needs no confirmation.
+			unknown = append(unknown, access.ErrPending)
+			continue
+		case answer.State == access.Refused:
+			got.refused[ref] = true
+		case answer.State == access.Present:
+			got.objects[ref], got.at[ref] = answer.Object, answer.Object.Version
+		}
+		if answer.State != access.Present {
+			got.at[ref] = volume.Version{}
+		}
+		if answer.Err != nil {
+			stale = append(stale, answer.Err)
 		}
 	}
-	return objects, at, errors.Join(errs...)
+	got.unknown, got.stale = errors.Join(unknown...), errors.Join(stale...)
+	return got
 }
 
-// isAbsent says whether an error of GetObject tells that the object does not exist. Where it is
-// not known, it was the request that met a 404, of whoever stands between.
-func isAbsent(err error) bool {
-	return apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced)
-}
-
-// denied returns why objects of a volume can't be kept current any more; nil while they
-// can. The caller holds the lock of the contents.
-func (p *Publisher) denied(v *published) error {
-	var errs []error
-	for _, ref := range v.refs {
-		if v.contents.access.refused[ref] {
-			continue // another volume's
-		}
-		switch err := p.opts.Objects.Denied(v.request.Pod, ref); {
-		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-			errs = append(errs, fail(ReasonForbidden, "%w", err))
-		case err != nil:
-			errs = append(errs, fmt.Errorf("%w: %w", errStale, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// impaired returns which objects a live volume does not show because its pod may not have
-// them and, where its files are what they can be, which of those can't be kept current.
-func (p *Publisher) impaired(v *published, updated bool) error {
-	v.contents.mu.Lock()
-	defer v.contents.mu.Unlock()
-	err := p.refusal(v, v.contents.access.refused)
-	if updated {
-		err = errors.Join(err, p.denied(v))
-	}
-	return err
-}
-
-// newWriter returns the writer of a volume of a spec.
-func newWriter(spec *volume.Spec, opts writer.Options) treeWriter {
-	if spec.InPlace() {
-		return writer.NewInPlace(opts)
-	}
-	return writer.New(opts)
-}
-
-// render returns what a volume is to show of a snapshot. Once the volume is live, its
+// render returns what a volume is to show of its objects. Once the volume is live, its
 // spec says what a deleted object means; before that, a required object that does not
-// exist was never there. The caller holds the lock of the contents.
-func (p *Publisher) render(v *published, objects payload.Objects, live bool) (*payload.Rendering, error) {
-	opts := p.renderOptions(v)
-	opts.ForgiveDeleted = live && v.spec.RemoveDeleted()
-	return payload.Render(v.resolved, objects, opts)
-}
-
-func (p *Publisher) renderOptions(v *published) payload.Options {
-	return payload.Options{
-		FSGroup:  v.request.FSGroup,
-		Refused:  v.contents.access.refused,
-		Consent:  v.consent,
-		Pod:      v.request.Pod,
-		NodeName: p.opts.NodeName,
+// exist was never there.
+func (v *published) render(got known, live bool) (*payload.Rendering, error) {
+	shown, err := payload.Render(v.resolved, got.objects, payload.Options{
+		FSGroup:        v.request.FSGroup,
+		Refused:        got.refused,
+		Consent:        v.consent,
+		Pod:            v.request.Pod,
+		NodeName:       v.p.opts.NodeName,
+		ForgiveDeleted: live && v.spec.RemoveDeleted(),
+	})
+	var missing *payload.MissingError
+	var tooLarge *payload.TooLargeError
+	switch {
+	case errors.As(err, &tooLarge):
+		err = fail(ReasonTooLarge, "%w", err)
+	case err != nil && !errors.As(err, &missing):
+		err = fail(ReasonInvalid, "%w", err)
 	}
+	return shown, err
 }
 
-// write makes a volume's files show a rendering, with a record of at which versions, through
+// write makes the volume's files show a rendering, with a record of at which versions, through
 // a handle on its mount. The caller holds the lock of the contents. On an error the files
 // stay as they were, or are current and some link is not; another write mends that.
-func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, shown *payload.Rendering, at record.Versions) error {
-	undo, err := p.makeRoom(ctx, v, mnt, shown.Tree)
+func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Rendering, got known) error {
+	undo, err := v.makeRoom(ctx, mnt, shown.Tree)
 	if err != nil {
 		return err
 	}
 	v.contents.proven = false
-	shown.Tree.Record = at.Encode()
+	shown.Tree.Record = got.at.Encode()
 	result, err := v.contents.writer.Write(ctx, mnt.Root(), shown.Tree)
 	if result.Changed && v.contents.writer.Stale() {
 		v.contents.switched = time.Now()
 	}
 	if err == nil || result.Changed {
-		v.contents.shown, v.contents.withdrawn = at, v.contents.access.refused
+		v.contents.shown, v.contents.withdrawn = got.at, got.refused
+		v.contents.named = namedIn(shown.Tree)
 	} else {
 		undo()
 	}
@@ -189,21 +161,32 @@ func (p *Publisher) write(ctx context.Context, v *published, mnt Mount, shown *p
 	told := v.contents.told
 	v.contents.told = skippedText(shown.Skipped, v.leftOut)
 	if v.contents.told != told && v.contents.told != "" {
-		p.opts.Events.Warn(v.request.Pod, eventInvalidNames, v.contents.told)
+		v.p.opts.Events.Warn(v.request.Pod, eventInvalidNames, v.contents.told)
 	}
 	return nil
 }
 
-// has says whether the files show an object.
+// namedIn returns the objects that a tree's files name.
+func namedIn(tree *volume.Tree) map[volume.Ref]bool {
+	named := map[volume.Ref]bool{}
+	for i := range tree.Files {
+		for _, ref := range tree.Files[i].Refs {
+			named[ref] = true
+		}
+	}
+	return named
+}
+
+// has says whether the files show, or showed, an object.
 func (c *contents) has(ref volume.Ref) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.shown[ref].UID != ""
 }
 
-// current says whether the files are known to show the objects at these versions.
-func (c *contents) current(at record.Versions) bool {
-	return c.proven && maps.Equal(c.shown, at)
+// isCurrent says whether the files are known to show the objects as they are.
+func (c *contents) isCurrent(got known) bool {
+	return c.proven && maps.Equal(c.shown, got.at) && maps.Equal(c.withdrawn, got.refused)
 }
 
 // older returns an object whose version is older than what the files show of it. An

@@ -15,6 +15,12 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
+// After a failure the next request for a pod waits deriveMin, doubled up to deriveMax.
+const (
+	deriveMin = time.Second
+	deriveMax = 4 * time.Second
+)
+
 // takeOverRestored takes over the volumes that Restore has found: each pod's own spec says
 // what was asked for. It returns when none is left of which the API server can tell that, or
 // at the end of ctx. While requests fail there is one at a time, later each time.
@@ -52,12 +58,12 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 // short, as such a try costs the API server nothing; what the API server answers counts for
 // longer after a minute, as it may last.
 func (p *Publisher) deriveDelay(err error, last, failing time.Duration) time.Duration {
-	longest := errandMax
+	longest := deriveMax
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && failing > time.Minute {
 		longest = max(longest, p.opts.ResyncInterval)
 	}
-	delay := min(max(2*last, errandMin), longest)
+	delay := min(max(2*last, deriveMin), longest)
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 		delay = max(delay, min(time.Duration(seconds)*time.Second, time.Minute))
 	}
@@ -83,6 +89,7 @@ func (p *Publisher) takeOverPods(ctx context.Context, pods map[volume.Pod][]moun
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	var asking sync.WaitGroup
+	places := make(chan struct{}, maxAsking)
 	first := true
 	for pod, volumes := range pods {
 		if first {
@@ -93,14 +100,14 @@ func (p *Publisher) takeOverPods(ctx context.Context, pods map[volume.Pod][]moun
 			continue
 		}
 		select {
-		case p.asking <- struct{}{}:
+		case places <- struct{}{}:
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {
 			break
 		}
 		asking.Go(func() {
-			defer func() { <-p.asking }()
+			defer func() { <-places }()
 			if err := p.takeOverPod(ctx, pod, volumes); err != nil {
 				fail(err)
 			}

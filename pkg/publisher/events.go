@@ -1,11 +1,9 @@
 package publisher
 
 import (
-	"errors"
 	"maps"
 	"time"
 
-	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -30,13 +28,7 @@ type noEvents struct{}
 
 func (noEvents) Warn(volume.Pod, string, string) {}
 
-// warn tells the pod's author what ails the volume. The caller does so once per
-// change of its condition, not once per retry.
-func (p *Publisher) warn(v *published, reason string, err error) {
-	p.opts.Events.Warn(v.request.Pod, reason, err.Error())
-}
-
-// failure is what a pod's author was last told of a publish that failed, as newsOf has it, and
+// failure is what a pod's author was last told of a publish that failed, and
 // when it did.
 type failure struct {
 	text string
@@ -59,40 +51,9 @@ func (p *Publisher) isNews(volumeID, text string) bool {
 	return last.text != text
 }
 
-// newsOf returns what tells one failure of a publish from another. How full the node is changes
-// from one try to the next, and is no news.
-func newsOf(err error) string {
-	if ReasonOf(err) == ReasonNodeFull {
-		return kindOf(err)
-	}
-	return err.Error()
-}
-
 // forgetFailure has the next failed publish of a volume be news.
 func (p *Publisher) forgetFailure(volumeID string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.failures, volumeID)
-}
-
-// never is what a new volume has shown.
-func never(volume.Ref) bool { return false }
-
-// eventReason returns the reason of the event about a failure. had says whether the
-// files have shown an object before.
-func eventReason(err error, had func(volume.Ref) bool) string {
-	var missing *payload.MissingError
-	switch {
-	case !errors.As(err, &missing):
-		if ReasonOf(err) == ReasonForbidden {
-			return eventRefForbidden
-		}
-		return eventVolumeUpdateFailed
-	case missing.Missing[0].Key != "":
-		return eventRefKeyNotFound
-	case had(missing.Missing[0].Ref):
-		return eventRefDeleted
-	default:
-		return eventRefNotFound
-	}
 }

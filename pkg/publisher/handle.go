@@ -37,10 +37,10 @@ type handle struct {
 
 // reopen calls write with a handle on the volume's mount. A volume that is no longer
 // mounted is dropped, and nothing is written. The caller holds the lock of the contents.
-func (p *Publisher) reopen(ctx context.Context, v *published, write func(Mount) error) (err error) {
-	mnt, err := p.take(ctx, v)
+func (v *published) reopen(ctx context.Context, write func(Mount) error) (err error) {
+	mnt, err := v.take(ctx)
 	if errors.Is(err, mount.ErrNotMounted) {
-		p.dropLocked(ctx, v)
+		v.dropLocked(ctx)
 		return nil
 	}
 	if err != nil {
@@ -48,7 +48,7 @@ func (p *Publisher) reopen(ctx context.Context, v *published, write func(Mount) 
 	}
 	written := false
 	defer func() { // also when the write panics
-		if !written || err != nil || !p.keep(v, mnt) {
+		if !written || err != nil || !v.keep(mnt) {
 			err = errors.Join(err, mnt.Close())
 		}
 	}()
@@ -59,33 +59,33 @@ func (p *Publisher) reopen(ctx context.Context, v *published, write func(Mount) 
 
 // take returns a handle on the volume's mount: the one that was kept, if what is mounted at
 // the target is still the volume, or a new one.
-func (p *Publisher) take(ctx context.Context, v *published) (Mount, error) {
+func (v *published) take(ctx context.Context) (Mount, error) {
 	kept := v.contents.handle.mount
 	if kept == nil {
-		return p.open(ctx, v)
+		return v.open(ctx)
 	}
 	if kept.StillAt(ctx, v.request.Target) {
 		v.contents.handle.mount = nil
-		p.kept.Add(-1)
+		v.p.kept.Add(-1)
 		return kept, nil
 	}
-	if err := p.giveBack(v); err != nil {
+	if err := v.giveBack(); err != nil {
 		return nil, err
 	}
-	return p.open(ctx, v)
+	return v.open(ctx)
 }
 
 // open returns a new handle on the volume's mount, which then has room for what a volume may
 // hold by now: it may have been made when that was less. Without the room an update may still
 // fit, so it goes on.
-func (p *Publisher) open(ctx context.Context, v *published) (Mount, error) {
-	mnt, err := p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
+func (v *published) open(ctx context.Context) (Mount, error) {
+	mnt, err := v.p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
 	if err != nil {
 		return nil, err
 	}
-	if err := mnt.Grow(ctx, p.limits.mountBytes, p.limits.mountInodes); err != nil {
+	if err := mnt.Grow(ctx, v.p.limits.mountBytes, v.p.limits.mountInodes); err != nil {
 		// Once is enough: the reason is the node's, such as a missing capability.
-		p.growthRefused.Do(func() {
+		v.p.growthRefused.Do(func() {
 			klog.FromContext(ctx).Error(err, "Can't enlarge the file system of a mounted volume: it keeps the limit that it was published with, and so may others", "volumeID", v.request.VolumeID)
 		})
 	}
@@ -94,12 +94,12 @@ func (p *Publisher) open(ctx context.Context, v *published) (Mount, error) {
 
 // keep keeps a handle for the next write, unless the volume doesn't change, or there are
 // many.
-func (p *Publisher) keep(v *published, mnt Mount) bool {
+func (v *published) keep(mnt Mount) bool {
 	if time.Since(v.contents.switched) >= keepTime {
 		return false
 	}
-	if p.kept.Add(1) > p.maxKept {
-		p.kept.Add(-1)
+	if v.p.kept.Add(1) > v.p.maxKept {
+		v.p.kept.Add(-1)
 		return false
 	}
 	v.contents.handle.mount = mnt
@@ -108,22 +108,22 @@ func (p *Publisher) keep(v *published, mnt Mount) bool {
 
 // giveBackIdle gives the handle back once the volume has not changed for a while, and sees
 // to it that this is looked at then.
-func (p *Publisher) giveBackIdle(v *published) error {
-	if v.contents.handle.mount == nil || p.putOff(v, keepTime) {
+func (v *published) giveBackIdle() error {
+	if v.contents.handle.mount == nil || v.putOff(keepTime) {
 		return nil
 	}
-	return p.giveBack(v)
+	return v.giveBack()
 }
 
 // giveBack closes the handle that is kept, if there is one. The caller holds the lock of the
 // contents.
-func (p *Publisher) giveBack(v *published) error {
+func (v *published) giveBack() error {
 	kept := v.contents.handle.mount
 	if kept == nil {
 		return nil
 	}
 	v.contents.handle.mount = nil
-	p.kept.Add(-1)
+	v.p.kept.Add(-1)
 	return kept.Close()
 }
 
@@ -138,7 +138,7 @@ func (p *Publisher) giveBackAll() error {
 	var errs []error
 	for _, v := range all {
 		v.contents.mu.Lock()
-		errs = append(errs, p.giveBack(v))
+		errs = append(errs, v.giveBack())
 		v.contents.mu.Unlock()
 	}
 	return errors.Join(errs...)

@@ -31,6 +31,9 @@ const (
 	testResync    = time.Minute
 	testWait      = 100 * time.Second
 	mebibyte      = 1 << 20
+	// refusalTime and admitAge are those of package access.
+	refusalTime = 5 * time.Second
+	consentAge  = 5 * time.Second
 )
 
 // canary stands for a value that must not get anywhere but into the volume's files.

@@ -45,9 +45,9 @@ func limitsFor(maxVolumeSize int64) limits {
 // returns how to take that back. It fails if the tree is over a limit, unless it takes
 // no more than what the files take that are there: they may be from before a limit was lowered.
 // They are looked at only then. The caller holds the lock of the contents.
-func (p *Publisher) makeRoom(ctx context.Context, v *published, mnt Mount, tree *volume.Tree) (undo func(), err error) {
+func (v *published) makeRoom(ctx context.Context, mnt Mount, tree *volume.Tree) (undo func(), err error) {
 	size := writer.Measure(tree)
-	undo, err = p.reserve(v, size, writer.Footprint{})
+	undo, err = v.reserve(size, writer.Footprint{})
 	if err == nil {
 		return undo, nil
 	}
@@ -55,38 +55,38 @@ func (p *Publisher) makeRoom(ctx context.Context, v *published, mnt Mount, tree 
 	if lookErr != nil {
 		return nil, errors.Join(err, fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, lookErr))
 	}
-	return p.reserve(v, size, has)
+	return v.reserve(size, has)
 }
 
 // reserve counts what a volume is to take, in place of what was counted before, and returns how
 // to take that back. It fails if that is over a limit, and more than has.
-func (p *Publisher) reserve(v *published, size, has writer.Footprint) (undo func(), err error) {
-	if size.Bytes > max(p.limits.bytes, has.Bytes) {
-		return nil, fail(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, p.limits.bytes)
+func (v *published) reserve(size, has writer.Footprint) (undo func(), err error) {
+	if size.Bytes > max(v.p.limits.bytes, has.Bytes) {
+		return nil, fail(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, v.p.limits.bytes)
 	}
-	if size.Inodes > max(p.limits.inodes, has.Inodes) {
-		return nil, fail(ReasonTooLarge, "the files take %d inodes, more than the %d that a volume may have (they follow --max-volume-size)", size.Inodes, p.limits.inodes)
+	if size.Inodes > max(v.p.limits.inodes, has.Inodes) {
+		return nil, fail(ReasonTooLarge, "the files take %d inodes, more than the %d that a volume may have (they follow --max-volume-size)", size.Inodes, v.p.limits.inodes)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
 	before := v.size
-	if others := p.used - before; size.Bytes > max(before, has.Bytes) && others+size.Bytes > p.opts.MaxTotalSize {
-		return nil, fail(ReasonNodeFull, "the files take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", size.Bytes, others, p.opts.MaxTotalSize)
+	if others := v.p.used - before; size.Bytes > max(before, has.Bytes) && others+size.Bytes > v.p.opts.MaxTotalSize {
+		return nil, fail(ReasonNodeFull, "the files take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", size.Bytes, others, v.p.opts.MaxTotalSize)
 	}
-	p.count(v, size.Bytes)
+	v.count(size.Bytes)
 	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.count(v, before)
+		v.p.mu.Lock()
+		defer v.p.mu.Unlock()
+		v.count(before)
 	}, nil
 }
 
 // count sets what is counted for a volume, if it is still known. The caller holds
 // Publisher.mu.
-func (p *Publisher) count(v *published, bytes int64) {
-	if p.volumes[v.request.VolumeID] != v {
+func (v *published) count(bytes int64) {
+	if v.p.volumes[v.request.VolumeID] != v {
 		return
 	}
-	p.used += bytes - v.size
+	v.p.used += bytes - v.size
 	v.size = bytes
 }

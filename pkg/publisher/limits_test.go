@@ -47,8 +47,8 @@ func TestAVolumeOverItsLimit(t *testing.T) {
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			e := newEnv(t, nil)
-			v := &published{request: e.request("v1")}
-			_, err := e.p.reserve(v, writer.Measure(&test.tree), writer.Footprint{})
+			v := &published{p: e.p, request: e.request("v1")}
+			_, err := v.reserve(writer.Measure(&test.tree), writer.Footprint{})
 			e.wantReason(err, ReasonTooLarge, test.text)
 			if e.used() != 0 {
 				t.Errorf("%d bytes counted", e.used())
@@ -179,10 +179,10 @@ func TestWhatIsCountedIsTheWritersMeasure(t *testing.T) {
 		{Path: strings.Repeat("n", 200), Data: []byte("x")},
 		{Path: "conf/deep/a", Data: []byte(pages(2))},
 	}}
-	v := &published{request: e.request("v1")}
+	v := &published{p: e.p, request: e.request("v1")}
 	e.p.volumes["v1"] = v
 	size := writer.Measure(tree)
-	undo, err := e.p.reserve(v, size, writer.Footprint{})
+	undo, err := v.reserve(size, writer.Footprint{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestWhatIsCountedIsTheWritersMeasure(t *testing.T) {
 		t.Errorf("%d bytes counted after undo", e.used())
 	}
 	delete(e.p.volumes, "v1")
-	if _, err := e.p.reserve(v, size, writer.Footprint{}); err != nil || e.used() != 0 {
+	if _, err := v.reserve(size, writer.Footprint{}); err != nil || e.used() != 0 {
 		t.Errorf("a volume that is gone was counted: %d, %v", e.used(), err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/podenv"
 	"github.com/refvol/refvol/pkg/volume"
@@ -45,28 +46,6 @@ type Pods interface {
 	// Get reads the pod of a namespace, name and UID. The error is a NotFound API error if
 	// no such pod exists, a Forbidden one if it may not be read.
 	Get(ctx context.Context, pod volume.Pod) (*podenv.Pod, error)
-}
-
-// Access says whether a pod may have an object, which need not exist, by answers that are
-// at most maxAge old; *authz.Reviewer is one. An error says nothing about that.
-type Access interface {
-	// Admitted asks for a new volume, Allowed for one that is mounted.
-	Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error)
-	Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error)
-	// Needs names the rights that make a pod admitted, for a person.
-	Needs() string
-}
-
-// Identity keeps the tokens with which objects are read for pods; *authz.Identity is one.
-type Identity interface {
-	// Prove asks whether a token is the pod's own. The error wraps authz.ErrNotThePods, or
-	// says nothing about that.
-	Prove(ctx context.Context, pod volume.Pod, token volume.Token) error
-	// Put has the token used for the pod's account until Drop, and returns true if there
-	// was none of that account. It does not wait.
-	Put(pod volume.Pod, volumeID string, token volume.Token) (first bool)
-	// Drop is idempotent.
-	Drop(pod volume.Pod, volumeID string)
 }
 
 // Mounts makes, proves and removes the mounts of volumes; NewMounts returns the
@@ -109,10 +88,10 @@ type Options struct {
 	// CrossNamespace lets volumes name objects of other namespaces.
 	CrossNamespace bool
 	// Identity, if it is not nil, has objects read with the pods' own tokens.
-	Identity Identity
+	Identity access.Identity
 	// Access is asked, at the publish and at each resync, about objects of other namespaces
 	// and, where there is an Identity, about all of them. Required by both.
-	Access Access
+	Access access.Reviews
 	// Events hears what ails volumes; nil: nobody does.
 	Events Events
 	// NodeName is the name of the Node, for the variables that name it.

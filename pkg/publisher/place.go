@@ -18,9 +18,9 @@ type place struct {
 
 // enter waits for a new volume's place for a render of so many bytes. Nobody else waits
 // for that: the volume is its publish's own, and an unpublish cancels that.
-func (p *Publisher) enter(ctx context.Context, v *published, heap int64) error {
-	l := p.renders.lane(heap)
-	if err := l.enter(ctx, p.stopping); err != nil {
+func (v *published) enter(ctx context.Context, heap int64) error {
+	l := v.p.renders.lane(heap)
+	if err := l.enter(ctx, v.p.stopping); err != nil {
 		return fail(ReasonUnavailable, "%w: %w", errCrowded, err)
 	}
 	v.contents.place.lane = l
@@ -30,13 +30,13 @@ func (p *Publisher) enter(ctx context.Context, v *published, heap int64) error {
 // claim takes a live volume's place for a render. If there is none, the result is false, and
 // the volume is queued again once it has one: meanwhile neither a worker nor the
 // lock of the contents waits, and files can be withdrawn. The caller holds that lock.
-func (p *Publisher) claim(ctx context.Context, v *published, objects payload.Objects) bool {
+func (v *published) claim(ctx context.Context, objects payload.Objects) bool {
 	has := &v.contents.place
-	l := p.renders.lane(payload.Heap(v.resolved, objects))
-	if has.lane == l || has.lane == &p.renders.large {
+	l := v.p.renders.lane(payload.Heap(v.resolved, objects))
+	if has.lane == l || has.lane == &v.p.renders.large {
 		return true
 	}
-	p.leave(v)
+	v.leave()
 	if l.try() {
 		has.lane = l
 		return true
@@ -45,7 +45,7 @@ func (p *Publisher) claim(ctx context.Context, v *published, objects payload.Obj
 		return false
 	}
 	has.waiting = true
-	p.errands.Go(func() {
+	v.p.background.Go(func() {
 		if l.enter(ctx, nil) != nil {
 			return // the plugin ends
 		}
@@ -57,14 +57,14 @@ func (p *Publisher) claim(ctx context.Context, v *published, objects payload.Obj
 			return
 		}
 		has.lane = l
-		p.queue.Add(v.request.VolumeID)
+		v.p.queue.Add(v.request.VolumeID)
 	})
 	return false
 }
 
 // leave gives a volume's place back, if it has one. The caller holds the lock of the
 // contents.
-func (p *Publisher) leave(v *published) {
+func (v *published) leave() {
 	if l := v.contents.place.lane; l != nil {
 		v.contents.place.lane = nil
 		l.leave()

@@ -177,7 +177,7 @@ func TestPodEnv(t *testing.T) {
 			t.Errorf("logged %q", lines)
 		}
 		e.pods.set(podEnv(), nil, "CPU (resourceFieldRef limits.cpu)", "MEM (resourceFieldRef limits.memory)")
-		after(2 * errandMin)
+		after(2 * deriveMin)
 		e.settle()
 		e.wantFiles(r, files("p3")...)
 		e.wantProblem(r, "")
@@ -309,7 +309,7 @@ func TestPodEnvRetries(t *testing.T) {
 		}
 		e.wantEvents()
 		e.pods.set(podEnv(), nil)
-		after(2 * errandMax)
+		after(2 * deriveMax)
 		e.settle()
 		e.wantProblem(r, "")
 	})

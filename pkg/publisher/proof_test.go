@@ -93,7 +93,7 @@ func TestARepublishWithAForeignToken(t *testing.T) {
 		after(20 * time.Second)
 		e.wantProblem(r, "")
 		identity.failWith(nil)
-		after(2 * errandMax)
+		after(2 * deriveMax)
 		e.settle()
 		identity.mu.Lock()
 		identity.proofs = 0

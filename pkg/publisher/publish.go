@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
@@ -95,15 +96,15 @@ func (p *Publisher) create(ctx context.Context, request Request) error {
 	done := false
 	defer func() {
 		if !done { // also when the call panics
-			p.release(v)
+			v.access.Close()
 			p.remove(v)
 		}
 	}()
-	if err := p.authorize(ctx, v); err != nil {
+	if err := v.authorize(ctx); err != nil {
 		return err
 	}
 	p.add(v)
-	if err := p.publish(ctx, v); err != nil {
+	if err := v.publish(ctx); err != nil {
 		return err
 	}
 	done = true
@@ -117,11 +118,17 @@ func (p *Publisher) failed(ctx context.Context, request *Request, err error) err
 	if errors.Is(context.Cause(ctx), errUnpublished) {
 		return fail(ReasonBusy, "volume %s: %w: %w", request.VolumeID, errUnpublished, err)
 	}
-	switch ReasonOf(err) {
-	case ReasonForbidden, ReasonNodeFull:
-		if p.isNews(request.VolumeID, newsOf(err)) {
-			p.opts.Events.Warn(request.Pod, eventReason(err, never), err.Error())
-		}
+	o := outcomeOf(err)
+	news := err.Error()
+	switch o.reason {
+	case ReasonNodeFull:
+		news = o.kind() // how full the node is changes from one try to the next
+	case ReasonForbidden:
+	default:
+		return err
+	}
+	if p.isNews(request.VolumeID, news) {
+		p.opts.Events.Warn(request.Pod, o.event, err.Error())
 	}
 	return err
 }
@@ -139,10 +146,12 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 	}
 	switch err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target); {
 	case err == nil:
-		p.renew(v, request)
+		if request.TokenErr == nil && !v.spec.Pinned() {
+			v.access.Offer(request.Token)
+		}
 		return true, nil
 	case errors.Is(err, mount.ErrNotMounted):
-		p.drop(ctx, v)
+		v.drop(ctx)
 		return false, nil
 	default:
 		return false, fail(ReasonUnavailable, "prove the mount of live volume %s: %w", request.VolumeID, err)
@@ -185,54 +194,67 @@ func (p *Publisher) parsed(ctx context.Context, request Request, get getPod, opt
 	if err != nil {
 		return nil, err
 	}
-	v := p.newPublished(request, spec, resolved.Refs())
-	v.resolved, v.leftOut = resolved, leftOut
-	v.contents.proof.done = request.Derived
+	v := p.newPublished(request, spec, resolved)
+	v.leftOut = leftOut
 	return v, nil
 }
 
-// newPublished returns a volume of some objects that nobody knows of, whose pod's rights to
-// them are unknown.
-func (p *Publisher) newPublished(request Request, spec *volume.Spec, refs []volume.Ref) *published {
+// newPublished returns a volume that nobody knows of.
+func (p *Publisher) newPublished(request Request, spec, resolved *volume.Spec) *published {
 	token := request.Token
 	request.Token = volume.Token{}
 	v := &published{
+		p:        p,
 		request:  request,
-		offered:  token,
 		spec:     spec,
-		refs:     refs,
-		reviewed: spec.Across(request.Pod),
+		resolved: resolved,
+		refs:     resolved.Refs(),
+		consent:  map[volume.Ref]bool{},
 		since:    time.Now(),
 		wake:     make(chan struct{}, 1),
-		consent:  map[volume.Ref]bool{},
 		contents: contents{shown: record.Versions{}},
 	}
+	consents := spec.Across(request.Pod)
 	if p.opts.Identity != nil {
-		v.reviewed = append(v.reviewed, spec.Own(request.Pod, refs)...)
+		consents = append(consents, spec.Own(request.Pod, v.refs)...)
 	}
-	v.contents.access.unknown = map[volume.Ref]bool{}
-	for _, use := range v.reviewed {
-		v.contents.access.unknown[use.Ref] = true
+	for _, use := range consents {
 		v.consent[use.Ref] = true
 	}
+	v.access = p.access.New(access.Wish{
+		Pod:      request.Pod,
+		VolumeID: request.VolumeID,
+		Refs:     v.refs,
+		Consents: consents,
+		Token:    token,
+		Proven:   request.Derived,
+	})
 	v.contents.writer = p.newWriter(spec, writer.Options{AttributePrefix: p.opts.AttributePrefix})
 	return v
 }
 
+// newWriter returns the writer of a volume of a spec.
+func newWriter(spec *volume.Spec, opts writer.Options) treeWriter {
+	if spec.InPlace() {
+		return writer.NewInPlace(opts)
+	}
+	return writer.New(opts)
+}
+
 // publish writes the first generation on a mount that nobody sees and then shows
 // it, so there is no moment at which the volume is visible and not complete.
-func (p *Publisher) publish(ctx context.Context, v *published) (err error) {
+func (v *published) publish(ctx context.Context) (err error) {
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
-	defer p.leave(v)
-	shown, at, err := p.await(ctx, v)
+	defer v.leave()
+	shown, got, err := v.await(ctx)
 	if err == nil {
-		err = p.authorize(ctx, v) // again, if that took long
+		err = v.authorize(ctx) // again, if that took long
 	}
 	if err != nil {
 		return err
 	}
-	mnt, err := p.opts.Mounts.Create(ctx, p.mountParams(v, shown.Tree))
+	mnt, err := v.p.opts.Mounts.Create(ctx, v.mountParams(shown.Tree))
 	if err != nil {
 		return fmt.Errorf("make the file system of volume %s: %w", v.request.VolumeID, err)
 	}
@@ -242,13 +264,13 @@ func (p *Publisher) publish(ctx context.Context, v *published) (err error) {
 			return
 		}
 		if attached {
-			err = errors.Join(err, p.opts.Mounts.Unmount(ctx, v.request.VolumeID, v.request.Target))
+			err = errors.Join(err, v.p.opts.Mounts.Unmount(ctx, v.request.VolumeID, v.request.Target))
 		}
 	}()
-	if err := record.SetPod(mnt.Root(), p.opts.AttributePrefix, v.request.Pod); err != nil {
+	if err := record.SetPod(mnt.Root(), v.p.opts.AttributePrefix, v.request.Pod); err != nil {
 		return fmt.Errorf("name the pod of volume %s: %w", v.request.VolumeID, err)
 	}
-	if err := p.write(ctx, v, mnt, shown, at); err != nil {
+	if err := v.write(ctx, mnt, shown, got); err != nil {
 		return err
 	}
 	attached = true
@@ -260,11 +282,11 @@ func (p *Publisher) publish(ctx context.Context, v *published) (err error) {
 	return nil
 }
 
-func (p *Publisher) mountParams(v *published, tree *volume.Tree) mount.Params {
+func (v *published) mountParams(tree *volume.Tree) mount.Params {
 	return mount.Params{
 		VolumeID: v.request.VolumeID,
-		Size:     p.limits.mountBytes,
-		Inodes:   p.limits.mountInodes,
+		Size:     v.p.limits.mountBytes,
+		Inodes:   v.p.limits.mountInodes,
 		Mode:     tree.DirMode,
 		UID:      tree.UID,
 		GID:      tree.GID,

@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
@@ -39,10 +40,10 @@ type Publisher struct {
 	// stopping is closed when waiting publishes are to give up.
 	stopping chan struct{}
 	stopOnce sync.Once
-	// errands counts the goroutines that ask the API server for live volumes; they end
-	// with the context of Run, which waits for them. One that asks has a place in asking.
-	errands sync.WaitGroup
-	asking  chan struct{}
+	access   *access.Tracker
+	// background counts the goroutines that wait for a place at the render gate; they end with
+	// the context of Run, which waits for them.
+	background sync.WaitGroup
 	// kept counts the handles that volumes keep, which may be maxKept.
 	kept    atomic.Int64
 	maxKept int64
@@ -69,7 +70,7 @@ type Publisher struct {
 const (
 	retryMin = 50 * time.Millisecond
 	retryMax = 5 * time.Second
-	// maxAsking is how many goroutines ask the API server for live volumes at once.
+	// maxAsking is how many pods the API server is asked for at once.
 	maxAsking = 16
 )
 
@@ -98,7 +99,6 @@ func New(opts Options) (*Publisher, error) {
 		newWriter: newWriter,
 		queue:     workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)),
 		stopping:  make(chan struct{}),
-		asking:    make(chan struct{}, maxAsking),
 		maxKept:   maxKeptHandles(),
 		renders:   newRenderGate(),
 		calls:     map[string]*call{},
@@ -106,6 +106,19 @@ func New(opts Options) (*Publisher, error) {
 		byRef:     map[volume.Ref]map[*published]struct{}{},
 		restored:  map[string]*restored{},
 		failures:  map[string]failure{},
+	}
+	var err error
+	p.access, err = access.New(access.Options{
+		Objects:        opts.Objects,
+		Reviews:        opts.Access,
+		Identity:       opts.Identity,
+		CrossNamespace: opts.CrossNamespace,
+		MaxAge:         opts.ResyncInterval / 2,
+		Changed:        p.changed,
+		Renewed:        p.resyncAccount,
+	})
+	if err != nil {
+		return nil, err
 	}
 	opts.Objects.Subscribe(p.changed)
 	return p, nil
@@ -122,12 +135,13 @@ func (p *Publisher) Run(ctx context.Context) {
 		})
 	}
 	running.Go(func() { p.resync(ctx) })
+	running.Go(func() { p.access.Run(ctx) })
 	running.Go(func() { p.takeOverRestored(ctx) })
 	<-ctx.Done()
 	p.StopWaiting()
 	p.queue.ShutDown()
 	running.Wait()
-	p.errands.Wait()
+	p.background.Wait()
 }
 
 // StopWaiting ends every publish that waits for an object, with ReasonUnavailable,
@@ -140,12 +154,14 @@ func (p *Publisher) StopWaiting() {
 func (p *Publisher) Close() error {
 	p.StopWaiting()
 	p.queue.ShutDown()
+	p.access.Close()
 	return p.giveBackAll()
 }
 
 // published is one volume from the moment its publish registers it until its
 // unpublish, or the failure of its publish, releases it.
 type published struct {
+	p *Publisher
 	// What the publish asked for but its token, and the objects that this names; constant.
 	request Request
 	spec    *volume.Spec
@@ -154,28 +170,24 @@ type published struct {
 	resolved *volume.Spec
 	leftOut  []string
 	refs     []volume.Ref
-	// reviewed holds the objects that the pod needs a right to, and where the spec first
-	// names each; constant.
-	reviewed []volume.Use
-	// consent is the objects of reviewed; constant.
+	// consent is the objects that the pod needs a right to; constant.
 	consent map[volume.Ref]bool
+	// access has the answers about the objects.
+	access *access.Registration
 	// since is when this process began with the volume; constant.
 	since time.Time
-	// deadline is when the publish gives up waiting, and authorized when it asked for
-	// the rights that it goes by. They are the publish's own.
-	deadline, authorized time.Time
+	// deadline is when the publish gives up waiting. It is the publish's own.
+	deadline time.Time
 	// wake tells a publish that waits, or is about to render, of a change; it has
 	// room for one.
 	wake chan struct{}
 
 	// live says that the volume is visible, so that changes are the queue's.
 	// Guarded by Publisher.mu once the volume is known, as are size, the bytes counted for it
-	// in used, due, which says that the next reconcile is to have its objects refreshed, and
-	// offered, the token of the last request that had one.
-	live    bool
-	size    int64
-	due     bool
-	offered volume.Token
+	// in used, and due, which says that the next reconcile is to have its objects refreshed.
+	live bool
+	size int64
+	due  bool
 
 	// contents is what its files show; who writes to the volume holds its lock.
 	contents contents
@@ -195,7 +207,7 @@ func (v *published) poke() {
 // its pod. The volume must be new.
 func (p *Publisher) add(v *published) {
 	p.track(v)
-	p.opts.Objects.RegisterPod(v.request.Pod, v.request.VolumeID, v.refs)
+	v.access.Start()
 }
 
 // track is add without the registration, for a volume that needs no object any more.
@@ -222,7 +234,7 @@ func (p *Publisher) remove(v *published) {
 	if p.lookup(v.request.VolumeID) != v {
 		return
 	}
-	p.release(v)
+	v.access.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.volumes, v.request.VolumeID)
@@ -234,14 +246,6 @@ func (p *Publisher) remove(v *published) {
 	}
 	p.used -= v.size
 	v.size, v.live = 0, false
-}
-
-// release has the pod's objects read no longer for this volume. It is idempotent.
-func (p *Publisher) release(v *published) {
-	p.opts.Objects.UnregisterPod(v.request.Pod, v.request.VolumeID)
-	if p.opts.Identity != nil {
-		p.opts.Identity.Drop(v.request.Pod, v.request.VolumeID)
-	}
 }
 
 // lookup returns the volume of an id, or nil.
@@ -286,7 +290,7 @@ func (p *Publisher) changed(account volume.Account, ref volume.Ref) {
 // is watched for it, and stays out of the queue's reach.
 func (p *Publisher) goLive(v *published) {
 	if v.spec.Pinned() {
-		p.release(v)
+		v.access.Close()
 		return
 	}
 	p.mu.Lock()
@@ -296,5 +300,17 @@ func (p *Publisher) goLive(v *published) {
 	case <-v.wake:
 		p.queue.Add(v.request.VolumeID)
 	default:
+	}
+}
+
+// resyncAccount makes a resync due for the live volumes of a service account's pods.
+func (p *Publisher) resyncAccount(account volume.Account) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, v := range p.volumes {
+		if v.live && v.request.Pod.Account() == account {
+			v.due = true
+			p.queue.Add(id)
+		}
 	}
 }

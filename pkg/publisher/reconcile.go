@@ -10,9 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/refvol/refvol/pkg/authz"
-	"github.com/refvol/refvol/pkg/manager"
-	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/access"
 )
 
 // reconcileNext takes one volume off the queue; it returns false once the queue
@@ -28,12 +26,12 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 		p.queue.Forget(volumeID)
 		return true
 	}
-	updateErr, pruneErr := p.reconcile(ctx, v)
+	done := v.reconcile(ctx)
 	if ctx.Err() != nil {
 		return true // what the end cuts short is no problem of the volume
 	}
-	p.report(ctx, v, updateErr, errors.Join(p.impaired(v, updateErr == nil), pruneErr))
-	if worthRetry(updateErr) || worthRetry(pruneErr) {
+	v.report(ctx, done)
+	if outcomeOf(done.update).retry || outcomeOf(done.clean).retry {
 		p.queue.AddRateLimited(volumeID)
 	} else {
 		p.queue.Forget(volumeID)
@@ -41,48 +39,65 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 	return true
 }
 
+// reconciled is what came of a reconcile. The errors are apart, as what can't mend the one by
+// another try may mend the other.
+type reconciled struct {
+	// update is why the files could not be brought up to date, clean why something that is to
+	// go is still there.
+	update, clean error
+	// refused is what the pod may not have, stale why what the files show can't be kept
+	// current.
+	refused, stale error
+}
+
 // reconcile brings a live volume's files to the newest known state of its objects.
 // The order of volumes and of events does not matter: it always takes the latest
-// state, and doing it twice is doing it once. The two errors are apart, as what can't
-// mend the one by another try may mend the other.
-func (p *Publisher) reconcile(ctx context.Context, v *published) (updateErr, pruneErr error) {
+// state, and doing it twice is doing it once.
+func (v *published) reconcile(ctx context.Context) (done reconciled) {
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
 	if v.contents.gone {
-		return nil, nil
+		return reconciled{}
 	}
-	defer p.leave(v)
+	defer v.leave()
 	defer func() {
 		if cause := recover(); cause != nil {
-			updateErr = errors.Join(panicked(ctx, v, cause), p.giveBack(v))
+			done.update = errors.Join(v.panicked(ctx, cause), v.giveBack())
 		}
 	}()
-	updateErr = p.update(ctx, v)
+	got, err := v.update(ctx)
+	done.update = err
+	done.refused = v.access.Refusal(got.refused)
+	if err == nil {
+		done.stale = got.stale
+	}
 	// Whatever keeps the files from being updated, as a deleted object, must not keep
 	// what the pod may not have any more, nor what they showed before.
 	var withdrawErr error
-	if updateErr != nil && !v.contents.gone && v.contents.showsRefused() {
-		withdrawErr = p.withdraw(ctx, v)
+	if err != nil && !v.contents.gone && v.contents.showsAny(got.refused) {
+		withdrawErr = v.withdraw(ctx, got.refused)
 	}
 	if v.contents.gone {
-		return updateErr, nil
+		return done
 	}
-	pruneErr = p.prune(ctx, v)
+	pruneErr := v.prune(ctx)
 	if pruneErr == nil && !v.contents.gone {
-		pruneErr = p.giveBackIdle(v)
+		pruneErr = v.giveBackIdle()
 	}
-	return updateErr, errors.Join(withdrawErr, pruneErr, v.contents.leftover)
+	done.clean = errors.Join(withdrawErr, pruneErr, v.contents.leftover)
+	return done
 }
 
 // panicked makes a panic an error of the volume, so that one can't take the updates of all
-// others with it. What the panic carried is not repeated, since it could hold a value; the
-// stack holds none. The caller holds the lock of the contents.
-func panicked(ctx context.Context, v *published, cause any) error {
+// others with it. The caller holds the lock of the contents.
+func (v *published) panicked(ctx context.Context, cause any) error {
 	v.contents.proven = false
 	logPanic(ctx, v.request.VolumeID, cause)
 	return fmt.Errorf("update volume %s: %w", v.request.VolumeID, errPanicked)
 }
 
+// logPanic logs a panic. What it carried is not repeated, since it could hold a value; the
+// stack holds none.
 func logPanic(ctx context.Context, volumeID string, cause any) {
 	klog.FromContext(ctx).Error(nil, "Reconcile panicked", "volumeID", volumeID,
 		"panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
@@ -90,48 +105,38 @@ func logPanic(ctx context.Context, volumeID string, cause any) {
 
 // update writes the files of a volume if they don't show the newest known state of
 // its objects. The caller holds the lock of the contents.
-func (p *Publisher) update(ctx context.Context, v *published) error {
-	p.judge(ctx, v)
-	if v.contents.gone {
-		return nil
+func (v *published) update(ctx context.Context) (known, error) {
+	if v.isDue() {
+		v.p.opts.Objects.Refresh(v.request.Pod, v.refs)
+		v.access.Recheck()
 	}
-	due := p.isDue(v)
-	if due {
-		p.opts.Objects.Refresh(v.request.Pod, v.refs)
+	got := v.know()
+	if got.unknown != nil {
+		return got, got.unknown
 	}
-	if err := p.identifyLater(ctx, v); err != nil {
-		return err
+	if v.contents.isCurrent(got) {
+		return got, nil
 	}
-	if err := p.reviewLater(ctx, v, due); err != nil {
-		return err
+	if ref, older := v.contents.older(got.at); older {
+		return got, fmt.Errorf("%w: the API server's answer for %s is older than what the files show", access.ErrStale, ref)
 	}
-	objects, at, err := p.snapshot(v)
+	if !v.claim(ctx, got.objects) {
+		return got, errPutOff
+	}
+	shown, err := v.render(got, true)
 	if err != nil {
-		return err
+		return got, err
 	}
-	if v.contents.current(at) {
-		return nil
+	if v.putOff(readTime) {
+		return got, errPutOff
 	}
-	if ref, older := v.contents.older(at); older {
-		return fmt.Errorf("%w: the API server's answer for %s is older than what the files show", errStale, ref)
-	}
-	if !p.claim(ctx, v, objects) {
-		return errPutOff
-	}
-	shown, err := p.render(v, objects, true)
-	if err != nil {
-		return asReason(err)
-	}
-	if p.putOff(v, readTime) {
-		return errPutOff
-	}
-	return p.reopen(ctx, v, func(mnt Mount) error {
-		if err := p.write(ctx, v, mnt, shown, at); err != nil {
+	return got, v.reopen(ctx, func(mnt Mount) error {
+		if err := v.write(ctx, mnt, shown, got); err != nil {
 			return err
 		}
 		// At once where nothing was switched, as after most restarts: the kernel takes
 		// its time over giving up a handle.
-		p.pruneThrough(v, mnt)
+		v.pruneThrough(mnt)
 		return nil
 	})
 }
@@ -139,19 +144,19 @@ func (p *Publisher) update(ctx context.Context, v *published) error {
 // prune removes the generation before the current one once its readers have had
 // their time. The error is that of opening the volume: what can't be removed is the leftover
 // of the contents, and keeps no update from the files.
-func (p *Publisher) prune(ctx context.Context, v *published) error {
-	if !p.pruneDue(v) {
+func (v *published) prune(ctx context.Context) error {
+	if !v.pruneDue() {
 		return nil
 	}
-	return p.reopen(ctx, v, func(mnt Mount) error {
-		p.pruneThrough(v, mnt)
+	return v.reopen(ctx, func(mnt Mount) error {
+		v.pruneThrough(mnt)
 		return nil
 	})
 }
 
 // pruneThrough is prune through a handle on the volume's mount.
-func (p *Publisher) pruneThrough(v *published, mnt Mount) {
-	if !p.pruneDue(v) {
+func (v *published) pruneThrough(mnt Mount) {
+	if !v.pruneDue() {
 		return
 	}
 	v.contents.leftover = nil
@@ -161,81 +166,49 @@ func (p *Publisher) pruneThrough(v *published, mnt Mount) {
 }
 
 // pruneDue says whether there is an earlier generation that is to go now.
-func (p *Publisher) pruneDue(v *published) bool {
+func (v *published) pruneDue() bool {
 	if !v.contents.writer.Stale() {
 		v.contents.leftover = nil
 		return false
 	}
-	return !p.putOff(v, pruneTime)
+	return !v.putOff(pruneTime)
 }
 
 // putOff queues the volume for later and returns true if its last switch was less
 // than d ago.
-func (p *Publisher) putOff(v *published, d time.Duration) bool {
+func (v *published) putOff(d time.Duration) bool {
 	wait := d - time.Since(v.contents.switched)
 	if wait <= 0 {
 		return false
 	}
-	p.queue.AddAfter(v.request.VolumeID, wait)
+	v.p.queue.AddAfter(v.request.VolumeID, wait)
 	return true
 }
 
-var (
-	// errStale is why a reconcile waits for a newer answer.
-	errStale = errors.New("stale answer")
-	// errPutOff is why one waits for readers; the volume is queued for then.
-	errPutOff = errors.New("put off")
-	// errPanicked is why one failed that should have done neither.
-	errPanicked = errors.New("the plugin panicked; its log has the stack")
-)
-
-// worthRetry says whether a failed reconcile can succeed without a change of an
-// object, which would come with an event.
-func worthRetry(err error) bool {
-	var missing *payload.MissingError
-	switch {
-	case err == nil,
-		errors.As(err, &missing),
-		errors.Is(err, manager.ErrNotSynced),
-		errors.Is(err, manager.ErrNotRegistered),
-		errors.Is(err, errStale),
-		errors.Is(err, errPutOff),
-		errors.Is(err, errUnreviewed),
-		ReasonOf(err) == ReasonInvalid,
-		ReasonOf(err) == ReasonTooLarge:
-		return false
-	}
-	return true
-}
-
-// report keeps a volume's condition, and logs it when it changes. That the state of
-// an object is not known yet, or a write is put off, says nothing about the files.
-func (p *Publisher) report(ctx context.Context, v *published, updateErr, otherErr error) {
-	if v.saysNothing(updateErr) {
-		if otherErr == nil {
+// report keeps the volume's condition, and logs it and tells the pod's author when it changes.
+func (v *published) report(ctx context.Context, done reconciled) {
+	update := outcomeOf(done.update)
+	other := errors.Join(done.refused, done.stale, done.clean)
+	if update.silent || update.isTokenless(v.since) {
+		if other == nil {
 			return
 		}
-		updateErr = nil
+		update.err = nil
 	}
-	err := errors.Join(updateErr, otherErr)
-	if !v.condition.set(err) {
+	o := outcomeOf(errors.Join(update.err, other))
+	if !v.condition.set(o) {
 		return
 	}
 	logger := klog.FromContext(ctx).WithValues("volumeID", v.request.VolumeID, "pod", klog.KRef(v.request.Pod.Namespace, v.request.Pod.Name))
-	if err != nil {
-		logger.Error(err, "Volume does not show what it should")
-		p.warn(v, eventReason(err, v.contents.has), err)
-	} else {
+	if o.err == nil {
 		logger.Info("Volume is current again")
+		return
 	}
-}
-
-// saysNothing says whether an error of an update is none of the files'. That a volume has no
-// token is nothing new after a restart, until the kubelet should have brought one.
-func (v *published) saysNothing(err error) bool {
-	unknown := ReasonOf(err) == 0 && errors.Is(err, manager.ErrNotSynced)
-	tokenless := errors.Is(err, authz.ErrNoToken) && time.Since(v.since) < tokenTime
-	return unknown || tokenless || errors.Is(err, manager.ErrNotRegistered) || errors.Is(err, errPutOff)
+	logger.Error(o.err, "Volume does not show what it should")
+	if v.contents.has(o.missing()) {
+		o.event = eventRefDeleted
+	}
+	v.p.opts.Events.Warn(v.request.Pod, o.event, o.err.Error())
 }
 
 // resync queues every live volume once per interval, each at a random moment of
@@ -271,9 +244,9 @@ func (p *Publisher) resyncVolumes() []string {
 }
 
 // isDue says, once per resync, that a volume's objects are to be refreshed.
-func (p *Publisher) isDue(v *published) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (v *published) isDue() bool {
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
 	due := v.due
 	v.due = false
 	return due

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -246,7 +247,7 @@ func TestADroppedVolumeIsFoundUntilAllIsUndone(t *testing.T) {
 		seen = e.p.lookup("v1") == v
 		locked = !v.contents.mu.TryLock()
 	}
-	e.p.drop(e.ctx, v)
+	v.drop(e.ctx)
 	if !seen {
 		t.Error("at the moment of UnregisterPod the volume was not in the maps")
 	}
@@ -255,16 +256,19 @@ func TestADroppedVolumeIsFoundUntilAllIsUndone(t *testing.T) {
 	}
 }
 
+// kind is that of an error.
+func kind(err error) string { return outcomeOf(err).kind() }
+
 func TestKindOfError(t *testing.T) {
 	a := fail(ReasonNodeFull, "the node's other volumes 1")
 	b := fail(ReasonNodeFull, "the node's other volumes 2")
-	if kindOf(a) != kindOf(b) {
+	if kind(a) != kind(b) {
 		t.Error("the same reason with another text is news")
 	}
-	for i, err := range []error{a, errStale, errFault, unix.ENOSPC, fmt.Errorf("x: %w", unix.EIO), fail(ReasonTooLarge, "x")} {
-		for j, other := range []error{a, errStale, errFault, unix.ENOSPC, fmt.Errorf("y: %w", unix.EIO), fail(ReasonTooLarge, "y")} {
-			if (kindOf(err) == kindOf(other)) != (i == j) {
-				t.Errorf("%q and %q", kindOf(err), kindOf(other))
+	for i, err := range []error{a, access.ErrStale, errFault, unix.ENOSPC, fmt.Errorf("x: %w", unix.EIO), fail(ReasonTooLarge, "x")} {
+		for j, other := range []error{a, access.ErrStale, errFault, unix.ENOSPC, fmt.Errorf("y: %w", unix.EIO), fail(ReasonTooLarge, "y")} {
+			if (kind(err) == kind(other)) != (i == j) {
+				t.Errorf("%q and %q", kind(err), kind(other))
 			}
 		}
 	}

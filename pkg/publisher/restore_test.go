@@ -102,7 +102,7 @@ func TestAVolumeThatVanishesBeforeItsPodIsRead(t *testing.T) {
 		e.settle()
 		e.mounts.vanish(r.Target)
 		e.pods.set(volume.Env{}, nil)
-		after(2 * errandMax)
+		after(2 * deriveMax)
 		e.settle()
 		if len(e.objects.registrations()) > 0 || e.used() != 0 || len(e.p.restored) > 0 {
 			t.Errorf("left: %d bytes, %d volumes", e.used(), len(e.p.restored))

@@ -228,7 +228,7 @@ func TestAPanicOfAReview(t *testing.T) {
 		e.objects.put(sharedSecret, "password", "p2")
 		e.settle()
 		e.wantFiles(r, "a", "1", "password", "p2", "app.env", "CA=c1\nOWN=1\n")
-		if lines := e.logs.with("panicked", `volumeID="v1"`); len(lines) == 0 {
+		if lines := e.logs.with("panicked", `pod="shop/pod-v1"`); len(lines) == 0 {
 			t.Error("nothing was logged")
 		}
 		access.set(func() { access.panics = false })

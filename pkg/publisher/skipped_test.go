@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -39,12 +40,12 @@ func TestSkippedTextIsShort(t *testing.T) {
 // A refusal names the first objects and counts the others.
 func TestRefusalOfManyObjects(t *testing.T) {
 	e := newEnv(t, nil)
-	v, refused := &published{}, map[volume.Ref]bool{}
+	wish, refused := access.Wish{}, map[volume.Ref]bool{}
 	for i := range 12 {
 		ref := volume.Ref{Kind: volume.Secret, Namespace: "other", Name: fmt.Sprint("s", i)}
-		v.reviewed, refused[ref] = append(v.reviewed, volume.Use{Ref: ref, Field: "f"}), true
+		wish.Consents, refused[ref] = append(wish.Consents, volume.Use{Ref: ref, Field: "f"}), true
 	}
-	text := e.p.refusal(v, refused).Error()
+	text := e.p.access.New(wish).Refusal(refused).Error()
 	if n := strings.Count(text, "f: Forbidden: "); n != 10 || !strings.HasSuffix(text, "; and 2 more of the objects that it names") {
 		t.Errorf("%d are named: %s", n, text)
 	}

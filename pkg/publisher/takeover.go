@@ -75,6 +75,10 @@ func (p *Publisher) readRecord(ctx context.Context, v *published) error {
 	if err != nil {
 		return fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, err)
 	}
+	v.contents.named, err = v.contents.writer.Shows(ctx, root, v.consent)
+	if err != nil {
+		return fmt.Errorf("read which objects the files of volume %s name: %w", v.request.VolumeID, err)
+	}
 	v.size = size.Bytes
 	v.contents.shown = record.Decode(text, v.refs)
 	return nil

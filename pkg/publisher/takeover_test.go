@@ -31,7 +31,7 @@ func TestAVolumeTakenOverCounts(t *testing.T) {
 			e.mounts.failAt("Open", errFault)
 			e.restart()
 			e.mounts.failAt("Open", nil)
-			after(2 * errandMax)
+			after(2 * deriveMax)
 		}, size * pageSize},
 		{"with a lower limit", func(e *env, _ Request) {
 			e.opts.MaxVolumeSize = pageSize

@@ -34,10 +34,10 @@ func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) erro
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
 	// A handle would keep the file system after the unmount.
-	if err := errors.Join(p.giveBack(v), p.unmount(ctx, volumeID, target)); err != nil {
+	if err := errors.Join(v.giveBack(), p.unmount(ctx, volumeID, target)); err != nil {
 		return err
 	}
-	p.forget(v)
+	v.forget()
 	return nil
 }
 
@@ -53,26 +53,26 @@ func (p *Publisher) unmount(ctx context.Context, volumeID, target string) error 
 }
 
 // drop forgets a volume whose mount has vanished, as after a reboot.
-func (p *Publisher) drop(ctx context.Context, v *published) {
+func (v *published) drop(ctx context.Context) {
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
-	p.dropLocked(ctx, v)
+	v.dropLocked(ctx)
 }
 
 // dropLocked is drop for a caller that holds the lock of the contents.
-func (p *Publisher) dropLocked(ctx context.Context, v *published) {
+func (v *published) dropLocked(ctx context.Context) {
 	logger := klog.FromContext(ctx).WithValues("volumeID", v.request.VolumeID, "target", v.request.Target)
 	logger.Info("Volume is no longer mounted: forgetting it")
-	if err := p.giveBack(v); err != nil {
+	if err := v.giveBack(); err != nil {
 		logger.Error(err, "Can't close the handle on a volume that is no longer mounted")
 	}
-	p.forget(v)
+	v.forget()
 }
 
 // forget ends a volume's life in this process. The caller holds the lock of the contents,
 // and has given the handle back.
-func (p *Publisher) forget(v *published) {
+func (v *published) forget() {
 	v.contents.gone = true
-	p.leave(v)
-	p.remove(v)
+	v.leave()
+	v.p.remove(v)
 }

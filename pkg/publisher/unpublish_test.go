@@ -148,7 +148,7 @@ func TestAnUnpublishedVolumeIsNotWrittenTo(t *testing.T) {
 		e.publish(r)
 		v := e.p.lookup("v1")
 		e.unpublish(r)
-		if err := errors.Join(e.p.reconcile(e.ctx, v)); err != nil { // by a worker that had found it just before
+		if err := errors.Join(v.reconcile(e.ctx).update, v.reconcile(e.ctx).clean); err != nil { // by a worker that had found it just before
 			t.Error(err)
 		}
 		e.p.queue.Add("v1")

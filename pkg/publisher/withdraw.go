@@ -13,16 +13,15 @@ import (
 // nothing but the volume: the files themselves name the objects. The others stay as they were;
 // an env file goes as a whole, until an update can be made. The caller holds the lock of the
 // contents.
-func (p *Publisher) withdraw(ctx context.Context, v *published) error {
-	if p.putOff(v, readTime) {
+func (v *published) withdraw(ctx context.Context, refused map[volume.Ref]bool) error {
+	if v.putOff(readTime) {
 		return nil
 	}
-	return p.reopen(ctx, v, func(mnt Mount) error { return p.withdrawThrough(ctx, v, mnt) })
+	return v.reopen(ctx, func(mnt Mount) error { return v.withdrawThrough(ctx, mnt, refused) })
 }
 
 // withdrawThrough is withdraw through a handle on the volume's mount.
-func (p *Publisher) withdrawThrough(ctx context.Context, v *published, mnt Mount) error {
-	refused := v.contents.access.refused
+func (v *published) withdrawThrough(ctx context.Context, mnt Mount, refused map[volume.Ref]bool) error {
 	v.contents.proven = false
 	result, err := v.contents.writer.Withdraw(ctx, mnt.Root(), refused)
 	if result.Changed && v.contents.writer.Stale() {
@@ -35,40 +34,24 @@ func (p *Publisher) withdrawThrough(ctx context.Context, v *published, mnt Mount
 	v.contents.shown = maps.Clone(v.contents.shown)
 	for ref := range refused {
 		v.contents.shown[ref] = volume.Version{}
+		delete(v.contents.named, ref)
 	}
 	size, err := v.contents.writer.Size(ctx, mnt.Root())
 	if err != nil {
 		return fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, err)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.count(v, size.Bytes)
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	v.count(size.Bytes)
 	return nil
 }
 
-// showsRefused says whether files of a refused object are, or may be, there.
-func (c *contents) showsRefused() bool {
-	for ref := range c.access.refused {
+// showsAny says whether files of one of refused are, or may be, there.
+func (c *contents) showsAny(refused map[volume.Ref]bool) bool {
+	for ref := range refused {
 		if !c.withdrawn[ref] {
 			return true
 		}
 	}
 	return false
-}
-
-// shows returns which of refs the files of a volume show: all of them if that can't be told,
-// which the next write then meets too. The caller holds the lock of the contents.
-func (p *Publisher) shows(ctx context.Context, v *published, refs map[volume.Ref]bool) map[volume.Ref]bool {
-	if len(refs) == 0 {
-		return nil
-	}
-	var shown map[volume.Ref]bool
-	err := p.reopen(ctx, v, func(mnt Mount) (err error) {
-		shown, err = v.contents.writer.Shows(ctx, mnt.Root(), refs)
-		return err
-	})
-	if err != nil {
-		return refs
-	}
-	return shown
 }

@@ -1,0 +1,193 @@
+// Package access answers what a volume may show of an object: it is present, absent, refused
+// or unknown, and why.
+//
+// It owns the registration of the objects, the reviews of the pods' rights with their
+// confirmation, and the proof of the pods' tokens, each on its own work queue, so that a slow
+// API server holds up no volume. A review is of a service account and an object, and all
+// volumes of both share it. The package must not know what a volume makes of an answer, or
+// how an object reaches the process.
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+const (
+	// refusalTime is how long after a first refusal a second one must come before it counts
+	// for a mounted volume: an API server that has just started refuses everybody until it has
+	// read the roles, and one of several may lag behind the others.
+	refusalTime = 5 * time.Second
+	// requestTime bounds one question: its worker is wanted by other ones.
+	requestTime = 15 * time.Second
+	// workers is how many questions of mounted volumes are under way at once.
+	workers = 16
+	// A question that failed is asked again after retryMin, doubled up to retryMax, with jitter
+	// of half as much either way, so that a volume is current within 10 s of an outage's end.
+	retryMin = time.Second
+	retryMax = 4 * time.Second
+)
+
+var (
+	// ErrUnreviewed is why nothing is known of a pod's right to an object.
+	ErrUnreviewed = errors.New("access could not be reviewed")
+	// ErrPending is why it is not known yet: a question, or its confirmation, is under way.
+	ErrPending = errors.New("access is under review")
+	// errPanicked is why a question failed that should have done neither.
+	errPanicked = errors.New("the plugin panicked; its log has the stack")
+)
+
+// Objects is where the objects come from; *manager.Manager is one. None of its methods
+// may wait for the network.
+type Objects interface {
+	RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref)
+	UnregisterPod(pod volume.Pod, volumeID string)
+	GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, error)
+	Denied(pod volume.Pod, ref volume.Ref) error
+	Renewed(account volume.Account)
+}
+
+// Reviews says whether a pod may have an object, which need not exist, by answers that are
+// at most maxAge old; *authz.Reviewer is one. An error says nothing about that.
+type Reviews interface {
+	// Admitted asks for a new volume, Allowed for one that is mounted.
+	Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error)
+	Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error)
+	// Needs names the rights that make a pod admitted, for a person.
+	Needs() string
+}
+
+// Identity keeps the tokens with which objects are read for pods; *authz.Identity is one.
+type Identity interface {
+	// Prove asks whether a token is the pod's own. The error wraps authz.ErrNotThePods, or
+	// says nothing about that.
+	Prove(ctx context.Context, pod volume.Pod, token volume.Token) error
+	// Put has the token used for the pod's account until Drop, and returns true if there
+	// was none of that account. It does not wait.
+	Put(pod volume.Pod, volumeID string, token volume.Token) (first bool)
+	// Drop is idempotent.
+	Drop(pod volume.Pod, volumeID string)
+}
+
+// Options are what a Tracker needs.
+type Options struct {
+	Objects Objects
+	// Reviews is asked about objects of other namespaces and, where there is an Identity,
+	// about all of them. Required by both.
+	Reviews Reviews
+	// Identity, if it is not nil, has objects read with the pods' own tokens.
+	Identity Identity
+	// CrossNamespace lets volumes show objects of other namespaces.
+	CrossNamespace bool
+	// MaxAge is how old an answer may be by which a mounted volume goes on.
+	MaxAge time.Duration
+	// Changed is called when the answers about an object have changed for the pods of an
+	// account, and Renewed when an account that had no token has one. Neither may block.
+	Changed func(volume.Account, volume.Ref)
+	Renewed func(volume.Account)
+}
+
+func (o *Options) validate() error {
+	var errs []error
+	if o.Objects == nil {
+		errs = append(errs, errors.New("Objects: Required value"))
+	}
+	if o.Reviews == nil && (o.CrossNamespace || o.Identity != nil) {
+		errs = append(errs, errors.New("Reviews: Required value: by CrossNamespace and by Identity"))
+	}
+	if o.MaxAge <= 0 {
+		errs = append(errs, fmt.Errorf("MaxAge: Invalid value: %s: must be positive", o.MaxAge))
+	}
+	if o.Changed == nil || o.Renewed == nil {
+		errs = append(errs, errors.New("Changed, Renewed: Required value"))
+	}
+	return errors.Join(errs...)
+}
+
+// Tracker tracks what volumes may show. All methods are safe for concurrent use.
+//
+// mu guards consents, and is never held over a call of another package. The goroutines are
+// the workers of Run, which end with its context.
+type Tracker struct {
+	opts  Options
+	queue workqueue.TypedDelayingInterface[question]
+
+	mu       sync.Mutex
+	consents map[question]*consent
+}
+
+// question is what a worker asks: about an object for an account or, with a registration,
+// about the token that its pod has been given.
+type question struct {
+	account volume.Account
+	ref     volume.Ref
+	token   *Registration
+}
+
+// New returns a Tracker of no volume. It fails if opts are not valid.
+func New(opts Options) (*Tracker, error) {
+	if err := opts.validate(); err != nil {
+		return nil, fmt.Errorf("access options: %w", err)
+	}
+	return &Tracker{
+		opts:     opts,
+		queue:    workqueue.NewTypedDelayingQueue[question](),
+		consents: map[question]*consent{},
+	}, nil
+}
+
+// Run asks until ctx ends, and returns when its goroutines have. It is called once.
+func (t *Tracker) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	for range workers {
+		running.Go(func() {
+			for t.askNext(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	t.queue.ShutDown()
+	running.Wait()
+}
+
+// Close ends the queue of a Tracker whose Run was never called. It is idempotent.
+func (t *Tracker) Close() { t.queue.ShutDown() }
+
+// askNext takes one question off the queue; it returns false once the queue has shut down.
+func (t *Tracker) askNext(ctx context.Context) bool {
+	q, shutdown := t.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer t.queue.Done(q)
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	if q.token != nil {
+		t.proveOffered(ctx, q.token)
+	} else {
+		t.review(ctx, q)
+	}
+	return true
+}
+
+// guarded calls ask. A panic is an error: in a worker nobody else would catch it. What the
+// panic carried is not repeated, since it could hold a value; the stack holds none.
+func guarded(ctx context.Context, pod volume.Pod, ask func() (bool, error)) (yes bool, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			klog.FromContext(ctx).Error(nil, "A question to the API server panicked", "pod", klog.KRef(pod.Namespace, pod.Name),
+				"panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
+			yes, err = false, errPanicked
+		}
+	}()
+	return ask()
+}

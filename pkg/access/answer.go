@@ -1,0 +1,129 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// State is what is known of an object.
+type State int
+
+// The states.
+const (
+	// Unknown: the files that show the object stay as they are.
+	Unknown State = iota
+	// Present: the object is there, and the pod may have it.
+	Present
+	// Absent: it does not exist.
+	Absent
+	// Refused: the pod may not have it, whether it exists or not.
+	Refused
+)
+
+// Answer is what a volume may show of an object.
+type Answer struct {
+	State State
+	// Object is the newest state of one that is Present.
+	Object *volume.Object
+	// Err says why an object is Unknown, and of one that is Present or Absent why that can't be
+	// kept current any more; nil while it can.
+	Err error
+	// Confirmed says that a refusal was repeated, so that files may be lost by it.
+	Confirmed bool
+}
+
+// DeniedError says that nobody may read an object for a pod: for want of a right, or of a
+// token that is accepted.
+type DeniedError struct{ Err error }
+
+// Error returns the text of the cause.
+func (e *DeniedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *DeniedError) Unwrap() error { return e.Err }
+
+// Get returns the present answer about an object of the registration.
+func (r *Registration) Get(ref volume.Ref) Answer {
+	if err := r.unproven(); err != nil {
+		return Answer{State: Unknown, Err: err}
+	}
+	if r.needs[ref] {
+		if answer, allowed := r.tracker.consentTo(r, ref); !allowed {
+			return answer
+		}
+	}
+	return r.read(ref)
+}
+
+// read is Get for an object that the pod may have.
+func (r *Registration) read(ref volume.Ref) Answer {
+	objects, pod := r.tracker.opts.Objects, r.opts.Pod
+	object, err := objects.GetObject(pod, ref)
+	switch {
+	case err == nil:
+		return Answer{State: Present, Object: object, Err: r.denied(ref)}
+	case apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced):
+		// Where the state is not known, it was the request that met a 404, of whoever stands
+		// between.
+		return Answer{State: Absent, Err: r.denied(ref)}
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err) && objects.Denied(pod, ref) != nil:
+		// That a token is not accepted may pass, until it is a denial.
+		return Answer{State: Unknown, Err: &DeniedError{err}}
+	}
+	return Answer{State: Unknown, Err: err}
+}
+
+// ErrStale is why what is known of an object can't be kept current, but for a denial.
+var ErrStale = errors.New("stale answer")
+
+func (r *Registration) denied(ref volume.Ref) error {
+	switch err := r.tracker.opts.Objects.Denied(r.opts.Pod, ref); {
+	case err == nil:
+		return nil
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return &DeniedError{err}
+	default:
+		return fmt.Errorf("%w: %w", ErrStale, err)
+	}
+}
+
+// RefusedError names the objects that a pod may not have. Its text does not tell whether they
+// exist.
+type RefusedError struct{ text string }
+
+// Error returns the text.
+func (e *RefusedError) Error() string { return e.text }
+
+// maxNamed is how many objects a RefusedError names.
+const maxNamed = 10
+
+// Refusal returns an error that names refused objects of the registration, nil if there is
+// none.
+func (r *Registration) Refusal(refused map[volume.Ref]bool) error {
+	if len(refused) == 0 {
+		return nil
+	}
+	needs := "get" // where reviews were switched off since the publish, nobody is asked
+	if r.tracker.opts.Reviews != nil {
+		needs = r.tracker.opts.Reviews.Needs()
+	}
+	var texts []string
+	for _, use := range r.opts.Consents {
+		if !refused[use.Ref] {
+			continue
+		}
+		if len(texts) == maxNamed {
+			texts = append(texts, fmt.Sprintf("and %d more of the objects that it names", len(refused)-maxNamed))
+			break
+		}
+		texts = append(texts, fmt.Sprintf("%s: Forbidden: service account %q of the pod may not %s %s; whoever owns namespace %q consents by a Role and a RoleBinding there",
+			use.Field, r.opts.Pod.ServiceAccount, needs, use.Ref, use.Ref.Namespace))
+	}
+	return &RefusedError{strings.Join(texts, "; ")}
+}

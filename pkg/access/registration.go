@@ -1,0 +1,221 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+const (
+	// admitAge is how old an answer may be by which a new volume shows an object.
+	admitAge = 5 * time.Second
+	// questionsAtOnce is how many of a new volume's objects are asked about at once.
+	questionsAtOnce = 8
+)
+
+// Wish is what a volume asks for.
+type Wish struct {
+	Pod      volume.Pod
+	VolumeID string
+	// Refs are the objects of the volume.
+	Refs []volume.Ref
+	// Consents are those that the pod needs a right to, and where the volume's spec first
+	// names each.
+	Consents []volume.Use
+	// Token is the pod's own, as far as the request says; the zero Token is none.
+	Token volume.Token
+	// Proven says that the pod is known to be who it claims to be, without a token.
+	Proven bool
+}
+
+// Registration is the objects of one volume, from New until Close.
+//
+// mu guards what is below it, and is held over calls of Objects and Identity, so that no
+// registration outlives a Close.
+type Registration struct {
+	tracker *Tracker
+	opts    Wish
+	// needs is the objects of Consents; constant.
+	needs map[volume.Ref]bool
+
+	mu sync.Mutex
+	// started and closed say how far the registration has come.
+	started, closed bool
+	// admitted is when the pod was last found to have all rights; zero for never.
+	admitted time.Time
+	token    tokenState
+}
+
+// New returns a registration that is not started yet.
+func (t *Tracker) New(w Wish) *Registration {
+	r := &Registration{tracker: t, opts: w, needs: map[volume.Ref]bool{}}
+	for _, use := range w.Consents {
+		r.needs[use.Ref] = true
+	}
+	r.token.offered, r.token.proven = w.Token, w.Proven
+	return r
+}
+
+func (r *Registration) account() volume.Account { return r.opts.Pod.Account() }
+
+// Needs says whether the pod needs a right to an object.
+func (r *Registration) Needs(ref volume.Ref) bool { return r.needs[ref] }
+
+// Admit returns nil once the pod of a new volume may have all its objects, by answers that are
+// at most admitAge old. A RefusedError or a DeniedError is final; any other error, which wraps
+// ErrUnreviewed, says nothing about the pod's rights. Nothing was asked of an object before.
+func (r *Registration) Admit(ctx context.Context) error {
+	if len(r.opts.Consents) == 0 || r.isAdmitted() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	asked := time.Now()
+	if err := r.prove(ctx); err != nil {
+		return err
+	}
+	refused, err := r.reviewAll(ctx)
+	if len(refused) > 0 {
+		return r.Refusal(refused)
+	}
+	if err != nil {
+		return &unreviewedError{err}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.admitted = asked
+	return nil
+}
+
+func (r *Registration) isAdmitted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.admitted.IsZero() && time.Since(r.admitted) < admitAge
+}
+
+// reviewAll asks for each object that the pod needs a right to, some at a time: a publish
+// doesn't wait for ever, and answers don't keep. The error joins why some had no answer.
+func (r *Registration) reviewAll(ctx context.Context) (refused map[volume.Ref]bool, err error) {
+	allowed, errs := make([]bool, len(r.opts.Consents)), make([]error, len(r.opts.Consents))
+	var asking sync.WaitGroup
+	slots := make(chan struct{}, questionsAtOnce)
+	for i, use := range r.opts.Consents {
+		slots <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-slots }()
+			allowed[i], errs[i] = r.tracker.mayHave(ctx, r.opts.Pod, use.Ref, func() (bool, error) {
+				return r.tracker.opts.Reviews.Admitted(ctx, r.opts.Pod, use.Ref, admitAge)
+			})
+		})
+	}
+	asking.Wait()
+	refused = map[volume.Ref]bool{}
+	for i, use := range r.opts.Consents {
+		if errs[i] == nil && !allowed[i] {
+			refused[use.Ref] = true
+		}
+	}
+	return refused, errors.Join(errs...)
+}
+
+// unreviewedError is ErrUnreviewed with its cause.
+type unreviewedError struct{ err error }
+
+func (e *unreviewedError) Error() string   { return ErrUnreviewed.Error() + ": " + e.err.Error() }
+func (e *unreviewedError) Unwrap() []error { return []error{ErrUnreviewed, e.err} }
+
+// Start has the objects read, and the pod's rights to them reviewed unless Admit has just
+// done so. Answers come from then on, and their changes are told.
+func (r *Registration) Start() {
+	t, admitted := r.tracker, r.start()
+	t.mu.Lock()
+	for ref := range r.needs {
+		q := question{account: r.account(), ref: ref}
+		c := t.consents[q]
+		if c == nil {
+			c = &consent{needed: map[*Registration]struct{}{}}
+			t.consents[q] = c
+		}
+		c.needed[r] = struct{}{}
+		if admitted {
+			*c = consent{needed: c.needed, allowed: true}
+		} else if !c.allowed && !c.refused {
+			t.queue.Add(q)
+		}
+	}
+	t.mu.Unlock()
+	r.reregister()
+	r.checkToken()
+}
+
+// start notes that the registration is started, and returns whether the pod was admitted.
+func (r *Registration) start() (admitted bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.started = true
+	return !r.admitted.IsZero()
+}
+
+func (r *Registration) isLive() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.started && !r.closed
+}
+
+// reregister has the objects read that are not refused.
+func (r *Registration) reregister() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	refs := slices.DeleteFunc(slices.Clone(r.opts.Refs), func(ref volume.Ref) bool {
+		return r.needs[ref] && r.tracker.isRefused(r.account(), ref)
+	})
+	r.tracker.opts.Objects.RegisterPod(r.opts.Pod, r.opts.VolumeID, refs)
+}
+
+// Recheck has the pod's rights reviewed again, and a token that was not accepted tried once
+// more, as at a resync.
+func (r *Registration) Recheck() {
+	if !r.isLive() {
+		return
+	}
+	t := r.tracker
+	t.mu.Lock()
+	for ref := range r.needs {
+		q := question{account: r.account(), ref: ref}
+		if c := t.consents[q]; c != nil {
+			c.delay = 0
+			t.queue.Add(q)
+		}
+	}
+	t.mu.Unlock()
+	r.checkToken()
+}
+
+// Close ends the registration. It is idempotent.
+func (r *Registration) Close() {
+	t := r.tracker
+	t.mu.Lock()
+	for ref := range r.needs {
+		q := question{account: r.account(), ref: ref}
+		if c := t.consents[q]; c != nil {
+			if delete(c.needed, r); len(c.needed) == 0 {
+				delete(t.consents, q)
+			}
+		}
+	}
+	t.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	t.opts.Objects.UnregisterPod(r.opts.Pod, r.opts.VolumeID)
+	if t.opts.Identity != nil {
+		t.opts.Identity.Drop(r.opts.Pod, r.opts.VolumeID)
+	}
+}

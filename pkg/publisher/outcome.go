@@ -1,0 +1,154 @@
+package publisher
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/refvol/refvol/pkg/access"
+	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+var (
+	// errPutOff is why an update waits for readers, or for its turn; the volume is queued for
+	// then.
+	errPutOff = errors.New("put off")
+	// errPanicked is why one failed that should have done neither.
+	errPanicked = errors.New("the plugin panicked; its log has the stack")
+)
+
+// outcome says what follows from a failure to show a volume's objects. The zero outcome is
+// that of success.
+type outcome struct {
+	err error
+	// reason decides the code of a CSI call; 0 stands for an internal error.
+	reason Reason
+	// waits says that a change of an object, or an answer, can make the failure go away.
+	waits bool
+	// retry says that another try can, without any of that.
+	retry bool
+	// silent says that it tells nothing of the files.
+	silent bool
+	// event is the reason of the event on the pod.
+	event string
+}
+
+// outcomeOf is the one place that tells failures apart. Of several that are joined, the
+// first case below counts.
+func outcomeOf(err error) outcome {
+	var missing *payload.MissingError
+	var refused *access.RefusedError
+	var denied *access.DeniedError
+	o := outcome{err: err, reason: ReasonOf(err), event: eventVolumeUpdateFailed}
+	switch {
+	case err == nil:
+		return outcome{}
+	case errors.As(err, &missing):
+		o.reason, o.waits, o.event = ReasonNotFound, true, eventRefNotFound
+		if missing.Missing[0].Key != "" {
+			o.event = eventRefKeyNotFound
+		}
+	case errors.As(err, &refused), errors.As(err, &denied):
+		o.reason, o.event = ReasonForbidden, eventRefForbidden
+	case o.reason == ReasonForbidden:
+		o.event, o.retry = eventRefForbidden, true
+	case o.reason == ReasonInvalid, o.reason == ReasonTooLarge:
+	case o.reason != 0:
+		o.retry = true
+	case errors.Is(err, errPutOff), errors.Is(err, access.ErrPending):
+		o.reason, o.waits, o.silent = ReasonUnavailable, true, true
+	case errors.Is(err, access.ErrUnreviewed):
+		o.reason, o.waits = ReasonUnavailable, true
+	case errors.Is(err, manager.ErrNotSynced):
+		o.reason, o.waits, o.silent = ReasonUnavailable, true, true
+	case errors.Is(err, manager.ErrNotRegistered):
+		o.reason, o.silent = ReasonUnavailable, true
+	case errors.Is(err, access.ErrStale):
+		o.waits = true
+	default:
+		o.retry = true
+	}
+	return o
+}
+
+// failure returns the error with its reason.
+func (o outcome) failure() error {
+	if o.err == nil || o.reason == 0 || ReasonOf(o.err) != 0 {
+		return o.err
+	}
+	return fail(o.reason, "%w", o.err)
+}
+
+// kind returns what tells one failure from another: all that is missing or refused, else
+// the reason and the system's error. The same failure often has another text at each retry,
+// with the name of a new generation or what other volumes take just then.
+func (o outcome) kind() string {
+	if o.err == nil {
+		return ""
+	}
+	var missing *payload.MissingError
+	var refused *access.RefusedError
+	lacks := ""
+	if errors.As(o.err, &missing) {
+		lacks = missing.Error()
+	}
+	if errors.As(o.err, &refused) {
+		lacks += "; " + refused.Error()
+	}
+	if lacks != "" {
+		return lacks
+	}
+	var errno syscall.Errno
+	errors.As(o.err, &errno)
+	return fmt.Sprintf("reason %d, errno %d, stale %t", o.reason, errno, errors.Is(o.err, access.ErrStale))
+}
+
+// missing returns the first object that is missing, the zero Ref if that is not the failure.
+func (o outcome) missing() volume.Ref {
+	var missing *payload.MissingError
+	if errors.As(o.err, &missing) && missing.Missing[0].Key == "" {
+		return missing.Missing[0].Ref
+	}
+	return volume.Ref{}
+}
+
+// tokenTime is how long after a restart a volume may be without a token before that counts
+// as a fault: the kubelet publishes again within one and a half minutes.
+const tokenTime = 3 * time.Minute
+
+// isTokenless says whether an outcome is that of a volume whose pod has no token yet, which
+// this process has known since a moment.
+func (o outcome) isTokenless(since time.Time) bool {
+	return errors.Is(o.err, authz.ErrNoToken) && time.Since(since) < tokenTime
+}
+
+// condition is what ails a volume. It is safe for concurrent use, so that nobody who asks
+// waits for a write.
+type condition struct {
+	mu            sync.Mutex
+	kind, problem string
+}
+
+// set stores what ails the volume, and says whether that is news.
+func (c *condition) set(o outcome) bool {
+	kind, problem := o.kind(), ""
+	if o.err != nil {
+		problem = o.err.Error()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	news := c.kind != kind
+	c.kind, c.problem = kind, problem
+	return news
+}
+
+func (c *condition) get() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.problem
+}
