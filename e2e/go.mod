@@ -6,7 +6,7 @@ replace github.com/refvol/refvol => ../
 
 require (
 	github.com/compose-spec/compose-go/v2 v2.16.2
-	github.com/container-storage-interface/spec v1.12.0
+	github.com/container-storage-interface/spec v1.13.0
 	github.com/joho/godotenv v1.5.1
 	github.com/moby/sys/mountinfo v0.7.2
 	github.com/refvol/refvol v0.0.0-00010101000000-000000000000

@@ -54,13 +54,12 @@ func checkIdentity(t *testing.T, n *node) {
 	for _, c := range answer.GetCapabilities() {
 		got = append(got, c.GetRpc().GetType())
 	}
-	for _, want := range []csi.NodeServiceCapability_RPC_Type{
+	want := []csi.NodeServiceCapability_RPC_Type{
 		csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP,
 		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
-	} {
-		if !slices.Contains(got, want) {
-			t.Errorf("node capabilities = %v, want %v", got, want)
-		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("node capabilities = %v, want %v", got, want)
 	}
 }
 
