@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
