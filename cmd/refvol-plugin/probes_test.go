@@ -37,7 +37,7 @@ func TestProbes(t *testing.T) {
 	var ready atomic.Bool
 	ctx, failed := context.WithCancelCause(t.Context())
 	defer failed(nil)
-	p, err := startHTTP("http-address", "127.0.0.1:0", probes(ready.Load), failed)
+	p, err := startHTTP("http-address", "127.0.0.1:0", probes(readiness(ctx, nil, ready.Load)), failed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestProbesAtAnAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	_, err = startHTTP("http-address", listener.Addr().String(), probes(func() bool { return true }), nil)
+	_, err = startHTTP("http-address", listener.Addr().String(), probes(func() error { return nil }), nil)
 	if err == nil || !strings.HasPrefix(err.Error(), "serve --http-address: ") {
 		t.Errorf("got %v", err)
 	}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-
 	"k8s.io/client-go/rest"
 
 	"github.com/refvol/refvol/pkg/apiclient"
@@ -15,16 +13,8 @@ import (
 )
 
 // newPublisher makes the parts below the CSI server.
-func newPublisher(ctx context.Context, opts *serveOptions, client *apiclient.Client, config *rest.Config, recorder *events.Recorder) (*manager.Manager, *publisher.Publisher, error) {
+func newPublisher(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Client, config *rest.Config, recorder *events.Recorder) (*manager.Manager, *publisher.Publisher, error) {
 	maxVolume, maxTotal, err := opts.sizes()
-	if err != nil {
-		return nil, nil, err
-	}
-	mounter, err := mount.New(ctx, mount.Options{
-		Driver:         opts.driverName,
-		KubeletDir:     opts.kubeletDir,
-		SELinuxContext: opts.selinuxContext,
-	})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/events"
+	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/taint"
 )
 
@@ -67,7 +68,11 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		return err
 	}
 	defer recorder.Shutdown()
-	objects, volumes, err := newPublisher(ctx, opts, client, config, recorder)
+	mounter, err := mount.New(ctx, mount.Options{Driver: opts.driverName, KubeletDir: opts.kubeletDir, SELinuxContext: opts.selinuxContext})
+	if err != nil {
+		return err
+	}
+	objects, volumes, err := newPublisher(opts, mounter, client, config, recorder)
 	if err != nil {
 		return err
 	}
@@ -113,7 +118,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	serving, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
 	defer context.AfterFunc(serving, volumes.StopWaiting)()
-	stopHTTP, err := startHTTPServers(ctx, opts, server.Ready, failed)
+	stopHTTP, err := startHTTPServers(ctx, opts, readiness(ctx, mounter.CheckPropagation(), server.Ready), failed)
 	if err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func (s *nodeServer) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpub
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// NodeGetVolumeStats returns a volume's use of memory and its condition.
+// NodeGetVolumeStats returns a volume's use of memory.
 func (s *nodeServer) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if err := checkIDAndPath(req.GetVolumeId(), "volume_path", req.GetVolumePath()); err != nil {
 		return nil, err
@@ -94,17 +94,12 @@ func (s *nodeServer) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVol
 	if err != nil {
 		return nil, asStatus(err)
 	}
-	message := "no problem is known"
-	if stats.Problem != "" {
-		message = stats.Problem
-	}
 	u := stats.Usage
 	return &csi.NodeGetVolumeStatsResponse{
 		Usage: []*csi.VolumeUsage{
 			{Unit: csi.VolumeUsage_BYTES, Total: u.Capacity, Available: u.Available, Used: u.Used},
 			{Unit: csi.VolumeUsage_INODES, Total: u.Inodes, Available: u.InodesFree, Used: u.InodesUsed},
 		},
-		VolumeCondition: &csi.VolumeCondition{Abnormal: stats.Problem != "", Message: message},
 	}, nil
 }
 
@@ -114,7 +109,6 @@ func (s *nodeServer) NodeGetCapabilities(context.Context, *csi.NodeGetCapabiliti
 	for _, capability := range []csi.NodeServiceCapability_RPC_Type{
 		csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP,
 		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
-		csi.NodeServiceCapability_RPC_VOLUME_CONDITION,
 	} {
 		response.Capabilities = append(response.Capabilities, &csi.NodeServiceCapability{
 			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: capability}},

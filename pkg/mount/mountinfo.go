@@ -31,7 +31,7 @@ const maxLine = 48 << 10
 
 // readMountTable reads the whole table.
 func readMountTable() (mountTable, error) {
-	file, err := os.Open("/proc/self/mountinfo")
+	file, err := os.Open(ownMountTable)
 	if err != nil {
 		return mountTable{}, fmt.Errorf("read the mount table: %w", err)
 	}

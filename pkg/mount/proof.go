@@ -47,12 +47,9 @@ func (m *Mounter) proveByTable(fd int, volumeID string) error {
 	if err := isTmpfsMount(fd); err != nil {
 		return err
 	}
-	st, err := statx(fd, unix.STATX_MNT_ID)
+	id, err := mountID(fd)
 	if err != nil {
 		return err
-	}
-	if st.Mask&unix.STATX_MNT_ID == 0 {
-		return fmt.Errorf("statx does not tell the mount id: %w", unix.ENOSYS)
 	}
 	table, err := readMountTable()
 	if err != nil {
@@ -60,7 +57,7 @@ func (m *Mounter) proveByTable(fd int, volumeID string) error {
 	}
 	for _, info := range table.tmpfs {
 		// The id can't be reused while fd is open.
-		if uint64(info.ID) == st.Mnt_id && info.Source == m.source(volumeID) {
+		if uint64(info.ID) == id && info.Source == m.source(volumeID) {
 			return nil
 		}
 	}
@@ -134,6 +131,18 @@ func statx(fd int, mask int) (*unix.Statx_t, error) {
 		return nil, fmt.Errorf("statx: %w", err)
 	}
 	return &st, nil
+}
+
+// mountID returns the id that the mount of fd has in the mount table.
+func mountID(fd int) (uint64, error) {
+	st, err := statx(fd, unix.STATX_MNT_ID)
+	if err != nil {
+		return 0, err
+	}
+	if st.Mask&unix.STATX_MNT_ID == 0 {
+		return 0, fmt.Errorf("statx does not tell the mount id: %w", unix.ENOSYS)
+	}
+	return st.Mnt_id, nil
 }
 
 func isMountRoot(st *unix.Statx_t) bool { return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 }

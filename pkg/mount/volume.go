@@ -58,7 +58,8 @@ func (m *Mounter) clone(id string, proven int) (*Volume, error) {
 
 // StillAt reports whether what is mounted at target is the whole file system of the Volume,
 // by this mount or another; false also where that can't be told. The file system has a number
-// of its own as long as the Volume is open. It costs a fraction of Check.
+// of its own as long as the Volume is open, and its root directory is nowhere but at the root
+// of a mount. It costs a fraction of Check.
 func (v *Volume) StillAt(ctx context.Context, target string) bool {
 	if v.mount < 0 || v.attachable {
 		return false
@@ -81,7 +82,7 @@ func (v *Volume) StillAt(ctx context.Context, target string) bool {
 	}
 	defer unix.Close(fd)
 	st, err := statx(fd, unix.STATX_INO)
-	if err != nil || !isMountRoot(st) {
+	if err != nil {
 		return false
 	}
 	var own unix.Stat_t

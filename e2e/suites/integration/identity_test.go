@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -54,13 +55,12 @@ func checkIdentity(t *testing.T, n *node) {
 	for _, c := range answer.GetCapabilities() {
 		got = append(got, c.GetRpc().GetType())
 	}
-	for _, want := range []csi.NodeServiceCapability_RPC_Type{
+	want := []csi.NodeServiceCapability_RPC_Type{
 		csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP,
 		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
-	} {
-		if !slices.Contains(got, want) {
-			t.Errorf("node capabilities = %v, want %v", got, want)
-		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("node capabilities = %v, want %v", got, want)
 	}
 }
 
@@ -129,8 +129,9 @@ func TestWhatIsNoSocketIsNotReplaced(t *testing.T) {
 
 // TestRegistration does what the kubelet's plugin watcher does.
 func TestRegistration(t *testing.T) {
-	port := freePort(t)
-	n := newNode(t, "--http-address="+port)
+	port, dir := freePort(t), nodeDir(t)
+	shareMounts(t, filepath.Join(dir, "kubelet", "pods"))
+	n := newNodeWith(t, harness.PluginOptions{Kubeconfig: shared.kubeconfig, Dir: dir, Args: []string{"--http-address=" + port}})
 	if err := ready(t, port); err == nil {
 		t.Error("ready before the kubelet has registered the driver")
 	}
@@ -138,12 +139,7 @@ func TestRegistration(t *testing.T) {
 	if err != nil || len(found) != 1 {
 		t.Fatalf("registration sockets = %v, %v, want one", found, err)
 	}
-	conn, err := grpc.NewClient("unix://"+found[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	kubelet := registration.NewRegistrationClient(conn)
+	kubelet := dialRegistration(t, found[0])
 	info, err := kubelet.GetInfo(t.Context(), &registration.InfoRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -169,6 +165,46 @@ func TestRegistration(t *testing.T) {
 	if log, err := os.ReadFile(n.LogPath()); !strings.Contains(string(log), "no such luck") {
 		t.Errorf("the log does not tell why the registration failed (%v)", err)
 	}
+}
+
+// Where mounts would not reach the node, the plugin is not ready although it is registered, and
+// says what to set.
+func TestNotReadyWithoutMountPropagation(t *testing.T) {
+	port := freePort(t)
+	n := newNode(t, "--http-address="+port)
+	kubelet := dialRegistration(t, filepath.Join(n.RegistrationDir(), harness.DriverName+"-reg.sock"))
+	if _, err := kubelet.NotifyRegistrationStatus(t.Context(), &registration.RegistrationStatus{PluginRegistered: true}); err != nil {
+		t.Fatal(err)
+	}
+	const advice = "set mountPropagation: Bidirectional"
+	if err := ready(t, port); err == nil || !strings.Contains(err.Error(), advice) {
+		t.Errorf("ready: %v, want an error with %q", err, advice)
+	}
+	if log, err := os.ReadFile(n.LogPath()); !strings.Contains(string(log), "Not ready: pods would get empty directories") || !strings.Contains(string(log), advice) {
+		t.Errorf("the log does not tell why (%v)", err)
+	}
+}
+
+// shareMounts makes a directory from which mounts reach others, as a pod's of the plugin has.
+func shareMounts(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_SHARED, "")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// dialRegistration connects to the registration socket as the kubelet does.
+func dialRegistration(t *testing.T, path string) registration.RegistrationClient {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return registration.NewRegistrationClient(conn)
 }
 
 // freePort returns an address that was free a moment ago. Nothing better can be had

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -18,18 +17,17 @@ import (
 // soon is how long a change may take on a busy machine, where the test is not about time.
 const soon = time.Minute
 
-// hasCondition waits until NodeGetVolumeStats says of a volume that it is well, with
-// an empty text, or that it ails of something with this text.
+// hasCondition waits until the plugin's log says of a volume that it shows what it should,
+// with an empty text, or that something with this text keeps it from that.
 func (n *node) hasCondition(v *harness.Volume, text string) {
 	n.t.Helper()
 	harness.Eventually(n.t, soon, func() error {
-		stats, err := n.Node().NodeGetVolumeStats(n.t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID(), VolumePath: n.Target(v)})
+		problem, err := n.Problem(v)
 		if err != nil {
 			return err
 		}
-		condition := stats.GetVolumeCondition()
-		if condition.GetAbnormal() != (text != "") || !strings.Contains(condition.GetMessage(), text) {
-			return fmt.Errorf("condition %v, want %q", condition, text)
+		if (problem != "") != (text != "") || !strings.Contains(problem, text) {
+			return fmt.Errorf("the problem is %q, want %q", problem, text)
 		}
 		return nil
 	})

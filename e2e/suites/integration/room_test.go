@@ -10,8 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
-
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -85,21 +83,18 @@ func (n *node) fillByReaders(v *harness.Volume, object string, next func(i int) 
 	}
 }
 
-// problem returns what NodeGetVolumeStats says ails a volume, "" for nothing.
+// problem returns what the plugin's log says ails a volume, "" for nothing.
 func (n *node) problem(v *harness.Volume) string {
 	n.t.Helper()
-	stats, err := n.Node().NodeGetVolumeStats(n.t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID(), VolumePath: n.Target(v)})
+	problem, err := n.Problem(v)
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	if !stats.GetVolumeCondition().GetAbnormal() {
-		return ""
-	}
-	return stats.GetVolumeCondition().GetMessage()
+	return problem
 }
 
 // wantProblem waits for a failed update to be told: by an event, written once, and by
-// the volume's condition.
+// the log.
 func (n *node) wantProblem(v *harness.Volume, text string) {
 	n.t.Helper()
 	n.hasEvent(v, "VolumeUpdateFailed", text)

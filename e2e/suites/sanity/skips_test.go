@@ -45,8 +45,8 @@ var skips = []skip{
 	{cases: "Node Service NodeStageVolume", why: "an inline volume has one target on the node, and nothing to stage"},
 	{cases: "Node Service NodeUnstageVolume", why: "an inline volume has one target on the node, and nothing to stage"},
 	{cases: "Node Service NodeExpandVolume", why: "a volume's size is fixed at its mount, by --max-volume-size"},
-	{cases: "Node Service NodeGetVolumeHealth", why: "of a later CSI than the kubelet speaks; NodeGetVolumeStats has the condition"},
-	{cases: "Node Service NodeGetStorageHealth", why: "of a later CSI than the kubelet speaks; there is no storage behind the node"},
+	{cases: "Node Service NodeGetVolumeHealth", why: "the kubelet (1.37) does not probe inline volumes; events tell what ails one"},
+	{cases: "Node Service NodeGetStorageHealth", why: "there is no storage behind the node"},
 }
 
 // leftOut are patterns for what csi-sanity would run if it were not told otherwise.

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/mount"
+)
+
+// errNotRegistered is why the plugin is not ready before the kubelet uses it.
+var errNotRegistered = errors.New("the kubelet has not registered the driver yet")
+
+// readiness returns what says why the plugin is not ready, nil if it is. propagation is what
+// mount.Mounter.CheckPropagation says, which can't change as long as this process runs; it is
+// logged here. Not to know it keeps nobody from being ready.
+func readiness(ctx context.Context, propagation error, registered func() bool) func() error {
+	notShared := errors.Is(propagation, mount.ErrNotShared)
+	switch {
+	case notShared:
+		klog.FromContext(ctx).Error(propagation, "Not ready: pods would get empty directories")
+	case propagation != nil:
+		klog.FromContext(ctx).Error(propagation, "Can't tell whether volumes reach the node")
+	}
+	return func() error {
+		switch {
+		case notShared:
+			return propagation
+		case !registered():
+			return errNotRegistered
+		}
+		return nil
+	}
+}
