@@ -295,7 +295,7 @@ func (r *reflector) open(ctx context.Context, opts metav1.ListOptions) (*stream,
 	}
 	klog.FromContext(ctx).Info("Watching", "ref", r.item.ref, "from", opts.ResourceVersion)
 	return &stream{
-		body: body, events: newEventReader(body, r.item.source.client.Scheme()), opening: opening, end: end, timer: timer,
+		body: body, decoder: r.item.source.events, opening: opening, end: end, timer: timer,
 		lasts: time.Duration(*opts.TimeoutSeconds)*time.Second + answerTime,
 		cause: func() error { return context.Cause(bounded) },
 	}, nil
