@@ -95,8 +95,8 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.C
 	if err != nil {
 		return err
 	}
-	identity := authz.NewIdentity(tokens, client.SelfSubjectReviews())
-	reads.Client, reads.Identity = client, identity
+	identity := authz.NewAuthenticator(tokens, client.SelfSubjectReviews())
+	reads.Client, reads.Credentials = client, tokens
 	shows.Access, shows.Identity = access, identity
 	return nil
 }

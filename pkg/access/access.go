@@ -66,7 +66,7 @@ type Reviews interface {
 	Needs() string
 }
 
-// Identity keeps the tokens with which objects are read for pods; *authz.Identity is one.
+// Identity keeps the tokens with which objects are read for pods; *authz.Authenticator is one.
 type Identity interface {
 	// Prove asks whether a token is the pod's own. The error wraps authz.ErrNotThePods, or
 	// says nothing about that.

@@ -19,12 +19,12 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// ErrUndecided reports that no authorizer of the API server allowed a request, and that
-// one of them failed: that is neither consent nor a refusal.
+// ErrUndecided reports that no authorizer of the API server allowed a request, and that one of
+// them failed. That is neither consent nor a refusal.
 var ErrUndecided = errors.New("an authorizer of the API server failed")
 
-// Ask asks the API server whether a service account has the right to do what a verb says
-// with an object, which need not exist. An error says nothing about the right.
+// Ask asks the API server whether a service account has the right to a verb on an object. The
+// object need not exist. An error says nothing about the right.
 type Ask func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error)
 
 // SubjectAccessReviews sends reviews of accounts' rights. A client-go client is one.
@@ -55,8 +55,8 @@ func AskAbout(client SubjectAccessReviews) Ask {
 	}
 }
 
-// AskWith returns an Ask that sends SelfSubjectAccessReviews with the account's own token,
-// of those that tokens hold; client sends with what its context names, see Tokens.Wrap.
+// AskWith returns an Ask that sends SelfSubjectAccessReviews with one of the account's own
+// tokens. The transport of client must be that of Tokens.Wrap.
 func AskWith(client SelfSubjectAccessReviews, tokens *Tokens) Ask {
 	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error) {
 		ctx = tokens.As(clientlog.Context(ctx), account)
@@ -81,7 +81,7 @@ func whileAsking(account volume.Account, ref volume.Ref, verb string, err error)
 	return fmt.Errorf("ask whether service account %s may %s %s: %w", account, verb, ref, err)
 }
 
-// userOf and groupsOf return what the account's own token says.
+// userOf and groupsOf return the user and the groups of the account's own token.
 func userOf(account volume.Account) string {
 	return "system:serviceaccount:" + account.Namespace + ":" + account.Name
 }

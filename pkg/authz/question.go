@@ -12,7 +12,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// errPanicked stands for what a panic carried, which could hold anything.
+// errPanicked replaces the value of a panic, which could hold anything.
 var errPanicked = errors.New("the plugin panicked; its log has the stack")
 
 type key struct {
@@ -23,23 +23,23 @@ type key struct {
 
 // question is one that was asked, with its last answer.
 type question struct {
-	// allowed is what was answered to request number answered, sent at the time of at; the
-	// zero time is never.
+	// allowed is the answer to the request with the number answered, which was sent at the
+	// time of at; the zero time is never.
 	allowed  bool
 	answered int
 	at       time.Time
-	// err is why the last request failed, at the time of failedAt.
+	// err is why the last request failed, and failedAt is when.
 	err      error
 	failedAt time.Time
-	// request is the one under way, if any, and sent how many there were.
+	// request is the one under way, if any. sent counts the requests.
 	request *request
 	sent    int
-	// users is how many callers are at work with the question.
+	// users counts the callers that use the question.
 	users int
 }
 
-// request is one that is under way, for all who wait for it. Its context is none of theirs,
-// so that one who gives up doesn't fail the others.
+// request is one that is under way. All callers that wait for it share it. Its context is its
+// own, so that a caller that gives up doesn't fail the others.
 type request struct {
 	number  int
 	waiters int
@@ -49,8 +49,7 @@ type request struct {
 	err  error
 }
 
-// answer returns an answer to a question that is less than maxAge old, or was asked for from
-// now on.
+// answer returns an answer to a question that is less than maxAge old or newer than the call.
 func (r *Reviewer) answer(ctx context.Context, k key, maxAge time.Duration) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,8 +76,9 @@ func (r *Reviewer) answer(ctx context.Context, k key, maxAge time.Duration) (boo
 	}
 }
 
-// await waits, without mu, which the caller holds, for the end of a request or of ctx. In the
-// latter case it returns the error of ctx, and ends the request if nobody else waits for it.
+// await waits for the end of a request or of ctx. The caller holds mu, which await releases
+// meanwhile. At the end of ctx it returns ctx's error, and ends the request if no other caller
+// waits for it.
 func (r *Reviewer) await(ctx context.Context, q *question, req *request) error {
 	req.waiters++
 	r.mu.Unlock()
@@ -97,7 +97,7 @@ func (r *Reviewer) await(ctx context.Context, q *question, req *request) error {
 	return err
 }
 
-// send begins a request; ctx gives it no more than its values. The caller holds mu.
+// send starts a request with the values of ctx, but not its end. The caller holds mu.
 func (r *Reviewer) send(ctx context.Context, k key, q *question) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	q.sent++
@@ -105,14 +105,14 @@ func (r *Reviewer) send(ctx context.Context, k key, q *question) {
 	q.request = req
 	go func() {
 		defer cancel()
-		// The answer is as old as the question: the right may go while it is on its way.
+		// The answer is as old as the request: the right may be withdrawn meanwhile.
 		asked := time.Now()
 		allowed, err := r.ask(ctx, k)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		defer close(req.done)
 		if q.request != req {
-			return // everybody gave it up
+			return // every caller gave it up
 		}
 		q.request = nil
 		if err != nil {
@@ -149,8 +149,8 @@ func (r *Reviewer) question(k key) *question {
 	return q
 }
 
-// sweep forgets what nobody uses and whose answer is too old, once per MaxAge. The
-// caller holds mu.
+// sweep removes unused questions whose answers are too old, once per MaxAge. The caller holds
+// mu.
 func (r *Reviewer) sweep() {
 	if time.Since(r.swept) < r.opts.MaxAge {
 		return

@@ -15,8 +15,8 @@ import (
 const (
 	// requestTimeout bounds one review.
 	requestTimeout = 10 * time.Second
-	// failureAge is how long a review that failed is not sent again: what fails for one
-	// volume fails for the hundred that ask the same.
+	// failureAge is how long a failed review is not sent again. A hundred volumes may ask the
+	// same question.
 	failureAge = time.Second
 )
 
@@ -24,8 +24,8 @@ const (
 type Options struct {
 	// Ask asks the API server.
 	Ask Ask
-	// Verbs are the rights that a new volume's pod must have to each object, and Kept is the
-	// one of them that it must keep while the volume is mounted.
+	// Verbs are the rights to each object that a new volume's pod must have. Kept is the one
+	// of them that it must keep while the volume is mounted.
 	Verbs []string
 	Kept  string
 	// MaxAge is how long an answer is kept.
@@ -45,10 +45,10 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// Reviewer answers for many volumes, whose pods share service accounts and objects: it
-// asks the API server again only where an answer is too old, one request per question at a time,
-// and shares its failure as it does its answer. It is safe for concurrent use. Its goroutines
-// are the requests under way, each of which ends when nobody waits for it any more.
+// Reviewer answers for many volumes, whose pods share service accounts and objects. It asks the
+// API server again only if an answer is too old. It sends one request per question at a time,
+// and all callers share its answer or its failure. It is safe for concurrent use. Its
+// goroutines are the requests under way. Each ends when no caller waits for it.
 //
 // mu guards questions and what is below them.
 type Reviewer struct {
@@ -78,10 +78,9 @@ func (r *Reviewer) Needs() string {
 	return strings.Join(verbs[:last], ", ") + " and " + verbs[last]
 }
 
-// Admitted returns whether the service account of a new volume's pod has all rights to an
-// object that it needs, by answers to questions that are less than maxAge old; 0 asks anew.
-// An error says nothing about the rights: it is that of the Ask, at most failureAge old, or of
-// ctx.
+// Admitted returns whether the service account of a new volume's pod has all the rights to an
+// object that it needs. The answers are less than maxAge old; 0 asks again. An error says
+// nothing about the rights: it is that of the Ask, at most failureAge old, or of ctx.
 func (r *Reviewer) Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error) {
 	for _, verb := range r.opts.Verbs {
 		allowed, err := r.answer(ctx, key{pod.Account(), ref, verb}, maxAge)
@@ -92,8 +91,7 @@ func (r *Reviewer) Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref,
 	return true, nil
 }
 
-// Allowed is Admitted for a volume that is mounted, and asks about the one right that its
-// pod must keep.
+// Allowed is Admitted for a mounted volume. It asks about the one right that the pod must keep.
 func (r *Reviewer) Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error) {
 	return r.answer(ctx, key{pod.Account(), ref, r.opts.Kept}, maxAge)
 }

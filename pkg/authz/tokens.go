@@ -19,21 +19,21 @@ import (
 // publishing again.
 var ErrNoToken = errors.New("no pod of it has a token: the next republish brings one (the CSIDriver object must have tokenRequests and requiresRepublish)")
 
-// Tokens holds the tokens of published pods, by service account. A token is the pod's: it
-// dies with the pod at the API server, so that another pod's takes its place. It is safe
-// for concurrent use, and its zero value holds none.
+// Tokens holds the tokens of published pods, by service account. A token belongs to a pod: the
+// API server refuses it after the pod's end, and then another pod's token is used. Tokens is
+// safe for concurrent use, and its zero value holds none.
 //
 // mu guards all of it.
 type Tokens struct {
 	mu       sync.Mutex
-	accounts map[volume.Account]*wallet
+	accounts map[volume.Account]*accountTokens
 }
 
-// wallet is what is known of one account; it lasts as long as it has holders or waiters.
-type wallet struct {
+// accountTokens holds the tokens of one account. It exists while it has holders or waiters.
+type accountTokens struct {
 	holders map[types.UID]*holder
-	// arrived is closed, and replaced, when a token arrives; waiting counts who waits for
-	// that.
+	// arrived is closed, and replaced, when a token arrives. waiting counts the callers that
+	// wait for that.
 	arrived chan struct{}
 	waiting int
 }
@@ -42,18 +42,18 @@ type wallet struct {
 type holder struct {
 	volumes map[string]bool
 	token   volume.Token
-	// rejected is when the API server last refused the token as none of its own; the zero
-	// time is never. It may have been wrong, so it is tried again when there is no other.
+	// rejected is when the API server last refused the token; the zero time is never. The
+	// server may have been wrong, so the token is tried again when there is no other.
 	rejected time.Time
 }
 
-// Put has requests for what the pod's account may read carry the pod's token, in place of
-// an earlier one of that pod, until each volume that it was put for is dropped. It returns
-// true if there was no token of the account that could be used.
+// Put adds the token of a pod for one of its volumes. It replaces an earlier token of that
+// pod. Requests of the account may carry it until Drop was called for each of the pod's
+// volumes. Put returns true if it is the account's first usable token.
 func (t *Tokens) Put(pod volume.Pod, volumeID string, token volume.Token) (first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	w := t.wallet(pod.Account())
+	w := t.of(pod.Account())
 	first = len(w.usable()) == 0
 	h := w.holders[pod.UID]
 	if h == nil {
@@ -89,7 +89,7 @@ func (t *Tokens) Drop(pod volume.Pod, volumeID string) {
 // that wraps ErrNoToken and that of ctx when this ends.
 func (t *Tokens) Await(ctx context.Context, account volume.Account) error {
 	t.mu.Lock()
-	w := t.wallet(account)
+	w := t.of(account)
 	w.waiting++
 	defer func() {
 		w.waiting--
@@ -139,8 +139,8 @@ func (t *Tokens) take(account volume.Account) []volume.Token {
 		return nil
 	}
 	usable := w.usable()
-	// One that was not rejected, else whose rejection is the longest ago; then the one that
-	// is good for the longest time.
+	// First the one that was never rejected, or was rejected longest ago; then the one that
+	// expires last.
 	slices.SortFunc(usable, func(a, b *holder) int {
 		return cmp.Or(a.rejected.Compare(b.rejected), b.token.Expires.Compare(a.token.Expires))
 	})
@@ -166,30 +166,30 @@ func (t *Tokens) reject(account volume.Account, token volume.Token) {
 	}
 }
 
-// wallet returns that of an account, also of one without any token. The caller holds mu and
-// calls tidy.
-func (t *Tokens) wallet(account volume.Account) *wallet {
+// of returns the tokens of an account, also if it has none yet. The caller holds mu and calls
+// tidy.
+func (t *Tokens) of(account volume.Account) *accountTokens {
 	w := t.accounts[account]
 	if w == nil {
-		w = &wallet{holders: map[types.UID]*holder{}, arrived: make(chan struct{})}
+		w = &accountTokens{holders: map[types.UID]*holder{}, arrived: make(chan struct{})}
 		if t.accounts == nil {
-			t.accounts = map[volume.Account]*wallet{}
+			t.accounts = map[volume.Account]*accountTokens{}
 		}
 		t.accounts[account] = w
 	}
 	return w
 }
 
-// tidy forgets an account without pods that nobody waits for. The caller holds mu.
+// tidy removes an account that has no pods and no waiters. The caller holds mu.
 func (t *Tokens) tidy(account volume.Account) {
 	if w := t.accounts[account]; w != nil && len(w.holders) == 0 && w.waiting == 0 {
 		delete(t.accounts, account)
 	}
 }
 
-// usable returns the pods whose tokens may be accepted, in no order. One that has expired
-// is of no use once it was rejected, and no sooner: this node's clock may be wrong.
-func (w *wallet) usable() []*holder {
+// usable returns the pods whose tokens may be accepted, in no order. An expired token counts
+// until it was rejected too, because this node's clock may be wrong.
+func (w *accountTokens) usable() []*holder {
 	now := time.Now()
 	var usable []*holder
 	for _, h := range w.holders {

@@ -14,18 +14,18 @@ import (
 // of one account, and an API server that is starting may reject all of their tokens.
 const maxAttempts = 3
 
-// errNobody reports a request that names no account: it must not be sent with the rights of
-// whoever comes along.
+// errNobody reports a request that names no account. It must not be sent with any other
+// account's rights.
 var errNobody = errors.New("the request names no service account whose token it is to carry")
 
-// errRedirected reports a request that follows a redirect: the token is for the API server, and
-// for nobody to whom an answer points.
+// errRedirected reports a request that follows a redirect. The token is for the API server
+// only.
 var errRedirected = errors.New("redirected: a pod's token goes to the API server only")
 
-// bearer is what a request's context says of the token that it is to carry.
+// bearer says which token a request is to carry. It is in the request's context.
 type bearer struct {
 	account volume.Account
-	// token is the one to use; the zero Token leaves the choice to the account's.
+	// token is the one to use; the zero Token means any of the account's.
 	token volume.Token
 }
 
@@ -41,9 +41,9 @@ func withToken(ctx context.Context, account volume.Account, token volume.Token) 
 	return context.WithValue(ctx, bearerKey{}, bearer{account, token})
 }
 
-// Wrap returns a transport which sends every request by base with the token that the
-// request's context asks for, see As. It fails those that ask for none and those to which a
-// redirect leads. After an answer that says Unauthorized it tries the token of another pod.
+// Wrap returns a transport that sends every request by base with the token that the request's
+// context asks for, see As. A request whose context asks for none fails, and so does one that
+// follows a redirect. After an Unauthorized answer the transport tries another pod's token.
 func (t *Tokens) Wrap(base http.RoundTripper) http.RoundTripper {
 	return &transport{tokens: t, base: base}
 }
@@ -92,8 +92,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, errNobody // there was at least one token
 }
 
-// withHeader returns the request with a token, as a transport must not change its own. The
-// body of the first attempt is the request's; each other one has a copy.
+// withHeader returns a copy of the request with a token, because a transport must not change
+// the request. The first attempt has the request's body, and the others have copies.
 func withHeader(req *http.Request, token volume.Token, attempt int) (*http.Request, error) {
 	clone := req.Clone(req.Context())
 	clone.Header.Set("Authorization", "Bearer "+token.Reveal())
@@ -108,14 +108,14 @@ func withHeader(req *http.Request, token volume.Token, attempt int) (*http.Reque
 	return clone, nil
 }
 
-// discard lets the connection of an answer that nobody reads be used again.
+// discard reads the rest of an answer, so that its connection can be used again.
 func discard(resp *http.Response) {
 	const most = 64 << 10
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, most)) // what it can't give up, Close does
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, most)) // Close ends what is longer
 	_ = resp.Body.Close()
 }
 
-// closeBody does what a transport must also do with a request that it refuses.
+// closeBody closes the body of a refused request, as a transport must.
 func closeBody(req *http.Request) error {
 	if req.Body == nil {
 		return nil

@@ -231,7 +231,7 @@ func TestProve(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = NewIdentity(tokens, client.SelfSubjectReviews()).Prove(t.Context(), podOf("x"), volume.NewToken(test.token, time.Now().Add(time.Hour)))
+			err = NewAuthenticator(tokens, client.SelfSubjectReviews()).Prove(t.Context(), podOf("x"), volume.NewToken(test.token, time.Now().Add(time.Hour)))
 			if !test.is(err) {
 				t.Errorf("got %v", err)
 			}
@@ -276,7 +276,7 @@ func TestTokensAreNotLogged(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, askErr := AskWith(access.SelfSubjectAccessReviews(), tokens)(ctx, web.Account(), ref("db"), "watch")
-		proveErr := NewIdentity(tokens, who.SelfSubjectReviews()).Prove(ctx, podOf("a"), token)
+		proveErr := NewAuthenticator(tokens, who.SelfSubjectReviews()).Prove(ctx, podOf("a"), token)
 		if err := leak.Check(name, fmt.Sprintf("%+v %+v %#v %+v", askErr, proveErr, token, tokens)); err != nil {
 			t.Error(err)
 		}

@@ -1,8 +1,8 @@
 // Package clientlog keeps what a client of the API server logs free of values.
 //
-// It owns the ceiling on the verbosity of client-go, which writes whole bodies of
-// requests and responses from a certain level on, those of Secrets among them. It must
-// not know who sends which request.
+// It owns the limit on the verbosity of client-go, which logs whole bodies of requests and
+// responses, also of Secrets, from a certain level on. It must not know who sends which
+// request.
 package clientlog
 
 import (
@@ -14,12 +14,12 @@ import (
 const (
 	// bodyLevel is the verbosity from which on client-go logs bodies.
 	bodyLevel = 8
-	// detailLevel is for what it logs at no level: it is of interest to few.
+	// detailLevel is the level of what it logs without one.
 	detailLevel = 4
 )
 
-// Quiet returns a logger for client-go: what it finds worth a line becomes detail, and
-// nothing that could hold a value is written, whatever the program's verbosity.
+// Quiet returns a logger for client-go. It logs at detailLevel and above, and nothing that
+// could hold a value, at any verbosity of the program.
 func Quiet(logger klog.Logger) klog.Logger {
 	if logger.GetSink() == nil { // it discards everything
 		return logger
@@ -27,12 +27,12 @@ func Quiet(logger klog.Logger) klog.Logger {
 	return logger.WithSink(quietSink{logger.GetSink()}).V(detailLevel)
 }
 
-// Context returns ctx with a quiet logger; requests that are sent with it log to that.
+// Context returns ctx with a quiet logger, for requests.
 func Context(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, Quiet(klog.FromContext(ctx)))
 }
 
-// quietSink is a LogSink with a ceiling.
+// quietSink is a LogSink with a limit.
 type quietSink struct{ klog.LogSink }
 
 // Enabled tells whether a message of this level is written.
@@ -40,17 +40,17 @@ func (s quietSink) Enabled(level int) bool {
 	return level < bodyLevel && s.LogSink.Enabled(level)
 }
 
-// WithValues keeps the ceiling on a logger with values.
+// WithValues keeps the limit on a logger with values.
 func (s quietSink) WithValues(keysAndValues ...any) klog.LogSink {
 	return quietSink{s.LogSink.WithValues(keysAndValues...)}
 }
 
-// WithName keeps the ceiling on a named logger.
+// WithName keeps the limit on a named logger.
 func (s quietSink) WithName(name string) klog.LogSink {
 	return quietSink{s.LogSink.WithName(name)}
 }
 
-// WithCallDepth keeps the ceiling on a logger that skips stack frames.
+// WithCallDepth keeps the limit on a logger that skips stack frames.
 func (s quietSink) WithCallDepth(depth int) klog.LogSink {
 	if sink, ok := s.LogSink.(interface{ WithCallDepth(int) klog.LogSink }); ok {
 		return quietSink{sink.WithCallDepth(depth)}

@@ -38,7 +38,7 @@ const (
 type fakePublisher struct {
 	publish   func(ctx context.Context) error
 	unpublish func() error
-	stats     publisher.Stats
+	stats     publisher.Usage
 	statsErr  error
 
 	mu      sync.Mutex
@@ -65,7 +65,7 @@ func (p *fakePublisher) Unpublish(_ context.Context, id, target string) error {
 	return p.unpublish()
 }
 
-func (p *fakePublisher) Stats(_ context.Context, id, target string) (publisher.Stats, error) {
+func (p *fakePublisher) Stats(_ context.Context, id, target string) (publisher.Usage, error) {
 	p.note(id, target)
 	return p.stats, p.statsErr
 }

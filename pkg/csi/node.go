@@ -18,7 +18,7 @@ import (
 type Publisher interface {
 	Publish(ctx context.Context, request publisher.Request) error
 	Unpublish(ctx context.Context, volumeID, target string) error
-	Stats(ctx context.Context, volumeID, target string) (publisher.Stats, error)
+	Stats(ctx context.Context, volumeID, target string) (publisher.Usage, error)
 }
 
 // nodeServer is the CSI Node service.
@@ -90,11 +90,10 @@ func (s *nodeServer) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVol
 	if err := checkIDAndPath(req.GetVolumeId(), "volume_path", req.GetVolumePath()); err != nil {
 		return nil, err
 	}
-	stats, err := s.publisher.Stats(ctx, req.GetVolumeId(), req.GetVolumePath())
+	u, err := s.publisher.Stats(ctx, req.GetVolumeId(), req.GetVolumePath())
 	if err != nil {
 		return nil, asStatus(err)
 	}
-	u := stats.Usage
 	return &csi.NodeGetVolumeStatsResponse{
 		Usage: []*csi.VolumeUsage{
 			{Unit: csi.VolumeUsage_BYTES, Total: u.Capacity, Available: u.Available, Used: u.Used},

@@ -8,7 +8,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -187,10 +186,10 @@ func TestUnpublish(t *testing.T) {
 }
 
 func TestVolumeStats(t *testing.T) {
-	usage := mount.Usage{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}
+	usage := publisher.Usage{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}
 	req := &csi.NodeGetVolumeStatsRequest{VolumeId: testID, VolumePath: testTarget}
 	s := serve(t, nil)
-	s.publisher.stats = publisher.Stats{Usage: usage}
+	s.publisher.stats = usage
 	got, err := s.node.NodeGetVolumeStats(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)

@@ -1,10 +1,9 @@
 // Package dialer makes the connections to the API server, one at a time.
 //
-// The transport of net/http dials once for each request that finds no HTTP/2 connection with
-// a free stream, though the first connection to come serves a hundred requests. A node that
-// opens 16 watches at once would make 16 TLS handshakes for each hundred objects. Here, a
-// request that waits for a connection dials only if the one that is being made was not
-// enough.
+// The transport of net/http dials once for each request that finds no HTTP/2 connection with a
+// free stream, though one new connection serves a hundred requests. A node that opens 16
+// watches at once would make 16 TLS handshakes for each hundred objects. With this package, a
+// request dials only if the connection that another one makes was not enough.
 //
 // The package owns when a connection is made. It must not know what is sent over it.
 package dialer
@@ -20,16 +19,16 @@ import (
 )
 
 const (
-	// patience is how long a request waits for the connection of another one before it
-	// dials too: that one may lead nowhere. It is as long as a handshake may take, so that a
-	// server that accepts connections and stalls is not asked for many.
-	patience = 5 * time.Second
-	// handOver is how long the transport may take to give a new connection to all requests
-	// that wait.
+	// maxWait is how long a request waits for the connection of another one before it dials
+	// too, since that one may fail. It is as long as a handshake may take, so that a server
+	// that accepts connections and stalls gets few of them.
+	maxWait = 5 * time.Second
+	// handOver is how long the transport may take to give a new connection to all waiting
+	// requests.
 	handOver = 20 * time.Millisecond
 )
 
-// errNotNeeded ends a dial whose request has got another connection. Nobody sees it.
+// errNotNeeded ends a dial whose request has another connection. No caller sees it.
 var errNotNeeded = errors.New("another connection serves the request")
 
 // Dial makes a connection, as the DialContext of a net.Dialer does.
@@ -39,7 +38,7 @@ type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 // use and has no goroutine of its own.
 type Dialer struct {
 	dial Dial
-	// turn is held from the begin of a dial until its request has a connection.
+	// turn is full from the begin of a dial until its request has a connection.
 	turn chan struct{}
 }
 
@@ -50,8 +49,8 @@ func New(dial Dial) *Dialer { return &Dialer{dial: dial, turn: make(chan struct{
 // must be the innermost layer: only base may repeat a request.
 func (d *Dialer) Wrap(base http.RoundTripper) http.RoundTripper { return &transport{base} }
 
-// DialContext makes a connection for the request whose context this is. It waits while
-// another request makes one, and fails if that serves this request too.
+// DialContext makes a connection for the request of ctx. It waits while another request makes
+// one, and fails if that connection serves this request too.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	r, ok := ctx.Value(requestKey{}).(*request)
 	if !ok {
@@ -79,21 +78,21 @@ func (d *Dialer) await(ctx context.Context, served <-chan struct{}) (mine bool, 
 		return true, nil // nobody dials
 	default:
 	}
-	patient := time.NewTimer(patience)
-	defer patient.Stop()
+	timer := time.NewTimer(maxWait)
+	defer timer.Stop()
 	select {
 	case d.turn <- struct{}{}:
-	case <-patient.C:
+	case <-timer.C:
 		return false, nil
 	case <-served:
 		return false, errNotNeeded
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
-	// The one before has its connection, which may be on its way to this request as well.
-	patient.Reset(handOver)
+	// The request before has its connection, which may soon serve this request too.
+	timer.Reset(handOver)
 	select {
-	case <-patient.C:
+	case <-timer.C:
 		return true, nil
 	case <-served:
 		d.release()

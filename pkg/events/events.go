@@ -1,7 +1,6 @@
 // Package events writes events about pods' volumes to the API server.
 //
-// It owns the recorder and how it paces itself. It must not know what happened, nor
-// why somebody wants to tell.
+// It owns the recorder and its rate. It must not know what the events are about.
 package events
 
 import (
@@ -17,8 +16,8 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// maxMessage is the most bytes of an event's message that tools can be relied on to
-// show; it is the API's own limit for the newer kind of event.
+// maxMessage is the longest message of an event in bytes that all tools show. It is the API's
+// limit for events of events.k8s.io/v1.
 const maxMessage = 1024
 
 // Events creates and patches the events of one namespace. A client-go client is one.
@@ -35,7 +34,7 @@ type Options struct {
 	Component, Node string
 }
 
-// Recorder tells pods' authors what ails their pods' volumes. It is safe for
+// Recorder tells pods' authors what is wrong with their pods' volumes. It is safe for
 // concurrent use. Its goroutines are client-go's; Shutdown ends them.
 type Recorder struct {
 	broadcaster record.EventBroadcaster
@@ -48,7 +47,7 @@ func New(ctx context.Context, opts Options) (*Recorder, error) {
 	if opts.Events == nil || opts.Component == "" || opts.Node == "" {
 		return nil, errors.New("events options: Events, Component and Node are required")
 	}
-	// The end of the program's context must not lose what its last calls had to tell.
+	// The events of the last calls must be written after the end of the program's context.
 	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	broadcaster.StartRecordingToSink(sink(opts.Events))
 	// The scheme would tell the kind of an object. Warn names it.
@@ -58,9 +57,9 @@ func New(ctx context.Context, opts Options) (*Recorder, error) {
 	}, nil
 }
 
-// Warn records a warning about a pod. It returns at once: an event that can't be
-// written, or that is one of too many, is lost. The message must hold no value of an
-// object; what is longer than an event may be is cut off.
+// Warn records a warning about a pod. It returns at once. An event that can't be written, or
+// is one of too many, is lost. The message must hold no value of an object. It is cut off at
+// maxMessage bytes.
 func (r *Recorder) Warn(pod volume.Pod, reason, message string) {
 	if len(message) > maxMessage {
 		const more = "..."
@@ -75,7 +74,7 @@ func (r *Recorder) Warn(pod volume.Pod, reason, message string) {
 	}, corev1.EventTypeWarning, reason, message)
 }
 
-// Shutdown ends the Recorder's goroutines; what is not written yet is lost.
+// Shutdown ends the Recorder's goroutines. Events that are not written yet are lost.
 func (r *Recorder) Shutdown() { r.broadcaster.Shutdown() }
 
 // sink is where the broadcaster sends events.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
@@ -95,5 +96,33 @@ func TestNewRefusesMissingOptions(t *testing.T) {
 		if _, err := New(t.Context(), opts); err == nil || !strings.Contains(err.Error(), "are required") {
 			t.Errorf("without %s: %v", name, err)
 		}
+	}
+}
+
+// TestWarnAgain: an event that was written already is counted up.
+func TestWarnAgain(t *testing.T) {
+	client := fake.NewClientset()
+	patched := make(chan k8stesting.PatchAction, 1)
+	client.PrependReactor("patch", "events", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		patched <- action.(k8stesting.PatchAction)
+		return true, &corev1.Event{}, nil
+	})
+	r, err := New(t.Context(), Options{Events: eventsOf(client), Component: "csi.refvol.dev", Node: "node-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Shutdown)
+	for range 2 {
+		r.Warn(volume.Pod{Namespace: "shop", Name: "web-0", UID: "8f7e"}, "RefNotFound", "not found")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	select {
+	case action := <-patched:
+		if action.GetNamespace() != "shop" || action.GetPatchType() != types.StrategicMergePatchType || !strings.Contains(string(action.GetPatch()), `"count":2`) {
+			t.Errorf("patched by %s in %s: %s", action.GetPatchType(), action.GetNamespace(), action.GetPatch())
+		}
+	case <-ctx.Done():
+		t.Fatal("no event was patched")
 	}
 }

@@ -12,32 +12,33 @@ import (
 )
 
 const (
-	// denialTime is how long nothing but refusals must come before they count. An API
-	// server that has just started refuses everybody until it has read the roles, and one of
-	// several may lag behind the others.
+	// denialTime is how long only refusals must come before they count. An API server that
+	// has just started refuses every request until it has read the roles, and one of several
+	// servers may lag behind the others.
 	denialTime = 5 * time.Second
-	// tokenTime is denialTime for the tokens of pods: the kubelet brings new ones, which it
-	// does within one and a half minutes as a rule.
+	// tokenTime is denialTime for the tokens of pods. The kubelet brings new ones, usually
+	// within one and a half minutes.
 	tokenTime = 3 * time.Minute
 )
 
-// denial is that the API server refuses to tell of an object, or to tell of its changes, or
-// tells nothing but states from before, as after its etcd was restored from a backup. The
-// zero value is none. It is for who holds the lock of the known.
+// denial is a lasting refusal: the API server refuses the object or its changes, or sends only
+// older states, as after its etcd was restored from a backup. The zero value is none. The
+// lock of the known guards it.
 type denial struct {
-	// since is when the first of an unbroken row of refusals came.
+	// since is when the first of the consecutive refusals came.
 	since time.Time
 	// err is the last refusal, once they count.
 	err error
 }
 
-// add takes in a failed request, and returns true if from now on it is a denial, as refusals
-// have come for as long as enough. Other failures tell nothing of the rights: a denial stays.
+// add records a failed request. It returns true if a denial begins with it, because refusals
+// have come for the time of enough. Other failures say nothing about rights, so they don't
+// end a denial.
 func (d *denial) add(err error, now time.Time, enough time.Duration) (news bool) {
 	switch {
 	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
-		return false // a server that is behind says so before it tells an older state
-	case !isRefusal(err) && !errors.Is(err, errStale):
+		return false // a server that lags behind says so instead of sending an older state
+	case !isRefusal(err) && !errors.Is(err, errOlder):
 		d.since = time.Time{}
 		return false
 	case d.since.IsZero():
@@ -50,8 +51,8 @@ func (d *denial) add(err error, now time.Time, enough time.Duration) (news bool)
 	return news
 }
 
-// isRefusal tells whether the API server has refused a request, for who sent it may not, or
-// is nobody that it knows.
+// isRefusal tells whether the API server has refused a request for want of a right or of a
+// credential that it accepts.
 func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
 // enough returns how long refusals like err must last to count.
@@ -62,8 +63,8 @@ func (k *known) enough(err error) time.Duration {
 	return denialTime
 }
 
-// shares takes in a failure that concerns this object and others, whichever was asked for.
-// The refusal of a token is a denial of all objects that wait for one which is accepted.
+// shares records a failure of another object's request that concerns this object too: when a
+// token is refused, all objects that wait for an accepted one are denied.
 func (k *known) shares(err error) {
 	k.mu.Lock()
 	denied := k.denial.add(err, time.Now(), k.enough(err))
@@ -73,14 +74,14 @@ func (k *known) shares(err error) {
 	}
 }
 
-// end takes in an answer, and returns true if there was a denial until now.
+// end records an answer, and returns true if there was a denial until now.
 func (d *denial) end() (was bool) {
 	was = d.err != nil
 	*d = denial{}
 	return was
 }
 
-// denied returns why changes are not told any more; nil while they are.
+// denied returns why changes don't arrive any more, or nil while they do.
 func (k *known) denied() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -294,7 +294,7 @@ func TestOlderStatesOnly(t *testing.T) {
 			if n := e.changes(ref); i == 0 && n != 1 || i > 0 && n != 0 {
 				t.Errorf("heard of %d changes at look %d", n, i)
 			}
-			if err := e.Denied(ref); !errors.Is(err, errStale) {
+			if err := e.Denied(ref); !errors.Is(err, errOlder) {
 				t.Errorf("Denied = %v", err)
 			}
 			e.wantKnown(ref, v, "2")

@@ -19,8 +19,8 @@ type fetch struct {
 	cached bool
 }
 
-// fly fetches for as long as somebody asks, or waits for an answer.
-func (p *polled) fly() {
+// fetchWhileAsked fetches for as long as somebody asks or waits for an answer.
+func (p *polled) fetchWhileAsked() {
 	began, backoff := time.Now(), retryBackoff(false)
 	for p.stillAsked() {
 		own, ok := p.fetch()
@@ -30,19 +30,19 @@ func (p *polled) fly() {
 		if time.Since(began) >= lastingTime && backoff.Cap != longBackoff {
 			backoff = retryBackoff(true)
 		}
-		// What isn't the object's own failure has the next request wait by itself.
+		// After a failure that isn't the object's own, the openings delay the next request.
 		if p.askAgain() && own && !p.pause(backoff.Step()) {
 			return
 		}
 	}
 }
 
-// askAgain asks once more if a reader has been told that there will be an answer, and
-// the fetch has brought none.
+// askAgain asks once more if a reader waits for an answer and the fetch has brought none. It
+// returns true if a pause should come first.
 func (p *polled) askAgain() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	unanswered := p.owed && !p.synced && p.closed == nil
+	unanswered := p.awaited && !p.synced && p.closed == nil
 	// What was asked for during the fetch needs no pause.
 	pause := unanswered && !p.asked
 	p.asked = p.asked || unanswered
@@ -56,24 +56,23 @@ func (p *polled) pause(d time.Duration) bool {
 	select {
 	case <-timer.C:
 		return true
-	case <-p.hurry:
+	case <-p.skipPause:
 		return true
-	case <-p.gone:
+	case <-p.closing:
 		return false
 	}
 }
 
-// stillAsked tells whether another fetch is to begin. If not, the goroutine is taken
-// for ended.
+// stillAsked tells whether another fetch is to begin. If not, the goroutine counts as ended.
 func (p *polled) stillAsked() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.flying = p.asked && p.closed == nil
-	return p.flying
+	p.fetches = p.asked && p.closed == nil
+	return p.fetches
 }
 
-// fetch asks the API server once and takes in its answer. ok is false if the object is
-// closed, own if a failure concerns more than the object.
+// fetch asks the API server once and records its answer. ok is false if the object is closed.
+// own is false if a failure concerns more than the object.
 func (p *polled) fetch() (own, ok bool) {
 	ctx, cancel := context.WithCancelCause(p.store.context(p.account))
 	defer cancel(nil)
@@ -95,7 +94,7 @@ func (p *polled) fetch() (own, ok bool) {
 	return !isShared(err), true
 }
 
-// cancelOnClose has close call cancel, and returns false if that was called already.
+// cancelOnClose lets close call cancel. It returns false if the object is closed already.
 func (p *polled) cancelOnClose(cancel func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +107,7 @@ func (p *polled) begin() fetch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case <-p.hurry: // this fetch is what it was for
+	case <-p.skipPause: // this fetch is the one it asked for
 	default:
 	}
 	p.begun++
@@ -116,15 +115,14 @@ func (p *polled) begin() fetch {
 	return fetch{
 		number: p.begun,
 		began:  time.Now(),
-		// An answer from the cache is fine for an object that is there, which is the
-		// usual case and the one that spares etcd.
+		// For an object that exists, an answer from the cache is enough. That is the usual
+		// case, and it spares etcd.
 		cached: !p.store.live() && p.synced && p.object != nil,
 	}
 }
 
-// request sends one request, or two: a cache that lags behind may not have the object
-// yet, and that it does not exist must be true, since no version tells how old that
-// answer is.
+// request sends one request, or two. An answer that the object does not exist has no version
+// that tells its age, and a cache may lag behind, so that answer must not come from a cache.
 func (p *polled) request(ctx context.Context, cached bool) (*volume.Object, error) {
 	var opts metav1.GetOptions
 	if cached {
@@ -137,20 +135,19 @@ func (p *polled) request(ctx context.Context, cached bool) (*volume.Object, erro
 	return obj, err
 }
 
-// isAbsent tells whether the answer to a request for an object is that it doesn't exist. A
-// 404 that is no answer of an API server comes from something else on the way to it.
+// isAbsent tells whether the API server has answered that the object doesn't exist. A 404
+// without a Status comes from something else on the way to it.
 func isAbsent(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
 
-// settle takes in the outcome of a fetch and wakes who waits for it. It returns what
-// is to be done without the lock.
+// settle records the outcome of a fetch. It returns what the caller must do without the lock.
 func (p *polled) settle(f fetch, obj *volume.Object, err error) (tell func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fetching = false
 	if p.closed != nil || f.number < p.valid {
-		p.asked = p.asked || p.owed // of a read from before, whose answer this was
+		p.asked = p.asked || p.awaited // a read waits for the answer of the next fetch
 		return func() {}
 	}
 	resourceVersion := ""
@@ -159,8 +156,8 @@ func (p *polled) settle(f fetch, obj *volume.Object, err error) (tell func()) {
 		obj = nil
 	case err != nil:
 		return p.failedLocked(err)
-	case older(obj.ResourceVersion, p.floor):
-		return p.failedLocked(errStale)
+	case older(obj.ResourceVersion, p.newestVersion):
+		return p.failedLocked(errOlder)
 	default:
 		resourceVersion = obj.ResourceVersion
 	}

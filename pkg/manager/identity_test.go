@@ -15,7 +15,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// accounts is an Identity of accounts that have a token, or not.
+// accounts are Credentials of accounts that have a token, or not.
 type accounts struct {
 	mu      sync.Mutex
 	arrived chan struct{}

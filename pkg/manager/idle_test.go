@@ -164,7 +164,7 @@ func TestALateEventOfAStoppedRunIsIgnored(t *testing.T) {
 			t.Error(err)
 		}
 		it.event(event{kind: watch.Modified, object: objectOf(t, late), resourceVersion: "999"})
-		if it.isSynced() || it.floor == "999" || e.changes(ref) != 0 {
+		if it.isSynced() || it.newestVersion == "999" || e.changes(ref) != 0 {
 			t.Error("a stopped run was heard")
 		}
 

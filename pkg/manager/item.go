@@ -9,18 +9,17 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// item is one object that is watched: what is known of it, and its
-// reflector, which runs while the object is worth watching.
+// item is one object that is watched: what is known of it, and its reflector.
 //
-// At most one goroutine at a time, that of the present run, drives the reflector,
-// which calls the methods of report.go; each run waits for the one before. known.mu
-// guards everything below hurry.
+// At most one goroutine at a time, that of the present run, drives the reflector, which calls
+// the methods of report.go. Each run waits for the one before. known.mu guards everything
+// below skipPause.
 type item struct {
 	*known
 	base      *base
 	reflector reflector
-	// hurry ends a pause of the reflector; it has room for one.
-	hurry chan struct{}
+	// skipPause ends a pause of the reflector; it has room for one.
+	skipPause chan struct{}
 
 	// run is the reflector's present life; nil while it is stopped.
 	run *run
@@ -32,15 +31,15 @@ type item struct {
 // run is one life of the reflector.
 type run struct {
 	stop context.CancelFunc
-	// admitted is set once the run before has ended. Until then it is still that
-	// one which reports, and it must not be heard.
+	// admitted is set once the run before has ended. Reports that come earlier are from that
+	// one, and must be ignored.
 	admitted bool
 }
 
-// get returns what is known. If nothing is, it makes sure that the reflector runs.
+// get returns what is known. If nothing is known, it makes sure that the reflector runs.
 //
-// Reading an immutable object stops its watch: there is nothing more to come but
-// its deletion, and that is looked for when another pod begins to use it.
+// Reading an immutable object stops its watch: only a deletion can follow, and verify looks
+// for that when another pod begins to use the object.
 func (it *item) get() (*volume.Object, error) {
 	now := time.Now()
 	it.mu.Lock()
@@ -51,7 +50,7 @@ func (it *item) get() (*volume.Object, error) {
 		return nil, it.closed
 	case !it.synced:
 		it.startLocked()
-		it.owed = true
+		it.awaited = true
 		return nil, it.notSyncedLocked()
 	case it.object != nil && it.object.Immutable:
 		it.stopLocked()
@@ -59,26 +58,26 @@ func (it *item) get() (*volume.Object, error) {
 	return it.stateLocked()
 }
 
-// prioritize also ends a pause of the reflector: what it waits for may be over.
+// prioritize also ends a pause of the reflector: the failure may be over.
 func (it *item) prioritize(pod types.UID) {
 	it.known.prioritize(pod)
 	select {
-	case it.hurry <- struct{}{}:
+	case it.skipPause <- struct{}{}:
 	default:
 	}
 }
 
-// refresh does nothing: the watch tells of changes.
+// refresh does nothing: the watch brings the changes.
 func (it *item) refresh() {}
 
-// start lets the reflector run for the first time.
+// start starts the reflector for the first time.
 func (it *item) start() {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	it.startLocked()
 }
 
-// startLocked lets the reflector run, unless it does or never shall again.
+// startLocked starts the reflector, unless it runs or the item is closed.
 func (it *item) startLocked() {
 	if it.closed != nil || it.run != nil {
 		return
@@ -95,15 +94,15 @@ func (it *item) startLocked() {
 	})
 }
 
-// admit lets r be heard, now that the run before has ended.
+// admit accepts reports of r, now that the run before has ended.
 func (it *item) admit(r *run) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	r.admitted = true
 }
 
-// stopLocked stops the reflector; what is known stays as it is. Whatever the run
-// still reports is ignored.
+// stopLocked stops the reflector and keeps what is known. Later reports of the run are
+// ignored.
 func (it *item) stopLocked() {
 	if it.run != nil {
 		it.run.stop()
@@ -111,9 +110,9 @@ func (it *item) stopLocked() {
 	}
 }
 
-// stopIfUnreadSince stops the reflector if nothing has read the object since t. The
-// next read starts it again and waits for it. One that has not synced yet keeps
-// trying: stopping it would only make a slow API server slower.
+// stopIfUnreadSince stops the reflector if nothing has read the object since t. The next read
+// starts it again. A reflector that has not synced yet goes on: another first list would make
+// a slow API server slower.
 func (it *item) stopIfUnreadSince(t time.Time) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -123,9 +122,9 @@ func (it *item) stopIfUnreadSince(t time.Time) {
 	}
 }
 
-// verify looks for a new pod at an object again whose watch stopped because it is
-// immutable: it may have been deleted since, and created with other data. Reads wait
-// until this is done.
+// verify starts the reflector of an immutable object again for a new pod, since its watch has
+// stopped: the object may have been deleted and created with other data. Until that is done,
+// get returns ErrNotSynced.
 func (it *item) verify(newPod bool) {
 	if !newPod {
 		return

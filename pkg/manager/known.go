@@ -13,13 +13,13 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-var errStale = errors.New("the API server answered with an older state than is known already")
+var errOlder = errors.New("the API server answered with an older state than is known already")
 
-// known is what is known of one object, whichever way it came, and what the
-// subscriber knows of that.
+// known is what is known of one object, by watches or by requests, and what the subscriber
+// was notified of.
 //
-// mu guards everything below it, and what whoever embeds a known says that it guards.
-// The subscriber is called without it.
+// mu guards everything below it, and the fields that an embedding type names. The subscriber
+// is called without it.
 type known struct {
 	key
 	source *source
@@ -31,29 +31,29 @@ type known struct {
 	place place
 
 	mu sync.Mutex
-	// closed is what reads return once the object is of no use any more; else nil.
+	// closed is what reads return after the object was closed; nil before.
 	closed error
-	// synced tells that object is what the API server holds, nil if nothing.
+	// synced says that object is the state in the API server, nil for no object.
 	synced bool
 	object *volume.Object
-	// failure is the last failed request since requests succeeded; failedAt outlives that.
+	// failure is the error of the last request, nil after a success. failedAt is when a
+	// request last failed, also after a success.
 	failure  error
 	failedAt time.Time
-	// denial ends with the next answer, of a watched object with the next watch.
+	// denial ends with the next answer, or for a watched object with the next watch.
 	denial denial
 
-	// floor is the newest resourceVersion seen, of the object or of a list.
-	// Anything older is a stale answer.
-	floor string
-	// told is the state that the subscriber was last told of.
-	told state
-	// owed tells that a GetObject failed for want of a sync, so that its caller is to
-	// be told of the sync even if it brings nothing new.
-	owed bool
+	// newestVersion is the newest resourceVersion seen, of the object or of a list. Answers
+	// that are older are refused.
+	newestVersion string
+	// notified is the state that the subscriber was last notified of.
+	notified state
+	// awaited says that a GetObject failed with ErrNotSynced. Then the subscriber hears of the
+	// sync also if it brings nothing new.
+	awaited bool
 }
 
-// state is the identity of what the API server holds under a name, as far as it is
-// known.
+// state says which object the API server holds under a name, as far as it is known.
 type state struct {
 	known, present bool
 	volume.Version
@@ -66,8 +66,8 @@ func stateOf(obj *volume.Object) state {
 	return state{known: true, present: true, Version: obj.Version}
 }
 
-// same tells that nothing changed from s to t. An object without a resourceVersion
-// can't tell.
+// same tells whether nothing changed from s to t. Without a resourceVersion there is no
+// telling, so the answer is false.
 func (s state) same(t state) bool {
 	return s == t && (!s.present || s.ResourceVersion != "")
 }
@@ -110,33 +110,32 @@ func (k *known) notSyncedLocked() error {
 	return fmt.Errorf("%s: %w: %w", k.ref, ErrNotSynced, failure)
 }
 
-// prioritize has what waits to be sent for the object come first.
+// prioritize puts the object's waiting request first.
 func (k *known) prioritize(pod types.UID) { k.openings.prioritize(&k.place, pod) }
 
-// forgetLocked lets reads wait for the next sync.
+// forgetLocked forgets the state: get returns ErrNotSynced until the next sync.
 func (k *known) forgetLocked() {
 	k.synced = false
 	k.object = nil
 	k.failure = nil
-	k.denial.end() // reads wait and say why
+	k.denial.end() // the errors of get say why
 }
 
-// setLocked takes obj, nil if there is none, as the state at resourceVersion, and
-// returns whether the subscriber is to be told.
+// setLocked sets the state at resourceVersion to obj, nil for no object. It returns whether
+// the subscriber must be notified.
 func (k *known) setLocked(obj *volume.Object, resourceVersion string) bool {
 	if resourceVersion != "" {
-		k.floor = resourceVersion
+		k.newestVersion = resourceVersion
 	}
 	k.object = obj
 	now := stateOf(obj)
-	tell := k.owed || !k.told.same(now)
-	k.told, k.owed = now, false
+	tell := k.awaited || !k.notified.same(now)
+	k.notified, k.awaited = now, false
 	return tell
 }
 
-// failed keeps err for those who ask why the object isn't synced. If it is a refusal
-// the subscriber is told, provided that somebody has asked: waiting on may be of no
-// use. The subscriber is also told when refusals begin to count.
+// failed records the error of a request. It notifies the subscriber of a refusal if a
+// GetObject waits for the sync, which may never come, and when a denial begins.
 func (k *known) failed(err error) {
 	k.mu.Lock()
 	tell := k.failedLocked(err)
@@ -144,16 +143,17 @@ func (k *known) failed(err error) {
 	tell()
 }
 
-// failedLocked is failed but for what must happen without the lock, which it returns.
+// failedLocked is failed without the part that must happen without the lock, which it
+// returns.
 func (k *known) failedLocked(err error) (tell func()) {
 	now := time.Now()
 	again := now.Sub(k.failedAt) <= outageTime
 	k.failedAt = now
 	k.failure = err
-	// Reads of what isn't synced say by themselves that a server is behind.
-	counts := k.synced || !errors.Is(err, errStale)
+	// Before the sync, the error of get already says that a server lags behind.
+	counts := k.synced || !errors.Is(err, errOlder)
 	denied := counts && k.denial.add(err, now, k.enough(err))
-	refused := k.owed && !k.synced && isRefusal(err)
+	refused := k.awaited && !k.synced && isRefusal(err)
 	return func() {
 		k.failures.log(k.key, err, again)
 		if denied || refused {
@@ -162,8 +162,8 @@ func (k *known) failedLocked(err error) (tell func()) {
 	}
 }
 
-// recoverLocked takes in that requests for the object succeed, and returns whether the
-// subscriber is to be told of that, and what must happen without the lock.
+// recoverLocked records that a request has succeeded. It returns whether the subscriber must
+// be notified of that, and what the caller must do without the lock.
 func (k *known) recoverLocked() (allowed bool, tell func()) {
 	failure := k.failure
 	k.failure = nil

@@ -16,13 +16,13 @@ import (
 const (
 	// detailLevel is for what happens to each object, of which there are thousands.
 	detailLevel = 4
-	// outageTime without a failure makes the next one the begin of an outage. It is
+	// outageTime without a failure makes the next failure the begin of an outage. It is
 	// longer than two requests and a pause that end by timeout.
 	outageTime = 2 * time.Minute
 )
 
-// failureLog writes failed requests to the log, without repeating itself for each
-// attempt, nor for each object if all of them fail together.
+// failureLog logs failed requests. It logs a failure once, not for each attempt, and once for
+// all objects that fail together.
 type failureLog struct {
 	logger  klog.Logger
 	message string
@@ -40,16 +40,15 @@ type cause struct {
 	account volume.Account
 }
 
-// outage is a row of failures with one cause.
+// outage is a sequence of failures with one cause.
 type outage struct {
-	// logged is when it was last written that it began, seen when it last showed.
+	// logged is when its begin was last logged, and seen is when it last occurred.
 	logged, seen time.Time
-	// over tells that a request has succeeded since it was logged.
+	// over says that a request has succeeded since it was logged.
 	over bool
 }
 
-// log writes err, which happened to k; again tells that another one happened to
-// it a short time ago.
+// log logs a failure of k. again says that another failure of k was a short time ago.
 func (l *failureLog) log(k key, err error, again bool) {
 	known := again
 	if c, shared := causeOf(k, err); shared {
@@ -62,24 +61,22 @@ func (l *failureLog) log(k key, err error, again bool) {
 	logger.Info(l.message, "ref", k.ref, "err", err)
 }
 
-// recovered writes that requests succeed again after err, the last failure that happened to
-// k, unless that was written.
+// recovered logs once that requests succeed again after err, the last failure of k.
 func (l *failureLog) recovered(k key, err error) {
 	if c, shared := causeOf(k, err); shared && l.ends(c) {
 		l.logger.Info("Requests succeed again", "ref", k.ref, "after", err)
 	}
 }
 
-// belongsToWatches tells whether err is nothing to report, as it is part of the life of
-// every watch.
+// belongsToWatches tells whether err is a usual end of a watch, which is not reported.
 func belongsToWatches(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsInvalid(err)
 }
 
-// causeOf returns the cause of a failure; it is not shared if the failure concerns the
-// object alone.
+// causeOf returns the cause of a failure. shared is false if the failure concerns the object
+// alone.
 func causeOf(k key, err error) (c cause, shared bool) {
-	if belongsToWatches(err) || apierrors.IsForbidden(err) || errors.Is(err, errStale) || errors.Is(err, errUnreadable) {
+	if belongsToWatches(err) || apierrors.IsForbidden(err) || errors.Is(err, errOlder) || errors.Is(err, errUnreadable) {
 		return cause{}, false
 	}
 	c.reason = apierrors.ReasonForError(err)
@@ -89,8 +86,8 @@ func causeOf(k key, err error) (c cause, shared bool) {
 	return c, true
 }
 
-// begins takes in a failure, and returns whether it is the begin of an outage that is to be
-// logged. What fails again soon after an outage's end is none, unless it goes on.
+// begins records a failure, and returns whether to log it as the begin of an outage. A failure
+// soon after the end of an outage is logged only if it lasts.
 func (l *failureLog) begins(c cause) bool {
 	now := time.Now()
 	l.mu.Lock()
@@ -109,8 +106,8 @@ func (l *failureLog) begins(c cause) bool {
 	return true
 }
 
-// ends takes in a success after a failure, and returns whether it is the end of an outage
-// that was logged.
+// ends records a success after a failure, and returns whether it ends an outage that was
+// logged.
 func (l *failureLog) ends(c cause) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

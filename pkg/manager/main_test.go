@@ -43,7 +43,7 @@ type env struct {
 	changed chan struct{}
 }
 
-// What a manager without an Identity knows is the same for every pod.
+// What a manager without Credentials knows is the same for every pod.
 func (e *env) GetObject(ref volume.Ref) (*volume.Object, error) {
 	return e.Manager.GetObject(volume.Pod{}, ref)
 }
@@ -121,7 +121,7 @@ func newEnv(t *testing.T, strategy Strategy) *env {
 	return newEnvAs(t, strategy, nil)
 }
 
-func newEnvAs(t *testing.T, strategy Strategy, identity Identity) *env {
+func newEnvAs(t *testing.T, strategy Strategy, identity Credentials) *env {
 	t.Helper()
 	e := &env{strategy: strategy, t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}, changed: make(chan struct{})}
 	client := e.api.client()
@@ -129,7 +129,7 @@ func newEnvAs(t *testing.T, strategy Strategy, identity Identity) *env {
 		client = e.api.clientOfPods()
 	}
 	m, err := New(Options{
-		Client: client, Nodes: e.api.client().Nodes(), Identity: identity,
+		Client: client, Nodes: e.api.client().Nodes(), Credentials: identity,
 		ResyncInterval: testResync, Strategy: strategy, NodeName: testNode,
 	})
 	if err != nil {

@@ -34,23 +34,22 @@ const (
 	idleResyncs = 5
 )
 
-// Identity has each request carry the rights of a pod's service account; *authz.Identity
-// is one.
-type Identity interface {
+// Credentials give each request the rights of a pod's service account. *authz.Tokens is one.
+type Credentials interface {
 	// As returns a context for requests of the account.
 	As(ctx context.Context, account volume.Account) context.Context
 	// Ready returns nil if requests of the account can be sent now, else why not.
 	Ready(account volume.Account) error
-	// Await returns nil once they can be, or an error when ctx ends before.
+	// Await returns nil once they can be sent, or an error when ctx ends before.
 	Await(ctx context.Context, account volume.Account) error
 }
 
-// ownIdentity leaves requests as they are: they have the rights of the client.
-type ownIdentity struct{}
+// ownCredentials leave requests as they are: they have the rights of the client.
+type ownCredentials struct{}
 
-func (ownIdentity) As(ctx context.Context, _ volume.Account) context.Context { return ctx }
-func (ownIdentity) Ready(volume.Account) error                               { return nil }
-func (ownIdentity) Await(context.Context, volume.Account) error              { return nil }
+func (ownCredentials) As(ctx context.Context, _ volume.Account) context.Context { return ctx }
+func (ownCredentials) Ready(volume.Account) error                               { return nil }
+func (ownCredentials) Await(context.Context, volume.Account) error              { return nil }
 
 // Nodes gets Node objects. A client-go client is one.
 type Nodes interface {
@@ -63,10 +62,10 @@ type Options struct {
 	// holds up thousands of objects after a restart, and the manager bounds and paces its
 	// requests itself. Required.
 	Client *apiclient.Client
-	// Identity, if it is not nil, has objects read with the rights of the pods that
-	// reference them; what is read is shared by the pods of one service account and no
-	// others. Client must heed the contexts that it makes.
-	Identity Identity
+	// Credentials are those of the pods that reference an object. The pods of one service
+	// account share what is read, and no others do. Client must use the contexts that
+	// Credentials return. Nil: objects are read with the client's own rights.
+	Credentials Credentials
 	// Nodes gets the Node, with the plugin's own rights. Required by Cache, of no use to the
 	// others.
 	Nodes Nodes
@@ -75,9 +74,9 @@ type Options struct {
 	// NodeName names the Node object that says how long Cache keeps an object; it is
 	// got at most once a minute. Required by Cache, of no use to the others.
 	NodeName string
-	// ResyncInterval is how often every live volume reads its objects. An object
-	// unread for five times as long, but for at least a minute, is no longer
-	// watched until its next read. Required, more than zero.
+	// ResyncInterval is how often every live volume reads its objects. The watch of an
+	// object stops when nothing has read it for five times as long, and for a minute at
+	// least. The next read starts it again. Required, more than zero.
 	ResyncInterval time.Duration
 }
 
@@ -101,15 +100,15 @@ func (o Options) validate() error {
 // taken before any lock of objects, and no read takes it.
 type Manager struct {
 	objects *references
-	// accounts says that objects are read with the rights of pods' accounts.
+	// accounts says whether objects are read with the rights of pods' accounts.
 	accounts bool
 	maxIdle  time.Duration
 	ran      atomic.Bool
 
 	mu sync.Mutex
-	// registered holds what each pod's volumes reference, so that unregistering
-	// takes away exactly what registering added. The pod's UID is the key because
-	// a new pod may bear the name of one that is still being torn down.
+	// registered holds what each pod's volumes reference, so that unregistering removes
+	// exactly what registering added. The key is the pod's UID, because a new pod may have
+	// the name of one that is still terminating.
 	registered map[types.UID]map[string][]key
 }
 
@@ -124,31 +123,34 @@ func New(opts Options) (*Manager, error) {
 	}
 	return &Manager{
 		objects:    newReferences(s),
-		accounts:   opts.Identity != nil,
+		accounts:   opts.Credentials != nil,
 		maxIdle:    max(idleResyncs*opts.ResyncInterval, minIdle),
 		registered: map[types.UID]map[string][]key{},
 	}, nil
 }
 
-// Subscribe sets who hears of changes; call it before the first RegisterPod.
+// Subscribe sets the function that hears of changes. Call it before the first RegisterPod.
 //
-// fn is called after each change of what GetObject returns for a reference to pods of an
-// account, the zero Account where objects are read with the client's own rights: its first
-// sync, an update, a deletion, a recreation, and the sync that follows a GetObject
-// that failed with ErrNotSynced; and after a refusal by the API server between those
-// two, which the error of a GetObject tells from then on; and when Denied begins or ceases
-// to return an error. fn should read the latest state
-// instead of counting calls. Calls for one reference follow each other, calls for
-// several run at the same time, and a call may arrive just after the reference was
-// unregistered. No lock of the manager is held, but fn must not block: it holds up
-// what is to be learnt of that object next, and Run's end.
+// The account is the zero Account where objects are read with the client's own rights.
+// fn is called
+//
+//   - after each change of what GetObject returns to pods of the account: the first sync, an
+//     update, a deletion, a recreation,
+//   - after the sync that a GetObject with ErrNotSynced waits for, also if nothing changed,
+//   - when the API server refuses the object while a GetObject waits for its sync,
+//   - when Denied begins or ceases to return an error.
+//
+// fn should read the latest state instead of counting calls. Calls for one reference follow
+// each other, and calls for several run at the same time. A call may arrive just after the
+// reference was unregistered. The caller of fn holds no lock of the manager. fn must not
+// block, because the object's next change and the end of Run wait for it.
 func (m *Manager) Subscribe(fn func(volume.Account, volume.Ref)) { m.objects.subscribe(fn) }
 
-// Run stops the watches of idle objects until ctx ends; then it stops every
-// reflector and request, also those started before Run, waits until their goroutines
-// have ended, and returns nil. Nothing starts afterwards: reads fail with ErrNotSynced
-// at once. Objects are served without Run too, but never go idle, and only Run ends
-// what other methods started. Run may be called once.
+// Run stops the watches of idle objects until ctx ends. Then it stops every reflector and
+// request, also those from before Run, waits until their goroutines have ended, and returns
+// nil. Nothing starts afterwards: reads fail with ErrNotSynced at once. Objects are served
+// without Run too, but their watches never stop by idleness, and only Run ends what other
+// methods started. Run may be called once.
 func (m *Manager) Run(ctx context.Context) error {
 	if m.ran.Swap(true) {
 		return errors.New("run manager: it may run once only")
@@ -166,15 +168,15 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// RegisterPod declares that the volume volumeID of pod references refs. It doesn't
-// wait for the network. Registering a volume again replaces its references, and those
-// in both sets are never let go in between.
+// RegisterPod declares that the volume volumeID of pod references refs. It doesn't wait for
+// the network. Registering a volume again replaces its references. A reference that is in
+// both sets is kept throughout.
 //
-// With Watch, the first reference to an object starts its reflector, and a pod that
-// references an immutable object for the first time has it checked again: reads of it
-// wait until that is done. With Cache, the first reference of each pod, with Get every
-// reference has reads wait for an answer to a request of after that moment; it is the
-// first GetObject or Refresh that sends one.
+// With Watch, the first reference to an object starts its reflector. The first reference of
+// a pod to an immutable object starts another check of it: GetObject returns ErrNotSynced
+// until the check is done. With Cache the first reference of each pod, and with Get every
+// reference, makes the earlier answers void: GetObject returns ErrNotSynced until a request
+// that is sent after the registration is answered. The first GetObject or Refresh sends it.
 func (m *Manager) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref) {
 	objects := keys(m.account(pod), distinct(refs))
 	m.mu.Lock()
@@ -190,9 +192,9 @@ func (m *Manager) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref
 	m.objects.drop(pod.UID, old)
 }
 
-// UnregisterPod takes away the references of the volume volumeID of pod. The last
-// reference to an object stops its reflector or request; UnregisterPod doesn't wait
-// for its end. An unknown volume is ignored.
+// UnregisterPod removes the references of the volume volumeID of pod. When the last
+// reference to an object is removed, its reflector or request stops. UnregisterPod doesn't
+// wait for its end. It ignores an unknown volume.
 func (m *Manager) UnregisterPod(pod volume.Pod, volumeID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -233,11 +235,13 @@ func (m *Manager) GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, err
 	return obj.get()
 }
 
-// Denied returns why the last known state of ref for pod, which GetObject goes on to return, can't be
-// kept current any more: the API server refuses to tell more (a Forbidden API error), or to
-// tell of changes, or accepts no token (an Unauthorized one), or tells older states only. Of
-// what isn't synced it returns a refusal. It does so once nothing else has come for some
-// seconds, for tokens of pods some minutes, and returns nil if ref isn't registered.
+// Denied returns why the state of ref for pod can't be kept current any more, or nil.
+// GetObject goes on to return the last known state. The error is a Forbidden API error if the
+// API server refuses the object or its changes, an Unauthorized one if it accepts no token,
+// and another one if it sends only states that are older than the known one. An error counts
+// when nothing else has come for five seconds, or for three minutes if a pod's token is
+// refused. Of an object that isn't synced, Denied returns a refusal only. It returns nil if
+// ref isn't registered.
 func (m *Manager) Denied(pod volume.Pod, ref volume.Ref) error {
 	obj := m.find(pod, ref)
 	if obj == nil {
@@ -246,9 +250,9 @@ func (m *Manager) Denied(pod volume.Pod, ref volume.Ref) error {
 	return obj.denied()
 }
 
-// Prioritize has the requests for refs that wait to be sent come before those of pods whose
-// publish doesn't wait for them. It counts until a request for the object is answered. What
-// isn't registered is ignored.
+// Prioritize puts the waiting requests for refs before those that no publish waits for. The
+// priority of an object ends when a request for it is answered. Prioritize ignores refs that
+// aren't registered.
 func (m *Manager) Prioritize(pod volume.Pod, refs []volume.Ref) {
 	for _, ref := range refs {
 		if obj := m.find(pod, ref); obj != nil {
@@ -257,16 +261,16 @@ func (m *Manager) Prioritize(pod volume.Pod, refs []volume.Ref) {
 	}
 }
 
-// Renewed tells that requests of an account have a new credential: one that the API server
-// refused must not hold up the next.
+// Renewed says that there is a new credential of an account. It ends the pause after the
+// refusal of an earlier one.
 func (m *Manager) Renewed(account volume.Account) { m.objects.store.renewed(account) }
 
-// Refresh asks for the present state, for pod, of those of refs of which nothing else would
-// tell it: with Cache those whose answer is older than the TTL, was a failure, or that the
-// object does not exist; with Get all of them; with Watch none. What was asked for
-// before Refresh was called does not count with Get. Refresh doesn't wait; the
-// subscriber hears of what changes. A request that fails changes nothing of what is
-// known, and is not repeated but by the next Refresh. What isn't registered is ignored.
+// Refresh sends requests for the present state of refs, for pod. With Get it asks for all of
+// them, and an answer to an earlier request doesn't count. With Cache it asks for those whose
+// last answer is older than the TTL, was a failure, or said that the object does not exist.
+// With Watch it does nothing. Refresh doesn't wait: the subscriber hears of the changes. A
+// request that fails changes nothing of what is known, and only the next Refresh repeats it.
+// Refresh ignores refs that aren't registered.
 func (m *Manager) Refresh(pod volume.Pod, refs []volume.Ref) {
 	for _, ref := range refs {
 		if obj := m.find(pod, ref); obj != nil {

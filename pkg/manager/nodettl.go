@@ -12,17 +12,16 @@ import (
 )
 
 const (
-	// defaultTTL is for a Node that says nothing.
+	// defaultTTL is for a Node without the annotation.
 	defaultTTL = time.Minute
-	// ttlInterval is how often the Node is looked at, at most.
+	// ttlInterval is the least time between two requests for the Node.
 	ttlInterval = time.Minute
 )
 
-// nodeTTL is how long answers are good for according to the Node object. The node
-// lifecycle controller sets it by the size of the cluster.
+// nodeTTL reads from the Node object how long answers are good for. The node lifecycle
+// controller sets it by the size of the cluster.
 //
-// Its requests run in goroutines of the store, one at a time. mu guards what is below
-// it.
+// Its requests run in goroutines of the store, one at a time. mu guards what is below it.
 type nodeTTL struct {
 	store *base
 	nodes Nodes
@@ -41,8 +40,8 @@ func newNodeTTL(store *base, nodes Nodes, node string) *nodeTTL {
 	return &nodeTTL{store: store, nodes: nodes, node: node, ttl: defaultTTL}
 }
 
-// get returns the last known time. It doesn't wait: if that is not of the last minute,
-// the Node is asked in the background.
+// get returns the last known time without waiting. If the last request for the Node was more
+// than a minute ago, it sends another one in the background.
 func (n *nodeTTL) get() time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -58,7 +57,7 @@ func (n *nodeTTL) get() time.Duration {
 	return n.ttl
 }
 
-// ask gets the Node. A failure leaves the time as it is, and the first one in a row is
+// ask gets the Node. A failure leaves the time as it is. The first of consecutive failures is
 // logged.
 func (n *nodeTTL) ask(ctx context.Context) {
 	node, err := n.nodes.Get(ctx, n.node, metav1.GetOptions{ResourceVersion: "0"})

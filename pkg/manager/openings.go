@@ -17,34 +17,33 @@ const (
 	// bound, the transport makes a TLS handshake for each request that finds no free
 	// HTTP/2 stream: 1,000 for a node of 1,000 objects.
 	maxOpening = 16
-	// hangTime after its begin, an opening without an answer counts as hanging, and no
-	// longer against maxOpening. At most maxHanging do.
+	// hangTime is how long an opening has no answer before it counts as hanging, and no longer
+	// against maxOpening. At most maxHanging openings hang.
 	hangTime   = 2 * time.Second
 	maxHanging = 64
-	// urgentTime after its begin, an opening makes room for a waiting publish of a pod of
-	// which nothing is under way. It is a multiple of what a busy API server takes.
+	// urgentTime is how long an opening has no answer before it makes room for a waiting
+	// publish of a pod that has nothing under way. It is a multiple of the time that a busy
+	// API server takes.
 	urgentTime = 500 * time.Millisecond
 )
 
-// errMadeRoom is why an opening ends that has hung for long while another pod's publish
-// waited.
+// errMadeRoom is why an opening ends that hangs while another pod's publish waits.
 var errMadeRoom = errors.New("no answer, and other requests wait")
 
-// openings decides when a request is sent that opens a watch or asks for an object's
-// state. An opening lasts from begin to the headers of the answer.
+// openings decides when a request is sent that opens a watch or asks for an object's state. An
+// opening lasts from begin to the headers of the answer.
 //
-//   - Of each kind, maxOpening are under way. A hanging one gives up its slot.
-//   - Waiting openings are served by turns of their pods. Those of a waiting publish come
-//     before all others. No pod's author can hold up another pod by many references, nor
-//     by objects for which the server has no answer.
+//   - At most maxOpening of each kind are under way. A hanging one gives up its slot.
+//   - The pods take turns. The openings of a waiting publish come before all others. No pod's
+//     author can delay another pod by many references, nor by objects for which the server
+//     has no answer.
 //   - While a scope backs off (see scopes), one opening probes, and the others wait.
 //
-// It has no goroutine of its own: who begins or ends an opening, or a timer, serves those
-// that wait. mu guards everything, the places and the openings too. It is taken after the
-// lock of an object.
+// It has no goroutine of its own: begin, end and timers start those that wait. mu guards
+// everything, the places and the openings too. It is taken after the lock of an object.
 type openings struct {
 	mu     sync.Mutex
-	lanes  map[volume.Kind]*lane
+	queues map[volume.Kind]*kindQueue
 	scopes scopes
 }
 
@@ -52,15 +51,15 @@ type openings struct {
 type place struct {
 	volume.Ref
 	account volume.Account
-	// pod is in whose turn the object is opened: the pod that referenced it first, or one
-	// whose publish waits for it.
+	// pod is the pod in whose turn the object is opened: the one that referenced it first, or
+	// one whose publish waits for it.
 	pod types.UID
 	// publish says that a publish waits for the object.
 	publish bool
 	// waiting is the object's opening while it waits.
 	waiting *opening
-	// shares is called, without a lock, with a failure that concerns this object and others,
-	// whichever was asked for.
+	// shares is called, without a lock, with a failure of any request that concerns this
+	// object too.
 	shares func(error)
 }
 
@@ -68,28 +67,28 @@ type place struct {
 type opening struct {
 	openings *openings
 	place    *place
-	// pod is whose turn it took.
+	// pod is the pod whose turn it took.
 	pod   types.UID
 	began time.Time
-	// number tells in which order openings of a kind began to wait.
+	// number is the position in the order in which openings of a kind began to wait.
 	number int
 	// ready is closed when it may begin.
 	ready chan struct{}
 	// cancel ends the request.
 	cancel context.CancelCauseFunc
-	// timer tells that the opening has lasted for urgentTime, and then for hangTime.
+	// timer fires when the opening has lasted for urgentTime, and again for hangTime.
 	timer *time.Timer
 	hangs bool
-	// probes holds the backoffs whose end it may bring.
+	// probes holds the backoffs that its success ends.
 	probes []*backoff
 }
 
 func newOpenings() *openings {
-	return &openings{lanes: map[volume.Kind]*lane{}, scopes: scopes{}}
+	return &openings{queues: map[volume.Kind]*kindQueue{}, scopes: scopes{}}
 }
 
-// begin waits for the turn of p, or for the end of ctx, whose cause it then returns. The
-// caller sends one request and calls end. cancel ends that request, and only that.
+// begin waits for the turn of p, or for the end of ctx, whose cause it then returns. The caller
+// sends one request and calls end. cancel must end that request only.
 func (o *openings) begin(ctx context.Context, p *place, cancel context.CancelCauseFunc) (*opening, error) {
 	op := &opening{openings: o, place: p, ready: make(chan struct{}), cancel: cancel}
 	o.mu.Lock()
@@ -112,7 +111,7 @@ func (o *openings) begin(ctx context.Context, p *place, cancel context.CancelCau
 	return nil, context.Cause(ctx)
 }
 
-// end says that the answer's headers have come, or with an error, why not.
+// end records that the headers of the answer have come, or why they haven't.
 func (op *opening) end(err error) {
 	o := op.openings
 	o.mu.Lock()
@@ -129,14 +128,14 @@ func (op *opening) end(err error) {
 	}
 }
 
-// sharing returns the places that a failure of p concerns: p and those that now wait.
+// sharing returns the places that a failure of p concerns: p and those that wait.
 func (o *openings) sharing(p *place, err error) []*place {
 	failed := reach(err)
 	if failed == objectScope {
 		return nil
 	}
 	all := []*place{p}
-	for _, l := range o.lanes {
+	for _, l := range o.queues {
 		for _, q := range l.pods {
 			for _, op := range slices.Concat(q.publish, q.others) {
 				if scopeOf(op.place, failed) == scopeOf(p, failed) {
@@ -148,7 +147,7 @@ func (o *openings) sharing(p *place, err error) []*place {
 	return all
 }
 
-// report says that the answer which end has told of ended with an error.
+// report records that the answer failed after its headers.
 func (op *opening) report(err error) {
 	o := op.openings
 	o.mu.Lock()
@@ -156,8 +155,8 @@ func (op *opening) report(err error) {
 	o.learn(op, err)
 }
 
-// learn takes in the outcome of a request, and serves those that wait when a pause that
-// this begins is over.
+// learn records the outcome of a request. If a pause begins, it starts the waiting openings
+// when that is over.
 func (o *openings) learn(op *opening, err error) {
 	if wait := o.scopes.learn(op, err); wait > 0 {
 		time.AfterFunc(wait, func() {
@@ -168,7 +167,7 @@ func (o *openings) learn(op *opening, err error) {
 	}
 }
 
-// prioritize says that a publish of a pod waits for p.
+// prioritize records that a publish of a pod waits for p.
 func (o *openings) prioritize(p *place, pod types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -177,9 +176,9 @@ func (o *openings) prioritize(p *place, pod types.UID) {
 		o.dequeue(op)
 	}
 	p.publish = true
-	// The pod with fewer waiting openings: who references another pod's object must not
-	// put it behind a thousand of its own.
-	if queues := o.lane(p.Kind).pods; queues[pod].waiting() < queues[p.pod].waiting() {
+	// The turn is that of the pod with fewer waiting openings: a reference to another pod's
+	// object must not put that behind a thousand others.
+	if queues := o.kindQueue(p.Kind).pods; queues[pod].waiting() < queues[p.pod].waiting() {
 		p.pod = pod
 	}
 	if op != nil {
@@ -188,26 +187,26 @@ func (o *openings) prioritize(p *place, pod types.UID) {
 	}
 }
 
-// whyWaiting returns the failure that p waits for to pass, or nil.
+// whyWaiting returns the failure because of which p waits, or nil.
 func (o *openings) whyWaiting(p *place) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.scopes.cause(p)
 }
 
-// forgive ends the backoff of an account's credential, of which there is a new one.
-func (o *openings) forgive(account volume.Account) {
+// clearBackoff ends the backoff of an account's credential, since there is a new one.
+func (o *openings) clearBackoff(account volume.Account) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.scopes, scope{level: credentialScope, account: account})
 	o.serve()
 }
 
-func (o *openings) lane(kind volume.Kind) *lane {
-	l := o.lanes[kind]
+func (o *openings) kindQueue(kind volume.Kind) *kindQueue {
+	l := o.queues[kind]
 	if l == nil {
-		l = &lane{pods: map[types.UID]*podQueue{}}
-		o.lanes[kind] = l
+		l = &kindQueue{pods: map[types.UID]*podQueue{}}
+		o.queues[kind] = l
 	}
 	return l
 }
@@ -215,7 +214,7 @@ func (o *openings) lane(kind volume.Kind) *lane {
 func (o *openings) enqueue(op *opening) {
 	p := op.place
 	op.pod, p.waiting = p.pod, op
-	l := o.lane(p.Kind)
+	l := o.kindQueue(p.Kind)
 	l.numbered++
 	op.number = l.numbered
 	q := l.queue(op.pod)
@@ -228,16 +227,16 @@ func (o *openings) enqueue(op *opening) {
 
 func (o *openings) dequeue(op *opening) {
 	op.place.waiting = nil
-	l := o.lane(op.place.Kind)
+	l := o.kindQueue(op.place.Kind)
 	q := l.pods[op.pod]
 	isOp := func(other *opening) bool { return other == op }
 	q.publish, q.others = slices.DeleteFunc(q.publish, isOp), slices.DeleteFunc(q.others, isOp)
 	l.tidy(op.pod)
 }
 
-// serve begins the openings whose turn has come.
+// serve starts the openings whose turn has come.
 func (o *openings) serve() {
-	for _, l := range o.lanes {
+	for _, l := range o.queues {
 		for {
 			op := o.next(l)
 			if op == nil || len(l.opening) >= maxOpening && !(l.isUrgent(op) && l.makeRoom()) {
@@ -248,9 +247,9 @@ func (o *openings) serve() {
 	}
 }
 
-// next returns the opening whose turn is next, nil if none may begin now. Of those that
-// would probe it is the one that has waited longest, so that another one probes each time.
-func (o *openings) next(l *lane) *opening {
+// next returns the next opening, nil if none may begin now. Of those that would probe it
+// takes the one that has waited longest, so that each time another one probes.
+func (o *openings) next(l *kindQueue) *opening {
 	var best *podQueue
 	var probe *opening
 	for _, q := range l.pods {
@@ -271,7 +270,7 @@ func (o *openings) next(l *lane) *opening {
 	return probe
 }
 
-func (o *openings) start(l *lane, op *opening) {
+func (o *openings) start(l *kindQueue, op *opening) {
 	o.dequeue(op)
 	l.turns++
 	q := l.queue(op.pod)
@@ -284,7 +283,7 @@ func (o *openings) start(l *lane, op *opening) {
 	close(op.ready)
 }
 
-// lasts is called when an opening has lasted for urgentTime, and when it has for hangTime.
+// lasts is called when an opening has lasted for urgentTime, and again for hangTime.
 func (o *openings) lasts(op *opening) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -295,8 +294,8 @@ func (o *openings) lasts(op *opening) {
 		op.timer.Reset(rest)
 	} else {
 		op.hangs = true
-		o.scopes.release(op) // another one may find out more
-		o.lane(op.place.Kind).settle()
+		o.scopes.release(op) // another one may get an answer
+		o.kindQueue(op.place.Kind).settle()
 	}
 	o.serve()
 }
@@ -309,7 +308,7 @@ func (o *openings) leave(op *opening) {
 	op.timer.Stop()
 	op.timer = nil
 	o.scopes.release(op)
-	l := o.lane(op.place.Kind)
+	l := o.kindQueue(op.place.Kind)
 	l.remove(op)
 	l.pods[op.pod].underWay--
 	l.tidy(op.pod)

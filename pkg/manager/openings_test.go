@@ -234,7 +234,7 @@ func (e *env) wantNoOpenings() {
 	o := e.openings()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for kind, l := range o.lanes {
+	for kind, l := range o.queues {
 		if len(l.pods)+len(l.opening)+len(l.hanging) > 0 {
 			e.t.Errorf("%s: %d pods, %d openings and %d that hang are left", kind, len(l.pods), len(l.opening), len(l.hanging))
 		}

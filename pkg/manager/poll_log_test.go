@@ -26,7 +26,7 @@ func TestNoValueOfAGetIsLogged(t *testing.T) {
 		e.refresh(ref)
 	})
 	text := log.String()
-	if !strings.Contains(text, "Get failed") || !strings.Contains(text, errStale.Error()) {
+	if !strings.Contains(text, "Get failed") || !strings.Contains(text, errOlder.Error()) {
 		t.Fatalf("the log isn't the one looked for:\n%s", text)
 	}
 }

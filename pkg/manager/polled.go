@@ -6,37 +6,37 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// polled is one object that is asked for. Fetches of it are numbered by when they
-// began: an answer holds for whoever asked before that.
+// polled is one object that is asked for by requests. Its fetches are numbered in the order in
+// which they begin. An answer counts for everybody who asked before its fetch began.
 //
-// At most one goroutine at a time, which runs fly, fetches. It is started by whoever
-// asks while none runs, and ends when nobody has asked since the last fetch began and no
-// read is owed an answer, or with close. known.mu guards everything below gone.
+// At most one goroutine runs, fetchWhileAsked. It starts when somebody asks and none runs. It
+// ends with close, or when nobody has asked since the last fetch began and no read waits for
+// an answer. known.mu guards everything below skipPause.
 type polled struct {
 	*known
 	store *pollStore
-	// gone is closed by close.
-	gone chan struct{}
-	// hurry ends a pause of fly; it has room for one.
-	hurry chan struct{}
+	// closing is closed by close.
+	closing chan struct{}
+	// skipPause ends a pause of fetchWhileAsked; it has room for one.
+	skipPause chan struct{}
 
-	// asked tells that one more fetch is to begin, flying that the goroutine runs that
-	// sees to it, fetching that a fetch is under way, and cancel ends that.
-	asked, flying, fetching bool
-	cancel                  func()
-	// begun is the number of the last fetch that began, valid of the first one whose
-	// answer counts.
+	// asked says that one more fetch is to begin, fetches that the goroutine runs, and
+	// fetching that a fetch is under way, which cancel ends.
+	asked, fetches, fetching bool
+	cancel                   func()
+	// begun is the number of the last fetch that began. valid is the number of the first
+	// fetch whose answer counts.
 	begun, valid int
-	// answeredAt is when the fetch began whose answer is known.
+	// answeredAt is when the fetch began that brought the known answer.
 	answeredAt time.Time
 }
 
 // start does nothing: a registration by itself sends no request.
 func (p *polled) start() {}
 
-// verify has reads wait for an answer that was asked for from now on: what a pod is
-// given must not be older than the pod. Of a pod's volumes, which are published
-// together, the first one counts where answers are kept at all.
+// verify makes earlier answers void: a pod must not get a state that is older than the pod.
+// With Cache only the first volume of a pod does that, since a pod's volumes are published
+// together.
 func (p *polled) verify(newPod bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,8 +46,8 @@ func (p *polled) verify(newPod bool) {
 	}
 }
 
-// get returns what is known. It asks if nobody has since the last registration; a fetch
-// that fails, or whose answer no longer counts, is repeated until there is an answer.
+// get returns what is known. It asks if nobody has since the last registration. The goroutine
+// repeats a fetch that fails, or whose answer no longer counts, until there is an answer.
 func (p *polled) get() (*volume.Object, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,7 +55,7 @@ func (p *polled) get() (*volume.Object, error) {
 	case p.closed != nil:
 		return nil, p.closed
 	case !p.synced:
-		p.owed = true
+		p.awaited = true
 		if p.begun < p.valid {
 			p.askLocked()
 		}
@@ -75,24 +75,24 @@ func (p *polled) refresh() {
 	}
 }
 
-// askLocked has a fetch begin from now on. Who asks until it begins shares it.
+// askLocked starts another fetch. Everybody who asks before it begins shares it.
 func (p *polled) askLocked() {
 	if p.closed != nil {
 		return
 	}
 	p.asked = true
-	if !p.flying {
-		p.flying = true
-		p.store.running.Go(p.fly)
+	if !p.fetches {
+		p.fetches = true
+		p.store.running.Go(p.fetchWhileAsked)
 		return
 	}
 	select {
-	case p.hurry <- struct{}{}:
+	case p.skipPause <- struct{}{}:
 	default:
 	}
 }
 
-// stopIfUnreadSince does nothing: nothing runs that nobody asked for.
+// stopIfUnreadSince does nothing: a polled object sends requests only when asked.
 func (p *polled) stopIfUnreadSince(time.Time) {}
 
 // close cancels a fetch that is under way. Every read returns err from then on.
@@ -104,7 +104,7 @@ func (p *polled) close(err error) {
 	}
 	p.closed = err
 	p.forgetLocked()
-	close(p.gone)
+	close(p.closing)
 	if p.cancel != nil {
 		p.cancel()
 	}

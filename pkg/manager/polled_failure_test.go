@@ -70,7 +70,7 @@ func TestTheFloorOutlivesARegistration(t *testing.T) {
 		e.api.set(func() { e.api.rv = past })
 		e.wantGetErr(ref, ErrNotSynced)
 		synctest.Wait()
-		e.wantGetErr(ref, errStale)
+		e.wantGetErr(ref, errOlder)
 		e.api.set(func() { e.api.rv = now })
 		e.refresh(ref)
 		e.wantKnown(ref, v, "2")

@@ -6,8 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// pollStore asks for objects instead of watching them. Nothing runs for an object that
-// nobody asks for.
+// pollStore asks for objects instead of watching them. It sends requests only when asked.
 type pollStore struct {
 	*base
 	// ttl says how long an answer is good for; nil: not at all.
@@ -32,10 +31,10 @@ func (s *pollStore) newObject(k key, pod types.UID) object {
 	if known == nil {
 		return nil
 	}
-	return &polled{known: known, store: s, gone: make(chan struct{}), hurry: make(chan struct{}, 1), valid: 1}
+	return &polled{known: known, store: s, closing: make(chan struct{}), skipPause: make(chan struct{}, 1), valid: 1}
 }
 
-// live tells that each read is to have an answer of its own.
+// live tells whether each Refresh needs a new answer.
 func (s *pollStore) live() bool { return s.ttl == nil }
 
 // fresh tells whether the answer to a request sent at that time is still good.
@@ -43,7 +42,7 @@ func (s *pollStore) fresh(asked time.Time) bool {
 	return !s.live() && time.Since(asked) < s.ttl.get()
 }
 
-// shutdown waits for all requests; those of objects end by the close of the objects.
+// shutdown waits for all requests. Closing the objects has ended theirs.
 func (s *pollStore) shutdown() {
 	if s.ttl != nil {
 		s.ttl.close()

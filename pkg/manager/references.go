@@ -15,8 +15,8 @@ var errShutdown = errors.New("the manager has shut down")
 
 // references holds the objects that pods reference, and how often.
 //
-// mu guards what is below it and the counts of the referenced. It is taken before an
-// object's own lock. Readers share it for the time of a map access.
+// mu guards what is below it and the counts of the referenced. It is taken before an object's
+// own lock. Readers share it for one map access.
 type references struct {
 	store store
 
@@ -25,8 +25,8 @@ type references struct {
 	closed  bool
 }
 
-// key is an object as it is read with the rights of one account; the zero account stands
-// for the client's own. What one account was told is nobody else's.
+// key is an object as it is read with the rights of one account. The zero account stands for
+// the client's own rights. Accounts don't share what they read.
 type key struct {
 	account volume.Account
 	ref     volume.Ref
@@ -83,9 +83,8 @@ func (r *references) add(uid types.UID, objects []key) {
 	}
 }
 
-// drop takes away one reference of uid to each of objects, and every object that has no
-// reference left. A reference that doesn't exist is ignored, so no count can become
-// negative.
+// drop removes one reference of uid to each of objects, and every object that has no reference
+// left. It ignores a reference that doesn't exist, so no count can become negative.
 func (r *references) drop(uid types.UID, objects []key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,8 +104,8 @@ func (r *references) drop(uid types.UID, objects []key) {
 	}
 }
 
-// newReferenced returns an object for its first reference, of uid, or nil for a kind that can't be
-// read. mu is held.
+// newReferenced returns an object for its first reference, of uid, or nil for a kind that
+// can't be read. The caller holds mu.
 func (r *references) newReferenced(k key, uid types.UID) *referenced {
 	obj := r.store.newObject(k, uid)
 	if obj == nil {

@@ -8,24 +8,24 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// This file is what an item's reflector reports to it.
+// The methods in this file are called by the item's reflector.
 
-// sync takes in a state, nil for no object, and marks the item synced. One that is older
-// than what is known is refused: data never goes back, whichever API server answers. complete
-// tells that no right is missing to follow the object from here on.
+// sync sets the state, nil for no object, and marks the item synced. It refuses a state that is
+// older than the known one with errOlder: data never goes back, whichever API server answers.
+// complete says that the watch of the object is open, so that no right is missing.
 func (it *item) sync(obj *volume.Object, resourceVersion string, complete bool) error {
 	it.mu.Lock()
 	if !it.listensLocked() {
 		it.mu.Unlock()
 		return nil
 	}
-	if older(resourceVersion, it.floor) || it.goesBackLocked(obj) {
+	if older(resourceVersion, it.newestVersion) || it.goesBackLocked(obj) {
 		it.mu.Unlock()
-		return errStale
+		return errOlder
 	}
 	if !it.synced {
 		it.synced = true
-		it.lastRead = time.Now() // whoever waited for this gets the time to read it
+		it.lastRead = time.Now() // the caller that waits for this needs time to read it
 	}
 	allowed, recovered := false, func() {}
 	if complete {
@@ -40,7 +40,7 @@ func (it *item) sync(obj *volume.Object, resourceVersion string, complete bool) 
 	return nil
 }
 
-// watched takes in that a watch has begun where the item is.
+// watched records that a watch has begun at the item's version.
 func (it *item) watched() {
 	it.mu.Lock()
 	if !it.listensLocked() {
@@ -55,19 +55,19 @@ func (it *item) watched() {
 	}
 }
 
-// listensLocked tells whether the caller, the goroutine of some run, is to be
-// heard: the item may have stopped that run already.
+// listensLocked tells whether reports of the caller, the goroutine of some run, count. The
+// item may have stopped that run already.
 func (it *item) listensLocked() bool { return it.run != nil && it.run.admitted }
 
-// goesBackLocked tells whether obj is an earlier state of the very object that the
-// subscriber was told of.
+// goesBackLocked tells whether obj is an earlier state of the same object that the subscriber
+// was notified of.
 func (it *item) goesBackLocked(obj *volume.Object) bool {
-	return obj != nil && it.told.present && obj.UID == it.told.UID &&
-		older(obj.ResourceVersion, it.told.ResourceVersion)
+	return obj != nil && it.notified.present && obj.UID == it.notified.UID &&
+		older(obj.ResourceVersion, it.notified.ResourceVersion)
 }
 
-// event takes in an event that tells of an object. One that is older than what is known is
-// ignored, and so is one of another object, which a real API server doesn't send.
+// event applies an event. It ignores one that is older than the known state, and one of
+// another object, which a real API server doesn't send.
 func (it *item) event(e event) {
 	if e.object.Ref != it.ref {
 		return
@@ -84,7 +84,7 @@ func (it *item) event(e event) {
 func (it *item) apply(obj *volume.Object, resourceVersion string) bool {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	if !it.listensLocked() || !it.synced || older(resourceVersion, it.floor) {
+	if !it.listensLocked() || !it.synced || older(resourceVersion, it.newestVersion) {
 		return false
 	}
 	return it.setLocked(obj, resourceVersion)

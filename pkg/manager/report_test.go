@@ -53,7 +53,7 @@ func TestAStaleServerNeverTakesDataBack(t *testing.T) {
 				for range 10 {
 					after(time.Second)
 					e.wantGetErr(ref, ErrNotSynced)
-					e.wantGetErr(ref, errStale)
+					e.wantGetErr(ref, errOlder)
 					if n := e.api.watches(ref); n > 0 {
 						t.Errorf("%d watches of refused answers are still open", n)
 					}
@@ -106,9 +106,9 @@ func TestASyncedItemRefusesStaleReports(t *testing.T) {
 		{"newer deletion", told(watch.Deleted, at("u", 1001, "now")), "", nil},
 		{"newer list", listed(at("u", 1001, "new"), "1002"), "new", nil},
 		{"newer list without it", listed(nil, "1002"), "", nil},
-		{"older list", listed(at("u", 998, "old"), "999"), "now", errStale},
-		{"older list without it", listed(nil, "999"), "now", errStale},
-		{"newer list with an older version", listed(at("u", 999, "old"), "1002"), "now", errStale},
+		{"older list", listed(at("u", 998, "old"), "999"), "now", errOlder},
+		{"older list without it", listed(nil, "999"), "now", errOlder},
+		{"newer list with an older version", listed(at("u", 999, "old"), "1002"), "now", errOlder},
 		{"list of a server that tells no version", listed(at("u", 1001, "new"), ""), "new", nil},
 		{"update of another object", told(watch.Modified, other), "now", nil},
 	} {

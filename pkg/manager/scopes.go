@@ -15,30 +15,29 @@ import (
 )
 
 const (
-	// Backoffs begin with minBackoff and double up to shortBackoff, so that files are current
-	// soon after a short outage. After lastingTime they double up to longBackoff. Up to as much
-	// again is added at random: many nodes back off at the same moment.
+	// A backoff begins with minBackoff and doubles up to shortBackoff, so that files are
+	// current soon after a short outage. After lastingTime it doubles up to longBackoff. Each
+	// pause is up to twice as long, at random, since many nodes back off at the same moment.
 	minBackoff   = 250 * time.Millisecond
 	shortBackoff = 2500 * time.Millisecond
 	longBackoff  = 30 * time.Second
 	lastingTime  = time.Minute
-	// maxRetryAfter is the most that a server's wish for a pause is obeyed.
+	// maxRetryAfter is the longest Retry-After that is obeyed.
 	maxRetryAfter = time.Minute
 )
 
-// level says how far a failure reaches.
+// level is how much a failure concerns.
 type level int
 
 const (
-	// objectScope is one object's, or nobody's: a missing right, an expired version, no
-	// answer.
+	// objectScope is one object: a missing right, an expired version, no answer.
 	objectScope level = iota
-	// nodeScope is everything's: the server can't be reached.
+	// nodeScope is every request: the server can't be reached.
 	nodeScope
-	// credentialScope is that of all requests with one credential: the server doesn't
-	// accept it, or has had too many of them.
+	// credentialScope is every request with one credential: the server doesn't accept it, or
+	// has had too many requests.
 	credentialScope
-	// kindScope is that of one kind of object, read with one credential: the server fails.
+	// kindScope is one kind of object, read with one credential: the server fails.
 	kindScope
 )
 
@@ -66,24 +65,24 @@ func scopeOf(p *place, l level) scope {
 	return in
 }
 
-// scopes holds the backoff of each scope that has one. It ends with the first success.
+// scopes holds the backoff of each scope that has one. A backoff ends with the first success.
 // The lock of the openings guards it.
 type scopes map[scope]*backoff
 
 // backoff is the pause of one scope.
 type backoff struct {
-	// began is when the first pause began, since when the present one did, and until is when
-	// that ends.
+	// began is when the first pause began, since is when the present one began, and until is
+	// when it ends.
 	began, since, until time.Time
 	delay               time.Duration
-	// probe is the opening that finds out whether the backoff may end.
+	// probe is the opening whose success ends the backoff.
 	probe *opening
 	// err is the last failure.
 	err error
 }
 
-// admit says whether an opening of p may begin: no scope of it is in a pause or waits for
-// the outcome of a probe.
+// admit tells whether an opening of p may begin: none of its scopes is in a pause or waits for
+// a probe.
 func (s scopes) admit(p *place) bool {
 	if len(s) == 0 {
 		return true
@@ -96,7 +95,7 @@ func (s scopes) admit(p *place) bool {
 	return true
 }
 
-// probe has an opening that begins be the probe of its scopes' backoffs.
+// probe makes an opening that begins the probe of its scopes' backoffs.
 func (s scopes) probe(op *opening) {
 	for _, in := range scopesOf(op.place) {
 		if b := s[in]; b != nil {
@@ -106,7 +105,7 @@ func (s scopes) probe(op *opening) {
 	}
 }
 
-// release lets another opening probe in the place of op.
+// release lets another opening probe instead of op.
 func (s scopes) release(op *opening) {
 	for _, b := range op.probes {
 		if b.probe == op {
@@ -116,9 +115,9 @@ func (s scopes) release(op *opening) {
 	op.probes = nil
 }
 
-// learn takes in the outcome of a request, and returns how long the pause lasts that this
-// begins, if it does. What was sent before the present pause began says nothing new: many
-// fail, or succeed, at the same moment.
+// learn records the outcome of a request, and returns the length of the pause that begins, or
+// zero. It ignores requests from before the present pause, because many fail or succeed at the
+// same moment.
 func (s scopes) learn(op *opening, err error) (pause time.Duration) {
 	failed, passed := reach(err), passedScopes(err)
 	for _, in := range scopesOf(op.place) {
@@ -150,10 +149,10 @@ func (s scopes) cause(p *place) error {
 	return nil
 }
 
-// grow begins the next pause, and returns how long it lasts.
+// grow begins the next pause, and returns its length.
 func (b *backoff) grow(l level, err error) time.Duration {
 	most := shortBackoff
-	// One attempt to connect costs the server little, however long it is away.
+	// An attempt to connect costs the server little.
 	if l != nodeScope && time.Since(b.began) >= lastingTime {
 		most = longBackoff
 	}
@@ -170,15 +169,14 @@ func (b *backoff) grow(l level, err error) time.Duration {
 
 func withJitter(d, most time.Duration) time.Duration { return d + rand.N(most) }
 
-// isShared says whether a failure is none of the object's own, so that the next request
-// waits for the end of a scope's backoff and needs no other pause. Where the server fails,
-// the object may be the reason.
+// isShared tells whether a failure concerns more than the object, so that the backoff of a
+// scope delays the next request. If the server fails, the object may be the reason.
 func isShared(err error) bool {
 	failed := reach(err)
 	return failed == nodeScope || failed == credentialScope
 }
 
-// reach returns the scope that a failed request tells of.
+// reach returns the level of the error of a request.
 func reach(err error) level {
 	switch status := apierrors.APIStatus(nil); {
 	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, errSilent), errors.Is(err, errMadeRoom), errors.Is(err, errNoCredential):
@@ -207,8 +205,7 @@ func reachOf(status apierrors.APIStatus) level {
 	return objectScope
 }
 
-// passedScopes returns the last of the scopes, in their order, in which an answer counts
-// as a success.
+// passedScopes returns the last level, in their order, for which an answer is a success.
 func passedScopes(err error) level {
 	switch l := reach(err); {
 	case err == nil, isAbsent(err):
@@ -218,7 +215,7 @@ func passedScopes(err error) level {
 	case l == credentialScope:
 		return nodeScope
 	case l == objectScope && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
-		// Whether the kind's objects can be read is not known after a 403.
+		// After a 403 it isn't known whether the kind's objects can be read.
 		return credentialScope
 	}
 	return objectScope

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/client-go/rest"
 
 	"github.com/refvol/refvol/pkg/apiclient"
@@ -25,13 +26,16 @@ import (
 type source struct {
 	client   *apiclient.Client
 	resource schema.GroupResource
+	// events decodes the object of a watch event.
+	events runtime.Decoder
 }
 
 // newSources returns the sources of both kinds.
 func newSources(c *apiclient.Client) map[volume.Kind]*source {
+	events := protobuf.NewSerializer(c.Scheme(), c.Scheme())
 	return map[volume.Kind]*source{
-		volume.ConfigMap: {c, corev1.Resource("configmaps")},
-		volume.Secret:    {c, corev1.Resource("secrets")},
+		volume.ConfigMap: {c, corev1.Resource("configmaps"), events},
+		volume.Secret:    {c, corev1.Resource("secrets"), events},
 	}
 }
 

@@ -18,11 +18,11 @@ type Strategy string
 
 // The strategies, which are those of the kubelet.
 const (
-	// Watch keeps a watch of each object open, which tells of each change.
+	// Watch keeps a watch of each object open. Changes arrive at once.
 	Watch Strategy = "Watch"
 	// Cache keeps an object for the time that the node's annotation
-	// node.alpha.kubernetes.io/ttl says. A Refresh after that asks again, and may be
-	// answered from the API server's cache.
+	// node.alpha.kubernetes.io/ttl says. A Refresh after that asks again. The API server
+	// may answer from its cache.
 	Cache Strategy = "Cache"
 	// Get asks for the present state at each Refresh.
 	Get Strategy = "Get"
@@ -32,36 +32,34 @@ const (
 type store interface {
 	// subscribe names who hears of changes of the objects made from now on.
 	subscribe(fn func(volume.Account, volume.Ref))
-	// newObject returns what will be known of k, which pod references and for which
-	// nothing is asked yet, or nil for a kind that the store can't read.
+	// newObject returns the object of k, of which nothing is known yet, or nil for a kind
+	// that the store can't read. pod is the first one that references it.
 	newObject(k key, pod types.UID) object
-	// renewed tells that requests of an account have a new credential.
+	// renewed says that there is a new credential of an account.
 	renewed(account volume.Account)
-	// shutdown waits for everything that still runs for objects. All of them were
-	// closed.
+	// shutdown waits for every goroutine of the objects. The caller has closed all objects.
 	shutdown()
 }
 
 // object is what a store knows of one object that pods reference. Its methods are
 // safe for concurrent use; none waits for the network.
 type object interface {
-	// start is called after the first reference, verify after each other one; newPod
-	// tells that it is the first of its pod.
+	// start is called after the first reference, verify after each other one. newPod says
+	// whether that is the first reference of its pod.
 	start()
 	verify(newPod bool)
 	// get returns what is known. After ErrNotSynced the subscriber is called once more is
 	// known.
 	get() (*volume.Object, error)
-	// denied returns why the API server tells no more of an object that get returns.
+	// denied returns why what get returns can't be kept current, or nil.
 	denied() error
-	// refresh asks for the present state if nothing else would tell of it.
+	// refresh asks for the present state, unless a watch brings the changes.
 	refresh()
 	// stopIfUnreadSince may stop what runs for an object that nothing has read since t.
 	stopIfUnreadSince(t time.Time)
-	// prioritize has what waits to be sent for the object come first: a publish of pod
-	// waits for it.
+	// prioritize puts the object's waiting request first: a publish of pod waits for it.
 	prioritize(pod types.UID)
-	// close stops what runs for the object, and has every read fail with err.
+	// close stops what runs for the object. Every read fails with err from then on.
 	close(err error)
 }
 
@@ -80,10 +78,10 @@ func newStore(opts Options) (store, error) {
 
 // base is what every store has.
 type base struct {
-	sources  map[volume.Kind]*source
-	identity Identity
-	openings *openings
-	failures *failureLog
+	sources     map[volume.Kind]*source
+	credentials Credentials
+	openings    *openings
+	failures    *failureLog
 	// logger is for client-go.
 	logger  klog.Logger
 	changed func(volume.Account, volume.Ref)
@@ -91,43 +89,42 @@ type base struct {
 	running sync.WaitGroup
 }
 
-// newBase returns the base of a store; failing is what the log says of a request that
-// failed.
+// newBase returns the base of a store. failing is the log's message for a failed request.
 func newBase(opts Options, failing string) *base {
 	logger := klog.Background()
-	identity := opts.Identity
-	if identity == nil {
-		identity = ownIdentity{}
+	credentials := opts.Credentials
+	if credentials == nil {
+		credentials = ownCredentials{}
 	}
 	return &base{
-		sources:  newSources(opts.Client),
-		identity: identity,
-		openings: newOpenings(),
-		failures: &failureLog{logger: logger, message: failing, outages: map[cause]*outage{}},
-		logger:   clientlog.Quiet(logger),
-		changed:  func(volume.Account, volume.Ref) {},
+		sources:     newSources(opts.Client),
+		credentials: credentials,
+		openings:    newOpenings(),
+		failures:    &failureLog{logger: logger, message: failing, outages: map[cause]*outage{}},
+		logger:      clientlog.Quiet(logger),
+		changed:     func(volume.Account, volume.Ref) {},
 	}
 }
 
 // context returns the context of requests of an account.
 func (b *base) context(account volume.Account) context.Context {
-	return b.identity.As(klog.NewContext(context.Background(), b.logger), account)
+	return b.credentials.As(klog.NewContext(context.Background(), b.logger), account)
 }
 
 // lacksCredential returns an error if the account has no credential that could be sent.
 func (b *base) lacksCredential(account volume.Account) error {
-	if err := b.identity.Ready(account); err != nil {
+	if err := b.credentials.Ready(account); err != nil {
 		return fmt.Errorf("%w: %w", errNoCredential, err)
 	}
 	return nil
 }
 
-func (b *base) renewed(account volume.Account) { b.openings.forgive(account) }
+func (b *base) renewed(account volume.Account) { b.openings.clearBackoff(account) }
 
 func (b *base) subscribe(fn func(volume.Account, volume.Ref)) { b.changed = fn }
 
-// newKnown returns what is known of k at first, nothing, or nil for a kind without
-// a source. pod references it.
+// newKnown returns the state of k, which is unknown, or nil for a kind without a source. pod
+// is the first one that references it.
 func (b *base) newKnown(k key, pod types.UID) *known {
 	src := b.sources[k.ref.Kind]
 	if src == nil {

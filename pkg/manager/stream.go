@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -10,10 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
-	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
 	"k8s.io/apimachinery/pkg/watch"
-	restwatch "k8s.io/client-go/rest/watch"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -41,7 +39,7 @@ type event struct {
 // they are asked for: nothing is read ahead, and no goroutine waits for them.
 type stream struct {
 	body    io.ReadCloser
-	events  *eventReader
+	decoder runtime.Decoder
 	opening *opening
 
 	// end ends the request, as timer does, for which answered sets another time; lasts is
@@ -62,42 +60,47 @@ func (s *stream) close() {
 	_ = s.body.Close() // it was only read
 }
 
-// next returns the next event; see eventReader.next.
-func (s *stream) next() (event, error) { return s.events.next() }
+const (
+	// frameHead is how many bytes hold the length of a frame.
+	frameHead = 4
+	// maxFrame is the longest event that is read, as in client-go. Objects have a tenth of
+	// that at most.
+	maxFrame = 16 << 20
+)
 
-// eventReader reads the events of a watch in protobuf.
-type eventReader struct {
-	body    *errorReader
-	frames  io.ReadCloser
-	wrapper runtime.Decoder
-	objects runtime.Decoder
-}
-
-func newEventReader(body io.ReadCloser, scheme *runtime.Scheme) *eventReader {
-	// An event is a WatchEvent without the prefix of an object, and holds an object with it.
-	raw := protobuf.NewRawSerializer(scheme, scheme)
-	tracked := &errorReader{ReadCloser: body}
-	return &eventReader{
-		body:    tracked,
-		frames:  protobuf.LengthDelimitedFramer.NewFrameReader(tracked),
-		wrapper: raw,
-		objects: protobuf.NewSerializer(scheme, scheme),
+// next returns the next event. The error wraps errEnded or errUnreadable, or is the API error
+// that the server sent as an event.
+//
+// Each event is a frame: its length, and a WatchEvent in protobuf. Most watches are idle nearly
+// all the time, so the memory for a frame is not kept between events. client-go's stream
+// decoder keeps 1 KB, and the longest frame that it has read.
+func (s *stream) next() (event, error) {
+	var head [frameHead]byte
+	if _, err := io.ReadFull(s.body, head[:]); err != nil {
+		return event{}, fmt.Errorf("%w: %w", errEnded, err)
 	}
+	length := binary.BigEndian.Uint32(head[:])
+	if length > maxFrame {
+		return event{}, fmt.Errorf("%w: it has %d bytes", errUnreadable, length)
+	}
+	frame := make([]byte, length)
+	if _, err := io.ReadFull(s.body, frame); err != nil {
+		return event{}, fmt.Errorf("%w: %w", errEnded, err)
+	}
+	return decodeEvent(s.decoder, frame)
 }
 
-// next returns the next event. The error wraps errEnded or errUnreadable, or is the API
-// error that the server sent as an event.
-func (r *eventReader) next() (event, error) {
-	// A decoder keeps a buffer of the largest event that it has read. Most watches are idle
-	// nearly all the time, so each event has its own decoder.
-	decoder := restwatch.NewDecoder(streaming.NewDecoder(r.frames, r.wrapper), r.objects)
-	kind, obj, err := decoder.Decode()
-	switch {
-	case err != nil && r.body.err != nil:
-		return event{}, fmt.Errorf("%w: %w", errEnded, r.body.err)
-	case err != nil:
+// decodeEvent decodes a WatchEvent. decoder is that of the object in it.
+func decodeEvent(decoder runtime.Decoder, frame []byte) (event, error) {
+	var raw metav1.WatchEvent
+	if err := raw.Unmarshal(frame); err != nil {
 		return event{}, errUnreadable
 	}
+	obj, err := runtime.Decode(decoder, raw.Object.Raw)
+	if err != nil {
+		return event{}, errUnreadable
+	}
+	kind := watch.EventType(raw.Type)
 	if status, ok := obj.(*metav1.Status); ok && kind == watch.Error {
 		return event{}, apierrors.FromObject(status)
 	}
@@ -116,18 +119,4 @@ func (r *eventReader) next() (event, error) {
 func endsInitialEvents(obj runtime.Object) bool {
 	of, ok := obj.(metav1.Object)
 	return ok && of.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
-}
-
-// errorReader remembers how reading failed, which tells the end of a connection from what a
-// decoder finds wrong.
-type errorReader struct {
-	io.ReadCloser
-	err error
-}
-
-// Read implements io.Reader.
-func (r *errorReader) Read(p []byte) (int, error) {
-	n, err := r.ReadCloser.Read(p)
-	r.err = err
-	return n, err
 }

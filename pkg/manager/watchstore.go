@@ -22,11 +22,11 @@ func (s *watchStore) newObject(k key, pod types.UID) object {
 	ended := make(chan struct{})
 	close(ended)
 	it := &item{
-		known:    known,
-		base:     s.base,
-		hurry:    make(chan struct{}, 1),
-		ended:    ended,
-		lastRead: time.Now(),
+		known:     known,
+		base:      s.base,
+		skipPause: make(chan struct{}, 1),
+		ended:     ended,
+		lastRead:  time.Now(),
 	}
 	it.reflector = reflector{item: it, backoff: retryBackoff(false)}
 	return it

@@ -14,13 +14,12 @@ type operation struct {
 	Value string `json:"value,omitempty"`
 }
 
-// removal returns the JSON patch that removes what t stands for from taints, or nil if
-// none of them is.
+// removal returns the JSON patch that removes the selected taints, or nil if there are none.
 //
-// It names taints by their index, and tests before each removal that this index still
-// has that taint: key and effect together name it among a Node's. So whatever changes
-// other taints in the meantime makes the whole patch fail, and nothing else can be
-// removed. It goes from the last to the first, for a removal moves those behind it.
+// A patch names taints by their index. Before each removal it tests that the taint is still at
+// this index, by key and effect, which are unique on a Node. If other taints have changed in
+// the meantime, the whole patch fails, and no other taint can be removed. It goes from the
+// last to the first, because a removal moves those behind it.
 func (t Taint) removal(taints []corev1.Taint) ([]byte, error) {
 	var patch []operation
 	for i := len(taints) - 1; i >= 0; i-- {

@@ -46,21 +46,21 @@ type Options struct {
 	Taint    Taint
 }
 
-// Remover takes a taint off this node each time that the kubelet has confirmed the
-// driver's registration: a Node that is deleted and made again has the taint again, and
-// its kubelet registers the driver again.
+// Remover removes a taint from this node each time that the kubelet confirms the driver's
+// registration. A Node that was deleted and created again has the taint again, and its kubelet
+// registers the driver again.
 //
-// Some clouds add a node pool's taints only after the node has registered its drivers. So
-// the Node is read again for ten minutes. A watch would tell sooner, but RBAC can't limit it
-// to the own Node, and it would be one more right.
+// Some clouds add a node pool's taints only after the node has registered its drivers. So the
+// Node is read again for ten minutes. A watch would be faster, but it would need one more
+// right, and RBAC can't limit that to the own Node.
 //
-// It has no goroutine of its own but the one that calls Run. Registered is safe for
+// It has no goroutine of its own, only the one that calls Run. Registered is safe for
 // concurrent use.
 type Remover struct {
 	opts       Options
 	registered atomic.Bool
-	// told has room for one signal that registered has changed.
-	told chan struct{}
+	// changed has room for one signal that registered has changed.
+	changed chan struct{}
 }
 
 // NewRemover returns a Remover that does nothing until Run is called. It fails if an
@@ -69,16 +69,16 @@ func NewRemover(opts Options) (*Remover, error) {
 	if opts.Nodes == nil || opts.NodeName == "" || opts.Taint.key == "" {
 		return nil, errors.New("taint options: Nodes, NodeName and Taint are required")
 	}
-	return &Remover{opts: opts, told: make(chan struct{}, 1)}, nil
+	return &Remover{opts: opts, changed: make(chan struct{}, 1)}, nil
 }
 
-// Registered tells that the kubelet has confirmed the registration, or refused it: then
-// the Node is left alone. It never blocks.
+// Registered says whether the kubelet has confirmed or refused the registration. After a
+// refusal the Node is left alone. Registered never blocks.
 func (r *Remover) Registered(registered bool) {
 	r.registered.Store(registered)
 	select {
-	case r.told <- struct{}{}:
-	default: // a signal waits already, and whoever takes it sees the new state
+	case r.changed <- struct{}{}:
+	default: // a signal waits already, and its receiver sees the new state
 	}
 }
 
@@ -88,7 +88,7 @@ func (r *Remover) Run(ctx context.Context) {
 	var s *search
 	for {
 		select {
-		case <-r.told:
+		case <-r.changed:
 			s = r.newSearch()
 		case <-next:
 		case <-ctx.Done():
@@ -101,7 +101,7 @@ func (r *Remover) Run(ctx context.Context) {
 	}
 }
 
-// search is what is done about one registration.
+// search removes the taint after one registration.
 type search struct {
 	*Remover
 	ends time.Time
@@ -126,7 +126,7 @@ func backoff(first, last time.Duration) wait.Backoff {
 }
 
 // look makes one attempt and returns when the next one is due; nil if none is. A failure is
-// retried, however long it takes, and logged when it is the first of a row.
+// retried without an end, and the first of consecutive failures is logged.
 func (s *search) look(ctx context.Context) <-chan time.Time {
 	logger := klog.FromContext(ctx).WithValues("node", s.opts.NodeName, "taint", s.opts.Taint)
 	removed, err := s.try(ctx)
@@ -150,8 +150,8 @@ func (s *search) look(ctx context.Context) <-chan time.Time {
 	return time.After(pause)
 }
 
-// try reads the Node, from the API server's cache, and removes the taint if it is there. An
-// error may be that of somebody else's change since that state of the Node.
+// try reads the Node from the API server's cache and removes the taint if it is there. It
+// fails if the Node's taints have changed since that state.
 func (r *Remover) try(ctx context.Context) (removed bool, err error) {
 	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), attemptTimeout)
 	defer cancel()

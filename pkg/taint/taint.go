@@ -9,17 +9,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Taint says which taints of a Node are meant.
+// Taint selects taints of a Node.
 type Taint struct {
 	key string
-	// value is nil where any will do; effect is empty where any will do.
+	// value is nil for any value; effect is empty for any effect.
 	value  *string
 	effect corev1.TaintEffect
 }
 
 // Parse reads a taint in the form of `kubectl taint`: key, key:Effect or
-// key=value:Effect. Without an effect it stands for those of every effect, without a
-// value for those of every value. The error says what is wrong with text.
+// key=value:Effect. Without an effect it selects every effect, and without a value every
+// value. The error says what is wrong with text.
 func Parse(text string) (Taint, error) {
 	left, effect, hasEffect := strings.Cut(text, ":")
 	key, value, hasValue := strings.Cut(left, "=")
@@ -63,7 +63,7 @@ func (t Taint) String() string {
 	return text
 }
 
-// matches tells whether a Node's taint is one that t stands for.
+// matches tells whether t selects a Node's taint.
 func (t Taint) matches(of corev1.Taint) bool {
 	return of.Key == t.key &&
 		(t.value == nil || of.Value == *t.value) &&

@@ -25,26 +25,27 @@ type SelfSubjectReviews interface {
 	Create(ctx context.Context, review *authenticationv1.SelfSubjectReview, opts metav1.CreateOptions) (*authenticationv1.SelfSubjectReview, error)
 }
 
-// Identity is who pods are, as their tokens prove it. It is safe for concurrent use.
-type Identity struct {
+// Authenticator keeps the tokens of pods, and asks the API server whose a token is. It is safe
+// for concurrent use.
+type Authenticator struct {
 	*Tokens
 	client SelfSubjectReviews
 }
 
-// NewIdentity returns an Identity; client sends with what its context names, see
+// NewAuthenticator returns an Authenticator. The transport of client must be that of
 // Tokens.Wrap.
-func NewIdentity(tokens *Tokens, client SelfSubjectReviews) *Identity {
-	return &Identity{Tokens: tokens, client: client}
+func NewAuthenticator(tokens *Tokens, client SelfSubjectReviews) *Authenticator {
+	return &Authenticator{Tokens: tokens, client: client}
 }
 
-// Prove asks the API server, with one request, whose a token is, and returns nil if it is
-// the pod's: of its service account, and not bound to another pod. Objects are read once for
-// all pods of an account, so what a request claims of a pod must not be taken on trust. The
-// error wraps ErrNotThePods, or is that of the request and says nothing about the token.
-func (i *Identity) Prove(ctx context.Context, pod volume.Pod, token volume.Token) error {
+// Prove asks the API server, with one request, whose a token is. It returns nil if the token
+// is of the pod's service account and not bound to another pod. Objects are read once for all
+// pods of an account, so a request's claim about its pod must be verified. The error wraps
+// ErrNotThePods, or is that of the request and says nothing about the token.
+func (a *Authenticator) Prove(ctx context.Context, pod volume.Pod, token volume.Token) error {
 	ctx, cancel := context.WithTimeout(withToken(clientlog.Context(ctx), pod.Account(), token), requestTimeout)
 	defer cancel()
-	review, err := i.client.Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	review, err := a.client.Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("ask whose the token of pod %s is: the API server does not accept it (it may have expired; the kubelet brings another one): %w", pod, err)

@@ -8,11 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// lane is the openings of one kind.
-type lane struct {
+// kindQueue holds the openings of one kind.
+type kindQueue struct {
 	pods map[types.UID]*podQueue
-	// opening holds those that count against maxOpening, hanging those that count against
-	// maxHanging; the oldest comes first.
+	// opening holds those that count against maxOpening, and hanging those that count against
+	// maxHanging. The oldest comes first.
 	opening, hanging []*opening
 	// turns counts the openings that began.
 	turns int
@@ -20,17 +20,17 @@ type lane struct {
 	numbered int
 }
 
-// podQueue is the openings of one pod and kind.
+// podQueue holds the openings of one pod and kind.
 type podQueue struct {
-	// publish holds the waiting openings of a waiting publish, others the rest.
+	// publish holds the waiting openings of a waiting publish, and others the rest.
 	publish, others []*opening
 	underWay        int
-	// served is the lane's turn at which the pod was last served.
+	// served is the turn at which the pod was last served.
 	served int
 }
 
-// queue returns that of a pod; tidy forgets it.
-func (l *lane) queue(pod types.UID) *podQueue {
+// queue returns the queue of a pod; tidy removes it.
+func (l *kindQueue) queue(pod types.UID) *podQueue {
 	q := l.pods[pod]
 	if q == nil {
 		q = &podQueue{}
@@ -39,13 +39,13 @@ func (l *lane) queue(pod types.UID) *podQueue {
 	return q
 }
 
-func (l *lane) remove(op *opening) {
+func (l *kindQueue) remove(op *opening) {
 	isOp := func(other *opening) bool { return other == op }
 	l.opening, l.hanging = slices.DeleteFunc(l.opening, isOp), slices.DeleteFunc(l.hanging, isOp)
 }
 
-// settle moves openings that hang to the others that do, as far as there is room.
-func (l *lane) settle() {
+// settle moves hanging openings from opening to hanging, as far as there is room.
+func (l *kindQueue) settle() {
 	for _, op := range slices.Clone(l.opening) {
 		if op.hangs && len(l.hanging) < maxHanging {
 			l.remove(op)
@@ -54,14 +54,14 @@ func (l *lane) settle() {
 	}
 }
 
-// isUrgent says whether op is of a publish of a pod of which nothing is under way.
-func (l *lane) isUrgent(op *opening) bool {
+// isUrgent tells whether a publish waits for op whose pod has nothing under way.
+func (l *kindQueue) isUrgent(op *opening) bool {
 	return op.place.publish && l.pods[op.pod].underWay == 0
 }
 
-// makeRoom has the oldest opening give up its slot if it has lasted for urgentTime. If too
-// many hang, the one that has hung longest is cancelled.
-func (l *lane) makeRoom() bool {
+// makeRoom takes the slot of the oldest opening if that has lasted for urgentTime. If too many
+// hang, it cancels the one that has hung longest. It returns whether there is a slot.
+func (l *kindQueue) makeRoom() bool {
 	oldest := l.opening[0]
 	if time.Since(oldest.began) < urgentTime {
 		return false
@@ -75,8 +75,8 @@ func (l *lane) makeRoom() bool {
 	return true
 }
 
-// tidy forgets a pod of which nothing waits or is under way.
-func (l *lane) tidy(pod types.UID) {
+// tidy removes the queue of a pod that has nothing waiting and nothing under way.
+func (l *kindQueue) tidy(pod types.UID) {
 	if q := l.pods[pod]; q != nil && q.waiting()+q.underWay == 0 {
 		delete(l.pods, pod)
 	}
@@ -110,8 +110,8 @@ func (q *podQueue) waiting() int {
 	return len(q.publish) + len(q.others)
 }
 
-// before says whether the turn of q comes before that of other: a publish first, then the
-// pod with the fewest under way, then the one that was served longest ago.
+// before tells whether q's turn is before other's: a publish comes first, then the pod with
+// the fewest openings under way, then the one that was served longest ago.
 func (q *podQueue) before(other *podQueue) bool {
 	if q.first().place.publish != other.first().place.publish {
 		return q.first().place.publish
