@@ -191,7 +191,7 @@ func (f *fire) finish() {
 	f.n.wantNothingLeft()
 }
 
-func TestReadersUnderFire(t *testing.T) {
+func TestReadersDuringUpdates(t *testing.T) {
 	f := newFire(t)
 	stop := f.read()
 	f.burn(harness.Scaled(2500, 100_000))

@@ -113,11 +113,11 @@ func TestLongPartition(t *testing.T) {
 	}
 }
 
-// TestTooLargeResourceVersion has a plugin that starts again, and a pod with it, while
+// TestTooLargeResourceVersionAfterARestart has a plugin that starts again, and a pod with it, while
 // the API server's cache is behind. The publish waits for it, and then is served; what
 // is mounted follows. (That a watch begins again after its object was idle, and then
 // meets this, is a unit test of pkg/manager: it takes minutes.)
-func TestTooLargeResourceVersion(t *testing.T) {
+func TestTooLargeResourceVersionAfterARestart(t *testing.T) {
 	t.Parallel()
 	f := newFaultyNode(t, faultproxy.Options{})
 	f.mustKill()
