@@ -99,12 +99,6 @@ test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and 
 	REFVOL_LONG=1 $(GO) -C e2e test -race -timeout 6h -count=1 -v ./suites/integration
 	REFVOL_LONG=1 REFVOL_ENV_PODS=40 $(MAKE) e2e ARGS=-test.timeout=4h
 
-# The seed of a run that failed, as it printed it: SEED=1234.
-DURATION ?= 10m
-.PHONY: soak
-soak: ## Publish, update, unpublish and restart at random for DURATION, a summary a minute; SEED=... repeats choices
-	$(STATIC) -C e2e run $(BUILD_FLAGS) ./suites/soak -duration '$(DURATION)' $(if $(SEED),-seed '$(SEED)')
-
 # go fuzzes one target of one package at a time. Unless it is told otherwise, it spends
 # most of its time on making each interesting input a little smaller. Of the e2e module
 # only the package that fuzzes is asked for its targets: the others would start what their
