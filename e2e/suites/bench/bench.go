@@ -43,13 +43,15 @@ type bench struct {
 	ran               map[string]bool
 	// told is how many results were printed.
 	told int
+	// shared is the cluster of all scenarios in the short form, once one has needed it.
+	shared *cluster
 }
 
 // garbagePercent is how much garbage this process lets pile up, in percent of what it uses:
 // its readers and its bare watches must not wait for a collection of its own.
 const garbagePercent = 2000
 
-// newBench builds what is missing. The caller removes its directory at the end.
+// newBench builds what is missing. The caller stops it.
 func newBench(ctx context.Context, s settings, out io.Writer) (_ *bench, err error) {
 	debug.SetGCPercent(garbagePercent)
 	b := &bench{settings: s, out: out, plugin: s.plugin, report: &measure.Report{}, ran: map[string]bool{}}
@@ -71,6 +73,15 @@ func newBench(ctx context.Context, s settings, out io.Writer) (_ *bench, err err
 	}
 	b.reference, err = buildReference(ctx, b.dir)
 	return b, err
+}
+
+// stop ends what was started for all scenarios.
+func (b *bench) stop() error {
+	var err error
+	if b.shared != nil {
+		err = b.shared.Stop()
+	}
+	return errors.Join(err, os.RemoveAll(b.dir))
 }
 
 // buildReference builds the program that stands for what is bare.

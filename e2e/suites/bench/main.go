@@ -109,9 +109,8 @@ func run(s settings, chosen []scenario) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(b.dir)
 	// What was measured before a failure is kept.
-	return errors.Join(b.runAll(ctx, chosen), b.write(), b.judge(os.Stdout))
+	return errors.Join(b.runAll(ctx, chosen), b.write(), b.judge(os.Stdout), b.stop())
 }
 
 // choose returns the scenarios of some names, all for none.

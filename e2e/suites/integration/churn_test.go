@@ -32,11 +32,11 @@ func TestChurnEndsWhereItBegan(t *testing.T) {
 		Kubeconfig: shared.kubeconfig, Args: []string{"-v=1"}, Env: harness.TraceHeap(),
 	})
 	c := &churning{node: n, seed: harness.Seed(t)}
-	c.run(t, 200) // what is made once and kept, and what caches hold
+	c.run(t, 100) // what is made once and kept, and what caches hold
 	heap, descriptors := c.idleHeap(t), n.descriptors()
 	configMaps, secrets := watches(t.Context(), t, "configmaps"), watches(t.Context(), t, "secrets")
 
-	cycles := harness.Scaled(1000, 20_000)
+	cycles := harness.Scaled(400, 20_000)
 	begin := time.Now()
 	c.run(t, cycles)
 	t.Logf("%d volumes published, updated and unpublished in %s", cycles, time.Since(begin).Round(time.Millisecond))

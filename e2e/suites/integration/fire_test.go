@@ -194,7 +194,7 @@ func (f *fire) finish() {
 func TestReadersDuringUpdates(t *testing.T) {
 	f := newFire(t)
 	stop := f.read()
-	f.burn(harness.Scaled(2500, 100_000))
+	f.burn(harness.Scaled(1200, 100_000))
 	stop()
 	f.finish()
 }

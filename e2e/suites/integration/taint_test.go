@@ -213,7 +213,7 @@ func TestStartupTaintBesideOtherChanges(t *testing.T) {
 	nodes := shared.Client().CoreV1().Nodes()
 	n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
 	kubelet := n.kubelet()
-	rounds := harness.Scaled(40, 400)
+	rounds := harness.Scaled(15, 400)
 	for round := range rounds {
 		setTaints(t, node, []corev1.Taint{
 			{Key: "example.org/goes", Effect: corev1.TaintEffectNoSchedule},
