@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/refvol/refvol/e2e/suites/bench/measure"
@@ -133,8 +130,8 @@ func (b *bench) tell() {
 	b.told = len(all)
 }
 
-// write adds what was measured to the files of results and samples. The short form
-// measures nothing, and writes nothing.
+// write adds what was measured to the file of results. The short form measures nothing, and
+// writes nothing.
 func (b *bench) write() error {
 	if b.short {
 		return nil
@@ -147,10 +144,6 @@ func (b *bench) write() error {
 	if err != nil {
 		return err
 	}
-	oldSamples, err := measure.ReadSamples(b.samples)
-	if err != nil {
-		return err
-	}
 	outcomes, err := b.outcomes()
 	if err != nil {
 		return err
@@ -160,17 +153,7 @@ func (b *bench) write() error {
 		Versions: measure.Versions("k8s.io/kubernetes", "k8s.io/client-go"),
 		Goals:    outcomes, Results: b.report.Results(),
 	}
-	return errors.Join(file.Write(b.results, old), measure.WriteSamples(b.samples, oldSamples, plotted(b.report.Distributions())))
-}
-
-// plotted returns the samples that the pictures are made of; those of the other scenarios
-// are many, and nobody draws them.
-func plotted(all map[string][]float64) map[string][]float64 {
-	maps.DeleteFunc(all, func(name string, _ []float64) bool {
-		scenario, _, _ := strings.Cut(name, ".")
-		return !slices.Contains([]string{"update", "native", "publish"}, scenario)
-	})
-	return all
+	return file.Write(b.results, old)
 }
 
 func line(r measure.Result) string {
