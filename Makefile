@@ -61,7 +61,8 @@ test: ## Run the unit and the integration tier, and csi-sanity
 	$(MAKE) --no-print-directory --keep-going -j test-integration test-sanity || status=$$?; \
 	exit $$status
 
-TEST := test -race -timeout 30m
+# make lint vets all modules.
+TEST := test -race -vet=off -timeout 30m
 
 # Prints the packages that have benchmarks.
 BENCHED := grep -rl --include='*_test.go' '^func Benchmark' pkg | xargs -n 1 dirname | sort -u | sed 's|^|./|'
@@ -71,7 +72,7 @@ BENCHED := grep -rl --include='*_test.go' '^func Benchmark' pkg | xargs -n 1 dir
 test-unit: ## Run the unit tier: no root, no network, no built binaries
 	$(GO) $(TEST) ./...
 	$(GO) -C tools $(TEST) ./...
-	@output=$$($(GO) test -race -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
+	@output=$$($(GO) test -race -vet=off -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
 
 .PHONY: bench-micro
 bench-micro: ## Run the micro-benchmarks of the packages; BENCH=Render picks some, COUNT=10 repeats them
@@ -104,14 +105,14 @@ test-deploy:
 # ginkgo, which csi-sanity is built on, runs once a process: no -count of the user's own.
 .PHONY: test-sanity
 test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin's binary
-	$(GO) -C e2e/suites/sanity test -race -timeout 15m -count=1 ./...
+	$(GO) -C e2e/suites/sanity test -race -vet=off -timeout 15m -count=1 ./...
 
 # REFVOL_LONG=1 asks for the long form of the suites that have one. On kind that is all of
 # the suite at once, TestEnvFiles with it.
 .PHONY: test-long
 test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and the suites' long forms, on kind too
-	$(MAKE) test-unit TEST='test -race -timeout 60m -shuffle=on -count=20'
-	$(MAKE) test-integration TEST='test -race -timeout 3h -shuffle=on -count=5'
+	$(MAKE) test-unit TEST='test -race -vet=off -timeout 60m -shuffle=on -count=20'
+	$(MAKE) test-integration TEST='test -race -vet=off -timeout 3h -shuffle=on -count=5'
 	REFVOL_LONG=1 $(GO) test -race -timeout 60m -count=1 -run '^TestReadersUnderFire$$' -v ./pkg/writer
 	REFVOL_LONG=1 $(GO) -C e2e test -race -timeout 6h -count=1 -v ./suites/integration
 	REFVOL_LONG=1 REFVOL_ENV_PODS=40 $(MAKE) e2e ARGS=-test.timeout=4h
