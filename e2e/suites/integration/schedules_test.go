@@ -71,7 +71,7 @@ func TestRandomFaults(t *testing.T) {
 					}
 				}
 				f.endsClean(f.leaving)
-				for _, w := range f.onlookers {
+				for _, w := range f.observers {
 					total.read(int(w.reads.whole.Load()))
 				}
 				wantNoReflectors(t, f.goroutines())
@@ -120,7 +120,7 @@ func (s *faultSchedule) run(number uint64, total *scheduleTotals) {
 			o.write()
 		}
 	}
-	took := converges(s.t, time.Until(deadline), s.onlookers...)
+	took := converges(s.t, time.Until(deadline), s.observers...)
 	s.succeeds(comes, answer, deadline)
 	for _, key := range shown.keys() {
 		s.arrives(comes, key, shown.state.String(), max(time.Until(deadline), time.Millisecond))
