@@ -54,58 +54,70 @@ lint: ## Check style, layering, modules and scripts, in every module
 fmt: ## Format all Go files as make lint wants them
 	@tools/lint.sh fmt
 
+# The unit tier compiles most of what the others need, so it goes first. The others mostly wait,
+# and run side by side. What fails keeps nothing else from running.
 .PHONY: test
-test: test-unit test-integration test-sanity ## Run the unit and the integration tier, and csi-sanity
+test: ## Run the unit and the integration tier, and csi-sanity
+	@status=0; \
+	$(MAKE) --no-print-directory test-unit || status=$$?; \
+	$(MAKE) --no-print-directory --keep-going -j test-integration test-sanity || status=$$?; \
+	exit $$status
 
-TEST := test -race -timeout 30m
+# make lint vets all modules.
+TEST := test -race -vet=off -timeout 30m
 
 # Prints the packages that have benchmarks.
 BENCHED := grep -rl --include='*_test.go' '^func Benchmark' pkg | xargs -n 1 dirname | sort -u | sed 's|^|./|'
 
-# Each benchmark runs once too, so that none rots.
+# Each benchmark runs once too, so that none rots; with -race, as all is compiled for that.
 .PHONY: test-unit
 test-unit: ## Run the unit tier: no root, no network, no built binaries
 	$(GO) $(TEST) ./...
 	$(GO) -C tools $(TEST) ./...
-	@output=$$($(GO) test -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
+	@output=$$($(GO) test -race -vet=off -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
 
 .PHONY: bench-micro
 bench-micro: ## Run the micro-benchmarks of the packages; BENCH=Render picks some, COUNT=10 repeats them
 	$(GO) test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) $$($(BENCHED))
 
-# All of e2e/ but the suite that needs a cluster. e2e/node-image/kubernetes is other projects'
-# programs but for one, which has no goroutine to race and is tested as it is built.
-# The e2e module's tests run programs that they don't import, and those of deploy/ read
+# The tests of the e2e module run programs that they don't import, and those of deploy/ read
 # files outside of their module, so a result that go kept says nothing of them: -count=1.
 ONCE = $(if $(findstring -count,$(TEST)),,-count=1)
 .PHONY: test-integration
-test-integration: ## Run the integration tier: real etcd, API server, mounts and sockets; the manifests
+test-integration: test-suites test-bench test-deploy ## Run the integration tier: real etcd, API server, mounts and sockets; the manifests
+
+# All of the module but the suite that needs a cluster, the one that takes longest first.
+.PHONY: test-suites
+test-suites:
+	cd e2e && packages=$$($(GO) list ./...) && \
+		$(GO) $(TEST) $(ONCE) ./suites/integration $$(echo "$$packages" | grep -v -e /suites/kind/suite -e /suites/integration)
+
+# The short form of the benchmarks, which judges no time.
+.PHONY: test-bench
+test-bench:
+	$(GO) -C e2e/suites/bench $(TEST) $(ONCE) ./...
+
+# The node image's module is other projects' programs but for one, which has no goroutine to race
+# and is tested as it is built.
+.PHONY: test-deploy
+test-deploy:
 	$(GO) -C deploy $(TEST) $(ONCE) ./...
 	$(STATIC) -C e2e/node-image/kubernetes test $(BUILD_FLAGS) ./nodenet
-	cd e2e && packages=$$($(GO) list ./...) && \
-		$(GO) $(TEST) $(ONCE) $$(echo "$$packages" | grep -v /e2e/suites/kind/suite)
-	$(GO) -C e2e/suites/bench $(TEST) $(ONCE) ./...
 
 # ginkgo, which csi-sanity is built on, runs once a process: no -count of the user's own.
 .PHONY: test-sanity
 test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin's binary
-	$(GO) -C e2e/suites/sanity test -race -timeout 15m -count=1 ./...
+	$(GO) -C e2e/suites/sanity test -race -vet=off -timeout 15m -count=1 ./...
 
 # REFVOL_LONG=1 asks for the long form of the suites that have one. On kind that is all of
 # the suite at once, TestEnvFiles with it.
 .PHONY: test-long
 test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and the suites' long forms, on kind too
-	$(MAKE) test-unit TEST='test -race -timeout 60m -shuffle=on -count=20'
-	$(MAKE) test-integration TEST='test -race -timeout 3h -shuffle=on -count=5'
+	$(MAKE) test-unit TEST='test -race -vet=off -timeout 60m -shuffle=on -count=20'
+	$(MAKE) test-integration TEST='test -race -vet=off -timeout 3h -shuffle=on -count=5'
 	REFVOL_LONG=1 $(GO) test -race -timeout 60m -count=1 -run '^TestReadersUnderFire$$' -v ./pkg/writer
 	REFVOL_LONG=1 $(GO) -C e2e test -race -timeout 6h -count=1 -v ./suites/integration
 	REFVOL_LONG=1 REFVOL_ENV_PODS=40 $(MAKE) e2e ARGS=-test.timeout=4h
-
-# The seed of a run that failed, as it printed it: SEED=1234.
-DURATION ?= 10m
-.PHONY: soak
-soak: ## Publish, update, unpublish and restart at random for DURATION, a summary a minute; SEED=... repeats choices
-	$(STATIC) -C e2e run $(BUILD_FLAGS) ./suites/soak -duration '$(DURATION)' $(if $(SEED),-seed '$(SEED)')
 
 # go fuzzes one target of one package at a time. Unless it is told otherwise, it spends
 # most of its time on making each interesting input a little smaller. Of the e2e module
@@ -123,14 +135,14 @@ test-fuzz: ## Run each fuzz target for FUZZTIME
 			done; \
 	}; fuzz . ./... && fuzz e2e ./suites/fuzz
 
-# Results and samples are merged into the files that are there: one scenario renews its own.
+# Results are merged into the file that is there: one scenario renews its own.
 .PHONY: bench
 bench: ## Measure against the references; SCENARIO=update,publish picks, PLUGIN=file measures that binary
 	$(STATIC) -C e2e/suites/bench run $(BUILD_FLAGS) . -scenario '$(SCENARIO)' -plugin '$(PLUGIN)'
 
-.PHONY: bench-plots
-bench-plots: ## Draw docs/bench/*.svg of what make bench measured, and put its tables into docs/benchmarks.md
-	$(STATIC) -C e2e/suites/bench run $(BUILD_FLAGS) ./plots -out ../../../docs/bench -document ../../../docs/benchmarks.md
+.PHONY: bench-table
+bench-table: ## Put the goals and what make bench measured into docs/benchmarks.md
+	$(STATIC) -C e2e/suites/bench run $(BUILD_FLAGS) . -table ../../../docs/benchmarks.md
 
 .PHONY: demo
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running

@@ -4,7 +4,7 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
-out=$1
+out=$1 release=bookworm
 
 packages=(
   systemd systemd-sysv kmod procps bash ca-certificates jq
@@ -12,8 +12,24 @@ packages=(
   iptables nftables iproute2 conntrack ethtool
   containernetworking-plugins
 )
-echo "debootstrap of ${#packages[@]} packages"
+# archive prints where this machine's apt gets the release from; nothing where apt has no such
+# source, as on another release or system.
+archive() {
+  command -v apt-get >/dev/null || return 0
+  apt-get indextargets --format '$(SITE)' "Release: $release" 'Component: main' 'Created-By: Packages' |
+    grep -E -m 1 '^(https?|file):' || true
+}
+
+# An apt that uses a proxy names it in its configuration; debootstrap takes it from here.
+if [ -z "${http_proxy:-}" ] && command -v apt-config >/dev/null; then
+  eval "$(apt-config shell http_proxy Acquire::http::Proxy)"
+  if [ -n "${http_proxy:-}" ]; then export http_proxy; fi
+fi
+
+mirror=${DEBIAN_MIRROR:-$(archive)}
+mirror=${mirror:-http://deb.debian.org/debian}
+echo "debootstrap of ${#packages[@]} packages from $mirror"
 nice debootstrap --variant=minbase --include="$(IFS=, && echo "${packages[*]}")" \
-  bookworm "$out" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" >&2
+  "$release" "$out" "$mirror" >&2
 rm -rf "$out"/var/cache/apt/archives/*.deb "$out"/var/lib/apt/lists/* \
   "$out"/usr/share/{doc,info,locale,man}/*

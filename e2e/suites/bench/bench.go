@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/refvol/refvol/e2e/suites/bench/measure"
@@ -43,13 +40,15 @@ type bench struct {
 	ran               map[string]bool
 	// told is how many results were printed.
 	told int
+	// shared is the cluster of all scenarios in the short form, once one has needed it.
+	shared *cluster
 }
 
 // garbagePercent is how much garbage this process lets pile up, in percent of what it uses:
 // its readers and its bare watches must not wait for a collection of its own.
 const garbagePercent = 2000
 
-// newBench builds what is missing. The caller removes its directory at the end.
+// newBench builds what is missing. The caller stops it.
 func newBench(ctx context.Context, s settings, out io.Writer) (_ *bench, err error) {
 	debug.SetGCPercent(garbagePercent)
 	b := &bench{settings: s, out: out, plugin: s.plugin, report: &measure.Report{}, ran: map[string]bool{}}
@@ -71,6 +70,15 @@ func newBench(ctx context.Context, s settings, out io.Writer) (_ *bench, err err
 	}
 	b.reference, err = buildReference(ctx, b.dir)
 	return b, err
+}
+
+// stop ends what was started for all scenarios.
+func (b *bench) stop() error {
+	var err error
+	if b.shared != nil {
+		err = b.shared.Stop()
+	}
+	return errors.Join(err, os.RemoveAll(b.dir))
 }
 
 // buildReference builds the program that stands for what is bare.
@@ -122,8 +130,8 @@ func (b *bench) tell() {
 	b.told = len(all)
 }
 
-// write adds what was measured to the files of results and samples. The short form
-// measures nothing, and writes nothing.
+// write adds what was measured to the file of results. The short form measures nothing, and
+// writes nothing.
 func (b *bench) write() error {
 	if b.short {
 		return nil
@@ -136,10 +144,6 @@ func (b *bench) write() error {
 	if err != nil {
 		return err
 	}
-	oldSamples, err := measure.ReadSamples(b.samples)
-	if err != nil {
-		return err
-	}
 	outcomes, err := b.outcomes()
 	if err != nil {
 		return err
@@ -149,17 +153,7 @@ func (b *bench) write() error {
 		Versions: measure.Versions("k8s.io/kubernetes", "k8s.io/client-go"),
 		Goals:    outcomes, Results: b.report.Results(),
 	}
-	return errors.Join(file.Write(b.results, old), measure.WriteSamples(b.samples, oldSamples, plotted(b.report.Distributions())))
-}
-
-// plotted returns the samples that the pictures are made of; those of the other scenarios
-// are many, and nobody draws them.
-func plotted(all map[string][]float64) map[string][]float64 {
-	maps.DeleteFunc(all, func(name string, _ []float64) bool {
-		scenario, _, _ := strings.Cut(name, ".")
-		return !slices.Contains([]string{"update", "native", "publish"}, scenario)
-	})
-	return all
+	return file.Write(b.results, old)
 }
 
 func line(r measure.Result) string {

@@ -21,7 +21,11 @@ func TestScenarios(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(b.dir)
+	defer func() {
+		if err := b.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
 	for _, s := range scenarios() {
 		if s.outside {
 			continue // it has no short form

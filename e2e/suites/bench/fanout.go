@@ -38,7 +38,7 @@ func runFanout(ctx context.Context, l *lab) error {
 	if err := eventually(ctx, counts); err != nil {
 		return err
 	}
-	a, err := n.newAudience(all, updates)
+	a, err := n.newVolumesReader(all, updates)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func runFanout(ctx context.Context, l *lab) error {
 }
 
 // fanOut updates the object and returns what a bare watch told of it, once all is seen.
-func (l *lab) fanOut(ctx context.Context, updates int, a *audience) (told *timeline, err error) {
+func (l *lab) fanOut(ctx context.Context, updates int, a *volumesReader) (told *timeline, err error) {
 	told = newTimeline(updates)
 	f, err := l.newFloor(ctx, objectName(0), told.see)
 	if err != nil {
@@ -66,7 +66,7 @@ func (l *lab) fanOut(ctx context.Context, updates int, a *audience) (told *timel
 
 // reportFanout reports when the first and the last volume showed each update, and fails
 // if one was lost.
-func (l *lab) reportFanout(updates int, told *timeline, a *audience) error {
+func (l *lab) reportFanout(updates int, told *timeline, a *volumesReader) error {
 	lost, merged := a.lost()
 	l.report.Value("fanout.lost", "updates", float64(lost))
 	l.report.Value("fanout.merged", "updates", float64(merged))
@@ -82,7 +82,7 @@ func (l *lab) reportFanout(updates int, told *timeline, a *audience) error {
 
 // spread returns how long after its moment in told the first and the last of the volumes
 // showed each state.
-func spread(updates int, told []time.Time, a *audience) (first, last []time.Duration) {
+func spread(updates int, told []time.Time, a *volumesReader) (first, last []time.Duration) {
 	after := make([][]time.Duration, updates)
 	for _, t := range a.shown {
 		for i, d := range t.after(told) {

@@ -20,14 +20,14 @@ type fleet interface {
 	close() error
 }
 
-// nobody is a fleet without a client.
-type nobody struct{}
+// noClients is a fleet without a client.
+type noClients struct{}
 
-func (nobody) start(context.Context) error { return nil }
-func (nobody) stop() error                 { return nil }
-func (nobody) close() error                { return nil }
+func (noClients) start(context.Context) error { return nil }
+func (noClients) stop() error                 { return nil }
+func (noClients) close() error                { return nil }
 
-func (nobody) arrivals(context.Context, int) ([][]time.Time, error) { return nil, nil }
+func (noClients) arrivals(context.Context, int) ([][]time.Time, error) { return nil, nil }
 
 // pluginFleet is plugins whose volumes show the objects.
 type pluginFleet struct{ *plugins }

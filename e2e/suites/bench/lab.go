@@ -30,19 +30,17 @@ const namespace = "bench"
 // soon is within what time anything must happen that is waited for without being timed.
 const soon = 60 * time.Second
 
-// lab is the world of one scenario: a control plane of its own and what is started in it.
-// Its methods but stop are safe for concurrent use.
+// lab is the world of one scenario: a cluster of its own (in the short form all scenarios use
+// one, in turn) and what is started in it. Its methods but stop are safe for concurrent
+// use.
 type lab struct {
-	*controlplane.ControlPlane
+	*cluster
 	bench *bench
 	// client speaks protobuf, as the plugin does.
-	client     kubernetes.Interface
-	dir        string
-	kubeconfig string
-	// ownWatches is how many watches of ConfigMaps the control plane has for itself.
-	ownWatches int
-	report     *measure.Report
-	out        io.Writer
+	client kubernetes.Interface
+	dir    string
+	report *measure.Report
+	out    io.Writer
 
 	mu sync.Mutex
 	// ends are what stop calls, the last one first. Guarded by mu.
@@ -64,23 +62,61 @@ func (b *bench) newLab(ctx context.Context, s scenario) (_ *lab, err error) {
 			err = errors.Join(err, l.stop())
 		}
 	}()
-	if l.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{Binaries: b.binaries}); err != nil {
+	if b.short {
+		if b.shared == nil {
+			if b.shared, err = b.newCluster(ctx, b.dir); err != nil {
+				return nil, err
+			}
+		}
+		l.cluster = b.shared
+		l.onEnd(func() error { return l.cluster.empty(context.WithoutCancel(ctx)) })
+	} else {
+		if l.cluster, err = b.newCluster(ctx, l.dir); err != nil {
+			return nil, err
+		}
+		l.onEnd(l.Stop)
+	}
+	return l, l.connect()
+}
+
+// cluster is a control plane that knows the plugin's account, and has a namespace for objects.
+type cluster struct {
+	*controlplane.ControlPlane
+	// kubeconfig is the plugin's.
+	kubeconfig string
+	// ownWatches is how many watches of ConfigMaps the control plane has for itself.
+	ownWatches int
+}
+
+// newCluster starts a cluster, which keeps the kubeconfig in dir. The caller stops it.
+func (b *bench) newCluster(ctx context.Context, dir string) (c *cluster, err error) {
+	c = &cluster{kubeconfig: filepath.Join(dir, "plugin.kubeconfig")}
+	if c.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{Binaries: b.binaries}); err != nil {
 		return nil, err
 	}
-	l.onEnd(l.ControlPlane.Stop)
-	if err := l.connect(); err != nil {
-		return nil, err
-	}
-	l.kubeconfig = filepath.Join(l.dir, "plugin.kubeconfig")
-	if _, err := harness.GrantPlugin(ctx, l.ControlPlane, l.kubeconfig); err != nil {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Stop())
+		}
+	}()
+	if _, err := harness.GrantPlugin(ctx, c.ControlPlane, c.kubeconfig); err != nil {
 		return nil, err
 	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	if _, err := l.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+	if _, err := c.Client().CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
-	l.ownWatches, err = l.OpenWatches(ctx, "configmaps")
-	return l, err
+	c.ownWatches, err = c.OpenWatches(ctx, "configmaps")
+	return c, err
+}
+
+// empty deletes all objects, and waits until nobody watches any.
+func (c *cluster) empty(ctx context.Context) error {
+	configMaps := c.Client().CoreV1().ConfigMaps(namespace)
+	if err := configMaps.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return err
+	}
+	return eventually(ctx, func() error { return c.watched(ctx, 0) })
 }
 
 // connect makes the lab's client.

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/refvol/refvol/e2e/suites/bench/measure"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -39,6 +40,9 @@ func mainStatus(args []string) (int, error) {
 	s, err := parse(args)
 	if err != nil {
 		return 0, err
+	}
+	if s.table != "" {
+		return 0, writeTable(s)
 	}
 	chosen, err := choose(s.names)
 	if err != nil {
@@ -65,12 +69,23 @@ func mainStatus(args []string) (int, error) {
 	return status, err
 }
 
+// writeTable puts the results that there are into a document.
+func writeTable(s settings) error {
+	f, err := measure.ReadFile(s.results)
+	if err != nil {
+		return err
+	}
+	return f.WriteTable(s.table)
+}
+
 // settings is what the command line says.
 type settings struct {
 	// names are the scenarios to run; empty: all.
 	names []string
-	// results and samples are the files to write.
-	results, samples string
+	// results is the file to write.
+	results string
+	// table is the document to put a table of the results into, in the place of a run.
+	table string
 	// plugin is a binary to measure in place of this checkout's; empty: that.
 	plugin string
 	// profiles is a directory for profiles of the plugin; empty: none are taken, which costs
@@ -85,7 +100,7 @@ func parse(args []string) (settings, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	names := flags.String("scenario", "", "comma-separated names of scenarios; empty: all")
 	flags.StringVar(&s.results, "results", "results.json", "file to write the results to")
-	flags.StringVar(&s.samples, "samples", "samples.json", "file to write the samples of the plots to")
+	flags.StringVar(&s.table, "table", "", "Markdown file to put a table of the results into, and measure nothing; empty: none")
 	flags.StringVar(&s.plugin, "plugin", "", "plugin binary to measure; empty: build this checkout's")
 	flags.StringVar(&s.profiles, "profiles", "", "existing directory to write profiles of the plugin to; figures are not those of a run without")
 	flags.BoolVar(&s.short, "short", false, "check completeness and counts with small numbers")
@@ -109,9 +124,8 @@ func run(s settings, chosen []scenario) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(b.dir)
 	// What was measured before a failure is kept.
-	return errors.Join(b.runAll(ctx, chosen), b.write(), b.judge(os.Stdout))
+	return errors.Join(b.runAll(ctx, chosen), b.write(), b.judge(os.Stdout), b.stop())
 }
 
 // choose returns the scenarios of some names, all for none.

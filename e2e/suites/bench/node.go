@@ -66,13 +66,13 @@ func (n *node) valueFile(v *harness.Volume) string { return filepath.Join(n.Targ
 
 // watched returns an error unless so many watches of ConfigMaps are open, beside those of
 // the control plane itself.
-func (l *lab) watched(ctx context.Context, want int) error {
-	open, err := l.OpenWatches(ctx, "configmaps")
+func (c *cluster) watched(ctx context.Context, want int) error {
+	open, err := c.OpenWatches(ctx, "configmaps")
 	if err != nil {
 		return err
 	}
-	if open-l.ownWatches != want {
-		return fmt.Errorf("%d ConfigMaps are watched, want %d", open-l.ownWatches, want)
+	if open-c.ownWatches != want {
+		return fmt.Errorf("%d ConfigMaps are watched, want %d", open-c.ownWatches, want)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func runNodes(ctx context.Context, l *lab) error {
 	for round := range scaled(l, 1, 3) {
 		for _, side := range []struct {
 			name  string
-			start func(context.Context, *lab, nodesLoad) (crowd, error)
+			start func(context.Context, *lab, nodesLoad) (clients, error)
 			costs *[]cost
 			ms    *[]float64
 		}{
@@ -85,8 +85,8 @@ type cost struct {
 	connections             int
 }
 
-// crowd is the processes of a round.
-type crowd interface {
+// clients is the processes of a round.
+type clients interface {
 	// delays waits until all nodes have the state of each object that was sent at a
 	// moment, and returns how long that took for each node and object, in milliseconds.
 	delays(ctx context.Context, sent []time.Time) ([]float64, error)
@@ -95,7 +95,7 @@ type crowd interface {
 
 // roundOf is one round with an API server of its own.
 func (l *lab) roundOf(
-	ctx context.Context, name string, load nodesLoad, start func(context.Context, *lab, nodesLoad) (crowd, error),
+	ctx context.Context, name string, load nodesLoad, start func(context.Context, *lab, nodesLoad) (clients, error),
 ) (c cost, ms []float64, err error) {
 	own, err := l.bench.newLab(ctx, scenario{id: name})
 	if err != nil {
@@ -184,7 +184,7 @@ type references struct {
 	objects int
 }
 
-func startReferences(ctx context.Context, l *lab, load nodesLoad) (crowd, error) {
+func startReferences(ctx context.Context, l *lab, load nodesLoad) (clients, error) {
 	r := &references{objects: load.objects}
 	for i := range load.nodes {
 		one, err := l.newReference(fmt.Sprint("reflectors-", i), "reflector", load.objects)
@@ -233,7 +233,7 @@ type plugins struct {
 	paths [][]string
 }
 
-func startPlugins(ctx context.Context, l *lab, load nodesLoad) (crowd, error) {
+func startPlugins(ctx context.Context, l *lab, load nodesLoad) (clients, error) {
 	p, err := newPlugins(ctx, l, load)
 	if err != nil {
 		return nil, err

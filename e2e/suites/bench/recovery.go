@@ -53,7 +53,7 @@ func runRecovery(ctx context.Context, l *lab) error {
 }
 
 func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
-	all := []upheaval{starting(l)}
+	all := []disruption{starting(l)}
 	if load.faults {
 		all = append(all, faults(l)...)
 	}
@@ -65,7 +65,7 @@ func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
 	for i, of := range []struct {
 		name  string
 		nodes int
-		all   []upheaval
+		all   []disruption
 		fleet makeFleet
 	}{
 		// Without clients there is nothing to see of a start.
@@ -73,7 +73,7 @@ func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
 		{"reference", load.nodes, all, newBoundedFleet},
 		{"refvol", load.nodes, all, newPluginFleet},
 	} {
-		sides[i] = &recovery{name: load.String() + " " + of.name, load: load, passages: map[string]passages{}}
+		sides[i] = &recovery{name: load.String() + " " + of.name, load: load, episodes: map[string]episodes{}}
 		sides[i].load.nodes = of.nodes
 		if err := sides[i].run(ctx, l, of.all, of.fleet); err != nil {
 			return fmt.Errorf("%s: %w", of.name, err)
@@ -85,7 +85,7 @@ func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
 // makeFleet makes the clients of a lab's API server.
 type makeFleet func(context.Context, *lab, nodesLoad) (fleet, error)
 
-func noFleet(context.Context, *lab, nodesLoad) (fleet, error) { return nobody{}, nil }
+func noFleet(context.Context, *lab, nodesLoad) (fleet, error) { return noClients{}, nil }
 
 func newBoundedFleet(_ context.Context, l *lab, load nodesLoad) (fleet, error) {
 	return &boundedFleet{lab: l, load: load}, nil
@@ -109,15 +109,15 @@ type recovery struct {
 	count *handshakes
 	// state is what the objects are in, once all are written.
 	state    int
-	passages map[string]passages
+	episodes map[string]episodes
 	// steady is from the request of an update until a copy shows it; lost are
 	// copies that never did.
 	steady []time.Duration
 	lost   int
 }
 
-// run has the clients go through all upheavals.
-func (r *recovery) run(ctx context.Context, l *lab, all []upheaval, newFleet makeFleet) (err error) {
+// run has the clients go through all disruptions.
+func (r *recovery) run(ctx context.Context, l *lab, all []disruption, newFleet makeFleet) (err error) {
 	if len(all) == 0 {
 		return nil
 	}
@@ -140,7 +140,7 @@ func (r *recovery) run(ctx context.Context, l *lab, all []upheaval, newFleet mak
 	defer func() { err = errors.Join(err, r.fleet.close()) }()
 	for _, u := range all {
 		for range u.rounds {
-			if err := r.passThrough(ctx, u); err != nil {
+			if err := r.disrupt(ctx, u); err != nil {
 				return fmt.Errorf("%s: %w", u.name, err)
 			}
 		}
@@ -152,8 +152,8 @@ func (r *recovery) run(ctx context.Context, l *lab, all []upheaval, newFleet mak
 	return r.updateSlowly(ctx)
 }
 
-// passThrough takes the figures of one upheaval.
-func (r *recovery) passThrough(ctx context.Context, u upheaval) error {
+// disrupt takes the figures of one disruption.
+func (r *recovery) disrupt(ctx context.Context, u disruption) error {
 	if err := u.prepare(ctx, r); err != nil {
 		return err
 	}
@@ -184,9 +184,9 @@ func (r *recovery) passThrough(ctx context.Context, u upheaval) error {
 	if server != r.APIServerPID() {
 		before = bill{handshakes: before.handshakes} // another process, which counts from 0
 	}
-	p := passage{current: last.Sub(began).Seconds(), ready: ready.Seconds(), bill: after.since(before)}
+	p := episode{current: last.Sub(began).Seconds(), ready: ready.Seconds(), bill: after.since(before)}
 	logf(r.out, "  %s, %s: %s", r.name, u.name, p)
-	r.passages[u.name] = append(r.passages[u.name], p)
+	r.episodes[u.name] = append(r.episodes[u.name], p)
 	return nil
 }
 
@@ -270,9 +270,9 @@ func (r *recovery) updateSlowly(ctx context.Context) error {
 }
 
 // reportRecovery reports what an API server's clients took, beside what the others did.
-func (l *lab) reportRecovery(load recoveryLoad, all []upheaval, alone, reference, ours *recovery) error {
+func (l *lab) reportRecovery(load recoveryLoad, all []disruption, alone, reference, ours *recovery) error {
 	for _, u := range all {
-		l.reportUpheaval(load, u, alone.passages[u.name], reference.passages[u.name], ours.passages[u.name])
+		l.reportDisruption(load, u, alone.episodes[u.name], reference.episodes[u.name], ours.episodes[u.name])
 	}
 	if !load.faults {
 		return nil

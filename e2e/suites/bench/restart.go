@@ -60,7 +60,7 @@ func (r *restart) killAndStart(ctx context.Context, round, changed int) error {
 	if err != nil {
 		return err
 	}
-	p := r.node.newPatrol(r.volumes)
+	p := r.node.newContinuousReader(r.volumes)
 	if err := errors.Join(r.whileRead(ctx, round, changed), p.close()); err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (r *restart) whileRead(ctx context.Context, round, changed int) error {
 
 // changeMeanwhile changes so many of the objects, which are others in each round, and
 // returns a reader of their volumes.
-func (r *restart) changeMeanwhile(ctx context.Context, round, changed int) (*audience, error) {
+func (r *restart) changeMeanwhile(ctx context.Context, round, changed int) (*volumesReader, error) {
 	err := eventually(ctx, func() error { return r.watched(ctx, 0) })
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (r *restart) changeMeanwhile(ctx context.Context, round, changed int) (*aud
 	if err != nil {
 		return nil, err
 	}
-	return r.node.newAudience(those, round+2)
+	return r.node.newVolumesReader(those, round+2)
 }
 
 // startReference takes the time in which as many bare reflectors learn the states of the
@@ -135,7 +135,7 @@ func (r *restart) startReference(ctx context.Context, round int) error {
 }
 
 // start starts the plugin and takes the times.
-func (r *restart) start(ctx context.Context, a *audience) error {
+func (r *restart) start(ctx context.Context, a *volumesReader) error {
 	asked, err := r.Requests(ctx)
 	if err != nil {
 		return err

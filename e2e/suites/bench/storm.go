@@ -124,7 +124,7 @@ func (s *storm) refvolRound(ctx context.Context) error {
 
 // writeAndRead updates all objects and returns when each was read, and sent.
 func (s *storm) writeAndRead(ctx context.Context) (shown, sent []time.Time, err error) {
-	a, err := s.node.newAudience(s.volumes, s.round+1)
+	a, err := s.node.newVolumesReader(s.volumes, s.round+1)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -116,6 +116,20 @@ func removeAccount(t *testing.T, name string) {
 // what the rules say: it hears of both by watches of its own.
 func awaitRights(t *testing.T, kubeconfig string, rules []rbacv1.PolicyRule) {
 	t.Helper()
+	client := clientOf(t, kubeconfig)
+	for _, rule := range rules {
+		for _, resource := range rule.Resources {
+			for _, verb := range rule.Verbs {
+				asked := &authorizationv1.ResourceAttributes{Group: rule.APIGroups[0], Resource: resource, Verb: verb}
+				harness.Eventually(t, soon, func() error { return allowed(t.Context(), client, asked) })
+			}
+		}
+	}
+}
+
+// clientOf returns a client of a kubeconfig, whose connections end with the test.
+func clientOf(t *testing.T, kubeconfig string) kubernetes.Interface {
+	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		t.Fatal(err)
@@ -125,19 +139,12 @@ func awaitRights(t *testing.T, kubeconfig string, rules []rbacv1.PolicyRule) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer utilnet.CloseIdleConnectionsFor(transport.Transport)
+	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(transport.Transport) })
 	client, err := kubernetes.NewForConfigAndClient(config, transport)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, rule := range rules {
-		for _, resource := range rule.Resources {
-			for _, verb := range rule.Verbs {
-				asked := &authorizationv1.ResourceAttributes{Group: rule.APIGroups[0], Resource: resource, Verb: verb}
-				harness.Eventually(t, soon, func() error { return allowed(t.Context(), client, asked) })
-			}
-		}
-	}
+	return client
 }
 
 // settles waits until the API server says whether a service account may do what is asked: it

@@ -103,6 +103,7 @@ func (n *acrossNode) across(kind, name string) *harness.Volume {
 
 // TestAcrossNamespaces grants, revokes and grants again.
 func TestAcrossNamespaces(t *testing.T) {
+	t.Parallel()
 	n := newAcrossNode(t)
 	own, first, second := n.canary(), n.canary(), n.canary()
 	n.configMap("own", map[string]string{"own": own})
@@ -157,6 +158,7 @@ func TestAcrossNamespaces(t *testing.T) {
 // TestARefusalTellsNothing: whether the object exists shows neither in the answer nor in
 // what optional makes of it.
 func TestARefusalTellsNothing(t *testing.T) {
+	t.Parallel()
 	n := newAcrossNode(t)
 	n.configMap("own", map[string]string{"own": "x"})
 	n.put("secret", "there", n.canary())

@@ -16,7 +16,7 @@ import (
 type faultyNode struct {
 	*proxied
 	things    []*thing
-	onlookers []*onlooker
+	observers []*observer
 	// leaving is a volume that is still to be unpublished; nil for none.
 	leaving *harness.Volume
 }
@@ -31,7 +31,7 @@ func (n *proxied) faultyNode() *faultyNode {
 	n.t.Helper()
 	f := &faultyNode{proxied: n}
 	f.things = []*thing{f.newThing("configMap", "app"), f.newThing("secret", "db"), f.newThing("configMap", "other")}
-	f.onlookers = []*onlooker{f.watch(f.things[0], f.things[1]), f.watch(f.things[2])}
+	f.observers = []*observer{f.watch(f.things[0], f.things[1]), f.watch(f.things[2])}
 	return f
 }
 
@@ -88,7 +88,7 @@ func (f *faultyNode) suffers(fault faultproxy.Fault) {
 	for _, o := range f.things {
 		o.write() // so that there is something older to go back to
 	}
-	converges(t, soon, f.onlookers...)
+	converges(t, soon, f.observers...)
 	f.forgetRequests()
 	begin := time.Now()
 	f.inject(fault)
@@ -164,7 +164,7 @@ func (o *thing) object() faultproxy.Object {
 func (f *faultyNode) recovers(within time.Duration, comes ...*harness.Volume) time.Duration {
 	f.t.Helper()
 	begin := time.Now()
-	took := converges(f.t, within, f.onlookers...)
+	took := converges(f.t, within, f.observers...)
 	for _, v := range comes {
 		f.publishes(v, max(0, time.Until(begin.Add(within))))
 	}
@@ -192,7 +192,7 @@ func (f *faultyNode) publishDuring(fault faultproxy.Fault, v *harness.Volume) {
 // endsClean unpublishes everything and checks that nothing is left.
 func (f *faultyNode) endsClean(also ...*harness.Volume) {
 	f.t.Helper()
-	for _, w := range f.onlookers {
+	for _, w := range f.observers {
 		w.stop()
 		if err := w.check(); err != nil {
 			f.t.Error(err)

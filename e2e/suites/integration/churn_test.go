@@ -24,18 +24,19 @@ const (
 	churnHeap = 1
 )
 
-// TestChurnEndsWhereItBegan publishes, updates and unpublishes volumes for a long time
-// and has the plugin have then what it had before.
+// TestChurnEndsWhereItBegan publishes, updates and unpublishes volumes for a long time, of both
+// strategies, and has the plugin have then what it had before. (That no restart loses anything is
+// TestReadersDuringRestarts.)
 func TestChurnEndsWhereItBegan(t *testing.T) {
 	n := newNodeWith(t, harness.PluginOptions{
 		Kubeconfig: shared.kubeconfig, Args: []string{"-v=1"}, Env: harness.TraceHeap(),
 	})
 	c := &churning{node: n, seed: harness.Seed(t)}
-	c.run(t, 200) // what is made once and kept, and what caches hold
+	c.run(t, 100) // what is made once and kept, and what caches hold
 	heap, descriptors := c.idleHeap(t), n.descriptors()
 	configMaps, secrets := watches(t.Context(), t, "configmaps"), watches(t.Context(), t, "secrets")
 
-	cycles := harness.Scaled(1000, 20_000)
+	cycles := harness.Scaled(400, 20_000)
 	begin := time.Now()
 	c.run(t, cycles)
 	t.Logf("%d volumes published, updated and unpublished in %s", cycles, time.Since(begin).Round(time.Millisecond))
@@ -73,7 +74,10 @@ func (c *churning) run(t *testing.T, cycles int) {
 		group.Go(func() {
 			for begun.Add(1) <= int64(cycles) && errs[i] == nil {
 				// Some objects are a worker's own, so that their watches come and go.
-				errs[i] = c.cycle(t.Context(), fmt.Sprintf("churn-%d-%d", i, choose.IntN(5)), choose.IntN(3) == 0)
+				errs[i] = c.cycle(t.Context(), cycle{
+					object: fmt.Sprintf("churn-%d-%d", i, choose.IntN(5)), recreate: choose.IntN(3) == 0,
+					inPlace: choose.IntN(2) == 0, again: choose.IntN(3) == 0,
+				})
 			}
 		})
 	}
@@ -83,16 +87,30 @@ func (c *churning) run(t *testing.T, cycles int) {
 	}
 }
 
-// cycle is one volume's life. The object of this name is its worker's; when it goes, it
-// goes last: an event for each pod would fill client-go's caches, which keep thousands.
-func (c *churning) cycle(ctx context.Context, name string, recreate bool) error {
-	before, after := harness.NewCanary(), harness.NewCanary()
+// cycle is what varies in a volume's life.
+type cycle struct {
+	// object is the name of its object, which is its worker's own.
+	object string
+	// recreate deletes the object at the end.
+	recreate bool
+	inPlace  bool
+	// again publishes a second time, as the kubelet does after a restart of its own.
+	again bool
+}
+
+// cycle is one volume's life. When its object goes, it goes last: an event for each pod would
+// fill client-go's caches, which keep thousands.
+func (c *churning) cycle(ctx context.Context, life cycle) error {
+	before, after, name := harness.NewCanary(), harness.NewCanary(), life.object
 	if err := c.set(ctx, name, before); err != nil {
 		return err
 	}
 	v := harness.NewVolume(c.namespace, "pod", map[string]string{
 		"sources": fmt.Sprintf("- configMap: {name: %s}\n- secret: {name: %s, optional: true}\n", name, name),
 	})
+	if life.inPlace {
+		v.Attributes["writeStrategy"] = "InPlace"
+	}
 	if err := c.Publish(ctx, v); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
@@ -108,7 +126,12 @@ func (c *churning) cycle(ctx context.Context, name string, recreate bool) error 
 	if err != nil {
 		return err
 	}
-	if err := c.Unpublish(ctx, v); err != nil || !recreate {
+	if life.again {
+		if err := c.Publish(ctx, v); err != nil {
+			return fmt.Errorf("publish again: %w", err)
+		}
+	}
+	if err := c.Unpublish(ctx, v); err != nil || !life.recreate {
 		return err
 	}
 	return shared.Client().CoreV1().ConfigMaps(c.namespace).Delete(ctx, name, metav1.DeleteOptions{})
@@ -135,7 +158,7 @@ func (c *churning) idleHeap(t *testing.T) int {
 		t.Fatal(err)
 	}
 	for {
-		if err := c.cycle(t.Context(), "warm", false); err != nil {
+		if err := c.cycle(t.Context(), cycle{object: "warm"}); err != nil {
 			t.Fatal(err)
 		}
 		now, mib, err := c.LiveHeap()

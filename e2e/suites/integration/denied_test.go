@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/refvol/refvol/e2e/tools/faultproxy"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -71,11 +73,13 @@ func restartAPIServer(t *testing.T) {
 // A live volume whose object may not be read any more says so, keeps its files, and
 // follows the object again when the right is back.
 func TestRightTakenFromALiveVolume(t *testing.T) {
+	t.Parallel()
 	for _, strategy := range []string{"Watch", "Cache", "Get"} {
 		t.Run(strategy, func(t *testing.T) {
-			setNodeTTL(t, "0")
+			t.Parallel()
 			account := uniqueName("denied-" + strings.ToLower(strategy))
-			n := newNodeAs(t, scopedAccount(t, account), "--change-detection="+strategy, "--resync-interval="+askingResync.String())
+			n := newProxiedAs(t, scopedAccount(t, account), faultproxy.Options{}, onNode(t, "0"),
+				"--change-detection="+strategy, "--resync-interval="+askingResync.String())
 			forbid := n.allowReading(account)
 			value := n.canary()
 			n.secret("db", map[string]string{"key": value})
@@ -83,9 +87,8 @@ func TestRightTakenFromALiveVolume(t *testing.T) {
 			n.publishesSoon(v)
 
 			forbid()
-			if strategy == "Watch" {
-				restartAPIServer(t) // an open watch outlives the right
-			}
+			settles(t, pluginNamespace, account, &authorizationv1.ResourceAttributes{Namespace: n.namespace, Verb: "watch", Resource: "secrets"}, false)
+			n.proxy.ResetConnections() // an open watch outlives the right
 			unseen := n.canary()
 			n.secret("db", map[string]string{"key": unseen})
 			const text = `secrets "db" is forbidden`

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -64,6 +66,20 @@ func recreateAccount(t *testing.T, name string) (token string) {
 	return token
 }
 
+// awaitUnauthorized waits until the API server refuses the token of a kubeconfig: it remembers
+// for some seconds that it took a token.
+func awaitUnauthorized(t *testing.T, kubeconfig string) {
+	t.Helper()
+	client := clientOf(t, kubeconfig)
+	harness.Eventually(t, soon, func() error {
+		asked := &authorizationv1.ResourceAttributes{Verb: "get", Resource: "nodes"}
+		if err := allowed(t.Context(), client, asked); !apierrors.IsUnauthorized(err) {
+			return fmt.Errorf("the API server answers %v, want that it is unauthorized", err)
+		}
+		return nil
+	})
+}
+
 // hasProblem waits until a volume's condition has a text.
 func (n *node) hasProblem(v *harness.Volume, text string, within time.Duration) {
 	n.t.Helper()
@@ -80,10 +96,14 @@ func (n *node) hasProblem(v *harness.Volume, text string, within time.Duration) 
 // kubelet has brought another token.
 func TestThePluginsAccountIsRecreated(t *testing.T) {
 	const text = "the API server accepts no token that it was asked with: Unauthorized"
+	t.Parallel()
 	for _, strategy := range harness.Scaled([]string{"Watch"}, []string{"Watch", "Get"}) {
 		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
 			account := uniqueName("recreated-" + strings.ToLower(strategy))
-			kubeconfig, tokenFile := withTokenFile(t, scopedAccount(t, account))
+			rights := scopedAccount(t, account)
+			proxy, kubeconfig := startProxy(t, rights, faultproxy.Options{})
+			kubeconfig, tokenFile := withTokenFile(t, kubeconfig)
 			// At a higher verbosity client-go traces connections, with a data race when one is
 			// dialled that a request no longer waits for.
 			n := newNodeAs(t, kubeconfig, "-v=4", "--change-detection="+strategy, "--resync-interval="+askingResync.String())
@@ -94,7 +114,8 @@ func TestThePluginsAccountIsRecreated(t *testing.T) {
 			n.publishesSoon(v)
 
 			token := recreateAccount(t, account)
-			restartAPIServer(t) // else it remembers the token for some seconds, and keeps a watch open
+			awaitUnauthorized(t, rights)
+			proxy.ResetConnections() // an open watch outlives the token
 			unseen := n.canary()
 			n.secret("db", map[string]string{"key": unseen})
 			n.hasProblem(v, text, time.Minute)

@@ -80,7 +80,7 @@ func (n *node) pod(attributes map[string]string, containers ...corev1.Container)
 
 // The environment of the pod's own containers becomes a live file. What the pod's spec
 // holds of it is for nobody but the volume.
-func TestPodEnv(t *testing.T) {
+func TestPodEnvFile(t *testing.T) {
 	n := newNode(t)
 	literal, password, late := n.canary(), n.canary(), n.canary()
 	n.secret("db", map[string]string{"password": password})

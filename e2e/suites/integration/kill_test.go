@@ -32,18 +32,22 @@ func essential() []string {
 // TestKilledAnywhere kills the plugin at its file, mount and rename calls, one by one,
 // while it publishes, updates and unpublishes a volume, and starts it again.
 func TestKilledAnywhere(t *testing.T) {
-	random := harness.Rand(t)
+	seed := harness.Seed(t)
 	sum := newTally()
-	for range harness.Scaled(1, 2) {
-		for _, s := range shapes() {
-			t.Run(s.name, func(t *testing.T) {
-				k := newKilling(t, s, sum)
-				for _, o := range operations() {
-					k.killAll(o, random)
-				}
-			})
+	t.Run("shapes", func(t *testing.T) {
+		for round := range harness.Scaled(1, 2) {
+			for i, s := range shapes() {
+				t.Run(s.name, func(t *testing.T) {
+					t.Parallel()
+					k := newKilling(t, s, sum)
+					random := rand.New(rand.NewPCG(seed, uint64(round*len(shapes())+i)))
+					for _, o := range operations() {
+						k.killAll(o, random)
+					}
+				})
+			}
 		}
-	}
+	})
 	sum.report(t)
 	if t.Failed() {
 		return
@@ -82,7 +86,7 @@ func (k *killing) killAll(o operation, random *rand.Rand) {
 // chosen picks a few calls for the short form: one in twelve, and each that no operation
 // of this name has been killed at.
 func (k *killing) chosen(o operation, calls []supervise.Call, nth int, random *rand.Rand) bool {
-	return k.tally.names[o.name+" "+calls[nth-1].Name] == 0 || random.IntN(12) == 0
+	return !k.tally.has(o.name+" "+calls[nth-1].Name) || random.IntN(12) == 0
 }
 
 // TestKilledInBursts kills the plugin again and again at random calls, while the objects

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,10 +26,12 @@ type killing struct {
 	versions   []string
 }
 
-// tally is what was killed where.
+// tally is what was killed where, by tests that may run at once. mu guards what is below it.
 type tally struct {
-	kills int
 	reads reads
+
+	mu    sync.Mutex
+	kills int
 	// points counts the kills by operation, shape and the call, with how many calls of
 	// the name came before it.
 	points map[string]int
@@ -37,6 +40,13 @@ type tally struct {
 }
 
 func newTally() *tally { return &tally{points: map[string]int{}, names: map[string]int{}} }
+
+// has says whether a call was the last one of some process.
+func (sum *tally) has(name string) bool {
+	sum.mu.Lock()
+	defer sum.mu.Unlock()
+	return sum.names[name] > 0
+}
 
 // report prints what was done, and fails the test where the readers saw too little.
 func (sum *tally) report(t *testing.T) {
@@ -59,6 +69,8 @@ func (k *killing) killed(operation string, calls []supervise.Call) {
 			before++
 		}
 	}
+	k.tally.mu.Lock()
+	defer k.tally.mu.Unlock()
 	k.tally.kills++
 	k.tally.points[fmt.Sprintf("%s of %s at %s %d", operation, k.shape.name, at.Name, before+1)]++
 	k.tally.names[operation+" "+at.Name]++

@@ -21,8 +21,10 @@ func (n *node) restartWith(args ...string) {
 // TestChangedVolumeLimit restarts the plugin with a larger --max-volume-size and then with the
 // first one again. What a running pod's volume may show follows, without another publish.
 func TestChangedVolumeLimit(t *testing.T) {
+	t.Parallel()
 	for _, strategy := range []string{"Atomic", "InPlace"} {
 		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
 			n := newNode(t, "--max-volume-size=64Ki")
 			v := n.volume(map[string]string{"configMap": "app", "writeStrategy": strategy})
 			sized := func(size int) string {
@@ -61,6 +63,7 @@ func TestChangedVolumeLimit(t *testing.T) {
 
 // TestARaisedVolumeLimitIsWithinTheTotal raises only what one volume may have.
 func TestARaisedVolumeLimitIsWithinTheTotal(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "--max-volume-size=64Ki", "--max-total-size=512Ki")
 	one, other := n.canary(), n.canary()+strings.Repeat("x", 50<<10)
 	n.configMap("app", map[string]string{"key": one})
@@ -82,6 +85,7 @@ func TestARaisedVolumeLimitIsWithinTheTotal(t *testing.T) {
 // TestTakenOverVolumesCount loses the records of a volume that is never written again. It counts
 // towards the node's total with what its tmpfs holds.
 func TestTakenOverVolumesCount(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "--max-volume-size=64Ki", "--max-total-size=100Ki")
 	value := n.canary() + strings.Repeat("x", 50<<10)
 	n.configMap("app", map[string]string{"key": value})

@@ -38,7 +38,7 @@ type badVolume struct {
 	// without it: what the API server and the watch cost is not the bad volume's.
 	object func(i int) map[string]string
 	// spoil makes a bad volume and returns what removes it.
-	spoil func(b *company) (end func())
+	spoil func(b *comparison) (end func())
 }
 
 // TestOneBadVolume compares how long publishes and updates of 99 volumes take with and
@@ -50,13 +50,13 @@ func TestOneBadVolume(t *testing.T) {
 	n, second := newNodeAs(t, kubeconfig, args...), newNodeAs(t, kubeconfig, args...)
 	n.allowReading(account)
 	second.namespace = n.namespace
-	b := &company{node: n, elsewhere: newNamespace(t)}
-	b.apart = &company{node: second, elsewhere: b.elsewhere}
+	b := &comparison{node: n, elsewhere: newNamespace(t)}
+	b.apart = &comparison{node: second, elsewhere: b.elsewhere}
 	b.publishGood()
 	for _, bad := range []badVolume{
-		{"missing object", smallObject, (*company).missingObject},
-		{"full tmpfs", pagesObject, (*company).fullTmpfs},
-		{"forbidden object", smallObject, (*company).forbiddenObject},
+		{"missing object", smallObject, (*comparison).missingObject},
+		{"full tmpfs", pagesObject, (*comparison).fullTmpfs},
+		{"forbidden object", smallObject, (*comparison).forbiddenObject},
 	} {
 		t.Run(bad.name, func(t *testing.T) {
 			b.t, b.apart.t = t, t
@@ -65,14 +65,14 @@ func TestOneBadVolume(t *testing.T) {
 	}
 }
 
-// company are the good volumes, each of an object of its own.
-type company struct {
+// comparison are the good volumes, each of an object of its own.
+type comparison struct {
 	*node
 	good []*harness.Volume
 	// elsewhere is a namespace where the plugin may read nothing.
 	elsewhere string
 	// apart is a second plugin, with bad volumes only.
-	apart *company
+	apart *comparison
 	turn  int // of the next sample
 	value int
 }
@@ -86,7 +86,7 @@ func pagesObject(i int) map[string]string {
 	return map[string]string{"key": fmt.Sprintf("%060000d", i)}
 }
 
-func (b *company) publishGood() {
+func (b *comparison) publishGood() {
 	b.t.Helper()
 	for i := range goodVolumes {
 		b.configMap(goodObject(i), smallObject(0))
@@ -101,10 +101,10 @@ type timings struct{ publish, update [][]time.Duration }
 
 // compare takes samples in pairs of rounds, and fails if the bad volume slowed the others
 // down.
-func (b *company) compare(bad badVolume) {
+func (b *comparison) compare(bad badVolume) {
 	b.t.Helper()
 	var with, without timings
-	for pair := range harness.Scaled(12, 80) {
+	for pair := range harness.Scaled(6, 80) {
 		if pair%2 == 0 {
 			b.round(bad, false, &without)
 			b.round(bad, true, &with)
@@ -150,7 +150,7 @@ func percentile(all []time.Duration, p int) time.Duration {
 }
 
 // round takes samples while the bad volume's object changes.
-func (b *company) round(bad badVolume, spoiled bool, into *timings) {
+func (b *comparison) round(bad badVolume, spoiled bool, into *timings) {
 	b.t.Helper()
 	b.configMap("bad", bad.object(0))
 	if spoiled {
@@ -168,7 +168,7 @@ func (b *company) round(bad badVolume, spoiled bool, into *timings) {
 }
 
 // churn changes the bad volume's object at a rate until the returned function is called.
-func (b *company) churn(object func(i int) map[string]string) (stop func()) {
+func (b *comparison) churn(object func(i int) map[string]string) (stop func()) {
 	return b.repeat(churnPause, func(i int) error {
 		_, err := b.tryConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "bad"}, Data: object(1000 + i)})
 		return err
@@ -177,7 +177,7 @@ func (b *company) churn(object func(i int) map[string]string) (stop func()) {
 
 // repeat calls f at every interval, in a goroutine that the returned function ends. The
 // first error ends the calls and fails the test.
-func (b *company) repeat(interval time.Duration, f func(i int) error) (stop func()) {
+func (b *comparison) repeat(interval time.Duration, f func(i int) error) (stop func()) {
 	ctx, cancel := context.WithCancel(b.t.Context())
 	var running sync.WaitGroup
 	var err error
@@ -205,7 +205,7 @@ func (b *company) repeat(interval time.Duration, f func(i int) error) (stop func
 
 // updateOne changes a good volume's object and returns how long it takes from the begin
 // of the request until that shows. The event may well overtake the API server's answer.
-func (b *company) updateOne() time.Duration {
+func (b *comparison) updateOne() time.Duration {
 	b.t.Helper()
 	b.value++
 	i := b.turn % goodVolumes
@@ -217,7 +217,7 @@ func (b *company) updateOne() time.Duration {
 
 // publishOne publishes a good volume in the place of another and returns how long that
 // took.
-func (b *company) publishOne() time.Duration {
+func (b *comparison) publishOne() time.Duration {
 	b.t.Helper()
 	i := b.turn % goodVolumes
 	b.turn++
@@ -230,7 +230,7 @@ func (b *company) publishOne() time.Duration {
 
 // missingObject is a live volume that lost one of its two objects, so that each change
 // of the other one fails.
-func (b *company) missingObject() (end func()) {
+func (b *comparison) missingObject() (end func()) {
 	b.t.Helper()
 	b.configMap("lost", map[string]string{"lost": ""})
 	v := b.volume(map[string]string{"sources": "- configMap: {name: bad}\n- configMap: {name: lost}\n"})
@@ -241,7 +241,7 @@ func (b *company) missingObject() (end func()) {
 }
 
 // fullTmpfs is a live volume that readers of old generations keep full.
-func (b *company) fullTmpfs() (end func()) {
+func (b *comparison) fullTmpfs() (end func()) {
 	b.t.Helper()
 	v := b.short("bad")
 	b.mustPublish(v)
@@ -256,7 +256,7 @@ func (b *company) fullTmpfs() (end func()) {
 // forbiddenObject is a volume whose publish is repeated in a namespace where the plugin
 // may read nothing. The pod is always the same: of one pod's events, more than 25 are not
 // sent, and it is not their cost to the API server that is measured here.
-func (b *company) forbiddenObject() (end func()) {
+func (b *comparison) forbiddenObject() (end func()) {
 	b.t.Helper()
 	v := harness.NewVolume(b.elsewhere, "pod", map[string]string{"configMap": "bad"})
 	v.UID = "one-pod"

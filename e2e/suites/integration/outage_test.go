@@ -26,7 +26,7 @@ func TestPluginStartsWithoutAPIServer(t *testing.T) {
 				o.write()
 			}
 			f.mustStart()
-			f.mustPublish(f.onlookers[0].volume) // as the kubelet does after its own restart
+			f.mustPublish(f.observers[0].volume) // as the kubelet does after its own restart
 			f.publishDuring(fault, comes)
 			f.mustUnpublish(goes)
 			f.heal()
@@ -48,19 +48,19 @@ func TestStaleAnswersAfterARestart(t *testing.T) {
 			for _, o := range f.things {
 				o.write()
 			}
-			converges(t, soon, f.onlookers...)
+			converges(t, soon, f.observers...)
 			f.mustKill()
 			f.inject(faultproxy.Stale)
 			f.forgetRequests()
 			f.mustStart()
 			f.asked(1)
-			for _, w := range f.onlookers {
+			for _, w := range f.observers {
 				f.hasCondition(w.volume, "older than what the files show")
 			}
-			converges(t, 0, f.onlookers...)
+			converges(t, 0, f.observers...)
 			f.heal()
 			f.things[0].write()
-			converges(t, healed, f.onlookers...)
+			converges(t, healed, f.observers...)
 			f.endsClean()
 		})
 	}
@@ -95,7 +95,7 @@ func TestLongPartition(t *testing.T) {
 				f.probed(4) // one object at a time
 			}
 			f.heal()
-			took := converges(t, currentWithin(fault), f.onlookers...)
+			took := converges(t, currentWithin(fault), f.observers...)
 			requests := f.requests()
 			lasted := time.Since(begin)
 			if err := checkPaced(requests, lasted); err != nil {
@@ -113,11 +113,11 @@ func TestLongPartition(t *testing.T) {
 	}
 }
 
-// TestTooLargeResourceVersion has a plugin that starts again, and a pod with it, while
+// TestTooLargeResourceVersionAfterARestart has a plugin that starts again, and a pod with it, while
 // the API server's cache is behind. The publish waits for it, and then is served; what
 // is mounted follows. (That a watch begins again after its object was idle, and then
 // meets this, is a unit test of pkg/manager: it takes minutes.)
-func TestTooLargeResourceVersion(t *testing.T) {
+func TestTooLargeResourceVersionAfterARestart(t *testing.T) {
 	t.Parallel()
 	f := newFaultyNode(t, faultproxy.Options{})
 	f.mustKill()
@@ -134,7 +134,7 @@ func TestTooLargeResourceVersion(t *testing.T) {
 	for _, key := range f.things[2].keys() {
 		f.wantContent(v, key, f.things[2].state.String())
 	}
-	converges(t, healed, f.onlookers...)
+	converges(t, healed, f.observers...)
 	f.endsClean(v)
 }
 

@@ -199,9 +199,9 @@ func TestPodTokens(t *testing.T) {
 	n.wantNothingLeft()
 }
 
-// TestPodIdentityAfterARestart: tokens are in memory only, so updates go on with the next
+// TestIdentityOfPodsAfterARestart: tokens are in memory only, so updates go on with the next
 // republish, and until then that is no fault of the volume.
-func TestPodIdentityAfterARestart(t *testing.T) {
+func TestIdentityOfPodsAfterARestart(t *testing.T) {
 	for _, strategy := range []string{"Watch", "Cache", "Get"} {
 		t.Run(strategy, func(t *testing.T) {
 			t.Parallel()

@@ -71,7 +71,7 @@ func TestPinnedVolumeIsNeverRewritten(t *testing.T) {
 }
 
 // With onDelete: Remove the files go with their object and come back with it.
-func TestOnDeleteRemove(t *testing.T) {
+func TestDeletedObjectRemovesFiles(t *testing.T) {
 	n := newNode(t)
 	value := n.canary()
 	n.configMap("app", map[string]string{"key": value})

@@ -52,14 +52,22 @@ func newProxiedAs(t *testing.T, rights string, o faultproxy.Options, args ...str
 // newProxiedWith is newProxiedAs with other options of the plugin.
 func newProxiedWith(t *testing.T, rights string, o faultproxy.Options, plugin harness.PluginOptions) *proxied {
 	t.Helper()
+	proxy, kubeconfig := startProxy(t, rights, o)
+	plugin.Kubeconfig = kubeconfig
+	plugin.Args = append([]string{"-v=4"}, plugin.Args...)
+	return &proxied{node: newNodeWith(t, plugin), proxy: proxy}
+}
+
+// startProxy starts a proxy, and returns the kubeconfig of its clients, with the token of rights.
+func startProxy(t *testing.T, rights string, o faultproxy.Options) (proxy *faultproxy.Proxy, kubeconfig string) {
+	t.Helper()
 	config, err := clientcmd.LoadFromFile(rights)
 	if err != nil {
 		t.Fatal(err)
 	}
 	token := config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo].Token
 	o.Target = shared.Config()
-	proxy, err := faultproxy.Start(o)
-	if err != nil {
+	if proxy, err = faultproxy.Start(o); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -67,12 +75,11 @@ func newProxiedWith(t *testing.T, rights string, o faultproxy.Options, plugin ha
 			t.Error(err)
 		}
 	})
-	plugin.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	if err := proxy.WriteKubeconfig(plugin.Kubeconfig, token); err != nil {
+	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	if err := proxy.WriteKubeconfig(kubeconfig, token); err != nil {
 		t.Fatal(err)
 	}
-	plugin.Args = append([]string{"-v=4"}, plugin.Args...)
-	return &proxied{node: newNodeWith(t, plugin), proxy: proxy}
+	return proxy, kubeconfig
 }
 
 // requests returns the requests since forgetRequests; not for concurrent use.

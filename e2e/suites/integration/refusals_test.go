@@ -14,7 +14,7 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-func TestMalformedRequests(t *testing.T) {
+func TestMalformedPublish(t *testing.T) {
 	n := newNode(t)
 	n.configMap("app", map[string]string{"key": n.canary()})
 	for _, tc := range []struct {

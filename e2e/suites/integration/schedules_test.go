@@ -54,7 +54,7 @@ func (o *scheduleTotals) read(times int) {
 // TestRandomFaults runs random schedules of faults, on several nodes at once.
 func TestRandomFaults(t *testing.T) {
 	seed := harness.Seed(t)
-	nodes, each := harness.Scaled(17, 20), harness.Scaled(3, 100)
+	nodes, each := harness.Scaled(12, 20), harness.Scaled(2, 100)
 	total := &scheduleTotals{}
 	t.Run("nodes", func(t *testing.T) {
 		for i := range nodes {
@@ -71,7 +71,7 @@ func TestRandomFaults(t *testing.T) {
 					}
 				}
 				f.endsClean(f.leaving)
-				for _, w := range f.onlookers {
+				for _, w := range f.observers {
 					total.read(int(w.reads.whole.Load()))
 				}
 				wantNoReflectors(t, f.goroutines())
@@ -80,7 +80,7 @@ func TestRandomFaults(t *testing.T) {
 	})
 	t.Logf("%d schedules, %d faults, %d requests, %d reads; the slowest was current %s after its last fault",
 		total.schedules, total.faults, total.requests, total.reads, total.slowest)
-	if want := harness.Scaled(50, 2000); total.schedules < want {
+	if want := harness.Scaled(20, 2000); total.schedules < want {
 		t.Errorf("%d schedules were played to their end, want %d", total.schedules, want)
 	}
 }
@@ -120,7 +120,7 @@ func (s *faultSchedule) run(number uint64, total *scheduleTotals) {
 			o.write()
 		}
 	}
-	took := converges(s.t, time.Until(deadline), s.onlookers...)
+	took := converges(s.t, time.Until(deadline), s.observers...)
 	s.succeeds(comes, answer, deadline)
 	for _, key := range shown.keys() {
 		s.arrives(comes, key, shown.state.String(), max(time.Until(deadline), time.Millisecond))

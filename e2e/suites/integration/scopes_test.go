@@ -15,8 +15,6 @@ const (
 	scopedAccounts = 30
 	// deadAccount is the number of the account whose token is refused.
 	deadAccount = 7
-	// scopedResets is how often all connections break.
-	scopedResets = 3
 	// scopedCalm is the time between two resets: pauses that concern what works are short
 	// again after it, those of what fails have grown.
 	scopedCalm = 16 * time.Second
@@ -135,7 +133,7 @@ func TestFailuresStayInTheirScope(t *testing.T) {
 	ill.breakDown()
 	ill.behind.proxy.ResetConnections()
 	well.behind.proxy.ResetConnections()
-	for range scopedResets {
+	for range harness.Scaled(2, 3) { // all connections break
 		during(t, scopedCalm, func() {})
 		wellBegin, wellValues := well.reset()
 		illBegin, illValues := ill.reset()

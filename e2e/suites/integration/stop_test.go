@@ -31,6 +31,7 @@ const (
 // wait for objects that don't exist, of 40 unpublishes and of updates all the time. Others
 // go on to come while the plugin stops.
 func TestStopDuringABurst(t *testing.T) {
+	t.Parallel()
 	n, dice := newNode(t, "-v=2"), harness.Rand(t)
 	var drained, met int64
 	defer func() {

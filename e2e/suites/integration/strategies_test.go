@@ -2,6 +2,8 @@ package integration
 
 import (
 	"context"
+	"path"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,47 +11,58 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/refvol/refvol/e2e/tools/controlplane"
+	"github.com/refvol/refvol/e2e/tools/faultproxy"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 // askingResync is how often the plugin of a test asks, and arrivalTime how soon a
 // change must arrive then, on a busy machine.
 const (
-	askingResync = time.Second
+	askingResync = 200 * time.Millisecond
 	arrivalTime  = soon
 )
 
 // inEachAsking runs test with a plugin that asks instead of watching, once for each
-// strategy, with the rights that the strategy's overlay gives it.
-func inEachAsking(t *testing.T, test func(t *testing.T, n *node)) {
-	t.Helper()
+// strategy, with the rights that the strategy's overlay gives it, and more flags.
+func inEachAsking(t *testing.T, test func(t *testing.T, n *proxied), args ...string) {
+	t.Parallel()
 	for strategy, overlay := range map[string]string{"Cache": "cache", "Get": "get"} {
 		t.Run(strategy, func(t *testing.T) {
-			setNodeTTL(t, "0")
-			kubeconfig := overlayAccount(t, overlay)
-			test(t, newNodeAs(t, kubeconfig, "--change-detection="+strategy, "--resync-interval="+askingResync.String()))
+			t.Parallel()
+			all := append([]string{onNode(t, "0"), "--change-detection=" + strategy, "--resync-interval=" + askingResync.String()}, args...)
+			test(t, newProxiedAs(t, overlayAccount(t, overlay), faultproxy.Options{}, all...))
 		})
 	}
 }
 
-// setNodeTTL has the Node that the plugin is told it runs on exist until the test ends,
-// and say how long an answer is good for, in seconds.
-func setNodeTTL(t *testing.T, ttl string) {
+// withoutNode tells a plugin that it runs on a Node that there is not, so that an answer is good
+// for as long as by default.
+const withoutNode = "--node-name=none"
+
+// onNode returns the flag that tells a plugin that it runs on a Node of this test's own. That
+// says how long an answer is good for, in seconds.
+func onNode(t *testing.T, ttl string) (flag string) {
+	t.Helper()
+	return "--node-name=" + newNodeObject(t, ttl)
+}
+
+// newNodeObject creates a Node, which exists until the test ends, and returns its name.
+func newNodeObject(t *testing.T, ttl string) (name string) {
 	t.Helper()
 	nodes := shared.Client().CoreV1().Nodes()
-	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-		Name:        harness.NodeName,
-		Annotations: map[string]string{corev1.ObjectTTLAnnotationKey: ttl},
-	}}
-	if _, err := nodes.Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+	object, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: "node-",
+		Annotations:  map[string]string{corev1.ObjectTTLAnnotationKey: ttl},
+	}}, metav1.CreateOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := nodes.Delete(context.WithoutCancel(t.Context()), harness.NodeName, metav1.DeleteOptions{}); err != nil {
+		if err := nodes.Delete(context.WithoutCancel(t.Context()), object.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
+	return object.Name
 }
 
 // sources is a volume of a ConfigMap and a Secret, both called app.
@@ -58,11 +71,7 @@ func (n *node) sources() *harness.Volume {
 }
 
 func TestAskingShowsChangesAtEachResync(t *testing.T) {
-	watched := map[string]int{}
-	for _, resource := range []string{"configmaps", "secrets"} {
-		watched[resource] = watches(t.Context(), t, resource)
-	}
-	inEachAsking(t, func(t *testing.T, n *node) {
+	inEachAsking(t, func(t *testing.T, n *proxied) {
 		key, password := n.canary(), n.canary()
 		n.configMap("app", map[string]string{"key": key})
 		n.secret("app", map[string]string{"password": password})
@@ -78,9 +87,10 @@ func TestAskingShowsChangesAtEachResync(t *testing.T) {
 			took = append(took, n.arrives(v, "key", key, arrivalTime), n.arrives(v, "password", password, arrivalTime))
 		}
 		t.Logf("changes arrived after %v", took)
-		// Its rights are for gets alone, so what it shows came by no list either.
-		for resource, count := range watched {
-			wantWatches(t, resource, count)
+		for _, r := range n.reads() {
+			if r.Verb != "GET" {
+				t.Errorf("it has sent %s of %v, and may only get", r.Verb, r.Object)
+			}
 		}
 		n.mustUnpublish(v)
 		n.wantNothingLeft()
@@ -90,21 +100,18 @@ func TestAskingShowsChangesAtEachResync(t *testing.T) {
 // TestNothingIsAskedBetweenResyncs has a change not be seen, as it would be by a watch,
 // and no request be sent.
 func TestNothingIsAskedBetweenResyncs(t *testing.T) {
-	for strategy, overlay := range map[string]string{"Cache": "cache", "Get": "get"} {
-		t.Run(strategy, func(t *testing.T) {
-			n := newNodeAs(t, overlayAccount(t, overlay), "--change-detection="+strategy, "--resync-interval=1h")
-			value := n.canary()
-			n.configMap("app", map[string]string{"key": value})
-			v := n.sources()
-			n.mustPublish(v)
-			n.configMap("app", map[string]string{"key": n.canary()})
-			before := n.gets()
-			n.keeps(v, "key", value, 2*time.Second)
-			if after := n.gets(); after != before {
-				t.Errorf("%d requests for objects between resyncs", after-before)
-			}
-		})
-	}
+	inEachAsking(t, func(t *testing.T, n *proxied) {
+		value := n.canary()
+		n.configMap("app", map[string]string{"key": value})
+		v := n.sources()
+		n.mustPublish(v)
+		n.configMap("app", map[string]string{"key": n.canary()})
+		n.forgetRequests()
+		n.keeps(v, "key", value, 2*time.Second)
+		if reads := n.reads(); len(reads) > 0 {
+			t.Errorf("requests for objects between resyncs: %v", reads)
+		}
+	}, "--resync-interval=1h", withoutNode)
 }
 
 // keeps checks again and again that a file holds a value.
@@ -123,24 +130,17 @@ func (n *node) keeps(v *harness.Volume, path, want string, during time.Duration)
 	}
 }
 
-// gets returns how many requests for ConfigMaps and Secrets the API server has answered.
-func (n *node) gets() int {
-	n.t.Helper()
-	requests, err := shared.Requests(n.t.Context())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	count := 0
-	for _, resource := range []string{"configmaps", "secrets"} {
-		count += requests[controlplane.Request{Verb: "GET", Resource: resource}]
-	}
-	return count
+// reads returns the requests for ConfigMaps and Secrets since forgetRequests.
+func (n *proxied) reads() []faultproxy.Request {
+	return slices.DeleteFunc(slices.Clone(n.requests()), func(r faultproxy.Request) bool {
+		return r.Resource != "configmaps" && r.Resource != "secrets"
+	})
 }
 
 // TestCacheKeepsAnswersForTheNodesTTL has the annotation hold up a change.
 func TestCacheKeepsAnswersForTheNodesTTL(t *testing.T) {
-	setNodeTTL(t, "6")
-	n := newNodeAs(t, overlayAccount(t, "cache"), "--change-detection=Cache", "--resync-interval=500ms")
+	t.Parallel()
+	n := newNodeAs(t, overlayAccount(t, "cache"), onNode(t, "6"), "--change-detection=Cache", "--resync-interval=500ms")
 	n.configMap("app", map[string]string{"key": n.canary()})
 	v := n.short("app")
 	begin := time.Now()
@@ -154,7 +154,7 @@ func TestCacheKeepsAnswersForTheNodesTTL(t *testing.T) {
 }
 
 func TestAskingFollowsDeletions(t *testing.T) {
-	inEachAsking(t, func(t *testing.T, n *node) {
+	inEachAsking(t, func(t *testing.T, n *proxied) {
 		value := n.canary()
 		n.configMap("app", map[string]string{"key": value})
 		n.secret("app", map[string]string{"password": n.canary()})
@@ -179,7 +179,7 @@ func TestAskingFollowsDeletions(t *testing.T) {
 
 // TestAskingFindsALateObject while a publish waits for it.
 func TestAskingFindsALateObject(t *testing.T) {
-	inEachAsking(t, func(t *testing.T, n *node) {
+	inEachAsking(t, func(t *testing.T, n *proxied) {
 		v := n.sources()
 		answer := n.publishing(v)
 		n.stillWaiting(answer, v, 1500*time.Millisecond)
@@ -193,56 +193,45 @@ func TestAskingFindsALateObject(t *testing.T) {
 }
 
 func TestAskingSaysWhatIsMissing(t *testing.T) {
-	setNodeTTL(t, "0")
-	for strategy, overlay := range map[string]string{"Cache": "cache", "Get": "get"} {
-		t.Run(strategy, func(t *testing.T) {
-			n := newNodeAs(t, overlayAccount(t, overlay), "--change-detection="+strategy, "--publish-wait=100ms")
-			wantStatus(t, n.finalAnswer(n.sources()), codes.NotFound, "app")
-			n.wantNothingLeft()
-			powerless := newNodeAs(t, shared.powerless, "--change-detection="+strategy)
-			wantStatus(t, powerless.Publish(t.Context(), powerless.sources()), codes.PermissionDenied)
-			powerless.wantNothingLeft()
-		})
-	}
+	inEachAsking(t, func(t *testing.T, n *proxied) {
+		wantStatus(t, n.finalAnswer(n.sources()), codes.NotFound, "app")
+		n.wantNothingLeft()
+		powerless := newNodeAs(t, shared.powerless, "--change-detection="+path.Base(t.Name()))
+		wantStatus(t, powerless.Publish(t.Context(), powerless.sources()), codes.PermissionDenied)
+		powerless.wantNothingLeft()
+	}, "--publish-wait=100ms")
 }
 
 // TestANewPodIsNotGivenAnOldAnswer publishes the object a second time, changed, long
 // before any resync.
 func TestANewPodIsNotGivenAnOldAnswer(t *testing.T) {
-	for strategy, overlay := range map[string]string{"Cache": "cache", "Get": "get"} {
-		t.Run(strategy, func(t *testing.T) {
-			n := newNodeAs(t, overlayAccount(t, overlay), "--change-detection="+strategy, "--resync-interval=1h")
-			n.configMap("app", map[string]string{"key": n.canary()})
-			first := n.short("app")
-			n.mustPublish(first)
-			value := n.canary()
-			n.configMap("app", map[string]string{"key": value})
-			second := n.short("app")
-			n.mustPublish(second)
-			n.wantContent(second, "key", value)
-			n.arrives(first, "key", value, arrivalTime) // what is known now is shown
-		})
-	}
+	inEachAsking(t, func(t *testing.T, n *proxied) {
+		n.configMap("app", map[string]string{"key": n.canary()})
+		first := n.short("app")
+		n.mustPublish(first)
+		value := n.canary()
+		n.configMap("app", map[string]string{"key": value})
+		second := n.short("app")
+		n.mustPublish(second)
+		n.wantContent(second, "key", value)
+		n.arrives(first, "key", value, arrivalTime) // what is known now is shown
+	}, "--resync-interval=1h", withoutNode)
 }
 
 // TestAskingOutlivesAnOutage keeps the files while the API server is away, and follows
 // it once it is back.
 func TestAskingOutlivesAnOutage(t *testing.T) {
-	inEachAsking(t, func(t *testing.T, n *node) {
+	inEachAsking(t, func(t *testing.T, n *proxied) {
 		before, after := n.canary(), n.canary()
 		n.configMap("app", map[string]string{"key": before})
 		v := n.short("app")
 		n.mustPublish(v)
-		if err := shared.StopAPIServer(); err != nil {
-			t.Fatal(err)
-		}
+		n.inject(faultproxy.Refused)
 		n.wantContent(v, "key", before)
 		n.mustKill() // the next process knows nothing, and must keep the files too
 		n.mustStart()
 		n.wantContent(v, "key", before)
-		if err := shared.StartAPIServer(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		n.heal()
 		n.configMap("app", map[string]string{"key": after})
 		took := n.arrives(v, "key", after, healed)
 		t.Logf("the first change after the outage arrived in %s", took)

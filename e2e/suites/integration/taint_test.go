@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/refvol/refvol/e2e/tools/faultproxy"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -35,12 +36,12 @@ func otherTaints() []corev1.Taint {
 	}
 }
 
-// setTaints has the Node that the plugin is told it runs on have exactly these taints.
-func setTaints(t *testing.T, taints []corev1.Taint) {
+// setTaints has a Node have exactly these taints.
+func setTaints(t *testing.T, node string, taints []corev1.Taint) {
 	t.Helper()
 	nodes := shared.Client().CoreV1().Nodes()
 	harness.Eventually(t, taintTimeout, func() error {
-		object, err := nodes.Get(t.Context(), harness.NodeName, metav1.GetOptions{})
+		object, err := nodes.Get(t.Context(), node, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -50,10 +51,10 @@ func setTaints(t *testing.T, taints []corev1.Taint) {
 	})
 }
 
-// taints returns the Node's taints as kubectl writes them.
-func taints(t *testing.T) []string {
+// taints returns a Node's taints as kubectl writes them.
+func taints(t *testing.T, node string) []string {
 	t.Helper()
-	object, err := shared.Client().CoreV1().Nodes().Get(t.Context(), harness.NodeName, metav1.GetOptions{})
+	object, err := shared.Client().CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,11 +69,11 @@ func written(taints []corev1.Taint) []string {
 	return texts
 }
 
-// taintsBecome waits until the Node has exactly these taints, in this order.
-func taintsBecome(t *testing.T, want []corev1.Taint) {
+// taintsBecome waits until a Node has exactly these taints, in this order.
+func taintsBecome(t *testing.T, node string, want []corev1.Taint) {
 	t.Helper()
 	harness.Eventually(t, taintTimeout, func() error {
-		if got := taints(t); !slices.Equal(got, written(want)) {
+		if got := taints(t, node); !slices.Equal(got, written(want)) {
 			return fmt.Errorf("the node's taints are %q, want %q", got, written(want))
 		}
 		return nil
@@ -123,13 +124,14 @@ func (n *node) logs(text string, count int) {
 // The taint goes when the kubelet has confirmed the registration and not before, each
 // effect of it and no other taint, with the rights that the overlay gives.
 func TestStartupTaint(t *testing.T) {
-	setNodeTTL(t, "0")
+	t.Parallel()
+	node := newNodeObject(t, "0")
 	others := otherTaints()
-	setTaints(t, slices.Insert(slices.Clone(others), 1,
+	setTaints(t, node, slices.Insert(slices.Clone(others), 1,
 		corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule},
 		corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoExecute}))
-	before := taints(t)
-	n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--startup-taint="+startupTaint)
+	before := taints(t, node)
+	n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
 	kubelet := n.kubelet()
 	if _, err := kubelet.GetInfo(t.Context(), &registration.InfoRequest{}); err != nil {
 		t.Fatal(err)
@@ -138,22 +140,22 @@ func TestStartupTaint(t *testing.T) {
 	n.configMap("app", map[string]string{"key": n.canary()})
 	v := n.short("app")
 	n.mustPublish(v) // it is up and has had time for requests to the API server
-	if got := taints(t); !slices.Equal(got, before) {
+	if got := taints(t, node); !slices.Equal(got, before) {
 		t.Errorf("taints before the registration are %q, want %q", got, before)
 	}
 	n.logs("startup taint", 0)
 
 	n.confirm(kubelet, true)
-	taintsBecome(t, others)
+	taintsBecome(t, node, others)
 	n.logs("Removed the startup taint", 1)
 
 	// The kubelet restarts, and registers again; there is nothing to remove.
 	n.confirm(kubelet, true)
 	n.logs("The node has no startup taint", 1)
 	// The same on a Node that was made again.
-	setTaints(t, []corev1.Taint{{Key: startupTaint, Effect: corev1.TaintEffectNoExecute}})
+	setTaints(t, node, []corev1.Taint{{Key: startupTaint, Effect: corev1.TaintEffectNoExecute}})
 	n.confirm(kubelet, true)
-	taintsBecome(t, nil)
+	taintsBecome(t, node, nil)
 	n.logs("Removed the startup taint", 2)
 	n.mustUnpublish(v)
 	n.wantNothingLeft()
@@ -161,15 +163,16 @@ func TestStartupTaint(t *testing.T) {
 
 // Some clouds add the taint after the registration. It goes, too, with the same rights.
 func TestStartupTaintAfterTheRegistration(t *testing.T) {
-	setNodeTTL(t, "0")
+	t.Parallel()
+	node := newNodeObject(t, "0")
 	others := otherTaints()
-	setTaints(t, others)
-	n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--startup-taint="+startupTaint)
+	setTaints(t, node, others)
+	n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
 	n.confirm(n.kubelet(), true)
 	n.logs("The node has no startup taint", 1)
 	for round := range 2 {
-		setTaints(t, slices.Insert(slices.Clone(others), 1, corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}))
-		taintsBecome(t, others)
+		setTaints(t, node, slices.Insert(slices.Clone(others), 1, corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}))
+		taintsBecome(t, node, others)
 		n.logs("Removed the startup taint", round+1)
 	}
 	n.logs("The node has no startup taint", 1)
@@ -177,39 +180,42 @@ func TestStartupTaintAfterTheRegistration(t *testing.T) {
 
 // Only the effect and the value that are named go.
 func TestStartupTaintOfOneEffect(t *testing.T) {
+	t.Parallel()
 	for flag, want := range map[string]int{
 		startupTaint + ":NoSchedule":      0,
 		startupTaint + "=true:NoExecute":  1,
 		startupTaint + "=false:NoExecute": -1,
 	} {
 		t.Run(flag, func(t *testing.T) {
-			setNodeTTL(t, "0")
+			t.Parallel()
+			node := newNodeObject(t, "0")
 			all := []corev1.Taint{
 				{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule},
 				{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoExecute},
 			}
-			setTaints(t, all)
-			n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--startup-taint="+flag)
+			setTaints(t, node, all)
+			n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+flag)
 			n.confirm(n.kubelet(), true)
 			if want < 0 {
 				n.logs("The node has no startup taint", 1)
-				taintsBecome(t, all)
+				taintsBecome(t, node, all)
 				return
 			}
-			taintsBecome(t, slices.Delete(slices.Clone(all), want, want+1))
+			taintsBecome(t, node, slices.Delete(slices.Clone(all), want, want+1))
 		})
 	}
 }
 
 // Others change the Node's taints all the time, and lose none of their changes.
 func TestStartupTaintBesideOtherChanges(t *testing.T) {
-	setNodeTTL(t, "0")
+	t.Parallel()
+	node := newNodeObject(t, "0")
 	nodes := shared.Client().CoreV1().Nodes()
-	n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--startup-taint="+startupTaint)
+	n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
 	kubelet := n.kubelet()
-	rounds := harness.Scaled(40, 400)
+	rounds := harness.Scaled(15, 400)
 	for round := range rounds {
-		setTaints(t, []corev1.Taint{
+		setTaints(t, node, []corev1.Taint{
 			{Key: "example.org/goes", Effect: corev1.TaintEffectNoSchedule},
 			{Key: "example.org/stays", Effect: corev1.TaintEffectNoSchedule},
 			{Key: startupTaint, Effect: corev1.TaintEffectNoExecute},
@@ -219,10 +225,10 @@ func TestStartupTaintBesideOtherChanges(t *testing.T) {
 		// What is behind it moves one forward, so that an index of before names another.
 		patch := `[{"op": "test", "path": "/spec/taints/0/key", "value": "example.org/goes"},
 			{"op": "remove", "path": "/spec/taints/0"}]`
-		if _, err := nodes.Patch(t.Context(), harness.NodeName, types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		if _, err := nodes.Patch(t.Context(), node, types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		taintsBecome(t, []corev1.Taint{
+		taintsBecome(t, node, []corev1.Taint{
 			{Key: "example.org/stays", Effect: corev1.TaintEffectNoSchedule},
 			{Key: "example.org/behind", Effect: corev1.TaintEffectNoSchedule},
 		})
@@ -241,9 +247,10 @@ func TestStartupTaintBesideOtherChanges(t *testing.T) {
 // Without the overlay's right, or without the API server, the plugin goes on trying and
 // serves as ever.
 func TestStartupTaintThatCannotGo(t *testing.T) {
-	setNodeTTL(t, "0")
-	setTaints(t, []corev1.Taint{{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}})
-	n := newNode(t, "--startup-taint="+startupTaint)
+	t.Parallel()
+	node := newNodeObject(t, "0")
+	setTaints(t, node, []corev1.Taint{{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}})
+	n := newNode(t, "--node-name="+node, "--startup-taint="+startupTaint)
 	kubelet := n.kubelet()
 	n.configMap("app", map[string]string{"key": n.canary()})
 	n.confirm(kubelet, true)
@@ -258,25 +265,22 @@ func TestStartupTaintThatCannotGo(t *testing.T) {
 	if err := n.Terminate(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if got := taints(t); len(got) != 1 {
+	if got := taints(t, node); len(got) != 1 {
 		t.Errorf("taints are %q", got)
 	}
 
-	other := newNodeAs(t, overlayAccount(t, "startup-taint"), "--startup-taint="+startupTaint)
-	if err := shared.StopAPIServer(); err != nil {
-		t.Fatal(err)
-	}
+	other := newProxiedAs(t, overlayAccount(t, "startup-taint"), faultproxy.Options{}, "--node-name="+node, "--startup-taint="+startupTaint)
+	other.inject(faultproxy.Refused)
 	other.confirm(other.kubelet(), true)
 	other.logs("Removing the startup taint failed, trying again", 1)
-	if err := shared.StartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	taintsBecome(t, nil)
+	other.heal()
+	taintsBecome(t, node, nil)
 	other.logs("Removed the startup taint", 1)
 }
 
 // A taint that can't be one ends the start, with the flag and the reason.
 func TestStartupTaintThatIsNone(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "refvol-node-")
 	if err != nil {
 		t.Fatal(err)

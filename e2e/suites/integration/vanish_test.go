@@ -3,6 +3,7 @@ package integration
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -62,28 +63,32 @@ func removals() []removal {
 // call, one by one, of an update of it, of a publish of what is there already, and of a
 // start of the plugin. The plugin must go on, and never write to the disk under the mount.
 func TestMountRemovedAtAnyCall(t *testing.T) {
-	random := harness.Rand(t)
-	for _, r := range removals() {
-		removed := map[string]int{}
-		for _, s := range []*shape{shapes()[0], shapes()[3]} {
-			t.Run(r.name+" of "+s.name, func(t *testing.T) {
-				k := newKilling(t, s, newTally())
-				for nth := 1; ; nth += harness.Scaled(1+random.IntN(r.stride), 1) {
-					at, done := k.removeMountAt(r, nth)
-					if done {
-						break
+	t.Parallel()
+	seed := harness.Seed(t)
+	for i, r := range removals() {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			removed, random := map[string]int{}, rand.New(rand.NewPCG(seed, uint64(i)))
+			for _, s := range []*shape{shapes()[0], shapes()[3]} {
+				t.Run(s.name, func(t *testing.T) {
+					k := newKilling(t, s, newTally())
+					for nth := 1; ; nth += harness.Scaled(1+random.IntN(r.stride), 1) {
+						at, done := k.removeMountAt(r, nth)
+						if done {
+							break
+						}
+						t.Logf("mount of %s removed at call %d: %s", s.name, nth, at)
+						removed[at.Name]++
 					}
-					t.Logf("mount of %s removed at call %d: %s", s.name, nth, at)
-					removed[at.Name]++
-				}
-			})
-		}
-		t.Logf("%s: removed at %v", r.name, removed)
-		for _, name := range harness.Scaled(r.short, r.long) {
-			if removed[name] == 0 {
-				t.Errorf("%s: never removed at %s", r.name, name)
+				})
 			}
-		}
+			t.Logf("removed at %v", removed)
+			for _, name := range harness.Scaled(r.short, r.long) {
+				if removed[name] == 0 {
+					t.Errorf("never removed at %s", name)
+				}
+			}
+		})
 	}
 }
 

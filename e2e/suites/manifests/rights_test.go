@@ -22,7 +22,7 @@ import (
 const soon = time.Minute
 
 // update writes the golden files anew, for who has read the difference:
-// go -C e2e test -run TestRights ./suites/manifests -args -update
+// go -C e2e test -run TestOverlayRights ./suites/manifests -args -update
 var update = flag.Bool("update", false, "write testdata/ anew")
 
 // withoutRights are the overlays that bring none.
@@ -44,10 +44,10 @@ func kustomizations(t *testing.T) map[string]string {
 	return found
 }
 
-// TestRights applies the base and each overlay, and compares all that the plugin's
+// TestOverlayRights applies the base and each overlay, and compares all that the plugin's
 // account may do then, as the API server tells it, in its own namespace and in another,
 // with a golden file.
-func TestRights(t *testing.T) {
+func TestOverlayRights(t *testing.T) {
 	for name, dir := range kustomizations(t) {
 		t.Run(name, func(t *testing.T) {
 			apply(t, dir)

@@ -110,25 +110,6 @@ func renew[T any](old, now []T, key func(T) string) []T {
 	return all
 }
 
-// ReadSamples reads what WriteSamples wrote; there being none gives an empty map.
-func ReadSamples(path string) (map[string][]float64, error) {
-	samples := map[string][]float64{}
-	err := read(path, &samples)
-	return samples, err
-}
-
-// WriteSamples writes the samples that plots are made of, as Write does the results.
-func WriteSamples(path string, old, now map[string][]float64) error {
-	all := make(map[string][]float64, len(old)+len(now))
-	for name, samples := range old {
-		all[name] = samples
-	}
-	for name, samples := range now {
-		all[name] = samples
-	}
-	return write(path, all)
-}
-
 func read(path string, into any) error {
 	text, err := os.ReadFile(path)
 	if os.IsNotExist(err) {

@@ -127,7 +127,7 @@ func TestPodIdentity(t *testing.T) {
 }
 
 // After a restart the plugin has no token, and goes on once the kubelet has published again.
-func TestPodIdentityAfterARestart(t *testing.T) {
+func TestPodIdentityAfterADaemonSetRestart(t *testing.T) {
 	t.Parallel()
 	node := takeNode(t) // other tests' pods would wait for their tokens, too
 	n := newNamespace(t)

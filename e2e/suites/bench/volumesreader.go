@@ -10,18 +10,18 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// audience is a reader of many volumes of a node, with a timeline for each. The caller
+// volumesReader is a reader of many volumes of a node, with a timeline for each. The caller
 // closes it.
-type audience struct {
+type volumesReader struct {
 	*reader
 	// shown has the timelines, in the order of the volumes.
 	shown []*timeline
 }
 
-// newAudience returns a reader of the volumes, whose objects will go through so many
+// newVolumesReader returns a reader of the volumes, whose objects will go through so many
 // numbered states.
-func (n *node) newAudience(volumes []*harness.Volume, states int) (*audience, error) {
-	a := &audience{shown: make([]*timeline, len(volumes))}
+func (n *node) newVolumesReader(volumes []*harness.Volume, states int) (*volumesReader, error) {
+	a := &volumesReader{shown: make([]*timeline, len(volumes))}
 	byPath := make(map[string]*timeline, len(volumes))
 	for i, v := range volumes {
 		a.shown[i] = newTimeline(states)
@@ -41,7 +41,7 @@ func (n *node) newAudience(volumes []*harness.Volume, states int) (*audience, er
 }
 
 // complete returns nil once the last state of each volume was seen.
-func (a *audience) complete() error {
+func (a *volumesReader) complete() error {
 	for i, t := range a.shown {
 		if err := t.complete(); err != nil {
 			return fmt.Errorf("volume %d: %w", i, err)
@@ -51,7 +51,7 @@ func (a *audience) complete() error {
 }
 
 // lost is the sum of what the volumes lost, and of what was merged, as of timeline.lost.
-func (a *audience) lost() (lost, merged int) {
+func (a *volumesReader) lost() (lost, merged int) {
 	for _, t := range a.shown {
 		l, m := t.lost()
 		lost, merged = lost+l, merged+m

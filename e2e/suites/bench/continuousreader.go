@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// patrolInterval is the time between two reads of some volumes; patrolSize is how many.
-	patrolInterval = 10 * time.Millisecond
-	patrolSize     = 50
+	// continuousInterval is the time between two reads of some volumes; continuousSize is how many.
+	continuousInterval = 10 * time.Millisecond
+	continuousSize     = 50
 )
 
-// patrol reads all of some volumes, over and over, as containers would: at each moment
+// continuousReader reads all of some volumes, over and over, as containers would: at each moment
 // there has to be a state, and none older than the one before. It leaves the cores to what
 // is measured, most of the time.
 //
 // Its one goroutine ends with close, or with the first thing that it finds wrong.
-type patrol struct {
+type continuousReader struct {
 	files       []string
 	seen        []int
 	reads       int
@@ -29,9 +29,9 @@ type patrol struct {
 	err error
 }
 
-// newPatrol reads volumes whose objects are in numbered states.
-func (n *node) newPatrol(volumes []*harness.Volume) *patrol {
-	p := &patrol{seen: make([]int, len(volumes)), stop: make(chan struct{}), ended: make(chan struct{})}
+// newContinuousReader reads volumes whose objects are in numbered states.
+func (n *node) newContinuousReader(volumes []*harness.Volume) *continuousReader {
+	p := &continuousReader{seen: make([]int, len(volumes)), stop: make(chan struct{}), ended: make(chan struct{})}
 	for _, v := range volumes {
 		p.files = append(p.files, n.valueFile(v))
 	}
@@ -39,9 +39,9 @@ func (n *node) newPatrol(volumes []*harness.Volume) *patrol {
 	return p
 }
 
-func (p *patrol) run() {
+func (p *continuousReader) run() {
 	defer close(p.ended)
-	ticker := time.NewTicker(patrolInterval)
+	ticker := time.NewTicker(continuousInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -49,7 +49,7 @@ func (p *patrol) run() {
 			return
 		case <-ticker.C:
 		}
-		for range patrolSize {
+		for range continuousSize {
 			if p.err = p.read(p.reads % len(p.files)); p.err != nil {
 				return
 			}
@@ -58,7 +58,7 @@ func (p *patrol) run() {
 	}
 }
 
-func (p *patrol) read(i int) error {
+func (p *continuousReader) read(i int) error {
 	content, err := os.ReadFile(p.files[i])
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (p *patrol) read(i int) error {
 
 // close ends the goroutine and returns what it found wrong, or that it has not even read
 // every volume.
-func (p *patrol) close() error {
+func (p *continuousReader) close() error {
 	close(p.stop)
 	<-p.ended
 	if p.err != nil {

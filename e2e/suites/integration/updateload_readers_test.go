@@ -18,12 +18,12 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// firePace is how often each reader reads: often enough to see nearly every
+// loadPace is how often each reader reads: often enough to see nearly every
 // generation, and seldom enough that the plugin gets its share of the machine.
-const firePace = 3 * time.Millisecond
+const loadPace = 3 * time.Millisecond
 
-// fireReadings count what the readers did.
-type fireReadings struct {
+// loadReadings count what the readers did.
+type loadReadings struct {
 	reads
 	// generations and files are what was read whole.
 	generations, files atomic.Int64
@@ -31,22 +31,22 @@ type fireReadings struct {
 	asRoot atomic.Int64
 }
 
-// fireReader reads one volume after the other. It is for one goroutine, and closed by it.
-type fireReader struct {
-	*fire
+// loadReader reads one volume after the other. It is for one goroutine, and closed by it.
+type loadReader struct {
+	*updateLoad
 	choose *rand.Rand
-	last   map[*fireObject]int
+	last   map[*loadObject]int
 	// dirs are the volumes' own directories: nobody may come by way of the paths, and in
 	// a container nobody does.
-	dirs map[*fireVolume]*os.File
+	dirs map[*loadVolume]*os.File
 }
 
-func newFireReader(f *fire, number int) (*fireReader, error) {
-	r := &fireReader{
-		fire:   f,
-		choose: rand.New(rand.NewPCG(f.seed, uint64(100+number))),
-		last:   make(map[*fireObject]int),
-		dirs:   make(map[*fireVolume]*os.File),
+func newLoadReader(f *updateLoad, number int) (*loadReader, error) {
+	r := &loadReader{
+		updateLoad: f,
+		choose:     rand.New(rand.NewPCG(f.seed, uint64(100+number))),
+		last:       make(map[*loadObject]int),
+		dirs:       make(map[*loadVolume]*os.File),
 	}
 	for _, v := range f.volumes {
 		dir, err := os.Open(f.n.Target(v.Volume))
@@ -58,7 +58,7 @@ func newFireReader(f *fire, number int) (*fireReader, error) {
 	return r, nil
 }
 
-func (r *fireReader) close() error {
+func (r *loadReader) close() error {
 	var errs []error
 	for _, dir := range r.dirs {
 		errs = append(errs, dir.Close())
@@ -68,12 +68,12 @@ func (r *fireReader) close() error {
 
 // run reads until ctx ends or the test has failed, as a user who owns nothing: to root
 // nothing is ever forbidden.
-func (r *fireReader) run(ctx context.Context, read func(*fireVolume) error) {
+func (r *loadReader) run(ctx context.Context, read func(*loadVolume) error) {
 	runtime.LockOSThread() // for good: the thread is of no use to anybody else
 	if !becomeNobody() {
 		r.readings.asRoot.Add(1)
 	}
-	tick := time.NewTicker(firePace)
+	tick := time.NewTicker(loadPace)
 	defer tick.Stop()
 	for !r.n.t.Failed() {
 		select {
@@ -119,8 +119,8 @@ func readKey(dir *os.File, path string) (string, error) {
 }
 
 // generation opens ..data once and reads every key of every source from there.
-func (r *fireReader) generation(v *fireVolume) error {
-	floors := v.floors()
+func (r *loadReader) generation(v *loadVolume) error {
+	newestSeen := v.newestSeen()
 	dir, err := openAt(r.dirs[v], "..data")
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func (r *fireReader) generation(v *fireVolume) error {
 		if versions[i], err = wholeObject(dir, o); err != nil {
 			return err
 		}
-		if err := r.forward(o, versions[i], floors[i]); err != nil {
+		if err := r.forward(o, versions[i], newestSeen[i]); err != nil {
 			return err
 		}
 	}
@@ -151,9 +151,9 @@ func openedName(dir *os.File) (string, error) {
 }
 
 // wholeObject reads all keys of one object, which have to be of one version.
-func wholeObject(dir *os.File, o *fireObject) (int, error) {
+func wholeObject(dir *os.File, o *loadObject) (int, error) {
 	version := -1
-	for i := range fireKeys {
+	for i := range loadKeys {
 		content, err := readKey(dir, o.key(i))
 		if err != nil {
 			return 0, err
@@ -171,11 +171,11 @@ func wholeObject(dir *os.File, o *fireObject) (int, error) {
 }
 
 // link reads one file by the path that a container uses.
-func (r *fireReader) link(v *fireVolume) error {
+func (r *loadReader) link(v *loadVolume) error {
 	i := r.choose.IntN(len(v.objects))
 	o := v.objects[i]
-	floor := o.floor.Load()
-	content, err := readKey(r.dirs[v], o.key(r.choose.IntN(fireKeys)))
+	newest := o.newest.Load()
+	content, err := readKey(r.dirs[v], o.key(r.choose.IntN(loadKeys)))
 	if err != nil {
 		return err
 	}
@@ -184,32 +184,32 @@ func (r *fireReader) link(v *fireVolume) error {
 		return err
 	}
 	r.readings.files.Add(1)
-	return r.forward(o, version, floor)
+	return r.forward(o, version, newest)
 }
 
 // forward checks that a version is no older than what this reader saw last, nor than
 // what any reader had seen when the read began.
-func (r *fireReader) forward(o *fireObject, version int, floor int64) error {
-	if version < r.last[o] || int64(version) < floor {
-		return fmt.Errorf("%s went back to version %d: this reader saw %d before, another one %d", o.name, version, r.last[o], floor)
+func (r *loadReader) forward(o *loadObject, version int, newest int64) error {
+	if version < r.last[o] || int64(version) < newest {
+		return fmt.Errorf("%s went back to version %d: this reader saw %d before, another one %d", o.name, version, r.last[o], newest)
 	}
 	r.last[o] = version
-	for now := o.floor.Load(); int64(version) > now && !o.floor.CompareAndSwap(now, int64(version)); now = o.floor.Load() {
+	for now := o.newest.Load(); int64(version) > now && !o.newest.CompareAndSwap(now, int64(version)); now = o.newest.Load() {
 	}
 	return nil
 }
 
-func (v *fireVolume) floors() [3]int64 {
-	var floors [3]int64
+func (v *loadVolume) newestSeen() [3]int64 {
+	var newestSeen [3]int64
 	for i, o := range v.objects {
-		floors[i] = o.floor.Load()
+		newestSeen[i] = o.newest.Load()
 	}
-	return floors
+	return newestSeen
 }
 
 // note checks that a generation shows to all readers what it showed to the first: it
 // comes from one write, over all sources.
-func (v *fireVolume) note(name string, versions [3]int) error {
+func (v *loadVolume) note(name string, versions [3]int) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if before, ok := v.seen[name]; ok && before != versions {
@@ -220,7 +220,7 @@ func (v *fireVolume) note(name string, versions [3]int) error {
 }
 
 // report prints what was seen, and fails where that is too little to mean anything.
-func (f *fire) report() {
+func (f *updateLoad) report() {
 	f.n.t.Helper()
 	distinct := 0
 	for _, v := range f.volumes {
@@ -234,7 +234,7 @@ func (f *fire) report() {
 	}
 	r := &f.readings
 	f.n.t.Logf("%d updates, %d switches of ..data; %d whole generations read, %d different ones, and %d single files; %d late reads, %d of %d readers as root",
-		made, switches, r.generations.Load(), distinct, r.files.Load(), r.late.Load(), r.asRoot.Load(), fireReaders+fireLinks)
+		made, switches, r.generations.Load(), distinct, r.files.Load(), r.late.Load(), r.asRoot.Load(), loadReaders+loadLinks)
 	if distinct < made/40 || r.files.Load() < int64(made/40) {
 		f.n.t.Errorf("the readers saw too little")
 	}
@@ -246,7 +246,7 @@ func (f *fire) report() {
 
 // checkUsers checks that the readers were somebody whom a file may be forbidden to.
 // Only the machine's root can be sure to become that.
-func (f *fire) checkUsers() {
+func (f *updateLoad) checkUsers() {
 	f.n.t.Helper()
 	switch asRoot := f.readings.asRoot.Load(); {
 	case asRoot == 0:

@@ -13,8 +13,8 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// upheaval is something after which the clients of an API server have to recover.
-type upheaval struct {
+// disruption is something after which the clients of an API server have to recover.
+type disruption struct {
 	name   string
 	rounds int
 	// prepare is what the figures leave out.
@@ -26,8 +26,8 @@ type upheaval struct {
 }
 
 // starting has the clients start after the objects have changed.
-func starting(l *lab) upheaval {
-	return upheaval{"start", scaled(l, 1, 3), endClients, startClients}
+func starting(l *lab) disruption {
+	return disruption{"start", scaled(l, 1, 3), endClients, startClients}
 }
 
 // endClients ends the clients and has all objects change.
@@ -51,8 +51,8 @@ func startClients(ctx context.Context, r *recovery) (began time.Time, ready time
 func nothing(context.Context, *recovery) error { return nil }
 
 // faults are those of the API server and of etcd.
-func faults(l *lab) []upheaval {
-	all := []upheaval{{"killed", scaled(l, 1, 3), nothing, restartServer}}
+func faults(l *lab) []disruption {
+	all := []disruption{{"killed", scaled(l, 1, 3), nothing, restartServer}}
 	for _, s := range []struct {
 		what string
 		of   func(*controlplane.ControlPlane) int
@@ -63,7 +63,7 @@ func faults(l *lab) []upheaval {
 		{"etcd_stalled", (*controlplane.ControlPlane).EtcdPID, 10},
 	} {
 		lasts := scaled(l, 100*time.Millisecond, time.Duration(s.long)*time.Second)
-		all = append(all, upheaval{fmt.Sprintf("%s_%ds", s.what, s.long), 1, nothing, stalling(s.of, lasts)})
+		all = append(all, disruption{fmt.Sprintf("%s_%ds", s.what, s.long), 1, nothing, stalling(s.of, lasts)})
 	}
 	return all
 }
@@ -102,12 +102,12 @@ func stalling(pid func(*controlplane.ControlPlane) int, lasts time.Duration) fun
 	}
 }
 
-// recoveryGoals are those of each upheaval under each load.
+// recoveryGoals are those of each disruption under each load.
 func recoveryGoals() []measure.Goal {
 	var goals []measure.Goal
 	l := &lab{bench: &bench{}}
 	for _, load := range recoveryLoads(false) {
-		all := []upheaval{starting(l)}
+		all := []disruption{starting(l)}
 		if load.faults {
 			all = append(all, faults(l)...)
 			goals = append(goals, measure.Goal{

@@ -1,0 +1,44 @@
+package measure
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestWriteTable has goals put into a document, twice.
+func TestWriteTable(t *testing.T) {
+	document := filepath.Join(t.TempDir(), "document.md")
+	text := "before\n" + tableBegin + "old\n" + tableEnd + "after\n"
+	if err := os.WriteFile(document, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := File{Goals: []Outcome{
+		{Goal: Goal{Scenario: "B10", Result: "cost.watches", Figure: "value", Most: 100, Least: true}, Got: 99},
+		{Goal: Goal{Scenario: "B2", Result: "native.ratio", Figure: "value", Most: 1000}, Got: 3456.7, Met: true},
+	}}
+	for range 2 {
+		if err := f.WriteTable(document); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"before\n<!--", "-->\nafter\n",
+		"| B2 | `native.ratio` value | 3457 | <= 1000 | met |\n| B10 | `cost.watches` value | 99 | >= 100 | **missed** |",
+	} {
+		if strings.Count(string(got), want) != 1 {
+			t.Errorf("%d times %q in\n%s", strings.Count(string(got), want), want, got)
+		}
+	}
+	if strings.Contains(string(got), "old") {
+		t.Error("the old table is there")
+	}
+	if err := f.WriteTable(os.DevNull); err == nil {
+		t.Error("a document without a place for a table is taken")
+	}
+}
