@@ -14,8 +14,8 @@ type kindQueue struct {
 	// opening holds those that count against maxOpening, and hanging those that count against
 	// maxHanging. The oldest comes first.
 	opening, hanging []*opening
-	// turns counts the openings that began.
-	turns int
+	// served is the turn at which the kind was last served.
+	served int
 	// numbered counts the openings that began to wait.
 	numbered int
 }

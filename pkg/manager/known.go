@@ -92,13 +92,7 @@ func (k *known) isSynced() bool {
 	return k.synced
 }
 
-// notSynced says why the object isn't known.
-func (k *known) notSynced() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.notSyncedLocked()
-}
-
+// notSyncedLocked says why the object isn't known.
 func (k *known) notSyncedLocked() error {
 	failure := k.failure
 	if failure == nil {

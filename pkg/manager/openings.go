@@ -1,8 +1,10 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -45,6 +47,8 @@ type openings struct {
 	mu     sync.Mutex
 	queues map[volume.Kind]*kindQueue
 	scopes scopes
+	// turns counts the openings that began.
+	turns int
 }
 
 // place is what openings knows of one object.
@@ -235,8 +239,12 @@ func (o *openings) dequeue(op *opening) {
 }
 
 // serve starts the openings whose turn has come.
+//
+// The kind that was served longest ago comes first: where only one opening may probe, the
+// kinds take turns.
 func (o *openings) serve() {
-	for _, l := range o.queues {
+	inTurn := slices.SortedFunc(maps.Values(o.queues), func(a, b *kindQueue) int { return cmp.Compare(a.served, b.served) })
+	for _, l := range inTurn {
 		for {
 			op := o.next(l)
 			if op == nil || len(l.opening) >= maxOpening && !(l.isUrgent(op) && l.makeRoom()) {
@@ -272,9 +280,9 @@ func (o *openings) next(l *kindQueue) *opening {
 
 func (o *openings) start(l *kindQueue, op *opening) {
 	o.dequeue(op)
-	l.turns++
+	o.turns++
 	q := l.queue(op.pod)
-	q.served = l.turns
+	l.served, q.served = o.turns, o.turns
 	q.underWay++
 	l.opening = append(l.opening, op)
 	op.began = time.Now()

@@ -275,3 +275,23 @@ func TestAWaitingPublishIsNotTheOnlyProbe(t *testing.T) {
 		e.wantGet(ref, v, "1")
 	})
 }
+
+// TestKindsTakeTurnsToProbe: what holds up both kinds is over for both when one of them
+// succeeds, and until then neither must wait for the other.
+func TestKindsTakeTurnsToProbe(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		e.refuseAll(refusal(401, 0))
+		e.RegisterPod(pod("p"), "v", []volume.Ref{secretRef("a"), configMapRef("a")})
+		after(10 * maxPause)
+		e.api.mu.Lock()
+		defer e.api.mu.Unlock()
+		for i := 2; i < len(e.api.seen); i++ {
+			if kind := e.api.seen[i].ref.Kind; kind == e.api.seen[i-1].ref.Kind && kind == e.api.seen[i-2].ref.Kind {
+				t.Errorf("requests %d to %d were all for a %s", i-2, i, kind)
+			}
+		}
+		if n := len(e.api.seen); n < 10 {
+			t.Errorf("%d requests, want ten at least", n)
+		}
+	})
+}
