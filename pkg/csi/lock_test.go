@@ -73,12 +73,10 @@ func TestLockWaits(t *testing.T) {
 			}
 			got <- err
 		}()
-		time.Sleep(time.Minute) // of the bubble's own clock
-		synctest.Wait()
 		select {
 		case err := <-got:
 			t.Fatalf("the second process didn't wait: %v", err)
-		default:
+		case <-time.After(time.Minute): // of the bubble's own clock
 		}
 		if lines := l.logs.with("Another process serves this socket: waiting for its end", l.socket); len(lines) != 1 {
 			t.Errorf("logged %q", l.logs)
