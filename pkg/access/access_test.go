@@ -31,7 +31,6 @@ var (
 type world struct {
 	*testing.T
 	tracker *Tracker
-	stop    func()
 
 	mu         sync.Mutex
 	granted    map[volume.Ref]bool

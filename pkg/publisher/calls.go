@@ -27,8 +27,8 @@ func (p *Publisher) beginPublish(ctx context.Context, volumeID string) (context.
 		p.mu.Lock()
 		running := p.calls[volumeID]
 		if running == nil {
-			defer p.mu.Unlock()
 			ctx, end := p.begin(ctx, volumeID, &call{})
+			p.mu.Unlock()
 			return ctx, end, nil
 		}
 		p.mu.Unlock()

@@ -27,9 +27,9 @@ import (
 // concurrent use.
 //
 // mu guards the maps and the fields of a published that say so, and is never held
-// over a system call or a lock of another package. The goroutines are those of
-// Run: the workers, the resync and the errands; they end with its context. A CSI call runs in
-// its caller's goroutine.
+// over a system call or a lock of another package. The goroutines are those of Run: the
+// workers, the resync, the take-over of restored volumes and the tracker of access; they end
+// with its context. A CSI call runs in its caller's goroutine.
 type Publisher struct {
 	opts   Options
 	limits limits

@@ -11,8 +11,8 @@ import (
 // Usage is how much of a volume is used; sizes are in bytes.
 type Usage = mount.Usage
 
-// Stats returns a volume's use of memory; all zeros while its mount is gone. It fails with
-// ReasonNotFound if the volume is not published at target.
+// Stats returns a volume's use of memory. It fails with ReasonNotFound if the volume is not
+// published at target, or its mount has gone.
 func (p *Publisher) Stats(ctx context.Context, volumeID, target string) (Usage, error) {
 	if err := checkForm(p.opts.KubeletDir, target); err != nil {
 		return Usage{}, fail(ReasonNotFound, "volume_path: %w", err)
@@ -24,7 +24,7 @@ func (p *Publisher) Stats(ctx context.Context, volumeID, target string) (Usage, 
 	}
 	usage, err := p.opts.Mounts.Usage(ctx, volumeID, target)
 	if errors.Is(err, mount.ErrNotMounted) || errors.Is(err, mount.ErrForeign) {
-		return Usage{}, nil
+		return Usage{}, fail(ReasonNotFound, "volume %s is not mounted at %s: %w", volumeID, target, err)
 	}
 	if err != nil {
 		return Usage{}, fmt.Errorf("measure volume %s: %w", volumeID, err)
