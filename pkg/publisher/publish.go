@@ -163,16 +163,24 @@ func (p *Publisher) admit(ctx context.Context, request Request) (*published, err
 	return v, nil
 }
 
-// parsed returns the volume that a request asks for.
-func (p *Publisher) parsed(ctx context.Context, request Request, get getPod, opts ...volume.Option) (*published, error) {
+// validate refuses a request that nothing can be published for, whatever the spec is.
+func (p *Publisher) validate(request *Request) error {
 	if request.PodErr != nil {
-		return nil, fail(ReasonInvalid, "%w", request.PodErr)
+		return fail(ReasonInvalid, "%w", request.PodErr)
 	}
 	if !request.ReadOnly {
-		return nil, fail(ReasonInvalid, "readOnly: Required value: must be true (set csi.readOnly: true in the pod's volume)")
+		return fail(ReasonInvalid, "readOnly: Required value: must be true (set csi.readOnly: true in the pod's volume)")
 	}
 	if err := checkTarget(p.opts.KubeletDir, request.Pod, request.Target); err != nil {
-		return nil, fail(ReasonInvalid, "target_path: %w", err)
+		return fail(ReasonInvalid, "target_path: %w", err)
+	}
+	return nil
+}
+
+// parsed returns the volume that a request asks for.
+func (p *Publisher) parsed(ctx context.Context, request Request, get getPod, opts ...volume.Option) (*published, error) {
+	if err := p.validate(&request); err != nil {
+		return nil, err
 	}
 	if request.TokenErr != nil && p.opts.Identity != nil {
 		return nil, fail(ReasonInvalid, "%w", request.TokenErr)

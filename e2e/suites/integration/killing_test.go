@@ -1,11 +1,8 @@
 package integration
 
 import (
-	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +20,8 @@ type killing struct {
 	// generation is what the objects are at, and versions what the API server calls it.
 	generation int
 	versions   []string
+	// logged is how long the plugin's log was before what is tried.
+	logged int
 }
 
 // tally is what was killed where.
@@ -150,12 +149,12 @@ func (k *killing) settled(v *harness.Volume) error {
 	if err := k.current(v); err != nil {
 		return err
 	}
-	record, err := os.ReadFile(k.recordPath(v))
+	record, err := harness.Record(k.Target(v))
 	if err != nil {
 		return err
 	}
 	for _, version := range k.versions {
-		if !bytes.Contains(record, []byte(strconv.Quote(version))) {
+		if !strings.Contains(record, " "+version+"\n") {
 			return fmt.Errorf("the record does not name resourceVersion %s", version)
 		}
 	}
@@ -169,10 +168,6 @@ func (n *node) pruned(v *harness.Volume) error {
 		err = fmt.Errorf("generations %v are there, want one", generations)
 	}
 	return err
-}
-
-func (n *node) recordPath(v *harness.Volume) string {
-	return filepath.Join(n.StateDir(), v.ID()+".json")
 }
 
 // watch has a witness read the volume. With InPlace a file may be torn by a kill, so

@@ -77,7 +77,7 @@ func (s *soak) start(ctx context.Context) error {
 		return err
 	}
 	s.plugin, err = harness.StartPlugin(ctx, harness.PluginOptions{
-		Binary: binary, Kubeconfig: kubeconfig, Dir: filepath.Join(s.dir, "node"), Args: []string{"-v=10"}, Env: harness.TraceHeap(),
+		Binary: binary, Kubeconfig: kubeconfig, Dir: filepath.Join(s.dir, "node"), Pods: s.controlPlane, Args: []string{"-v=10"}, Env: harness.TraceHeap(),
 	})
 	if err != nil {
 		return err
