@@ -110,7 +110,7 @@ func TestRuinedAttributes(t *testing.T) {
 			n.setAttribute(v, c.path, c.attribute, c.text(n, record, well))
 		}
 	}
-	o.make(well)
+	unlink := o.make(well)
 	before := o.all()
 	n.mustStart()
 
@@ -139,6 +139,7 @@ func TestRuinedAttributes(t *testing.T) {
 	}
 	n.arrives(well, "key", changed, afterRestart)
 	n.mustUnpublish(well)
+	unlink()
 	n.wantNothingLeft()
 	if now := o.all(); now != before {
 		t.Errorf("outside there was\n%s\nand now is\n%s", before, now)
@@ -152,8 +153,8 @@ type outside struct {
 }
 
 // make makes what looks like a volume, once outside, and once behind a link of the kubelet's
-// directory of pods.
-func (o *outside) make(v *harness.Volume) {
+// directory of pods, which unlink removes.
+func (o *outside) make(v *harness.Volume) (unlink func()) {
 	o.t.Helper()
 	o.dir = filepath.Join(filepath.Dir(o.KubeletDir()), "outside")
 	linked := o.short("app")
@@ -165,7 +166,11 @@ func (o *outside) make(v *harness.Volume) {
 	if err := errors.Join(err, os.Symlink(filepath.Join(o.dir, "pod"), link)); err != nil {
 		o.t.Fatal(err)
 	}
-	o.t.Cleanup(func() { _ = os.Remove(link) })
+	return func() {
+		if err := os.Remove(link); err != nil {
+			o.t.Error(err)
+		}
+	}
 }
 
 // pretend mounts at dir what carries the volume's own source and attributes.

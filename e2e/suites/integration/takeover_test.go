@@ -172,9 +172,8 @@ func TestCrossNamespaceSwitchedOff(t *testing.T) {
 			n.wantContent(v, "across", across)
 
 			n.restartWith("--cross-namespace=false")
-			for _, path := range []string{"across", "mixed.env"} {
-				n.loses(v, path, withdrawn)
-			}
+			n.loses(v, "across", withdrawn)
+			n.arrives(v, "mixed.env", "key="+own+"\n", withdrawn)
 			n.wantGone(v, across)
 			n.wantContent(v, "own", own)
 			n.wantContent(v, "deep/own", plain)
