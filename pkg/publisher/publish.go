@@ -7,6 +7,8 @@ import (
 	"maps"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
@@ -50,6 +52,15 @@ func (r *Request) differs(other *Request) string {
 		return "volume attributes"
 	}
 	return ""
+}
+
+// misderived says whether a derived request is for another pod, account or group than the
+// kubelet's.
+func (r *Request) misderived(kubelets *Request) bool {
+	if (r.FSGroup == nil) != (kubelets.FSGroup == nil) || r.FSGroup != nil && *r.FSGroup != *kubelets.FSGroup {
+		return true
+	}
+	return kubelets.PodErr == nil && r.Pod != kubelets.Pod
 }
 
 // Publish makes a volume visible at its target once all its files are written; it
@@ -139,6 +150,9 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 	}
 	switch err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target); {
 	case err == nil:
+		if v.request.Derived && v.request.misderived(request) {
+			klog.FromContext(ctx).Info("The kubelet's request is not the one that was derived from the pod's spec", "volumeID", request.VolumeID, "derivedFor", v.request.Pod)
+		}
 		p.renew(v, request)
 		return true, nil
 	case errors.Is(err, mount.ErrNotMounted):
