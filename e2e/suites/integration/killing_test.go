@@ -7,6 +7,10 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/e2e/tools/supervise"
 )
@@ -89,6 +93,26 @@ func (k *killing) change() {
 	}
 }
 
+// touch changes the objects such that no file changes: only their resourceVersions do.
+func (k *killing) touch() {
+	k.t.Helper()
+	k.versions = nil
+	patch := fmt.Appendf(nil, `{"metadata": {"annotations": {"touched": %q}}}`, uuid.NewUUID())
+	for _, o := range k.shape.objects {
+		var changed metav1.Object
+		var err error
+		if core := shared.Client().CoreV1(); o.kind == "secret" {
+			changed, err = core.Secrets(k.namespace).Patch(k.t.Context(), o.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		} else {
+			changed, err = core.ConfigMaps(k.namespace).Patch(k.t.Context(), o.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		}
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		k.versions = append(k.versions, changed.GetResourceVersion())
+	}
+}
+
 func (k *killing) newVolume() *harness.Volume { return k.volume(k.shape.attributes()) }
 
 // current returns nil once the volume shows the present generation of all objects, and
@@ -144,7 +168,7 @@ func (k *killing) becomesCurrent(v *harness.Volume) {
 }
 
 // settled returns nil once the volume is current and nothing is left to do for it: the
-// record says so, and the generation before is gone.
+// volume itself says so, and the generation before is gone.
 func (k *killing) settled(v *harness.Volume) error {
 	if err := k.current(v); err != nil {
 		return err
