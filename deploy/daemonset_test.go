@@ -136,7 +136,6 @@ func TestMountsAreTheLeast(t *testing.T) {
 	want := map[string]corev1.MountPropagationMode{
 		"/var/lib/kubelet/pods":                   corev1.MountPropagationBidirectional,
 		"/var/lib/kubelet/plugins/csi.refvol.dev": corev1.MountPropagationNone,
-		"/run/csi.refvol.dev":                     corev1.MountPropagationNone,
 		"/var/lib/kubelet/plugins_registry":       corev1.MountPropagationNone,
 	}
 	if !maps.Equal(propagation, want) {

@@ -35,6 +35,14 @@ func TestTheRequestIsDerived(t *testing.T) {
 		if what := derived.differs(&r); what != "" || derived.Pod != r.Pod || *derived.FSGroup != group || derived.VolumeID != r.VolumeID {
 			t.Errorf("the derived request is %+v (another %s), want %+v", derived, what, r)
 		}
+		other := r
+		other.Pod.ServiceAccount = "another"
+		for i, again := range []Request{r, other} {
+			e.publish(again)
+			if lines := e.logs.with("not the one that was derived"); len(lines) != i {
+				t.Errorf("%d of %+v: %q", i, again, lines)
+			}
+		}
 	})
 }
 

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/record"
@@ -51,6 +53,15 @@ func (r *Request) differs(other *Request) string {
 		return "volume attributes"
 	}
 	return ""
+}
+
+// misderived says whether a derived request is for another pod, account or group than the
+// kubelet's.
+func (r *Request) misderived(kubelets *Request) bool {
+	if (r.FSGroup == nil) != (kubelets.FSGroup == nil) || r.FSGroup != nil && *r.FSGroup != *kubelets.FSGroup {
+		return true
+	}
+	return kubelets.PodErr == nil && r.Pod != kubelets.Pod
 }
 
 // Publish makes a volume visible at its target once all its files are written; it
@@ -146,6 +157,9 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 	}
 	switch err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target); {
 	case err == nil:
+		if v.request.Derived && v.request.misderived(request) {
+			klog.FromContext(ctx).Info("The kubelet's request is not the one that was derived from the pod's spec", "volumeID", request.VolumeID, "derivedFor", v.request.Pod)
+		}
 		if request.TokenErr == nil && !v.spec.Pinned() {
 			v.access.Offer(request.Token)
 		}
@@ -172,16 +186,24 @@ func (p *Publisher) admit(ctx context.Context, request Request) (*published, err
 	return v, nil
 }
 
-// parsed returns the volume that a request asks for.
-func (p *Publisher) parsed(ctx context.Context, request Request, get getPod, opts ...volume.Option) (*published, error) {
+// validate refuses a request that nothing can be published for, whatever the spec is.
+func (p *Publisher) validate(request *Request) error {
 	if request.PodErr != nil {
-		return nil, fail(ReasonInvalid, "%w", request.PodErr)
+		return fail(ReasonInvalid, "%w", request.PodErr)
 	}
 	if !request.ReadOnly {
-		return nil, fail(ReasonInvalid, "readOnly: Required value: must be true (set csi.readOnly: true in the pod's volume)")
+		return fail(ReasonInvalid, "readOnly: Required value: must be true (set csi.readOnly: true in the pod's volume)")
 	}
 	if err := checkTarget(p.opts.KubeletDir, request.Pod, request.Target); err != nil {
-		return nil, fail(ReasonInvalid, "target_path: %w", err)
+		return fail(ReasonInvalid, "target_path: %w", err)
+	}
+	return nil
+}
+
+// parsed returns the volume that a request asks for.
+func (p *Publisher) parsed(ctx context.Context, request Request, get getPod, opts ...volume.Option) (*published, error) {
+	if err := p.validate(&request); err != nil {
+		return nil, err
 	}
 	if request.TokenErr != nil && p.opts.Identity != nil {
 		return nil, fail(ReasonInvalid, "%w", request.TokenErr)

@@ -21,6 +21,11 @@ func (p *Publisher) isMounted(ctx context.Context, request *Request) (bool, erro
 	if errors.Is(err, mount.ErrForeign) {
 		err = p.opts.Mounts.Adopt(ctx, request.VolumeID, request.Target)
 	}
+	if errors.Is(err, mount.ErrForeign) || errors.Is(err, mount.ErrOutside) {
+		if refusal := p.validate(request); refusal != nil {
+			return false, refusal // nothing of this request can be mounted there
+		}
+	}
 	switch {
 	case err == nil:
 		return true, nil

@@ -17,9 +17,6 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// recordSize is about what a record of a volume takes, in bytes.
-const recordSize = 1 << 10
-
 // mountFloor makes volumes with nothing around the mount and its files: no request can be
 // answered before that is done. It is for one goroutine.
 type mountFloor struct {
@@ -63,19 +60,6 @@ func (f *mountFloor) publish(ctx context.Context, number int, object *corev1.Con
 		return 0, err
 	}
 	return 0, v.Attach(ctx, filepath.Join(parent, "mount"))
-}
-
-// record makes a file as the plugin does its record of a volume, on the same disk, and
-// returns how long that took.
-func (f *mountFloor) record(number int) (time.Duration, error) {
-	name := filepath.Join(f.dir, fmt.Sprintf("record-%d.json", number))
-	text := make([]byte, recordSize)
-	begin := time.Now()
-	err := os.WriteFile(name+".tmp", text, 0o600)
-	if err == nil {
-		err = os.Rename(name+".tmp", name)
-	}
-	return time.Since(begin), err
 }
 
 // treeOf returns what a volume shows of a ConfigMap of two keys, unless it is told

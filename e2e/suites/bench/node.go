@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
@@ -21,19 +19,12 @@ type node struct {
 
 // newNode starts a plugin, which ends with the scenario. The name is unique in the lab.
 func (l *lab) newNode(ctx context.Context, name string, args ...string) (*node, error) {
-	dir, records := filepath.Join(l.dir, name), filepath.Join(l.dir, name+"-run")
-	for _, d := range []string{dir, records} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			return nil, err
-		}
+	dir := filepath.Join(l.dir, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
 	}
-	// The DaemonSet has the records below /run, which is in memory.
-	if err := unix.Mount("refvol-bench", records, "tmpfs", 0, "mode=0700"); err != nil {
-		return nil, fmt.Errorf("mount what stands for /run: %w", err)
-	}
-	l.onEnd(func() error { return os.NewSyscallError("umount2", unix.Unmount(records, unix.MNT_DETACH)) })
 	p, err := harness.StartPlugin(ctx, harness.PluginOptions{
-		Binary: l.bench.plugin, Kubeconfig: l.kubeconfig, Dir: dir, StateDir: filepath.Join(records, "state"), Args: args,
+		Binary: l.bench.plugin, Kubeconfig: l.kubeconfig, Dir: dir, Pods: l.ControlPlane, Args: args,
 	})
 	if err != nil {
 		return nil, err
@@ -44,7 +35,9 @@ func (l *lab) newNode(ctx context.Context, name string, args ...string) (*node, 
 
 // volume returns a volume of a new pod that shows one ConfigMap.
 func volume(object string) *harness.Volume {
-	return harness.NewVolume(namespace, "pod", map[string]string{"configMap": object})
+	v := harness.NewVolume(namespace, "", map[string]string{"configMap": object})
+	v.Pod = "pod-" + v.UID
+	return v
 }
 
 // volumes returns count volumes, each of a new pod; volume i shows object i modulo objects.

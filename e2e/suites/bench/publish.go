@@ -104,7 +104,7 @@ func (p *publishing) call(ctx context.Context, v *harness.Volume) error {
 const countingTime = 10 * time.Second
 
 // publishWarm times publishes of an object that is watched already, and in turn with them
-// what the kernel takes for the same mount and files, and for a record.
+// what the kernel takes for the same mount and files.
 func (p *publishing) publishWarm(ctx context.Context) error {
 	before, err := p.traffic(ctx)
 	if err != nil {
@@ -121,10 +121,6 @@ func (p *publishing) publishWarm(ctx context.Context) error {
 			return err
 		}
 		p.took("publish.floor_ms", took)
-		if took, err = p.floor.record(i); err != nil {
-			return err
-		}
-		p.took("publish.record_floor_ms", took)
 	}
 	return p.asked(ctx, before, 0, 0)
 }
@@ -249,19 +245,12 @@ func (p *publishing) unpublish(ctx context.Context, first *harness.Volume) error
 	if err := p.node.mounted(0); err != nil {
 		return err
 	}
-	records, err := p.node.Records()
-	if err != nil {
-		return err
-	}
-	if len(records) > 0 {
-		return fmt.Errorf("%d records are left", len(records))
-	}
 	return eventually(ctx, func() error { return p.watched(ctx, 0) })
 }
 
 func (p *publishing) reportAll() error {
 	for _, name := range []string{
-		"publish.warm_ms", "publish.floor_ms", "publish.record_floor_ms",
+		"publish.warm_ms", "publish.floor_ms",
 		"publish.cold_ms", "publish.get_floor_ms", "publish.watch_floor_ms",
 		"publish.burst_ms", "publish.burst_floor_ms", "publish.unpublish_ms",
 	} {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/pkg/podenv"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -71,16 +72,30 @@ func (o *objects) touch(ref volume.Ref) {
 	changed(volume.Account{}, ref)
 }
 
-// Env is the environment of every container, and Allowed the answer that every pod may have
-// every object: what is not refused by rights must be refused by its form.
-func (*objects) Env(context.Context, volume.Pod) (func(string) (volume.Env, []string, error), error) {
-	return func(string) (volume.Env, []string, error) {
-		return volume.Env{Vars: []volume.EnvVar{{Name: "A", Value: "1"}}}, nil, nil
+// Get returns the pod that all volumes name, ns/pod, under each UID, with the volume that this
+// has. Its environment is that of every container.
+func (*objects) Get(_ context.Context, pod volume.Pod) (*podenv.Pod, error) {
+	if pod.Namespace != "ns" || pod.Name != "pod" {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, pod.Name)
+	}
+	pod.ServiceAccount = "default"
+	object := "app"
+	if pod.UID == sentinelUID {
+		object = sentinel
+	}
+	return &podenv.Pod{
+		Pod: pod,
+		Inline: map[string]podenv.InlineVolume{
+			settings: {Driver: driver, Attributes: map[string]string{"configMap": object}, ReadOnly: true},
+		},
+		Env: func(string) (volume.Env, []string, error) {
+			return volume.Env{Vars: []volume.EnvVar{{Name: "A", Value: "1"}}}, nil, nil
+		},
 	}, nil
 }
 
-func (*objects) Needs() string { return "get" }
-
+// Admitted and Allowed say that every pod may have every object: what is not refused by rights
+// must be refused by its form.
 func (o *objects) Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error) {
 	return o.Allowed(ctx, pod, ref, maxAge)
 }
@@ -88,3 +103,5 @@ func (o *objects) Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref, 
 func (*objects) Allowed(context.Context, volume.Pod, volume.Ref, time.Duration) (bool, error) {
 	return true, nil
 }
+
+func (*objects) Needs() string { return "get" }

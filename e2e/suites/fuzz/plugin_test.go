@@ -37,7 +37,7 @@ type plugin struct {
 }
 
 // startPlugin starts a plugin on sockets below top. It logs nothing.
-func startPlugin(tb testing.TB, top, kubelet, state string) *plugin {
+func startPlugin(tb testing.TB, top, kubelet string) *plugin {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 	p := &plugin{objects: newObjects(), cancel: cancel, served: make(chan error, 1)}
@@ -48,7 +48,7 @@ func startPlugin(tb testing.TB, top, kubelet, state string) *plugin {
 	p.opts = publisher.Options{
 		Objects: p.objects, Mounts: publisher.NewMounts(mounter), AttributePrefix: mounter.AttributePrefix(),
 		Pods: p.objects, Access: p.objects, CrossNamespace: true,
-		NodeName: "node", StateDir: state, KubeletDir: kubelet,
+		NodeName: "node", Driver: driver, KubeletDir: kubelet,
 		ResyncInterval: time.Hour, MaxVolumeSize: 256 << 10, MaxTotalSize: 4 << 20,
 		// One worker takes volumes in their order, so the last one tells of all.
 		Workers: 1,
@@ -75,17 +75,14 @@ func startPlugin(tb testing.TB, top, kubelet, state string) *plugin {
 	return p
 }
 
-// begin starts a publisher, as a new process does: what it knows it reads from the state
-// directory.
+// begin starts a publisher, as a new process does: what it knows it reads from the mounts.
 func (p *plugin) begin(ctx context.Context) error {
 	next, err := publisher.New(p.opts)
 	if err != nil {
 		return err
 	}
 	ctx, p.halt = context.WithCancel(ctx)
-	if err := next.Restore(ctx); err != nil {
-		return errors.Join(err, next.Close())
-	}
+	next.Restore(ctx)
 	p.current.Store(next)
 	p.running.Go(func() { next.Run(ctx) })
 	return nil
@@ -122,6 +119,6 @@ func (c *currentPublisher) Unpublish(ctx context.Context, volumeID, target strin
 	return c.Load().Unpublish(ctx, volumeID, target)
 }
 
-func (c *currentPublisher) Stats(ctx context.Context, volumeID, target string) (publisher.Stats, error) {
+func (c *currentPublisher) Stats(ctx context.Context, volumeID, target string) (publisher.Usage, error) {
 	return c.Load().Stats(ctx, volumeID, target)
 }

@@ -99,11 +99,10 @@ func look(path string) (entry, error) {
 	return e, err
 }
 
-// place is where a call may change something: the target of a volume, if it is one, and what
-// is in the state directory.
+// place is where a call may change something: the target of a volume, if it is one.
 type place struct {
 	// target is "" where nothing may change.
-	target, source, stateDir string
+	target, source string
 }
 
 // lostItsDirectory says whether a mount has gone because somebody outside of the sandbox has
@@ -116,8 +115,6 @@ func lostItsDirectory(m harness.Mount) bool {
 // allows says whether a name may be another one than before, or none.
 func (p place) allows(path string, before, now entry) bool {
 	switch {
-	case isAt(path, p.stateDir):
-		return true
 	case p.target == "":
 		return false
 	case path == filepath.Dir(p.target): // has got or lost an entry
@@ -145,15 +142,9 @@ func compare(before, now snapshot, at place) []string {
 			wrong = append(wrong, fmt.Sprintf("%s was %v, is gone", path, was))
 		}
 	}
-	// What is mounted in the state directory may get another path with what it is in.
-	moved := func(was, m harness.Mount) bool {
-		inside := isAt(was.Target, at.stateDir) && isAt(m.Target, at.stateDir)
-		was.Target = m.Target
-		return inside && was == m
-	}
 	ours := func(m harness.Mount) bool { return at.target != "" && m.Target == at.target && m.Source == at.source }
 	for id, m := range now.mounts {
-		if was := before.mounts[id]; was != m && !moved(was, m) && !(was == (harness.Mount{}) && ours(m)) {
+		if was := before.mounts[id]; was != m && !(was == (harness.Mount{}) && ours(m)) {
 			wrong = append(wrong, fmt.Sprintf("mount %s was %+v, is %+v", id, was, m))
 		}
 	}

@@ -32,9 +32,8 @@ type world struct {
 	// TB is the test of the input that is tried.
 	testing.TB
 	*plugin
-	// top has the other three: the kubelet's directory, one that is nobody's business, and
-	// the state directory.
-	top, kubelet, outside, state string
+	// top has the other two: the kubelet's directory, and one that is nobody's business.
+	top, kubelet, outside string
 	// before is what was there when it was last looked at.
 	before snapshot
 	// others are ids that mounts carry which are at no target; see decoyMounts.
@@ -51,14 +50,13 @@ func newWorld(tb testing.TB) *world {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	w := &world{TB: tb, top: top, kubelet: top + "/kubelet", outside: top + "/outside", state: top + "/state"}
+	w := &world{TB: tb, top: top, kubelet: top + "/kubelet", outside: top + "/outside"}
 	w.makeDecoys()
 	w.mountDecoys()
-	w.must(os.Mkdir(w.state, 0o700))
 	w.must(os.MkdirAll(w.target(selfUID, settings), 0o750))
 	w.must(os.Remove(w.target(selfUID, settings)))
 	w.must(os.MkdirAll(filepath.Dir(w.target(bystanderUID, settings)), 0o750))
-	w.plugin = startPlugin(tb, w.top, w.kubelet, w.state)
+	w.plugin = startPlugin(tb, w.top, w.kubelet)
 	w.mustPublish(bystander, bystanderUID, "app")
 	w.look()
 	return w
@@ -98,7 +96,7 @@ func (w *world) target(uid, name string) string {
 
 // place is where a call about a volume id and a path may change something.
 func (w *world) place(id, path string) place {
-	p := place{stateDir: w.state}
+	var p place
 	if w.isTarget(path) {
 		p.target, p.source = path, driver+":"+id
 	}
@@ -139,7 +137,7 @@ func (w *world) isTarget(path string) bool {
 // expand puts this world's paths in the place of their names, so that inputs are the same in
 // every world.
 func (w *world) expand(text string) string {
-	return strings.NewReplacer("{kubelet}", w.kubelet, "{outside}", w.outside, "{state}", w.state, "{top}", w.top,
+	return strings.NewReplacer("{kubelet}", w.kubelet, "{outside}", w.outside, "{top}", w.top,
 		"{target}", w.target(selfUID, settings), "{bystander}", w.target(bystanderUID, settings)).Replace(text)
 }
 

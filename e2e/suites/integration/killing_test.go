@@ -1,15 +1,16 @@
 package integration
 
 import (
-	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/e2e/tools/supervise"
@@ -24,6 +25,8 @@ type killing struct {
 	// generation is what the objects are at, and versions what the API server calls it.
 	generation int
 	versions   []string
+	// logged is how long the plugin's log was before what is tried.
+	logged int
 }
 
 // tally is what was killed where, by tests that may run at once. mu guards what is below it.
@@ -102,6 +105,26 @@ func (k *killing) change() {
 	}
 }
 
+// touch changes the objects such that no file changes: only their resourceVersions do.
+func (k *killing) touch() {
+	k.t.Helper()
+	k.versions = nil
+	patch := fmt.Appendf(nil, `{"metadata": {"annotations": {"touched": %q}}}`, uuid.NewUUID())
+	for _, o := range k.shape.objects {
+		var changed metav1.Object
+		var err error
+		if core := shared.Client().CoreV1(); o.kind == "secret" {
+			changed, err = core.Secrets(k.namespace).Patch(k.t.Context(), o.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		} else {
+			changed, err = core.ConfigMaps(k.namespace).Patch(k.t.Context(), o.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		}
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		k.versions = append(k.versions, changed.GetResourceVersion())
+	}
+}
+
 func (k *killing) newVolume() *harness.Volume { return k.volume(k.shape.attributes()) }
 
 // current returns nil once the volume shows the present generation of all objects, and
@@ -157,17 +180,17 @@ func (k *killing) becomesCurrent(v *harness.Volume) {
 }
 
 // settled returns nil once the volume is current and nothing is left to do for it: the
-// record says so, and the generation before is gone.
+// volume itself says so, and the generation before is gone.
 func (k *killing) settled(v *harness.Volume) error {
 	if err := k.current(v); err != nil {
 		return err
 	}
-	record, err := os.ReadFile(k.recordPath(v))
+	record, err := harness.Record(k.Target(v))
 	if err != nil {
 		return err
 	}
 	for _, version := range k.versions {
-		if !bytes.Contains(record, []byte(strconv.Quote(version))) {
+		if !strings.Contains(record, " "+version+"\n") {
 			return fmt.Errorf("the record does not name resourceVersion %s", version)
 		}
 	}
@@ -181,10 +204,6 @@ func (n *node) pruned(v *harness.Volume) error {
 		err = fmt.Errorf("generations %v are there, want one", generations)
 	}
 	return err
-}
-
-func (n *node) recordPath(v *harness.Volume) string {
-	return filepath.Join(n.StateDir(), v.ID()+".json")
 }
 
 // watch has a witness read the volume. With InPlace a file may be torn by a kill, so

@@ -19,7 +19,12 @@ func operations() []operation {
 	return []operation{
 		{"publish", (*killing).publishKilled},
 		{"first publish", (*killing).publishAbandoned},
-		{"update", (*killing).updateKilled},
+		{"update", func(k *killing, decide supervise.Decide) ([]supervise.Call, bool) {
+			return k.changeKilled(decide, k.change)
+		}},
+		{"touch", func(k *killing, decide supervise.Decide) ([]supervise.Call, bool) {
+			return k.changeKilled(decide, k.touch)
+		}},
 		{"unpublish", (*killing).unpublishKilled},
 	}
 }
@@ -90,13 +95,14 @@ func (k *killing) killedBy(err error) ([]supervise.Call, bool) {
 	return calls, killed
 }
 
-func (k *killing) updateKilled(decide supervise.Decide) ([]supervise.Call, bool) {
+// changeKilled changes the objects of a volume, and waits until it has followed.
+func (k *killing) changeKilled(decide supervise.Decide, change func()) ([]supervise.Call, bool) {
 	k.t.Helper()
 	v := k.newVolume()
 	k.mustPublish(v)
 	finish := k.watch(v, false)
 	k.Arm(decide)
-	k.change()
+	change()
 	k.untilSettledOrKilled(v)
 	calls, killed := k.Disarm()
 	if killed {

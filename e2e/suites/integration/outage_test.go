@@ -37,7 +37,7 @@ func TestPluginStartsWithoutAPIServer(t *testing.T) {
 	}
 }
 
-// TestStaleAnswersAfterARestart has a plugin that knows nothing but its records hear of
+// TestStaleAnswersAfterARestart has a plugin that knows nothing but what volumes tell hear of
 // states older than the files show, by watches and by lists.
 func TestStaleAnswersAfterARestart(t *testing.T) {
 	t.Parallel()

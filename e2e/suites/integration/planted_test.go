@@ -101,20 +101,6 @@ func TestPlantedLeaks(t *testing.T) {
 			p.find(p.ShownLeaks(t.Context()), "the answer to NodePublishVolume leaks a "+what)
 		})
 	}
-	t.Run("in a record and its name", func(t *testing.T) {
-		p := newPlanted(t, harness.PluginOptions{})
-		p.none()
-		v := harness.NewVolume(p.namespace, "pod", map[string]string{"configMap": "none", "optional": "true"})
-		v.ServiceAccount = leak.NewValue()
-		if err := p.Publish(t.Context(), v); err != nil {
-			t.Fatal(err)
-		}
-		p.find(p.DiskLeaks(), filepath.Join(p.StateDir(), v.ID()+".json"))
-		if err := p.Unpublish(t.Context(), v); err != nil {
-			t.Fatal(err)
-		}
-		p.none()
-	})
 	t.Run("in an event", plantedEvent)
 	t.Run("over HTTP", func(t *testing.T) {
 		p := newPlanted(t, harness.PluginOptions{}, "--http-address=127.0.0.1:0")

@@ -154,10 +154,6 @@ func checkNothingLeft(t *testing.T, plugin *harness.Plugin) {
 	if err != nil || len(mounts) > 0 {
 		t.Errorf("mounts left: %+v, %v", mounts, err)
 	}
-	records, err := plugin.Records()
-	if err != nil || len(records) > 0 {
-		t.Errorf("records left: %v, %v", records, err)
-	}
 	left, err := os.ReadDir(filepath.Dir(shared.target()))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left of targets: %v, %v", left, err)

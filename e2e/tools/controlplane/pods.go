@@ -43,6 +43,11 @@ func (c *ControlPlane) Pod(ctx context.Context, namespace, name string) (*corev1
 	return pod, nil
 }
 
+// DeletePod removes a pod at once, if there is one.
+func (c *ControlPlane) DeletePod(ctx context.Context, namespace, name string) error {
+	return c.etcdCall(ctx, "deleterange", map[string][]byte{"key": podKey(namespace, name)}, nil)
+}
+
 func podKey(namespace, name string) []byte { return []byte("/registry/pods/" + namespace + "/" + name) }
 
 // etcdCall calls a method of etcd's key-value service as JSON.

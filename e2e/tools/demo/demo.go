@@ -117,7 +117,7 @@ func (d *demo) start(ctx context.Context) error {
 	}
 	begin = time.Now()
 	d.plugin, err = harness.StartPlugin(ctx, harness.PluginOptions{
-		Binary: d.binary, Kubeconfig: kubeconfig, Dir: filepath.Join(d.dir, "node"), Args: []string{"-v=10"},
+		Binary: d.binary, Kubeconfig: kubeconfig, Dir: filepath.Join(d.dir, "node"), Pods: d.controlPlane, Args: []string{"-v=10"},
 	})
 	if err != nil {
 		return err

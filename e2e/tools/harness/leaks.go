@@ -43,7 +43,7 @@ func (p *Plugin) ShownLeaks(ctx context.Context) error {
 }
 
 // DiskLeaks searches for values and tokens in every file below the plugin's directory: its
-// log, its records and whatever else it left, but not in volumes.
+// log and whatever else it left, but not in volumes.
 func (p *Plugin) DiskLeaks() error { return leak.CheckFiles(p.opts.Dir) }
 
 // answers searches what the plugin answers, as a client's interceptor; the zero value is

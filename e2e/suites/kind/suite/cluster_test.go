@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -109,10 +110,10 @@ func (c *cluster) mustPlugin(t *testing.T, node string) *corev1.Pod {
 }
 
 // nodePaths are directories of the plugin, as the node knows them.
-type nodePaths struct{ pods, state string }
+type nodePaths struct{ pods, socket string }
 
-// pluginPaths reads from the plugin's pod where on the node it keeps its records and
-// finds the pods' directories.
+// pluginPaths reads from the plugin's pod where on the node it finds the pods' directories,
+// and has the directory of its socket.
 func pluginPaths(t *testing.T, plugin *corev1.Pod) nodePaths {
 	t.Helper()
 	flags := map[string]string{}
@@ -137,8 +138,8 @@ func pluginPaths(t *testing.T, plugin *corev1.Pod) nodePaths {
 		return ""
 	}
 	return nodePaths{
-		pods:  onNode(flags["--kubelet-dir"] + "/pods"),
-		state: onNode(flags["--state-dir"]),
+		pods:   onNode(flags["--kubelet-dir"] + "/pods"),
+		socket: path.Dir(onNode(strings.TrimPrefix(flags["--endpoint"], "unix://"))),
 	}
 }
 

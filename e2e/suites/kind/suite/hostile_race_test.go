@@ -80,7 +80,7 @@ func (s *scene) swapTargets() []string {
 	return []string{
 		s.onNode(s.honest, "empty-dir", "canary"),
 		s.onNode(s.honest, "csi", "atomic", "mount"),
-		s.paths.state,
+		s.paths.socket,
 		s.paths.pods,
 		path.Dir(s.paths.pods),
 	}

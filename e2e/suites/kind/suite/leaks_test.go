@@ -1,11 +1,13 @@
 package suite
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,10 +69,12 @@ func (c *cluster) plugins(ctx context.Context) (*corev1.PodList, error) {
 }
 
 // searchLogs searches the logs of all containers of a pod, also those of the run before
-// this one, and returns how long they are.
+// this one, and returns how long they are. Nor may they say that the plugin has derived another
+// request than the kubelet sent.
 func (c *cluster) searchLogs(ctx context.Context, p *corev1.Pod, opts *corev1.PodLogOptions) (int64, error) {
 	var errs []error
 	var size counter
+	derived := textFinder{text: logDerived}
 	for _, container := range p.Status.ContainerStatuses {
 		for _, previous := range []bool{false, true} {
 			if previous && container.RestartCount == 0 {
@@ -82,14 +86,32 @@ func (c *cluster) searchLogs(ctx context.Context, p *corev1.Pod, opts *corev1.Po
 				errs = append(errs, err)
 				continue
 			}
-			leaks, err := leak.Find(io.TeeReader(stream, &size))
+			leaks, err := leak.Find(io.TeeReader(stream, io.MultiWriter(&size, &derived)))
 			errs = append(errs, err, stream.Close())
 			for _, found := range leaks {
 				errs = append(errs, fmt.Errorf("the log of %s leaks a %s", p.Name, found))
 			}
 		}
 	}
+	if derived.found {
+		errs = append(errs, fmt.Errorf("the log of %s says: %s", p.Name, logDerived))
+	}
 	return int64(size), errors.Join(errs...)
+}
+
+// textFinder looks for a text in what is written.
+type textFinder struct {
+	text  string
+	found bool
+	// tail is the end of what was written, in which the text may have begun.
+	tail []byte
+}
+
+func (f *textFinder) Write(p []byte) (int, error) {
+	seen := append(f.tail, p...)
+	f.found = f.found || bytes.Contains(seen, []byte(f.text))
+	f.tail = slices.Clone(seen[max(0, len(seen)-len(f.text)):])
+	return len(p), nil
 }
 
 // counter counts what is written.

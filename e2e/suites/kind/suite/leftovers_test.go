@@ -3,15 +3,11 @@ package suite
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/refvol/refvol/internal/leak"
 )
 
 // nodeRoot is the node's file system, seen from a pod with the node's process ids.
@@ -41,7 +37,7 @@ func (p *pod) mounts(ctx context.Context, text string) ([]mountLine, error) {
 }
 
 // A deleted pod leaves nothing of its volumes on the node: no mount in any mount
-// namespace, no record of the plugin's, no directory.
+// namespace, no directory.
 func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
@@ -88,7 +84,6 @@ func (l leftovers) awaitNone(t *testing.T) {
 func (l leftovers) searches() map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"mount":     l.mounts,
-		"record":    l.records,
 		"directory": l.directory,
 	}
 }
@@ -102,24 +97,6 @@ func (l leftovers) mounts(ctx context.Context) error {
 		}
 		if len(found) > 0 {
 			return fmt.Errorf("%d mounts, the first of %q: %s", len(found), found[0].Process, found[0].Line)
-		}
-	}
-	return nil
-}
-
-// records looks for the volumes' ids in the names and contents of the plugin's files.
-func (l leftovers) records(ctx context.Context) error {
-	answer, err := l.inspector.ask(ctx, "probe", "tree", nodeRoot+l.paths.state)
-	if err != nil {
-		return err
-	}
-	// The contents are in it as JSON has bytes.
-	if err := leak.Check("the plugin's state", answer); err != nil {
-		l.of.t.Error(err)
-	}
-	for _, id := range l.of.volumeIDs() {
-		if strings.Contains(answer, id) {
-			return errors.New("the plugin's state names volume " + id)
 		}
 	}
 	return nil
