@@ -19,8 +19,8 @@ type httpServer struct {
 	ended   chan error
 }
 
-// startHTTP serves a handler at an address, which a flag names. failed is called if serving
-// ends by itself.
+// startHTTP serves a handler at the address of a flag. It calls failed if serving ends without
+// stop.
 func startHTTP(flag, address string, handler http.Handler, failed context.CancelCauseFunc) (*httpServer, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -43,8 +43,8 @@ func startHTTP(flag, address string, handler http.Handler, failed context.Cancel
 	return s, nil
 }
 
-// startHTTPServers serves at the addresses that the flags name; the returned function ends
-// that. failed is called if one ends by itself.
+// startHTTPServers serves at the addresses of the flags. The returned function ends that. failed
+// is called if a server ends without it.
 func startHTTPServers(ctx context.Context, opts *serveOptions, ready func() bool, failed context.CancelCauseFunc) (stop func() error, err error) {
 	var started []*httpServer
 	stop = func() error {

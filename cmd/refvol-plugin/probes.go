@@ -2,8 +2,8 @@ package main
 
 import "net/http"
 
-// probes is what the kubelet's probes of the plugin's own pod ask: /healthz answers as long
-// as the process does, and /readyz with 200 once ready says so.
+// probes serves the kubelet's probes of the plugin's own pod: /healthz always answers 200, and
+// /readyz answers 200 when ready returns true.
 func probes(ready func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
