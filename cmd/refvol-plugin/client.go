@@ -21,11 +21,11 @@ import (
 const (
 	// connectTimeout bounds dialling, and the TLS handshake after it, each.
 	connectTimeout = 5 * time.Second
-	// A connection on which nothing has arrived for pingAfter is asked for a sign of
-	// life, and given up without one after pingTimeout more: every watch shares a few
-	// connections, and a peer that has gone without a word would leave all of them deaf.
-	// An API server that stalls for less than pingTimeout loses no watch of any node.
-	// docs/reliability.md has the measurements by which both were chosen.
+	// A connection on which nothing has arrived for pingAfter gets a ping, and is closed if
+	// there is no answer for pingTimeout. All watches share a few connections, and without
+	// pings they would wait for ever for a peer that has disappeared. An API server that
+	// stalls for less than pingTimeout loses no watch of any node. docs/reliability.md has the
+	// measurements for both times.
 	pingAfter   = 5 * time.Second
 	pingTimeout = 10 * time.Second
 	// keepAlive is the time between the kernel's own probes, as in client-go.
@@ -45,9 +45,9 @@ func loadConfig(kubeconfig string) (config *rest.Config, err error) {
 	return config, nil
 }
 
-// newClient returns a client of the API server. It has no rate limit of its own:
-// the manager bounds and paces its requests itself, and a shared limit would let one
-// pod's many objects hold up the other pods' first publish.
+// newClient returns a client of the API server. It has no rate limit: the manager bounds and
+// paces its requests itself, and with a shared limit one pod's many objects would delay the
+// other pods' first publish.
 func newClient(config *rest.Config) (*apiclient.Client, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1
@@ -61,20 +61,20 @@ func newClient(config *rest.Config) (*apiclient.Client, error) {
 	return apiclient.New(config, httpClient)
 }
 
-// newPodClient returns a client of the same API server whose requests carry the tokens of
-// pods and nothing of the plugin's own.
+// newPodClient returns a client of the same API server. Its requests carry the tokens of pods,
+// and no credential of the plugin.
 func newPodClient(config *rest.Config, tokens *authz.Tokens) (*apiclient.Client, error) {
 	config = rest.AnonymousClientConfig(config)
 	config.Wrap(tokens.Wrap)
 	return newClient(config)
 }
 
-// newHTTPClient returns what client-go makes of config, with the time limits above.
-// Tokens, certificates and the CA are read again when their files change, as ever:
-// that is the work of what wraps the transport, or replaces it by a clone.
+// newHTTPClient returns client-go's HTTP client for config, with the time limits above. Tokens,
+// certificates and the CA are read again when their files change: client-go's layers above the
+// transport do that, or replace it by a clone.
 func newHTTPClient(config *rest.Config) (*http.Client, error) {
-	// A dialer of its own keeps the transport from being shared with whoever else
-	// makes a client of the same configuration, so that it may be changed here.
+	// client-go doesn't share a transport with a dialer of its own among the clients of one
+	// configuration, so it may be changed here.
 	connections := dialer.New((&net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive}).DialContext)
 	config.Dial = connections.DialContext
 	config.WrapTransport = transport.Wrappers(connections.Wrap, config.WrapTransport)

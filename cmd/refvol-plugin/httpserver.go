@@ -19,8 +19,8 @@ type httpServer struct {
 	ended   chan error
 }
 
-// startHTTP serves a handler at an address, which a flag names. failed is called if serving
-// ends by itself.
+// startHTTP serves a handler at the address of a flag. It calls failed if serving ends without
+// stop.
 func startHTTP(flag, address string, handler http.Handler, failed context.CancelCauseFunc) (*httpServer, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 )
 
 func main() {
-	// What this process makes is for nobody else, from the first moment on: a socket
-	// has what the umask leaves until its mode is set.
+	// Files of this process are private from the start: a socket has the mode of the umask
+	// until its mode is set.
 	syscall.Umask(0o077)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -27,8 +27,8 @@ func main() {
 	}
 }
 
-// run executes one command line. It returns when the command has ended, or soon
-// after ctx has.
+// run executes one command line. It returns when the command has ended, or soon after the end
+// of ctx.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	root := &cobra.Command{
 		Use:   "refvol-plugin",

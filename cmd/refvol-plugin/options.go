@@ -99,8 +99,7 @@ func (o *serveOptions) sizes() (perVolume, total int64, err error) {
 	return perVolume, total, err
 }
 
-// validate refuses what no constructor below sees: the values that the contract
-// has and this version has not, and a missing node name.
+// validate refuses wrong values that no constructor sees.
 func (o *serveOptions) validate() error {
 	var errs []error
 	only := func(flag, value string, supported ...string) {

@@ -8,8 +8,8 @@ import (
 	"net/netip"
 )
 
-// profiles serves the profiles of net/http/pprof, and nothing else of it: the command line
-// is no profile. They tell where time and memory go, and hold no value of an object.
+// profiles serves the profiles of net/http/pprof, but not the command line. They tell where time
+// and memory go, and hold no value of an object.
 func profiles() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -19,7 +19,7 @@ func profiles() http.Handler {
 	return mux
 }
 
-// validateProfilingAddress refuses what others than the plugin's own pod could reach.
+// validateProfilingAddress refuses an address that is not the plugin's own pod's loopback.
 func validateProfilingAddress(address string) error {
 	if address == "" {
 		return nil

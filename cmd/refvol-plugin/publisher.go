@@ -56,8 +56,8 @@ func newPublisher(opts *serveOptions, mounter *mount.Mounter, client *apiclient.
 	return objects, volumes, err
 }
 
-// readAsPlugin leaves objects to be read with the plugin's own rights; those of another
-// namespace are shown to pods whose service account may get them.
+// readAsPlugin makes the publisher show objects of other namespaces to pods whose service
+// account may get them. All objects are read with the plugin's own rights.
 func readAsPlugin(shows *publisher.Options, client *apiclient.Client) error {
 	access, err := authz.New(authz.Options{
 		Ask:    authz.AskAbout(client.SubjectAccessReviews()),
@@ -72,10 +72,9 @@ func readAsPlugin(shows *publisher.Options, client *apiclient.Client) error {
 	return nil
 }
 
-// readAsPods has objects read with the pods' own tokens. A pod must have every right that
-// this may take, so that it doesn't depend on what the API server makes of a request whether
-// it gets an object; and it must keep the one that an open watch, or the next request, goes
-// by.
+// readAsPods makes the manager read objects with the pods' own tokens. A new volume's pod must
+// have every right that the manager's requests may need, and a mounted volume's pod must keep
+// the one that the open watch, or the next request, needs.
 func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.Config) error {
 	tokens := &authz.Tokens{}
 	client, err := newPodClient(config, tokens)

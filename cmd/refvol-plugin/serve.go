@@ -45,9 +45,8 @@ func newServeCommand() *cobra.Command {
 	return cmd
 }
 
-// serve wires the packages and runs them. At the end of ctx it first ends the
-// publishes that wait and drains the calls under way, and stops what they stand on
-// after that.
+// serve wires the packages and runs them. At the end of ctx it ends the publishes that wait and
+// drains the calls under way. Then it stops the packages below.
 func serve(ctx context.Context, opts *serveOptions) (err error) {
 	logger := klog.FromContext(ctx)
 	logger.Info("Starting", "version", version.Get().GitVersion, "driver", opts.driverName, "node", opts.nodeName)
@@ -133,8 +132,8 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	return errors.Join(err, managerErr)
 }
 
-// newStartupTaint makes what removes the taint, or one that does nothing where no taint
-// is to be removed.
+// newStartupTaint returns what removes the taint, or a startupTaint that does nothing if there
+// is none to remove.
 func newStartupTaint(opts *serveOptions, client *apiclient.Client) (startupTaint, error) {
 	if opts.startupTaint == "" {
 		return noTaint{}, nil

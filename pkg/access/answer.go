@@ -122,6 +122,10 @@ func (r *Registration) Refusal(refused map[volume.Ref]bool) error {
 			texts = append(texts, fmt.Sprintf("and %d more of the objects that it names", len(refused)-maxNamed))
 			break
 		}
+		if r.tracker.switchedOff(r.opts.Pod, use.Ref) {
+			texts = append(texts, fmt.Sprintf("%s: Forbidden: this node shows no objects of other namespaces (its plugin runs without --cross-namespace)", use.Field))
+			continue
+		}
 		texts = append(texts, fmt.Sprintf("%s: Forbidden: service account %q of the pod may not %s %s; whoever owns namespace %q consents by a Role and a RoleBinding there",
 			use.Field, r.opts.Pod.ServiceAccount, needs, use.Ref, use.Ref.Namespace))
 	}

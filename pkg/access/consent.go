@@ -21,6 +21,8 @@ type consent struct {
 	refused bool
 	// suspect is when a no came first that is not confirmed yet.
 	suspect time.Time
+	// asking says that a question is under way whose answer is due.
+	asking bool
 	// err is why the last question had no answer.
 	err error
 	// delay is how long the next try waits after one without an answer.
@@ -58,20 +60,40 @@ func (t *Tracker) review(ctx context.Context, q question) {
 		return t.opts.Reviews.Allowed(ctx, pod, q.ref, maxAge)
 	})
 	news, refusal := t.takeIn(q, yes, err)
-	if refusal {
-		for _, r := range t.neededBy(q) {
+	for _, r := range t.neededBy(q) {
+		if refusal {
 			r.reregister()
 		}
+		// The last answer that a volume has waited for has what all of them say reported.
+		news = news || !r.Pending()
 	}
 	if news {
 		t.opts.Changed(q.account, q.ref)
 	}
 }
 
-// mayHave calls ask, unless the object is of another namespace and these were switched off
+// Pending says whether answers are due that belong together, as after a Recheck.
+func (r *Registration) Pending() bool {
+	t := r.tracker
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for ref := range r.needs {
+		if c := t.consents[question{account: r.account(), ref: ref}]; c != nil && c.asking {
+			return true
+		}
+	}
+	return false
+}
+
+// switchedOff says whether an object is of another namespace and these were switched off
 // since the publish.
+func (t *Tracker) switchedOff(pod volume.Pod, ref volume.Ref) bool {
+	return !t.opts.CrossNamespace && ref.Namespace != pod.Namespace
+}
+
+// mayHave calls ask, unless what it asks for was switched off.
 func (t *Tracker) mayHave(ctx context.Context, pod volume.Pod, ref volume.Ref, ask func() (bool, error)) (bool, error) {
-	if !t.opts.CrossNamespace && ref.Namespace != pod.Namespace {
+	if t.switchedOff(pod, ref) {
 		return false, nil
 	}
 	return guarded(ctx, pod, ask)
@@ -107,6 +129,7 @@ func (t *Tracker) takeIn(q question, yes bool, err error) (news, refusal bool) {
 	}
 	before := *c
 	t.update(q, c, yes, err)
+	c.asking = false
 	return !c.says(&before), c.refused != before.refused
 }
 

@@ -144,6 +144,7 @@ func (r *Registration) Start() {
 		if admitted {
 			*c = consent{needed: c.needed, allowed: true}
 		} else if !c.allowed && !c.refused {
+			c.asking = true
 			t.queue.Add(q)
 		}
 	}
@@ -190,7 +191,7 @@ func (r *Registration) Recheck() {
 	for ref := range r.needs {
 		q := question{account: r.account(), ref: ref}
 		if c := t.consents[q]; c != nil {
-			c.delay = 0
+			c.delay, c.asking = 0, true
 			t.queue.Add(q)
 		}
 	}

@@ -25,7 +25,7 @@ type Options struct {
 	// PodIdentity says that the plugins run with --identity=pod: what a volume shows takes
 	// rights of the pod's service account then.
 	PodIdentity bool
-	// Cluster is asked about each reference; nil asks nobody.
+	// Cluster answers questions about each reference; nil: there are none.
 	Cluster Cluster
 }
 

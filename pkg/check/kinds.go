@@ -15,8 +15,7 @@ type podTemplate struct {
 	at   *field.Path
 }
 
-// supported returns the kinds of manifests that have pods, by their group and kind, with
-// the version that is read.
+// supported returns the supported version of each kind that has pods.
 func supported() map[schema.GroupKind]string {
 	return map[schema.GroupKind]string{
 		{Kind: "Pod"}:                        "v1",

@@ -13,12 +13,12 @@ import (
 
 // Cluster answers what only an API server knows.
 type Cluster interface {
-	// Lookup says whether an object exists and what keys it has. The answer is Unknown,
-	// not an error, where the caller may not read the object.
+	// Lookup says whether an object exists and which keys it has. If the caller may not read
+	// the object, the answer is Unknown and the error nil.
 	Lookup(ctx context.Context, ref volume.Ref) (Object, error)
-	// May says whether a service account has the right to do what a verb says with an
-	// object. The answer is Unknown, not an error, where the caller may not ask.
-	May(ctx context.Context, account Account, ref volume.Ref, verb string) (Answer, error)
+	// May says whether a service account has the right to a verb on an object. If the caller
+	// may not ask, the answer is Unknown and the error nil.
+	May(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (Answer, error)
 }
 
 // Object is what is kept of an object: never a value.
@@ -28,9 +28,6 @@ type Object struct {
 	Data, BinaryData sets.Set[string]
 }
 
-// Account is a service account.
-type Account struct{ Namespace, Name string }
-
 // live asks a cluster each question once.
 type live struct {
 	cluster Cluster
@@ -39,7 +36,7 @@ type live struct {
 }
 
 type right struct {
-	account Account
+	account volume.Account
 	ref     volume.Ref
 	verb    string
 }
@@ -61,7 +58,7 @@ func (l *live) lookup(ctx context.Context, ref volume.Ref) (Object, error) {
 	return object, nil
 }
 
-func (l *live) may(ctx context.Context, account Account, ref volume.Ref, verb string) (Answer, error) {
+func (l *live) may(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (Answer, error) {
 	key := right{account, ref, verb}
 	answer, ok := l.rights[key]
 	if ok {
@@ -77,7 +74,7 @@ func (l *live) may(ctx context.Context, account Account, ref volume.Ref, verb st
 
 // ask fills in what the cluster says of each reference, and adds what is wrong.
 func (c *Checker) ask(ctx context.Context, w *Workload) error {
-	account := Account{w.Namespace, w.ServiceAccount}
+	account := volume.Account{Namespace: w.Namespace, Name: w.ServiceAccount}
 	for i := range w.References {
 		r := &w.References[i]
 		ref := volume.Ref{Kind: volume.Kind(r.Kind), Namespace: r.Namespace, Name: r.Name}
@@ -100,7 +97,7 @@ func (c *Checker) ask(ctx context.Context, w *Workload) error {
 	return nil
 }
 
-// judge adds what keeps a pod from starting.
+// judge adds problems that keep a pod from starting.
 func (c *Checker) judge(w *Workload, r *Reference, ref volume.Ref) {
 	if r.Exists == No && !r.Optional {
 		c.problem(w.Place, r.Field, fmt.Sprintf("%s does not exist", ref))
@@ -114,8 +111,8 @@ func (c *Checker) judge(w *Workload, r *Reference, ref volume.Ref) {
 
 const verbGet = "get"
 
-// judgeRights adds what the pod's service account may not do and has to: with pod identity
-// all of what a volume shows takes a right, else what is of another namespace.
+// judgeRights adds the rights that the pod's service account lacks. With pod identity it needs
+// rights to every object that a volume shows, else only to those of other namespaces.
 func (c *Checker) judgeRights(ctx context.Context, w *Workload, r *Reference, ref volume.Ref) error {
 	var verbs []string
 	switch {
@@ -126,7 +123,7 @@ func (c *Checker) judgeRights(ctx context.Context, w *Workload, r *Reference, re
 	}
 	var lacking []string
 	for _, verb := range verbs {
-		answer, err := c.live.may(ctx, Account{w.Namespace, w.ServiceAccount}, ref, verb)
+		answer, err := c.live.may(ctx, volume.Account{Namespace: w.Namespace, Name: w.ServiceAccount}, ref, verb)
 		if err != nil {
 			return err
 		}

@@ -39,7 +39,7 @@ type header struct {
 		GenerateName string `json:"generateName"`
 		Namespace    string `json:"namespace"`
 	} `json:"metadata"`
-	// Items is a list in a List, and anything in a kind of somebody else.
+	// Items is a list in a List, and may be anything in other kinds.
 	Items json.RawMessage `json:"items"`
 }
 
@@ -61,8 +61,7 @@ func readManifests(file string, r io.Reader) ([]manifest, error) {
 		}
 		place := Place{File: file, Document: number}
 		if err != nil {
-			// Only a separator can be wrong here; where the next document begins can't be
-			// told then.
+			// Only a separator can be wrong here. The begin of the next document is unknown.
 			const problem = "is no manifest: beside --- there may be a comment only"
 			return append(all, manifest{Place: place, problem: problem}), nil //nolint:nilerr // The error repeats the line.
 		}
@@ -165,8 +164,8 @@ func (h *header) hasPods() (bool, error) {
 	return ok, nil
 }
 
-// decode returns the object of a manifest that has pods, and what of the manifest the
-// API server would refuse or drop, in words. Where the object is nil, they say why.
+// decode returns the object of a manifest that has pods, and problems: what the API server
+// would refuse or drop of the manifest. If the object is nil, they say why.
 func (m *manifest) decode(decoder runtime.Decoder) (object runtime.Object, problems []string) {
 	object, _, err := decoder.Decode(m.text, nil, nil)
 	if err == nil {

@@ -51,8 +51,8 @@ func (d *denial) add(err error, now time.Time, enough time.Duration) (news bool)
 	return news
 }
 
-// isRefusal tells whether the API server has refused a request for want of a right or of a
-// credential that it accepts.
+// isRefusal tells whether the API server has refused a request because a right or an
+// accepted credential is missing.
 func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
 // enough returns how long refusals like err must last to count.

@@ -20,9 +20,8 @@ var (
 	// ErrNotRegistered reports a read of an object that no registered pod
 	// references, or that lost its last reference during the read.
 	ErrNotRegistered = errors.New("not registered")
-	// ErrNotSynced reports that nothing is known of an object yet, or not enough:
-	// the API server has still to be heard. An error that wraps it also wraps the
-	// failure of the last request, if it failed.
+	// ErrNotSynced reports that the state of an object isn't known yet. An error that wraps
+	// it also wraps the failure of the last request, if that failed.
 	ErrNotSynced = errors.New("not synced with the API server yet")
 )
 

@@ -22,7 +22,7 @@ func TestAStaleServerNeverTakesDataBack(t *testing.T) {
 	ref := secretRef("a")
 	for _, tc := range []struct {
 		name        string
-		past        func(e *env) // what the stale server still believes
+		past        func(e *env) // the state of the server that lags behind
 		now         func(e *env) // what has happened since
 		noWatchList bool
 	}{

@@ -30,7 +30,7 @@ const (
 
 // store is a way to know objects. References are counted elsewhere: see references.
 type store interface {
-	// subscribe names who hears of changes of the objects made from now on.
+	// subscribe sets the function that hears of changes of later objects.
 	subscribe(fn func(volume.Account, volume.Ref))
 	// newObject returns the object of k, of which nothing is known yet, or nil for a kind
 	// that the store can't read. pod is the first one that references it.

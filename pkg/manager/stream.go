@@ -17,18 +17,18 @@ import (
 )
 
 var (
-	// errEnded is the end of a watch, in good order or by a broken connection: another can
-	// go on from the last event.
+	// errEnded is the end of a watch, by the server or by a broken connection. Another watch
+	// can go on from the last event.
 	errEnded = errors.New("the watch has ended")
-	// errUnreadable is an event that can't be decoded. What decoders say of it may quote
-	// values, so it is left out.
+	// errUnreadable is an event that can't be decoded. It doesn't wrap the decoder's error,
+	// which may quote values.
 	errUnreadable = errors.New("an event of a watch can't be decoded")
 )
 
 // event is one event of a watch.
 type event struct {
 	kind watch.EventType
-	// object is what a watch told of an object; nil for a bookmark.
+	// object is the state in the event; nil for a bookmark.
 	object          *volume.Object
 	resourceVersion string
 	// initialEventsEnd marks the bookmark that ends the state which a watch begins with.
@@ -42,16 +42,16 @@ type stream struct {
 	decoder runtime.Decoder
 	opening *opening
 
-	// end ends the request, as timer does, for which answered sets another time; lasts is
-	// how long after that.
+	// end ends the request. timer does too, after answerTime, or after lasts once answered was
+	// called.
 	end   context.CancelCauseFunc
 	timer *time.Timer
 	lasts time.Duration
-	// cause returns why the request was ended from here, if it was.
+	// cause returns why end or timer ended the request, if one of them did.
 	cause func() error
 }
 
-// answered lets the stream go on: the server has told what it was asked for.
+// answered says that the server has answered, so that the stream may last.
 func (s *stream) answered() { s.timer.Reset(s.lasts) }
 
 func (s *stream) close() {

@@ -286,7 +286,7 @@ func TestReviewAfterARestart(t *testing.T) {
 		e.restart()
 		e.confirm()
 		e.wantFiles(r, "a", "2", "app.env", "OWN=1\n")
-		e.wantProblem(r, secretRefused+"; "+configRefused)
+		e.wantProblem(r, "sources[1].secret.namespace: Forbidden: this node shows no objects of other namespaces (its plugin runs without --cross-namespace)")
 		e.publish(r)
 		e.unpublish(r)
 		e.wantNothing()

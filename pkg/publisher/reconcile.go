@@ -187,6 +187,9 @@ func (v *published) putOff(d time.Duration) bool {
 
 // report keeps the volume's condition, and logs it and tells the pod's author when it changes.
 func (v *published) report(ctx context.Context, done reconciled) {
+	if v.access.Pending() {
+		return // another reconcile comes with the last answer
+	}
 	update := outcomeOf(done.update)
 	other := errors.Join(done.refused, done.stale, done.clean)
 	if update.silent || update.isTokenless(v.since) {
