@@ -43,7 +43,7 @@ func runFanout(ctx context.Context, l *lab) error {
 		return err
 	}
 	told, err := l.fanOut(ctx, updates, a)
-	if err := errors.Join(err, a.close()); err != nil {
+	if err := errors.Join(err, a.Close()); err != nil {
 		return err
 	}
 	last := func(int) string { return state(updates - 1) }

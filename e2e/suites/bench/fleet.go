@@ -45,10 +45,10 @@ func (f pluginFleet) stop() error {
 }
 
 func (f pluginFleet) arrivals(_ context.Context, state int) ([][]time.Time, error) {
-	all := make([][]time.Time, len(f.paths))
-	for object, paths := range f.paths {
-		for _, path := range paths {
-			if moments := f.shown[path].moments(); len(moments) > state {
+	all := make([][]time.Time, f.objects)
+	for object := range all {
+		for _, t := range f.of(object) {
+			if moments := t.moments(); len(moments) > state {
 				all[object] = append(all[object], moments[state])
 			}
 		}

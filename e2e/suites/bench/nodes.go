@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"time"
@@ -223,14 +222,12 @@ func (r *references) close() error {
 	return errors.Join(errs...)
 }
 
-// plugins are nodes whose volumes one reader reads.
+// plugins are nodes whose volumes one reader reads; the i-th node's volume of an object is number
+// i * objects + object.
 type plugins struct {
-	nodes  []*node
-	reader *reader
-	// shown has the timeline of each volume by the path of its file.
-	shown map[string]*timeline
-	// paths has the files that show an object.
-	paths [][]string
+	*volumesReader
+	nodes   []*node
+	objects int
 }
 
 func startPlugins(ctx context.Context, l *lab, load nodesLoad) (clients, error) {
@@ -243,7 +240,7 @@ func startPlugins(ctx context.Context, l *lab, load nodesLoad) (clients, error) 
 
 // newPlugins starts nodes whose volumes show the objects, and a reader of all of them.
 func newPlugins(ctx context.Context, l *lab, load nodesLoad) (*plugins, error) {
-	p := &plugins{nodes: make([]*node, load.nodes), shown: map[string]*timeline{}, paths: make([][]string, load.objects)}
+	p := &plugins{nodes: make([]*node, load.nodes), objects: load.objects}
 	shows := make([][]*harness.Volume, load.nodes)
 	err := inParallel(load.nodes, 4, func(i int) (err error) {
 		if p.nodes[i], err = l.newNode(ctx, fmt.Sprint("node-", i)); err != nil {
@@ -255,38 +252,39 @@ func newPlugins(ctx context.Context, l *lab, load nodesLoad) (*plugins, error) {
 	if err != nil {
 		return nil, err
 	}
+	var files []string
 	for i, n := range p.nodes {
 		if err := n.mounted(load.objects); err != nil {
 			return nil, err
 		}
-		for object, v := range shows[i] {
-			path := n.valueFile(v)
-			p.shown[path] = newTimeline(max(load.states, 1))
-			p.paths[object] = append(p.paths[object], path)
+		for _, v := range shows[i] {
+			files = append(files, n.valueFile(v))
 		}
 	}
-	if p.reader, err = newReader(func(path, content string, at time.Time) { p.shown[path].see(content, at) }); err != nil {
-		return nil, err
+	p.volumesReader, err = readVolumes(files, max(load.states, 1))
+	return p, err
+}
+
+// of returns the timelines of an object, by the numbers of the nodes.
+func (p *plugins) of(object int) []*timeline {
+	all := make([]*timeline, len(p.nodes))
+	for i := range all {
+		all[i] = p.shown[i*p.objects+object]
 	}
-	for path := range p.shown {
-		if err := p.reader.add(filepath.Dir(path), path); err != nil {
-			return nil, errors.Join(err, p.reader.close())
-		}
-	}
-	return p, nil
+	return all
 }
 
 func (p *plugins) delays(ctx context.Context, sent []time.Time) ([]float64, error) {
+	if err := eventually(ctx, p.complete); err != nil {
+		return nil, err
+	}
 	var all []time.Duration
-	for object, paths := range p.paths {
-		for _, path := range paths {
-			if err := eventually(ctx, p.shown[path].complete); err != nil {
-				return nil, fmt.Errorf("%s: %w", path, err)
-			}
-			all = append(all, p.shown[path].after(sent[object:object+1])...)
+	for object := range p.objects {
+		for _, t := range p.of(object) {
+			all = append(all, t.after(sent[object:object+1])...)
 		}
 	}
 	return measure.Milliseconds(all), nil
 }
 
-func (p *plugins) close() error { return p.reader.close() }
+func (p *plugins) close() error { return p.Close() }

@@ -89,7 +89,7 @@ func (r *restart) whileRead(ctx context.Context, round, changed int) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.start(ctx, a), a.close()); err != nil {
+	if err := errors.Join(r.start(ctx, a), a.Close()); err != nil {
 		return err
 	}
 	return eventually(ctx, func() error { return r.node.pruned(r.volumes) })

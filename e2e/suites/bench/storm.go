@@ -142,7 +142,7 @@ func (s *storm) writeAndRead(ctx context.Context) (shown, sent []time.Time, err 
 		}
 		shown = append(shown, moments[s.round])
 	}
-	if err := errors.Join(err, a.close()); err != nil {
+	if err := errors.Join(err, a.Close()); err != nil {
 		return nil, nil, fmt.Errorf("%d of %d updates are lost: %w", s.lost, len(sent), err)
 	}
 	return shown, sent, nil

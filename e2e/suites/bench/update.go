@@ -42,18 +42,18 @@ func runUpdate(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	if err := r.add(n.Target(v), n.valueFile(v)); err != nil {
-		return errors.Join(err, r.close())
+	if err := r.Add(n.Target(v)); err != nil {
+		return errors.Join(err, r.Close())
 	}
 	profiled := l.keepCPU(ctx, n, "update-cpu", time.Duration(updates)*updateInterval)
 	sent, err := l.updateSteadily(ctx, objectName(0), updates, updateInterval)
 	if err := errors.Join(err, profiled()); err != nil {
-		return errors.Join(err, r.close())
+		return errors.Join(err, r.Close())
 	}
 	if err == nil {
 		err = eventually(ctx, func() error { return errors.Join(told.complete(), shown.complete()) })
 	}
-	if err := errors.Join(err, r.close()); err != nil {
+	if err := errors.Join(err, r.Close()); err != nil {
 		return err
 	}
 	return l.reportUpdates(sent, told, shown)

@@ -4,37 +4,47 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// volumesReader is a reader of many volumes of a node, with a timeline for each. The caller
+// volumesReader is a reader of many volumes, with a timeline for each. The caller
 // closes it.
 type volumesReader struct {
-	*reader
+	*harness.SwitchWatch
 	// shown has the timelines, in the order of the volumes.
 	shown []*timeline
 }
 
-// newVolumesReader returns a reader of the volumes, whose objects will go through so many
+// newVolumesReader returns a reader of the node's volumes, whose objects will go through so many
 // numbered states.
 func (n *node) newVolumesReader(volumes []*harness.Volume, states int) (*volumesReader, error) {
-	a := &volumesReader{shown: make([]*timeline, len(volumes))}
-	byPath := make(map[string]*timeline, len(volumes))
+	files := make([]string, len(volumes))
 	for i, v := range volumes {
+		files[i] = n.valueFile(v)
+	}
+	return readVolumes(files, states)
+}
+
+// readVolumes is newVolumesReader of the files at the roots of volumes.
+func readVolumes(files []string, states int) (*volumesReader, error) {
+	a := &volumesReader{shown: make([]*timeline, len(files))}
+	byPath := make(map[string]*timeline, len(files))
+	for i, file := range files {
 		a.shown[i] = newTimeline(states)
-		byPath[n.valueFile(v)] = a.shown[i]
+		byPath[file] = a.shown[i]
 	}
 	var err error
-	a.reader, err = newReader(func(path, content string, at time.Time) { byPath[path].see(content, at) })
+	a.SwitchWatch, err = newReader(func(path, content string, at time.Time) { byPath[path].see(content, at) })
 	if err != nil {
 		return nil, err
 	}
-	for _, v := range volumes {
-		if err := a.add(n.Target(v), n.valueFile(v)); err != nil {
-			return nil, errors.Join(err, a.close())
+	for _, file := range files {
+		if err := a.Add(filepath.Dir(file)); err != nil {
+			return nil, errors.Join(err, a.Close())
 		}
 	}
 	return a, nil

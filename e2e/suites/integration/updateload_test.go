@@ -93,7 +93,9 @@ func newUpdateLoad(t *testing.T) *updateLoad {
 		v.Volume = f.n.volume(map[string]string{"sources": fmt.Sprintf(
 			"- configMap: {name: o%d-0}\n- configMap: {name: o%d-1}\n- secret: {name: o%d-2}\n", i, i, i)})
 		f.n.mustPublish(v.Volume)
-		f.switches.watch(f.n.Target(v.Volume))
+		if err := f.switches.Add(f.n.Target(v.Volume)); err != nil {
+			t.Fatal(err)
+		}
 		f.volumes = append(f.volumes, v)
 	}
 	return f

@@ -15,39 +15,6 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-func TestParseMount(t *testing.T) {
-	for _, tc := range []struct {
-		name, line string
-		want       Mount
-		wantErr    bool
-	}{
-		{
-			name: "optional fields",
-			line: `36 35 98:0 /m /a\040b rw,noatime master:1 shared:2 - tmpfs csi.refvol.dev:x ro,size=1k`,
-			want: Mount{ID: "36", Target: "/a b", Options: "rw,noatime", SuperOptions: "ro,size=1k", Type: "tmpfs", Source: "csi.refvol.dev:x"},
-		},
-		{
-			name: "no optional field",
-			line: `1 0 0:1 / / ro - rootfs none rw`,
-			want: Mount{ID: "1", Target: "/", Options: "ro", SuperOptions: "rw", Type: "rootfs", Source: "none"},
-		},
-		{
-			name: "blanks that the kernel does not escape, and no source",
-			line: "1 0 0:1 / /a\f\u0085\v\r/b ro - tmpfs  rw",
-			want: Mount{ID: "1", Target: "/a\f\u0085\v\r/b", Options: "ro", SuperOptions: "rw", Type: "tmpfs"},
-		},
-		{name: "torn", line: `36 35 98:0 /m /a rw,noatime master:1`, wantErr: true},
-		{name: "empty", line: ``, wantErr: true},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			got, err := parseMount(tc.line)
-			if got != tc.want || (err != nil) != tc.wantErr {
-				t.Errorf("got %+v, %v", got, err)
-			}
-		})
-	}
-}
-
 // volumeLike makes what a volume looks like.
 func volumeLike(t *testing.T) string {
 	t.Helper()
