@@ -23,7 +23,7 @@ func shapes() []*shape {
 func essential() []string {
 	return []string{
 		"publish fsopen", "publish fsconfig", "publish fsmount", "publish mkdirat", "publish openat", "publish write",
-		"publish fsetxattr", "publish symlinkat", "publish renameat", "publish mount_setattr", "publish move_mount",
+		"publish fsetxattr", "publish symlinkat", "publish mount_setattr", "publish move_mount",
 		"update open_tree", "update mount_setattr", "update mkdirat", "update linkat", "update symlinkat", "update fsetxattr", "update renameat",
 		"update write", "update unlinkat", "touch fsetxattr", "unpublish umount2", "unpublish unlinkat",
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -64,7 +65,7 @@ func TestStartWhileTheAPIServerIsAway(t *testing.T) {
 	n.arrives(env, "key", after[0], healed)
 	t.Logf("%d volumes current %s after the API server was back, which was away for %s", count+1, time.Since(begin), lasts)
 	n.publishes(comes, soon)
-	for _, v := range append(volumes, env, comes) {
+	for _, v := range slices.Concat(volumes, []*harness.Volume{env, comes}) {
 		n.mustUnpublish(v)
 	}
 	n.wantNothingLeft()
@@ -178,7 +179,7 @@ func TestCrossNamespaceSwitchedOff(t *testing.T) {
 			n.wantContent(v, "own", own)
 			n.wantContent(v, "deep/own", plain)
 			n.wantContent(v, "own.env", "OWN="+own+"\n")
-			n.hasCondition(v, "--cross-namespace")
+			n.hasCondition(v, fmt.Sprintf(`may not get Secret "%s/across"`, n.source))
 			n.mustUnpublish(v)
 			n.wantNothingLeft()
 		})
