@@ -41,11 +41,11 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 			failing, delay = time.Time{}, 0
 			continue
 		}
-		if failing.IsZero() {
+		if failing.IsZero() && ReasonOf(err) != ReasonBusy {
 			failing = time.Now()
 			klog.FromContext(ctx).Error(err, "Mounted volumes are not updated until their pods can be read")
 		}
-		delay = p.deriveDelay(err, delay, time.Since(failing))
+		delay = p.deriveDelay(err, delay, failing)
 		select {
 		case <-time.After(delay/2 + rand.N(delay)):
 		case <-ctx.Done():
@@ -57,10 +57,10 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 // deriveDelay returns how long the next try waits on average. Without a connection it stays
 // short, as such a try costs the API server nothing; what the API server answers counts for
 // longer after a minute, as it may last.
-func (p *Publisher) deriveDelay(err error, last, failing time.Duration) time.Duration {
+func (p *Publisher) deriveDelay(err error, last time.Duration, failing time.Time) time.Duration {
 	longest := deriveMax
 	var status apierrors.APIStatus
-	if errors.As(err, &status) && failing > time.Minute {
+	if errors.As(err, &status) && !failing.IsZero() && time.Since(failing) > time.Minute {
 		longest = max(longest, p.opts.ResyncInterval)
 	}
 	delay := min(max(2*last, deriveMin), longest)
