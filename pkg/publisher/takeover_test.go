@@ -110,3 +110,23 @@ func TestAVolumeWithoutItsAttributeIsTakenOver(t *testing.T) {
 		e.wantNothing()
 	})
 }
+
+// TestATakeoverNamesThePod has the kubelet's publish mend what a start needs to know.
+func TestATakeoverNamesThePod(t *testing.T) {
+	for _, spoilt := range []string{"../x", "shop/another"} {
+		inBubble(t, func(e *env) {
+			e.objects.put(configMap("app"), "a", "1")
+			r := e.request("v1")
+			e.publish(r)
+			e.mounts.setAttribute(r.Target, "user.refvol.pod", spoilt)
+			e.restart()
+			e.publish(r)
+			e.restart()
+			e.objects.put(configMap("app"), "a", "2")
+			e.settle()
+			e.wantFiles(r, "a", "2")
+			e.unpublish(r)
+			e.wantNothing()
+		})
+	}
+}

@@ -25,14 +25,14 @@ import (
 // pluginNamespace is where the accounts are.
 const pluginNamespace = "refvol-system"
 
-// scopedAccount makes a service account that may write events and read no object that a
+// scopedAccount makes a service account that may write events, read pods, and read no object that a
 // volume shows, and returns its kubeconfig; see allowReading. The account lasts as long
 // as the test; until then its name must not be used again.
 func scopedAccount(t *testing.T, name string) (kubeconfig string) {
 	t.Helper()
 	return newAccount(t, name, []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}},
+		{APIGroups: []string{""}, Resources: []string{"nodes", "pods"}, Verbs: []string{"get"}},
 	}, nil)
 }
 

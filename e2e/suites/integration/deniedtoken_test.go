@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -125,7 +127,15 @@ func TestThePluginsAccountIsRecreated(t *testing.T) {
 
 			n.mustKill()
 			n.mustStart()
-			n.hasProblem(v, "Unauthorized", time.Minute)
+			n.hasProblem(v, "its pod could not be read since the plugin's restart", time.Minute)
+			harness.Eventually(t, time.Minute, func() error {
+				for line := range bytes.Lines(n.log()) {
+					if bytes.Contains(line, []byte("Mounted volumes are not updated until their pods can be read")) && bytes.Contains(line, []byte("Unauthorized")) {
+						return nil
+					}
+				}
+				return errors.New("the log does not say why")
+			})
 			n.wantContent(v, "key", value)
 
 			writeToken(t, tokenFile, token)

@@ -128,10 +128,11 @@ func TestPodEnvRefusals(t *testing.T) {
 
 	other := *v
 	other.UID += "x"
+	other.Unknown = true
 	wantStatus(t, n.finalAnswer(&other), codes.NotFound, `sources[0].podEnv.container: read pod `+n.namespace+`/web: it has the UID `+v.UID+` now`)
 
 	none := n.volume(v.Attributes)
-	none.Pod = "none"
+	none.Pod, none.Unknown = "none", true
 	wantStatus(t, n.finalAnswer(none), codes.NotFound, `pods "none" not found`)
 	n.wantNothingLeft()
 

@@ -174,10 +174,10 @@ func TestPodTokens(t *testing.T) {
 	wantStatus(t, n.Publish(t.Context(), bad), codes.Unavailable, "the API server does not accept it")
 	// Where the CSIDriver lacks podInfoOnMount, a pod's author may claim anything.
 	forged := n.own("secret", "db", "other")
-	forged.ServiceAccount = "web"
+	forged.ServiceAccount, forged.Unknown = "web", true
 	wantStatus(t, n.finalAnswer(forged), codes.PermissionDenied, "the token is not the pod's own")
 	stranger := n.own("secret", "db", "web")
-	stranger.UID = n.own("secret", "db", "web").UID
+	stranger.UID, stranger.Unknown = n.own("secret", "db", "web").UID, true
 	wantStatus(t, n.finalAnswer(stranger), codes.PermissionDenied, "it is bound to another pod")
 
 	// Tokens in the secrets come first.

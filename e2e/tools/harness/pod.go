@@ -23,7 +23,7 @@ type Pods interface {
 // storePod has the API server know the volume's pod, with the volume in its spec, as a
 // restarted plugin reads it there. A pod that exists gets the volume added.
 func (p *Plugin) storePod(ctx context.Context, v *Volume) error {
-	if p.opts.Pods == nil {
+	if p.opts.Pods == nil || v.Unknown {
 		return nil
 	}
 	key, spec := v.UID+"/"+v.Name, fmt.Sprint(v.Attributes, v.MountGroup, v.Writable, v.ServiceAccount)

@@ -35,6 +35,8 @@ type Volume struct {
 	MountGroup string
 	// Writable is set when the pod did not say csi.readOnly: true.
 	Writable bool
+	// Unknown has no pod stored for the volume; there may be another one of the name.
+	Unknown bool
 	// Token is the pod's own, which the kubelet adds where the CSIDriver has
 	// tokenRequests; empty for none.
 	Token string
