@@ -179,7 +179,7 @@ func TestCrossNamespaceSwitchedOff(t *testing.T) {
 			n.wantContent(v, "own", own)
 			n.wantContent(v, "deep/own", plain)
 			n.wantContent(v, "own.env", "OWN="+own+"\n")
-			n.hasCondition(v, fmt.Sprintf(`may not get Secret "%s/across"`, n.source))
+			n.hasCondition(v, "--cross-namespace")
 			n.mustUnpublish(v)
 			n.wantNothingLeft()
 		})
