@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+)
+
+// kernel is a kernel to test on.
+type kernel struct {
+	// name is what the user calls it.
+	name string
+	// suite is the release of Debian whose current kernel it is.
+	suite string
+	// machines are what is booted with it.
+	machines []machine
+}
+
+// machine is one boot.
+type machine struct {
+	// append is added to the kernel's command line.
+	append string
+	parts  []part
+}
+
+// part is a test binary that a machine runs.
+type part struct {
+	// name is how the table calls it.
+	name string
+	// module is the directory of the Go module, and pkg the package in it.
+	module, pkg string
+	// tests are those to run; none for all. Each must be there, and pass.
+	tests []string
+	// plugin says that the tests start the plugin, against an API server of this machine.
+	plugin bool
+}
+
+func packages() []part {
+	return []part{
+		{name: "e2e/mount", module: "e2e", pkg: "./mount"},
+		{name: "pkg/mount", module: ".", pkg: "./pkg/mount"},
+		{name: "pkg/writer", module: ".", pkg: "./pkg/writer"},
+	}
+}
+
+// kernels returns all that can be tested.
+func kernels() []kernel {
+	return []kernel{
+		{name: "6.1", suite: "bookworm", machines: []machine{{parts: packages()}}},
+		{name: "6.12", suite: "trixie", machines: []machine{{parts: packages()}}},
+	}
+}
+
+// choose returns the kernels of these names, or all; or the short form.
+func choose(names []string, short bool) ([]kernel, error) {
+	all := kernels()
+	if short {
+		names = []string{"6.1"}
+	}
+	if len(names) == 0 {
+		return all, nil
+	}
+	var chosen []kernel
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(k kernel) bool { return k.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("no kernel is called %q", name)
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
