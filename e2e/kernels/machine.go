@@ -36,7 +36,7 @@ func (r *runner) runMachine(ctx context.Context, dir, name string, m machine) er
 	fmt.Printf("%s: booting; its console is in %s\n", name, console.Name())
 	ctx, cancel := context.WithTimeout(ctx, machineTimeout)
 	defer cancel()
-	// QEMU 7.2 sometimes spoils the flags in cmpxchg16b, which kernels from 6.3 on allocate
+	// QEMU 7.2 sometimes spoils the flags in cmpxchg16b, which newer kernels allocate
 	// memory with; without it, they have another way.
 	const cpu = "max,-cx16"
 	qemu := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", r.accelerator, "-cpu", cpu, "-smp", "2", "-m", "3G",
