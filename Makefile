@@ -71,7 +71,7 @@ test-unit: ## Run the unit tier: no root, no network, no built binaries
 bench-micro: ## Run the micro-benchmarks of the packages; BENCH=Render picks some, COUNT=10 repeats them
 	$(GO) test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) $$($(BENCHED))
 
-# All of e2e/ but the suite that needs a cluster. e2e/kubernetes is other projects'
+# All of e2e/ but the suite that needs a cluster. e2e/node-image/kubernetes is other projects'
 # programs but for one, which has no goroutine to race and is tested as it is built.
 # The e2e module's tests run programs that they don't import, and those of deploy/ read
 # files outside of their module, so a result that go kept says nothing of them: -count=1.
@@ -79,15 +79,15 @@ ONCE = $(if $(findstring -count,$(TEST)),,-count=1)
 .PHONY: test-integration
 test-integration: ## Run the integration tier: real etcd, API server, mounts and sockets; the manifests
 	$(GO) -C deploy $(TEST) $(ONCE) ./...
-	$(STATIC) -C e2e/kubernetes test $(BUILD_FLAGS) ./nodenet
+	$(STATIC) -C e2e/node-image/kubernetes test $(BUILD_FLAGS) ./nodenet
 	cd e2e && packages=$$($(GO) list ./...) && \
-		$(GO) $(TEST) $(ONCE) $$(echo "$$packages" | grep -v /e2e/kind/suite)
-	$(GO) -C e2e/bench $(TEST) $(ONCE) ./...
+		$(GO) $(TEST) $(ONCE) $$(echo "$$packages" | grep -v /e2e/suites/kind/suite)
+	$(GO) -C e2e/suites/bench $(TEST) $(ONCE) ./...
 
 # ginkgo, which csi-sanity is built on, runs once a process: no -count of the user's own.
 .PHONY: test-sanity
 test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin's binary
-	$(GO) -C e2e/sanity test -race -timeout 15m -count=1 ./...
+	$(GO) -C e2e/suites/sanity test -race -timeout 15m -count=1 ./...
 
 # REFVOL_LONG=1 asks for the long form of the suites that have one. On kind that is all of
 # the suite at once, TestEnvFiles with it.
@@ -96,14 +96,14 @@ test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and 
 	$(MAKE) test-unit TEST='test -race -timeout 60m -shuffle=on -count=20'
 	$(MAKE) test-integration TEST='test -race -timeout 3h -shuffle=on -count=5'
 	REFVOL_LONG=1 $(GO) test -race -timeout 60m -count=1 -run '^TestReadersUnderFire$$' -v ./pkg/writer
-	REFVOL_LONG=1 $(GO) -C e2e test -race -timeout 6h -count=1 -v ./integration
+	REFVOL_LONG=1 $(GO) -C e2e test -race -timeout 6h -count=1 -v ./suites/integration
 	REFVOL_LONG=1 REFVOL_ENV_PODS=40 $(MAKE) e2e ARGS=-test.timeout=4h
 
 # The seed of a run that failed, as it printed it: SEED=1234.
 DURATION ?= 10m
 .PHONY: soak
 soak: ## Publish, update, unpublish and restart at random for DURATION, a summary a minute; SEED=... repeats choices
-	$(STATIC) -C e2e run $(BUILD_FLAGS) ./soak -duration '$(DURATION)' $(if $(SEED),-seed '$(SEED)')
+	$(STATIC) -C e2e run $(BUILD_FLAGS) ./suites/soak -duration '$(DURATION)' $(if $(SEED),-seed '$(SEED)')
 
 # go fuzzes one target of one package at a time. Unless it is told otherwise, it spends
 # most of its time on making each interesting input a little smaller. Of the e2e module
@@ -119,20 +119,20 @@ test-fuzz: ## Run each fuzz target for FUZZTIME
 				echo "$$package $$name"; \
 				$(GO) -C "$$1" test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" || exit; \
 			done; \
-	}; fuzz . ./... && fuzz e2e ./fuzz
+	}; fuzz . ./... && fuzz e2e ./suites/fuzz
 
 # Results and samples are merged into the files that are there: one scenario renews its own.
 .PHONY: bench
 bench: ## Measure against the references; SCENARIO=update,publish picks, PLUGIN=file measures that binary
-	$(STATIC) -C e2e/bench run $(BUILD_FLAGS) . -scenario '$(SCENARIO)' -plugin '$(PLUGIN)'
+	$(STATIC) -C e2e/suites/bench run $(BUILD_FLAGS) . -scenario '$(SCENARIO)' -plugin '$(PLUGIN)'
 
 .PHONY: bench-plots
 bench-plots: ## Draw docs/bench/*.svg of what make bench measured, and put its tables into docs/benchmarks.md
-	$(STATIC) -C e2e/bench run $(BUILD_FLAGS) ./plots -out ../../docs/bench -document ../../docs/benchmarks.md
+	$(STATIC) -C e2e/suites/bench run $(BUILD_FLAGS) ./plots -out ../../../docs/bench -document ../../../docs/benchmarks.md
 
 .PHONY: demo
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
-	$(STATIC) -C e2e run $(BUILD_FLAGS) ./demo
+	$(STATIC) -C e2e run $(BUILD_FLAGS) ./tools/demo
 
 # KERNELS=6.1 picks; ARGS=-short is the short form, a few minutes on 6.1.
 .PHONY: test-kernels
@@ -141,11 +141,11 @@ test-kernels: ## Boot Debian's kernels in QEMU and test mounts, writes and the p
 
 .PHONY: e2e-deps
 e2e-deps: ## Install what make e2e needs (as root on Debian), or name it
-	e2e/kind-node/deps.sh
+	e2e/node-image/deps.sh
 
 .PHONY: e2e
 e2e: ## Run the e2e tier: real pods on a kind cluster; KEEP=1 keeps it, ARGS=-test.run=TestX picks tests
-	$(STATIC) -C e2e run $(BUILD_FLAGS) ./kind/run $(ARGS)
+	$(STATIC) -C e2e run $(BUILD_FLAGS) ./suites/kind/run $(ARGS)
 
 .PHONY: clean
 clean: ## Remove what was built in this checkout (caches are in ~/.cache/refvol, or REFVOL_CACHE)

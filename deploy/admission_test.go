@@ -9,7 +9,7 @@ import (
 )
 
 // TestAdmissionOverlays holds what the overlays with the policy are beside its rules,
-// which e2e/manifests tests: two objects, for the creation of pods with the driver.
+// which e2e/suites/manifests tests: two objects, for the creation of pods with the driver.
 func TestAdmissionOverlays(t *testing.T) {
 	var rules []int
 	for _, name := range []string{"admission", "admission-cross-namespace"} {

@@ -83,7 +83,7 @@ func without(objects []runtime.Object) (others []runtime.Object, kinds []string)
 }
 
 // TestReadOnlyComponent holds what the policy is beside what it does to pods, which
-// e2e/manifests tests.
+// e2e/suites/manifests tests.
 func TestReadOnlyComponent(t *testing.T) {
 	objects := renderWith(t, "base", []string{"admission-read-only"})
 	policy := only[*admissionv1.MutatingAdmissionPolicy](t, objects)

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"slices"
+
+	"github.com/refvol/refvol/e2e/suites/bench/measure"
+	"github.com/refvol/refvol/e2e/suites/bench/native"
+	"github.com/refvol/refvol/e2e/suites/bench/writers"
+)
+
+// scenarios are all that there are, in the order in which they run.
+func scenarios() []scenario {
+	return []scenario{
+		{id: "B1", name: "update", run: runUpdate},
+		{id: "B2", name: "native", run: runNative, bare: true, outside: true},
+		{id: "B3", name: "fanout", run: runFanout},
+		{id: "B4", name: "storm", run: runStorm},
+		{id: "B5", name: "publish", run: runPublish},
+		{id: "B6", name: "memory", run: runMemory},
+		{id: "B7", name: "idle", run: runIdle},
+		{id: "B8", name: "restart", run: runRestart},
+		{id: "B9", name: "writer", run: runWriter, bare: true},
+		{id: "B10", name: "cost", run: runCost},
+		{id: "B11", name: "nodes", run: runNodes, bare: true},
+		{id: "B12", name: "recovery", run: runRecovery, bare: true},
+	}
+}
+
+// goals are those of docs/benchmarks.md.
+func goals() []measure.Goal {
+	return slices.Concat(native.Goals(), writers.Goals(), recoveryGoals(), []measure.Goal{
+		{Scenario: "B1", Result: "update.added_ms", Figure: "p50", Most: 0.5},
+		{Scenario: "B1", Result: "update.added_ms", Figure: "p99", Most: 3},
+		{Scenario: "B1", Result: "update.lost", Figure: "value", Most: 0},
+		{Scenario: "B3", Result: "fanout.last_ms", Figure: "p99", Most: 15},
+		{Scenario: "B3", Result: "fanout.lost", Figure: "value", Most: 0},
+		{Scenario: "B4", Result: "storm.ratio", Figure: "value", Most: 1.3},
+		{Scenario: "B4", Result: "storm.lost", Figure: "value", Most: 0},
+		{Scenario: "B5", Result: "publish.warm_ms", Figure: "p50", Most: 1},
+		{Scenario: "B5", Result: "publish.warm_ms", Figure: "p99", Most: 5},
+		{Scenario: "B5", Result: "publish.cold_ms", Figure: "p50", Most: 8},
+		{Scenario: "B5", Result: "publish.burst_s", Figure: "value", Most: 1},
+		{Scenario: "B6", Result: "memory.resident_ratio", Figure: "value", Most: 1.2},
+		{Scenario: "B7", Result: "idle.cpu_percent", Figure: "value", Most: 1},
+		{Scenario: "B7", Result: "idle.requests_per_minute", Figure: "value", Most: 0},
+		{Scenario: "B8", Result: "restart.current_s", Figure: "max", Most: 3},
+		{Scenario: "B10", Result: "cost.watches", Figure: "value", Most: 100},
+		{Scenario: "B10", Result: "cost.watches", Figure: "value", Most: 100, Least: true},
+		{Scenario: "B10", Result: "cost.requests_per_object", Figure: "value", Most: 1},
+		{Scenario: "B11", Result: "nodes.apiserver_rss_ratio", Figure: "value", Most: 1.1},
+		{Scenario: "B11", Result: "nodes.apiserver_in_use_ratio", Figure: "value", Most: 1.1},
+		{Scenario: "B11", Result: "nodes.apiserver_cpu_ratio", Figure: "value", Most: 1.1},
+		{Scenario: "B11", Result: "nodes.propagation_ms", Figure: "p99", Most: 50},
+	})
+}
+
+// runNative is B2.
+func runNative(ctx context.Context, l *lab) error { return native.Run(ctx, l.report) }
+
+// runWriter is B9.
+func runWriter(ctx context.Context, l *lab) error {
+	return writers.Run(ctx, l.dir, l.bench.short, l.report)
+}

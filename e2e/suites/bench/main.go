@@ -1,0 +1,151 @@
+// Command bench measures refvol against the floor: what a bare watch, a bare mount, a
+// bare reflector, the kubelet or upstream's writer takes in the same minute on the same
+// machine. It runs the plugin's real binary on a real API server, in the place of a
+// kubelet, and writes results.json; docs/benchmarks.md explains each figure.
+//
+// It owns the scenarios, one file each. What they measure is judged in one place, the
+// goals; a scenario itself fails only if something is missing or lost.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// errMissed is that all was measured, but not all goals were met.
+var errMissed = errors.New("not all goals are met")
+
+func main() {
+	status, err := mainStatus(os.Args[1:])
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "FAIL:", err)
+		status = max(status, 1)
+	}
+	os.Exit(status)
+}
+
+// mainStatus runs the scenarios: those that make mounts in a sandbox, which is this program
+// again, and then, out here, those that bring a machine of their own.
+func mainStatus(args []string) (int, error) {
+	s, err := parse(args)
+	if err != nil {
+		return 0, err
+	}
+	chosen, err := choose(s.names)
+	if err != nil {
+		return 0, err
+	}
+	var inside, outside []scenario
+	for _, scenario := range chosen {
+		if scenario.outside {
+			outside = append(outside, scenario)
+		} else {
+			inside = append(inside, scenario)
+		}
+	}
+	status := 0
+	if len(inside) > 0 {
+		var isInside bool
+		if status, isInside, err = harness.Sandbox(); isInside {
+			return 0, run(s, inside)
+		}
+	}
+	if len(outside) > 0 {
+		err = errors.Join(err, run(s, outside))
+	}
+	return status, err
+}
+
+// settings is what the command line says.
+type settings struct {
+	// names are the scenarios to run; empty: all.
+	names []string
+	// results and samples are the files to write.
+	results, samples string
+	// plugin is a binary to measure in place of this checkout's; empty: that.
+	plugin string
+	// profiles is a directory for profiles of the plugin; empty: none are taken, which costs
+	// the plugin nothing then.
+	profiles string
+	// short asks for the form that is for checking, not for measuring.
+	short bool
+}
+
+func parse(args []string) (settings, error) {
+	var s settings
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	names := flags.String("scenario", "", "comma-separated names of scenarios; empty: all")
+	flags.StringVar(&s.results, "results", "results.json", "file to write the results to")
+	flags.StringVar(&s.samples, "samples", "samples.json", "file to write the samples of the plots to")
+	flags.StringVar(&s.plugin, "plugin", "", "plugin binary to measure; empty: build this checkout's")
+	flags.StringVar(&s.profiles, "profiles", "", "existing directory to write profiles of the plugin to; figures are not those of a run without")
+	flags.BoolVar(&s.short, "short", false, "check completeness and counts with small numbers")
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	if flags.NArg() > 0 {
+		return s, fmt.Errorf("unexpected argument: %q", flags.Arg(0))
+	}
+	if *names != "" {
+		s.names = strings.Split(*names, ",")
+	}
+	return s, nil
+}
+
+// run runs scenarios and writes their results.
+func run(s settings, chosen []scenario) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	b, err := newBench(ctx, s, os.Stdout)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(b.dir)
+	// What was measured before a failure is kept.
+	return errors.Join(b.runAll(ctx, chosen), b.write(), b.judge(os.Stdout))
+}
+
+// choose returns the scenarios of some names, all for none.
+func choose(names []string) ([]scenario, error) {
+	all := scenarios()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var chosen []scenario
+	for _, name := range names {
+		i := indexOf(all, name)
+		if i < 0 {
+			return nil, fmt.Errorf("scenario %q: want one of %s", name, strings.Join(namesOf(all), ", "))
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+func namesOf(all []scenario) []string {
+	var names []string
+	for _, s := range all {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+func indexOf(all []scenario, name string) int {
+	for i, s := range all {
+		if s.name == name || strings.EqualFold(s.id, name) {
+			return i
+		}
+	}
+	return -1
+}
+
+func logf(w io.Writer, format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/e2e/tools/controlplane"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// node is a plugin on a pretended node.
+type node struct {
+	*harness.Plugin
+	lab *lab
+}
+
+// newNode starts a plugin, which ends with the scenario. The name is unique in the lab.
+func (l *lab) newNode(ctx context.Context, name string, args ...string) (*node, error) {
+	dir, records := filepath.Join(l.dir, name), filepath.Join(l.dir, name+"-run")
+	for _, d := range []string{dir, records} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	// The DaemonSet has the records below /run, which is in memory.
+	if err := unix.Mount("refvol-bench", records, "tmpfs", 0, "mode=0700"); err != nil {
+		return nil, fmt.Errorf("mount what stands for /run: %w", err)
+	}
+	l.onEnd(func() error { return os.NewSyscallError("umount2", unix.Unmount(records, unix.MNT_DETACH)) })
+	p, err := harness.StartPlugin(ctx, harness.PluginOptions{
+		Binary: l.bench.plugin, Kubeconfig: l.kubeconfig, Dir: dir, StateDir: filepath.Join(records, "state"), Args: args,
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.onEnd(p.Close)
+	return &node{Plugin: p, lab: l}, nil
+}
+
+// volume returns a volume of a new pod that shows one ConfigMap.
+func volume(object string) *harness.Volume {
+	return harness.NewVolume(namespace, "pod", map[string]string{"configMap": object})
+}
+
+// volumes returns count volumes, each of a new pod; volume i shows object i modulo objects.
+func volumes(count, objects int) []*harness.Volume {
+	all := make([]*harness.Volume, count)
+	for i := range all {
+		all[i] = volume(objectName(i % objects))
+	}
+	return all
+}
+
+// publishAll publishes the volumes, so many at a time.
+func (n *node) publishAll(ctx context.Context, volumes []*harness.Volume, atOnce int) error {
+	return inParallel(len(volumes), atOnce, func(i int) error { return n.Publish(ctx, volumes[i]) })
+}
+
+// valueFile is the file that shows the state of a volume's object.
+func (n *node) valueFile(v *harness.Volume) string { return filepath.Join(n.Target(v), valueKey) }
+
+// watched returns an error unless so many watches of ConfigMaps are open, beside those of
+// the control plane itself.
+func (l *lab) watched(ctx context.Context, want int) error {
+	open, err := l.OpenWatches(ctx, "configmaps")
+	if err != nil {
+		return err
+	}
+	if open-l.ownWatches != want {
+		return fmt.Errorf("%d ConfigMaps are watched, want %d", open-l.ownWatches, want)
+	}
+	return nil
+}
+
+// unasked returns an error if ConfigMaps were asked for otherwise than by watches since
+// the requests were counted.
+func (l *lab) unasked(ctx context.Context, before map[controlplane.Request]int) error {
+	now, err := l.Requests(ctx)
+	if err != nil {
+		return err
+	}
+	for _, verb := range []string{"GET", "LIST"} {
+		r := controlplane.Request{Verb: verb, Resource: "configmaps"}
+		if n := now[r] - before[r]; n != 0 {
+			err = errors.Join(err, fmt.Errorf("%d requests %s of ConfigMaps, want none", n, verb))
+		}
+	}
+	return err
+}
+
+// mounted returns an error unless the node has so many mounts of volumes.
+func (n *node) mounted(want int) error {
+	mounts, err := n.VolumeMounts()
+	if err != nil {
+		return err
+	}
+	if len(mounts) != want {
+		return fmt.Errorf("%d volumes are mounted, want %d", len(mounts), want)
+	}
+	return nil
+}

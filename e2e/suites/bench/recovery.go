@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/refvol/refvol/e2e/suites/bench/measure"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+const (
+	// patience is how long clients may take to recover.
+	patience = 10 * time.Minute
+	// steadyInterval is the time between two updates while nothing is wrong.
+	steadyInterval = 20 * time.Millisecond
+)
+
+// recoveryLoad is how many clients of how many objects there are, and whether they go
+// through more than starts.
+type recoveryLoad struct {
+	nodesLoad
+	faults bool
+}
+
+func (l recoveryLoad) String() string { return fmt.Sprintf("%dx%d", l.nodes, l.objects) }
+
+func recoveryLoads(short bool) []recoveryLoad {
+	if short {
+		return []recoveryLoad{{nodesLoad{nodes: 2, objects: 20}, true}}
+	}
+	return []recoveryLoad{
+		{nodesLoad{nodes: 1, objects: 1000}, false},
+		{nodesLoad{nodes: 5, objects: 600}, false},
+		{nodesLoad{nodes: 10, objects: 1000}, true},
+	}
+}
+
+// runRecovery is B12: how long clients take until all that they show is current, after they
+// were started and after the API server or etcd was away, and what they ask of the API
+// server meanwhile. The clients are plugins, the references programs with as many bare
+// reflectors that have the plugin's bound on the watches that begin at once. Either has an
+// API server of its own, and a third one has no clients.
+func runRecovery(ctx context.Context, l *lab) error {
+	for _, load := range recoveryLoads(l.bench.short) {
+		if err := l.recoverUnder(ctx, load); err != nil {
+			return fmt.Errorf("%s: %w", load, err)
+		}
+	}
+	return nil
+}
+
+func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
+	all := []upheaval{starting(l)}
+	if load.faults {
+		all = append(all, faults(l)...)
+	}
+	load.states = 1 // of the steady updates
+	for _, u := range all {
+		load.states += u.rounds
+	}
+	var sides [3]*recovery
+	for i, of := range []struct {
+		name  string
+		nodes int
+		all   []upheaval
+		fleet makeFleet
+	}{
+		// Without clients there is nothing to see of a start.
+		{"alone", 0, all[1:], noFleet},
+		{"reference", load.nodes, all, newBoundedFleet},
+		{"refvol", load.nodes, all, newPluginFleet},
+	} {
+		sides[i] = &recovery{name: load.String() + " " + of.name, load: load, passages: map[string]passages{}}
+		sides[i].load.nodes = of.nodes
+		if err := sides[i].run(ctx, l, of.all, of.fleet); err != nil {
+			return fmt.Errorf("%s: %w", of.name, err)
+		}
+	}
+	return l.reportRecovery(load, all, sides[0], sides[1], sides[2])
+}
+
+// makeFleet makes the clients of a lab's API server.
+type makeFleet func(context.Context, *lab, nodesLoad) (fleet, error)
+
+func noFleet(context.Context, *lab, nodesLoad) (fleet, error) { return nobody{}, nil }
+
+func newBoundedFleet(_ context.Context, l *lab, load nodesLoad) (fleet, error) {
+	return &boundedFleet{lab: l, load: load}, nil
+}
+
+func newPluginFleet(ctx context.Context, l *lab, load nodesLoad) (fleet, error) {
+	p, err := newPlugins(ctx, l, load)
+	if err != nil {
+		return nil, err
+	}
+	return pluginFleet{p}, nil
+}
+
+// recovery is an API server with its clients.
+type recovery struct {
+	*lab
+	// name is of the load and the side.
+	name  string
+	load  recoveryLoad
+	fleet fleet
+	count *handshakes
+	// state is what the objects are in, once all are written.
+	state    int
+	passages map[string]passages
+	// steady is from the request of an update until a copy shows it; lost are
+	// copies that never did.
+	steady []time.Duration
+	lost   int
+}
+
+// run has the clients go through all upheavals.
+func (r *recovery) run(ctx context.Context, l *lab, all []upheaval, newFleet makeFleet) (err error) {
+	if len(all) == 0 {
+		return nil
+	}
+	id := strings.ReplaceAll(r.name, " ", "-")
+	if r.lab, err = l.bench.newLab(ctx, scenario{id: "b12-" + id}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.stop()) }()
+	if err := r.create(ctx, r.load.objects, "before", nodesSize); err != nil {
+		return err
+	}
+	if r.count, err = newHandshakes(r.Port()); err != nil {
+		return err
+	}
+	r.onEnd(r.count.close)
+	r.state = -1
+	if r.fleet, err = newFleet(ctx, r.lab, r.load.nodesLoad); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.fleet.close()) }()
+	for _, u := range all {
+		for range u.rounds {
+			if err := r.passThrough(ctx, u); err != nil {
+				return fmt.Errorf("%s: %w", u.name, err)
+			}
+		}
+	}
+	if !r.load.faults {
+		return nil
+	}
+	// Last, so that it shows whether anything was left behind.
+	return r.updateSlowly(ctx)
+}
+
+// passThrough takes the figures of one upheaval.
+func (r *recovery) passThrough(ctx context.Context, u upheaval) error {
+	if err := u.prepare(ctx, r); err != nil {
+		return err
+	}
+	server := r.APIServerPID()
+	before, err := r.bill(ctx)
+	if err != nil {
+		return err
+	}
+	began, ready, err := u.cause(ctx, r)
+	if err != nil {
+		return err
+	}
+	written := time.Now()
+	if err := r.await(ctx, patience); err != nil {
+		return err
+	}
+	last, err := r.lastArrival(ctx, written)
+	if err != nil {
+		return err
+	}
+	if err := harness.Poll(ctx, patience, time.Second, r.allWatched(ctx)); err != nil {
+		return err
+	}
+	after, err := r.bill(ctx)
+	if err != nil {
+		return err
+	}
+	if server != r.APIServerPID() {
+		before = bill{handshakes: before.handshakes} // another process, which counts from 0
+	}
+	p := passage{current: last.Sub(began).Seconds(), ready: ready.Seconds(), bill: after.since(before)}
+	logf(r.out, "  %s, %s: %s", r.name, u.name, p)
+	r.passages[u.name] = append(r.passages[u.name], p)
+	return nil
+}
+
+// allWatched returns a function that fails unless each client watches each object once.
+func (r *recovery) allWatched(ctx context.Context) func() error {
+	return func() error { return r.watched(ctx, r.load.nodes*r.load.objects) }
+}
+
+// writeAll puts all objects into the next state. It goes on until that is done, as
+// the API server may have come back a moment ago.
+func (r *recovery) writeAll(ctx context.Context) error {
+	r.state++
+	return inParallel(r.load.objects, 8, func(i int) error {
+		return harness.Poll(ctx, patience, 100*time.Millisecond, func() error {
+			return r.update(ctx, objectName(i), state(r.state), nodesSize)
+		})
+	})
+}
+
+// await waits until all copies are current.
+func (r *recovery) await(ctx context.Context, timeout time.Duration) error {
+	return harness.Poll(ctx, timeout, 250*time.Millisecond, func() error {
+		lacking, err := r.lacking(ctx)
+		if err == nil && lacking > 0 {
+			err = fmt.Errorf("%d of %d copies are not current", lacking, r.load.nodes*r.load.objects)
+		}
+		return err
+	})
+}
+
+// lacking is how many copies are not current.
+func (r *recovery) lacking(ctx context.Context) (int, error) {
+	all, err := r.fleet.arrivals(ctx, r.state)
+	n := r.load.nodes * r.load.objects
+	for _, copies := range all {
+		n -= len(copies)
+	}
+	return n, err
+}
+
+// lastArrival returns when the last copy became current, but not a moment before since.
+func (r *recovery) lastArrival(ctx context.Context, since time.Time) (time.Time, error) {
+	all, err := r.fleet.arrivals(ctx, r.state)
+	last := since
+	for _, copies := range all {
+		for _, at := range copies {
+			if at.After(last) {
+				last = at
+			}
+		}
+	}
+	return last, err
+}
+
+// updateSlowly updates the objects one after the other.
+func (r *recovery) updateSlowly(ctx context.Context) error {
+	r.state++
+	sent := make([]time.Time, 0, r.load.objects)
+	ticker := time.NewTicker(steadyInterval)
+	defer ticker.Stop()
+	for i := range r.load.objects {
+		<-ticker.C
+		sent = append(sent, time.Now())
+		if err := r.update(ctx, objectName(i), state(r.state), nodesSize); err != nil {
+			return err
+		}
+	}
+	late := r.await(ctx, soon)
+	lost, err := r.lacking(ctx)
+	if err != nil {
+		return err
+	}
+	r.lost = lost
+	all, err := r.fleet.arrivals(ctx, r.state)
+	for object, copies := range all {
+		for _, at := range copies {
+			r.steady = append(r.steady, at.Sub(sent[object]))
+		}
+	}
+	return errors.Join(late, err)
+}
+
+// reportRecovery reports what an API server's clients took, beside what the others did.
+func (l *lab) reportRecovery(load recoveryLoad, all []upheaval, alone, reference, ours *recovery) error {
+	for _, u := range all {
+		l.reportUpheaval(load, u, alone.passages[u.name], reference.passages[u.name], ours.passages[u.name])
+	}
+	if !load.faults {
+		return nil
+	}
+	prefix := fmt.Sprintf("recovery.%s_steady_", load)
+	l.report.Value(prefix+"lost", "updates", float64(ours.lost))
+	return errors.Join(
+		l.report.Samples(prefix+"ms", "ms", measure.Milliseconds(ours.steady)),
+		l.report.Samples(prefix+"reference_ms", "ms", measure.Milliseconds(reference.steady)))
+}

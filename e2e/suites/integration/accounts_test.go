@@ -1,0 +1,171 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// pluginNamespace is where the accounts are.
+const pluginNamespace = "refvol-system"
+
+// scopedAccount makes a service account that may write events and read no object that a
+// volume shows, and returns its kubeconfig; see allowReading. The account lasts as long
+// as the test; until then its name must not be used again.
+func scopedAccount(t *testing.T, name string) (kubeconfig string) {
+	t.Helper()
+	return newAccount(t, name, []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}},
+	}, nil)
+}
+
+// overlayAccount returns a kubeconfig of an account with the rights of one of
+// deploy/overlays: those of the base, with the overlay's own patch applied. The account
+// lasts as long as the test.
+func overlayAccount(t *testing.T, overlay string) (kubeconfig string) {
+	t.Helper()
+	repo, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(repo, "deploy", "overlays", overlay, "rights.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch, err := yaml.ToJSON(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := shared.Client().RbacV1().ClusterRoles().Get(t.Context(), "refvol-plugin", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newAccount(t, uniqueName("plugin-"+overlay), base.Rules, patch)
+}
+
+// uniqueName returns a name of an account that no other test has, nor this one when it
+// runs again.
+func uniqueName(prefix string) string { return prefix + "-" + rand.String(8) }
+
+// newAccount makes a service account with the rules, to which a JSON patch is applied
+// unless it is nil, waits until they hold, and returns its kubeconfig.
+func newAccount(t *testing.T, name string, rules []rbacv1.PolicyRule, patch []byte) (kubeconfig string) {
+	t.Helper()
+	t.Cleanup(func() { removeAccount(t, name) })
+	kubeconfig = filepath.Join(shared.dir, name+".kubeconfig")
+	if _, err := harness.MakeAccount(t.Context(), shared.ControlPlane, name, kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	rbac := shared.Client().RbacV1()
+	meta := metav1.ObjectMeta{Name: name}
+	role, err := rbac.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
+	if err == nil && patch != nil {
+		role, err = rbac.ClusterRoles().Patch(t.Context(), name, types.JSONPatchType, patch, metav1.PatchOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta, Subjects: accountSubjects(name),
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+	}
+	if _, err := rbac.ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitRights(t, kubeconfig, role.Rules)
+	return kubeconfig
+}
+
+func accountSubjects(name string) []rbacv1.Subject {
+	return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: pluginNamespace, Name: name}}
+}
+
+// removeAccount undoes newAccount.
+func removeAccount(t *testing.T, name string) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	rbac := shared.Client().RbacV1()
+	if err := errors.Join(
+		rbac.ClusterRoleBindings().Delete(ctx, name, metav1.DeleteOptions{}),
+		rbac.ClusterRoles().Delete(ctx, name, metav1.DeleteOptions{}),
+		shared.Client().CoreV1().ServiceAccounts(pluginNamespace).Delete(ctx, name, metav1.DeleteOptions{}),
+		os.Remove(filepath.Join(shared.dir, name+".kubeconfig")),
+	); err != nil {
+		t.Error(err)
+	}
+}
+
+// awaitRights waits until the API server knows the account of a kubeconfig and allows it
+// what the rules say: it hears of both by watches of its own.
+func awaitRights(t *testing.T, kubeconfig string, rules []rbacv1.PolicyRule) {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1 // no limit
+	transport, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer utilnet.CloseIdleConnectionsFor(transport.Transport)
+	client, err := kubernetes.NewForConfigAndClient(config, transport)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rule := range rules {
+		for _, resource := range rule.Resources {
+			for _, verb := range rule.Verbs {
+				asked := &authorizationv1.ResourceAttributes{Group: rule.APIGroups[0], Resource: resource, Verb: verb}
+				harness.Eventually(t, soon, func() error { return allowed(t.Context(), client, asked) })
+			}
+		}
+	}
+}
+
+// settles waits until the API server says whether a service account may do what is asked: it
+// hears of a change of the roles by a watch.
+func settles(t *testing.T, namespace, account string, asked *authorizationv1.ResourceAttributes, want bool) {
+	t.Helper()
+	harness.Eventually(t, soon, func() error {
+		review, err := shared.Client().AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:               "system:serviceaccount:" + namespace + ":" + account,
+				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+				ResourceAttributes: asked,
+			},
+		}, metav1.CreateOptions{})
+		if err == nil && review.Status.Allowed != want {
+			err = fmt.Errorf("%s/%s: the API server allows %s of %s %s/%s: %t, want %t",
+				namespace, account, asked.Verb, asked.Resource, asked.Namespace, asked.Name, review.Status.Allowed, want)
+		}
+		return err
+	})
+}
+
+// allowed returns nil if the client may do what is asked.
+func allowed(ctx context.Context, client kubernetes.Interface, asked *authorizationv1.ResourceAttributes) error {
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: asked}}
+	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	if err == nil && !answer.Status.Allowed {
+		err = fmt.Errorf("not allowed: %s of %s", asked.Verb, asked.Resource)
+	}
+	return err
+}

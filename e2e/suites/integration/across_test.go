@@ -1,0 +1,179 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// acrossNode is a plugin that shows objects of other namespaces, with the rights of its
+// overlay, and a namespace that pods of others want objects of.
+type acrossNode struct {
+	*node
+	source string
+}
+
+func newAcrossNode(t *testing.T, args ...string) *acrossNode {
+	t.Helper()
+	kubeconfig := overlayAccount(t, "cross-namespace")
+	n := newNodeAs(t, kubeconfig, append([]string{"--cross-namespace", "--resync-interval=1s"}, args...)...)
+	return &acrossNode{node: n, source: newNamespace(t)}
+}
+
+// put creates an object of the source namespace with one value.
+func (n *acrossNode) put(kind, name, value string) {
+	n.t.Helper()
+	meta := metav1.ObjectMeta{Name: name}
+	data := map[string]string{"key": value}
+	var err error
+	switch core := shared.Client().CoreV1(); kind {
+	case "secret":
+		_, err = core.Secrets(n.source).Create(n.t.Context(), &corev1.Secret{ObjectMeta: meta, StringData: data}, metav1.CreateOptions{})
+	default:
+		_, err = core.ConfigMaps(n.source).Create(n.t.Context(), &corev1.ConfigMap{ObjectMeta: meta, Data: data}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// allow makes a Role of one rule in a namespace and binds subjects to it there; what it
+// returns takes the binding away.
+func allow(t *testing.T, namespace string, rule rbacv1.PolicyRule, subjects ...rbacv1.Subject) (revoke func()) {
+	t.Helper()
+	return allowRules(t, namespace, []rbacv1.PolicyRule{rule}, subjects...)
+}
+
+func allowRules(t *testing.T, namespace string, rules []rbacv1.PolicyRule, subjects ...rbacv1.Subject) (revoke func()) {
+	t.Helper()
+	rbac := shared.Client().RbacV1()
+	role, err := rbac.Roles(namespace).Create(t.Context(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "grant-"}, Rules: rules,
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bind(t, namespace, "Role", role.Name, subjects...)
+}
+
+func bind(t *testing.T, namespace, kind, role string, subjects ...rbacv1.Subject) (revoke func()) {
+	t.Helper()
+	rbac := shared.Client().RbacV1()
+	binding, err := rbac.RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "grant-"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: role},
+		Subjects:   subjects,
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := rbac.RoleBindings(namespace).Delete(context.WithoutCancel(t.Context()), binding.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func rule(kind, verb string, names ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{kind + "s"}, Verbs: []string{verb}, ResourceNames: names}
+}
+
+func account(namespace, name string) rbacv1.Subject {
+	return rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}
+}
+
+func group(name string) rbacv1.Subject {
+	return rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: name}
+}
+
+// across is a volume of one object of the source namespace and one of the pod's own.
+func (n *acrossNode) across(kind, name string) *harness.Volume {
+	return n.volume(map[string]string{"sources": fmt.Sprintf(
+		"[{configMap: {name: own}}, {%[1]s: {name: %[2]s, namespace: %[3]s, items: [{key: key, path: across}]}}]",
+		map[string]string{"secret": "secret", "configmap": "configMap"}[kind], name, n.source)})
+}
+
+// TestAcrossNamespaces grants, revokes and grants again.
+func TestAcrossNamespaces(t *testing.T) {
+	n := newAcrossNode(t)
+	own, first, second := n.canary(), n.canary(), n.canary()
+	n.configMap("own", map[string]string{"own": own})
+	n.put("secret", "db", first)
+	v := n.across("secret", "db")
+	v.ServiceAccount = "web"
+
+	refusal := fmt.Sprintf(`sources[1].secret.namespace: Forbidden: service account "web" of the pod may not get Secret "%s/db"`, n.source)
+	refused := n.across("secret", "db")
+	refused.ServiceAccount = "web"
+	wantStatus(t, n.Publish(t.Context(), refused), codes.PermissionDenied, refusal)
+	n.hasEvent(refused, "RefForbidden", refusal)
+	n.wantNothingLeft()
+	revoke := allow(t, n.source, rule("secret", "get", "db"), account(n.namespace, "web"))
+	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
+	n.wantContent(v, "across", first)
+	secrets := shared.Client().CoreV1().Secrets(n.source)
+	update := func(value string) {
+		t.Helper()
+		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"key": value}}
+		if _, err := secrets.Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(second)
+	n.arrives(v, "across", second, soon)
+
+	revoke()
+	n.vanishes(v, "across", soon)
+	n.wantContent(v, "own", own)
+	own = n.canary()
+	n.configMap("own", map[string]string{"own": own})
+	n.arrives(v, "own", own, soon)
+	n.hasCondition(v, refusal)
+	n.mustPublish(v) // as the kubelet does: the pod runs, and what it has left stays
+	n.mustKill()
+	n.mustStart()
+	third := n.canary()
+	update(third)
+	own = n.canary()
+	n.configMap("own", map[string]string{"own": own})
+	n.arrives(v, "own", own, afterRestart)
+	if got, err := n.content(v, "across"); err == nil {
+		t.Errorf("after a restart the refused file is back, with %d bytes", len(got))
+	}
+	defer allow(t, n.source, rule("secret", "get", "db"), account(n.namespace, "web"))()
+	n.arrives(v, "across", third, soon)
+	n.mustUnpublish(v)
+	n.wantNothingLeft()
+}
+
+// TestARefusalTellsNothing: whether the object exists shows neither in the answer nor in
+// what optional makes of it.
+func TestARefusalTellsNothing(t *testing.T) {
+	n := newAcrossNode(t)
+	n.configMap("own", map[string]string{"own": "x"})
+	n.put("secret", "there", n.canary())
+	for _, optional := range []string{"false", "true"} {
+		var texts []string
+		for _, name := range []string{"there", "none"} {
+			v := n.volume(map[string]string{"secret": name, "namespace": n.source, "optional": optional})
+			v.Pod = "same"
+			err := n.Publish(t.Context(), v)
+			if status.Code(err) != codes.PermissionDenied {
+				t.Fatalf("%s, optional %s: %v", name, optional, err)
+			}
+			texts = append(texts, status.Convert(err).Message()[:40])
+		}
+		if texts[0] != texts[1] {
+			t.Errorf("optional %s: %q for an object that exists, %q for one that doesn't", optional, texts[0], texts[1])
+		}
+	}
+	n.wantNothingLeft()
+}

@@ -1,0 +1,207 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/refvol/refvol/e2e/tools/faultproxy"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// faultyNode is a node with three objects in two volumes that are watched.
+type faultyNode struct {
+	*proxied
+	things    []*thing
+	onlookers []*onlooker
+	// leaving is a volume that is still to be unpublished; nil for none.
+	leaving *harness.Volume
+}
+
+func newFaultyNode(t *testing.T, o faultproxy.Options, args ...string) *faultyNode {
+	t.Helper()
+	return newProxied(t, o, args...).faultyNode()
+}
+
+// faultyNode makes the objects and volumes.
+func (n *proxied) faultyNode() *faultyNode {
+	n.t.Helper()
+	f := &faultyNode{proxied: n}
+	f.things = []*thing{f.newThing("configMap", "app"), f.newThing("secret", "db"), f.newThing("configMap", "other")}
+	f.onlookers = []*onlooker{f.watch(f.things[0], f.things[1]), f.watch(f.things[2])}
+	return f
+}
+
+// currentWithin is how long the files may take to be current after a fault.
+func currentWithin(f faultproxy.Fault) time.Duration {
+	switch f {
+	case faultproxy.HalfOpen:
+		return noticed + healed
+	case faultproxy.NoHeaders:
+		return answered + healed
+	}
+	return healed
+}
+
+// blocks tells that nothing can be learnt of an object during the fault.
+func blocks(f faultproxy.Fault) bool {
+	switch f {
+	case faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.TooManyRequests, faultproxy.ServerError,
+		faultproxy.BadGateway, faultproxy.Slow, faultproxy.TooLarge, faultproxy.Unavailable, faultproxy.Unauthorized, faultproxy.Stalled,
+		faultproxy.NoHeaders, faultproxy.StalledEvent:
+		return true
+	}
+	return false
+}
+
+// hitsConnections tells that the fault comes over the watches that are open, by itself,
+// and that no request arrives during it.
+func hitsConnections(f faultproxy.Fault) bool {
+	switch f {
+	case faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.Partition:
+		return true
+	}
+	return false
+}
+
+// TestBadAPIServer has each fault alone, on a node of its own: files stay readable,
+// publishes wait and then fail in a way that the kubelet repeats, unpublishes work, and
+// everything is current soon after.
+func TestBadAPIServer(t *testing.T) {
+	t.Parallel()
+	for _, fault := range faultproxy.All() {
+		t.Run(fault.String(), func(t *testing.T) {
+			t.Parallel()
+			newFaultyNode(t, faultproxy.Options{}, "--publish-wait=3s").suffers(fault)
+		})
+	}
+}
+
+func (f *faultyNode) suffers(fault faultproxy.Fault) {
+	t := f.t
+	f.configMap("late", map[string]string{"key": "late"})
+	goes, comes := f.short("other"), f.short("late")
+	f.publishes(goes, soon)
+	for _, o := range f.things {
+		o.write() // so that there is something older to go back to
+	}
+	converges(t, soon, f.onlookers...)
+	f.forgetRequests()
+	begin := time.Now()
+	f.inject(fault)
+	if !hitsConnections(fault) {
+		f.proxy.ResetConnections() // so that the watches have to be opened again
+	}
+	for _, o := range f.things {
+		o.write()
+	}
+	f.publishDuring(fault, comes)
+	f.mustUnpublish(goes)
+	f.askedAgain(fault)
+	f.things[0].delete()
+	f.things[0].write()
+	f.heal()
+	took := f.recovers(currentWithin(fault), comes)
+	f.wantContent(comes, "key", "late")
+	lasted := time.Since(begin)
+	requests := f.requests()
+	if err := checkPaced(requests, lasted); err != nil {
+		t.Error(err)
+	}
+	t.Logf("current %s after the fault; %d requests in %s", took, len(requests), lasted)
+	f.endsClean(comes)
+}
+
+// askedAgain waits until the objects have been asked for again, if the fault lets that
+// be seen: what it answers with has come then.
+func (f *faultyNode) askedAgain(fault faultproxy.Fault) {
+	f.t.Helper()
+	if !hitsConnections(fault) {
+		f.asked(1)
+	}
+}
+
+// asked waits until the watches of all things have been tried so many times since
+// forgetRequests.
+func (f *faultyNode) asked(times int) {
+	f.t.Helper()
+	harness.Eventually(f.t, soon, func() error {
+		rounds := roundsOf(f.requests())
+		for _, o := range f.things {
+			if c := rounds[o.object()]; c.initial+c.goingOn < times {
+				return fmt.Errorf("%s %s was asked for by %d watches, want %d", o.kind, o.name, c.initial+c.goingOn, times)
+			}
+		}
+		return nil
+	})
+}
+
+// probed waits until so many requests for objects have been sent since forgetRequests.
+func (f *faultyNode) probed(times int) {
+	f.t.Helper()
+	harness.Eventually(f.t, healed, func() error {
+		sent := 0
+		for _, c := range roundsOf(f.requests()) {
+			sent += c.initial + c.lists + c.goingOn
+		}
+		if sent < times {
+			return fmt.Errorf("%d requests were sent, want %d", sent, times)
+		}
+		return nil
+	})
+}
+
+// object returns how the proxy calls a thing.
+func (o *thing) object() faultproxy.Object {
+	return faultproxy.Object{Resource: strings.ToLower(o.kind) + "s", Namespace: o.node.namespace, Name: o.name}
+}
+
+// recovers waits until all files are current and the volumes that come are published, all
+// within one time, and returns how long the files took.
+func (f *faultyNode) recovers(within time.Duration, comes ...*harness.Volume) time.Duration {
+	f.t.Helper()
+	begin := time.Now()
+	took := converges(f.t, within, f.onlookers...)
+	for _, v := range comes {
+		f.publishes(v, max(0, time.Until(begin.Add(within))))
+	}
+	if all := time.Since(begin); all > within {
+		f.t.Errorf("current and published after %s, want %s at most", all, within)
+	}
+	return took
+}
+
+// publishDuring publishes a volume whose object nobody has asked for yet.
+func (f *faultyNode) publishDuring(fault faultproxy.Fault, v *harness.Volume) {
+	f.t.Helper()
+	if !blocks(fault) {
+		f.publishes(v, soon)
+		return
+	}
+	begin := time.Now()
+	err := f.Publish(f.t.Context(), v)
+	wantStatus(f.t, err, codes.Unavailable)
+	if took := time.Since(begin); took < 3*time.Second {
+		f.t.Errorf("the publish gave up after %s, want 3 s", took)
+	}
+}
+
+// endsClean unpublishes everything and checks that nothing is left.
+func (f *faultyNode) endsClean(also ...*harness.Volume) {
+	f.t.Helper()
+	for _, w := range f.onlookers {
+		w.stop()
+		if err := w.check(); err != nil {
+			f.t.Error(err)
+		}
+		also = append(also, w.volume)
+	}
+	for _, v := range also {
+		f.mustUnpublish(v)
+	}
+	f.wantNothingLeft()
+	harness.Eventually(f.t, soon, func() error { return noWatches(f.proxy) })
+}

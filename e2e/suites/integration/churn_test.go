@@ -1,0 +1,149 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+const (
+	churnWorkers = 8
+	// churnHeap is how many MiB more than before the plugin may have in use, of numbers
+	// that are rounded down: less than 2 MiB.
+	churnHeap = 1
+)
+
+// TestChurnEndsWhereItBegan publishes, updates and unpublishes volumes for a long time
+// and has the plugin have then what it had before.
+func TestChurnEndsWhereItBegan(t *testing.T) {
+	n := newNodeWith(t, harness.PluginOptions{
+		Kubeconfig: shared.kubeconfig, Args: []string{"-v=1"}, Env: harness.TraceHeap(),
+	})
+	c := &churning{node: n, seed: harness.Seed(t)}
+	c.run(t, 200) // what is made once and kept, and what caches hold
+	heap, descriptors := c.idleHeap(t), n.descriptors()
+	configMaps, secrets := watches(t.Context(), t, "configmaps"), watches(t.Context(), t, "secrets")
+
+	cycles := harness.Scaled(1000, 20_000)
+	begin := time.Now()
+	c.run(t, cycles)
+	t.Logf("%d volumes published, updated and unpublished in %s", cycles, time.Since(begin).Round(time.Millisecond))
+
+	n.wantNothingLeft()
+	wantWatches(t, "configmaps", configMaps)
+	wantWatches(t, "secrets", secrets)
+	after := c.idleHeap(t)
+	t.Logf("live heap: %d MiB before, %d MiB after", heap, after)
+	if after > heap+churnHeap {
+		t.Errorf("live heap = %d MiB, before = %d MiB", after, heap)
+	}
+	harness.Eventually(t, soon, func() error {
+		if now := n.descriptors(); !maps.Equal(now, descriptors) {
+			return fmt.Errorf("open descriptors = %v, before = %v", now, descriptors)
+		}
+		return nil
+	})
+	wantNoMore(t, idleGoroutines(t), n.goroutines())
+}
+
+// churning runs the lives of many volumes, some at a time.
+type churning struct {
+	*node
+	seed uint64
+}
+
+func (c *churning) run(t *testing.T, cycles int) {
+	t.Helper()
+	errs := make([]error, churnWorkers)
+	var begun atomic.Int64
+	var group sync.WaitGroup
+	for i := range churnWorkers {
+		choose := rand.New(rand.NewPCG(c.seed, uint64(i)))
+		group.Go(func() {
+			for begun.Add(1) <= int64(cycles) && errs[i] == nil {
+				// Some objects are a worker's own, so that their watches come and go.
+				errs[i] = c.cycle(t.Context(), fmt.Sprintf("churn-%d-%d", i, choose.IntN(5)), choose.IntN(3) == 0)
+			}
+		})
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cycle is one volume's life. The object of this name is its worker's; when it goes, it
+// goes last: an event for each pod would fill client-go's caches, which keep thousands.
+func (c *churning) cycle(ctx context.Context, name string, recreate bool) error {
+	before, after := harness.NewCanary(), harness.NewCanary()
+	if err := c.set(ctx, name, before); err != nil {
+		return err
+	}
+	v := harness.NewVolume(c.namespace, "pod", map[string]string{
+		"sources": fmt.Sprintf("- configMap: {name: %s}\n- secret: {name: %s, optional: true}\n", name, name),
+	})
+	if err := c.Publish(ctx, v); err != nil {
+		return fmt.Errorf("publish: %w", err)
+	}
+	if err := c.set(ctx, name, after); err != nil {
+		return err
+	}
+	err := harness.Poll(ctx, soon, 2*time.Millisecond, func() error {
+		if got, err := c.content(v, "key"); err != nil || got != after {
+			return fmt.Errorf("%s holds %q, %v, want %q", name, got, err, after)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.Unpublish(ctx, v); err != nil || !recreate {
+		return err
+	}
+	return shared.Client().CoreV1().ConfigMaps(c.namespace).Delete(ctx, name, metav1.DeleteOptions{})
+}
+
+func (c *churning) set(ctx context.Context, name, value string) error {
+	client := shared.Client().CoreV1().ConfigMaps(c.namespace)
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"key": value}}
+	_, err := client.Update(ctx, cm, metav1.UpdateOptions{})
+	if err != nil {
+		_, err = client.Create(ctx, cm, metav1.CreateOptions{})
+	}
+	return err
+}
+
+// idleHeap returns what the plugin has in use while it has no volume, in MiB. It
+// publishes a volume now and then for a collection to take place; the second one
+// begins when nothing of the time before is in use.
+func (c *churning) idleHeap(t *testing.T) int {
+	t.Helper()
+	const settled = 3
+	first, _, err := c.LiveHeap()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if err := c.cycle(t.Context(), "warm", false); err != nil {
+			t.Fatal(err)
+		}
+		now, mib, err := c.LiveHeap()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now >= first+settled {
+			return mib
+		}
+	}
+}

@@ -1,0 +1,340 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// The namespaces that a grant is tried in; each grant has its own of the first two.
+const (
+	// consumers is where the accounts are that the grant is for, with objects that are
+	// their own; sources is where they want objects from; elsewhere is where accounts are
+	// that nobody meant, under the same names.
+	consumers = "consumers"
+	sources   = "sources"
+	elsewhere = "elsewhere"
+)
+
+// grant is one way to give rights, by an administrator of consumers and of sources.
+type grant struct {
+	name  string
+	verbs []string
+	// byName restricts it to the objects that exist and those that don't, and leaves out a
+	// third one.
+	byName bool
+	// in is where it is made: in both namespaces of the objects, or in one that is wrong.
+	in []string
+	// clusterRole makes the role one of the cluster.
+	clusterRole bool
+	// to is the subject, and may says who that is.
+	to  func(consumersAre string) rbacv1.Subject
+	may func(namespace, account string) bool
+	// revoked takes it back before anybody asks.
+	revoked bool
+}
+
+var (
+	readVerbs = []string{"get", "list", "watch"}
+	both      = []string{consumers, sources}
+)
+
+func toWeb(ns string) rbacv1.Subject { return account(ns, "web") }
+
+func isWeb(namespace, account string) bool { return namespace == consumers && account == "web" }
+
+// grants returns all that the matrix is made of.
+func grants() []grant {
+	return []grant{
+		{name: "none"},
+		{name: "by name", verbs: readVerbs, byName: true, in: both, to: toWeb, may: isWeb},
+		{name: "for all", verbs: readVerbs, in: both, to: toWeb, may: isWeb},
+		{name: "cluster role", verbs: readVerbs, in: both, clusterRole: true, to: toWeb, may: isWeb},
+		{
+			name: "group of the namespace", verbs: readVerbs, in: both,
+			to:  func(ns string) rbacv1.Subject { return group("system:serviceaccounts:" + ns) },
+			may: func(namespace, _ string) bool { return namespace == consumers },
+		},
+		{
+			name: "group of all accounts", verbs: readVerbs, byName: true, in: both,
+			to:  func(string) rbacv1.Subject { return group("system:serviceaccounts") },
+			may: func(string, string) bool { return true },
+		},
+		{
+			name: "authenticated", verbs: readVerbs, in: both,
+			to:  func(string) rbacv1.Subject { return group("system:authenticated") },
+			may: func(string, string) bool { return true },
+		},
+		{name: "wrong namespace", verbs: readVerbs, in: []string{elsewhere}, to: toWeb, may: isWeb},
+		{name: "get alone", verbs: []string{"get"}, in: both, to: toWeb, may: isWeb},
+		{name: "wrong verbs", verbs: []string{"list", "watch", "update", "delete", "create"}, in: both, to: toWeb, may: isWeb},
+		{name: "revoked", verbs: readVerbs, in: both, to: toWeb, may: isWeb, revoked: true},
+	}
+}
+
+// allows is what the API server is to say of the grant alone.
+func (g *grant) allows(namespace, account, verb, in string) bool {
+	return !g.revoked && slices.Contains(g.verbs, verb) && slices.Contains(g.in, in) && g.may(namespace, account)
+}
+
+// tuple is one case of the matrix: an account wants an object.
+type tuple struct {
+	grant              *grant
+	namespace, account string
+	kind, in           string
+	exists, optional   bool
+}
+
+func (c *tuple) String() string {
+	return fmt.Sprintf("%s: %s/%s wants a %s of %s (exists %t, optional %t)", c.grant.name, c.namespace, c.account, c.kind, c.in, c.exists, c.optional)
+}
+
+// object returns the name of the object.
+func (c *tuple) object() string {
+	if c.exists {
+		return "there"
+	}
+	return "absent"
+}
+
+// tuples returns the whole matrix of one identity mode.
+func tuples(gs []grant) []tuple {
+	var all []tuple
+	for i := range gs {
+		for _, who := range [][2]string{{consumers, "web"}, {consumers, "other"}, {elsewhere, "web"}} {
+			for _, kind := range []string{"secret", "configmap"} {
+				for _, in := range both {
+					for bits := range 4 {
+						all = append(all, tuple{&gs[i], who[0], who[1], kind, in, bits&1 == 0, bits&2 == 0})
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// mode is a plugin of the matrix, with what a pod needs there.
+type mode struct {
+	*podNode
+	name string
+	// own says that objects of the pod's namespace take no right; needs are the verbs that
+	// all others take.
+	own   bool
+	needs []string
+}
+
+// want is the oracle: what a publish is to answer.
+func (m *mode) want(c *tuple) codes.Code {
+	if !m.own || c.namespace != c.in {
+		for _, verb := range m.needs {
+			if !c.grant.allows(c.namespace, c.account, verb, c.in) {
+				return codes.PermissionDenied
+			}
+		}
+	}
+	if c.exists || c.optional {
+		return codes.OK
+	}
+	return codes.NotFound
+}
+
+// site is where the matrix is tried: the real names of each grant's namespaces.
+type site struct {
+	t *testing.T
+	// names has the name of a namespace by the grant and what it is to that.
+	names map[*grant]map[string]string
+}
+
+func newSite(t *testing.T, gs []grant) *site {
+	t.Helper()
+	s := &site{t: t, names: map[*grant]map[string]string{}}
+	other := newNamespace(t)
+	for i := range gs {
+		g := &gs[i]
+		s.names[g] = map[string]string{consumers: newNamespace(t), sources: newNamespace(t), elsewhere: other}
+		for _, in := range both {
+			s.fill(s.names[g][in])
+		}
+		s.make(g)
+	}
+	return s
+}
+
+// fill makes the objects that exist.
+func (s *site) fill(namespace string) {
+	s.t.Helper()
+	core, meta := shared.Client().CoreV1(), metav1.ObjectMeta{Name: "there"}
+	data := map[string]string{"key": "value in " + namespace}
+	if _, err := core.ConfigMaps(namespace).Create(s.t.Context(), &corev1.ConfigMap{ObjectMeta: meta, Data: data}, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := core.Secrets(namespace).Create(s.t.Context(), &corev1.Secret{ObjectMeta: meta, StringData: data}, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// make makes the roles and bindings of a grant.
+func (s *site) make(g *grant) {
+	s.t.Helper()
+	var rules []rbacv1.PolicyRule
+	for _, kind := range []string{"secret", "configmap"} {
+		r := rule(kind, "")
+		r.Verbs = g.verbs
+		if g.byName {
+			r.ResourceNames = []string{"there", "absent"}
+		}
+		rules = append(rules, r)
+	}
+	for _, in := range g.in {
+		subject := g.to(s.names[g][consumers])
+		var revoke func()
+		if g.clusterRole {
+			role, err := shared.Client().RbacV1().ClusterRoles().Create(s.t.Context(), &rbacv1.ClusterRole{
+				ObjectMeta: metav1.ObjectMeta{GenerateName: "grant-"}, Rules: rules,
+			}, metav1.CreateOptions{})
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			revoke = bind(s.t, s.names[g][in], "ClusterRole", role.Name, subject)
+		} else {
+			revoke = allowRules(s.t, s.names[g][in], rules, subject)
+		}
+		if g.revoked {
+			revoke()
+		}
+	}
+}
+
+// settle waits until the API server says of every case what the grants say, and so holds
+// the oracle against it.
+func (s *site) settle(all []tuple) {
+	s.t.Helper()
+	for i := range all {
+		c := &all[i]
+		for _, verb := range readVerbs {
+			settles(s.t, s.names[c.grant][c.namespace], c.account, &authorizationv1.ResourceAttributes{
+				Namespace: s.names[c.grant][c.in], Verb: verb, Resource: c.kind + "s", Name: c.object(),
+			}, c.grant.allows(c.namespace, c.account, verb, c.in))
+		}
+	}
+}
+
+// volume returns the volume of a case, of a pod that the case's account has.
+func (s *site) volume(c *tuple, pods map[string]*harness.Volume, i int) *harness.Volume {
+	pod := *pods[s.names[c.grant][c.namespace]+"/"+c.account]
+	pod.Name = fmt.Sprintf("case-%d", i)
+	pod.Attributes = map[string]string{
+		map[string]string{"secret": "secret", "configmap": "configMap"}[c.kind]: c.object(),
+		"namespace": s.names[c.grant][c.in],
+		"optional":  fmt.Sprint(c.optional),
+	}
+	return &pod
+}
+
+// TestConsent publishes, in each identity mode, a volume for every combination of who wants
+// what with which grant, and holds the answer against the oracle.
+func TestConsent(t *testing.T) {
+	t.Parallel()
+	gs := grants()
+	s, all := newSite(t, gs), tuples(gs)
+	s.settle(all)
+	for _, m := range []*mode{
+		{name: "plugin", own: true, needs: []string{"get"}},
+		{name: "pod", needs: readVerbs},
+		{name: "pod by gets", needs: []string{"get"}},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			const wait = "--publish-wait=2s"
+			switch m.name {
+			case "plugin":
+				m.podNode = &podNode{newAcrossNode(t, wait)}
+			case "pod":
+				m.podNode = newPodNode(t, wait)
+			default:
+				m.podNode = newPodNode(t, wait, "--change-detection=Get")
+			}
+			m.tryAll(s, all)
+			m.wantNothingLeft()
+		})
+	}
+}
+
+// tryAll tries the cases, those of one pod in their order, some pods at once.
+func (m *mode) tryAll(s *site, all []tuple) {
+	m.t.Helper()
+	pods := s.pods(m, all)
+	byPod := map[string][]func() codes.Code{}
+	for i := range all {
+		c, v := &all[i], s.volume(&all[i], pods, i)
+		byPod[v.UID] = append(byPod[v.UID], func() codes.Code { return m.try(m.t.Context(), c, v, s.names[c.grant][c.in]) })
+	}
+	var mu sync.Mutex
+	counts := map[codes.Code]int{}
+	var trying sync.WaitGroup
+	places := make(chan struct{}, 8)
+	for _, cases := range byPod {
+		places <- struct{}{}
+		trying.Go(func() {
+			defer func() { <-places }()
+			for _, try := range cases {
+				code := try()
+				mu.Lock()
+				counts[code]++
+				mu.Unlock()
+			}
+		})
+	}
+	trying.Wait()
+	m.t.Logf("%s: %d cases of %d pods: %v", m.name, len(all), len(byPod), counts)
+}
+
+// pods makes a pod for each account of the matrix.
+func (s *site) pods(m *mode, all []tuple) map[string]*harness.Volume {
+	s.t.Helper()
+	pods := map[string]*harness.Volume{}
+	for i := range all {
+		namespace := s.names[all[i].grant][all[i].namespace]
+		if key := namespace + "/" + all[i].account; pods[key] == nil {
+			v := harness.NewVolume(namespace, "", nil)
+			v.ServiceAccount = all[i].account
+			pods[key] = m.pod(v)
+		}
+	}
+	return pods
+}
+
+// try publishes the volume of a case, compares what comes of it, and removes it.
+func (m *mode) try(ctx context.Context, c *tuple, v *harness.Volume, in string) codes.Code {
+	err := m.finalAnswer(v)
+	code := status.Code(err)
+	if want := m.want(c); code != want {
+		m.t.Errorf("%s, %s: got %v, want %s", m.name, c, err, want)
+	}
+	if code == codes.PermissionDenied && !strings.Contains(err.Error(), fmt.Sprintf("service account %q of the pod may not ", c.account)) {
+		m.t.Errorf("%s, %s: got %v", m.name, c, err)
+	}
+	if err != nil {
+		return code
+	}
+	if got, err := m.content(v, "key"); c.exists != (err == nil) || c.exists && got != "value in "+in {
+		m.t.Errorf("%s, %s: it shows %q, %v", m.name, c, got, err)
+	}
+	if err := m.Unpublish(ctx, v); err != nil {
+		m.t.Errorf("%s, %s: unpublish: %v", m.name, c, err)
+	}
+	return code
+}

@@ -1,0 +1,58 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// hasEvent waits for an event on the volume's pod with this reason and text, that
+// was written once, whatever was retried.
+func (n *node) hasEvent(v *harness.Volume, reason, text string) {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		events, err := shared.Client().CoreV1().Events(n.namespace).List(n.t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		var found []string
+		for _, event := range events.Items {
+			found = append(found, event.Reason+": "+event.Message)
+			ours := string(event.InvolvedObject.UID) == v.UID // other pods may have the same trouble
+			if !ours || event.Reason != reason || !strings.Contains(event.Message, text) {
+				continue
+			}
+			if event.InvolvedObject.Kind != "Pod" || event.Type != corev1.EventTypeWarning || event.Count != 1 {
+				return fmt.Errorf("event on %+v of type %s, %d times", event.InvolvedObject, event.Type, event.Count)
+			}
+			return nil
+		}
+		return fmt.Errorf("no event %s with %q among %q", reason, text, found)
+	})
+}
+
+func TestEventsTellWhatAilsAVolume(t *testing.T) {
+	n := newNode(t)
+	v := n.volume(map[string]string{"secret": "db", "items": "[{key: password, path: password}]"})
+	answer := n.publishing(v)
+	n.hasEvent(v, "RefNotFound", `Secret "`+n.namespace+`/db" not found`)
+	n.secret("db", map[string]string{"other": n.canary()})
+	n.hasEvent(v, "RefKeyNotFound", "references non-existent secret key: password")
+	value := n.canary()
+	n.secret("db", map[string]string{"password": value})
+	if err := n.answer(answer, soon); err != nil {
+		t.Fatal(err)
+	}
+	n.wantContent(v, "password", value)
+	if err := shared.Client().CoreV1().Secrets(n.namespace).Delete(t.Context(), "db", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n.hasEvent(v, "RefDeleted", `Secret "`+n.namespace+`/db" not found`)
+	n.wantContent(v, "password", value)
+	n.mustUnpublish(v)
+}

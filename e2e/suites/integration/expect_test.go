@@ -1,0 +1,171 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// answer waits for a call that publishing began.
+func (n *node) answer(from <-chan error, within time.Duration) error {
+	n.t.Helper()
+	select {
+	case err := <-from:
+		return err
+	case <-time.After(within):
+		n.t.Fatalf("the call has not returned after %s", within)
+		return nil
+	}
+}
+
+// finalAnswer publishes a volume as a kubelet does until the plugin has asked the API server,
+// which on a busy machine may take longer than a publish waits, and returns that answer. It
+// is for any goroutine.
+func (n *node) finalAnswer(v *harness.Volume) (err error) {
+	_ = harness.Poll(n.t.Context(), soon, 10*time.Millisecond, func() error {
+		if err = n.Publish(n.t.Context(), v); status.Code(err) == codes.Unavailable {
+			return err
+		}
+		return nil
+	})
+	return err
+}
+
+// stillWaiting checks that a call that publishing began goes on for a while, and
+// that nothing of its volume shows meanwhile.
+func (n *node) stillWaiting(from <-chan error, v *harness.Volume, during time.Duration) {
+	n.t.Helper()
+	end := time.After(during)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-from:
+			n.t.Fatalf("publish returned, with %v, and should wait", err)
+		case <-end:
+			return
+		case <-tick.C:
+			n.wantMounts(0)
+			if entries, err := os.ReadDir(n.Target(v)); err == nil && len(entries) > 0 {
+				n.t.Fatalf("%d names show before the publish returned", len(entries))
+			}
+		}
+	}
+}
+
+// content returns what one file of the volume holds now.
+func (n *node) content(v *harness.Volume, path string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(n.Target(v), path))
+	return string(data), err
+}
+
+func (n *node) wantContent(v *harness.Volume, path, want string) {
+	n.t.Helper()
+	if got, err := n.content(v, path); err != nil || got != want {
+		n.t.Errorf("%s holds %q, %v, want %q", path, got, err, want)
+	}
+}
+
+// arrives waits until a file holds a value and returns how long that took.
+func (n *node) arrives(v *harness.Volume, path, want string, within time.Duration) time.Duration {
+	n.t.Helper()
+	begin := time.Now()
+	err := harness.Poll(n.t.Context(), within, time.Millisecond, func() error {
+		got, err := n.content(v, path)
+		if err == nil && got != want {
+			err = fmt.Errorf("%s holds %q, want %q", path, got, want)
+		}
+		return err
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return time.Since(begin)
+}
+
+// vanishes waits until a file is gone.
+func (n *node) vanishes(v *harness.Volume, path string, within time.Duration) {
+	n.t.Helper()
+	harness.Eventually(n.t, within, func() error {
+		if _, err := os.Lstat(filepath.Join(n.Target(v), path)); !os.IsNotExist(err) {
+			return fmt.Errorf("%s is still there: %v", path, err)
+		}
+		return nil
+	})
+}
+
+func (n *node) wantMounts(want int) {
+	n.t.Helper()
+	mounts, err := n.VolumeMounts()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if len(mounts) != want {
+		n.t.Fatalf("%d mounts below the kubelet's directory, want %d: %+v", len(mounts), want, mounts)
+	}
+}
+
+// wantNothingLeft checks that no mount, record, directory or file of any volume is
+// left.
+func (n *node) wantNothingLeft() {
+	n.t.Helper()
+	n.wantMounts(0)
+	records, err := n.Records()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if len(records) > 0 {
+		n.t.Errorf("left in the state directory: %v", records)
+	}
+	pods, err := os.ReadDir(filepath.Join(n.KubeletDir(), "pods"))
+	if err != nil && !os.IsNotExist(err) {
+		n.t.Fatal(err)
+	}
+	if len(pods) > 0 {
+		n.t.Errorf("left of pods: %v", pods)
+	}
+}
+
+// watches returns how many watches of a resource the API server holds open.
+func watches(ctx context.Context, t *testing.T, resource string) int {
+	t.Helper()
+	count, err := shared.OpenWatches(ctx, resource)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return count
+}
+
+func wantWatches(t *testing.T, resource string, want int) {
+	t.Helper()
+	harness.Eventually(t, soon, func() error {
+		if got := watches(t.Context(), t, resource); got != want {
+			return fmt.Errorf("%d open watches of %s, want %d", got, resource, want)
+		}
+		return nil
+	})
+}
+
+// wantStatus checks the code of an error and that its text holds every one of texts.
+func wantStatus(t *testing.T, err error, code codes.Code, texts ...string) {
+	t.Helper()
+	s, ok := status.FromError(err)
+	if !ok || s.Code() != code {
+		t.Errorf("error = %v, want code %s", err, code)
+		return
+	}
+	for _, text := range texts {
+		if !strings.Contains(s.Message(), text) {
+			t.Errorf("message = %q, want %q in it", s.Message(), text)
+		}
+	}
+}

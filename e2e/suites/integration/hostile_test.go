@@ -1,0 +1,150 @@
+package integration
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/pkg/payload"
+)
+
+const (
+	hostilePods = 110 // as many as a kubelet runs by default
+	plainPods   = 20
+)
+
+// hostileSources ask for as much as they can, some for more than is ever made.
+func hostileSources() []string {
+	prefix := strings.Repeat(".", 60000)
+	var items strings.Builder
+	for i := range 1500 {
+		fmt.Fprintf(&items, "{key: k1, path: %sf%d},", strings.Repeat("a/", i%8), i)
+	}
+	return []string{
+		"[" + strings.Repeat("{configMap: {name: many}},", 30) + "]",
+		"[" + strings.Repeat("{configMap: {name: many}},", 256) + "]",
+		"[{env: {path: e, envFrom: [{prefix: " + prefix + ", configMapRef: {name: many}}]}}]",
+		"[{env: {path: e, format: shell, envFrom: [" + strings.Repeat("{configMapRef: {name: large}},", 30) + "]}}]",
+		"[{env: {path: e, envFrom: [{prefix: " + strings.Repeat(".", 250) + ", configMapRef: {name: many}}]}}]",
+		"[{configMap: {name: many, items: [" + items.String() + "]}}]",
+	}
+}
+
+// The pods of one author, all of a node, ask for as much as they can at once: the plugin's heap
+// stays bounded, and another author's publishes beside them don't wait for them.
+func TestHostilePublishesBesidePlainOnes(t *testing.T) {
+	binary, err := shared.plain() // its heap is that of a release
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNodeWith(t, harness.PluginOptions{Binary: binary, Kubeconfig: shared.kubeconfig, Args: []string{"-v=2", "--profiling-address=127.0.0.1:0"}})
+	n.configMap("plain", map[string]string{"key": n.canary()})
+	many, large := map[string]string{}, map[string]string{}
+	for i := range 7000 {
+		many[fmt.Sprint("k", i)] = ""
+	}
+	for i := range 900 {
+		large[fmt.Sprint("K", i)] = strings.Repeat("'", 1000)
+	}
+	n.configMap("many", many)
+	n.configMap("large", large)
+
+	alone, published := n.timePlain(plainPods)
+	before := n.heapSize()
+	var hostile sync.WaitGroup
+	volumes, answers := make([]*harness.Volume, hostilePods), make([]error, hostilePods)
+	sources := hostileSources()
+	start := time.Now()
+	for i := range volumes {
+		volumes[i] = n.volume(map[string]string{"sources": sources[i%len(sources)]})
+		hostile.Go(func() { answers[i] = n.Publish(t.Context(), volumes[i]) })
+	}
+	beside, more := n.timePlain(plainPods)
+	hostile.Wait()
+	took, grown := time.Since(start), n.heapSize()-before
+	outcomes := map[codes.Code]int{}
+	for _, err := range answers {
+		outcomes[status.Code(err)]++
+	}
+	t.Logf("%d publishes took %v: %v; the heap grew from %d by %d MiB; the median of a plain publish was %v alone and %v beside them",
+		hostilePods, took, outcomes, before>>20, grown>>20, alone, beside)
+
+	// That is generous, for what these renders take, and for the garbage among it.
+	if most := int64(4 * payload.MaxHeap); grown > most {
+		t.Errorf("the heap grew by %d MiB, more than %d", grown>>20, most>>20)
+	}
+	// Generous, as the processors are shared all the same; in a line with the others a
+	// publish would take half of their time.
+	if beside > took/4 && beside > 20*alone {
+		t.Errorf("a plain publish took %v beside the others, which took %v; %v alone", beside, took, alone)
+	}
+	if outcomes[codes.OK] == 0 || outcomes[codes.OutOfRange] == 0 || outcomes[codes.OK]+outcomes[codes.OutOfRange] != hostilePods {
+		t.Errorf("the answers are %v, want some OK and some OutOfRange", outcomes)
+	}
+	for _, v := range slices.Concat(volumes, published, more) {
+		n.mustUnpublish(v)
+	}
+	n.wantNothingLeft()
+}
+
+// timePlain publishes small volumes, one after another, and returns the median of the times.
+func (n *node) timePlain(count int) (median time.Duration, volumes []*harness.Volume) {
+	n.t.Helper()
+	var times []time.Duration
+	for range count {
+		v := n.short("plain")
+		start := time.Now()
+		n.mustPublish(v)
+		times, volumes = append(times, time.Since(start)), append(volumes, v)
+	}
+	slices.Sort(times)
+	return times[count/2], volumes
+}
+
+// heapSize returns how much memory the plugin's heap had at most.
+func (n *node) heapSize() int64 {
+	n.t.Helper()
+	size, err := n.tryHeapSize()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return size
+}
+
+func (n *node) tryHeapSize() (size int64, err error) {
+	address, err := n.ProfilingAddress()
+	if err != nil {
+		return 0, err
+	}
+	request, err := http.NewRequestWithContext(n.t.Context(), http.MethodGet, "http://"+address+"/debug/pprof/heap?debug=1", nil)
+	if err != nil {
+		return 0, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if text, found := strings.CutPrefix(lines.Text(), "# HeapSys = "); found {
+			_, err = io.Copy(io.Discard, response.Body)
+			size, parseErr := strconv.ParseInt(text, 10, 64)
+			return size, errors.Join(err, parseErr)
+		}
+	}
+	return 0, errors.Join(lines.Err(), errors.New("the profile has no size of the heap"))
+}

@@ -1,0 +1,174 @@
+package integration
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/e2e/tools/supervise"
+)
+
+// shapes are the volumes that are killed; each use needs its own, as the node fills in
+// the contents.
+func shapes() []*shape {
+	return []*shape{
+		{name: "one ConfigMap", strategy: "Atomic", objects: []*object{{kind: "configMap", name: "app"}}},
+		{name: "two sources", strategy: "Atomic", objects: []*object{{kind: "configMap", name: "app"}, {kind: "secret", name: "db"}}},
+		{name: "items in directories", strategy: "Atomic", objects: []*object{{kind: "secret", name: "db", mapped: true}}},
+		{name: "in place", strategy: "InPlace", objects: []*object{{kind: "configMap", name: "app"}}},
+	}
+}
+
+// essential are the calls that must each have been the last one of some process.
+func essential() []string {
+	return []string{
+		"publish fsopen", "publish fsconfig", "publish fsmount", "publish mkdirat", "publish openat", "publish write",
+		"publish symlinkat", "publish renameat", "publish mount_setattr", "publish move_mount",
+		"update open_tree", "update mount_setattr", "update mkdirat", "update linkat", "update symlinkat", "update renameat",
+		"update write", "update unlinkat", "unpublish umount2", "unpublish unlinkat",
+	}
+}
+
+// TestKilledAnywhere kills the plugin at its file, mount and rename calls, one by one,
+// while it publishes, updates and unpublishes a volume, and starts it again.
+func TestKilledAnywhere(t *testing.T) {
+	random := harness.Rand(t)
+	sum := newTally()
+	for range harness.Scaled(1, 2) {
+		for _, s := range shapes() {
+			t.Run(s.name, func(t *testing.T) {
+				k := newKilling(t, s, sum)
+				for _, o := range operations() {
+					k.killAll(o, random)
+				}
+			})
+		}
+	}
+	sum.report(t)
+	if t.Failed() {
+		return
+	}
+	if kills, points := harness.Scaled(40, 1000), harness.Scaled(40, 400); sum.kills < kills || len(sum.points) < points {
+		t.Errorf("%d kills at %d distinct points, want %d at %d at least", sum.kills, len(sum.points), kills, points)
+	}
+	for _, name := range essential() {
+		if sum.names[name] == 0 {
+			t.Errorf("never killed at: %s", name)
+		}
+	}
+}
+
+// killAll kills an operation at its first call, at its second, and so on until it
+// completes untouched. The short form leaves out most of the calls.
+func (k *killing) killAll(o operation, random *rand.Rand) {
+	k.t.Helper()
+	calls, _ := o.run(k, supervise.CountOnly)
+	k.t.Logf("%s of %s makes %d calls: %v", o.name, k.shape.name, len(calls), calls)
+	for nth := 1; ; nth++ {
+		if harness.Scaled(true, false) && nth <= len(calls) && !k.chosen(o, calls, nth, random) {
+			continue
+		}
+		made, killed := o.run(k, supervise.KillAt(nth))
+		if !killed {
+			return
+		}
+		k.killed(o.name, made)
+		if k.t.Failed() {
+			k.t.FailNow()
+		}
+	}
+}
+
+// chosen picks a few calls for the short form: one in twelve, and each that no operation
+// of this name has been killed at.
+func (k *killing) chosen(o operation, calls []supervise.Call, nth int, random *rand.Rand) bool {
+	return k.tally.names[o.name+" "+calls[nth-1].Name] == 0 || random.IntN(12) == 0
+}
+
+// TestKilledInBursts kills the plugin again and again at random calls, while the objects
+// of one volume change faster than it may follow. One reader reads throughout.
+func TestKilledInBursts(t *testing.T) {
+	random := harness.Rand(t)
+	sum := newTally()
+	k := newKilling(t, shapes()[1], sum)
+	v := k.newVolume()
+	k.mustPublish(v)
+	finish := k.watch(v, false)
+	for range harness.Scaled(10, 250) {
+		k.Arm(supervise.KillAt(1 + random.IntN(120)))
+		for range 1 + random.IntN(8) {
+			k.change()
+		}
+		k.untilSettledOrKilled(v)
+		if calls, killed := k.Disarm(); killed {
+			k.killed("burst", calls)
+			k.restart()
+			k.becomesCurrent(v)
+		}
+		k.wantBareDisk()
+	}
+	k.untilSettledOrKilled(v)
+	finish()
+	k.wantMounts(1)
+	k.end(v)
+	sum.report(t)
+	if sum.kills == 0 {
+		t.Error("never killed")
+	}
+}
+
+// TestKilledWhileItStarts kills the plugin in the middle of an update, and then its
+// successor at each call of its start and of the repair.
+func TestKilledWhileItStarts(t *testing.T) {
+	random := harness.Rand(t)
+	sum := newTally()
+	k := newKilling(t, shapes()[0], sum)
+	v := k.newVolume()
+	k.mustPublish(v)
+	finish := k.watch(v, false)
+	for nth := 1; ; nth += harness.Scaled(1+random.IntN(15), 1) {
+		k.killInUpdate(v, random)
+		k.mustKill()
+		k.change()
+		k.Arm(supervise.KillAt(nth))
+		err := k.Start(t.Context())
+		if err == nil {
+			k.untilSettledOrKilled(v)
+		}
+		calls, killed := k.Disarm()
+		switch {
+		case killed:
+			k.killed("start", calls)
+			k.restart()
+		case err != nil:
+			t.Fatal(err)
+		}
+		k.becomesCurrent(v)
+		k.wantMounts(1)
+		k.wantBareDisk()
+		if !killed {
+			break
+		}
+	}
+	k.untilSettledOrKilled(v)
+	finish()
+	k.end(v)
+	sum.report(t)
+	if sum.names["start openat"] == 0 || sum.names["update renameat"]+sum.names["update openat"]+sum.names["update write"] == 0 {
+		t.Error("never killed in the start, or never before it")
+	}
+}
+
+// killInUpdate kills the plugin at a random call of an update.
+func (k *killing) killInUpdate(v *harness.Volume, random *rand.Rand) {
+	k.t.Helper()
+	for {
+		k.Arm(supervise.KillAt(1 + random.IntN(35)))
+		k.change()
+		k.untilSettledOrKilled(v)
+		if calls, killed := k.Disarm(); killed {
+			k.killed("update", calls)
+			return
+		}
+	}
+}

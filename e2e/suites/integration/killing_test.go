@@ -1,0 +1,192 @@
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/e2e/tools/supervise"
+)
+
+// killing runs one operation on a volume after another, and kills the plugin in the
+// middle of each.
+type killing struct {
+	*supervisedNode
+	shape *shape
+	tally *tally
+	// generation is what the objects are at, and versions what the API server calls it.
+	generation int
+	versions   []string
+}
+
+// tally is what was killed where.
+type tally struct {
+	kills int
+	reads reads
+	// points counts the kills by operation, shape and the call, with how many calls of
+	// the name came before it.
+	points map[string]int
+	// names counts them by operation and name.
+	names map[string]int
+}
+
+func newTally() *tally { return &tally{points: map[string]int{}, names: map[string]int{}} }
+
+// report prints what was done, and fails the test where the readers saw too little.
+func (sum *tally) report(t *testing.T) {
+	t.Helper()
+	t.Logf("%d kills at %d distinct points, %s; by call: %v", sum.kills, len(sum.points), &sum.reads, sum.names)
+	if t.Failed() {
+		return
+	}
+	if err := sum.reads.check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (k *killing) killed(operation string, calls []supervise.Call) {
+	k.t.Helper()
+	at := calls[len(calls)-1]
+	before := 0
+	for _, c := range calls[:len(calls)-1] {
+		if c.Name == at.Name {
+			before++
+		}
+	}
+	k.tally.kills++
+	k.tally.points[fmt.Sprintf("%s of %s at %s %d", operation, k.shape.name, at.Name, before+1)]++
+	k.tally.names[operation+" "+at.Name]++
+	k.t.Logf("%s of %s killed at call %d: %s", operation, k.shape.name, len(calls), at)
+}
+
+// newKilling starts a node and makes the shape's objects.
+func newKilling(t *testing.T, s *shape, sum *tally) *killing {
+	t.Helper()
+	k := &killing{supervisedNode: newSupervisedNode(t), shape: s, tally: sum}
+	for _, o := range s.objects {
+		o.padding = k.canary()
+	}
+	k.change()
+	return k
+}
+
+// change brings the objects to the next generation.
+func (k *killing) change() {
+	k.t.Helper()
+	k.generation++
+	k.versions = nil
+	for _, o := range k.shape.objects {
+		if o.kind == "secret" {
+			k.versions = append(k.versions, k.secret(o.name, o.data(k.generation)).ResourceVersion)
+		} else {
+			k.versions = append(k.versions, k.configMap(o.name, o.data(k.generation)).ResourceVersion)
+		}
+	}
+}
+
+func (k *killing) newVolume() *harness.Volume { return k.volume(k.shape.attributes()) }
+
+// current returns nil once the volume shows the present generation of all objects, and
+// nothing else. InPlace keeps the files of keys that have gone, empty.
+func (k *killing) current(v *harness.Volume) error {
+	files, err := harness.Files(k.Target(v))
+	if err != nil {
+		return err
+	}
+	for _, o := range k.shape.objects {
+		for key, want := range o.data(k.generation) {
+			path := o.path(key)
+			if got := files[path].Content; got != want {
+				return fmt.Errorf("%s holds %q, want %q", path, got, want)
+			}
+			delete(files, path)
+		}
+	}
+	for path, file := range files {
+		if k.shape.strategy != "InPlace" || file.Content != "" {
+			return fmt.Errorf("%s is still there", path)
+		}
+	}
+	return nil
+}
+
+// tidy checks that of interrupted writes nothing is left. The generation before the
+// present one may be there.
+func (k *killing) tidy(v *harness.Volume) error {
+	names, err := filepath.Glob(filepath.Join(k.Target(v), "..*"))
+	if err != nil {
+		return err
+	}
+	generations := 0
+	for _, path := range names {
+		switch name := filepath.Base(path); {
+		case name == "..data":
+		case strings.HasPrefix(name, "..2"):
+			generations++
+		default:
+			return fmt.Errorf("%s is there", name)
+		}
+	}
+	if generations > 2 {
+		return fmt.Errorf("%d generations are there: %v", generations, names)
+	}
+	return nil
+}
+
+func (k *killing) becomesCurrent(v *harness.Volume) {
+	k.t.Helper()
+	harness.Eventually(k.t, afterRestart, func() error { return k.current(v) })
+}
+
+// settled returns nil once the volume is current and nothing is left to do for it: the
+// record says so, and the generation before is gone.
+func (k *killing) settled(v *harness.Volume) error {
+	if err := k.current(v); err != nil {
+		return err
+	}
+	record, err := os.ReadFile(k.recordPath(v))
+	if err != nil {
+		return err
+	}
+	for _, version := range k.versions {
+		if !bytes.Contains(record, []byte(strconv.Quote(version))) {
+			return fmt.Errorf("the record does not name resourceVersion %s", version)
+		}
+	}
+	return k.pruned(v)
+}
+
+// pruned returns nil once the volume holds no generation but the present one.
+func (n *node) pruned(v *harness.Volume) error {
+	generations, err := filepath.Glob(filepath.Join(n.Target(v), "..2*"))
+	if err == nil && len(generations) != 1 {
+		err = fmt.Errorf("generations %v are there, want one", generations)
+	}
+	return err
+}
+
+func (n *node) recordPath(v *harness.Volume) string {
+	return filepath.Join(n.StateDir(), v.ID()+".json")
+}
+
+// watch has a witness read the volume. With InPlace a file may be torn by a kill, so
+// nobody reads it then.
+func (k *killing) watch(v *harness.Volume, mayVanish bool) (finish func()) {
+	k.t.Helper()
+	if k.shape.strategy == "InPlace" {
+		return func() {}
+	}
+	r := startReading(k.t, time.Millisecond, newWitness(k.shape, k.Target(v), mayVanish, &k.tally.reads))
+	return func() {
+		k.t.Helper()
+		if err := r.finish(); err != nil {
+			k.t.Errorf("a reader saw: %v", err)
+		}
+	}
+}

@@ -1,0 +1,295 @@
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// leakyNode is a plugin to which everything happens that brings it near to writing down a
+// value or a token.
+type leakyNode struct {
+	*acrossNode
+	// inSecrets is where the pods' tokens come.
+	inSecrets bool
+}
+
+// TestNothingLeaks leads the plugin through all that happens to volumes, at more than the
+// highest verbosity that there is a line for; every test ends with a search, this one's has
+// the most to search.
+func TestNothingLeaks(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{"text", "json"} {
+		for _, inSecrets := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, tokens in secrets %t", format, inSecrets), func(t *testing.T) {
+				t.Parallel()
+				n := &leakyNode{inSecrets: inSecrets, acrossNode: newAcrossNode(t, "-v=20", "--logging-format="+format,
+					"--publish-wait=1s", "--max-volume-size=64Ki", "--http-address=127.0.0.1:0")}
+				n.secret("db", map[string]string{"password": n.canary(), "a.b": n.canary()})
+				n.configMap("own", map[string]string{"own": n.canary()})
+				v := n.tokened(n.volume(map[string]string{"sources": n.sources()}))
+				n.mustPublish(v)
+				p := n.podWithEnv()
+				n.mustPublish(p)
+				n.changes(v, p)
+				n.refusals(v)
+				n.forbidden()
+				n.restarts(v, p)
+				n.dumps(v)
+				n.search()
+				n.mustUnpublish(v)
+				n.mustUnpublish(p)
+			})
+		}
+	}
+}
+
+// tokened gives the volume a new token.
+func (n *leakyNode) tokened(v *harness.Volume) *harness.Volume {
+	v.Token, v.TokenInSecrets = harness.NewToken(), n.inSecrets
+	return v
+}
+
+// sources are of every kind that shows values.
+func (n *leakyNode) sources() string {
+	return `
+- configMap: {name: own}
+- secret: {name: db}
+- secret: {name: fixed, optional: true}
+- env:
+    path: app.env
+    envFrom: [{secretRef: {name: db}}]
+    env: [{name: URL, value: "db://$(password)"}, {name: P, valueFrom: {secretKeyRef: {name: db, key: password}}}]
+- env: {path: app.sh, format: shell, envFrom: [{secretRef: {name: db}}]}
+`
+}
+
+// podWithEnv makes a pod with values in its own spec, and returns a volume of it.
+func (n *leakyNode) podWithEnv() *harness.Volume {
+	n.t.Helper()
+	return n.tokened(n.pod(map[string]string{"sources": "- podEnv: {path: main.env, container: main}"}, corev1.Container{
+		Name: "main", Image: "x",
+		Env: []corev1.EnvVar{
+			{Name: "LITERAL", Value: n.canary()},
+			{Name: "LEFT_OUT", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.cpu"}}},
+			{Name: "PASSWORD", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "db"}, Key: "password",
+			}}},
+		},
+	}))
+}
+
+// immutable creates the Secret "fixed", which can't be changed.
+func (n *leakyNode) immutable() string {
+	n.t.Helper()
+	value := n.canary()
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "fixed"}, StringData: map[string]string{"fixed": value}, Immutable: new(true)}
+	if _, err := shared.Client().CoreV1().Secrets(n.namespace).Create(n.t.Context(), s, metav1.CreateOptions{}); err != nil {
+		n.t.Fatal(err)
+	}
+	return value
+}
+
+// changes has the volumes follow their objects and their pods' tokens, also to where they
+// can't.
+func (n *leakyNode) changes(v, pod *harness.Volume) {
+	n.t.Helper()
+	value := n.canary()
+	n.secret("db", map[string]string{"password": value})
+	n.arrives(v, "password", value, soon)
+	n.arrives(v, "fixed", n.immutable(), soon)
+	n.deleteSecret("fixed")
+	recreated := n.immutable()
+	next := n.tokened(n.volume(map[string]string{"secret": "fixed"}))
+	n.mustPublish(next) // which is what makes the plugin look again
+	n.arrives(v, "fixed", recreated, soon)
+	n.mustUnpublish(next)
+	for _, republished := range []*harness.Volume{v, pod} {
+		n.mustPublish(n.tokened(republished))
+	}
+	n.secret("db", map[string]string{"password": strings.Repeat(n.canary(), 8<<10)})
+	n.hasCondition(v, "bytes")
+	n.secret("db", map[string]string{"other": n.canary()})
+	n.hasCondition(pod, "couldn't find key password")
+	n.hasEvent(pod, "RefKeyNotFound", "couldn't find key password")
+	n.deleteSecret("db")
+	n.hasCondition(v, "not found")
+	n.secret("db", map[string]string{"password": value})
+	n.hasCondition(v, "")
+	n.hasCondition(pod, "")
+}
+
+// refusals has publishes fail in each way.
+func (n *leakyNode) refusals(v *harness.Volume) {
+	n.t.Helper()
+	for _, refused := range []struct {
+		code       codes.Code
+		attributes map[string]string
+		change     func(*csi.NodePublishVolumeRequest)
+	}{
+		{code: codes.NotFound, attributes: map[string]string{"secret": "db", "items": "[{key: none, path: x}]"}},
+		{code: codes.NotFound, attributes: map[string]string{"secret": "none"}},
+		{code: codes.InvalidArgument, attributes: map[string]string{"secret": "db", "items": "[{key: password, path: ../x}]"}},
+		{code: codes.InvalidArgument, attributes: map[string]string{"secret": "db", "colour": "red"}},
+		{code: codes.InvalidArgument, attributes: map[string]string{"sources": n.sources() + "- secret: {name: db, items: [{key: password, path: app.env}]}"}},
+		{code: codes.OutOfRange, attributes: map[string]string{"secret": "large"}},
+		{code: codes.InvalidArgument, attributes: map[string]string{"secret": "db"}, change: without("csi.storage.k8s.io/pod.uid")},
+		{code: codes.InvalidArgument, attributes: map[string]string{"secret": "db"}, change: func(r *csi.NodePublishVolumeRequest) { r.TargetPath = "/etc" }},
+		{code: codes.InvalidArgument, attributes: map[string]string{"secret": "db"}, change: func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability = nil }},
+		{code: codes.InvalidArgument, attributes: map[string]string{"secret": "db"}, change: func(r *csi.NodePublishVolumeRequest) {
+			r.VolumeContext[tokens], r.Secrets = "not JSON: "+n.canary(), map[string]string{tokens: n.canary(), n.canary(): n.canary()}
+			r.PublishContext = map[string]string{n.canary(): n.canary()}
+			r.Readonly = false
+		}},
+		{code: codes.AlreadyExists, attributes: map[string]string{"secret": "db", "defaultMode": "0400"}, change: func(r *csi.NodePublishVolumeRequest) {
+			r.VolumeId, r.TargetPath, r.VolumeContext["csi.storage.k8s.io/pod.uid"] = v.ID(), n.Target(v), v.UID
+		}},
+	} {
+		n.secret("large", map[string]string{"large": strings.Repeat(n.canary(), 8<<10)})
+		r := n.tokened(n.volume(refused.attributes))
+		if err := n.Prepare(r); err != nil {
+			n.t.Fatal(err)
+		}
+		request := n.PublishRequest(r)
+		if refused.change != nil {
+			refused.change(request)
+		}
+		var err error
+		harness.Eventually(n.t, 2*soon, func() error {
+			// On a busy machine a first watch may take longer than the publish waits.
+			if _, err = n.Node().NodePublishVolume(n.t.Context(), request); status.Code(err) == codes.Unavailable {
+				return err
+			}
+			return nil
+		})
+		wantStatus(n.t, err, refused.code)
+		if err := n.CleanUp(r); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+// tokens is where pods' tokens come in a request, in one map or the other.
+const tokens = "csi.storage.k8s.io/serviceAccount.tokens"
+
+// forbidden has the API server refuse an object of another namespace, allow it, and refuse
+// it again under a mounted volume.
+func (n *leakyNode) forbidden() {
+	n.t.Helper()
+	first := n.canary()
+	n.put("secret", "theirs", first)
+	v := n.tokened(n.across("secret", "theirs"))
+	refused := n.tokened(n.across("secret", "theirs"))
+	wantStatus(n.t, n.Publish(n.t.Context(), refused), codes.PermissionDenied)
+	n.hasEvent(refused, "RefForbidden", "may not get Secret")
+	revoke := allow(n.t, n.source, rule("secret", "get", "theirs"), rbacv1.Subject{
+		Kind: rbacv1.ServiceAccountKind, Namespace: n.namespace, Name: v.ServiceAccount,
+	})
+	harness.Eventually(n.t, soon, func() error { return n.Publish(n.t.Context(), v) })
+	n.wantContent(v, "across", first)
+	revoke()
+	n.vanishes(v, "across", 2*soon)
+	n.hasCondition(v, "Forbidden")
+	n.mustUnpublish(v)
+}
+
+// restarts has the plugin crash, start with a damaged record, and end as it should.
+func (n *leakyNode) restarts(v, pod *harness.Volume) {
+	n.t.Helper()
+	n.mustKill()
+	record := filepath.Join(n.StateDir(), n.recordOf(v))
+	if err := os.Truncate(record, 100); err != nil {
+		n.t.Fatal(err)
+	}
+	n.mustStart()
+	n.mustPublish(v)
+	n.mustPublish(pod)
+	if err := n.Terminate(n.t.Context()); err != nil {
+		n.t.Fatal(err)
+	}
+	n.mustStart()
+	value := n.canary()
+	n.secret("db", map[string]string{"password": value})
+	n.arrives(v, "password", value, afterRestart)
+}
+
+// dumps has the plugin write all its stacks while it holds values, and tokens in calls that
+// wait: once as it is asked to, once as Go does in a crash.
+func (n *leakyNode) dumps(v *harness.Volume) {
+	n.t.Helper()
+	for _, signal := range []syscall.Signal{syscall.SIGQUIT, syscall.SIGSEGV} {
+		value := n.canary()
+		n.secret("db", map[string]string{"password": value})
+		n.arrives(v, "password", value, soon)
+		before := n.log()
+		waits := n.tokened(n.volume(map[string]string{"secret": "none"}))
+		answer := n.publishing(waits)
+		n.hasEvent(waits, "RefNotFound", "not found")
+		if err := n.Process().Stop(n.t.Context(), signal); err != nil {
+			n.t.Fatal(err)
+		}
+		if err := n.answer(answer, soon); err == nil {
+			n.t.Error("the publish succeeded")
+		}
+		dump := n.log()[len(before):]
+		for _, want := range []string{"goroutine ", "NodePublishVolume", "publisher.(*Publisher).Publish("} {
+			if !bytes.Contains(dump, []byte(want)) {
+				n.t.Errorf("on %s the plugin dumped no stack with %s:\n%s", signal, want, dump)
+			}
+		}
+		n.mustKill() // which closes the connection
+		n.mustStart()
+		n.mustUnpublish(waits)
+	}
+}
+
+func (n *node) log() []byte {
+	n.t.Helper()
+	log, err := os.ReadFile(n.LogPath())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return log
+}
+
+// search looks while the records are still there, which go with the volumes, and makes
+// sure that what is searched has all of it: the plugin's own lines and its client's in the
+// log, a good and a damaged record, events and an HTTP endpoint.
+func (n *leakyNode) search() {
+	n.t.Helper()
+	if err := n.DiskLeaks(); err != nil {
+		n.t.Error(err)
+	}
+	log := n.log()
+	for _, want := range []string{"NodePublishVolume", "CSI call begins", "CSI call failed", "Watching", "SIGQUIT", "SIGSEGV"} {
+		if !bytes.Contains(log, []byte(want)) {
+			n.t.Errorf("the log lacks %q: is it at -v=10?", want)
+		}
+	}
+	records, err := n.Records()
+	damaged := func(name string) bool { return strings.HasSuffix(name, ".damaged") }
+	if err != nil || len(records) < 3 || !slices.ContainsFunc(records, damaged) {
+		n.t.Errorf("records: %v, %v, want two and one that was set aside", records, err)
+	}
+	if address, err := n.HTTPAddress(); err != nil || address == "" {
+		n.t.Errorf("the plugin serves HTTP at %q, %v", address, err)
+	}
+	if events, err := harness.EventLeaks(n.t.Context(), shared.Client(), n.namespace); err != nil || events < 5 {
+		n.t.Errorf("%d events, %v", events, err)
+	}
+	n.t.Logf("searched a log of %d bytes", len(log))
+}

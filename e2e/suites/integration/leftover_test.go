@@ -1,0 +1,95 @@
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// generationsOf returns the names of the directories of generations in a volume.
+func (n *node) generationsOf(v *harness.Volume) []string {
+	n.t.Helper()
+	found, err := filepath.Glob(filepath.Join(n.Target(v), "..2*"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return found
+}
+
+// TestSomethingMountedOnAFile has an administrator mount something on a file of a volume, so that
+// the kernel lets nobody remove it. The volume is updated all the same, also by a plugin that
+// has just started, and it is told once what stays behind.
+func TestSomethingMountedOnAFile(t *testing.T) {
+	n := newNode(t)
+	next := func() string {
+		value := n.canary()
+		n.configMap("app", map[string]string{"key": value, "other": "1"})
+		return value
+	}
+	next()
+	v := n.short("app")
+	n.mustPublish(v)
+	generation := n.generationsOf(v)[0]
+	file := filepath.Join(generation, "key")
+	if err := unix.Mount(os.DevNull, file, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	mounted := true
+	umount := func() {
+		if !mounted {
+			return
+		}
+		mounted = false
+		if err := unix.Unmount(file, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(umount)
+
+	const text = "key: device or resource busy"
+	n.arrives(v, "key", next(), soon)
+	n.wantProblem(v, text)
+	for range 3 {
+		n.arrives(v, "key", next(), soon)
+		if got := n.problem(v); !strings.Contains(got, text) {
+			t.Errorf("after an update the condition is %q", got)
+		}
+	}
+	if events := n.eventsOf(v, "VolumeUpdateFailed"); len(events) != 1 {
+		t.Errorf("%d events: %+v", len(events), events)
+	}
+	log, err := os.ReadFile(n.LogPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := bytes.Count(log, []byte("Volume does not show what it should")); lines != 1 {
+		t.Errorf("logged %d times", lines)
+	}
+	if left, err := os.ReadDir(generation); err != nil || len(left) != 1 {
+		t.Errorf("of the generation %v are left, %v, want the file alone", left, err)
+	}
+
+	n.mustKill()
+	value := next()
+	n.mustStart()
+	n.arrives(v, "key", value, afterRestart)
+	n.hasCondition(v, text)
+	umount()
+	n.hasCondition(v, "")
+	harness.Eventually(t, afterCause, func() error {
+		if all := n.generationsOf(v); len(all) != 1 {
+			return fmt.Errorf("generations %q", all)
+		}
+		return nil
+	})
+	n.wantContent(v, "key", value)
+	n.mustUnpublish(v)
+	n.wantNothingLeft()
+}

@@ -1,0 +1,116 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/controlplane"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// suite is what all tests share. A test that stops the API server starts it again, and
+// is not parallel: go runs parallel tests once all others have ended. Those may do
+// nothing that disturbs a test of another node.
+type suite struct {
+	*controlplane.ControlPlane
+	dir string
+	// plugin is the program under test, kubeconfig has the rights that deploy/base
+	// gives it.
+	plugin, kubeconfig string
+	// powerless is a kubeconfig of a service account without any right.
+	powerless string
+	// plain builds the plugin without the race detector, once.
+	plain func() (string, error)
+}
+
+// shared is set by TestMain before any test runs, and constant from then on.
+var shared *suite
+
+// atOnce is how many parallel tests run at the same time, unless -parallel says
+// otherwise: they mostly wait.
+const atOnce = 20
+
+// parallel has that many tests run at once.
+func parallel() error {
+	flag.Parse()
+	const name = "test.parallel"
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == name })
+	if chosen {
+		return nil
+	}
+	return flag.Set(name, strconv.Itoa(atOnce))
+}
+
+func TestMain(m *testing.M) {
+	if err := parallel(); err != nil {
+		panic(err)
+	}
+	os.Exit(harness.Main(m, func(ctx context.Context) (func() error, error) {
+		s, err := newSuite(ctx)
+		shared = s
+		return s.stop, err
+	}))
+}
+
+func newSuite(ctx context.Context) (_ *suite, err error) {
+	s := &suite{}
+	s.plain = sync.OnceValues(func() (string, error) {
+		fmt.Fprintln(os.Stderr, "building refvol-plugin")
+		return harness.BuildPlugin(ctx, s.dir, false, os.Stderr)
+	})
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.stop())
+		}
+	}()
+	if s.dir, err = os.MkdirTemp("", "refvol-it-"); err != nil {
+		return s, err
+	}
+	if s.ControlPlane, err = harness.StartControlPlane(ctx, os.Stderr); err != nil {
+		return s, err
+	}
+	fmt.Fprintln(os.Stderr, "building refvol-plugin with the race detector")
+	if s.plugin, err = harness.BuildPlugin(ctx, s.dir, true, os.Stderr); err != nil {
+		return s, err
+	}
+	return s, s.grant(ctx)
+}
+
+func (s *suite) stop() error {
+	var err error
+	if s.ControlPlane != nil {
+		err = errors.Join(s.searchEvents(), s.ControlPlane.Stop())
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
+
+// searchEvents looks for values and tokens in every event of the run, of whichever
+// namespace.
+func (s *suite) searchEvents() error {
+	events, err := harness.EventLeaks(context.Background(), s.Client(), metav1.NamespaceAll)
+	fmt.Fprintf(os.Stderr, "searched %d events for values and tokens\n", events)
+	return err
+}
+
+// powerlessAccount has no right at all.
+const powerlessAccount = "powerless"
+
+func (s *suite) grant(ctx context.Context) error {
+	s.kubeconfig = filepath.Join(s.dir, "plugin.kubeconfig")
+	if _, err := harness.GrantPlugin(ctx, s.ControlPlane, s.kubeconfig); err != nil {
+		return err
+	}
+	s.powerless = filepath.Join(s.dir, "powerless.kubeconfig")
+	_, err := harness.MakeAccount(ctx, s.ControlPlane, powerlessAccount, s.powerless)
+	return err
+}

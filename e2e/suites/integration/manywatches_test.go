@@ -1,0 +1,305 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/faultproxy"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// objectName is the name of the i-th of many ConfigMaps, and of its key.
+func objectName(i int) string { return fmt.Sprintf("many-%d", i) }
+
+// inParallel calls f for each number below n, a few at a time, and joins the errors.
+func inParallel(n, atOnce int, f func(int) error) error {
+	errs := make([]error, n)
+	var running sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for i := range n {
+		slots <- struct{}{}
+		running.Go(func() {
+			errs[i] = f(i)
+			<-slots
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// setMany creates the ConfigMaps, or updates them.
+func (n *proxied) setMany(count int, value string) {
+	n.t.Helper()
+	client := shared.Client().CoreV1().ConfigMaps(n.namespace)
+	err := inParallel(count, 8, func(i int) error {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: objectName(i)}, Data: map[string]string{objectName(i): value}}
+		_, err := client.Update(n.t.Context(), cm, metav1.UpdateOptions{})
+		if err != nil {
+			_, err = client.Create(n.t.Context(), cm, metav1.CreateOptions{})
+		}
+		return err
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// volumesOf returns volumes of each objects of count; every one is in one of them.
+func (n *proxied) volumesOf(count, each int) []*harness.Volume {
+	var volumes []*harness.Volume
+	for first := 0; first < count; first += each {
+		var sources strings.Builder
+		for i := first; i < min(first+each, count); i++ {
+			fmt.Fprintf(&sources, "- configMap: {name: %s}\n", objectName(i))
+		}
+		volumes = append(volumes, n.volume(map[string]string{"sources": sources.String()}))
+	}
+	return volumes
+}
+
+func (n *proxied) publishAll(volumes []*harness.Volume) {
+	n.t.Helper()
+	if err := inParallel(len(volumes), len(volumes), func(i int) error { return n.Publish(n.t.Context(), volumes[i]) }); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *proxied) unpublishAll(volumes []*harness.Volume) {
+	n.t.Helper()
+	if err := inParallel(len(volumes), len(volumes), func(i int) error { return n.Unpublish(n.t.Context(), volumes[i]) }); err != nil {
+		n.t.Fatal(err)
+	}
+	n.wantNothingLeft()
+}
+
+// allArrive waits until every object of the volumes, of each of which there are so
+// many, shows the value.
+func (n *proxied) allArrive(volumes []*harness.Volume, each int, value string, within time.Duration) {
+	n.t.Helper()
+	end := time.Now().Add(within)
+	for v, volume := range volumes {
+		for i := v * each; i < (v+1)*each; i++ {
+			n.arrives(volume, objectName(i), value, max(time.Until(end), time.Millisecond))
+		}
+	}
+}
+
+// oneWatchEach returns an error unless each of count objects is watched once.
+func oneWatchEach(p *faultproxy.Proxy, count int) error {
+	open := p.Watches()
+	if len(open) != count {
+		return fmt.Errorf("%d objects are watched, want %d", len(open), count)
+	}
+	for o, n := range open {
+		if n != 1 {
+			return fmt.Errorf("%d watches of %v, want one", n, o)
+		}
+	}
+	return nil
+}
+
+// TestMoreWatchesThanStreams has an API server that allows few requests at once on a
+// connection: more connections are made, and no watch is stuck.
+func TestMoreWatchesThanStreams(t *testing.T) {
+	const objects, each, streams = 500, 25, 50
+	n := newProxied(t, faultproxy.Options{MaxStreams: streams})
+	n.setMany(objects, "before")
+	volumes := n.volumesOf(objects, each)
+	begin := time.Now()
+	n.publishAll(volumes)
+	took := time.Since(begin)
+	harness.Eventually(t, soon, func() error { return oneWatchEach(n.proxy, objects) })
+	n.setMany(objects, "after")
+	n.allArrive(volumes, each, "after", soon)
+	connections, _ := n.proxy.Connections()
+	if connections < objects/streams {
+		t.Errorf("%d connections of %d streams carry %d watches", connections, streams, objects)
+	}
+	t.Logf("%d objects published in %s over %d connections", objects, took, connections)
+	n.unpublishAll(volumes)
+	harness.Eventually(t, soon, func() error { return noWatches(n.proxy) })
+}
+
+// TestWatchesComeBackApart has many watches break at one moment, and the API server
+// away for a while: they do not come back at one moment.
+func TestWatchesComeBackApart(t *testing.T) {
+	const objects, each = 300, 10
+	n := newProxied(t, faultproxy.Options{})
+	n.setMany(objects, "before")
+	volumes := n.volumesOf(objects, each)
+	more := append(n.volumesOf(objects, each), n.volumesOf(objects, each)...)
+	n.publishAll(append(more, volumes...))
+	harness.Eventually(t, soon, func() error { return oneWatchEach(n.proxy, objects) })
+
+	n.forgetRequests()
+	reset := time.Now()
+	n.proxy.ResetConnections()
+	harness.Eventually(t, healed, func() error { return n.allAskedFor(objects, 1) })
+	harness.Eventually(t, healed, func() error { return oneWatchEach(n.proxy, objects) })
+	// The first pause is one of 250 to 500 ms.
+	s := spreadOf(n.requests(), 50*time.Millisecond)
+	first := s.first.Sub(reset)
+	t.Logf("after a reset: %v, the first after %s", s, first)
+	if first < 250*time.Millisecond || s.took < 200*time.Millisecond || s.densest > objects*2/3 {
+		t.Errorf("after a reset: %v, the first after %s; want the first after 250 ms, all within 200 ms at least, and two thirds of them at most",
+			s, first)
+	}
+
+	n.forgetRequests()
+	n.inject(faultproxy.BadGateway)
+	n.proxy.ResetConnections()
+	// Some openings are under way when the first fails; after that one object asks at a time.
+	const atOnce, probes = 16, 3
+	count := func() int { return len(n.requests()) }
+	harness.Eventually(t, healed, func() error {
+		if count() == 0 {
+			return errors.New("no request was sent to the failing server")
+		}
+		return nil
+	})
+	before := count()
+	harness.Eventually(t, healed, func() error {
+		if sent := count(); sent < before+probes {
+			return fmt.Errorf("%d requests were sent to the failing server, want %d", sent, before+probes)
+		}
+		return nil
+	})
+	if sent := count(); sent > 2*atOnce+probes {
+		t.Errorf("%d requests were sent to the failing server, want one at a time after the first %d", sent, atOnce)
+	}
+	n.heal()
+	begin := time.Now()
+	n.setMany(objects, "after")
+	harness.Eventually(t, time.Until(begin.Add(healed)), func() error { return oneWatchEach(n.proxy, objects) })
+	n.allArrive(volumes, each, "after", healed)
+	n.unpublishAll(append(more, volumes...))
+}
+
+// TestConnectionsAreFew counts the TLS handshakes of a start, and of a reset of all
+// connections. Without a bound, the transport made one for each object.
+func TestConnectionsAreFew(t *testing.T) {
+	const objects, each, streams = 500, 25, 100
+	n := newProxied(t, faultproxy.Options{MaxStreams: streams})
+	n.setMany(objects, "value")
+	volumes := n.volumesOf(objects, each)
+	const most = objects/streams + 20
+	made := 0
+	want := func(when string) {
+		t.Helper()
+		harness.Eventually(t, healed, func() error { return oneWatchEach(n.proxy, objects) })
+		_, accepted := n.proxy.Connections()
+		t.Logf("%s: %d connections for %d objects", when, accepted-made, objects)
+		if accepted-made > most {
+			t.Errorf("%s: %d connections for %d objects, want %d at most", when, accepted-made, objects, most)
+		}
+		made = accepted
+	}
+	n.publishAll(volumes)
+	want("start")
+	n.forgetRequests()
+	n.proxy.ResetConnections()
+	harness.Eventually(t, healed, func() error { return n.allAskedFor(objects, 1) })
+	want("reset")
+	n.unpublishAll(volumes)
+}
+
+// allAskedFor returns an error unless each of count objects was asked for so many times
+// since forgetRequests.
+func (n *proxied) allAskedFor(count, times int) error {
+	asked := 0
+	for _, c := range roundsOf(n.requests()) {
+		if c.initial+c.goingOn >= times {
+			asked++
+		}
+	}
+	if asked < count {
+		return fmt.Errorf("%d objects were asked for %d times, want %d", asked, times, count)
+	}
+	return nil
+}
+
+// watchSpread is how requests are spread over time.
+type watchSpread struct {
+	// objects were asked for; densest is how many of them first in one window, of all
+	// the time that this took.
+	objects, densest int
+	window, took     time.Duration
+	first            time.Time
+}
+
+func (s watchSpread) String() string {
+	return fmt.Sprintf("%d objects were asked for within %s, %d of them within %s", s.objects, s.took, s.densest, s.window)
+}
+
+func spreadOf(requests []faultproxy.Request, window time.Duration) watchSpread {
+	first := make(map[faultproxy.Object]time.Time)
+	for _, r := range requests {
+		if _, ok := first[r.Object]; !ok && (r.Verb == "WATCH" || r.Verb == "LIST") {
+			first[r.Object] = r.At
+		}
+	}
+	var at []time.Time
+	for _, moment := range first {
+		at = append(at, moment)
+	}
+	slices.SortFunc(at, time.Time.Compare)
+	s := watchSpread{objects: len(at), window: window}
+	from := 0
+	for i := range at {
+		for at[i].Sub(at[from]) > window {
+			from++
+		}
+		s.densest = max(s.densest, i-from+1)
+		s.first, s.took = at[0], at[i].Sub(at[0])
+	}
+	return s
+}
+
+// TestManyPodsStartAtOnce has 40 pods with 30 volumes each start together, at an API
+// server whose watches don't begin with the state, so that each object takes a list
+// too: a client that limits its own rate would be late. What the volumes themselves take
+// is measured by as many others of the same objects, which take no request.
+func TestManyPodsStartAtOnce(t *testing.T) {
+	const pods, volumesEach = 40, 30
+	objects := harness.Scaled(300, pods*volumesEach)
+	n := newProxied(t, faultproxy.Options{NoWatchList: true})
+	n.setMany(objects, "value")
+	first, second := n.volumesOfPods(pods, volumesEach, objects), n.volumesOfPods(pods, volumesEach, objects)
+	begin := time.Now()
+	n.publishAll(first)
+	took := time.Since(begin)
+	harness.Eventually(t, soon, func() error { return oneWatchEach(n.proxy, objects) })
+	begin = time.Now()
+	n.publishAll(second)
+	known := time.Since(begin)
+	t.Logf("%d volumes of %d objects published in %s, and as many others of the same objects in %s", len(first), objects, took, known)
+	if limit := 30*time.Second + 3*known; took > limit {
+		t.Errorf("want %s at most", limit)
+	}
+	volumes := append(first, second...)
+	n.wantMounts(len(volumes))
+	n.unpublishAll(volumes)
+}
+
+// volumesOfPods returns volumes of one object each, so many of each pod.
+func (n *proxied) volumesOfPods(pods, each, objects int) []*harness.Volume {
+	volumes := make([]*harness.Volume, 0, pods*each)
+	for range pods {
+		pod := n.short("")
+		for i := range each {
+			v := *pod
+			v.Name = fmt.Sprint("volume-", i)
+			v.Attributes = map[string]string{"configMap": objectName(len(volumes) % objects)}
+			volumes = append(volumes, &v)
+		}
+	}
+	return volumes
+}

@@ -1,0 +1,192 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// memoryGroup puts the running plugin into a memory cgroup of its own, until the test
+// ends. Root can have one on any machine that is set up for it; another user's test is
+// skipped where that user may not.
+func (n *node) memoryGroup() *harness.MemoryGroup {
+	n.t.Helper()
+	g, err := harness.NewMemoryGroup("refvol-it")
+	n.skipUnlessAllowed(err)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() {
+		n.mustKill()
+		if err := g.Close(); err != nil {
+			n.t.Error(err)
+		}
+	})
+	err = g.Add(n.PID())
+	n.skipUnlessAllowed(err)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return g
+}
+
+// skipUnlessAllowed ends the test, with a word, if only root could do what failed.
+func (n *node) skipUnlessAllowed(err error) {
+	n.t.Helper()
+	if (errors.Is(err, harness.ErrNoMemoryGroups) || errors.Is(err, os.ErrPermission)) && !harness.IsRoot() {
+		n.t.Skipf("SKIP: memory can't be limited by this user on this machine: %v", err)
+	}
+}
+
+func mustNumber(t *testing.T) func(int64, error) int64 {
+	return func(number int64, err error) int64 {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return number
+	}
+}
+
+// mebibyte returns an object of nearly 1 MiB.
+func (n *node) mebibyte() map[string]string {
+	return map[string]string{"key": n.canary() + strings.Repeat("x", mostBytes-100)}
+}
+
+// With no memory left, a plugin that isn't killed for it keeps what shows, and goes on
+// when there is some again.
+func TestMemoryLimitWithoutAKill(t *testing.T) {
+	n := newNode(t)
+	g, number := n.memoryGroup(), mustNumber(t)
+	err := g.Pause()
+	n.skipUnlessAllowed(err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var volumes []*harness.Volume
+	before := n.mebibyte()
+	n.configMap("app", before)
+	for range 20 {
+		v := n.short("app")
+		n.mustPublish(v)
+		volumes = append(volumes, v)
+	}
+	if err := g.Limit(number(g.Usage()) + 4<<20); err != nil {
+		t.Fatal(err)
+	}
+	after := n.mebibyte()
+	n.configMap("app", after)
+	harness.Eventually(t, soon, func() error {
+		if number(g.Refusals()) == 0 {
+			return errors.New("the limit has not been met")
+		}
+		return nil
+	})
+	old := 0
+	for _, v := range volumes {
+		if n.showsJust(v, before) == nil {
+			old++
+		} else if err := n.showsJust(v, after); err != nil {
+			t.Errorf("neither the old nor the new generation: %v", err)
+		}
+	}
+	t.Logf("%d of %d volumes show the old generation", old, len(volumes))
+	if old == 0 {
+		t.Error("all volumes are current: the limit came too late")
+	}
+	if err := g.Limit(-1); err != nil {
+		t.Fatal(err)
+	}
+	n.allShow(volumes, after, afterCause)
+	for _, v := range volumes {
+		n.mustUnpublish(v)
+	}
+	n.wantNothingLeft()
+}
+
+// The pages of volumes stay counted where the plugin was that wrote them. A limit there
+// kills each plugin that comes after; the bound that counts them is the node's total,
+// also after a restart.
+func TestMemoryOutlivesThePlugin(t *testing.T) {
+	n := newNode(t, "--max-total-size=6Mi", "--max-volume-size=2Mi")
+	g, number := n.memoryGroup(), mustNumber(t)
+	data := n.mebibyte()
+	was := []map[string]string{data}
+	n.configMap("app", data)
+	var volumes []*harness.Volume
+	for range 5 {
+		v := n.short("app")
+		n.mustPublish(v)
+		volumes = append(volumes, v)
+	}
+	n.mustKill()
+	if left := number(g.Usage()); left < 5<<20 {
+		t.Errorf("%d bytes are counted after the end of the plugin, want those of 5 MiB of files", left)
+	}
+	for range 2 { // killed, again and again
+		if err := g.Limit(number(g.Usage()) + 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		n.mustStart()
+		if err := g.Add(n.PID()); err != nil {
+			t.Fatal(err)
+		}
+		data = n.mebibyte()
+		was = append(was, data)
+		n.configMap("app", data)
+		n.diesOfMemory()
+		for _, v := range volumes {
+			whole := func(data map[string]string) bool { return n.showsJust(v, data) == nil }
+			if !slices.ContainsFunc(was, whole) {
+				t.Errorf("after the kill %s shows no generation as it was", v.ID())
+			}
+		}
+	}
+	if err := g.Limit(-1); err != nil {
+		t.Fatal(err)
+	}
+	n.mustStart()
+	n.allShow(volumes, data, afterCause)
+	n.mustPublish(n.short("app"))
+	wantStatus(t, n.Publish(t.Context(), n.short("app")), codes.ResourceExhausted, "--max-total-size")
+}
+
+// allShow waits until the last of the volumes shows data and is well.
+func (n *node) allShow(volumes []*harness.Volume, data map[string]string, within time.Duration) {
+	n.t.Helper()
+	begin := time.Now()
+	left := slices.Clone(volumes)
+	harness.Eventually(n.t, within, func() error {
+		for ; len(left) > 0; left = left[1:] {
+			if err := n.showsJust(left[0], data); err != nil {
+				return fmt.Errorf("%d of %d volumes are left, the next: %w", len(left), len(volumes), err)
+			}
+			if problem := n.problem(left[0]); problem != "" {
+				return fmt.Errorf("%d of %d volumes are left, the condition of the next is %q", len(left), len(volumes), problem)
+			}
+		}
+		return nil
+	})
+	n.t.Logf("%d volumes were current within %s", len(volumes), time.Since(begin).Round(time.Millisecond))
+}
+
+func (n *node) diesOfMemory() {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		select {
+		case <-n.Process().Done():
+			return nil
+		default:
+			return errors.New("the plugin lives on over the limit")
+		}
+	})
+	n.mustKill() // closes the connection
+}

@@ -1,0 +1,197 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// node is a plugin on a pretended node of its own, with a namespace of its own at
+// the API server, for one test.
+type node struct {
+	*harness.Plugin
+	t         *testing.T
+	namespace string
+}
+
+// newNode starts a plugin that logs everything it can. When the test ends the
+// plugin is killed, and what it showed and wrote is searched for values, tokens and
+// reports of the race detector.
+func newNode(t *testing.T, args ...string) *node {
+	t.Helper()
+	return newNodeAs(t, shared.kubeconfig, args...)
+}
+
+func newNodeAs(t *testing.T, kubeconfig string, args ...string) *node {
+	t.Helper()
+	return newNodeWith(t, harness.PluginOptions{Kubeconfig: kubeconfig, Args: args})
+}
+
+// nodeDir makes the directory of a node.
+func nodeDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "refvol-node-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// newNodeWith is newNode with other options; a binary and a directory are added where
+// there is none.
+func newNodeWith(t *testing.T, o harness.PluginOptions) *node {
+	t.Helper()
+	n := &node{t: t, namespace: newNamespace(t)}
+	if o.Binary == "" {
+		o.Binary = shared.plugin
+	}
+	if o.Dir == "" {
+		o.Dir = nodeDir(t)
+	}
+	o.Args = append([]string{"-v=10"}, o.Args...)
+	p, err := harness.StartPlugin(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Plugin = p
+	t.Cleanup(n.finish)
+	return n
+}
+
+func newNamespace(t *testing.T) string {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "it-"}}
+	ns, err := shared.Client().CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns.Name
+}
+
+func (n *node) finish() {
+	if n.t.Failed() {
+		n.t.Logf("last lines of the plugin's log:\n%s", n.LogTail())
+	}
+	// The test's own context has ended.
+	ctx := context.WithoutCancel(n.t.Context())
+	shown := n.ShownLeaks(ctx)
+	if err := n.Close(); err != nil {
+		n.t.Error(err)
+	}
+	log, err := os.ReadFile(n.LogPath())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, bad := range []string{"DATA RACE", "panic: ", "panicked"} {
+		if i := bytes.Index(log, []byte(bad)); i >= 0 {
+			n.t.Errorf("the plugin's log has %q:\n%s", bad, log[i:min(i+4000, len(log))])
+		}
+	}
+	_, told := harness.EventLeaks(ctx, shared.Client(), n.namespace)
+	if err := errors.Join(shown, told, n.DiskLeaks()); err != nil {
+		n.t.Error(err)
+	}
+}
+
+// canary returns a new value that must not show anywhere but in files of volumes.
+func (n *node) canary() string { return harness.NewCanary() }
+
+// configMap creates or replaces a ConfigMap in the node's namespace.
+func (n *node) configMap(name string, data map[string]string) *corev1.ConfigMap {
+	n.t.Helper()
+	return n.applyConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data})
+}
+
+func (n *node) applyConfigMap(cm *corev1.ConfigMap) *corev1.ConfigMap {
+	n.t.Helper()
+	applied, err := n.tryConfigMap(cm)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return applied
+}
+
+// tryConfigMap is applyConfigMap for any goroutine.
+func (n *node) tryConfigMap(cm *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+	client := shared.Client().CoreV1().ConfigMaps(n.namespace)
+	applied, err := client.Update(n.t.Context(), cm, metav1.UpdateOptions{})
+	if err != nil {
+		applied, err = client.Create(n.t.Context(), cm, metav1.CreateOptions{})
+	}
+	return applied, err
+}
+
+// secret creates or replaces a Secret in the node's namespace.
+func (n *node) secret(name string, data map[string]string) *corev1.Secret {
+	n.t.Helper()
+	client := shared.Client().CoreV1().Secrets(n.namespace)
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: data}
+	applied, err := client.Update(n.t.Context(), s, metav1.UpdateOptions{})
+	if err != nil {
+		applied, err = client.Create(n.t.Context(), s, metav1.CreateOptions{})
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return applied
+}
+
+func (n *node) deleteConfigMap(name string) {
+	n.t.Helper()
+	if err := shared.Client().CoreV1().ConfigMaps(n.namespace).Delete(n.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// volume returns a volume of a new pod.
+func (n *node) volume(attributes map[string]string) *harness.Volume {
+	return harness.NewVolume(n.namespace, "pod", attributes)
+}
+
+// short returns a volume of one ConfigMap by the short form.
+func (n *node) short(configMap string) *harness.Volume {
+	return n.volume(map[string]string{"configMap": configMap})
+}
+
+func (n *node) mustPublish(v *harness.Volume) {
+	n.t.Helper()
+	if err := n.Publish(n.t.Context(), v); err != nil {
+		n.t.Fatalf("publish: %v", err)
+	}
+}
+
+func (n *node) mustUnpublish(v *harness.Volume) {
+	n.t.Helper()
+	if err := n.Unpublish(n.t.Context(), v); err != nil {
+		n.t.Fatalf("unpublish: %v", err)
+	}
+}
+
+func (n *node) mustStart() {
+	n.t.Helper()
+	if err := n.Start(n.t.Context()); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) mustKill() {
+	n.t.Helper()
+	if err := n.Kill(); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// publishing calls Publish in the background and returns where its answer comes.
+func (n *node) publishing(v *harness.Volume) <-chan error {
+	answer := make(chan error, 1)
+	go func() { answer <- n.Publish(n.t.Context(), v) }()
+	return answer
+}

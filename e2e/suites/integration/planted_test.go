@@ -1,0 +1,215 @@
+package integration
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/leak"
+)
+
+// planted is a plugin that is made to show what no other may: what it rightly shows of a
+// pod or of the node is a value or a token here. It is no node, whose test would fail.
+type planted struct {
+	*harness.Plugin
+	t         *testing.T
+	namespace string
+}
+
+func newPlanted(t *testing.T, o harness.PluginOptions, args ...string) *planted {
+	t.Helper()
+	o.Binary, o.Kubeconfig, o.Dir, o.Args = shared.plugin, shared.kubeconfig, nodeDir(t), append([]string{"-v=10"}, args...)
+	p, err := harness.StartPlugin(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &planted{p, t, newNamespace(t)}
+}
+
+// find checks that a search finds just this.
+func (p *planted) find(err error, where string) {
+	p.t.Helper()
+	if err == nil || !strings.Contains(err.Error(), where) {
+		p.t.Errorf("got %v, want a leak in %s", err, where)
+	}
+}
+
+// none checks that nothing is found where nothing is planted yet.
+func (p *planted) none() {
+	p.t.Helper()
+	_, told := harness.EventLeaks(p.t.Context(), shared.Client(), p.namespace)
+	if err := errors.Join(p.ShownLeaks(p.t.Context()), p.DiskLeaks(), told); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// tell has the plugin log a text: the reason for which a kubelet refuses it.
+func (p *planted) tell(text string) {
+	p.t.Helper()
+	sockets, err := filepath.Glob(filepath.Join(p.RegistrationDir(), "*.sock"))
+	if err != nil || len(sockets) != 1 {
+		p.t.Fatalf("registration sockets = %v, %v, want one", sockets, err)
+	}
+	conn, err := grpc.NewClient("unix://"+sockets[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer conn.Close()
+	status := &registration.RegistrationStatus{Error: text}
+	if _, err := registration.NewRegistrationClient(conn).NotifyRegistrationStatus(p.t.Context(), status); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// TestPlantedLeaks sees to it that each search finds what is there to be found, in what the
+// plugin itself wrote.
+func TestPlantedLeaks(t *testing.T) {
+	for what, value := range map[string]string{"value": leak.NewValue(), "token": leak.NewToken()} {
+		t.Run("in the environment, "+what, func(t *testing.T) {
+			p := newPlanted(t, harness.PluginOptions{Env: []string{"PASSWORD=" + value}})
+			p.find(p.ShownLeaks(t.Context()), "/environ leaks a "+what)
+		})
+		t.Run("in the arguments, "+what, func(t *testing.T) {
+			p := newPlanted(t, harness.PluginOptions{}, "--node-name="+value)
+			p.find(p.ShownLeaks(t.Context()), "/cmdline leaks a "+what)
+		})
+		t.Run("in an answer, "+what, func(t *testing.T) {
+			p := newPlanted(t, harness.PluginOptions{})
+			p.none()
+			err := p.Publish(t.Context(), harness.NewVolume(p.namespace, "pod", map[string]string{"defaultMode": value, "configMap": "app"}))
+			wantStatus(t, err, codes.InvalidArgument)
+			p.find(p.ShownLeaks(t.Context()), "the answer to NodePublishVolume leaks a "+what)
+		})
+	}
+	t.Run("in a record and its name", func(t *testing.T) {
+		p := newPlanted(t, harness.PluginOptions{})
+		p.none()
+		v := harness.NewVolume(p.namespace, "pod", map[string]string{"configMap": "none", "optional": "true"})
+		v.ServiceAccount = leak.NewValue()
+		if err := p.Publish(t.Context(), v); err != nil {
+			t.Fatal(err)
+		}
+		p.find(p.DiskLeaks(), filepath.Join(p.StateDir(), v.ID()+".json"))
+		if err := p.Unpublish(t.Context(), v); err != nil {
+			t.Fatal(err)
+		}
+		p.none()
+	})
+	t.Run("in an event", plantedEvent)
+	t.Run("over HTTP", func(t *testing.T) {
+		p := newPlanted(t, harness.PluginOptions{}, "--http-address=127.0.0.1:0")
+		p.none()
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/metrics" {
+				fmt.Fprintf(w, "refvol_volumes{secret=%q} 1\n", leak.NewValue())
+			}
+		}))
+		defer server.Close()
+		p.find(harness.HTTPLeaks(t.Context(), server.Listener.Addr().String()), "/metrics leaks a value")
+		server.Close()
+		if err := harness.HTTPLeaks(t.Context(), server.Listener.Addr().String()); err == nil {
+			t.Error("a server that is away has nothing to hide")
+		}
+	})
+	for _, format := range []string{"text", "json"} {
+		t.Run("in a log, "+format, func(t *testing.T) { plantedInLog(t, format) })
+	}
+}
+
+// plantedEvent has the plugin name a path in an event.
+func plantedEvent(t *testing.T) {
+	p := newPlanted(t, harness.PluginOptions{})
+	// The whole run's events are searched at its end.
+	defer func() {
+		if err := shared.Client().CoreV1().Events(p.namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			t.Error(err)
+		}
+	}()
+	v := harness.NewVolume(p.namespace, "pod", map[string]string{
+		"sources": "- env: {path: " + leak.NewValue() + ", env: [{name: NOT.FOR.FILES, value: x}]}",
+	})
+	if err := p.Publish(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, soon, func() error {
+		events, err := harness.EventLeaks(t.Context(), shared.Client(), p.namespace)
+		if events == 0 {
+			return errors.New("no event yet")
+		}
+		p.find(err, "leaks a value")
+		return nil
+	})
+	if err := p.Unpublish(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	// It must not come after the others have gone.
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// plantedInLog has the plugin log a value in one form after the other, and finds each.
+func plantedInLog(t *testing.T, format string) {
+	p := newPlanted(t, harness.PluginOptions{}, "--logging-format="+format)
+	p.none()
+	asJSON := func(v any) string {
+		text, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	escaped := func(format, text string) string {
+		var out strings.Builder
+		for _, b := range []byte(text) {
+			fmt.Fprintf(&out, format, b)
+		}
+		return out.String()
+	}
+	for name, form := range map[string]func(string) string{
+		"plain":         func(s string) string { return s },
+		"quoted":        func(s string) string { return fmt.Sprintf("%q", "a\n\"b\""+s) },
+		"base64":        func(s string) string { return base64.StdEncoding.EncodeToString([]byte("pw" + s + "=")) },
+		"base64url":     func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte("p" + s)) },
+		"hex":           func(s string) string { return hex.EncodeToString([]byte(s)) },
+		"bytes":         func(s string) string { return fmt.Sprint([]byte(s)) },
+		"JSON":          func(s string) string { return asJSON(map[string]any{"data": []byte(s)}) },
+		"JSON in JSON":  func(s string) string { return asJSON(asJSON(map[string]string{"stringData": "<" + s + ">"})) },
+		"JSON escapes":  func(s string) string { return escaped(`\u%04x`, s) },
+		"query":         func(s string) string { return url.QueryEscape("a b&" + s) },
+		"URL escapes":   func(s string) string { return escaped("%%%02X", s) },
+		"octal escapes": func(s string) string { return escaped(`\%03o`, s) },
+		"cut off":       func(s string) string { return s[:17] + "..." },
+	} {
+		before := len((&node{Plugin: p.Plugin, t: t}).log())
+		for what, value := range map[string]string{"value": leak.NewValue(), "token": leak.NewToken()} {
+			p.tell(form(value))
+			p.find(p.DiskLeaks(), p.LogPath()+" leaks a "+what)
+			line := (&node{Plugin: p.Plugin, t: t}).log()[before:]
+			if len(line) == 0 || len(leak.FindIn(line)) == 0 {
+				t.Errorf("%s as %s is not found in what was logged: %s", what, name, line)
+			}
+			before += len(line)
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package integration
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/refvol/refvol/e2e/tools/faultproxy"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+const (
+	// healed is how long after the end of a fault a volume may take to be current. The
+	// longest pause is the wait that a server may ask for, of a minute, and half of that as
+	// jitter.
+	healed = 2 * time.Minute
+	// pingAfter and pingTimeout are the plugin's: a connection without a frame for so long is
+	// pinged, and given up without an answer after so long.
+	pingAfter, pingTimeout = 5 * time.Second, 10 * time.Second
+	// noticed is how long a connection may be half-open before it is given up.
+	noticed = pingAfter + pingTimeout
+	// answered is how long an API server that keeps the connection alive may take to
+	// answer before the request is given up.
+	answered = 30 * time.Second
+)
+
+// proxied is a node whose plugin reaches the API server through a proxy of its own.
+type proxied struct {
+	*node
+	proxy *faultproxy.Proxy
+	// seen are the requests that the proxy had since forgetRequests.
+	seen []faultproxy.Request
+}
+
+// newProxied starts a plugin behind a proxy. The log has each request that failed, but no
+// bodies, as these tests may run for long.
+func newProxied(t *testing.T, o faultproxy.Options, args ...string) *proxied {
+	t.Helper()
+	return newProxiedAs(t, shared.kubeconfig, o, args...)
+}
+
+// newProxiedAs is newProxied with the rights that another kubeconfig gives.
+func newProxiedAs(t *testing.T, rights string, o faultproxy.Options, args ...string) *proxied {
+	t.Helper()
+	return newProxiedWith(t, rights, o, harness.PluginOptions{Args: args})
+}
+
+// newProxiedWith is newProxiedAs with other options of the plugin.
+func newProxiedWith(t *testing.T, rights string, o faultproxy.Options, plugin harness.PluginOptions) *proxied {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(rights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo].Token
+	o.Target = shared.Config()
+	proxy, err := faultproxy.Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := proxy.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	plugin.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	if err := proxy.WriteKubeconfig(plugin.Kubeconfig, token); err != nil {
+		t.Fatal(err)
+	}
+	plugin.Args = append([]string{"-v=4"}, plugin.Args...)
+	return &proxied{node: newNodeWith(t, plugin), proxy: proxy}
+}
+
+// requests returns the requests since forgetRequests; not for concurrent use.
+func (n *proxied) requests() []faultproxy.Request {
+	n.seen = append(n.seen, n.proxy.Requests()...)
+	return n.seen
+}
+
+func (n *proxied) forgetRequests() {
+	n.proxy.Requests()
+	n.seen = nil
+}
+
+func (n *proxied) inject(f faultproxy.Fault) {
+	n.t.Helper()
+	if err := n.proxy.Inject(f); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *proxied) heal() {
+	n.t.Helper()
+	if err := n.proxy.Heal(); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// during calls f now and then until d is over.
+func during(t *testing.T, d time.Duration, f func()) {
+	t.Helper()
+	end := time.NewTimer(d)
+	defer end.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			f()
+		case <-end.C:
+			return
+		case <-t.Context().Done():
+			return
+		}
+	}
+}
+
+// publishes waits until a publish succeeds, as the kubelet does, which tries again.
+func (n *node) publishes(v *harness.Volume, within time.Duration) {
+	n.t.Helper()
+	harness.Eventually(n.t, within, func() error { return n.Publish(n.t.Context(), v) })
+}
+
+// noWatches returns an error while a watch is open through the proxy.
+func noWatches(p *faultproxy.Proxy) error {
+	if open := p.Watches(); len(open) > 0 {
+		return fmt.Errorf("watches are open: %v", open)
+	}
+	return nil
+}
+
+// wantNoReflectors checks that of a plugin's goroutines none belongs to an object.
+func wantNoReflectors(t *testing.T, goroutines map[string]int) {
+	t.Helper()
+	for f, n := range goroutines {
+		if strings.Contains(f, "pkg/manager") || strings.Contains(f, "client-go/tools/cache") || strings.Contains(f, "StreamWatcher") {
+			t.Errorf("%d goroutines of %s are left", n, f)
+		}
+	}
+}
+
+// stillWaitingFor checks that a call goes on for a while.
+func (n *proxied) stillWaitingFor(answer <-chan error, d time.Duration) {
+	n.t.Helper()
+	select {
+	case err := <-answer:
+		n.t.Fatalf("the call returned, with %v, and should wait", err)
+	case <-time.After(d):
+	}
+}

@@ -1,0 +1,196 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+func TestPublishHasTheKubeletsLayout(t *testing.T) {
+	n := newNode(t)
+	color, password := n.canary(), n.canary()
+	n.configMap("app", map[string]string{"color": color, "empty": ""})
+	n.secret("db", map[string]string{"password": password})
+	v := n.volume(map[string]string{"sources": `
+- configMap: {name: app}
+- secret: {name: db, items: [{key: password, path: conf/db/password, mode: 0400}]}
+`})
+	n.mustPublish(v)
+
+	entries, err := harness.List(n.Target(v))
+	if err != nil {
+		t.Fatal(err)
+	}
+	generation := regexp.MustCompile(`\.\.\d{4}_\d\d_\d\d_\d\d_\d\d_\d\d\.\d+`)
+	var got []string
+	for _, e := range entries {
+		line := fmt.Sprintf("%s %d:%d %s", e.Mode, e.UID, e.GID, e.Path)
+		if e.Link != "" {
+			line += " -> " + e.Link
+		}
+		got = append(got, generation.ReplaceAllString(line, "..GENERATION"))
+	}
+	want := []string{
+		"drwxr-xr-x 0:0 ..GENERATION",
+		"-rw-r--r-- 0:0 ..GENERATION/color",
+		"drwxr-xr-x 0:0 ..GENERATION/conf",
+		"drwxr-xr-x 0:0 ..GENERATION/conf/db",
+		"-r-------- 0:0 ..GENERATION/conf/db/password",
+		"-rw-r--r-- 0:0 ..GENERATION/empty",
+		"Lrwxrwxrwx 0:0 ..data -> ..GENERATION",
+		"Lrwxrwxrwx 0:0 color -> ..data/color",
+		"Lrwxrwxrwx 0:0 conf -> ..data/conf",
+		"Lrwxrwxrwx 0:0 empty -> ..data/empty",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the tree is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	n.wantContent(v, "color", color)
+	n.wantContent(v, "empty", "")
+	n.wantContent(v, "conf/db/password", password)
+	n.mustUnpublish(v)
+	n.wantNothingLeft()
+}
+
+func TestMountIsLockedDown(t *testing.T) {
+	n := newNode(t)
+	n.configMap("app", map[string]string{"key": n.canary()})
+	v := n.short("app")
+	n.mustPublish(v)
+	mounts, err := n.VolumeMounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(mounts) != 1 {
+		t.Fatalf("mounts = %+v, want one", mounts)
+	}
+	m := mounts[0]
+	if m.Target != n.Target(v) || m.Type != "tmpfs" || m.Source != harness.DriverName+":"+v.ID() {
+		t.Errorf("mount = %+v, want a tmpfs from %s:%s at the target", m, harness.DriverName, v.ID())
+	}
+	for _, option := range []string{"ro", "nosuid", "nodev", "noexec"} {
+		if !slices.Contains(strings.Split(m.Options, ","), option) {
+			t.Errorf("mount options = %q, want %s", m.Options, option)
+		}
+	}
+	for _, option := range []string{"size=", "nr_inodes="} {
+		if !strings.Contains(m.SuperOptions, option) {
+			t.Errorf("tmpfs options = %q, want %s", m.SuperOptions, option)
+		}
+	}
+}
+
+func TestWritesFail(t *testing.T) {
+	n := newNode(t)
+	n.configMap("app", map[string]string{"key": n.canary()})
+	v := n.short("app")
+	n.mustPublish(v)
+	file := filepath.Join(n.Target(v), "key")
+	for name, write := range map[string]func() error{
+		"create":   func() error { return os.WriteFile(filepath.Join(n.Target(v), "new"), nil, 0o600) },
+		"truncate": func() error { return os.Truncate(file, 0) },
+		"append": func() error {
+			_, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0)
+			return err
+		},
+		"remove": func() error { return os.Remove(file) },
+		"rename": func() error { return os.Rename(file, file+"2") },
+		"chmod":  func() error { return os.Chmod(file, 0o777) },
+		"chown":  func() error { return os.Chown(file, 0, 0) },
+		"mkdir":  func() error { return os.Mkdir(filepath.Join(n.Target(v), "dir"), 0o700) },
+		"times":  func() error { return os.Chtimes(file, time.Now(), time.Now()) },
+	} {
+		if err := write(); !errors.Is(err, syscall.EROFS) {
+			t.Errorf("%s: %v, want EROFS", name, err)
+		}
+	}
+}
+
+func TestRequiredObjectHoldsThePublish(t *testing.T) {
+	for name, create := range map[string]func(n *node, value string){
+		"object missing": func(n *node, value string) { n.configMap("late", map[string]string{"key": value}) },
+		"key missing": func(n *node, value string) {
+			n.configMap("late", map[string]string{"other": value, "key": value})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, "--resync-interval=1h")
+			value := n.canary()
+			if name == "key missing" {
+				n.configMap("late", map[string]string{"other": value})
+			}
+			v := n.volume(map[string]string{"configMap": "late", "items": "[{key: key, path: key}]"})
+			answer := n.publishing(v)
+			n.stillWaiting(answer, v, 500*time.Millisecond)
+			create(n, value)
+			if err := n.answer(answer, soon); err != nil { // long before its wait is over
+				t.Fatal(err)
+			}
+			n.wantContent(v, "key", value)
+		})
+	}
+}
+
+func TestOptionalMissingFills(t *testing.T) {
+	n := newNode(t)
+	v := n.volume(map[string]string{"sources": "- configMap: {name: late, optional: true}\n- secret: {name: late, optional: true}\n"})
+	n.mustPublish(v)
+	n.wantMounts(1)
+	if files, err := harness.Files(n.Target(v)); err != nil || len(files) != 0 {
+		t.Errorf("files = %v, %v, want none", files, err)
+	}
+	fromConfigMap, fromSecret := n.canary(), n.canary()
+	n.configMap("late", map[string]string{"c": fromConfigMap})
+	n.arrives(v, "c", fromConfigMap, soon)
+	n.secret("late", map[string]string{"s": fromSecret})
+	n.arrives(v, "s", fromSecret, soon)
+
+	n.deleteConfigMap("late")
+	n.vanishes(v, "c", soon)
+	n.wantContent(v, "s", fromSecret)
+}
+
+// TestNeverVisibleAndIncomplete looks at the targets all the time while volumes are
+// published: a target that is a mount must show everything from the first look on.
+func TestNeverVisibleAndIncomplete(t *testing.T) {
+	n := newNode(t)
+	data := make(map[string]string)
+	for i := range 50 {
+		data[fmt.Sprint("key", i)] = n.canary()
+	}
+	n.configMap("app", data)
+	seen := 0
+	for range 20 {
+		v := n.short("app")
+		answer := n.publishing(v)
+		for mounted := false; !mounted; {
+			var target unix.Statfs_t
+			if unix.Statfs(n.Target(v), &target) != nil || target.Type != unix.TMPFS_MAGIC {
+				continue
+			}
+			mounted = true
+			files, err := harness.Files(n.Target(v))
+			if err != nil || len(files) != len(data) {
+				t.Fatalf("%d files show at the first look, %v, want %d", len(files), err, len(data))
+			}
+			if len(answer) == 0 {
+				seen++
+			}
+		}
+		if err := n.answer(answer, soon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d of 20 volumes were seen before the answer of their publish", seen)
+}

@@ -1,0 +1,160 @@
+package integration
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// afterRestart is how long a change may take to show after a restart of the plugin, on a
+// busy machine; TestKilledPlugin is about how long it takes.
+const afterRestart = soon
+
+func TestKilledPlugin(t *testing.T) {
+	n := newNode(t)
+	keep, before := n.canary(), n.canary()
+	n.configMap("keep", map[string]string{"key": keep})
+	n.configMap("app", map[string]string{"key": before})
+	kept, v := n.short("keep"), n.short("app")
+	n.mustPublish(kept)
+	n.mustPublish(v)
+
+	n.mustKill()
+	n.wantContent(kept, "key", keep)
+	n.wantContent(v, "key", before)
+	meanwhile := n.canary()
+	n.configMap("app", map[string]string{"key": meanwhile})
+	begin := time.Now()
+	n.mustStart()
+	serving := time.Since(begin)
+	n.arrives(v, "key", meanwhile, afterRestart)
+	took := time.Since(begin)
+	bareBegin := time.Now()
+	if _, err := harness.WatchBare(t.Context(), shared.Client(), n.namespace, "app"); err != nil {
+		t.Fatal(err)
+	}
+	bare := time.Since(bareBegin)
+	t.Logf("what changed meanwhile showed %s after the start, which took %s; a watch of the test's own began in %s", took, serving, bare)
+	if limit := 5*time.Second + serving + 10*bare; took > limit {
+		t.Errorf("what changed meanwhile showed %s after the start, want %s at most", took, limit)
+	}
+	after := n.canary()
+	n.configMap("app", map[string]string{"key": after})
+	n.arrives(v, "key", after, afterRestart)
+	n.wantContent(kept, "key", keep)
+	n.wantMounts(2)
+
+	n.mustPublish(v) // as the kubelet does after its own restart
+	n.wantMounts(2)
+	n.mustUnpublish(v)
+	n.mustUnpublish(kept)
+	n.wantNothingLeft()
+}
+
+func TestRestartsAddNoMounts(t *testing.T) {
+	n := newNode(t)
+	n.configMap("app", map[string]string{"key": n.canary()})
+	var volumes []*harness.Volume
+	for range 5 {
+		v := n.short("app")
+		n.mustPublish(v)
+		volumes = append(volumes, v)
+	}
+	for range 4 {
+		n.mustKill()
+		n.mustStart()
+		for _, v := range volumes {
+			n.mustPublish(v)
+		}
+		n.wantMounts(len(volumes))
+	}
+	value := n.canary()
+	n.configMap("app", map[string]string{"key": value})
+	for _, v := range volumes {
+		n.arrives(v, "key", value, afterRestart)
+		n.mustUnpublish(v)
+	}
+	n.wantNothingLeft()
+}
+
+func TestKilledDuringAPublish(t *testing.T) {
+	n := newNode(t)
+	before := watches(t.Context(), t, "configmaps")
+	v := n.short("late")
+	answer := n.waitingPublish(v)
+	n.mustKill()
+	if err := n.answer(answer, soon); err == nil {
+		t.Error("the publish succeeded")
+	}
+	n.mustStart()
+	wantWatches(t, "configmaps", before)
+	n.wantMounts(0)
+	if records, err := n.Records(); err != nil || len(records) > 0 {
+		t.Errorf("records = %v, %v, want none", records, err)
+	}
+	// The pod was deleted meanwhile: the kubelet only unpublishes.
+	n.mustUnpublish(v)
+	n.wantNothingLeft()
+}
+
+func TestUnpublishWithoutStateAndAPIServer(t *testing.T) {
+	n := newNode(t)
+	n.configMap("app", map[string]string{"key": n.canary()})
+	v := n.short("app")
+	n.mustPublish(v)
+	n.mustKill()
+	if err := os.RemoveAll(n.StateDir()); err != nil {
+		t.Fatal(err)
+	}
+	if err := shared.StopAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := shared.StartAPIServer(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	n.mustStart()
+	n.mustUnpublish(v)
+	n.wantNothingLeft()
+}
+
+// reboot ends the plugin and all mounts, and keeps what is on the disk.
+func (n *node) reboot() {
+	n.t.Helper()
+	n.mustKill()
+	mounts, err := n.VolumeMounts()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, m := range mounts {
+		if err := unix.Unmount(m.Target, unix.MNT_DETACH); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	n.mustStart()
+}
+
+func TestReboot(t *testing.T) {
+	n := newNode(t)
+	n.configMap("app", map[string]string{"key": n.canary()})
+	stays, goes := n.short("app"), n.short("app")
+	n.mustPublish(stays)
+	n.mustPublish(goes)
+	n.reboot()
+	if records, err := n.Records(); err != nil || len(records) > 0 {
+		t.Errorf("records after a reboot = %v, %v, want none", records, err)
+	}
+	value := n.canary()
+	n.configMap("app", map[string]string{"key": value})
+	n.mustPublish(stays)
+	n.wantContent(stays, "key", value)
+	n.wantMounts(1)
+	n.mustUnpublish(goes) // its pod was deleted meanwhile
+	n.mustUnpublish(stays)
+	n.wantNothingLeft()
+}

@@ -1,0 +1,166 @@
+package integration
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// afterCause is how soon a volume must be current once what kept it from that is gone.
+// It is more than the plugin's longest pause between two tries.
+const afterCause = soon
+
+// hold opens every file of the present generation, as readers do, so that its pages and
+// inodes stay when its names go. The returned function closes them; it is idempotent.
+func hold(t *testing.T, dir string) (release func()) {
+	t.Helper()
+	generation, err := filepath.EvalSymlinks(filepath.Join(dir, "..data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var held []*os.File
+	release = func() {
+		for _, f := range held {
+			f.Close()
+		}
+		held = nil
+	}
+	t.Cleanup(release)
+	err = filepath.WalkDir(generation, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		f, err := os.Open(path)
+		held = append(held, f)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return release
+}
+
+// fillByReaders changes a volume's object to next(0), next(1)... with a reader that
+// holds each generation, until the volume is told to be full. It returns the number of
+// the generation that shows, and what lets the readers go.
+func (n *node) fillByReaders(v *harness.Volume, object string, next func(i int) map[string]string, shows func(i int) error) (last int, release func()) {
+	n.t.Helper()
+	var releases []func()
+	release = func() {
+		for _, f := range releases {
+			f()
+		}
+	}
+	for i := 0; ; i++ {
+		if i == 32 {
+			n.t.Fatal("32 generations are held open and the volume is not full")
+		}
+		releases = append(releases, hold(n.t, n.Target(v)))
+		n.configMap(object, next(i))
+		full := false
+		harness.Eventually(n.t, soon, func() error {
+			err := shows(i)
+			problem := n.problem(v)
+			full = err != nil && strings.Contains(problem, unix.ENOSPC.Error())
+			if full {
+				return nil
+			}
+			if err == nil && problem != "" {
+				err = fmt.Errorf("the condition is %q", problem)
+			}
+			return err
+		})
+		if full {
+			return i - 1, release
+		}
+	}
+}
+
+// problem returns what NodeGetVolumeStats says ails a volume, "" for nothing.
+func (n *node) problem(v *harness.Volume) string {
+	n.t.Helper()
+	stats, err := n.Node().NodeGetVolumeStats(n.t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID(), VolumePath: n.Target(v)})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if !stats.GetVolumeCondition().GetAbnormal() {
+		return ""
+	}
+	return stats.GetVolumeCondition().GetMessage()
+}
+
+// wantProblem waits for a failed update to be told: by an event, written once, and by
+// the volume's condition.
+func (n *node) wantProblem(v *harness.Volume, text string) {
+	n.t.Helper()
+	n.hasEvent(v, "VolumeUpdateFailed", text)
+	n.hasCondition(v, text)
+}
+
+// Readers that keep files of the past open can fill a volume. It shows what it showed
+// until they let go.
+func TestVolumeFullOfOldGenerations(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		size string
+		// keys are how many there are, and data what one of them holds in generation i.
+		keys int
+		data func(i int) string
+	}{
+		{"pages", "64Ki", 1, func(i int) string { return fmt.Sprintf("%060000d", i) }},
+		{"inodes", "4Ki", 500, func(int) string { return "" }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := newNode(t, "--max-volume-size="+tc.size)
+			object := func(i int) map[string]string {
+				data := make(map[string]string, tc.keys)
+				for k := range tc.keys {
+					data[fmt.Sprintf("%d-%d", i, k)] = tc.data(i)
+				}
+				return data
+			}
+			n.configMap("app", object(-1))
+			v := n.short("app")
+			shows := func(i int) error { return n.showsJust(v, object(i)) }
+			n.mustPublish(v)
+			last, release := n.fillByReaders(v, "app", object, shows)
+			t.Logf("full in generation %d", last+1)
+			n.wantProblem(v, "no space left on device")
+			n.mustPublish(v) // as the kubelet does after its own restart
+			if err := shows(last); err != nil {
+				t.Errorf("while the volume is full: %v", err)
+			}
+			release()
+			harness.Eventually(t, afterCause, func() error { return shows(last + 1) })
+			n.hasCondition(v, "")
+			n.mustUnpublish(v)
+			n.wantNothingLeft()
+		})
+	}
+}
+
+// showsJust says how a volume's files differ from data.
+func (n *node) showsJust(v *harness.Volume, data map[string]string) error {
+	files, err := harness.Files(n.Target(v))
+	if err != nil {
+		return err
+	}
+	for key, want := range data {
+		if f, ok := files[key]; !ok || f.Content != want {
+			return fmt.Errorf("%.60s: there is %t, with %d bytes, want %d", key, ok, len(f.Content), len(want))
+		}
+	}
+	if len(files) != len(data) {
+		return fmt.Errorf("%d files, want %d", len(files), len(data))
+	}
+	return nil
+}

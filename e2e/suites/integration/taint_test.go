@@ -1,0 +1,297 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+const (
+	startupTaint = "csi.refvol.dev/agent-not-ready"
+	// taintTimeout is more than the longest wait between two attempts, on a busy machine.
+	taintTimeout = 2 * time.Minute
+)
+
+// otherTaints are the Node's taints beside those of the plugin.
+func otherTaints() []corev1.Taint {
+	return []corev1.Taint{
+		{Key: "example.org/first", Effect: corev1.TaintEffectNoSchedule},
+		{Key: "example.org/agent-not-ready", Value: "x", Effect: corev1.TaintEffectNoExecute},
+		{Key: startupTaint + "-yet", Effect: corev1.TaintEffectNoExecute},
+	}
+}
+
+// setTaints has the Node that the plugin is told it runs on have exactly these taints.
+func setTaints(t *testing.T, taints []corev1.Taint) {
+	t.Helper()
+	nodes := shared.Client().CoreV1().Nodes()
+	harness.Eventually(t, taintTimeout, func() error {
+		object, err := nodes.Get(t.Context(), harness.NodeName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		object.Spec.Taints = taints
+		_, err = nodes.Update(t.Context(), object, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// taints returns the Node's taints as kubectl writes them.
+func taints(t *testing.T) []string {
+	t.Helper()
+	object, err := shared.Client().CoreV1().Nodes().Get(t.Context(), harness.NodeName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return written(object.Spec.Taints)
+}
+
+func written(taints []corev1.Taint) []string {
+	var texts []string
+	for _, taint := range taints {
+		texts = append(texts, taint.ToString())
+	}
+	return texts
+}
+
+// taintsBecome waits until the Node has exactly these taints, in this order.
+func taintsBecome(t *testing.T, want []corev1.Taint) {
+	t.Helper()
+	harness.Eventually(t, taintTimeout, func() error {
+		if got := taints(t); !slices.Equal(got, written(want)) {
+			return fmt.Errorf("the node's taints are %q, want %q", got, written(want))
+		}
+		return nil
+	})
+}
+
+// kubelet is a client of the plugin's registration socket.
+func (n *node) kubelet() registration.RegistrationClient {
+	n.t.Helper()
+	var found []string
+	harness.Eventually(n.t, soon, func() error {
+		var err error
+		found, err = filepath.Glob(filepath.Join(n.RegistrationDir(), "*.sock"))
+		if err == nil && len(found) != 1 {
+			err = fmt.Errorf("registration sockets are %q", found)
+		}
+		return err
+	})
+	conn, err := grpc.NewClient("unix://"+found[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { conn.Close() })
+	return registration.NewRegistrationClient(conn)
+}
+
+// confirm tells the plugin what became of its registration.
+func (n *node) confirm(kubelet registration.RegistrationClient, registered bool) {
+	n.t.Helper()
+	status := &registration.RegistrationStatus{PluginRegistered: registered}
+	if _, err := kubelet.NotifyRegistrationStatus(n.t.Context(), status); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// logs waits until the plugin has logged text so often.
+func (n *node) logs(text string, count int) {
+	n.t.Helper()
+	harness.Eventually(n.t, taintTimeout, func() error {
+		log, err := os.ReadFile(n.LogPath())
+		if err == nil && strings.Count(string(log), text) != count {
+			err = fmt.Errorf("%q is %d times in the log, want %d", text, strings.Count(string(log), text), count)
+		}
+		return err
+	})
+}
+
+// The taint goes when the kubelet has confirmed the registration and not before, each
+// effect of it and no other taint, with the rights that the overlay gives.
+func TestStartupTaint(t *testing.T) {
+	setNodeTTL(t, "0")
+	others := otherTaints()
+	setTaints(t, slices.Insert(slices.Clone(others), 1,
+		corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule},
+		corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoExecute}))
+	before := taints(t)
+	n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--startup-taint="+startupTaint)
+	kubelet := n.kubelet()
+	if _, err := kubelet.GetInfo(t.Context(), &registration.InfoRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	n.confirm(kubelet, false)
+	n.configMap("app", map[string]string{"key": n.canary()})
+	v := n.short("app")
+	n.mustPublish(v) // it is up and has had time for requests to the API server
+	if got := taints(t); !slices.Equal(got, before) {
+		t.Errorf("taints before the registration are %q, want %q", got, before)
+	}
+	n.logs("startup taint", 0)
+
+	n.confirm(kubelet, true)
+	taintsBecome(t, others)
+	n.logs("Removed the startup taint", 1)
+
+	// The kubelet restarts, and registers again; there is nothing to remove.
+	n.confirm(kubelet, true)
+	n.logs("The node has no startup taint", 1)
+	// The same on a Node that was made again.
+	setTaints(t, []corev1.Taint{{Key: startupTaint, Effect: corev1.TaintEffectNoExecute}})
+	n.confirm(kubelet, true)
+	taintsBecome(t, nil)
+	n.logs("Removed the startup taint", 2)
+	n.mustUnpublish(v)
+	n.wantNothingLeft()
+}
+
+// Some clouds add the taint after the registration. It goes, too, with the same rights.
+func TestStartupTaintAfterTheRegistration(t *testing.T) {
+	setNodeTTL(t, "0")
+	others := otherTaints()
+	setTaints(t, others)
+	n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--startup-taint="+startupTaint)
+	n.confirm(n.kubelet(), true)
+	n.logs("The node has no startup taint", 1)
+	for round := range 2 {
+		setTaints(t, slices.Insert(slices.Clone(others), 1, corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}))
+		taintsBecome(t, others)
+		n.logs("Removed the startup taint", round+1)
+	}
+	n.logs("The node has no startup taint", 1)
+}
+
+// Only the effect and the value that are named go.
+func TestStartupTaintOfOneEffect(t *testing.T) {
+	for flag, want := range map[string]int{
+		startupTaint + ":NoSchedule":      0,
+		startupTaint + "=true:NoExecute":  1,
+		startupTaint + "=false:NoExecute": -1,
+	} {
+		t.Run(flag, func(t *testing.T) {
+			setNodeTTL(t, "0")
+			all := []corev1.Taint{
+				{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule},
+				{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoExecute},
+			}
+			setTaints(t, all)
+			n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--startup-taint="+flag)
+			n.confirm(n.kubelet(), true)
+			if want < 0 {
+				n.logs("The node has no startup taint", 1)
+				taintsBecome(t, all)
+				return
+			}
+			taintsBecome(t, slices.Delete(slices.Clone(all), want, want+1))
+		})
+	}
+}
+
+// Others change the Node's taints all the time, and lose none of their changes.
+func TestStartupTaintBesideOtherChanges(t *testing.T) {
+	setNodeTTL(t, "0")
+	nodes := shared.Client().CoreV1().Nodes()
+	n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--startup-taint="+startupTaint)
+	kubelet := n.kubelet()
+	rounds := harness.Scaled(40, 400)
+	for round := range rounds {
+		setTaints(t, []corev1.Taint{
+			{Key: "example.org/goes", Effect: corev1.TaintEffectNoSchedule},
+			{Key: "example.org/stays", Effect: corev1.TaintEffectNoSchedule},
+			{Key: startupTaint, Effect: corev1.TaintEffectNoExecute},
+			{Key: "example.org/behind", Effect: corev1.TaintEffectNoSchedule},
+		})
+		n.confirm(kubelet, true)
+		// What is behind it moves one forward, so that an index of before names another.
+		patch := `[{"op": "test", "path": "/spec/taints/0/key", "value": "example.org/goes"},
+			{"op": "remove", "path": "/spec/taints/0"}]`
+		if _, err := nodes.Patch(t.Context(), harness.NodeName, types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		taintsBecome(t, []corev1.Taint{
+			{Key: "example.org/stays", Effect: corev1.TaintEffectNoSchedule},
+			{Key: "example.org/behind", Effect: corev1.TaintEffectNoSchedule},
+		})
+		if t.Failed() {
+			t.Fatalf("round %d", round)
+		}
+	}
+	log, err := os.ReadFile(n.LogPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("in %d of %d rounds the removal met the other change and was tried again",
+		strings.Count(string(log), "trying again"), rounds)
+}
+
+// Without the overlay's right, or without the API server, the plugin goes on trying and
+// serves as ever.
+func TestStartupTaintThatCannotGo(t *testing.T) {
+	setNodeTTL(t, "0")
+	setTaints(t, []corev1.Taint{{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}})
+	n := newNode(t, "--startup-taint="+startupTaint)
+	kubelet := n.kubelet()
+	n.configMap("app", map[string]string{"key": n.canary()})
+	n.confirm(kubelet, true)
+	n.logs("Removing the startup taint failed, trying again", 1)
+	if log, err := os.ReadFile(n.LogPath()); !strings.Contains(string(log), `cannot get resource \"nodes\"`) {
+		t.Errorf("the log does not say what right is missing (%v)", err)
+	}
+	v := n.short("app")
+	n.mustPublish(v)
+	n.mustUnpublish(v)
+
+	if err := n.Terminate(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := taints(t); len(got) != 1 {
+		t.Errorf("taints are %q", got)
+	}
+
+	other := newNodeAs(t, overlayAccount(t, "startup-taint"), "--startup-taint="+startupTaint)
+	if err := shared.StopAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	other.confirm(other.kubelet(), true)
+	other.logs("Removing the startup taint failed, trying again", 1)
+	if err := shared.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	taintsBecome(t, nil)
+	other.logs("Removed the startup taint", 1)
+}
+
+// A taint that can't be one ends the start, with the flag and the reason.
+func TestStartupTaintThatIsNone(t *testing.T) {
+	dir, err := os.MkdirTemp("", "refvol-node-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	p, err := harness.StartPlugin(t.Context(), harness.PluginOptions{
+		Binary: shared.plugin, Kubeconfig: shared.kubeconfig, Dir: dir,
+		Args: []string{"--startup-taint=" + startupTaint + ":Sometimes"},
+	})
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if want := `--startup-taint: Invalid value: "csi.refvol.dev/agent-not-ready:Sometimes": effect: must be`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", errors.Unwrap(err), want)
+	}
+}

@@ -1,0 +1,172 @@
+package integration
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/refvol/refvol/e2e/tools/faultproxy"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// withdrawn is how long after a right was taken away a file may stay, with a resync each
+// second: two and a half resyncs and the confirmation. It is generous: what this replaces
+// took an hour.
+const withdrawn = time.Minute
+
+// mixed shows an own Secret and ConfigMap beside objects of the source namespace, and files
+// that are made of both.
+func (n *acrossNode) mixed(strategy string) *harness.Volume {
+	v := n.volume(map[string]string{"writeStrategy": strategy, "sources": fmt.Sprintf(`
+- secret: {name: own, items: [{key: key, path: own}]}
+- configMap: {name: own, items: [{key: key, path: deep/own}]}
+- secret: {name: across, namespace: %[1]s, items: [{key: key, path: across}]}
+- env: {path: own.env, env: [{name: OWN, valueFrom: {secretKeyRef: {name: own, key: key}}}]}
+- env: {path: mixed.env, envFrom: [{configMapRef: {name: across, namespace: %[1]s}}, {secretRef: {name: own}}]}
+`, n.source)})
+	v.ServiceAccount = "web"
+	return v
+}
+
+// TestRevokedWhileSecretsCannotBeRead restarts the plugin while the API server reads no
+// Secrets, as when its KMS is down: what was revoked goes all the same, by what the volume
+// itself tells, and nothing else does.
+func TestRevokedWhileSecretsCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range []string{"Atomic", "InPlace"} {
+		for _, record := range []string{"recorded", "record lost"} {
+			t.Run(strategy+" "+record, func(t *testing.T) {
+				t.Parallel()
+				p := newProxiedAs(t, overlayAccount(t, "cross-namespace"), faultproxy.Options{}, "--cross-namespace", "--resync-interval=1s")
+				n := &acrossNode{node: p.node, source: newNamespace(t)}
+				own, plain, revoked := n.canary(), n.canary(), n.canary()
+				n.secret("own", map[string]string{"key": own})
+				n.configMap("own", map[string]string{"key": plain})
+				n.put("secret", "across", revoked)
+				n.put("configmap", "across", n.canary())
+				revoke := n.consent()
+				v := n.mixed(strategy)
+				n.publishesSoon(v)
+				n.wantContent(v, "across", revoked)
+
+				n.mustKill()
+				p.proxy.InjectFor(faultproxy.ServerError, func(r faultproxy.Request) bool { return r.Resource == "secrets" })
+				if record == "record lost" {
+					n.loseRecords()
+				}
+				n.mustStart()
+				if record == "record lost" {
+					n.mustPublish(v)
+				}
+				revoke()
+				for _, path := range []string{"across", "mixed.env"} {
+					n.loses(v, path, withdrawn)
+				}
+				n.wantContent(v, "own", own)
+				n.wantContent(v, "deep/own", plain)
+				n.wantContent(v, "own.env", "OWN="+own+"\n")
+				n.hasCondition(v, fmt.Sprintf(`may not get Secret "%s/across"`, n.source))
+				n.wantGone(v, revoked)
+
+				// The rest comes back once it can be read.
+				p.heal()
+				n.arrives(v, "mixed.env", "key="+own+"\n", withdrawn)
+				n.wantGone(v, revoked)
+				n.mustUnpublish(v)
+				n.wantNothingLeft()
+			})
+		}
+	}
+}
+
+// TestRevokedWithALowerLimit restarts the plugin with a limit that the volume is over, while
+// an own object has grown.
+func TestRevokedWithALowerLimit(t *testing.T) {
+	t.Parallel()
+	n := newAcrossNode(t)
+	large, revoked := n.canary()+strings.Repeat("x", 64<<10), n.canary()
+	n.secret("own", map[string]string{"key": large})
+	n.configMap("own", map[string]string{"key": n.canary()})
+	n.put("secret", "across", revoked)
+	n.put("configmap", "across", n.canary())
+	revoke := n.consent()
+	v := n.mixed("Atomic")
+	n.publishesSoon(v)
+
+	n.mustKill()
+	n.AddArgs("--max-volume-size=64Ki", "--max-total-size=64Ki")
+	n.secret("own", map[string]string{"key": large + large})
+	n.mustStart()
+	revoke()
+	n.loses(v, "across", withdrawn)
+	n.loses(v, "mixed.env", withdrawn)
+	n.wantContent(v, "own", large)
+	n.hasCondition(v, "--max-volume-size")
+	n.wantGone(v, revoked)
+
+	// What becomes smaller is written, what becomes larger is not.
+	smaller := large[:len(large)/2]
+	n.secret("own", map[string]string{"key": smaller})
+	n.arrives(v, "own", smaller, withdrawn)
+	n.arrives(v, "mixed.env", "key="+smaller+"\n", withdrawn)
+	n.secret("own", map[string]string{"key": large})
+	n.hasCondition(v, "--max-volume-size")
+	n.wantContent(v, "own", smaller)
+	n.mustUnpublish(v)
+	n.wantNothingLeft()
+}
+
+// consent lets the account "web" have the objects of the source namespace.
+func (n *acrossNode) consent() (revoke func()) {
+	n.t.Helper()
+	var revokes []func()
+	for _, kind := range []string{"secret", "configmap"} {
+		revokes = append(revokes, allow(n.t, n.source, rule(kind, "get"), account(n.namespace, "web")))
+	}
+	return func() {
+		for _, revoke := range revokes {
+			revoke()
+		}
+	}
+}
+
+// loses waits until a file is gone or, of a volume that is written in place, empty.
+func (n *node) loses(v *harness.Volume, path string, within time.Duration) {
+	n.t.Helper()
+	harness.Eventually(n.t, within, func() error {
+		if got, err := n.content(v, path); got != "" || err != nil && !os.IsNotExist(err) {
+			return fmt.Errorf("%s still holds %d bytes: %w", path, len(got), err)
+		}
+		return nil
+	})
+}
+
+// wantGone waits until no file of a volume holds a value, those of earlier generations
+// included.
+func (n *node) wantGone(v *harness.Volume, value string) {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		return filepath.WalkDir(n.Target(v), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			data, err := os.ReadFile(path)
+			if err == nil && strings.Contains(string(data), value) {
+				err = fmt.Errorf("%s holds what was revoked", path)
+			}
+			return err
+		})
+	})
+}
+
+// loseRecords removes the records of a plugin that does not run.
+func (n *node) loseRecords() {
+	n.t.Helper()
+	if err := os.RemoveAll(n.StateDir()); err != nil {
+		n.t.Fatal(err)
+	}
+}

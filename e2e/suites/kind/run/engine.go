@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// engine is the container engine that kind's nodes run in.
+type engine struct {
+	scripts string
+	cache   string
+	// host is the DOCKER_HOST of the engine that was started for this run; "" when
+	// one was there.
+	host string
+	say  func(format string, args ...any)
+}
+
+// startEngine returns an engine that answers. It installs and starts what is
+// missing where that is possible.
+func startEngine(ctx context.Context, s *settings, say func(string, ...any)) (*engine, error) {
+	e := &engine{scripts: filepath.Join(s.root, "e2e", "node-image"), cache: s.cache, say: say}
+	if err := e.require(ctx, "engine"); err != nil {
+		return nil, err
+	}
+	host, err := e.answer(ctx, "engine.sh", "start")
+	if err != nil {
+		return nil, err
+	}
+	e.host = host
+	return e, nil
+}
+
+// stop stops the engine if it was started for this run.
+func (e *engine) stop(ctx context.Context) error {
+	if e.host == "" {
+		return nil
+	}
+	return e.script("engine.sh", "stop").run(ctx)
+}
+
+// nodeImage returns the node image to use; "" is the one that kind takes by itself.
+func (e *engine) nodeImage(ctx context.Context, wanted string) (string, error) {
+	if wanted != "" {
+		return wanted, nil
+	}
+	err := registryAnswers(ctx, "https://registry-1.docker.io")
+	if err == nil {
+		e.say("node image: kind's usual one")
+		return "", nil
+	}
+	e.say("node image: the project's own, since the registry of the usual one doesn't answer (%v)", err)
+	if err := e.require(ctx, "image"); err != nil {
+		return "", err
+	}
+	return e.answer(ctx, "build.sh")
+}
+
+// require sees to it that the machine has what is needed for something.
+func (e *engine) require(ctx context.Context, what string) error {
+	_, err := e.answer(ctx, "deps.sh", what)
+	return err
+}
+
+// answer runs a script that prints what it found out, or when it fails, the reason.
+func (e *engine) answer(ctx context.Context, name string, args ...string) (string, error) {
+	answer, err := e.script(name, args...).output(ctx, os.Stderr)
+	if err != nil && answer != "" {
+		return "", errors.New(answer)
+	}
+	return answer, err
+}
+
+func (e *engine) script(name string, args ...string) command {
+	return command{
+		args: append([]string{filepath.Join(e.scripts, name)}, args...),
+		env:  append(e.env(), "REFVOL_CACHE="+e.cache),
+	}
+}
+
+// env is what the engine's clients need in their environment.
+func (e *engine) env() []string {
+	if e.host == "" {
+		return nil
+	}
+	return []string{"DOCKER_HOST=" + e.host}
+}
+
+// registryAnswers asks for the API of an image registry, and takes nothing for an
+// answer that a proxy or a captive gateway could give in its place.
+func registryAnswers(ctx context.Context, base string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/v2/", nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if version := response.Header.Get("Docker-Distribution-Api-Version"); version != "registry/2.0" {
+		return fmt.Errorf("%s answers %q and is no registry", request.URL, response.Status)
+	}
+	return nil
+}

@@ -1,0 +1,253 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+const (
+	// hostileTries is how many attacks there must be at least.
+	hostileTries = 10000
+	// lastText is in the objects when all attacks are over.
+	lastText = "the last"
+	// afterAttacks is how soon a change arrives then, beside other tests.
+	afterAttacks = busyLimit
+)
+
+// Whatever containers do that are root, and whatever they race against, each volume shows
+// exactly what the API server has, and outside of the volumes nothing changes. The
+// objects change all the time meanwhile.
+//
+// What a container with CAP_SYS_ADMIN in the node's own user namespace does to its own
+// volume is another matter: it may make its mount writable, as it may do with whatever
+// else it has of the node. The node's mount, and the volumes of other pods, stay as they
+// are.
+func TestHostileContainers(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	before, runs := s.look(), s.runs(t, s.node)
+
+	reading := s.awaitLast(s.honest)
+	stop := s.keepUpdating(50 * time.Millisecond)
+	besieged := s.inBackground(func(ctx context.Context) (siege, error) { return s.hostile.assail(ctx, "attack", s.assault()) })
+	tries := s.remounts()
+	tries += besieged().withstood(t, "root in a container")
+	updates := stop()
+	// Slower, so that a container can start at all with a part of a generation.
+	stop = s.keepUpdating(500 * time.Millisecond)
+	containers := s.race()
+	s.askForWrite()
+	updates += stop()
+
+	s.arriveLast(reading)
+	s.unharmed()
+	s.compare(before)
+	if got := s.runs(t, s.node); !slices.Equal(got, runs) {
+		t.Errorf("pods after the attacks: %v, before: %v", got, runs)
+	}
+	t.Logf("%d attacks, %d starts of containers in a race, %d updates meanwhile", tries, containers, updates)
+	if tries < hostileTries {
+		t.Errorf("%d attacks, want at least %d", tries, hostileTries)
+	}
+}
+
+// scene is where the attacks happen.
+type scene struct {
+	*namespace
+	node  string
+	paths nodePaths
+	// canary is in a file of the honest pod's own, which nobody else may find.
+	canary string
+	// inspector sees the node; honest has volumes of the same objects as the others; hostile
+	// has no rights but those of root in a container; the admins have more.
+	inspector, honest, hostile *pod
+	admins                     []*pod
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	node := takeNode(t)
+	n := newNamespace(t)
+	s := &scene{namespace: n, node: node, paths: pluginPaths(t, n.mustPlugin(t, node)), canary: harness.NewCanary()}
+	n.createConfigMap("settings", settingsOf("the first"))
+	n.createSecret("login", loginOf("the first"))
+	s.honest = n.create(onNode(honestPod(), node))
+	s.hostile = n.create(onNode(hostilePod("hostile"), node))
+	for _, spec := range adminPods() {
+		s.admins = append(s.admins, n.create(onNode(spec, node)))
+	}
+	s.inspector = n.startOnNode("inspector", node)
+	for _, p := range s.pods() {
+		p.awaitReady()
+	}
+	if got := s.honest.probe("write", mountDir+"canary/canary", s.canary); got != "ok\n" {
+		t.Fatalf("write the canary: %s", got)
+	}
+	return s
+}
+
+// pods are those that have volumes.
+func (s *scene) pods() []*pod { return append([]*pod{s.honest, s.hostile}, s.admins...) }
+
+// settingsOf and loginOf are what the objects hold at one time.
+func settingsOf(text string) object { return object{"key": "key " + text, "app": "app " + text} }
+
+func loginOf(text string) object { return object{"password": "password " + text} }
+
+// showing is what a volume of the objects shows then.
+func showing(text string) []string {
+	return []string{
+		"dir 0755 0:0 .",
+		"link ..data -> GENERATION",
+		"dir 0755 0:0 GENERATION",
+		"dir 0755 0:0 GENERATION/conf",
+		"file 0644 0:0 GENERATION/conf/app.yaml = app " + text,
+		"file 0644 0:0 GENERATION/key = key " + text,
+		"file 0644 0:0 GENERATION/password = password " + text,
+		"link conf -> ..data/conf",
+		"link key -> ..data/key",
+		"link password -> ..data/password",
+	}
+}
+
+// keepUpdating changes the objects again and again. The function that it returns ends
+// that, and tells how many changes there were.
+func (s *scene) keepUpdating(pause time.Duration) (stop func() int) {
+	ctx, cancel := context.WithCancel(s.t.Context())
+	s.t.Cleanup(cancel)
+	updates, done := 0, make(chan error, 1)
+	change := func() error {
+		core, text := s.client.CoreV1(), fmt.Sprintf("number %d", updates)
+		_, err := core.ConfigMaps(s.name).Update(ctx, configMap("settings", settingsOf(text)), metav1.UpdateOptions{})
+		if err == nil {
+			_, err = core.Secrets(s.name).Update(ctx, secret("login", loginOf(text)), metav1.UpdateOptions{})
+		}
+		return err
+	}
+	go func() {
+		ticker := time.NewTicker(pause)
+		defer ticker.Stop()
+		for ; ctx.Err() == nil; updates++ {
+			if err := change(); err != nil && ctx.Err() == nil {
+				done <- err
+				return
+			}
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+			}
+		}
+		done <- nil
+	}()
+	return func() int {
+		s.t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			s.t.Error(err)
+		}
+		return updates
+	}
+}
+
+// awaitLast waits in both volumes of a pod for what is written last of all.
+func (s *scene) awaitLast(p *pod) []*pending {
+	s.t.Helper()
+	var all []*pending
+	for _, volume := range hostileVolumes() {
+		all = append(all, p.await(mountDir+volume+"/password", "password "+lastText, 2*podTimeout))
+	}
+	return all
+}
+
+// arriveLast makes the last change, and checks how soon each pod has it, and that the
+// honest pod heard of no trouble.
+func (s *scene) arriveLast(reading []*pending) {
+	s.t.Helper()
+	all := slices.Concat(reading, s.awaitLast(s.hostile))
+	s.updateConfigMap("settings", settingsOf(lastText))
+	began := time.Now()
+	s.updateSecret("login", loginOf(lastText))
+	for _, w := range all {
+		got := w.arrive()
+		took := got.at.Sub(began)
+		// Who is kept from running in the middle of an open, for longer than two changes take
+		// here, may find that generation gone.
+		s.t.Logf("%s of %s: after %s; %d of %d reads failed %s", w.what, w.p.Name, milliseconds(took), got.Failed, got.Reads, got.Error)
+		if took > afterAttacks {
+			s.t.Errorf("%s came after %s to %s", w.what, milliseconds(took), w.p.Name)
+		}
+	}
+	for _, p := range s.admins {
+		for _, volume := range hostileVolumes() {
+			p.probe("await", mountDir+volume+"/password", "password "+lastText, podTimeout.String())
+		}
+	}
+	events, err := s.client.CoreV1().Events(s.name).List(s.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(s.honest.UID)})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, e := range events.Items {
+		if e.Type != corev1.EventTypeNormal {
+			s.t.Errorf("event on the honest pod: %s: %s", e.Reason, e.Message)
+		}
+	}
+}
+
+// askForWrite starts hostile pods whose volumes are not declared read-only. They don't
+// start.
+func (s *scene) askForWrite() {
+	s.t.Helper()
+	var pods []*pod
+	for name, readOnly := range map[string]*bool{"unset": nil, "false": new(false)} {
+		spec := hostilePod("asks-" + name)
+		for i := range spec.Spec.Volumes {
+			if csi := spec.Spec.Volumes[i].CSI; csi != nil {
+				csi.ReadOnly = readOnly
+			}
+		}
+		pods = append(pods, s.create(onNode(spec, s.node)))
+	}
+	for _, p := range pods {
+		if s.runsOrIsRefused(p) {
+			s.t.Errorf("pod %s runs", p.Name)
+			got, err := p.assail(s.t.Context(), "attack", s.assault())
+			if err != nil {
+				s.t.Error(err)
+			}
+			got.withstood(s.t, p.Name)
+		}
+		p.delete()
+	}
+}
+
+// runsOrIsRefused waits for either, and tells which it is.
+func (s *scene) runsOrIsRefused(p *pod) (runs bool) {
+	s.t.Helper()
+	eventually(s.t, podTimeout, "pod "+p.Name+" ready or refused", func(ctx context.Context) error {
+		events, err := s.client.CoreV1().Events(s.name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(p.UID)})
+		if err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if strings.Contains(e.Message, "readOnly: Required value: must be true") {
+				return nil
+			}
+		}
+		now, err := s.client.CoreV1().Pods(s.name).Get(ctx, p.Name, metav1.GetOptions{})
+		if err == nil && !ready(now) {
+			err = fmt.Errorf("it is %s", now.Status.Phase)
+		}
+		runs = err == nil
+		return err
+	})
+	return runs
+}

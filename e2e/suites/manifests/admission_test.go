@@ -1,0 +1,267 @@
+package manifests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// consumer is the namespace of the pods that the policy judges.
+const consumer = "default"
+
+// variant is one of the two overlays with the policy, and the plugin that it goes with.
+type variant struct {
+	overlay string
+	args    []string
+	options []volume.Option
+}
+
+func variants() []variant {
+	return []variant{
+		{overlay: "admission"},
+		{"admission-cross-namespace", []string{"--cross-namespace"}, []volume.Option{volume.AcrossNamespaces()}},
+	}
+}
+
+// across says that the plugin runs with --cross-namespace.
+func (v variant) across() bool { return len(v.options) > 0 }
+
+// refused are the volumes that both the plugin and the policy of the variant refuse.
+func (v variant) refused() []refusal {
+	return slices.DeleteFunc(refused(), func(r refusal) bool { return r.forbidsAcross && v.across() })
+}
+
+// attributes are those of a volume, by name.
+type attributes = map[string]string
+
+// inline is a volume of the driver.
+func inline(a attributes) corev1.Volume {
+	yes := true
+	return corev1.Volume{Name: "settings", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
+		Driver: harness.DriverName, ReadOnly: &yes, VolumeAttributes: a,
+	}}}
+}
+
+// podWith is a pod that the API server takes, with the volumes.
+func podWith(name string, volumes ...corev1.Volume) *corev1.Pod {
+	for i := range volumes {
+		if i > 0 {
+			volumes[i].Name += fmt.Sprintf("-%d", i)
+		}
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "c", Image: "localhost/none"}},
+			Volumes:    volumes,
+		},
+	}
+}
+
+// try has the API server judge a pod.
+func try(ctx context.Context, pod *corev1.Pod) error {
+	_, err := shared.Client().CoreV1().Pods(consumer).Create(ctx, pod, dryRun())
+	return err
+}
+
+// enforce applies an overlay with the policy and waits until it is in force. The end of
+// the test takes it away and waits until it no longer is.
+func enforce(t *testing.T, overlay string) {
+	t.Helper()
+	dir := filepath.Join(shared.deploy, "overlays", overlay)
+	writable := inline(attributes{"configMap": "app"})
+	writable.CSI.ReadOnly = nil
+	await := func(ctx context.Context, refused bool) error {
+		return harness.Poll(ctx, soon, pace, func() error {
+			if err := try(ctx, podWith("sentinel", writable)); (err != nil) != refused {
+				return fmt.Errorf("the policy is not as it should be (refused %t): %w", refused, errors.Join(err, errors.New("no error")))
+			}
+			return nil
+		})
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		_, err := shared.kubectl(ctx, "delete", "--kustomize="+dir)
+		if err := errors.Join(err, await(ctx, false)); err != nil {
+			t.Error(err)
+		}
+	})
+	mustKubectl(t, "apply", "--kustomize="+dir)
+	if err := await(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startPlugin starts the plugin that a variant is for.
+func startPlugin(t *testing.T, v variant) *harness.Plugin {
+	t.Helper()
+	dir := filepath.Join(shared.dir, v.overlay)
+	p, err := harness.StartPlugin(t.Context(), harness.PluginOptions{
+		Binary: shared.plugin, Kubeconfig: shared.kubeconfig, Dir: dir, Args: v.args,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// TestAdmission applies each of the two overlays and looks at it from all sides.
+func TestAdmission(t *testing.T) {
+	for _, v := range variants() {
+		t.Run(v.overlay, func(t *testing.T) {
+			old, err := shared.Client().CoreV1().Pods(consumer).Create(t.Context(),
+				podWith("old", inline(attributes{"bogus": "x"})), metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			enforce(t, v.overlay)
+			t.Run("speaks as the plugin", func(t *testing.T) { speaksAsThePlugin(t, v) })
+			t.Run("lets through", func(t *testing.T) { letsThrough(t, v) })
+			t.Run("knows every attribute", knowsEveryAttribute)
+			t.Run("examples", func(t *testing.T) { judgesExamples(t, v) })
+			t.Run("names every volume", func(t *testing.T) { namesEveryVolume(t, v) })
+			t.Run("odd names", hasAMessageForOddNames)
+			t.Run("more than the plugin", func(t *testing.T) { refusesMoreThanThePlugin(t, v) })
+			t.Run("pods that are there", func(t *testing.T) { leavesAlone(t, old) })
+		})
+	}
+}
+
+// speaksAsThePlugin: what the plugin would refuse at the publish, the API server refuses
+// at the pod's creation, in the words of that very plugin.
+func speaksAsThePlugin(t *testing.T, v variant) {
+	plugin := startPlugin(t, v)
+	for _, test := range v.refused() {
+		t.Run(test.name, func(t *testing.T) {
+			err := try(t.Context(), podWith("app", test.volume()))
+			wantRefusal(t, err, append(test.words(t, plugin, v), "volume settings: ", "ValidatingAdmissionPolicy 'refvol-volumes'")...)
+		})
+	}
+}
+
+// words returns what a plugin says to the volume, one text for each thing that is wrong.
+func (r refusal) words(t *testing.T, plugin *harness.Plugin, v variant) []string {
+	t.Helper()
+	asked := r.volume()
+	request := harness.NewVolume(consumer, "app", asked.CSI.VolumeAttributes)
+	request.Writable = asked.CSI.ReadOnly == nil || !*asked.CSI.ReadOnly
+	published := plugin.Publish(t.Context(), request)
+	if published == nil {
+		t.Fatal("the plugin publishes what it should refuse")
+	}
+	said := message(published)
+	if request.Writable {
+		return []string{said}
+	}
+	_, err := volume.Parse(asked.CSI.VolumeAttributes, volume.Pod{Namespace: consumer, Name: "app"}, v.options...)
+	var words []string
+	for _, err := range each(err) {
+		if !strings.Contains(said, err.Error()) {
+			t.Errorf("the plugin says %q, without %q", said, err)
+		}
+		text := err.Error()
+		if r.hidden { // in YAML, of which the policy knows no paths
+			text = text[strings.LastIndex(text, `": `)+len(`": `):]
+		}
+		words = append(words, text)
+	}
+	return words
+}
+
+// letsThrough: what the plugin would publish, and what is not its own.
+func letsThrough(t *testing.T, v variant) {
+	for name, pod := range accepted(v.across()) {
+		t.Run(name, func(t *testing.T) {
+			for i := range pod.Spec.Volumes {
+				wantParsed(t, &pod.Spec.Volumes[i], v)
+			}
+			wantRefusal(t, try(t.Context(), pod))
+		})
+	}
+}
+
+// leavesAlone: a pod that would be refused now can change, and go.
+func leavesAlone(t *testing.T, pod *corev1.Pod) {
+	pods := shared.Client().CoreV1().Pods(consumer)
+	pod.Labels = map[string]string{"changed": "yes"}
+	if _, err := pods.Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		t.Error(err)
+	}
+	if err := pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// wantParsed wants the plugin's parser to take a volume of the driver.
+func wantParsed(t *testing.T, v *corev1.Volume, of variant) {
+	t.Helper()
+	if v.CSI == nil || v.CSI.Driver != harness.DriverName {
+		return
+	}
+	if _, err := volume.Parse(v.CSI.VolumeAttributes, volume.Pod{Namespace: consumer, Name: "app"}, of.options...); err != nil {
+		t.Errorf("the plugin would refuse it: %v", err)
+	}
+}
+
+// knowsEveryAttribute has the plugin list the attributes that it knows.
+func knowsEveryAttribute(t *testing.T) {
+	_, err := volume.Parse(attributes{"bogus": "x"}, volume.Pod{Namespace: consumer})
+	if err == nil {
+		t.Fatal("bogus is an attribute")
+	}
+	_, list, ok := strings.Cut(each(err)[0].Error(), "known are ")
+	if !ok {
+		t.Fatalf("%q lists no attributes", err)
+	}
+	names := strings.Split(list, ", ")
+	if len(names) < 10 || !slices.Contains(names, "onDelete") {
+		t.Fatalf("%q is not the list of attributes", names)
+	}
+	for _, name := range names {
+		err := try(t.Context(), podWith("app", inline(attributes{name: "x"})))
+		if err != nil && strings.Contains(err.Error(), "unknown attribute") {
+			t.Errorf("the policy does not know %s: %v", name, err)
+		}
+	}
+}
+
+// judgesExamples applies each of them, for real.
+func judgesExamples(t *testing.T, v variant) {
+	files, err := filepath.Glob(filepath.Join(shared.deploy, "examples", "*.yaml"))
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%d examples, %v", len(files), err)
+	}
+	t.Cleanup(func() { removePods(t) })
+	for _, file := range files {
+		_, err := shared.kubectl(t.Context(), "apply", "--filename="+file)
+		if filepath.Base(file) == "cross-namespace.yaml" && !v.across() {
+			wantRefusal(t, err, "this node's plugin shows no objects of others (--cross-namespace)")
+		} else {
+			wantRefusal(t, err)
+		}
+	}
+}
+
+func removePods(t *testing.T) {
+	t.Helper()
+	_, err := shared.kubectl(context.WithoutCancel(t.Context()), "delete", "pods", "--field-selector=metadata.name!=old",
+		"--all-namespaces", "--force")
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,130 @@
+package manifests
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/refvol/refvol/e2e/tools/controlplane"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+const (
+	pluginNamespace = "refvol-system"
+	pluginAccount   = "refvol-plugin"
+)
+
+// suite is what all tests share: one API server, which each test leaves as it found it.
+type suite struct {
+	*controlplane.ControlPlane
+	// deploy is the directory of the manifests.
+	deploy string
+	// dir is for files of the run.
+	dir string
+	// program is kubectl, plugin the plugin.
+	program, plugin string
+	// kubeconfig is for the plugin, with no right at all.
+	kubeconfig string
+}
+
+// shared is set by TestMain before any test runs, and constant from then on.
+var shared *suite
+
+func TestMain(m *testing.M) {
+	os.Exit(harness.Main(m, func(ctx context.Context) (func() error, error) {
+		s, err := newSuite(ctx)
+		if err != nil {
+			return nil, errors.Join(err, s.stop())
+		}
+		shared = s
+		return s.stop, nil
+	}))
+}
+
+func newSuite(ctx context.Context) (*suite, error) {
+	s := &suite{}
+	repo, err := harness.Repository()
+	if err != nil {
+		return s, err
+	}
+	s.deploy = filepath.Join(repo, "deploy")
+	if s.dir, err = os.MkdirTemp("", "refvol-mf-"); err != nil {
+		return s, err
+	}
+	if s.program, err = harness.BuildKubectl(ctx, os.Stderr); err != nil {
+		return s, err
+	}
+	if s.plugin, err = harness.BuildPlugin(ctx, s.dir, false, os.Stderr); err != nil {
+		return s, err
+	}
+	binaries, err := harness.BuildControlPlane(ctx, os.Stderr)
+	if err != nil {
+		return s, err
+	}
+	s.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{
+		Binaries: binaries,
+		// As every cluster has it that runs a CSI driver.
+		APIServerArgs: []string{"--allow-privileged=true"},
+	})
+	if err != nil {
+		return s, err
+	}
+	return s, s.prepare(ctx)
+}
+
+// prepare makes what a cluster's controllers would make: service accounts.
+func (s *suite) prepare(ctx context.Context) error {
+	for _, args := range [][]string{
+		{"apply", "--filename=" + filepath.Join(s.deploy, "base", "namespace.yaml")},
+		{"create", "serviceaccount", "default", "--namespace=default"},
+	} {
+		if _, err := s.kubectl(ctx, args...); err != nil {
+			return err
+		}
+	}
+	s.kubeconfig = filepath.Join(s.dir, "plugin.kubeconfig")
+	_, err := harness.MakeAccount(ctx, s.ControlPlane, "powerless", s.kubeconfig)
+	return err
+}
+
+func (s *suite) stop() error {
+	var err error
+	if s.ControlPlane != nil {
+		err = s.Stop()
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
+
+// kubectl runs kubectl as the cluster's admin and returns what it printed. The error
+// has what it wrote to stderr.
+func (s *suite) kubectl(ctx context.Context, args ...string) (string, error) {
+	return s.kubectlWith(ctx, nil, args...)
+}
+
+// kubectlWith is kubectl with something to read.
+func (s *suite) kubectlWith(ctx context.Context, stdin []byte, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, s.program, append([]string{"--kubeconfig=" + s.Kubeconfig()}, args...)...)
+	// What it finds out about the API server it keeps in the user's home directory.
+	cmd.Env = append(os.Environ(), "HOME="+s.dir, "KUBECACHEDIR="+filepath.Join(s.dir, "cache"))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("kubectl %q: %w: %s", args, err, stderr.Bytes())
+	}
+	return stdout.String(), nil
+}
+
+// mustKubectl is kubectl that has to succeed.
+func mustKubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := shared.kubectl(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}

@@ -1,0 +1,77 @@
+// Package mount_test tests pkg/mount with real mounts, in the mount namespace that
+// the harness makes for it: as root, or without root in a user namespace too.
+package mount_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// denied names a system call, and the error that it shall return, in the environment
+// of a run that plays an older kernel or one that grants less.
+const denied = "REFVOL_MOUNT_TEST_DENIED"
+
+func TestMain(m *testing.M) {
+	os.Exit(harness.Main(m, func(context.Context) (func() error, error) {
+		var err error
+		if call := os.Getenv(denied); call != "" {
+			err = deny(call)
+		}
+		return func() error { return nil }, err
+	}))
+}
+
+// deny makes a system call fail from now on, on all threads. It takes a name and an
+// error, as in "statmount=ENOSYS".
+func deny(call string) error {
+	name, errName, _ := strings.Cut(call, "=")
+	number, ok := map[string]uint32{
+		"fsetxattr":            unix.SYS_FSETXATTR,
+		"fsopen":               unix.SYS_FSOPEN,
+		"fspick":               unix.SYS_FSPICK,
+		"fsconfig-flag":        unix.SYS_FSCONFIG, // as for noswap, the only flag; see below
+		"fsconfig-reconfigure": unix.SYS_FSCONFIG,
+		"mount_setattr":        unix.SYS_MOUNT_SETATTR,
+		"openat2":              unix.SYS_OPENAT2,
+		"statmount":            unix.SYS_STATMOUNT,
+	}[name]
+	errno, ok2 := map[string]uint32{"ENOSYS": uint32(unix.ENOSYS), "EPERM": uint32(unix.EPERM), "EINVAL": uint32(unix.EINVAL), "EOPNOTSUPP": uint32(unix.EOPNOTSUPP)}[errName]
+	if !ok || !ok2 {
+		return errors.New(call + " is not known to these tests")
+	}
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the call's number
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: number},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | errno},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	if only, ok := map[string]uint32{"fsconfig-flag": unix.FSCONFIG_SET_FLAG, "fsconfig-reconfigure": unix.FSCONFIG_CMD_RECONFIGURE}[name]; ok {
+		const command = 24 // where the second argument is, in struct seccomp_data
+		filter[1].Jf = 3
+		filter = slices.Insert(filter, 2,
+			unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: command},
+			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: only})
+	}
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("deny %s: %w", call, err)
+	}
+	_, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	if e != 0 {
+		return fmt.Errorf("deny %s: %w", call, e)
+	}
+	return nil
+}

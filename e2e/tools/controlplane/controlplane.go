@@ -1,0 +1,180 @@
+package controlplane
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/refvol/refvol/e2e/tools/process"
+)
+
+// startTimeout is far beyond the three seconds that a start takes, for a machine
+// that also compiles.
+const startTimeout = 5 * time.Minute
+
+// Options says how to start a control plane.
+type Options struct {
+	// Binaries are what Build returned. Required.
+	Binaries Binaries
+	// Dir keeps data, keys and logs; it must be private to this control plane, and
+	// short, as it holds a unix socket. Empty makes a temporary directory that Stop
+	// removes.
+	Dir string
+	// APIServerArgs are added to the API server's command line.
+	APIServerArgs []string
+}
+
+// ControlPlane is one running etcd with one API server. Its methods are safe for
+// concurrent use; mu guards the two processes.
+type ControlPlane struct {
+	opts    Options
+	ownsDir bool
+	port    *reservedPort
+	token   string
+	config  *rest.Config
+	client  *kubernetes.Clientset
+
+	mu        sync.Mutex
+	etcd      *process.Process
+	apiServer *process.Process
+}
+
+// Start returns a control plane that is ready to serve. ctx bounds the start only;
+// if it fails nothing is left running, and the error has the last log lines of what
+// failed.
+func Start(ctx context.Context, o Options) (*ControlPlane, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+
+	c, err := prepare(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	return c, nil
+}
+
+// prepare makes what both processes need: the directory, the keys and the port.
+func prepare(o Options) (*ControlPlane, error) {
+	if o.Binaries.Etcd == "" || o.Binaries.APIServer == "" {
+		return nil, errors.New("start the control plane: no binaries, see Build")
+	}
+	c := &ControlPlane{opts: o, token: rand.Text()}
+	if o.Dir == "" {
+		dir, err := os.MkdirTemp("", "refvol-cp-")
+		if err != nil {
+			return nil, fmt.Errorf("create the control plane's directory: %w", err)
+		}
+		c.opts.Dir, c.ownsDir = dir, true
+	}
+	if err := c.writeCredentials(); err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	port, err := reservePort()
+	if err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	c.port = port
+	return c, nil
+}
+
+func (c *ControlPlane) start(ctx context.Context) error {
+	if err := c.startEtcd(); err != nil {
+		return err
+	}
+	if err := c.StartAPIServer(ctx); err != nil {
+		return err
+	}
+	config, err := c.adminConfig()
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("client of the control plane: %w", err)
+	}
+	c.config, c.client = config, client
+	return c.WriteKubeconfig(c.Kubeconfig(), c.token)
+}
+
+// Client returns a client with all rights and no limit on its request rate.
+func (c *ControlPlane) Client() *kubernetes.Clientset { return c.client }
+
+// Config returns a copy of the configuration that Client uses.
+func (c *ControlPlane) Config() *rest.Config { return rest.CopyConfig(c.config) }
+
+// Kubeconfig returns the path of a kubeconfig file with all rights.
+func (c *ControlPlane) Kubeconfig() string { return c.path("admin.kubeconfig") }
+
+// Dir returns the directory that holds data, keys and logs.
+func (c *ControlPlane) Dir() string { return c.opts.Dir }
+
+// Port returns the API server's port, on 127.0.0.1.
+func (c *ControlPlane) Port() uint16 { return uint16(c.port.number) }
+
+// APIServerLog returns the path of the API server's log.
+func (c *ControlPlane) APIServerLog() string { return c.path("kube-apiserver.log") }
+
+// APIServerPID returns the process id of the API server, 0 while it is stopped.
+func (c *ControlPlane) APIServerPID() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.apiServer == nil {
+		return 0
+	}
+	return c.apiServer.PID()
+}
+
+// EtcdPID returns the process id of etcd, 0 after Stop.
+func (c *ControlPlane) EtcdPID() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.etcd == nil {
+		return 0
+	}
+	return c.etcd.PID()
+}
+
+// Stop ends both processes, waits for them and removes what Start made. They are
+// killed: nothing of theirs is needed afterwards, and an API server that is asked
+// to end waits many seconds for open watches. Calling it again does nothing.
+func (c *ControlPlane) Stop() error {
+	err := c.StopAPIServer()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.etcd != nil {
+		err = errors.Join(err, c.etcd.Kill())
+		c.etcd = nil
+	}
+	if c.port != nil {
+		err = errors.Join(err, c.port.Close())
+		c.port = nil
+	}
+	if c.client != nil {
+		c.closeIdleConnections()
+	}
+	if c.ownsDir {
+		err = errors.Join(err, os.RemoveAll(c.opts.Dir))
+	}
+	return err
+}
+
+// closeIdleConnections ends the client's connections to the server that is gone,
+// so that the caller can check for leaked goroutines and descriptors.
+func (c *ControlPlane) closeIdleConnections() {
+	if rc, ok := c.client.CoreV1().RESTClient().(*rest.RESTClient); ok {
+		rc.Client.CloseIdleConnections()
+	}
+}
+
+func (c *ControlPlane) path(name string) string { return filepath.Join(c.opts.Dir, name) }

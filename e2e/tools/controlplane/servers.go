@@ -1,0 +1,135 @@
+package controlplane
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/refvol/refvol/e2e/tools/process"
+)
+
+// startEtcd needs no readiness check: the API server waits for its socket. Clients
+// and peers come over unix sockets, which need no port and let nobody in who can't
+// enter the directory; the advertised addresses are never dialled.
+func (c *ControlPlane) startEtcd() error {
+	const peer = "http://127.0.0.1:2380"
+	p, err := process.Start(process.Options{
+		Path: c.opts.Binaries.Etcd,
+		Log:  c.path("etcd.log"),
+		Args: []string{
+			"--name=etcd",
+			"--data-dir=" + c.path("etcd"),
+			"--listen-client-urls=" + c.etcdURL(),
+			"--advertise-client-urls=http://127.0.0.1:2379",
+			"--listen-peer-urls=unix://" + c.path("peer.sock"),
+			"--initial-advertise-peer-urls=" + peer,
+			"--initial-cluster=etcd=" + peer,
+			"--unsafe-no-fsync",
+			"--log-level=warn",
+		},
+	})
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.etcd = p
+	return nil
+}
+
+func (c *ControlPlane) etcdURL() string { return "unix://" + c.path("etcd.sock") }
+
+// StartAPIServer starts the API server and waits until it is ready. After
+// StopAPIServer it comes back on the same address, with the same keys and data. It
+// does nothing if the server runs.
+func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.apiServer != nil {
+		return nil
+	}
+	p, err := process.Start(process.Options{
+		Path: c.opts.Binaries.APIServer,
+		Log:  c.APIServerLog(),
+		Args: append(c.apiServerArgs(), c.opts.APIServerArgs...),
+	})
+	if err != nil {
+		return err
+	}
+	probe, done := c.newProbe()
+	defer done()
+	if err := p.Await(ctx, probe); err != nil {
+		return errors.Join(err, p.Kill())
+	}
+	c.apiServer = p
+	return nil
+}
+
+func (c *ControlPlane) apiServerArgs() []string {
+	return []string{
+		"--etcd-servers=" + c.etcdURL(),
+		"--bind-address=127.0.0.1",
+		"--secure-port=" + strconv.Itoa(c.port.number),
+		// The port stays bound by this process, see reservedPort.
+		"--permit-port-sharing",
+		"--cert-dir=" + c.path("certs"),
+		"--token-auth-file=" + c.path(tokenFile),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + c.path(signingKeyFile),
+		"--service-account-signing-key-file=" + c.path(signingKeyFile),
+		"--authorization-mode=Node,RBAC",
+		"--service-cluster-ip-range=10.0.0.0/24",
+		// Without these two the server looks for an address to publish, which a
+		// machine without a network has not.
+		"--advertise-address=127.0.0.1",
+		"--endpoint-reconciler-type=none",
+	}
+}
+
+// StopAPIServer kills the API server and waits for it: an outage. etcd stays.
+func (c *ControlPlane) StopAPIServer() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.apiServer == nil {
+		return nil
+	}
+	p := c.apiServer
+	c.apiServer = nil
+	return p.Kill()
+}
+
+// newProbe returns a function that asks whether the API server is ready, and one that
+// ends its connection. It has a client of its own, because the server's certificate, which
+// it makes itself, may not be there yet. All questions share a connection, so that asking
+// often costs a server that starts no handshakes.
+func (c *ControlPlane) newProbe() (probe func(context.Context) error, done func()) {
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // our own child, on loopback
+	}
+	client := &http.Client{Transport: transport}
+	return func(ctx context.Context) error { return c.ready(ctx, client) }, transport.CloseIdleConnections
+}
+
+// ready returns an error unless the API server says that it is ready.
+func (c *ControlPlane) ready(ctx context.Context, client *http.Client) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address()+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+c.token)
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	// A connection is used again once the answer has been read.
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET /readyz: %s\n%s", resp.Status, body)
+	}
+	return err
+}

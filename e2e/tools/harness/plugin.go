@@ -1,0 +1,285 @@
+package harness
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/refvol/refvol/e2e/tools/process"
+)
+
+const (
+	// DriverName is the name that the plugin serves under.
+	DriverName = "csi.refvol.dev"
+	// NodeName is the node that it is told it runs on.
+	NodeName = "node-1"
+
+	// Of a busy machine, with the race detector in the plugin.
+	startTimeout = 2 * time.Minute
+	stopTimeout  = 2 * time.Minute
+)
+
+// PluginOptions says what to start. Binary, Kubeconfig and Dir are required.
+type PluginOptions struct {
+	// Binary is the plugin's program.
+	Binary string
+	// Kubeconfig is what the plugin reaches the API server with.
+	Kubeconfig string
+	// Dir is for everything the plugin keeps; it must be empty, and short, as it
+	// holds sockets.
+	Dir string
+	// StateDir is where the plugin keeps its records; empty: in Dir.
+	StateDir string
+	// Args are added to the command line; of a repeated flag the last one counts.
+	Args []string
+	// Env is added to the environment, which is this process's own.
+	Env []string
+	// BeforeFork is process.Options' own, called at each start.
+	BeforeFork func() error
+}
+
+func (o *PluginOptions) validate() error {
+	if o.Binary == "" || o.Kubeconfig == "" || o.Dir == "" {
+		return errors.New("plugin: binary, kubeconfig and directory are required")
+	}
+	return nil
+}
+
+// Plugin is the plugin on a pretended node: its directories, and the process while
+// it runs. Calls over Node, Identity and what builds on them may run at once; the
+// methods that start or end the process must not run beside each other.
+type Plugin struct {
+	opts PluginOptions
+	proc *process.Process
+	// conn is the connection to the run that is, or was last; on that one, calls fail.
+	conn atomic.Pointer[grpc.ClientConn]
+	// logged is how long the log was when the process started.
+	logged  int64
+	answers answers
+}
+
+// StartPlugin makes the node's directories and starts the plugin; see Plugin.Start.
+func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	p := &Plugin{opts: o}
+	for _, dir := range []string{p.KubeletDir(), p.StateDir(), p.RegistrationDir()} {
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			return nil, fmt.Errorf("make the node's directories: %w", err)
+		}
+	}
+	return p, p.Start(ctx)
+}
+
+// KubeletDir is the pretended kubelet's root directory.
+func (p *Plugin) KubeletDir() string { return filepath.Join(p.opts.Dir, "kubelet") }
+
+// StateDir is where the plugin keeps its records.
+func (p *Plugin) StateDir() string {
+	return cmp.Or(p.opts.StateDir, filepath.Join(p.opts.Dir, "state"))
+}
+
+// RegistrationDir is where the kubelet would look for plugins.
+func (p *Plugin) RegistrationDir() string { return filepath.Join(p.opts.Dir, "registry") }
+
+// Socket is the path of the CSI socket.
+func (p *Plugin) Socket() string { return filepath.Join(p.opts.Dir, "csi.sock") }
+
+// LogPath is the file that all runs of the process append their output to.
+func (p *Plugin) LogPath() string { return filepath.Join(p.opts.Dir, "plugin.log") }
+
+// PID is the process id of the run that is, or was last.
+func (p *Plugin) PID() int { return p.proc.PID() }
+
+// Process is the run that is, or was last.
+func (p *Plugin) Process() *process.Process { return p.proc }
+
+// Start starts the process, again after Kill or Terminate, with the same
+// directories, and returns when it answers on its socket. The error has the last
+// lines of its log.
+func (p *Plugin) Start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	logged, err := p.logSize()
+	if err != nil {
+		return err
+	}
+	p.logged = logged
+	proc, err := process.Start(process.Options{
+		Path:       p.opts.Binary,
+		Args:       append(p.args(), p.opts.Args...),
+		Env:        p.env(),
+		Log:        p.LogPath(),
+		BeforeFork: p.opts.BeforeFork,
+	})
+	if err != nil {
+		return err
+	}
+	p.proc = proc
+	if err := p.connect(); err != nil {
+		return errors.Join(err, p.Kill())
+	}
+	if err := proc.Await(ctx, p.probe); err != nil {
+		return errors.Join(err, p.Kill())
+	}
+	return nil
+}
+
+// AddArgs adds to the command line of the next Start; of a repeated flag the last one counts.
+func (p *Plugin) AddArgs(args ...string) { p.opts.Args = slices.Concat(p.opts.Args, args) }
+
+func (p *Plugin) args() []string {
+	return []string{
+		"serve",
+		"--endpoint=unix://" + p.Socket(),
+		"--driver-name=" + DriverName,
+		"--node-name=" + NodeName,
+		"--kubeconfig=" + p.opts.Kubeconfig,
+		"--state-dir=" + p.StateDir(),
+		"--kubelet-dir=" + p.KubeletDir(),
+		"--registration-dir=" + p.RegistrationDir(),
+		"--kubelet-socket-path=" + p.Socket(),
+		"--http-address=",
+	}
+}
+
+// env makes a stack dump show all goroutines, and lets a race show in the exit
+// status as well as in the log.
+func (p *Plugin) env() []string {
+	return slices.Concat(os.Environ(), []string{"GOTRACEBACK=all", "GORACE=exitcode=66"}, p.opts.Env)
+}
+
+// connect dials again soon after a failure: the socket appears within milliseconds,
+// and the default back-off starts with a second.
+func (p *Plugin) connect() error {
+	conn, err := grpc.NewClient("unix://"+p.Socket(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUnaryInterceptor(p.answers.intercept),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond},
+			MinConnectTimeout: time.Second,
+		}))
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", p.Socket(), err)
+	}
+	p.conn.Store(conn)
+	return nil
+}
+
+func (p *Plugin) probe(ctx context.Context) error {
+	_, err := p.Identity().Probe(ctx, &csi.ProbeRequest{})
+	return err
+}
+
+// Node is a CSI client on the plugin's socket.
+func (p *Plugin) Node() csi.NodeClient { return csi.NewNodeClient(p.conn.Load()) }
+
+// Identity is a CSI client on the plugin's socket.
+func (p *Plugin) Identity() csi.IdentityClient { return csi.NewIdentityClient(p.conn.Load()) }
+
+// Kill ends the process with SIGKILL, as a crash would. It does nothing if the
+// process has ended.
+func (p *Plugin) Kill() error {
+	return errors.Join(p.disconnect(), p.proc.Kill())
+}
+
+// Terminate ends the process with SIGTERM, as the kubelet does, and fails if it
+// does not end with status 0 in time.
+func (p *Plugin) Terminate(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	if err := errors.Join(p.proc.Stop(ctx, syscall.SIGTERM), p.disconnect()); err != nil {
+		return err
+	}
+	if code := p.proc.ExitCode(); code != 0 {
+		return fmt.Errorf("plugin ended with status %d on SIGTERM\n%s", code, p.LogTail())
+	}
+	return nil
+}
+
+func (p *Plugin) disconnect() error {
+	conn := p.conn.Load()
+	if conn == nil {
+		return nil
+	}
+	err := conn.Close()
+	if status.Code(err) == codes.Canceled {
+		return nil // it was closed already
+	}
+	return err
+}
+
+// Close kills the process if it runs, and detaches what mounts it left, so that
+// the directory can be removed.
+func (p *Plugin) Close() error {
+	err := p.Kill()
+	mounts, listErr := MountsBelow(p.opts.Dir)
+	err = errors.Join(err, listErr)
+	for _, m := range mounts {
+		err = errors.Join(err, os.NewSyscallError("umount2 "+m.Target, unix.Unmount(m.Target, unix.MNT_DETACH)))
+	}
+	return err
+}
+
+// LogTail returns the last lines of the log.
+func (p *Plugin) LogTail() string { return process.Tail(p.LogPath(), 40) }
+
+// Records returns the names of the files in the state directory.
+func (p *Plugin) Records() ([]string, error) {
+	entries, err := os.ReadDir(p.StateDir())
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, nil
+}
+
+// VolumeMounts returns the mounts below the kubelet's directory.
+func (p *Plugin) VolumeMounts() ([]Mount, error) { return MountsBelow(p.KubeletDir()) }
+
+// Descriptors returns what the open file descriptors of the running process are, a
+// string each as in /proc/PID/fd; the numbers of sockets and pipes are left out.
+func (p *Plugin) Descriptors() ([]string, error) { return descriptors(p.PID()) }
+
+func descriptors(pid int) ([]string, error) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var open []string
+	for _, e := range entries {
+		link, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // closed meanwhile, such as the descriptor of dir itself
+		}
+		if err != nil {
+			return nil, err
+		}
+		open = append(open, numbered.ReplaceAllString(link, "$1"))
+	}
+	return open, nil
+}
+
+// numbered is a link such as socket:[4711], of which another run has another.
+var numbered = regexp.MustCompile(`^(\w+):\[\d+\]$`)

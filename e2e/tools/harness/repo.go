@@ -1,0 +1,129 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/refvol/refvol/e2e/tools/controlplane"
+	"github.com/refvol/refvol/e2e/tools/gobuild"
+)
+
+const rootModule = "module github.com/refvol/refvol\n"
+
+// Repository returns the root directory of the checkout that the working directory
+// is in.
+func Repository() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		data, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(data), rootModule) {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("%s is not inside a checkout of refvol", start)
+		}
+	}
+}
+
+// BuildControlPlane builds etcd and the API server if they are missing, which takes
+// minutes the first time; progress gets a line now and then.
+func BuildControlPlane(ctx context.Context, progress io.Writer) (controlplane.Binaries, error) {
+	o, err := kubernetesBuild(progress)
+	if err != nil {
+		return controlplane.Binaries{}, err
+	}
+	return controlplane.Build(ctx, o)
+}
+
+// BuildKubectl builds kubectl if it is missing, as BuildControlPlane does the servers,
+// and returns its path.
+func BuildKubectl(ctx context.Context, progress io.Writer) (string, error) {
+	o, err := kubernetesBuild(progress)
+	if err != nil {
+		return "", err
+	}
+	return controlplane.BuildKubectl(ctx, o)
+}
+
+// kubernetesBuild says what programs of Kubernetes are built from.
+func kubernetesBuild(progress io.Writer) (controlplane.BuildOptions, error) {
+	repo, err := Repository()
+	if err != nil {
+		return controlplane.BuildOptions{}, err
+	}
+	cache, err := gobuild.CacheDir()
+	return controlplane.BuildOptions{
+		ModuleDir: filepath.Join(repo, "e2e", "node-image", "kubernetes"),
+		CacheDir:  cache,
+		Progress:  progress,
+	}, err
+}
+
+// StartControlPlane builds what is missing and starts a control plane.
+func StartControlPlane(ctx context.Context, progress io.Writer) (*controlplane.ControlPlane, error) {
+	binaries, err := BuildControlPlane(ctx, progress)
+	if err != nil {
+		return nil, err
+	}
+	return controlplane.Start(ctx, controlplane.Options{Binaries: binaries})
+}
+
+// BuildPlugin builds the plugin and puts a copy of it into dir, which it returns the
+// path of. With race the binary has the race detector in it, which needs a C
+// compiler.
+//
+// The go tool leaves an up-to-date binary alone, which saves the seconds of linking
+// it; so it builds into the cache, under a lock, and the copy is what nobody else
+// can replace during the run.
+func BuildPlugin(ctx context.Context, dir string, race bool, progress io.Writer) (string, error) {
+	repo, err := Repository()
+	if err != nil {
+		return "", err
+	}
+	cache, err := gobuild.CacheDir()
+	if err != nil {
+		return "", err
+	}
+	name := "refvol-plugin"
+	if race {
+		name += "-race"
+	}
+	cached := filepath.Join(cache, "plugin", name)
+	if err := os.MkdirAll(filepath.Dir(cached), 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := gobuild.Lock(ctx, cached+".lock", progress)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	o := gobuild.Options{Dir: repo, Package: "./cmd/refvol-plugin", Out: cached, Race: race, Progress: progress}
+	if err := gobuild.Build(ctx, o); err != nil {
+		return "", err
+	}
+	return copyProgram(cached, filepath.Join(dir, name))
+}
+
+func copyProgram(from, to string) (string, error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return "", err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return "", err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		return "", fmt.Errorf("copy %s to %s: %w", from, to, errors.Join(err, out.Close()))
+	}
+	return to, out.Close()
+}

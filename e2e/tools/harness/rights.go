@@ -1,0 +1,78 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/refvol/refvol/e2e/tools/controlplane"
+)
+
+const (
+	pluginNamespace = "refvol-system"
+	pluginAccount   = "refvol-plugin"
+	// tokenLifetime is longer than any run.
+	tokenLifetime = 12 * time.Hour
+)
+
+// GrantPlugin makes the plugin's service account, gives it what deploy/base gives it
+// and nothing else, so that a right that is missing there shows, and writes a
+// kubeconfig file for it. It returns the token that the file carries.
+func GrantPlugin(ctx context.Context, c *controlplane.ControlPlane, kubeconfig string) (token string, err error) {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pluginNamespace}}
+	if _, err := c.Client().CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+		return "", fmt.Errorf("create the plugin's namespace: %w", err)
+	}
+	if err := applyRights(ctx, c.Client()); err != nil {
+		return "", err
+	}
+	return MakeAccount(ctx, c, pluginAccount, kubeconfig)
+}
+
+// MakeAccount makes a service account in the plugin's namespace, which must exist,
+// and a kubeconfig file for it. It returns the token that the file carries.
+func MakeAccount(ctx context.Context, c *controlplane.ControlPlane, name, kubeconfig string) (token string, err error) {
+	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := c.Client().CoreV1().ServiceAccounts(pluginNamespace).Create(ctx, sa, metav1.CreateOptions{}); err != nil {
+		return "", fmt.Errorf("create service account %s: %w", name, err)
+	}
+	if token, err = c.ServiceAccountToken(ctx, pluginNamespace, name, tokenLifetime); err != nil {
+		return "", err
+	}
+	return token, c.WriteKubeconfig(kubeconfig, token)
+}
+
+// applyRights creates the ClusterRole and its binding that the manifests have.
+func applyRights(ctx context.Context, client kubernetes.Interface) error {
+	repo, err := Repository()
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(filepath.Join(repo, "deploy", "base", "rbac.yaml"))
+	if err != nil {
+		return fmt.Errorf("read the plugin's rights: %w", err)
+	}
+	defer f.Close()
+	var role rbacv1.ClusterRole
+	var binding rbacv1.ClusterRoleBinding
+	documents := yaml.NewYAMLOrJSONDecoder(f, 4096)
+	if err := errors.Join(documents.Decode(&role), documents.Decode(&binding)); err != nil {
+		return fmt.Errorf("decode %s as a ClusterRole and its binding: %w", f.Name(), err)
+	}
+	if _, err := client.RbacV1().ClusterRoles().Create(ctx, &role, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create the plugin's role: %w", err)
+	}
+	if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, &binding, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("bind the plugin's role: %w", err)
+	}
+	return nil
+}
