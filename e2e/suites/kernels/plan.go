@@ -36,7 +36,7 @@ type part struct {
 
 func packages() []part {
 	return []part{
-		{name: "e2e/mount", module: "e2e", pkg: "./mount"},
+		{name: "e2e/mount", module: "e2e", pkg: "./suites/mount"},
 		{name: "pkg/mount", module: ".", pkg: "./pkg/mount"},
 		{name: "pkg/writer", module: ".", pkg: "./pkg/writer"},
 	}

@@ -11,8 +11,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/refvol/refvol/e2e/harness"
-	"github.com/refvol/refvol/e2e/harness/gobuild"
+	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/e2e/tools/gobuild"
 )
 
 // outcome is a line of the table.
@@ -90,7 +90,7 @@ func (r *runner) runKernel(ctx context.Context, k kernel) error {
 	dir := filepath.Join(r.cache, k.suite)
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		fmt.Printf("%s: getting the kernel of Debian's %s\n", k.name, k.suite)
-		script := filepath.Join(r.root, "e2e", "kernels", "debian.sh")
+		script := filepath.Join(r.root, "e2e", "suites", "kernels", "debian.sh")
 		if out, err := exec.CommandContext(ctx, script, k.suite, dir).CombinedOutput(); err != nil {
 			return fmt.Errorf("get the kernel of Debian's %s: %w\n%s", k.suite, err, out)
 		}

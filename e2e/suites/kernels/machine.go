@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/refvol/refvol/e2e/harness/gobuild"
+	"github.com/refvol/refvol/e2e/tools/gobuild"
 )
 
 // machineTimeout is how long one machine may run: five times as long as they take on two
