@@ -9,9 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/gobuild"
 )
 
@@ -23,10 +25,14 @@ const machineTimeout = time.Hour
 var initScript string
 
 // runMachine boots a machine, from what dir has of Debian, and notes the outcome of each part.
-func (r *runner) runMachine(ctx context.Context, dir, name string, m machine) error {
+func (r *runner) runMachine(ctx context.Context, dir, name string, m machine) (err error) {
 	initrd := filepath.Join(r.work, "initramfs")
-	if err := r.writeInitramfs(ctx, initrd, dir, m); err != nil {
+	server, err := r.writeInitramfs(ctx, initrd, dir, m)
+	if err != nil {
 		return err
+	}
+	if server != nil {
+		defer func() { err = errors.Join(err, server.Stop()) }()
 	}
 	console, err := os.Create(filepath.Join(r.cache, name+".log"))
 	if err != nil {
@@ -63,13 +69,34 @@ func (r *runner) runMachine(ctx context.Context, dir, name string, m machine) er
 	return nil
 }
 
-// writeInitramfs builds the tests and puts all that a machine has into one file.
-func (r *runner) writeInitramfs(ctx context.Context, name, dir string, m machine) (err error) {
+// writeInitramfs builds the tests and puts all that a machine has into one file. It returns
+// the control plane that it started for the machine, nil where there is no need.
+func (r *runner) writeInitramfs(ctx context.Context, name, dir string, m machine) (server *controlplane.ControlPlane, err error) {
 	a, err := createInitramfs(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, a.close()) }()
+	if err := addSystem(a, dir); err != nil {
+		return nil, err
+	}
+	env := ""
+	if slices.ContainsFunc(m.parts, func(p part) bool { return p.plugin }) {
+		if server, env, err = r.startServer(ctx, a); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.addParts(ctx, a, m.parts, env); err != nil {
+		if server != nil {
+			err = errors.Join(err, server.Stop())
+		}
+		return nil, err
+	}
+	return server, nil
+}
+
+// addSystem adds what a machine starts with.
+func addSystem(a *initramfs, dir string) error {
 	for _, empty := range []string{"dev", "proc", "sys", "tmp", "bin"} {
 		if err := a.addDirectory(empty); err != nil {
 			return err
@@ -84,11 +111,13 @@ func (r *runner) writeInitramfs(ctx context.Context, name, dir string, m machine
 			return err
 		}
 	}
-	if err := errors.Join(a.addFile("bin/busybox", filepath.Join(dir, "busybox")), a.addText("init", initScript)); err != nil {
-		return err
-	}
+	return errors.Join(a.addFile("bin/busybox", filepath.Join(dir, "busybox")), a.addText("init", initScript))
+}
+
+// addParts adds the tests, and the script that runs them.
+func (r *runner) addParts(ctx context.Context, a *initramfs, parts []part, env string) error {
 	var script strings.Builder
-	for i, p := range m.parts {
+	for i, p := range parts {
 		program, err := r.build(ctx, p)
 		if err != nil {
 			return err
@@ -99,7 +128,7 @@ func (r *runner) writeInitramfs(ctx context.Context, name, dir string, m machine
 		if err := errors.Join(a.addDirectory(place), a.addFile(binary, program)); err != nil {
 			return err
 		}
-		fmt.Fprintf(&script, "echo @begin %d\n(cd /%s && /%s %s)\necho @end $?\n", i, place, binary, strings.Join(p.arguments(), " "))
+		fmt.Fprintf(&script, "echo @begin %d\n(cd /%s && %s/%s %s)\necho @end $?\n", i, place, env, binary, strings.Join(p.arguments(), " "))
 	}
 	return a.addText("parts", script.String())
 }

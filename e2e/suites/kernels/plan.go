@@ -34,19 +34,50 @@ type part struct {
 	plugin bool
 }
 
+// packages are tests of packages alone.
 func packages() []part {
 	return []part{
-		{name: "e2e/mount", module: "e2e", pkg: "./suites/mount"},
+		{name: "e2e/suites/mount", module: "e2e", pkg: "./suites/mount"},
 		{name: "pkg/mount", module: ".", pkg: "./pkg/mount"},
 		{name: "pkg/writer", module: ".", pkg: "./pkg/writer"},
 	}
 }
 
+// plugin are tests of the plugin, by what they are about.
+func plugin(name string, tests ...string) part {
+	return part{name: name, module: "e2e", pkg: "./suites/integration", tests: tests, plugin: true}
+}
+
+func lifeOfAVolume() part {
+	return plugin("publish, update, restart, unpublish",
+		"TestPublishHasTheKubeletsLayout", "TestMountIsLockedDown", "TestKeysComeAndGo", "TestInPlace",
+		"TestKilledPlugin", "TestReboot", "TestUnpublishAgain", "TestKernelWithoutNoswap")
+}
+
+func hostileTargets() part {
+	return plugin("hostile targets",
+		"TestMalformedRequests", "TestMalformedUnpublish", "TestOtherVolumesMountInThePlaceOfOne",
+		"TestMountGoneBehindThePluginsBack", "TestSomethingMountedOnAFile", "TestMountRemovedAtAnyCall")
+}
+
+func all() []part {
+	return slices.Concat(packages(), []part{
+		lifeOfAVolume(),
+		hostileTargets(),
+		plugin("killed at its calls", "TestKilledAnywhere"),
+		plugin("memory cgroup v2", "TestMemoryLimitWithoutAKill", "TestMemoryOutlivesThePlugin"),
+		plugin("500 volumes and a restart", "TestRestartWithManyVolumes"),
+	})
+}
+
 // kernels returns all that can be tested.
 func kernels() []kernel {
+	tooOld := []part{plugin("refuses to start", "TestKernelTooOld")}
 	return []kernel{
-		{name: "6.1", suite: "bookworm", machines: []machine{{parts: packages()}}},
-		{name: "6.12", suite: "trixie", machines: []machine{{parts: packages()}}},
+		{name: "5.10", suite: "bullseye", machines: []machine{{parts: tooOld}}},
+		{name: "6.1", suite: "bookworm", machines: []machine{{parts: all()}}},
+		{name: "6.12", suite: "trixie", machines: []machine{{parts: all()}}},
+		{name: "newest", suite: "sid", machines: []machine{{parts: all()}}},
 	}
 }
 
@@ -54,7 +85,8 @@ func kernels() []kernel {
 func choose(names []string, short bool) ([]kernel, error) {
 	all := kernels()
 	if short {
-		names = []string{"6.1"}
+		parts := append(packages(), lifeOfAVolume())
+		return []kernel{{name: "6.1", suite: "bookworm", machines: []machine{{parts: parts}}}}, nil
 	}
 	if len(names) == 0 {
 		return all, nil

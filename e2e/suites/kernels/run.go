@@ -11,8 +11,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/e2e/tools/gobuild"
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 // outcome is a line of the table.
@@ -28,6 +28,8 @@ type runner struct {
 	accelerator       string
 	// programs are the test binaries that were built, by the package's directory.
 	programs map[string]string
+	// plugin is the plugin's binary, once it is built.
+	plugin   string
 	outcomes []outcome
 }
 

@@ -37,6 +37,8 @@ type Options struct {
 type ControlPlane struct {
 	opts    Options
 	ownsDir bool
+	// attached is the kubeconfig of a control plane that another process has started.
+	attached string
 	port    *reservedPort
 	token   string
 	config  *rest.Config
@@ -114,7 +116,12 @@ func (c *ControlPlane) Client() *kubernetes.Clientset { return c.client }
 func (c *ControlPlane) Config() *rest.Config { return rest.CopyConfig(c.config) }
 
 // Kubeconfig returns the path of a kubeconfig file with all rights.
-func (c *ControlPlane) Kubeconfig() string { return c.path("admin.kubeconfig") }
+func (c *ControlPlane) Kubeconfig() string {
+	if c.attached != "" {
+		return c.attached
+	}
+	return c.path("admin.kubeconfig")
+}
 
 // Dir returns the directory that holds data, keys and logs.
 func (c *ControlPlane) Dir() string { return c.opts.Dir }
@@ -149,6 +156,10 @@ func (c *ControlPlane) EtcdPID() int {
 // killed: nothing of theirs is needed afterwards, and an API server that is asked
 // to end waits many seconds for open watches. Calling it again does nothing.
 func (c *ControlPlane) Stop() error {
+	if c.attached != "" {
+		c.closeIdleConnections()
+		return nil
+	}
 	err := c.StopAPIServer()
 	c.mu.Lock()
 	defer c.mu.Unlock()
