@@ -19,6 +19,16 @@ ip link set lo up
 ip address add 10.0.2.15/24 dev eth0
 ip link set eth0 up
 echo "@kernel $(uname -r)"
-. /parts
+if [ -e /policy ]; then
+  mount -t selinuxfs none /sys/fs/selinux
+  dd if=/policy of=/sys/fs/selinux/load bs=64M 2>/dev/null # the kernel wants it in one piece
+  # Everything runs in the domain of a privileged container, which is what the plugin's is. Only
+  # before SELinux enforces may this program start it.
+  sh -c 'printf %s "$0" >/proc/self/attr/exec && exec sh -c "echo 1 >/sys/fs/selinux/enforce; . /parts"' \
+    system_u:system_r:spc_t:s0-s0:c0.c1023
+  dmesg | grep 'avc:  denied'
+else
+  . /parts
+fi
 echo @off
 poweroff -f

@@ -45,9 +45,13 @@ func (r *runner) runMachine(ctx context.Context, dir, name string, m machine) (e
 	// QEMU 7.2 sometimes spoils the flags in cmpxchg16b, which newer kernels allocate
 	// memory with; without it, they have another way.
 	const cpu = "max,-cx16"
+	arguments := "console=ttyS0 quiet panic=-1"
+	if m.selinux {
+		arguments += " lsm=selinux"
+	}
 	qemu := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", r.accelerator, "-cpu", cpu, "-smp", "2", "-m", "3G",
 		"-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-nic", "user,model=virtio-net-pci",
-		"-kernel", filepath.Join(dir, "vmlinuz"), "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 "+m.append)
+		"-kernel", filepath.Join(dir, "vmlinuz"), "-initrd", initrd, "-append", arguments)
 	out, err := qemu.StdoutPipe()
 	if err != nil {
 		return err
@@ -79,6 +83,16 @@ func (r *runner) writeInitramfs(ctx context.Context, name, dir string, m machine
 	defer func() { err = errors.Join(err, a.close()) }()
 	if err := addSystem(a, dir); err != nil {
 		return nil, err
+	}
+	if m.selinux {
+		// The first release whose policy knows containers.
+		policy, err := r.debian(ctx, "policy", "trixie")
+		if err != nil {
+			return nil, err
+		}
+		if err := a.addFile("policy", filepath.Join(policy, "policy")); err != nil {
+			return nil, err
+		}
 	}
 	env := ""
 	if slices.ContainsFunc(m.parts, func(p part) bool { return p.plugin }) {

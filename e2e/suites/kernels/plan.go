@@ -17,9 +17,9 @@ type kernel struct {
 
 // machine is one boot.
 type machine struct {
-	// append is added to the kernel's command line.
-	append string
-	parts  []part
+	// selinux has SELinux enforce the policy of a release of Debian.
+	selinux bool
+	parts   []part
 }
 
 // part is a test binary that a machine runs.
@@ -70,14 +70,22 @@ func all() []part {
 	})
 }
 
+// enforcing is a machine with SELinux.
+func enforcing() machine {
+	return machine{selinux: true, parts: []part{
+		plugin("SELinux: labels and confined readers", "TestSELinux", "TestSELinuxWithoutAContext"),
+		plugin("SELinux: publish, update, restart, unpublish", lifeOfAVolume().tests...),
+	}}
+}
+
 // kernels returns all that can be tested.
 func kernels() []kernel {
 	tooOld := []part{plugin("refuses to start", "TestKernelTooOld")}
 	return []kernel{
 		{name: "5.10", suite: "bullseye", machines: []machine{{parts: tooOld}}},
-		{name: "6.1", suite: "bookworm", machines: []machine{{parts: all()}}},
-		{name: "6.12", suite: "trixie", machines: []machine{{parts: all()}}},
-		{name: "newest", suite: "sid", machines: []machine{{parts: all()}}},
+		{name: "6.1", suite: "bookworm", machines: []machine{{parts: all()}, enforcing()}},
+		{name: "6.12", suite: "trixie", machines: []machine{{parts: all()}, enforcing()}},
+		{name: "newest", suite: "sid", machines: []machine{{parts: all()}, enforcing()}},
 	}
 }
 

@@ -89,13 +89,9 @@ DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends -o DPkg::L
 
 // runKernel boots each machine of a kernel.
 func (r *runner) runKernel(ctx context.Context, k kernel) error {
-	dir := filepath.Join(r.cache, k.suite)
-	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-		fmt.Printf("%s: getting the kernel of Debian's %s\n", k.name, k.suite)
-		script := filepath.Join(r.root, "e2e", "suites", "kernels", "debian.sh")
-		if out, err := exec.CommandContext(ctx, script, k.suite, dir).CombinedOutput(); err != nil {
-			return fmt.Errorf("get the kernel of Debian's %s: %w\n%s", k.suite, err, out)
-		}
+	dir, err := r.debian(ctx, "kernel", k.suite)
+	if err != nil {
+		return err
 	}
 	for i, m := range k.machines {
 		if err := r.runMachine(ctx, dir, fmt.Sprintf("%s-%d", k.name, i+1), m); err != nil {
@@ -103,6 +99,20 @@ func (r *runner) runKernel(ctx context.Context, k kernel) error {
 		}
 	}
 	return nil
+}
+
+// debian returns a directory with something of a release of Debian, see debian.sh.
+func (r *runner) debian(ctx context.Context, what, suite string) (string, error) {
+	dir := filepath.Join(r.cache, what+"-"+suite)
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		return dir, err
+	}
+	fmt.Printf("getting the %s of Debian's %s\n", what, suite)
+	script := filepath.Join(r.root, "e2e", "suites", "kernels", "debian.sh")
+	if out, err := exec.CommandContext(ctx, script, what, suite, dir).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("get the %s of Debian's %s: %w\n%s", what, suite, err, out)
+	}
+	return dir, nil
 }
 
 // report prints the table.

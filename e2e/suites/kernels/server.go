@@ -56,7 +56,7 @@ func writeKubeconfig(path string, c *controlplane.ControlPlane) error {
 		return err
 	}
 	for _, cluster := range config.Clusters {
-		cluster.Server, cluster.TLSServerName = fmt.Sprintf("https://10.0.2.2:%d", c.Port()), "localhost"
+		cluster.Server, cluster.TLSServerName = fmt.Sprintf("https://10.0.2.2:%d", c.Port()), "127.0.0.1"
 	}
 	return clientcmd.WriteToFile(*config, path)
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -39,10 +40,10 @@ type ControlPlane struct {
 	ownsDir bool
 	// attached is the kubeconfig of a control plane that another process has started.
 	attached string
-	port    *reservedPort
-	token   string
-	config  *rest.Config
-	client  *kubernetes.Clientset
+	port     *reservedPort
+	token    string
+	config   *rest.Config
+	client   *kubernetes.Clientset
 
 	mu        sync.Mutex
 	etcd      *process.Process
@@ -184,7 +185,7 @@ func (c *ControlPlane) Stop() error {
 // so that the caller can check for leaked goroutines and descriptors.
 func (c *ControlPlane) closeIdleConnections() {
 	if rc, ok := c.client.CoreV1().RESTClient().(*rest.RESTClient); ok {
-		rc.Client.CloseIdleConnections()
+		utilnet.CloseIdleConnectionsFor(rc.Client.Transport)
 	}
 }
 
