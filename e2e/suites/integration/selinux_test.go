@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -79,8 +78,13 @@ func (c *container) finds(context, file, text string) error {
 	cmd := exec.CommandContext(c.t.Context(), "/busybox", "grep", "-q", text, "/volume/"+file)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: c.dir}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	// Of this process's files, it may write only to those with its label.
+	out, err := os.Create(filepath.Join(c.dir, "output"))
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out
 	done := make(chan error)
 	go func() {
 		// The context is of this thread, and inherited; the thread ends with this goroutine.
@@ -92,9 +96,18 @@ func (c *container) finds(context, file, text string) error {
 		done <- err
 	}()
 	if err := <-done; err != nil {
-		return fmt.Errorf("%w: %s", err, out.Bytes())
+		said, readErr := os.ReadFile(out.Name())
+		return errors.Join(fmt.Errorf("%w: %s", err, said), readErr)
 	}
 	return nil
+}
+
+// wantDenied checks that a process of these categories can't read the file.
+func (c *container) wantDenied(categories, file, text string) {
+	c.t.Helper()
+	if err := c.finds(processContext+categories, file, text); err == nil || !strings.Contains(err.Error(), "Permission denied") {
+		c.t.Errorf("read by a process of %s: %v, want a denial", categories, err)
+	}
 }
 
 // label returns the context that a file has.
@@ -148,9 +161,7 @@ func TestSELinux(t *testing.T) {
 		if err := c.finds(processContext+ours, "key", value); err != nil {
 			t.Errorf("read by a process of the right context: %v", err)
 		}
-		if err := c.finds(processContext+others, "key", value); err == nil || !strings.Contains(err.Error(), "Permission denied") {
-			t.Errorf("read by a process of another context: %v, want a denial", err)
-		}
+		c.wantDenied(others, "key", value)
 	}
 	check()
 	value = n.canary()
@@ -165,18 +176,42 @@ func TestSELinux(t *testing.T) {
 	check()
 }
 
-// Without it, no confined process can read the volume.
-func TestSELinuxWithoutAContext(t *testing.T) {
+// A confined process can't read what has no container's label.
+func TestSELinuxOfAnotherType(t *testing.T) {
 	skipUnlessEnforcing(t)
-	n := newNode(t)
+	const context = "system_u:object_r:user_home_t:s0"
+	n := newNode(t, "--selinux-context="+context)
 	value := n.canary()
 	n.configMap("app", map[string]string{"key": value})
 	v := n.short("app")
 	n.mustPublish(v)
-	got, err := label(filepath.Join(n.Target(v), "key"))
-	t.Logf("files are labelled %s, %v", got, err)
+	n.wantLabels(v, context)
 	c := newContainer(t, n.Target(v))
-	if err := c.finds(processContext+ours, "key", value); err == nil || !strings.Contains(err.Error(), "Permission denied") {
-		t.Errorf("read by a confined process: %v, want a denial", err)
+	c.wantDenied(ours, "key", value)
+}
+
+// Without the flag, the policy has files labelled by who makes them.
+func TestSELinuxWithoutAContext(t *testing.T) {
+	skipUnlessEnforcing(t)
+	n := newNode(t)
+	n.configMap("app", map[string]string{"key": n.canary()})
+	v := n.short("app")
+	n.mustPublish(v)
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(dir, 0)
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	want, err := label(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("files have the context %s", want)
+	if got, err := label(filepath.Join(n.Target(v), "..data", "key")); err != nil || got != want {
+		t.Errorf("a file has the context %s, %v, want %s", got, err, want)
 	}
 }

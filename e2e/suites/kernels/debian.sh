@@ -76,7 +76,6 @@ policy() {
 (allow spc_t container_t (process (transition)))
 (allow container_t spc_t (process (sigchld)))
 (allow container_t spc_t (fd (use)))
-(allow container_t spc_t (fifo_file (getattr ioctl read write append lock)))
 CIL
   # Version 33 is the newest that Linux 6.1 takes.
   run bin/secilc --multiple-decls --policyvers=33 --mls=true --filecontext=/dev/null --output="$work/result/policy" "$work"/modules/*.cil

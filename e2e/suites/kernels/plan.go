@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 )
 
@@ -73,7 +74,7 @@ func all() []part {
 // enforcing is a machine with SELinux.
 func enforcing() machine {
 	return machine{selinux: true, parts: []part{
-		plugin("SELinux: labels and confined readers", "TestSELinux", "TestSELinuxWithoutAContext"),
+		plugin("SELinux: labels and confined readers", "TestSELinux", "TestSELinuxOfAnotherType", "TestSELinuxWithoutAContext"),
 		plugin("SELinux: publish, update, restart, unpublish", lifeOfAVolume().tests...),
 	}}
 }
@@ -89,23 +90,33 @@ func kernels() []kernel {
 	}
 }
 
-// choose returns the kernels of these names, or all; or the short form.
-func choose(names []string, short bool) ([]kernel, error) {
+// choose returns the kernels of these names, or all; or the short form. Of their parts it
+// leaves those whose names match.
+func choose(names []string, short bool, pattern string) ([]kernel, error) {
+	matches, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, err
+	}
 	all := kernels()
 	if short {
 		parts := append(packages(), lifeOfAVolume())
-		return []kernel{{name: "6.1", suite: "bookworm", machines: []machine{{parts: parts}}}}, nil
+		all = []kernel{{name: "6.1", suite: "bookworm", machines: []machine{{parts: parts}}}}
 	}
-	if len(names) == 0 {
-		return all, nil
-	}
-	var chosen []kernel
 	for _, name := range names {
-		i := slices.IndexFunc(all, func(k kernel) bool { return k.name == name })
-		if i < 0 {
+		if !slices.ContainsFunc(all, func(k kernel) bool { return k.name == name }) {
 			return nil, fmt.Errorf("no kernel is called %q", name)
 		}
-		chosen = append(chosen, all[i])
+	}
+	var chosen []kernel
+	for _, k := range all {
+		if len(names) > 0 && !slices.Contains(names, k.name) {
+			continue
+		}
+		for i := range k.machines {
+			k.machines[i].parts = slices.DeleteFunc(k.machines[i].parts, func(p part) bool { return !matches.MatchString(p.name) })
+		}
+		k.machines = slices.DeleteFunc(k.machines, func(m machine) bool { return len(m.parts) == 0 })
+		chosen = append(chosen, k)
 	}
 	return chosen, nil
 }
