@@ -66,7 +66,7 @@ func all() []part {
 		lifeOfAVolume(),
 		hostileTargets(),
 		plugin("killed at its calls", "TestKilledAnywhere"),
-		plugin("memory cgroup v2", "TestMemoryLimitWithoutAKill", "TestMemoryOutlivesThePlugin"),
+		plugin("memory cgroup v2", "TestMemoryLimitWithoutAKill", "TestMemoryOutlivesThePlugin", "TestMemoryIsThePluginsPods"),
 		plugin("500 volumes and a restart", "TestRestartWithManyVolumes"),
 	})
 }
