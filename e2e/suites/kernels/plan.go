@@ -33,6 +33,9 @@ type part struct {
 	tests []string
 	// plugin says that the tests start the plugin, against an API server of this machine.
 	plugin bool
+	// figure is a regular expression with a group for what the table shows of the tests' logs;
+	// "" for nothing.
+	figure string
 }
 
 // packages are tests of packages alone.
@@ -49,25 +52,31 @@ func plugin(name string, tests ...string) part {
 	return part{name: name, module: "e2e", pkg: "./suites/integration", tests: tests, plugin: true}
 }
 
+// lifeOfAVolume goes once through all that happens to a volume.
 func lifeOfAVolume() part {
 	return plugin("publish, update, restart, unpublish",
 		"TestPublishHasTheKubeletsLayout", "TestMountIsLockedDown", "TestKeysComeAndGo", "TestInPlace",
 		"TestKilledPlugin", "TestReboot", "TestUnpublishAgain", "TestKernelWithoutNoswap")
 }
 
+// hostileTargets are requests that name what they should not, and targets that something else
+// has become.
 func hostileTargets() part {
 	return plugin("hostile targets",
 		"TestMalformedRequests", "TestMalformedUnpublish", "TestOtherVolumesMountInThePlaceOfOne",
 		"TestMountGoneBehindThePluginsBack", "TestSomethingMountedOnAFile", "TestMountRemovedAtAnyCall")
 }
 
+// all is what a kernel that refvol supports must pass.
 func all() []part {
+	many := plugin("500 volumes and a restart", "TestRestartWithManyVolumes")
+	many.figure = `volumes: (serving after .* after the exec)`
 	return slices.Concat(packages(), []part{
 		lifeOfAVolume(),
 		hostileTargets(),
 		plugin("killed at its calls", "TestKilledAnywhere"),
 		plugin("memory cgroup v2", "TestMemoryLimitWithoutAKill", "TestMemoryOutlivesThePlugin", "TestMemoryIsThePluginsPods"),
-		plugin("500 volumes and a restart", "TestRestartWithManyVolumes"),
+		many,
 	})
 }
 

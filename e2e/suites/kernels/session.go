@@ -25,8 +25,10 @@ type session struct {
 	kernel  string
 	current *part
 	begun   time.Time
-	// tests are the results of the current part's tests, by name.
-	tests map[string]string
+	// tests are the results of the current part's tests, by name, and figure is what they
+	// measured.
+	tests  map[string]string
+	figure string
 }
 
 // keptLines are as many as help where a machine ends too early.
@@ -45,6 +47,9 @@ func (s *session) read(console io.Reader) error {
 			return err
 		}
 	}
+	if s.current != nil {
+		s.note("FAILED (it did not end)")
+	}
 	return lines.Err()
 }
 
@@ -52,6 +57,11 @@ func (s *session) read(console io.Reader) error {
 var result = regexp.MustCompile(`^ *--- (PASS|FAIL|SKIP): (\S+)`)
 
 func (s *session) line(line string) error {
+	if s.current != nil && s.current.figure != "" {
+		if found := regexp.MustCompile(s.current.figure).FindStringSubmatch(line); found != nil {
+			s.figure = ": " + found[1]
+		}
+	}
 	if found := result.FindStringSubmatch(line); found != nil && s.current != nil {
 		s.tests[found[2]] = found[1]
 		if found[1] == "FAIL" {
@@ -72,23 +82,27 @@ func (s *session) line(line string) error {
 			return fmt.Errorf("the console says %q", line)
 		}
 		s.current, s.begun, s.tests = &s.parts[number], time.Now(), map[string]string{}
+		s.figure = ""
 	case "end":
-		s.end(words[1])
+		if s.current == nil {
+			return fmt.Errorf("the console says %q", line)
+		}
+		s.note(s.judge(words[1]))
 	case "off":
 		s.ended = true
 	}
 	return nil
 }
 
-// end notes the outcome of the current part, whose program ended with a status.
-func (s *session) end(status string) {
-	o := outcome{kernel: s.kernel, part: s.current.name, took: time.Since(s.begun), result: s.judge(status)}
+// note adds the outcome of the current part.
+func (s *session) note(result string) {
+	o := outcome{kernel: s.kernel, part: s.current.name, took: time.Since(s.begun), result: result}
 	fmt.Printf("%s: %s %s in %.0f s\n", o.kernel, o.part, o.result, o.took.Seconds())
 	s.outcomes = append(s.outcomes, o)
 	s.current = nil
 }
 
-// judge says what became of the current part.
+// judge says what became of the current part, whose program ended with a status.
 func (s *session) judge(status string) string {
 	count := map[string]int{}
 	var names []string
@@ -110,7 +124,7 @@ func (s *session) judge(status string) string {
 		return fmt.Sprintf("FAILED (status %s): %s", status, strings.Join(names, ", "))
 	}
 	if count["SKIP"] > 0 {
-		return fmt.Sprintf("%s: %d tests, %d skipped", passed, count["PASS"], count["SKIP"])
+		return fmt.Sprintf("%s %d tests, %d skipped%s", passed, count["PASS"], count["SKIP"], s.figure)
 	}
-	return fmt.Sprintf("%s: %d tests", passed, count["PASS"])
+	return fmt.Sprintf("%s %d tests%s", passed, count["PASS"], s.figure)
 }
