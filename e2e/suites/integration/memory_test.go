@@ -62,7 +62,7 @@ func (n *node) mebibyte() map[string]string {
 }
 
 // With no memory left, a plugin that isn't killed for it keeps what shows, and goes on
-// when there is some again.
+// when there is some again. Where it ends, a kubelet starts it again.
 func TestMemoryLimitWithoutAKill(t *testing.T) {
 	n := newNode(t)
 	g, number := n.memoryGroup(), mustNumber(t)
@@ -105,11 +105,32 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 	if err := g.Limit(-1); err != nil {
 		t.Fatal(err)
 	}
+	n.restartWithoutThreads()
 	n.allShow(volumes, after, afterCause)
 	for _, v := range volumes {
 		n.mustUnpublish(v)
 	}
 	n.wantNothingLeft()
+}
+
+// restartWithoutThreads starts the plugin again if it has ended because it got no memory for a
+// thread, without which Go's runtime can't go on: with cgroups of version 2 the kernel says no
+// to a process that it may not kill, and with version 1 it has it wait.
+func (n *node) restartWithoutThreads() {
+	n.t.Helper()
+	if !n.Process().Ended() {
+		return
+	}
+	log, err := os.ReadFile(n.LogPath())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if !strings.Contains(string(log), "runtime: failed to create new OS thread") {
+		n.t.Fatal("the plugin has ended, and not for want of a thread")
+	}
+	n.t.Log("the plugin has ended, as it could start no thread")
+	n.mustKill() // closes the connection
+	n.mustStart()
 }
 
 // The pages of volumes stay counted where the plugin was that wrote them. A limit there
