@@ -111,7 +111,7 @@ func TestGrowNeverShrinks(t *testing.T) {
 }
 
 // noReconfigure plays a kernel that refuses what a tmpfs shall become.
-const noReconfigure = "fsconfig-reconfigure=EINVAL"
+const noReconfigure = "reconfigure=EINVAL"
 
 // What the kernel refuses leaves the volume as it was, and writable. Linux refuses a number
 // of inodes since 6.6; on an older one only the played refusal is tested.

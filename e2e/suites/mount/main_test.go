@@ -37,14 +37,14 @@ func TestMain(m *testing.M) {
 func deny(call string) error {
 	name, errName, _ := strings.Cut(call, "=")
 	number, ok := map[string]uint32{
-		"fsetxattr":            unix.SYS_FSETXATTR,
-		"fsopen":               unix.SYS_FSOPEN,
-		"fspick":               unix.SYS_FSPICK,
-		"fsconfig-flag":        unix.SYS_FSCONFIG, // as for noswap, the only flag; see below
-		"fsconfig-reconfigure": unix.SYS_FSCONFIG,
-		"mount_setattr":        unix.SYS_MOUNT_SETATTR,
-		"openat2":              unix.SYS_OPENAT2,
-		"statmount":            unix.SYS_STATMOUNT,
+		"fsetxattr":     unix.SYS_FSETXATTR,
+		"fsopen":        unix.SYS_FSOPEN,
+		"fspick":        unix.SYS_FSPICK,
+		"fsconfig-flag": unix.SYS_FSCONFIG, // as for noswap, the only flag; see below
+		"reconfigure":   unix.SYS_FSCONFIG, // the command of a tmpfs that is there
+		"mount_setattr": unix.SYS_MOUNT_SETATTR,
+		"openat2":       unix.SYS_OPENAT2,
+		"statmount":     unix.SYS_STATMOUNT,
 	}[name]
 	errno, ok2 := map[string]uint32{"ENOSYS": uint32(unix.ENOSYS), "EPERM": uint32(unix.EPERM), "EINVAL": uint32(unix.EINVAL), "EOPNOTSUPP": uint32(unix.EOPNOTSUPP)}[errName]
 	if !ok || !ok2 {
@@ -56,7 +56,7 @@ func deny(call string) error {
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | errno},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
 	}
-	if only, ok := map[string]uint32{"fsconfig-flag": unix.FSCONFIG_SET_FLAG, "fsconfig-reconfigure": unix.FSCONFIG_CMD_RECONFIGURE}[name]; ok {
+	if only, ok := map[string]uint32{"fsconfig-flag": unix.FSCONFIG_SET_FLAG, "reconfigure": unix.FSCONFIG_CMD_RECONFIGURE}[name]; ok {
 		const command = 24 // where the second argument is, in struct seccomp_data
 		filter[1].Jf = 3
 		filter = slices.Insert(filter, 2,
