@@ -105,7 +105,7 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 	if err := g.Limit(-1); err != nil {
 		t.Fatal(err)
 	}
-	n.restartWithoutThreads()
+	n.restartWithoutThreads(volumes[0], after)
 	n.allShow(volumes, after, afterCause)
 	for _, v := range volumes {
 		n.mustUnpublish(v)
@@ -113,22 +113,26 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 	n.wantNothingLeft()
 }
 
-// restartWithoutThreads starts the plugin again if it has ended because it got no memory for a
-// thread, without which Go's runtime can't go on: with cgroups of version 2 the kernel says no
-// to a process that it may not kill, and with version 1 it has it wait.
-func (n *node) restartWithoutThreads() {
+// restartWithoutThreads waits until a volume shows data, or the plugin ends because it got no
+// memory for a thread, without which Go's runtime can't go on, and starts it again then. With
+// cgroups of version 2 the kernel says no to a process that it may not kill; with version 1 it
+// has it wait.
+func (n *node) restartWithoutThreads(v *harness.Volume, data map[string]string) {
 	n.t.Helper()
-	if !n.Process().Ended() {
+	ends := false
+	harness.Eventually(n.t, afterCause, func() error {
+		log, err := os.ReadFile(n.LogPath())
+		ends = strings.Contains(string(log), "runtime: failed to create new OS thread")
+		if err != nil || ends {
+			return err
+		}
+		return n.showsJust(v, data)
+	})
+	if !ends {
 		return
 	}
-	log, err := os.ReadFile(n.LogPath())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if !strings.Contains(string(log), "runtime: failed to create new OS thread") {
-		n.t.Fatal("the plugin has ended, and not for want of a thread")
-	}
-	n.t.Log("the plugin has ended, as it could start no thread")
+	n.t.Log("the plugin ends, as it could start no thread")
+	<-n.Process().Done()
 	n.mustKill() // closes the connection
 	n.mustStart()
 }
