@@ -148,6 +148,11 @@ bench-table: ## Put the goals and what make bench measured into docs/benchmarks.
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
 	$(STATIC) -C e2e run $(BUILD_FLAGS) ./tools/demo
 
+# KERNELS=6.1 picks; ARGS=-short is the short form, a few minutes on 6.1.
+.PHONY: test-kernels
+test-kernels: ## Boot Debian's kernels in QEMU and test mounts, writes and the plugin on each; KERNELS='6.1 6.12' picks
+	$(STATIC) -C e2e run $(BUILD_FLAGS) ./suites/kernels $(ARGS) $(KERNELS)
+
 .PHONY: e2e-deps
 e2e-deps: ## Install what make e2e needs (as root on Debian), or name it
 	e2e/node-image/deps.sh

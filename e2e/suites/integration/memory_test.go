@@ -62,7 +62,7 @@ func (n *node) mebibyte() map[string]string {
 }
 
 // With no memory left, a plugin that isn't killed for it keeps what shows, and goes on
-// when there is some again.
+// when there is some again. Where it ends, a kubelet starts it again.
 func TestMemoryLimitWithoutAKill(t *testing.T) {
 	n := newNode(t)
 	g, number := n.memoryGroup(), mustNumber(t)
@@ -105,11 +105,36 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 	if err := g.Limit(-1); err != nil {
 		t.Fatal(err)
 	}
+	n.restartWithoutThreads(volumes[0], after)
 	n.allShow(volumes, after, afterCause)
 	for _, v := range volumes {
 		n.mustUnpublish(v)
 	}
 	n.wantNothingLeft()
+}
+
+// restartWithoutThreads waits until a volume shows data, or the plugin ends because it got no
+// memory for a thread, without which Go's runtime can't go on, and starts it again then. With
+// cgroups of version 2 the kernel says no to a process that it may not kill; with version 1 it
+// has it wait.
+func (n *node) restartWithoutThreads(v *harness.Volume, data map[string]string) {
+	n.t.Helper()
+	ends := false
+	harness.Eventually(n.t, afterCause, func() error {
+		log, err := os.ReadFile(n.LogPath())
+		ends = strings.Contains(string(log), "runtime: failed to create new OS thread")
+		if err != nil || ends {
+			return err
+		}
+		return n.showsJust(v, data)
+	})
+	if !ends {
+		return
+	}
+	n.t.Log("the plugin ends, as it could start no thread")
+	<-n.Process().Done()
+	n.mustKill() // closes the connection
+	n.mustStart()
 }
 
 // The pages of volumes stay counted where the plugin was that wrote them. A limit there

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -37,10 +38,12 @@ type Options struct {
 type ControlPlane struct {
 	opts    Options
 	ownsDir bool
-	port    *reservedPort
-	token   string
-	config  *rest.Config
-	client  *kubernetes.Clientset
+	// attached is the kubeconfig of a control plane that another process has started.
+	attached string
+	port     *reservedPort
+	token    string
+	config   *rest.Config
+	client   *kubernetes.Clientset
 
 	mu        sync.Mutex
 	etcd      *process.Process
@@ -114,7 +117,12 @@ func (c *ControlPlane) Client() *kubernetes.Clientset { return c.client }
 func (c *ControlPlane) Config() *rest.Config { return rest.CopyConfig(c.config) }
 
 // Kubeconfig returns the path of a kubeconfig file with all rights.
-func (c *ControlPlane) Kubeconfig() string { return c.path("admin.kubeconfig") }
+func (c *ControlPlane) Kubeconfig() string {
+	if c.attached != "" {
+		return c.attached
+	}
+	return c.path("admin.kubeconfig")
+}
 
 // Dir returns the directory that holds data, keys and logs.
 func (c *ControlPlane) Dir() string { return c.opts.Dir }
@@ -149,6 +157,10 @@ func (c *ControlPlane) EtcdPID() int {
 // killed: nothing of theirs is needed afterwards, and an API server that is asked
 // to end waits many seconds for open watches. Calling it again does nothing.
 func (c *ControlPlane) Stop() error {
+	if c.attached != "" {
+		c.closeIdleConnections()
+		return nil
+	}
 	err := c.StopAPIServer()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,7 +185,7 @@ func (c *ControlPlane) Stop() error {
 // so that the caller can check for leaked goroutines and descriptors.
 func (c *ControlPlane) closeIdleConnections() {
 	if rc, ok := c.client.CoreV1().RESTClient().(*rest.RESTClient); ok {
-		rc.Client.CloseIdleConnections()
+		utilnet.CloseIdleConnectionsFor(rc.Client.Transport)
 	}
 }
 

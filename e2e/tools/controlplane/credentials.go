@@ -70,8 +70,9 @@ func (c *ControlPlane) WriteKubeconfig(path, token string) error {
 	const name = "refvol"
 	config := clientcmdapi.NewConfig()
 	config.Clusters[name] = &clientcmdapi.Cluster{
-		Server:               c.address(),
-		CertificateAuthority: c.path(certificateFile),
+		Server:                   c.config.Host,
+		TLSServerName:            c.config.ServerName,
+		CertificateAuthorityData: c.config.CAData,
 	}
 	config.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: token}
 	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}

@@ -49,6 +49,9 @@ func (c *ControlPlane) etcdURL() string { return "unix://" + c.path("etcd.sock")
 func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.attached != "" {
+		return errAttached
+	}
 	if c.apiServer != nil {
 		return nil
 	}
@@ -94,6 +97,9 @@ func (c *ControlPlane) apiServerArgs() []string {
 func (c *ControlPlane) StopAPIServer() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.attached != "" {
+		return errAttached
+	}
 	if c.apiServer == nil {
 		return nil
 	}

@@ -27,6 +27,8 @@ type memoryFiles struct {
 	// pause keeps the group's processes from being killed if 1 is written to it; "" where
 	// there is no such file.
 	pause string
+	// children gives children the memory controller; "" where they always have it.
+	children string
 	// refusals holds how often the limit was met: in the line of the name refusalsLine,
 	// or as its only number.
 	refusals, refusalsLine string
@@ -47,6 +49,7 @@ func memoryFilesV2() memoryFiles {
 		limit:        "memory.max",
 		usage:        "memory.current",
 		unlimited:    "max",
+		children:     controllersFile,
 		refusals:     "memory.events",
 		refusalsLine: "max",
 	}
@@ -76,6 +79,21 @@ func NewMemoryGroup(name string) (*MemoryGroup, error) {
 		return nil, fmt.Errorf("make a memory cgroup: %w", err)
 	}
 	return g, nil
+}
+
+// Child makes a group within this one, as a container's is in its pod's: what it takes counts
+// for both. The caller must close it first. In version 2 this group can't have processes then.
+func (g *MemoryGroup) Child(name string) (*MemoryGroup, error) {
+	if g.files.children != "" {
+		if err := g.write(g.files.children, "+memory"); err != nil {
+			return nil, err
+		}
+	}
+	child := &MemoryGroup{dir: filepath.Join(g.dir, name), files: g.files}
+	if err := os.Mkdir(child.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make a memory cgroup: %w", err)
+	}
+	return child, nil
 }
 
 // memoryParent returns the directory of the cgroup to make a memory cgroup in, for a
@@ -109,14 +127,16 @@ func memoryParent(mounts []Mount, cgroups string) (string, memoryFiles, error) {
 	return "", memoryFiles{}, ErrNoMemoryGroups
 }
 
+// controllersFile names the controllers that the children of a group of version 2 have.
+const controllersFile = "cgroup.subtree_control"
+
 // memoryParentV2 returns the nearest cgroup, from the one of this path upwards, whose
 // children have the memory controller. It is rarely the first: in version 2, a cgroup has
 // either processes or children with controllers.
 func memoryParentV2(root, path string) (string, error) {
-	const file = "cgroup.subtree_control"
 	for {
 		dir := filepath.Join(root, path)
-		controllers, err := os.ReadFile(filepath.Join(dir, file))
+		controllers, err := os.ReadFile(filepath.Join(dir, controllersFile))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return "", fmt.Errorf("find a memory cgroup: %w", err)
 		}
@@ -124,7 +144,7 @@ func memoryParentV2(root, path string) (string, error) {
 			return dir, nil
 		}
 		if dir == filepath.Clean(root) {
-			return "", fmt.Errorf("%w: no %s from that of this process up to %s has memory in it", ErrNoMemoryGroups, file, root)
+			return "", fmt.Errorf("%w: no %s from that of this process up to %s has memory in it", ErrNoMemoryGroups, controllersFile, root)
 		}
 		path = filepath.Dir(path)
 	}

@@ -71,8 +71,19 @@ func kubernetesBuild(progress io.Writer) (controlplane.BuildOptions, error) {
 	}, err
 }
 
-// StartControlPlane builds what is missing and starts a control plane.
+// On a machine without the go tool, these name what StartControlPlane attaches to, and what
+// BuildPlugin copies.
+const (
+	KubeconfigVariable = "REFVOL_TEST_KUBECONFIG"
+	PluginVariable     = "REFVOL_TEST_PLUGIN"
+)
+
+// StartControlPlane builds what is missing and starts a control plane, or attaches to the one
+// of KubeconfigVariable.
 func StartControlPlane(ctx context.Context, progress io.Writer) (*controlplane.ControlPlane, error) {
+	if kubeconfig := os.Getenv(KubeconfigVariable); kubeconfig != "" {
+		return controlplane.Attach(kubeconfig)
+	}
 	binaries, err := BuildControlPlane(ctx, progress)
 	if err != nil {
 		return nil, err
@@ -82,12 +93,19 @@ func StartControlPlane(ctx context.Context, progress io.Writer) (*controlplane.C
 
 // BuildPlugin builds the plugin and puts a copy of it into dir, which it returns the
 // path of. With race the binary has the race detector in it, which needs a C
-// compiler.
+// compiler. PluginVariable names a binary to take instead, as it is.
 //
 // The go tool leaves an up-to-date binary alone, which saves the seconds of linking
 // it; so it builds into the cache, under a lock, and the copy is what nobody else
 // can replace during the run.
 func BuildPlugin(ctx context.Context, dir string, race bool, progress io.Writer) (string, error) {
+	name := "refvol-plugin"
+	if race {
+		name += "-race"
+	}
+	if binary := os.Getenv(PluginVariable); binary != "" {
+		return copyProgram(binary, filepath.Join(dir, name))
+	}
 	repo, err := Repository()
 	if err != nil {
 		return "", err
@@ -95,10 +113,6 @@ func BuildPlugin(ctx context.Context, dir string, race bool, progress io.Writer)
 	cache, err := gobuild.CacheDir()
 	if err != nil {
 		return "", err
-	}
-	name := "refvol-plugin"
-	if race {
-		name += "-race"
 	}
 	cached := filepath.Join(cache, "plugin", name)
 	if err := os.MkdirAll(filepath.Dir(cached), 0o755); err != nil {

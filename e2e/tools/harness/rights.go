@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
@@ -26,10 +27,11 @@ const (
 
 // GrantPlugin makes the plugin's service account, gives it what deploy/base gives it
 // and nothing else, so that a right that is missing there shows, and writes a
-// kubeconfig file for it. It returns the token that the file carries.
+// kubeconfig file for it. It returns the token that the file carries. What is there already,
+// from another run, stays.
 func GrantPlugin(ctx context.Context, c *controlplane.ControlPlane, kubeconfig string) (token string, err error) {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pluginNamespace}}
-	if _, err := c.Client().CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+	if _, err := c.Client().CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); missing(err) {
 		return "", fmt.Errorf("create the plugin's namespace: %w", err)
 	}
 	if err := applyRights(ctx, c.Client()); err != nil {
@@ -38,11 +40,14 @@ func GrantPlugin(ctx context.Context, c *controlplane.ControlPlane, kubeconfig s
 	return MakeAccount(ctx, c, pluginAccount, kubeconfig)
 }
 
+// missing says whether an object is not there, after this answer to its creation.
+func missing(err error) bool { return err != nil && !apierrors.IsAlreadyExists(err) }
+
 // MakeAccount makes a service account in the plugin's namespace, which must exist,
 // and a kubeconfig file for it. It returns the token that the file carries.
 func MakeAccount(ctx context.Context, c *controlplane.ControlPlane, name, kubeconfig string) (token string, err error) {
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if _, err := c.Client().CoreV1().ServiceAccounts(pluginNamespace).Create(ctx, sa, metav1.CreateOptions{}); err != nil {
+	if _, err := c.Client().CoreV1().ServiceAccounts(pluginNamespace).Create(ctx, sa, metav1.CreateOptions{}); missing(err) {
 		return "", fmt.Errorf("create service account %s: %w", name, err)
 	}
 	if token, err = c.ServiceAccountToken(ctx, pluginNamespace, name, tokenLifetime); err != nil {
@@ -68,10 +73,10 @@ func applyRights(ctx context.Context, client kubernetes.Interface) error {
 	if err := errors.Join(documents.Decode(&role), documents.Decode(&binding)); err != nil {
 		return fmt.Errorf("decode %s as a ClusterRole and its binding: %w", f.Name(), err)
 	}
-	if _, err := client.RbacV1().ClusterRoles().Create(ctx, &role, metav1.CreateOptions{}); err != nil {
+	if _, err := client.RbacV1().ClusterRoles().Create(ctx, &role, metav1.CreateOptions{}); missing(err) {
 		return fmt.Errorf("create the plugin's role: %w", err)
 	}
-	if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, &binding, metav1.CreateOptions{}); err != nil {
+	if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, &binding, metav1.CreateOptions{}); missing(err) {
 		return fmt.Errorf("bind the plugin's role: %w", err)
 	}
 	return nil

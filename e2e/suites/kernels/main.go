@@ -1,0 +1,37 @@
+// Command kernels boots Debian's packaged kernels in QEMU, without KVM, and runs tests on
+// each: those of pkg/mount and pkg/writer, and the plugin itself against an API server on
+// this machine, by tests of e2e/integration. It prints each failure and a table, and fails
+// if anything failed.
+//
+//	kernels [-short] [-run REGEXP] [KERNEL...]
+//
+// A kernel is one of 5.10, 6.1, 6.12 and newest; without any, all are run, and with -short
+// the smallest part of 6.1. -run picks lines of the table. What comes from Debian, and each machine's console, is kept in
+// kernels below ~/.cache/refvol (REFVOL_CACHE).
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	short := flag.Bool("short", false, "run the short form on 6.1 only")
+	pattern := flag.String("run", "", "run only what the table calls by a name that matches")
+	accelerator := flag.String("accel", "tcg,thread=multi", "what QEMU runs the machine with")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	plan, err := choose(flag.Args(), *short, *pattern)
+	if err == nil {
+		err = run(ctx, plan, *accelerator)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kernels:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+)
+
+// kernel is a kernel to test on.
+type kernel struct {
+	// name is what the user calls it.
+	name string
+	// suite is the release of Debian whose current kernel it is.
+	suite string
+	// machines are what is booted with it.
+	machines []machine
+}
+
+// machine is one boot.
+type machine struct {
+	// selinux has SELinux enforce the policy of a release of Debian.
+	selinux bool
+	parts   []part
+}
+
+// part is a test binary that a machine runs.
+type part struct {
+	// name is how the table calls it.
+	name string
+	// module is the directory of the Go module, and pkg the package in it.
+	module, pkg string
+	// tests are those to run; none for all. Each must be there, and pass.
+	tests []string
+	// plugin says that the tests start the plugin, against an API server of this machine.
+	plugin bool
+	// figure is a regular expression with a group for what the table shows of the tests' logs;
+	// "" for nothing.
+	figure string
+}
+
+// packages are tests of packages alone.
+func packages() []part {
+	return []part{
+		{name: "e2e/suites/mount", module: "e2e", pkg: "./suites/mount"},
+		{name: "pkg/mount", module: ".", pkg: "./pkg/mount"},
+		{name: "pkg/writer", module: ".", pkg: "./pkg/writer"},
+	}
+}
+
+// plugin are tests of the plugin, by what they are about.
+func plugin(name string, tests ...string) part {
+	return part{name: name, module: "e2e", pkg: "./suites/integration", tests: tests, plugin: true}
+}
+
+// lifeOfAVolume goes once through all that happens to a volume.
+func lifeOfAVolume() part {
+	return plugin("publish, update, restart, unpublish",
+		"TestPublishHasTheKubeletsLayout", "TestMountIsLockedDown", "TestKeysComeAndGo", "TestInPlace",
+		"TestKilledPlugin", "TestReboot", "TestUnpublishAgain", "TestKernelWithoutNoswap")
+}
+
+// hostileTargets are requests that name what they should not, and targets that something else
+// has become.
+func hostileTargets() part {
+	return plugin("hostile targets",
+		"TestMalformedRequests", "TestMalformedUnpublish", "TestOtherVolumesMountInThePlaceOfOne",
+		"TestMountGoneBehindThePluginsBack", "TestSomethingMountedOnAFile", "TestMountRemovedAtAnyCall")
+}
+
+// all is what a kernel that refvol supports must pass.
+func all() []part {
+	many := plugin("500 volumes and a restart", "TestRestartWithManyVolumes")
+	many.figure = `volumes: (serving after .* after the exec)`
+	return slices.Concat(packages(), []part{
+		lifeOfAVolume(),
+		hostileTargets(),
+		plugin("killed at its calls", "TestKilledAnywhere"),
+		plugin("memory cgroup v2", "TestMemoryLimitWithoutAKill", "TestMemoryOutlivesThePlugin", "TestMemoryIsThePluginsPods"),
+		many,
+	})
+}
+
+// enforcing is a machine with SELinux.
+func enforcing() machine {
+	return machine{selinux: true, parts: []part{
+		plugin("SELinux: labels and confined readers", "TestSELinux", "TestSELinuxOfAnotherType", "TestSELinuxWithoutAContext"),
+		plugin("SELinux: publish, update, restart, unpublish", lifeOfAVolume().tests...),
+	}}
+}
+
+// kernels returns all that can be tested.
+func kernels() []kernel {
+	tooOld := []part{plugin("refuses to start", "TestKernelTooOld")}
+	return []kernel{
+		{name: "5.10", suite: "bullseye", machines: []machine{{parts: tooOld}}},
+		{name: "6.1", suite: "bookworm", machines: []machine{{parts: all()}, enforcing()}},
+		{name: "6.12", suite: "trixie", machines: []machine{{parts: all()}, enforcing()}},
+		{name: "newest", suite: "sid", machines: []machine{{parts: all()}, enforcing()}},
+	}
+}
+
+// choose returns the kernels of these names, or all; or the short form. Of their parts it
+// leaves those whose names match.
+func choose(names []string, short bool, pattern string) ([]kernel, error) {
+	matches, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, err
+	}
+	all := kernels()
+	if short {
+		parts := append(packages(), lifeOfAVolume())
+		all = []kernel{{name: "6.1", suite: "bookworm", machines: []machine{{parts: parts}}}}
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(all, func(k kernel) bool { return k.name == name }) {
+			return nil, fmt.Errorf("no kernel is called %q", name)
+		}
+	}
+	var chosen []kernel
+	for _, k := range all {
+		if len(names) > 0 && !slices.Contains(names, k.name) {
+			continue
+		}
+		for i := range k.machines {
+			k.machines[i].parts = slices.DeleteFunc(k.machines[i].parts, func(p part) bool { return !matches.MatchString(p.name) })
+		}
+		k.machines = slices.DeleteFunc(k.machines, func(m machine) bool { return len(m.parts) == 0 })
+		chosen = append(chosen, k)
+	}
+	return chosen, nil
+}
