@@ -53,9 +53,6 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 	if err := p.readRecord(ctx, v); err != nil {
 		return err
 	}
-	if !request.Derived {
-		p.namePod(ctx, v)
-	}
 	p.forgetRestored(request.VolumeID, request.Target)
 	if v.spec.Pinned() {
 		p.track(v)
@@ -89,32 +86,21 @@ func (p *Publisher) readRecord(ctx context.Context, v *published) error {
 	}
 	v.size = size.Bytes
 	v.contents.shown = record.Decode(text, v.refs)
+	if namespace, name, err := record.Pod(root, p.opts.AttributePrefix); err != nil || namespace != v.request.Pod.Namespace || name != v.request.Pod.Name {
+		p.namePod(ctx, v)
+	}
 	return nil
 }
 
-// namePod has a volume that a publish takes over name its pod, if it does not: it is of an earlier
-// version, or its attribute was spoilt. If that fails, the next start leaves the volume to the
-// kubelet again.
+// namePod has a volume that a publish takes over name its pod, which it did not: it is of an
+// earlier version, or its attribute was spoilt. If that fails, the next start leaves the volume
+// to the kubelet again.
 func (p *Publisher) namePod(ctx context.Context, v *published) {
-	if err := p.setPod(ctx, v); err != nil {
+	mnt, err := p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
+	if err == nil {
+		err = errors.Join(record.SetPod(mnt.Root(), p.opts.AttributePrefix, v.request.Pod), mnt.Close())
+	}
+	if err != nil {
 		klog.FromContext(ctx).Error(err, "Can't have a volume name its pod: the next start leaves it to the kubelet", "volumeID", v.request.VolumeID, "target", v.request.Target)
 	}
-}
-
-func (p *Publisher) setPod(ctx context.Context, v *published) (err error) {
-	root, _, err := p.opts.Mounts.Open(ctx, v.request.VolumeID, v.request.Target)
-	if err != nil {
-		return err
-	}
-	namespace, name, err := record.Pod(root, p.opts.AttributePrefix)
-	root.Close()
-	if pod := v.request.Pod; err == nil && namespace == pod.Namespace && name == pod.Name {
-		return nil
-	}
-	mnt, err := p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, mnt.Close()) }()
-	return record.SetPod(mnt.Root(), p.opts.AttributePrefix, v.request.Pod)
 }
