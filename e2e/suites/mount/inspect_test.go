@@ -125,7 +125,7 @@ func TestNoswap(t *testing.T) {
 	}
 }
 
-func TestKernelWithoutNoswap(t *testing.T) {
+func TestNoswapRefused(t *testing.T) {
 	if os.Getenv(denied) != "" {
 		t.Logf("the outer run covers this; %s is denied", os.Getenv(denied))
 		return
