@@ -253,6 +253,32 @@ func TestVolumesShareAQuestion(t *testing.T) {
 	})
 }
 
+// What a new volume is admitted to is granted again to the volumes that are mounted.
+func TestAnAdmissionEndsARefusal(t *testing.T) {
+	track(t, false, func(w *world) {
+		r := w.start("v1")
+		w.set(func() { w.granted = nil })
+		r.Recheck()
+		synctest.Wait()
+		<-time.After(refusalTime)
+		w.want(r, Refused, true)
+		w.set(func() { w.granted, w.changes = map[volume.Ref]bool{other: true}, nil })
+		next := w.tracker.New(wish("v2"))
+		if err := next.Admit(w.Context()); err != nil {
+			w.Fatal(err)
+		}
+		next.Start()
+		w.want(r, Absent, false)
+		w.mu.Lock()
+		if len(w.registered["v1"]) != 2 || !slices.Contains(w.changes, other) {
+			w.Errorf("registered %v, told of %v", w.registered["v1"], w.changes)
+		}
+		w.mu.Unlock()
+		r.Close()
+		next.Close()
+	})
+}
+
 // A question without an answer is asked again, and leaves a refusal what it is.
 func TestAFailedReview(t *testing.T) {
 	track(t, false, func(w *world) {

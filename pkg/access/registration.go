@@ -62,9 +62,6 @@ func (t *Tracker) New(w Wish) *Registration {
 
 func (r *Registration) account() volume.Account { return r.opts.Pod.Account() }
 
-// Needs says whether the pod needs a right to an object.
-func (r *Registration) Needs(ref volume.Ref) bool { return r.needs[ref] }
-
 // Admit returns nil once the pod of a new volume may have all its objects, by answers that are
 // at most admitAge old. A RefusedError or a DeniedError is final; any other error, which wraps
 // ErrUnreviewed, says nothing about the pod's rights. Nothing was asked of an object before.
@@ -132,6 +129,7 @@ func (e *unreviewedError) Unwrap() []error { return []error{ErrUnreviewed, e.err
 // done so. Answers come from then on, and their changes are told.
 func (r *Registration) Start() {
 	t, admitted := r.tracker, r.start()
+	var granted []question // again, since they were refused
 	t.mu.Lock()
 	for ref := range r.needs {
 		q := question{account: r.account(), ref: ref}
@@ -142,6 +140,9 @@ func (r *Registration) Start() {
 		}
 		c.needed[r] = struct{}{}
 		if admitted {
+			if c.refused {
+				granted = append(granted, q)
+			}
 			*c = consent{needed: c.needed, allowed: true}
 		} else if !c.allowed && !c.refused {
 			c.asking = true
@@ -150,6 +151,12 @@ func (r *Registration) Start() {
 	}
 	t.mu.Unlock()
 	r.reregister()
+	for _, q := range granted {
+		for _, other := range t.neededBy(q) {
+			other.reregister()
+		}
+		t.opts.Changed(q.account, q.ref)
+	}
 	r.checkToken()
 }
 

@@ -148,10 +148,16 @@ func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Renderi
 	if result.Changed && v.contents.writer.Stale() {
 		v.contents.switched = time.Now()
 	}
-	if err == nil || result.Changed {
-		v.contents.shown, v.contents.withdrawn = got.at, got.refused
-		v.contents.named = namedIn(shown.Tree)
-	} else {
+	switch {
+	case err == nil:
+		v.contents.shown, v.contents.withdrawn, v.contents.named = got.at, got.refused, namedIn(shown.Tree)
+	case result.Changed:
+		// Some files may still be those of before, where they are rewritten in place.
+		v.contents.shown, v.contents.withdrawn = got.at, nil
+		for ref := range namedIn(shown.Tree) {
+			v.contents.named[ref] = true
+		}
+	default:
 		undo()
 	}
 	if err != nil {

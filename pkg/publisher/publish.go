@@ -234,7 +234,7 @@ func (p *Publisher) newPublished(request Request, spec, resolved *volume.Spec) *
 		consent:  map[volume.Ref]bool{},
 		since:    time.Now(),
 		wake:     make(chan struct{}, 1),
-		contents: contents{shown: record.Versions{}},
+		contents: contents{shown: record.Versions{}, named: map[volume.Ref]bool{}},
 	}
 	consents := spec.Across(request.Pod)
 	if p.opts.Identity != nil {

@@ -30,6 +30,10 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true // what the end cuts short is no problem of the volume
 	}
+	if done.gone {
+		p.queue.Forget(volumeID)
+		return true
+	}
 	v.report(ctx, done)
 	if outcomeOf(done.update).retry || outcomeOf(done.clean).retry {
 		p.queue.AddRateLimited(volumeID)
@@ -45,6 +49,8 @@ type reconciled struct {
 	// update is why the files could not be brought up to date, clean why something that is to
 	// go is still there.
 	update, clean error
+	// gone says that the volume was unpublished or dropped.
+	gone bool
 	// refused is what the pod may not have, stale why what the files show can't be kept
 	// current.
 	refused, stale error
@@ -56,8 +62,9 @@ type reconciled struct {
 func (v *published) reconcile(ctx context.Context) (done reconciled) {
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
+	defer func() { done.gone = v.contents.gone }()
 	if v.contents.gone {
-		return reconciled{}
+		return done
 	}
 	defer v.leave()
 	defer func() {
