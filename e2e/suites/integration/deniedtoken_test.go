@@ -127,7 +127,6 @@ func TestThePluginsAccountIsRecreated(t *testing.T) {
 
 			n.mustKill()
 			n.mustStart()
-			n.hasProblem(v, "its pod could not be read since the plugin's restart", time.Minute)
 			harness.Eventually(t, time.Minute, func() error {
 				for line := range bytes.Lines(n.log()) {
 					if bytes.Contains(line, []byte("Mounted volumes are not updated until their pods can be read")) && bytes.Contains(line, []byte("Unauthorized")) {

@@ -191,6 +191,7 @@ func (b *burst) terminate(calls *sync.WaitGroup) time.Duration {
 func (b *burst) keepComing(object int) {
 	for {
 		v := b.short(burstObject(object))
+		v.Unknown = true // to store its pod would take most of the time
 		if !b.comer(v, b.Publish, &b.comes) || !b.comer(v, b.Unpublish, &b.goes) {
 			return
 		}

@@ -63,7 +63,7 @@ func lifeOfAVolume() part {
 // has become.
 func hostileTargets() part {
 	return plugin("hostile targets",
-		"TestMalformedRequests", "TestMalformedUnpublish", "TestOtherVolumesMountInThePlaceOfOne",
+		"TestMalformedPublish", "TestMalformedUnpublish", "TestOtherVolumesMountInThePlaceOfOne",
 		"TestMountGoneBehindThePluginsBack", "TestSomethingMountedOnAFile", "TestMountRemovedAtAnyCall")
 }
 

@@ -42,10 +42,11 @@ func (r *runner) startServer(ctx context.Context, a *initramfs) (_ *controlplane
 	} {
 		err = errors.Join(err, a.addFile(name, source))
 	}
-	if err != nil {
+	port, etcdErr := c.ServeEtcd(ctx)
+	if err := errors.Join(err, etcdErr); err != nil {
 		return nil, "", errors.Join(err, c.Stop())
 	}
-	return c, fmt.Sprintf("%s=/%s %s=/%s ", harness.KubeconfigVariable, kubeconfigFile, harness.PluginVariable, pluginFile), nil
+	return c, fmt.Sprintf("%s=/%s %s=/%s %s=10.0.2.2:%d ", harness.KubeconfigVariable, kubeconfigFile, harness.PluginVariable, pluginFile, harness.EtcdVariable, port), nil
 }
 
 // writeKubeconfig writes a kubeconfig file with all rights, for a machine: QEMU leads one of

@@ -16,7 +16,9 @@ var errAttached = errors.New("this control plane was started elsewhere")
 // test that runs on another machine than the control plane. Its API server can't be started
 // or stopped, Stop leaves it running, and what is asked of the processes, the port and the
 // directory has no answer.
-func Attach(kubeconfig string) (*ControlPlane, error) {
+//
+// etcd is the address of its etcd, see ServeEtcd.
+func Attach(kubeconfig, etcd string) (*ControlPlane, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err == nil {
 		err = rest.LoadTLSFiles(config)
@@ -29,5 +31,5 @@ func Attach(kubeconfig string) (*ControlPlane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client of the control plane: %w", err)
 	}
-	return &ControlPlane{attached: kubeconfig, config: config, client: client}, nil
+	return &ControlPlane{attached: kubeconfig, etcdAddress: etcd, config: config, client: client}, nil
 }

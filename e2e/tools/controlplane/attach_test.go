@@ -12,7 +12,7 @@ import (
 
 func TestAttach(t *testing.T) {
 	c := start(t, Options{})
-	a, err := Attach(c.Kubeconfig())
+	a, err := Attach(c.Kubeconfig(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestAttach(t *testing.T) {
 	if err := a.WriteKubeconfig(path, token); err != nil {
 		t.Fatal(err)
 	}
-	again, err := Attach(path)
+	again, err := Attach(path, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestAttach(t *testing.T) {
 }
 
 func TestAttachToNothing(t *testing.T) {
-	if _, err := Attach(filepath.Join(t.TempDir(), "none")); err == nil {
+	if _, err := Attach(filepath.Join(t.TempDir(), "none"), ""); err == nil {
 		t.Error("no error")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -45,9 +46,14 @@ type ControlPlane struct {
 	config   *rest.Config
 	client   *kubernetes.Clientset
 
-	mu        sync.Mutex
-	etcd      *process.Process
-	apiServer *process.Process
+	// etcdAddress is where etcd answers of a control plane that this process is attached to.
+	etcdAddress string
+
+	mu   sync.Mutex
+	etcd *process.Process
+	// etcdListener is that of ServeEtcd.
+	etcdListener net.Listener
+	apiServer    *process.Process
 }
 
 // Start returns a control plane that is ready to serve. ctx bounds the start only;
@@ -164,6 +170,10 @@ func (c *ControlPlane) Stop() error {
 	err := c.StopAPIServer()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.etcdListener != nil {
+		err = errors.Join(err, c.etcdListener.Close())
+		c.etcdListener = nil
+	}
 	if c.etcd != nil {
 		err = errors.Join(err, c.etcd.Kill())
 		c.etcd = nil

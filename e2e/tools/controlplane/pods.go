@@ -63,6 +63,9 @@ func (c *ControlPlane) etcdCall(ctx context.Context, method string, request, res
 	transport := &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if c.attached != "" {
+				return (&net.Dialer{}).DialContext(ctx, "tcp", c.etcdAddress)
+			}
 			return (&net.Dialer{}).DialContext(ctx, "unix", c.path("etcd.sock"))
 		},
 	}
@@ -82,4 +85,48 @@ func (c *ControlPlane) etcdCall(ctx context.Context, method string, request, res
 		return fmt.Errorf("etcd: %s: %w", method, err)
 	}
 	return nil
+}
+
+// ServeEtcd forwards connections to etcd from a port of this machine's loopback until Stop, for
+// tests that are attached to the control plane from a virtual machine. It returns the port.
+func (c *ControlPlane) ServeEtcd(ctx context.Context) (port int, err error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("serve etcd: %w", err)
+	}
+	c.mu.Lock()
+	c.etcdListener = listener
+	c.mu.Unlock()
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return // it was closed
+			}
+			go c.forward(client)
+		}
+	}()
+	address, ok := listener.Addr().(*net.TCPAddr)
+	if !ok {
+		return 0, fmt.Errorf("serve etcd: no port: %s", listener.Addr())
+	}
+	return address.Port, nil
+}
+
+// forward copies between a client and etcd until one of them ends.
+func (c *ControlPlane) forward(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("unix", c.path("etcd.sock")) //nolint:noctx // it ends with the client
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	done := make(chan struct{}, 2)
+	for _, pair := range [][2]net.Conn{{client, server}, {server, client}} {
+		go func() {
+			_, _ = io.Copy(pair[0], pair[1])
+			done <- struct{}{}
+		}()
+	}
+	<-done
 }

@@ -76,13 +76,14 @@ func kubernetesBuild(progress io.Writer) (controlplane.BuildOptions, error) {
 const (
 	KubeconfigVariable = "REFVOL_TEST_KUBECONFIG"
 	PluginVariable     = "REFVOL_TEST_PLUGIN"
+	EtcdVariable       = "REFVOL_TEST_ETCD"
 )
 
 // StartControlPlane builds what is missing and starts a control plane, or attaches to the one
 // of KubeconfigVariable.
 func StartControlPlane(ctx context.Context, progress io.Writer) (*controlplane.ControlPlane, error) {
 	if kubeconfig := os.Getenv(KubeconfigVariable); kubeconfig != "" {
-		return controlplane.Attach(kubeconfig)
+		return controlplane.Attach(kubeconfig, os.Getenv(EtcdVariable))
 	}
 	binaries, err := BuildControlPlane(ctx, progress)
 	if err != nil {
