@@ -64,16 +64,44 @@ func (t *Tracker) review(ctx context.Context, q question) {
 		if refusal {
 			r.reregister()
 		}
-		// The last answer that a volume has waited for has what all of them say reported.
-		news = news || !r.Pending()
+		news = news || r.waitedFor()
 	}
 	if news {
 		t.opts.Changed(q.account, q.ref)
 	}
 }
 
-// Pending says whether answers are due that belong together, as after a Recheck.
+// Pending says whether answers are due that belong together, as after a Recheck. If so, the
+// last of them is told as a change.
 func (r *Registration) Pending() bool {
+	// Noted before the look, so that an answer in between is told.
+	r.setWaits(true)
+	if r.isAsking() {
+		return true
+	}
+	r.setWaits(false)
+	return false
+}
+
+func (r *Registration) setWaits(waits bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waits = waits
+}
+
+// waitedFor says, once, that no answer is due any more, after Pending has said that some are.
+func (r *Registration) waitedFor() bool {
+	asking := r.isAsking()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.waits || asking {
+		return false
+	}
+	r.waits = false
+	return true
+}
+
+func (r *Registration) isAsking() bool {
 	t := r.tracker
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -45,6 +45,8 @@ type Registration struct {
 	mu sync.Mutex
 	// started and closed say how far the registration has come.
 	started, closed bool
+	// waits says that Pending was true when it was last asked.
+	waits bool
 	// admitted is when the pod was last found to have all rights; zero for never.
 	admitted time.Time
 	token    tokenState

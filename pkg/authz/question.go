@@ -116,7 +116,10 @@ func (r *Reviewer) send(ctx context.Context, k key, q *question) {
 		}
 		q.request = nil
 		if err != nil {
-			req.err, q.err, q.failedAt = err, err, time.Now()
+			req.err = err
+			if !errors.Is(err, ErrNoToken) { // which the next token mends at once
+				q.err, q.failedAt = err, time.Now()
+			}
 			return
 		}
 		q.allowed, q.answered, q.at = allowed, req.number, asked

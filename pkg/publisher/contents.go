@@ -78,12 +78,15 @@ type known struct {
 	// unknown joins why the state of others is not known, stale why what is known of some
 	// can't be kept current.
 	unknown, stale error
+	// pending says that answers which belong together were not all there yet.
+	pending bool
 }
 
 // know asks for the present answers about a volume's objects. The caller holds the lock of
 // the contents.
 func (v *published) know() known {
-	got := known{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}}
+	// Whether answers are due is asked before the answers: so none of those is overlooked.
+	got := known{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}, pending: v.access.Pending()}
 	var unknown, stale []error
 	for _, ref := range v.refs {
 		answer := v.access.Get(ref)

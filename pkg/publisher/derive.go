@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 	"time"
 
@@ -28,7 +29,7 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 	var failing time.Time
 	var delay time.Duration
 	for {
-		err := p.readPods(ctx)
+		err := p.find(ctx)
 		pods := p.restoredPods()
 		if err == nil && len(pods) == 0 {
 			return
@@ -83,38 +84,71 @@ func (p *Publisher) restoredPods() map[volume.Pod][]mount.Mounted {
 	return pods
 }
 
-// takeOverPods takes over the volumes of pods, some at a time once the first request has
-// succeeded. It stops at the first error.
+// takeOverPods takes over the volumes of pods, some at a time once a request has succeeded. What
+// concerns one pod or volume holds up no other; a failure of the API server ends the round, and
+// so do more pods that may not be read than others.
 func (p *Publisher) takeOverPods(ctx context.Context, pods map[volume.Pod][]mount.Mounted) error {
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var mu sync.Mutex
+	var errs []error
+	read, refused := 0, 0
+	try := func(pod volume.Pod, volumes []mount.Mounted) (first bool) {
+		err := p.takeOverPod(ctx, pod, volumes)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case apierrors.IsForbidden(err):
+			refused++
+		case err != nil && concernsAll(err):
+			stop()
+		default:
+			read++
+		}
+		if refused > read+fewRefusals {
+			stop()
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return read == 0
+	}
 	var asking sync.WaitGroup
 	places := make(chan struct{}, maxAsking)
 	first := true
 	for pod, volumes := range pods {
-		if first {
-			first = false
-			if err := p.takeOverPod(ctx, pod, volumes); err != nil {
-				return err
-			}
-			continue
-		}
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
-		}
 		if ctx.Err() != nil {
 			break
 		}
+		if first {
+			first = try(pod, volumes)
+			continue
+		}
+		places <- struct{}{}
 		asking.Go(func() {
 			defer func() { <-places }()
-			if err := p.takeOverPod(ctx, pod, volumes); err != nil {
-				fail(err)
-			}
+			try(pod, volumes)
 		})
 	}
 	asking.Wait()
-	return context.Cause(ctx)
+	return errors.Join(errs...)
+}
+
+// fewRefusals is how many more pods may be refused than read before a round ends.
+const fewRefusals = 3
+
+// concernsAll says whether a failure to take over a pod's volumes is likely to be that of all
+// pods: no connection, a credential that is not accepted, or a server in trouble.
+func concernsAll(err error) bool {
+	if ReasonOf(err) != 0 {
+		return false // of one volume
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return true
+	}
+	code := status.Status().Code
+	return code == http.StatusUnauthorized || code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
 }
 
 // takeOverPod takes over the volumes of a pod. The error says nothing about them, and another
@@ -142,6 +176,9 @@ func (p *Publisher) takeOverOne(ctx context.Context, pod *podenv.Pod, m mount.Mo
 	defer func() {
 		if cause := recover(); cause != nil { // nobody else would catch it
 			logPanic(ctx, m.VolumeID, cause)
+			if v := p.lookup(m.VolumeID); v != nil {
+				p.remove(v)
+			}
 			p.leaveToKubelet(ctx, m, errPanicked)
 			err = nil
 		}
@@ -151,7 +188,7 @@ func (p *Publisher) takeOverOne(ctx context.Context, pod *podenv.Pod, m mount.Mo
 		return err
 	}
 	defer end()
-	if !p.isRestored(m) {
+	if !p.isRestored(m) || p.lookup(m.VolumeID) != nil {
 		return nil // a call has dealt with it
 	}
 	request, err := p.derive(pod, m)
@@ -161,13 +198,15 @@ func (p *Publisher) takeOverOne(ctx context.Context, pod *podenv.Pod, m mount.Mo
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, mount.ErrNotMounted):
+	case errors.Is(err, mount.ErrNotMounted), errors.Is(err, mount.ErrForeign), errors.Is(err, mount.ErrOutside):
 		p.forgetRestored(m.VolumeID, m.Target)
 		return nil
 	case ReasonOf(err) != 0 && ReasonOf(err) != ReasonUnavailable:
 		p.leaveToKubelet(ctx, m, err)
 		p.opts.Events.Warn(pod.Pod, eventVolumeUpdateFailed, err.Error())
 		return nil
+	case ReasonOf(err) == 0:
+		err = fail(ReasonUnavailable, "%w", err)
 	}
 	return err
 }

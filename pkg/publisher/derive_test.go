@@ -177,7 +177,7 @@ func TestOnePodIsAskedForWhileRequestsFail(t *testing.T) {
 		perMinute int
 	}{
 		"unreachable": {errors.New("connection refused"), 40},
-		"forbidden":   {refused, 4},
+		"forbidden":   {refused, 8},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(e *env) {
@@ -213,6 +213,58 @@ func TestOnePodIsAskedForWhileRequestsFail(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOneVolumeHoldsUpNoOther has volumes that can't be taken over, and pods that may not be
+// read, keep no other from being current.
+func TestOneVolumeHoldsUpNoOther(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		var all []Request
+		for i := range 40 {
+			r := e.request(fmt.Sprint("v", i))
+			e.publish(r)
+			all = append(all, r)
+		}
+		bad, unread := all[:3], all[3:6]
+		for _, r := range unread {
+			e.pods.refuse(r)
+		}
+		e.mounts.on("Open", nil)
+		e.mounts.failOpen(bad)
+		e.restart()
+		after(time.Minute)
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		for _, r := range all[6:] {
+			e.wantFiles(r, "a", "2")
+		}
+		e.mounts.failOpen(nil)
+		after(3 * testResync)
+		e.settle()
+		for _, r := range bad {
+			e.wantFiles(r, "a", "2")
+		}
+		for _, r := range unread {
+			e.wantFiles(r, "a", "1")
+		}
+	})
+}
+
+// TestAMountElsewhere has the id of a volume that is mounted stand for that volume.
+func TestAMountElsewhere(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.restartUnread()
+		elsewhere := r
+		elsewhere.Target = strings.Replace(r.Target, "/settings/", "/other/", 1)
+		e.makeTarget(elsewhere)
+		e.wantReason(e.p.Publish(e.ctx, elsewhere), ReasonExists, "volume v1 is published already, with another target path")
+		e.unpublish(r)
+		e.wantNothing()
+	})
 }
 
 // TestAPublishComesFirst has the kubelet's own request decide, also one that comes while the

@@ -30,6 +30,8 @@ type fakeMounts struct {
 	// foreign holds targets at which there is something else, spoilt those where the volume
 	// lacks the attribute that proves it.
 	foreign, spoilt map[string]bool
+	// notOpened holds targets at which Open fails.
+	notOpened map[string]bool
 	// hooks is called at the begin of a method; its error is the method's.
 	hooks map[string]func() error
 	// params is what the last Create was asked for.
@@ -138,6 +140,12 @@ func (m *fakeMounts) Reopen(_ context.Context, volumeID, target string) (Mount, 
 func (m *fakeMounts) Open(_ context.Context, volumeID, target string) (*os.Root, mount.Usage, error) {
 	if err := m.begin("Open"); err != nil {
 		return nil, mount.Usage{}, err
+	}
+	m.mu.Lock()
+	fails := m.notOpened[target]
+	m.mu.Unlock()
+	if fails {
+		return nil, mount.Usage{}, errFault
 	}
 	usage, err := m.Usage(context.Background(), volumeID, target)
 	if err != nil {
@@ -276,6 +284,16 @@ func (m *fakeMounts) setForeign(target string, foreign bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.foreign[target] = foreign
+}
+
+// failOpen has Open fail at the targets of some requests, and at no other.
+func (m *fakeMounts) failOpen(requests []Request) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.notOpened = map[string]bool{}
+	for _, r := range requests {
+		m.notOpened[r.Target] = true
+	}
 }
 
 // spoil takes from the volume at a target the attribute that proves it.

@@ -67,7 +67,7 @@ func outcomeOf(err error) outcome {
 	case errors.Is(err, manager.ErrNotSynced):
 		o.reason, o.waits, o.silent = ReasonUnavailable, true, true
 	case errors.Is(err, manager.ErrNotRegistered):
-		o.reason, o.silent = ReasonUnavailable, true
+		o.reason, o.silent, o.retry = ReasonUnavailable, true, true
 	case errors.Is(err, access.ErrStale):
 		o.waits = true
 	default:

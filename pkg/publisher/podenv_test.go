@@ -25,6 +25,8 @@ type fakePods struct {
 	mu      sync.Mutex
 	pods    map[types.UID]*podenv.Pod
 	removed map[types.UID]bool
+	// refused holds pods that may not be read.
+	refused map[types.UID]bool
 	env     volume.Env
 	leftOut []string
 	err     error
@@ -44,6 +46,16 @@ func (f *fakePods) add(r Request) {
 	f.pods[r.Pod.UID] = &podenv.Pod{Pod: r.Pod, FSGroup: r.FSGroup, Inline: map[string]podenv.InlineVolume{
 		"settings": {Driver: testDriver, Attributes: r.Attributes, ReadOnly: r.ReadOnly},
 	}}
+}
+
+// refuse has a pod not be read.
+func (f *fakePods) refuse(r Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.refused == nil {
+		f.refused = map[types.UID]bool{}
+	}
+	f.refused[r.Pod.UID] = true
 }
 
 // remove makes a pod unknown.
@@ -86,6 +98,9 @@ func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podenv.Pod, error)
 	}
 	if f.removed[pod.UID] {
 		return nil, errNoPod
+	}
+	if f.refused[pod.UID] {
+		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, pod.Name, errors.New("no"))
 	}
 	got := &podenv.Pod{Pod: pod}
 	if known := f.pods[pod.UID]; known != nil {

@@ -150,7 +150,7 @@ func (p *Publisher) failed(ctx context.Context, request *Request, err error) err
 func (p *Publisher) republish(ctx context.Context, request *Request) (live bool, err error) {
 	v := p.lookup(request.VolumeID)
 	if v == nil {
-		return false, nil
+		return false, p.checkRestored(request)
 	}
 	if what := v.request.differs(request); what != "" {
 		return false, fail(ReasonExists, "volume %s is published already, with another %s", request.VolumeID, what)

@@ -59,6 +59,8 @@ type Publisher struct {
 	// restored holds, by id, the volumes that an earlier process has mounted and that this one
 	// has not taken over yet.
 	restored map[string]*restored
+	// listed says that the mount table was read for them; it is Restore's and then Run's.
+	listed bool
 	// used is the bytes that are counted for all of both.
 	used int64
 	// failures holds those publishes that failed of late and were told as events.

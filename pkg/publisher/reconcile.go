@@ -51,6 +51,8 @@ type reconciled struct {
 	update, clean error
 	// gone says that the volume was unpublished or dropped.
 	gone bool
+	// pending is that of what was known.
+	pending bool
 	// refused is what the pod may not have, stale why what the files show can't be kept
 	// current.
 	refused, stale error
@@ -73,7 +75,7 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 		}
 	}()
 	got, err := v.update(ctx)
-	done.update = err
+	done.update, done.pending = err, got.pending
 	done.refused = v.access.Refusal(got.refused)
 	if err == nil {
 		done.stale = got.stale
@@ -194,7 +196,7 @@ func (v *published) putOff(d time.Duration) bool {
 
 // report keeps the volume's condition, and logs it and tells the pod's author when it changes.
 func (v *published) report(ctx context.Context, done reconciled) {
-	if v.access.Pending() {
+	if done.pending && (done.refused != nil || errors.Is(done.update, access.ErrUnreviewed)) {
 		return // another reconcile comes with the last answer
 	}
 	update := outcomeOf(done.update)

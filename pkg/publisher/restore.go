@@ -30,42 +30,51 @@ type restored struct {
 }
 
 // Restore finds the volumes that an earlier process left mounted, which Run takes over. It
-// must return before the first Publish or Unpublish, and reads the mount table once. A volume
-// whose pod's directory is gone is unmounted: the kubelet has forgotten the pod, so no
-// unpublish will come. Nothing that it meets stops the start, or damages a volume in use.
+// must return before the first Publish or Unpublish. Nothing that it meets stops the start, or
+// damages a volume in use.
 func (p *Publisher) Restore(ctx context.Context) {
-	logger := klog.FromContext(ctx)
-	mounted, err := p.opts.Mounts.List(ctx)
-	if err != nil {
-		logger.Error(err, "Can't look for mounted volumes: they are not updated until the kubelet publishes them again")
-		return
-	}
-	for _, m := range mounted {
-		if checkForm(p.opts.KubeletDir, m.Target) != nil {
-			continue // what is mounted anywhere else than at a target is nobody's to judge
-		}
-		if !p.podDirectoryGone(m.Target) {
-			p.restore(m)
-			continue
-		}
-		logger := logger.WithValues("volumeID", m.VolumeID, "target", m.Target)
-		if err := p.opts.Mounts.Unmount(ctx, m.VolumeID, m.Target); err != nil {
-			logger.Error(err, "Can't unmount a volume whose pod is gone")
-			continue
-		}
-		logger.Info("Unmounted a volume whose pod is gone")
-	}
-	if err := p.readPods(ctx); err != nil {
-		logger.Error(err, "Can't read which pods mounted volumes are for: trying again")
+	if err := p.find(ctx); err != nil {
+		klog.FromContext(ctx).V(2).Info("Can't read all mounted volumes yet", "err", err) // Run tries again
 	}
 }
 
-// restore notes a mounted volume.
-func (p *Publisher) restore(m mount.Mounted) {
+// find finds mounted volumes, and reads which pods they are for. It reads the mount table once;
+// what failed is done by the next call. It is for one goroutine at a time.
+func (p *Publisher) find(ctx context.Context) error {
+	if !p.listed {
+		mounted, err := p.opts.Mounts.List(ctx)
+		if err != nil {
+			return err
+		}
+		p.listed = true
+		for _, m := range mounted {
+			p.restore(ctx, m)
+		}
+	}
+	return p.readPods(ctx)
+}
+
+// restore notes a mounted volume. If its pod's directory is gone, the kubelet has forgotten the
+// pod, and no unpublish will come: then it is unmounted.
+func (p *Publisher) restore(ctx context.Context, m mount.Mounted) {
+	if checkForm(p.opts.KubeletDir, m.Target) != nil {
+		return // what is mounted anywhere else than at a target is nobody's to judge
+	}
+	if p.podDirectoryGone(m.Target) {
+		logger := klog.FromContext(ctx).WithValues("volumeID", m.VolumeID, "target", m.Target)
+		if err := p.opts.Mounts.Unmount(ctx, m.VolumeID, m.Target); err != nil {
+			logger.Error(err, "Can't unmount a volume whose pod is gone")
+			return
+		}
+		logger.Info("Unmounted a volume whose pod is gone")
+		return
+	}
 	podUID, _ := targetParts(p.opts.KubeletDir, m.Target)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.restored[m.VolumeID] = &restored{Mounted: m, pod: volume.Pod{UID: types.UID(podUID)}}
+	if p.volumes[m.VolumeID] == nil {
+		p.restored[m.VolumeID] = &restored{Mounted: m, pod: volume.Pod{UID: types.UID(podUID)}}
+	}
 }
 
 // readPods reads of each restored volume which pod it is for, and how much of it is used,

@@ -172,7 +172,8 @@ func TestACleanUpThatFailsDoesNotStopTheStart(t *testing.T) {
 				}
 				e.mounts.failAt(method, errFault)
 				e.restart()
-				if lines := e.logs.with(errFault.Error()); len(lines) != 1 {
+				e.settle()
+				if lines := e.logs.with("E0101", errFault.Error()); len(lines) != 1 {
 					t.Errorf("logged %q", lines)
 				}
 				e.publish(r)

@@ -41,6 +41,16 @@ func (p *Publisher) isMounted(ctx context.Context, request *Request) (bool, erro
 	return false, fail(ReasonUnavailable, "look at the target of volume %s: %w", request.VolumeID, err)
 }
 
+// checkRestored refuses a request for a volume that an earlier process has mounted elsewhere.
+func (p *Publisher) checkRestored(request *Request) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r := p.restored[request.VolumeID]; r != nil && r.Target != request.Target {
+		return fail(ReasonExists, "volume %s is published already, with another target path", request.VolumeID)
+	}
+	return nil
+}
+
 // takeOver makes a volume live that is mounted already. It has been complete since it became
 // visible, and a pod may be reading it. The first reconcile brings it up
 // to date; its objects are reviewed before anything of them is written, and those of other
@@ -86,6 +96,11 @@ func (p *Publisher) readRecord(ctx context.Context, v *published) error {
 	}
 	v.size = size.Bytes
 	v.contents.shown = record.Decode(text, v.refs)
+	for ref := range v.consent { // also of files from before the pod needed a right to it
+		if v.contents.shown[ref].UID != "" {
+			v.contents.named[ref] = true
+		}
+	}
 	if namespace, name, err := record.Pod(root, p.opts.AttributePrefix); err != nil || namespace != v.request.Pod.Namespace || name != v.request.Pod.Name {
 		p.namePod(ctx, v)
 	}

@@ -36,6 +36,9 @@ func ReadRecord(dir *os.Root, prefix string) (string, error) {
 		return "", err
 	}
 	fd, err := openDir(int(root.Fd()), name)
+	if saysOfEntry(err) {
+		return "", nil // there is no such directory: the next write repairs that
+	}
 	if err != nil {
 		return "", fmt.Errorf("open generation %s: %w", name, err)
 	}

@@ -116,7 +116,7 @@ func (c *ControlPlane) ServeEtcd(ctx context.Context) (port int, err error) {
 // forward copies between a client and etcd until one of them ends.
 func (c *ControlPlane) forward(client net.Conn) {
 	defer client.Close()
-	server, err := net.Dial("unix", c.path("etcd.sock")) //nolint:noctx // it ends with the client
+	server, err := net.Dial("unix", c.path("etcd.sock"))
 	if err != nil {
 		return
 	}
