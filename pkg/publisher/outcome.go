@@ -84,8 +84,8 @@ func (o outcome) failure() error {
 	return fail(o.reason, "%w", o.err)
 }
 
-// kind returns what tells one failure from another: all that is missing or refused, else
-// the reason and the system's error. The same failure often has another text at each retry,
+// kind returns what tells one failure from another: all that is missing or refused, the
+// reason and the system's error. The same failure often has another text at each retry,
 // with the name of a new generation or what other volumes take just then.
 func (o outcome) kind() string {
 	if o.err == nil {
@@ -100,12 +100,10 @@ func (o outcome) kind() string {
 	if errors.As(o.err, &refused) {
 		lacks += "; " + refused.Error()
 	}
-	if lacks != "" {
-		return lacks
-	}
 	var errno syscall.Errno
 	errors.As(o.err, &errno)
-	return fmt.Sprintf("reason %d, errno %d, stale %t", o.reason, errno, errors.Is(o.err, access.ErrStale))
+	// Of a refusal beside another failure, o.reason is that of the refusal.
+	return fmt.Sprintf("%s; reasons %d, %d, errno %d, stale %t", lacks, o.reason, ReasonOf(o.err), errno, errors.Is(o.err, access.ErrStale))
 }
 
 // missing returns the first object that is missing, the zero Ref if that is not the failure.

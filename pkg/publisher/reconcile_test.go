@@ -265,6 +265,10 @@ func TestKindOfError(t *testing.T) {
 	if kind(a) != kind(b) {
 		t.Error("the same reason with another text is news")
 	}
+	refusal := error(&access.RefusedError{})
+	if kind(refusal) == kind(errors.Join(fail(ReasonTooLarge, "x"), refusal)) {
+		t.Error("another failure beside a refusal is no news")
+	}
 	for i, err := range []error{a, access.ErrStale, errFault, unix.ENOSPC, fmt.Errorf("x: %w", unix.EIO), fail(ReasonTooLarge, "x")} {
 		for j, other := range []error{a, access.ErrStale, errFault, unix.ENOSPC, fmt.Errorf("y: %w", unix.EIO), fail(ReasonTooLarge, "y")} {
 			if (kind(err) == kind(other)) != (i == j) {
