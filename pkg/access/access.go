@@ -42,7 +42,7 @@ var (
 	ErrUnreviewed = errors.New("access could not be reviewed")
 	// ErrPending is why it is not known yet: a question, or its confirmation, is under way.
 	ErrPending = errors.New("access is under review")
-	// errPanicked is why a question failed that should have done neither.
+	// errPanicked is a panic of a question, reported as an error.
 	errPanicked = errors.New("the plugin panicked; its log has the stack")
 )
 
@@ -88,7 +88,7 @@ type Options struct {
 	Identity Identity
 	// CrossNamespace lets volumes show objects of other namespaces.
 	CrossNamespace bool
-	// MaxAge is how old an answer may be by which a mounted volume goes on.
+	// MaxAge is how old the answer may be that a mounted volume relies on.
 	MaxAge time.Duration
 	// Changed is called when the answers about an object have changed for the pods of an
 	// account, and Renewed when an account that had no token has one. Neither may block.

@@ -52,7 +52,7 @@ type contents struct {
 	// leftover is why an earlier generation could not be removed when that was last tried. It
 	// ails the volume until it is known to be gone, whatever else is written meanwhile.
 	leftover error
-	// handle is kept from a switch to the prune after it.
+	// handle is kept for keepTime after a switch.
 	handle handle
 	// gone says that the volume was unpublished or dropped; nothing may be written.
 	gone bool

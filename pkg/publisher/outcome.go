@@ -18,7 +18,7 @@ var (
 	// errPutOff is why an update waits for readers, or for its turn; the volume is queued for
 	// then.
 	errPutOff = errors.New("put off")
-	// errPanicked is why one failed that should have done neither.
+	// errPanicked is a panic of an update, reported as an error.
 	errPanicked = errors.New("the plugin panicked; its log has the stack")
 )
 

@@ -184,7 +184,7 @@ type published struct {
 	// room for one.
 	wake chan struct{}
 
-	// live says that the volume is visible, so that changes are the queue's.
+	// live says that the volume's changes go to the queue. A pinned volume never is live.
 	// Guarded by Publisher.mu once the volume is known, as are size, the bytes counted for it
 	// in used, and due, which says that the next reconcile is to have its objects refreshed.
 	live bool
@@ -257,7 +257,7 @@ func (p *Publisher) lookup(volumeID string) *published {
 	return p.volumes[volumeID]
 }
 
-// lookupLive returns the volume of an id if it is live, or nil. What is not live
+// lookupLive returns the volume of an id if it is live, or nil. What is not live is pinned, or
 // belongs to the publish that runs, which holds its lock for as long as it waits.
 func (p *Publisher) lookupLive(volumeID string) *published {
 	p.mu.Lock()

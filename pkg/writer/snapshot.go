@@ -53,9 +53,9 @@ func (a attrs) satisfiedBy(have attrs) bool {
 	return a.mode == have.mode && a.sameOwner(have)
 }
 
-// between returns the mode in which nobody gets at something while it changes from
-// attributes a to want who does not with both. Who owns it decides which bits of a
-// mode count for whom, so on a change of owner nobody gets at it.
+// between returns a mode that grants only what both a and want grant, for the time of a
+// change from a to want. The owner decides which bits of a mode count for whom, so it grants
+// nothing while the owner changes.
 func (a attrs) between(want attrs) uint32 {
 	if !want.sameOwner(a) {
 		return 0

@@ -58,7 +58,7 @@ func (m *memory) Size(ctx context.Context, dir *os.Root) (Footprint, error) {
 	return shown.footprint(), nil
 }
 
-// look returns what dir shows, without digests if it was not known; nil for nothing.
+// look returns what dir shows, nil if there is no generation. A fresh scan has no digests.
 func (m *memory) look(ctx context.Context, dir *os.Root) (*snapshot, error) {
 	if m.shown != nil {
 		return m.shown, nil
@@ -81,7 +81,7 @@ type withdrawal struct {
 	entries []dirent // of the root, at first
 	// gone is the files that go. base has them, and next the others.
 	gone []entry
-	// known says that base was not found by a scan.
+	// known says that base comes from memory, not from a scan.
 	known bool
 }
 
@@ -103,7 +103,7 @@ func (m *memory) withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 	err = run(v)
 	m.stale = v.leavesStale() || err != nil && m.stale
 	v.result.Generation = v.next.generation
-	// A scan knows more, and less, of a generation than who made it.
+	// What a scan found is not kept: it lacks digests.
 	if err == nil && (v.known || v.switched()) {
 		m.shown = v.next
 	}

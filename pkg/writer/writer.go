@@ -127,7 +127,7 @@ type update struct {
 	links  links
 	result Result
 	// leftover is why an earlier generation is still there, beyond base, nil if none is. It
-	// stops no update: that needs but room, of which there may be enough.
+	// stops no update: an update only needs enough room.
 	leftover error
 	// keepsBase says that base is one, as readers may have begun to read it.
 	keepsBase bool
