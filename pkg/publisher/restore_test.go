@@ -184,3 +184,39 @@ func TestACleanUpThatFailsDoesNotStopTheStart(t *testing.T) {
 		})
 	}
 }
+
+// A list of mounts that fails at the start is read again.
+func TestAFailedListIsReadAgain(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.mounts.failAt("List", errFault)
+		e.restart()
+		e.settle()
+		e.mounts.failAt("List", nil)
+		after(2 * deriveMax)
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(r, "a", "2")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// A volume whose mount vanishes while it fails is not current.
+func TestADroppedVolumeIsNotCurrent(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.objects.remove(configMap("app"))
+		e.settle()
+		e.mounts.vanish(r.Target)
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		if lines := e.logs.with("current again"); len(lines) > 0 {
+			t.Errorf("logged %q", lines)
+		}
+	})
+}

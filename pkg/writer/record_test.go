@@ -112,3 +112,14 @@ func TestNoRecord(t *testing.T) {
 		t.Errorf("a writer without attributes: %v", err)
 	}
 }
+
+// TestRecordOfNoGeneration has a link that leads nowhere show nothing, as a Write takes it.
+func TestRecordOfNoGeneration(t *testing.T) {
+	o := withAttributes(t)
+	v := newVolume(t)
+	v.must(second(New(o).Write(t.Context(), v.root, withRecord("1", tree(file("a", "1"))))))
+	v.must(os.RemoveAll(filepath.Join(v.path, v.readlink(dataName))))
+	v.wantRecord(o, "")
+	v.must(second(New(o).Write(t.Context(), v.root, withRecord("2", tree(file("a", "1"))))))
+	v.wantRecord(o, "2")
+}
