@@ -115,8 +115,8 @@ func (o *Options) validate() error {
 
 // Tracker tracks what volumes may show. All methods are safe for concurrent use.
 //
-// mu guards consents, and is never held over a call of another package. The goroutines are
-// the workers of Run, which end with its context.
+// mu guards consents, and is never held over a call of another package but the queue's. The
+// goroutines are the workers of Run, which end with its context.
 type Tracker struct {
 	opts  Options
 	queue workqueue.TypedDelayingInterface[question]

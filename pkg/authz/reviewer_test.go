@@ -42,6 +42,18 @@ func TestAFailureIsShared(t *testing.T) {
 	})
 }
 
+// The lack of a token is no failure to share for a while: the next token may come at once.
+func TestTheLackOfATokenIsNotKept(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, r *Reviewer) {
+		s.set(allowed, ErrNoToken)
+		if _, err := r.Allowed(t.Context(), web, ref("a"), time.Minute); !errors.Is(err, ErrNoToken) {
+			t.Errorf("got %v", err)
+		}
+		s.set(allowed, nil)
+		want(t, r, web, ref("a"), true)
+	})
+}
+
 // Who asks and gives up doesn't take the answer from those who wait for it too; when nobody
 // waits any more, the request ends, and the next caller has one of its own.
 func TestTheRequestIsNobodysOwn(t *testing.T) {
