@@ -24,6 +24,8 @@ type faultyWrites struct {
 	fault, late func() error
 	at          []time.Time
 	trees       []*volume.Tree
+	// withdrawals counts the calls of Withdraw.
+	withdrawals int
 }
 
 func (f *faultyWrites) set(fault, late func() error) {
@@ -68,6 +70,13 @@ func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Tree)
 		err = late()
 	}
 	return result, err
+}
+
+func (w *testWriter) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool) (writer.Result, error) {
+	w.faults.mu.Lock()
+	w.faults.withdrawals++
+	w.faults.mu.Unlock()
+	return w.treeWriter.Withdraw(ctx, dir, refused)
 }
 
 // logBuffer collects log lines. It is safe for concurrent use.

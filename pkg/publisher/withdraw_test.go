@@ -163,3 +163,25 @@ func TestAShrinkIsNeverTooLarge(t *testing.T) {
 		}
 	}
 }
+
+// A write that changed something and failed may have left files of what was refused: they are
+// looked for.
+func TestAFailedWriteIsNoWithdrawal(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		r.Attributes["writeStrategy"] = "InPlace"
+		e.publish(r)
+		e.writes.set(nil, func() error { return errFault })
+		access.grant()
+		after(reviewTime)
+		e.settle()
+		e.writes.mu.Lock()
+		if e.writes.withdrawals == 0 {
+			t.Error("nothing was withdrawn")
+		}
+		e.writes.mu.Unlock()
+		e.writes.set(nil, nil)
+		after(2 * testResync)
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
