@@ -1,0 +1,79 @@
+package publisher
+
+import (
+	"context"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/refvol/refvol/pkg/mount"
+)
+
+// fakeMount is a handle on a file system.
+type fakeMount struct {
+	mounts   *fakeMounts
+	fsys     *fakeTmpfs
+	root     *os.Root
+	reopened bool
+}
+
+func (h *fakeMount) Root() *os.Root { return h.root }
+
+func (h *fakeMount) Attach(ctx context.Context, target string) error {
+	if err := h.mounts.begin("Attach"); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := h.attach(target); err != nil {
+		return err
+	}
+	return h.mounts.begin("Attached")
+}
+
+func (h *fakeMount) attach(target string) error {
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	if h.mounts.foreign[target] || h.mounts.attached[target] != nil {
+		return mount.ErrForeign
+	}
+	h.mounts.attached[target] = h.fsys
+	return nil
+}
+
+// Close releases the handle, and with it a file system that was never attached.
+func (h *fakeMount) Close() error {
+	fault := h.mounts.begin("Close")
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	h.fsys.open--
+	if !h.reopened && !slices.Contains(slices.Collect(maps.Values(h.mounts.attached)), h.fsys) {
+		if err := os.RemoveAll(h.fsys.dir); err != nil {
+			h.mounts.t.Error(err)
+		}
+	}
+	if err := h.root.Close(); err != nil {
+		return err
+	}
+	return fault
+}
+
+func (h *fakeMount) Grow(_ context.Context, size, inodes int64) error {
+	if err := h.mounts.begin("Grow"); err != nil {
+		return err
+	}
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	h.fsys.size, h.fsys.inodes = max(h.fsys.size, size), max(h.fsys.inodes, inodes)
+	return nil
+}
+
+func (h *fakeMount) StillAt(_ context.Context, target string) bool {
+	if h.mounts.begin("StillAt") != nil {
+		return false
+	}
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	return h.mounts.proveLocked(h.fsys.volumeID, target) == nil && h.mounts.attached[target] == h.fsys
+}
