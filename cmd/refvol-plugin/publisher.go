@@ -8,7 +8,7 @@ import (
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
-	"github.com/refvol/refvol/pkg/podenv"
+	"github.com/refvol/refvol/pkg/podspec"
 	"github.com/refvol/refvol/pkg/publisher"
 )
 
@@ -29,7 +29,7 @@ func newPublisher(opts *serveOptions, mounter *mount.Mounter, client *apiclient.
 		Mounts:          publisher.NewMounts(mounter),
 		AttributePrefix: mounter.AttributePrefix(),
 		Events:          recorder,
-		Pods:            podenv.NewReader(func(namespace string) podenv.Pods { return client.Pods(namespace) }),
+		Pods:            podspec.NewReader(func(namespace string) podspec.Pods { return client.Pods(namespace) }),
 		CrossNamespace:  opts.crossNamespace,
 		NodeName:        opts.nodeName,
 		Driver:          opts.driverName,

@@ -12,7 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/mount"
-	"github.com/refvol/refvol/pkg/podenv"
+	"github.com/refvol/refvol/pkg/podspec"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -172,7 +172,7 @@ func (p *Publisher) takeOverPod(ctx context.Context, pod volume.Pod, volumes []m
 }
 
 // takeOverOne takes over one volume of a pod. A CSI call on it goes first.
-func (p *Publisher) takeOverOne(ctx context.Context, pod *podenv.Pod, m mount.Mounted) (err error) {
+func (p *Publisher) takeOverOne(ctx context.Context, pod *podspec.Pod, m mount.Mounted) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil { // nobody else would catch it
 			logPanic(ctx, m.VolumeID, cause)
@@ -193,7 +193,7 @@ func (p *Publisher) takeOverOne(ctx context.Context, pod *podenv.Pod, m mount.Mo
 	}
 	request, err := p.derive(pod, m)
 	if err == nil {
-		err = p.takeOver(ctx, request, func(context.Context, volume.Pod) (*podenv.Pod, error) { return pod, nil })
+		err = p.takeOver(ctx, request, func(context.Context, volume.Pod) (*podspec.Pod, error) { return pod, nil })
 	}
 	switch {
 	case err == nil:
@@ -212,7 +212,7 @@ func (p *Publisher) takeOverOne(ctx context.Context, pod *podenv.Pod, m mount.Mo
 }
 
 // derive returns the request by which the kubelet has published a mounted volume of a pod.
-func (p *Publisher) derive(pod *podenv.Pod, m mount.Mounted) (Request, error) {
+func (p *Publisher) derive(pod *podspec.Pod, m mount.Mounted) (Request, error) {
 	_, name := targetParts(p.opts.KubeletDir, m.Target)
 	inline, ok := pod.Inline[name]
 	if !ok || inline.Driver != p.opts.Driver {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/refvol/refvol/pkg/mount"
-	"github.com/refvol/refvol/pkg/podenv"
+	"github.com/refvol/refvol/pkg/podspec"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -24,7 +24,7 @@ func TestTheRequestIsDerived(t *testing.T) {
 		r := e.request("v1", "configMap", "app", "defaultMode", "0400")
 		r.FSGroup, r.Pod.ServiceAccount = &group, "web"
 		e.publish(r)
-		e.pods.change(r, func(pod *podenv.Pod) {
+		e.pods.change(r, func(pod *podspec.Pod) {
 			inline := pod.Inline["settings"]
 			inline.Attributes = map[string]string{"configMap": "app", "defaultMode": "0400", "csi.storage.k8s.io/pod.uid": "of the author"}
 			pod.Inline["settings"] = inline
@@ -56,9 +56,9 @@ func TestAPodIsReadOnce(t *testing.T) {
 		e.makeTarget(second)
 		e.publish(first)
 		e.publish(second)
-		e.pods.change(first, func(pod *podenv.Pod) {
-			pod.Inline["settings"] = podenv.InlineVolume{Driver: testDriver, Attributes: first.Attributes, ReadOnly: true}
-			pod.Inline["other"] = podenv.InlineVolume{Driver: testDriver, Attributes: second.Attributes, ReadOnly: true}
+		e.pods.change(first, func(pod *podspec.Pod) {
+			pod.Inline["settings"] = podspec.InlineVolume{Driver: testDriver, Attributes: first.Attributes, ReadOnly: true}
+			pod.Inline["other"] = podspec.InlineVolume{Driver: testDriver, Attributes: second.Attributes, ReadOnly: true}
 		})
 		e.pods.takeReads()
 		e.restart()
@@ -79,9 +79,9 @@ func TestAPodIsReadOnce(t *testing.T) {
 // TestNothingElseIsDerived has a volume wait for the kubelet where the pod's spec does not say
 // what was asked for. Its files stay, and its unpublish works.
 func TestNothingElseIsDerived(t *testing.T) {
-	inline := func(change func(*podenv.InlineVolume)) func(e *env, r Request) {
+	inline := func(change func(*podspec.InlineVolume)) func(e *env, r Request) {
 		return func(e *env, r Request) {
-			e.pods.change(r, func(pod *podenv.Pod) {
+			e.pods.change(r, func(pod *podspec.Pod) {
 				v := pod.Inline["settings"]
 				change(&v)
 				pod.Inline["settings"] = v
@@ -93,10 +93,10 @@ func TestNothingElseIsDerived(t *testing.T) {
 		event  string
 	}{
 		"the pod is gone":         {func(e *env, r Request) { e.pods.remove(r) }, ""},
-		"the driver is another":   {inline(func(v *podenv.InlineVolume) { v.Driver = "csi.other" }), "VolumeUpdateFailed: the pod "},
-		"no volume of that name":  {func(e *env, r Request) { e.pods.change(r, func(pod *podenv.Pod) { pod.Inline = nil }) }, "VolumeUpdateFailed: the pod "},
-		"the attributes are bad":  {inline(func(v *podenv.InlineVolume) { v.Attributes = map[string]string{"noSuchThing": "1"} }), "VolumeUpdateFailed: "},
-		"it may be written to":    {inline(func(v *podenv.InlineVolume) { v.ReadOnly = false }), "VolumeUpdateFailed: readOnly: "},
+		"the driver is another":   {inline(func(v *podspec.InlineVolume) { v.Driver = "csi.other" }), "VolumeUpdateFailed: the pod "},
+		"no volume of that name":  {func(e *env, r Request) { e.pods.change(r, func(pod *podspec.Pod) { pod.Inline = nil }) }, "VolumeUpdateFailed: the pod "},
+		"the attributes are bad":  {inline(func(v *podspec.InlineVolume) { v.Attributes = map[string]string{"noSuchThing": "1"} }), "VolumeUpdateFailed: "},
+		"it may be written to":    {inline(func(v *podspec.InlineVolume) { v.ReadOnly = false }), "VolumeUpdateFailed: readOnly: "},
 		"the volume names no pod": {func(e *env, r Request) { e.mounts.setAttribute(r.Target, "user.refvol.pod", "../x") }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

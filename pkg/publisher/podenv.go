@@ -10,12 +10,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/refvol/refvol/pkg/payload"
-	"github.com/refvol/refvol/pkg/podenv"
+	"github.com/refvol/refvol/pkg/podspec"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 // getPod reads a volume's pod.
-type getPod func(ctx context.Context, pod volume.Pod) (*podenv.Pod, error)
+type getPod func(ctx context.Context, pod volume.Pod) (*podspec.Pod, error)
 
 // resolve returns a volume's spec with what the pod's own spec adds to it, and in words
 // what of that a volume can't know. That never changes in the life of a pod, and may hold
@@ -25,7 +25,7 @@ func resolve(ctx context.Context, request *Request, spec *volume.Spec, get getPo
 		return spec, nil, nil
 	}
 	var leftOut []string
-	var pod *podenv.Pod
+	var pod *podspec.Pod
 	resolved, err := spec.WithPodEnv(func(container, at string) (volume.Env, error) {
 		if pod == nil {
 			var err error
@@ -51,7 +51,7 @@ func resolve(ctx context.Context, request *Request, spec *volume.Spec, get getPo
 func podEnvFailure(at string, err error) error {
 	reason := ReasonUnavailable
 	switch {
-	case errors.Is(err, podenv.ErrUnusable):
+	case errors.Is(err, podspec.ErrUnusable):
 		reason = ReasonInvalid
 	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
 		reason = ReasonNotFound

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/manager"
-	"github.com/refvol/refvol/pkg/podenv"
+	"github.com/refvol/refvol/pkg/podspec"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -23,7 +23,7 @@ import (
 // environment of every container. Its methods are safe for concurrent use.
 type fakePods struct {
 	mu      sync.Mutex
-	pods    map[types.UID]*podenv.Pod
+	pods    map[types.UID]*podspec.Pod
 	removed map[types.UID]bool
 	// refused holds pods that may not be read.
 	refused map[types.UID]bool
@@ -40,10 +40,10 @@ func (f *fakePods) add(r Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.pods == nil {
-		f.pods, f.removed = map[types.UID]*podenv.Pod{}, map[types.UID]bool{}
+		f.pods, f.removed = map[types.UID]*podspec.Pod{}, map[types.UID]bool{}
 	}
 	delete(f.removed, r.Pod.UID)
-	f.pods[r.Pod.UID] = &podenv.Pod{Pod: r.Pod, FSGroup: r.FSGroup, Inline: map[string]podenv.InlineVolume{
+	f.pods[r.Pod.UID] = &podspec.Pod{Pod: r.Pod, FSGroup: r.FSGroup, Inline: map[string]podspec.InlineVolume{
 		"settings": {Driver: testDriver, Attributes: r.Attributes, ReadOnly: r.ReadOnly},
 	}}
 }
@@ -76,13 +76,13 @@ func (f *fakePods) removeAll() {
 }
 
 // change changes what a pod's spec says.
-func (f *fakePods) change(r Request, change func(*podenv.Pod)) {
+func (f *fakePods) change(r Request, change func(*podspec.Pod)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change(f.pods[r.Pod.UID])
 }
 
-func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podenv.Pod, error) {
+func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podspec.Pod, error) {
 	f.mu.Lock()
 	f.reads = append(f.reads, pod.Name)
 	hang := f.hang
@@ -93,7 +93,7 @@ func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podenv.Pod, error)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.err != nil && !errors.Is(f.err, podenv.ErrUnusable) {
+	if f.err != nil && !errors.Is(f.err, podspec.ErrUnusable) {
 		return nil, f.err
 	}
 	if f.removed[pod.UID] {
@@ -102,7 +102,7 @@ func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podenv.Pod, error)
 	if f.refused[pod.UID] {
 		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, pod.Name, errors.New("no"))
 	}
-	got := &podenv.Pod{Pod: pod}
+	got := &podspec.Pod{Pod: pod}
 	if known := f.pods[pod.UID]; known != nil {
 		if known.Name != pod.Name {
 			return nil, errNoPod
@@ -233,7 +233,7 @@ func TestPodEnvFailures(t *testing.T) {
 		}{
 			{errNoPod, ReasonNotFound},
 			{apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "pod-v1", errors.New("no")), ReasonForbidden},
-			{fmt.Errorf("%w: no container", podenv.ErrUnusable), ReasonInvalid},
+			{fmt.Errorf("%w: no container", podspec.ErrUnusable), ReasonInvalid},
 			{errors.New("connection refused"), ReasonUnavailable},
 		} {
 			e.pods.set(volume.Env{}, test.err)

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/refvol/refvol/pkg/podenv"
+	"github.com/refvol/refvol/pkg/podspec"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -74,7 +74,7 @@ func (o *objects) touch(ref volume.Ref) {
 
 // Get returns the pod that all volumes name, ns/pod, under each UID, with the volume that this
 // has. Its environment is that of every container.
-func (*objects) Get(_ context.Context, pod volume.Pod) (*podenv.Pod, error) {
+func (*objects) Get(_ context.Context, pod volume.Pod) (*podspec.Pod, error) {
 	if pod.Namespace != "ns" || pod.Name != "pod" {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, pod.Name)
 	}
@@ -83,9 +83,9 @@ func (*objects) Get(_ context.Context, pod volume.Pod) (*podenv.Pod, error) {
 	if pod.UID == sentinelUID {
 		object = sentinel
 	}
-	return &podenv.Pod{
+	return &podspec.Pod{
 		Pod: pod,
-		Inline: map[string]podenv.InlineVolume{
+		Inline: map[string]podspec.InlineVolume{
 			settings: {Driver: driver, Attributes: map[string]string{"configMap": object}, ReadOnly: true},
 		},
 		Env: func(string) (volume.Env, []string, error) {

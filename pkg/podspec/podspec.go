@@ -1,9 +1,9 @@
-// Package podenv reads a pod's own spec from the API server: what its containers have in
+// Package podspec reads a pod's own spec from the API server: what its containers have in
 // their environment, and which inline volumes it has.
 //
 // It owns the request. It must not know what becomes of the answer; pkg/podref owns what an
 // environment is made of.
-package podenv
+package podspec
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package podenv
+package podspec
 
 import (
 	"errors"
