@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/podref"
@@ -85,15 +86,15 @@ func checkVolumes(t *testing.T, pod *corev1.Pod, objects payload.Objects) {
 		if pod.Spec.SecurityContext != nil {
 			opts.FSGroup = pod.Spec.SecurityContext.FSGroup
 		}
-		resolved, err := spec.WithPodEnv(func(container, _ string) (volume.Env, error) {
-			env, leftOut, err := podref.Env(&pod.Spec, podOf(pod).Namespace, container)
-			if len(leftOut) > 0 {
-				t.Errorf("volume %s: left out: %q", podVolume.Name, leftOut)
-			}
-			return env, err
-		})
-		if err != nil {
-			t.Errorf("volume %s: %v", podVolume.Name, err)
+		resolved, leftOut, err := spec.Resolve(
+			func(container string) (volume.Env, []string, error) {
+				return podref.Env(&pod.Spec, podOf(pod).Namespace, container)
+			},
+			func(name string) ([]volume.Source, error) {
+				return podref.Shown(&pod.Spec, field.NewPath("spec"), podOf(pod).Namespace, name)
+			})
+		if err != nil || len(leftOut) > 0 {
+			t.Errorf("volume %s: %v; left out: %q", podVolume.Name, err, leftOut)
 			continue
 		}
 		shown, err := payload.Render(resolved, objects, opts)

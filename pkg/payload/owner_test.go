@@ -33,7 +33,8 @@ func TestRenderOwner(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := spec(source(0, volume.Secret, "a", "x:d/x"))
-			s.DefaultMode, s.UID, s.GID = 0o400, c.uid, c.gid
+			mode := fs.FileMode(0o400)
+			s.DefaultMode, s.UID, s.GID = &mode, c.uid, c.gid
 			tree, err := Render(s, objects(object(volume.Secret, "a", "x")), Options{FSGroup: c.fsGroup})
 			if err != nil {
 				t.Fatal(err)

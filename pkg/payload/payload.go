@@ -136,7 +136,7 @@ type Skipped struct {
 // error is a *MissingError if required objects or keys are missing, all of them
 // together, a *TooLargeError if the spec asks for more than a volume can show; another
 // one says which paths can't stand beside each other. None holds a value. A spec with
-// podEnv sources is not for Render; see Spec.WithPodEnv.
+// podEnv or volume sources is not for Render; see Spec.Resolve.
 //
 // It takes at most MaxHeap bytes of memory beside the objects, however often the spec
 // names them.
@@ -241,7 +241,7 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 	if len(p.Items) == 0 {
 		for _, data := range []map[string][]byte{object.Data, object.BinaryData} {
 			for key, value := range data {
-				r.addFile(key, nil, value, refs)
+				r.addFile(key, value, refs, r.spec.DefaultMode, p.DefaultMode)
 			}
 		}
 	}
@@ -249,7 +249,7 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 		value, ok := object.Value(item.Key)
 		switch {
 		case ok:
-			r.addFile(item.Path, item.Mode, value, refs)
+			r.addFile(item.Path, value, refs, item.Mode, r.spec.DefaultMode, p.DefaultMode)
 		case !p.Optional:
 			r.missing = append(r.missing, Missing{Ref: p.Ref, Key: item.Key, Field: at})
 		}
@@ -268,9 +268,10 @@ func (r *renderer) object(ref volume.Ref, optional bool, at string) *volume.Obje
 	return object
 }
 
-func (r *renderer) addFile(path string, mode *fs.FileMode, data []byte, refs []volume.Ref) {
-	file := volume.File{Path: path, Data: data, Mode: r.spec.DefaultMode, Refs: refs}
-	if mode != nil {
+// addFile adds a file. The first of modes that is not nil counts.
+func (r *renderer) addFile(path string, data []byte, refs []volume.Ref, modes ...*fs.FileMode) {
+	file := volume.File{Path: path, Data: data, Mode: volume.DefaultMode, Refs: refs}
+	if mode := cmp.Or(modes...); mode != nil {
 		file.Mode = *mode
 	}
 	r.files = append(r.files, placed{file, len(r.files)})

@@ -64,7 +64,7 @@ func optional(s volume.Source) volume.Source {
 }
 
 func spec(sources ...volume.Source) *volume.Spec {
-	return &volume.Spec{Sources: sources, DefaultMode: volume.DefaultMode}
+	return &volume.Spec{Sources: sources}
 }
 
 // show writes a file as path=value/mode, without the canary.
@@ -86,7 +86,7 @@ func TestRenderFiles(t *testing.T) {
 	blank.Data["nil"] = nil
 
 	with := func(mode fs.FileMode, s *volume.Spec) *volume.Spec {
-		s.DefaultMode = mode
+		s.DefaultMode = &mode
 		return s
 	}
 	for _, c := range []struct {
@@ -309,7 +309,7 @@ func TestRenderFSGroup(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := spec(source(0, volume.Secret, "a", "x:x", "y:y:0000", "z:z:0755"))
-			s.DefaultMode = c.defaultMode
+			s.DefaultMode = &c.defaultMode
 			tree, err := Render(s, o, Options{FSGroup: c.group})
 			if err != nil {
 				t.Fatal(err)

@@ -1,8 +1,8 @@
 // Package podspec reads a pod's own spec from the API server: what its containers have in
-// their environment, and which inline volumes it has.
+// their environment, and which volumes it has.
 //
 // It owns the request. It must not know what becomes of the answer; pkg/podref owns what an
-// environment is made of.
+// environment or a volume is made of.
 package podspec
 
 import (
@@ -14,15 +14,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/refvol/refvol/pkg/clientlog"
 	"github.com/refvol/refvol/pkg/podref"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// ErrUnusable reports that a pod's spec has no such container, or variables that name
-// nothing.
-var ErrUnusable = errors.New("the pod's spec can't be used")
+// ErrStatic reports that a pod is a static one. The API server has a copy of it, the mirror
+// pod, under another UID. Anybody may write that, so it tells nothing of the pod.
+var ErrStatic = errors.New("a volume of a static pod can't show what the pod's own spec names: it may have no volume and podEnv sources")
 
 // readTimeout bounds one request.
 const readTimeout = 10 * time.Second
@@ -48,8 +49,9 @@ type Pod struct {
 	FSGroup *int64
 	// Inline holds the pod's inline CSI volumes by name.
 	Inline map[string]InlineVolume
-	// Env is podref.Env of a container of the pod; ErrUnusable wraps an error of that.
-	Env func(container string) (env volume.Env, leftOut []string, err error)
+	// Env is podref.Env of a container of the pod, and Shown is podref.Shown of a volume.
+	Env   func(container string) (env volume.Env, leftOut []string, err error)
+	Shown func(volume string) ([]volume.Source, error)
 }
 
 // InlineVolume is an inline CSI volume as the pod's author wrote it.
@@ -60,7 +62,8 @@ type InlineVolume struct {
 }
 
 // Get reads a pod, with one request, by its namespace, name and UID. The error is a NotFound
-// API error also if the pod of that name has another UID; any other is that of the request.
+// API error also if the pod of that name has another UID; any other is that of the request. It
+// wraps ErrStatic as well if the pod of that name is the mirror of this one.
 func (r *Reader) Get(ctx context.Context, pod volume.Pod) (*Pod, error) {
 	// The response holds what the pod's author wrote as values of variables.
 	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), readTimeout)
@@ -70,8 +73,11 @@ func (r *Reader) Get(ctx context.Context, pod volume.Pod) (*Pod, error) {
 		return nil, fmt.Errorf("read pod %s: %w", pod, err)
 	}
 	if got.UID != pod.UID {
-		notFound := apierrors.NewNotFound(corev1.Resource("pods"), pod.Name)
-		return nil, fmt.Errorf("read pod %s: it has the UID %s now, not %s: %w", pod, got.UID, pod.UID, notFound)
+		err := error(apierrors.NewNotFound(corev1.Resource("pods"), pod.Name))
+		if _, isMirror := got.Annotations[corev1.MirrorPodAnnotationKey]; isMirror {
+			err = fmt.Errorf("%w: %w", ErrStatic, err)
+		}
+		return nil, fmt.Errorf("read pod %s: it has the UID %s now, not %s: %w", pod, got.UID, pod.UID, err)
 	}
 	return newPod(got), nil
 }
@@ -81,11 +87,10 @@ func newPod(got *corev1.Pod) *Pod {
 		Pod:    volume.Pod{Namespace: got.Namespace, Name: got.Name, UID: got.UID, ServiceAccount: got.Spec.ServiceAccountName},
 		Inline: map[string]InlineVolume{},
 		Env: func(container string) (volume.Env, []string, error) {
-			env, leftOut, err := podref.Env(&got.Spec, got.Namespace, container)
-			if err != nil {
-				return volume.Env{}, nil, fmt.Errorf("%w: %w", ErrUnusable, err)
-			}
-			return env, leftOut, nil
+			return podref.Env(&got.Spec, got.Namespace, container)
+		},
+		Shown: func(name string) ([]volume.Source, error) {
+			return podref.Shown(&got.Spec, field.NewPath("spec"), got.Namespace, name)
 		},
 	}
 	if security := got.Spec.SecurityContext; security != nil {

@@ -45,7 +45,7 @@ func TestReader(t *testing.T) {
 	}{
 		{successor, "main", apierrors.IsNotFound, `read pod ns/web-0: it has the UID 8f7e now, not 0a1b: `},
 		{none, "main", apierrors.IsNotFound, `read pod ns/web-1: pods "web-1" not found`},
-		{web, "side", func(err error) bool { return errors.Is(err, ErrUnusable) }, `the pod's spec can't be used: `},
+		{web, "side", func(err error) bool { return !apierrors.IsNotFound(err) }, `the pod has no container "side"`},
 	} {
 		_, _, err := read(test.pod, test.container)
 		if err == nil || !test.is(err) || !strings.HasPrefix(err.Error(), test.want) {
@@ -53,9 +53,19 @@ func TestReader(t *testing.T) {
 		}
 	}
 
+	static := volume.Pod{Namespace: "ns", Name: "web-node1", UID: "c0ffee"}
+	mirror := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-node1", UID: "8f7e", Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "c0ffee"}}}
+	if err := client.Tracker().Add(mirror); err != nil {
+		t.Fatal(err)
+	}
+	_, err = reader.Get(t.Context(), static)
+	if want := "read pod ns/web-node1: it has the UID 8f7e now, not c0ffee: a volume of a static pod can't show"; !errors.Is(err, ErrStatic) || !apierrors.IsNotFound(err) || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+
 	failure := errors.New("connection refused")
 	client.PrependReactor("get", "pods", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, failure })
-	if _, _, err := read(web, "main"); !errors.Is(err, failure) || errors.Is(err, ErrUnusable) || apierrors.IsNotFound(err) {
+	if _, _, err := read(web, "main"); !errors.Is(err, failure) || apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -71,6 +81,7 @@ func TestVolumes(t *testing.T) {
 				Driver: "csi.refvol.dev", ReadOnly: &yes, VolumeAttributes: map[string]string{"configMap": "app"},
 			}}},
 			{Name: "other", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "csi.other"}}},
+			{Name: "native", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "db"}}},
 			{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		},
 	}
@@ -89,5 +100,10 @@ func TestVolumes(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got.Inline, want) {
 		t.Errorf("the inline volumes are %+v, want %+v", got.Inline, want)
+	}
+	shown, err := got.Shown("native")
+	ref := volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "db"}
+	if want := []volume.Source{{Projection: &volume.Projection{Ref: ref}, Field: "spec.volumes[2].secret"}}; err != nil || !reflect.DeepEqual(shown, want) {
+		t.Errorf("it shows %+v, %v; want %+v", shown, err, want)
 	}
 }

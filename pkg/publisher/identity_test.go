@@ -303,7 +303,8 @@ func TestPodIdentityOfAPodEnv(t *testing.T) {
 		r := e.tokened("v1", "t1", "sources", "[{podEnv: {path: a.env, container: main}}]")
 		err := e.p.Publish(e.ctx, r)
 		e.wantReason(err, ReasonForbidden, "")
-		if err != nil && !strings.HasPrefix(err.Error(), "sources[0].podEnv: Forbidden: ") {
+		const at = "spec.containers[0].env[1].valueFrom.secretKeyRef: Forbidden: "
+		if err != nil && !strings.HasPrefix(err.Error(), at) {
 			t.Errorf("got %v", err)
 		}
 		access.grant(secret("db"), configMap("app"))
@@ -312,7 +313,7 @@ func TestPodIdentityOfAPodEnv(t *testing.T) {
 		access.grant()
 		e.restart()
 		e.confirm()
-		e.wantProblem(r, "sources[0].podEnv: Forbidden: ")
+		e.wantProblem(r, at)
 		e.unpublish(r)
 		e.wantNothing()
 	})

@@ -80,7 +80,7 @@ type Options struct {
 	// AttributePrefix starts the names of extended attributes that may be set in a volume;
 	// see mount.Mounter.AttributePrefix.
 	AttributePrefix string
-	// Pods is asked for the environment of podEnv sources, and after a restart for what was
+	// Pods is asked for what podEnv and volume sources name, and after a restart for what was
 	// asked of mounted volumes.
 	Pods Pods
 	// Driver is the name of the CSI driver in the pods' specs.

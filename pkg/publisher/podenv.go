@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,44 +20,32 @@ type getPod func(ctx context.Context, pod volume.Pod) (*podspec.Pod, error)
 // what of that a volume can't know. That never changes in the life of a pod, and may hold
 // passwords: so it is read by the publish, and once more after a restart.
 func resolve(ctx context.Context, request *Request, spec *volume.Spec, get getPod) (*volume.Spec, []string, error) {
-	if !spec.HasPodEnv() {
+	at := spec.NeedsPod()
+	if at == "" {
 		return spec, nil, nil
 	}
-	var leftOut []string
-	var pod *podspec.Pod
-	resolved, err := spec.WithPodEnv(func(container, at string) (volume.Env, error) {
-		if pod == nil {
-			var err error
-			if pod, err = get(ctx, request.Pod); err != nil {
-				return volume.Env{}, podEnvFailure(at, err)
-			}
-		}
-		set, out, err := pod.Env(container)
-		if err != nil {
-			return volume.Env{}, podEnvFailure(at, err)
-		}
-		leftOut = append(leftOut, out...)
-		return set, nil
-	})
-	slices.Sort(leftOut)
-	if err != nil && ReasonOf(err) == 0 {
-		err = fail(ReasonInvalid, "%w", err)
+	pod, err := get(ctx, request.Pod)
+	if err != nil {
+		return nil, nil, fail(unread(err), "%s: %w", at, err)
 	}
-	return resolved, slices.Compact(leftOut), err
+	resolved, leftOut, err := spec.Resolve(pod.Env, pod.Shown)
+	if err != nil {
+		return nil, nil, fail(ReasonInvalid, "%w", err)
+	}
+	return resolved, leftOut, nil
 }
 
-// podEnvFailure gives the failure to read a pod's environment its reason.
-func podEnvFailure(at string, err error) error {
-	reason := ReasonUnavailable
+// unread returns the reason of a failure to read a pod.
+func unread(err error) Reason {
 	switch {
-	case errors.Is(err, podspec.ErrUnusable):
-		reason = ReasonInvalid
+	case errors.Is(err, podspec.ErrStatic):
+		return ReasonInvalid
 	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
-		reason = ReasonNotFound
+		return ReasonNotFound
 	case apierrors.IsForbidden(err):
-		reason = ReasonForbidden
+		return ReasonForbidden
 	}
-	return fail(reason, "%s: %w", at, err)
+	return ReasonUnavailable
 }
 
 // skippedText says which variables are not in a volume's env files, "" for none.

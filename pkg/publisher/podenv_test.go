@@ -29,8 +29,11 @@ type fakePods struct {
 	refused map[types.UID]bool
 	env     volume.Env
 	leftOut []string
-	err     error
-	reads   []string
+	// shown is what the volumes of every pod show.
+	shown map[string][]volume.Source
+	// err is that of a read, unusable that of what was read.
+	err, unusable error
+	reads         []string
 	// hang has reads wait for the end of their context.
 	hang bool
 }
@@ -93,7 +96,7 @@ func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podspec.Pod, error
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.err != nil && !errors.Is(f.err, podspec.ErrUnusable) {
+	if f.err != nil {
 		return nil, f.err
 	}
 	if f.removed[pod.UID] {
@@ -110,8 +113,9 @@ func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podspec.Pod, error
 		copied := *known
 		got = &copied
 	}
-	env, leftOut, err := f.env, f.leftOut, f.err
+	env, leftOut, err, shown := f.env, f.leftOut, f.unusable, f.shown
 	got.Env = func(string) (volume.Env, []string, error) { return env, leftOut, err }
+	got.Shown = func(name string) ([]volume.Source, error) { return shown[name], err }
 	return got, nil
 }
 
@@ -125,6 +129,20 @@ func (f *fakePods) set(env volume.Env, err error, leftOut ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.env, f.err, f.leftOut = env, err, leftOut
+}
+
+// show has a volume of every pod show something.
+func (f *fakePods) show(name string, sources ...volume.Source) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.shown = map[string][]volume.Source{name: sources}
+}
+
+// spoil has what was read of pods be of no use.
+func (f *fakePods) spoil(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unusable = err
 }
 
 // takeReads returns which pods were asked for, and forgets it.
@@ -232,19 +250,34 @@ func TestPodEnvFailures(t *testing.T) {
 			want Reason
 		}{
 			{errNoPod, ReasonNotFound},
+			{fmt.Errorf("%w: %w", podspec.ErrStatic, errNoPod), ReasonInvalid},
 			{apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "pod-v1", errors.New("no")), ReasonForbidden},
-			{fmt.Errorf("%w: no container", podspec.ErrUnusable), ReasonInvalid},
 			{errors.New("connection refused"), ReasonUnavailable},
 		} {
 			e.pods.set(volume.Env{}, test.err)
-			err := e.p.Publish(e.ctx, e.request("v1", "sources", podEnvSources))
-			e.wantReason(err, test.want, "sources[0].podEnv.container: "+test.err.Error())
-			e.wantNothing()
-			if test.want == ReasonForbidden {
-				e.wantEvents("RefForbidden: sources[0].podEnv.container: ")
-			} else {
-				e.wantEvents()
+			for at, attributes := range map[string][]string{
+				"sources[0].podEnv.container": {"sources", podEnvSources},
+				"sources[1].volume.name":      {"sources", "[{configMap: {name: app}}, {volume: {name: native}}]"},
+				"volume":                      {"volume", "native"},
+			} {
+				err := e.p.Publish(e.ctx, e.request("v1", attributes...))
+				e.wantReason(err, test.want, at+": "+test.err.Error())
+				e.wantNothing()
+				if test.want == ReasonForbidden {
+					e.wantEvents("RefForbidden: " + at + ": ")
+				} else {
+					e.wantEvents()
+				}
 			}
+		}
+		e.pods.set(volume.Env{}, nil)
+		e.pods.spoil(errors.New("no such thing"))
+		for at, attributes := range map[string][]string{
+			"sources[0].podEnv.container": {"sources", podEnvSources},
+			"volume":                      {"volume", "native"},
+		} {
+			e.wantReason(e.p.Publish(e.ctx, e.request("v1", attributes...)), ReasonInvalid, at+": no such thing")
+			e.wantNothing()
 		}
 	})
 }

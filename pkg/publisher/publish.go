@@ -236,9 +236,9 @@ func (p *Publisher) newPublished(request Request, spec, resolved *volume.Spec) *
 		wake:     make(chan struct{}, 1),
 		contents: contents{shown: record.Versions{}, named: map[volume.Ref]bool{}},
 	}
-	consents := spec.Across(request.Pod)
+	consents := resolved.Across(request.Pod)
 	if p.opts.Identity != nil {
-		consents = append(consents, spec.Own(request.Pod, v.refs)...)
+		consents = append(consents, resolved.Own(request.Pod)...)
 	}
 	for _, use := range consents {
 		v.consent[use.Ref] = true

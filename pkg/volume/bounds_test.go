@@ -171,10 +171,11 @@ func TestPodEnvIsBounded(t *testing.T) {
 	}
 	reads := 0
 	with := func(env Env) (*Spec, error) {
-		return spec.WithPodEnv(func(string, string) (Env, error) {
+		resolved, _, err := spec.Resolve(func(string) (Env, []string, error) {
 			reads++
-			return env, nil
-		})
+			return env, nil, nil
+		}, nil)
+		return resolved, err
 	}
 	vars := make([]EnvVar, MaxVariables/100+1)
 	resolved, err := with(Env{Vars: vars[1:]})

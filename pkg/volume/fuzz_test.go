@@ -90,10 +90,10 @@ func checkSpec(t *testing.T, spec *Spec) {
 	if len(spec.Sources) == 0 {
 		t.Error("no source")
 	}
-	if spec.DefaultMode&^0o777 != 0 {
-		t.Errorf("default mode %o", uint32(spec.DefaultMode))
+	if spec.DefaultMode != nil && *spec.DefaultMode&^0o777 != 0 {
+		t.Errorf("default mode %o", uint32(*spec.DefaultMode))
 	}
-	explicit := map[string]bool{}
+	explicit, shown := map[string]bool{}, map[string]bool{}
 	file := func(p string, mode *fs.FileMode) {
 		if clean, err := CleanPath(p); err != nil || clean != p {
 			t.Errorf("CleanPath(%q) = %q, %v; want it unchanged", p, clean, err)
@@ -111,21 +111,26 @@ func checkSpec(t *testing.T, spec *Spec) {
 			t.Errorf("source %+v has no field", s)
 		}
 		switch {
-		case s.Projection != nil && s.Env == nil && s.PodEnv == nil:
+		case s.Projection != nil && s.Env == nil && s.PodEnv == nil && s.Volume == "":
 			for _, item := range s.Items {
 				file(item.Path, item.Mode)
 				if item.Key == "" {
 					t.Errorf("path %q has no key", item.Path)
 				}
 			}
-		case s.Projection == nil && s.Env != nil && s.PodEnv == nil:
+		case s.Projection == nil && s.Env != nil && s.PodEnv == nil && s.Volume == "":
 			file(s.Env.Path, s.Env.Mode)
 			checkEnv(t, s.Env)
-		case s.Projection == nil && s.Env == nil && s.PodEnv != nil:
+		case s.Projection == nil && s.Env == nil && s.PodEnv != nil && s.Volume == "":
 			file(s.PodEnv.Path, s.PodEnv.Mode)
 			if s.PodEnv.Container == "" || s.PodEnv.Format != EnvDotenv && s.PodEnv.Format != EnvShell {
 				t.Errorf("podEnv %+v", *s.PodEnv)
 			}
+		case s.Projection == nil && s.Env == nil && s.PodEnv == nil && s.Volume != "":
+			if shown[s.Volume] {
+				t.Errorf("volume %q is shown twice", s.Volume)
+			}
+			shown[s.Volume] = true
 		default:
 			t.Errorf("source %+v is not just one thing", s)
 		}

@@ -16,6 +16,7 @@ import (
 const (
 	attrConfigMap    = "configMap"
 	attrSecret       = "secret"
+	attrVolume       = "volume"
 	attrNamespace    = "namespace"
 	attrOptional     = "optional"
 	attrItems        = "items"
@@ -39,6 +40,8 @@ type parser struct {
 	pod        Pod
 	// across says that refs may name other namespaces than the pod's.
 	across bool
+	// volumes holds where each of the pod's own volumes was named.
+	volumes map[string]string
 }
 
 // Option changes what Parse accepts.
@@ -56,7 +59,7 @@ func AcrossNamespaces() Option { return func(p *parser) { p.across = true } }
 // The error lists everything that is wrong, each with the field's path, the shape
 // of the bad value and what would be right.
 func Parse(attributes map[string]string, pod Pod, options ...Option) (*Spec, error) {
-	p := &parser{attributes: Attributes(attributes), pod: pod}
+	p := &parser{attributes: Attributes(attributes), pod: pod, volumes: map[string]string{}}
 	for _, option := range options {
 		option(p)
 	}
@@ -78,13 +81,13 @@ func (p *parser) spec() *Spec {
 	}
 	p.checkNames()
 
-	spec := &Spec{DefaultMode: DefaultMode}
+	spec := &Spec{}
 	if text, ok := p.attributes[attrDefaultMode]; ok {
 		mode, err := ParseMode(text)
 		if err != nil {
 			p.add(field.Invalid(field.NewPath(attrDefaultMode), shorten(text), err.Error()))
 		}
-		spec.DefaultMode = mode
+		spec.DefaultMode = &mode
 	}
 	spec.UID, spec.GID = p.id(attrUID), p.id(attrGID)
 	spec.UpdatePolicy = choice(p, attrUpdatePolicy, UpdateLive, UpdatePinned)
@@ -135,7 +138,7 @@ func choice[T ~string](p *parser, name string, values ...T) T {
 // checkNames refuses attributes that are unknown.
 func (p *parser) checkNames() {
 	known := []string{
-		attrConfigMap, attrSecret, attrNamespace, attrOptional, attrItems, attrSources,
+		attrConfigMap, attrSecret, attrVolume, attrNamespace, attrOptional, attrItems, attrSources,
 		attrDefaultMode, attrUID, attrGID, attrUpdatePolicy, attrStrategy, attrOnDelete,
 	}
 	for _, name := range sortedKeys(p.attributes) {
@@ -147,7 +150,7 @@ func (p *parser) checkNames() {
 
 // listForm reads the attribute `sources`.
 func (p *parser) listForm() []Source {
-	for _, name := range []string{attrConfigMap, attrSecret, attrNamespace, attrOptional, attrItems} {
+	for _, name := range []string{attrConfigMap, attrSecret, attrVolume, attrNamespace, attrOptional, attrItems} {
 		if _, ok := p.attributes[name]; ok {
 			p.add(field.Forbidden(field.NewPath(name), "must not be set beside sources: name the object in sources"))
 		}
@@ -176,6 +179,7 @@ func (p *parser) source(at *field.Path, node *yaml.Node) (Source, bool) {
 	found := p.oneOf(at, node, map[string]visit{
 		"configMap": func(at *field.Path, node *yaml.Node) { source = p.projection(at, node, ConfigMap) },
 		"secret":    func(at *field.Path, node *yaml.Node) { source = p.projection(at, node, Secret) },
+		"volume":    func(at *field.Path, node *yaml.Node) { source = p.volume(at, node) },
 		"env":       func(at *field.Path, node *yaml.Node) { source = p.env(at, node) },
 		"podEnv":    func(at *field.Path, node *yaml.Node) { source = p.podEnv(at, node) },
 	}, nil)
@@ -232,21 +236,28 @@ func (p *parser) path(into *string) func(*field.Path, string) {
 	}
 }
 
-// shortForm reads the attributes that name a single object.
+// shortForm reads the attributes that name a single object or volume.
 func (p *parser) shortForm() []Source {
-	configMap, hasConfigMap := p.attributes[attrConfigMap]
-	secret, hasSecret := p.attributes[attrSecret]
+	var given []string
+	for _, name := range []string{attrConfigMap, attrSecret, attrVolume} {
+		if _, ok := p.attributes[name]; ok {
+			given = append(given, name)
+		}
+	}
 	switch {
-	case hasConfigMap && hasSecret:
-		p.add(field.Forbidden(field.NewPath(attrSecret), "must not be set beside configMap: list both in sources"))
+	case len(given) > 1:
+		p.add(field.Forbidden(field.NewPath(given[1]), fmt.Sprintf("must not be set beside %s: list both in sources", given[0])))
 		return nil
-	case !hasConfigMap && !hasSecret:
-		p.add(field.Required(field.NewPath(attrSources), "one of configMap, secret and sources must be set"))
+	case len(given) == 0:
+		p.add(field.Required(field.NewPath(attrSources), "one of configMap, secret, volume and sources must be set"))
 		return nil
 	}
-	name, kind, at := configMap, ConfigMap, field.NewPath(attrConfigMap)
-	if hasSecret {
-		name, kind, at = secret, Secret, field.NewPath(attrSecret)
+	name, kind, at := p.attributes[given[0]], ConfigMap, field.NewPath(given[0])
+	switch given[0] {
+	case attrVolume:
+		return []Source{p.shortVolume(at, name)}
+	case attrSecret:
+		kind = Secret
 	}
 	projection := &Projection{Ref: Ref{Kind: kind, Namespace: p.pod.Namespace}}
 	p.name(&projection.Ref)(at, name)

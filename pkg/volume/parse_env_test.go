@@ -9,7 +9,7 @@ import (
 func envCases() []accepted {
 	mode := fs.FileMode(0o400)
 	spec := func(source Source) Spec {
-		return Spec{Sources: []Source{source}, DefaultMode: 0o644, UpdatePolicy: UpdateLive, WriteStrategy: WriteAtomic, OnDelete: DeleteKeep}
+		return Spec{Sources: []Source{source}, UpdatePolicy: UpdateLive, WriteStrategy: WriteAtomic, OnDelete: DeleteKeep}
 	}
 	env := func(file EnvFile) Spec { return spec(Source{Field: "sources[0].env", Env: &file}) }
 	podEnv := func(file PodEnvFile) Spec { return spec(Source{Field: "sources[0].podEnv", PodEnv: &file}) }

@@ -36,7 +36,7 @@ func acceptedCases() []accepted {
 		return s
 	}
 	spec := func(sources ...Source) Spec {
-		return Spec{Sources: sources, DefaultMode: 0o644, UpdatePolicy: UpdateLive, WriteStrategy: WriteAtomic, OnDelete: DeleteKeep}
+		return Spec{Sources: sources, UpdatePolicy: UpdateLive, WriteStrategy: WriteAtomic, OnDelete: DeleteKeep}
 	}
 	with := func(change func(*Spec)) Spec {
 		s := spec(short(Secret, "db"))
@@ -45,7 +45,7 @@ func acceptedCases() []accepted {
 	}
 	id := func(n int64) *int64 { return &n }
 	withDefaultMode := func(m fs.FileMode, s Spec) Spec {
-		s.DefaultMode = m
+		s.DefaultMode = &m
 		return s
 	}
 	optional := func(s Source) Source {
@@ -74,6 +74,12 @@ func acceptedCases() []accepted {
 		{"written atomically", map[string]string{"secret": "db", "writeStrategy": "Atomic"}, spec(short(Secret, "db"))},
 		{"written in place", map[string]string{"secret": "db", "writeStrategy": "InPlace"}, with(func(s *Spec) { s.WriteStrategy = WriteInPlace })},
 		{"own namespace", map[string]string{"secret": "db", "namespace": "ns"}, spec(short(Secret, "db"))},
+		{"short volume", map[string]string{"volume": "settings", "uid": "0"}, with(func(s *Spec) { s.Sources, s.UID = []Source{{Volume: "settings", Field: "volume"}}, id(0) })},
+		{
+			"volumes in sources",
+			sources("[{volume: {name: a}}, {secret: {name: s}}, {volume: {name: b-0}}]"),
+			spec(Source{Volume: "a", Field: "sources[0].volume"}, listed(1, Secret, "s"), Source{Volume: "b-0", Field: "sources[2].volume"}),
+		},
 		{"optional", map[string]string{"secret": "db", "optional": "true"}, spec(optional(short(Secret, "db")))},
 		{"not optional", map[string]string{"secret": "db", "optional": "false"}, spec(short(Secret, "db"))},
 		{"default mode", map[string]string{"secret": "db", "defaultMode": "0400"}, withDefaultMode(0o400, spec(short(Secret, "db")))},

@@ -99,7 +99,7 @@ func (s *Source) paths() iter.Seq2[*field.Path, string] {
 // collision says why a path can't stand beside those before it, "" if it can.
 func collision(p string, files, directories map[string]string) string {
 	if other, ok := files[p]; ok {
-		return "conflicting duplicate paths: also the path of " + other
+		return duplicate(other)
 	}
 	if other, ok := directories[p]; ok {
 		return "must not be a file: " + other + " needs a directory of that name"
@@ -112,6 +112,8 @@ func collision(p string, files, directories map[string]string) string {
 	}
 	return ""
 }
+
+func duplicate(other string) string { return "conflicting duplicate paths: also the path of " + other }
 
 // parent returns the directory of a clean path, "" for the volume's root.
 func parent(p string) string { return p[:max(0, strings.LastIndexByte(p, '/'))] }

@@ -12,10 +12,11 @@ const (
 	badMode = `must be an octal number with a leading zero, from "0000" to "0777"`
 
 	badID           = "must be a decimal number from 0 to 2147483647"
-	knownAttributes = "unknown attribute; known are configMap, secret, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, writeStrategy, onDelete"
+	knownAttributes = "unknown attribute; known are configMap, secret, volume, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, writeStrategy, onDelete"
 	otherNamespace  = `must be the pod's own namespace "ns": this node's plugin shows no objects of others (--cross-namespace)`
 	noNamespace     = "Required value: must name a namespace; leave the field out for the pod's own"
 	badNamespace    = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+	besideVolume    = "Forbidden: must not be set beside volume: what the pod's own volume says counts"
 )
 
 type refused struct {
@@ -39,8 +40,8 @@ func refusedCases() []refused {
 	}
 	long := strings.Repeat("x", 70)
 	return []refused{
-		{"nothing", nil, "sources: Required value: one of configMap, secret and sources must be set"},
-		{"nothing but the kubelet's", map[string]string{"csi.storage.k8s.io/pod.name": "p"}, "sources: Required value: one of configMap, secret and sources must be set"},
+		{"nothing", nil, "sources: Required value: one of configMap, secret, volume and sources must be set"},
+		{"nothing but the kubelet's", map[string]string{"csi.storage.k8s.io/pod.name": "p"}, "sources: Required value: one of configMap, secret, volume and sources must be set"},
 		{"both short forms", with("configMap", "c"), "secret: Forbidden: must not be set beside configMap: list both in sources"},
 		{"unknown", with("colour", "red"), "colour: Forbidden: " + knownAttributes},
 		{"unknown by its case", with("defaultmode", "0400"), "defaultmode: Forbidden: " + knownAttributes},
@@ -67,6 +68,12 @@ func refusedCases() []refused {
 		{"namespace that leads out", with("namespace", "../ns"), `namespace: Invalid value: "../ns": ` + badNamespace},
 		{"long namespace", with("namespace", long), `namespace: Invalid value: "` + long[:64] + `... (70 bytes)": must be no more than 63 characters`},
 		{"empty ConfigMap name", map[string]string{"configMap": ""}, "configMap: Required value: must name a ConfigMap"},
+		{"both a Secret and a volume", with("volume", "v"), "volume: Forbidden: must not be set beside secret: list both in sources"},
+		{"empty volume name", map[string]string{"volume": ""}, "volume: Required value: must name a volume of the pod"},
+		{"bad volume name", map[string]string{"volume": "a.b"}, `volume: Invalid value: "a.b": must not contain dots`},
+		{"volume with a namespace", map[string]string{"volume": "v", "namespace": "ns"}, "namespace: " + besideVolume},
+		{"optional volume", map[string]string{"volume": "v", "optional": "true"}, "optional: " + besideVolume},
+		{"volume with items", map[string]string{"volume": "v", "items": "[]"}, "items: " + besideVolume},
 		{"empty Secret name", map[string]string{"secret": ""}, "secret: Required value: must name a Secret"},
 		{"bad ConfigMap name", map[string]string{"configMap": "App"}, `configMap: Invalid value: "App": ` + badName},
 		{"bad Secret name", map[string]string{"secret": "ns/s"}, `secret: Invalid value: "ns/s": ` + badName},
@@ -138,8 +145,8 @@ type refusedSources struct {
 // refusedSourcesCases has what is refused of the attribute sources.
 func refusedSourcesCases() []refusedSources {
 	const (
-		knownKinds  = "unknown field; known are configMap, env, podEnv, secret"
-		oneKind     = "must have one of configMap, env, podEnv, secret"
+		knownKinds  = "unknown field; known are configMap, env, podEnv, secret, volume"
+		oneKind     = "must have one of configMap, env, podEnv, secret, volume"
 		knownFields = "unknown field; known are items, name, namespace, optional"
 		knownItem   = "unknown field; known are key, mode, path"
 	)
@@ -190,6 +197,10 @@ func refusedSourcesCases() []refusedSources {
 		{"unknown anchor", "[*a]", `sources: Invalid value: "a string of 4 bytes": must be YAML or JSON: yaml: unknown anchor; quote what begins with * or &`},
 
 		// A source.
+		{"a volume without a name", "[{volume: {}}]", "sources[0].volume.name: Required value: must name a volume of the pod"},
+		{"a volume with a path as its name", "[{volume: {name: ../x}}]", `sources[0].volume.name: Invalid value: "../x": ` + badNamespace},
+		{"a volume with more", "[{volume: {name: v, optional: true}}]", "sources[0].volume.optional: Forbidden: unknown field; known are name"},
+		{"a volume twice", "[{volume: {name: v}}, {secret: {name: s}}, {volume: {name: v}}]", `sources[2].volume.name: Invalid value: "v": must not be shown twice: sources[0].volume.name shows it`},
 		{"null source", "[~]", `sources[0]: Invalid value: "null": must be a mapping`},
 		{"string as a source", "[app]", `sources[0]: Invalid value: "a string of 3 bytes": must be a mapping`},
 		{"date as a source", "[2026-01-31]", `sources[0]: Invalid value: "a string of 10 bytes": must be a mapping`},

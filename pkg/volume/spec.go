@@ -10,8 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// DefaultMode is the mode of a file for which neither an item nor the volume
-// names one; it is the mode of the kubelet's own volumes.
+// DefaultMode is the mode of a file for which nothing names one; it is the mode of the kubelet's own volumes.
 const DefaultMode fs.FileMode = 0o644
 
 // kubeletPrefix marks the keys of a volume context that the kubelet sets and
@@ -22,8 +21,10 @@ const kubeletPrefix = "csi.storage.k8s.io/"
 // of its attributes. It is immutable after Parse and marshals to JSON, so that a
 // record of a published volume keeps the defaults it was published with.
 type Spec struct {
-	Sources     []Source    `json:"sources"`
-	DefaultMode fs.FileMode `json:"defaultMode"`
+	Sources []Source `json:"sources"`
+	// DefaultMode is the mode of files for which no item names one. Where it is nil, that is
+	// the Projection's, and else DefaultMode.
+	DefaultMode *fs.FileMode `json:"defaultMode,omitempty"`
 	// UID and GID own every file and directory where they are not nil.
 	UID *int64 `json:"uid,omitempty"`
 	GID *int64 `json:"gid,omitempty"`
@@ -78,8 +79,8 @@ func (s *Spec) InPlace() bool { return s.WriteStrategy == WriteInPlace }
 // RemoveDeleted says whether the files of a required object go when it is deleted.
 func (s *Spec) RemoveDeleted() bool { return s.OnDelete == DeleteRemove }
 
-// Source is one contribution to what a volume shows. Just one of Projection, Env and
-// PodEnv is set.
+// Source is one contribution to what a volume shows. Just one of Projection, Env, PodEnv and
+// Volume is set.
 type Source struct {
 	// Projection shows the keys of an object as files. It is embedded for the form of
 	// records only: don't use its fields without looking whether it is there.
@@ -87,10 +88,14 @@ type Source struct {
 	// Env shows an env file.
 	Env *EnvFile `json:"env,omitempty"`
 	// PodEnv shows an env file of variables that the pod's own spec names; see
-	// WithPodEnv.
+	// Spec.Resolve.
 	PodEnv *PodEnvFile `json:"podEnv,omitempty"`
+	// Volume names one of the pod's own volumes and shows what that names; see
+	// Spec.Resolve.
+	Volume string `json:"volume,omitempty"`
 	// Field is where the pod's author wrote this source, for errors:
-	// sources[0].configMap, or configMap for the short form.
+	// sources[0].configMap, or configMap for the short form, or for what one of the pod's
+	// own volumes names spec.volumes[0].configMap.
 	Field string `json:"field"`
 }
 
@@ -101,13 +106,16 @@ type Projection struct {
 	Items []Item `json:"items,omitempty"`
 	// Optional forgives an object or a key that does not exist, and nothing else.
 	Optional bool `json:"optional,omitempty"`
+	// DefaultMode is that of the pod's own volume that names the object; see
+	// Spec.DefaultMode.
+	DefaultMode *fs.FileMode `json:"defaultMode,omitempty"`
 }
 
 // Item maps one key of an object to a file.
 type Item struct {
 	Key  string `json:"key"`
 	Path string `json:"path"`
-	// Mode beats the volume's default mode where it is not nil.
+	// Mode beats the default mode where it is not nil.
 	Mode *fs.FileMode `json:"mode,omitempty"`
 }
 

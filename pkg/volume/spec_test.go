@@ -10,7 +10,7 @@ import (
 )
 
 func TestSpecJSON(t *testing.T) {
-	mode, none := fs.FileMode(0o440), fs.FileMode(0)
+	mode, none, defaultMode := fs.FileMode(0o440), fs.FileMode(0), fs.FileMode(0o400)
 	spec := &Spec{
 		Sources: []Source{
 			{Field: "sources[0].configMap", Projection: &Projection{
@@ -19,7 +19,7 @@ func TestSpecJSON(t *testing.T) {
 			}},
 			{Projection: &Projection{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "db"}, Optional: true}, Field: "sources[1].secret"},
 		},
-		DefaultMode: 0o400,
+		DefaultMode: &defaultMode,
 	}
 	// Records on the nodes have this form, also those of older versions.
 	const want = `{"sources":[` +

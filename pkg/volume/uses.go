@@ -1,11 +1,6 @@
 package volume
 
-import (
-	"cmp"
-	"fmt"
-	"slices"
-	"strings"
-)
+import "strings"
 
 // Use is one place where a spec names an object, or a key of one.
 type Use struct {
@@ -19,7 +14,7 @@ type Use struct {
 }
 
 // Uses returns every place where the spec names an object, in the order of the
-// spec. What a podEnv source names is not among them before WithPodEnv.
+// spec. What the pod's own spec adds is not among them before Resolve.
 func (s *Spec) Uses() []Use {
 	var uses []Use
 	for i := range s.Sources {
@@ -85,47 +80,38 @@ func (s *Spec) Refs() []Ref {
 // once, at its first use. Field is where the namespace is written, Key is empty, and
 // Optional says nothing.
 func (s *Spec) Across(pod Pod) []Use {
-	var across []Use
+	return s.first(func(source *Source, use Use) (string, bool) {
+		return source.namespaceField(use), use.Ref.Namespace != pod.Namespace
+	})
+}
+
+// Own returns the uses of objects in the pod's own namespace, each object once, at its
+// first use. Key is empty, and Optional says nothing.
+func (s *Spec) Own(pod Pod) []Use {
+	return s.first(func(source *Source, use Use) (string, bool) {
+		if source.Projection != nil {
+			use.Field = source.Field
+		}
+		return use.Field, use.Ref.Namespace == pod.Namespace
+	})
+}
+
+// first returns each object at its first use, if that is to count, with the field to tell.
+func (s *Spec) first(counts func(*Source, Use) (field string, ok bool)) []Use {
+	var first []Use
 	seen := map[Ref]bool{}
 	for i := range s.Sources {
 		for _, use := range s.Sources[i].uses() {
-			if use.Ref.Namespace == pod.Namespace || seen[use.Ref] {
+			if seen[use.Ref] {
 				continue
 			}
 			seen[use.Ref] = true
-			across = append(across, Use{Ref: use.Ref, Field: s.Sources[i].namespaceField(use)})
-		}
-	}
-	return across
-}
-
-// Own returns those of refs, which are the objects that the spec names, that are in the
-// pod's own namespace, each at its first use. Key is empty, and Optional says nothing. Field
-// is that of the podEnv sources for what only the pod's spec names.
-func (s *Spec) Own(pod Pod, refs []Ref) []Use {
-	fields := map[Ref]string{}
-	podEnv := ""
-	for i := range s.Sources {
-		source := &s.Sources[i]
-		if source.PodEnv != nil && podEnv == "" {
-			podEnv = source.Field
-		}
-		for _, use := range source.uses() {
-			if source.Projection != nil {
-				use.Field = source.Field
-			}
-			if fields[use.Ref] == "" {
-				fields[use.Ref] = use.Field
+			if at, ok := counts(&s.Sources[i], use); ok {
+				first = append(first, Use{Ref: use.Ref, Field: at})
 			}
 		}
 	}
-	var own []Use
-	for _, ref := range refs {
-		if ref.Namespace == pod.Namespace {
-			own = append(own, Use{Ref: ref, Field: cmp.Or(fields[ref], podEnv)})
-		}
-	}
-	return own
+	return first
 }
 
 // namespaceField returns where the namespace of one of the source's uses is written.
@@ -137,44 +123,4 @@ func (s *Source) namespaceField(use Use) string {
 		return s.Field + "." + attrNamespace
 	}
 	return attrNamespace // the short form
-}
-
-// HasPodEnv says whether the spec names variables that only the pod's own spec
-// tells.
-func (s *Spec) HasPodEnv() bool {
-	return slices.ContainsFunc(s.Sources, func(source Source) bool { return source.PodEnv != nil })
-}
-
-// WithPodEnv returns a copy of the spec with an env source in place of each podEnv
-// source. It calls read once for each container, with its name and where the pod's author
-// wrote that first, and stops at its first error. The error is a *field.Error if the spec
-// asks for more than a volume may have now.
-func (s *Spec) WithPodEnv(read func(container, at string) (Env, error)) (*Spec, error) {
-	resolved := *s
-	resolved.Sources = slices.Clone(s.Sources)
-	// Shared by all sources of the same container: there may be many.
-	known, variables := map[string]Env{}, 0
-	for i := range resolved.Sources {
-		source := &resolved.Sources[i]
-		if source.PodEnv == nil {
-			continue
-		}
-		at := source.Field + ".container"
-		env, ok := known[source.PodEnv.Container]
-		if !ok {
-			var err error
-			if env, err = read(source.PodEnv.Container, at); err != nil {
-				return nil, err
-			}
-			known[source.PodEnv.Container] = env
-		}
-		if variables += len(env.From) + len(env.Vars); variables > MaxVariables {
-			return nil, tooMany(at, variables, fmt.Sprintf("the env files of a volume may set at most %d variables together, each counted as often as it is set", MaxVariables))
-		}
-		source.Env, source.PodEnv = source.PodEnv.File(env), nil
-	}
-	if err := resolved.checkReferences(); err != nil {
-		return nil, err
-	}
-	return &resolved, nil
 }

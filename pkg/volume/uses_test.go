@@ -1,8 +1,6 @@
 package volume
 
 import (
-	"errors"
-	"reflect"
 	"slices"
 	"testing"
 )
@@ -87,41 +85,4 @@ func TestAcross(t *testing.T) {
 	}
 	_, err = Parse(map[string]string{"secret": "b", "namespace": "Platform"}, testPod(), AcrossNamespaces())
 	checkError(t, err, `namespace: Invalid value: "Platform": `+badNamespace)
-}
-
-func TestWithPodEnv(t *testing.T) {
-	spec, err := Parse(map[string]string{"sources": "[{secret: {name: s}}, {podEnv: {path: d/e, container: main, mode: 0400, format: shell}}]"}, testPod())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !spec.HasPodEnv() {
-		t.Error("it has no podEnv")
-	}
-	before := slices.Clone(spec.Sources)
-	env := Env{From: []EnvFrom{{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "e"}, Field: "f"}}, Vars: []EnvVar{{Name: "A", Value: "1"}}}
-	resolved, err := spec.WithPodEnv(func(container, at string) (Env, error) {
-		if container != "main" || at != "sources[1].podEnv.container" {
-			t.Errorf("asked for container %q at %s", container, at)
-		}
-		return env, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := before[1].PodEnv
-	want := &EnvFile{Path: "d/e", Mode: file.Mode, Format: EnvShell, Env: env}
-	if got := resolved.Sources[1]; !reflect.DeepEqual(got.Env, want) || got.PodEnv != nil || got.Field != "sources[1].podEnv" {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-	if resolved.HasPodEnv() || len(resolved.Refs()) != 2 {
-		t.Errorf("the resolved spec is %+v", resolved)
-	}
-	if !reflect.DeepEqual(spec.Sources, before) {
-		t.Errorf("the spec became %+v", spec.Sources)
-	}
-
-	failure := errors.New("none")
-	if got, err := spec.WithPodEnv(func(string, string) (Env, error) { return Env{}, failure }); got != nil || !errors.Is(err, failure) {
-		t.Errorf("got %v, %v", got, err)
-	}
 }

@@ -91,6 +91,10 @@ func (*objects) Get(_ context.Context, pod volume.Pod) (*podspec.Pod, error) {
 		Env: func(string) (volume.Env, []string, error) {
 			return volume.Env{Vars: []volume.EnvVar{{Name: "A", Value: "1"}}}, nil, nil
 		},
+		Shown: func(string) ([]volume.Source, error) {
+			ref := volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: object}
+			return []volume.Source{{Projection: &volume.Projection{Ref: ref}, Field: "spec.volumes[0].secret"}}, nil
+		},
 	}, nil
 }
 

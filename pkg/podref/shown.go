@@ -1,0 +1,131 @@
+package podref
+
+import (
+	"fmt"
+	"io/fs"
+	"reflect"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// Shown returns what a volume of a pod's spec shows, if it is of type configMap or secret, or
+// projected with sources of these types only: one source for each object, in its order.
+// at is the path of the spec, as in field.NewPath("spec"), and the fields in the result are
+// paths below it, such as spec.volumes[1].projected.sources[0].secret. namespace is the pod's.
+//
+// The error says that there is no volume of that name, or it is a *field.Error with the path of
+// what can't be shown.
+func Shown(spec *corev1.PodSpec, at *field.Path, namespace, name string) ([]volume.Source, error) {
+	for i := range spec.Volumes {
+		if spec.Volumes[i].Name == name {
+			s := shown{namespace: namespace}
+			if err := s.volume(at.Child("volumes").Index(i), &spec.Volumes[i].VolumeSource); err != nil {
+				return nil, err
+			}
+			return s.sources, nil
+		}
+	}
+	return nil, fmt.Errorf("the pod has no volume %q", name)
+}
+
+// shown collects what one volume shows. Its methods return nil or the first error.
+type shown struct {
+	namespace string
+	sources   []volume.Source
+}
+
+func (s *shown) volume(at *field.Path, source *corev1.VolumeSource) *field.Error {
+	switch {
+	case source.ConfigMap != nil:
+		v, at := source.ConfigMap, at.Child("configMap")
+		return s.add(at, at.Child("name"), volume.ConfigMap, v.Name, isTrue(v.Optional), v.Items, at.Child("defaultMode"), v.DefaultMode)
+	case source.Secret != nil:
+		v, at := source.Secret, at.Child("secret")
+		return s.add(at, at.Child("secretName"), volume.Secret, v.SecretName, isTrue(v.Optional), v.Items, at.Child("defaultMode"), v.DefaultMode)
+	case source.Projected != nil:
+		return s.projected(at.Child("projected"), source.Projected)
+	}
+	return field.Forbidden(set(at, *source), "a volume source shows a configMap, secret or projected volume; mount this one itself")
+}
+
+func (s *shown) projected(at *field.Path, v *corev1.ProjectedVolumeSource) *field.Error {
+	modeAt := at.Child("defaultMode")
+	for i := range v.Sources {
+		var err *field.Error
+		switch source, at := &v.Sources[i], at.Child("sources").Index(i); {
+		case source.ConfigMap != nil:
+			p, at := source.ConfigMap, at.Child("configMap")
+			err = s.add(at, at.Child("name"), volume.ConfigMap, p.Name, isTrue(p.Optional), p.Items, modeAt, v.DefaultMode)
+		case source.Secret != nil:
+			p, at := source.Secret, at.Child("secret")
+			err = s.add(at, at.Child("name"), volume.Secret, p.Name, isTrue(p.Optional), p.Items, modeAt, v.DefaultMode)
+		default:
+			err = field.Forbidden(set(at, *source), "a volume source shows configMap and secret sources only; move this one to another projected volume, and mount that beside it")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add adds an object.
+func (s *shown) add(at, nameAt *field.Path, kind volume.Kind, name string, optional bool, items []corev1.KeyToPath, modeAt *field.Path, defaultMode *int32) *field.Error {
+	if name == "" {
+		return field.Required(nameAt, fmt.Sprintf("must name a %s", kind))
+	}
+	p := &volume.Projection{Ref: volume.Ref{Kind: kind, Namespace: s.namespace, Name: name}, Optional: optional}
+	var err *field.Error
+	if p.DefaultMode, err = mode(modeAt, defaultMode); err != nil {
+		return err
+	}
+	for i := range items {
+		item, err := itemOf(at.Child("items").Index(i), &items[i])
+		if err != nil {
+			return err
+		}
+		p.Items = append(p.Items, item)
+	}
+	s.sources = append(s.sources, volume.Source{Projection: p, Field: at.String()})
+	return nil
+}
+
+func itemOf(at *field.Path, from *corev1.KeyToPath) (volume.Item, *field.Error) {
+	if from.Key == "" {
+		return volume.Item{}, field.Required(at.Child("key"), "must name a key of the object")
+	}
+	path, bad := volume.CleanPath(from.Path)
+	if bad != nil {
+		return volume.Item{}, field.Invalid(at.Child("path"), fmt.Sprintf("a string of %d bytes", len(from.Path)), bad.Error())
+	}
+	m, err := mode(at.Child("mode"), from.Mode)
+	return volume.Item{Key: from.Key, Path: path, Mode: m}, err
+}
+
+func mode(at *field.Path, m *int32) (*fs.FileMode, *field.Error) {
+	if m == nil {
+		return nil, nil
+	}
+	if *m < 0 || *m > 0o777 {
+		return nil, field.Invalid(at, *m, "must be an integer from 0 to 511 (octal 0777)")
+	}
+	mode := fs.FileMode(*m)
+	return &mode, nil
+}
+
+// set returns the path of the one field that is set of a struct of pointers: at itself if none
+// is, as where a newer API has a field that this version does not know.
+func set(at *field.Path, union any) *field.Path {
+	v := reflect.ValueOf(union)
+	for i := range v.NumField() {
+		if f := v.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() {
+			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			return at.Child(name)
+		}
+	}
+	return at
+}

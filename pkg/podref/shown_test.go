@@ -1,0 +1,128 @@
+package podref
+
+import (
+	"io/fs"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func TestShown(t *testing.T) {
+	yes, mode, itemMode, none := true, int32(0o440), int32(0o400), int32(0)
+	items := []corev1.KeyToPath{{Key: "k", Path: "d/./k", Mode: &itemMode}, {Key: "l", Path: "l"}, {Key: "m", Path: "l"}}
+	configMap, secret := corev1.LocalObjectReference{Name: "c"}, corev1.LocalObjectReference{Name: "s"}
+	spec := corev1.PodSpec{Volumes: []corev1.Volume{
+		{Name: "plain", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: configMap}}},
+		{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: items, DefaultMode: &none, Optional: &yes}}},
+		{Name: "empty", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}},
+		{Name: "both", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{DefaultMode: &mode, Sources: []corev1.VolumeProjection{
+			{Secret: &corev1.SecretProjection{LocalObjectReference: secret, Optional: new(bool)}},
+			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: configMap, Items: items[:1], Optional: &yes}},
+			{Secret: &corev1.SecretProjection{LocalObjectReference: secret}},
+		}}}},
+	}}
+	of := func(p fs.FileMode) *fs.FileMode { return &p }
+	source := func(at string, kind volume.Kind, name string, optional bool, mode *fs.FileMode, items ...volume.Item) volume.Source {
+		ref := volume.Ref{Kind: kind, Namespace: "ns", Name: name}
+		return volume.Source{Field: "spec." + at, Projection: &volume.Projection{Ref: ref, Optional: optional, DefaultMode: mode, Items: items}}
+	}
+	mapped := []volume.Item{{Key: "k", Path: "d/k", Mode: of(0o400)}, {Key: "l", Path: "l"}, {Key: "m", Path: "l"}}
+	for name, want := range map[string][]volume.Source{
+		"plain":  {source("volumes[0].configMap", volume.ConfigMap, "c", false, nil)},
+		"secret": {source("volumes[1].secret", volume.Secret, "s", true, of(0), mapped...)},
+		"empty":  nil,
+		"both": {
+			source("volumes[3].projected.sources[0].secret", volume.Secret, "s", false, of(0o440)),
+			source("volumes[3].projected.sources[1].configMap", volume.ConfigMap, "c", true, of(0o440), mapped[0]),
+			source("volumes[3].projected.sources[2].secret", volume.Secret, "s", false, of(0o440)),
+		},
+	} {
+		got, err := Shown(&spec, field.NewPath("spec"), "ns", name)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s:\ngot  %+v, %v\nwant %+v", name, got, err, want)
+		}
+	}
+}
+
+func TestShownRefuses(t *testing.T) {
+	const (
+		volumes = "Forbidden: a volume source shows a configMap, secret or projected volume; mount this one itself"
+		sources = "Forbidden: a volume source shows configMap and secret sources only; move this one to another projected volume, and mount that beside it"
+		badMode = "must be an integer from 0 to 511 (octal 0777)"
+	)
+	large, negative := int32(0o1000), int32(-1)
+	object := corev1.LocalObjectReference{Name: "o"}
+	projected := func(source corev1.VolumeProjection) corev1.VolumeSource {
+		fine := corev1.VolumeProjection{Secret: &corev1.SecretProjection{LocalObjectReference: object}}
+		return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{fine, source}}}
+	}
+	items := func(item corev1.KeyToPath) corev1.VolumeSource {
+		return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: object, Items: []corev1.KeyToPath{{Key: "k", Path: "k"}, item}}}
+	}
+	for want, source := range map[string]corev1.VolumeSource{
+		"spec.volumes[1].emptyDir: " + volumes:                                                                 {EmptyDir: &corev1.EmptyDirVolumeSource{}},
+		"spec.volumes[1].csi: " + volumes:                                                                      {CSI: &corev1.CSIVolumeSource{}},
+		"spec.volumes[1].downwardAPI: " + volumes:                                                              {DownwardAPI: &corev1.DownwardAPIVolumeSource{}},
+		"spec.volumes[1]: " + volumes:                                                                          {},
+		"spec.volumes[1].projected.sources[1].downwardAPI: " + sources:                                         projected(corev1.VolumeProjection{DownwardAPI: &corev1.DownwardAPIProjection{}}),
+		"spec.volumes[1].projected.sources[1].serviceAccountToken: " + sources:                                 projected(corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{}}),
+		"spec.volumes[1].projected.sources[1].clusterTrustBundle: " + sources:                                  projected(corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{}}),
+		"spec.volumes[1].projected.sources[1].podCertificate: " + sources:                                      projected(corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{}}),
+		"spec.volumes[1].projected.sources[1]: " + sources:                                                     projected(corev1.VolumeProjection{}),
+		"spec.volumes[1].configMap.name: Required value: must name a ConfigMap":                                {ConfigMap: &corev1.ConfigMapVolumeSource{}},
+		"spec.volumes[1].secret.secretName: Required value: must name a Secret":                                {Secret: &corev1.SecretVolumeSource{}},
+		"spec.volumes[1].projected.sources[1].secret.name: Required value: must name a Secret":                 projected(corev1.VolumeProjection{Secret: &corev1.SecretProjection{}}),
+		"spec.volumes[1].projected.sources[1].configMap.name: Required value: must name a ConfigMap":           projected(corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{}}),
+		"spec.volumes[1].secret.defaultMode: Invalid value: 512: " + badMode:                                   {Secret: &corev1.SecretVolumeSource{SecretName: "o", DefaultMode: &large}},
+		"spec.volumes[1].projected.defaultMode: Invalid value: -1: " + badMode:                                 {Projected: &corev1.ProjectedVolumeSource{DefaultMode: &negative, Sources: projected(corev1.VolumeProjection{}).Projected.Sources[:1]}},
+		"spec.volumes[1].configMap.items[1].key: Required value: must name a key of the object":                items(corev1.KeyToPath{Path: "p"}),
+		`spec.volumes[1].configMap.items[1].path: Invalid value: "a string of 4 bytes": must not contain ".."`: items(corev1.KeyToPath{Key: "k", Path: "../x"}),
+		"spec.volumes[1].configMap.items[1].mode: Invalid value: 512: " + badMode:                              items(corev1.KeyToPath{Key: "k", Path: "p", Mode: &large}),
+	} {
+		spec := corev1.PodSpec{Volumes: []corev1.Volume{{Name: "other"}, {Name: "v", VolumeSource: source}}}
+		if got, err := Shown(&spec, field.NewPath("spec"), "ns", "v"); got != nil || err == nil || err.Error() != want {
+			t.Errorf("\ngot  %+v, %v\nwant %s", got, err, want)
+		}
+	}
+	_, err := Shown(&corev1.PodSpec{}, field.NewPath("spec"), "ns", "v")
+	if want := `the pod has no volume "v"`; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// Every type of a volume and every kind of a projected source is shown or refused by its name,
+// also those of a new version of Kubernetes.
+func TestShownKnowsEveryType(t *testing.T) {
+	shown := 0
+	for _, union := range []reflect.Type{reflect.TypeFor[corev1.VolumeSource](), reflect.TypeFor[corev1.VolumeProjection]()} {
+		for i := range union.NumField() {
+			value := reflect.New(union).Elem()
+			value.Field(i).Set(reflect.New(union.Field(i).Type.Elem()))
+			name, _, _ := strings.Cut(union.Field(i).Tag.Get("json"), ",")
+			var source corev1.VolumeSource
+			at := "spec.volumes[0]."
+			switch v := value.Interface().(type) {
+			case corev1.VolumeSource:
+				source = v
+			case corev1.VolumeProjection:
+				source.Projected = &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{v}}
+				at += "projected.sources[0]."
+			}
+			spec := corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: source}}}
+			_, err := Shown(&spec, field.NewPath("spec"), "ns", "v")
+			if err == nil || strings.Contains(err.Error(), "Required value") {
+				shown++
+			} else if !strings.HasPrefix(err.Error(), at+name+": Forbidden: ") {
+				t.Errorf("%s%s: got %v", at, name, err)
+			}
+		}
+	}
+	if want := 3 + 2; shown != want {
+		t.Errorf("%d types are shown, want %d", shown, want)
+	}
+}

@@ -1,0 +1,132 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestResolve(t *testing.T) {
+	spec, err := Parse(map[string]string{
+		"sources": "[{secret: {name: s}}, {podEnv: {path: d/e, container: main, mode: 0400, format: shell}}, {volume: {name: v}}, {podEnv: {path: f, container: main}}]",
+	}, testPod())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := spec.NeedsPod(); got != "sources[1].podEnv.container" {
+		t.Errorf("it needs the pod for %q", got)
+	}
+	before := slices.Clone(spec.Sources)
+	env := Env{From: []EnvFrom{{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "e"}, Field: "f"}}, Vars: []EnvVar{{Name: "A", Value: "1"}}}
+	shown := []Source{native("configMap", "a", "x"), native("secret", "b")}
+	asked := ""
+	resolved, leftOut, err := spec.Resolve(func(container string) (Env, []string, error) {
+		asked += "container " + container + ", "
+		return env, []string{"B", "A", "B"}, nil
+	}, func(volume string) ([]Source, error) {
+		asked += "volume " + volume + ", "
+		return shown, nil
+	})
+	if err != nil || !slices.Equal(leftOut, []string{"A", "B"}) || asked != "container main, volume v, " {
+		t.Errorf("left out %q, asked for %s, %v", leftOut, asked, err)
+	}
+	file := func(i int, path string, format EnvFormat) Source {
+		return Source{Env: &EnvFile{Path: path, Mode: before[i].PodEnv.Mode, Format: format, Env: env}, Field: before[i].Field}
+	}
+	want := *spec
+	want.Sources = []Source{before[0], file(1, "d/e", EnvShell), shown[0], shown[1], file(3, "f", EnvDotenv)}
+	if !reflect.DeepEqual(resolved, &want) {
+		t.Errorf("\ngot  %+v\nwant %+v", resolved, want)
+	}
+	if at := resolved.NeedsPod(); at != "" {
+		t.Errorf("it still needs the pod for %s", at)
+	}
+	if !reflect.DeepEqual(spec.Sources, before) {
+		t.Errorf("the spec became %+v", spec.Sources)
+	}
+}
+
+// native returns a source of one of the pod's own volumes, with keys that it maps to files of
+// the same name.
+func native(kind, name string, keys ...string) Source {
+	p := &Projection{Ref: Ref{Kind: Kind(strings.ToUpper(kind[:1]) + kind[1:]), Namespace: "ns", Name: name}}
+	for _, key := range keys {
+		p.Items = append(p.Items, Item{Key: key, Path: key})
+	}
+	return Source{Projection: p, Field: "spec.volumes[1].projected.sources[0]." + kind}
+}
+
+func TestNeedsPod(t *testing.T) {
+	for want, attributes := range map[string]map[string]string{
+		"":                            {"secret": "s"},
+		"volume":                      {"volume": "v"},
+		"sources[1].volume.name":      {"sources": "[{secret: {name: s}}, {volume: {name: v}}]"},
+		"sources[0].podEnv.container": {"sources": "[{podEnv: {path: e, container: c}}, {volume: {name: v}}]"},
+	} {
+		spec, err := Parse(attributes, testPod())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := spec.NeedsPod(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestResolveRefuses(t *testing.T) {
+	const item = "spec.volumes[1].projected.sources[0].configMap.items[0].path"
+	mode := fs.FileMode(0o400)
+	later := native("secret", "b", "x")
+	later.Field, later.Items[0].Mode = "spec.volumes[1].projected.sources[1].secret", &mode
+	many := make([]Source, MaxSources)
+	for i := range many {
+		many[i] = native("secret", "s")
+	}
+	apart := slices.Clone(many)
+	for i := range apart {
+		apart[i] = native("secret", fmt.Sprint(i))
+		apart[i].Field = fmt.Sprintf("spec.volumes[1].projected.sources[%d].secret", i)
+	}
+	for _, c := range []struct {
+		name, sources string
+		shown         []Source
+		err           error
+		want          string
+	}{
+		{"nothing", "[{volume: {name: v}}]", nil, nil, ""},
+		{"one path twice in one volume", "[{volume: {name: v}}]", []Source{native("configMap", "a", "x"), later}, nil, ""},
+		{"as many as may be", "[{volume: {name: v}}]", many, nil, ""},
+		{"many of one object", "[{secret: {name: a}}, {volume: {name: v}}]", many, nil, "sources[1].volume.name: Too many: 257: a volume may have at most 256 sources, with those of projected volumes; show the others in another volume"},
+		{"one source after many", "[{volume: {name: v}}, {secret: {name: a}}]", many, nil, "sources[1].secret: Too many: 257: a volume may have at most 256 sources, with those of projected volumes; show the others in another volume"},
+		{"many objects", "[{env: {path: e, envFrom: [{secretRef: {name: s}}]}}, {volume: {name: v}}]", apart[:MaxReferences-1], nil, ""},
+		{
+			"too many objects", "[{env: {path: e, envFrom: [{secretRef: {name: s}}, {secretRef: {name: t}}]}}, {volume: {name: v}}]", apart[:MaxReferences-1], nil,
+			"spec.volumes[1].projected.sources[254].secret: Too many: 257: a volume may name at most 256 ConfigMaps and Secrets, each counted once; show the others in another volume",
+		},
+		{"a path of a source before", "[{podEnv: {path: x, container: c}}, {volume: {name: v}}]", []Source{native("configMap", "a", "x")}, nil, item + `: Invalid value: "x": conflicting duplicate paths: also the path of sources[0].podEnv.path`},
+		{"a path of a source after", "[{volume: {name: v}}, {secret: {name: s, items: [{key: k, path: x}]}}]", []Source{native("configMap", "a", "x")}, nil, `sources[1].secret.items[0].path: Invalid value: "x": conflicting duplicate paths: also the path of ` + item},
+		{"no such volume", "[{volume: {name: v}}]", nil, errors.New("none"), "sources[0].volume.name: none"},
+		{"no such container", "[{podEnv: {path: x, container: c}}]", nil, errors.New("none"), "sources[0].podEnv.container: none"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			spec, err := Parse(map[string]string{"sources": c.sources}, testPod())
+			if err != nil {
+				t.Fatal(err)
+			}
+			resolved, _, err := spec.Resolve(
+				func(string) (Env, []string, error) { return Env{}, nil, c.err },
+				func(string) ([]Source, error) { return c.shown, c.err })
+			text := ""
+			if err != nil {
+				text = err.Error()
+			}
+			if text != c.want || (err == nil) != (resolved != nil) || c.err != nil && !errors.Is(err, c.err) {
+				t.Errorf("\ngot  %.300s\nwant %s", text, c.want)
+			}
+		})
+	}
+}
