@@ -42,7 +42,7 @@ type Reference struct {
 	// volume are fields below volumeAttributes, and so are the fields of their text:
 	// spec.volumes[0].csi.volumeAttributes.sources[0].configMap.name.
 	Field string `json:"field"`
-	// Via is the path in the environment of the container that a podEnv source reads;
+	// Via is the path of the name in what a podEnv or volume source takes from the pod's spec;
 	// Field is then the path of the source. Otherwise Via is empty.
 	Via string `json:"via"`
 	// Refvol says that a volume of this driver shows the object.

@@ -2,6 +2,7 @@ package check
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,9 +44,7 @@ func (c *Checker) volumes(w *Workload, template podTemplate) {
 		for _, use := range spec.Across(pod) {
 			c.warning(w.Place, v.at+"."+use.Field, "an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to "+c.needs()+" it")
 		}
-		for i := range spec.Sources {
-			c.source(w, template, v, &spec.Sources[i])
-		}
+		c.sources(w, template, v)
 		c.mounts(w.Place, template, v)
 	}
 }
@@ -80,6 +79,27 @@ func (c *Checker) attributeErrors(place Place, at string, err error) {
 	}
 }
 
+// sources adds what the sources of a volume reference.
+func (c *Checker) sources(w *Workload, template podTemplate, v driverVolume) {
+	before := len(c.report.Problems)
+	for i := range v.spec.Sources {
+		c.source(w, template, v, &v.spec.Sources[i])
+	}
+	if len(c.report.Problems) > before {
+		return
+	}
+	_, _, err := v.spec.Resolve(
+		func(container string) (volume.Env, []string, error) {
+			return podref.Env(template.spec, w.Namespace, container)
+		},
+		func(name string) ([]volume.Source, error) {
+			return podref.Shown(template.spec, template.at, w.Namespace, name)
+		})
+	if err != nil { // each is fine, but not all together
+		c.problem(w.Place, v.at, err.Error())
+	}
+}
+
 // source adds what one source of a volume references.
 func (c *Checker) source(w *Workload, template podTemplate, v driverVolume, s *volume.Source) {
 	switch {
@@ -92,7 +112,40 @@ func (c *Checker) source(w *Workload, template podTemplate, v driverVolume, s *v
 		}
 	case s.PodEnv != nil:
 		c.podEnv(w, template, v, s)
+	case s.Volume != "":
+		c.shown(w, template, v, s)
 	}
+}
+
+// shown adds what a volume of the pod references that a volume source shows.
+func (c *Checker) shown(w *Workload, template podTemplate, v driverVolume, s *volume.Source) {
+	at := nameField(v, s.Field)
+	sources, err := podref.Shown(template.spec, template.at, w.Namespace, s.Volume)
+	if err != nil {
+		c.problem(w.Place, at, err.Error())
+		return
+	}
+	for i := range sources {
+		r := projection(v, &sources[i])
+		r.Field, r.Via = at, ownNameField(&sources[i])
+		w.add(r)
+	}
+	for _, container := range podref.Containers(template.spec, template.at) {
+		for i := range container.VolumeMounts {
+			if container.VolumeMounts[i].Name == s.Volume {
+				c.warning(w.Place, container.At.Child("volumeMounts").Index(i).String(),
+					fmt.Sprintf("volume %s shows the same: two copies and two watches; mount one of the two only", v.Name))
+			}
+		}
+	}
+}
+
+// ownNameField returns the path of the field that holds the name in one of the pod's own volumes.
+func ownNameField(s *volume.Source) string {
+	if s.Ref.Kind == volume.Secret && !strings.Contains(s.Field, ".projected.") {
+		return s.Field + ".secretName"
+	}
+	return s.Field + ".name"
 }
 
 // podEnv adds what the environment references that a podEnv source reads.

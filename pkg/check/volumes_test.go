@@ -29,6 +29,7 @@ func TestVolumes(t *testing.T) {
 	)
 	for _, test := range []struct {
 		name, attributes, containers   string
+		volumes                        []string // beside v
 		references, warnings, problems []string // after the first reference, after the place
 	}{
 		{name: "short form", attributes: `{secret: db, optional: "true"}`, references: []string{v + "secret: Secret ns/db optional refvol"}},
@@ -69,7 +70,43 @@ func TestVolumes(t *testing.T) {
 			containers: "[{name: c, envFrom: [{secretRef: {}}]}]",
 			problems:   []string{v + "sources[0].podEnv.container: spec.containers[0].envFrom[0].secretRef.name: Required value: must name an object"},
 		},
-		{name: "no attributes", attributes: "{}", problems: []string{v + "sources: Required value: one of configMap, secret and sources must be set"}},
+		{
+			name: "volume", attributes: `{volume: own}`, volumes: []string{"{name: own, secret: {secretName: s, optional: true, items: [{key: k, path: p}]}}"},
+			containers: "[{name: c, volumeMounts: [{name: v, mountPath: /v}]}]",
+			references: []string{"spec.volumes[1].secret.secretName: Secret ns/s k optional", v + "volume: Secret ns/s k optional refvol via spec.volumes[1].secret.secretName"},
+		},
+		{
+			name: "volumes that are mounted as well", attributes: `{sources: "[{volume: {name: a}}, {volume: {name: b}}]"}`,
+			volumes:    []string{"{name: a, configMap: {name: m}}", "{name: b, projected: {sources: [{secret: {name: s}}, {configMap: {name: m}}]}}"},
+			containers: "[{name: c, volumeMounts: [{name: v, mountPath: /v}, {name: b, mountPath: /b}]}]",
+			references: []string{
+				"spec.volumes[1].configMap.name: ConfigMap ns/m",
+				"spec.volumes[2].projected.sources[0].secret.name: Secret ns/s",
+				"spec.volumes[2].projected.sources[1].configMap.name: ConfigMap ns/m",
+				v + "sources[0].volume.name: ConfigMap ns/m refvol via spec.volumes[1].configMap.name",
+				v + "sources[1].volume.name: Secret ns/s refvol via spec.volumes[2].projected.sources[0].secret.name",
+				v + "sources[1].volume.name: ConfigMap ns/m refvol via spec.volumes[2].projected.sources[1].configMap.name",
+			},
+			warnings: []string{"spec.containers[0].volumeMounts[1]: volume v shows the same: two copies and two watches; mount one of the two only"},
+		},
+		{name: "volume that does not exist", attributes: "{volume: own}", problems: []string{v + `volume: the pod has no volume "own"`}},
+		{name: "volume itself", attributes: "{volume: v}", problems: []string{v + "volume: spec.volumes[0].csi: Forbidden: a volume source shows a configMap, secret or projected volume; mount this one itself"}},
+		{
+			name: "volume with a source that can't be shown", attributes: `{sources: "[{volume: {name: own}}]"}`,
+			volumes:  []string{"{name: own, projected: {sources: [{downwardAPI: {items: []}}]}}"},
+			problems: []string{v + "sources[0].volume.name: spec.volumes[1].projected.sources[0].downwardAPI: Forbidden: a volume source shows configMap and secret sources only; move this one to another projected volume, and mount that beside it"},
+		},
+		{
+			name: "volumes of one path", attributes: `{sources: "[{volume: {name: a}}, {volume: {name: b}}]"}`,
+			volumes: []string{"{name: a, configMap: {name: m, items: [{key: k, path: p}]}}", "{name: b, configMap: {name: m, items: [{key: l, path: p}]}}"},
+			references: []string{
+				"spec.volumes[1].configMap.name: ConfigMap ns/m k", "spec.volumes[2].configMap.name: ConfigMap ns/m l",
+				v + "sources[0].volume.name: ConfigMap ns/m k refvol via spec.volumes[1].configMap.name",
+				v + "sources[1].volume.name: ConfigMap ns/m l refvol via spec.volumes[2].configMap.name",
+			},
+			problems: []string{`spec.volumes[0].csi.volumeAttributes: spec.volumes[2].configMap.items[0].path: Invalid value: "p": conflicting duplicate paths: also the path of spec.volumes[1].configMap.items[0].path`},
+		},
+		{name: "no attributes", attributes: "{}", problems: []string{v + "sources: Required value: one of configMap, secret, volume and sources must be set"}},
 		{
 			name: "several mistakes", attributes: `{sources: "[{configMap: {name: a, items: [{key: k, path: ../k}]}}, {secret: {nam: b, name: c}}]", defaultMode: "9"}`,
 			problems: []string{
@@ -110,7 +147,11 @@ func TestVolumes(t *testing.T) {
 			if test.containers == "" {
 				test.containers = "[{name: c}]"
 			}
-			r := add(t, nil, podWith(test.attributes, test.containers))
+			text := podWith(test.attributes, test.containers)
+			for _, own := range test.volumes {
+				text += "  - " + own + "\n"
+			}
+			r := add(t, nil, text)
 			if test.name != "podEnv of a reference without a name" {
 				lines(t, "references", references(r), append([]string{initEnv}, test.references...))
 			}
