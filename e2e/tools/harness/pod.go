@@ -26,7 +26,7 @@ func (p *Plugin) storePod(ctx context.Context, v *Volume) error {
 	if p.opts.Pods == nil || v.Unknown {
 		return nil
 	}
-	key, spec := v.UID+"/"+v.Name, fmt.Sprint(v.Attributes, v.MountGroup, v.Writable, v.ServiceAccount)
+	key, spec := v.UID+"/"+v.Name, fmt.Sprint(v.Attributes, v.MountGroup, v.Writable, v.ServiceAccount, v.Beside)
 	if stored, ok := p.stored.Load(key); ok && stored == spec {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (p *Plugin) storePod(ctx context.Context, v *Volume) error {
 	return nil
 }
 
-// addTo has a pod's spec say what the volume says.
+// addTo has a pod's spec say what the volume says, and have the volumes beside it.
 func (v *Volume) addTo(spec *corev1.PodSpec) error {
 	spec.ServiceAccountName = v.ServiceAccount
 	if v.MountGroup != "" {
@@ -68,11 +68,14 @@ func (v *Volume) addTo(spec *corev1.PodSpec) error {
 		spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 	}
 	readOnly := !v.Writable
-	spec.Volumes = append(slices.DeleteFunc(spec.Volumes, func(other corev1.Volume) bool { return other.Name == v.Name }), corev1.Volume{
+	volumes := append(slices.Clone(v.Beside), corev1.Volume{
 		Name: v.Name,
 		VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
 			Driver: DriverName, ReadOnly: &readOnly, VolumeAttributes: maps.Clone(v.Attributes),
 		}},
 	})
+	for _, volume := range volumes {
+		spec.Volumes = append(slices.DeleteFunc(spec.Volumes, func(other corev1.Volume) bool { return other.Name == volume.Name }), volume)
+	}
 	return nil
 }

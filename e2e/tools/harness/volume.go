@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 )
@@ -31,6 +32,8 @@ type Volume struct {
 	Namespace, Pod, UID, ServiceAccount string
 	// Attributes are the volumeAttributes.
 	Attributes map[string]string
+	// Beside are volumes of the pod that its spec has beside this one.
+	Beside []corev1.Volume
 	// MountGroup is the pod's fsGroup in decimal; empty for none.
 	MountGroup string
 	// Writable is set when the pod did not say csi.readOnly: true.
