@@ -63,6 +63,13 @@ func optional(s volume.Source) volume.Source {
 	return s
 }
 
+// own makes a source that of one of the pod's own volumes.
+func own(s volume.Source) volume.Source {
+	mode := fs.FileMode(0o440)
+	s.DefaultMode = &mode
+	return s
+}
+
 func spec(sources ...volume.Source) *volume.Spec {
 	return &volume.Spec{Sources: sources}
 }
@@ -111,6 +118,14 @@ func TestRenderFiles(t *testing.T) {
 		{
 			"an item's mode beats the default mode", with(0o400, spec(source(0, cm, "a", "x:x:0755", "y:y", "z:z:0000"))), objects(object(cm, "a", "x", "y", "z")),
 			[]string{"x=a x/0755", "y=a y/0400", "z=a z/0000"},
+		},
+		{
+			"each of the pod's own volumes has its default mode", spec(own(source(0, cm, "a", "x:x:0755", "y:y")), source(1, secret, "a")), objects(object(cm, "a", "x", "y"), object(secret, "a", "z")),
+			[]string{"x=a x/0755", "y=a y/0440", "z=a z/0644"},
+		},
+		{
+			"the default mode beats that of the pod's own volume", with(0o400, spec(own(source(0, cm, "a")), own(source(1, cm, "a", "x:d/x:0755")))), objects(object(cm, "a", "x")),
+			[]string{"d/x=a x/0755", "x=a x/0400"},
 		},
 		{"binaryData and data both count", spec(source(0, cm, "bin")), objects(binary), []string{"blob=\xff\x00\xfe/0644", "text=bin text/0644"}},
 		{"binaryData and data both count with items", spec(source(0, cm, "bin", "blob:b:0400", "text:t")), objects(binary), []string{"b=\xff\x00\xfe/0400", "t=bin text/0644"}},

@@ -27,6 +27,7 @@ func FuzzParse(f *testing.F) {
 	}
 	add(nil, "colour")
 	add(nil, "uid")
+	add(nil, "volume")
 	add(nil, "a\nb\x1b[31m")
 	f.Fuzz(func(t *testing.T, sources, configMap, secret, namespace, optional, items, defaultMode, other string) {
 		attributes := map[string]string{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 	"sync"
@@ -215,6 +216,46 @@ func TestPodEnv(t *testing.T) {
 		e.wantFiles(r, files("p3")...)
 		e.wantProblem(r, "")
 		e.wantEvents("InvalidEnvironmentVariableNames: left out, for a volume can't know them: CPU (resourceFieldRef limits.cpu), MEM (resourceFieldRef limits.memory)") // once more
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// What a volume source shows is read with the environment, by one request, and again after a
+// restart only.
+func TestVolumeSource(t *testing.T) {
+	inBubble(t, func(e *env) {
+		mode := fs.FileMode(0o400)
+		e.pods.set(podEnv(), nil)
+		e.pods.show("native",
+			volume.Source{Projection: &volume.Projection{Ref: configMap("app"), DefaultMode: &mode}, Field: "spec.volumes[0].projected.sources[0].configMap"},
+			volume.Source{Projection: &volume.Projection{Ref: secret("db"), Items: []volume.Item{{Key: "password", Path: "p"}}}, Field: "spec.volumes[0].projected.sources[1].secret"})
+		e.objects.put(configMap("app"), "a", "1")
+		e.objects.put(secret("db"), "password", "p1")
+		r := e.request("v1", "sources", "[{volume: {name: native}}, {podEnv: {path: e, container: main}}]")
+		e.publish(r)
+		files := func(a, p string) []string {
+			return []string{"a", a, "e", "NAME=pod-v1\nNODE=node-1\nPASSWORD=" + p + "\nPLAIN=" + canary + "\n", "p", p}
+		}
+		e.wantFiles(r, files("1", "p1")...)
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(r, files("2", "p1")...)
+		if got := e.pods.takeReads(); got != "pod-v1" {
+			t.Errorf("asked for %q", got)
+		}
+		e.halt()
+		e.objects.put(secret("db"), "password", "p2")
+		e.restart()
+		e.settle()
+		e.wantFiles(r, files("2", "p2")...)
+		e.objects.remove(secret("db"))
+		e.settle()
+		e.wantFiles(r, files("2", "p2")...)
+		e.wantProblem(r, "spec.volumes[0].projected.sources[1].secret: Secret ", "not found")
+		if got := e.pods.takeReads(); got != "pod-v1" {
+			t.Errorf("asked for %q after the restart", got)
+		}
 		e.unpublish(r)
 		e.wantNothing()
 	})
