@@ -223,7 +223,7 @@ func TestPodEnv(t *testing.T) {
 
 // What a volume source shows is read with the environment, by one request, and again after a
 // restart only.
-func TestVolumeSource(t *testing.T) {
+func TestVolumeSourceIsReadOnce(t *testing.T) {
 	inBubble(t, func(e *env) {
 		mode := fs.FileMode(0o400)
 		e.pods.set(podEnv(), nil)
