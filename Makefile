@@ -54,14 +54,13 @@ lint: ## Check style, layering, modules and scripts, in every module
 fmt: ## Format all Go files as make lint wants them
 	@tools/lint.sh fmt
 
-# The unit tier compiles most of what the others need, so it goes first. The others mostly wait,
-# and run side by side. What fails keeps nothing else from running.
+# Most of what the suites compile is the plugin and the libraries that it links: compiled first, none of
+# that is compiled twice. Then the suites run side by side, for most of them mostly wait. What fails keeps
+# nothing else from running.
 .PHONY: test
 test: ## Run the unit and the integration tier, and csi-sanity
-	@status=0; \
-	$(MAKE) --no-print-directory test-unit || status=$$?; \
-	$(MAKE) --no-print-directory --keep-going -j test-integration test-sanity || status=$$?; \
-	exit $$status
+	$(GO) build -race ./...
+	@$(MAKE) --no-print-directory --keep-going -j test-unit test-integration test-sanity
 
 # make lint vets all modules.
 TEST := test -race -vet=off -timeout 30m

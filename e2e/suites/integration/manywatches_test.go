@@ -263,12 +263,13 @@ func spreadOf(requests []faultproxy.Request, window time.Duration) watchSpread {
 	return s
 }
 
-// TestManyPodsStartAtOnce has 40 pods with 30 volumes each start together, at an API
+// TestManyPodsStartAtOnce has 40 pods with 12 volumes each (30 in the long form) start together, at an API
 // server whose watches don't begin with the state, so that each object takes a list
 // too: a client that limits its own rate would be late. What the volumes themselves take
 // is measured by as many others of the same objects, which take no request.
 func TestManyPodsStartAtOnce(t *testing.T) {
-	const pods, volumesEach = 40, 30
+	const pods = 40
+	volumesEach := harness.Scaled(12, 30)
 	objects := harness.Scaled(300, pods*volumesEach)
 	n := newProxied(t, faultproxy.Options{NoWatchList: true})
 	n.setMany(objects, "value")

@@ -104,7 +104,7 @@ type timings struct{ publish, update [][]time.Duration }
 func (b *comparison) compare(bad badVolume) {
 	b.t.Helper()
 	var with, without timings
-	for pair := range harness.Scaled(6, 80) {
+	for pair := range harness.Scaled(4, 80) {
 		if pair%2 == 0 {
 			b.round(bad, false, &without)
 			b.round(bad, true, &with)

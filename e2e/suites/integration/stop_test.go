@@ -40,7 +40,7 @@ func TestStopDuringABurst(t *testing.T) {
 			t.Error("no call of those that kept coming was answered by a stopping plugin")
 		}
 	}()
-	for round := range harness.Scaled(3, 30) {
+	for round := range harness.Scaled(2, 30) {
 		b := newBurst(n, round)
 		b.prepare()
 		b.run(dice)
