@@ -82,15 +82,12 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.C
 	if err != nil {
 		return err
 	}
-	verbs, kept := []string{"get", "list", "watch"}, "watch"
-	if reads.Strategy != manager.Watch {
-		verbs, kept = []string{"get"}, "get"
-	}
+	verbs := podVerbs(reads.Strategy)
 	gate := &backoff.Gate{}
 	access, err := authz.New(authz.Options{
 		Ask:    authz.AskWith(authz.NewPaced(client.SelfSubjectAccessReviews(), gate), tokens),
 		Verbs:  verbs,
-		Kept:   kept,
+		Kept:   verbs[len(verbs)-1],
 		MaxAge: shows.ResyncInterval,
 	})
 	if err != nil {
@@ -100,4 +97,13 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.C
 	reads.Client, reads.Credentials = client, tokens
 	shows.Access, shows.Identity = access, identity
 	return nil
+}
+
+// podVerbs returns the rights that pods need where objects are read with their tokens. The
+// last one is what the open watch, or the next request, needs.
+func podVerbs(strategy manager.Strategy) []string {
+	if strategy == manager.Watch {
+		return []string{"get", "list", "watch"}
+	}
+	return []string{"get"}
 }

@@ -121,7 +121,7 @@ func (op *opening) end(err error) {
 	o := op.openings
 	o.mu.Lock()
 	o.leave(op)
-	if err == nil {
+	if err == nil || isAbsent(err) {
 		op.place.publish = false
 	}
 	o.learn(op, err)
