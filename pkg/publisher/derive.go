@@ -2,8 +2,11 @@ package publisher
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"net/http"
+	"regexp"
 	"sync"
 	"time"
 
@@ -205,6 +208,9 @@ func (p *Publisher) derive(pod *podenv.Pod, m mount.Mounted) (Request, error) {
 	if !ok || inline.Driver != p.opts.Driver {
 		return Request{}, fail(ReasonInvalid, "the pod %s has no inline volume %q of the driver %s", pod.Pod, name, p.opts.Driver)
 	}
+	if kubeletsID.MatchString(m.VolumeID) && m.VolumeID != inlineID(pod.Pod, name) {
+		return Request{}, fail(ReasonInvalid, "the volume mounted at %s is not volume %q of the pod %s: its id is that of another", m.Target, name, pod.Pod)
+	}
 	return Request{
 		VolumeID:   m.VolumeID,
 		Target:     m.Target,
@@ -214,6 +220,16 @@ func (p *Publisher) derive(pod *podenv.Pod, m mount.Mounted) (Request, error) {
 		ReadOnly:   inline.ReadOnly,
 		FSGroup:    pod.FSGroup,
 	}, nil
+}
+
+// kubeletsID is the form of the ids that the kubelet gives inline volumes.
+var kubeletsID = regexp.MustCompile(`^csi-[0-9a-f]{64}$`)
+
+// inlineID returns the id that the kubelet gives a pod's inline volume. With it the mount's
+// source and its target name the same volume: one that was bound to another pod's target never
+// shows what that pod may have.
+func inlineID(pod volume.Pod, name string) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(string(pod.UID)+name)))
 }
 
 // isRestored says whether a volume is still one that was restored and not taken over.
