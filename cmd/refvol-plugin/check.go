@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/check"
+	"github.com/refvol/refvol/pkg/manager"
 )
 
 // checkTimeout bounds each request to the API server.
@@ -33,12 +36,14 @@ type checkOptions struct {
 	namespace  string
 	driverName string
 	identity   string
-	live       bool
-	kubeconfig string
+	// changeDetection is that of the plugins.
+	changeDetection string
+	live            bool
+	kubeconfig      string
 }
 
 func newCheckCommand() *cobra.Command {
-	opts := &checkOptions{output: outputText, driverName: "csi.refvol.dev", identity: identityPlugin}
+	opts := &checkOptions{output: outputText, driverName: "csi.refvol.dev", identity: identityPlugin, changeDetection: string(manager.Watch)}
 	cmd := &cobra.Command{
 		Use:   "check -f FILE",
 		Short: "Validate manifests and list the ConfigMaps and Secrets that they reference",
@@ -67,11 +72,13 @@ func (o *checkOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVarP(&o.namespace, "namespace", "n", o.namespace, "namespace of manifests that name none (default: with --live that of the kubeconfig, else default)")
 	fs.StringVar(&o.driverName, "driver-name", o.driverName, "name of the CSI driver, as in the CSIDriver object")
 	fs.StringVar(&o.identity, "identity", o.identity, "the --identity of the plugins: with pod, the service account needs a right to whatever its pods' volumes show")
+	fs.StringVar(&o.changeDetection, "change-detection", o.changeDetection, "the --change-detection of the plugins: with --identity=pod, Watch takes the rights get, list and watch, Cache and Get take get only")
 	fs.BoolVar(&o.live, "live", o.live, "ask the API server which objects exist and who may get them")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file for --live (default: $KUBECONFIG, or ~/.kube/config)")
 }
 
 func (o *checkOptions) validate() error {
+	strategies := []string{string(manager.Watch), string(manager.Cache), string(manager.Get)}
 	switch {
 	case len(o.files) == 0:
 		return errors.New("-f: name a file of manifests, or - for the standard input")
@@ -79,6 +86,8 @@ func (o *checkOptions) validate() error {
 		return fmt.Errorf("--output: %q is neither %s nor %s", o.output, outputText, outputJSON)
 	case o.identity != identityPlugin && o.identity != identityPod:
 		return fmt.Errorf("--identity: %q is neither %s nor %s", o.identity, identityPlugin, identityPod)
+	case !slices.Contains(strategies, o.changeDetection):
+		return fmt.Errorf("--change-detection: %q is none of %s", o.changeDetection, strings.Join(strategies, ", "))
 	case o.driverName == "":
 		return errors.New("--driver-name must not be empty")
 	case o.kubeconfig != "" && !o.live:
@@ -118,7 +127,10 @@ func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Write
 
 // checker makes what the flags ask for.
 func (o *checkOptions) checker() (*check.Checker, error) {
-	opts := check.Options{Driver: o.driverName, Namespace: o.namespace, PodIdentity: o.identity == identityPod}
+	opts := check.Options{Driver: o.driverName, Namespace: o.namespace}
+	if o.identity == identityPod {
+		opts.PodVerbs = podVerbs(manager.Strategy(o.changeDetection))
+	}
 	if o.live {
 		config, namespace, err := o.liveConfig()
 		if err != nil {

@@ -99,6 +99,7 @@ func TestCheckRefuses(t *testing.T) {
 		{[]string{"-f", file, "-o", "yaml"}, `--output: "yaml" is neither text nor json`},
 		{[]string{"-f", file, "--driver-name="}, "--driver-name must not be empty"},
 		{[]string{"-f", file, "--identity=pods"}, `--identity: "pods" is neither plugin nor pod`},
+		{[]string{"-f", file, "--change-detection=watch"}, `--change-detection: "watch" is none of Watch, Cache, Get`},
 		{[]string{"-f", file, "--kubeconfig=/x"}, "--kubeconfig is for --live only"},
 		{[]string{"-f", "/does/not/exist"}, "read manifests: open /does/not/exist: no such file or directory"},
 		{[]string{"-f", "/"}, "read /: read /: is a directory"},
@@ -150,6 +151,22 @@ func TestCheckLiveNamespace(t *testing.T) {
 		}
 		if err == nil && (config.Timeout <= 0 || config.Host != "http://127.0.0.1:1") {
 			t.Errorf("got %+v", config)
+		}
+	}
+}
+
+// The rights that a pod needs follow from the flags of the plugins.
+func TestCheckRights(t *testing.T) {
+	for _, test := range []struct{ identity, changeDetection, want string }{
+		{"plugin", "Watch", "get"},
+		{"pod", "Watch", "get, list and watch"},
+		{"pod", "Cache", "get"},
+		{"pod", "Get", "get"},
+	} {
+		file := manifestOf(t, "f.yaml", `sources: "[{secret: {name: db, namespace: platform}}]"`)
+		out, _, err := runCommand(t, "check", "-f", file, "--identity="+test.identity, "--change-detection="+test.changeDetection)
+		if err != nil || !strings.Contains(out, "right to "+test.want+" it") {
+			t.Errorf("%+v: got %v, %s", test, err, out)
 		}
 	}
 }

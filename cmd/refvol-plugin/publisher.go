@@ -5,6 +5,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
@@ -60,7 +61,7 @@ func newPublisher(opts *serveOptions, mounter *mount.Mounter, client *apiclient.
 // account may get them. All objects are read with the plugin's own rights.
 func readAsPlugin(shows *publisher.Options, client *apiclient.Client) error {
 	access, err := authz.New(authz.Options{
-		Ask:    authz.AskAbout(client.SubjectAccessReviews()),
+		Ask:    authz.AskAbout(authz.NewPaced(client.SubjectAccessReviews(), &backoff.Gate{})),
 		Verbs:  []string{"get"},
 		Kept:   "get",
 		MaxAge: shows.ResyncInterval,
@@ -81,21 +82,28 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.C
 	if err != nil {
 		return err
 	}
-	verbs, kept := []string{"get", "list", "watch"}, "watch"
-	if reads.Strategy != manager.Watch {
-		verbs, kept = []string{"get"}, "get"
-	}
+	verbs := podVerbs(reads.Strategy)
+	gate := &backoff.Gate{}
 	access, err := authz.New(authz.Options{
-		Ask:    authz.AskWith(client.SelfSubjectAccessReviews(), tokens),
+		Ask:    authz.AskWith(authz.NewPaced(client.SelfSubjectAccessReviews(), gate), tokens),
 		Verbs:  verbs,
-		Kept:   kept,
+		Kept:   verbs[len(verbs)-1],
 		MaxAge: shows.ResyncInterval,
 	})
 	if err != nil {
 		return err
 	}
-	identity := authz.NewAuthenticator(tokens, client.SelfSubjectReviews())
+	identity := authz.NewAuthenticator(tokens, authz.NewPaced(client.SelfSubjectReviews(), gate))
 	reads.Client, reads.Credentials = client, tokens
 	shows.Access, shows.Identity = access, identity
 	return nil
+}
+
+// podVerbs returns the rights that pods need where objects are read with their tokens. The
+// last one is what the open watch, or the next request, needs.
+func podVerbs(strategy manager.Strategy) []string {
+	if strategy == manager.Watch {
+		return []string{"get", "list", "watch"}
+	}
+	return []string{"get"}
 }

@@ -31,10 +31,6 @@ const (
 	requestTime = 15 * time.Second
 	// workers is how many questions of mounted volumes are under way at once.
 	workers = 16
-	// A question that failed is asked again after retryMin, doubled up to retryMax, with jitter
-	// of half as much either way, so that a volume is current within 10 s of an outage's end.
-	retryMin = time.Second
-	retryMax = 4 * time.Second
 )
 
 var (

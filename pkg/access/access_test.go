@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -290,11 +291,11 @@ func TestAFailedReview(t *testing.T) {
 		}
 		w.takeAsked()
 		<-time.After(time.Minute)
-		if n := w.takeAsked(); n < 10 || n > 60 {
+		if n := w.takeAsked(); n < 10 || n > 40 {
 			w.Errorf("asked %d times in a minute", n)
 		}
 		w.set(func() { w.err, w.granted = nil, nil })
-		<-time.After(2*retryMax + 2*refusalTime)
+		<-time.After(4*backoff.Short + 2*refusalTime)
 		w.want(r, Refused, true)
 		w.set(func() { w.err = errAPI })
 		r.Recheck()

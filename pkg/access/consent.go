@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -25,8 +26,8 @@ type consent struct {
 	asking bool
 	// err is why the last question had no answer.
 	err error
-	// delay is how long the next try waits after one without an answer.
-	delay time.Duration
+	// delay is what the next try waits after one without an answer.
+	delay backoff.Delay
 }
 
 // consentTo returns the answer about an object that the account of a registration needs a
@@ -91,6 +92,12 @@ func (r *Registration) setWaits(waits bool) {
 
 // waitedFor says, once, that no answer is due any more, after Pending has said that some are.
 func (r *Registration) waitedFor() bool {
+	r.mu.Lock()
+	waits := r.waits
+	r.mu.Unlock()
+	if !waits {
+		return false
+	}
 	asking := r.isAsking()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,23 +181,33 @@ func (t *Tracker) update(q question, c *consent, yes bool, err error) {
 	case err != nil:
 		c.err = err
 		if !errors.Is(err, authz.ErrNoToken) { // a token has it asked again when it comes
-			c.delay = min(max(2*c.delay, retryMin), retryMax)
-			t.queue.AddAfter(q, c.delay/2+rand.N(c.delay))
+			t.queue.AddAfter(q, retryAfter(&c.delay, err))
 		}
 	case yes:
 		*c = consent{needed: c.needed, allowed: true}
 	case c.refused:
-		c.err, c.delay = nil, 0
+		c.err, c.delay = nil, backoff.Delay{}
 	case c.suspect.IsZero():
-		c.err, c.delay = nil, 0
+		c.err, c.delay = nil, backoff.Delay{}
 		c.suspect = time.Now()
 		t.queue.AddAfter(q, refusalTime)
 	case time.Since(c.suspect) < refusalTime:
-		c.err, c.delay = nil, 0
+		c.err, c.delay = nil, backoff.Delay{}
 		t.queue.AddAfter(q, refusalTime-time.Since(c.suspect))
 	default:
 		*c = consent{needed: c.needed, refused: true}
 	}
+}
+
+// retryAfter returns how long the next try waits after a question that failed with err. What
+// all questions wait for is paced where reviews are sent, so that each one follows soon after
+// its end.
+func retryAfter(delay *backoff.Delay, err error) time.Duration {
+	if backoff.ConcernsAll(err) {
+		*delay = backoff.Delay{}
+		return time.Second + rand.N(time.Second)
+	}
+	return delay.Next(backoff.Short, err)
 }
 
 // neededBy returns the registrations that need the answer to a question.

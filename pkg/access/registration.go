@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -200,7 +201,7 @@ func (r *Registration) Recheck() {
 	for ref := range r.needs {
 		q := question{account: r.account(), ref: ref}
 		if c := t.consents[q]; c != nil {
-			c.delay, c.asking = 0, true
+			c.delay, c.asking = backoff.Delay{}, true
 			t.queue.Add(q)
 		}
 	}

@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -25,9 +24,9 @@ type tokenState struct {
 	proven bool
 	// offered is what the last request brought, held the one that is used.
 	offered, held volume.Token
-	// err is why offered is not used, and delay how long the next try waits.
+	// err is why offered is not used, and delay is what the next try waits.
 	err   error
-	delay time.Duration
+	delay backoff.Delay
 }
 
 // needsToken says whether the objects are read with the token of the pod.
@@ -93,7 +92,7 @@ func (r *Registration) Offer(token volume.Token) {
 	}
 	r.mu.Lock()
 	if !r.token.offered.Same(token) {
-		r.token.offered, r.token.err, r.token.delay = token, nil, 0
+		r.token.offered, r.token.err, r.token.delay = token, nil, backoff.Delay{}
 	}
 	r.mu.Unlock()
 	r.checkToken()
@@ -131,8 +130,7 @@ func (t *Tracker) proveOffered(ctx context.Context, r *Registration) {
 		r.token.err = err
 		var denied *DeniedError
 		if !errors.As(err, &denied) { // else the next resync, or another token
-			r.token.delay = min(max(2*r.token.delay, retryMin), retryMax)
-			t.queue.AddAfter(question{token: r}, r.token.delay/2+rand.N(r.token.delay))
+			t.queue.AddAfter(question{token: r}, retryAfter(&r.token.delay, err))
 		} else if r.token.proven {
 			klog.FromContext(ctx).Error(err, "The token of a republish is not used", "volumeID", r.opts.VolumeID)
 		}
@@ -149,7 +147,7 @@ func (r *Registration) accept(token volume.Token) {
 		r.mu.Unlock()
 		return
 	}
-	r.token.proven, r.token.held, r.token.err, r.token.delay = true, token, nil, 0
+	r.token.proven, r.token.held, r.token.err, r.token.delay = true, token, nil, backoff.Delay{}
 	first := r.tracker.opts.Identity.Put(r.opts.Pod, r.opts.VolumeID, token)
 	r.tracker.opts.Objects.Renewed(r.account())
 	r.mu.Unlock()

@@ -68,40 +68,41 @@ func (c *Client) ParameterCodec() runtime.ParameterCodec { return c.parameters }
 
 // ConfigMaps returns the ConfigMaps of a namespace.
 func (c *Client) ConfigMaps(namespace string) Resource[corev1.ConfigMap, *corev1.ConfigMap] {
-	return Resource[corev1.ConfigMap, *corev1.ConfigMap]{c.core, c.parameters, "configmaps", namespace}
+	return Resource[corev1.ConfigMap, *corev1.ConfigMap]{c.core, c.parameters, "configmaps", namespace, false}
 }
 
 // Secrets returns the Secrets of a namespace.
 func (c *Client) Secrets(namespace string) Resource[corev1.Secret, *corev1.Secret] {
-	return Resource[corev1.Secret, *corev1.Secret]{c.core, c.parameters, "secrets", namespace}
+	return Resource[corev1.Secret, *corev1.Secret]{c.core, c.parameters, "secrets", namespace, false}
 }
 
 // Pods returns the Pods of a namespace.
 func (c *Client) Pods(namespace string) Resource[corev1.Pod, *corev1.Pod] {
-	return Resource[corev1.Pod, *corev1.Pod]{c.core, c.parameters, "pods", namespace}
+	return Resource[corev1.Pod, *corev1.Pod]{c.core, c.parameters, "pods", namespace, false}
 }
 
 // Events returns the Events of a namespace.
 func (c *Client) Events(namespace string) Resource[corev1.Event, *corev1.Event] {
-	return Resource[corev1.Event, *corev1.Event]{c.core, c.parameters, "events", namespace}
+	return Resource[corev1.Event, *corev1.Event]{c.core, c.parameters, "events", namespace, false}
 }
 
 // Nodes returns the Nodes.
 func (c *Client) Nodes() Resource[corev1.Node, *corev1.Node] {
-	return Resource[corev1.Node, *corev1.Node]{c.core, c.parameters, "nodes", ""}
+	return Resource[corev1.Node, *corev1.Node]{c.core, c.parameters, "nodes", "", false}
 }
 
-// SelfSubjectReviews returns what tells who sends a request.
+// SelfSubjectReviews returns what tells who sends a request. Like the other reviews, it is sent
+// once: a Retry-After is in the error, for the caller to obey.
 func (c *Client) SelfSubjectReviews() Resource[authenticationv1.SelfSubjectReview, *authenticationv1.SelfSubjectReview] {
-	return Resource[authenticationv1.SelfSubjectReview, *authenticationv1.SelfSubjectReview]{c.authentication, c.parameters, "selfsubjectreviews", ""}
+	return Resource[authenticationv1.SelfSubjectReview, *authenticationv1.SelfSubjectReview]{c.authentication, c.parameters, "selfsubjectreviews", "", true}
 }
 
 // SubjectAccessReviews returns what tells which rights an account has.
 func (c *Client) SubjectAccessReviews() Resource[authorizationv1.SubjectAccessReview, *authorizationv1.SubjectAccessReview] {
-	return Resource[authorizationv1.SubjectAccessReview, *authorizationv1.SubjectAccessReview]{c.authorization, c.parameters, "subjectaccessreviews", ""}
+	return Resource[authorizationv1.SubjectAccessReview, *authorizationv1.SubjectAccessReview]{c.authorization, c.parameters, "subjectaccessreviews", "", true}
 }
 
 // SelfSubjectAccessReviews returns what tells which rights the sender of a request has.
 func (c *Client) SelfSubjectAccessReviews() Resource[authorizationv1.SelfSubjectAccessReview, *authorizationv1.SelfSubjectAccessReview] {
-	return Resource[authorizationv1.SelfSubjectAccessReview, *authorizationv1.SelfSubjectAccessReview]{c.authorization, c.parameters, "selfsubjectaccessreviews", ""}
+	return Resource[authorizationv1.SelfSubjectAccessReview, *authorizationv1.SelfSubjectAccessReview]{c.authorization, c.parameters, "selfsubjectaccessreviews", "", true}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -27,10 +28,12 @@ type server struct {
 	err    *apierrors.StatusError
 	last   *http.Request
 	body   string
+	sent   int
 }
 
 func (s *server) RoundTrip(req *http.Request) (*http.Response, error) {
 	s.last, s.body = req, ""
+	s.sent++
 	if req.Body != nil {
 		text, err := io.ReadAll(req.Body)
 		if err != nil {
@@ -38,16 +41,20 @@ func (s *server) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		s.body = string(text)
 	}
+	header := http.Header{"Content-Type": {runtime.ContentTypeJSON}}
 	code, answer := http.StatusOK, s.answer
 	if s.err != nil {
 		code, answer = int(s.err.ErrStatus.Code), &s.err.ErrStatus
+		if seconds, ok := apierrors.SuggestsClientDelay(s.err); ok {
+			header.Set("Retry-After", strconv.Itoa(seconds))
+		}
 	}
 	text, err := json.Marshal(answer)
 	if err != nil {
 		return nil, err
 	}
 	return &http.Response{
-		StatusCode: code, Header: http.Header{"Content-Type": {runtime.ContentTypeJSON}},
+		StatusCode: code, Header: header,
 		Body: io.NopCloser(bytes.NewReader(text)),
 	}, nil
 }
@@ -163,5 +170,22 @@ func TestBodiesAreProtobuf(t *testing.T) {
 func TestNewRefusesABadConfiguration(t *testing.T) {
 	if _, err := New(&rest.Config{Host: "http://a b"}, http.DefaultClient); err == nil || !strings.Contains(err.Error(), "make a client of v1: ") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A review is sent once: the delay that the API server asks for is for the caller to obey.
+func TestAReviewIsSentOnce(t *testing.T) {
+	s := &server{err: apierrors.NewTooManyRequests("busy", 1)}
+	c := newClient(t, s, runtime.ContentTypeJSON)
+	_, aboutSelf := c.SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	_, about := c.SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{}, metav1.CreateOptions{})
+	_, own := c.SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{}, metav1.CreateOptions{})
+	for _, err := range []error{aboutSelf, about, own} {
+		if seconds, ok := apierrors.SuggestsClientDelay(err); !ok || seconds != 1 {
+			t.Errorf("got %v, want an error that asks for a second", err)
+		}
+	}
+	if s.sent != 3 {
+		t.Errorf("%d requests, want three", s.sent)
 	}
 }

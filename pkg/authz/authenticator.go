@@ -20,21 +20,16 @@ var ErrNotThePods = errors.New("the token is not the pod's own")
 // podUIDKey is where the API server says which pod a token is bound to.
 const podUIDKey = "authentication.kubernetes.io/pod-uid"
 
-// SelfSubjectReviews asks who sends a request. A client-go client is one.
-type SelfSubjectReviews interface {
-	Create(ctx context.Context, review *authenticationv1.SelfSubjectReview, opts metav1.CreateOptions) (*authenticationv1.SelfSubjectReview, error)
-}
-
 // Authenticator keeps the tokens of pods, and asks the API server whose a token is. It is safe
 // for concurrent use.
 type Authenticator struct {
 	*Tokens
-	client SelfSubjectReviews
+	client Reviews[*authenticationv1.SelfSubjectReview]
 }
 
 // NewAuthenticator returns an Authenticator. The transport of client must be that of
 // Tokens.Wrap.
-func NewAuthenticator(tokens *Tokens, client SelfSubjectReviews) *Authenticator {
+func NewAuthenticator(tokens *Tokens, client Reviews[*authenticationv1.SelfSubjectReview]) *Authenticator {
 	return &Authenticator{Tokens: tokens, client: client}
 }
 

@@ -27,19 +27,8 @@ var ErrUndecided = errors.New("an authorizer of the API server failed")
 // object need not exist. An error says nothing about the right.
 type Ask func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error)
 
-// SubjectAccessReviews sends reviews of accounts' rights. A client-go client is one.
-type SubjectAccessReviews interface {
-	Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
-}
-
-// SelfSubjectAccessReviews sends reviews of the sender's own rights. A client-go client is
-// one.
-type SelfSubjectAccessReviews interface {
-	Create(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SelfSubjectAccessReview, error)
-}
-
 // AskAbout returns an Ask that sends SubjectAccessReviews with the rights of client.
-func AskAbout(client SubjectAccessReviews) Ask {
+func AskAbout(client Reviews[*authorizationv1.SubjectAccessReview]) Ask {
 	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error) {
 		review, err := client.Create(clientlog.Context(ctx), &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -57,7 +46,7 @@ func AskAbout(client SubjectAccessReviews) Ask {
 
 // AskWith returns an Ask that sends SelfSubjectAccessReviews with one of the account's own
 // tokens. The transport of client must be that of Tokens.Wrap.
-func AskWith(client SelfSubjectAccessReviews, tokens *Tokens) Ask {
+func AskWith(client Reviews[*authorizationv1.SelfSubjectAccessReview], tokens *Tokens) Ask {
 	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error) {
 		ctx = tokens.As(clientlog.Context(ctx), account)
 		review, err := client.Create(ctx, &authorizationv1.SelfSubjectAccessReview{

@@ -67,10 +67,12 @@ func New(opts Options) (*Reviewer, error) {
 	return &Reviewer{opts: opts, questions: map[key]*question{}}, nil
 }
 
-// Needs names the rights that a new volume's pod must have, for a person: "get", or "get,
-// list and watch".
-func (r *Reviewer) Needs() string {
-	verbs := r.opts.Verbs
+// Needs names the rights that a new volume's pod must have, as Phrase does.
+func (r *Reviewer) Needs() string { return Phrase(r.opts.Verbs) }
+
+// Phrase names verbs, of which there is at least one, for a person: "get", or "get, list and
+// watch".
+func Phrase(verbs []string) string {
 	if len(verbs) == 1 {
 		return verbs[0]
 	}

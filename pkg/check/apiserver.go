@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
@@ -30,7 +31,7 @@ type Secrets interface {
 type APIServer struct {
 	ConfigMaps func(namespace string) ConfigMaps
 	Secrets    func(namespace string) Secrets
-	Reviews    authz.SubjectAccessReviews
+	Reviews    authz.Reviews[*authorizationv1.SubjectAccessReview]
 }
 
 // Lookup implements Cluster.

@@ -22,9 +22,9 @@ type Options struct {
 	Driver string
 	// Namespace is that of manifests that name none.
 	Namespace string
-	// PodIdentity says that the plugins run with --identity=pod: what a volume shows takes
-	// rights of the pod's service account then.
-	PodIdentity bool
+	// PodVerbs are the rights that a pod's service account needs to every object that a volume
+	// shows, as with --identity=pod; none where the plugins read with their own rights.
+	PodVerbs []string
 	// Cluster answers questions about each reference; nil: there are none.
 	Cluster Cluster
 }

@@ -116,8 +116,8 @@ const verbGet = "get"
 func (c *Checker) judgeRights(ctx context.Context, w *Workload, r *Reference, ref volume.Ref) error {
 	var verbs []string
 	switch {
-	case r.Refvol && c.opts.PodIdentity:
-		verbs = []string{verbGet, "list", "watch"}
+	case r.Refvol && len(c.opts.PodVerbs) > 0:
+		verbs = c.opts.PodVerbs
 	case r.Namespace != w.Namespace:
 		verbs = []string{verbGet}
 	}

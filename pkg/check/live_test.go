@@ -148,27 +148,31 @@ spec:
 `
 	const own, theirs = `ns/default > Secret "ns/own"`, `ns/default > Secret "other/theirs"`
 	const at = "spec.volumes[0].csi.volumeAttributes.sources"
+	watch := []string{"get", "list", "watch"}
 	for _, test := range []struct {
-		name        string
-		podIdentity bool
-		may         map[string]Answer
-		problems    []string
+		name     string
+		verbs    []string
+		may      map[string]Answer
+		problems []string
 	}{
-		{"the plugin's identity", false, nil, []string{at + `[1].secret.name: service account ns/default may not get Secret "other/theirs"`}},
-		{"the plugin's identity, granted", false, map[string]Answer{theirs: Yes}, nil},
-		{"not known", true, map[string]Answer{
+		{"the plugin's identity", nil, nil, []string{at + `[1].secret.name: service account ns/default may not get Secret "other/theirs"`}},
+		{"the plugin's identity, granted", nil, map[string]Answer{theirs: Yes}, nil},
+		{"not known", watch, map[string]Answer{
 			own: Unknown, own + " list": Unknown, own + " watch": Unknown, theirs: Unknown, theirs + " list": Unknown, theirs + " watch": Unknown,
 		}, nil},
-		{"pods' identity", true, map[string]Answer{own: Yes, theirs: Yes, theirs + " list": Yes, theirs + " watch": Yes}, []string{
+		{"pods' identity", watch, map[string]Answer{own: Yes, theirs: Yes, theirs + " list": Yes, theirs + " watch": Yes}, []string{
 			at + `[0].secret.name: service account ns/default may not list, watch Secret "ns/own"`,
 		}},
-		{"pods' identity, nothing granted", true, nil, []string{
+		{"pods' identity, without watches", []string{"get"}, map[string]Answer{own: Yes}, []string{
+			at + `[1].secret.name: service account ns/default may not get Secret "other/theirs"`,
+		}},
+		{"pods' identity, nothing granted", watch, nil, []string{
 			at + `[0].secret.name: service account ns/default may not get, list, watch Secret "ns/own"`,
 			at + `[1].secret.name: service account ns/default may not get, list, watch Secret "other/theirs"`,
 		}},
 	} {
 		cluster := &fakeCluster{objects: map[string]Object{`Secret "ns/own"`: having(), `Secret "other/theirs"`: having()}, may: test.may}
-		c, err := New(Options{Driver: driver, Namespace: "ns", Cluster: cluster, PodIdentity: test.podIdentity})
+		c, err := New(Options{Driver: driver, Namespace: "ns", Cluster: cluster, PodVerbs: test.verbs})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/podref"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -51,8 +52,8 @@ func (c *Checker) volumes(w *Workload, template podTemplate) {
 
 // needs names the rights that an object of another namespace takes.
 func (c *Checker) needs() string {
-	if c.opts.PodIdentity {
-		return "get, list and watch"
+	if len(c.opts.PodVerbs) > 0 {
+		return authz.Phrase(c.opts.PodVerbs)
 	}
 	return verbGet
 }

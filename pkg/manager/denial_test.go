@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -141,7 +142,7 @@ func TestTheOwnTokenIsRefusedForManyObjects(t *testing.T) {
 		after(2 * time.Minute)
 		wantTold(true, 0, 8) // who waits for what isn't known hears of each refusal
 		e.api.set(func() { e.api.refuse = nil })
-		after(2*longBackoff + maxPause)
+		after(2*backoff.Long + maxPause)
 		wantTold(false, 1, 8)
 	})
 }
@@ -160,13 +161,13 @@ func TestTokensOfPodsAreRefused(t *testing.T) {
 		if err := e.Manager.Denied(pod, ref); err != nil || e.changes(ref) != 0 {
 			e.t.Errorf("too early: %v", err)
 		}
-		after(3 * longBackoff)
+		after(3 * backoff.Long)
 		if err := e.Manager.Denied(pod, ref); !apierrors.IsUnauthorized(err) || e.changes(ref) != 1 {
 			e.t.Errorf("Denied = %v after %s", err, tokenTime)
 		}
 		_, _ = e.Manager.GetObject(pod, ref) // as a resync does
 		e.answerWith(nil)
-		after(3 * longBackoff)
+		after(3 * backoff.Long)
 		if err := e.Manager.Denied(pod, ref); err != nil || e.changes(ref) != 1 {
 			e.t.Errorf("Denied = %v once the token is good again", err)
 		}
@@ -205,7 +206,7 @@ func TestListIsAllowedAndWatchIsNot(t *testing.T) {
 			}
 			e.wantOneWatchPerList(ref, before)
 			e.answerWith(nil)
-			after(2 * longBackoff)
+			after(2 * backoff.Long)
 			e.wantDenied(ref, false)
 			if n := e.changes(ref); n != 1 {
 				t.Errorf("heard of %d changes when the right was given back, want 1", n)

@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -21,17 +22,17 @@ type fetch struct {
 
 // fetchWhileAsked fetches for as long as somebody asks or waits for an answer.
 func (p *polled) fetchWhileAsked() {
-	began, backoff := time.Now(), retryBackoff(false)
+	began, pauses := time.Now(), retryBackoff(false)
 	for p.stillAsked() {
 		own, ok := p.fetch()
 		if !ok {
 			return
 		}
-		if time.Since(began) >= lastingTime && backoff.Cap != longBackoff {
-			backoff = retryBackoff(true)
+		if time.Since(began) >= backoff.Lasting && pauses.Cap != backoff.Long {
+			pauses = retryBackoff(true)
 		}
 		// After a failure that isn't the object's own, the openings delay the next request.
-		if p.askAgain() && own && !p.pause(backoff.Step()) {
+		if p.askAgain() && own && !p.pause(pauses.Step()) {
 			return
 		}
 	}

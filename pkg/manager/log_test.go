@@ -18,6 +18,7 @@ import (
 
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -112,7 +113,7 @@ func TestFailuresAreLoggedOnce(t *testing.T) {
 				e.answerWith(tc.err)
 				after(20 * time.Second)
 				e.answerWith(nil)
-				after(3 * longBackoff)
+				after(3 * backoff.Long)
 			})
 			tc.check(t, log, "List or watch failed")
 		})

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -83,8 +84,8 @@ type opening struct {
 	// timer fires when the opening has lasted for urgentTime, and again for hangTime.
 	timer *time.Timer
 	hangs bool
-	// probes holds the backoffs that its success ends.
-	probes []*backoff
+	// probes holds the pauses that its success ends.
+	probes []*pause
 }
 
 func newOpenings() *openings {
@@ -120,7 +121,7 @@ func (op *opening) end(err error) {
 	o := op.openings
 	o.mu.Lock()
 	o.leave(op)
-	if err == nil {
+	if err == nil || isAbsent(err) {
 		op.place.publish = false
 	}
 	o.learn(op, err)
@@ -135,7 +136,7 @@ func (op *opening) end(err error) {
 // sharing returns the places that a failure of p concerns: p and those that wait.
 func (o *openings) sharing(p *place, err error) []*place {
 	failed := reach(err)
-	if failed == objectScope {
+	if failed == backoff.Object {
 		return nil
 	}
 	all := []*place{p}
@@ -202,7 +203,7 @@ func (o *openings) whyWaiting(p *place) error {
 func (o *openings) clearBackoff(account volume.Account) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.scopes, scope{level: credentialScope, account: account})
+	delete(o.scopes, scope{level: backoff.Credential, account: account})
 	o.serve()
 }
 

@@ -251,3 +251,26 @@ func (e *env) openings() *openings {
 	e.t.Fatal("no openings")
 	return nil
 }
+
+// TestAnAnswerEndsThePriority: a publish that waits for missing objects has got its answer.
+// What it asks for from then on holds up no other pod.
+func TestAnAnswerEndsThePriority(t *testing.T) {
+	inPollBubble(t, func(t *testing.T, e *env) {
+		missing, other := secretRefs("missing", 10*maxOpening), secretRef("other")
+		e.api.put(secret("other", "1"))
+		e.RegisterPod(pod("running"), "v", []volume.Ref{other})
+		e.publish("waiting", missing...)
+		for _, ref := range missing {
+			_, _ = e.GetObject(ref)
+		}
+		synctest.Wait()
+		e.wantNotFound(missing[0])
+		e.answerAfter(100 * time.Millisecond)
+		e.Refresh(missing)
+		e.Refresh([]volume.Ref{other})
+		after(400 * time.Millisecond)
+		if n := len(e.api.requests(other)); n != 1 {
+			t.Errorf("%d requests for the running pod's object within 400 ms, want one, before those of the publish", n)
+		}
+	})
+}

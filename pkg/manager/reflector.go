@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -46,9 +47,9 @@ var (
 // from 0.25 s up to 5 s, or up to a minute if the failures have lasted. A failure that
 // concerns more than the object has another backoff, see scopes.
 func retryBackoff(lasts bool) wait.Backoff {
-	least, most := minBackoff, shortBackoff
+	least, most := backoff.Min, backoff.Short
 	if lasts {
-		least, most = shortBackoff, longBackoff
+		least, most = backoff.Short, backoff.Long
 	}
 	return wait.Backoff{Duration: least, Factor: 2, Jitter: 1, Cap: most, Steps: 10}
 }
@@ -367,7 +368,7 @@ func (r *reflector) pause(ctx context.Context) {
 		r.shared, r.pausedAt = false, time.Now()
 		return
 	}
-	lasts := time.Since(r.wellAt) >= lastingTime
+	lasts := time.Since(r.wellAt) >= backoff.Lasting
 	if time.Since(r.pausedAt) > calmTime || lasts != r.lasts {
 		r.backoff, r.lasts = retryBackoff(lasts), lasts
 	}

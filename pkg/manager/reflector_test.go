@@ -13,14 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 const (
 	// maxPause is the longest pause of the first minute, and after a failure to connect.
-	maxPause = 2 * shortBackoff
+	maxPause = 2 * backoff.Short
 	// maxOwnPause is the longest pause of one object, of a credential or of a kind after that.
-	maxOwnPause = 2 * longBackoff
+	maxOwnPause = 2 * backoff.Long
 )
 
 func TestTooLargeResourceVersion(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -225,17 +226,17 @@ func TestReach(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		for _, tc := range []struct {
 			err  error
-			want level
+			want backoff.Level
 		}{
-			{syscall.ECONNREFUSED, nodeScope},
-			{refusal(401, 0), credentialScope},
-			{refusal(429, 0), credentialScope},
-			{refusal(500, 0), kindScope},
-			{refusal(503, 0), kindScope},
-			{refusal(403, 0), objectScope},
-			{tooLarge(), objectScope},
-			{apierrors.NewResourceExpired("old"), objectScope},
-			{apierrors.NewNotFound(schema.GroupResource{}, "a"), objectScope},
+			{syscall.ECONNREFUSED, backoff.Node},
+			{refusal(401, 0), backoff.Credential},
+			{refusal(429, 0), backoff.Credential},
+			{refusal(500, 0), backoff.Kind},
+			{refusal(503, 0), backoff.Kind},
+			{refusal(403, 0), backoff.Object},
+			{tooLarge(), backoff.Object},
+			{apierrors.NewResourceExpired("old"), backoff.Object},
+			{apierrors.NewNotFound(schema.GroupResource{}, "a"), backoff.Object},
 		} {
 			e.refuseAll(tc.err)
 			_, err := e.getOnce(t)

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -273,7 +274,7 @@ func TestReviewAfterARestart(t *testing.T) {
 		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
 		access.failWith(nil)
 		access.grant(sharedConfig)
-		after(deriveMax + 2*refusalTime)
+		after(2*backoff.Short + 2*refusalTime)
 		e.settle()
 		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
 		e.restart()

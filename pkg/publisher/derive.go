@@ -2,24 +2,21 @@ package publisher
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
-	"math/rand/v2"
+	"fmt"
 	"net/http"
+	"regexp"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/podspec"
 	"github.com/refvol/refvol/pkg/volume"
-)
-
-// After a failure the next request for a pod waits deriveMin, doubled up to deriveMax.
-const (
-	deriveMin = time.Second
-	deriveMax = 4 * time.Second
 )
 
 // takeOverRestored takes over the volumes that Restore has found: each pod's own spec says
@@ -27,7 +24,7 @@ const (
 // at the end of ctx. While requests fail there is one at a time, later each time.
 func (p *Publisher) takeOverRestored(ctx context.Context) {
 	var failing time.Time
-	var delay time.Duration
+	var delay backoff.Delay
 	for {
 		err := p.find(ctx)
 		pods := p.restoredPods()
@@ -39,36 +36,29 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 			return
 		}
 		if err == nil {
-			failing, delay = time.Time{}, 0
+			failing, delay = time.Time{}, backoff.Delay{}
 			continue
 		}
 		if failing.IsZero() && ReasonOf(err) != ReasonBusy {
 			failing = time.Now()
 			klog.FromContext(ctx).Error(err, "Mounted volumes are not updated until their pods can be read")
 		}
-		delay = p.deriveDelay(err, delay, failing)
 		select {
-		case <-time.After(delay/2 + rand.N(delay)):
+		case <-time.After(delay.Next(longestPause(err, failing), err)):
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// deriveDelay returns how long the next try waits on average. Without a connection it stays
-// short, as such a try costs the API server nothing; what the API server answers counts for
-// longer after a minute, as it may last.
-func (p *Publisher) deriveDelay(err error, last time.Duration, failing time.Time) time.Duration {
-	longest := deriveMax
-	var status apierrors.APIStatus
-	if errors.As(err, &status) && !failing.IsZero() && time.Since(failing) > time.Minute {
-		longest = max(longest, p.opts.ResyncInterval)
+// longestPause returns how long the pause after a failure may be. Without a connection it stays
+// short, as such a try costs the API server nothing. What the API server answers may last.
+func longestPause(err error, failing time.Time) time.Duration {
+	answered := errors.As(err, new(apierrors.APIStatus))
+	if answered && !failing.IsZero() && time.Since(failing) > backoff.Lasting {
+		return backoff.Long
 	}
-	delay := min(max(2*last, deriveMin), longest)
-	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-		delay = max(delay, min(time.Duration(seconds)*time.Second, time.Minute))
-	}
-	return delay
+	return backoff.Short
 }
 
 // restoredPods returns the restored volumes whose pods are to be asked for, by pod.
@@ -218,6 +208,9 @@ func (p *Publisher) derive(pod *podspec.Pod, m mount.Mounted) (Request, error) {
 	if !ok || inline.Driver != p.opts.Driver {
 		return Request{}, fail(ReasonInvalid, "the pod %s has no inline volume %q of the driver %s", pod.Pod, name, p.opts.Driver)
 	}
+	if kubeletsID.MatchString(m.VolumeID) && m.VolumeID != inlineID(pod.Pod, name) {
+		return Request{}, fail(ReasonInvalid, "the volume mounted at %s is not volume %q of the pod %s: its id is that of another", m.Target, name, pod.Pod)
+	}
 	return Request{
 		VolumeID:   m.VolumeID,
 		Target:     m.Target,
@@ -227,6 +220,16 @@ func (p *Publisher) derive(pod *podspec.Pod, m mount.Mounted) (Request, error) {
 		ReadOnly:   inline.ReadOnly,
 		FSGroup:    pod.FSGroup,
 	}, nil
+}
+
+// kubeletsID is the form of the ids that the kubelet gives inline volumes.
+var kubeletsID = regexp.MustCompile(`^csi-[0-9a-f]{64}$`)
+
+// inlineID returns the id that the kubelet gives a pod's inline volume. With it the mount's
+// source and its target name the same volume: one that was bound to another pod's target never
+// shows what that pod may have.
+func inlineID(pod volume.Pod, name string) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(string(pod.UID)+name)))
 }
 
 // isRestored says whether a volume is still one that was restored and not taken over.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/backoff"
 )
 
 var errForeign = fmt.Errorf("%w: shop/default", authz.ErrNotThePods)
@@ -93,7 +94,7 @@ func TestARepublishWithAForeignToken(t *testing.T) {
 		after(20 * time.Second)
 		e.wantProblem(r, "")
 		identity.failWith(nil)
-		after(2 * deriveMax)
+		after(4 * backoff.Short)
 		e.settle()
 		identity.mu.Lock()
 		identity.proofs = 0

@@ -270,8 +270,11 @@ func (v *published) publish(ctx context.Context) (err error) {
 	defer v.contents.mu.Unlock()
 	defer v.leave()
 	shown, got, err := v.await(ctx)
-	if err == nil {
-		err = v.authorize(ctx) // again, if that took long
+	for err == nil && v.access.Admit(ctx) != nil { // asks again if that took long
+		v.leave() // other renders don't wait for the review
+		if err = v.authorize(ctx); err == nil {
+			shown, got, err = v.await(ctx)
+		}
 	}
 	if err != nil {
 		return err

@@ -187,3 +187,37 @@ func TestAPublishOfTooMuch(t *testing.T) {
 		e.wantNothing()
 	})
 }
+
+// A large publish that waits for the review of its pod's rights has no place, so another large
+// one does not wait for the review.
+func TestAReviewHoldsNoPlace(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, _ Request) {
+		large := e.large("own")
+		var waiting []<-chan error
+		for i := range largeRenders {
+			r := e.request(fmt.Sprint("v", i), "sources", "[{env: {path: e, envFrom: [{configMapRef: {name: large}}]}}, {secret: {name: db, namespace: platform}}, {configMap: {name: late}}]")
+			waiting = append(waiting, e.publishing(r))
+		}
+		for _, result := range waiting {
+			e.wantWaiting(result)
+		}
+		after(10 * time.Second)
+		access.failWith(errReview)
+		e.objects.put(configMap("late"), "late", "1")
+		for _, result := range waiting {
+			e.wantWaiting(result)
+		}
+		start := time.Now()
+		e.publish(large)
+		if took := time.Since(start); took > 0 {
+			t.Errorf("another large publish took %v", took)
+		}
+		access.failWith(nil)
+		for _, result := range waiting {
+			if err := <-result; err != nil {
+				t.Error(err)
+			}
+		}
+		e.wantFree()
+	})
+}

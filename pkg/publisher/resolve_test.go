@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/podspec"
 	"github.com/refvol/refvol/pkg/volume"
@@ -211,7 +212,7 @@ func TestPodEnv(t *testing.T) {
 			t.Errorf("logged %q", lines)
 		}
 		e.pods.set(podEnv(), nil, "CPU (resourceFieldRef limits.cpu)", "MEM (resourceFieldRef limits.memory)")
-		after(2 * deriveMin)
+		after(8 * backoff.Min)
 		e.settle()
 		e.wantFiles(r, files("p3")...)
 		e.wantProblem(r, "")
@@ -398,7 +399,7 @@ func TestPodEnvRetries(t *testing.T) {
 		}
 		e.wantEvents()
 		e.pods.set(podEnv(), nil)
-		after(2 * deriveMax)
+		after(4 * backoff.Short)
 		e.settle()
 		e.wantProblem(r, "")
 	})

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -102,7 +103,7 @@ func TestAVolumeThatVanishesBeforeItsPodIsRead(t *testing.T) {
 		e.settle()
 		e.mounts.vanish(r.Target)
 		e.pods.set(volume.Env{}, nil)
-		after(2 * deriveMax)
+		after(4 * backoff.Short)
 		e.settle()
 		if len(e.objects.registrations()) > 0 || e.used() != 0 || len(e.p.restored) > 0 {
 			t.Errorf("left: %d bytes, %d volumes", e.used(), len(e.p.restored))
@@ -195,7 +196,7 @@ func TestAFailedListIsReadAgain(t *testing.T) {
 		e.restart()
 		e.settle()
 		e.mounts.failAt("List", nil)
-		after(2 * deriveMax)
+		after(4 * backoff.Short)
 		e.objects.put(configMap("app"), "a", "2")
 		e.settle()
 		e.wantFiles(r, "a", "2")

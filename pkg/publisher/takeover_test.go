@@ -3,6 +3,7 @@ package publisher
 import (
 	"testing"
 
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/manager"
 )
 
@@ -31,7 +32,7 @@ func TestAVolumeTakenOverCounts(t *testing.T) {
 			e.mounts.failAt("Open", errFault)
 			e.restart()
 			e.mounts.failAt("Open", nil)
-			after(2 * deriveMax)
+			after(4 * backoff.Short)
 		}, size * pageSize},
 		{"with a lower limit", func(e *env, _ Request) {
 			e.opts.MaxVolumeSize = pageSize
