@@ -20,6 +20,7 @@ func TestPolicies(t *testing.T) {
 		condition string
 	}{
 		{"admission", admissionv1.Create, "pods", "'" + driverName + "'"},
+		{"node-identity", admissionv1.Create, "pods", "'" + driverName + "'"},
 		{"startup-taint", admissionv1.Update, "nodes", "':" + name + "'"},
 	} {
 		t.Run(test.component, func(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -118,11 +117,6 @@ func unfolded(t *testing.T, object runtime.Object) string {
 	return regexp.MustCompile(`(\\n| )+`).ReplaceAllString(string(asJSON(t, object)), " ")
 }
 
-// fieldVar is a variable with a field of the pod.
-func fieldVar(name, path string) corev1.EnvVar {
-	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
-}
-
 // byName returns objects by kind and name. No two have the same.
 func byName(t *testing.T, objects []runtime.Object) map[string]runtime.Object {
 	t.Helper()
@@ -163,7 +157,6 @@ func wanted(t *testing.T, set []string) []runtime.Object {
 			}
 			role.Labels["refvol.dev/identity"] = "pod"
 		case "node-identity":
-			container.Env = append(container.Env, fieldVar("POD_NAMESPACE", "metadata.namespace"), fieldVar("POD_NAME", "metadata.name"))
 			role.Labels["refvol.dev/identity"] = "node"
 		case "cache":
 			role.Labels["refvol.dev/change-detection"] = "Cache"

@@ -64,10 +64,8 @@ func checkContainerFields(t *testing.T, container *corev1.Container) {
 			t.Errorf("port %s is the node's", port.Name)
 		}
 	}
-	for _, env := range container.Env {
-		if env.ValueFrom == nil || env.ValueFrom.FieldRef == nil {
-			t.Errorf("environment has %+v, want names of the node and the pod only", env)
-		}
+	if env := container.Env; len(env) != 1 || env[0].Value != "" {
+		t.Errorf("environment = %+v, want the node's name only", env)
 	}
 }
 
