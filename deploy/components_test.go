@@ -1,158 +1,217 @@
 package deploy
 
 import (
-	"maps"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// components are those that there are, each with the kinds that it brings.
-func components() map[string][]string {
-	return map[string][]string{
-		"admission-read-only": {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"},
-		"flow-schema":         {"FlowSchema", "PriorityLevelConfiguration"},
-	}
+// alternatives are groups of components: a set has at most one of each.
+func alternatives() [][]string {
+	return [][]string{{"pod-identity", "pod-identity-before-1.35", "node-identity"}, {"cache", "get"}}
 }
 
-// TestComponents puts each component, and all of them, on the base and on each overlay: they add
-// their objects and change no other.
-func TestComponents(t *testing.T) {
+// components returns the names of all of them.
+func components(t *testing.T) []string {
+	t.Helper()
 	entries, err := os.ReadDir("components")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []string
+	var names []string
 	for _, entry := range entries {
-		all = append(all, entry.Name())
+		names = append(names, entry.Name())
 	}
-	if len(all) != len(components()) {
-		t.Errorf("components are %q, want %d", all, len(components()))
+	return names
+}
+
+// flagsOf returns what each component adds to the plugin's arguments.
+func flagsOf() map[string]string {
+	return map[string]string{
+		"pod-identity":             "--identity=pod",
+		"pod-identity-before-1.35": "--identity=pod",
+		"node-identity":            "--identity=node",
+		"cross-namespace":          "--cross-namespace",
+		"cache":                    "--change-detection=Cache",
+		"get":                      "--change-detection=Get",
+		"startup-taint":            "--startup-taint=" + driverName + "/agent-not-ready",
 	}
-	below := []string{"base"}
-	for _, name := range overlays(t) {
-		below = append(below, filepath.Join("overlays", name))
+}
+
+// TestComponents renders the base with each component, and with sets of them in any order: what
+// comes out follows from the set.
+func TestComponents(t *testing.T) {
+	wantSet(t, nil)
+	for _, name := range components(t) {
+		wantSet(t, []string{name})
 	}
-	for _, dir := range below {
-		want := render(t, dir)
-		for _, names := range append([][]string{all}, single(all)...) {
-			t.Run(dir+" with "+strings.Join(names, " and "), func(t *testing.T) {
-				got, added := without(renderWith(t, dir, names))
-				wantSame(t, got, want)
-				var wantAdded []string
-				for _, name := range names {
-					wantAdded = append(wantAdded, components()[name]...)
-				}
-				if slices.Sort(wantAdded); !slices.Equal(added, wantAdded) {
-					t.Errorf("they bring %q, want %q", added, wantAdded)
-				}
-			})
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { wantSet(t, randomSet(t, seed)) })
+	}
+}
+
+// randomSet returns a set of components that don't exclude each other, in some order.
+func randomSet(t *testing.T, seed uint64) []string {
+	t.Helper()
+	random := rand.New(rand.NewPCG(seed, 0))
+	var set []string
+	for _, group := range alternatives() {
+		if i := random.IntN(len(group) + 1); i < len(group) {
+			set = append(set, group[i])
 		}
 	}
-}
-
-// single returns lists of one.
-func single(names []string) [][]string {
-	var lists [][]string
-	for _, name := range names {
-		lists = append(lists, []string{name})
+	for _, name := range components(t) {
+		if slices.Contains(slices.Concat(alternatives()...), name) ||
+			name == "cross-namespace" && slices.Contains(set, "node-identity") {
+			continue
+		}
+		if random.IntN(2) == 0 {
+			set = append(set, name)
+		}
 	}
-	return lists
+	random.Shuffle(len(set), func(i, j int) { set[i], set[j] = set[j], set[i] })
+	return set
 }
 
-// without takes the components' objects out, and returns their kinds.
-func without(objects []runtime.Object) (others []runtime.Object, kinds []string) {
-	ours := slices.Concat(slices.Collect(maps.Values(components()))...)
+// wantSet renders the base with a set of components and compares all objects with what the set
+// should bring about.
+func wantSet(t *testing.T, set []string) {
+	t.Helper()
+	t.Run(strings.Join(append([]string{"base"}, set...), " "), func(t *testing.T) {
+		got, want := byName(t, renderWith(t, set)), byName(t, wanted(t, set))
+		for name, object := range want {
+			if role, ok := got[name].(*rbacv1.ClusterRole); ok {
+				if rights, wantRights := rightsOf(role), wantedRights(set); !reflect.DeepEqual(rights, wantRights) {
+					t.Errorf("rights %v\n  want %v", rights, wantRights)
+				}
+				role.Rules = nil
+			}
+			if got, want := unfolded(t, got[name]), unfolded(t, object); got != want {
+				t.Errorf("%s:\n got %s\nwant %s", name, got, want)
+			}
+		}
+		for name := range got {
+			if want[name] == nil {
+				t.Errorf("nobody asked for %s", name)
+			}
+		}
+	})
+}
+
+// unfolded returns an object as JSON. Kustomize folds long texts its own way: lines count as one.
+func unfolded(t *testing.T, object runtime.Object) string {
+	t.Helper()
+	return regexp.MustCompile(`(\\n| )+`).ReplaceAllString(string(asJSON(t, object)), " ")
+}
+
+// byName returns objects by kind and name. No two have the same.
+func byName(t *testing.T, objects []runtime.Object) map[string]runtime.Object {
+	t.Helper()
+	named := map[string]runtime.Object{}
 	for _, object := range objects {
-		if kind := object.GetObjectKind().GroupVersionKind().Kind; slices.Contains(ours, kind) {
-			kinds = append(kinds, kind)
-		} else {
-			others = append(others, object)
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			t.Fatal(err)
 		}
+		key := object.GetObjectKind().GroupVersionKind().Kind + " " + accessor.GetName()
+		if named[key] != nil {
+			t.Errorf("two objects are %s", key)
+		}
+		named[key] = object
 	}
-	slices.Sort(kinds)
-	return others, kinds
+	return named
 }
 
-// TestReadOnlyComponent holds what the policy is beside what it does to pods, which
-// e2e/suites/manifests tests.
-func TestReadOnlyComponent(t *testing.T) {
-	objects := renderWith(t, "base", []string{"admission-read-only"})
-	policy := only[*admissionv1.MutatingAdmissionPolicy](t, objects)
-	binding := only[*admissionv1.MutatingAdmissionPolicyBinding](t, objects)
-	constraints := &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
-		RuleWithOperations: admissionv1.RuleWithOperations{
-			Operations: []admissionv1.OperationType{admissionv1.Create},
-			Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
-		},
-	}}}
-	if !reflect.DeepEqual(policy.Spec.MatchConstraints, constraints) {
-		t.Errorf("it is for %s, want %s", asJSON(t, policy.Spec.MatchConstraints), asJSON(t, constraints))
+// wanted returns the base's objects as the set changes them, the role without its rules, and
+// those that the set's components bring.
+func wanted(t *testing.T, set []string) []runtime.Object {
+	t.Helper()
+	objects := render(t, "base")
+	container := pluginContainer(t, only[*appsv1.DaemonSet](t, objects))
+	role := only[*rbacv1.ClusterRole](t, objects)
+	driver := only[*storagev1.CSIDriver](t, objects)
+	role.Rules = nil
+	for _, name := range set {
+		if flag := flagsOf()[name]; flag != "" {
+			container.Args = append(container.Args, flag)
+		}
+		switch name {
+		case "pod-identity", "pod-identity-before-1.35":
+			driver.Spec.TokenRequests = []storagev1.TokenRequest{{Audience: ""}}
+			driver.Spec.RequiresRepublish = ptr(true)
+			if name == "pod-identity" {
+				driver.Spec.ServiceAccountTokenInSecrets = ptr(true)
+			}
+			role.Labels["refvol.dev/identity"] = "pod"
+		case "node-identity":
+			role.Labels["refvol.dev/identity"] = "node"
+		case "cache":
+			role.Labels["refvol.dev/change-detection"] = "Cache"
+		case "get":
+			role.Labels["refvol.dev/change-detection"] = "Get"
+		case "cross-namespace", "startup-taint":
+			role.Labels["refvol.dev/"+name] = "true"
+		}
+		objects = append(objects, brought(t, name, slices.Contains(set, "cross-namespace"))...)
 	}
-	if policy.Spec.FailurePolicy == nil || *policy.Spec.FailurePolicy != admissionv1.Fail {
-		t.Error("a pod that can't be changed must be refused")
-	}
-	if policy.Spec.ReinvocationPolicy != admissionv1.IfNeededReinvocationPolicy {
-		t.Errorf("reinvocation policy is %q: what is added later would be missed", policy.Spec.ReinvocationPolicy)
-	}
-	if want := (admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: policy.Name}); !reflect.DeepEqual(binding.Spec, want) {
-		t.Errorf("binding %s, want %s", asJSON(t, binding.Spec), asJSON(t, want))
-	}
+	return objects
 }
 
-// TestFlowSchemaCoversEveryRight: each right that the base or an overlay gives to the plugin's
-// account is in the schema, and no other.
-func TestFlowSchemaCoversEveryRight(t *testing.T) {
-	schema := only[*flowcontrolv1.FlowSchema](t, renderWith(t, "base", []string{"flow-schema"}))
-	level := only[*flowcontrolv1.PriorityLevelConfiguration](t, renderWith(t, "base", []string{"flow-schema"}))
-	if schema.Spec.PriorityLevelConfiguration.Name != level.Name {
-		t.Errorf("level %q, want %q", schema.Spec.PriorityLevelConfiguration.Name, level.Name)
+// brought returns the objects in a component's own files.
+func brought(t *testing.T, component string, across bool) []runtime.Object {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("components", component, "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if len(schema.Spec.Rules) != 1 {
-		t.Fatalf("%d rules, want 1", len(schema.Spec.Rules))
-	}
-	subjects := []flowcontrolv1.Subject{{
-		Kind:           flowcontrolv1.SubjectKindServiceAccount,
-		ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Namespace: namespace, Name: name},
-	}}
-	if got := schema.Spec.Rules[0].Subjects; !reflect.DeepEqual(got, subjects) {
-		t.Errorf("subjects %s, want %s", asJSON(t, got), asJSON(t, subjects))
-	}
-	covered := map[string]bool{}
-	for _, rule := range schema.Spec.Rules[0].ResourceRules {
-		addRights(covered, rule.APIGroups, rule.Resources, rule.Verbs)
-	}
-	given := map[string]bool{}
-	for _, dir := range append([]string{"base"}, overlays(t)...) {
-		if dir != "base" {
-			dir = filepath.Join("overlays", dir)
+	var objects []runtime.Object
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
-		for _, object := range render(t, dir) {
-			if role, ok := object.(*rbacv1.ClusterRole); ok {
-				for _, rule := range role.Rules {
-					addRights(given, rule.APIGroups, rule.Resources, rule.Verbs)
+		if !strings.Contains(string(text), "\nkind: ") || filepath.Base(file) == "kustomization.yaml" {
+			continue // a patch
+		}
+		objects = append(objects, decode(t, file, text)...)
+	}
+	for _, object := range objects {
+		if policy, ok := object.(*admissionv1.ValidatingAdmissionPolicy); ok && across {
+			for i := range policy.Spec.Variables {
+				if policy.Spec.Variables[i].Name == "crossNamespace" {
+					policy.Spec.Variables[i].Expression = "true"
 				}
 			}
 		}
 	}
-	if !reflect.DeepEqual(covered, given) {
-		t.Errorf("covered are %v\n         want %v", covered, given)
-	}
+	return objects
 }
 
-func addRights(to map[string]bool, groups, resources, verbs []string) {
-	for _, group := range groups {
-		for _, resource := range resources {
-			for _, verb := range verbs {
-				to[strings.Join([]string{verb, resource, group}, " ")] = true
+// TestComponentsThatExcludeEachOther fail to render, in either order, and say why.
+func TestComponentsThatExcludeEachOther(t *testing.T) {
+	for _, test := range []struct{ first, second, says string }{
+		{"pod-identity", "node-identity", "can't be combined with another identity: choose one of the components pod-identity and node-identity"},
+		{"pod-identity-before-1.35", "node-identity", "can't be combined with another identity: choose one of the components pod-identity and node-identity"},
+		{"pod-identity", "pod-identity-before-1.35", "can't be combined with another identity: choose one of the components pod-identity and node-identity"},
+		{"cache", "get", "can't be combined with another change detection: choose one of the components cache and get"},
+		{"node-identity", "cross-namespace", "node-identity can't be combined with cross-namespace: a node may read only what its own pods name"},
+	} {
+		for _, set := range [][]string{{test.first, test.second}, {test.second, test.first}, {test.first, "admission", test.second}} {
+			if _, err := build(kustomization(t, set, "")); err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%q: got %v, want %q", set, err, test.says)
 			}
 		}
 	}

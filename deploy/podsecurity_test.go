@@ -10,19 +10,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestPodSecurity holds the pod of the base and of each overlay to what its mounts need.
+// TestPodSecurity holds the pod of the base, and with each component, to what its mounts need.
 // All that a pod's spec can ask for and this one doesn't is zero: a field that is set
 // must be here, with its reason.
 func TestPodSecurity(t *testing.T) {
-	dirs := []string{"base"}
-	for _, name := range overlays(t) {
-		if !strings.HasPrefix(name, "admission") { // no pod
-			dirs = append(dirs, "overlays/"+name)
-		}
-	}
-	for _, dir := range dirs {
-		t.Run(dir, func(t *testing.T) {
-			daemonSet := only[*appsv1.DaemonSet](t, render(t, dir))
+	for _, set := range append([][]string{nil}, single(components(t))...) {
+		t.Run(strings.Join(set, " "), func(t *testing.T) {
+			daemonSet := only[*appsv1.DaemonSet](t, renderWith(t, set))
 			checkPodFields(t, &daemonSet.Spec.Template.Spec)
 			checkContainerFields(t, pluginContainer(t, daemonSet))
 			wantReasonForPrivileges(t, pluginContainer(t, daemonSet))

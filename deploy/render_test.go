@@ -3,6 +3,7 @@ package deploy
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,37 +28,36 @@ import (
 // decodes what comes out.
 func render(t *testing.T, dir string) []runtime.Object {
 	t.Helper()
-	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
-	if err != nil {
-		t.Fatalf("build %s: %v", dir, err)
-	}
-	manifests, err := resources.AsYaml()
+	manifests, err := build(dir)
 	if err != nil {
 		t.Fatalf("build %s: %v", dir, err)
 	}
 	return decode(t, dir, manifests)
 }
 
-// renderOverlay renders the base with the lines of kustomization on top.
-func renderOverlay(t *testing.T, kustomization string) []runtime.Object {
-	t.Helper()
-	return renderOn(t, "base", func(string) string { return kustomization })
+func build(dir string) ([]byte, error) {
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		return nil, err
+	}
+	return resources.AsYaml()
 }
 
-// renderWith renders what is in dir with components on top.
-func renderWith(t *testing.T, dir string, components []string) []runtime.Object {
+// renderWith renders the base with components on top.
+func renderWith(t *testing.T, components []string) []runtime.Object {
 	t.Helper()
-	return renderOn(t, dir, func(root string) string {
-		var paths []string
-		for _, name := range components {
-			paths = append(paths, filepath.Join(root, "components", name))
-		}
-		return "components: [" + strings.Join(paths, ", ") + "]\n"
-	})
+	return render(t, kustomization(t, components, ""))
 }
 
-// renderOn renders what is in dir with a kustomization on top, which is told where deploy/ is.
-func renderOn(t *testing.T, dir string, kustomization func(root string) string) []runtime.Object {
+// renderOverlay renders the base with the lines of a kustomization on top.
+func renderOverlay(t *testing.T, lines string) []runtime.Object {
+	t.Helper()
+	return render(t, kustomization(t, nil, lines))
+}
+
+// kustomization writes one as users do, with the base, components, and more lines. It returns the
+// directory.
+func kustomization(t *testing.T, components []string, lines string) string {
 	t.Helper()
 	root, err := filepath.Abs(".")
 	if err != nil {
@@ -71,11 +72,15 @@ func renderOn(t *testing.T, dir string, kustomization func(root string) string) 
 	if root, err = filepath.Rel(top, root); err != nil {
 		t.Fatal(err)
 	}
-	text := "resources: [" + filepath.Join(root, dir) + "]\n" + kustomization(root)
+	var paths []string
+	for _, name := range components {
+		paths = append(paths, filepath.Join(root, "components", name))
+	}
+	text := fmt.Sprintf("resources: [%s]\ncomponents: [%s]\n%s", filepath.Join(root, "base"), strings.Join(paths, ", "), lines)
 	if err := os.WriteFile(filepath.Join(top, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return render(t, top)
+	return top
 }
 
 // decode reads a stream of YAML documents into typed objects. A field that the
@@ -86,7 +91,7 @@ func decode(t *testing.T, name string, stream []byte) []runtime.Object {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		admissionv1.AddToScheme, appsv1.AddToScheme, corev1.AddToScheme, flowcontrolv1.AddToScheme,
-		rbacv1.AddToScheme, storagev1.AddToScheme,
+		networkingv1.AddToScheme, rbacv1.AddToScheme, storagev1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)

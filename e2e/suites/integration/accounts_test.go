@@ -11,10 +11,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/rand"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -33,40 +31,27 @@ func scopedAccount(t *testing.T, name string) (kubeconfig string) {
 	return newAccount(t, name, []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 		{APIGroups: []string{""}, Resources: []string{"nodes", "pods"}, Verbs: []string{"get"}},
-	}, nil)
+	})
 }
 
-// overlayAccount returns a kubeconfig of an account with the rights of one of
-// deploy/overlays: those of the base, with the overlay's own patch applied. The account
-// lasts as long as the test.
-func overlayAccount(t *testing.T, overlay string) (kubeconfig string) {
+// componentAccount returns a kubeconfig of an account with the rights that the base has with
+// a component. The account lasts as long as the test.
+func componentAccount(t *testing.T, component string) (kubeconfig string) {
 	t.Helper()
-	repo, err := harness.Repository()
+	rules, err := harness.Rules(t.Context(), component)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(repo, "deploy", "overlays", overlay, "rights.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	patch, err := yaml.ToJSON(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	base, err := shared.Client().RbacV1().ClusterRoles().Get(t.Context(), "refvol-plugin", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return newAccount(t, uniqueName("plugin-"+overlay), base.Rules, patch)
+	return newAccount(t, uniqueName("plugin-"+component), rules)
 }
 
 // uniqueName returns a name of an account that no other test has, nor this one when it
 // runs again.
 func uniqueName(prefix string) string { return prefix + "-" + rand.String(8) }
 
-// newAccount makes a service account with the rules, to which a JSON patch is applied
-// unless it is nil, waits until they hold, and returns its kubeconfig.
-func newAccount(t *testing.T, name string, rules []rbacv1.PolicyRule, patch []byte) (kubeconfig string) {
+// newAccount makes a service account with the rules, waits until they hold, and returns its
+// kubeconfig.
+func newAccount(t *testing.T, name string, rules []rbacv1.PolicyRule) (kubeconfig string) {
 	t.Helper()
 	t.Cleanup(func() { removeAccount(t, name) })
 	kubeconfig = filepath.Join(shared.dir, name+".kubeconfig")
@@ -75,11 +60,7 @@ func newAccount(t *testing.T, name string, rules []rbacv1.PolicyRule, patch []by
 	}
 	rbac := shared.Client().RbacV1()
 	meta := metav1.ObjectMeta{Name: name}
-	role, err := rbac.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
-	if err == nil && patch != nil {
-		role, err = rbac.ClusterRoles().Patch(t.Context(), name, types.JSONPatchType, patch, metav1.PatchOptions{})
-	}
-	if err != nil {
+	if _, err := rbac.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	binding := &rbacv1.ClusterRoleBinding{
@@ -89,7 +70,7 @@ func newAccount(t *testing.T, name string, rules []rbacv1.PolicyRule, patch []by
 	if _, err := rbac.ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	awaitRights(t, kubeconfig, role.Rules)
+	awaitRights(t, kubeconfig, rules)
 	return kubeconfig
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // acrossNode is a plugin that shows objects of other namespaces, with the rights of its
-// overlay, and a namespace that pods of others want objects of.
+// component, and a namespace that pods of others want objects of.
 type acrossNode struct {
 	*node
 	source string
@@ -23,7 +23,7 @@ type acrossNode struct {
 
 func newAcrossNode(t *testing.T, args ...string) *acrossNode {
 	t.Helper()
-	kubeconfig := overlayAccount(t, "cross-namespace")
+	kubeconfig := componentAccount(t, "cross-namespace")
 	n := newNodeAs(t, kubeconfig, append([]string{"--cross-namespace", "--resync-interval=1s"}, args...)...)
 	return &acrossNode{node: n, source: newNamespace(t)}
 }

@@ -142,7 +142,7 @@ func TestTooLargeResourceVersionAfterARestart(t *testing.T) {
 // each resync. The files of a Live volume may then be a resync, of a second here, behind.
 func TestBadAPIServerWithoutWatches(t *testing.T) {
 	t.Parallel()
-	rights := overlayAccount(t, "get")
+	rights := componentAccount(t, "get")
 	for _, fault := range []faultproxy.Fault{
 		faultproxy.Refused, faultproxy.HalfOpen, faultproxy.TooManyRequests, faultproxy.ServerError, faultproxy.Slow,
 	} {

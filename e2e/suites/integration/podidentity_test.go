@@ -36,7 +36,7 @@ func newPodNode(t *testing.T, args ...string) *podNode {
 func newPodNodeWith(t *testing.T, o harness.PluginOptions) *podNode {
 	t.Helper()
 	if o.Kubeconfig == "" {
-		o.Kubeconfig = overlayAccount(t, "pod-identity")
+		o.Kubeconfig = componentAccount(t, "pod-identity")
 	}
 	o.Args = append([]string{"--identity=pod", "--cross-namespace", "--resync-interval=1s"}, o.Args...)
 	return &podNode{&acrossNode{node: newNodeWith(t, o), source: newNamespace(t)}}

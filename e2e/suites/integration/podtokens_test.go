@@ -31,7 +31,7 @@ func (n *podNode) rejected(v *harness.Volume) {
 // and another pod of its account carries on, both the watch and the reviews.
 func TestATokenDiesWithItsPod(t *testing.T) {
 	t.Parallel()
-	behind := newProxiedAs(t, overlayAccount(t, "pod-identity"), faultproxy.Options{}, "--identity=pod", "--resync-interval=1s")
+	behind := newProxiedAs(t, componentAccount(t, "pod-identity"), faultproxy.Options{}, "--identity=pod", "--resync-interval=1s")
 	n := &podNode{&acrossNode{node: behind.node}}
 	n.secret("db", map[string]string{"password": n.canary()})
 	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
@@ -65,7 +65,7 @@ func TestATokenDiesWithItsPod(t *testing.T) {
 // one more for each other account.
 func TestPodsOfAnAccountShareAWatch(t *testing.T) {
 	t.Parallel()
-	behind := newProxiedAs(t, overlayAccount(t, "pod-identity"), faultproxy.Options{}, "--identity=pod", "--resync-interval=1s")
+	behind := newProxiedAs(t, componentAccount(t, "pod-identity"), faultproxy.Options{}, "--identity=pod", "--resync-interval=1s")
 	n := &podNode{&acrossNode{node: behind.node}}
 	n.secret("db", map[string]string{"password": n.canary()})
 	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"), account(n.namespace, "batch"))
@@ -135,7 +135,7 @@ func TestIdentityIsSwitched(t *testing.T) {
 // pods that start together.
 func TestRequestsOfAPublish(t *testing.T) {
 	t.Parallel()
-	behind := newProxiedAs(t, overlayAccount(t, "pod-identity"), faultproxy.Options{}, "--identity=pod", "--resync-interval=1h")
+	behind := newProxiedAs(t, componentAccount(t, "pod-identity"), faultproxy.Options{}, "--identity=pod", "--resync-interval=1h")
 	n := &podNode{&acrossNode{node: behind.node}}
 	n.secret("db", map[string]string{"password": n.canary()})
 	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))

@@ -36,7 +36,7 @@ func scopedObject(i int) string { return fmt.Sprint("settings-", i) }
 
 func newAccountsNode(t *testing.T) *accountsNode {
 	t.Helper()
-	behind := newProxiedAs(t, overlayAccount(t, "pod-identity"), faultproxy.Options{}, "--identity=pod", "--resync-interval=10s")
+	behind := newProxiedAs(t, componentAccount(t, "pod-identity"), faultproxy.Options{}, "--identity=pod", "--resync-interval=10s")
 	n := &accountsNode{podNode: &podNode{&acrossNode{node: behind.node}}, behind: behind}
 	members := group("system:serviceaccounts:" + n.namespace)
 	allow(t, n.namespace, readers("configmap"), members)

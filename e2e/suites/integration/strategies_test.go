@@ -23,14 +23,14 @@ const (
 )
 
 // inEachAsking runs test with a plugin that asks instead of watching, once for each
-// strategy, with the rights that the strategy's overlay gives it, and more flags.
+// strategy, with the rights that the strategy's component gives it, and more flags.
 func inEachAsking(t *testing.T, test func(t *testing.T, n *proxied), args ...string) {
 	t.Parallel()
-	for strategy, overlay := range map[string]string{"Cache": "cache", "Get": "get"} {
+	for strategy, component := range map[string]string{"Cache": "cache", "Get": "get"} {
 		t.Run(strategy, func(t *testing.T) {
 			t.Parallel()
 			all := append([]string{onNode(t, "0"), "--change-detection=" + strategy, "--resync-interval=" + askingResync.String()}, args...)
-			test(t, newProxiedAs(t, overlayAccount(t, overlay), faultproxy.Options{}, all...))
+			test(t, newProxiedAs(t, componentAccount(t, component), faultproxy.Options{}, all...))
 		})
 	}
 }
@@ -140,7 +140,7 @@ func (n *proxied) reads() []faultproxy.Request {
 // TestCacheKeepsAnswersForTheNodesTTL has the annotation hold up a change.
 func TestCacheKeepsAnswersForTheNodesTTL(t *testing.T) {
 	t.Parallel()
-	n := newNodeAs(t, overlayAccount(t, "cache"), onNode(t, "6"), "--change-detection=Cache", "--resync-interval=500ms")
+	n := newNodeAs(t, componentAccount(t, "cache"), onNode(t, "6"), "--change-detection=Cache", "--resync-interval=500ms")
 	n.configMap("app", map[string]string{"key": n.canary()})
 	v := n.short("app")
 	begin := time.Now()

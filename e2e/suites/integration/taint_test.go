@@ -122,7 +122,7 @@ func (n *node) logs(text string, count int) {
 }
 
 // The taint goes when the kubelet has confirmed the registration and not before, each
-// effect of it and no other taint, with the rights that the overlay gives.
+// effect of it and no other taint, with the rights that the component gives.
 func TestStartupTaint(t *testing.T) {
 	t.Parallel()
 	node := newNodeObject(t, "0")
@@ -131,7 +131,7 @@ func TestStartupTaint(t *testing.T) {
 		corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule},
 		corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoExecute}))
 	before := taints(t, node)
-	n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
+	n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
 	kubelet := n.kubelet()
 	if _, err := kubelet.GetInfo(t.Context(), &registration.InfoRequest{}); err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestStartupTaintAfterTheRegistration(t *testing.T) {
 	node := newNodeObject(t, "0")
 	others := otherTaints()
 	setTaints(t, node, others)
-	n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
+	n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
 	n.confirm(n.kubelet(), true)
 	n.logs("The node has no startup taint", 1)
 	for round := range 2 {
@@ -194,7 +194,7 @@ func TestStartupTaintOfOneEffect(t *testing.T) {
 				{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoExecute},
 			}
 			setTaints(t, node, all)
-			n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+flag)
+			n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+flag)
 			n.confirm(n.kubelet(), true)
 			if want < 0 {
 				n.logs("The node has no startup taint", 1)
@@ -211,7 +211,7 @@ func TestStartupTaintBesideOtherChanges(t *testing.T) {
 	t.Parallel()
 	node := newNodeObject(t, "0")
 	nodes := shared.Client().CoreV1().Nodes()
-	n := newNodeAs(t, overlayAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
+	n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
 	kubelet := n.kubelet()
 	rounds := harness.Scaled(15, 400)
 	for round := range rounds {
@@ -244,7 +244,7 @@ func TestStartupTaintBesideOtherChanges(t *testing.T) {
 		strings.Count(string(log), "trying again"), rounds)
 }
 
-// Without the overlay's right, or without the API server, the plugin goes on trying and
+// Without the component's right, or without the API server, the plugin goes on trying and
 // serves as ever.
 func TestStartupTaintThatCannotGo(t *testing.T) {
 	t.Parallel()
@@ -269,7 +269,7 @@ func TestStartupTaintThatCannotGo(t *testing.T) {
 		t.Errorf("taints are %q", got)
 	}
 
-	other := newProxiedAs(t, overlayAccount(t, "startup-taint"), faultproxy.Options{}, "--node-name="+node, "--startup-taint="+startupTaint)
+	other := newProxiedAs(t, componentAccount(t, "startup-taint"), faultproxy.Options{}, "--node-name="+node, "--startup-taint="+startupTaint)
 	other.inject(faultproxy.Refused)
 	other.confirm(other.kubelet(), true)
 	other.logs("Removing the startup taint failed, trying again", 1)

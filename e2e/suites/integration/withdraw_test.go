@@ -41,7 +41,7 @@ func TestRevokedWhileSecretsCannotBeRead(t *testing.T) {
 		for _, pod := range []string{"pod known", "pod unknown"} {
 			t.Run(strategy+" "+pod, func(t *testing.T) {
 				t.Parallel()
-				p := newProxiedAs(t, overlayAccount(t, "cross-namespace"), faultproxy.Options{}, "--cross-namespace", "--resync-interval=1s")
+				p := newProxiedAs(t, componentAccount(t, "cross-namespace"), faultproxy.Options{}, "--cross-namespace", "--resync-interval=1s")
 				n := &acrossNode{node: p.node, source: newNamespace(t)}
 				own, plain, revoked := n.canary(), n.canary(), n.canary()
 				n.secret("own", map[string]string{"key": own})

@@ -19,19 +19,21 @@ import (
 // consumer is the namespace of the pods that the policy judges.
 const consumer = "default"
 
-// variant is one of the two overlays with the policy, and the plugin that it goes with.
+// variant is a set of components with the policy, and the plugin that it goes with.
 type variant struct {
-	overlay string
-	args    []string
-	options []volume.Option
+	components []string
+	args       []string
+	options    []volume.Option
 }
 
 func variants() []variant {
 	return []variant{
-		{overlay: "admission"},
-		{"admission-cross-namespace", []string{"--cross-namespace"}, []volume.Option{volume.AcrossNamespaces()}},
+		{components: []string{"admission"}},
+		{[]string{"admission", "cross-namespace"}, []string{"--cross-namespace"}, []volume.Option{volume.AcrossNamespaces()}},
 	}
 }
+
+func (v variant) name() string { return strings.Join(v.components, "+") }
 
 // across says that the plugin runs with --cross-namespace.
 func (v variant) across() bool { return len(v.options) > 0 }
@@ -74,11 +76,10 @@ func try(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// enforce applies an overlay with the policy and waits until it is in force. The end of
+// enforce applies a set with the policy and waits until it is in force. The end of
 // the test takes it away and waits until it no longer is.
-func enforce(t *testing.T, overlay string) {
+func enforce(t *testing.T, v variant) {
 	t.Helper()
-	dir := filepath.Join(shared.deploy, "overlays", overlay)
 	writable := inline(attributes{"configMap": "app"})
 	writable.CSI.ReadOnly = nil
 	await := func(ctx context.Context, refused bool) error {
@@ -89,14 +90,7 @@ func enforce(t *testing.T, overlay string) {
 			return nil
 		})
 	}
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		_, err := shared.kubectl(ctx, "delete", "--kustomize="+dir)
-		if err := errors.Join(err, await(ctx, false)); err != nil {
-			t.Error(err)
-		}
-	})
-	mustKubectl(t, "apply", "--kustomize="+dir)
+	install(t, func(ctx context.Context) error { return await(ctx, false) }, v.components...)
 	if err := await(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +99,7 @@ func enforce(t *testing.T, overlay string) {
 // startPlugin starts the plugin that a variant is for.
 func startPlugin(t *testing.T, v variant) *harness.Plugin {
 	t.Helper()
-	dir := filepath.Join(shared.dir, v.overlay)
+	dir := filepath.Join(shared.dir, v.name())
 	p, err := harness.StartPlugin(t.Context(), harness.PluginOptions{
 		Binary: shared.plugin, Kubeconfig: shared.kubeconfig, Dir: dir, Args: v.args,
 	})
@@ -120,16 +114,16 @@ func startPlugin(t *testing.T, v variant) *harness.Plugin {
 	return p
 }
 
-// TestAdmission applies each of the two overlays and looks at it from all sides.
+// TestAdmission applies each of the two sets and looks at it from all sides.
 func TestAdmission(t *testing.T) {
 	for _, v := range variants() {
-		t.Run(v.overlay, func(t *testing.T) {
+		t.Run(v.name(), func(t *testing.T) {
 			old, err := shared.Client().CoreV1().Pods(consumer).Create(t.Context(),
 				podWith("old", inline(attributes{"bogus": "x"})), metav1.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			enforce(t, v.overlay)
+			enforce(t, v)
 			t.Run("speaks as the plugin", func(t *testing.T) { speaksAsThePlugin(t, v) })
 			t.Run("lets through", func(t *testing.T) { letsThrough(t, v) })
 			t.Run("knows every attribute", knowsEveryAttribute)

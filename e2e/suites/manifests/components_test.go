@@ -2,52 +2,46 @@ package manifests
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"testing"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// combine returns the directory of a kustomization that puts a component of deploy/ on top of
-// other directories there, as users do.
-func combine(t *testing.T, component string, below ...string) string {
+// kinds are those of the objects that the base and the components have, but the namespace and
+// the service account, which the suite makes.
+const kinds = "clusterroles,clusterrolebindings,roles,rolebindings,daemonsets,csidrivers,networkpolicies," +
+	"flowschemas,prioritylevelconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings," +
+	"mutatingadmissionpolicies,mutatingadmissionpolicybindings"
+
+// kustomization returns the directory of one that puts components on the base.
+func kustomization(t *testing.T, components ...string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(shared.dir, "kustomization-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	relative := func(path string) string {
-		r, err := filepath.Rel(dir, filepath.Join(shared.deploy, path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
-	var resources []string
-	for _, path := range below {
-		resources = append(resources, relative(path))
-	}
-	text := fmt.Sprintf("resources: [%s]\ncomponents: [%s]\n",
-		strings.Join(resources, ", "), relative(filepath.Join("components", component)))
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+	if err := harness.Kustomization(dir, components...); err != nil {
 		t.Fatal(err)
 	}
 	return dir
 }
 
-// install applies a kustomization until the end of the test, and waits until gone says that it
-// has no effect any more.
-func install(t *testing.T, dir string, gone func(ctx context.Context) error) {
+// install applies the base with components until the end of the test, and waits until gone, if
+// there is one, says that they have no effect any more.
+func install(t *testing.T, gone func(ctx context.Context) error, components ...string) {
 	t.Helper()
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		if _, err := shared.kubectl(ctx, "delete", "--kustomize="+dir); err != nil {
+		if _, err := shared.kubectl(ctx, "delete", "--all-namespaces", "--selector=app.kubernetes.io/name=refvol-plugin", kinds); err != nil {
 			t.Error(err)
+		}
+		if gone == nil {
+			return
 		}
 		if err := gone(ctx); err != nil {
 			t.Error(err)
 		}
 	})
-	mustKubectl(t, "apply", "--kustomize="+dir)
+	mustKubectl(t, "apply", "--kustomize="+kustomization(t, components...))
 }

@@ -1,8 +1,8 @@
 // Package manifests tests what deploy/ installs on a real API server, as users apply it:
-// with kubectl. It has four parts: what the plugin's account may do with each overlay,
-// held against testdata/; what the admission policy says to pods, held against what
-// the plugin says; what the component that sets readOnly makes of pods; and which requests
-// the component with the FlowSchema sorts.
+// with kubectl. It has four parts: what the plugin's account may do with each set of
+// components, held against testdata/, and what the startup taint's policy lets it do to Nodes;
+// what the admission policies say to pods, held against what the plugin says; what the component
+// that sets readOnly makes of pods; and which requests the component with the FlowSchema sorts.
 //
 // The package is tests only.
 package manifests

@@ -20,7 +20,6 @@ import (
 // put the former on the plugin's priority level and no other.
 func TestFlowSchema(t *testing.T) {
 	const object = "refvol-plugin"
-	makeAccount(t, pluginNamespace, pluginAccount)
 	plugin, pod := httpOf(t, pluginNamespace, pluginAccount), httpOf(t, consumer, "default")
 	api := shared.Client().FlowcontrolV1()
 	list := asked{method: http.MethodGet, path: "/api/v1/namespaces/default/configmaps?fieldSelector=metadata.name%3Dapp"}
@@ -34,7 +33,7 @@ func TestFlowSchema(t *testing.T) {
 			return err
 		})
 	}
-	install(t, combine(t, "flow-schema"), func(ctx context.Context) error { return await(ctx, false) })
+	install(t, func(ctx context.Context) error { return await(ctx, false) }, "flow-schema")
 	schema, err := api.FlowSchemas().Get(t.Context(), object, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -81,6 +81,7 @@ func newSuite(ctx context.Context) (*suite, error) {
 func (s *suite) prepare(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"apply", "--filename=" + filepath.Join(s.deploy, "base", "namespace.yaml")},
+		{"apply", "--filename=" + filepath.Join(s.deploy, "base", "serviceaccount.yaml")},
 		{"create", "serviceaccount", "default", "--namespace=default"},
 	} {
 		if _, err := s.kubectl(ctx, args...); err != nil {

@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ func dryRun() metav1.CreateOptions {
 // daemonSet returns that of the base.
 func daemonSet(t *testing.T) *appsv1.DaemonSet {
 	t.Helper()
-	documents := yaml.NewYAMLOrJSONDecoder(strings.NewReader(mustKubectl(t, "kustomize", kustomizations(t)["base"])), 4096)
+	documents := yaml.NewYAMLOrJSONDecoder(strings.NewReader(mustKubectl(t, "kustomize", filepath.Join(shared.deploy, "base"))), 4096)
 	for {
 		var found appsv1.DaemonSet
 		if err := documents.Decode(&found); err != nil {

@@ -18,9 +18,9 @@ import (
 
 const readOnlyComponent = "admission-read-only"
 
-// setReadOnly installs the component on top of other directories of deploy/ until the end of the
-// test, and waits until it is in force, and until it no longer is.
-func setReadOnly(t *testing.T, below ...string) {
+// setReadOnly installs the component, with others, until the end of the test, and waits until it
+// is in force, and until it no longer is.
+func setReadOnly(t *testing.T, others ...string) {
 	t.Helper()
 	await := func(ctx context.Context, set bool) error {
 		return harness.Poll(ctx, soon, pace, func() error {
@@ -34,7 +34,7 @@ func setReadOnly(t *testing.T, below ...string) {
 			return nil
 		})
 	}
-	install(t, combine(t, readOnlyComponent, below...), func(ctx context.Context) error { return await(ctx, false) })
+	install(t, func(ctx context.Context) error { return await(ctx, false) }, append(others, readOnlyComponent)...)
 	if err := await(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
@@ -245,13 +245,13 @@ func TestReadOnlyIsNotSetLater(t *testing.T) {
 // refuses all else as ever.
 func TestReadOnlyBesideTheOtherPolicy(t *testing.T) {
 	for _, v := range variants() {
-		t.Run(v.overlay, func(t *testing.T) {
-			setReadOnly(t, "overlays/"+v.overlay)
+		t.Run(v.name(), func(t *testing.T) {
+			setReadOnly(t, v.components...)
 			bad := writable(nil)
 			bad.CSI.VolumeAttributes = attributes{"bogus": "x"}
 			harness.Eventually(t, soon, func() error {
 				if err := try(t.Context(), podWith("app", bad)); err == nil {
-					return fmt.Errorf("the policy of %s is not in force", v.overlay)
+					return fmt.Errorf("the policy of %s is not in force", v.name())
 				}
 				return nil
 			})

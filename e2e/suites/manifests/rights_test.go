@@ -22,67 +22,65 @@ import (
 const soon = time.Minute
 
 // update writes the golden files anew, for who has read the difference:
-// go -C e2e test -run TestOverlayRights ./suites/manifests -args -update
+// go -C e2e test -run TestComponentRights ./suites/manifests -args -update
 var update = flag.Bool("update", false, "write testdata/ anew")
 
-// withoutRights are the overlays that bring none.
-var withoutRights = []string{"admission", "admission-cross-namespace"}
-
-// kustomizations returns the directories of deploy/ that install the plugin, by name.
-func kustomizations(t *testing.T) map[string]string {
-	t.Helper()
-	entries, err := os.ReadDir(filepath.Join(shared.deploy, "overlays"))
-	if err != nil {
-		t.Fatal(err)
+// sets are those whose rights have a golden file: each component that changes them alone, and
+// those that change them together.
+func sets() [][]string {
+	return [][]string{
+		nil, {"cache"}, {"get"}, {"cross-namespace"}, {"startup-taint"},
+		{"pod-identity"}, {"pod-identity-before-1.35"}, {"pod-identity", "cross-namespace"}, {"pod-identity", "cache"},
+		{"node-identity"}, {"node-identity", "cache"}, {"node-identity", "get"},
 	}
-	found := map[string]string{"base": filepath.Join(shared.deploy, "base")}
-	for _, entry := range entries {
-		if !slices.Contains(withoutRights, entry.Name()) {
-			found[entry.Name()] = filepath.Join(shared.deploy, "overlays", entry.Name())
-		}
-	}
-	return found
 }
 
-// TestOverlayRights applies the base and each overlay, and compares all that the plugin's
+// golden returns the path of a set's golden file.
+func golden(set []string) string {
+	if len(set) == 0 {
+		set = []string{"base"}
+	}
+	return filepath.Join("testdata", "rights-"+strings.Join(set, "+")+".txt")
+}
+
+// TestComponentRights applies the base with each set, and compares all that the plugin's
 // account may do then, as the API server tells it, in its own namespace and in another,
 // with a golden file.
-func TestOverlayRights(t *testing.T) {
-	for name, dir := range kustomizations(t) {
-		t.Run(name, func(t *testing.T) {
-			apply(t, dir)
-			if strings.HasPrefix(name, "pod-identity") {
+func TestComponentRights(t *testing.T) {
+	for _, set := range sets() {
+		t.Run(strings.Join(append([]string{"base"}, set...), "+"), func(t *testing.T) {
+			install(t, nil, set...)
+			settle(t)
+			if len(set) > 0 && strings.Contains(set[0], "-identity") {
 				wantNoPayload(t)
 			}
 			got := rights(t)
 			wantNothingBroad(t, got)
-			golden := filepath.Join("testdata", "rights-"+name+".txt")
 			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+				if err := os.WriteFile(golden(set), []byte(got), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
-			want, err := os.ReadFile(golden)
+			want, err := os.ReadFile(golden(set))
 			if err != nil {
 				t.Fatal(err)
 			}
 			if got != string(want) {
-				t.Errorf("the account's rights are not those of %s:\n got:\n%s\nwant:\n%s", golden, got, want)
+				t.Errorf("the account's rights are not those of %s:\n got:\n%s\nwant:\n%s", golden(set), got, want)
 			}
 		})
 	}
 }
 
-// TestNoGoldenFileIsLeftOver: each belongs to an overlay.
+// TestNoGoldenFileIsLeftOver: each belongs to a set.
 func TestNoGoldenFileIsLeftOver(t *testing.T) {
 	files, err := filepath.Glob("testdata/rights-*.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := kustomizations(t)
 	for _, file := range files {
-		if name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "rights-"), ".txt"); known[name] == "" {
-			t.Errorf("%s belongs to no overlay", file)
+		if !slices.ContainsFunc(sets(), func(set []string) bool { return golden(set) == file }) {
+			t.Errorf("%s belongs to no set", file)
 		}
 	}
 }
@@ -111,21 +109,6 @@ func wantNoPayload(t *testing.T) {
 			}
 		}
 	}
-}
-
-// apply installs the rights that a kustomization has. The end of the test takes them away.
-func apply(t *testing.T, dir string) {
-	t.Helper()
-	t.Cleanup(func() {
-		// Also what a namespace holds.
-		if _, err := shared.kubectl(context.WithoutCancel(t.Context()), "delete", "--all-namespaces",
-			"--selector=app.kubernetes.io/name=refvol-plugin",
-			"clusterroles,clusterrolebindings,roles,rolebindings,daemonsets,serviceaccounts,csidrivers"); err != nil {
-			t.Error(err)
-		}
-	})
-	mustKubectl(t, "apply", "--kustomize="+dir)
-	settle(t)
 }
 
 // settle waits until the API server's authorizer, which hears of roles and bindings by

@@ -72,7 +72,7 @@ func hasAMessageForOddNames(t *testing.T) {
 // TestAdmissionNeedsEachRule takes away one rule after the other: each time something
 // gets through that did not before, so no rule is idle and no test blind.
 func TestAdmissionNeedsEachRule(t *testing.T) {
-	enforce(t, variants()[0].overlay)
+	enforce(t, variants()[0])
 	whole := policy(t)
 	bad := refused()
 	for _, test := range beyond() {

@@ -12,8 +12,8 @@ import (
 // can, as JSON, and a label by which a test keeps the plugin away from one node.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
-resources:
-- %s
+resources: [%[1]s/base]
+components: [%[1]s/components/cross-namespace]
 patches:
 - target:
     kind: DaemonSet
@@ -21,7 +21,7 @@ patches:
   patch: |
     - op: replace
       path: /spec/template/spec/containers/0/image
-      value: %s
+      value: %[2]s
     - op: add
       path: /spec/template/spec/containers/0/imagePullPolicy
       value: IfNotPresent
@@ -58,12 +58,12 @@ func deploy(ctx context.Context, s *settings, k kubectl, image string) error {
 	}
 	defer os.RemoveAll(dir)
 	// Kustomize takes other directories by relative paths only.
-	base, err := filepath.Rel(dir, filepath.Join(s.root, "deploy", "overlays", "cross-namespace"))
+	manifests, err := filepath.Rel(dir, filepath.Join(s.root, "deploy"))
 	if err != nil {
 		return err
 	}
 	file := filepath.Join(dir, "kustomization.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, overlay, base, image), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, overlay, manifests, image), 0o600); err != nil {
 		return err
 	}
 	if err := k.command("apply", "--kustomize", dir).quiet(ctx); err != nil {

@@ -116,12 +116,14 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built a
 			return err
 		}
 	}
-	clock.say("installing the plugin, with either identity")
+	clock.say("installing the plugin, with each identity")
 	if err := deploy(ctx, s, k, built.pluginName); err != nil {
 		return err
 	}
-	if err := deployPodIdentity(ctx, s, k, built.pluginName); err != nil {
-		return err
+	for _, beside := range besides() {
+		if err := beside.deploy(ctx, s, k, built.pluginName); err != nil {
+			return err
+		}
 	}
 	clock.say("running the suite")
 	suite := command{

@@ -5,24 +5,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/yaml"
-
-	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// startupTaint is what the overlay has the plugin remove.
+// startupTaint is what the component has the plugin remove.
 const startupTaint = driver + "/agent-not-ready"
 
 // A node has the startup taint when the plugin starts there. A pod that doesn't tolerate
@@ -195,7 +191,7 @@ func (n *namespace) wantLoggedInOrder(t *testing.T, node string, texts ...string
 }
 
 // installStartupTaint changes the plugin of one node, until the test ends, as the
-// overlay says: its rights and its flags. The plugins of other nodes stay as they are.
+// component says: its policy, its rights and its flags. The plugins of other nodes stay as they are.
 func (n *namespace) installStartupTaint(t *testing.T, node string) {
 	t.Helper()
 	daemonSets, roles := n.client.AppsV1().DaemonSets(pluginNamespace), n.client.RbacV1().ClusterRoles()
@@ -208,13 +204,39 @@ func (n *namespace) installStartupTaint(t *testing.T, node string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { n.uninstallStartupTaint(t, node, daemonSet, role) })
-	if _, err := roles.Patch(t.Context(), role.Name, types.JSONPatchType, overlayPatch(t, "rights.yaml"), metav1.PatchOptions{}); err != nil {
+	n.installTaintPolicy(t)
+	if _, err := roles.Patch(t.Context(), role.Name, types.JSONPatchType, rightsPatch(t, "startup-taint"), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.patchDaemonSet(t.Context(), strategyPath, appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := daemonSets.Patch(t.Context(), daemonSet.Name, types.JSONPatchType, overlayPatch(t, "flags.yaml"), metav1.PatchOptions{}); err != nil {
+	if _, err := daemonSets.Patch(t.Context(), daemonSet.Name, types.JSONPatchType, daemonSetPatch(t, "startup-taint"), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// installTaintPolicy installs the component's policy until the test ends.
+func (n *namespace) installTaintPolicy(t *testing.T) {
+	t.Helper()
+	const dir = "components/startup-taint/"
+	api := n.client.AdmissionregistrationV1()
+	policy := manifest(t, dir+"policy.yaml", func(admissionv1.ValidatingAdmissionPolicy) bool { return true })
+	binding := manifest(t, dir+"binding.yaml", func(admissionv1.ValidatingAdmissionPolicyBinding) bool { return true })
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		if err := errors.Join(
+			api.ValidatingAdmissionPolicyBindings().Delete(ctx, binding.Name, metav1.DeleteOptions{}),
+			api.ValidatingAdmissionPolicies().Delete(ctx, policy.Name, metav1.DeleteOptions{}),
+		); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := api.ValidatingAdmissionPolicies().Create(t.Context(), &policy, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.ValidatingAdmissionPolicyBindings().Create(t.Context(), &binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -269,22 +291,4 @@ func (n *namespace) patchDaemonSet(ctx context.Context, path string, value any) 
 // replacement returns the JSON patch that replaces what is at a path.
 func replacement(path string, value any) ([]byte, error) {
 	return json.Marshal([]map[string]any{{"op": "replace", "path": path, "value": value}})
-}
-
-// overlayPatch returns a patch of the overlay, as JSON.
-func overlayPatch(t *testing.T, name string) []byte {
-	t.Helper()
-	root, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(root, "deploy", "overlays", "startup-taint", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	patch, err := yaml.ToJSON(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return patch
 }

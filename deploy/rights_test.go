@@ -1,0 +1,113 @@
+package deploy
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+// rights are what an account may do, each as verb, resource and group.
+type rights map[string]bool
+
+func (r rights) add(groups, resources, verbs []string) {
+	for _, group := range groups {
+		for _, resource := range resources {
+			for _, verb := range verbs {
+				r[strings.TrimSpace(verb+" "+resource+" "+group)] = true
+			}
+		}
+	}
+}
+
+func rightsOf(role *rbacv1.ClusterRole) rights {
+	given := rights{}
+	for _, rule := range role.Rules {
+		given.add(rule.APIGroups, rule.Resources, rule.Verbs)
+	}
+	return given
+}
+
+// wantedRights returns what the plugin's account may do with a set of components: no more than
+// its flags take.
+func wantedRights(set []string) rights {
+	core, objects, asNode := []string{""}, []string{"configmaps", "secrets"}, "impersonate-on:associated-node:"
+	node, pod := slices.Contains(set, "node-identity"), slices.Contains(set, "pod-identity") || slices.Contains(set, "pod-identity-before-1.35")
+	cache, watches := slices.Contains(set, "cache"), !slices.Contains(set, "cache") && !slices.Contains(set, "get")
+
+	want := rights{}
+	want.add(core, []string{"events"}, []string{"create", "patch"})
+	if node {
+		want.add([]string{"authentication.k8s.io"}, []string{"nodes"}, []string{"impersonate:associated-node"})
+		want.add(core, []string{"pods", "configmaps", "secrets"}, []string{asNode + "get"})
+		if watches {
+			want.add(core, objects, []string{asNode + "list", asNode + "watch"})
+		}
+		if cache {
+			want.add(core, []string{"nodes"}, []string{asNode + "get"})
+		}
+	} else {
+		want.add(core, []string{"pods"}, []string{"get"})
+		if cache {
+			want.add(core, []string{"nodes"}, []string{"get"})
+		}
+	}
+	if !node && !pod {
+		verbs := []string{"get"}
+		if watches {
+			verbs = []string{"list", "watch"}
+		}
+		want.add(core, objects, verbs)
+		if slices.Contains(set, "cross-namespace") {
+			want.add([]string{"authorization.k8s.io"}, []string{"subjectaccessreviews"}, []string{"create"})
+		}
+	}
+	if slices.Contains(set, "startup-taint") {
+		want.add(core, []string{"nodes"}, []string{"get", "patch"})
+	}
+	return want
+}
+
+// TestFlowSchemaCoversEveryRight: each right that a set gives to the plugin's account is in the
+// schema, and no other. What the plugin asks for as its node is sorted as the node's.
+func TestFlowSchemaCoversEveryRight(t *testing.T) {
+	objects := renderWith(t, []string{"flow-schema"})
+	schema, level := only[*flowcontrolv1.FlowSchema](t, objects), only[*flowcontrolv1.PriorityLevelConfiguration](t, objects)
+	if schema.Spec.PriorityLevelConfiguration.Name != level.Name {
+		t.Errorf("level %q, want %q", schema.Spec.PriorityLevelConfiguration.Name, level.Name)
+	}
+	if len(schema.Spec.Rules) != 1 {
+		t.Fatalf("%d rules, want 1", len(schema.Spec.Rules))
+	}
+	subjects := []flowcontrolv1.Subject{{
+		Kind:           flowcontrolv1.SubjectKindServiceAccount,
+		ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Namespace: namespace, Name: name},
+	}}
+	if got := schema.Spec.Rules[0].Subjects; !reflect.DeepEqual(got, subjects) {
+		t.Errorf("subjects %s, want %s", asJSON(t, got), asJSON(t, subjects))
+	}
+	covered, given := rights{}, rights{}
+	for _, rule := range schema.Spec.Rules[0].ResourceRules {
+		covered.add(rule.APIGroups, rule.Resources, rule.Verbs)
+	}
+	for _, set := range append([][]string{nil, {"startup-taint", "cross-namespace"}}, single(components(t))...) {
+		maps.Copy(given, rightsOf(only[*rbacv1.ClusterRole](t, renderWith(t, set))))
+	}
+	maps.DeleteFunc(given, func(right string, _ bool) bool { return strings.HasPrefix(right, "impersonate") })
+	if !reflect.DeepEqual(covered, given) {
+		t.Errorf("covered are %v\n         want %v", covered, given)
+	}
+}
+
+// single returns lists of one.
+func single(names []string) [][]string {
+	var lists [][]string
+	for _, name := range names {
+		lists = append(lists, []string{name})
+	}
+	return lists
+}

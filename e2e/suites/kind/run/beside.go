@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// beside is a plugin that is installed beside the first, under names of its own, so that one
+// cluster has every identity.
+type beside struct {
+	// identity is the value of --identity, and begins the names.
+	identity   string
+	components []string
+	// args are added to the plugin's.
+	args []string
+}
+
+func besides() []beside {
+	return []beside{{"pod", []string{"pod-identity", "cross-namespace"}, []string{"--resync-interval=5s"}}}
+}
+
+// deploy installs the plugin from its components and waits until it serves on every node.
+func (b beside) deploy(ctx context.Context, s *settings, k kubectl, image string) error {
+	dir, err := os.MkdirTemp("", "refvol-e2e-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	manifests, err := b.render(ctx, s, k, dir, image)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(dir, "manifests.yaml")
+	if err := os.WriteFile(file, []byte(manifests), 0o600); err != nil {
+		return err
+	}
+	if err := k.command("apply", "--filename", file).quiet(ctx); err != nil {
+		return err
+	}
+	return k.command("--namespace", "refvol-"+b.identity+"-identity", "rollout", "status",
+		"daemonset/refvol-plugin", "--timeout=120s").quiet(ctx)
+}
+
+// render returns the manifests under the plugin's own names. It uses dir.
+func (b beside) render(ctx context.Context, s *settings, k kubectl, dir, image string) (string, error) {
+	// Kustomize takes other directories by relative paths only.
+	deploy, err := filepath.Rel(dir, filepath.Join(s.root, "deploy"))
+	if err != nil {
+		return "", err
+	}
+	text := "resources: [" + deploy + "/base]\ncomponents:\n"
+	for _, name := range b.components {
+		text += "- " + deploy + "/components/" + name + "\n"
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		return "", err
+	}
+	manifests, err := k.command("kustomize", dir).output(ctx, os.Stderr)
+	if err != nil {
+		return "", err
+	}
+	identity, name := "- --identity="+b.identity, b.identity+"-identity"
+	args := identity
+	for _, arg := range append([]string{"--v=10", "--logging-format=json"}, b.args...) {
+		args += "\n        - " + arg
+	}
+	for _, replacement := range [][2]string{
+		{"csi.refvol.dev", name + ".refvol.dev"},
+		{"refvol-system", "refvol-" + name},
+		{"image: ghcr.io/refvol/refvol-plugin:v0.1.0", "image: " + image + "\n        imagePullPolicy: IfNotPresent"},
+		{identity, args},
+		// The roles are the cluster's.
+		{"  name: refvol-plugin\nrules:", "  name: refvol-" + name + "\nrules:"},
+		{"  name: refvol-plugin\nroleRef:", "  name: refvol-" + name + "\nroleRef:"},
+		{"  kind: ClusterRole\n  name: refvol-plugin", "  kind: ClusterRole\n  name: refvol-" + name},
+	} {
+		if !strings.Contains(manifests, replacement[0]) {
+			return "", fmt.Errorf("the manifests of %q have no %q any more", b.components, replacement[0])
+		}
+		manifests = strings.ReplaceAll(manifests, replacement[0], replacement[1])
+	}
+	return manifests, nil
+}

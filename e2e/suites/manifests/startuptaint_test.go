@@ -1,0 +1,236 @@
+package manifests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+const (
+	taintPolicy = "refvol-startup-taint"
+	taintKey    = "csi.refvol.dev/agent-not-ready"
+	// nodeA is the Node of the plugin's pod, nodeB another.
+	nodeA, nodeB = "node-a", "node-b"
+)
+
+// nodePatch is a change of a Node, as an operation of a JSON patch.
+type nodePatch struct {
+	node, patch string
+	// says is in the refusal; none if the change is allowed.
+	says string
+}
+
+// nodePatches are what the plugin's account may try.
+func nodePatches() map[string]nodePatch {
+	const ownOnly, metadata, spec = "may change its own Node only: its token is of node node-a", "metadata differs", "spec differs"
+	const taints = "may change nothing of its Node but remove the taint csi.refvol.dev/agent-not-ready"
+	return map[string]nodePatch{
+		"the taint of one effect": {nodeA, `{"op":"remove","path":"/spec/taints/0"}`, ""},
+		"the taint of each effect": {nodeA, `{"op":"remove","path":"/spec/taints/2"},
+			{"op":"test","path":"/spec/taints/0/key","value":"csi.refvol.dev/agent-not-ready"},{"op":"remove","path":"/spec/taints/0"}`, ""},
+		"nothing":               {nodeA, `{"op":"test","path":"/metadata/name","value":"node-a"}`, ""},
+		"the other node":        {nodeB, `{"op":"remove","path":"/spec/taints/0"}`, ownOnly},
+		"a new label":           {nodeA, `{"op":"add","path":"/metadata/labels/new","value":"x"}`, metadata},
+		"another label":         {nodeA, `{"op":"replace","path":"/metadata/labels/pool","value":"x"}`, metadata},
+		"no label":              {nodeA, `{"op":"remove","path":"/metadata/labels"}`, metadata},
+		"a new annotation":      {nodeA, `{"op":"add","path":"/metadata/annotations/new","value":"x"}`, metadata},
+		"no annotation":         {nodeA, `{"op":"remove","path":"/metadata/annotations"}`, metadata},
+		"another finalizer":     {nodeA, `{"op":"add","path":"/metadata/finalizers/-","value":"example.com/more"}`, metadata},
+		"no finalizer":          {nodeA, `{"op":"remove","path":"/metadata/finalizers"}`, metadata},
+		"an owner":              {nodeA, `{"op":"add","path":"/metadata/ownerReferences","value":[{"apiVersion":"v1","kind":"Node","name":"node-b","uid":"x"}]}`, metadata},
+		"unschedulable":         {nodeA, `{"op":"add","path":"/spec/unschedulable","value":true}`, spec},
+		"a provider":            {nodeA, `{"op":"add","path":"/spec/providerID","value":"x"}`, spec},
+		"another taint":         {nodeA, `{"op":"remove","path":"/spec/taints/1"}`, taints},
+		"another taint's value": {nodeA, `{"op":"replace","path":"/spec/taints/1/value","value":"x"}`, taints},
+		"every taint":           {nodeA, `{"op":"remove","path":"/spec/taints"}`, taints},
+		"a new taint":           {nodeA, `{"op":"add","path":"/spec/taints/-","value":{"key":"new","effect":"NoExecute"}}`, taints},
+		"the taint, worse":      {nodeA, `{"op":"replace","path":"/spec/taints/0/effect","value":"PreferNoSchedule"}`, taints},
+		"the taint, renamed":    {nodeA, `{"op":"replace","path":"/spec/taints/0/key","value":"new"}`, taints},
+		"the taint and a label": {nodeA, `{"op":"remove","path":"/spec/taints/0"},{"op":"add","path":"/metadata/labels/new","value":"x"}`, metadata},
+	}
+}
+
+// TestStartupTaintPolicy: with the token of a plugin's pod, the startup taint of the pod's own
+// Node can be removed, and nothing else of any Node be changed.
+func TestStartupTaintPolicy(t *testing.T) {
+	plugin := installTaintPolicy(t)
+	for name, test := range nodePatches() {
+		t.Run(name, func(t *testing.T) {
+			err := plugin.patch(t.Context(), test)
+			if test.says == "" {
+				wantRefusal(t, err)
+			} else {
+				wantRefusal(t, err, test.says, "ValidatingAdmissionPolicy '"+taintPolicy+"'")
+			}
+		})
+	}
+	t.Run("status", func(t *testing.T) {
+		_, err := plugin.CoreV1().Nodes().Patch(t.Context(), nodeA, types.MergePatchType, []byte(`{"status":{"phase":"Running"}}`), metav1.PatchOptions{}, "status")
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("got %v, want no right to the status", err)
+		}
+	})
+	t.Run("a token of no pod", func(t *testing.T) {
+		unbound := nodeClient{clientWith(t, "")}
+		wantRefusal(t, unbound.patch(t.Context(), nodePatches()["the taint of one effect"]), "may change its own Node only: its token is of no node")
+	})
+	t.Run("other users", func(t *testing.T) {
+		admin := nodeClient{shared.Client()}
+		for name, test := range nodePatches() {
+			if err := admin.patch(t.Context(), test); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
+
+// TestStartupTaintPolicyNeedsEachRule takes away one rule after the other: each time something
+// gets through that did not before.
+func TestStartupTaintPolicyNeedsEachRule(t *testing.T) {
+	plugin := installTaintPolicy(t)
+	policies := shared.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	whole, err := policies.Get(t.Context(), taintPolicy, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, rule := range whole.Spec.Validations {
+		changed, err := policies.Get(t.Context(), taintPolicy, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed.Spec.Validations = slices.Delete(slices.Clone(whole.Spec.Validations), i, i+1)
+		if _, err := policies.Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		harness.Eventually(t, soon, func() error { // the policy comes into force by a watch
+			for _, test := range nodePatches() {
+				if test.says != "" && strings.Contains(rule.Message+rule.MessageExpression, lastWords(test.says)) && plugin.patch(t.Context(), test) == nil {
+					return nil
+				}
+			}
+			return fmt.Errorf("without the rule %q everything is refused still", rule.Expression)
+		})
+	}
+}
+
+// lastWords returns the part of a refusal that is in its rule as it stands.
+func lastWords(says string) string {
+	switch {
+	case strings.Contains(says, "own Node only"):
+		return "own Node only"
+	case strings.Contains(says, "remove the taint"):
+		return "remove the taint"
+	}
+	return says
+}
+
+// nodeClient changes Nodes as somebody.
+type nodeClient struct{ kubernetes.Interface }
+
+// patch has the API server judge a change.
+func (c nodeClient) patch(ctx context.Context, p nodePatch) error {
+	_, err := c.CoreV1().Nodes().Patch(ctx, p.node, types.JSONPatchType, []byte("["+p.patch+"]"),
+		metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
+}
+
+// installTaintPolicy installs the component, makes two Nodes and a pod of the plugin on one of
+// them, and waits until the policy is in force. It returns a client with that pod's token.
+func installTaintPolicy(t *testing.T) nodeClient {
+	t.Helper()
+	for _, name := range []string{nodeA, nodeB} {
+		makeNode(t, name)
+	}
+	pods := shared.Client().CoreV1().Pods(pluginNamespace)
+	_, err := pods.Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "plugin-a"},
+		Spec: corev1.PodSpec{
+			NodeName: nodeA, ServiceAccountName: pluginAccount, AutomountServiceAccountToken: new(false),
+			Containers: []corev1.Container{{Name: "c", Image: "localhost/none"}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pods.Delete(context.WithoutCancel(t.Context()), "plugin-a", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+			t.Error(err)
+		}
+	})
+	install(t, nil, "startup-taint")
+	settle(t)
+	client := nodeClient{clientWith(t, "plugin-a")}
+	harness.Eventually(t, soon, func() error {
+		if err := client.patch(t.Context(), nodePatches()["a new label"]); err == nil || !strings.Contains(err.Error(), taintPolicy) {
+			return errors.Join(errors.New("the policy is not in force"), err)
+		}
+		return nil
+	})
+	return client
+}
+
+// makeNode makes a Node with something in each field that can change, until the test ends.
+func makeNode(t *testing.T, name string) {
+	t.Helper()
+	nodes := shared.Client().CoreV1().Nodes()
+	_, err := nodes.Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{"pool": "a"}, Annotations: map[string]string{"note": "b"}, Finalizers: []string{"example.com/kept"},
+		},
+		Spec: corev1.NodeSpec{Taints: []corev1.Taint{
+			{Key: taintKey, Effect: corev1.TaintEffectNoSchedule},
+			{Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoSchedule},
+			{Key: taintKey, Value: "x", Effect: corev1.TaintEffectNoExecute},
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		_, unkept := nodes.Patch(ctx, name, types.JSONPatchType, []byte(`[{"op":"remove","path":"/metadata/finalizers"}]`), metav1.PatchOptions{})
+		if err := errors.Join(unkept, nodes.Delete(ctx, name, metav1.DeleteOptions{})); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// clientWith returns a client with a token of the plugin's account that is bound to a pod, unless
+// the pod's name is empty. It is good until the test ends.
+func clientWith(t *testing.T, pod string) kubernetes.Interface {
+	t.Helper()
+	request := &authenticationv1.TokenRequest{}
+	if pod != "" {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod}
+	}
+	answer, err := shared.Client().CoreV1().ServiceAccounts(pluginNamespace).CreateToken(t.Context(), pluginAccount, request, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := rest.AnonymousClientConfig(shared.Config())
+	config.BearerToken, config.QPS = answer.Status.Token, -1
+	transport, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(transport.Transport) })
+	client, err := kubernetes.NewForConfigAndClient(config, transport)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
