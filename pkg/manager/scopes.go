@@ -39,6 +39,8 @@ const (
 	credentialScope
 	// kindScope is one kind of object, read with one credential: the server fails.
 	kindScope
+	// refusedScope is the objects that one credential may not read, where refusals pass.
+	refusedScope
 )
 
 // scope is what a backoff concerns.
@@ -49,8 +51,12 @@ type scope struct {
 }
 
 // scopesOf returns the scopes that an object is in.
-func scopesOf(p *place) [3]scope {
-	return [3]scope{scopeOf(p, nodeScope), scopeOf(p, credentialScope), scopeOf(p, kindScope)}
+func scopesOf(p *place) []scope {
+	in := []scope{scopeOf(p, nodeScope), scopeOf(p, credentialScope), scopeOf(p, kindScope)}
+	if p.refused {
+		in = append(in, scopeOf(p, refusedScope))
+	}
+	return in
 }
 
 // scopeOf returns the scope of a level that an object is in.
@@ -59,7 +65,7 @@ func scopeOf(p *place, l level) scope {
 	if l >= credentialScope {
 		in.account = p.account
 	}
-	if l >= kindScope {
+	if l == kindScope {
 		in.kind = p.Kind
 	}
 	return in
@@ -115,11 +121,11 @@ func (s scopes) release(op *opening) {
 	op.probes = nil
 }
 
-// learn records the outcome of a request, and returns the length of the pause that begins, or
-// zero. It ignores requests from before the present pause, because many fail or succeed at the
-// same moment.
-func (s scopes) learn(op *opening, err error) (pause time.Duration) {
-	failed, passed := reach(err), passedScopes(err)
+// learn records the outcome of a request, whose failure concerns a level, and returns the
+// length of the pause that begins, or zero. It ignores requests from before the present pause,
+// because many fail or succeed at the same moment.
+func (s scopes) learn(op *opening, err error, failed level) (pause time.Duration) {
+	passed := passedScopes(err)
 	for _, in := range scopesOf(op.place) {
 		b := s[in]
 		if b != nil && !op.began.After(b.since) {
@@ -155,6 +161,9 @@ func (b *backoff) grow(l level, err error) time.Duration {
 	// An attempt to connect costs the server little.
 	if l != nodeScope && time.Since(b.began) >= lastingTime {
 		most = longBackoff
+		if l == refusedScope {
+			most = refusedBackoff
+		}
 	}
 	b.delay = min(max(2*b.delay, minBackoff), most)
 	wait := withJitter(b.delay, b.delay)
@@ -209,7 +218,7 @@ func reachOf(status apierrors.APIStatus) level {
 func passedScopes(err error) level {
 	switch l := reach(err); {
 	case err == nil, isAbsent(err):
-		return kindScope
+		return refusedScope
 	case l == kindScope:
 		return credentialScope
 	case l == credentialScope:

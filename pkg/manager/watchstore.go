@@ -28,7 +28,7 @@ func (s *watchStore) newObject(k key, pod types.UID) object {
 		ended:     ended,
 		lastRead:  time.Now(),
 	}
-	it.reflector = reflector{item: it, backoff: retryBackoff(false)}
+	it.reflector = reflector{item: it, backoff: retryBackoff(shortBackoff)}
 	return it
 }
 
