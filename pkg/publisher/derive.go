@@ -61,7 +61,8 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 func (p *Publisher) deriveDelay(err error, last time.Duration, failing time.Time) time.Duration {
 	longest := deriveMax
 	var status apierrors.APIStatus
-	if errors.As(err, &status) && !failing.IsZero() && time.Since(failing) > time.Minute {
+	passes := p.opts.NodeRights && apierrors.IsForbidden(err)
+	if errors.As(err, &status) && !passes && !failing.IsZero() && time.Since(failing) > time.Minute {
 		longest = max(longest, p.opts.ResyncInterval)
 	}
 	delay := min(max(2*last, deriveMin), longest)
