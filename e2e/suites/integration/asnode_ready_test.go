@@ -123,7 +123,7 @@ func TestAsNodeNeedsTheAPIServer(t *testing.T) {
 	}
 	n.arrives(v, "key", value, healed)
 	n.mustUnpublish(v)
-	n.wantNothingLeft()
+	n.wantMounts(1) // that of readyNode
 }
 
 // ownControlPlane starts a control plane for one test.
