@@ -66,7 +66,7 @@ func (o *checkOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVarP(&o.output, "output", "o", o.output, "text or json")
 	fs.StringVarP(&o.namespace, "namespace", "n", o.namespace, "namespace of manifests that name none (default: with --live that of the kubeconfig, else default)")
 	fs.StringVar(&o.driverName, "driver-name", o.driverName, "name of the CSI driver, as in the CSIDriver object")
-	fs.StringVar(&o.identity, "identity", o.identity, "the --identity of the plugins: with pod, the service account needs a right to whatever its pods' volumes show")
+	fs.StringVar(&o.identity, "identity", o.identity, "the --identity of the plugins: with pod, the service account needs a right to whatever its pods' volumes show; with node, the pod's spec must name that itself")
 	fs.BoolVar(&o.live, "live", o.live, "ask the API server which objects exist and who may get them")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file for --live (default: $KUBECONFIG, or ~/.kube/config)")
 }
@@ -77,8 +77,8 @@ func (o *checkOptions) validate() error {
 		return errors.New("-f: name a file of manifests, or - for the standard input")
 	case o.output != outputText && o.output != outputJSON:
 		return fmt.Errorf("--output: %q is neither %s nor %s", o.output, outputText, outputJSON)
-	case o.identity != identityPlugin && o.identity != identityPod:
-		return fmt.Errorf("--identity: %q is neither %s nor %s", o.identity, identityPlugin, identityPod)
+	case o.identity != identityPlugin && o.identity != identityPod && o.identity != identityNode:
+		return fmt.Errorf("--identity: %q is none of %s, %s and %s", o.identity, identityPlugin, identityPod, identityNode)
 	case o.driverName == "":
 		return errors.New("--driver-name must not be empty")
 	case o.kubeconfig != "" && !o.live:
@@ -118,7 +118,7 @@ func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Write
 
 // checker makes what the flags ask for.
 func (o *checkOptions) checker() (*check.Checker, error) {
-	opts := check.Options{Driver: o.driverName, Namespace: o.namespace, PodIdentity: o.identity == identityPod}
+	opts := check.Options{Driver: o.driverName, Namespace: o.namespace, PodIdentity: o.identity == identityPod, NodeIdentity: o.identity == identityNode}
 	if o.live {
 		config, namespace, err := o.liveConfig()
 		if err != nil {
