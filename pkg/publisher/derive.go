@@ -61,9 +61,11 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 func (p *Publisher) deriveDelay(err error, last time.Duration, failing time.Time) time.Duration {
 	longest := deriveMax
 	var status apierrors.APIStatus
-	passes := p.opts.NodeRights && apierrors.IsForbidden(err)
-	if errors.As(err, &status) && !passes && !failing.IsZero() && time.Since(failing) > time.Minute {
+	if errors.As(err, &status) && !failing.IsZero() && time.Since(failing) > time.Minute {
 		longest = max(longest, p.opts.ResyncInterval)
+		if p.opts.NodeRights && apierrors.IsForbidden(err) { // which may pass
+			longest = 2 * deriveMax
+		}
 	}
 	delay := min(max(2*last, deriveMin), longest)
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {

@@ -30,7 +30,7 @@ func (p *Publisher) resolve(ctx context.Context, request *Request, spec *volume.
 	}
 	pod, err := get(ctx, request.Pod)
 	if err != nil {
-		return nil, nil, fail(unread(err), "%s: %w", cmp.Or(at, "what the pod's spec names"), err)
+		return nil, nil, fail(unread(err), "%s: %w", cmp.Or(at, "with --identity=node a volume shows only what its pod's spec names"), err)
 	}
 	resolved, leftOut, err := spec.Resolve(pod.Env, pod.Shown)
 	if err == nil && p.opts.NodeRights {
