@@ -71,7 +71,7 @@ func (o *checkOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVarP(&o.output, "output", "o", o.output, "text or json")
 	fs.StringVarP(&o.namespace, "namespace", "n", o.namespace, "namespace of manifests that name none (default: with --live that of the kubeconfig, else default)")
 	fs.StringVar(&o.driverName, "driver-name", o.driverName, "name of the CSI driver, as in the CSIDriver object")
-	fs.StringVar(&o.identity, "identity", o.identity, "the --identity of the plugins: with pod, the service account needs a right to whatever its pods' volumes show")
+	fs.StringVar(&o.identity, "identity", o.identity, "the --identity of the plugins: with pod, the service account needs a right to whatever its pods' volumes show; with node, the pod's spec must name that itself")
 	fs.StringVar(&o.changeDetection, "change-detection", o.changeDetection, "the --change-detection of the plugins: with --identity=pod, Watch takes the rights get, list and watch, Cache and Get take get only")
 	fs.BoolVar(&o.live, "live", o.live, "ask the API server which objects exist and who may get them")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file for --live (default: $KUBECONFIG, or ~/.kube/config)")
@@ -84,8 +84,8 @@ func (o *checkOptions) validate() error {
 		return errors.New("-f: name a file of manifests, or - for the standard input")
 	case o.output != outputText && o.output != outputJSON:
 		return fmt.Errorf("--output: %q is neither %s nor %s", o.output, outputText, outputJSON)
-	case o.identity != identityPlugin && o.identity != identityPod:
-		return fmt.Errorf("--identity: %q is neither %s nor %s", o.identity, identityPlugin, identityPod)
+	case o.identity != identityPlugin && o.identity != identityPod && o.identity != identityNode:
+		return fmt.Errorf("--identity: %q is none of %s, %s and %s", o.identity, identityPlugin, identityPod, identityNode)
 	case !slices.Contains(strategies, o.changeDetection):
 		return fmt.Errorf("--change-detection: %q is none of %s", o.changeDetection, strings.Join(strategies, ", "))
 	case o.driverName == "":
@@ -127,7 +127,7 @@ func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Write
 
 // checker makes what the flags ask for.
 func (o *checkOptions) checker() (*check.Checker, error) {
-	opts := check.Options{Driver: o.driverName, Namespace: o.namespace}
+	opts := check.Options{Driver: o.driverName, Namespace: o.namespace, NodeIdentity: o.identity == identityNode}
 	if o.identity == identityPod {
 		opts.PodVerbs = podVerbs(manager.Strategy(o.changeDetection))
 	}

@@ -30,6 +30,7 @@ spec:
 func TestCheck(t *testing.T) {
 	good, bad := manifestOf(t, "good.yaml", "secret: db"), manifestOf(t, "bad.yaml", "secret: db, uid: x, gid: x")
 	worse := manifestOf(t, "worse.yaml", "uid: x")
+	unnamed, across := manifestOf(t, "unnamed.yaml", "secret: tls"), manifestOf(t, "across.yaml", "secret: db, namespace: other")
 	for _, test := range []struct {
 		args []string
 		err  string
@@ -39,6 +40,13 @@ func TestCheck(t *testing.T) {
 		{args: []string{"--filename", good, "--namespace", "ns", "--output", "text"}, want: []string{"ns         pod/app"}},
 		{args: []string{"-f", bad}, err: "check: 2 problems", want: []string{"problem: " + bad + ", document 1: Pod default/app: spec.volumes[0].csi.volumeAttributes.uid: Invalid value"}},
 		{args: []string{"-f", good, "-f", worse}, err: "check: 2 problems", want: []string{"2 workloads, 3 references, 0 warnings, 2 problems\n"}},
+		{args: []string{"-f", good, "--identity=node"}, want: []string{"1 workload, 2 references, 0 warnings, 0 problems\n"}},
+		{args: []string{"-f", unnamed, "--identity=node"}, err: "check: 1 problem", want: []string{
+			"problem: " + unnamed + ", document 1: Pod default/app: spec.volumes[0].csi.volumeAttributes.secret: the pod's spec does not name Secret \"default/tls\" itself, which --identity=node of the plugin needs: add a volume of the pod that names it, and show that by a volume source\n",
+		}},
+		{args: []string{"-f", across, "--identity=node"}, err: "check: 1 problem", want: []string{
+			"spec.volumes[0].csi.volumeAttributes.secret: an object of another namespace: no volume shows it with --identity=node of the plugin\n", " 0 warnings, 1 problem\n",
+		}},
 		{args: []string{"-f", bad, "--driver-name", "other.example.com"}, want: []string{"1 workload, 1 reference, 0 warnings, 0 problems\n"}},
 	} {
 		out, _, err := runCommand(t, append([]string{"check"}, test.args...)...)
@@ -98,7 +106,7 @@ func TestCheckRefuses(t *testing.T) {
 		{nil, "-f: name a file of manifests, or - for the standard input"},
 		{[]string{"-f", file, "-o", "yaml"}, `--output: "yaml" is neither text nor json`},
 		{[]string{"-f", file, "--driver-name="}, "--driver-name must not be empty"},
-		{[]string{"-f", file, "--identity=pods"}, `--identity: "pods" is neither plugin nor pod`},
+		{[]string{"-f", file, "--identity=pods"}, `--identity: "pods" is none of plugin, pod and node`},
 		{[]string{"-f", file, "--change-detection=watch"}, `--change-detection: "watch" is none of Watch, Cache, Get`},
 		{[]string{"-f", file, "--kubeconfig=/x"}, "--kubeconfig is for --live only"},
 		{[]string{"-f", "/does/not/exist"}, "read manifests: open /does/not/exist: no such file or directory"},

@@ -16,6 +16,7 @@ import (
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/dialer"
+	"github.com/refvol/refvol/pkg/nodeidentity"
 )
 
 const (
@@ -66,6 +67,14 @@ func newClient(config *rest.Config) (*apiclient.Client, error) {
 func newPodClient(config *rest.Config, tokens *authz.Tokens) (*apiclient.Client, error) {
 	config = rest.AnonymousClientConfig(config)
 	config.Wrap(tokens.Wrap)
+	return newClient(config)
+}
+
+// newNodeClient returns a client of the same API server. Its requests carry the plugin's own
+// credential, and have the rights of the node.
+func newNodeClient(config *rest.Config, nodeName string) (*apiclient.Client, error) {
+	config = rest.CopyConfig(config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: nodeidentity.User(nodeName)}
 	return newClient(config)
 }
 

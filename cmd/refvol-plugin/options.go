@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/api/validation"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"github.com/refvol/refvol/pkg/manager"
@@ -20,6 +21,7 @@ import (
 const (
 	identityPlugin = "plugin"
 	identityPod    = "pod"
+	identityNode   = "node"
 )
 
 // serveOptions are the flags of `serve`.
@@ -73,7 +75,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "root directory of the kubelet; target paths must lie below it")
 	fs.DurationVar(&o.resyncInterval, "resync-interval", o.resyncInterval, "how often each volume is compared with its objects")
 	fs.StringVar(&o.changeDetection, "change-detection", o.changeDetection, "how changes are noticed: Watch (at once), or at each resync with Cache (objects are kept for the TTL of the Node) or Get")
-	fs.StringVar(&o.identity, "identity", o.identity, "whose rights read the objects: plugin (its own account's), or pod (that of each pod's service account, by the pod's token)")
+	fs.StringVar(&o.identity, "identity", o.identity, "whose rights read the objects: plugin (its own account's), pod (that of each pod's service account, by the pod's token), or node (those of this node's kubelet: what a pod's own spec names; Kubernetes 1.36)")
 	fs.BoolVar(&o.crossNamespace, "cross-namespace", o.crossNamespace, "show objects of other namespaces to pods whose service account may get them there")
 	fs.DurationVar(&o.publishWait, "publish-wait", o.publishWait, "how long a publish waits for missing objects and keys; the kubelet gives up after 120s")
 	fs.StringVar(&o.maxVolumeSize, "max-volume-size", o.maxVolumeSize, "most memory that the files of one volume may take")
@@ -108,7 +110,7 @@ func (o *serveOptions) validate() error {
 		}
 	}
 	only("change-detection", o.changeDetection, string(manager.Watch), string(manager.Cache), string(manager.Get))
-	only("identity", o.identity, identityPlugin, identityPod)
+	only("identity", o.identity, identityPlugin, identityPod, identityNode)
 	if _, _, err := o.sizes(); err != nil {
 		errs = append(errs, err)
 	}
@@ -123,6 +125,11 @@ func (o *serveOptions) validate() error {
 	}
 	if o.nodeName == "" {
 		errs = append(errs, errors.New("--node-name: Required value: or set NODE_NAME"))
+	} else if problems := validation.NameIsDNSSubdomain(o.nodeName, false); o.identity == identityNode && len(problems) > 0 {
+		errs = append(errs, fmt.Errorf("--node-name: Invalid value: %q: must be the name of a Node object: %s", o.nodeName, strings.Join(problems, "; ")))
+	}
+	if o.identity == identityNode && o.crossNamespace {
+		errs = append(errs, errors.New("--cross-namespace: Forbidden: with --identity=node: a node may read only what the specs of its pods name, and these name objects of their own namespaces"))
 	}
 	return errors.Join(errs...)
 }

@@ -65,7 +65,16 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 	}{
 		{[]string{"--change-detection=watch"}, `--change-detection: Unsupported value: "watch": supported by this version: "Watch", "Cache", "Get"`},
 		{[]string{"--change-detection="}, `--change-detection: Unsupported value: "": supported by this version: "Watch", "Cache", "Get"`},
-		{[]string{"--identity=Pod"}, `--identity: Unsupported value: "Pod": supported by this version: "plugin", "pod"`},
+		{[]string{"--identity=Pod"}, `--identity: Unsupported value: "Pod": supported by this version: "plugin", "pod", "node"`},
+		{
+			[]string{"--identity=node", "--cross-namespace"},
+			"--cross-namespace: Forbidden: with --identity=node: a node may read only what the specs of its pods name, and these name objects of their own namespaces",
+		},
+		{[]string{"--identity=node", "--node-name="}, "--node-name: Required value: or set NODE_NAME"},
+		{
+			[]string{"--identity=node", "--node-name=Node_1"},
+			`--node-name: Invalid value: "Node_1": must be the name of a Node object: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`,
+		},
 		{[]string{"--resync-interval=0"}, "--resync-interval: Invalid value: 0s: must be positive"},
 		{
 			[]string{"--profiling-address=:6060"},
@@ -88,7 +97,7 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 			"--startup-taint: needs --registration-dir: the taint goes when the kubelet has confirmed the registration",
 		},
 		{[]string{"--node-name="}, "--node-name: Required value: or set NODE_NAME"},
-		{[]string{"--identity=none", "--node-name="}, `--identity: Unsupported value: "none": supported by this version: "plugin", "pod"` +
+		{[]string{"--identity=none", "--node-name="}, `--identity: Unsupported value: "none": supported by this version: "plugin", "pod", "node"` +
 			"\n--node-name: Required value: or set NODE_NAME"},
 	} {
 		_, _, err := runCommand(t, append([]string{"serve"}, test.args...)...)
@@ -158,6 +167,7 @@ func TestAStartThatFails(t *testing.T) {
 		{[]string{"--kubeconfig=" + none}, "configure the client of the API server: "},
 		{nil, "configure the client of the API server: "},
 		{[]string{"--kubeconfig=" + kubeconfig, "--identity=pod", "--kubelet-dir=" + none}, none},
+		{[]string{"--kubeconfig=" + kubeconfig, "--identity=node", "--kubelet-dir=" + none}, none},
 		{[]string{"--kubeconfig=" + kubeconfig, "--kubelet-dir=" + none}, none},
 		{[]string{"--kubeconfig=" + kubeconfig, "--driver-name=../x"}, "mount options: Driver: Invalid value"},
 	} {

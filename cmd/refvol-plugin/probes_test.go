@@ -37,7 +37,7 @@ func TestProbes(t *testing.T) {
 	var ready atomic.Bool
 	ctx, failed := context.WithCancelCause(t.Context())
 	defer failed(nil)
-	p, err := startHTTP("http-address", "127.0.0.1:0", probes(readiness(ctx, nil, ready.Load)), failed)
+	p, err := startHTTP("http-address", "127.0.0.1:0", probes(readiness(ctx, nil, unchecked{}.Ready, ready.Load)), failed)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"k8s.io/client-go/rest"
 
 	"github.com/refvol/refvol/pkg/apiclient"
@@ -9,15 +11,36 @@ import (
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/nodeidentity"
 	"github.com/refvol/refvol/pkg/podspec"
 	"github.com/refvol/refvol/pkg/publisher"
 )
 
-// newPublisher makes the parts below the CSI server.
-func newPublisher(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Client, config *rest.Config, recorder *events.Recorder) (*manager.Manager, *publisher.Publisher, error) {
+// parts are those below the CSI server.
+type parts struct {
+	objects  *manager.Manager
+	volumes  *publisher.Publisher
+	identity identityCheck
+}
+
+// identityCheck finds out, as long as Run runs, whether the plugin may read as --identity says.
+// Ready returns why not.
+type identityCheck interface {
+	Ready() error
+	Run(ctx context.Context)
+}
+
+// unchecked is an identityCheck of an identity that needs none.
+type unchecked struct{}
+
+func (unchecked) Ready() error        { return nil }
+func (unchecked) Run(context.Context) {}
+
+// newParts makes the parts below the CSI server.
+func newParts(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Client, config *rest.Config, recorder *events.Recorder) (*parts, error) {
 	maxVolume, maxTotal, err := opts.sizes()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	reads := manager.Options{
 		Client:         client,
@@ -40,21 +63,24 @@ func newPublisher(opts *serveOptions, mounter *mount.Mounter, client *apiclient.
 		MaxVolumeSize:   maxVolume,
 		MaxTotalSize:    maxTotal,
 	}
-	if opts.identity == identityPod {
+	p := &parts{identity: unchecked{}}
+	switch opts.identity {
+	case identityPod:
 		err = readAsPods(&reads, &shows, config)
-	} else {
+	case identityNode:
+		p.identity, err = readAsNode(&reads, &shows, client, config)
+	default:
 		err = readAsPlugin(&shows, client)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	objects, err := manager.New(reads)
-	if err != nil {
-		return nil, nil, err
+	if p.objects, err = manager.New(reads); err != nil {
+		return nil, err
 	}
-	shows.Objects = objects
-	volumes, err := publisher.New(shows)
-	return objects, volumes, err
+	shows.Objects = p.objects
+	p.volumes, err = publisher.New(shows)
+	return p, err
 }
 
 // readAsPlugin makes the publisher show objects of other namespaces to pods whose service
@@ -71,6 +97,30 @@ func readAsPlugin(shows *publisher.Options, client *apiclient.Client) error {
 	}
 	shows.Access = access
 	return nil
+}
+
+// readAsNode makes all objects, and the pods, be read with the rights of the node. The checker
+// that it returns says whether the API server lets the plugin do that.
+func readAsNode(reads *manager.Options, shows *publisher.Options, client *apiclient.Client, config *rest.Config) (*nodeidentity.Checker, error) {
+	asNode, err := newNodeClient(config, reads.NodeName)
+	if err != nil {
+		return nil, err
+	}
+	reads.Client, reads.Nodes, reads.RefusalsPass = asNode, asNode.Nodes(), true
+	shows.NodeRights = true
+	shows.Pods = podspec.NewReader(func(namespace string) podspec.Pods { return asNode.Pods(namespace) })
+	verbs := []string{"list", "watch"}
+	if reads.Strategy != manager.Watch {
+		verbs = []string{"get"}
+	}
+	return nodeidentity.New(nodeidentity.Options{
+		NodeName:      reads.NodeName,
+		Verbs:         verbs,
+		PodsAsNode:    func(namespace string) nodeidentity.Pods { return asNode.Pods(namespace) },
+		Reviews:       client.SelfSubjectReviews(),
+		AccessReviews: client.SelfSubjectAccessReviews(),
+		Version:       client.ServerVersion,
+	})
 }
 
 // readAsPods makes the manager read objects with the pods' own tokens. A new volume's pod must

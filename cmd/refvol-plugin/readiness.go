@@ -14,8 +14,9 @@ var errNotRegistered = errors.New("the kubelet has not registered the driver yet
 
 // readiness returns what says why the plugin is not ready, nil if it is. propagation is what
 // mount.Mounter.CheckPropagation says, which can't change as long as this process runs; it is
-// logged here. Not to know it keeps nobody from being ready.
-func readiness(ctx context.Context, propagation error, registered func() bool) func() error {
+// logged here. Not to know it keeps nobody from being ready. identity says why nothing can be
+// read.
+func readiness(ctx context.Context, propagation error, identity func() error, registered func() bool) func() error {
 	notShared := errors.Is(propagation, mount.ErrNotShared)
 	switch {
 	case notShared:
@@ -24,10 +25,13 @@ func readiness(ctx context.Context, propagation error, registered func() bool) f
 		klog.FromContext(ctx).Error(propagation, "Can't tell whether volumes reach the node")
 	}
 	return func() error {
-		switch {
-		case notShared:
+		if notShared {
 			return propagation
-		case !registered():
+		}
+		if err := identity(); err != nil {
+			return err
+		}
+		if !registered() {
 			return errNotRegistered
 		}
 		return nil

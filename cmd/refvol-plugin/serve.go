@@ -71,11 +71,11 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	objects, volumes, err := newPublisher(opts, mounter, client, config, recorder)
+	below, err := newParts(opts, mounter, client, config, recorder)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, volumes.Close()) }()
+	defer func() { err = errors.Join(err, below.volumes.Close()) }()
 	startupTaint, err := newStartupTaint(opts, client)
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		Endpoint:          opts.endpoint,
 		RegistrationDir:   opts.registrationDir,
 		KubeletSocketPath: opts.kubeletSocketPath,
-		Publisher:         volumes,
+		Publisher:         below.volumes,
 		Registered:        startupTaint.Registered,
 		DrainTimeout:      drainTimeout,
 	})
@@ -109,15 +109,16 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	defer running.Wait()
 	defer stop()
 	var managerErr error
-	running.Go(func() { managerErr = objects.Run(background) })
-	volumes.Restore(ctx)
-	running.Go(func() { volumes.Run(background) })
+	running.Go(func() { managerErr = below.objects.Run(background) })
+	below.volumes.Restore(ctx)
+	running.Go(func() { below.volumes.Run(background) })
+	running.Go(func() { below.identity.Run(background) })
 	running.Go(func() { startupTaint.Run(background) })
 
 	serving, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
-	defer context.AfterFunc(serving, volumes.StopWaiting)()
-	stopHTTP, err := startHTTPServers(ctx, opts, readiness(ctx, mounter.CheckPropagation(), server.Ready), failed)
+	defer context.AfterFunc(serving, below.volumes.StopWaiting)()
+	stopHTTP, err := startHTTPServers(ctx, opts, readiness(ctx, mounter.CheckPropagation(), below.identity.Ready, server.Ready), failed)
 	if err != nil {
 		return err
 	}

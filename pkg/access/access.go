@@ -82,6 +82,8 @@ type Options struct {
 	Reviews Reviews
 	// Identity, if it is not nil, has objects read with the pods' own tokens.
 	Identity Identity
+	// RefusalsPass is manager.Options.RefusalsPass of Objects.
+	RefusalsPass bool
 	// CrossNamespace lets volumes show objects of other namespaces.
 	CrossNamespace bool
 	// MaxAge is how old the answer may be that a mounted volume relies on.

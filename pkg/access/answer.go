@@ -40,7 +40,11 @@ type Answer struct {
 
 // DeniedError says that nobody may read an object for a pod: for want of a right, or of a
 // token that is accepted.
-type DeniedError struct{ Err error }
+type DeniedError struct {
+	Err error
+	// Passes says that this may pass although no right changes.
+	Passes bool
+}
 
 // Error returns the text of the cause.
 func (e *DeniedError) Error() string { return e.Err.Error() }
@@ -72,9 +76,9 @@ func (r *Registration) read(ref volume.Ref) Answer {
 		// Where the state is not known, it was the request that met a 404, of whoever stands
 		// between.
 		return Answer{State: Absent, Err: r.denied(ref)}
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err) && objects.Denied(pod, ref) != nil:
+	case apierrors.IsForbidden(err) && !r.tracker.opts.RefusalsPass, isRefusal(err) && objects.Denied(pod, ref) != nil:
 		// That a token is not accepted may pass, until it is a denial.
-		return Answer{State: Unknown, Err: &DeniedError{err}}
+		return Answer{State: Unknown, Err: r.tracker.denied(err)}
 	}
 	return Answer{State: Unknown, Err: err}
 }
@@ -86,12 +90,20 @@ func (r *Registration) denied(ref volume.Ref) error {
 	switch err := r.tracker.opts.Objects.Denied(r.opts.Pod, ref); {
 	case err == nil:
 		return nil
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return &DeniedError{err}
+	case isRefusal(err):
+		return r.tracker.denied(err)
 	default:
 		return fmt.Errorf("%w: %w", ErrStale, err)
 	}
 }
+
+// denied returns a refusal as a DeniedError.
+func (t *Tracker) denied(err error) error {
+	return &DeniedError{Err: err, Passes: t.opts.RefusalsPass && apierrors.IsForbidden(err)}
+}
+
+// isRefusal tells whether a request was refused for want of a right or an accepted token.
+func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
 // RefusedError names the objects that a pod may not have. Its text does not tell whether they
 // exist.

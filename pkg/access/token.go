@@ -79,7 +79,7 @@ func (r *Registration) ask(ctx context.Context, token volume.Token) error {
 		return true, r.tracker.opts.Identity.Prove(ctx, r.opts.Pod, token)
 	})
 	if errors.Is(err, authz.ErrNotThePods) || apierrors.IsForbidden(err) {
-		return &DeniedError{err}
+		return &DeniedError{Err: err}
 	}
 	return err
 }

@@ -25,6 +25,9 @@ type Options struct {
 	// PodVerbs are the rights that a pod's service account needs to every object that a volume
 	// shows, as with --identity=pod; none where the plugins read with their own rights.
 	PodVerbs []string
+	// NodeIdentity says that they run with --identity=node: a volume shows only what the pod's
+	// spec names itself.
+	NodeIdentity bool
 	// Cluster answers questions about each reference; nil: there are none.
 	Cluster Cluster
 }
@@ -114,6 +117,9 @@ func (c *Checker) workload(ctx context.Context, at Place, template podTemplate) 
 		})
 	})
 	c.volumes(&w, template)
+	if c.opts.NodeIdentity {
+		c.unnamed(&w)
+	}
 	if c.live != nil {
 		if err := c.ask(ctx, &w); err != nil {
 			return err

@@ -43,10 +43,36 @@ func (c *Checker) volumes(w *Workload, template podTemplate) {
 		}
 		v.spec = spec
 		for _, use := range spec.Across(pod) {
+			if c.opts.NodeIdentity {
+				break // that is a problem
+			}
 			c.warning(w.Place, v.at+"."+use.Field, "an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to "+c.needs()+" it")
 		}
 		c.sources(w, template, v)
 		c.mounts(w.Place, template, v)
+	}
+}
+
+// unnamed adds a problem for each object that a volume of the driver shows and that the pod's spec
+// does not name itself.
+func (c *Checker) unnamed(w *Workload) {
+	refOf := func(r *Reference) volume.Ref {
+		return volume.Ref{Kind: volume.Kind(r.Kind), Namespace: r.Namespace, Name: r.Name}
+	}
+	named := map[volume.Ref]bool{}
+	for i := range w.References {
+		if r := &w.References[i]; !r.Refvol {
+			named[refOf(r)] = true
+		}
+	}
+	for i := range w.References {
+		switch r := &w.References[i]; {
+		case !r.Refvol || named[refOf(r)]:
+		case r.Namespace != w.Namespace:
+			c.problem(w.Place, r.Field, "an object of another namespace: no volume shows it with --identity=node of the plugin")
+		default:
+			c.problem(w.Place, r.Field, fmt.Sprintf("the pod's spec does not name %s itself, which --identity=node of the plugin needs: add a volume of the pod that names it, and show that by a volume source", refOf(r)))
+		}
 	}
 }
 

@@ -57,6 +57,9 @@ func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.
 
 // enough returns how long refusals like err must last to count.
 func (k *known) enough(err error) time.Duration {
+	if k.openings.refusalsPass() && apierrors.IsForbidden(err) {
+		return passTime
+	}
 	if ofPods := k.account != (volume.Account{}); ofPods && apierrors.IsUnauthorized(err) {
 		return tokenTime
 	}
@@ -67,7 +70,10 @@ func (k *known) enough(err error) time.Duration {
 // token is refused, all objects that wait for an accepted one are denied.
 func (k *known) shares(err error) {
 	k.mu.Lock()
-	denied := k.denial.add(err, time.Now(), k.enough(err))
+	if apierrors.IsForbidden(err) {
+		err = k.failure // which names no other object
+	}
+	denied := err != nil && k.denial.add(err, time.Now(), k.enough(err))
 	k.mu.Unlock()
 	if denied {
 		k.changed()

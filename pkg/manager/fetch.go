@@ -22,14 +22,14 @@ type fetch struct {
 
 // fetchWhileAsked fetches for as long as somebody asks or waits for an answer.
 func (p *polled) fetchWhileAsked() {
-	began, pauses := time.Now(), retryBackoff(false)
+	began, pauses := time.Now(), retryBackoff(backoff.Short)
 	for p.stillAsked() {
 		own, ok := p.fetch()
 		if !ok {
 			return
 		}
-		if time.Since(began) >= backoff.Lasting && pauses.Cap != backoff.Long {
-			pauses = retryBackoff(true)
+		if most := p.openings.longestBackoff(&p.place, time.Since(began) >= backoff.Lasting); most != pauses.Cap {
+			pauses = retryBackoff(most)
 		}
 		// After a failure that isn't the object's own, the openings delay the next request.
 		if p.askAgain() && own && !p.pause(pauses.Step()) {
@@ -92,7 +92,7 @@ func (p *polled) fetch() (own, ok bool) {
 	}
 	opening.end(err)
 	p.settle(f, obj, err)()
-	return !isShared(err), true
+	return !isShared(err) && !p.openings.pacesRefused(&p.place), true
 }
 
 // cancelOnClose lets close call cancel. It returns false if the object is closed already.

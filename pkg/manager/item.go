@@ -145,6 +145,7 @@ func (it *item) close(err error) {
 		return
 	}
 	it.closed = err
+	it.openings.forget(&it.place)
 	it.stopLocked()
 	it.synced = false
 	it.object = nil

@@ -95,12 +95,30 @@ func (q *podQueue) first() *opening {
 	return nil
 }
 
-// oldest returns the pod's opening that has waited longest; there is one.
-func (q *podQueue) oldest() *opening {
-	if len(q.publish) == 0 || len(q.others) > 0 && q.others[0].number < q.publish[0].number {
-		return q.others[0]
+// admitted returns the pod's next opening that may begin, or nil.
+func (q *podQueue) admitted(s scopes) *opening {
+	if op := firstAdmitted(q.publish, s); op != nil {
+		return op
 	}
-	return q.publish[0]
+	return firstAdmitted(q.others, s)
+}
+
+// oldest returns the pod's opening that may begin and has waited longest; there is one.
+func (q *podQueue) oldest(s scopes) *opening {
+	publish, other := firstAdmitted(q.publish, s), firstAdmitted(q.others, s)
+	if publish == nil || other != nil && other.number < publish.number {
+		return other
+	}
+	return publish
+}
+
+func firstAdmitted(ops []*opening, s scopes) *opening {
+	for _, op := range ops {
+		if s.admit(op.place) {
+			return op
+		}
+	}
+	return nil
 }
 
 func (q *podQueue) waiting() int {

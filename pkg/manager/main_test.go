@@ -123,6 +123,13 @@ func newEnv(t *testing.T, strategy Strategy) *env {
 
 func newEnvAs(t *testing.T, strategy Strategy, identity Credentials) *env {
 	t.Helper()
+	return newEnvWith(t, Options{Strategy: strategy, Credentials: identity})
+}
+
+// newEnvWith is newEnv with what opts say of strategy, credentials and refusals.
+func newEnvWith(t *testing.T, opts Options) *env {
+	t.Helper()
+	strategy, identity := opts.Strategy, opts.Credentials
 	e := &env{strategy: strategy, t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}, changed: make(chan struct{})}
 	client := e.api.client()
 	if identity != nil {
@@ -130,7 +137,7 @@ func newEnvAs(t *testing.T, strategy Strategy, identity Credentials) *env {
 	}
 	m, err := New(Options{
 		Client: client, Nodes: e.api.client().Nodes(), Credentials: identity,
-		ResyncInterval: testResync, Strategy: strategy, NodeName: testNode,
+		ResyncInterval: testResync, Strategy: strategy, NodeName: testNode, RefusalsPass: opts.RefusalsPass,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -73,6 +73,11 @@ type Options struct {
 	// NodeName names the Node object that says how long Cache keeps an object; it is
 	// got at most once a minute. Required by Cache, of no use to the others.
 	NodeName string
+	// RefusalsPass says that a 403 may pass although no right changes, as those of a node: the
+	// authorizer of an API server that starts or lags knows no pod yet, and refuses all
+	// objects. Then a 403 counts after a minute instead of five seconds, and refused objects
+	// are asked for by single requests, seconds apart, until one is answered.
+	RefusalsPass bool
 	// ResyncInterval is how often every live volume reads its objects. The watch of an
 	// object stops when nothing has read it for five times as long, and for a minute at
 	// least. The next read starts it again. Required, more than zero.
@@ -238,8 +243,8 @@ func (m *Manager) GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, err
 // GetObject goes on to return the last known state. The error is a Forbidden API error if the
 // API server refuses the object or its changes, an Unauthorized one if it accepts no token,
 // and another one if it sends only states that are older than the known one. An error counts
-// when nothing else has come for five seconds, or for three minutes if a pod's token is
-// refused. Of an object that isn't synced, Denied returns a refusal only. It returns nil if
+// when nothing else has come for five seconds, for a minute if refusals pass, or for three
+// minutes if a pod's token is refused. Of an object that isn't synced, Denied returns a refusal only. It returns nil if
 // ref isn't registered.
 func (m *Manager) Denied(pod volume.Pod, ref volume.Ref) error {
 	obj := m.find(pod, ref)

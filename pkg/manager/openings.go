@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/backoff"
@@ -48,6 +49,8 @@ type openings struct {
 	mu     sync.Mutex
 	queues map[volume.Kind]*kindQueue
 	scopes scopes
+	// refusals is nil unless they pass.
+	refusals refusals
 	// turns counts the openings that began.
 	turns int
 }
@@ -63,6 +66,8 @@ type place struct {
 	publish bool
 	// waiting is the object's opening while it waits.
 	waiting *opening
+	// refused says that the object is in the refusals, and closed that it may not be.
+	refused, closed bool
 	// shares is called, without a lock, with a failure of any request that concerns this
 	// object too.
 	shares func(error)
@@ -88,8 +93,13 @@ type opening struct {
 	probes []*pause
 }
 
-func newOpenings() *openings {
-	return &openings{queues: map[volume.Kind]*kindQueue{}, scopes: scopes{}}
+// newOpenings returns openings of nothing. refusalsPass is that of Options.
+func newOpenings(refusalsPass bool) *openings {
+	o := &openings{queues: map[volume.Kind]*kindQueue{}, scopes: scopes{}}
+	if refusalsPass {
+		o.refusals = refusals{}
+	}
+	return o
 }
 
 // begin waits for the turn of p, or for the end of ctx, whose cause it then returns. The caller
@@ -124,8 +134,8 @@ func (op *opening) end(err error) {
 	if err == nil || isAbsent(err) {
 		op.place.publish = false
 	}
-	o.learn(op, err)
-	all := o.sharing(op.place, err)
+	failed := o.learn(op, err)
+	all := o.sharing(op.place, failed)
 	o.serve()
 	o.mu.Unlock()
 	for _, p := range all {
@@ -134,8 +144,7 @@ func (op *opening) end(err error) {
 }
 
 // sharing returns the places that a failure of p concerns: p and those that wait.
-func (o *openings) sharing(p *place, err error) []*place {
-	failed := reach(err)
+func (o *openings) sharing(p *place, failed backoff.Level) []*place {
 	if failed == backoff.Object {
 		return nil
 	}
@@ -143,7 +152,7 @@ func (o *openings) sharing(p *place, err error) []*place {
 	for _, l := range o.queues {
 		for _, q := range l.pods {
 			for _, op := range slices.Concat(q.publish, q.others) {
-				if scopeOf(op.place, failed) == scopeOf(p, failed) {
+				if slices.Contains(scopesOf(op.place), scopeOf(p, failed)) {
 					all = append(all, op.place)
 				}
 			}
@@ -160,16 +169,21 @@ func (op *opening) report(err error) {
 	o.learn(op, err)
 }
 
-// learn records the outcome of a request. If a pause begins, it starts the waiting openings
-// when that is over.
-func (o *openings) learn(op *opening, err error) {
-	if wait := o.scopes.learn(op, err); wait > 0 {
+// learn records the outcome of a request, and returns what a failure concerns. If a pause
+// begins, it starts the waiting openings when that is over.
+func (o *openings) learn(op *opening, err error) (failed backoff.Level) {
+	failed = reach(err)
+	if o.refusals.learn(op.place, err) {
+		failed = refusedScope
+	}
+	if wait := o.scopes.learn(op, err, failed); wait > 0 {
 		time.AfterFunc(wait, func() {
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			o.serve()
 		})
 	}
+	return failed
 }
 
 // prioritize records that a publish of a pod waits for p.
@@ -192,11 +206,15 @@ func (o *openings) prioritize(p *place, pod types.UID) {
 	}
 }
 
-// whyWaiting returns the failure because of which p waits, or nil.
+// whyWaiting returns the failure because of which p waits, or nil. A refusal of another
+// object is not returned: it names that.
 func (o *openings) whyWaiting(p *place) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.scopes.cause(p)
+	if err := o.scopes.cause(p); !apierrors.IsForbidden(err) {
+		return err
+	}
+	return nil
 }
 
 // clearBackoff ends the backoff of an account's credential, since there is a new one.
@@ -262,11 +280,11 @@ func (o *openings) next(l *kindQueue) *opening {
 	var best *podQueue
 	var probe *opening
 	for _, q := range l.pods {
-		op := q.first()
+		op := q.admitted(o.scopes)
 		switch {
-		case op == nil || !o.scopes.admit(op.place):
+		case op == nil:
 		case o.scopes.cause(op.place) != nil:
-			if oldest := q.oldest(); probe == nil || oldest.number < probe.number {
+			if oldest := q.oldest(o.scopes); probe == nil || oldest.number < probe.number {
 				probe = oldest
 			}
 		case best == nil || q.before(best):
@@ -274,7 +292,7 @@ func (o *openings) next(l *kindQueue) *opening {
 		}
 	}
 	if best != nil {
-		return best.first()
+		return best.admitted(o.scopes)
 	}
 	return probe
 }

@@ -103,6 +103,7 @@ func (p *polled) close(err error) {
 		return
 	}
 	p.closed = err
+	p.openings.forget(&p.place)
 	p.forgetLocked()
 	close(p.closing)
 	if p.cancel != nil {

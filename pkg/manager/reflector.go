@@ -44,12 +44,12 @@ var (
 )
 
 // retryBackoff returns the pauses of one object between failed requests or broken watches:
-// from 0.25 s up to 5 s, or up to a minute if the failures have lasted. A failure that
-// concerns more than the object has another backoff, see scopes.
-func retryBackoff(lasts bool) wait.Backoff {
-	least, most := backoff.Min, backoff.Short
-	if lasts {
-		least, most = backoff.Short, backoff.Long
+// from 0.25 s up to 5 s, or from 2.5 s up to twice the longest backoff if the failures have
+// lasted. A failure that concerns more than the object has another backoff, see scopes.
+func retryBackoff(most time.Duration) wait.Backoff {
+	least := backoff.Min
+	if most > backoff.Short {
+		least = backoff.Short
 	}
 	return wait.Backoff{Duration: least, Factor: 2, Jitter: 1, Cap: most, Steps: 10}
 }
@@ -70,9 +70,8 @@ type reflector struct {
 	version  string
 	backoff  wait.Backoff
 	pausedAt time.Time
-	// wellAt is when a watch last worked. lasts says that this was long ago.
+	// wellAt is when a watch last worked.
 	wellAt time.Time
-	lasts  bool
 	// shared says that the last failure concerned more than the object. Then the backoff of
 	// its scope delays the next request.
 	shared bool
@@ -80,7 +79,7 @@ type reflector struct {
 
 // reflect follows the object until ctx ends.
 func (r *reflector) reflect(ctx context.Context) {
-	r.wellAt, r.lasts = time.Now(), false
+	r.wellAt = time.Now()
 	for ctx.Err() == nil {
 		if !r.awaitCredentials(ctx) {
 			return
@@ -108,6 +107,10 @@ func (r *reflector) awaitCredentials(ctx context.Context) bool {
 // watch's version expire must not cost two pauses.
 func (r *reflector) attempt(ctx context.Context) (paused bool) {
 	s, err := r.begin(ctx)
+	if r.item.openings.refusalsPass() && apierrors.IsForbidden(err) {
+		r.failed(ctx, err) // a list would be refused too
+		return false
+	}
 	if err != nil {
 		// Not all servers can begin a watch with the state. If the list fails too, its error
 		// counts.
@@ -364,13 +367,13 @@ func (r *reflector) failed(ctx context.Context, err error) {
 // pause waits until the next pause is over, a publish waits for the object, or ctx ends.
 // After a failure that concerns more than the object it doesn't wait.
 func (r *reflector) pause(ctx context.Context) {
-	if r.shared {
+	if r.shared || r.item.openings.pacesRefused(&r.item.place) {
 		r.shared, r.pausedAt = false, time.Now()
 		return
 	}
-	lasts := time.Since(r.wellAt) >= backoff.Lasting
-	if time.Since(r.pausedAt) > calmTime || lasts != r.lasts {
-		r.backoff, r.lasts = retryBackoff(lasts), lasts
+	most := r.item.openings.longestBackoff(&r.item.place, time.Since(r.wellAt) >= backoff.Lasting)
+	if time.Since(r.pausedAt) > calmTime || most != r.backoff.Cap {
+		r.backoff = retryBackoff(most)
 	}
 	timer := time.NewTimer(r.backoff.Step())
 	defer timer.Stop()

@@ -11,6 +11,10 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
+// refusedScope is the level of the objects that one credential may not read, where refusals
+// pass.
+const refusedScope = backoff.Kind + 1
+
 // scope is what a backoff concerns.
 type scope struct {
 	level   backoff.Level
@@ -19,8 +23,12 @@ type scope struct {
 }
 
 // scopesOf returns the scopes that an object is in.
-func scopesOf(p *place) [3]scope {
-	return [3]scope{scopeOf(p, backoff.Node), scopeOf(p, backoff.Credential), scopeOf(p, backoff.Kind)}
+func scopesOf(p *place) []scope {
+	in := []scope{scopeOf(p, backoff.Node), scopeOf(p, backoff.Credential), scopeOf(p, backoff.Kind)}
+	if p.refused {
+		in = append(in, scopeOf(p, refusedScope))
+	}
+	return in
 }
 
 // scopeOf returns the scope of a level that an object is in.
@@ -29,7 +37,7 @@ func scopeOf(p *place, l backoff.Level) scope {
 	if l >= backoff.Credential {
 		in.account = p.account
 	}
-	if l >= backoff.Kind {
+	if l == backoff.Kind {
 		in.kind = p.Kind
 	}
 	return in
@@ -86,11 +94,11 @@ func (s scopes) release(op *opening) {
 	op.probes = nil
 }
 
-// learn records the outcome of a request, and returns the length of the pause that begins, or
-// zero. It ignores requests from before the present pause, because many fail or succeed at the
-// same moment.
-func (s scopes) learn(op *opening, err error) (length time.Duration) {
-	failed, passed := reach(err), passedScopes(err)
+// learn records the outcome of a request, whose failure concerns a level, and returns the
+// length of the pause that begins, or zero. It ignores requests from before the present pause,
+// because many fail or succeed at the same moment.
+func (s scopes) learn(op *opening, err error, failed backoff.Level) (length time.Duration) {
+	passed := passedScopes(err)
 	for _, in := range scopesOf(op.place) {
 		b := s[in]
 		if b != nil && !op.began.After(b.since) {
@@ -126,6 +134,9 @@ func (b *pause) next(l backoff.Level, err error) time.Duration {
 	// An attempt to connect costs the server little.
 	if l != backoff.Node && time.Since(b.began) >= backoff.Lasting {
 		most = backoff.Long
+		if l == refusedScope {
+			most = refusedBackoff
+		}
 	}
 	length := b.delay.Next(most, err)
 	b.since, b.err = time.Now(), err
@@ -152,7 +163,7 @@ func reach(err error) backoff.Level {
 func passedScopes(err error) backoff.Level {
 	switch l := reach(err); {
 	case err == nil, isAbsent(err):
-		return backoff.Kind
+		return refusedScope
 	case l == backoff.Kind:
 		return backoff.Credential
 	case l == backoff.Credential:

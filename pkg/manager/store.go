@@ -99,7 +99,7 @@ func newBase(opts Options, failing string) *base {
 	return &base{
 		sources:     newSources(opts.Client),
 		credentials: credentials,
-		openings:    newOpenings(),
+		openings:    newOpenings(opts.RefusalsPass),
 		failures:    &failureLog{logger: logger, message: failing, outages: map[cause]*outage{}},
 		logger:      clientlog.Quiet(logger),
 		changed:     func(volume.Account, volume.Ref) {},

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/backoff"
 )
 
 // watchStore keeps each object current by a watch of its own.
@@ -28,7 +30,7 @@ func (s *watchStore) newObject(k key, pod types.UID) object {
 		ended:     ended,
 		lastRead:  time.Now(),
 	}
-	it.reflector = reflector{item: it, backoff: retryBackoff(false)}
+	it.reflector = reflector{item: it, backoff: retryBackoff(backoff.Short)}
 	return it
 }
 

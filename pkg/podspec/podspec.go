@@ -49,6 +49,8 @@ type Pod struct {
 	FSGroup *int64
 	// Inline holds the pod's inline CSI volumes by name.
 	Inline map[string]InlineVolume
+	// Refs are the objects that the spec names itself, in its own fields.
+	Refs []volume.Ref
 	// Env is podref.Env of a container of the pod, and Shown is podref.Shown of a volume.
 	Env   func(container string) (env volume.Env, leftOut []string, err error)
 	Shown func(volume string) ([]volume.Source, error)
@@ -86,6 +88,7 @@ func newPod(got *corev1.Pod) *Pod {
 	pod := &Pod{
 		Pod:    volume.Pod{Namespace: got.Namespace, Name: got.Name, UID: got.UID, ServiceAccount: got.Spec.ServiceAccountName},
 		Inline: map[string]InlineVolume{},
+		Refs:   podref.Refs(&got.Spec, got.Namespace),
 		Env: func(container string) (volume.Env, []string, error) {
 			return podref.Env(&got.Spec, got.Namespace, container)
 		},

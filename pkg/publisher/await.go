@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/refvol/refvol/pkg/access"
@@ -80,7 +81,10 @@ func (v *published) await(ctx context.Context) (*payload.Rendering, known, error
 		case <-ctx.Done():
 			// Why the state of an object is not known may have become known since.
 			shown, got, err := v.look(ctx)
-			return shown, got, outcomeOf(err).failure()
+			if o = outcomeOf(err); apierrors.IsForbidden(err) {
+				o.reason = ReasonForbidden // it has not passed
+			}
+			return shown, got, o.failure()
 		}
 	}
 }

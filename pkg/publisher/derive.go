@@ -44,7 +44,7 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 			klog.FromContext(ctx).Error(err, "Mounted volumes are not updated until their pods can be read")
 		}
 		select {
-		case <-time.After(delay.Next(longestPause(err, failing), err)):
+		case <-time.After(delay.Next(p.longestPause(err, failing), err)):
 		case <-ctx.Done():
 			return
 		}
@@ -53,12 +53,15 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 
 // longestPause returns how long the pause after a failure may be. Without a connection it stays
 // short, as such a try costs the API server nothing. What the API server answers may last.
-func longestPause(err error, failing time.Time) time.Duration {
+func (p *Publisher) longestPause(err error, failing time.Time) time.Duration {
 	answered := errors.As(err, new(apierrors.APIStatus))
-	if answered && !failing.IsZero() && time.Since(failing) > backoff.Lasting {
-		return backoff.Long
+	switch {
+	case !answered || failing.IsZero() || time.Since(failing) <= backoff.Lasting:
+		return backoff.Short
+	case p.opts.NodeRights && apierrors.IsForbidden(err): // which may pass
+		return 2 * backoff.Short
 	}
-	return backoff.Short
+	return backoff.Long
 }
 
 // restoredPods returns the restored volumes whose pods are to be asked for, by pod.

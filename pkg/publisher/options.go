@@ -87,6 +87,10 @@ type Options struct {
 	Driver string
 	// CrossNamespace lets volumes name objects of other namespaces.
 	CrossNamespace bool
+	// NodeRights says that Objects and Pods read with the rights of this node. Then a volume may
+	// show only what its pod's own spec names, and a refusal may pass: it never takes files away,
+	// and a publish waits for its end.
+	NodeRights bool
 	// Identity, if it is not nil, has objects read with the pods' own tokens.
 	Identity access.Identity
 	// Access is asked, at the publish and at each resync, about objects of other namespaces
@@ -126,6 +130,9 @@ func (o *Options) validate() error {
 	}
 	if o.Access == nil && (o.CrossNamespace || o.Identity != nil) {
 		errs = append(errs, errors.New("Access: Required value: by CrossNamespace and by Identity"))
+	}
+	if o.NodeRights && (o.CrossNamespace || o.Identity != nil) {
+		errs = append(errs, errors.New("NodeRights: Forbidden: with CrossNamespace or Identity: a node may read what the pods' own specs name, in their own namespaces"))
 	}
 	if o.Driver == "" {
 		errs = append(errs, errors.New("Driver: Required value"))

@@ -55,6 +55,7 @@ func outcomeOf(err error) outcome {
 		}
 	case errors.As(err, &refused), errors.As(err, &denied):
 		o.reason, o.event = ReasonForbidden, eventRefForbidden
+		o.waits = refused == nil && denied.Passes
 	case o.reason == ReasonForbidden:
 		o.event, o.retry = eventRefForbidden, true
 	case o.reason == ReasonInvalid, o.reason == ReasonTooLarge:

@@ -178,11 +178,12 @@ func (p *Publisher) admit(ctx context.Context, request Request) (*published, err
 	if p.opts.CrossNamespace {
 		across = append(across, volume.AcrossNamespaces())
 	}
-	v, err := p.parsed(ctx, request, p.opts.Pods.Get, across...)
+	deadline := time.Now().Add(p.opts.PublishWait)
+	v, err := p.parsed(ctx, request, p.podUntil(deadline), across...)
 	if err != nil {
 		return nil, err
 	}
-	v.deadline = time.Now().Add(p.opts.PublishWait)
+	v.deadline = deadline
 	return v, nil
 }
 
@@ -212,7 +213,7 @@ func (p *Publisher) parsed(ctx context.Context, request Request, get getPod, opt
 	if err != nil {
 		return nil, err
 	}
-	resolved, leftOut, err := resolve(ctx, &request, spec, get)
+	resolved, leftOut, err := p.resolve(ctx, &request, spec, get)
 	if err != nil {
 		return nil, err
 	}

@@ -114,6 +114,7 @@ func New(opts Options) (*Publisher, error) {
 		Objects:        opts.Objects,
 		Reviews:        opts.Access,
 		Identity:       opts.Identity,
+		RefusalsPass:   opts.NodeRights,
 		CrossNamespace: opts.CrossNamespace,
 		MaxAge:         opts.ResyncInterval / 2,
 		Changed:        p.changed,

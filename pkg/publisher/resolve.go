@@ -1,14 +1,18 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"strings"
+	"math"
+	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/podspec"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -19,25 +23,43 @@ type getPod func(ctx context.Context, pod volume.Pod) (*podspec.Pod, error)
 // resolve returns a volume's spec with what the pod's own spec adds to it, and in words
 // what of that a volume can't know. That never changes in the life of a pod, and may hold
 // passwords: so it is read by the publish, and once more after a restart.
-func resolve(ctx context.Context, request *Request, spec *volume.Spec, get getPod) (*volume.Spec, []string, error) {
+func (p *Publisher) resolve(ctx context.Context, request *Request, spec *volume.Spec, get getPod) (*volume.Spec, []string, error) {
 	at := spec.NeedsPod()
-	if at == "" {
+	if at == "" && !p.opts.NodeRights {
 		return spec, nil, nil
 	}
 	pod, err := get(ctx, request.Pod)
 	if err != nil {
-		return nil, nil, fail(unread(err), "%s: %w", at, err)
+		return nil, nil, fail(unread(err), "%s: %w", cmp.Or(at, "with --identity=node a volume shows only what its pod's spec names"), err)
 	}
 	resolved, leftOut, err := spec.Resolve(pod.Env, pod.Shown)
+	if err == nil && p.opts.NodeRights {
+		err = unnamed(resolved, pod)
+	}
 	if err != nil {
 		return nil, nil, fail(ReasonInvalid, "%w", err)
 	}
 	return resolved, leftOut, nil
 }
 
+// unnamed refuses the objects that a pod's own spec does not name: the node may read them if a
+// neighbour names them, and no volume must depend on its neighbours.
+func unnamed(resolved *volume.Spec, pod *podspec.Pod) error {
+	var errs []error
+	for _, use := range slices.Concat(resolved.Own(pod.Pod), resolved.Across(pod.Pod)) {
+		if len(errs) < fewNames && !slices.Contains(pod.Refs, use.Ref) {
+			errs = append(errs, field.Forbidden(field.NewPath(use.Field), "the pod's spec does not name "+use.Ref.String()+
+				" itself, and this node's plugin runs with --identity=node: add a volume of the pod that names it, and show that by a volume source"))
+		}
+	}
+	return utilerrors.NewAggregate(errs)
+}
+
 // unread returns the reason of a failure to read a pod.
 func unread(err error) Reason {
 	switch {
+	case ReasonOf(err) != 0:
+		return ReasonOf(err)
 	case errors.Is(err, podspec.ErrStatic):
 		return ReasonInvalid
 	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
@@ -48,52 +70,37 @@ func unread(err error) Reason {
 	return ReasonUnavailable
 }
 
-// skippedText says which variables are not in a volume's env files, "" for none.
-func skippedText(skipped []payload.Skipped, leftOut []string) string {
-	var texts []string
-	for i, s := range skipped {
-		if i == fewNames {
-			texts = append(texts, fmt.Sprintf("and in %d more files", len(skipped)-i))
-			break
-		}
-		s.Path = short(s.Path)
-		if len(s.Unfit) > 0 {
-			texts = append(texts, fmt.Sprintf("%s: skipped, for a %s file can't hold them: %s", s.Path, s.Format, few(s.Unfit)))
-		}
-		if len(s.Dependent) > 0 {
-			texts = append(texts, fmt.Sprintf("%s: left out, for they refer to what a volume can't know: %s", s.Path, few(s.Dependent)))
-		}
-	}
-	if len(leftOut) > 0 {
-		texts = append(texts, "left out, for a volume can't know them: "+few(leftOut))
-	}
-	return strings.Join(texts, "; ")
+// podBackoff is how often a publish asks again for a pod that the node may not read yet: the API
+// server's authorizer may know of it a moment later than the kubelet.
+func podBackoff() wait.Backoff {
+	return wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 5 * time.Second, Steps: math.MaxInt}
 }
 
-// fewNames is how many names a text for a pod's author has of a list, or files, and nameLength how many
-// bytes of each: the author makes them, with any number of variables, and of any length.
-const (
-	fewNames   = 10
-	nameLength = 64
-)
-
-// few returns the first names of a list, and how many more there are.
-func few(names []string) string {
-	texts := make([]string, 0, fewNames)
-	for _, name := range names[:min(len(names), fewNames)] {
-		texts = append(texts, short(name))
+// podUntil returns what reads the pod of a new volume. If a refusal may pass, it asks again
+// until then.
+func (p *Publisher) podUntil(deadline time.Time) getPod {
+	if !p.opts.NodeRights {
+		return p.opts.Pods.Get
 	}
-	text := strings.Join(texts, ", ")
-	if more := len(names) - len(texts); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
+	return func(ctx context.Context, pod volume.Pod) (*podspec.Pod, error) {
+		until, cancel := context.WithDeadline(ctx, deadline)
+		defer cancel()
+		backoff := podBackoff()
+		for {
+			got, err := p.opts.Pods.Get(ctx, pod)
+			if !apierrors.IsForbidden(err) {
+				return got, err
+			}
+			retry := time.NewTimer(backoff.Step())
+			select {
+			case <-retry.C:
+				continue
+			case <-p.stopping:
+				err = fail(ReasonUnavailable, "%w: %w", errStopping, err)
+			case <-until.Done():
+			}
+			retry.Stop()
+			return nil, err
+		}
 	}
-	return text
-}
-
-// short returns the beginning of a name that is long.
-func short(name string) string {
-	if len(name) <= nameLength {
-		return name
-	}
-	return strings.ToValidUTF8(name[:nameLength], "") + fmt.Sprintf("... (%d bytes)", len(name))
 }

@@ -31,6 +31,8 @@ type fakePods struct {
 	refused map[types.UID]bool
 	env     volume.Env
 	leftOut []string
+	// named are the objects that every pod's spec names.
+	named []volume.Ref
 	// shown is what the volumes of every pod show.
 	shown map[string][]volume.Source
 	// err is that of a read, unusable that of what was read.
@@ -115,6 +117,7 @@ func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podspec.Pod, error
 		copied := *known
 		got = &copied
 	}
+	got.Refs = f.named
 	env, leftOut, err, shown := f.env, f.leftOut, f.unusable, f.shown
 	got.Env = func(string) (volume.Env, []string, error) { return env, leftOut, err }
 	got.Shown = func(name string) ([]volume.Source, error) { return shown[name], err }
@@ -138,6 +141,13 @@ func (f *fakePods) show(name string, sources ...volume.Source) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.shown = map[string][]volume.Source{name: sources}
+}
+
+// name has every pod's spec name some objects.
+func (f *fakePods) name(refs ...volume.Ref) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.named = refs
 }
 
 // spoil has what was read of pods be of no use.

@@ -134,11 +134,21 @@ type mode struct {
 	// all others take.
 	own   bool
 	needs []string
+	// asNode says that the plugin reads as its node. Then no grant counts, but whether the pod's
+	// spec names the object.
+	asNode bool
 }
+
+// names says whether the pods of a case's account name the objects in their own specs, where the
+// plugin reads as its node. All others are their neighbours.
+func (c *tuple) names() bool { return c.account == "web" && c.namespace == c.in }
 
 // want is the oracle: what a publish is to answer.
 func (m *mode) want(c *tuple) codes.Code {
-	if !m.own || c.namespace != c.in {
+	if m.asNode && !c.names() {
+		return codes.InvalidArgument
+	}
+	if !m.asNode && (!m.own || c.namespace != c.in) {
 		for _, verb := range m.needs {
 			if !c.grant.allows(c.namespace, c.account, verb, c.in) {
 				return codes.PermissionDenied
@@ -258,6 +268,7 @@ func TestConsent(t *testing.T) {
 		{name: "plugin", own: true, needs: []string{"get"}},
 		{name: "pod", needs: readVerbs},
 		{name: "pod by gets", needs: []string{"get"}},
+		{name: "node", asNode: true},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
@@ -267,10 +278,15 @@ func TestConsent(t *testing.T) {
 				m.podNode = &podNode{newAcrossNode(t, wait)}
 			case "pod":
 				m.podNode = newPodNode(t, wait)
+			case "node":
+				m.podNode = &podNode{&acrossNode{node: newAsNode(t, wait, "--resync-interval=1s").node}}
 			default:
 				m.podNode = newPodNode(t, wait, "--change-detection=Get")
 			}
 			m.tryAll(s, all)
+			if m.asNode {
+				m.agreesWithTheAuthorizer(s, all)
+			}
 			m.wantNothingLeft()
 		})
 	}
@@ -314,10 +330,57 @@ func (s *site) pods(m *mode, all []tuple) map[string]*harness.Volume {
 		if key := namespace + "/" + all[i].account; pods[key] == nil {
 			v := harness.NewVolume(namespace, "", nil)
 			v.ServiceAccount = all[i].account
+			if m.asNode {
+				pods[key] = m.podOf(v)
+				continue
+			}
 			pods[key] = m.pod(v)
 		}
 	}
 	return pods
+}
+
+// podOf makes the pod of an account where the plugin reads as its node: one of "web" names the
+// objects in its spec.
+func (m *mode) podOf(v *harness.Volume) *harness.Volume {
+	m.t.Helper()
+	m.account(v.Namespace, v.ServiceAccount)
+	spec := corev1.PodSpec{ServiceAccountName: v.ServiceAccount}
+	if v.ServiceAccount == "web" {
+		for _, name := range []string{"there", "absent"} {
+			named := nativeBoth(name, name).Volumes[0]
+			named.Name = name
+			spec.Volumes = append(spec.Volumes, named)
+		}
+	}
+	pod := schedule(m.t, shared.ControlPlane, v.Namespace, spec)
+	v.Pod, v.UID = pod.Name, string(pod.UID)
+	return v
+}
+
+// agreesWithTheAuthorizer asks the API server of each case whether the node may read the object.
+// A volume that shows it without that would be a disagreement, and so would a right that this
+// test doesn't know of. What the node may read for a neighbour is no right of the pod.
+func (m *mode) agreesWithTheAuthorizer(s *site, all []tuple) {
+	m.t.Helper()
+	for i := range all {
+		c := &all[i]
+		mayRead := c.in == consumers // a pod of "web" is there; none is in sources
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: nodeUser(harness.NodeName), Groups: []string{"system:nodes", "system:authenticated"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: s.names[c.grant][c.in], Verb: "watch", Resource: c.kind + "s", Name: c.object(),
+			},
+		}}
+		answer, err := shared.Client().AuthorizationV1().SubjectAccessReviews().Create(m.t.Context(), review, metav1.CreateOptions{})
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		granted := c.grant.name == "authenticated" // which nodes are too
+		if answer.Status.Allowed != (mayRead || granted) || m.want(c) != codes.InvalidArgument && !answer.Status.Allowed {
+			m.t.Errorf("%s: the API server allows it to the node: %t", c, answer.Status.Allowed)
+		}
+	}
 }
 
 // try publishes the volume of a case, compares what comes of it, and removes it.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -81,6 +82,21 @@ func (c *ControlPlane) WriteKubeconfig(path, token string) error {
 		return fmt.Errorf("write the kubeconfig %s: %w", path, err)
 	}
 	return nil
+}
+
+// PodToken returns a token of a pod's service account that is bound to the pod, as the kubelet
+// mounts one into it.
+func (c *ControlPlane) PodToken(ctx context.Context, pod *corev1.Pod, lifetime time.Duration) (string, error) {
+	seconds := int64(lifetime.Seconds())
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: &seconds,
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	answer, err := c.client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName, request, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("token of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return answer.Status.Token, nil
 }
 
 // ServiceAccountToken returns a token of an existing service account that is good

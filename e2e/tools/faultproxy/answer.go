@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,6 +38,9 @@ func refusal(fault Fault, r Request) *apierrors.StatusError {
 		return apierrors.NewResourceExpired("too old resource version")
 	case fault == TooLarge && isRead(r.Verb):
 		return tooLarge()
+	case fault == Forbidden && isRead(r.Verb):
+		return apierrors.NewForbidden(schema.GroupResource{Resource: r.Resource}, r.Name,
+			fmt.Errorf("User %q cannot %s resource %q in API group \"\" in the namespace %q: no relationship found between node and this object", r.User, strings.ToLower(r.Verb), r.Resource, r.Namespace))
 	}
 	return nil
 }

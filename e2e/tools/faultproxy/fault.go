@@ -63,9 +63,11 @@ const (
 	NoHeaders
 	// StalledEvent sends half of the next event of each watch, and the rest after it.
 	StalledEvent
+	// Forbidden answers reads with 403, as a Node authorizer does that doesn't know the pods yet.
+	Forbidden
 )
 
-// All returns every fault but None.
+// All returns every fault but None and Forbidden, which most clients have to take for an answer.
 func All() []Fault {
 	var all []Fault
 	for f := Refused; f <= StalledEvent; f++ {
@@ -79,7 +81,7 @@ func (f Fault) String() string {
 	names := [...]string{
 		"None", "Refused", "Cut", "HalfOpen", "Partition", "Reset", "TooManyRequests", "ServerError", "BadGateway", "Gone", "GoneEvent",
 		"WatchClosed", "WatchTorn", "Slow", "Stale", "TooLarge", "GoAway", "Unavailable", "Unauthorized", "SecretsFail", "Stalled", "NoHeaders",
-		"StalledEvent",
+		"StalledEvent", "Forbidden",
 	}
 	if f < 0 || int(f) >= len(names) {
 		return fmt.Sprintf("Fault(%d)", int(f))

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
 )
 
 // Object names what a request is about. Name is empty for a list of more than one.
@@ -25,6 +27,8 @@ type Request struct {
 	Verb string
 	// Credential tells apart the tokens that requests carry; see Credential.
 	Credential string
+	// User is whom it impersonates, empty for nobody.
+	User string
 	// Fault was on when it arrived.
 	Fault Fault
 	// Initial tells that it is a watch that begins with the state.
@@ -49,6 +53,7 @@ func describe(r *http.Request) Request {
 		Verb:    r.Method,
 		version: query.Get("resourceVersion"),
 		Initial: query.Get("sendInitialEvents") == "true",
+		User:    r.Header.Get(authenticationv1.ImpersonateUserHeader),
 	}
 	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
 		d.Credential = Credential(token)

@@ -1,0 +1,217 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/refvol/refvol/e2e/tools/faultproxy"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// proxiedAsNode is an asNode behind a proxy.
+type proxiedAsNode struct {
+	asNode
+	behind *proxied
+}
+
+func newProxiedAsNode(t *testing.T, args ...string) *proxiedAsNode {
+	t.Helper()
+	_, kubeconfig := pluginPod(t, harness.NodeName, asNodeRules())
+	behind := newProxiedAs(t, kubeconfig, faultproxy.Options{}, slices.Concat([]string{"--identity=node"}, args)...)
+	return &proxiedAsNode{asNode{behind.node, harness.NodeName}, behind}
+}
+
+// reads returns the requests for ConfigMaps, Secrets and pods since forgetRequests, and fails the
+// test if one of them had other rights than the node's.
+func (n *proxiedAsNode) reads() []faultproxy.Request {
+	n.t.Helper()
+	var reads []faultproxy.Request
+	for _, r := range n.behind.requests() {
+		if r.Resource != "configmaps" && r.Resource != "secrets" && r.Resource != "pods" {
+			continue
+		}
+		if r.User != nodeUser(harness.NodeName) {
+			n.t.Errorf("%s of %v as %q", r.Verb, r.Object, r.User)
+		}
+		reads = append(reads, r)
+	}
+	return reads
+}
+
+// TestAsNode publishes volumes for each sort of native reference, and updates them.
+func TestAsNode(t *testing.T) {
+	for strategy, start := range map[string]func(*testing.T, ...string) *asNode{
+		"Watch": newAsNode,
+		"Cache": newAsNodeByCache,
+		"Get": func(t *testing.T, args ...string) *asNode {
+			return newAsNode(t, append(args, "--change-detection=Get")...)
+		},
+	} {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			n := start(t, "--resync-interval=1s")
+			volumes := map[*harness.Volume]string{} // with the object that each shows
+			add := func(kind, name string, spec corev1.PodSpec, attributes map[string]string) {
+				v := n.shown(spec, attributes)
+				volumes[v] = kind + "/" + name
+			}
+			add("secret", "a", nativeSecret("a"), volumeSource())
+			add("configmap", "a", nativeConfigMap("a"), volumeSource())
+			add("secret", "b", nativeBoth("b", "b"), map[string]string{"volume": "native"})
+			add("secret", "c", nativeSecret("c"), directly("secret", "c"))
+			add("secret", "d", inEnvironment("secret", "d"), directly("secret", "d"))
+			add("configmap", "d", inEnvironment("configmap", "d"), directly("configmap", "d"))
+			add("secret", "e", corev1.PodSpec{ImagePullSecrets: []corev1.LocalObjectReference{{Name: "e"}}}, directly("secret", "e"))
+			add("secret", "f", inEnvironment("secret", "f"), map[string]string{"sources": `[{podEnv: {container: main, path: env}}, {secret: {name: f}}]`})
+			put := func(object string) string {
+				value := n.canary()
+				switch kind, name := object[:len(object)-2], object[len(object)-1:]; {
+				case name == "b": // later sources win
+					n.configMap(name, map[string]string{"other": n.canary()})
+					n.secret(name, map[string]string{"key": value})
+				case kind == "secret":
+					n.secret(name, map[string]string{"key": value})
+				default:
+					n.configMap(name, map[string]string{"key": value})
+				}
+				return value
+			}
+			for v, object := range volumes {
+				answer := n.publishing(v) // of an object that is late
+				value := put(object)
+				if err := n.answer(answer, soon); err != nil {
+					t.Errorf("%s: %v", object, err)
+					continue
+				}
+				n.wantContent(v, "key", value)
+				n.arrives(v, "key", put(object), soon)
+				n.mustUnpublish(v)
+			}
+			n.wantNothingLeft()
+		})
+	}
+}
+
+// TestAsNodeAsksForNoNeighbour: what only a neighbour names is refused before anything is asked of
+// it, although the node may read it.
+func TestAsNodeAsksForNoNeighbour(t *testing.T) {
+	t.Parallel()
+	n := newProxiedAsNode(t)
+	n.secret("db", map[string]string{"password": n.canary()})
+	n.configMap("db", map[string]string{"key": n.canary()})
+	neighbour := n.shown(nativeBoth("db", "db"), volumeSource())
+	n.mustPublish(neighbour)
+	n.behind.forgetRequests()
+	for kind, object := range map[string]string{"secret": "Secret", "configmap": "ConfigMap"} {
+		for _, name := range []string{"db", "absent"} {
+			v := n.shown(nativeSecret("other"), directly(kind, name))
+			wantStatus(t, n.Publish(t.Context(), v), codes.InvalidArgument, fmt.Sprintf(
+				`%s: Forbidden: the pod's spec does not name %s "%s/%s" itself, and this node's plugin runs with --identity=node: add a volume of the pod that names it, and show that by a volume source`,
+				map[string]string{"secret": "secret", "configmap": "configMap"}[kind], object, n.namespace, name))
+			across := n.shown(nativeSecret(name), map[string]string{"secret": name, "namespace": "default"})
+			wantStatus(t, n.Publish(t.Context(), across), codes.InvalidArgument, "namespace")
+		}
+	}
+	for _, r := range n.reads() {
+		if r.Resource != "pods" {
+			t.Errorf("%s of %v", r.Verb, r.Object)
+		}
+	}
+	n.mustUnpublish(neighbour)
+	n.wantNothingLeft()
+}
+
+// TestAsNodeStaticPods: the API server's authorizer gives a static pod nothing.
+func TestAsNodeStaticPods(t *testing.T) {
+	t.Parallel()
+	n := newAsNode(t, "--publish-wait=1s")
+	n.secret("db", map[string]string{"password": n.canary()})
+	static := n.shown(nativeSecret("db"), volumeSource())
+	pod, err := shared.Pod(t.Context(), n.namespace, static.Pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+	if err := shared.PutPod(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	static.UID = harness.NewVolume("", "", nil).UID // the kubelet's
+	for _, attributes := range []map[string]string{volumeSource(), directly("secret", "db")} {
+		static.Attributes = attributes
+		wantStatus(t, n.finalAnswer(static), codes.InvalidArgument, "a static pod")
+	}
+	n.wantNothingLeft()
+}
+
+// TestAsNodeRequests counts what the plugin sends: one watch for each object and one request for
+// each pod, all as the node, also after a restart. That needs no token and no republish.
+func TestAsNodeRequests(t *testing.T) {
+	t.Parallel()
+	n := newProxiedAsNode(t)
+	const pods = 4
+	var volumes []*harness.Volume
+	for i := range pods {
+		n.secret(fmt.Sprint("own-", i), map[string]string{"own": n.canary()})
+		n.configMap("all", map[string]string{"key": n.canary()})
+		volumes = append(volumes, n.shown(nativeBoth("all", fmt.Sprint("own-", i)), volumeSource()))
+	}
+	wantRequests := func(pods int) {
+		t.Helper()
+		got := map[string]int{}
+		for _, r := range n.reads() {
+			if r.Namespace == n.namespace { // else the plugin's own pod
+				got[r.Verb+" "+r.Resource+" "+r.Name]++
+			}
+		}
+		want := map[string]int{"WATCH configmaps all": 1}
+		for i := range pods {
+			want[fmt.Sprint("WATCH secrets own-", i)] = 1
+		}
+		for _, v := range volumes[:pods] {
+			want["GET pods "+v.Pod] = 1
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("sent\n%v, want\n%v", got, want)
+		}
+		n.behind.forgetRequests()
+	}
+	for _, v := range volumes {
+		n.publishes(v, soon)
+	}
+	wantRequests(pods)
+
+	n.mustKill()
+	first, second := n.canary(), n.canary()
+	n.configMap("all", map[string]string{"key": first})
+	for i := range volumes {
+		n.secret(fmt.Sprint("own-", i), map[string]string{"own": second})
+	}
+	n.behind.forgetRequests()
+	n.mustStart()
+	for _, v := range volumes {
+		n.arrives(v, "key", first, soon)
+		n.arrives(v, "own", second, soon)
+	}
+	wantRequests(pods)
+
+	// The last one that names an object ends its watch, at once.
+	for i, v := range volumes {
+		n.mustUnpublish(v)
+		left := map[faultproxy.Object]bool{}
+		for j := i + 1; j < pods; j++ {
+			left[faultproxy.Object{Resource: "secrets", Namespace: v.Namespace, Name: fmt.Sprint("own-", j)}] = true
+			left[faultproxy.Object{Resource: "configmaps", Namespace: v.Namespace, Name: "all"}] = true
+		}
+		harness.Eventually(t, soon, func() error {
+			if open := n.behind.proxy.Watches(); len(open) != len(left) {
+				return fmt.Errorf("after %d unpublishes these are watched: %v, want %v", i+1, open, left)
+			}
+			return nil
+		})
+	}
+	n.wantNothingLeft()
+}

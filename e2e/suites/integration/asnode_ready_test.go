@@ -1,0 +1,171 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/controlplane"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// readyNode starts a plugin whose mounts reach the node, and which says on a port whether it is
+// ready, without a kubelet that registers it.
+func readyNode(t *testing.T, o harness.PluginOptions) (n *node, port string) {
+	t.Helper()
+	port, o.Dir = freePort(t), nodeDir(t)
+	shareMounts(t, filepath.Join(o.Dir, "kubelet", "pods"))
+	o.Args = slices.Concat([]string{"--identity=node", "--registration-dir=", "--http-address=" + port}, o.Args)
+	return newNodeWith(t, o), port
+}
+
+// becomes waits until the plugin is ready, or not ready for the reasons.
+func becomes(t *testing.T, port string, reasons ...string) {
+	t.Helper()
+	harness.Eventually(t, soon, func() error {
+		err := ready(t, port)
+		switch {
+		case (err == nil) != (len(reasons) == 0):
+			return fmt.Errorf("ready: %w, want %q", errors.Join(err), reasons)
+		case err == nil:
+			return nil
+		case strings.Count(err.Error(), "\n") != 1:
+			return fmt.Errorf("%q is not one line", err)
+		}
+		for _, reason := range reasons {
+			if !strings.Contains(err.Error(), reason) {
+				return fmt.Errorf("ready: %q, want %q in it", err, reason)
+			}
+		}
+		return nil
+	})
+}
+
+// TestAsNodeNeedsItsRights: the plugin says which right, token or node is wrong.
+func TestAsNodeNeedsItsRights(t *testing.T) {
+	t.Parallel()
+	_, whole := pluginPod(t, harness.NodeName, asNodeRules())
+	_, reduced := pluginPod(t, harness.NodeName, slices.Concat(asNodeRules()[:1], asNodeRules()[2:]))
+	_, powerless := pluginPod(t, harness.NodeName, asNodeRules()[3:])
+	for name, test := range map[string]struct {
+		kubeconfig string
+		args       []string
+		reasons    []string
+	}{
+		"all":        {whole, nil, nil},
+		"other node": {whole, []string{"--node-name=" + otherNode}, []string{`the plugin's token is that of a pod on node "node-1", and --node-name is "node-2": it may impersonate its own node only`}},
+		"no rule for objects": {reduced, nil, []string{
+			"lacks rights that --identity=node needs: impersonate-on:associated-node:list of configmaps, impersonate-on:associated-node:watch of configmaps, ",
+			"impersonate-on:associated-node:list of secrets, impersonate-on:associated-node:watch of secrets",
+		}},
+		"no rule for objects, Get": {reduced, []string{"--change-detection=Get"}, []string{
+			"needs: impersonate-on:associated-node:get of configmaps, impersonate-on:associated-node:get of secrets",
+		}},
+		"no rule at all": {powerless, nil, []string{"lacks rights that --identity=node needs: impersonate:associated-node of nodes, impersonate-on:associated-node:get of pods, "}},
+		"not a pod's":    {shared.powerless, nil, []string{`the plugin's credential, of "system:serviceaccount:refvol-system:powerless", is not bound to a pod`}},
+		"no account's":   {shared.Kubeconfig(), nil, []string{`the plugin's credential, of "admin", is not bound to a pod`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, port := readyNode(t, harness.PluginOptions{Kubeconfig: test.kubeconfig, Args: test.args})
+			becomes(t, port, test.reasons...)
+		})
+	}
+}
+
+// TestAsNodeNeedsTheAPIServer has an API server that doesn't let the plugin read as its node, for
+// each reason. Files of volumes that were published before stay.
+func TestAsNodeNeedsTheAPIServer(t *testing.T) {
+	t.Parallel()
+	c := ownControlPlane(t)
+	kubeconfig := grantAsNode(t, c)
+	n, port := readyNode(t, harness.PluginOptions{Kubeconfig: kubeconfig, Pods: c})
+	becomes(t, port)
+	secrets := c.Client().CoreV1().Secrets(metav1.NamespaceDefault)
+	value := n.canary()
+	if _, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"key": value}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	v := shownBy(t, c, metav1.NamespaceDefault, nativeSecret("db"), volumeSource())
+	n.publishes(v, soon)
+	for _, test := range []struct {
+		mode, arg string
+		reasons   []string
+	}{
+		{"Node,RBAC", "--emulated-version=1.35", []string{"feature gate ConstrainedImpersonation is off (its version is v1.36.", ", emulating 1.35; the gate is on by default from 1.36 on)"}},
+		{"Node,RBAC", "--feature-gates=ConstrainedImpersonation=false", []string{"feature gate ConstrainedImpersonation is off (its version is v1.36."}},
+		{"RBAC", "--profiling=false", []string{"the API server has no Node authorizer: it needs --authorization-mode=Node,RBAC", nodeUser(harness.NodeName)}},
+	} {
+		if err := c.RestartAPIServer(t.Context(), test.mode, test.arg); err != nil {
+			t.Fatal(err)
+		}
+		n.mustKill()
+		n.mustStart()
+		becomes(t, port, test.reasons...)
+		n.wantContent(v, "key", value)
+	}
+	// What the running plugin showed stays too, and is updated again when the API server is well.
+	if err := c.RestartAPIServer(t.Context(), "Node,RBAC"); err != nil {
+		t.Fatal(err)
+	}
+	becomes(t, port)
+	value = n.canary()
+	if _, err := secrets.Update(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"key": value}}, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n.arrives(v, "key", value, healed)
+	n.mustUnpublish(v)
+	n.wantMounts(1) // that of readyNode
+}
+
+// ownControlPlane starts a control plane for one test.
+func ownControlPlane(t *testing.T) *controlplane.ControlPlane {
+	t.Helper()
+	binaries, err := harness.BuildControlPlane(t.Context(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := controlplane.Start(t.Context(), controlplane.Options{Binaries: binaries})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// grantAsNode makes the plugin's account and pod on another control plane than the shared one, and
+// returns a kubeconfig of the pod's token.
+func grantAsNode(t *testing.T, c *controlplane.ControlPlane) (kubeconfig string) {
+	t.Helper()
+	const name = "plugin"
+	meta := metav1.ObjectMeta{Name: name}
+	_, err := c.Client().CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pluginNamespace}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	_, accountErr := harness.MakeAccount(t.Context(), c, name, kubeconfig)
+	_, roleErr := c.Client().RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: asNodeRules()}, metav1.CreateOptions{})
+	_, bindingErr := c.Client().RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta, Subjects: accountSubjects(name),
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+	}, metav1.CreateOptions{})
+	if err := errors.Join(accountErr, roleErr, bindingErr); err != nil {
+		t.Fatal(err)
+	}
+	pod := schedule(t, c, pluginNamespace, corev1.PodSpec{ServiceAccountName: name})
+	bindToken(t, c, pod, kubeconfig)
+	return kubeconfig
+}

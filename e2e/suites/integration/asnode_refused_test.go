@@ -1,0 +1,154 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/refvol/refvol/e2e/tools/faultproxy"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// refuse has the requests of a node refused that match, as by an authorizer that doesn't know the
+// pods yet. heal ends that.
+func (n *proxiedAsNode) refuse(match func(faultproxy.Request) bool) {
+	n.behind.proxy.InjectFor(faultproxy.Forbidden, func(r faultproxy.Request) bool { return r.User != "" && match(r) })
+}
+
+func everything(faultproxy.Request) bool { return true }
+
+// TestAsNodeRefusedPublish: a publish that is refused waits, for that may pass. Its answer is the
+// same whether the object exists or not.
+func TestAsNodeRefusedPublish(t *testing.T) {
+	t.Parallel()
+	n := newProxiedAsNode(t, "--publish-wait=2s")
+	n.secret("there", map[string]string{"key": n.canary()})
+	for _, resource := range []string{"pods", "secrets"} {
+		n.refuse(func(r faultproxy.Request) bool { return r.Resource == resource && r.Namespace == n.namespace })
+		var texts []string
+		for _, name := range []string{"there", "gone"} {
+			v := n.shown(nativeSecret(name), volumeSource())
+			err := n.finalAnswer(v)
+			wantStatus(t, err, codes.PermissionDenied, "no relationship found")
+			n.hasEvent(v, "RefForbidden", "no relationship found")
+			texts = append(texts, strings.NewReplacer(name, "NAME", v.Pod, "POD", v.UID, "UID").Replace(status.Convert(err).Message()))
+		}
+		if texts[0] != texts[1] {
+			t.Errorf("it shows whether the object exists:\n%s\n%s", texts[0], texts[1])
+		}
+		n.behind.heal()
+	}
+	n.wantNothingLeft()
+}
+
+// TestAsNodePublishWaitsForTheAuthorizer has the refusals end while publishes wait, and then the
+// plugin.
+func TestAsNodePublishWaitsForTheAuthorizer(t *testing.T) {
+	t.Parallel()
+	n := newProxiedAsNode(t)
+	value := n.canary()
+	n.secret("there", map[string]string{"key": value})
+	for _, resource := range []string{"pods", "secrets"} {
+		n.refuse(func(r faultproxy.Request) bool { return r.Resource == resource && r.Namespace == n.namespace })
+		v := n.shown(nativeSecret("there"), volumeSource())
+		answer := n.publishing(v)
+		n.stillWaiting(answer, v, 2*time.Second)
+		n.behind.heal()
+		if err := n.answer(answer, soon); err != nil {
+			t.Errorf("refused %s: %v", resource, err)
+		}
+		n.wantContent(v, "key", value)
+		n.mustUnpublish(v)
+	}
+	for _, resource := range []string{"pods", "secrets"} {
+		n.refuse(func(r faultproxy.Request) bool { return r.Resource == resource && r.Namespace == n.namespace })
+		v := n.shown(nativeSecret("there"), volumeSource())
+		answer := n.publishing(v)
+		n.stillWaiting(answer, v, time.Second)
+		if err := n.Terminate(context.WithoutCancel(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		wantStatus(t, n.answer(answer, soon), codes.Unavailable, "the plugin is stopping", "no relationship found")
+		n.behind.heal()
+		n.mustStart()
+		n.publishes(v, soon)
+		n.mustUnpublish(v)
+	}
+	n.wantNothingLeft()
+}
+
+// TestAsNodeWhileAllIsRefused has an API server whose authorizer refuses everything after its
+// start, under many volumes: of a running plugin, whose watches have ended, and of one that starts
+// as well. No file goes, few requests are sent, and all volumes are current afterwards.
+func TestAsNodeWhileAllIsRefused(t *testing.T) {
+	t.Parallel()
+	n := newProxiedAsNode(t)
+	count, during := harness.Scaled(40, 300), time.Duration(harness.Scaled(8, 75))*time.Second
+	values := make([]string, count)
+	volumes := make([]*harness.Volume, count)
+	write := func() {
+		t.Helper()
+		for i := range values {
+			values[i] = n.canary()
+			n.secret(fmt.Sprint("s-", i), map[string]string{"key": values[i]})
+		}
+	}
+	write()
+	for i := range volumes {
+		volumes[i] = n.shown(nativeSecret(fmt.Sprint("s-", i)), volumeSource())
+		n.publishes(volumes[i], soon)
+	}
+	for _, restarted := range []bool{false, true} {
+		old := append([]string{}, values...)
+		if restarted {
+			n.mustKill()
+		}
+		n.refuse(everything)
+		n.behind.proxy.ResetConnections()
+		n.behind.forgetRequests()
+		if restarted {
+			n.mustStart()
+		}
+		write()
+		begin := time.Now()
+		for time.Since(begin) < during {
+			for i, v := range volumes {
+				n.wantContent(v, "key", old[i])
+			}
+			n.pass(time.Second)
+		}
+		sent := len(n.reads())
+		// Each object once, and then a few seconds apart: of the objects, of few of them by
+		// themselves, of the pods and of the plugin's own.
+		if most := count + 10 + int(4*during.Seconds()); sent == 0 || sent > most {
+			t.Errorf("restarted %t: %d requests in %s, want 1 to %d", restarted, sent, during, most)
+		}
+		if long := during > time.Minute; long && !restarted {
+			n.hasEvent(volumes[0], "RefForbidden", "no relationship found")
+		}
+		n.behind.heal()
+		healedAt := time.Now()
+		for i, v := range volumes {
+			n.arrives(v, "key", values[i], soon)
+		}
+		t.Logf("restarted %t: %d requests in %s of refusals; all %d volumes current %s later", restarted, sent, during, count, time.Since(healedAt))
+		if took, most := time.Since(healedAt), 30*time.Second; took > most {
+			t.Errorf("restarted %t: current after %s, want %s at most", restarted, took, most)
+		}
+	}
+	for _, v := range volumes {
+		n.mustUnpublish(v)
+	}
+	n.wantNothingLeft()
+}
+
+// pass lets some time pass.
+func (n *proxiedAsNode) pass(d time.Duration) {
+	n.t.Helper()
+	during(n.t, d, func() {})
+}

@@ -1,0 +1,208 @@
+package publisher
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/refvol/refvol/pkg/backoff"
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/podspec"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// asNode is inBubble with a Publisher that reads with the rights of its node, and pods whose
+// specs name the ConfigMap "app".
+func asNode(t *testing.T, test func(e *env)) {
+	t.Helper()
+	inStoppedBubble(t, func(o *Options) { o.NodeRights = true }, func(e *env) {
+		e.pods.name(configMap("app"))
+		e.run()
+		test(e)
+	})
+}
+
+// unrelated is what a node authorizer says.
+func unrelated(ref volume.Ref) error {
+	return apierrors.NewForbidden(resourceOf(ref), ref.Name, errors.New("no relationship found"))
+}
+
+// A refusal of the node may pass: nothing is said of it until it counts, and a publish waits for
+// its end, and fails with it. It never takes a file.
+func TestRefusalsOfTheNodePass(t *testing.T) {
+	asNode(t, func(e *env) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1")
+		live := e.request("v1")
+		e.publish(live)
+		unknown := fmt.Errorf("%w: %w", manager.ErrNotSynced, unrelated(app))
+		e.objects.failWith(app, unknown)
+		e.restart()
+		first, second := e.publishing(e.request("v2")), e.publishing(e.request("v3"))
+		after(testWait - time.Second)
+		e.wantWaiting(first)
+		e.wantProblem(live, "")
+		e.wantEvents()
+		after(time.Second)
+		e.wantReason(<-first, ReasonForbidden, unknown.Error())
+		e.wantReason(<-second, ReasonForbidden, unknown.Error())
+		e.settle()
+		e.wantEvents("RefForbidden", "RefForbidden")
+
+		third := e.publishing(e.request("v4"))
+		e.objects.deny(app, unknown)
+		e.settle()
+		e.wantEvents("pod-v1: RefForbidden")
+		e.wantProblem(live, "no relationship found")
+		e.wantFiles(live, "a", "1")
+		e.wantWaiting(third) // though it counts now
+
+		e.objects.set(app, func() { clear(e.objects.failures); clear(e.objects.denials) })
+		e.objects.put(app, "a", "2")
+		if err := <-third; err != nil {
+			t.Error(err)
+		}
+		e.settle()
+		e.wantProblem(live, "")
+		e.wantFiles(live, "a", "2")
+	})
+}
+
+// What a live volume shows may be known and yet be denied. A new volume waits then as well.
+func TestPublishOfWhatIsDeniedToTheNode(t *testing.T) {
+	asNode(t, func(e *env) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1")
+		e.publish(e.request("v1"))
+		e.objects.deny(app, unrelated(app))
+		e.settle()
+		e.wantEvents("pod-v1: RefForbidden")
+		answer := e.publishing(e.request("v2"))
+		after(testWait / 2)
+		e.wantWaiting(answer)
+		e.objects.deny(app, nil)
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+		last := e.publishing(e.request("v3"))
+		e.objects.deny(app, unrelated(app))
+		synctest.Wait()
+		if err := <-last; err != nil { // it had its object before
+			e.wantReason(err, ReasonForbidden, unrelated(app).Error())
+		}
+	})
+}
+
+// Nothing is asked of an object that the pod's spec does not name, neither for a new volume nor
+// for one from before a restart, whose files stay.
+func TestUnnamedObjects(t *testing.T) {
+	asNode(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.objects.put(secret("db"), "password", canary)
+		live := e.request("v1")
+		e.publish(live)
+		made := e.objects.registrationsMade
+		const unnamed = `%s: Forbidden: the pod's spec does not name %s itself, and this node's plugin runs with --identity=node: add a volume of the pod that names it, and show that by a volume source`
+		for attributes, want := range map[[2]string][]string{
+			{"secret", "db"}: {fmt.Sprintf(unnamed, "secret", secret("db"))},
+			{"sources", "[{secret: {name: db}}, {configMap: {name: app}}, {env: {path: .env, envFrom: [{configMapRef: {name: other}}]}}]"}: {
+				fmt.Sprintf(unnamed, "sources[0].secret", secret("db")), fmt.Sprintf(unnamed, "sources[2].env.envFrom[0].configMapRef", configMap("other")),
+			},
+		} {
+			err := e.p.Publish(e.ctx, e.request("v2", attributes[:]...))
+			text := strings.Join(want, ", ")
+			if len(want) > 1 {
+				text = "[" + text + "]"
+			}
+			e.wantReason(err, ReasonInvalid, text)
+		}
+		if got := e.objects.registrationsMade; got != made {
+			t.Errorf("%d registrations were made", got-made)
+		}
+
+		e.pods.name()
+		e.restart()
+		e.objects.put(configMap("app"), "a", "2")
+		after(3 * testResync)
+		e.wantFiles(live, "a", "1")
+		e.wantEvents("VolumeUpdateFailed")
+		if got := e.objects.registrationsMade; got != made {
+			t.Errorf("%d registrations were made after the restart", got-made)
+		}
+		e.unpublish(live)
+		e.wantNothing()
+	})
+}
+
+// Each publish reads its pod once. One that the authorizer does not know yet is read again, and
+// one that is static is refused.
+func TestPodsReadAsTheNode(t *testing.T) {
+	asNode(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		if got := e.pods.takeReads(); got != r.Pod.Name {
+			t.Errorf("read %q", got)
+		}
+		forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", errors.New("no relationship found"))
+		e.pods.set(volume.Env{}, forbidden)
+		begin := time.Now()
+		const prefix = "with --identity=node a volume shows only what its pod's spec names: "
+		e.wantReason(e.p.Publish(e.ctx, e.request("v2")), ReasonForbidden, prefix+forbidden.Error())
+		if waited := time.Since(begin); waited != testWait {
+			t.Errorf("it failed after %s, want %s", waited, testWait)
+		}
+		if n := len(strings.Fields(e.pods.takeReads())); n < 10 || n > 40 {
+			t.Errorf("%d reads in %s", n, testWait)
+		}
+		e.wantEvents("RefForbidden")
+		answer := e.publishing(e.request("v3"))
+		after(100 * time.Millisecond)
+		e.pods.set(volume.Env{}, nil)
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+		stopped := e.request("v4")
+		e.pods.set(volume.Env{}, forbidden)
+		answer = e.publishing(stopped)
+		after(time.Second)
+		e.p.StopWaiting()
+		e.wantReason(<-answer, ReasonUnavailable, prefix+errStopping.Error()+": "+forbidden.Error())
+		static := fmt.Errorf("%w: %w", podspec.ErrStatic, errNoPod)
+		e.pods.set(volume.Env{}, static)
+		e.wantReason(e.p.Publish(e.ctx, e.request("v5")), ReasonInvalid, prefix+static.Error())
+	})
+}
+
+// After a restart the pods of many volumes are refused for long. Few requests are sent, and the
+// volumes are current soon after.
+func TestPodsRefusedAfterARestart(t *testing.T) {
+	asNode(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		var all []Request
+		for i := range 50 {
+			all = append(all, e.request(fmt.Sprint("v", i)))
+			e.publish(all[i])
+		}
+		e.pods.set(volume.Env{}, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", errFault))
+		e.restart()
+		e.pods.takeReads()
+		after(10 * time.Minute)
+		if n := len(strings.Fields(e.pods.takeReads())); n < 10 || n > 600 {
+			t.Errorf("%d reads in ten minutes", n)
+		}
+		e.objects.put(configMap("app"), "a", "2")
+		e.pods.set(volume.Env{}, nil)
+		after(5 * backoff.Short)
+		e.settle()
+		for _, r := range all {
+			e.wantFiles(r, "a", "2")
+		}
+	})
+}

@@ -1,0 +1,58 @@
+package publisher
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/refvol/refvol/pkg/payload"
+)
+
+// skippedText says which variables are not in a volume's env files, "" for none.
+func skippedText(skipped []payload.Skipped, leftOut []string) string {
+	var texts []string
+	for i, s := range skipped {
+		if i == fewNames {
+			texts = append(texts, fmt.Sprintf("and in %d more files", len(skipped)-i))
+			break
+		}
+		s.Path = short(s.Path)
+		if len(s.Unfit) > 0 {
+			texts = append(texts, fmt.Sprintf("%s: skipped, for a %s file can't hold them: %s", s.Path, s.Format, few(s.Unfit)))
+		}
+		if len(s.Dependent) > 0 {
+			texts = append(texts, fmt.Sprintf("%s: left out, for they refer to what a volume can't know: %s", s.Path, few(s.Dependent)))
+		}
+	}
+	if len(leftOut) > 0 {
+		texts = append(texts, "left out, for a volume can't know them: "+few(leftOut))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// fewNames is how many names a text for a pod's author has of a list, or files, and nameLength how many
+// bytes of each: the author makes them, with any number of variables, and of any length.
+const (
+	fewNames   = 10
+	nameLength = 64
+)
+
+// few returns the first names of a list, and how many more there are.
+func few(names []string) string {
+	texts := make([]string, 0, fewNames)
+	for _, name := range names[:min(len(names), fewNames)] {
+		texts = append(texts, short(name))
+	}
+	text := strings.Join(texts, ", ")
+	if more := len(names) - len(texts); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// short returns the beginning of a name that is long.
+func short(name string) string {
+	if len(name) <= nameLength {
+		return name
+	}
+	return strings.ToValidUTF8(name[:nameLength], "") + fmt.Sprintf("... (%d bytes)", len(name))
+}
