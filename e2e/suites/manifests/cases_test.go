@@ -50,12 +50,14 @@ func refused() []refusal {
 		{name: "no attribute"},
 		{name: "no object", attributes: attributes{"optional": "true"}},
 		{name: "two objects", attributes: attributes{"configMap": "app", "secret": "app"}},
+		{name: "an object and a volume", attributes: attributes{"secret": "app", "volume": "native"}},
+		{name: "all beside volume", attributes: attributes{"volume": "native", "namespace": consumer, "optional": "true", "items": "[]"}},
 		{name: "all beside sources", attributes: attributes{
-			"sources": source, "configMap": "app", "secret": "app", "namespace": consumer, "optional": "true", "items": "[]",
+			"sources": source, "configMap": "app", "secret": "app", "volume": "native", "namespace": consumer, "optional": "true", "items": "[]",
 		}},
 		{name: "namespace", attributes: attributes{"secret": "db", "namespace": "platform"}, forbidsAcross: true},
 	}
-	for _, name := range []string{"configMap", "secret", "namespace", "optional", "items"} {
+	for _, name := range []string{"configMap", "secret", "volume", "namespace", "optional", "items"} {
 		all = append(all, refusal{name: name + " beside sources", attributes: attributes{"sources": source, name: "x"}})
 	}
 	for name, sources := range map[string]string{
@@ -91,10 +93,12 @@ func accepted(across bool) map[string]*corev1.Pod {
 			"defaultMode": "0400", "uid": "1", "gid": "2", "updatePolicy": "Pinned", "writeStrategy": "InPlace", "onDelete": "Remove",
 		})),
 		"secret": podWith("app", inline(attributes{"secret": "db"})),
+		"volume": podWith("app", inline(attributes{"volume": "native"})),
 		"sources of every kind": podWith("app", inline(attributes{
 			"sources": `
 - configMap: {name: app, items: [{key: a, path: b, mode: 0440}]}
 - secret: {name: db, optional: true}
+- volume: {name: native}
 - env:
     path: app.env
     envFrom: [{prefix: APP_, configMapRef: {name: app}}]
