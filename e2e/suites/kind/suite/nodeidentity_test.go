@@ -102,7 +102,7 @@ func TestNodeIdentityHoldsPods(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
 	waiting := n.create(withUnmounted(newPod("waiting", asNode("db", "of-secret")), one(source(kindSecret, "db")).native("of-secret")))
-	waiting.awaitWarning("RefNotFound", `secrets "db" not found`)
+	waiting.awaitWarning("RefNotFound", `spec.volumes[1].secret: Secret "`+n.name+`/db" not found`)
 	if got := waiting.phase(t); got != corev1.PodPending {
 		t.Errorf("the pod is %s without its Secret", got)
 	}
