@@ -173,8 +173,13 @@ func (op *opening) report(err error) {
 // begins, it starts the waiting openings when that is over.
 func (o *openings) learn(op *opening, err error) (failed backoff.Level) {
 	failed = reach(err)
-	if o.refusals.learn(op.place, err) {
+	in := scopeOf(op.place, refusedScope)
+	switch refused := o.refusals.learn(op.place, err); {
+	// A backoff stays until an answer comes, however few objects are left.
+	case refused > fewRefused, refused > 0 && o.scopes[in] != nil:
 		failed = refusedScope
+	case err == nil, isAbsent(err):
+		delete(o.scopes, in)
 	}
 	if wait := o.scopes.learn(op, err, failed); wait > 0 {
 		time.AfterFunc(wait, func() {

@@ -25,11 +25,12 @@ const (
 // openings guards it.
 type refusals map[volume.Account]map[*place]struct{}
 
-// learn records the outcome of a request, and returns whether its failure is shared.
-func (r refusals) learn(p *place, err error) (shared bool) {
+// learn records the outcome of a request. If it was a refusal, it returns how many objects are
+// refused.
+func (r refusals) learn(p *place, err error) (refused int) {
 	switch {
 	case r == nil:
-		return false
+		return 0
 	case err == nil, isAbsent(err):
 		for refused := range r[p.account] {
 			refused.refused = false
@@ -41,9 +42,9 @@ func (r refusals) learn(p *place, err error) (shared bool) {
 		}
 		p.refused = true
 		r[p.account][p] = struct{}{}
-		return len(r[p.account]) > fewRefused
+		return len(r[p.account])
 	}
-	return false
+	return 0
 }
 
 // forget takes out an object that is closed.

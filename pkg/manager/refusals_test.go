@@ -117,6 +117,47 @@ func TestRefusalsOfOpenWatches(t *testing.T) {
 			e.wantDenied(ref, false)
 			e.wantWatches(ref, 1)
 		}
+
+		after(2 * calmTime)
+		// The next refusals begin with short pauses again.
+		e.refuseLike(everything)
+		e.api.closeWatches()
+		after(time.Second)
+		e.refuseLike(nothing)
+		after(4 * time.Second)
+		for _, ref := range refs {
+			e.wantWatches(ref, 1)
+		}
+	})
+}
+
+// TestFewAreLeftOfManyRefused: objects that shared a backoff go on with it when others have gone.
+func TestFewAreLeftOfManyRefused(t *testing.T) {
+	inPassingBubbles(t, []Strategy{Watch, Cache, Get}, func(t *testing.T, e *env) {
+		refs := secretRefs("s", 10)
+		e.refuseLike(everything)
+		for i, ref := range refs {
+			e.RegisterPod(pod(fmt.Sprint("p", i)), "v", []volume.Ref{ref})
+			_, _ = e.GetObject(ref)
+		}
+		after(time.Minute)
+		for i := range refs[2:] {
+			e.UnregisterPod(pod(fmt.Sprint("p", i)), "v")
+		}
+		begun := len(e.asked())
+		e.api.set(func() { // a loop without a pause would never end in the bubble
+			refuse, sent := e.api.refuse, 0
+			e.api.refuse = func(r apiRequest) error {
+				if sent++; sent > 1000 {
+					<-t.Context().Done()
+				}
+				return refuse(r)
+			}
+		})
+		after(time.Minute)
+		if n := len(e.asked()) - begun; n == 0 || n > 40 {
+			t.Errorf("%d requests for two objects in a minute", n)
+		}
 	})
 }
 

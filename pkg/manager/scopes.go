@@ -101,7 +101,8 @@ func (s scopes) learn(op *opening, err error, failed backoff.Level) (length time
 	passed := passedScopes(err)
 	for _, in := range scopesOf(op.place) {
 		b := s[in]
-		if b != nil && !op.began.After(b.since) {
+		// An object that was not refused before asks during the pause of those that were.
+		if b != nil && (!op.began.After(b.since) || in.level == refusedScope && time.Now().Before(b.until)) {
 			continue
 		}
 		switch {
@@ -163,7 +164,7 @@ func reach(err error) backoff.Level {
 func passedScopes(err error) backoff.Level {
 	switch l := reach(err); {
 	case err == nil, isAbsent(err):
-		return refusedScope
+		return backoff.Kind
 	case l == backoff.Kind:
 		return backoff.Credential
 	case l == backoff.Credential:

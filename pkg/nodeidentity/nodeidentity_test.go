@@ -101,7 +101,10 @@ func TestWhatIsMissing(t *testing.T) {
 		"nothing":        {func(*apiServer) {}, ""},
 		"who is unknown": {func(s *apiServer) { s.userErr = down }, "ask whose the plugin's token is: connection refused"},
 		"no claim of a node": {
-			func(s *apiServer) { delete(s.user.Extra, nodeNameKey); s.info.Minor, s.info.GitVersion = "28+", "v1.28.1" },
+			func(s *apiServer) {
+				delete(s.user.Extra, nodeNameKey)
+				s.info.Minor, s.info.GitVersion = "28+", "v1.28.1"
+			},
 			"the plugin's token has no claim of a node (authentication.kubernetes.io/node-name) (its version is v1.28.1; the gate is on by default from 1.36 on)",
 		},
 		"two nodes": {
@@ -112,7 +115,9 @@ func TestWhatIsMissing(t *testing.T) {
 			func(s *apiServer) { s.podErr = down }, "get the plugin's own pod refvol-system/plugin-x as system:node:n1: connection refused",
 		},
 		"lagging authorizer": {
-			func(s *apiServer) { s.podErr = forbidden(asNode + ": no relationship found between node 'n1' and this object") },
+			func(s *apiServer) {
+				s.podErr = forbidden(asNode + ": no relationship found between node 'n1' and this object")
+			},
 			`the API server's Node authorizer does not know the plugin's own pod refvol-system/plugin-x yet: pods "plugin-x" is forbidden: ` + asNode + ": no relationship found between node 'n1' and this object",
 		},
 		"no authorizer": {
