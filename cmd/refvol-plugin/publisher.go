@@ -95,7 +95,7 @@ func readAsPlugin(shows *publisher.Options, client *apiclient.Client) error {
 	if err != nil {
 		return err
 	}
-	shows.Access = access
+	shows.Reviews = access
 	return nil
 }
 
@@ -145,7 +145,7 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.C
 	}
 	identity := authz.NewAuthenticator(tokens, authz.NewPaced(client.SelfSubjectReviews(), gate))
 	reads.Client, reads.Credentials = client, tokens
-	shows.Access, shows.Identity = access, identity
+	shows.Reviews, shows.Identity = access, identity
 	return nil
 }
 
