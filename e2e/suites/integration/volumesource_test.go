@@ -83,32 +83,44 @@ func TestVolumeSource(t *testing.T) {
 		want func(a, b, c string) map[string]string
 	}{
 		{
-			"configMap", map[string]string{"volume": "own"}, []corev1.Volume{ownConfigMap("own", corev1.ConfigMapVolumeSource{}, "app")}, "",
+			"configMap",
+			map[string]string{"volume": "own"},
+			[]corev1.Volume{ownConfigMap("own", corev1.ConfigMapVolumeSource{}, "app")},
+			"",
 			func(a, b, _ string) map[string]string { return map[string]string{"a": "0644 " + a, "b": "0644 " + b} },
 		},
 		{
-			"configMap with items, one path twice", map[string]string{"volume": "own"},
-			[]corev1.Volume{ownConfigMap("own", corev1.ConfigMapVolumeSource{Items: items, DefaultMode: &readable}, "app")}, "",
+			"configMap with items, one path twice",
+			map[string]string{"volume": "own"},
+			[]corev1.Volume{ownConfigMap("own", corev1.ConfigMapVolumeSource{Items: items, DefaultMode: &readable}, "app")},
+			"",
 			func(a, b, _ string) map[string]string {
 				return map[string]string{"d/a": "0400 " + a, "b": "0444 " + b, "x": "0444 " + b}
 			},
 		},
 		{
-			"secret", map[string]string{"volume": "own"}, []corev1.Volume{ownSecret("own", corev1.SecretVolumeSource{DefaultMode: &none}, "db")}, "",
+			"secret",
+			map[string]string{"volume": "own"},
+			[]corev1.Volume{ownSecret("own", corev1.SecretVolumeSource{DefaultMode: &none}, "db")},
+			"",
 			func(_, _, c string) map[string]string { return map[string]string{"b": "0000 second", "c": "0000 " + c} },
 		},
 		{
-			"secret with an optional key and a group", map[string]string{"volume": "own"},
+			"secret with an optional key and a group",
+			map[string]string{"volume": "own"},
 			[]corev1.Volume{ownSecret("own", corev1.SecretVolumeSource{
 				Items: []corev1.KeyToPath{{Key: "c", Path: "c"}, {Key: "none", Path: "none"}}, Optional: new(true), DefaultMode: &private,
-			}, "db")}, "2000",
+			}, "db")},
+			"2000",
 			func(_, _, c string) map[string]string { return map[string]string{"c": "0440 " + c} },
 		},
 		{"optional configMap that is missing", map[string]string{"volume": "own"}, []corev1.Volume{ownConfigMap("own", corev1.ConfigMapVolumeSource{Optional: new(true)}, "none")}, "", func(_, _, _ string) map[string]string { return nil }},
 		{"projected of nothing", map[string]string{"volume": "own"}, []corev1.Volume{projected("own", nil)}, "", func(_, _, _ string) map[string]string { return nil }},
 		{
-			"projected, the later wins", map[string]string{"volume": "own"},
-			[]corev1.Volume{projected("own", &private, configMapIn("app", false), secretIn("none", true), secretIn("db", false), configMapIn("app", false, corev1.KeyToPath{Key: "a", Path: "c", Mode: &readable}))}, "",
+			"projected, the later wins",
+			map[string]string{"volume": "own"},
+			[]corev1.Volume{projected("own", &private, configMapIn("app", false), secretIn("none", true), secretIn("db", false), configMapIn("app", false, corev1.KeyToPath{Key: "a", Path: "c", Mode: &readable}))},
+			"",
 			func(a, _, _ string) map[string]string {
 				return map[string]string{"a": "0400 " + a, "b": "0400 second", "c": "0444 " + a}
 			},
@@ -119,14 +131,17 @@ func TestVolumeSource(t *testing.T) {
 			[]corev1.Volume{
 				projected("first", &private, configMapIn("app", false), secretIn("db", false, corev1.KeyToPath{Key: "c", Path: "first"})),
 				ownConfigMap("last", corev1.ConfigMapVolumeSource{DefaultMode: &readable, Items: []corev1.KeyToPath{{Key: "a", Path: "c"}}}, "app"),
-			}, "",
+			},
+			"",
 			func(a, _, c string) map[string]string {
 				return map[string]string{"a": "0400 " + a, "b": "0644 second", "c": "0444 " + a, "first": "0400 " + c, "e": "0644 E=e\n"}
 			},
 		},
 		{
-			"the attributes' mode and owner", map[string]string{"volume": "own", "defaultMode": "0640", "uid": "1000", "writeStrategy": "InPlace"},
-			[]corev1.Volume{ownConfigMap("own", corev1.ConfigMapVolumeSource{Items: items[:2], DefaultMode: &readable}, "app")}, "2000",
+			"the attributes' mode and owner",
+			map[string]string{"volume": "own", "defaultMode": "0640", "uid": "1000", "writeStrategy": "InPlace"},
+			[]corev1.Volume{ownConfigMap("own", corev1.ConfigMapVolumeSource{Items: items[:2], DefaultMode: &readable}, "app")},
+			"2000",
 			func(a, b, _ string) map[string]string { return map[string]string{"d/a": "0400 " + a, "b": "0640 " + b} },
 		},
 	}
@@ -160,7 +175,8 @@ func TestVolumeSource(t *testing.T) {
 	n.mustStart()
 	all()
 	n.comesToShow("pinned", pinned, stays)
-	for _, v := range append(volumes, pinned) {
+	n.mustUnpublish(pinned)
+	for _, v := range volumes {
 		n.mustUnpublish(v)
 	}
 	n.wantNothingLeft()

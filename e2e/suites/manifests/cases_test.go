@@ -50,12 +50,16 @@ func refused() []refusal {
 		{name: "no attribute"},
 		{name: "no object", attributes: attributes{"optional": "true"}},
 		{name: "two objects", attributes: attributes{"configMap": "app", "secret": "app"}},
+		{name: "an object and a volume", attributes: attributes{"secret": "app", "volume": "own"}},
+		{name: "two objects and a volume", attributes: attributes{"configMap": "app", "secret": "app", "volume": "own"}},
+		{name: "namespace of a volume", attributes: attributes{"volume": "own", "namespace": consumer}},
+		{name: "optional volume with items", attributes: attributes{"volume": "own", "optional": "true", "items": "[]"}},
 		{name: "all beside sources", attributes: attributes{
-			"sources": source, "configMap": "app", "secret": "app", "namespace": consumer, "optional": "true", "items": "[]",
+			"sources": source, "configMap": "app", "secret": "app", "volume": "own", "namespace": consumer, "optional": "true", "items": "[]",
 		}},
 		{name: "namespace", attributes: attributes{"secret": "db", "namespace": "platform"}, forbidsAcross: true},
 	}
-	for _, name := range []string{"configMap", "secret", "namespace", "optional", "items"} {
+	for _, name := range []string{"configMap", "secret", "volume", "namespace", "optional", "items"} {
 		all = append(all, refusal{name: name + " beside sources", attributes: attributes{"sources": source, name: "x"}})
 	}
 	for name, sources := range map[string]string{
@@ -91,6 +95,7 @@ func accepted(across bool) map[string]*corev1.Pod {
 			"defaultMode": "0400", "uid": "1", "gid": "2", "updatePolicy": "Pinned", "writeStrategy": "InPlace", "onDelete": "Remove",
 		})),
 		"secret": podWith("app", inline(attributes{"secret": "db"})),
+		"volume": podWith("app", inline(attributes{"volume": "own", "defaultMode": "0400"})),
 		"sources of every kind": podWith("app", inline(attributes{
 			"sources": `
 - configMap: {name: app, items: [{key: a, path: b, mode: 0440}]}
@@ -102,6 +107,7 @@ func accepted(across bool) map[string]*corev1.Pod {
     - {name: NS, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
     - {name: DB_PASSWORD, valueFrom: {secretKeyRef: {name: db, key: password}}}
 - podEnv: {path: pod.env, container: c}
+- volume: {name: own}
 `, "defaultMode": "0440",
 		})),
 		// As PHP and Python write JSON.
