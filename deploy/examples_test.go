@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -68,12 +69,8 @@ func checkImages(t *testing.T, pod *corev1.Pod) {
 // attributes and renders the files from the objects that the example brings.
 func checkVolumes(t *testing.T, pod *corev1.Pod, objects payload.Objects) {
 	t.Helper()
-	for _, podVolume := range pod.Spec.Volumes {
+	for _, podVolume := range ours(t, pod) {
 		csi := podVolume.CSI
-		if csi == nil || csi.Driver != driverName {
-			t.Errorf("volume %s is not of %s", podVolume.Name, driverName)
-			continue
-		}
 		if csi.ReadOnly == nil || !*csi.ReadOnly {
 			t.Errorf("volume %s: csi.readOnly must be true", podVolume.Name)
 		}
@@ -106,9 +103,35 @@ func checkVolumes(t *testing.T, pod *corev1.Pod, objects payload.Objects) {
 			t.Errorf("volume %s: skipped: %v", podVolume.Name, shown.Skipped)
 		}
 	}
-	if len(pod.Spec.Volumes) == 0 {
-		t.Error("the pod has no volume")
+}
+
+// ours returns the driver's volumes of a pod. Another volume is there to be shown by one of them,
+// and no container mounts it.
+func ours(t *testing.T, pod *corev1.Pod) []corev1.Volume {
+	t.Helper()
+	var found []corev1.Volume
+	shown := map[string]bool{}
+	for _, podVolume := range pod.Spec.Volumes {
+		if podVolume.CSI != nil && podVolume.CSI.Driver == driverName {
+			found = append(found, podVolume)
+			shown[podVolume.CSI.VolumeAttributes["volume"]] = true
+		}
 	}
+	for _, podVolume := range pod.Spec.Volumes {
+		if podVolume.CSI != nil {
+			continue
+		}
+		mounted := slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+			return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == podVolume.Name })
+		})
+		if !shown[podVolume.Name] || mounted {
+			t.Errorf("volume %s: shown by a volume of %s: %t, mounted: %t", podVolume.Name, driverName, shown[podVolume.Name], mounted)
+		}
+	}
+	if len(found) == 0 {
+		t.Error("the pod has no volume of the driver")
+	}
+	return found
 }
 
 func podOf(pod *corev1.Pod) volume.Pod {
@@ -118,7 +141,7 @@ func podOf(pod *corev1.Pod) volume.Pod {
 // checkConsent wants a Role and a RoleBinding for each object of another namespace.
 func checkConsent(t *testing.T, pod *corev1.Pod, objects []runtime.Object) {
 	t.Helper()
-	for _, podVolume := range pod.Spec.Volumes {
+	for _, podVolume := range ours(t, pod) {
 		spec, err := volume.Parse(podVolume.CSI.VolumeAttributes, podOf(pod), volume.AcrossNamespaces())
 		if err != nil {
 			t.Error(err)
@@ -146,7 +169,7 @@ func checkConsent(t *testing.T, pod *corev1.Pod, objects []runtime.Object) {
 func checkGrants(t *testing.T, pod *corev1.Pod, objects []runtime.Object) {
 	t.Helper()
 	var want []rbacv1.PolicyRule
-	for _, podVolume := range pod.Spec.Volumes {
+	for _, podVolume := range ours(t, pod) {
 		spec, err := volume.Parse(podVolume.CSI.VolumeAttributes, podOf(pod))
 		if err != nil {
 			t.Fatal(err)

@@ -3,6 +3,9 @@ package manifests
 import (
 	"context"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -44,4 +47,32 @@ func install(t *testing.T, gone func(ctx context.Context) error, components ...s
 		}
 	})
 	mustKubectl(t, "apply", "--kustomize="+kustomization(t, components...))
+}
+
+// TestEveryComponentIsAccepted: the API server takes all objects of sets that together have every
+// component.
+func TestEveryComponentIsAccepted(t *testing.T) {
+	entries, err := os.ReadDir(filepath.Join(shared.deploy, "components"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	common := []string{"admission", "admission-read-only", "flow-schema", "network-policy", "startup-taint"}
+	sets := [][]string{
+		append(slices.Clone(common), "node-identity", "cache"),
+		append([]string{"pod-identity", "cross-namespace", "get"}, common...),
+		{"pod-identity-before-1.35"},
+	}
+	for _, entry := range entries {
+		if !slices.Contains(slices.Concat(sets...), entry.Name()) {
+			t.Errorf("no set has the component %s", entry.Name())
+		}
+	}
+	for _, set := range sets {
+		t.Run(strings.Join(set, "+"), func(t *testing.T) {
+			applied := mustKubectl(t, "apply", "--dry-run=server", "--validate=strict", "--output=name", "--kustomize="+kustomization(t, set...))
+			if !strings.Contains(applied, "daemonset.apps/refvol-plugin") {
+				t.Errorf("it has %q", applied)
+			}
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -193,4 +194,20 @@ func TestNodeIdentityPolicyLeavesAlone(t *testing.T) {
 	}
 	several := podWith("app", inline(attributes{"configMap": "app"}), inline(attributes{"volume": "native"}), inline(attributes{"configMap": "more"}))
 	wantRefusal(t, try(t.Context(), several), "volume settings: ", `"default/app"`, "; volume settings-2: ", `"default/more"`)
+}
+
+// TestNodeIdentityPolicyOnExamples: those with volume sources are for this identity.
+func TestNodeIdentityPolicyOnExamples(t *testing.T) {
+	enforceNodeIdentity(t)
+	files, err := filepath.Glob(filepath.Join(shared.deploy, "examples", "volume-*.yaml"))
+	if err != nil || len(files) != 3 {
+		t.Fatalf("%d examples, %v", len(files), err)
+	}
+	t.Cleanup(func() { removePods(t) })
+	for _, file := range files {
+		_, err := shared.kubectl(t.Context(), "apply", "--filename="+file)
+		wantRefusal(t, err)
+	}
+	_, err = shared.kubectl(t.Context(), "apply", "--filename="+filepath.Join(shared.deploy, "examples", "configmap.yaml"))
+	wantRefusal(t, err, "volume config: configMap: Forbidden: the pod's spec does not name ConfigMap")
 }

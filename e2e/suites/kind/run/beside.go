@@ -19,7 +19,10 @@ type beside struct {
 }
 
 func besides() []beside {
-	return []beside{{"pod", []string{"pod-identity", "cross-namespace"}, []string{"--resync-interval=5s"}}}
+	return []beside{
+		{"pod", []string{"pod-identity", "cross-namespace"}, []string{"--resync-interval=5s"}},
+		{"node", []string{"node-identity"}, nil},
+	}
 }
 
 // deploy installs the plugin from its components and waits until it serves on every node.

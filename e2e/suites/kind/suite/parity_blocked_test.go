@@ -56,8 +56,8 @@ func blockedCases() []blockedCase {
 }
 
 // A pod waits for an object or a key that it requires, says so in an event that names
-// all that is missing, and starts when all is there; with either maker's volume, which
-// then show the same.
+// all that is missing, and starts when all is there; with either maker's volume, also if that
+// shows a volume of the pod which nobody mounts. All then show the same.
 func TestParityOfBlockedPods(t *testing.T) {
 	t.Parallel()
 	seen := &differences{seen: map[string]bool{}}
@@ -72,7 +72,9 @@ func TestParityOfBlockedPods(t *testing.T) {
 			refvol := n.create(newPod("refvol", c.view.refvol(t, "volume")))
 			native.awaitWarning("FailedMount", c.texts...)
 			t.Logf("refvol: %s", refvol.awaitWarning(c.reason, c.texts...))
-			for _, p := range []*pod{native, refvol} {
+			unmounted := n.create(withUnmounted(newPod("unmounted", asNode("volume", "shown")), c.view.native("shown")))
+			t.Logf("refvol by a volume source: %s", unmounted.awaitWarning(c.reason, c.texts...))
+			for _, p := range []*pod{native, refvol, unmounted} {
 				if got := p.phase(t); got != corev1.PodPending {
 					t.Fatalf("pod %s is %s", p.Name, got)
 				}
@@ -81,12 +83,15 @@ func TestParityOfBlockedPods(t *testing.T) {
 			began := time.Now()
 			applyChanges(n, []parityCase{{changes: c.late}})
 			refvol.awaitReady()
-			t.Logf("refvol's pod was ready %.1f s after that", time.Since(began).Seconds())
+			unmounted.awaitReady()
+			t.Logf("refvol's pods were ready %.1f s after that", time.Since(began).Seconds())
 			native.awaitReady()
 			t.Logf("the kubelet's, %.1f s", time.Since(began).Seconds())
-			want, got := native.snapshots(t)["volume"], refvol.snapshots(t)["volume"]
-			for _, d := range seen.unknown(compare(want, got)) {
-				t.Error(d)
+			want := native.snapshots(t)["volume"]
+			for _, p := range []*pod{refvol, unmounted} {
+				for _, d := range seen.unknown(compare(want, p.snapshots(t)["volume"])) {
+					t.Errorf("pod %s: %s", p.Name, d)
+				}
 			}
 		})
 	}

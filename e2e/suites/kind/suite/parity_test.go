@@ -32,10 +32,35 @@ func identities() []identity {
 	}
 }
 
+// maker makes the volume of refvol that must be like the kubelet's of a case.
+type maker func(t *testing.T, c parityCase) corev1.Volume
+
+// byAttributes says in attributes what the kubelet's volume says.
+func byAttributes(t *testing.T, c parityCase) corev1.Volume {
+	t.Helper()
+	return c.view.refvol(t, c.name+refvolSuffix)
+}
+
+// byVolumeSource names the kubelet's volume itself, and is read with the node's rights.
+func byVolumeSource(_ *testing.T, c parityCase) corev1.Volume {
+	return asNode(c.name+refvolSuffix, c.name+nativeSuffix)
+}
+
 // A volume of refvol shows what the kubelet's own volume in the same pod shows: each
 // path with its type, mode, owner and content, or that it may not be read.
 func TestParity(t *testing.T) {
 	t.Parallel()
+	checkParity(t, byAttributes)
+}
+
+// A volume source shows what the kubelet shows of the volume that it names.
+func TestParityOfVolumeSources(t *testing.T) {
+	t.Parallel()
+	checkParity(t, byVolumeSource)
+}
+
+func checkParity(t *testing.T, by maker) {
+	t.Helper()
 	seen := &differences{seen: map[string]bool{}}
 	// The group ends when all of its parallel tests have.
 	t.Run("all", func(t *testing.T) {
@@ -44,7 +69,7 @@ func TestParity(t *testing.T) {
 				t.Run(kind+"/"+who.name, func(t *testing.T) {
 					t.Parallel()
 					cases := staticCases(kind)
-					p := startParity(newNamespace(t), who, cases)
+					p := startParity(newNamespace(t), who, cases, by)
 					got := p.snapshots(t)
 					for _, c := range cases {
 						t.Run(c.name, func(t *testing.T) { checkAlike(t, seen, got, c) })
@@ -57,14 +82,14 @@ func TestParity(t *testing.T) {
 }
 
 // startParity starts a pod with two volumes for each case, with what they show.
-func startParity(n *namespace, who identity, cases []parityCase) *pod {
+func startParity(n *namespace, who identity, cases []parityCase, by maker) *pod {
 	n.t.Helper()
 	var volumes []corev1.Volume
 	for _, c := range cases {
 		for _, o := range c.objects {
 			n.put(o.kind, o.name, *o.contents)
 		}
-		volumes = append(volumes, c.view.native(c.name+nativeSuffix), c.view.refvol(n.t, c.name+refvolSuffix))
+		volumes = append(volumes, c.view.native(c.name+nativeSuffix), by(n.t, c))
 	}
 	spec := newPod("reader", volumes...)
 	spec.Spec.SecurityContext = &who.security
@@ -87,6 +112,17 @@ func checkAlike(t *testing.T, seen *differences, got map[string]snapshot, c pari
 // kubelet's.
 func TestParityOfChanges(t *testing.T) {
 	t.Parallel()
+	checkParityOfChanges(t, byAttributes)
+}
+
+// The same through a volume source.
+func TestParityOfChangedVolumeSources(t *testing.T) {
+	t.Parallel()
+	checkParityOfChanges(t, byVolumeSource)
+}
+
+func checkParityOfChanges(t *testing.T, by maker) {
+	t.Helper()
 	for _, kind := range []string{kindConfigMap, kindSecret} {
 		for _, who := range identities()[1:] {
 			t.Run(kind+"/"+who.name, func(t *testing.T) {
@@ -94,7 +130,7 @@ func TestParityOfChanges(t *testing.T) {
 				n, others := newNamespace(t), newNamespace(t)
 				others.put(kind, "namesake", *text("a", "other"))
 				cases := changingCases(kind)
-				p := startParity(n, who, cases)
+				p := startParity(n, who, cases, by)
 				before := p.snapshots(t)
 				seen := &differences{seen: map[string]bool{}}
 				for _, c := range cases {
