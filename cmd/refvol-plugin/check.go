@@ -78,7 +78,7 @@ func (o *checkOptions) addFlags(cmd *cobra.Command) {
 }
 
 func (o *checkOptions) validate() error {
-	strategies := []string{string(manager.Watch), string(manager.Cache), string(manager.Get)}
+	detections := []string{string(manager.Watch), string(manager.Cache), string(manager.Get)}
 	switch {
 	case len(o.files) == 0:
 		return errors.New("-f: name a file of manifests, or - for the standard input")
@@ -86,8 +86,8 @@ func (o *checkOptions) validate() error {
 		return fmt.Errorf("--output: %q is neither %s nor %s", o.output, outputText, outputJSON)
 	case o.identity != identityPlugin && o.identity != identityPod && o.identity != identityNode:
 		return fmt.Errorf("--identity: %q is none of %s, %s and %s", o.identity, identityPlugin, identityPod, identityNode)
-	case !slices.Contains(strategies, o.changeDetection):
-		return fmt.Errorf("--change-detection: %q is none of %s", o.changeDetection, strings.Join(strategies, ", "))
+	case !slices.Contains(detections, o.changeDetection):
+		return fmt.Errorf("--change-detection: %q is none of %s", o.changeDetection, strings.Join(detections, ", "))
 	case o.driverName == "":
 		return errors.New("--driver-name must not be empty")
 	case o.kubeconfig != "" && !o.live:
@@ -129,7 +129,7 @@ func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Write
 func (o *checkOptions) checker() (*check.Checker, error) {
 	opts := check.Options{Driver: o.driverName, Namespace: o.namespace, NodeIdentity: o.identity == identityNode}
 	if o.identity == identityPod {
-		opts.PodVerbs = podVerbs(manager.Strategy(o.changeDetection))
+		opts.PodVerbs = podVerbs(manager.ChangeDetection(o.changeDetection))
 	}
 	if o.live {
 		config, namespace, err := o.liveConfig()

@@ -107,14 +107,14 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 	}
 }
 
-// Each strategy gets past the flags, up to the constructor below.
-func TestStrategies(t *testing.T) {
+// Each change detection gets past the flags, up to the constructor below.
+func TestChangeDetections(t *testing.T) {
 	t.Setenv("NODE_NAME", "node-1")
 	none := filepath.Join(t.TempDir(), "none")
-	for _, strategy := range []string{"Watch", "Cache", "Get"} {
-		_, _, err := runCommand(t, "serve", "--change-detection="+strategy, "--kubeconfig="+none)
+	for _, detection := range []string{"Watch", "Cache", "Get"} {
+		_, _, err := runCommand(t, "serve", "--change-detection="+detection, "--kubeconfig="+none)
 		if err == nil || !strings.Contains(err.Error(), "configure the client of the API server: ") {
-			t.Errorf("%s: got %v", strategy, err)
+			t.Errorf("%s: got %v", detection, err)
 		}
 	}
 }

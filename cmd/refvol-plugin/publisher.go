@@ -43,11 +43,11 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Clie
 		return nil, err
 	}
 	reads := manager.Options{
-		Client:         client,
-		Nodes:          client.Nodes(),
-		ResyncInterval: opts.resyncInterval,
-		Strategy:       manager.Strategy(opts.changeDetection),
-		NodeName:       opts.nodeName,
+		Client:          client,
+		Nodes:           client.Nodes(),
+		ResyncInterval:  opts.resyncInterval,
+		ChangeDetection: manager.ChangeDetection(opts.changeDetection),
+		NodeName:        opts.nodeName,
 	}
 	shows := publisher.Options{
 		Mounts:          publisher.NewMounts(mounter),
@@ -95,7 +95,7 @@ func readAsPlugin(shows *publisher.Options, client *apiclient.Client) error {
 	if err != nil {
 		return err
 	}
-	shows.Access = access
+	shows.Reviews = access
 	return nil
 }
 
@@ -110,7 +110,7 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, client *apicli
 	shows.NodeRights = true
 	shows.Pods = podspec.NewReader(func(namespace string) podspec.Pods { return asNode.Pods(namespace) })
 	verbs := []string{"list", "watch"}
-	if reads.Strategy != manager.Watch {
+	if reads.ChangeDetection != manager.Watch {
 		verbs = []string{"get"}
 	}
 	return nodeidentity.New(nodeidentity.Options{
@@ -132,7 +132,7 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.C
 	if err != nil {
 		return err
 	}
-	verbs := podVerbs(reads.Strategy)
+	verbs := podVerbs(reads.ChangeDetection)
 	gate := &backoff.Gate{}
 	access, err := authz.New(authz.Options{
 		Ask:    authz.AskWith(authz.NewPaced(client.SelfSubjectAccessReviews(), gate), tokens),
@@ -145,14 +145,14 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.C
 	}
 	identity := authz.NewAuthenticator(tokens, authz.NewPaced(client.SelfSubjectReviews(), gate))
 	reads.Client, reads.Credentials = client, tokens
-	shows.Access, shows.Identity = access, identity
+	shows.Reviews, shows.Identity = access, identity
 	return nil
 }
 
 // podVerbs returns the rights that pods need where objects are read with their tokens. The
 // last one is what the open watch, or the next request, needs.
-func podVerbs(strategy manager.Strategy) []string {
-	if strategy == manager.Watch {
+func podVerbs(detection manager.ChangeDetection) []string {
+	if detection == manager.Watch {
 		return []string{"get", "list", "watch"}
 	}
 	return []string{"get"}

@@ -34,9 +34,10 @@ const (
 )
 
 var (
-	// ErrUnreviewed is why nothing is known of a pod's right to an object.
+	// ErrUnreviewed reports that a pod's right to an object is not known: no question about it
+	// was answered.
 	ErrUnreviewed = errors.New("access could not be reviewed")
-	// ErrPending is why it is not known yet: a question, or its confirmation, is under way.
+	// ErrPending reports that it is not known yet: a question, or its confirmation, is under way.
 	ErrPending = errors.New("access is under review")
 	// errPanicked is a panic of a question, reported as an error.
 	errPanicked = errors.New("the plugin panicked; its log has the stack")

@@ -31,15 +31,15 @@ type Answer struct {
 	State State
 	// Object is the newest state of one that is Present.
 	Object *volume.Object
-	// Err says why an object is Unknown, and of one that is Present or Absent why that can't be
-	// kept current any more; nil while it can.
+	// Err says why an object is Unknown. If the object is Present or Absent, Err says why that
+	// can't be kept current any more; nil while it can.
 	Err error
 	// Confirmed says that a refusal was repeated, so that files may be lost by it.
 	Confirmed bool
 }
 
-// DeniedError says that nobody may read an object for a pod: for want of a right, or of a
-// token that is accepted.
+// DeniedError reports that an object can't be read for a pod: a right is missing, or no token is
+// accepted.
 type DeniedError struct {
 	Err error
 	// Passes says that this may pass although no right changes.
@@ -83,7 +83,8 @@ func (r *Registration) read(ref volume.Ref) Answer {
 	return Answer{State: Unknown, Err: err}
 }
 
-// ErrStale is why what is known of an object can't be kept current, but for a denial.
+// ErrStale reports that the answer about an object can't be kept current, for another reason than
+// a denial.
 var ErrStale = errors.New("stale answer")
 
 func (r *Registration) denied(ref volume.Ref) error {

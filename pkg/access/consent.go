@@ -72,8 +72,8 @@ func (t *Tracker) review(ctx context.Context, q question) {
 	}
 }
 
-// Pending says whether answers are due that belong together, as after a Recheck. If so, the
-// last of them is told as a change.
+// Pending says whether answers are still due, as after a Recheck. If so, Changed is called with
+// the last of them, even if that is no change.
 func (r *Registration) Pending() bool {
 	// Noted before the look, so that an answer in between is told.
 	r.setWaits(true)

@@ -27,7 +27,7 @@ type Wish struct {
 	// Consents are those that the pod needs a right to, and where the volume's spec first
 	// names each.
 	Consents []volume.Use
-	// Token is the pod's own, as far as the request says; the zero Token is none.
+	// Token is the one that the request brought; the zero Token is none. It is not proven yet.
 	Token volume.Token
 	// Proven says that the pod is known to be who it claims to be, without a token.
 	Proven bool
@@ -65,9 +65,10 @@ func (t *Tracker) New(w Wish) *Registration {
 
 func (r *Registration) account() volume.Account { return r.opts.Pod.Account() }
 
-// Admit returns nil once the pod of a new volume may have all its objects, by answers that are
-// at most admitAge old. A RefusedError or a DeniedError is final; any other error, which wraps
-// ErrUnreviewed, says nothing about the pod's rights. Nothing was asked of an object before.
+// Admit returns nil if the pod of a new volume may have all its objects, by answers that are at
+// most admitAge old. A RefusedError or a DeniedError is final. Any other error wraps
+// ErrUnreviewed and says nothing about the pod's rights. Call Admit before Start: nothing is
+// asked about an object for a pod that has no right to it.
 func (r *Registration) Admit(ctx context.Context) error {
 	if len(r.opts.Consents) == 0 || r.isAdmitted() {
 		return nil
@@ -128,8 +129,8 @@ type unreviewedError struct{ err error }
 func (e *unreviewedError) Error() string   { return ErrUnreviewed.Error() + ": " + e.err.Error() }
 func (e *unreviewedError) Unwrap() []error { return []error{ErrUnreviewed, e.err} }
 
-// Start has the objects read, and the pod's rights to them reviewed unless Admit has just
-// done so. Answers come from then on, and their changes are told.
+// Start has the objects read. It also has the pod's rights to them reviewed, unless Admit has
+// just done so. From then on Get returns answers, and Changed is called when they change.
 func (r *Registration) Start() {
 	t, admitted := r.tracker, r.start()
 	var granted []question // again, since they were refused
@@ -190,8 +191,8 @@ func (r *Registration) reregister() {
 	r.tracker.opts.Objects.RegisterPod(r.opts.Pod, r.opts.VolumeID, refs)
 }
 
-// Recheck has the pod's rights reviewed again, and a token that was not accepted tried once
-// more, as at a resync.
+// Recheck has the pod's rights reviewed again, and tries once more a token that was not accepted.
+// A resync calls it.
 func (r *Registration) Recheck() {
 	if !r.isLive() {
 		return

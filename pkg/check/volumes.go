@@ -169,7 +169,7 @@ func (c *Checker) shown(w *Workload, template podTemplate, v driverVolume, s *vo
 
 // ownNameField returns the path of the field that holds the name in one of the pod's own volumes.
 func ownNameField(s *volume.Source) string {
-	if s.Ref.Kind == volume.Secret && !strings.Contains(s.Field, ".projected.") {
+	if s.Projection.Ref.Kind == volume.Secret && !strings.Contains(s.Field, ".projected.") {
 		return s.Field + ".secretName"
 	}
 	return s.Field + ".name"

@@ -31,7 +31,7 @@ func (e *env) answerWith(err error) {
 	e.api.closeWatches()
 }
 
-// ask lets enough time pass for a few requests to be sent in any strategy.
+// ask lets enough time pass for a few requests to be sent in any change detection.
 func (e *env) ask(ref volume.Ref) {
 	for range 2 {
 		after(maxAge)
@@ -150,7 +150,7 @@ func TestTheOwnTokenIsRefusedForManyObjects(t *testing.T) {
 // A pod's token that is refused is the kubelet's to replace, which it does at the next
 // republish. Only what lasts longer counts.
 func TestTokensOfPodsAreRefused(t *testing.T) {
-	asPods(t, []Strategy{Watch}, func(_ *testing.T, e *env, _ *accounts) {
+	asPods(t, []ChangeDetection{Watch}, func(_ *testing.T, e *env, _ *accounts) {
 		ref, pod := secretRef("db"), podOf("a1", "a")
 		e.api.put(secret("db", "v1"))
 		e.RegisterPod(pod, "v", []volume.Ref{ref})

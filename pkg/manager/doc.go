@@ -6,6 +6,6 @@
 // reference changed. It must not know what a volume does with an object: it doesn't render,
 // write or mount, and it doesn't decide who may read what.
 //
-// One place counts the references, for every strategy. A store makes the objects: an item has
+// The references are counted apart from that, for every change detection. A store makes the objects: an item has
 // a reflector, and a polled object sends requests.
 package manager

@@ -28,7 +28,7 @@ func (p *polled) fetchWhileAsked() {
 		if !ok {
 			return
 		}
-		if most := p.openings.longestBackoff(&p.place, time.Since(began) >= backoff.Lasting); most != pauses.Cap {
+		if most := p.openings.longestBackoff(&p.candidate, time.Since(began) >= backoff.Lasting); most != pauses.Cap {
 			pauses = retryBackoff(most)
 		}
 		// After a failure that isn't the object's own, the openings delay the next request.
@@ -80,7 +80,7 @@ func (p *polled) fetch() (own, ok bool) {
 	if !p.cancelOnClose(func() { cancel(nil) }) {
 		return false, false
 	}
-	opening, err := p.openings.begin(ctx, &p.place, cancel)
+	opening, err := p.openings.begin(ctx, &p.candidate, cancel)
 	if err != nil {
 		return false, false
 	}
@@ -92,7 +92,7 @@ func (p *polled) fetch() (own, ok bool) {
 	}
 	opening.end(err)
 	p.settle(f, obj, err)()
-	return !isShared(err) && !p.openings.pacesRefused(&p.place), true
+	return !isShared(err) && !p.openings.pacesRefused(&p.candidate), true
 }
 
 // cancelOnClose lets close call cancel. It returns false if the object is closed already.
@@ -118,7 +118,7 @@ func (p *polled) begin() fetch {
 		began:  time.Now(),
 		// For an object that exists, an answer from the cache is enough. That is the usual
 		// case, and it spares etcd.
-		cached: !p.store.live() && p.synced && p.object != nil,
+		cached: !p.store.uncached() && p.synced && p.object != nil,
 	}
 }
 

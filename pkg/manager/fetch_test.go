@@ -106,7 +106,7 @@ func TestRunEndsRequests(t *testing.T) {
 		e.RegisterPod(pod("p"), "v", refs[1:]) // ref stays known, so its age counts
 		e.Refresh(refs)
 		synctest.Wait()
-		if e.strategy == Cache && len(e.api.requests(nodeRef)) != 1 {
+		if e.detection == Cache && len(e.api.requests(nodeRef)) != 1 {
 			t.Error("the Node is not being asked for")
 		}
 		start := time.Now()

@@ -86,15 +86,15 @@ func podOf(uid types.UID, account string) volume.Pod {
 
 // asPods runs a test with a manager that reads with the rights of pods, of which the
 // accounts a and b have tokens.
-func asPods(t *testing.T, strategies []Strategy, test func(t *testing.T, e *env, tokens *accounts)) {
+func asPods(t *testing.T, detections []ChangeDetection, test func(t *testing.T, e *env, tokens *accounts)) {
 	t.Helper()
-	for _, strategy := range strategies {
-		t.Run(string(strategy), func(t *testing.T) {
+	for _, detection := range detections {
+		t.Run(string(detection), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tokens := &accounts{arrived: make(chan struct{}), have: map[volume.Account]bool{
 					podOf("", "a").Account(): true, podOf("", "b").Account(): true,
 				}}
-				e := newEnvAs(t, strategy, tokens)
+				e := newEnvAs(t, detection, tokens)
 				test(t, e, tokens)
 				e.stop()
 			})
@@ -114,7 +114,7 @@ func (e *env) wantValue(pod volume.Pod, ref volume.Ref, value string) {
 
 // Pods of one account share what is read, and a watch; what it was told is nobody else's.
 func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
-	asPods(t, []Strategy{Watch, Cache, Get}, func(t *testing.T, e *env, _ *accounts) {
+	asPods(t, []ChangeDetection{Watch, Cache, Get}, func(t *testing.T, e *env, _ *accounts) {
 		ref := secretRef("db")
 		e.api.put(secret("db", "v1"))
 		a1, a2, b := podOf("a1", "a"), podOf("a2", "a"), podOf("b1", "b")
@@ -151,7 +151,7 @@ func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
 				t.Errorf("a request carries the rights of %q", r.account)
 			}
 		}
-		if n := len(e.api.requests(nodeRef)); (n > 0) != (e.strategy == Cache) {
+		if n := len(e.api.requests(nodeRef)); (n > 0) != (e.detection == Cache) {
 			t.Errorf("the Node was asked for %d times", n)
 		}
 	})
@@ -159,7 +159,7 @@ func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
 
 // The subscriber hears which account's view has changed.
 func TestChangesAreOfAnAccount(t *testing.T) {
-	asPods(t, []Strategy{Watch}, func(t *testing.T, e *env, _ *accounts) {
+	asPods(t, []ChangeDetection{Watch}, func(t *testing.T, e *env, _ *accounts) {
 		ref := secretRef("db")
 		var mu sync.Mutex
 		heard := map[volume.Account]int{}
@@ -183,7 +183,7 @@ func TestChangesAreOfAnAccount(t *testing.T) {
 
 // An account without a token sends nothing, and goes on at once when one comes.
 func TestAnAccountWithoutATokenWaits(t *testing.T) {
-	asPods(t, []Strategy{Watch}, func(t *testing.T, e *env, tokens *accounts) {
+	asPods(t, []ChangeDetection{Watch}, func(t *testing.T, e *env, tokens *accounts) {
 		ref, pod := secretRef("db"), podOf("c1", "c")
 		e.api.put(secret("db", "v1"))
 		e.RegisterPod(pod, "v", []volume.Ref{ref})

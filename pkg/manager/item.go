@@ -145,7 +145,7 @@ func (it *item) close(err error) {
 		return
 	}
 	it.closed = err
-	it.openings.forget(&it.place)
+	it.openings.forget(&it.candidate)
 	it.stopLocked()
 	it.synced = false
 	it.object = nil

@@ -56,7 +56,7 @@ func (l *kindQueue) settle() {
 
 // isUrgent tells whether a publish waits for op whose pod has nothing under way.
 func (l *kindQueue) isUrgent(op *opening) bool {
-	return op.place.publish && l.pods[op.pod].underWay == 0
+	return op.candidate.publish && l.pods[op.pod].underWay == 0
 }
 
 // makeRoom takes the slot of the oldest opening if that has lasted for urgentTime. If too many
@@ -114,7 +114,7 @@ func (q *podQueue) oldest(s scopes) *opening {
 
 func firstAdmitted(ops []*opening, s scopes) *opening {
 	for _, op := range ops {
-		if s.admit(op.place) {
+		if s.admit(op.candidate) {
 			return op
 		}
 	}
@@ -131,8 +131,8 @@ func (q *podQueue) waiting() int {
 // before tells whether q's turn is before other's: a publish comes first, then the pod with
 // the fewest openings under way, then the one that was served longest ago.
 func (q *podQueue) before(other *podQueue) bool {
-	if q.first().place.publish != other.first().place.publish {
-		return q.first().place.publish
+	if q.first().candidate.publish != other.first().candidate.publish {
+		return q.first().candidate.publish
 	}
 	return cmp.Or(cmp.Compare(q.underWay, other.underWay), cmp.Compare(q.served, other.served)) < 0
 }

@@ -27,8 +27,8 @@ type known struct {
 	changed  func()
 	failures *failureLog
 	openings *openings
-	// place is the object's among the openings, which guard it.
-	place place
+	// candidate is the object among the openings, which guard it.
+	candidate candidate
 
 	mu sync.Mutex
 	// closed is what reads return after the object was closed; nil before.
@@ -96,7 +96,7 @@ func (k *known) isSynced() bool {
 func (k *known) notSyncedLocked() error {
 	failure := k.failure
 	if failure == nil {
-		failure = k.openings.whyWaiting(&k.place)
+		failure = k.openings.whyWaiting(&k.candidate)
 	}
 	if failure == nil {
 		return fmt.Errorf("%s: %w", k.ref, ErrNotSynced)
@@ -105,7 +105,7 @@ func (k *known) notSyncedLocked() error {
 }
 
 // prioritize puts the object's waiting request first.
-func (k *known) prioritize(pod types.UID) { k.openings.prioritize(&k.place, pod) }
+func (k *known) prioritize(pod types.UID) { k.openings.prioritize(&k.candidate, pod) }
 
 // forgetLocked forgets the state: get returns ErrNotSynced until the next sync.
 func (k *known) forgetLocked() {

@@ -31,7 +31,7 @@ const (
 // subscriber heard.
 type env struct {
 	*Manager
-	strategy Strategy
+	detection ChangeDetection
 
 	t    *testing.T
 	api  *apiServer
@@ -93,51 +93,51 @@ func inBubble(t *testing.T, test func(t *testing.T, e *env)) {
 	inBubbleWith(t, Watch, test)
 }
 
-// inBubbleWith is inBubble with another strategy.
-func inBubbleWith(t *testing.T, strategy Strategy, test func(t *testing.T, e *env)) {
+// inBubbleWith is inBubble with another change detection.
+func inBubbleWith(t *testing.T, detection ChangeDetection, test func(t *testing.T, e *env)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t, strategy)
+		e := newEnv(t, detection)
 		test(t, e)
 		e.stop()
 	})
 }
 
-// inEachBubble is inBubble for each strategy, as a subtest.
+// inEachBubble is inBubble for each change detection, as a subtest.
 func inEachBubble(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
-	inBubbles(t, []Strategy{Watch, Cache, Get}, test)
+	inBubbles(t, []ChangeDetection{Watch, Cache, Get}, test)
 }
 
-func inBubbles(t *testing.T, strategies []Strategy, test func(t *testing.T, e *env)) {
+func inBubbles(t *testing.T, detections []ChangeDetection, test func(t *testing.T, e *env)) {
 	t.Helper()
-	for _, strategy := range strategies {
-		t.Run(string(strategy), func(t *testing.T) { inBubbleWith(t, strategy, test) })
+	for _, detection := range detections {
+		t.Run(string(detection), func(t *testing.T) { inBubbleWith(t, detection, test) })
 	}
 }
 
-func newEnv(t *testing.T, strategy Strategy) *env {
+func newEnv(t *testing.T, detection ChangeDetection) *env {
 	t.Helper()
-	return newEnvAs(t, strategy, nil)
+	return newEnvAs(t, detection, nil)
 }
 
-func newEnvAs(t *testing.T, strategy Strategy, identity Credentials) *env {
+func newEnvAs(t *testing.T, detection ChangeDetection, identity Credentials) *env {
 	t.Helper()
-	return newEnvWith(t, Options{Strategy: strategy, Credentials: identity})
+	return newEnvWith(t, Options{ChangeDetection: detection, Credentials: identity})
 }
 
-// newEnvWith is newEnv with what opts say of strategy, credentials and refusals.
+// newEnvWith is newEnv with what opts say of change detection, credentials and refusals.
 func newEnvWith(t *testing.T, opts Options) *env {
 	t.Helper()
-	strategy, identity := opts.Strategy, opts.Credentials
-	e := &env{strategy: strategy, t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}, changed: make(chan struct{})}
+	detection, identity := opts.ChangeDetection, opts.Credentials
+	e := &env{detection: detection, t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}, changed: make(chan struct{})}
 	client := e.api.client()
 	if identity != nil {
 		client = e.api.clientOfPods()
 	}
 	m, err := New(Options{
 		Client: client, Nodes: e.api.client().Nodes(), Credentials: identity,
-		ResyncInterval: testResync, Strategy: strategy, NodeName: testNode, RefusalsPass: opts.RefusalsPass,
+		ResyncInterval: testResync, ChangeDetection: detection, NodeName: testNode, RefusalsPass: opts.RefusalsPass,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -206,11 +206,11 @@ func (e *env) wantGetErr(ref volume.Ref, want error) {
 func (e *env) item(ref volume.Ref) *item { return e.objects.find(key{ref: ref}).object.(*item) }
 
 // wantWatches lets everything come to rest and counts the open watches of ref; with a
-// strategy other than Watch it wants none.
+// change detection other than Watch it wants none.
 func (e *env) wantWatches(ref volume.Ref, want int) {
 	e.t.Helper()
 	synctest.Wait()
-	if e.strategy != Watch {
+	if e.detection != Watch {
 		want = 0
 	}
 	if got := e.api.watches(ref); got != want {

@@ -68,8 +68,8 @@ type Options struct {
 	// Nodes gets the Node, with the plugin's own rights. Required by Cache, of no use to the
 	// others.
 	Nodes Nodes
-	// Strategy is how changes are learnt of; empty: Watch.
-	Strategy Strategy
+	// ChangeDetection is how changes are learnt of; empty: Watch.
+	ChangeDetection ChangeDetection
 	// NodeName names the Node object that says how long Cache keeps an object; it is
 	// got at most once a minute. Required by Cache, of no use to the others.
 	NodeName string
@@ -91,8 +91,8 @@ func (o Options) validate() error {
 	if o.ResyncInterval <= 0 {
 		return fmt.Errorf("manager options: ResyncInterval must be more than zero, not %v", o.ResyncInterval)
 	}
-	if o.Strategy == Cache && (o.NodeName == "" || o.Nodes == nil) {
-		return errors.New("manager options: Nodes and NodeName are required by the strategy Cache")
+	if o.ChangeDetection == Cache && (o.NodeName == "" || o.Nodes == nil) {
+		return errors.New("manager options: Nodes and NodeName are required by the change detection Cache")
 	}
 	return nil
 }

@@ -134,7 +134,7 @@ func TestTheNodeIsAskedOnceAMinute(t *testing.T) {
 }
 
 func TestOnlyCacheAsksForTheNode(t *testing.T) {
-	inBubbles(t, []Strategy{Watch, Get}, func(t *testing.T, e *env) {
+	inBubbles(t, []ChangeDetection{Watch, Get}, func(t *testing.T, e *env) {
 		ref := secretRef("a")
 		v := e.api.put(secret("a", "1"))
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})

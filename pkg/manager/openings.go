@@ -44,7 +44,7 @@ var errMadeRoom = errors.New("no answer, and other requests wait")
 //   - While a scope backs off (see scopes), one opening probes, and the others wait.
 //
 // It has no goroutine of its own: begin, end and timers start those that wait. mu guards
-// everything, the places and the openings too. It is taken after the lock of an object.
+// everything, the candidates and the openings too. It is taken after the lock of an object.
 type openings struct {
 	mu     sync.Mutex
 	queues map[volume.Kind]*kindQueue
@@ -55,8 +55,8 @@ type openings struct {
 	turns int
 }
 
-// place is what openings knows of one object.
-type place struct {
+// candidate is what openings knows of one object.
+type candidate struct {
 	volume.Ref
 	account volume.Account
 	// pod is the pod in whose turn the object is opened: the one that referenced it first, or
@@ -75,8 +75,8 @@ type place struct {
 
 // opening is one request that waits to be sent, or was sent and has no answer yet.
 type opening struct {
-	openings *openings
-	place    *place
+	openings  *openings
+	candidate *candidate
 	// pod is the pod whose turn it took.
 	pod   types.UID
 	began time.Time
@@ -104,8 +104,8 @@ func newOpenings(refusalsPass bool) *openings {
 
 // begin waits for the turn of p, or for the end of ctx, whose cause it then returns. The caller
 // sends one request and calls end. cancel must end that request only.
-func (o *openings) begin(ctx context.Context, p *place, cancel context.CancelCauseFunc) (*opening, error) {
-	op := &opening{openings: o, place: p, ready: make(chan struct{}), cancel: cancel}
+func (o *openings) begin(ctx context.Context, p *candidate, cancel context.CancelCauseFunc) (*opening, error) {
+	op := &opening{openings: o, candidate: p, ready: make(chan struct{}), cancel: cancel}
 	o.mu.Lock()
 	o.enqueue(op)
 	o.serve()
@@ -120,7 +120,7 @@ func (o *openings) begin(ctx context.Context, p *place, cancel context.CancelCau
 	if p.waiting == op {
 		o.dequeue(op)
 	} else {
-		o.leave(op)
+		o.finish(op)
 	}
 	o.serve()
 	return nil, context.Cause(ctx)
@@ -130,12 +130,12 @@ func (o *openings) begin(ctx context.Context, p *place, cancel context.CancelCau
 func (op *opening) end(err error) {
 	o := op.openings
 	o.mu.Lock()
-	o.leave(op)
+	o.finish(op)
 	if err == nil || isAbsent(err) {
-		op.place.publish = false
+		op.candidate.publish = false
 	}
 	failed := o.learn(op, err)
-	all := o.sharing(op.place, failed)
+	all := o.sharing(op.candidate, failed)
 	o.serve()
 	o.mu.Unlock()
 	for _, p := range all {
@@ -143,17 +143,17 @@ func (op *opening) end(err error) {
 	}
 }
 
-// sharing returns the places that a failure of p concerns: p and those that wait.
-func (o *openings) sharing(p *place, failed backoff.Level) []*place {
+// sharing returns the candidates that a failure of p concerns: p and those that wait.
+func (o *openings) sharing(p *candidate, failed backoff.Level) []*candidate {
 	if failed == backoff.Object {
 		return nil
 	}
-	all := []*place{p}
+	all := []*candidate{p}
 	for _, l := range o.queues {
 		for _, q := range l.pods {
 			for _, op := range slices.Concat(q.publish, q.others) {
-				if slices.Contains(scopesOf(op.place), scopeOf(p, failed)) {
-					all = append(all, op.place)
+				if slices.Contains(scopesOf(op.candidate), scopeOf(p, failed)) {
+					all = append(all, op.candidate)
 				}
 			}
 		}
@@ -173,8 +173,8 @@ func (op *opening) report(err error) {
 // begins, it starts the waiting openings when that is over.
 func (o *openings) learn(op *opening, err error) (failed backoff.Level) {
 	failed = reach(err)
-	in := scopeOf(op.place, refusedScope)
-	switch refused := o.refusals.learn(op.place, err); {
+	in := scopeOf(op.candidate, refusedScope)
+	switch refused := o.refusals.learn(op.candidate, err); {
 	// A backoff stays until an answer comes, however few objects are left.
 	case refused > fewRefused, refused > 0 && o.scopes[in] != nil:
 		failed = refusedScope
@@ -192,7 +192,7 @@ func (o *openings) learn(op *opening, err error) (failed backoff.Level) {
 }
 
 // prioritize records that a publish of a pod waits for p.
-func (o *openings) prioritize(p *place, pod types.UID) {
+func (o *openings) prioritize(p *candidate, pod types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	op := p.waiting
@@ -213,7 +213,7 @@ func (o *openings) prioritize(p *place, pod types.UID) {
 
 // whyWaiting returns the failure because of which p waits, or nil. A refusal of another
 // object is not returned: it names that.
-func (o *openings) whyWaiting(p *place) error {
+func (o *openings) whyWaiting(p *candidate) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err := o.scopes.cause(p); !apierrors.IsForbidden(err) {
@@ -240,7 +240,7 @@ func (o *openings) kindQueue(kind volume.Kind) *kindQueue {
 }
 
 func (o *openings) enqueue(op *opening) {
-	p := op.place
+	p := op.candidate
 	op.pod, p.waiting = p.pod, op
 	l := o.kindQueue(p.Kind)
 	l.numbered++
@@ -254,8 +254,8 @@ func (o *openings) enqueue(op *opening) {
 }
 
 func (o *openings) dequeue(op *opening) {
-	op.place.waiting = nil
-	l := o.kindQueue(op.place.Kind)
+	op.candidate.waiting = nil
+	l := o.kindQueue(op.candidate.Kind)
 	q := l.pods[op.pod]
 	isOp := func(other *opening) bool { return other == op }
 	q.publish, q.others = slices.DeleteFunc(q.publish, isOp), slices.DeleteFunc(q.others, isOp)
@@ -288,7 +288,7 @@ func (o *openings) next(l *kindQueue) *opening {
 		op := q.admitted(o.scopes)
 		switch {
 		case op == nil:
-		case o.scopes.cause(op.place) != nil:
+		case o.scopes.cause(op.candidate) != nil:
 			if oldest := q.oldest(o.scopes); probe == nil || oldest.number < probe.number {
 				probe = oldest
 			}
@@ -327,20 +327,20 @@ func (o *openings) lasts(op *opening) {
 	} else {
 		op.hangs = true
 		o.scopes.release(op) // another one may get an answer
-		o.kindQueue(op.place.Kind).settle()
+		o.kindQueue(op.candidate.Kind).settle()
 	}
 	o.serve()
 }
 
-// leave takes an opening out of those under way. It is idempotent.
-func (o *openings) leave(op *opening) {
+// finish takes an opening out of those under way. It is idempotent.
+func (o *openings) finish(op *opening) {
 	if op.timer == nil {
 		return
 	}
 	op.timer.Stop()
 	op.timer = nil
 	o.scopes.release(op)
-	l := o.kindQueue(op.place.Kind)
+	l := o.kindQueue(op.candidate.Kind)
 	l.remove(op)
 	l.pods[op.pod].underWay--
 	l.tidy(op.pod)

@@ -14,8 +14,8 @@ func TestNewRefusesBadOptions(t *testing.T) {
 	}{
 		{"no client", "Client is required", Options{ResyncInterval: time.Minute}},
 		{"no resync interval", "must be more than zero, not 0s", Options{Client: client}},
-		{"no such strategy", `Strategy "watch" is none of Watch, Cache and Get`, Options{Client: client, ResyncInterval: time.Minute, Strategy: "watch"}},
-		{"no node for its TTL", "Nodes and NodeName are required", Options{Client: client, ResyncInterval: time.Minute, Strategy: Cache}},
+		{"no such change detection", `ChangeDetection "watch" is none of Watch, Cache and Get`, Options{Client: client, ResyncInterval: time.Minute, ChangeDetection: "watch"}},
+		{"no node for its TTL", "Nodes and NodeName are required", Options{Client: client, ResyncInterval: time.Minute, ChangeDetection: Cache}},
 		{"negative resync interval", "must be more than zero, not -1s", Options{Client: client, ResyncInterval: -time.Second}},
 	} {
 		if _, err := New(tc.opts); err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -24,7 +24,7 @@ func TestNewRefusesBadOptions(t *testing.T) {
 	}
 }
 
-func TestStrategyIsWatchByDefault(t *testing.T) {
+func TestWatchIsTheDefault(t *testing.T) {
 	m, err := New(Options{Client: newAPIServer(t).client(), ResyncInterval: time.Minute})
 	if err != nil {
 		t.Fatal(err)

@@ -34,9 +34,9 @@ func TestNoValueOfAGetIsLogged(t *testing.T) {
 func TestFailedGetsAreLoggedOnce(t *testing.T) {
 	for _, tc := range outages() {
 		t.Run(tc.name, func(t *testing.T) {
-			for _, strategy := range []Strategy{Cache, Get} {
+			for _, detection := range []ChangeDetection{Cache, Get} {
 				log := captureLog(t, "0")
-				inBubbleWith(t, strategy, func(t *testing.T, e *env) {
+				inBubbleWith(t, detection, func(t *testing.T, e *env) {
 					refs := hundred()
 					e.RegisterPod(pod("p"), "v", refs)
 					e.Refresh(refs)

@@ -40,7 +40,7 @@ func (p *polled) start() {}
 func (p *polled) verify(newPod bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if (newPod || p.store.live()) && p.closed == nil {
+	if (newPod || p.store.uncached()) && p.closed == nil {
 		p.valid = p.begun + 1
 		p.forgetLocked()
 	}
@@ -69,7 +69,7 @@ func (p *polled) refresh() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fresh := p.synced && p.object != nil && p.store.fresh(p.answeredAt)
-	underWay := p.fetching && p.begun >= p.valid && !p.store.live()
+	underWay := p.fetching && p.begun >= p.valid && !p.store.uncached()
 	if !fresh && !underWay {
 		p.askLocked()
 	}
@@ -103,7 +103,7 @@ func (p *polled) close(err error) {
 		return
 	}
 	p.closed = err
-	p.openings.forget(&p.place)
+	p.openings.forget(&p.candidate)
 	p.forgetLocked()
 	close(p.closing)
 	if p.cancel != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// inPollBubble is inBubble for each strategy that asks, as a subtest.
+// inPollBubble is inBubble for each change detection that asks, as a subtest.
 func inPollBubble(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
-	inBubbles(t, []Strategy{Cache, Get}, test)
+	inBubbles(t, []ChangeDetection{Cache, Get}, test)
 }
 
 // refresh asks for ref and lets everything come to rest.
@@ -30,7 +30,7 @@ func (e *env) known(ref volume.Ref) {
 	e.t.Helper()
 	e.RegisterPod(pod("first"), "v", []volume.Ref{ref})
 	// A watch may have begun by then.
-	if _, err := e.GetObject(ref); !errors.Is(err, ErrNotSynced) && (e.strategy != Watch || err != nil) {
+	if _, err := e.GetObject(ref); !errors.Is(err, ErrNotSynced) && (e.detection != Watch || err != nil) {
 		e.t.Errorf("GetObject(%s): got %v, want %v", ref, err, ErrNotSynced)
 	}
 	if n := e.changes(ref); n != 1 {
@@ -167,7 +167,7 @@ func TestWhatIsAsked(t *testing.T) {
 				tc.between(e)
 				e.refresh(ref)
 				want := tc.get
-				if e.strategy == Cache {
+				if e.detection == Cache {
 					want = tc.cache
 				}
 				e.wantAsked(ref, append([]string{""}, want...)...)
@@ -189,7 +189,7 @@ func TestAskingDuringARequest(t *testing.T) {
 			e.refresh(ref)
 		}
 		close(gate)
-		if e.strategy == Cache {
+		if e.detection == Cache {
 			e.wantAsked(ref, "", "0")
 		} else {
 			e.wantAsked(ref, "", "", "")
@@ -221,7 +221,7 @@ func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
 				before := len(e.api.requests(ref))
 				tc.register(e)
 				waits := tc.cache
-				if e.strategy == Get {
+				if e.detection == Get {
 					waits = tc.get
 				}
 				if !waits {
@@ -297,7 +297,7 @@ func TestRefreshOfWatchedAndUnknownObjectsDoesNothing(t *testing.T) {
 		synctest.Wait()
 		before := len(e.api.requests(ref))
 		e.refresh(ref)
-		if e.strategy == Watch {
+		if e.detection == Watch {
 			e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 			e.wantNotFound(ref)
 			before++

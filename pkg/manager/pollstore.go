@@ -34,12 +34,12 @@ func (s *pollStore) newObject(k key, pod types.UID) object {
 	return &polled{known: known, store: s, closing: make(chan struct{}), skipPause: make(chan struct{}, 1), valid: 1}
 }
 
-// live tells whether each Refresh needs a new answer.
-func (s *pollStore) live() bool { return s.ttl == nil }
+// uncached tells whether each Refresh needs a new answer.
+func (s *pollStore) uncached() bool { return s.ttl == nil }
 
 // fresh tells whether the answer to a request sent at that time is still good.
 func (s *pollStore) fresh(asked time.Time) bool {
-	return !s.live() && time.Since(asked) < s.ttl.get()
+	return !s.uncached() && time.Since(asked) < s.ttl.get()
 }
 
 // shutdown waits for all requests. Closing the objects has ended theirs.

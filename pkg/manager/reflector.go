@@ -241,7 +241,7 @@ func (r *reflector) list(ctx context.Context) error {
 func (r *reflector) sendList(ctx context.Context, opts metav1.ListOptions) (*volume.Object, string, error) {
 	bounded, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	opening, err := r.item.base.openings.begin(ctx, &r.item.place, cancel)
+	opening, err := r.item.base.openings.begin(ctx, &r.item.candidate, cancel)
 	if err != nil {
 		return nil, "", errStopped
 	}
@@ -281,7 +281,7 @@ func (r *reflector) open(ctx context.Context, opts metav1.ListOptions) (*stream,
 		return nil, errStopped
 	}
 	bounded, end := context.WithCancelCause(ctx)
-	opening, err := r.item.base.openings.begin(ctx, &r.item.place, end)
+	opening, err := r.item.base.openings.begin(ctx, &r.item.candidate, end)
 	if err != nil {
 		end(nil)
 		return nil, errStopped
@@ -367,11 +367,11 @@ func (r *reflector) failed(ctx context.Context, err error) {
 // pause waits until the next pause is over, a publish waits for the object, or ctx ends.
 // After a failure that concerns more than the object it doesn't wait.
 func (r *reflector) pause(ctx context.Context) {
-	if r.shared || r.item.openings.pacesRefused(&r.item.place) {
+	if r.shared || r.item.openings.pacesRefused(&r.item.candidate) {
 		r.shared, r.pausedAt = false, time.Now()
 		return
 	}
-	most := r.item.openings.longestBackoff(&r.item.place, time.Since(r.wellAt) >= backoff.Lasting)
+	most := r.item.openings.longestBackoff(&r.item.candidate, time.Since(r.wellAt) >= backoff.Lasting)
 	if time.Since(r.pausedAt) > calmTime || most != r.backoff.Cap {
 		r.backoff = retryBackoff(most)
 	}

@@ -23,11 +23,11 @@ const (
 // More than fewRefused share a backoff: one of them asks for all, and its answer lets all ask.
 // Objects that were not refused don't wait. It is nil unless refusals pass. The lock of the
 // openings guards it.
-type refusals map[volume.Account]map[*place]struct{}
+type refusals map[volume.Account]map[*candidate]struct{}
 
 // learn records the outcome of a request. If it was a refusal, it returns how many objects are
 // refused.
-func (r refusals) learn(p *place, err error) (refused int) {
+func (r refusals) learn(p *candidate, err error) (refused int) {
 	switch {
 	case r == nil:
 		return 0
@@ -38,7 +38,7 @@ func (r refusals) learn(p *place, err error) (refused int) {
 		delete(r, p.account)
 	case apierrors.IsForbidden(err) && !p.closed:
 		if r[p.account] == nil {
-			r[p.account] = map[*place]struct{}{}
+			r[p.account] = map[*candidate]struct{}{}
 		}
 		p.refused = true
 		r[p.account][p] = struct{}{}
@@ -48,7 +48,7 @@ func (r refusals) learn(p *place, err error) (refused int) {
 }
 
 // forget takes out an object that is closed.
-func (o *openings) forget(p *place) {
+func (o *openings) forget(p *candidate) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p.closed, p.refused = true, false
@@ -59,14 +59,14 @@ func (o *openings) forget(p *place) {
 func (o *openings) refusalsPass() bool { return o.refusals != nil }
 
 // pacesRefused tells whether a shared backoff delays the next request for p, as it was refused.
-func (o *openings) pacesRefused(p *place) bool {
+func (o *openings) pacesRefused(p *candidate) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return p.refused && o.scopes[scopeOf(p, refusedScope)] != nil
 }
 
 // longestBackoff returns that of p by itself. lasts says that its failures have lasted.
-func (o *openings) longestBackoff(p *place, lasts bool) time.Duration {
+func (o *openings) longestBackoff(p *candidate, lasts bool) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {

@@ -19,13 +19,13 @@ import (
 // pause.
 const recoveryTime = 2 * refusedBackoff
 
-// inPassingBubbles is inBubble, for each strategy, with a manager whose refusals pass.
-func inPassingBubbles(t *testing.T, strategies []Strategy, test func(t *testing.T, e *env)) {
+// inPassingBubbles is inBubble, for each change detection, with a manager whose refusals pass.
+func inPassingBubbles(t *testing.T, detections []ChangeDetection, test func(t *testing.T, e *env)) {
 	t.Helper()
-	for _, strategy := range strategies {
-		t.Run(string(strategy), func(t *testing.T) {
+	for _, detection := range detections {
+		t.Run(string(detection), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := newEnvWith(t, Options{Strategy: strategy, RefusalsPass: true})
+				e := newEnvWith(t, Options{ChangeDetection: detection, RefusalsPass: true})
 				test(t, e)
 				e.stop()
 			})
@@ -54,7 +54,7 @@ func TestRefusalsOfEverythingPass(t *testing.T) {
 	const objects = 100
 	for _, long := range []time.Duration{20 * time.Second, 90 * time.Second} {
 		t.Run(long.String(), func(t *testing.T) {
-			inPassingBubbles(t, []Strategy{Watch, Cache, Get}, func(t *testing.T, e *env) {
+			inPassingBubbles(t, []ChangeDetection{Watch, Cache, Get}, func(t *testing.T, e *env) {
 				refs := secretRefs("s", objects)
 				for _, ref := range refs {
 					e.api.put(secret(ref.Name, "1"))
@@ -85,7 +85,7 @@ func TestRefusalsOfEverythingPass(t *testing.T) {
 // TestRefusalsOfOpenWatches has all watches end while everything is refused, as when the API
 // server restarts: what was known stays, and no object is stale for long afterwards.
 func TestRefusalsOfOpenWatches(t *testing.T) {
-	inPassingBubbles(t, []Strategy{Watch}, func(t *testing.T, e *env) {
+	inPassingBubbles(t, []ChangeDetection{Watch}, func(t *testing.T, e *env) {
 		refs := secretRefs("s", 100)
 		for i, ref := range refs {
 			e.api.put(secret(ref.Name, "1"))
@@ -133,7 +133,7 @@ func TestRefusalsOfOpenWatches(t *testing.T) {
 
 // TestFewAreLeftOfManyRefused: objects that shared a backoff go on with it when others have gone.
 func TestFewAreLeftOfManyRefused(t *testing.T) {
-	inPassingBubbles(t, []Strategy{Watch, Cache, Get}, func(t *testing.T, e *env) {
+	inPassingBubbles(t, []ChangeDetection{Watch, Cache, Get}, func(t *testing.T, e *env) {
 		refs := secretRefs("s", 10)
 		e.refuseLike(everything)
 		for i, ref := range refs {
@@ -164,7 +164,7 @@ func TestFewAreLeftOfManyRefused(t *testing.T) {
 // TestFewRefusalsHoldUpNobody: objects that are refused for good share their pauses with each
 // other, and with nothing else.
 func TestFewRefusalsHoldUpNobody(t *testing.T) {
-	inPassingBubbles(t, []Strategy{Watch, Cache, Get}, func(t *testing.T, e *env) {
+	inPassingBubbles(t, []ChangeDetection{Watch, Cache, Get}, func(t *testing.T, e *env) {
 		bad, good := secretRefs("bad", 10), secretRef("good")
 		v := e.api.put(secret("good", "1"))
 		e.refuseLike(func(ref volume.Ref) bool { return ref != good })

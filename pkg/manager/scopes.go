@@ -23,7 +23,7 @@ type scope struct {
 }
 
 // scopesOf returns the scopes that an object is in.
-func scopesOf(p *place) []scope {
+func scopesOf(p *candidate) []scope {
 	in := []scope{scopeOf(p, backoff.Node), scopeOf(p, backoff.Credential), scopeOf(p, backoff.Kind)}
 	if p.refused {
 		in = append(in, scopeOf(p, refusedScope))
@@ -32,7 +32,7 @@ func scopesOf(p *place) []scope {
 }
 
 // scopeOf returns the scope of a level that an object is in.
-func scopeOf(p *place, l backoff.Level) scope {
+func scopeOf(p *candidate, l backoff.Level) scope {
 	in := scope{level: l}
 	if l >= backoff.Credential {
 		in.account = p.account
@@ -62,7 +62,7 @@ type pause struct {
 
 // admit tells whether an opening of p may begin: none of its scopes is in a pause or waits for
 // a probe.
-func (s scopes) admit(p *place) bool {
+func (s scopes) admit(p *candidate) bool {
 	if len(s) == 0 {
 		return true
 	}
@@ -76,7 +76,7 @@ func (s scopes) admit(p *place) bool {
 
 // probe makes an opening that begins the probe of its scopes' pauses.
 func (s scopes) probe(op *opening) {
-	for _, in := range scopesOf(op.place) {
+	for _, in := range scopesOf(op.candidate) {
 		if b := s[in]; b != nil {
 			b.probe = op
 			op.probes = append(op.probes, b)
@@ -99,7 +99,7 @@ func (s scopes) release(op *opening) {
 // because many fail or succeed at the same moment.
 func (s scopes) learn(op *opening, err error, failed backoff.Level) (length time.Duration) {
 	passed := passedScopes(err)
-	for _, in := range scopesOf(op.place) {
+	for _, in := range scopesOf(op.candidate) {
 		b := s[in]
 		// An object that was not refused before asks during the pause of those that were.
 		if b != nil && (!op.began.After(b.since) || in.level == refusedScope && time.Now().Before(b.until)) {
@@ -120,7 +120,7 @@ func (s scopes) learn(op *opening, err error, failed backoff.Level) (length time
 }
 
 // cause returns the failure for which p may not be opened, or nil.
-func (s scopes) cause(p *place) error {
+func (s scopes) cause(p *candidate) error {
 	for _, in := range scopesOf(p) {
 		if b := s[in]; b != nil {
 			return b.err

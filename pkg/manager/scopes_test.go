@@ -143,7 +143,7 @@ func TestOneObjectProbes(t *testing.T) {
 // TestARefusalOfOneConcernsNoOther: 1 of 30 accounts has a dead token, and requests for
 // Secrets fail. ConfigMaps and other accounts are served as without that.
 func TestARefusalOfOneConcernsNoOther(t *testing.T) {
-	asPods(t, []Strategy{Watch}, func(t *testing.T, e *env, tokens *accounts) {
+	asPods(t, []ChangeDetection{Watch}, func(t *testing.T, e *env, tokens *accounts) {
 		dead := podOf("", "account-0").Account()
 		e.api.set(func() {
 			e.api.refuse = func(r apiRequest) error {
@@ -178,7 +178,7 @@ func TestARefusalOfOneConcernsNoOther(t *testing.T) {
 
 // TestARenewedCredentialIsTriedAtOnce: the backoff was the old one's.
 func TestARenewedCredentialIsTriedAtOnce(t *testing.T) {
-	asPods(t, []Strategy{Watch}, func(t *testing.T, e *env, _ *accounts) {
+	asPods(t, []ChangeDetection{Watch}, func(t *testing.T, e *env, _ *accounts) {
 		e.refuseAll(refusal(401, 0))
 		p, ref := podOf("p", "a"), secretRef("db")
 		e.api.put(secret("db", "v1"))

@@ -13,19 +13,19 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Strategy is how a Manager learns of changes.
-type Strategy string
+// ChangeDetection is how a Manager learns of changes.
+type ChangeDetection string
 
-// The strategies, which are those of the kubelet.
+// The ways, which are those of the kubelet.
 const (
 	// Watch keeps a watch of each object open. Changes arrive at once.
-	Watch Strategy = "Watch"
+	Watch ChangeDetection = "Watch"
 	// Cache keeps an object for the time that the node's annotation
 	// node.alpha.kubernetes.io/ttl says. A Refresh after that asks again. The API server
 	// may answer from its cache.
-	Cache Strategy = "Cache"
+	Cache ChangeDetection = "Cache"
 	// Get asks for the present state at each Refresh.
-	Get Strategy = "Get"
+	Get ChangeDetection = "Get"
 )
 
 // store is a way to know objects. References are counted elsewhere: see references.
@@ -63,9 +63,9 @@ type object interface {
 	close(err error)
 }
 
-// newStore returns the store of a strategy.
+// newStore returns the store of a change detection.
 func newStore(opts Options) (store, error) {
-	switch opts.Strategy {
+	switch opts.ChangeDetection {
 	case Watch, "":
 		return newWatchStore(opts), nil
 	case Cache:
@@ -73,7 +73,7 @@ func newStore(opts Options) (store, error) {
 	case Get:
 		return newGetStore(opts), nil
 	}
-	return nil, fmt.Errorf("manager options: Strategy %q is none of %s, %s and %s", opts.Strategy, Watch, Cache, Get)
+	return nil, fmt.Errorf("manager options: ChangeDetection %q is none of %s, %s and %s", opts.ChangeDetection, Watch, Cache, Get)
 }
 
 // base is what every store has.
@@ -133,9 +133,9 @@ func (b *base) newKnown(k key, pod types.UID) *known {
 	changed := b.changed
 	known := &known{
 		key: k, source: src, failures: b.failures, openings: b.openings,
-		place:   place{Ref: k.ref, account: k.account, pod: pod},
-		changed: func() { changed(k.account, k.ref) },
+		candidate: candidate{Ref: k.ref, account: k.account, pod: pod},
+		changed:   func() { changed(k.account, k.ref) },
 	}
-	known.place.shares = known.shares
+	known.candidate.shares = known.shares
 	return known
 }

@@ -23,7 +23,7 @@ func many(n int, items bool) (*volume.Spec, Objects) {
 		key := fmt.Sprintf("key-%d", i)
 		o.Data[key] = []byte(key)
 		if items {
-			s.Items = append(s.Items, volume.Item{Key: key, Path: fmt.Sprintf("dir-%d/conf/%s", i%10, key)})
+			s.Projection.Items = append(s.Projection.Items, volume.Item{Key: key, Path: fmt.Sprintf("dir-%d/conf/%s", i%10, key)})
 		}
 	}
 	return spec(s), objects(o)

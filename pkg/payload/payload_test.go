@@ -53,20 +53,20 @@ func source(i int, kind volume.Kind, name string, items ...string) volume.Source
 			}
 			it.Mode = &mode
 		}
-		s.Items = append(s.Items, it)
+		s.Projection.Items = append(s.Projection.Items, it)
 	}
 	return s
 }
 
 func optional(s volume.Source) volume.Source {
-	s.Optional = true
+	s.Projection.Optional = true
 	return s
 }
 
 // own makes a source that of one of the pod's own volumes.
 func own(s volume.Source) volume.Source {
 	mode := fs.FileMode(0o440)
-	s.DefaultMode = &mode
+	s.Projection.DefaultMode = &mode
 	return s
 }
 
@@ -242,7 +242,7 @@ func TestRenderManyMissing(t *testing.T) {
 		s := source(0, volume.Secret, "a")
 		for i := range n {
 			key := fmt.Sprintf("k%d", i)
-			s.Items = append(s.Items, volume.Item{Key: key, Path: key})
+			s.Projection.Items = append(s.Projection.Items, volume.Item{Key: key, Path: key})
 		}
 		_, err := Render(spec(s), objects(object(volume.Secret, "a")), Options{})
 		var missing *MissingError

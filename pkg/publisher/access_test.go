@@ -102,7 +102,7 @@ func acrossInBubble(t *testing.T, test func(e *env, access *fakeAccess, r Reques
 	synctest.Test(t, func(t *testing.T) {
 		access := &fakeAccess{}
 		access.grant(sharedSecret, sharedConfig)
-		e := newEnv(t, func(o *Options) { o.Access, o.CrossNamespace = access, true })
+		e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = access, true })
 		e.run()
 		e.objects.put(configMap("app"), "a", "1")
 		e.objects.put(sharedSecret, "password", "p1")
@@ -313,7 +313,7 @@ func TestAdoptWithoutReview(t *testing.T) {
 func TestManySlowReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		access := &fakeAccess{}
-		e := newEnv(t, func(o *Options) { o.Access, o.CrossNamespace = access, true })
+		e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = access, true })
 		e.run()
 		var sources strings.Builder
 		var refs []volume.Ref
@@ -367,7 +367,7 @@ func TestAcrossNamespacesWithoutWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		access := &fakeAccess{}
 		access.grant(sharedSecret)
-		e := newEnv(t, func(o *Options) { o.Access, o.CrossNamespace, o.PublishWait = access, true, 0 })
+		e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace, o.PublishWait = access, true, 0 })
 		e.run()
 		e.objects.put(sharedSecret, "password", "p1")
 		r := e.request("v1", "secret", "db", "namespace", "platform")

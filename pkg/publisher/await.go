@@ -29,7 +29,7 @@ func (v *published) authorize(ctx context.Context) error {
 	defer cancel()
 	backoff := refreshBackoff()
 	for {
-		err := v.access.Admit(ctx)
+		err := v.registration.Admit(ctx)
 		if err == nil {
 			return nil
 		}
@@ -48,12 +48,11 @@ func (v *published) authorize(ctx context.Context) error {
 	}
 }
 
-// await returns what a new volume is to show, and of which versions, with a place at the
-// render gate until that is written. It
-// waits while required objects or keys are missing or their state is not known
-// yet; each change of one of them wakes it, and where nothing tells of changes, it asks
-// again from time to time.
-func (v *published) await(ctx context.Context) (*payload.Rendering, known, error) {
+// await returns what a new volume is to show, and the answers that it is made of. The volume then
+// has a place at the render gate, until its files are written. await waits while required objects
+// or keys are missing, or while their state is not known. Each change of one of them wakes it. It
+// also asks again from time to time, as not every change detection tells of changes.
+func (v *published) await(ctx context.Context) (*payload.Rendering, answers, error) {
 	ctx, cancel := context.WithDeadline(ctx, v.deadline)
 	defer cancel()
 	v.p.opts.Objects.Prioritize(v.request.Pod, v.refs)
@@ -68,7 +67,7 @@ func (v *published) await(ctx context.Context) (*payload.Rendering, known, error
 		}
 		o := outcomeOf(err)
 		if !o.waits {
-			return nil, known{}, o.failure()
+			return nil, answers{}, o.failure()
 		}
 		v.announce(o)
 		select {
@@ -77,7 +76,7 @@ func (v *published) await(ctx context.Context) (*payload.Rendering, known, error
 			v.p.opts.Objects.Refresh(v.request.Pod, v.lacking(err))
 			refresh.Reset(backoff.Step())
 		case <-v.p.stopping:
-			return nil, known{}, fail(ReasonUnavailable, "%w: %w", errStopping, err)
+			return nil, answers{}, fail(ReasonUnavailable, "%w: %w", errStopping, err)
 		case <-ctx.Done():
 			// Why the state of an object is not known may have become known since.
 			shown, got, err := v.look(ctx)
@@ -100,7 +99,7 @@ func (v *published) lacking(err error) []volume.Ref {
 		return refs
 	}
 	for _, ref := range v.refs {
-		if answer := v.access.Get(ref); answer.State == access.Unknown {
+		if answer := v.registration.Get(ref); answer.State == access.Unknown {
 			refs = append(refs, ref)
 		}
 	}
@@ -108,7 +107,7 @@ func (v *published) lacking(err error) []volume.Ref {
 }
 
 // announce tells the pod's author what its publish waits for, when that changes. That
-// the state of an object is not known yet is nobody's fault, as a rule for a moment.
+// the state of an object is not known yet is not told: as a rule that lasts a moment.
 func (v *published) announce(o outcome) {
 	var missing *payload.MissingError
 	if errors.As(o.err, &missing) && v.condition.set(o) && v.p.isNews(v.request.VolumeID, o.err.Error()) {
@@ -118,24 +117,24 @@ func (v *published) announce(o outcome) {
 
 // look renders what is known now of a new volume's objects. If it succeeds the volume has a
 // place at the render gate.
-func (v *published) look(ctx context.Context) (*payload.Rendering, known, error) {
-	got := v.know()
+func (v *published) look(ctx context.Context) (*payload.Rendering, answers, error) {
+	got := v.answers()
 	var denied *access.DeniedError
 	switch {
 	case len(got.refused) > 0: // since the pod was admitted
-		return nil, got, v.access.Refusal(got.refused)
+		return nil, got, v.registration.Refusal(got.refused)
 	case got.unknown != nil:
 		return nil, got, got.unknown
 	case errors.As(got.stale, &denied):
 		// A new volume must not begin with what nobody may read any more.
 		return nil, got, got.stale
 	}
-	if err := v.enter(ctx, payload.Heap(v.resolved, got.objects)); err != nil {
+	if err := v.acquirePlace(ctx, payload.Heap(v.resolved, got.objects)); err != nil {
 		return nil, got, err
 	}
 	shown, err := v.render(got, false)
 	if err != nil {
-		v.leave()
+		v.releasePlace()
 	}
 	return shown, got, err
 }

@@ -69,8 +69,8 @@ const (
 	pruneTime = time.Second
 )
 
-// known is what is known of a volume's objects at one moment.
-type known struct {
+// answers are what is known of a volume's objects at one moment.
+type answers struct {
 	objects payload.Objects
 	at      record.Versions
 	// refused holds those that the pod may not have.
@@ -82,14 +82,14 @@ type known struct {
 	pending bool
 }
 
-// know asks for the present answers about a volume's objects. The caller holds the lock of
+// answers returns the present answers about a volume's objects. The caller holds the lock of
 // the contents.
-func (v *published) know() known {
+func (v *published) answers() answers {
 	// Whether answers are due is asked before the answers: so none of those is overlooked.
-	got := known{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}, pending: v.access.Pending()}
+	got := answers{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}, pending: v.registration.Pending()}
 	var unknown, stale []error
 	for _, ref := range v.refs {
-		answer := v.access.Get(ref)
+		answer := v.registration.Get(ref)
 		switch {
 		case answer.State == access.Unknown:
 			unknown = append(unknown, answer.Err)
@@ -117,7 +117,7 @@ func (v *published) know() known {
 // render returns what a volume is to show of its objects. Once the volume is live, its
 // spec says what a deleted object means; before that, a required object that does not
 // exist was never there.
-func (v *published) render(got known, live bool) (*payload.Rendering, error) {
+func (v *published) render(got answers, live bool) (*payload.Rendering, error) {
 	shown, err := payload.Render(v.resolved, got.objects, payload.Options{
 		FSGroup:        v.request.FSGroup,
 		Refused:        got.refused,
@@ -140,7 +140,7 @@ func (v *published) render(got known, live bool) (*payload.Rendering, error) {
 // write makes the volume's files show a rendering, with a record of at which versions, through
 // a handle on its mount. The caller holds the lock of the contents. On an error the files
 // stay as they were, or are current and some link is not; another write mends that.
-func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Rendering, got known) error {
+func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Rendering, got answers) error {
 	undo, err := v.makeRoom(ctx, mnt, shown.Tree)
 	if err != nil {
 		return err
@@ -194,7 +194,7 @@ func (c *contents) has(ref volume.Ref) bool {
 }
 
 // isCurrent says whether the files are known to show the objects as they are.
-func (c *contents) isCurrent(got known) bool {
+func (c *contents) isCurrent(got answers) bool {
 	return c.proven && maps.Equal(c.shown, got.at) && maps.Equal(c.withdrawn, got.refused)
 }
 

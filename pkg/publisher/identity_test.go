@@ -91,7 +91,7 @@ func asPods(t *testing.T, test func(e *env, identity *fakeIdentity, access *fake
 	synctest.Test(t, func(t *testing.T) {
 		access, identity := &fakeAccess{}, &fakeIdentity{held: map[string]string{}}
 		access.grant(configMap("app"), secret("db"))
-		e := newEnv(t, func(o *Options) { o.Access, o.Identity = access, identity })
+		e := newEnv(t, func(o *Options) { o.Reviews, o.Identity = access, identity })
 		e.run()
 		e.objects.put(configMap("app"), "a", "1")
 		e.objects.put(secret("db"), "password", "p1")

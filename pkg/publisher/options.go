@@ -93,10 +93,10 @@ type Options struct {
 	NodeRights bool
 	// Identity, if it is not nil, has objects read with the pods' own tokens.
 	Identity access.Identity
-	// Access is asked, at the publish and at each resync, about objects of other namespaces
+	// Reviews are asked, at the publish and at each resync, about objects of other namespaces
 	// and, where there is an Identity, about all of them. Required by both.
-	Access access.Reviews
-	// Events hears what ails volumes; nil: nobody does.
+	Reviews access.Reviews
+	// Events is told what is wrong with volumes; nil: nobody is.
 	Events Events
 	// NodeName is the name of the Node, for the variables that name it.
 	NodeName string
@@ -128,8 +128,8 @@ func (o *Options) validate() error {
 	if o.Pods == nil {
 		errs = append(errs, errors.New("Pods: Required value"))
 	}
-	if o.Access == nil && (o.CrossNamespace || o.Identity != nil) {
-		errs = append(errs, errors.New("Access: Required value: by CrossNamespace and by Identity"))
+	if o.Reviews == nil && (o.CrossNamespace || o.Identity != nil) {
+		errs = append(errs, errors.New("Reviews: Required value: by CrossNamespace and by Identity"))
 	}
 	if o.NodeRights && (o.CrossNamespace || o.Identity != nil) {
 		errs = append(errs, errors.New("NodeRights: Forbidden: with CrossNamespace or Identity: a node may read what the pods' own specs name, in their own namespaces"))

@@ -32,7 +32,7 @@ type outcome struct {
 	waits bool
 	// retry says that another try can, without any of that.
 	retry bool
-	// silent says that it tells nothing of the files.
+	// silent says that it is no fault of the files, so no event tells of it.
 	silent bool
 	// event is the reason of the event on the pod.
 	event string
@@ -126,14 +126,14 @@ func (o outcome) isTokenless(since time.Time) bool {
 	return errors.Is(o.err, authz.ErrNoToken) && time.Since(since) < tokenTime
 }
 
-// condition is what ails a volume. It is safe for concurrent use, so that nobody who asks
-// waits for a write.
+// condition is what is wrong with a volume. It has a lock of its own, so that nobody who asks
+// waits for a write. It is safe for concurrent use.
 type condition struct {
 	mu            sync.Mutex
 	kind, problem string
 }
 
-// set stores what ails the volume, and says whether that is news.
+// set stores what is wrong with the volume, and says whether that is news.
 func (c *condition) set(o outcome) bool {
 	kind, problem := o.kind(), ""
 	if o.err != nil {

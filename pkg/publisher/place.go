@@ -16,28 +16,28 @@ type place struct {
 	waiting bool
 }
 
-// enter waits for a new volume's place for a render of so many bytes. Nobody else waits
-// for that: the volume is its publish's own, and an unpublish cancels that.
-func (v *published) enter(ctx context.Context, heap int64) error {
+// acquirePlace waits for the place of a new volume, for a render of so many bytes. It holds up
+// nobody else: only the publish uses the volume yet, and an unpublish cancels the publish.
+func (v *published) acquirePlace(ctx context.Context, heap int64) error {
 	l := v.p.renders.lane(heap)
-	if err := l.enter(ctx, v.p.stopping); err != nil {
+	if err := l.acquire(ctx, v.p.stopping); err != nil {
 		return fail(ReasonUnavailable, "%w: %w", errCrowded, err)
 	}
 	v.contents.place.lane = l
 	return nil
 }
 
-// claim takes a live volume's place for a render. If there is none, the result is false, and
+// tryPlace takes a live volume's place for a render. If there is none, the result is false, and
 // the volume is queued again once it has one: meanwhile neither a worker nor the
 // lock of the contents waits, and files can be withdrawn. The caller holds that lock.
-func (v *published) claim(ctx context.Context, objects payload.Objects) bool {
+func (v *published) tryPlace(ctx context.Context, objects payload.Objects) bool {
 	has := &v.contents.place
 	l := v.p.renders.lane(payload.Heap(v.resolved, objects))
 	if has.lane == l || has.lane == &v.p.renders.large {
 		return true
 	}
-	v.leave()
-	if l.try() {
+	v.releasePlace()
+	if l.tryAcquire() {
 		has.lane = l
 		return true
 	}
@@ -46,14 +46,14 @@ func (v *published) claim(ctx context.Context, objects payload.Objects) bool {
 	}
 	has.waiting = true
 	v.p.background.Go(func() {
-		if l.enter(ctx, nil) != nil {
+		if l.acquire(ctx, nil) != nil {
 			return // the plugin ends
 		}
 		v.contents.mu.Lock()
 		defer v.contents.mu.Unlock()
 		has.waiting = false
 		if v.contents.gone || has.lane != nil {
-			l.leave()
+			l.release()
 			return
 		}
 		has.lane = l
@@ -62,19 +62,19 @@ func (v *published) claim(ctx context.Context, objects payload.Objects) bool {
 	return false
 }
 
-// leave gives a volume's place back, if it has one. The caller holds the lock of the
+// releasePlace gives a volume's place back, if it has one. The caller holds the lock of the
 // contents.
-func (v *published) leave() {
+func (v *published) releasePlace() {
 	if l := v.contents.place.lane; l != nil {
 		v.contents.place.lane = nil
-		l.leave()
+		l.release()
 	}
 }
 
 // parseCost is more memory, in bytes, than it takes to parse a byte of attributes.
 const parseCost = 512
 
-// parse parses the attributes of a request. To do that takes memory too.
+// parse parses the attributes of a request. That takes memory too, so it needs a place.
 func (p *Publisher) parse(ctx context.Context, request *Request, opts ...volume.Option) (*volume.Spec, error) {
 	size := 0
 	for name, value := range request.Attributes {
@@ -83,10 +83,10 @@ func (p *Publisher) parse(ctx context.Context, request *Request, opts ...volume.
 	l := p.renders.lane(int64(min(size, volume.MaxAttributesSize)) * parseCost)
 	ctx, cancel := context.WithTimeout(ctx, p.opts.PublishWait)
 	defer cancel()
-	if err := l.enter(ctx, p.stopping); err != nil {
+	if err := l.acquire(ctx, p.stopping); err != nil {
 		return nil, fail(ReasonUnavailable, "%w: %w", errCrowded, err)
 	}
-	defer l.leave()
+	defer l.release()
 	spec, err := volume.Parse(request.Attributes, request.Pod, opts...)
 	if err != nil {
 		return nil, fail(ReasonInvalid, "%w", err)

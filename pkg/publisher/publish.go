@@ -21,15 +21,15 @@ type Request struct {
 	VolumeID string
 	// Target is the absolute path at which the volume becomes visible.
 	Target string
-	// Pod is whom the volume is for. A PodErr says why the request does not tell;
-	// that is enough for a volume that is live, and for no other.
+	// Pod is the pod that the volume is for. PodErr says why the request does not tell. Only a
+	// live volume takes a request with a PodErr.
 	Pod    volume.Pod
 	PodErr error
 	// Derived says that the request was derived from the pod's spec, by the pod's UID: the
 	// pod is who it claims to be, and there is no token yet.
 	Derived bool
-	// Token is the pod's own. A TokenErr says why the request has none; that is of interest
-	// where objects are read with pods' tokens, and to volumes that are not live.
+	// Token is the pod's own. TokenErr says why the request has none. Where objects are read
+	// with pods' tokens, only a live volume takes a request with a TokenErr.
 	Token    volume.Token
 	TokenErr error
 	// Attributes are what the pod's author wrote, without the kubelet's own keys.
@@ -39,8 +39,8 @@ type Request struct {
 	FSGroup *int64
 }
 
-// differs names what of a live volume a request would change, or returns "". What
-// the kubelet may change between two calls for one pod is not compared.
+// differs names what another request would change of a live volume, or returns "". It doesn't
+// compare what the kubelet may change between two calls for one pod.
 func (r *Request) differs(other *Request) string {
 	switch {
 	case r.Target != other.Target:
@@ -64,11 +64,10 @@ func (r *Request) misderived(kubelets *Request) bool {
 	return kubelets.PodErr == nil && r.Pod != kubelets.Pod
 }
 
-// Publish makes a volume visible at its target once all its files are written; it
-// waits for required objects and keys that don't exist yet. For a live volume of
-// the same spec it does nothing, for one of another spec it fails with
-// ReasonExists. After an error nothing of the volume is left, and a live volume
-// goes on unharmed.
+// Publish makes a volume visible at its target once all its files are written. It waits for
+// required objects and keys that don't exist yet. If the volume is live, Publish does nothing,
+// or fails with ReasonExists if the request differs. After an error nothing is left of a new
+// volume, and a live volume stays as it is.
 func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	ctx, end, err := p.beginPublish(ctx, request.VolumeID)
 	if err != nil {
@@ -107,7 +106,7 @@ func (p *Publisher) create(ctx context.Context, request Request) error {
 	done := false
 	defer func() {
 		if !done { // also when the call panics
-			v.access.Close()
+			v.registration.Close()
 			p.remove(v)
 		}
 	}()
@@ -119,7 +118,7 @@ func (p *Publisher) create(ctx context.Context, request Request) error {
 		return err
 	}
 	done = true
-	p.goLive(v)
+	p.activate(v)
 	return nil
 }
 
@@ -161,7 +160,7 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 			klog.FromContext(ctx).Info("The kubelet's request is not the one that was derived from the pod's spec", "volumeID", request.VolumeID, "derivedFor", v.request.Pod)
 		}
 		if request.TokenErr == nil && !v.spec.Pinned() {
-			v.access.Offer(request.Token)
+			v.registration.Offer(request.Token)
 		}
 		return true, nil
 	case errors.Is(err, mount.ErrNotMounted):
@@ -244,7 +243,7 @@ func (p *Publisher) newPublished(request Request, spec, resolved *volume.Spec) *
 	for _, use := range consents {
 		v.consent[use.Ref] = true
 	}
-	v.access = p.access.New(access.Wish{
+	v.registration = p.tracker.New(access.Wish{
 		Pod:      request.Pod,
 		VolumeID: request.VolumeID,
 		Refs:     v.refs,
@@ -269,10 +268,10 @@ func newWriter(spec *volume.Spec, opts writer.Options) treeWriter {
 func (v *published) publish(ctx context.Context) (err error) {
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
-	defer v.leave()
+	defer v.releasePlace()
 	shown, got, err := v.await(ctx)
-	for err == nil && v.access.Admit(ctx) != nil { // asks again if that took long
-		v.leave() // other renders don't wait for the review
+	for err == nil && v.registration.Admit(ctx) != nil { // asks again if that took long
+		v.releasePlace() // other renders don't wait for the review
 		if err = v.authorize(ctx); err == nil {
 			shown, got, err = v.await(ctx)
 		}

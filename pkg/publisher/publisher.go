@@ -1,10 +1,13 @@
 // Package publisher owns the life of published volumes: publish, unpublish,
 // reconcile after a change, resync, and restore after a restart.
 //
-// There is one way to write a volume: its objects are looked up, rendered, and
-// written through a handle on its mount; publish does that on a mount that nobody
-// sees yet, everything else on the visible one. The package must not know of gRPC,
-// of flags, or of how objects reach the process.
+// There is one way to write a volume: look up its objects, render them, and write the files
+// through a handle on its mount. A publish writes to a mount that nobody sees yet. Everything
+// else writes to the visible one. The package must not know of gRPC, of flags, or of how objects
+// reach the process.
+//
+// A volume is live while this process knows it as published. It is active while changes of its
+// objects change its files. A pinned volume is live and never active.
 package publisher
 
 import (
@@ -35,12 +38,12 @@ type Publisher struct {
 	limits limits
 	// newWriter makes the writer of one volume.
 	newWriter func(spec *volume.Spec, opts writer.Options) treeWriter
-	// queue holds ids of live volumes to reconcile, each at most once.
+	// queue holds ids of active volumes to reconcile, each at most once.
 	queue workqueue.TypedRateLimitingInterface[string]
 	// stopping is closed when waiting publishes are to give up.
 	stopping chan struct{}
 	stopOnce sync.Once
-	access   *access.Tracker
+	tracker  *access.Tracker
 	// background counts the goroutines that wait for a place at the render gate; they end with
 	// the context of Run, which waits for them.
 	background sync.WaitGroup
@@ -68,7 +71,7 @@ type Publisher struct {
 }
 
 // Retries of a failed write start at retryMin and double up to retryMax, so that a
-// volume recovers soon after what ailed it has gone.
+// volume recovers soon after the cause of the failure has gone.
 const (
 	retryMin = 50 * time.Millisecond
 	retryMax = 5 * time.Second
@@ -76,9 +79,8 @@ const (
 	maxAsking = 16
 )
 
-// defaultWorkers is two for each processor: a reconcile is system calls that seldom wait,
-// and more of them only take the processors from each other. It is never so few that a
-// volume or two that are slow could hold up all others.
+// defaultWorkers is two for each processor, as a reconcile is system calls that seldom wait. It
+// is four at least, so that a few slow volumes don't hold up all others.
 func defaultWorkers() int { return max(4, 2*runtime.GOMAXPROCS(0)) }
 
 // New returns a Publisher that knows of no volume yet; Restore finds those of an
@@ -110,9 +112,9 @@ func New(opts Options) (*Publisher, error) {
 		failures:  map[string]failure{},
 	}
 	var err error
-	p.access, err = access.New(access.Options{
+	p.tracker, err = access.New(access.Options{
 		Objects:        opts.Objects,
-		Reviews:        opts.Access,
+		Reviews:        opts.Reviews,
 		Identity:       opts.Identity,
 		RefusalsPass:   opts.NodeRights,
 		CrossNamespace: opts.CrossNamespace,
@@ -138,7 +140,7 @@ func (p *Publisher) Run(ctx context.Context) {
 		})
 	}
 	running.Go(func() { p.resync(ctx) })
-	running.Go(func() { p.access.Run(ctx) })
+	running.Go(func() { p.tracker.Run(ctx) })
 	running.Go(func() { p.takeOverRestored(ctx) })
 	<-ctx.Done()
 	p.StopWaiting()
@@ -157,7 +159,7 @@ func (p *Publisher) StopWaiting() {
 func (p *Publisher) Close() error {
 	p.StopWaiting()
 	p.queue.ShutDown()
-	p.access.Close()
+	p.tracker.Close()
 	return p.giveBackAll()
 }
 
@@ -176,7 +178,7 @@ type published struct {
 	// consent is the objects that the pod needs a right to; constant.
 	consent map[volume.Ref]bool
 	// access has the answers about the objects.
-	access *access.Registration
+	registration *access.Registration
 	// since is when this process began with the volume; constant.
 	since time.Time
 	// deadline is when the publish gives up waiting. It is the publish's own.
@@ -185,12 +187,12 @@ type published struct {
 	// room for one.
 	wake chan struct{}
 
-	// live says that the volume's changes go to the queue. A pinned volume never is live.
+	// active says that the volume's changes go to the queue.
 	// Guarded by Publisher.mu once the volume is known, as are size, the bytes counted for it
 	// in used, and due, which says that the next reconcile is to have its objects refreshed.
-	live bool
-	size int64
-	due  bool
+	active bool
+	size   int64
+	due    bool
 
 	// contents is what its files show; who writes to the volume holds its lock.
 	contents contents
@@ -198,7 +200,7 @@ type published struct {
 	condition condition
 }
 
-// poke notes a change of an object of a volume that is not live yet.
+// poke notes a change of an object of a volume that is not active yet.
 func (v *published) poke() {
 	select {
 	case v.wake <- struct{}{}:
@@ -210,7 +212,7 @@ func (v *published) poke() {
 // its pod. The volume must be new.
 func (p *Publisher) add(v *published) {
 	p.track(v)
-	v.access.Start()
+	v.registration.Start()
 }
 
 // track is add without the registration, for a volume that needs no object any more.
@@ -229,7 +231,7 @@ func (p *Publisher) track(v *published) {
 
 // remove undoes add and everything that was counted for the volume. It is
 // idempotent. The caller holds the lock of the contents or owns a volume that never
-// was live.
+// was active.
 //
 // The volume leaves the maps last: as long as it is there, a publish of the same id
 // finds it and waits for its end, so what is undone here can't be the next one's.
@@ -237,7 +239,7 @@ func (p *Publisher) remove(v *published) {
 	if p.lookup(v.request.VolumeID) != v {
 		return
 	}
-	v.access.Close()
+	v.registration.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.volumes, v.request.VolumeID)
@@ -248,7 +250,7 @@ func (p *Publisher) remove(v *published) {
 		}
 	}
 	p.used -= v.size
-	v.size, v.live = 0, false
+	v.size, v.active = 0, false
 }
 
 // lookup returns the volume of an id, or nil.
@@ -258,12 +260,12 @@ func (p *Publisher) lookup(volumeID string) *published {
 	return p.volumes[volumeID]
 }
 
-// lookupLive returns the volume of an id if it is live, or nil. What is not live is pinned, or
+// lookupActive returns the volume of an id if it is active, or nil. What is not is pinned, or
 // belongs to the publish that runs, which holds its lock for as long as it waits.
-func (p *Publisher) lookupLive(volumeID string) *published {
+func (p *Publisher) lookupActive(volumeID string) *published {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if v := p.volumes[volumeID]; v != nil && v.live {
+	if v := p.volumes[volumeID]; v != nil && v.active {
 		return v
 	}
 	return nil
@@ -278,7 +280,7 @@ func (p *Publisher) changed(account volume.Account, ref volume.Ref) {
 		if account != (volume.Account{}) && account != v.request.Pod.Account() {
 			continue
 		}
-		if v.live {
+		if v.active {
 			p.queue.Add(v.request.VolumeID)
 			continue
 		}
@@ -286,19 +288,19 @@ func (p *Publisher) changed(account volume.Account, ref volume.Ref) {
 	}
 }
 
-// goLive hands the volume's changes to the queue, with what changed while it was
+// activate hands the volume's changes to the queue, with what changed while it was
 // being published.
 //
 // A pinned volume is never rewritten: it lets its objects go instead, so that nothing
 // is watched for it, and stays out of the queue's reach.
-func (p *Publisher) goLive(v *published) {
+func (p *Publisher) activate(v *published) {
 	if v.spec.Pinned() {
-		v.access.Close()
+		v.registration.Close()
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	v.live = true
+	v.active = true
 	select {
 	case <-v.wake:
 		p.queue.Add(v.request.VolumeID)
@@ -306,12 +308,12 @@ func (p *Publisher) goLive(v *published) {
 	}
 }
 
-// resyncAccount makes a resync due for the live volumes of a service account's pods.
+// resyncAccount makes a resync due for the active volumes of a service account's pods.
 func (p *Publisher) resyncAccount(account volume.Account) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for id, v := range p.volumes {
-		if v.live && v.request.Pod.Account() == account {
+		if v.active && v.request.Pod.Account() == account {
 			v.due = true
 			p.queue.Add(id)
 		}

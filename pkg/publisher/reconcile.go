@@ -21,7 +21,7 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 		return false
 	}
 	defer p.queue.Done(volumeID)
-	v := p.lookupLive(volumeID)
+	v := p.lookupActive(volumeID)
 	if v == nil || ctx.Err() != nil {
 		p.queue.Forget(volumeID)
 		return true
@@ -43,22 +43,22 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 	return true
 }
 
-// reconciled is what came of a reconcile. The errors are apart, as what can't mend the one by
-// another try may mend the other.
+// reconciled is the result of a reconcile. Its errors are kept apart, because each may need
+// another try or not.
 type reconciled struct {
-	// update is why the files could not be brought up to date, clean why something that is to
-	// go is still there.
+	// update is why the files could not be brought up to date. clean is why something is still
+	// there that should be removed.
 	update, clean error
 	// gone says that the volume was unpublished or dropped.
 	gone bool
-	// pending is that of what was known.
+	// pending is that of the answers.
 	pending bool
 	// refused is what the pod may not have, stale why what the files show can't be kept
 	// current.
 	refused, stale error
 }
 
-// reconcile brings a live volume's files to the newest known state of its objects.
+// reconcile brings an active volume's files to the newest known state of its objects.
 // The order of volumes and of events does not matter: it always takes the latest
 // state, and doing it twice is doing it once.
 func (v *published) reconcile(ctx context.Context) (done reconciled) {
@@ -68,7 +68,7 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 	if v.contents.gone {
 		return done
 	}
-	defer v.leave()
+	defer v.releasePlace()
 	defer func() {
 		if cause := recover(); cause != nil {
 			done.update = errors.Join(v.panicked(ctx, cause), v.giveBack())
@@ -76,7 +76,7 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 	}()
 	got, err := v.update(ctx)
 	done.update, done.pending = err, got.pending
-	done.refused = v.access.Refusal(got.refused)
+	done.refused = v.registration.Refusal(got.refused)
 	if err == nil {
 		done.stale = got.stale
 	}
@@ -114,12 +114,12 @@ func logPanic(ctx context.Context, volumeID string, cause any) {
 
 // update writes the files of a volume if they don't show the newest known state of
 // its objects. The caller holds the lock of the contents.
-func (v *published) update(ctx context.Context) (known, error) {
+func (v *published) update(ctx context.Context) (answers, error) {
 	if v.isDue() {
 		v.p.opts.Objects.Refresh(v.request.Pod, v.refs)
-		v.access.Recheck()
+		v.registration.Recheck()
 	}
-	got := v.know()
+	got := v.answers()
 	if got.unknown != nil {
 		return got, got.unknown
 	}
@@ -129,7 +129,7 @@ func (v *published) update(ctx context.Context) (known, error) {
 	if ref, older := v.contents.older(got.at); older {
 		return got, fmt.Errorf("%w: the API server's answer for %s is older than what the files show", access.ErrStale, ref)
 	}
-	if !v.claim(ctx, got.objects) {
+	if !v.tryPlace(ctx, got.objects) {
 		return got, errPutOff
 	}
 	shown, err := v.render(got, true)
@@ -223,8 +223,8 @@ func (v *published) report(ctx context.Context, done reconciled) {
 	v.p.opts.Events.Warn(v.request.Pod, o.event, o.err.Error())
 }
 
-// resync queues every live volume once per interval, each at a random moment of
-// it, until ctx ends. It keeps the objects of live volumes from going idle, and
+// resync queues every active volume once per interval, each at a random moment of
+// it, until ctx ends. It keeps the objects of active volumes from going idle, and
 // mends what an event could not, also where there are no events.
 func (p *Publisher) resync(ctx context.Context) {
 	ticker := time.NewTicker(p.opts.ResyncInterval)
@@ -241,13 +241,13 @@ func (p *Publisher) resync(ctx context.Context) {
 	}
 }
 
-// resyncVolumes makes a resync due for each live volume, and returns their ids.
+// resyncVolumes makes a resync due for each active volume, and returns their ids.
 func (p *Publisher) resyncVolumes() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ids := make([]string, 0, len(p.volumes))
 	for id, v := range p.volumes {
-		if v.live {
+		if v.active {
 			v.due = true
 			ids = append(ids, id)
 		}

@@ -49,8 +49,8 @@ type lane struct {
 	waiting list.List // of chan struct{}, closed when a place is given
 }
 
-// try takes a place if one is free and nobody waits.
-func (l *lane) try() bool {
+// tryAcquire takes a place if one is free and nobody waits.
+func (l *lane) tryAcquire() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.free == 0 {
@@ -60,9 +60,9 @@ func (l *lane) try() bool {
 	return true
 }
 
-// enter waits for a place until ctx ends or stopping is closed.
-func (l *lane) enter(ctx context.Context, stopping <-chan struct{}) error {
-	if l.try() {
+// acquire waits for a place until ctx ends or stopping is closed.
+func (l *lane) acquire(ctx context.Context, stopping <-chan struct{}) error {
+	if l.tryAcquire() {
 		return nil
 	}
 	given := make(chan struct{})
@@ -81,7 +81,7 @@ func (l *lane) enter(ctx context.Context, stopping <-chan struct{}) error {
 	l.mu.Unlock()
 	select {
 	case <-given: // meanwhile
-		l.leave()
+		l.release()
 	default:
 	}
 	return err
@@ -99,8 +99,8 @@ func (l *lane) wait(given chan struct{}) *list.Element {
 	return l.waiting.PushBack(given)
 }
 
-// leave gives a place back.
-func (l *lane) leave() {
+// release gives a place back.
+func (l *lane) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	first := l.waiting.Front()

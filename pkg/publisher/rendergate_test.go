@@ -24,18 +24,18 @@ func TestRenderGateIsFourBudgets(t *testing.T) {
 func TestRenderGateKeepsTheOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lane{free: 1}
-		if err := l.enter(t.Context(), nil); err != nil {
+		if err := l.acquire(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		order := make(chan string, 10)
 		wait := func(name string, ctx context.Context, stopping chan struct{}) {
 			go func() {
-				if err := l.enter(ctx, stopping); err != nil {
+				if err := l.acquire(ctx, stopping); err != nil {
 					order <- fmt.Sprint(name, ": ", err)
 					return
 				}
 				order <- name
-				l.leave()
+				l.release()
 			}()
 			synctest.Wait()
 		}
@@ -49,10 +49,10 @@ func TestRenderGateKeepsTheOrder(t *testing.T) {
 		synctest.Wait()
 		close(stopping)
 		synctest.Wait()
-		if l.try() {
+		if l.tryAcquire() {
 			t.Error("a place was given twice")
 		}
-		l.leave()
+		l.release()
 		synctest.Wait()
 		close(order)
 		var got []string
@@ -63,7 +63,7 @@ func TestRenderGateKeepsTheOrder(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		if !l.try() || l.try() {
+		if !l.tryAcquire() || l.tryAcquire() {
 			t.Error("the place is lost, or there are two")
 		}
 	})
@@ -78,13 +78,13 @@ func (e *env) large(id string) Request {
 // fill has all places for large renders taken, until the returned function is called.
 func (e *env) fill() (free func()) {
 	for range largeRenders {
-		if !e.p.renders.large.try() {
+		if !e.p.renders.large.tryAcquire() {
 			e.Fatal("no place is free")
 		}
 	}
 	return func() {
 		for range largeRenders {
-			e.p.renders.large.leave()
+			e.p.renders.large.release()
 		}
 	}
 }

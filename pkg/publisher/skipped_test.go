@@ -39,13 +39,13 @@ func TestSkippedTextIsShort(t *testing.T) {
 
 // A refusal names the first objects and counts the others.
 func TestRefusalOfManyObjects(t *testing.T) {
-	e := newEnv(t, func(o *Options) { o.Access, o.CrossNamespace = &fakeAccess{}, true })
+	e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = &fakeAccess{}, true })
 	wish, refused := access.Wish{}, map[volume.Ref]bool{}
 	for i := range 12 {
 		ref := volume.Ref{Kind: volume.Secret, Namespace: "other", Name: fmt.Sprint("s", i)}
 		wish.Consents, refused[ref] = append(wish.Consents, volume.Use{Ref: ref, Field: "f"}), true
 	}
-	text := e.p.access.New(wish).Refusal(refused).Error()
+	text := e.p.tracker.New(wish).Refusal(refused).Error()
 	if n := strings.Count(text, "f: Forbidden: "); n != 10 || !strings.HasSuffix(text, "; and 2 more of the objects that it names") {
 		t.Errorf("%d are named: %s", n, text)
 	}

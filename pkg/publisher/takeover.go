@@ -70,7 +70,7 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 		p.add(v)
 	}
 	v.poke()
-	p.goLive(v)
+	p.activate(v)
 	klog.FromContext(ctx).V(2).Info("Took over a mounted volume", "volumeID", request.VolumeID, "pod", klog.KRef(request.Pod.Namespace, request.Pod.Name))
 	return nil
 }

@@ -73,6 +73,6 @@ func (v *published) dropLocked(ctx context.Context) {
 // and has given the handle back.
 func (v *published) forget() {
 	v.contents.gone = true
-	v.leave()
+	v.releasePlace()
 	v.p.remove(v)
 }

@@ -17,20 +17,20 @@ const (
 // would set.
 type EnvFile struct {
 	// Path of the file; clean.
-	Path string `json:"path"`
+	Path string
 	// Mode beats the volume's default mode where it is not nil.
-	Mode   *fs.FileMode `json:"mode,omitempty"`
-	Format EnvFormat    `json:"format"`
+	Mode   *fs.FileMode
+	Format EnvFormat
 	Env
 }
 
 // PodEnvFile is an EnvFile whose variables are those of a container of the pod.
 type PodEnvFile struct {
-	Path   string       `json:"path"`
-	Mode   *fs.FileMode `json:"mode,omitempty"`
-	Format EnvFormat    `json:"format"`
+	Path   string
+	Mode   *fs.FileMode
+	Format EnvFormat
 	// Container names an init or regular container of the pod.
-	Container string `json:"container"`
+	Container string
 }
 
 // File returns the env file of variables that are known now.
@@ -41,41 +41,41 @@ func (f *PodEnvFile) File(env Env) *EnvFile {
 // Env says which variables an env file holds: all keys of some objects first, then
 // single ones. A later one of the same name wins.
 type Env struct {
-	From []EnvFrom `json:"envFrom,omitempty"`
-	Vars []EnvVar  `json:"env,omitempty"`
+	From []EnvFrom
+	Vars []EnvVar
 }
 
 // EnvFrom makes a variable of each key of an object's data.
 type EnvFrom struct {
-	Prefix string `json:"prefix,omitempty"`
-	Ref    Ref    `json:"ref"`
+	Prefix string
+	Ref    Ref
 	// Optional forgives an object that does not exist.
-	Optional bool `json:"optional,omitempty"`
+	Optional bool
 	// Field is where the author wrote it: sources[0].env.envFrom[1].configMapRef.
-	Field string `json:"field"`
+	Field string
 }
 
 // EnvVar is one variable. A Value that is not empty beats Key, FieldRef and Unknown, of
 // which at most one is set.
 type EnvVar struct {
-	Name string `json:"name"`
+	Name string
 	// Value may refer to variables that are set before it as $(NAME).
-	Value    string   `json:"value,omitempty"`
-	Key      *EnvKey  `json:"key,omitempty"`
-	FieldRef PodField `json:"fieldRef,omitempty"`
+	Value    string
+	Key      *EnvKey
+	FieldRef PodField
 	// Unknown says that the variable has a value that a volume can't know: it is left
 	// out, and so is what was set under its name before.
-	Unknown bool `json:"unknown,omitempty"`
+	Unknown bool
 }
 
 // EnvKey is one key of an object as the value of a variable.
 type EnvKey struct {
-	Ref Ref    `json:"ref"`
-	Key string `json:"key"`
+	Ref Ref
+	Key string
 	// Optional forgives an object or a key that does not exist.
-	Optional bool `json:"optional,omitempty"`
+	Optional bool
 	// Field is where the author wrote it.
-	Field string `json:"field"`
+	Field string
 }
 
 // PodField is a field of the pod whose value a publish request tells.

@@ -32,7 +32,7 @@ func acceptedCases() []accepted {
 	listed := func(i int, kind Kind, name string, items ...Item) Source {
 		s := short(kind, name)
 		s.Field = fmt.Sprintf("sources[%d].%s", i, s.Field)
-		s.Items = items
+		s.Projection.Items = items
 		return s
 	}
 	spec := func(sources ...Source) Spec {
@@ -49,7 +49,7 @@ func acceptedCases() []accepted {
 		return s
 	}
 	optional := func(s Source) Source {
-		s.Optional = true
+		s.Projection.Optional = true
 		return s
 	}
 	twoSources := spec(
@@ -213,8 +213,8 @@ func TestParseSizeLimit(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%d bytes: %v", counted+b.Len(), err)
 	}
-	if len(spec.Sources) != 1 || len(spec.Sources[0].Items) != n {
-		t.Errorf("got %d sources, the first with %d items; want 1 with %d", len(spec.Sources), len(spec.Sources[0].Items), n)
+	if len(spec.Sources) != 1 || len(spec.Sources[0].Projection.Items) != n {
+		t.Errorf("got %d sources, the first with %d items; want 1 with %d", len(spec.Sources), len(spec.Sources[0].Projection.Items), n)
 	}
 
 	attributes["sources"] += "x"

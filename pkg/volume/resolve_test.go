@@ -81,7 +81,7 @@ func TestResolveRefuses(t *testing.T) {
 	const item = "spec.volumes[1].projected.sources[0].configMap.items[0].path"
 	mode := fs.FileMode(0o400)
 	later := native("secret", "b", "x")
-	later.Field, later.Items[0].Mode = "spec.volumes[1].projected.sources[1].secret", &mode
+	later.Field, later.Projection.Items[0].Mode = "spec.volumes[1].projected.sources[1].secret", &mode
 	many := make([]Source, MaxSources)
 	for i := range many {
 		many[i] = native("secret", "s")

@@ -18,21 +18,18 @@ const DefaultMode fs.FileMode = 0o644
 const kubeletPrefix = "csi.storage.k8s.io/"
 
 // Spec is what a pod asks of a volume: the parsed, validated and defaulted form
-// of its attributes. It is immutable after Parse and marshals to JSON, so that a
-// record of a published volume keeps the defaults it was published with.
+// of its attributes. It is immutable after Parse.
 type Spec struct {
-	Sources []Source `json:"sources"`
+	Sources []Source
 	// DefaultMode is the mode of files for which no item names one. Where it is nil, that is
 	// the Projection's, and else DefaultMode.
-	DefaultMode *fs.FileMode `json:"defaultMode,omitempty"`
+	DefaultMode *fs.FileMode
 	// UID and GID own every file and directory where they are not nil.
-	UID *int64 `json:"uid,omitempty"`
-	GID *int64 `json:"gid,omitempty"`
-	// The policies may be empty in the record of an earlier version; use Pinned,
-	// InPlace and RemoveDeleted.
-	UpdatePolicy  UpdatePolicy  `json:"updatePolicy,omitempty"`
-	WriteStrategy WriteStrategy `json:"writeStrategy,omitempty"`
-	OnDelete      DeletePolicy  `json:"onDelete,omitempty"`
+	UID           *int64
+	GID           *int64
+	UpdatePolicy  UpdatePolicy
+	WriteStrategy WriteStrategy
+	OnDelete      DeletePolicy
 }
 
 // UpdatePolicy says whether a volume follows its objects.
@@ -82,41 +79,40 @@ func (s *Spec) RemoveDeleted() bool { return s.OnDelete == DeleteRemove }
 // Source is one contribution to what a volume shows. Just one of Projection, Env, PodEnv and
 // Volume is set.
 type Source struct {
-	// Projection shows the keys of an object as files. It is embedded for the form of
-	// records only: don't use its fields without looking whether it is there.
-	*Projection
+	// Projection shows the keys of an object as files.
+	Projection *Projection
 	// Env shows an env file.
-	Env *EnvFile `json:"env,omitempty"`
+	Env *EnvFile
 	// PodEnv shows an env file of variables that the pod's own spec names; see
 	// Spec.Resolve.
-	PodEnv *PodEnvFile `json:"podEnv,omitempty"`
+	PodEnv *PodEnvFile
 	// Volume names one of the pod's own volumes and shows what that names; see
 	// Spec.Resolve.
-	Volume string `json:"volume,omitempty"`
+	Volume string
 	// Field is where the pod's author wrote this source, for errors:
 	// sources[0].configMap, or configMap for the short form, or for what one of the pod's
 	// own volumes names spec.volumes[0].configMap.
-	Field string `json:"field"`
+	Field string
 }
 
 // Projection is one object whose keys a volume shows.
 type Projection struct {
-	Ref Ref `json:"ref"`
+	Ref Ref
 	// Items maps keys to paths; empty means every key under its own name.
-	Items []Item `json:"items,omitempty"`
+	Items []Item
 	// Optional forgives an object or a key that does not exist, and nothing else.
-	Optional bool `json:"optional,omitempty"`
+	Optional bool
 	// DefaultMode is that of the pod's own volume that names the object; see
 	// Spec.DefaultMode.
-	DefaultMode *fs.FileMode `json:"defaultMode,omitempty"`
+	DefaultMode *fs.FileMode
 }
 
 // Item maps one key of an object to a file.
 type Item struct {
-	Key  string `json:"key"`
-	Path string `json:"path"`
+	Key  string
+	Path string
 	// Mode beats the default mode where it is not nil.
-	Mode *fs.FileMode `json:"mode,omitempty"`
+	Mode *fs.FileMode
 }
 
 // Attributes returns what the pod's author wrote of a volume context: all but the

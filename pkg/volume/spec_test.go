@@ -1,46 +1,10 @@
 package volume
 
 import (
-	"encoding/json"
-	"io/fs"
 	"maps"
-	"reflect"
 	"strings"
 	"testing"
 )
-
-func TestSpecJSON(t *testing.T) {
-	mode, none, defaultMode := fs.FileMode(0o440), fs.FileMode(0), fs.FileMode(0o400)
-	spec := &Spec{
-		Sources: []Source{
-			{Field: "sources[0].configMap", Projection: &Projection{
-				Ref:   Ref{Kind: ConfigMap, Namespace: "ns", Name: "app"},
-				Items: []Item{{Key: "a", Path: "d/a", Mode: &mode}, {Key: "b", Path: "b", Mode: &none}, {Key: "c", Path: "c"}},
-			}},
-			{Projection: &Projection{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "db"}, Optional: true}, Field: "sources[1].secret"},
-		},
-		DefaultMode: &defaultMode,
-	}
-	// Records on the nodes have this form, also those of older versions.
-	const want = `{"sources":[` +
-		`{"ref":{"kind":"ConfigMap","namespace":"ns","name":"app"},"items":[{"key":"a","path":"d/a","mode":288},{"key":"b","path":"b","mode":0},{"key":"c","path":"c"}],"field":"sources[0].configMap"},` +
-		`{"ref":{"kind":"Secret","namespace":"ns","name":"db"},"optional":true,"field":"sources[1].secret"}` +
-		`],"defaultMode":256}`
-	text, err := json.Marshal(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(text) != want {
-		t.Errorf("\ngot  %s\nwant %s", text, want)
-	}
-	var read Spec
-	if err := json.Unmarshal([]byte(want), &read); err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(&read, spec) {
-		t.Errorf("\ngot  %+v\nwant %+v", read, *spec)
-	}
-}
 
 func TestAttributes(t *testing.T) {
 	context := podContext()

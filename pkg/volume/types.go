@@ -22,9 +22,9 @@ const (
 // Ref names one object in the API server. It is comparable, so it serves as a
 // map key.
 type Ref struct {
-	Kind      Kind   `json:"kind"`
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
+	Kind      Kind
+	Namespace string
+	Name      string
 }
 
 // String returns the form that errors and logs use: ConfigMap "ns/name".
@@ -40,10 +40,10 @@ func CompareRefs(a, b Ref) int {
 // Pod identifies the pod that a volume belongs to, as the kubelet told it in the
 // publish request (podInfoOnMount).
 type Pod struct {
-	Namespace      string    `json:"namespace"`
-	Name           string    `json:"name"`
-	UID            types.UID `json:"uid"`
-	ServiceAccount string    `json:"serviceAccount,omitempty"`
+	Namespace      string
+	Name           string
+	UID            types.UID
+	ServiceAccount string
 }
 
 // String returns namespace/name, without the UID.
@@ -53,8 +53,8 @@ func (p Pod) String() string { return p.Namespace + "/" + p.Name }
 // UID tells a recreated object from an updated one, the resourceVersion orders
 // the states of one UID. The zero Version stands for an object that is absent.
 type Version struct {
-	UID             types.UID `json:"uid,omitempty"`
-	ResourceVersion string    `json:"resourceVersion,omitempty"`
+	UID             types.UID
+	ResourceVersion string
 }
 
 // Object is a snapshot of a ConfigMap or a Secret with nothing of it kept but what

@@ -47,7 +47,7 @@ func startPlugin(tb testing.TB, top, kubelet string) *plugin {
 	}
 	p.opts = publisher.Options{
 		Objects: p.objects, Mounts: publisher.NewMounts(mounter), AttributePrefix: mounter.AttributePrefix(),
-		Pods: p.objects, Access: p.objects, CrossNamespace: true,
+		Pods: p.objects, Reviews: p.objects, CrossNamespace: true,
 		NodeName: "node", Driver: driver, KubeletDir: kubelet,
 		ResyncInterval: time.Hour, MaxVolumeSize: 256 << 10, MaxTotalSize: 4 << 20,
 		// One worker takes volumes in their order, so the last one tells of all.

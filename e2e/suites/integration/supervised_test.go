@@ -32,6 +32,12 @@ func newSupervisedNode(t *testing.T, args ...string) *supervisedNode {
 // newNodeSupervisedAt is newSupervisedNode for the calls of some names only.
 func newNodeSupervisedAt(t *testing.T, calls []string, args ...string) *supervisedNode {
 	t.Helper()
+	return newNodeSupervisedAs(t, shared.kubeconfig, calls, args...)
+}
+
+// newNodeSupervisedAs is newNodeSupervisedAt for a plugin with the rights of a kubeconfig.
+func newNodeSupervisedAs(t *testing.T, kubeconfig string, calls []string, args ...string) *supervisedNode {
+	t.Helper()
 	binary, err := shared.plain()
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +52,7 @@ func newNodeSupervisedAt(t *testing.T, calls []string, args ...string) *supervis
 	})
 	n := newNodeWith(t, harness.PluginOptions{
 		Binary:     binary,
-		Kubeconfig: shared.kubeconfig,
+		Kubeconfig: kubeconfig,
 		Dir:        dir,
 		Args:       append([]string{"-v=4"}, args...),
 		BeforeFork: s.BeforeFork,
