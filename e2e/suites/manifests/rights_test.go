@@ -29,9 +29,18 @@ var update = flag.Bool("update", false, "write testdata/ anew")
 // those that change them together.
 func sets() [][]string {
 	return [][]string{
-		{}, {"cache"}, {"get"}, {"cross-namespace"}, {"startup-taint"},
-		{"pod-identity"}, {"pod-identity-before-1.35"}, {"pod-identity", "cross-namespace"}, {"pod-identity", "cache"},
-		{"node-identity"}, {"node-identity", "cache"}, {"node-identity", "get"},
+		{},
+		{"cache"},
+		{"get"},
+		{"cross-namespace"},
+		{"startup-taint"},
+		{"pod-identity"},
+		{"pod-identity-before-1.35"},
+		{"pod-identity", "cross-namespace"},
+		{"pod-identity", "cache"},
+		{"node-identity"},
+		{"node-identity", "cache"},
+		{"node-identity", "get"},
 	}
 }
 
