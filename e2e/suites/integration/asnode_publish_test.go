@@ -20,7 +20,7 @@ type proxiedAsNode struct {
 
 func newProxiedAsNode(t *testing.T, args ...string) *proxiedAsNode {
 	t.Helper()
-	_, kubeconfig := pluginPod(t, harness.NodeName, asNodeRules())
+	_, kubeconfig := pluginPod(t, harness.NodeName, asNodeRules(t))
 	behind := newProxiedAs(t, kubeconfig, faultproxy.Options{}, slices.Concat([]string{"--identity=node"}, args)...)
 	return &proxiedAsNode{asNode{behind.node, harness.NodeName}, behind}
 }

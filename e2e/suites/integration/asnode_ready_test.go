@@ -49,12 +49,19 @@ func becomes(t *testing.T, port string, reasons ...string) {
 	})
 }
 
+// rulesExcept returns the rules that are of none of the resources.
+func rulesExcept(rules []rbacv1.PolicyRule, resources ...string) []rbacv1.PolicyRule {
+	return slices.DeleteFunc(rules, func(r rbacv1.PolicyRule) bool {
+		return slices.ContainsFunc(resources, func(resource string) bool { return slices.Contains(r.Resources, resource) })
+	})
+}
+
 // TestAsNodeNeedsItsRights: the plugin says which right, token or node is wrong.
 func TestAsNodeNeedsItsRights(t *testing.T) {
 	t.Parallel()
-	_, whole := pluginPod(t, harness.NodeName, asNodeRules())
-	_, reduced := pluginPod(t, harness.NodeName, slices.Concat(asNodeRules()[:1], asNodeRules()[2:]))
-	_, powerless := pluginPod(t, harness.NodeName, asNodeRules()[3:])
+	_, whole := pluginPod(t, harness.NodeName, asNodeRules(t))
+	_, reduced := pluginPod(t, harness.NodeName, rulesExcept(asNodeRules(t), "secrets"))
+	_, powerless := pluginPod(t, harness.NodeName, rulesExcept(asNodeRules(t), "secrets", "pods", "nodes"))
 	for name, test := range map[string]struct {
 		kubeconfig string
 		args       []string
@@ -157,7 +164,7 @@ func grantAsNode(t *testing.T, c *controlplane.ControlPlane) (kubeconfig string)
 	}
 	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	_, accountErr := harness.MakeAccount(t.Context(), c, name, kubeconfig)
-	_, roleErr := c.Client().RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: asNodeRules()}, metav1.CreateOptions{})
+	_, roleErr := c.Client().RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: asNodeRules(t)}, metav1.CreateOptions{})
 	_, bindingErr := c.Client().RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: meta, Subjects: accountSubjects(name),
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},

@@ -109,8 +109,8 @@ type request struct {
 // not get, to a real API server.
 func TestRightsAsNode(t *testing.T) {
 	t.Parallel()
-	own, kubeconfig := pluginPod(t, harness.NodeName, asNodeRules())
-	_, elsewhere := pluginPod(t, otherNode, asNodeRules())
+	own, kubeconfig := pluginPod(t, harness.NodeName, asNodeRules(t))
+	_, elsewhere := pluginPod(t, otherNode, asNodeRules(t))
 	ns := newNamespace(t)
 	for _, name := range []string{"here", "there", "nowhere"} {
 		meta := metav1.ObjectMeta{Name: name}

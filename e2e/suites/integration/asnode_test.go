@@ -20,15 +20,14 @@ import (
 // otherNode is a node that no plugin of these tests is on.
 const otherNode = "node-2"
 
-// asNodeRules are the rights of a plugin that reads as its node.
-func asNodeRules() []rbacv1.PolicyRule {
-	onNode := func(verb string) string { return "impersonate-on:associated-node:" + verb }
-	return []rbacv1.PolicyRule{
-		{APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"nodes"}, Verbs: []string{"impersonate:associated-node"}},
-		{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: []string{onNode("get"), onNode("list"), onNode("watch")}},
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{onNode("get")}},
-		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+// asNodeRules returns the rights of a plugin that reads as its node, as the manifests have them.
+func asNodeRules(t *testing.T, components ...string) []rbacv1.PolicyRule {
+	t.Helper()
+	rules, err := harness.Rules(t.Context(), append([]string{"node-identity"}, components...)...)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return rules
 }
 
 // asNode is a plugin that reads with the rights of its node.
@@ -40,7 +39,7 @@ type asNode struct {
 
 func newAsNode(t *testing.T, args ...string) *asNode {
 	t.Helper()
-	_, kubeconfig := pluginPod(t, harness.NodeName, asNodeRules())
+	_, kubeconfig := pluginPod(t, harness.NodeName, asNodeRules(t))
 	return &asNode{newNodeAs(t, kubeconfig, slices.Concat([]string{"--identity=node"}, args)...), harness.NodeName}
 }
 
@@ -49,8 +48,7 @@ func newAsNode(t *testing.T, args ...string) *asNode {
 func newAsNodeByCache(t *testing.T, args ...string) *asNode {
 	t.Helper()
 	name := newNodeObject(t, "1")
-	rules := append(asNodeRules(), rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"impersonate-on:associated-node:get"}})
-	_, kubeconfig := pluginPod(t, name, rules)
+	_, kubeconfig := pluginPod(t, name, asNodeRules(t, "cache"))
 	return &asNode{newNodeAs(t, kubeconfig, slices.Concat([]string{"--identity=node", "--change-detection=Cache", "--node-name=" + name}, args)...), name}
 }
 
@@ -136,15 +134,6 @@ func (n *asNode) shown(spec corev1.PodSpec, attributes map[string]string) *harne
 	n.t.Helper()
 	spec.NodeName = n.name
 	return shownBy(n.t, shared.ControlPlane, n.namespace, spec, attributes)
-}
-
-// removePod deletes the pod of a volume.
-func (n *asNode) removePod(v *harness.Volume) {
-	n.t.Helper()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Pod}}
-	if err := deletePod(n.t.Context(), shared.ControlPlane, pod); err != nil {
-		n.t.Fatal(err)
-	}
 }
 
 // native returns a spec with one volume "native" that nobody mounts.
