@@ -20,11 +20,10 @@ import (
 // otherNode is a node that no plugin of these tests is on.
 const otherNode = "node-2"
 
-// asNodeRules are the rights of a plugin that reads as its node, with more components: to
-// impersonate it, to read objects, to read pods, and to write events, in this order.
+// asNodeRules returns the rights of a plugin that reads as its node, as the manifests have them.
 func asNodeRules(t *testing.T, components ...string) []rbacv1.PolicyRule {
 	t.Helper()
-	rules, err := harness.Rules(t.Context(), append(components, "node-identity")...)
+	rules, err := harness.Rules(t.Context(), append([]string{"node-identity"}, components...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,15 +134,6 @@ func (n *asNode) shown(spec corev1.PodSpec, attributes map[string]string) *harne
 	n.t.Helper()
 	spec.NodeName = n.name
 	return shownBy(n.t, shared.ControlPlane, n.namespace, spec, attributes)
-}
-
-// removePod deletes the pod of a volume.
-func (n *asNode) removePod(v *harness.Volume) {
-	n.t.Helper()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Pod}}
-	if err := deletePod(n.t.Context(), shared.ControlPlane, pod); err != nil {
-		n.t.Fatal(err)
-	}
 }
 
 // native returns a spec with one volume "native" that nobody mounts.
