@@ -54,9 +54,10 @@ func (e *env) asked() []volume.Ref {
 	return refs
 }
 
-// publish registers refs as a publish that waits for them does.
+// publish registers refs as a publish that waits for them does, whose requests are queued by then.
 func (e *env) publish(uid string, refs ...volume.Ref) {
 	e.RegisterPod(pod(uid), "v", refs)
+	synctest.Wait()
 	e.Prioritize(pod(uid), refs)
 }
 
