@@ -69,11 +69,12 @@ func newWithdrawal(t *testing.T, strategy string, sum *tally) *withdrawal {
 }
 
 // killAt kills at every call of a withdrawal. A refusal is confirmed for five seconds, so the
-// short form kills at a few calls only.
+// short form kills once in the first half of the calls and once in the second.
 func (w *withdrawal) killAt(random *rand.Rand) {
 	w.t.Helper()
 	calls, _ := w.run(supervise.CountOnly)
-	for nth := 1; nth <= len(calls); nth += harness.Scaled(1+random.IntN(len(calls)/2), 1) {
+	half := len(calls) / 2
+	for nth := harness.Scaled(1+random.IntN(half), 1); nth <= len(calls); nth += harness.Scaled(half, 1) {
 		made, killed := w.run(supervise.KillAt(nth))
 		if !killed {
 			break
