@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -132,7 +133,24 @@ func (l *lab) kubeletCost(ctx context.Context, i identity, objects int, before t
 	}
 	seen := now.since(before)
 	l.report.Value(i.figure("cost", "kubelet_watches"), "watches", float64(seen.watches))
-	return errors.Join(seen.want(named, 1), kubelet.close())
+	if err := seen.want(named, 1); err != nil {
+		return err
+	}
+	if named > 0 && !l.bench.short {
+		if err := l.awaitKubelet(ctx, i, objects); err != nil {
+			return err
+		}
+	}
+	return kubelet.close()
+}
+
+// awaitKubelet waits until the kubelet watches nothing any more that nobody has used, and reports
+// how long that took: it looks once a minute.
+func (l *lab) awaitKubelet(ctx context.Context, i identity, objects int) error {
+	begin := time.Now()
+	err := harness.Poll(ctx, 3*time.Minute, 100*time.Millisecond, func() error { return l.watched(ctx, objects) })
+	l.report.Value(i.figure("cost", "kubelet_s"), "s", time.Since(begin).Seconds())
+	return err
 }
 
 // createNumbered creates count ConfigMaps, of which number i is in state i.
