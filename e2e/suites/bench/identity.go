@@ -77,7 +77,7 @@ func (l *lab) newNodeAs(ctx context.Context, i identity, args ...string) (*node,
 	})
 }
 
-// storePods has the API server know the volumes' pods, and its Node authorizer which objects they
+// storePods has the API server know the volumes' new pods, and its Node authorizer which objects they
 // name.
 func (n *node) storePods(ctx context.Context, all []*harness.Volume) error {
 	for _, v := range all {

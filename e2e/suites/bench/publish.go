@@ -86,7 +86,7 @@ func (l *lab) newPublishing(ctx context.Context, i identity, count, pods int) (*
 		p.cold = append(p.cold, i.volume(objectName(1+k)))
 	}
 	for k := range pods {
-		p.burst = append(p.burst, i.volumesOfOne(fmt.Sprint("pod-", k), 1+count+k*volumesOfPod)...)
+		p.burst = append(p.burst, i.volumesOfOne(fmt.Sprintf("pod-%s-%d", i, k), 1+count+k*volumesOfPod)...)
 	}
 	var err error
 	if p.node, err = l.newNodeAs(ctx, i); err != nil {

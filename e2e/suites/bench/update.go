@@ -42,28 +42,33 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 		}
 		all = append(all, u)
 	}
-	var profiled []func() error
+	if err := l.updateInTurns(ctx, all, updates); err != nil {
+		return err
+	}
 	for _, u := range all {
-		duration := time.Duration(len(all)*updates) * updateInterval
-		profiled = append(profiled, l.keepCPU(ctx, u.node, "update-cpu-"+string(u.identity), duration))
+		if err := errors.Join(u.await(ctx), u.reportAll()); err != nil {
+			return err
+		}
+	}
+	l.report.Value("update.node_ratio", "ratio", l.p50("update.node_added_ms")/l.p50("update.added_ms"))
+	return nil
+}
+
+// updateInTurns sends so many updates of each object.
+func (l *lab) updateInTurns(ctx context.Context, all []*updating, updates int) (err error) {
+	duration := time.Duration(len(all)*updates) * updateInterval
+	for _, u := range all {
+		profiled := l.keepCPU(ctx, u.node, "update-cpu-"+string(u.identity), duration)
+		defer func() { err = errors.Join(err, profiled()) }()
 	}
 	for range updateTurns {
 		for _, u := range all {
-			if err := u.update(ctx, updates/updateTurns); err != nil {
+			if err := u.send(ctx, updates/updateTurns); err != nil {
 				return err
 			}
 		}
 	}
-	for _, wait := range profiled {
-		err = errors.Join(err, wait())
-	}
-	for _, u := range all {
-		err = errors.Join(err, u.await(ctx), u.reportAll())
-	}
-	if err == nil {
-		l.report.Value("update.node_ratio", "ratio", l.p50("update.node_added_ms")/l.p50("update.added_ms"))
-	}
-	return err
+	return nil
 }
 
 // updating is one object under updates, in a volume of a plugin of its own. It is for one
@@ -114,8 +119,8 @@ func (u *updating) close() error {
 	return u.reader.Close()
 }
 
-// update sends so many updates more.
-func (u *updating) update(ctx context.Context, updates int) error {
+// send sends so many updates more.
+func (u *updating) send(ctx context.Context, updates int) error {
 	sent, err := u.updateSteadily(ctx, u.object, len(u.sent), updates, updateInterval)
 	u.sent = append(u.sent, sent...)
 	return err
