@@ -58,7 +58,7 @@ func (l *lab) fanOut(ctx context.Context, updates int, a *volumesReader) (told *
 		return nil, err
 	}
 	defer f.close()
-	if _, err := l.updateSteadily(ctx, objectName(0), updates, fanoutInterval); err != nil {
+	if _, err := l.updateSteadily(ctx, objectName(0), 0, updates, fanoutInterval); err != nil {
 		return nil, err
 	}
 	return told, eventually(ctx, func() error { return errors.Join(told.complete(), a.complete()) })

@@ -82,15 +82,15 @@ func (b *bench) newLab(ctx context.Context, s scenario) (_ *lab, err error) {
 // cluster is a control plane that knows the plugin's account, and has a namespace for objects.
 type cluster struct {
 	*controlplane.ControlPlane
-	// kubeconfig is the plugin's.
-	kubeconfig string
+	// kubeconfig is the plugin's, asNodeKubeconfig that of one with --identity=node.
+	kubeconfig, asNodeKubeconfig string
 	// ownWatches is how many watches of ConfigMaps the control plane has for itself.
 	ownWatches int
 }
 
 // newCluster starts a cluster, which keeps the kubeconfig in dir. The caller stops it.
 func (b *bench) newCluster(ctx context.Context, dir string) (c *cluster, err error) {
-	c = &cluster{kubeconfig: filepath.Join(dir, "plugin.kubeconfig")}
+	c = &cluster{kubeconfig: filepath.Join(dir, "plugin.kubeconfig"), asNodeKubeconfig: filepath.Join(dir, "asnode.kubeconfig")}
 	if c.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{Binaries: b.binaries}); err != nil {
 		return nil, err
 	}
@@ -102,6 +102,9 @@ func (b *bench) newCluster(ctx context.Context, dir string) (c *cluster, err err
 	if _, err := harness.GrantPlugin(ctx, c.ControlPlane, c.kubeconfig); err != nil {
 		return nil, err
 	}
+	if err := harness.GrantAsNode(ctx, c.ControlPlane, c.asNodeKubeconfig); err != nil {
+		return nil, err
+	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if _, err := c.Client().CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return nil, err
@@ -110,10 +113,13 @@ func (b *bench) newCluster(ctx context.Context, dir string) (c *cluster, err err
 	return c, err
 }
 
-// empty deletes all objects, and waits until nobody watches any.
+// empty deletes all objects and pods, and waits until nobody watches any object.
 func (c *cluster) empty(ctx context.Context) error {
-	configMaps := c.Client().CoreV1().ConfigMaps(namespace)
-	if err := configMaps.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+	if err := errors.Join(
+		c.Client().CoreV1().ConfigMaps(namespace).DeleteCollection(ctx, now, metav1.ListOptions{}),
+		c.Client().CoreV1().Pods(namespace).DeleteCollection(ctx, now, metav1.ListOptions{}),
+	); err != nil {
 		return err
 	}
 	return eventually(ctx, func() error { return c.watched(ctx, 0) })

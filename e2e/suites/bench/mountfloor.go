@@ -24,9 +24,9 @@ type mountFloor struct {
 	dir     string
 }
 
-// newMountFloor returns one whose mounts go with the scenario.
-func (l *lab) newMountFloor(ctx context.Context) (*mountFloor, error) {
-	f := &mountFloor{dir: filepath.Join(l.dir, "floor")}
+// newMountFloor returns one whose mounts go with the scenario. The name is unique in the lab.
+func (l *lab) newMountFloor(ctx context.Context, name string) (*mountFloor, error) {
+	f := &mountFloor{dir: filepath.Join(l.dir, name)}
 	if err := os.Mkdir(f.dir, 0o755); err != nil {
 		return nil, err
 	}

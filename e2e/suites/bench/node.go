@@ -19,12 +19,17 @@ type node struct {
 
 // newNode starts a plugin, which ends with the scenario. The name is unique in the lab.
 func (l *lab) newNode(ctx context.Context, name string, args ...string) (*node, error) {
+	return l.startNode(ctx, l.kubeconfig, name, args...)
+}
+
+// startNode is newNode with another kubeconfig.
+func (l *lab) startNode(ctx context.Context, kubeconfig, name string, args ...string) (*node, error) {
 	dir := filepath.Join(l.dir, name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
 	p, err := harness.StartPlugin(ctx, harness.PluginOptions{
-		Binary: l.bench.plugin, Kubeconfig: l.kubeconfig, Dir: dir, Pods: l.ControlPlane, Args: args,
+		Binary: l.bench.plugin, Kubeconfig: kubeconfig, Dir: dir, Pods: l.ControlPlane, Args: args,
 	})
 	if err != nil {
 		return nil, err
@@ -42,11 +47,7 @@ func volume(object string) *harness.Volume {
 
 // volumes returns count volumes, each of a new pod; volume i shows object i modulo objects.
 func volumes(count, objects int) []*harness.Volume {
-	all := make([]*harness.Volume, count)
-	for i := range all {
-		all[i] = volume(objectName(i % objects))
-	}
-	return all
+	return asPlugin.volumes(count, objects)
 }
 
 // publishAll publishes the volumes, so many at a time.

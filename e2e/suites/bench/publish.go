@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/suites/bench/measure"
@@ -19,14 +22,13 @@ const volumesOfPod = 3
 // publishing is B5 under way. Its methods are called by one goroutine.
 type publishing struct {
 	*lab
-	node  *node
-	floor *mountFloor
-	// before is what the API server was asked for before the first publish.
-	before traffic
+	identity identity
+	node     *node
+	floor    *mountFloor
 	// warm volumes show object 0; cold and burst have an object for each volume, which
 	// follow that one.
 	warm, cold, burst []*harness.Volume
-	// figures are the samples by the name of their result.
+	// figures are the samples by the name of their result, without the scenario's.
 	figures map[string][]time.Duration
 }
 
@@ -34,12 +36,34 @@ type publishing struct {
 // the object is watched already, when nobody has asked for it yet, and when all pods of a
 // node start at once.
 func runPublish(ctx context.Context, l *lab) error {
-	p, err := l.newPublishing(ctx, scaled(l, 20, 500), scaled(l, 10, 110))
+	count, pods := scaled(l, 20, 500), scaled(l, 10, 110)
+	if err := l.createNumbered(ctx, 1+count+pods*volumesOfPod); err != nil {
+		return err
+	}
+	for _, i := range identities() {
+		if err := l.publish(ctx, i, count, pods); err != nil {
+			return fmt.Errorf("--identity=%s: %w", i, err)
+		}
+	}
+	// With the node's rights each publish gets the pod beside all else.
+	get := l.p50("publish.node_pod_floor_ms")
+	for name, of := range map[string]string{"publish.node_warm_ratio": "warm_ms", "publish.node_cold_ratio": "cold_ms"} {
+		l.report.Value(name, "ratio", l.p50(asNode.figure("publish", of))/(l.p50(asPlugin.figure("publish", of))+get))
+	}
+	return nil
+}
+
+// publish is B5 with an identity.
+func (l *lab) publish(ctx context.Context, i identity, count, pods int) error {
+	p, err := l.newPublishing(ctx, i, count, pods)
 	if err != nil {
 		return err
 	}
 	// Somebody watches object 0 from here on.
-	first := volume(objectName(0))
+	first := i.volume(objectName(0))
+	if err := p.node.storePods(ctx, []*harness.Volume{first}); err != nil {
+		return err
+	}
 	if err := p.node.Publish(ctx, first); err != nil {
 		return err
 	}
@@ -51,28 +75,21 @@ func runPublish(ctx context.Context, l *lab) error {
 	if err := p.unpublish(ctx, first); err != nil {
 		return err
 	}
-	return p.reportAll()
+	return errors.Join(p.node.Close(), p.reportAll())
 }
 
-// newPublishing makes the objects, the volumes and what a kubelet makes for them.
-func (l *lab) newPublishing(ctx context.Context, count, pods int) (*publishing, error) {
-	p := &publishing{lab: l, warm: volumes(count, 1), figures: map[string][]time.Duration{}}
-	for i := range count {
-		p.cold = append(p.cold, volume(objectName(1+i)))
+// newPublishing makes the volumes, their pods and what a kubelet makes for them. The objects are
+// there.
+func (l *lab) newPublishing(ctx context.Context, i identity, count, pods int) (*publishing, error) {
+	p := &publishing{lab: l, identity: i, warm: i.volumes(count, 1), figures: map[string][]time.Duration{}}
+	for k := range count {
+		p.cold = append(p.cold, i.volume(objectName(1+k)))
 	}
-	for i := range pods * volumesOfPod {
-		v := volume(objectName(1 + count + i))
-		if i%volumesOfPod > 0 {
-			v.UID = p.burst[i-1].UID
-		}
-		v.Pod, v.Name = fmt.Sprint("pod-", i/volumesOfPod), fmt.Sprint("volume-", i%volumesOfPod)
-		p.burst = append(p.burst, v)
+	for k := range pods {
+		p.burst = append(p.burst, i.volumesOfOne(fmt.Sprintf("pod-%s-%d", i, k), 1+count+k*volumesOfPod)...)
 	}
-	err := l.createNumbered(ctx, 1+len(p.cold)+len(p.burst))
-	if err != nil {
-		return nil, err
-	}
-	if p.node, err = l.newNode(ctx, "node"); err != nil {
+	var err error
+	if p.node, err = l.newNodeAs(ctx, i); err != nil {
 		return nil, err
 	}
 	for _, v := range p.all() {
@@ -80,11 +97,30 @@ func (l *lab) newPublishing(ctx context.Context, count, pods int) (*publishing, 
 			return nil, err
 		}
 	}
-	if p.floor, err = l.newMountFloor(ctx); err != nil {
+	if err := p.node.storePods(ctx, p.all()); err != nil {
 		return nil, err
 	}
-	p.before, err = l.traffic(ctx)
+	p.floor, err = l.newMountFloor(ctx, "floor-"+string(i))
 	return p, err
+}
+
+// volumesOfOne returns the volumes of one pod, each of another object; the first has the number
+// first.
+func (i identity) volumesOfOne(pod string, first int) []*harness.Volume {
+	var all []*harness.Volume
+	var beside []corev1.Volume
+	for k := range volumesOfPod {
+		v := i.volume(objectName(first + k))
+		v.Pod, v.Name = pod, fmt.Sprint("volume-", k)
+		if k > 0 {
+			v.UID = all[0].UID
+		}
+		all, beside = append(all, v), append(beside, v.Beside...)
+	}
+	for _, v := range all {
+		v.Beside = beside // the Node authorizer reads a pod's spec once
+	}
+	return all
 }
 
 // all returns the volumes in the order of their publishes.
@@ -104,7 +140,8 @@ func (p *publishing) call(ctx context.Context, v *harness.Volume) error {
 const countingTime = 10 * time.Second
 
 // publishWarm times publishes of an object that is watched already, and in turn with them
-// what the kernel takes for the same mount and files.
+// what the kernel takes for the same mount and files, and a bare GET of the pod if the
+// publish has one.
 func (p *publishing) publishWarm(ctx context.Context) error {
 	before, err := p.traffic(ctx)
 	if err != nil {
@@ -115,14 +152,21 @@ func (p *publishing) publishWarm(ctx context.Context) error {
 		if err := p.call(ctx, v); err != nil {
 			return err
 		}
-		p.took("publish.warm_ms", time.Since(begin))
+		p.took("warm_ms", time.Since(begin))
 		took, err := p.floor.publish(ctx, i, numbered(0))
 		if err != nil {
 			return err
 		}
-		p.took("publish.floor_ms", took)
+		p.took("floor_ms", took)
+		for range p.identity.podReads() {
+			begin = time.Now()
+			if _, err := p.client.CoreV1().Pods(namespace).Get(ctx, v.Pod, metav1.GetOptions{}); err != nil {
+				return err
+			}
+			p.took("pod_floor_ms", time.Since(begin))
+		}
 	}
-	return p.asked(ctx, before, 0, 0)
+	return p.asked(ctx, before, 0, 2*len(p.warm)*p.identity.podReads())
 }
 
 // publishCold times publishes of objects that nobody watches, and in turn with them a bare
@@ -137,20 +181,20 @@ func (p *publishing) publishCold(ctx context.Context) error {
 		if err := p.call(ctx, v); err != nil {
 			return err
 		}
-		p.took("publish.cold_ms", time.Since(begin))
+		p.took("cold_ms", time.Since(begin))
 		object := p.objectOfBurst(i)
 		begin = time.Now()
 		if _, err := p.client.CoreV1().ConfigMaps(namespace).Get(ctx, object, metav1.GetOptions{}); err != nil {
 			return err
 		}
-		p.took("publish.get_floor_ms", time.Since(begin))
+		p.took("get_floor_ms", time.Since(begin))
 		begin = time.Now()
 		if err := p.beginWatch(ctx, object); err != nil {
 			return err
 		}
-		p.took("publish.watch_floor_ms", time.Since(begin))
+		p.took("watch_floor_ms", time.Since(begin))
 	}
-	return p.asked(ctx, before, 2*len(p.cold), len(p.cold))
+	return p.asked(ctx, before, 2*len(p.cold), len(p.cold)*(1+p.identity.podReads()))
 }
 
 // objectOfBurst returns the name of one of the burst's objects.
@@ -180,14 +224,14 @@ func (p *publishing) publishBurst(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = p.atOnce("publish.burst", func(i int) error { return p.call(ctx, p.burst[i]) })
+	err = p.atOnce("burst", func(i int) error { return p.call(ctx, p.burst[i]) })
 	if err != nil {
 		return err
 	}
-	if err := p.asked(ctx, before, len(p.burst), 0); err != nil {
+	if err := p.asked(ctx, before, len(p.burst), len(p.burst)*p.identity.podReads()); err != nil {
 		return err
 	}
-	return p.atOnce("publish.burst_floor", func(i int) error { return p.beginWatch(ctx, p.objectOfBurst(i)) })
+	return p.atOnce("burst_floor", func(i int) error { return p.beginWatch(ctx, p.objectOfBurst(i)) })
 }
 
 // atOnce calls f for each volume of the burst, all at once, and reports how long after the
@@ -203,7 +247,7 @@ func (p *publishing) atOnce(name string, f func(i int) error) error {
 		return err
 	}
 	p.figures[name+"_ms"] = returned
-	p.report.Value(name+"_s", "s", slices.Max(returned).Seconds())
+	p.report.Value(p.identity.figure("publish", name+"_s"), "s", slices.Max(returned).Seconds())
 	return nil
 }
 
@@ -237,7 +281,7 @@ func (p *publishing) unpublish(ctx context.Context, first *harness.Volume) error
 		if _, err := p.node.Node().NodeUnpublishVolume(ctx, request); err != nil {
 			return err
 		}
-		p.took("publish.unpublish_ms", time.Since(begin))
+		p.took("unpublish_ms", time.Since(begin))
 		if err := p.node.CleanUp(v); err != nil {
 			return err
 		}
@@ -249,12 +293,8 @@ func (p *publishing) unpublish(ctx context.Context, first *harness.Volume) error
 }
 
 func (p *publishing) reportAll() error {
-	for _, name := range []string{
-		"publish.warm_ms", "publish.floor_ms",
-		"publish.cold_ms", "publish.get_floor_ms", "publish.watch_floor_ms",
-		"publish.burst_ms", "publish.burst_floor_ms", "publish.unpublish_ms",
-	} {
-		if err := p.report.Samples(name, "ms", measure.Milliseconds(p.figures[name])); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(p.figures)) {
+		if err := p.report.Samples(p.identity.figure("publish", name), "ms", measure.Milliseconds(p.figures[name])); err != nil {
 			return err
 		}
 	}

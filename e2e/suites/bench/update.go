@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/e2e/suites/bench/measure"
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 const (
@@ -16,52 +17,143 @@ const (
 	updateInterval = 50 * time.Millisecond
 )
 
+// updateTurns is how often the identities take turns.
+const updateTurns = 10
+
 // runUpdate is B1: one object in one volume, updated at a steady rate. Each update is
 // timed from the request to the API server until a bare watch tells of it, and until a
-// reader has read it through the volume.
-func runUpdate(ctx context.Context, l *lab) error {
+// reader has read it through the volume. The plugins of the identities take turns, so that the
+// machine is the same for both.
+func runUpdate(ctx context.Context, l *lab) (err error) {
 	updates := scaled(l, 20, 1000)
-	if err := l.create(ctx, 1, "before", updateSize); err != nil {
+	if err := l.create(ctx, len(identities()), "before", updateSize); err != nil {
 		return err
 	}
-	n, err := l.newNode(ctx, "node", profiling)
-	if err != nil {
+	var all []*updating
+	defer func() {
+		for _, u := range all {
+			err = errors.Join(err, u.close())
+		}
+	}()
+	for i, identity := range identities() {
+		u, err := l.newUpdating(ctx, identity, objectName(i), updates)
+		if err != nil {
+			return err
+		}
+		all = append(all, u)
+	}
+	if err := l.updateInTurns(ctx, all, updates); err != nil {
 		return err
 	}
-	v := volume(objectName(0))
-	if err := n.Publish(ctx, v); err != nil {
-		return err
+	for _, u := range all {
+		if err := errors.Join(u.await(ctx), u.reportAll()); err != nil {
+			return err
+		}
 	}
-	told, shown := newTimeline(updates), newTimeline(updates)
-	f, err := l.newFloor(ctx, objectName(0), told.see)
-	if err != nil {
-		return err
-	}
-	defer f.close()
-	r, err := newReader(func(_, content string, at time.Time) { shown.see(content, at) })
-	if err != nil {
-		return err
-	}
-	if err := r.Add(n.Target(v)); err != nil {
-		return errors.Join(err, r.Close())
-	}
-	profiled := l.keepCPU(ctx, n, "update-cpu", time.Duration(updates)*updateInterval)
-	sent, err := l.updateSteadily(ctx, objectName(0), updates, updateInterval)
-	if err := errors.Join(err, profiled()); err != nil {
-		return errors.Join(err, r.Close())
-	}
-	if err == nil {
-		err = eventually(ctx, func() error { return errors.Join(told.complete(), shown.complete()) })
-	}
-	if err := errors.Join(err, r.Close()); err != nil {
-		return err
-	}
-	return l.reportUpdates(sent, told, shown)
+	l.report.Value("update.node_ratio", "ratio", l.p50("update.node_added_ms")/l.p50("update.added_ms"))
+	return nil
 }
 
-// updateSteadily updates an object so often, with a steady interval between two, and returns
-// when each update was sent.
-func (l *lab) updateSteadily(ctx context.Context, object string, updates int, interval time.Duration) (sent []time.Time, err error) {
+// updateInTurns sends so many updates of each object.
+func (l *lab) updateInTurns(ctx context.Context, all []*updating, updates int) (err error) {
+	duration := time.Duration(len(all)*updates) * updateInterval
+	for _, u := range all {
+		profiled := l.keepCPU(ctx, u.node, "update-cpu-"+string(u.identity), duration)
+		defer func() { err = errors.Join(err, profiled()) }()
+	}
+	for range updateTurns {
+		for _, u := range all {
+			if err := u.send(ctx, updates/updateTurns); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// updating is one object under updates, in a volume of a plugin of its own. It is for one
+// goroutine.
+type updating struct {
+	*lab
+	identity identity
+	node     *node
+	object   string
+	// told and shown are when a bare watch told of each update, and when it was read in the
+	// volume; sent is when each was sent.
+	told, shown *timeline
+	sent        []time.Time
+	floor       *floor
+	reader      *harness.SwitchWatch
+}
+
+// newUpdating publishes the volume and begins to watch and to read. The caller closes it.
+func (l *lab) newUpdating(ctx context.Context, i identity, object string, updates int) (*updating, error) {
+	u := &updating{lab: l, identity: i, object: object, told: newTimeline(updates), shown: newTimeline(updates)}
+	var err error
+	if u.node, err = l.newNodeAs(ctx, i, profiling); err != nil {
+		return nil, err
+	}
+	v := i.volume(object)
+	if err := u.node.storePods(ctx, []*harness.Volume{v}); err != nil {
+		return nil, err
+	}
+	if err := u.node.Publish(ctx, v); err != nil {
+		return nil, err
+	}
+	if u.floor, err = l.newFloor(ctx, object, u.told.see); err != nil {
+		return nil, err
+	}
+	u.reader, err = newReader(func(_, content string, at time.Time) { u.shown.see(content, at) })
+	if err != nil {
+		u.floor.close()
+		return nil, err
+	}
+	if err := u.reader.Add(u.node.Target(v)); err != nil {
+		return nil, errors.Join(err, u.close())
+	}
+	return u, nil
+}
+
+func (u *updating) close() error {
+	u.floor.close()
+	return u.reader.Close()
+}
+
+// send sends so many updates more.
+func (u *updating) send(ctx context.Context, updates int) error {
+	sent, err := u.updateSteadily(ctx, u.object, len(u.sent), updates, updateInterval)
+	u.sent = append(u.sent, sent...)
+	return err
+}
+
+// await waits until the last update was seen.
+func (u *updating) await(ctx context.Context) error {
+	return eventually(ctx, func() error { return errors.Join(u.told.complete(), u.shown.complete()) })
+}
+
+// reportAll reports what took how long, and fails if an update was lost.
+func (u *updating) reportAll() error {
+	lost, merged := u.shown.lost()
+	u.report.Value(u.identity.figure("update", "lost"), "updates", float64(lost))
+	u.report.Value(u.identity.figure("update", "merged"), "updates", float64(merged))
+	for name, all := range map[string][]time.Duration{
+		"write_to_watch_ms": u.told.after(u.sent),
+		"write_to_file_ms":  u.shown.after(u.sent),
+		"added_ms":          u.shown.after(u.told.moments()),
+	} {
+		if err := u.report.Samples(u.identity.figure("update", name), "ms", measure.Milliseconds(all)); err != nil {
+			return err
+		}
+	}
+	if lost > 0 || len(u.sent) != len(u.shown.moments()) {
+		return fmt.Errorf("--identity=%s: %d of %d updates were lost", u.identity, lost, len(u.sent))
+	}
+	return nil
+}
+
+// updateSteadily puts an object into so many states, which are numbered from first on, with a
+// steady interval between two, and returns when each update was sent.
+func (l *lab) updateSteadily(ctx context.Context, object string, first, updates int, interval time.Duration) (sent []time.Time, err error) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for i := range updates {
@@ -71,29 +163,9 @@ func (l *lab) updateSteadily(ctx context.Context, object string, updates int, in
 		case <-ticker.C:
 		}
 		sent = append(sent, time.Now())
-		if err := l.update(ctx, object, state(i), updateSize); err != nil {
+		if err := l.update(ctx, object, state(first+i), updateSize); err != nil {
 			return nil, err
 		}
 	}
 	return sent, nil
-}
-
-// reportUpdates reports what took how long, and fails if an update was lost.
-func (l *lab) reportUpdates(sent []time.Time, told, shown *timeline) error {
-	lost, merged := shown.lost()
-	l.report.Value("update.lost", "updates", float64(lost))
-	l.report.Value("update.merged", "updates", float64(merged))
-	for name, all := range map[string][]time.Duration{
-		"update.write_to_watch_ms": told.after(sent),
-		"update.write_to_file_ms":  shown.after(sent),
-		"update.added_ms":          shown.after(told.moments()),
-	} {
-		if err := l.report.Samples(name, "ms", measure.Milliseconds(all)); err != nil {
-			return err
-		}
-	}
-	if lost > 0 || len(sent) != len(shown.moments()) {
-		return fmt.Errorf("%d of %d updates were lost", lost, len(sent))
-	}
-	return nil
 }

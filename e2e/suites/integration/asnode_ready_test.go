@@ -152,27 +152,13 @@ func ownControlPlane(t *testing.T) *controlplane.ControlPlane {
 	return c
 }
 
-// grantAsNode makes the plugin's account and pod on another control plane than the shared one, and
+// grantAsNode gives a plugin its account and pod on another control plane than the shared one, and
 // returns a kubeconfig of the pod's token.
 func grantAsNode(t *testing.T, c *controlplane.ControlPlane) (kubeconfig string) {
 	t.Helper()
-	const name = "plugin"
-	meta := metav1.ObjectMeta{Name: name}
-	_, err := c.Client().CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pluginNamespace}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	_, accountErr := harness.MakeAccount(t.Context(), c, name, kubeconfig)
-	_, roleErr := c.Client().RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: asNodeRules(t)}, metav1.CreateOptions{})
-	_, bindingErr := c.Client().RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: meta, Subjects: accountSubjects(name),
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-	}, metav1.CreateOptions{})
-	if err := errors.Join(accountErr, roleErr, bindingErr); err != nil {
+	if err := harness.GrantAsNode(t.Context(), c, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	pod := schedule(t, c, pluginNamespace, corev1.PodSpec{ServiceAccountName: name})
-	bindToken(t, c, pod, kubeconfig)
 	return kubeconfig
 }

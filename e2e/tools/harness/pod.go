@@ -20,9 +20,9 @@ type Pods interface {
 	PutPod(ctx context.Context, pod *corev1.Pod) error
 }
 
-// storePod has the API server know the volume's pod, with the volume in its spec, as a
-// restarted plugin reads it there. A pod that exists gets the volume added.
-func (p *Plugin) storePod(ctx context.Context, v *Volume) error {
+// StorePod has the API server know the volume's pod, with the volume in its spec, as the plugin
+// reads it there. A pod that exists gets the volume added. Publish does it too.
+func (p *Plugin) StorePod(ctx context.Context, v *Volume) error {
 	if p.opts.Pods == nil || v.Unknown {
 		return nil
 	}
@@ -37,15 +37,7 @@ func (p *Plugin) storePod(ctx context.Context, v *Volume) error {
 		return err
 	}
 	if pod == nil || pod.UID != types.UID(v.UID) {
-		pod = &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Pod, UID: types.UID(v.UID), CreationTimestamp: metav1.Now()},
-			Spec: corev1.PodSpec{
-				NodeName:      NodeName,
-				RestartPolicy: corev1.RestartPolicyAlways,
-				DNSPolicy:     corev1.DNSClusterFirst,
-				Containers:    []corev1.Container{{Name: "main", Image: "none"}},
-			},
-		}
+		pod = newPod(v.Namespace, v.Pod, types.UID(v.UID))
 	}
 	if err := v.addTo(&pod.Spec); err != nil {
 		return err
@@ -55,6 +47,19 @@ func (p *Plugin) storePod(ctx context.Context, v *Volume) error {
 	}
 	p.stored.Store(key, spec)
 	return nil
+}
+
+// newPod returns a pod on NodeName, as PutPod takes it.
+func newPod(namespace, name string, uid types.UID) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid, CreationTimestamp: metav1.Now()},
+		Spec: corev1.PodSpec{
+			NodeName:      NodeName,
+			RestartPolicy: corev1.RestartPolicyAlways,
+			DNSPolicy:     corev1.DNSClusterFirst,
+			Containers:    []corev1.Container{{Name: "main", Image: "none"}},
+		},
+	}
 }
 
 // addTo has a pod's spec say what the volume says, and have the volumes beside it.

@@ -30,14 +30,21 @@ const (
 // kubeconfig file for it. It returns the token that the file carries. What is there already,
 // from another run, stays.
 func GrantPlugin(ctx context.Context, c *controlplane.ControlPlane, kubeconfig string) (token string, err error) {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pluginNamespace}}
-	if _, err := c.Client().CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); missing(err) {
-		return "", fmt.Errorf("create the plugin's namespace: %w", err)
+	if err := makeNamespace(ctx, c.Client()); err != nil {
+		return "", err
 	}
 	if err := applyRights(ctx, c.Client()); err != nil {
 		return "", err
 	}
 	return MakeAccount(ctx, c, pluginAccount, kubeconfig)
+}
+
+func makeNamespace(ctx context.Context, client kubernetes.Interface) error {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pluginNamespace}}
+	if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); missing(err) {
+		return fmt.Errorf("create the plugin's namespace: %w", err)
+	}
+	return nil
 }
 
 // missing says whether an object is not there, after this answer to its creation.
@@ -73,10 +80,15 @@ func applyRights(ctx context.Context, client kubernetes.Interface) error {
 	if err := errors.Join(documents.Decode(&role), documents.Decode(&binding)); err != nil {
 		return fmt.Errorf("decode %s as a ClusterRole and its binding: %w", f.Name(), err)
 	}
-	if _, err := client.RbacV1().ClusterRoles().Create(ctx, &role, metav1.CreateOptions{}); missing(err) {
+	return bind(ctx, client, &role, &binding)
+}
+
+// bind creates a role and its binding.
+func bind(ctx context.Context, client kubernetes.Interface, role *rbacv1.ClusterRole, binding *rbacv1.ClusterRoleBinding) error {
+	if _, err := client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); missing(err) {
 		return fmt.Errorf("create the plugin's role: %w", err)
 	}
-	if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, &binding, metav1.CreateOptions{}); missing(err) {
+	if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); missing(err) {
 		return fmt.Errorf("bind the plugin's role: %w", err)
 	}
 	return nil

@@ -147,14 +147,14 @@ func (p *Plugin) Publish(ctx context.Context, v *Volume) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if _, known := p.stored.Load(v.UID + "/" + v.Name); !known {
-		if err := p.storePod(ctx, v); err != nil {
+		if err := p.StorePod(ctx, v); err != nil {
 			return err
 		}
 	}
 	_, err := p.Node().NodePublishVolume(ctx, p.PublishRequest(v))
 	if err == nil {
 		// What was refused before may have been another spec.
-		return p.storePod(ctx, v)
+		return p.StorePod(ctx, v)
 	}
 	if finalForKubelet(err) {
 		if cleanErr := p.CleanUp(v); cleanErr != nil {

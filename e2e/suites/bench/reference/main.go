@@ -1,6 +1,6 @@
 // Command reference is what a benchmark holds the plugin against, as a process of its own:
-// bare client-go reflectors or watches of ConfigMaps, one for each, and nothing else. It
-// serves what it knows, and its profiles, over HTTP on a unix socket.
+// bare client-go reflectors or watches of ConfigMaps, one for each, and nothing else, or the
+// kubelet's own manager of ConfigMaps. It serves what it knows, and its profiles, over HTTP on a unix socket.
 package main
 
 import (
@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -30,8 +31,8 @@ func main() {
 
 // options say what to follow.
 type options struct {
-	kubeconfig, namespace, prefix, key, listen, kind string
-	count                                            int
+	kubeconfig, namespace, prefix, key, listen, kind, node string
+	count                                                  int
 }
 
 func parse(args []string) (options, error) {
@@ -42,7 +43,8 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.prefix, "prefix", "", "what their names begin with, before a number")
 	flags.StringVar(&o.key, "key", "", "the key whose value tells their states apart")
 	flags.StringVar(&o.listen, "listen", "", "unix socket to serve on")
-	flags.StringVar(&o.kind, "kind", "reflector", "reflector, bounded (reflectors that begin few at a time) or watch")
+	flags.StringVar(&o.kind, "kind", "reflector", "reflector, bounded (reflectors that begin few at a time), watch, or kubelet (what -node's kubelet watches)")
+	flags.StringVar(&o.node, "node", "", "name of the node whose user is impersonated; empty: nobody is")
 	flags.IntVar(&o.count, "count", 0, "how many to follow")
 	err := flags.Parse(args)
 	return o, err
@@ -65,6 +67,9 @@ func run(args []string) error {
 	if o.kind == "bounded" {
 		config.Wrap(newBounded)
 	}
+	if o.node != "" {
+		config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + o.node, Groups: []string{"system:nodes"}}
+	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
@@ -76,6 +81,11 @@ func run(args []string) error {
 	known := newKnowledge()
 	go serve(listener, known)
 	f := follower{client: client, options: o, known: known}
+	if o.kind == "kubelet" {
+		if err := f.asKubelet(ctx); err != nil {
+			return err
+		}
+	}
 	for i := range o.count {
 		name := fmt.Sprint(o.prefix, i)
 		switch o.kind {
