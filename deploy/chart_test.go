@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/engine"
 	releaseutil "helm.sh/helm/v4/pkg/release/v1/util"
+	"helm.sh/helm/v4/pkg/strvals"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -88,37 +91,29 @@ func chartObjects(t *testing.T, version string, overrides values) []runtime.Obje
 	return objects
 }
 
-// valuesOf returns what a set of components is in the chart, and the version of the cluster.
+// valuesOf returns what docs/install.md says that a set of components is in the chart, and the version
+// of the cluster.
 func valuesOf(t *testing.T, set []string) (version string, overrides values) {
 	t.Helper()
-	version, overrides = newest, values{"identity": "plugin"}
-	for _, name := range set {
-		switch name {
-		case "node-identity":
-			overrides["identity"] = "node"
-		case "pod-identity":
-			overrides["identity"] = "pod"
-		case "pod-identity-before-1.35":
-			version, overrides["identity"] = oldest, "pod"
-		case "cross-namespace":
-			overrides["crossNamespace"] = true
-		case "cache":
-			overrides["changeDetection"] = "Cache"
-		case "get":
-			overrides["changeDetection"] = "Get"
-		case "startup-taint":
-			overrides["startupTaint"] = values{"enabled": true}
-		case "admission":
-			overrides["admission"] = values{"enabled": true}
-		case "admission-read-only":
-			overrides["admissionReadOnly"] = values{"enabled": true}
-		case "network-policy":
-			overrides["networkPolicy"] = values{"enabled": true}
-		case "flow-schema":
-			overrides["flowSchema"] = values{"enabled": true}
-		default:
-			t.Errorf("the chart has no value for the component %s", name)
+	page, err := os.ReadFile("../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, overrides = newest, values{}
+	for _, row := range append([]string{"the base alone"}, set...) {
+		if row != "the base alone" {
+			row = "`" + row + "`"
 		}
+		value := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(row) + " \\| `([^`]+=[^`]+)`").FindSubmatch(page)
+		if value == nil {
+			t.Fatalf("docs/install.md has no value for %s", row)
+		}
+		if err := strvals.ParseInto(string(value[1]), overrides); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if slices.Contains(set, "pod-identity-before-1.35") {
+		version = oldest
 	}
 	return version, overrides
 }

@@ -53,6 +53,6 @@
     {{- merge (dict "app.kubernetes.io/name" "refvol-uninstall-check") .Values.commonLabels | toYaml | nindent 4 }}
   annotations:
     helm.sh/hook: pre-delete
-    # A Job that failed stays, with its log.
+    # A Job that failed stays for an hour, with its log.
     helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
