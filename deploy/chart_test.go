@@ -12,9 +12,11 @@ import (
 
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
+	chartv2 "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
 	"helm.sh/helm/v4/pkg/engine"
 	releaseutil "helm.sh/helm/v4/pkg/release/v1/util"
 	"helm.sh/helm/v4/pkg/strvals"
@@ -40,6 +42,10 @@ func renderChart(version string, overrides values) (manifests, hooks []byte, err
 	if err != nil {
 		return nil, nil, err
 	}
+	return renderLoaded(loaded, version, overrides)
+}
+
+func renderLoaded(loaded *chartv2.Chart, version string, overrides values) (manifests, hooks []byte, err error) {
 	capabilities := common.DefaultCapabilities.Copy()
 	kubernetes, err := common.ParseKubeVersion(version)
 	if err != nil {
@@ -186,5 +192,42 @@ func TestChartSaysItsImage(t *testing.T) {
 	}
 	if len(images) != 1 || !bytes.Contains(manifests, []byte("image: "+images[0].Image+"\n")) {
 		t.Errorf("the metadata has %v, which is not the base's image", images)
+	}
+}
+
+// TestChartPackage: `helm package` follows the links to the manifests of kustomize, and a chart that lost
+// them does not render.
+func TestChartPackage(t *testing.T) {
+	loaded, err := loader.LoadDir(chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive, err := chartutil.Save(loaded, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	packaged, err := loader.LoadFile(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range [][]string{{"node-identity"}, {"admission", "admission-read-only", "startup-taint", "network-policy", "flow-schema"}} {
+		version, overrides := valuesOf(t, set)
+		want, _, err := renderLoaded(loaded, version, overrides)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := renderLoaded(packaged, version, overrides); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: packaged: %v:\n%s\nwant\n%s", set, err, got, want)
+		}
+	}
+	for _, file := range packaged.Files {
+		if strings.HasSuffix(file.Name, "kustomization.yaml") {
+			t.Errorf("packaged is %s, which is kustomize's alone", file.Name)
+		}
+	}
+	packaged.Files = nil
+	const says = "deploy/charts/refvol/files has symbolic links, which a tool left out: use the packaged chart"
+	if _, _, err := renderLoaded(packaged, newest, nil); err == nil || !strings.Contains(err.Error(), says) {
+		t.Errorf("without the links: %v, want %q", err, says)
 	}
 }
