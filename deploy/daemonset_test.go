@@ -29,6 +29,14 @@ func TestDaemonSetPod(t *testing.T) {
 		{"automountServiceAccountToken", pod.AutomountServiceAccountToken, ptr(true)},
 		{"priorityClassName", pod.PriorityClassName, "system-node-critical"},
 		{"nodeSelector", pod.NodeSelector, map[string]string{"kubernetes.io/os": "linux"}},
+		{"affinity", pod.Affinity, &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{
+					{Key: "type", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"virtual-kubelet"}},
+					{Key: "eks.amazonaws.com/compute-type", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"fargate"}},
+				},
+			}}},
+		}}},
 		{"tolerations", pod.Tolerations, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}},
 		{"hostNetwork", pod.HostNetwork, false},
 		{"hostPID", pod.HostPID, false},

@@ -32,7 +32,7 @@ func checkPodFields(t *testing.T, pod *corev1.PodSpec) {
 	t.Helper()
 	wantOnly(t, "pod", pod, []string{
 		"Volumes", "Containers", "TerminationGracePeriodSeconds", "NodeSelector", "ServiceAccountName",
-		"AutomountServiceAccountToken", "Tolerations", "PriorityClassName", "EnableServiceLinks",
+		"AutomountServiceAccountToken", "Affinity", "Tolerations", "PriorityClassName", "EnableServiceLinks",
 	})
 	// The account has no automatic token: this pod alone asks for it, to reach the API server.
 	if mount := pod.AutomountServiceAccountToken; mount == nil || !*mount {

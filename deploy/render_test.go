@@ -12,6 +12,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -90,7 +91,7 @@ func decode(t *testing.T, name string, stream []byte) []runtime.Object {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		admissionv1.AddToScheme, appsv1.AddToScheme, corev1.AddToScheme, flowcontrolv1.AddToScheme,
+		admissionv1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, flowcontrolv1.AddToScheme,
 		networkingv1.AddToScheme, rbacv1.AddToScheme, storagev1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {

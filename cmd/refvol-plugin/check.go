@@ -8,20 +8,12 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/component-base/version"
 
-	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/check"
 	"github.com/refvol/refvol/pkg/manager"
 )
-
-// checkTimeout bounds each request to the API server.
-const checkTimeout = 30 * time.Second
 
 // The forms of the output of `check`.
 const (
@@ -132,15 +124,7 @@ func (o *checkOptions) checker() (*check.Checker, error) {
 		opts.PodVerbs = podVerbs(manager.ChangeDetection(o.changeDetection))
 	}
 	if o.live {
-		config, namespace, err := o.liveConfig()
-		if err != nil {
-			return nil, err
-		}
-		httpClient, err := rest.HTTPClientFor(config)
-		if err != nil {
-			return nil, fmt.Errorf("make the connections to the API server: %w", err)
-		}
-		client, err := apiclient.New(config, httpClient)
+		client, namespace, err := newUserClient(o.kubeconfig)
 		if err != nil {
 			return nil, err
 		}
@@ -157,27 +141,6 @@ func (o *checkOptions) checker() (*check.Checker, error) {
 		opts.Namespace = "default"
 	}
 	return check.New(opts)
-}
-
-// liveConfig returns how to reach the API server, and the namespace that its kubeconfig
-// names.
-func (o *checkOptions) liveConfig() (*rest.Config, string, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.kubeconfig
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil)
-	config, err := loader.ClientConfig()
-	if err != nil {
-		return nil, "", fmt.Errorf("configure the client of the API server: %w", err)
-	}
-	namespace, _, err := loader.Namespace()
-	if err != nil {
-		return nil, "", fmt.Errorf("find the kubeconfig's namespace: %w", err)
-	}
-	// Requests go out one after the other, which is limit enough.
-	config.QPS = -1
-	config.Timeout = checkTimeout
-	rest.AddUserAgent(config, "refvol-plugin/"+version.Get().GitVersion)
-	return config, namespace, nil
 }
 
 // addFile checks one file, or the standard input.

@@ -152,8 +152,7 @@ func TestCheckLiveNamespace(t *testing.T) {
 		"contexts": [{"name": "c", "context": {"cluster": "c"%s}}]}`
 	for context, want := range map[string]string{``: "default", `, "namespace": "team"`: "team"} {
 		writeFile(t, kubeconfig, fmt.Sprintf(text, context))
-		opts := &checkOptions{live: true, kubeconfig: kubeconfig}
-		config, namespace, err := opts.liveConfig()
+		config, namespace, err := userConfig(kubeconfig)
 		if err != nil || namespace != want {
 			t.Errorf("got %q, %v, want %q", namespace, err, want)
 		}

@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(newServeCommand(), newCheckCommand(), newVersionCommand())
+	root.AddCommand(newServeCommand(), newCheckCommand(), newUninstallCheckCommand(), newVersionCommand())
 	return root.ExecuteContext(ctx)
 }
 

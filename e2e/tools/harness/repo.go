@@ -111,27 +111,44 @@ func BuildPlugin(ctx context.Context, dir string, race bool, progress io.Writer)
 	if err != nil {
 		return "", err
 	}
+	o := gobuild.Options{Dir: repo, Package: "./cmd/refvol-plugin", Race: race, Progress: progress}
+	if !race {
+		o.Tags = pluginTags
+	}
+	return buildCopy(ctx, o, filepath.Join("plugin", name), filepath.Join(dir, name))
+}
+
+// BuildHelm builds helm, as BuildPlugin does the plugin, and returns the path of a copy in dir.
+func BuildHelm(ctx context.Context, dir string, progress io.Writer) (string, error) {
+	repo, err := Repository()
+	if err != nil {
+		return "", err
+	}
+	o := gobuild.Options{
+		Dir: filepath.Join(repo, "e2e", "tools", "helm"), Package: "helm.sh/helm/v4/cmd/helm", LDFlags: "-s -w", Progress: progress,
+	}
+	return buildCopy(ctx, o, filepath.Join("helm", "helm"), filepath.Join(dir, "helm"))
+}
+
+// buildCopy builds a program into the cache, under a name there, and returns the path of its copy.
+func buildCopy(ctx context.Context, o gobuild.Options, name, to string) (string, error) {
 	cache, err := gobuild.CacheDir()
 	if err != nil {
 		return "", err
 	}
-	cached := filepath.Join(cache, "plugin", name)
-	if err := os.MkdirAll(filepath.Dir(cached), 0o755); err != nil {
+	o.Out = filepath.Join(cache, name)
+	if err := os.MkdirAll(filepath.Dir(o.Out), 0o755); err != nil {
 		return "", err
 	}
-	unlock, err := gobuild.Lock(ctx, cached+".lock", progress)
+	unlock, err := gobuild.Lock(ctx, o.Out+".lock", o.Progress)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	o := gobuild.Options{Dir: repo, Package: "./cmd/refvol-plugin", Out: cached, Race: race, Progress: progress}
-	if !race {
-		o.Tags = pluginTags
-	}
 	if err := gobuild.Build(ctx, o); err != nil {
 		return "", err
 	}
-	return copyProgram(cached, filepath.Join(dir, name))
+	return copyProgram(o.Out, to)
 }
 
 func copyProgram(from, to string) (string, error) {

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/refvol/refvol/pkg/inuse"
+)
+
+// uninstallCheckOptions are the flags of `uninstall-check`.
+type uninstallCheckOptions struct {
+	driverName string
+	kubeconfig string
+}
+
+func newUninstallCheckCommand() *cobra.Command {
+	opts := &uninstallCheckOptions{driverName: "csi.refvol.dev"}
+	cmd := &cobra.Command{
+		Use:   "uninstall-check",
+		Short: "List the pods that use the driver, and fail if there are any",
+		Long: `Lists the pods of all namespaces that have a volume of the driver and have not ended. Without
+the plugin nothing unmounts such a volume, and its pod stays in Terminating. It needs the right
+to list pods, and changes nothing.
+
+Exits with status 1 if there is such a pod, or if the API server does not answer.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return opts.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&opts.driverName, "driver-name", opts.driverName, "name of the CSI driver, as in the CSIDriver object")
+	fs.StringVar(&opts.kubeconfig, "kubeconfig", opts.kubeconfig, "kubeconfig file (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)")
+	return cmd
+}
+
+// run lists the pods, one a line.
+func (o *uninstallCheckOptions) run(ctx context.Context, stdout io.Writer) error {
+	if o.driverName == "" {
+		return errors.New("--driver-name must not be empty")
+	}
+	client, _, err := newUserClient(o.kubeconfig)
+	if err != nil {
+		return err
+	}
+	pods, err := inuse.List(ctx, client.ListPods, o.driverName)
+	if err != nil {
+		return err
+	}
+	for _, pod := range pods {
+		on := "on no node yet"
+		if pod.Node != "" {
+			on = "on node " + pod.Node
+		}
+		if _, err := fmt.Fprintf(stdout, "pod %s/%s %s\n", pod.Namespace, pod.Name, on); err != nil {
+			return fmt.Errorf("write the list of pods: %w", err)
+		}
+	}
+	if len(pods) > 0 {
+		return fmt.Errorf("uninstall-check: pods that use the driver %s: %d: delete them first, as without the plugin they stay in Terminating", o.driverName, len(pods))
+	}
+	return nil
+}

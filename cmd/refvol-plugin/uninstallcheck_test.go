@@ -1,0 +1,19 @@
+package main
+
+import "testing"
+
+// What it lists and refuses is tested on an API server, in e2e/suites/manifests.
+func TestUninstallCheckFlags(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--driver-name="}, "--driver-name must not be empty"},
+		{[]string{"--kubeconfig=/does/not/exist"}, "configure the client of the API server: stat /does/not/exist: no such file or directory"},
+		{[]string{"argument"}, `unknown command "argument" for "refvol-plugin uninstall-check"`},
+	} {
+		if _, _, err := runCommand(t, append([]string{"uninstall-check"}, test.args...)...); message(err) != test.want {
+			t.Errorf("%q: %v, want %q", test.args, err, test.want)
+		}
+	}
+}

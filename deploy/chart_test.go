@@ -1,0 +1,233 @@
+package deploy
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	chartv2 "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
+	"helm.sh/helm/v4/pkg/engine"
+	releaseutil "helm.sh/helm/v4/pkg/release/v1/util"
+	"helm.sh/helm/v4/pkg/strvals"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	chart = "charts/refvol"
+	// oldest is the last version that pod-identity-before-1.35 is for, newest a later one.
+	oldest, newest = "v1.34.0", "v1.36.0"
+)
+
+// values are those of the chart.
+type values = map[string]any
+
+// renderChart renders the chart as `helm template` would for a cluster of that version. It returns
+// the release's objects, and those of its hooks.
+func renderChart(version string, overrides values) (manifests, hooks []byte, err error) {
+	loaded, err := loader.LoadDir(chart)
+	if err != nil {
+		return nil, nil, err
+	}
+	return renderLoaded(loaded, version, overrides)
+}
+
+func renderLoaded(loaded *chartv2.Chart, version string, overrides values) (manifests, hooks []byte, err error) {
+	capabilities := common.DefaultCapabilities.Copy()
+	kubernetes, err := common.ParseKubeVersion(version)
+	if err != nil {
+		return nil, nil, err
+	}
+	capabilities.KubeVersion = *kubernetes
+	release := common.ReleaseOptions{Name: "refvol", Namespace: namespace, Revision: 1, IsInstall: true}
+	all, err := util.ToRenderValues(loaded, overrides, release, capabilities)
+	if err != nil {
+		return nil, nil, err
+	}
+	files, err := engine.Render(loaded, all)
+	if err != nil {
+		return nil, nil, err
+	}
+	delete(files, "refvol/templates/NOTES.txt")
+	ofHooks, others, err := releaseutil.SortManifests(files, nil, releaseutil.InstallOrder)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, hook := range ofHooks {
+		hooks = append(hooks, "---\n"+hook.Manifest+"\n"...)
+	}
+	for _, manifest := range others {
+		manifests = append(manifests, "---\n"+manifest.Content+"\n"...)
+	}
+	return manifests, hooks, nil
+}
+
+// chartObjects returns the objects of the release, which has its namespace's, without the annotation
+// that keeps it.
+func chartObjects(t *testing.T, version string, overrides values) []runtime.Object {
+	t.Helper()
+	overrides = maps.Clone(overrides)
+	if overrides == nil {
+		overrides = values{}
+	}
+	overrides["namespace"] = values{"create": true}
+	manifests, _, err := renderChart(version, overrides)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := decode(t, chart, manifests)
+	own := only[*corev1.Namespace](t, objects)
+	if want := map[string]string{"helm.sh/resource-policy": "keep"}; !maps.Equal(own.Annotations, want) {
+		t.Errorf("the namespace's annotations are %v, want %v", own.Annotations, want)
+	}
+	own.Annotations = nil
+	return objects
+}
+
+// valuesOf returns what docs/install.md says that a set of components is in the chart, and the version
+// of the cluster.
+func valuesOf(t *testing.T, set []string) (version string, overrides values) {
+	t.Helper()
+	page, err := os.ReadFile("../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, overrides = newest, values{}
+	for _, row := range append([]string{"the base alone"}, set...) {
+		if row != "the base alone" {
+			row = "`" + row + "`"
+		}
+		value := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(row) + " \\| `([^`]+=[^`]+)`").FindSubmatch(page)
+		if value == nil {
+			t.Fatalf("docs/install.md has no value for %s", row)
+		}
+		if err := strvals.ParseInto(string(value[1]), overrides); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if slices.Contains(set, "pod-identity-before-1.35") {
+		version = oldest
+	}
+	return version, overrides
+}
+
+// TestChartIsTheComponents: with each component, and with sets of them, the chart's objects are
+// those that kustomize makes.
+func TestChartIsTheComponents(t *testing.T) {
+	sets := append([][]string{nil}, single(components(t))...)
+	for seed := range uint64(20) {
+		sets = append(sets, randomSet(t, seed))
+	}
+	for i, set := range sets {
+		t.Run(fmt.Sprintf("%d %s", i, strings.Join(set, " ")), func(t *testing.T) {
+			version, overrides := valuesOf(t, set)
+			wantObjects(t, chartObjects(t, version, overrides), renderWith(t, set))
+		})
+	}
+}
+
+// wantObjects compares all of two installs but the order of flags.
+func wantObjects(t *testing.T, installed, others []runtime.Object) {
+	t.Helper()
+	for _, objects := range [][]runtime.Object{installed, others} {
+		slices.Sort(pluginContainer(t, only[*appsv1.DaemonSet](t, objects)).Args[1:])
+	}
+	got, want := byName(t, installed), byName(t, others)
+	for name := range got {
+		if want[name] == nil {
+			t.Errorf("only the chart has %s", name)
+		}
+	}
+	for name, object := range want {
+		if got[name] == nil {
+			t.Errorf("the chart lacks %s", name)
+		} else if got, want := unfolded(t, got[name]), unfolded(t, object); got != want {
+			t.Errorf("%s:\n chart %s\n  want %s", name, got, want)
+		}
+	}
+}
+
+// TestChartLint runs what `helm lint` does.
+func TestChartLint(t *testing.T) {
+	version, err := common.ParseKubeVersion(newest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, message := range lint.RunAll(chart, nil, namespace, lint.WithKubeVersion(version)).Messages {
+		if message.Severity > support.InfoSev {
+			t.Error(message)
+		}
+	}
+}
+
+// TestChartSaysItsImage: the image in the chart's metadata is that of the release, and of the base.
+func TestChartSaysItsImage(t *testing.T) {
+	loaded, err := loader.LoadDir(chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.TrimPrefix(loaded.Metadata.AppVersion, "v"); loaded.Metadata.Version != want {
+		t.Errorf("version %s, want %s", loaded.Metadata.Version, want)
+	}
+	var images []struct{ Image string }
+	if err := yaml.Unmarshal([]byte(loaded.Metadata.Annotations["artifacthub.io/images"]), &images); err != nil {
+		t.Fatal(err)
+	}
+	manifests, err := build("base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(images) != 1 || !bytes.Contains(manifests, []byte("image: "+images[0].Image+"\n")) {
+		t.Errorf("the metadata has %v, which is not the base's image", images)
+	}
+}
+
+// TestChartPackage: `helm package` follows the links to the manifests of kustomize, and a chart that lost
+// them does not render.
+func TestChartPackage(t *testing.T) {
+	loaded, err := loader.LoadDir(chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive, err := chartutil.Save(loaded, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	packaged, err := loader.LoadFile(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range [][]string{{"node-identity"}, {"admission", "admission-read-only", "startup-taint", "network-policy", "flow-schema"}} {
+		version, overrides := valuesOf(t, set)
+		want, _, err := renderLoaded(loaded, version, overrides)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := renderLoaded(packaged, version, overrides); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: packaged: %v:\n%s\nwant\n%s", set, err, got, want)
+		}
+	}
+	for _, file := range packaged.Files {
+		if strings.HasSuffix(file.Name, "kustomization.yaml") {
+			t.Errorf("packaged is %s, which is kustomize's alone", file.Name)
+		}
+	}
+	packaged.Files = nil
+	const says = "deploy/charts/refvol/files has symbolic links, which a tool left out: use the packaged chart"
+	if _, _, err := renderLoaded(packaged, newest, nil); err == nil || !strings.Contains(err.Error(), says) {
+		t.Errorf("without the links: %v, want %q", err, says)
+	}
+}

@@ -1,0 +1,257 @@
+package deploy
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+)
+
+// chartValue is a value of the chart, and what has to change by it.
+type chartValue struct {
+	name      string
+	overrides values
+	// change makes of the objects of the chart's defaults those that the value has to bring about.
+	change func(t *testing.T, objects []runtime.Object)
+}
+
+func chartValues() []chartValue {
+	pod := func(name string, value any, change func(pod *corev1.PodSpec)) chartValue {
+		return chartValue{name, values{name: value}, func(t *testing.T, objects []runtime.Object) {
+			change(&only[*appsv1.DaemonSet](t, objects).Spec.Template.Spec)
+		}}
+	}
+	return []chartValue{
+		pod("image", values{"registry": "registry.example.com/mirror/", "tag": "v9"}, func(pod *corev1.PodSpec) {
+			pod.Containers[0].Image = "registry.example.com/mirror/refvol/refvol-plugin:v9"
+		}),
+		pod("image", values{"digest": "sha256:" + strings.Repeat("0a", 32), "tag": "v9", "pullPolicy": "Always"}, func(pod *corev1.PodSpec) {
+			pod.Containers[0].Image = "ghcr.io/refvol/refvol-plugin@sha256:" + strings.Repeat("0a", 32)
+			pod.Containers[0].ImagePullPolicy = corev1.PullAlways
+		}),
+		pod("imagePullSecrets", []any{values{"name": "registry"}}, func(pod *corev1.PodSpec) {
+			pod.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "registry"}}
+		}),
+		pod("nodeSelector", values{"pool": "apps"}, func(pod *corev1.PodSpec) {
+			pod.NodeSelector = map[string]string{"kubernetes.io/os": "linux", "pool": "apps"}
+		}),
+		pod("tolerations", []any{}, func(pod *corev1.PodSpec) { pod.Tolerations = nil }),
+		pod("affinity", values{"nodeAffinity": nil}, func(pod *corev1.PodSpec) { pod.Affinity = nil }),
+		pod("priorityClassName", "important", func(pod *corev1.PodSpec) { pod.PriorityClassName = "important" }),
+		pod("resources", values{"requests": values{"memory": "1Gi"}}, func(pod *corev1.PodSpec) {
+			pod.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("1Gi")
+		}),
+		pod("logFormat", "json", func(pod *corev1.PodSpec) { appendArgs(pod, "--logging-format=json") }),
+		pod("logLevel", 4, func(pod *corev1.PodSpec) { appendArgs(pod, "--v=4") }),
+		pod("extraArgs", []any{"--max-volume-size=64Mi", "--publish-wait=10s"}, func(pod *corev1.PodSpec) {
+			appendArgs(pod, "--max-volume-size=64Mi", "--publish-wait=10s")
+		}),
+		pod("kubeletDir", "/data/kubelet/", func(pod *corev1.PodSpec) {
+			const from, to = "/var/lib/kubelet", "/data/kubelet"
+			for i, arg := range pod.Containers[0].Args {
+				pod.Containers[0].Args[i] = strings.ReplaceAll(arg, from, to)
+			}
+			pod.Containers[0].VolumeMounts[0].MountPath = to + "/pods"
+			for i := range pod.Volumes {
+				pod.Volumes[i].HostPath.Path = strings.ReplaceAll(pod.Volumes[i].HostPath.Path, from, to)
+			}
+		}),
+		{"maxUnavailable", values{"maxUnavailable": 3}, func(t *testing.T, objects []runtime.Object) {
+			only[*appsv1.DaemonSet](t, objects).Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = ptr(intstr.FromInt32(3))
+		}},
+		{"podLabels", values{
+			"podLabels": values{"team": "x", "app.kubernetes.io/name": "y"}, "podAnnotations": values{"a": "b"},
+		}, func(t *testing.T, objects []runtime.Object) {
+			template := &only[*appsv1.DaemonSet](t, objects).Spec.Template
+			template.Labels["team"], template.Annotations = "x", map[string]string{"a": "b"}
+		}},
+		{"commonLabels", values{"commonLabels": values{"team": "x", "app.kubernetes.io/name": "y"}}, func(t *testing.T, objects []runtime.Object) {
+			only[*appsv1.DaemonSet](t, objects).Spec.Template.Labels["team"] = "x"
+			for _, object := range objects {
+				accessor, err := meta.Accessor(object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				accessor.GetLabels()["team"] = "x"
+			}
+		}},
+	}
+}
+
+func appendArgs(pod *corev1.PodSpec, args ...string) {
+	pod.Containers[0].Args = append(pod.Containers[0].Args, args...)
+}
+
+// TestChartValues: a value changes what it is for, and nothing else.
+func TestChartValues(t *testing.T) {
+	for _, test := range chartValues() {
+		t.Run(test.name, func(t *testing.T) {
+			want := chartObjects(t, newest, nil)
+			test.change(t, want)
+			wantObjects(t, chartObjects(t, newest, test.overrides), want)
+		})
+	}
+}
+
+// TestChartDefaults: without a value the node's identity reads, and the namespace is the user's.
+func TestChartDefaults(t *testing.T) {
+	manifests, _, err := renderChart(newest, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := decode(t, chart, manifests)
+	for _, object := range objects {
+		if _, ok := object.(*corev1.Namespace); ok {
+			t.Error("it has a namespace")
+		}
+	}
+	wantObjects(t, append(objects, only[*corev1.Namespace](t, render(t, "base"))), renderWith(t, []string{"node-identity"}))
+}
+
+func TestChartAdmissionActionsAndPorts(t *testing.T) {
+	objects := chartObjects(t, newest, values{
+		"identity":      "pod",
+		"admission":     values{"enabled": true, "validationActions": []any{"Warn", "Audit"}},
+		"networkPolicy": values{"enabled": true, "ports": []any{8443}},
+	})
+	actions := only[*admissionv1.ValidatingAdmissionPolicyBinding](t, objects).Spec.ValidationActions
+	if want := []admissionv1.ValidationAction{admissionv1.Warn, admissionv1.Audit}; !reflect.DeepEqual(actions, want) {
+		t.Errorf("actions %v, want %v", actions, want)
+	}
+	egress := only[*networkingv1.NetworkPolicy](t, objects).Spec.Egress
+	want := []networkingv1.NetworkPolicyEgressRule{{Ports: []networkingv1.NetworkPolicyPort{{
+		Protocol: ptr(corev1.ProtocolTCP), Port: ptr(intstr.FromInt32(8443)),
+	}}}}
+	if !reflect.DeepEqual(egress, want) {
+		t.Errorf("egress %s, want %s", asJSON(t, egress), asJSON(t, want))
+	}
+}
+
+// TestChartRefuses: values that are wrong or exclude each other fail to render, and say why.
+func TestChartRefuses(t *testing.T) {
+	for _, test := range []struct {
+		overrides values
+		says      string
+	}{
+		{values{"crossNamespace": true}, "crossNamespace: Forbidden: with identity node: a node may read only what its own pods name: set identity to pod or plugin, or leave crossNamespace out"},
+		{values{"extraArgs": []any{"--v=4", "--identity=pod"}}, "extraArgs[0]: Forbidden: --v: set the value logLevel"},
+		{values{"extraArgs": []any{"--max-volume-size=1Mi", "--startup-taint=x"}}, "extraArgs[1]: Forbidden: --startup-taint: set the value startupTaint.enabled"},
+		{values{"extraArgs": []any{"--driver-name", "x"}}, "/extraArgs/1"},
+		{values{"extraArgs": []any{"--driver-name=x"}}, "extraArgs[0]: Forbidden: --driver-name: the chart sets it"},
+		{values{"identity": "nodes"}, "/identity"},
+		{values{"changeDetection": "watch"}, "/changeDetection"},
+		{values{"kubeletDir": "data"}, "/kubeletDir"},
+		{values{"image": values{"digest": "0a"}}, "/image/digest"},
+		{values{"admision": values{"enabled": true}}, "admision"},
+		{values{"admission": true}, "/admission"},
+		{values{"maxUnavailable": "0%"}, "/maxUnavailable"},
+		{values{"podLabels": values{"a": 1}}, "/podLabels/a"},
+	} {
+		if _, _, err := renderChart(newest, test.overrides); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%v: got %v, want %q", test.overrides, err, test.says)
+		}
+	}
+}
+
+// TestChartOpenShift: the constraints admit the plugin's pod, and name no other account.
+func TestChartOpenShift(t *testing.T) {
+	with, hooks, err := renderChart(newest, values{"openshift": values{"enabled": true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	without, _, err := renderChart(newest, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var constraints map[string]any
+	for _, document := range strings.Split(string(with), "\n---\n") {
+		if strings.Contains(document, "kind: SecurityContextConstraints") {
+			with = []byte(strings.Replace(string(with), document, "", 1))
+			if err := yaml.UnmarshalStrict([]byte(document), &constraints); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	wantObjects(t, decodeSome(t, with), decodeSome(t, without))
+	anyone := map[string]any{"type": "RunAsAny"}
+	want := map[string]any{
+		"apiVersion": "security.openshift.io/v1", "kind": "SecurityContextConstraints",
+		"metadata": map[string]any{"name": name, "labels": map[string]any{"app.kubernetes.io/name": name}},
+		"users":    []any{"system:serviceaccount:" + namespace + ":" + name},
+		"volumes":  []any{"hostPath", "projected"}, "priority": nil,
+		"allowPrivilegedContainer": true, "allowPrivilegeEscalation": true, "allowHostDirVolumePlugin": true,
+		"allowHostIPC": false, "allowHostNetwork": false, "allowHostPID": false, "allowHostPorts": false,
+		"allowedCapabilities": []any{}, "defaultAddCapabilities": []any{}, "requiredDropCapabilities": []any{},
+		"readOnlyRootFilesystem": true,
+		"fsGroup":                anyone, "runAsUser": anyone, "seLinuxContext": anyone, "supplementalGroups": anyone,
+	}
+	if !reflect.DeepEqual(constraints, want) {
+		t.Errorf("constraints %v\n       want %v", constraints, want)
+	}
+	if user := only[*batchv1.Job](t, decode(t, chart, hooks)).Spec.Template.Spec.SecurityContext.RunAsUser; user != nil {
+		t.Errorf("the check runs as user %d, which OpenShift refuses", *user)
+	}
+}
+
+// decodeSome decodes a stream which may have empty documents.
+func decodeSome(t *testing.T, stream []byte) []runtime.Object {
+	t.Helper()
+	var kept []string
+	for _, document := range strings.Split(string(stream), "---\n") {
+		if strings.TrimSpace(document) != "" {
+			kept = append(kept, document)
+		}
+	}
+	return decode(t, chart, []byte(strings.Join(kept, "---\n")))
+}
+
+// TestChartUninstallCheck: what runs before the release is deleted may list pods, and nothing else,
+// and runs without any right on its node.
+func TestChartUninstallCheck(t *testing.T) {
+	_, hooks, err := renderChart(newest, values{"imagePullSecrets": []any{values{"name": "registry"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := decode(t, chart, hooks)
+	const check = "refvol-uninstall-check"
+	role, binding := only[*rbacv1.ClusterRole](t, objects), only[*rbacv1.ClusterRoleBinding](t, objects)
+	if want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}}}; !reflect.DeepEqual(role.Rules, want) {
+		t.Errorf("rules %v, want %v", role.Rules, want)
+	}
+	if want := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: check, Namespace: namespace}}; !reflect.DeepEqual(binding.Subjects, want) || binding.RoleRef.Name != role.Name {
+		t.Errorf("%s for %v, want %s for %v", binding.RoleRef.Name, binding.Subjects, role.Name, want)
+	}
+	job, daemonSet := only[*batchv1.Job](t, objects), only[*appsv1.DaemonSet](t, chartObjects(t, newest, nil))
+	pod, plugin := job.Spec.Template.Spec, daemonSet.Spec.Template.Spec
+	if *job.Spec.BackoffLimit != 0 || pod.ServiceAccountName != check || len(pod.Volumes) != 0 || len(pod.Containers) != 1 {
+		t.Errorf("the job is %s", asJSON(t, job))
+	}
+	if got, want := pod.Containers[0].Image, plugin.Containers[0].Image; got != want {
+		t.Errorf("image %s, want %s", got, want)
+	}
+	if want := []corev1.LocalObjectReference{{Name: "registry"}}; !reflect.DeepEqual(pod.ImagePullSecrets, want) {
+		t.Errorf("pull secrets %v, want %v", pod.ImagePullSecrets, want)
+	}
+	if !reflect.DeepEqual(pod.Affinity, plugin.Affinity) || !reflect.DeepEqual(pod.NodeSelector, plugin.NodeSelector) {
+		t.Errorf("it runs elsewhere: %s", asJSON(t, pod))
+	}
+	for label, value := range daemonSet.Spec.Selector.MatchLabels {
+		if job.Spec.Template.Labels[label] == value {
+			t.Errorf("the DaemonSet selects the check's pod by %s", label)
+		}
+	}
+	if off, none, err := renderChart(newest, values{"uninstallCheck": values{"enabled": false}}); err != nil || len(none) != 0 || len(off) == 0 {
+		t.Errorf("without the check: hooks %q, %v", none, err)
+	}
+}

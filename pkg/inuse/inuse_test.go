@@ -1,0 +1,82 @@
+package inuse_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/pkg/inuse"
+)
+
+const driver = "csi.refvol.dev"
+
+// podOf returns a pod with an inline volume of each driver.
+func podOf(name string, phase corev1.PodPhase, drivers ...string) corev1.Pod {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name}}
+	pod.Spec.NodeName, pod.Status.Phase = "node-of-"+name, phase
+	pod.Spec.Volumes = []corev1.Volume{{Name: "scratch"}}
+	for i, driver := range drivers {
+		v := corev1.Volume{Name: fmt.Sprint("v", i)}
+		v.CSI = &corev1.CSIVolumeSource{Driver: driver}
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v)
+	}
+	return pod
+}
+
+// pagesOf returns a server of pages, which fails with err, if there is one, after the last.
+func pagesOf(t *testing.T, err error, pages ...[]corev1.Pod) inuse.Pods {
+	return func(_ context.Context, opts metav1.ListOptions) (*corev1.PodList, error) {
+		page := 0
+		if opts.Continue != "" {
+			if _, err := fmt.Sscan(opts.Continue, &page); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if opts.Limit != 500 {
+			t.Errorf("a page of %d pods, want 500", opts.Limit)
+		}
+		if page == len(pages) {
+			return nil, err
+		}
+		list := &corev1.PodList{Items: pages[page]}
+		if page+1 < len(pages) || err != nil {
+			list.Continue = fmt.Sprint(page + 1)
+		}
+		return list, nil
+	}
+}
+
+func TestList(t *testing.T) {
+	unscheduled := podOf("waits", corev1.PodPending, driver)
+	unscheduled.Spec.NodeName = ""
+	pods := pagesOf(t, nil,
+		[]corev1.Pod{podOf("runs", corev1.PodRunning, "other.example.com", driver), podOf("other", corev1.PodRunning, "other.example.com"), podOf("none", corev1.PodRunning)},
+		nil,
+		[]corev1.Pod{podOf("done", corev1.PodSucceeded, driver), podOf("failed", corev1.PodFailed, driver), podOf("lost", corev1.PodUnknown, driver), unscheduled},
+	)
+	want := []inuse.Pod{
+		{Namespace: "apps", Name: "runs", Node: "node-of-runs"},
+		{Namespace: "apps", Name: "lost", Node: "node-of-lost"},
+		{Namespace: "apps", Name: "waits"},
+	}
+	if got, err := inuse.List(t.Context(), pods, driver); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+}
+
+// TestListFails: what was found before a request failed is not taken for all.
+func TestListFails(t *testing.T) {
+	refused := errors.New("refused")
+	got, err := inuse.List(t.Context(), pagesOf(t, refused, []corev1.Pod{podOf("runs", corev1.PodRunning, driver)}), driver)
+	if !errors.Is(err, refused) || len(got) != 1 {
+		t.Errorf("got %v, %v, want one pod and %v", got, err, refused)
+	}
+	if want := "list the pods of all namespaces: refused"; err != nil && err.Error() != want {
+		t.Errorf("got %q, want %q", err, want)
+	}
+}
