@@ -57,10 +57,15 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 // updateInTurns sends so many updates of each object.
 func (l *lab) updateInTurns(ctx context.Context, all []*updating, updates int) (err error) {
 	duration := time.Duration(len(all)*updates) * updateInterval
+	var profiled []func() error
 	for _, u := range all {
-		profiled := l.keepCPU(ctx, u.node, "update-cpu-"+string(u.identity), duration)
-		defer func() { err = errors.Join(err, profiled()) }()
+		profiled = append(profiled, l.keepCPU(ctx, u.node, "update-cpu-"+string(u.identity), duration))
 	}
+	defer func() {
+		for _, wait := range profiled {
+			err = errors.Join(err, wait())
+		}
+	}()
 	for range updateTurns {
 		for _, u := range all {
 			if err := u.send(ctx, updates/updateTurns); err != nil {
