@@ -1,4 +1,4 @@
-package inuse_test
+package inuse
 
 import (
 	"context"
@@ -9,8 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/refvol/refvol/pkg/inuse"
 )
 
 const driver = "csi.refvol.dev"
@@ -29,7 +27,7 @@ func podOf(name string, phase corev1.PodPhase, drivers ...string) corev1.Pod {
 }
 
 // pagesOf returns a server of pages, which fails with err, if there is one, after the last.
-func pagesOf(t *testing.T, err error, pages ...[]corev1.Pod) inuse.Pods {
+func pagesOf(t *testing.T, err error, pages ...[]corev1.Pod) Pods {
 	return func(_ context.Context, opts metav1.ListOptions) (*corev1.PodList, error) {
 		page := 0
 		if opts.Continue != "" {
@@ -59,12 +57,12 @@ func TestList(t *testing.T) {
 		nil,
 		[]corev1.Pod{podOf("done", corev1.PodSucceeded, driver), podOf("failed", corev1.PodFailed, driver), podOf("lost", corev1.PodUnknown, driver), unscheduled},
 	)
-	want := []inuse.Pod{
+	want := []Pod{
 		{Namespace: "apps", Name: "runs", Node: "node-of-runs"},
 		{Namespace: "apps", Name: "lost", Node: "node-of-lost"},
 		{Namespace: "apps", Name: "waits"},
 	}
-	if got, err := inuse.List(t.Context(), pods, driver); err != nil || !reflect.DeepEqual(got, want) {
+	if got, err := List(t.Context(), pods, driver); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
 }
@@ -72,7 +70,7 @@ func TestList(t *testing.T) {
 // TestListFails: what was found before a request failed is not taken for all.
 func TestListFails(t *testing.T) {
 	refused := errors.New("refused")
-	got, err := inuse.List(t.Context(), pagesOf(t, refused, []corev1.Pod{podOf("runs", corev1.PodRunning, driver)}), driver)
+	got, err := List(t.Context(), pagesOf(t, refused, []corev1.Pod{podOf("runs", corev1.PodRunning, driver)}), driver)
 	if !errors.Is(err, refused) || len(got) != 1 {
 		t.Errorf("got %v, %v, want one pod and %v", got, err, refused)
 	}

@@ -18,41 +18,41 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-const (
-	// helmNamespace is made by helm. The API server has no controller that could delete it.
-	helmNamespace = "refvol-helm"
-	checkName     = "refvol-uninstall-check"
-)
+const checkName = "refvol-uninstall-check"
 
-// helm is the client of a release.
+// helm is the client of a release, and namespace the release's.
 type helm struct {
-	program, chart string
+	program, chart, namespace string
 }
 
 func newHelm(t *testing.T) helm {
 	t.Helper()
-	program, err := harness.BuildHelm(t.Context(), shared.dir, os.Stderr)
+	program, err := harness.BuildHelm(t.Context(), t.TempDir(), os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return helm{program: program, chart: filepath.Join(shared.deploy, "charts", "refvol")}
+	// It stays: the API server has no controller that could delete it.
+	own := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "refvol-helm-"}}
+	if own, err = shared.Client().CoreV1().Namespaces().Create(t.Context(), own, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return helm{program: program, chart: filepath.Join(shared.deploy, "charts", "refvol"), namespace: own.Name}
 }
 
-// run runs helm as the cluster's admin, and returns what it printed. So does the error.
-func (h helm) run(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, h.program, append(args, "--namespace="+helmNamespace)...)
+// run runs helm as the cluster's admin. The error has what it printed.
+func (h helm) run(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, h.program, append(args, "--namespace="+h.namespace)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+shared.Kubeconfig(), "HOME="+shared.dir, "HELM_DATA_HOME="+shared.dir,
 		"HELM_CONFIG_HOME="+shared.dir, "HELM_CACHE_HOME="+filepath.Join(shared.dir, "cache"))
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return string(out), fmt.Errorf("helm %q: %w: %s", args, err, out)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("helm %q: %w: %s", args, err, out)
 	}
-	return string(out), nil
+	return nil
 }
 
 func (h helm) must(t *testing.T, args ...string) {
 	t.Helper()
-	if _, err := h.run(t.Context(), args...); err != nil {
+	if err := h.run(t.Context(), args...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -62,21 +62,20 @@ func (h helm) must(t *testing.T, args ...string) {
 func TestHelm(t *testing.T) {
 	h := newHelm(t)
 	t.Cleanup(func() {
-		_, err := h.run(context.WithoutCancel(t.Context()), "uninstall", "refvol", "--no-hooks", "--ignore-not-found")
-		if err != nil {
+		if err := h.run(context.WithoutCancel(t.Context()), "uninstall", "refvol", "--no-hooks", "--ignore-not-found"); err != nil {
 			t.Error(err)
 		}
 	})
-	h.must(t, "install", "refvol", h.chart, "--create-namespace", "--take-ownership", "--set=namespace.create=true,identity=pod")
-	wantPodsIdentity(t)
-	own, err := shared.Client().CoreV1().Namespaces().Get(t.Context(), helmNamespace, metav1.GetOptions{})
+	h.must(t, "install", "refvol", h.chart, "--take-ownership", "--set=namespace.create=true,identity=pod")
+	h.wantPodsIdentity(t)
+	own, err := shared.Client().CoreV1().Namespaces().Get(t.Context(), h.namespace, metav1.GetOptions{})
 	if err != nil || own.Labels["pod-security.kubernetes.io/enforce"] != "privileged" {
 		t.Errorf("the namespace is %v, %v, want one that admits privileged pods", own.GetLabels(), err)
 	}
 
 	const upgraded = "--set=namespace.create=true,identity=node,changeDetection=Get,kubeletDir=/data/kubelet"
 	h.must(t, "upgrade", "refvol", h.chart, upgraded)
-	args := pluginArgs(t)
+	args := h.pluginArgs(t)
 	for _, want := range []string{"--identity=node", "--change-detection=Get", "--kubelet-dir=/data/kubelet"} {
 		if !slices.Contains(args, want) {
 			t.Errorf("after the upgrade the arguments are %q, want %s", args, want)
@@ -86,17 +85,19 @@ func TestHelm(t *testing.T) {
 		t.Errorf("after the upgrade there are %q, want the policy of the node's identity", policies)
 	}
 	const forbidden = "crossNamespace: Forbidden: with identity node"
-	if _, err := h.run(t.Context(), "upgrade", "refvol", h.chart, upgraded+",crossNamespace=true"); err == nil || !strings.Contains(err.Error(), forbidden) {
+	if err := h.run(t.Context(), "upgrade", "refvol", h.chart, upgraded+",crossNamespace=true"); err == nil || !strings.Contains(err.Error(), forbidden) {
 		t.Errorf("an upgrade to values that exclude each other: %v, want %q", err, forbidden)
 	}
 	h.must(t, "rollback", "refvol", "1")
-	wantPodsIdentity(t)
+	h.wantPodsIdentity(t)
 
 	pod := podWith("in-use", inline(attributes{"configMap": "app"}))
-	if _, err := shared.Client().CoreV1().Pods(consumer).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { removePods(t) })
+	// The API server judges by the policy that is gone for a moment more.
+	harness.Eventually(t, time.Minute, func() error {
+		_, err := shared.Client().CoreV1().Pods(consumer).Create(t.Context(), pod, metav1.CreateOptions{})
+		return err
+	})
 	said, err := h.uninstall(t)
 	if err == nil {
 		t.Error("it was uninstalled while a pod uses the driver")
@@ -106,19 +107,19 @@ func TestHelm(t *testing.T) {
 	if said != says {
 		t.Errorf("the check says %q, want %q", said, says)
 	}
-	wantPodsIdentity(t)
+	h.wantPodsIdentity(t)
 
 	removePods(t)
 	if said, err := h.uninstall(t); err != nil || said != "" {
 		t.Errorf("without such a pod: %v, and the check says %q", err, said)
 	}
-	wantNothingLeft(t)
+	h.wantNothingLeft(t)
 }
 
 // wantPodsIdentity wants what the release was installed with, and nothing of what it was upgraded to.
-func wantPodsIdentity(t *testing.T) {
+func (h helm) wantPodsIdentity(t *testing.T) {
 	t.Helper()
-	args := pluginArgs(t)
+	args := h.pluginArgs(t)
 	for _, want := range []string{"--identity=pod", "--kubelet-dir=/var/lib/kubelet"} {
 		if !slices.Contains(args, want) {
 			t.Errorf("the arguments are %q, want %s", args, want)
@@ -130,9 +131,9 @@ func wantPodsIdentity(t *testing.T) {
 }
 
 // pluginArgs returns the arguments of the release's plugin.
-func pluginArgs(t *testing.T) []string {
+func (h helm) pluginArgs(t *testing.T) []string {
 	t.Helper()
-	daemonSet, err := shared.Client().AppsV1().DaemonSets(helmNamespace).Get(t.Context(), pluginAccount, metav1.GetOptions{})
+	daemonSet, err := shared.Client().AppsV1().DaemonSets(h.namespace).Get(t.Context(), pluginAccount, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +147,7 @@ func ofRelease(t *testing.T, kinds string) string {
 }
 
 // wantNothingLeft wants no object of the release, nor of its hooks, but the namespace.
-func wantNothingLeft(t *testing.T) {
+func (h helm) wantNothingLeft(t *testing.T) {
 	t.Helper()
 	const more = ",serviceaccounts,jobs"
 	if left := ofRelease(t, kinds+more); left != "" {
@@ -156,7 +157,7 @@ func wantNothingLeft(t *testing.T) {
 	if left != "" {
 		t.Errorf("left are %q", left)
 	}
-	if _, err := shared.Client().CoreV1().Namespaces().Get(t.Context(), helmNamespace, metav1.GetOptions{}); err != nil {
+	if _, err := shared.Client().CoreV1().Namespaces().Get(t.Context(), h.namespace, metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -165,16 +166,13 @@ func wantNothingLeft(t *testing.T) {
 // returns what the check's container said.
 func (h helm) uninstall(t *testing.T) (said string, err error) {
 	t.Helper()
-	jobs := shared.Client().BatchV1().Jobs(helmNamespace)
+	jobs := shared.Client().BatchV1().Jobs(h.namespace)
 	before, err := jobs.List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() {
-		_, err := h.run(t.Context(), "uninstall", "refvol", "--timeout=2m")
-		ended <- err
-	}()
+	go func() { ended <- h.run(t.Context(), "uninstall", "refvol", "--timeout=2m") }()
 	var job *batchv1.Job
 	harness.Eventually(t, time.Minute, func() error {
 		if job, err = jobs.Get(t.Context(), checkName, metav1.GetOptions{}); err != nil {
