@@ -75,11 +75,13 @@ type reflector struct {
 	// shared says that the last failure concerned more than the object. Then the backoff of
 	// its scope delays the next request.
 	shared bool
+	// watched says that this run has had a watch.
+	watched bool
 }
 
 // reflect follows the object until ctx ends.
 func (r *reflector) reflect(ctx context.Context) {
-	r.wellAt = time.Now()
+	r.wellAt, r.watched = time.Now(), false
 	for ctx.Err() == nil {
 		if !r.awaitCredentials(ctx) {
 			return
@@ -297,6 +299,10 @@ func (r *reflector) open(ctx context.Context, opts metav1.ListOptions) (*stream,
 	if err != nil {
 		return nil, err
 	}
+	if r.watched {
+		r.item.base.observer.Rewatched(r.item.ref.Kind)
+	}
+	r.watched = true
 	klog.FromContext(ctx).Info("Watching", "ref", r.item.ref, "from", opts.ResourceVersion)
 	return &stream{
 		body: body, decoder: r.item.source.events, opening: opening, end: end, timer: timer,
@@ -337,6 +343,8 @@ func (r *reflector) follow(ctx context.Context, s *stream) error {
 		switch e.kind {
 		case watch.Added, watch.Modified, watch.Deleted:
 			r.item.event(e)
+		case watch.Bookmark:
+			r.item.bookmark(e.resourceVersion)
 		}
 		if e.resourceVersion != "" {
 			r.version = e.resourceVersion
