@@ -85,6 +85,8 @@ type base struct {
 	openings    *openings
 	failures    *failureLog
 	observer    Observer
+	// reopens paces the ends of silent watches.
+	reopens pace
 	// logger is for client-go.
 	logger  klog.Logger
 	changed func(volume.Account, volume.Ref)
