@@ -9,6 +9,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"google.golang.org/grpc/codes"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
@@ -103,7 +104,7 @@ func (n *node) moves(since scrape, by map[series]float64) {
 // from its start, and they move with what happens.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, anyPort)
+	n := newNode(t, anyPort, "--publish-wait=1s")
 	start := n.scrape()
 	for of, want := range map[series]float64{
 		"refvol_volumes": 0, `refvol_writes_total{result="changed"}`: 0, "refvol_object_staleness_max_seconds": 0,
@@ -135,6 +136,10 @@ func TestMetrics(t *testing.T) {
 		"refvol_propagation_seconds": 1, `refvol_writes_total{result="changed"}`: 1, "refvol_write_bytes_total": float64(len(value)),
 	})
 
+	// Only requests that are no watches take time: here an event on the pod.
+	wantStatus(t, n.finalAnswer(n.short("missing")), codes.NotFound)
+	n.moves(start, map[series]float64{"rest_client_request_duration_seconds": 1})
+	n.scrape().isDocumented(t)
 	problems, err := promlint.New(strings.NewReader(n.scrapeText())).Lint()
 	if err != nil {
 		t.Fatal(err)
