@@ -45,7 +45,7 @@ func startHTTP(flag, address string, handler http.Handler, failed context.Cancel
 
 // startHTTPServers serves at the addresses that the flags name; the returned function ends
 // that. failed is called if one ends by itself.
-func startHTTPServers(ctx context.Context, opts *serveOptions, ready func() error, failed context.CancelCauseFunc) (stop func() error, err error) {
+func startHTTPServers(ctx context.Context, opts *serveOptions, monitoring http.Handler, failed context.CancelCauseFunc) (stop func() error, err error) {
 	var started []*httpServer
 	stop = func() error {
 		var errs []error
@@ -58,7 +58,7 @@ func startHTTPServers(ctx context.Context, opts *serveOptions, ready func() erro
 		flag, address string
 		handler       http.Handler
 	}{
-		{"http-address", opts.httpAddress, probes(ready)},
+		{"http-address", opts.httpAddress, monitoring},
 		{"profiling-address", opts.profilingAddress, profiles()},
 	} {
 		if s.address == "" {

@@ -81,7 +81,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.maxVolumeSize, "max-volume-size", o.maxVolumeSize, "most memory that the files of one volume may take")
 	fs.StringVar(&o.maxTotalSize, "max-total-size", o.maxTotalSize, "most memory that the files of all volumes of the node may take")
 	fs.StringVar(&o.selinuxContext, "selinux-context", o.selinuxContext, "SELinux context of the volumes' file systems; empty: none")
-	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "address that serves /healthz and /readyz; empty: none")
+	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "address that serves /metrics, /healthz and /readyz; empty: none")
 	fs.StringVar(&o.profilingAddress, "profiling-address", o.profilingAddress, "loopback address that serves pprof's profiles below /debug/pprof/, such as 127.0.0.1:6060; empty: none")
 	fs.StringVar(&o.startupTaint, "startup-taint", o.startupTaint, "taint to remove from the node when the kubelet has confirmed the driver's registration, and for ten minutes from then: key, key:Effect or key=value:Effect; empty: none")
 	logsapi.AddFlags(o.logging, fs)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -34,10 +35,17 @@ func get(t *testing.T, client *http.Client, url string) (int, string) {
 }
 
 func TestProbes(t *testing.T) {
-	var ready atomic.Bool
+	var ready, dead atomic.Bool
+	probe := func(context.Context) error {
+		if dead.Load() {
+			return errors.New("probe csi.sock: no answer")
+		}
+		return nil
+	}
+	scrape := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("# HELP\n")) })
 	ctx, failed := context.WithCancelCause(t.Context())
 	defer failed(nil)
-	p, err := startHTTP("http-address", "127.0.0.1:0", probes(readiness(ctx, nil, unchecked{}.Ready, ready.Load)), failed)
+	p, err := startHTTP("http-address", "127.0.0.1:0", monitoring(probe, readiness(ctx, nil, unchecked{}.Ready, ready.Load), scrape), failed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,20 +53,24 @@ func TestProbes(t *testing.T) {
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
 	url := "http://" + p.address
+	const notRegistered = "[+]shared-mounts ok\n[+]rights ok\n[-]registration: the kubelet has not registered the driver yet\n"
 	for _, test := range []struct {
-		ready bool
-		path  string
-		code  int
-		body  string
+		ready, dead bool
+		path        string
+		code        int
+		body        string
 	}{
-		{false, "/healthz", http.StatusOK, "ok\n"},
-		{false, "/readyz", http.StatusServiceUnavailable, "the kubelet has not registered the driver yet\n"},
-		{true, "/readyz", http.StatusOK, "ok\n"},
-		{true, "/healthz", http.StatusOK, "ok\n"},
-		{false, "/readyz", http.StatusServiceUnavailable, "the kubelet has not registered the driver yet\n"},
-		{true, "/", http.StatusNotFound, "404 page not found\n"},
+		{false, false, "/healthz", http.StatusOK, "ok\n"},
+		{false, false, "/readyz", http.StatusServiceUnavailable, notRegistered},
+		{true, false, "/readyz", http.StatusOK, "[+]shared-mounts ok\n[+]rights ok\n[+]registration ok\n"},
+		{true, false, "/healthz", http.StatusOK, "ok\n"},
+		{true, true, "/healthz", http.StatusServiceUnavailable, "probe csi.sock: no answer\n"},
+		{false, false, "/readyz", http.StatusServiceUnavailable, notRegistered},
+		{true, false, "/metrics", http.StatusOK, "# HELP\n"},
+		{true, false, "/", http.StatusNotFound, "404 page not found\n"},
 	} {
 		ready.Store(test.ready)
+		dead.Store(test.dead)
 		if code, body := get(t, client, url+test.path); code != test.code || body != test.body {
 			t.Errorf("%s with ready %t: got %d %q, want %d %q", test.path, test.ready, code, body, test.code, test.body)
 		}
@@ -81,7 +93,7 @@ func TestProbesAtAnAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	_, err = startHTTP("http-address", listener.Addr().String(), probes(func() error { return nil }), nil)
+	_, err = startHTTP("http-address", listener.Addr().String(), http.NotFoundHandler(), nil)
 	if err == nil || !strings.HasPrefix(err.Error(), "serve --http-address: ") {
 		t.Errorf("got %v", err)
 	}

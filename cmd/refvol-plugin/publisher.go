@@ -10,6 +10,7 @@ import (
 	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/metrics"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/nodeidentity"
 	"github.com/refvol/refvol/pkg/podspec"
@@ -37,12 +38,13 @@ func (unchecked) Ready() error        { return nil }
 func (unchecked) Run(context.Context) {}
 
 // newParts makes the parts below the CSI server.
-func newParts(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Client, config *rest.Config, recorder *events.Recorder) (*parts, error) {
+func newParts(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Client, config *rest.Config, recorder *events.Recorder, m *metrics.Metrics) (*parts, error) {
 	maxVolume, maxTotal, err := opts.sizes()
 	if err != nil {
 		return nil, err
 	}
 	reads := manager.Options{
+		Observer:        m,
 		Client:          client,
 		Nodes:           client.Nodes(),
 		ResyncInterval:  opts.resyncInterval,
@@ -53,6 +55,7 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Clie
 		Mounts:          publisher.NewMounts(mounter),
 		AttributePrefix: mounter.AttributePrefix(),
 		Events:          recorder,
+		Observer:        m,
 		Pods:            podspec.NewReader(func(namespace string) podspec.Pods { return client.Pods(namespace) }),
 		CrossNamespace:  opts.crossNamespace,
 		NodeName:        opts.nodeName,
@@ -66,11 +69,11 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Clie
 	p := &parts{identity: unchecked{}}
 	switch opts.identity {
 	case identityPod:
-		err = readAsPods(&reads, &shows, config)
+		err = readAsPods(&reads, &shows, config, m)
 	case identityNode:
 		p.identity, err = readAsNode(&reads, &shows, client, config)
 	default:
-		err = readAsPlugin(&shows, client)
+		err = readAsPlugin(&shows, client, m)
 	}
 	if err != nil {
 		return nil, err
@@ -79,15 +82,17 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Clie
 		return nil, err
 	}
 	shows.Objects = p.objects
-	p.volumes, err = publisher.New(shows)
-	return p, err
+	if p.volumes, err = publisher.New(shows); err != nil {
+		return nil, err
+	}
+	return p, m.Show(metrics.State{Volumes: p.volumes.Volumes, Objects: p.objects.Objects})
 }
 
 // readAsPlugin makes the publisher show objects of other namespaces to pods whose service
 // account may get them. All objects are read with the plugin's own rights.
-func readAsPlugin(shows *publisher.Options, client *apiclient.Client) error {
+func readAsPlugin(shows *publisher.Options, client *apiclient.Client, m *metrics.Metrics) error {
 	access, err := authz.New(authz.Options{
-		Ask:    authz.AskAbout(authz.NewPaced(client.SubjectAccessReviews(), &backoff.Gate{})),
+		Ask:    observeReviews(m, authz.AskAbout(authz.NewPaced(client.SubjectAccessReviews(), &backoff.Gate{}))),
 		Verbs:  []string{"get"},
 		Kept:   "get",
 		MaxAge: shows.ResyncInterval,
@@ -126,7 +131,7 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, client *apicli
 // readAsPods makes the manager read objects with the pods' own tokens. A new volume's pod must
 // have every right that the manager's requests may need, and a mounted volume's pod must keep
 // the one that the open watch, or the next request, needs.
-func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.Config) error {
+func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.Config, m *metrics.Metrics) error {
 	tokens := &authz.Tokens{}
 	client, err := newPodClient(config, tokens)
 	if err != nil {
@@ -135,7 +140,7 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.C
 	verbs := podVerbs(reads.ChangeDetection)
 	gate := &backoff.Gate{}
 	access, err := authz.New(authz.Options{
-		Ask:    authz.AskWith(authz.NewPaced(client.SelfSubjectAccessReviews(), gate), tokens),
+		Ask:    observeReviews(m, authz.AskWith(authz.NewPaced(client.SelfSubjectAccessReviews(), gate), tokens)),
 		Verbs:  verbs,
 		Kept:   verbs[len(verbs)-1],
 		MaxAge: shows.ResyncInterval,

@@ -12,11 +12,11 @@ import (
 // errNotRegistered is why the plugin is not ready before the kubelet uses it.
 var errNotRegistered = errors.New("the kubelet has not registered the driver yet")
 
-// readiness returns what says why the plugin is not ready, nil if it is. propagation is what
+// readiness returns what makes the plugin ready. propagation is what
 // mount.Mounter.CheckPropagation says, which can't change as long as this process runs; it is
 // logged here. Not to know it keeps nobody from being ready. identity says why nothing can be
 // read.
-func readiness(ctx context.Context, propagation error, identity func() error, registered func() bool) func() error {
+func readiness(ctx context.Context, propagation error, identity func() error, registered func() bool) []condition {
 	notShared := errors.Is(propagation, mount.ErrNotShared)
 	switch {
 	case notShared:
@@ -24,16 +24,19 @@ func readiness(ctx context.Context, propagation error, identity func() error, re
 	case propagation != nil:
 		klog.FromContext(ctx).Error(propagation, "Can't tell whether volumes reach the node")
 	}
-	return func() error {
-		if notShared {
-			return propagation
-		}
-		if err := identity(); err != nil {
-			return err
-		}
-		if !registered() {
-			return errNotRegistered
-		}
-		return nil
+	return []condition{
+		{"shared-mounts", func() error {
+			if notShared {
+				return propagation
+			}
+			return nil
+		}},
+		{"rights", identity},
+		{"registration", func() error {
+			if !registered() {
+				return errNotRegistered
+			}
+			return nil
+		}},
 	}
 }

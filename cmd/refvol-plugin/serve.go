@@ -54,6 +54,10 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
+	m, err := newMetrics()
+	if err != nil {
+		return err
+	}
 	client, err := newClient(config)
 	if err != nil {
 		return err
@@ -71,7 +75,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	below, err := newParts(opts, mounter, client, config, recorder)
+	below, err := newParts(opts, mounter, client, config, recorder, m)
 	if err != nil {
 		return err
 	}
@@ -88,6 +92,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		RegistrationDir:   opts.registrationDir,
 		KubeletSocketPath: opts.kubeletSocketPath,
 		Publisher:         below.volumes,
+		Observe:           observeCalls(m),
 		Registered:        startupTaint.Registered,
 		DrainTimeout:      drainTimeout,
 	})
@@ -118,7 +123,8 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	serving, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
 	defer context.AfterFunc(serving, below.volumes.StopWaiting)()
-	stopHTTP, err := startHTTPServers(ctx, opts, readiness(ctx, mounter.CheckPropagation(), below.identity.Ready, server.Ready), failed)
+	ready := readiness(ctx, mounter.CheckPropagation(), below.identity.Ready, server.Ready)
+	stopHTTP, err := startHTTPServers(ctx, opts, monitoring(server.Probe, ready, m.Handler()), failed)
 	if err != nil {
 		return err
 	}

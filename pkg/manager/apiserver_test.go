@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -50,6 +51,8 @@ type apiServer struct {
 	restored int
 	// unfinished lets a watch never say that the state it begins with is complete.
 	unfinished bool
+	// lost lets watches that are opened meanwhile send nothing after the state that they begin with.
+	lost bool
 	// next, if not nil, is sent in the place of the next event of an open watch: an event, or
 	// the bytes of a frame.
 	next any
@@ -269,12 +272,13 @@ func (s *apiServer) watch(ctx context.Context, r apiRequest) (*http.Response, er
 	body, w := io.Pipe()
 	ctx, hangUp := context.WithCancel(ctx)
 	s.open[r.ref]++
-	go s.stream(ctx, r.ref, from, first, w, s.cut)
+	seconds, _ := strconv.Atoi(r.timeout)
+	go s.stream(ctx, r.ref, from, first, w, s.cut, s.lost, time.Duration(seconds)*time.Second)
 	return &http.Response{StatusCode: http.StatusOK, Header: jsonHeader(), Body: watchBody{body, hangUp}}, nil
 }
 
 // stream writes events until the client, the context or the server ends the watch.
-func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events []any, w *io.PipeWriter, cut chan struct{}) {
+func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events []any, w *io.PipeWriter, cut chan struct{}, lost bool, lasts time.Duration) {
 	defer func() {
 		s.mu.Lock()
 		s.open[ref]--
@@ -284,6 +288,8 @@ func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events
 	stop := context.AfterFunc(ctx, func() { w.CloseWithError(ctx.Err()) })
 	defer stop()
 	send := s.eventWriter(w)
+	end := time.NewTimer(lasts)
+	defer end.Stop()
 	for {
 		for _, e := range events {
 			if send(e) != nil {
@@ -291,7 +297,9 @@ func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events
 			}
 		}
 		s.mu.Lock()
-		events, from = s.since(ref, from)
+		if events = nil; !lost {
+			events, from = s.since(ref, from)
+		}
 		wake := s.wake[ref]
 		if wake == nil {
 			wake = make(chan struct{})
@@ -307,8 +315,23 @@ func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events
 		case <-cut:
 			return
 		case <-wake:
+		case <-end.C:
+			return
+		case <-time.After(bookmarkInterval):
+			if !lost {
+				events = []any{s.bookmark(ref)}
+			}
 		}
 	}
+}
+
+// bookmarkInterval is that of a real API server.
+const bookmarkInterval = time.Minute
+
+func (s *apiServer) bookmark(ref volume.Ref) metav1.WatchEvent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return bookmark(ref, s.rv)
 }
 
 func (s *apiServer) since(ref volume.Ref, rv int) (events []any, to int) {

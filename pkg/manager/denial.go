@@ -91,6 +91,10 @@ func (d *denial) end() (was bool) {
 func (k *known) denied() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	return k.deniedLocked()
+}
+
+func (k *known) deniedLocked() error {
 	switch {
 	case k.denial.err == nil:
 		return nil

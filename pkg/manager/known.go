@@ -43,6 +43,10 @@ type known struct {
 	// denial ends with the next answer, or for a watched object with the next watch.
 	denial denial
 
+	// since is when the object was first referenced; constant. provenAt is when the API server
+	// last said what the state is, or that it had not changed; zero for never.
+	since, provenAt time.Time
+
 	// newestVersion is the newest resourceVersion seen, of the object or of a list. Answers
 	// that are older are refused.
 	newestVersion string

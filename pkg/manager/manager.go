@@ -50,6 +50,18 @@ func (ownCredentials) As(ctx context.Context, _ volume.Account) context.Context 
 func (ownCredentials) Ready(volume.Account) error                               { return nil }
 func (ownCredentials) Await(context.Context, volume.Account) error              { return nil }
 
+// Observer hears of watches, for metrics; *metrics.Metrics is one. It must return at once, and must be
+// safe for concurrent use.
+type Observer interface {
+	// Rewatched hears that a watch of an object was opened again, as the one before had ended.
+	Rewatched(kind volume.Kind)
+}
+
+// noObserver is for who wants none.
+type noObserver struct{}
+
+func (noObserver) Rewatched(volume.Kind) {}
+
 // Nodes gets Node objects. A client-go client is one.
 type Nodes interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
@@ -78,6 +90,8 @@ type Options struct {
 	// objects. Then a 403 counts after a minute instead of five seconds, and refused objects
 	// are asked for by single requests, seconds apart, until one is answered.
 	RefusalsPass bool
+	// Observer hears of watches; nil: nobody does.
+	Observer Observer
 	// ResyncInterval is how often every live volume reads its objects. The watch of an
 	// object stops when nothing has read it for five times as long, and for a minute at
 	// least. The next read starts it again. Required, more than zero.

@@ -75,11 +75,15 @@ type reflector struct {
 	// shared says that the last failure concerned more than the object. Then the backoff of
 	// its scope delays the next request.
 	shared bool
+	// silent is how many watches in a row brought nothing until they were ended for that.
+	silent int
+	// watched says that this run has had a watch.
+	watched bool
 }
 
 // reflect follows the object until ctx ends.
 func (r *reflector) reflect(ctx context.Context) {
-	r.wellAt = time.Now()
+	r.wellAt, r.watched = time.Now(), false
 	for ctx.Err() == nil {
 		if !r.awaitCredentials(ctx) {
 			return
@@ -274,8 +278,6 @@ func (r *reflector) goOn(ctx context.Context) (*stream, error) {
 }
 
 // open sends a watch request. The stream ends after answerTime, unless answered is called.
-// Then it ends when the server should have ended it: a server or a proxy may have lost the
-// watch.
 func (r *reflector) open(ctx context.Context, opts metav1.ListOptions) (*stream, error) {
 	if ctx.Err() != nil {
 		return nil, errStopped
@@ -297,10 +299,13 @@ func (r *reflector) open(ctx context.Context, opts metav1.ListOptions) (*stream,
 	if err != nil {
 		return nil, err
 	}
+	if r.watched {
+		r.item.base.observer.Rewatched(r.item.ref.Kind)
+	}
+	r.watched = true
 	klog.FromContext(ctx).Info("Watching", "ref", r.item.ref, "from", opts.ResourceVersion)
 	return &stream{
 		body: body, decoder: r.item.source.events, opening: opening, end: end, timer: timer,
-		lasts: time.Duration(*opts.TimeoutSeconds)*time.Second + answerTime,
 		cause: func() error { return context.Cause(bounded) },
 	}, nil
 }
@@ -324,9 +329,15 @@ func (r *reflector) selector() string {
 func (r *reflector) follow(ctx context.Context, s *stream) error {
 	defer s.close()
 	defer r.watchEnded(time.Now())
+	silence := newSilence(r.silent, &r.item.base.reopens, s.end)
+	defer silence.stop()
 	for {
 		e, err := s.next()
 		if errors.Is(err, errEnded) {
+			if errors.Is(s.cause(), errQuiet) {
+				r.silent++
+				klog.FromContext(ctx).V(detailLevel).Info("Opening a silent watch again", "ref", r.item.ref, "after", silence.limit)
+			}
 			return nil
 		}
 		if err != nil {
@@ -334,9 +345,13 @@ func (r *reflector) follow(ctx context.Context, s *stream) error {
 			r.failed(ctx, err)
 			return err
 		}
+		silence.hear()
+		r.silent = 0
 		switch e.kind {
 		case watch.Added, watch.Modified, watch.Deleted:
 			r.item.event(e)
+		case watch.Bookmark:
+			r.item.bookmark(e.resourceVersion)
 		}
 		if e.resourceVersion != "" {
 			r.version = e.resourceVersion

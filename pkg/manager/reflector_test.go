@@ -330,27 +330,3 @@ func TestAWatchThatFailsLateCostsAPause(t *testing.T) {
 		e.wantWatches(ref, 1)
 	})
 }
-
-// TestAForgottenWatchIsOpenedAgain: a server that doesn't end a watch at the time that it was
-// asked to may have lost it.
-func TestAForgottenWatchIsOpenedAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		for range 8 { // what nobody reads goes idle
-			_, _ = e.GetObject(ref)
-			after(minWatchTimeout / 8)
-		}
-		if n := len(e.api.requests(ref)); n != 1 {
-			t.Errorf("%d requests before the watch's time is over, want 1", n)
-		}
-		for range 10 {
-			_, _ = e.GetObject(ref)
-			after(minWatchTimeout / 8)
-		}
-		if n := len(e.api.requests(ref)); n < 2 {
-			t.Errorf("%d requests", n)
-		}
-		e.wantWatches(ref, 1)
-	})
-}

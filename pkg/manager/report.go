@@ -27,6 +27,7 @@ func (it *item) sync(obj *volume.Object, resourceVersion string, complete bool) 
 		it.synced = true
 		it.lastRead = time.Now() // the caller that waits for this needs time to read it
 	}
+	it.provenAt = time.Now()
 	allowed, recovered := false, func() {}
 	if complete {
 		allowed, recovered = it.recoverLocked()
@@ -87,5 +88,15 @@ func (it *item) apply(obj *volume.Object, resourceVersion string) bool {
 	if !it.listensLocked() || !it.synced || older(resourceVersion, it.newestVersion) {
 		return false
 	}
+	it.provenAt = time.Now()
 	return it.setLocked(obj, resourceVersion)
+}
+
+// bookmark records that a watch has said that nothing changed until a version.
+func (it *item) bookmark(resourceVersion string) {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if it.listensLocked() && it.synced && !older(resourceVersion, it.newestVersion) {
+		it.provenAt = time.Now()
+	}
 }

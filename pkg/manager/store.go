@@ -59,6 +59,8 @@ type object interface {
 	stopIfUnreadSince(t time.Time)
 	// prioritize puts the object's waiting request first: a publish of pod waits for it.
 	prioritize(pod types.UID)
+	// status returns what is known, for people and metrics.
+	status() ObjectStatus
 	// close stops what runs for the object. Every read fails with err from then on.
 	close(err error)
 }
@@ -82,6 +84,9 @@ type base struct {
 	credentials Credentials
 	openings    *openings
 	failures    *failureLog
+	observer    Observer
+	// reopens paces the ends of silent watches.
+	reopens pace
 	// logger is for client-go.
 	logger  klog.Logger
 	changed func(volume.Account, volume.Ref)
@@ -96,7 +101,12 @@ func newBase(opts Options, failing string) *base {
 	if credentials == nil {
 		credentials = ownCredentials{}
 	}
+	observer := opts.Observer
+	if observer == nil {
+		observer = noObserver{}
+	}
 	return &base{
+		observer:    observer,
 		sources:     newSources(opts.Client),
 		credentials: credentials,
 		openings:    newOpenings(opts.RefusalsPass),
@@ -132,7 +142,7 @@ func (b *base) newKnown(k key, pod types.UID) *known {
 	}
 	changed := b.changed
 	known := &known{
-		key: k, source: src, failures: b.failures, openings: b.openings,
+		key: k, since: time.Now(), source: src, failures: b.failures, openings: b.openings,
 		candidate: candidate{Ref: k.ref, account: k.account, pod: pod},
 		changed:   func() { changed(k.account, k.ref) },
 	}

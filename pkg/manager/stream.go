@@ -42,17 +42,15 @@ type stream struct {
 	decoder runtime.Decoder
 	opening *opening
 
-	// end ends the request. timer does too, after answerTime, or after lasts once answered was
-	// called.
+	// end ends the request. timer does too, after answerTime, unless answered was called.
 	end   context.CancelCauseFunc
 	timer *time.Timer
-	lasts time.Duration
 	// cause returns why end or timer ended the request, if one of them did.
 	cause func() error
 }
 
 // answered says that the server has answered, so that the stream may last.
-func (s *stream) answered() { s.timer.Reset(s.lasts) }
+func (s *stream) answered() { s.timer.Stop() }
 
 func (s *stream) close() {
 	s.timer.Stop()

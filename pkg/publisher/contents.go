@@ -54,6 +54,8 @@ type contents struct {
 	leftover error
 	// handle is kept for keepTime after a switch.
 	handle handle
+	// changedAt is when the first change came that the files don't show yet; zero for none.
+	changedAt time.Time
 	// gone says that the volume was unpublished or dropped; nothing may be written.
 	gone bool
 }
@@ -140,23 +142,27 @@ func (v *published) render(got answers, live bool) (*payload.Rendering, error) {
 // write makes the volume's files show a rendering, with a record of at which versions, through
 // a handle on its mount. The caller holds the lock of the contents. On an error the files
 // stay as they were, or are current and some link is not; another write mends that.
-func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Rendering, got answers) error {
+func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Rendering, got answers) (err error) {
+	var result writer.Result
+	defer func() { v.p.opts.Observer.Wrote(result.Changed, result.Bytes, err) }()
 	undo, err := v.makeRoom(ctx, mnt, shown.Tree)
 	if err != nil {
 		return err
 	}
 	v.contents.proven = false
 	shown.Tree.Record = got.at.Encode()
-	result, err := v.contents.writer.Write(ctx, mnt.Root(), shown.Tree)
+	result, err = v.contents.writer.Write(ctx, mnt.Root(), shown.Tree)
 	if result.Changed && v.contents.writer.Stale() {
 		v.contents.switched = time.Now()
 	}
 	switch {
 	case err == nil:
-		v.contents.shown, v.contents.withdrawn, v.contents.named = got.at, got.refused, namedIn(shown.Tree)
+		v.setShown(got.at)
+		v.contents.withdrawn, v.contents.named = got.refused, namedIn(shown.Tree)
 	case result.Changed:
 		// Some files may still be those of before, where they are rewritten in place.
-		v.contents.shown, v.contents.withdrawn = got.at, nil
+		v.setShown(got.at)
+		v.contents.withdrawn = nil
 		for ref := range namedIn(shown.Tree) {
 			v.contents.named[ref] = true
 		}
@@ -167,12 +173,22 @@ func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Renderi
 		return fmt.Errorf("write the files of volume %s: %w", v.request.VolumeID, err)
 	}
 	v.contents.proven = true
+	if result.Changed {
+		v.contents.showed(v.p.opts.Observer)
+	}
 	told := v.contents.told
 	v.contents.told = skippedText(shown.Skipped, v.leftOut)
 	if v.contents.told != told && v.contents.told != "" {
 		v.p.opts.Events.Warn(v.request.Pod, eventInvalidNames, v.contents.told)
 	}
 	return nil
+}
+
+// setShown records what the files show. The map must not change any more. The caller holds the
+// lock of the contents.
+func (v *published) setShown(shown record.Versions) {
+	v.contents.shown = shown
+	v.condition.show(shown)
 }
 
 // namedIn returns the objects that a tree's files name.

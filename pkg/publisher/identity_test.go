@@ -49,6 +49,15 @@ func (f *fakeIdentity) Put(pod volume.Pod, volumeID string, token volume.Token) 
 	return first
 }
 
+func (f *fakeIdentity) Ready(volume.Account) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.held) == 0 {
+		return authz.ErrNoToken
+	}
+	return nil
+}
+
 func (f *fakeIdentity) Drop(pod volume.Pod, volumeID string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -41,6 +41,13 @@ type Objects interface {
 	Refresh(pod volume.Pod, refs []volume.Ref)
 }
 
+// Identity keeps the tokens of pods; *authz.Authenticator is one.
+type Identity interface {
+	access.Identity
+	// Ready returns nil if there is a token of an account that can be used, else why not.
+	Ready(account volume.Account) error
+}
+
 // Pods reads pods' own specs; *podspec.Reader is one.
 type Pods interface {
 	// Get reads the pod of a namespace, name and UID. The error is a NotFound API error if
@@ -92,12 +99,14 @@ type Options struct {
 	// and a publish waits for its end.
 	NodeRights bool
 	// Identity, if it is not nil, has objects read with the pods' own tokens.
-	Identity access.Identity
+	Identity Identity
 	// Reviews are asked, at the publish and at each resync, about objects of other namespaces
 	// and, where there is an Identity, about all of them. Required by both.
 	Reviews access.Reviews
 	// Events is told what is wrong with volumes; nil: nobody is.
 	Events Events
+	// Observer hears of writes; nil: nobody does.
+	Observer Observer
 	// NodeName is the name of the Node, for the variables that name it.
 	NodeName string
 	// KubeletDir is the kubelet's root directory; target paths lie below it.

@@ -11,6 +11,7 @@ import (
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -131,19 +132,43 @@ func (o outcome) isTokenless(since time.Time) bool {
 type condition struct {
 	mu            sync.Mutex
 	kind, problem string
+	// name is "" until something is known. since is when kind last changed.
+	name  Condition
+	since time.Time
+	// shown is that of the contents.
+	shown record.Versions
 }
 
 // set stores what is wrong with the volume, and says whether that is news.
 func (c *condition) set(o outcome) bool {
-	kind, problem := o.kind(), ""
+	kind, problem, name := o.kind(), "", ConditionCurrent
 	if o.err != nil {
-		problem = o.err.Error()
+		problem, name = o.err.Error(), Condition(o.event)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	news := c.kind != kind
-	c.kind, c.problem = kind, problem
+	if news || c.name == "" {
+		c.since = time.Now()
+	}
+	c.kind, c.problem, c.name = kind, problem, name
 	return news
+}
+
+func (c *condition) show(shown record.Versions) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.shown = shown
+}
+
+// report fills in what a status has of it.
+func (c *condition) report(s *VolumeStatus) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.Condition, s.Reason, s.Shown = c.name, c.problem, c.shown
+	if c.name != "" {
+		s.Since = c.since
+	}
 }
 
 func (c *condition) get() string {

@@ -93,6 +93,9 @@ func New(opts Options) (*Publisher, error) {
 	if opts.Events == nil {
 		opts.Events = noEvents{}
 	}
+	if opts.Observer == nil {
+		opts.Observer = noObserver{}
+	}
 	if opts.Workers == 0 {
 		opts.Workers = defaultWorkers()
 	}
@@ -190,9 +193,12 @@ type published struct {
 	// active says that the volume's changes go to the queue.
 	// Guarded by Publisher.mu once the volume is known, as are size, the bytes counted for it
 	// in used, and due, which says that the next reconcile is to have its objects refreshed.
-	active bool
-	size   int64
-	due    bool
+	// So are live, which says that the volume is mounted, and changedAt, when the first of the
+	// changes came that no update has begun with; zero for none.
+	active, live bool
+	size         int64
+	due          bool
+	changedAt    time.Time
 
 	// contents is what its files show; who writes to the volume holds its lock.
 	contents contents
@@ -280,11 +286,14 @@ func (p *Publisher) changed(account volume.Account, ref volume.Ref) {
 		if account != (volume.Account{}) && account != v.request.Pod.Account() {
 			continue
 		}
-		if v.active {
-			p.queue.Add(v.request.VolumeID)
+		if !v.active {
+			v.poke()
 			continue
 		}
-		v.poke()
+		if v.changedAt.IsZero() {
+			v.changedAt = time.Now()
+		}
+		p.queue.Add(v.request.VolumeID)
 	}
 }
 
@@ -296,10 +305,13 @@ func (p *Publisher) changed(account volume.Account, ref volume.Ref) {
 func (p *Publisher) activate(v *published) {
 	if v.spec.Pinned() {
 		v.registration.Close()
-		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	v.live = true
+	if v.spec.Pinned() {
+		return
+	}
 	v.active = true
 	select {
 	case <-v.wake:

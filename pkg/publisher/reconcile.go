@@ -75,6 +75,9 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 		}
 	}()
 	got, err := v.update(ctx)
+	if !errors.Is(err, errPutOff) && !outcomeOf(err).retry {
+		v.contents.changedAt = time.Time{} // it is shown, or can't be
+	}
 	done.update, done.pending = err, got.pending
 	done.refused = v.registration.Refusal(got.refused)
 	if err == nil {
@@ -115,7 +118,7 @@ func logPanic(ctx context.Context, volumeID string, cause any) {
 // update writes the files of a volume if they don't show the newest known state of
 // its objects. The caller holds the lock of the contents.
 func (v *published) update(ctx context.Context) (answers, error) {
-	if v.isDue() {
+	if v.takeChange() {
 		v.p.opts.Objects.Refresh(v.request.Pod, v.refs)
 		v.registration.Recheck()
 	}
@@ -208,6 +211,9 @@ func (v *published) report(ctx context.Context, done reconciled) {
 		update.err = nil
 	}
 	o := outcomeOf(errors.Join(update.err, other))
+	if v.contents.has(o.missing()) {
+		o.event = eventRefDeleted
+	}
 	if !v.condition.set(o) {
 		return
 	}
@@ -217,9 +223,6 @@ func (v *published) report(ctx context.Context, done reconciled) {
 		return
 	}
 	logger.Error(o.err, "Volume does not show what it should")
-	if v.contents.has(o.missing()) {
-		o.event = eventRefDeleted
-	}
 	v.p.opts.Events.Warn(v.request.Pod, o.event, o.err.Error())
 }
 
@@ -253,13 +256,4 @@ func (p *Publisher) resyncVolumes() []string {
 		}
 	}
 	return ids
-}
-
-// isDue says, once per resync, that a volume's objects are to be refreshed.
-func (v *published) isDue() bool {
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	due := v.due
-	v.due = false
-	return due
 }

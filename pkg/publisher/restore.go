@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -25,6 +26,8 @@ type restored struct {
 	pod volume.Pod
 	// size is the bytes that are counted for the volume.
 	size int64
+	// since is when this process found it.
+	since time.Time
 	// waits says that the pod's spec does not tell what was asked for: only a publish does.
 	waits bool
 }
@@ -73,7 +76,7 @@ func (p *Publisher) restore(ctx context.Context, m mount.Mounted) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.volumes[m.VolumeID] == nil {
-		p.restored[m.VolumeID] = &restored{Mounted: m, pod: volume.Pod{UID: types.UID(podUID)}}
+		p.restored[m.VolumeID] = &restored{Mounted: m, pod: volume.Pod{UID: types.UID(podUID)}, since: time.Now()}
 	}
 }
 

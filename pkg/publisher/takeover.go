@@ -95,7 +95,7 @@ func (p *Publisher) readRecord(ctx context.Context, v *published) error {
 		return fmt.Errorf("read which objects the files of volume %s name: %w", v.request.VolumeID, err)
 	}
 	v.size = size.Bytes
-	v.contents.shown = record.Decode(text, v.refs)
+	v.setShown(record.Decode(text, v.refs))
 	for ref := range v.consent { // also of files from before the pod needed a right to it
 		if v.contents.shown[ref].UID != "" {
 			v.contents.named[ref] = true

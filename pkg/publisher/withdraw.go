@@ -24,6 +24,7 @@ func (v *published) withdraw(ctx context.Context, refused map[volume.Ref]bool) e
 func (v *published) withdrawThrough(ctx context.Context, mnt Mount, refused map[volume.Ref]bool) error {
 	v.contents.proven = false
 	result, err := v.contents.writer.Withdraw(ctx, mnt.Root(), refused)
+	v.p.opts.Observer.Wrote(result.Changed, result.Bytes, err)
 	if result.Changed && v.contents.writer.Stale() {
 		v.contents.switched = time.Now()
 	}
@@ -31,11 +32,12 @@ func (v *published) withdrawThrough(ctx context.Context, mnt Mount, refused map[
 		return fmt.Errorf("withdraw files of volume %s: %w", v.request.VolumeID, err)
 	}
 	v.contents.withdrawn = refused
-	v.contents.shown = maps.Clone(v.contents.shown)
+	shown := maps.Clone(v.contents.shown)
 	for ref := range refused {
-		v.contents.shown[ref] = volume.Version{}
+		shown[ref] = volume.Version{}
 		delete(v.contents.named, ref)
 	}
+	v.setShown(shown)
 	size, err := v.contents.writer.Size(ctx, mnt.Root())
 	if err != nil {
 		return fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, err)

@@ -37,8 +37,8 @@ func becomes(t *testing.T, port string, reasons ...string) {
 			return fmt.Errorf("ready: %w, want %q", errors.Join(err), reasons)
 		case err == nil:
 			return nil
-		case strings.Count(err.Error(), "\n") != 1:
-			return fmt.Errorf("%q is not one line", err)
+		case strings.Count(err.Error(), "\n") != 3:
+			return fmt.Errorf("%q is not a line for each condition", err)
 		}
 		for _, reason := range reasons {
 			if !strings.Contains(err.Error(), reason) {

@@ -1,0 +1,93 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+const (
+	// probedPublishes is how many volumes are published at once: what a kubelet with its default of 110 pods
+	// may ask for, with three volumes each.
+	probedPublishes = 330
+	// probeMedian is how long a probe may take meanwhile. Of single ones only the kubelet's own limit is
+	// checked, as tests beside this one take the processors too.
+	probeMedian, probeLongest = 100 * time.Millisecond, 5 * time.Second
+)
+
+// TestProbesDuringPublishes: /healthz, /readyz and /metrics answer soon while many volumes are published.
+func TestProbesDuringPublishes(t *testing.T) {
+	binary, err := shared.plain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := harness.PluginOptions{Binary: binary, Kubeconfig: shared.kubeconfig, Dir: nodeDir(t), Args: []string{"-v=2", anyPort, "--registration-dir="}}
+	shareMounts(t, filepath.Join(o.Dir, "kubelet", "pods"))
+	n := newNodeWith(t, o)
+	address, err := n.HTTPAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var volumes []*harness.Volume
+	for i := range probedPublishes {
+		name := fmt.Sprint("app-", i)
+		n.value(name)
+		volumes = append(volumes, n.short(name))
+	}
+	answers := make(chan error, probedPublishes)
+	for _, v := range volumes {
+		go func() { answers <- n.Publish(t.Context(), v) }()
+	}
+	took := map[string][]time.Duration{}
+	for published := 0; published < probedPublishes; {
+		for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+			began := time.Now()
+			if text, status, err := get(t, "http://"+address+path); err != nil || status != 200 {
+				t.Errorf("%s: %d, %v, %s", path, status, err, text)
+			}
+			took[path] = append(took[path], time.Since(began))
+		}
+		for len(answers) > 0 {
+			if err := <-answers; err != nil {
+				t.Fatal(err)
+			}
+			published++
+		}
+	}
+	for path, all := range took {
+		slices.Sort(all)
+		median, longest := all[len(all)/2], all[len(all)-1]
+		t.Logf("%s: %d times while %d volumes were published: median %s, longest %s", path, len(all), probedPublishes, median, longest)
+		if median > probeMedian || longest > probeLongest {
+			t.Errorf("%s took %s, as a median, and up to %s", path, median, longest)
+		}
+	}
+	for _, v := range volumes {
+		n.mustUnpublish(v)
+	}
+}
+
+// TestHealthNeedsTheSocket: a plugin that the kubelet can't call is not healthy, and says why.
+func TestHealthNeedsTheSocket(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, anyPort)
+	address, err := n.HTTPAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, status, err := get(t, "http://"+address+"/healthz"); err != nil || status != 200 || text != "ok\n" {
+		t.Errorf("got %d, %q, %v", status, text, err)
+	}
+	if err := os.Remove(n.Socket()); err != nil {
+		t.Fatal(err)
+	}
+	if text, status, err := get(t, "http://"+address+"/healthz"); err != nil || status != 503 || !strings.Contains(text, n.Socket()) {
+		t.Errorf("without its socket: %d, %q, %v", status, text, err)
+	}
+}

@@ -1,0 +1,157 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"google.golang.org/grpc/codes"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// anyPort is the flag with which a plugin serves metrics.
+const anyPort = "--http-address=127.0.0.1:0"
+
+// scrape is what a plugin served at one moment, by the name of the metric.
+type scrape map[string]*dto.MetricFamily
+
+// scrapeText returns what the plugin serves at /metrics.
+func (n *node) scrapeText() string {
+	n.t.Helper()
+	address, err := n.HTTPAddress()
+	if err != nil || address == "" {
+		n.t.Fatalf("where the plugin serves HTTP: %q, %v", address, err)
+	}
+	text, status, err := get(n.t, "http://"+address+"/metrics")
+	if err != nil || status != 200 {
+		n.t.Fatalf("scrape: %d, %v\n%s", status, err, text)
+	}
+	return text
+}
+
+func (n *node) scrape() scrape {
+	n.t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(n.scrapeText()))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return families
+}
+
+// series is a metric and the labels that it must have, as name{label="value"}, without regard to others.
+type series string
+
+// sum returns the sum of all values of a series; of a histogram, the number of observations.
+func (s scrape) sum(of series) float64 {
+	name, labels, _ := strings.Cut(strings.TrimSuffix(string(of), "}"), "{")
+	sum := 0.0
+	for _, metric := range s[name].GetMetric() {
+		if hasLabels(metric, labels) {
+			sum += metric.GetGauge().GetValue() + metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+		}
+	}
+	return sum
+}
+
+func hasLabels(metric *dto.Metric, labels string) bool {
+	has := map[string]bool{"": true}
+	for _, pair := range metric.GetLabel() {
+		has[fmt.Sprintf("%s=%q", pair.GetName(), pair.GetValue())] = true
+	}
+	for label := range strings.SplitSeq(labels, ",") {
+		if !has[label] {
+			return false
+		}
+	}
+	return true
+}
+
+// counts waits until all series have the values.
+func (n *node) counts(want map[series]float64) {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		now := n.scrape()
+		for of, value := range want {
+			if got := now.sum(of); got != value {
+				return fmt.Errorf("%s is %v, want %v", of, got, value)
+			}
+		}
+		return nil
+	})
+}
+
+// moves waits until all series have more than in an earlier scrape, by at least so much.
+func (n *node) moves(since scrape, by map[series]float64) {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		now := n.scrape()
+		for of, least := range by {
+			if got := now.sum(of) - since.sum(of); got < least {
+				return fmt.Errorf("%s moved by %v, want %v", of, got, least)
+			}
+		}
+		return nil
+	})
+}
+
+// TestMetrics: the plugin serves each documented metric, in a form that Prometheus's linter accepts,
+// from its start, and they move with what happens.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, anyPort, "--publish-wait=1s")
+	start := n.scrape()
+	for of, want := range map[series]float64{
+		"refvol_volumes": 0, `refvol_writes_total{result="changed"}`: 0, "refvol_object_staleness_max_seconds": 0,
+		"refvol_build_info": 1,
+	} {
+		if got := start.sum(of); got != want || start[strings.Split(string(of), "{")[0]] == nil {
+			t.Errorf("at the start %s is %v, want %v", of, got, want)
+		}
+	}
+
+	n.configMap("app", map[string]string{"key": n.canary()})
+	n.secret("db", map[string]string{"key": n.canary()})
+	v := n.volume(map[string]string{"sources": `[{configMap: {name: app}}, {secret: {name: db, items: [{key: key, path: password}]}}]`})
+	n.mustPublish(v)
+	n.counts(map[series]float64{
+		`refvol_volumes{condition="Current"}`: 1, "refvol_volumes": 1, "refvol_volume_bytes": 8192, "refvol_volumes_without_token": 0,
+		`refvol_objects{kind="ConfigMap",state="present"}`: 1, `refvol_objects{kind="Secret",state="present"}`: 1, "refvol_objects": 2,
+		"refvol_object_staleness_seconds":                                        2,
+		`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="OK"}`: 1,
+		`refvol_writes_total{result="changed"}`:                                  1,
+		"refvol_propagation_seconds":                                             0,
+	})
+
+	before := n.scrape()
+	value := n.canary()
+	n.secret("db", map[string]string{"key": value})
+	n.arrives(v, "password", value, soon)
+	n.moves(before, map[series]float64{
+		"refvol_propagation_seconds": 1, `refvol_writes_total{result="changed"}`: 1, "refvol_write_bytes_total": float64(len(value)),
+	})
+
+	// Only requests that are no watches take time: here an event on the pod.
+	wantStatus(t, n.finalAnswer(n.short("missing")), codes.NotFound)
+	n.moves(start, map[series]float64{"rest_client_request_duration_seconds": 1})
+	n.scrape().isDocumented(t)
+	problems, err := promlint.New(strings.NewReader(n.scrapeText())).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	for name, family := range n.scrape() {
+		if family.GetHelp() == "" {
+			t.Errorf("%s has no help", name)
+		}
+	}
+	n.mustUnpublish(v)
+	n.counts(map[series]float64{"refvol_volumes": 0, "refvol_objects": 0, "refvol_object_staleness_seconds": 0, "refvol_volume_bytes": 0})
+}

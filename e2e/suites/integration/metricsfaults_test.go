@@ -1,0 +1,268 @@
+package integration
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/refvol/refvol/e2e/tools/faultproxy"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// TestMetricsTellFaults makes one fault of each kind. The metrics that tell of it move, and move back
+// where it can be mended.
+func TestMetricsTellFaults(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]func(*testing.T){
+		"missing object":     missingObjectShows,
+		"missing key":        missingKeyShows,
+		"deleted object":     deletedObjectShows,
+		"forbidden":          forbiddenShows,
+		"API server away":    absentServerShows,
+		"stalled watches":    stalledWatchesShow,
+		"broken watches":     brokenWatchesShow,
+		"full volume":        fullVolumeShows,
+		"full node":          fullNodeShows,
+		"revoked consent":    revokedConsentShows,
+		"no tokens":          missingTokensShow,
+		"restart":            takenOverShows,
+		"refused publish":    refusedPublishShows,
+		"API server in need": busyServerShows,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t)
+		})
+	}
+}
+
+// value replaces a ConfigMap by one with a new value, which it returns.
+func (n *node) value(name string) string {
+	n.t.Helper()
+	value := n.canary()
+	n.configMap(name, map[string]string{"key": value})
+	return value
+}
+
+func missingObjectShows(t *testing.T) {
+	n := newNode(t, anyPort)
+	v := n.short("late")
+	publish := n.publishing(v)
+	n.counts(map[series]float64{
+		`refvol_volumes{condition="RefNotFound"}`: 1, "refvol_volumes": 1, `refvol_objects{kind="ConfigMap",state="absent"}`: 1,
+	})
+	n.value("late")
+	if err := n.answer(publish, soon); err != nil {
+		t.Fatal(err)
+	}
+	n.counts(map[series]float64{
+		`refvol_volumes{condition="Current"}`: 1, "refvol_volumes": 1, `refvol_objects{kind="ConfigMap",state="present"}`: 1,
+	})
+}
+
+func missingKeyShows(t *testing.T) {
+	n := newNode(t, anyPort)
+	n.value("app")
+	v := n.volume(map[string]string{"configMap": "app", "items": "[{key: other, path: other}]"})
+	publish := n.publishing(v)
+	n.counts(map[series]float64{`refvol_volumes{condition="RefKeyNotFound"}`: 1, `refvol_objects{kind="ConfigMap",state="present"}`: 1})
+	n.configMap("app", map[string]string{"other": n.canary()})
+	if err := n.answer(publish, soon); err != nil {
+		t.Fatal(err)
+	}
+	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, `refvol_volumes{condition="RefKeyNotFound"}`: 0})
+}
+
+func deletedObjectShows(t *testing.T) {
+	n := newNode(t, anyPort)
+	n.value("app")
+	v := n.short("app")
+	n.mustPublish(v)
+	n.deleteConfigMap("app")
+	n.counts(map[series]float64{`refvol_volumes{condition="RefDeleted"}`: 1, `refvol_objects{kind="ConfigMap",state="absent"}`: 1})
+	value := n.value("app")
+	n.arrives(v, "key", value, soon)
+	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, `refvol_objects{kind="ConfigMap",state="present"}`: 1})
+}
+
+func forbiddenShows(t *testing.T) {
+	n := newNodeAs(t, shared.powerless, anyPort, "--publish-wait=1s")
+	n.value("app")
+	before := n.scrape()
+	wantStatus(t, n.finalAnswer(n.short("app")), codes.PermissionDenied)
+	n.moves(before, map[series]float64{
+		`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="PermissionDenied"}`: 1,
+		`rest_client_requests_total{code="403"}`:                                               1,
+	})
+
+	forbid := n.allowReading(powerlessAccount)
+	v := n.short("app")
+	n.publishesSoon(v)
+	n.counts(map[series]float64{`refvol_objects{kind="ConfigMap",state="present"}`: 1})
+	forbid()
+	// An open watch goes on, so the refusal comes with the next one.
+	n.restartWith()
+	n.mustPublish(v) // as the kubelet does
+	n.counts(map[series]float64{
+		`refvol_objects{kind="ConfigMap",state="denied"}`: 1, `refvol_volumes{condition="RefForbidden"}`: 1, "refvol_volumes": 1,
+	})
+}
+
+func absentServerShows(t *testing.T) {
+	n := newProxied(t, faultproxy.Options{}, anyPort)
+	v := n.withFault(faultproxy.Refused)
+	n.isStale(map[series]float64{`rest_client_requests_total{code="<error>"}`: 1})
+	n.recovers(v)
+}
+
+func stalledWatchesShow(t *testing.T) {
+	n := newProxied(t, faultproxy.Options{}, anyPort)
+	v := n.withFault(faultproxy.Stalled)
+	n.isStale(nil)
+	n.recovers(v)
+}
+
+func brokenWatchesShow(t *testing.T) {
+	n := newProxied(t, faultproxy.Options{}, anyPort)
+	v := n.withFault(faultproxy.WatchClosed)
+	n.isStale(map[series]float64{`refvol_reflector_restarts_total{kind="ConfigMap"}`: 3, `refvol_reflector_restarts_total{kind="Secret"}`: 0})
+	n.recovers(v)
+}
+
+func busyServerShows(t *testing.T) {
+	n := newProxied(t, faultproxy.Options{}, anyPort)
+	v := n.withFault(faultproxy.Unavailable)
+	n.proxy.ResetConnections()
+	n.isStale(map[series]float64{`rest_client_requests_total{code="503"}`: 1})
+	n.recovers(v)
+}
+
+// withFault publishes a volume and then makes a fault.
+func (n *proxied) withFault(fault faultproxy.Fault) *harness.Volume {
+	n.t.Helper()
+	n.value("app")
+	v := n.short("app")
+	n.publishes(v, soon)
+	if err := n.proxy.Inject(fault); err != nil {
+		n.t.Fatal(err)
+	}
+	return v
+}
+
+// isStale waits until the time since the objects were last proven current grows with the clock, though the
+// volume keeps its condition, and other series move.
+func (n *proxied) isStale(by map[series]float64) {
+	n.t.Helper()
+	before := n.scrape()
+	moves := map[series]float64{"refvol_object_staleness_max_seconds": 3}
+	for of, least := range by {
+		moves[of] = least
+	}
+	n.moves(before, moves)
+	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, "refvol_object_staleness_seconds": 1})
+}
+
+// recovers ends the fault. A change then arrives, which proves the object current.
+func (n *proxied) recovers(v *harness.Volume) {
+	n.t.Helper()
+	if err := n.proxy.Heal(); err != nil {
+		n.t.Fatal(err)
+	}
+	before, began := n.scrape(), time.Now()
+	n.arrives(v, "key", n.value("app"), healed)
+	now := n.scrape()
+	if got := now.sum("refvol_propagation_seconds") - before.sum("refvol_propagation_seconds"); got < 1 {
+		n.t.Errorf("%v changes propagated", got)
+	}
+	if age, most := now.sum("refvol_object_staleness_max_seconds"), time.Since(began).Seconds(); age > most {
+		n.t.Errorf("last proven current %.1f s ago, and the change is not older than %.1f s", age, most)
+	}
+}
+
+func fullVolumeShows(t *testing.T) {
+	n := newNode(t, anyPort, "--max-volume-size=64Ki")
+	n.value("app")
+	v := n.short("app")
+	n.mustPublish(v)
+	before := n.scrape()
+	n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 100<<10)})
+	n.moves(before, map[series]float64{`refvol_writes_total{result="error"}`: 1, `refvol_volumes{condition="VolumeUpdateFailed"}`: 1})
+	n.arrives(v, "key", n.value("app"), afterCause)
+	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, "refvol_volumes": 1})
+}
+
+func fullNodeShows(t *testing.T) {
+	n := newNode(t, anyPort, "--max-volume-size=64Ki", "--max-total-size=64Ki")
+	n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 40<<10)})
+	n.mustPublish(n.short("app"))
+	n.counts(map[series]float64{"refvol_volume_bytes": 44 << 10})
+	wantStatus(t, n.finalAnswer(n.short("app")), codes.ResourceExhausted)
+	n.counts(map[series]float64{
+		`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="ResourceExhausted"}`: 1,
+		`refvol_writes_total{result="error"}`:                                                   1, "refvol_volume_bytes": 44 << 10, "refvol_volumes": 1,
+	})
+}
+
+func revokedConsentShows(t *testing.T) {
+	n := newAcrossNode(t, anyPort)
+	n.put("secret", "db", n.canary())
+	revoke := allow(t, n.source, readers("secret", "db"), account(n.namespace, "web"))
+	n.value("own")
+	v := n.across("secret", "db")
+	v.ServiceAccount = "web"
+	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
+	before := n.scrape()
+	if before.sum(`refvol_authorizations_total{result="allowed"}`) < 1 {
+		t.Error("no review was counted")
+	}
+	revoke()
+	n.moves(before, map[series]float64{`refvol_authorizations_total{result="denied"}`: 2, `refvol_volumes{condition="RefForbidden"}`: 1})
+}
+
+func missingTokensShow(t *testing.T) {
+	n := newPodNode(t, anyPort)
+	n.secret("db", map[string]string{"key": n.canary()})
+	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
+	v := n.own("secret", "db", "web")
+	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
+	n.counts(map[series]float64{"refvol_volumes_without_token": 0, `refvol_volumes{condition="Current"}`: 1})
+	n.restartWith()
+	n.counts(map[series]float64{"refvol_volumes_without_token": 1, `refvol_volumes{condition="Unknown"}`: 1})
+	n.mustPublish(v) // as the kubelet does after a while
+	n.counts(map[series]float64{"refvol_volumes_without_token": 0, `refvol_volumes{condition="Current"}`: 1})
+}
+
+func takenOverShows(t *testing.T) {
+	n := newProxied(t, faultproxy.Options{}, anyPort)
+	n.value("app")
+	v := n.short("app")
+	pinned := n.volume(map[string]string{"configMap": "app", "updatePolicy": "Pinned"})
+	n.publishes(v, soon)
+	n.publishes(pinned, soon)
+	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, `refvol_volumes{condition="Pinned"}`: 1})
+	n.mustKill()
+	if err := n.proxy.Inject(faultproxy.Refused); err != nil {
+		t.Fatal(err)
+	}
+	n.mustStart()
+	n.counts(map[series]float64{`refvol_volumes{condition="Unknown"}`: 2, "refvol_volumes": 2, "refvol_volume_bytes": 8192})
+	if err := n.proxy.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, healed, func() error {
+		now := n.scrape()
+		if now.sum(`refvol_volumes{condition="Current"}`) != 1 || now.sum(`refvol_volumes{condition="Pinned"}`) != 1 {
+			return errors.New("the volumes are not taken over")
+		}
+		return nil
+	})
+}
+
+func refusedPublishShows(t *testing.T) {
+	n := newNode(t, anyPort)
+	wantStatus(t, n.Publish(t.Context(), n.volume(map[string]string{"configmap": "app"})), codes.InvalidArgument)
+	n.counts(map[series]float64{`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="InvalidArgument"}`: 1, "refvol_volumes": 0})
+}

@@ -1,0 +1,31 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// probeTimeout bounds a Probe of the own socket. The kubelet waits 5 s for the answer that is made of it.
+const probeTimeout = 4 * time.Second
+
+// Probe calls the plugin's own CSI socket as the kubelet does, with a new connection, and returns why
+// there was no answer within four seconds or before ctx ended. It is safe for concurrent use.
+func (s *Server) Probe(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	conn, err := grpc.NewClient("unix:"+s.path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", s.path, err)
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	if _, err := csi.NewIdentityClient(conn).Probe(ctx, &csi.ProbeRequest{}); err != nil {
+		return fmt.Errorf("probe %s: %w", s.path, err)
+	}
+	return nil
+}

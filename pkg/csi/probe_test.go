@@ -1,0 +1,53 @@
+package csi
+
+import (
+	"context"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+)
+
+// TestProbeOfTheOwnSocket: it answers as long as the kubelet would get an answer, by a call that counts as
+// one.
+func TestProbeOfTheOwnSocket(t *testing.T) {
+	s := serve(t, nil)
+	before := len(s.observed.get())
+	if err := s.Probe(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := s.observed.get(); len(got) != before+1 || got[before] != (observation{"Probe", codes.OK}) {
+		t.Errorf("calls: %v", got)
+	}
+	if err := os.Remove(s.path); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "probe "+s.path) {
+		t.Errorf("without a socket: %v", err)
+	}
+
+	// Somebody listens and never answers.
+	listener, err := net.Listen("unix", s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Error(err)
+		}
+		cancel()
+		accepted <- conn
+	}()
+	if err := s.Probe(ctx); err == nil {
+		t.Error("no error without an answer")
+	}
+	if conn := <-accepted; conn != nil {
+		conn.Close()
+	}
+}

@@ -1,0 +1,95 @@
+package manager
+
+import (
+	"time"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// ObjectState says what is known of an object.
+type ObjectState string
+
+// The states.
+const (
+	Present ObjectState = "present"
+	Absent  ObjectState = "absent"
+	// Unknown: the API server has not said yet.
+	Unknown ObjectState = "unknown"
+	// Denied: the API server refuses the object, or its changes. What is known of it may be old.
+	Denied ObjectState = "denied"
+)
+
+// ObjectStates returns every ObjectState.
+func ObjectStates() []ObjectState { return []ObjectState{Present, Absent, Unknown, Denied} }
+
+// ObjectStatus is what is known of one object at one moment. It holds no value.
+type ObjectStatus struct {
+	// Account is whose rights it is read with, zero where those are the client's own.
+	Account volume.Account
+	Ref     volume.Ref
+	State   ObjectState
+	// Version is that of the last known state; zero for an object that is absent or unknown.
+	Version volume.Version
+	// Err says why the state is unknown or denied, nil if it is neither.
+	Err error
+	// Since is when it was first referenced, and ProvenAt when the API server last said what its
+	// state is, or by a bookmark that it has not changed; zero for never.
+	Since, ProvenAt time.Time
+	// Followed says that ProvenAt is to advance: a watch or requests look for changes. Nothing
+	// does for an immutable object, or one that nothing has read for long.
+	Followed bool
+}
+
+// Objects calls yield for each object that pods reference, in no order, until yield returns false.
+// It holds no lock meanwhile, so the states may be of different moments. It starts no request, and
+// does not count as a read.
+func (m *Manager) Objects(yield func(ObjectStatus) bool) {
+	for _, obj := range m.objects.all() {
+		if !yield(obj.status()) {
+			return
+		}
+	}
+}
+
+// all returns the objects of this moment.
+func (r *references) all() []*referenced {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	all := make([]*referenced, 0, len(r.objects))
+	for _, obj := range r.objects {
+		all = append(all, obj)
+	}
+	return all
+}
+
+func (it *item) status() ObjectStatus {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	return it.statusLocked(it.run != nil)
+}
+
+func (p *polled) status() ObjectStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.statusLocked(true)
+}
+
+func (k *known) statusLocked(followed bool) ObjectStatus {
+	s := ObjectStatus{Account: k.account, Ref: k.ref, Since: k.since, ProvenAt: k.provenAt, Followed: followed && k.closed == nil}
+	switch denied := k.deniedLocked(); {
+	case k.closed != nil:
+		s.State, s.Err = Unknown, k.closed
+	case denied != nil:
+		s.State, s.Err = Denied, denied
+	case !k.synced:
+		s.State, s.Err = Unknown, k.notSyncedLocked()
+	case k.object == nil:
+		s.State = Absent
+	default:
+		s.State = Present
+	}
+	if k.object != nil {
+		s.Version = k.object.Version
+	}
+	return s
+}

@@ -1,0 +1,119 @@
+package metrics
+
+import (
+	"errors"
+	"iter"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apiversion "k8s.io/apimachinery/pkg/version"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// newTest returns metrics of a state.
+func newTest(t *testing.T, volumes []publisher.VolumeStatus, objects iter.Seq[manager.ObjectStatus]) *Metrics {
+	t.Helper()
+	m, err := New(apiversion.Info{GitVersion: "v1.2.3", GitCommit: "abc", GoVersion: "go1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Show(State{Volumes: slices.Values(volumes), Objects: objects}); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// wantLines scrapes, and wants each of the lines.
+func (m *Metrics) wantLines(t *testing.T, lines ...string) {
+	t.Helper()
+	answer := httptest.NewRecorder()
+	m.Handler().ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+	text := "\n" + answer.Body.String()
+	for _, line := range lines {
+		if !strings.Contains(text, "\n"+line+"\n") {
+			name, _, _ := strings.Cut(line, " ")
+			name, _, _ = strings.Cut(name, "{")
+			t.Errorf("no line %q; there are %q", line, slices.DeleteFunc(strings.Split(text, "\n"), func(l string) bool { return !strings.HasPrefix(l, name) }))
+		}
+	}
+}
+
+func TestState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		object := func(kind volume.Kind, state manager.ObjectState, proven time.Time, followed bool) manager.ObjectStatus {
+			return manager.ObjectStatus{Ref: volume.Ref{Kind: kind}, State: state, Since: start, ProvenAt: proven, Followed: followed}
+		}
+		<-time.After(time.Hour)
+		ago := func(seconds int) time.Time { return time.Now().Add(-time.Duration(seconds) * time.Second) }
+		m := newTest(t, []publisher.VolumeStatus{
+			{Condition: publisher.ConditionCurrent, Bytes: 4096},
+			{Condition: publisher.ConditionCurrent, Bytes: 8192, WithoutToken: true},
+			{Condition: "RefForbidden"},
+		}, slices.Values([]manager.ObjectStatus{
+			object(volume.Secret, manager.Present, ago(30), true),
+			object(volume.Secret, manager.Absent, ago(31), true),
+			object(volume.Secret, manager.Unknown, time.Time{}, true), // since an hour
+			object(volume.ConfigMap, manager.Present, ago(100_000), false),
+			object(volume.ConfigMap, manager.Denied, ago(20_000), true),
+		}))
+		m.wantLines(t,
+			`refvol_volumes{condition="Current"} 2`, `refvol_volumes{condition="RefForbidden"} 1`, `refvol_volumes{condition="RefDeleted"} 0`,
+			`refvol_volume_bytes 12288`, `refvol_volumes_without_token 1`,
+			`refvol_objects{kind="Secret",state="present"} 1`, `refvol_objects{kind="Secret",state="denied"} 0`,
+			`refvol_objects{kind="ConfigMap",state="denied"} 1`, `refvol_objects{kind="ConfigMap",state="present"} 1`,
+			`refvol_object_staleness_seconds_bucket{le="30"} 1`, `refvol_object_staleness_seconds_bucket{le="60"} 2`,
+			`refvol_object_staleness_seconds_bucket{le="1200"} 2`, `refvol_object_staleness_seconds_bucket{le="3600"} 3`,
+			`refvol_object_staleness_seconds_bucket{le="14400"} 3`, `refvol_object_staleness_seconds_bucket{le="+Inf"} 4`,
+			`refvol_object_staleness_seconds_sum 23661`, `refvol_object_staleness_seconds_count 4`, `refvol_object_staleness_max_seconds 20000`,
+		)
+	})
+}
+
+func TestCounters(t *testing.T) {
+	m := newTest(t, nil, slices.Values([]manager.ObjectStatus(nil)))
+	m.wantLines(t,
+		`refvol_build_info{go_version="go1",revision="abc",version="v1.2.3"} 1`,
+		`refvol_writes_total{result="error"} 0`, `refvol_authorizations_total{result="denied"} 0`,
+		`refvol_reflector_restarts_total{kind="Secret"} 0`, `refvol_object_staleness_max_seconds 0`,
+	)
+	m.Called("NodePublishVolume", "NotFound", 20*time.Millisecond)
+	m.Wrote(true, 5, nil)
+	m.Wrote(false, 0, nil)
+	m.Wrote(true, 7, errors.New("full"))
+	m.Propagated(3 * time.Millisecond)
+	m.Rewatched(volume.Secret)
+	m.Reviewed(true, nil)
+	m.Reviewed(false, nil)
+	m.Reviewed(false, errors.New("away"))
+	hooks := m.Client()
+	hooks.RequestResult.Increment(t.Context(), "200", "GET", "10.0.0.1")
+	hooks.RequestLatency.Observe(t.Context(), "GET", url.URL{Host: "10.0.0.1", Path: "/api/v1/namespaces/ns/secrets/db"}, time.Second)
+	m.wantLines(t,
+		`refvol_csi_call_duration_seconds_bucket{code="NotFound",method="NodePublishVolume",le="0.01"} 0`,
+		`refvol_csi_call_duration_seconds_bucket{code="NotFound",method="NodePublishVolume",le="0.025"} 1`,
+		`refvol_writes_total{result="changed"} 1`, `refvol_writes_total{result="unchanged"} 1`, `refvol_writes_total{result="error"} 1`,
+		`refvol_write_bytes_total 12`,
+		`refvol_propagation_seconds_bucket{le="0.0025"} 0`, `refvol_propagation_seconds_bucket{le="0.005"} 1`,
+		`refvol_reflector_restarts_total{kind="Secret"} 1`, `refvol_reflector_restarts_total{kind="ConfigMap"} 0`,
+		`refvol_authorizations_total{result="allowed"} 1`, `refvol_authorizations_total{result="denied"} 1`, `refvol_authorizations_total{result="error"} 1`,
+		`rest_client_requests_total{code="200",host="10.0.0.1",method="GET"} 1`,
+		`rest_client_request_duration_seconds_count{host="10.0.0.1",verb="GET"} 1`,
+	)
+}
+
+// TestShowOnce: a second state would make two metrics of one name.
+func TestShowOnce(t *testing.T) {
+	m := newTest(t, nil, slices.Values([]manager.ObjectStatus(nil)))
+	if err := m.Show(State{}); err == nil {
+		t.Error("no error")
+	}
+}

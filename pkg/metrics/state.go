@@ -1,0 +1,150 @@
+package metrics
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// State is what the gauges show. Each scrape goes through both sequences.
+type State struct {
+	Volumes iter.Seq[publisher.VolumeStatus]
+	Objects iter.Seq[manager.ObjectStatus]
+}
+
+// Show adds the metrics of the present state. It may be called once.
+func (m *Metrics) Show(state State) error {
+	if err := m.registry.Registerer().Register(newStateCollector(state)); err != nil {
+		return fmt.Errorf("register the metrics of volumes and objects: %w", err)
+	}
+	return nil
+}
+
+// stateCollector reads the state when it is scraped, so that nothing has to keep gauges right.
+type stateCollector struct {
+	State
+	volumes, bytes, withoutToken     *prometheus.Desc
+	objects, staleness, maxStaleness *prometheus.Desc
+}
+
+func newStateCollector(s State) *stateCollector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, fmt.Sprintf("[%s] %s", stability, help), labels, nil)
+	}
+	return &stateCollector{
+		State:        s,
+		volumes:      desc("refvol_volumes", "Volumes by condition.", "condition"),
+		bytes:        desc("refvol_volume_bytes", "Memory that the files of all volumes take, in whole pages."),
+		withoutToken: desc("refvol_volumes_without_token", "Volumes whose pod's service account has no usable token; only with --identity=pod."),
+		objects:      desc("refvol_objects", "Referenced objects by kind and by what is known of them.", "kind", "state"),
+		staleness: desc("refvol_object_staleness_seconds",
+			"Objects by the time since an event, a bookmark, a list or a get last proved their state current. A histogram of this moment: its counts also fall."),
+		maxStaleness: desc("refvol_object_staleness_max_seconds",
+			"The longest time since an event, a bookmark, a list or a get last proved an object's state current."),
+	}
+}
+
+// Describe sends the descriptions.
+func (c *stateCollector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.volumes, c.bytes, c.withoutToken, c.objects, c.staleness, c.maxStaleness} {
+		to <- d
+	}
+}
+
+// Collect sends the state of this moment.
+func (c *stateCollector) Collect(to chan<- prometheus.Metric) {
+	c.collectVolumes(to)
+	c.collectObjects(to)
+}
+
+func (c *stateCollector) collectVolumes(to chan<- prometheus.Metric) {
+	counts := map[publisher.Condition]int{}
+	var bytes int64
+	withoutToken := 0
+	for v := range c.Volumes {
+		counts[v.Condition]++
+		bytes += v.Bytes
+		if v.WithoutToken {
+			withoutToken++
+		}
+	}
+	for _, condition := range publisher.Conditions() {
+		to <- gauge(c.volumes, float64(counts[condition]), string(condition))
+	}
+	to <- gauge(c.bytes, float64(bytes))
+	to <- gauge(c.withoutToken, float64(withoutToken))
+}
+
+func (c *stateCollector) collectObjects(to chan<- prometheus.Metric) {
+	type group struct {
+		kind  volume.Kind
+		state manager.ObjectState
+	}
+	counts := map[group]int{}
+	ages := staleness{counts: make([]uint64, len(stalenessBounds()))}
+	for o := range c.Objects {
+		counts[group{o.Ref.Kind, o.State}]++
+		if o.Followed {
+			ages.add(age(o))
+		}
+	}
+	for _, kind := range kinds() {
+		for _, state := range manager.ObjectStates() {
+			to <- gauge(c.objects, float64(counts[group{kind, state}]), string(kind), string(state))
+		}
+	}
+	to <- prometheus.MustNewConstHistogram(c.staleness, ages.count, ages.sum, ages.buckets())
+	to <- gauge(c.maxStaleness, ages.max)
+}
+
+// age returns the seconds since an object was last proven current. One that never was counts from
+// its first reference.
+func age(o manager.ObjectStatus) float64 {
+	proven := o.ProvenAt
+	if proven.IsZero() {
+		proven = o.Since
+	}
+	return time.Since(proven).Seconds()
+}
+
+func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+}
+
+// staleness collects the ages of objects into a histogram.
+type staleness struct {
+	counts   []uint64
+	count    uint64
+	sum, max float64
+}
+
+// stalenessBounds returns the upper bounds of the buckets, in seconds. Bookmarks come about once a
+// minute, and a watch without one is opened again after 5 to 10.
+func stalenessBounds() []float64 { return []float64{30, 60, 90, 120, 300, 600, 1200, 3600, 14400} }
+
+func (s *staleness) add(age float64) {
+	s.count++
+	s.sum += age
+	s.max = max(s.max, age)
+	if i, _ := slices.BinarySearch(stalenessBounds(), age); i < len(s.counts) {
+		s.counts[i]++
+	}
+}
+
+// buckets returns how many ages are not above each bound.
+func (s *staleness) buckets() map[float64]uint64 {
+	cumulative := map[float64]uint64{}
+	var sum uint64
+	for i, bound := range stalenessBounds() {
+		sum += s.counts[i]
+		cumulative[bound] = sum
+	}
+	return cumulative
+}

@@ -1,0 +1,97 @@
+package publisher
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fakeObserver keeps what it hears.
+type fakeObserver struct {
+	mu         sync.Mutex
+	writes     []string
+	bytes      int64
+	propagated []time.Duration
+}
+
+func (o *fakeObserver) Wrote(changed bool, bytes int64, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	what := map[bool]string{true: "changed", false: "unchanged"}[changed]
+	if err != nil {
+		what = "error"
+	}
+	o.writes, o.bytes = append(o.writes, what), o.bytes+bytes
+}
+
+func (o *fakeObserver) Propagated(took time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.propagated = append(o.propagated, took)
+}
+
+// take returns what was heard since the last call.
+func (o *fakeObserver) take() (writes []string, bytes int64, propagated []time.Duration) {
+	synctest.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	writes, bytes, propagated = o.writes, o.bytes, o.propagated
+	o.writes, o.bytes, o.propagated = nil, 0, nil
+	return writes, bytes, propagated
+}
+
+// TestObserver: the time of a change is that from its event, whatever delays the write, and no time that no
+// change waited.
+func TestObserver(t *testing.T) {
+	o := &fakeObserver{}
+	inStoppedBubble(t, func(opts *Options) { opts.Observer = o }, func(e *env) {
+		e.run()
+		want := func(writes []string, bytes int64, propagated ...time.Duration) {
+			t.Helper()
+			gotWrites, gotBytes, got := o.take()
+			if !slices.Equal(gotWrites, writes) || gotBytes != bytes || !slices.Equal(got, propagated) {
+				t.Errorf("heard %v, %d bytes, %v, want %v, %d bytes, %v", gotWrites, gotBytes, got, writes, bytes, propagated)
+			}
+		}
+		app := configMap("app")
+		e.objects.put(app, "a", "1")
+		e.publish(e.request("v1"))
+		want([]string{"changed"}, 1)
+		after(time.Minute + testResync)
+		want(nil, 0)
+
+		e.objects.put(app, "a", "22")
+		want([]string{"changed"}, 2, 0)
+		e.objects.put(app, "a", "333") // readers of the last one have time
+		after(time.Second)
+		want([]string{"changed"}, 3, readTime)
+
+		after(time.Minute)
+		e.writes.set(func() error { return errFault }, nil)
+		e.objects.put(app, "a", "4")
+		after(retryMin / 2)
+		e.objects.put(app, "a", "5")
+		e.writes.set(nil, nil)
+		after(retryMin / 2)
+		want([]string{"error", "changed"}, 1, retryMin/2)
+
+		// Neither a deletion nor what follows it delays a change.
+		e.objects.remove(app)
+		after(time.Hour)
+		want(nil, 0)
+		e.objects.put(app, "a", "6")
+		want([]string{"changed"}, 1, 0)
+
+		after(time.Minute)
+		e.objects.put(app, "a", strings.Repeat("x", 2*mebibyte))
+		after(time.Minute)
+		if _, _, got := o.take(); len(got) > 0 {
+			t.Errorf("heard %v of what is too large", got)
+		}
+		e.objects.put(app, "a", "7")
+		want([]string{"changed"}, 1, 0)
+	})
+}

@@ -1,0 +1,149 @@
+package publisher
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// status returns what the Publisher tells of its only volume.
+func (e *env) status() VolumeStatus {
+	e.Helper()
+	synctest.Wait()
+	all := slices.Collect(e.p.Volumes)
+	if len(all) != 1 {
+		e.Fatalf("%d volumes, want 1", len(all))
+	}
+	if err := leak.Check("the reason", all[0].Reason); err != nil {
+		e.Error(err)
+	}
+	if !slices.Contains(Conditions(), all[0].Condition) {
+		e.Errorf("condition %q is not listed", all[0].Condition)
+	}
+	return all[0]
+}
+
+// wantStatus checks the condition, since when it is, and that the reason has a text; "" stands for no reason.
+func (e *env) wantStatus(condition Condition, since time.Duration, reason string) VolumeStatus {
+	e.Helper()
+	got := e.status()
+	if lasts := time.Since(got.Since); got.Condition != condition || lasts != since || (got.Reason == "") != (reason == "") || !strings.Contains(got.Reason, reason) {
+		e.Errorf("%s for %s, %q, want %s for %s, %q", got.Condition, lasts, got.Reason, condition, since, reason)
+	}
+	return got
+}
+
+// TestVolumes follows a volume through its conditions.
+func TestVolumes(t *testing.T) {
+	inBubble(t, func(e *env) {
+		r := e.request("v1")
+		publish := e.publishing(r)
+		after(time.Second)
+		waits := e.wantStatus("RefNotFound", time.Second, `ConfigMap "shop/app"`)
+		if waits.Pod != r.Pod || waits.Target != r.Target || waits.VolumeID != "v1" || len(waits.Shown) > 0 || waits.Bytes != 0 {
+			t.Errorf("got %+v", waits)
+		}
+		e.objects.put(configMap("app"), "a", canary)
+		if err := <-publish; err != nil {
+			t.Fatal(err)
+		}
+		after(time.Minute)
+		current := e.wantStatus(ConditionCurrent, time.Minute, "")
+		if !slices.Equal(current.Refs, []volume.Ref{configMap("app")}) || current.Bytes != 4096 ||
+			current.Shown[configMap("app")] != e.objects.get(configMap("app")).Version {
+			t.Errorf("got %+v", current)
+		}
+		e.objects.remove(configMap("app"))
+		after(time.Minute)
+		e.wantStatus("RefDeleted", time.Minute, `ConfigMap "shop/app"`)
+		e.objects.put(configMap("app"), "a", canary+"2")
+		shown := e.wantStatus(ConditionCurrent, 0, "").Shown
+		if shown[configMap("app")] != e.objects.get(configMap("app")).Version {
+			t.Errorf("shown %v", shown)
+		}
+		after(time.Second)
+		e.writes.set(func() error { return errFault }, nil)
+		e.objects.put(configMap("app"), "a", "3")
+		e.wantStatus("VolumeUpdateFailed", 0, "injected fault")
+		e.writes.set(nil, nil)
+		after(retryMax)
+		e.unpublish(r)
+		for range e.p.Volumes {
+			t.Error("an unpublished volume is told")
+		}
+	})
+}
+
+// TestVolumesThatAPublishBegins: as long as the objects' state isn't known, nobody is at fault.
+func TestVolumesThatAPublishBegins(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
+		publish := e.publishing(e.request("v1"))
+		after(time.Second)
+		e.wantStatus(ConditionPublishing, time.Second, "")
+		e.objects.failWith(configMap("app"), nil)
+		e.objects.put(configMap("app"), "a", "1")
+		if err := <-publish; err != nil {
+			t.Fatal(err)
+		}
+		e.wantStatus(ConditionCurrent, 0, "")
+	})
+}
+
+// TestPinnedVolumes: what becomes of its object is nothing to a pinned volume.
+func TestPinnedVolumes(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.publish(e.request("v1", "configMap", "app", "updatePolicy", "Pinned"))
+		first := e.objects.get(configMap("app")).Version
+		e.objects.put(configMap("app"), "a", "2")
+		after(time.Minute)
+		if s := e.wantStatus(ConditionPinned, time.Minute, ""); s.Shown[configMap("app")] != first {
+			t.Errorf("shown %v", s.Shown)
+		}
+	})
+}
+
+// TestVolumesAfterARestart: the condition of a mounted volume isn't known before its pod was read, nor before
+// its objects are.
+func TestVolumesAfterARestart(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
+		e.pods.set(volume.Env{}, errFault)
+		e.restart()
+		if s := e.wantStatus(ConditionUnknown, 0, "has not taken it over yet"); s.Pod.UID != r.Pod.UID || s.Pod.Name != r.Pod.Name || s.Bytes == 0 {
+			t.Errorf("got %+v", s)
+		}
+		e.pods.set(volume.Env{}, nil)
+		after(time.Minute)
+		if s := e.status(); s.Condition != ConditionUnknown || !strings.Contains(s.Reason, "state of its objects") || s.Pod != r.Pod || len(s.Shown) != 1 {
+			t.Errorf("got %+v", s)
+		}
+		e.objects.failWith(configMap("app"), nil)
+		e.wantStatus(ConditionCurrent, 0, "")
+	})
+}
+
+// TestVolumesWithoutToken: only a volume that needs a token can lack one.
+func TestVolumesWithoutToken(t *testing.T) {
+	asPods(t, func(e *env, identity *fakeIdentity, _ *fakeAccess) {
+		r := e.tokened("v1", "token")
+		e.publish(r)
+		if e.status().WithoutToken {
+			t.Error("it has one")
+		}
+		identity.restart()
+		if !e.status().WithoutToken {
+			t.Error("it has none any more")
+		}
+	})
+}
