@@ -3,6 +3,7 @@ package metrics
 import (
 	"errors"
 	"iter"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
@@ -35,7 +36,7 @@ func newTest(t *testing.T, volumes []publisher.VolumeStatus, objects iter.Seq[ma
 func (m *Metrics) wantLines(t *testing.T, lines ...string) {
 	t.Helper()
 	answer := httptest.NewRecorder()
-	m.Handler().ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+	m.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	text := "\n" + answer.Body.String()
 	for _, line := range lines {
 		if !strings.Contains(text, "\n"+line+"\n") {

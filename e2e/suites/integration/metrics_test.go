@@ -137,9 +137,14 @@ func TestMetrics(t *testing.T) {
 	})
 
 	// Only requests that are no watches take time: here an event on the pod.
-	wantStatus(t, n.finalAnswer(n.short("missing")), codes.NotFound)
+	wantStatus(t, n.finalAnswer(n.short("not-there")), codes.NotFound)
 	n.moves(start, map[series]float64{"rest_client_request_duration_seconds": 1})
 	n.scrape().isDocumented(t)
+	for _, name := range []string{n.namespace, v.Pod, v.UID, v.ID(), "not-there"} {
+		if strings.Contains(n.scrapeText(), name) {
+			t.Errorf("a label has %q, of which there are as many as users want", name)
+		}
+	}
 	problems, err := promlint.New(strings.NewReader(n.scrapeText())).Lint()
 	if err != nil {
 		t.Fatal(err)
