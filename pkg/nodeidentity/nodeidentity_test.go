@@ -120,9 +120,9 @@ func TestWhatIsMissing(t *testing.T) {
 			},
 			`the API server's Node authorizer does not know the plugin's own pod refvol-system/plugin-x yet: pods "plugin-x" is forbidden: ` + asNode + ": no relationship found between node 'n1' and this object",
 		},
-		"no authorizer": {
+		"the authorizer did not decide": {
 			func(s *apiServer) { s.podErr = forbidden(asNode) },
-			`the API server has no Node authorizer: it needs --authorization-mode=Node,RBAC: pods "plugin-x" is forbidden: ` + asNode,
+			`the API server's Node authorizer did not decide: is --authorization-mode=Node,RBAC set? pods "plugin-x" is forbidden: ` + asNode,
 		},
 		"gate off, version unknown": {
 			func(s *apiServer) { s.podErr, s.versionErr = forbidden(asSelf), down },

@@ -109,7 +109,7 @@ func TestAsNodeNeedsTheAPIServer(t *testing.T) {
 	}{
 		{"Node,RBAC", "--emulated-version=1.35", []string{"feature gate ConstrainedImpersonation is off (its version is v1.36.", ", emulating 1.35; the gate is on by default from 1.36 on)"}},
 		{"Node,RBAC", "--feature-gates=ConstrainedImpersonation=false", []string{"feature gate ConstrainedImpersonation is off (its version is v1.36."}},
-		{"RBAC", "--profiling=false", []string{"the API server has no Node authorizer: it needs --authorization-mode=Node,RBAC", nodeUser(harness.NodeName)}},
+		{"RBAC", "--profiling=false", []string{"the API server's Node authorizer did not decide: is --authorization-mode=Node,RBAC set?", nodeUser(harness.NodeName)}},
 	} {
 		if err := c.RestartAPIServer(t.Context(), test.mode, test.arg); err != nil {
 			t.Fatal(err)
