@@ -99,6 +99,9 @@ func (c *Checker) askRights(ctx context.Context, self account) error {
 			needs = append(needs, authorizationv1.ResourceAttributes{Verb: onNode + verb, Resource: resource})
 		}
 	}
+	if c.opts.Node {
+		needs = append(needs, authorizationv1.ResourceAttributes{Verb: onNode + "get", Resource: "nodes", Name: c.opts.NodeName})
+	}
 	var lacking []string
 	for i := range needs {
 		review, err := c.opts.AccessReviews.Create(ctx, &authorizationv1.SelfSubjectAccessReview{

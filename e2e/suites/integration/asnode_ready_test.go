@@ -76,9 +76,11 @@ func TestAsNodeNeedsItsRights(t *testing.T) {
 		"no rule for objects, Get": {reduced, []string{"--change-detection=Get"}, []string{
 			"needs: impersonate-on:associated-node:get of configmaps, impersonate-on:associated-node:get of secrets",
 		}},
-		"no rule at all": {powerless, nil, []string{"lacks rights that --identity=node needs: impersonate:associated-node of nodes, impersonate-on:associated-node:get of pods, "}},
-		"not a pod's":    {shared.powerless, nil, []string{`the plugin's credential, of "system:serviceaccount:refvol-system:powerless", is not bound to a pod`}},
-		"no account's":   {shared.Kubeconfig(), nil, []string{`the plugin's credential, of "admin", is not bound to a pod`}},
+		"no rule for the Node, Cache": {whole, []string{"--change-detection=Cache"}, []string{"needs: impersonate-on:associated-node:get of nodes"}},
+		"no rule for the Node, Get":   {whole, []string{"--change-detection=Get"}, nil},
+		"no rule at all":              {powerless, nil, []string{"lacks rights that --identity=node needs: impersonate:associated-node of nodes, impersonate-on:associated-node:get of pods, "}},
+		"not a pod's":                 {shared.powerless, nil, []string{`the plugin's credential, of "system:serviceaccount:refvol-system:powerless", is not bound to a pod`}},
+		"no account's":                {shared.Kubeconfig(), nil, []string{`the plugin's credential, of "admin", is not bound to a pod`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
