@@ -161,6 +161,28 @@ func TestFewAreLeftOfManyRefused(t *testing.T) {
 	})
 }
 
+// TestAPublishOfWhatIsRefusedSaysWhy: a publish of an object that shares a backoff with others has
+// the object's own refusal, also while others are asked for.
+func TestAPublishOfWhatIsRefusedSaysWhy(t *testing.T) {
+	inPassingBubbles(t, []ChangeDetection{Watch, Cache, Get}, func(t *testing.T, e *env) {
+		refs := secretRefs("s", 50)
+		e.refuseLike(everything)
+		for i, ref := range refs {
+			e.RegisterPod(pod(fmt.Sprint("p", i)), "v", []volume.Ref{ref})
+			_, _ = e.GetObject(ref)
+		}
+		after(3 * time.Minute)
+		for _, ref := range refs {
+			e.RegisterPod(pod("later"), ref.Name, []volume.Ref{ref})
+			_, err := e.GetObject(ref)
+			if !errors.Is(err, ErrNotSynced) || !apierrors.IsForbidden(err) || strings.Count(err.Error(), ref.Name+`"`) != 2 {
+				t.Fatalf("got %v, want a refusal that names %s only", err, ref)
+			}
+			after(10 * time.Millisecond)
+		}
+	})
+}
+
 // TestFewRefusalsHoldUpNobody: objects that are refused for good share their pauses with each
 // other, and with nothing else.
 func TestFewRefusalsHoldUpNobody(t *testing.T) {
