@@ -47,12 +47,16 @@ func (r refusals) learn(p *candidate, err error) (refused int) {
 	return 0
 }
 
-// forget takes out an object that is closed.
+// forget takes out an object that is closed. With the last one the backoff goes.
 func (o *openings) forget(p *candidate) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p.closed, p.refusal = true, nil
 	delete(o.refusals[p.account], p)
+	if len(o.refusals[p.account]) == 0 {
+		delete(o.refusals, p.account)
+		delete(o.scopes, scopeOf(p, refusedScope))
+	}
 }
 
 // refusalsPass tells whether they do; see Options.RefusalsPass. It never changes.
