@@ -121,6 +121,7 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, client *apicli
 	return nodeidentity.New(nodeidentity.Options{
 		NodeName:      reads.NodeName,
 		Verbs:         verbs,
+		Node:          reads.ChangeDetection == manager.Cache,
 		PodsAsNode:    func(namespace string) nodeidentity.Pods { return asNode.Pods(namespace) },
 		Reviews:       client.SelfSubjectReviews(),
 		AccessReviews: client.SelfSubjectAccessReviews(),

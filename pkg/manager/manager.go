@@ -77,8 +77,7 @@ type Options struct {
 	// account share what is read, and no others do. Client must use the contexts that
 	// Credentials return. Nil: objects are read with the client's own rights.
 	Credentials Credentials
-	// Nodes gets the Node, with the plugin's own rights. Required by Cache, of no use to the
-	// others.
+	// Nodes gets the Node NodeName. Required by Cache, of no use to the others.
 	Nodes Nodes
 	// ChangeDetection is how changes are learnt of; empty: Watch.
 	ChangeDetection ChangeDetection

@@ -66,8 +66,10 @@ type candidate struct {
 	publish bool
 	// waiting is the object's opening while it waits.
 	waiting *opening
-	// refused says that the object is in the refusals, and closed that it may not be.
-	refused, closed bool
+	// refusal is the last refusal of an object that is in the refusals, else nil. closed says
+	// that it may not be there.
+	refusal error
+	closed  bool
 	// shares is called, without a lock, with a failure of any request that concerns this
 	// object too.
 	shares func(error)
@@ -211,15 +213,15 @@ func (o *openings) prioritize(p *candidate, pod types.UID) {
 	}
 }
 
-// whyWaiting returns the failure because of which p waits, or nil. A refusal of another
-// object is not returned: it names that.
+// whyWaiting returns the failure because of which p waits, or nil. In place of a refusal of
+// another object, which names that, it returns the last one of p.
 func (o *openings) whyWaiting(p *candidate) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err := o.scopes.cause(p); !apierrors.IsForbidden(err) {
 		return err
 	}
-	return nil
+	return p.refusal
 }
 
 // clearBackoff ends the backoff of an account's credential, since there is a new one.

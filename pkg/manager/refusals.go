@@ -33,26 +33,30 @@ func (r refusals) learn(p *candidate, err error) (refused int) {
 		return 0
 	case err == nil, isAbsent(err):
 		for refused := range r[p.account] {
-			refused.refused = false
+			refused.refusal = nil
 		}
 		delete(r, p.account)
 	case apierrors.IsForbidden(err) && !p.closed:
 		if r[p.account] == nil {
 			r[p.account] = map[*candidate]struct{}{}
 		}
-		p.refused = true
+		p.refusal = err
 		r[p.account][p] = struct{}{}
 		return len(r[p.account])
 	}
 	return 0
 }
 
-// forget takes out an object that is closed.
+// forget takes out an object that is closed. With the last one the backoff goes.
 func (o *openings) forget(p *candidate) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	p.closed, p.refused = true, false
+	p.closed, p.refusal = true, nil
 	delete(o.refusals[p.account], p)
+	if len(o.refusals[p.account]) == 0 {
+		delete(o.refusals, p.account)
+		delete(o.scopes, scopeOf(p, refusedScope))
+	}
 }
 
 // refusalsPass tells whether they do; see Options.RefusalsPass. It never changes.
@@ -62,7 +66,7 @@ func (o *openings) refusalsPass() bool { return o.refusals != nil }
 func (o *openings) pacesRefused(p *candidate) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return p.refused && o.scopes[scopeOf(p, refusedScope)] != nil
+	return p.refusal != nil && o.scopes[scopeOf(p, refusedScope)] != nil
 }
 
 // longestBackoff returns that of p by itself. lasts says that its failures have lasted.
@@ -72,7 +76,7 @@ func (o *openings) longestBackoff(p *candidate, lasts bool) time.Duration {
 	switch {
 	case !lasts:
 		return backoff.Short
-	case p.refused:
+	case p.refusal != nil:
 		return refusedBackoff
 	}
 	return backoff.Long

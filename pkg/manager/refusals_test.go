@@ -161,6 +161,55 @@ func TestFewAreLeftOfManyRefused(t *testing.T) {
 	})
 }
 
+// TestNoneAreLeftOfManyRefused: the backoff goes with the last of its objects, so those that come
+// later don't share it until they are many themselves.
+func TestNoneAreLeftOfManyRefused(t *testing.T) {
+	inPassingBubbles(t, []ChangeDetection{Watch, Cache, Get}, func(t *testing.T, e *env) {
+		refs := secretRefs("s", 10)
+		e.refuseLike(everything)
+		for i, ref := range refs {
+			e.RegisterPod(pod(fmt.Sprint("p", i)), "v", []volume.Ref{ref})
+			_, _ = e.GetObject(ref)
+		}
+		after(3 * time.Minute)
+		for i := range refs {
+			e.UnregisterPod(pod(fmt.Sprint("p", i)), "v")
+		}
+		after(time.Second) // nothing is under way any more
+		later := secretRef("later")
+		e.RegisterPod(pod("p"), "v", []volume.Ref{later})
+		_, _ = e.GetObject(later)
+		after(backoff.Min)
+		e.refuseLike(nothing)
+		after(2 * backoff.Min)
+		if _, err := e.GetObject(later); !apierrors.IsNotFound(err) {
+			t.Errorf("%s after its only refusal: %v, want that it is absent", 2*backoff.Min, err)
+		}
+	})
+}
+
+// TestAPublishOfWhatIsRefusedSaysWhy: a publish of an object that shares a backoff with others has
+// the object's own refusal, also while others are asked for.
+func TestAPublishOfWhatIsRefusedSaysWhy(t *testing.T) {
+	inPassingBubbles(t, []ChangeDetection{Watch, Cache, Get}, func(t *testing.T, e *env) {
+		refs := secretRefs("s", 50)
+		e.refuseLike(everything)
+		for i, ref := range refs {
+			e.RegisterPod(pod(fmt.Sprint("p", i)), "v", []volume.Ref{ref})
+			_, _ = e.GetObject(ref)
+		}
+		after(3 * time.Minute)
+		for _, ref := range refs {
+			e.RegisterPod(pod("later"), ref.Name, []volume.Ref{ref})
+			_, err := e.GetObject(ref)
+			if !errors.Is(err, ErrNotSynced) || !apierrors.IsForbidden(err) || strings.Count(err.Error(), ref.Name+`"`) != 2 {
+				t.Fatalf("got %v, want a refusal that names %s only", err, ref)
+			}
+			after(10 * time.Millisecond)
+		}
+	})
+}
+
 // TestFewRefusalsHoldUpNobody: objects that are refused for good share their pauses with each
 // other, and with nothing else.
 func TestFewRefusalsHoldUpNobody(t *testing.T) {

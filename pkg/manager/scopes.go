@@ -25,7 +25,7 @@ type scope struct {
 // scopesOf returns the scopes that an object is in.
 func scopesOf(p *candidate) []scope {
 	in := []scope{scopeOf(p, backoff.Node), scopeOf(p, backoff.Credential), scopeOf(p, backoff.Kind)}
-	if p.refused {
+	if p.refusal != nil {
 		in = append(in, scopeOf(p, refusedScope))
 	}
 	return in

@@ -55,12 +55,14 @@ type Pods interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Pod, error)
 }
 
-// Options are what a Checker needs. All are required.
+// Options are what a Checker needs. All but Node are required.
 type Options struct {
 	// NodeName is the name of this node's Node object.
 	NodeName string
 	// Verbs are those by which ConfigMaps and Secrets are read as the node.
 	Verbs []string
+	// Node says that the Node itself is read as the node, too.
+	Node bool
 	// PodsAsNode gets pods as the node.
 	PodsAsNode func(namespace string) Pods
 	// Reviews, AccessReviews and Version ask as the plugin itself.

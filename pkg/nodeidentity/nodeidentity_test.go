@@ -32,6 +32,8 @@ type apiServer struct {
 	accessErr                   error
 	denied                      map[string]bool
 	info                        version.Info
+	// readsNode is the option Node.
+	readsNode bool
 
 	mu   sync.Mutex // for podErr and pods
 	pods int
@@ -77,6 +79,7 @@ func (s *apiServer) options() Options {
 	return Options{
 		NodeName:      "n1",
 		Verbs:         []string{"get"},
+		Node:          s.readsNode,
 		PodsAsNode:    func(string) Pods { return s },
 		Reviews:       s,
 		AccessReviews: accessReviews{s},
@@ -120,9 +123,9 @@ func TestWhatIsMissing(t *testing.T) {
 			},
 			`the API server's Node authorizer does not know the plugin's own pod refvol-system/plugin-x yet: pods "plugin-x" is forbidden: ` + asNode + ": no relationship found between node 'n1' and this object",
 		},
-		"no authorizer": {
+		"the authorizer did not decide": {
 			func(s *apiServer) { s.podErr = forbidden(asNode) },
-			`the API server has no Node authorizer: it needs --authorization-mode=Node,RBAC: pods "plugin-x" is forbidden: ` + asNode,
+			`the API server's Node authorizer did not decide: is --authorization-mode=Node,RBAC set? pods "plugin-x" is forbidden: ` + asNode,
 		},
 		"gate off, version unknown": {
 			func(s *apiServer) { s.podErr, s.versionErr = forbidden(asSelf), down },
@@ -141,6 +144,15 @@ func TestWhatIsMissing(t *testing.T) {
 				s.podErr, s.denied = forbidden(asSelf), map[string]bool{"impersonate:associated-node nodes": true, "impersonate-on:associated-node:get secrets": true}
 			},
 			"the plugin's account refvol-system/refvol-plugin lacks rights that --identity=node needs: impersonate:associated-node of nodes, impersonate-on:associated-node:get of secrets",
+		},
+		"no rule for the Node": {
+			func(s *apiServer) {
+				s.readsNode, s.denied = true, map[string]bool{"impersonate-on:associated-node:get nodes": true}
+			},
+			"the plugin's account refvol-system/refvol-plugin lacks rights that --identity=node needs: impersonate-on:associated-node:get of nodes",
+		},
+		"the Node is not read": {
+			func(s *apiServer) { s.denied = map[string]bool{"impersonate-on:associated-node:get nodes": true} }, "",
 		},
 		"no reviews": {
 			func(s *apiServer) { s.accessErr = down }, "ask whether the plugin may impersonate:associated-node nodes: connection refused",

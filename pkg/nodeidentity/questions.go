@@ -43,7 +43,8 @@ func (c *Checker) ask(ctx context.Context) error {
 	case strings.Contains(err.Error(), "no relationship found"):
 		return fmt.Errorf("the API server's Node authorizer does not know the plugin's own pod %s/%s yet: %w", account.namespace, pod, err)
 	}
-	return fmt.Errorf("the API server has no Node authorizer: it needs --authorization-mode=Node,RBAC: %w", err)
+	// A webhook, or a right to impersonate users, may have let the impersonation through as well.
+	return fmt.Errorf("the API server's Node authorizer did not decide: is --authorization-mode=Node,RBAC set? %w", err)
 }
 
 // account is a service account.
@@ -97,6 +98,9 @@ func (c *Checker) askRights(ctx context.Context, self account) error {
 		for _, verb := range c.opts.Verbs {
 			needs = append(needs, authorizationv1.ResourceAttributes{Verb: onNode + verb, Resource: resource})
 		}
+	}
+	if c.opts.Node {
+		needs = append(needs, authorizationv1.ResourceAttributes{Verb: onNode + "get", Resource: "nodes", Name: c.opts.NodeName})
 	}
 	var lacking []string
 	for i := range needs {

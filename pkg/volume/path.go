@@ -56,22 +56,17 @@ func CleanPath(p string) (string, error) {
 // empty paths: those items were refused already.
 func (s *Spec) checkCollisions() field.ErrorList {
 	var errs field.ErrorList
-	files := map[string]string{}       // path -> field of the item that makes a file of it
-	directories := map[string]string{} // path -> field of the first item that needs it as a directory
+	taken := newTakenPaths()
 	for i := range s.Sources {
 		for at, path := range s.Sources[i].paths() {
 			if path == "" {
 				continue
 			}
-			if reason := collision(path, files, directories); reason != "" {
+			if reason := taken.collision(path); reason != "" {
 				errs = append(errs, field.Invalid(at, shorten(path), reason))
 				continue
 			}
-			name := at.String()
-			files[path] = name
-			for dir := parent(path); dir != "" && directories[dir] == ""; dir = parent(dir) {
-				directories[dir] = name
-			}
+			taken.add(at, path)
 		}
 	}
 	return errs
@@ -96,17 +91,36 @@ func (s *Source) paths() iter.Seq2[*field.Path, string] {
 	}
 }
 
-// collision says why a path can't stand beside those before it, "" if it can.
-func collision(p string, files, directories map[string]string) string {
-	if other, ok := files[p]; ok {
+// takenPaths holds paths that the pod's author gave, each with the field that gave it.
+type takenPaths struct {
+	files map[string]string
+	// directories holds the first field that needs each directory.
+	directories map[string]string
+}
+
+func newTakenPaths() takenPaths {
+	return takenPaths{files: map[string]string{}, directories: map[string]string{}}
+}
+
+// add adds the path of a file, with its directories.
+func (t takenPaths) add(at *field.Path, p string) {
+	name := at.String()
+	t.files[p] = name
+	for dir := parent(p); dir != "" && t.directories[dir] == ""; dir = parent(dir) {
+		t.directories[dir] = name
+	}
+}
+
+// collision says why a path can't stand beside those that are taken, "" if it can.
+func (t takenPaths) collision(p string) string {
+	if other, ok := t.files[p]; ok {
 		return duplicate(other)
 	}
-	if other, ok := directories[p]; ok {
+	if other, ok := t.directories[p]; ok {
 		return "must not be a file: " + other + " needs a directory of that name"
 	}
-	// A directory that is known already has no file above it.
-	for dir := parent(p); dir != "" && directories[dir] == ""; dir = parent(dir) {
-		if other, ok := files[dir]; ok {
+	for dir := parent(p); dir != ""; dir = parent(dir) {
+		if other, ok := t.files[dir]; ok {
 			return fmt.Sprintf("must not lie below %q, which %s makes a file", shorten(dir), other)
 		}
 	}

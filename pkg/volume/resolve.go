@@ -45,9 +45,9 @@ func (s *Spec) Resolve(
 	env func(container string) (env Env, leftOut []string, err error),
 	shown func(volume string) ([]Source, error),
 ) (resolved *Spec, leftOut []string, err error) {
-	r := resolver{env: env, shown: shown, known: map[string]Env{}, paths: map[string]explicit{}}
+	r := resolver{env: env, shown: shown, known: map[string]Env{}, taken: newTakenPaths()}
 	for i := range s.Sources {
-		if err := r.add(i, s.Sources[i]); err != nil {
+		if err := r.add(s.Sources[i]); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -69,18 +69,12 @@ type resolver struct {
 	variables int
 	leftOut   []string
 	sources   []Source
-	// paths holds the paths that the pod's author gave.
-	paths map[string]explicit
-}
-
-// explicit is where a path was given: its field, and the number of the source before Resolve.
-type explicit struct {
-	at     string
-	source int
+	// taken holds the paths of the sources before.
+	taken takenPaths
 }
 
 // add adds a source, resolved.
-func (r *resolver) add(number int, source Source) error {
+func (r *resolver) add(source Source) error {
 	at := source.podField()
 	added := []Source{source}
 	var err error
@@ -100,12 +94,7 @@ func (r *resolver) add(number int, source Source) error {
 	if len(r.sources) > MaxSources {
 		return tooMany(cmp.Or(at, source.Field), len(r.sources), fmt.Sprintf("a volume may have at most %d sources, with those of projected volumes; show the others in another volume", MaxSources))
 	}
-	for i := range added {
-		if err := r.addPaths(number, &added[i]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return r.addPaths(added)
 }
 
 // envFile returns what a podEnv source shows.
@@ -126,15 +115,20 @@ func (r *resolver) envFile(file *PodEnvFile, at string) (*EnvFile, error) {
 	return file.File(env), nil
 }
 
-// addPaths refuses a path that another source gives as well. Within one of the pod's own volumes
-// the last one counts, as for the kubelet.
-func (r *resolver) addPaths(number int, source *Source) error {
-	for at, path := range source.paths() {
-		other, ok := r.paths[path]
-		if ok && other.source != number {
-			return field.Invalid(at, shorten(path), duplicate(other.at))
+// addPaths refuses a path that can't stand beside those of the sources before. Within one of the
+// pod's own volumes the last one counts, as for the kubelet.
+func (r *resolver) addPaths(added []Source) error {
+	for i := range added {
+		for at, path := range added[i].paths() {
+			if reason := r.taken.collision(path); reason != "" {
+				return field.Invalid(at, shorten(path), reason)
+			}
 		}
-		r.paths[path] = explicit{at.String(), number}
+	}
+	for i := range added {
+		for at, path := range added[i].paths() {
+			r.taken.add(at, path)
+		}
 	}
 	return nil
 }

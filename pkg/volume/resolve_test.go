@@ -109,6 +109,10 @@ func TestResolveRefuses(t *testing.T) {
 		},
 		{"a path of a source before", "[{podEnv: {path: x, container: c}}, {volume: {name: v}}]", []Source{native("configMap", "a", "x")}, nil, item + `: Invalid value: "x": conflicting duplicate paths: also the path of sources[0].podEnv.path`},
 		{"a path of a source after", "[{volume: {name: v}}, {secret: {name: s, items: [{key: k, path: x}]}}]", []Source{native("configMap", "a", "x")}, nil, `sources[1].secret.items[0].path: Invalid value: "x": conflicting duplicate paths: also the path of ` + item},
+		{"a file where a source before needs a directory", "[{podEnv: {path: conf/app, container: c}}, {volume: {name: v}}]", []Source{native("configMap", "a", "conf")}, nil, item + `: Invalid value: "conf": must not be a file: sources[0].podEnv.path needs a directory of that name`},
+		{"below a file of a source before", "[{configMap: {name: m, items: [{key: k, path: conf}]}}, {volume: {name: v}}]", []Source{native("configMap", "a", "x", "conf/app")}, nil, `spec.volumes[1].projected.sources[0].configMap.items[1].path: Invalid value: "conf/app": must not lie below "conf", which sources[0].configMap.items[0].path makes a file`},
+		{"below a file of a volume before", "[{volume: {name: v}}, {podEnv: {path: conf/app, container: c}}]", []Source{native("configMap", "a", "conf")}, nil, `sources[1].podEnv.path: Invalid value: "conf/app": must not lie below "conf", which ` + item + ` makes a file`},
+		{"a file and a directory in one volume", "[{volume: {name: v}}]", []Source{native("configMap", "a", "conf"), native("secret", "b", "conf/app")}, nil, ""},
 		{"no such volume", "[{volume: {name: v}}]", nil, errors.New("none"), "sources[0].volume.name: none"},
 		{"no such container", "[{podEnv: {path: x, container: c}}]", nil, errors.New("none"), "sources[0].podEnv.container: none"},
 	} {

@@ -76,9 +76,11 @@ func TestAsNodeNeedsItsRights(t *testing.T) {
 		"no rule for objects, Get": {reduced, []string{"--change-detection=Get"}, []string{
 			"needs: impersonate-on:associated-node:get of configmaps, impersonate-on:associated-node:get of secrets",
 		}},
-		"no rule at all": {powerless, nil, []string{"lacks rights that --identity=node needs: impersonate:associated-node of nodes, impersonate-on:associated-node:get of pods, "}},
-		"not a pod's":    {shared.powerless, nil, []string{`the plugin's credential, of "system:serviceaccount:refvol-system:powerless", is not bound to a pod`}},
-		"no account's":   {shared.Kubeconfig(), nil, []string{`the plugin's credential, of "admin", is not bound to a pod`}},
+		"no rule for the Node, Cache": {whole, []string{"--change-detection=Cache"}, []string{"needs: impersonate-on:associated-node:get of nodes"}},
+		"no rule for the Node, Get":   {whole, []string{"--change-detection=Get"}, nil},
+		"no rule at all":              {powerless, nil, []string{"lacks rights that --identity=node needs: impersonate:associated-node of nodes, impersonate-on:associated-node:get of pods, "}},
+		"not a pod's":                 {shared.powerless, nil, []string{`the plugin's credential, of "system:serviceaccount:refvol-system:powerless", is not bound to a pod`}},
+		"no account's":                {shared.Kubeconfig(), nil, []string{`the plugin's credential, of "admin", is not bound to a pod`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -109,7 +111,7 @@ func TestAsNodeNeedsTheAPIServer(t *testing.T) {
 	}{
 		{"Node,RBAC", "--emulated-version=1.35", []string{"feature gate ConstrainedImpersonation is off (its version is v1.36.", ", emulating 1.35; the gate is on by default from 1.36 on)"}},
 		{"Node,RBAC", "--feature-gates=ConstrainedImpersonation=false", []string{"feature gate ConstrainedImpersonation is off (its version is v1.36."}},
-		{"RBAC", "--profiling=false", []string{"the API server has no Node authorizer: it needs --authorization-mode=Node,RBAC", nodeUser(harness.NodeName)}},
+		{"RBAC", "--profiling=false", []string{"the API server's Node authorizer did not decide: is --authorization-mode=Node,RBAC set?", nodeUser(harness.NodeName)}},
 	} {
 		if err := c.RestartAPIServer(t.Context(), test.mode, test.arg); err != nil {
 			t.Fatal(err)
