@@ -196,7 +196,9 @@ func (p *Publisher) takeOverOne(ctx context.Context, pod *podspec.Pod, m mount.M
 		return nil
 	case ReasonOf(err) != 0 && ReasonOf(err) != ReasonUnavailable:
 		p.leaveToKubelet(ctx, m, err)
-		p.opts.Events.Warn(pod.Pod, eventVolumeUpdateFailed, err.Error())
+		if p.isNews(m.VolumeID, err.Error()) {
+			p.opts.Events.Warn(pod.Pod, eventVolumeUpdateFailed, err.Error())
+		}
 		return nil
 	case ReasonOf(err) == 0:
 		err = fail(ReasonUnavailable, "%w", err)

@@ -140,6 +140,50 @@ func TestUnnamedObjects(t *testing.T) {
 	})
 }
 
+// What is mounted already may be what this identity would not publish: a publish, as after a
+// restart of the kubelet, leaves it as it is. A failure would harm the running pod.
+func TestMountedButNotForTheNode(t *testing.T) {
+	static := fmt.Errorf("%w: %w", podspec.ErrStatic, errNoPod)
+	for want, test := range map[string]struct {
+		volume []string
+		change func(e *env)
+	}{
+		"VolumeUpdateFailed: configMap: Forbidden: the pod's spec does not name": {[]string{"configMap", "other"}, func(*env) {}},
+		"VolumeUpdateFailed: with --identity=node a volume shows only":           {[]string{"configMap", "app"}, func(e *env) { e.pods.set(volume.Env{}, static) }},
+	} {
+		for _, read := range []bool{false, true} {
+			asNode(t, func(e *env) {
+				e.objects.put(configMap("app"), "a", "1")
+				e.objects.put(configMap("other"), "a", "1")
+				e.opts.NodeRights = false
+				e.restart()
+				r := e.request("v1", test.volume...)
+				e.publish(r)
+				test.change(e)
+				e.opts.NodeRights = true
+				if read {
+					e.restart()
+				} else {
+					e.restartUnread()
+				}
+				e.objects.put(configMap("app"), "a", "2")
+				e.objects.put(configMap("other"), "a", "2")
+				for range 3 {
+					e.publish(r)
+					after(testResync)
+				}
+				e.wantEvents(want) // at the start or by the first publish
+				e.wantFiles(r, "a", "1")
+				e.unpublish(r)
+				e.wantNothing()
+
+				// A new volume is refused.
+				e.wantReason(e.p.Publish(e.ctx, r), ReasonInvalid, "")
+			})
+		}
+	}
+}
+
 // Each publish reads its pod once. One that the authorizer does not know yet is read again, and
 // one that is static is refused.
 func TestPodsReadAsTheNode(t *testing.T) {

@@ -67,7 +67,8 @@ func (r *Request) misderived(kubelets *Request) bool {
 // Publish makes a volume visible at its target once all its files are written. It waits for
 // required objects and keys that don't exist yet. If the volume is live, Publish does nothing,
 // or fails with ReasonExists if the request differs. After an error nothing is left of a new
-// volume, and a live volume stays as it is.
+// volume, and a live volume stays as it is. So does a mounted one that --identity=node would not
+// publish now; that is no error.
 func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	ctx, end, err := p.beginPublish(ctx, request.VolumeID)
 	if err != nil {
@@ -82,7 +83,12 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	switch {
 	case err != nil:
 	case mounted:
-		if err = p.takeOver(ctx, request, p.opts.Pods.Get); err != nil {
+		err = p.takeOver(ctx, request, p.opts.Pods.Get)
+		if p.isForNodes(err) {
+			p.leave(ctx, &request, err)
+			return nil
+		}
+		if err != nil {
 			// A final error would have the kubelet destroy the volume of a running pod.
 			err = fail(ReasonUnavailable, "volume %s is mounted, but can't be taken over: %w", request.VolumeID, err)
 		}

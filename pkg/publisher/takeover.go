@@ -75,6 +75,16 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 	return nil
 }
 
+// leave has a mounted volume stay as it is, which an earlier process has published with another
+// identity. A failed publish would keep the containers of its running pod from being restarted.
+func (p *Publisher) leave(ctx context.Context, request *Request, reason error) {
+	if !p.isNews(request.VolumeID, reason.Error()) {
+		return
+	}
+	klog.FromContext(ctx).Info("A mounted volume is not updated any more", "volumeID", request.VolumeID, "target", request.Target, "reason", reason.Error())
+	p.opts.Events.Warn(request.Pod, eventVolumeUpdateFailed, reason.Error())
+}
+
 // readRecord finds out what a mounted volume shows, and how much that takes.
 func (p *Publisher) readRecord(ctx context.Context, v *published) error {
 	root, _, err := p.opts.Mounts.Open(ctx, v.request.VolumeID, v.request.Target)
