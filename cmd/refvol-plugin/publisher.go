@@ -24,8 +24,8 @@ type parts struct {
 	identity identityCheck
 }
 
-// identityCheck finds out, as long as Run runs, whether the plugin may read as --identity says.
-// Ready returns why not.
+// identityCheck finds out whether the plugin may read as --identity says. Ready returns why not. Run
+// returns when it may, or when ctx ends.
 type identityCheck interface {
 	Ready() error
 	Run(ctx context.Context)

@@ -117,8 +117,11 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	running.Go(func() { managerErr = below.objects.Run(background) })
 	below.volumes.Restore(ctx)
 	running.Go(func() { below.volumes.Run(background) })
-	running.Go(func() { below.identity.Run(background) })
-	running.Go(func() { startupTaint.Run(background) })
+	running.Go(func() {
+		below.identity.Run(background)
+		// Pods must not come to a node before the plugin can read there.
+		startupTaint.Run(background)
+	})
 
 	serving, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
@@ -152,7 +155,8 @@ func newStartupTaint(opts *serveOptions, client *apiclient.Client) (startupTaint
 	return taint.NewRemover(taint.Options{Nodes: client.Nodes(), NodeName: opts.nodeName, Taint: which})
 }
 
-// startupTaint hears of the driver's registration, and acts on it as long as Run runs.
+// startupTaint hears of the driver's registration, also before Run, and acts on it as long as Run
+// runs.
 type startupTaint interface {
 	Registered(registered bool)
 	Run(ctx context.Context)

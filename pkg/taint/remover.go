@@ -55,7 +55,7 @@ type Options struct {
 // right, and RBAC can't limit that to the own Node.
 //
 // It has no goroutine of its own, only the one that calls Run. Registered is safe for
-// concurrent use.
+// concurrent use. One that is called before Run counts when Run begins.
 type Remover struct {
 	opts       Options
 	registered atomic.Bool

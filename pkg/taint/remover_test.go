@@ -158,6 +158,35 @@ func TestRemovesAfterEachRegistration(t *testing.T) {
 	})
 }
 
+// A registration that comes before Run counts: the caller may have to wait for something else.
+func TestRegisteredBeforeRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := tainted()
+		r, err := NewRemover(Options{Nodes: nodes, NodeName: "node-1", Taint: parse(t, testKey)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Registered(true)
+		pass(2 * lookFor)
+		if len(nodes.requests) > 0 {
+			t.Error("it asked before Run")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go r.Run(ctx)
+		synctest.Wait()
+		if nodes.tainted() {
+			t.Error("the taint is still there")
+		}
+		pass(time.Minute)
+		nodes.add()
+		pass(lookFor - 2*time.Minute)
+		if nodes.tainted() {
+			t.Error("the time of the looks began before Run")
+		}
+	})
+}
+
 func TestRefusedRegistration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := tainted()

@@ -43,6 +43,7 @@ func nodePatches() map[string]nodePatch {
 		"the taint of each effect": {nodeA, `{"op":"remove","path":"/spec/taints/2"},
 			{"op":"test","path":"/spec/taints/0/key","value":"csi.refvol.dev/agent-not-ready"},{"op":"remove","path":"/spec/taints/0"}`, ""},
 		"nothing":               {nodeA, `{"op":"test","path":"/metadata/name","value":"node-a"}`, ""},
+		"the managers":          {nodeA, `{"op":"replace","path":"/metadata/managedFields","value":[{}]}`, ""},
 		"the other node":        {nodeB, `{"op":"remove","path":"/spec/taints/0"}`, ownOnly},
 		"a new label":           {nodeA, `{"op":"add","path":"/metadata/labels/new","value":"x"}`, metadata},
 		"another label":         {nodeA, `{"op":"replace","path":"/metadata/labels/pool","value":"x"}`, metadata},
@@ -78,6 +79,14 @@ func TestStartupTaintPolicy(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the taint's manager", func(t *testing.T) { // which owns nothing else, so it goes with the taint
+		_, err := shared.Client().CoreV1().Nodes().Patch(t.Context(), nodeA, types.JSONPatchType,
+			[]byte(`[{"op":"replace","path":"/spec/taints/1/value","value":"new"}]`), metav1.PatchOptions{FieldManager: "tainter"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantRefusal(t, plugin.patch(t.Context(), nodePatches()["the taint of one effect"]))
+	})
 	t.Run("status", func(t *testing.T) {
 		_, err := plugin.CoreV1().Nodes().Patch(t.Context(), nodeA, types.MergePatchType, []byte(`{"status":{"phase":"Running"}}`), metav1.PatchOptions{}, "status")
 		if !apierrors.IsForbidden(err) {
