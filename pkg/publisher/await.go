@@ -80,8 +80,8 @@ func (v *published) await(ctx context.Context) (*payload.Rendering, answers, err
 		case <-ctx.Done():
 			// Why the state of an object is not known may have become known since.
 			shown, got, err := v.look(ctx)
-			if o = outcomeOf(err); apierrors.IsForbidden(err) {
-				o.reason = ReasonForbidden // it has not passed
+			if o = outcomeOf(err); v.p.opts.NodeRights && apierrors.IsForbidden(err) {
+				o.reason = ReasonForbidden // it has not passed; else it is not the object that is refused
 			}
 			return shown, got, o.failure()
 		}
