@@ -12,6 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -233,6 +236,19 @@ func TestPublishWaitsForAReview(t *testing.T) {
 		e.p.StopWaiting()
 		e.wantReason(<-waiting, ReasonUnavailable, "")
 		e.wantNothing()
+	})
+}
+
+// That the plugin itself may not ask for a review is no refusal either, whenever it becomes known.
+func TestPublishWhileReviewsAreRefused(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		waiting := e.publishing(e.request("v2", "sources", acrossSources+"- configMap: {name: late}\n"))
+		e.wantWaiting(waiting)
+		access.failWith(apierrors.NewForbidden(schema.GroupResource{Resource: "subjectaccessreviews"}, "", errReview))
+		e.p.resyncAccount(r.Pod.Account())
+		e.wantReason(<-waiting, ReasonUnavailable, "")
+		e.wantEvents("pod-v2: RefNotFound: ", "pod-v1: VolumeUpdateFailed: access could not be reviewed: ")
 	})
 }
 
