@@ -221,6 +221,11 @@ func TestPodsReadAsTheNode(t *testing.T) {
 		static := fmt.Errorf("%w: %w", podspec.ErrStatic, errNoPod)
 		e.pods.set(volume.Env{}, static)
 		e.wantReason(e.p.Publish(e.ctx, e.request("v5")), ReasonInvalid, prefix+static.Error())
+		e.pods.set(volume.Env{}, nil)
+		mirror := e.request("v6")
+		e.pods.add(mirror)
+		e.pods.change(mirror, func(pod *podspec.Pod) { pod.Mirror = true })
+		e.wantReason(e.p.Publish(e.ctx, mirror), ReasonInvalid, prefix+"read pod "+mirror.Pod.String()+": "+podspec.ErrStatic.Error())
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -27,6 +28,9 @@ func (p *Publisher) resolve(ctx context.Context, request *Request, spec *volume.
 		return spec, nil, nil
 	}
 	pod, err := get(ctx, request.Pod)
+	if err == nil && pod.Mirror { // its UID does not matter: anybody may have written it
+		err = fmt.Errorf("read pod %s: %w", request.Pod, podspec.ErrStatic)
+	}
 	if err != nil {
 		return nil, nil, fail(unread(err), "%s: %w", cmp.Or(at, "with --identity=node a volume shows only what its pod's spec names"), err)
 	}
