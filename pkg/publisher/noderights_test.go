@@ -3,6 +3,7 @@ package publisher
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -311,7 +312,18 @@ func TestPodsRefusedAfterARestart(t *testing.T) {
 		e.pods.set(volume.Env{}, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", errFault))
 		e.restart()
 		e.pods.takeReads()
+		after(backoff.Lasting - backoff.Short)
+		e.wantEvents()
 		after(10 * time.Minute)
+		var told []string
+		for i := range all {
+			told = append(told, fmt.Sprintf("shop/pod-v%d: RefForbidden: volumes are not updated since", i))
+		}
+		slices.Sort(told)
+		e.events.mu.Lock()
+		slices.Sort(e.events.told)
+		e.events.mu.Unlock()
+		e.wantEvents(told...)
 		if n := len(strings.Fields(e.pods.takeReads())); n < 10 || n > 600 {
 			t.Errorf("%d reads in ten minutes", n)
 		}
