@@ -15,6 +15,10 @@ const hangTime = 2 * time.Second
 // is sent until the pause is over. Then one request tries, until one has succeeded. The zero
 // Gate is open. It is safe for concurrent use and has no goroutine.
 type Gate struct {
+	// Closes tells which failures concern all requests; nil is ConcernsAll. It is set before the
+	// first request.
+	Closes func(error) bool
+
 	mu    sync.Mutex
 	delay Delay
 	// err is the failure for which the gate is closed; nil while it is open.
@@ -55,13 +59,17 @@ func (g *Gate) enter() (sent time.Time, err error) {
 // learn records the outcome of a request. Requests from before the present pause say nothing
 // new, because many fail at the same moment.
 func (g *Gate) learn(sent time.Time, err error) {
+	closes := g.Closes
+	if closes == nil {
+		closes = ConcernsAll
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.err != nil && !sent.After(g.since) {
 		return
 	}
 	switch {
-	case ConcernsAll(err):
+	case closes(err):
 		g.err, g.since, g.tries = err, time.Now(), time.Time{}
 		g.until = g.since.Add(g.delay.Next(Short, err))
 	case err == nil, isAnswer(err):

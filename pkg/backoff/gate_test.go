@@ -95,6 +95,21 @@ func TestGateStaysOpen(t *testing.T) {
 	}
 }
 
+// A gate may be for another failure. Then what else fails opens it.
+func TestGateForRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &client{err: errRight, gate: Gate{Closes: apierrors.IsForbidden}}
+		if n := c.sendFor(time.Minute); n < 12 || n > 40 {
+			t.Errorf("%d requests in a minute, want one every 1.5 to 5 seconds", n)
+		}
+		after(2 * Short)
+		c.set(errBusy)
+		if n := c.sendFor(time.Second); n != 100 {
+			t.Errorf("%d of 100 requests came through", n)
+		}
+	})
+}
+
 // A token that is not accepted says nothing of whether the server is well: it ends no pause,
 // and keeps no other request from trying.
 func TestGateAfterABadToken(t *testing.T) {

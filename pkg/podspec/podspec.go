@@ -45,6 +45,8 @@ func NewReader(pods func(namespace string) Pods) *Reader { return &Reader{pods: 
 type Pod struct {
 	// Pod is the pod, with its service account.
 	volume.Pod
+	// Mirror says that it is the mirror of a static pod: see ErrStatic.
+	Mirror bool
 	// FSGroup is the group of the pod's volumes, nil for none.
 	FSGroup *int64
 	// Inline holds the pod's inline CSI volumes by name.
@@ -76,7 +78,7 @@ func (r *Reader) Get(ctx context.Context, pod volume.Pod) (*Pod, error) {
 	}
 	if got.UID != pod.UID {
 		err := error(apierrors.NewNotFound(corev1.Resource("pods"), pod.Name))
-		if _, isMirror := got.Annotations[corev1.MirrorPodAnnotationKey]; isMirror {
+		if isMirror(got) {
 			err = fmt.Errorf("%w: %w", ErrStatic, err)
 		}
 		return nil, fmt.Errorf("read pod %s: it has the UID %s now, not %s: %w", pod, got.UID, pod.UID, err)
@@ -84,8 +86,14 @@ func (r *Reader) Get(ctx context.Context, pod volume.Pod) (*Pod, error) {
 	return newPod(got), nil
 }
 
+func isMirror(pod *corev1.Pod) bool {
+	_, is := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	return is
+}
+
 func newPod(got *corev1.Pod) *Pod {
 	pod := &Pod{
+		Mirror: isMirror(got),
 		Pod:    volume.Pod{Namespace: got.Namespace, Name: got.Name, UID: got.UID, ServiceAccount: got.Spec.ServiceAccountName},
 		Inline: map[string]InlineVolume{},
 		Refs:   podref.Refs(&got.Spec, got.Namespace),

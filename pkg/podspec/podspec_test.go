@@ -62,6 +62,10 @@ func TestReader(t *testing.T) {
 	if want := "read pod ns/web-node1: it has the UID 8f7e now, not c0ffee: a volume of a static pod can't show"; !errors.Is(err, ErrStatic) || !apierrors.IsNotFound(err) || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}
+	static.UID = mirror.UID
+	if got, err := reader.Get(t.Context(), static); err != nil || !got.Mirror {
+		t.Errorf("got %+v, %v, want a mirror", got, err)
+	}
 
 	failure := errors.New("connection refused")
 	client.PrependReactor("get", "pods", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, failure })

@@ -25,6 +25,7 @@ import (
 func (p *Publisher) takeOverRestored(ctx context.Context) {
 	var failing time.Time
 	var delay backoff.Delay
+	refused := refusedPods{told: map[volume.Pod]bool{}}
 	for {
 		err := p.find(ctx)
 		pods := p.restoredPods()
@@ -34,6 +35,9 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 		err = errors.Join(p.takeOverPods(ctx, pods), err)
 		if ctx.Err() != nil {
 			return
+		}
+		if refused.last(err) {
+			refused.tell(p.restoredPods(), p.opts.Events)
 		}
 		if err == nil {
 			failing, delay = time.Time{}, backoff.Delay{}
@@ -47,6 +51,35 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 		case <-time.After(delay.Next(p.longestPause(err, failing), err)):
 		case <-ctx.Done():
 			return
+		}
+	}
+}
+
+// refusedPods is since when pods are refused, and who was told.
+type refusedPods struct {
+	since time.Time
+	told  map[volume.Pod]bool
+}
+
+// last says whether a round that ended with err is another one with refusals, for backoff.Lasting.
+func (r *refusedPods) last(err error) bool {
+	if !apierrors.IsForbidden(err) {
+		r.since = time.Time{}
+		return false
+	}
+	if r.since.IsZero() {
+		r.since = time.Now()
+	}
+	return time.Since(r.since) >= backoff.Lasting
+}
+
+// tell tells each pod once. A round asks for few of them while they are refused, so the text is
+// not that of an answer, which names its pod.
+func (r *refusedPods) tell(pods map[volume.Pod][]mount.Mounted, events Events) {
+	for pod := range pods {
+		if !r.told[pod] {
+			r.told[pod] = true
+			events.Warn(pod, eventRefForbidden, "volumes are not updated since the plugin's restart: the API server does not let the plugin read the pod (Forbidden)")
 		}
 	}
 }

@@ -3,6 +3,7 @@ package publisher
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -221,6 +222,80 @@ func TestPodsReadAsTheNode(t *testing.T) {
 		static := fmt.Errorf("%w: %w", podspec.ErrStatic, errNoPod)
 		e.pods.set(volume.Env{}, static)
 		e.wantReason(e.p.Publish(e.ctx, e.request("v5")), ReasonInvalid, prefix+static.Error())
+		e.pods.set(volume.Env{}, nil)
+		mirror := e.request("v6")
+		e.pods.add(mirror)
+		e.pods.change(mirror, func(pod *podspec.Pod) { pod.Mirror = true })
+		e.wantReason(e.p.Publish(e.ctx, mirror), ReasonInvalid, prefix+"read pod "+mirror.Pod.String()+": "+podspec.ErrStatic.Error())
+	})
+}
+
+// Many publishes wait while pods are refused, of several volumes each. Few requests are sent, one
+// of a pod at a time, and all go on soon after. One more that is refused holds up no other.
+func TestManyPublishesWhilePodsAreRefused(t *testing.T) {
+	asNode(t, func(e *env) {
+		const pods, volumes = 300, 2
+		e.objects.put(configMap("app"), "a", "1")
+		e.pods.set(volume.Env{}, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", errFault))
+		e.pods.slow = 20 * time.Millisecond
+		var answers []<-chan error
+		for i := range pods {
+			r := e.request(fmt.Sprint("v", i))
+			for j := range volumes {
+				one := r
+				one.VolumeID = fmt.Sprint(r.VolumeID, "-", j)
+				one.Target = strings.Replace(r.Target, "/settings/", fmt.Sprint("/settings-", j, "/"), 1)
+				e.makeTarget(one)
+				answers = append(answers, e.publishing(one))
+			}
+		}
+		after(time.Minute)
+		if n := len(strings.Fields(e.pods.takeReads())); n < pods+12 || n > pods+maxAsking+40 {
+			t.Errorf("%d reads of %d pods in a minute", n, pods)
+		}
+		stays := e.request("stays")
+		e.pods.refuse(stays)
+		refused := e.publishing(stays)
+		e.pods.set(volume.Env{}, nil)
+		begin := time.Now()
+		for _, answer := range answers {
+			if err := <-answer; err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(begin); took > 4*backoff.Short {
+			t.Errorf("they went on for %s", took)
+		}
+		if n := len(strings.Fields(e.pods.takeReads())); n > pods*volumes+40 {
+			t.Errorf("%d reads of %d pods", n, pods)
+		}
+		e.publish(e.request("next"))
+		e.wantReason(<-refused, ReasonForbidden, "")
+	})
+}
+
+// A read that serves several volumes of a pod may end with one of them.
+func TestAPodsReadIsCancelled(t *testing.T) {
+	asNode(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		first := e.request("v1")
+		second := first
+		second.VolumeID, second.Target = "v2", strings.Replace(first.Target, "/settings/", "/other/", 1)
+		e.makeTarget(second)
+		e.pods.setHang(true)
+		ended, goesOn := e.publishing(first), make(chan error, 1)
+		synctest.Wait()
+		go func() { goesOn <- e.p.Publish(e.ctx, second) }()
+		e.wantWaiting(goesOn)
+		if got := e.pods.takeReads(); got != "pod-v1" {
+			t.Errorf("read %q", got)
+		}
+		e.pods.setHang(false)
+		e.unpublish(first)
+		e.wantReason(<-ended, ReasonBusy, "")
+		if err := <-goesOn; err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -237,7 +312,18 @@ func TestPodsRefusedAfterARestart(t *testing.T) {
 		e.pods.set(volume.Env{}, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", errFault))
 		e.restart()
 		e.pods.takeReads()
+		after(backoff.Lasting - backoff.Short)
+		e.wantEvents()
 		after(10 * time.Minute)
+		var told []string
+		for i := range all {
+			told = append(told, fmt.Sprintf("shop/pod-v%d: RefForbidden: volumes are not updated since", i))
+		}
+		slices.Sort(told)
+		e.events.mu.Lock()
+		slices.Sort(e.events.told)
+		e.events.mu.Unlock()
+		e.wantEvents(told...)
 		if n := len(strings.Fields(e.pods.takeReads())); n < 10 || n > 600 {
 			t.Errorf("%d reads in ten minutes", n)
 		}

@@ -44,6 +44,8 @@ type Publisher struct {
 	stopping chan struct{}
 	stopOnce sync.Once
 	tracker  *access.Tracker
+	// pods reads pods where NodeRights are, for new volumes.
+	pods *podReads
 	// background counts the goroutines that wait for a place at the render gate; they end with
 	// the context of Run, which waits for them.
 	background sync.WaitGroup
@@ -114,6 +116,7 @@ func New(opts Options) (*Publisher, error) {
 		restored:  map[string]*restored{},
 		failures:  map[string]failure{},
 	}
+	p.pods = newPodReads(opts.Pods, p.stopping)
 	var err error
 	p.tracker, err = access.New(access.Options{
 		Objects:        opts.Objects,

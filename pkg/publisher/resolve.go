@@ -4,14 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math"
+	"fmt"
 	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/refvol/refvol/pkg/podspec"
 	"github.com/refvol/refvol/pkg/volume"
@@ -29,6 +28,9 @@ func (p *Publisher) resolve(ctx context.Context, request *Request, spec *volume.
 		return spec, nil, nil
 	}
 	pod, err := get(ctx, request.Pod)
+	if err == nil && pod.Mirror { // its UID does not matter: anybody may have written it
+		err = fmt.Errorf("read pod %s: %w", request.Pod, podspec.ErrStatic)
+	}
 	if err != nil {
 		return nil, nil, fail(unread(err), "%s: %w", cmp.Or(at, "with --identity=node a volume shows only what its pod's spec names"), err)
 	}
@@ -82,12 +84,6 @@ func unread(err error) Reason {
 	return ReasonUnavailable
 }
 
-// podBackoff is how often a publish asks again for a pod that the node may not read yet: the API
-// server's authorizer may know of it a moment later than the kubelet.
-func podBackoff() wait.Backoff {
-	return wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 5 * time.Second, Steps: math.MaxInt}
-}
-
 // podUntil returns what reads the pod of a new volume. If a refusal may pass, it asks again
 // until then.
 func (p *Publisher) podUntil(deadline time.Time) getPod {
@@ -95,24 +91,6 @@ func (p *Publisher) podUntil(deadline time.Time) getPod {
 		return p.opts.Pods.Get
 	}
 	return func(ctx context.Context, pod volume.Pod) (*podspec.Pod, error) {
-		until, cancel := context.WithDeadline(ctx, deadline)
-		defer cancel()
-		backoff := podBackoff()
-		for {
-			got, err := p.opts.Pods.Get(ctx, pod)
-			if !apierrors.IsForbidden(err) {
-				return got, err
-			}
-			retry := time.NewTimer(backoff.Step())
-			select {
-			case <-retry.C:
-				continue
-			case <-p.stopping:
-				err = fail(ReasonUnavailable, "%w: %w", errStopping, err)
-			case <-until.Done():
-			}
-			retry.Stop()
-			return nil, err
-		}
+		return p.pods.get(ctx, pod, deadline)
 	}
 }

@@ -40,6 +40,8 @@ type fakePods struct {
 	reads         []string
 	// hang has reads wait for the end of their context.
 	hang bool
+	// slow is how long a read takes.
+	slow time.Duration
 }
 
 // add makes a pod known, with the volume of a request.
@@ -98,6 +100,7 @@ func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podspec.Pod, error
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
+	after(f.slow)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {

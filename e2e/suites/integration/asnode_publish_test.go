@@ -139,10 +139,12 @@ func TestAsNodeStaticPods(t *testing.T) {
 	if err := shared.PutPod(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
-	static.UID = harness.NewVolume("", "", nil).UID // the kubelet's
-	for _, attributes := range []map[string]string{volumeSource(), directly("secret", "db")} {
-		static.Attributes = attributes
-		wantStatus(t, n.finalAnswer(static), codes.InvalidArgument, "a static pod")
+	for _, uid := range []string{static.UID, harness.NewVolume("", "", nil).UID} { // as a rule the kubelet's is another
+		static.UID = uid
+		for _, attributes := range []map[string]string{volumeSource(), directly("secret", "db")} {
+			static.Attributes = attributes
+			wantStatus(t, n.finalAnswer(static), codes.InvalidArgument, "a static pod")
+		}
 	}
 	n.wantNothingLeft()
 }

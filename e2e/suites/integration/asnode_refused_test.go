@@ -128,8 +128,12 @@ func TestAsNodeWhileAllIsRefused(t *testing.T) {
 		if most := count + 10 + int(4*during.Seconds()); sent == 0 || sent > most {
 			t.Errorf("restarted %t: %d requests in %s, want 1 to %d", restarted, sent, during, most)
 		}
-		if long := during > time.Minute; long && !restarted {
-			n.hasEvent(volumes[0], "RefForbidden", "no relationship found")
+		if during > time.Minute {
+			text := "no relationship found"
+			if restarted {
+				text = "volumes are not updated since the plugin's restart"
+			}
+			n.hasEvent(volumes[0], "RefForbidden", text)
 		}
 		n.behind.heal()
 		healedAt := time.Now()
