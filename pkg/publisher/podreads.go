@@ -90,10 +90,7 @@ func (r *podReads) read(ctx context.Context, pod volume.Pod) (*podspec.Pod, erro
 	for {
 		running, others := r.begin(pod)
 		if !others {
-			defer r.end(pod, running)
-			running.pod, running.err = r.pods.Get(ctx, pod)
-			running.ended = ctx.Err() != nil
-			return running.pod, running.err
+			return r.run(ctx, pod, running)
 		}
 		select {
 		case <-running.done:
@@ -104,6 +101,14 @@ func (r *podReads) read(ctx context.Context, pod volume.Pod) (*podspec.Pod, erro
 			return running.pod, running.err
 		}
 	}
+}
+
+// run sends the request of a read that begin returned.
+func (r *podReads) run(ctx context.Context, pod volume.Pod, running *podRead) (*podspec.Pod, error) {
+	defer r.end(pod, running)
+	running.pod, running.err = r.pods.Get(ctx, pod)
+	running.ended = ctx.Err() != nil
+	return running.pod, running.err
 }
 
 // begin returns the read of a pod that runs, and whether it is another volume's.
