@@ -6,9 +6,7 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -115,17 +113,4 @@ func TestNoTokenIsAccepted(t *testing.T) {
 		e.settle()
 		e.wantProblem(live, "")
 	})
-}
-
-// What the plugin itself may not do, as to ask for a review, is no answer about the pod's rights.
-func TestPublishWhileThePluginIsRefused(t *testing.T) {
-	for _, unknown := range []error{access.ErrUnreviewed, manager.ErrNotSynced} {
-		inBubble(t, func(e *env) {
-			app := configMap("app")
-			refused := fmt.Errorf("%w: %w", unknown, apierrors.NewForbidden(schema.GroupResource{Resource: "subjectaccessreviews"}, "", errFault))
-			e.objects.failWith(app, refused)
-			e.wantReason(e.p.Publish(e.ctx, e.request("v1")), ReasonUnavailable, refused.Error())
-			e.wantEvents()
-		})
-	}
 }
