@@ -99,7 +99,7 @@ func (l *lab) reportCost(ctx context.Context, n *node, i identity, objects, volu
 	value("pod_requests_per_volume", "requests", float64(pods)/float64(volumes))
 	value("startup_requests", "requests", float64(start.watches+start.asked()))
 	value("connections", "connections", float64(connections))
-	if err := later.want(objects, volumes*i.podReads()); err != nil {
+	if err := later.want(objects, volumes*i.podReads(), volumes*i.podReads()); err != nil {
 		return err
 	}
 	return l.watched(ctx, objects)
@@ -133,7 +133,7 @@ func (l *lab) kubeletCost(ctx context.Context, i identity, objects int, before t
 	}
 	seen := now.since(before)
 	l.report.Value(i.figure("cost", "kubelet_watches"), "watches", float64(seen.watches))
-	if err := seen.want(named, 1); err != nil {
+	if err := seen.want(named, 1, 1); err != nil {
 		return err
 	}
 	if named > 0 && !l.bench.short {

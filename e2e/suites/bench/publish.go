@@ -166,7 +166,7 @@ func (p *publishing) publishWarm(ctx context.Context) error {
 			p.took("pod_floor_ms", time.Since(begin))
 		}
 	}
-	return p.asked(ctx, before, 0, 2*len(p.warm)*p.identity.podReads())
+	return p.askedJust(ctx, before, 0, 2*len(p.warm)*p.identity.podReads())
 }
 
 // publishCold times publishes of objects that nobody watches, and in turn with them a bare
@@ -194,7 +194,7 @@ func (p *publishing) publishCold(ctx context.Context) error {
 		}
 		p.took("watch_floor_ms", time.Since(begin))
 	}
-	return p.asked(ctx, before, 2*len(p.cold), len(p.cold)*(1+p.identity.podReads()))
+	return p.askedJust(ctx, before, 2*len(p.cold), len(p.cold)*(1+p.identity.podReads()))
 }
 
 // objectOfBurst returns the name of one of the burst's objects.
@@ -202,17 +202,22 @@ func (p *publishing) objectOfBurst(i int) string {
 	return objectName(1 + len(p.cold) + i%len(p.burst))
 }
 
-// asked returns an error unless the API server was asked for just so many watches, and
-// other requests, since before was counted. For a moment the API server counts a watch that
+// askedJust is asked for a number of other requests that is known.
+func (p *publishing) askedJust(ctx context.Context, before traffic, watches, others int) error {
+	return p.asked(ctx, before, watches, others, others)
+}
+
+// asked returns an error unless the API server was asked for just so many watches, and for
+// least to most other requests, since before was counted. For a moment the API server counts a watch that
 // ends neither as open nor as answered, so it is asked again while watches are missing.
-func (p *publishing) asked(ctx context.Context, before traffic, watches, others int) error {
+func (p *publishing) asked(ctx context.Context, before traffic, watches, least, most int) error {
 	for deadline := time.Now().Add(countingTime); ; {
 		now, err := p.traffic(ctx)
 		if err != nil {
 			return err
 		}
 		if seen := now.since(before); seen.watches >= watches || time.Now().After(deadline) {
-			return seen.want(watches, others)
+			return seen.want(watches, least, most)
 		}
 	}
 }
@@ -228,7 +233,9 @@ func (p *publishing) publishBurst(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.asked(ctx, before, len(p.burst), len(p.burst)*p.identity.podReads()); err != nil {
+	// Volumes of one pod that are published at the same moment share its read.
+	reads := p.identity.podReads()
+	if err := p.asked(ctx, before, len(p.burst), len(p.burst)/volumesOfPod*reads, len(p.burst)*reads); err != nil {
 		return err
 	}
 	return p.atOnce("burst_floor", func(i int) error { return p.beginWatch(ctx, p.objectOfBurst(i)) })

@@ -73,10 +73,10 @@ func (t traffic) asked() int {
 	return n
 }
 
-// want returns an error unless there were just so many watches and other requests.
-func (t traffic) want(watches, others int) error {
-	if t.watches != watches || t.asked() != others {
-		return fmt.Errorf("the API server had %v, want %d watches and %d others", t, watches, others)
+// want returns an error unless there were just so many watches, and least to most other requests.
+func (t traffic) want(watches, least, most int) error {
+	if asked := t.asked(); t.watches != watches || asked < least || asked > most {
+		return fmt.Errorf("the API server had %v, want %d watches and %d to %d others", t, watches, least, most)
 	}
 	return nil
 }
