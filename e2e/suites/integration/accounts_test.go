@@ -11,10 +11,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -115,17 +113,7 @@ func clientOf(t *testing.T, kubeconfig string) kubernetes.Interface {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.QPS = -1 // no limit
-	transport, err := rest.HTTPClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(transport.Transport) })
-	client, err := kubernetes.NewForConfigAndClient(config, transport)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
+	return harness.ClientFor(t, config)
 }
 
 // settles waits until the API server says whether a service account may do what is asked: it

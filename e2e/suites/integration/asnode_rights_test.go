@@ -10,9 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -25,18 +23,8 @@ func impersonating(t *testing.T, kubeconfig, user string) kubernetes.Interface {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.QPS = -1
 	config.Impersonate.UserName = user
-	transport, err := rest.HTTPClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(transport.Transport) })
-	client, err := kubernetes.NewForConfigAndClient(config, transport)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
+	return harness.ClientFor(t, config)
 }
 
 // The requests of a plugin for one object.

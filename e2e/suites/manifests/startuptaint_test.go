@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -231,15 +230,6 @@ func clientWith(t *testing.T, pod string) kubernetes.Interface {
 		t.Fatal(err)
 	}
 	config := rest.AnonymousClientConfig(shared.Config())
-	config.BearerToken, config.QPS = answer.Status.Token, -1
-	transport, err := rest.HTTPClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(transport.Transport) })
-	client, err := kubernetes.NewForConfigAndClient(config, transport)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
+	config.BearerToken = answer.Status.Token
+	return harness.ClientFor(t, config)
 }

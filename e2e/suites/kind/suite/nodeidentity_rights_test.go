@@ -13,9 +13,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 // stolenToken returns the token of a plugin's pod, as its node has it.
@@ -33,17 +34,8 @@ func stolenToken(t *testing.T, plugin *corev1.Pod) string {
 func (c *cluster) withToken(t *testing.T, token, user string) kubernetes.Interface {
 	t.Helper()
 	config := rest.AnonymousClientConfig(c.config)
-	config.BearerToken, config.Impersonate.UserName, config.QPS = token, user, -1
-	transport, err := rest.HTTPClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(transport.Transport) })
-	client, err := kubernetes.NewForConfigAndClient(config, transport)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
+	config.BearerToken, config.Impersonate.UserName = token, user
+	return harness.ClientFor(t, config)
 }
 
 // reads are requests for objects of one namespace, by what they ask for.

@@ -1,0 +1,164 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/podspec"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// fakePods is an API server that knows the pods whose volumes were published, and the
+// environment of every container. Its methods are safe for concurrent use.
+type fakePods struct {
+	mu      sync.Mutex
+	pods    map[types.UID]*podspec.Pod
+	removed map[types.UID]bool
+	// refused holds pods that may not be read.
+	refused map[types.UID]bool
+	env     volume.Env
+	leftOut []string
+	// named are the objects that every pod's spec names.
+	named []volume.Ref
+	// shown is what the volumes of every pod show.
+	shown map[string][]volume.Source
+	// err is that of a read, unusable that of what was read.
+	err, unusable error
+	reads         []string
+	// hang has reads wait for the end of their context.
+	hang bool
+	// slow is how long a read takes.
+	slow time.Duration
+}
+
+// add makes a pod known, with the volume of a request.
+func (f *fakePods) add(r Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.pods == nil {
+		f.pods, f.removed = map[types.UID]*podspec.Pod{}, map[types.UID]bool{}
+	}
+	delete(f.removed, r.Pod.UID)
+	f.pods[r.Pod.UID] = &podspec.Pod{Pod: r.Pod, FSGroup: r.FSGroup, Inline: map[string]podspec.InlineVolume{
+		"settings": {Driver: testDriver, Attributes: r.Attributes, ReadOnly: r.ReadOnly},
+	}}
+}
+
+// refuse has a pod not be read.
+func (f *fakePods) refuse(r Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.refused == nil {
+		f.refused = map[types.UID]bool{}
+	}
+	f.refused[r.Pod.UID] = true
+}
+
+// remove makes a pod unknown.
+func (f *fakePods) remove(r Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.pods, r.Pod.UID)
+	f.removed[r.Pod.UID] = true
+}
+
+func (f *fakePods) removeAll() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for uid := range f.pods {
+		f.removed[uid] = true
+	}
+	clear(f.pods)
+}
+
+// change changes what a pod's spec says.
+func (f *fakePods) change(r Request, change func(*podspec.Pod)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f.pods[r.Pod.UID])
+}
+
+func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podspec.Pod, error) {
+	f.mu.Lock()
+	f.reads = append(f.reads, pod.Name)
+	hang := f.hang
+	f.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	after(f.slow)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return nil, f.err
+	}
+	if f.removed[pod.UID] {
+		return nil, errNoPod
+	}
+	if f.refused[pod.UID] {
+		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, pod.Name, errors.New("no"))
+	}
+	got := &podspec.Pod{Pod: pod}
+	if known := f.pods[pod.UID]; known != nil {
+		if known.Name != pod.Name {
+			return nil, errNoPod
+		}
+		copied := *known
+		got = &copied
+	}
+	got.Refs = f.named
+	env, leftOut, err, shown := f.env, f.leftOut, f.unusable, f.shown
+	got.Env = func(string) (volume.Env, []string, error) { return env, leftOut, err }
+	got.Shown = func(name string) ([]volume.Source, error) { return shown[name], err }
+	return got, nil
+}
+
+func (f *fakePods) setHang(hang bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hang = hang
+}
+
+func (f *fakePods) set(env volume.Env, err error, leftOut ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.env, f.err, f.leftOut = env, err, leftOut
+}
+
+// show has a volume of every pod show something.
+func (f *fakePods) show(name string, sources ...volume.Source) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.shown = map[string][]volume.Source{name: sources}
+}
+
+// name has every pod's spec name some objects.
+func (f *fakePods) name(refs ...volume.Ref) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.named = refs
+}
+
+// spoil has what was read of pods be of no use.
+func (f *fakePods) spoil(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unusable = err
+}
+
+// takeReads returns which pods were asked for, and forgets it.
+func (f *fakePods) takeReads() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	reads := strings.Join(f.reads, " ")
+	f.reads = nil
+	return reads
+}
