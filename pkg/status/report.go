@@ -1,0 +1,80 @@
+// Package status is what a plugin tells about its volumes: the format, and how it is served, fetched
+// and printed.
+//
+// It owns the names and the version of the format, which tools read. It must not know what makes a
+// volume current, and it holds no value of an object.
+package status
+
+import "time"
+
+const (
+	// APIVersion is the version of the format. A change that a reader of this version can't ignore
+	// gets a new one.
+	APIVersion = "status.refvol.io/v1alpha1"
+	// Kind is that of a Report.
+	Kind = "PluginStatus"
+)
+
+// Report is what one plugin tells about its volumes at one moment.
+type Report struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	// Driver, Node and Version are the plugin's own.
+	Driver  string `json:"driver"`
+	Node    string `json:"node"`
+	Version string `json:"version"`
+	// ObservedAt is the plugin's clock when it answered. The other times are of that clock.
+	ObservedAt time.Time `json:"observedAt"`
+	// Volumes are those that are mounted or being published.
+	Volumes []Volume `json:"volumes"`
+}
+
+// Volume is one volume.
+type Volume struct {
+	VolumeID string `json:"volumeID"`
+	Pod      Pod    `json:"pod"`
+	// Condition is one of those that docs/metrics.md lists, and Reason says why, or is empty.
+	Condition string `json:"condition"`
+	Reason    string `json:"reason,omitempty"`
+	// Abnormal says that somebody should look at the condition.
+	Abnormal bool `json:"abnormal"`
+	// Since is when the condition began, or when the plugin started if it is older.
+	Since time.Time `json:"since"`
+	// Bytes is the memory that the files take.
+	Bytes int64 `json:"bytes"`
+	// WithoutToken says that the pod's service account has no usable token (--identity=pod).
+	WithoutToken bool `json:"withoutToken,omitempty"`
+	// Objects are those that the volume names. There are none as long as an earlier process's
+	// volume is not taken over.
+	Objects []Object `json:"objects"`
+}
+
+// Pod is whom a volume is for. Namespace and Name may be empty as long as an earlier process's
+// volume is not taken over.
+type Pod struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	UID       string `json:"uid"`
+}
+
+// Object is an object that a volume names.
+type Object struct {
+	// Kind is ConfigMap or Secret.
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Shown is the version that the files show, nil if they show none.
+	Shown *Version `json:"shown,omitempty"`
+	// State is one of those that docs/metrics.md lists, and Reason says why it is unknown or denied.
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
+	// ProvenAt is when the API server last said what the object's state is, or by a bookmark that
+	// it has not changed; nil for never.
+	ProvenAt *time.Time `json:"provenAt,omitempty"`
+}
+
+// Version is one version of an object.
+type Version struct {
+	UID             string `json:"uid"`
+	ResourceVersion string `json:"resourceVersion"`
+}
