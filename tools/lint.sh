@@ -59,6 +59,10 @@ check_module() (
   cd "$1" || exit
   status=0
   go mod tidy -diff || status=1
+  # The versions of Kubernetes that the node image may have, each with a go.mod of its own.
+  for modfile in versions/*.mod; do
+    if [ -f "$modfile" ]; then go mod tidy -diff -modfile="$modfile" || status=1; fi
+  done
   go mod verify >/dev/null || status=1
   # A module may be there for the versions of its tools alone.
   if [ -n "$(go list ./... 2>/dev/null)" ]; then

@@ -3,7 +3,8 @@
 # image registry. Each step's output is kept in the cache under a key over all that
 # it is made from, and is made again only when the key changes.
 #
-#   build.sh     prints the image's name; the progress goes to stderr
+#   build.sh            prints the image's name; the progress goes to stderr
+#   K8S=1.35 build.sh   takes that version of Kubernetes: see kubernetes/versions
 #
 # Needs root, what deps.sh installs, and an engine (DOCKER_HOST, or the usual one).
 set -euo pipefail
@@ -12,7 +13,10 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/lib.sh"
 store=$cache/kind-node
 [ "$(id -u)" = 0 ] || die "the node image can be built only as root: it needs chroot and debootstrap"
-mkdir -p "$store"
+version=${K8S:-newest} modfile=go.mod
+if [ -n "${K8S:-}" ]; then modfile=versions/$K8S.mod; fi
+[ -f "$here/kubernetes/$modfile" ] || die "K8S=$K8S: there is no $modfile in $here/kubernetes"
+mkdir -p "$store/$version"
 # One build at a time; the lock goes with this process.
 exec 9>"$store/lock"
 flock 9
@@ -23,7 +27,7 @@ run() {
   shift 2
   rm -rf --one-file-system "$out"
   mkdir "$out"
-  if ! "$here/steps/$name.sh" "$out" "$@" 2>"$store/$name.log" |
+  if ! "$here/steps/${name##*/}.sh" "$out" "$@" 2>"$store/$name.log" |
     while read -r line; do say "$name: $line"; done; then
     tail -n 30 "$store/$name.log" >&2
     die "$name failed; all of its log: $store/$name.log"
@@ -33,26 +37,27 @@ run() {
 
 # step NAME INPUTS [ARGUMENT...]: sets $output to the directory that holds the
 # step's output for INPUTS, a key over what the step is made from beside its own
-# script. Outputs for other inputs are dropped.
+# script. Outputs for other inputs are dropped. A slash in NAME is that of a directory in the store,
+# which keeps the outputs of several versions.
 step() {
   local name=$1 inputs=$2
   shift 2
-  output=$store/$name-$(key "$here/steps/$name.sh" "$here/lib.sh" "$inputs")
+  output=$store/$name-$(key "$here/steps/${name##*/}.sh" "$here/lib.sh" "$inputs")
   if [ -d "$output" ]; then return; fi
   run "$name" "$output.partial" "$@"
-  find "$store" -mindepth 1 -maxdepth 1 -name "$name-*" ! -path "$output.partial" \
+  find "$(dirname "$output")" -mindepth 1 -maxdepth 1 -name "${name##*/}-*" ! -path "$output.partial" \
     -exec rm -rf --one-file-system {} +
   mv "$output.partial" "$output"
 }
 
 toolchain=$(go env GOVERSION GOARCH)
-step programs "$(key "$toolchain" "$here/kubernetes")"
+step "$version/programs" "$(key "$toolchain" "$modfile" "$here/kubernetes")" "$modfile"
 programs=$output
 step runtime "$(key "$toolchain" "$here/runtime")"
 runtime=$output
 step base "${DEBIAN_MIRROR:-}"
 base=$output
-step components "${programs##*/} ${base##*/}" "$programs" "$base"
+step "$version/components" "${programs##*/} ${base##*/}" "$programs" "$base"
 components=$output
 
 # The image lives in the engine, so its key is a label there.

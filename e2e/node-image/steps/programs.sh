@@ -1,10 +1,12 @@
 #!/bin/bash
-# programs.sh OUT: the cluster's programs, static, from the module e2e/node-image/kubernetes.
+# programs.sh OUT MODFILE: the cluster's programs, static, from the module e2e/node-image/kubernetes
+# with MODFILE in the place of its go.mod.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
 out=$1
 cd "$(dirname "$0")/../kubernetes"
+export GOFLAGS="$GOFLAGS -modfile=$2"
 
 kubernetes=k8s.io/kubernetes/cmd
 version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)

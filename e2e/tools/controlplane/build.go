@@ -34,10 +34,21 @@ type BuildOptions struct {
 	// ModuleDir is the directory of the Go module that requires k8s.io/kubernetes
 	// and holds the etcd command. Required.
 	ModuleDir string
+	// ModFile names another go.mod for the module, relative to its directory; its go.sum lies
+	// beside it. Empty is the module's own.
+	ModFile string
 	// CacheDir keeps the binaries between runs. Required.
 	CacheDir string
 	// Progress gets a line for each step that takes long; nil discards them.
 	Progress io.Writer
+}
+
+// modFiles returns the go.mod to use, and its go.sum.
+func (o *BuildOptions) modFiles() []string {
+	if o.ModFile == "" {
+		return []string{"go.mod", "go.sum"}
+	}
+	return []string{o.ModFile, strings.TrimSuffix(o.ModFile, ".mod") + ".sum"}
 }
 
 func (o *BuildOptions) complete() error {
@@ -103,7 +114,7 @@ func build(ctx context.Context, o BuildOptions, p programs) (string, error) {
 	if err := o.complete(); err != nil {
 		return "", err
 	}
-	key, err := cacheKey(ctx, o.ModuleDir, p.sources...)
+	key, err := cacheKey(ctx, o.ModuleDir, append(o.modFiles(), p.sources...)...)
 	if err != nil {
 		return "", fmt.Errorf("key of the cache of %s: %w", p.what, err)
 	}
@@ -133,7 +144,7 @@ func isBuilt(dir string) bool {
 
 // buildInto builds the programs beside dir and renames the result to dir.
 func buildInto(ctx context.Context, dir string, o *BuildOptions, p programs) error {
-	version, err := requiredVersion(ctx, o.ModuleDir, kubernetesModule)
+	version, err := requiredVersion(ctx, o.ModuleDir, o.modFiles()[0], kubernetesModule)
 	if err != nil {
 		return err
 	}
@@ -150,6 +161,7 @@ func buildInto(ctx context.Context, dir string, o *BuildOptions, p programs) err
 	fmt.Fprintf(o.Progress, "building %s %s (about %s the first time)\n", p.what, version, p.duration)
 	err = gobuild.Build(ctx, gobuild.Options{
 		Dir:      o.ModuleDir,
+		ModFile:  o.ModFile,
 		Package:  p.packages[0],
 		Others:   p.packages[1:],
 		Out:      tmp,
@@ -187,8 +199,8 @@ func versionFlags(version string) (string, error) {
 }
 
 // requiredVersion reads one requirement out of go.mod; it needs no network.
-func requiredVersion(ctx context.Context, dir, module string) (string, error) {
-	out, err := gobuild.Go(ctx, dir, nil, "mod", "edit", "-json")
+func requiredVersion(ctx context.Context, dir, modFile, module string) (string, error) {
+	out, err := gobuild.Go(ctx, dir, nil, "mod", "edit", "-json", modFile)
 	if err != nil {
 		return "", err
 	}
@@ -203,19 +215,19 @@ func requiredVersion(ctx context.Context, dir, module string) (string, error) {
 			return r.Version, nil
 		}
 	}
-	return "", fmt.Errorf("go.mod of %s does not require %s", dir, module)
+	return "", fmt.Errorf("%s of %s does not require %s", modFile, dir, module)
 }
 
-// cacheKey changes with whatever changes the binaries; sources are files of the module
-// beside go.mod and go.sum.
-func cacheKey(ctx context.Context, moduleDir string, sources ...string) (string, error) {
+// cacheKey changes with whatever changes the binaries; files are those of the module that they are
+// made of.
+func cacheKey(ctx context.Context, moduleDir string, files ...string) (string, error) {
 	version, err := gobuild.Go(ctx, moduleDir, nil, "env", "GOVERSION")
 	if err != nil {
 		return "", err
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %s %s\n", version, runtime.GOOS, runtime.GOARCH)
-	for _, name := range append([]string{"go.mod", "go.sum"}, sources...) {
+	for _, name := range files {
 		data, err := os.ReadFile(filepath.Join(moduleDir, name))
 		if err != nil {
 			return "", err

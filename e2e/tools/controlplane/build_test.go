@@ -33,7 +33,7 @@ func TestCacheKeyFollowsWhatIsBuilt(t *testing.T) {
 	keys := make(map[string]string)
 	note := func(when string) {
 		t.Helper()
-		key, err := cacheKey(t.Context(), dir, servers().sources...)
+		key, err := cacheKey(t.Context(), dir, append([]string{"go.mod", "go.sum"}, servers().sources...)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,11 +74,11 @@ func TestFailedBuildLeavesNothing(t *testing.T) {
 }
 
 func TestRequiredVersion(t *testing.T) {
-	got, err := requiredVersion(t.Context(), moduleLike(t, requiresKubernetes), kubernetesModule)
+	got, err := requiredVersion(t.Context(), moduleLike(t, requiresKubernetes), "go.mod", kubernetesModule)
 	if got != "v1.2.3" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
-	if got, err := requiredVersion(t.Context(), moduleLike(t, "module m\n"), kubernetesModule); err == nil {
+	if got, err := requiredVersion(t.Context(), moduleLike(t, "module m\n"), "go.mod", kubernetesModule); err == nil {
 		t.Errorf("of a module that does not require it: %q", got)
 	}
 }

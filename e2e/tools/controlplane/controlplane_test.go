@@ -65,7 +65,7 @@ func TestServesAndLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := requiredVersion(t.Context(), "../../node-image/kubernetes", kubernetesModule)
+	want, err := requiredVersion(t.Context(), "../../node-image/kubernetes", "go.mod", kubernetesModule)
 	if err != nil {
 		t.Fatal(err)
 	}

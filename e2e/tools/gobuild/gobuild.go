@@ -28,6 +28,8 @@ type Options struct {
 	// Overlay is a file that names files to be built in the place of others, see go help
 	// build; empty for none.
 	Overlay string
+	// ModFile is a file to take in the place of go.mod, see go help build; empty for none.
+	ModFile string
 	// Tags are build tags, separated by commas; empty for none.
 	Tags string
 	// LDFlags goes to the linker.
@@ -62,6 +64,9 @@ func Build(ctx context.Context, o Options) error {
 	}
 	if o.Overlay != "" {
 		args = append(args, "-overlay", o.Overlay)
+	}
+	if o.ModFile != "" {
+		args = append(args, "-modfile", o.ModFile)
 	}
 	if o.Tags != "" {
 		args = append(args, "-tags", o.Tags)

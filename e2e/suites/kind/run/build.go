@@ -50,7 +50,8 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	}
 	var err error
 	if built.kubectl, err = controlplane.BuildKubectl(ctx, controlplane.BuildOptions{
-		ModuleDir: filepath.Join(s.root, "e2e", "node-image", "kubernetes"),
+		ModuleDir: s.kubernetesModule(),
+		ModFile:   s.modFile(),
 		CacheDir:  s.cache,
 		Progress:  os.Stdout,
 	}); err != nil {
@@ -92,10 +93,10 @@ func buildProbe(ctx context.Context, s *settings, archive string) error {
 	}.quiet(ctx)
 }
 
-// buildTool builds a program of the cluster's own version.
+// buildTool builds a program of the newest version's module.
 func buildTool(ctx context.Context, s *settings, pkg, out string) error {
 	return gobuild.Build(ctx, gobuild.Options{
-		Dir:      filepath.Join(s.root, "e2e", "node-image", "kubernetes"),
+		Dir:      s.kubernetesModule(),
 		Package:  pkg,
 		Out:      out,
 		Progress: os.Stdout,

@@ -43,17 +43,20 @@ func (e *engine) stop(ctx context.Context) error {
 	return e.script("engine.sh", "stop").run(ctx)
 }
 
-// nodeImage returns the node image to use; "" is the one that kind takes by itself.
-func (e *engine) nodeImage(ctx context.Context, wanted string) (string, error) {
-	if wanted != "" {
-		return wanted, nil
+// nodeImage returns the node image to use; "" is the one that kind takes by itself. A version that the
+// settings name is built here.
+func (e *engine) nodeImage(ctx context.Context, s *settings) (string, error) {
+	if s.nodeImage != "" {
+		return s.nodeImage, nil
 	}
-	err := registryAnswers(ctx, "https://registry-1.docker.io")
-	if err == nil {
+	if s.kubernetes != "" {
+		e.say("node image: the project's own, of Kubernetes %s", s.kubernetes)
+	} else if err := registryAnswers(ctx, "https://registry-1.docker.io"); err != nil {
+		e.say("node image: the project's own, since the registry of the usual one doesn't answer (%v)", err)
+	} else {
 		e.say("node image: kind's usual one")
 		return "", nil
 	}
-	e.say("node image: the project's own, since the registry of the usual one doesn't answer (%v)", err)
 	if err := e.require(ctx, "image"); err != nil {
 		return "", err
 	}

@@ -7,6 +7,8 @@
 //	KIND_NODE_IMAGE  the node image for kind. Empty: the image that kind itself
 //	                 would take where its registry answers, else one that is built
 //	                 here from Go modules and Debian packages.
+//	K8S              the minor version of the node image that is built here, as 1.35;
+//	                 default the newest. e2e/node-image/kubernetes/versions has the others.
 //	KEEP=1           keep the cluster and print how to use it.
 //	LOAD_IMAGE       a command that gets the path of an image archive as its last
 //	                 argument and loads it into the nodes of the cluster that

@@ -66,7 +66,7 @@ func runOnKind(ctx context.Context, s *settings, clock stopwatch) (err error) {
 	if err != nil {
 		return err
 	}
-	image, err := engine.nodeImage(ctx, s.nodeImage)
+	image, err := engine.nodeImage(ctx, s)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,8 @@ type settings struct {
 	cache string
 	// nodeImage is the node image to use; "" leaves the choice to the runner.
 	nodeImage string
+	// kubernetes is the minor version of the node image that is made here, as 1.35; "" is the newest.
+	kubernetes string
 	// keep leaves the cluster in place.
 	keep bool
 	// kubeconfig and loadImage name a cluster from outside; both or neither is set.
@@ -31,12 +33,13 @@ func readSettings(getenv func(string) string, args []string) (*settings, error) 
 		return nil, err
 	}
 	s := &settings{
-		root:      root,
-		cache:     getenv("REFVOL_CACHE"),
-		nodeImage: getenv("KIND_NODE_IMAGE"),
-		keep:      getenv("KEEP") == "1",
-		loadImage: getenv("LOAD_IMAGE"),
-		testArgs:  args,
+		root:       root,
+		cache:      getenv("REFVOL_CACHE"),
+		nodeImage:  getenv("KIND_NODE_IMAGE"),
+		kubernetes: getenv("K8S"),
+		keep:       getenv("KEEP") == "1",
+		loadImage:  getenv("LOAD_IMAGE"),
+		testArgs:   args,
 	}
 	if s.cache == "" {
 		home, err := os.UserHomeDir()
@@ -48,6 +51,11 @@ func readSettings(getenv func(string) string, args []string) (*settings, error) 
 	if s.cache, err = filepath.Abs(s.cache); err != nil {
 		return nil, fmt.Errorf("REFVOL_CACHE: %w", err)
 	}
+	if s.kubernetes != "" {
+		if _, err := os.Stat(filepath.Join(s.kubernetesModule(), s.modFile())); err != nil {
+			return nil, fmt.Errorf("K8S=%s: %w; e2e/node-image/kubernetes/versions has those that can be named", s.kubernetes, err)
+		}
+	}
 	// A KUBECONFIG alone may name any cluster that its user works with; it is used
 	// only together with the other.
 	if s.loadImage != "" {
@@ -56,6 +64,19 @@ func readSettings(getenv func(string) string, args []string) (*settings, error) 
 		}
 	}
 	return s, nil
+}
+
+// kubernetesModule returns the directory of the module that the cluster's programs are built from.
+func (s *settings) kubernetesModule() string {
+	return filepath.Join(s.root, "e2e", "node-image", "kubernetes")
+}
+
+// modFile returns the go.mod of the cluster's version, relative to that directory; "" is the module's own.
+func (s *settings) modFile() string {
+	if s.kubernetes == "" {
+		return ""
+	}
+	return filepath.Join("versions", s.kubernetes+".mod")
 }
 
 // findRoot returns the repository's directory: the one above the working directory
