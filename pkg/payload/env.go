@@ -23,7 +23,7 @@ func (r *renderer) addEnv(file *volume.EnvFile, at string) error {
 	if err != nil {
 		return err
 	}
-	r.addFile(file.Path, data, e.refs, file.Mode, r.spec.DefaultMode)
+	r.addFile(volume.File{Path: file.Path, Data: data, Refs: e.refs}, file.Mode, r.spec.DefaultMode)
 	if s := (Skipped{Path: file.Path, Format: file.Format, Unfit: unfit, Dependent: e.dependent()}); len(s.Unfit)+len(s.Dependent) > 0 {
 		r.skipped = append(r.skipped, s)
 	}

@@ -3,6 +3,7 @@ package payload
 import (
 	"errors"
 	"io/fs"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -45,6 +46,48 @@ func TestRenderOwner(t *testing.T) {
 			if tree.DirMode != c.wantDir || tree.UID != c.wantUID || tree.GID != c.wantGID {
 				t.Errorf("directories are %v, owner %d:%d; want %v and %d:%d",
 					tree.DirMode, tree.UID, tree.GID, c.wantDir, c.wantUID, c.wantGID)
+			}
+		})
+	}
+}
+
+// A file belongs to its item's user, or else to the user of all files, or else to the one of the pod's own
+// volume that names the object, as the kubelet's volumes do. A user makes no mode exact.
+func TestRenderUser(t *testing.T) {
+	id := func(n int64) *int64 { return &n }
+	for _, c := range []struct {
+		name                    string
+		ofItem, ofAll, ofVolume *int64
+		want                    *int64
+		wantMode                fs.FileMode
+	}{
+		{"none", nil, nil, nil, nil, 0o440},
+		{"item's", id(1), nil, nil, id(1), 0o440},
+		{"item's root", id(0), nil, id(3), id(0), 0o440},
+		{"item's beats all", id(1), id(2), id(3), id(1), 0o400},
+		{"all files' is the tree's", nil, id(2), id(3), nil, 0o400},
+		{"default", nil, nil, id(3), id(3), 0o440},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := spec(source(0, volume.Secret, "a", "x:x"), source(1, volume.Secret, "b"))
+			mode := fs.FileMode(0o400)
+			s.DefaultMode, s.UID = &mode, c.ofAll
+			s.Sources[0].Projection.Items[0].User = c.ofItem
+			s.Sources[0].Projection.DefaultUser, s.Sources[1].Projection.DefaultUser = c.ofVolume, c.ofItem
+			tree, err := Render(s, objects(object(volume.Secret, "a", "x"), object(volume.Secret, "b", "y")), Options{FSGroup: id(2000)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := tree.Files[0]; !reflect.DeepEqual(got.User, c.want) || got.Mode != c.wantMode {
+				t.Errorf("%s has user %v", got, got.User)
+			}
+			// Keys without items have only the volume's.
+			want := c.ofItem
+			if c.ofAll != nil {
+				want = nil
+			}
+			if got := tree.Files[1]; !reflect.DeepEqual(got.User, want) {
+				t.Errorf("%s has user %v", got, got.User)
 			}
 		})
 	}

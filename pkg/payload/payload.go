@@ -241,7 +241,7 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 	if len(p.Items) == 0 {
 		for _, data := range []map[string][]byte{object.Data, object.BinaryData} {
 			for key, value := range data {
-				r.addFile(key, value, refs, r.spec.DefaultMode, p.DefaultMode)
+				r.addFile(volume.File{Path: key, Data: value, Refs: refs, User: r.user(nil, p)}, r.spec.DefaultMode, p.DefaultMode)
 			}
 		}
 	}
@@ -249,7 +249,7 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 		value, ok := object.Value(item.Key)
 		switch {
 		case ok:
-			r.addFile(item.Path, value, refs, item.Mode, r.spec.DefaultMode, p.DefaultMode)
+			r.addFile(volume.File{Path: item.Path, Data: value, Refs: refs, User: r.user(item.User, p)}, item.Mode, r.spec.DefaultMode, p.DefaultMode)
 		case !p.Optional:
 			r.missing = append(r.missing, Missing{Ref: p.Ref, Key: item.Key, Field: at})
 		}
@@ -268,9 +268,18 @@ func (r *renderer) object(ref volume.Ref, optional bool, at string) *volume.Obje
 	return object
 }
 
-// addFile adds a file. The first of modes that is not nil counts.
-func (r *renderer) addFile(path string, data []byte, refs []volume.Ref, modes ...*fs.FileMode) {
-	file := volume.File{Path: path, Data: data, Mode: volume.DefaultMode, Refs: refs}
+// user returns the owner of a file, nil for the tree's: that of its item, or else that of the pod's own
+// volume that names the object, unless the spec has one for all files.
+func (r *renderer) user(ofItem *int64, p *volume.Projection) *int64 {
+	if ofItem == nil && r.spec.UID == nil {
+		return p.DefaultUser
+	}
+	return ofItem
+}
+
+// addFile adds a file with a mode: the first of modes that is not nil.
+func (r *renderer) addFile(file volume.File, modes ...*fs.FileMode) {
+	file.Mode = volume.DefaultMode
 	if mode := cmp.Or(modes...); mode != nil {
 		file.Mode = *mode
 	}

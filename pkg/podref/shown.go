@@ -42,10 +42,10 @@ func (s *shown) volume(at *field.Path, source *corev1.VolumeSource) *field.Error
 	switch {
 	case source.ConfigMap != nil:
 		v, at := source.ConfigMap, at.Child("configMap")
-		return s.add(at, at.Child("name"), volume.ConfigMap, v.Name, isTrue(v.Optional), v.Items, at.Child("defaultMode"), v.DefaultMode)
+		return s.add(at, at.Child("name"), volume.ConfigMap, v.Name, isTrue(v.Optional), v.Items, at, v.DefaultMode, v.DefaultUser)
 	case source.Secret != nil:
 		v, at := source.Secret, at.Child("secret")
-		return s.add(at, at.Child("secretName"), volume.Secret, v.SecretName, isTrue(v.Optional), v.Items, at.Child("defaultMode"), v.DefaultMode)
+		return s.add(at, at.Child("secretName"), volume.Secret, v.SecretName, isTrue(v.Optional), v.Items, at, v.DefaultMode, v.DefaultUser)
 	case source.Projected != nil:
 		return s.projected(at.Child("projected"), source.Projected)
 	}
@@ -53,16 +53,16 @@ func (s *shown) volume(at *field.Path, source *corev1.VolumeSource) *field.Error
 }
 
 func (s *shown) projected(at *field.Path, v *corev1.ProjectedVolumeSource) *field.Error {
-	modeAt := at.Child("defaultMode")
+	defaultsAt := at
 	for i := range v.Sources {
 		var err *field.Error
 		switch source, at := &v.Sources[i], at.Child("sources").Index(i); {
 		case source.ConfigMap != nil:
 			p, at := source.ConfigMap, at.Child("configMap")
-			err = s.add(at, at.Child("name"), volume.ConfigMap, p.Name, isTrue(p.Optional), p.Items, modeAt, v.DefaultMode)
+			err = s.add(at, at.Child("name"), volume.ConfigMap, p.Name, isTrue(p.Optional), p.Items, defaultsAt, v.DefaultMode, v.DefaultUser)
 		case source.Secret != nil:
 			p, at := source.Secret, at.Child("secret")
-			err = s.add(at, at.Child("name"), volume.Secret, p.Name, isTrue(p.Optional), p.Items, modeAt, v.DefaultMode)
+			err = s.add(at, at.Child("name"), volume.Secret, p.Name, isTrue(p.Optional), p.Items, defaultsAt, v.DefaultMode, v.DefaultUser)
 		default:
 			err = field.Forbidden(set(at, *source), "a volume source shows configMap and secret sources only; move this one to another projected volume, and mount that beside it")
 		}
@@ -73,14 +73,17 @@ func (s *shown) projected(at *field.Path, v *corev1.ProjectedVolumeSource) *fiel
 	return nil
 }
 
-// add adds an object.
-func (s *shown) add(at, nameAt *field.Path, kind volume.Kind, name string, optional bool, items []corev1.KeyToPath, modeAt *field.Path, defaultMode *int32) *field.Error {
+// add adds an object. The defaults are the volume's, at defaultsAt.
+func (s *shown) add(at, nameAt *field.Path, kind volume.Kind, name string, optional bool, items []corev1.KeyToPath, defaultsAt *field.Path, defaultMode *int32, defaultUser *int64) *field.Error {
 	if name == "" {
 		return field.Required(nameAt, fmt.Sprintf("must name a %s", kind))
 	}
 	p := &volume.Projection{Ref: volume.Ref{Kind: kind, Namespace: s.namespace, Name: name}, Optional: optional}
 	var err *field.Error
-	if p.DefaultMode, err = mode(modeAt, defaultMode); err != nil {
+	if p.DefaultMode, err = mode(defaultsAt.Child("defaultMode"), defaultMode); err != nil {
+		return err
+	}
+	if p.DefaultUser, err = user(defaultsAt.Child("defaultUser"), defaultUser); err != nil {
 		return err
 	}
 	for i := range items {
@@ -103,7 +106,21 @@ func itemOf(at *field.Path, from *corev1.KeyToPath) (volume.Item, *field.Error) 
 		return volume.Item{}, field.Invalid(at.Child("path"), fmt.Sprintf("a string of %d bytes", len(from.Path)), bad.Error())
 	}
 	m, err := mode(at.Child("mode"), from.Mode)
-	return volume.Item{Key: from.Key, Path: path, Mode: m}, err
+	if err != nil {
+		return volume.Item{}, err
+	}
+	u, err := user(at.Child("user"), from.User)
+	return volume.Item{Key: from.Key, Path: path, Mode: m, User: u}, err
+}
+
+func user(at *field.Path, u *int64) (*int64, *field.Error) {
+	if u == nil {
+		return nil, nil
+	}
+	if err := volume.CheckUser(*u); err != nil {
+		return nil, field.Invalid(at, *u, err.Error())
+	}
+	return u, nil
 }
 
 func mode(at *field.Path, m *int32) (*fs.FileMode, *field.Error) {

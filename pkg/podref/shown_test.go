@@ -14,13 +14,14 @@ import (
 
 func TestShown(t *testing.T) {
 	yes, mode, itemMode, none := true, int32(0o440), int32(0o400), int32(0)
-	items := []corev1.KeyToPath{{Key: "k", Path: "d/./k", Mode: &itemMode}, {Key: "l", Path: "l"}, {Key: "m", Path: "l"}}
+	user, itemUser, itemsUser := int64(1000), int64(1), int64(1001)
+	items := []corev1.KeyToPath{{Key: "k", Path: "d/./k", Mode: &itemMode}, {Key: "l", Path: "l", User: &itemUser}, {Key: "m", Path: "l"}}
 	configMap, secret := corev1.LocalObjectReference{Name: "c"}, corev1.LocalObjectReference{Name: "s"}
 	spec := corev1.PodSpec{Volumes: []corev1.Volume{
 		{Name: "plain", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: configMap}}},
-		{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: items, DefaultMode: &none, Optional: &yes}}},
+		{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: items, DefaultMode: &none, DefaultUser: &user, Optional: &yes}}},
 		{Name: "empty", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}},
-		{Name: "both", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{DefaultMode: &mode, Sources: []corev1.VolumeProjection{
+		{Name: "both", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{DefaultMode: &mode, DefaultUser: &itemsUser, Sources: []corev1.VolumeProjection{
 			{Secret: &corev1.SecretProjection{LocalObjectReference: secret, Optional: new(bool)}},
 			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: configMap, Items: items[:1], Optional: &yes}},
 			{Secret: &corev1.SecretProjection{LocalObjectReference: secret}},
@@ -31,15 +32,19 @@ func TestShown(t *testing.T) {
 		ref := volume.Ref{Kind: kind, Namespace: "ns", Name: name}
 		return volume.Source{Field: "spec." + at, Projection: &volume.Projection{Ref: ref, Optional: optional, DefaultMode: mode, Items: items}}
 	}
-	mapped := []volume.Item{{Key: "k", Path: "d/k", Mode: of(0o400)}, {Key: "l", Path: "l"}, {Key: "m", Path: "l"}}
+	mapped := []volume.Item{{Key: "k", Path: "d/k", Mode: of(0o400)}, {Key: "l", Path: "l", User: &itemUser}, {Key: "m", Path: "l"}}
+	by := func(user *int64, s volume.Source) volume.Source {
+		s.Projection.DefaultUser = user
+		return s
+	}
 	for name, want := range map[string][]volume.Source{
 		"plain":  {source("volumes[0].configMap", volume.ConfigMap, "c", false, nil)},
-		"secret": {source("volumes[1].secret", volume.Secret, "s", true, of(0), mapped...)},
+		"secret": {by(&user, source("volumes[1].secret", volume.Secret, "s", true, of(0), mapped...))},
 		"empty":  nil,
 		"both": {
-			source("volumes[3].projected.sources[0].secret", volume.Secret, "s", false, of(0o440)),
-			source("volumes[3].projected.sources[1].configMap", volume.ConfigMap, "c", true, of(0o440), mapped[0]),
-			source("volumes[3].projected.sources[2].secret", volume.Secret, "s", false, of(0o440)),
+			by(&itemsUser, source("volumes[3].projected.sources[0].secret", volume.Secret, "s", false, of(0o440))),
+			by(&itemsUser, source("volumes[3].projected.sources[1].configMap", volume.ConfigMap, "c", true, of(0o440), mapped[0])),
+			by(&itemsUser, source("volumes[3].projected.sources[2].secret", volume.Secret, "s", false, of(0o440))),
 		},
 	} {
 		got, err := Shown(&spec, field.NewPath("spec"), "ns", name)
@@ -54,8 +59,9 @@ func TestShownRefuses(t *testing.T) {
 		volumes = "Forbidden: a volume source shows a configMap, secret or projected volume; mount this one itself"
 		sources = "Forbidden: a volume source shows configMap and secret sources only; move this one to another projected volume, and mount that beside it"
 		badMode = "must be an integer from 0 to 511 (octal 0777)"
+		badUser = "must be an integer from 0 to 2147483647"
 	)
-	large, negative := int32(0o1000), int32(-1)
+	large, negative, nobody, tooLarge := int32(0o1000), int32(-1), int64(-1), int64(1<<31)
 	object := corev1.LocalObjectReference{Name: "o"}
 	projected := func(source corev1.VolumeProjection) corev1.VolumeSource {
 		fine := corev1.VolumeProjection{Secret: &corev1.SecretProjection{LocalObjectReference: object}}
@@ -80,6 +86,8 @@ func TestShownRefuses(t *testing.T) {
 		"spec.volumes[1].projected.sources[1].configMap.name: Required value: must name a ConfigMap":           projected(corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{}}),
 		"spec.volumes[1].secret.defaultMode: Invalid value: 512: " + badMode:                                   {Secret: &corev1.SecretVolumeSource{SecretName: "o", DefaultMode: &large}},
 		"spec.volumes[1].projected.defaultMode: Invalid value: -1: " + badMode:                                 {Projected: &corev1.ProjectedVolumeSource{DefaultMode: &negative, Sources: projected(corev1.VolumeProjection{}).Projected.Sources[:1]}},
+		"spec.volumes[1].configMap.defaultUser: Invalid value: -1: " + badUser:                                 {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: object, DefaultUser: &nobody}},
+		"spec.volumes[1].configMap.items[1].user: Invalid value: 2147483648: " + badUser:                       items(corev1.KeyToPath{Key: "k", Path: "p", User: &tooLarge}),
 		"spec.volumes[1].configMap.items[1].key: Required value: must name a key of the object":                items(corev1.KeyToPath{Path: "p"}),
 		`spec.volumes[1].configMap.items[1].path: Invalid value: "a string of 4 bytes": must not contain ".."`: items(corev1.KeyToPath{Key: "k", Path: "../x"}),
 		"spec.volumes[1].configMap.items[1].mode: Invalid value: 512: " + badMode:                              items(corev1.KeyToPath{Key: "k", Path: "p", Mode: &large}),

@@ -230,6 +230,28 @@ func (d *decoder) mode(into **fs.FileMode) visit {
 	}
 }
 
+// user reads a user id.
+func (d *decoder) user(into **int64) visit {
+	return func(at *field.Path, node *yaml.Node) {
+		var n int64
+		if node.Kind != yaml.ScalarNode || node.ShortTag() != tagInteger || node.Decode(&n) != nil {
+			d.wrongType(at, node, fmt.Sprintf("an integer from 0 to %d", maxID))
+		} else if err := CheckUser(n); err != nil {
+			d.add(field.Invalid(at, n, err.Error()))
+		} else {
+			*into = &n
+		}
+	}
+}
+
+// CheckUser returns why n can't be a user's id, nil if it can.
+func CheckUser(n int64) error {
+	if n < 0 || n > maxID {
+		return fmt.Errorf("must be an integer from 0 to %d", maxID)
+	}
+	return nil
+}
+
 func (d *decoder) wrongType(at *field.Path, node *yaml.Node, want string) {
 	if node.Kind == yaml.AliasNode {
 		d.add(field.Invalid(at, shape(node), "must be written out: aliases are not supported"))

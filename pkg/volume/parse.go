@@ -199,7 +199,7 @@ func (p *parser) projection(at *field.Path, node *yaml.Node, kind Kind) Source {
 	return Source{Field: at.String(), Projection: projection}
 }
 
-// items reads a list of key, path and mode. An item that is refused keeps its
+// items reads a list of key, path, mode and user. An item that is refused keeps its
 // place in the list, with an empty path.
 func (p *parser) items(into *Projection) visit {
 	return p.list(func(at *field.Path, node *yaml.Node) {
@@ -208,6 +208,7 @@ func (p *parser) items(into *Projection) visit {
 			"key":  p.text(p.key(&item.Key)),
 			"path": p.text(p.path(&item.Path)),
 			"mode": p.mode(&item.Mode),
+			"user": p.user(&item.User),
 		}, "key", "path")
 		into.Items = append(into.Items, item)
 	})

@@ -102,6 +102,14 @@ func acceptedCases() []accepted {
 				Items: []Item{{Key: "a", Path: "x/a", Mode: mode(0o400)}, {Key: "b", Path: "b"}},
 			}}),
 		},
+		{
+			"users of items",
+			map[string]string{"configMap": "app", "items": "[{key: a, path: a, user: 0}, {key: b, path: b, user: 2147483647}, {key: c, path: c, user: null}]"},
+			spec(Source{Field: "configMap", Projection: &Projection{
+				Ref:   Ref{Kind: ConfigMap, Namespace: "ns", Name: "app"},
+				Items: []Item{{Key: "a", Path: "a", User: id(0)}, {Key: "b", Path: "b", User: id(maxID)}, {Key: "c", Path: "c"}},
+			}}),
+		},
 		{"short form with items in JSON", map[string]string{"secret": "s", "items": `[{"key":"k","path":"k"}]`}, spec(Source{
 			Projection: &Projection{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "s"}, Items: []Item{{Key: "k", Path: "k"}}}, Field: "secret",
 		})},

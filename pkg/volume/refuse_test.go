@@ -148,7 +148,7 @@ func refusedSourcesCases() []refusedSources {
 		knownKinds  = "unknown field; known are configMap, env, podEnv, secret, volume"
 		oneKind     = "must have one of configMap, env, podEnv, secret, volume"
 		knownFields = "unknown field; known are items, name, namespace, optional"
-		knownItem   = "unknown field; known are key, mode, path"
+		knownItem   = "unknown field; known are key, mode, path, user"
 	)
 	secret := func(name, fields, want string) refusedSources {
 		return refusedSources{name, "[{secret: {" + fields + "}}]", "sources[0].secret" + want}
@@ -159,7 +159,11 @@ func refusedSourcesCases() []refusedSources {
 	mode := func(value, want string) refusedSources {
 		return item("mode "+value, "key: k, path: k, mode: "+value, ".mode: Invalid value: "+want)
 	}
+	user := func(value, want string) refusedSources {
+		return item("user "+value, "key: k, path: k, user: "+value, ".user: Invalid value: "+want)
+	}
 	const (
+		badUser    = "must be an integer from 0 to 2147483647"
 		badInteger = "must be an integer from 0 to 511 (octal 0777)"
 		notAMode   = badInteger + " or an octal string"
 	)
@@ -273,6 +277,11 @@ func refusedSourcesCases() []refusedSources {
 		path(`"a\0b"`, `"a\x00b"`, "must not contain a NUL byte"),
 		path(element, `"`+element[:64]+`... (256 bytes)"`, "each element must have at most 255 bytes"),
 		path(long, `"`+long[:64]+`... (4097 bytes)"`, "must have at most 4096 bytes"),
+		user("-1", "-1: "+badUser),
+		user("2147483648", "2147483648: "+badUser),
+		user("18446744073709551615", `"an integer": `+badUser),
+		user(`"1000"`, `"a string of 4 bytes": `+badUser),
+		user("[1000]", `"a list of 1": `+badUser),
 		mode("512", "512: "+badInteger),
 		mode("888", "888: "+badInteger),
 		mode("01000", "512: "+badInteger),

@@ -105,6 +105,9 @@ type Projection struct {
 	// DefaultMode is that of the pod's own volume that names the object; see
 	// Spec.DefaultMode.
 	DefaultMode *fs.FileMode
+	// DefaultUser is that of the same volume: the owner of files for which neither an item nor
+	// Spec.UID names one.
+	DefaultUser *int64
 }
 
 // Item maps one key of an object to a file.
@@ -113,6 +116,8 @@ type Item struct {
 	Path string
 	// Mode beats the default mode where it is not nil.
 	Mode *fs.FileMode
+	// User is the file's owner where it is not nil, as in KeyToPath of Kubernetes 1.37.
+	User *int64
 }
 
 // Attributes returns what the pod's author wrote of a volume context: all but the

@@ -109,6 +109,8 @@ type File struct {
 	Data []byte `json:"-"`
 	// Mode holds permission bits only.
 	Mode fs.FileMode
+	// User owns the file in the place of Tree.UID where it is not nil.
+	User *int64
 	// Refs names the objects that the file was made of and that the pod needs consent to:
 	// without that to all of them, the file must go. It is sorted by CompareRefs, and no
 	// object repeats.
@@ -140,7 +142,7 @@ type Tree struct {
 	Files []File
 	// DirMode is the mode of every directory, with fs.ModeSetgid where wanted.
 	DirMode fs.FileMode
-	// UID and GID own every file and directory, links left out.
+	// UID and GID own every file and directory, links left out. File.User beats UID.
 	UID, GID int
 	// Record is what the volume keeps beside the files for its next owner, "" for nothing.
 	// It holds no value of an object.

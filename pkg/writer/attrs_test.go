@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -139,6 +140,37 @@ func TestClosedUntilComplete(t *testing.T) {
 		t.Error("nothing was checked")
 	}
 	v.check(tr)
+}
+
+// A file's own user beats the tree's, and a change of it alone is a change.
+func TestOwnerOfAFile(t *testing.T) {
+	owned := func(user *int64) *volume.Tree {
+		a, b := file("a", "1"), file("b", "2")
+		a.User = user
+		return tree(a, b)
+	}
+	var owners []string
+	v, w := newVolume(t), New(Options{})
+	w.fs = ownerRecorder{w.fs, &owners}
+	for _, tt := range []struct {
+		user    *int64
+		want    []string
+		changed bool
+	}{
+		{new(int64(1001)), []string{"1001:" + strconv.Itoa(os.Getgid())}, true},
+		{new(int64(1002)), []string{"1002:" + strconv.Itoa(os.Getgid())}, true},
+		{new(int64(os.Getuid())), nil, true},
+		{nil, nil, false},
+	} {
+		owners = nil
+		result, err := w.Write(t.Context(), v.root, owned(tt.user))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if result.Changed != tt.changed || !slices.Equal(owners, tt.want) {
+			t.Errorf("user %v: Result = %+v, owners set are %q; want Changed %v and %q", tt.user, result, owners, tt.changed, tt.want)
+		}
+	}
 }
 
 // TestOwner records the owners that are asked for, as changing them takes root.

@@ -3,7 +3,6 @@ package writer
 import (
 	"cmp"
 	"crypto/sha256"
-	"io/fs"
 	"slices"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -95,7 +94,7 @@ func describe(tree *volume.Tree) *snapshot {
 	for i := range tree.Files {
 		f := &tree.Files[i]
 		e := &s.files[i]
-		e.path, e.attrs, e.size, e.sum = f.Path, fileAttrs(tree, f.Mode), int64(len(f.Data)), sha256.Sum256(f.Data)
+		e.path, e.attrs, e.size, e.sum = f.Path, fileAttrs(tree, f), int64(len(f.Data)), sha256.Sum256(f.Data)
 		// Most files of a tree name the same objects, and then share the text.
 		if i > 0 && slices.Equal(tree.Files[i-1].Refs, f.Refs) {
 			e.refs = s.files[i-1].refs
@@ -140,8 +139,12 @@ func dirAttrs(tree *volume.Tree) attrs {
 	return attrs{unixMode(tree.DirMode), tree.UID, tree.GID}
 }
 
-func fileAttrs(tree *volume.Tree, mode fs.FileMode) attrs {
-	return attrs{uint32(mode.Perm()), tree.UID, tree.GID}
+func fileAttrs(tree *volume.Tree, f *volume.File) attrs {
+	a := attrs{uint32(f.Mode.Perm()), tree.UID, tree.GID}
+	if f.User != nil {
+		a.uid = int(*f.User)
+	}
+	return a
 }
 
 // cursor finds entries for paths that are asked for in ascending order.

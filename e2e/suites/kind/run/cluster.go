@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/version"
 )
 
 // clusterName is the kind cluster's. There is one at a time, see lock in run.
@@ -83,7 +85,7 @@ func (c *kindCluster) create(ctx context.Context, nodeImage string) error {
 		return err
 	}
 	defer os.Remove(file.Name())
-	if _, err := file.Write(clusterConfig); err != nil {
+	if _, err := file.Write(append(clusterConfig, featureGates(nodeImage)...)); err != nil {
 		return err
 	}
 	if err := file.Close(); err != nil {
@@ -94,6 +96,17 @@ func (c *kindCluster) create(ctx context.Context, nodeImage string) error {
 		args = append(args, "--image", nodeImage)
 	}
 	return c.command(args...).run(ctx)
+}
+
+// featureGates returns what is added to the cluster's configuration: the gates that the suite wants of
+// the version that the image's tag names.
+func featureGates(nodeImage string) string {
+	_, tag, _ := strings.Cut(nodeImage, ":")
+	tag, _, _ = strings.Cut(tag, "@")
+	if v, err := version.ParseGeneric(tag); err != nil || v.LessThan(version.MustParseGeneric("1.37")) {
+		return ""
+	}
+	return "featureGates: {AtomicWriteVolumeUserFields: true}\n"
 }
 
 func (c *kindCluster) kubeconfig() string { return c.config }

@@ -36,6 +36,14 @@ func TestReadSettings(t *testing.T) {
 			env:  map[string]string{"REFVOL_CACHE": "/cache", "KUBECONFIG": "/config", "LOAD_IMAGE": "load it"},
 			want: settings{cache: "/cache", kubeconfig: "/config", loadImage: "load it"},
 		},
+		"an older Kubernetes": {
+			env:  map[string]string{"REFVOL_CACHE": "/cache", "K8S": "1.35"},
+			want: settings{cache: "/cache", kubernetes: "1.35"},
+		},
+		"a Kubernetes that is not there": {
+			env:       map[string]string{"REFVOL_CACHE": "/cache", "K8S": "1.12"},
+			wantError: "K8S=1.12: ",
+		},
 		"nowhere to load to": {
 			env:       map[string]string{"REFVOL_CACHE": "/cache", "LOAD_IMAGE": "load it"},
 			wantError: "KUBECONFIG must name the cluster",
@@ -60,11 +68,23 @@ func TestReadSettings(t *testing.T) {
 				t.Errorf("arguments %q", got.testArgs)
 			}
 			got.root, got.testArgs = "", nil
-			if got.cache != c.want.cache || got.nodeImage != c.want.nodeImage || got.keep != c.want.keep ||
+			if got.cache != c.want.cache || got.kubernetes != c.want.kubernetes || got.nodeImage != c.want.nodeImage || got.keep != c.want.keep ||
 				got.kubeconfig != c.want.kubeconfig || got.loadImage != c.want.loadImage {
 				t.Errorf("got %+v, want %+v", *got, c.want)
 			}
 		})
+	}
+}
+
+func TestFeatureGates(t *testing.T) {
+	for image, want := range map[string]bool{
+		"": false, "kindest/node": false, "kindest/node:latest": false,
+		"localhost/refvol/kind-node:v1.36.3": false, "localhost/refvol/kind-node:v1.37.2": true,
+		"kindest/node:v1.37.0@sha256:0123": true, "kindest/node:v1.40.0": true,
+	} {
+		if got := featureGates(image) != ""; got != want {
+			t.Errorf("%q: got %t", image, got)
+		}
 	}
 }
 

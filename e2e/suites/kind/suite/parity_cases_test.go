@@ -86,6 +86,22 @@ func staticCases(kind string) []parityCase {
 	return append(cases, projectedCases(kind)...)
 }
 
+// userCases returns the cases whose files have owners of their own.
+func userCases(kind string) []parityCase {
+	items := []corev1.KeyToPath{ofUser("a", "dir/a", 1000), ofUser("a", "root", 0), ofUser("b", "b", 1002), item("b", "default")}
+	items[2].Mode = new(int32(0o400))
+	users := view{sources: []corev1.VolumeProjection{source(kind, "users", items...)}}
+	byDefault := users
+	byDefault.defaultUser = new(int64(1000))
+	projected := byDefault
+	projected.projected = true
+	var cases []parityCase
+	for name, v := range map[string]view{"users": users, "users-default": byDefault, "users-projected": projected} {
+		cases = append(cases, parityCase{name: name, view: v, objects: []stored{{kind, "users", text("a", "1", "b", "2")}}})
+	}
+	return cases
+}
+
 // projectedCases returns the cases of several sources, one of them always of the
 // kind.
 func projectedCases(kind string) []parityCase {

@@ -1,8 +1,10 @@
 package suite
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,12 +53,37 @@ func moded(key, path string, mode int32) corev1.KeyToPath {
 	return corev1.KeyToPath{Key: key, Path: path, Mode: &mode}
 }
 
+// ofUser maps a key to a path with an owner of its own, which Kubernetes 1.37 has.
+func ofUser(key, path string, user int64) corev1.KeyToPath {
+	return corev1.KeyToPath{Key: key, Path: path, User: &user}
+}
+
+// hasUsers reports whether the API server keeps the owners of files: without the feature gate
+// AtomicWriteVolumeUserFields it drops them.
+func (n *namespace) hasUsers() bool {
+	n.t.Helper()
+	p := newPod("users", view{sources: []corev1.VolumeProjection{source(kindSecret, "any", ofUser("k", "p", 1))}}.native("users"))
+	got, err := n.client.CoreV1().Pods(n.name).Create(n.t.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, v := range got.Spec.Volumes {
+		if v.Name == "users" {
+			return v.Secret.Items[0].User != nil
+		}
+	}
+	n.t.Fatal("the pod has lost its volume")
+	return false
+}
+
 // view is what a volume shows, of whichever maker it is.
 type view struct {
 	// sources has one entry for a volume of a single object, unless projected is set.
 	sources     []corev1.VolumeProjection
 	projected   bool
 	defaultMode *int32
+	// defaultUser has no attribute of its own: every source must have items.
+	defaultUser *int64
 }
 
 // native returns the kubelet's own volume with this view.
@@ -65,15 +92,15 @@ func (v view) native(name string) corev1.Volume {
 	s := v.sources[0]
 	switch {
 	case v.projected:
-		volume.Projected = &corev1.ProjectedVolumeSource{Sources: v.sources, DefaultMode: v.defaultMode}
+		volume.Projected = &corev1.ProjectedVolumeSource{Sources: v.sources, DefaultMode: v.defaultMode, DefaultUser: v.defaultUser}
 	case s.Secret != nil:
 		volume.Secret = &corev1.SecretVolumeSource{
-			SecretName: s.Secret.Name, Items: s.Secret.Items, Optional: s.Secret.Optional, DefaultMode: v.defaultMode,
+			SecretName: s.Secret.Name, Items: s.Secret.Items, Optional: s.Secret.Optional, DefaultMode: v.defaultMode, DefaultUser: v.defaultUser,
 		}
 	default:
 		volume.ConfigMap = &corev1.ConfigMapVolumeSource{
 			LocalObjectReference: s.ConfigMap.LocalObjectReference,
-			Items:                s.ConfigMap.Items, Optional: s.ConfigMap.Optional, DefaultMode: v.defaultMode,
+			Items:                s.ConfigMap.Items, Optional: s.ConfigMap.Optional, DefaultMode: v.defaultMode, DefaultUser: v.defaultUser,
 		}
 	}
 	return volume
@@ -84,6 +111,9 @@ func (v view) native(name string) corev1.Volume {
 func (v view) refvol(t *testing.T, name string) corev1.Volume {
 	t.Helper()
 	a := attributes{}
+	if v.defaultUser != nil {
+		v = v.withUsers()
+	}
 	if v.projected {
 		a["sources"] = toJSON(t, v.sources)
 	} else {
@@ -93,6 +123,25 @@ func (v view) refvol(t *testing.T, name string) corev1.Volume {
 		a["defaultMode"] = fmt.Sprintf("%04o", *v.defaultMode)
 	}
 	return refvol(name, a)
+}
+
+// withUsers returns the view with the default user in each item that has none.
+func (v view) withUsers() view {
+	sources := slices.Clone(v.sources)
+	for i := range sources {
+		sources[i] = *sources[i].DeepCopy()
+		var items []corev1.KeyToPath
+		if s := sources[i].Secret; s != nil {
+			items = s.Items
+		} else {
+			items = sources[i].ConfigMap.Items
+		}
+		for j := range items {
+			items[j].User = cmp.Or(items[j].User, v.defaultUser)
+		}
+	}
+	v.sources = sources
+	return v
 }
 
 // short adds the attributes of a volume of a single object.
