@@ -141,8 +141,8 @@ func TestAsNodeNeedsTheAPIServer(t *testing.T) {
 		mode, arg string
 		reasons   []string
 	}{
-		{"Node,RBAC", "--emulated-version=1.35", []string{"feature gate ConstrainedImpersonation is off (its version is v1.36.", ", emulating 1.35; the gate is on by default from 1.36 on)"}},
-		{"Node,RBAC", "--feature-gates=ConstrainedImpersonation=false", []string{"feature gate ConstrainedImpersonation is off (its version is v1.36."}},
+		{"Node,RBAC", "--emulated-version=1.35", []string{"feature gate ConstrainedImpersonation is off (its version is v1.", ", emulating 1.35; the gate is on by default from 1.36 on)"}},
+		{"Node,RBAC", "--feature-gates=ConstrainedImpersonation=false", []string{"feature gate ConstrainedImpersonation is off (its version is v1."}},
 		{"RBAC", "--profiling=false", []string{"the API server's Node authorizer did not decide: is --authorization-mode=Node,RBAC set?", nodeUser(harness.NodeName)}},
 	} {
 		if err := c.RestartAPIServer(t.Context(), test.mode, test.arg); err != nil {
