@@ -126,8 +126,12 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	serving, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
 	defer context.AfterFunc(serving, below.volumes.StopWaiting)()
+	statuses, err := statusHandler(opts, below)
+	if err != nil {
+		return err
+	}
 	ready := readiness(ctx, mounter.CheckPropagation(), below.identity.Ready, server.Ready)
-	stopHTTP, err := startHTTPServers(ctx, opts, monitoring(server.Probe, ready, m.Handler()), failed)
+	stopHTTP, err := startHTTPServers(ctx, opts, monitoring(server.Probe, ready, m.Handler()), statuses, failed)
 	if err != nil {
 		return err
 	}

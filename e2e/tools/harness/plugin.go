@@ -155,6 +155,7 @@ func (p *Plugin) args() []string {
 		"--registration-dir=" + p.RegistrationDir(),
 		"--kubelet-socket-path=" + p.Socket(),
 		"--http-address=",
+		"--status-address=",
 	}
 }
 
