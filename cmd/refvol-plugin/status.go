@@ -40,7 +40,9 @@ the resourceVersion that the files show, and the reason of the condition. It pri
 
 Exits with status 0 if all volumes are normal, 1 if one is abnormal, and 2 if that is not known:
 the plugin does not answer, answers in another format, or the command line is wrong.`,
-		Args: func(cmd *cobra.Command, args []string) error { return withExitStatus(cobra.NoArgs(cmd, args), unknownStatus) },
+		Args: func(cmd *cobra.Command, args []string) error {
+			return withExitStatus(cobra.NoArgs(cmd, args), unknownStatus)
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.OutOrStdout())
 		},
