@@ -81,6 +81,10 @@ type key struct {
 	ref     volume.Ref
 }
 
+// errNotFollowed is why nothing is known of an object that a volume names, but that the manager does
+// not have: the pod may not have it, or it is registered just now.
+var errNotFollowed = errors.New("the plugin does not ask for it")
+
 func (r *Reporter) volume(v *publisher.VolumeStatus, known map[key]manager.ObjectStatus, now time.Time) status.Volume {
 	objects := make([]manager.ObjectStatus, 0, len(v.Refs))
 	for _, ref := range v.Refs {
@@ -88,8 +92,8 @@ func (r *Reporter) volume(v *publisher.VolumeStatus, known map[key]manager.Objec
 		if !ok {
 			o, ok = known[key{ref: ref}]
 		}
-		if !ok { // registered or unregistered meanwhile
-			o = manager.ObjectStatus{Ref: ref, State: manager.Unknown}
+		if !ok {
+			o = manager.ObjectStatus{Ref: ref, State: manager.Unknown, Err: errNotFollowed}
 		}
 		objects = append(objects, o)
 	}

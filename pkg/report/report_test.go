@@ -111,7 +111,7 @@ func TestReport(t *testing.T) {
 			`"condition":"RefForbidden","reason":"one; two","abnormal":true,"since":"2000-01-01T00:00:00Z","bytes":4096,"withoutToken":true,"objects":[` +
 			`{"kind":"ConfigMap","namespace":"shop","name":"app","shown":{"uid":"u1","resourceVersion":"812"},"state":"present","provenAt":"2000-01-01T00:01:00Z","followed":true},` +
 			`{"kind":"ConfigMap","namespace":"shop","name":"db","state":"denied","reason":"no; way","followed":false},` +
-			`{"kind":"ConfigMap","namespace":"shop","name":"gone","state":"unknown","followed":false}]}`
+			`{"kind":"ConfigMap","namespace":"shop","name":"gone","state":"unknown","reason":"the plugin does not ask for it","followed":false}]}`
 		if string(first) != want {
 			t.Errorf("got  %s\nwant %s", first, want)
 		}

@@ -117,6 +117,10 @@ func TestPlantedLeaks(t *testing.T) {
 			t.Error("a server that is away has nothing to hide")
 		}
 	})
+	t.Run("in the status", func(t *testing.T) {
+		p := newPlanted(t, harness.PluginOptions{}, "--node-name="+leak.NewValue(), anyStatusPort)
+		p.find(p.ShownLeaks(t.Context()), "/status leaks a value")
+	})
 	for _, format := range []string{"text", "json"} {
 		t.Run("in a log, "+format, func(t *testing.T) { plantedInLog(t, format) })
 	}
