@@ -17,20 +17,26 @@ import (
 
 // stream runs the probe in a container of the pod with its stdout going to out.
 func (p *pod) stream(ctx context.Context, container string, out io.Writer, args ...string) error {
-	request := p.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(p.Namespace).Name(p.Name).
+	return p.exec(ctx, p.Pod, container, out, append([]string{"/probe"}, args...))
+}
+
+// exec runs a command in a container of a pod with its stdout going to out. The error has its stderr, and is
+// an exec.CodeExitError if it ended with another status than 0.
+func (c *cluster) exec(ctx context.Context, p *corev1.Pod, container string, out io.Writer, command []string) error {
+	request := c.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(p.Namespace).Name(p.Name).
 		SubResource("exec").VersionedParams(&corev1.PodExecOptions{
 		Container: container,
-		Command:   append([]string{"/probe"}, args...),
+		Command:   command,
 		Stdout:    true,
 		Stderr:    true,
 	}, scheme.ParameterCodec)
-	executor, err := remotecommand.NewWebSocketExecutor(p.config, "GET", request.URL().String())
+	executor, err := remotecommand.NewWebSocketExecutor(c.config, "GET", request.URL().String())
 	if err != nil {
 		return err
 	}
 	var stderr bytes.Buffer
 	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: out, Stderr: &stderr}); err != nil {
-		return fmt.Errorf("probe %q in %s/%s: %w: %s", args, p.Name, container, err, stderr.Bytes())
+		return fmt.Errorf("%q in %s/%s: %w: %s", command, p.Name, container, err, stderr.Bytes())
 	}
 	return nil
 }
