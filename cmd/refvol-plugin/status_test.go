@@ -56,7 +56,8 @@ func TestStatus(t *testing.T) {
 		"newer":        {[]string{"--status-address=" + newer}, nil, 2, `apiVersion: Invalid value: "status.refvol.io/v9"`},
 		"other server": {[]string{"--status-address=" + other.Listener.Addr().String()}, nil, 2, "HTTP status 404"},
 		"no plugin": {
-			[]string{"--status-address=" + nobody}, nil, 2,
+			[]string{"--status-address=" + nobody},
+			nil, 2,
 			"connection refused: run this in the pod of a plugin whose --status-address is " + nobody + "; the log of the plugin says where it serves",
 		},
 		"no address":    {[]string{"--status-address="}, nil, 2, "--status-address: Required value: name the address that the plugin serves at"},

@@ -12,7 +12,6 @@ import (
 
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/publisher"
-	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -91,7 +90,7 @@ func TestReport(t *testing.T) {
 					Pod:       volume.Pod{Namespace: "shop", Name: "web", UID: "uid", ServiceAccount: "sa"},
 					Condition: "RefForbidden", Reason: "one\ntwo", Since: start, Bytes: 4096, WithoutToken: true,
 					Refs:  []volume.Ref{configMap("app"), configMap("db"), configMap("gone")},
-					Shown: record.Versions{configMap("app"): version, configMap("db"): {}},
+					Shown: map[volume.Ref]volume.Version{configMap("app"): version, configMap("db"): {}},
 				},
 			},
 			objects: []manager.ObjectStatus{

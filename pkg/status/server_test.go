@@ -17,8 +17,8 @@ func sample(volumes ...Volume) *Report {
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// do returns the answer to a request, and its body.
-func do(t *testing.T, method, url string) (*http.Response, string) {
+// do returns the answer to a request.
+func do(t *testing.T, method, url string) (status int, header http.Header, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
 	if err != nil {
@@ -29,11 +29,11 @@ func do(t *testing.T, method, url string) (*http.Response, string) {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
+	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return response, string(body)
+	return response.StatusCode, response.Header, string(text)
 }
 
 func TestServer(t *testing.T) {
@@ -43,11 +43,11 @@ func TestServer(t *testing.T) {
 	if err != nil || got.Node != "node-1" || len(got.Volumes) != 1 || got.Volumes[0].VolumeID != "v1" || !got.Volumes[0].Since.Equal(noon) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	response, body := do(t, http.MethodGet, "http://"+address+Path)
+	_, header, body := do(t, http.MethodGet, "http://"+address+Path)
 	for name, value := range map[string]string{
 		"Content-Type": "application/json", "Content-Length": strconv.Itoa(len(body)), "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
 	} {
-		if got := response.Header.Get(name); got != value {
+		if got := header.Get(name); got != value {
 			t.Errorf("%s: %q, want %q", name, got, value)
 		}
 	}
@@ -61,8 +61,8 @@ func TestServer(t *testing.T) {
 		{http.MethodGet, "/metrics", http.StatusNotFound},
 		{http.MethodGet, "/debug/pprof/", http.StatusNotFound},
 	} {
-		if response, _ := do(t, wrong.method, "http://"+address+wrong.path); response.StatusCode != wrong.status {
-			t.Errorf("%s %s: %s, want %d", wrong.method, wrong.path, response.Status, wrong.status)
+		if got, _, _ := do(t, wrong.method, "http://"+address+wrong.path); got != wrong.status {
+			t.Errorf("%s %s: %d, want %d", wrong.method, wrong.path, got, wrong.status)
 		}
 	}
 }
@@ -88,9 +88,9 @@ func TestServerIsBounded(t *testing.T) {
 		}()
 		<-began
 	}
-	response, body := do(t, http.MethodGet, url)
-	if response.StatusCode != http.StatusServiceUnavailable || response.Header.Get("Retry-After") != "1" || !strings.Contains(body, "2 others are being answered: try again") {
-		t.Errorf("one more: %s, %v, %s", response.Status, response.Header, body)
+	status, header, body := do(t, http.MethodGet, url)
+	if status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" || !strings.Contains(body, "2 others are being answered: try again") {
+		t.Errorf("one more: %d, %v, %s", status, header, body)
 	}
 	close(goOn)
 	for range maxAnswers {
@@ -99,8 +99,8 @@ func TestServerIsBounded(t *testing.T) {
 		}
 	}
 	go func() { <-began }()
-	if response, body := do(t, http.MethodGet, url); response.StatusCode != http.StatusOK {
-		t.Errorf("afterwards: %s, %s", response.Status, body)
+	if status, _, body := do(t, http.MethodGet, url); status != http.StatusOK {
+		t.Errorf("afterwards: %d, %s", status, body)
 	}
 	http.DefaultClient.CloseIdleConnections()
 }
@@ -108,9 +108,9 @@ func TestServerIsBounded(t *testing.T) {
 // TestReportThatIsTooLong: what no reader takes is not sent.
 func TestReportThatIsTooLong(t *testing.T) {
 	long := sample(Volume{Reason: strings.Repeat("x", maxReport)})
-	response, body := do(t, http.MethodGet, "http://"+serve(t, Handler(func() *Report { return long }))+Path)
-	if response.StatusCode != http.StatusInternalServerError || !strings.Contains(body, "encode the status: 1 volumes take ") || !strings.Contains(body, "and a reader takes 33554432") {
-		t.Errorf("%s, %.200s", response.Status, body)
+	status, _, body := do(t, http.MethodGet, "http://"+serve(t, Handler(func() *Report { return long }))+Path)
+	if status != http.StatusInternalServerError || !strings.Contains(body, "encode the status: 1 volumes take ") || !strings.Contains(body, "and a reader takes 33554432") {
+		t.Errorf("%d, %.200s", status, body)
 	}
 }
 
