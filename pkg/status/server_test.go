@@ -37,7 +37,7 @@ func do(t *testing.T, method, url string) (status int, header http.Header, body 
 }
 
 func TestServer(t *testing.T) {
-	want := sample(Volume{VolumeID: "v1", Since: noon, Objects: []Object{}})
+	want := sample(Volume{VolumeID: "v1", Reason: strings.Repeat("long ", 1000), Since: noon, Objects: []Object{}})
 	address := serve(t, Handler(func() *Report { return want }))
 	got, err := fetch(t.Context(), address)
 	if err != nil || got.Node != "node-1" || len(got.Volumes) != 1 || got.Volumes[0].VolumeID != "v1" || !got.Volumes[0].Since.Equal(noon) {
