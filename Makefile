@@ -143,6 +143,10 @@ bench: ## Measure against the references; SCENARIO=update,publish picks, PLUGIN=
 bench-table: ## Put the goals and what make bench measured into docs/benchmarks.md
 	$(STATIC) -C e2e/suites/bench run $(BUILD_FLAGS) . -table ../../../docs/benchmarks.md
 
+.PHONY: attributes-table
+attributes-table: ## Put the attributes that the code takes into docs/attributes.md
+	$(GO) test -count=1 -run TestAttributesPage ./pkg/volume -args -update
+
 .PHONY: demo
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
 	$(STATIC) -C e2e run $(BUILD_FLAGS) ./tools/demo

@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 )
 
@@ -29,12 +30,19 @@ const usage = `usage:
   probe attack ASSAULT                      what became of attacks on files, in JSON
   probe remount ASSAULT                     what became of attacks on mounts, in JSON
   probe escape ASSAULT                      what became of attempts to leave the container, in JSON
-  probe swap DIR TARGET...                  a decoy and links to the targets change places until SIGTERM`
+  probe swap DIR TARGET...                  a decoy and links to the targets change places until SIGTERM
+  probe install FILE                        a copy of the program
+  probe inotifyd - DIR:y                    what is moved into DIR, a line each, as busybox's inotifyd does;
+                                            a program called inotifyd takes these arguments alone`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, os.Stdout, os.Args[1:]); err != nil {
+	args := os.Args[1:]
+	if filepath.Base(os.Args[0]) == "inotifyd" {
+		args = append([]string{"inotifyd"}, args...)
+	}
+	if err := run(ctx, os.Stdout, args); err != nil {
 		fmt.Fprintln(os.Stderr, "probe:", err)
 		os.Exit(1)
 	}
@@ -66,6 +74,10 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return kill("/proc", args[0], args[1])
 	case command == "swap" && len(args) >= 2:
 		return swap(ctx, args[0], args[1:])
+	case command == "install" && len(args) == 1:
+		return install(args[0])
+	case command == "inotifyd" && len(args) == 2:
+		return inotifyd(ctx, out, args[0], args[1])
 	case len(args) == 1:
 		return assail(ctx, out, command, args[0])
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -14,12 +15,15 @@ import (
 // probeImage is the name that the suite's pods ask for.
 const probeImage = "localhost/refvol/probe:e2e"
 
+// shellImage is the image of docs/recipes.md in the suite: this machine's busybox, as /bin/sh.
+const shellImage = "localhost/refvol/shell:e2e"
+
 // artifacts are what every run builds.
 type artifacts struct {
 	// kubectl is the program, of the version that the project's node image has.
 	kubectl string
-	// plugin and probe are the archives of the images to load.
-	plugin, probe string
+	// plugin, probe and shell are the archives of the images to load.
+	plugin, probe, shell string
 	// suite is the suite's test binary.
 	suite string
 	// pluginName is the plugin's image as its archive calls it.
@@ -40,6 +44,7 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	built := artifacts{
 		plugin: filepath.Join(s.root, "bin", "refvol-plugin.tar"),
 		probe:  filepath.Join(s.cache, "e2e", "probe.tar"),
+		shell:  filepath.Join(s.cache, "e2e", "shell.tar"),
 		suite:  filepath.Join(s.cache, "e2e", "suite.test"),
 		// A name of this run's own, so that a cluster which has run an older build
 		// takes the new one.
@@ -68,7 +73,26 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	if err := plugin.quiet(ctx); err != nil {
 		return artifacts{}, err
 	}
+	if err := buildShell(ctx, s, built.shell); err != nil {
+		return artifacts{}, err
+	}
 	return built, buildProbe(ctx, s, built.probe)
+}
+
+// buildShell makes the image of the recipes' pods.
+func buildShell(ctx context.Context, s *settings, archive string) error {
+	deps := command{
+		args: []string{filepath.Join(s.root, "e2e", "node-image", "deps.sh"), "suite"},
+		env:  []string{"REFVOL_CACHE=" + s.cache},
+	}
+	if err := deps.quiet(ctx); err != nil {
+		return err
+	}
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		return err
+	}
+	return makeImage(ctx, s, busybox, "/bin/sh", shellImage, archive)
 }
 
 // buildProbe makes the image of the tests' pods.
@@ -82,12 +106,17 @@ func buildProbe(ctx context.Context, s *settings, archive string) error {
 	}); err != nil {
 		return err
 	}
+	return makeImage(ctx, s, program, "/probe", probeImage, archive)
+}
+
+// makeImage makes the image of one static program.
+func makeImage(ctx context.Context, s *settings, program, entrypoint, name, archive string) error {
 	return command{
 		dir: filepath.Join(s.root, "tools"),
 		env: goFlags(),
 		args: []string{
-			"go", "run", "./image", "-binary", program, "-entrypoint", "/probe",
-			"-reference", probeImage, "-output", archive,
+			"go", "run", "./image", "-binary", program, "-entrypoint", entrypoint,
+			"-reference", name, "-output", archive,
 		},
 	}.quiet(ctx)
 }
