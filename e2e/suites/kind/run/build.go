@@ -24,6 +24,8 @@ type artifacts struct {
 	suite string
 	// pluginName is the plugin's image as its archive calls it.
 	pluginName string
+	// releases are the earlier ones, oldest first.
+	releases []upgrade
 }
 
 // goFlags returns the settings of all static builds, so that go's build cache serves each
@@ -66,6 +68,9 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	}
 	plugin := command{args: []string{"make", "--no-print-directory", "-C", s.root, "image", "IMAGE=" + built.pluginName}}
 	if err := plugin.quiet(ctx); err != nil {
+		return artifacts{}, err
+	}
+	if built.releases, err = buildReleases(ctx, s, clock); err != nil {
 		return artifacts{}, err
 	}
 	return built, buildProbe(ctx, s, built.probe)
