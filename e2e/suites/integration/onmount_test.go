@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -75,7 +76,8 @@ func newOnMountNode(t *testing.T) *onMountNode {
 	consent := func(name string) (revoke func()) {
 		return allow(t, onMountSource, rule("secret", "get", name), account(onMountNamespace, "default"))
 	}
-	n := &onMountNode{revoke: consent("revoked")}
+	n := &onMountNode{revoke: sync.OnceFunc(consent("revoked"))}
+	t.Cleanup(n.revoke)
 	t.Cleanup(consent("kept"))
 	n.proxied = newProxiedAs(t, componentAccount(t, "cross-namespace"), faultproxy.Options{}, "--cross-namespace", "--resync-interval=1s")
 	n.namespace = onMountNamespace
@@ -121,27 +123,25 @@ func TestOnMountFormatIsThatOfARelease(t *testing.T) {
 // them over without the kubelet, knows which file shows which object while it can't read any
 // Secret, and never shows an older state than the volume's record names.
 func TestOnMountFormatsOfReleases(t *testing.T) {
+	t.Parallel()
 	names, samples := onMountSamples(t)
 	for i, sample := range samples {
 		t.Run(names[i], func(t *testing.T) {
 			n := newOnMountNode(t)
-			well := n.short("own") // which tells what the attributes' prefix is
+			well := n.short("own") // which tells how volumes are mounted here
 			stands := n.put("second")
 			n.mustPublish(well)
-			prefix, err := harness.AttributePrefix(n.Target(well))
-			if err != nil {
-				t.Fatal(err)
-			}
+			like := n.mountLike(well)
 			n.mustKill()
 			volumes := onMountVolumes()
 			for strategy, v := range volumes {
-				n.leave(v, sample[strategy], prefix, stands)
+				n.leave(v, sample[strategy], like, stands)
 			}
 			// The same, but its files show what the API server does not have yet.
 			ahead := onMountVolume("Atomic", "000000000003")
 			ahead.Pod = "ahead"
 			uid, _, _ := strings.Cut(stands["{{own}}"], " ")
-			n.leave(ahead, pretendToBe(sample["Atomic"], volumes["Atomic"], ahead), prefix, map[string]string{
+			n.leave(ahead, pretendToBe(sample["Atomic"], volumes["Atomic"], ahead), like, map[string]string{
 				"{{own}}": uid + " 999999999999", "{{revoked}}": stands["{{revoked}}"], "{{kept}}": stands["{{kept}}"],
 			})
 

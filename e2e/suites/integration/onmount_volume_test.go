@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -107,9 +108,31 @@ func attributesOf(path, prefix string) (map[string]string, error) {
 	return found, nil
 }
 
+// mountLike is how volumes are mounted on this machine: the prefix of attributes' names, and the
+// file system's options.
+type mountLike struct{ prefix, options string }
+
+// mountLike returns how a volume is mounted.
+func (n *node) mountLike(v *harness.Volume) mountLike {
+	n.t.Helper()
+	prefix, err := harness.AttributePrefix(n.Target(v))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	mounts, err := harness.MountsBelow(n.Target(v))
+	if err != nil || len(mounts) != 1 {
+		n.t.Fatalf("mounts of the volume: %v, %v", mounts, err)
+	}
+	options := slices.DeleteFunc(strings.Split(mounts[0].SuperOptions, ","), func(option string) bool {
+		name, _, _ := strings.Cut(option, "=")
+		return !slices.Contains([]string{"size", "nr_inodes", "noswap", "mode"}, name)
+	})
+	return mountLike{prefix, strings.Join(options, ",")}
+}
+
 // leave mounts a volume as a plugin has left it that has ended, and has the API server know its
 // pod.
-func (n *node) leave(v *harness.Volume, entries []onMountEntry, prefix string, stands map[string]string) {
+func (n *node) leave(v *harness.Volume, entries []onMountEntry, like mountLike, stands map[string]string) {
 	n.t.Helper()
 	replace := []string{"{{generation}}", "..2026_01_02_03_04_05.1234567890"}
 	for placeholder, text := range stands {
@@ -119,14 +142,14 @@ func (n *node) leave(v *harness.Volume, entries []onMountEntry, prefix string, s
 	target := n.Target(v)
 	err := errors.Join(n.Prepare(v), n.StorePod(n.t.Context(), v), os.Mkdir(target, 0o750))
 	if err == nil {
-		err = unix.Mount(harness.DriverName+":"+v.ID(), target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=1m")
+		err = unix.Mount(harness.DriverName+":"+v.ID(), target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, like.options)
 	}
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	for _, e := range entries {
 		path := filepath.Join(target, replacer.Replace(e.Path))
-		if err := makeEntry(path, e, replacer, prefix); err != nil {
+		if err := makeEntry(path, e, replacer, like.prefix); err != nil {
 			n.t.Fatalf("make %s: %v", path, err)
 		}
 	}
