@@ -5,37 +5,87 @@ import (
 	"bytes"
 	"compress/gzip"
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
-
-	"helm.sh/helm/v4/pkg/chart/common"
-	"helm.sh/helm/v4/pkg/chart/v2/loader"
 )
+
+// chartName is the chart's, and its directory's.
+const chartName = "refvol"
 
 // writeChart packs the chart under the release's version. Helm's own package command writes the
 // time of the day into the archive.
 func writeChart(o *options, dir string) error {
-	chart, err := loader.LoadDir(filepath.Join(o.root, "deploy", "charts", "refvol"))
+	chart := filepath.Join(o.root, "deploy", "charts", chartName)
+	ignored, err := ignoredFiles(chart)
 	if err != nil {
 		return err
 	}
-	files := make([]archived, 0, len(chart.Raw))
-	for _, file := range chart.Raw {
-		content, err := o.chartFile(file)
-		if err != nil {
-			return err
-		}
-		files = append(files, archived{path.Join(chart.Name(), file.Name), content, 0o644})
+	var files []archived
+	if err := o.addChartFiles(&files, chart, "", ignored); err != nil {
+		return err
 	}
 	text, err := archive(files)
 	if err != nil {
 		return err
 	}
-	return write(dir, chart.Name()+"-"+o.number()+".tgz", text)
+	return write(dir, chartName+"-"+o.number()+".tgz", text)
+}
+
+// ignoredFiles returns the lines of .helmignore: a name, which counts in every directory, or a path.
+func ignoredFiles(chart string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(chart, ".helmignore"))
+	if err != nil {
+		return nil, err
+	}
+	var ignored []string
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if strings.ContainsAny(line, "*?[!") || strings.HasSuffix(line, "/") {
+			return nil, fmt.Errorf(".helmignore: %q is more than a name or a path", line)
+		}
+		ignored = append(ignored, line)
+	}
+	return ignored, nil
+}
+
+// addChartFiles adds the files below a directory of the chart. Links are followed, as Helm does.
+func (o *options) addChartFiles(files *[]archived, chart, below string, ignored []string) error {
+	entries, err := os.ReadDir(filepath.Join(chart, below))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := path.Join(below, e.Name())
+		if slices.Contains(ignored, name) || slices.Contains(ignored, e.Name()) {
+			continue
+		}
+		info, err := os.Stat(filepath.Join(chart, name))
+		if err != nil {
+			return err
+		}
+		if info.IsDir() {
+			if err := o.addChartFiles(files, chart, name, ignored); err != nil {
+				return err
+			}
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(chart, name))
+		if err != nil {
+			return err
+		}
+		if content, err = o.chartFile(name, content); err != nil {
+			return err
+		}
+		*files = append(*files, archived{path.Join(chartName, name), content, 0o644})
+	}
+	return nil
 }
 
 // replacement is a line that a release sets.
@@ -45,10 +95,9 @@ type replacement struct {
 }
 
 // chartFile returns a file of the chart with the release's version.
-func (o *options) chartFile(file *common.File) ([]byte, error) {
+func (o *options) chartFile(name string, content []byte) ([]byte, error) {
 	var replacements []replacement
-	switch file.Name {
-	case "Chart.yaml":
+	if name == "Chart.yaml" {
 		replacements = []replacement{
 			{regexp.MustCompile(`(?m)^version: .*$`), "version: " + o.number()},
 			{regexp.MustCompile(`(?m)^appVersion: .*$`), "appVersion: " + o.version},
@@ -56,10 +105,9 @@ func (o *options) chartFile(file *common.File) ([]byte, error) {
 			{regexp.MustCompile(`(?m)^  artifacthub.io/prerelease: .*$`), fmt.Sprintf("  artifacthub.io/prerelease: %q", fmt.Sprint(!o.final()))},
 		}
 	}
-	content := file.Data
 	for _, r := range replacements {
 		if found := len(r.line.FindAllIndex(content, -1)); found != 1 {
-			return nil, fmt.Errorf("%s has %d lines that match %q, not one", file.Name, found, r.line)
+			return nil, fmt.Errorf("%s has %d lines that match %q, not one", name, found, r.line)
 		}
 		content = r.line.ReplaceAllLiteral(content, []byte(r.text))
 	}
