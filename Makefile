@@ -29,22 +29,38 @@ LDFLAGS := -s -w \
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
+PROGRAM ?= refvol-plugin
+OUT ?= bin/$(PROGRAM)
 .PHONY: build
-build: ## Build bin/refvol-plugin, statically linked
-	$(STATIC) build $(BUILD_FLAGS) $(PLUGIN_TAGS) -ldflags '$(LDFLAGS)' -o bin/refvol-plugin ./cmd/refvol-plugin
+build: ## Build bin/refvol-plugin, statically linked; PROGRAM=name builds another one of cmd/
+	$(STATIC) build $(BUILD_FLAGS) $(PLUGIN_TAGS) -ldflags '$(LDFLAGS)' -o '$(OUT)' ./cmd/$(PROGRAM)
 
-# The tool that packs the image runs here, whatever GOARCH the binary is for.
 .PHONY: image
-image: build ## Pack bin/refvol-plugin.tar, a container image called IMAGE=..., without an engine
+image: build pack ## Pack bin/refvol-plugin.tar, a container image called IMAGE=..., without an engine
+
+# One binary for each architecture. The tool runs here, whatever GOARCH these are for.
+BINARIES ?= bin/refvol-plugin
+ARCHIVE ?= bin/refvol-plugin.tar
+.PHONY: pack
+pack:
 	GOOS= GOARCH= $(STATIC) -C tools run $(BUILD_FLAGS) ./image \
-		-binary '$(CURDIR)/bin/refvol-plugin' -entrypoint /refvol-plugin \
-		-reference '$(IMAGE)' -output '$(CURDIR)/bin/refvol-plugin.tar' \
+		$(foreach binary,$(BINARIES),-binary '$(abspath $(binary))') -entrypoint /refvol-plugin \
+		-reference '$(IMAGE)' -output '$(abspath $(ARCHIVE))' \
 		-label org.opencontainers.image.title=refvol-plugin \
 		-label 'org.opencontainers.image.description=CSI node plugin that shows ConfigMaps and Secrets as live files' \
 		-label org.opencontainers.image.source=https://github.com/refvol/refvol \
 		-label org.opencontainers.image.licenses=Apache-2.0 \
 		-label org.opencontainers.image.version='$(VERSION)' \
 		-label org.opencontainers.image.revision='$(REVISION)'
+
+.PHONY: release
+release: ## Make bin/release: binaries, images, chart, manifests, bills of materials, checksums, for VERSION
+	$(STATIC) -C tools/release run $(BUILD_FLAGS) . -root '$(CURDIR)' -output '$(CURDIR)/bin/release' \
+		-version '$(VERSION)' -revision '$(REVISION)'
+
+.PHONY: verify-dockerfile
+verify-dockerfile: ## Check that the Dockerfile's commands make the very image that make image makes
+	$(STATIC) -C tools/release test $(BUILD_FLAGS) -count=1 -run TestDockerfile -v .
 
 .PHONY: lint
 lint: ## Check style, layering, modules and scripts, in every module
@@ -73,6 +89,7 @@ BENCHED := grep -rl --include='*_test.go' '^func Benchmark' pkg | xargs -n 1 dir
 test-unit: ## Run the unit tier: no root, no network, no built binaries
 	$(GO) $(TEST) ./...
 	$(GO) -C tools $(TEST) ./...
+	$(GO) -C tools/release $(TEST) -short ./...
 	@output=$$($(GO) test -race -vet=off -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
 
 .PHONY: bench-micro
@@ -112,6 +129,7 @@ test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin
 # the suite at once, TestEnvFiles with it.
 .PHONY: test-long
 test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and the suites' long forms, on kind too
+	$(STATIC) -C tools/release test $(BUILD_FLAGS) -count=1 -timeout 60m -v .
 	$(MAKE) test-unit TEST='test -race -vet=off -timeout 60m -shuffle=on -count=20'
 	$(MAKE) test-integration TEST='test -race -vet=off -timeout 3h -shuffle=on -count=5'
 	REFVOL_LONG=1 $(GO) test -race -timeout 60m -count=1 -run '^TestReadersUnderFire$$' -v ./pkg/writer

@@ -30,7 +30,7 @@ func TestReadmeExample(t *testing.T) {
 	objects := payload.Objects{app: {Ref: app, Data: map[string][]byte{"app.yaml": []byte("x")}}}
 	for _, block := range blocks {
 		pod := only[*corev1.Pod](t, decode(t, "README.md", block[1]))
-		checkImages(t, pod)
+		checkImages(t, pod.Spec)
 		checkVolumes(t, pod, objects)
 	}
 }

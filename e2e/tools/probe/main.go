@@ -24,6 +24,7 @@ const usage = `usage:
   probe tree DIR                            each entry below DIR, in JSON
   probe write FILE TEXT                     "ok", or the name of the errno
   probe await FILE TEXT TIMEOUT [OTHER...]  "ready", then in JSON how TEXT arrived
+  probe grow TIMEOUT LAST FILE...           "ready", then in JSON how the FILEs' texts grew until all held LAST
   probe arrivals TIMEOUT FILE TEXT...       the clock's name, then in JSON when each FILE had its TEXT
   probe mounts TEXT                         the mounts of all processes that have TEXT, in JSON
   probe kill NAME ARG                       SIGKILL to each program called NAME with the argument ARG
@@ -66,6 +67,8 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return write(out, args[0], args[1])
 	case command == "await" && len(args) >= 3:
 		return await(ctx, out, args[0], args[1], args[2], args[3:])
+	case command == "grow" && len(args) >= 3:
+		return grow(ctx, out, args[0], args[1], args[2:])
 	case command == "arrivals" && len(args) >= 3 && len(args)%2 == 1:
 		return arrivals(ctx, out, args[0], args[1:])
 	case command == "mounts" && len(args) == 1:

@@ -28,6 +28,8 @@ type artifacts struct {
 	suite string
 	// pluginName is the plugin's image as its archive calls it.
 	pluginName string
+	// releases are the earlier ones, oldest first.
+	releases []upgrade
 }
 
 // goFlags returns the settings of all static builds, so that go's build cache serves each
@@ -74,6 +76,9 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 		return artifacts{}, err
 	}
 	if err := buildShell(ctx, s, built.shell); err != nil {
+		return artifacts{}, err
+	}
+	if built.releases, err = buildReleases(ctx, s, clock); err != nil {
 		return artifacts{}, err
 	}
 	return built, buildProbe(ctx, s, built.probe)

@@ -84,6 +84,7 @@ func (p *pod) tree(path string) []entry {
 type arrival struct {
 	Reads  int               `json:"reads"`
 	Failed int               `json:"failed"`
+	Back   int               `json:"back"`
 	Error  string            `json:"error"`
 	Others map[string]string `json:"others"`
 	// at is when the answer reached this process: later than the file had the text.
@@ -104,9 +105,22 @@ type pending struct {
 // that moment.
 func (p *pod) await(file, text string, timeout time.Duration, others ...string) *pending {
 	p.t.Helper()
-	w := &pending{p: p, what: fmt.Sprintf("%q in %s", text, file), result: make(chan arrival, 1), failed: make(chan error, 1)}
-	reader, writer := io.Pipe()
 	args := append([]string{"await", file, text, timeout.String()}, others...)
+	return p.pend(fmt.Sprintf("%q in %s", text, file), timeout, args)
+}
+
+// grow starts a probe that reads the files, whose texts only grow, until all hold the last one.
+func (p *pod) grow(last string, timeout time.Duration, files ...string) *pending {
+	p.t.Helper()
+	args := append([]string{"grow", timeout.String(), last}, files...)
+	return p.pend(fmt.Sprintf("%q in %q", last, files), timeout, args)
+}
+
+// pend starts a probe that says when it is ready, and answers later.
+func (p *pod) pend(what string, timeout time.Duration, args []string) *pending {
+	p.t.Helper()
+	w := &pending{p: p, what: what, result: make(chan arrival, 1), failed: make(chan error, 1)}
+	reader, writer := io.Pipe()
 	// The limit is the probe's; this one is for a connection that breaks.
 	ctx, cancel := context.WithTimeout(p.t.Context(), timeout+30*time.Second)
 	p.t.Cleanup(cancel)
