@@ -127,6 +127,11 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	defer failed(nil)
 	defer context.AfterFunc(serving, below.volumes.StopWaiting)()
 	ready := readiness(ctx, mounter.CheckPropagation(), below.identity.Ready, server.Ready)
+	for _, c := range ready {
+		if err := m.ShowReadiness(c.name, c.err); err != nil {
+			return err
+		}
+	}
 	stopHTTP, err := startHTTPServers(ctx, opts, monitoring(server.Probe, ready, m.Handler()), failed)
 	if err != nil {
 		return err
