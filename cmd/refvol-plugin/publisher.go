@@ -85,7 +85,7 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Clie
 	if p.volumes, err = publisher.New(shows); err != nil {
 		return nil, err
 	}
-	return p, m.Show(metrics.State{Volumes: p.volumes.Volumes, Objects: p.objects.Objects})
+	return p, m.Show(metrics.State{Volumes: p.volumes.Volumes, Objects: p.objects.Objects, MaxBytes: maxTotal})
 }
 
 // readAsPlugin makes the publisher show objects of other namespaces to pods whose service

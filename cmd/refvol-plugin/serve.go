@@ -131,6 +131,11 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		return err
 	}
 	ready := readiness(ctx, mounter.CheckPropagation(), below.identity.Ready, server.Ready)
+	for _, c := range ready {
+		if err := m.ShowReadiness(c.name, c.err); err != nil {
+			return err
+		}
+	}
 	stopHTTP, err := startHTTPServers(ctx, opts, monitoring(server.Probe, ready, m.Handler()), statuses, failed)
 	if err != nil {
 		return err

@@ -146,7 +146,7 @@ func (m *Mounter) Adopt(ctx context.Context, volumeID, target string) error {
 	if err := m.adopt(ctx, volumeID, target); err != nil {
 		return fmt.Errorf("volume %s: adopt %s: %w", volumeID, target, err)
 	}
-	klog.FromContext(ctx).V(2).Info("Set the attribute of a volume that was mounted without", "volumeID", volumeID, "target", target)
+	klog.FromContext(ctx).V(2).Info("Set the attribute of a volume that was mounted without", "target", target)
 	return nil
 }
 
@@ -207,7 +207,7 @@ func (m *Mounter) unmount(ctx context.Context, volumeID, target string) error {
 		if err != nil {
 			return err
 		}
-		klog.FromContext(ctx).V(4).Info("Unmounted", "volumeID", volumeID, "target", target)
+		klog.FromContext(ctx).V(4).Info("Unmounted", "target", target)
 	}
 }
 

@@ -184,7 +184,7 @@ func (p *Publisher) takeOverPod(ctx context.Context, pod volume.Pod, volumes []m
 	switch {
 	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
 		for _, m := range volumes { // also of a static pod, whose mirror has another UID
-			p.leaveToKubelet(ctx, m, err)
+			p.leaveToKubelet(p.named(ctx, m.VolumeID, m.Target, pod), m, err)
 		}
 		return nil
 	case err != nil:
@@ -201,7 +201,7 @@ func (p *Publisher) takeOverPod(ctx context.Context, pod volume.Pod, volumes []m
 func (p *Publisher) takeOverOne(ctx context.Context, pod *podspec.Pod, m mount.Mounted) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil { // nobody else would catch it
-			logPanic(ctx, m.VolumeID, cause)
+			logPanic(ctx, cause)
 			if v := p.lookup(m.VolumeID); v != nil {
 				p.remove(v)
 			}
@@ -214,6 +214,7 @@ func (p *Publisher) takeOverOne(ctx context.Context, pod *podspec.Pod, m mount.M
 		return err
 	}
 	defer end()
+	ctx = p.named(ctx, m.VolumeID, m.Target, pod.Pod)
 	if !p.isRestored(m) || p.lookup(m.VolumeID) != nil {
 		return nil // a call has dealt with it
 	}
@@ -280,7 +281,7 @@ func (p *Publisher) isRestored(m mount.Mounted) bool {
 
 // leaveToKubelet has a restored volume stay as it is until the kubelet's next call.
 func (p *Publisher) leaveToKubelet(ctx context.Context, m mount.Mounted, reason error) {
-	klog.FromContext(ctx).Info("A mounted volume is not updated until the kubelet publishes it again", "volumeID", m.VolumeID, "target", m.Target, "reason", reason.Error())
+	klog.FromContext(ctx).Info("A mounted volume is not updated until the kubelet publishes it again", "target", m.Target, "reason", reason.Error())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if r := p.restored[m.VolumeID]; r != nil && r.Mounted == m {

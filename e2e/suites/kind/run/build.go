@@ -10,6 +10,7 @@ import (
 
 	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/gobuild"
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 // probeImage is the name that the suite's pods ask for.
@@ -30,6 +31,8 @@ type artifacts struct {
 	pluginName string
 	// releases are the earlier ones, oldest first.
 	releases []upgrade
+	// helm is the program.
+	helm string
 }
 
 // goFlags returns the settings of all static builds, so that go's build cache serves each
@@ -61,6 +64,9 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 		CacheDir:  s.cache,
 		Progress:  os.Stdout,
 	}); err != nil {
+		return artifacts{}, err
+	}
+	if built.helm, err = harness.BuildHelm(ctx, filepath.Join(s.cache, "e2e"), os.Stdout); err != nil {
 		return artifacts{}, err
 	}
 	suite := command{
