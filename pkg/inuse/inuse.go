@@ -22,7 +22,8 @@ type Pods func(ctx context.Context, opts metav1.ListOptions) (*corev1.PodList, e
 // Pod is a pod that uses the driver.
 type Pod struct {
 	Namespace, Name string
-	UID             types.UID
+	// UID is the one that the kubelet knows, also of a static pod.
+	UID types.UID
 	// Node is empty while the pod has none.
 	Node string
 	// Volumes are the names of the pod's volumes of the driver.
@@ -47,7 +48,7 @@ func List(ctx context.Context, pods Pods, driver string) ([]Pod, error) {
 			pod := &page.Items[i]
 			if volumes := volumesOf(pod, driver); len(volumes) > 0 && !ended(pod) {
 				using = append(using, Pod{
-					Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName,
+					Namespace: pod.Namespace, Name: pod.Name, UID: uid(pod), Node: pod.Spec.NodeName,
 					Volumes: volumes, Started: started(pod),
 				})
 			}
@@ -66,6 +67,14 @@ func volumesOf(pod *corev1.Pod, driver string) []string {
 		}
 	}
 	return names
+}
+
+// uid returns a mirror pod's static pod's UID, which the kubelet keeps in this annotation.
+func uid(pod *corev1.Pod) types.UID {
+	if static, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
+		return types.UID(static)
+	}
+	return pod.UID
 }
 
 func ended(pod *corev1.Pod) bool {

@@ -55,6 +55,7 @@ func TestList(t *testing.T) {
 	unscheduled.Spec.NodeName = ""
 	starting, initializing := podOf("starts", corev1.PodPending, driver, driver), podOf("initializes", corev1.PodPending, driver)
 	starting.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main"}}
+	initializing.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "static"}
 	initializing.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", ContainerID: "containerd://1"}}
 	pods := pagesOf(t, nil,
 		[]corev1.Pod{podOf("runs", corev1.PodRunning, "other.example.com", driver), podOf("other", corev1.PodRunning, "other.example.com"), podOf("none", corev1.PodRunning)},
@@ -66,7 +67,7 @@ func TestList(t *testing.T) {
 		{Namespace: "apps", Name: "lost", UID: "uid-of-lost", Node: "node-of-lost", Volumes: []string{"v0"}, Started: true},
 		{Namespace: "apps", Name: "waits", UID: "uid-of-waits", Volumes: []string{"v0"}},
 		{Namespace: "apps", Name: "starts", UID: "uid-of-starts", Node: "node-of-starts", Volumes: []string{"v0", "v1"}},
-		{Namespace: "apps", Name: "initializes", UID: "uid-of-initializes", Node: "node-of-initializes", Volumes: []string{"v0"}, Started: true},
+		{Namespace: "apps", Name: "initializes", UID: "static", Node: "node-of-initializes", Volumes: []string{"v0"}, Started: true},
 	}
 	if got, err := List(t.Context(), pods, driver); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
