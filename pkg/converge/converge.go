@@ -7,6 +7,7 @@ package converge
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -234,4 +235,16 @@ func names(pods []inuse.Pod) string {
 		list = append(list, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(list, ", ")
+}
+
+// Same says whether two verdicts say the same, but for their messages, which may hold what changes each time.
+func (v *Verdict) Same(other *Verdict) bool { return reflect.DeepEqual(v.withoutMessages(), other.withoutMessages()) }
+
+func (v *Verdict) withoutMessages() *Verdict {
+	bare := *v
+	bare.Laggards = slices.Clone(v.Laggards)
+	for i := range bare.Laggards {
+		bare.Laggards[i].Message = ""
+	}
+	return &bare
 }
