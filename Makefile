@@ -30,8 +30,9 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: build
-build: ## Build bin/refvol-plugin, statically linked
+build: ## Build bin/refvol-plugin and bin/kubectl-refvol, statically linked
 	$(STATIC) build $(BUILD_FLAGS) $(PLUGIN_TAGS) -ldflags '$(LDFLAGS)' -o bin/refvol-plugin ./cmd/refvol-plugin
+	$(STATIC) -C cmd/kubectl-refvol build $(BUILD_FLAGS) -ldflags '$(LDFLAGS)' -o '$(CURDIR)/bin/kubectl-refvol' .
 
 # The tool that packs the image runs here, whatever GOARCH the binary is for.
 .PHONY: image
@@ -72,6 +73,7 @@ BENCHED := grep -rl --include='*_test.go' '^func Benchmark' pkg | xargs -n 1 dir
 .PHONY: test-unit
 test-unit: ## Run the unit tier: no root, no network, no built binaries
 	$(GO) $(TEST) ./...
+	$(GO) -C cmd/kubectl-refvol $(TEST) ./...
 	$(GO) -C tools $(TEST) ./...
 	@output=$$($(GO) test -race -vet=off -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
 

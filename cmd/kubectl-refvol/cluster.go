@@ -93,6 +93,8 @@ type cluster struct {
 	namespace string
 	client    *apiclient.Client
 	storage   rest.Interface
+	// ofStorage encodes the options of storage's requests.
+	ofStorage runtime.ParameterCodec
 	pods      *portforward.Forwarder
 }
 
@@ -136,7 +138,10 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client of %s: %w", storagev1.SchemeGroupVersion, err)
 	}
-	return &cluster{opts: o, namespace: namespace, client: client, storage: storage, pods: portforward.New(config, client.Core())}, nil
+	return &cluster{
+		opts: o, namespace: namespace, client: client, storage: storage, ofStorage: runtime.NewParameterCodec(scheme),
+		pods: portforward.New(config, client.Core()),
+	}, nil
 }
 
 // fleet returns the plugins.
@@ -155,7 +160,7 @@ func (c *cluster) csiNodes(ctx context.Context) ([]storagev1.CSINode, error) {
 	opts := metav1.ListOptions{Limit: pageSize}
 	for {
 		page := &storagev1.CSINodeList{}
-		err := c.storage.Get().Resource("csinodes").VersionedParams(&opts, c.client.ParameterCodec()).Do(ctx).Into(page)
+		err := c.storage.Get().Resource("csinodes").VersionedParams(&opts, c.ofStorage).Do(ctx).Into(page)
 		if err != nil {
 			return nil, fmt.Errorf("list the CSINodes: %w", err)
 		}

@@ -74,6 +74,8 @@ func send(session httpstream.Connection, request *http.Request) (*http.Response,
 	if err != nil {
 		return nil, fmt.Errorf("create a stream: %w", err)
 	}
+	request = request.Clone(request.Context())
+	request.Close = true // so that the end of the answer is that of the stream
 	if err := request.Write(data); err != nil {
 		return nil, errors.Join(fmt.Errorf("send the request: %w", err), data.Reset(), failed(failure))
 	}
