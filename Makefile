@@ -30,13 +30,16 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: build
-build: ## Build bin/refvol-plugin and bin/kubectl-refvol, statically linked
-	$(STATIC) build $(BUILD_FLAGS) $(PLUGIN_TAGS) -ldflags '$(LDFLAGS)' -o bin/refvol-plugin ./cmd/refvol-plugin
+build: build-plugin ## Build bin/refvol-plugin and bin/kubectl-refvol, statically linked
 	$(STATIC) -C cmd/kubectl-refvol build $(BUILD_FLAGS) -ldflags '$(LDFLAGS)' -o '$(CURDIR)/bin/kubectl-refvol' .
+
+.PHONY: build-plugin
+build-plugin:
+	$(STATIC) build $(BUILD_FLAGS) $(PLUGIN_TAGS) -ldflags '$(LDFLAGS)' -o bin/refvol-plugin ./cmd/refvol-plugin
 
 # The tool that packs the image runs here, whatever GOARCH the binary is for.
 .PHONY: image
-image: build ## Pack bin/refvol-plugin.tar, a container image called IMAGE=..., without an engine
+image: build-plugin ## Pack bin/refvol-plugin.tar, a container image called IMAGE=..., without an engine
 	GOOS= GOARCH= $(STATIC) -C tools run $(BUILD_FLAGS) ./image \
 		-binary '$(CURDIR)/bin/refvol-plugin' -entrypoint /refvol-plugin \
 		-reference '$(IMAGE)' -output '$(CURDIR)/bin/refvol-plugin.tar' \
