@@ -195,7 +195,12 @@ func (c *cluster) plugins(ctx context.Context) ([]corev1.Pod, error) {
 
 func (c *cluster) fetch(ctx context.Context, pod string) (*status.Report, error) {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.opts.port)))
-	return status.Fetch(ctx, c.pods.Transport(c.opts.namespace, pod), address)
+	report, err := status.Fetch(ctx, c.pods.Transport(c.opts.namespace, pod), address)
+	if apierrors.IsForbidden(err) {
+		// The API server does not name the right if it is create.
+		err = fmt.Errorf("%w: this takes get and create of pods/portforward in namespace %s", err, c.opts.namespace)
+	}
+	return report, err
 }
 
 // metadataOnly asks for an object without its values. An API server that can't leave them out refuses.
@@ -203,8 +208,9 @@ const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=
 
 // version returns an object's version, or nil if it doesn't exist.
 func (c *cluster) version(ctx context.Context, object converge.Object) (*status.Version, error) {
-	text, err := c.client.Core().Get().Namespace(object.Namespace).Resource(strings.ToLower(object.Kind)+"s").Name(object.Name).
-		SetHeader("Accept", metadataOnly).Do(ctx).Raw()
+	result := c.client.Core().Get().Namespace(object.Namespace).Resource(strings.ToLower(object.Kind)+"s").Name(object.Name).
+		SetHeader("Accept", metadataOnly).Do(ctx)
+	err := result.Error()
 	if apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err) {
 		return nil, nil //nolint:nilnil // The answer is that there is none.
 	}
@@ -212,7 +218,11 @@ func (c *cluster) version(ctx context.Context, object converge.Object) (*status.
 		return nil, fmt.Errorf("get the metadata of %s: %w", object, err)
 	}
 	metadata := &metav1.PartialObjectMetadata{}
-	if err := json.Unmarshal(text, metadata); err != nil {
+	text, err := result.Raw()
+	if err == nil {
+		err = json.Unmarshal(text, metadata)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("get the metadata of %s: decode the answer: %w", object, err)
 	}
 	return &status.Version{UID: string(metadata.UID), ResourceVersion: metadata.ResourceVersion}, nil

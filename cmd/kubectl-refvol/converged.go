@@ -151,7 +151,7 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 	return errors.Join(w.tell(), outcome(w.last))
 }
 
-// round asks all plugins once. deadline ends the questions, and ctx all of it.
+// round asks all plugins once, and sets the last verdict. deadline ends the questions, and ctx all of it.
 func (w *waiter) round(ctx, deadline context.Context, before *status.Version) error {
 	survey := &fleet.Survey{}
 	if before != nil {
@@ -162,6 +162,10 @@ func (w *waiter) round(ctx, deadline context.Context, before *status.Version) er
 		w.progress.clear()
 		if err != nil {
 			return err
+		}
+		if w.last != nil && deadline.Err() != nil {
+			// The last round that had its time says more than one that was cut short.
+			return context.Cause(deadline)
 		}
 	}
 	after, err := w.version(ctx, w.object)

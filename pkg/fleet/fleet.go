@@ -251,9 +251,9 @@ func (f *Fleet) ask(ctx context.Context, node *Node, pod *corev1.Pod) error {
 	case err != nil:
 		node.problem(Unreachable, err.Error())
 	case report.Driver != f.opts.Driver:
-		node.problem(OtherPlugin, fmt.Sprintf("the pod serves the driver %q", report.Driver))
+		node.problem(OtherPlugin, "the pod serves the driver "+report.Driver)
 	case report.Node != node.Name:
-		node.problem(OtherPlugin, fmt.Sprintf("the pod reports for node %q", report.Node))
+		node.problem(OtherPlugin, "the pod reports for node "+report.Node)
 	default:
 		node.Report = report
 		if !ready(pod) {

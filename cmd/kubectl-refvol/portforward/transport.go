@@ -77,25 +77,29 @@ func send(session httpstream.Connection, request *http.Request) (*http.Response,
 	request = request.Clone(request.Context())
 	request.Close = true // so that the end of the answer is that of the stream
 	if err := request.Write(data); err != nil {
-		return nil, errors.Join(fmt.Errorf("send the request: %w", err), data.Reset(), failed(failure))
+		return nil, failed(data, failure, fmt.Errorf("send the request: %w", err))
 	}
 	head := &io.LimitedReader{R: data, N: maxHeader}
 	response, err := http.ReadResponse(bufio.NewReader(head), request)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read the answer: %w", err), data.Reset(), failed(failure))
+		return nil, failed(data, failure, fmt.Errorf("read the answer: %w", err))
 	}
 	head.N = math.MaxInt64 // whoever reads the body bounds it
 	return response, nil
 }
 
-// failed returns what the node says of a port-forward whose data has ended, or nil.
-func failed(failure io.Reader) error {
-	text, err := io.ReadAll(io.LimitReader(failure, maxFailure))
+// failed returns what the node says of a port-forward that has failed, or else err.
+func failed(data, failure httpstream.Stream, err error) error {
+	// What is not read of the data would keep the node from ending the failure's stream.
+	_ = data.Reset()
+	text, readErr := io.ReadAll(io.LimitReader(failure, maxFailure))
 	switch {
 	case strings.Contains(strings.ToLower(string(text)), syscall.ECONNREFUSED.Error()):
 		return fmt.Errorf("%w: %s", syscall.ECONNREFUSED, text)
 	case len(text) > 0:
 		return errors.New(string(text))
+	case readErr != nil:
+		return fmt.Errorf("%w; %w", err, readErr)
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"sync"
 	"testing"
 	"time"
 
@@ -218,6 +219,7 @@ func (w *world) run(program string, args ...string) result {
 		w.t.Fatal(err)
 	}
 	r := result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode(), took}
+	w.t.Logf("%q: status %d after %s", args, r.status, took.Round(time.Millisecond))
 	if err := errors.Join(leak.Check("standard output", r.stdout), leak.Check("standard error", r.stderr)); err != nil {
 		w.t.Error(err)
 	}
@@ -233,4 +235,22 @@ func (w *world) converged(args ...string) (converge.Verdict, result) {
 		w.t.Fatalf("status %d, %v\n%s\n%s", r.status, err, r.stdout, r.stderr)
 	}
 	return v, r
+}
+
+// lines is the output of a command that runs. It is safe for concurrent use.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
