@@ -97,13 +97,13 @@ const (
 // never goes back, and one that was published while the plugins were asked got this version.
 func Judge(object Object, before, after *status.Version, survey *fleet.Survey) *Verdict {
 	v := &Verdict{
-		APIVersion: status.APIVersion, Kind: Kind, Object: object, Current: after, Nodes: len(survey.Nodes),
+		APIVersion: status.APIVersion, Kind: Kind, Object: object, Current: after,
 		Laggards: []Laggard{}, NotPublished: []Pod{}, NotCovered: notCovered(),
 	}
 	if after == nil {
 		return v
 	}
-	v.Changed = before == nil || *before != *after
+	v.Nodes, v.Changed = len(survey.Nodes), before == nil || *before != *after
 	for i := range survey.Nodes {
 		v.node(&survey.Nodes[i])
 	}
@@ -238,7 +238,9 @@ func names(pods []inuse.Pod) string {
 }
 
 // Same says whether two verdicts say the same, but for their messages, which may hold what changes each time.
-func (v *Verdict) Same(other *Verdict) bool { return reflect.DeepEqual(v.withoutMessages(), other.withoutMessages()) }
+func (v *Verdict) Same(other *Verdict) bool {
+	return reflect.DeepEqual(v.withoutMessages(), other.withoutMessages())
+}
 
 func (v *Verdict) withoutMessages() *Verdict {
 	bare := *v
