@@ -208,8 +208,13 @@ type result struct {
 // run runs a command with the caller's rights.
 func (w *world) run(program string, args ...string) result {
 	w.t.Helper()
+	return w.runAs(shared.caller, program, args...)
+}
+
+func (w *world) runAs(kubeconfig, program string, args ...string) result {
+	w.t.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(w.t.Context(), program, append(args, "--kubeconfig="+shared.caller)...)
+	cmd := exec.CommandContext(w.t.Context(), program, append(args, "--kubeconfig="+kubeconfig)...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	began := time.Now()
 	err := cmd.Run()
@@ -229,7 +234,12 @@ func (w *world) run(program string, args ...string) result {
 // converged runs the command of this name on the Secret.
 func (w *world) converged(args ...string) (converge.Verdict, result) {
 	w.t.Helper()
-	r := w.run(shared.race, append([]string{"converged", "secret/db", "-n", w.namespace, "-o", "json"}, args...)...)
+	return w.convergedAs(shared.caller, args...)
+}
+
+func (w *world) convergedAs(kubeconfig string, args ...string) (converge.Verdict, result) {
+	w.t.Helper()
+	r := w.runAs(kubeconfig, shared.race, append([]string{"converged", "secret/db", "-n", w.namespace, "-o", "json"}, args...)...)
 	var v converge.Verdict
 	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil {
 		w.t.Fatalf("status %d, %v\n%s\n%s", r.status, err, r.stdout, r.stderr)
