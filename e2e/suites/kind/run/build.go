@@ -16,8 +16,8 @@ const probeImage = "localhost/refvol/probe:e2e"
 
 // artifacts are what every run builds.
 type artifacts struct {
-	// kubectl is the program, of the version that the project's node image has.
-	kubectl string
+	// kubectl is the program, of the version that the project's node image has, refvol kubectl-refvol.
+	kubectl, refvol string
 	// plugin and probe are the archives of the images to load.
 	plugin, probe string
 	// suite is the suite's test binary.
@@ -38,6 +38,7 @@ func goFlags() []string {
 func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error) {
 	clock.say("building kubectl, the plugin, the suite and the image of its pods")
 	built := artifacts{
+		refvol: filepath.Join(s.root, "bin", "kubectl-refvol"),
 		plugin: filepath.Join(s.root, "bin", "refvol-plugin.tar"),
 		probe:  filepath.Join(s.cache, "e2e", "probe.tar"),
 		suite:  filepath.Join(s.cache, "e2e", "suite.test"),
@@ -64,7 +65,7 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	if err := suite.quiet(ctx); err != nil {
 		return artifacts{}, err
 	}
-	plugin := command{args: []string{"make", "--no-print-directory", "-C", s.root, "image", "IMAGE=" + built.pluginName}}
+	plugin := command{args: []string{"make", "--no-print-directory", "-C", s.root, "build", "image", "IMAGE=" + built.pluginName}}
 	if err := plugin.quiet(ctx); err != nil {
 		return artifacts{}, err
 	}

@@ -128,7 +128,7 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built a
 	clock.say("running the suite")
 	suite := command{
 		dir: filepath.Join(s.root, "e2e", "suites", "kind", "suite"),
-		env: append(c.env(), "KUBECONFIG="+c.kubeconfig(), "REFVOL_PROBE_IMAGE="+probeImage),
+		env: append(c.env(), "KUBECONFIG="+c.kubeconfig(), "REFVOL_PROBE_IMAGE="+probeImage, "REFVOL_KUBECTL_REFVOL="+built.refvol),
 		// Parallel tests wait for the cluster most of the time, not for a processor, and
 		// some of them for the node that they need to themselves.
 		args: append([]string{built.suite, "-test.v", "-test.timeout=30m", "-test.parallel=12"}, s.testArgs...),
