@@ -11,7 +11,7 @@ COPY cmd cmd
 COPY pkg pkg
 ARG VERSION=v0.0.0-unknown
 ARG REVISION=unknown
-RUN make build VERSION="$VERSION" REVISION="$REVISION"
+RUN make build-plugin VERSION="$VERSION" REVISION="$REVISION"
 
 FROM scratch
 ARG VERSION=v0.0.0-unknown

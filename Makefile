@@ -32,11 +32,19 @@ help: ## List the targets
 PROGRAM ?= refvol-plugin
 OUT ?= bin/$(PROGRAM)
 .PHONY: build
-build: ## Build bin/refvol-plugin, statically linked; PROGRAM=name builds another one of cmd/
-	$(STATIC) build $(BUILD_FLAGS) $(PLUGIN_TAGS) -ldflags '$(LDFLAGS)' -o '$(OUT)' ./cmd/$(PROGRAM)
+build: build-plugin ## Build bin/refvol-plugin and bin/kubectl-refvol, statically linked
+	@$(MAKE) --no-print-directory build-program PROGRAM=kubectl-refvol
+
+.PHONY: build-plugin
+build-plugin: build-program
+
+# PROGRAM=name builds another one of cmd/, OUT=file puts it elsewhere.
+.PHONY: build-program
+build-program:
+	$(STATIC) -C cmd/$(PROGRAM) build $(BUILD_FLAGS) $(PLUGIN_TAGS) -ldflags '$(LDFLAGS)' -o '$(abspath $(OUT))' .
 
 .PHONY: image
-image: build pack ## Pack bin/refvol-plugin.tar, a container image called IMAGE=..., without an engine
+image: build-plugin pack ## Pack bin/refvol-plugin.tar, a container image called IMAGE=..., without an engine
 
 # One binary for each architecture. The tool runs here, whatever GOARCH these are for.
 BINARIES ?= bin/refvol-plugin
@@ -88,6 +96,7 @@ BENCHED := grep -rl --include='*_test.go' '^func Benchmark' pkg | xargs -n 1 dir
 .PHONY: test-unit
 test-unit: ## Run the unit tier: no root, no network, no built binaries
 	$(GO) $(TEST) ./...
+	$(GO) -C cmd/kubectl-refvol $(TEST) ./...
 	$(GO) -C tools $(TEST) ./...
 	$(GO) -C tools/release $(TEST) -short ./...
 	@output=$$($(GO) test -race -vet=off -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }

@@ -70,7 +70,7 @@ func buildAll(ctx context.Context, o *options, dir string) ([]binary, error) {
 			if on.os == "windows" {
 				b.path += ".exe"
 			}
-			if err := runMake(ctx, o, []string{"GOOS=" + on.os, "GOARCH=" + on.arch}, "build", "PROGRAM="+p.name, "OUT="+b.path); err != nil {
+			if err := runMake(ctx, o, []string{"GOOS=" + on.os, "GOARCH=" + on.arch}, "build-program", "PROGRAM="+p.name, "OUT="+b.path); err != nil {
 				return nil, fmt.Errorf("build %s for %s: %w", p.name, on, err)
 			}
 			built = append(built, b)

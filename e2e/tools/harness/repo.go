@@ -118,6 +118,21 @@ func BuildPlugin(ctx context.Context, dir string, race bool, progress io.Writer)
 	return buildCopy(ctx, o, filepath.Join("plugin", name), filepath.Join(dir, name))
 }
 
+// BuildKubectlRefvol builds kubectl-refvol, as BuildPlugin does the plugin, and returns the path of a
+// copy in dir.
+func BuildKubectlRefvol(ctx context.Context, dir string, race bool, progress io.Writer) (string, error) {
+	name := "kubectl-refvol"
+	if race {
+		name += "-race"
+	}
+	repo, err := Repository()
+	if err != nil {
+		return "", err
+	}
+	o := gobuild.Options{Dir: filepath.Join(repo, "cmd", "kubectl-refvol"), Package: ".", Race: race, Progress: progress}
+	return buildCopy(ctx, o, filepath.Join("kubectl-refvol", name), filepath.Join(dir, name))
+}
+
 // BuildHelm builds helm, as BuildPlugin does the plugin, and returns the path of a copy in dir.
 func BuildHelm(ctx context.Context, dir string, progress io.Writer) (string, error) {
 	repo, err := Repository()

@@ -21,8 +21,8 @@ const shellImage = "localhost/refvol/shell:e2e"
 
 // artifacts are what every run builds.
 type artifacts struct {
-	// kubectl is the program, of the version that the project's node image has.
-	kubectl string
+	// kubectl is the program, of the version that the project's node image has, refvol kubectl-refvol.
+	kubectl, refvol string
 	// plugin, probe and shell are the archives of the images to load.
 	plugin, probe, shell string
 	// suite is the suite's test binary.
@@ -47,6 +47,7 @@ func goFlags() []string {
 func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error) {
 	clock.say("building kubectl, the plugin, the suite and the image of its pods")
 	built := artifacts{
+		refvol: filepath.Join(s.root, "bin", "kubectl-refvol"),
 		plugin: filepath.Join(s.root, "bin", "refvol-plugin.tar"),
 		probe:  filepath.Join(s.cache, "e2e", "probe.tar"),
 		shell:  filepath.Join(s.cache, "e2e", "shell.tar"),
@@ -77,7 +78,7 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	if err := suite.quiet(ctx); err != nil {
 		return artifacts{}, err
 	}
-	plugin := command{args: []string{"make", "--no-print-directory", "-C", s.root, "image", "IMAGE=" + built.pluginName}}
+	plugin := command{args: []string{"make", "--no-print-directory", "-C", s.root, "build", "image", "IMAGE=" + built.pluginName}}
 	if err := plugin.quiet(ctx); err != nil {
 		return artifacts{}, err
 	}
