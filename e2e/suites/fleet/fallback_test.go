@@ -1,8 +1,10 @@
 package fleet
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/pem"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -14,10 +16,12 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/refvol/refvol/internal/leak"
 )
 
-// TestSPDY stands a proxy that knows no WebSocket before the API server.
-func TestSPDY(t *testing.T) {
+// TestThroughProxy stands a proxy that knows no WebSocket before the API server. It sees no value.
+func TestThroughProxy(t *testing.T) {
 	w := newWorld(t)
 	w.node("node-1").publish("live", nil)
 	target, err := url.Parse(shared.Config().Host)
@@ -35,6 +39,19 @@ func TestSPDY(t *testing.T) {
 		r.SetURL(target)
 		r.Out.Host = target.Host
 	}}
+	var read atomic.Int32
+	proxy.ModifyResponse = func(answer *http.Response) error {
+		if !strings.Contains(answer.Request.URL.Path, "/secrets/") {
+			return nil
+		}
+		read.Add(1)
+		body, err := io.ReadAll(answer.Body)
+		answer.Body = io.NopCloser(bytes.NewReader(body))
+		if err := leak.Check("the answer to "+answer.Request.URL.Path, body); err != nil || !bytes.Contains(body, []byte(`"PartialObjectMetadata"`)) {
+			t.Errorf("%v\n%s", err, body)
+		}
+		return err
+	}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		switch upgrade := strings.ToLower(r.Header.Get("Upgrade")); {
 		case upgrade == "websocket":
@@ -62,6 +79,9 @@ func TestSPDY(t *testing.T) {
 	}
 	v, r := w.convergedAs(path)
 	w.expect(v, r)
+	if read.Load() != 2 {
+		t.Errorf("the Secret was read %d times, want before and after the plugin was asked", read.Load())
+	}
 	if refused.Load() != 1 || upgraded.Load() != 1 || v.Showing != 1 {
 		t.Errorf("%d WebSockets were tried, %d other upgrades; %d volumes show it; want 1 of each", refused.Load(), upgraded.Load(), v.Showing)
 	}
