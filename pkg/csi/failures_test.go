@@ -49,7 +49,7 @@ func TestOnlyNewFailuresAreNews(t *testing.T) {
 		if news != maxFailures {
 			t.Errorf("of 100 different failures %d were news", news)
 		}
-		time.Sleep(failureTime + time.Second) // of the bubble
+		<-time.After(failureTime + time.Second)
 		if !fails(publish, "v3", "full: 10 of 11 bytes") {
 			t.Error("a failure after a long time is no news")
 		}
