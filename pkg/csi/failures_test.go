@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 func TestOnlyNewFailuresAreNews(t *testing.T) {
@@ -30,6 +32,11 @@ func TestOnlyNewFailuresAreNews(t *testing.T) {
 		} {
 			if news := fails(step.method, step.id, step.text); news != step.news {
 				t.Errorf("%+v is news: %t", step, news)
+			}
+		}
+		for i, text := range []string{"connection refused", "EOF"} {
+			if news := f.isNews(publish, "v5", status.Error(codes.Unavailable, text)); news != (i == 0) {
+				t.Errorf("Unavailable: %s is news: %t", text, news)
 			}
 		}
 		f.forget(publish, "v2")
