@@ -6,6 +6,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 const (
@@ -40,14 +43,19 @@ func newFailures() *failures {
 
 // isNews notes that a call has failed, and says whether it has not failed so since its last
 // success. Errors that differ in numbers only are the same failure: the names of generations and
-// sizes change from one try to the next.
+// sizes change from one try to the next. So are all that say Unavailable: which of the requests to
+// the API server failed last, and how, changes too.
 func (f *failures) isNews(method, volumeID string, err error) bool {
-	digest := maphash.String(f.seed, strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' {
-			return -1
-		}
-		return r
-	}, err.Error()))
+	kind := codes.Unavailable.String()
+	if status.Code(err) != codes.Unavailable {
+		kind = strings.Map(func(r rune) rune {
+			if r >= '0' && r <= '9' {
+				return -1
+			}
+			return r
+		}, err.Error())
+	}
+	digest := maphash.String(f.seed, kind)
 	now := time.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()

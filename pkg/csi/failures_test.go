@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 func TestOnlyNewFailuresAreNews(t *testing.T) {
@@ -32,6 +34,11 @@ func TestOnlyNewFailuresAreNews(t *testing.T) {
 				t.Errorf("%+v is news: %t", step, news)
 			}
 		}
+		for i, text := range []string{"connection refused", "EOF"} {
+			if news := f.isNews(publish, "v5", status.Error(codes.Unavailable, text)); news != (i == 0) {
+				t.Errorf("Unavailable: %s is news: %t", text, news)
+			}
+		}
 		f.forget(publish, "v2")
 		if !fails(publish, "v2", "a is missing") {
 			t.Error("a failure after a success is no news")
@@ -49,7 +56,7 @@ func TestOnlyNewFailuresAreNews(t *testing.T) {
 		if news != maxFailures {
 			t.Errorf("of 100 different failures %d were news", news)
 		}
-		time.Sleep(failureTime + time.Second) // of the bubble
+		<-time.After(failureTime + time.Second)
 		if !fails(publish, "v3", "full: 10 of 11 bytes") {
 			t.Error("a failure after a long time is no news")
 		}

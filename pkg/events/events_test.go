@@ -150,7 +150,7 @@ func TestFailuresAreLoggedOnce(t *testing.T) {
 		for range 3 {
 			r.Warn(volume.Pod{Namespace: "shop", Name: "web-0", UID: "8f7e"}, "RefNotFound", "not found")
 		}
-		time.Sleep(5 * time.Minute) // of the bubble
+		<-time.After(5 * time.Minute)
 		r.Shutdown()
 		synctest.Wait()
 		if tries < 12 {
