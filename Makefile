@@ -105,17 +105,22 @@ test-unit: ## Run the unit tier: no root, no network, no built binaries
 bench-micro: ## Run the micro-benchmarks of the packages; BENCH=Render picks some, COUNT=10 repeats them
 	$(GO) test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) $$($(BENCHED))
 
-# The tests of the e2e module run programs that they don't import, and those of deploy/ read
+# The suites of the e2e module run programs that they don't import, and those of deploy/ read
 # files outside of their module, so a result that go kept says nothing of them: -count=1.
 ONCE = $(if $(findstring -count,$(TEST)),,-count=1)
 .PHONY: test-integration
-test-integration: test-suites test-bench test-deploy ## Run the integration tier: real etcd, API server, mounts and sockets; the manifests
+test-integration: test-suites test-tools test-bench test-deploy ## Run the integration tier: real etcd, API server, mounts and sockets; the manifests
 
-# All of the module but the suite that needs a cluster, the one that takes longest first.
+# All suites of the module but the one that needs a cluster, the one that takes longest first.
 .PHONY: test-suites
 test-suites:
-	cd e2e && packages=$$($(GO) list ./...) && \
-		$(GO) $(TEST) $(ONCE) ./suites/integration $$(echo "$$packages" | grep -v -e /suites/kind/suite -e /suites/integration)
+	cd e2e && packages=$$($(GO) list ./suites/... ./tools/controlplane) && \
+		$(GO) $(TEST) $(ONCE) ./suites/integration $$(echo "$$packages" | grep -v -e /suites/kind -e /suites/integration)
+
+# What the suites are made of stands for itself.
+.PHONY: test-tools
+test-tools:
+	cd e2e && $(GO) $(TEST) ./suites/kind/run $$($(GO) list ./tools/... | grep -v /tools/controlplane)
 
 # The short form of the benchmarks, which judges no time.
 .PHONY: test-bench

@@ -84,6 +84,7 @@ func (p *planted) tell(text string) {
 // TestPlantedLeaks sees to it that each search finds what is there to be found, in what the
 // plugin itself wrote.
 func TestPlantedLeaks(t *testing.T) {
+	t.Parallel()
 	for what, value := range map[string]string{"value": leak.NewValue(), "token": leak.NewToken()} {
 		t.Run("in the environment, "+what, func(t *testing.T) {
 			p := newPlanted(t, harness.PluginOptions{Env: []string{"PASSWORD=" + value}})
