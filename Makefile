@@ -143,7 +143,7 @@ test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin
 # the suite at once, TestEnvFiles with it.
 .PHONY: test-long
 test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and the suites' long forms, on kind too
-	$(STATIC) -C tools/release test $(BUILD_FLAGS) -count=1 -timeout 60m -v .
+	$(STATIC) -C tools/release test $(BUILD_FLAGS) -count=1 -timeout 3h -v .
 	$(MAKE) test-unit TEST='test -race -vet=off -timeout 60m -shuffle=on -count=20'
 	$(MAKE) test-integration TEST='test -race -vet=off -timeout 3h -shuffle=on -count=5'
 	REFVOL_LONG=1 $(GO) test -race -timeout 60m -count=1 -run '^TestReadersUnderFire$$' -v ./pkg/writer

@@ -20,6 +20,7 @@ has() { command -v "$1" >/dev/null 2>&1; }
 # in them is a static one.
 suite_packages() {
   has busybox || echo busybox-static
+  has jq || echo jq
 }
 
 # engine_packages prints the packages that are missing to run an engine here.

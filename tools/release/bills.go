@@ -10,6 +10,9 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
+// ownModule is the plugin's.
+const ownModule = "github.com/refvol/refvol"
+
 // writeBills writes for each binary what is in it, in the form of CycloneDX: the modules that the
 // binary itself names. There is neither a time nor a random number in it.
 func writeBills(o *options, dir string, built []binary) error {
@@ -41,6 +44,11 @@ func billOf(o *options, b binary) (*cdx.BOM, error) {
 	main.PackageURL = main.BOMRef
 	components := []cdx.Component{module("stdlib", strings.TrimPrefix(info.GoVersion, "go"))}
 	for _, dependency := range info.Deps {
+		if dependency.Path == ownModule {
+			// A module of the same commit takes it from there.
+			components = append(components, module(ownModule, o.version))
+			continue
+		}
 		if dependency.Replace != nil {
 			return nil, fmt.Errorf("%s is replaced by %s, for which no reader of the bill can look", dependency.Path, dependency.Replace.Path)
 		}

@@ -17,7 +17,9 @@ type program struct {
 
 // programs are all that a release has.
 func programs() []program {
+	linux := []platform{{"linux", "amd64"}, {"linux", "arm64"}}
 	return []program{
-		{name: "refvol-plugin", platforms: []platform{{"linux", "amd64"}, {"linux", "arm64"}}, image: true},
+		{name: "kubectl-refvol", platforms: append(linux, platform{"darwin", "amd64"}, platform{"darwin", "arm64"}, platform{"windows", "amd64"}), krew: true},
+		{name: "refvol-plugin", platforms: linux, image: true},
 	}
 }

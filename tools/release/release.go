@@ -17,11 +17,11 @@ const imageName = "ghcr.io/refvol/refvol-plugin"
 // release makes everything in a directory of its own and puts that in the place of the output, so
 // that a release is whole or not there.
 func release(ctx context.Context, o *options) error {
-	if err := os.MkdirAll(filepath.Dir(o.output), 0o755); err != nil {
+	dir := o.output + ".new"
+	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(filepath.Dir(o.output), ".release-")
-	if err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir) // fails after the rename
@@ -44,9 +44,6 @@ func release(ctx context.Context, o *options) error {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("%s: %w", step.what, err)
 		}
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return err
 	}
 	if err := os.RemoveAll(o.output); err != nil {
 		return err
@@ -96,7 +93,8 @@ func packImage(ctx context.Context, o *options, dir string, built []binary) erro
 
 // runMake runs a target of the checkout's Makefile, with env added to the environment.
 func runMake(ctx context.Context, o *options, env []string, args ...string) error {
-	cmd := exec.CommandContext(ctx, "make", append([]string{"--no-print-directory", "-C", o.root, "VERSION=" + o.version, "REVISION=" + o.revision}, args...)...)
+	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "-C", o.root, "VERSION="+o.version, "REVISION="+o.revision)
+	cmd.Args = append(cmd.Args, args...)
 	cmd.Env = append(os.Environ(), env...)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", cmd, errors.Join(err, ctx.Err()), output)

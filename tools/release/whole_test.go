@@ -17,13 +17,18 @@ func TestTwoReleasesAreTheSame(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles all programs for all platforms twice: make test-long")
 	}
-	first, second := makeRelease(t, ""), makeRelease(t, t.TempDir())
+	commit, err := exec.CommandContext(t.Context(), "git", "-C", checkout(t), "rev-parse", "HEAD").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := strings.TrimSpace(string(commit))
+	first, second := makeRelease(t, at, ""), makeRelease(t, at, t.TempDir())
 	sums := read(t, first, "SHA256SUMS")
 	if other := read(t, second, "SHA256SUMS"); !bytes.Equal(sums, other) {
 		t.Errorf("two releases differ:\n%s\n%s", sums, other)
 	}
 	t.Logf("twice the same:\n%s", sums)
-	for _, name := range []string{"refvol-9.8.7-rc.1.tgz", "refvol.yaml", "CHANGES.md", "refvol-plugin_linux_arm64.cdx.json"} {
+	for _, name := range []string{"refvol-9.8.7-rc.1.tgz", "refvol.yaml", "CHANGES.md", "refvol-plugin_linux_arm64.cdx.json", "krew.yaml", "kubectl-refvol_windows_amd64.tar.gz"} {
 		if !strings.Contains(string(sums), "  "+name+"\n") {
 			t.Errorf("there is no %s", name)
 		}
@@ -48,13 +53,14 @@ func TestTwoReleasesAreTheSame(t *testing.T) {
 	startsOnArm(t, filepath.Join(first, "refvol-plugin_linux_arm64"))
 }
 
-// makeRelease makes a release of the last commit in a new clone; cache is go's build cache, ""
-// for the usual one.
-func makeRelease(t *testing.T, cache string) string {
+// makeRelease makes a release of a commit in a new clone; cache is go's build cache, "" for the
+// usual one.
+func makeRelease(t *testing.T, commit, cache string) string {
 	t.Helper()
 	clone := filepath.Join(t.TempDir(), "clone")
 	commands := [][]string{
-		{"git", "clone", "--quiet", "--shared", checkout(t), clone},
+		{"git", "clone", "--quiet", "--shared", "--no-checkout", checkout(t), clone},
+		{"git", "-C", clone, "checkout", "--quiet", "--detach", commit},
 		{"make", "-C", clone, "release", "VERSION=" + testVersion},
 	}
 	for _, args := range commands {

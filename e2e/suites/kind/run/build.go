@@ -19,12 +19,19 @@ const probeImage = "localhost/refvol/probe:e2e"
 // shellImage is the image of docs/recipes.md in the suite: this machine's busybox, as /bin/sh.
 const shellImage = "localhost/refvol/shell:e2e"
 
+// curlImage is the image of deploy/examples/smoke.yaml in the suite: a shell and curl, of Debian's
+// packages.
+const curlImage = "localhost/refvol/curl:e2e"
+
 // artifacts are what every run builds.
 type artifacts struct {
 	// kubectl is the program, of the version that the project's node image has, refvol kubectl-refvol.
 	kubectl, refvol string
 	// plugin, probe and shell are the archives of the images to load.
 	plugin, probe, shell string
+	// curl is another one; "" where there is no apt to make it with, and pods take the example's
+	// own image.
+	curl string
 	// suite is the suite's test binary.
 	suite string
 	// pluginName is the plugin's image as its archive calls it.
@@ -85,6 +92,9 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	if err := buildShell(ctx, s, built.shell); err != nil {
 		return artifacts{}, err
 	}
+	if built.curl, err = buildCurl(ctx, s, clock); err != nil {
+		return artifacts{}, err
+	}
 	if built.releases, err = buildReleases(ctx, s, clock); err != nil {
 		return artifacts{}, err
 	}
@@ -131,6 +141,19 @@ func makeImage(ctx context.Context, s *settings, program, entrypoint, name, arch
 			"-reference", name, "-output", archive,
 		},
 	}.quiet(ctx)
+}
+
+// buildCurl makes the image with a shell and curl, unless an earlier run has.
+func buildCurl(ctx context.Context, s *settings, clock stopwatch) (string, error) {
+	archive := filepath.Join(s.cache, "e2e", "curl.tar")
+	if _, err := os.Stat(archive); err == nil {
+		return archive, nil
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return "", nil
+	}
+	clock.say("making an image with a shell and curl")
+	return archive, command{args: []string{filepath.Join(s.root, "e2e", "node-image", "curl.sh"), archive, curlImage}}.quiet(ctx)
 }
 
 // buildTool builds a program of the cluster's own version.

@@ -111,7 +111,10 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built a
 		}
 	}()
 	clock.say("loading the images")
-	archives := []string{built.plugin, built.probe, built.shell}
+	archives, curl := []string{built.plugin, built.probe, built.shell}, ""
+	if built.curl != "" {
+		archives, curl = append(archives, built.curl), curlImage
+	}
 	for _, u := range built.releases {
 		archives = append(archives, u.image)
 	}
@@ -139,7 +142,7 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built a
 		dir: filepath.Join(s.root, "e2e", "suites", "kind", "suite"),
 		env: append(c.env(), "KUBECONFIG="+c.kubeconfig(), "REFVOL_PROBE_IMAGE="+probeImage, "REFVOL_SHELL_IMAGE="+shellImage,
 			"REFVOL_PLUGIN_IMAGE="+built.pluginName, "REFVOL_KUBECTL="+built.kubectl, "REFVOL_KUBECTL_REFVOL="+built.refvol, "REFVOL_HELM="+built.helm,
-			"REFVOL_CHART="+filepath.Join(s.root, "deploy", "charts", "refvol"), "REFVOL_UPGRADES="+upgrades),
+			"REFVOL_CHART="+filepath.Join(s.root, "deploy", "charts", "refvol"), "REFVOL_UPGRADES="+upgrades, "REFVOL_CURL_IMAGE="+curl),
 		// Parallel tests wait for the cluster most of the time, not for a processor, and
 		// some of them for the node that they need to themselves.
 		args: append([]string{built.suite, "-test.v", "-test.timeout=30m", "-test.parallel=12"}, s.testArgs...),

@@ -5,6 +5,8 @@
 // and the probe's image on the nodes (REFVOL_PROBE_IMAGE, by default
 // localhost/refvol/probe:e2e). Tests of upgrades need kubectl (REFVOL_KUBECTL), and the
 // manifests of releases and of the newest, with images that the nodes have (REFVOL_UPGRADES).
+// That of an example takes the example's own image, unless the nodes have another one with a shell
+// and curl (REFVOL_CURL_IMAGE).
 // The runner beside it provides all of them. It knows the plugin by its manifests and its
 // volumes only, and imports nothing of it.
 //
