@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// LongVariable, set to anything, asks for the long form of the suites that have one.
+	// LongVariable is the name of a variable that asks, set to anything, for the long form of the suites that have one.
 	LongVariable = "REFVOL_LONG"
 	// seedVariable repeats the choices of an earlier run.
 	seedVariable = "REFVOL_SEED"
