@@ -74,6 +74,10 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	}); err != nil {
 		return artifacts{}, err
 	}
+	// An earlier run left a copy, which nothing overwrites.
+	if err := os.RemoveAll(filepath.Join(s.cache, "e2e", "helm")); err != nil {
+		return artifacts{}, err
+	}
 	if built.helm, err = harness.BuildHelm(ctx, filepath.Join(s.cache, "e2e"), os.Stdout); err != nil {
 		return artifacts{}, err
 	}
