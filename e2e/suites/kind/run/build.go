@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -67,7 +68,11 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	}); err != nil {
 		return artifacts{}, err
 	}
-	if built.helm, err = harness.BuildHelm(ctx, filepath.Join(s.cache, "e2e"), os.Stdout); err != nil {
+	programs := filepath.Join(s.cache, "e2e", "programs")
+	if err := errors.Join(os.RemoveAll(programs), os.Mkdir(programs, 0o755)); err != nil {
+		return artifacts{}, err
+	}
+	if built.helm, err = harness.BuildHelm(ctx, programs, os.Stdout); err != nil {
 		return artifacts{}, err
 	}
 	suite := command{
