@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -74,11 +75,11 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	}); err != nil {
 		return artifacts{}, err
 	}
-	// An earlier run left a copy, which nothing overwrites.
-	if err := os.RemoveAll(filepath.Join(s.cache, "e2e", "helm")); err != nil {
+	programs := filepath.Join(s.cache, "e2e", "programs")
+	if err := errors.Join(os.RemoveAll(programs), os.Mkdir(programs, 0o755)); err != nil {
 		return artifacts{}, err
 	}
-	if built.helm, err = harness.BuildHelm(ctx, filepath.Join(s.cache, "e2e"), os.Stdout); err != nil {
+	if built.helm, err = harness.BuildHelm(ctx, programs, os.Stdout); err != nil {
 		return artifacts{}, err
 	}
 	suite := command{

@@ -112,14 +112,12 @@ func store(ctx context.Context, db storage.Appendable, s Scrape, at time.Time) e
 		}
 		var series labels.Labels
 		p.Labels(&series)
-		if _, _, value := p.Series(); err == nil {
-			err = add(series, value)
-		}
-		if err != nil {
+		_, _, value := p.Series()
+		if err := add(series, value); err != nil {
 			return errors.Join(err, appender.Rollback())
 		}
 	}
-	if err := add(labels.FromStrings(labels.MetricName, "up"), 1); err != nil {
+	if err := add(labels.FromStrings("__name__", "up"), 1); err != nil {
 		return errors.Join(err, appender.Rollback())
 	}
 	return appender.Commit()
