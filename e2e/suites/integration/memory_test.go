@@ -1,9 +1,11 @@
 package integration
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -105,7 +107,7 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 	if err := g.Limit(-1); err != nil {
 		t.Fatal(err)
 	}
-	n.restartWithoutThreads(volumes[0], after)
+	n.restartWithoutMemory(volumes[0], after)
 	n.allShow(volumes, after, afterCause)
 	for _, v := range volumes {
 		n.mustUnpublish(v)
@@ -113,28 +115,38 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 	n.wantNothingLeft()
 }
 
-// restartWithoutThreads waits until a volume shows data, or the plugin ends because it got no
-// memory for a thread, without which Go's runtime can't go on, and starts it again then. With
-// cgroups of version 2 the kernel says no to a process that it may not kill; with version 1 it
-// has it wait.
-func (n *node) restartWithoutThreads(v *harness.Volume, data map[string]string) {
+// restartWithoutMemory waits until a volume shows data, or the plugin ends because Go's runtime got no
+// memory or no thread, without which it can't go on, and starts it again then. With cgroups of version
+// 2 the kernel says no to a process that it may not kill; with version 1 it has it wait.
+func (n *node) restartWithoutMemory(v *harness.Volume, data map[string]string) {
 	n.t.Helper()
-	ends := false
+	ended := false
 	harness.Eventually(n.t, afterCause, func() error {
-		log, err := os.ReadFile(n.LogPath())
-		ends = strings.Contains(string(log), "runtime: failed to create new OS thread")
-		if err != nil || ends {
-			return err
+		select {
+		case <-n.Process().Done():
+			ended = true
+			return nil
+		default:
+			return n.showsJust(v, data)
 		}
-		return n.showsJust(v, data)
 	})
-	if !ends {
+	if !ended {
 		return
 	}
-	n.t.Log("the plugin ends, as it could start no thread")
-	<-n.Process().Done()
-	n.mustKill() // closes the connection
-	n.mustStart()
+	log, err := os.ReadFile(n.LogPath())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	reason := regexp.MustCompile(`(?m)^(fatal error|runtime): .*`).Find(log)
+	n.t.Logf("the plugin has ended: %s", reason)
+	for _, want := range []string{"failed to create new OS thread", "out of memory", "cannot allocate memory"} {
+		if bytes.Contains(reason, []byte(want)) {
+			n.mustKill() // closes the connection
+			n.mustStart()
+			return
+		}
+	}
+	n.t.Fatal("that is no lack of memory")
 }
 
 // The pages of volumes stay counted where the plugin was that wrote them. A limit there
