@@ -129,21 +129,25 @@ func TestWait(t *testing.T) {
 		},
 		"a change that has arrived is asked for again at once": {script{object: []string{"1", "2"}, shown: []string{"2"}}, time.Minute, false, "yes 2", "", 0, 2},
 		"never": {
-			script{object: []string{"2"}, shown: []string{"1"}}, 5 * time.Second, false, "no 2",
+			script{object: []string{"2"}, shown: []string{"1"}},
+			5 * time.Second, false, "no 2",
 			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 5 * time.Second, 5,
 		},
 		"a round that is cut short does not count": {
-			script{object: []string{"2"}, shown: []string{"1", "2"}, slow: 4 * time.Second}, 10 * time.Second, false, "no 2",
+			script{object: []string{"2"}, shown: []string{"1", "2"}, slow: 4 * time.Second},
+			10 * time.Second, false, "no 2",
 			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 10 * time.Second, 2,
 		},
 		"the first round is cut short": {
-			script{object: []string{"2"}, shown: []string{"1"}, slow: time.Hour}, 10 * time.Second, false, "no 2",
+			script{object: []string{"2"}, shown: []string{"1"}, slow: time.Hour},
+			10 * time.Second, false, "no 2",
 			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 10 * time.Second, 1,
 		},
 		"never there":         {script{object: []string{""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", 0, 0},
 		"deleted in the wait": {script{object: []string{"2", "2", ""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", time.Second, 2},
 		"watch": {
-			script{object: []string{"1", "1", "1", "2", "2", ""}, shown: []string{"1", "1", "1", "2"}}, 9 * time.Second, true, "yes 1, no 2, yes 2, deleted",
+			script{object: []string{"1", "1", "1", "2", "2", ""}, shown: []string{"1", "1", "1", "2"}},
+			9 * time.Second, true, "yes 1, no 2, yes 2, deleted",
 			"secret/db in namespace ns does not exist", 9 * time.Second, 5,
 		},
 	} {

@@ -133,7 +133,7 @@ func runningPod(namespace, name, node string) *corev1.Pod {
 }
 
 // appPod stores a pod with a volume of the driver that no plugin knows.
-func (w *world) appPod(name, node string, phase corev1.PodPhase) *corev1.Pod {
+func (w *world) appPod(name, node string, phase corev1.PodPhase) {
 	w.t.Helper()
 	pod := runningPod(w.namespace, name, node)
 	readOnly := true
@@ -142,7 +142,6 @@ func (w *world) appPod(name, node string, phase corev1.PodPhase) *corev1.Pod {
 	}}}}
 	pod.Status.Phase = phase
 	w.putPod(pod)
-	return pod
 }
 
 // node is one with a plugin.

@@ -105,8 +105,10 @@ func (r *release) must(args ...string) {
 func (r *release) values(image string, more ...string) []string {
 	registry, rest, _ := strings.Cut(image, "/")
 	repository, tag, _ := strings.Cut(rest, ":")
-	values := append([]string{"identity=plugin", "logFormat=json", "image.pullPolicy=IfNotPresent",
-		"image.registry=" + registry, "image.repository=" + repository, "image.tag=" + tag}, more...)
+	values := append([]string{
+		"identity=plugin", "logFormat=json", "image.pullPolicy=IfNotPresent",
+		"image.registry=" + registry, "image.repository=" + repository, "image.tag=" + tag,
+	}, more...)
 	return []string{r.chart, "--wait", "--set=" + strings.Join(values, ",")}
 }
 
