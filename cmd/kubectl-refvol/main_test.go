@@ -130,8 +130,8 @@ func TestWait(t *testing.T) {
 		"a change that has arrived is asked for again at once": {script{object: []string{"1", "2"}, shown: []string{"2"}}, time.Minute, false, "yes 2", "", 0, 2},
 		"never": {
 			script{object: []string{"2"}, shown: []string{"1"}},
-			5 * time.Second, false, "no 2",
-			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 5 * time.Second, 5,
+			4500 * time.Millisecond, false, "no 2",
+			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 4500 * time.Millisecond, 5,
 		},
 		"a round that is cut short does not count": {
 			script{object: []string{"2"}, shown: []string{"1", "2"}, slow: 4 * time.Second},
@@ -147,8 +147,8 @@ func TestWait(t *testing.T) {
 		"deleted in the wait": {script{object: []string{"2", "2", ""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", time.Second, 2},
 		"watch": {
 			script{object: []string{"1", "1", "1", "2", "2", ""}, shown: []string{"1", "1", "1", "2"}},
-			9 * time.Second, true, "yes 1, no 2, yes 2, deleted",
-			"secret/db in namespace ns does not exist", 9 * time.Second, 5,
+			8500 * time.Millisecond, true, "yes 1, no 2, yes 2, deleted",
+			"secret/db in namespace ns does not exist", 8500 * time.Millisecond, 5,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
