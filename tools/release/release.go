@@ -93,8 +93,8 @@ func packImage(ctx context.Context, o *options, dir string, built []binary) erro
 
 // runMake runs a target of the checkout's Makefile, with env added to the environment.
 func runMake(ctx context.Context, o *options, env []string, args ...string) error {
-	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "-C", o.root, "VERSION="+o.version, "REVISION="+o.revision)
-	cmd.Args = append(cmd.Args, args...)
+	cmd := exec.CommandContext(ctx, "make")
+	cmd.Args = append(append(cmd.Args, "--no-print-directory", "-C", o.root, "VERSION="+o.version, "REVISION="+o.revision), args...)
 	cmd.Env = append(os.Environ(), env...)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", cmd, errors.Join(err, ctx.Err()), output)
