@@ -153,7 +153,7 @@ func buildCurl(ctx context.Context, s *settings, clock stopwatch) (string, error
 	if _, err := os.Stat(archive); err == nil {
 		return archive, nil
 	}
-	if _, err := exec.LookPath("apt-get"); err != nil {
+	if program, _ := exec.LookPath("apt-get"); program == "" {
 		return "", nil
 	}
 	clock.say("making an image with a shell and curl")
