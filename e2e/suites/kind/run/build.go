@@ -154,17 +154,11 @@ func buildCurl(ctx context.Context, s *settings, clock stopwatch) (string, error
 	if _, err := os.Stat(archive); err == nil {
 		return archive, nil
 	}
-	if !has("apt-get") {
+	if program, _ := exec.LookPath("apt-get"); program == "" {
 		return "", nil
 	}
 	clock.say("making an image with a shell and curl")
 	return archive, command{args: []string{filepath.Join(s.root, "e2e", "node-image", "curl.sh"), archive, curlImage}}.quiet(ctx)
-}
-
-// has reports whether the machine has a program.
-func has(program string) bool {
-	_, err := exec.LookPath(program)
-	return err == nil
 }
 
 // buildTool builds a program of the cluster's own version.
