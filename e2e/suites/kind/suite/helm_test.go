@@ -17,26 +17,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-const (
-	// helmDriver is that of the release, so that it disturbs no other plugin of the cluster.
-	helmDriver = "helm.refvol.dev"
-	helmPlugin = "helm-plugin"
-)
-
 // release is an install of the chart by helm itself, in a namespace of its own.
 type release struct {
 	*namespace
+	// driver, app and check are names of its own, so that it disturbs no other plugin of the cluster.
+	driver, app, check         string
 	program, chart, dir, image string
 }
 
-// newRelease makes ready to install. What is installed when the test ends goes then.
-func newRelease(t *testing.T) *release {
+// newRelease makes ready to install under names that begin with prefix. What is installed when the test ends goes then.
+func newRelease(t *testing.T, prefix string) *release {
 	t.Helper()
-	r := &release{namespace: newNamespace(t), program: os.Getenv("REFVOL_HELM"), dir: t.TempDir(), image: os.Getenv("REFVOL_PLUGIN_IMAGE")}
+	r := &release{
+		namespace: newNamespace(t), driver: prefix + ".refvol.dev", app: prefix + "-plugin", check: prefix + "-uninstall-check",
+		program: os.Getenv("REFVOL_HELM"), dir: t.TempDir(), image: os.Getenv("REFVOL_PLUGIN_IMAGE"),
+	}
 	if r.program == "" || r.image == "" {
 		t.Fatal("REFVOL_HELM and REFVOL_PLUGIN_IMAGE must name helm and the plugin's image; make e2e does")
 	}
-	r.chart = r.copyChart(os.Getenv("REFVOL_CHART"))
+	r.chart = r.copyChart(os.Getenv("REFVOL_CHART"), prefix)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
@@ -48,10 +47,10 @@ func newRelease(t *testing.T) *release {
 }
 
 // copyChart copies the chart and what its links lead to, under names of its own.
-func (r *release) copyChart(from string) string {
+func (r *release) copyChart(from, prefix string) string {
 	r.t.Helper()
-	names := strings.NewReplacer(driver, helmDriver, "args: [uninstall-check]", "args: [uninstall-check, --driver-name="+helmDriver+"]",
-		"refvol-plugin", helmPlugin, "refvol-uninstall-check", "helm-uninstall-check", "refvol-node-identity", "helm-node-identity")
+	names := strings.NewReplacer(driver, r.driver, "args: [uninstall-check]", "args: [uninstall-check, --driver-name="+r.driver+"]",
+		"refvol-plugin", r.app, "refvol-uninstall-check", r.check, "refvol-node-identity", prefix+"-node-identity")
 	chart := filepath.Join(r.dir, "chart")
 	var copyDir func(from, to string) error
 	copyDir = func(from, to string) error {
@@ -128,7 +127,7 @@ func (r *release) retag(image string) {
 func (r *release) wantRunning(image, arg string, with bool) {
 	r.t.Helper()
 	eventually(r.t, podTimeout, "plugins of "+image, func(ctx context.Context) error {
-		plugins, err := r.client.CoreV1().Pods(r.name).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + helmPlugin})
+		plugins, err := r.client.CoreV1().Pods(r.name).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + r.app})
 		if err != nil {
 			return err
 		}
@@ -150,7 +149,7 @@ func (r *release) wantRunning(image, arg string, with bool) {
 func (r *release) plugin(node string) *corev1.Pod {
 	r.t.Helper()
 	plugins, err := r.client.CoreV1().Pods(r.name).List(r.t.Context(), metav1.ListOptions{
-		LabelSelector: "app.kubernetes.io/name=" + helmPlugin, FieldSelector: "spec.nodeName=" + node,
+		LabelSelector: "app.kubernetes.io/name=" + r.app, FieldSelector: "spec.nodeName=" + node,
 	})
 	if err != nil || len(plugins.Items) != 1 {
 		r.t.Fatalf("plugin of %s: %v, %v", node, plugins, err)
@@ -162,7 +161,7 @@ func (r *release) plugin(node string) *corev1.Pod {
 // arrive. The release is not uninstalled as long as the pod is there, and leaves nothing when it is.
 func TestHelm(t *testing.T) {
 	t.Parallel()
-	r := newRelease(t)
+	r := newRelease(t, "helm")
 	r.must(append([]string{"install", "refvol"}, r.values(r.image)...)...)
 	r.wantRunning(r.image, "--v=4", false)
 
@@ -171,7 +170,7 @@ func TestHelm(t *testing.T) {
 	node := n.worker(t)
 	inspector := n.startOnNode("inspector", node)
 	login := refvol("login", attributes{"secret": "login"})
-	login.CSI.Driver = helmDriver
+	login.CSI.Driver = r.driver
 	spec := newPod("reader", login)
 	spec.Spec.NodeName = node
 	p := n.start(spec)
@@ -214,7 +213,7 @@ func TestHelm(t *testing.T) {
 func (r *release) wantNothingOn(inspector *pod, node string, paths nodePaths) {
 	r.t.Helper()
 	for _, file := range []string{
-		path.Join(paths.socket, "csi.sock"), path.Join(path.Dir(paths.pods), "plugins_registry", helmDriver+"-reg.sock"),
+		path.Join(paths.socket, "csi.sock"), path.Join(path.Dir(paths.pods), "plugins_registry", r.driver+"-reg.sock"),
 	} {
 		eventually(r.t, podTimeout, "no "+file, func(ctx context.Context) error {
 			if answer, err := inspector.ask(ctx, "probe", "read", path.Join(nodeRoot, file)); !isAbsent(err) {
@@ -223,20 +222,20 @@ func (r *release) wantNothingOn(inspector *pod, node string, paths nodePaths) {
 			return nil
 		})
 	}
-	eventually(r.t, podTimeout, "nothing of "+helmDriver+" in the cluster", func(ctx context.Context) error {
+	eventually(r.t, podTimeout, "nothing of "+r.driver+" in the cluster", func(ctx context.Context) error {
 		csiNode, err := r.client.StorageV1().CSINodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		for _, d := range csiNode.Spec.Drivers {
-			if d.Name == helmDriver {
+			if d.Name == r.driver {
 				return fmt.Errorf("it is registered on %s", node)
 			}
 		}
-		if _, err := r.client.StorageV1().CSIDrivers().Get(ctx, helmDriver, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		if _, err := r.client.StorageV1().CSIDrivers().Get(ctx, r.driver, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the CSIDriver object: %w", err)
 		}
-		roles, err := r.client.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name in (helm-plugin, helm-uninstall-check)"})
+		roles, err := r.client.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name in (" + r.app + ", " + r.check + ")"})
 		if err != nil || len(roles.Items) > 0 {
 			return fmt.Errorf("ClusterRoles %v, %w", roles.Items, err)
 		}
