@@ -32,6 +32,8 @@ const usage = `usage:
   probe remount ASSAULT                     what became of attacks on mounts, in JSON
   probe escape ASSAULT                      what became of attempts to leave the container, in JSON
   probe swap DIR TARGET...                  a decoy and links to the targets change places until SIGTERM
+  probe database ADDRESS                    its address; counts logins at ADDRESS, by HTTP, until SIGTERM
+  probe client URL FILE                     logs in to a database with FILE's password until SIGTERM; in JSON what fails
   probe install FILE                        a copy of the program
   probe inotifyd - DIR:y                    what is moved into DIR, a line each, as busybox's inotifyd does;
                                             a program called inotifyd takes these arguments alone`
@@ -77,6 +79,10 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return kill("/proc", args[0], args[1])
 	case command == "swap" && len(args) >= 2:
 		return swap(ctx, args[0], args[1:])
+	case command == "database" && len(args) == 1:
+		return database(ctx, out, args[0])
+	case command == "client" && len(args) == 2:
+		return client(ctx, out, args[0], args[1])
 	case command == "install" && len(args) == 1:
 		return install(args[0])
 	case command == "inotifyd" && len(args) == 2:
