@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -11,7 +12,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
+
+// loginDeadline bounds each wait of a test, for one that would wait forever.
+const loginDeadline = 20 * time.Second
 
 // begin runs a command until the test ends, and returns the lines that it writes.
 func begin(t *testing.T, args ...string) *bufio.Scanner {
@@ -24,7 +29,9 @@ func begin(t *testing.T, args ...string) *bufio.Scanner {
 		writer.CloseWithError(err)
 		done <- err
 	}()
+	late := time.AfterFunc(loginDeadline, func() { reader.CloseWithError(fmt.Errorf("%q: not within %s", args, loginDeadline)) })
 	t.Cleanup(func() {
+		late.Stop()
 		stop()
 		reader.Close()
 		if err := <-done; err != nil {
@@ -60,13 +67,16 @@ func awaitLogins(t *testing.T, url string, wanted func(logins) bool) logins {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for {
+	for deadline := time.Now().Add(loginDeadline); ; {
 		users := map[string]logins{}
 		if err := json.Unmarshal([]byte(call(t, http.MethodGet, url+"/logins", "")), &users); err != nil {
 			t.Fatal(err)
 		}
 		if wanted(users[user]) {
 			return users[user]
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %s: %+v", loginDeadline, users)
 		}
 	}
 }
@@ -104,6 +114,7 @@ func TestLogins(t *testing.T) {
 	}
 
 	call(t, http.MethodPut, url+"/passwords", "three")
+	awaitLogins(t, url, func(l logins) bool { return l.Refused > 0 })
 	if !failures.Scan() {
 		t.Fatal(failures.Err())
 	}
@@ -114,7 +125,6 @@ func TestLogins(t *testing.T) {
 	if f.Failed != 1 || f.Logins <= got.Accepted || f.Reason != "Unauthorized" {
 		t.Errorf("the client tells %+v after %+v", f, got)
 	}
-	awaitLogins(t, url, func(l logins) bool { return l.Refused > 0 })
 
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
