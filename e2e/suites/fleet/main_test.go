@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,7 +39,8 @@ func TestMain(m *testing.M) {
 		s, err := newSuite(ctx)
 		shared = s
 		return s.stop, err
-	}))
+		// A connection that breaks while it closes ends after a second, about as long as goleak waits.
+	}, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown")))
 }
 
 func newSuite(ctx context.Context) (_ *suite, err error) {
