@@ -11,6 +11,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/backoff"
@@ -26,6 +27,7 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 	var failing time.Time
 	var delay backoff.Delay
 	refused := refusedPods{told: map[volume.Pod]bool{}}
+	logged := map[metav1.StatusReason]bool{} // since the last success
 	for {
 		err := p.find(ctx)
 		pods := p.restoredPods()
@@ -41,11 +43,17 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 		}
 		if err == nil {
 			failing, delay = time.Time{}, backoff.Delay{}
+			clear(logged)
 			continue
 		}
-		if failing.IsZero() && ReasonOf(err) != ReasonBusy {
-			failing = time.Now()
-			klog.FromContext(ctx).Error(err, "Mounted volumes are not updated until their pods can be read")
+		if ReasonOf(err) != ReasonBusy {
+			if failing.IsZero() {
+				failing = time.Now()
+			}
+			if reason := apierrors.ReasonForError(err); !logged[reason] {
+				logged[reason] = true
+				klog.FromContext(ctx).Error(err, "Mounted volumes are not updated until their pods can be read")
+			}
 		}
 		select {
 		case <-time.After(delay.Next(p.longestPause(err, failing), err)):
