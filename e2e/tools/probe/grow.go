@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"time"
 )
@@ -56,6 +58,11 @@ func grow(ctx context.Context, out io.Writer, timeout, last string, files []stri
 func (g *growth) read(files []string, highest map[string]string, last string) (missing string) {
 	for _, file := range files {
 		content, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			// Between the look at ..data and that at the file the generation may have gone, as with the
+			// kubelet's own volumes. Opening it again finds the next one.
+			content, err = os.ReadFile(file)
+		}
 		text := string(content)
 		g.Reads++
 		switch {
