@@ -20,6 +20,8 @@ const (
 	loginInterval = 50 * time.Millisecond
 	// loginTimeout bounds one login.
 	loginTimeout = 10 * time.Second
+	// firstAnswer is how long a client waits for its first answer before it says why there is none.
+	firstAnswer = time.Minute
 )
 
 // logins counts what the database answered to one user.
@@ -113,10 +115,20 @@ func client(ctx context.Context, out io.Writer, url, file string) error {
 	ticker := time.NewTicker(loginInterval)
 	defer ticker.Stop()
 	var f failure
+	late := time.After(firstAnswer)
 	for {
 		code, err := login(ctx, url, user, file)
 		if ctx.Err() != nil {
 			return nil
+		}
+		select {
+		case <-late:
+			if code == 0 && f.Logins == 0 {
+				if err := answer(out)(failure{Reason: fmt.Sprintf("no answer yet: %v", err)}, nil); err != nil {
+					return err
+				}
+			}
+		default:
 		}
 		if err == nil && code != http.StatusOK {
 			err = errors.New(http.StatusText(code))

@@ -152,7 +152,7 @@ func (r *rotation) awaitLogins() logins {
 			sum = logins{sum.Accepted + l.Accepted, sum.Refused + l.Refused}
 		}
 		if len(now) != rotators {
-			return fmt.Errorf("%d clients did", len(now))
+			return fmt.Errorf("%d clients did; the others say: %s", len(now), r.failures())
 		}
 		return nil
 	})
