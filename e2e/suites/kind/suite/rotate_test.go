@@ -56,6 +56,11 @@ func newRotation(t *testing.T) *rotation {
 	k := newKitchen(t)
 	k.in(t, "shop")
 	r := &rotation{namespace: k.namespaces["shop"], kitchen: k, patch: recipes[i].steps[0], converged: recipes[i].steps[1]}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the clients tell: %s", r.failures(context.WithoutCancel(t.Context())))
+		}
+	})
 	database := newPod("database")
 	database.Labels = map[string]string{"app": "database"}
 	database.Spec.Containers[0].Args = []string{"database", fmt.Sprintf(":%d", databasePort)}
@@ -152,7 +157,7 @@ func (r *rotation) awaitLogins() logins {
 			sum = logins{sum.Accepted + l.Accepted, sum.Refused + l.Refused}
 		}
 		if len(now) != rotators {
-			return fmt.Errorf("%d clients did; the others say: %s", len(now), r.failures())
+			return fmt.Errorf("%d clients did", len(now))
 		}
 		return nil
 	})
@@ -160,9 +165,9 @@ func (r *rotation) awaitLogins() logins {
 }
 
 // failures returns what the clients tell of logins that failed.
-func (r *rotation) failures() string {
+func (r *rotation) failures(ctx context.Context) string {
 	r.t.Helper()
-	lines, err := r.kitchen.logs(r.t.Context(), r.name, "", "app=client", &corev1.PodLogOptions{})
+	lines, err := r.kitchen.logs(ctx, r.name, "", "app=client", &corev1.PodLogOptions{})
 	text := strings.TrimSpace(strings.Join(lines, "\n"))
 	if err != nil {
 		r.t.Fatal(err)
@@ -251,14 +256,14 @@ func TestRotatePassword(t *testing.T) {
 	if sum.Accepted < 20*rotators || sum.Refused != 0 {
 		t.Errorf("%+v; want %d logins at least, none refused", sum, 20*rotators)
 	}
-	if failed := r.failures(); failed != "" {
+	if failed := r.failures(r.t.Context()); failed != "" {
 		t.Errorf("logins failed:\n%s", failed)
 	}
 
 	// The other order: the old password is revoked before the Secret is updated.
 	password = canary("five")
 	r.accept(password)
-	if refused := r.awaitLogins().Refused; refused < rotators || !strings.Contains(r.failures(), "Unauthorized") {
+	if refused := r.awaitLogins().Refused; refused < rotators || !strings.Contains(r.failures(r.t.Context()), "Unauthorized") {
 		t.Errorf("%d logins were refused, though no volume has the password", refused)
 	}
 }
