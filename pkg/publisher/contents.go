@@ -161,8 +161,9 @@ func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Renderi
 		v.setShown(got.at)
 		v.contents.withdrawn, v.contents.named = got.refused, namedIn(shown.Tree)
 	case result.Changed:
-		// Some files may still be those of before, where they are rewritten in place.
-		v.setShown(got.at)
+		// Some files may still be those of before, where they are rewritten in place. So nothing older
+		// may follow, and the status goes on to say what was shown by all files.
+		v.contents.shown = got.at
 		v.contents.withdrawn = nil
 		for ref := range namedIn(shown.Tree) {
 			v.contents.named[ref] = true
