@@ -29,22 +29,46 @@ LDFLAGS := -s -w \
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
+PROGRAM ?= refvol-plugin
+OUT ?= bin/$(PROGRAM)
 .PHONY: build
-build: ## Build bin/refvol-plugin, statically linked
-	$(STATIC) build $(BUILD_FLAGS) $(PLUGIN_TAGS) -ldflags '$(LDFLAGS)' -o bin/refvol-plugin ./cmd/refvol-plugin
+build: build-plugin ## Build bin/refvol-plugin and bin/kubectl-refvol, statically linked
+	@$(MAKE) --no-print-directory build-program PROGRAM=kubectl-refvol
 
-# The tool that packs the image runs here, whatever GOARCH the binary is for.
+.PHONY: build-plugin
+build-plugin: build-program
+
+# PROGRAM=name builds another one of cmd/, OUT=file puts it elsewhere.
+.PHONY: build-program
+build-program:
+	$(STATIC) -C cmd/$(PROGRAM) build $(BUILD_FLAGS) $(PLUGIN_TAGS) -ldflags '$(LDFLAGS)' -o '$(abspath $(OUT))' .
+
 .PHONY: image
-image: build ## Pack bin/refvol-plugin.tar, a container image called IMAGE=..., without an engine
+image: build-plugin pack ## Pack bin/refvol-plugin.tar, a container image called IMAGE=..., without an engine
+
+# One binary for each architecture. The tool runs here, whatever GOARCH these are for.
+BINARIES ?= bin/refvol-plugin
+ARCHIVE ?= bin/refvol-plugin.tar
+.PHONY: pack
+pack:
 	GOOS= GOARCH= $(STATIC) -C tools run $(BUILD_FLAGS) ./image \
-		-binary '$(CURDIR)/bin/refvol-plugin' -entrypoint /refvol-plugin \
-		-reference '$(IMAGE)' -output '$(CURDIR)/bin/refvol-plugin.tar' \
+		$(foreach binary,$(BINARIES),-binary '$(abspath $(binary))') -entrypoint /refvol-plugin \
+		-reference '$(IMAGE)' -output '$(abspath $(ARCHIVE))' \
 		-label org.opencontainers.image.title=refvol-plugin \
 		-label 'org.opencontainers.image.description=CSI node plugin that shows ConfigMaps and Secrets as live files' \
 		-label org.opencontainers.image.source=https://github.com/refvol/refvol \
 		-label org.opencontainers.image.licenses=Apache-2.0 \
 		-label org.opencontainers.image.version='$(VERSION)' \
 		-label org.opencontainers.image.revision='$(REVISION)'
+
+.PHONY: release
+release: ## Make bin/release: binaries, images, chart, manifests, bills of materials, checksums, for VERSION
+	$(STATIC) -C tools/release run $(BUILD_FLAGS) . -root '$(CURDIR)' -output '$(CURDIR)/bin/release' \
+		-version '$(VERSION)' -revision '$(REVISION)'
+
+.PHONY: verify-dockerfile
+verify-dockerfile: ## Check that the Dockerfile's commands make the very image that make image makes
+	$(STATIC) -C tools/release test $(BUILD_FLAGS) -count=1 -run TestDockerfile -v .
 
 .PHONY: lint
 lint: ## Check style, layering, modules and scripts, in every module
@@ -72,24 +96,31 @@ BENCHED := grep -rl --include='*_test.go' '^func Benchmark' pkg | xargs -n 1 dir
 .PHONY: test-unit
 test-unit: ## Run the unit tier: no root, no network, no built binaries
 	$(GO) $(TEST) ./...
+	$(GO) -C cmd/kubectl-refvol $(TEST) ./...
 	$(GO) -C tools $(TEST) ./...
+	$(GO) -C tools/release $(TEST) -short ./...
 	@output=$$($(GO) test -race -vet=off -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
 
 .PHONY: bench-micro
 bench-micro: ## Run the micro-benchmarks of the packages; BENCH=Render picks some, COUNT=10 repeats them
 	$(GO) test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) $$($(BENCHED))
 
-# The tests of the e2e module run programs that they don't import, and those of deploy/ read
+# The suites of the e2e module run programs that they don't import, and those of deploy/ read
 # files outside of their module, so a result that go kept says nothing of them: -count=1.
 ONCE = $(if $(findstring -count,$(TEST)),,-count=1)
 .PHONY: test-integration
-test-integration: test-suites test-bench test-deploy ## Run the integration tier: real etcd, API server, mounts and sockets; the manifests
+test-integration: test-suites test-tools test-bench test-deploy ## Run the integration tier: real etcd, API server, mounts and sockets; the manifests
 
-# All of the module but the suite that needs a cluster, the one that takes longest first.
+# All suites of the module but the one that needs a cluster, the one that takes longest first.
 .PHONY: test-suites
 test-suites:
-	cd e2e && packages=$$($(GO) list ./...) && \
-		$(GO) $(TEST) $(ONCE) ./suites/integration $$(echo "$$packages" | grep -v -e /suites/kind/suite -e /suites/integration)
+	cd e2e && packages=$$($(GO) list ./suites/... ./tools/controlplane) && \
+		$(GO) $(TEST) $(ONCE) ./suites/integration $$(echo "$$packages" | grep -v -e /suites/kind -e /suites/integration)
+
+# What the suites are made of stands for itself.
+.PHONY: test-tools
+test-tools:
+	cd e2e && $(GO) $(TEST) ./suites/kind/run $$($(GO) list ./tools/... | grep -v /tools/controlplane)
 
 # The short form of the benchmarks, which judges no time.
 .PHONY: test-bench
@@ -112,11 +143,14 @@ test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin
 # the suite at once, TestEnvFiles with it.
 .PHONY: test-long
 test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and the suites' long forms, on kind too
+	$(STATIC) -C tools/release test $(BUILD_FLAGS) -count=1 -timeout 3h -v .
 	$(MAKE) test-unit TEST='test -race -vet=off -timeout 60m -shuffle=on -count=20'
 	$(MAKE) test-integration TEST='test -race -vet=off -timeout 3h -shuffle=on -count=5'
 	REFVOL_LONG=1 $(GO) test -race -timeout 60m -count=1 -run '^TestReadersUnderFire$$' -v ./pkg/writer
 	REFVOL_LONG=1 $(GO) -C e2e test -race -timeout 6h -count=1 -v ./suites/integration
 	REFVOL_LONG=1 REFVOL_ENV_PODS=40 $(MAKE) e2e ARGS=-test.timeout=4h
+	$(MAKE) e2e K8S=1.36
+	$(MAKE) e2e K8S=1.35
 
 # go fuzzes one target of one package at a time. Unless it is told otherwise, it spends
 # most of its time on making each interesting input a little smaller. Of the e2e module
@@ -143,6 +177,10 @@ bench: ## Measure against the references; SCENARIO=update,publish picks, PLUGIN=
 bench-table: ## Put the goals and what make bench measured into docs/benchmarks.md
 	$(STATIC) -C e2e/suites/bench run $(BUILD_FLAGS) . -table ../../../docs/benchmarks.md
 
+.PHONY: attributes-table
+attributes-table: ## Put the attributes that the code takes into docs/attributes.md
+	$(GO) test -count=1 -run TestAttributesPage ./pkg/volume -args -update
+
 .PHONY: demo
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
 	$(STATIC) -C e2e run $(BUILD_FLAGS) ./tools/demo
@@ -157,7 +195,7 @@ e2e-deps: ## Install what make e2e needs (as root on Debian), or name it
 	e2e/node-image/deps.sh
 
 .PHONY: e2e
-e2e: ## Run the e2e tier: real pods on a kind cluster; KEEP=1 keeps it, ARGS=-test.run=TestX picks tests
+e2e: ## Run the e2e tier: real pods on a kind cluster; K8S=1.35 picks its version, KEEP=1 keeps it, ARGS=-test.run=TestX picks tests
 	$(STATIC) -C e2e run $(BUILD_FLAGS) ./suites/kind/run $(ARGS)
 
 .PHONY: clean

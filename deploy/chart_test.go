@@ -210,7 +210,7 @@ func TestChartPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, set := range [][]string{{"node-identity"}, {"admission", "admission-read-only", "startup-taint", "network-policy", "flow-schema"}} {
+	for _, set := range [][]string{{"node-identity"}, {"admission", "admission-read-only", "startup-taint", "network-policy", "flow-schema", "metrics"}} {
 		version, overrides := valuesOf(t, set)
 		want, _, err := renderLoaded(loaded, version, overrides)
 		if err != nil {

@@ -124,10 +124,15 @@ func TestChartAdmissionActionsAndPorts(t *testing.T) {
 		"identity":      "pod",
 		"admission":     values{"enabled": true, "validationActions": []any{"Warn", "Audit"}},
 		"networkPolicy": values{"enabled": true, "ports": []any{8443}},
+		"metrics":       values{"enabled": true, "namespace": "prometheus"},
 	})
 	actions := only[*admissionv1.ValidatingAdmissionPolicyBinding](t, objects).Spec.ValidationActions
 	if want := []admissionv1.ValidationAction{admissionv1.Warn, admissionv1.Audit}; !reflect.DeepEqual(actions, want) {
 		t.Errorf("actions %v, want %v", actions, want)
+	}
+	ingress := only[*networkingv1.NetworkPolicy](t, objects).Spec.Ingress
+	if got := ingress[0].From[0].NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"]; got != "prometheus" {
+		t.Errorf("pods of the namespace %q may connect, want prometheus", got)
 	}
 	egress := only[*networkingv1.NetworkPolicy](t, objects).Spec.Egress
 	want := []networkingv1.NetworkPolicyEgressRule{{Ports: []networkingv1.NetworkPolicyPort{{
@@ -155,6 +160,7 @@ func TestChartRefuses(t *testing.T) {
 		{values{"image": values{"digest": "0a"}}, "/image/digest"},
 		{values{"admision": values{"enabled": true}}, "admision"},
 		{values{"admission": true}, "/admission"},
+		{values{"metrics": values{"enabled": true, "namespace": ""}}, "/metrics/namespace"},
 		{values{"maxUnavailable": "0%"}, "/maxUnavailable"},
 		{values{"podLabels": values{"a": 1}}, "/podLabels/a"},
 	} {

@@ -13,10 +13,14 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // alternatives are groups of components: a set has at most one of each.
@@ -162,12 +166,26 @@ func wanted(t *testing.T, set []string) []runtime.Object {
 			role.Labels["refvol.dev/change-detection"] = "Cache"
 		case "get":
 			role.Labels["refvol.dev/change-detection"] = "Get"
-		case "cross-namespace", "startup-taint":
+		case "cross-namespace", "startup-taint", "metrics":
 			role.Labels["refvol.dev/"+name] = "true"
 		}
 		objects = append(objects, brought(t, name, slices.Contains(set, "cross-namespace"))...)
 	}
+	if slices.Contains(set, "metrics") && slices.Contains(set, "network-policy") {
+		admitPrometheus(only[*networkingv1.NetworkPolicy](t, objects))
+	}
 	return objects
+}
+
+// admitPrometheus has a policy admit pods of the namespace monitoring to the port of the metrics.
+func admitPrometheus(policy *networkingv1.NetworkPolicy) {
+	policy.Labels["refvol.dev/metrics"] = "true"
+	policy.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{
+		From: []networkingv1.NetworkPolicyPeer{{
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "monitoring"}},
+		}},
+		Ports: []networkingv1.NetworkPolicyPort{{Protocol: ptr(corev1.ProtocolTCP), Port: ptr(intstr.FromInt32(9810))}},
+	}}
 }
 
 // brought returns the objects in a component's own files.

@@ -101,6 +101,17 @@ func TestProbes(t *testing.T) {
 	}
 }
 
+// TestNoPortForProfiles: a port-forward reaches every port of the pod, and nobody has asked for
+// profiles. No component adds a flag for them (TestComponents).
+func TestNoPortForProfiles(t *testing.T) {
+	all := flags(t, pluginContainer(t, only[*appsv1.DaemonSet](t, render(t, "base"))))
+	for _, flag := range []string{"profiling-address", "status-address"} {
+		if value, ok := all[flag]; ok {
+			t.Errorf("--%s=%s, want the plugin's default", flag, value)
+		}
+	}
+}
+
 // TestPathsMeet follows each path in the flags through the container's mounts to
 // the node: both sides of a path must be one place.
 func TestPathsMeet(t *testing.T) {

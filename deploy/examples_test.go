@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -45,7 +47,10 @@ func TestExamples(t *testing.T) {
 			}
 			objects := decode(t, file, manifests)
 			pod := only[*corev1.Pod](t, objects)
-			checkImages(t, pod)
+			checkImages(t, pod.Spec)
+			if filepath.Base(file) == "smoke.yaml" {
+				checkSmoke(t, pod, objects)
+			}
 			checkVolumes(t, pod, payloadObjects(t, objects))
 			checkConsent(t, pod, objects)
 			if filepath.Base(file) == "pod-identity.yaml" {
@@ -56,11 +61,34 @@ func TestExamples(t *testing.T) {
 }
 
 // checkImages wants images that every cluster can pull, at a version.
-func checkImages(t *testing.T, pod *corev1.Pod) {
+func checkImages(t *testing.T, spec corev1.PodSpec) {
 	t.Helper()
-	for _, container := range pod.Spec.Containers {
-		if !strings.HasPrefix(container.Image, "docker.io/library/busybox:1.") {
-			t.Errorf("container %s: image = %q, want docker.io/library/busybox:1.x", container.Name, container.Image)
+	for _, container := range spec.Containers {
+		if !strings.HasPrefix(container.Image, "docker.io/library/busybox:1.") && !strings.HasPrefix(container.Image, "docker.io/curlimages/curl:8.") {
+			t.Errorf("container %s: image = %q, want docker.io/library/busybox:1.x or docker.io/curlimages/curl:8.x", container.Name, container.Image)
+		}
+	}
+}
+
+// checkSmoke wants a Job that starts without the driver, with one image and one account for it and
+// the pod, and nothing that says in which namespace it is.
+func checkSmoke(t *testing.T, pod *corev1.Pod, objects []runtime.Object) {
+	t.Helper()
+	job := only[*batchv1.Job](t, objects).Spec.Template.Spec
+	checkImages(t, job)
+	if len(job.Volumes) > 0 {
+		t.Errorf("the Job has the volumes %v, so that it might not start", job.Volumes)
+	}
+	if one, other := pod.Spec.Containers[0].Image, job.Containers[0].Image; one != other {
+		t.Errorf("the images are %s and %s", one, other)
+	}
+	account := only[*corev1.ServiceAccount](t, objects).Name
+	if pod.Spec.ServiceAccountName != account || job.ServiceAccountName != account {
+		t.Errorf("the accounts are %q and %q, want %q", pod.Spec.ServiceAccountName, job.ServiceAccountName, account)
+	}
+	for _, object := range objects {
+		if o, ok := object.(metav1.Object); ok && o.GetNamespace() != "" {
+			t.Errorf("%T %s names the namespace %s", o, o.GetName(), o.GetNamespace())
 		}
 	}
 }
@@ -206,7 +234,7 @@ func payloadObjects(t *testing.T, objects []runtime.Object) payload.Objects {
 		case *corev1.Secret:
 			ref := volume.Ref{Kind: volume.Secret, Namespace: cmp.Or(object.Namespace, exampleNamespace), Name: object.Name}
 			found[ref] = &volume.Object{Ref: ref, Data: bytesOf(object.StringData)}
-		case *corev1.Pod, *corev1.Namespace, *corev1.ServiceAccount, *rbacv1.Role, *rbacv1.RoleBinding:
+		case *corev1.Pod, *corev1.Namespace, *corev1.ServiceAccount, *rbacv1.Role, *rbacv1.RoleBinding, *batchv1.Job:
 		default:
 			t.Errorf("unexpected object %T", object)
 		}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,7 +30,7 @@ func TestReadmeExample(t *testing.T) {
 	objects := payload.Objects{app: {Ref: app, Data: map[string][]byte{"app.yaml": []byte("x")}}}
 	for _, block := range blocks {
 		pod := only[*corev1.Pod](t, decode(t, "README.md", block[1]))
-		checkImages(t, pod)
+		checkImages(t, pod.Spec)
 		checkVolumes(t, pod, objects)
 	}
 }
@@ -139,13 +140,31 @@ func TestDocumentedTiers(t *testing.T) {
 	}
 }
 
-// TestDocumentedLinks has every file that a document links to exist.
+// TestDocumentedLinks has every file that a document links to exist, with the heading.
 func TestDocumentedLinks(t *testing.T) {
-	for document, text := range documents(t) {
-		for _, link := range regexp.MustCompile(`\]\(([^)#:]+)[)#]`).FindAllStringSubmatch(text, -1) {
-			if _, err := os.Stat(filepath.Join("..", filepath.Dir(document), link[1])); err != nil {
+	texts := documents(t)
+	for document, text := range texts {
+		for _, link := range regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]+))?\)`).FindAllStringSubmatch(text, -1) {
+			target := document
+			if link[1] != "" {
+				target = filepath.Join(filepath.Dir(document), link[1])
+			}
+			if _, err := os.Stat(filepath.Join("..", target)); err != nil {
 				t.Errorf("%s: %v", document, err)
+			}
+			if link[2] != "" && !slices.Contains(anchors(texts[target]), link[2]) {
+				t.Errorf("%s links to #%s of %s, which has no such heading", document, link[2], target)
 			}
 		}
 	}
+}
+
+// anchors returns what links to the headings of a document end with.
+func anchors(text string) []string {
+	var all []string
+	for _, heading := range regexp.MustCompile("(?m)^#+ (.*)$").FindAllStringSubmatch(text, -1) {
+		plain := regexp.MustCompile(`[^\w -]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		all = append(all, strings.ReplaceAll(plain, " ", "-"))
+	}
+	return all
 }

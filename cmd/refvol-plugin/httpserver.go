@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -45,7 +46,7 @@ func startHTTP(flag, address string, handler http.Handler, failed context.Cancel
 
 // startHTTPServers serves at the addresses that the flags name; the returned function ends
 // that. failed is called if one ends by itself.
-func startHTTPServers(ctx context.Context, opts *serveOptions, monitoring http.Handler, failed context.CancelCauseFunc) (stop func() error, err error) {
+func startHTTPServers(ctx context.Context, opts *serveOptions, monitoring, statuses http.Handler, failed context.CancelCauseFunc) (stop func() error, err error) {
 	var started []*httpServer
 	stop = func() error {
 		var errs []error
@@ -60,6 +61,7 @@ func startHTTPServers(ctx context.Context, opts *serveOptions, monitoring http.H
 	}{
 		{"http-address", opts.httpAddress, monitoring},
 		{"profiling-address", opts.profilingAddress, profiles()},
+		{"status-address", opts.statusAddress, statuses},
 	} {
 		if s.address == "" {
 			continue
@@ -77,4 +79,20 @@ func startHTTPServers(ctx context.Context, opts *serveOptions, monitoring http.H
 // stop closes the server and returns when it has ended.
 func (s *httpServer) stop() error {
 	return errors.Join(s.server.Close(), <-s.ended)
+}
+
+// validateLoopback refuses the value of a flag that is neither empty nor a loopback address with a
+// port, such as example. A name is refused too, whatever it resolves to.
+func validateLoopback(flag, address, example, why string) error {
+	if address == "" {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("--%s: Invalid value: %q: must be a loopback address and a port, such as %s", flag, address, example)
+	}
+	if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
+		return fmt.Errorf("--%s: Invalid value: %q: must be a loopback address, such as %s: %s", flag, address, example, why)
+	}
+	return nil
 }

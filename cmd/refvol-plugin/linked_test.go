@@ -24,6 +24,9 @@ func TestWhatIsLinked(t *testing.T) {
 		"k8s.io/client-go/discovery":           "pkg/apiclient",
 		"k8s.io/client-go/informers":           "pkg/manager",
 		"k8s.io/client-go/tools/cache":         "pkg/manager",
+		"k8s.io/client-go/tools/portforward":   "cmd/kubectl-refvol",
+		"k8s.io/client-go/transport/websocket": "cmd/kubectl-refvol",
+		"k8s.io/streaming":                     "cmd/kubectl-refvol",
 		"k8s.io/kubectl":                       "a function of its own",
 		"k8s.io/kubernetes":                    "a function of its own",
 		// The template packages keep the linker from leaving out methods that nothing calls.

@@ -23,7 +23,7 @@ func main() {
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
-		os.Exit(1)
+		os.Exit(exitStatus(err))
 	}
 }
 
@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(newServeCommand(), newCheckCommand(), newUninstallCheckCommand(), newVersionCommand())
+	root.AddCommand(newServeCommand(), newStatusCommand(), newCheckCommand(), newUninstallCheckCommand(), newVersionCommand())
 	return root.ExecuteContext(ctx)
 }
 

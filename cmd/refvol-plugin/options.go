@@ -14,6 +14,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/taint"
 )
 
@@ -43,6 +44,7 @@ type serveOptions struct {
 	selinuxContext    string
 	httpAddress       string
 	profilingAddress  string
+	statusAddress     string
 	startupTaint      string
 	logging           *logsapi.LoggingConfiguration
 }
@@ -60,6 +62,7 @@ func newServeOptions() *serveOptions {
 		maxVolumeSize:   "16Mi",
 		maxTotalSize:    "512Mi",
 		httpAddress:     ":9810",
+		statusAddress:   status.DefaultAddress,
 		logging:         logsapi.NewLoggingConfiguration(),
 	}
 }
@@ -83,6 +86,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.selinuxContext, "selinux-context", o.selinuxContext, "SELinux context of the volumes' file systems; empty: none")
 	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "address that serves /metrics, /healthz and /readyz; empty: none")
 	fs.StringVar(&o.profilingAddress, "profiling-address", o.profilingAddress, "loopback address that serves pprof's profiles below /debug/pprof/, such as 127.0.0.1:6060; empty: none")
+	fs.StringVar(&o.statusAddress, "status-address", o.statusAddress, "loopback address that serves what the command status prints: the names of pods and objects, and no value; empty: none")
 	fs.StringVar(&o.startupTaint, "startup-taint", o.startupTaint, "taint to remove from the node when the kubelet has confirmed the driver's registration, and for ten minutes from then: key, key:Effect or key=value:Effect; empty: none")
 	logsapi.AddFlags(o.logging, fs)
 }
@@ -115,6 +119,9 @@ func (o *serveOptions) validate() error {
 		errs = append(errs, err)
 	}
 	if err := validateProfilingAddress(o.profilingAddress); err != nil {
+		errs = append(errs, err)
+	}
+	if err := validateStatusAddress(o.statusAddress); err != nil {
 		errs = append(errs, err)
 	}
 	if err := o.validateStartupTaint(); err != nil {

@@ -31,6 +31,7 @@ func TestFlagDefaults(t *testing.T) {
 		"selinux-context":     "",
 		"http-address":        ":9810",
 		"profiling-address":   "",
+		"status-address":      "127.0.0.1:9811",
 		"startup-taint":       "",
 	}
 	logging := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -87,6 +88,26 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 		{
 			[]string{"--profiling-address=6060"},
 			`--profiling-address: Invalid value: "6060": must be a loopback address and a port, such as 127.0.0.1:6060`,
+		},
+		{
+			[]string{"--status-address=0.0.0.0:9811"},
+			`--status-address: Invalid value: "0.0.0.0:9811": must be a loopback address, such as 127.0.0.1:9811: the names of all pods and objects are not for the network`,
+		},
+		{
+			[]string{"--status-address=localhost:9811"}, // whatever that resolves to
+			`--status-address: Invalid value: "localhost:9811": must be a loopback address, such as 127.0.0.1:9811: the names of all pods and objects are not for the network`,
+		},
+		{
+			[]string{"--status-address=:9811"},
+			`--status-address: Invalid value: ":9811": must be a loopback address, such as 127.0.0.1:9811: the names of all pods and objects are not for the network`,
+		},
+		{
+			[]string{"--status-address=[::ffff:10.0.0.1]:9811"},
+			`--status-address: Invalid value: "[::ffff:10.0.0.1]:9811": must be a loopback address, such as 127.0.0.1:9811: the names of all pods and objects are not for the network`,
+		},
+		{
+			[]string{"--status-address=127.0.0.1"},
+			`--status-address: Invalid value: "127.0.0.1": must be a loopback address and a port, such as 127.0.0.1:9811`,
 		},
 		{
 			[]string{"--startup-taint=x:Never", "--registration-dir=/r"},

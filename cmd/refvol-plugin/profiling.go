@@ -1,11 +1,8 @@
 package main
 
 import (
-	"fmt"
-	"net"
 	"net/http"
 	"net/http/pprof"
-	"net/netip"
 )
 
 // profiles serves the profiles of net/http/pprof, but not the command line. They tell where time
@@ -21,15 +18,5 @@ func profiles() http.Handler {
 
 // validateProfilingAddress refuses an address that is not the plugin's own pod's loopback.
 func validateProfilingAddress(address string) error {
-	if address == "" {
-		return nil
-	}
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return fmt.Errorf("--profiling-address: Invalid value: %q: must be a loopback address and a port, such as 127.0.0.1:6060", address)
-	}
-	if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
-		return fmt.Errorf("--profiling-address: Invalid value: %q: must be a loopback address, such as 127.0.0.1:6060: profiles are not for the network", address)
-	}
-	return nil
+	return validateLoopback("profiling-address", address, "127.0.0.1:6060", "profiles are not for the network")
 }

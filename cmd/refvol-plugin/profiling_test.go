@@ -32,10 +32,12 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-func TestProfilingAddress(t *testing.T) {
+func TestLoopbackAddresses(t *testing.T) {
 	for _, address := range []string{"", "127.0.0.1:6060", "127.1.2.3:0", "[::1]:6060"} {
-		if err := validateProfilingAddress(address); err != nil {
-			t.Error(err)
+		for _, validate := range []func(string) error{validateProfilingAddress, validateStatusAddress} {
+			if err := validate(address); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

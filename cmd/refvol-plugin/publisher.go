@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/refvol/refvol/pkg/apiclient"
@@ -15,6 +16,7 @@ import (
 	"github.com/refvol/refvol/pkg/nodeidentity"
 	"github.com/refvol/refvol/pkg/podspec"
 	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/rights"
 )
 
 // parts are those below the CSI server.
@@ -31,7 +33,8 @@ type identityCheck interface {
 	Run(ctx context.Context)
 }
 
-// unchecked is an identityCheck of an identity that needs none.
+// unchecked is the identityCheck where pods' own rights read: the plugin's account needs none, and
+// each pod's are asked about at its publish.
 type unchecked struct{}
 
 func (unchecked) Ready() error        { return nil }
@@ -73,7 +76,7 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Clie
 	case identityNode:
 		p.identity, err = readAsNode(&reads, &shows, client, config)
 	default:
-		err = readAsPlugin(&shows, client, m)
+		p.identity, err = readAsPlugin(&reads, &shows, client, m)
 	}
 	if err != nil {
 		return nil, err
@@ -85,12 +88,13 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Clie
 	if p.volumes, err = publisher.New(shows); err != nil {
 		return nil, err
 	}
-	return p, m.Show(metrics.State{Volumes: p.volumes.Volumes, Objects: p.objects.Objects})
+	return p, m.Show(metrics.State{Volumes: p.volumes.Volumes, Objects: p.objects.Objects, MaxBytes: maxTotal})
 }
 
 // readAsPlugin makes the publisher show objects of other namespaces to pods whose service
-// account may get them. All objects are read with the plugin's own rights.
-func readAsPlugin(shows *publisher.Options, client *apiclient.Client, m *metrics.Metrics) error {
+// account may get them. All objects are read with the plugin's own rights. The checker that it
+// returns says whether the plugin has these.
+func readAsPlugin(reads *manager.Options, shows *publisher.Options, client *apiclient.Client, m *metrics.Metrics) (*rights.Checker, error) {
 	access, err := authz.New(authz.Options{
 		Ask:    observeReviews(m, authz.AskAbout(authz.NewPaced(client.SubjectAccessReviews(), &backoff.Gate{}))),
 		Verbs:  []string{"get"},
@@ -98,15 +102,30 @@ func readAsPlugin(shows *publisher.Options, client *apiclient.Client, m *metrics
 		MaxAge: shows.ResyncInterval,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	shows.Reviews = access
-	return nil
+	needs := rights.OfObjects("", readVerbs(reads.ChangeDetection))
+	if reads.ChangeDetection == manager.Cache {
+		needs = append(needs, authorizationv1.ResourceAttributes{Verb: "get", Resource: "nodes", Name: reads.NodeName})
+	}
+	if shows.CrossNamespace {
+		needs = append(needs, authorizationv1.ResourceAttributes{Verb: "create", Group: authorizationv1.GroupName, Resource: "subjectaccessreviews"})
+	}
+	return rights.NewOfAccount(client.SelfSubjectAccessReviews(), needs), nil
+}
+
+// readVerbs returns those by which the manager reads objects, unless pods' tokens do.
+func readVerbs(detection manager.ChangeDetection) []string {
+	if detection == manager.Watch {
+		return []string{"list", "watch"}
+	}
+	return []string{"get"}
 }
 
 // readAsNode makes all objects, and the pods, be read with the rights of the node. The checker
 // that it returns says whether the API server lets the plugin do that.
-func readAsNode(reads *manager.Options, shows *publisher.Options, client *apiclient.Client, config *rest.Config) (*nodeidentity.Checker, error) {
+func readAsNode(reads *manager.Options, shows *publisher.Options, client *apiclient.Client, config *rest.Config) (*rights.Checker, error) {
 	asNode, err := newNodeClient(config, reads.NodeName)
 	if err != nil {
 		return nil, err
@@ -114,13 +133,9 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, client *apicli
 	reads.Client, reads.Nodes, reads.RefusalsPass = asNode, asNode.Nodes(), true
 	shows.NodeRights = true
 	shows.Pods = podspec.NewReader(func(namespace string) podspec.Pods { return asNode.Pods(namespace) })
-	verbs := []string{"list", "watch"}
-	if reads.ChangeDetection != manager.Watch {
-		verbs = []string{"get"}
-	}
 	return nodeidentity.New(nodeidentity.Options{
 		NodeName:      reads.NodeName,
-		Verbs:         verbs,
+		Verbs:         readVerbs(reads.ChangeDetection),
 		Node:          reads.ChangeDetection == manager.Cache,
 		PodsAsNode:    func(namespace string) nodeidentity.Pods { return asNode.Pods(namespace) },
 		Reviews:       client.SelfSubjectReviews(),

@@ -126,8 +126,17 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	serving, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
 	defer context.AfterFunc(serving, below.volumes.StopWaiting)()
+	statuses, err := statusHandler(opts, below)
+	if err != nil {
+		return err
+	}
 	ready := readiness(ctx, mounter.CheckPropagation(), below.identity.Ready, server.Ready)
-	stopHTTP, err := startHTTPServers(ctx, opts, monitoring(server.Probe, ready, m.Handler()), failed)
+	for _, c := range ready {
+		if err := m.ShowReadiness(c.name, c.err); err != nil {
+			return err
+		}
+	}
+	stopHTTP, err := startHTTPServers(ctx, opts, monitoring(server.Probe, ready, m.Handler()), statuses, failed)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,8 @@
 #
 #   deps.sh engine   what runs a container engine, unless one answers
 #   deps.sh image    what builds the node image
-#   deps.sh          both, and starts the engine
+#   deps.sh suite    what the images of the suite's pods are made of
+#   deps.sh          all, and starts the engine
 #
 # As root on Debian (or a system with its packages) what is missing is installed
 # with apt-get; elsewhere one line on stdout says what is missing, and the script
@@ -14,6 +15,13 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/lib.sh"
 
 has() { command -v "$1" >/dev/null 2>&1; }
+
+# suite_packages prints the packages that the images of the suite's pods lack. The busybox that runs
+# in them is a static one.
+suite_packages() {
+  has busybox || echo busybox-static
+  has jq || echo jq
+}
 
 # engine_packages prints the packages that are missing to run an engine here.
 engine_packages() {
@@ -54,16 +62,17 @@ install() {
 
 mkdir -p "$cache"
 what=${1:-all} packages=()
-case $what in engine | image | all) ;; *) die "usage: deps.sh [engine|image]" ;; esac
+case $what in engine | image | suite | all) ;; *) die "usage: deps.sh [engine|image|suite]" ;; esac
 
-if [ "$what" != image ] && ! docker info >/dev/null 2>&1; then
+if [ "$what" = engine ] || [ "$what" = all ] && ! docker info >/dev/null 2>&1; then
   mapfile -t -O "${#packages[@]}" packages < <(engine_packages)
 fi
-if [ "$what" != engine ]; then
+if [ "$what" = image ] || [ "$what" = all ]; then
   mapfile -t -O "${#packages[@]}" packages < <(image_packages)
 fi
+case $what in suite | all) mapfile -t -O "${#packages[@]}" packages < <(suite_packages) ;; esac
 install "${packages[@]}"
-if [ "$what" != image ] && ! has docker; then
+if [ "$what" = engine ] || [ "$what" = all ] && ! has docker; then
   # Newer Debians have the client in a package of its own.
   install docker-cli
 fi

@@ -178,13 +178,18 @@ func (t *Tracker) askNext(ctx context.Context) bool {
 	return true
 }
 
+// forPod returns ctx with a logger that names a pod.
+func forPod(ctx context.Context, pod volume.Pod) context.Context {
+	return klog.NewContext(ctx, klog.FromContext(ctx).WithValues("pod", klog.KRef(pod.Namespace, pod.Name)))
+}
+
 // guarded calls ask. A panic is an error: in a worker nobody else would catch it. What the
-// panic carried is not repeated, since it could hold a value; the stack holds none.
-func guarded(ctx context.Context, pod volume.Pod, ask func() (bool, error)) (yes bool, err error) {
+// panic carried is not repeated, since it could hold a value; the stack holds none. The logger of
+// ctx names the pod.
+func guarded(ctx context.Context, ask func() (bool, error)) (yes bool, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			klog.FromContext(ctx).Error(nil, "A question to the API server panicked", "pod", klog.KRef(pod.Namespace, pod.Name),
-				"panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
+			klog.FromContext(ctx).Error(nil, "A question to the API server panicked", "panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
 			yes, err = false, errPanicked
 		}
 	}()

@@ -230,6 +230,7 @@ func TestVolumesShareAQuestion(t *testing.T) {
 		var all []*Registration
 		for _, id := range []string{"v1", "v2", "v3"} {
 			all = append(all, w.start(id))
+			synctest.Wait() // a start during a review has it asked again
 		}
 		w.want(all[2], Absent, false)
 		if n := w.takeAsked(); n != 1 {

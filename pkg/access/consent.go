@@ -57,7 +57,7 @@ func (t *Tracker) review(ctx context.Context, q question) {
 	if !needed {
 		return
 	}
-	yes, err := t.mayHave(ctx, pod, q.ref, func() (bool, error) {
+	yes, err := t.mayHave(forPod(ctx, pod), pod, q.ref, func() (bool, error) {
 		return t.opts.Reviews.Allowed(ctx, pod, q.ref, maxAge)
 	})
 	news, refusal := t.takeIn(q, yes, err)
@@ -131,7 +131,7 @@ func (t *Tracker) mayHave(ctx context.Context, pod volume.Pod, ref volume.Ref, a
 	if t.switchedOff(pod, ref) {
 		return false, nil
 	}
-	return guarded(ctx, pod, ask)
+	return guarded(ctx, ask)
 }
 
 // next returns for which pod a question is to be asked, and how old its answer may be; not

@@ -41,7 +41,7 @@ func (s *reviewServer) set(err error) (sent int) {
 	return sent
 }
 
-// Hundreds of questions send one review at a time while the API server answers none. All are
+// A hundred questions send one review at a time while the API server answers none. All are
 // answered within ten seconds of the end, or of the time for which the server asked.
 func TestAnOutageOfReviews(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -58,7 +58,7 @@ func TestAnOutageOfReviews(t *testing.T) {
 				server := &reviewServer{err: test.err}
 				tracker, done := trackBy(t, server)
 				defer done()
-				const objects = 500
+				const objects = 100
 				w := Wish{Pod: volume.Pod{Namespace: "shop", Name: "web", UID: "u", ServiceAccount: "web"}, VolumeID: "v"}
 				for i := range objects {
 					ref := volume.Ref{Kind: volume.Secret, Namespace: "platform", Name: fmt.Sprint("s", i)}

@@ -75,7 +75,7 @@ func (r *Registration) prove(ctx context.Context) error {
 
 // ask asks whether a token is the pod's own. A DeniedError says that it is not.
 func (r *Registration) ask(ctx context.Context, token volume.Token) error {
-	_, err := guarded(ctx, r.opts.Pod, func() (bool, error) {
+	_, err := guarded(ctx, func() (bool, error) {
 		return true, r.tracker.opts.Identity.Prove(ctx, r.opts.Pod, token)
 	})
 	if errors.Is(err, authz.ErrNotThePods) || apierrors.IsForbidden(err) {
@@ -119,6 +119,7 @@ func (t *Tracker) proveOffered(ctx context.Context, r *Registration) {
 	if idle {
 		return
 	}
+	ctx = forPod(ctx, r.opts.Pod)
 	err := r.ask(ctx, token)
 	if err == nil {
 		r.accept(token)
@@ -127,11 +128,12 @@ func (t *Tracker) proveOffered(ctx context.Context, r *Registration) {
 	}
 	r.mu.Lock()
 	if !r.closed && token.Same(r.token.offered) {
+		known := r.token.err
 		r.token.err = err
 		var denied *DeniedError
 		if !errors.As(err, &denied) { // else the next resync, or another token
 			t.queue.AddAfter(question{token: r}, retryAfter(&r.token.delay, err))
-		} else if r.token.proven {
+		} else if r.token.proven && !errors.As(known, &denied) {
 			klog.FromContext(ctx).Error(err, "The token of a republish is not used", "volumeID", r.opts.VolumeID)
 		}
 	}

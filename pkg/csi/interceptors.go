@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // Observer hears of each call that has ended, for metrics. It must not block and
@@ -20,14 +22,27 @@ type Observer func(method string, code codes.Code, took time.Duration)
 // volumeRequest is a request about one volume.
 type volumeRequest interface{ GetVolumeId() string }
 
-// logCalls logs each call with its outcome, and nothing of a request but the
-// volume's id: the context may hold tokens, and a secrets field does.
+// podRequest is a request that tells a volume's pod.
+type podRequest interface{ GetVolumeContext() map[string]string }
+
+// logCalls logs the calls that fail, each failure of a volume once and not at each retry. What a
+// call has done is the handler's to log: its logger names the method, the volume and, in a
+// publish, the pod. Nothing else of a request is logged: the context may hold tokens, and a
+// secrets field does.
 func logCalls(observe Observer) grpc.UnaryServerInterceptor {
+	failures := newFailures()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		method := path.Base(info.FullMethod)
 		logger := klog.FromContext(ctx).WithValues("method", method)
+		volumeID := ""
 		if r, ok := req.(volumeRequest); ok {
-			logger = logger.WithValues("volumeID", shorten(r.GetVolumeId()))
+			volumeID = r.GetVolumeId()
+			logger = logger.WithValues("volumeID", shorten(volumeID))
+		}
+		if r, ok := req.(podRequest); ok {
+			if pod, err := volume.PodFromContext(r.GetVolumeContext()); err == nil {
+				logger = logger.WithValues("pod", klog.KRef(shorten(pod.Namespace), shorten(pod.Name)))
+			}
 		}
 		logger.V(4).Info("CSI call begins")
 		begin := time.Now()
@@ -35,12 +50,13 @@ func logCalls(observe Observer) grpc.UnaryServerInterceptor {
 		took, code := time.Since(begin), status.Code(err)
 		observe(method, code, took)
 		switch {
-		case err != nil:
-			logger.Error(err, "CSI call failed", "code", code.String(), "took", took)
-		case method == "NodePublishVolume" || method == "NodeUnpublishVolume":
-			logger.V(2).Info("CSI call done", "took", took)
-		default:
+		case err == nil:
+			failures.forget(method, volumeID)
 			logger.V(4).Info("CSI call done", "took", took)
+		case failures.isNews(method, volumeID, err):
+			logger.Error(err, "CSI call failed", "code", code.String(), "took", took)
+		default:
+			logger.V(4).Info("CSI call failed again", "err", err, "code", code.String(), "took", took)
 		}
 		return resp, err
 	}

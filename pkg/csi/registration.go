@@ -20,6 +20,8 @@ type registrationServer struct {
 	// socket is the CSI socket as the kubelet sees it.
 	socket     string
 	registered atomic.Bool
+	// refusal is the kubelet's last one, a string.
+	refusal atomic.Value
 	// tell hears what the kubelet says.
 	tell func(registered bool)
 }
@@ -40,9 +42,10 @@ func (s *registrationServer) NotifyRegistrationStatus(ctx context.Context, statu
 	s.registered.Store(status.GetPluginRegistered())
 	logger := klog.FromContext(ctx)
 	if status.GetPluginRegistered() {
+		s.refusal.Store("")
 		logger.Info("Kubelet registered the driver", "driver", s.driverName)
-	} else {
-		logger.Error(nil, "Kubelet refused to register the driver", "driver", s.driverName, "reason", status.GetError())
+	} else if reason := status.GetError(); s.refusal.Swap(reason) != reason {
+		logger.Error(nil, "Kubelet refused to register the driver", "driver", s.driverName, "reason", reason)
 	}
 	s.tell(status.GetPluginRegistered())
 	return &registration.RegistrationStatusResponse{}, nil

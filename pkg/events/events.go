@@ -6,12 +6,17 @@ package events
 import (
 	"context"
 	"errors"
+	"sync"
+	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -47,9 +52,10 @@ func New(ctx context.Context, opts Options) (*Recorder, error) {
 	if opts.Events == nil || opts.Component == "" || opts.Node == "" {
 		return nil, errors.New("events options: Events, Component and Node are required")
 	}
-	// The events of the last calls must be written after the end of the program's context.
-	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
-	broadcaster.StartRecordingToSink(sink(opts.Events))
+	// The events of the last calls must be written after the end of the program's context. The
+	// broadcaster logs each try with the whole event: the sink logs instead.
+	broadcaster := record.NewBroadcaster(record.WithContext(klog.NewContext(context.WithoutCancel(ctx), logr.Discard())))
+	broadcaster.StartRecordingToSink(&sink{events: opts.Events, logger: klog.FromContext(ctx), failed: map[metav1.StatusReason]time.Time{}})
 	// The scheme would tell the kind of an object. Warn names it.
 	return &Recorder{
 		broadcaster: broadcaster,
@@ -77,20 +83,50 @@ func (r *Recorder) Warn(pod volume.Pod, reason, message string) {
 // Shutdown ends the Recorder's goroutines. Events that are not written yet are lost.
 func (r *Recorder) Shutdown() { r.broadcaster.Shutdown() }
 
-// sink is where the broadcaster sends events.
-type sink func(namespace string) Events
+// failureTime without a failure makes the next one of the same kind news again.
+const failureTime = 10 * time.Minute
+
+// sink is where the broadcaster sends events. It logs a kind of failure once, not for each try.
+type sink struct {
+	events func(namespace string) Events
+	logger klog.Logger
+
+	mu sync.Mutex
+	// failed is when an event last failed for a reason, Unknown if the API server can't be reached.
+	failed map[metav1.StatusReason]time.Time
+}
 
 // Create implements record.EventSink.
-func (s sink) Create(event *corev1.Event) (*corev1.Event, error) {
-	return s(event.Namespace).Create(context.Background(), event, metav1.CreateOptions{})
+func (s *sink) Create(event *corev1.Event) (*corev1.Event, error) {
+	created, err := s.events(event.Namespace).Create(context.Background(), event, metav1.CreateOptions{})
+	s.note(err)
+	return created, err
 }
 
 // Patch implements record.EventSink.
-func (s sink) Patch(event *corev1.Event, patch []byte) (*corev1.Event, error) {
-	return s(event.Namespace).Patch(context.Background(), event.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+func (s *sink) Patch(event *corev1.Event, patch []byte) (*corev1.Event, error) {
+	patched, err := s.events(event.Namespace).Patch(context.Background(), event.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	s.note(err)
+	return patched, err
+}
+
+// note logs why an event can't be written. An event that has expired is created again, and a
+// namespace that is being deleted takes none.
+func (s *sink) note(err error) {
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return
+	}
+	now, reason := time.Now(), apierrors.ReasonForError(err)
+	s.mu.Lock()
+	last := s.failed[reason]
+	s.failed[reason] = now
+	s.mu.Unlock()
+	if now.Sub(last) > failureTime {
+		s.logger.Error(err, "An event on a pod can't be written; later ones may be lost too")
+	}
 }
 
 // Update implements record.EventSink. The broadcaster patches instead.
-func (sink) Update(*corev1.Event) (*corev1.Event, error) {
+func (*sink) Update(*corev1.Event) (*corev1.Event, error) {
 	return nil, errors.New("events are not updated, but patched")
 }

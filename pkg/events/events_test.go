@@ -1,9 +1,12 @@
 package events
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -14,6 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -125,4 +130,34 @@ func TestWarnAgain(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("no event was patched")
 	}
+}
+
+// TestFailuresAreLoggedOnce: while events can't be written, each event is tried twelve times.
+func TestFailuresAreLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		tries := 0
+		client.PrependReactor("create", "events", func(k8stesting.Action) (bool, runtime.Object, error) {
+			tries++
+			return true, nil, errors.New("connection refused")
+		})
+		var log bytes.Buffer
+		ctx := klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log), textlogger.Verbosity(2))))
+		r, err := New(ctx, Options{Events: eventsOf(client), Component: "csi.refvol.dev", Node: "node-1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			r.Warn(volume.Pod{Namespace: "shop", Name: "web-0", UID: "8f7e"}, "RefNotFound", "not found")
+		}
+		<-time.After(5 * time.Minute)
+		r.Shutdown()
+		synctest.Wait()
+		if tries < 12 {
+			t.Errorf("%d tries", tries)
+		}
+		if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), "connection refused") {
+			t.Errorf("%d lines: %s", lines, &log)
+		}
+	})
 }

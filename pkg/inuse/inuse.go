@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // pageSize is how many pods one request asks for: a few megabytes.
@@ -21,8 +22,14 @@ type Pods func(ctx context.Context, opts metav1.ListOptions) (*corev1.PodList, e
 // Pod is a pod that uses the driver.
 type Pod struct {
 	Namespace, Name string
+	// UID is the one that the kubelet knows, also of a static pod.
+	UID types.UID
 	// Node is empty while the pod has none.
 	Node string
+	// Volumes are the names of the pod's volumes of the driver.
+	Volumes []string
+	// Started says that a container was made, so that the pod's volumes were mounted before.
+	Started bool
 }
 
 // List returns the pods that have a volume of driver, in the API server's order. A pod that has
@@ -38,8 +45,12 @@ func List(ctx context.Context, pods Pods, driver string) ([]Pod, error) {
 			return using, fmt.Errorf("list the pods of all namespaces: %w", err)
 		}
 		for i := range page.Items {
-			if pod := &page.Items[i]; uses(pod, driver) {
-				using = append(using, Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName})
+			pod := &page.Items[i]
+			if volumes := volumesOf(pod, driver); len(volumes) > 0 && !ended(pod) {
+				using = append(using, Pod{
+					Namespace: pod.Namespace, Name: pod.Name, UID: uid(pod), Node: pod.Spec.NodeName,
+					Volumes: volumes, Started: started(pod),
+				})
 			}
 		}
 		if opts.Continue = page.Continue; opts.Continue == "" {
@@ -48,9 +59,34 @@ func List(ctx context.Context, pods Pods, driver string) ([]Pod, error) {
 	}
 }
 
-func uses(pod *corev1.Pod, driver string) bool {
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-		return false
+func volumesOf(pod *corev1.Pod, driver string) []string {
+	var names []string
+	for _, v := range pod.Spec.Volumes {
+		if v.CSI != nil && v.CSI.Driver == driver {
+			names = append(names, v.Name)
+		}
 	}
-	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.CSI != nil && v.CSI.Driver == driver })
+	return names
+}
+
+// uid returns a mirror pod's static pod's UID, which the kubelet keeps in this annotation.
+func uid(pod *corev1.Pod) types.UID {
+	if static, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
+		return types.UID(static)
+	}
+	return pod.UID
+}
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// started doubts nothing that a kubelet has said: a phase that it can't tell any more is of a pod that
+// it had started.
+func started(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodUnknown {
+		return true
+	}
+	all := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+	return slices.ContainsFunc(all, func(c corev1.ContainerStatus) bool { return c.ContainerID != "" })
 }

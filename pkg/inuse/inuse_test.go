@@ -9,13 +9,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 const driver = "csi.refvol.dev"
 
 // podOf returns a pod with an inline volume of each driver.
 func podOf(name string, phase corev1.PodPhase, drivers ...string) corev1.Pod {
-	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name}}
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name, UID: types.UID("uid-of-" + name)}}
 	pod.Spec.NodeName, pod.Status.Phase = "node-of-"+name, phase
 	pod.Spec.Volumes = []corev1.Volume{{Name: "scratch"}}
 	for i, driver := range drivers {
@@ -52,15 +53,21 @@ func pagesOf(t *testing.T, err error, pages ...[]corev1.Pod) Pods {
 func TestList(t *testing.T) {
 	unscheduled := podOf("waits", corev1.PodPending, driver)
 	unscheduled.Spec.NodeName = ""
+	starting, initializing := podOf("starts", corev1.PodPending, driver, driver), podOf("initializes", corev1.PodPending, driver)
+	starting.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main"}}
+	initializing.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "static"}
+	initializing.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", ContainerID: "containerd://1"}}
 	pods := pagesOf(t, nil,
 		[]corev1.Pod{podOf("runs", corev1.PodRunning, "other.example.com", driver), podOf("other", corev1.PodRunning, "other.example.com"), podOf("none", corev1.PodRunning)},
 		nil,
-		[]corev1.Pod{podOf("done", corev1.PodSucceeded, driver), podOf("failed", corev1.PodFailed, driver), podOf("lost", corev1.PodUnknown, driver), unscheduled},
+		[]corev1.Pod{podOf("done", corev1.PodSucceeded, driver), podOf("failed", corev1.PodFailed, driver), podOf("lost", corev1.PodUnknown, driver), unscheduled, starting, initializing},
 	)
 	want := []Pod{
-		{Namespace: "apps", Name: "runs", Node: "node-of-runs"},
-		{Namespace: "apps", Name: "lost", Node: "node-of-lost"},
-		{Namespace: "apps", Name: "waits"},
+		{Namespace: "apps", Name: "runs", UID: "uid-of-runs", Node: "node-of-runs", Volumes: []string{"v1"}, Started: true},
+		{Namespace: "apps", Name: "lost", UID: "uid-of-lost", Node: "node-of-lost", Volumes: []string{"v0"}, Started: true},
+		{Namespace: "apps", Name: "waits", UID: "uid-of-waits", Volumes: []string{"v0"}},
+		{Namespace: "apps", Name: "starts", UID: "uid-of-starts", Node: "node-of-starts", Volumes: []string{"v0", "v1"}},
+		{Namespace: "apps", Name: "initializes", UID: "static", Node: "node-of-initializes", Volumes: []string{"v0"}, Started: true},
 	}
 	if got, err := List(t.Context(), pods, driver); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)

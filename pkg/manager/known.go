@@ -145,7 +145,8 @@ func (k *known) failed(err error) {
 // returns.
 func (k *known) failedLocked(err error) (tell func()) {
 	now := time.Now()
-	again := now.Sub(k.failedAt) <= outageTime
+	// Objects that share a backoff are asked for minutes apart.
+	again := now.Sub(k.failedAt) <= outageTime || k.failure != nil && apierrors.ReasonForError(k.failure) == apierrors.ReasonForError(err)
 	k.failedAt = now
 	k.failure = err
 	// Before the sync, the error of get already says that a server lags behind.

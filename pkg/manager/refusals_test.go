@@ -230,3 +230,23 @@ func TestFewRefusalsHoldUpNobody(t *testing.T) {
 		}
 	})
 }
+
+// TestLastingRefusalsAreLoggedOnce: objects that share a backoff are asked for minutes apart, and each has
+// one line.
+func TestLastingRefusalsAreLoggedOnce(t *testing.T) {
+	log := captureLog(t, "0")
+	inPassingBubbles(t, []ChangeDetection{Watch}, func(t *testing.T, e *env) {
+		refs := secretRefs("s", 50)
+		e.refuseLike(everything)
+		e.RegisterPod(pod("p"), "v", refs)
+		for range 120 {
+			for _, ref := range refs {
+				_, _ = e.GetObject(ref) // else it is idle
+			}
+			after(time.Minute)
+		}
+	})
+	if lines := strings.Count(log.String(), "\n"); lines > 50 {
+		t.Errorf("50 refused objects made %d lines in two hours, the last:\n%s", lines, log.String()[log.Len()-500:])
+	}
+}

@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,13 +8,10 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// watchMany registers a thousand objects and returns when their watches are open.
-func watchMany(t *testing.T, e *env) []volume.Ref {
+// watchMany registers objects and returns when their watches are open.
+func watchMany(t *testing.T, e *env, objects int) []volume.Ref {
 	t.Helper()
-	var refs []volume.Ref
-	for i := range 1000 {
-		refs = append(refs, secretRef(fmt.Sprint("s", i)))
-	}
+	refs := secretRefs("s", objects)
 	e.RegisterPod(pod("p"), "v", refs)
 	after(10 * time.Second)
 	for _, ref := range refs {
@@ -47,11 +43,11 @@ func (s *apiServer) total() int {
 }
 
 // TestSilentWatchesAreOpenedAgainSlowly: a server that sends no bookmarks gets less than 60 requests
-// a minute of a node with 1,000 watches, also after hours, and each watch is opened again.
+// a minute of a node with 500 watches, also after hours, and each watch is opened again.
 func TestSilentWatchesAreOpenedAgainSlowly(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		e.api.set(func() { e.api.lost = true })
-		refs := watchMany(t, e)
+		refs := watchMany(t, e, 500)
 		perMinute := e.readFor(2*time.Hour, refs)
 		for minute, n := range perMinute {
 			if n >= 60 {
@@ -70,7 +66,7 @@ func TestSilentWatchesAreOpenedAgainSlowly(t *testing.T) {
 // TestWatchesWithBookmarksStay: no watch that brings bookmarks is opened again before the server ends it.
 func TestWatchesWithBookmarksStay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
-		refs := watchMany(t, e)
+		refs := watchMany(t, e, 100)
 		before := e.api.total()
 		e.readFor(minWatchTimeout-time.Minute, refs)
 		if n := e.api.total() - before; n > 0 {

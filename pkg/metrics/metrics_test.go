@@ -118,3 +118,24 @@ func TestShowOnce(t *testing.T) {
 		t.Error("no error")
 	}
 }
+
+func TestShowReadiness(t *testing.T) {
+	m := newTest(t, nil, slices.Values([]manager.ObjectStatus(nil)))
+	var problem error
+	for _, name := range []string{"rights", "registration"} {
+		if err := m.ShowReadiness(name, func() error {
+			if name == "rights" {
+				return problem
+			}
+			return errors.New("not yet")
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.wantLines(t, `refvol_ready{condition="rights"} 1`, `refvol_ready{condition="registration"} 0`)
+	problem = errors.New("a feature gate is off")
+	m.wantLines(t, `refvol_ready{condition="rights"} 0`)
+	if err := m.ShowReadiness("rights", func() error { return nil }); err == nil {
+		t.Error("a condition was added twice")
+	}
+}

@@ -17,6 +17,8 @@ import (
 type State struct {
 	Volumes iter.Seq[publisher.VolumeStatus]
 	Objects iter.Seq[manager.ObjectStatus]
+	// MaxBytes is how much memory the files of all volumes may take.
+	MaxBytes int64
 }
 
 // Show adds the metrics of the present state. It may be called once.
@@ -27,21 +29,43 @@ func (m *Metrics) Show(state State) error {
 	return nil
 }
 
+// ShowReadiness adds a condition that the plugin needs to be ready. err returns why it isn't met, nil
+// if it is, and is called at each scrape. The name of each condition may be added once.
+func (m *Metrics) ShowReadiness(name string, err func() error) error {
+	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "refvol_ready", Help: describe("Whether a condition is met that the plugin needs to be ready, as /readyz has it."),
+		ConstLabels: prometheus.Labels{"condition": name},
+	}, func() float64 {
+		if err() != nil {
+			return 0
+		}
+		return 1
+	})
+	if err := m.registry.Registerer().Register(ready); err != nil {
+		return fmt.Errorf("register the metric of condition %s: %w", name, err)
+	}
+	return nil
+}
+
+// describe returns the help of a metric in the form of component-base.
+func describe(help string) string { return fmt.Sprintf("[%s] %s", stability, help) }
+
 // stateCollector reads the state when it is scraped, so that nothing has to keep gauges right.
 type stateCollector struct {
 	State
-	volumes, bytes, withoutToken     *prometheus.Desc
-	objects, staleness, maxStaleness *prometheus.Desc
+	volumes, bytes, maxBytes, withoutToken *prometheus.Desc
+	objects, staleness, maxStaleness       *prometheus.Desc
 }
 
 func newStateCollector(s State) *stateCollector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, fmt.Sprintf("[%s] %s", stability, help), labels, nil)
+		return prometheus.NewDesc(name, describe(help), labels, nil)
 	}
 	return &stateCollector{
 		State:        s,
 		volumes:      desc("refvol_volumes", "Volumes by condition.", "condition"),
 		bytes:        desc("refvol_volume_bytes", "Memory that the files of all volumes take, in whole pages."),
+		maxBytes:     desc("refvol_volume_bytes_limit", "Memory that the files of all volumes may take: --max-total-size."),
 		withoutToken: desc("refvol_volumes_without_token", "Volumes whose pod's service account has no usable token; only with --identity=pod."),
 		objects:      desc("refvol_objects", "Referenced objects by kind and by what is known of them.", "kind", "state"),
 		staleness: desc("refvol_object_staleness_seconds",
@@ -53,7 +77,7 @@ func newStateCollector(s State) *stateCollector {
 
 // Describe sends the descriptions.
 func (c *stateCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.volumes, c.bytes, c.withoutToken, c.objects, c.staleness, c.maxStaleness} {
+	for _, d := range []*prometheus.Desc{c.volumes, c.bytes, c.maxBytes, c.withoutToken, c.objects, c.staleness, c.maxStaleness} {
 		to <- d
 	}
 }
@@ -79,6 +103,7 @@ func (c *stateCollector) collectVolumes(to chan<- prometheus.Metric) {
 		to <- gauge(c.volumes, float64(counts[condition]), string(condition))
 	}
 	to <- gauge(c.bytes, float64(bytes))
+	to <- gauge(c.maxBytes, float64(c.MaxBytes))
 	to <- gauge(c.withoutToken, float64(withoutToken))
 }
 

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
@@ -37,9 +38,8 @@ var (
 	ErrOutside = errors.New("outside of the kubelet's directory")
 )
 
-// Mounter makes and finds the mounts of one driver. It is immutable, so it is safe
-// for concurrent use, and it holds nothing open. Calls for the same volume or
-// target are the caller's to order.
+// Mounter makes and finds the mounts of one driver. It is safe for concurrent use, and it
+// holds nothing open. Calls for the same volume or target are the caller's to order.
 type Mounter struct {
 	driver         string
 	kubeletDir     string
@@ -48,6 +48,8 @@ type Mounter struct {
 	noswap bool
 	// attributePrefix starts the names of the extended attributes that we may set.
 	attributePrefix string
+	// hasPeers is the mount table's, once List has read it.
+	hasPeers atomic.Pointer[map[int]bool]
 }
 
 // New returns a Mounter. It probes what the kernel grants by making and dropping a
@@ -144,7 +146,7 @@ func (m *Mounter) Adopt(ctx context.Context, volumeID, target string) error {
 	if err := m.adopt(ctx, volumeID, target); err != nil {
 		return fmt.Errorf("volume %s: adopt %s: %w", volumeID, target, err)
 	}
-	klog.FromContext(ctx).V(2).Info("Set the attribute of a volume that was mounted without", "volumeID", volumeID, "target", target)
+	klog.FromContext(ctx).V(2).Info("Set the attribute of a volume that was mounted without", "target", target)
 	return nil
 }
 
@@ -205,7 +207,7 @@ func (m *Mounter) unmount(ctx context.Context, volumeID, target string) error {
 		if err != nil {
 			return err
 		}
-		klog.FromContext(ctx).V(4).Info("Unmounted", "volumeID", volumeID, "target", target)
+		klog.FromContext(ctx).V(4).Info("Unmounted", "target", target)
 	}
 }
 

@@ -17,10 +17,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
+// ownMountTable is the table of this process's mounts.
+const ownMountTable = "/proc/self/mountinfo"
+
 // mountTable is what is read of this process's mount table.
 type mountTable struct {
 	// tmpfs are the entries that are all of a tmpfs.
 	tmpfs []*mountinfo.Info
+	// hasPeers says of each mount, by its id, whether it is in a group of peers.
+	hasPeers map[int]bool
 	// unreadable counts lines that can't be parsed.
 	unreadable int
 }
@@ -42,7 +47,7 @@ func readMountTable() (mountTable, error) {
 // parseMountTable takes each line by itself. Other programs decide what is in most of them,
 // and one of those must not hide the volumes in the lines after it.
 func parseMountTable(table io.Reader) (mountTable, error) {
-	var all mountTable
+	all := mountTable{hasPeers: map[int]bool{}}
 	lines := bufio.NewReaderSize(table, maxLine)
 	for tooLong := false; ; {
 		line, more, err := lines.ReadLine()
@@ -59,21 +64,29 @@ func parseMountTable(table io.Reader) (mountTable, error) {
 			tooLong = more
 			continue
 		}
-		infos, err := mountinfo.GetMountsFromReader(bytes.NewReader(line), wholeTmpfs)
+		infos, err := mountinfo.GetMountsFromReader(bytes.NewReader(line), nil)
 		if err != nil {
 			all.unreadable++
 			continue
 		}
-		all.tmpfs = append(all.tmpfs, infos...)
+		for _, info := range infos {
+			all.add(info)
+		}
 	}
 }
 
-// wholeTmpfs skips every entry of the mount table that is not all of a tmpfs. The parser looks
-// for the separator from the end, where a file system writes options as it likes; a separator
-// that it passed over is among the optional fields.
-func wholeTmpfs(info *mountinfo.Info) (skip, stop bool) {
-	another := slices.Contains(strings.Fields(info.Optional), "-")
-	return info.FSType != "tmpfs" || info.Root != "/" || another, false
+// add takes an entry. The parser looks for the separator from the end, where a file system writes
+// options as it likes; a separator that it passed over is among the optional fields.
+func (t *mountTable) add(info *mountinfo.Info) {
+	optional := strings.Fields(info.Optional)
+	separator := slices.Index(optional, "-")
+	if separator >= 0 {
+		optional = optional[:separator]
+	}
+	t.hasPeers[info.ID] = slices.ContainsFunc(optional, func(field string) bool { return strings.HasPrefix(field, "shared:") })
+	if info.FSType == "tmpfs" && info.Root == "/" && separator < 0 {
+		t.tmpfs = append(t.tmpfs, info)
+	}
 }
 
 // Mounted is a volume that is mounted.
@@ -100,6 +113,7 @@ func (m *Mounter) List(ctx context.Context) ([]Mounted, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
 	}
+	m.hasPeers.Store(&table.hasPeers)
 	if table.unreadable > 0 {
 		klog.FromContext(ctx).Info("Skipped lines of the mount table that can't be parsed", "lines", table.unreadable)
 	}

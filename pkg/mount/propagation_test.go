@@ -2,8 +2,7 @@ package mount
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -18,17 +17,18 @@ func TestCheckShared(t *testing.T) {
 		"receives only":       {"41 40 0:41 / /k/pods rw master:1 - ext4 /dev/vda rw", true, "set mountPropagation: Bidirectional"},
 		"private":             {"41 40 0:41 / /k/pods rw - ext4 /dev/vda rw", true, "set mountPropagation: Bidirectional"},
 		"an option":           {"41 40 0:41 / /k/pods rw - ext4 shared:1 rw,shared:1", true, "set mountPropagation: Bidirectional"},
+		"among options":       {"41 40 0:41 / /k/pods rw - fuse x rw,a shared:1 - ext4 rw", true, "set mountPropagation: Bidirectional"},
 		"another mount":       {"42 40 0:41 / /k/pods rw shared:2 - ext4 /dev/vda rw", false, "the mount is not in it"},
 		"negative id":         {"-41 40 0:41 / /k/pods rw shared:2 - ext4 /dev/vda rw", false, "the mount is not in it"},
 		"not a table":         {"41", false, "read the mount table"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			table := filepath.Join(t.TempDir(), "mountinfo")
 			const around = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
-			if err := os.WriteFile(table, []byte(around+tc.line+"\n"), 0o600); err != nil {
+			table, err := parseMountTable(strings.NewReader(around + tc.line + "\n"))
+			if err != nil {
 				t.Fatal(err)
 			}
-			err := checkShared(table, 41)
+			err = checkShared(table.hasPeers, 41)
 			if tc.text == "" {
 				if err != nil {
 					t.Error(err)

@@ -17,27 +17,27 @@ import (
 func TestSettings(t *testing.T) {
 	base := []setting{{"source", "csi.refvol.dev:v1"}, {"size", "65536"}, {"nr_inodes", "101"}}
 	for name, tc := range map[string]struct {
-		mounter Mounter
+		mounter *Mounter
 		params  Params
 		want    []setting
 	}{
 		"plain": {
-			Mounter{},
+			&Mounter{},
 			Params{Mode: 0o755, UID: volume.NoOwner, GID: volume.NoOwner},
 			[]setting{{"mode", "755"}},
 		},
 		"owned by root": {
-			Mounter{},
+			&Mounter{},
 			Params{Mode: 0o700, UID: 0, GID: 0},
 			[]setting{{"mode", "700"}, {"uid", "0"}, {"gid", "0"}},
 		},
 		"group only, setgid": {
-			Mounter{},
+			&Mounter{},
 			Params{Mode: 0o550 | fs.ModeSetgid, UID: volume.NoOwner, GID: 2000},
 			[]setting{{"mode", "2550"}, {"gid", "2000"}},
 		},
 		"all": {
-			Mounter{noswap: true, seLinuxContext: "system_u:object_r:container_file_t:s0:c1,c2"},
+			&Mounter{noswap: true, seLinuxContext: "system_u:object_r:container_file_t:s0:c1,c2"},
 			Params{Mode: 0o755, UID: 1, GID: 2},
 			[]setting{{"mode", "755"}, {"uid", "1"}, {"gid", "2"}, {"context", "system_u:object_r:container_file_t:s0:c1,c2"}, {"noswap", ""}},
 		},
@@ -56,17 +56,17 @@ func TestSettings(t *testing.T) {
 func TestGrowth(t *testing.T) {
 	size, inodes, noswap := setting{"size", "8192"}, setting{"nr_inodes", "21"}, setting{key: "noswap"}
 	for name, tc := range map[string]struct {
-		mounter Mounter
+		mounter *Mounter
 		has     Usage
 		want    []setting
 	}{
-		"both":              {Mounter{}, Usage{Capacity: 4096, Inodes: 10}, []setting{size, inodes}},
-		"both, no swap":     {Mounter{noswap: true}, Usage{Capacity: 4096, Inodes: 10}, []setting{size, inodes, noswap}},
-		"bytes":             {Mounter{}, Usage{Capacity: 8191, Inodes: 21}, []setting{size}},
-		"inodes":            {Mounter{noswap: true}, Usage{Capacity: 8193, Inodes: 20}, []setting{inodes, noswap}},
-		"as large":          {Mounter{noswap: true}, Usage{Capacity: 8192, Inodes: 21}, nil},
-		"no limit":          {Mounter{noswap: true}, Usage{}, nil},
-		"no limit of bytes": {Mounter{}, Usage{Inodes: 1}, []setting{inodes}},
+		"both":              {&Mounter{}, Usage{Capacity: 4096, Inodes: 10}, []setting{size, inodes}},
+		"both, no swap":     {&Mounter{noswap: true}, Usage{Capacity: 4096, Inodes: 10}, []setting{size, inodes, noswap}},
+		"bytes":             {&Mounter{}, Usage{Capacity: 8191, Inodes: 21}, []setting{size}},
+		"inodes":            {&Mounter{noswap: true}, Usage{Capacity: 8193, Inodes: 20}, []setting{inodes, noswap}},
+		"as large":          {&Mounter{noswap: true}, Usage{Capacity: 8192, Inodes: 21}, nil},
+		"no limit":          {&Mounter{noswap: true}, Usage{}, nil},
+		"no limit of bytes": {&Mounter{}, Usage{Inodes: 1}, []setting{inodes}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.mounter.growth(tc.has, 8192, 20); !slices.Equal(got, tc.want) {

@@ -157,7 +157,7 @@ func (v *Volume) Grow(ctx context.Context, size, inodes int64) error {
 	if err := reconfigure(v.mount, settings); err != nil {
 		return fmt.Errorf("volume %s: grow: %w", v.id, err)
 	}
-	klog.FromContext(ctx).V(2).Info("Enlarged the file system of a volume", "volumeID", v.id, "size", size, "inodes", inodes)
+	klog.FromContext(ctx).V(2).Info("Enlarged the file system of a volume", "size", size, "inodes", inodes)
 	return nil
 }
 
@@ -173,7 +173,7 @@ func (v *Volume) Attach(ctx context.Context, target string) error {
 		return fmt.Errorf("volume %s: attach at %s: %w", v.id, target, err)
 	}
 	v.attachable = false
-	klog.FromContext(ctx).V(4).Info("Attached", "volumeID", v.id, "target", target)
+	klog.FromContext(ctx).V(4).Info("Attached", "target", target)
 	return nil
 }
 

@@ -9,33 +9,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
-	"sync"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/klog/v2"
 
-	"github.com/refvol/refvol/pkg/clientlog"
+	"github.com/refvol/refvol/pkg/rights"
 )
-
-const (
-	// attemptTimeout bounds the requests of one attempt together.
-	attemptTimeout = 15 * time.Second
-	// firstRetry and lastRetry are how long to wait after a failure, with a jitter.
-	firstRetry = time.Second
-	lastRetry  = 30 * time.Second
-)
-
-// errUnknown is what Ready returns before the first attempt has ended.
-var errUnknown = errors.New("it is not known yet whether the API server lets the plugin read as its node")
 
 // User returns the name of a node's user, which its requests impersonate.
 func User(nodeName string) string { return "system:node:" + nodeName }
@@ -45,17 +28,12 @@ type SelfSubjectReviews interface {
 	Create(ctx context.Context, review *authenticationv1.SelfSubjectReview, opts metav1.CreateOptions) (*authenticationv1.SelfSubjectReview, error)
 }
 
-// SelfSubjectAccessReviews asks for the sender's own rights. A client-go client is one.
-type SelfSubjectAccessReviews interface {
-	Create(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SelfSubjectAccessReview, error)
-}
-
 // Pods gets the pods of one namespace. A client-go client is one.
 type Pods interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Pod, error)
 }
 
-// Options are what a Checker needs. All but Node are required.
+// Options are what the questions need. All but Node are required.
 type Options struct {
 	// NodeName is the name of this node's Node object.
 	NodeName string
@@ -67,7 +45,7 @@ type Options struct {
 	PodsAsNode func(namespace string) Pods
 	// Reviews, AccessReviews and Version ask as the plugin itself.
 	Reviews       SelfSubjectReviews
-	AccessReviews SelfSubjectAccessReviews
+	AccessReviews rights.SelfSubjectAccessReviews
 	Version       func(context.Context) (*version.Info, error)
 }
 
@@ -82,71 +60,15 @@ func (o *Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// Checker asks until the API server lets the plugin read as its node. It is safe for
-// concurrent use.
-type Checker struct {
-	opts Options
-
-	mu sync.Mutex
-	// problem is why the API server doesn't, nil once it does.
-	problem error
-}
-
-// New returns a Checker that has asked nothing yet. It fails if opts are not valid.
-func New(opts Options) (*Checker, error) {
+// New returns a Checker of whether the API server lets the plugin read as its node, which has asked
+// nothing yet. It fails if opts are not valid.
+func New(opts Options) (*rights.Checker, error) {
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("node identity options: %w", err)
 	}
-	return &Checker{opts: opts, problem: errUnknown}, nil
+	q := &questions{opts}
+	return rights.New("its node", q.ask), nil
 }
 
-// Ready returns nil once the API server lets the plugin read as its node. Until then the error
-// says, in one line, what is missing.
-func (c *Checker) Ready() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.problem
-}
-
-// Run asks until Ready returns nil or ctx ends, less and less often. It logs what is missing
-// when that changes. It is called once.
-func (c *Checker) Run(ctx context.Context) {
-	backoff := wait.Backoff{Duration: firstRetry, Factor: 2, Jitter: 1, Cap: lastRetry, Steps: math.MaxInt}
-	for {
-		err := c.attempt(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		c.note(ctx, err)
-		if err == nil {
-			return
-		}
-		retry := time.NewTimer(backoff.Step())
-		select {
-		case <-retry.C:
-		case <-ctx.Done():
-			retry.Stop()
-			return
-		}
-	}
-}
-
-func (c *Checker) attempt(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), attemptTimeout)
-	defer cancel()
-	return c.ask(ctx)
-}
-
-// note keeps the outcome of an attempt.
-func (c *Checker) note(ctx context.Context, err error) {
-	c.mu.Lock()
-	before := c.problem
-	c.problem = err
-	c.mu.Unlock()
-	switch logger := klog.FromContext(ctx); {
-	case err == nil:
-		logger.Info("The API server lets the plugin read as its node", "user", User(c.opts.NodeName))
-	case before.Error() != err.Error():
-		logger.Error(err, "Not ready: nothing can be read as the node")
-	}
-}
+// questions are those about the plugin's own token, rights and pod.
+type questions struct{ opts Options }

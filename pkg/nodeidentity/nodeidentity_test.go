@@ -1,14 +1,10 @@
 package nodeidentity
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"go.uber.org/goleak"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -18,8 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/textlogger"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,9 +28,6 @@ type apiServer struct {
 	info                        version.Info
 	// readsNode is the option Node.
 	readsNode bool
-
-	mu   sync.Mutex // for podErr and pods
-	pods int
 }
 
 func (s *apiServer) Create(context.Context, *authenticationv1.SelfSubjectReview, metav1.CreateOptions) (*authenticationv1.SelfSubjectReview, error) {
@@ -44,18 +35,7 @@ func (s *apiServer) Create(context.Context, *authenticationv1.SelfSubjectReview,
 }
 
 func (s *apiServer) Get(context.Context, string, metav1.GetOptions) (*corev1.Pod, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pods++
 	return &corev1.Pod{}, s.podErr
-}
-
-// asked returns how often the pod was asked for. The next answers are err.
-func (s *apiServer) asked(err error) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.podErr = err
-	return s.pods
 }
 
 type accessReviews struct{ *apiServer }
@@ -161,12 +141,8 @@ func TestWhatIsMissing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newAPIServer()
 			test.change(s)
-			c, err := New(s.options())
-			if err != nil {
-				t.Fatal(err)
-			}
 			got := ""
-			if err := c.attempt(t.Context()); err != nil {
+			if err := (&questions{s.options()}).ask(t.Context()); err != nil {
 				got = err.Error()
 			}
 			if got != test.want {
@@ -174,61 +150,6 @@ func TestWhatIsMissing(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Run asks until it is allowed, tells each problem once, and asks no more then.
-func TestRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newAPIServer()
-		s.podErr = errors.New("connection refused")
-		c, err := New(s.options())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Ready(); !errors.Is(err, errUnknown) {
-			t.Errorf("at first: %v", err)
-		}
-		var log bytes.Buffer
-		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))))
-		defer cancel()
-		go c.Run(ctx)
-		<-time.After(10 * time.Minute)
-		synctest.Wait()
-		if err := c.Ready(); err == nil || !strings.Contains(err.Error(), "connection refused") {
-			t.Errorf("got %v", err)
-		}
-		if n := s.asked(nil); n < 10 || n > 40 {
-			t.Errorf("%d requests in ten minutes", n)
-		}
-		<-time.After(2 * lastRetry)
-		synctest.Wait()
-		if err := c.Ready(); err != nil {
-			t.Error(err)
-		}
-		asked := s.asked(nil)
-		<-time.After(10 * time.Minute)
-		if n := s.asked(nil); n != asked {
-			t.Error("it asked again")
-		}
-		if lines := strings.Count(log.String(), "\n"); lines != 2 {
-			t.Errorf("logged\n%s", &log)
-		}
-	})
-}
-
-// A Run that is stopped ends, also in a pause.
-func TestRunEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newAPIServer()
-		s.podErr = errors.New("connection refused")
-		c, err := New(s.options())
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		c.Run(ctx)
-	})
 }
 
 func TestOptions(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/pkg/rights"
 )
 
 // The claims of a token that is bound to a pod, as the API server names them in a review.
@@ -27,19 +29,19 @@ const firstMinor = 36
 // A request for the plugin's own pod is the proof: it needs the feature gate, the rules, the
 // Node authorizer and a token that is bound to a pod of the node. A review of the rights is
 // none, as RBAC doesn't know of the first and the third.
-func (c *Checker) ask(ctx context.Context) error {
-	account, pod, err := c.whoAsks(ctx)
+func (q *questions) ask(ctx context.Context) error {
+	account, pod, err := q.whoAsks(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = c.opts.PodsAsNode(account.namespace).Get(ctx, pod, metav1.GetOptions{})
+	_, err = q.opts.PodsAsNode(account.namespace).Get(ctx, pod, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		return c.askRights(ctx, account)
+		return q.askRights(ctx, account)
 	case !apierrors.IsForbidden(err):
-		return fmt.Errorf("get the plugin's own pod %s/%s as %s: %w", account.namespace, pod, User(c.opts.NodeName), err)
-	case !strings.Contains(err.Error(), "User "+strconv.Quote(User(c.opts.NodeName))):
-		return c.refused(ctx, account, err)
+		return fmt.Errorf("get the plugin's own pod %s/%s as %s: %w", account.namespace, pod, User(q.opts.NodeName), err)
+	case !strings.Contains(err.Error(), "User "+strconv.Quote(User(q.opts.NodeName))):
+		return q.refused(ctx, account, err)
 	case strings.Contains(err.Error(), "no relationship found"):
 		return fmt.Errorf("the API server's Node authorizer does not know the plugin's own pod %s/%s yet: %w", account.namespace, pod, err)
 	}
@@ -51,8 +53,8 @@ func (c *Checker) ask(ctx context.Context) error {
 type account struct{ namespace, name string }
 
 // whoAsks returns the plugin's account and the name of its pod, by the claims of its token.
-func (c *Checker) whoAsks(ctx context.Context) (self account, pod string, err error) {
-	review, err := c.opts.Reviews.Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+func (q *questions) whoAsks(ctx context.Context) (self account, pod string, err error) {
+	review, err := q.opts.Reviews.Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
 		return self, "", fmt.Errorf("ask whose the plugin's token is: %w", err)
 	}
@@ -64,9 +66,9 @@ func (c *Checker) whoAsks(ctx context.Context) (self account, pod string, err er
 	case !ok || pod == "":
 		return self, "", fmt.Errorf("the plugin's credential, of %q, is not bound to a pod: only the token that the kubelet mounts into the plugin's pod may impersonate the node (no --kubeconfig)", user.Username)
 	case node == "":
-		return self, "", fmt.Errorf("the plugin's token has no claim of a node (%s)%s", nodeNameKey, c.versionText(ctx))
-	case node != c.opts.NodeName:
-		return self, "", fmt.Errorf("the plugin's token is that of a pod on node %q, and --node-name is %q: it may impersonate its own node only", node, c.opts.NodeName)
+		return self, "", fmt.Errorf("the plugin's token has no claim of a node (%s)%s", nodeNameKey, q.versionText(ctx))
+	case node != q.opts.NodeName:
+		return self, "", fmt.Errorf("the plugin's token is that of a pod on node %q, and --node-name is %q: it may impersonate its own node only", node, q.opts.NodeName)
 	}
 	return self, pod, nil
 }
@@ -79,40 +81,28 @@ func claim(user authenticationv1.UserInfo, key string) string {
 }
 
 // refused says why the API server refuses the impersonation itself.
-func (c *Checker) refused(ctx context.Context, self account, refusal error) error {
-	if err := c.askRights(ctx, self); err != nil {
+func (q *questions) refused(ctx context.Context, self account, refusal error) error {
+	if err := q.askRights(ctx, self); err != nil {
 		return err
 	}
-	return fmt.Errorf("the API server's feature gate ConstrainedImpersonation is off%s: %w", c.versionText(ctx), refusal)
+	return fmt.Errorf("the API server's feature gate ConstrainedImpersonation is off%s: %w", q.versionText(ctx), refusal)
 }
 
 // askRights returns nil if the account has all rights that impersonation needs, by one review
 // for each verb and resource.
-func (c *Checker) askRights(ctx context.Context, self account) error {
+func (q *questions) askRights(ctx context.Context, self account) error {
 	const onNode = "impersonate-on:associated-node:"
 	needs := []authorizationv1.ResourceAttributes{
-		{Verb: "impersonate:associated-node", Group: authenticationv1.GroupName, Resource: "nodes", Name: c.opts.NodeName},
+		{Verb: "impersonate:associated-node", Group: authenticationv1.GroupName, Resource: "nodes", Name: q.opts.NodeName},
 		{Verb: onNode + "get", Resource: "pods"},
 	}
-	for _, resource := range []string{"configmaps", "secrets"} {
-		for _, verb := range c.opts.Verbs {
-			needs = append(needs, authorizationv1.ResourceAttributes{Verb: onNode + verb, Resource: resource})
-		}
+	needs = append(needs, rights.OfObjects(onNode, q.opts.Verbs)...)
+	if q.opts.Node {
+		needs = append(needs, authorizationv1.ResourceAttributes{Verb: onNode + "get", Resource: "nodes", Name: q.opts.NodeName})
 	}
-	if c.opts.Node {
-		needs = append(needs, authorizationv1.ResourceAttributes{Verb: onNode + "get", Resource: "nodes", Name: c.opts.NodeName})
-	}
-	var lacking []string
-	for i := range needs {
-		review, err := c.opts.AccessReviews.Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &needs[i]},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			return fmt.Errorf("ask whether the plugin may %s %s: %w", needs[i].Verb, needs[i].Resource, err)
-		}
-		if !review.Status.Allowed {
-			lacking = append(lacking, needs[i].Verb+" of "+needs[i].Resource)
-		}
+	lacking, err := rights.Lacking(ctx, q.opts.AccessReviews, needs)
+	if err != nil {
+		return err
 	}
 	if len(lacking) > 0 {
 		return fmt.Errorf("the plugin's account %s/%s lacks rights that --identity=node needs: %s", self.namespace, self.name, strings.Join(lacking, ", "))
@@ -122,8 +112,8 @@ func (c *Checker) askRights(ctx context.Context, self account) error {
 
 // versionText says which version the API server has, and whether that is too old, as far as
 // it tells.
-func (c *Checker) versionText(ctx context.Context) string {
-	info, err := c.opts.Version(ctx)
+func (q *questions) versionText(ctx context.Context) string {
+	info, err := q.opts.Version(ctx)
 	if err != nil {
 		return ""
 	}

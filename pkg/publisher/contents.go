@@ -141,13 +141,14 @@ func (v *published) render(got answers, live bool) (*payload.Rendering, error) {
 
 // write makes the volume's files show a rendering, with a record of at which versions, through
 // a handle on its mount. The caller holds the lock of the contents. On an error the files
-// stay as they were, or are current and some link is not; another write mends that.
-func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Rendering, got answers) (err error) {
+// stay as they were, or are current and some link is not; another write mends that. changed says
+// that files were changed.
+func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Rendering, got answers) (changed bool, err error) {
 	var result writer.Result
 	defer func() { v.p.opts.Observer.Wrote(result.Changed, result.Bytes, err) }()
 	undo, err := v.makeRoom(ctx, mnt, shown.Tree)
 	if err != nil {
-		return err
+		return false, err
 	}
 	v.contents.proven = false
 	shown.Tree.Record = got.at.Encode()
@@ -160,8 +161,9 @@ func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Renderi
 		v.setShown(got.at)
 		v.contents.withdrawn, v.contents.named = got.refused, namedIn(shown.Tree)
 	case result.Changed:
-		// Some files may still be those of before, where they are rewritten in place.
-		v.setShown(got.at)
+		// Some files may still be those of before, where they are rewritten in place. So nothing older
+		// may follow, and the status goes on to say what was shown by all files.
+		v.contents.shown = got.at
 		v.contents.withdrawn = nil
 		for ref := range namedIn(shown.Tree) {
 			v.contents.named[ref] = true
@@ -170,7 +172,7 @@ func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Renderi
 		undo()
 	}
 	if err != nil {
-		return fmt.Errorf("write the files of volume %s: %w", v.request.VolumeID, err)
+		return result.Changed, fmt.Errorf("write the files of volume %s: %w", v.request.VolumeID, err)
 	}
 	v.contents.proven = true
 	if result.Changed {
@@ -181,7 +183,7 @@ func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Renderi
 	if v.contents.told != told && v.contents.told != "" {
 		v.p.opts.Events.Warn(v.request.Pod, eventInvalidNames, v.contents.told)
 	}
-	return nil
+	return result.Changed, nil
 }
 
 // setShown records what the files show. The map must not change any more. The caller holds the

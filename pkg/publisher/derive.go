@@ -11,6 +11,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/backoff"
@@ -26,6 +27,7 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 	var failing time.Time
 	var delay backoff.Delay
 	refused := refusedPods{told: map[volume.Pod]bool{}}
+	logged := map[metav1.StatusReason]bool{} // since the last success
 	for {
 		err := p.find(ctx)
 		pods := p.restoredPods()
@@ -41,11 +43,17 @@ func (p *Publisher) takeOverRestored(ctx context.Context) {
 		}
 		if err == nil {
 			failing, delay = time.Time{}, backoff.Delay{}
+			clear(logged)
 			continue
 		}
-		if failing.IsZero() && ReasonOf(err) != ReasonBusy {
-			failing = time.Now()
-			klog.FromContext(ctx).Error(err, "Mounted volumes are not updated until their pods can be read")
+		if ReasonOf(err) != ReasonBusy {
+			if failing.IsZero() {
+				failing = time.Now()
+			}
+			if reason := apierrors.ReasonForError(err); !logged[reason] {
+				logged[reason] = true
+				klog.FromContext(ctx).Error(err, "Mounted volumes are not updated until their pods can be read")
+			}
 		}
 		select {
 		case <-time.After(delay.Next(p.longestPause(err, failing), err)):
@@ -184,7 +192,7 @@ func (p *Publisher) takeOverPod(ctx context.Context, pod volume.Pod, volumes []m
 	switch {
 	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
 		for _, m := range volumes { // also of a static pod, whose mirror has another UID
-			p.leaveToKubelet(ctx, m, err)
+			p.leaveToKubelet(p.named(ctx, m.VolumeID, m.Target, pod), m, err)
 		}
 		return nil
 	case err != nil:
@@ -201,7 +209,7 @@ func (p *Publisher) takeOverPod(ctx context.Context, pod volume.Pod, volumes []m
 func (p *Publisher) takeOverOne(ctx context.Context, pod *podspec.Pod, m mount.Mounted) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil { // nobody else would catch it
-			logPanic(ctx, m.VolumeID, cause)
+			logPanic(ctx, cause)
 			if v := p.lookup(m.VolumeID); v != nil {
 				p.remove(v)
 			}
@@ -214,6 +222,7 @@ func (p *Publisher) takeOverOne(ctx context.Context, pod *podspec.Pod, m mount.M
 		return err
 	}
 	defer end()
+	ctx = p.named(ctx, m.VolumeID, m.Target, pod.Pod)
 	if !p.isRestored(m) || p.lookup(m.VolumeID) != nil {
 		return nil // a call has dealt with it
 	}
@@ -280,7 +289,7 @@ func (p *Publisher) isRestored(m mount.Mounted) bool {
 
 // leaveToKubelet has a restored volume stay as it is until the kubelet's next call.
 func (p *Publisher) leaveToKubelet(ctx context.Context, m mount.Mounted, reason error) {
-	klog.FromContext(ctx).Info("A mounted volume is not updated until the kubelet publishes it again", "volumeID", m.VolumeID, "target", m.Target, "reason", reason.Error())
+	klog.FromContext(ctx).Info("A mounted volume is not updated until the kubelet publishes it again", "target", m.Target, "reason", reason.Error())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if r := p.restored[m.VolumeID]; r != nil && r.Mounted == m {

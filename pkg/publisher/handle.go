@@ -86,7 +86,7 @@ func (v *published) open(ctx context.Context) (Mount, error) {
 	if err := mnt.Grow(ctx, v.p.limits.mountBytes, v.p.limits.mountInodes); err != nil {
 		// Once is enough: the reason is the node's, such as a missing capability.
 		v.p.growthRefused.Do(func() {
-			klog.FromContext(ctx).Error(err, "Can't enlarge the file system of a mounted volume: it keeps the limit that it was published with, and so may others", "volumeID", v.request.VolumeID)
+			klog.FromContext(ctx).Error(err, "Can't enlarge the file system of a mounted volume: it keeps the limit that it was published with, and so may others")
 		})
 	}
 	return mnt, nil

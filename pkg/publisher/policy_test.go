@@ -88,6 +88,30 @@ func TestOnDeleteRemove(t *testing.T) {
 	})
 }
 
+// While a volume may have files of two versions, its status doesn't say that it shows the new one.
+func TestAHalfWrittenVolumeIsNotShown(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
+		e.publish(r)
+		first := e.objects.get(configMap("app")).Version
+		e.writes.set(nil, func() error { return errFault })
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		if s := e.status(); s.Shown[configMap("app")] != first || s.Condition != eventVolumeUpdateFailed {
+			t.Errorf("after a failed write: %s, shown %v, want %v", s.Condition, s.Shown, first)
+		}
+		e.writes.set(nil, nil)
+		after(2 * testResync)
+		e.settle()
+		if s := e.status(); s.Shown[configMap("app")] != e.objects.get(configMap("app")).Version || s.Condition != ConditionCurrent {
+			t.Errorf("after a write: %s, shown %v", s.Condition, s.Shown)
+		}
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
 // The files of a volume that is written in place are the same ones for ever, also after
 // a restart.
 func TestAVolumeIsWrittenInPlace(t *testing.T) {

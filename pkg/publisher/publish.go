@@ -68,13 +68,14 @@ func (r *Request) misderived(kubelets *Request) bool {
 // required objects and keys that don't exist yet. If the volume is live, Publish does nothing,
 // or fails with ReasonExists if the request differs. After an error nothing is left of a new
 // volume, and a live volume stays as it is. So does a mounted one that --identity=node would not
-// publish now; that is no error.
+// publish now; that is no error. The logger of ctx names the volume's id and its pod.
 func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	ctx, end, err := p.beginPublish(ctx, request.VolumeID)
 	if err != nil {
 		return err
 	}
 	defer end()
+	ctx = p.withName(ctx, request.Target)
 	live, err := p.republish(ctx, &request)
 	if live || err != nil {
 		return err
@@ -124,6 +125,9 @@ func (p *Publisher) create(ctx context.Context, request Request) error {
 		return err
 	}
 	done = true
+	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
+		logger.Info("Published volume", "refs", describe(v.refs, v.contents.shown), "took", time.Since(v.since))
+	}
 	p.activate(v)
 	return nil
 }
@@ -162,8 +166,8 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 	}
 	switch err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target); {
 	case err == nil:
-		if v.request.Derived && v.request.misderived(request) {
-			klog.FromContext(ctx).Info("The kubelet's request is not the one that was derived from the pod's spec", "volumeID", request.VolumeID, "derivedFor", v.request.Pod)
+		if v.request.Derived && v.request.misderived(request) && p.isNews(request.VolumeID, "misderived") {
+			klog.FromContext(ctx).Info("The kubelet's request is not the one that was derived from the pod's spec", "derivedFor", v.request.Pod)
 		}
 		if request.TokenErr == nil && !v.spec.Pinned() {
 			v.registration.Offer(request.Token)
@@ -301,7 +305,7 @@ func (v *published) publish(ctx context.Context) (err error) {
 	if err := record.SetPod(mnt.Root(), v.p.opts.AttributePrefix, v.request.Pod); err != nil {
 		return fmt.Errorf("name the pod of volume %s: %w", v.request.VolumeID, err)
 	}
-	if err := v.write(ctx, mnt, shown, got); err != nil {
+	if _, err := v.write(ctx, mnt, shown, got); err != nil {
 		return err
 	}
 	attached = true

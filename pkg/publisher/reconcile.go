@@ -26,6 +26,7 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 		p.queue.Forget(volumeID)
 		return true
 	}
+	ctx = v.logged(ctx)
 	done := v.reconcile(ctx)
 	if ctx.Err() != nil {
 		return true // what the end cuts short is no problem of the volume
@@ -104,15 +105,14 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 // others with it. The caller holds the lock of the contents.
 func (v *published) panicked(ctx context.Context, cause any) error {
 	v.contents.proven = false
-	logPanic(ctx, v.request.VolumeID, cause)
+	logPanic(ctx, cause)
 	return fmt.Errorf("update volume %s: %w", v.request.VolumeID, errPanicked)
 }
 
 // logPanic logs a panic. What it carried is not repeated, since it could hold a value; the
 // stack holds none.
-func logPanic(ctx context.Context, volumeID string, cause any) {
-	klog.FromContext(ctx).Error(nil, "Reconcile panicked", "volumeID", volumeID,
-		"panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
+func logPanic(ctx context.Context, cause any) {
+	klog.FromContext(ctx).Error(nil, "Reconcile panicked", "panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
 }
 
 // update writes the files of a volume if they don't show the newest known state of
@@ -143,7 +143,12 @@ func (v *published) update(ctx context.Context) (answers, error) {
 		return got, errPutOff
 	}
 	return got, v.reopen(ctx, func(mnt Mount) error {
-		if err := v.write(ctx, mnt, shown, got); err != nil {
+		before := v.contents.shown
+		changed, err := v.write(ctx, mnt, shown, got)
+		if changed {
+			v.logUpdate(ctx, before)
+		}
+		if err != nil {
 			return err
 		}
 		// At once where nothing was switched, as after most restarts: the kernel takes
@@ -217,7 +222,7 @@ func (v *published) report(ctx context.Context, done reconciled) {
 	if !v.condition.set(o) {
 		return
 	}
-	logger := klog.FromContext(ctx).WithValues("volumeID", v.request.VolumeID, "pod", klog.KRef(v.request.Pod.Namespace, v.request.Pod.Name))
+	logger := klog.FromContext(ctx)
 	if o.err == nil {
 		logger.Info("Volume is current again")
 		return

@@ -64,7 +64,8 @@ func (p *Publisher) restore(ctx context.Context, m mount.Mounted) {
 		return // what is mounted anywhere else than at a target is nobody's to judge
 	}
 	if p.podDirectoryGone(m.Target) {
-		logger := klog.FromContext(ctx).WithValues("volumeID", m.VolumeID, "target", m.Target)
+		ctx = p.named(ctx, m.VolumeID, m.Target, volume.Pod{})
+		logger := klog.FromContext(ctx)
 		if err := p.opts.Mounts.Unmount(ctx, m.VolumeID, m.Target); err != nil {
 			logger.Error(err, "Can't unmount a volume whose pod is gone")
 			return

@@ -69,9 +69,11 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 	} else {
 		p.add(v)
 	}
+	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
+		logger.Info("Took over a mounted volume", "refs", describe(v.refs, v.contents.shown))
+	}
 	v.poke()
 	p.activate(v)
-	klog.FromContext(ctx).V(2).Info("Took over a mounted volume", "volumeID", request.VolumeID, "pod", klog.KRef(request.Pod.Namespace, request.Pod.Name))
 	return nil
 }
 
@@ -81,7 +83,7 @@ func (p *Publisher) leave(ctx context.Context, request *Request, reason error) {
 	if !p.isNews(request.VolumeID, reason.Error()) {
 		return
 	}
-	klog.FromContext(ctx).Info("A mounted volume is not updated any more", "volumeID", request.VolumeID, "target", request.Target, "reason", reason.Error())
+	klog.FromContext(ctx).Info("A mounted volume is not updated any more", "target", request.Target, "reason", reason.Error())
 	p.opts.Events.Warn(request.Pod, eventVolumeUpdateFailed, reason.Error())
 }
 
@@ -126,6 +128,6 @@ func (p *Publisher) namePod(ctx context.Context, v *published) {
 		err = errors.Join(record.SetPod(mnt.Root(), p.opts.AttributePrefix, v.request.Pod), mnt.Close())
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Can't have a volume name its pod: the next start leaves it to the kubelet", "volumeID", v.request.VolumeID, "target", v.request.Target)
+		klog.FromContext(ctx).Error(err, "Can't have a volume name its pod: the next start leaves it to the kubelet", "target", v.request.Target)
 	}
 }

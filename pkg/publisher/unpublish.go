@@ -12,7 +12,7 @@ import (
 
 // Unpublish removes a volume's mount and target directory, and releases its objects. It
 // needs no API server and no knowledge of the volume; a volume that isn't there is success.
-// A publish that still waits is cancelled.
+// A publish that still waits is cancelled. The logger of ctx names the volume's id.
 func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) error {
 	if err := checkForm(p.opts.KubeletDir, target); err != nil {
 		return fail(ReasonInvalid, "target_path: %w", err)
@@ -22,6 +22,7 @@ func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) erro
 		return err
 	}
 	defer end()
+	ctx = p.withName(ctx, target)
 	p.forgetFailure(volumeID)
 	v := p.lookup(volumeID)
 	if v != nil && v.request.Target != target {
@@ -29,7 +30,11 @@ func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) erro
 		v = nil
 	}
 	if v == nil {
-		return p.unmount(ctx, volumeID, target)
+		if err := p.unmount(ctx, volumeID, target); err != nil {
+			return err
+		}
+		klog.FromContext(ctx).V(2).Info("Unpublished volume", "reason", "the kubelet asked for it; this process has not published it")
+		return nil
 	}
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
@@ -38,6 +43,9 @@ func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) erro
 		return err
 	}
 	v.forget()
+	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
+		logger.Info("Unpublished volume", "pod", klog.KRef(v.request.Pod.Namespace, v.request.Pod.Name), "refs", describe(v.refs, v.contents.shown), "reason", "the kubelet asked for it")
+	}
 	return nil
 }
 
@@ -61,7 +69,7 @@ func (v *published) drop(ctx context.Context) {
 
 // dropLocked is drop for a caller that holds the lock of the contents.
 func (v *published) dropLocked(ctx context.Context) {
-	logger := klog.FromContext(ctx).WithValues("volumeID", v.request.VolumeID, "target", v.request.Target)
+	logger := klog.FromContext(ctx).WithValues("target", v.request.Target)
 	logger.Info("Volume is no longer mounted: forgetting it")
 	if err := v.giveBack(); err != nil {
 		logger.Error(err, "Can't close the handle on a volume that is no longer mounted")

@@ -37,7 +37,11 @@ func (v *published) withdrawThrough(ctx context.Context, mnt Mount, refused map[
 		shown[ref] = volume.Version{}
 		delete(v.contents.named, ref)
 	}
+	before := v.contents.shown
 	v.setShown(shown)
+	if result.Changed {
+		v.logUpdate(ctx, before)
+	}
 	size, err := v.contents.writer.Size(ctx, mnt.Root())
 	if err != nil {
 		return fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, err)

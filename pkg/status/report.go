@@ -32,7 +32,9 @@ type Report struct {
 // Volume is one volume.
 type Volume struct {
 	VolumeID string `json:"volumeID"`
-	Pod      Pod    `json:"pod"`
+	// Name is that of the volume in the pod's spec.
+	Name string `json:"name"`
+	Pod  Pod    `json:"pod"`
 	// Condition is one of those that docs/metrics.md lists, and Reason says why, or is empty.
 	Condition string `json:"condition"`
 	Reason    string `json:"reason,omitempty"`
@@ -71,6 +73,9 @@ type Object struct {
 	// ProvenAt is when the API server last said what the object's state is, or by a bookmark that
 	// it has not changed; nil for never.
 	ProvenAt *time.Time `json:"provenAt,omitempty"`
+	// Followed says that ProvenAt is to advance. It does not for an object that can't change, or
+	// that nothing has read for long, as of a Pinned volume.
+	Followed bool `json:"followed"`
 }
 
 // Version is one version of an object.

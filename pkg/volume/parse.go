@@ -137,10 +137,7 @@ func choice[T ~string](p *parser, name string, values ...T) T {
 
 // checkNames refuses attributes that are unknown.
 func (p *parser) checkNames() {
-	known := []string{
-		attrConfigMap, attrSecret, attrVolume, attrNamespace, attrOptional, attrItems, attrSources,
-		attrDefaultMode, attrUID, attrGID, attrUpdatePolicy, attrStrategy, attrOnDelete,
-	}
+	known := attributeNames()
 	for _, name := range sortedKeys(p.attributes) {
 		if !slices.Contains(known, name) {
 			p.add(field.Forbidden(field.NewPath(fieldName(name)), "unknown attribute; known are "+strings.Join(known, ", ")))

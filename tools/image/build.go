@@ -18,16 +18,34 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
+// buildAll returns an image of each binary. Two of one architecture are an error.
+func buildAll(opts *options) ([]v1.Image, error) {
+	var images []v1.Image
+	of := map[string]string{}
+	for _, file := range opts.binaries {
+		binary, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		architecture, err := architectureOf(binary)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if other := of[architecture]; other != "" {
+			return nil, fmt.Errorf("%s and %s are both for %s", other, file, architecture)
+		}
+		of[architecture] = file
+		image, err := build(opts, binary, architecture)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		images = append(images, image)
+	}
+	return images, nil
+}
+
 // build returns an image that holds nothing but the binary, and runs it as root.
-func build(opts *options) (v1.Image, error) {
-	binary, err := os.ReadFile(opts.binary)
-	if err != nil {
-		return nil, err
-	}
-	architecture, err := architectureOf(binary)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", opts.binary, err)
-	}
+func build(opts *options, binary []byte, architecture string) (v1.Image, error) {
 	files, err := layerOf(binary, opts.entrypoint)
 	if err != nil {
 		return nil, fmt.Errorf("make the layer: %w", err)

@@ -116,6 +116,53 @@ func TestBothReadersFindTheSameImage(t *testing.T) {
 	}
 }
 
+// An archive of several architectures has one name, for an index of their images.
+func TestIndexOfSeveralArchitectures(t *testing.T) {
+	dir := t.TempDir()
+	archive := filepath.Join(dir, "image.tar")
+	args := []string{"-reference", reference, "-output", archive, "-entrypoint", "/tool"}
+	for _, machine := range []elf.Machine{elf.EM_X86_64, elf.EM_AARCH64} {
+		file := filepath.Join(dir, machine.String())
+		if err := os.WriteFile(file, binaryOf(machine, 0), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "-binary", file)
+	}
+	if err := run(args, io.Discard, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	index, err := layout.ImageIndexFromPath(unpack(t, archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate.Index(index); err != nil {
+		t.Error(err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil || len(manifest.Manifests) != 1 || manifest.Manifests[0].Annotations["io.containerd.image.name"] != reference {
+		t.Fatalf("index = %+v, error %v, want one entry of the name", manifest, err)
+	}
+	named, err := index.ImageIndex(manifest.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	images, err := named.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var platforms []string
+	for _, entry := range images.Manifests {
+		platforms = append(platforms, entry.Platform.String())
+	}
+	if !slices.Equal(platforms, []string{"linux/amd64", "linux/arm64"}) {
+		t.Errorf("platforms = %q", platforms)
+	}
+	again := append(args, "-binary", args[len(args)-1])
+	if err := run(again, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "are both for arm64") {
+		t.Errorf("two of one architecture: %v", err)
+	}
+}
+
 func TestImageHoldsTheBinaryOnly(t *testing.T) {
 	content := binaryOf(elf.EM_X86_64, 0)
 	archive, err := makeImage(t, content, "-entrypoint", "/usr/bin/probe")

@@ -3,7 +3,9 @@
 //
 // The archive is an OCI image layout and a `docker save` archive at once, so that
 // `docker load`, `podman load`, `ctr images import` and `kind load image-archive`
-// all take it. The same binary and flags give the same bytes.
+// all take it. With binaries of several architectures it is an image layout with an index of
+// their images, which the form of `docker save` can't have. The same binaries and flags give
+// the same bytes.
 package main
 
 import (
@@ -29,8 +31,8 @@ func main() {
 
 // options say what to make an image of.
 type options struct {
-	// binary is the file to put into the image.
-	binary string
+	// binaries are the files to put into an image each, one for each architecture.
+	binaries []string
 	// entrypoint is the absolute path of the binary in the image, which runs it.
 	entrypoint string
 	// reference is the image's name with a registry and a tag.
@@ -46,14 +48,11 @@ func run(args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	image, err := build(opts)
+	images, err := buildAll(opts)
 	if err != nil {
 		return err
 	}
-	if err := writeArchive(opts.output, image, opts.reference); err != nil {
-		return err
-	}
-	digest, err := image.Digest()
+	digest, err := writeArchive(opts.output, images, opts.reference)
 	if err != nil {
 		return err
 	}
@@ -65,7 +64,10 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	opts := &options{labels: map[string]string{}}
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&opts.binary, "binary", "", "the statically linked `file` to run")
+	flags.Func("binary", "the statically linked `file` to run; repeated for further architectures", func(file string) error {
+		opts.binaries = append(opts.binaries, file)
+		return nil
+	})
 	flags.StringVar(&opts.entrypoint, "entrypoint", "", "its absolute `path` in the image (default: / and its name)")
 	flags.StringVar(&opts.reference, "reference", "", "the image's `name`, with a registry and a tag")
 	flags.StringVar(&opts.output, "output", "", "the archive `file` to write")
@@ -88,13 +90,13 @@ func (o *options) validate(rest []string) error {
 	if len(rest) > 0 {
 		return fmt.Errorf("unexpected arguments %q", rest)
 	}
-	for flag, value := range map[string]string{"binary": o.binary, "reference": o.reference, "output": o.output} {
+	for flag, value := range map[string]string{"binary": strings.Join(o.binaries, ""), "reference": o.reference, "output": o.output} {
 		if value == "" {
 			return fmt.Errorf("-%s: required", flag)
 		}
 	}
 	if o.entrypoint == "" {
-		o.entrypoint = "/" + path.Base(o.binary)
+		o.entrypoint = "/" + path.Base(o.binaries[0])
 	}
 	if !path.IsAbs(o.entrypoint) || path.Clean(o.entrypoint) != o.entrypoint || o.entrypoint == "/" {
 		return fmt.Errorf("-entrypoint: %q must be a clean absolute path of a file", o.entrypoint)

@@ -11,6 +11,8 @@ packages=(
   # of the kubelet, kube-proxy and kubeadm
   iptables nftables iproute2 conntrack ethtool
   containernetworking-plugins
+  # of pods that run deploy/examples/smoke.yaml with the node's own programs
+  curl
 )
 # archive prints where this machine's apt gets the release from; nothing where apt has no such
 # source, as on another release or system.

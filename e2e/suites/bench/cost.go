@@ -4,29 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-const (
-	// costSize is about what an object takes where only the number of them counts, in bytes.
-	costSize = 1 << 10
-	// costAtOnce is how many volumes are published at a time, as pods start.
-	costAtOnce = 50
-)
+// costAtOnce is how many volumes are published at a time, as pods start.
+const costAtOnce = 50
 
 // runCost is B10: many volumes over few objects, and what the API server is asked for from
 // the plugin's start until all of them are shown; and then what the kubelet asks for because of the
 // same pods.
 func runCost(ctx context.Context, l *lab) error {
 	count, objects := scaled(l, 50, 1000), scaled(l, 5, 100)
-	if err := l.createNumbered(ctx, objects); err != nil {
+	if err := l.create(ctx, objects, state); err != nil {
 		return err
 	}
 	for _, i := range identities() {
@@ -153,38 +145,8 @@ func (l *lab) awaitKubelet(ctx context.Context, i identity, objects int) error {
 	return err
 }
 
-// createNumbered creates count ConfigMaps, of which number i is in state i.
-func (l *lab) createNumbered(ctx context.Context, count int) error {
-	return inParallel(count, 8, func(i int) error {
-		_, err := l.client.CoreV1().ConfigMaps(namespace).Create(ctx, numbered(i), metav1.CreateOptions{})
-		return err
-	})
-}
-
-func numbered(i int) *corev1.ConfigMap { return configMap(objectName(i), state(i), costSize) }
-
 // showNumbered returns an error unless all volumes are mounted, and each shows its object;
 // volume i has that of number i modulo objects.
 func (n *node) showNumbered(all []*harness.Volume, objects int) error {
-	if err := n.mounted(len(all)); err != nil {
-		return err
-	}
-	for i, v := range all {
-		if err := n.shows(v, i%objects); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// shows returns an error unless a volume shows the object of a number.
-func (n *node) shows(v *harness.Volume, number int) error {
-	content, err := os.ReadFile(n.valueFile(v))
-	if err != nil {
-		return err
-	}
-	if want := state(number); string(content) != want {
-		return fmt.Errorf("volume %s shows %q, want %q", v.ID(), content, want)
-	}
-	return nil
+	return errors.Join(n.mounted(len(all)), n.show(all, func(i int) string { return state(i % objects) }))
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/refvol/refvol/e2e/suites/bench/measure"
 )
 
 // episode is what one disruption took.
@@ -42,12 +44,7 @@ func (r *recovery) bill(ctx context.Context) (b bill, err error) {
 	if err != nil {
 		return b, err
 	}
-	b.requests = t.watches
-	for asked, n := range t.others {
-		if asked.Resource == "configmaps" && (asked.Verb == "GET" || asked.Verb == "LIST") {
-			b.requests += n
-		}
-	}
+	b.requests = t.watches + t.reads()
 	if b.refused, err = r.Refusals(ctx); err != nil {
 		return b, err
 	}
@@ -67,7 +64,7 @@ func (p episodes) middle(of func(episode) float64) float64 {
 	for _, one := range p {
 		figures = append(figures, of(one))
 	}
-	return median(figures)
+	return measure.Median(figures)
 }
 
 func (p episodes) most(of func(episode) int) float64 {

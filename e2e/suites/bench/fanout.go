@@ -22,7 +22,7 @@ const (
 // volumes, and through the last one.
 func runFanout(ctx context.Context, l *lab) error {
 	updates := scaled(l, 5, 200)
-	if err := l.create(ctx, 1, "before", updateSize); err != nil {
+	if err := l.create(ctx, 1, always("before")); err != nil {
 		return err
 	}
 	n, err := l.newNode(ctx, "node")
@@ -58,7 +58,7 @@ func (l *lab) fanOut(ctx context.Context, updates int, a *volumesReader) (told *
 		return nil, err
 	}
 	defer f.close()
-	if _, err := l.updateSteadily(ctx, objectName(0), 0, updates, fanoutInterval); err != nil {
+	if _, err := l.updateSteadily(ctx, updates, fanoutInterval, func(i int) (object, value string) { return objectName(0), state(i) }); err != nil {
 		return nil, err
 	}
 	return told, eventually(ctx, func() error { return errors.Join(told.complete(), a.complete()) })

@@ -6,7 +6,13 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
+
+// nodesLoad is how many nodes there are, objects that each of them shows, and numbered
+// states that an object goes through.
+type nodesLoad struct{ nodes, objects, states int }
 
 // fleet is the clients of an API server, on so many nodes, each of which keeps a copy of
 // every object.
@@ -20,8 +26,47 @@ type fleet interface {
 	close() error
 }
 
+// makeFleet makes the clients of a lab's API server. They run when it returns.
+type makeFleet func(context.Context, *lab, nodesLoad) (fleet, error)
+
+// lacking is how many copies are not in a state.
+func lacking(ctx context.Context, f fleet, load nodesLoad, state int) (int, error) {
+	all, err := f.arrivals(ctx, state)
+	n := load.nodes * load.objects
+	for _, copies := range all {
+		n -= len(copies)
+	}
+	return n, err
+}
+
+// awaitState waits until all copies are in a state.
+func awaitState(ctx context.Context, f fleet, load nodesLoad, state int, timeout time.Duration) error {
+	return harness.Poll(ctx, timeout, 250*time.Millisecond, func() error {
+		n, err := lacking(ctx, f, load, state)
+		if err == nil && n > 0 {
+			err = fmt.Errorf("%d of %d copies are not current", n, load.nodes*load.objects)
+		}
+		return err
+	})
+}
+
+// delays returns how long after the moment at which each object's update was sent its copies came
+// into the state.
+func delays(ctx context.Context, f fleet, state int, sent []time.Time) ([]time.Duration, error) {
+	all, err := f.arrivals(ctx, state)
+	var out []time.Duration
+	for object, copies := range all {
+		for _, at := range copies {
+			out = append(out, at.Sub(sent[object]))
+		}
+	}
+	return out, err
+}
+
 // noClients is a fleet without a client.
 type noClients struct{}
+
+func noFleet(context.Context, *lab, nodesLoad) (fleet, error) { return noClients{}, nil }
 
 func (noClients) start(context.Context) error { return nil }
 func (noClients) stop() error                 { return nil }
@@ -29,46 +74,87 @@ func (noClients) close() error                { return nil }
 
 func (noClients) arrivals(context.Context, int) ([][]time.Time, error) { return nil, nil }
 
-// pluginFleet is plugins whose volumes show the objects.
-type pluginFleet struct{ *plugins }
-
-func (f pluginFleet) start(ctx context.Context) error {
-	return inParallel(len(f.nodes), len(f.nodes), func(i int) error { return f.nodes[i].Start(ctx) })
+// plugins are nodes whose volumes show the objects. One reader reads them; the i-th node's volume
+// of an object is number i * objects + object.
+type plugins struct {
+	*volumesReader
+	nodes   []*node
+	objects int
 }
 
-func (f pluginFleet) stop() error {
+func newPlugins(ctx context.Context, l *lab, load nodesLoad) (fleet, error) {
+	p := &plugins{nodes: make([]*node, load.nodes), objects: load.objects}
+	shows := make([][]*harness.Volume, load.nodes)
+	err := inParallel(load.nodes, 4, func(i int) (err error) {
+		if p.nodes[i], err = l.newNode(ctx, fmt.Sprint("node-", i)); err != nil {
+			return err
+		}
+		shows[i] = volumes(load.objects, load.objects)
+		return p.nodes[i].publishAll(ctx, shows[i], 8)
+	})
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for i, n := range p.nodes {
+		if err := n.mounted(load.objects); err != nil {
+			return nil, err
+		}
+		for _, v := range shows[i] {
+			files = append(files, n.valueFile(v))
+		}
+	}
+	p.volumesReader, err = readVolumes(files, load.states)
+	return p, err
+}
+
+func (p *plugins) start(ctx context.Context) error {
+	return inParallel(len(p.nodes), len(p.nodes), func(i int) error { return p.nodes[i].Start(ctx) })
+}
+
+func (p *plugins) stop() error {
 	var errs []error
-	for _, n := range f.nodes {
+	for _, n := range p.nodes {
 		errs = append(errs, n.Kill())
 	}
 	return errors.Join(errs...)
 }
 
-func (f pluginFleet) arrivals(_ context.Context, state int) ([][]time.Time, error) {
-	all := make([][]time.Time, f.objects)
-	for object := range all {
-		for _, t := range f.of(object) {
-			if moments := t.moments(); len(moments) > state {
-				all[object] = append(all[object], moments[state])
-			}
+func (p *plugins) close() error { return p.Close() }
+
+func (p *plugins) arrivals(_ context.Context, state int) ([][]time.Time, error) {
+	all := make([][]time.Time, p.objects)
+	for i, t := range p.shown {
+		if moments := t.moments(); len(moments) > state {
+			all[i%p.objects] = append(all[i%p.objects], moments[state])
 		}
 	}
 	return all, nil
 }
 
-// boundedFleet is programs of reflectors that begin few watches at a time.
-type boundedFleet struct {
-	lab       *lab
+// references are programs of bare reflectors.
+type references struct {
+	lab *lab
+	// kind is the program's word for what it is to do.
+	kind      string
 	load      nodesLoad
 	processes []*reference
 	// starts is how many processes were started.
 	starts int
 }
 
-func (f *boundedFleet) start(context.Context) error {
+// newReferences returns what makes programs of a kind.
+func newReferences(kind string) makeFleet {
+	return func(ctx context.Context, l *lab, load nodesLoad) (fleet, error) {
+		f := &references{lab: l, kind: kind, load: load}
+		return f, f.start(ctx)
+	}
+}
+
+func (f *references) start(context.Context) error {
 	for range f.load.nodes {
 		f.starts++
-		r, err := f.lab.newReference(fmt.Sprint("bounded-", f.starts), "bounded", f.load.objects)
+		r, err := f.lab.newReference(fmt.Sprint(f.kind, "-", f.starts), f.kind, f.load.objects)
 		if err != nil {
 			return err
 		}
@@ -77,7 +163,7 @@ func (f *boundedFleet) start(context.Context) error {
 	return nil
 }
 
-func (f *boundedFleet) stop() error {
+func (f *references) stop() error {
 	var errs []error
 	for _, r := range f.processes {
 		errs = append(errs, r.close())
@@ -86,9 +172,9 @@ func (f *boundedFleet) stop() error {
 	return errors.Join(errs...)
 }
 
-func (f *boundedFleet) close() error { return f.stop() }
+func (f *references) close() error { return f.stop() }
 
-func (f *boundedFleet) arrivals(ctx context.Context, state int) ([][]time.Time, error) {
+func (f *references) arrivals(ctx context.Context, state int) ([][]time.Time, error) {
 	all := make([][]time.Time, f.load.objects)
 	for _, r := range f.processes {
 		known, err := r.states(ctx)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"unsafe"
 
@@ -125,13 +124,13 @@ func handshakeBegun(message []byte) (bool, error) {
 
 // begun is how many were begun since newHandshakes, or lived then.
 func (h *handshakes) begun() (int, error) {
-	living, suffix := 0, fmt.Sprintf(":%04X", h.port)
-	err := eachSocket(os.Getpid(), func(s tcpSocket) {
-		held := s.inode != "0" && (s.state == established || s.state == closeWait)
-		if held && strings.HasSuffix(s.remote, suffix) {
+	sockets, err := tcpSockets()
+	living := 0
+	for _, s := range sockets {
+		if s.Inode != 0 && s.RemPort == uint64(h.port) && (s.St == established || s.St == closeWait) {
 			living++
 		}
-	})
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ended + living, errors.Join(err, h.err)

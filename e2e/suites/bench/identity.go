@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/refvol/refvol/e2e/suites/bench/measure"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -87,9 +86,4 @@ func (n *node) storePods(ctx context.Context, all []*harness.Volume) error {
 	}
 	last := all[len(all)-1]
 	return harness.AwaitPod(ctx, n.lab.ControlPlane, last.Namespace, last.Pod)
-}
-
-// p50 is the median of a result that was reported.
-func (l *lab) p50(name string) float64 {
-	return measure.Percentile(l.report.Distributions()[name], 50)
 }

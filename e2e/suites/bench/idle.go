@@ -10,7 +10,7 @@ import (
 // volume with what is known of its objects, goes on meanwhile.
 func runIdle(ctx context.Context, l *lab) error {
 	count, interval := scaled(l, 50, 1000), scaled(l, 5*time.Second, 5*time.Minute)
-	if err := l.createNumbered(ctx, count); err != nil {
+	if err := l.create(ctx, count, state); err != nil {
 		return err
 	}
 	// The full form has the default; the short one has resyncs too.

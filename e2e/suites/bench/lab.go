@@ -207,24 +207,50 @@ const (
 	paddingKey = "padding"
 )
 
-// configMap returns a ConfigMap of about size bytes in state value.
-func configMap(name, value string, size int) *corev1.ConfigMap {
+// objectSize is about what each object takes, in bytes.
+const objectSize = 1 << 10
+
+// configMap returns a ConfigMap in state value.
+func configMap(name, value string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Data:       map[string]string{valueKey: value, paddingKey: strings.Repeat("x", size)},
+		Data:       map[string]string{valueKey: value, paddingKey: strings.Repeat("x", objectSize)},
 	}
 }
 
-// create creates count ConfigMaps of about size bytes, all in state value.
-func (l *lab) create(ctx context.Context, count int, value string, size int) error {
+// create creates count ConfigMaps, of which the i-th is in state value(i).
+func (l *lab) create(ctx context.Context, count int, value func(i int) string) error {
 	return inParallel(count, 8, func(i int) error {
-		_, err := l.client.CoreV1().ConfigMaps(namespace).Create(ctx, configMap(objectName(i), value, size), metav1.CreateOptions{})
+		_, err := l.client.CoreV1().ConfigMaps(namespace).Create(ctx, configMap(objectName(i), value(i)), metav1.CreateOptions{})
 		return err
 	})
 }
 
 // update puts a ConfigMap into state value.
-func (l *lab) update(ctx context.Context, name, value string, size int) error {
-	_, err := l.client.CoreV1().ConfigMaps(namespace).Update(ctx, configMap(name, value, size), metav1.UpdateOptions{})
+func (l *lab) update(ctx context.Context, name, value string) error {
+	_, err := l.client.CoreV1().ConfigMaps(namespace).Update(ctx, configMap(name, value), metav1.UpdateOptions{})
 	return err
 }
+
+// updateSteadily sends count updates with a steady interval between two, and returns when each was
+// sent. The i-th puts the object that it is of into a state.
+func (l *lab) updateSteadily(ctx context.Context, count int, interval time.Duration, which func(i int) (object, value string)) (sent []time.Time, err error) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for i := range count {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-ticker.C:
+		}
+		object, value := which(i)
+		sent = append(sent, time.Now())
+		if err := l.update(ctx, object, value); err != nil {
+			return nil, err
+		}
+	}
+	return sent, nil
+}
+
+// always returns a function of a constant.
+func always(value string) func(int) string { return func(int) string { return value } }

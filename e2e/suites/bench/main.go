@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -103,7 +104,6 @@ func parse(args []string) (settings, error) {
 	flags.StringVar(&s.table, "table", "", "Markdown file to put a table of the results into, and measure nothing; empty: none")
 	flags.StringVar(&s.plugin, "plugin", "", "plugin binary to measure; empty: build this checkout's")
 	flags.StringVar(&s.profiles, "profiles", "", "existing directory to write profiles of the plugin to; figures are not those of a run without")
-	flags.BoolVar(&s.short, "short", false, "check completeness and counts with small numbers")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
@@ -136,30 +136,13 @@ func choose(names []string) ([]scenario, error) {
 	}
 	var chosen []scenario
 	for _, name := range names {
-		i := indexOf(all, name)
+		i := slices.IndexFunc(all, func(s scenario) bool { return s.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("scenario %q: want one of %s", name, strings.Join(namesOf(all), ", "))
+			return nil, fmt.Errorf("scenario %q: want one of those in docs/benchmarks.md", name)
 		}
 		chosen = append(chosen, all[i])
 	}
 	return chosen, nil
-}
-
-func namesOf(all []scenario) []string {
-	var names []string
-	for _, s := range all {
-		names = append(names, s.name)
-	}
-	return names
-}
-
-func indexOf(all []scenario, name string) int {
-	for i, s := range all {
-		if s.name == name || strings.EqualFold(s.id, name) {
-			return i
-		}
-	}
-	return -1
 }
 
 func logf(w io.Writer, format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }

@@ -8,16 +8,13 @@ import (
 	"slices"
 )
 
-// memorySize is about what an object of this scenario takes, in bytes.
-const memorySize = 1 << 10
-
 // runMemory is B6: what a process takes that shows so many volumes of one object each,
 // against one of as many bare reflectors. Both are looked at in the same way, in a process
 // of its own for each number.
 func runMemory(ctx context.Context, l *lab) error {
 	counts := scaled(l, []int{0, 20}, []int{0, 100, 1000, 5000})
 	most := slices.Max(counts)
-	if err := l.create(ctx, most, "value", memorySize); err != nil {
+	if err := l.create(ctx, most, always("value")); err != nil {
 		return err
 	}
 	ours, theirs := map[int]footprint{}, map[int]footprint{}

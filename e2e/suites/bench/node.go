@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
-	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -69,22 +67,6 @@ func (c *cluster) watched(ctx context.Context, want int) error {
 		return fmt.Errorf("%d ConfigMaps are watched, want %d", open-c.ownWatches, want)
 	}
 	return nil
-}
-
-// unasked returns an error if ConfigMaps were asked for otherwise than by watches since
-// the requests were counted.
-func (l *lab) unasked(ctx context.Context, before map[controlplane.Request]int) error {
-	now, err := l.Requests(ctx)
-	if err != nil {
-		return err
-	}
-	for _, verb := range []string{"GET", "LIST"} {
-		r := controlplane.Request{Verb: verb, Resource: "configmaps"}
-		if n := now[r] - before[r]; n != 0 {
-			err = errors.Join(err, fmt.Errorf("%d requests %s of ConfigMaps, want none", n, verb))
-		}
-	}
-	return err
 }
 
 // mounted returns an error unless the node has so many mounts of volumes.

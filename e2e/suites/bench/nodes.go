@@ -5,43 +5,38 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strconv"
 	"time"
 
 	"github.com/refvol/refvol/e2e/suites/bench/measure"
-	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-const (
-	nodesSize = 1 << 10
-	// nodesInterval has an update fall between the prunes that follow those before, a
-	// second after each.
-	nodesInterval = 400 * time.Millisecond
-)
+// nodesInterval has an update fall between the prunes that follow those before, a
+// second after each.
+const nodesInterval = 400 * time.Millisecond
 
 // runNodes is B11: what the API server pays for many nodes, and how fast an update reaches
 // all of them. On each node a volume shows each of some objects, so each object is watched
 // by all nodes: it is the widest fan-out that so many watches can have. The references are
 // programs with as many bare reflectors. Either has an API server of its own in each round.
 func runNodes(ctx context.Context, l *lab) error {
-	load := nodesLoad{nodes: scaled(l, 2, 100), objects: scaled(l, 3, 50)}
+	load := nodesLoad{nodes: scaled(l, 2, 100), objects: scaled(l, 3, 50), states: 1}
 	var ours, theirs []cost
-	var oursMS, theirsMS []float64
+	var oursTook, theirsTook []time.Duration
 	for round := range scaled(l, 1, 3) {
 		for _, side := range []struct {
 			name  string
-			start func(context.Context, *lab, nodesLoad) (clients, error)
+			fleet makeFleet
 			costs *[]cost
-			ms    *[]float64
+			took  *[]time.Duration
 		}{
-			{"reference", startReferences, &theirs, &theirsMS},
-			{"refvol", startPlugins, &ours, &oursMS},
+			{"reference", newReferences("reflector"), &theirs, &theirsTook},
+			{"refvol", newPlugins, &ours, &oursTook},
 		} {
-			c, ms, err := l.roundOf(ctx, fmt.Sprintf("b11-%s-%d", side.name, round), load, side.start)
+			c, took, err := l.roundOf(ctx, fmt.Sprintf("b11-%s-%d", side.name, round), load, side.fleet)
 			if err != nil {
 				return fmt.Errorf("%s, round %d: %w", side.name, round, err)
 			}
-			*side.costs, *side.ms = append(*side.costs, c), append(*side.ms, ms...)
+			*side.costs, *side.took = append(*side.costs, c), append(*side.took, took...)
 		}
 	}
 	medianOf := func(all []cost, of func(cost) float64) float64 {
@@ -49,7 +44,7 @@ func runNodes(ctx context.Context, l *lab) error {
 		for _, c := range all {
 			figures = append(figures, of(c))
 		}
-		return median(figures)
+		return measure.Median(figures)
 	}
 	for _, figure := range []struct {
 		name, unit string
@@ -67,13 +62,9 @@ func runNodes(ctx context.Context, l *lab) error {
 		l.report.Value("nodes.apiserver_"+figure.name+"_ratio", "ratio", a/b)
 	}
 	return errors.Join(
-		l.report.Samples("nodes.propagation_ms", "ms", oursMS),
-		l.report.Samples("nodes.propagation_reference_ms", "ms", theirsMS))
+		l.report.Samples("nodes.propagation_ms", "ms", measure.Milliseconds(oursTook)),
+		l.report.Samples("nodes.propagation_reference_ms", "ms", measure.Milliseconds(theirsTook)))
 }
-
-// nodesLoad is how many nodes there are, objects that each of them shows, and numbered
-// states that an object goes through, if more than one.
-type nodesLoad struct{ nodes, objects, states int }
 
 // cost is what an API server has paid in a round.
 type cost struct {
@@ -84,31 +75,21 @@ type cost struct {
 	connections             int
 }
 
-// clients is the processes of a round.
-type clients interface {
-	// delays waits until all nodes have the state of each object that was sent at a
-	// moment, and returns how long that took for each node and object, in milliseconds.
-	delays(ctx context.Context, sent []time.Time) ([]float64, error)
-	close() error
-}
-
 // roundOf is one round with an API server of its own.
-func (l *lab) roundOf(
-	ctx context.Context, name string, load nodesLoad, start func(context.Context, *lab, nodesLoad) (clients, error),
-) (c cost, ms []float64, err error) {
+func (l *lab) roundOf(ctx context.Context, name string, load nodesLoad, newFleet makeFleet) (c cost, took []time.Duration, err error) {
 	own, err := l.bench.newLab(ctx, scenario{id: name})
 	if err != nil {
 		return c, nil, err
 	}
 	defer func() { err = errors.Join(err, own.stop()) }()
-	if err := own.create(ctx, load.objects, "before", nodesSize); err != nil {
+	if err := own.create(ctx, load.objects, always("before")); err != nil {
 		return c, nil, err
 	}
 	before, err := own.serverCost(ctx)
 	if err != nil {
 		return c, nil, err
 	}
-	all, err := start(ctx, own, load)
+	all, err := newFleet(ctx, own, load)
 	if err != nil {
 		return c, nil, err
 	}
@@ -116,37 +97,20 @@ func (l *lab) roundOf(
 	if err := eventually(ctx, func() error { return own.watched(ctx, load.nodes*load.objects) }); err != nil {
 		return c, nil, err
 	}
-	sent, err := own.updateEach(ctx, load.objects)
+	sent, err := own.updateSteadily(ctx, load.objects, nodesInterval, func(i int) (object, value string) { return objectName(i), state(0) })
 	if err != nil {
 		return c, nil, err
 	}
-	if ms, err = all.delays(ctx, sent); err != nil {
+	if err := awaitState(ctx, all, load, 0, soon); err != nil {
+		return c, nil, err
+	}
+	if took, err = delays(ctx, all, 0, sent); err != nil {
 		return c, nil, err
 	}
 	c, err = own.serverCost(ctx)
 	c.growth, c.processor = c.inUse-before.inUse, c.processor-before.processor
-	return c, ms, err
+	return c, took, err
 }
-
-// updateEach puts each object into state 0, one after the other at a steady rate, and
-// returns when each request was sent.
-func (l *lab) updateEach(ctx context.Context, objects int) (sent []time.Time, err error) {
-	ticker := time.NewTicker(nodesInterval)
-	defer ticker.Stop()
-	for i := range objects {
-		<-ticker.C
-		sent = append(sent, time.Now())
-		if err := l.update(ctx, objectName(i), state(0), nodesSize); err != nil {
-			return nil, err
-		}
-	}
-	return sent, nil
-}
-
-var (
-	serverHeap  = regexp.MustCompile(`(?m)^# HeapAlloc = (\d+)$`)
-	serverStack = regexp.MustCompile(`(?m)^# Stack = (\d+) `)
-)
 
 // serverCost is what the API server takes now, after a collection of its garbage.
 func (l *lab) serverCost(ctx context.Context) (cost, error) {
@@ -155,12 +119,8 @@ func (l *lab) serverCost(ctx context.Context) (cost, error) {
 	if err != nil {
 		return c, fmt.Errorf("profile of the API server: %w", err)
 	}
-	for _, part := range []*regexp.Regexp{serverHeap, serverStack} {
-		found := part.FindSubmatch(profile)
-		if found == nil {
-			return c, fmt.Errorf("the API server's profile has nothing that is like %s", part)
-		}
-		bytes, err := strconv.ParseFloat(string(found[1]), 64)
+	for _, part := range []*regexp.Regexp{heapInUse, stackInUse} {
+		bytes, err := numberIn(profile, part)
 		if err != nil {
 			return c, err
 		}
@@ -176,115 +136,3 @@ func (l *lab) serverCost(ctx context.Context) (cost, error) {
 	c.processor, err = processorTime(pid)
 	return c, err
 }
-
-// references are programs with bare reflectors.
-type references struct {
-	all     []*reference
-	objects int
-}
-
-func startReferences(ctx context.Context, l *lab, load nodesLoad) (clients, error) {
-	r := &references{objects: load.objects}
-	for i := range load.nodes {
-		one, err := l.newReference(fmt.Sprint("reflectors-", i), "reflector", load.objects)
-		if err != nil {
-			return nil, err
-		}
-		r.all = append(r.all, one)
-	}
-	for _, one := range r.all {
-		if _, err := one.await(ctx, load.objects, always("before")); err != nil {
-			return nil, err
-		}
-	}
-	return r, nil
-}
-
-func (r *references) delays(ctx context.Context, sent []time.Time) ([]float64, error) {
-	var all []time.Duration
-	for _, one := range r.all {
-		at, err := one.await(ctx, r.objects, always(state(0)))
-		if err != nil {
-			return nil, err
-		}
-		for i := range sent {
-			all = append(all, at[i].Sub(sent[i]))
-		}
-	}
-	return measure.Milliseconds(all), nil
-}
-
-func (r *references) close() error {
-	var errs []error
-	for _, one := range r.all {
-		errs = append(errs, one.close())
-	}
-	return errors.Join(errs...)
-}
-
-// plugins are nodes whose volumes one reader reads; the i-th node's volume of an object is number
-// i * objects + object.
-type plugins struct {
-	*volumesReader
-	nodes   []*node
-	objects int
-}
-
-func startPlugins(ctx context.Context, l *lab, load nodesLoad) (clients, error) {
-	p, err := newPlugins(ctx, l, load)
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
-}
-
-// newPlugins starts nodes whose volumes show the objects, and a reader of all of them.
-func newPlugins(ctx context.Context, l *lab, load nodesLoad) (*plugins, error) {
-	p := &plugins{nodes: make([]*node, load.nodes), objects: load.objects}
-	shows := make([][]*harness.Volume, load.nodes)
-	err := inParallel(load.nodes, 4, func(i int) (err error) {
-		if p.nodes[i], err = l.newNode(ctx, fmt.Sprint("node-", i)); err != nil {
-			return err
-		}
-		shows[i] = volumes(load.objects, load.objects)
-		return p.nodes[i].publishAll(ctx, shows[i], 8)
-	})
-	if err != nil {
-		return nil, err
-	}
-	var files []string
-	for i, n := range p.nodes {
-		if err := n.mounted(load.objects); err != nil {
-			return nil, err
-		}
-		for _, v := range shows[i] {
-			files = append(files, n.valueFile(v))
-		}
-	}
-	p.volumesReader, err = readVolumes(files, max(load.states, 1))
-	return p, err
-}
-
-// of returns the timelines of an object, by the numbers of the nodes.
-func (p *plugins) of(object int) []*timeline {
-	all := make([]*timeline, len(p.nodes))
-	for i := range all {
-		all[i] = p.shown[i*p.objects+object]
-	}
-	return all
-}
-
-func (p *plugins) delays(ctx context.Context, sent []time.Time) ([]float64, error) {
-	if err := eventually(ctx, p.complete); err != nil {
-		return nil, err
-	}
-	var all []time.Duration
-	for object := range p.objects {
-		for _, t := range p.of(object) {
-			all = append(all, t.after(sent[object:object+1])...)
-		}
-	}
-	return measure.Milliseconds(all), nil
-}
-
-func (p *plugins) close() error { return p.Close() }

@@ -2,27 +2,20 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
 // residentBytes returns what a process holds of the machine's memory.
 func residentBytes(pid int) (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-			return kib * 1024, err
-		}
-	}
-	return 0, fmt.Errorf("process %d has no memory", pid)
+	status, err := p.NewStatus()
+	return float64(status.VmRSS), err
 }
 
 // processorTime returns how long all threads of a process were on a processor, those that
@@ -38,64 +31,44 @@ func processorTime(pid int) (time.Duration, error) {
 	return time.Duration(spent.Nano()), nil
 }
 
+// The states of a socket as the kernel numbers them; the peer has closed the latter.
+const established, closeWait = 1, 8
+
 // connections returns how many established TCP connections a process holds.
 func connections(pid int) (int, error) {
-	sockets, err := establishedSockets(pid)
+	sockets, err := tcpSockets()
 	if err != nil {
 		return 0, err
 	}
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	entries, err := os.ReadDir(dir)
+	inodes := map[string]bool{}
+	for _, s := range sockets {
+		inodes[fmt.Sprintf("socket:[%d]", s.Inode)] = s.St == established
+	}
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0, err
 	}
+	targets, err := p.FileDescriptorTargets()
 	n := 0
-	for _, e := range entries {
-		// One that was closed meanwhile has no target, and is none.
-		target, _ := os.Readlink(dir + "/" + e.Name())
-		if inode, ok := strings.CutPrefix(target, "socket:["); ok && sockets[strings.TrimSuffix(inode, "]")] {
+	for _, target := range targets {
+		if inodes[target] {
 			n++
 		}
 	}
-	return n, nil
+	return n, err
 }
 
-// establishedSockets returns the inodes of the established TCP sockets in the network
-// namespace of a process.
-func establishedSockets(pid int) (map[string]bool, error) {
-	inodes := map[string]bool{}
-	err := eachSocket(pid, func(s tcpSocket) {
-		if s.state == established {
-			inodes[s.inode] = true
-		}
-	})
-	return inodes, err
-}
-
-// tcpSocket is a line of /proc/net/tcp.
-type tcpSocket struct {
-	// remote is the peer's address and port, in hexadecimal.
-	remote, state string
-	// inode is 0 of a socket that no process holds.
-	inode string
-}
-
-// established and closeWait are states of sockets; the peer has closed the latter.
-const established, closeWait = "01", "08"
-
-// eachSocket calls f with the TCP sockets in the network namespace of a process.
-func eachSocket(pid int, f func(tcpSocket)) error {
-	for _, family := range []string{"tcp", "tcp6"} {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, family))
-		if err != nil {
-			return err
-		}
-		for line := range strings.Lines(string(text)) {
-			const remote, state, inode = 2, 3, 9
-			if fields := strings.Fields(line); len(fields) > inode {
-				f(tcpSocket{remote: fields[remote], state: fields[state], inode: fields[inode]})
-			}
-		}
+// tcpSockets returns the TCP sockets in this process's network namespace. The inode is 0 of one
+// that no process holds.
+func tcpSockets() (procfs.NetTCP, error) {
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	four, err := fs.NetTCP()
+	if err != nil {
+		return nil, err
+	}
+	six, err := fs.NetTCP6()
+	return append(four, six...), err
 }

@@ -37,7 +37,7 @@ type publishing struct {
 // node start at once.
 func runPublish(ctx context.Context, l *lab) error {
 	count, pods := scaled(l, 20, 500), scaled(l, 10, 110)
-	if err := l.createNumbered(ctx, 1+count+pods*volumesOfPod); err != nil {
+	if err := l.create(ctx, 1+count+pods*volumesOfPod, state); err != nil {
 		return err
 	}
 	for _, i := range identities() {
@@ -46,9 +46,9 @@ func runPublish(ctx context.Context, l *lab) error {
 		}
 	}
 	// With the node's rights each publish gets the pod beside all else.
-	get := l.p50("publish.node_pod_floor_ms")
+	get := l.report.P50("publish.node_pod_floor_ms")
 	for name, of := range map[string]string{"publish.node_warm_ratio": "warm_ms", "publish.node_cold_ratio": "cold_ms"} {
-		l.report.Value(name, "ratio", l.p50(asNode.figure("publish", of))/(l.p50(asPlugin.figure("publish", of))+get))
+		l.report.Value(name, "ratio", l.report.P50(asNode.figure("publish", of))/(l.report.P50(asPlugin.figure("publish", of))+get))
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (p *publishing) publishWarm(ctx context.Context) error {
 			return err
 		}
 		p.took("warm_ms", time.Since(begin))
-		took, err := p.floor.publish(ctx, i, numbered(0))
+		took, err := p.floor.publish(ctx, i, configMap(objectName(0), state(0)))
 		if err != nil {
 			return err
 		}
@@ -264,15 +264,11 @@ func (p *publishing) check(ctx context.Context) error {
 	if err := p.node.mounted(1 + len(p.all())); err != nil {
 		return err
 	}
-	for _, v := range p.warm {
-		if err := p.node.shows(v, 0); err != nil {
-			return err
-		}
-	}
-	for i, v := range slices.Concat(p.cold, p.burst) {
-		if err := p.node.shows(v, 1+i); err != nil {
-			return err
-		}
+	if err := errors.Join(
+		p.node.show(p.warm, always(state(0))),
+		p.node.show(slices.Concat(p.cold, p.burst), func(i int) string { return state(1 + i) }),
+	); err != nil {
+		return err
 	}
 	// Those of the bare watches have just ended.
 	return eventually(ctx, func() error {

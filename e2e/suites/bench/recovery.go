@@ -70,8 +70,8 @@ func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
 	}{
 		// Without clients there is nothing to see of a start.
 		{"alone", 0, all[1:], noFleet},
-		{"reference", load.nodes, all, newBoundedFleet},
-		{"refvol", load.nodes, all, newPluginFleet},
+		{"reference", load.nodes, all, newReferences("bounded")},
+		{"refvol", load.nodes, all, newPlugins},
 	} {
 		sides[i] = &recovery{name: load.String() + " " + of.name, load: load, episodes: map[string]episodes{}}
 		sides[i].load.nodes = of.nodes
@@ -80,23 +80,6 @@ func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
 		}
 	}
 	return l.reportRecovery(load, all, sides[0], sides[1], sides[2])
-}
-
-// makeFleet makes the clients of a lab's API server.
-type makeFleet func(context.Context, *lab, nodesLoad) (fleet, error)
-
-func noFleet(context.Context, *lab, nodesLoad) (fleet, error) { return noClients{}, nil }
-
-func newBoundedFleet(_ context.Context, l *lab, load nodesLoad) (fleet, error) {
-	return &boundedFleet{lab: l, load: load}, nil
-}
-
-func newPluginFleet(ctx context.Context, l *lab, load nodesLoad) (fleet, error) {
-	p, err := newPlugins(ctx, l, load)
-	if err != nil {
-		return nil, err
-	}
-	return pluginFleet{p}, nil
 }
 
 // recovery is an API server with its clients.
@@ -126,7 +109,7 @@ func (r *recovery) run(ctx context.Context, l *lab, all []disruption, newFleet m
 		return err
 	}
 	defer func() { err = errors.Join(err, r.stop()) }()
-	if err := r.create(ctx, r.load.objects, "before", nodesSize); err != nil {
+	if err := r.create(ctx, r.load.objects, always("before")); err != nil {
 		return err
 	}
 	if r.count, err = newHandshakes(r.Port()); err != nil {
@@ -201,30 +184,14 @@ func (r *recovery) writeAll(ctx context.Context) error {
 	r.state++
 	return inParallel(r.load.objects, 8, func(i int) error {
 		return harness.Poll(ctx, patience, 100*time.Millisecond, func() error {
-			return r.update(ctx, objectName(i), state(r.state), nodesSize)
+			return r.update(ctx, objectName(i), state(r.state))
 		})
 	})
 }
 
 // await waits until all copies are current.
 func (r *recovery) await(ctx context.Context, timeout time.Duration) error {
-	return harness.Poll(ctx, timeout, 250*time.Millisecond, func() error {
-		lacking, err := r.lacking(ctx)
-		if err == nil && lacking > 0 {
-			err = fmt.Errorf("%d of %d copies are not current", lacking, r.load.nodes*r.load.objects)
-		}
-		return err
-	})
-}
-
-// lacking is how many copies are not current.
-func (r *recovery) lacking(ctx context.Context) (int, error) {
-	all, err := r.fleet.arrivals(ctx, r.state)
-	n := r.load.nodes * r.load.objects
-	for _, copies := range all {
-		n -= len(copies)
-	}
-	return n, err
+	return awaitState(ctx, r.fleet, r.load.nodesLoad, r.state, timeout)
 }
 
 // lastArrival returns when the last copy became current, but not a moment before since.
@@ -244,28 +211,15 @@ func (r *recovery) lastArrival(ctx context.Context, since time.Time) (time.Time,
 // updateSlowly updates the objects one after the other.
 func (r *recovery) updateSlowly(ctx context.Context) error {
 	r.state++
-	sent := make([]time.Time, 0, r.load.objects)
-	ticker := time.NewTicker(steadyInterval)
-	defer ticker.Stop()
-	for i := range r.load.objects {
-		<-ticker.C
-		sent = append(sent, time.Now())
-		if err := r.update(ctx, objectName(i), state(r.state), nodesSize); err != nil {
-			return err
-		}
-	}
-	late := r.await(ctx, soon)
-	lost, err := r.lacking(ctx)
+	sent, err := r.updateSteadily(ctx, r.load.objects, steadyInterval, func(i int) (object, value string) { return objectName(i), state(r.state) })
 	if err != nil {
 		return err
 	}
-	r.lost = lost
-	all, err := r.fleet.arrivals(ctx, r.state)
-	for object, copies := range all {
-		for _, at := range copies {
-			r.steady = append(r.steady, at.Sub(sent[object]))
-		}
+	late := r.await(ctx, soon)
+	if r.lost, err = lacking(ctx, r.fleet, r.load.nodesLoad, r.state); err != nil {
+		return err
 	}
+	r.steady, err = delays(ctx, r.fleet, r.state, sent)
 	return errors.Join(late, err)
 }
 

@@ -45,7 +45,7 @@ func runRestart(ctx context.Context, l *lab) error {
 
 // prepare creates the objects and publishes the volumes.
 func (r *restart) prepare(ctx context.Context) (err error) {
-	if err := r.create(ctx, len(r.volumes), state(0), updateSize); err != nil {
+	if err := r.create(ctx, len(r.volumes), always(state(0))); err != nil {
 		return err
 	}
 	if r.node, err = r.newNode(ctx, "node"); err != nil {
@@ -109,7 +109,7 @@ func (r *restart) changeMeanwhile(ctx context.Context, round, changed int) (*vol
 		those = append(those, r.volumes[i])
 	}
 	err = inParallel(len(those), 8, func(k int) error {
-		return r.update(ctx, objectName(round%every+k*every), state(round+1), updateSize)
+		return r.update(ctx, objectName(round%every+k*every), state(round+1))
 	})
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (r *restart) startReference(ctx context.Context, round int) error {
 
 // start starts the plugin and takes the times.
 func (r *restart) start(ctx context.Context, a *volumesReader) error {
-	asked, err := r.Requests(ctx)
+	before, err := r.traffic(ctx)
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (r *restart) start(ctx context.Context, a *volumesReader) error {
 	r.current = append(r.current, current.Seconds())
 	r.serving = append(r.serving, serving.Seconds())
 	r.cpu = append(r.cpu, cpu.Seconds())
-	return r.unasked(ctx, asked)
+	return r.unread(ctx, before)
 }
 
 func (r *restart) mountIDs() (map[string]string, error) {

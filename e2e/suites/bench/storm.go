@@ -61,7 +61,7 @@ func runStorm(ctx context.Context, l *lab) error {
 
 // prepare creates the objects and publishes the volumes.
 func (s *storm) prepare(ctx context.Context) (err error) {
-	if err := s.create(ctx, len(s.volumes), state(s.round), updateSize); err != nil {
+	if err := s.create(ctx, len(s.volumes), s.present); err != nil {
 		return err
 	}
 	if s.node, err = s.newNode(ctx, "node", profiling); err != nil {
@@ -107,7 +107,7 @@ func (s *storm) refvolRound(ctx context.Context) error {
 	if err := harness.Poll(ctx, soon, 200*time.Millisecond, settled); err != nil {
 		return err
 	}
-	requests, err := s.Requests(ctx)
+	before, err := s.traffic(ctx)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (s *storm) refvolRound(ctx context.Context) error {
 	took, each := elapsed(sent, shown)
 	s.refvol, s.toFile = append(s.refvol, took.Seconds()), append(s.toFile, each...)
 	return errors.Join(s.show(), s.watched(ctx, len(s.volumes)),
-		s.node.mounted(len(s.volumes)), s.unasked(ctx, requests))
+		s.node.mounted(len(s.volumes)), s.unread(ctx, before))
 }
 
 // writeAndRead updates all objects and returns when each was read, and sent.
@@ -153,7 +153,7 @@ func (s *storm) writeAll(ctx context.Context) (sent []time.Time, err error) {
 	sent = make([]time.Time, len(s.volumes))
 	err = inParallel(len(sent), stormWriters, func(i int) error {
 		sent[i] = time.Now()
-		return s.update(ctx, objectName(i), state(s.round), updateSize)
+		return s.update(ctx, objectName(i), state(s.round))
 	})
 	return sent, err
 }
@@ -177,15 +177,10 @@ func elapsed(from, to []time.Time) (all time.Duration, each []time.Duration) {
 
 func (s *storm) reportStorm() error {
 	s.report.Value("storm.lost", "updates", float64(s.lost))
-	s.report.Value("storm.ratio", "", median(s.refvol)/median(s.reference))
+	s.report.Value("storm.ratio", "", measure.Median(s.refvol)/measure.Median(s.reference))
 	return errors.Join(
 		s.report.Samples("storm.refvol_s", "s", s.refvol),
 		s.report.Samples("storm.reference_s", "s", s.reference),
 		s.report.Samples("storm.write_to_file_ms", "ms", measure.Milliseconds(s.toFile)),
 		s.report.Samples("storm.write_to_watch_ms", "ms", measure.Milliseconds(s.toWatch)))
-}
-
-// median returns the middle one of some samples.
-func median(samples []float64) float64 {
-	return measure.Percentile(slices.Sorted(slices.Values(samples)), 50)
 }

@@ -155,6 +155,15 @@ var (
 	goroutines = regexp.MustCompile(`(?m)^goroutine profile: total (\d+)$`)
 )
 
+// numberIn returns the number that the group of a pattern matches in a profile.
+func numberIn(profile []byte, pattern *regexp.Regexp) (float64, error) {
+	found := pattern.FindSubmatch(profile)
+	if found == nil {
+		return 0, fmt.Errorf("a profile has nothing that is like %s", pattern)
+	}
+	return strconv.ParseFloat(string(found[1]), 64)
+}
+
 // footprint collects the process's garbage, waits until it has given back what it gives
 // back, and returns what is left.
 func (s *subject) footprint(ctx context.Context) (footprint, error) {
@@ -177,11 +186,7 @@ func (s *subject) footprint(ctx context.Context) (footprint, error) {
 		text []byte
 		at   *regexp.Regexp
 	}{{&f.heap, heap, heapInUse}, {&f.stacks, heap, stackInUse}, {&count, all, goroutines}} {
-		found := field.at.FindSubmatch(field.text)
-		if found == nil {
-			return f, fmt.Errorf("a profile has nothing that is like %s", field.at)
-		}
-		if *field.into, err = strconv.ParseFloat(string(found[1]), 64); err != nil {
+		if *field.into, err = numberIn(field.text, field.at); err != nil {
 			return f, err
 		}
 	}
@@ -218,6 +223,3 @@ func (s *subject) settle(ctx context.Context) (float64, error) {
 	}
 	return 0, fmt.Errorf("the memory of process %d doesn't settle: %.0f bytes", s.pid, before)
 }
-
-// always returns a function of a constant.
-func always(value string) func(int) string { return func(int) string { return value } }

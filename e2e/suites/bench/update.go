@@ -11,14 +11,11 @@ import (
 )
 
 const (
-	// updateSize is about what the object of an update takes, in bytes.
-	updateSize = 1 << 10
 	// updateInterval is the time between two updates.
 	updateInterval = 50 * time.Millisecond
+	// updateTurns is how often the identities take turns.
+	updateTurns = 10
 )
-
-// updateTurns is how often the identities take turns.
-const updateTurns = 10
 
 // runUpdate is B1: one object in one volume, updated at a steady rate. Each update is
 // timed from the request to the API server until a bare watch tells of it, and until a
@@ -26,7 +23,7 @@ const updateTurns = 10
 // machine is the same for both.
 func runUpdate(ctx context.Context, l *lab) (err error) {
 	updates := scaled(l, 20, 1000)
-	if err := l.create(ctx, len(identities()), "before", updateSize); err != nil {
+	if err := l.create(ctx, len(identities()), always("before")); err != nil {
 		return err
 	}
 	var all []*updating
@@ -50,7 +47,7 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 			return err
 		}
 	}
-	l.report.Value("update.node_ratio", "ratio", l.p50("update.node_added_ms")/l.p50("update.added_ms"))
+	l.report.Value("update.node_ratio", "ratio", l.report.P50("update.node_added_ms")/l.report.P50("update.added_ms"))
 	return nil
 }
 
@@ -126,7 +123,8 @@ func (u *updating) close() error {
 
 // send sends so many updates more.
 func (u *updating) send(ctx context.Context, updates int) error {
-	sent, err := u.updateSteadily(ctx, u.object, len(u.sent), updates, updateInterval)
+	first := len(u.sent)
+	sent, err := u.updateSteadily(ctx, updates, updateInterval, func(i int) (object, value string) { return u.object, state(first + i) })
 	u.sent = append(u.sent, sent...)
 	return err
 }
@@ -154,23 +152,4 @@ func (u *updating) reportAll() error {
 		return fmt.Errorf("--identity=%s: %d of %d updates were lost", u.identity, lost, len(u.sent))
 	}
 	return nil
-}
-
-// updateSteadily puts an object into so many states, which are numbered from first on, with a
-// steady interval between two, and returns when each update was sent.
-func (l *lab) updateSteadily(ctx context.Context, object string, first, updates int, interval time.Duration) (sent []time.Time, err error) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for i := range updates {
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-ticker.C:
-		}
-		sent = append(sent, time.Now())
-		if err := l.update(ctx, object, state(first+i), updateSize); err != nil {
-			return nil, err
-		}
-	}
-	return sent, nil
 }

@@ -9,6 +9,7 @@ import (
 )
 
 func TestPublishAgainIsOneMount(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	value := n.canary()
 	n.configMap("app", map[string]string{"key": value})

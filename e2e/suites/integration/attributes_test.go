@@ -86,6 +86,7 @@ func ruins() []ruined {
 // starts the plugin once. Each such volume still ends, and most are taken over by the kubelet's
 // next publish at the latest; no other volume is touched, and nothing outside.
 func TestRuinedAttributes(t *testing.T) {
+	t.Parallel()
 	o := &outside{node: newNode(t)}
 	n := o.node
 	value := n.canary()

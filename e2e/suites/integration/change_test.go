@@ -51,6 +51,7 @@ func TestChangeArrivesAtOnce(t *testing.T) {
 }
 
 func TestKeysComeAndGo(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	stays := n.canary()
 	n.configMap("app", map[string]string{"stays": stays, "goes": n.canary()})
@@ -145,6 +146,7 @@ func TestOldGenerationGoesSoon(t *testing.T) {
 }
 
 func TestDeletedRequiredObjectKeepsTheFiles(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	value := n.canary()
 	n.configMap("app", map[string]string{"key": value})
@@ -212,6 +214,7 @@ func TestOneWatchPerObject(t *testing.T) {
 }
 
 func TestVolumesOfOnePodAreIndependent(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	value := n.canary()
 	n.configMap("app", map[string]string{"key": value})
@@ -228,6 +231,7 @@ func TestVolumesOfOnePodAreIndependent(t *testing.T) {
 }
 
 func TestOneFailingVolumeHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "--max-volume-size=64Ki")
 	n.configMap("small", map[string]string{"key": "0"})
 	n.configMap("growing", map[string]string{"key": "0"})

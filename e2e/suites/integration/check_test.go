@@ -55,6 +55,7 @@ spec:
 `
 
 func TestCheckExitStatus(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name, manifests, stdout, stderr string
 		args                            []string
@@ -109,6 +110,7 @@ func wantChecked(t *testing.T, stdout string, want ...string) {
 }
 
 func TestCheckLive(t *testing.T) {
+	t.Parallel()
 	const canary = "hunter2-of-check"
 	namespace := newNamespace(t)
 	client := shared.Client()
@@ -175,6 +177,7 @@ func grantSecrets(t *testing.T, namespace, name string) {
 
 // What the caller may not see or ask is unknown, and no problem.
 func TestCheckLiveWithoutRights(t *testing.T) {
+	t.Parallel()
 	stdout, stderr, status := runCheck(t, checkedPod, "--live", "-n", newNamespace(t), "--kubeconfig", shared.powerless, "-o", "json")
 	if status != 0 || stderr != "" {
 		t.Errorf("status %d, %s", status, stderr)

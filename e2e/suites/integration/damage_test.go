@@ -11,6 +11,7 @@ import (
 )
 
 func TestMountGoneBehindThePluginsBack(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name string
 		// replace puts something else in the place of the volume, and returns a
@@ -66,6 +67,7 @@ func TestMountGoneBehindThePluginsBack(t *testing.T) {
 }
 
 func TestOtherVolumesMountInThePlaceOfOne(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.configMap("mine", map[string]string{"mine": n.canary()})
 	others := n.canary()

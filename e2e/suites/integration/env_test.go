@@ -28,6 +28,7 @@ const envSources = `
 
 // An env file follows the objects that its variables come from.
 func TestEnvFile(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	password := n.canary()
 	n.configMap("app", map[string]string{"host": "h1", "a.b": "x"})
@@ -81,6 +82,7 @@ func (n *node) pod(attributes map[string]string, containers ...corev1.Container)
 // The environment of the pod's own containers becomes a live file. What the pod's spec
 // holds of it is for nobody but the volume.
 func TestPodEnvFile(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	literal, password, late := n.canary(), n.canary(), n.canary()
 	n.secret("db", map[string]string{"password": password})
@@ -122,6 +124,7 @@ func TestPodEnvFile(t *testing.T) {
 }
 
 func TestPodEnvRefusals(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "--publish-wait=1s")
 	v := n.pod(map[string]string{"sources": "- podEnv: {path: e, container: side}\n"}, corev1.Container{Name: "main", Image: "x", Env: []corev1.EnvVar{{Name: "A", Value: n.canary()}}})
 	wantStatus(t, n.finalAnswer(v), codes.InvalidArgument, `sources[0].podEnv.container: `, `the pod has no container "side"; it has main`)

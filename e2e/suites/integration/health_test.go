@@ -21,13 +21,13 @@ const (
 	probeMedian, probeLongest = 100 * time.Millisecond, 5 * time.Second
 )
 
-// TestProbesDuringPublishes: /healthz, /readyz and /metrics answer soon while many volumes are published.
+// TestProbesDuringPublishes: /healthz, /readyz, /metrics and /status answer soon while many volumes are published.
 func TestProbesDuringPublishes(t *testing.T) {
 	binary, err := shared.plain()
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := harness.PluginOptions{Binary: binary, Kubeconfig: shared.kubeconfig, Dir: nodeDir(t), Args: []string{"-v=2", anyPort, "--registration-dir="}}
+	o := harness.PluginOptions{Binary: binary, Kubeconfig: shared.kubeconfig, Dir: nodeDir(t), Args: []string{"-v=2", anyPort, anyStatusPort, "--registration-dir="}}
 	shareMounts(t, filepath.Join(o.Dir, "kubelet", "pods"))
 	n := newNodeWith(t, o)
 	address, err := n.HTTPAddress()
@@ -44,11 +44,12 @@ func TestProbesDuringPublishes(t *testing.T) {
 	for _, v := range volumes {
 		go func() { answers <- n.Publish(t.Context(), v) }()
 	}
+	servedAt := map[string]string{"/healthz": address, "/readyz": address, "/metrics": address, "/status": n.statusAddress()}
 	took := map[string][]time.Duration{}
 	for published := 0; published < probedPublishes; {
-		for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+		for path, at := range servedAt {
 			began := time.Now()
-			if text, status, err := get(t, "http://"+address+path); err != nil || status != 200 {
+			if text, status, err := get(t, "http://"+at+path); err != nil || status != 200 {
 				t.Errorf("%s: %d, %v, %s", path, status, err, text)
 			}
 			took[path] = append(took[path], time.Since(began))

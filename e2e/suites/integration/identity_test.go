@@ -111,6 +111,7 @@ func (n *node) wantSockets() {
 }
 
 func TestWhatIsNoSocketIsNotReplaced(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	if err := n.Terminate(t.Context()); err != nil {
 		t.Fatal(err)

@@ -32,6 +32,7 @@ func essential() []string {
 // TestKilledAnywhere kills the plugin at its file, mount and rename calls, one by one,
 // while it publishes, updates and unpublishes a volume, and starts it again.
 func TestKilledAnywhere(t *testing.T) {
+	t.Parallel()
 	seed := harness.Seed(t)
 	sum := newTally()
 	t.Run("shapes", func(t *testing.T) {
@@ -92,6 +93,7 @@ func (k *killing) chosen(o operation, calls []supervise.Call, nth int, random *r
 // TestKilledInBursts kills the plugin again and again at random calls, while the objects
 // of one volume change faster than it may follow. One reader reads throughout.
 func TestKilledInBursts(t *testing.T) {
+	t.Parallel()
 	random := harness.Rand(t)
 	sum := newTally()
 	k := newKilling(t, shapes()[1], sum)
@@ -124,6 +126,7 @@ func TestKilledInBursts(t *testing.T) {
 // TestKilledWhileItStarts kills the plugin in the middle of an update, and then its
 // successor at each call of its start and of the repair.
 func TestKilledWhileItStarts(t *testing.T) {
+	t.Parallel()
 	random := harness.Rand(t)
 	sum := newTally()
 	k := newKilling(t, shapes()[0], sum)

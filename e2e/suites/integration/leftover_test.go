@@ -27,6 +27,7 @@ func (n *node) generationsOf(v *harness.Volume) []string {
 // the kernel lets nobody remove it. The volume is updated all the same, also by a plugin that
 // has just started, and it is told once what stays behind.
 func TestSomethingMountedOnAFile(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	next := func() string {
 		value := n.canary()

@@ -41,7 +41,15 @@ func newMany(t *testing.T, count int) *many {
 	t.Helper()
 	// What makes, shows or removes a mount; all other calls are as fast as ever.
 	calls := []string{"fsmount", "move_mount", "mount", "umount2"}
-	m := &many{supervisedNode: newNodeSupervisedAt(t, calls, "-v=2")}
+	m := newManyAt(t, count, newNodeSupervisedAt(t, calls, "-v=2"))
+	m.publishAll()
+	return m
+}
+
+// newManyAt makes the objects of many volumes of a node, and publishes none.
+func newManyAt(t *testing.T, count int, n *supervisedNode) *many {
+	t.Helper()
+	m := &many{supervisedNode: n}
 	padding := m.canary()
 	for i := range count {
 		o := &object{kind: []string{"configMap", "secret"}[i%2], name: fmt.Sprint("app-", i), padding: padding}
@@ -50,7 +58,6 @@ func newMany(t *testing.T, count int) *many {
 		m.volumes = append(m.volumes, m.volume(s.attributes()))
 		m.put(i)
 	}
-	m.publishAll()
 	return m
 }
 

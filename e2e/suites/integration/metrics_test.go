@@ -108,12 +108,13 @@ func TestMetrics(t *testing.T) {
 	start := n.scrape()
 	for of, want := range map[series]float64{
 		"refvol_volumes": 0, `refvol_writes_total{result="changed"}`: 0, "refvol_object_staleness_max_seconds": 0,
-		"refvol_build_info": 1,
+		"refvol_build_info": 1, "refvol_volume_bytes_limit": 512 << 20, `refvol_ready{condition="registration"}`: 0,
 	} {
 		if got := start.sum(of); got != want || start[strings.Split(string(of), "{")[0]] == nil {
 			t.Errorf("at the start %s is %v, want %v", of, got, want)
 		}
 	}
+	n.counts(map[series]float64{`refvol_ready{condition="rights"}`: 1}) // the API server is asked about them
 
 	n.configMap("app", map[string]string{"key": n.canary()})
 	n.secret("db", map[string]string{"key": n.canary()})

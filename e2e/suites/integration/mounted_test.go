@@ -42,6 +42,7 @@ func (n *node) deleteSecret(name string) {
 
 // The files of a required object that is deleted stay, and follow its successor.
 func TestRequiredObjectDeleted(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	value := n.canary()
 	n.secret("db", map[string]string{"key": value})
@@ -63,6 +64,7 @@ func TestRequiredObjectDeleted(t *testing.T) {
 
 // The files of an optional object come and go with it, and nothing is wrong with that.
 func TestOptionalObjectDeleted(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	value, other := n.canary(), n.canary()
 	n.secret("db", map[string]string{"key": value})
@@ -83,6 +85,7 @@ func TestOptionalObjectDeleted(t *testing.T) {
 
 // Without a key that its mapping requires, a volume keeps the whole old generation.
 func TestRequiredKeyRemoved(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	a, b := n.canary(), n.canary()
 	n.configMap("app", map[string]string{"a": a, "b": b})
@@ -134,6 +137,7 @@ func TestImmutableObjectRecreated(t *testing.T) {
 
 // Where in a ConfigMap a key is makes no difference.
 func TestKeyMovesToBinaryData(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	text, binary, back := n.canary(), n.canary()+"\xff\x00", n.canary()
 	n.configMap("app", map[string]string{"key": text, "other": text})
@@ -156,6 +160,7 @@ func TestKeyMovesToBinaryData(t *testing.T) {
 // A name may be a file, then a directory, then a file again. While it would have to be
 // both, the volume stays as it is.
 func TestPathBecomesADirectoryAndBack(t *testing.T) {
+	t.Parallel()
 	for _, strategy := range []string{"Atomic", "InPlace"} {
 		t.Run(strategy, func(t *testing.T) {
 			n := newNode(t)

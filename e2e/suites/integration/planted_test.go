@@ -84,6 +84,7 @@ func (p *planted) tell(text string) {
 // TestPlantedLeaks sees to it that each search finds what is there to be found, in what the
 // plugin itself wrote.
 func TestPlantedLeaks(t *testing.T) {
+	t.Parallel()
 	for what, value := range map[string]string{"value": leak.NewValue(), "token": leak.NewToken()} {
 		t.Run("in the environment, "+what, func(t *testing.T) {
 			p := newPlanted(t, harness.PluginOptions{Env: []string{"PASSWORD=" + value}})
@@ -116,6 +117,10 @@ func TestPlantedLeaks(t *testing.T) {
 		if err := harness.HTTPLeaks(t.Context(), server.Listener.Addr().String()); err == nil {
 			t.Error("a server that is away has nothing to hide")
 		}
+	})
+	t.Run("in the status", func(t *testing.T) {
+		p := newPlanted(t, harness.PluginOptions{}, "--node-name="+leak.NewValue(), anyStatusPort)
+		p.find(p.ShownLeaks(t.Context()), "/status leaks a value")
 	})
 	for _, format := range []string{"text", "json"} {
 		t.Run("in a log, "+format, func(t *testing.T) { plantedInLog(t, format) })

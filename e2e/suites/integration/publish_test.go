@@ -118,6 +118,7 @@ func TestWritesFail(t *testing.T) {
 }
 
 func TestRequiredObjectHoldsThePublish(t *testing.T) {
+	t.Parallel()
 	for name, create := range map[string]func(n *node, value string){
 		"object missing": func(n *node, value string) { n.configMap("late", map[string]string{"key": value}) },
 		"key missing": func(n *node, value string) {

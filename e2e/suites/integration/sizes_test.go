@@ -100,6 +100,7 @@ func TestTooManyKeysForTheDefaultLimit(t *testing.T) {
 // An update over a limit of the volume is refused as a whole, and the next one that
 // fits is not held up by it.
 func TestUpdateOverTheLimit(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name string
 		data map[string]string

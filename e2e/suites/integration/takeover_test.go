@@ -74,6 +74,7 @@ func TestStartWhileTheAPIServerIsAway(t *testing.T) {
 // TestPodThatDoesNotTell restarts the plugin under volumes of whose pods the API server does not
 // tell what was asked for. They stay as they are until the kubelet's next call.
 func TestPodThatDoesNotTell(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name string
 		// change changes the pod, which is given back as nil if it is to be deleted.

@@ -6,6 +6,7 @@ import "testing"
 // of the same process, of the next one, and after a reboot. A target that is left fails
 // mustUnpublish.
 func TestUnpublishAgain(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.configMap("app", map[string]string{"key": n.canary()})
 	v, rebooted := n.short("app"), n.short("app")

@@ -71,6 +71,7 @@ func (n *node) comesToShow(name string, v *harness.Volume, want map[string]strin
 // TestVolumeSource shows each type of a pod's own volume, before and after a change, and after
 // one that is made while the plugin is down.
 func TestVolumeSource(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	readable, private, none := int32(0o444), int32(0o400), int32(0)
 	items := []corev1.KeyToPath{{Key: "a", Path: "d/a", Mode: &private}, {Key: "b", Path: "b"}, {Key: "a", Path: "x"}, {Key: "b", Path: "./x"}}
@@ -185,6 +186,7 @@ func TestVolumeSource(t *testing.T) {
 // TestVolumeSourceWaits: what the pod's own volume requires holds the pod, and what is missing
 // is told by its place in the pod's spec.
 func TestVolumeSourceWaits(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.configMap("app", map[string]string{"a": n.canary()})
 	late := n.canary()
@@ -292,6 +294,7 @@ func secretsIn(count int) []corev1.VolumeProjection {
 // TestPodIdentityOfAVolumeSource: with the pods' own tokens, what only the pod's own volume
 // names takes a right, and the refusal says where it is named.
 func TestPodIdentityOfAVolumeSource(t *testing.T) {
+	t.Parallel()
 	n := newPodNode(t)
 	value := n.canary()
 	n.secret("db", map[string]string{"password": value})

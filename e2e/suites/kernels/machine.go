@@ -15,6 +15,7 @@ import (
 
 	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/gobuild"
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 // machineTimeout is how long one machine may run: five times as long as they take on two
@@ -142,7 +143,11 @@ func (r *runner) addParts(ctx context.Context, a *initramfs, parts []part, env s
 		if err := errors.Join(a.addDirectory(place), a.addFile(binary, program)); err != nil {
 			return err
 		}
-		fmt.Fprintf(&script, "echo @begin %d\n(cd /%s && %s/%s %s)\necho @end $?\n", i, place, env, binary, strings.Join(p.arguments(), " "))
+		form := ""
+		if p.long {
+			form = harness.LongVariable + "=1 "
+		}
+		fmt.Fprintf(&script, "echo @begin %d\n(cd /%s && %s%s/%s %s)\necho @end $?\n", i, place, env, form, binary, strings.Join(p.arguments(), " "))
 	}
 	return a.addText("parts", script.String())
 }

@@ -33,6 +33,8 @@ type part struct {
 	tests []string
 	// plugin says that the tests start the plugin, against an API server of this machine.
 	plugin bool
+	// long asks for the long form of the tests.
+	long bool
 	// figure is a regular expression with a group for what the table shows of the tests' logs;
 	// "" for nothing.
 	figure string
@@ -71,12 +73,15 @@ func hostileTargets() part {
 func all() []part {
 	many := plugin("500 volumes and a restart", "TestRestartWithManyVolumes")
 	many.figure = `volumes: (serving after .* after the exec)`
+	cost := plugin("cost of 1,500 volumes", "TestCostOfManyVolumes")
+	cost.long, cost.figure = true, `volumes: (.*_s=.*)`
 	return slices.Concat(packages(), []part{
 		lifeOfAVolume(),
 		hostileTargets(),
 		plugin("killed at its calls", "TestKilledAnywhere"),
 		plugin("memory cgroup v2", "TestMemoryLimitWithoutAKill", "TestMemoryOutlivesThePlugin", "TestMemoryIsThePluginsPods"),
 		many,
+		cost,
 	})
 }
 

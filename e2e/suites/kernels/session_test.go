@@ -38,6 +38,31 @@ func TestSession(t *testing.T) {
 	}
 }
 
+// Figures of one part are compared between kernels.
+func TestCompare(t *testing.T) {
+	outcomes := []outcome{
+		{kernel: "6.1", part: "cost", result: "passed 1 tests: near_s=1.00 far_s=2.5 never_s=0"},
+		{kernel: "6.12", part: "cost", result: "passed 1 tests: near_s=1.19 far_s=2.0 never_s=1"},
+		{kernel: "6.12", part: "other", result: "passed 1 tests: far_s=9"},
+	}
+	var said strings.Builder
+	if failed := compare(&said, outcomes); failed != 2 {
+		t.Errorf("%d figures differ too much, want 2", failed)
+	}
+	for _, want := range []string{
+		"cost: near_s: 1.00 to 1.19, a factor of 1.19, within 1.2\n",
+		"cost: far_s: 2.00 to 2.50, a factor of 1.25, NOT within 1.2\n",
+		"cost: never_s: 0.00 to 1.00, a factor of +Inf, NOT within 1.2\n",
+	} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("got\n%swithout\n%s", said.String(), want)
+		}
+	}
+	if n := strings.Count(said.String(), "\n"); n != 3 {
+		t.Errorf("%d lines, want 3", n)
+	}
+}
+
 func TestSessionOfAnUnknownPart(t *testing.T) {
 	s := &session{parts: []part{{name: "this"}}}
 	if err := s.read(strings.NewReader("@begin 1\n")); err == nil {

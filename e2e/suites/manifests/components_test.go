@@ -2,6 +2,7 @@ package manifests
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -56,7 +57,7 @@ func TestEveryComponentIsAccepted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	common := []string{"admission", "admission-read-only", "flow-schema", "network-policy", "startup-taint"}
+	common := []string{"admission", "admission-read-only", "flow-schema", "metrics", "network-policy", "startup-taint"}
 	sets := [][]string{
 		append(slices.Clone(common), "node-identity", "cache"),
 		append([]string{"pod-identity", "cross-namespace", "get"}, common...),
@@ -67,6 +68,7 @@ func TestEveryComponentIsAccepted(t *testing.T) {
 			t.Errorf("no set has the component %s", entry.Name())
 		}
 	}
+	definePrometheus(t)
 	for _, set := range sets {
 		t.Run(strings.Join(set, "+"), func(t *testing.T) {
 			applied := mustKubectl(t, "apply", "--dry-run=server", "--validate=strict", "--output=name", "--kustomize="+kustomization(t, set...))
@@ -75,4 +77,38 @@ func TestEveryComponentIsAccepted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// definePrometheus defines the kinds of the Prometheus operator, without their fields: those are compared with
+// the operator's own types in the tests of deploy.
+func definePrometheus(t *testing.T) {
+	t.Helper()
+	var text strings.Builder
+	for kind, plural := range map[string]string{"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"} {
+		fmt.Fprintf(&text, `---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[2]s.monitoring.coreos.com}
+spec:
+  group: monitoring.coreos.com
+  scope: Namespaced
+  names: {kind: %[1]s, plural: %[2]s}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`, kind, plural)
+	}
+	file := filepath.Join(t.TempDir(), "definitions.yaml")
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mustKubectl(t, "apply", "--filename="+file)
+	mustKubectl(t, "wait", "--for=condition=Established", "--timeout=1m", "--filename="+file)
+	t.Cleanup(func() {
+		if _, err := shared.kubectl(context.WithoutCancel(t.Context()), "delete", "--filename="+file); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -2,6 +2,7 @@ package manifests
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -126,19 +128,30 @@ func wantNoPayload(t *testing.T) {
 func settle(t *testing.T) {
 	t.Helper()
 	name := fmt.Sprintf("settled-%d", time.Now().UnixNano())
-	for _, args := range [][]string{
-		{"create", "clusterrole", name, "--verb=get", "--resource=pods", "--resource-name=cluster"},
-		{"create", "clusterrolebinding", name, "--clusterrole=" + name, "--user=" + name},
-		{"create", "role", name, "--namespace=" + pluginNamespace, "--verb=get", "--resource=pods", "--resource-name=local"},
-		{"create", "rolebinding", name, "--namespace=" + pluginNamespace, "--role=" + name, "--user=" + name},
-	} {
-		mustKubectl(t, args...)
-		t.Cleanup(func() {
-			remove := []string{"delete", args[1], name, "--namespace=" + pluginNamespace}
-			if _, err := shared.kubectl(context.WithoutCancel(t.Context()), remove...); err != nil {
-				t.Error(err)
-			}
-		})
+	rbac, meta := shared.Client().RbacV1(), metav1.ObjectMeta{Name: name}
+	rules := func(pod string) []rbacv1.PolicyRule {
+		return []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: []string{pod}}}
+	}
+	to := func(kind string) rbacv1.RoleRef {
+		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
+	}
+	user := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}}
+	ctx, create, remove := t.Context(), metav1.CreateOptions{}, metav1.DeleteOptions{}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		if err := errors.Join(
+			rbac.ClusterRoles().Delete(ctx, name, remove), rbac.ClusterRoleBindings().Delete(ctx, name, remove),
+			rbac.Roles(pluginNamespace).Delete(ctx, name, remove), rbac.RoleBindings(pluginNamespace).Delete(ctx, name, remove),
+		); err != nil {
+			t.Error(err)
+		}
+	})
+	_, clusterRole := rbac.ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules("cluster")}, create)
+	_, clusterBinding := rbac.ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: to("ClusterRole"), Subjects: user}, create)
+	_, role := rbac.Roles(pluginNamespace).Create(ctx, &rbacv1.Role{ObjectMeta: meta, Rules: rules("local")}, create)
+	_, binding := rbac.RoleBindings(pluginNamespace).Create(ctx, &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: to("Role"), Subjects: user}, create)
+	if err := errors.Join(clusterRole, clusterBinding, role, binding); err != nil {
+		t.Fatal(err)
 	}
 	for _, object := range []string{"cluster", "local"} {
 		asked := authorizationv1.ResourceAttributes{Namespace: pluginNamespace, Verb: "get", Resource: "pods", Name: object}

@@ -2,6 +2,7 @@ package mount_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -49,6 +50,12 @@ func TestCheckPropagation(t *testing.T) {
 			tc.prepare(n)
 			before := n.counts()
 			err := n.CheckPropagation()
+			if _, listErr := n.List(n.ctx()); listErr != nil {
+				t.Fatal(listErr)
+			}
+			if again := n.CheckPropagation(); fmt.Sprint(again) != fmt.Sprint(err) {
+				t.Errorf("%v, and by the table that was listed %v", err, again)
+			}
 			switch {
 			case tc.shared:
 				n.must(err)

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestAttach(t *testing.T) {
-	c := start(t, Options{})
+func attaches(t *testing.T, c *ControlPlane) {
+	t.Helper()
 	a, err := Attach(c.Kubeconfig(), "")
 	if err != nil {
 		t.Fatal(err)

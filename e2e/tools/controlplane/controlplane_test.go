@@ -36,10 +36,9 @@ func binaries(t *testing.T) Binaries {
 	return b
 }
 
-func start(t *testing.T, o Options) *ControlPlane {
+func start(t *testing.T) *ControlPlane {
 	t.Helper()
-	o.Binaries = binaries(t)
-	c, err := Start(t.Context(), o)
+	c, err := Start(t.Context(), Options{Binaries: binaries(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,8 +58,24 @@ func createConfigMap(t *testing.T, c *ControlPlane, name string) {
 	}
 }
 
-func TestServesAndLeavesNothing(t *testing.T) {
-	c := start(t, Options{})
+// TestControlPlane uses one for all that can be seen of it while it lives, and then its end.
+func TestControlPlane(t *testing.T) {
+	c := start(t)
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *ControlPlane)
+	}{
+		{"counts watches and requests", countsWatchesAndRequests},
+		{"a kubeconfig of an account has no rights of its own", kubeconfigHasNoRights},
+		{"attach", attaches},
+		{"an outage keeps address and data", outageKeepsAddressAndData},
+		{"serves and leaves nothing", servesAndLeavesNothing},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, c) })
+	}
+}
+
+func servesAndLeavesNothing(t *testing.T, c *ControlPlane) {
 	info, err := c.Client().Discovery().ServerVersion()
 	if err != nil {
 		t.Fatal(err)
@@ -91,8 +106,7 @@ func TestServesAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestOutageKeepsAddressAndData(t *testing.T) {
-	c := start(t, Options{})
+func outageKeepsAddressAndData(t *testing.T, c *ControlPlane) {
 	createConfigMap(t, c, "kept")
 	if err := c.StopAPIServer(); err != nil {
 		t.Fatal(err)
@@ -114,8 +128,7 @@ func TestOutageKeepsAddressAndData(t *testing.T) {
 	}
 }
 
-func TestServiceAccountKubeconfigHasNoRightsOfItsOwn(t *testing.T) {
-	c := start(t, Options{})
+func kubeconfigHasNoRights(t *testing.T, c *ControlPlane) {
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "plain"}}
 	if _, err := c.Client().CoreV1().ServiceAccounts("default").Create(t.Context(), sa, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -142,8 +155,7 @@ func TestServiceAccountKubeconfigHasNoRightsOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestCountsWatchesAndRequests(t *testing.T) {
-	c := start(t, Options{})
+func countsWatchesAndRequests(t *testing.T, c *ControlPlane) {
 	before, err := c.OpenWatches(t.Context(), "configmaps")
 	if err != nil {
 		t.Fatal(err)

@@ -42,7 +42,7 @@ func GrantAsNode(ctx context.Context, c *controlplane.ControlPlane, kubeconfig s
 	if err != nil {
 		return err
 	}
-	pod := newPod(pluginNamespace, asNodeAccount, uuid.NewUUID())
+	pod := newPod(NodeName, pluginNamespace, asNodeAccount, uuid.NewUUID())
 	pod.Spec.ServiceAccountName = asNodeAccount
 	if err := c.PutPod(ctx, pod); err != nil {
 		return err

@@ -113,6 +113,10 @@ func (p *Plugin) HTTPAddress() (string, error) { return p.servesAt("http-address
 // nowhere. It must have started with a log of its own lines.
 func (p *Plugin) ProfilingAddress() (string, error) { return p.servesAt("profiling-address") }
 
+// StatusAddress returns where this run of the plugin serves its status, "" for nowhere. It must have
+// started with a log of its own lines.
+func (p *Plugin) StatusAddress() (string, error) { return p.servesAt("status-address") }
+
 func (p *Plugin) servesAt(flag string) (string, error) {
 	log, err := os.ReadFile(p.LogPath())
 	if err != nil {
@@ -126,11 +130,11 @@ func (p *Plugin) servesAt(flag string) (string, error) {
 	return "", nil
 }
 
-// httpPaths returns what may be served: metrics, probes, and what Go's and Kubernetes' own
+// httpPaths returns what may be served: metrics, the status, probes, and what Go's and Kubernetes' own
 // handlers show of a process.
 func httpPaths() []string {
 	return []string{
-		"/metrics", "/healthz?verbose", "/readyz?verbose", "/livez?verbose", "/configz", "/statusz", "/flagz", "/debug/vars",
+		"/metrics", "/status", "/healthz?verbose", "/readyz?verbose", "/livez?verbose", "/configz", "/statusz", "/flagz", "/debug/vars",
 		"/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2", "/debug/flags/v", "/", "/none",
 	}
 }
@@ -140,11 +144,15 @@ func (p *Plugin) httpLeaks(ctx context.Context) error {
 	if p.proc.Ended() {
 		return nil
 	}
-	address, err := p.HTTPAddress()
-	if err != nil || address == "" {
-		return err
+	var errs []error
+	for _, servesAt := range []func() (string, error){p.HTTPAddress, p.StatusAddress} {
+		address, err := servesAt()
+		if address != "" {
+			err = errors.Join(err, HTTPLeaks(ctx, address))
+		}
+		errs = append(errs, err)
 	}
-	return HTTPLeaks(ctx, address)
+	return errors.Join(errs...)
 }
 
 // HTTPLeaks searches all that is known to be served at an address, and fails if nothing is.

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ import (
 const (
 	// DriverName is the name that the plugin serves under.
 	DriverName = "csi.refvol.dev"
-	// NodeName is the node that it is told it runs on.
+	// NodeName is the node that it is told it runs on, if PluginOptions says nothing else.
 	NodeName = "node-1"
 
 	// Of a busy machine, with the race detector in the plugin.
@@ -47,6 +48,8 @@ type PluginOptions struct {
 	// Pods gets the pods of the volumes that are published; nil: nobody knows of them, so
 	// that a restarted plugin waits for another publish.
 	Pods Pods
+	// NodeName is the node's; empty: the constant of this name.
+	NodeName string
 	// Args are added to the command line; of a repeated flag the last one counts.
 	Args []string
 	// Env is added to the environment, which is this process's own.
@@ -83,6 +86,7 @@ func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
+	o.NodeName = cmp.Or(o.NodeName, NodeName)
 	p := &Plugin{opts: o}
 	for _, dir := range []string{p.KubeletDir(), p.RegistrationDir()} {
 		if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -149,12 +153,13 @@ func (p *Plugin) args() []string {
 		"serve",
 		"--endpoint=unix://" + p.Socket(),
 		"--driver-name=" + DriverName,
-		"--node-name=" + NodeName,
+		"--node-name=" + p.opts.NodeName,
 		"--kubeconfig=" + p.opts.Kubeconfig,
 		"--kubelet-dir=" + p.KubeletDir(),
 		"--registration-dir=" + p.RegistrationDir(),
 		"--kubelet-socket-path=" + p.Socket(),
 		"--http-address=",
+		"--status-address=",
 	}
 }
 

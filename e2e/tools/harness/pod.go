@@ -37,7 +37,7 @@ func (p *Plugin) StorePod(ctx context.Context, v *Volume) error {
 		return err
 	}
 	if pod == nil || pod.UID != types.UID(v.UID) {
-		pod = newPod(v.Namespace, v.Pod, types.UID(v.UID))
+		pod = newPod(p.opts.NodeName, v.Namespace, v.Pod, types.UID(v.UID))
 	}
 	if err := v.addTo(&pod.Spec); err != nil {
 		return err
@@ -49,12 +49,12 @@ func (p *Plugin) StorePod(ctx context.Context, v *Volume) error {
 	return nil
 }
 
-// newPod returns a pod on NodeName, as PutPod takes it.
-func newPod(namespace, name string, uid types.UID) *corev1.Pod {
+// newPod returns a pod on a node, as PutPod takes it.
+func newPod(node, namespace, name string, uid types.UID) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid, CreationTimestamp: metav1.Now()},
 		Spec: corev1.PodSpec{
-			NodeName:      NodeName,
+			NodeName:      node,
 			RestartPolicy: corev1.RestartPolicyAlways,
 			DNSPolicy:     corev1.DNSClusterFirst,
 			Containers:    []corev1.Container{{Name: "main", Image: "none"}},

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// longVariable, set to anything, asks for the long form of the suites that have one.
-	longVariable = "REFVOL_LONG"
+	// LongVariable is the name of a variable that asks, set to anything, for the long form of the suites that have one.
+	LongVariable = "REFVOL_LONG"
 	// seedVariable repeats the choices of an earlier run.
 	seedVariable = "REFVOL_SEED"
 )
@@ -16,7 +16,7 @@ const (
 // Scaled returns the size of a suite: short, or long where REFVOL_LONG is set, as
 // `make test-long` does.
 func Scaled[T any](short, long T) T {
-	if os.Getenv(longVariable) != "" {
+	if os.Getenv(LongVariable) != "" {
 		return long
 	}
 	return short

@@ -3,13 +3,13 @@ package harness
 import "testing"
 
 func TestScaled(t *testing.T) {
-	t.Setenv(longVariable, "")
+	t.Setenv(LongVariable, "")
 	if got := Scaled(1, 2); got != 1 {
-		t.Errorf("without %s = %d, want the short form", longVariable, got)
+		t.Errorf("without %s = %d, want the short form", LongVariable, got)
 	}
-	t.Setenv(longVariable, "1")
+	t.Setenv(LongVariable, "1")
 	if got := Scaled(1, 2); got != 2 {
-		t.Errorf("with %s = %d, want the long form", longVariable, got)
+		t.Errorf("with %s = %d, want the long form", LongVariable, got)
 	}
 }
 

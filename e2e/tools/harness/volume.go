@@ -187,7 +187,7 @@ func (p *Plugin) Prepare(v *Volume) error {
 	}
 	data, err := json.Marshal(map[string]string{
 		"driverName":          DriverName,
-		"nodeName":            NodeName,
+		"nodeName":            p.opts.NodeName,
 		"specVolID":           v.Name,
 		"volumeHandle":        v.ID(),
 		"volumeLifecycleMode": "Ephemeral",

@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 )
 
@@ -23,18 +24,28 @@ const usage = `usage:
   probe tree DIR                            each entry below DIR, in JSON
   probe write FILE TEXT                     "ok", or the name of the errno
   probe await FILE TEXT TIMEOUT [OTHER...]  "ready", then in JSON how TEXT arrived
+  probe grow TIMEOUT LAST FILE...           "ready", then in JSON how the FILEs' texts grew until all held LAST
   probe arrivals TIMEOUT FILE TEXT...       the clock's name, then in JSON when each FILE had its TEXT
   probe mounts TEXT                         the mounts of all processes that have TEXT, in JSON
   probe kill NAME ARG                       SIGKILL to each program called NAME with the argument ARG
   probe attack ASSAULT                      what became of attacks on files, in JSON
   probe remount ASSAULT                     what became of attacks on mounts, in JSON
   probe escape ASSAULT                      what became of attempts to leave the container, in JSON
-  probe swap DIR TARGET...                  a decoy and links to the targets change places until SIGTERM`
+  probe swap DIR TARGET...                  a decoy and links to the targets change places until SIGTERM
+  probe database ADDRESS                    its address; counts logins at ADDRESS, by HTTP, until SIGTERM
+  probe client URL FILE                     logs in to a database with FILE's password until SIGTERM; in JSON what fails
+  probe install FILE                        a copy of the program
+  probe inotifyd - DIR:y                    what is moved into DIR, a line each, as busybox's inotifyd does;
+                                            a program called inotifyd takes these arguments alone`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, os.Stdout, os.Args[1:]); err != nil {
+	args := os.Args[1:]
+	if filepath.Base(os.Args[0]) == "inotifyd" {
+		args = append([]string{"inotifyd"}, args...)
+	}
+	if err := run(ctx, os.Stdout, args); err != nil {
 		fmt.Fprintln(os.Stderr, "probe:", err)
 		os.Exit(1)
 	}
@@ -58,6 +69,8 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return write(out, args[0], args[1])
 	case command == "await" && len(args) >= 3:
 		return await(ctx, out, args[0], args[1], args[2], args[3:])
+	case command == "grow" && len(args) >= 3:
+		return grow(ctx, out, args[0], args[1], args[2:])
 	case command == "arrivals" && len(args) >= 3 && len(args)%2 == 1:
 		return arrivals(ctx, out, args[0], args[1:])
 	case command == "mounts" && len(args) == 1:
@@ -66,6 +79,14 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return kill("/proc", args[0], args[1])
 	case command == "swap" && len(args) >= 2:
 		return swap(ctx, args[0], args[1:])
+	case command == "database" && len(args) == 1:
+		return database(ctx, out, args[0])
+	case command == "client" && len(args) == 2:
+		return client(ctx, out, args[0], args[1])
+	case command == "install" && len(args) == 1:
+		return install(args[0])
+	case command == "inotifyd" && len(args) == 2:
+		return inotifyd(ctx, out, args[0], args[1])
 	case len(args) == 1:
 		return assail(ctx, out, command, args[0])
 	}

@@ -16,6 +16,8 @@ const (
 	openingHow
 	// onMount concerns mounts.
 	onMount
+	// executing runs a program. It is handed over only where its name was asked for.
+	executing
 )
 
 // none stands for an argument that a call does not have.
@@ -34,6 +36,9 @@ func commonCalls() map[uint32]systemCall {
 	return map[uint32]systemCall{
 		unix.SYS_OPENAT:  {"openat", opening, 0, 1},
 		unix.SYS_OPENAT2: {"openat2", openingHow, 0, 1},
+
+		unix.SYS_EXECVE:   {"execve", executing, none, 0},
+		unix.SYS_EXECVEAT: {"execveat", executing, 0, 1},
 
 		unix.SYS_MKDIRAT:   {"mkdirat", onName, 0, 1},
 		unix.SYS_MKNODAT:   {"mknodat", onName, 0, 1},

@@ -33,7 +33,7 @@ func describe(n *notification, call systemCall, root string) (Call, bool) {
 	case onMount:
 		c.Path = pathOf(n, call)
 		return c, true
-	case onName:
+	case onName, executing:
 		c.Path = pathOf(n, call)
 		return c, true
 	}

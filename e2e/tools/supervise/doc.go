@@ -17,6 +17,8 @@
 //   - every open that may write or make a file, is relative to a directory's descriptor,
 //     or is below the directory that the Supervisor was made for.
 //
+// Asked for by name, every program that is run is counted too.
+//
 // Not counted are an open for reading of any other path, such as in /proc or /etc, and
 // writes to sockets and pipes. They change nothing that outlives the process.
 //

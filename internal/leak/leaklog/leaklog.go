@@ -1,5 +1,5 @@
-// Package leaklog is a log at the highest verbosity that must hold no value and no token. It
-// is for tests.
+// Package leaklog is a log at the highest verbosity that must hold no value and no token, and no
+// key twice in a line. It is for tests.
 //
 // Every line is written as text and as JSON, as the plugin's two formats have it, and both
 // are searched when the test ends.
@@ -7,6 +7,8 @@ package leaklog
 
 import (
 	"bytes"
+	stdjson "encoding/json"
+	"fmt"
 	"io"
 	"sync"
 
@@ -41,10 +43,38 @@ func New(t TB, text io.Writer) klog.Logger {
 				t.Errorf("%v", err)
 			}
 		}
+		for line := range bytes.Lines(asJSON.bytes()) {
+			if err := CheckKeys(line); err != nil {
+				t.Errorf("%v", err)
+			}
+		}
 	})
 	textLogger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(io.MultiWriter(asText, text)), textlogger.Verbosity(verbosity)))
 	jsonLogger, _ := json.NewJSONLogger(verbosity, asJSON, nil, nil)
 	return klog.New(both{textLogger.GetSink(), jsonLogger.GetSink()})
+}
+
+// CheckKeys returns an error if a line of a log in JSON, which is an object, has a key twice.
+func CheckKeys(line []byte) error {
+	decoder := stdjson.NewDecoder(bytes.NewReader(line))
+	if _, err := decoder.Token(); err != nil {
+		return fmt.Errorf("log line %s: %w", line, err)
+	}
+	seen := map[stdjson.Token]bool{}
+	for decoder.More() {
+		key, err := decoder.Token()
+		if err == nil {
+			err = decoder.Decode(new(stdjson.RawMessage))
+		}
+		if err != nil {
+			return fmt.Errorf("log line %s: %w", line, err)
+		}
+		if seen[key] {
+			return fmt.Errorf("log line %s: the key %q appears twice", line, key)
+		}
+		seen[key] = true
+	}
+	return nil
 }
 
 // buffer is safe for concurrent use.

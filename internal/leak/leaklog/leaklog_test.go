@@ -57,3 +57,17 @@ func TestALogWithoutOneIsFine(t *testing.T) {
 		t.Errorf("found %q in %s", f.errors, text)
 	}
 }
+
+func TestAKeyTwiceFailsTheTest(t *testing.T) {
+	for name, log := range map[string]func(l klog.Logger){
+		"in one call":   func(l klog.Logger) { l.Info("got", "id", 1, "pod", klog.KRef("shop", "web"), "id", 2) },
+		"of the logger": func(l klog.Logger) { l.WithValues("id", 1).Info("got", "id", 1) },
+	} {
+		f := &fakeTest{}
+		log(New(f, &bytes.Buffer{}))
+		f.end()
+		if len(f.errors) != 1 || !strings.Contains(f.errors[0], `the key "id" appears twice`) {
+			t.Errorf("%s: found %q", name, f.errors)
+		}
+	}
+}

@@ -40,6 +40,11 @@ func Percentile(sorted []float64, p float64) float64 {
 	return sorted[max(rank, 1)-1]
 }
 
+// Median returns the middle one of some samples, of which there must be one at least.
+func Median(samples []float64) float64 {
+	return Percentile(slices.Sorted(slices.Values(samples)), 50)
+}
+
 // Milliseconds converts durations for a report.
 func Milliseconds(all []time.Duration) []float64 {
 	out := make([]float64, 0, len(all))
@@ -53,7 +58,6 @@ func Milliseconds(all []time.Duration) []float64 {
 type Report struct {
 	mu      sync.Mutex
 	results []Result
-	samples map[string][]float64
 }
 
 // Samples adds the distribution of all samples, of which there must be at least one.
@@ -61,15 +65,10 @@ func (r *Report) Samples(name, unit string, samples []float64) error {
 	if len(samples) == 0 {
 		return fmt.Errorf("result %s: there is no sample", name)
 	}
-	sorted := slices.Clone(samples)
-	slices.Sort(sorted)
+	sorted := slices.Sorted(slices.Values(samples))
 	p50, p99, most := Percentile(sorted, 50), Percentile(sorted, 99), sorted[len(sorted)-1]
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.samples == nil {
-		r.samples = map[string][]float64{}
-	}
-	r.samples[name] = sorted
 	r.results = append(r.results, Result{Name: name, Unit: unit, N: len(sorted), P50: &p50, P99: &p99, Max: &most})
 	return nil
 }
@@ -88,13 +87,12 @@ func (r *Report) Results() []Result {
 	return slices.Clone(r.results)
 }
 
-// Distributions returns the sorted samples of each result that has some.
-func (r *Report) Distributions() map[string][]float64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := make(map[string][]float64, len(r.samples))
-	for name, samples := range r.samples {
-		out[name] = samples
+// P50 returns the median of a distribution that was added, or 0.
+func (r *Report) P50(name string) float64 {
+	for _, result := range r.Results() {
+		if result.Name == name && result.P50 != nil {
+			return *result.P50
+		}
 	}
-	return out
+	return 0
 }

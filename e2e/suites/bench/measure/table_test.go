@@ -17,6 +17,11 @@ func TestWriteTable(t *testing.T) {
 	f := File{Goals: []Outcome{
 		{Goal: Goal{Scenario: "B10", Result: "cost.watches", Figure: "value", Most: 100, Least: true}, Got: 99},
 		{Goal: Goal{Scenario: "B2", Result: "native.ratio", Figure: "value", Most: 1000}, Got: 3456.7, Met: true},
+		{Goal: Goal{Scenario: "B12", Result: "recovery.5_start_ratio", Figure: "value", Most: 2}, Got: 2.5},
+		{Goal: Goal{Scenario: "B12", Result: "recovery.5_refused", Figure: "value", Most: 2}, Got: 1, Met: true},
+		{Goal: Goal{Scenario: "B12", Result: "recovery.10_start_ratio", Figure: "value", Most: 2}, Got: 1.5, Met: true},
+		{Goal: Goal{Scenario: "B11", Result: "nodes.one_ratio", Figure: "p99", Most: 2}, Got: 1.5, Met: true},
+		{Goal: Goal{Scenario: "B11", Result: "nodes.other_ratio", Figure: "p99", Most: 2}, Got: 0.5, Met: true},
 	}}
 	for range 2 {
 		if err := f.WriteTable(document); err != nil {
@@ -30,6 +35,9 @@ func TestWriteTable(t *testing.T) {
 	for _, want := range []string{
 		"before\n<!--", "-->\nafter\n",
 		"| B2 | `native.ratio` value | 3457 | <= 1000 | met |\n| B10 | `cost.watches` value | 99 | >= 100 | **missed** |",
+		"| B11 | `nodes.*ratio` p99 | 0.5 to 1.5 | <= 2 | all 2 met |",
+		"| B12 | `recovery.*ratio` value | 1.5 to 2.5 | <= 2 | **missed** of 2: `recovery.5_start_ratio` |",
+		"| B12 | `recovery.5_refused` value | 1 | <= 2 | met |",
 	} {
 		if strings.Count(string(got), want) != 1 {
 			t.Errorf("%d times %q in\n%s", strings.Count(string(got), want), want, got)

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"syscall"
 	"time"
 
@@ -122,10 +121,6 @@ func tell(report *measure.Report, text []byte) error {
 			return err
 		}
 	}
-	report.Value("native.ratio", "x", median(all.Kubelet)/median(all.Refvol))
+	report.Value("native.ratio", "x", measure.Median(all.Kubelet)/measure.Median(all.Refvol))
 	return nil
-}
-
-func median(of []float64) float64 {
-	return measure.Percentile(slices.Sorted(slices.Values(of)), 50)
 }

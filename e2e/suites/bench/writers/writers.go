@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/refvol/refvol/e2e/suites/bench/measure"
@@ -112,7 +111,7 @@ func (d *duel) first(ctx context.Context) error {
 			return fmt.Errorf("first write: %w", err)
 		}
 	}
-	return d.reportPair("first", &times, times.ours.median()/times.upstream.median())
+	return d.reportPair("first", &times, measure.Median(times.ours)/measure.Median(times.upstream))
 }
 
 func (d *duel) change(ctx context.Context) error {
@@ -150,7 +149,7 @@ func (d *duel) later(ctx context.Context, step string, then expectation, next fu
 	if err != nil {
 		return fmt.Errorf("%s: %w", step, err)
 	}
-	return d.reportPair(step, &times, times.upstream.median()/times.ours.median())
+	return d.reportPair(step, &times, measure.Median(times.upstream)/measure.Median(times.ours))
 }
 
 func (d *duel) rescan(ctx context.Context) error {
@@ -226,5 +225,3 @@ func (s *samples) take(ctx context.Context, v *volume, keys contents, then expec
 	*s = append(*s, float64(took)/float64(time.Millisecond))
 	return nil
 }
-
-func (s samples) median() float64 { return measure.Percentile(slices.Sorted(slices.Values(s)), 50) }

@@ -62,8 +62,7 @@ func table(report *measure.Report) string {
 			fmt.Fprintf(&b, "\n%-34s %8.2f", r.Name, *r.Value)
 			continue
 		}
-		least := report.Distributions()[r.Name][0]
-		fmt.Fprintf(&b, "\n%-34s min %8.4f p50 %8.4f p99 %8.4f max %8.4f n %d", r.Name, least, *r.P50, *r.P99, *r.Max, r.N)
+		fmt.Fprintf(&b, "\n%-34s p50 %8.4f p99 %8.4f max %8.4f n %d", r.Name, *r.P50, *r.P99, *r.Max, r.N)
 	}
 	return b.String()
 }

@@ -11,8 +11,8 @@ import (
 // beside is a plugin that is installed beside the first, under names of its own, so that one
 // cluster has every identity.
 type beside struct {
-	// identity is the value of --identity, and begins the names.
-	identity   string
+	// name begins the driver's name and ends the namespace's.
+	name       string
 	components []string
 	// args are added to the plugin's.
 	args []string
@@ -20,8 +20,8 @@ type beside struct {
 
 func besides() []beside {
 	return []beside{
-		{"pod", []string{"pod-identity", "cross-namespace"}, []string{"--resync-interval=5s"}},
-		{"node", []string{"node-identity"}, nil},
+		{"pod-identity", []string{"pod-identity", "cross-namespace"}, []string{"--resync-interval=5s"}},
+		{"node-identity", []string{"node-identity"}, nil},
 	}
 }
 
@@ -32,7 +32,7 @@ func (b beside) deploy(ctx context.Context, s *settings, k kubectl, image string
 		return err
 	}
 	defer os.RemoveAll(dir)
-	manifests, err := b.render(ctx, s, k, dir, image)
+	manifests, err := b.render(ctx, s.root, k, dir, image)
 	if err != nil {
 		return err
 	}
@@ -43,14 +43,15 @@ func (b beside) deploy(ctx context.Context, s *settings, k kubectl, image string
 	if err := k.command("apply", "--filename", file).quiet(ctx); err != nil {
 		return err
 	}
-	return k.command("--namespace", "refvol-"+b.identity+"-identity", "rollout", "status",
+	return k.command("--namespace", "refvol-"+b.name, "rollout", "status",
 		"daemonset/refvol-plugin", "--timeout=120s").quiet(ctx)
 }
 
-// render returns the manifests under the plugin's own names. It uses dir.
-func (b beside) render(ctx context.Context, s *settings, k kubectl, dir, image string) (string, error) {
+// render returns the manifests of the checkout at root under the plugin's own names. It uses
+// dir.
+func (b beside) render(ctx context.Context, root string, k kubectl, dir, image string) (string, error) {
 	// Kustomize takes other directories by relative paths only.
-	deploy, err := filepath.Rel(dir, filepath.Join(s.root, "deploy"))
+	deploy, err := filepath.Rel(dir, filepath.Join(root, "deploy"))
 	if err != nil {
 		return "", err
 	}
@@ -65,20 +66,20 @@ func (b beside) render(ctx context.Context, s *settings, k kubectl, dir, image s
 	if err != nil {
 		return "", err
 	}
-	identity, name := "- --identity="+b.identity, b.identity+"-identity"
-	args := identity
+	const arg = "- --http-address=:9810"
+	args := arg
 	for _, arg := range append([]string{"--v=10", "--logging-format=json"}, b.args...) {
 		args += "\n        - " + arg
 	}
 	for _, replacement := range [][2]string{
-		{"csi.refvol.dev", name + ".refvol.dev"},
-		{"refvol-system", "refvol-" + name},
+		{"csi.refvol.dev", b.name + ".refvol.dev"},
+		{"refvol-system", "refvol-" + b.name},
 		{"image: ghcr.io/refvol/refvol-plugin:v0.1.0", "image: " + image + "\n        imagePullPolicy: IfNotPresent"},
-		{identity, args},
+		{arg, args},
 		// The roles are the cluster's.
-		{"  name: refvol-plugin\nrules:", "  name: refvol-" + name + "\nrules:"},
-		{"  name: refvol-plugin\nroleRef:", "  name: refvol-" + name + "\nroleRef:"},
-		{"  kind: ClusterRole\n  name: refvol-plugin", "  kind: ClusterRole\n  name: refvol-" + name},
+		{"  name: refvol-plugin\nrules:", "  name: refvol-" + b.name + "\nrules:"},
+		{"  name: refvol-plugin\nroleRef:", "  name: refvol-" + b.name + "\nroleRef:"},
+		{"  kind: ClusterRole\n  name: refvol-plugin", "  kind: ClusterRole\n  name: refvol-" + b.name},
 	} {
 		if !strings.Contains(manifests, replacement[0]) {
 			return "", fmt.Errorf("the manifests of %q have no %q any more", b.components, replacement[0])

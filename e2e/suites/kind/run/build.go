@@ -2,28 +2,45 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
 	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/gobuild"
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 // probeImage is the name that the suite's pods ask for.
 const probeImage = "localhost/refvol/probe:e2e"
 
+// shellImage is the image of docs/recipes.md in the suite: this machine's busybox, as /bin/sh.
+const shellImage = "localhost/refvol/shell:e2e"
+
+// curlImage is the image of deploy/examples/smoke.yaml in the suite: a shell and curl, of Debian's
+// packages.
+const curlImage = "localhost/refvol/curl:e2e"
+
 // artifacts are what every run builds.
 type artifacts struct {
-	// kubectl is the program, of the version that the project's node image has.
-	kubectl string
-	// plugin and probe are the archives of the images to load.
-	plugin, probe string
+	// kubectl is the program, of the version that the project's node image has, refvol kubectl-refvol.
+	kubectl, refvol string
+	// plugin, probe and shell are the archives of the images to load.
+	plugin, probe, shell string
+	// curl is another one; "" where there is no apt to make it with, and pods take the example's
+	// own image.
+	curl string
 	// suite is the suite's test binary.
 	suite string
 	// pluginName is the plugin's image as its archive calls it.
 	pluginName string
+	// releases are the earlier ones, oldest first.
+	releases []upgrade
+	// helm is the program.
+	helm string
 }
 
 // goFlags returns the settings of all static builds, so that go's build cache serves each
@@ -38,8 +55,10 @@ func goFlags() []string {
 func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error) {
 	clock.say("building kubectl, the plugin, the suite and the image of its pods")
 	built := artifacts{
+		refvol: filepath.Join(s.root, "bin", "kubectl-refvol"),
 		plugin: filepath.Join(s.root, "bin", "refvol-plugin.tar"),
 		probe:  filepath.Join(s.cache, "e2e", "probe.tar"),
+		shell:  filepath.Join(s.cache, "e2e", "shell.tar"),
 		suite:  filepath.Join(s.cache, "e2e", "suite.test"),
 		// A name of this run's own, so that a cluster which has run an older build
 		// takes the new one.
@@ -57,6 +76,13 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	}); err != nil {
 		return artifacts{}, err
 	}
+	programs := filepath.Join(s.cache, "e2e", "programs")
+	if err := errors.Join(os.RemoveAll(programs), os.Mkdir(programs, 0o755)); err != nil {
+		return artifacts{}, err
+	}
+	if built.helm, err = harness.BuildHelm(ctx, programs, os.Stdout); err != nil {
+		return artifacts{}, err
+	}
 	suite := command{
 		dir:  filepath.Join(s.root, "e2e"),
 		env:  goFlags(),
@@ -65,11 +91,36 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	if err := suite.quiet(ctx); err != nil {
 		return artifacts{}, err
 	}
-	plugin := command{args: []string{"make", "--no-print-directory", "-C", s.root, "image", "IMAGE=" + built.pluginName}}
+	plugin := command{args: []string{"make", "--no-print-directory", "-C", s.root, "build", "image", "IMAGE=" + built.pluginName}}
 	if err := plugin.quiet(ctx); err != nil {
 		return artifacts{}, err
 	}
+	if err := buildShell(ctx, s, built.shell); err != nil {
+		return artifacts{}, err
+	}
+	if built.curl, err = buildCurl(ctx, s, clock); err != nil {
+		return artifacts{}, err
+	}
+	if built.releases, err = buildReleases(ctx, s, clock); err != nil {
+		return artifacts{}, err
+	}
 	return built, buildProbe(ctx, s, built.probe)
+}
+
+// buildShell makes the image of the recipes' pods.
+func buildShell(ctx context.Context, s *settings, archive string) error {
+	deps := command{
+		args: []string{filepath.Join(s.root, "e2e", "node-image", "deps.sh"), "suite"},
+		env:  []string{"REFVOL_CACHE=" + s.cache},
+	}
+	if err := deps.quiet(ctx); err != nil {
+		return err
+	}
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		return err
+	}
+	return makeImage(ctx, s, busybox, "/bin/sh", shellImage, archive)
 }
 
 // buildProbe makes the image of the tests' pods.
@@ -83,14 +134,32 @@ func buildProbe(ctx context.Context, s *settings, archive string) error {
 	}); err != nil {
 		return err
 	}
+	return makeImage(ctx, s, program, "/probe", probeImage, archive)
+}
+
+// makeImage makes the image of one static program.
+func makeImage(ctx context.Context, s *settings, program, entrypoint, name, archive string) error {
 	return command{
 		dir: filepath.Join(s.root, "tools"),
 		env: goFlags(),
 		args: []string{
-			"go", "run", "./image", "-binary", program, "-entrypoint", "/probe",
-			"-reference", probeImage, "-output", archive,
+			"go", "run", "./image", "-binary", program, "-entrypoint", entrypoint,
+			"-reference", name, "-output", archive,
 		},
 	}.quiet(ctx)
+}
+
+// buildCurl makes the image with a shell and curl, unless an earlier run has.
+func buildCurl(ctx context.Context, s *settings, clock stopwatch) (string, error) {
+	archive := filepath.Join(s.cache, "e2e", "curl.tar")
+	if _, err := os.Stat(archive); err == nil {
+		return archive, nil
+	}
+	if program, _ := exec.LookPath("apt-get"); program == "" {
+		return "", nil
+	}
+	clock.say("making an image with a shell and curl")
+	return archive, command{args: []string{filepath.Join(s.root, "e2e", "node-image", "curl.sh"), archive, curlImage}}.quiet(ctx)
 }
 
 // buildTool builds a program of the newest version's module.

@@ -111,7 +111,14 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built a
 		}
 	}()
 	clock.say("loading the images")
-	for _, archive := range []string{built.plugin, built.probe} {
+	archives, curl := []string{built.plugin, built.probe, built.shell}, ""
+	if built.curl != "" {
+		archives, curl = append(archives, built.curl), curlImage
+	}
+	for _, u := range built.releases {
+		archives = append(archives, u.image)
+	}
+	for _, archive := range archives {
 		if err := c.load(ctx, archive); err != nil {
 			return err
 		}
@@ -125,10 +132,17 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built a
 			return err
 		}
 	}
+	upgrades, err := renderUpgrades(ctx, s, k, built)
+	defer os.RemoveAll(upgrades)
+	if err != nil {
+		return err
+	}
 	clock.say("running the suite")
 	suite := command{
 		dir: filepath.Join(s.root, "e2e", "suites", "kind", "suite"),
-		env: append(c.env(), "KUBECONFIG="+c.kubeconfig(), "REFVOL_PROBE_IMAGE="+probeImage),
+		env: append(c.env(), "KUBECONFIG="+c.kubeconfig(), "REFVOL_PROBE_IMAGE="+probeImage, "REFVOL_SHELL_IMAGE="+shellImage,
+			"REFVOL_PLUGIN_IMAGE="+built.pluginName, "REFVOL_KUBECTL="+built.kubectl, "REFVOL_KUBECTL_REFVOL="+built.refvol, "REFVOL_HELM="+built.helm,
+			"REFVOL_CHART="+filepath.Join(s.root, "deploy", "charts", "refvol"), "REFVOL_UPGRADES="+upgrades, "REFVOL_CURL_IMAGE="+curl),
 		// Parallel tests wait for the cluster most of the time, not for a processor, and
 		// some of them for the node that they need to themselves.
 		args: append([]string{built.suite, "-test.v", "-test.timeout=30m", "-test.parallel=12"}, s.testArgs...),

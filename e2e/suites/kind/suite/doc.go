@@ -3,8 +3,12 @@
 //
 // It needs a cluster with the plugin installed, an admin's kubeconfig in KUBECONFIG,
 // and the probe's image on the nodes (REFVOL_PROBE_IMAGE, by default
-// localhost/refvol/probe:e2e). The runner beside it provides all of them. It knows
-// the plugin by its manifests and its volumes only, and imports nothing of it.
+// localhost/refvol/probe:e2e). Tests of upgrades need kubectl (REFVOL_KUBECTL), and the
+// manifests of releases and of the newest, with images that the nodes have (REFVOL_UPGRADES).
+// That of an example takes the example's own image, unless the nodes have another one with a shell
+// and curl (REFVOL_CURL_IMAGE).
+// The runner beside it provides all of them. It knows the plugin by its manifests and its
+// volumes only, and imports nothing of it.
 //
 // A test that doesn't call Parallel runs alone: it measures a time, counts watches of
 // the whole cluster, or takes the plugin or a node down. Those that take the plugin or the

@@ -17,20 +17,26 @@ import (
 
 // stream runs the probe in a container of the pod with its stdout going to out.
 func (p *pod) stream(ctx context.Context, container string, out io.Writer, args ...string) error {
-	request := p.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(p.Namespace).Name(p.Name).
+	return p.exec(ctx, p.Pod, container, out, append([]string{"/probe"}, args...))
+}
+
+// exec runs a command in a container of a pod with its stdout going to out. The error has its stderr, and is
+// an exec.CodeExitError if it ended with another status than 0.
+func (c *cluster) exec(ctx context.Context, p *corev1.Pod, container string, out io.Writer, command []string) error {
+	request := c.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(p.Namespace).Name(p.Name).
 		SubResource("exec").VersionedParams(&corev1.PodExecOptions{
 		Container: container,
-		Command:   append([]string{"/probe"}, args...),
+		Command:   command,
 		Stdout:    true,
 		Stderr:    true,
 	}, scheme.ParameterCodec)
-	executor, err := remotecommand.NewWebSocketExecutor(p.config, "GET", request.URL().String())
+	executor, err := remotecommand.NewWebSocketExecutor(c.config, "GET", request.URL().String())
 	if err != nil {
 		return err
 	}
 	var stderr bytes.Buffer
 	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: out, Stderr: &stderr}); err != nil {
-		return fmt.Errorf("probe %q in %s/%s: %w: %s", args, p.Name, container, err, stderr.Bytes())
+		return fmt.Errorf("%q in %s/%s: %w: %s", command, p.Name, container, err, stderr.Bytes())
 	}
 	return nil
 }
@@ -78,6 +84,7 @@ func (p *pod) tree(path string) []entry {
 type arrival struct {
 	Reads  int               `json:"reads"`
 	Failed int               `json:"failed"`
+	Back   int               `json:"back"`
 	Error  string            `json:"error"`
 	Others map[string]string `json:"others"`
 	// at is when the answer reached this process: later than the file had the text.
@@ -98,9 +105,22 @@ type pending struct {
 // that moment.
 func (p *pod) await(file, text string, timeout time.Duration, others ...string) *pending {
 	p.t.Helper()
-	w := &pending{p: p, what: fmt.Sprintf("%q in %s", text, file), result: make(chan arrival, 1), failed: make(chan error, 1)}
-	reader, writer := io.Pipe()
 	args := append([]string{"await", file, text, timeout.String()}, others...)
+	return p.pend(fmt.Sprintf("%q in %s", text, file), timeout, args)
+}
+
+// grow starts a probe that reads the files, whose texts only grow, until all hold the last one.
+func (p *pod) grow(last string, timeout time.Duration, files ...string) *pending {
+	p.t.Helper()
+	args := append([]string{"grow", timeout.String(), last}, files...)
+	return p.pend(fmt.Sprintf("%q in %q", last, files), timeout, args)
+}
+
+// pend starts a probe that says when it is ready, and answers later.
+func (p *pod) pend(what string, timeout time.Duration, args []string) *pending {
+	p.t.Helper()
+	w := &pending{p: p, what: what, result: make(chan arrival, 1), failed: make(chan error, 1)}
+	reader, writer := io.Pipe()
 	// The limit is the probe's; this one is for a connection that breaks.
 	ctx, cancel := context.WithTimeout(p.t.Context(), timeout+30*time.Second)
 	p.t.Cleanup(cancel)

@@ -166,3 +166,13 @@ func (n *namespace) explainPlugin(ctx context.Context, node string) {
 		&corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
 	n.t.Logf("plugin on %s (%v):\n%s", node, err, log)
 }
+
+// secretVersion returns the resourceVersion of a Secret.
+func (n *namespace) secretVersion(name string) string {
+	n.t.Helper()
+	secret, err := n.client.CoreV1().Secrets(n.name).Get(n.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return secret.ResourceVersion
+}

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/version"
+
+	"github.com/refvol/refvol/cmd/kubectl-refvol/portforward"
+	"github.com/refvol/refvol/pkg/apiclient"
+	"github.com/refvol/refvol/pkg/converge"
+	"github.com/refvol/refvol/pkg/fleet"
+	"github.com/refvol/refvol/pkg/inuse"
+	"github.com/refvol/refvol/pkg/status"
+)
+
+const (
+	// requestTimeout bounds each request to the API server but a port-forward.
+	requestTimeout = 30 * time.Second
+	// atOnce is how many plugins are asked at once: each takes a connection to the API server, and the API
+	// server one to the node.
+	atOnce = 50
+	// pageSize is how many objects one request of a list asks for.
+	pageSize = 500
+)
+
+// clusterOptions are the flags that say which plugins of which cluster are asked.
+type clusterOptions struct {
+	kubeconfig string
+	overrides  clientcmd.ConfigOverrides
+	namespace  string
+	selector   string
+	driver     string
+	port       uint16
+	timeout    time.Duration
+}
+
+func newClusterOptions() *clusterOptions {
+	return &clusterOptions{
+		namespace: "refvol-system", selector: "app.kubernetes.io/name=refvol-plugin", driver: "csi.refvol.dev",
+		port: 9811, timeout: 10 * time.Second,
+	}
+}
+
+// addFlags adds kubectl's own flags of clusters and users too.
+func (o *clusterOptions) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file (default: $KUBECONFIG, or ~/.kube/config)")
+	clientcmd.BindOverrideFlags(&o.overrides, fs, clientcmd.RecommendedConfigOverrideFlags(""))
+	fs.StringVar(&o.namespace, "plugin-namespace", o.namespace, "namespace of the plugin's pods")
+	fs.StringVar(&o.selector, "selector", o.selector, "labels of the plugin's pods")
+	fs.StringVar(&o.driver, "driver-name", o.driver, "name of the CSI driver, as in the CSIDriver object")
+	fs.Uint16Var(&o.port, "status-port", o.port, "port of the plugin's --status-address")
+	fs.DurationVar(&o.timeout, "plugin-timeout", o.timeout, "how long one plugin may take to answer")
+}
+
+func (o *clusterOptions) validate() error {
+	switch {
+	case o.namespace == "":
+		return errors.New("--plugin-namespace must not be empty")
+	case o.driver == "":
+		return errors.New("--driver-name must not be empty")
+	case o.port == 0:
+		return errors.New("--status-port must not be 0")
+	case o.timeout <= 0:
+		return fmt.Errorf("--plugin-timeout: %s is not positive", o.timeout)
+	}
+	if _, err := labels.Parse(o.selector); err != nil {
+		return fmt.Errorf("--selector: %w", err)
+	}
+	return nil
+}
+
+// cluster sends the requests of the commands, with the caller's rights. It is safe for concurrent use.
+type cluster struct {
+	opts *clusterOptions
+	// namespace is the one that the kubeconfig or -n names.
+	namespace string
+	client    *apiclient.Client
+	storage   rest.Interface
+	// ofStorage encodes the options of storage's requests.
+	ofStorage runtime.ParameterCodec
+	pods      *portforward.Forwarder
+}
+
+// connect returns what the flags lead to. It sends nothing yet.
+func (o *clusterOptions) connect() (*cluster, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &o.overrides)
+	config, err := loader.ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("configure the client of the API server: %w", err)
+	}
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("find the kubeconfig's namespace: %w", err)
+	}
+	config.QPS = -1
+	if config.Timeout == 0 { // --request-timeout
+		config.Timeout = requestTimeout
+	}
+	rest.AddUserAgent(config, "kubectl-refvol/"+version.Get().GitVersion)
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("make the connections to the API server: %w", err)
+	}
+	client, err := apiclient.New(config, httpClient)
+	if err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	if err := storagev1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register the types of the API: %w", err)
+	}
+	of := rest.CopyConfig(config)
+	of.GroupVersion, of.APIPath = &storagev1.SchemeGroupVersion, "/apis"
+	of.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	storage, err := rest.RESTClientForConfigAndClient(of, httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("make a client of %s: %w", storagev1.SchemeGroupVersion, err)
+	}
+	return &cluster{
+		opts: o, namespace: namespace, client: client, storage: storage, ofStorage: runtime.NewParameterCodec(scheme),
+		pods: portforward.New(config, client.Core()),
+	}, nil
+}
+
+// fleet returns the plugins.
+func (c *cluster) fleet() (*fleet.Fleet, error) {
+	return fleet.New(fleet.Options{
+		Driver: c.opts.driver, CSINodes: c.csiNodes, Plugins: c.plugins, Fetch: c.fetch,
+		Using: func(ctx context.Context) ([]inuse.Pod, error) {
+			return inuse.List(ctx, c.client.ListPods, c.opts.driver)
+		},
+		AtOnce: atOnce, Timeout: c.opts.timeout,
+	})
+}
+
+func (c *cluster) csiNodes(ctx context.Context) ([]storagev1.CSINode, error) {
+	var all []storagev1.CSINode
+	opts := metav1.ListOptions{Limit: pageSize}
+	for {
+		page := &storagev1.CSINodeList{}
+		err := c.storage.Get().Resource("csinodes").VersionedParams(&opts, c.ofStorage).Do(ctx).Into(page)
+		if err != nil {
+			return nil, fmt.Errorf("list the CSINodes: %w", err)
+		}
+		all = append(all, page.Items...)
+		if opts.Continue = page.Continue; opts.Continue == "" {
+			return all, nil
+		}
+	}
+}
+
+// plugins lists the plugin's pods. None at all is an error, as of a wrong flag.
+func (c *cluster) plugins(ctx context.Context) ([]corev1.Pod, error) {
+	var all []corev1.Pod
+	opts := metav1.ListOptions{Limit: pageSize, LabelSelector: c.opts.selector}
+	for {
+		page := &corev1.PodList{}
+		err := c.client.Core().Get().Namespace(c.opts.namespace).Resource("pods").
+			VersionedParams(&opts, c.client.ParameterCodec()).Do(ctx).Into(page)
+		if err != nil {
+			return nil, fmt.Errorf("list the plugin's pods: %w", err)
+		}
+		all = append(all, page.Items...)
+		if opts.Continue = page.Continue; opts.Continue != "" {
+			continue
+		}
+		if len(all) == 0 {
+			return nil, fmt.Errorf("no pod of namespace %s has the labels %q: --plugin-namespace and --selector say where the plugin is", c.opts.namespace, c.opts.selector)
+		}
+		return all, nil
+	}
+}
+
+func (c *cluster) fetch(ctx context.Context, pod string) (*status.Report, error) {
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.opts.port)))
+	report, err := status.Fetch(ctx, c.pods.Transport(c.opts.namespace, pod), address)
+	if apierrors.IsForbidden(err) {
+		// The API server does not name the right if it is create.
+		err = fmt.Errorf("%w: this takes get and create of pods/portforward in namespace %s", err, c.opts.namespace)
+	}
+	return report, err
+}
+
+// metadataOnly asks for an object without its values. An API server that can't leave them out refuses.
+const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+// version returns an object's version, or nil if it doesn't exist.
+func (c *cluster) version(ctx context.Context, object converge.Object) (*status.Version, error) {
+	result := c.client.Core().Get().Namespace(object.Namespace).Resource(strings.ToLower(object.Kind)+"s").Name(object.Name).
+		SetHeader("Accept", metadataOnly).Do(ctx)
+	err := result.Error()
+	if apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err) {
+		return nil, nil //nolint:nilnil // The answer is that there is none.
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get the metadata of %s: %w", object, err)
+	}
+	metadata := &metav1.PartialObjectMetadata{}
+	text, err := result.Raw()
+	if err == nil {
+		err = json.Unmarshal(text, metadata)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get the metadata of %s: decode the answer: %w", object, err)
+	}
+	return &status.Version{UID: string(metadata.UID), ResourceVersion: metadata.ResourceVersion}, nil
+}

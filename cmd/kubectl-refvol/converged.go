@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/refvol/refvol/pkg/converge"
+	"github.com/refvol/refvol/pkg/fleet"
+	"github.com/refvol/refvol/pkg/status"
+)
+
+// shortestPause is the shortest pause between two rounds of questions.
+const shortestPause = time.Second
+
+// convergedOptions are the flags of `converged`.
+type convergedOptions struct {
+	cluster *clusterOptions
+	output  string
+	timeout time.Duration
+	watch   bool
+}
+
+func newConvergedCommand() *cobra.Command {
+	opts := &convergedOptions{cluster: newClusterOptions(), output: status.OutputTable, timeout: time.Minute}
+	cmd := &cobra.Command{
+		Use:   "converged secret/NAME|configmap/NAME",
+		Short: "Wait until all refvol volumes show an object's current version",
+		Long: `Asks for the object's version, without its values, and asks the plugin of each node by a
+port-forward, both with your own rights, until each volume that names the object shows that
+version, or until --timeout ends. Then it lists the volumes that don't, and the nodes of which
+that isn't known.
+
+It does not cover native references to the object (env, volumes of other types), nor whether the
+applications have read the new files.
+
+Exits with status 0 if all volumes show the current version, and otherwise 1.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if opts.watch && !cmd.Flags().Changed("timeout") {
+				opts.timeout = 0
+			}
+			return opts.run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	opts.cluster.addFlags(cmd.Flags())
+	fs := cmd.Flags()
+	fs.StringVarP(&opts.output, "output", "o", opts.output, "table, json or yaml")
+	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "how long to wait for all volumes; 0: until it is interrupted (default with --watch)")
+	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "go on when all volumes show the version, and print each change")
+	return cmd
+}
+
+// parseObject reads KIND/NAME.
+func parseObject(text, namespace string) (converge.Object, error) {
+	kind, name, _ := strings.Cut(text, "/")
+	object := converge.Object{Namespace: namespace, Name: name}
+	switch kind {
+	case "secret", "secrets":
+		object.Kind = "Secret"
+	case "configmap", "configmaps", "cm":
+		object.Kind = "ConfigMap"
+	}
+	if object.Kind == "" || name == "" || strings.Contains(name, "/") {
+		return object, fmt.Errorf("%q is neither secret/NAME nor configmap/NAME", text)
+	}
+	return object, nil
+}
+
+func (o *convergedOptions) validate() error {
+	if o.output == status.OutputWide {
+		return fmt.Errorf("--output: Unsupported value: %q: must be table, json or yaml", o.output)
+	}
+	if o.timeout < 0 {
+		return fmt.Errorf("--timeout: %s is negative", o.timeout)
+	}
+	return status.ValidateOutput(o.output)
+}
+
+func (o *convergedOptions) run(ctx context.Context, argument string, stdout, stderr io.Writer) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	c, err := o.cluster.connect()
+	if err != nil {
+		return err
+	}
+	object, err := parseObject(argument, c.namespace)
+	if err != nil {
+		return err
+	}
+	plugins, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	w := &waiter{
+		object: object, version: c.version, survey: plugins.Survey, progress: newProgress(stderr), watch: o.watch,
+		write: func(v *converge.Verdict) error { return printVerdict(stdout, o.output, v) },
+	}
+	return w.wait(ctx, o.timeout)
+}
+
+// waiter asks until an object's version has arrived everywhere. It is for one call of wait.
+type waiter struct {
+	object  converge.Object
+	version func(context.Context, converge.Object) (*status.Version, error)
+	survey  func(context.Context, func(done, of int)) (*fleet.Survey, error)
+	// write prints a verdict for the caller.
+	write    func(*converge.Verdict) error
+	progress *progress
+	// watch has it go on, and print each verdict that differs from the one before.
+	watch bool
+
+	// last is the last verdict, and printed the one that was printed last.
+	last, printed *converge.Verdict
+}
+
+// wait returns nil if the last verdict is yes. timeout bounds the time, 0 for no bound.
+func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
+	deadline := ctx
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		deadline, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("--timeout %s has passed", timeout))
+		defer cancel()
+	}
+	before, err := w.version(deadline, w.object)
+	for err == nil {
+		began := time.Now()
+		if err = w.round(ctx, deadline, before); err != nil {
+			break
+		}
+		if w.last.Converged || w.last.Current == nil || w.watch {
+			if err = w.tell(); err != nil || !w.watch {
+				return errors.Join(err, outcome(w.last))
+			}
+		}
+		// A version that came during the round may be everywhere already.
+		if !w.last.Changed {
+			pause(deadline, max(shortestPause, time.Since(began)))
+		}
+		before, err = w.last.Current, context.Cause(deadline)
+	}
+	if w.last == nil || deadline.Err() == nil {
+		return err
+	}
+	return errors.Join(w.tell(), outcome(w.last))
+}
+
+// round asks all plugins once, and sets the last verdict. deadline ends the questions, and ctx all of it.
+func (w *waiter) round(ctx, deadline context.Context, before *status.Version) error {
+	survey := &fleet.Survey{}
+	if before != nil {
+		var err error
+		survey, err = w.survey(deadline, func(done, of int) {
+			w.progress.show("%s: %d of %d nodes asked", w.object, done, of)
+		})
+		w.progress.clear()
+		if err != nil {
+			return err
+		}
+		if w.last != nil && deadline.Err() != nil {
+			// The last round that had its time says more than one that was cut short.
+			return context.Cause(deadline)
+		}
+	}
+	after, err := w.version(ctx, w.object)
+	if err != nil {
+		return err
+	}
+	w.last = converge.Judge(w.object, before, after, survey)
+	return nil
+}
+
+// tell prints the last verdict, unless it says the same as the one printed before.
+func (w *waiter) tell() error {
+	if w.printed != nil && w.printed.Same(w.last) {
+		return nil
+	}
+	w.printed = w.last
+	return w.write(w.last)
+}
+
+// outcome returns nil for yes.
+func outcome(v *converge.Verdict) error {
+	switch {
+	case v.Converged:
+		return nil
+	case v.Current == nil:
+		return fmt.Errorf("%s does not exist", v.Object)
+	case len(v.Laggards) == 0:
+		return fmt.Errorf("%s changes too often to be found everywhere", v.Object)
+	}
+	return fmt.Errorf("%s: not everywhere: volumes and nodes that lag: %d", v.Object, len(v.Laggards))
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,57 @@
+// Command kubectl-refvol asks all plugins of a cluster, as a plugin of kubectl: kubectl refvol.
+//
+// It is a module of its own: what a port-forward takes must not get into the node's binary.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/component-base/version"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+// run executes one command line. It returns when the command has ended, or soon after the end
+// of ctx.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	root := &cobra.Command{
+		Use:         "kubectl-refvol",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl refvol"},
+		Short:       "Tells which refvol volumes show what, on all nodes",
+		// Usage helps who got a flag wrong, not who reads why a command failed.
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.AddCommand(newStatusCommand(), newConvergedCommand(), newVersionCommand())
+	return root.ExecuteContext(ctx)
+}
+
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the command's version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := version.Get()
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "kubectl-refvol %s (%s, %s)\n", v.GitVersion, v.GoVersion, v.Platform)
+			return err
+		},
+	}
+}

@@ -1,0 +1,129 @@
+// Package portforward reaches ports of pods through the API server, with the rights of a kubeconfig.
+//
+// It owns the two protocols of a port-forward, and how they end. It opens no port on this machine. It
+// must not know what is asked of a pod.
+package portforward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+	"k8s.io/client-go/transport/websocket"
+	"k8s.io/streaming/pkg/httpstream"
+	streamspdy "k8s.io/streaming/pkg/httpstream/spdy"
+)
+
+const (
+	// protocol is that of the streams of a port-forward, and tunnelled is its name inside of a WebSocket.
+	protocol  = portforward.PortForwardProtocolV1Name
+	tunnelled = "SPDY/3.1+" + protocol
+	// pingPeriod keeps proxies from ending a connection on which nothing happens.
+	pingPeriod = 5 * time.Second
+)
+
+// Forwarder makes port-forwards. It is safe for concurrent use.
+type Forwarder struct {
+	config *rest.Config
+	core   rest.Interface
+}
+
+// New returns a Forwarder that reaches the API server as config says. core makes the addresses of pods.
+func New(config *rest.Config, core rest.Interface) *Forwarder {
+	// The timeout of a request would also end what is forwarded.
+	config = rest.CopyConfig(config)
+	config.Timeout = 0
+	return &Forwarder{config: config, core: core}
+}
+
+// connect makes a connection to a pod that carries streams. Like kubectl it tries a WebSocket first, and
+// then SPDY, which an API server before 1.30 or a proxy may need. What the API server itself refuses by
+// WebSocket it would refuse by SPDY too. The error is then the API error.
+func (f *Forwarder) connect(ctx context.Context, namespace, pod string) (httpstream.Connection, error) {
+	address := f.core.Get().Namespace(namespace).Resource("pods").Name(pod).SubResource("portforward").URL()
+	connection, err := f.byWebSocket(ctx, address)
+	if err == nil || !useSPDY(err) {
+		return connection, err
+	}
+	connection, spdyErr := f.bySPDY(ctx, address)
+	if spdyErr != nil {
+		return nil, fmt.Errorf("by WebSocket: %w; by SPDY: %w", err, spdyErr)
+	}
+	return connection, nil
+}
+
+func (f *Forwarder) byWebSocket(ctx context.Context, address *url.URL) (httpstream.Connection, error) {
+	transport, holder, err := websocket.RoundTripperFor(f.config)
+	if err != nil {
+		return nil, fmt.Errorf("make a WebSocket's transport: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	socket, err := websocket.Negotiate(transport, holder, request, tunnelled)
+	if err != nil {
+		return nil, cause(err)
+	}
+	return streamspdy.NewClientConnectionWithPings(portforward.NewTunnelingConnection("client", socket), pingPeriod)
+}
+
+// bySPDY returns when ctx ends, though SPDY's dialer may go on until its peer closes the connection.
+func (f *Forwarder) bySPDY(ctx context.Context, address *url.URL) (httpstream.Connection, error) {
+	transport, upgrader, err := spdy.RoundTripperFor(f.config)
+	if err != nil {
+		return nil, fmt.Errorf("make SPDY's transport: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address.String(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	type result struct {
+		connection httpstream.Connection
+		err        error
+	}
+	dialled := make(chan result, 1)
+	go func() {
+		connection, agreed, err := spdy.NegotiateStreaming(upgrader, &http.Client{Transport: transport}, request, protocol)
+		if err == nil && agreed != protocol {
+			err = errors.Join(fmt.Errorf("the API server speaks %q, not %s", agreed, protocol), connection.Close())
+		}
+		dialled <- result{connection, err}
+	}()
+	select {
+	case r := <-dialled:
+		return r.connection, cause(r.err)
+	case <-ctx.Done():
+		go func() {
+			if r := <-dialled; r.err == nil {
+				_ = r.connection.Close() // nobody waits for it any more
+			}
+		}()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// cause returns the API error of a failed upgrade, if the API server gave one, else the failure.
+func cause(err error) error {
+	var upgrade *httpstream.UpgradeFailureError
+	if errors.As(err, &upgrade) {
+		var refusal *apierrors.StatusError
+		if errors.As(upgrade.Cause, &refusal) {
+			return refusal
+		}
+	}
+	return err
+}
+
+// useSPDY tells whether SPDY may do where a WebSocket failed: something on the way doesn't know it.
+func useSPDY(err error) bool {
+	return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err) ||
+		apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err)
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/refvol/refvol/pkg/fleet"
+	"github.com/refvol/refvol/pkg/status"
+)
+
+// clusterStatusKind is that of a clusterStatus.
+const clusterStatusKind = "ClusterStatus"
+
+// clusterStatus is what `status` prints as JSON and YAML. Its apiVersion is status.APIVersion.
+type clusterStatus struct {
+	APIVersion string       `json:"apiVersion"`
+	Kind       string       `json:"kind"`
+	Driver     string       `json:"driver"`
+	Nodes      []nodeStatus `json:"nodes"`
+}
+
+// nodeStatus is one node's. Report is missing if the plugin gave none; then there is a Problem.
+type nodeStatus struct {
+	Node    string         `json:"node"`
+	Plugin  string         `json:"plugin,omitempty"`
+	Problem *fleet.Problem `json:"problem,omitempty"`
+	// Pods is how many pods with a volume of the driver are there and have not ended.
+	Pods   int            `json:"pods"`
+	Report *status.Report `json:"report,omitempty"`
+}
+
+// statusOptions are the flags of `status`.
+type statusOptions struct {
+	cluster *clusterOptions
+	output  string
+}
+
+func newStatusCommand() *cobra.Command {
+	opts := &statusOptions{cluster: newClusterOptions(), output: status.OutputTable}
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "List the volumes of all nodes, the worst first",
+		Long: `Asks the plugin of each node by a port-forward, with your own rights, and lists the volumes with
+pod, condition and versions. Nodes whose plugin is missing, not ready or too old, or does not
+answer, come first. It prints no value.
+
+Exits with status 1 if a volume is abnormal, or if a node does not answer.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return opts.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	opts.cluster.addFlags(cmd.Flags())
+	cmd.Flags().StringVarP(&opts.output, "output", "o", opts.output, "table, wide, json or yaml")
+	return cmd
+}
+
+func (o *statusOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
+	if err := status.ValidateOutput(o.output); err != nil {
+		return err
+	}
+	c, err := o.cluster.connect()
+	if err != nil {
+		return err
+	}
+	plugins, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	line := newProgress(stderr)
+	survey, err := plugins.Survey(ctx, func(done, of int) { line.show("%d of %d nodes asked", done, of) })
+	line.clear()
+	if err != nil {
+		return err
+	}
+	s := newClusterStatus(o.cluster.driver, survey)
+	if o.output == status.OutputJSON || o.output == status.OutputYAML {
+		err = status.Encode(stdout, o.output, s)
+	} else {
+		err = s.writeTable(stdout, o.output == status.OutputWide)
+	}
+	if err != nil {
+		return err
+	}
+	return s.judge()
+}
+
+// newClusterStatus orders the nodes: those with a problem first, then those with more abnormal volumes.
+func newClusterStatus(driver string, survey *fleet.Survey) *clusterStatus {
+	s := &clusterStatus{APIVersion: status.APIVersion, Kind: clusterStatusKind, Driver: driver, Nodes: []nodeStatus{}}
+	for i := range survey.Nodes {
+		n := &survey.Nodes[i]
+		s.Nodes = append(s.Nodes, nodeStatus{n.Name, n.Plugin, n.Problem, len(n.Pods), n.Report})
+	}
+	slices.SortStableFunc(s.Nodes, func(a, b nodeStatus) int { return cmp.Compare(b.badness(), a.badness()) })
+	return s
+}
+
+// badness is larger for a node that is worse.
+func (n *nodeStatus) badness() int {
+	bad := 0
+	if n.Problem != nil {
+		bad += 1 << 32
+	}
+	if n.Report != nil {
+		bad += n.Report.Abnormal()
+	}
+	return bad
+}
+
+// judge returns an error if anything is abnormal.
+func (s *clusterStatus) judge() error {
+	problems, abnormal := 0, 0
+	for i := range s.Nodes {
+		if s.Nodes[i].Problem != nil {
+			problems++
+		}
+		if s.Nodes[i].Report != nil {
+			abnormal += s.Nodes[i].Report.Abnormal()
+		}
+	}
+	if problems+abnormal == 0 {
+		return nil
+	}
+	return fmt.Errorf("status: nodes with a problem: %d of %d, abnormal volumes: %d", problems, len(s.Nodes), abnormal)
+}
+
+// writeTable writes the nodes that have a problem, and then the volumes.
+func (s *clusterStatus) writeTable(w io.Writer, wide bool) error {
+	table := newTable(w)
+	var reports []*status.Report
+	problems := 0
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if n.Report != nil {
+			reports = append(reports, n.Report)
+		}
+		if n.Problem == nil {
+			continue
+		}
+		if problems++; problems == 1 {
+			table.line("NODE", "PLUGIN", "PODS", "PROBLEM", "MESSAGE")
+		}
+		table.line(n.Node, cmp.Or(n.Plugin, "-"), fmt.Sprint(n.Pods), string(n.Problem.Reason), n.Problem.Message)
+	}
+	if problems > 0 {
+		table.line()
+	}
+	if err := table.flush(); err != nil {
+		return err
+	}
+	return status.Table{Wide: wide, Nodes: true}.Write(w, reports...)
+}
+
+// table writes lines of cells, of which none may have a tab or a line break.
+type table struct{ w *tabwriter.Writer }
+
+func newTable(w io.Writer) table { return table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
+
+func (t table) line(cells ...string) {
+	for i, cell := range cells {
+		if i > 0 {
+			cell = "\t" + cell
+		}
+		fmt.Fprint(t.w, cell) //nolint:errcheck // flush returns it.
+	}
+	fmt.Fprintln(t.w) //nolint:errcheck // flush returns it.
+}
+
+func (t table) flush() error {
+	if err := t.w.Flush(); err != nil {
+		return fmt.Errorf("write the table: %w", err)
+	}
+	return nil
+}

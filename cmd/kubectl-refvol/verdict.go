@@ -1,0 +1,88 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/refvol/refvol/pkg/converge"
+	"github.com/refvol/refvol/pkg/status"
+)
+
+// printVerdict writes a verdict in a form of --output. With --watch, several follow each other.
+func printVerdict(w io.Writer, output string, v *converge.Verdict) error {
+	switch output {
+	case status.OutputYAML:
+		if _, err := fmt.Fprintln(w, "---"); err != nil {
+			return fmt.Errorf("write the verdict: %w", err)
+		}
+		return status.Encode(w, output, v)
+	case status.OutputJSON:
+		return status.Encode(w, output, v)
+	}
+	var text strings.Builder
+	if v.Current == nil {
+		fmt.Fprintf(&text, "%s does not exist: it was deleted, or never created.\n", v.Object)
+	} else if err := describe(&text, v); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(w, text.String()); err != nil {
+		return fmt.Errorf("write the verdict: %w", err)
+	}
+	return nil
+}
+
+func describe(text *strings.Builder, v *converge.Verdict) error {
+	answer := "no"
+	if v.Converged {
+		answer = "yes"
+	}
+	fmt.Fprintf(text, "Converged: %s. %s has version %s (UID %s). Volumes that name it and show this version: %d of %d. Nodes asked: %d.\n",
+		answer, v.Object, v.Current.ResourceVersion, v.Current.UID, v.Showing, v.Volumes, v.Nodes)
+	if v.Changed {
+		fmt.Fprintln(text, "The object changed while the plugins were asked.")
+	}
+	if len(v.Laggards) > 0 {
+		laggards := newTable(text)
+		laggards.line("NODE", "POD", "VOLUME", "SHOWS", "REASON", "MESSAGE")
+		for i := range v.Laggards {
+			l := &v.Laggards[i]
+			laggards.line(l.Node, podName(l.Pod), cmp.Or(l.Volume, "-"), shown(l.Shown), string(l.Reason), l.Message)
+		}
+		if err := laggards.flush(); err != nil {
+			return err
+		}
+	}
+	if n := len(v.NotPublished); n > 0 {
+		const few = 5
+		var names []string
+		for i := range v.NotPublished[:min(few, n)] {
+			names = append(names, podName(&v.NotPublished[i].Pod))
+		}
+		if n > few {
+			names = append(names, fmt.Sprintf("and %d more", n-few))
+		}
+		fmt.Fprintf(text, "Pods whose volumes are not published yet, and that get the current version then: %s.\n", strings.Join(names, ", "))
+	}
+	fmt.Fprintf(text, "Not covered: %s.\n", strings.Join(v.NotCovered, "; "))
+	return nil
+}
+
+// podName names a pod, by its UID as long as nothing else is known.
+func podName(pod *status.Pod) string {
+	switch {
+	case pod == nil:
+		return "-"
+	case pod.Name == "":
+		return pod.UID
+	}
+	return pod.Namespace + "/" + pod.Name
+}
+
+func shown(v *status.Version) string {
+	if v == nil {
+		return "-"
+	}
+	return v.ResourceVersion
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/component-base/version"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/report"
+	"github.com/refvol/refvol/pkg/status"
+)
+
+// fetchTimeout bounds how long `status` waits for the plugin.
+const fetchTimeout = 10 * time.Second
+
+// unknownStatus is the exit status of `status` if it can't tell how the volumes are.
+const unknownStatus = 2
+
+// statusOptions are the flags of `status`.
+type statusOptions struct {
+	address, output string
+}
+
+func newStatusCommand() *cobra.Command {
+	opts := &statusOptions{address: status.DefaultAddress, output: status.OutputTable}
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "List the volumes of the plugin that runs here, the worst first",
+		Long: `Asks the plugin that runs in the same pod for its volumes, and lists each with its pod, its
+condition and since when, when its objects were last proven current, its size, its objects with
+the resourceVersion that the files show, and the reason of the condition. It prints no value.
+
+    kubectl -n refvol-system exec POD -- /refvol-plugin status
+
+Exits with status 0 if all volumes are normal, 1 if one is abnormal, and 2 if that is not known:
+the plugin does not answer, answers in another format, or the command line is wrong.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			return withExitStatus(cobra.NoArgs(cmd, args), unknownStatus)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return opts.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withExitStatus(err, unknownStatus) })
+	fs := cmd.Flags()
+	fs.StringVar(&opts.address, "status-address", opts.address, "the plugin's own --status-address")
+	fs.StringVarP(&opts.output, "output", "o", opts.output, "table, wide, json or yaml")
+	return cmd
+}
+
+// run prints the status. It fails if a volume is abnormal.
+func (o *statusOptions) run(ctx context.Context, stdout io.Writer) error {
+	report, err := o.fetch(ctx)
+	if err == nil {
+		err = o.print(stdout, report)
+	}
+	if err != nil {
+		return withExitStatus(err, unknownStatus)
+	}
+	if n := report.Abnormal(); n > 0 {
+		return fmt.Errorf("status: volumes that are abnormal: %d of %d", n, len(report.Volumes))
+	}
+	return nil
+}
+
+func (o *statusOptions) fetch(ctx context.Context) (*status.Report, error) {
+	if o.address == "" {
+		return nil, errors.New("--status-address: Required value: name the address that the plugin serves at")
+	}
+	if err := errors.Join(status.ValidateOutput(o.output), validateStatusAddress(o.address)); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	// No proxy: a loopback address is this pod's own.
+	report, err := status.Fetch(ctx, &http.Transport{DisableKeepAlives: true}, o.address)
+	if err != nil && !errors.Is(err, status.ErrFormat) {
+		err = fmt.Errorf("%w: run this in the pod of a plugin whose --status-address is %s; the log of the plugin says where it serves", err, o.address)
+	}
+	return report, err
+}
+
+func (o *statusOptions) print(stdout io.Writer, report *status.Report) error {
+	switch o.output {
+	case status.OutputJSON, status.OutputYAML:
+		return status.Encode(stdout, o.output, report)
+	}
+	return status.Table{Wide: o.output == status.OutputWide}.Write(stdout, report)
+}
+
+// validateStatusAddress refuses an address that is not the plugin's own pod's loopback.
+func validateStatusAddress(address string) error {
+	return validateLoopback("status-address", address, status.DefaultAddress, "the names of all pods and objects are not for the network")
+}
+
+// statusHandler serves the plugin's status.
+func statusHandler(opts *serveOptions, p *parts) (http.Handler, error) {
+	o := report.Options{
+		Driver: opts.driverName, Node: opts.nodeName, Version: version.Get().GitVersion,
+		Volumes: p.volumes.Volumes, Objects: p.objects.Objects,
+	}
+	if opts.changeDetection != string(manager.Watch) {
+		o.ResyncInterval = opts.resyncInterval
+	}
+	reporter, err := report.New(o)
+	if err != nil {
+		return nil, err
+	}
+	return status.Handler(reporter.Report), nil
+}

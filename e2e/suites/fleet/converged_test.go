@@ -1,0 +1,280 @@
+package fleet
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/e2e/tools/kubelet"
+	"github.com/refvol/refvol/pkg/converge"
+	"github.com/refvol/refvol/pkg/fleet"
+	"github.com/refvol/refvol/pkg/status"
+)
+
+// oneRound has a command end after one round of questions.
+const oneRound = "--timeout=1s"
+
+// laggards returns where and why, a line each.
+func laggards(v converge.Verdict) []string {
+	var lines []string
+	for _, l := range v.Laggards {
+		pod := ""
+		if l.Pod != nil {
+			pod = l.Pod.Name
+		}
+		lines = append(lines, fmt.Sprint(l.Node, " ", pod, " ", l.Reason))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func (w *world) expect(v converge.Verdict, r result, want ...string) {
+	w.t.Helper()
+	if got := laggards(v); !slices.Equal(got, want) || v.Converged != (len(want) == 0) || (r.status == 0) != v.Converged {
+		w.t.Errorf("converged: %v, status %d, laggards %q, want %q\n%s%s", v.Converged, r.status, got, want, r.stdout, r.stderr)
+	}
+}
+
+// TestConverged follows a Secret through its life.
+func TestConverged(t *testing.T) {
+	w := newWorld(t)
+	first, second := w.node("node-1"), w.node("node-2")
+	first.publish("live-1", nil)
+	second.publish("live-2", nil)
+	second.publish("other", map[string]string{"secret": "elsewhere", "optional": "true"})
+	v, r := w.converged()
+	w.expect(v, r)
+	if v.Volumes != 2 || v.Showing != 2 || v.Nodes != 2 || v.APIVersion != status.APIVersion || v.Kind != converge.Kind {
+		t.Errorf("got %+v", v)
+	}
+	if r.stderr != "" {
+		t.Errorf("where there is no terminal it wrote %q", r.stderr)
+	}
+
+	// A volume that never changes is a laggard as soon as the object does.
+	pinned := first.publish("pinned", map[string]string{"updatePolicy": "Pinned"})
+	old := v.Current.ResourceVersion
+	version := w.change()
+	v, r = w.converged("--timeout=10s")
+	w.expect(v, r, "node-1 pinned Pinned")
+	if len(v.Laggards) == 1 && (v.Laggards[0].Shown.ResourceVersion != old || v.Current.ResourceVersion != version) {
+		t.Errorf("version %s: shows %+v, want %s", v.Current.ResourceVersion, v.Laggards[0].Shown, old)
+	}
+	if err := first.Unpublish(t.Context(), pinned); err != nil {
+		t.Fatal(err)
+	}
+	if err := shared.DeletePod(t.Context(), w.namespace, "pinned"); err != nil {
+		t.Fatal(err)
+	}
+	v, r = w.converged()
+	w.expect(v, r)
+
+	text := w.run(shared.race, "converged", "secrets/db", "-n", w.namespace)
+	for _, want := range []string{
+		"Converged: yes. secret/db in namespace " + w.namespace + " has version " + version,
+		"show this version: 2 of 2. Nodes asked: 2.", "Not covered: native references", "whether the applications have read",
+	} {
+		if text.status != 0 || !strings.Contains(text.stdout, want) {
+			t.Errorf("status %d, no %q in %s", text.status, want, text.stdout)
+		}
+	}
+
+	if err := shared.Client().CoreV1().Secrets(w.namespace).Delete(t.Context(), "db", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	v, r = w.converged()
+	if v.Converged || v.Current != nil || r.status != 1 || !strings.Contains(r.stderr, "secret/db in namespace "+w.namespace+" does not exist") {
+		t.Errorf("deleted: %+v, status %d: %s", v, r.status, r.stderr)
+	}
+}
+
+// TestConvergedWaits has the Secret change during the wait for a plugin that stands still.
+func TestConvergedWaits(t *testing.T) {
+	w := newWorld(t)
+	w.node("node-1").publish("live-1", nil)
+	still := w.node("node-2")
+	still.publish("live-2", nil)
+	v, r := w.converged()
+	w.expect(v, r)
+
+	if err := syscall.Kill(still.PID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	w.change()
+	v, r = w.converged("--timeout=3s", "--plugin-timeout=500ms")
+	w.expect(v, r, "node-2  Unreachable")
+	if len(v.Laggards) == 1 && (!strings.Contains(v.Laggards[0].Message, "no answer within 500ms") ||
+		!strings.Contains(v.Laggards[0].Message, "running there with volumes of the driver: "+w.namespace+"/live-2")) {
+		t.Errorf("got %+v", v.Laggards)
+	}
+
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		v, r = w.converged("--timeout=2m", "--plugin-timeout=500ms")
+	}()
+	version := w.change()
+	if err := syscall.Kill(still.PID(), syscall.SIGCONT); err != nil {
+		t.Error(err)
+	}
+	<-ended
+	w.expect(v, r)
+	if v.Current.ResourceVersion != version {
+		t.Errorf("yes for %s, want %s", v.Current.ResourceVersion, version)
+	}
+}
+
+// TestConvergedWatches prints each change of the answer, and ends with the caller.
+func TestConvergedWatches(t *testing.T) {
+	w := newWorld(t)
+	w.node("node-1").publish("live-1", nil)
+	out := &lines{}
+	cmd := exec.CommandContext(t.Context(), shared.race, "converged", "secret/db", "-n", w.namespace, "--watch", "--kubeconfig="+shared.caller)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	awaitLine := func(want string) {
+		t.Helper()
+		harness.Eventually(t, soon, func() error {
+			if text := out.String(); !strings.Contains(text, want) {
+				return fmt.Errorf("no %q in\n%s", want, text)
+			}
+			return nil
+		})
+	}
+	awaitLine("Converged: yes.")
+	w.appPod("lost", "node-9", corev1.PodRunning)
+	awaitLine("Converged: no.")
+	awaitLine("NoPlugin")
+	version := w.change()
+	awaitLine("has version " + version)
+	if err := shared.DeletePod(t.Context(), w.namespace, "lost"); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, soon, func() error {
+		if text := out.String(); strings.Count(text, "Converged: yes.") != 2 {
+			return fmt.Errorf("not yes again:\n%s", text)
+		}
+		return nil
+	})
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the last answer was yes: %v\n%s", err, out)
+	}
+}
+
+// TestNoNodeIsLeftOut has each node be one of which it isn't known what it shows.
+func TestNoNodeIsLeftOut(t *testing.T) {
+	w := newWorld(t)
+	w.node("good").publish("live", nil)
+
+	// No kubelet, nothing on the plugin's port, and a server of another kind there.
+	w.register(kubelet.NodeAt("cut-off", closedPort(t)))
+	w.pluginPod("cut-off", "")
+	w.registerHere("refused")
+	w.pluginPod("refused", "")
+	for name, answer := range map[string]string{
+		"404":     "",
+		"newer":   `{"apiVersion": "status.refvol.io/v9", "kind": "PluginStatus"}`,
+		"escapes": `{"apiVersion": "\u001b]0;owned\u0007\u001b[2J", "kind": "PluginStatus"}`,
+		"other":   `{"apiVersion": "` + status.APIVersion + `", "kind": "PluginStatus", "driver": "` + harness.DriverName + `", "node": "good\u001b[2J"}`,
+	} {
+		w.registerHere(name)
+		w.pluginPod(name, serve(t, func(rw http.ResponseWriter, r *http.Request) {
+			if answer == "" {
+				http.NotFound(rw, r)
+				return
+			}
+			fmt.Fprint(rw, answer)
+		}))
+	}
+	w.registerHere("endless")
+	w.pluginPod("endless", serve(t, func(rw http.ResponseWriter, r *http.Request) {
+		for r.Context().Err() == nil {
+			if _, err := rw.Write([]byte(strings.Repeat(" ", 1<<20))); err != nil {
+				return
+			}
+		}
+	}))
+
+	// A plugin that is not ready, none at all where the driver is registered, none where a pod names it.
+	w.registerHere("starting")
+	pod := w.pluginPod("starting", "")
+	pod.Status.Conditions, pod.Status.Phase = nil, corev1.PodPending
+	w.putPod(pod)
+	w.registerHere("registered")
+	w.appPod("stranded", "no-plugin", corev1.PodRunning)
+
+	// A pod whose volume its node's plugin doesn't know, and two that are yet to get one.
+	w.appPod("unknown", "good", corev1.PodRunning)
+	w.appPod("creating", "good", corev1.PodPending)
+	w.appPod("unscheduled", "", corev1.PodPending)
+
+	// Within the time, so much may have come that it is too much.
+	v, r := w.converged(oneRound)
+	for i := range v.Laggards {
+		if l := &v.Laggards[i]; l.Node == "endless" && l.Reason == fleet.OtherRelease {
+			l.Reason = fleet.Unreachable
+		}
+	}
+	w.expect(v, r,
+		"404  OtherRelease", "cut-off  Unreachable", "endless  Unreachable", "escapes  OtherRelease", "good unknown NotReported",
+		"newer  OtherRelease", "no-plugin  NoPlugin", "other  OtherPlugin", "refused  OtherRelease", "registered  NoPlugin",
+		"starting  NotReady")
+	var waiting []string
+	for _, pod := range v.NotPublished {
+		waiting = append(waiting, pod.Name)
+	}
+	if !slices.Equal(waiting, []string{"creating", "unscheduled"}) || v.Volumes != 1 || v.Showing != 1 {
+		t.Errorf("not published: %q; %d of %d show it", waiting, v.Showing, v.Volumes)
+	}
+
+	for _, args := range [][]string{{"converged", "secret/db", "-n", w.namespace, oneRound}, {"status"}, {"status", "-o", "wide"}, {"status", "-o", "yaml"}} {
+		text := w.run(shared.race, append(args, "--plugin-timeout=2s")...)
+		if text.status != 1 {
+			t.Errorf("%q: status %d, want 1", args, text.status)
+		}
+		for _, name := range []string{"404", "cut-off", "endless", "newer", "no-plugin", "other", "refused", "registered", "starting"} {
+			if !strings.Contains(text.stdout, name) {
+				t.Errorf("%q says nothing of node %s:\n%s", args, name, text.stdout)
+			}
+		}
+		if i := strings.IndexFunc(text.stdout+text.stderr, func(c rune) bool { return c < ' ' && c != '\n' || c == 0x7f }); i >= 0 {
+			t.Errorf("%q: a control character reaches the terminal: %q", args, text.stdout+text.stderr)
+		}
+	}
+}
+
+// serve serves HTTP until the end of the test, and returns where.
+func serve(t *testing.T, handler http.HandlerFunc) string {
+	server := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return server.Listener.Addr().String()
+}
+
+// closedPort returns a port on which nothing listens.
+func closedPort(t *testing.T) int32 {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return int32(listener.Addr().(*net.TCPAddr).Port)
+}

@@ -1,0 +1,159 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/refvol/refvol/e2e/tools/controlplane"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// pluginNamespace is where the manifests put the plugin.
+const pluginNamespace = "refvol-system"
+
+// suite is what all tests share. The tests run one after the other: the commands look at all nodes.
+type suite struct {
+	*controlplane.ControlPlane
+	dir string
+	// plugin and command are the programs under test, race is command with the race detector.
+	plugin, command, race string
+	// kubeconfig is the plugins', caller that of an account with the rights of deploy/kubectl-refvol.
+	kubeconfig, caller string
+}
+
+// shared is set by TestMain before any test runs, and constant from then on.
+var shared *suite
+
+func TestMain(m *testing.M) {
+	os.Exit(harness.Main(m, func(ctx context.Context) (func() error, error) {
+		s, err := newSuite(ctx)
+		shared = s
+		return s.stop, err
+		// A connection that breaks while it closes ends after a second, about as long as goleak waits.
+	}, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown")))
+}
+
+func newSuite(ctx context.Context) (_ *suite, err error) {
+	s := &suite{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.stop())
+		}
+	}()
+	if s.dir, err = os.MkdirTemp("", "refvol-fl-"); err != nil {
+		return s, err
+	}
+	if s.plugin, err = harness.BuildPlugin(ctx, s.dir, false, os.Stderr); err != nil {
+		return s, err
+	}
+	if s.command, err = harness.BuildKubectlRefvol(ctx, s.dir, false, os.Stderr); err != nil {
+		return s, err
+	}
+	if s.race, err = harness.BuildKubectlRefvol(ctx, s.dir, true, os.Stderr); err != nil {
+		return s, err
+	}
+	binaries, err := harness.BuildControlPlane(ctx, os.Stderr)
+	if err != nil {
+		return s, err
+	}
+	if s.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{Binaries: binaries}); err != nil {
+		return s, err
+	}
+	s.kubeconfig = filepath.Join(s.dir, "plugin.kubeconfig")
+	if _, err := harness.GrantPlugin(ctx, s.ControlPlane, s.kubeconfig); err != nil {
+		return s, err
+	}
+	return s, s.grant(ctx)
+}
+
+func (s *suite) stop() error {
+	var err error
+	if s.ControlPlane != nil {
+		err = s.ControlPlane.Stop()
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
+
+// callerAccount is who runs the commands.
+const callerAccount = "operator"
+
+// grant gives the caller what deploy/kubectl-refvol does, and nothing else.
+func (s *suite) grant(ctx context.Context) error {
+	clusterRole, role, err := readRoles()
+	if err != nil {
+		return err
+	}
+	if _, err := s.Client().RbacV1().ClusterRoles().Create(ctx, clusterRole, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create the caller's ClusterRole: %w", err)
+	}
+	if _, err := s.Client().RbacV1().Roles(role.Namespace).Create(ctx, role, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create the caller's Role: %w", err)
+	}
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: pluginNamespace, Name: callerAccount}}
+	_, err = s.Client().RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: callerAccount}, Subjects: subjects,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: clusterRole.Name},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("bind the caller's ClusterRole: %w", err)
+	}
+	_, err = s.Client().RbacV1().RoleBindings(role.Namespace).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: callerAccount}, Subjects: subjects,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("bind the caller's Role: %w", err)
+	}
+	s.caller = filepath.Join(s.dir, "caller.kubeconfig")
+	_, err = harness.MakeAccount(ctx, s.ControlPlane, callerAccount, s.caller)
+	return err
+}
+
+func readRoles() (*rbacv1.ClusterRole, *rbacv1.Role, error) {
+	repo, err := harness.Repository()
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := os.Open(filepath.Join(repo, "deploy", "kubectl-refvol", "rbac.yaml"))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	clusterRole, role := &rbacv1.ClusterRole{}, &rbacv1.Role{}
+	documents := yaml.NewYAMLOrJSONDecoder(f, 4096)
+	return clusterRole, role, errors.Join(documents.Decode(clusterRole), documents.Decode(role))
+}
+
+// newNamespace makes a namespace in which the caller may get Secrets.
+func newNamespace(t *testing.T) string {
+	t.Helper()
+	ns, err := shared.Client().CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "fl-"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "read"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
+	}}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "read"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: pluginNamespace, Name: callerAccount}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+	}
+	_, err = shared.Client().RbacV1().Roles(ns.Name).Create(t.Context(), role, metav1.CreateOptions{})
+	_, bindErr := shared.Client().RbacV1().RoleBindings(ns.Name).Create(t.Context(), binding, metav1.CreateOptions{})
+	if err := errors.Join(err, bindErr); err != nil {
+		t.Fatal(err)
+	}
+	return ns.Name
+}

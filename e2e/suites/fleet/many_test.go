@@ -1,0 +1,59 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/pkg/converge"
+)
+
+// bound is three times what the answer of 200 plugins is to take, for a machine that does other things too.
+const bound = 30 * time.Second
+
+// TestManyPlugins prints how long 200 plugins take to answer; the short form has 20.
+func TestManyPlugins(t *testing.T) {
+	const startedAtOnce = 4
+	plugins := harness.Scaled(20, 200)
+	w := newWorld(t)
+	began := time.Now()
+	names := make(chan string)
+	var starters sync.WaitGroup
+	for range startedAtOnce {
+		starters.Go(func() {
+			for name := range names {
+				w.node(name).publish("app-on-"+name, nil)
+			}
+		})
+	}
+	for i := range plugins {
+		names <- fmt.Sprintf("node-%03d", i)
+	}
+	close(names)
+	starters.Wait()
+	if t.Failed() {
+		return
+	}
+	t.Logf("%d plugins started in %s", plugins, time.Since(began).Round(time.Second))
+	version := w.change()
+	r := w.run(shared.command, "converged", "secret/db", "-n", w.namespace, "-o", "json")
+	var v converge.Verdict
+	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil || r.status != 0 {
+		t.Fatalf("status %d, %v\n%s\n%s", r.status, err, r.stdout, r.stderr)
+	}
+	if !v.Converged || v.Nodes != plugins || v.Volumes != plugins || v.Showing != plugins || v.Current.ResourceVersion != version {
+		t.Errorf("got %+v, want %d of each, at version %s", v, plugins, version)
+	}
+	t.Logf("converged over %d plugins: %s", plugins, r.took.Round(time.Millisecond))
+	if r.took > bound {
+		t.Errorf("converged took %s, want at most %s", r.took, bound)
+	}
+	status := w.run(shared.command, "status")
+	t.Logf("status of %d plugins: %s", plugins, status.took.Round(time.Millisecond))
+	if status.status != 0 {
+		t.Errorf("status %d: %s\n%s", status.status, status.stderr, status.stdout)
+	}
+}

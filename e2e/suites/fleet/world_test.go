@@ -1,0 +1,265 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/e2e/tools/kubelet"
+	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/pkg/converge"
+)
+
+// soon is how long a test waits for what takes a moment.
+const soon = time.Minute
+
+// world is the nodes of one test, and a namespace with the Secret db.
+type world struct {
+	t         *testing.T
+	kubelets  *kubelet.Server
+	namespace string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, kubelets: kubelet.Start(), namespace: newNamespace(t)}
+	t.Cleanup(w.kubelets.Close)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"password": leak.Value}}
+	if _, err := shared.Client().CoreV1().Secrets(w.namespace).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// change writes the Secret anew, and returns its resourceVersion.
+func (w *world) change() string {
+	w.t.Helper()
+	secrets := shared.Client().CoreV1().Secrets(w.namespace)
+	secret, err := secrets.Get(w.t.Context(), "db", metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	secret.Data["password"] = []byte(leak.Value + secret.ResourceVersion)
+	if secret, err = secrets.Update(w.t.Context(), secret, metav1.UpdateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	return secret.ResourceVersion
+}
+
+// cleanUp calls f when the test has ended, with a context that has not.
+func (w *world) cleanUp(f func(context.Context) error) {
+	w.t.Cleanup(func() {
+		if err := f(context.WithoutCancel(w.t.Context())); err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+// putPod stores a pod as it is until the end of the test.
+func (w *world) putPod(pod *corev1.Pod) {
+	w.t.Helper()
+	if err := shared.PutPod(w.t.Context(), pod); err != nil {
+		w.t.Fatal(err)
+	}
+	w.cleanUp(func(ctx context.Context) error { return shared.DeletePod(ctx, pod.Namespace, pod.Name) })
+}
+
+// register makes a node, with the driver registered on it.
+func (w *world) register(node *corev1.Node) {
+	w.t.Helper()
+	created, err := shared.Client().CoreV1().Nodes().Create(w.t.Context(), node, metav1.CreateOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	created.Status = node.Status
+	if _, err := shared.Client().CoreV1().Nodes().UpdateStatus(w.t.Context(), created, metav1.UpdateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	csiNode := &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name},
+		Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: harness.DriverName, NodeID: node.Name}}},
+	}
+	if _, err := shared.Client().StorageV1().CSINodes().Create(w.t.Context(), csiNode, metav1.CreateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.cleanUp(func(ctx context.Context) error {
+		return errors.Join(shared.Client().CoreV1().Nodes().Delete(ctx, node.Name, metav1.DeleteOptions{}),
+			shared.Client().StorageV1().CSINodes().Delete(ctx, node.Name, metav1.DeleteOptions{}))
+	})
+}
+
+// registerHere makes a node whose kubelet is the world's.
+func (w *world) registerHere(name string) {
+	w.t.Helper()
+	node, err := w.kubelets.Node(name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.register(node)
+}
+
+// pluginPod stores the plugin's pod of a node, whose ports lead to an address.
+func (w *world) pluginPod(node, address string) *corev1.Pod {
+	w.t.Helper()
+	pod := runningPod(pluginNamespace, "plugin-"+node, node)
+	pod.Labels = map[string]string{"app.kubernetes.io/name": "refvol-plugin"}
+	w.putPod(pod)
+	w.kubelets.Forward(pod.Namespace, pod.Name, address)
+	return pod
+}
+
+func runningPod(namespace, name, node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uuid.NewUUID(), CreationTimestamp: metav1.Now()},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "none"}}},
+		Status: corev1.PodStatus{
+			Phase:      corev1.PodRunning,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+// appPod stores a pod with a volume of the driver that no plugin knows.
+func (w *world) appPod(name, node string, phase corev1.PodPhase) {
+	w.t.Helper()
+	pod := runningPod(w.namespace, name, node)
+	readOnly := true
+	pod.Spec.Volumes = []corev1.Volume{{Name: "settings", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
+		Driver: harness.DriverName, ReadOnly: &readOnly, VolumeAttributes: map[string]string{"secret": "db"},
+	}}}}
+	pod.Status.Phase = phase
+	w.putPod(pod)
+}
+
+// node is one with a plugin.
+type node struct {
+	*harness.Plugin
+	w    *world
+	name string
+}
+
+// node starts a plugin.
+func (w *world) node(name string) *node {
+	w.t.Helper()
+	w.registerHere(name)
+	dir, err := os.MkdirTemp("", "refvol-node-")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.cleanUp(func(context.Context) error { return os.RemoveAll(dir) })
+	plugin, err := harness.StartPlugin(w.t.Context(), harness.PluginOptions{
+		Binary: shared.plugin, Kubeconfig: shared.kubeconfig, Dir: dir, Pods: shared.ControlPlane, NodeName: name,
+		Args: []string{"--status-address=127.0.0.1:0", "-v=0"},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n := &node{plugin, w, name}
+	w.cleanUp(func(context.Context) error { return n.Close() })
+	address, err := n.StatusAddress()
+	if err != nil || address == "" {
+		w.t.Fatalf("where the plugin serves its status: %q, %v", address, err)
+	}
+	w.pluginPod(name, address)
+	return n
+}
+
+// publish starts a pod with a volume that shows the Secret.
+func (n *node) publish(pod string, attributes map[string]string) *harness.Volume {
+	n.w.t.Helper()
+	all := map[string]string{"secret": "db"}
+	for name, value := range attributes {
+		all[name] = value
+	}
+	v := harness.NewVolume(n.w.namespace, pod, all)
+	if err := n.Publish(n.w.t.Context(), v); err != nil {
+		n.w.t.Fatal(err)
+	}
+	stored, err := shared.Pod(n.w.t.Context(), n.w.namespace, pod)
+	if err != nil || stored.UID != types.UID(v.UID) {
+		n.w.t.Fatalf("the pod of the volume: %v, %v", stored, err)
+	}
+	stored.Status.Phase = corev1.PodRunning
+	n.w.putPod(stored)
+	return v
+}
+
+// result is how a command ended.
+type result struct {
+	stdout, stderr string
+	status         int
+	took           time.Duration
+}
+
+// run runs a command with the caller's rights.
+func (w *world) run(program string, args ...string) result {
+	w.t.Helper()
+	return w.runAs(shared.caller, program, args...)
+}
+
+func (w *world) runAs(kubeconfig, program string, args ...string) result {
+	w.t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(w.t.Context(), program, append(args, "--kubeconfig="+kubeconfig)...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	began := time.Now()
+	err := cmd.Run()
+	took := time.Since(began)
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		w.t.Fatal(err)
+	}
+	r := result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode(), took}
+	w.t.Logf("%q: status %d after %s", args, r.status, took.Round(time.Millisecond))
+	if err := errors.Join(leak.Check("standard output", r.stdout), leak.Check("standard error", r.stderr)); err != nil {
+		w.t.Error(err)
+	}
+	return r
+}
+
+// converged runs the command of this name on the Secret.
+func (w *world) converged(args ...string) (converge.Verdict, result) {
+	w.t.Helper()
+	return w.convergedAs(shared.caller, args...)
+}
+
+func (w *world) convergedAs(kubeconfig string, args ...string) (converge.Verdict, result) {
+	w.t.Helper()
+	r := w.runAs(kubeconfig, shared.race, append([]string{"converged", "secret/db", "-n", w.namespace, "-o", "json"}, args...)...)
+	var v converge.Verdict
+	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil {
+		w.t.Fatalf("status %d, %v\n%s\n%s", r.status, err, r.stdout, r.stderr)
+	}
+	return v, r
+}
+
+// lines is the output of a command that runs. It is safe for concurrent use.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

@@ -1,0 +1,197 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/refvol/refvol/e2e/tools/faultproxy"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// records returns the lines of the plugin's log that it has written since a position, and the
+// position after them. A line with a key twice fails the test.
+func (n *node) records(since int) ([]harness.LogLine, int) {
+	n.t.Helper()
+	log, err := os.ReadFile(n.LogPath())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	end := strings.LastIndexByte(string(log), '\n') + 1
+	records, err := harness.ParseLog(string(log[since:end]))
+	if err != nil {
+		n.t.Error(err)
+	}
+	return records, end
+}
+
+// says waits until the log since a position has a line with a message and fields, checks that it
+// is the only one, and that it holds some texts.
+func (n *node) says(since int, message string, fields map[string]string, texts ...string) {
+	n.t.Helper()
+	var found []harness.LogLine
+	harness.Eventually(n.t, soon, func() error {
+		records, _ := n.records(since)
+		found = slices.DeleteFunc(records, func(r harness.LogLine) bool { return !r.Is(message, fields) })
+		if len(found) == 0 {
+			return fmt.Errorf("no line %q with %v in\n%s", message, fields, n.LogTail())
+		}
+		return nil
+	})
+	if len(found) > 1 {
+		n.t.Errorf("%d lines %q with %v: %v", len(found), message, fields, found)
+	}
+	for _, text := range texts {
+		if !strings.Contains(fmt.Sprint(found[0].Fields), text) {
+			n.t.Errorf("the line %v lacks %q", found[0], text)
+		}
+	}
+}
+
+// TestLogTellsEachChangeOnce: a person can follow a volume by the log at -v=2.
+func TestLogTellsEachChangeOnce(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{"text", "json"} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, "-v=2", "--logging-format="+format, "--publish-wait=1s")
+			app := n.configMap("app", map[string]string{"key": n.canary()})
+			db := n.secret("db", map[string]string{"key": n.canary()})
+			v := n.volume(map[string]string{"sources": `[{configMap: {name: app}}, {secret: {name: db, items: [{key: key, path: password}]}}]`})
+			of := map[string]string{"volumeID": v.ID(), "pod": n.namespace + "/" + v.Pod, "volume": v.Name}
+			at := func(kind, name, version string) string {
+				return fmt.Sprintf("%s %s/%s at %s", kind, n.namespace, name, version)
+			}
+
+			for range 3 { // the kubelet publishes again after its restart
+				n.mustPublish(v)
+			}
+			n.says(0, "Published volume", of, at("ConfigMap", "app", app.ResourceVersion), at("Secret", "db", db.ResourceVersion))
+
+			_, begin := n.records(0)
+			value := n.canary()
+			changed := n.secret("db", map[string]string{"key": value})
+			n.arrives(v, "password", value, soon)
+			n.says(begin, "Updated volume", of, at("ConfigMap", "app", app.ResourceVersion), at("Secret", "db", changed.ResourceVersion),
+				fmt.Sprintf("Secret %s/db changed, it was at %s", n.namespace, db.ResourceVersion))
+
+			_, begin = n.records(0)
+			n.deleteConfigMap("app")
+			n.says(begin, "Volume does not show what it should", of, `ConfigMap "`+n.namespace+`/app"`)
+			value = n.value("app")
+			n.arrives(v, "key", value, soon)
+			n.says(begin, "Volume is current again", of)
+			n.says(begin, "Updated volume", of, fmt.Sprintf("ConfigMap %s/app was deleted and created again", n.namespace))
+
+			_, begin = n.records(0)
+			n.mustUnpublish(v)
+			n.mustUnpublish(v)
+			n.says(begin, "Unpublished volume", of, "the kubelet asked for it")
+
+			// The kubelet tries again for as long as the pod is there.
+			late := n.short("late")
+			for range 3 {
+				wantStatus(t, n.finalAnswer(late), codes.NotFound)
+			}
+			of = map[string]string{"volumeID": late.ID(), "pod": n.namespace + "/" + late.Pod}
+			n.says(begin, "CSI call failed", of, `ConfigMap "`+n.namespace+`/late"`, "NotFound")
+			n.value("late")
+			n.publishesSoon(late)
+			n.says(begin, "Published volume", of)
+
+			n.mustKill()
+			n.mustStart()
+			n.says(begin, "Took over a mounted volume", of, "ConfigMap "+n.namespace+"/late at ")
+		})
+	}
+}
+
+// TestLogOfARetryStorm: while the API server is away, the log has a line for each change of a
+// state and none for a retry.
+func TestLogOfARetryStorm(t *testing.T) {
+	t.Parallel()
+	const each = 10
+	lasts := harness.Scaled(15*time.Second, 5*time.Minute)
+	mounted, waiting := harness.Scaled(40, 300), harness.Scaled(5, 20)
+	for _, fault := range []faultproxy.Fault{faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.ServerError, faultproxy.TooManyRequests, faultproxy.Unauthorized} {
+		for _, format := range []string{"text", "json"} {
+			t.Run(fault.String()+"/"+format, func(t *testing.T) {
+				t.Parallel()
+				n := newProxiedAs(t, componentAccount(t, "cross-namespace"), faultproxy.Options{},
+					"-v=2", "--logging-format="+format, "--publish-wait=1s", "--cross-namespace", "--resync-interval=1s")
+				// A tenth of the volumes needs consent, which is asked for again at each resync.
+				a := &acrossNode{node: n.node, source: newNamespace(t)}
+				a.put("secret", "db", n.canary())
+				allow(t, a.source, readers("secret", "db"), account(n.namespace, "web"))
+				n.value("own")
+				for i := range mounted {
+					if i%10 == 0 {
+						v := a.across("secret", "db")
+						v.ServiceAccount = "web"
+						harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
+						continue
+					}
+					name := fmt.Sprintf("app-%d", i)
+					n.value(name)
+					n.publishes(n.short(name), soon)
+				}
+				var fail []*harness.Volume
+				for range waiting {
+					fail = append(fail, n.short("late"))
+				}
+				_, begin := n.records(0)
+				n.inject(fault)
+				if !hitsConnections(fault) {
+					n.proxy.ResetConnections()
+				}
+				retries := 0
+				during(t, lasts, func() {
+					if err := n.Publish(t.Context(), fail[retries%len(fail)]); err == nil {
+						t.Error("a volume was published without its object")
+					}
+					retries++
+				})
+				records, _ := n.records(begin)
+				// Each volume that needs consent, and each that waits, may tell two states; so may each
+				// kind of request. After 5 seconds without an accepted token all objects are refused.
+				most := 2*(mounted/10+waiting) + each
+				if fault == faultproxy.Unauthorized {
+					most += mounted
+				}
+				lines, of := map[string]int{}, map[string]int{}
+				for _, r := range records {
+					lines[r.Message]++
+					if id := r.Fields["volumeID"]; id != "" {
+						of[id]++
+						if of[id] > 2 {
+							t.Errorf("volume %s has %d lines, the last is %v", id, of[id], r)
+						}
+					}
+				}
+				if len(records) > most {
+					t.Errorf("%d lines in %s with %d volumes and %d retries, want %d at most: %v", len(records), lasts, mounted, retries, most, lines)
+				}
+				t.Logf("%d lines in %s with %d volumes, %d retries of publishes and %d requests", len(records), lasts, mounted, retries, len(n.proxy.Requests()))
+				_, begin = n.records(0)
+				n.heal()
+				if fault == faultproxy.HalfOpen && lines["List or watch failed, trying again"] == 0 {
+					return // it was not noticed yet
+				}
+				harness.Eventually(t, healed, func() error {
+					records, _ := n.records(begin)
+					for _, r := range records {
+						if r.Message == "Requests succeed again" {
+							return nil
+						}
+					}
+					return fmt.Errorf("the log does not tell the end of the outage:\n%s", n.LogTail())
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package integration
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// TestPluginNeedsItsRights: a plugin that reads with its own rights says which of them it lacks, as far as its
+// flags need them.
+func TestPluginNeedsItsRights(t *testing.T) {
+	t.Parallel()
+	const lacks = "[-]rights: the plugin's account lacks rights in all namespaces that --identity=plugin needs: "
+	base := shared.kubeconfig
+	for name, test := range map[string]struct {
+		kubeconfig string
+		args       []string
+		reason     string
+	}{
+		"base":                     {base, nil, ""},
+		"none":                     {shared.powerless, nil, lacks + "list of configmaps, watch of configmaps, list of secrets, watch of secrets: grant them, or choose another identity"},
+		"get":                      {componentAccount(t, "get"), []string{"--change-detection=Get"}, ""},
+		"Get with the base":        {base, []string{"--change-detection=Get"}, lacks + "get of configmaps, get of secrets: "},
+		"cache":                    {componentAccount(t, "cache"), []string{"--change-detection=Cache"}, ""},
+		"Cache with get":           {componentAccount(t, "get"), []string{"--change-detection=Cache"}, lacks + "get of nodes: "},
+		"cross-namespace":          {componentAccount(t, "cross-namespace"), []string{"--cross-namespace"}, ""},
+		"cross-namespace, base":    {base, []string{"--cross-namespace"}, lacks + "create of subjectaccessreviews: "},
+		"the pods' rights instead": {shared.powerless, []string{"--identity=pod"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, port := readyNode(t, harness.PluginOptions{Kubeconfig: test.kubeconfig, Args: append([]string{"--identity=plugin"}, test.args...)})
+			if test.reason == "" {
+				becomes(t, port)
+			} else {
+				becomes(t, port, test.reason)
+			}
+		})
+	}
+}
+
+// TestRightsThatComeLate: the plugin becomes ready when it gets its rights.
+func TestRightsThatComeLate(t *testing.T) {
+	t.Parallel()
+	rules, err := harness.Rules(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := uniqueName("late")
+	kubeconfig := newAccount(t, name, rulesExcept(append([]rbacv1.PolicyRule{}, rules...), "secrets"))
+	n, port := readyNode(t, harness.PluginOptions{Kubeconfig: kubeconfig, Args: []string{"--identity=plugin", "--publish-wait=1s"}})
+	becomes(t, port, "[-]rights: ", "list of secrets")
+	n.value("app")
+	wantStatus(t, n.finalAnswer(n.short("app")), codes.PermissionDenied)
+
+	roles := shared.Client().RbacV1().ClusterRoles()
+	role, err := roles.Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	role.Rules = rules
+	if _, err := roles.Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	becomes(t, port)
+	v := n.short("app")
+	n.publishesSoon(v)
+	n.mustUnpublish(v)
+	n.logs("The API server lets the plugin read as itself", 1)
+}

@@ -1,0 +1,299 @@
+package integration
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/faultproxy"
+	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/pkg/status"
+)
+
+// anyStatusPort is the flag with which a plugin serves its status.
+const anyStatusPort = "--status-address=127.0.0.1:0"
+
+// statusAddress returns where the plugin serves its status.
+func (n *node) statusAddress() string {
+	n.t.Helper()
+	address, err := n.StatusAddress()
+	if err != nil || address == "" {
+		n.t.Fatalf("where the plugin serves its status: %q, %v", address, err)
+	}
+	return address
+}
+
+// report returns the plugin's status.
+func (n *node) report() (*status.Report, error) {
+	n.t.Helper()
+	return status.Fetch(n.t.Context(), &http.Transport{DisableKeepAlives: true}, n.statusAddress())
+}
+
+// isTold is what the status must say of a volume: the condition, a text in its reason, whether it is abnormal,
+// and of each object its state.
+type isTold struct {
+	volume    *harness.Volume
+	condition string
+	abnormal  bool
+	reason    string
+	states    string
+}
+
+// tells waits until the status has these volumes, in this order, and no other.
+func (n *node) tells(want ...isTold) *status.Report {
+	n.t.Helper()
+	var report *status.Report
+	harness.Eventually(n.t, soon, func() (err error) {
+		if report, err = n.report(); err != nil {
+			return err
+		}
+		var got, wanted []string
+		for i := range report.Volumes {
+			v := &report.Volumes[i]
+			var states []string
+			for _, o := range v.Objects {
+				states = append(states, o.State)
+			}
+			reason := v.Reason
+			if i < len(want) && strings.Contains(reason, want[i].reason) && (want[i].reason == "") == (reason == "") {
+				reason = want[i].reason
+			}
+			got = append(got, fmt.Sprintf("%s %s %v: %s, %t, %s, %q", v.VolumeID, v.Name, v.Pod, v.Condition, v.Abnormal, strings.Join(states, " "), reason))
+		}
+		for _, w := range want {
+			pod := status.Pod{Namespace: w.volume.Namespace, Name: w.volume.Pod, UID: w.volume.UID}
+			wanted = append(wanted, fmt.Sprintf("%s %s %v: %s, %t, %s, %q", w.volume.ID(), w.volume.Name, pod, w.condition, w.abnormal, w.states, w.reason))
+		}
+		if g, w := strings.Join(got, "\n"), strings.Join(wanted, "\n"); g != w {
+			return fmt.Errorf("the status is\n%s\nwant\n%s", g, w)
+		}
+		return nil
+	})
+	return report
+}
+
+// runStatus runs `refvol-plugin status` against the node's plugin.
+func (n *node) runStatus(args ...string) (stdout, stderr string, exit int) {
+	n.t.Helper()
+	cmd := exec.CommandContext(n.t.Context(), shared.plugin, append([]string{"status", "--status-address=" + n.statusAddress()}, args...)...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := cmd.Run()
+	var ended *exec.ExitError
+	if err != nil && !errors.As(err, &ended) {
+		n.t.Fatal(err)
+	}
+	if err := leak.Check("the output of status", out.String()+errOut.String()); err != nil {
+		n.t.Error(err)
+	}
+	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
+}
+
+// TestStatusTellsFaults: a volume of each condition is told with its reason, the worst first, without a value.
+// When the faults are mended, the command's exit status says so.
+func TestStatusTellsFaults(t *testing.T) {
+	t.Parallel()
+	n := newAcrossNode(t, anyStatusPort, "--max-volume-size=64Ki")
+	for _, name := range []string{"own", "app", "deleted", "large"} {
+		n.value(name)
+	}
+	n.put("secret", "db", n.canary())
+	revoke := allow(t, n.source, readers("secret", "db"), account(n.namespace, "web"))
+
+	current, pinned := n.short("app"), n.volume(map[string]string{"configMap": "app", "updatePolicy": "Pinned"})
+	deleted, large, refused := n.short("deleted"), n.short("large"), n.across("secret", "db")
+	refused.ServiceAccount = "web"
+	for _, v := range []*harness.Volume{current, pinned, deleted, large} {
+		n.mustPublish(v)
+	}
+	n.publishesSoon(refused)
+	n.tellsOrdered(current, deleted, large, refused, pinned)
+	if out, errOut, exit := n.runStatus(); exit != 0 || errOut != "" || strings.Count(out, "\n") != 6 {
+		t.Errorf("all is well: exit status %d, %s\n%s", exit, errOut, out)
+	}
+
+	late, keyless := n.short("late"), n.volume(map[string]string{"configMap": "app", "items": "[{key: other, path: other}]"})
+	waiting := []<-chan error{n.publishing(late), n.publishing(keyless)}
+	n.deleteConfigMap("deleted")
+	n.configMap("large", map[string]string{"key": n.canary() + strings.Repeat("x", 100<<10)})
+	revoke()
+	report := n.tells(
+		isTold{refused, "RefForbidden", true, fmt.Sprintf(`Secret "%s/db"`, n.source), "present unknown"},
+		isTold{large, "VolumeUpdateFailed", true, "64", "present"},
+		isTold{deleted, "RefDeleted", true, fmt.Sprintf(`ConfigMap "%s/deleted"`, n.namespace), "absent"},
+		isTold{keyless, "RefKeyNotFound", true, "other", "present"},
+		isTold{late, "RefNotFound", true, fmt.Sprintf(`ConfigMap "%s/late"`, n.namespace), "absent"},
+		isTold{current, "Current", false, "", "present"},
+		isTold{pinned, "Pinned", false, "", "present"},
+	)
+	n.wantVersions(report, current)
+	out, errOut, exit := n.runStatus("-o", "wide")
+	if exit != 1 || !strings.Contains(errOut, "status: volumes that are abnormal: 5 of 7") || !strings.Contains(out, "RefKeyNotFound") {
+		t.Errorf("exit status %d, %s\n%s", exit, errOut, out)
+	}
+	for _, format := range []string{"table", "json", "yaml"} {
+		if out, _, exit := n.runStatus("-o", format); exit != 1 || !strings.Contains(out, "VolumeUpdateFailed") {
+			t.Errorf("%s: exit status %d\n%s", format, exit, out)
+		}
+	}
+
+	n.value("late")
+	n.configMap("app", map[string]string{"key": n.canary(), "other": n.canary()})
+	n.value("deleted")
+	n.value("large")
+	n.mustUnpublish(refused)
+	for _, publish := range waiting {
+		if err := n.answer(publish, soon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	harness.Eventually(t, soon, func() error {
+		if out, errOut, exit := n.runStatus(); exit != 0 {
+			return fmt.Errorf("exit status %d, %s\n%s", exit, errOut, out)
+		}
+		return nil
+	})
+}
+
+// tellsOrdered waits until all volumes but the last, which is pinned, are current, whatever their order.
+func (n *node) tellsOrdered(volumes ...*harness.Volume) {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		report, err := n.report()
+		if err != nil {
+			return err
+		}
+		current := 0
+		for i := range report.Volumes {
+			if report.Volumes[i].Condition == "Current" {
+				current++
+			}
+		}
+		if last := len(report.Volumes) - 1; current != len(volumes)-1 || report.Volumes[last].VolumeID != volumes[last].ID() {
+			return fmt.Errorf("got %+v", report.Volumes)
+		}
+		return nil
+	})
+}
+
+// wantVersions checks that the status says of a volume of ConfigMaps what the API server does.
+func (n *node) wantVersions(report *status.Report, v *harness.Volume) {
+	n.t.Helper()
+	for i := range report.Volumes {
+		told := &report.Volumes[i]
+		if told.VolumeID != v.ID() {
+			continue
+		}
+		for _, o := range told.Objects {
+			cm, err := shared.Client().CoreV1().ConfigMaps(o.Namespace).Get(n.t.Context(), o.Name, metav1.GetOptions{})
+			if err != nil {
+				n.t.Fatal(err)
+			}
+			want := status.Version{UID: string(cm.UID), ResourceVersion: cm.ResourceVersion}
+			if o.Shown == nil || *o.Shown != want || !o.Followed || o.ProvenAt == nil || o.ProvenAt.After(report.ObservedAt) {
+				n.t.Errorf("told of %s: %+v, want version %v", o.Name, o, want)
+			}
+		}
+		if told.Bytes != 4096 || told.Since.After(report.ObservedAt) {
+			n.t.Errorf("got %+v", told)
+		}
+		return
+	}
+	n.t.Errorf("volume %s is not told", v.ID())
+}
+
+// TestStatusAfterARestart: what an earlier process has mounted is told before its state is known, and that is
+// no fault yet. A publish that waits for the API server isn't either.
+func TestStatusAfterARestart(t *testing.T) {
+	t.Parallel()
+	n := newProxied(t, faultproxy.Options{}, anyStatusPort)
+	n.value("app")
+	v := n.short("app")
+	n.publishes(v, soon)
+	n.tells(isTold{v, "Current", false, "", "present"})
+	n.mustKill()
+	if err := n.proxy.Inject(faultproxy.Refused); err != nil {
+		t.Fatal(err)
+	}
+	n.mustStart()
+	n.tells(isTold{v, "Unknown", false, "has not taken it over yet", ""})
+	waits := n.short("app")
+	publish := n.publishing(waits)
+	n.tells(
+		isTold{v, "Unknown", false, "has not taken it over yet", ""},
+		isTold{waits, "Publishing", false, "", "unknown"},
+	)
+	if out, errOut, exit := n.runStatus(); exit != 0 {
+		t.Errorf("exit status %d, %s\n%s", exit, errOut, out)
+	}
+	if err := n.proxy.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.answer(publish, healed); err != nil {
+		t.Fatal(err)
+	}
+	n.tellsCurrent(2)
+}
+
+// tellsCurrent waits until so many volumes are there, and all are current.
+func (n *node) tellsCurrent(count int) {
+	n.t.Helper()
+	harness.Eventually(n.t, healed, func() error {
+		report, err := n.report()
+		if err != nil {
+			return err
+		}
+		for i := range report.Volumes {
+			if report.Volumes[i].Condition != "Current" {
+				return fmt.Errorf("got %+v", report.Volumes[i])
+			}
+		}
+		if len(report.Volumes) != count {
+			return fmt.Errorf("%d volumes, want %d", len(report.Volumes), count)
+		}
+		return nil
+	})
+}
+
+// TestStatusOfTokens: a token that is missing after a restart is told, and is no fault yet. An object that is
+// read with a pod's rights is told as that pod's.
+func TestStatusOfTokens(t *testing.T) {
+	t.Parallel()
+	n := newPodNode(t, anyStatusPort)
+	n.secret("db", map[string]string{"key": n.canary()})
+	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
+	v := n.own("secret", "db", "web")
+	n.publishesSoon(v)
+	n.tells(isTold{v, "Current", false, "", "present"})
+	n.restartWith()
+	harness.Eventually(t, soon, func() error {
+		report, err := n.report()
+		if err == nil && (len(report.Volumes) != 1 || !report.Volumes[0].WithoutToken || report.Abnormal() > 0) {
+			err = fmt.Errorf("got %+v", report.Volumes)
+		}
+		return err
+	})
+	n.mustPublish(v) // as the kubelet does after a while
+	n.tells(isTold{v, "Current", false, "", "present"})
+}
+
+// TestStatusWithoutPlugin: who can't be asked is not taken for one that is well.
+func TestStatusWithoutPlugin(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, anyStatusPort)
+	if out, _, exit := n.runStatus(); exit != 0 || out != "No volumes.\n" {
+		t.Errorf("exit status %d, %s", exit, out)
+	}
+	n.mustKill()
+	out, errOut, exit := n.runStatus()
+	if exit != 2 || out != "" || !strings.Contains(errOut, "connection refused: run this in the pod of a plugin whose --status-address is ") {
+		t.Errorf("exit status %d, %q, %q", exit, out, errOut)
+	}
+}

@@ -1,0 +1,249 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// release is an install of the chart by helm itself, in a namespace of its own.
+type release struct {
+	*namespace
+	// driver, app and check are names of its own, so that it disturbs no other plugin of the cluster.
+	driver, app, check         string
+	program, chart, dir, image string
+}
+
+// newRelease makes ready to install under names that begin with prefix. What is installed when the test ends goes then.
+func newRelease(t *testing.T, prefix string) *release {
+	t.Helper()
+	r := &release{
+		namespace: newNamespace(t), driver: prefix + ".refvol.dev", app: prefix + "-plugin", check: prefix + "-uninstall-check",
+		program: os.Getenv("REFVOL_HELM"), dir: t.TempDir(), image: os.Getenv("REFVOL_PLUGIN_IMAGE"),
+	}
+	if r.program == "" || r.image == "" {
+		t.Fatal("REFVOL_HELM and REFVOL_PLUGIN_IMAGE must name helm and the plugin's image; make e2e does")
+	}
+	r.chart = r.copyChart(os.Getenv("REFVOL_CHART"), prefix)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		if out, err := r.helm(ctx, "uninstall", "refvol", "--no-hooks", "--ignore-not-found", "--wait"); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	return r
+}
+
+// copyChart copies the chart and what its links lead to, under names of its own.
+func (r *release) copyChart(from, prefix string) string {
+	r.t.Helper()
+	names := strings.NewReplacer(driver, r.driver, "args: [uninstall-check]", "args: [uninstall-check, --driver-name="+r.driver+"]",
+		"refvol-plugin", r.app, "refvol-uninstall-check", r.check, "refvol-node-identity", prefix+"-node-identity")
+	chart := filepath.Join(r.dir, "chart")
+	var copyDir func(from, to string) error
+	copyDir = func(from, to string) error {
+		return filepath.WalkDir(from, func(file string, entry fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			target := filepath.Join(to, strings.TrimPrefix(file, from))
+			if entry.IsDir() {
+				return os.MkdirAll(target, 0o755)
+			}
+			if entry.Type()&fs.ModeSymlink != 0 {
+				linked, err := filepath.EvalSymlinks(file)
+				if err != nil {
+					return err
+				}
+				return copyDir(linked, target)
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(target, []byte(names.Replace(string(text))), 0o600)
+		})
+	}
+	if err := copyDir(from, chart); err != nil {
+		r.t.Fatal(err)
+	}
+	return chart
+}
+
+// helm runs helm and returns what it printed, also with an error.
+func (r *release) helm(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, r.program, append(args, "--namespace="+r.name, "--timeout=3m")...)
+	cmd.Env = append(os.Environ(), "HOME="+r.dir, "HELM_DATA_HOME="+r.dir, "HELM_CONFIG_HOME="+r.dir, "HELM_CACHE_HOME="+r.dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("helm %q: %w", args, err)
+	}
+	return string(out), nil
+}
+
+func (r *release) must(args ...string) {
+	r.t.Helper()
+	if out, err := r.helm(r.t.Context(), args...); err != nil {
+		r.t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// values returns the flags that install an image.
+func (r *release) values(image string, more ...string) []string {
+	registry, rest, _ := strings.Cut(image, "/")
+	repository, tag, _ := strings.Cut(rest, ":")
+	values := append([]string{
+		"identity=plugin", "logFormat=json", "image.pullPolicy=IfNotPresent",
+		"image.registry=" + registry, "image.repository=" + repository, "image.tag=" + tag,
+	}, more...)
+	return []string{r.chart, "--wait", "--set=" + strings.Join(values, ",")}
+}
+
+// retag gives the plugin's image another name on every node.
+func (r *release) retag(image string) {
+	r.t.Helper()
+	nodes, err := r.client.CoreV1().Nodes().List(r.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, node := range nodes.Items {
+		mustDocker(r.t, "exec", node.Name, "ctr", "--namespace=k8s.io", "images", "tag", "--force", r.image, image)
+	}
+}
+
+// wantRunning wants a plugin of an image, with an argument or without it, on each node that has one.
+func (r *release) wantRunning(image, arg string, with bool) {
+	r.t.Helper()
+	eventually(r.t, podTimeout, "plugins of "+image, func(ctx context.Context) error {
+		plugins, err := r.client.CoreV1().Pods(r.name).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + r.app})
+		if err != nil {
+			return err
+		}
+		if len(plugins.Items) == 0 {
+			return errors.New("there is none")
+		}
+		for i := range plugins.Items {
+			p := &plugins.Items[i]
+			container := p.Spec.Containers[0]
+			if p.DeletionTimestamp != nil || !ready(p) || container.Image != image || strings.Contains(strings.Join(container.Args, " "), arg) != with {
+				return fmt.Errorf("%s has the image %s and the arguments %q, ready %t", p.Name, container.Image, container.Args, ready(p))
+			}
+		}
+		return nil
+	})
+}
+
+// plugin returns the release's pod on a node.
+func (r *release) plugin(node string) *corev1.Pod {
+	r.t.Helper()
+	plugins, err := r.client.CoreV1().Pods(r.name).List(r.t.Context(), metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/name=" + r.app, FieldSelector: "spec.nodeName=" + node,
+	})
+	if err != nil || len(plugins.Items) != 1 {
+		r.t.Fatalf("plugin of %s: %v, %v", node, plugins, err)
+	}
+	return &plugins.Items[0]
+}
+
+// Helm installs, upgrades and rolls back the plugin under a running pod: its files stay readable, and changes
+// arrive. The release is not uninstalled as long as the pod is there, and leaves nothing when it is.
+func TestHelm(t *testing.T) {
+	t.Parallel()
+	takeNode(t) // its DaemonSet has a pod there, whose mounts come and go
+	r := newRelease(t, "helm")
+	r.must(append([]string{"install", "refvol"}, r.values(r.image)...)...)
+	r.wantRunning(r.image, "--v=4", false)
+
+	n := newNamespace(t)
+	n.createSecret("login", object{"user": canary("one")})
+	node := n.worker(t)
+	inspector := n.startOnNode("inspector", node)
+	login := refvol("login", attributes{"secret": "login"})
+	login.CSI.Driver = r.driver
+	spec := newPod("reader", login)
+	spec.Spec.NodeName = node
+	p := n.start(spec)
+	// follows has helm change the release, if there are arguments, while the pod reads, and then the object.
+	follows := func(text string, args ...string) {
+		t.Helper()
+		w := p.await(mountDir+"login/user", canary(text), 3*podTimeout)
+		if len(args) > 0 {
+			r.must(args...)
+		}
+		n.updateSecret("login", object{"user": canary(text)})
+		if got := w.arrive(); got.Failed > 0 || got.Reads == 0 {
+			t.Errorf("after helm %q: of %d reads %d failed: %s", args, got.Reads, got.Failed, got.Error)
+		}
+	}
+	newer := r.image + "-newer"
+	r.retag(newer)
+	follows("two", append([]string{"upgrade", "refvol"}, r.values(newer, "logLevel=4")...)...)
+	r.wantRunning(newer, "--v=4", true)
+	follows("three", "rollback", "refvol", "1", "--wait")
+	r.wantRunning(r.image, "--v=4", false)
+	onlyOneMount(t, inspector, p.volumeID("login"))
+
+	out, err := r.helm(t.Context(), "uninstall", "refvol", "--wait")
+	if says := fmt.Sprintf("pod %s/%s on node %s", n.name, p.Name, node); err == nil || !strings.Contains(out, says) {
+		t.Errorf("helm uninstall while a pod uses the driver: %v, it says %q, want %q", err, out, says)
+	}
+	follows("four")
+
+	left := leftovers{inspector: inspector, paths: pluginPaths(t, r.plugin(node)), of: p}
+	left.there(t)
+	p.delete()
+	p.awaitGone(t)
+	r.must("uninstall", "refvol", "--wait")
+	left.awaitNone(t)
+	r.wantNothingOn(inspector, node, left.paths)
+}
+
+// wantNothingOn wants nothing of the driver in the cluster, nor on a node: no socket and no registration.
+func (r *release) wantNothingOn(inspector *pod, node string, paths nodePaths) {
+	r.t.Helper()
+	for _, file := range []string{
+		path.Join(paths.socket, "csi.sock"), path.Join(path.Dir(paths.pods), "plugins_registry", r.driver+"-reg.sock"),
+	} {
+		eventually(r.t, podTimeout, "no "+file, func(ctx context.Context) error {
+			if answer, err := inspector.ask(ctx, "probe", "read", path.Join(nodeRoot, file)); !isAbsent(err) {
+				return fmt.Errorf("it has %q, %w", answer, err)
+			}
+			return nil
+		})
+	}
+	eventually(r.t, podTimeout, "nothing of "+r.driver+" in the cluster", func(ctx context.Context) error {
+		csiNode, err := r.client.StorageV1().CSINodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, d := range csiNode.Spec.Drivers {
+			if d.Name == r.driver {
+				return fmt.Errorf("it is registered on %s", node)
+			}
+		}
+		if _, err := r.client.StorageV1().CSIDrivers().Get(ctx, r.driver, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the CSIDriver object: %w", err)
+		}
+		roles, err := r.client.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name in (" + r.app + ", " + r.check + ")"})
+		if err != nil || len(roles.Items) > 0 {
+			return fmt.Errorf("ClusterRoles %v, %w", roles.Items, err)
+		}
+		pods, err := r.client.CoreV1().Pods(r.name).List(ctx, metav1.ListOptions{})
+		if err != nil || len(pods.Items) > 0 {
+			return fmt.Errorf("pods %v, %w", pods.Items, err)
+		}
+		return nil
+	})
+}

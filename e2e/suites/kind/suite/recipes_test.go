@@ -1,0 +1,286 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// recipeImage is the image of the recipes. Where no registry can be reached, REFVOL_SHELL_IMAGE
+// stands for it: busybox without inotifyd, which the probe is then.
+const recipeImage = "docker.io/library/busybox:1.37"
+
+// step is a command of a recipe, and what it prints.
+type step struct {
+	args   []string
+	prints []string
+}
+
+// recipe is a section of docs/recipes.md or docs/getting-started.md.
+type recipe struct {
+	title string
+	yaml  string
+	steps []step
+}
+
+// TestRecipes applies the objects of each recipe, does what its commands do, and wants the output
+// that the document shows. Only the images and the namespaces are replaced.
+func TestRecipes(t *testing.T) {
+	var recipes []recipe
+	for _, document := range []string{"getting-started.md", "recipes.md"} {
+		text, err := os.ReadFile("../../../../docs/" + document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		recipes = append(recipes, parseRecipes(t, string(text))...)
+	}
+	recipes = slices.DeleteFunc(recipes, func(r recipe) bool { return r.yaml == "" })
+	if len(recipes) < 9 {
+		t.Fatalf("the documents have %d recipes", len(recipes))
+	}
+	for _, r := range recipes {
+		t.Run(r.title, func(t *testing.T) {
+			t.Parallel()
+			k := newKitchen(t)
+			k.apply(t, r.yaml)
+			for _, s := range r.steps {
+				k.run(t, s)
+			}
+			if r.isOneVolume() {
+				k.isWhole(t, r)
+			}
+		})
+	}
+}
+
+// isOneVolume tells whether all that a recipe shows is in one volume that switches.
+func (r recipe) isOneVolume() bool {
+	return strings.Count(r.yaml, "driver: csi.refvol.dev") == 1 && !strings.Contains(r.yaml, "InPlace")
+}
+
+// parseRecipes takes the document's sections that have objects or commands.
+func parseRecipes(t *testing.T, text string) []recipe {
+	t.Helper()
+	var recipes []recipe
+	block := regexp.MustCompile("(?s)```(yaml|console)\n(.*?)```")
+	for _, section := range strings.Split(text, "\n## ")[1:] {
+		title, body, _ := strings.Cut(section, "\n")
+		r := recipe{title: title}
+		for _, b := range block.FindAllStringSubmatch(body, -1) {
+			if b[1] == "yaml" {
+				r.yaml += "---\n" + b[2]
+				continue
+			}
+			for line := range strings.Lines(b[2]) {
+				line = strings.TrimSuffix(line, "\n")
+				if command, ok := strings.CutPrefix(line, "$ kubectl "); ok {
+					r.steps = append(r.steps, step{args: words(command)})
+				} else if last := len(r.steps) - 1; last >= 0 {
+					r.steps[last].prints = append(r.steps[last].prints, line)
+				}
+			}
+		}
+		if r.yaml != "" && len(r.steps) < 3 {
+			t.Fatalf("%s: %d steps", title, len(r.steps))
+		}
+		if r.yaml != "" || len(r.steps) > 0 {
+			recipes = append(recipes, r)
+		}
+	}
+	return recipes
+}
+
+// words splits a command as a shell does that knows single quotes only.
+func words(command string) []string {
+	var args []string
+	for i, part := range strings.Split(command, "'") {
+		if i%2 == 1 {
+			args = append(args, part)
+		} else {
+			args = append(args, strings.Fields(part)...)
+		}
+	}
+	return args
+}
+
+// kitchen runs one recipe. Each namespace of the document is one of the test's own.
+type kitchen struct {
+	*cluster
+	objects    dynamic.Interface
+	namespaces map[string]*namespace
+}
+
+func newKitchen(t *testing.T) *kitchen {
+	t.Helper()
+	c := connect(t)
+	objects, err := dynamic.NewForConfig(c.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &kitchen{cluster: c, objects: objects, namespaces: map[string]*namespace{}}
+}
+
+// in returns the name of the namespace that stands for one of the document.
+func (k *kitchen) in(t *testing.T, name string) string {
+	t.Helper()
+	if k.namespaces[name] == nil {
+		k.namespaces[name] = newNamespace(t)
+	}
+	return k.namespaces[name].name
+}
+
+// apply creates all objects.
+func (k *kitchen) apply(t *testing.T, text string) {
+	t.Helper()
+	text = regexp.MustCompile(`namespace: \w+`).ReplaceAllStringFunc(text, func(match string) string {
+		return "namespace: " + k.in(t, strings.TrimPrefix(match, "namespace: "))
+	})
+	for document := range strings.SplitSeq(text, "---\n") {
+		if strings.TrimSpace(document) == "" {
+			continue
+		}
+		decoded, kind, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(document), nil, nil)
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, document)
+		}
+		replaceImages(decoded)
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(decoded)
+		if err != nil {
+			t.Fatal(err)
+		}
+		object := &unstructured.Unstructured{Object: fields}
+		if object.GetNamespace() == "" {
+			object.SetNamespace(k.in(t, "default"))
+		}
+		resource := kind.GroupVersion().WithResource(strings.ToLower(kind.Kind) + "s")
+		if _, err := k.objects.Resource(resource).Namespace(object.GetNamespace()).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// replaceImages has the containers of a workload run REFVOL_SHELL_IMAGE. That has no inotifyd, so
+// the probe is put beside it under that name.
+func replaceImages(object runtime.Object) {
+	image := os.Getenv("REFVOL_SHELL_IMAGE")
+	var spec *corev1.PodSpec
+	switch o := object.(type) {
+	case *corev1.Pod:
+		spec = &o.Spec
+	case *appsv1.Deployment:
+		spec = &o.Spec.Template.Spec
+	}
+	if spec == nil || image == "" {
+		return
+	}
+	programs := []corev1.Volume{{Name: "programs", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	install := newContainer("programs", programs)
+	install.Args = []string{"install", mountDir + "programs/inotifyd"}
+	spec.InitContainers = append(spec.InitContainers, install)
+	spec.Volumes = append(spec.Volumes, programs...)
+	for i := range spec.Containers {
+		c := &spec.Containers[i]
+		if c.Image == recipeImage {
+			c.Image = image
+		}
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "programs", MountPath: "/usr/bin"})
+	}
+}
+
+// run does what kubectl would do with the command of a step.
+func (k *kitchen) run(t *testing.T, s step) {
+	t.Helper()
+	flags := pflag.NewFlagSet("kubectl", pflag.ContinueOnError)
+	in := flags.StringP("namespace", "n", "default", "")
+	patch := flags.StringP("patch", "p", "", "")
+	labels := flags.StringP("selector", "l", "", "")
+	container := flags.StringP("container", "c", "", "")
+	tail := flags.Int64("tail", -1, "")
+	if err := flags.Parse(s.args); err != nil {
+		t.Fatalf("%q: %v", s.args, err)
+	}
+	name := k.in(t, *in)
+	switch args := flags.Args(); {
+	case len(args) == 3 && args[0] == "patch":
+		resource := corev1.SchemeGroupVersion.WithResource(args[1] + "s")
+		if _, err := k.objects.Resource(resource).Namespace(name).
+			Patch(t.Context(), args[2], types.StrategicMergePatchType, []byte(*patch), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	case args[0] == "logs":
+		eventually(t, podTimeout, fmt.Sprintf("%q prints %q", s.args, s.prints), func(ctx context.Context) error {
+			printed, err := k.logs(ctx, name, strings.Join(args[1:], ""), *labels, &corev1.PodLogOptions{Container: *container, TailLines: tail})
+			if err == nil && !slices.Equal(printed, s.prints) {
+				err = fmt.Errorf("it prints %q", printed)
+			}
+			return err
+		})
+	default:
+		t.Fatalf("the test can't run %q", s.args)
+	}
+}
+
+// logs returns the lines of a pod's log, or of those of all pods with the labels.
+func (k *kitchen) logs(ctx context.Context, namespace, pod, labels string, opts *corev1.PodLogOptions) ([]string, error) {
+	pods := []string{pod}
+	if labels != "" {
+		list, err := k.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: labels})
+		if err != nil {
+			return nil, err
+		}
+		pods = nil
+		for i := range list.Items {
+			pods = append(pods, list.Items[i].Name)
+		}
+	}
+	var lines []string
+	for _, name := range pods {
+		text, err := k.client.CoreV1().Pods(namespace).GetLogs(name, opts).DoRaw(ctx)
+		if err != nil {
+			return nil, err
+		}
+		lines = slices.AppendSeq(lines, strings.SplitSeq(strings.TrimSuffix(string(text), "\n"), "\n"))
+	}
+	return lines, nil
+}
+
+// isWhole wants no line in the log of a recipe's pod that the document doesn't show: a reader sees
+// one version of all files, or another.
+func (k *kitchen) isWhole(t *testing.T, r recipe) {
+	t.Helper()
+	var shown []string
+	for _, s := range r.steps {
+		shown = append(shown, s.prints...)
+	}
+	for _, n := range k.namespaces {
+		pods, err := k.client.CoreV1().Pods(n.name).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range pods.Items {
+			lines, err := k.logs(t.Context(), n.name, pods.Items[i].Name, "", &corev1.PodLogOptions{Container: pods.Items[i].Spec.Containers[0].Name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, line := range lines {
+				if !slices.Contains(shown, line) {
+					t.Errorf("the log of %s has %q, which the document doesn't show", pods.Items[i].Name, line)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// TestSmokeExample runs the Job of deploy/examples/smoke.yaml on a cluster as it should be, and on
+// others: its log says what is wrong. Only the image is replaced where no registry has it.
+func TestSmokeExample(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		// spoil changes the example's objects.
+		spoil func(runtime.Object)
+		// wants are what the log says.
+		wants []string
+	}{
+		{"well", func(runtime.Object) {}, []string{"Succeeded: "}},
+		{"with the node's identity", func(o runtime.Object) { setDriver(o, "node-identity.refvol.dev") }, []string{"Succeeded: "}},
+		{"with the pod's identity", func(o runtime.Object) { setDriver(o, podIdentityDriver) }, []string{"Succeeded: "}},
+		{"no driver", func(o runtime.Object) { setDriver(o, "none.refvol.dev") }, []string{
+			"FAILED: the driver csi.refvol.dev is not on the pod's node",
+			"What to do: install refvol",
+		}},
+		{"no rights", func(o runtime.Object) {
+			if role, ok := o.(*rbacv1.Role); ok {
+				role.Rules = nil
+			}
+		}, []string{
+			`FAILED: the service account may not get the pod refvol-smoke-reader, or there is none: pods \"refvol-smoke-reader\" is forbidden`,
+			"What to do: apply the Role",
+		}},
+		{"not to be changed", func(o runtime.Object) {
+			if role, ok := o.(*rbacv1.Role); ok {
+				role.Rules[0].Verbs = []string{"get", "list", "watch"}
+			}
+		}, []string{"FAILED: the service account may not patch the ConfigMap refvol-smoke", "What to do: apply the Role"}},
+		{"never updated", func(o runtime.Object) {
+			if p, ok := o.(*corev1.Pod); ok {
+				p.Spec.Volumes[0].CSI.VolumeAttributes["updatePolicy"] = "Pinned"
+			}
+		}, []string{"FAILED: the file was not updated within 10 s", "What to do: kubectl describe pod refvol-smoke-reader"}},
+		{"wrong mode", func(o runtime.Object) {
+			if p, ok := o.(*corev1.Pod); ok {
+				p.Spec.Volumes[0].CSI.VolumeAttributes["defaultMode"] = "0444"
+			}
+		}, []string{"FAILED: the pod refvol-smoke-reader is Failed: /smoke/key has the mode 444, not 440"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNamespace(t)
+			var pod *corev1.Pod
+			var job *batchv1.Job
+			var others []runtime.Object
+			for _, o := range example(t, "smoke.yaml") {
+				c.spoil(o)
+				switch o := o.(type) {
+				case *corev1.Pod:
+					pod = o
+				case *batchv1.Job:
+					job = o
+				default:
+					others = append(others, o)
+				}
+			}
+			n.createExample(append(others, pod))
+			withCurlImage(&pod.Spec)
+			withCurlImage(&job.Spec.Template.Spec)
+			job.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "START_SECONDS", Value: "45"}, {Name: "UPDATE_SECONDS", Value: "10"}}
+			n.create(pod)
+			if _, err := n.client.BatchV1().Jobs(n.name).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			condition, log := n.jobEnds(job.Name)
+			want := batchv1.JobComplete
+			if strings.HasPrefix(c.wants[0], "FAILED") {
+				want = batchv1.JobFailed
+			}
+			if condition != want {
+				t.Errorf("the Job is %s, want %s", condition, want)
+			}
+			for _, text := range c.wants {
+				if !strings.Contains(log, text) {
+					t.Errorf("the log lacks %q:\n%s", text, log)
+				}
+			}
+		})
+	}
+}
+
+// setDriver has a pod's volumes be of another driver.
+func setDriver(o runtime.Object, name string) {
+	if p, ok := o.(*corev1.Pod); ok {
+		p.Spec.Volumes[0].CSI.Driver = name
+	}
+}
+
+// withCurlImage has the container run with the image of a shell and curl that the nodes have, if the
+// runner has made one.
+func withCurlImage(spec *corev1.PodSpec) {
+	if image := os.Getenv("REFVOL_CURL_IMAGE"); image != "" {
+		spec.Containers[0].Image, spec.Containers[0].ImagePullPolicy = image, corev1.PullIfNotPresent
+	}
+}
+
+// jobEnds waits until a Job has ended and returns how, and the log of its pod.
+func (n *namespace) jobEnds(name string) (batchv1.JobConditionType, string) {
+	n.t.Helper()
+	var how batchv1.JobConditionType
+	eventually(n.t, 2*podTimeout, "end of the Job "+name, func(ctx context.Context) error {
+		job, err := n.client.BatchV1().Jobs(n.name).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range job.Status.Conditions {
+			if c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) {
+				how = c.Type
+				return nil
+			}
+		}
+		return fmt.Errorf("conditions %+v", job.Status.Conditions)
+	})
+	pods, err := n.client.CoreV1().Pods(n.name).List(n.t.Context(), metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + name})
+	if err != nil || len(pods.Items) != 1 {
+		n.t.Fatal(errors.Join(err, fmt.Errorf("the Job has %d pods", len(pods.Items))))
+	}
+	log, err := n.client.CoreV1().Pods(n.name).GetLogs(pods.Items[0].Name, &corev1.PodLogOptions{}).DoRaw(n.t.Context())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return how, string(log)
+}

@@ -1,0 +1,106 @@
+package suite
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestStrangersPath runs all commands of docs/getting-started.md in order, from the install to the uninstall,
+// and looks at each step at what the documents say of it.
+func TestStrangersPath(t *testing.T) {
+	t.Parallel()
+	takeNode(t) // its DaemonSet has a pod there, whose mounts come and go
+	s := newStranger(t)
+
+	s.skip("make image", "docker load", "docker push")
+	s.does("helm install", s.said("--set metrics.enabled=true"))
+	s.does("kubectl --namespace refvol-system rollout status")
+	s.wantRunning(s.image, "--identity=node", true)
+	s.loadRules()
+	s.wantAlerts()
+
+	s.kitchen.apply(t, s.yaml())
+	s.shows("kubectl logs", "hello")
+	p := s.running("app")
+	s.does("kubectl patch")
+	s.shows("kubectl logs", "good morning")
+	s.does("kubectl patch")
+	s.find(s.does("kubectl refvol converged"), "Converged: yes", "this version: 1 of 1")
+	wantText := func(text string) {
+		t.Helper()
+		if out := s.output("kubectl exec app -- sh -c 'cat /etc/app/greeting'"); out != text {
+			t.Errorf("the file has %q, want %q", out, text)
+		}
+	}
+	wantText("good evening")
+
+	// The fault is found by the alert, by both status commands and in the runbook.
+	s.does("kubectl delete configmap")
+	s.wantAlerts("RefvolVolumesAbnormal RefDeleted " + p.Spec.NodeName)
+	s.find(s.refused("kubectl refvol status"), s.pods.name+"/app", "RefDeleted", "no ")
+	out, err := s.run(strings.Replace(s.runbookStatus(), "POD", s.plugin(p.Spec.NodeName).Name, 1))
+	if err == nil {
+		t.Error("status of the node exits with 0")
+	}
+	s.find(out, s.pods.name+"/app", "RefDeleted", "no ")
+	s.wantRunbook("RefvolVolumesAbnormal", "`RefDeleted`: create the object again")
+	wantText("good evening")
+	s.does("kubectl create configmap")
+	s.does("kubectl refvol converged")
+	wantText("hello")
+	s.wantAlerts()
+
+	s.retag(s.newer())
+	s.does("helm upgrade")
+	s.does("kubectl --namespace refvol-system rollout status")
+	s.wantRunning(s.newer(), "--identity=node", true)
+	s.pods.updateConfigMap("settings", object{"greeting": "good night"})
+	s.output("kubectl refvol converged configmap/settings")
+	wantText("good night")
+	s.wantAlerts()
+	for line := range strings.Lines(s.output("kubectl logs app")) {
+		if !slices.Contains([]string{"hello", "good morning", "good evening", "good night"}, strings.TrimSpace(line)) {
+			t.Errorf("the pod has read %q", line)
+		}
+	}
+
+	inspectors := map[string]*pod{}
+	paths := pluginPaths(t, s.plugin(p.Spec.NodeName))
+	nodes, err := s.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range nodes.Items {
+		inspectors[node.Name] = s.pods.startOnNode("inspector-"+node.Name, node.Name)
+	}
+	left := leftovers{inspector: inspectors[p.Spec.NodeName], paths: paths, of: p}
+	left.there(t)
+	s.find(s.refused("helm uninstall"), fmt.Sprintf("pod %s/app on node %s", s.pods.name, p.Spec.NodeName))
+	s.wantRunning(s.newer(), "--identity=node", true)
+	s.does("kubectl delete pod")
+	s.does("helm uninstall")
+	if len(s.commands) > 0 {
+		t.Errorf("the document has more commands: %q", s.commands)
+	}
+	left.awaitNone(t)
+	for node, inspector := range inspectors {
+		s.wantNothingOn(inspector, node, paths)
+		if found, err := inspector.mounts(t.Context(), s.driver); err != nil || len(found) > 0 {
+			t.Errorf("mounts of %s: %v, %v", node, found, err)
+		}
+		// docs/uninstall.md: an empty lock file stays, and nothing else.
+		for _, e := range inspector.tree(path.Join(nodeRoot, paths.socket)) {
+			if e.Path != "." && (!strings.HasSuffix(e.Path, ".lock") || e.Type != "file" || len(e.Content) > 0) {
+				t.Errorf("%s has %+v in %s", node, e, paths.socket)
+			}
+		}
+	}
+	if out := s.output("kubectl --namespace refvol-system get podmonitors,prometheusrules --output name"); out != "" {
+		t.Errorf("left in the cluster: %s", out)
+	}
+}

@@ -1,0 +1,250 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	upgradeDriver    = "upgrade.refvol.dev"
+	upgradeNamespace = "refvol-upgrade"
+	// rollTimeout is how long a DaemonSet may take from one version to another on all nodes.
+	rollTimeout = 5 * time.Minute
+)
+
+// TestUpgradeAndRollback installs each release, rolls it to the newest and back, by the
+// manifests of each, while pods read their volumes and the objects change. No read fails or
+// gives an older state, every change arrives, and pods that are created on a node
+// while it has no plugin start once it has one.
+func TestUpgradeAndRollback(t *testing.T) {
+	t.Parallel()
+	takeNode(t) // its DaemonSet has a pod there, whose mounts come and go
+	dir := os.Getenv("REFVOL_UPGRADES")
+	releases, err := filepath.Glob(filepath.Join(dir, "v*.yaml"))
+	if dir == "" || err != nil || len(releases) == 0 {
+		t.Fatalf("REFVOL_UPGRADES: no manifests of a release in %q: %v", dir, err)
+	}
+	for _, release := range releases {
+		t.Run(strings.TrimSuffix(filepath.Base(release), ".yaml"), func(t *testing.T) {
+			u := newUpgrade(t, release)
+			readers := u.readers()
+			u.roll(filepath.Join(dir, "newest.yaml"), "upgrade", readers)
+			readers = append(readers, u.late...)
+			u.roll(release, "rollback", readers)
+			for _, p := range append(readers, u.late...) {
+				onlyOneMount(t, u.inspectors[p.Spec.NodeName], p.volumeID("both"))
+				p.delete()
+			}
+			for _, plugin := range u.plugins() {
+				u.searchBefore(t, plugin)
+			}
+		})
+	}
+}
+
+// upgrade is a plugin of its own that goes from one version to another.
+type upgrade struct {
+	*namespace
+	// source is a namespace whose Secret the pods show, too.
+	source *namespace
+	nodes  []string
+	// inspectors look at the mounts of each node.
+	inspectors map[string]*pod
+	// rolls counts the rolls.
+	rolls int
+	// late are the pods that were created in the last roll while their node had no plugin.
+	late []*pod
+}
+
+func newUpgrade(t *testing.T, release string) *upgrade {
+	t.Helper()
+	u := &upgrade{inspectors: map[string]*pod{}}
+	// It goes last, after all volumes.
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		if err := kubectl(ctx, "delete", "--ignore-not-found", "--filename", release); err != nil {
+			t.Error(err)
+		}
+	})
+	u.namespace, u.source = newNamespace(t), newNamespace(t)
+	u.createConfigMap("settings", object{"number": textOf(0, 0)})
+	u.createSecret("login", object{"secret": textOf(0, 0)})
+	u.source.createSecret("theirs", object{"theirs": textOf(0, 0)})
+	u.source.allowGet("theirs", u.name)
+	if err := errors.Join(kubectl(t.Context(), "apply", "--filename", release), rolledOut(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := u.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "!" + controlPlaneTaint})
+	if err != nil || len(nodes.Items) == 0 {
+		t.Fatalf("workers: %v, %v", nodes, err)
+	}
+	for _, node := range nodes.Items {
+		u.nodes = append(u.nodes, node.Name)
+		u.inspectors[node.Name] = u.startOnNode("inspector-"+node.Name, node.Name)
+	}
+	return u
+}
+
+// kubectl runs kubectl as the cluster's admin.
+func kubectl(ctx context.Context, args ...string) error {
+	out, err := exec.CommandContext(ctx, os.Getenv("REFVOL_KUBECTL"), args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// rolledOut waits until the newest template's pods are ready on all nodes.
+func rolledOut(ctx context.Context) error {
+	return kubectl(ctx, "--namespace", upgradeNamespace, "rollout", "status", "daemonset/refvol-plugin", "--timeout="+rollTimeout.String())
+}
+
+// textOf is the text of all keys at a step of a roll. It grows in byte order and keeps its length; that of no step is the
+// last of a roll.
+func textOf(roll, step int) string {
+	if step < 0 {
+		return canary(fmt.Sprintf("%d-last..", roll))
+	}
+	return canary(fmt.Sprintf("%d-%06d", roll, step))
+}
+
+// change brings all objects to the text.
+func (u *upgrade) change(text string) {
+	u.t.Helper()
+	u.updateConfigMap("settings", object{"number": text})
+	u.updateSecret("login", object{"secret": text})
+	u.source.updateSecret("theirs", object{"theirs": text})
+}
+
+// reader describes a pod on the node that shows all objects.
+func (u *upgrade) reader(name, node string) *corev1.Pod {
+	ours := func(name string, a attributes) corev1.Volume {
+		v := refvol(name, a)
+		v.CSI.Driver = upgradeDriver
+		return v
+	}
+	return onNode(newPod(name,
+		ours("both", attributes{"sources": fmt.Sprintf(
+			"[{configMap: {name: settings}}, {secret: {name: login}}, {secret: {name: theirs, namespace: %s}}]", u.source.name)}),
+		ours("in-place", attributes{"configMap": "settings", "writeStrategy": "InPlace"}),
+	), node)
+}
+
+// files are those of a reader that are replaced at once.
+func files() []string {
+	return []string{mountDir + "both/number", mountDir + "both/secret", mountDir + "both/theirs"}
+}
+
+// readers starts a reader on each worker.
+func (u *upgrade) readers() []*pod {
+	u.t.Helper()
+	var readers []*pod
+	for _, node := range u.nodes {
+		readers = append(readers, u.start(u.reader("reader-"+node, node)))
+	}
+	return readers
+}
+
+// roll brings the plugin to what the manifests say, node by node, under the readers.
+func (u *upgrade) roll(manifests, name string, readers []*pod) {
+	u.t.Helper()
+	u.rolls++
+	before := u.plugins()
+	for _, plugin := range before {
+		u.searchBefore(u.t, plugin)
+	}
+	var growing []*pending
+	for _, p := range readers {
+		growing = append(growing, p.grow(textOf(u.rolls, -1), rollTimeout+2*podTimeout, files()...))
+	}
+	began, steps := time.Now(), 0
+	if err := kubectl(u.t.Context(), "apply", "--filename", manifests); err != nil {
+		u.t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- rolledOut(u.t.Context()) }()
+	u.late = nil
+	for rolled := false; !rolled; {
+		select {
+		case err := <-done:
+			if err != nil {
+				u.t.Fatal(err)
+			}
+			rolled = true
+		default:
+			u.publishInGaps(name, before)
+			u.change(textOf(u.rolls, steps))
+			steps++
+		}
+	}
+	for node, plugin := range u.plugins() {
+		if old := before[node]; old != nil && image(old) == image(plugin) {
+			u.t.Errorf("the plugin on %s is still %s", node, image(plugin))
+		}
+	}
+	if len(u.late) != len(u.nodes) {
+		u.t.Errorf("on %d of %d nodes a pod was created while there was no plugin", len(u.late), len(u.nodes))
+	}
+	u.t.Logf("%s: %d nodes in %s, %d changes of 3 objects meanwhile", name, len(before), time.Since(began).Round(time.Second), steps)
+	for _, p := range u.late {
+		p.awaitReady()
+		u.t.Logf("%s started; attempts that failed before: %q", p.Name, p.failedMounts())
+	}
+	u.change(textOf(u.rolls, -1))
+	for i, w := range growing {
+		got := w.arrive()
+		u.t.Logf("%s: %d reads, %d failed, %d gave an older text", readers[i].Name, got.Reads, got.Failed, got.Back)
+		if got.Failed+got.Back > 0 {
+			u.t.Errorf("%s: %d reads failed and %d gave an older text: %s", readers[i].Name, got.Failed, got.Back, got.Error)
+		}
+	}
+	for _, p := range append(readers, u.late...) {
+		for _, file := range append(files(), mountDir+"in-place/number") {
+			p.awaitText(file, textOf(u.rolls, -1), podTimeout)
+		}
+	}
+}
+
+// plugins returns the plugin's pods that are not going, by node.
+func (u *upgrade) plugins() map[string]*corev1.Pod {
+	u.t.Helper()
+	pods, err := u.client.CoreV1().Pods(upgradeNamespace).List(u.t.Context(), metav1.ListOptions{LabelSelector: pluginLabels})
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	found := map[string]*corev1.Pod{}
+	for i, p := range pods.Items {
+		if p.DeletionTimestamp == nil {
+			found[p.Spec.NodeName] = &pods.Items[i]
+		}
+	}
+	return found
+}
+
+func image(plugin *corev1.Pod) string { return plugin.Spec.Containers[0].Image }
+
+// publishInGaps creates a pod on each worker, once, when the worker's plugin goes and the next one
+// is not ready.
+func (u *upgrade) publishInGaps(name string, before map[string]*corev1.Pod) {
+	u.t.Helper()
+	now := u.plugins()
+	for _, node := range u.nodes {
+		started := slices.ContainsFunc(u.late, func(p *pod) bool { return p.Spec.NodeName == node })
+		plugin := now[node]
+		if !started && (plugin == nil || plugin.UID != before[node].UID && !ready(plugin)) {
+			u.late = append(u.late, u.create(u.reader(name+"-"+node, node)))
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+)
+
+// Prometheus asks what the plugin served in the language of Prometheus. Its methods are safe for
+// concurrent use.
+type Prometheus struct {
+	promtool, query string
+}
+
+// BuildPrometheus builds the programs behind it into dir. The first call on a machine takes minutes.
+func BuildPrometheus(ctx context.Context, dir string, progress io.Writer) (*Prometheus, error) {
+	promtool, query, err := buildPrometheus(ctx, dir, progress)
+	if err != nil {
+		return nil, err
+	}
+	return &Prometheus{promtool: promtool, query: query}, nil
+}
+
+// Promtool runs promtool and returns what it printed, also with an error.
+func (p *Prometheus) Promtool(ctx context.Context, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, p.promtool, args...).CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("promtool %q: %w: %s", args, err, out)
+	}
+	return string(out), nil
+}
+
+// Scrape is what a target with labels served, at a moment in seconds since any other.
+type Scrape struct {
+	Seconds float64           `json:"seconds"`
+	Labels  map[string]string `json:"labels"`
+	Text    string            `json:"text"`
+}
+
+// Sample is a series that a query has found, and its value.
+type Sample struct {
+	Labels map[string]string
+	Value  float64
+}
+
+// Query returns what each query finds in scrapes at a moment.
+func (p *Prometheus) Query(ctx context.Context, scrapes []Scrape, seconds float64, queries ...string) ([][]Sample, error) {
+	request, err := json.Marshal(map[string]any{"scrapes": scrapes, "queries": queries, "seconds": seconds})
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, p.query)
+	cmd.Stdin = bytes.NewReader(request)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("query: %w: %s", err, stderr.Bytes())
+	}
+	var answers []struct {
+		Error   string
+		Samples []struct {
+			Labels map[string]string
+			Value  string
+		}
+	}
+	if err := json.Unmarshal(out, &answers); err != nil {
+		return nil, fmt.Errorf("query: %w in %s", err, out)
+	}
+	found := make([][]Sample, len(answers))
+	for i, answer := range answers {
+		if answer.Error != "" {
+			return nil, fmt.Errorf("query %s: %s", queries[i], answer.Error)
+		}
+		for _, s := range answer.Samples {
+			value, err := strconv.ParseFloat(s.Value, 64)
+			if err != nil {
+				return nil, fmt.Errorf("query %s: %w", queries[i], err)
+			}
+			found[i] = append(found[i], Sample{Labels: s.Labels, Value: value})
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,112 @@
+// Package kubelet serves what of a kubelet's API a port-forward takes, with Kubernetes' own streaming
+// package, for any number of nodes at once.
+//
+// It owns the server and its certificate. It must not know what is reached through it.
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+)
+
+const (
+	idleTimeout    = time.Minute
+	streamsTimeout = 30 * time.Second
+)
+
+// Server is one endpoint for the kubelets of many nodes. It is safe for concurrent use. Close ends it.
+type Server struct {
+	http *httptest.Server
+	// targets are the addresses that stand for the pods, by namespace/name.
+	targets sync.Map
+	streams sync.WaitGroup
+}
+
+// Start starts a server on a port of loopback.
+func Start() *Server {
+	s := &Server{}
+	s.http = httptest.NewTLSServer(http.HandlerFunc(s.serve))
+	return s
+}
+
+// Close ends the server. The port-forwards end when their clients do, and it waits for them.
+func (s *Server) Close() {
+	s.http.Close()
+	s.streams.Wait()
+}
+
+// Node returns a node whose kubelet is this server.
+func (s *Server) Node(name string) (*corev1.Node, error) {
+	address, ok := s.http.Listener.Addr().(*net.TCPAddr)
+	if !ok {
+		return nil, fmt.Errorf("the kubelet's server has no port: %s", s.http.Listener.Addr())
+	}
+	return NodeAt(name, int32(address.Port)), nil
+}
+
+// NodeAt returns a node whose kubelet is said to be on a port of loopback.
+func NodeAt(name string, port int32) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status: corev1.NodeStatus{
+			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: port}},
+		},
+	}
+}
+
+// Forward has a pod's ports all lead to an address; "" for a pod on which nothing listens.
+func (s *Server) Forward(namespace, pod, address string) { s.targets.Store(namespace+"/"+pod, address) }
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	pod, ok := strings.CutPrefix(r.URL.Path, "/portForward/")
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	s.streams.Add(1)
+	defer s.streams.Done()
+	portforward.ServePortForward(w, r, forwarder{s}, pod, "", nil, idleTimeout, streamsTimeout, portforward.SupportedProtocols)
+}
+
+// forwarder is what a container runtime does for a kubelet.
+type forwarder struct{ *Server }
+
+// PortForward is portforward.PortForwarder's.
+func (f forwarder) PortForward(ctx context.Context, pod, _ string, port int32, stream io.ReadWriteCloser) error {
+	target, ok := f.targets.Load(pod)
+	address, isText := target.(string)
+	if !ok || !isText {
+		return fmt.Errorf("no pod %s", pod)
+	}
+	if address == "" {
+		return fmt.Errorf("failed to connect to localhost:%d inside namespace, IPv4: dial tcp4 127.0.0.1:%d: connect: connection refused", port, port)
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("failed to connect to localhost:%d inside namespace, IPv4: %w", port, err)
+	}
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		_, _ = io.Copy(conn, stream)
+	}()
+	_, err = io.Copy(stream, conn)
+	// The client may have ended the stream, as it does when it has waited long enough.
+	_ = stream.Close()
+	err = errors.Join(err, conn.Close())
+	<-sent
+	return err
+}

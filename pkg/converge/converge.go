@@ -1,0 +1,259 @@
+// Package converge judges whether all volumes of a cluster show an object's current version.
+//
+// It owns what counts as having it, and the format of the answer. It computes: it must not know how
+// the reports came.
+package converge
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/refvol/refvol/pkg/fleet"
+	"github.com/refvol/refvol/pkg/inuse"
+	"github.com/refvol/refvol/pkg/status"
+)
+
+// Kind is that of a Verdict. Its apiVersion is status.APIVersion.
+const Kind = "Convergence"
+
+// Object names an object.
+type Object struct {
+	// Kind is ConfigMap or Secret.
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// String returns the object as people name it on a command line.
+func (o Object) String() string {
+	return fmt.Sprintf("%s/%s in namespace %s", strings.ToLower(o.Kind), o.Name, o.Namespace)
+}
+
+// Verdict says which volumes show an object's current version. All of its texts can be printed.
+type Verdict struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Object     Object `json:"object"`
+	// Current is the object's version, nil if it doesn't exist.
+	Current *status.Version `json:"current,omitempty"`
+	// Converged says that there is no laggard, and that the object has not Changed.
+	Converged bool `json:"converged"`
+	// Changed says that the object changed while the plugins were asked.
+	Changed bool `json:"changed,omitempty"`
+	// Nodes is how many had to answer. Volumes is how many name the object, and Showing how many of
+	// these show the current version.
+	Nodes   int `json:"nodes"`
+	Volumes int `json:"volumes"`
+	Showing int `json:"showing"`
+	// Laggards are what keeps the answer from being yes.
+	Laggards []Laggard `json:"laggards"`
+	// NotPublished are pods that have not started and have a volume that no plugin reports. They get the
+	// version that is current when the volume is published, so they are no laggards.
+	NotPublished []Pod `json:"notPublished"`
+	// NotCovered says, for people, what the answer tells nothing of.
+	NotCovered []string `json:"notCovered"`
+}
+
+// Laggard is a volume that does not show the current version, or a node of which that isn't known.
+type Laggard struct {
+	Node string `json:"node"`
+	// Pod and Volume are missing if it is the node.
+	Pod    *status.Pod `json:"pod,omitempty"`
+	Volume string      `json:"volume,omitempty"`
+	// Shown is the version that the files show, nil for none or if that isn't known.
+	Shown *status.Version `json:"shown,omitempty"`
+	// Reason is for tools: one of the constants here, or a fleet.Reason. Message is for people.
+	Reason  fleet.Reason `json:"reason"`
+	Message string       `json:"message"`
+}
+
+// Pod is one that has not started.
+type Pod struct {
+	Node string `json:"node,omitempty"`
+	status.Pod
+}
+
+// Why a volume is a laggard.
+const (
+	// Outdated: the files show another version.
+	Outdated fleet.Reason = "Outdated"
+	// Pinned: the files show another version, and always will.
+	Pinned fleet.Reason = "Pinned"
+	// NotShown: the volume names the object, and its files show none of it.
+	NotShown fleet.Reason = "NotShown"
+	// NotProven: the volume names the version, and an earlier process may have stopped in the middle of
+	// writing it.
+	NotProven fleet.Reason = "NotProven"
+	// Publishing: the volume is not mounted yet, and may have been rendered before a change.
+	Publishing fleet.Reason = "Publishing"
+	// ObjectsUnknown: the plugin doesn't know yet which objects the volume names.
+	ObjectsUnknown fleet.Reason = "ObjectsUnknown"
+	// NotReported: the pod runs, and the plugin knows nothing of its volume.
+	NotReported fleet.Reason = "NotReported"
+)
+
+// Judge compares what a survey found with the object's version before the survey began and after it had
+// ended, nil if the object doesn't exist. Only if these are the same one does no laggard mean yes: a volume
+// never goes back, and one that was published while the plugins were asked got this version.
+func Judge(object Object, before, after *status.Version, survey *fleet.Survey) *Verdict {
+	v := &Verdict{
+		APIVersion: status.APIVersion, Kind: Kind, Object: object, Current: after,
+		Laggards: []Laggard{}, NotPublished: []Pod{}, NotCovered: notCovered(),
+	}
+	if after == nil {
+		return v
+	}
+	v.Nodes, v.Changed = len(survey.Nodes), before == nil || *before != *after
+	for i := range survey.Nodes {
+		v.node(&survey.Nodes[i])
+	}
+	for _, pod := range survey.Unscheduled {
+		v.NotPublished = append(v.NotPublished, notStarted(pod))
+	}
+	slices.SortStableFunc(v.Laggards, func(a, b Laggard) int { return cmp.Compare(a.rank(), b.rank()) })
+	v.Converged = len(v.Laggards) == 0 && !v.Changed
+	return v
+}
+
+func notCovered() []string {
+	return []string{
+		"native references: env, envFrom, and volumes of type configMap, secret and projected that no refvol volume shows",
+		"whether the applications have read the new files",
+	}
+}
+
+func (v *Verdict) node(node *fleet.Node) {
+	if p := node.Problem; p != nil {
+		message := p.Message
+		if len(node.Pods) > 0 {
+			message = fmt.Sprintf("%s; running there with volumes of the driver: %s", message, names(node.Pods))
+		}
+		v.Laggards = append(v.Laggards, Laggard{Node: node.Name, Reason: p.Reason, Message: message})
+	}
+	if node.Report == nil {
+		return
+	}
+	reported := map[[2]string]bool{}
+	for i := range node.Report.Volumes {
+		volume := &node.Report.Volumes[i]
+		reported[[2]string{volume.Pod.UID, volume.Name}] = true
+		v.volume(node.Name, volume)
+	}
+	for _, pod := range node.Pods {
+		v.unreported(pod, func(volume string) bool { return reported[[2]string{string(pod.UID), volume}] })
+	}
+}
+
+// unreported adds the volumes of a pod that the plugin has not reported.
+func (v *Verdict) unreported(pod inuse.Pod, reported func(volume string) bool) {
+	missing := slices.DeleteFunc(slices.Clone(pod.Volumes), reported)
+	switch {
+	case len(missing) == 0:
+	case !pod.Started:
+		v.NotPublished = append(v.NotPublished, notStarted(pod))
+	default:
+		of := notStarted(pod).Pod
+		for _, volume := range missing {
+			v.Laggards = append(v.Laggards, Laggard{
+				Node: pod.Node, Pod: &of, Volume: volume, Reason: NotReported,
+				Message: "the pod runs, and the plugin doesn't report its volume, which may show the object",
+			})
+		}
+	}
+}
+
+// volume adds a reported volume, if it names the object or may do so.
+func (v *Verdict) volume(node string, volume *status.Volume) {
+	lag := func(shown *status.Version, reason fleet.Reason, message string) {
+		v.Laggards = append(v.Laggards, Laggard{
+			Node: node, Pod: &volume.Pod, Volume: volume.Name, Shown: shown, Reason: reason, Message: message,
+		})
+	}
+	if len(volume.Objects) == 0 && volume.Condition != conditionCurrent && volume.Condition != conditionPinned {
+		lag(nil, ObjectsUnknown, because("the plugin doesn't know yet which objects the volume names", volume.Reason))
+		return
+	}
+	named := slices.IndexFunc(volume.Objects, func(o status.Object) bool {
+		return Object{o.Kind, o.Namespace, o.Name} == v.Object
+	})
+	if named < 0 {
+		return
+	}
+	v.Volumes++
+	object := &volume.Objects[named]
+	switch shown := object.Shown; {
+	case shown != nil && *shown == *v.Current && volume.Condition == conditionUnknown:
+		// A volume that is rewritten in place names the new version before its first byte.
+		lag(shown, NotProven, because("the plugin has not made sure yet that all files are of this version", volume.Reason))
+	case shown != nil && *shown == *v.Current:
+		v.Showing++
+	case shown == nil && volume.Condition == conditionPublishing:
+		lag(nil, Publishing, because("the volume is being published", volume.Reason))
+	case volume.Condition == conditionPinned:
+		lag(shown, Pinned, "updatePolicy is Pinned: it shows what it showed first; recreate the pod")
+	case shown == nil:
+		lag(nil, NotShown, because("the files show none of it", cmp.Or(volume.Reason, object.Reason, object.State)))
+	case shown.UID != v.Current.UID:
+		lag(shown, Outdated, because("it shows an earlier object of this name", cmp.Or(volume.Reason, object.Reason)))
+	default:
+		lag(shown, Outdated, cmp.Or(volume.Reason, object.Reason, "it shows another version"))
+	}
+}
+
+// The conditions that a verdict looks at; docs/metrics.md lists all.
+const (
+	conditionCurrent    = "Current"
+	conditionPinned     = "Pinned"
+	conditionPublishing = "Publishing"
+	conditionUnknown    = "Unknown"
+)
+
+// because adds a reason to a message, if there is one.
+func because(message, reason string) string {
+	if reason == "" {
+		return message
+	}
+	return message + ": " + reason
+}
+
+// rank has nodes first: least is known of these.
+func (l *Laggard) rank() int {
+	if l.Pod == nil {
+		return 0
+	}
+	return 1
+}
+
+func notStarted(pod inuse.Pod) Pod {
+	return Pod{Node: pod.Node, Pod: status.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}}
+}
+
+// names lists a few pods.
+func names(pods []inuse.Pod) string {
+	const few = 5
+	var list []string
+	for _, pod := range pods[:min(few, len(pods))] {
+		list = append(list, pod.Namespace+"/"+pod.Name)
+	}
+	if more := len(pods) - few; more > 0 {
+		list = append(list, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(list, ", ")
+}
+
+// Same says whether two verdicts say the same, but for their messages, which may hold what changes each time.
+func (v *Verdict) Same(other *Verdict) bool {
+	return reflect.DeepEqual(v.withoutMessages(), other.withoutMessages())
+}
+
+func (v *Verdict) withoutMessages() *Verdict {
+	bare := *v
+	bare.Laggards = slices.Clone(v.Laggards)
+	for i := range bare.Laggards {
+		bare.Laggards[i].Message = ""
+	}
+	return &bare
+}

@@ -1,0 +1,218 @@
+package converge
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/fleet"
+	"github.com/refvol/refvol/pkg/inuse"
+	"github.com/refvol/refvol/pkg/status"
+)
+
+var (
+	object  = Object{"Secret", "shop", "db"}
+	current = status.Version{UID: "u", ResourceVersion: "8"}
+	older   = status.Version{UID: "u", ResourceVersion: "7"}
+	earlier = status.Version{UID: "t", ResourceVersion: "8"}
+)
+
+// volumeOf returns a volume of a pod that shows a version of the object, nil for none.
+func volumeOf(pod, condition string, shown *status.Version) status.Volume {
+	return status.Volume{
+		Name: "settings", Pod: status.Pod{Namespace: "shop", Name: pod, UID: "uid-" + pod}, Condition: condition,
+		Objects: []status.Object{
+			{Kind: "ConfigMap", Namespace: "shop", Name: "db", Shown: &older},
+			{Kind: "Secret", Namespace: "shop", Name: "other", Shown: &older},
+			{Kind: "Secret", Namespace: "other", Name: "db", Shown: &older},
+			{Kind: "Secret", Namespace: "shop", Name: "db", Shown: shown, State: "present"},
+		},
+	}
+}
+
+func saying(v status.Volume, reason string) status.Volume {
+	v.Reason = reason
+	return v
+}
+
+func without(v status.Volume) status.Volume {
+	v.Objects = nil
+	return v
+}
+
+func reports(volumes ...status.Volume) fleet.Node {
+	return fleet.Node{Name: "n", Plugin: "p", Report: &status.Report{Volumes: volumes}}
+}
+
+func podOf(name string, started bool) inuse.Pod {
+	return inuse.Pod{Namespace: "shop", Name: name, UID: types.UID("uid-" + name), Node: "n", Volumes: []string{"settings"}, Started: started}
+}
+
+func runs(node fleet.Node, pods ...inuse.Pod) fleet.Node {
+	node.Pods = pods
+	return node
+}
+
+func troubled(node fleet.Node, reason fleet.Reason) fleet.Node {
+	node.Problem = &fleet.Problem{Reason: reason, Message: "why"}
+	return node
+}
+
+func TestJudge(t *testing.T) {
+	for name, test := range map[string]struct {
+		nodes []fleet.Node
+		// want is a line for each laggard: pod, version shown, reason and message.
+		want []string
+		// showing of volumes show it, and waiting are not published.
+		showing, volumes, waiting int
+	}{
+		"no node": {},
+		"all show it": {
+			nodes:   []fleet.Node{reports(volumeOf("a", "Current", &current)), reports(volumeOf("b", "Current", &current))},
+			showing: 2, volumes: 2,
+		},
+		"what does not name it is of no account": {nodes: []fleet.Node{reports(status.Volume{
+			Condition: "RefForbidden", Objects: volumeOf("a", "", nil).Objects[:3],
+		})}},
+		"no objects at all": {nodes: []fleet.Node{reports(without(volumeOf("a", "Current", nil)), without(volumeOf("b", "Pinned", nil)))}},
+		"outdated": {
+			nodes: []fleet.Node{reports(volumeOf("a", "Current", &older), volumeOf("b", "Current", &current))},
+			want:  []string{"a 7 Outdated it shows another version"}, showing: 1, volumes: 2,
+		},
+		"stuck": {
+			nodes: []fleet.Node{reports(saying(volumeOf("a", "VolumeUpdateFailed", &older), "no space left on device"))},
+			want:  []string{"a 7 Outdated no space left on device"}, volumes: 1,
+		},
+		"an earlier object of the name": {
+			nodes: []fleet.Node{reports(volumeOf("a", "Current", &earlier))},
+			want:  []string{"a 8 Outdated it shows an earlier object of this name"}, volumes: 1,
+		},
+		"pinned to another version": {
+			nodes: []fleet.Node{reports(volumeOf("a", "Pinned", &older))},
+			want:  []string{"a 7 Pinned updatePolicy is Pinned: it shows what it showed first; recreate the pod"}, volumes: 1,
+		},
+		"pinned to this version": {nodes: []fleet.Node{reports(volumeOf("a", "Pinned", &current))}, showing: 1, volumes: 1},
+		"a condition that is not known does no harm to what is shown": {
+			nodes: []fleet.Node{reports(volumeOf("a", "Sparkling", &current))}, showing: 1, volumes: 1,
+		},
+		"withdrawn": {
+			nodes: []fleet.Node{reports(saying(volumeOf("a", "RefForbidden", nil), "secret db is refused"))},
+			want:  []string{"a - NotShown the files show none of it: secret db is refused"}, volumes: 1,
+		},
+		"not shown, and nobody says why": {
+			nodes: []fleet.Node{reports(volumeOf("a", "Current", nil))},
+			want:  []string{"a - NotShown the files show none of it: present"}, volumes: 1,
+		},
+		"being published": {
+			nodes: []fleet.Node{reports(volumeOf("a", "Publishing", nil))},
+			want:  []string{"a - Publishing the volume is being published"}, volumes: 1,
+		},
+		"being published, and nothing is known of it": {
+			nodes: []fleet.Node{reports(without(volumeOf("a", "Publishing", nil)))},
+			want:  []string{"a - ObjectsUnknown the plugin doesn't know yet which objects the volume names"},
+		},
+		"not taken over": {
+			nodes: []fleet.Node{reports(without(saying(volumeOf("a", "Unknown", nil), "mounted by an earlier process")))},
+			want:  []string{"a - ObjectsUnknown the plugin doesn't know yet which objects the volume names: mounted by an earlier process"},
+		},
+		"taken over, and not written yet": {
+			nodes: []fleet.Node{reports(volumeOf("a", "Unknown", &current))},
+			want:  []string{"a 8 NotProven the plugin has not made sure yet that all files are of this version"}, volumes: 1,
+		},
+		"no objects and a condition that is not known": {
+			nodes: []fleet.Node{reports(without(volumeOf("a", "Sparkling", nil)))},
+			want:  []string{"a - ObjectsUnknown the plugin doesn't know yet which objects the volume names"},
+		},
+		"a node that doesn't answer": {
+			nodes: []fleet.Node{runs(troubled(fleet.Node{Name: "n"}, fleet.Unreachable), podOf("a", true), podOf("b", false))},
+			want:  []string{"- - Unreachable why; running there with volumes of the driver: shop/a, shop/b"},
+		},
+		"a plugin that is not ready counts, and so do its volumes": {
+			nodes: []fleet.Node{troubled(reports(volumeOf("a", "Current", &older), volumeOf("b", "Current", &current)), fleet.NotReady)},
+			want:  []string{"- - NotReady why", "a 7 Outdated it shows another version"}, showing: 1, volumes: 2,
+		},
+		"a pod that runs and has no volume": {
+			nodes: []fleet.Node{runs(reports(volumeOf("a", "Current", &current)), podOf("a", true), podOf("b", true))},
+			want:  []string{"b - NotReported the pod runs, and the plugin doesn't report its volume, which may show the object"}, showing: 1, volumes: 1,
+		},
+		"a pod that has not started": {
+			nodes:   []fleet.Node{runs(reports(volumeOf("a", "Current", &current)), podOf("a", true), podOf("b", false))},
+			showing: 1, volumes: 1, waiting: 1,
+		},
+		"another pod of the name": {
+			nodes: []fleet.Node{runs(reports(volumeOf("a", "Current", &current)), inuse.Pod{Name: "a", UID: "new", Volumes: []string{"settings"}, Started: true})},
+			want:  []string{"a - NotReported the pod runs, and the plugin doesn't report its volume, which may show the object"}, showing: 1, volumes: 1,
+		},
+		"a volume whose pod is gone": {
+			nodes: []fleet.Node{reports(volumeOf("a", "Current", &older))},
+			want:  []string{"a 7 Outdated it shows another version"}, volumes: 1,
+		},
+		"a hostile report speaks for its own node only": {
+			nodes: []fleet.Node{
+				reports(status.Volume{}, status.Volume{Objects: []status.Object{{Kind: "secret", Namespace: "shop", Name: "db", Shown: &current}}}),
+				reports(volumeOf("a", "Current", &older)),
+			},
+			want: []string{" - ObjectsUnknown the plugin doesn't know yet which objects the volume names", "a 7 Outdated it shows another version"}, volumes: 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := Judge(object, &current, &current, &fleet.Survey{Nodes: test.nodes})
+			var got []string
+			for _, l := range v.Laggards {
+				pod, shown := "-", "-"
+				if l.Pod != nil {
+					pod = l.Pod.Name
+				}
+				if l.Shown != nil {
+					shown = l.Shown.ResourceVersion
+				}
+				got = append(got, fmt.Sprintf("%s %s %s %s", pod, shown, l.Reason, l.Message))
+			}
+			if !slices.Equal(got, test.want) || v.Showing != test.showing || v.Volumes != test.volumes || len(v.NotPublished) != test.waiting {
+				t.Errorf("%d of %d, %d wait, laggards\n%s\nwant %d of %d, %d wait,\n%s", v.Showing, v.Volumes, len(v.NotPublished), strings.Join(got, "\n"),
+					test.showing, test.volumes, test.waiting, strings.Join(test.want, "\n"))
+			}
+			if v.Converged != (len(test.want) == 0) || v.Nodes != len(test.nodes) {
+				t.Errorf("converged: %v, %d nodes", v.Converged, v.Nodes)
+			}
+		})
+	}
+}
+
+// TestJudgeOfAnotherVersion: the answer is yes only for the version that the object had all the time.
+func TestJudgeOfAnotherVersion(t *testing.T) {
+	survey := &fleet.Survey{Nodes: []fleet.Node{reports(volumeOf("a", "Current", &current))}, Unscheduled: []inuse.Pod{podOf("b", false)}}
+	for name, test := range map[string]struct {
+		before, after *status.Version
+		converged     bool
+		laggards      int
+	}{
+		"the same":                      {&current, &current, true, 0},
+		"a change that has arrived":     {&older, &current, false, 0},
+		"a change that has not arrived": {&current, &older, false, 1},
+		"created meanwhile":             {nil, &current, false, 0},
+		"deleted meanwhile":             {&current, nil, false, 0},
+		"recreated":                     {&current, &earlier, false, 1},
+		"never there":                   {nil, nil, false, 0},
+	} {
+		v := Judge(object, test.before, test.after, survey)
+		if v.Converged != test.converged || len(v.Laggards) != test.laggards || v.Changed != (test.after != nil && !test.converged) {
+			t.Errorf("%s: converged %v, changed %v, %d laggards", name, v.Converged, v.Changed, len(v.Laggards))
+		}
+	}
+}
+
+func TestSame(t *testing.T) {
+	judge := func(message string, shown *status.Version) *Verdict {
+		return Judge(object, &current, &current, &fleet.Survey{Nodes: []fleet.Node{reports(saying(volumeOf("a", "Current", shown), message))}})
+	}
+	if !judge("port 1", &older).Same(judge("port 2", &older)) {
+		t.Error("a message alone makes a difference")
+	}
+	if judge("", &older).Same(judge("", &current)) {
+		t.Error("another version makes none")
+	}
+}

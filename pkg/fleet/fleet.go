@@ -1,0 +1,268 @@
+// Package fleet asks all plugins of a cluster for their reports.
+//
+// It owns which nodes have to answer, and how many are asked at once and for how long. It must not
+// know how a plugin is reached, or what becomes of the reports.
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/refvol/refvol/pkg/inuse"
+	"github.com/refvol/refvol/pkg/status"
+)
+
+// Options says which plugins there are and how to ask one. All fields are required. The functions
+// are called from one goroutine, but Fetch is called from up to AtOnce.
+type Options struct {
+	// Driver is the name of the CSI driver.
+	Driver string
+	// CSINodes lists those of the cluster, Plugins the pods of the plugin, and Using the pods that have
+	// a volume of the driver.
+	CSINodes func(context.Context) ([]storagev1.CSINode, error)
+	Plugins  func(context.Context) ([]corev1.Pod, error)
+	Using    func(context.Context) ([]inuse.Pod, error)
+	// Fetch gets the report of a plugin's pod, as status.Fetch does. The error wraps ECONNREFUSED if nothing
+	// listens on the plugin's port. An API error Forbidden ends the survey, as all plugins take the same
+	// right.
+	Fetch func(ctx context.Context, pod string) (*status.Report, error)
+	// AtOnce is how many plugins are asked at once, and Timeout how long one may take to answer.
+	AtOnce  int
+	Timeout time.Duration
+}
+
+func (o *Options) validate() error {
+	switch {
+	case o.Driver == "":
+		return errors.New("fleet: no driver")
+	case o.CSINodes == nil || o.Plugins == nil || o.Using == nil || o.Fetch == nil:
+		return errors.New("fleet: CSINodes, Plugins, Using and Fetch are required")
+	case o.AtOnce < 1 || o.Timeout <= 0:
+		return fmt.Errorf("fleet: %d at once, each for %s: both must be positive", o.AtOnce, o.Timeout)
+	}
+	return nil
+}
+
+// Fleet is the plugins of a cluster. It is safe for concurrent use if the functions of its Options are.
+type Fleet struct{ opts Options }
+
+// New returns the Fleet that the options describe. The error says which of them is wrong.
+func New(o Options) (*Fleet, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	return &Fleet{o}, nil
+}
+
+// Survey is what all plugins of a cluster told at about one moment.
+type Survey struct {
+	// Nodes are, by name, those whose CSINode lists the driver, those that run a pod with a volume of
+	// the driver, and those that run a plugin.
+	Nodes []Node
+	// Unscheduled are the pods with a volume of the driver that no node has yet.
+	Unscheduled []inuse.Pod
+}
+
+// Node is what is known of one node.
+type Node struct {
+	Name string
+	// Plugin is the name of the plugin's pod, empty if there is none.
+	Plugin string
+	// Problem says why the report is missing, or can't be relied on; nil if all is well.
+	Problem *Problem
+	// Report is what the plugin told, or nil.
+	Report *status.Report
+	// Pods are those with a volume of the driver that have not ended.
+	Pods []inuse.Pod
+}
+
+// Problem is why a node's report is missing, or can't be relied on.
+type Problem struct {
+	Reason Reason `json:"reason"`
+	// Message is for people. It can be printed.
+	Message string `json:"message"`
+}
+
+// Reason is a kind of Problem, for tools.
+type Reason string
+
+// The reasons.
+const (
+	// NoPlugin: the node has no pod of the plugin.
+	NoPlugin Reason = "NoPlugin"
+	// NotReady: the plugin's pod is not ready. There may be a report.
+	NotReady Reason = "NotReady"
+	// Unreachable: the plugin did not answer, or not in time.
+	Unreachable Reason = "Unreachable"
+	// OtherRelease: the plugin is of a release whose reports can't be read, or that has none.
+	OtherRelease Reason = "OtherRelease"
+	// OtherPlugin: the pod serves another driver or node.
+	OtherPlugin Reason = "OtherPlugin"
+)
+
+// Survey lists the nodes and asks their plugins. progress is called, by one goroutine at a time, with
+// how many have answered or failed, and of how many. The error is that of a list, says that the caller
+// has not the right to ask, or is ctx's that was cancelled. A plugin that does not answer is a Problem of
+// its node, also one that ctx's deadline leaves no time for.
+func (f *Fleet) Survey(ctx context.Context, progress func(done, of int)) (*Survey, error) {
+	csiNodes, err := f.opts.CSINodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	plugins, err := f.opts.Plugins(ctx)
+	if err != nil {
+		return nil, err
+	}
+	using, err := f.opts.Using(ctx)
+	if err != nil {
+		return nil, err
+	}
+	survey, pods := f.arrange(csiNodes, plugins, using)
+	if err := f.askAll(ctx, survey.Nodes, pods, progress); err != nil {
+		return nil, err
+	}
+	return survey, nil
+}
+
+// arrange returns the nodes that have to answer, and the plugin's pod of each.
+func (f *Fleet) arrange(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []inuse.Pod) (*Survey, []*corev1.Pod) {
+	survey, nodes, pods := &Survey{}, map[string]*Node{}, map[string]*corev1.Pod{}
+	node := func(name string) *Node {
+		if nodes[name] == nil {
+			nodes[name] = &Node{Name: name}
+		}
+		return nodes[name]
+	}
+	for i := range csiNodes {
+		if slices.ContainsFunc(csiNodes[i].Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == f.opts.Driver }) {
+			node(csiNodes[i].Name)
+		}
+	}
+	for _, pod := range using {
+		if pod.Node == "" {
+			survey.Unscheduled = append(survey.Unscheduled, pod)
+			continue
+		}
+		n := node(pod.Node)
+		n.Pods = append(n.Pods, pod)
+	}
+	for i := range plugins {
+		pod := &plugins[i]
+		if name := pod.Spec.NodeName; name != "" && (pods[name] == nil || preferred(pod, pods[name])) {
+			node(name).Plugin, pods[name] = pod.Name, pod
+		}
+	}
+	var ordered []*corev1.Pod
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		survey.Nodes, ordered = append(survey.Nodes, *nodes[name]), append(ordered, pods[name])
+	}
+	return survey, ordered
+}
+
+// preferred says whether of two plugin's pods of a node the first one is the one to ask: a rollout
+// leaves the old pod there while the new one starts.
+func preferred(a, b *corev1.Pod) bool {
+	rank := func(pod *corev1.Pod) int {
+		switch {
+		case pod.Status.Phase != corev1.PodRunning:
+			return 0
+		case pod.DeletionTimestamp != nil:
+			return 1
+		case !ready(pod):
+			return 2
+		}
+		return 3
+	}
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time)) > 0
+}
+
+func ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// askAll fills in the nodes' reports and problems. It waits for all that it has started.
+func (f *Fleet) askAll(ctx context.Context, nodes []Node, pods []*corev1.Pod, progress func(done, of int)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	next := make(chan int)
+	var workers sync.WaitGroup
+	var mu sync.Mutex
+	done := 0
+	for range min(f.opts.AtOnce, len(nodes)) {
+		workers.Go(func() {
+			for i := range next {
+				if err := f.ask(ctx, &nodes[i], pods[i]); err != nil {
+					cancel(err)
+				}
+				mu.Lock()
+				done++
+				progress(done, len(nodes))
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range nodes {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			break
+		}
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// ask fills in one node's report and problem. The error is of a refusal that all nodes share.
+func (f *Fleet) ask(ctx context.Context, node *Node, pod *corev1.Pod) error {
+	switch {
+	case pod == nil:
+		node.problem(NoPlugin, "no pod of the plugin is on this node")
+		return nil
+	case pod.Status.Phase != corev1.PodRunning:
+		node.problem(NotReady, fmt.Sprintf("the plugin's pod is %s", cmp.Or(string(pod.Status.Phase), "in no phase")))
+		return nil
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, f.opts.Timeout, fmt.Errorf("no answer within %s", f.opts.Timeout))
+	defer cancel()
+	report, err := f.opts.Fetch(bounded, pod.Name)
+	switch {
+	case apierrors.IsForbidden(err):
+		return err
+	case errors.Is(err, status.ErrFormat), errors.Is(err, syscall.ECONNREFUSED):
+		node.problem(OtherRelease, fmt.Sprintf("the plugin is of a release without such reports, or has another --status-address: %v", err))
+	case err != nil && bounded.Err() != nil:
+		node.problem(Unreachable, fmt.Sprintf("%v: %v", context.Cause(bounded), err))
+	case err != nil:
+		node.problem(Unreachable, err.Error())
+	case report.Driver != f.opts.Driver:
+		node.problem(OtherPlugin, "the pod serves the driver "+report.Driver)
+	case report.Node != node.Name:
+		node.problem(OtherPlugin, "the pod reports for node "+report.Node)
+	default:
+		node.Report = report
+		if !ready(pod) {
+			node.problem(NotReady, "the plugin's pod is not ready")
+		}
+	}
+	return nil
+}
+
+func (n *Node) problem(reason Reason, message string) {
+	n.Problem = &Problem{reason, status.Printable(message)}
+}

@@ -1,0 +1,262 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/refvol/refvol/pkg/inuse"
+	"github.com/refvol/refvol/pkg/status"
+)
+
+const driver = "csi.refvol.dev"
+
+// pluginOn returns a plugin's pod, ready unless change says otherwise.
+func pluginOn(node, name string, change ...func(*corev1.Pod)) corev1.Pod {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(100, 0)}, Spec: corev1.PodSpec{NodeName: node}}
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	for _, f := range change {
+		f(&pod)
+	}
+	return pod
+}
+
+func notReady(pod *corev1.Pod)    { pod.Status.Conditions[0].Status = corev1.ConditionFalse }
+func pending(pod *corev1.Pod)     { pod.Status.Phase = corev1.PodPending }
+func terminating(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{} }
+func younger(pod *corev1.Pod)     { pod.CreationTimestamp = metav1.Unix(200, 0) }
+
+func csiNode(name string, drivers ...string) storagev1.CSINode {
+	n := storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for _, d := range drivers {
+		n.Spec.Drivers = append(n.Spec.Drivers, storagev1.CSINodeDriver{Name: d})
+	}
+	return n
+}
+
+// options returns those of a cluster whose plugins, by pod, are on the nodes of their pods' names.
+func options(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []inuse.Pod) Options {
+	nodes := map[string]string{}
+	for _, pod := range plugins {
+		nodes[pod.Name] = pod.Spec.NodeName
+	}
+	return Options{
+		Driver: driver, AtOnce: 2, Timeout: time.Second,
+		CSINodes: func(context.Context) ([]storagev1.CSINode, error) { return csiNodes, nil },
+		Plugins:  func(context.Context) ([]corev1.Pod, error) { return plugins, nil },
+		Using:    func(context.Context) ([]inuse.Pod, error) { return using, nil },
+		Fetch: func(_ context.Context, pod string) (*status.Report, error) {
+			return &status.Report{Driver: driver, Node: nodes[pod], Version: pod}, nil
+		},
+	}
+}
+
+func survey(t *testing.T, o Options) (*Survey, error) {
+	t.Helper()
+	f, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.Survey(t.Context(), func(int, int) {})
+}
+
+// describe returns a line for each node: its problem, the pod that answered, and its pods.
+func describe(s *Survey) []string {
+	var lines []string
+	for _, n := range s.Nodes {
+		line := n.Name
+		if n.Problem != nil {
+			line += " " + string(n.Problem.Reason)
+		}
+		if n.Report != nil {
+			line += " by " + n.Report.Version
+		}
+		for _, pod := range n.Pods {
+			line += " +" + pod.Name
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// TestEachNodeIsThere that may have a volume, and each rollout's better pod is asked.
+func TestEachNodeIsThere(t *testing.T) {
+	s, err := survey(t, options(
+		[]storagev1.CSINode{csiNode("listed", "other", driver), csiNode("foreign", "other"), csiNode("fine", driver)},
+		[]corev1.Pod{
+			pluginOn("fine", "p-fine"), pluginOn("extra", "p-extra"), pluginOn("", "p-unscheduled"),
+			pluginOn("starting", "p-starting", pending), pluginOn("unready", "p-unready", notReady),
+			pluginOn("rollout", "old", terminating), pluginOn("rollout", "new", notReady),
+			pluginOn("rollout2", "new2", younger, pending), pluginOn("rollout2", "old2", terminating),
+			pluginOn("twice", "young", younger), pluginOn("twice", "aged"),
+		},
+		[]inuse.Pod{{Name: "a", Node: "fine"}, {Name: "b", Node: "stranded"}, {Name: "c"}, {Name: "d", Node: "fine"}},
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"extra by p-extra", "fine by p-fine +a +d", "listed NoPlugin", "rollout NotReady by new", "rollout2 by old2",
+		"starting NotReady", "stranded NoPlugin +b", "twice by young", "unready NotReady by p-unready",
+	}
+	if got := describe(s); !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if len(s.Unscheduled) != 1 || s.Unscheduled[0].Name != "c" {
+		t.Errorf("unscheduled: %v", s.Unscheduled)
+	}
+}
+
+func TestProblems(t *testing.T) {
+	for name, test := range map[string]struct {
+		report *status.Report
+		err    error
+		want   Problem
+	}{
+		"another format": {nil, fmt.Errorf("get: %w", status.ErrFormat), Problem{OtherRelease, "the plugin is of a release without such reports, or has another --status-address: get: not a status that this release can read"}},
+		"refused":        {nil, fmt.Errorf("forward: %w", syscall.ECONNREFUSED), Problem{OtherRelease, "the plugin is of a release without such reports, or has another --status-address: forward: connection refused"}},
+		"failure":        {nil, errors.New("no\x1b[2J route"), Problem{Unreachable, `no\u001b[2J route`}},
+		"another driver": {&status.Report{Driver: "x", Node: "n"}, nil, Problem{OtherPlugin, "the pod serves the driver x"}},
+		"another node":   {&status.Report{Driver: driver, Node: "m"}, nil, Problem{OtherPlugin, "the pod reports for node m"}},
+	} {
+		o := options(nil, []corev1.Pod{pluginOn("n", "p")}, nil)
+		o.Fetch = func(context.Context, string) (*status.Report, error) { return test.report, test.err }
+		s, err := survey(t, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Nodes[0]; got.Problem == nil || *got.Problem != test.want || got.Report != nil {
+			t.Errorf("%s: got %+v, want %+v", name, got.Problem, test.want)
+		}
+	}
+}
+
+// TestAtOnce: no more than AtOnce are asked, each has its Timeout, and each is counted.
+func TestAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var plugins []corev1.Pod
+		for i := range 7 {
+			plugins = append(plugins, pluginOn(fmt.Sprint("n", i), fmt.Sprint("p", i)))
+		}
+		o := options(nil, plugins, nil)
+		o.AtOnce = 3
+		var running, most atomic.Int32
+		o.Fetch = func(ctx context.Context, _ string) (*status.Report, error) {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			<-ctx.Done()
+			return nil, errors.New("cut off")
+		}
+		f, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told []string
+		began := time.Now()
+		s, err := f.Survey(t.Context(), func(done, of int) { told = append(told, fmt.Sprint(done, "/", of)) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); most.Load() != 3 || took != 3*time.Second {
+			t.Errorf("%d at once, in %s; want 3, in 3s", most.Load(), took)
+		}
+		if len(told) != 7 || told[6] != "7/7" {
+			t.Errorf("progress: %q", told)
+		}
+		for _, n := range s.Nodes {
+			if want := (Problem{Unreachable, "no answer within 1s: cut off"}); n.Problem == nil || *n.Problem != want {
+				t.Errorf("got %+v, want %+v", n.Problem, want)
+			}
+		}
+	})
+}
+
+// TestADeadlineLeavesNoNodeOut: those that were not asked are said to be so.
+func TestADeadlineLeavesNoNodeOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options(nil, []corev1.Pod{pluginOn("a", "p"), pluginOn("b", "q"), pluginOn("c", "r")}, nil)
+		o.AtOnce, o.Timeout = 1, time.Minute
+		o.Fetch = func(ctx context.Context, _ string) (*status.Report, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		f, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("time is up"))
+		defer cancel()
+		s, err := f.Survey(ctx, func(int, int) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range s.Nodes {
+			if n.Problem == nil || !strings.HasPrefix(n.Problem.Message, "time is up: ") {
+				t.Errorf("%s: %+v", n.Name, n.Problem)
+			}
+		}
+	})
+}
+
+// TestSurveyFails where a list fails, or the caller may not ask.
+func TestSurveyFails(t *testing.T) {
+	broken := errors.New("broken")
+	forbidden := fmt.Errorf("forward: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", nil))
+	for name, test := range map[string]struct {
+		breaks func(*Options)
+		want   error
+	}{
+		"CSINodes": {func(o *Options) {
+			o.CSINodes = func(context.Context) ([]storagev1.CSINode, error) { return nil, broken }
+		}, broken},
+		"Plugins": {func(o *Options) { o.Plugins = func(context.Context) ([]corev1.Pod, error) { return nil, broken } }, broken},
+		"Using":   {func(o *Options) { o.Using = func(context.Context) ([]inuse.Pod, error) { return nil, broken } }, broken},
+		"Fetch": {func(o *Options) {
+			o.Fetch = func(context.Context, string) (*status.Report, error) { return nil, forbidden }
+		}, forbidden},
+	} {
+		o := options(nil, []corev1.Pod{pluginOn("n", "p"), pluginOn("m", "q")}, nil)
+		test.breaks(&o)
+		if s, err := survey(t, o); !errors.Is(err, test.want) || s != nil {
+			t.Errorf("%s: %v, %v", name, s, err)
+		}
+	}
+	f, err := New(options(nil, []corev1.Pod{pluginOn("n", "p")}, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := f.Survey(ctx, func(int, int) {}); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for want, breaks := range map[string]func(*Options){
+		"fleet: no driver": func(o *Options) { o.Driver = "" },
+		"fleet: CSINodes, Plugins, Using and Fetch are required": func(o *Options) { o.Fetch = nil },
+		"fleet: 0 at once, each for 1s: both must be positive":   func(o *Options) { o.AtOnce = 0 },
+		"fleet: 2 at once, each for 0s: both must be positive":   func(o *Options) { o.Timeout = 0 },
+	} {
+		o := options(nil, nil, nil)
+		breaks(&o)
+		if _, err := New(o); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package publisher
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// maxDescribed is how many objects a line of the log names; a volume may have 256.
+const maxDescribed = 16
+
+// named returns ctx with a logger that names a volume, for what is no CSI call. pod may be
+// known by its UID only.
+func (p *Publisher) named(ctx context.Context, volumeID, target string, pod volume.Pod) context.Context {
+	logger := klog.FromContext(ctx).WithValues("volumeID", volumeID)
+	if pod.Name != "" {
+		logger = logger.WithValues("pod", klog.KRef(pod.Namespace, pod.Name))
+	}
+	return p.withName(klog.NewContext(ctx, logger), target)
+}
+
+// withName adds the name that a volume has in the spec of its pod, by its target path.
+func (p *Publisher) withName(ctx context.Context, target string) context.Context {
+	_, name := targetParts(p.opts.KubeletDir, target)
+	if !isElement(name) {
+		return ctx
+	}
+	return klog.NewContext(ctx, klog.FromContext(ctx).WithValues("volume", name))
+}
+
+// logged returns ctx with a logger that names the volume, for what is no CSI call.
+func (v *published) logged(ctx context.Context) context.Context {
+	return v.p.named(ctx, v.request.VolumeID, v.request.Target, v.request.Pod)
+}
+
+// logUpdate logs that files of a live volume have changed, and why.
+func (v *published) logUpdate(ctx context.Context, before record.Versions) {
+	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
+		now := v.contents.shown
+		logger.Info("Updated volume", "refs", describe(v.refs, now), "reason", v.whatChanged(before, now))
+	}
+}
+
+// describe says in one line at which versions files show objects.
+func describe(refs []volume.Ref, shown record.Versions) string {
+	return enumerate(refs, func(ref volume.Ref) string {
+		if version := shown[ref].ResourceVersion; version != "" {
+			return "at " + version
+		}
+		return "not shown"
+	})
+}
+
+// whatChanged says in one line which objects differ between two states of the files.
+func (v *published) whatChanged(before, now record.Versions) string {
+	changed := slices.DeleteFunc(slices.Clone(v.refs), func(ref volume.Ref) bool { return before[ref] == now[ref] })
+	if len(changed) == 0 {
+		return "the files differed from what they should show"
+	}
+	return enumerate(changed, func(ref volume.Ref) string {
+		was, is := before[ref], now[ref]
+		switch {
+		case is.UID == "" && v.contents.withdrawn[ref]:
+			return "is refused to the pod, its files were removed"
+		case is.UID == "":
+			return "was deleted, its files were removed"
+		case was.UID == "":
+			return "was not shown before"
+		case was.UID != is.UID:
+			return "was deleted and created again"
+		}
+		return "changed, it was at " + was.ResourceVersion
+	})
+}
+
+// enumerate joins what is said of each object, for the first maxDescribed of them.
+func enumerate(refs []volume.Ref, say func(volume.Ref) string) string {
+	texts := make([]string, 0, min(len(refs), maxDescribed+1))
+	for i, ref := range refs {
+		if i == maxDescribed {
+			texts = append(texts, fmt.Sprintf("%d more", len(refs)-i))
+			break
+		}
+		texts = append(texts, fmt.Sprintf("%s %s/%s %s", ref.Kind, ref.Namespace, ref.Name, say(ref)))
+	}
+	return strings.Join(texts, ", ")
+}

@@ -1,0 +1,180 @@
+package report
+
+import (
+	"encoding/json"
+	"errors"
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/status"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func configMap(name string) volume.Ref {
+	return volume.Ref{Kind: volume.ConfigMap, Namespace: "shop", Name: name}
+}
+
+// seq yields what there is when it is gone through.
+func seq[T any](all *[]T) iter.Seq[T] {
+	return func(yield func(T) bool) { slices.Values(*all)(yield) }
+}
+
+// world is what the publisher and the manager know.
+type world struct {
+	volumes []publisher.VolumeStatus
+	objects []manager.ObjectStatus
+}
+
+func (w *world) options() Options {
+	return Options{Driver: "csi.refvol.dev", Node: "node-1", Version: "v1", Volumes: seq(&w.volumes), Objects: seq(&w.objects)}
+}
+
+// report returns a report as a reader gets it.
+func (w *world) report(t *testing.T, resync time.Duration) *status.Report {
+	t.Helper()
+	opts := w.options()
+	opts.ResyncInterval = resync
+	r, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := json.Marshal(r.Report())
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := status.Read(strings.NewReader(string(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read
+}
+
+func TestOptions(t *testing.T) {
+	for name, spoil := range map[string]func(*Options){
+		"driver":  func(o *Options) { o.Driver = "" },
+		"node":    func(o *Options) { o.Node = "" },
+		"version": func(o *Options) { o.Version = "" },
+		"volumes": func(o *Options) { o.Volumes = nil },
+		"objects": func(o *Options) { o.Objects = nil },
+	} {
+		opts := (&world{}).options()
+		spoil(&opts)
+		if _, err := New(opts); err == nil || err.Error() != "report options: Driver, Node, Version, Volumes, Objects: Required value" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	opts := (&world{}).options()
+	opts.ResyncInterval = -time.Second
+	if _, err := New(opts); err == nil || err.Error() != "report options: ResyncInterval: Invalid value: -1s: must not be negative" {
+		t.Error(err)
+	}
+}
+
+// TestReport: everything that is known of a volume and its objects is there.
+func TestReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		<-time.After(time.Hour)
+		version := volume.Version{UID: "u1", ResourceVersion: "812"}
+		w := &world{
+			volumes: []publisher.VolumeStatus{
+				{VolumeID: "v2", Target: "/k/pods/uid/volumes/kubernetes.io~csi/other/mount", Pod: volume.Pod{UID: "uid"}, Condition: publisher.ConditionUnknown, Since: time.Now()},
+				{
+					VolumeID: "v1", Target: "/k/pods/uid/volumes/kubernetes.io~csi/settings/mount",
+					Pod:       volume.Pod{Namespace: "shop", Name: "web", UID: "uid", ServiceAccount: "sa"},
+					Condition: "RefForbidden", Reason: "one\ntwo", Since: start, Bytes: 4096, WithoutToken: true,
+					Refs:  []volume.Ref{configMap("app"), configMap("db"), configMap("gone")},
+					Shown: map[volume.Ref]volume.Version{configMap("app"): version, configMap("db"): {}},
+				},
+			},
+			objects: []manager.ObjectStatus{
+				{Ref: configMap("app"), State: manager.Present, Version: version, Since: start, ProvenAt: start.Add(time.Minute), Followed: true},
+				{Ref: configMap("db"), State: manager.Denied, Err: errors.New("no\nway"), Since: start},
+			},
+		}
+		got := w.report(t, 0)
+		if got.APIVersion != status.APIVersion || got.Kind != status.Kind || got.Driver != "csi.refvol.dev" || got.Node != "node-1" || got.Version != "v1" || !got.ObservedAt.Equal(time.Now()) {
+			t.Errorf("got %+v", got)
+		}
+		first, err := json.Marshal(got.Volumes[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		const want = `{"volumeID":"v1","name":"settings","pod":{"namespace":"shop","name":"web","uid":"uid"},` +
+			`"condition":"RefForbidden","reason":"one; two","abnormal":true,"since":"2000-01-01T00:00:00Z","bytes":4096,"withoutToken":true,"objects":[` +
+			`{"kind":"ConfigMap","namespace":"shop","name":"app","shown":{"uid":"u1","resourceVersion":"812"},"state":"present","provenAt":"2000-01-01T00:01:00Z","followed":true},` +
+			`{"kind":"ConfigMap","namespace":"shop","name":"db","state":"denied","reason":"no; way","followed":false},` +
+			`{"kind":"ConfigMap","namespace":"shop","name":"gone","state":"unknown","reason":"the plugin does not ask for it","followed":false}]}`
+		if string(first) != want {
+			t.Errorf("got  %s\nwant %s", first, want)
+		}
+		if second := got.Volumes[1]; second.VolumeID != "v2" || second.Abnormal || second.Objects == nil {
+			t.Errorf("got %+v", second)
+		}
+		if w.volumes = nil; w.report(t, 0).Volumes == nil {
+			t.Error("without volumes the list is missing")
+		}
+	})
+}
+
+// TestObjectsOfAccounts: an object that is read with pods' rights is that of the pod's own account.
+func TestObjectsOfAccounts(t *testing.T) {
+	pod := volume.Pod{Namespace: "shop", Name: "web", ServiceAccount: "sa"}
+	w := &world{
+		volumes: []publisher.VolumeStatus{{Pod: pod, Refs: []volume.Ref{configMap("app")}}},
+		objects: []manager.ObjectStatus{
+			{Account: volume.Account{Namespace: "shop", Name: "other"}, Ref: configMap("app"), State: manager.Absent},
+			{Account: pod.Account(), Ref: configMap("app"), State: manager.Present},
+			{Account: volume.Account{Namespace: "other", Name: "sa"}, Ref: configMap("app"), State: manager.Denied},
+		},
+	}
+	if got := w.report(t, 0).Volumes[0].Objects[0].State; got != "present" {
+		t.Errorf("got %s", got)
+	}
+	w.objects = slices.Delete(w.objects, 1, 2)
+	if got := w.report(t, 0).Volumes[0].Objects[0].State; got != "unknown" {
+		t.Errorf("another account's object: got %s", got)
+	}
+}
+
+// TestLongReasons: what others say is bounded.
+func TestLongReasons(t *testing.T) {
+	long := strings.Repeat("ü", 5000)
+	w := &world{
+		volumes: []publisher.VolumeStatus{{Condition: "VolumeUpdateFailed", Reason: "x" + long, Refs: []volume.Ref{configMap("app")}}},
+		objects: []manager.ObjectStatus{{Ref: configMap("app"), State: manager.Denied, Err: errors.New(long)}},
+	}
+	v := w.report(t, 0).Volumes[0]
+	for _, reason := range []string{v.Reason, v.Objects[0].Reason} {
+		if len(reason) > maxReason || len(reason) < maxReason-2 || !strings.HasSuffix(reason, "ü...") {
+			t.Errorf("%d bytes: %.20s", len(reason), reason[len(reason)-10:])
+		}
+	}
+}
+
+// TestEveryConditionIsJudged: a volume that somebody must look at is abnormal, with a reason.
+func TestEveryConditionIsJudged(t *testing.T) {
+	faults := map[publisher.Condition]bool{
+		"RefNotFound": true, "RefKeyNotFound": true, "RefForbidden": true, "RefDeleted": true, "VolumeUpdateFailed": true,
+		"Current": false, "Pinned": false, "Publishing": false, "Unknown": false,
+	}
+	for _, condition := range publisher.Conditions() {
+		want, ok := faults[condition]
+		if !ok {
+			t.Errorf("nothing is said of %s", condition)
+		}
+		w := &world{volumes: []publisher.VolumeStatus{{Condition: condition, Since: time.Now()}}}
+		if got := w.report(t, 0).Volumes[0]; got.Abnormal != want || (got.Reason != "") != want {
+			t.Errorf("%s: %t, %q", condition, got.Abnormal, got.Reason)
+		}
+	}
+	if len(publisher.Conditions()) != len(faults) {
+		t.Errorf("%d conditions, want %d", len(publisher.Conditions()), len(faults))
+	}
+}

@@ -1,0 +1,160 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+const head = `{"apiVersion": "` + APIVersion + `", "kind": "` + Kind + `"`
+
+// TestWhatIsNoReport: a reader refuses what another release may mean differently, and says what it got.
+func TestWhatIsNoReport(t *testing.T) {
+	for name, test := range map[string]struct{ body, want string }{
+		"newer": {
+			`{"apiVersion": "status.refvol.io/v2", "kind": "PluginStatus", "volumes": "none"}`,
+			`apiVersion: Invalid value: "status.refvol.io/v2", of kind "PluginStatus": this release reads status.refvol.io/v1alpha1 of kind PluginStatus: use the command of the plugin's own release`,
+		},
+		"other kind": {`{"apiVersion": "` + APIVersion + `", "kind": "List"}`, `of kind "List"`},
+		"no version": {`{}`, `apiVersion: Invalid value: ""`},
+		"hostile":    {`{"apiVersion": "\u001b[2J` + strings.Repeat("x", 100) + `"}`, `"\x1b[2J` + strings.Repeat("x", 60) + `..."`},
+		"no JSON":    {"<html>\x1b[2J", "no JSON: invalid character '<'"},
+		"empty":      {"", "no JSON: "},
+		"cut off":    {head + `, "volumes": [{`, "no JSON: unexpected end of JSON input"},
+		"other form": {head + `, "volumes": {}}`, "cannot unmarshal object into Go struct field Report.volumes"},
+	} {
+		_, err := Read(strings.NewReader(test.body))
+		if !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%s: got %v, want %s", name, err, test.want)
+		}
+	}
+	if _, err := Read(strings.NewReader(head + `, "newField": 1, "volumes": [{"newField": {}}]}`)); err != nil {
+		t.Errorf("a field more: %v", err)
+	}
+	if _, err := Read(io.MultiReader(strings.NewReader(head), failing{})); !errors.Is(err, errFault) || errors.Is(err, ErrFormat) {
+		t.Errorf("a connection that breaks: %v", err)
+	}
+}
+
+// TestEndlessReport: a reader stops at a bound.
+func TestEndlessReport(t *testing.T) {
+	from := &endless{}
+	if _, err := Read(from); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "it has more than 33554432 bytes") || from.read > 2*maxReport {
+		t.Errorf("after %d bytes: %v", from.read, err)
+	}
+}
+
+// endless fails if too much of it is read.
+type endless struct{ read int }
+
+func (e *endless) Read(p []byte) (int, error) {
+	if e.read += len(p); e.read > 2*maxReport {
+		return 0, errFault
+	}
+	return len(p), nil
+}
+
+var errFault = errors.New("injected fault")
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errFault }
+
+// TestHostileTexts fills every text of a report with what a terminal would obey.
+func TestHostileTexts(t *testing.T) {
+	const hostile, want = "a\x1b[2J\r\u0085\u202e\u2028\U000e0001b ü", `a\u001b[2J\u000d\u0085\u202e\u2028\U000e0001b ü`
+	report := &Report{Volumes: []Volume{{Objects: []Object{{Shown: &Version{}, ProvenAt: &time.Time{}}}}}}
+	count := eachText(reflect.ValueOf(report), func(text reflect.Value) { text.SetString(hostile) })
+	report.APIVersion, report.Kind = APIVersion, Kind
+	body, err := json.Marshal(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := Read(strings.NewReader(string(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clean := 0
+	eachText(reflect.ValueOf(read), func(text reflect.Value) {
+		switch text.String() {
+		case want:
+			clean++
+		case APIVersion, Kind:
+		default:
+			t.Errorf("got %q", text.String())
+		}
+	})
+	if clean != count-2 || clean < 15 {
+		t.Errorf("%d of %d texts", clean, count)
+	}
+	if got := Printable(want); got != want {
+		t.Errorf("what can be printed has become %q", got)
+	}
+}
+
+// eachText calls do for every string that a value holds, and returns how many there are.
+func eachText(v reflect.Value, do func(reflect.Value)) (count int) {
+	switch v.Kind() {
+	case reflect.String:
+		do(v)
+		return 1
+	case reflect.Pointer:
+		return eachText(v.Elem(), do)
+	case reflect.Slice:
+		for i := range v.Len() {
+			count += eachText(v.Index(i), do)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Field(i).CanSet() {
+				count += eachText(v.Field(i), do)
+			}
+		}
+	}
+	return count
+}
+
+// serve returns the address of a server with a handler.
+func serve(t *testing.T, handler http.Handler) string {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+func fetch(ctx context.Context, address string) (*Report, error) {
+	return Fetch(ctx, &http.Transport{DisableKeepAlives: true}, address)
+}
+
+// TestAnswersWithoutReport: an old plugin is told from one that is busy, and no redirect is followed.
+func TestAnswersWithoutReport(t *testing.T) {
+	for name, test := range map[string]struct {
+		handler http.HandlerFunc
+		format  bool
+		want    string
+	}{
+		"too old": {http.NotFound, true, "/status: not a status that this release can read: HTTP status 404: 404 page not found"},
+		"busy": {func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "busy\x1b"+strings.Repeat("x", 5000), http.StatusServiceUnavailable)
+		}, false, `/status: HTTP status 503: busy\u001b` + strings.Repeat("x", 507)},
+		"elsewhere": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
+		}, false, "HTTP status 302"},
+		"cut off": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			_, _ = io.WriteString(w, head)
+		}, false, "read the status: unexpected EOF"},
+	} {
+		_, err := fetch(t.Context(), serve(t, test.handler))
+		if err == nil || !strings.Contains(err.Error(), test.want) || errors.Is(err, ErrFormat) != test.format || len(err.Error()) > 700 {
+			t.Errorf("%s: got %v, want %s", name, err, test.want)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package status
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+func ago(d time.Duration) *time.Time { return new(noon.Add(-d)) }
+
+// samples returns the volumes of the tables below.
+func samples() []Volume {
+	shown := func(resourceVersion string) *Version { return &Version{UID: "u", ResourceVersion: resourceVersion} }
+	app := Object{Kind: "ConfigMap", Namespace: "shop", Name: "app", State: "present", Shown: shown("812"), Followed: true, ProvenAt: ago(31 * time.Second)}
+	db := Object{Kind: "Secret", Namespace: "platform", Name: "db", State: "denied", Followed: true, ProvenAt: ago(3 * time.Hour)}
+	ca := Object{Kind: "ConfigMap", Namespace: "shop", Name: "ca", State: "present", Shown: shown("7"), ProvenAt: ago(240 * time.Hour)}
+	late := Object{Kind: "ConfigMap", Namespace: "shop", Name: "late", State: "unknown", Followed: true}
+	web := Pod{Namespace: "shop", Name: "web-0", UID: "uid-1"}
+	return []Volume{
+		{
+			VolumeID: "csi-1", Name: "settings", Pod: web, Condition: "RefForbidden", Abnormal: true, Since: noon.Add(-5 * time.Minute), Bytes: 8192,
+			Reason: `Secret "platform/db": the service account shop/web may not get it: ` + strings.Repeat("why ", 20), Objects: []Object{app, db},
+		},
+		{VolumeID: "csi-2", Name: "many", Pod: web, Condition: "Current", Since: noon.Add(-50 * time.Hour), Bytes: 4 << 20, Objects: []Object{app, ca, app, ca, ca}},
+		{VolumeID: "csi-3", Name: "ca", Pod: web, Condition: "Current", Since: noon, WithoutToken: true, Objects: []Object{ca}},
+		{VolumeID: "csi-4", Name: "late", Pod: web, Condition: "Publishing", Since: noon.Add(-time.Second), Objects: []Object{app, late}},
+		{VolumeID: "csi-5", Name: "old", Pod: Pod{UID: "uid-2"}, Condition: "Unknown", Since: noon.Add(-time.Minute), Reason: "not taken over yet"},
+	}
+}
+
+func (t Table) text(tt *testing.T, reports ...*Report) string {
+	tt.Helper()
+	var out bytes.Buffer
+	if err := t.Write(&out, reports...); err != nil {
+		tt.Fatal(err)
+	}
+	return out.String()
+}
+
+func wantText(t *testing.T, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestTable(t *testing.T) {
+	wantText(t, Table{}.text(t, sample(samples()...)), strings.TrimLeft(`
+NORMAL  POD         VOLUME    CONDITION     SINCE  PROVEN  SIZE  OBJECTS                                                     REASON
+no      shop/web-0  settings  RefForbidden  5m     3h      8Ki   configmap/app@812,secret/platform/db@-                      Secret "platform/db": the service account shop/web may not get it: why why wh...
+yes     uid-2       old       Unknown       60s    -       0     -                                                           not taken over yet
+yes     shop/web-0  late      Publishing    1s     never   0     configmap/app@812,configmap/late@-                          -
+yes     shop/web-0  ca        Current       0s     -       0     configmap/ca@7                                              -
+yes     shop/web-0  many      Current       2d2h   31s     4Mi   configmap/app@812,configmap/ca@7,configmap/app@812,+2 more  -
+`, "\n"))
+	wantText(t, Table{}.text(t, sample()), "No volumes.\n")
+}
+
+func TestWideTable(t *testing.T) {
+	got := Table{Wide: true}.text(t, sample(samples()[0], samples()[2]))
+	wantText(t, got, strings.TrimLeft(`
+NORMAL  POD         VOLUME    CONDITION     SINCE  PROVEN  SIZE  TOKEN    POD-UID  VOLUME-ID  OBJECTS                                                  REASON
+no      shop/web-0  settings  RefForbidden  5m     3h      8Ki   -        uid-1    csi-1      configmap/app@812(present),secret/platform/db@-(denied)  `+samples()[0].Reason+`
+yes     shop/web-0  ca        Current       0s     -       0     missing  uid-1    csi-3      configmap/ca@7(present)                                  -
+`, "\n"))
+}
+
+// TestTableOfNodes: the volumes of several nodes stand in one order, with ages by their own clocks.
+func TestTableOfNodes(t *testing.T) {
+	other := sample(samples()[2], samples()[0])
+	other.Node, other.ObservedAt = "node-2", noon.Add(time.Hour)
+	got := Table{Nodes: true}.text(t, sample(samples()[2]), other)
+	var lines []string
+	for line := range strings.Lines(got) {
+		lines = append(lines, strings.Join(strings.Fields(line)[:6], " "))
+	}
+	wantText(t, strings.Join(lines, "\n"), `NORMAL NODE POD VOLUME CONDITION SINCE
+no node-2 shop/web-0 settings RefForbidden 65m
+yes node-1 shop/web-0 ca Current 0s
+yes node-2 shop/web-0 ca Current 60m`)
+}
+
+func TestEncode(t *testing.T) {
+	want := sample(samples()...)
+	for output, decode := range map[string]func([]byte, any) error{
+		OutputJSON: json.Unmarshal, OutputYAML: func(text []byte, into any) error { return yaml.Unmarshal(text, into) },
+	} {
+		var out bytes.Buffer
+		if err := Encode(&out, output, want); err != nil {
+			t.Fatal(err)
+		}
+		got := &Report{}
+		if err := decode(out.Bytes(), got); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v\n%s", output, err, out.String())
+		}
+		if !strings.Contains(out.String(), "2026-01-01T11:55:00Z") || !strings.HasSuffix(out.String(), "\n") || strings.HasSuffix(out.String(), "\n\n") {
+			t.Errorf("%s:\n%s", output, out.String())
+		}
+	}
+	if err := Encode(&bytes.Buffer{}, OutputJSON, make(chan int)); err == nil {
+		t.Error("no error")
+	}
+	for _, write := range []error{Encode(failing{}, OutputYAML, want), Table{}.Write(failing{}, want), Table{}.Write(failing{})} {
+		if !errors.Is(write, errFault) {
+			t.Errorf("got %v", write)
+		}
+	}
+}
+
+func (failing) Write([]byte) (int, error) { return 0, errFault }
+
+func TestValidateOutput(t *testing.T) {
+	for _, output := range []string{OutputTable, OutputWide, OutputJSON, OutputYAML} {
+		if err := ValidateOutput(output); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, output := range []string{"", "Wide", "name"} {
+		if err := ValidateOutput(output); err == nil || !strings.HasSuffix(err.Error(), "must be table, wide, json or yaml") {
+			t.Errorf("%q: %v", output, err)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// chartName is the chart's, and its directory's.
+const chartName = "refvol"
+
+// writeChart packs the chart under the release's version. Helm's own package command writes the
+// time of the day into the archive.
+func writeChart(o *options, dir string) error {
+	chart := filepath.Join(o.root, "deploy", "charts", chartName)
+	ignored, err := ignoredFiles(chart)
+	if err != nil {
+		return err
+	}
+	var files []archived
+	if err := o.addChartFiles(&files, chart, "", ignored); err != nil {
+		return err
+	}
+	text, err := archive(files)
+	if err != nil {
+		return err
+	}
+	return write(dir, chartName+"-"+o.number()+".tgz", text)
+}
+
+// ignoredFiles returns the lines of .helmignore: a name, which counts in every directory, or a path.
+func ignoredFiles(chart string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(chart, ".helmignore"))
+	if err != nil {
+		return nil, err
+	}
+	var ignored []string
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if strings.ContainsAny(line, "*?[!") || strings.HasSuffix(line, "/") {
+			return nil, fmt.Errorf(".helmignore: %q is more than a name or a path", line)
+		}
+		ignored = append(ignored, line)
+	}
+	return ignored, nil
+}
+
+// addChartFiles adds the files below a directory of the chart. Links are followed, as Helm does.
+func (o *options) addChartFiles(files *[]archived, chart, below string, ignored []string) error {
+	entries, err := os.ReadDir(filepath.Join(chart, below))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := path.Join(below, e.Name())
+		if slices.Contains(ignored, name) || slices.Contains(ignored, e.Name()) {
+			continue
+		}
+		info, err := os.Stat(filepath.Join(chart, name))
+		if err != nil {
+			return err
+		}
+		if info.IsDir() {
+			if err := o.addChartFiles(files, chart, name, ignored); err != nil {
+				return err
+			}
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(chart, name))
+		if err != nil {
+			return err
+		}
+		if content, err = o.chartFile(name, content); err != nil {
+			return err
+		}
+		*files = append(*files, archived{path.Join(chartName, name), content, 0o644})
+	}
+	return nil
+}
+
+// replacement is a line that a release sets.
+type replacement struct {
+	line *regexp.Regexp
+	text string
+}
+
+// chartFile returns a file of the chart with the release's version.
+func (o *options) chartFile(name string, content []byte) ([]byte, error) {
+	var replacements []replacement
+	if name == "Chart.yaml" {
+		replacements = []replacement{
+			{regexp.MustCompile(`(?m)^version: .*$`), "version: " + o.number()},
+			{regexp.MustCompile(`(?m)^appVersion: .*$`), "appVersion: " + o.version},
+			{regexp.MustCompile(`(?m)image: ` + regexp.QuoteMeta(imageName) + `:.*$`), "image: " + imageName + ":" + o.version},
+			{regexp.MustCompile(`(?m)^  artifacthub.io/prerelease: .*$`), fmt.Sprintf("  artifacthub.io/prerelease: %q", fmt.Sprint(!o.final()))},
+		}
+	}
+	for _, r := range replacements {
+		if found := len(r.line.FindAllIndex(content, -1)); found != 1 {
+			return nil, fmt.Errorf("%s has %d lines that match %q, not one", name, found, r.line)
+		}
+		content = r.line.ReplaceAllLiteral(content, []byte(r.text))
+	}
+	return content, nil
+}
+
+// archived is a file of an archive.
+type archived struct {
+	name    string
+	content []byte
+	mode    int64
+}
+
+// archive returns files as a compressed tar archive, in the order of their names and without a
+// time or an owner.
+func archive(files []archived) ([]byte, error) {
+	slices.SortFunc(files, func(a, b archived) int { return strings.Compare(a.name, b.name) })
+	var stream bytes.Buffer
+	compressor := gzip.NewWriter(&stream)
+	writer := tar.NewWriter(compressor)
+	for _, f := range files {
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.name, Size: int64(len(f.content)), Mode: f.mode, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
+		if err := writer.WriteHeader(header); err != nil {
+			return nil, err
+		}
+		if _, err := writer.Write(f.content); err != nil {
+			return nil, err
+		}
+	}
+	if err := writer.Close(); err != nil {
+		return nil, err
+	}
+	if err := compressor.Close(); err != nil {
+		return nil, err
+	}
+	return stream.Bytes(), nil
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// job is what a test reads of a workflow's job.
+type job struct {
+	Permissions map[string]string `json:"permissions"`
+	Uses        string            `json:"uses"`
+	Steps       []struct {
+		Uses string `json:"uses"`
+		Run  string `json:"run"`
+	} `json:"steps"`
+}
+
+// workflow is what a test reads of a workflow. No permissions at all would mean the repository's
+// default ones.
+type workflow struct {
+	Permissions *map[string]string `json:"permissions"`
+	Jobs        map[string]job     `json:"jobs"`
+}
+
+func workflows(t *testing.T) map[string]workflow {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(checkout(t), ".github", "workflows", "*"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("workflows %q, %v", files, err)
+	}
+	found := map[string]workflow{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var w workflow
+		if err := yaml.Unmarshal(text, &w); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		found[filepath.Base(file)] = w
+	}
+	return found
+}
+
+// TestWorkflowsPinWhatTheyUse wants the full commit of every action: a tag can be moved.
+func TestWorkflowsPinWhatTheyUse(t *testing.T) {
+	pinned := regexp.MustCompile(`^[\w.-]+/[\w./-]+@[0-9a-f]{40}$`)
+	for name, w := range workflows(t) {
+		used := 0
+		for _, j := range w.Jobs {
+			uses := []string{j.Uses}
+			for _, step := range j.Steps {
+				uses = append(uses, step.Uses)
+			}
+			for _, u := range uses {
+				if u != "" && !pinned.MatchString(u) {
+					t.Errorf("%s uses %s, which is no full commit", name, u)
+				}
+				used += len(u)
+			}
+		}
+		if used == 0 {
+			t.Errorf("%s uses nothing, so it was not understood", name)
+		}
+	}
+}
+
+// TestWorkflowsHaveFewRights lets a workflow as a whole read at most. A job of the release may
+// write.
+func TestWorkflowsHaveFewRights(t *testing.T) {
+	for name, w := range workflows(t) {
+		if w.Permissions == nil {
+			t.Errorf("%s does not say which permissions it has", name)
+			continue
+		}
+		for what, how := range *w.Permissions {
+			if how != "read" && how != "none" {
+				t.Errorf("%s as a whole may %s %s", name, how, what)
+			}
+		}
+		for id, j := range w.Jobs {
+			if name != "release.yml" && len(j.Permissions) > 0 {
+				t.Errorf("%s: job %s has permissions of its own: %v", name, id, j.Permissions)
+			}
+		}
+	}
+}
+
+// TestCIRunsTheScript wants one script for all machines.
+func TestCIRunsTheScript(t *testing.T) {
+	for _, j := range workflows(t)["ci.yml"].Jobs {
+		for _, step := range j.Steps {
+			if step.Run == ".ci/run" {
+				return
+			}
+		}
+	}
+	t.Error("ci.yml does not run .ci/run")
+}
+
+// TestDependencyUpdatesOfAllModules compares the configuration with the modules that git has.
+func TestDependencyUpdatesOfAllModules(t *testing.T) {
+	root := checkout(t)
+	text, err := os.ReadFile(filepath.Join(root, ".github", "dependabot.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		Updates []struct {
+			Ecosystem   string   `json:"package-ecosystem"`
+			Directories []string `json:"directories"`
+		} `json:"updates"`
+	}
+	if err := yaml.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	var updated []string
+	for _, u := range config.Updates {
+		if u.Ecosystem == "gomod" {
+			updated = append(updated, u.Directories...)
+		}
+	}
+	output, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "--", "go.mod", "*/go.mod").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var modules []string
+	for _, file := range strings.Fields(string(output)) {
+		modules = append(modules, path.Join("/", path.Dir(file)))
+	}
+	slices.Sort(updated)
+	slices.Sort(modules)
+	if !slices.Equal(updated, modules) {
+		t.Errorf(".github/dependabot.yml has %q, the modules are %q", updated, modules)
+	}
+}

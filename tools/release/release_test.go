@@ -1,0 +1,261 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	testVersion  = "v9.8.7-rc.1"
+	testRevision = "0123456789abcdef0123456789abcdef01234567"
+)
+
+// prepared returns the options for a release of the checkout into a directory that exists.
+func prepared(t *testing.T) (*options, string) {
+	t.Helper()
+	dir := t.TempDir()
+	return &options{root: checkout(t), output: dir, version: testVersion, revision: testRevision, programs: programs()}, dir
+}
+
+func read(t *testing.T, dir, name string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+func TestRefusals(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"-root . -output /out -version v1.2.3 -revision x", "-root: \".\" must be an absolute path"},
+		{"-root / -output out -version v1.2.3 -revision x", "-output: \"out\" must be an absolute path"},
+		{"-root / -output /out -version 1.2.3 -revision x", "-version: \"1.2.3\" must be a semantic version with a v"},
+		{"-root / -output /out -version v1.2 -revision x", "-version: "},
+		{"-root / -output /out -version v1.2.3", "-revision: required"},
+		{"-root / more", "unexpected arguments"},
+	} {
+		if err := run(t.Context(), strings.Fields(test.args), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", test.args, err, test.want)
+		}
+	}
+}
+
+// TestEveryProgramIsReleased compares the list with the directories of the programs.
+func TestEveryProgramIsReleased(t *testing.T) {
+	entries, err := os.ReadDir(filepath.Join(checkout(t), "cmd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commands, released []string
+	for _, e := range entries {
+		commands = append(commands, e.Name())
+	}
+	for _, p := range programs() {
+		released = append(released, p.name)
+	}
+	slices.Sort(released)
+	if !slices.Equal(commands, released) {
+		t.Errorf("released are %q, cmd/ has %q", released, commands)
+	}
+}
+
+// TestChartHasTheVersion packs the chart twice: the archives have the same bytes.
+func TestChartHasTheVersion(t *testing.T) {
+	o, dir := prepared(t)
+	const name = "refvol-9.8.7-rc.1.tgz"
+	var packed [][]byte
+	for range 2 {
+		if err := writeChart(o, dir); err != nil {
+			t.Fatal(err)
+		}
+		packed = append(packed, read(t, dir, name))
+	}
+	if !bytes.Equal(packed[0], packed[1]) {
+		t.Error("two archives differ")
+	}
+	files := untar(t, packed[0])
+	var got struct {
+		Version, AppVersion string
+		Annotations         map[string]string
+	}
+	if err := yaml.Unmarshal(files["refvol/Chart.yaml"], &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Version != "9.8.7-rc.1" || got.AppVersion != testVersion || got.Annotations["artifacthub.io/prerelease"] != "true" ||
+		!strings.Contains(got.Annotations["artifacthub.io/images"], imageName+":"+testVersion+"\n") {
+		t.Errorf("the chart has %+v", got)
+	}
+	for _, name := range []string{"values.yaml", "values.schema.json", "templates/daemonset.yaml", "files/base/daemonset.yaml", "files/components/startup-taint/policy.yaml"} {
+		if len(files["refvol/"+name]) == 0 {
+			t.Errorf("the archive lacks %s", name)
+		}
+	}
+	for _, name := range []string{"files/base/kustomization.yaml", "files/base/rbac.yaml", "files/components/cache/kustomization.yaml"} {
+		if _, there := files["refvol/"+name]; there {
+			t.Errorf("the archive has %s, which .helmignore leaves out", name)
+		}
+	}
+}
+
+// TestManifestsHaveTheImage renders each install with the release's image and no other.
+func TestManifestsHaveTheImage(t *testing.T) {
+	o, dir := prepared(t)
+	if err := writeManifests(o, dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range installs() {
+		text := string(read(t, dir, i.name+".yaml"))
+		if strings.Count(text, "image: ") != 1 || !strings.Contains(text, "image: "+imageName+":"+testVersion+"\n") {
+			t.Errorf("%s has other images:\n%s", i.name, text)
+		}
+		for _, component := range i.components {
+			if argument := "--identity=" + strings.TrimSuffix(component, "-identity"); !strings.Contains(text, argument) {
+				t.Errorf("%s lacks %s", i.name, argument)
+			}
+		}
+	}
+}
+
+func TestChanges(t *testing.T) {
+	const text = "# Changelog\n\n## Unreleased\n\n- next\n\n### Part\n\n- more\n\n## v1.1.0 (2027-01-02)\n\n- new\n\n## v1.0.0\n"
+	for _, test := range []struct{ version, want string }{
+		{"v1.2.0-rc.1", "- next\n\n### Part\n\n- more\n"},
+		{"v1.1.0", "- new\n"},
+	} {
+		o, dir := prepared(t)
+		o.root, o.version = t.TempDir(), test.version
+		if err := write(o.root, "CHANGELOG.md", []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if err := writeChanges(o, dir); err != nil {
+			t.Fatal(err)
+		}
+		if got := string(read(t, dir, "CHANGES.md")); got != test.want {
+			t.Errorf("%s: %q, want %q", test.version, got, test.want)
+		}
+		o.version = "v1.2.0"
+		if err := writeChanges(o, dir); err == nil || !strings.Contains(err.Error(), `no section "## v1.2.0": give what is under "## Unreleased" this title`) {
+			t.Errorf("a release without a section: %v", err)
+		}
+	}
+}
+
+// TestBillNamesWhatIsLinked compares the bill of this test's own binary with what it says itself.
+func TestBillNamesWhatIsLinked(t *testing.T) {
+	o, dir := prepared(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := buildinfo.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeBills(o, dir, []binary{{program{name: "tool"}, platform{"linux", "amd64"}, self}}); err != nil {
+		t.Fatal(err)
+	}
+	var bill cdx.BOM
+	if err := json.Unmarshal(read(t, dir, filepath.Base(self)+".cdx.json"), &bill); err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for _, c := range *bill.Components {
+		listed[c.PackageURL] = true
+	}
+	for _, dependency := range info.Deps {
+		if url := "pkg:golang/" + dependency.Path + "@" + dependency.Version; !listed[url] {
+			t.Errorf("the bill lacks %s", url)
+		}
+	}
+	if len(info.Deps) == 0 || len(listed) != len(info.Deps)+1 || !listed["pkg:golang/stdlib@"+strings.TrimPrefix(info.GoVersion, "go")] {
+		t.Errorf("the bill has %d components, the binary %d modules", len(listed), len(info.Deps))
+	}
+	if bill.SerialNumber != "" || bill.Metadata.Timestamp != "" || bill.Metadata.Component.Version != testVersion {
+		t.Errorf("the bill says %q, %+v", bill.SerialNumber, bill.Metadata)
+	}
+}
+
+// TestKrewManifest checks the rendered manifest and the archives that it names.
+func TestKrewManifest(t *testing.T) {
+	o, dir := prepared(t)
+	var built []binary
+	for _, on := range []platform{{"linux", "arm64"}, {"darwin", "amd64"}, {"windows", "amd64"}} {
+		b := binary{program{name: "kubectl-refvol", krew: true}, on, filepath.Join(dir, "kubectl-refvol_"+on.String())}
+		if on.os == "windows" {
+			b.path += ".exe"
+		}
+		if err := os.WriteFile(b.path, []byte(on.String()), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		built = append(built, b)
+	}
+	if err := writeKrew(o, dir, built); err != nil {
+		t.Fatal(err)
+	}
+	var manifest struct {
+		Kind     string
+		Metadata struct{ Name string }
+		Spec     struct {
+			Version, ShortDescription string
+			Platforms                 []struct {
+				Selector         struct{ MatchLabels map[string]string }
+				URI, SHA256, Bin string
+			}
+		}
+	}
+	if err := yaml.Unmarshal(read(t, dir, "krew.yaml"), &manifest); err != nil {
+		t.Fatal(err)
+	}
+	// krew takes descriptions of up to 50 characters.
+	if manifest.Kind != "Plugin" || manifest.Metadata.Name != "refvol" || manifest.Spec.Version != testVersion || len(manifest.Spec.ShortDescription) > 50 || len(manifest.Spec.Platforms) != len(built) {
+		t.Fatalf("the manifest says %+v", manifest)
+	}
+	for i, p := range manifest.Spec.Platforms {
+		on := built[i].platform
+		name := "kubectl-refvol_" + on.String() + ".tar.gz"
+		content := read(t, dir, name)
+		if want := fmt.Sprintf("%x", sha256.Sum256(content)); p.SHA256 != want || !strings.HasSuffix(p.URI, "/"+testVersion+"/"+name) {
+			t.Errorf("%s: %+v, want the sum %s", name, p, want)
+		}
+		if p.Selector.MatchLabels["os"] != on.os || p.Selector.MatchLabels["arch"] != on.arch {
+			t.Errorf("%s is for %v", name, p.Selector)
+		}
+		files := untar(t, content)
+		if names := slices.Sorted(maps.Keys(files)); !slices.Equal(names, []string{"LICENSE", p.Bin}) || string(files[p.Bin]) != on.String() {
+			t.Errorf("%s has %q, the manifest wants %s", name, names, p.Bin)
+		}
+	}
+}
+
+// TestChecksums has the ordinary program read the file.
+func TestChecksums(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"b", "a"} {
+		if err := write(dir, name, []byte(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := writeChecksums(dir); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", "SHA256SUMS")
+	cmd.Dir = dir
+	if output, err := cmd.CombinedOutput(); err != nil || string(output) != "a: OK\nb: OK\n" {
+		t.Errorf("%s, %v", output, err)
+	}
+}
