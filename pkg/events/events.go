@@ -6,6 +6,7 @@ package events
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,7 +70,7 @@ func New(ctx context.Context, opts Options) (*Recorder, error) {
 func (r *Recorder) Warn(pod volume.Pod, reason, message string) {
 	if len(message) > maxMessage {
 		const more = "..."
-		message = message[:maxMessage-len(more)] + more
+		message = strings.ToValidUTF8(message[:maxMessage-len(more)], "") + more
 	}
 	r.recorder.Event(&corev1.ObjectReference{
 		APIVersion: "v1",

@@ -140,6 +140,10 @@ func (p *Publisher) noteRead(read *restored) {
 func (p *Publisher) forgetRestored(volumeID, target string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.forgetRestoredLocked(volumeID, target)
+}
+
+func (p *Publisher) forgetRestoredLocked(volumeID, target string) {
 	if r := p.restored[volumeID]; r != nil && r.Target == target {
 		delete(p.restored, volumeID)
 		p.used -= r.size

@@ -91,8 +91,10 @@ func (p *Publisher) allVolumes() (known []counted, waiting []restored) {
 	for _, v := range p.volumes {
 		known = append(known, counted{v, v.live, v.size})
 	}
-	for _, r := range p.restored {
-		waiting = append(waiting, *r)
+	for id, r := range p.restored {
+		if p.volumes[id] == nil { // else it is being taken over
+			waiting = append(waiting, *r)
+		}
 	}
 	return known, waiting
 }

@@ -63,7 +63,13 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 	if err := p.readRecord(ctx, v); err != nil {
 		return err
 	}
-	p.forgetRestored(request.VolumeID, request.Target)
+	done := false
+	defer func() {
+		if !done { // something panicked: it is a restored volume again
+			v.registration.Close()
+			p.remove(v)
+		}
+	}()
 	if v.spec.Pinned() {
 		p.track(v)
 	} else {
@@ -74,6 +80,7 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 	}
 	v.poke()
 	p.activate(v)
+	done = true
 	return nil
 }
 
@@ -107,7 +114,11 @@ func (p *Publisher) readRecord(ctx context.Context, v *published) error {
 		return fmt.Errorf("read which objects the files of volume %s name: %w", v.request.VolumeID, err)
 	}
 	v.size = size.Bytes
-	v.setShown(record.Decode(text, v.refs))
+	v.contents.shown = record.Decode(text, v.refs)
+	if v.spec.Pinned() || !v.spec.InPlace() {
+		// Files that are rewritten in place name the new versions before the first byte.
+		v.condition.show(v.contents.shown)
+	}
 	for ref := range v.consent { // also of files from before the pod needed a right to it
 		if v.contents.shown[ref].UID != "" {
 			v.contents.named[ref] = true
