@@ -158,8 +158,8 @@ func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Renderi
 	}
 	switch {
 	case err == nil:
-		v.setShown(got.at)
-		v.contents.withdrawn, v.contents.named = got.refused, namedIn(shown.Tree)
+		v.contents.shown, v.contents.withdrawn, v.contents.named = got.at, got.refused, namedIn(shown.Tree)
+		v.condition.show(got.at)
 	case result.Changed:
 		// Some files may still be those of before, where they are rewritten in place. So nothing older
 		// may follow, and the status goes on to say what was shown by all files.
@@ -184,13 +184,6 @@ func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Renderi
 		v.p.opts.Events.Warn(v.request.Pod, eventInvalidNames, v.contents.told)
 	}
 	return result.Changed, nil
-}
-
-// setShown records what the files show. The map must not change any more. The caller holds the
-// lock of the contents.
-func (v *published) setShown(shown record.Versions) {
-	v.contents.shown = shown
-	v.condition.show(shown)
 }
 
 // namedIn returns the objects that a tree's files name.

@@ -111,7 +111,7 @@ func (p *Publisher) restoredPods() map[volume.Pod][]mount.Mounted {
 	defer p.mu.Unlock()
 	pods := map[volume.Pod][]mount.Mounted{}
 	for _, r := range p.restored {
-		if !r.waits && r.pod.Name != "" {
+		if r.left == "" && r.pod.Name != "" {
 			pods[r.pod] = append(pods[r.pod], r.Mounted)
 		}
 	}
@@ -290,6 +290,6 @@ func (p *Publisher) leaveToKubelet(ctx context.Context, m mount.Mounted, reason 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if r := p.restored[m.VolumeID]; r != nil && r.Mounted == m {
-		r.waits = true
+		r.left = reason.Error()
 	}
 }

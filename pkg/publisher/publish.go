@@ -67,8 +67,8 @@ func (r *Request) misderived(kubelets *Request) bool {
 // Publish makes a volume visible at its target once all its files are written. It waits for
 // required objects and keys that don't exist yet. If the volume is live, Publish does nothing,
 // or fails with ReasonExists if the request differs. After an error nothing is left of a new
-// volume, and a live volume stays as it is. So does a mounted one that --identity=node would not
-// publish now; that is no error. The logger of ctx names the volume's id and its pod.
+// volume, and a live volume stays as it is. So does a mounted one of a spec that would be refused
+// now; that is no error. The logger of ctx names the volume's id and its pod.
 func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	ctx, end, err := p.beginPublish(ctx, request.VolumeID)
 	if err != nil {
@@ -85,7 +85,7 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	case err != nil:
 	case mounted:
 		err = p.takeOver(ctx, request, p.opts.Pods.Get)
-		if p.isForNodes(err) {
+		if ReasonOf(err) == ReasonInvalid && request.PodErr == nil && request.TokenErr == nil {
 			p.leave(ctx, &request, err)
 			return nil
 		}

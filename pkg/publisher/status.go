@@ -69,7 +69,7 @@ func (p *Publisher) Volumes(yield func(VolumeStatus) bool) {
 		r := &restored[i]
 		if !yield(VolumeStatus{
 			VolumeID: r.VolumeID, Target: r.Target, Pod: r.pod, Condition: ConditionUnknown,
-			Reason: "an earlier process has mounted it, and this one has not taken it over yet", Since: r.since, Bytes: r.size,
+			Reason: r.reason(), Since: r.since, Bytes: r.size,
 		}) {
 			return
 		}

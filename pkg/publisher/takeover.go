@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -85,13 +86,27 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 }
 
 // leave has a mounted volume stay as it is, which an earlier process has published with another
-// identity. A failed publish would keep the containers of its running pod from being restarted.
+// identity, or whose spec an earlier version took. A failed publish would keep the containers of its
+// running pod from being restarted.
 func (p *Publisher) leave(ctx context.Context, request *Request, reason error) {
 	if !p.isNews(request.VolumeID, reason.Error()) {
 		return
 	}
 	klog.FromContext(ctx).Info("A mounted volume is not updated any more", "target", request.Target, "reason", reason.Error())
 	p.opts.Events.Warn(request.Pod, eventVolumeUpdateFailed, reason.Error())
+	p.listRestored(request, reason)
+}
+
+// listRestored lists a mounted volume, which is not live, among those that only a publish makes live.
+func (p *Publisher) listRestored(request *Request, reason error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.restored[request.VolumeID]
+	if r == nil {
+		r = &restored{Mounted: mount.Mounted{VolumeID: request.VolumeID, Target: request.Target}, since: time.Now()}
+		p.restored[request.VolumeID] = r
+	}
+	r.pod, r.left = request.Pod, reason.Error()
 }
 
 // readRecord finds out what a mounted volume shows, and how much that takes.
