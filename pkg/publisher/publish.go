@@ -105,7 +105,7 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 
 // create makes a volume that is not mounted.
 func (p *Publisher) create(ctx context.Context, request Request) error {
-	v, err := p.admit(ctx, request)
+	v, err := p.newVolume(ctx, request)
 	if err != nil {
 		return err
 	}
@@ -181,8 +181,8 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 	}
 }
 
-// admit validates a request for a volume that is not mounted.
-func (p *Publisher) admit(ctx context.Context, request Request) (*published, error) {
+// newVolume returns the volume that a request asks for, which is not mounted yet.
+func (p *Publisher) newVolume(ctx context.Context, request Request) (*published, error) {
 	var across []volume.Option
 	if p.opts.CrossNamespace {
 		across = append(across, volume.AcrossNamespaces())
@@ -279,17 +279,11 @@ func (v *published) publish(ctx context.Context) (err error) {
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
 	defer v.releasePlace()
-	shown, got, err := v.await(ctx)
-	for err == nil && v.registration.Admit(ctx) != nil { // asks again if that took long
-		v.releasePlace() // other renders don't wait for the review
-		if err = v.authorize(ctx); err == nil {
-			shown, got, err = v.await(ctx)
-		}
-	}
+	rendering, got, err := v.awaitAuthorized(ctx)
 	if err != nil {
 		return err
 	}
-	mnt, err := v.p.opts.Mounts.Create(ctx, v.mountParams(shown.Tree))
+	mnt, err := v.p.opts.Mounts.Create(ctx, v.mountParams(rendering.Tree))
 	if err != nil {
 		return fmt.Errorf("make the file system of volume %s: %w", v.request.VolumeID, err)
 	}
@@ -305,7 +299,7 @@ func (v *published) publish(ctx context.Context) (err error) {
 	if err := record.SetPod(mnt.Root(), v.p.opts.AttributePrefix, v.request.Pod); err != nil {
 		return fmt.Errorf("name the pod of volume %s: %w", v.request.VolumeID, err)
 	}
-	if _, err := v.write(ctx, mnt, shown, got); err != nil {
+	if _, err := v.write(ctx, mnt, rendering, got); err != nil {
 		return err
 	}
 	attached = true
