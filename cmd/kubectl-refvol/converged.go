@@ -139,10 +139,11 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 				return errors.Join(err, outcome(w.last))
 			}
 		}
-		// A version that came during the round may be everywhere already.
-		if !w.last.Changed {
-			pause(deadline, max(shortestPause, time.Since(began)))
+		wait := shortestPause
+		if !w.last.Changed { // else the version that came during the round may be everywhere already
+			wait = max(wait, time.Since(began))
 		}
+		pause(deadline, wait)
 		before, err = w.last.Current, context.Cause(deadline)
 	}
 	if w.last == nil || deadline.Err() == nil {

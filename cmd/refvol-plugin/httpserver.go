@@ -9,8 +9,13 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"k8s.io/klog/v2"
 )
+
+// maxConnections is how many connections one address holds. Nobody authenticates there, and the plugin's
+// container has no limit on memory.
+const maxConnections = 512
 
 // httpServer serves one of the plugin's own HTTP addresses. Its goroutine ends with stop.
 type httpServer struct {
@@ -29,11 +34,11 @@ func startHTTP(flag, address string, handler http.Handler, failed context.Cancel
 	}
 	s := &httpServer{
 		address: listener.Addr().String(),
-		server:  &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second},
+		server:  &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute},
 		ended:   make(chan error, 1),
 	}
 	go func() {
-		err := s.server.Serve(listener)
+		err := s.server.Serve(netutil.LimitListener(listener, maxConnections))
 		if errors.Is(err, http.ErrServerClosed) {
 			err = nil
 		} else {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
+	"time"
 )
 
 // condition is one of those that make the plugin ready; err returns why it isn't met, nil if it is.
@@ -20,8 +22,9 @@ type condition struct {
 //   - /metrics is that of the handler.
 func monitoring(probe func(context.Context) error, ready []condition, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
+	health := &sharedProbe{probe: probe}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
-		if err := probe(r.Context()); err != nil {
+		if err := health.ask(r.Context()); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
@@ -37,6 +40,30 @@ func monitoring(probe func(context.Context) error, ready []condition, metrics ht
 	})
 	mux.Handle("GET /metrics", metrics)
 	return mux
+}
+
+// probeAge is how old the result of a probe may be.
+const probeAge = time.Second
+
+// sharedProbe has whoever asks within probeAge share the result of one probe. It is safe for concurrent
+// use.
+type sharedProbe struct {
+	// probe must end by itself: who asked first may leave, and others wait for the result.
+	probe func(context.Context) error
+
+	mu  sync.Mutex
+	at  time.Time
+	err error
+}
+
+func (s *sharedProbe) ask(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.at) >= probeAge {
+		s.err = s.probe(context.WithoutCancel(ctx))
+		s.at = time.Now()
+	}
+	return s.err
 }
 
 // describe names each condition in a line, as the components of Kubernetes do, and says whether all are met.

@@ -6,10 +6,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func writeFile(t *testing.T, path, text string) {
@@ -35,13 +39,8 @@ func get(t *testing.T, client *http.Client, url string) (int, string) {
 }
 
 func TestProbes(t *testing.T) {
-	var ready, dead atomic.Bool
-	probe := func(context.Context) error {
-		if dead.Load() {
-			return errors.New("probe csi.sock: no answer")
-		}
-		return nil
-	}
+	var ready atomic.Bool
+	probe := func(context.Context) error { return nil }
 	scrape := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("# HELP\n")) })
 	ctx, failed := context.WithCancelCause(t.Context())
 	defer failed(nil)
@@ -55,22 +54,20 @@ func TestProbes(t *testing.T) {
 	url := "http://" + p.address
 	const notRegistered = "[+]shared-mounts ok\n[+]rights ok\n[-]registration: the kubelet has not registered the driver yet\n"
 	for _, test := range []struct {
-		ready, dead bool
-		path        string
-		code        int
-		body        string
+		ready bool
+		path  string
+		code  int
+		body  string
 	}{
-		{false, false, "/healthz", http.StatusOK, "ok\n"},
-		{false, false, "/readyz", http.StatusServiceUnavailable, notRegistered},
-		{true, false, "/readyz", http.StatusOK, "[+]shared-mounts ok\n[+]rights ok\n[+]registration ok\n"},
-		{true, false, "/healthz", http.StatusOK, "ok\n"},
-		{true, true, "/healthz", http.StatusServiceUnavailable, "probe csi.sock: no answer\n"},
-		{false, false, "/readyz", http.StatusServiceUnavailable, notRegistered},
-		{true, false, "/metrics", http.StatusOK, "# HELP\n"},
-		{true, false, "/", http.StatusNotFound, "404 page not found\n"},
+		{false, "/healthz", http.StatusOK, "ok\n"},
+		{false, "/readyz", http.StatusServiceUnavailable, notRegistered},
+		{true, "/readyz", http.StatusOK, "[+]shared-mounts ok\n[+]rights ok\n[+]registration ok\n"},
+		{true, "/healthz", http.StatusOK, "ok\n"},
+		{false, "/readyz", http.StatusServiceUnavailable, notRegistered},
+		{true, "/metrics", http.StatusOK, "# HELP\n"},
+		{true, "/", http.StatusNotFound, "404 page not found\n"},
 	} {
 		ready.Store(test.ready)
-		dead.Store(test.dead)
 		if code, body := get(t, client, url+test.path); code != test.code || body != test.body {
 			t.Errorf("%s with ready %t: got %d %q, want %d %q", test.path, test.ready, code, body, test.code, test.body)
 		}
@@ -97,4 +94,42 @@ func TestProbesAtAnAddressInUse(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), "serve --http-address: ") {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestHealthOfADeadSocket(t *testing.T) {
+	dead := func(context.Context) error { return errors.New("probe csi.sock: no answer") }
+	answer := httptest.NewRecorder()
+	monitoring(dead, nil, http.NotFoundHandler()).ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil))
+	if body := answer.Body.String(); answer.Code != http.StatusServiceUnavailable || body != "probe csi.sock: no answer\n" {
+		t.Errorf("got %d %q", answer.Code, body)
+	}
+}
+
+// TestSharedProbe: a flood of requests makes one probe a second, and who leaves spoils nobody's answer.
+func TestSharedProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		probes := 0
+		shared := &sharedProbe{probe: func(ctx context.Context) error {
+			probes++
+			return ctx.Err()
+		}}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		var asking sync.WaitGroup
+		for range 50 {
+			asking.Go(func() {
+				if err := shared.ask(gone); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		asking.Wait()
+		if probes != 1 {
+			t.Errorf("%d probes for 50 requests at once", probes)
+		}
+		time.Sleep(probeAge)
+		if err := shared.ask(gone); err != nil || probes != 2 {
+			t.Errorf("%d probes a second later, %v", probes, err)
+		}
+	})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
@@ -75,8 +76,10 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Clie
 		err = readAsPods(&reads, &shows, config, m)
 	case identityNode:
 		p.identity, err = readAsNode(&reads, &shows, client, config)
-	default:
+	case identityPlugin:
 		p.identity, err = readAsPlugin(&reads, &shows, client, m)
+	default:
+		err = fmt.Errorf("--identity=%s: nothing reads that way", opts.identity)
 	}
 	if err != nil {
 		return nil, err

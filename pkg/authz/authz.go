@@ -81,13 +81,6 @@ func groupsOf(account volume.Account) []string {
 
 func attributes(ref volume.Ref, verb string) *authorizationv1.ResourceAttributes {
 	return &authorizationv1.ResourceAttributes{
-		Namespace: ref.Namespace, Verb: verb, Version: "v1", Resource: resource(ref.Kind), Name: ref.Name,
+		Namespace: ref.Namespace, Verb: verb, Version: "v1", Resource: ref.Kind.Resource(), Name: ref.Name,
 	}
-}
-
-func resource(kind volume.Kind) string {
-	if kind == volume.Secret {
-		return "secrets"
-	}
-	return "configmaps"
 }

@@ -82,7 +82,7 @@ const (
 	Outdated fleet.Reason = "Outdated"
 	// Pinned: the files show another version, and always will.
 	Pinned fleet.Reason = "Pinned"
-	// NotShown: the volume names the object, and its files show none of it.
+	// NotShown: the volume names the object, and its files show none of it, or may show a mix of versions.
 	NotShown fleet.Reason = "NotShown"
 	// NotProven: the volume names the version, and an earlier process may have stopped in the middle of
 	// writing it.
@@ -195,7 +195,7 @@ func (v *Verdict) volume(node string, volume *status.Volume) {
 	case volume.Condition == conditionPinned:
 		lag(shown, Pinned, "updatePolicy is Pinned: it shows what it showed first; recreate the pod")
 	case shown == nil:
-		lag(nil, NotShown, because("the files show none of it", cmp.Or(volume.Reason, object.Reason, object.State)))
+		lag(nil, NotShown, because("the files are not known to show it", cmp.Or(volume.Reason, object.Reason, object.State)))
 	case shown.UID != v.Current.UID:
 		lag(shown, Outdated, because("it shows an earlier object of this name", cmp.Or(volume.Reason, object.Reason)))
 	default:

@@ -100,11 +100,11 @@ func TestJudge(t *testing.T) {
 		},
 		"withdrawn": {
 			nodes: []fleet.Node{reports(saying(volumeOf("a", "RefForbidden", nil), "secret db is refused"))},
-			want:  []string{"a - NotShown the files show none of it: secret db is refused"}, volumes: 1,
+			want:  []string{"a - NotShown the files are not known to show it: secret db is refused"}, volumes: 1,
 		},
 		"not shown, and nobody says why": {
 			nodes: []fleet.Node{reports(volumeOf("a", "Current", nil))},
-			want:  []string{"a - NotShown the files show none of it: present"}, volumes: 1,
+			want:  []string{"a - NotShown the files are not known to show it: present"}, volumes: 1,
 		},
 		"being published": {
 			nodes: []fleet.Node{reports(volumeOf("a", "Publishing", nil))},

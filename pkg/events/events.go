@@ -6,6 +6,7 @@ package events
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,7 +70,7 @@ func New(ctx context.Context, opts Options) (*Recorder, error) {
 func (r *Recorder) Warn(pod volume.Pod, reason, message string) {
 	if len(message) > maxMessage {
 		const more = "..."
-		message = message[:maxMessage-len(more)] + more
+		message = strings.ToValidUTF8(message[:maxMessage-len(more)], "") + more
 	}
 	r.recorder.Event(&corev1.ObjectReference{
 		APIVersion: "v1",
@@ -82,6 +83,9 @@ func (r *Recorder) Warn(pod volume.Pod, reason, message string) {
 
 // Shutdown ends the Recorder's goroutines. Events that are not written yet are lost.
 func (r *Recorder) Shutdown() { r.broadcaster.Shutdown() }
+
+// writeTime bounds a request, since one goroutine writes all events.
+const writeTime = 30 * time.Second
 
 // failureTime without a failure makes the next one of the same kind news again.
 const failureTime = 10 * time.Minute
@@ -98,14 +102,18 @@ type sink struct {
 
 // Create implements record.EventSink.
 func (s *sink) Create(event *corev1.Event) (*corev1.Event, error) {
-	created, err := s.events(event.Namespace).Create(context.Background(), event, metav1.CreateOptions{})
+	ctx, cancel := context.WithTimeout(context.Background(), writeTime)
+	defer cancel()
+	created, err := s.events(event.Namespace).Create(ctx, event, metav1.CreateOptions{})
 	s.note(err)
 	return created, err
 }
 
 // Patch implements record.EventSink.
 func (s *sink) Patch(event *corev1.Event, patch []byte) (*corev1.Event, error) {
-	patched, err := s.events(event.Namespace).Patch(context.Background(), event.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	ctx, cancel := context.WithTimeout(context.Background(), writeTime)
+	defer cancel()
+	patched, err := s.events(event.Namespace).Patch(ctx, event.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	s.note(err)
 	return patched, err
 }

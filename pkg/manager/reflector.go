@@ -336,7 +336,7 @@ func (r *reflector) follow(ctx context.Context, s *stream) error {
 		if errors.Is(err, errEnded) {
 			if errors.Is(s.cause(), errQuiet) {
 				r.silent++
-				klog.FromContext(ctx).V(detailLevel).Info("Opening a silent watch again", "ref", r.item.ref, "after", silence.limit)
+				klog.FromContext(ctx).Info("Opening a silent watch again", "ref", r.item.ref, "after", silence.limit)
 			}
 			return nil
 		}

@@ -30,13 +30,14 @@ type source struct {
 	events runtime.Decoder
 }
 
-// newSources returns the sources of both kinds.
+// newSources returns the sources of all kinds.
 func newSources(c *apiclient.Client) map[volume.Kind]*source {
 	events := protobuf.NewSerializer(c.Scheme(), c.Scheme())
-	return map[volume.Kind]*source{
-		volume.ConfigMap: {c, corev1.Resource("configmaps"), events},
-		volume.Secret:    {c, corev1.Resource("secrets"), events},
+	sources := map[volume.Kind]*source{}
+	for _, kind := range volume.Kinds() {
+		sources[kind] = &source{c, corev1.Resource(kind.Resource()), events}
 	}
+	return sources
 }
 
 func (s *source) request(namespace string, opts runtime.Object) *rest.Request {

@@ -118,12 +118,10 @@ func (m *Metrics) initialize() {
 	for _, result := range []string{resultAllowed, resultDenied, resultError} {
 		m.reviews.WithLabelValues(result)
 	}
-	for _, kind := range kinds() {
+	for _, kind := range volume.Kinds() {
 		m.restarts.WithLabelValues(string(kind))
 	}
 }
-
-func kinds() []volume.Kind { return []volume.Kind{volume.ConfigMap, volume.Secret} }
 
 // Handler serves the metrics in Prometheus's formats.
 func (m *Metrics) Handler() http.Handler {

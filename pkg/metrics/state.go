@@ -120,7 +120,7 @@ func (c *stateCollector) collectObjects(to chan<- prometheus.Metric) {
 			ages.add(age(o))
 		}
 	}
-	for _, kind := range kinds() {
+	for _, kind := range volume.Kinds() {
 		for _, state := range manager.ObjectStates() {
 			to <- gauge(c.objects, float64(counts[group{kind, state}]), string(kind), string(state))
 		}

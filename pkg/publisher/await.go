@@ -48,6 +48,20 @@ func (v *published) authorize(ctx context.Context) error {
 	}
 }
 
+// awaitAuthorized is await, and authorize once more if what that found was too old at its end.
+func (v *published) awaitAuthorized(ctx context.Context) (*payload.Rendering, answers, error) {
+	for {
+		rendering, got, err := v.await(ctx)
+		if err != nil || v.registration.Admit(ctx) == nil {
+			return rendering, got, err
+		}
+		v.releasePlace() // other renders don't wait for the review
+		if err := v.authorize(ctx); err != nil {
+			return nil, answers{}, err
+		}
+	}
+}
+
 // await returns what a new volume is to show, and the answers that it is made of. The volume then
 // has a place at the render gate, until its files are written. await waits while required objects
 // or keys are missing, or while their state is not known. Each change of one of them wakes it. It
@@ -60,10 +74,10 @@ func (v *published) await(ctx context.Context) (*payload.Rendering, answers, err
 	refresh := time.NewTimer(backoff.Step())
 	defer refresh.Stop()
 	for {
-		shown, got, err := v.look(ctx)
+		rendering, got, err := v.look(ctx)
 		if err == nil {
 			v.condition.set(outcome{})
-			return shown, got, nil
+			return rendering, got, nil
 		}
 		o := outcomeOf(err)
 		if !o.waits {
@@ -79,11 +93,11 @@ func (v *published) await(ctx context.Context) (*payload.Rendering, answers, err
 			return nil, answers{}, fail(ReasonUnavailable, "%w: %w", errStopping, err)
 		case <-ctx.Done():
 			// Why the state of an object is not known may have become known since.
-			shown, got, err := v.look(ctx)
+			rendering, got, err := v.look(ctx)
 			if o = outcomeOf(err); v.p.opts.NodeRights && apierrors.IsForbidden(err) {
 				o.reason = ReasonForbidden // it has not passed; else it is not the object that is refused
 			}
-			return shown, got, o.failure()
+			return rendering, got, o.failure()
 		}
 	}
 }
@@ -132,9 +146,9 @@ func (v *published) look(ctx context.Context) (*payload.Rendering, answers, erro
 	if err := v.acquirePlace(ctx, payload.Heap(v.resolved, got.objects)); err != nil {
 		return nil, got, err
 	}
-	shown, err := v.render(got, false)
+	rendering, err := v.render(got, false)
 	if err != nil {
 		v.releasePlace()
 	}
-	return shown, got, err
+	return rendering, got, err
 }

@@ -120,7 +120,7 @@ func (v *published) answers() answers {
 // spec says what a deleted object means; before that, a required object that does not
 // exist was never there.
 func (v *published) render(got answers, live bool) (*payload.Rendering, error) {
-	shown, err := payload.Render(v.resolved, got.objects, payload.Options{
+	rendering, err := payload.Render(v.resolved, got.objects, payload.Options{
 		FSGroup:        v.request.FSGroup,
 		Refused:        got.refused,
 		Consent:        v.consent,
@@ -136,36 +136,36 @@ func (v *published) render(got answers, live bool) (*payload.Rendering, error) {
 	case err != nil && !errors.As(err, &missing):
 		err = fail(ReasonInvalid, "%w", err)
 	}
-	return shown, err
+	return rendering, err
 }
 
 // write makes the volume's files show a rendering, with a record of at which versions, through
 // a handle on its mount. The caller holds the lock of the contents. On an error the files
 // stay as they were, or are current and some link is not; another write mends that. changed says
 // that files were changed.
-func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Rendering, got answers) (changed bool, err error) {
+func (v *published) write(ctx context.Context, mnt Mount, rendering *payload.Rendering, got answers) (changed bool, err error) {
 	var result writer.Result
 	defer func() { v.p.opts.Observer.Wrote(result.Changed, result.Bytes, err) }()
-	undo, err := v.makeRoom(ctx, mnt, shown.Tree)
+	undo, err := v.makeRoom(ctx, mnt, rendering.Tree)
 	if err != nil {
 		return false, err
 	}
 	v.contents.proven = false
-	shown.Tree.Record = got.at.Encode()
-	result, err = v.contents.writer.Write(ctx, mnt.Root(), shown.Tree)
+	rendering.Tree.Record = got.at.Encode()
+	result, err = v.contents.writer.Write(ctx, mnt.Root(), rendering.Tree)
 	if result.Changed && v.contents.writer.Stale() {
 		v.contents.switched = time.Now()
 	}
 	switch {
 	case err == nil:
-		v.setShown(got.at)
-		v.contents.withdrawn, v.contents.named = got.refused, namedIn(shown.Tree)
+		v.contents.shown, v.contents.withdrawn, v.contents.named = got.at, got.refused, namedIn(rendering.Tree)
+		v.condition.show(got.at)
 	case result.Changed:
 		// Some files may still be those of before, where they are rewritten in place. So nothing older
 		// may follow, and the status goes on to say what was shown by all files.
 		v.contents.shown = got.at
 		v.contents.withdrawn = nil
-		for ref := range namedIn(shown.Tree) {
+		for ref := range namedIn(rendering.Tree) {
 			v.contents.named[ref] = true
 		}
 	default:
@@ -179,18 +179,11 @@ func (v *published) write(ctx context.Context, mnt Mount, shown *payload.Renderi
 		v.contents.showed(v.p.opts.Observer)
 	}
 	told := v.contents.told
-	v.contents.told = skippedText(shown.Skipped, v.leftOut)
+	v.contents.told = skippedText(rendering.Skipped, v.leftOut)
 	if v.contents.told != told && v.contents.told != "" {
 		v.p.opts.Events.Warn(v.request.Pod, eventInvalidNames, v.contents.told)
 	}
 	return result.Changed, nil
-}
-
-// setShown records what the files show. The map must not change any more. The caller holds the
-// lock of the contents.
-func (v *published) setShown(shown record.Versions) {
-	v.contents.shown = shown
-	v.condition.show(shown)
 }
 
 // namedIn returns the objects that a tree's files name.

@@ -111,7 +111,7 @@ func (p *Publisher) restoredPods() map[volume.Pod][]mount.Mounted {
 	defer p.mu.Unlock()
 	pods := map[volume.Pod][]mount.Mounted{}
 	for _, r := range p.restored {
-		if !r.waits && r.pod.Name != "" {
+		if r.left == "" && r.pod.Name != "" {
 			pods[r.pod] = append(pods[r.pod], r.Mounted)
 		}
 	}
@@ -207,22 +207,19 @@ func (p *Publisher) takeOverPod(ctx context.Context, pod volume.Pod, volumes []m
 
 // takeOverOne takes over one volume of a pod. A CSI call on it goes first.
 func (p *Publisher) takeOverOne(ctx context.Context, pod *podspec.Pod, m mount.Mounted) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil { // nobody else would catch it
-			logPanic(ctx, cause)
-			if v := p.lookup(m.VolumeID); v != nil {
-				p.remove(v)
-			}
-			p.leaveToKubelet(ctx, m, errPanicked)
-			err = nil
-		}
-	}()
 	ctx, end, err := p.beginTakeOver(ctx, m.VolumeID)
 	if err != nil {
 		return err
 	}
 	defer end()
 	ctx = p.named(ctx, m.VolumeID, m.Target, pod.Pod)
+	defer func() {
+		if cause := recover(); cause != nil { // nobody else would catch it
+			logPanic(ctx, cause)
+			p.leaveToKubelet(ctx, m, errPanicked)
+			err = nil
+		}
+	}()
 	if !p.isRestored(m) || p.lookup(m.VolumeID) != nil {
 		return nil // a call has dealt with it
 	}
@@ -293,6 +290,6 @@ func (p *Publisher) leaveToKubelet(ctx context.Context, m mount.Mounted, reason 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if r := p.restored[m.VolumeID]; r != nil && r.Mounted == m {
-		r.waits = true
+		r.left = reason.Error()
 	}
 }

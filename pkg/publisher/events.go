@@ -39,8 +39,8 @@ type failure struct {
 // tries again every two minutes at most; after that long nobody remembers.
 const tellAgain = 10 * time.Minute
 
-// isNews notes that a publish failed, and says whether the pod's author was told of just that
-// already.
+// isNews notes that a publish failed, and says whether the last failure of the volume that its
+// author was told of was another.
 func (p *Publisher) isNews(volumeID, text string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +51,7 @@ func (p *Publisher) isNews(volumeID, text string) bool {
 	return last.text != text
 }
 
-// forgetFailure has the next failed publish of a volume be news.
+// forgetFailure makes the next failed publish of a volume news.
 func (p *Publisher) forgetFailure(volumeID string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -38,8 +38,9 @@ type fakeObjects struct {
 	// prioritized is what publishes wait for.
 	prioritized []volume.Ref
 	version     int
-	// onUnregister is called at the begin of UnregisterPod, without the lock.
-	onUnregister func()
+	// onRegister and onUnregister are called at the begin of RegisterPod and UnregisterPod, without
+	// the lock.
+	onRegister, onUnregister func()
 }
 
 func newFakeObjects(t testing.TB) *fakeObjects {
@@ -54,6 +55,7 @@ func newFakeObjects(t testing.TB) *fakeObjects {
 		refreshes:  map[volume.Ref][]time.Time{},
 		version:    100,
 
+		onRegister:   func() {},
 		onUnregister: func() {},
 	}
 }
@@ -75,6 +77,7 @@ func (o *fakeObjects) Subscribe(fn func(volume.Account, volume.Ref)) {
 func registrationKey(pod volume.Pod, volumeID string) string { return string(pod.UID) + "/" + volumeID }
 
 func (o *fakeObjects) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref) {
+	o.onRegister()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.registered[registrationKey(pod, volumeID)] = refs

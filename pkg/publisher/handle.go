@@ -36,11 +36,16 @@ type handle struct {
 }
 
 // reopen calls write with a handle on the volume's mount. A volume that is no longer
-// mounted is dropped, and nothing is written. The caller holds the lock of the contents.
+// mounted is dropped, and nothing is written. Its author is told if something is mounted there that
+// is not proven to be the volume, as when its attribute was spoilt. The caller holds the lock of the
+// contents.
 func (v *published) reopen(ctx context.Context, write func(Mount) error) (err error) {
 	mnt, err := v.take(ctx)
 	if errors.Is(err, mount.ErrNotMounted) {
 		v.dropLocked(ctx)
+		if errors.Is(err, mount.ErrForeign) {
+			v.p.leave(ctx, &v.request, fmt.Errorf("open volume %s at %s: %w", v.request.VolumeID, v.request.Target, err))
+		}
 		return nil
 	}
 	if err != nil {

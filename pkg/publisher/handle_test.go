@@ -3,6 +3,7 @@ package publisher
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -60,6 +61,21 @@ func TestAKeptHandleOfAnotherMountIsNotUsed(t *testing.T) {
 				if e.p.lookup(r.VolumeID) != nil || e.p.kept.Load() != 0 {
 					t.Errorf("the volume is known still, or one of %d handles is its", e.p.kept.Load())
 				}
+				if name == "unmounted" {
+					e.wantEvents()
+					return
+				}
+				// Somebody mounted over it, or spoilt its attribute: that must not pass in silence.
+				e.wantEvents("VolumeUpdateFailed: open volume v1")
+				if s := e.status(); s.Condition != ConditionUnknown || !strings.Contains(s.Reason, "until the kubelet publishes it again") {
+					t.Errorf("status %+v", s)
+				}
+				e.mounts.setForeign(r.Target, false)
+				e.publish(r)
+				e.settle()
+				e.wantFiles(r, "a", "3")
+				e.unpublish(r)
+				e.wantNothing()
 			})
 		})
 	}

@@ -3,6 +3,7 @@ package publisher
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"syscall"
 	"time"
@@ -135,7 +136,8 @@ type condition struct {
 	// name is "" until something is known. since is when kind last changed.
 	name  Condition
 	since time.Time
-	// shown is that of the contents.
+	// shown is what all files are known to show. It lags behind that of the contents while files are
+	// rewritten in place, and until a restarted process has made sure of them.
 	shown record.Versions
 }
 
@@ -155,10 +157,21 @@ func (c *condition) set(o outcome) bool {
 	return news
 }
 
+// show records the versions that all files show. The map must not change any more.
 func (c *condition) show(shown record.Versions) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.shown = shown
+}
+
+// withdraw records that no file shows the refused objects any more.
+func (c *condition) withdraw(refused map[volume.Ref]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.shown = maps.Clone(c.shown)
+	for ref := range refused {
+		delete(c.shown, ref)
+	}
 }
 
 // report fills in what a status has of it.

@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"testing"
 	"testing/synctest"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // A pinned volume is written once: no change, resync, restart or adoption rewrites
@@ -101,7 +104,16 @@ func TestAHalfWrittenVolumeIsNotShown(t *testing.T) {
 		if s := e.status(); s.Shown[configMap("app")] != first || s.Condition != eventVolumeUpdateFailed {
 			t.Errorf("after a failed write: %s, shown %v, want %v", s.Condition, s.Shown, first)
 		}
+		// The files name the new version before they are rewritten. What keeps a restarted plugin from
+		// making sure must not make a yes of it.
 		e.writes.set(nil, nil)
+		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
+		e.restart()
+		e.settle()
+		if s := e.status(); s.Shown[configMap("app")] != (volume.Version{}) {
+			t.Errorf("after a restart: %s, shown %v", s.Condition, s.Shown)
+		}
+		e.objects.failWith(configMap("app"), nil)
 		after(2 * testResync)
 		e.settle()
 		if s := e.status(); s.Shown[configMap("app")] != e.objects.get(configMap("app")).Version || s.Condition != ConditionCurrent {

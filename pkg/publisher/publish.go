@@ -67,8 +67,8 @@ func (r *Request) misderived(kubelets *Request) bool {
 // Publish makes a volume visible at its target once all its files are written. It waits for
 // required objects and keys that don't exist yet. If the volume is live, Publish does nothing,
 // or fails with ReasonExists if the request differs. After an error nothing is left of a new
-// volume, and a live volume stays as it is. So does a mounted one that --identity=node would not
-// publish now; that is no error. The logger of ctx names the volume's id and its pod.
+// volume, and a live volume stays as it is. So does a mounted one of a spec that would be refused
+// now; that is no error. The logger of ctx names the volume's id and its pod.
 func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	ctx, end, err := p.beginPublish(ctx, request.VolumeID)
 	if err != nil {
@@ -85,7 +85,7 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	case err != nil:
 	case mounted:
 		err = p.takeOver(ctx, request, p.opts.Pods.Get)
-		if p.isForNodes(err) {
+		if ReasonOf(err) == ReasonInvalid && request.PodErr == nil && request.TokenErr == nil {
 			p.leave(ctx, &request, err)
 			return nil
 		}
@@ -105,7 +105,7 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 
 // create makes a volume that is not mounted.
 func (p *Publisher) create(ctx context.Context, request Request) error {
-	v, err := p.admit(ctx, request)
+	v, err := p.newVolume(ctx, request)
 	if err != nil {
 		return err
 	}
@@ -181,8 +181,8 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 	}
 }
 
-// admit validates a request for a volume that is not mounted.
-func (p *Publisher) admit(ctx context.Context, request Request) (*published, error) {
+// newVolume returns the volume that a request asks for, which is not mounted yet.
+func (p *Publisher) newVolume(ctx context.Context, request Request) (*published, error) {
 	var across []volume.Option
 	if p.opts.CrossNamespace {
 		across = append(across, volume.AcrossNamespaces())
@@ -279,17 +279,11 @@ func (v *published) publish(ctx context.Context) (err error) {
 	v.contents.mu.Lock()
 	defer v.contents.mu.Unlock()
 	defer v.releasePlace()
-	shown, got, err := v.await(ctx)
-	for err == nil && v.registration.Admit(ctx) != nil { // asks again if that took long
-		v.releasePlace() // other renders don't wait for the review
-		if err = v.authorize(ctx); err == nil {
-			shown, got, err = v.await(ctx)
-		}
-	}
+	rendering, got, err := v.awaitAuthorized(ctx)
 	if err != nil {
 		return err
 	}
-	mnt, err := v.p.opts.Mounts.Create(ctx, v.mountParams(shown.Tree))
+	mnt, err := v.p.opts.Mounts.Create(ctx, v.mountParams(rendering.Tree))
 	if err != nil {
 		return fmt.Errorf("make the file system of volume %s: %w", v.request.VolumeID, err)
 	}
@@ -305,7 +299,7 @@ func (v *published) publish(ctx context.Context) (err error) {
 	if err := record.SetPod(mnt.Root(), v.p.opts.AttributePrefix, v.request.Pod); err != nil {
 		return fmt.Errorf("name the pod of volume %s: %w", v.request.VolumeID, err)
 	}
-	if _, err := v.write(ctx, mnt, shown, got); err != nil {
+	if _, err := v.write(ctx, mnt, rendering, got); err != nil {
 		return err
 	}
 	attached = true

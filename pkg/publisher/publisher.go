@@ -30,7 +30,7 @@ import (
 // concurrent use.
 //
 // mu guards the maps and the fields of a published that say so, and is never held
-// over a system call or a lock of another package. The goroutines are those of Run: the
+// over a system call, or over a lock of another package but the queue's. The goroutines are those of Run: the
 // workers, the resync, the take-over of restored volumes and the tracker of access; they end
 // with its context. A CSI call runs in its caller's goroutine.
 type Publisher struct {
@@ -183,7 +183,7 @@ type published struct {
 	refs     []volume.Ref
 	// consent is the objects that the pod needs a right to; constant.
 	consent map[volume.Ref]bool
-	// access has the answers about the objects.
+	// registration has the answers about the objects.
 	registration *access.Registration
 	// since is when this process began with the volume; constant.
 	since time.Time
@@ -228,7 +228,11 @@ func (p *Publisher) add(v *published) {
 func (p *Publisher) track(v *published) {
 	p.mu.Lock()
 	p.volumes[v.request.VolumeID] = v
-	p.used += v.size // that of a volume that was taken over
+	if r := p.restored[v.request.VolumeID]; r != nil {
+		p.used -= r.size // it is counted with the volume from now on
+		r.size = 0
+	}
+	p.used += v.size
 	for _, ref := range v.refs {
 		if p.byRef[ref] == nil {
 			p.byRef[ref] = map[*published]struct{}{}
@@ -311,6 +315,7 @@ func (p *Publisher) activate(v *published) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.forgetRestoredLocked(v.request.VolumeID, v.request.Target)
 	v.live = true
 	if v.spec.Pinned() {
 		return

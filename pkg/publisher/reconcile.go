@@ -76,7 +76,7 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 		}
 	}()
 	got, err := v.update(ctx)
-	if !errors.Is(err, errPutOff) && !outcomeOf(err).retry {
+	if !errors.Is(err, errPutOff) && !got.pending && !outcomeOf(err).retry {
 		v.contents.changedAt = time.Time{} // it is shown, or can't be
 	}
 	done.update, done.pending = err, got.pending
@@ -135,7 +135,7 @@ func (v *published) update(ctx context.Context) (answers, error) {
 	if !v.tryPlace(ctx, got.objects) {
 		return got, errPutOff
 	}
-	shown, err := v.render(got, true)
+	rendering, err := v.render(got, true)
 	if err != nil {
 		return got, err
 	}
@@ -144,7 +144,7 @@ func (v *published) update(ctx context.Context) (answers, error) {
 	}
 	return got, v.reopen(ctx, func(mnt Mount) error {
 		before := v.contents.shown
-		changed, err := v.write(ctx, mnt, shown, got)
+		changed, err := v.write(ctx, mnt, rendering, got)
 		if changed {
 			v.logUpdate(ctx, before)
 		}

@@ -59,6 +59,43 @@ func TestAPanicAtTheEndOfAPublish(t *testing.T) {
 	})
 }
 
+// A panic while a volume is taken over leaves it to the kubelet's next publish: it is listed, and
+// counted, and the publish takes it over.
+func TestAPanicOfATakeOver(t *testing.T) {
+	for name, panicked := range map[string]func(e *env, r Request){
+		"by the pod's spec": func(e *env, _ Request) { e.restart(); e.settle() },
+		"by a publish": func(e *env, r Request) {
+			e.restartUnread()
+			defer func() { _ = recover() }()
+			_ = e.p.Publish(e.ctx, r)
+			e.Error("no panic")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(e *env) {
+				e.objects.put(configMap("app"), "a", "1")
+				r := e.request("v1")
+				e.publish(r)
+				e.objects.onRegister = func() { panic("out of luck") }
+				panicked(e, r)
+				if s := e.status(); s.VolumeID != "v1" || s.Condition != ConditionUnknown {
+					t.Errorf("status %+v", s)
+				}
+				e.objects.onRegister = func() {}
+				e.objects.put(configMap("app"), "a", "2")
+				e.publish(r)
+				e.settle()
+				e.wantFiles(r, "a", "2")
+				if e.used() != pageSize {
+					t.Errorf("%d bytes counted", e.used())
+				}
+				e.unpublish(r)
+				e.wantNothing()
+			})
+		})
+	}
+}
+
 // What the files showed before must go also when the object is deleted meanwhile and the
 // first try to remove it fails.
 func TestAFailedPruneIsTriedAgain(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -188,7 +189,6 @@ func TestAMountThatCannotBeTakenOverStays(t *testing.T) {
 		prepare func(e *env, r *Request)
 		reason  Reason
 	}{
-		{"attributes", func(_ *env, r *Request) { r.Attributes["noSuchThing"] = "1" }, ReasonUnavailable},
 		{"pod unknown", func(_ *env, r *Request) { r.PodErr = errFault }, ReasonUnavailable},
 		{"volume can't be read", func(e *env, _ *Request) { e.mounts.failAt("Open", errFault) }, ReasonUnavailable},
 		{"mount can't be looked at", func(e *env, _ *Request) { e.mounts.failAt("Check", errFault) }, ReasonUnavailable},
@@ -220,6 +220,36 @@ func TestAMountThatCannotBeTakenOverStays(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A volume whose spec an earlier version took stays mounted, and its pod's containers can be restarted:
+// the publish succeeds. Its author and the status are told why it is not updated.
+func TestAMountOfARefusedSpecStays(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.restartUnread()
+		refused := r
+		refused.Attributes = map[string]string{"configMap": "app", "noSuchThing": "1"}
+		e.publish(refused)
+		e.publish(refused)
+		e.wantEvents("VolumeUpdateFailed: noSuchThing")
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(r, "a", "1")
+		if s := e.status(); s.Condition != ConditionUnknown || !strings.Contains(s.Reason, "until the kubelet publishes it again: noSuchThing") || s.Pod != r.Pod {
+			t.Errorf("status %+v", s)
+		}
+		if left := e.objects.registrations(); len(left) > 0 {
+			t.Errorf("left registered: %v", left)
+		}
+		e.publish(r)
+		e.settle()
+		e.wantFiles(r, "a", "2")
+		e.unpublish(r)
+		e.wantNothing()
+	})
 }
 
 func TestSomethingElseAtTheTarget(t *testing.T) {

@@ -44,9 +44,6 @@ func (p *Publisher) resolve(ctx context.Context, request *Request, spec *volume.
 	return resolved, leftOut, nil
 }
 
-// unnamedError lists objects that a pod's own spec does not name.
-type unnamedError struct{ error }
-
 // unnamed refuses the objects that a pod's own spec does not name: the node may read them if a
 // neighbour names them, and no volume must depend on its neighbours.
 func unnamed(resolved *volume.Spec, pod *podspec.Pod) error {
@@ -57,16 +54,7 @@ func unnamed(resolved *volume.Spec, pod *podspec.Pod) error {
 				" itself, and this node's plugin runs with --identity=node: add a volume of the pod that names it, and show that by a volume source"))
 		}
 	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return unnamedError{utilerrors.NewAggregate(errs)}
-}
-
-// isForNodes says whether err is a refusal that is made with node rights only: a volume that was
-// mounted with another identity can meet it.
-func (p *Publisher) isForNodes(err error) bool {
-	return p.opts.NodeRights && (errors.As(err, new(unnamedError)) || errors.Is(err, podspec.ErrStatic))
+	return utilerrors.NewAggregate(errs)
 }
 
 // unread returns the reason of a failure to read a pod.

@@ -28,8 +28,17 @@ type restored struct {
 	size int64
 	// since is when this process found it.
 	since time.Time
-	// waits says that the pod's spec does not tell what was asked for: only a publish does.
-	waits bool
+	// left says why the pod's spec does not tell what was asked for, so that only a publish does;
+	// "" while it may.
+	left string
+}
+
+// reason says why the volume is not updated.
+func (r *restored) reason() string {
+	if r.left != "" {
+		return "it is not updated until the kubelet publishes it again: " + r.left
+	}
+	return "an earlier process has mounted it, and this one has not taken it over yet"
 }
 
 // Restore finds the volumes that an earlier process left mounted, which Run takes over. It
@@ -87,7 +96,7 @@ func (p *Publisher) readPods(ctx context.Context) error {
 	p.mu.Lock()
 	var unread []restored
 	for _, r := range p.restored {
-		if r.pod.Name == "" && !r.waits {
+		if r.pod.Name == "" && r.left == "" {
 			unread = append(unread, *r)
 		}
 	}
@@ -119,7 +128,7 @@ func (p *Publisher) readPod(ctx context.Context, r *restored) error {
 	r.size = usage.Used
 	r.pod.Namespace, r.pod.Name, err = record.Pod(root, p.opts.AttributePrefix)
 	if err != nil {
-		r.waits = true
+		r.left = "it does not tell its pod: " + err.Error()
 		klog.FromContext(ctx).Info("A mounted volume does not tell its pod: leaving it to the kubelet's next call", "volumeID", r.VolumeID, "target", r.Target, "reason", err.Error())
 	}
 	return nil
@@ -140,6 +149,10 @@ func (p *Publisher) noteRead(read *restored) {
 func (p *Publisher) forgetRestored(volumeID, target string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.forgetRestoredLocked(volumeID, target)
+}
+
+func (p *Publisher) forgetRestoredLocked(volumeID, target string) {
 	if r := p.restored[volumeID]; r != nil && r.Target == target {
 		delete(p.restored, volumeID)
 		p.used -= r.size

@@ -69,7 +69,7 @@ func (p *Publisher) Volumes(yield func(VolumeStatus) bool) {
 		r := &restored[i]
 		if !yield(VolumeStatus{
 			VolumeID: r.VolumeID, Target: r.Target, Pod: r.pod, Condition: ConditionUnknown,
-			Reason: "an earlier process has mounted it, and this one has not taken it over yet", Since: r.since, Bytes: r.size,
+			Reason: r.reason(), Since: r.since, Bytes: r.size,
 		}) {
 			return
 		}
@@ -91,8 +91,10 @@ func (p *Publisher) allVolumes() (known []counted, waiting []restored) {
 	for _, v := range p.volumes {
 		known = append(known, counted{v, v.live, v.size})
 	}
-	for _, r := range p.restored {
-		waiting = append(waiting, *r)
+	for id, r := range p.restored {
+		if p.volumes[id] == nil { // else it is being taken over
+			waiting = append(waiting, *r)
+		}
 	}
 	return known, waiting
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -63,7 +64,13 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 	if err := p.readRecord(ctx, v); err != nil {
 		return err
 	}
-	p.forgetRestored(request.VolumeID, request.Target)
+	done := false
+	defer func() {
+		if !done { // something panicked: it is a restored volume again
+			v.registration.Close()
+			p.remove(v)
+		}
+	}()
 	if v.spec.Pinned() {
 		p.track(v)
 	} else {
@@ -74,17 +81,32 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 	}
 	v.poke()
 	p.activate(v)
+	done = true
 	return nil
 }
 
 // leave has a mounted volume stay as it is, which an earlier process has published with another
-// identity. A failed publish would keep the containers of its running pod from being restarted.
+// identity, or whose spec an earlier version took. A failed publish would keep the containers of its
+// running pod from being restarted.
 func (p *Publisher) leave(ctx context.Context, request *Request, reason error) {
 	if !p.isNews(request.VolumeID, reason.Error()) {
 		return
 	}
 	klog.FromContext(ctx).Info("A mounted volume is not updated any more", "target", request.Target, "reason", reason.Error())
 	p.opts.Events.Warn(request.Pod, eventVolumeUpdateFailed, reason.Error())
+	p.listRestored(request, reason)
+}
+
+// listRestored lists a mounted volume, which is not live, among those that only a publish makes live.
+func (p *Publisher) listRestored(request *Request, reason error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.restored[request.VolumeID]
+	if r == nil {
+		r = &restored{Mounted: mount.Mounted{VolumeID: request.VolumeID, Target: request.Target}, since: time.Now()}
+		p.restored[request.VolumeID] = r
+	}
+	r.pod, r.left = request.Pod, reason.Error()
 }
 
 // readRecord finds out what a mounted volume shows, and how much that takes.
@@ -107,7 +129,11 @@ func (p *Publisher) readRecord(ctx context.Context, v *published) error {
 		return fmt.Errorf("read which objects the files of volume %s name: %w", v.request.VolumeID, err)
 	}
 	v.size = size.Bytes
-	v.setShown(record.Decode(text, v.refs))
+	v.contents.shown = record.Decode(text, v.refs)
+	if v.spec.Pinned() || !v.spec.InPlace() {
+		// Files that are rewritten in place name the new versions before the first byte.
+		v.condition.show(v.contents.shown)
+	}
 	for ref := range v.consent { // also of files from before the pod needed a right to it
 		if v.contents.shown[ref].UID != "" {
 			v.contents.named[ref] = true

@@ -38,7 +38,8 @@ func (v *published) withdrawThrough(ctx context.Context, mnt Mount, refused map[
 		delete(v.contents.named, ref)
 	}
 	before := v.contents.shown
-	v.setShown(shown)
+	v.contents.shown = shown
+	v.condition.withdraw(refused)
 	if result.Changed {
 		v.logUpdate(ctx, before)
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/clientlog"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 const (
@@ -126,9 +127,9 @@ func Lacking(ctx context.Context, reviews SelfSubjectAccessReviews, needs []auth
 // which prefix starts.
 func OfObjects(prefix string, verbs []string) []authorizationv1.ResourceAttributes {
 	var all []authorizationv1.ResourceAttributes
-	for _, resource := range []string{"configmaps", "secrets"} {
+	for _, kind := range volume.Kinds() {
 		for _, verb := range verbs {
-			all = append(all, authorizationv1.ResourceAttributes{Verb: prefix + verb, Resource: resource})
+			all = append(all, authorizationv1.ResourceAttributes{Verb: prefix + verb, Resource: kind.Resource()})
 		}
 	}
 	return all

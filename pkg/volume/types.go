@@ -19,6 +19,12 @@ const (
 	Secret    Kind = "Secret"
 )
 
+// Kinds returns every Kind.
+func Kinds() []Kind { return []Kind{ConfigMap, Secret} }
+
+// Resource returns the name of the kind's resource in the API group core/v1.
+func (k Kind) Resource() string { return strings.ToLower(string(k)) + "s" }
+
 // Ref names one object in the API server. It is comparable, so it serves as a
 // map key.
 type Ref struct {

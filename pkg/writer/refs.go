@@ -62,7 +62,7 @@ func decodeRefs(attribute string) (refs []volume.Ref, ok bool) {
 			return nil, false
 		}
 		ref := volume.Ref{Kind: volume.Kind(parts[0]), Namespace: parts[1], Name: parts[2]}
-		if ref.Kind != volume.ConfigMap && ref.Kind != volume.Secret {
+		if !slices.Contains(volume.Kinds(), ref.Kind) {
 			return nil, false
 		}
 		refs = append(refs, ref)

@@ -103,7 +103,7 @@ func (m *memory) withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 	err = run(v)
 	m.stale = v.leavesStale() || err != nil && m.stale
 	v.result.Generation = v.next.generation
-	// What a scan found is not kept: it lacks digests.
+	// What was only scanned is not kept: the next write reads the files again.
 	if err == nil && (v.known || v.switched()) {
 		m.shown = v.next
 	}
