@@ -7,6 +7,8 @@ MAKEFLAGS += --no-builtin-rules
 GO ?= go
 # A go.work of the user's own must not change which versions are built.
 export GOWORK := off
+# The race detector would have each process of the tests wait for a second at its end.
+export GORACE := atexit_sleep_ms=0
 
 # The version is semantic, as the Kubernetes libraries that read it demand, and its
 # characters are those of an image tag.

@@ -254,7 +254,11 @@ func TestRestartWithManyVolumes(t *testing.T) {
 	bare := m.getAll()
 	t.Logf("%d volumes: serving after %s, all current %s after the exec; %s of CPU time; the objects alone took the test %s",
 		manyVolumes, serving, took, m.cpuTime(), bare)
-	if limit := catchUp + 5*bare; took > limit {
+	limit := catchUp + 5*bare
+	if os.Getenv(harness.EmulatedVariable) != "" {
+		limit *= 4 // the plugin's work takes some twenty times as long, the API server's does not
+	}
+	if took > limit {
 		t.Errorf("that took %s, want %s at most", took, limit)
 	}
 	m.allPruned()

@@ -107,7 +107,7 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 	if err := g.Limit(-1); err != nil {
 		t.Fatal(err)
 	}
-	n.restartWithoutMemory(volumes[0], after)
+	n.restartWithoutMemory(volumes, after)
 	n.allShow(volumes, after, afterCause)
 	for _, v := range volumes {
 		n.mustUnpublish(v)
@@ -115,10 +115,10 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 	n.wantNothingLeft()
 }
 
-// restartWithoutMemory waits until a volume shows data, or the plugin ends because Go's runtime got no
+// restartWithoutMemory waits until all volumes show data, or the plugin ends because Go's runtime got no
 // memory or no thread, without which it can't go on, and starts it again then. With cgroups of version
 // 2 the kernel says no to a process that it may not kill; with version 1 it has it wait.
-func (n *node) restartWithoutMemory(v *harness.Volume, data map[string]string) {
+func (n *node) restartWithoutMemory(volumes []*harness.Volume, data map[string]string) {
 	n.t.Helper()
 	ended := false
 	harness.Eventually(n.t, afterCause, func() error {
@@ -127,8 +127,13 @@ func (n *node) restartWithoutMemory(v *harness.Volume, data map[string]string) {
 			ended = true
 			return nil
 		default:
-			return n.showsJust(v, data)
 		}
+		for _, v := range volumes {
+			if err := n.showsJust(v, data); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if !ended {
 		return

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -46,7 +47,11 @@ func (r *runner) startServer(ctx context.Context, a *initramfs) (_ *controlplane
 	if err := errors.Join(err, etcdErr); err != nil {
 		return nil, "", errors.Join(err, c.Stop())
 	}
-	return c, fmt.Sprintf("%s=/%s %s=/%s %s=10.0.2.2:%d ", harness.KubeconfigVariable, kubeconfigFile, harness.PluginVariable, pluginFile, harness.EtcdVariable, port), nil
+	variables := fmt.Sprintf("%s=/%s %s=/%s %s=10.0.2.2:%d ", harness.KubeconfigVariable, kubeconfigFile, harness.PluginVariable, pluginFile, harness.EtcdVariable, port)
+	if strings.HasPrefix(r.accelerator, "tcg") {
+		variables += harness.EmulatedVariable + "=1 "
+	}
+	return c, variables, nil
 }
 
 // writeKubeconfig writes a kubeconfig file with all rights, for a machine: QEMU leads one of

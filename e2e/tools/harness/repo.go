@@ -77,6 +77,8 @@ const (
 	KubeconfigVariable = "REFVOL_TEST_KUBECONFIG"
 	PluginVariable     = "REFVOL_TEST_PLUGIN"
 	EtcdVariable       = "REFVOL_TEST_ETCD"
+	// EmulatedVariable says that the processors are emulated, and those of the API server are not.
+	EmulatedVariable = "REFVOL_TEST_EMULATED"
 )
 
 // StartControlPlane builds what is missing and starts a control plane, or attaches to the one
