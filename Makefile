@@ -142,7 +142,7 @@ test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin
 	$(GO) -C e2e/suites/sanity test -race -vet=off -timeout 15m -count=1 ./...
 
 # REFVOL_LONG=1 asks for the long form of the suites that have one. On kind that is all of
-# the suite at once, TestEnvFiles with it.
+# the suite at once, with TestEnvFiles, and what make e2e-nodes runs.
 .PHONY: test-long
 test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and the suites' long forms, on kind too
 	$(STATIC) -C tools/release test $(BUILD_FLAGS) -count=1 -timeout 3h -v .
@@ -199,6 +199,18 @@ e2e-deps: ## Install what make e2e needs (as root on Debian), or name it
 .PHONY: e2e
 e2e: ## Run the e2e tier: real pods on a kind cluster; K8S=1.35 picks its version, KEEP=1 keeps it, ARGS=-test.run=TestX picks tests
 	$(STATIC) -C e2e run $(BUILD_FLAGS) ./suites/kind/run $(ARGS)
+
+.PHONY: e2e-nodes
+e2e-nodes: ## Run TestManyNodes of make e2e in full: 60 pods, and nodes that are away for two minutes
+	REFVOL_LONG=1 $(MAKE) e2e ARGS=-test.run=TestManyNodes
+
+# It is pushed as any image, for make e2e KUBECONFIG=... IMAGE=... (e2e/README.md). GOARCH=arm64 is for such nodes.
+PROBE_IMAGE ?= localhost/refvol/probe:e2e
+.PHONY: probe-image
+probe-image: ## Pack bin/probe.tar, the image of the pods of make e2e, called PROBE_IMAGE=...
+	$(STATIC) -C e2e build $(BUILD_FLAGS) -ldflags '-s -w' -o '$(CURDIR)/bin/probe' ./tools/probe
+	GOOS= GOARCH= $(STATIC) -C tools run $(BUILD_FLAGS) ./image -binary '$(CURDIR)/bin/probe' -entrypoint /probe \
+		-reference '$(PROBE_IMAGE)' -output '$(CURDIR)/bin/probe.tar'
 
 .PHONY: clean
 clean: ## Remove what was built in this checkout (caches are in ~/.cache/refvol, or REFVOL_CACHE)

@@ -25,6 +25,8 @@ const usage = `usage:
   probe write FILE TEXT                     "ok", or the name of the errno
   probe await FILE TEXT TIMEOUT [OTHER...]  "ready", then in JSON how TEXT arrived
   probe grow TIMEOUT LAST FILE...           "ready", then in JSON how the FILEs' texts grew until all held LAST
+  probe follow FILE...                      the clock's name, then in JSON each text that a FILE gets, and each
+                                            read that fails or gives a smaller text, until SIGTERM
   probe arrivals TIMEOUT FILE TEXT...       the clock's name, then in JSON when each FILE had its TEXT
   probe mounts TEXT                         the mounts of all processes that have TEXT, in JSON
   probe kill NAME ARG                       SIGKILL to each program called NAME with the argument ARG
@@ -71,6 +73,8 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return await(ctx, out, args[0], args[1], args[2], args[3:])
 	case command == "grow" && len(args) >= 3:
 		return grow(ctx, out, args[0], args[1], args[2:])
+	case command == "follow" && len(args) >= 1:
+		return follow(ctx, out, args)
 	case command == "arrivals" && len(args) >= 3 && len(args)%2 == 1:
 		return arrivals(ctx, out, args[0], args[1:])
 	case command == "mounts" && len(args) == 1:

@@ -28,15 +28,13 @@ const curlImage = "localhost/refvol/curl:e2e"
 type artifacts struct {
 	// kubectl is the program, of the version that the project's node image has, refvol kubectl-refvol.
 	kubectl, refvol string
-	// plugin, probe and shell are the archives of the images to load.
-	plugin, probe, shell string
-	// curl is another one; "" where there is no apt to make it with, and pods take the example's
-	// own image.
-	curl string
 	// suite is the suite's test binary.
 	suite string
-	// pluginName is the plugin's image as its archive calls it.
-	pluginName string
+	// archives are those of the images to load.
+	archives []string
+	// pluginName and probeName are images. So are shellName and curlName, or "": pods take the
+	// documents' own images then.
+	pluginName, probeName, shellName, curlName string
 	// releases are the earlier ones, oldest first.
 	releases []upgrade
 	// helm is the program.
@@ -55,16 +53,12 @@ func goFlags() []string {
 func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error) {
 	clock.say("building kubectl, the plugin, the suite and the image of its pods")
 	built := artifacts{
-		refvol: filepath.Join(s.root, "bin", "kubectl-refvol"),
-		plugin: filepath.Join(s.root, "bin", "refvol-plugin.tar"),
-		probe:  filepath.Join(s.cache, "e2e", "probe.tar"),
-		shell:  filepath.Join(s.cache, "e2e", "shell.tar"),
-		suite:  filepath.Join(s.cache, "e2e", "suite.test"),
-		// A name of this run's own, so that a cluster which has run an older build
-		// takes the new one.
-		pluginName: fmt.Sprintf("localhost/refvol/refvol-plugin:e2e-%d", time.Now().Unix()),
+		refvol:     filepath.Join(s.root, "bin", "kubectl-refvol"),
+		suite:      filepath.Join(s.cache, "e2e", "suite.test"),
+		pluginName: s.image,
+		probeName:  s.probeImage,
 	}
-	if err := os.MkdirAll(filepath.Dir(built.probe), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(built.suite), 0o755); err != nil {
 		return artifacts{}, err
 	}
 	var err error
@@ -76,13 +70,6 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	}); err != nil {
 		return artifacts{}, err
 	}
-	programs := filepath.Join(s.cache, "e2e", "programs")
-	if err := errors.Join(os.RemoveAll(programs), os.Mkdir(programs, 0o755)); err != nil {
-		return artifacts{}, err
-	}
-	if built.helm, err = harness.BuildHelm(ctx, programs, os.Stdout); err != nil {
-		return artifacts{}, err
-	}
 	suite := command{
 		dir:  filepath.Join(s.root, "e2e"),
 		env:  goFlags(),
@@ -91,20 +78,46 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	if err := suite.quiet(ctx); err != nil {
 		return artifacts{}, err
 	}
-	plugin := command{args: []string{"make", "--no-print-directory", "-C", s.root, "build", "image", "IMAGE=" + built.pluginName}}
+	if s.image != "" {
+		return built, command{args: []string{"make", "--no-print-directory", "-C", s.root, "build-program", "PROGRAM=kubectl-refvol"}}.quiet(ctx)
+	}
+	err = built.images(ctx, s, clock)
+	return built, err
+}
+
+// images builds the images, and what only tests need that have the nodes.
+func (a *artifacts) images(ctx context.Context, s *settings, clock stopwatch) error {
+	// A name of this run's own, so that a cluster which has run an older build takes the new one.
+	a.pluginName = fmt.Sprintf("localhost/refvol/refvol-plugin:e2e-%d", time.Now().Unix())
+	plugin := command{args: []string{"make", "--no-print-directory", "-C", s.root, "build", "image", "IMAGE=" + a.pluginName}}
 	if err := plugin.quiet(ctx); err != nil {
-		return artifacts{}, err
+		return err
 	}
-	if err := buildShell(ctx, s, built.shell); err != nil {
-		return artifacts{}, err
+	a.probeName, a.shellName = probeImage, shellImage
+	probe, shell := filepath.Join(s.cache, "e2e", "probe.tar"), filepath.Join(s.cache, "e2e", "shell.tar")
+	if err := errors.Join(buildProbe(ctx, s, probe), buildShell(ctx, s, shell)); err != nil {
+		return err
 	}
-	if built.curl, err = buildCurl(ctx, s, clock); err != nil {
-		return artifacts{}, err
+	a.archives = []string{filepath.Join(s.root, "bin", "refvol-plugin.tar"), probe, shell}
+	curl, err := buildCurl(ctx, s, clock)
+	if err != nil {
+		return err
 	}
-	if built.releases, err = buildReleases(ctx, s, clock); err != nil {
-		return artifacts{}, err
+	if curl != "" {
+		a.curlName, a.archives = curlImage, append(a.archives, curl)
 	}
-	return built, buildProbe(ctx, s, built.probe)
+	if a.releases, err = buildReleases(ctx, s, clock); err != nil {
+		return err
+	}
+	for _, u := range a.releases {
+		a.archives = append(a.archives, u.image)
+	}
+	programs := filepath.Join(s.cache, "e2e", "programs")
+	if err := errors.Join(os.RemoveAll(programs), os.Mkdir(programs, 0o755)); err != nil {
+		return err
+	}
+	a.helm, err = harness.BuildHelm(ctx, programs, os.Stdout)
+	return err
 }
 
 // buildShell makes the image of the recipes' pods.

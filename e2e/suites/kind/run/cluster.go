@@ -33,28 +33,6 @@ type cluster interface {
 	describe() string
 }
 
-// outsideCluster is a cluster that is there already, and stays.
-type outsideCluster struct {
-	config string
-	loader string
-}
-
-func (c *outsideCluster) kubeconfig() string { return c.config }
-
-// Its nodes are in the engine that the runner's own environment names, if in any.
-func (c *outsideCluster) env() []string { return nil }
-
-func (c *outsideCluster) load(ctx context.Context, archive string) error {
-	// The loader may have arguments of its own, so a shell splits it.
-	return command{args: []string{"sh", "-c", c.loader + ` "$1"`, "sh", archive}}.quiet(ctx)
-}
-
-func (c *outsideCluster) nodeLogs(context.Context) {}
-
-func (c *outsideCluster) remove(context.Context) error { return nil }
-
-func (c *outsideCluster) describe() string { return "the cluster is yours: " + c.config }
-
 // kindCluster is a kind cluster of this run's own.
 type kindCluster struct {
 	engine *engine

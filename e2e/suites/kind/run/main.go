@@ -16,6 +16,11 @@
 //	                 and the plugin stays installed in that one. The tests that
 //	                 restart nodes need these to be containers of the engine that
 //	                 DOCKER_HOST names.
+//	IMAGE            the plugin's image in a registry, in place of LOAD_IMAGE: the
+//	                 cluster that KUBECONFIG names pulls it. Nothing is loaded, and the
+//	                 tests that need the nodes are left out and listed at the end.
+//	PROBE_IMAGE      with IMAGE, the image of the tests' pods, which make probe-image
+//	                 packs; default probe:e2e beside IMAGE.
 //	REFVOL_CACHE     what is kept between runs; default ~/.cache/refvol.
 package main
 

@@ -44,9 +44,29 @@ func TestReadSettings(t *testing.T) {
 			env:       map[string]string{"REFVOL_CACHE": "/cache", "K8S": "1.12"},
 			wantError: "K8S=1.12: ",
 		},
+		"images in a registry": {
+			env:  map[string]string{"REFVOL_CACHE": "/cache", "KUBECONFIG": "/config", "IMAGE": "host:5000/a/plugin:1"},
+			want: settings{cache: "/cache", kubeconfig: "/config", image: "host:5000/a/plugin:1", probeImage: "host:5000/a/probe:e2e"},
+		},
+		"images in two registries": {
+			env:  map[string]string{"REFVOL_CACHE": "/cache", "KUBECONFIG": "/config", "IMAGE": "plugin:1", "PROBE_IMAGE": "b/c:2"},
+			want: settings{cache: "/cache", kubeconfig: "/config", image: "plugin:1", probeImage: "b/c:2"},
+		},
 		"nowhere to load to": {
 			env:       map[string]string{"REFVOL_CACHE": "/cache", "LOAD_IMAGE": "load it"},
-			wantError: "KUBECONFIG must name the cluster",
+			wantError: `KUBECONFIG="": with LOAD_IMAGE or IMAGE it must be the absolute path`,
+		},
+		"a relative path, which means another file here": {
+			env:       map[string]string{"REFVOL_CACHE": "/cache", "KUBECONFIG": "config", "IMAGE": "a/plugin:1"},
+			wantError: `KUBECONFIG="config": with LOAD_IMAGE or IMAGE it must be the absolute path`,
+		},
+		"two images": {
+			env:       map[string]string{"REFVOL_CACHE": "/cache", "KUBECONFIG": "/config", "LOAD_IMAGE": "load it", "IMAGE": "a/plugin:1"},
+			wantError: "LOAD_IMAGE and IMAGE are set",
+		},
+		"no plugin": {
+			env:       map[string]string{"REFVOL_CACHE": "/cache", "KUBECONFIG": "/config", "PROBE_IMAGE": "a/probe:1"},
+			wantError: "PROBE_IMAGE is set, so IMAGE must name",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +89,8 @@ func TestReadSettings(t *testing.T) {
 			}
 			got.root, got.testArgs = "", nil
 			if got.cache != c.want.cache || got.kubernetes != c.want.kubernetes || got.nodeImage != c.want.nodeImage || got.keep != c.want.keep ||
-				got.kubeconfig != c.want.kubeconfig || got.loadImage != c.want.loadImage {
+				got.kubeconfig != c.want.kubeconfig || got.loadImage != c.want.loadImage ||
+				got.image != c.want.image || got.probeImage != c.want.probeImage {
 				t.Errorf("got %+v, want %+v", *got, c.want)
 			}
 		})
@@ -152,25 +173,6 @@ func TestCommandIsInterrupted(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "end")); err != nil {
 		t.Errorf("the program could not end in its own way: %v", err)
-	}
-}
-
-// The loader is a command line; the archive's name may have spaces.
-func TestLoadIntoOutsideCluster(t *testing.T) {
-	dir := t.TempDir()
-	archive, copied := filepath.Join(dir, "an archive.tar"), filepath.Join(dir, "copied")
-	if err := os.WriteFile(archive, []byte("image"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c := &outsideCluster{loader: "install -m 600 -t " + copied}
-	if err := os.Mkdir(copied, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.load(t.Context(), archive); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(copied, "an archive.tar")); err != nil {
-		t.Error(err)
 	}
 }
 

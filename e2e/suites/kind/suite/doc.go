@@ -16,5 +16,6 @@
 // the node of the control plane, see takeNode.
 //
 // Some tests restart a node or its kubelet. For these the nodes are containers of the
-// engine that DOCKER_HOST names, as kind's are.
+// engine that DOCKER_HOST names, as kind's are. Where they are not, REFVOL_LEFT_OUT names a file that
+// gets the names of the tests that need the nodes, and these are skipped.
 package suite

@@ -34,6 +34,7 @@ var ownNode sync.Mutex
 // control plane, whose own pods need neither. Pods must be put there by their spec.
 func takeNode(t *testing.T) string {
 	t.Helper()
+	needsNodes(t, "has a node of the control plane for itself")
 	ownNode.Lock()
 	t.Cleanup(ownNode.Unlock)
 	c := connect(t)
@@ -71,6 +72,7 @@ func docker(ctx context.Context, args ...string) error {
 // mustDocker calls docker for a test.
 func mustDocker(t *testing.T, args ...string) {
 	t.Helper()
+	needsNodes(t, "restarts or changes a node")
 	if err := docker(t.Context(), args...); err != nil {
 		t.Fatal(err)
 	}

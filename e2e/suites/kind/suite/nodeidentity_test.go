@@ -56,6 +56,7 @@ func (n *namespace) nodePlugin(t *testing.T, node string) *corev1.Pod {
 // it, and it comes when it is created. When the pod goes it leaves nothing.
 func TestNodeIdentity(t *testing.T) {
 	t.Parallel()
+	needsNodes(t, "looks at a node's files and mounts")
 	n := newNamespace(t)
 	n.createConfigMap("settings", object{"app.yaml": "first"})
 	n.createSecret("db", object{"password": canary("first")})

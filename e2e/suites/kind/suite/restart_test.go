@@ -19,6 +19,7 @@ const restartLimit = time.Minute
 // readable all the time; a change right after arrives, and so does the next one, by
 // a watch again.
 func TestPluginRestart(t *testing.T) {
+	needsNodes(t, "looks at a node's mounts and processes")
 	for _, c := range []struct {
 		name     string
 		takeDown func(t *testing.T, n *namespace, inspector *pod, plugin *corev1.Pod)

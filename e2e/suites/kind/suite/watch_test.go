@@ -61,6 +61,7 @@ func (c *cluster) awaitWatches(t *testing.T, want int) {
 // changed for a second: a watch may be on its way while another one still closes.
 func (c *cluster) settledWatches(t *testing.T) int {
 	t.Helper()
+	needsNodes(t, "counts the watches of the whole cluster")
 	last, since := -1, time.Now()
 	eventually(t, podTimeout, "a steady number of watches", func(ctx context.Context) error {
 		got, err := c.watches(ctx)
