@@ -81,10 +81,16 @@ func (c *kindCluster) create(ctx context.Context, nodeImage string) error {
 func featureGates(nodeImage string) string {
 	_, tag, _ := strings.Cut(nodeImage, ":")
 	tag, _, _ = strings.Cut(tag, "@")
-	if v, err := version.ParseGeneric(tag); err != nil || v.LessThan(version.MustParseGeneric("1.37")) {
+	v, err := version.ParseGeneric(tag)
+	switch {
+	case err != nil:
 		return ""
+	case v.AtLeast(version.MustParseGeneric("1.37")):
+		return "featureGates: {AtomicWriteVolumeUserFields: true}\n"
+	case v.LessThan(version.MustParseGeneric("1.36")): // on by default from then on
+		return "featureGates: {ConstrainedImpersonation: true}\n"
 	}
-	return "featureGates: {AtomicWriteVolumeUserFields: true}\n"
+	return ""
 }
 
 func (c *kindCluster) kubeconfig() string { return c.config }

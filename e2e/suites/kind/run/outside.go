@@ -53,8 +53,7 @@ func runsProbe(ctx context.Context, k kubectl, image string) (err error) {
 	return nil
 }
 
-// leavingOut runs the suite where the nodes are somebody else's, and lists which tests it left out for
-// that.
+// leavingOut runs the suite, and lists which tests it left out, and why.
 func leavingOut(ctx context.Context, suite command, say func(string, ...any)) error {
 	file, err := os.CreateTemp("", "refvol-e2e-left-out-")
 	if err != nil {
@@ -68,6 +67,6 @@ func leavingOut(ctx context.Context, suite command, say func(string, ...any)) er
 	ran := suite.run(ctx)
 	text, err := os.ReadFile(file.Name())
 	tests := slices.Sorted(strings.Lines(string(text)))
-	say("tests left out, as the nodes are somebody else's: %d\n  %s", len(tests), strings.TrimSpace(strings.Join(tests, "  ")))
+	say("tests left out: %d\n  %s", len(tests), strings.TrimSpace(strings.Join(tests, "  ")))
 	return errors.Join(ran, err)
 }

@@ -33,9 +33,9 @@ func TestLeavingOut(t *testing.T) {
 		script, want string
 		fails        bool
 	}{
-		"none":     {":", "tests left out, as the nodes are somebody else's: 0", false},
-		"some":     {`printf 'TestTwo/a: reboots\nTestOne: looks\n' >>"$REFVOL_LEFT_OUT"`, "tests left out, as the nodes are somebody else's: 2\n  TestOne: looks\n  TestTwo/a: reboots", false},
-		"a failed": {`printf 'TestOne: looks\n' >>"$REFVOL_LEFT_OUT"; exit 1`, "tests left out, as the nodes are somebody else's: 1\n  TestOne: looks", true},
+		"none":     {":", "tests left out: 0", false},
+		"some":     {`printf 'TestTwo/a: reboots\nTestOne: looks\n' >>"$REFVOL_LEFT_OUT"`, "tests left out: 2\n  TestOne: looks\n  TestTwo/a: reboots", false},
+		"a failed": {`printf 'TestOne: looks\n' >>"$REFVOL_LEFT_OUT"; exit 1`, "tests left out: 1\n  TestOne: looks", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var said strings.Builder

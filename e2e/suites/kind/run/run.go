@@ -146,10 +146,9 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built a
 		args: append([]string{built.suite, "-test.v", "-test.timeout=30m", "-test.parallel=12"}, s.testArgs...),
 	}
 	if s.image != "" {
-		err = leavingOut(ctx, suite, clock.say)
-	} else {
-		err = suite.run(ctx)
+		suite.env = append(suite.env, "REFVOL_NODES_OUT_OF_REACH=1")
 	}
+	err = leavingOut(ctx, suite, clock.say)
 	if err == nil {
 		clock.say("all that ran have passed")
 	}

@@ -98,13 +98,14 @@ func TestReadSettings(t *testing.T) {
 }
 
 func TestFeatureGates(t *testing.T) {
-	for image, want := range map[string]bool{
-		"": false, "kindest/node": false, "kindest/node:latest": false,
-		"localhost/refvol/kind-node:v1.36.3": false, "localhost/refvol/kind-node:v1.37.2": true,
-		"kindest/node:v1.37.0@sha256:0123": true, "kindest/node:v1.40.0": true,
+	const users, impersonation = "featureGates: {AtomicWriteVolumeUserFields: true}\n", "featureGates: {ConstrainedImpersonation: true}\n"
+	for image, want := range map[string]string{
+		"": "", "kindest/node": "", "kindest/node:latest": "",
+		"localhost/refvol/kind-node:v1.35.4": impersonation, "localhost/refvol/kind-node:v1.36.3": "", "localhost/refvol/kind-node:v1.37.2": users,
+		"kindest/node:v1.37.0@sha256:0123": users, "kindest/node:v1.40.0": users,
 	} {
-		if got := featureGates(image) != ""; got != want {
-			t.Errorf("%q: got %t", image, got)
+		if got := featureGates(image); got != want {
+			t.Errorf("%q: got %q", image, got)
 		}
 	}
 }

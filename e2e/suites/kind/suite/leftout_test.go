@@ -4,27 +4,51 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// leftOutVariable is set on a cluster whose nodes are somebody else's. It names a file, which gets a
-// line for each test that is left out there.
-const leftOutVariable = "REFVOL_LEFT_OUT"
+const (
+	// leftOutVariable names a file, which gets a line for each test that is left out.
+	leftOutVariable = "REFVOL_LEFT_OUT"
+	// nodesOutOfReachVariable is set on a cluster whose nodes are somebody else's.
+	nodesOutOfReachVariable = "REFVOL_NODES_OUT_OF_REACH"
+)
 
 // needsNodes leaves a test out where the nodes are somebody else's, and says there what the test does.
 // A test whose subtests all need them calls it itself, for it would pass without them.
 func needsNodes(t *testing.T, does string) {
 	t.Helper()
-	name := os.Getenv(leftOutVariable)
-	if name == "" {
-		return
+	if os.Getenv(nodesOutOfReachVariable) != "" {
+		leaveOut(t, "it needs the nodes: "+does)
 	}
-	file, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+}
+
+// needsKubernetes leaves a test out on clusters older than a version such as 1.36, and says what the test
+// needs of that.
+func (n *namespace) needsKubernetes(t *testing.T, least, what string) {
+	t.Helper()
+	info, err := n.client.Discovery().ServerVersion()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
-	if _, err := fmt.Fprintf(file, "%s: %s\n", t.Name(), does); err != nil {
-		t.Fatal(err)
+	if version.MustParseGeneric(info.GitVersion).LessThan(version.MustParseGeneric(least)) {
+		leaveOut(t, fmt.Sprintf("Kubernetes %s has no %s, which %s has", info.GitVersion, what, least))
 	}
-	t.Skipf("left out on this cluster: %s", does)
+}
+
+// leaveOut skips a test, and has the run list it.
+func leaveOut(t *testing.T, why string) {
+	t.Helper()
+	if name := os.Getenv(leftOutVariable); name != "" {
+		file, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		if _, err := fmt.Fprintf(file, "%s: %s\n", t.Name(), why); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Skip("left out: " + why)
 }

@@ -28,6 +28,7 @@ func TestReadOnly(t *testing.T) {
 func TestReadOnlyIsSetByAPolicy(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
+	n.needsKubernetes(t, "1.36", "MutatingAdmissionPolicy in v1")
 	n.createConfigMap("settings", object{"key": "text"})
 	volume := refvol("settings", attributes{"configMap": "settings"})
 	volume.CSI.ReadOnly = nil
