@@ -127,7 +127,7 @@ func TestSharedProbe(t *testing.T) {
 		if probes != 1 {
 			t.Errorf("%d probes for 50 requests at once", probes)
 		}
-		time.Sleep(probeAge)
+		<-time.After(probeAge)
 		if err := shared.ask(gone); err != nil || probes != 2 {
 			t.Errorf("%d probes a second later, %v", probes, err)
 		}
