@@ -45,6 +45,7 @@ func Reference() []Table {
 		{"key", "a key", required, ofObject},
 		{"path", aPath, required, "of the key's file"},
 		{"mode", aMode, "`defaultMode`", "of the file"},
+		{"user", "an integer", "the volume's `uid`", "the owner of the file"},
 	}}, {[]string{"sources[].volume"}, []Field{
 		{"name", aName, required, "of a volume of the pod"},
 	}}}, variableTables()...)
