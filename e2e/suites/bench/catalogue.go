@@ -24,6 +24,7 @@ func scenarios() []scenario {
 		{id: "B10", name: "cost", run: runCost},
 		{id: "B11", name: "nodes", run: runNodes, bare: true},
 		{id: "B12", name: "recovery", run: runRecovery, bare: true},
+		{id: "B15", name: "rehearsal", run: runRehearsal, bare: true},
 	}
 }
 

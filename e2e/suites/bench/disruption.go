@@ -25,9 +25,23 @@ type disruption struct {
 	cause func(context.Context, *recovery) (began time.Time, ready time.Duration, err error)
 }
 
+// The names of a start of the clients, and of one of the API server after its end.
+const (
+	startName  = "start"
+	killedName = "killed"
+)
+
+// repeats is how often a disruption of which the figures are medians is brought about.
+func repeats(short bool) int {
+	if short {
+		return 1
+	}
+	return 3
+}
+
 // starting has the clients start after the objects have changed.
-func starting(l *lab) disruption {
-	return disruption{"start", scaled(l, 1, 3), endClients, startClients}
+func starting(short bool) disruption {
+	return disruption{startName, repeats(short), endClients, startClients}
 }
 
 // endClients ends the clients and has all objects change.
@@ -51,8 +65,8 @@ func startClients(ctx context.Context, r *recovery) (began time.Time, ready time
 func nothing(context.Context, *recovery) error { return nil }
 
 // faults are those of the API server and of etcd.
-func faults(l *lab) []disruption {
-	all := []disruption{{"killed", scaled(l, 1, 3), nothing, restartServer}}
+func faults(short bool) []disruption {
+	all := []disruption{{killedName, repeats(short), nothing, restartServer}}
 	for _, s := range []struct {
 		what string
 		of   func(*controlplane.ControlPlane) int
@@ -62,7 +76,10 @@ func faults(l *lab) []disruption {
 		{"stalled", (*controlplane.ControlPlane).APIServerPID, 30},
 		{"etcd_stalled", (*controlplane.ControlPlane).EtcdPID, 10},
 	} {
-		lasts := scaled(l, 100*time.Millisecond, time.Duration(s.long)*time.Second)
+		lasts := time.Duration(s.long) * time.Second
+		if short {
+			lasts = 100 * time.Millisecond
+		}
 		all = append(all, disruption{fmt.Sprintf("%s_%ds", s.what, s.long), 1, nothing, stalling(s.of, lasts)})
 	}
 	return all
@@ -73,14 +90,19 @@ func restartServer(ctx context.Context, r *recovery) (began time.Time, ready tim
 	if err := r.StopAPIServer(); err != nil {
 		return began, 0, err
 	}
+	if began, ready, err = startServer(ctx, r); err != nil {
+		return began, 0, err
+	}
+	return began, ready, r.writeAll(ctx)
+}
+
+// startServer returns when the API server was started, and after what time it was ready.
+func startServer(ctx context.Context, r *recovery) (began time.Time, ready time.Duration, err error) {
 	began = time.Now()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := r.StartAPIServer(ctx); err != nil {
-		return began, 0, err
-	}
-	ready = time.Since(began)
-	return began, ready, r.writeAll(ctx)
+	err = r.StartAPIServer(ctx)
+	return began, time.Since(began), err
 }
 
 // stalling stops a process for a while: its connections stay, and nothing answers on them.
@@ -105,23 +127,16 @@ func stalling(pid func(*controlplane.ControlPlane) int, lasts time.Duration) fun
 // recoveryGoals are those of each disruption under each load.
 func recoveryGoals() []measure.Goal {
 	var goals []measure.Goal
-	l := &lab{bench: &bench{}}
-	for _, load := range recoveryLoads(false) {
-		all := []disruption{starting(l)}
-		if load.faults {
-			all = append(all, faults(l)...)
-			goals = append(goals, measure.Goal{
-				Scenario: "B12", Result: fmt.Sprintf("recovery.%s_steady_lost", load), Figure: "value",
-			})
+	for _, load := range append(recoveryLoads(false), rehearsalLoad(false)) {
+		if load.steady {
+			goals = append(goals, measure.Goal{Scenario: load.scenario, Result: load.prefix("steady") + "lost", Figure: "value"})
 		}
-		for _, u := range all {
+		for _, u := range load.all {
 			for _, g := range []struct {
 				name string
 				most float64
 			}{{"ratio", 2}, {"handshakes", float64(load.objects)/100 + 20}, {"refused_added", 0}} {
-				goals = append(goals, measure.Goal{
-					Scenario: "B12", Result: fmt.Sprintf("recovery.%s_%s_%s", load, u.name, g.name), Figure: "value", Most: g.most,
-				})
+				goals = append(goals, measure.Goal{Scenario: load.scenario, Result: load.prefix(u.name) + g.name, Figure: "value", Most: g.most})
 			}
 		}
 	}

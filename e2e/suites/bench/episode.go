@@ -14,11 +14,12 @@ type episode struct {
 	// were current, and until the API server was ready, in seconds.
 	current, ready float64
 	bill
+	health
 }
 
 func (p episode) String() string {
-	return fmt.Sprintf("current after %.2f s, ready after %.2f s, %d handshakes, %d requests, %d refused, %.2f s of the API server's processor",
-		p.current, p.ready, p.handshakes, p.requests, p.refused, p.processor.Seconds())
+	return fmt.Sprintf("current after %.2f s, ready after %.2f s, %d handshakes, %d requests, %d refused, %.2f s of the API server's processor%s",
+		p.current, p.ready, p.handshakes, p.requests, p.refused, p.processor.Seconds(), p.health)
 }
 
 // bill is what the API server was asked for.
@@ -78,8 +79,7 @@ func (p episodes) most(of func(episode) int) float64 {
 // reportDisruption reports the episodes of the three sides through one disruption: medians of
 // times, and of counts the largest.
 func (l *lab) reportDisruption(load recoveryLoad, u disruption, alone, reference, ours episodes) {
-	prefix := fmt.Sprintf("recovery.%s_%s_", load, u.name)
-	value := func(name, unit string, v float64) { l.report.Value(prefix+name, unit, v) }
+	value := func(name, unit string, v float64) { l.report.Value(load.prefix(u.name)+name, unit, v) }
 	current := func(p episode) float64 { return p.current }
 	ready := func(p episode) float64 { return p.ready }
 	refused := func(p episode) int { return p.refused }
@@ -87,7 +87,7 @@ func (l *lab) reportDisruption(load recoveryLoad, u disruption, alone, reference
 	// What the bench and the API server itself take is there without clients too, but not
 	// at a start, where the bench only waits.
 	var own bill
-	if u.name != "start" {
+	if u.name != startName {
 		own = alone[0].bill
 		value("alone_s", "s", alone.middle(current))
 	}
@@ -105,8 +105,13 @@ func (l *lab) reportDisruption(load recoveryLoad, u disruption, alone, reference
 		}))
 		value(side.name+"refused", "requests", side.most(refused))
 		value(side.name+"cpu", "s", side.middle(func(p episode) float64 { return p.since(own).processor.Seconds() }))
+		if load.observed {
+			value(side.name+"busiest", "requests/s", side.middle(func(p episode) float64 { return p.busiest }))
+			value(side.name+"unready", "answers", side.most(func(p episode) int { return p.unready }))
+			value(side.name+"readyz_s", "s", side.middle(func(p episode) float64 { return p.slowest }))
+		}
 	}
-	if u.name == "killed" {
+	if u.name == killedName {
 		value("ready_s", "s", ours.middle(ready))
 		value("reference_ready_s", "s", reference.middle(ready))
 		value("alone_ready_s", "s", alone.middle(ready))

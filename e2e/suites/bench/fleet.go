@@ -11,15 +11,40 @@ import (
 )
 
 // nodesLoad is how many nodes there are, objects that each of them shows, and numbered
-// states that an object goes through.
-type nodesLoad struct{ nodes, objects, states int }
+// states that an object goes through. Volume i of a node shows object i.
+type nodesLoad struct {
+	nodes, objects, states int
+	// beside is how many more objects each node shows, which go through no states. If there are
+	// any, there is one volume for each of them, and all volumes show the first object too.
+	beside int
+}
 
-// fleet is the clients of an API server, on so many nodes, each of which keeps a copy of
+// followed is how many objects each node follows, watched how many watches that makes.
+func (l nodesLoad) followed() int { return l.objects + l.beside }
+func (l nodesLoad) watched() int  { return l.nodes * l.followed() }
+
+// volumes returns the volumes of a node.
+func (l nodesLoad) volumes() []*harness.Volume {
+	if l.beside == 0 {
+		return volumes(l.objects, l.objects)
+	}
+	all := volumes(l.beside, 1)
+	for i, v := range all {
+		v.Attributes = map[string]string{"sources": fmt.Sprintf(
+			"[{configMap: {name: %s}}, {configMap: {name: %s, items: [{key: %s, path: beside}]}}]",
+			objectName(0), objectName(l.objects+i), valueKey)}
+	}
+	return all
+}
+
+// fleet is the clients of an API server, on so many nodes, each of which keeps copies of
 // every object.
 type fleet interface {
 	// start starts all of them at once, after stop too.
 	start(ctx context.Context) error
 	stop() error
+	// copies is how many of them there are, of objects that go through states.
+	copies() int
 	// arrivals returns when each copy came into a numbered state of its object, by the
 	// object's number. A copy that isn't in that state, or a later one, has no moment.
 	arrivals(ctx context.Context, state int) ([][]time.Time, error)
@@ -30,21 +55,28 @@ type fleet interface {
 type makeFleet func(context.Context, *lab, nodesLoad) (fleet, error)
 
 // lacking is how many copies are not in a state.
-func lacking(ctx context.Context, f fleet, load nodesLoad, state int) (int, error) {
+func lacking(ctx context.Context, f fleet, state int) (int, error) {
 	all, err := f.arrivals(ctx, state)
-	n := load.nodes * load.objects
+	n := f.copies()
 	for _, copies := range all {
 		n -= len(copies)
 	}
 	return n, err
 }
 
-// awaitState waits until all copies are in a state.
+// awaitState waits until all copies are in a state. It asks seldom, and not at once: the clients note
+// the times by themselves, and the answers of so many processes take their time.
 func awaitState(ctx context.Context, f fleet, load nodesLoad, state int, timeout time.Duration) error {
-	return harness.Poll(ctx, timeout, 250*time.Millisecond, func() error {
-		n, err := lacking(ctx, f, load, state)
+	pause := time.Duration(load.nodes) * 10 * time.Millisecond
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(pause):
+	}
+	return harness.Poll(ctx, timeout, max(pause, 250*time.Millisecond), func() error {
+		n, err := lacking(ctx, f, state)
 		if err == nil && n > 0 {
-			err = fmt.Errorf("%d of %d copies are not current", n, load.nodes*load.objects)
+			err = fmt.Errorf("%d of %d copies are not current", n, f.copies())
 		}
 		return err
 	})
@@ -70,12 +102,13 @@ func noFleet(context.Context, *lab, nodesLoad) (fleet, error) { return noClients
 
 func (noClients) start(context.Context) error { return nil }
 func (noClients) stop() error                 { return nil }
+func (noClients) copies() int                 { return 0 }
 func (noClients) close() error                { return nil }
 
 func (noClients) arrivals(context.Context, int) ([][]time.Time, error) { return nil, nil }
 
-// plugins are nodes whose volumes show the objects. One reader reads them; the i-th node's volume
-// of an object is number i * objects + object.
+// plugins are nodes whose volumes show the objects. One reader reads them; the i-th of them all
+// shows object i modulo objects.
 type plugins struct {
 	*volumesReader
 	nodes   []*node
@@ -89,7 +122,7 @@ func newPlugins(ctx context.Context, l *lab, load nodesLoad) (fleet, error) {
 		if p.nodes[i], err = l.newNode(ctx, fmt.Sprint("node-", i)); err != nil {
 			return err
 		}
-		shows[i] = volumes(load.objects, load.objects)
+		shows[i] = load.volumes()
 		return p.nodes[i].publishAll(ctx, shows[i], 8)
 	})
 	if err != nil {
@@ -97,7 +130,7 @@ func newPlugins(ctx context.Context, l *lab, load nodesLoad) (fleet, error) {
 	}
 	var files []string
 	for i, n := range p.nodes {
-		if err := n.mounted(load.objects); err != nil {
+		if err := n.mounted(len(shows[i])); err != nil {
 			return nil, err
 		}
 		for _, v := range shows[i] {
@@ -121,6 +154,8 @@ func (p *plugins) stop() error {
 }
 
 func (p *plugins) close() error { return p.Close() }
+
+func (p *plugins) copies() int { return len(p.shown) }
 
 func (p *plugins) arrivals(_ context.Context, state int) ([][]time.Time, error) {
 	all := make([][]time.Time, p.objects)
@@ -154,7 +189,7 @@ func newReferences(kind string) makeFleet {
 func (f *references) start(context.Context) error {
 	for range f.load.nodes {
 		f.starts++
-		r, err := f.lab.newReference(fmt.Sprint(f.kind, "-", f.starts), f.kind, f.load.objects)
+		r, err := f.lab.newReference(fmt.Sprint(f.kind, "-", f.starts), f.kind, f.load.followed())
 		if err != nil {
 			return err
 		}
@@ -173,6 +208,8 @@ func (f *references) stop() error {
 }
 
 func (f *references) close() error { return f.stop() }
+
+func (f *references) copies() int { return f.load.nodes * f.load.objects }
 
 func (f *references) arrivals(ctx context.Context, state int) ([][]time.Time, error) {
 	all := make([][]time.Time, f.load.objects)

@@ -82,7 +82,7 @@ func (l *lab) roundOf(ctx context.Context, name string, load nodesLoad, newFleet
 		return c, nil, err
 	}
 	defer func() { err = errors.Join(err, own.stop()) }()
-	if err := own.create(ctx, load.objects, always("before")); err != nil {
+	if err := own.create(ctx, load.followed(), always("before")); err != nil {
 		return c, nil, err
 	}
 	before, err := own.serverCost(ctx)
@@ -94,7 +94,7 @@ func (l *lab) roundOf(ctx context.Context, name string, load nodesLoad, newFleet
 		return c, nil, err
 	}
 	defer func() { err = errors.Join(err, all.close()) }()
-	if err := eventually(ctx, func() error { return own.watched(ctx, load.nodes*load.objects) }); err != nil {
+	if err := eventually(ctx, func() error { return own.watched(ctx, load.watched()) }); err != nil {
 		return c, nil, err
 	}
 	sent, err := own.updateSteadily(ctx, load.objects, nodesInterval, func(i int) (object, value string) { return objectName(i), state(0) })

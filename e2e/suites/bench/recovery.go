@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,24 +20,44 @@ const (
 	steadyInterval = 20 * time.Millisecond
 )
 
-// recoveryLoad is how many clients of how many objects there are, and whether they go
-// through more than starts.
+// recoveryLoad is how many clients of how many objects there are, and what they go through.
 type recoveryLoad struct {
 	nodesLoad
-	faults bool
+	// scenario is the id of the one that it is of; figure is what its figures' names begin with.
+	scenario, figure string
+	// reference is the references' kind.
+	reference string
+	all       []disruption
+	// steady has updates follow, while nothing is wrong.
+	steady bool
+	// observed has the API server be asked, all the time, how it is.
+	observed bool
 }
 
-func (l recoveryLoad) String() string { return fmt.Sprintf("%dx%d", l.nodes, l.objects) }
+func (l recoveryLoad) String() string {
+	return fmt.Sprintf("%dx%d", l.nodes, cmp.Or(l.beside, l.objects))
+}
+
+// prefix is what the names of a disruption's figures begin with.
+func (l recoveryLoad) prefix(disruption string) string {
+	return fmt.Sprintf("%s.%s_%s_", l.figure, l, disruption)
+}
 
 func recoveryLoads(short bool) []recoveryLoad {
+	load := func(nodes, objects int, faulty bool) recoveryLoad {
+		l := recoveryLoad{
+			nodesLoad: nodesLoad{nodes: nodes, objects: objects}, scenario: "B12", figure: "recovery",
+			reference: "bounded", all: []disruption{starting(short)}, steady: faulty,
+		}
+		if faulty {
+			l.all = append(l.all, faults(short)...)
+		}
+		return l
+	}
 	if short {
-		return []recoveryLoad{{nodesLoad{nodes: 2, objects: 20}, true}}
+		return []recoveryLoad{load(2, 20, true)}
 	}
-	return []recoveryLoad{
-		{nodesLoad{nodes: 1, objects: 1000}, false},
-		{nodesLoad{nodes: 5, objects: 600}, false},
-		{nodesLoad{nodes: 10, objects: 1000}, true},
-	}
+	return []recoveryLoad{load(1, 1000, false), load(5, 600, false), load(10, 1000, true)}
 }
 
 // runRecovery is B12: how long clients take until all that they show is current, after they
@@ -52,15 +74,14 @@ func runRecovery(ctx context.Context, l *lab) error {
 	return nil
 }
 
+// recoverUnder has the clients, the references, and none at all go through a load's disruptions.
 func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
-	all := []disruption{starting(l)}
-	if load.faults {
-		all = append(all, faults(l)...)
-	}
 	load.states = 1 // of the steady updates
-	for _, u := range all {
+	for _, u := range load.all {
 		load.states += u.rounds
 	}
+	// Without clients there is nothing to see of a start.
+	unattended := slices.DeleteFunc(slices.Clone(load.all), func(u disruption) bool { return u.name == startName })
 	var sides [3]*recovery
 	for i, of := range []struct {
 		name  string
@@ -68,10 +89,9 @@ func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
 		all   []disruption
 		fleet makeFleet
 	}{
-		// Without clients there is nothing to see of a start.
-		{"alone", 0, all[1:], noFleet},
-		{"reference", load.nodes, all, newReferences("bounded")},
-		{"refvol", load.nodes, all, newPlugins},
+		{"alone", 0, unattended, noFleet},
+		{"reference", load.nodes, load.all, newReferences(load.reference)},
+		{"refvol", load.nodes, load.all, newPlugins},
 	} {
 		sides[i] = &recovery{name: load.String() + " " + of.name, load: load, episodes: map[string]episodes{}}
 		sides[i].load.nodes = of.nodes
@@ -79,7 +99,7 @@ func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
 			return fmt.Errorf("%s: %w", of.name, err)
 		}
 	}
-	return l.reportRecovery(load, all, sides[0], sides[1], sides[2])
+	return l.reportRecovery(load, sides[0], sides[1], sides[2])
 }
 
 // recovery is an API server with its clients.
@@ -105,11 +125,11 @@ func (r *recovery) run(ctx context.Context, l *lab, all []disruption, newFleet m
 		return nil
 	}
 	id := strings.ReplaceAll(r.name, " ", "-")
-	if r.lab, err = l.bench.newLab(ctx, scenario{id: "b12-" + id}); err != nil {
+	if r.lab, err = l.bench.newLab(ctx, scenario{id: r.load.figure + "-" + id}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.stop()) }()
-	if err := r.create(ctx, r.load.objects, always("before")); err != nil {
+	if err := r.create(ctx, r.load.followed(), always("before")); err != nil {
 		return err
 	}
 	if r.count, err = newHandshakes(r.Port()); err != nil {
@@ -128,7 +148,7 @@ func (r *recovery) run(ctx context.Context, l *lab, all []disruption, newFleet m
 			}
 		}
 	}
-	if !r.load.faults {
+	if !r.load.steady {
 		return nil
 	}
 	// Last, so that it shows whether anything was left behind.
@@ -145,6 +165,8 @@ func (r *recovery) disrupt(ctx context.Context, u disruption) error {
 	if err != nil {
 		return err
 	}
+	asked := r.observe(ctx, before.requests)
+	defer asked.stop()
 	began, ready, err := u.cause(ctx, r)
 	if err != nil {
 		return err
@@ -160,14 +182,20 @@ func (r *recovery) disrupt(ctx context.Context, u disruption) error {
 	if err := harness.Poll(ctx, patience, time.Second, r.allWatched(ctx)); err != nil {
 		return err
 	}
+	asked.stop()
 	after, err := r.bill(ctx)
 	if err != nil {
 		return err
 	}
+	var restarted time.Time
 	if server != r.APIServerPID() {
 		before = bill{handshakes: before.handshakes} // another process, which counts from 0
+		restarted = began
 	}
-	p := episode{current: last.Sub(began).Seconds(), ready: ready.Seconds(), bill: after.since(before)}
+	p := episode{
+		current: last.Sub(began).Seconds(), ready: ready.Seconds(), bill: after.since(before),
+		health: asked.health(restarted, began.Add(ready)),
+	}
 	logf(r.out, "  %s, %s: %s", r.name, u.name, p)
 	r.episodes[u.name] = append(r.episodes[u.name], p)
 	return nil
@@ -175,7 +203,7 @@ func (r *recovery) disrupt(ctx context.Context, u disruption) error {
 
 // allWatched returns a function that fails unless each client watches each object once.
 func (r *recovery) allWatched(ctx context.Context) func() error {
-	return func() error { return r.watched(ctx, r.load.nodes*r.load.objects) }
+	return func() error { return r.watched(ctx, r.load.watched()) }
 }
 
 // writeAll puts all objects into the next state. It goes on until that is done, as
@@ -216,7 +244,7 @@ func (r *recovery) updateSlowly(ctx context.Context) error {
 		return err
 	}
 	late := r.await(ctx, soon)
-	if r.lost, err = lacking(ctx, r.fleet, r.load.nodesLoad, r.state); err != nil {
+	if r.lost, err = lacking(ctx, r.fleet, r.state); err != nil {
 		return err
 	}
 	r.steady, err = delays(ctx, r.fleet, r.state, sent)
@@ -224,14 +252,14 @@ func (r *recovery) updateSlowly(ctx context.Context) error {
 }
 
 // reportRecovery reports what an API server's clients took, beside what the others did.
-func (l *lab) reportRecovery(load recoveryLoad, all []disruption, alone, reference, ours *recovery) error {
-	for _, u := range all {
+func (l *lab) reportRecovery(load recoveryLoad, alone, reference, ours *recovery) error {
+	for _, u := range load.all {
 		l.reportDisruption(load, u, alone.episodes[u.name], reference.episodes[u.name], ours.episodes[u.name])
 	}
-	if !load.faults {
+	if !load.steady {
 		return nil
 	}
-	prefix := fmt.Sprintf("recovery.%s_steady_", load)
+	prefix := load.prefix("steady")
 	l.report.Value(prefix+"lost", "updates", float64(ours.lost))
 	return errors.Join(
 		l.report.Samples(prefix+"ms", "ms", measure.Milliseconds(ours.steady)),

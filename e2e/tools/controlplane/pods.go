@@ -20,11 +20,22 @@ import (
 func (c *ControlPlane) PutPod(ctx context.Context, pod *corev1.Pod) error {
 	stored := pod.DeepCopy()
 	stored.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	return c.put(ctx, podKey(pod.Namespace, pod.Name), stored)
+}
+
+// PutConfigMap is PutPod of a ConfigMap. It is there too while the API server is away.
+func (c *ControlPlane) PutConfigMap(ctx context.Context, object *corev1.ConfigMap) error {
+	stored := object.DeepCopy()
+	stored.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}
+	return c.put(ctx, []byte("/registry/configmaps/"+object.Namespace+"/"+object.Name), stored)
+}
+
+func (c *ControlPlane) put(ctx context.Context, key []byte, stored any) error {
 	text, err := json.Marshal(stored)
 	if err != nil {
 		return err
 	}
-	return c.etcdCall(ctx, "put", map[string][]byte{"key": podKey(pod.Namespace, pod.Name), "value": text}, nil)
+	return c.etcdCall(ctx, "put", map[string][]byte{"key": key, "value": text}, nil)
 }
 
 // Pod returns the pod of a name as etcd has it, nil if there is none.
