@@ -66,7 +66,10 @@ func leavingOut(ctx context.Context, suite command, say func(string, ...any)) er
 	suite.env = append(suite.env, "REFVOL_LEFT_OUT="+file.Name())
 	ran := suite.run(ctx)
 	text, err := os.ReadFile(file.Name())
-	tests := slices.Sorted(strings.Lines(string(text)))
-	say("tests left out: %d\n  %s", len(tests), strings.TrimSpace(strings.Join(tests, "  ")))
+	tests, list := slices.Sorted(strings.Lines(string(text))), ""
+	for _, test := range tests {
+		list += "\n  " + strings.TrimSpace(test)
+	}
+	say("tests left out: %d%s", len(tests), list)
 	return errors.Join(ran, err)
 }

@@ -23,6 +23,9 @@ func TestManyNodes(t *testing.T) {
 	r.update()
 	r.rollPlugins()
 	r.loseNodes(harness.Scaled(3*time.Second, 2*time.Minute))
+	if harness.Scaled(false, true) { // TestNodeReboot does it in the short form, too
+		r.reboot(r.workers[2])
+	}
 	r.drain(r.workers[0])
 	r.update()
 	r.scaleToZero()
@@ -75,39 +78,62 @@ func (r *readers) rollPlugins() {
 	r.awaitCurrent()
 }
 
-// loseNodes takes all workers away for some time, each in another way, and changes the objects
-// meanwhile: one is rebooted, one paused, and one cut off from the API server.
+// loseNodes has two workers go away at once and come back, one paused and one cut off from the API
+// server. The objects change meanwhile.
 func (r *readers) loseNodes(pause time.Duration) {
 	r.t.Helper()
-	rebooted, paused, cutOff := r.workers[0], r.workers[1], r.workers[2]
-	// back is when each node could learn of the change.
+	paused, cutOff := r.workers[0], r.workers[1]
 	back := map[string]time.Duration{}
-	r.whileDown(r.t, rebooted, func() {
-		r.whilePaused(paused, func() {
-			r.whileCutOff(cutOff, func() {
-				r.change()
-				<-time.After(pause)
-				back[cutOff] = now(r.t)
-			})
-			back[paused] = now(r.t)
+	r.whilePaused(paused, func() {
+		r.whileCutOff(cutOff, func() {
+			r.change()
+			<-time.After(pause)
+			back[cutOff] = now(r.t)
 		})
-		back[rebooted] = now(r.t)
+		back[paused] = now(r.t)
 	})
 	late := map[string]time.Duration{}
 	for _, h := range r.awaitCurrent() {
+		node := h.pod.Spec.NodeName
+		late[node] = max(late[node], r.late(h, back[node]))
 		for _, volume := range readerVolumes() {
-			got, was, node := h.last(volume), h.before(volume), h.pod.Spec.NodeName
-			if got.At <= back[node] {
-				r.t.Errorf("%s had the change in %s while %s was away", h.pod.Name, volume, node)
-			}
-			late[node] = max(late[node], got.At-back[node])
+			got, was := h.last(volume), h.before(volume)
 			if reads, took := got.Reads-was.Reads, got.At-was.At; node == cutOff && reads < int(took.Seconds()) {
 				r.t.Errorf("%s has read %s %d times in %s, while %s was cut off", h.pod.Name, volume, reads, took, node)
 			}
 		}
 	}
-	r.t.Logf("current after %s away: the rebooted worker in %s, the paused one in %s, the one that was cut off in %s",
-		pause, milliseconds(late[rebooted]), milliseconds(late[paused]), milliseconds(late[cutOff]))
+	r.t.Logf("away for %s: the paused worker was current after %s, the one that was cut off after %s",
+		pause, milliseconds(late[paused]), milliseconds(late[cutOff]))
+}
+
+// reboot reboots a worker. The objects change while it is down.
+func (r *readers) reboot(node string) {
+	r.t.Helper()
+	var back, late time.Duration
+	r.whileDown(r.t, node, func() {
+		r.change()
+		back = now(r.t)
+	})
+	for _, h := range r.awaitCurrent() {
+		if h.pod.Spec.NodeName == node {
+			late = max(late, r.late(h, back))
+		}
+	}
+	r.t.Logf("the worker that was rebooted was current after %s", milliseconds(late))
+}
+
+// late returns how long after its node was back a reader had the change in both volumes.
+func (r *readers) late(h history, back time.Duration) time.Duration {
+	r.t.Helper()
+	var late time.Duration
+	for _, volume := range readerVolumes() {
+		if h.last(volume).At <= back {
+			r.t.Errorf("%s had the change in %s while %s was away", h.pod.Name, volume, h.pod.Spec.NodeName)
+		}
+		late = max(late, h.last(volume).At-back)
+	}
+	return late
 }
 
 // drain has the readers of a node go elsewhere. Nothing of theirs is left there.
