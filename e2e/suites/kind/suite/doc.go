@@ -16,6 +16,7 @@
 // the node of the control plane, see takeNode.
 //
 // Some tests restart a node or its kubelet. For these the nodes are containers of the
-// engine that DOCKER_HOST names, as kind's are. Where they are not, REFVOL_LEFT_OUT names a file that
-// gets the names of the tests that need the nodes, and these are skipped.
+// engine that DOCKER_HOST names, as kind's are. Where they are not, REFVOL_NODES_OUT_OF_REACH is
+// set, and the tests that need the nodes are left out. REFVOL_LEFT_OUT names a file that gets a line
+// for each test that is left out.
 package suite
