@@ -158,9 +158,9 @@ func (b *bench) write() error {
 
 func line(r measure.Result) string {
 	if r.Value != nil {
-		return fmt.Sprintf("  %-34s %12.4g %s", r.Name, *r.Value, r.Unit)
+		return fmt.Sprintf("  %-50s %12.4g %s", r.Name, *r.Value, r.Unit)
 	}
-	return fmt.Sprintf("  %-34s p50 %9.4g  p99 %9.4g  max %9.4g %s (n %d)", r.Name, *r.P50, *r.P99, *r.Max, r.Unit, r.N)
+	return fmt.Sprintf("  %-50s p50 %9.4g  p99 %9.4g  max %9.4g %s (n %d)", r.Name, *r.P50, *r.P99, *r.Max, r.Unit, r.N)
 }
 
 // outcomes returns what came of the goals of the scenarios that were run.
