@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/pkg/converge"
 )
@@ -225,9 +224,6 @@ func (r *rotation) revoke(password string) {
 // fails. Without its order logins do fail. It runs with no other test: the command looks at all
 // nodes.
 func TestRotatePassword(t *testing.T) {
-	if os.Getenv(harness.LongVariable) == "" {
-		t.Skipf("%s is not set: in one run of four a client did not reach the database for three minutes, and why is not known yet", harness.LongVariable)
-	}
 	away := takeNode(t)
 	r := newRotation(t)
 	password := canary("zero")
