@@ -79,7 +79,7 @@ func runSuite(ctx context.Context, root, file string) error {
 	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(root, "e2e"), "run", "-trimpath", "-buildvcs=false",
 		"./suites/kind/run", "-test.run=^TestNativeVolumeLatency$")
 	// Without cgo, as make does it, so that the build cache serves both.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", samplesVariable+"="+file)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "KUBELET_SYNC=1m", samplesVariable+"="+file)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	// An interrupt goes to the group that go run and its program are, and that one takes
 	// the cluster away before it ends.

@@ -15,7 +15,7 @@ import (
 const clusterName = "refvol-e2e"
 
 //go:embed cluster.yaml
-var clusterConfig []byte
+var clusterConfig string
 
 // cluster is the Kubernetes cluster that the suite runs on.
 type cluster interface {
@@ -38,6 +38,8 @@ type kindCluster struct {
 	engine *engine
 	kind   string
 	config string
+	// sync is how often the kubelets sync; "" is what clusterConfig has.
+	sync string
 	// ownNetwork tells that the engine had no network of kind's before.
 	ownNetwork bool
 }
@@ -49,6 +51,7 @@ func newKindCluster(ctx context.Context, s *settings, e *engine, kind string) *k
 		engine:     e,
 		kind:       kind,
 		config:     filepath.Join(s.cache, clusterName+".kubeconfig"),
+		sync:       s.kubeletSync,
 		ownNetwork: missing != nil,
 	}
 }
@@ -63,7 +66,7 @@ func (c *kindCluster) create(ctx context.Context, nodeImage string) error {
 		return err
 	}
 	defer os.Remove(file.Name())
-	if _, err := file.Write(append(clusterConfig, featureGates(nodeImage)...)); err != nil {
+	if _, err := file.WriteString(configuration(nodeImage, c.sync)); err != nil {
 		return err
 	}
 	if err := file.Close(); err != nil {
@@ -76,8 +79,16 @@ func (c *kindCluster) create(ctx context.Context, nodeImage string) error {
 	return c.command(args...).run(ctx)
 }
 
-// featureGates returns what is added to the cluster's configuration: the gates that the suite wants of
-// the version that the image's tag names.
+// configuration returns that of a cluster of an image whose kubelets sync so often.
+func configuration(nodeImage, sync string) string {
+	config := clusterConfig
+	if sync != "" {
+		config = strings.Replace(config, "syncFrequency: 20s", "syncFrequency: "+sync, 1)
+	}
+	return config + featureGates(nodeImage)
+}
+
+// featureGates returns the gates that the suite wants of the version that the image's tag names.
 func featureGates(nodeImage string) string {
 	_, tag, _ := strings.Cut(nodeImage, ":")
 	tag, _, _ = strings.Cut(tag, "@")

@@ -9,6 +9,8 @@
 //	                 here from Go modules and Debian packages.
 //	K8S              the minor version of the node image that is built here, as 1.35;
 //	                 default the newest. e2e/node-image/kubernetes/versions has the others.
+//	KUBELET_SYNC     how often kubelets sync pods, and with them their own volumes;
+//	                 default 20s, where Kubernetes' is 1m.
 //	KEEP=1           keep the cluster and print how to use it.
 //	LOAD_IMAGE       a command that gets the path of an image archive as its last
 //	                 argument and loads it into the nodes of the cluster that

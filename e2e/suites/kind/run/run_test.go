@@ -110,6 +110,15 @@ func TestFeatureGates(t *testing.T) {
 	}
 }
 
+func TestConfiguration(t *testing.T) {
+	if got := configuration("", ""); got != clusterConfig {
+		t.Errorf("got %s", got)
+	}
+	if got := configuration("a:v1.37.0", "1m"); !strings.Contains(got, "\n  syncFrequency: 1m\n") || !strings.HasSuffix(got, featureGates("a:v1.37.0")) {
+		t.Errorf("got %s", got)
+	}
+}
+
 // Only a registry counts as one, for a gateway may answer any address.
 func TestRegistryAnswers(t *testing.T) {
 	for name, c := range map[string]struct {

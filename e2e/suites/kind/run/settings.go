@@ -18,6 +18,8 @@ type settings struct {
 	nodeImage string
 	// kubernetes is the minor version of the node image that is made here, as 1.35; "" is the newest.
 	kubernetes string
+	// kubeletSync is how often kubelets sync pods; "" is what cluster.yaml has.
+	kubeletSync string
 	// keep leaves the cluster in place.
 	keep bool
 	// kubeconfig names a cluster from outside; with it one of loadImage and image is set.
@@ -37,12 +39,13 @@ func readSettings(getenv func(string) string, args []string) (*settings, error) 
 		return nil, err
 	}
 	s := &settings{
-		root:       root,
-		cache:      getenv("REFVOL_CACHE"),
-		nodeImage:  getenv("KIND_NODE_IMAGE"),
-		kubernetes: getenv("K8S"),
-		keep:       getenv("KEEP") == "1",
-		testArgs:   args,
+		root:        root,
+		cache:       getenv("REFVOL_CACHE"),
+		nodeImage:   getenv("KIND_NODE_IMAGE"),
+		kubernetes:  getenv("K8S"),
+		kubeletSync: getenv("KUBELET_SYNC"),
+		keep:        getenv("KEEP") == "1",
+		testArgs:    args,
 	}
 	if s.cache == "" {
 		home, err := os.UserHomeDir()
