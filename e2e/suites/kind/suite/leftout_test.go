@@ -28,13 +28,19 @@ func needsNodes(t *testing.T, does string) {
 // needs of that.
 func (n *namespace) needsKubernetes(t *testing.T, least, what string) {
 	t.Helper()
+	if v := n.version(t); v.LessThan(version.MustParseGeneric(least)) {
+		leaveOut(t, fmt.Sprintf("Kubernetes %s has no %s, which %s has", v, what, least))
+	}
+}
+
+// version returns the API server's.
+func (n *namespace) version(t *testing.T) *version.Version {
+	t.Helper()
 	info, err := n.client.Discovery().ServerVersion()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if version.MustParseGeneric(info.GitVersion).LessThan(version.MustParseGeneric(least)) {
-		leaveOut(t, fmt.Sprintf("Kubernetes %s has no %s, which %s has", info.GitVersion, what, least))
-	}
+	return version.MustParseGeneric(info.GitVersion)
 }
 
 // leaveOut skips a test, and has the run list it.
