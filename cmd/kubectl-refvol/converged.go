@@ -129,6 +129,7 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 		defer cancel()
 	}
 	before, err := w.version(deadline, w.object)
+	changed := false // in the round before
 	for err == nil {
 		began := time.Now()
 		if err = w.round(ctx, deadline, before); err != nil {
@@ -139,11 +140,12 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 				return errors.Join(err, outcome(w.last))
 			}
 		}
-		wait := shortestPause
-		if !w.last.Changed { // else the version that came during the round may be everywhere already
-			wait = max(wait, time.Since(began))
+		// A version that came during the round may be everywhere already. One that comes in each round
+		// must not have all plugins asked without a pause.
+		if !w.last.Changed || changed {
+			pause(deadline, max(shortestPause, time.Since(began)))
 		}
-		pause(deadline, wait)
+		changed = w.last.Changed
 		before, err = w.last.Current, context.Cause(deadline)
 	}
 	if w.last == nil || deadline.Err() == nil {

@@ -128,6 +128,9 @@ func TestWait(t *testing.T) {
 			script{object: []string{"2", "2", "2", "3"}, shown: []string{"1", "1", "2", "3"}}, time.Minute, false, "yes 3", "", 2 * time.Second, 4,
 		},
 		"a change that has arrived is asked for again at once": {script{object: []string{"1", "2"}, shown: []string{"2"}}, time.Minute, false, "yes 2", "", 0, 2},
+		"an object that changes all the time": {
+			script{object: []string{"1", "2", "3", "4", "5"}, shown: []string{"5"}}, time.Minute, false, "yes 5", "", 3 * time.Second, 5,
+		},
 		"never": {
 			script{object: []string{"2"}, shown: []string{"1"}},
 			4500 * time.Millisecond, false, "no 2",
