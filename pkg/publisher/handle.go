@@ -42,10 +42,10 @@ type handle struct {
 func (v *published) reopen(ctx context.Context, write func(Mount) error) (err error) {
 	mnt, err := v.take(ctx)
 	if errors.Is(err, mount.ErrNotMounted) {
-		v.dropLocked(ctx)
-		if errors.Is(err, mount.ErrForeign) {
+		if errors.Is(err, mount.ErrForeign) { // first, for an unpublish may come right after the drop
 			v.p.leave(ctx, &v.request, fmt.Errorf("open volume %s at %s: %w", v.request.VolumeID, v.request.Target, err))
 		}
+		v.dropLocked(ctx)
 		return nil
 	}
 	if err != nil {

@@ -89,12 +89,12 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 // identity, or whose spec an earlier version took. A failed publish would keep the containers of its
 // running pod from being restarted.
 func (p *Publisher) leave(ctx context.Context, request *Request, reason error) {
+	p.listRestored(request, reason)
 	if !p.isNews(request.VolumeID, reason.Error()) {
 		return
 	}
 	klog.FromContext(ctx).Info("A mounted volume is not updated any more", "target", request.Target, "reason", reason.Error())
 	p.opts.Events.Warn(request.Pod, eventVolumeUpdateFailed, reason.Error())
-	p.listRestored(request, reason)
 }
 
 // listRestored lists a mounted volume, which is not live, among those that only a publish makes live.
