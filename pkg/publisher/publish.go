@@ -85,7 +85,7 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	case err != nil:
 	case mounted:
 		err = p.takeOver(ctx, request, p.opts.Pods.Get)
-		if ReasonOf(err) == ReasonInvalid && request.PodErr == nil && request.TokenErr == nil {
+		if ReasonOf(err) == ReasonInvalid && request.PodErr == nil && (request.TokenErr == nil || p.opts.Identity == nil) {
 			p.leave(ctx, &request, err)
 			return nil
 		}
