@@ -85,28 +85,38 @@ func (f *Forwarder) bySPDY(ctx context.Context, address *url.URL) (httpstream.Co
 	if err != nil {
 		return nil, err
 	}
-	type result struct {
-		connection httpstream.Connection
-		err        error
-	}
-	dialled := make(chan result, 1)
-	go func() {
+	return within(ctx, func() (httpstream.Connection, error) {
 		connection, agreed, err := spdy.NegotiateStreaming(upgrader, &http.Client{Transport: transport}, request, protocol)
 		if err == nil && agreed != protocol {
 			err = errors.Join(fmt.Errorf("the API server speaks %q, not %s", agreed, protocol), connection.Close())
 		}
-		dialled <- result{connection, err}
+		return connection, cause(err)
+	}, func(connection httpstream.Connection) { _ = connection.Close() })
+}
+
+// within returns what do returns, or the cause of ctx's end if that comes first. Then do goes on, and late
+// gets what it returns without an error.
+func within[T any](ctx context.Context, do func() (T, error), late func(T)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := do()
+		done <- result{value, err}
 	}()
 	select {
-	case r := <-dialled:
-		return r.connection, cause(r.err)
+	case r := <-done:
+		return r.value, r.err
 	case <-ctx.Done():
 		go func() {
-			if r := <-dialled; r.err == nil {
-				_ = r.connection.Close() // nobody waits for it any more
+			if r := <-done; r.err == nil {
+				late(r.value)
 			}
 		}()
-		return nil, context.Cause(ctx)
+		var none T
+		return none, context.Cause(ctx)
 	}
 }
 

@@ -48,7 +48,9 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		stop()
 		return session.Close()
 	}
-	response, err := send(session, request)
+	// A stream that the node does not acknowledge goes on for half a minute, whatever becomes of its
+	// connection.
+	response, err := within(ctx, func() (*http.Response, error) { return send(session, request) }, func(*http.Response) {})
 	if err != nil {
 		return nil, fmt.Errorf("port-forward to pod %s/%s: %w", t.namespace, t.pod, errors.Join(err, end()))
 	}
@@ -56,7 +58,6 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// send sends a request over new streams of a connection.
 func send(session httpstream.Connection, request *http.Request) (*http.Response, error) {
 	header := http.Header{}
 	header.Set(corev1.PortHeader, request.URL.Port())

@@ -1,0 +1,65 @@
+package portforward
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+
+	"github.com/refvol/refvol/pkg/apiclient"
+)
+
+// TestANodeThatDoesNotAnswer: a request ends with its context, also while a stream is not acknowledged.
+func TestANodeThatDoesNotAnswer(t *testing.T) {
+	release := make(chan struct{})
+	opened := make(chan struct{}, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			http.Error(w, "no WebSocket", http.StatusBadRequest)
+			return
+		}
+		if _, err := httpstream.Handshake(r, w, []string{protocol}); err != nil {
+			return
+		}
+		connection := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(httpstream.Stream, <-chan struct{}) error {
+			opened <- struct{}{}
+			<-release
+			return nil
+		})
+		if connection != nil {
+			defer connection.Close()
+			<-release
+		}
+	}))
+	defer server.Close()
+	defer close(release)
+	config := &rest.Config{Host: server.URL}
+	client, err := apiclient.New(config, server.Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("long enough")
+	go func() {
+		<-opened
+		cancel(enough)
+	}()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost:9811/", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	response, err := New(config, client.Core()).Transport("refvol-system", "plugin-1").RoundTrip(request)
+	if err == nil {
+		response.Body.Close()
+	}
+	if took := time.Since(began); !errors.Is(err, enough) || took > 20*time.Second {
+		t.Errorf("got %v after %s", err, took)
+	}
+}
