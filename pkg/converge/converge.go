@@ -84,9 +84,6 @@ const (
 	Pinned fleet.Reason = "Pinned"
 	// NotShown: the volume names the object, and its files show none of it, or may show a mix of versions.
 	NotShown fleet.Reason = "NotShown"
-	// NotProven: the volume names the version, and an earlier process may have stopped in the middle of
-	// writing it.
-	NotProven fleet.Reason = "NotProven"
 	// Publishing: the volume is not mounted yet, and may have been rendered before a change.
 	Publishing fleet.Reason = "Publishing"
 	// ObjectsUnknown: the plugin doesn't know yet which objects the volume names.
@@ -185,9 +182,6 @@ func (v *Verdict) volume(node string, volume *status.Volume) {
 	v.Volumes++
 	object := &volume.Objects[named]
 	switch shown := object.Shown; {
-	case shown != nil && *shown == *v.Current && volume.Condition == conditionUnknown:
-		// A volume that is rewritten in place names the new version before its first byte.
-		lag(shown, NotProven, because("the plugin has not made sure yet that all files are of this version", volume.Reason))
 	case shown != nil && *shown == *v.Current:
 		v.Showing++
 	case shown == nil && volume.Condition == conditionPublishing:
@@ -208,7 +202,6 @@ const (
 	conditionCurrent    = "Current"
 	conditionPinned     = "Pinned"
 	conditionPublishing = "Publishing"
-	conditionUnknown    = "Unknown"
 )
 
 // because adds a reason to a message, if there is one.

@@ -118,9 +118,9 @@ func TestJudge(t *testing.T) {
 			nodes: []fleet.Node{reports(without(saying(volumeOf("a", "Unknown", nil), "mounted by an earlier process")))},
 			want:  []string{"a - ObjectsUnknown the plugin doesn't know yet which objects the volume names: mounted by an earlier process"},
 		},
-		"taken over, and not written yet": {
-			nodes: []fleet.Node{reports(volumeOf("a", "Unknown", &current))},
-			want:  []string{"a 8 NotProven the plugin has not made sure yet that all files are of this version"}, volumes: 1,
+		"taken over, and perhaps half written": {
+			nodes: []fleet.Node{reports(saying(volumeOf("a", "Unknown", nil), "not synced yet"))},
+			want:  []string{"a - NotShown the files are not known to show it: not synced yet"}, volumes: 1,
 		},
 		"no objects and a condition that is not known": {
 			nodes: []fleet.Node{reports(without(volumeOf("a", "Sparkling", nil)))},

@@ -31,6 +31,9 @@ func (s *apiServer) parse(req *http.Request) apiRequest {
 		rv:      q.Get("resourceVersion"),
 		timeout: q.Get("timeoutSeconds"),
 	}
+	if encoding := req.Header.Get("Accept-Encoding"); r.watch && encoding != "identity" {
+		s.t.Errorf("a watch takes the encoding %q", encoding)
+	}
 	part := strings.Split(strings.Trim(req.URL.Path, "/"), "/") // api/v1/namespaces/NS/RESOURCE
 	kinds := map[string]volume.Kind{"configmaps": volume.ConfigMap, "secrets": volume.Secret}
 	name, list := strings.CutPrefix(q.Get("fieldSelector"), "metadata.name=")

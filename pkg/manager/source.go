@@ -82,8 +82,8 @@ func (s *source) list(ctx context.Context, ref volume.Ref, opts metav1.ListOptio
 }
 
 // watch returns the events of a watch, in protobuf: every API server has that for these
-// kinds. They are not compressed, which Kubernetes 1.37 does with a watch that begins with the state: the
-// reader of an idle watch would keep 40 KB for it.
+// kinds. They are not compressed: Kubernetes 1.37 would do that to a watch that begins with the state, and the
+// reader of each idle watch would keep its buffers.
 func (s *source) watch(ctx context.Context, namespace string, opts metav1.ListOptions) (io.ReadCloser, error) {
 	opts.Watch = true
 	return s.request(namespace, &opts).Timeout(timeoutOf(opts)).

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
-	"math"
 	"slices"
 	"strings"
 
@@ -29,8 +28,10 @@ func checkTree(tree *volume.Tree) error {
 	parent := ""
 	for i := range tree.Files {
 		p, user := tree.Files[i].Path, tree.Files[i].User
-		if user != nil && (*user < 0 || *user > math.MaxInt32) {
-			return fmt.Errorf("path %q: user %d: must be from 0 to %d", p, *user, math.MaxInt32)
+		if user != nil {
+			if err := volume.CheckUser(*user); err != nil {
+				return fmt.Errorf("path %q: user %d: %w", p, *user, err)
+			}
 		}
 		if reason := unsafePath(p); reason != "" {
 			return fmt.Errorf("path %q: %s", p, reason)

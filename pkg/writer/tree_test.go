@@ -37,8 +37,8 @@ func TestUnsafeTrees(t *testing.T) {
 		{"file as directory", own(file("a", ""), file("a/b", "")), `path "a/b": "a" is a file`},
 		{"not a neighbour", own(file("a", ""), file("a-", ""), file("a/b/c", "")), `path "a/b/c": "a" is a file`},
 		{"deeper", own(file("a/b", ""), file("a/b/c/d", "")), `path "a/b/c/d": "a/b" is a file`},
-		{"file's user", own(volume.File{Path: "a", User: new(int64(-1))}), `path "a": user -1: must be from 0 to 2147483647`},
-		{"file's large user", own(volume.File{Path: "a", User: new(int64(1 << 31))}), `path "a": user 2147483648: must be from 0 to 2147483647`},
+		{"file's user", own(volume.File{Path: "a", User: new(int64(-1))}), `path "a": user -1: must be an integer from 0 to 2147483647`},
+		{"file's large user", own(volume.File{Path: "a", User: new(int64(1 << 31))}), `path "a": user 2147483648: must be an integer from 0 to 2147483647`},
 		{"user", &volume.Tree{UID: -2}, "owner -2:0: must not be negative"},
 		{"group", &volume.Tree{GID: -2}, "owner 0:-2: must not be negative"},
 	}
