@@ -105,6 +105,50 @@ func TestHealthOfADeadSocket(t *testing.T) {
 	}
 }
 
+// TestConnectionsAreBounded: who comes after the last that is held waits until one ends.
+func TestConnectionsAreBounded(t *testing.T) {
+	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok")) })
+	server, err := startHTTP("http-address", "127.0.0.1:0", ok, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.stop()
+	transport := &http.Transport{MaxIdleConnsPerHost: maxConnections}
+	defer transport.CloseIdleConnections()
+	var held []*http.Response
+	for range maxConnections { // each is answered, so its connection has been taken
+		response, err := (&http.Client{Transport: transport}).Get("http://" + server.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, response) // its body is not read: the next request takes another connection
+	}
+	one, err := net.Dial("tcp", server.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.Close()
+	if _, err := one.Write([]byte("GET / HTTP/1.0\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := one.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := one.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("one more is answered: %d bytes, %v", n, err)
+	}
+	if err := one.SetReadDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, response := range held {
+		response.Body.Close()
+	}
+	transport.CloseIdleConnections()
+	if _, err := one.Read(make([]byte, 1)); err != nil {
+		t.Errorf("it waits on: %v", err)
+	}
+}
+
 // TestSharedProbe: a flood of requests makes one probe a second, and who leaves spoils nobody's answer.
 func TestSharedProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

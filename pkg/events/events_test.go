@@ -161,3 +161,34 @@ func TestFailuresAreLoggedOnce(t *testing.T) {
 		}
 	})
 }
+
+// stalled is an API server that takes requests and never answers.
+type stalled struct{}
+
+func (stalled) Create(ctx context.Context, _ *corev1.Event, _ metav1.CreateOptions) (*corev1.Event, error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+func (stalled) Patch(ctx context.Context, _ string, _ types.PatchType, _ []byte, _ metav1.PatchOptions, _ ...string) (*corev1.Event, error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+// TestAStalledRequestEnds: one goroutine writes all events, so no request may last.
+func TestAStalledRequestEnds(t *testing.T) {
+	for name, write := range map[string]func(*sink) error{
+		"create": func(s *sink) error { _, err := s.Create(&corev1.Event{}); return err },
+		"patch":  func(s *sink) error { _, err := s.Patch(&corev1.Event{}, nil); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &sink{events: func(string) Events { return stalled{} }, logger: klog.Background(), failed: map[metav1.StatusReason]time.Time{}}
+				began := time.Now()
+				if err := write(s); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != writeTime {
+					t.Errorf("got %v after %s", err, time.Since(began))
+				}
+			})
+		})
+	}
+}
