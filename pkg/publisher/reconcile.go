@@ -76,7 +76,7 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 		}
 	}()
 	got, err := v.update(ctx)
-	if !errors.Is(err, errPutOff) && !got.pending && !outcomeOf(err).retry {
+	if !errors.Is(err, errPutOff) && !outcomeOf(err).retry {
 		v.contents.changedAt = time.Time{} // it is shown, or can't be
 	}
 	done.update, done.pending = err, got.pending
