@@ -16,7 +16,8 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// restored is a volume that an earlier process has mounted. Its files stay as they are until
+// restored is a volume that an earlier process has mounted, or one of this process whose mount is no
+// longer proven. Its files stay as they are until
 // this process knows what was asked for: by the pod's spec, see takeOverRestored, or by the
 // kubelet's next publish. Publisher.mu guards it.
 type restored struct {
