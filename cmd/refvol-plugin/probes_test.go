@@ -112,25 +112,31 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.stop()
-	transport := &http.Transport{MaxIdleConnsPerHost: maxConnections}
-	defer transport.CloseIdleConnections()
-	var held []*http.Response
-	for range maxConnections { // each is answered, so its connection has been taken
-		response, err := (&http.Client{Transport: transport}).Get("http://" + server.address)
+	defer func() {
+		if err := server.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ask := func() net.Conn {
+		conn, err := net.Dial("tcp", server.address)
 		if err != nil {
 			t.Fatal(err)
 		}
-		held = append(held, response) // its body is not read: the next request takes another connection
+		t.Cleanup(func() { conn.Close() })
+		if _, err := conn.Write([]byte("GET / HTTP/1.1\r\nHost: test\r\n\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		return conn
 	}
-	one, err := net.Dial("tcp", server.address)
-	if err != nil {
-		t.Fatal(err)
+	var held []net.Conn
+	for i := range maxConnections {
+		conn := ask()
+		if _, err := conn.Read(make([]byte, 1)); err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		held = append(held, conn)
 	}
-	defer one.Close()
-	if _, err := one.Write([]byte("GET / HTTP/1.0\r\n\r\n")); err != nil {
-		t.Fatal(err)
-	}
+	one := ask()
 	if err := one.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
@@ -140,10 +146,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if err := one.SetReadDeadline(time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	for _, response := range held {
-		response.Body.Close()
-	}
-	transport.CloseIdleConnections()
+	held[0].Close()
 	if _, err := one.Read(make([]byte, 1)); err != nil {
 		t.Errorf("it waits on: %v", err)
 	}
