@@ -40,7 +40,9 @@ func TestMain(m *testing.M) {
 		shared = s
 		return s.stop, err
 		// A connection that breaks while it closes ends after a second, about as long as goleak waits.
-	}, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown")))
+	}, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"),
+		// The kubelet's server waits 30 s for the second stream of a pair, also when the client is gone.
+		goleak.IgnoreTopFunction("k8s.io/cri-streaming/pkg/streaming/portforward.(*httpStreamHandler).monitorStreamPair")))
 }
 
 func newSuite(ctx context.Context) (_ *suite, err error) {

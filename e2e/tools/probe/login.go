@@ -152,6 +152,7 @@ func client(ctx context.Context, out io.Writer, url, file string) error {
 }
 
 // login reads the password, logs in once and returns the database's answer, or 0 if there is none.
+// Whoever gives another answer is not the database: the next login is on another connection.
 func login(ctx context.Context, url, user, file string) (code int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
 	defer cancel()
@@ -168,5 +169,12 @@ func login(ctx context.Context, url, user, file string) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return response.StatusCode, response.Body.Close()
+	if err := response.Body.Close(); err != nil {
+		return 0, err
+	}
+	if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusUnauthorized {
+		http.DefaultClient.CloseIdleConnections()
+		return 0, fmt.Errorf("%s is no database: %s", url, response.Status)
+	}
+	return response.StatusCode, nil
 }

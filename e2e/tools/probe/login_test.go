@@ -8,9 +8,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -133,6 +135,42 @@ func TestLogins(t *testing.T) {
 		if !failures.Scan() {
 			t.Fatal(failures.Err())
 		}
+	}
+}
+
+// Until the network leads to the database, something else may answer. That is no login, and the
+// client doesn't stay with it.
+func TestClientLeavesAStranger(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte("one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	connections, requests := map[string]bool{}, 0
+	again := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+		mu.Lock()
+		defer mu.Unlock()
+		connections[r.RemoteAddr] = true
+		if requests++; requests == 2 {
+			close(again)
+		}
+	}))
+	defer server.Close()
+	ended := make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	var out strings.Builder
+	go func() { ended <- run(ctx, &out, []string{"client", server.URL, file}) }()
+	<-again
+	stop()
+	if err := <-ended; err != nil || out.Len() > 0 {
+		t.Errorf("got %q, %v", out.String(), err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(connections) < 2 {
+		t.Errorf("%d requests on %d connection", requests, len(connections))
 	}
 }
 

@@ -1,7 +1,8 @@
 // Command nodenet is the pod network of the test clusters, small enough to be built
 // from this module alone. On its node it keeps a CNI configuration for the node's
-// own pod range, a route to the pod range of each other node, and a firewall rule
-// that masquerades what leaves the pod network.
+// own pod range, a route to the pod range of each other node, a firewall rule that
+// masquerades what leaves the pod network, and routing rules that keep it in the
+// network of the nodes.
 //
 // It reads its settings from the environment: NODE_NAME; POD_SUBNET, the range of
 // all pods; CONTROL_PLANE_ENDPOINT, host:port of the API server.
@@ -51,6 +52,9 @@ func run(ctx context.Context) error {
 	}
 	if subnet := os.Getenv("POD_SUBNET"); subnet != "" {
 		if err := masquerade(ctx, subnet); err != nil {
+			return err
+		}
+		if err := confine(subnet); err != nil {
 			return err
 		}
 	}

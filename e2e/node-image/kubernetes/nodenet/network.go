@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -98,6 +100,26 @@ func addRoute(node *corev1.Node) error {
 		return nil
 	}
 	return fmt.Errorf("it has no IPv4 address yet, so nothing leads to %s", pods)
+}
+
+// confine has the pods of subnet use each route but the default one. Until kube-proxy on a node
+// knows a new Service, its address is that of a stranger: a connection to it is refused then, and
+// doesn't end at whatever answers for all addresses on the network that this machine is on.
+func confine(subnet string) error {
+	_, pods, err := net.ParseCIDR(subnet)
+	if err != nil {
+		return fmt.Errorf("parse the range of all pods: %w", err)
+	}
+	known := netlink.NewRule()
+	known.Priority, known.Src, known.Table, known.SuppressPrefixlen = 1000, pods, unix.RT_TABLE_MAIN, 0
+	rest := netlink.NewRule()
+	rest.Priority, rest.Src, rest.Type = 1001, pods, unix.RTN_UNREACHABLE
+	for _, rule := range []*netlink.Rule{known, rest} {
+		if err := netlink.RuleAdd(rule); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("add the rule %q: %w", rule, err)
+		}
+	}
+	return nil
 }
 
 // masquerade gives packets that leave the pod network the node's address.
