@@ -161,7 +161,7 @@ func (r *release) plugin(node string) *corev1.Pod {
 // arrive. The release is not uninstalled as long as the pod is there, and leaves nothing when it is.
 func TestHelm(t *testing.T) {
 	t.Parallel()
-	takeNode(t) // its DaemonSet has a pod there, whose mounts come and go
+	useAllNodes(t)
 	r := newRelease(t, "helm")
 	r.must(append([]string{"install", "refvol"}, r.values(r.image)...)...)
 	r.wantRunning(r.image, "--v=4", false)

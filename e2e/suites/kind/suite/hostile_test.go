@@ -75,7 +75,7 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	node := takeNode(t)
+	node := takeQuietNode(t)
 	n := newNamespace(t)
 	s := &scene{namespace: n, node: node, paths: pluginPaths(t, n.mustPlugin(t, node)), canary: harness.NewCanary()}
 	n.createConfigMap("settings", settingsOf("the first"))

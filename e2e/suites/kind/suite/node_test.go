@@ -26,17 +26,73 @@ const (
 	cleanupTimeout = 2 * time.Minute
 )
 
-// ownNode is held by the one test that has the control plane's node to itself.
-var ownNode sync.Mutex
+// turns has the tests that can't run beside each other wait for each other.
+var turns = newTurnTaker()
 
-// takeNode returns the name of a node that no other test has pods on until this one
-// has ended, where the plugin or the kubelet can go down beside other tests: that of the
-// control plane, whose own pods need neither. Pods must be put there by their spec.
+// turnTaker knows which tests run that exclude others. It is safe for concurrent use.
+type turnTaker struct {
+	mu sync.Mutex
+	// changed wakes who waits for a change of the fields below.
+	changed *sync.Cond
+	// taken says that a test has the node of takeNode, and quiet that it has that of takeQuietNode.
+	taken, quiet bool
+	// daemonSets counts the tests that called useAllNodes.
+	daemonSets int
+}
+
+func newTurnTaker() *turnTaker {
+	var u turnTaker
+	u.changed = sync.NewCond(&u.mu)
+	return &u
+}
+
+// take waits until may allows the turn, begins it, and ends it with the test.
+func (u *turnTaker) take(t *testing.T, may func() bool, begin, end func()) {
+	t.Helper()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for !may() {
+		u.changed.Wait()
+	}
+	begin()
+	t.Cleanup(func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		end()
+		u.changed.Broadcast()
+	})
+}
+
+// useAllNodes is called by a test that brings a DaemonSet, whose pods and mounts come and go on
+// every node.
+func useAllNodes(t *testing.T) {
+	t.Helper()
+	turns.take(t, func() bool { return !turns.quiet }, func() { turns.daemonSets++ }, func() { turns.daemonSets-- })
+}
+
+// takeNode returns the name of a node where the plugin or the kubelet can go down beside other tests,
+// as no other test has pods there until this one has ended, but for DaemonSets': that of the control
+// plane, whose own pods need neither. Pods must be put there by their spec.
 func takeNode(t *testing.T) string {
 	t.Helper()
 	needsNodes(t, "has a node of the control plane for itself")
-	ownNode.Lock()
-	t.Cleanup(ownNode.Unlock)
+	turns.take(t, func() bool { return !turns.taken }, func() { turns.taken = true }, func() { turns.taken = false })
+	return takenNode(t)
+}
+
+// takeQuietNode is takeNode for a test that compares all that the node has: no test brings a DaemonSet
+// until it has ended.
+func takeQuietNode(t *testing.T) string {
+	t.Helper()
+	needsNodes(t, "compares a whole node before and after")
+	set := func(to bool) func() { return func() { turns.taken, turns.quiet = to, to } }
+	turns.take(t, func() bool { return !turns.taken && turns.daemonSets == 0 }, set(true), set(false))
+	return takenNode(t)
+}
+
+// takenNode returns the node's name when the plugin is ready there.
+func takenNode(t *testing.T) string {
+	t.Helper()
 	c := connect(t)
 	nodes, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: controlPlaneTaint})
 	if err != nil {

@@ -29,7 +29,7 @@ const (
 // while it has no plugin start once it has one.
 func TestUpgradeAndRollback(t *testing.T) {
 	t.Parallel()
-	takeNode(t) // its DaemonSet has a pod there, whose mounts come and go
+	useAllNodes(t)
 	dir := os.Getenv("REFVOL_UPGRADES")
 	releases, err := filepath.Glob(filepath.Join(dir, "v*.yaml"))
 	if dir == "" || err != nil || len(releases) == 0 {
