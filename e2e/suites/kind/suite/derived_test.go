@@ -26,7 +26,7 @@ const (
 // derived one.
 func TestDerivedRequests(t *testing.T) {
 	t.Parallel()
-	node := takeNode(t)
+	node := takeQuietNode(t)
 	n := newNamespace(t)
 	n.createConfigMap("settings", object{"key": "old", "NAME": "value"})
 	n.createSecret("login", object{"user": canary("old")})

@@ -20,7 +20,7 @@ import (
 // stay live. A pod whose object was deleted meanwhile goes on, and terminates.
 func TestKubeletRestarts(t *testing.T) {
 	t.Parallel()
-	node := takeNode(t)
+	node := takeQuietNode(t)
 	n := newNamespace(t)
 	n.createConfigMap("settings", object{"key": canary("old")})
 	n.createConfigMap("doomed", object{"key": canary("last")})

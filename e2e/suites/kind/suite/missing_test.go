@@ -18,6 +18,7 @@ import (
 // until the plugin's log line about the end of that call has come here through the
 // kubelet and the API server. So it is longer than what is promised about.
 func TestRequiredObjectMissing(t *testing.T) {
+	t.Parallel()
 	n := newNamespace(t)
 	spec := newPod("waiting", refvol("login", attributes{"secret": "login"}))
 	spec.Spec.NodeName = n.worker(t)

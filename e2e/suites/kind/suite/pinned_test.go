@@ -5,14 +5,15 @@ import "testing"
 // A change that is made while the plugin is restarting comes to a volume that is
 // rewritten in place, through a subPath mount too, and never to one that is pinned.
 func TestPoliciesOverRestart(t *testing.T) {
+	t.Parallel()
+	node := takeNode(t)
 	n := newNamespace(t)
 	n.createSecret("login", object{"user": canary("one")})
-	node := n.worker(t)
 	spec := newPod("reader",
 		refvol("pinned", attributes{"secret": "login", "updatePolicy": "Pinned"}),
 		refvol("in-place", attributes{"secret": "login", "writeStrategy": "InPlace"}),
 		refvol("live", attributes{"secret": "login"}))
-	spec.Spec.NodeName = node
+	onNode(spec, node)
 	pinned, inPlace := mountDir+"pinned/user", mountKey(spec, "in-place", "user")
 	p := n.start(spec)
 	change := func(text string) {
