@@ -25,7 +25,7 @@ const (
 	pluginProgram   = "refvol-plugin"
 
 	// podTimeout is how long a pod may take to start or to go, on a slow machine.
-	podTimeout = 90 * time.Second
+	podTimeout = 3 * time.Minute
 )
 
 // cluster is the cluster under test.

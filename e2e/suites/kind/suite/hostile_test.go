@@ -19,6 +19,8 @@ const (
 	hostileTries = 10000
 	// lastText is in the objects when all attacks are over.
 	lastText = "the last"
+	// siegeLimit bounds all attacks together, while the honest pod reads.
+	siegeLimit = 10 * time.Minute
 	// afterAttacks is how soon a change arrives then, beside other tests.
 	afterAttacks = busyLimit
 )
@@ -36,7 +38,7 @@ func TestHostileContainers(t *testing.T) {
 	s := newScene(t)
 	before, runs := s.look(), s.runs(t, s.node)
 
-	reading := s.awaitLast(s.honest)
+	reading := s.awaitLast(s.honest, siegeLimit)
 	stop := s.keepUpdating(50 * time.Millisecond)
 	besieged := s.inBackground(func(ctx context.Context) (siege, error) { return s.hostile.assail(ctx, "attack", s.assault()) })
 	tries := s.remounts()
@@ -159,11 +161,11 @@ func (s *scene) keepUpdating(pause time.Duration) (stop func() int) {
 }
 
 // awaitLast waits in both volumes of a pod for what is written last of all.
-func (s *scene) awaitLast(p *pod) []*pending {
+func (s *scene) awaitLast(p *pod, timeout time.Duration) []*pending {
 	s.t.Helper()
 	var all []*pending
 	for _, volume := range hostileVolumes() {
-		all = append(all, p.await(mountDir+volume+"/password", "password "+lastText, 2*podTimeout))
+		all = append(all, p.await(mountDir+volume+"/password", "password "+lastText, timeout))
 	}
 	return all
 }
@@ -172,7 +174,7 @@ func (s *scene) awaitLast(p *pod) []*pending {
 // honest pod heard of no trouble.
 func (s *scene) arriveLast(reading []*pending) {
 	s.t.Helper()
-	all := slices.Concat(reading, s.awaitLast(s.hostile))
+	all := slices.Concat(reading, s.awaitLast(s.hostile, podTimeout))
 	s.updateConfigMap("settings", settingsOf(lastText))
 	began := time.Now()
 	s.updateSecret("login", loginOf(lastText))
