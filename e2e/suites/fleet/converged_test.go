@@ -83,8 +83,7 @@ func TestConverged(t *testing.T) {
 	pinned := first.publish("pinned", map[string]string{"updatePolicy": "Pinned"})
 	old := v.Current.ResourceVersion
 	version := w.change()
-	v, r = w.converged("--timeout=10s")
-	w.expect(v, r, "node-1 pinned Pinned")
+	v, _ = w.patiently("node-1 pinned Pinned")
 	if len(v.Laggards) == 1 && (v.Laggards[0].Shown.ResourceVersion != old || v.Current.ResourceVersion != version) {
 		t.Errorf("version %s: shows %+v, want %s", v.Current.ResourceVersion, v.Laggards[0].Shown, old)
 	}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,10 +38,7 @@ func TestMain(m *testing.M) {
 		s, err := newSuite(ctx)
 		shared = s
 		return s.stop, err
-		// A connection that breaks while it closes ends after a second, about as long as goleak waits.
-	}, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"),
-		// The kubelet's server waits 30 s for the second stream of a pair, also when the client is gone.
-		goleak.IgnoreTopFunction("k8s.io/cri-streaming/pkg/streaming/portforward.(*httpStreamHandler).monitorStreamPair")))
+	}))
 }
 
 func newSuite(ctx context.Context) (_ *suite, err error) {

@@ -40,9 +40,9 @@ func TestNothingLeaks(t *testing.T) {
 				n.secret("db", map[string]string{"password": n.canary(), "a.b": n.canary()})
 				n.configMap("own", map[string]string{"own": n.canary()})
 				v := n.tokened(n.volume(map[string]string{"sources": n.sources()}))
-				n.mustPublish(v)
+				n.publishesSoon(v)
 				p := n.podWithEnv()
-				n.mustPublish(p)
+				n.publishesSoon(p)
 				n.changes(v, p)
 				n.refusals(v)
 				n.forbidden()
@@ -113,7 +113,7 @@ func (n *leakyNode) changes(v, pod *harness.Volume) {
 	n.deleteSecret("fixed")
 	recreated := n.immutable()
 	next := n.tokened(n.volume(map[string]string{"secret": "fixed"}))
-	n.mustPublish(next) // which is what makes the plugin look again
+	n.publishesSoon(next) // which is what makes the plugin look again
 	n.arrives(v, "fixed", recreated, soon)
 	n.mustUnpublish(next)
 	for _, republished := range []*harness.Volume{v, pod} {
@@ -192,7 +192,7 @@ func (n *leakyNode) forbidden() {
 	n.put("secret", "theirs", first)
 	v := n.tokened(n.across("secret", "theirs"))
 	refused := n.tokened(n.across("secret", "theirs"))
-	wantStatus(n.t, n.Publish(n.t.Context(), refused), codes.PermissionDenied)
+	wantStatus(n.t, n.finalAnswer(refused), codes.PermissionDenied)
 	n.hasEvent(refused, "RefForbidden", "may not get Secret")
 	revoke := allow(n.t, n.source, rule("secret", "get", "theirs"), rbacv1.Subject{
 		Kind: rbacv1.ServiceAccountKind, Namespace: n.namespace, Name: v.ServiceAccount,

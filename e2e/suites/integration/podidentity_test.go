@@ -188,9 +188,10 @@ func TestPodTokens(t *testing.T) {
 	if err := n.Prepare(both); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Node().NodePublishVolume(t.Context(), request); err != nil {
-		t.Error(err)
-	}
+	harness.Eventually(t, soon, func() error {
+		_, err := n.Node().NodePublishVolume(t.Context(), request)
+		return err
+	})
 	n.mustUnpublish(both)
 	n.mustUnpublish(v)
 	if err := n.CleanUp(bad); err != nil { // no final answer

@@ -125,9 +125,10 @@ func pluginWith(t *testing.T, p pings) (binary string) {
 func (n *stalledNode) stalls(lasts time.Duration) (dropped int, current time.Duration) {
 	n.t.Helper()
 	n.forgetRequests()
+	begin := time.Now()
 	n.inject(faultproxy.Partition)
 	value := n.change()
-	during(n.t, lasts, func() {})
+	during(n.t, lasts-time.Since(begin), func() {})
 	n.heal()
 	current = n.arrives(n.volume, "key-0", value, 2*time.Minute)
 	return n.awaitWatches(), current

@@ -124,9 +124,9 @@ func (f *updateLoad) put(ctx context.Context, o *loadObject) (err error) {
 	return err
 }
 
-// updateAll makes the updates, as fast as the API server takes them, and returns when all
-// are made. Each object has one updater.
-func (f *updateLoad) updateAll(updates int) {
+// updateAll makes the updates, as fast as the API server takes them, and goes on until it may end.
+// It returns when all are made. Each object has one updater.
+func (f *updateLoad) updateAll(updates int, mayEnd func() bool) {
 	var group sync.WaitGroup
 	for i := range loadUpdaters {
 		choose := rand.New(rand.NewPCG(f.seed, uint64(i)))
@@ -137,7 +137,7 @@ func (f *updateLoad) updateAll(updates int) {
 			}
 		}
 		group.Go(func() {
-			for f.updates.Add(1) <= int64(updates) && !f.n.t.Failed() {
+			for (f.updates.Add(1) <= int64(updates) || !mayEnd()) && !f.n.t.Failed() {
 				o := mine[choose.IntN(len(mine))]
 				o.version++
 				if err := f.put(f.n.t.Context(), o); err != nil {
@@ -196,7 +196,7 @@ func (f *updateLoad) finish() {
 func TestReadersDuringUpdates(t *testing.T) {
 	f := newUpdateLoad(t)
 	stop := f.read()
-	f.updateAll(harness.Scaled(1200, 100_000))
+	f.updateAll(harness.Scaled(1200, 100_000), func() bool { return true })
 	stop()
 	f.finish()
 }
@@ -206,10 +206,11 @@ func TestReadersDuringUpdates(t *testing.T) {
 func TestReadersDuringRestarts(t *testing.T) {
 	f := newUpdateLoad(t)
 	stop := f.read()
+	var stopped atomic.Bool
 	updated := make(chan struct{})
 	go func() {
 		defer close(updated)
-		f.updateAll(harness.Scaled(2500, 100_000))
+		f.updateAll(harness.Scaled(2500, 100_000), stopped.Load)
 	}()
 	defer func() { stop(); <-updated }()
 	kills, stops, slowest := 0, 0, time.Duration(0)
@@ -220,6 +221,7 @@ func TestReadersDuringRestarts(t *testing.T) {
 				t.Fatal(err)
 			}
 			stops++
+			stopped.Store(true)
 		} else {
 			f.n.mustKill()
 			kills++
@@ -237,8 +239,5 @@ func TestReadersDuringRestarts(t *testing.T) {
 	f.wantCurrent(afterRestart)
 	stop()
 	t.Logf("%d kills and %d stops; changes showed again %s after the start at most", kills, stops, slowest.Round(time.Millisecond))
-	if stops == 0 {
-		t.Error("the updates were over before the second restart")
-	}
 	f.finish()
 }

@@ -264,7 +264,7 @@ func TestVolumeSourceRefusals(t *testing.T) {
 		"volume": short, "sources[0].podEnv.container": list("[{podEnv: {path: e, container: main}}]"),
 	} {
 		static := n.showing(map[string]string{"configMap": "app"}, own)
-		n.mustPublish(static)
+		n.publishesSoon(static)
 		n.mustUnpublish(static)
 		n.changePod(static, func(pod *corev1.Pod) *corev1.Pod {
 			pod.UID = uuid.NewUUID()

@@ -93,13 +93,11 @@ func (before stock) compare(known ...goleak.Option) error {
 			return err
 		}
 		return errors.Join(
+			goleak.Find(known...),
 			added("file descriptor", before.descriptors, now.descriptors),
 			added("mount", before.mounts, now.mounts))
 	}
-	// goleak waits by itself.
-	return errors.Join(
-		goleak.Find(known...),
-		Poll(context.Background(), time.Minute, 50*time.Millisecond, leftovers))
+	return Poll(context.Background(), time.Minute, 50*time.Millisecond, leftovers)
 }
 
 func added(what string, before, now map[string]int) error {

@@ -143,7 +143,7 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built a
 			"REFVOL_CHART="+filepath.Join(s.root, "deploy", "charts", "refvol"), "REFVOL_UPGRADES="+upgrades, "REFVOL_CURL_IMAGE="+built.curlName),
 		// Parallel tests wait for the cluster most of the time, not for a processor, and
 		// some of them for the node that they need to themselves.
-		args: append([]string{built.suite, "-test.v", "-test.timeout=30m", "-test.parallel=16"}, s.testArgs...),
+		args: append([]string{built.suite, "-test.v", "-test.timeout=50m", "-test.parallel=16"}, s.testArgs...),
 	}
 	if s.image != "" {
 		suite.env = append(suite.env, "REFVOL_NODES_OUT_OF_REACH=1")

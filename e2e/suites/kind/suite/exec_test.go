@@ -73,11 +73,21 @@ type entry struct {
 // tree returns what the pod's first container has below path.
 func (p *pod) tree(path string) []entry {
 	p.t.Helper()
-	var entries []entry
-	if err := json.Unmarshal([]byte(p.probe("tree", path)), &entries); err != nil {
+	entries, err := p.entries(p.t.Context(), path)
+	if err != nil {
 		p.t.Fatal(err)
 	}
 	return entries
+}
+
+// entries is tree for who may try again.
+func (p *pod) entries(ctx context.Context, path string) ([]entry, error) {
+	answer, err := p.ask(ctx, p.Spec.Containers[0].Name, "tree", path)
+	if err != nil {
+		return nil, err
+	}
+	var entries []entry
+	return entries, json.Unmarshal([]byte(answer), &entries)
 }
 
 // arrival tells how a text arrived in a file, as the probe tells of it.

@@ -84,7 +84,7 @@ func (r *release) copyChart(from, prefix string) string {
 
 // helm runs helm and returns what it printed, also with an error.
 func (r *release) helm(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, r.program, append(args, "--namespace="+r.name, "--timeout=3m")...)
+	cmd := exec.CommandContext(ctx, r.program, append(args, "--namespace="+r.name, "--timeout="+rollTimeout.String())...)
 	cmd.Env = append(os.Environ(), "HOME="+r.dir, "HELM_DATA_HOME="+r.dir, "HELM_CONFIG_HOME="+r.dir, "HELM_CACHE_HOME="+r.dir)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -178,7 +178,7 @@ func TestHelm(t *testing.T) {
 	// follows has helm change the release, if there are arguments, while the pod reads, and then the object.
 	follows := func(text string, args ...string) {
 		t.Helper()
-		w := p.await(mountDir+"login/user", canary(text), 3*podTimeout)
+		w := p.await(mountDir+"login/user", canary(text), rollTimeout+podTimeout)
 		if len(args) > 0 {
 			r.must(args...)
 		}

@@ -61,7 +61,8 @@ func (s *scene) racer(number int) *corev1.Pod {
 	swapper := newContainer("swapper", spec.Spec.Volumes[len(volumes):])
 	swapper.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 	swapper.Args = append([]string{"swap", mountDir + "scratch"}, s.swapTargets()...)
-	swapper.StartupProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
+	// A swapper that is started again would find its own files, so the kubelet gives it all the time there is.
+	swapper.StartupProbe = &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 60, FailureThreshold: 600, ProbeHandler: corev1.ProbeHandler{
 		Exec: &corev1.ExecAction{Command: []string{"/probe", "read", mountDir + "scratch/ready"}},
 	}}
 	spec.Spec.InitContainers = []corev1.Container{swapper}

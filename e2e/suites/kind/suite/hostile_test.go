@@ -20,7 +20,7 @@ const (
 	// lastText is in the objects when all attacks are over.
 	lastText = "the last"
 	// siegeLimit bounds all attacks together, while the honest pod reads.
-	siegeLimit = 10 * time.Minute
+	siegeLimit = 20 * time.Minute
 	// afterAttacks is how soon a change arrives then, beside other tests.
 	afterAttacks = busyLimit
 )
@@ -193,12 +193,17 @@ func (s *scene) arriveLast(reading []*pending) {
 			p.probe("await", mountDir+volume+"/password", "password "+lastText, podTimeout.String())
 		}
 	}
+	for _, p := range s.pods() {
+		for _, volume := range hostileVolumes() {
+			p.probe("await", mountDir+volume+"/key", "key "+lastText, podTimeout.String()) // by another watch
+		}
+	}
 	events, err := s.client.CoreV1().Events(s.name).List(s.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(s.honest.UID)})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	for _, e := range events.Items {
-		if e.Type != corev1.EventTypeNormal {
+		if e.Type != corev1.EventTypeNormal && e.Source.Component == driver {
 			s.t.Errorf("event on the honest pod: %s: %s", e.Reason, e.Message)
 		}
 	}

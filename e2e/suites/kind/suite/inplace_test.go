@@ -145,9 +145,13 @@ func TestExactModesWithFSGroup(t *testing.T) {
 // awaitOneGeneration waits until the volume holds nothing of its earlier files.
 func (p *pod) awaitOneGeneration(dir string) {
 	p.t.Helper()
-	eventually(p.t, podTimeout, "one generation in "+dir, func(context.Context) error {
+	eventually(p.t, podTimeout, "one generation in "+dir, func(ctx context.Context) error {
+		entries, err := p.entries(ctx, dir) // it fails if a file goes meanwhile
+		if err != nil {
+			return err
+		}
 		count := 0
-		for _, e := range p.tree(dir) {
+		for _, e := range entries {
 			if generation.MatchString(e.Path) {
 				count++
 			}

@@ -42,6 +42,8 @@ func newNamespace(t *testing.T) *namespace {
 		if t.Failed() {
 			n.explain(ctx)
 		}
+		ctx, cancel = context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
 		n.remove(ctx)
 	})
 	n.awaitServiceAccount()

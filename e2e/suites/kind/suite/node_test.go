@@ -23,7 +23,7 @@ const (
 	// stays away from.
 	withoutPlugin = "e2e.refvol.dev/without-plugin"
 	// cleanupTimeout bounds what puts the cluster back as it was.
-	cleanupTimeout = 2 * time.Minute
+	cleanupTimeout = 2 * podTimeout
 )
 
 // turns has the tests that can't run beside each other wait for each other.
@@ -87,7 +87,26 @@ func takeQuietNode(t *testing.T) string {
 	needsNodes(t, "compares a whole node before and after")
 	set := func(to bool) func() { return func() { turns.taken, turns.quiet = to, to } }
 	turns.take(t, func() bool { return !turns.taken && turns.daemonSets == 0 }, set(true), set(false))
-	return takenNode(t)
+	node := takenNode(t)
+	connect(t).awaitAllReady(t, node)
+	return node
+}
+
+// awaitAllReady waits until each pod of a node is ready, and none is on its way out.
+func (c *cluster) awaitAllReady(t *testing.T, node string) {
+	t.Helper()
+	eventually(t, podTimeout, "all pods ready on "+node, func(ctx context.Context) error {
+		pods, err := c.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+		if err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			if p := &pods.Items[i]; !ready(p) || p.DeletionTimestamp != nil {
+				return fmt.Errorf("pod %s/%s is not, or goes", p.Namespace, p.Name)
+			}
+		}
+		return nil
+	})
 }
 
 // takenNode returns the node's name when the plugin is ready there.
@@ -202,6 +221,16 @@ func runOf(p *corev1.Pod) (run, error) {
 		ids = append(ids, fmt.Sprintf("%s, %d restarts", c.ContainerID, c.RestartCount))
 	}
 	return run{p.UID, strings.Join(ids, "; ")}, nil
+}
+
+// withoutContainers leaves out of the lines of a node's mount table what the runtime has for containers and
+// sandboxes: on a busy node any pod's may start again.
+func withoutContainers(lines []string) []string {
+	return slices.DeleteFunc(lines, func(line string) bool {
+		const target = 4 // the field of a line of mountinfo
+		at := strings.Fields(line)[target]
+		return within("/run/containerd", at) || within("/run/netns", at)
+	})
 }
 
 // mountTable returns the mounts of the node itself, as its kernel tells them.

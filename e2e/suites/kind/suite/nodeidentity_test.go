@@ -156,7 +156,7 @@ func TestNodeIdentityShowsChangesAtOnce(t *testing.T) {
 // needs no token of the pod. A kubelet that restarts changes nothing.
 func TestNodeIdentityAfterRestarts(t *testing.T) {
 	t.Parallel()
-	node := takeNode(t)
+	node := takeQuietNode(t)
 	n := newNamespace(t)
 	n.createSecret("db", object{"password": canary("first")})
 	spec := withUnmounted(newPod("reader", asNode("db", "of-secret")), one(source(kindSecret, "db")).native("of-secret"))
@@ -186,7 +186,7 @@ func TestNodeIdentityAfterRestarts(t *testing.T) {
 	if published, err := n.publishes(t.Context(), plugin, metav1.NewTime(p.CreationTimestamp.Time), []string{id}); err != nil || published[0] > 0 {
 		t.Errorf("the kubelet has published the volume again %v times (%v): that is no restart of the plugin alone", published, err)
 	}
-	if late := got.at.Sub(back); late > busyLimit {
+	if late := got.at.Sub(back); late > restartLimit {
 		t.Errorf("the change came %s after the plugin was ready", late)
 	}
 

@@ -1,7 +1,7 @@
 package suite
 
 import (
-	"encoding/json"
+	"context"
 	"fmt"
 	"maps"
 	"regexp"
@@ -18,13 +18,18 @@ type snapshot map[string]string
 // snapshots returns what each volume of the pod shows, by the volume's name.
 func (p *pod) snapshots(t *testing.T) map[string]snapshot {
 	t.Helper()
-	answer, err := p.ask(t.Context(), p.Spec.Containers[0].Name, "tree", mountDir)
+	got, err := p.trySnapshots(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var entries []entry
-	if err := json.Unmarshal([]byte(answer), &entries); err != nil {
-		t.Fatal(err)
+	return got
+}
+
+// trySnapshots is snapshots for who may try again: it fails if a file goes meanwhile.
+func (p *pod) trySnapshots(ctx context.Context) (map[string]snapshot, error) {
+	entries, err := p.entries(ctx, mountDir)
+	if err != nil {
+		return nil, err
 	}
 	volumes := map[string][]entry{}
 	for _, e := range entries {
@@ -41,7 +46,7 @@ func (p *pod) snapshots(t *testing.T) map[string]snapshot {
 	for name, entries := range volumes {
 		result[name] = newSnapshot(entries)
 	}
-	return result
+	return result, nil
 }
 
 // newSnapshot takes the entries of one volume, with paths from its root.

@@ -186,8 +186,11 @@ func (p *pod) awaitChanges(seen *differences, before map[string]snapshot, cases 
 			p.awaitVolumeEvent(c.name+nativeSuffix, c.keeps)
 		}
 	}
-	eventually(p.t, nativeTimeout, "all changes", func(context.Context) error {
-		now := p.snapshots(p.t)
+	eventually(p.t, nativeTimeout, "all changes", func(ctx context.Context) error {
+		now, err := p.trySnapshots(ctx)
+		if err != nil {
+			return err
+		}
 		var late []error
 		for _, c := range cases {
 			native, refvol := now[c.name+nativeSuffix], now[c.name+refvolSuffix]

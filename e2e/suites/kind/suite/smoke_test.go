@@ -77,7 +77,14 @@ func TestSmokeExample(t *testing.T) {
 			n.createExample(append(others, pod))
 			withCurlImage(&pod.Spec)
 			withCurlImage(&job.Spec.Template.Spec)
-			job.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "START_SECONDS", Value: "45"}, {Name: "UPDATE_SECONDS", Value: "10"}}
+			start, update := "170", "60"
+			switch c.name { // these wait for what doesn't come
+			case "no driver":
+				start = "45"
+			case "never updated":
+				update = "10"
+			}
+			job.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "START_SECONDS", Value: start}, {Name: "UPDATE_SECONDS", Value: update}}
 			n.create(pod)
 			if _, err := n.client.BatchV1().Jobs(n.name).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)

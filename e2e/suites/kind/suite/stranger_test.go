@@ -59,7 +59,7 @@ func newStranger(t *testing.T) *stranger {
 		t.Fatal(err)
 	}
 	if err := errors.Join(kubectl(t.Context(), "apply", "--filename="+kinds),
-		kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=1m", "--filename="+kinds)); err != nil {
+		kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout="+podTimeout.String(), "--filename="+kinds)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

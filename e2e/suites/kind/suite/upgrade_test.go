@@ -20,7 +20,7 @@ const (
 	upgradeDriver    = "upgrade.refvol.dev"
 	upgradeNamespace = "refvol-upgrade"
 	// rollTimeout is how long a DaemonSet may take from one version to another on all nodes.
-	rollTimeout = 5 * time.Minute
+	rollTimeout = 10 * time.Minute
 )
 
 // TestUpgradeAndRollback installs each release, rolls it to the newest and back, by the
