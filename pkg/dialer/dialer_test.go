@@ -140,9 +140,8 @@ func TestAFailedDialGivesUpTheTurn(t *testing.T) {
 		}
 	}
 	s.open(t, client, 20, 20)
-	// Where the machine stops for a moment, a request doesn't wait for another one's connection.
-	if got := s.accepted.Load(); got > 5 {
-		t.Errorf("%d connections, want about 1", got)
+	if got := s.accepted.Load(); got != 1 {
+		t.Errorf("%d connections, want 1", got)
 	}
 }
 
@@ -154,7 +153,7 @@ func TestABrokenConnectionIsReplaced(t *testing.T) {
 		s.open(t, client, 30, 30)
 		s.CloseClientConnections()
 	}
-	if got := s.accepted.Load(); got > 20+20 {
+	if got := s.accepted.Load(); got > 20+10 {
 		t.Errorf("%d connections, want about one each time", got)
 	}
 }

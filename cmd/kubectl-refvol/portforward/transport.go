@@ -58,6 +58,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
+// send sends a request over new streams of a connection.
 func send(session httpstream.Connection, request *http.Request) (*http.Response, error) {
 	header := http.Header{}
 	header.Set(corev1.PortHeader, request.URL.Port())

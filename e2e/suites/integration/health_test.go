@@ -2,8 +2,6 @@ package integration
 
 import (
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,10 +16,9 @@ const (
 	// probedPublishes is how many volumes are published at once: what a kubelet with its default of 110 pods
 	// may ask for, with three volumes each.
 	probedPublishes = 330
-	// probeMedian is how long a probe may take meanwhile, or probeFactor as long as a server of the test takes
-	// to answer: tests beside this one use the processors too. Of single ones only the kubelet's own limit
-	// is checked.
-	probeMedian, probeFactor, probeLongest = 100 * time.Millisecond, 20, 5 * time.Second
+	// probeMedian is how long a probe may take meanwhile. Of single ones only the kubelet's own limit is
+	// checked, as tests beside this one take the processors too.
+	probeMedian, probeLongest = 100 * time.Millisecond, 5 * time.Second
 )
 
 // TestProbesDuringPublishes: /healthz, /readyz, /metrics and /status answer soon while many volumes are published.
@@ -47,17 +44,9 @@ func TestProbesDuringPublishes(t *testing.T) {
 	for _, v := range volumes {
 		go func() { answers <- n.Publish(t.Context(), v) }()
 	}
-	bare := httptest.NewServer(http.NotFoundHandler())
-	defer bare.Close()
-	var bareTook []time.Duration
 	servedAt := map[string]string{"/healthz": address, "/readyz": address, "/metrics": address, "/status": n.statusAddress()}
 	took := map[string][]time.Duration{}
 	for published := 0; published < probedPublishes; {
-		began := time.Now()
-		if _, _, err := get(t, bare.URL); err != nil {
-			t.Fatal(err)
-		}
-		bareTook = append(bareTook, time.Since(began))
 		for path, at := range servedAt {
 			began := time.Now()
 			if text, status, err := get(t, "http://"+at+path); err != nil || status != 200 {
@@ -72,13 +61,12 @@ func TestProbesDuringPublishes(t *testing.T) {
 			published++
 		}
 	}
-	limit := max(probeMedian, probeFactor*percentile(bareTook, 50))
 	for path, all := range took {
 		slices.Sort(all)
 		median, longest := all[len(all)/2], all[len(all)-1]
 		t.Logf("%s: %d times while %d volumes were published: median %s, longest %s", path, len(all), probedPublishes, median, longest)
-		if median > limit || longest > probeLongest {
-			t.Errorf("%s took %s, as a median, and up to %s; want %s and %s", path, median, longest, limit, probeLongest)
+		if median > probeMedian || longest > probeLongest {
+			t.Errorf("%s took %s, as a median, and up to %s", path, median, longest)
 		}
 	}
 	for _, v := range volumes {

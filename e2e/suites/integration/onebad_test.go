@@ -23,7 +23,7 @@ const (
 	slower = 3
 	// longer is how much longer the slowest sample with the bad volume may take than a few
 	// times the slowest without it.
-	longer = 5 * time.Second
+	longer = time.Second
 	// samples of publishes and of updates are taken in each round.
 	samples = 12
 	// churnPause is the time between two changes of the bad volume's object, retryPause

@@ -163,7 +163,7 @@ func TestFailuresStayInTheirScope(t *testing.T) {
 	if with > 3*without+200*time.Millisecond {
 		t.Errorf("an update takes %s, and %s without the faults", with, without)
 	}
-	if without, with := total(well.recovered), total(ill.recovered); with > 2*without+5*time.Second {
+	if without, with := total(well.recovered), total(ill.recovered); with > 2*without+time.Second {
 		t.Errorf("after the resets it takes %s in all until all is current, and %s without the faults", with, without)
 	}
 

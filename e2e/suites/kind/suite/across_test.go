@@ -13,7 +13,7 @@ import (
 
 // revoked is how soon files go when their namespace no longer consents: the plugin asks
 // at each resync, once a minute, and is believed for as long.
-const revoked = 2*time.Minute + podTimeout
+const revoked = 2*time.Minute + 30*time.Second
 
 // A pod shows a Secret of another namespace once that has a Role and a RoleBinding for
 // the pod's service account, and not before. When the binding goes, so does the file, and

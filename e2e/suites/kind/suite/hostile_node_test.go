@@ -103,7 +103,7 @@ func (s *scene) compare(before sight) {
 		if err != nil {
 			return err
 		}
-		if changes = s.changes(now, before, stays); len(changes) > 0 {
+		if changes = now.changes(before, stays); len(changes) > 0 {
 			return errors.New("it changed")
 		}
 		return nil
@@ -113,21 +113,12 @@ func (s *scene) compare(before sight) {
 	}
 }
 
-// isNeighbours tells whether what is at a path is of a pod that was there before the scene, such as the
-// scheduler, whose containers may start again on a busy node.
-func (s *scene) isNeighbours(at string, before sight) bool {
-	below, ok := strings.CutPrefix(at, s.paths.pods+"/")
-	uid, _, _ := strings.Cut(below, "/")
-	_, wasThere := before.files[path.Join(s.paths.pods, uid)]
-	return ok && wasThere && !slices.ContainsFunc(append(s.pods(), s.inspector), func(p *pod) bool { return string(p.UID) == uid })
-}
-
 // changes returns in words what there was not before, and what is gone from directories
 // that stay.
-func (s *scene) changes(now, before sight, stays []string) []string {
+func (now sight) changes(before sight, stays []string) []string {
 	var changes []string
 	for _, at := range slices.Sorted(maps.Keys(now.files)) {
-		if was, is := before.files[at], now.files[at]; was != is && !s.isNeighbours(at, before) {
+		if was, is := before.files[at], now.files[at]; was != is {
 			changes = append(changes, fmt.Sprintf("%s: was %q, is %q", at, was, is))
 		}
 	}
@@ -136,7 +127,7 @@ func (s *scene) changes(now, before sight, stays []string) []string {
 			changes = append(changes, at+": is gone")
 		}
 	}
-	for _, line := range withoutContainers(notIn(before.mounts, now.mounts)) {
+	for _, line := range notIn(before.mounts, now.mounts) {
 		changes = append(changes, "new mount "+line)
 	}
 	for _, dir := range stays {

@@ -100,7 +100,7 @@ func (n *namespace) restartKubelet(t *testing.T, node string, times int, inspect
 			t.Fatal(err)
 		}
 		// Of containers that have ended a mount may go late.
-		added, gone := withoutContainers(notIn(first, last)), having(pods, notIn(last, first))
+		added, gone := notIn(first, last), having(pods, notIn(last, first))
 		if len(added)+len(gone) > 0 {
 			t.Fatalf("mounts after restart %d:\nnew: %q\ngone: %q", i+1, added, gone)
 		}

@@ -40,7 +40,7 @@ func TestRequiredObjectMissing(t *testing.T) {
 	log.await(t, podTimeout, `"CSI call done"`, "NodePublishVolume", id)
 	took := time.Since(before)
 	t.Logf("NodePublishVolume returned %s after the Secret's creation", milliseconds(took))
-	if took >= restartLimit {
+	if took >= busyLimit {
 		t.Errorf("it took %s", milliseconds(took))
 	}
 	p.awaitReady()

@@ -223,16 +223,6 @@ func runOf(p *corev1.Pod) (run, error) {
 	return run{p.UID, strings.Join(ids, "; ")}, nil
 }
 
-// withoutContainers leaves out of the lines of a node's mount table what the runtime has for containers and
-// sandboxes: on a busy node any pod's may start again.
-func withoutContainers(lines []string) []string {
-	return slices.DeleteFunc(lines, func(line string) bool {
-		const target = 4 // the field of a line of mountinfo
-		at := strings.Fields(line)[target]
-		return within("/run/containerd", at) || within("/run/netns", at)
-	})
-}
-
 // mountTable returns the mounts of the node itself, as its kernel tells them.
 func (p *pod) mountTable(ctx context.Context) ([]string, error) {
 	found, err := p.mounts(ctx, "")
