@@ -17,9 +17,8 @@ import (
 )
 
 // restored is a volume that an earlier process has mounted, or one of this process whose mount is no
-// longer proven. Its files stay as they are until
-// this process knows what was asked for: by the pod's spec, see takeOverRestored, or by the
-// kubelet's next publish. Publisher.mu guards it.
+// longer proven. Its files stay as they are until this process knows what was asked for: by the pod's
+// spec, see takeOverRestored, or by the kubelet's next publish. Publisher.mu guards it.
 type restored struct {
 	mount.Mounted
 	// pod is whom the volume is for. The UID is that of the target path; namespace and name

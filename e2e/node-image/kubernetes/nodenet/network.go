@@ -102,9 +102,8 @@ func addRoute(node *corev1.Node) error {
 	return fmt.Errorf("it has no IPv4 address yet, so nothing leads to %s", pods)
 }
 
-// confine has the pods of subnet use each route but the default one. Until kube-proxy on a node
-// knows a new Service, its address is that of a stranger: a connection to it is refused then, and
-// doesn't end at whatever answers for all addresses on the network that this machine is on.
+// confine keeps the pods of subnet from using the default route. Until kube-proxy on a node knows a new
+// Service, packets to its address would leave the cluster by that route, and something else could answer.
 func confine(subnet string) error {
 	_, pods, err := net.ParseCIDR(subnet)
 	if err != nil {

@@ -19,8 +19,8 @@ func mountKey(spec *corev1.Pod, volume, key string) string {
 }
 
 // A container that has mounted one key of an InPlace volume by subPath sees each change
-// of it, where the kubelet's own volume shows what it had at first. A key
-// that goes leaves its file empty, and one that comes again fills it.
+// of it, where the kubelet's own volume shows what it had at first. A key that goes leaves
+// its file empty, and one that comes again fills it.
 func TestInPlaceThroughSubPath(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
