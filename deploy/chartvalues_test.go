@@ -162,6 +162,7 @@ func TestChartRefuses(t *testing.T) {
 		{values{"admission": true}, "/admission"},
 		{values{"metrics": values{"enabled": true, "namespace": ""}}, "/metrics/namespace"},
 		{values{"maxUnavailable": "0%"}, "/maxUnavailable"},
+		{values{"networkPolicy": values{"enabled": true, "ports": nil}}, "ports"}, // it would allow all egress
 		{values{"podLabels": values{"a": 1}}, "/podLabels/a"},
 	} {
 		if _, _, err := renderChart(newest, test.overrides); err == nil || !strings.Contains(err.Error(), test.says) {

@@ -21,8 +21,22 @@ check() {
   "$@" || failures+=("$what")
 }
 
+# modules prints the directory of each Go module, followed by a NUL.
+modules() {
+  find . -name .git -prune -o -path ./bin -prune -o -name go.mod -printf '%h\0' | sort -z
+}
+
+# fetch downloads what the modules require.
+fetch() {
+  local module
+  while IFS= read -r -d '' module; do
+    (cd "$module" && go mod tidy -diff)
+  done < <(modules)
+}
+
 # golangci_lint prints the path of the linter. It is built once for each version of
-# itself and of Go, which it must match.
+# itself and of Go, which it must match. The network is idle meanwhile, and all modules
+# are likely to be missing where the linter is: they are fetched beside the build.
 golangci_lint() {
   local key binary
   key=$(cat tools/go.mod tools/go.sum <(go env GOVERSION) | cksum | cut -d' ' -f1) || return
@@ -30,8 +44,10 @@ golangci_lint() {
   if [ ! -x "$binary" ]; then
     echo "building golangci-lint (about 2 minutes, once)" >&2
     mkdir -p "$cache"
+    fetch >/dev/null 2>&1 &
     go -C tools build -o "$binary.$$" github.com/golangci/golangci-lint/v2/cmd/golangci-lint || return
     mv "$binary.$$" "$binary"
+    wait
   fi
   echo "$binary"
 }
@@ -66,7 +82,7 @@ check_module() (
   go mod verify >/dev/null || status=1
   # A module may be there for the versions of its tools alone.
   if [ -n "$(go list ./... 2>/dev/null)" ]; then
-    go vet ./... || status=1
+    # go vet's checks are among the linter's.
     "$linter" run --allow-serial-runners ./... || status=1
   fi
   exit "$status"
@@ -78,10 +94,9 @@ if [ "${1-}" = fmt ]; then
 fi
 check "configuration of golangci-lint" "$linter" config verify
 check "shell scripts" check_scripts
-while IFS= read -r -d '' file; do
-  module=$(dirname "$file")
+while IFS= read -r -d '' module; do
   check "module $module" check_module "$module"
-done < <(find . -name .git -prune -o -path ./bin -prune -o -name go.mod -print0 | sort -z)
+done < <(modules)
 
 if [ ${#failures[@]} -gt 0 ]; then
   printf 'lint failed: %s\n' "${failures[@]}" >&2

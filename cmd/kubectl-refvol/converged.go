@@ -36,8 +36,9 @@ port-forward, both with your own rights, until each volume that names the object
 version, or until --timeout ends. Then it lists the volumes that don't, and the nodes of which
 that isn't known.
 
-It does not cover native references to the object (env, volumes of other types), nor whether the
-applications have read the new files.
+It does not cover native references to the object (env, volumes of other types), containers that
+mount a volume by subPath, unless its writeStrategy is InPlace, nor whether the applications have
+read the new files.
 
 Exits with status 0 if all volumes show the current version, and otherwise 1.`,
 		Args: cobra.ExactArgs(1),

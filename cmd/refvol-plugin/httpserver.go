@@ -9,13 +9,15 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"k8s.io/klog/v2"
 )
 
-// maxConnections is how many connections one address holds. Nobody authenticates there, and the plugin's
-// container has no limit on memory.
-const maxConnections = 512
+// readTime is how long a request may take to come. answerTime is how long an answer may take, so that
+// who reads nothing doesn't hold up the next scrape.
+const (
+	readTime   = 10 * time.Second
+	answerTime = 30 * time.Second
+)
 
 // httpServer serves one of the plugin's own HTTP addresses. Its goroutine ends with stop.
 type httpServer struct {
@@ -25,20 +27,20 @@ type httpServer struct {
 	ended   chan error
 }
 
-// startHTTP serves a handler at the address of a flag. It calls failed if serving ends without
-// stop.
-func startHTTP(flag, address string, handler http.Handler, failed context.CancelCauseFunc) (*httpServer, error) {
+// startHTTP serves a handler at the address of a flag. answers is how long an answer may take; 0 is no
+// limit. It calls failed if serving ends without stop.
+func startHTTP(flag, address string, handler http.Handler, answers time.Duration, failed context.CancelCauseFunc) (*httpServer, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("serve --%s: %w", flag, err)
 	}
 	s := &httpServer{
 		address: listener.Addr().String(),
-		server:  &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute},
+		server:  &http.Server{Handler: handler, ReadTimeout: readTime, WriteTimeout: answers, IdleTimeout: time.Minute},
 		ended:   make(chan error, 1),
 	}
 	go func() {
-		err := s.server.Serve(netutil.LimitListener(listener, maxConnections))
+		err := s.server.Serve(&boundedListener{Listener: listener})
 		if errors.Is(err, http.ErrServerClosed) {
 			err = nil
 		} else {
@@ -63,15 +65,16 @@ func startHTTPServers(ctx context.Context, opts *serveOptions, monitoring, statu
 	for _, s := range []struct {
 		flag, address string
 		handler       http.Handler
+		answers       time.Duration
 	}{
-		{"http-address", opts.httpAddress, monitoring},
-		{"profiling-address", opts.profilingAddress, profiles()},
-		{"status-address", opts.statusAddress, statuses},
+		{"http-address", opts.httpAddress, monitoring, answerTime},
+		{"profiling-address", opts.profilingAddress, profiles(), 0}, // it takes as long as the request asks for
+		{"status-address", opts.statusAddress, statuses, 0},         // it has a limit of its own
 	} {
 		if s.address == "" {
 			continue
 		}
-		server, err := startHTTP(s.flag, s.address, s.handler, failed)
+		server, err := startHTTP(s.flag, s.address, s.handler, s.answers, failed)
 		if err != nil {
 			return nil, errors.Join(err, stop())
 		}

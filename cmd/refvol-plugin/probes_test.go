@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -44,7 +46,7 @@ func TestProbes(t *testing.T) {
 	scrape := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("# HELP\n")) })
 	ctx, failed := context.WithCancelCause(t.Context())
 	defer failed(nil)
-	p, err := startHTTP("http-address", "127.0.0.1:0", monitoring(probe, readiness(ctx, nil, unchecked{}.Ready, ready.Load), scrape), failed)
+	p, err := startHTTP("http-address", "127.0.0.1:0", monitoring(probe, readiness(ctx, nil, unchecked{}.Ready, ready.Load), scrape), answerTime, failed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +92,7 @@ func TestProbesAtAnAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	_, err = startHTTP("http-address", listener.Addr().String(), http.NotFoundHandler(), nil)
+	_, err = startHTTP("http-address", listener.Addr().String(), http.NotFoundHandler(), answerTime, nil)
 	if err == nil || !strings.HasPrefix(err.Error(), "serve --http-address: ") {
 		t.Errorf("got %v", err)
 	}
@@ -105,10 +107,10 @@ func TestHealthOfADeadSocket(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreBounded: who comes after the last that is held waits until one ends.
+// TestConnectionsAreBounded: who holds all connections keeps nobody out, and loses the oldest.
 func TestConnectionsAreBounded(t *testing.T) {
 	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok")) })
-	server, err := startHTTP("http-address", "127.0.0.1:0", ok, nil)
+	server, err := startHTTP("http-address", "127.0.0.1:0", ok, answerTime, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,38 +119,71 @@ func TestConnectionsAreBounded(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	ask := func() net.Conn {
+	var held []net.Conn
+	for i := range maxConnections + 1 {
 		conn, err := net.Dial("tcp", server.address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		if _, err := conn.Write([]byte("GET / HTTP/1.1\r\nHost: test\r\n\r\n")); err != nil {
-			t.Fatal(err)
-		}
-		return conn
-	}
-	var held []net.Conn
-	for i := range maxConnections {
-		conn := ask()
-		if _, err := conn.Read(make([]byte, 1)); err != nil {
+		held = append(held, conn)
+		if err := ask(conn); err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
-		held = append(held, conn)
 	}
-	one := ask()
-	if err := one.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+	if n, err := held[0].Read(make([]byte, 1)); n > 0 || err == nil {
+		t.Errorf("the oldest was not closed: %d bytes, %v", n, err)
+	}
+	for i, conn := range held[1:] {
+		if err := ask(conn); err != nil {
+			t.Errorf("connection %d was closed: %v", i+1, err)
+		}
+	}
+}
+
+// ask sends a request by a connection, and wants an answer of 200 with "ok".
+func ask(conn net.Conn) error {
+	if _, err := conn.Write([]byte("GET / HTTP/1.1\r\nHost: test\r\n\r\n")); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && (answer.StatusCode != http.StatusOK || string(body) != "ok") {
+		err = fmt.Errorf("%s %q", answer.Status, body)
+	}
+	return err
+}
+
+// TestWhoReadsNothing: an answer that nobody reads ends, so that others are answered.
+func TestWhoReadsNothing(t *testing.T) {
+	ended := make(chan error, 1)
+	large := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		var err error
+		for block := make([]byte, 1<<20); err == nil; _, err = w.Write(block) {
+		}
+		ended <- err
+	})
+	server, err := startHTTP("http-address", "127.0.0.1:0", large, 100*time.Millisecond, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := one.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("one more is answered: %d bytes, %v", n, err)
-	}
-	if err := one.SetReadDeadline(time.Time{}); err != nil {
+	conn, err := net.Dial("tcp", server.address)
+	if err != nil {
 		t.Fatal(err)
 	}
-	held[0].Close()
-	if _, err := one.Read(make([]byte, 1)); err != nil {
-		t.Errorf("it waits on: %v", err)
+	defer conn.Close()
+	if _, err := conn.Write([]byte("GET / HTTP/1.1\r\nHost: test\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the answer ended with %v", err)
+	}
+	if err := server.stop(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 func TestProfiles(t *testing.T) {
 	_, failed := context.WithCancelCause(t.Context())
 	defer failed(nil)
-	s, err := startHTTP("profiling-address", "127.0.0.1:0", profiles(), failed)
+	s, err := startHTTP("profiling-address", "127.0.0.1:0", profiles(), 0, failed)
 	if err != nil {
 		t.Fatal(err)
 	}

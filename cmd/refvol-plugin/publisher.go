@@ -9,7 +9,6 @@ import (
 
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/authz"
-	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/metrics"
@@ -99,7 +98,7 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Clie
 // returns says whether the plugin has these.
 func readAsPlugin(reads *manager.Options, shows *publisher.Options, client *apiclient.Client, m *metrics.Metrics) (*rights.Checker, error) {
 	access, err := authz.New(authz.Options{
-		Ask:    observeReviews(m, authz.AskAbout(authz.NewPaced(client.SubjectAccessReviews(), &backoff.Gate{}))),
+		Ask:    observeReviews(m, authz.AskAbout(authz.NewPaced(client.SubjectAccessReviews(), authz.NewPace(nil)))),
 		Verbs:  []string{"get"},
 		Kept:   "get",
 		MaxAge: shows.ResyncInterval,
@@ -157,9 +156,9 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.C
 		return err
 	}
 	verbs := podVerbs(reads.ChangeDetection)
-	gate := &backoff.Gate{}
+	pace := authz.NewPace(tokens)
 	access, err := authz.New(authz.Options{
-		Ask:    observeReviews(m, authz.AskWith(authz.NewPaced(client.SelfSubjectAccessReviews(), gate), tokens)),
+		Ask:    observeReviews(m, authz.AskWith(authz.NewPaced(client.SelfSubjectAccessReviews(), pace), tokens)),
 		Verbs:  verbs,
 		Kept:   verbs[len(verbs)-1],
 		MaxAge: shows.ResyncInterval,
@@ -167,7 +166,7 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.C
 	if err != nil {
 		return err
 	}
-	identity := authz.NewAuthenticator(tokens, authz.NewPaced(client.SelfSubjectReviews(), gate))
+	identity := authz.NewAuthenticator(tokens, authz.NewPaced(client.SelfSubjectReviews(), pace))
 	reads.Client, reads.Credentials = client, tokens
 	shows.Reviews, shows.Identity = access, identity
 	return nil

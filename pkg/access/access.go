@@ -1,6 +1,9 @@
 // Package access answers what a volume may show of an object: it is present, absent, refused
 // or unknown, and why.
 //
+// Refused means that an access review says no: the pod has no right to the object. Denied means
+// that the API server refuses the read itself, or accepts no token for it.
+//
 // It owns the registration of the objects, the reviews of the pods' rights with their
 // confirmation, and the proof of the pods' tokens, each on its own work queue, so that a slow
 // API server holds up no volume. A review is of a service account and an object, and all
@@ -46,10 +49,18 @@ var (
 // Objects is where the objects come from; *manager.Manager is one. None of its methods
 // may wait for the network.
 type Objects interface {
+	// RegisterPod declares which objects a pod's volume needs; again with others replaces them.
 	RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref)
+	// UnregisterPod takes that back; it is idempotent.
 	UnregisterPod(pod volume.Pod, volumeID string)
+	// GetObject returns the newest state of a registered object that is known for a pod, a
+	// NotFound API error if it does not exist, or manager.ErrNotSynced.
 	GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, error)
+	// Denied returns why the state that GetObject returns can't be kept current any more, or
+	// why it can't be had at all: a Forbidden API error for want of a right to the object, or an
+	// Unauthorized one for want of a token that is accepted. It returns nil while it can.
 	Denied(pod volume.Pod, ref volume.Ref) error
+	// Renewed tells that there is a new token of an account.
 	Renewed(account volume.Account)
 }
 

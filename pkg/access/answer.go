@@ -71,14 +71,14 @@ func (r *Registration) read(ref volume.Ref) Answer {
 	object, err := objects.GetObject(pod, ref)
 	switch {
 	case err == nil:
-		return Answer{State: Present, Object: object, Err: r.denied(ref)}
+		return Answer{State: Present, Object: object, Err: r.whyNotCurrent(ref)}
 	case apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced):
 		// Where the state is not known, it was the request that met a 404, of whoever stands
 		// between.
-		return Answer{State: Absent, Err: r.denied(ref)}
+		return Answer{State: Absent, Err: r.whyNotCurrent(ref)}
 	case apierrors.IsForbidden(err) && !r.tracker.opts.RefusalsPass, isRefusal(err) && objects.Denied(pod, ref) != nil:
 		// That a token is not accepted may pass, until it is a denial.
-		return Answer{State: Unknown, Err: r.tracker.denied(err)}
+		return Answer{State: Unknown, Err: r.tracker.asDenied(err)}
 	}
 	return Answer{State: Unknown, Err: err}
 }
@@ -87,19 +87,21 @@ func (r *Registration) read(ref volume.Ref) Answer {
 // a denial.
 var ErrStale = errors.New("stale answer")
 
-func (r *Registration) denied(ref volume.Ref) error {
+// whyNotCurrent returns why the answer about an object can't be kept current: a DeniedError, or
+// ErrStale. It returns nil while it can.
+func (r *Registration) whyNotCurrent(ref volume.Ref) error {
 	switch err := r.tracker.opts.Objects.Denied(r.opts.Pod, ref); {
 	case err == nil:
 		return nil
 	case isRefusal(err):
-		return r.tracker.denied(err)
+		return r.tracker.asDenied(err)
 	default:
 		return fmt.Errorf("%w: %w", ErrStale, err)
 	}
 }
 
-// denied returns a refusal as a DeniedError.
-func (t *Tracker) denied(err error) error {
+// asDenied returns a refusal of a read as a DeniedError.
+func (t *Tracker) asDenied(err error) error {
 	return &DeniedError{Err: err, Passes: t.opts.RefusalsPass && apierrors.IsForbidden(err)}
 }
 

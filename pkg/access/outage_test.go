@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/refvol/refvol/pkg/authz"
-	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -94,7 +93,7 @@ func TestAnOutageOfReviews(t *testing.T) {
 func trackBy(t *testing.T, server *reviewServer) (tracker *Tracker, done func()) {
 	t.Helper()
 	reviewer, err := authz.New(authz.Options{
-		Ask: authz.AskAbout(authz.NewPaced(server, &backoff.Gate{})), Verbs: []string{"get"}, Kept: "get", MaxAge: time.Minute,
+		Ask: authz.AskAbout(authz.NewPaced(server, authz.NewPace(nil))), Verbs: []string{"get"}, Kept: "get", MaxAge: time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -60,17 +60,28 @@ func (t *Tracker) New(w Wish) *Registration {
 		r.needs[use.Ref] = true
 	}
 	r.token.offered, r.token.proven = w.Token, w.Proven
+	r.opts.Token = volume.Token{} // the token state has it for as long as it is of use
 	return r
 }
 
 func (r *Registration) account() volume.Account { return r.opts.Pod.Account() }
+
+// Admitted says whether Admit would return nil at once.
+func (r *Registration) Admitted() bool {
+	if len(r.opts.Consents) == 0 {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.admitted.IsZero() && time.Since(r.admitted) < admitAge
+}
 
 // Admit returns nil if the pod of a new volume may have all its objects, by answers that are at
 // most admitAge old. A RefusedError or a DeniedError is final. Any other error wraps
 // ErrUnreviewed and says nothing about the pod's rights. Call Admit before Start: nothing is
 // asked about an object for a pod that has no right to it.
 func (r *Registration) Admit(ctx context.Context) error {
-	if len(r.opts.Consents) == 0 || r.isAdmitted() {
+	if r.Admitted() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
@@ -90,12 +101,6 @@ func (r *Registration) Admit(ctx context.Context) error {
 	defer r.mu.Unlock()
 	r.admitted = asked
 	return nil
-}
-
-func (r *Registration) isAdmitted() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return !r.admitted.IsZero() && time.Since(r.admitted) < admitAge
 }
 
 // reviewAll asks for each object that the pod needs a right to, some at a time: a publish

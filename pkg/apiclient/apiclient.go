@@ -93,9 +93,9 @@ func (c *Client) Secrets(namespace string) Resource[corev1.Secret, *corev1.Secre
 	return Resource[corev1.Secret, *corev1.Secret]{c.core, c.parameters, "secrets", namespace, false}
 }
 
-// Pods returns the Pods of a namespace.
+// Pods returns the Pods of a namespace. A request is sent once, as with reviews.
 func (c *Client) Pods(namespace string) Resource[corev1.Pod, *corev1.Pod] {
-	return Resource[corev1.Pod, *corev1.Pod]{c.core, c.parameters, "pods", namespace, false}
+	return Resource[corev1.Pod, *corev1.Pod]{c.core, c.parameters, "pods", namespace, true}
 }
 
 // ListPods returns the Pods of all namespaces, or as many as opts.Limit says. The error is that of the

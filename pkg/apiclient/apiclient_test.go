@@ -173,19 +173,21 @@ func TestNewRefusesABadConfiguration(t *testing.T) {
 	}
 }
 
-// A review is sent once: the delay that the API server asks for is for the caller to obey.
-func TestAReviewIsSentOnce(t *testing.T) {
+// A review, and a read of a pod, is sent once: the delay that the API server asks for is for the
+// caller to obey.
+func TestSentOnce(t *testing.T) {
 	s := &server{err: apierrors.NewTooManyRequests("busy", 1)}
 	c := newClient(t, s, runtime.ContentTypeJSON)
 	_, aboutSelf := c.SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	_, about := c.SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{}, metav1.CreateOptions{})
 	_, own := c.SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{}, metav1.CreateOptions{})
-	for _, err := range []error{aboutSelf, about, own} {
+	_, pod := c.Pods("shop").Get(t.Context(), "web", metav1.GetOptions{})
+	for _, err := range []error{aboutSelf, about, own, pod} {
 		if seconds, ok := apierrors.SuggestsClientDelay(err); !ok || seconds != 1 {
 			t.Errorf("got %v, want an error that asks for a second", err)
 		}
 	}
-	if s.sent != 3 {
-		t.Errorf("%d requests, want three", s.sent)
+	if s.sent != 4 {
+		t.Errorf("%d requests, want four", s.sent)
 	}
 }

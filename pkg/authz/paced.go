@@ -2,7 +2,9 @@ package authz
 
 import (
 	"context"
+	"errors"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/pkg/backoff"
@@ -14,24 +16,57 @@ type Reviews[T any] interface {
 	Create(ctx context.Context, review T, opts metav1.CreateOptions) (T, error)
 }
 
-// Paced sends the reviews of a client as a Gate lets it. While the API server is in trouble,
-// hundreds of questions then send one review at a time, and pause for as long as it asks. All
-// clients of a node share one Gate. It is safe for concurrent use.
+// Pace holds the pauses that all reviews of a node share. While the API server is in trouble,
+// hundreds of questions send one review at a time, and pause for as long as it asks. Where
+// reviews carry pods' tokens, too many requests of one account pause the reviews of that account
+// only: the API server counts each account's for itself, and none must hold up another one's. It
+// is safe for concurrent use.
+type Pace struct {
+	node   backoff.Gate
+	tokens *Tokens
+}
+
+// NewPace returns a Pace without a pause. tokens are those that the reviews carry; nil if all
+// have one credential.
+func NewPace(tokens *Tokens) *Pace {
+	p := &Pace{tokens: tokens}
+	if tokens != nil {
+		p.node.Closes = concernsAllAccounts
+	}
+	return p
+}
+
+// concernsAllAccounts tells whether the failure of one account's review concerns the others'.
+func concernsAllAccounts(err error) bool {
+	return backoff.ConcernsAll(err) && !apierrors.IsTooManyRequests(err) && !errors.Is(err, ErrNoToken)
+}
+
+// do sends a request, or returns at once the failure of an earlier one for which it must not be
+// sent.
+func (p *Pace) do(ctx context.Context, request func() error) error {
+	who, ok := ctx.Value(bearerKey{}).(bearer)
+	if p.tokens == nil || !ok {
+		return p.node.Do(request)
+	}
+	return p.tokens.pause(who.account).Do(func() error { return p.node.Do(request) })
+}
+
+// Paced sends the reviews of a client at a Pace. It is safe for concurrent use.
 type Paced[T any] struct {
 	client Reviews[T]
-	gate   *backoff.Gate
+	pace   *Pace
 }
 
 // NewPaced returns a client that sends reviews by another one. That one must return a
 // Retry-After as its error instead of obeying it.
-func NewPaced[T any](client Reviews[T], gate *backoff.Gate) *Paced[T] {
-	return &Paced[T]{client, gate}
+func NewPaced[T any](client Reviews[T], pace *Pace) *Paced[T] {
+	return &Paced[T]{client, pace}
 }
 
 // Create sends a review, or returns at once the failure of an earlier one for which it must
 // not be sent.
 func (p *Paced[T]) Create(ctx context.Context, review T, opts metav1.CreateOptions) (answer T, err error) {
-	err = p.gate.Do(func() error {
+	err = p.pace.do(ctx, func() error {
 		answer, err = p.client.Create(ctx, review, opts)
 		return err
 	})

@@ -9,8 +9,10 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -36,6 +38,8 @@ type accountTokens struct {
 	// wait for that.
 	arrived chan struct{}
 	waiting int
+	// pause is that of the account's reviews after too many requests.
+	pause *backoff.Gate
 }
 
 // holder is a pod with its token.
@@ -151,6 +155,17 @@ func (t *Tokens) take(account volume.Account) []volume.Token {
 	return tokens
 }
 
+// pause returns what gives the reviews of an account their pause after too many requests. An
+// account without pods has no reviews to pause.
+func (t *Tokens) pause(account volume.Account) *backoff.Gate {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w := t.accounts[account]; w != nil {
+		return w.pause
+	}
+	return &backoff.Gate{}
+}
+
 // reject notes that the API server did not accept a token.
 func (t *Tokens) reject(account volume.Account, token volume.Token) {
 	t.mu.Lock()
@@ -171,7 +186,11 @@ func (t *Tokens) reject(account volume.Account, token volume.Token) {
 func (t *Tokens) of(account volume.Account) *accountTokens {
 	w := t.accounts[account]
 	if w == nil {
-		w = &accountTokens{holders: map[types.UID]*holder{}, arrived: make(chan struct{})}
+		w = &accountTokens{
+			holders: map[types.UID]*holder{},
+			arrived: make(chan struct{}),
+			pause:   &backoff.Gate{Closes: apierrors.IsTooManyRequests},
+		}
 		if t.accounts == nil {
 			t.accounts = map[volume.Account]*accountTokens{}
 		}

@@ -29,12 +29,18 @@ type Gate struct {
 	tries time.Time
 }
 
+// notSentError is the failure that has closed a gate, as what a request gets that was not sent. To
+// another gate, through which the request went as well, it says nothing new.
+type notSentError struct{ error }
+
+func (e notSentError) Unwrap() error { return e.error }
+
 // Do calls request and returns its error. While the gate is closed it doesn't call request and
-// returns the failure that has closed it, at once.
+// returns the failure that has closed it, at once. request may go through another gate.
 func (g *Gate) Do(request func() error) error {
 	sent, err := g.enter()
 	if err != nil {
-		return err
+		return notSentError{err}
 	}
 	err = request()
 	g.learn(sent, err)
@@ -68,11 +74,12 @@ func (g *Gate) learn(sent time.Time, err error) {
 	if g.err != nil && !sent.After(g.since) {
 		return
 	}
+	unsent := errors.As(err, new(notSentError))
 	switch {
-	case closes(err):
+	case !unsent && closes(err):
 		g.err, g.since, g.tries = err, time.Now(), time.Time{}
 		g.until = g.since.Add(g.delay.Next(Short, err))
-	case err == nil, isAnswer(err):
+	case err == nil, !unsent && isAnswer(err):
 		g.err, g.delay, g.tries = nil, Delay{}, time.Time{}
 	case sent.Equal(g.tries):
 		g.tries = time.Time{} // it ended without an answer

@@ -209,3 +209,25 @@ func TestDelay(t *testing.T) {
 		}
 	}
 }
+
+// A request that goes through two gates says nothing to the outer one unless the inner one has
+// let it through.
+func TestAGateInAGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		outer := &client{gate: Gate{Closes: apierrors.IsTooManyRequests}, err: errBusy}
+		inner := &client{err: errBroke}
+		_, _ = outer.send(), inner.send()
+		if err := inner.send(); !errors.Is(err, errBroke) || err.Error() != errBroke.Error() || !apierrors.IsInternalError(err) {
+			t.Errorf("what was not sent got %v", err)
+		}
+		after(2 * Min)
+		inner.set(errBroke)
+		_ = inner.send() // its next pause is longer than the outer one's
+		if err := outer.gate.Do(inner.send); !errors.Is(err, errBroke) || inner.sent != 1 {
+			t.Errorf("through both: %v, %d sent", err, inner.sent)
+		}
+		if outer.gate.err == nil {
+			t.Error("the outer gate was opened by a request that was not sent")
+		}
+	})
+}

@@ -118,6 +118,7 @@ func Judge(object Object, before, after *status.Version, survey *fleet.Survey) *
 func notCovered() []string {
 	return []string{
 		"native references: env, envFrom, and volumes of type configMap, secret and projected that no refvol volume shows",
+		"containers that mount a volume by subPath, unless its writeStrategy is InPlace: they keep the files of their start",
 		"whether the applications have read the new files",
 	}
 }

@@ -268,8 +268,8 @@ func (m *Manager) Denied(pod volume.Pod, ref volume.Ref) error {
 }
 
 // Prioritize puts the waiting requests for refs before those that no publish waits for. The
-// priority of an object ends when a request for it is answered. Prioritize ignores refs that
-// aren't registered.
+// priority of an object ends when its state is known, or that there is none; a refusal keeps it.
+// Prioritize ignores refs that aren't registered.
 func (m *Manager) Prioritize(pod volume.Pod, refs []volume.Ref) {
 	for _, ref := range refs {
 		if obj := m.find(pod, ref); obj != nil {

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"errors"
+	"maps"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -108,6 +109,7 @@ func (s scopes) learn(op *opening, err error, failed backoff.Level) (length time
 		switch {
 		case in.level == failed:
 			if b == nil {
+				s.sweep()
 				b = &pause{began: time.Now()}
 				s[in] = b
 			}
@@ -117,6 +119,15 @@ func (s scopes) learn(op *opening, err error, failed backoff.Level) (length time
 		}
 	}
 	return length
+}
+
+// unused is how long a pause is kept after its end if no request follows. None does if the account
+// has no objects any more.
+const unused = 10 * time.Minute
+
+// sweep removes the pauses that concern nothing any more.
+func (s scopes) sweep() {
+	maps.DeleteFunc(s, func(_ scope, b *pause) bool { return b.probe == nil && time.Since(b.until) > unused })
 }
 
 // cause returns the failure for which p may not be opened, or nil.

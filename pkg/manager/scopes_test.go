@@ -296,3 +296,18 @@ func TestKindsTakeTurnsToProbe(t *testing.T) {
 		}
 	})
 }
+
+// What has failed for accounts that are gone is not kept.
+func TestPausesOfGoneAccounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := scopes{}
+		for i := range 1000 {
+			gone := &candidate{account: volume.Account{Namespace: "ci", Name: fmt.Sprint(i)}}
+			s.learn(&opening{candidate: gone, began: time.Now()}, apierrors.NewUnauthorized("deleted"), backoff.Credential)
+			<-time.After(time.Minute)
+		}
+		if most := int(unused/time.Minute) + 1; len(s) > most {
+			t.Errorf("%d pauses are kept of 1000, want up to %d", len(s), most)
+		}
+	})
+}

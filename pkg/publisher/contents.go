@@ -23,8 +23,9 @@ type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (writer.Result, error)
 	Stale() bool
 	Prune(dir *os.Root) error
-	// Withdraw takes away the files that name one of the objects.
-	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool) (writer.Result, error)
+	// Withdraw takes away the files that name one of the objects and, if unnamed says so, those
+	// that name none.
+	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (writer.Result, error)
 	// Shows returns which of the objects the files name.
 	Shows(ctx context.Context, dir *os.Root, refs map[volume.Ref]bool) (map[volume.Ref]bool, error)
 	// Size returns what the files take.
@@ -42,8 +43,11 @@ type contents struct {
 	shown record.Versions
 	// named holds the objects that need consent and that files name.
 	named map[volume.Ref]bool
+	// unnamed holds those of which the record says that they are shown, while no file names them:
+	// the files may be from before the pod needed a right to what is in its own namespace.
+	unnamed map[volume.Ref]bool
 	// withdrawn holds the refused objects of which this process has seen to it that no file
-	// is there.
+	// is there, and those whose files went with theirs.
 	withdrawn map[volume.Ref]bool
 	// proven says that this process wrote or compared the files at shown.
 	proven bool
@@ -158,7 +162,8 @@ func (v *published) write(ctx context.Context, mnt Mount, rendering *payload.Ren
 	}
 	switch {
 	case err == nil:
-		v.contents.shown, v.contents.withdrawn, v.contents.named = got.at, got.refused, namedIn(rendering.Tree)
+		v.contents.shown, v.contents.withdrawn = got.at, got.refused
+		v.contents.named, v.contents.unnamed = namedIn(rendering.Tree), nil
 		v.condition.show(got.at)
 	case result.Changed:
 		// Some files may still be those of before, where they are rewritten in place. So nothing older

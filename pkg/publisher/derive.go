@@ -149,13 +149,13 @@ func (p *Publisher) takeOverPods(ctx context.Context, pods map[volume.Pod][]moun
 	}
 	var asking sync.WaitGroup
 	places := make(chan struct{}, maxAsking)
-	first := true
+	noneReadYet := true
 	for pod, volumes := range pods {
 		if ctx.Err() != nil {
 			break
 		}
-		if first {
-			first = try(pod, volumes)
+		if noneReadYet {
+			noneReadYet = try(pod, volumes)
 			continue
 		}
 		places <- struct{}{}
@@ -188,7 +188,7 @@ func concernsAll(err error) bool {
 // takeOverPod takes over the volumes of a pod. The error says nothing about them, and another
 // try may succeed.
 func (p *Publisher) takeOverPod(ctx context.Context, pod volume.Pod, volumes []mount.Mounted) error {
-	got, err := p.opts.Pods.Get(ctx, pod)
+	got, err := p.pods.read(ctx, pod, p.pods.wait)
 	switch {
 	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
 		for _, m := range volumes { // also of a static pod, whose mirror has another UID

@@ -28,19 +28,17 @@ type noEvents struct{}
 
 func (noEvents) Warn(volume.Pod, string, string) {}
 
-// failure is what a pod's author was last told of a publish that failed, and
-// when it did.
+// failure is what was last told of a volume, and when. It is kept beyond the publish that failed.
 type failure struct {
 	text string
 	at   time.Time
 }
 
-// tellAgain is how long after a failed publish the same failure is news again. The kubelet
+// tellAgain is how long after a failure the same one is news again. The kubelet
 // tries again every two minutes at most; after that long nobody remembers.
 const tellAgain = 10 * time.Minute
 
-// isNews notes that a publish failed, and says whether the last failure of the volume that its
-// author was told of was another.
+// isNews notes what is told of a volume, and says whether that differs from what was told last.
 func (p *Publisher) isNews(volumeID, text string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -115,7 +115,7 @@ func TestEventsOfARefusedPublish(t *testing.T) {
 		e.objects.failWith(configMap("app"), fail(ReasonForbidden, "not authorised"))
 		e.publish(e.request("v1", "configMap", "large"))
 		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "secret", "db")), ReasonNodeFull, "")
-		e.wantEvents("shop/pod-v2: VolumeUpdateFailed: the files take ")
+		e.wantEvents("shop/pod-v2: VolumeUpdateFailed: the files and their inodes take ")
 		e.wantReason(e.p.Publish(e.ctx, e.request("v3")), ReasonForbidden, "not authorised")
 		e.wantEvents("shop/pod-v3: RefForbidden: not authorised")
 		e.wantReason(e.p.Publish(e.ctx, e.request("v4", "colour", "red")), ReasonInvalid, "")
@@ -135,9 +135,9 @@ func TestAFullNodeIsToldOnce(t *testing.T) {
 			e.objects.put(configMap("large"), "a", pages(others))
 			e.settle()
 			e.wantReason(e.p.Publish(e.ctx, r), ReasonNodeFull,
-				fmt.Sprintf("the files take 409600 bytes of memory, the node's other volumes %d, together more than 1048576 (--max-total-size)", others*pageSize))
+				fmt.Sprintf("the files and their inodes take 413696 bytes of memory, the node's other volumes %d, together more than 1048576 (--max-total-size)", taken(others, 1)))
 		}
-		e.wantEvents("shop/pod-v2: VolumeUpdateFailed: the files take 409600 bytes of memory, the node's other volumes 819200")
+		e.wantEvents("shop/pod-v2: VolumeUpdateFailed: the files and their inodes take 413696 bytes of memory, the node's other volumes 823296")
 
 		// Another failure in between, or an end of it, makes it news again.
 		e.objects.failWith(configMap("app"), fail(ReasonForbidden, "not authorised"))
@@ -158,7 +158,7 @@ func TestAFullNodeIsToldOnce(t *testing.T) {
 		after(testResync)
 		e.objects.put(configMap("app"), "a", pages(100))
 		after(testResync)
-		e.wantEvents("shop/pod-v3: VolumeUpdateFailed: the files take ")
+		e.wantEvents("shop/pod-v3: VolumeUpdateFailed: the files and their inodes take ")
 	})
 }
 

@@ -246,14 +246,16 @@ func (m *fakeMounts) Usage(_ context.Context, volumeID, target string) (mount.Us
 		return mount.Usage{}, err
 	}
 	fsys := m.attached[target]
-	return mount.Usage{Capacity: fsys.size, Used: usedBelow(m.t, fsys.dir)}, nil
+	used, inodes := usedBelow(m.t, fsys.dir)
+	return mount.Usage{Capacity: fsys.size, Used: used, InodesUsed: inodes}, nil
 }
 
-// usedBelow returns how many bytes the files below dir take, in pages, each once however many
-// links it has.
-func usedBelow(t testing.TB, dir string) (used int64) {
+// usedBelow returns how many bytes the files of dir take, in pages, each once however many
+// links it has, and how many inodes, of which each link takes one.
+func usedBelow(t testing.TB, dir string) (used, inodes int64) {
 	var seen []fs.FileInfo
 	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		inodes++
 		if err != nil || !entry.Type().IsRegular() {
 			return err
 		}
@@ -267,7 +269,7 @@ func usedBelow(t testing.TB, dir string) (used int64) {
 	if err != nil {
 		t.Error(err)
 	}
-	return used
+	return used, inodes
 }
 
 // vanish unmounts behind the Publisher's back and returns the directory, which stays

@@ -88,13 +88,13 @@ func (f *fakePods) change(r Request, change func(*podspec.Pod)) {
 func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podspec.Pod, error) {
 	f.mu.Lock()
 	f.reads = append(f.reads, pod.Name)
-	hang := f.hang
+	hang, slow := f.hang, f.slow
 	f.mu.Unlock()
 	if hang {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	after(f.slow)
+	after(slow)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {
@@ -121,10 +121,22 @@ func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podspec.Pod, error
 	return got, nil
 }
 
+func (f *fakePods) failWith(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
 func (f *fakePods) setHang(hang bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.hang = hang
+}
+
+func (f *fakePods) setSlow(slow time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.slow = slow
 }
 
 func (f *fakePods) set(env volume.Env, err error, leftOut ...string) {

@@ -72,11 +72,11 @@ func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Tree)
 	return result, err
 }
 
-func (w *testWriter) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool) (writer.Result, error) {
+func (w *testWriter) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (writer.Result, error) {
 	w.faults.mu.Lock()
 	w.faults.withdrawals++
 	w.faults.mu.Unlock()
-	return w.treeWriter.Withdraw(ctx, dir, refused)
+	return w.treeWriter.Withdraw(ctx, dir, refused, unnamed)
 }
 
 // logBuffer collects log lines. It is safe for concurrent use.

@@ -12,6 +12,13 @@ import (
 // pageSize is what tmpfs rounds the size of a file up to.
 const pageSize = 4096
 
+// inodeSize is what an inode counts towards the node's total: the kernel takes about so much
+// for it and for its name, also of an empty file.
+const inodeSize = 1024
+
+// memoryOf returns what pages and inodes count towards the node's total.
+func memoryOf(bytes, inodes int64) int64 { return bytes + inodes*inodeSize }
+
 // limits are those of one volume's file system. A volume may hold two generations
 // while it changes from one to the next, so the file system is made for two. A
 // generation that fits its limit can fail to be written only while readers hold
@@ -41,7 +48,7 @@ func limitsFor(maxVolumeSize int64) limits {
 	return l
 }
 
-// makeRoom counts a tree's bytes for a volume, in place of what was counted before, and
+// makeRoom counts what a tree takes for a volume, in place of what was counted before, and
 // returns how to take that back. It fails if the tree is over a limit, unless it takes
 // no more than what the files take that are there: they may be from before a limit was lowered.
 // They are looked at only then. The caller holds the lock of the contents.
@@ -69,11 +76,11 @@ func (v *published) reserve(size, has writer.Footprint) (undo func(), err error)
 	}
 	v.p.mu.Lock()
 	defer v.p.mu.Unlock()
-	before := v.size
-	if others := v.p.used - before; size.Bytes > max(before, has.Bytes) && others+size.Bytes > v.p.opts.MaxTotalSize {
-		return nil, fail(ReasonNodeFull, "the files take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", size.Bytes, others, v.p.opts.MaxTotalSize)
+	before, takes := v.size, memoryOf(size.Bytes, size.Inodes)
+	if others := v.p.used - before; takes > max(before, memoryOf(has.Bytes, has.Inodes)) && others+takes > v.p.opts.MaxTotalSize {
+		return nil, fail(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", takes, others, v.p.opts.MaxTotalSize)
 	}
-	v.count(size.Bytes)
+	v.count(takes)
 	return func() {
 		v.p.mu.Lock()
 		defer v.p.mu.Unlock()

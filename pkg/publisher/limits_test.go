@@ -9,8 +9,12 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// size returns a value that takes so many pages.
+// pages returns a value that takes so many pages.
 func pages(n int) string { return strings.Repeat("x", n*pageSize) }
+
+// taken is what a volume counts, without directories or long names, whose files take so many
+// pages. A file takes an inode, its link another; two are the generation's and ..data.
+func taken(pages, files int) int64 { return int64(pages)*pageSize + int64(2+2*files)*inodeSize }
 
 func TestTheFileSystemHoldsTwoGenerations(t *testing.T) {
 	for _, size := range []int64{1, pageSize, mebibyte, 16 * mebibyte, 1 << 40} {
@@ -62,7 +66,7 @@ func TestAVolumeMayTakeExactlyItsLimit(t *testing.T) {
 		e.objects.put(configMap("app"), "a", pages(256))
 		r := e.request("v1")
 		e.publish(r)
-		if e.used() != mebibyte {
+		if e.used() != taken(256, 1) {
 			t.Errorf("%d bytes counted", e.used())
 		}
 		e.unpublish(r)
@@ -80,7 +84,7 @@ func TestAnUpdateOverTheLimitKeepsTheFiles(t *testing.T) {
 		after(2 * testResync)
 		e.wantFiles(r, "a", "1")
 		e.wantProblem(r, "more than the 1048576 bytes")
-		if e.used() != pageSize {
+		if e.used() != taken(1, 1) {
 			t.Errorf("%d bytes counted", e.used())
 		}
 		if n := len(e.writes.times()); n > 0 {
@@ -106,8 +110,8 @@ func TestTheNodesTotal(t *testing.T) {
 		e.publish(first)
 		e.publish(second)
 		e.wantReason(e.p.Publish(e.ctx, third), ReasonNodeFull,
-			"the files take 819200 bytes of memory, the node's other volumes 1638400, together more than 2097152 (--max-total-size)")
-		if e.used() != 400*pageSize {
+			"the files and their inodes take 823296 bytes of memory, the node's other volumes 1646592, together more than 2097152 (--max-total-size)")
+		if e.used() != 2*taken(200, 1) {
 			t.Errorf("%d bytes counted", e.used())
 		}
 
@@ -129,11 +133,60 @@ func TestTheNodesTotal(t *testing.T) {
 		after(retryMax)
 		e.wantFiles(small, "a", pages(100))
 		e.wantProblem(small, "")
-		if e.used() != 350*pageSize {
+		if e.used() != taken(250, 1)+taken(100, 1) {
 			t.Errorf("%d bytes counted", e.used())
 		}
 		e.unpublish(second)
 		e.unpublish(small)
+		e.wantNothing()
+	})
+}
+
+// Files without content take inodes of the kernel's memory too: those of volumes being published,
+// updated or left by an earlier process.
+func TestEmptyFilesFillTheNode(t *testing.T) {
+	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
+		e.run()
+		const files = 120
+		keys := func(n int) (pairs []string) {
+			for i := range n {
+				pairs = append(pairs, fmt.Sprintf("key%d", i), "")
+			}
+			return pairs
+		}
+		e.objects.put(configMap("app"), keys(files)...)
+		e.objects.put(configMap("small"), "a", "")
+		const fit = 4
+		requests := make([]Request, 0, fit)
+		for i := range fit {
+			r := e.request(fmt.Sprintf("v%d", i))
+			e.publish(r)
+			requests = append(requests, r)
+		}
+		if want := fit * taken(0, files); e.used() != want {
+			t.Errorf("%d bytes counted, want %d", e.used(), want)
+		}
+		full := e.request("full")
+		e.wantReason(e.p.Publish(e.ctx, full), ReasonNodeFull,
+			"the files and their inodes take 247808 bytes of memory, the node's other volumes 991232, together more than 1048576 (--max-total-size)")
+
+		small := e.request("small", "configMap", "small")
+		e.publish(small)
+		e.objects.put(configMap("small"), keys(files)...)
+		e.settle()
+		e.wantProblem(small, "together more than")
+		e.wantFiles(small, "a", "")
+
+		e.restartUnread()
+		if want := fit*(taken(0, files)+inodeSize) + taken(0, 1) + inodeSize; e.used() != want { // with their roots
+			t.Errorf("%d bytes counted after a restart, want %d", e.used(), want)
+		}
+		e.wantReason(e.p.Publish(e.ctx, full), ReasonNodeFull, "")
+		e.unpublish(requests[0])
+		e.publish(full)
+		for _, r := range append(requests[1:], small, full) {
+			e.unpublish(r)
+		}
 		e.wantNothing()
 	})
 }
@@ -152,20 +205,20 @@ func TestTheCountIsExact(t *testing.T) {
 		}
 		e.objects.put(configMap("app"), "a", "1", "b", pages(1)+"x", "c", "")
 		e.publish(r)
-		want(3 * pageSize)
+		want(taken(3, 3))
 		e.objects.put(secret("db"), "password", "x")
-		want(4 * pageSize)
+		want(taken(4, 4))
 		e.restart()
-		want(4 * pageSize)
+		want(taken(4, 4))
 		e.objects.put(configMap("app"), "a", "1")
-		want(2 * pageSize)
+		want(taken(2, 2))
 
 		e.writes.set(func() error { return errFault }, nil)
 		e.objects.put(configMap("app"), "a", pages(10))
-		want(2 * pageSize)
+		want(taken(2, 2))
 		e.writes.set(nil, nil)
 		after(retryMax)
-		want(11 * pageSize)
+		want(taken(11, 2))
 
 		e.unpublish(r)
 		e.wantNothing()
@@ -186,8 +239,8 @@ func TestWhatIsCountedIsTheWritersMeasure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if size.Bytes != 4*pageSize || e.used() != size.Bytes {
-		t.Errorf("counted %d, want %d", e.used(), size.Bytes)
+	if want := size.Bytes + size.Inodes*inodeSize; size.Bytes != 4*pageSize || e.used() != want {
+		t.Errorf("counted %d, want %d", e.used(), want)
 	}
 	undo()
 	if e.used() != 0 {

@@ -67,7 +67,7 @@ func (v *published) whatChanged(before, now record.Versions) string {
 		was, is := before[ref], now[ref]
 		switch {
 		case is.UID == "" && v.contents.withdrawn[ref]:
-			return "is refused to the pod, its files were removed"
+			return "is refused to the pod, or may be in the files of what is: its files were removed"
 		case is.UID == "":
 			return "was deleted, its files were removed"
 		case was.UID == "":

@@ -19,19 +19,6 @@ type noObserver struct{}
 func (noObserver) Wrote(bool, int64, error) {}
 func (noObserver) Propagated(time.Duration) {}
 
-// takeChange begins an update with the changes that came until now. due says, once per resync, that
-// the volume's objects are to be refreshed. The caller holds the lock of the contents.
-func (v *published) takeChange() (due bool) {
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	if v.contents.changedAt.IsZero() {
-		v.contents.changedAt = v.changedAt
-	}
-	due = v.due
-	v.due, v.changedAt = false, time.Time{}
-	return due
-}
-
 // showed tells the observer that the files have just changed, if that is what a change was waiting
 // for. The caller holds the lock of the contents.
 func (c *contents) showed(o Observer) {

@@ -17,25 +17,12 @@ import (
 // Objects is where the objects come from; *manager.Manager is one. None of its methods
 // may wait for the network.
 type Objects interface {
+	access.Objects
 	// Subscribe names the function to call after each change of what GetObject returns to the
 	// pods of an account, or where this is the zero Account, to all pods.
 	Subscribe(func(volume.Account, volume.Ref))
-	// RegisterPod declares which objects a pod's volume needs; again with others
-	// replaces them.
-	RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref)
-	// UnregisterPod takes that back; it is idempotent.
-	UnregisterPod(pod volume.Pod, volumeID string)
-	// GetObject returns the newest state of a registered object that is known for a pod, a
-	// NotFound API error if it does not exist, or manager.ErrNotSynced.
-	GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, error)
-	// Denied returns why the state that GetObject returns can't be kept current any more, or
-	// why it can't be had at all: a Forbidden API error for want of a right to the object, or an
-	// Unauthorized one for want of a token that is accepted. It returns nil while it can.
-	Denied(pod volume.Pod, ref volume.Ref) error
 	// Prioritize has objects asked for before those that no publish waits for.
 	Prioritize(pod volume.Pod, refs []volume.Ref)
-	// Renewed tells that there is a new token of an account.
-	Renewed(account volume.Account)
 	// Refresh has the state of objects asked for again, where nothing tells of their
 	// changes by itself. It does not wait for the answer; a change is told like any.
 	Refresh(pod volume.Pod, refs []volume.Ref)
@@ -115,8 +102,8 @@ type Options struct {
 	ResyncInterval time.Duration
 	// PublishWait bounds how long a publish waits for required objects and keys.
 	PublishWait time.Duration
-	// MaxVolumeSize and MaxTotalSize bound the memory, in bytes, that the files of
-	// one volume and of all volumes take.
+	// MaxVolumeSize bounds the memory, in bytes, that the files of one volume take, MaxTotalSize
+	// that of all volumes and of their inodes.
 	MaxVolumeSize, MaxTotalSize int64
 	// Workers is how many volumes are reconciled at once; 0 means two for each processor,
 	// but four at least.

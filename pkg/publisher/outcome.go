@@ -30,9 +30,10 @@ type outcome struct {
 	err error
 	// reason decides the code of a CSI call; 0 stands for an internal error.
 	reason Reason
-	// waits says that a change of an object, or an answer, can make the failure go away.
+	// waits has a publish go on waiting: a change of an object, or an answer, can end the failure.
 	waits bool
-	// retry says that another try can, without any of that.
+	// retry has an update queued again, with backoff. Without it only a change or the resync
+	// queues it.
 	retry bool
 	// silent says that it is no fault of the files, so no event tells of it.
 	silent bool
@@ -164,12 +165,12 @@ func (c *condition) show(shown record.Versions) {
 	c.shown = shown
 }
 
-// withdraw records that no file shows the refused objects any more.
-func (c *condition) withdraw(refused map[volume.Ref]bool) {
+// withdraw records that no file shows the objects any more.
+func (c *condition) withdraw(gone map[volume.Ref]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.shown = maps.Clone(c.shown)
-	for ref := range refused {
+	for ref := range gone {
 		delete(c.shown, ref)
 	}
 }

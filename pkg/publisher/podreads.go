@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -13,19 +14,28 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// podReads reads the pods of new volumes as the node. The API server's authorizer may know of a
-// pod a moment later than the kubelet, and for a while of none: so a read that is refused is
-// repeated. It is safe for concurrent use and has no goroutine.
+// errManyReads is why a volume waits for its pod.
+var errManyReads = errors.New("waited for reads of pods for other volumes")
+
+// podReads reads the pods of volumes. A pod may be large and have hundreds of volumes, and all
+// pods of a node may start at once: so all volumes of a pod share a read, and few run at once.
+//
+// A read is repeated for which the API server asks to wait. As the node, one that is refused is
+// too: the API server's authorizer may know of a pod a moment later than the kubelet, and for a
+// while of none. It is safe for concurrent use and has no goroutine.
 type podReads struct {
-	pods     Pods
-	stopping <-chan struct{}
-	// refused gives all refused reads one pause, after which one of them tries.
-	refused backoff.Gate
-	// places bounds the reads that are repeated at once.
-	places chan struct{}
+	pods Pods
+	// refusalsPass says that refused reads are repeated.
+	refusalsPass bool
+	stopping     <-chan struct{}
+	// repeated gives all reads that are repeated one pause, after which one of them tries.
+	repeated backoff.Gate
+	// places bounds the requests at once. Only who sends one has a place: a volume that waits for
+	// another's read has none, else they could wait for each other.
+	places lane
 
 	mu sync.Mutex
-	// running has the one read of each pod that runs, for all its volumes.
+	// running has the one read of each pod that runs or waits for its place, for all its volumes.
 	running map[volume.Pod]*podRead
 }
 
@@ -34,68 +44,90 @@ type podRead struct {
 	done chan struct{}
 	pod  *podspec.Pod
 	err  error
-	// ended says that whoever has read gave up.
+	// ended says that whoever was to read gave up.
 	ended bool
 }
 
-func newPodReads(pods Pods, stopping <-chan struct{}) *podReads {
+func newPodReads(pods Pods, refusalsPass bool, stopping <-chan struct{}) *podReads {
 	return &podReads{
-		pods:     pods,
-		stopping: stopping,
-		refused:  backoff.Gate{Closes: apierrors.IsForbidden},
-		places:   make(chan struct{}, maxAsking),
-		running:  map[volume.Pod]*podRead{},
+		pods:         pods,
+		refusalsPass: refusalsPass,
+		stopping:     stopping,
+		repeated:     backoff.Gate{Closes: func(err error) bool { return apierrors.IsForbidden(err) || asksToWait(err) }},
+		places:       lane{free: maxAsking},
+		running:      map[volume.Pod]*podRead{},
 	}
 }
 
-// get returns a pod. If that is refused until the deadline, it returns the refusal.
+// asksToWait tells whether the API server says when to ask again.
+func asksToWait(err error) bool {
+	_, asks := apierrors.SuggestsClientDelay(err)
+	return asks
+}
+
+// passes tells whether the failure of a read passes soon, so that the read is repeated.
+func (r *podReads) passes(err error) bool {
+	return r.refusalsPass && apierrors.IsForbidden(err) || asksToWait(err)
+}
+
+// get returns a pod. It gives up at the deadline, and then returns the last answer.
 func (r *podReads) get(ctx context.Context, pod volume.Pod, deadline time.Time) (*podspec.Pod, error) {
-	until, cancel := context.WithDeadline(ctx, deadline)
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	got, err := r.read(ctx, pod)
-	var refused backoff.Delay
-	for pause := refused.Next(backoff.Short, err); apierrors.IsForbidden(err); {
+	got, err := r.read(ctx, pod, r.wait)
+	var delay backoff.Delay
+	for pause := delay.Next(backoff.Short, err); r.passes(err); {
 		select {
 		case <-time.After(pause):
 		case <-r.stopping:
 			return nil, fail(ReasonUnavailable, "%w: %w", errStopping, err)
-		case <-until.Done():
+		case <-ctx.Done():
 			return nil, err
 		}
 		// Nothing is sent during the common pause. After it, a pod that was refused often lets
 		// others try: one that stays refused holds them up for a moment.
 		pause = wait.Jitter(backoff.Min, 1)
-		r.again(func() error {
-			got, err = r.read(ctx, pod)
-			pause = refused.Next(backoff.Short, err)
+		_ = r.repeated.Do(func() error {
+			again, failure := r.read(ctx, pod, r.try)
+			if errors.Is(failure, errManyReads) || failure != nil && ctx.Err() != nil {
+				return failure // it is no answer
+			}
+			got, err = again, failure
+			pause = delay.Next(backoff.Short, err)
 			return err
 		})
 	}
 	return got, err
 }
 
-// again calls read, unless it is not the time for that or too many run.
-func (r *podReads) again(read func() error) {
-	select {
-	case r.places <- struct{}{}:
-	default:
-		return
+// wait takes a place, in the order of the calls.
+func (r *podReads) wait(ctx context.Context) error {
+	if err := r.places.acquire(ctx, r.stopping); err != nil {
+		return fail(ReasonUnavailable, "%w: %w", errManyReads, err)
 	}
-	defer func() { <-r.places }()
-	_ = r.refused.Do(read)
+	return nil
 }
 
-// read returns a pod, with one request at a time for all its volumes.
-func (r *podReads) read(ctx context.Context, pod volume.Pod) (*podspec.Pod, error) {
+// try takes a place if there is one that nobody waits for.
+func (r *podReads) try(context.Context) error {
+	if !r.places.tryAcquire() {
+		return errManyReads
+	}
+	return nil
+}
+
+// read returns a pod, with one request at a time for all its volumes. place takes the place of
+// that request.
+func (r *podReads) read(ctx context.Context, pod volume.Pod, place func(context.Context) error) (*podspec.Pod, error) {
 	for {
 		running, others := r.begin(pod)
 		if !others {
-			return r.run(ctx, pod, running)
+			return r.run(ctx, pod, running, place)
 		}
 		select {
 		case <-running.done:
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, fail(ReasonUnavailable, "%w: %w", errManyReads, ctx.Err())
 		}
 		if !running.ended {
 			return running.pod, running.err
@@ -104,8 +136,12 @@ func (r *podReads) read(ctx context.Context, pod volume.Pod) (*podspec.Pod, erro
 }
 
 // run sends the request of a read that begin returned.
-func (r *podReads) run(ctx context.Context, pod volume.Pod, running *podRead) (*podspec.Pod, error) {
+func (r *podReads) run(ctx context.Context, pod volume.Pod, running *podRead, place func(context.Context) error) (*podspec.Pod, error) {
 	defer r.end(pod, running)
+	if err := place(ctx); err != nil {
+		return nil, err
+	}
+	defer r.places.release()
 	running.pod, running.err = r.pods.Get(ctx, pod)
 	running.ended = ctx.Err() != nil
 	return running.pod, running.err
@@ -117,7 +153,7 @@ func (r *podReads) begin(pod volume.Pod) (running *podRead, others bool) {
 	defer r.mu.Unlock()
 	running, others = r.running[pod]
 	if !others {
-		running = &podRead{done: make(chan struct{}), ended: true} // also if it panics
+		running = &podRead{done: make(chan struct{}), ended: true} // until there is an answer
 		r.running[pod] = running
 	}
 	return running, others

@@ -84,7 +84,7 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	switch {
 	case err != nil:
 	case mounted:
-		err = p.takeOver(ctx, request, p.opts.Pods.Get)
+		err = p.takeOver(ctx, request, p.podUntil(time.Now().Add(p.opts.PublishWait)))
 		if ReasonOf(err) == ReasonInvalid && request.PodErr == nil && (request.TokenErr == nil || p.opts.Identity == nil) {
 			p.leave(ctx, &request, err)
 			return nil
@@ -244,7 +244,7 @@ func (p *Publisher) newPublished(request Request, spec, resolved *volume.Spec) *
 		consent:  map[volume.Ref]bool{},
 		since:    time.Now(),
 		wake:     make(chan struct{}, 1),
-		contents: contents{shown: record.Versions{}, named: map[volume.Ref]bool{}},
+		contents: contents{shown: record.Versions{}, named: map[volume.Ref]bool{}, unnamed: map[volume.Ref]bool{}},
 	}
 	consents := resolved.Across(request.Pod)
 	if p.opts.Identity != nil {

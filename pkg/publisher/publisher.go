@@ -44,8 +44,7 @@ type Publisher struct {
 	stopping chan struct{}
 	stopOnce sync.Once
 	tracker  *access.Tracker
-	// pods reads pods where NodeRights are, for new volumes.
-	pods *podReads
+	pods     *podReads
 	// background counts the goroutines that wait for a place at the render gate; they end with
 	// the context of Run, which waits for them.
 	background sync.WaitGroup
@@ -116,7 +115,7 @@ func New(opts Options) (*Publisher, error) {
 		restored:  map[string]*restored{},
 		failures:  map[string]failure{},
 	}
-	p.pods = newPodReads(opts.Pods, p.stopping)
+	p.pods = newPodReads(opts.Pods, opts.NodeRights, p.stopping)
 	var err error
 	p.tracker, err = access.New(access.Options{
 		Objects:        opts.Objects,
@@ -193,15 +192,16 @@ type published struct {
 	// room for one.
 	wake chan struct{}
 
-	// active says that the volume's changes go to the queue.
-	// Guarded by Publisher.mu once the volume is known, as are size, the bytes counted for it
-	// in used, and due, which says that the next reconcile is to have its objects refreshed.
-	// So are live, which says that the volume is mounted, and changedAt, when the first of the
-	// changes came that no update has begun with; zero for none.
+	// Publisher.mu guards what follows, up to contents, once the volume is known.
+	//
+	// active says that the volume's changes go to the queue, live that it is mounted.
 	active, live bool
-	size         int64
-	due          bool
-	changedAt    time.Time
+	// size is the bytes that Publisher.used has for it.
+	size int64
+	// due says that the next reconcile is to have the objects refreshed.
+	due bool
+	// queuedAt is when the first change came that no update has taken up; zero for none.
+	queuedAt time.Time
 
 	// contents is what its files show; who writes to the volume holds its lock.
 	contents contents
@@ -297,8 +297,8 @@ func (p *Publisher) changed(account volume.Account, ref volume.Ref) {
 			v.poke()
 			continue
 		}
-		if v.changedAt.IsZero() {
-			v.changedAt = time.Now()
+		if v.queuedAt.IsZero() {
+			v.queuedAt = time.Now()
 		}
 		p.queue.Add(v.request.VolumeID)
 	}

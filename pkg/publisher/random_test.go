@@ -183,7 +183,7 @@ func (w *world) check(when string) {
 			versions[ref] = w.objects.get(ref).Version
 			want[ref.Name] = versions[ref].ResourceVersion
 		}
-		bytes += int64(len(want)) * pageSize
+		bytes += taken(len(want), len(want))
 		if got := w.recorded(m.request); !maps.Equal(got, versions) {
 			w.Errorf("%s: the record of %s says %v, want %v", when, id, got, versions)
 		}

@@ -158,6 +158,19 @@ func (v *published) update(ctx context.Context) (answers, error) {
 	})
 }
 
+// takeChange begins an update with the changes that came until now. due says, once per resync, that
+// the volume's objects are to be refreshed. The caller holds the lock of the contents.
+func (v *published) takeChange() (due bool) {
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	if v.contents.changedAt.IsZero() {
+		v.contents.changedAt = v.queuedAt
+	}
+	due = v.due
+	v.due, v.queuedAt = false, time.Time{}
+	return due
+}
+
 // prune removes the generation before the current one once its readers have had
 // their time. The error is that of opening the volume: what can't be removed is the leftover
 // of the contents, and keeps no update from the files.

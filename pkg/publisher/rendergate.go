@@ -49,7 +49,7 @@ type lane struct {
 	waiting list.List // of chan struct{}, closed when a place is given
 }
 
-// tryAcquire takes a place if one is free and nobody waits.
+// tryAcquire takes a place if one is free. While somebody waits none is.
 func (l *lane) tryAcquire() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -189,35 +189,46 @@ func TestAPublishOfTooMuch(t *testing.T) {
 }
 
 // A large publish that waits for the review of its pod's rights has no place, so another large
-// one does not wait for the review.
+// one does not wait for the review: neither for one that fails, nor for one whose answer is too
+// old by its own beginning when it comes.
 func TestAReviewHoldsNoPlace(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, _ Request) {
-		large := e.large("own")
-		var waiting []<-chan error
-		for i := range largeRenders {
-			r := e.request(fmt.Sprint("v", i), "sources", "[{env: {path: e, envFrom: [{configMapRef: {name: large}}]}}, {secret: {name: db, namespace: platform}}, {configMap: {name: late}}]")
-			waiting = append(waiting, e.publishing(r))
-		}
-		for _, result := range waiting {
-			e.wantWaiting(result)
-		}
-		after(10 * time.Second)
-		access.failWith(errReview)
-		e.objects.put(configMap("late"), "late", "1")
-		for _, result := range waiting {
-			e.wantWaiting(result)
-		}
-		start := time.Now()
-		e.publish(large)
-		if took := time.Since(start); took > 0 {
-			t.Errorf("another large publish took %v", took)
-		}
-		access.failWith(nil)
-		for _, result := range waiting {
-			if err := <-result; err != nil {
-				t.Error(err)
-			}
-		}
-		e.wantFree()
-	})
+	for name, review := range map[string]struct {
+		err   error
+		delay time.Duration
+	}{
+		"fails":   {err: errReview},
+		"is slow": {delay: consentAge + time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			acrossInBubble(t, func(e *env, access *fakeAccess, _ Request) {
+				large := e.large("own")
+				var waiting []<-chan error
+				for i := range largeRenders {
+					r := e.request(fmt.Sprint("v", i), "sources", "[{env: {path: e, envFrom: [{configMapRef: {name: large}}]}}, {secret: {name: db, namespace: platform}}, {configMap: {name: late}}]")
+					waiting = append(waiting, e.publishing(r))
+				}
+				for _, result := range waiting {
+					e.wantWaiting(result)
+				}
+				after(10 * time.Second)
+				access.set(func() { access.err, access.delay = review.err, review.delay })
+				e.objects.put(configMap("late"), "late", "1")
+				for _, result := range waiting {
+					e.wantWaiting(result)
+				}
+				start := time.Now()
+				e.publish(large)
+				if took := time.Since(start); took > 0 {
+					t.Errorf("another large publish took %v", took)
+				}
+				access.failWith(nil)
+				for _, result := range waiting {
+					if err := <-result; err != nil {
+						t.Error(err)
+					}
+				}
+				e.wantFree()
+			})
+		})
+	}
 }

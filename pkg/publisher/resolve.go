@@ -72,12 +72,8 @@ func unread(err error) Reason {
 	return ReasonUnavailable
 }
 
-// podUntil returns what reads the pod of a new volume. If a refusal may pass, it asks again
-// until then.
+// podUntil returns what reads the pod of a publish, which gives up at the deadline.
 func (p *Publisher) podUntil(deadline time.Time) getPod {
-	if !p.opts.NodeRights {
-		return p.opts.Pods.Get
-	}
 	return func(ctx context.Context, pod volume.Pod) (*podspec.Pod, error) {
 		return p.pods.get(ctx, pod, deadline)
 	}

@@ -125,7 +125,7 @@ func (p *Publisher) readPod(ctx context.Context, r *restored) error {
 		return err
 	}
 	defer root.Close()
-	r.size = usage.Used
+	r.size = memoryOf(usage.Used, usage.InodesUsed)
 	r.pod.Namespace, r.pod.Name, err = record.Pod(root, p.opts.AttributePrefix)
 	if err != nil {
 		r.left = "it does not tell its pod: " + err.Error()

@@ -35,7 +35,7 @@ func TestARestartTakesVolumesOver(t *testing.T) {
 				t.Errorf("after the restart: group %d, %v", tree.GID, tree.Files[0])
 			}
 		}
-		if e.used() != 2*pageSize {
+		if e.used() != 2*taken(1, 1) {
 			t.Errorf("%d bytes counted", e.used())
 		}
 		e.publish(r)
@@ -57,7 +57,7 @@ func TestARestartWithoutTheAPIServer(t *testing.T) {
 		e.restart()
 		e.settle()
 		e.wantFiles(r, "a", "1")
-		if e.used() != pageSize {
+		if e.used() != taken(1, 1) {
 			t.Errorf("%d bytes counted", e.used())
 		}
 		e.publish(r)

@@ -48,7 +48,7 @@ type VolumeStatus struct {
 	// both are empty for a volume that is not taken over yet.
 	Refs  []volume.Ref
 	Shown record.Versions
-	// Bytes is the memory that its files take.
+	// Bytes is the memory that its files and their inodes take.
 	Bytes int64
 	// WithoutToken says that its objects are read with its pod's token, and that there is no
 	// usable one of the pod's service account.

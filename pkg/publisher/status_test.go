@@ -55,7 +55,7 @@ func TestVolumes(t *testing.T) {
 		}
 		after(time.Minute)
 		current := e.wantStatus(ConditionCurrent, time.Minute, "")
-		if !slices.Equal(current.Refs, []volume.Ref{configMap("app")}) || current.Bytes != 4096 ||
+		if !slices.Equal(current.Refs, []volume.Ref{configMap("app")}) || current.Bytes != taken(1, 1) ||
 			current.Shown[configMap("app")] != e.objects.get(configMap("app")).Version {
 			t.Errorf("got %+v", current)
 		}

@@ -128,16 +128,21 @@ func (p *Publisher) readRecord(ctx context.Context, v *published) error {
 	if err != nil {
 		return fmt.Errorf("read which objects the files of volume %s name: %w", v.request.VolumeID, err)
 	}
-	v.size = size.Bytes
+	v.size = memoryOf(size.Bytes, size.Inodes)
 	v.contents.shown = record.Decode(text, v.refs)
 	if v.spec.Pinned() || !v.spec.InPlace() {
 		// Files that are rewritten in place name the new versions before the first byte.
 		v.condition.show(v.contents.shown)
 	}
 	for ref := range v.consent { // also of files from before the pod needed a right to it
-		if v.contents.shown[ref].UID != "" {
-			v.contents.named[ref] = true
+		if v.contents.shown[ref].UID == "" {
+			continue
 		}
+		// Those of other namespaces always needed a right: one that no file names has no files.
+		if !v.contents.named[ref] && ref.Namespace == v.request.Pod.Namespace {
+			v.contents.unnamed[ref] = true
+		}
+		v.contents.named[ref] = true
 	}
 	if namespace, name, err := record.Pod(root, p.opts.AttributePrefix); err != nil || namespace != v.request.Pod.Namespace || name != v.request.Pod.Name {
 		p.namePod(ctx, v)

@@ -11,40 +11,41 @@ import (
 // or its objects are out of reach, so that nothing can write it.
 func TestAVolumeTakenOverCounts(t *testing.T) {
 	const size = 5
+	const root = inodeSize // counts until the volume is taken over
 	for _, test := range []struct {
 		name string
 		// then restarts the publisher.
 		then func(e *env, r Request)
 		want int64
 	}{
-		{"by its pod's spec", func(e *env, _ Request) { e.restart() }, size * pageSize},
-		{"not yet", func(e *env, _ Request) { e.restartUnread() }, size * pageSize},
+		{"by its pod's spec", func(e *env, _ Request) { e.restart() }, taken(size, 1)},
+		{"not yet", func(e *env, _ Request) { e.restartUnread() }, taken(size, 1) + root},
 		{"by a publish", func(e *env, r Request) {
 			e.restartUnread()
 			e.publish(r)
-		}, size * pageSize},
+		}, taken(size, 1)},
 		{"by a publish, and again", func(e *env, r Request) {
 			e.restartUnread()
 			e.publish(r)
 			e.restart()
-		}, size * pageSize},
+		}, taken(size, 1)},
 		{"when it could be read at the second try", func(e *env, _ Request) {
 			e.mounts.failAt("Open", errFault)
 			e.restart()
 			e.mounts.failAt("Open", nil)
 			after(4 * backoff.Short)
-		}, size * pageSize},
+		}, taken(size, 1)},
 		{"with a lower limit", func(e *env, _ Request) {
 			e.opts.MaxVolumeSize = pageSize
 			e.restart()
-		}, size * pageSize},
+		}, taken(size, 1)},
 		{"with the generation before, which goes soon", func(e *env, _ Request) {
 			e.objects.failWith(configMap("app"), nil)
 			e.objects.put(configMap("app"), "a", pages(size)+"x")
 			e.settle()
 			e.objects.failWith(configMap("app"), manager.ErrNotSynced)
 			e.restart()
-		}, (size + 1) * pageSize},
+		}, taken(size+1, 1)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(e *env) {
@@ -61,7 +62,7 @@ func TestAVolumeTakenOverCounts(t *testing.T) {
 				e.objects.failWith(configMap("app"), nil)
 				e.objects.put(configMap("app"), "a", "")
 				e.settle()
-				if e.used() != 0 {
+				if e.used() != taken(0, 1) {
 					t.Errorf("%d bytes counted once it shows an empty file", e.used())
 				}
 				e.unpublish(r)
@@ -81,7 +82,7 @@ func TestRestoredVolumesFillTheNode(t *testing.T) {
 		e.publish(r)
 		e.restartUnread()
 		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "configMap", "other")), ReasonNodeFull,
-			"the files take 409600 bytes of memory, the node's other volumes 819200, together more than 1048576 (--max-total-size)")
+			"the files and their inodes take 413696 bytes of memory, the node's other volumes 824320, together more than 1048576 (--max-total-size)")
 	})
 }
 
@@ -104,7 +105,7 @@ func TestAVolumeWithoutItsAttributeIsTakenOver(t *testing.T) {
 		e.publish(r)
 		e.settle()
 		e.wantFiles(r, "a", "2")
-		if e.used() != pageSize {
+		if e.used() != taken(1, 1) {
 			t.Errorf("%d bytes counted", e.used())
 		}
 		e.unpublish(r)

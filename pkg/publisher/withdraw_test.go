@@ -150,8 +150,8 @@ func TestAShrinkIsNeverTooLarge(t *testing.T) {
 					e.settle()
 					e.wantFiles(r, "a", pages(90), "b", pages(99))
 					e.wantProblem(r, "")
-					if got := e.used(); got != 189*pageSize {
-						t.Errorf("%d pages counted", got/pageSize)
+					if got := e.used(); got != taken(189, 2) {
+						t.Errorf("%d bytes counted", got)
 					}
 					e.objects.put(configMap("app"), "a", pages(90), "b", pages(100))
 					e.settle()

@@ -42,7 +42,7 @@ type Volume struct {
 	Abnormal bool `json:"abnormal"`
 	// Since is when the condition began, or when the plugin started if it is older.
 	Since time.Time `json:"since"`
-	// Bytes is the memory that the files take.
+	// Bytes is the memory that the files and their inodes take.
 	Bytes int64 `json:"bytes"`
 	// WithoutToken says that the pod's service account has no usable token (--identity=pod).
 	WithoutToken bool `json:"withoutToken,omitempty"`

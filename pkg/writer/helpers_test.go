@@ -67,7 +67,7 @@ type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error)
 	Stale() bool
 	Prune(dir *os.Root) error
-	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool) (Result, error)
+	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (Result, error)
 	Shows(ctx context.Context, dir *os.Root, refs map[volume.Ref]bool) (map[volume.Ref]bool, error)
 	Size(ctx context.Context, dir *os.Root) (Footprint, error)
 }

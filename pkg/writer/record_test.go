@@ -70,7 +70,7 @@ func TestWithdrawKeepsTheRecord(t *testing.T) {
 	for _, w := range []treeWriter{New(o), NewInPlace(o)} { // of a process that starts
 		v := newVolume(t)
 		v.must(second(New(o).Write(t.Context(), v.root, withRecord("1", mixed()))))
-		if result, err := w.Withdraw(t.Context(), v.root, refSet("db")); err != nil || !result.Changed {
+		if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), false); err != nil || !result.Changed {
 			t.Errorf("Withdraw = %+v, %v", result, err)
 		}
 		v.wantRecord(o, "1")

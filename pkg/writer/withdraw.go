@@ -12,8 +12,9 @@ import (
 )
 
 // Withdraw makes dir show what it shows without the files that name one of refused, or of
-// which that can't be told. It needs nothing but dir: no tree, no pages, and inodes only
-// where there are some. Those of files that name no object stay as they are.
+// which that can't be told: with unnamed that is so of files that name no object. It needs nothing
+// but dir: no tree, no pages, and inodes only where there are some. Those of files that stay are not
+// touched.
 //
 // It switches to another generation, which has the other files as hard links; the generation
 // before stays until Prune, as after a Write. The record stays what it was. If such a generation can't be made, for want of
@@ -21,18 +22,18 @@ import (
 // reader may then miss a file of the generation that it has begun to read.
 //
 // Errors, Result and strange entries are as with Write.
-func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool) (Result, error) {
-	return w.withdraw(ctx, dir, refused, func(v *withdrawal) error {
+func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (Result, error) {
+	return w.withdraw(ctx, dir, refused, unnamed, func(v *withdrawal) error {
 		err := v.replaceOrRemove(ctx)
 		v.keepsBase = v.switched()
 		return err
 	})
 }
 
-// Withdraw empties the files that name one of refused, or of which that can't be told, as
-// Write does with files that the tree has no longer. It needs nothing but dir, and no room.
-func (w *InPlace) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool) (Result, error) {
-	return w.withdraw(ctx, dir, refused, func(v *withdrawal) error { return v.empty() })
+// Withdraw empties the files that a Writer's Withdraw takes away, as Write does with files that
+// the tree has no longer. It needs nothing but dir, and no room.
+func (w *InPlace) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (Result, error) {
+	return w.withdraw(ctx, dir, refused, unnamed, func(v *withdrawal) error { return v.empty() })
 }
 
 // Shows returns which of refs the files of dir name: all of them, if a file may name any.
@@ -85,8 +86,8 @@ type withdrawal struct {
 	known bool
 }
 
-// withdraw calls run with a withdrawal, unless no file names one of refused.
-func (m *memory) withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, run func(*withdrawal) error) (Result, error) {
+// withdraw calls run with a withdrawal, unless no file goes.
+func (m *memory) withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool, run func(*withdrawal) error) (Result, error) {
 	root, err := openRoot(dir)
 	if err != nil {
 		return Result{}, err
@@ -95,7 +96,7 @@ func (m *memory) withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 	known := m.shown
 	v := &withdrawal{update: m.update(root), known: known != nil}
 	v.linksOnly = true
-	if err := v.find(ctx, known, refused); err != nil || len(v.gone) == 0 {
+	if err := v.find(ctx, known, refused, unnamed); err != nil || len(v.gone) == 0 {
 		return Result{}, err
 	}
 	m.shown = nil
@@ -114,7 +115,7 @@ func (m *memory) withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 func (v *withdrawal) switched() bool { return v.next.generation != v.base.generation }
 
 // find finds what there is, and what of it goes.
-func (v *withdrawal) find(ctx context.Context, known *snapshot, refused map[volume.Ref]bool) (err error) {
+func (v *withdrawal) find(ctx context.Context, known *snapshot, refused map[volume.Ref]bool, unnamed bool) (err error) {
 	if v.entries, err = readDir(v.root); err != nil {
 		return fmt.Errorf("list the volume's root: %w", err)
 	}
@@ -127,7 +128,7 @@ func (v *withdrawal) find(ctx context.Context, known *snapshot, refused map[volu
 	v.next, v.tree = &next, &volume.Tree{}
 	for i := range v.base.files {
 		e := v.base.files[i]
-		if e.names(refused) {
+		if e.names(refused) || unnamed && e.refs == "" {
 			v.gone = append(v.gone, e)
 			continue
 		}

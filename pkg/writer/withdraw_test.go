@@ -42,7 +42,7 @@ func TestWithdraw(t *testing.T) {
 			if shown, err := w.Shows(t.Context(), v.root, refSet("db", "other")); err != nil || !maps.Equal(shown, refSet("db")) {
 				t.Errorf("Shows = %v, %v", shown, err)
 			}
-			result, err := w.Withdraw(t.Context(), v.root, refSet("db", "other"))
+			result, err := w.Withdraw(t.Context(), v.root, refSet("db", "other"), false)
 			if err != nil || !result.Changed || result.Linked != 3 || result.Files != 0 || result.Generation != v.readlink(dataName) {
 				t.Errorf("Withdraw = %+v, %v", result, err)
 			}
@@ -66,7 +66,7 @@ func TestWithdraw(t *testing.T) {
 
 			// There is nothing left to take away, and nothing is written.
 			w.fs = stepped{w.fs, func(op, name string) error { t.Errorf("%s %s", op, name); return nil }}
-			if result, err := w.Withdraw(t.Context(), v.root, refSet("db")); err != nil || result.Changed {
+			if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), false); err != nil || result.Changed {
 				t.Errorf("again: %+v, %v", result, err)
 			}
 			if result, err := w.Write(t.Context(), v.root, mixedWithout()); err != nil || result.Changed {
@@ -92,7 +92,7 @@ func TestWithdrawOfSpoiltAttributes(t *testing.T) {
 				if shown, err := w.Shows(t.Context(), v.root, refSet("db")); err != nil || !shown[ref("db")] {
 					t.Errorf("Shows = %v, %v", shown, err)
 				}
-				if _, err := w.Withdraw(t.Context(), v.root, refSet("db")); err != nil {
+				if _, err := w.Withdraw(t.Context(), v.root, refSet("db"), false); err != nil {
 					t.Error(err)
 				}
 				if text, err := os.ReadFile(filepath.Join(v.path, "own")); len(text) > 0 || err != nil && !os.IsNotExist(err) {
@@ -110,18 +110,49 @@ func TestWithdrawOfSpoiltAttributes(t *testing.T) {
 	}
 }
 
+// Files that name no object go only if they may be what was revoked; those that name another stay.
+func TestWithdrawOfUnnamedFiles(t *testing.T) {
+	o := withAttributes(t)
+	for _, restart := range []bool{false, true} {
+		for _, w := range []treeWriter{New(o), NewInPlace(o)} {
+			v := newVolume(t)
+			v.must(second(w.Write(t.Context(), v.root, mixedWithout())))
+			if restart {
+				switch w.(type) {
+				case *Writer:
+					w = New(o)
+				default:
+					w = NewInPlace(o)
+				}
+			}
+			if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), true); err != nil || !result.Changed {
+				t.Errorf("Withdraw = %+v, %v", result, err)
+			}
+			for path, want := range map[string]string{"ca": "1", "conf/own": "", "own": ""} {
+				text, err := os.ReadFile(filepath.Join(v.path, path))
+				if string(text) != want || err != nil && (want != "" || !os.IsNotExist(err)) {
+					t.Errorf("%s shows %q, %v", path, text, err)
+				}
+			}
+			v.must(second(w.Write(t.Context(), v.root, mixedWithout())))
+			v.must(w.Prune(v.root))
+			v.check(mixedWithout())
+		}
+	}
+}
+
 func TestWithdrawOfNothing(t *testing.T) {
 	o := withAttributes(t)
 	for _, w := range []treeWriter{New(o), NewInPlace(o)} {
 		v := newVolume(t)
-		if result, err := w.Withdraw(t.Context(), v.root, refSet("db")); err != nil || result.Changed {
+		if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), false); err != nil || result.Changed {
 			t.Errorf("of an empty volume: %+v, %v", result, err)
 		}
 		if size, err := w.Size(t.Context(), v.root); err != nil || size != (Footprint{}) {
 			t.Errorf("Size = %+v, %v", size, err)
 		}
 		v.must(second(w.Write(t.Context(), v.root, tree(file("own", "1")))))
-		if result, err := w.Withdraw(t.Context(), v.root, refSet("db")); err != nil || result.Changed {
+		if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), false); err != nil || result.Changed {
 			t.Errorf("of own files: %+v, %v", result, err)
 		}
 	}
@@ -154,7 +185,7 @@ func TestWithdrawWithFaults(t *testing.T) {
 							}
 							return nil
 						}}
-						_, err := w.Withdraw(t.Context(), v.root, refSet("db"))
+						_, err := w.Withdraw(t.Context(), v.root, refSet("db"), false)
 						v.wantOwn(n)
 						m.fs = linux{}
 						if err != nil {
@@ -164,7 +195,7 @@ func TestWithdrawWithFaults(t *testing.T) {
 							if restart { // as after a kill
 								w, _ = from()
 							}
-							v.must(second(w.Withdraw(t.Context(), v.root, refSet("db"))))
+							v.must(second(w.Withdraw(t.Context(), v.root, refSet("db"), false)))
 						}
 						v.wantWithdrawn(n)
 						v.must(w.Prune(v.root))
@@ -218,7 +249,7 @@ func TestWithdrawFromAFullVolume(t *testing.T) {
 				if restart {
 					w = fresh()
 				}
-				if _, err := w.Withdraw(t.Context(), v.root, refSet("db")); err != nil {
+				if _, err := w.Withdraw(t.Context(), v.root, refSet("db"), false); err != nil {
 					t.Fatal(err)
 				}
 				v.wantWithdrawn(0)
@@ -230,7 +261,7 @@ func TestWithdrawFromAFullVolume(t *testing.T) {
 					v.wantNoLink("mixed.env")
 					v.wantNoLink("dir")
 				}
-				if _, err := fresh().Withdraw(t.Context(), v.root, refSet("ca")); err != nil {
+				if _, err := fresh().Withdraw(t.Context(), v.root, refSet("ca"), false); err != nil {
 					t.Error(err)
 				}
 			})
@@ -271,7 +302,7 @@ func TestWithdrawCancelled(t *testing.T) {
 	v.write(w, mixed())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := w.Withdraw(ctx, v.root, refSet("db")); !errors.Is(err, context.Canceled) {
+	if _, err := w.Withdraw(ctx, v.root, refSet("db"), false); !errors.Is(err, context.Canceled) {
 		t.Errorf("Withdraw = %v", err)
 	}
 	v.check(mixed())
@@ -289,7 +320,7 @@ func TestInPlaceWithdraw(t *testing.T) {
 		if restart {
 			w = NewInPlace(o)
 		}
-		v.must(second(w.Withdraw(t.Context(), v.root, refSet("db"))))
+		v.must(second(w.Withdraw(t.Context(), v.root, refSet("db"), false)))
 		v.wantWithdrawn(0)
 		if got := v.inodes(); !maps.Equal(got, inodes) {
 			t.Errorf("inodes %v, %v before", got, inodes)

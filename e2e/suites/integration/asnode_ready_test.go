@@ -19,19 +19,19 @@ import (
 
 // readyNode starts a plugin whose mounts reach the node, and which says on a port whether it is
 // ready, without a kubelet that registers it.
-func readyNode(t *testing.T, o harness.PluginOptions) (n *node, port string) {
+func readyNode(t *testing.T, o harness.PluginOptions) *node {
 	t.Helper()
-	port, o.Dir = freePort(t), nodeDir(t)
+	o.Dir = nodeDir(t)
 	shareMounts(t, filepath.Join(o.Dir, "kubelet", "pods"))
-	o.Args = slices.Concat([]string{"--identity=node", "--registration-dir=", "--http-address=" + port}, o.Args)
-	return newNodeWith(t, o), port
+	o.Args = slices.Concat([]string{"--identity=node", "--registration-dir=", anyPort}, o.Args)
+	return newNodeWith(t, o)
 }
 
 // becomes waits until the plugin is ready, or not ready for the reasons.
-func becomes(t *testing.T, port string, reasons ...string) {
-	t.Helper()
-	harness.Eventually(t, soon, func() error {
-		err := ready(t, port)
+func (n *node) becomes(reasons ...string) {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		err := n.ready()
 		switch {
 		case (err == nil) != (len(reasons) == 0):
 			return fmt.Errorf("ready: %w, want %q", errors.Join(err), reasons)
@@ -84,8 +84,8 @@ func TestAsNodeNeedsItsRights(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, port := readyNode(t, harness.PluginOptions{Kubeconfig: test.kubeconfig, Args: test.args})
-			becomes(t, port, test.reasons...)
+			n := readyNode(t, harness.PluginOptions{Kubeconfig: test.kubeconfig, Args: test.args})
+			n.becomes(test.reasons...)
 		})
 	}
 }
@@ -128,8 +128,8 @@ func TestAsNodeNeedsTheAPIServer(t *testing.T) {
 	t.Parallel()
 	c := ownControlPlane(t)
 	kubeconfig := grantAsNode(t, c)
-	n, port := readyNode(t, harness.PluginOptions{Kubeconfig: kubeconfig, Pods: c})
-	becomes(t, port)
+	n := readyNode(t, harness.PluginOptions{Kubeconfig: kubeconfig, Pods: c})
+	n.becomes()
 	secrets := c.Client().CoreV1().Secrets(metav1.NamespaceDefault)
 	value := n.canary()
 	if _, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"key": value}}, metav1.CreateOptions{}); err != nil {
@@ -150,14 +150,14 @@ func TestAsNodeNeedsTheAPIServer(t *testing.T) {
 		}
 		n.mustKill()
 		n.mustStart()
-		becomes(t, port, test.reasons...)
+		n.becomes(test.reasons...)
 		n.wantContent(v, "key", value)
 	}
 	// What the running plugin showed stays too, and is updated again when the API server is well.
 	if err := c.RestartAPIServer(t.Context(), "Node,RBAC"); err != nil {
 		t.Fatal(err)
 	}
-	becomes(t, port)
+	n.becomes()
 	value = n.canary()
 	if _, err := secrets.Update(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"key": value}}, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

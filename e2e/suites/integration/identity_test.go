@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -130,10 +129,10 @@ func TestWhatIsNoSocketIsNotReplaced(t *testing.T) {
 
 // TestRegistration does what the kubelet's plugin watcher does.
 func TestRegistration(t *testing.T) {
-	port, dir := freePort(t), nodeDir(t)
+	dir := nodeDir(t)
 	shareMounts(t, filepath.Join(dir, "kubelet", "pods"))
-	n := newNodeWith(t, harness.PluginOptions{Kubeconfig: shared.kubeconfig, Dir: dir, Args: []string{"--http-address=" + port}})
-	if err := ready(t, port); err == nil {
+	n := newNodeWith(t, harness.PluginOptions{Kubeconfig: shared.kubeconfig, Dir: dir, Args: []string{anyPort}})
+	if err := n.ready(); err == nil {
 		t.Error("ready before the kubelet has registered the driver")
 	}
 	found, err := filepath.Glob(filepath.Join(n.RegistrationDir(), "*.sock"))
@@ -156,11 +155,11 @@ func TestRegistration(t *testing.T) {
 		}
 	}
 	notify(&registration.RegistrationStatus{PluginRegistered: false, Error: "no such luck"})
-	if err := ready(t, port); err == nil {
+	if err := n.ready(); err == nil {
 		t.Error("ready after a refused registration")
 	}
 	notify(&registration.RegistrationStatus{PluginRegistered: true})
-	harness.Eventually(t, soon, func() error { return ready(t, port) }) // its rights may not be known yet
+	harness.Eventually(t, soon, func() error { return n.ready() }) // its rights may not be known yet
 	if log, err := os.ReadFile(n.LogPath()); !strings.Contains(string(log), "no such luck") {
 		t.Errorf("the log does not tell why the registration failed (%v)", err)
 	}
@@ -169,14 +168,13 @@ func TestRegistration(t *testing.T) {
 // Where mounts would not reach the node, the plugin is not ready although it is registered, and
 // says what to set.
 func TestNotReadyWithoutMountPropagation(t *testing.T) {
-	port := freePort(t)
-	n := newNode(t, "--http-address="+port)
+	n := newNode(t, anyPort)
 	kubelet := dialRegistration(t, filepath.Join(n.RegistrationDir(), harness.DriverName+"-reg.sock"))
 	if _, err := kubelet.NotifyRegistrationStatus(t.Context(), &registration.RegistrationStatus{PluginRegistered: true}); err != nil {
 		t.Fatal(err)
 	}
 	const advice = "set mountPropagation: Bidirectional"
-	if err := ready(t, port); err == nil || !strings.Contains(err.Error(), advice) {
+	if err := n.ready(); err == nil || !strings.Contains(err.Error(), advice) {
 		t.Errorf("ready: %v, want an error with %q", err, advice)
 	}
 	if log, err := os.ReadFile(n.LogPath()); !strings.Contains(string(log), "Not ready: pods would get empty directories") || !strings.Contains(string(log), advice) {
@@ -206,18 +204,6 @@ func dialRegistration(t *testing.T, path string) registration.RegistrationClient
 	return registration.NewRegistrationClient(conn)
 }
 
-// freePort returns an address that was free a moment ago. Nothing better can be had
-// for a server that must be told its port and tells no other.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // get fetches a URL over a connection of its own, so that none is left open.
 func get(t *testing.T, url string) (body string, status int, err error) {
 	t.Helper()
@@ -235,16 +221,18 @@ func get(t *testing.T, url string) (body string, status int, err error) {
 	return string(text), resp.StatusCode, err
 }
 
-func ready(t *testing.T, address string) error {
-	t.Helper()
-	body, status, err := get(t, "http://"+address+"/readyz")
+// ready returns what the plugin says of why it is not ready. It must run with anyPort.
+func (n *node) ready() error {
+	n.t.Helper()
+	address := n.servingAddress()
+	body, status, err := get(n.t, "http://"+address+"/readyz")
 	if err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	if status != 200 {
 		return errors.New(body)
 	}
-	if _, status, err := get(t, "http://"+address+"/healthz"); err != nil || status != 200 {
+	if _, status, err := get(n.t, "http://"+address+"/healthz"); err != nil || status != 200 {
 		return fmt.Errorf("/healthz: %d, %w", status, err)
 	}
 	return nil

@@ -158,7 +158,7 @@ func (n *node) restartWithoutMemory(volumes []*harness.Volume, data map[string]s
 // kills each plugin that comes after; the bound that counts them is the node's total,
 // also after a restart.
 func TestMemoryOutlivesThePlugin(t *testing.T) {
-	n := newNode(t, "--max-total-size=6Mi", "--max-volume-size=2Mi")
+	n := newNode(t, "--max-total-size=6200Ki", "--max-volume-size=2Mi")
 	g, number := n.memoryGroup(), mustNumber(t)
 	data := n.mebibyte()
 	was := []map[string]string{data}

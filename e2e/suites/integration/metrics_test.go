@@ -14,20 +14,26 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// anyPort is the flag with which a plugin serves metrics.
+// anyPort is the flag with which a plugin serves metrics and probes.
 const anyPort = "--http-address=127.0.0.1:0"
 
 // scrape is what a plugin served at one moment, by the name of the metric.
 type scrape map[string]*dto.MetricFamily
 
-// scrapeText returns what the plugin serves at /metrics.
-func (n *node) scrapeText() string {
+// servingAddress returns where the plugin serves HTTP. It must run with anyPort.
+func (n *node) servingAddress() string {
 	n.t.Helper()
 	address, err := n.HTTPAddress()
 	if err != nil || address == "" {
 		n.t.Fatalf("where the plugin serves HTTP: %q, %v", address, err)
 	}
-	text, status, err := get(n.t, "http://"+address+"/metrics")
+	return address
+}
+
+// scrapeText returns what the plugin serves at /metrics.
+func (n *node) scrapeText() string {
+	n.t.Helper()
+	text, status, err := get(n.t, "http://"+n.servingAddress()+"/metrics")
 	if err != nil || status != 200 {
 		n.t.Fatalf("scrape: %d, %v\n%s", status, err, text)
 	}
@@ -121,7 +127,7 @@ func TestMetrics(t *testing.T) {
 	v := n.volume(map[string]string{"sources": `[{configMap: {name: app}}, {secret: {name: db, items: [{key: key, path: password}]}}]`})
 	n.publishesSoon(v)
 	n.counts(map[series]float64{
-		`refvol_volumes{condition="Current"}`: 1, "refvol_volumes": 1, "refvol_volume_bytes": 8192, "refvol_volumes_without_token": 0,
+		`refvol_volumes{condition="Current"}`: 1, "refvol_volumes": 1, "refvol_volume_bytes": 14 << 10, "refvol_volumes_without_token": 0,
 		`refvol_objects{kind="ConfigMap",state="present"}`: 1, `refvol_objects{kind="Secret",state="present"}`: 1, "refvol_objects": 2,
 		"refvol_object_staleness_seconds":                                        2,
 		`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="OK"}`: 1,

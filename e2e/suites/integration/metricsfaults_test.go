@@ -195,11 +195,11 @@ func fullNodeShows(t *testing.T) {
 	n := newNode(t, anyPort, "--max-volume-size=64Ki", "--max-total-size=64Ki")
 	n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 40<<10)})
 	n.mustPublish(n.short("app"))
-	n.counts(map[series]float64{"refvol_volume_bytes": 44 << 10})
+	n.counts(map[series]float64{"refvol_volume_bytes": 48 << 10})
 	wantStatus(t, n.finalAnswer(n.short("app")), codes.ResourceExhausted)
 	n.counts(map[series]float64{
 		`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="ResourceExhausted"}`: 1,
-		`refvol_writes_total{result="error"}`:                                                   1, "refvol_volume_bytes": 44 << 10, "refvol_volumes": 1,
+		`refvol_writes_total{result="error"}`:                                                   1, "refvol_volume_bytes": 48 << 10, "refvol_volumes": 1,
 	})
 }
 
@@ -245,7 +245,9 @@ func takenOverShows(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.mustStart()
-	n.counts(map[series]float64{`refvol_volumes{condition="Unknown"}`: 2, "refvol_volumes": 2, "refvol_volume_bytes": 8192})
+	n.counts(map[series]float64{
+		`refvol_volumes{condition="Unknown"}`: 2, "refvol_volumes": 2, "refvol_volume_bytes": float64(n.kernelCounts(v, pinned)),
+	})
 	if err := n.proxy.Heal(); err != nil {
 		t.Fatal(err)
 	}

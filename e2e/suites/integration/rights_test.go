@@ -33,11 +33,11 @@ func TestPluginNeedsItsRights(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, port := readyNode(t, harness.PluginOptions{Kubeconfig: test.kubeconfig, Args: append([]string{"--identity=plugin"}, test.args...)})
+			n := readyNode(t, harness.PluginOptions{Kubeconfig: test.kubeconfig, Args: append([]string{"--identity=plugin"}, test.args...)})
 			if test.reason == "" {
-				becomes(t, port)
+				n.becomes()
 			} else {
-				becomes(t, port, test.reason)
+				n.becomes(test.reason)
 			}
 		})
 	}
@@ -52,8 +52,8 @@ func TestRightsThatComeLate(t *testing.T) {
 	}
 	name := uniqueName("late")
 	kubeconfig := newAccount(t, name, rulesExcept(append([]rbacv1.PolicyRule{}, rules...), "secrets"))
-	n, port := readyNode(t, harness.PluginOptions{Kubeconfig: kubeconfig, Args: []string{"--identity=plugin", "--publish-wait=1s"}})
-	becomes(t, port, "[-]rights: ", "list of secrets")
+	n := readyNode(t, harness.PluginOptions{Kubeconfig: kubeconfig, Args: []string{"--identity=plugin", "--publish-wait=1s"}})
+	n.becomes("[-]rights: ", "list of secrets")
 	n.value("app")
 	wantStatus(t, n.finalAnswer(n.short("app")), codes.PermissionDenied)
 
@@ -66,7 +66,7 @@ func TestRightsThatComeLate(t *testing.T) {
 	if _, err := roles.Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	becomes(t, port)
+	n.becomes()
 	v := n.short("app")
 	n.publishesSoon(v)
 	n.mustUnpublish(v)

@@ -165,8 +165,10 @@ func (p *Plugin) args() []string {
 
 // env makes a stack dump show all goroutines, and lets a race show in the exit
 // status as well as in the log. The race detector would wait for a second at the end.
+// The plugin collects garbage as it does on a node, whatever the tests do.
 func (p *Plugin) env() []string {
-	return slices.Concat(os.Environ(), []string{"GOTRACEBACK=all", "GORACE=exitcode=66 atexit_sleep_ms=0"}, p.opts.Env)
+	return slices.Concat(os.Environ(),
+		[]string{"GOTRACEBACK=all", "GORACE=exitcode=66 atexit_sleep_ms=0", "GOGC=100"}, p.opts.Env)
 }
 
 // connect dials again soon after a failure: the socket appears within milliseconds,

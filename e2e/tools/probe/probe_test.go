@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -208,14 +209,7 @@ func TestKill(t *testing.T) {
 	if err := os.Symlink(sleep, name); err != nil {
 		t.Fatal(err)
 	}
-	victim := exec.CommandContext(t.Context(), name, "60")
-	if err := victim.Start(); err != nil {
-		t.Fatal(err)
-	}
-	bystander := exec.CommandContext(t.Context(), name, "61")
-	if err := bystander.Start(); err != nil {
-		t.Fatal(err)
-	}
+	victim, bystander := startNamed(t, name, "60"), startNamed(t, name, "61")
 	ask(t, "kill", filepath.Base(name), "60")
 	if err := victim.Wait(); err == nil || victim.ProcessState.String() != "signal: killed" {
 		t.Errorf("the process ended with %v", victim.ProcessState)
@@ -227,4 +221,23 @@ func TestKill(t *testing.T) {
 	if err := bystander.Wait(); err == nil {
 		t.Error("the process with the other argument ended before it was killed")
 	}
+}
+
+// startNamed starts a program and waits until its arguments can be seen: the kernel reports that
+// it has started a moment before.
+func startNamed(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	path, want := fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid), strings.Join(args, "\x00")+"\x00"
+	for got := ""; got != want; {
+		data, err := os.ReadFile(path)
+		if err != nil || t.Context().Err() != nil {
+			t.Fatalf("arguments of %q = %q, %v", args, got, err)
+		}
+		got = string(data)
+	}
+	return cmd
 }

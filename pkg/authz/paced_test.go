@@ -1,0 +1,94 @@
+package authz
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// busyWire is a wire that has had too many requests with one token.
+type busyWire struct {
+	*wire
+	busy string
+}
+
+func (w *busyWire) RoundTrip(req *http.Request) (*http.Response, error) {
+	if !strings.HasSuffix(req.Header.Get("Authorization"), " "+w.busy) {
+		return w.wire.RoundTrip(req)
+	}
+	w.tried = append(w.tried, w.busy)
+	return &http.Response{
+		StatusCode: http.StatusTooManyRequests, Header: http.Header{"Content-Type": {"application/json"}}, Request: req,
+		Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}`)),
+	}, nil
+}
+
+// What fails for one account's pods must not hold up another's: that it has no token, or that the
+// API server has had too many requests of it. What fails for all is not sent for each.
+func TestPacesOfAccounts(t *testing.T) {
+	noisy := podOf("n")
+	noisy.ServiceAccount = "noisy"
+	for name, test := range map[string]struct {
+		token string // that of the noisy account
+		away  error
+		fails func(error) bool // the noisy account's question, and each next one at once
+		tried []string         // by two questions of the noisy account, and then one of web
+		ok    bool             // web's question
+	}{
+		"no token":            {"", nil, func(err error) bool { return errors.Is(err, ErrNoToken) }, []string{"a1"}, true},
+		"too many requests":   {"n1", nil, apierrors.IsTooManyRequests, []string{"n1", "a1"}, true},
+		"server is not there": {"n1", errors.New("refused"), func(err error) bool { return err != nil }, []string{"n1"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tokens, w := &Tokens{}, &busyWire{wire: &wire{accepts: []string{"a1"}, err: test.away}, busy: "n1"}
+				if test.away != nil {
+					w.busy = "nobody's"
+				}
+				tokens.Put(podOf("a"), "v", goodFor("a1", time.Hour))
+				if test.token != "" {
+					tokens.Put(noisy, "v", goodFor(test.token, time.Hour))
+				}
+				config := overWire(tokens, w.wire)
+				config.Transport = tokens.Wrap(w)
+				client, err := authorizationclient.NewForConfig(config)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ask := AskWith(NewPaced(client.SelfSubjectAccessReviews(), NewPace(tokens)), tokens)
+				asks := func(account volume.Account) (bool, error) { return ask(t.Context(), account, ref("db"), "watch") }
+				for range 2 {
+					if _, err := asks(noisy.Account()); !test.fails(err) {
+						t.Errorf("the noisy account's question: %v", err)
+					}
+				}
+				if allowed, err := asks(web.Account()); allowed != test.ok || (err == nil) != test.ok {
+					t.Errorf("another account's question: %t, %v", allowed, err)
+				}
+				if !slices.Equal(w.tried, test.tried) {
+					t.Errorf("%q were sent, want %q", w.tried, test.tried)
+				}
+				w.tried, w.wire.err, w.busy, w.accepts = nil, nil, "nobody's", []string{"a1", "n1"}
+				after(time.Second)
+				for _, account := range []volume.Account{noisy.Account(), web.Account()} {
+					if account == noisy.Account() && test.token == "" {
+						continue
+					}
+					if allowed, err := asks(account); err != nil || !allowed {
+						t.Errorf("after the pause: %t, %v", allowed, err)
+					}
+				}
+			})
+		})
+	}
+}
