@@ -318,8 +318,8 @@ func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events
 		case <-end.C:
 			return
 		case <-time.After(bookmarkInterval):
-			if !lost {
-				events = []any{s.bookmark(ref)}
+			if rv := s.present(); !lost && rv >= from { // as a real one, none older than the watch
+				events = []any{bookmark(ref, rv)}
 			}
 		}
 	}
@@ -328,10 +328,11 @@ func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events
 // bookmarkInterval is that of a real API server.
 const bookmarkInterval = time.Minute
 
-func (s *apiServer) bookmark(ref volume.Ref) metav1.WatchEvent {
+// present returns the resourceVersion of the server's state.
+func (s *apiServer) present() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return bookmark(ref, s.rv)
+	return s.now()
 }
 
 func (s *apiServer) since(ref volume.Ref, rv int) (events []any, to int) {

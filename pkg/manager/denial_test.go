@@ -307,3 +307,27 @@ func TestOlderStatesOnly(t *testing.T) {
 		e.wantKnown(ref, v, "3")
 	})
 }
+
+// TestRestoredWhileAWatchIsOpen: a watch from a version that the restored server doesn't have yet
+// brings nothing. It isn't taken for one of an object that doesn't change.
+func TestRestoredWhileAWatchIsOpen(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.api.put(secret("a", "1"))
+		past := e.api.rv
+		v := e.api.put(secret("a", "2"))
+		e.known(ref)
+		e.api.set(func() { e.api.restored = past })
+		e.api.closeWatches()
+		e.readFor(2*silenceTime+2*time.Minute, []volume.Ref{ref})
+		if err := e.Denied(ref); !errors.Is(err, errOlder) {
+			t.Errorf("Denied = %v", err)
+		}
+		e.wantKnown(ref, v, "2")
+		e.api.set(func() { e.api.restored = 0 })
+		v = e.api.put(secret("a", "3"))
+		e.readFor(2*time.Minute, []volume.Ref{ref})
+		e.wantDenied(ref, false)
+		e.wantKnown(ref, v, "3")
+	})
+}

@@ -325,7 +325,9 @@ func (r *reflector) selector() string {
 }
 
 // follow passes the events of a watch to the item until the watch ends, and closes it. The
-// error is nil if another watch can go on from there.
+// error is nil if another watch can go on from there. After a silent watch none can: the API
+// server's state may have been restored to one before the watch's version, of which nothing
+// would come until it is as new again.
 func (r *reflector) follow(ctx context.Context, s *stream) error {
 	defer s.close()
 	defer r.watchEnded(time.Now())
@@ -336,7 +338,8 @@ func (r *reflector) follow(ctx context.Context, s *stream) error {
 		if errors.Is(err, errEnded) {
 			if errors.Is(s.cause(), errQuiet) {
 				r.silent++
-				klog.FromContext(ctx).Info("Opening a silent watch again", "ref", r.item.ref, "after", silence.limit)
+				klog.FromContext(ctx).Info("A watch is silent: reading the state again", "ref", r.item.ref, "after", silence.limit)
+				return errQuiet
 			}
 			return nil
 		}
