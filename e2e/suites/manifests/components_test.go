@@ -2,6 +2,7 @@ package manifests
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,23 +32,33 @@ func kustomization(t *testing.T, components ...string) string {
 	return dir
 }
 
-// install applies the base with components until the end of the test, and waits until gone, if
-// there is one, says that they have no effect any more.
-func install(t *testing.T, gone func(ctx context.Context) error, components ...string) {
+// install applies the base with components until the end of the test, and waits until none of their
+// policies is in force any more: the next test would take it for its own.
+func install(t *testing.T, components ...string) {
 	t.Helper()
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		if _, err := shared.kubectl(ctx, "delete", "--all-namespaces", "--selector=app.kubernetes.io/name=refvol-plugin", kinds); err != nil {
 			t.Error(err)
 		}
-		if gone == nil {
-			return
-		}
-		if err := gone(ctx); err != nil {
+		if err := harness.Poll(ctx, soon, pace, func() error { return untouched(ctx) }); err != nil {
 			t.Error(err)
 		}
 	})
 	mustKubectl(t, "apply", "--kustomize="+kustomization(t, components...))
+}
+
+// untouched returns an error if a policy refuses or changes a pod that each of the components' would
+// refuse or change.
+func untouched(ctx context.Context) error {
+	pod, err := created(ctx, podWith("sentinel", writable(nil)))
+	if err != nil {
+		return fmt.Errorf("a policy is in force still: %w", err)
+	}
+	if pod.Spec.Volumes[0].CSI.ReadOnly != nil {
+		return errors.New("the policy that sets readOnly is in force still")
+	}
+	return nil
 }
 
 // TestEveryComponentIsAccepted: the API server takes all objects of sets that together have every

@@ -33,7 +33,12 @@ func TestFlowSchema(t *testing.T) {
 			return err
 		})
 	}
-	install(t, func(ctx context.Context) error { return await(ctx, false) }, "flow-schema")
+	t.Cleanup(func() { // after the component is gone
+		if err := await(context.WithoutCancel(t.Context()), false); err != nil {
+			t.Error(err)
+		}
+	})
+	install(t, "flow-schema")
 	schema, err := api.FlowSchemas().Get(t.Context(), object, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -1,9 +1,6 @@
 package manifests
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/pkg/podref"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -103,18 +99,8 @@ func places() map[string]func(spec *corev1.PodSpec, name string) {
 // is in force.
 func enforceNodeIdentity(t *testing.T) {
 	t.Helper()
-	await := func(ctx context.Context, refused bool) error {
-		return harness.Poll(ctx, soon, pace, func() error {
-			if err := try(ctx, podWith("sentinel", inline(attributes{"configMap": "app"}))); (err != nil) != refused {
-				return errors.Join(fmt.Errorf("the policy is not as it should be (refused %t)", refused), err)
-			}
-			return nil
-		})
-	}
-	install(t, func(ctx context.Context) error { return await(ctx, false) }, "node-identity")
-	if err := await(t.Context(), true); err != nil {
-		t.Fatal(err)
-	}
+	install(t, "node-identity")
+	awaitRefusal(t, podWith("sentinel", inline(attributes{"configMap": "app"})), "ValidatingAdmissionPolicy '"+nodeIdentityPolicy+"'")
 }
 
 // TestNodeIdentityPolicy has pods whose spec names an object somewhere, or not, and whose volume

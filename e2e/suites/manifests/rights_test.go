@@ -60,7 +60,7 @@ func golden(set []string) string {
 func TestComponentRights(t *testing.T) {
 	for _, set := range sets() {
 		t.Run(strings.Join(append([]string{"base"}, set...), "+"), func(t *testing.T) {
-			install(t, nil, set...)
+			install(t, set...)
 			settle(t)
 			if len(set) > 0 && strings.Contains(set[0], "-identity") {
 				wantNoPayload(t)

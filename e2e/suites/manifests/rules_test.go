@@ -126,10 +126,5 @@ func replacePolicy(t *testing.T, name string, change func(*admissionv1.Validatin
 	if _, err := policies.Update(t.Context(), p, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	harness.Eventually(t, soon, func() error {
-		if err := try(t.Context(), podWith(name, inline(attributes{"configMap": "app"}))); !apierrors.IsInvalid(err) {
-			return fmt.Errorf("the changed policy is not in force: %w", err)
-		}
-		return nil
-	})
+	awaitRefusal(t, podWith(name, inline(attributes{"configMap": "app"})), "as a sign")
 }

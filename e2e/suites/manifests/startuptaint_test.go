@@ -179,7 +179,7 @@ func installTaintPolicy(t *testing.T) nodeClient {
 			t.Error(err)
 		}
 	})
-	install(t, nil, "startup-taint")
+	install(t, "startup-taint")
 	settle(t)
 	client := nodeClient{clientWith(t, "plugin-a")}
 	harness.Eventually(t, soon, func() error {
