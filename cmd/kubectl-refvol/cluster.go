@@ -144,10 +144,11 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	}, nil
 }
 
-// fleet returns the plugins.
-func (c *cluster) fleet() (*fleet.Fleet, error) {
+// fleet returns the plugins, to be asked a query.
+func (c *cluster) fleet(query status.Query) (*fleet.Fleet, error) {
 	return fleet.New(fleet.Options{
-		Driver: c.opts.driver, CSINodes: c.csiNodes, Plugins: c.plugins, Fetch: c.fetch,
+		Driver: c.opts.driver, CSINodes: c.csiNodes, Plugins: c.plugins,
+		Fetch: func(ctx context.Context, pod string) (*status.Report, error) { return c.fetch(ctx, pod, query) },
 		Using: func(ctx context.Context) ([]inuse.Pod, error) {
 			return inuse.List(ctx, c.client.ListPods, c.opts.driver)
 		},
@@ -193,9 +194,9 @@ func (c *cluster) plugins(ctx context.Context) ([]corev1.Pod, error) {
 	}
 }
 
-func (c *cluster) fetch(ctx context.Context, pod string) (*status.Report, error) {
+func (c *cluster) fetch(ctx context.Context, pod string, query status.Query) (*status.Report, error) {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.opts.port)))
-	report, err := status.Fetch(ctx, c.pods.Transport(c.opts.namespace, pod), address)
+	report, err := status.Fetch(ctx, c.pods.Transport(c.opts.namespace, pod), address, query)
 	if apierrors.IsForbidden(err) {
 		// The API server does not name the right if it is create.
 		err = fmt.Errorf("%w: this takes get and create of pods/portforward in namespace %s", err, c.opts.namespace)

@@ -95,7 +95,7 @@ func (o *convergedOptions) run(ctx context.Context, argument string, stdout, std
 	if err != nil {
 		return err
 	}
-	plugins, err := c.fleet()
+	plugins, err := c.fleet(status.Query{Object: object.Kind + "/" + object.Namespace + "/" + object.Name})
 	if err != nil {
 		return err
 	}

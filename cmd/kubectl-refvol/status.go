@@ -69,7 +69,7 @@ func (o *statusOptions) run(ctx context.Context, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	plugins, err := c.fleet()
+	plugins, err := c.fleet(status.Query{})
 	if err != nil {
 		return err
 	}

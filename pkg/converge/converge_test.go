@@ -114,6 +114,9 @@ func TestJudge(t *testing.T) {
 			nodes: []fleet.Node{reports(without(volumeOf("a", "Publishing", nil)))},
 			want:  []string{"a - ObjectsUnknown the plugin doesn't know yet which objects the volume names"},
 		},
+		"being published, of other objects": {
+			nodes: []fleet.Node{reports(status.Volume{Condition: "Publishing", OmittedObjects: 2})},
+		},
 		"not taken over": {
 			nodes: []fleet.Node{reports(without(saying(volumeOf("a", "Unknown", nil), "mounted by an earlier process")))},
 			want:  []string{"a - ObjectsUnknown the plugin doesn't know yet which objects the volume names: mounted by an earlier process"},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"unicode"
 )
@@ -15,11 +16,11 @@ import (
 // release may.
 var ErrFormat = errors.New("not a status that this release can read")
 
-// Fetch gets the Report of the plugin that serves at an address. transport is how it is reached. Of
-// the report, and of the error, every text can be printed. ctx bounds the time. It is safe for
-// concurrent use if transport is.
-func Fetch(ctx context.Context, transport http.RoundTripper, address string) (*Report, error) {
-	url := "http://" + address + Path
+// Fetch gets the Report of the plugin that serves at an address, as far as query asks for it. transport
+// is how it is reached. Of the report, and of the error, every text can be printed. ctx bounds the time.
+// It is safe for concurrent use if transport is.
+func Fetch(ctx context.Context, transport http.RoundTripper, address string, query Query) (*Report, error) {
+	url := (&url.URL{Scheme: "http", Host: address, Path: Path, RawQuery: query.String()}).String()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("get the status: %w", err)

@@ -130,7 +130,7 @@ func serve(t *testing.T, handler http.Handler) string {
 }
 
 func fetch(ctx context.Context, address string) (*Report, error) {
-	return Fetch(ctx, &http.Transport{DisableKeepAlives: true}, address)
+	return Fetch(ctx, &http.Transport{DisableKeepAlives: true}, address, Query{})
 }
 
 // TestAnswersWithoutReport: an old plugin is told from one that is busy, and no redirect is followed.

@@ -178,13 +178,18 @@ const (
 )
 
 func (r row) someObjects() string {
-	var names []string
-	for i := range r.volume.Objects {
-		if i == fewObjects {
-			names = append(names, fmt.Sprintf("+%d more", len(r.volume.Objects)-i))
-			break
-		}
-		names = append(names, r.object(&r.volume.Objects[i]))
+	some := r.volume.Objects[:min(fewObjects, len(r.volume.Objects))]
+	names := make([]string, 0, len(some)+1)
+	for i := range some {
+		names = append(names, r.object(&some[i]))
+	}
+	return r.join(names)
+}
+
+// join returns the names of objects as a list that says how many there are more.
+func (r row) join(names []string) string {
+	if more := len(r.volume.Objects) + r.volume.OmittedObjects - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("+%d more", more))
 	}
 	return strings.Join(names, ",")
 }
@@ -195,7 +200,7 @@ func (r row) allObjects() string {
 		o := &r.volume.Objects[i]
 		names = append(names, r.object(o)+"("+o.State+")")
 	}
-	return strings.Join(names, ",")
+	return r.join(names)
 }
 
 // object names an object and the version that the files show. Its namespace is there if it is not

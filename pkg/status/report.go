@@ -49,6 +49,9 @@ type Volume struct {
 	// Objects are those that the volume names. There are none as long as an earlier process's
 	// volume is not taken over.
 	Objects []Object `json:"objects"`
+	// OmittedObjects is how many more the volume names: the reader asked for one only, or the report
+	// would be too long.
+	OmittedObjects int `json:"omittedObjects,omitempty"`
 }
 
 // Pod is whom a volume is for. Namespace and Name may be empty as long as an earlier process's

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -111,6 +112,49 @@ func TestReportThatIsTooLong(t *testing.T) {
 	status, _, body := do(t, http.MethodGet, "http://"+serve(t, Handler(func() *Report { return long }))+Path)
 	if status != http.StatusInternalServerError || !strings.Contains(body, "encode the status: 1 volumes take ") || !strings.Contains(body, "and a reader takes 33554432") {
 		t.Errorf("%d, %.200s", status, body)
+	}
+}
+
+// TestReportOfTooManyObjects: a pod's author can name so many objects that no reader would take them all.
+// The others' volumes are told of, and one object can be asked for.
+func TestReportOfTooManyObjects(t *testing.T) {
+	const volumes, objects = 100, 256
+	name := func(i int) string { return fmt.Sprint(strings.Repeat("x", 250), i) }
+	made := func() *Report {
+		report := sample()
+		for range volumes {
+			v := Volume{Condition: "Current"}
+			for i := range objects {
+				v.Objects = append(v.Objects, Object{Kind: "Secret", Namespace: "shop", Name: name(i), State: "absent", Reason: strings.Repeat("r", 1000)})
+			}
+			report.Volumes = append(report.Volumes, v)
+		}
+		return report
+	}
+	address := serve(t, Handler(made))
+	for query, want := range map[Query]int{
+		{}:                                      64,
+		{Object: "Secret/shop/" + name(200)}:    1,
+		{Object: "ConfigMap/shop/" + name(200)}: 0,
+	} {
+		got, err := Fetch(t.Context(), &http.Transport{DisableKeepAlives: true}, address, query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Volumes) != volumes {
+			t.Errorf("%d volumes", len(got.Volumes))
+		}
+		for _, v := range got.Volumes {
+			if len(v.Objects) != want || v.OmittedObjects != objects-want || want == 1 && v.Objects[0].Name != name(200) {
+				t.Fatalf("%q: %d objects, and %d omitted, want %d", query, len(v.Objects), v.OmittedObjects, want)
+			}
+		}
+	}
+	for _, wrong := range []string{"secret", "Secret/db", "a/b/c/d"} {
+		if status, _, body := do(t, http.MethodGet, "http://"+address+Path+"?object="+wrong); status != http.StatusBadRequest ||
+			!strings.Contains(body, `object: Invalid value: "`+wrong+`": must be KIND/NAMESPACE/NAME`) {
+			t.Errorf("%s: %d, %s", wrong, status, body)
+		}
 	}
 }
 
