@@ -188,6 +188,10 @@ bench-table: ## Put the goals and what make bench measured into docs/benchmarks.
 attributes-table: ## Put the attributes that the code takes into docs/attributes.md
 	$(GO) test -count=1 -run TestAttributesPage ./pkg/volume -args -update
 
+.PHONY: flags-table
+flags-table: ## Put the flags of refvol-plugin serve into docs/flags.md
+	$(GO) test -count=1 -run TestFlagsPage ./cmd/refvol-plugin -args -update
+
 .PHONY: demo
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
 	$(STATIC) -C e2e run $(BUILD_FLAGS) ./tools/demo

@@ -115,6 +115,9 @@ func (o *clusterOptions) connect() (*cluster, error) {
 		return nil, fmt.Errorf("find the kubeconfig's namespace: %w", err)
 	}
 	config.QPS = -1
+	// The pods of a large cluster are a gigabyte as JSON.
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	if config.Timeout == 0 { // --request-timeout
 		config.Timeout = requestTimeout
 	}
@@ -152,6 +155,7 @@ func (c *cluster) fleet(query status.Query) (*fleet.Fleet, error) {
 		Using: func(ctx context.Context) ([]inuse.Pod, error) {
 			return inuse.List(ctx, c.client.ListPods, c.opts.driver)
 		},
+		Pod:    c.pod,
 		AtOnce: atOnce, Timeout: c.opts.timeout,
 	})
 }
@@ -192,6 +196,22 @@ func (c *cluster) plugins(ctx context.Context) ([]corev1.Pod, error) {
 		}
 		return all, nil
 	}
+}
+
+// pod gets a pod that used the driver, nil if it doesn't any more.
+func (c *cluster) pod(ctx context.Context, namespace, name string) (*inuse.Pod, error) {
+	pod, err := c.client.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // The answer is that there is none.
+	}
+	if err != nil {
+		return nil, err
+	}
+	use, ok := inuse.Of(pod, c.opts.driver)
+	if !ok {
+		return nil, nil //nolint:nilnil // As above.
+	}
+	return &use, nil
 }
 
 func (c *cluster) fetch(ctx context.Context, pod string, query status.Query) (*status.Report, error) {

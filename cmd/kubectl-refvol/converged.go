@@ -9,14 +9,20 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/refvol/refvol/pkg/converge"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// shortestPause is the shortest pause between two rounds of questions.
-const shortestPause = time.Second
+const (
+	// shortestPause is the shortest pause between two rounds of questions.
+	shortestPause = time.Second
+	// longestPause is the longest one after a round that failed, as while an API server is replaced.
+	longestPause = 30 * time.Second
+)
 
 // convergedOptions are the flags of `converged`.
 type convergedOptions struct {
@@ -40,7 +46,8 @@ It does not cover native references to the object (env, volumes of other types),
 mount a volume by subPath, unless its writeStrategy is InPlace, nor whether the applications have
 read the new files.
 
-Exits with status 0 if all volumes show the current version, and otherwise 1.`,
+Exits with status 0 if all volumes show the current version, 1 if not, and 2 if that is not known:
+a request failed, or the command line is wrong.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if opts.watch && !cmd.Flags().Changed("timeout") {
@@ -102,6 +109,9 @@ func (o *convergedOptions) run(ctx context.Context, argument string, stdout, std
 	w := &waiter{
 		object: object, version: c.version, survey: plugins.Survey, progress: newProgress(stderr), watch: o.watch,
 		write: func(v *converge.Verdict) error { return printVerdict(stdout, o.output, v) },
+		warn: func(err error) {
+			fmt.Fprintf(stderr, "Warning: %v: trying again\n", err) //nolint:errcheck // The verdict is what counts.
+		},
 	}
 	return w.wait(ctx, o.timeout)
 }
@@ -112,7 +122,9 @@ type waiter struct {
 	version func(context.Context, converge.Object) (*status.Version, error)
 	survey  func(context.Context, func(done, of int)) (*fleet.Survey, error)
 	// write prints a verdict for the caller.
-	write    func(*converge.Verdict) error
+	write func(*converge.Verdict) error
+	// warn tells why a round failed that is repeated.
+	warn     func(error)
 	progress *progress
 	// watch has it go on, and print each verdict that differs from the one before.
 	watch bool
@@ -131,11 +143,19 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 	}
 	before, err := w.version(deadline, w.object)
 	changed := false // in the round before
-	for err == nil {
+	retry := wait.Backoff{Duration: shortestPause, Factor: 2, Steps: 6, Cap: longestPause}
+	for again := retry; err == nil; {
 		began := time.Now()
 		if err = w.round(ctx, deadline, before); err != nil {
-			break
+			if w.last == nil || deadline.Err() != nil || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+				break
+			}
+			w.warn(err)
+			pause(deadline, again.Step())
+			err = context.Cause(deadline)
+			continue
 		}
+		again = retry
 		if w.last.Converged || w.last.Current == nil || w.watch {
 			if err = w.tell(); err != nil || !w.watch {
 				return errors.Join(err, outcome(w.last))
@@ -195,11 +215,11 @@ func outcome(v *converge.Verdict) error {
 	case v.Converged:
 		return nil
 	case v.Current == nil:
-		return fmt.Errorf("%s does not exist", v.Object)
+		return noError{fmt.Errorf("%s does not exist", v.Object)}
 	case len(v.Laggards) == 0:
-		return fmt.Errorf("%s changes too often to be found everywhere", v.Object)
+		return noError{fmt.Errorf("%s changes too often to be found everywhere", v.Object)}
 	}
-	return fmt.Errorf("%s: not everywhere: volumes and nodes that lag: %d", v.Object, len(v.Laggards))
+	return noError{fmt.Errorf("%s: not everywhere: volumes and nodes that lag: %d", v.Object, len(v.Laggards))}
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -21,8 +22,19 @@ func main() {
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
-		os.Exit(1)
+		os.Exit(exitStatus(err))
 	}
+}
+
+// noError is that the answer is known, and is no: a volume lags or is abnormal, or that of a node isn't known.
+type noError struct{ error }
+
+// exitStatus returns 1 for no, and 2 if there is no answer.
+func exitStatus(err error) int {
+	if _, ok := errors.AsType[noError](err); ok {
+		return 1
+	}
+	return 2
 }
 
 // run executes one command line. It returns when the command has ended, or soon after the end

@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/refvol/refvol/pkg/converge"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
@@ -60,13 +63,29 @@ func TestParseObject(t *testing.T) {
 	}
 }
 
+var (
+	errFault     = errors.New("fault")
+	errForbidden = apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errFault)
+)
+
+// TestExitStatus: no is told from not known.
+func TestExitStatus(t *testing.T) {
+	no := outcome(&converge.Verdict{})
+	for err, want := range map[error]int{no: 1, errors.Join(nil, no): 1, errFault: 2} {
+		if got := exitStatus(err); got != want {
+			t.Errorf("%v: %d, want %d", err, got, want)
+		}
+	}
+}
+
 // script is a cluster with one volume, on which the rounds find one version of the object after the other.
 type script struct {
 	// object is what each request for the object finds, shown what each round's volume shows; the last
 	// one stays. "" stands for none.
 	object, shown []string
-	// slow is how long a round takes.
+	// slow is how long a round takes, and fails are the rounds that fail, from 1 on.
 	slow    time.Duration
+	fails   map[int]error
 	printed []string
 	rounds  int
 }
@@ -91,6 +110,9 @@ func (s *script) waiter(watch bool) *waiter {
 		},
 		survey: func(ctx context.Context, _ func(int, int)) (*fleet.Survey, error) {
 			s.rounds++
+			if err := s.fails[s.rounds]; err != nil {
+				return nil, err
+			}
 			pause(ctx, s.slow)
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return nil, ctx.Err()
@@ -98,6 +120,7 @@ func (s *script) waiter(watch bool) *waiter {
 			volume := status.Volume{Objects: []status.Object{{Kind: "Secret", Namespace: "ns", Name: "db", Shown: next(&s.shown)}}}
 			return &fleet.Survey{Nodes: []fleet.Node{{Name: "n", Report: &status.Report{Volumes: []status.Volume{volume}}}}}, nil
 		},
+		warn: func(err error) { s.printed = append(s.printed, "warning: "+err.Error()) },
 		write: func(v *converge.Verdict) error {
 			line := "deleted"
 			switch {
@@ -148,6 +171,22 @@ func TestWait(t *testing.T) {
 		},
 		"never there":         {script{object: []string{""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", 0, 0},
 		"deleted in the wait": {script{object: []string{"2", "2", ""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", time.Second, 2},
+		"the first round fails": {
+			script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errFault}}, time.Minute, false, "", "fault", 0, 1,
+		},
+		"an API server that is replaced": {
+			script{object: []string{"2"}, shown: []string{"1", "2"}, fails: map[int]error{2: errFault, 3: errFault, 4: errFault}},
+			time.Minute, false, "warning: fault, warning: fault, warning: fault, yes 2", "", 8 * time.Second, 5,
+		},
+		"a right is taken away": {
+			script{object: []string{"2"}, shown: []string{"1"}, fails: map[int]error{2: errForbidden}},
+			time.Minute, false, "", errForbidden.Error(), time.Second, 2,
+		},
+		"a request fails until the end": {
+			script{object: []string{"2"}, shown: []string{"1"}, fails: map[int]error{2: errFault, 3: errFault, 4: errFault}},
+			5 * time.Second, false, "warning: fault, warning: fault, warning: fault, no 2",
+			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 5 * time.Second, 4,
+		},
 		"watch": {
 			script{object: []string{"1", "1", "1", "2", "2", ""}, shown: []string{"1", "1", "1", "2"}},
 			8500 * time.Millisecond, true, "yes 1, no 2, yes 2, deleted",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/refvol/refvol/pkg/converge"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -31,8 +32,16 @@ type nodeStatus struct {
 	Plugin  string         `json:"plugin,omitempty"`
 	Problem *fleet.Problem `json:"problem,omitempty"`
 	// Pods is how many pods with a volume of the driver are there and have not ended.
-	Pods   int            `json:"pods"`
-	Report *status.Report `json:"report,omitempty"`
+	Pods int `json:"pods"`
+	// Missing are the volumes of pods that have started which the plugin does not report.
+	Missing []missingVolume `json:"missing,omitempty"`
+	Report  *status.Report  `json:"report,omitempty"`
+}
+
+// missingVolume is a volume that a plugin should report.
+type missingVolume struct {
+	Pod  status.Pod `json:"pod"`
+	Name string     `json:"name"`
 }
 
 // statusOptions are the flags of `status`.
@@ -50,7 +59,8 @@ func newStatusCommand() *cobra.Command {
 pod, condition and versions. Nodes whose plugin is missing, not ready or too old, or does not
 answer, come first. It prints no value.
 
-Exits with status 1 if a volume is abnormal, or if a node does not answer.`,
+Exits with status 0 if all is normal, 1 if a volume is abnormal or not reported, or a node does not
+answer, and 2 if a request failed or the command line is wrong.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -96,15 +106,29 @@ func newClusterStatus(driver string, survey *fleet.Survey) *clusterStatus {
 	s := &clusterStatus{APIVersion: status.APIVersion, Kind: clusterStatusKind, Driver: driver, Nodes: []nodeStatus{}}
 	for i := range survey.Nodes {
 		n := &survey.Nodes[i]
-		s.Nodes = append(s.Nodes, nodeStatus{n.Name, n.Plugin, n.Problem, len(n.Pods), n.Report})
+		s.Nodes = append(s.Nodes, nodeStatus{n.Name, n.Plugin, n.Problem, len(n.Pods), missing(n), n.Report})
 	}
 	slices.SortStableFunc(s.Nodes, func(a, b nodeStatus) int { return cmp.Compare(b.badness(), a.badness()) })
 	return s
 }
 
+// missing returns what a node's plugin should report and doesn't. A publish may not have begun before the pod
+// has started.
+func missing(n *fleet.Node) []missingVolume {
+	var all []missingVolume
+	for pod, names := range n.Missing() {
+		for _, name := range names {
+			if pod.Started {
+				all = append(all, missingVolume{status.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, name})
+			}
+		}
+	}
+	return all
+}
+
 // badness is larger for a node that is worse.
 func (n *nodeStatus) badness() int {
-	bad := 0
+	bad := len(n.Missing)
 	if n.Problem != nil {
 		bad += 1 << 32
 	}
@@ -116,8 +140,9 @@ func (n *nodeStatus) badness() int {
 
 // judge returns an error if anything is abnormal.
 func (s *clusterStatus) judge() error {
-	problems, abnormal := 0, 0
+	problems, abnormal, missing := 0, 0, 0
 	for i := range s.Nodes {
+		missing += len(s.Nodes[i].Missing)
 		if s.Nodes[i].Problem != nil {
 			problems++
 		}
@@ -125,10 +150,11 @@ func (s *clusterStatus) judge() error {
 			abnormal += s.Nodes[i].Report.Abnormal()
 		}
 	}
-	if problems+abnormal == 0 {
+	if problems+abnormal+missing == 0 {
 		return nil
 	}
-	return fmt.Errorf("status: nodes with a problem: %d of %d, abnormal volumes: %d", problems, len(s.Nodes), abnormal)
+	return noError{fmt.Errorf("status: nodes with a problem: %d of %d, abnormal volumes: %d, volumes that no plugin reports: %d",
+		problems, len(s.Nodes), abnormal, missing)}
 }
 
 // writeTable writes the nodes that have a problem, and then the volumes.
@@ -141,13 +167,12 @@ func (s *clusterStatus) writeTable(w io.Writer, wide bool) error {
 		if n.Report != nil {
 			reports = append(reports, n.Report)
 		}
-		if n.Problem == nil {
-			continue
+		for _, problem := range n.problems() {
+			if problems++; problems == 1 {
+				table.line("NODE", "PLUGIN", "PODS", "PROBLEM", "MESSAGE")
+			}
+			table.line(n.Node, cmp.Or(n.Plugin, "-"), fmt.Sprint(n.Pods), string(problem.Reason), problem.Message)
 		}
-		if problems++; problems == 1 {
-			table.line("NODE", "PLUGIN", "PODS", "PROBLEM", "MESSAGE")
-		}
-		table.line(n.Node, cmp.Or(n.Plugin, "-"), fmt.Sprint(n.Pods), string(n.Problem.Reason), n.Problem.Message)
 	}
 	if problems > 0 {
 		table.line()
@@ -156,6 +181,20 @@ func (s *clusterStatus) writeTable(w io.Writer, wide bool) error {
 		return err
 	}
 	return status.Table{Wide: wide, Nodes: true}.Write(w, reports...)
+}
+
+// problems returns what is wrong with the node, and not with a volume that is reported.
+func (n *nodeStatus) problems() []fleet.Problem {
+	var all []fleet.Problem
+	if n.Problem != nil {
+		all = append(all, *n.Problem)
+	}
+	for _, m := range n.Missing {
+		all = append(all, fleet.Problem{
+			Reason: converge.NotReported, Message: fmt.Sprintf("volume %s of pod %s/%s, which runs", m.Name, m.Pod.Namespace, m.Pod.Name),
+		})
+	}
+	return all
 }
 
 // table writes lines of cells, of which none may have a tab or a line break.

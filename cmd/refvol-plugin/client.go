@@ -147,6 +147,8 @@ func userConfig(kubeconfig string) (*rest.Config, string, error) {
 	}
 	// Requests go out one after the other, which is limit enough.
 	config.QPS = -1
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.Timeout = userTimeout
 	rest.AddUserAgent(config, "refvol-plugin/"+version.Get().GitVersion)
 	return config, namespace, nil

@@ -19,8 +19,9 @@ type Reviews[T any] interface {
 // Pace holds the pauses that all reviews of a node share. While the API server is in trouble,
 // hundreds of questions send one review at a time, and pause for as long as it asks. Where
 // reviews carry pods' tokens, too many requests of one account pause the reviews of that account
-// only: the API server counts each account's for itself, and none must hold up another one's. It
-// is safe for concurrent use.
+// only: the API server counts each account's for itself, and none must hold up another one's. An
+// account of which no token is accepted has a pause too, until a new one comes. It is safe for
+// concurrent use.
 type Pace struct {
 	node   backoff.Gate
 	tokens *Tokens
@@ -48,7 +49,12 @@ func (p *Pace) do(ctx context.Context, request func() error) error {
 	if p.tokens == nil || !ok {
 		return p.node.Do(request)
 	}
-	return p.tokens.pause(who.account).Do(func() error { return p.node.Do(request) })
+	pauses := p.tokens.pausesOf(who.account)
+	send := func() error { return pauses.busy.Do(func() error { return p.node.Do(request) }) }
+	if who.token.Reveal() != "" {
+		return send() // the other tokens of the account say nothing of this one
+	}
+	return pauses.rejected.Do(send)
 }
 
 // Paced sends the reviews of a client at a Pace. It is safe for concurrent use.

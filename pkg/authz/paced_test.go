@@ -47,6 +47,7 @@ func TestPacesOfAccounts(t *testing.T) {
 	}{
 		"no token":            {"", nil, func(err error) bool { return errors.Is(err, ErrNoToken) }, []string{"a1"}, true},
 		"too many requests":   {"n1", nil, apierrors.IsTooManyRequests, []string{"n1", "a1"}, true},
+		"no token accepted":   {"n2", nil, apierrors.IsUnauthorized, []string{"n2", "a1"}, true},
 		"server is not there": {"n1", errors.New("refused"), func(err error) bool { return err != nil }, []string{"n1"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +79,7 @@ func TestPacesOfAccounts(t *testing.T) {
 				if !slices.Equal(w.tried, test.tried) {
 					t.Errorf("%q were sent, want %q", w.tried, test.tried)
 				}
-				w.tried, w.wire.err, w.busy, w.accepts = nil, nil, "nobody's", []string{"a1", "n1"}
+				w.tried, w.wire.err, w.busy, w.accepts = nil, nil, "nobody's", []string{"a1", "n1", "n2"}
 				after(time.Second)
 				for _, account := range []volume.Account{noisy.Account(), web.Account()} {
 					if account == noisy.Account() && test.token == "" {

@@ -38,8 +38,19 @@ type accountTokens struct {
 	// wait for that.
 	arrived chan struct{}
 	waiting int
-	// pause is that of the account's reviews after too many requests.
-	pause *backoff.Gate
+	// pauses are those of the account's reviews.
+	pauses *pauses
+}
+
+// pauses are those of one account's reviews: after too many requests, and after the API server has
+// accepted none of its tokens, as when the account was deleted.
+type pauses struct{ busy, rejected backoff.Gate }
+
+func newPauses() *pauses {
+	return &pauses{
+		busy:     backoff.Gate{Closes: apierrors.IsTooManyRequests},
+		rejected: backoff.Gate{Closes: apierrors.IsUnauthorized},
+	}
 }
 
 // holder is a pod with its token.
@@ -67,6 +78,7 @@ func (t *Tokens) Put(pod volume.Pod, volumeID string, token volume.Token) (first
 	h.volumes[volumeID] = true
 	if token.Reveal() != h.token.Reveal() {
 		h.token, h.rejected = token, time.Time{}
+		w.pauses = newPauses()
 		close(w.arrived)
 		w.arrived = make(chan struct{})
 	}
@@ -155,15 +167,15 @@ func (t *Tokens) take(account volume.Account) []volume.Token {
 	return tokens
 }
 
-// pause returns what gives the reviews of an account their pause after too many requests. An
-// account without pods has no reviews to pause.
-func (t *Tokens) pause(account volume.Account) *backoff.Gate {
+// pausesOf returns the pauses of an account's reviews. An account without pods has no reviews to
+// pause.
+func (t *Tokens) pausesOf(account volume.Account) *pauses {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w := t.accounts[account]; w != nil {
-		return w.pause
+		return w.pauses
 	}
-	return &backoff.Gate{}
+	return newPauses()
 }
 
 // reject notes that the API server did not accept a token.
@@ -189,7 +201,7 @@ func (t *Tokens) of(account volume.Account) *accountTokens {
 		w = &accountTokens{
 			holders: map[types.UID]*holder{},
 			arrived: make(chan struct{}),
-			pause:   &backoff.Gate{Closes: apierrors.IsTooManyRequests},
+			pauses:  newPauses(),
 		}
 		if t.accounts == nil {
 			t.accounts = map[volume.Account]*accountTokens{}

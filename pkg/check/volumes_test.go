@@ -68,7 +68,7 @@ func TestVolumes(t *testing.T) {
 		{
 			name: "podEnv of a reference without a name", attributes: `{sources: "[{podEnv: {path: e, container: c}}]"}`,
 			containers: "[{name: c, envFrom: [{secretRef: {}}]}]",
-			problems:   []string{v + "sources[0].podEnv.container: spec.containers[0].envFrom[0].secretRef.name: Required value: must name an object"},
+			problems:   []string{v + "sources[0].podEnv.container: spec.containers[0].envFrom[0].secretRef.name: Required value: must name a Secret"},
 		},
 		{
 			name: "volume", attributes: `{volume: own}`, volumes: []string{"{name: own, secret: {secretName: s, optional: true, items: [{key: k, path: p}]}}"},

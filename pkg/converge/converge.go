@@ -134,32 +134,26 @@ func (v *Verdict) node(node *fleet.Node) {
 	if node.Report == nil {
 		return
 	}
-	reported := map[[2]string]bool{}
 	for i := range node.Report.Volumes {
-		volume := &node.Report.Volumes[i]
-		reported[[2]string{volume.Pod.UID, volume.Name}] = true
-		v.volume(node.Name, volume)
+		v.volume(node.Name, &node.Report.Volumes[i])
 	}
-	for _, pod := range node.Pods {
-		v.unreported(pod, func(volume string) bool { return reported[[2]string{string(pod.UID), volume}] })
+	for pod, missing := range node.Missing() {
+		v.unreported(pod, missing)
 	}
 }
 
 // unreported adds the volumes of a pod that the plugin has not reported.
-func (v *Verdict) unreported(pod inuse.Pod, reported func(volume string) bool) {
-	missing := slices.DeleteFunc(slices.Clone(pod.Volumes), reported)
-	switch {
-	case len(missing) == 0:
-	case !pod.Started:
+func (v *Verdict) unreported(pod inuse.Pod, volumes []string) {
+	if !pod.Started {
 		v.NotPublished = append(v.NotPublished, notStarted(pod))
-	default:
-		of := notStarted(pod).Pod
-		for _, volume := range missing {
-			v.Laggards = append(v.Laggards, Laggard{
-				Node: pod.Node, Pod: &of, Volume: volume, Reason: NotReported,
-				Message: "the pod runs, and the plugin doesn't report its volume, which may show the object",
-			})
-		}
+		return
+	}
+	of := notStarted(pod).Pod
+	for _, volume := range volumes {
+		v.Laggards = append(v.Laggards, Laggard{
+			Node: pod.Node, Pod: &of, Volume: volume, Reason: NotReported,
+			Message: "the pod runs, and the plugin doesn't report its volume, which may show the object",
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -15,8 +16,15 @@ import (
 const probeTimeout = 4 * time.Second
 
 // Probe calls the plugin's own CSI socket as the kubelet does, with a new connection, and returns why
-// there was no answer within four seconds or before ctx ended. It is safe for concurrent use.
+// there was no answer within four seconds or before ctx ended. It also fails if the socket for the
+// registration is gone: the kubelet forgets a driver whose socket somebody removes, and tells nobody.
+// It is safe for concurrent use.
 func (s *Server) Probe(ctx context.Context) (err error) {
+	if path := s.registrationPath(); path != "" {
+		if _, err := os.Lstat(path); err != nil {
+			return fmt.Errorf("probe the registration: %w", err)
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	conn, err := grpc.NewClient("unix:"+s.path, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -51,3 +51,18 @@ func TestProbeOfTheOwnSocket(t *testing.T) {
 		conn.Close()
 	}
 }
+
+// TestProbeOfTheRegistration: without its socket the kubelet no longer knows the driver. A plugin that does not
+// register needs none.
+func TestProbeOfTheRegistration(t *testing.T) {
+	s := serve(t, nil)
+	if err := os.Remove(s.registrationPath); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Probe(t.Context()); err == nil || err.Error() != "probe the registration: lstat "+s.registrationPath+": no such file or directory" {
+		t.Error(err)
+	}
+	if err := serve(t, func(o *Options) { o.RegistrationDir = "" }).Probe(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -98,6 +98,15 @@ func (s *Server) Ready() bool {
 	return s.opts.RegistrationDir == "" || s.registration.registered.Load()
 }
 
+// registrationPath returns the path of the socket by which the kubelet finds the driver, "" if it is not
+// to find it.
+func (s *Server) registrationPath() string {
+	if s.opts.RegistrationDir == "" {
+		return ""
+	}
+	return filepath.Join(s.opts.RegistrationDir, s.opts.DriverName+"-reg.sock")
+}
+
 // Serve serves until ctx ends, then lets the calls under way end, bounded by
 // DrainTimeout, and removes its sockets. It is called once.
 func (s *Server) Serve(ctx context.Context) error {
@@ -105,11 +114,11 @@ func (s *Server) Serve(ctx context.Context) error {
 	csi.RegisterIdentityServer(services, &identityServer{name: s.opts.DriverName, version: s.opts.Version})
 	csi.RegisterNodeServer(services, &nodeServer{nodeName: s.opts.NodeName, publisher: s.opts.Publisher})
 	listeners := []endpoint{{s.path, services}}
-	if s.opts.RegistrationDir != "" {
+	if path := s.registrationPath(); path != "" {
 		// The kubelet calls the CSI socket as soon as it sees this one, so it is last.
 		registrar := s.newGRPC(ctx)
 		registration.RegisterRegistrationServer(registrar, s.registration)
-		listeners = append(listeners, endpoint{filepath.Join(s.opts.RegistrationDir, s.opts.DriverName+"-reg.sock"), registrar})
+		listeners = append(listeners, endpoint{path, registrar})
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

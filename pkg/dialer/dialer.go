@@ -23,9 +23,9 @@ const (
 	// too, since that one may fail. It is as long as a handshake may take, so that a server
 	// that accepts connections and stalls gets few of them.
 	maxWait = 5 * time.Second
-	// handOver is how long the transport may take to give a new connection to all waiting
+	// defaultHandOver is how long the transport may take to give a new connection to all waiting
 	// requests.
-	handOver = 20 * time.Millisecond
+	defaultHandOver = 20 * time.Millisecond
 )
 
 // errNotNeeded ends a dial whose request has another connection. No caller sees it.
@@ -39,11 +39,12 @@ type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 type Dialer struct {
 	dial Dial
 	// turn is full from the begin of a dial until its request has a connection.
-	turn chan struct{}
+	turn     chan struct{}
+	handOver time.Duration
 }
 
 // New returns a Dialer that dials by dial.
-func New(dial Dial) *Dialer { return &Dialer{dial: dial, turn: make(chan struct{}, 1)} }
+func New(dial Dial) *Dialer { return &Dialer{dial, make(chan struct{}, 1), defaultHandOver} }
 
 // Wrap returns a transport that sends requests by base, whose DialContext is that of d. It
 // must be the innermost layer: only base may repeat a request.
@@ -90,7 +91,7 @@ func (d *Dialer) await(ctx context.Context, served <-chan struct{}) (mine bool, 
 		return false, ctx.Err()
 	}
 	// The request before has its connection, which may soon serve this request too.
-	timer.Reset(handOver)
+	timer.Reset(d.handOver)
 	select {
 	case <-timer.C:
 		return true, nil

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -98,11 +99,18 @@ func (s *server) open(t *testing.T, client *http.Client, n, atOnce int) {
 	sending.Wait()
 }
 
+// patient returns a Dialer for tests that count connections: a busy machine may be slow to hand one over.
+func patient(dial Dial) *Dialer {
+	d := New(dial)
+	d.handOver = time.Second
+	return d
+}
+
 // TestConnectionsAreSharedByRequestsThatWait counts the connections of many long requests.
 func TestConnectionsAreSharedByRequestsThatWait(t *testing.T) {
 	const requests, streams, atOnce = 1000, 100, 16
 	s := newServer(t, streams, true)
-	s.open(t, s.client(t, New((&net.Dialer{}).DialContext)), requests, atOnce)
+	s.open(t, s.client(t, patient((&net.Dialer{}).DialContext)), requests, atOnce)
 	got := s.accepted.Load()
 	t.Logf("%d connections", got)
 	if got < requests/streams || got > requests/streams+5 {
@@ -124,7 +132,7 @@ func TestAFailedDialGivesUpTheTurn(t *testing.T) {
 	s := newServer(t, 100, true)
 	wrong := errors.New("no route")
 	var dials atomic.Int64
-	d := New(func(ctx context.Context, network, address string) (net.Conn, error) {
+	d := patient(func(ctx context.Context, network, address string) (net.Conn, error) {
 		if dials.Add(1) <= 3 {
 			return nil, wrong
 		}
@@ -148,7 +156,7 @@ func TestAFailedDialGivesUpTheTurn(t *testing.T) {
 // TestABrokenConnectionIsReplaced: requests go on after the server has closed connections.
 func TestABrokenConnectionIsReplaced(t *testing.T) {
 	s := newServer(t, 100, true)
-	client := s.client(t, New((&net.Dialer{}).DialContext))
+	client := s.client(t, patient((&net.Dialer{}).DialContext))
 	for range 20 {
 		s.open(t, client, 30, 30)
 		s.CloseClientConnections()

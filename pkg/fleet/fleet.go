@@ -24,7 +24,7 @@ import (
 )
 
 // Options says which plugins there are and how to ask one. All fields are required. The functions
-// are called from one goroutine, but Fetch is called from up to AtOnce.
+// are called from one goroutine, but Pod and Fetch are called from up to AtOnce.
 type Options struct {
 	// Driver is the name of the CSI driver.
 	Driver string
@@ -33,6 +33,8 @@ type Options struct {
 	CSINodes func(context.Context) ([]storagev1.CSINode, error)
 	Plugins  func(context.Context) ([]corev1.Pod, error)
 	Using    func(context.Context) ([]inuse.Pod, error)
+	// Pod gets one of the pods of Using again. It returns nil if that is gone or has ended.
+	Pod func(ctx context.Context, namespace, name string) (*inuse.Pod, error)
 	// Fetch gets the report of a plugin's pod, as status.Fetch does. The error wraps ECONNREFUSED if nothing
 	// listens on the plugin's port. An API error Forbidden ends the survey, as all plugins take the same
 	// right.
@@ -46,8 +48,8 @@ func (o *Options) validate() error {
 	switch {
 	case o.Driver == "":
 		return errors.New("fleet: no driver")
-	case o.CSINodes == nil || o.Plugins == nil || o.Using == nil || o.Fetch == nil:
-		return errors.New("fleet: CSINodes, Plugins, Using and Fetch are required")
+	case o.CSINodes == nil || o.Plugins == nil || o.Using == nil || o.Pod == nil || o.Fetch == nil:
+		return errors.New("fleet: CSINodes, Plugins, Using, Pod and Fetch are required")
 	case o.AtOnce < 1 || o.Timeout <= 0:
 		return fmt.Errorf("fleet: %d at once, each for %s: both must be positive", o.AtOnce, o.Timeout)
 	}
@@ -240,7 +242,7 @@ func (f *Fleet) ask(ctx context.Context, node *Node, pod *corev1.Pod) error {
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, f.opts.Timeout, fmt.Errorf("no answer within %s", f.opts.Timeout))
 	defer cancel()
-	report, err := f.opts.Fetch(bounded, pod.Name)
+	report, err := f.fetch(bounded, pod.Name)
 	switch {
 	case apierrors.IsForbidden(err):
 		return err
@@ -256,11 +258,32 @@ func (f *Fleet) ask(ctx context.Context, node *Node, pod *corev1.Pod) error {
 		node.problem(OtherPlugin, "the pod reports for node "+report.Node)
 	default:
 		node.Report = report
+		f.forgetEnded(ctx, node)
 		if !ready(pod) {
 			node.problem(NotReady, "the plugin's pod is not ready")
 		}
 	}
 	return nil
+}
+
+// busyPause is how long a plugin is given that answers others.
+const busyPause = time.Second
+
+// fetch gets a report, also of a plugin that is busy with others for some of ctx's time.
+func (f *Fleet) fetch(ctx context.Context, pod string) (*status.Report, error) {
+	for {
+		report, err := f.opts.Fetch(ctx, pod)
+		if !errors.Is(err, status.ErrBusy) {
+			return report, err
+		}
+		timer := time.NewTimer(busyPause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, err
+		}
+	}
 }
 
 func (n *Node) problem(reason Reason, message string) {

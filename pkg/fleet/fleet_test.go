@@ -59,6 +59,9 @@ func options(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []inuse.P
 		CSINodes: func(context.Context) ([]storagev1.CSINode, error) { return csiNodes, nil },
 		Plugins:  func(context.Context) ([]corev1.Pod, error) { return plugins, nil },
 		Using:    func(context.Context) ([]inuse.Pod, error) { return using, nil },
+		Pod: func(context.Context, string, string) (*inuse.Pod, error) {
+			return nil, errors.New("nobody should ask")
+		},
 		Fetch: func(_ context.Context, pod string) (*status.Report, error) {
 			return &status.Report{Driver: driver, Node: nodes[pod], Version: pod}, nil
 		},
@@ -249,9 +252,9 @@ func TestSurveyFails(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	for want, breaks := range map[string]func(*Options){
 		"fleet: no driver": func(o *Options) { o.Driver = "" },
-		"fleet: CSINodes, Plugins, Using and Fetch are required": func(o *Options) { o.Fetch = nil },
-		"fleet: 0 at once, each for 1s: both must be positive":   func(o *Options) { o.AtOnce = 0 },
-		"fleet: 2 at once, each for 0s: both must be positive":   func(o *Options) { o.Timeout = 0 },
+		"fleet: CSINodes, Plugins, Using, Pod and Fetch are required": func(o *Options) { o.Fetch = nil },
+		"fleet: 0 at once, each for 1s: both must be positive":        func(o *Options) { o.AtOnce = 0 },
+		"fleet: 2 at once, each for 0s: both must be positive":        func(o *Options) { o.Timeout = 0 },
 	} {
 		o := options(nil, nil, nil)
 		breaks(&o)

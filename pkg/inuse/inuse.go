@@ -45,18 +45,26 @@ func List(ctx context.Context, pods Pods, driver string) ([]Pod, error) {
 			return using, fmt.Errorf("list the pods of all namespaces: %w", err)
 		}
 		for i := range page.Items {
-			pod := &page.Items[i]
-			if volumes := volumesOf(pod, driver); len(volumes) > 0 && !ended(pod) {
-				using = append(using, Pod{
-					Namespace: pod.Namespace, Name: pod.Name, UID: uid(pod), Node: pod.Spec.NodeName,
-					Volumes: volumes, Started: started(pod),
-				})
+			if use, ok := Of(&page.Items[i], driver); ok {
+				using = append(using, use)
 			}
 		}
 		if opts.Continue = page.Continue; opts.Continue == "" {
 			return using, nil
 		}
 	}
+}
+
+// Of returns how a pod uses the driver, and false if it doesn't, or has ended.
+func Of(pod *corev1.Pod, driver string) (Pod, bool) {
+	volumes := volumesOf(pod, driver)
+	if len(volumes) == 0 || ended(pod) {
+		return Pod{}, false
+	}
+	return Pod{
+		Namespace: pod.Namespace, Name: pod.Name, UID: uid(pod), Node: pod.Spec.NodeName,
+		Volumes: volumes, Started: started(pod),
+	}, true
 }
 
 func volumesOf(pod *corev1.Pod, driver string) []string {

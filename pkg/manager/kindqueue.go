@@ -112,11 +112,18 @@ func (q *podQueue) oldest(s scopes) *opening {
 	return publish
 }
 
+// firstAdmitted asks once for those in a row that are in the same scopes: a pod may have thousands.
 func firstAdmitted(ops []*opening, s scopes) *opening {
+	var last *candidate
 	for _, op := range ops {
-		if s.admit(op.candidate) {
+		p := op.candidate
+		if last != nil && p.account == last.account && (p.refusal == nil) == (last.refusal == nil) {
+			continue
+		}
+		if s.admit(p) {
 			return op
 		}
+		last = p
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ func (o *openings) begin(ctx context.Context, p *candidate, cancel context.Cance
 	op := &opening{openings: o, candidate: p, ready: make(chan struct{}), cancel: cancel}
 	o.mu.Lock()
 	o.enqueue(op)
-	o.serve()
+	o.serveIf(p)
 	o.mu.Unlock()
 	select {
 	case <-op.ready:
@@ -121,10 +121,11 @@ func (o *openings) begin(ctx context.Context, p *candidate, cancel context.Cance
 	defer o.mu.Unlock()
 	if p.waiting == op {
 		o.dequeue(op)
+		o.serveIf(p)
 	} else {
 		o.finish(op)
+		o.serve()
 	}
-	o.serve()
 	return nil, context.Cause(ctx)
 }
 
@@ -209,7 +210,7 @@ func (o *openings) prioritize(p *candidate, pod types.UID) {
 	}
 	if op != nil {
 		o.enqueue(op)
-		o.serve()
+		o.serveIf(p)
 	}
 }
 
@@ -262,6 +263,14 @@ func (o *openings) dequeue(op *opening) {
 	isOp := func(other *opening) bool { return other == op }
 	q.publish, q.others = slices.DeleteFunc(q.publish, isOp), slices.DeleteFunc(q.others, isOp)
 	l.tidy(op.pod)
+}
+
+// serveIf does as serve, after a change to p's own opening: if p is in a pause, that changes nothing for the others.
+// In an outage each object does this, and each serve looks at all that wait.
+func (o *openings) serveIf(p *candidate) {
+	if o.scopes.admit(p) {
+		o.serve()
+	}
 }
 
 // serve starts the openings whose turn has come.

@@ -1,12 +1,19 @@
 package manager
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -272,6 +279,43 @@ func TestAnAnswerEndsThePriority(t *testing.T) {
 		after(400 * time.Millisecond)
 		if n := len(e.api.requests(other)); n != 1 {
 			t.Errorf("%d requests for the running pod's object within 400 ms, want one, before those of the publish", n)
+		}
+	})
+}
+
+// TestManyBeginInAPause: in an outage every object of the node begins to wait, and none looks at all others.
+func TestManyBeginInAPause(t *testing.T) {
+	errOver := errors.New("the reflector is stopped")
+	o := newOpenings(false)
+	o.scopes[scope{level: backoff.Node}] = &pause{until: time.Now().Add(time.Hour), err: errors.New("no route")}
+	began := time.Now()
+	for i := range 50_000 {
+		p := &candidate{Ref: secretRef(fmt.Sprint("s", i)), pod: types.UID(fmt.Sprint("p", i%100))}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errOver)
+		if _, err := o.begin(ctx, p, func(error) {}); !errors.Is(err, errOver) {
+			t.Fatal(err)
+		}
+		o.mu.Lock()
+		o.enqueue(&opening{openings: o, candidate: p, ready: make(chan struct{})})
+		o.mu.Unlock()
+	}
+	if took := time.Since(began); took > 10*time.Second { // each look at all others would take a minute
+		t.Errorf("it took %s", took)
+	}
+}
+
+// TestFailuresNameNoOtherObject: what fails for all is told of each object, whose pods may be of others.
+func TestFailuresNameNoOtherObject(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		e.api.set(func() { e.api.refuse = func(apiRequest) error { return syscall.ECONNREFUSED } })
+		for _, name := range []string{"theirs", "ours"} {
+			e.RegisterPod(pod(name), "v", []volume.Ref{secretRef(name)})
+			synctest.Wait()
+		}
+		_, err := e.GetObject(secretRef("ours"))
+		if !errors.Is(err, syscall.ECONNREFUSED) || strings.Contains(err.Error(), "theirs") {
+			t.Errorf("got %v", err)
 		}
 	})
 }

@@ -2,7 +2,9 @@ package manager
 
 import (
 	"errors"
+	"fmt"
 	"maps"
+	"net/url"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -151,9 +153,18 @@ func (b *pause) next(l backoff.Level, err error) time.Duration {
 		}
 	}
 	length := b.delay.Next(most, err)
-	b.since, b.err = time.Now(), err
+	b.since, b.err = time.Now(), ofAnother(err)
 	b.until = b.since.Add(length)
 	return length
+}
+
+// ofAnother returns a failure as other objects get it, whose pods may be of others: without the URL, which
+// names the object that was asked for.
+func ofAnother(err error) error {
+	if failure, ok := errors.AsType[*url.Error](err); ok {
+		return fmt.Errorf("ask the API server: %w", failure.Err)
+	}
+	return err
 }
 
 // isShared tells whether a failure concerns more than the object, so that the backoff of a

@@ -187,30 +187,36 @@ func (e *environment) expand(text string) (value []byte, known bool) {
 // walk calls emit with each part of what text stands for, of which one argument is empty. It
 // returns false if a part is not known.
 func (e *environment) walk(text string, emit func(literal string, value []byte)) (known bool) {
-	for {
+	// The text is looked at once: an author may write a million characters that begin a reference.
+	for unclosed := false; ; {
 		before, after, found := strings.Cut(text, "$")
 		emit(before, nil)
 		if !found {
 			return true
 		}
-		name, rest, closed := strings.Cut(after, ")")
+		reference, begins := strings.CutPrefix(after, "(")
+		name, rest := "", ""
+		if begins && !unclosed {
+			name, rest, begins = strings.Cut(reference, ")")
+			unclosed = !begins
+		}
 		switch {
 		case strings.HasPrefix(after, "$"):
 			emit("$", nil)
 			text = after[1:]
-		case closed && strings.HasPrefix(name, "("):
-			if e.unknown[name[1:]] != 0 {
+		case !begins || unclosed:
+			emit("$", nil)
+			text = after
+		default:
+			if e.unknown[name] != 0 {
 				return false
 			}
-			if value, set := e.values[name[1:]]; set {
+			if value, set := e.values[name]; set {
 				emit("", value)
 			} else {
 				emit(text[len(before):len(text)-len(rest)], nil)
 			}
 			text = rest
-		default:
-			emit("$", nil)
-			text = after
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -300,5 +301,28 @@ func TestRenderRefusesPodEnv(t *testing.T) {
 	got, err := Render(spec(volume.Source{Field: "sources[0].podEnv", PodEnv: &volume.PodEnvFile{Path: "e"}}), nil, Options{})
 	if err == nil || got != nil || err.Error() != "sources[0].podEnv: nothing to show yet" {
 		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// TestExpansionIsLinear: what begins a reference and is none is looked at once. With a look at the rest for each
+// character, these take minutes.
+func TestExpansionIsLinear(t *testing.T) {
+	const length = 3 << 19
+	for pattern, want := range map[string]string{"$": "$", "$a": "$a", "$(": "$(", "$$": "$", "$()": "$()"} {
+		n := length / len(pattern)
+		began := time.Now()
+		got, err := Render(spec(envSource(0, "e", volume.Env{Vars: []volume.EnvVar{plain("V", strings.Repeat(pattern, n))}})), objects(), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pattern == "$" {
+			n /= 2 // a pair stands for one
+		}
+		if value := readShell(t, got.Files[0].Data)["V"]; value != strings.Repeat(want, n) {
+			t.Errorf("%q: %d bytes, want %d times %q", pattern, len(value), n, want)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%q: %s", pattern, took)
+		}
 	}
 }

@@ -137,8 +137,8 @@ func (e *environment) key(at *field.Path, kind volume.Kind, name, key string, op
 }
 
 func (e *environment) ref(at *field.Path, kind volume.Kind, name string) volume.Ref {
-	if name == "" {
-		e.errs = append(e.errs, field.Required(at.Child("name"), "must name an object"))
+	if err := volume.CheckName(at.Child("name"), kind, name); err != nil {
+		e.errs = append(e.errs, err)
 	}
 	return volume.Ref{Kind: kind, Namespace: e.namespace, Name: name}
 }

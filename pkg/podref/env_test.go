@@ -3,9 +3,11 @@ package podref
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -151,11 +153,16 @@ func TestEnvRefuses(t *testing.T) {
 	for _, test := range []struct{ name, spec, want string }{
 		{"no such container", "initContainers: [{name: init}]\ncontainers: [{name: web}, {name: log}]", `the pod has no container "app"; it has init, web, log`},
 		{"an ephemeral container", "containers: [{name: web}]\nephemeralContainers: [{name: app}]", `the pod has no container "app"; it has web`},
-		{"an object without a name", "containers: [{name: app, envFrom: [{configMapRef: {}}]}]", "spec.containers[0].envFrom[0].configMapRef.name: Required value: must name an object"},
+		{"an object without a name", "containers: [{name: app, envFrom: [{configMapRef: {}}]}]", "spec.containers[0].envFrom[0].configMapRef.name: Required value: must name a ConfigMap"},
+		{
+			"a name that is none", "containers: [{name: app, envFrom: [{configMapRef: {name: '" + strings.Repeat(",", 200_000) + "'}}]}]",
+			`spec.containers[0].envFrom[0].configMapRef.name: Invalid value: "` + strings.Repeat(",", 64) + `... (200000 bytes)": ` +
+				strings.Join(validation.NameIsDNSSubdomain(strings.Repeat(",", 200_000), false), "; "),
+		},
 		{
 			"a key without a name", "containers: [{name: app, env: [{name: K, valueFrom: {secretKeyRef: {}}}]}]",
 			"[spec.containers[0].env[0].valueFrom.secretKeyRef.key: Required value: must name a key of the object, " +
-				"spec.containers[0].env[0].valueFrom.secretKeyRef.name: Required value: must name an object]",
+				"spec.containers[0].env[0].valueFrom.secretKeyRef.name: Required value: must name a Secret]",
 		},
 	} {
 		got, leftOut, err := Env(parseSpec(t, test.spec), "ns", "app")

@@ -75,8 +75,8 @@ func (s *shown) projected(at *field.Path, v *corev1.ProjectedVolumeSource) *fiel
 
 // add adds an object. The defaults are the volume's, at defaultsAt.
 func (s *shown) add(at, nameAt *field.Path, kind volume.Kind, name string, optional bool, items []corev1.KeyToPath, defaultsAt *field.Path, defaultMode *int32, defaultUser *int64) *field.Error {
-	if name == "" {
-		return field.Required(nameAt, fmt.Sprintf("must name a %s", kind))
+	if err := volume.CheckName(nameAt, kind, name); err != nil {
+		return err
 	}
 	p := &volume.Projection{Ref: volume.Ref{Kind: kind, Namespace: s.namespace, Name: name}, Optional: optional}
 	var err *field.Error

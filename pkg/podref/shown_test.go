@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -61,6 +62,7 @@ func TestShownRefuses(t *testing.T) {
 		badMode = "must be an integer from 0 to 511 (octal 0777)"
 		badUser = "must be an integer from 0 to 2147483647"
 	)
+	badName := strings.Join(validation.NameIsDNSSubdomain("My_Secret", false), "; ")
 	large, negative, nobody, tooLarge := int32(0o1000), int32(-1), int64(-1), int64(1<<31)
 	object := corev1.LocalObjectReference{Name: "o"}
 	projected := func(source corev1.VolumeProjection) corev1.VolumeSource {
@@ -82,6 +84,7 @@ func TestShownRefuses(t *testing.T) {
 		"spec.volumes[1].projected.sources[1]: " + sources:                                                     projected(corev1.VolumeProjection{}),
 		"spec.volumes[1].configMap.name: Required value: must name a ConfigMap":                                {ConfigMap: &corev1.ConfigMapVolumeSource{}},
 		"spec.volumes[1].secret.secretName: Required value: must name a Secret":                                {Secret: &corev1.SecretVolumeSource{}},
+		`spec.volumes[1].secret.secretName: Invalid value: "My_Secret": ` + badName:                            {Secret: &corev1.SecretVolumeSource{SecretName: "My_Secret"}},
 		"spec.volumes[1].projected.sources[1].secret.name: Required value: must name a Secret":                 projected(corev1.VolumeProjection{Secret: &corev1.SecretProjection{}}),
 		"spec.volumes[1].projected.sources[1].configMap.name: Required value: must name a ConfigMap":           projected(corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{}}),
 		"spec.volumes[1].secret.defaultMode: Invalid value: 512: " + badMode:                                   {Secret: &corev1.SecretVolumeSource{SecretName: "o", DefaultMode: &large}},

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -86,23 +87,52 @@ func (r *Reader) Get(ctx context.Context, pod volume.Pod) (*Pod, error) {
 	return newPod(got), nil
 }
 
+// remember returns a function that calls f once for each name, but for errors: a thousand volumes of a pod may
+// show the same volume or container, and hold what they show for their life. Nobody changes it.
+func remember[T any](f func(name string) (T, error)) func(name string) (T, error) {
+	var mu sync.Mutex
+	known := map[string]T{}
+	return func(name string) (T, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		value, ok := known[name]
+		if !ok {
+			var err error
+			if value, err = f(name); err != nil {
+				return value, err
+			}
+			known[name] = value
+		}
+		return value, nil
+	}
+}
+
 func isMirror(pod *corev1.Pod) bool {
 	_, is := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return is
 }
 
 func newPod(got *corev1.Pod) *Pod {
+	type environment struct {
+		env     volume.Env
+		leftOut []string
+	}
+	env := remember(func(container string) (environment, error) {
+		env, leftOut, err := podref.Env(&got.Spec, got.Namespace, container)
+		return environment{env, leftOut}, err
+	})
 	pod := &Pod{
 		Mirror: isMirror(got),
 		Pod:    volume.Pod{Namespace: got.Namespace, Name: got.Name, UID: got.UID, ServiceAccount: got.Spec.ServiceAccountName},
 		Inline: map[string]InlineVolume{},
 		Refs:   podref.Refs(&got.Spec, got.Namespace),
 		Env: func(container string) (volume.Env, []string, error) {
-			return podref.Env(&got.Spec, got.Namespace, container)
+			e, err := env(container)
+			return e.env, e.leftOut, err
 		},
-		Shown: func(name string) ([]volume.Source, error) {
+		Shown: remember(func(name string) ([]volume.Source, error) {
 			return podref.Shown(&got.Spec, field.NewPath("spec"), got.Namespace, name)
-		},
+		}),
 	}
 	if security := got.Spec.SecurityContext; security != nil {
 		pod.FSGroup = security.FSGroup

@@ -16,6 +16,9 @@ import (
 // release may.
 var ErrFormat = errors.New("not a status that this release can read")
 
+// ErrBusy is that a plugin answers others, and may answer a moment later.
+var ErrBusy = errors.New("the plugin is busy")
+
 // Fetch gets the Report of the plugin that serves at an address, as far as query asks for it. transport
 // is how it is reached. Of the report, and of the error, every text can be printed. ctx bounds the time.
 // It is safe for concurrent use if transport is.
@@ -45,8 +48,11 @@ func refusal(response *http.Response) error {
 	const long = 512
 	text, _ := io.ReadAll(io.LimitReader(response.Body, long)) // a part of it is better than nothing
 	err := fmt.Errorf("HTTP status %d: %s", response.StatusCode, Printable(strings.TrimSpace(string(text))))
-	if response.StatusCode == http.StatusNotFound {
+	switch response.StatusCode {
+	case http.StatusNotFound:
 		return fmt.Errorf("%w: %w", ErrFormat, err)
+	case http.StatusServiceUnavailable:
+		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return err
 }

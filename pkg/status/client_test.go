@@ -143,7 +143,7 @@ func TestAnswersWithoutReport(t *testing.T) {
 		"too old": {http.NotFound, true, "/status: not a status that this release can read: HTTP status 404: 404 page not found"},
 		"busy": {func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "busy\x1b"+strings.Repeat("x", 5000), http.StatusServiceUnavailable)
-		}, false, `/status: HTTP status 503: busy\u001b` + strings.Repeat("x", 507)},
+		}, false, `/status: the plugin is busy: HTTP status 503: busy\u001b` + strings.Repeat("x", 507)},
 		"elsewhere": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
 		}, false, "HTTP status 302"},

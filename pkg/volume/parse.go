@@ -278,12 +278,22 @@ func (p *parser) shortForm() []Source {
 func (p *parser) name(into *Ref) func(*field.Path, string) {
 	return func(at *field.Path, name string) {
 		into.Name = name
-		if name == "" {
-			p.add(field.Required(at, fmt.Sprintf("must name a %s", into.Kind)))
-		} else if bad := validation.NameIsDNSSubdomain(name, false); len(bad) > 0 {
-			p.add(field.Invalid(at, shorten(name), strings.Join(bad, "; ")))
+		if err := CheckName(at, into.Kind, name); err != nil {
+			p.add(err)
 		}
 	}
+}
+
+// CheckName returns what is wrong with the name of an object at a path, or nil. Kubernetes doesn't check the
+// names in a pod's spec, and a request for one of a hundred kilobytes can't be sent at all.
+func CheckName(at *field.Path, kind Kind, name string) *field.Error {
+	if name == "" {
+		return field.Required(at, fmt.Sprintf("must name a %s", kind))
+	}
+	if bad := validation.NameIsDNSSubdomain(name, false); len(bad) > 0 {
+		return field.Invalid(at, shorten(name), strings.Join(bad, "; "))
+	}
+	return nil
 }
 
 // namespace reads the namespace of an object.

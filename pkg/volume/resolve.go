@@ -67,6 +67,7 @@ type resolver struct {
 	// known is shared by all sources of the same container: there may be many.
 	known     map[string]Env
 	variables int
+	items     int
 	leftOut   []string
 	sources   []Source
 	// taken holds the paths of the sources before.
@@ -85,6 +86,14 @@ func (r *resolver) add(source Source) error {
 	case source.Volume != "":
 		if added, err = r.shown(source.Volume); err != nil {
 			err = fmt.Errorf("%s: %w", at, err)
+		}
+		for i := range added {
+			if added[i].Projection != nil {
+				r.items += len(added[i].Projection.Items)
+			}
+		}
+		if r.items > MaxItems {
+			err = tooMany(at, r.items, fmt.Sprintf("the volume sources of a volume may list at most %d items together; show the others in another volume", MaxItems))
 		}
 	}
 	if err != nil {

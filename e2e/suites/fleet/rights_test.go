@@ -44,7 +44,7 @@ func TestRights(t *testing.T) {
 			}
 			harness.Eventually(t, soon, func() error {
 				r := w.run(shared.command, args...)
-				if r.status == 1 && strings.Contains(r.stderr, test.want) && r.stdout == "" {
+				if r.status == 2 && strings.Contains(r.stderr, test.want) && r.stdout == "" {
 					return nil
 				}
 				return &unexpected{r, test.want}

@@ -31,10 +31,12 @@ func TestChurnEndsWhereItBegan(t *testing.T) {
 	n := newNodeWith(t, harness.PluginOptions{
 		Kubeconfig: shared.kubeconfig, Args: []string{"-v=1"}, Env: harness.TraceHeap(),
 	})
-	c := &churning{node: n, seed: harness.Seed(t)}
-	c.run(t, 100) // what is made once and kept, and what caches hold
-	heap, descriptors := c.idleHeap(t), n.descriptors()
 	configMaps, secrets := watches(t.Context(), t, "configmaps"), watches(t.Context(), t, "secrets")
+	c := &churning{node: n, seed: harness.Seed(t)}
+	c.run(t, 100)                            // what is made once and kept, and what caches hold
+	wantWatches(t, "configmaps", configMaps) // the last ones end a moment after the volumes
+	wantWatches(t, "secrets", secrets)
+	heap, descriptors := c.idleHeap(t), n.descriptors()
 
 	cycles := harness.Scaled(400, 20_000)
 	begin := time.Now()

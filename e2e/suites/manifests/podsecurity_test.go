@@ -61,17 +61,16 @@ func TestOnlyThePropagationNeedsPrivileges(t *testing.T) {
 // TestPodBreaksTheBaselineInTwoWaysOnly has Kubernetes' own judge of pod security list
 // what is out of the ordinary about the plugin's pod.
 func TestPodBreaksTheBaselineInTwoWaysOnly(t *testing.T) {
-	const namespace = "held-to-baseline"
 	core := shared.Client().CoreV1()
-	_, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"},
+	held, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: "held-to-baseline-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"},
 	}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	makeAccount(t, namespace, pluginAccount)
+	makeAccount(t, held.Name, pluginAccount)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "plugin"}, Spec: daemonSet(t).Spec.Template.Spec}
-	_, err = core.Pods(namespace).Create(t.Context(), pod, dryRun())
+	_, err = core.Pods(held.Name).Create(t.Context(), pod, dryRun())
 	wantRefusal(t, err, `violates PodSecurity "baseline:latest": `+
 		`hostPath volumes (volumes "pods", "plugin", "registration"), `+
 		`privileged (container "refvol-plugin" must not set securityContext.privileged=true)`)

@@ -53,6 +53,7 @@ func TestChangeIsVisibleAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	var all, bareAll []time.Duration
+	asSoon := 0
 	for i := 1; i <= 10; i++ {
 		text := fmt.Sprintf("change %d", i)
 		w := p.await(live, text, podTimeout, kubelets)
@@ -71,8 +72,12 @@ func TestChangeIsVisibleAtOnce(t *testing.T) {
 			t.Errorf("%s: %d of %d reads failed: %s", text, got.Failed, got.Reads, got.Error)
 		}
 		if got.Others[kubelets] == text {
-			t.Errorf("%s: the native volume had it as soon", text)
+			asSoon++
 		}
+	}
+	// The kubelet syncs a pod every 20 s or so (cluster.yaml). One of these changes may meet that.
+	if asSoon > 1 {
+		t.Errorf("the native volume had %d of 10 changes as soon", asSoon)
 	}
 	if median, limit := harness.Median(all), medianLimit(bareAll); median >= limit {
 		t.Errorf("a change took %s, want %s at most", milliseconds(median), milliseconds(limit))
@@ -97,14 +102,18 @@ func TestNativeVolumeIsLater(t *testing.T) {
 	p := n.start(newPod("reader", refvol("live", attributes{"configMap": "settings"}), native("native", "settings")))
 	live, kubelets := mountDir+"live/key", mountDir+"native/key"
 	p.settle("settings", "key", kubelets)
-	first := p.await(live, "new", podTimeout, kubelets)
-	second := p.await(kubelets, "new", nativeTimeout)
-	before := time.Now()
-	n.updateConfigMap("settings", object{"key": "new"})
-	got := first.arrive()
-	if got.Others[kubelets] == "new" {
-		t.Error("the native volume had it as soon")
+	// The first change may meet a sync of the kubelet. The next one is many seconds later.
+	for _, text := range []string{"new", "newer"} {
+		first := p.await(live, text, podTimeout, kubelets)
+		second := p.await(kubelets, text, nativeTimeout)
+		before := time.Now()
+		n.updateConfigMap("settings", object{"key": text})
+		got := first.arrive()
+		t.Logf("the same change: refvol %s, native ConfigMap volume %.1f s",
+			milliseconds(got.at.Sub(before)), second.arrive().at.Sub(before).Seconds())
+		if got.Others[kubelets] != text {
+			return
+		}
 	}
-	t.Logf("the same change: refvol %s, native ConfigMap volume %.1f s",
-		milliseconds(got.at.Sub(before)), second.arrive().at.Sub(before).Seconds())
+	t.Error("the native volume had two changes as soon")
 }

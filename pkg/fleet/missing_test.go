@@ -1,0 +1,89 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/inuse"
+	"github.com/refvol/refvol/pkg/status"
+)
+
+// TestMissing: a plugin that has no volume of a pod is asked about after the pod was listed. A pod that ended
+// meanwhile has none.
+func TestMissing(t *testing.T) {
+	pod := func(name string, started bool) inuse.Pod {
+		return inuse.Pod{Namespace: "shop", Name: name, UID: types.UID("uid-" + name), Node: "n", Volumes: []string{"a", "b"}, Started: started}
+	}
+	using := []inuse.Pod{pod("whole", true), pod("half", true), pod("gone", true), pod("again", true), pod("unclear", true), pod("late", false)}
+	o := options(nil, []corev1.Pod{pluginOn("n", "p")}, using)
+	o.Fetch = func(context.Context, string) (*status.Report, error) {
+		volume := func(pod, name string) status.Volume {
+			return status.Volume{Pod: status.Pod{UID: "uid-" + pod}, Name: name}
+		}
+		return &status.Report{Driver: driver, Node: "n", Volumes: []status.Volume{volume("whole", "a"), volume("whole", "b"), volume("half", "a"), volume("other", "b")}}, nil
+	}
+	o.Pod = func(_ context.Context, namespace, name string) (*inuse.Pod, error) {
+		found := pod(name, true)
+		switch {
+		case namespace != "shop" || name == "whole" || name == "late":
+			t.Errorf("asked for %s/%s", namespace, name)
+		case name == "gone":
+			return nil, nil //nolint:nilnil // As Options says.
+		case name == "again":
+			found.UID = "another"
+		case name == "unclear":
+			return nil, errors.New("no answer")
+		}
+		return &found, nil
+	}
+	s, err := survey(t, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for pod, volumes := range s.Nodes[0].Missing() {
+		got = append(got, pod.Name+": "+strings.Join(volumes, ","))
+	}
+	if want := []string{"half: b", "unclear: a,b", "late: a,b"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if n := len(s.Nodes[0].Pods); n != 4 {
+		t.Errorf("%d pods, want 4", n)
+	}
+}
+
+// TestABusyPluginIsAskedAgain, for as long as it may take to answer.
+func TestABusyPluginIsAskedAgain(t *testing.T) {
+	for busy, want := range map[int]string{2: "", 100: "no answer within 10s: the plugin is busy"} {
+		synctest.Test(t, func(t *testing.T) {
+			o := options(nil, []corev1.Pod{pluginOn("n", "p")}, nil)
+			o.Timeout = 10 * time.Second
+			answer, asked := o.Fetch, 0
+			o.Fetch = func(ctx context.Context, pod string) (*status.Report, error) {
+				if asked++; asked <= busy {
+					return nil, status.ErrBusy
+				}
+				return answer(ctx, pod)
+			}
+			s, err := survey(t, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			if p := s.Nodes[0].Problem; p != nil {
+				got = p.Message
+			}
+			if got != want {
+				t.Errorf("%d times busy: %q, want %q", busy, got, want)
+			}
+		})
+	}
+}
