@@ -37,6 +37,7 @@ func TestHostileContainers(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	before, runs := s.look(), s.runs(t, s.node)
+	s.earlier = s.warnings()
 
 	reading := s.awaitLast(s.honest, siegeLimit)
 	stop := s.keepUpdating(50 * time.Millisecond)
@@ -73,6 +74,8 @@ type scene struct {
 	// has no rights but those of root in a container; the admins have more.
 	inspector, honest, hostile *pod
 	admins                     []*pod
+	// earlier are the warnings on the honest pod from before the attacks, as from its start.
+	earlier map[string]int32
 }
 
 func newScene(t *testing.T) *scene {
@@ -198,15 +201,27 @@ func (s *scene) arriveLast(reading []*pending) {
 			p.probe("await", mountDir+volume+"/key", "key "+lastText, podTimeout.String()) // by another watch
 		}
 	}
+	for text, count := range s.warnings() {
+		if count > s.earlier[text] {
+			s.t.Errorf("event on the honest pod: %s", text)
+		}
+	}
+}
+
+// warnings counts the events on the honest pod that are warnings, by their text.
+func (s *scene) warnings() map[string]int32 {
+	s.t.Helper()
 	events, err := s.client.CoreV1().Events(s.name).List(s.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(s.honest.UID)})
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	counts := map[string]int32{}
 	for _, e := range events.Items {
 		if e.Type != corev1.EventTypeNormal {
-			s.t.Errorf("event on the honest pod: %s: %s", e.Reason, e.Message)
+			counts[e.Reason+": "+e.Message] += max(e.Count, 1)
 		}
 	}
+	return counts
 }
 
 // askForWrite starts hostile pods whose volumes are not declared read-only. They don't
