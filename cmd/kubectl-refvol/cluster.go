@@ -96,6 +96,7 @@ type cluster struct {
 	// ofStorage encodes the options of storage's requests.
 	ofStorage runtime.ParameterCodec
 	pods      *portforward.Forwarder
+	using     *podList
 }
 
 // connect returns what the flags lead to. It sends nothing yet.
@@ -144,6 +145,9 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	return &cluster{
 		opts: o, namespace: namespace, client: client, storage: storage, ofStorage: runtime.NewParameterCodec(scheme),
 		pods: portforward.New(config, client.Core()),
+		using: &podList{list: func(ctx context.Context) ([]inuse.Pod, error) {
+			return inuse.List(ctx, client.ListPods, o.driver)
+		}},
 	}, nil
 }
 
@@ -151,10 +155,8 @@ func (o *clusterOptions) connect() (*cluster, error) {
 func (c *cluster) fleet(query status.Query) (*fleet.Fleet, error) {
 	return fleet.New(fleet.Options{
 		Driver: c.opts.driver, CSINodes: c.csiNodes, Plugins: c.plugins,
-		Fetch: func(ctx context.Context, pod string) (*status.Report, error) { return c.fetch(ctx, pod, query) },
-		Using: func(ctx context.Context) ([]inuse.Pod, error) {
-			return inuse.List(ctx, c.client.ListPods, c.opts.driver)
-		},
+		Fetch:  func(ctx context.Context, pod string) (*status.Report, error) { return c.fetch(ctx, pod, query) },
+		Using:  c.using.get,
 		Pod:    c.pod,
 		AtOnce: atOnce, Timeout: c.opts.timeout,
 	})

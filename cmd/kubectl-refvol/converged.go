@@ -107,7 +107,7 @@ func (o *convergedOptions) run(ctx context.Context, argument string, stdout, std
 		return err
 	}
 	w := &waiter{
-		object: object, version: c.version, survey: plugins.Survey, progress: newProgress(stderr), watch: o.watch,
+		object: object, version: c.version, survey: plugins.Survey, renew: c.using.renew, progress: newProgress(stderr), watch: o.watch,
 		write: func(v *converge.Verdict) error { return printVerdict(stdout, o.output, v) },
 		warn: func(err error) {
 			fmt.Fprintf(stderr, "Warning: %v: trying again\n", err) //nolint:errcheck // The verdict is what counts.
@@ -121,6 +121,8 @@ type waiter struct {
 	object  converge.Object
 	version func(context.Context, converge.Object) (*status.Version, error)
 	survey  func(context.Context, func(done, of int)) (*fleet.Survey, error)
+	// renew has the next survey list the pods anew, and returns false if the last one did.
+	renew func() bool
 	// write prints a verdict for the caller.
 	write func(*converge.Verdict) error
 	// warn tells why a round failed that is repeated.
@@ -156,6 +158,9 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 			continue
 		}
 		again = retry
+		if w.last.Converged && !w.isPrinted() && w.renew() {
+			continue // only a new list of the pods can say yes
+		}
 		if w.last.Converged || w.last.Current == nil || w.watch {
 			if err = w.tell(); err != nil || !w.watch {
 				return errors.Join(err, outcome(w.last))
@@ -202,12 +207,14 @@ func (w *waiter) round(ctx, deadline context.Context, before *status.Version) er
 
 // tell prints the last verdict, unless it says the same as the one printed before.
 func (w *waiter) tell() error {
-	if w.printed != nil && w.printed.Same(w.last) {
+	if w.isPrinted() {
 		return nil
 	}
 	w.printed = w.last
 	return w.write(w.last)
 }
+
+func (w *waiter) isPrinted() bool { return w.printed != nil && w.printed.Same(w.last) }
 
 // outcome returns nil for yes.
 func outcome(v *converge.Verdict) error {

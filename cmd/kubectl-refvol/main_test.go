@@ -84,10 +84,12 @@ type script struct {
 	// one stays. "" stands for none.
 	object, shown []string
 	// slow is how long a round takes, and fails are the rounds that fail, from 1 on.
-	slow    time.Duration
-	fails   map[int]error
-	printed []string
-	rounds  int
+	slow  time.Duration
+	fails map[int]error
+	// keepsPods says that a round that says yes may do so by a list of pods that was kept.
+	keepsPods, renewed bool
+	printed            []string
+	rounds             int
 }
 
 func next(versions *[]string) *status.Version {
@@ -105,6 +107,10 @@ func (s *script) waiter(watch bool) *waiter {
 	object := converge.Object{Kind: "Secret", Namespace: "ns", Name: "db"}
 	return &waiter{
 		object: object, watch: watch, progress: &progress{},
+		renew: func() bool {
+			s.renewed = !s.renewed
+			return s.keepsPods && s.renewed
+		},
 		version: func(ctx context.Context, _ converge.Object) (*status.Version, error) {
 			return next(&s.object), ctx.Err()
 		},
@@ -171,6 +177,12 @@ func TestWait(t *testing.T) {
 		},
 		"never there":         {script{object: []string{""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", 0, 0},
 		"deleted in the wait": {script{object: []string{"2", "2", ""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", time.Second, 2},
+		"yes by an old list of pods": {
+			script{object: []string{"1"}, shown: []string{"1"}, keepsPods: true}, time.Minute, false, "yes 1", "", 0, 2,
+		},
+		"yes by an old list of pods, and no by a new one": {
+			script{object: []string{"2"}, shown: []string{"2", "1", "2"}, keepsPods: true}, time.Minute, false, "yes 2", "", time.Second, 3,
+		},
 		"the first round fails": {
 			script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errFault}}, time.Minute, false, "", "fault", 0, 1,
 		},
