@@ -20,7 +20,7 @@ type place struct {
 // nobody else: only the publish uses the volume yet, and an unpublish cancels the publish.
 func (v *published) acquirePlace(ctx context.Context, heap int64) error {
 	l := v.p.renders.lane(heap)
-	if err := l.acquire(ctx, v.p.stopping); err != nil {
+	if err := l.acquire(ctx, v.request.Pod.UID, v.p.stopping); err != nil {
 		return fail(ReasonUnavailable, "%w: %w", errCrowded, err)
 	}
 	v.contents.place.lane = l
@@ -46,7 +46,7 @@ func (v *published) tryPlace(ctx context.Context, objects payload.Objects) bool 
 	}
 	has.waiting = true
 	v.p.background.Go(func() {
-		if l.acquire(ctx, nil) != nil {
+		if l.acquire(ctx, v.request.Pod.UID, nil) != nil {
 			return // the plugin ends
 		}
 		v.contents.mu.Lock()
@@ -83,7 +83,7 @@ func (p *Publisher) parse(ctx context.Context, request *Request, opts ...volume.
 	l := p.renders.lane(int64(min(size, volume.MaxAttributesSize)) * parseCost)
 	ctx, cancel := context.WithTimeout(ctx, p.opts.PublishWait)
 	defer cancel()
-	if err := l.acquire(ctx, p.stopping); err != nil {
+	if err := l.acquire(ctx, request.Pod.UID, p.stopping); err != nil {
 		return nil, fail(ReasonUnavailable, "%w: %w", errCrowded, err)
 	}
 	defer l.release()

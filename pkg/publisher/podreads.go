@@ -100,9 +100,9 @@ func (r *podReads) get(ctx context.Context, pod volume.Pod, deadline time.Time) 
 	return got, err
 }
 
-// wait takes a place, in the order of the calls.
+// wait takes a place, in the order of the calls: a pod has one read.
 func (r *podReads) wait(ctx context.Context) error {
-	if err := r.places.acquire(ctx, r.stopping); err != nil {
+	if err := r.places.acquire(ctx, "", r.stopping); err != nil {
 		return fail(ReasonUnavailable, "%w: %w", errManyReads, err)
 	}
 	return nil

@@ -1,10 +1,12 @@
 package publisher
 
 import (
-	"container/list"
 	"context"
 	"errors"
+	"slices"
 	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/payload"
 )
@@ -42,11 +44,15 @@ func (g *renderGate) lane(heap int64) *lane {
 	return &g.large
 }
 
-// lane has a number of places, which are given in the order in which they were asked for.
+// lane has a number of places. The pods that wait for one take turns, so that no pod's author holds up
+// another pod by many volumes. A pod gets its places in the order in which it asked for them.
 type lane struct {
-	mu      sync.Mutex
-	free    int
-	waiting list.List // of chan struct{}, closed when a place is given
+	mu   sync.Mutex
+	free int
+	// turns are the pods that wait, the next one first, and waiting holds the channels of each, which are
+	// closed when a place is given.
+	turns   []types.UID
+	waiting map[types.UID][]chan struct{}
 }
 
 // tryAcquire takes a place if one is free. While somebody waits none is.
@@ -60,13 +66,12 @@ func (l *lane) tryAcquire() bool {
 	return true
 }
 
-// acquire waits for a place until ctx ends or stopping is closed.
-func (l *lane) acquire(ctx context.Context, stopping <-chan struct{}) error {
+// acquire waits for a place for a pod until ctx ends or stopping is closed.
+func (l *lane) acquire(ctx context.Context, pod types.UID, stopping <-chan struct{}) error {
 	if l.tryAcquire() {
-		return nil
+		return nil // also of a ctx that has ended
 	}
-	given := make(chan struct{})
-	waits := l.wait(given)
+	given := l.enter(pod)
 	var err error
 	select {
 	case <-given:
@@ -76,39 +81,62 @@ func (l *lane) acquire(ctx context.Context, stopping <-chan struct{}) error {
 	case <-stopping:
 		err = errStopping
 	}
-	l.mu.Lock()
-	l.waiting.Remove(waits)
-	l.mu.Unlock()
-	select {
-	case <-given: // meanwhile
+	if !l.leave(pod, given) { // it was given meanwhile
 		l.release()
-	default:
 	}
 	return err
 }
 
-// wait has a channel closed when it is its turn.
-func (l *lane) wait(given chan struct{}) *list.Element {
+// enter returns a channel that is closed when the pod has a place, which may be free since the try.
+func (l *lane) enter(pod types.UID) chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.free > 0 { // since the try
+	given := make(chan struct{})
+	if l.free > 0 {
 		l.free--
 		close(given)
-		return &list.Element{}
+		return given
 	}
-	return l.waiting.PushBack(given)
+	if len(l.waiting[pod]) == 0 {
+		l.turns = append(l.turns, pod)
+	}
+	if l.waiting == nil {
+		l.waiting = map[types.UID][]chan struct{}{}
+	}
+	l.waiting[pod] = append(l.waiting[pod], given)
+	return given
+}
+
+// leave ends a wait, and returns false if it has ended.
+func (l *lane) leave(pod types.UID, given chan struct{}) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := slices.Index(l.waiting[pod], given)
+	if at < 0 {
+		return false
+	}
+	l.waiting[pod] = slices.Delete(l.waiting[pod], at, at+1)
+	if len(l.waiting[pod]) == 0 {
+		delete(l.waiting, pod)
+		l.turns = slices.DeleteFunc(l.turns, func(other types.UID) bool { return other == pod })
+	}
+	return true
 }
 
 // release gives a place back.
 func (l *lane) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	first := l.waiting.Front()
-	if first == nil {
+	if len(l.turns) == 0 {
 		l.free++
 		return
 	}
-	if given, ok := l.waiting.Remove(first).(chan struct{}); ok {
-		close(given)
+	pod := l.turns[0]
+	l.turns = l.turns[1:]
+	close(l.waiting[pod][0])
+	if l.waiting[pod] = l.waiting[pod][1:]; len(l.waiting[pod]) > 0 {
+		l.turns = append(l.turns, pod)
+	} else {
+		delete(l.waiting, pod)
 	}
 }

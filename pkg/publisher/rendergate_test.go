@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -24,13 +26,13 @@ func TestRenderGateIsFourBudgets(t *testing.T) {
 func TestRenderGateKeepsTheOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lane{free: 1}
-		if err := l.acquire(t.Context(), nil); err != nil {
+		if err := l.acquire(t.Context(), "p", nil); err != nil {
 			t.Fatal(err)
 		}
 		order := make(chan string, 10)
 		wait := func(name string, ctx context.Context, stopping chan struct{}) {
 			go func() {
-				if err := l.acquire(ctx, stopping); err != nil {
+				if err := l.acquire(ctx, "p", stopping); err != nil {
 					order <- fmt.Sprint(name, ": ", err)
 					return
 				}
@@ -69,6 +71,40 @@ func TestRenderGateKeepsTheOrder(t *testing.T) {
 	})
 }
 
+// Pods take turns: one with many volumes that wait holds up no other one.
+func TestRenderGateIsFair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &lane{free: 1}
+		if err := l.acquire(t.Context(), "many", nil); err != nil {
+			t.Fatal(err)
+		}
+		order := make(chan types.UID, 10)
+		for _, pod := range []types.UID{"many", "many", "many", "many", "few", "few", "one"} {
+			go func() {
+				if err := l.acquire(t.Context(), pod, nil); err != nil {
+					t.Error(err)
+				}
+				order <- pod
+				l.release()
+			}()
+			synctest.Wait()
+		}
+		l.release()
+		synctest.Wait()
+		close(order)
+		var got []types.UID
+		for pod := range order {
+			got = append(got, pod)
+		}
+		if want := []types.UID{"many", "few", "one", "many", "few", "many", "many"}; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if l.free != 1 || len(l.turns)+len(l.waiting) > 0 {
+			t.Errorf("%d places are free, and %q wait", l.free, l.turns)
+		}
+	})
+}
+
 // large returns a request for a volume whose render is a large one.
 func (e *env) large(id string) Request {
 	e.objects.put(configMap("large"), "A", strings.Repeat("x", 400<<10))
@@ -93,8 +129,8 @@ func (e *env) fill() (free func()) {
 func (e *env) wantFree() {
 	e.Helper()
 	g := e.p.renders
-	if g.small.free != smallRenders || g.large.free != largeRenders || g.large.waiting.Len() > 0 {
-		e.Errorf("%d small and %d large places are free, %d wait", g.small.free, g.large.free, g.large.waiting.Len())
+	if g.small.free != smallRenders || g.large.free != largeRenders || len(g.large.turns)+len(g.large.waiting) > 0 {
+		e.Errorf("%d small and %d large places are free, %d wait", g.small.free, g.large.free, len(g.large.waiting))
 	}
 }
 
