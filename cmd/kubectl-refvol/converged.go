@@ -147,7 +147,7 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 	changed := false // in the round before
 	retry := wait.Backoff{Duration: shortestPause, Factor: 2, Steps: 6, Cap: longestPause}
 	for again := retry; err == nil; {
-		began := time.Now()
+		began, previous := time.Now(), w.last
 		if err = w.round(ctx, deadline, before); err != nil {
 			if w.last == nil || deadline.Err() != nil || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 				break
@@ -159,7 +159,8 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 		}
 		again = retry
 		if w.last.Converged && !w.isPrinted() && w.renew() {
-			continue // only a new list of the pods can say yes
+			w.last = previous // only a new list of the pods can say yes
+			continue
 		}
 		if w.last.Converged || w.last.Current == nil || w.watch {
 			if err = w.tell(); err != nil || !w.watch {
