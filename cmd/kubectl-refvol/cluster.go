@@ -203,17 +203,16 @@ func (c *cluster) plugins(ctx context.Context) ([]corev1.Pod, error) {
 // pod gets a pod that used the driver, nil if it doesn't any more.
 func (c *cluster) pod(ctx context.Context, namespace, name string) (*inuse.Pod, error) {
 	pod, err := c.client.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // The answer is that there is none.
-	}
-	if err != nil {
+	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
-	use, ok := inuse.Of(pod, c.opts.driver)
-	if !ok {
-		return nil, nil //nolint:nilnil // As above.
+	if err == nil {
+		if use, ok := inuse.Of(pod, c.opts.driver); ok {
+			return &use, nil
+		}
 	}
-	return &use, nil
+	c.using.forget(namespace, name)
+	return nil, nil //nolint:nilnil // The answer is that there is none.
 }
 
 func (c *cluster) fetch(ctx context.Context, pod string, query status.Query) (*status.Report, error) {

@@ -184,7 +184,8 @@ func TestWait(t *testing.T) {
 			script{object: []string{"2"}, shown: []string{"2", "1", "2"}, keepsPods: true}, time.Minute, false, "yes 2", "", time.Second, 3,
 		},
 		"yes by an old list of pods, and no time for a new one": {
-			script{object: []string{"2"}, shown: []string{"2", "1"}, slow: 4 * time.Second, keepsPods: true}, 5 * time.Second, false, "no 2",
+			script{object: []string{"2"}, shown: []string{"2", "1"}, slow: 4 * time.Second, keepsPods: true},
+			5 * time.Second, false, "no 2",
 			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 5 * time.Second, 2,
 		},
 		"the first round fails": {

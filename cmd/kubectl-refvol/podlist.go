@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/refvol/refvol/pkg/inuse"
@@ -10,13 +11,15 @@ import (
 
 // restAfterList is how many times as long as a list of all pods took the next one has to wait: of a large
 // cluster it is hundreds of megabytes.
-const restAfterList = 10
+const restAfterList = 3
 
-// podList lists the pods that use the driver, and keeps the answer for a while. It is for one goroutine at a
-// time.
+// podList lists the pods that use the driver, and keeps the answer for a while. get and renew are for one goroutine
+// at a time, and forget is safe for concurrent use with them.
 type podList struct {
 	list func(context.Context) ([]inuse.Pod, error)
 
+	// mu guards what is below it.
+	mu   sync.Mutex
 	kept []inuse.Pod
 	took time.Duration
 	at   time.Time
@@ -26,6 +29,8 @@ type podList struct {
 
 // get returns the pods. The caller may change the slice.
 func (l *podList) get(ctx context.Context) ([]inuse.Pod, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.fresh = l.at.IsZero() || time.Since(l.at) >= restAfterList*l.took
 	if l.fresh {
 		began := time.Now()
@@ -38,8 +43,17 @@ func (l *podList) get(ctx context.Context) ([]inuse.Pod, error) {
 	return slices.Clone(l.kept), nil
 }
 
+// forget takes a pod out that has ended, so that nobody asks for it again.
+func (l *podList) forget(namespace, name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.kept = slices.DeleteFunc(l.kept, func(pod inuse.Pod) bool { return pod.Namespace == namespace && pod.Name == name })
+}
+
 // renew has the next get list the pods, and returns false if the last one did.
 func (l *podList) renew() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.at = time.Time{}
 	return !l.fresh
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/refvol/refvol/pkg/inuse"
 )
 
-// TestPodList: the pods are listed for a tenth of the time, and at once if an answer depends on it.
+// TestPodList: the pods are listed for a quarter of the time, and at once if an answer depends on it.
 func TestPodList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fails error
@@ -33,20 +33,24 @@ func TestPodList(t *testing.T) {
 			t.Error("the first list is one that was kept")
 		}
 		get(2)
-		<-time.After(9 * time.Second)
+		<-time.After(2 * time.Second)
 		get(2)
 		if !l.renew() {
 			t.Error("a list that was kept is a new one")
 		}
 		get(3)
-		<-time.After(10 * time.Second)
+		<-time.After(3 * time.Second)
 		get(4)
-		<-time.After(10 * time.Second)
+		<-time.After(3 * time.Second)
 		fails = errors.New("fault")
 		if _, err := l.get(t.Context()); !errors.Is(err, fails) {
 			t.Error(err)
 		}
 		fails = nil
 		get(6)
+		l.forget("", "a")
+		if pods, err := l.get(t.Context()); err != nil || len(pods) > 0 {
+			t.Errorf("a pod that has ended: %v, %v", pods, err)
+		}
 	})
 }

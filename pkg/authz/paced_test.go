@@ -93,3 +93,18 @@ func TestPacesOfAccounts(t *testing.T) {
 		})
 	}
 }
+
+// TestANewTokenEndsOnePause: that of an account with too many requests goes on.
+func TestANewTokenEndsOnePause(t *testing.T) {
+	tokens := &Tokens{}
+	tokens.Put(podOf("a"), "v", goodFor("a1", time.Hour))
+	before := tokens.pausesOf(web.Account())
+	tokens.Put(podOf("a"), "v", goodFor("a1", time.Hour))
+	if same := tokens.pausesOf(web.Account()); same != before {
+		t.Error("the same token ended a pause")
+	}
+	tokens.Put(podOf("b"), "v", goodFor("b1", time.Hour))
+	if after := tokens.pausesOf(web.Account()); after.busy != before.busy || after.rejected == before.rejected {
+		t.Errorf("before %p and %p, after %p and %p", before.busy, before.rejected, after.busy, after.rejected)
+	}
+}

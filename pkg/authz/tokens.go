@@ -39,19 +39,18 @@ type accountTokens struct {
 	arrived chan struct{}
 	waiting int
 	// pauses are those of the account's reviews.
-	pauses *pauses
+	pauses pauses
 }
 
 // pauses are those of one account's reviews: after too many requests, and after the API server has
-// accepted none of its tokens, as when the account was deleted.
-type pauses struct{ busy, rejected backoff.Gate }
+// accepted no token that was tried, as when the account was deleted.
+type pauses struct{ busy, rejected *backoff.Gate }
 
-func newPauses() *pauses {
-	return &pauses{
-		busy:     backoff.Gate{Closes: apierrors.IsTooManyRequests},
-		rejected: backoff.Gate{Closes: apierrors.IsUnauthorized},
-	}
+func newPauses() pauses {
+	return pauses{&backoff.Gate{Closes: apierrors.IsTooManyRequests}, newRejected()}
 }
+
+func newRejected() *backoff.Gate { return &backoff.Gate{Closes: apierrors.IsUnauthorized} }
 
 // holder is a pod with its token.
 type holder struct {
@@ -78,7 +77,7 @@ func (t *Tokens) Put(pod volume.Pod, volumeID string, token volume.Token) (first
 	h.volumes[volumeID] = true
 	if token.Reveal() != h.token.Reveal() {
 		h.token, h.rejected = token, time.Time{}
-		w.pauses = newPauses()
+		w.pauses.rejected = newRejected()
 		close(w.arrived)
 		w.arrived = make(chan struct{})
 	}
@@ -169,7 +168,7 @@ func (t *Tokens) take(account volume.Account) []volume.Token {
 
 // pausesOf returns the pauses of an account's reviews. An account without pods has no reviews to
 // pause.
-func (t *Tokens) pausesOf(account volume.Account) *pauses {
+func (t *Tokens) pausesOf(account volume.Account) pauses {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w := t.accounts[account]; w != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
 // TestProbeOfTheOwnSocket: it answers as long as the kubelet would get an answer, by a call that counts as
@@ -56,6 +57,9 @@ func TestProbeOfTheOwnSocket(t *testing.T) {
 // register needs none.
 func TestProbeOfTheRegistration(t *testing.T) {
 	s := serve(t, nil)
+	if _, err := s.registrar.GetInfo(t.Context(), &registration.InfoRequest{}); err != nil { // it serves there
+		t.Fatal(err)
+	}
 	if err := os.Remove(s.registrationPath); err != nil {
 		t.Fatal(err)
 	}

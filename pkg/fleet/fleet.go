@@ -258,7 +258,7 @@ func (f *Fleet) ask(ctx context.Context, node *Node, pod *corev1.Pod) error {
 		node.problem(OtherPlugin, "the pod reports for node "+report.Node)
 	default:
 		node.Report = report
-		f.forgetEnded(ctx, node)
+		f.forgetEnded(bounded, node)
 		if !ready(pod) {
 			node.problem(NotReady, "the plugin's pod is not ready")
 		}

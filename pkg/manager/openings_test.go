@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strings"
 	"syscall"
@@ -11,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/backoff"
@@ -318,4 +322,43 @@ func TestFailuresNameNoOtherObject(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+// TestAnAnswerNamesNoOtherObject: what remains of it says what to do.
+func TestAnAnswerNamesNoOtherObject(t *testing.T) {
+	answer := apierrors.NewGenericServerResponse(http.StatusTooManyRequests, "get", schema.GroupResource{Resource: "secrets"}, "theirs", "", 30, true)
+	got := ofAnother(fmt.Errorf("get: %w", answer))
+	if seconds, ok := apierrors.SuggestsClientDelay(got); !ok || seconds != 30 || !apierrors.IsTooManyRequests(got) || strings.Contains(got.Error(), "theirs") {
+		t.Errorf("got %v", got)
+	}
+	if answer.ErrStatus.Details.Name != "theirs" {
+		t.Error("the answer itself was changed")
+	}
+}
+
+// TestFirstAdmitted compares it with a look at each opening.
+func TestFirstAdmitted(t *testing.T) {
+	for seed := range uint64(500) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		account := func() volume.Account { return volume.Account{Namespace: "ns", Name: fmt.Sprint(random.IntN(3))} }
+		s := scopes{}
+		for _, level := range []backoff.Level{backoff.Credential, backoff.Kind, refusedScope} {
+			s[scopeOf(&candidate{Ref: secretRef("a"), account: account()}, level)] = &pause{until: time.Now().Add(time.Hour)}
+		}
+		var ops []*opening
+		for range random.IntN(8) {
+			p := &candidate{Ref: secretRef("a"), account: account()}
+			if random.IntN(2) == 0 {
+				p.refusal = errOlder
+			}
+			ops = append(ops, &opening{candidate: p})
+		}
+		var want *opening
+		if i := slices.IndexFunc(ops, func(op *opening) bool { return s.admit(op.candidate) }); i >= 0 {
+			want = ops[i]
+		}
+		if got := firstAdmitted(ops, s); got != want {
+			t.Fatalf("seed %d: got %v, want %v", seed, got, want)
+		}
+	}
 }

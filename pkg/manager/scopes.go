@@ -158,13 +158,24 @@ func (b *pause) next(l backoff.Level, err error) time.Duration {
 	return length
 }
 
-// ofAnother returns a failure as other objects get it, whose pods may be of others: without the URL, which
-// names the object that was asked for.
+// ofAnother returns a failure as other objects get it, whose pods may be of others: without the URL, and without
+// the text of an answer that names the object that was asked for.
 func ofAnother(err error) error {
 	if failure, ok := errors.AsType[*url.Error](err); ok {
 		return fmt.Errorf("ask the API server: %w", failure.Err)
 	}
-	return err
+	var answer apierrors.APIStatus
+	if !errors.As(err, &answer) {
+		return err
+	}
+	status := answer.Status()
+	if status.Details == nil || status.Details.Name == "" {
+		return err
+	}
+	status.Message = fmt.Sprintf("the API server answered %d %s", status.Code, status.Reason)
+	status.Details = status.Details.DeepCopy()
+	status.Details.Name = ""
+	return &apierrors.StatusError{ErrStatus: status}
 }
 
 // isShared tells whether a failure concerns more than the object, so that the backoff of a

@@ -16,7 +16,8 @@ const (
 	silenceTime = 5 * time.Minute
 	maxSilence  = minWatchTimeout
 	// reopenInterval is the least time between the ends of two silent watches of a node: a little more
-	// than a second, so that their requests stay under 60 a minute. A watch that has to wait tries
+	// than a second, so that their requests stay under 60 a minute, or three times that where the server can't
+	// begin a watch with the state. A watch that has to wait tries
 	// again within reopenRetry.
 	reopenInterval = 1100 * time.Millisecond
 	reopenRetry    = 30 * time.Second

@@ -137,7 +137,7 @@ func (e *environment) key(at *field.Path, kind volume.Kind, name, key string, op
 }
 
 func (e *environment) ref(at *field.Path, kind volume.Kind, name string) volume.Ref {
-	if err := volume.CheckName(at.Child("name"), kind, name); err != nil {
+	if err := checkName(at.Child("name"), kind, name); err != nil {
 		e.errs = append(e.errs, err)
 	}
 	return volume.Ref{Kind: kind, Namespace: e.namespace, Name: name}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -75,7 +77,7 @@ func (s *shown) projected(at *field.Path, v *corev1.ProjectedVolumeSource) *fiel
 
 // add adds an object. The defaults are the volume's, at defaultsAt.
 func (s *shown) add(at, nameAt *field.Path, kind volume.Kind, name string, optional bool, items []corev1.KeyToPath, defaultsAt *field.Path, defaultMode *int32, defaultUser *int64) *field.Error {
-	if err := volume.CheckName(nameAt, kind, name); err != nil {
+	if err := checkName(nameAt, kind, name); err != nil {
 		return err
 	}
 	p := &volume.Projection{Ref: volume.Ref{Kind: kind, Namespace: s.namespace, Name: name}, Optional: optional}
@@ -94,6 +96,22 @@ func (s *shown) add(at, nameAt *field.Path, kind volume.Kind, name string, optio
 		p.Items = append(p.Items, item)
 	}
 	s.sources = append(s.sources, volume.Source{Projection: p, Field: at.String()})
+	return nil
+}
+
+// checkName refuses a name for which no request can be sent. Kubernetes checks none in a pod's spec but for being
+// there. One that no object can have is that of a missing object, as for the kubelet.
+func checkName(at *field.Path, kind volume.Kind, name string) *field.Error {
+	const most = validation.DNS1123SubdomainMaxLength
+	if name == "" {
+		return field.Required(at, fmt.Sprintf("must name a %s", kind))
+	}
+	if len(name) > most {
+		return field.Invalid(at, fmt.Sprintf("a string of %d bytes", len(name)), fmt.Sprintf("must be no more than %d bytes", most))
+	}
+	if bad := content.IsPathSegmentName(name); len(bad) > 0 {
+		return field.Invalid(at, name, strings.Join(bad, "; "))
+	}
 	return nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"unicode"
 )
@@ -23,8 +22,8 @@ var ErrBusy = errors.New("the plugin is busy")
 // is how it is reached. Of the report, and of the error, every text can be printed. ctx bounds the time.
 // It is safe for concurrent use if transport is.
 func Fetch(ctx context.Context, transport http.RoundTripper, address string, query Query) (*Report, error) {
-	url := (&url.URL{Scheme: "http", Host: address, Path: Path, RawQuery: query.String()}).String()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	url := "http://" + address + Path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"?"+query.String(), http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("get the status: %w", err)
 	}

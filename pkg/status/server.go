@@ -76,7 +76,7 @@ func answer(w http.ResponseWriter, report *Report, query Query) {
 func encode(report *Report, query Query) ([]byte, error) {
 	body, err := json.Marshal(report)
 	for _, most := range fewerObjects() {
-		if err != nil || len(body) <= maxReport || query.Object != "" {
+		if err != nil || len(body) <= maxReport || query.Object != "" || !query.omits {
 			break
 		}
 		for i := range report.Volumes {

@@ -150,6 +150,9 @@ func TestReportOfTooManyObjects(t *testing.T) {
 			}
 		}
 	}
+	if status, _, _ := do(t, http.MethodGet, "http://"+address+Path); status != http.StatusInternalServerError {
+		t.Errorf("a reader that takes what is left for all gets %d", status)
+	}
 	for _, wrong := range []string{"secret", "Secret/db", "a/b/c/d"} {
 		if status, _, body := do(t, http.MethodGet, "http://"+address+Path+"?object="+wrong); status != http.StatusBadRequest ||
 			!strings.Contains(body, `object: Invalid value: "`+wrong+`": must be KIND/NAMESPACE/NAME`) {

@@ -278,15 +278,14 @@ func (p *parser) shortForm() []Source {
 func (p *parser) name(into *Ref) func(*field.Path, string) {
 	return func(at *field.Path, name string) {
 		into.Name = name
-		if err := CheckName(at, into.Kind, name); err != nil {
+		if err := checkName(at, into.Kind, name); err != nil {
 			p.add(err)
 		}
 	}
 }
 
-// CheckName returns what is wrong with the name of an object at a path, or nil. Kubernetes doesn't check the
-// names in a pod's spec, and a request for one of a hundred kilobytes can't be sent at all.
-func CheckName(at *field.Path, kind Kind, name string) *field.Error {
+// checkName returns what is wrong with the name of an object at a path, or nil.
+func checkName(at *field.Path, kind Kind, name string) *field.Error {
 	if name == "" {
 		return field.Required(at, fmt.Sprintf("must name a %s", kind))
 	}
