@@ -21,6 +21,8 @@ IMAGE ?= ghcr.io/refvol/refvol-plugin:$(VERSION)
 # any machine.
 STATIC := CGO_ENABLED=0 $(GO)
 BUILD_FLAGS := -trimpath -buildvcs=false
+# Tests have the same, so that another clone finds what this one has compiled and tested.
+RACE := -race $(BUILD_FLAGS)
 # Without this tag gRPC links html/template, and the linker keeps every exported method: 7 MB.
 PLUGIN_TAGS := -tags=grpcnotrace
 LDFLAGS := -s -w \
@@ -83,19 +85,22 @@ fmt: ## Format all Go files as make lint wants them
 # Most of what the suites compile is the plugin and the libraries that it links: compiled first, none of
 # that is compiled twice. Then the suites run side by side, for most of them mostly wait. What fails keeps
 # nothing else from running.
+# The suites that take long run a part of their tests and cases, which a seed chooses. ALL=1 runs them all,
+# as CI does.
 # Tests have more memory than time: nothing collects garbage as often as it would. The plugin does, as
 # the harness starts it.
 .PHONY: test
 test: export GOGC := 300
-test: ## Run the unit and the integration tier, and csi-sanity
-	$(GO) build -race ./...
+test: export REFVOL_SAMPLE := $(if $(ALL),,1)
+test: ## Run the unit tier, a part of the integration tier (ALL=1: all of it), and csi-sanity
+	$(GO) build $(RACE) ./...
 	@$(MAKE) --no-print-directory --keep-going -j test-unit test-integration test-sanity
 
 # make lint vets all modules.
-TEST := test -race -vet=off -timeout 30m
+TEST := test $(RACE) -vet=off -timeout 30m
 # Modules that start no goroutine have nothing to race: their tests share what make lint and make build
 # have compiled.
-PLAIN_TEST = $(filter-out -race,$(TEST)) $(BUILD_FLAGS)
+PLAIN_TEST = $(filter-out -race,$(TEST))
 
 # Prints the packages that have benchmarks.
 BENCHED := grep -rl --include='*_test.go' '^func Benchmark' pkg | xargs -n 1 dirname | sort -u | sed 's|^|./|'
@@ -107,7 +112,7 @@ test-unit: ## Run the unit tier: no root, no network, no built binaries
 	$(GO) -C cmd/kubectl-refvol $(TEST) ./...
 	$(STATIC) -C tools $(PLAIN_TEST) ./...
 	$(STATIC) -C tools/release $(PLAIN_TEST) -short ./...
-	@output=$$($(GO) test -race -vet=off -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
+	@output=$$($(GO) test $(RACE) -vet=off -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
 
 .PHONY: bench-micro
 bench-micro: ## Run the micro-benchmarks of the packages; BENCH=Render picks some, COUNT=10 repeats them
@@ -144,17 +149,17 @@ test-deploy:
 # ginkgo, which csi-sanity is built on, runs once a process: no -count of the user's own.
 .PHONY: test-sanity
 test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin's binary
-	$(GO) -C e2e/suites/sanity test -race -vet=off -timeout 15m -count=1 ./...
+	$(GO) -C e2e/suites/sanity test $(RACE) -vet=off -timeout 15m -count=1 ./...
 
 # REFVOL_LONG=1 asks for the long form of the suites that have one. On kind that is all of
 # the suite at once, with TestEnvFiles, and what make e2e-nodes runs.
 .PHONY: test-long
 test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and the suites' long forms, on kind too
 	$(STATIC) -C tools/release test $(BUILD_FLAGS) -count=1 -timeout 3h -v .
-	$(MAKE) test-unit TEST='test -race -vet=off -timeout 60m -shuffle=on -count=20'
-	$(MAKE) test-integration TEST='test -race -vet=off -timeout 3h -shuffle=on -count=5'
-	REFVOL_LONG=1 $(GO) test -race -timeout 60m -count=1 -run '^TestReadersUnderFire$$' -v ./pkg/writer
-	REFVOL_LONG=1 $(GO) -C e2e test -race -timeout 6h -count=1 -v ./suites/integration
+	$(MAKE) test-unit TEST='test $(RACE) -vet=off -timeout 60m -shuffle=on -count=20'
+	$(MAKE) test-integration TEST='test $(RACE) -vet=off -timeout 3h -shuffle=on -count=5'
+	REFVOL_LONG=1 $(GO) test $(RACE) -timeout 60m -count=1 -run '^TestReadersUnderFire$$' -v ./pkg/writer
+	REFVOL_LONG=1 $(GO) -C e2e test $(RACE) -timeout 6h -count=1 -v ./suites/integration
 	REFVOL_LONG=1 REFVOL_ENV_PODS=40 $(MAKE) e2e ARGS=-test.timeout=4h
 	$(MAKE) e2e K8S=1.36
 	$(MAKE) e2e K8S=1.35

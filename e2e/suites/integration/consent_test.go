@@ -166,11 +166,13 @@ type site struct {
 	t *testing.T
 	// names has the name of a namespace by the grant and what it is to that.
 	names map[*grant]map[string]string
+	// matrix has all cases: whoever has one has a pod, even if the case is not tried.
+	matrix []tuple
 }
 
 func newSite(t *testing.T, gs []grant) *site {
 	t.Helper()
-	s := &site{t: t, names: map[*grant]map[string]string{}}
+	s := &site{t: t, names: map[*grant]map[string]string{}, matrix: tuples(gs)}
 	other := newNamespace(t)
 	for i := range gs {
 		g := &gs[i]
@@ -258,11 +260,12 @@ func (s *site) volume(c *tuple, pods map[string]*harness.Volume, i int) *harness
 }
 
 // TestConsent publishes, in each identity mode, a volume for every combination of who wants
-// what with which grant, and holds the answer against the oracle.
+// what with which grant, and holds the answer against the oracle. A sample tries some of them.
 func TestConsent(t *testing.T) {
 	t.Parallel()
 	gs := grants()
-	s, all := newSite(t, gs), tuples(gs)
+	s := newSite(t, gs)
+	all := harness.Some(t, 130, s.matrix)
 	s.settle(all)
 	for _, m := range []*mode{
 		{name: "plugin", own: true, needs: []string{"get"}},
@@ -295,7 +298,7 @@ func TestConsent(t *testing.T) {
 // tryAll tries the cases, those of one pod in their order, some pods at once.
 func (m *mode) tryAll(s *site, all []tuple) {
 	m.t.Helper()
-	pods := s.pods(m, all)
+	pods := s.pods(m)
 	byPod := map[string][]func() codes.Code{}
 	for i := range all {
 		c, v := &all[i], s.volume(&all[i], pods, i)
@@ -322,14 +325,14 @@ func (m *mode) tryAll(s *site, all []tuple) {
 }
 
 // pods makes a pod for each account of the matrix.
-func (s *site) pods(m *mode, all []tuple) map[string]*harness.Volume {
+func (s *site) pods(m *mode) map[string]*harness.Volume {
 	s.t.Helper()
 	pods := map[string]*harness.Volume{}
-	for i := range all {
-		namespace := s.names[all[i].grant][all[i].namespace]
-		if key := namespace + "/" + all[i].account; pods[key] == nil {
+	for _, c := range s.matrix {
+		namespace := s.names[c.grant][c.namespace]
+		if key := namespace + "/" + c.account; pods[key] == nil {
 			v := harness.NewVolume(namespace, "", nil)
-			v.ServiceAccount = all[i].account
+			v.ServiceAccount = c.account
 			if m.asNode {
 				pods[key] = m.podOf(v)
 				continue

@@ -70,7 +70,8 @@ func hasAMessageForOddNames(t *testing.T) {
 }
 
 // TestAdmissionNeedsEachRule takes away one rule after the other: each time something
-// gets through that did not before, so no rule is idle and no test blind.
+// gets through that did not before, so no rule is idle and no test blind. A sample takes away
+// some of the rules.
 func TestAdmissionNeedsEachRule(t *testing.T) {
 	enforce(t, variants()[0])
 	whole := policy(t)
@@ -78,8 +79,10 @@ func TestAdmissionNeedsEachRule(t *testing.T) {
 	for _, test := range beyond() {
 		bad = append(bad, test)
 	}
-	for i, rule := range whole.Spec.Validations {
-		validations := slices.Delete(slices.Clone(whole.Spec.Validations), i, i+1)
+	for i, rule := range harness.Some(t, 4, whole.Spec.Validations) {
+		validations := slices.DeleteFunc(slices.Clone(whole.Spec.Validations), func(v admissionv1.Validation) bool {
+			return v.Expression == rule.Expression
+		})
 		replacePolicy(t, fmt.Sprintf("without-%d", i), func(p *admissionv1.ValidatingAdmissionPolicy) { p.Spec.Validations = validations })
 		harness.Eventually(t, soon, func() error { // on a busy machine a request may fail otherwise
 			var others error

@@ -60,7 +60,7 @@ func Build(ctx context.Context, o Options) error {
 	// and a test with -race do, so they share what those left in the build cache.
 	args, cgo := []string{"build", "-trimpath"}, "CGO_ENABLED=0"
 	if o.Race {
-		args, cgo = []string{"build", "-race"}, "CGO_ENABLED=1"
+		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
 	}
 	if o.Overlay != "" {
 		args = append(args, "-overlay", o.Overlay)
