@@ -3,9 +3,11 @@ package deploy
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"reflect"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -135,5 +137,43 @@ func TestOverlayReplacesNamespace(t *testing.T) {
 		if got != "other" {
 			t.Errorf("%s: namespace = %q, want other", what, got)
 		}
+	}
+}
+
+// TestExistingNamespace renders the lines of docs/install.md that leave the Namespace out.
+func TestExistingNamespace(t *testing.T) {
+	text, err := os.ReadFile("../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := regexp.MustCompile(`(?m)^ {6}namespace: platform\n(?: {6}.*\n)+`).FindString(string(text))
+	if lines == "" {
+		t.Fatal("docs/install.md has no such lines")
+	}
+	objects := renderOverlay(t, regexp.MustCompile(`(?m)^ {6}`).ReplaceAllString(lines, ""))
+	for _, object := range objects {
+		if namespace, ok := object.(*corev1.Namespace); ok {
+			t.Errorf("the Namespace %s is there still", namespace.Name)
+		}
+	}
+	if got := only[*appsv1.DaemonSet](t, objects).Namespace; got != "platform" {
+		t.Errorf("the DaemonSet's namespace = %q", got)
+	}
+}
+
+// TestInstalledRelease has the documents take the manifests of the release that they take the image of.
+func TestInstalledRelease(t *testing.T) {
+	found := 0
+	for name, text := range documents(t) {
+		for _, remote := range regexp.MustCompile(`[^/]github\.com/refvol/refvol/deploy/[^\s"\]]*`).FindAllString(text, -1) {
+			found++
+			_, ref, _ := strings.Cut(remote, "?ref=")
+			if ref == "" || !strings.Contains(text, "newTag: "+ref+"}") {
+				t.Errorf("%s: %s has not the release of the image", name, remote)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no document installs anything")
 	}
 }

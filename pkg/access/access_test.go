@@ -77,6 +77,15 @@ func track(t *testing.T, identity bool, test func(w *world)) {
 	})
 }
 
+// resync has registrations recheck after another, once their last answers are old.
+func (w *world) resync(all ...*Registration) {
+	<-time.After(w.tracker.opts.MaxAge)
+	for _, r := range all {
+		r.Recheck()
+		synctest.Wait()
+	}
+}
+
 func (w *world) set(change func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -182,7 +191,7 @@ func TestTheFourAnswers(t *testing.T) {
 		w.set(func() { w.failures[other] = errAPI })
 		w.want(r, Unknown, false)
 		w.set(func() { w.failures[other], w.granted = nil, nil })
-		r.Recheck()
+		w.resync(r)
 		w.want(r, Present, false) // a first refusal after a consent says nothing yet
 		<-time.After(refusalTime)
 		w.want(r, Refused, true)
@@ -203,7 +212,7 @@ func TestARefusalIsConfirmed(t *testing.T) {
 		<-time.After(refusalTime)
 		w.want(r, Absent, false)
 		w.set(func() { w.granted = nil })
-		r.Recheck()
+		w.resync(r)
 		synctest.Wait()
 		<-time.After(refusalTime)
 		w.want(r, Refused, true)
@@ -213,7 +222,7 @@ func TestARefusalIsConfirmed(t *testing.T) {
 		}
 		w.mu.Unlock()
 		w.set(func() { w.granted = map[volume.Ref]bool{other: true} })
-		r.Recheck()
+		w.resync(r)
 		w.want(r, Absent, false)
 		w.mu.Lock()
 		if got := w.registered["v1"]; len(got) != 2 {
@@ -236,8 +245,12 @@ func TestVolumesShareAQuestion(t *testing.T) {
 		if n := w.takeAsked(); n != 1 {
 			w.Errorf("asked %d times", n)
 		}
+		w.resync(all...)
+		if n := w.takeAsked(); n != 1 {
+			w.Errorf("asked %d times in a resync", n)
+		}
 		w.set(func() { w.granted = nil })
-		all[0].Recheck()
+		w.resync(all[0])
 		synctest.Wait()
 		<-time.After(refusalTime)
 		for _, r := range all {
@@ -260,7 +273,7 @@ func TestAnAdmissionEndsARefusal(t *testing.T) {
 	track(t, false, func(w *world) {
 		r := w.start("v1")
 		w.set(func() { w.granted = nil })
-		r.Recheck()
+		w.resync(r)
 		synctest.Wait()
 		<-time.After(refusalTime)
 		w.want(r, Refused, true)
@@ -299,7 +312,7 @@ func TestAFailedReview(t *testing.T) {
 		<-time.After(4*backoff.Short + 2*refusalTime)
 		w.want(r, Refused, true)
 		w.set(func() { w.err = errAPI })
-		r.Recheck()
+		w.resync(r)
 		w.want(r, Refused, true)
 		r.Close()
 		w.takeAsked()

@@ -24,6 +24,8 @@ type consent struct {
 	suspect time.Time
 	// asking says that a question is under way whose answer is due.
 	asking bool
+	// answered is when the last answer came; zero for never.
+	answered time.Time
 	// err is why the last question had no answer.
 	err error
 	// delay is what the next try waits after one without an answer.
@@ -165,7 +167,15 @@ func (t *Tracker) takeIn(q question, yes bool, err error) (news, refusal bool) {
 	before := *c
 	t.update(q, c, yes, err)
 	c.asking = false
+	if err == nil {
+		c.answered = time.Now()
+	}
 	return !c.says(&before), c.refused != before.refused
+}
+
+// isRecent says whether a resync need not ask again, as that of another volume has just done so.
+func (t *Tracker) isRecent(c *consent) bool {
+	return c.err == nil && c.suspect.IsZero() && time.Since(c.answered) < t.opts.MaxAge/10
 }
 
 // says reports whether two states come to the same answer.

@@ -197,7 +197,8 @@ func (r *Registration) reregister() {
 }
 
 // Recheck has the pod's rights reviewed again, and tries once more a token that was not accepted.
-// A resync calls it.
+// A resync calls it. An answer concerns all volumes of the account that need it, so one that has just
+// come serves the next volume too: else each of 1,000 volumes would ask for all 1,000.
 func (r *Registration) Recheck() {
 	if !r.isLive() {
 		return
@@ -206,7 +207,7 @@ func (r *Registration) Recheck() {
 	t.mu.Lock()
 	for ref := range r.needs {
 		q := question{account: r.account(), ref: ref}
-		if c := t.consents[q]; c != nil {
+		if c := t.consents[q]; c != nil && !t.isRecent(c) {
 			c.delay, c.asking = backoff.Delay{}, true
 			t.queue.Add(q)
 		}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// pageSize is what tmpfs rounds the size of a file up to.
+// pageSize is what the inodes of a volume are counted by. Where the kernel's pages are larger, there
+// are no fewer.
 const pageSize = 4096
 
 // inodeSize is what an inode counts towards the node's total: the kernel takes about so much
@@ -43,7 +45,7 @@ func limitsFor(maxVolumeSize int64) limits {
 	)
 	size := min(maxVolumeSize, most)
 	l := limits{bytes: size, inodes: 4*(size/pageSize) + spare}
-	l.mountBytes = 2*l.bytes + 64*pageSize
+	l.mountBytes = 2*l.bytes + 64*int64(os.Getpagesize())
 	l.mountInodes = 2*l.inodes + spare
 	return l
 }

@@ -180,6 +180,14 @@ func TestAlertsFire(t *testing.T) {
 				wantStatus(t, n.finalAnswer(full), codes.ResourceExhausted)
 			})), "RefvolMemoryNearLimit", "RefvolCallsFail", "RefvolWritesFail")
 		},
+		"refused publishes": func(t *testing.T, a *alerting) {
+			n := newNodeAs(t, shared.powerless, anyPort)
+			refused := n.short("app")
+			wantStatus(t, n.finalAnswer(refused), codes.PermissionDenied)
+			a.wantFiring(t, asReady(n.scrapes(func() {
+				wantStatus(t, n.finalAnswer(refused), codes.PermissionDenied)
+			})), "RefvolPublishesRefused")
+		},
 		"no tokens after a restart": func(t *testing.T, a *alerting) {
 			n := newPodNode(t, anyPort)
 			n.secret("db", map[string]string{"key": n.canary()})

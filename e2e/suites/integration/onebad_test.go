@@ -121,19 +121,24 @@ func (b *comparison) compare(bad badVolume) {
 // notSlower compares medians and 90th percentiles of rounds that were made one after the
 // other, and takes the pair in the middle: what else runs on the machine for a moment hits
 // single rounds, a bad volume all. These leave out whether few samples take very long, so
-// the slowest ones are compared too.
+// the slowest ones are compared too, but for a single one with the bad volume.
 func notSlower(t *testing.T, what string, without, with [][]time.Duration) {
 	t.Helper()
-	before, now := slices.Max(slices.Concat(without...)), slices.Max(slices.Concat(with...))
+	before, now := slices.Max(slices.Concat(without...)), slowestButOne(slices.Concat(with...))
 	half, most := ratioOfMedianPair(without, with, 50), ratioOfMedianPair(without, with, 90)
-	t.Logf("%s, %d rounds of %d a side: p50 x %.2f, p90 x %.2f, slowest %s without, %s with",
+	t.Logf("%s, %d rounds of %d a side: p50 x %.2f, p90 x %.2f, slowest %s without, slowest but one %s with",
 		what, len(with), samples, half, most, before.Round(time.Millisecond), now.Round(time.Millisecond))
 	if half > slower || most > slower {
 		t.Errorf("%s: p50 is %.2f and p90 %.2f times as long with the bad volume, want %d at most", what, half, most, slower)
 	}
 	if limit := longer + 3*before; now > limit {
-		t.Errorf("%s: one took %s with the bad volume, want %s at most", what, now, limit)
+		t.Errorf("%s: two took %s with the bad volume, want %s at most", what, now, limit)
 	}
+}
+
+func slowestButOne(all []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[len(sorted)-2]
 }
 
 func ratioOfMedianPair(without, with [][]time.Duration, p int) float64 {

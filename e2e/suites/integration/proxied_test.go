@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -140,14 +141,15 @@ func noWatches(p *faultproxy.Proxy) error {
 	return nil
 }
 
-// wantNoReflectors checks that of a plugin's goroutines none belongs to an object.
-func wantNoReflectors(t *testing.T, goroutines map[string]int) {
-	t.Helper()
+// noReflectors checks that of a plugin's goroutines none belongs to an object.
+func noReflectors(goroutines map[string]int) error {
+	var errs []error
 	for f, n := range goroutines {
 		if strings.Contains(f, "pkg/manager") || strings.Contains(f, "client-go/tools/cache") || strings.Contains(f, "StreamWatcher") {
-			t.Errorf("%d goroutines of %s are left", n, f)
+			errs = append(errs, fmt.Errorf("%d goroutines of %s are left", n, f))
 		}
 	}
+	return errors.Join(errs...)
 }
 
 // stillWaitingFor checks that a call goes on for a while.
