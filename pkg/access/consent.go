@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
@@ -152,7 +154,7 @@ func (t *Tracker) next(q question) (pod volume.Pod, maxAge time.Duration, needed
 	if !c.suspect.IsZero() {
 		return pod, 0, true
 	}
-	return pod, t.opts.MaxAge, true
+	return pod, t.opts.MaxAge - t.opts.MaxAge/10, true // see isRecent
 }
 
 // takeIn notes an answer, and when the question is to be asked again. It returns whether that
@@ -190,6 +192,10 @@ func (t *Tracker) update(q question, c *consent, yes bool, err error) {
 		// The last answer stays, until the next resync.
 	case err != nil:
 		c.err = err
+		if backoff.ConcernsAll(err) && !apierrors.IsTooManyRequests(err) {
+			// What refuses after an outage may be a server that has just started, as what refused before it.
+			c.suspect = time.Time{}
+		}
 		if !errors.Is(err, authz.ErrNoToken) { // a token has it asked again when it comes
 			t.queue.AddAfter(q, retryAfter(&c.delay, err))
 		}

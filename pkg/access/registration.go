@@ -79,13 +79,12 @@ func (r *Registration) Admitted() bool {
 // Admit returns nil if the pod of a new volume may have all its objects, by answers that are at
 // most admitAge old. A RefusedError or a DeniedError is final. Any other error wraps
 // ErrUnreviewed and says nothing about the pod's rights. Call Admit before Start: nothing is
-// asked about an object for a pod that has no right to it.
+// asked about an object for a pod that has no right to it. It asks until ctx ends: a large volume has
+// many questions.
 func (r *Registration) Admit(ctx context.Context) error {
 	if r.Admitted() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
-	defer cancel()
 	asked := time.Now()
 	if err := r.prove(ctx); err != nil {
 		return err

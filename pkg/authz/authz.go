@@ -59,8 +59,10 @@ func AskWith(client Reviews[*authorizationv1.SelfSubjectAccessReview], tokens *T
 	}
 }
 
+// decision returns what a review says. A refusal with an error is none, even if it is a denial: the API
+// server tells the error of the authorizer that decided, and one that fails may be set to deny.
 func decision(status *authorizationv1.SubjectAccessReviewStatus, account volume.Account, ref volume.Ref, verb string) (bool, error) {
-	if !status.Allowed && !status.Denied && status.EvaluationError != "" {
+	if !status.Allowed && status.EvaluationError != "" {
 		return false, whileAsking(account, ref, verb, fmt.Errorf("%w: %s", ErrUndecided, status.EvaluationError))
 	}
 	return status.Allowed && !status.Denied, nil

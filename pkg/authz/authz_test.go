@@ -109,14 +109,15 @@ type review struct {
 
 func reviews() map[string]review {
 	return map[string]review{
-		"allowed":                         {status: allowed, want: true},
-		"allowed, one authorizer failed":  {status: authorizationv1.SubjectAccessReviewStatus{Allowed: true, EvaluationError: "x"}, want: true},
-		"nobody allows":                   {},
-		"nobody allows, for a reason":     {status: authorizationv1.SubjectAccessReviewStatus{Reason: "RBAC: role not found"}},
-		"denied":                          {status: authorizationv1.SubjectAccessReviewStatus{Denied: true, EvaluationError: "x"}},
-		"denied and allowed":              {status: authorizationv1.SubjectAccessReviewStatus{Denied: true, Allowed: true}},
-		"an authorizer failed":            {status: authorizationv1.SubjectAccessReviewStatus{EvaluationError: "webhook"}, is: ErrUndecided},
-		"the API server is out of reach.": {err: errAway, is: errAway},
+		"allowed":                          {status: allowed, want: true},
+		"allowed, one authorizer failed":   {status: authorizationv1.SubjectAccessReviewStatus{Allowed: true, EvaluationError: "x"}, want: true},
+		"nobody allows":                    {},
+		"nobody allows, for a reason":      {status: authorizationv1.SubjectAccessReviewStatus{Reason: "RBAC: role not found"}},
+		"denied":                           {status: authorizationv1.SubjectAccessReviewStatus{Denied: true}},
+		"denied, as the authorizer failed": {status: authorizationv1.SubjectAccessReviewStatus{Denied: true, EvaluationError: "x"}, is: ErrUndecided},
+		"denied and allowed":               {status: authorizationv1.SubjectAccessReviewStatus{Denied: true, Allowed: true}},
+		"an authorizer failed":             {status: authorizationv1.SubjectAccessReviewStatus{EvaluationError: "webhook"}, is: ErrUndecided},
+		"the API server is out of reach.":  {err: errAway, is: errAway},
 	}
 }
 

@@ -18,8 +18,9 @@ type Reviews[T any] interface {
 
 // Pace holds the pauses that all reviews of a node share. While the API server is in trouble,
 // hundreds of questions send one review at a time, and pause for as long as it asks. Where
-// reviews carry pods' tokens, too many requests of one account pause the reviews of that account
-// only: the API server counts each account's for itself, and none must hold up another one's. An
+// reviews carry pods' tokens, too many requests of one account, or one without an answer, pause the
+// reviews of that account only: the API server counts each account's for itself and has them wait in
+// turn, and none must hold up another one's. An
 // account of which no token is accepted has a pause too, which a new token ends. It is safe for
 // concurrent use.
 type Pace struct {
@@ -39,8 +40,18 @@ func NewPace(tokens *Tokens) *Pace {
 
 // concernsAllAccounts tells whether the failure of one account's review concerns the others'.
 func concernsAllAccounts(err error) bool {
-	return backoff.ConcernsAll(err) && !apierrors.IsTooManyRequests(err) && !errors.Is(err, ErrNoToken)
+	return backoff.ConcernsAll(err) && !apierrors.IsTooManyRequests(err) && !errors.Is(err, ErrNoToken) && !errors.As(err, new(unansweredError))
 }
+
+// concernsAccount tells whether the failure of a review concerns all reviews of the account.
+func concernsAccount(err error) bool {
+	return apierrors.IsTooManyRequests(err) || errors.As(err, new(unansweredError))
+}
+
+// unansweredError is the failure of a review that had no answer in its time.
+type unansweredError struct{ error }
+
+func (e unansweredError) Unwrap() error { return e.error }
 
 // do sends a request, or returns at once the failure of an earlier one for which it must not be
 // sent.
@@ -50,7 +61,14 @@ func (p *Pace) do(ctx context.Context, request func() error) error {
 		return p.node.Do(request)
 	}
 	pauses := p.tokens.pausesOf(who.account)
-	send := func() error { return pauses.busy.Do(func() error { return p.node.Do(request) }) }
+	inTime := func() error {
+		err := request()
+		if err != nil && ctx.Err() != nil {
+			err = unansweredError{err}
+		}
+		return err
+	}
+	send := func() error { return pauses.busy.Do(func() error { return p.node.Do(inTime) }) }
 	if who.token.Reveal() != "" {
 		return send() // the other tokens of the account say nothing of this one
 	}

@@ -1,6 +1,7 @@
 package authz
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -107,4 +108,53 @@ func TestANewTokenEndsOnePause(t *testing.T) {
 	if after := tokens.pausesOf(web.Account()); after.busy != before.busy || after.rejected == before.rejected {
 		t.Errorf("before %p and %p, after %p and %p", before.busy, before.rejected, after.busy, after.rejected)
 	}
+}
+
+// TestHangingReviewsOfOneAccount: the API server may have them wait in turn for long, and only them.
+func TestHangingReviewsOfOneAccount(t *testing.T) {
+	noisy := podOf("n")
+	noisy.ServiceAccount = "noisy"
+	synctest.Test(t, func(t *testing.T) {
+		tokens := &Tokens{}
+		tokens.Put(podOf("a"), "v", goodFor("a1", time.Hour))
+		tokens.Put(noisy, "v", goodFor("n1", time.Hour))
+		w := &hangingWire{wire: &wire{accepts: []string{"a1"}}, hangs: "n1"}
+		config := overWire(tokens, w.wire)
+		config.Transport = tokens.Wrap(w)
+		client, err := authorizationclient.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := AskWith(NewPaced(client.SelfSubjectAccessReviews(), NewPace(tokens)), tokens)
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			_, err := ask(ctx, noisy.Account(), ref("db"), "watch")
+			cancel()
+			if err == nil {
+				t.Error("the noisy account has an answer")
+			}
+			if allowed, err := ask(t.Context(), web.Account(), ref("db"), "watch"); err != nil || !allowed {
+				t.Errorf("another account's question: %t, %v", allowed, err)
+			}
+		}
+		if w.hung != 1 {
+			t.Errorf("%d questions of the noisy account were sent during its pause", w.hung)
+		}
+	})
+}
+
+// hangingWire is a wire that never answers one token.
+type hangingWire struct {
+	*wire
+	hangs string
+	hung  int
+}
+
+func (w *hangingWire) RoundTrip(req *http.Request) (*http.Response, error) {
+	if !strings.HasSuffix(req.Header.Get("Authorization"), " "+w.hangs) {
+		return w.wire.RoundTrip(req)
+	}
+	w.hung++
+	<-req.Context().Done()
+	return nil, req.Context().Err()
 }

@@ -42,12 +42,12 @@ type accountTokens struct {
 	pauses pauses
 }
 
-// pauses are those of one account's reviews: after too many requests, and after the API server has
-// accepted no token that was tried, as when the account was deleted.
+// pauses are those of one account's reviews: after too many requests or one without an answer, and
+// after the API server has accepted no token that was tried, as when the account was deleted.
 type pauses struct{ busy, rejected *backoff.Gate }
 
 func newPauses() pauses {
-	return pauses{&backoff.Gate{Closes: apierrors.IsTooManyRequests}, newRejected()}
+	return pauses{&backoff.Gate{Closes: concernsAccount}, newRejected()}
 }
 
 func newRejected() *backoff.Gate { return &backoff.Gate{Closes: apierrors.IsUnauthorized} }

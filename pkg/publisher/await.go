@@ -29,7 +29,7 @@ func (v *published) authorize(ctx context.Context) error {
 	defer cancel()
 	backoff := refreshBackoff()
 	for {
-		err := v.registration.Admit(ctx)
+		err := v.admit(ctx)
 		if err == nil {
 			return nil
 		}
@@ -46,6 +46,23 @@ func (v *published) authorize(ctx context.Context) error {
 		retry.Stop()
 		return fail(ReasonUnavailable, "%w", err)
 	}
+}
+
+// leastAdmit is how long a pod's rights may be reviewed where a publish may not wait.
+const leastAdmit = 15 * time.Second
+
+// admit asks for the pod's rights until the publish's deadline, or until the plugin stops.
+func (v *published) admit(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, max(time.Until(v.deadline), leastAdmit))
+	defer cancel()
+	go func() { // it ends with this call
+		select {
+		case <-v.p.stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return v.registration.Admit(ctx)
 }
 
 // reviewedNow is how long ago the end of a review may be for its answer to count as new. An answer

@@ -74,20 +74,30 @@ func (v *published) releasePlace() {
 // parseCost is more memory, in bytes, than it takes to parse a byte of attributes.
 const parseCost = 512
 
+// withPlace calls do with a place for so many bytes, which a request that has no volume yet gives
+// back at once.
+func (p *Publisher) withPlace(ctx context.Context, request *Request, heap int64, do func()) error {
+	l := p.renders.lane(heap)
+	ctx, cancel := context.WithTimeout(ctx, p.opts.PublishWait)
+	defer cancel()
+	if err := l.acquire(ctx, request.Pod.UID, p.stopping); err != nil {
+		return fail(ReasonUnavailable, "%w: %w", errCrowded, err)
+	}
+	defer l.release()
+	do()
+	return nil
+}
+
 // parse parses the attributes of a request. That takes memory too, so it needs a place.
-func (p *Publisher) parse(ctx context.Context, request *Request, opts ...volume.Option) (*volume.Spec, error) {
+func (p *Publisher) parse(ctx context.Context, request *Request, opts ...volume.Option) (spec *volume.Spec, err error) {
 	size := 0
 	for name, value := range request.Attributes {
 		size += len(name) + len(value)
 	}
-	l := p.renders.lane(int64(min(size, volume.MaxAttributesSize)) * parseCost)
-	ctx, cancel := context.WithTimeout(ctx, p.opts.PublishWait)
-	defer cancel()
-	if err := l.acquire(ctx, request.Pod.UID, p.stopping); err != nil {
-		return nil, fail(ReasonUnavailable, "%w: %w", errCrowded, err)
+	heap := int64(min(size, volume.MaxAttributesSize)) * parseCost
+	if crowded := p.withPlace(ctx, request, heap, func() { spec, err = volume.Parse(request.Attributes, request.Pod, opts...) }); crowded != nil {
+		return nil, crowded
 	}
-	defer l.release()
-	spec, err := volume.Parse(request.Attributes, request.Pod, opts...)
 	if err != nil {
 		return nil, fail(ReasonInvalid, "%w", err)
 	}

@@ -164,7 +164,7 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 	if what := v.request.differs(request); what != "" {
 		return false, fail(ReasonExists, "volume %s is published already, with another %s", request.VolumeID, what)
 	}
-	switch err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target); {
+	switch err := p.prove(ctx, request); {
 	case err == nil:
 		if v.request.Derived && v.request.misderived(request) && p.isNews(request.VolumeID, "misderived") {
 			klog.FromContext(ctx).Info("The kubelet's request is not the one that was derived from the pod's spec", "derivedFor", v.request.Pod)

@@ -121,6 +121,7 @@ func TestRepublishIsNeverFinalOverTheMount(t *testing.T) {
 			r := e.request("v1")
 			e.publish(r)
 			e.mounts.failAt("Check", err)
+			e.mounts.failAt("Adopt", err)
 			e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, fmt.Sprintf("prove the mount of live volume v1: %v", err))
 			e.mounts.failAt("Check", nil)
 			e.objects.put(configMap("app"), "a", "2")
@@ -128,6 +129,20 @@ func TestRepublishIsNeverFinalOverTheMount(t *testing.T) {
 			e.wantFiles(r, "a", "2")
 		})
 	}
+}
+
+// A container with CAP_SYS_ADMIN may spoil what proves its volume. The source of the mount proves it, too.
+func TestRepublishMendsTheProof(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1", "configMap", "app", "updatePolicy", "Pinned")
+		e.publish(r)
+		e.mounts.spoil(r.Target)
+		e.publish(r)
+		e.wantFiles(r, "a", "1")
+		e.unpublish(r)
+		e.wantNothing()
+	})
 }
 
 func TestAVolumeWhoseMountIsGoneIsPublishedAnew(t *testing.T) {

@@ -34,9 +34,16 @@ func (p *Publisher) resolve(ctx context.Context, request *Request, spec *volume.
 	if err != nil {
 		return nil, nil, fail(unread(err), "%s: %w", cmp.Or(at, "with --identity=node a volume shows only what its pod's spec names"), err)
 	}
-	resolved, leftOut, err := spec.Resolve(pod.Env, pod.Shown)
-	if err == nil && p.opts.NodeRights {
-		err = unnamed(resolved, pod)
+	var resolved *volume.Spec
+	var leftOut []string
+	crowded := p.withPlace(ctx, request, smallHeap, func() {
+		resolved, leftOut, err = spec.Resolve(pod.Env, pod.Shown)
+		if err == nil && p.opts.NodeRights {
+			err = unnamed(resolved, pod)
+		}
+	})
+	if crowded != nil {
+		return nil, nil, crowded
 	}
 	if err != nil {
 		return nil, nil, fail(ReasonInvalid, "%w", err)

@@ -18,10 +18,7 @@ import (
 // live: an earlier process has mounted it. A volume of an earlier version, or one whose
 // attribute was spoilt, gets the attribute that proves it first.
 func (p *Publisher) isMounted(ctx context.Context, request *Request) (bool, error) {
-	err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target)
-	if errors.Is(err, mount.ErrForeign) {
-		err = p.opts.Mounts.Adopt(ctx, request.VolumeID, request.Target)
-	}
+	err := p.prove(ctx, request)
 	if errors.Is(err, mount.ErrForeign) || errors.Is(err, mount.ErrOutside) {
 		if refusal := p.validate(request); refusal != nil {
 			return false, refusal // nothing of this request can be mounted there
@@ -40,6 +37,16 @@ func (p *Publisher) isMounted(ctx context.Context, request *Request) (bool, erro
 	// It may well be mounted, and a pod may be reading it: a final error would have the
 	// kubelet destroy it.
 	return false, fail(ReasonUnavailable, "look at the target of volume %s: %w", request.VolumeID, err)
+}
+
+// prove proves that the volume of a request is mounted at its target. Where its attribute was
+// spoilt, the mount's source tells, and the volume gets the attribute again.
+func (p *Publisher) prove(ctx context.Context, request *Request) error {
+	err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target)
+	if errors.Is(err, mount.ErrForeign) {
+		err = p.opts.Mounts.Adopt(ctx, request.VolumeID, request.Target)
+	}
+	return err
 }
 
 // checkRestored refuses a request for a volume that an earlier process has mounted elsewhere.

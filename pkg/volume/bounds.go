@@ -19,8 +19,8 @@ const (
 	// than 64 KiB: in the order of Spec.Refs, 256 pairs of 60 bytes take a quarter of 60,000
 	// bytes. With 170 bytes for the namespace and the name beside each they still fit.
 	MaxReferences = 256
-	// MaxItems is how many items the volume sources of a volume may list together. A pod's spec has room for
-	// a hundred thousand, which each volume that shows them would hold.
+	// MaxItems is how many items the volume sources of a volume may list together, with the directories of
+	// their paths. A pod's spec has room for a hundred thousand, which each volume that shows them would hold.
 	MaxItems = 1 << 14
 	// MaxVariables is how many variables the env files of a volume may set together, each
 	// counted as often as it is set. It is more than a process is started with.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -89,11 +90,11 @@ func (r *resolver) add(source Source) error {
 		}
 		for i := range added {
 			if added[i].Projection != nil {
-				r.items += len(added[i].Projection.Items)
+				r.items += countItems(added[i].Projection.Items)
 			}
 		}
 		if r.items > MaxItems {
-			err = tooMany(at, r.items, fmt.Sprintf("the volume sources of a volume may list at most %d items together; show the others in another volume", MaxItems))
+			err = tooMany(at, r.items, fmt.Sprintf("the volume sources of a volume may list at most %d items and directories of their paths together; show the others in another volume", MaxItems))
 		}
 	}
 	if err != nil {
@@ -104,6 +105,15 @@ func (r *resolver) add(source Source) error {
 		return tooMany(cmp.Or(at, source.Field), len(r.sources), fmt.Sprintf("a volume may have at most %d sources, with those of projected volumes; show the others in another volume", MaxSources))
 	}
 	return r.addPaths(added)
+}
+
+// countItems counts items, and the directories of their paths: each takes as much.
+func countItems(items []Item) int {
+	n := len(items)
+	for i := range items {
+		n += strings.Count(items[i].Path, "/")
+	}
+	return n
 }
 
 // envFile returns what a podEnv source shows.

@@ -95,6 +95,10 @@ func TestResolveRefuses(t *testing.T) {
 	for i := range keys {
 		keys[i] = fmt.Sprint("k", i)
 	}
+	deep := make([]string, 9)
+	for i := range deep {
+		deep[i] = fmt.Sprint(i) + strings.Repeat("/a", 2046)
+	}
 	for _, c := range []struct {
 		name, sources string
 		shown         []Source
@@ -107,7 +111,8 @@ func TestResolveRefuses(t *testing.T) {
 		{"many of one object", "[{secret: {name: a}}, {volume: {name: v}}]", many, nil, "sources[1].volume.name: Too many: 257: a volume may have at most 256 sources, with those of projected volumes; show the others in another volume"},
 		{"one source after many", "[{volume: {name: v}}, {secret: {name: a}}]", many, nil, "sources[1].secret: Too many: 257: a volume may have at most 256 sources, with those of projected volumes; show the others in another volume"},
 		{"many items", "[{volume: {name: v}}]", []Source{native("configMap", "a", keys[1:]...)}, nil, ""},
-		{"too many items", "[{volume: {name: v}}]", []Source{native("configMap", "a", keys...)}, nil, "sources[0].volume.name: Too many: 16385: the volume sources of a volume may list at most 16384 items together; show the others in another volume"},
+		{"too many items", "[{volume: {name: v}}]", []Source{native("configMap", "a", keys...)}, nil, "sources[0].volume.name: Too many: 16385: the volume sources of a volume may list at most 16384 items and directories of their paths together; show the others in another volume"},
+		{"too many directories", "[{volume: {name: v}}]", []Source{native("configMap", "a", deep...)}, nil, "sources[0].volume.name: Too many: 18423: the volume sources of a volume may list at most 16384 items and directories of their paths together; show the others in another volume"},
 		{"many objects", "[{env: {path: e, envFrom: [{secretRef: {name: s}}]}}, {volume: {name: v}}]", apart[:MaxReferences-1], nil, ""},
 		{
 			"too many objects", "[{env: {path: e, envFrom: [{secretRef: {name: s}}, {secretRef: {name: t}}]}}, {volume: {name: v}}]", apart[:MaxReferences-1], nil,

@@ -76,11 +76,23 @@ func scan(ctx context.Context, root int, name string, opts scanOptions) (*snapsh
 	return s.snapshot, nil
 }
 
+// A container that can write to its volume may have put there what no tree has. It must not make a scan
+// take long, or much memory.
+const (
+	// holes is by how much a file may be larger than what is allocated for it: a file system may
+	// keep small ones elsewhere.
+	holes = 64 << 10
+	// maxScannedPaths is more than the bytes of all paths of a tree, unless --max-volume-size is large.
+	maxScannedPaths = 64 << 20
+)
+
 type scanner struct {
 	*snapshot
 	opts scanOptions
-	hash hash.Hash
-	buf  []byte
+	// paths is the bytes of all paths so far.
+	paths int
+	hash  hash.Hash
+	buf   []byte
 }
 
 // directory reads the open directory fd, whose path in the generation is dir,
@@ -114,6 +126,10 @@ func (s *scanner) directory(ctx context.Context, fd int, dir string, has attrs) 
 }
 
 func (s *scanner) entry(ctx context.Context, at int, name, path string) error {
+	if s.paths += len(path); s.paths > maxScannedPaths {
+		s.irregular = true
+		return nil
+	}
 	fd, err := openAny(at, name)
 	if saysOfEntry(err) {
 		s.note(path)
@@ -129,8 +145,16 @@ func (s *scanner) entry(ctx context.Context, at int, name, path string) error {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
+		if len(path) > maxPathBytes {
+			s.note(path)
+			return nil
+		}
 		return s.directory(ctx, fd, path, statAttrs(&st))
 	case unix.S_IFREG:
+		if st.Size > st.Blocks*blockSize+holes {
+			s.note(path)
+			return nil
+		}
 		e := entry{path: path, attrs: statAttrs(&st), size: st.Size, room: st.Blocks * blockSize}
 		if s.opts.names.refs != "" {
 			e.refs = readRefs(fd, s.opts.names.refs)
