@@ -308,6 +308,27 @@ func TestOlderStatesOnly(t *testing.T) {
 	})
 }
 
+// TestRestoredAndCaughtUp: the restored server soon has newer versions than the one before had, so a watch
+// that goes on from there is not silent for long, and never tells what came meanwhile.
+func TestRestoredAndCaughtUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.api.put(secret("a", "1"))
+		past := e.api.rv
+		e.api.set(func() { e.api.rv += 100 }) // by other objects
+		e.known(ref)
+		e.answerWith(syscall.ECONNREFUSED)
+		after(3 * time.Second)
+		e.api.set(func() { e.api.rv, e.api.refuse = past, nil })
+		after(10 * time.Second)
+		v := e.api.put(secret("a", "2"))
+		after(10 * time.Second)
+		e.api.set(func() { e.api.rv += 1000 })
+		e.readFor(2*time.Minute, []volume.Ref{ref})
+		e.wantKnown(ref, v, "2")
+	})
+}
+
 // TestRestoredWhileAWatchIsOpen: a watch from a version that the restored server doesn't have yet
 // brings nothing. It isn't taken for one of an object that doesn't change.
 func TestRestoredWhileAWatchIsOpen(t *testing.T) {

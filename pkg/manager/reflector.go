@@ -106,7 +106,8 @@ func (r *reflector) awaitCredentials(ctx context.Context) bool {
 }
 
 // attempt asks for the object's state and follows it, by one watch after the other, for as
-// long as the next watch can go on where the last one ended. It returns true if it made a
+// long as the next watch can go on where the last one ended. A server that was not there may come back with
+// an etcd that was restored: a watch that goes on would tell nothing of what came meanwhile. It returns true if it made a
 // pause right before it ended, so that the next attempt needs none: an outage that makes the
 // watch's version expire must not cost two pauses.
 func (r *reflector) attempt(ctx context.Context) (paused bool) {
@@ -125,7 +126,7 @@ func (r *reflector) attempt(ctx context.Context) (paused bool) {
 			r.failed(ctx, err) // another watch would be refused too
 			return false
 		}
-		if s, err = r.goOn(ctx); err != nil && !isWorthRepeating(err) {
+		if s, err = r.goOn(ctx); err != nil && !apierrors.IsTooManyRequests(err) {
 			return false
 		}
 	}
@@ -133,7 +134,7 @@ func (r *reflector) attempt(ctx context.Context) (paused bool) {
 		if s != nil {
 			err = r.follow(ctx, s)
 		}
-		if ctx.Err() != nil || err != nil && !isWorthRepeating(err) {
+		if ctx.Err() != nil || err != nil && !apierrors.IsTooManyRequests(err) {
 			return paused && time.Since(r.pausedAt) < calmTime
 		}
 		r.pause(ctx)
@@ -403,8 +404,8 @@ func (r *reflector) pause(ctx context.Context) {
 	r.pausedAt = time.Now()
 }
 
-// isWorthRepeating tells whether a failed watch may be opened again as it was: the server
-// can't be reached or is busy.
+// isWorthRepeating tells whether a watch that begins with the state may be opened again as it was: the
+// server can't be reached or is busy.
 func isWorthRepeating(err error) bool {
 	return utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err)
 }
