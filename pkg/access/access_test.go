@@ -3,7 +3,6 @@ package access
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -243,45 +242,6 @@ func TestARefusalIsConfirmed(t *testing.T) {
 		}
 		w.mu.Unlock()
 		r.Close()
-	})
-}
-
-// A server that ended before it confirmed a refusal, and refuses again as it starts, has confirmed nothing.
-func TestAnOutageConfirmsNothing(t *testing.T) {
-	track(t, false, func(w *world) {
-		r := w.start("v1")
-		w.want(r, Absent, false)
-		w.set(func() { w.granted = nil })
-		w.resync(r)
-		<-time.After(time.Second)
-		w.set(func() { w.err = apierrors.NewInternalError(errAPI) })
-		<-time.After(time.Minute)
-		w.set(func() { w.err, w.asked = nil, 0 })
-		for w.takeAsked() == 0 {
-			<-time.After(time.Millisecond)
-		}
-		synctest.Wait()
-		w.want(r, Absent, false)
-		w.set(func() { w.granted = map[volume.Ref]bool{other: true} })
-		<-time.After(time.Minute)
-		w.want(r, Absent, false)
-		r.Close()
-	})
-}
-
-// A large volume is admitted, however long its many questions take together.
-func TestAdmitOfALargeVolume(t *testing.T) {
-	track(t, false, func(w *world) {
-		w.set(func() { w.slow = 600 * time.Millisecond })
-		wish := Wish{Pod: volume.Pod{Namespace: "shop", Name: "v1", UID: "v1", ServiceAccount: "web"}, VolumeID: "v1"}
-		for i := range volume.MaxReferences {
-			ref := volume.Ref{Kind: volume.Secret, Namespace: "platform", Name: fmt.Sprint("db-", i)}
-			w.granted[ref] = true
-			wish.Refs, wish.Consents = append(wish.Refs, ref), append(wish.Consents, volume.Use{Ref: ref, Field: "sources"})
-		}
-		if err := w.tracker.New(wish).Admit(w.Context()); err != nil {
-			w.Error(err)
-		}
 	})
 }
 

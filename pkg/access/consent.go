@@ -154,7 +154,7 @@ func (t *Tracker) next(q question) (pod volume.Pod, maxAge time.Duration, needed
 	if !c.suspect.IsZero() {
 		return pod, 0, true
 	}
-	return pod, t.opts.MaxAge - t.opts.MaxAge/10, true // see isRecent
+	return pod, t.opts.MaxAge - t.recentAge(), true
 }
 
 // takeIn notes an answer, and when the question is to be asked again. It returns whether that
@@ -175,9 +175,12 @@ func (t *Tracker) takeIn(q question, yes bool, err error) (news, refusal bool) {
 	return !c.says(&before), c.refused != before.refused
 }
 
+// recentAge is for how long an answer serves the resyncs of other volumes.
+func (t *Tracker) recentAge() time.Duration { return t.opts.MaxAge / 10 }
+
 // isRecent says whether a resync need not ask again, as that of another volume has just done so.
 func (t *Tracker) isRecent(c *consent) bool {
-	return c.err == nil && c.suspect.IsZero() && time.Since(c.answered) < t.opts.MaxAge/10
+	return c.err == nil && c.suspect.IsZero() && time.Since(c.answered) < t.recentAge()
 }
 
 // says reports whether two states come to the same answer.

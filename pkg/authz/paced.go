@@ -20,9 +20,8 @@ type Reviews[T any] interface {
 // hundreds of questions send one review at a time, and pause for as long as it asks. Where
 // reviews carry pods' tokens, too many requests of one account, or one without an answer, pause the
 // reviews of that account only: the API server counts each account's for itself and has them wait in
-// turn, and none must hold up another one's. An
-// account of which no token is accepted has a pause too, which a new token ends. It is safe for
-// concurrent use.
+// turn, and none must hold up another one's. An account of which no token is accepted has a pause too,
+// which a new token ends. It is safe for concurrent use.
 type Pace struct {
 	node   backoff.Gate
 	tokens *Tokens

@@ -34,6 +34,18 @@ func (w *busyWire) RoundTrip(req *http.Request) (*http.Response, error) {
 	}, nil
 }
 
+// pacedAsk returns what asks with the accounts' tokens, at a Pace, by a transport over a wire.
+func pacedAsk(t *testing.T, tokens *Tokens, w *wire, transport http.RoundTripper) Ask {
+	t.Helper()
+	config := overWire(tokens, w)
+	config.Transport = tokens.Wrap(transport)
+	client, err := authorizationclient.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return AskWith(NewPaced(client.SelfSubjectAccessReviews(), NewPace(tokens)), tokens)
+}
+
 // What fails for one account's pods must not hold up another's: that it has no token, or that the
 // API server has had too many requests of it. What fails for all is not sent for each.
 func TestPacesOfAccounts(t *testing.T) {
@@ -61,13 +73,7 @@ func TestPacesOfAccounts(t *testing.T) {
 				if test.token != "" {
 					tokens.Put(noisy, "v", goodFor(test.token, time.Hour))
 				}
-				config := overWire(tokens, w.wire)
-				config.Transport = tokens.Wrap(w)
-				client, err := authorizationclient.NewForConfig(config)
-				if err != nil {
-					t.Fatal(err)
-				}
-				ask := AskWith(NewPaced(client.SelfSubjectAccessReviews(), NewPace(tokens)), tokens)
+				ask := pacedAsk(t, tokens, w.wire, w)
 				asks := func(account volume.Account) (bool, error) { return ask(t.Context(), account, ref("db"), "watch") }
 				for range 2 {
 					if _, err := asks(noisy.Account()); !test.fails(err) {
@@ -119,13 +125,7 @@ func TestHangingReviewsOfOneAccount(t *testing.T) {
 		tokens.Put(podOf("a"), "v", goodFor("a1", time.Hour))
 		tokens.Put(noisy, "v", goodFor("n1", time.Hour))
 		w := &hangingWire{wire: &wire{accepts: []string{"a1"}}, hangs: "n1"}
-		config := overWire(tokens, w.wire)
-		config.Transport = tokens.Wrap(w)
-		client, err := authorizationclient.NewForConfig(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ask := AskWith(NewPaced(client.SelfSubjectAccessReviews(), NewPace(tokens)), tokens)
+		ask := pacedAsk(t, tokens, w.wire, w)
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			_, err := ask(ctx, noisy.Account(), ref("db"), "watch")

@@ -106,10 +106,10 @@ func (r *reflector) awaitCredentials(ctx context.Context) bool {
 }
 
 // attempt asks for the object's state and follows it, by one watch after the other, for as
-// long as the next watch can go on where the last one ended. A server that was not there may come back with
-// an etcd that was restored: a watch that goes on would tell nothing of what came meanwhile. It returns true if it made a
-// pause right before it ended, so that the next attempt needs none: an outage that makes the
-// watch's version expire must not cost two pauses.
+// long as the next watch can go on where the last one ended. After a refused connection it
+// ends: the etcd may have been restored meanwhile, and a watch that goes on would not tell what
+// came before. It returns true if it made a pause right before it ended, so that the next
+// attempt needs none: an outage that makes the watch's version expire must not cost two pauses.
 func (r *reflector) attempt(ctx context.Context) (paused bool) {
 	s, err := r.begin(ctx)
 	if r.item.openings.refusalsPass() && apierrors.IsForbidden(err) {

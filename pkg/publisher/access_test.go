@@ -370,6 +370,21 @@ func TestUnpublishEndsBesideAReview(t *testing.T) {
 	})
 }
 
+func TestStopEndsAReview(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		access.set(func() { access.hang = true })
+		answer := e.publishing(r)
+		e.wantWaiting(answer)
+		begin := time.Now()
+		e.p.StopWaiting()
+		e.wantReason(<-answer, ReasonUnavailable, "access could not be reviewed: context canceled\ncontext canceled")
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("it took %s", took)
+		}
+		e.wantNothing()
+	})
+}
+
 func TestOtherNamespacesAreSwitchedOff(t *testing.T) {
 	inBubble(t, func(e *env) {
 		err := e.p.Publish(e.ctx, e.request("v1", "secret", "db", "namespace", "platform"))

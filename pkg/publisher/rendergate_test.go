@@ -268,3 +268,24 @@ func TestAReviewHoldsNoPlace(t *testing.T) {
 		})
 	}
 }
+
+// What a pod's spec adds to a volume is worked out at a place, as it may be much.
+func TestResolvingNeedsAPlace(t *testing.T) {
+	inIdentities(t, func(e *env) {
+		e.pods.setSlow(time.Second)
+		e.pods.spoil(errors.New("no such thing")) // it is refused before it is rendered
+		answer := e.publishing(e.volumesOf("v", 1)[0])
+		e.wantWaiting(answer) // for its pod, after it was parsed
+		for range smallRenders {
+			if !e.p.renders.small.tryAcquire() {
+				e.Fatal("no place is free")
+			}
+		}
+		after(2 * time.Second)
+		e.wantWaiting(answer)
+		for range smallRenders {
+			e.p.renders.small.release()
+		}
+		e.wantReason(<-answer, ReasonInvalid, "volume: no such thing")
+	})
+}

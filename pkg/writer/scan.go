@@ -114,6 +114,10 @@ func (s *scanner) directory(ctx context.Context, fd int, dir string, has attrs) 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if s.paths += len(dir) + len(e.name); s.paths > maxScannedPaths {
+			s.irregular = true
+			return nil
+		}
 		path := e.name
 		if dir != "" {
 			path = dir + "/" + e.name
@@ -126,10 +130,6 @@ func (s *scanner) directory(ctx context.Context, fd int, dir string, has attrs) 
 }
 
 func (s *scanner) entry(ctx context.Context, at int, name, path string) error {
-	if s.paths += len(path); s.paths > maxScannedPaths {
-		s.irregular = true
-		return nil
-	}
 	fd, err := openAny(at, name)
 	if saysOfEntry(err) {
 		s.note(path)
@@ -145,10 +145,6 @@ func (s *scanner) entry(ctx context.Context, at int, name, path string) error {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		if len(path) > maxPathBytes {
-			s.note(path)
-			return nil
-		}
 		return s.directory(ctx, fd, path, statAttrs(&st))
 	case unix.S_IFREG:
 		if st.Size > st.Blocks*blockSize+holes {
