@@ -26,12 +26,52 @@ type faultyWrites struct {
 	trees       []*volume.Tree
 	// withdrawals counts the calls of Withdraw.
 	withdrawals int
+	// hangs holds what a file's content has its write wait for, hanging counts the writes that wait.
+	hangs   map[string]chan struct{}
+	hanging int
 }
 
 func (f *faultyWrites) set(fault, late func() error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fault, f.late = fault, late
+}
+
+// hangAt has each write of a file of that content hang, until the returned function is called.
+func (f *faultyWrites) hangAt(content string) (release func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.hangs == nil {
+		f.hangs = map[string]chan struct{}{}
+	}
+	released := make(chan struct{})
+	f.hangs[content] = released
+	return func() { close(released) }
+}
+
+// hang waits where the tree has a file whose write hangs.
+func (f *faultyWrites) hang(tree *volume.Tree) {
+	for i := range tree.Files {
+		f.mu.Lock()
+		released := f.hangs[string(tree.Files[i].Data)]
+		if released == nil {
+			f.mu.Unlock()
+			continue
+		}
+		f.hanging++
+		f.mu.Unlock()
+		<-released
+		f.mu.Lock()
+		f.hanging--
+		f.mu.Unlock()
+	}
+}
+
+// howManyHang returns how many writes hang.
+func (f *faultyWrites) howManyHang() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.hanging
 }
 
 // times returns when each write was tried, the earlier ones forgotten.
@@ -57,6 +97,7 @@ type testWriter struct {
 }
 
 func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (writer.Result, error) {
+	w.faults.hang(tree)
 	fault, late := w.faults.begin(tree)
 	if fault != nil {
 		if err := fault(); err != nil {

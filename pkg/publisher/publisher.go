@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/refvol/refvol/pkg/access"
@@ -45,6 +46,8 @@ type Publisher struct {
 	stopOnce sync.Once
 	tracker  *access.Tracker
 	pods     *podReads
+	// workers counts the workers, of which a hang starts more; see overseen.
+	workers sync.WaitGroup
 	// background counts the goroutines that wait for a place at the render gate; they end with
 	// the context of Run, which waits for them.
 	background sync.WaitGroup
@@ -69,6 +72,8 @@ type Publisher struct {
 	used int64
 	// failures holds those publishes that failed of late and were told as events.
 	failures map[string]failure
+	// hung holds the pods whose reconciles hang, or hung of late.
+	hung map[types.UID]*hang
 }
 
 // Retries of a failed write start at retryMin and double up to retryMax, so that a
@@ -114,6 +119,7 @@ func New(opts Options) (*Publisher, error) {
 		byRef:     map[volume.Ref]map[*published]struct{}{},
 		restored:  map[string]*restored{},
 		failures:  map[string]failure{},
+		hung:      map[types.UID]*hang{},
 	}
 	p.pods = newPodReads(opts.Pods, opts.NodeRights, p.stopping)
 	var err error
@@ -139,10 +145,7 @@ func New(opts Options) (*Publisher, error) {
 func (p *Publisher) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	for range p.opts.Workers {
-		running.Go(func() {
-			for p.reconcileNext(ctx) {
-			}
-		})
+		p.startWorker(ctx)
 	}
 	running.Go(func() { p.resync(ctx) })
 	running.Go(func() { p.tracker.Run(ctx) })
@@ -151,6 +154,7 @@ func (p *Publisher) Run(ctx context.Context) {
 	p.StopWaiting()
 	p.queue.ShutDown()
 	running.Wait()
+	p.workers.Wait()
 	p.background.Wait()
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/refvol/refvol/pkg/access"
 )
 
-// reconcileNext takes one volume off the queue; it returns false once the queue
-// has shut down. A failure is tried again, later each time.
-func (p *Publisher) reconcileNext(ctx context.Context) bool {
+// reconcileNext takes one volume off the queue. A failure is tried again, later each time. It
+// returns false once the queue has shut down, or another worker has the caller's place.
+func (p *Publisher) reconcileNext(ctx context.Context) (more bool) {
 	volumeID, shutdown := p.queue.Get()
 	if shutdown {
 		return false
@@ -26,22 +26,27 @@ func (p *Publisher) reconcileNext(ctx context.Context) bool {
 		p.queue.Forget(volumeID)
 		return true
 	}
-	ctx = v.logged(ctx)
-	done := v.reconcile(ctx)
+	if rest := p.rest(v.request.Pod.UID); rest > 0 {
+		p.queue.AddAfter(volumeID, rest)
+		return true
+	}
+	replace := func() { p.startWorker(ctx) }
+	logged := v.logged(ctx)
+	done, hung := v.overseen(logged, replace)
 	if ctx.Err() != nil {
-		return true // what the end cuts short is no problem of the volume
+		return !hung // what the end cuts short is no problem of the volume
 	}
 	if done.gone {
 		p.queue.Forget(volumeID)
-		return true
+		return !hung
 	}
-	v.report(ctx, done)
+	v.report(logged, done)
 	if outcomeOf(done.update).retry || outcomeOf(done.clean).retry {
 		p.queue.AddRateLimited(volumeID)
 	} else {
 		p.queue.Forget(volumeID)
 	}
-	return true
+	return !hung
 }
 
 // reconciled is the result of a reconcile. Its errors are kept apart, because each may need

@@ -82,6 +82,13 @@ func all() []part {
 	})
 }
 
+// delegations are what the newest kernels let containers hold.
+func delegations() part {
+	p := plugin("delegations", "TestDelegations")
+	p.figure = `delegation_test.go:\d+: (two updates took .*)`
+	return p
+}
+
 // compared is all, with what the two kernels are compared by that differ most in what they tell of mounts.
 func compared() []part {
 	cost := plugin("cost of 1,500 volumes", "TestCostOfManyVolumes")
@@ -104,7 +111,7 @@ func kernels() []kernel {
 		{name: "5.10", suite: "bullseye", machines: []machine{{parts: tooOld}}},
 		{name: "6.1", suite: "bookworm", machines: []machine{{parts: compared()}, enforcing()}},
 		{name: "6.12", suite: "trixie", machines: []machine{{parts: compared()}, enforcing()}},
-		{name: "newest", suite: "sid", machines: []machine{{parts: all()}, enforcing()}},
+		{name: "newest", suite: "sid", machines: []machine{{parts: append(all(), delegations())}, enforcing()}},
 	}
 }
 
