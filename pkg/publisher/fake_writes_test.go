@@ -29,6 +29,8 @@ type faultyWrites struct {
 	// hangs holds what a file's content has its write wait for, hanging counts the writes that wait.
 	hangs   map[string]chan struct{}
 	hanging int
+	// prunes is what each prune waits for, nil for nothing.
+	prunes chan struct{}
 }
 
 func (f *faultyWrites) set(fault, late func() error) {
@@ -65,6 +67,15 @@ func (f *faultyWrites) hang(tree *volume.Tree) {
 		f.hanging--
 		f.mu.Unlock()
 	}
+}
+
+// hangPrunes has each prune hang until the returned function is called.
+func (f *faultyWrites) hangPrunes() (release func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	released := make(chan struct{})
+	f.prunes = released
+	return func() { close(released) }
 }
 
 // howManyHang returns how many writes hang.
@@ -111,6 +122,16 @@ func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Tree)
 		err = late()
 	}
 	return result, err
+}
+
+func (w *testWriter) Prune(dir *os.Root) error {
+	w.faults.mu.Lock()
+	released := w.faults.prunes
+	w.faults.mu.Unlock()
+	if released != nil {
+		<-released
+	}
+	return w.treeWriter.Prune(dir)
 }
 
 func (w *testWriter) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (writer.Result, error) {

@@ -142,9 +142,10 @@ func (p *Publisher) giveBackAll() error {
 	p.mu.Unlock()
 	var errs []error
 	for _, v := range all {
-		v.contents.mu.Lock()
-		errs = append(errs, v.giveBack())
-		v.contents.mu.Unlock()
+		if v.contents.mu.TryLock() { // else a reconcile hangs
+			errs = append(errs, v.giveBack())
+			v.contents.mu.Unlock()
+		}
 	}
 	return errors.Join(errs...)
 }

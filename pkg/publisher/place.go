@@ -2,18 +2,19 @@ package publisher
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 // place is what a volume has of the render gate, from before a render until its files are
-// written. The lock of the contents guards it.
+// written. The lock of the contents guards lane.
 type place struct {
 	// lane is where the volume has a place, nil for nowhere.
 	lane *lane
 	// waiting says that a goroutine waits for one.
-	waiting bool
+	waiting atomic.Bool
 }
 
 // acquirePlace waits for the place of a new volume, for a render of so many bytes. It holds up
@@ -41,23 +42,26 @@ func (v *published) tryPlace(ctx context.Context, objects payload.Objects) bool 
 		has.lane = l
 		return true
 	}
-	if has.waiting {
+	if has.waiting.Swap(true) {
 		return false
 	}
-	has.waiting = true
 	v.p.background.Go(func() {
-		if l.acquire(ctx, v.request.Pod.UID, nil) != nil {
+		err := l.acquire(context.WithoutCancel(ctx), v.request.Pod.UID, v.p.stopping)
+		has.waiting.Store(false)
+		if err != nil {
 			return // the plugin ends
 		}
-		v.contents.mu.Lock()
+		defer v.p.queue.Add(v.request.VolumeID)
+		if !v.contents.mu.TryLock() {
+			l.release() // it is written just now, and that may hang
+			return
+		}
 		defer v.contents.mu.Unlock()
-		has.waiting = false
 		if v.contents.gone || has.lane != nil {
 			l.release()
 			return
 		}
 		has.lane = l
-		v.p.queue.Add(v.request.VolumeID)
 	})
 	return false
 }
@@ -68,6 +72,15 @@ func (v *published) releasePlace() {
 	if l := v.contents.place.lane; l != nil {
 		v.contents.place.lane = nil
 		l.release()
+	}
+}
+
+// yieldPlace is releasePlace for a volume that has no turn, whose lock the caller doesn't hold. Who holds
+// it is about to unpublish the volume, and releases the place then.
+func (v *published) yieldPlace() {
+	if v.contents.mu.TryLock() {
+		v.releasePlace()
+		v.contents.mu.Unlock()
 	}
 }
 

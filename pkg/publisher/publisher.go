@@ -46,7 +46,7 @@ type Publisher struct {
 	stopOnce sync.Once
 	tracker  *access.Tracker
 	pods     *podReads
-	// workers counts the workers, of which a hang starts more; see overseen.
+	// workers counts the workers that don't hang: the end waits for no other.
 	workers sync.WaitGroup
 	// background counts the goroutines that wait for a place at the render gate; they end with
 	// the context of Run, which waits for them.
@@ -72,8 +72,8 @@ type Publisher struct {
 	used int64
 	// failures holds those publishes that failed of late and were told as events.
 	failures map[string]failure
-	// hung holds the pods whose reconciles hang, or hung of late.
-	hung map[types.UID]*hang
+	// turns holds pods with volumes that are being reconciled or wait for that, and pods that rest.
+	turns map[types.UID]*turns
 }
 
 // Retries of a failed write start at retryMin and double up to retryMax, so that a
@@ -119,7 +119,7 @@ func New(opts Options) (*Publisher, error) {
 		byRef:     map[volume.Ref]map[*published]struct{}{},
 		restored:  map[string]*restored{},
 		failures:  map[string]failure{},
-		hung:      map[types.UID]*hang{},
+		turns:     map[types.UID]*turns{},
 	}
 	p.pods = newPodReads(opts.Pods, opts.NodeRights, p.stopping)
 	var err error
@@ -144,6 +144,7 @@ func New(opts Options) (*Publisher, error) {
 // when its goroutines have. It is called once.
 func (p *Publisher) Run(ctx context.Context) {
 	var running sync.WaitGroup
+	p.workers.Add(p.opts.Workers)
 	for range p.opts.Workers {
 		p.startWorker(ctx)
 	}
@@ -268,6 +269,10 @@ func (p *Publisher) remove(v *published) {
 	}
 	p.used -= v.size
 	v.size, v.active = 0, false
+	if t := p.turns[v.request.Pod.UID]; t != nil {
+		p.callWaiting(t, len(t.waiting)) // no end of v will
+		p.forgetTurns(v.request.Pod.UID)
+	}
 }
 
 // lookup returns the volume of an id, or nil.

@@ -13,40 +13,55 @@ import (
 	"github.com/refvol/refvol/pkg/access"
 )
 
-// reconcileNext takes one volume off the queue. A failure is tried again, later each time. It
-// returns false once the queue has shut down, or another worker has the caller's place.
-func (p *Publisher) reconcileNext(ctx context.Context) (more bool) {
+// What follows for a worker.
+type next int
+
+const (
+	again next = iota
+	// replaced: another worker has its place.
+	replaced
+	// shutDown: so has the queue.
+	shutDown
+)
+
+// reconcileNext takes one volume off the queue. A failure is tried again, later each time.
+func (p *Publisher) reconcileNext(ctx context.Context) next {
 	volumeID, shutdown := p.queue.Get()
 	if shutdown {
-		return false
+		return shutDown
 	}
 	defer p.queue.Done(volumeID)
 	v := p.lookupActive(volumeID)
 	if v == nil || ctx.Err() != nil {
 		p.queue.Forget(volumeID)
-		return true
+		return again
 	}
-	if rest := p.rest(v.request.Pod.UID); rest > 0 {
-		p.queue.AddAfter(volumeID, rest)
-		return true
+	if !p.takeTurn(v) {
+		v.yieldPlace()
+		return again
 	}
-	replace := func() { p.startWorker(ctx) }
-	logged := v.logged(ctx)
-	done, hung := v.overseen(logged, replace)
+	if v.overseen(v.logged(ctx), func() { p.startWorker(ctx) }) {
+		return replaced
+	}
+	return again
+}
+
+// conclude reports a reconcile, and queues the volume again if that is of use.
+func (v *published) conclude(ctx context.Context, done reconciled) {
 	if ctx.Err() != nil {
-		return !hung // what the end cuts short is no problem of the volume
+		return // what the end cuts short is no problem of the volume
 	}
+	queue, volumeID := v.p.queue, v.request.VolumeID
 	if done.gone {
-		p.queue.Forget(volumeID)
-		return !hung
+		queue.Forget(volumeID)
+		return
 	}
-	v.report(logged, done)
+	v.report(ctx, done)
 	if outcomeOf(done.update).retry || outcomeOf(done.clean).retry {
-		p.queue.AddRateLimited(volumeID)
+		queue.AddRateLimited(volumeID)
 	} else {
-		p.queue.Forget(volumeID)
+		queue.Forget(volumeID)
 	}
-	return !hung
 }
 
 // reconciled is the result of a reconcile. Its errors are kept apart, because each may need

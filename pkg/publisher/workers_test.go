@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,6 +42,16 @@ func (e *env) wantWorkers(want int) {
 	}
 }
 
+// wantNoTurns fails the test if anything is remembered of a pod.
+func (e *env) wantNoTurns() {
+	e.Helper()
+	e.p.mu.Lock()
+	defer e.p.mu.Unlock()
+	if n := len(e.p.turns); n > 0 {
+		e.Errorf("%d pods have turns", n)
+	}
+}
+
 // Pods whose writes hang hold up no other pod, and each has few threads.
 func TestHangingWrites(t *testing.T) {
 	inBubble(t, func(e *env) {
@@ -61,8 +72,8 @@ func TestHangingWrites(t *testing.T) {
 		after((pods + 1) * hangTime)
 		e.settle()
 		e.wantFiles(r, "a", "2")
-		if n, most := e.writes.howManyHang(), pods*defaultWorkers(); n < pods || n > most {
-			t.Errorf("%d writes hang, want %d to %d", n, pods, most)
+		if n := e.writes.howManyHang(); n != pods*podReconciles {
+			t.Errorf("%d writes hang, want %d of each pod", n, podReconciles)
 		}
 		after(time.Minute)
 		e.objects.put(configMap("app"), "a", "3")
@@ -70,51 +81,214 @@ func TestHangingWrites(t *testing.T) {
 		e.wantFiles(r, "a", "3")
 
 		release()
-		after(maxRest)
+		after(2 * firstRest)
 		e.settle()
 		for _, r := range all {
 			e.wantFiles(r, "a", "this hangs")
 		}
-		e.p.mu.Lock()
-		if n := len(e.p.hung); n > 0 {
-			t.Errorf("%d pods that hung are remembered", n)
-		}
-		e.p.mu.Unlock()
+		e.wantNoTurns()
 		e.wantWorkers(defaultWorkers())
 	})
 }
 
-// A pod rests four times as long as it hung, and other pods don't.
+// A pod rests four times as long as it hung, at first for ten seconds at most.
 func TestRestAfterAHang(t *testing.T) {
-	const hung = 10 * time.Second
 	inBubble(t, func(e *env) {
 		r := e.volumesFor("hostile", 1)[0]
-		release := e.writes.hangAt("this hangs")
-		e.objects.put(configMap("hostile"), "a", "this hangs")
-		after(hangTime + hung)
-		release()
-		e.settle()
-		e.wantFiles(r, "a", "this hangs")
-		e.objects.put(configMap("hostile"), "a", "after the rest")
-		after(restFactor*hung - time.Second)
-		e.wantFiles(r, "a", "this hangs")
-		after(time.Second)
-		e.settle()
-		e.wantFiles(r, "a", "after the rest")
+		for _, test := range []struct{ hung, rest time.Duration }{
+			{2 * time.Second, 8 * time.Second},
+			{50 * time.Second, 2 * firstRest},
+			{50 * time.Second, 4 * firstRest},
+			{50 * time.Second, 8 * firstRest},
+			{time.Second, 4 * time.Second},
+			{50 * time.Second, 200 * time.Second},
+		} {
+			content := fmt.Sprint("hangs for ", test)
+			release := e.writes.hangAt(content)
+			e.objects.put(configMap("hostile"), "a", content)
+			after(hangTime + test.hung)
+			release()
+			e.settle()
+			e.objects.put(configMap("hostile"), "a", "after the rest")
+			after(test.rest - time.Second)
+			e.wantFiles(r, "a", content)
+			after(time.Second)
+			e.settle()
+			e.wantFiles(r, "a", "after the rest")
+		}
+		after(200 * time.Second)
+		e.wantNoTurns()
 	})
 }
 
-// What ends within hangTime is no hang, and its pod does not rest.
-func TestASlowWriteIsNoHang(t *testing.T) {
+// A reconcile ends after reconcileTime, at the end of the call that hangs then, and its volume tells why. The
+// longest rest is maxRest.
+func TestAHangWithoutEnd(t *testing.T) {
 	inBubble(t, func(e *env) {
-		r := e.volumesFor("slow", 1)[0]
-		release := e.writes.hangAt("this is slow")
-		e.objects.put(configMap("slow"), "a", "this is slow")
-		after(hangTime - time.Millisecond)
-		release()
-		e.objects.put(configMap("slow"), "a", "2")
+		r := e.volumesFor("hostile", 1)[0]
+		for range 7 {
+			release := e.writes.hangAt("this hangs")
+			e.objects.put(configMap("hostile"), "a", "this hangs")
+			after(time.Hour)
+			release()
+			e.settle()
+			e.wantFiles(r, "a", "1")
+			e.wantProblem(r, errHangs.Error())
+			e.objects.put(configMap("hostile"), "a", "1")
+			after(maxRest)
+			e.settle()
+			e.wantProblem(r, "")
+		}
+		e.objects.put(configMap("hostile"), "a", "2")
 		e.settle()
 		e.wantFiles(r, "a", "2")
-		e.wantWorkers(defaultWorkers())
+	})
+}
+
+// Volumes that wait for a turn get it, also where the one that was called is unpublished before it has its.
+func TestTurnOfAnUnpublishedVolume(t *testing.T) {
+	inStoppedBubble(t, nil, func(e *env) {
+		all := e.volumesFor("pod", podReconciles+3)
+		for i, r := range all {
+			if took := e.p.takeTurn(e.p.lookup(r.VolumeID)); took != (i < podReconciles) {
+				t.Fatalf("volume %d took its turn: %t", i, took)
+			}
+		}
+		for range podReconciles {
+			e.p.mu.Lock()
+			e.p.endTurn(all[0].Pod.UID, 0)
+			e.p.mu.Unlock()
+		}
+		e.wantQueued(podReconciles)
+		called, _ := e.p.queue.Get()
+		e.p.queue.Done(called)
+		for _, r := range all {
+			if r.VolumeID == called {
+				e.unpublish(r)
+			}
+		}
+		e.wantQueued(podReconciles) // with the last that waited
+		e.wantNoTurns()
+	})
+}
+
+// wantQueued fails the test unless so many volumes are queued.
+func (e *env) wantQueued(want int) {
+	e.Helper()
+	if n := e.p.queue.Len(); n != want {
+		e.Errorf("%d volumes are queued, want %d", n, want)
+	}
+}
+
+// The end waits for no reconcile that hangs.
+func TestTheEndBesideAHang(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.volumesFor("hostile", 3)
+		release := e.writes.hangAt("this hangs")
+		e.objects.put(configMap("hostile"), "a", "this hangs")
+		after(10 * time.Second)
+		begin := time.Now()
+		e.halt()
+		defer synctest.Wait()
+		defer release()
+		if took := time.Since(begin); took > 0 {
+			t.Errorf("the end took %s", took)
+		}
+	})
+}
+
+// largeOf publishes volumes of the pod "hostile" whose renders are large.
+func (e *env) largeOf(volumes int) (all []Request) {
+	e.Helper()
+	for i := range volumes {
+		r := e.large(fmt.Sprint("large-", i))
+		r.Pod.Name, r.Pod.UID = "hostile", "uid-hostile"
+		r.Target = fmt.Sprintf("%s/pods/%s/volumes/kubernetes.io~csi/large-%d/mount", e.opts.KubeletDir, r.Pod.UID, i)
+		e.makeTarget(r)
+		e.publish(r)
+		all = append(all, r)
+	}
+	return all
+}
+
+// fillWith changes what large volumes show, and returns their content then.
+func (e *env) fillWith(letter string) (content string) {
+	value := strings.Repeat(letter, 400<<10)
+	e.objects.put(configMap("large"), "A", value)
+	return "A=" + value + "\n"
+}
+
+// wantFreeLarge fails the test unless so many places for large renders are free.
+func (e *env) wantFreeLarge(want int) {
+	e.Helper()
+	l := &e.p.renders.large
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.free != want {
+		e.Errorf("%d places are free, want %d", l.free, want)
+	}
+}
+
+// Volumes of a pod that hangs, or rests, keep few places at the render gate from others.
+func TestPlacesOfAPodThatHangs(t *testing.T) {
+	inBubble(t, func(e *env) {
+		hostile := e.largeOf(6)
+		release := e.writes.hangAt("A=" + strings.Repeat("y", 400<<10) + "\n")
+		content := e.fillWith("y")
+		after(10 * time.Second)
+		e.wantFreeLarge(largeRenders - podReconciles)
+		release()
+		e.settle()
+		e.wantFreeLarge(largeRenders)
+		after(time.Minute)
+		for _, r := range hostile {
+			e.wantFiles(r, "e", content)
+		}
+	})
+}
+
+// A place that is given while the pod rests goes to others.
+func TestPlaceOfAPodThatRests(t *testing.T) {
+	inBubble(t, func(e *env) {
+		large := e.largeOf(1)[0]
+		e.volumesFor("hostile", 1)
+		free := e.fill()
+		content := e.fillWith("y")
+		release := e.writes.hangAt("this hangs")
+		e.objects.put(configMap("hostile"), "a", "this hangs")
+		after(10 * time.Second)
+		release()
+		e.settle()
+		free()
+		e.settle()
+		e.wantFreeLarge(largeRenders)
+		after(2 * firstRest)
+		e.wantFiles(large, "e", content)
+
+		free = e.fill()
+		content = e.fillWith("z")
+		e.settle()
+		free()
+		e.settle()
+		e.wantFiles(large, "e", content)
+	})
+}
+
+// A place that is given while a prune hangs goes to others.
+func TestPlaceOfAPruneThatHangs(t *testing.T) {
+	inBubble(t, func(e *env) {
+		large := e.largeOf(1)[0]
+		e.fillWith("w")
+		synctest.Wait()
+		release := e.writes.hangPrunes()
+		free := e.fill()
+		content := e.fillWith("y") // it waits for a place
+		after(10 * time.Second)
+		free()
+		e.settle()
+		e.wantFreeLarge(largeRenders)
+		release()
+		after(2 * firstRest)
+		e.wantFiles(large, "e", content)
 	})
 }

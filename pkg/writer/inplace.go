@@ -56,7 +56,7 @@ func NewInPlace(opts Options) *InPlace { return &InPlace{newMemory(opts)} }
 // What holds of the root, of strange entries, of the contents and of generations that
 // can't be removed for Writer.Write holds here too.
 func (w *InPlace) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error) {
-	return w.write(dir, tree, func(u *update, known *snapshot) error {
+	return w.write(ctx, dir, tree, func(u *update, known *snapshot) error {
 		return (&rewrite{update: u, known: known}).run(ctx)
 	})
 }

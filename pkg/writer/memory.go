@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -42,7 +43,7 @@ func (m *memory) update(root *os.File) *update {
 // write returns at once when dir is known to show tree. Else it calls run
 // with an update to be carried out, and with what was known of the directory, which may be
 // nil.
-func (m *memory) write(dir *os.Root, tree *volume.Tree, run func(u *update, known *snapshot) error) (Result, error) {
+func (m *memory) write(ctx context.Context, dir *os.Root, tree *volume.Tree, run func(u *update, known *snapshot) error) (Result, error) {
 	if err := checkTree(tree); err != nil {
 		return Result{}, err
 	}
@@ -65,6 +66,7 @@ func (m *memory) write(dir *os.Root, tree *volume.Tree, run func(u *update, know
 	known := m.shown
 	m.shown = nil
 	u := m.update(root)
+	u.fs = inTime(ctx, u.fs)
 	u.tree, u.next = tree, next
 	if err := run(u, known); err != nil {
 		m.stale = m.stale || u.leavesStale()

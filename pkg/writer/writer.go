@@ -95,12 +95,13 @@ type Result struct {
 // the removal of what is old can fail; then the error comes with a Result whose
 // Changed is true. After any error the next Write looks at the directory afresh
 // and repairs it. A full file system is unix.ENOSPC to errors.Is, a cancelled ctx
-// is ctx.Err().
+// is ctx.Err(). Once a deadline of ctx has passed, nothing more is made or removed: what was begun
+// stays for the next Write.
 //
 // The root of dir gets the tree's directory mode and owner too. Entries in it
 // that are not of the writer's making stay, except where a link has to be.
 func (w *Writer) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error) {
-	return w.write(dir, tree, func(u *update, known *snapshot) error {
+	return w.write(ctx, dir, tree, func(u *update, known *snapshot) error {
 		err := u.run(ctx, known)
 		u.keepsBase = u.result.Changed && u.base != nil
 		return err

@@ -1,0 +1,85 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// passing is a context whose deadline a test lets pass.
+type passing struct {
+	context.Context
+	passed bool
+}
+
+func (c *passing) Deadline() (time.Time, bool) { return time.Time{}, true }
+
+func (c *passing) Err() error {
+	if c.passed {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// Once the deadline has passed, at any call, no call follows that may hang: what was begun stays for the next
+// Write, and the files are those of one tree.
+func TestDeadlineAtAnyCall(t *testing.T) {
+	before := tree(file("a", "1"), file("b", "2"), file("dir/c", "3"))
+	after := tree(file("a", "one"), file("b", "2"), file("dir/c", "three"), file("new/d", "5"), file("z", "6"))
+	for name, newWriter := range map[string]func(Options) treeWriter{
+		"Atomic":  func(o Options) treeWriter { return New(o) },
+		"InPlace": func(o Options) treeWriter { return NewInPlace(o) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := 0
+			for deadlineAt(t, newWriter, n, recorded(before), recorded(after)) {
+				n++
+			}
+			if n < 10 {
+				t.Errorf("only %d calls", n)
+			}
+		})
+	}
+}
+
+// deadlineAt has the deadline pass during call n of a write, and returns whether there was such a call.
+func deadlineAt(t *testing.T, newWriter func(Options) treeWriter, n int, before, after *volume.Tree) bool {
+	t.Helper()
+	v := newVolume(t)
+	w := newWriter(withAttributes(t))
+	v.write(w, before)
+	ctx, calls := &passing{Context: t.Context()}, 0
+	stepInto(w, func(op, name string) error {
+		mayHang := op != "write" && op != "truncate" && op != "allocate" && op != "statfs"
+		if ctx.passed && mayHang {
+			t.Errorf("%s %s after call %d, in which the deadline passed", op, name, n)
+		}
+		ctx.passed = ctx.passed || calls == n
+		calls++
+		return nil
+	})
+	_, err := w.Write(ctx, v.root, after)
+	reached := ctx.passed
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the deadline passed in call %d: %v", n, err)
+	}
+	if _, atomic := w.(*Writer); atomic {
+		checkEither(v, before, after)
+	}
+	stepInto(w, func(string, string) error { return nil })
+	v.write(w, after)
+	return reached
+}
+
+// stepInto calls step before each operation of w.
+func stepInto(w treeWriter, step func(op, name string) error) {
+	switch w := w.(type) {
+	case *Writer:
+		w.fs = stepped{linux{}, step}
+	case *InPlace:
+		w.fs = stepped{linux{}, step}
+	}
+}
