@@ -22,7 +22,7 @@ import (
 type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (writer.Result, error)
 	Stale() bool
-	Prune(dir *os.Root) error
+	Prune(ctx context.Context, dir *os.Root) error
 	// Withdraw takes away the files that name one of the objects and, if unnamed says so, those
 	// that name none.
 	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (writer.Result, error)

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -25,12 +26,12 @@ type obstacle struct {
 	prunes atomic.Int64
 }
 
-func (w *stuckWriter) Prune(dir *os.Root) error {
+func (w *stuckWriter) Prune(ctx context.Context, dir *os.Root) error {
 	w.prunes.Add(1)
 	if w.stuck.Load() {
 		return fmt.Errorf("remove ..2001: a: %w", unix.EBUSY)
 	}
-	return w.treeWriter.Prune(dir)
+	return w.treeWriter.Prune(ctx, dir)
 }
 
 func (w *stuckWriter) Stale() bool { return w.stuck.Load() || w.treeWriter.Stale() }

@@ -46,7 +46,7 @@ type Publisher struct {
 	stopOnce sync.Once
 	tracker  *access.Tracker
 	pods     *podReads
-	// workers counts the workers that don't hang: the end waits for no other.
+	// workers counts the workers.
 	workers sync.WaitGroup
 	// background counts the goroutines that wait for a place at the render gate; they end with
 	// the context of Run, which waits for them.
@@ -144,7 +144,6 @@ func New(opts Options) (*Publisher, error) {
 // when its goroutines have. It is called once.
 func (p *Publisher) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	p.workers.Add(p.opts.Workers)
 	for range p.opts.Workers {
 		p.startWorker(ctx)
 	}
@@ -155,7 +154,7 @@ func (p *Publisher) Run(ctx context.Context) {
 	p.StopWaiting()
 	p.queue.ShutDown()
 	running.Wait()
-	p.workers.Wait()
+	p.waitForWorkers()
 	p.background.Wait()
 }
 

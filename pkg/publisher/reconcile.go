@@ -13,37 +13,24 @@ import (
 	"github.com/refvol/refvol/pkg/access"
 )
 
-// What follows for a worker.
-type next int
-
-const (
-	again next = iota
-	// replaced: another worker has its place.
-	replaced
-	// shutDown: so has the queue.
-	shutDown
-)
-
-// reconcileNext takes one volume off the queue. A failure is tried again, later each time.
-func (p *Publisher) reconcileNext(ctx context.Context) next {
+// reconcileNext takes one volume off the queue. A failure is tried again, later each time. It returns
+// false once the queue has shut down, or another worker has the caller's place.
+func (p *Publisher) reconcileNext(ctx context.Context) (more bool) {
 	volumeID, shutdown := p.queue.Get()
 	if shutdown {
-		return shutDown
+		return false
 	}
 	defer p.queue.Done(volumeID)
 	v := p.lookupActive(volumeID)
 	if v == nil || ctx.Err() != nil {
 		p.queue.Forget(volumeID)
-		return again
+		return true
 	}
 	if !p.takeTurn(v) {
 		v.yieldPlace()
-		return again
+		return true
 	}
-	if v.overseen(v.logged(ctx), func() { p.startWorker(ctx) }) {
-		return replaced
-	}
-	return again
+	return !v.overseen(v.logged(ctx), func() { p.startWorker(ctx) })
 }
 
 // conclude reports a reconcile, and queues the volume again if that is of use.
@@ -113,6 +100,7 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 	if v.contents.gone {
 		return done
 	}
+	v.releasePlace() // a prune takes no memory
 	pruneErr := v.prune(ctx)
 	if pruneErr == nil && !v.contents.gone {
 		pruneErr = v.giveBackIdle()
@@ -173,7 +161,7 @@ func (v *published) update(ctx context.Context) (answers, error) {
 		}
 		// At once where nothing was switched, as after most restarts: the kernel takes
 		// its time over giving up a handle.
-		v.pruneThrough(mnt)
+		v.pruneThrough(ctx, mnt)
 		return nil
 	})
 }
@@ -199,18 +187,18 @@ func (v *published) prune(ctx context.Context) error {
 		return nil
 	}
 	return v.reopen(ctx, func(mnt Mount) error {
-		v.pruneThrough(mnt)
+		v.pruneThrough(ctx, mnt)
 		return nil
 	})
 }
 
 // pruneThrough is prune through a handle on the volume's mount.
-func (v *published) pruneThrough(mnt Mount) {
+func (v *published) pruneThrough(ctx context.Context, mnt Mount) {
 	if !v.pruneDue() {
 		return
 	}
 	v.contents.leftover = nil
-	if err := v.contents.writer.Prune(mnt.Root()); err != nil {
+	if err := v.contents.writer.Prune(ctx, mnt.Root()); err != nil {
 		v.contents.leftover = fmt.Errorf("prune volume %s: %w", v.request.VolumeID, err)
 	}
 }

@@ -22,6 +22,8 @@ const (
 	// reconcileTime is how long a reconcile may write. With a place at the render gate it keeps
 	// that from others.
 	reconcileTime = time.Minute
+	// endTime is how long the end of the plugin waits for the reconciles that are under way.
+	endTime = 5 * time.Second
 	// After a reconcile that hung, its pod rests restFactor times as long. firstRest bounds that, as the
 	// machine may have been the cause; each further hang doubles the bound, up to maxRest.
 	restFactor = 4
@@ -46,26 +48,35 @@ type turns struct {
 }
 
 // startWorker starts a worker, which reconciles volumes until the queue shuts down, or one of them
-// hangs. Then another one has its place in workers.
+// hangs.
 func (p *Publisher) startWorker(ctx context.Context) {
-	go func() {
-		for {
-			switch p.reconcileNext(ctx) {
-			case replaced:
-				return
-			case shutDown:
-				p.workers.Done()
-				return
-			}
+	p.workers.Go(func() {
+		for p.reconcileNext(ctx) {
 		}
-	}()
+	})
 }
 
-// takeTurn says whether a volume can be reconciled now. If not, it is queued again, once others of its pod
-// are done, or the pod has rested.
+// waitForWorkers returns when all have ended, but waits at most endTime for those whose reconcile hangs.
+func (p *Publisher) waitForWorkers() {
+	ended := make(chan struct{})
+	go func() {
+		p.workers.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(endTime):
+	}
+}
+
+// takeTurn says whether a volume can be reconciled now. If not, and it is still active, it is queued
+// again once others of its pod are done, or the pod has rested.
 func (p *Publisher) takeTurn(v *published) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !v.active {
+		return false
+	}
 	pod := v.request.Pod.UID
 	t := p.turns[pod]
 	if t == nil {
@@ -103,13 +114,20 @@ func (p *Publisher) rest(pod types.UID, hung time.Duration) {
 		t.bound = min(max(firstRest, 2*t.bound), maxRest)
 	}
 	rest := min(restFactor*hung, t.bound)
-	t.until = now.Add(rest)
-	t.forgotten = t.until.Add(rest)
-	time.AfterFunc(2*rest, func() {
+	t.until = later(t.until, now.Add(rest))
+	t.forgotten = later(t.forgotten, t.until.Add(rest))
+	time.AfterFunc(t.forgotten.Sub(now), func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.forgetTurns(pod)
 	})
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // callWaiting queues n of the volumes that wait for a turn. The caller holds mu.

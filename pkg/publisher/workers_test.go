@@ -2,7 +2,6 @@ package publisher
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,6 +120,36 @@ func TestRestAfterAHang(t *testing.T) {
 	})
 }
 
+// A short hang does not shorten the rest after a long one.
+func TestAShortHangAfterALongOne(t *testing.T) {
+	inStoppedBubble(t, nil, func(e *env) {
+		e.p.mu.Lock()
+		defer e.p.mu.Unlock()
+		e.p.turns["pod"] = &turns{}
+		e.p.rest("pod", time.Minute)
+		long := *e.p.turns["pod"]
+		e.p.rest("pod", time.Second)
+		if short := e.p.turns["pod"]; short.until != long.until || short.forgotten != long.forgotten {
+			t.Errorf("it rests until %s, want %s", short.until, long.until)
+		}
+	})
+}
+
+// What ends within hangTime is no hang, and its pod does not rest.
+func TestASlowWriteIsNoHang(t *testing.T) {
+	inBubble(t, func(e *env) {
+		r := e.volumesFor("slow", 1)[0]
+		release := e.writes.hangAt("this is slow")
+		e.objects.put(configMap("slow"), "a", "this is slow")
+		after(hangTime - time.Millisecond)
+		release()
+		e.objects.put(configMap("slow"), "a", "2")
+		e.settle()
+		e.wantFiles(r, "a", "2")
+		e.wantWorkers(defaultWorkers())
+	})
+}
+
 // A reconcile ends after reconcileTime, at the end of the call that hangs then, and its volume tells why. The
 // longest rest is maxRest.
 func TestAHangWithoutEnd(t *testing.T) {
@@ -169,6 +198,15 @@ func TestTurnOfAnUnpublishedVolume(t *testing.T) {
 		}
 		e.wantQueued(podReconciles) // with the last that waited
 		e.wantNoTurns()
+		for _, r := range all {
+			if v := e.p.lookup(r.VolumeID); v != nil {
+				e.unpublish(r)
+				if e.p.takeTurn(v) {
+					t.Error("an unpublished volume took its turn")
+				}
+			}
+		}
+		e.wantNoTurns()
 	})
 }
 
@@ -180,7 +218,7 @@ func (e *env) wantQueued(want int) {
 	}
 }
 
-// The end waits for no reconcile that hangs.
+// The end waits a little for a reconcile that hangs.
 func TestTheEndBesideAHang(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.volumesFor("hostile", 3)
@@ -191,104 +229,8 @@ func TestTheEndBesideAHang(t *testing.T) {
 		e.halt()
 		defer synctest.Wait()
 		defer release()
-		if took := time.Since(begin); took > 0 {
-			t.Errorf("the end took %s", took)
+		if took := time.Since(begin); took != endTime {
+			t.Errorf("the end took %s, want %s", took, endTime)
 		}
-	})
-}
-
-// largeOf publishes volumes of the pod "hostile" whose renders are large.
-func (e *env) largeOf(volumes int) (all []Request) {
-	e.Helper()
-	for i := range volumes {
-		r := e.large(fmt.Sprint("large-", i))
-		r.Pod.Name, r.Pod.UID = "hostile", "uid-hostile"
-		r.Target = fmt.Sprintf("%s/pods/%s/volumes/kubernetes.io~csi/large-%d/mount", e.opts.KubeletDir, r.Pod.UID, i)
-		e.makeTarget(r)
-		e.publish(r)
-		all = append(all, r)
-	}
-	return all
-}
-
-// fillWith changes what large volumes show, and returns their content then.
-func (e *env) fillWith(letter string) (content string) {
-	value := strings.Repeat(letter, 400<<10)
-	e.objects.put(configMap("large"), "A", value)
-	return "A=" + value + "\n"
-}
-
-// wantFreeLarge fails the test unless so many places for large renders are free.
-func (e *env) wantFreeLarge(want int) {
-	e.Helper()
-	l := &e.p.renders.large
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.free != want {
-		e.Errorf("%d places are free, want %d", l.free, want)
-	}
-}
-
-// Volumes of a pod that hangs, or rests, keep few places at the render gate from others.
-func TestPlacesOfAPodThatHangs(t *testing.T) {
-	inBubble(t, func(e *env) {
-		hostile := e.largeOf(6)
-		release := e.writes.hangAt("A=" + strings.Repeat("y", 400<<10) + "\n")
-		content := e.fillWith("y")
-		after(10 * time.Second)
-		e.wantFreeLarge(largeRenders - podReconciles)
-		release()
-		e.settle()
-		e.wantFreeLarge(largeRenders)
-		after(time.Minute)
-		for _, r := range hostile {
-			e.wantFiles(r, "e", content)
-		}
-	})
-}
-
-// A place that is given while the pod rests goes to others.
-func TestPlaceOfAPodThatRests(t *testing.T) {
-	inBubble(t, func(e *env) {
-		large := e.largeOf(1)[0]
-		e.volumesFor("hostile", 1)
-		free := e.fill()
-		content := e.fillWith("y")
-		release := e.writes.hangAt("this hangs")
-		e.objects.put(configMap("hostile"), "a", "this hangs")
-		after(10 * time.Second)
-		release()
-		e.settle()
-		free()
-		e.settle()
-		e.wantFreeLarge(largeRenders)
-		after(2 * firstRest)
-		e.wantFiles(large, "e", content)
-
-		free = e.fill()
-		content = e.fillWith("z")
-		e.settle()
-		free()
-		e.settle()
-		e.wantFiles(large, "e", content)
-	})
-}
-
-// A place that is given while a prune hangs goes to others.
-func TestPlaceOfAPruneThatHangs(t *testing.T) {
-	inBubble(t, func(e *env) {
-		large := e.largeOf(1)[0]
-		e.fillWith("w")
-		synctest.Wait()
-		release := e.writes.hangPrunes()
-		free := e.fill()
-		content := e.fillWith("y") // it waits for a place
-		after(10 * time.Second)
-		free()
-		e.settle()
-		e.wantFreeLarge(largeRenders)
-		release()
-		after(2 * firstRest)
-		e.wantFiles(large, "e", content)
 	})
 }

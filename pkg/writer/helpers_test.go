@@ -66,7 +66,7 @@ func tree(files ...volume.File) *volume.Tree {
 type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error)
 	Stale() bool
-	Prune(dir *os.Root) error
+	Prune(ctx context.Context, dir *os.Root) error
 	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (Result, error)
 	Shows(ctx context.Context, dir *os.Root, refs map[volume.Ref]bool) (map[volume.Ref]bool, error)
 	Size(ctx context.Context, dir *os.Root) (Footprint, error)
@@ -91,7 +91,7 @@ func (v *testVolume) write(w treeWriter, tree *volume.Tree) Result {
 // had their time.
 func (v *testVolume) prune(w treeWriter) {
 	v.Helper()
-	if err := w.Prune(v.root); err != nil {
+	if err := w.Prune(v.Context(), v.root); err != nil {
 		v.Fatalf("Prune: %v", err)
 	}
 	if w.Stale() {

@@ -73,7 +73,7 @@ func TestALeftoverThatStays(t *testing.T) {
 				if !w.Stale() {
 					t.Error("nobody knows of the leftover after a write")
 				}
-				err := w.Prune(v.root)
+				err := w.Prune(v.Context(), v.root)
 				if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "remove "+leftover+": x: "+held+": ") || !w.Stale() {
 					t.Errorf("Prune = %v, stale: %v", err, w.Stale())
 				}

@@ -69,7 +69,7 @@ func (m *memory) write(ctx context.Context, dir *os.Root, tree *volume.Tree, run
 	u.fs = inTime(ctx, u.fs)
 	u.tree, u.next = tree, next
 	if err := run(u, known); err != nil {
-		m.stale = m.stale || u.leavesStale()
+		m.stale = m.stale || u.leavesStale() || errors.Is(err, context.DeadlineExceeded)
 		return u.result, errors.Join(err, u.leftover) // it may be what lacks the room
 	}
 	m.stale = u.leavesStale()
@@ -82,14 +82,16 @@ func (m *memory) write(ctx context.Context, dir *os.Root, tree *volume.Tree, run
 func (m *memory) Stale() bool { return m.stale }
 
 // Prune removes from dir every generation but the one that ..data points at. What
-// fails to be removed is tried again by the next Prune or Write.
-func (m *memory) Prune(dir *os.Root) error {
+// fails to be removed is tried again by the next Prune or Write. ctx is heeded if it has a deadline.
+func (m *memory) Prune(ctx context.Context, dir *os.Root) error {
 	root, err := openRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	if err := m.update(root).prune(); err != nil {
+	u := m.update(root)
+	u.fs = inTime(ctx, u.fs)
+	if err := u.prune(); err != nil {
 		return err
 	}
 	m.stale = false

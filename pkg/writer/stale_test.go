@@ -89,7 +89,7 @@ func TestPruneFails(t *testing.T) {
 		}
 		return nil
 	}}
-	if err := w.Prune(v.root); err == nil || !w.Stale() {
+	if err := w.Prune(v.Context(), v.root); err == nil || !w.Stale() {
 		t.Errorf("Prune = %v, stale: %v", err, w.Stale())
 	}
 	if _, err := w.Write(t.Context(), v.root, tree(file("a", "3"))); err != nil || !w.Stale() {

@@ -7,8 +7,9 @@ import (
 
 // timely is a fileSystem whose calls fail once the deadline of a context has passed. Each change of a
 // directory may wait for a container's delegation on it, and a write makes many. So a bound is
-// needed on all of them together, also on those that undo others. Calls on an open file never wait, and
-// don't fail: else a file could stay half rewritten. One that is cancelled fails no call.
+// needed on all of them together, also on those that undo others. write, truncate and allocate never
+// wait for one, and don't fail: else a file could stay half rewritten. A context that was cancelled fails
+// no call.
 type timely struct {
 	fileSystem
 	// err is that of the context.

@@ -3,6 +3,7 @@ package writer
 import (
 	"context"
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -63,8 +64,13 @@ func deadlineAt(t *testing.T, newWriter func(Options) treeWriter, n int, before,
 	})
 	_, err := w.Write(ctx, v.root, after)
 	reached := ctx.passed
-	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the deadline passed in call %d: %v", n, err)
+	if err != nil && (!errors.Is(err, context.DeadlineExceeded) || !w.Stale()) {
+		t.Errorf("the deadline passed in call %d: %v, and stale is %t", n, err, w.Stale())
+	}
+	if w.Stale() && reached {
+		if err := w.Prune(ctx, v.root); !errors.Is(err, context.DeadlineExceeded) && twoGenerations(v) {
+			t.Errorf("a prune after the deadline: %v", err)
+		}
 	}
 	if _, atomic := w.(*Writer); atomic {
 		checkEither(v, before, after)
@@ -72,6 +78,20 @@ func deadlineAt(t *testing.T, newWriter func(Options) treeWriter, n int, before,
 	stepInto(w, func(string, string) error { return nil })
 	v.write(w, after)
 	return reached
+}
+
+// twoGenerations says whether there is a generation beside the one that is shown.
+func twoGenerations(v *testVolume) bool {
+	v.Helper()
+	entries, err := os.ReadDir(v.root.Name())
+	v.must(err)
+	n := 0
+	for _, e := range entries {
+		if isGeneration(e.Name()) {
+			n++
+		}
+	}
+	return n > 1
 }
 
 // stepInto calls step before each operation of w.

@@ -103,7 +103,7 @@ func (m *memory) withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 	m.shown = nil
 	v.leftover = v.removeLeftovers(v.entries, v.base.generation) // which may show refused objects too
 	err = run(v)
-	m.stale = v.leavesStale() || err != nil && m.stale
+	m.stale = v.leavesStale() || err != nil && m.stale || errors.Is(err, context.DeadlineExceeded)
 	v.result.Generation = v.next.generation
 	// What was only scanned is not kept: the next write reads the files again.
 	if err == nil && (v.known || v.switched()) {

@@ -135,7 +135,7 @@ func TestWithdrawOfUnnamedFiles(t *testing.T) {
 				}
 			}
 			v.must(second(w.Write(t.Context(), v.root, mixedWithout())))
-			v.must(w.Prune(v.root))
+			v.must(w.Prune(v.Context(), v.root))
 			v.check(mixedWithout())
 		}
 	}
@@ -198,9 +198,9 @@ func TestWithdrawWithFaults(t *testing.T) {
 							v.must(second(w.Withdraw(t.Context(), v.root, refSet("db"), false)))
 						}
 						v.wantWithdrawn(n)
-						v.must(w.Prune(v.root))
+						v.must(w.Prune(v.Context(), v.root))
 						v.must(second(w.Write(t.Context(), v.root, mixed())))
-						v.must(w.Prune(v.root))
+						v.must(w.Prune(v.Context(), v.root))
 						v.check(mixed())
 					}
 				})

@@ -95,8 +95,8 @@ type Result struct {
 // the removal of what is old can fail; then the error comes with a Result whose
 // Changed is true. After any error the next Write looks at the directory afresh
 // and repairs it. A full file system is unix.ENOSPC to errors.Is, a cancelled ctx
-// is ctx.Err(). Once a deadline of ctx has passed, nothing more is made or removed: what was begun
-// stays for the next Write.
+// is ctx.Err(). Once a deadline of ctx has passed, nothing more is made or removed: then part of the new
+// generation may stay for the next Write or Prune.
 //
 // The root of dir gets the tree's directory mode and owner too. Entries in it
 // that are not of the writer's making stay, except where a link has to be.
@@ -185,7 +185,7 @@ func (u *update) show(ctx context.Context, entries []dirent, known *snapshot) er
 }
 
 // replace builds the next generation beside the present one and switches to it.
-// If it fails, nothing of the next generation is left.
+// If it fails, nothing of the next generation is left, unless a deadline has passed.
 func (u *update) replace(ctx context.Context) (err error) {
 	if u.next.generation, err = u.newGeneration(); err != nil {
 		return err
