@@ -18,7 +18,8 @@ const lockInterval = 50 * time.Millisecond
 // AcquireLock waits until no other process serves the endpoint, which is that of Options, as
 // one that is just stopping; release, or the end of this process, lets the next one serve.
 // Two processes that write to one volume would remove each other's files, so the lock is to be
-// taken before the first write and kept until the last. It waits at most until ctx ends. Where
+// taken before the first write and kept until the last; one that hangs at the end of the process ends
+// with that. It waits at most until ctx ends. Where
 // the file system has no locks, that is logged, and nothing is kept from anybody.
 //
 // The lock is that of a file beside the socket, which is made if there is none and never

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -189,6 +190,19 @@ func (e *env) request(id string, attributes ...string) Request {
 	}
 	e.makeTarget(r)
 	return r
+}
+
+// inOnePod is request for many volumes of one pod.
+func (e *env) inOnePod(id string, n int, attributes ...string) (all []Request) {
+	e.Helper()
+	for i := range n {
+		r := e.request(id, attributes...)
+		r.VolumeID = fmt.Sprint(id, "-", i)
+		r.Target = strings.Replace(r.Target, "/settings/", fmt.Sprint("/settings-", i, "/"), 1)
+		e.makeTarget(r)
+		all = append(all, r)
+	}
+	return all
 }
 
 // makeTarget makes the directory of a target, as the kubelet does.

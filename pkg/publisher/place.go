@@ -42,7 +42,7 @@ func (v *published) tryPlace(ctx context.Context, objects payload.Objects) bool 
 		has.lane = l
 		return true
 	}
-	if ctx.Err() != nil || has.waiting.Swap(true) {
+	if has.waiting.Swap(true) {
 		return false
 	}
 	v.p.background.Go(func() {
@@ -76,7 +76,7 @@ func (v *published) releasePlace() {
 }
 
 // yieldPlace is releasePlace for a volume that has no turn, whose lock the caller doesn't hold. Whoever
-// holds it unpublishes the volume, and releases the place.
+// holds it unpublishes the volume, which releases the place.
 func (v *published) yieldPlace() {
 	if v.contents.mu.TryLock() {
 		v.releasePlace()

@@ -28,18 +28,7 @@ func inIdentities(t *testing.T, test func(e *env)) {
 }
 
 // volumesOf returns requests for many volumes of one pod, which its spec must be read for.
-func (e *env) volumesOf(id string, n int) []Request {
-	e.Helper()
-	var all []Request
-	for i := range n {
-		r := e.request(id, "volume", "native")
-		r.VolumeID = fmt.Sprint(id, "-", i)
-		r.Target = strings.Replace(r.Target, "/settings/", fmt.Sprint("/settings-", i, "/"), 1)
-		e.makeTarget(r)
-		all = append(all, r)
-	}
-	return all
-}
+func (e *env) volumesOf(id string, n int) []Request { return e.inOnePod(id, n, "volume", "native") }
 
 // publishingAll starts all publishes.
 func (e *env) publishingAll(requests []Request) []<-chan error {

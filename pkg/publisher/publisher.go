@@ -32,8 +32,8 @@ import (
 //
 // mu guards the maps and the fields of a published that say so, and is never held
 // over a system call, or over a lock of another package but the queue's. The goroutines are those of Run: the
-// workers, the resync, the take-over of restored volumes and the tracker of access; they end
-// with its context. A CSI call runs in its caller's goroutine.
+// workers, the resync, the take-over of restored volumes and the tracker of access. They end
+// with its context, but a worker whose reconcile hangs ends with that. A CSI call runs in its caller's goroutine.
 type Publisher struct {
 	opts   Options
 	limits limits
@@ -141,7 +141,7 @@ func New(opts Options) (*Publisher, error) {
 }
 
 // Run takes over what Restore has found, reconciles and resyncs until ctx ends, and returns
-// when its goroutines have. It is called once.
+// when its goroutines have, but waits at most endTime for reconciles. It is called once.
 func (p *Publisher) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	for range p.opts.Workers {

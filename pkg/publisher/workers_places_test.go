@@ -9,15 +9,14 @@ import (
 )
 
 // largeOf publishes volumes of the pod "hostile" whose renders are large.
-func (e *env) largeOf(volumes int) (all []Request) {
+func (e *env) largeOf(volumes int) []Request {
 	e.Helper()
-	for i := range volumes {
-		r := e.large(fmt.Sprint("large-", i))
-		r.Pod.Name, r.Pod.UID = "hostile", "uid-hostile"
-		r.Target = fmt.Sprintf("%s/pods/%s/volumes/kubernetes.io~csi/large-%d/mount", e.opts.KubeletDir, r.Pod.UID, i)
-		e.makeTarget(r)
-		e.publish(r)
-		all = append(all, r)
+	all := e.inOnePod("hostile", volumes, "sources", e.large("any").Attributes["sources"])
+	for i := range all {
+		all[i].VolumeID = fmt.Sprint("large-", i) // others of the pod have its name
+		all[i].Target = strings.Replace(all[i].Target, "/settings-", "/large-", 1)
+		e.makeTarget(all[i])
+		e.publish(all[i])
 	}
 	return all
 }

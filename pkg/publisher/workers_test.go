@@ -5,23 +5,17 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // volumesFor publishes volumes of one pod, which show an object named like the pod.
-func (e *env) volumesFor(pod string, volumes int) (requests []Request) {
+func (e *env) volumesFor(pod string, volumes int) []Request {
 	e.Helper()
 	e.objects.put(configMap(pod), "a", "1")
-	for i := range volumes {
-		r := e.request(fmt.Sprint(pod, "-", i), "configMap", pod)
-		r.Pod.Name, r.Pod.UID = pod, types.UID("uid-"+pod)
-		r.Target = fmt.Sprintf("%s/pods/%s/volumes/kubernetes.io~csi/v%d/mount", e.opts.KubeletDir, r.Pod.UID, i)
-		e.makeTarget(r)
+	all := e.inOnePod(pod, volumes, "configMap", pod)
+	for _, r := range all {
 		e.publish(r)
-		requests = append(requests, r)
 	}
-	return requests
+	return all
 }
 
 // wantWorkers fails the test unless the Publisher has so many workers: each takes one of the volumes of
@@ -155,7 +149,8 @@ func TestASlowWriteIsNoHang(t *testing.T) {
 func TestAHangWithoutEnd(t *testing.T) {
 	inBubble(t, func(e *env) {
 		r := e.volumesFor("hostile", 1)[0]
-		for range 7 {
+		rest := firstRest
+		for range 8 {
 			release := e.writes.hangAt("this hangs")
 			e.objects.put(configMap("hostile"), "a", "this hangs")
 			after(time.Hour)
@@ -164,9 +159,12 @@ func TestAHangWithoutEnd(t *testing.T) {
 			e.wantFiles(r, "a", "1")
 			e.wantProblem(r, errHangs.Error())
 			e.objects.put(configMap("hostile"), "a", "1")
-			after(maxRest)
+			after(rest - time.Second)
+			e.wantProblem(r, errHangs.Error())
+			after(time.Second)
 			e.settle()
 			e.wantProblem(r, "")
+			rest = min(2*rest, maxRest)
 		}
 		e.objects.put(configMap("hostile"), "a", "2")
 		e.settle()

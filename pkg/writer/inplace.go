@@ -42,8 +42,9 @@ func NewInPlace(opts Options) *InPlace { return &InPlace{newMemory(opts)} }
 //     what has the name is emptied and replaced.
 //
 // Before the first of this happens all new files are complete, and the room for all
-// that grows is reserved. A cancelled ctx is heeded only until then, a deadline at each file. An error until then, such as that of
-// a cancelled ctx, leaves every file as it was, and gives the room back. Emptied files
+// that grows is reserved. A cancelled ctx is heeded only until then, a deadline at each file. An
+// error until then, such as that of a cancelled ctx, leaves every file as it was, and gives the
+// room back, unless a deadline has passed. Emptied files
 // of earlier writes go if there is no room otherwise. If that is not enough in a file
 // system that has room for two generations of tree, then an interrupted write has left
 // more than one: then what gets shorter is rewritten, or emptied, before the room is

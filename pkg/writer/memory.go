@@ -35,9 +35,9 @@ func newMemory(opts Options) memory {
 	return memory{now: opts.Now, fs: linux{}, names: namesWith(opts.AttributePrefix)}
 }
 
-// update returns an update of the directory root.
-func (m *memory) update(root *os.File) *update {
-	return &update{fs: m.fs, root: int(root.Fd()), now: m.now, names: m.names}
+// update returns an update of the directory root, whose calls end at the deadline of ctx, if it has one.
+func (m *memory) update(ctx context.Context, root *os.File) *update {
+	return &update{fs: inTime(ctx, m.fs), root: int(root.Fd()), now: m.now, names: m.names}
 }
 
 // write returns at once when dir is known to show tree. Else it calls run
@@ -65,8 +65,7 @@ func (m *memory) write(ctx context.Context, dir *os.Root, tree *volume.Tree, run
 	defer root.Close()
 	known := m.shown
 	m.shown = nil
-	u := m.update(root)
-	u.fs = inTime(ctx, u.fs)
+	u := m.update(ctx, root)
 	u.tree, u.next = tree, next
 	if err := run(u, known); err != nil {
 		m.stale = m.stale || u.leavesStale() || errors.Is(err, context.DeadlineExceeded)
@@ -89,9 +88,7 @@ func (m *memory) Prune(ctx context.Context, dir *os.Root) error {
 		return err
 	}
 	defer root.Close()
-	u := m.update(root)
-	u.fs = inTime(ctx, u.fs)
-	if err := u.prune(); err != nil {
+	if err := m.update(ctx, root).prune(); err != nil {
 		return err
 	}
 	m.stale = false

@@ -8,8 +8,8 @@ import (
 // timely is a fileSystem whose calls fail once the deadline of a context has passed. Each change of a
 // directory may wait for a container's delegation on it, and a write makes many. So a bound is
 // needed on all of them together, also on those that undo others. write, truncate and allocate never
-// wait for one, and don't fail: else a file could stay half rewritten. A context that was cancelled fails
-// no call.
+// wait for one, and don't fail: else a file could stay half rewritten. Before rename the context is looked at
+// anyway. A context that was cancelled fails no call.
 type timely struct {
 	fileSystem
 	// err is that of the context.
@@ -60,10 +60,6 @@ func (t timely) link(from, at int, name string) error {
 
 func (t timely) symlink(target string, at int, name string) error {
 	return t.do(func() error { return t.fileSystem.symlink(target, at, name) })
-}
-
-func (t timely) rename(at int, oldName, newName string) error {
-	return t.do(func() error { return t.fileSystem.rename(at, oldName, newName) })
 }
 
 func (t timely) move(from, at int, name string, flags uint) error {

@@ -28,21 +28,27 @@ func (c *passing) Err() error {
 // Once the deadline has passed, at any call, no call follows that may hang: what was begun stays for the next
 // Write, and the files are those of one tree.
 func TestDeadlineAtAnyCall(t *testing.T) {
-	before := tree(file("a", "1"), file("b", "2"), file("dir/c", "3"))
-	after := tree(file("a", "one"), file("b", "2"), file("dir/c", "three"), file("new/d", "5"), file("z", "6"))
+	before := tree(file("a", "1"), file("b", "2"), file("dir/c", "3"), file("kept/d", "4"))
+	after := tree(file("a", "one"), file("b", "2"), file("dir/c", "three"), file("kept/d", "4"), file("new/d", "5"), file("z", "6"))
+	ofAnother := *after
+	if os.Getuid() == 0 {
+		ofAnother.UID = 1
+	}
 	for name, newWriter := range map[string]func(Options) treeWriter{
 		"Atomic":  func(o Options) treeWriter { return New(o) },
 		"InPlace": func(o Options) treeWriter { return NewInPlace(o) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			n := 0
-			for deadlineAt(t, newWriter, n, recorded(before), recorded(after)) {
-				n++
-			}
-			if n < 10 {
-				t.Errorf("only %d calls", n)
-			}
-		})
+		for owner, after := range map[string]*volume.Tree{"same": after, "other": &ofAnother} {
+			t.Run(name+" "+owner, func(t *testing.T) {
+				n := 0
+				for deadlineAt(t, newWriter, n, recorded(before), recorded(after)) {
+					n++
+				}
+				if n < 10 {
+					t.Errorf("only %d calls", n)
+				}
+			})
+		}
 	}
 }
 

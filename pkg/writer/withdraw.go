@@ -94,8 +94,7 @@ func (m *memory) withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 	}
 	defer root.Close()
 	known := m.shown
-	v := &withdrawal{update: m.update(root), known: known != nil}
-	v.fs = inTime(ctx, v.fs)
+	v := &withdrawal{update: m.update(ctx, root), known: known != nil}
 	v.linksOnly = true
 	if err := v.find(ctx, known, refused, unnamed); err != nil || len(v.gone) == 0 {
 		return Result{}, err

@@ -95,8 +95,8 @@ type Result struct {
 // the removal of what is old can fail; then the error comes with a Result whose
 // Changed is true. After any error the next Write looks at the directory afresh
 // and repairs it. A full file system is unix.ENOSPC to errors.Is, a cancelled ctx
-// is ctx.Err(). Once a deadline of ctx has passed, nothing more is made or removed: then part of the new
-// generation may stay for the next Write or Prune.
+// is ctx.Err(). Once a deadline of ctx has passed, nothing more is made or removed: part of
+// the new generation may then stay for the next Write or Prune.
 //
 // The root of dir gets the tree's directory mode and owner too. Entries in it
 // that are not of the writer's making stay, except where a link has to be.
