@@ -17,7 +17,10 @@ func TestWhatIsNotASocketIsNotReplaced(t *testing.T) {
 	}{
 		{"file", func(path string) error { return os.WriteFile(path, []byte("precious"), 0o600) }},
 		{"directory", func(path string) error { return os.Mkdir(path, 0o700) }},
-		{"link to a file", func(path string) error { return os.Symlink("/etc/hostname", path) }},
+		{"link to a file", func(path string) error {
+			return errors.Join(
+				os.WriteFile(filepath.Dir(path)+"-other", []byte("precious"), 0o600), os.Symlink(filepath.Dir(path)+"-other", path))
+		}},
 		{"dangling link", func(path string) error { return os.Symlink("nowhere", path) }},
 		{"link to a socket", func(path string) error {
 			listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Dir(path) + "-other.sock", Net: "unix"})

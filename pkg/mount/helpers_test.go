@@ -7,7 +7,11 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/internal/sandbox"
 )
+
+func TestMain(m *testing.M) { os.Exit(sandbox.Main(m)) }
 
 func mkdirAll(t *testing.T, paths ...string) {
 	t.Helper()

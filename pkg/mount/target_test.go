@@ -2,6 +2,7 @@ package mount
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/internal/sandbox"
 )
 
 func TestRelative(t *testing.T) {
@@ -45,6 +48,7 @@ func tree(t *testing.T) (m *Mounter, outside string) {
 	top := t.TempDir()
 	outside = filepath.Join(top, "outside")
 	mkdirAll(t, filepath.Join(top, "real/pods/1/v"), filepath.Join(outside, "v/mount"))
+	sandbox.NewOutside(t, outside)
 	symlink(t, "real", filepath.Join(top, "kubelet"))
 	return &Mounter{driver: "d", kubeletDir: filepath.Join(top, "kubelet")}, outside
 }
@@ -64,7 +68,7 @@ func TestResolve(t *testing.T) {
 		"link that dangles":        {func(t *testing.T, pods, _ string) { symlink(t, "nowhere", pods+"/1/v/mount") }, "v/mount", ErrOutside},
 		"link as the parent":       {func(t *testing.T, pods, outside string) { symlink(t, outside+"/v", pods+"/1/w") }, "w/mount", ErrOutside},
 		"relative link as parent":  {func(t *testing.T, pods, _ string) { symlink(t, "../../../outside/v", pods+"/1/w") }, "w/mount", ErrOutside},
-		"magic link as the parent": {func(t *testing.T, pods, _ string) { symlink(t, "/proc/self/root", pods+"/1/w") }, "w/etc", ErrOutside},
+		"magic link as the parent": {func(t *testing.T, pods, outside string) { symlink(t, magicLink(t, outside), pods+"/1/w") }, "w/etc", ErrOutside},
 		"file as the target":       {func(t *testing.T, pods, _ string) { writeFile(t, pods+"/1/v/mount") }, "v/mount", nil},
 		"file as the parent":       {func(t *testing.T, pods, _ string) { writeFile(t, pods+"/1/w") }, "w/mount", fs.ErrNotExist},
 		"too long an element":      {nil, strings.Repeat("x", 256) + "/mount", fs.ErrNotExist},
@@ -88,6 +92,17 @@ func TestResolve(t *testing.T) {
 			}
 		})
 	}
+}
+
+// magicLink returns a link of proc that leads to dir wherever it is mounted.
+func magicLink(t *testing.T, dir string) string {
+	t.Helper()
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return fmt.Sprintf("/proc/self/fd/%d", f.Fd())
 }
 
 func resolveAndOpen(m *Mounter, path string) error {
@@ -145,13 +160,10 @@ func TestTargetKeepsItsParent(t *testing.T) {
 func TestSwappedParent(t *testing.T) {
 	m, outside := tree(t)
 	v := filepath.Join(m.kubeletDir, "pods/1/v")
-	if err := os.Remove(outside + "/v/mount"); err != nil {
-		t.Fatal(err)
-	}
-	symlink(t, outside+"/v", v+"-link")
+	symlink(t, outside+"/etc", v+"-link")
 	// A directory's time of change tells whether anything was ever made in it.
 	untouched := time.Unix(1_000_000_000, 0)
-	if err := os.Chtimes(outside+"/v", untouched, untouched); err != nil {
+	if err := os.Chtimes(outside+"/etc", untouched, untouched); err != nil {
 		t.Fatal(err)
 	}
 	defer swapForEver(t, v, v+"-link")()
@@ -174,7 +186,7 @@ func TestSwappedParent(t *testing.T) {
 		}
 		done++
 	}
-	if changed := modTime(t, outside+"/v"); !changed.Equal(untouched) {
+	if changed := modTime(t, outside+"/etc"); !changed.Equal(untouched) {
 		t.Errorf("the directory outside was changed at %v", changed)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -260,7 +261,7 @@ func TestPublishRefusesTargetsOfOthers(t *testing.T) {
 		for _, target := range []string{
 			"",
 			"relative/mount",
-			"/etc",
+			sandbox.NewOutside(e.T, filepath.Join(e.T.TempDir(), "outside")).Path("etc/empty"),
 			pods,
 			filepath.Join(pods, "uid-v1"),
 			filepath.Join(pods, "uid-v1/volumes"),

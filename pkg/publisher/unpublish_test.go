@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/mount"
 )
 
@@ -99,7 +100,7 @@ func TestUnpublishRefusesWhatIsNoTarget(t *testing.T) {
 		pod := strings.TrimSuffix(r.Target, "/volumes/kubernetes.io~csi/settings/mount")
 		form := filepath.Join(e.opts.KubeletDir, "pods") + "/<pod UID>/volumes/kubernetes.io~csi/<volume name>/mount"
 		for _, target := range []string{
-			"/etc",
+			sandbox.NewOutside(e.T, filepath.Join(e.T.TempDir(), "outside")).Path("etc/empty"),
 			"relative",
 			e.opts.KubeletDir + "/plugins_registry",
 			pod,

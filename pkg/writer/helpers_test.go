@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -25,9 +26,13 @@ type testVolume struct {
 	root *os.Root
 }
 
+func TestMain(m *testing.M) { os.Exit(sandbox.Main(m)) }
+
+// newVolume makes a volume, and beside it what must not be touched.
 func newVolume(t testing.TB) *testVolume {
 	t.Helper()
 	path := filepath.Join(tempDir(t), "volume")
+	sandbox.NewOutside(t, outside(path, ""))
 	if err := os.Mkdir(path, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -38,6 +43,9 @@ func newVolume(t testing.TB) *testVolume {
 	t.Cleanup(func() { root.Close() })
 	return &testVolume{t, path, root}
 }
+
+// outside returns the path of something beside the volume at path, which no write to it may touch.
+func outside(path, name string) string { return filepath.Join(filepath.Dir(path), "outside", name) }
 
 // tempDir makes a directory on tmpfs where there is one, as volumes are on tmpfs:
 // on a disk the tests take far longer, and the benchmarks mean little.

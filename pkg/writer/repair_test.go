@@ -29,7 +29,7 @@ var damages = map[string]func(path string) error{
 			os.MkdirAll(filepath.Join(path, leftover, "x/y"), 0o755),
 			os.WriteFile(filepath.Join(path, leftover, "x/secret"), []byte("old"), 0o600),
 			os.WriteFile(filepath.Join(path, leftover, "secret"), []byte("old"), 0o600),
-			os.Symlink("/etc", filepath.Join(path, leftover, "x/etc")))
+			os.Symlink(outside(path, "etc"), filepath.Join(path, leftover, "x/etc")))
 	},
 	"file named like a generation": func(path string) error {
 		return os.WriteFile(filepath.Join(path, leftover), nil, 0o600)
@@ -50,7 +50,7 @@ var damages = map[string]func(path string) error{
 		return replaceLink(path, "z", "..data/a") // stays where it is in the listing
 	},
 	"link out of the volume": func(path string) error {
-		return replaceLink(path, "a", "/etc/passwd")
+		return replaceLink(path, "a", outside(path, "etc/passwd"))
 	},
 	"very long link": func(path string) error {
 		return replaceLink(path, "a", "..data/a"+strings.Repeat("/.", 500))
@@ -75,10 +75,10 @@ var damagesOfData = map[string]func(path string) error{
 		return errors.Join(replaceLink(path, dataName, leftover), os.WriteFile(filepath.Join(path, leftover), nil, 0o644))
 	},
 	"..data to a link": func(path string) error {
-		return errors.Join(replaceLink(path, dataName, leftover), os.Symlink("/etc", filepath.Join(path, leftover)))
+		return errors.Join(replaceLink(path, dataName, leftover), os.Symlink(outside(path, "etc"), filepath.Join(path, leftover)))
 	},
 	"..data out of the volume": func(path string) error {
-		return replaceLink(path, dataName, "../../../etc")
+		return replaceLink(path, dataName, "../outside/etc")
 	},
 	"..data is a file": func(path string) error {
 		return errors.Join(os.Remove(filepath.Join(path, dataName)), os.WriteFile(filepath.Join(path, dataName), nil, 0o644))
@@ -155,7 +155,7 @@ func TestStrays(t *testing.T) {
 	v.must(os.Mkdir(filepath.Join(v.path, "..other"), 0o755))
 	v.must(os.Mkdir(filepath.Join(v.path, "dir"), 0o755))
 	v.must(os.WriteFile(filepath.Join(v.path, "file"), nil, 0o644))
-	v.must(os.Symlink("/etc/passwd", filepath.Join(v.path, "link")))
+	v.must(os.Symlink(outside(v.path, "etc/passwd"), filepath.Join(v.path, "link")))
 	for _, tr := range []*volume.Tree{tree(file("a", "1")), tree(file("b", "2")), tree()} {
 		_, err := w.Write(t.Context(), v.root, tr)
 		v.must(err)
