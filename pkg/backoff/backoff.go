@@ -73,7 +73,7 @@ func LevelOf(err error) Level {
 		return Object
 	case errors.As(err, &status):
 		return levelOf(status)
-	case errors.As(err, new(*url.Error)):
+	case errors.As(err, new(*url.Error)), errors.As(err, new(unreachableError)):
 		return Node
 	}
 	return Object

@@ -36,11 +36,11 @@ type notSentError struct{ error }
 func (e notSentError) Unwrap() error { return e.error }
 
 // Do calls request and returns its error. While the gate is closed it doesn't call request and
-// returns the failure that has closed it, at once. request may go through another gate.
+// returns the failure that has closed it as Shared, at once. request may go through another gate.
 func (g *Gate) Do(request func() error) error {
 	sent, err := g.enter()
 	if err != nil {
-		return notSentError{err}
+		return notSentError{Shared(err)}
 	}
 	err = request()
 	g.learn(sent, err)

@@ -3,7 +3,9 @@ package backoff
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -67,7 +70,7 @@ func TestGateInTrouble(t *testing.T) {
 			if n := c.sendFor(time.Minute); n < 12 || n > 40 {
 				t.Errorf("%v: %d requests in a minute, want one every 1.5 to 5 seconds", trouble, n)
 			}
-			if err := c.send(); !errors.Is(err, trouble) {
+			if err := c.send(); !isShared(err, trouble) {
 				t.Errorf("got %v, want %v", err, trouble)
 			}
 			c.set(nil)
@@ -131,6 +134,9 @@ func TestGateAfterABadToken(t *testing.T) {
 	})
 }
 
+// isShared says whether a request that was not sent got the failure of another one.
+func isShared(err, failure error) bool { return err != nil && err.Error() == Shared(failure).Error() }
+
 // A request without an answer lets another one try after hangTime.
 func TestGateWhileARequestHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -142,7 +148,7 @@ func TestGateWhileARequestHangs(t *testing.T) {
 		var hangs sync.WaitGroup
 		hangs.Go(func() { _ = c.gate.Do(func() error { <-ctx.Done(); return ctx.Err() }) })
 		synctest.Wait()
-		if err := c.send(); !errors.Is(err, errAway) {
+		if err := c.send(); !isShared(err, errAway) {
 			t.Errorf("got %v while another request tries", err)
 		}
 		after(hangTime)
@@ -217,17 +223,57 @@ func TestAGateInAGate(t *testing.T) {
 		outer := &client{gate: Gate{Closes: apierrors.IsTooManyRequests}, err: errBusy}
 		inner := &client{err: errBroke}
 		_, _ = outer.send(), inner.send()
-		if err := inner.send(); !errors.Is(err, errBroke) || err.Error() != errBroke.Error() || !apierrors.IsInternalError(err) {
+		if err := inner.send(); !isShared(err, errBroke) || !apierrors.IsInternalError(err) {
 			t.Errorf("what was not sent got %v", err)
 		}
 		after(2 * Min)
 		inner.set(errBroke)
 		_ = inner.send() // its next pause is longer than the outer one's
-		if err := outer.gate.Do(inner.send); !errors.Is(err, errBroke) || inner.sent != 1 {
+		if err := outer.gate.Do(inner.send); !isShared(err, errBroke) || inner.sent != 1 {
 			t.Errorf("through both: %v, %d sent", err, inner.sent)
 		}
 		if outer.gate.err == nil {
 			t.Error("the outer gate was opened by a request that was not sent")
 		}
 	})
+}
+
+// TestAGateNamesNobody: who was not sent gets the code and the reason of another's failure, by which it
+// still counts as before, and never its text.
+func TestAGateNamesNobody(t *testing.T) {
+	const name = "payroll-2f9c"
+	status := func(code int32, reason metav1.StatusReason) error {
+		return &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: code, Reason: reason, Message: "corrupt object " + name,
+			Details: &metav1.StatusDetails{Name: name, Causes: []metav1.StatusCause{{Message: name}}, RetryAfterSeconds: 7},
+		}}
+	}
+	for want, failure := range map[string]error{
+		"503 ServiceUnavailable": status(503, metav1.StatusReasonServiceUnavailable),
+		"500 InternalError":      status(500, metav1.StatusReasonInternalError),
+		"429 TooManyRequests":    status(429, metav1.StatusReasonTooManyRequests),
+		"connection refused":     &url.Error{Op: "Post", URL: "https://api/" + name, Err: syscall.ECONNREFUSED},
+		"ask the API server":     &url.Error{Op: "Post", URL: "https://api/", Err: errors.New("malformed HTTP response " + name)},
+	} {
+		t.Run(want, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var gate Gate
+				failure = fmt.Errorf("ask about %s: %w", name, failure)
+				if err := gate.Do(func() error { return failure }); !errors.Is(err, failure) {
+					t.Errorf("its own failure is %v", err)
+				}
+				err := gate.Do(func() error { t.Error("sent in a pause"); return nil })
+				if err == nil || strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), want) {
+					t.Errorf("another's failure is %v, want %q", err, want)
+				}
+				if LevelOf(err) != LevelOf(failure) || ConcernsAll(err) != ConcernsAll(failure) || apierrors.ReasonForError(err) != apierrors.ReasonForError(failure) {
+					t.Errorf("%v counts otherwise than %v", err, failure)
+				}
+				got, _ := apierrors.SuggestsClientDelay(err)
+				if seconds, _ := apierrors.SuggestsClientDelay(failure); got != seconds {
+					t.Errorf("it asks for %d s, want %d", got, seconds)
+				}
+			})
+		})
+	}
 }

@@ -43,9 +43,10 @@ type apiServer struct {
 	seen    []apiRequest
 
 	// What to do otherwise than usual. refuse returns what a request is to fail
-	// with, or nil; hold returns what it has to wait for, or nil.
+	// with, or nil; hold returns what it has to wait for, or nil. instead, if not nil, answers.
 	noWatchList bool
 	refuse      func(apiRequest) error
+	instead     http.RoundTripper
 	hold        func(apiRequest) <-chan struct{}
 	// restored is the resourceVersion that the server's etcd was put back to, 0 for none.
 	restored int
@@ -195,8 +196,11 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	r := s.parse(req)
 	s.mu.Lock()
 	s.seen = append(s.seen, r)
-	refuse, hold := s.refuse, s.hold
+	refuse, hold, instead := s.refuse, s.hold, s.instead
 	s.mu.Unlock()
+	if instead != nil {
+		return instead.RoundTrip(req)
+	}
 	if hold != nil {
 		if gate := hold(r); gate != nil {
 			select {

@@ -36,8 +36,8 @@ type known struct {
 	// synced says that object is the state in the API server, nil for no object.
 	synced bool
 	object *volume.Object
-	// failure is the error of the last request, nil after a success. failedAt is when a
-	// request last failed, also after a success.
+	// failure is what pods may learn of the error of the last request, nil after a success.
+	// failedAt is when a request last failed, also after a success.
 	failure  error
 	failedAt time.Time
 	// denial ends with the next answer, or for a watched object with the next watch.
@@ -148,10 +148,10 @@ func (k *known) failedLocked(err error) (tell func()) {
 	// Objects that share a backoff are asked for minutes apart.
 	again := now.Sub(k.failedAt) <= outageTime || k.failure != nil && apierrors.ReasonForError(k.failure) == apierrors.ReasonForError(err)
 	k.failedAt = now
-	k.failure = err
+	k.failure = toldOf(err)
 	// Before the sync, the error of get already says that a server lags behind.
 	counts := k.synced || !errors.Is(err, errOlder)
-	denied := counts && k.denial.add(err, now, k.enough(err))
+	denied := counts && k.denial.add(k.failure, now, k.enough(err))
 	refused := k.awaited && !k.synced && isRefusal(err)
 	return func() {
 		k.failures.log(k.key, err, again)

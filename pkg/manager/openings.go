@@ -142,7 +142,7 @@ func (op *opening) end(err error) {
 	o.serve()
 	o.mu.Unlock()
 	for _, p := range all {
-		p.shares(err)
+		p.shares(toldOf(err))
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strings"
 	"syscall"
@@ -13,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/backoff"
@@ -322,18 +319,6 @@ func TestFailuresNameNoOtherObject(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-}
-
-// TestAnAnswerNamesNoOtherObject: what remains of it says what to do.
-func TestAnAnswerNamesNoOtherObject(t *testing.T) {
-	answer := apierrors.NewGenericServerResponse(http.StatusTooManyRequests, "get", schema.GroupResource{Resource: "secrets"}, "theirs", "", 30, true)
-	got := ofAnother(fmt.Errorf("get: %w", answer))
-	if seconds, ok := apierrors.SuggestsClientDelay(got); !ok || seconds != 30 || !apierrors.IsTooManyRequests(got) || strings.Contains(got.Error(), "theirs") {
-		t.Errorf("got %v", got)
-	}
-	if answer.ErrStatus.Details.Name != "theirs" {
-		t.Error("the answer itself was changed")
-	}
 }
 
 // TestFirstAdmitted compares it with a look at each opening.

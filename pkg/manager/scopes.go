@@ -2,9 +2,7 @@ package manager
 
 import (
 	"errors"
-	"fmt"
 	"maps"
-	"net/url"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -59,7 +57,7 @@ type pause struct {
 	delay               backoff.Delay
 	// probe is the opening whose success ends the pauses.
 	probe *opening
-	// err is the last failure.
+	// err is the last failure, as other objects get it.
 	err error
 }
 
@@ -153,29 +151,18 @@ func (b *pause) next(l backoff.Level, err error) time.Duration {
 		}
 	}
 	length := b.delay.Next(most, err)
-	b.since, b.err = time.Now(), ofAnother(err)
+	b.since, b.err = time.Now(), backoff.Shared(err)
 	b.until = b.since.Add(length)
 	return length
 }
 
-// ofAnother returns a failure as other objects get it, whose pods may be of others: without the URL, and without
-// the text of an answer that names the object that was asked for.
-func ofAnother(err error) error {
-	if failure, ok := errors.AsType[*url.Error](err); ok {
-		return fmt.Errorf("ask the API server: %w", failure.Err)
-	}
-	var answer apierrors.APIStatus
-	if !errors.As(err, &answer) {
+// toldOf returns what the pods of an object may learn of the failure of a request for it. What concerns more
+// than the object may be about another one, also where the request failed that asked for this one.
+func toldOf(err error) error {
+	if reach(err) == backoff.Object {
 		return err
 	}
-	status := answer.Status()
-	if status.Details == nil || status.Details.Name == "" {
-		return err
-	}
-	status.Message = fmt.Sprintf("the API server answered %d %s", status.Code, status.Reason)
-	status.Details = status.Details.DeepCopy()
-	status.Details.Name = ""
-	return &apierrors.StatusError{ErrStatus: status}
+	return backoff.Shared(err)
 }
 
 // isShared tells whether a failure concerns more than the object, so that the backoff of a
