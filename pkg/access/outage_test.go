@@ -90,7 +90,7 @@ func TestAnOutageOfReviews(t *testing.T) {
 
 // trackBy returns a Tracker that runs on fake time and sends its reviews to server, and what
 // ends it.
-func trackBy(t *testing.T, server *reviewServer) (tracker *Tracker, done func()) {
+func trackBy(t *testing.T, server authz.Reviews[*authorizationv1.SubjectAccessReview]) (tracker *Tracker, done func()) {
 	t.Helper()
 	reviewer, err := authz.New(authz.Options{
 		Ask: authz.AskAbout(authz.NewPaced(server, authz.NewPace(nil))), Verbs: []string{"get"}, Kept: "get", MaxAge: time.Minute,

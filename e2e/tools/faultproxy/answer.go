@@ -23,6 +23,9 @@ const (
 	maxFrame         = 16 << 20
 )
 
+// CorruptKey is that of the object that SecretsFail names in each answer, whichever Secret is asked for.
+const CorruptKey = "/registry/secrets/tenant-a/payroll-2f9c"
+
 // refusal returns the error that fault has requests like r answered with, or nil.
 func refusal(fault Fault, r Request) *apierrors.StatusError {
 	switch {
@@ -32,8 +35,10 @@ func refusal(fault Fault, r Request) *apierrors.StatusError {
 		return apierrors.NewServiceUnavailable("the server is told to be unavailable")
 	case fault == Unauthorized:
 		return apierrors.NewUnauthorized("the server is told to know nobody")
-	case fault == ServerError, fault == SecretsFail && r.Resource == "secrets" && isRead(r.Verb):
+	case fault == ServerError:
 		return apierrors.NewInternalError(fmt.Errorf("the server is told to fail"))
+	case fault == SecretsFail && r.Resource == "secrets" && isRead(r.Verb):
+		return apierrors.NewInternalError(fmt.Errorf("corrupt object: Key: %q", CorruptKey))
 	case (fault == Gone || fault == Stale) && r.continues():
 		return apierrors.NewResourceExpired("too old resource version")
 	case fault == TooLarge && isRead(r.Verb):

@@ -54,7 +54,7 @@ const (
 	// Unauthorized answers with 401.
 	Unauthorized
 	// SecretsFail answers reads of Secrets with 500, as an API server does that can't
-	// decrypt them. Watches that are open stay.
+	// decrypt one of them, whose key it names. Watches that are open stay.
 	SecretsFail
 	// Stalled sends no answer and no event until the fault is over. The connections stay
 	// alive: pings are answered.
