@@ -46,7 +46,8 @@ func TestProbes(t *testing.T) {
 	scrape := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("# HELP\n")) })
 	ctx, failed := context.WithCancelCause(t.Context())
 	defer failed(nil)
-	p, err := startHTTP("http-address", "127.0.0.1:0", monitoring(probe, readiness(ctx, nil, unchecked{}.Ready, ready.Load), scrape), answerTime, failed)
+	met := func() error { return nil }
+	p, err := startHTTP("http-address", "127.0.0.1:0", monitoring(probe, readiness(met, met, ready.Load), scrape), answerTime, failed)
 	if err != nil {
 		t.Fatal(err)
 	}

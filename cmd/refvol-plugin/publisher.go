@@ -40,8 +40,8 @@ type unchecked struct{}
 func (unchecked) Ready() error        { return nil }
 func (unchecked) Run(context.Context) {}
 
-// newParts makes the parts below the CSI server.
-func newParts(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Client, config *rest.Config, recorder *events.Recorder, m *metrics.Metrics) (*parts, error) {
+// newParts makes the parts below the CSI server. notShared is as in publisher.Options.
+func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error, client *apiclient.Client, config *rest.Config, recorder *events.Recorder, m *metrics.Metrics) (*parts, error) {
 	maxVolume, maxTotal, err := opts.sizes()
 	if err != nil {
 		return nil, err
@@ -56,6 +56,7 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, client *apiclient.Clie
 	}
 	shows := publisher.Options{
 		Mounts:          publisher.NewMounts(mounter),
+		NotShared:       notShared,
 		AttributePrefix: mounter.AttributePrefix(),
 		Events:          recorder,
 		Observer:        m,

@@ -12,25 +12,11 @@ import (
 // errNotRegistered is why the plugin is not ready before the kubelet uses it.
 var errNotRegistered = errors.New("the kubelet has not registered the driver yet")
 
-// readiness returns what makes the plugin ready. propagation is what
-// mount.Mounter.CheckPropagation says, which can't change as long as this process runs; it is
-// logged here. Not to know it keeps nobody from being ready. identity says why nothing can be
-// read.
-func readiness(ctx context.Context, propagation error, identity func() error, registered func() bool) []condition {
-	notShared := errors.Is(propagation, mount.ErrNotShared)
-	switch {
-	case notShared:
-		klog.FromContext(ctx).Error(propagation, "Not ready: pods would get empty directories")
-	case propagation != nil:
-		klog.FromContext(ctx).Error(propagation, "Can't tell whether volumes reach the node")
-	}
+// readiness returns what makes the plugin ready: that notShared returns nil, that identity doesn't say
+// why nothing can be read, and that the kubelet has registered the driver.
+func readiness(notShared, identity func() error, registered func() bool) []condition {
 	return []condition{
-		{"shared-mounts", func() error {
-			if notShared {
-				return propagation
-			}
-			return nil
-		}},
+		{"shared-mounts", notShared},
 		{"rights", identity},
 		{"registration", func() error {
 			if !registered() {
@@ -39,4 +25,19 @@ func readiness(ctx context.Context, propagation error, identity func() error, re
 			return nil
 		}},
 	}
+}
+
+// notShared returns propagation, which is what mount.Mounter.CheckPropagation says, if that is certain:
+// pods that come to a node where that can't be told are published to. It logs either. A container's
+// mounts keep their propagation, so once for each process is enough.
+func notShared(ctx context.Context, propagation error) error {
+	logger := klog.FromContext(ctx)
+	switch {
+	case errors.Is(propagation, mount.ErrNotShared):
+		logger.Error(propagation, "Not ready: pods would get empty directories")
+		return propagation
+	case propagation != nil:
+		logger.Error(propagation, "Can't tell whether volumes reach the node")
+	}
+	return nil
 }

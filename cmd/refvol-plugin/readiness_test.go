@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"k8s.io/klog/v2"
@@ -43,7 +44,8 @@ func TestReadiness(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
 			ctx := klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log))))
-			ready := readiness(ctx, tc.propagation, func() error { return tc.identity }, func() bool { return tc.registered })
+			shared := sync.OnceValue(func() error { return notShared(ctx, tc.propagation) })
+			ready := readiness(shared, func() error { return tc.identity }, func() bool { return tc.registered })
 			for range 2 { // it is logged once
 				if got, met := describe(ready); got != tc.want || met == strings.Contains(got, "[-]") {
 					t.Errorf("got %t, %q, want %q", met, got, tc.want)

@@ -75,7 +75,8 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	below, err := newParts(opts, mounter, client, config, recorder, m)
+	notShared := sync.OnceValue(func() error { return notShared(ctx, mounter.CheckPropagation()) })
+	below, err := newParts(opts, mounter, notShared, client, config, recorder, m)
 	if err != nil {
 		return err
 	}
@@ -119,8 +120,10 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	running.Go(func() { below.volumes.Run(background) })
 	running.Go(func() {
 		below.identity.Run(background)
-		// Pods must not come to a node before the plugin can read there.
-		startupTaint.Run(background)
+		// Pods must not come to a node before the plugin can read there, nor where they would not start.
+		if notShared() == nil {
+			startupTaint.Run(background)
+		}
 	})
 
 	serving, failed := context.WithCancelCause(ctx)
@@ -130,7 +133,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	ready := readiness(ctx, mounter.CheckPropagation(), below.identity.Ready, server.Ready)
+	ready := readiness(notShared, below.identity.Ready, server.Ready)
 	for _, c := range ready {
 		if err := m.ShowReadiness(c.name, c.err); err != nil {
 			return err

@@ -71,6 +71,10 @@ type Mount interface {
 type Options struct {
 	Objects Objects
 	Mounts  Mounts
+	// NotShared says why mounts of this process don't reach pods, nil if they do. Then no volume is made,
+	// and those that are mounted are served as ever. A nil function: they do. It is called for each new
+	// volume, by any goroutine.
+	NotShared func() error
 	// AttributePrefix starts the names of extended attributes that may be set in a volume;
 	// see mount.Mounter.AttributePrefix.
 	AttributePrefix string

@@ -103,8 +103,13 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	return nil
 }
 
-// create makes a volume that is not mounted.
+// create makes a volume that is not mounted, unless no pod would see it.
 func (p *Publisher) create(ctx context.Context, request Request) error {
+	if p.opts.NotShared != nil {
+		if err := p.opts.NotShared(); err != nil {
+			return fail(ReasonUnavailable, "%w", err)
+		}
+	}
 	v, err := p.newVolume(ctx, request)
 	if err != nil {
 		return err

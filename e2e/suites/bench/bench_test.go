@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -37,5 +41,18 @@ func TestScenarios(t *testing.T) {
 	}
 	if err := b.write(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestClusterThatCannotBeGranted: a cluster whose start fails half-way is stopped, and its error says why.
+func TestClusterThatCannotBeGranted(t *testing.T) {
+	binaries, err := harness.BuildControlPlane(t.Context(), t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nowhere := filepath.Join(t.TempDir(), "nowhere")
+	c, err := (&bench{binaries: binaries}).newCluster(t.Context(), nowhere)
+	if c != nil || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), nowhere) {
+		t.Errorf("got %v, %v, want an error about %s", c, err, nowhere)
 	}
 }

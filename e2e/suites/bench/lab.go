@@ -89,8 +89,8 @@ type cluster struct {
 }
 
 // newCluster starts a cluster, which keeps the kubeconfig in dir. The caller stops it.
-func (b *bench) newCluster(ctx context.Context, dir string) (c *cluster, err error) {
-	c = &cluster{kubeconfig: filepath.Join(dir, "plugin.kubeconfig"), asNodeKubeconfig: filepath.Join(dir, "asnode.kubeconfig")}
+func (b *bench) newCluster(ctx context.Context, dir string) (_ *cluster, err error) {
+	c := &cluster{kubeconfig: filepath.Join(dir, "plugin.kubeconfig"), asNodeKubeconfig: filepath.Join(dir, "asnode.kubeconfig")}
 	if c.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{Binaries: b.binaries}); err != nil {
 		return nil, err
 	}
@@ -109,8 +109,10 @@ func (b *bench) newCluster(ctx context.Context, dir string) (c *cluster, err err
 	if _, err := c.Client().CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
-	c.ownWatches, err = c.OpenWatches(ctx, "configmaps")
-	return c, err
+	if c.ownWatches, err = c.OpenWatches(ctx, "configmaps"); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // empty deletes all objects and pods, and waits until nobody watches any object.

@@ -96,8 +96,7 @@ func (n *node) scrapes(do func()) []harness.Scrape {
 	return scrapes
 }
 
-// asReady leaves out that no kubelet registers the driver, and that the test's mounts are not shared:
-// TestAlertsFire has that as a fault of its own.
+// asReady leaves out that no kubelet registers the driver: TestAlertsFire has that as a fault of its own.
 func asReady(scrapes []harness.Scrape) []harness.Scrape {
 	for i := range scrapes {
 		scrapes[i].Text = regexp.MustCompile(`(refvol_ready\{.*\}) 0`).ReplaceAllString(scrapes[i].Text, "$1 1")

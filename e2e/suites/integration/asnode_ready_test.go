@@ -17,12 +17,9 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// readyNode starts a plugin whose mounts reach the node, and which says on a port whether it is
-// ready, without a kubelet that registers it.
+// readyNode starts a plugin that says on a port whether it is ready, without a kubelet that registers it.
 func readyNode(t *testing.T, o harness.PluginOptions) *node {
 	t.Helper()
-	o.Dir = nodeDir(t)
-	shareMounts(t, filepath.Join(o.Dir, "kubelet", "pods"))
 	o.Args = slices.Concat([]string{"--identity=node", "--registration-dir=", anyPort}, o.Args)
 	return newNodeWith(t, o)
 }
@@ -164,7 +161,7 @@ func TestAsNodeNeedsTheAPIServer(t *testing.T) {
 	}
 	n.arrives(v, "key", value, healed)
 	n.mustUnpublish(v)
-	n.wantMounts(1) // that of readyNode
+	n.wantMounts(0)
 }
 
 // ownControlPlane starts a control plane for one test.

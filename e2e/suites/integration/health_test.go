@@ -3,7 +3,6 @@ package integration
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -28,7 +27,6 @@ func TestProbesDuringPublishes(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := harness.PluginOptions{Binary: binary, Kubeconfig: shared.kubeconfig, Dir: nodeDir(t), Args: []string{"-v=2", anyPort, anyStatusPort, "--registration-dir="}}
-	shareMounts(t, filepath.Join(o.Dir, "kubelet", "pods"))
 	n := newNodeWith(t, o)
 	address, err := n.HTTPAddress()
 	if err != nil {

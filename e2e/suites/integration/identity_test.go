@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -129,9 +128,7 @@ func TestWhatIsNoSocketIsNotReplaced(t *testing.T) {
 
 // TestRegistration does what the kubelet's plugin watcher does.
 func TestRegistration(t *testing.T) {
-	dir := nodeDir(t)
-	shareMounts(t, filepath.Join(dir, "kubelet", "pods"))
-	n := newNodeWith(t, harness.PluginOptions{Kubeconfig: shared.kubeconfig, Dir: dir, Args: []string{anyPort}})
+	n := newNode(t, anyPort)
 	if err := n.ready(); err == nil {
 		t.Error("ready before the kubelet has registered the driver")
 	}
@@ -162,34 +159,6 @@ func TestRegistration(t *testing.T) {
 	harness.Eventually(t, soon, func() error { return n.ready() }) // its rights may not be known yet
 	if log, err := os.ReadFile(n.LogPath()); !strings.Contains(string(log), "no such luck") {
 		t.Errorf("the log does not tell why the registration failed (%v)", err)
-	}
-}
-
-// Where mounts would not reach the node, the plugin is not ready although it is registered, and
-// says what to set.
-func TestNotReadyWithoutMountPropagation(t *testing.T) {
-	n := newNode(t, anyPort)
-	kubelet := dialRegistration(t, filepath.Join(n.RegistrationDir(), harness.DriverName+"-reg.sock"))
-	if _, err := kubelet.NotifyRegistrationStatus(t.Context(), &registration.RegistrationStatus{PluginRegistered: true}); err != nil {
-		t.Fatal(err)
-	}
-	const advice = "set mountPropagation: Bidirectional"
-	if err := n.ready(); err == nil || !strings.Contains(err.Error(), advice) {
-		t.Errorf("ready: %v, want an error with %q", err, advice)
-	}
-	if log, err := os.ReadFile(n.LogPath()); !strings.Contains(string(log), "Not ready: pods would get empty directories") || !strings.Contains(string(log), advice) {
-		t.Errorf("the log does not tell why (%v)", err)
-	}
-}
-
-// shareMounts makes a directory from which mounts reach others, as a pod's of the plugin has.
-func shareMounts(t *testing.T, dir string) {
-	t.Helper()
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_SHARED, "")); err != nil {
-		t.Fatal(err)
 	}
 }
 

