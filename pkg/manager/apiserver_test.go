@@ -54,6 +54,8 @@ type apiServer struct {
 	unfinished bool
 	// lost lets watches that are opened meanwhile send nothing after the state that they begin with.
 	lost bool
+	// ends lets watches end in good order right after they are opened.
+	ends bool
 	// next, if not nil, is sent in the place of the next event of an open watch: an event, or
 	// the bytes of a frame.
 	next any
@@ -277,6 +279,9 @@ func (s *apiServer) watch(ctx context.Context, r apiRequest) (*http.Response, er
 	ctx, hangUp := context.WithCancel(ctx)
 	s.open[r.ref]++
 	seconds, _ := strconv.Atoi(r.timeout)
+	if s.ends {
+		seconds = 0
+	}
 	go s.stream(ctx, r.ref, from, first, w, s.cut, s.lost, time.Duration(seconds)*time.Second)
 	return &http.Response{StatusCode: http.StatusOK, Header: jsonHeader(), Body: watchBody{body, hangUp}}, nil
 }

@@ -163,7 +163,8 @@ func (p *polled) settle(f fetch, obj *volume.Object, err error) (tell func()) {
 		resourceVersion = obj.ResourceVersion
 	}
 	p.synced = true
-	p.answeredAt, p.provenAt = f.began, f.began
+	p.answeredAt = f.began
+	p.provedLocked(f.began)
 	allowed, recovered := p.recoverLocked()
 	changed := p.setLocked(obj, resourceVersion) || allowed
 	return func() {

@@ -26,6 +26,8 @@ type item struct {
 	// ended is closed when the last run that was started has ended.
 	ended    <-chan struct{}
 	lastRead time.Time
+	// followedSince is when the open watch began; zero while there is none.
+	followedSince time.Time
 }
 
 // run is one life of the reflector.

@@ -40,6 +40,8 @@ type known struct {
 	// failedAt is when a request last failed, also after a success.
 	failure  error
 	failedAt time.Time
+	// failing says that a request has failed, or a watch at once, and none has worked since.
+	failing bool
 	// denial ends with the next answer, or for a watched object with the next watch.
 	denial denial
 
@@ -115,9 +117,12 @@ func (k *known) prioritize(pod types.UID) { k.openings.prioritize(&k.candidate, 
 func (k *known) forgetLocked() {
 	k.synced = false
 	k.object = nil
-	k.failure = nil
+	k.failure, k.failing = nil, false
 	k.denial.end() // the errors of get say why
 }
+
+// provedLocked records that the API server has said, at a time, what the state is or that it has not changed.
+func (k *known) provedLocked(at time.Time) { k.provenAt, k.failing = at, false }
 
 // setLocked sets the state at resourceVersion to obj, nil for no object. It returns whether
 // the subscriber must be notified.
@@ -147,7 +152,7 @@ func (k *known) failedLocked(err error) (tell func()) {
 	now := time.Now()
 	// Objects that share a backoff are asked for minutes apart.
 	again := now.Sub(k.failedAt) <= outageTime || k.failure != nil && apierrors.ReasonForError(k.failure) == apierrors.ReasonForError(err)
-	k.failedAt = now
+	k.failedAt, k.failing = now, true
 	k.failure = toldOf(err)
 	// Before the sync, the error of get already says that a server lags behind.
 	counts := k.synced || !errors.Is(err, errOlder)

@@ -225,6 +225,13 @@ func (o *openings) whyWaiting(p *candidate) error {
 	return p.refusal
 }
 
+// isHeldUp tells whether an opening of p waits in a pause after failures.
+func (o *openings) isHeldUp(p *candidate) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return p.waiting != nil && o.scopes.cause(p) != nil
+}
+
 // clearBackoff ends the backoff of an account's credential, since there is a new one.
 func (o *openings) clearBackoff(account volume.Account) {
 	o.mu.Lock()

@@ -331,7 +331,8 @@ func (r *reflector) selector() string {
 // would come until it is as new again.
 func (r *reflector) follow(ctx context.Context, s *stream) error {
 	defer s.close()
-	defer r.watchEnded(time.Now())
+	r.item.follows()
+	defer r.watchEnded()
 	silence := newSilence(r.silent, &r.item.base.reopens, s.end)
 	defer silence.stop()
 	for {
@@ -363,9 +364,9 @@ func (r *reflector) follow(ctx context.Context, s *stream) error {
 	}
 }
 
-// watchEnded records the end of a watch that began at a time.
-func (r *reflector) watchEnded(began time.Time) {
-	if time.Since(began) >= workingTime {
+// watchEnded records the end of a watch.
+func (r *reflector) watchEnded() {
+	if r.item.followed() {
 		r.wellAt = time.Now()
 	}
 	select {

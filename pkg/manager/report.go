@@ -27,7 +27,7 @@ func (it *item) sync(obj *volume.Object, resourceVersion string, complete bool) 
 		it.synced = true
 		it.lastRead = time.Now() // the caller that waits for this needs time to read it
 	}
-	it.provenAt = time.Now()
+	it.provedLocked(time.Now())
 	allowed, recovered := false, func() {}
 	if complete {
 		allowed, recovered = it.recoverLocked()
@@ -88,7 +88,7 @@ func (it *item) apply(obj *volume.Object, resourceVersion string) bool {
 	if !it.listensLocked() || !it.synced || older(resourceVersion, it.newestVersion) {
 		return false
 	}
-	it.provenAt = time.Now()
+	it.provedLocked(time.Now())
 	return it.setLocked(obj, resourceVersion)
 }
 
@@ -97,6 +97,30 @@ func (it *item) bookmark(resourceVersion string) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	if it.listensLocked() && it.synced && !older(resourceVersion, it.newestVersion) {
-		it.provenAt = time.Now()
+		it.provedLocked(time.Now())
 	}
+}
+
+// follows records that a watch is open from now on.
+func (it *item) follows() {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	it.followedSince = time.Now()
+}
+
+// followed records the end of that watch, and returns whether it worked. One that ends at once and brings nothing may
+// do so each time.
+func (it *item) followed() (worked bool) {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	worked = it.worksLocked()
+	it.failing = !worked && (it.failing || it.provenAt.Before(it.followedSince))
+	it.followedSince = time.Time{}
+	return worked
+}
+
+// worksLocked tells whether a watch is open that has lasted. That proves nothing of the object, but a change would
+// have come.
+func (it *item) worksLocked() bool {
+	return !it.followedSince.IsZero() && time.Since(it.followedSince) >= workingTime
 }

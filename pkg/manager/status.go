@@ -38,6 +38,10 @@ type ObjectStatus struct {
 	// Followed says that ProvenAt is to advance: a watch or requests look for changes. Nothing
 	// does for an immutable object, or one that nothing has read for long.
 	Followed bool
+	// Stale says that it does not: the last request for the object, or for a watch of it, has failed, or waits
+	// because those before it did. What is known may be as old as ProvenAt. While a watch is open it isn't
+	// stale, however long the API server sends nothing: some send no bookmarks.
+	Stale bool
 }
 
 // Objects calls yield for each object that pods reference, in no order, until yield returns false.
@@ -65,17 +69,19 @@ func (r *references) all() []*referenced {
 func (it *item) status() ObjectStatus {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	return it.statusLocked(it.run != nil)
+	return it.statusLocked(it.run != nil, it.worksLocked())
 }
 
 func (p *polled) status() ObjectStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.statusLocked(true)
+	return p.statusLocked(true, false)
 }
 
-func (k *known) statusLocked(followed bool) ObjectStatus {
+// statusLocked returns the status. works says that a watch is open.
+func (k *known) statusLocked(followed, works bool) ObjectStatus {
 	s := ObjectStatus{Account: k.account, Ref: k.ref, Since: k.since, ProvenAt: k.provenAt, Followed: followed && k.closed == nil}
+	s.Stale = s.Followed && !works && (k.failing || k.openings.isHeldUp(&k.candidate))
 	switch denied := k.deniedLocked(); {
 	case k.closed != nil:
 		s.State, s.Err = Unknown, k.closed

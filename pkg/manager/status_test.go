@@ -3,6 +3,7 @@ package manager
 import (
 	"errors"
 	"slices"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -102,4 +104,105 @@ func TestObjectsOfRequests(t *testing.T) {
 		e.Refresh([]volume.Ref{ref})
 		e.wantStatus(Present, v, 0, true)
 	})
+}
+
+// TestAQuietWatchIsNotStale: behind a server that sends no bookmarks an object that doesn't change stays unproven,
+// and isn't stale while its watches can be opened.
+func TestAQuietWatchIsNotStale(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.api.set(func() { e.api.lost = true })
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		e.wantNotFound(ref)
+		longest := time.Duration(0)
+		for range 300 {
+			e.readFor(time.Minute, []volume.Ref{ref})
+			s := e.status()
+			if longest = max(longest, time.Since(s.ProvenAt)); s.Stale || !s.Followed {
+				t.Fatalf("proven %s ago: %+v", time.Since(s.ProvenAt), s)
+			}
+		}
+		if longest < 2*silenceTime {
+			t.Errorf("never unproven for more than %s", longest)
+		}
+		if n := len(e.api.requests(ref)); n < 5 {
+			t.Errorf("the watch was opened %d times", n)
+		}
+	})
+}
+
+// TestStaleObjects: an object is stale once a watch of it, or a request for it, has failed, until one works.
+func TestStaleObjects(t *testing.T) {
+	for name, tc := range map[string]struct {
+		detection   ChangeDetection
+		fails, ends func(*apiServer)
+	}{
+		"no connection": {Watch, refuse(syscall.ECONNREFUSED), refuse(nil)},
+		"server fails":  {Watch, refuse(refusal(500, 0)), refuse(nil)},
+		"no right":      {Watch, refuse(refusal(403, 0)), refuse(nil)},
+		"no answer": {
+			Watch, func(s *apiServer) { s.hold = func(apiRequest) <-chan struct{} { return make(chan struct{}) } },
+			func(s *apiServer) { s.hold = nil },
+		},
+		"watches end at once": {Watch, func(s *apiServer) { s.ends = true }, func(s *apiServer) { s.ends = false }},
+		"requests fail":       {Get, refuse(refusal(500, 0)), refuse(nil)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubbleWith(t, tc.detection, func(t *testing.T, e *env) {
+				ref := secretRef("a")
+				e.api.set(func() { e.api.lost = true })
+				v := e.api.put(secret("a", "1"))
+				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+				e.wantGet(ref, v, "1")
+				e.readFor(3*time.Minute, []volume.Ref{ref})
+				if s := e.status(); s.Stale {
+					t.Errorf("while nothing fails: %+v", s)
+				}
+				proven := e.status().ProvenAt
+				e.api.set(func() { tc.fails(e.api) })
+				e.api.closeWatches()
+				e.Refresh([]volume.Ref{ref})
+				after(answerTime + workingTime)
+				for range 60 { // also between two tries, and before the next one of the node has failed
+					if s := e.status(); !s.Stale || s.ProvenAt != proven {
+						t.Fatalf("stale: %t, proven at %s, want %s", s.Stale, s.ProvenAt, proven)
+					}
+					after(1100 * time.Millisecond)
+				}
+				e.api.set(func() { tc.ends(e.api) })
+				e.Refresh([]volume.Ref{ref})
+				after(answerTime + 2*maxPause + backoff.Long)
+				if s := e.status(); s.Stale {
+					t.Errorf("since nothing fails: %+v", s)
+				}
+			})
+		})
+	}
+}
+
+// TestStaleWhileOthersTry: in a pause of the node one object asks for all, and those that wait are as stale.
+func TestStaleWhileOthersTry(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		watchMany(t, e, 50)
+		e.refuseAll(syscall.ECONNREFUSED)
+		e.api.closeWatches()
+		after(time.Second)
+		stale := 0
+		for s := range e.Objects {
+			if s.Stale {
+				stale++
+			}
+		}
+		if stale != 50 {
+			t.Errorf("%d of 50 objects are stale", stale)
+		}
+	})
+}
+
+func refuse(err error) func(*apiServer) {
+	return func(s *apiServer) {
+		if s.refuse = nil; err != nil {
+			s.refuse = func(apiRequest) error { return err }
+		}
+	}
 }

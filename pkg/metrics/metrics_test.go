@@ -50,8 +50,8 @@ func (m *Metrics) wantLines(t *testing.T, lines ...string) {
 func TestState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		object := func(kind volume.Kind, state manager.ObjectState, proven time.Time, followed bool) manager.ObjectStatus {
-			return manager.ObjectStatus{Ref: volume.Ref{Kind: kind}, State: state, Since: start, ProvenAt: proven, Followed: followed}
+		object := func(kind volume.Kind, state manager.ObjectState, proven time.Time, followed, stale bool) manager.ObjectStatus {
+			return manager.ObjectStatus{Ref: volume.Ref{Kind: kind}, State: state, Since: start, ProvenAt: proven, Followed: followed, Stale: stale}
 		}
 		<-time.After(time.Hour)
 		ago := func(seconds int) time.Time { return time.Now().Add(-time.Duration(seconds) * time.Second) }
@@ -60,21 +60,22 @@ func TestState(t *testing.T) {
 			{Condition: publisher.ConditionCurrent, Bytes: 8192, WithoutToken: true},
 			{Condition: "RefForbidden"},
 		}, slices.Values([]manager.ObjectStatus{
-			object(volume.Secret, manager.Present, ago(30), true),
-			object(volume.Secret, manager.Absent, ago(31), true),
-			object(volume.Secret, manager.Unknown, time.Time{}, true), // since an hour
-			object(volume.ConfigMap, manager.Present, ago(100_000), false),
-			object(volume.ConfigMap, manager.Denied, ago(20_000), true),
+			object(volume.Secret, manager.Present, ago(30), true, true),
+			object(volume.Secret, manager.Absent, ago(31), true, true),
+			object(volume.Secret, manager.Unknown, time.Time{}, true, true), // since an hour
+			object(volume.ConfigMap, manager.Present, ago(100_000), false, false),
+			object(volume.ConfigMap, manager.Present, ago(100_000), true, false), // its watch is open
+			object(volume.ConfigMap, manager.Denied, ago(20_000), true, true),
 		}))
 		m.wantLines(t,
 			`refvol_volumes{condition="Current"} 2`, `refvol_volumes{condition="RefForbidden"} 1`, `refvol_volumes{condition="RefDeleted"} 0`,
 			`refvol_volume_bytes 12288`, `refvol_volumes_without_token 1`,
 			`refvol_objects{kind="Secret",state="present"} 1`, `refvol_objects{kind="Secret",state="denied"} 0`,
-			`refvol_objects{kind="ConfigMap",state="denied"} 1`, `refvol_objects{kind="ConfigMap",state="present"} 1`,
-			`refvol_object_staleness_seconds_bucket{le="30"} 1`, `refvol_object_staleness_seconds_bucket{le="60"} 2`,
-			`refvol_object_staleness_seconds_bucket{le="1200"} 2`, `refvol_object_staleness_seconds_bucket{le="3600"} 3`,
-			`refvol_object_staleness_seconds_bucket{le="14400"} 3`, `refvol_object_staleness_seconds_bucket{le="+Inf"} 4`,
-			`refvol_object_staleness_seconds_sum 23661`, `refvol_object_staleness_seconds_count 4`, `refvol_object_staleness_max_seconds 20000`,
+			`refvol_objects{kind="ConfigMap",state="denied"} 1`, `refvol_objects{kind="ConfigMap",state="present"} 2`,
+			`refvol_object_staleness_seconds_bucket{le="30"} 2`, `refvol_object_staleness_seconds_bucket{le="60"} 3`,
+			`refvol_object_staleness_seconds_bucket{le="1200"} 3`, `refvol_object_staleness_seconds_bucket{le="3600"} 4`,
+			`refvol_object_staleness_seconds_bucket{le="14400"} 4`, `refvol_object_staleness_seconds_bucket{le="+Inf"} 5`,
+			`refvol_object_staleness_seconds_sum 23661`, `refvol_object_staleness_seconds_count 5`, `refvol_object_staleness_max_seconds 20000`,
 		)
 	})
 }

@@ -69,9 +69,9 @@ func newStateCollector(s State) *stateCollector {
 		withoutToken: desc("refvol_volumes_without_token", "Volumes whose pod's service account has no usable token; only with --identity=pod."),
 		objects:      desc("refvol_objects", "Referenced objects by kind and by what is known of them.", "kind", "state"),
 		staleness: desc("refvol_object_staleness_seconds",
-			"Objects by the time since an event, a bookmark, a list or a get last proved their state current. A histogram of this moment: its counts also fall."),
+			"Objects by the time since an event, a bookmark, a list or a get last proved their state current, 0 while their watches or requests don't fail. A histogram of this moment: its counts also fall."),
 		maxStaleness: desc("refvol_object_staleness_max_seconds",
-			"The longest time since an event, a bookmark, a list or a get last proved an object's state current."),
+			"The longest time since the state of an object was last proved current whose watches or requests fail since then, 0 if there is none."),
 	}
 }
 
@@ -129,9 +129,12 @@ func (c *stateCollector) collectObjects(to chan<- prometheus.Metric) {
 	to <- gauge(c.maxStaleness, ages.max)
 }
 
-// age returns the seconds since an object was last proven current. One that never was counts from
-// its first reference.
+// age returns the seconds since an object was last proven current that is stale, else 0. One that never was
+// proven counts from its first reference.
 func age(o manager.ObjectStatus) float64 {
+	if !o.Stale {
+		return 0
+	}
 	proven := o.ProvenAt
 	if proven.IsZero() {
 		proven = o.Since
@@ -150,8 +153,8 @@ type staleness struct {
 	sum, max float64
 }
 
-// stalenessBounds returns the upper bounds of the buckets, in seconds. Bookmarks come about once a
-// minute, and a watch without one is opened again after 5 to 10.
+// stalenessBounds returns the upper bounds of the buckets, in seconds. Behind an API server without bookmarks a
+// watch that can't be opened again may have been silent for an hour.
 func stalenessBounds() []float64 { return []float64{30, 60, 90, 120, 300, 600, 1200, 3600, 14400} }
 
 func (s *staleness) add(age float64) {

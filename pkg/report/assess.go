@@ -9,7 +9,7 @@ import (
 )
 
 // patience is how long a volume may be in a condition that is to pass, and how long the proof that a
-// followed object is current may be ago. Bookmarks prove that once a minute.
+// stale object is current may be ago.
 const patience = 5 * time.Minute
 
 // assess returns why somebody should look at a volume, "" if nobody needs to.
@@ -18,8 +18,8 @@ const patience = 5 * time.Minute
 //   - Unknown and Publishing pass. The kubelet gives a publish two minutes, and brings tokens within
 //     one and a half after a restart, so a token that is missing meanwhile is no fault.
 //   - Pinned promises nothing about changes.
-//   - Current is what the plugin knows. That is old if nothing has proven it for long, though
-//     something follows the object. An object that can't change is not followed.
+//   - Current is what the plugin knows. That is old if nothing has proven it for long, and what follows
+//     the object fails. An object that can't change is not followed.
 func (r *Reporter) assess(v *publisher.VolumeStatus, objects []manager.ObjectStatus, now time.Time) string {
 	switch v.Condition {
 	case publisher.ConditionPinned:
@@ -44,14 +44,14 @@ func (r *Reporter) assess(v *publisher.VolumeStatus, objects []manager.ObjectSta
 	return string(v.Condition)
 }
 
-// stale names the followed object whose last proof is longest ago, if that is too long.
+// stale names the stale object whose last proof is longest ago, if that is too long.
 func (r *Reporter) stale(objects []manager.ObjectStatus, now time.Time) string {
 	// What is asked for at each resync is proven that rarely. One round may fail.
 	proven := now.Add(-patience - 2*r.opts.ResyncInterval)
 	which, others := -1, 0
 	for i := range objects {
 		o := &objects[i]
-		if !o.Followed || !provenAt(o).Before(proven) {
+		if !o.Stale || !provenAt(o).Before(proven) {
 			continue
 		}
 		others++

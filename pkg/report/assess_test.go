@@ -9,12 +9,12 @@ import (
 	"github.com/refvol/refvol/pkg/publisher"
 )
 
-// TestAbnormal: what passes by itself is given time, and what can't change needs no proof. Ages are in
+// TestAbnormal: what passes by itself is given time, and what can't change, or is watched, needs no proof. Ages are in
 // seconds; an object that was never proven has the age -1, and its first reference is an hour ago.
 func TestAbnormal(t *testing.T) {
 	type object struct {
-		proven   int
-		followed bool
+		proven int
+		stale  bool
 	}
 	const (
 		soon, limit, late = 299, 300, 301
@@ -34,7 +34,7 @@ func TestAbnormal(t *testing.T) {
 		"silent":                     {"Current", "", hour, false, []object{{soon, true}, {late, true}}, 0, `ConfigMap "shop/1": nothing has proven since 1999-12-31T23:54:59Z that it has not changed`},
 		"all silent":                 {"Current", "", hour, false, []object{{late, true}, {400, true}, {late, true}}, 0, `ConfigMap "shop/1": nothing has proven since 1999-12-31T23:53:20Z that it has not changed, and the same of 2 more`},
 		"never proven":               {"Current", "", hour, false, []object{{never, true}}, 0, `ConfigMap "shop/0": nothing has proven since 1999-12-31T23:00:00Z that it has not changed`},
-		"immutable":                  {"Current", "", hour, false, []object{{1 << 20, false}, {soon, true}}, 0, ""},
+		"a quiet watch":              {"Current", "", hour, false, []object{{1 << 20, false}}, 0, ""},
 		"polled":                     {"Current", "", hour, false, []object{{420, true}}, time.Minute, ""},
 		"polled in vain":             {"Current", "", hour, false, []object{{421, true}}, time.Minute, `ConfigMap "shop/0": nothing has proven since 1999-12-31T23:52:59Z that it has not changed`},
 		"no objects":                 {"Current", "", hour, false, nil, 0, ""},
@@ -54,7 +54,7 @@ func TestAbnormal(t *testing.T) {
 				w := &world{}
 				for i, o := range test.objects {
 					ref := configMap(string(rune('0' + i)))
-					known := manager.ObjectStatus{Ref: ref, State: manager.Present, Since: ago(hour), Followed: o.followed}
+					known := manager.ObjectStatus{Ref: ref, State: manager.Present, Since: ago(hour), Followed: true, Stale: o.stale}
 					if o.proven != never {
 						known.ProvenAt = ago(o.proven)
 					}

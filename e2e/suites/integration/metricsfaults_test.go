@@ -22,7 +22,7 @@ func TestMetricsTellFaults(t *testing.T) {
 		"deleted object":     deletedObjectShows,
 		"forbidden":          forbiddenShows,
 		"API server away":    absentServerShows,
-		"stalled watches":    stalledWatchesShow,
+		"deaf server":        deafServerShows,
 		"broken watches":     brokenWatchesShow,
 		"full volume":        fullVolumeShows,
 		"full node":          fullNodeShows,
@@ -118,9 +118,9 @@ func absentServerShows(t *testing.T) {
 	n.recovers(v)
 }
 
-func stalledWatchesShow(t *testing.T) {
+func deafServerShows(t *testing.T) {
 	n := newProxied(t, faultproxy.Options{}, anyPort)
-	v := n.withFault(faultproxy.Stalled)
+	v := n.withFault(faultproxy.HalfOpen) // the watch ends by a ping
 	n.isStale(nil)
 	n.recovers(v)
 }
@@ -152,7 +152,7 @@ func (n *proxied) withFault(fault faultproxy.Fault) *harness.Volume {
 	return v
 }
 
-// isStale waits until the time since the objects were last proven current grows with the clock, though the
+// isStale waits until the objects can't be watched, and the time since they were last proven current grows, though the
 // volume keeps its condition, and other series move.
 func (n *proxied) isStale(by map[series]float64) {
 	n.t.Helper()
