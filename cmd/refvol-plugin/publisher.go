@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -21,35 +20,29 @@ import (
 
 // parts are those below the CSI server.
 type parts struct {
-	objects  *manager.Manager
-	volumes  *publisher.Publisher
-	identity identityCheck
+	objects *manager.Manager
+	volumes *publisher.Publisher
+	rights  *rights.Checker
 }
 
-// identityCheck finds out whether the plugin may read as --identity says. Ready returns why not. Run
-// returns when it may, or when ctx ends.
-type identityCheck interface {
-	Ready() error
-	Run(ctx context.Context)
+// connections are those to the API server, with the plugin's own credential.
+type connections struct {
+	config *rest.Config
+	client *apiclient.Client
+	// refusals hear of all requests with that credential.
+	refusals *rights.Refusals
 }
-
-// unchecked is the identityCheck where pods' own rights read: the plugin's account needs none, and
-// each pod's are asked about at its publish.
-type unchecked struct{}
-
-func (unchecked) Ready() error        { return nil }
-func (unchecked) Run(context.Context) {}
 
 // newParts makes the parts below the CSI server. notShared is as in publisher.Options.
-func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error, client *apiclient.Client, config *rest.Config, recorder *events.Recorder, m *metrics.Metrics) (*parts, error) {
+func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error, api connections, recorder *events.Recorder, m *metrics.Metrics) (*parts, error) {
 	maxVolume, maxTotal, err := opts.sizes()
 	if err != nil {
 		return nil, err
 	}
 	reads := manager.Options{
 		Observer:        m,
-		Client:          client,
-		Nodes:           client.Nodes(),
+		Client:          api.client,
+		Nodes:           api.client.Nodes(),
 		ResyncInterval:  opts.resyncInterval,
 		ChangeDetection: manager.ChangeDetection(opts.changeDetection),
 		NodeName:        opts.nodeName,
@@ -60,7 +53,7 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 		AttributePrefix: mounter.AttributePrefix(),
 		Events:          recorder,
 		Observer:        m,
-		Pods:            podspec.NewReader(func(namespace string) podspec.Pods { return client.Pods(namespace) }),
+		Pods:            podspec.NewReader(func(namespace string) podspec.Pods { return api.client.Pods(namespace) }),
 		CrossNamespace:  opts.crossNamespace,
 		NodeName:        opts.nodeName,
 		Driver:          opts.driverName,
@@ -70,14 +63,14 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 		MaxVolumeSize:   maxVolume,
 		MaxTotalSize:    maxTotal,
 	}
-	p := &parts{identity: unchecked{}}
+	p := &parts{}
 	switch opts.identity {
 	case identityPod:
-		err = readAsPods(&reads, &shows, config, m)
+		p.rights, err = readAsPods(&reads, &shows, api, m)
 	case identityNode:
-		p.identity, err = readAsNode(&reads, &shows, client, config)
+		p.rights, err = readAsNode(&reads, &shows, api)
 	case identityPlugin:
-		p.identity, err = readAsPlugin(&reads, &shows, client, m)
+		p.rights, err = readAsPlugin(&reads, &shows, api, m)
 	default:
 		err = fmt.Errorf("--identity=%s: nothing reads that way", opts.identity)
 	}
@@ -91,15 +84,18 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 	if p.volumes, err = publisher.New(shows); err != nil {
 		return nil, err
 	}
+	if err := m.ShowRights(p.rights.Needs(), p.rights.Missing); err != nil {
+		return nil, err
+	}
 	return p, m.Show(metrics.State{Volumes: p.volumes.Volumes, Objects: p.objects.Objects, MaxBytes: maxTotal})
 }
 
 // readAsPlugin makes the publisher show objects of other namespaces to pods whose service
 // account may get them. All objects are read with the plugin's own rights. The checker that it
 // returns says whether the plugin has these.
-func readAsPlugin(reads *manager.Options, shows *publisher.Options, client *apiclient.Client, m *metrics.Metrics) (*rights.Checker, error) {
+func readAsPlugin(reads *manager.Options, shows *publisher.Options, api connections, m *metrics.Metrics) (*rights.Checker, error) {
 	access, err := authz.New(authz.Options{
-		Ask:    observeReviews(m, authz.AskAbout(authz.NewPaced(client.SubjectAccessReviews(), authz.NewPace(nil)))),
+		Ask:    observeReviews(m, authz.AskAbout(authz.NewPaced(api.client.SubjectAccessReviews(), authz.NewPace(nil)))),
 		Verbs:  []string{"get"},
 		Kept:   "get",
 		MaxAge: shows.ResyncInterval,
@@ -115,7 +111,13 @@ func readAsPlugin(reads *manager.Options, shows *publisher.Options, client *apic
 	if shows.CrossNamespace {
 		needs = append(needs, authorizationv1.ResourceAttributes{Verb: "create", Group: authorizationv1.GroupName, Resource: "subjectaccessreviews"})
 	}
-	return rights.NewOfAccount(client.SelfSubjectAccessReviews(), needs), nil
+	return rights.NewOfAccount(identityPlugin, api.client.SelfSubjectAccessReviews(), append(needs, ofPodsAndEvents()...), api.refusals)
+}
+
+// ofPodsAndEvents returns the rights that the plugin's account needs unless it works as the node, whoever
+// reads the objects.
+func ofPodsAndEvents() []authorizationv1.ResourceAttributes {
+	return append([]authorizationv1.ResourceAttributes{{Verb: "get", Resource: "pods"}}, rights.OfEvents()...)
 }
 
 // readVerbs returns those by which the manager reads objects, unless pods' tokens do.
@@ -128,8 +130,8 @@ func readVerbs(detection manager.ChangeDetection) []string {
 
 // readAsNode makes all objects, and the pods, be read with the rights of the node. The checker
 // that it returns says whether the API server lets the plugin do that.
-func readAsNode(reads *manager.Options, shows *publisher.Options, client *apiclient.Client, config *rest.Config) (*rights.Checker, error) {
-	asNode, err := newNodeClient(config, reads.NodeName)
+func readAsNode(reads *manager.Options, shows *publisher.Options, api connections) (*rights.Checker, error) {
+	asNode, err := newNodeClient(api.config, reads.NodeName)
 	if err != nil {
 		return nil, err
 	}
@@ -141,20 +143,22 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, client *apicli
 		Verbs:         readVerbs(reads.ChangeDetection),
 		Node:          reads.ChangeDetection == manager.Cache,
 		PodsAsNode:    func(namespace string) nodeidentity.Pods { return asNode.Pods(namespace) },
-		Reviews:       client.SelfSubjectReviews(),
-		AccessReviews: client.SelfSubjectAccessReviews(),
-		Version:       client.ServerVersion,
+		Reviews:       api.client.SelfSubjectReviews(),
+		AccessReviews: api.client.SelfSubjectAccessReviews(),
+		Version:       api.client.ServerVersion,
+		Refusals:      api.refusals,
 	})
 }
 
 // readAsPods makes the manager read objects with the pods' own tokens. A new volume's pod must
 // have every right that the manager's requests may need, and a mounted volume's pod must keep
-// the one that the open watch, or the next request, needs.
-func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.Config, m *metrics.Metrics) error {
+// the one that the open watch, or the next request, needs. The checker that it returns says whether the
+// plugin's account has the few rights that are left to it.
+func readAsPods(reads *manager.Options, shows *publisher.Options, api connections, m *metrics.Metrics) (*rights.Checker, error) {
 	tokens := &authz.Tokens{}
-	client, err := newPodClient(config, tokens)
+	client, err := newPodClient(api.config, tokens)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	verbs := podVerbs(reads.ChangeDetection)
 	pace := authz.NewPace(tokens)
@@ -165,12 +169,12 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, config *rest.C
 		MaxAge: shows.ResyncInterval,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	identity := authz.NewAuthenticator(tokens, authz.NewPaced(client.SelfSubjectReviews(), pace))
 	reads.Client, reads.Credentials = client, tokens
 	shows.Reviews, shows.Identity = access, identity
-	return nil
+	return rights.NewOfAccount(identityPod, api.client.SelfSubjectAccessReviews(), ofPodsAndEvents(), api.refusals)
 }
 
 // podVerbs returns the rights that pods need where objects are read with their tokens. The

@@ -12,12 +12,12 @@ import (
 // errNotRegistered is why the plugin is not ready before the kubelet uses it.
 var errNotRegistered = errors.New("the kubelet has not registered the driver yet")
 
-// readiness returns what makes the plugin ready: that notShared returns nil, that identity doesn't say
-// why nothing can be read, and that the kubelet has registered the driver.
-func readiness(notShared, identity func() error, registered func() bool) []condition {
+// readiness returns what makes the plugin ready: that notShared returns nil, that rights doesn't say
+// what is wrong, and that the kubelet has registered the driver.
+func readiness(notShared, rights func() error, registered func() bool) []condition {
 	return []condition{
 		{"shared-mounts", notShared},
-		{"rights", identity},
+		{"rights", rights},
 		{"registration", func() error {
 			if !registered() {
 				return errNotRegistered

@@ -17,6 +17,7 @@ import (
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/rights"
 	"github.com/refvol/refvol/pkg/taint"
 )
 
@@ -58,6 +59,8 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
+	refusals := rights.NewRefusals()
+	config.Wrap(refusals.Wrap)
 	client, err := newClient(config)
 	if err != nil {
 		return err
@@ -76,7 +79,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		return err
 	}
 	notShared := sync.OnceValue(func() error { return notShared(ctx, mounter.CheckPropagation()) })
-	below, err := newParts(opts, mounter, notShared, client, config, recorder, m)
+	below, err := newParts(opts, mounter, notShared, connections{config, client, refusals}, recorder, m)
 	if err != nil {
 		return err
 	}
@@ -118,8 +121,9 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	running.Go(func() { managerErr = below.objects.Run(background) })
 	below.volumes.Restore(ctx)
 	running.Go(func() { below.volumes.Run(background) })
+	running.Go(func() { below.rights.Run(background) })
 	running.Go(func() {
-		below.identity.Run(background)
+		below.rights.Await(background)
 		// Pods must not come to a node before the plugin can read there, nor where they would not start.
 		if notShared() == nil {
 			startupTaint.Run(background)
@@ -133,7 +137,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	ready := readiness(notShared, below.identity.Ready, server.Ready)
+	ready := readiness(notShared, below.rights.Ready, server.Ready)
 	for _, c := range ready {
 		if err := m.ShowReadiness(c.name, c.err); err != nil {
 			return err

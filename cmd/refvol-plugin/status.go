@@ -34,12 +34,13 @@ func newStatusCommand() *cobra.Command {
 		Short: "List the volumes of the plugin that runs here, the worst first",
 		Long: `Asks the plugin that runs in the same pod for its volumes, and lists each with its pod, its
 condition and since when, when its objects were last proven current, its size, its objects with
-the resourceVersion that the files show, and the reason of the condition. It prints no value.
+the resourceVersion that the files show, and the reason of the condition. It prints no value. Before
+the volumes it names the rights that the plugin lacks.
 
     kubectl -n refvol-system exec POD -- /refvol-plugin status
 
-Exits with status 0 if all volumes are normal, 1 if one is abnormal, and 2 if that is not known:
-the plugin does not answer, answers in another format, or the command line is wrong.`,
+Exits with status 0 if all volumes are normal, 1 if one is abnormal or a right is missing, and 2 if that
+is not known: the plugin does not answer, answers in another format, or the command line is wrong.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			return withExitStatus(cobra.NoArgs(cmd, args), unknownStatus)
 		},
@@ -54,7 +55,7 @@ the plugin does not answer, answers in another format, or the command line is wr
 	return cmd
 }
 
-// run prints the status. It fails if a volume is abnormal.
+// run prints the status. It fails if a volume is abnormal, or the plugin lacks a right.
 func (o *statusOptions) run(ctx context.Context, stdout io.Writer) error {
 	report, err := o.fetch(ctx)
 	if err == nil {
@@ -63,10 +64,14 @@ func (o *statusOptions) run(ctx context.Context, stdout io.Writer) error {
 	if err != nil {
 		return withExitStatus(err, unknownStatus)
 	}
+	var errs []error
 	if n := report.Abnormal(); n > 0 {
-		return fmt.Errorf("status: volumes that are abnormal: %d of %d", n, len(report.Volumes))
+		errs = append(errs, fmt.Errorf("status: volumes that are abnormal: %d of %d", n, len(report.Volumes)))
 	}
-	return nil
+	if n := len(report.MissingRights); n > 0 {
+		errs = append(errs, fmt.Errorf("status: rights that the plugin lacks: %d", n))
+	}
+	return errors.Join(errs...)
 }
 
 func (o *statusOptions) fetch(ctx context.Context) (*status.Report, error) {
@@ -103,7 +108,7 @@ func validateStatusAddress(address string) error {
 func statusHandler(opts *serveOptions, p *parts) (http.Handler, error) {
 	o := report.Options{
 		Driver: opts.driverName, Node: opts.nodeName, Version: version.Get().GitVersion,
-		Volumes: p.volumes.Volumes, Objects: p.objects.Objects,
+		Volumes: p.volumes.Volumes, Objects: p.objects.Objects, MissingRights: p.rights.Missing,
 	}
 	if opts.changeDetection != string(manager.Watch) {
 		o.ResyncInterval = opts.resyncInterval

@@ -30,6 +30,10 @@ func serveStatus(t *testing.T, apiVersion string, abnormal ...bool) string {
 // TestStatus: what is printed goes to stdout, whatever the exit status, and no error stands in between.
 func TestStatus(t *testing.T) {
 	normal, abnormal := serveStatus(t, status.APIVersion, false), serveStatus(t, status.APIVersion, false, true)
+	lacking := httptest.NewServer(status.Handler(func() *status.Report {
+		return &status.Report{APIVersion: status.APIVersion, Kind: status.Kind, Node: "node-1", MissingRights: []string{"get of pods", "\x1b[2J"}}
+	}))
+	defer lacking.Close()
 	newer, none := serveStatus(t, "status.refvol.io/v9"), serveStatus(t, status.APIVersion)
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
@@ -47,9 +51,13 @@ func TestStatus(t *testing.T) {
 		exit int
 		err  string
 	}{
-		"normal":       {[]string{"--status-address=" + normal}, []string{"NORMAL", "yes", "v0", "RefDeleted", "60m", `gone\u001b[2J`}, 0, ""},
-		"no volumes":   {[]string{"--status-address=" + none}, []string{"No volumes."}, 0, ""},
-		"abnormal":     {[]string{"--status-address=" + abnormal}, []string{"no      -    v1", "yes     -    v0"}, 1, "status: volumes that are abnormal: 1 of 2"},
+		"normal":     {[]string{"--status-address=" + normal}, []string{"NORMAL", "yes", "v0", "RefDeleted", "60m", `gone\u001b[2J`}, 0, ""},
+		"no volumes": {[]string{"--status-address=" + none}, []string{"No volumes."}, 0, ""},
+		"abnormal":   {[]string{"--status-address=" + abnormal}, []string{"no      -    v1", "yes     -    v0"}, 1, "status: volumes that are abnormal: 1 of 2"},
+		"lacks rights": {
+			[]string{"--status-address=" + lacking.Listener.Addr().String()},
+			[]string{"The plugin on node-1 lacks rights: get of pods, \\u001b[2J\n", "No volumes."}, 1, "status: rights that the plugin lacks: 2",
+		},
 		"wide":         {[]string{"--status-address=" + abnormal, "-o", "wide"}, []string{"VOLUME-ID"}, 1, "1 of 2"},
 		"json":         {[]string{"--status-address=" + abnormal, "-ojson"}, []string{`"apiVersion": "status.refvol.io/v1alpha1"`, `gone\\u001b[2J`}, 1, "1 of 2"},
 		"yaml":         {[]string{"--status-address=" + abnormal, "--output=yaml"}, []string{"apiVersion: status.refvol.io/v1alpha1\n", "node: node-1\n"}, 1, "1 of 2"},

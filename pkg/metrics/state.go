@@ -47,6 +47,26 @@ func (m *Metrics) ShowReadiness(name string, err func() error) error {
 	return nil
 }
 
+// ShowRights adds the rights that the plugin needs, by their names. missing returns the names of those that it
+// lacks, and is called at each scrape. It may be called once.
+func (m *Metrics) ShowRights(names []string, missing func() []string) error {
+	for _, name := range names {
+		has := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "refvol_rights", Help: describe("Whether the plugin's account has a right that it needs, as far as is known."),
+			ConstLabels: prometheus.Labels{"right": name},
+		}, func() float64 {
+			if slices.Contains(missing(), name) {
+				return 0
+			}
+			return 1
+		})
+		if err := m.registry.Registerer().Register(has); err != nil {
+			return fmt.Errorf("register the metric of the right to %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
 // describe returns the help of a metric in the form of component-base.
 func describe(help string) string { return fmt.Sprintf("[%s] %s", stability, help) }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,6 +48,8 @@ type Options struct {
 	Reviews       SelfSubjectReviews
 	AccessReviews rights.SelfSubjectAccessReviews
 	Version       func(context.Context) (*version.Info, error)
+	// Refusals hear of requests as the plugin itself, and as the node.
+	Refusals *rights.Refusals
 }
 
 func (o *Options) validate() error {
@@ -54,8 +57,8 @@ func (o *Options) validate() error {
 	if problems := apivalidation.NameIsDNSSubdomain(o.NodeName, false); len(problems) > 0 {
 		errs = append(errs, fmt.Errorf("NodeName: Invalid value: %q: no Node can have this name: %s", o.NodeName, strings.Join(problems, "; ")))
 	}
-	if len(o.Verbs) == 0 || o.PodsAsNode == nil || o.Reviews == nil || o.AccessReviews == nil || o.Version == nil {
-		errs = append(errs, errors.New("Verbs, PodsAsNode, Reviews, AccessReviews, Version: Required value"))
+	if len(o.Verbs) == 0 || o.PodsAsNode == nil || o.Reviews == nil || o.AccessReviews == nil || o.Version == nil || o.Refusals == nil {
+		errs = append(errs, errors.New("Verbs, PodsAsNode, Reviews, AccessReviews, Version, Refusals: Required value"))
 	}
 	return errors.Join(errs...)
 }
@@ -66,9 +69,26 @@ func New(opts Options) (*rights.Checker, error) {
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("node identity options: %w", err)
 	}
-	q := &questions{opts}
-	return rights.New("its node", q.ask), nil
+	q := &questions{opts: opts, needs: needs(&opts)}
+	return rights.New(rights.Options{As: "its node", Needs: rights.Names(q.needs), Ask: q.ask, Refusals: opts.Refusals})
 }
 
 // questions are those about the plugin's own token, rights and pod.
-type questions struct{ opts Options }
+type questions struct {
+	opts  Options
+	needs []authorizationv1.ResourceAttributes
+}
+
+// needs returns the rights of the plugin's account.
+func needs(opts *Options) []authorizationv1.ResourceAttributes {
+	const onNode = "impersonate-on:associated-node:"
+	all := []authorizationv1.ResourceAttributes{
+		{Verb: "impersonate:associated-node", Group: authenticationv1.GroupName, Resource: "nodes", Name: opts.NodeName},
+		{Verb: onNode + "get", Resource: "pods"},
+	}
+	all = append(all, rights.OfObjects(onNode, opts.Verbs)...)
+	if opts.Node {
+		all = append(all, authorizationv1.ResourceAttributes{Verb: onNode + "get", Resource: "nodes", Name: opts.NodeName})
+	}
+	return append(all, rights.OfEvents()...)
+}

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
+
+	"github.com/refvol/refvol/pkg/rights"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -64,6 +66,7 @@ func (s *apiServer) options() Options {
 		Reviews:       s,
 		AccessReviews: accessReviews{s},
 		Version:       func(context.Context) (*version.Info, error) { return &s.info, s.versionErr },
+		Refusals:      rights.NewRefusals(),
 	}
 }
 
@@ -134,6 +137,10 @@ func TestWhatIsMissing(t *testing.T) {
 		"the Node is not read": {
 			func(s *apiServer) { s.denied = map[string]bool{"impersonate-on:associated-node:get nodes": true} }, "",
 		},
+		"no rule for events": {
+			func(s *apiServer) { s.denied = map[string]bool{"patch events": true} },
+			"the plugin's account refvol-system/refvol-plugin lacks rights that --identity=node needs: patch of events",
+		},
 		"no reviews": {
 			func(s *apiServer) { s.accessErr = down }, "ask whether the plugin may impersonate:associated-node nodes: connection refused",
 		},
@@ -141,12 +148,17 @@ func TestWhatIsMissing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newAPIServer()
 			test.change(s)
+			opts := s.options()
 			got := ""
-			if err := (&questions{s.options()}).ask(t.Context()); err != nil {
+			missing, err := (&questions{opts, needs(&opts)}).ask(t.Context())
+			if err != nil {
 				got = err.Error()
 			}
-			if got != test.want {
-				t.Errorf("got\n%s, want\n%s", got, test.want)
+			if got != test.want || len(missing) > 0 && !strings.HasSuffix(got, " needs: "+strings.Join(missing, ", ")) {
+				t.Errorf("got\n%s, and %q, want\n%s", got, missing, test.want)
+			}
+			if (len(missing) > 0) != strings.Contains(got, "lacks rights") {
+				t.Errorf("%q are missing, and it says %s", missing, got)
 			}
 		})
 	}
@@ -155,8 +167,8 @@ func TestWhatIsMissing(t *testing.T) {
 func TestOptions(t *testing.T) {
 	for want, change := range map[string]func(*Options){
 		"": func(*Options) {},
-		"node identity options: Verbs, PodsAsNode, Reviews, AccessReviews, Version: Required value": func(o *Options) { o.Version = nil },
-		`node identity options: NodeName: Invalid value: "N 1": no Node can have this name: `:       func(o *Options) { o.NodeName = "N 1" },
+		"node identity options: Verbs, PodsAsNode, Reviews, AccessReviews, Version, Refusals: Required value": func(o *Options) { o.Refusals = nil },
+		`node identity options: NodeName: Invalid value: "N 1": no Node can have this name: `:                 func(o *Options) { o.NodeName = "N 1" },
 	} {
 		opts := newAPIServer().options()
 		change(&opts)

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -24,29 +23,30 @@ const (
 // default.
 const firstMinor = 36
 
-// ask returns nil if the API server lets the plugin read as its node, else what is missing.
+// ask returns nil if the API server lets the plugin read as its node, else what is wrong, and which rights are
+// missing.
 //
 // A request for the plugin's own pod is the proof: it needs the feature gate, the rules, the
 // Node authorizer and a token that is bound to a pod of the node. A review of the rights is
 // none, as RBAC doesn't know of the first and the third.
-func (q *questions) ask(ctx context.Context) error {
+func (q *questions) ask(ctx context.Context) (missing []string, err error) {
 	account, pod, err := q.whoAsks(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, err = q.opts.PodsAsNode(account.namespace).Get(ctx, pod, metav1.GetOptions{})
 	switch {
 	case err == nil:
 		return q.askRights(ctx, account)
 	case !apierrors.IsForbidden(err):
-		return fmt.Errorf("get the plugin's own pod %s/%s as %s: %w", account.namespace, pod, User(q.opts.NodeName), err)
+		return nil, rights.NoAnswer(fmt.Errorf("get the plugin's own pod %s/%s as %s: %w", account.namespace, pod, User(q.opts.NodeName), err))
 	case !strings.Contains(err.Error(), "User "+strconv.Quote(User(q.opts.NodeName))):
 		return q.refused(ctx, account, err)
 	case strings.Contains(err.Error(), "no relationship found"):
-		return fmt.Errorf("the API server's Node authorizer does not know the plugin's own pod %s/%s yet: %w", account.namespace, pod, err)
+		return nil, fmt.Errorf("the API server's Node authorizer does not know the plugin's own pod %s/%s yet: %w", account.namespace, pod, err)
 	}
 	// A webhook, or a right to impersonate users, may have let the impersonation through as well.
-	return fmt.Errorf("the API server's Node authorizer did not decide: is --authorization-mode=Node,RBAC set? %w", err)
+	return nil, fmt.Errorf("the API server's Node authorizer did not decide: is --authorization-mode=Node,RBAC set? %w", err)
 }
 
 // account is a service account.
@@ -56,7 +56,7 @@ type account struct{ namespace, name string }
 func (q *questions) whoAsks(ctx context.Context) (self account, pod string, err error) {
 	review, err := q.opts.Reviews.Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
-		return self, "", fmt.Errorf("ask whose the plugin's token is: %w", err)
+		return self, "", rights.NoAnswer(fmt.Errorf("ask whose the plugin's token is: %w", err))
 	}
 	user := review.Status.UserInfo
 	names, ok := strings.CutPrefix(user.Username, "system:serviceaccount:")
@@ -81,33 +81,21 @@ func claim(user authenticationv1.UserInfo, key string) string {
 }
 
 // refused says why the API server refuses the impersonation itself.
-func (q *questions) refused(ctx context.Context, self account, refusal error) error {
-	if err := q.askRights(ctx, self); err != nil {
-		return err
+func (q *questions) refused(ctx context.Context, self account, refusal error) ([]string, error) {
+	if missing, err := q.askRights(ctx, self); err != nil {
+		return missing, err
 	}
-	return fmt.Errorf("the API server's feature gate ConstrainedImpersonation is off%s: %w", q.versionText(ctx), refusal)
+	return nil, fmt.Errorf("the API server's feature gate ConstrainedImpersonation is off%s: %w", q.versionText(ctx), refusal)
 }
 
-// askRights returns nil if the account has all rights that impersonation needs, by one review
-// for each verb and resource.
-func (q *questions) askRights(ctx context.Context, self account) error {
-	const onNode = "impersonate-on:associated-node:"
-	needs := []authorizationv1.ResourceAttributes{
-		{Verb: "impersonate:associated-node", Group: authenticationv1.GroupName, Resource: "nodes", Name: q.opts.NodeName},
-		{Verb: onNode + "get", Resource: "pods"},
+// askRights returns nil if the account has all rights that it needs, by one review for each verb and
+// resource.
+func (q *questions) askRights(ctx context.Context, self account) ([]string, error) {
+	missing, err := rights.Missing(ctx, q.opts.AccessReviews, q.needs)
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("the plugin's account %s/%s lacks rights that --identity=node needs: %s", self.namespace, self.name, strings.Join(missing, ", "))
 	}
-	needs = append(needs, rights.OfObjects(onNode, q.opts.Verbs)...)
-	if q.opts.Node {
-		needs = append(needs, authorizationv1.ResourceAttributes{Verb: onNode + "get", Resource: "nodes", Name: q.opts.NodeName})
-	}
-	lacking, err := rights.Lacking(ctx, q.opts.AccessReviews, needs)
-	if err != nil {
-		return err
-	}
-	if len(lacking) > 0 {
-		return fmt.Errorf("the plugin's account %s/%s lacks rights that --identity=node needs: %s", self.namespace, self.name, strings.Join(lacking, ", "))
-	}
-	return nil
+	return missing, err
 }
 
 // versionText says which version the API server has, and whether that is too old, as far as

@@ -27,13 +27,15 @@ type Options struct {
 	// Volumes and Objects are gone through for each report.
 	Volumes iter.Seq[publisher.VolumeStatus]
 	Objects iter.Seq[manager.ObjectStatus]
+	// MissingRights returns the names of the rights that the plugin lacks. It waits for nothing.
+	MissingRights func() []string
 	// ResyncInterval is how often objects are asked for, zero if they are watched.
 	ResyncInterval time.Duration
 }
 
 func (o *Options) validate() error {
-	if o.Driver == "" || o.Node == "" || o.Version == "" || o.Volumes == nil || o.Objects == nil {
-		return errors.New("Driver, Node, Version, Volumes, Objects: Required value")
+	if o.Driver == "" || o.Node == "" || o.Version == "" || o.Volumes == nil || o.Objects == nil || o.MissingRights == nil {
+		return errors.New("Driver, Node, Version, Volumes, Objects, MissingRights: Required value")
 	}
 	if o.ResyncInterval < 0 {
 		return fmt.Errorf("ResyncInterval: Invalid value: %s: must not be negative", o.ResyncInterval)
@@ -58,7 +60,8 @@ func (r *Reporter) Report() *status.Report {
 	report := &status.Report{
 		APIVersion: status.APIVersion, Kind: status.Kind,
 		Driver: r.opts.Driver, Node: r.opts.Node, Version: r.opts.Version,
-		Volumes: []status.Volume{},
+		MissingRights: r.opts.MissingRights(),
+		Volumes:       []status.Volume{},
 	}
 	known := map[key]manager.ObjectStatus{}
 	for o := range r.opts.Objects {

@@ -29,10 +29,14 @@ func seq[T any](all *[]T) iter.Seq[T] {
 type world struct {
 	volumes []publisher.VolumeStatus
 	objects []manager.ObjectStatus
+	missing []string
 }
 
 func (w *world) options() Options {
-	return Options{Driver: "csi.refvol.dev", Node: "node-1", Version: "v1", Volumes: seq(&w.volumes), Objects: seq(&w.objects)}
+	return Options{
+		Driver: "csi.refvol.dev", Node: "node-1", Version: "v1",
+		Volumes: seq(&w.volumes), Objects: seq(&w.objects), MissingRights: func() []string { return w.missing },
+	}
 }
 
 // report returns a report as a reader gets it.
@@ -65,7 +69,7 @@ func TestOptions(t *testing.T) {
 	} {
 		opts := (&world{}).options()
 		spoil(&opts)
-		if _, err := New(opts); err == nil || err.Error() != "report options: Driver, Node, Version, Volumes, Objects: Required value" {
+		if _, err := New(opts); err == nil || err.Error() != "report options: Driver, Node, Version, Volumes, Objects, MissingRights: Required value" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -176,5 +180,13 @@ func TestEveryConditionIsJudged(t *testing.T) {
 	}
 	if len(publisher.Conditions()) != len(faults) {
 		t.Errorf("%d conditions, want %d", len(publisher.Conditions()), len(faults))
+	}
+}
+
+// TestMissingRights: they are in the report as they are.
+func TestMissingRights(t *testing.T) {
+	w := &world{missing: []string{"get of pods"}}
+	if got := w.report(t, 0).MissingRights; !slices.Equal(got, w.missing) {
+		t.Errorf("got %q, want %q", got, w.missing)
 	}
 }

@@ -119,6 +119,9 @@ func isHidden(r rune) bool { return !unicode.IsPrint(r) }
 // makePrintable applies Printable to each text.
 func (r *Report) makePrintable() {
 	texts := []*string{&r.Driver, &r.Node, &r.Version}
+	for i := range r.MissingRights {
+		texts = append(texts, &r.MissingRights[i])
+	}
 	for i := range r.Volumes {
 		v := &r.Volumes[i]
 		texts = append(texts, &v.VolumeID, &v.Name, &v.Pod.Namespace, &v.Pod.Name, &v.Pod.UID, &v.Condition, &v.Reason)

@@ -54,11 +54,16 @@ type Table struct {
 	Nodes bool
 }
 
-// Write writes the volumes of reports that Read returned, a line each, the worst first. Times are
-// ages by the clock of the plugin that reported them.
+// Write writes the rights that plugins lack, and the volumes of reports that Read returned, a line each, the
+// worst first. Times are ages by the clock of the plugin that reported them.
 func (t Table) Write(w io.Writer, reports ...*Report) error {
 	var rows []row
 	for _, r := range reports {
+		if len(r.MissingRights) > 0 {
+			if _, err := fmt.Fprintf(w, "The plugin on %s lacks rights: %s\n", r.Node, strings.Join(r.MissingRights, ", ")); err != nil {
+				return fmt.Errorf("write the status: %w", err)
+			}
+		}
 		for i := range r.Volumes {
 			rows = append(rows, row{r, &r.Volumes[i]})
 		}

@@ -25,6 +25,8 @@ type Report struct {
 	Version string `json:"version"`
 	// ObservedAt is the plugin's clock when it answered. The other times are of that clock.
 	ObservedAt time.Time `json:"observedAt"`
+	// MissingRights are those that the plugin's account needs and lacks, such as "list of secrets".
+	MissingRights []string `json:"missingRights,omitempty"`
 	// Volumes are those that are mounted or being published.
 	Volumes []Volume `json:"volumes"`
 }

@@ -91,7 +91,7 @@ func TestAsNodeNeedsItsRights(t *testing.T) {
 // although the kubelet has registered the driver.
 func TestAsNodeKeepsTheStartupTaint(t *testing.T) {
 	t.Parallel()
-	const notReady, readable, removed = "Not ready: the plugin can't read as its node", "The API server lets the plugin read as its node", "Removed the startup taint"
+	const notReady, readable, removed = "Not ready: the plugin can't work as its node", "The API server lets the plugin work as its node", "Removed the startup taint"
 	node := newNodeObject(t, "0")
 	setTaints(t, node, []corev1.Taint{{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}})
 	rules := asNodeRules(t, "startup-taint")

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -14,7 +15,10 @@ import (
 // flags need them.
 func TestPluginNeedsItsRights(t *testing.T) {
 	t.Parallel()
-	const lacks = "[-]rights: the plugin's account lacks rights in all namespaces that --identity=plugin needs: "
+	const (
+		lacks  = "[-]rights: the plugin's account lacks rights in all namespaces that --identity=plugin needs: "
+		others = "get of pods, create of events, patch of events: grant them, or choose another identity"
+	)
 	base := shared.kubeconfig
 	for name, test := range map[string]struct {
 		kubeconfig string
@@ -22,14 +26,15 @@ func TestPluginNeedsItsRights(t *testing.T) {
 		reason     string
 	}{
 		"base":                     {base, nil, ""},
-		"none":                     {shared.powerless, nil, lacks + "list of configmaps, watch of configmaps, list of secrets, watch of secrets: grant them, or choose another identity"},
+		"none":                     {shared.powerless, nil, lacks + "list of configmaps, watch of configmaps, list of secrets, watch of secrets, " + others},
 		"get":                      {componentAccount(t, "get"), []string{"--change-detection=Get"}, ""},
 		"Get with the base":        {base, []string{"--change-detection=Get"}, lacks + "get of configmaps, get of secrets: "},
 		"cache":                    {componentAccount(t, "cache"), []string{"--change-detection=Cache"}, ""},
 		"Cache with get":           {componentAccount(t, "get"), []string{"--change-detection=Cache"}, lacks + "get of nodes: "},
 		"cross-namespace":          {componentAccount(t, "cross-namespace"), []string{"--cross-namespace"}, ""},
 		"cross-namespace, base":    {base, []string{"--cross-namespace"}, lacks + "create of subjectaccessreviews: "},
-		"the pods' rights instead": {shared.powerless, []string{"--identity=pod"}, ""},
+		"the pods' rights instead": {componentAccount(t, "pod-identity"), []string{"--identity=pod"}, ""},
+		"none, the pods' instead":  {shared.powerless, []string{"--identity=pod"}, strings.Replace(lacks, "=plugin", "=pod", 1) + others},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -70,5 +75,5 @@ func TestRightsThatComeLate(t *testing.T) {
 	v := n.short("app")
 	n.publishesSoon(v)
 	n.mustUnpublish(v)
-	n.logs("The API server lets the plugin read as itself", 1)
+	n.logs("The API server lets the plugin work as itself", 1)
 }

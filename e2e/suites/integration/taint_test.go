@@ -270,7 +270,7 @@ func TestStartupTaintThatCannotGo(t *testing.T) {
 	}
 
 	other := newProxiedAs(t, componentAccount(t, "startup-taint"), faultproxy.Options{}, "--node-name="+node, "--startup-taint="+startupTaint)
-	other.logs("The API server lets the plugin read as itself", 1) // else the taint would wait for that
+	other.logs("The API server lets the plugin work as itself", 1) // else the taint would wait for that
 	other.inject(faultproxy.Refused)
 	other.confirm(other.kubelet(), true)
 	other.logs("Removing the startup taint failed, trying again", 1)
