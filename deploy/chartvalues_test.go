@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -252,6 +253,9 @@ func TestChartUninstallCheck(t *testing.T) {
 	}
 	if !reflect.DeepEqual(pod.Affinity, plugin.Affinity) || !reflect.DeepEqual(pod.NodeSelector, plugin.NodeSelector) {
 		t.Errorf("it runs elsewhere: %s", asJSON(t, pod))
+	}
+	if want := []string{"uninstall-check", "--plugin-namespace=" + namespace}; !slices.Equal(pod.Containers[0].Args, want) {
+		t.Errorf("arguments %q, want %q", pod.Containers[0].Args, want)
 	}
 	for label, value := range daemonSet.Spec.Selector.MatchLabels {
 		if job.Spec.Template.Labels[label] == value {

@@ -7,6 +7,8 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/refvol/refvol/pkg/inuse"
 )
@@ -14,17 +16,22 @@ import (
 // uninstallCheckOptions are the flags of `uninstall-check`.
 type uninstallCheckOptions struct {
 	driverName string
+	namespace  string
+	selector   string
 	kubeconfig string
 }
 
 func newUninstallCheckCommand() *cobra.Command {
-	opts := &uninstallCheckOptions{driverName: "csi.refvol.dev"}
+	opts := &uninstallCheckOptions{
+		driverName: "csi.refvol.dev", namespace: "refvol-system", selector: "app.kubernetes.io/name=refvol-plugin",
+	}
 	cmd := &cobra.Command{
 		Use:   "uninstall-check",
 		Short: "List the pods that use the driver, and fail if there are any",
 		Long: `Lists the pods of all namespaces that have a volume of the driver and have not ended. Without
-the plugin nothing unmounts such a volume, and its pod stays in Terminating. It needs the right
-to list pods, and changes nothing.
+the plugin nothing unmounts such a volume, and its pod stays in Terminating. A pod that has ended
+is listed too while it is being deleted, or while its node has no plugin that is ready: its volume
+may still be mounted. The command needs the right to list pods, and changes nothing.
 
 Exits with status 1 if there is such a pod, or if the API server does not answer.`,
 		Args: cobra.NoArgs,
@@ -34,6 +41,8 @@ Exits with status 1 if there is such a pod, or if the API server does not answer
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&opts.driverName, "driver-name", opts.driverName, "name of the CSI driver, as in the CSIDriver object")
+	fs.StringVar(&opts.namespace, "plugin-namespace", opts.namespace, "namespace of the plugin's pods")
+	fs.StringVar(&opts.selector, "selector", opts.selector, "labels of the plugin's pods")
 	fs.StringVar(&opts.kubeconfig, "kubeconfig", opts.kubeconfig, "kubeconfig file (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)")
 	return cmd
 }
@@ -43,11 +52,17 @@ func (o *uninstallCheckOptions) run(ctx context.Context, stdout io.Writer) error
 	if o.driverName == "" {
 		return errors.New("--driver-name must not be empty")
 	}
+	selector, err := labels.Parse(o.selector)
+	if err != nil {
+		return fmt.Errorf("--selector: %w", err)
+	}
 	client, _, err := newUserClient(o.kubeconfig)
 	if err != nil {
 		return err
 	}
-	pods, err := inuse.List(ctx, client.ListPods, o.driverName)
+	pods, err := inuse.Holding(ctx, client.ListPods, o.driverName, func(pod *corev1.Pod) bool {
+		return pod.Namespace == o.namespace && selector.Matches(labels.Set(pod.Labels))
+	})
 	if err != nil {
 		return err
 	}
@@ -55,6 +70,9 @@ func (o *uninstallCheckOptions) run(ctx context.Context, stdout io.Writer) error
 		on := "on no node yet"
 		if pod.Node != "" {
 			on = "on node " + pod.Node
+		}
+		if pod.Ended {
+			on += ", which has ended, and may have mounts there"
 		}
 		if _, err := fmt.Fprintf(stdout, "pod %s/%s %s\n", pod.Namespace, pod.Name, on); err != nil {
 			return fmt.Errorf("write the list of pods: %w", err)

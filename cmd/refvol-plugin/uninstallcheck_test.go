@@ -9,6 +9,7 @@ func TestUninstallCheckFlags(t *testing.T) {
 		want string
 	}{
 		{[]string{"--driver-name="}, "--driver-name must not be empty"},
+		{[]string{"--selector=a b"}, "--selector: couldn't parse the selector string \"a b\": unable to parse requirement: found 'b', expected: '=', '!=', '==', 'in', notin'"},
 		{[]string{"--kubeconfig=/does/not/exist"}, "configure the client of the API server: stat /does/not/exist: no such file or directory"},
 		{[]string{"argument"}, `unknown command "argument" for "refvol-plugin uninstall-check"`},
 	} {

@@ -28,42 +28,80 @@ type Pod struct {
 	Node string
 	// Volumes are the names of the pod's volumes of the driver.
 	Volumes []string
+	// Accepted says that a kubelet has taken the pod. The node of a pod that none has taken may not exist: who
+	// creates a pod may name any.
+	Accepted bool
 	// Started says that a container was made, so that the pod's volumes were mounted before.
 	Started bool
+	// Ended says that all containers have ended for good, and Deleted that somebody deleted the pod. A pod that has
+	// ended may have mounts until it is gone.
+	Ended, Deleted bool
 }
 
 // List returns the pods that have a volume of driver, in the API server's order. A pod that has
-// ended uses nothing any more: the kubelet has unmounted its volumes. One that has not started yet
-// counts, as it could not start without the driver. The error is that of a request. Then the
-// pods that were found are not all.
+// ended uses nothing any more. One that has not started yet counts, as it could not start without the
+// driver. The error is that of a request. Then the pods that were found are not all.
 func List(ctx context.Context, pods Pods, driver string) ([]Pod, error) {
 	var using []Pod
+	err := each(ctx, pods, func(pod *corev1.Pod) {
+		if use, ok := Of(pod, driver); ok {
+			using = append(using, use)
+		}
+	})
+	return using, err
+}
+
+// Holding returns the pods of List, and those that have ended and may have mounts that only the plugin unmounts: such
+// as are being deleted, and such as are on a node without a plugin that is ready, where a pod ends without an
+// unmount. isPlugin says which pods are the plugin's. The error is that of a request.
+func Holding(ctx context.Context, pods Pods, driver string, isPlugin func(*corev1.Pod) bool) ([]Pod, error) {
+	var holding []Pod
+	served := map[string]bool{}
+	err := each(ctx, pods, func(pod *corev1.Pod) {
+		if isPlugin(pod) && serves(pod) {
+			served[pod.Spec.NodeName] = true
+		}
+		if use, ok := use(pod, driver); ok {
+			holding = append(holding, use)
+		}
+	})
+	return slices.DeleteFunc(holding, func(pod Pod) bool {
+		return pod.Ended && (pod.Node == "" || !pod.Deleted && served[pod.Node])
+	}), err
+}
+
+// each lists the pods, and calls f with each.
+func each(ctx context.Context, pods Pods, f func(*corev1.Pod)) error {
 	opts := metav1.ListOptions{Limit: pageSize}
 	for {
 		page, err := pods(ctx, opts)
 		if err != nil {
-			return using, fmt.Errorf("list the pods of all namespaces: %w", err)
+			return fmt.Errorf("list the pods of all namespaces: %w", err)
 		}
 		for i := range page.Items {
-			if use, ok := Of(&page.Items[i], driver); ok {
-				using = append(using, use)
-			}
+			f(&page.Items[i])
 		}
 		if opts.Continue = page.Continue; opts.Continue == "" {
-			return using, nil
+			return nil
 		}
 	}
 }
 
 // Of returns how a pod uses the driver, and false if it doesn't, or has ended.
 func Of(pod *corev1.Pod, driver string) (Pod, bool) {
+	use, ok := use(pod, driver)
+	return use, ok && !use.Ended
+}
+
+// use returns how a pod uses the driver or has used it, and false if it never did.
+func use(pod *corev1.Pod, driver string) (Pod, bool) {
 	volumes := volumesOf(pod, driver)
-	if len(volumes) == 0 || ended(pod) {
+	if len(volumes) == 0 {
 		return Pod{}, false
 	}
 	return Pod{
-		Namespace: pod.Namespace, Name: pod.Name, UID: uid(pod), Node: pod.Spec.NodeName,
-		Volumes: volumes, Started: started(pod),
+		Namespace: pod.Namespace, Name: pod.Name, UID: uid(pod), Node: pod.Spec.NodeName, Volumes: volumes,
+		Accepted: accepted(pod), Started: started(pod), Ended: ended(pod), Deleted: pod.DeletionTimestamp != nil,
 	}, true
 }
 
@@ -87,6 +125,18 @@ func uid(pod *corev1.Pod) types.UID {
 
 func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// serves says whether a plugin's pod can unmount what is on its node.
+func serves(plugin *corev1.Pod) bool {
+	return plugin.DeletionTimestamp == nil && slices.ContainsFunc(plugin.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// accepted says whether a kubelet has written anything of the pod. The first it writes is when it took the pod.
+func accepted(pod *corev1.Pod) bool {
+	return pod.Status.StartTime != nil || pod.Status.HostIP != "" || started(pod)
 }
 
 // started doubts nothing that a kubelet has said: a phase that it can't tell any more is of a pod that

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,17 +59,22 @@ func TestList(t *testing.T) {
 	starting.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main"}}
 	initializing.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "static"}
 	initializing.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", ContainerID: "containerd://1"}}
+	accepted, placed := podOf("accepted", corev1.PodPending, driver), podOf("placed", corev1.PodPending, driver)
+	accepted.Status.StartTime = &metav1.Time{}
+	placed.Status.HostIP = "10.0.0.1"
 	pods := pagesOf(t, nil,
 		[]corev1.Pod{podOf("runs", corev1.PodRunning, "other.example.com", driver), podOf("other", corev1.PodRunning, "other.example.com"), podOf("none", corev1.PodRunning)},
 		nil,
-		[]corev1.Pod{podOf("done", corev1.PodSucceeded, driver), podOf("failed", corev1.PodFailed, driver), podOf("lost", corev1.PodUnknown, driver), unscheduled, starting, initializing},
+		[]corev1.Pod{podOf("done", corev1.PodSucceeded, driver), podOf("failed", corev1.PodFailed, driver), podOf("lost", corev1.PodUnknown, driver), unscheduled, starting, initializing, accepted, placed},
 	)
 	want := []Pod{
-		{Namespace: "apps", Name: "runs", UID: "uid-of-runs", Node: "node-of-runs", Volumes: []string{"v1"}, Started: true},
-		{Namespace: "apps", Name: "lost", UID: "uid-of-lost", Node: "node-of-lost", Volumes: []string{"v0"}, Started: true},
+		{Namespace: "apps", Name: "runs", UID: "uid-of-runs", Node: "node-of-runs", Volumes: []string{"v1"}, Accepted: true, Started: true},
+		{Namespace: "apps", Name: "lost", UID: "uid-of-lost", Node: "node-of-lost", Volumes: []string{"v0"}, Accepted: true, Started: true},
 		{Namespace: "apps", Name: "waits", UID: "uid-of-waits", Volumes: []string{"v0"}},
 		{Namespace: "apps", Name: "starts", UID: "uid-of-starts", Node: "node-of-starts", Volumes: []string{"v0", "v1"}},
-		{Namespace: "apps", Name: "initializes", UID: "static", Node: "node-of-initializes", Volumes: []string{"v0"}, Started: true},
+		{Namespace: "apps", Name: "initializes", UID: "static", Node: "node-of-initializes", Volumes: []string{"v0"}, Accepted: true, Started: true},
+		{Namespace: "apps", Name: "accepted", UID: "uid-of-accepted", Node: "node-of-accepted", Volumes: []string{"v0"}, Accepted: true},
+		{Namespace: "apps", Name: "placed", UID: "uid-of-placed", Node: "node-of-placed", Volumes: []string{"v0"}, Accepted: true},
 	}
 	if got, err := List(t.Context(), pods, driver); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
@@ -83,5 +90,45 @@ func TestListFails(t *testing.T) {
 	}
 	if want := "list the pods of all namespaces: refused"; err != nil && err.Error() != want {
 		t.Errorf("got %q, want %q", err, want)
+	}
+}
+
+// TestHolding: a pod that has ended counts until the plugin has surely unmounted its volumes.
+func TestHolding(t *testing.T) {
+	on := func(node string, pod corev1.Pod) corev1.Pod {
+		pod.Spec.NodeName = node
+		return pod
+	}
+	deleted := func(pod corev1.Pod) corev1.Pod {
+		pod.DeletionTimestamp = &metav1.Time{}
+		return pod
+	}
+	plugin := func(node string, ready corev1.ConditionStatus) corev1.Pod {
+		pod := on(node, podOf("plugin-on-"+node, corev1.PodRunning))
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}, {Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
+		return pod
+	}
+	imposter := plugin("bare", corev1.ConditionTrue)
+	imposter.Name = "imposter"
+	pods := pagesOf(t, nil,
+		[]corev1.Pod{
+			on("good", podOf("runs", corev1.PodRunning, driver)), on("good", podOf("done", corev1.PodSucceeded, driver)),
+			deleted(on("good", podOf("stuck", corev1.PodFailed, driver))), deleted(on("good", podOf("other", corev1.PodFailed, "other.example.com"))),
+			on("broken", podOf("ended", corev1.PodSucceeded, driver)), on("bare", podOf("alone", corev1.PodFailed, driver)),
+			on("going", podOf("left", corev1.PodFailed, driver)), on("", podOf("never", corev1.PodFailed, driver)), imposter,
+		},
+		// A node's plugin may be on a later page than its pods.
+		[]corev1.Pod{plugin("good", corev1.ConditionTrue), plugin("broken", corev1.ConditionFalse), deleted(plugin("going", corev1.ConditionTrue))},
+	)
+	got, err := Holding(t.Context(), pods, driver, func(pod *corev1.Pod) bool { return strings.HasPrefix(pod.Name, "plugin-on-") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, pod := range got {
+		names = append(names, fmt.Sprint(pod.Name, " ", pod.Ended))
+	}
+	if want := []string{"runs false", "stuck true", "ended true", "alone true", "left true"}; !slices.Equal(names, want) {
+		t.Errorf("got %q, want %q", names, want)
 	}
 }

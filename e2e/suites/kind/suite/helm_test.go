@@ -49,7 +49,8 @@ func newRelease(t *testing.T, prefix string) *release {
 // copyChart copies the chart and what its links lead to, under names of its own.
 func (r *release) copyChart(from, prefix string) string {
 	r.t.Helper()
-	names := strings.NewReplacer(driver, r.driver, "args: [uninstall-check]", "args: [uninstall-check, --driver-name="+r.driver+"]",
+	names := strings.NewReplacer(driver, r.driver, "args: [uninstall-check,",
+		"args: [uninstall-check, --driver-name="+r.driver+", --selector=app.kubernetes.io/name="+r.app+",",
 		"refvol-plugin", r.app, "refvol-uninstall-check", r.check, "refvol-node-identity", prefix+"-node-identity")
 	chart := filepath.Join(r.dir, "chart")
 	var copyDir func(from, to string) error

@@ -1,0 +1,70 @@
+package manifests
+
+import (
+	"context"
+	"os/exec"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+)
+
+// TestUninstallCheckOfEndedPods: a pod that has ended counts while it is being deleted, or while its node's plugin is not
+// ready, as it may still have a mount. A Job that has completed elsewhere doesn't.
+func TestUninstallCheckOfEndedPods(t *testing.T) {
+	put := func(namespace, name, node string, change func(*corev1.Pod)) {
+		t.Helper()
+		pod := podWith(name)
+		pod.Namespace, pod.UID, pod.CreationTimestamp, pod.Spec.NodeName = namespace, uuid.NewUUID(), metav1.Now(), node
+		change(pod)
+		if err := shared.PutPod(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := shared.DeletePod(context.WithoutCancel(t.Context()), namespace, name); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	plugin := func(namespace, node string, ready corev1.ConditionStatus) {
+		put(namespace, "plugin-on-"+node, node, func(pod *corev1.Pod) {
+			pod.Labels = map[string]string{"app.kubernetes.io/name": "refvol-plugin"}
+			pod.Status.Phase, pod.Status.Conditions = corev1.PodRunning, []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
+		})
+	}
+	app := func(name, node string, phase corev1.PodPhase, change func(*corev1.Pod)) {
+		put(consumer, name, node, func(pod *corev1.Pod) {
+			pod.Spec.Volumes, pod.Status.Phase = []corev1.Volume{inline(attributes{"configMap": "app"})}, phase
+			change(pod)
+		})
+	}
+	keep := func(*corev1.Pod) {}
+	plugin(pluginNamespace, "good", corev1.ConditionTrue)
+	plugin(pluginNamespace, "crashing", corev1.ConditionFalse)
+	// A tenant's pod is no plugin, whatever its labels say.
+	plugin(consumer, "crashing", corev1.ConditionTrue)
+
+	app("completed", "good", corev1.PodSucceeded, keep)
+	if out, err := uninstallCheck(t); err != nil || out != "" {
+		t.Errorf("a completed Job: %v, it says %q", err, out)
+	}
+	app("ended", "crashing", corev1.PodSucceeded, keep)
+	app("stuck", "good", corev1.PodFailed, func(pod *corev1.Pod) {
+		now := metav1.Now()
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &now, new(int64(30))
+	})
+	const says = "pod " + consumer + "/ended on node crashing, which has ended, and may have mounts there\n" +
+		"pod " + consumer + "/stuck on node good, which has ended, and may have mounts there\n" +
+		"Error: uninstall-check: pods that use the driver csi.refvol.dev: 2: delete them first, as without the plugin they stay in Terminating\n"
+	if out, err := uninstallCheck(t); err == nil || out != says {
+		t.Errorf("%v, it says %q, want %q", err, out, says)
+	}
+}
+
+// uninstallCheck runs the command as the cluster's admin, and returns what it wrote.
+func uninstallCheck(t *testing.T) (string, error) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), shared.plugin, "uninstall-check", "--kubeconfig="+shared.Kubeconfig()).CombinedOutput()
+	return string(out), err
+}
