@@ -88,7 +88,7 @@ func wantDocumented(t *testing.T, of, expr string) {
 		t.Fatal(err)
 	}
 	// What Prometheus, kube-state-metrics and all programs in Go have is not the plugin's to document.
-	others := []string{"up", "kube_daemonset_status_number_unavailable", "kube_daemonset_status_updated_number_scheduled", "kube_daemonset_status_desired_number_scheduled", "kube_node_status_condition", "process_resident_memory_bytes", "process_cpu_seconds_total"}
+	others := []string{"up", "kube_daemonset_status_number_unavailable", "kube_daemonset_status_updated_number_scheduled", "kube_daemonset_status_desired_number_scheduled", "kube_node_status_condition", "kube_pod_info", "kube_pod_status_ready", "process_resident_memory_bytes", "process_cpu_seconds_total"}
 	metrics := regexp.MustCompile(`\b(up|[a-z]+_[a-z_]+)\s*[{>/)]`).FindAllStringSubmatch(expr, -1)
 	if len(metrics) == 0 {
 		t.Errorf("%s: no metric in %s", of, expr)
