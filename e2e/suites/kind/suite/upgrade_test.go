@@ -23,10 +23,10 @@ const (
 	rollTimeout = 10 * time.Minute
 )
 
-// TestUpgradeAndRollback installs each release, rolls it to the newest and back, by the
-// manifests of each, while pods read their volumes and the objects change. No read fails or
-// gives an older state, every change arrives, and pods that are created on a node
-// while it has no plugin start once it has one.
+// TestUpgradeAndRollback installs each release, and starts pods with a volume of every kind. It puts the newest
+// in its place, and back, with a change while no plugin runs at all. Then it rolls to the newest and back, by the
+// manifests of each, while the objects change. No read fails or gives an older state, every change arrives
+// where it should, and pods that are created on a node while it has no plugin start once it has one.
 func TestUpgradeAndRollback(t *testing.T) {
 	t.Parallel()
 	useAllNodes(t)
@@ -38,8 +38,10 @@ func TestUpgradeAndRollback(t *testing.T) {
 	for _, release := range releases {
 		t.Run(strings.TrimSuffix(filepath.Base(release), ".yaml"), func(t *testing.T) {
 			u := newUpgrade(t, release)
-			readers := u.readers()
-			u.roll(filepath.Join(dir, "newest.yaml"), "upgrade", readers)
+			newest, readers := filepath.Join(dir, "newest.yaml"), u.readers()
+			u.replace(newest, readers)
+			u.replace(release, readers)
+			u.roll(newest, "upgrade", readers)
 			readers = append(readers, u.late...)
 			u.roll(release, "rollback", readers)
 			for _, p := range append(readers, u.late...) {
@@ -61,15 +63,17 @@ type upgrade struct {
 	nodes  []string
 	// inspectors look at the mounts of each node.
 	inspectors map[string]*pod
-	// rolls counts the rolls.
+	// rolls counts the times that the plugin was brought to another version.
 	rolls int
+	// pinned is what the pinned volume of each pod shows, by the pod's name.
+	pinned map[string]string
 	// late are the pods that were created in the last roll while their node had no plugin.
 	late []*pod
 }
 
 func newUpgrade(t *testing.T, release string) *upgrade {
 	t.Helper()
-	u := &upgrade{inspectors: map[string]*pod{}}
+	u := &upgrade{inspectors: map[string]*pod{}, pinned: map[string]string{}}
 	// It goes last, after all volumes.
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
@@ -79,9 +83,9 @@ func newUpgrade(t *testing.T, release string) *upgrade {
 		}
 	})
 	u.namespace, u.source = newNamespace(t), newNamespace(t)
-	u.createConfigMap("settings", object{"number": textOf(0, 0)})
-	u.createSecret("login", object{"secret": textOf(0, 0)})
-	u.source.createSecret("theirs", object{"theirs": textOf(0, 0)})
+	u.createConfigMap("settings", object{"number": textOf(0, -1)})
+	u.createSecret("login", object{"secret": textOf(0, -1)})
+	u.source.createSecret("theirs", object{"theirs": textOf(0, -1)})
 	u.source.allowGet("theirs", u.name)
 	if err := errors.Join(kubectl(t.Context(), "apply", "--filename", release), rolledOut(t.Context())); err != nil {
 		t.Fatal(err)
@@ -128,7 +132,7 @@ func (u *upgrade) change(text string) {
 	u.source.updateSecret("theirs", object{"theirs": text})
 }
 
-// reader describes a pod on the node that shows all objects.
+// reader describes a pod on the node that shows all objects, in a volume of every kind.
 func (u *upgrade) reader(name, node string) *corev1.Pod {
 	ours := func(name string, a attributes) corev1.Volume {
 		v := refvol(name, a)
@@ -139,7 +143,28 @@ func (u *upgrade) reader(name, node string) *corev1.Pod {
 		ours("both", attributes{"sources": fmt.Sprintf(
 			"[{configMap: {name: settings}}, {secret: {name: login}}, {secret: {name: theirs, namespace: %s}}]", u.source.name)}),
 		ours("in-place", attributes{"configMap": "settings", "writeStrategy": "InPlace"}),
+		ours("pinned", attributes{"secret": "login", "updatePolicy": "Pinned"}),
+		ours("env", attributes{"sources": "[{env: {path: app.env, envFrom: [{configMapRef: {name: settings}}, {secretRef: {name: login}}]}}]"}),
 	), node)
+}
+
+const pinnedFile = mountDir + "pinned/secret"
+
+// keepPinned notes what the pod's pinned volume shows: what it showed first.
+func (u *upgrade) keepPinned(p *pod) { u.pinned[p.Name] = p.probe("read", pinnedFile) }
+
+// awaitAll waits until all volumes of the pods show the text, but for the pinned ones, which never change.
+func (u *upgrade) awaitAll(pods []*pod, text string) {
+	u.t.Helper()
+	for _, p := range pods {
+		for _, file := range append(files(), mountDir+"in-place/number") {
+			p.awaitText(file, text, podTimeout)
+		}
+		p.awaitText(mountDir+"env/app.env", "number="+text+"\nsecret="+text+"\n", podTimeout)
+		if err := p.hasText(u.t.Context(), "probe", pinnedFile, u.pinned[p.Name]); err != nil {
+			u.t.Errorf("%s, a pinned volume: %v", p.Name, err)
+		}
+	}
 }
 
 // files are those of a reader that are replaced at once.
@@ -152,9 +177,72 @@ func (u *upgrade) readers() []*pod {
 	u.t.Helper()
 	var readers []*pod
 	for _, node := range u.nodes {
-		readers = append(readers, u.start(u.reader("reader-"+node, node)))
+		p := u.start(u.reader("reader-"+node, node))
+		u.keepPinned(p)
+		readers = append(readers, p)
 	}
+	u.awaitAll(readers, textOf(0, -1))
 	return readers
+}
+
+// replace takes the plugin away from all nodes, changes the objects, and brings the plugin that the manifests say.
+func (u *upgrade) replace(manifests string, readers []*pod) {
+	u.t.Helper()
+	u.rolls++
+	old, text := textOf(u.rolls-1, -1), textOf(u.rolls, -1)
+	before := u.plugins()
+	for _, plugin := range before {
+		u.searchBefore(u.t, plugin)
+	}
+	growing := u.grow(readers)
+	// It returns when all of the plugin's pods are gone.
+	err := kubectl(u.t.Context(), "--namespace", upgradeNamespace, "delete", "daemonset/refvol-plugin", "--cascade=foreground")
+	if left := u.plugins(); err != nil || len(left) > 0 {
+		u.t.Fatalf("%d plugins are left: %v", len(left), err)
+	}
+	u.change(text)
+	u.awaitAll(readers, old)
+	began := time.Now()
+	if err := errors.Join(kubectl(u.t.Context(), "apply", "--filename", manifests), rolledOut(u.t.Context())); err != nil {
+		u.t.Fatal(err)
+	}
+	u.t.Logf("%d nodes without a plugin, and with one again after %s", len(before), time.Since(began).Round(time.Second))
+	u.wantChanged(before)
+	u.wantNoneFailed(readers, growing)
+	u.awaitAll(readers, text)
+}
+
+// grow has each pod read its files all the time until they show the last text of this time.
+func (u *upgrade) grow(pods []*pod) []*pending {
+	u.t.Helper()
+	var growing []*pending
+	for _, p := range pods {
+		growing = append(growing, p.grow(textOf(u.rolls, -1), rollTimeout+2*podTimeout, files()...))
+	}
+	return growing
+}
+
+// wantNoneFailed waits for what grow has started.
+func (u *upgrade) wantNoneFailed(pods []*pod, growing []*pending) {
+	u.t.Helper()
+	for i, w := range growing {
+		got := w.arrive()
+		u.t.Logf("%s: %d reads, %d failed, %d gave an older text", pods[i].Name, got.Reads, got.Failed, got.Back)
+		if got.Failed+got.Back > 0 {
+			u.t.Errorf("%s: %d reads failed and %d gave an older text: %s", pods[i].Name, got.Failed, got.Back, got.Error)
+		}
+	}
+}
+
+// wantChanged wants each plugin to be of another version than before.
+func (u *upgrade) wantChanged(before map[string]*corev1.Pod) {
+	u.t.Helper()
+	now := u.plugins()
+	for node, old := range before {
+		if now[node] == nil || image(old) == image(now[node]) {
+			u.t.Errorf("the plugin on %s is still %s, or there is none", node, image(old))
+		}
+	}
 }
 
 // roll brings the plugin to what the manifests say, node by node, under the readers.
@@ -165,10 +253,7 @@ func (u *upgrade) roll(manifests, name string, readers []*pod) {
 	for _, plugin := range before {
 		u.searchBefore(u.t, plugin)
 	}
-	var growing []*pending
-	for _, p := range readers {
-		growing = append(growing, p.grow(textOf(u.rolls, -1), rollTimeout+2*podTimeout, files()...))
-	}
+	growing := u.grow(readers)
 	began, steps := time.Now(), 0
 	if err := kubectl(u.t.Context(), "apply", "--filename", manifests); err != nil {
 		u.t.Fatal(err)
@@ -189,32 +274,19 @@ func (u *upgrade) roll(manifests, name string, readers []*pod) {
 			steps++
 		}
 	}
-	for node, plugin := range u.plugins() {
-		if old := before[node]; old != nil && image(old) == image(plugin) {
-			u.t.Errorf("the plugin on %s is still %s", node, image(plugin))
-		}
-	}
+	u.wantChanged(before)
 	if len(u.late) != len(u.nodes) {
 		u.t.Errorf("on %d of %d nodes a pod was created while there was no plugin", len(u.late), len(u.nodes))
 	}
 	u.t.Logf("%s: %d nodes in %s, %d changes of 3 objects meanwhile", name, len(before), time.Since(began).Round(time.Second), steps)
 	for _, p := range u.late {
 		p.awaitReady()
+		u.keepPinned(p)
 		u.t.Logf("%s started; attempts that failed before: %q", p.Name, p.failedMounts())
 	}
 	u.change(textOf(u.rolls, -1))
-	for i, w := range growing {
-		got := w.arrive()
-		u.t.Logf("%s: %d reads, %d failed, %d gave an older text", readers[i].Name, got.Reads, got.Failed, got.Back)
-		if got.Failed+got.Back > 0 {
-			u.t.Errorf("%s: %d reads failed and %d gave an older text: %s", readers[i].Name, got.Failed, got.Back, got.Error)
-		}
-	}
-	for _, p := range append(readers, u.late...) {
-		for _, file := range append(files(), mountDir+"in-place/number") {
-			p.awaitText(file, textOf(u.rolls, -1), podTimeout)
-		}
-	}
+	u.wantNoneFailed(readers, growing)
+	u.awaitAll(append(readers, u.late...), textOf(u.rolls, -1))
 }
 
 // plugins returns the plugin's pods that are not going, by node.
