@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -155,9 +156,9 @@ func (o *clusterOptions) connect() (*cluster, error) {
 func (c *cluster) fleet(query status.Query) (*fleet.Fleet, error) {
 	return fleet.New(fleet.Options{
 		Driver: c.opts.driver, CSINodes: c.csiNodes, Plugins: c.plugins,
-		Fetch:  func(ctx context.Context, pod string) (*status.Report, error) { return c.fetch(ctx, pod, query) },
-		Using:  c.using.get,
-		Pod:    c.pod,
+		Fetch: func(ctx context.Context, pod string) (*status.Report, error) { return c.fetch(ctx, pod, query) },
+		Using: c.using.get,
+		Pod:   c.pod, NodeReady: c.nodeReady,
 		AtOnce: atOnce, Timeout: c.opts.timeout,
 	})
 }
@@ -213,6 +214,16 @@ func (c *cluster) pod(ctx context.Context, namespace, name string) (*inuse.Pod, 
 	}
 	c.using.forget(namespace, name)
 	return nil, nil //nolint:nilnil // The answer is that there is none.
+}
+
+func (c *cluster) nodeReady(ctx context.Context, name string) (bool, error) {
+	node, err := c.client.Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	}), nil
 }
 
 func (c *cluster) fetch(ctx context.Context, pod string, query status.Query) (*status.Report, error) {

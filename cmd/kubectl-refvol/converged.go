@@ -26,10 +26,11 @@ const (
 
 // convergedOptions are the flags of `converged`.
 type convergedOptions struct {
-	cluster *clusterOptions
-	output  string
-	timeout time.Duration
-	watch   bool
+	cluster   *clusterOptions
+	output    string
+	timeout   time.Duration
+	watch     bool
+	allowNone bool
 }
 
 func newConvergedCommand() *cobra.Command {
@@ -46,8 +47,10 @@ It does not cover native references to the object (env, volumes of other types),
 mount a volume by subPath, unless its writeStrategy is InPlace, nor whether the applications have
 read the new files.
 
-Exits with status 0 if all volumes show the current version, 1 if not, and 2 if that is not known:
-a request failed, or the command line is wrong.`,
+Exits with status 0 if all volumes show the current version, 1 if not, or if the object does not
+exist, 2 if that is not known: a request failed, or the command line is wrong. It exits at once
+with status 3 if no volume names the object, as with a wrong namespace; with --allow-none, that
+is 0.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if opts.watch && !cmd.Flags().Changed("timeout") {
@@ -61,6 +64,7 @@ a request failed, or the command line is wrong.`,
 	fs.StringVarP(&opts.output, "output", "o", opts.output, "table, json or yaml")
 	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "how long to wait for all volumes; 0: until it is interrupted (default with --watch)")
 	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "go on when all volumes show the version, and print each change")
+	fs.BoolVar(&opts.allowNone, "allow-none", opts.allowNone, "an object that exists and that no volume names has converged")
 	return cmd
 }
 
@@ -107,7 +111,8 @@ func (o *convergedOptions) run(ctx context.Context, argument string, stdout, std
 		return err
 	}
 	w := &waiter{
-		object: object, version: c.version, survey: plugins.Survey, renew: c.using.renew, progress: newProgress(stderr), watch: o.watch,
+		object: object, version: c.version, survey: plugins.Survey, renew: c.using.renew, progress: newProgress(stderr),
+		watch: o.watch, allowNone: o.allowNone,
 		write: func(v *converge.Verdict) error { return printVerdict(stdout, o.output, v) },
 		warn: func(err error) {
 			fmt.Fprintf(stderr, "Warning: %v: trying again\n", err) //nolint:errcheck // The verdict is what counts.
@@ -130,6 +135,8 @@ type waiter struct {
 	progress *progress
 	// watch has it go on, and print each verdict that differs from the one before.
 	watch bool
+	// allowNone has the answer be yes if no volume names the object.
+	allowNone bool
 
 	// last is the last verdict, and printed the one that was printed last.
 	last, printed *converge.Verdict
@@ -158,11 +165,12 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 			continue
 		}
 		again = retry
-		if w.last.Converged && !w.isPrinted() && w.renew() {
-			w.last = previous // only a new list of the pods can say yes
+		found := w.last.Converged || w.last.None
+		if found && !w.isPrinted() && w.renew() {
+			w.last = previous // only a new list of the pods can say so
 			continue
 		}
-		if w.last.Converged || w.last.Current == nil || w.watch {
+		if found || w.last.Current == nil || w.watch {
 			if err = w.tell(); err != nil || !w.watch {
 				return errors.Join(err, outcome(w.last))
 			}
@@ -203,6 +211,9 @@ func (w *waiter) round(ctx, deadline context.Context, before *status.Version) er
 		return err
 	}
 	w.last = converge.Judge(w.object, before, after, survey)
+	if w.allowNone {
+		w.last.AcceptNone()
+	}
 	return nil
 }
 
@@ -224,6 +235,8 @@ func outcome(v *converge.Verdict) error {
 		return nil
 	case v.Current == nil:
 		return noError{fmt.Errorf("%s does not exist", v.Object)}
+	case v.None:
+		return noneError{fmt.Errorf("no refvol volume shows %s: is it the right name and namespace? --allow-none accepts this", v.Object)}
 	case len(v.Laggards) == 0:
 		return noError{fmt.Errorf("%s changes too often to be found everywhere", v.Object)}
 	}

@@ -29,10 +29,16 @@ func main() {
 // noError is that the answer is known, and is no: a volume lags or is abnormal, or that of a node isn't known.
 type noError struct{ error }
 
-// exitStatus returns 1 for no, and 2 if there is no answer.
+// noneError is that no volume names the object, which a wrong name or namespace is the usual cause of.
+type noneError struct{ error }
+
+// exitStatus returns 1 for no, 2 if there is no answer, and 3 for an answer about nothing.
 func exitStatus(err error) int {
 	if _, ok := errors.AsType[noError](err); ok {
 		return 1
+	}
+	if _, ok := errors.AsType[noneError](err); ok {
+		return 3
 	}
 	return 2
 }

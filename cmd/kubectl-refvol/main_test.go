@@ -71,7 +71,12 @@ var (
 // TestExitStatus: no is told from not known.
 func TestExitStatus(t *testing.T) {
 	no := outcome(&converge.Verdict{})
-	for err, want := range map[error]int{no: 1, errors.Join(nil, no): 1, errFault: 2} {
+	none := outcome(&converge.Verdict{Current: &status.Version{}, None: true})
+	yes := outcome(&converge.Verdict{Current: &status.Version{}, Converged: true})
+	if yes != nil {
+		t.Errorf("yes: %v", yes)
+	}
+	for err, want := range map[error]int{no: 1, errors.Join(nil, no): 1, errFault: 2, none: 3, errors.Join(nil, none): 3} {
 		if got := exitStatus(err); got != want {
 			t.Errorf("%v: %d, want %d", err, got, want)
 		}
@@ -81,13 +86,14 @@ func TestExitStatus(t *testing.T) {
 // script is a cluster with one volume, on which the rounds find one version of the object after the other.
 type script struct {
 	// object is what each request for the object finds, shown what each round's volume shows; the last
-	// one stays. "" stands for none.
+	// one stays. "" stands for none. Without shown there is no volume.
 	object, shown []string
 	// slow is how long a round takes, and fails are the rounds that fail, from 1 on.
 	slow  time.Duration
 	fails map[int]error
 	// keepsPods says that a round that says yes may do so by a list of pods that was kept.
 	keepsPods, renewed bool
+	allowNone          bool
 	printed            []string
 	rounds             int
 }
@@ -106,7 +112,7 @@ func next(versions *[]string) *status.Version {
 func (s *script) waiter(watch bool) *waiter {
 	object := converge.Object{Kind: "Secret", Namespace: "ns", Name: "db"}
 	return &waiter{
-		object: object, watch: watch, progress: &progress{},
+		object: object, watch: watch, allowNone: s.allowNone, progress: &progress{},
 		renew: func() bool {
 			s.renewed = !s.renewed
 			return s.keepsPods && s.renewed
@@ -123,6 +129,9 @@ func (s *script) waiter(watch bool) *waiter {
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return nil, ctx.Err()
 			}
+			if s.shown == nil {
+				return &fleet.Survey{Nodes: []fleet.Node{{Name: "n", Report: &status.Report{}}}}, nil
+			}
 			volume := status.Volume{Objects: []status.Object{{Kind: "Secret", Namespace: "ns", Name: "db", Shown: next(&s.shown)}}}
 			return &fleet.Survey{Nodes: []fleet.Node{{Name: "n", Report: &status.Report{Volumes: []status.Volume{volume}}}}}, nil
 		},
@@ -132,6 +141,8 @@ func (s *script) waiter(watch bool) *waiter {
 			switch {
 			case v.Converged:
 				line = "yes " + v.Current.ResourceVersion
+			case v.None:
+				line = "none " + v.Current.ResourceVersion
 			case v.Current != nil:
 				line = "no " + v.Current.ResourceVersion
 			}
@@ -187,6 +198,21 @@ func TestWait(t *testing.T) {
 			script{object: []string{"2"}, shown: []string{"2", "1"}, slow: 4 * time.Second, keepsPods: true},
 			5 * time.Second, false, "no 2",
 			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 5 * time.Second, 2,
+		},
+		"no volume": {
+			script{object: []string{"1"}, keepsPods: true}, time.Minute, false, "none 1",
+			"no refvol volume shows secret/db in namespace ns: is it the right name and namespace? --allow-none accepts this", 0, 2,
+		},
+		"no volume, which is accepted": {script{object: []string{"1"}, allowNone: true}, time.Minute, false, "yes 1", "", 0, 1},
+		"no volume of an object that is created meanwhile": {
+			script{object: []string{"1", "2"}}, time.Minute, false, "none 2",
+			"no refvol volume shows secret/db in namespace ns: is it the right name and namespace? --allow-none accepts this", 0, 2,
+		},
+		"never there, and none is accepted": {
+			script{object: []string{""}, allowNone: true}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", 0, 0,
+		},
+		"watch, without a volume": {
+			script{object: []string{"1", "1", "1", ""}}, time.Minute, true, "none 1, deleted", "secret/db in namespace ns does not exist", time.Minute, 3,
 		},
 		"the first round fails": {
 			script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errFault}}, time.Minute, false, "", "fault", 0, 1,

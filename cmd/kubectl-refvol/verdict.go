@@ -40,6 +40,9 @@ func describe(text *strings.Builder, v *converge.Verdict) error {
 	}
 	fmt.Fprintf(text, "Converged: %s. %s has version %s (UID %s). Volumes that name it and show this version: %d of %d. Nodes asked: %d.\n",
 		answer, v.Object, v.Current.ResourceVersion, v.Current.UID, v.Showing, v.Volumes, v.Nodes)
+	if v.None {
+		fmt.Fprintln(text, "No refvol volume shows the object.")
+	}
 	if v.Changed {
 		fmt.Fprintln(text, "The object changed while the plugins were asked.")
 	}

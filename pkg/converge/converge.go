@@ -39,8 +39,11 @@ type Verdict struct {
 	Object     Object `json:"object"`
 	// Current is the object's version, nil if it doesn't exist.
 	Current *status.Version `json:"current,omitempty"`
-	// Converged says that there is no laggard, and that the object has not Changed.
+	// Converged says that a volume names the object, that there is no laggard, and that the object has not
+	// Changed.
 	Converged bool `json:"converged"`
+	// None says that no volume names the object, and nothing else keeps the answer from being yes.
+	None bool `json:"none,omitempty"`
 	// Changed says that the object changed while the plugins were asked.
 	Changed bool `json:"changed,omitempty"`
 	// Nodes is how many had to answer. Volumes is how many name the object, and Showing how many of
@@ -50,8 +53,8 @@ type Verdict struct {
 	Showing int `json:"showing"`
 	// Laggards are what keeps the answer from being yes.
 	Laggards []Laggard `json:"laggards"`
-	// NotPublished are pods that have not started and have a volume that no plugin reports. They get the
-	// version that is current when the volume is published, so they are no laggards.
+	// NotPublished are pods that have not started, or that no kubelet has accepted, and have a volume that no plugin
+	// reports. They get the version that is current when the volume is published, so they are no laggards.
 	NotPublished []Pod `json:"notPublished"`
 	// NotCovered says, for people, what the answer tells nothing of.
 	NotCovered []string `json:"notCovered"`
@@ -107,13 +110,17 @@ func Judge(object Object, before, after *status.Version, survey *fleet.Survey) *
 	for i := range survey.Nodes {
 		v.node(&survey.Nodes[i])
 	}
-	for _, pod := range survey.Unscheduled {
+	for _, pod := range survey.NotAccepted {
 		v.NotPublished = append(v.NotPublished, notStarted(pod))
 	}
 	slices.SortStableFunc(v.Laggards, func(a, b Laggard) int { return cmp.Compare(a.rank(), b.rank()) })
-	v.Converged = len(v.Laggards) == 0 && !v.Changed
+	all := len(v.Laggards) == 0 && !v.Changed
+	v.Converged, v.None = all && v.Volumes > 0, all && v.Volumes == 0
 	return v
 }
+
+// AcceptNone has the answer be yes if no volume names the object.
+func (v *Verdict) AcceptNone() { v.Converged, v.None = v.Converged || v.None, false }
 
 func notCovered() []string {
 	return []string{

@@ -178,8 +178,11 @@ func TestJudge(t *testing.T) {
 				t.Errorf("%d of %d, %d wait, laggards\n%s\nwant %d of %d, %d wait,\n%s", v.Showing, v.Volumes, len(v.NotPublished), strings.Join(got, "\n"),
 					test.showing, test.volumes, test.waiting, strings.Join(test.want, "\n"))
 			}
-			if v.Converged != (len(test.want) == 0) || v.Nodes != len(test.nodes) {
-				t.Errorf("converged: %v, %d nodes", v.Converged, v.Nodes)
+			if none := len(test.want) == 0 && test.volumes == 0; v.None != none || v.Converged != (len(test.want) == 0 && !none) || v.Nodes != len(test.nodes) {
+				t.Errorf("converged: %v, none: %v, %d nodes", v.Converged, v.None, v.Nodes)
+			}
+			if v.AcceptNone(); v.Converged != (len(test.want) == 0) || v.None {
+				t.Errorf("none is accepted: converged: %v, none: %v", v.Converged, v.None)
 			}
 		})
 	}
@@ -187,7 +190,7 @@ func TestJudge(t *testing.T) {
 
 // TestJudgeOfAnotherVersion: the answer is yes only for the version that the object had all the time.
 func TestJudgeOfAnotherVersion(t *testing.T) {
-	survey := &fleet.Survey{Nodes: []fleet.Node{reports(volumeOf("a", "Current", &current))}, Unscheduled: []inuse.Pod{podOf("b", false)}}
+	survey := &fleet.Survey{Nodes: []fleet.Node{reports(volumeOf("a", "Current", &current))}, NotAccepted: []inuse.Pod{podOf("b", false)}}
 	for name, test := range map[string]struct {
 		before, after *status.Version
 		converged     bool
@@ -204,6 +207,25 @@ func TestJudgeOfAnotherVersion(t *testing.T) {
 		v := Judge(object, test.before, test.after, survey)
 		if v.Converged != test.converged || len(v.Laggards) != test.laggards || v.Changed != (test.after != nil && !test.converged) {
 			t.Errorf("%s: converged %v, changed %v, %d laggards", name, v.Converged, v.Changed, len(v.Laggards))
+		}
+	}
+}
+
+// TestJudgeOfNothing: the answer is neither yes nor an accepted one about an object that changes or is not there.
+func TestJudgeOfNothing(t *testing.T) {
+	for name, test := range map[string]struct {
+		before, after *status.Version
+		none          bool
+	}{
+		"there": {&current, &current, true}, "changed": {&older, &current, false}, "created": {nil, &current, false},
+		"deleted": {&current, nil, false}, "never there": {nil, nil, false},
+	} {
+		v := Judge(object, test.before, test.after, &fleet.Survey{Nodes: []fleet.Node{reports()}, NotAccepted: []inuse.Pod{podOf("b", false)}})
+		if v.None != test.none || v.Converged {
+			t.Errorf("%s: none %v, converged %v", name, v.None, v.Converged)
+		}
+		if v.AcceptNone(); v.None || v.Converged != test.none {
+			t.Errorf("%s, accepted: none %v, converged %v", name, v.None, v.Converged)
 		}
 	}
 }

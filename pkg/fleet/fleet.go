@@ -24,7 +24,7 @@ import (
 )
 
 // Options says which plugins there are and how to ask one. All fields are required. The functions
-// are called from one goroutine, but Pod and Fetch are called from up to AtOnce.
+// are called from one goroutine, but Pod, NodeReady and Fetch are called from up to AtOnce.
 type Options struct {
 	// Driver is the name of the CSI driver.
 	Driver string
@@ -35,6 +35,8 @@ type Options struct {
 	Using    func(context.Context) ([]inuse.Pod, error)
 	// Pod gets one of the pods of Using again. It returns nil if that is gone or has ended.
 	Pod func(ctx context.Context, namespace, name string) (*inuse.Pod, error)
+	// NodeReady says whether the kubelet of a node is ready. The error says why that isn't known.
+	NodeReady func(ctx context.Context, node string) (bool, error)
 	// Fetch gets the report of a plugin's pod, as status.Fetch does. The error wraps ECONNREFUSED if nothing
 	// listens on the plugin's port. An API error Forbidden ends the survey, as all plugins take the same
 	// right.
@@ -48,8 +50,8 @@ func (o *Options) validate() error {
 	switch {
 	case o.Driver == "":
 		return errors.New("fleet: no driver")
-	case o.CSINodes == nil || o.Plugins == nil || o.Using == nil || o.Pod == nil || o.Fetch == nil:
-		return errors.New("fleet: CSINodes, Plugins, Using, Pod and Fetch are required")
+	case o.CSINodes == nil || o.Plugins == nil || o.Using == nil || o.Pod == nil || o.NodeReady == nil || o.Fetch == nil:
+		return errors.New("fleet: CSINodes, Plugins, Using, Pod, NodeReady and Fetch are required")
 	case o.AtOnce < 1 || o.Timeout <= 0:
 		return fmt.Errorf("fleet: %d at once, each for %s: both must be positive", o.AtOnce, o.Timeout)
 	}
@@ -69,11 +71,12 @@ func New(o Options) (*Fleet, error) {
 
 // Survey is what all plugins of a cluster told at about one moment.
 type Survey struct {
-	// Nodes are, by name, those whose CSINode lists the driver, those that run a pod with a volume of
-	// the driver, and those that run a plugin.
+	// Nodes are, by name, those whose CSINode lists the driver, those whose kubelet has accepted a pod with a
+	// volume of the driver, and those that run a plugin.
 	Nodes []Node
-	// Unscheduled are the pods with a volume of the driver that no node has yet.
-	Unscheduled []inuse.Pod
+	// NotAccepted are the pods with a volume of the driver that no kubelet has accepted. Nothing shows them a version
+	// yet, and their nodes may not exist.
+	NotAccepted []inuse.Pod
 }
 
 // Node is what is known of one node.
@@ -85,7 +88,7 @@ type Node struct {
 	Problem *Problem
 	// Report is what the plugin told, or nil.
 	Report *status.Report
-	// Pods are those with a volume of the driver that have not ended.
+	// Pods are those with a volume of the driver that the kubelet has accepted and that have not ended.
 	Pods []inuse.Pod
 }
 
@@ -101,6 +104,8 @@ type Reason string
 
 // The reasons.
 const (
+	// NodeNotReady: the node is not ready, and one of the next three is so. There may be a report.
+	NodeNotReady Reason = "NodeNotReady"
 	// NoPlugin: the node has no pod of the plugin.
 	NoPlugin Reason = "NoPlugin"
 	// NotReady: the plugin's pod is not ready. There may be a report.
@@ -152,8 +157,8 @@ func (f *Fleet) arrange(csiNodes []storagev1.CSINode, plugins []corev1.Pod, usin
 		}
 	}
 	for _, pod := range using {
-		if pod.Node == "" {
-			survey.Unscheduled = append(survey.Unscheduled, pod)
+		if pod.Node == "" || !pod.Accepted {
+			survey.NotAccepted = append(survey.NotAccepted, pod)
 			continue
 		}
 		n := node(pod.Node)
@@ -209,6 +214,7 @@ func (f *Fleet) askAll(ctx context.Context, nodes []Node, pods []*corev1.Pod, pr
 				if err := f.ask(ctx, &nodes[i], pods[i]); err != nil {
 					cancel(err)
 				}
+				f.blameNode(ctx, &nodes[i])
 				mu.Lock()
 				done++
 				progress(done, len(nodes))
@@ -264,6 +270,21 @@ func (f *Fleet) ask(ctx context.Context, node *Node, pod *corev1.Pod) error {
 		}
 	}
 	return nil
+}
+
+// blameNode has a problem be that of the node, if the node is not ready.
+func (f *Fleet) blameNode(ctx context.Context, node *Node) {
+	if p := node.Problem; p == nil || ctx.Err() != nil || p.Reason == OtherRelease || p.Reason == OtherPlugin {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.opts.Timeout)
+	defer cancel()
+	switch ready, err := f.opts.NodeReady(ctx, node.Name); {
+	case err != nil:
+		node.problem(node.Problem.Reason, fmt.Sprintf("%s; whether the node is ready isn't known: %v", node.Problem.Message, err))
+	case !ready:
+		node.problem(NodeNotReady, "the node is not ready: "+node.Problem.Message)
+	}
 }
 
 // busyPause is how long a plugin is given that answers others.

@@ -62,6 +62,7 @@ func options(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []inuse.P
 		Pod: func(context.Context, string, string) (*inuse.Pod, error) {
 			return nil, errors.New("nobody should ask")
 		},
+		NodeReady: func(context.Context, string) (bool, error) { return true, nil },
 		Fetch: func(_ context.Context, pod string) (*status.Report, error) {
 			return &status.Report{Driver: driver, Node: nodes[pod], Version: pod}, nil
 		},
@@ -107,7 +108,10 @@ func TestEachNodeIsThere(t *testing.T) {
 			pluginOn("rollout2", "new2", younger, pending), pluginOn("rollout2", "old2", terminating),
 			pluginOn("twice", "young", younger), pluginOn("twice", "aged"),
 		},
-		[]inuse.Pod{{Name: "a", Node: "fine"}, {Name: "b", Node: "stranded"}, {Name: "c"}, {Name: "d", Node: "fine"}},
+		[]inuse.Pod{
+			{Name: "a", Node: "fine", Accepted: true}, {Name: "b", Node: "stranded", Accepted: true}, {Name: "c"},
+			{Name: "d", Node: "fine", Accepted: true}, {Name: "e", Node: "no-such-node"}, {Name: "f", Node: "fine"},
+		},
 	))
 	if err != nil {
 		t.Fatal(err)
@@ -119,8 +123,12 @@ func TestEachNodeIsThere(t *testing.T) {
 	if got := describe(s); !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if len(s.Unscheduled) != 1 || s.Unscheduled[0].Name != "c" {
-		t.Errorf("unscheduled: %v", s.Unscheduled)
+	var waiting string
+	for _, pod := range s.NotAccepted {
+		waiting += pod.Name
+	}
+	if waiting != "cef" {
+		t.Errorf("not accepted: %v", s.NotAccepted)
 	}
 }
 
@@ -145,6 +153,57 @@ func TestProblems(t *testing.T) {
 		if got := s.Nodes[0]; got.Problem == nil || *got.Problem != test.want || got.Report != nil {
 			t.Errorf("%s: got %+v, want %+v", name, got.Problem, test.want)
 		}
+	}
+}
+
+// TestANodeThatIsNotReady: it is asked about where the plugin is missing, not ready or silent, and the problem is the node's.
+func TestANodeThatIsNotReady(t *testing.T) {
+	plugins := []corev1.Pod{
+		pluginOn("fine", "p-fine"), pluginOn("silent", "p-silent"), pluginOn("unready", "p-unready", notReady),
+		pluginOn("old", "p-old"), pluginOn("unclear", "p-unclear"), pluginOn("ready", "p-ready"),
+	}
+	o := options([]storagev1.CSINode{csiNode("without", driver)}, plugins, nil)
+	answer := o.Fetch
+	o.Fetch = func(ctx context.Context, pod string) (*status.Report, error) {
+		switch pod {
+		case "p-fine", "p-unready":
+			return answer(ctx, pod)
+		case "p-old":
+			return nil, status.ErrFormat
+		}
+		return nil, errors.New("no route")
+	}
+	o.NodeReady = func(ctx context.Context, node string) (bool, error) {
+		switch _, bounded := ctx.Deadline(); {
+		case !bounded:
+			return false, errors.New("no deadline")
+		case node == "fine" || node == "old":
+			return false, errors.New("nobody should ask")
+		case node == "unclear":
+			return false, errors.New("no\x1b[2J answer")
+		}
+		return node == "ready", nil
+	}
+	s, err := survey(t, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, n := range s.Nodes {
+		line := fmt.Sprint(n.Name, " ", n.Report != nil)
+		if n.Problem != nil && n.Name != "old" {
+			line += fmt.Sprint(" ", n.Problem.Reason, ": ", n.Problem.Message)
+		}
+		got = append(got, line)
+	}
+	want := []string{
+		"fine true", "old false", "ready false Unreachable: no route", "silent false NodeNotReady: the node is not ready: no route",
+		`unclear false Unreachable: no route; whether the node is ready isn't known: no\u001b[2J answer`,
+		"unready true NodeNotReady: the node is not ready: the plugin's pod is not ready",
+		"without false NodeNotReady: the node is not ready: no pod of the plugin is on this node",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
@@ -252,9 +311,9 @@ func TestSurveyFails(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	for want, breaks := range map[string]func(*Options){
 		"fleet: no driver": func(o *Options) { o.Driver = "" },
-		"fleet: CSINodes, Plugins, Using, Pod and Fetch are required": func(o *Options) { o.Fetch = nil },
-		"fleet: 0 at once, each for 1s: both must be positive":        func(o *Options) { o.AtOnce = 0 },
-		"fleet: 2 at once, each for 0s: both must be positive":        func(o *Options) { o.Timeout = 0 },
+		"fleet: CSINodes, Plugins, Using, Pod, NodeReady and Fetch are required": func(o *Options) { o.NodeReady = nil },
+		"fleet: 0 at once, each for 1s: both must be positive":                   func(o *Options) { o.AtOnce = 0 },
+		"fleet: 2 at once, each for 0s: both must be positive":                   func(o *Options) { o.Timeout = 0 },
 	} {
 		o := options(nil, nil, nil)
 		breaks(&o)

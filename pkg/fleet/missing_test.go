@@ -20,7 +20,7 @@ import (
 // meanwhile has none.
 func TestMissing(t *testing.T) {
 	pod := func(name string, started bool) inuse.Pod {
-		return inuse.Pod{Namespace: "shop", Name: name, UID: types.UID("uid-" + name), Node: "n", Volumes: []string{"a", "b"}, Started: started}
+		return inuse.Pod{Namespace: "shop", Name: name, UID: types.UID("uid-" + name), Node: "n", Volumes: []string{"a", "b"}, Accepted: true, Started: started}
 	}
 	using := []inuse.Pod{pod("whole", true), pod("half", true), pod("gone", true), pod("again", true), pod("unclear", true), pod("late", false)}
 	o := options(nil, []corev1.Pod{pluginOn("n", "p")}, using)

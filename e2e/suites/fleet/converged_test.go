@@ -199,7 +199,9 @@ func TestNoNodeIsLeftOut(t *testing.T) {
 	w.node("good").publish("live", nil)
 
 	// No kubelet, nothing on the plugin's port, and a server of another kind there.
-	w.register(kubelet.NodeAt("cut-off", closedPort(t)))
+	cutOff := kubelet.NodeAt("cut-off", closedPort(t))
+	cutOff.Status.Conditions[0].Status = corev1.ConditionUnknown
+	w.register(cutOff)
 	w.pluginPod("cut-off", "")
 	w.registerHere("refused")
 	w.pluginPod("refused", "")
@@ -241,7 +243,7 @@ func TestNoNodeIsLeftOut(t *testing.T) {
 	w.appPod("unscheduled", "", corev1.PodPending)
 
 	v, timeout := w.patiently(
-		"404  OtherRelease", "cut-off  Unreachable", "endless  Unreachable", "escapes  OtherRelease", "good unknown NotReported",
+		"404  OtherRelease", "cut-off  NodeNotReady", "endless  Unreachable", "escapes  OtherRelease", "good unknown NotReported",
 		"newer  OtherRelease", "no-plugin  NoPlugin", "other  OtherPlugin", "refused  OtherRelease", "registered  NoPlugin",
 		"starting  NotReady")
 	var waiting []string
@@ -265,6 +267,49 @@ func TestNoNodeIsLeftOut(t *testing.T) {
 		if i := strings.IndexFunc(text.stdout+text.stderr, func(c rune) bool { return c < ' ' && c != '\n' || c == 0x7f }); i >= 0 {
 			t.Errorf("%q: a control character reaches the terminal: %q", args, text.stdout+text.stderr)
 		}
+	}
+}
+
+// TestAPodOnNoNode: who may create pods may name a node that does not exist, and keeps nobody from a yes.
+func TestAPodOnNoNode(t *testing.T) {
+	w := newWorld(t)
+	w.node("node-1").publish("live", nil)
+	w.appPod("stray", "no-such-node", corev1.PodPending)
+	v, r := w.converged("--timeout=10s")
+	w.expect(v, r)
+	if len(v.NotPublished) != 1 || v.NotPublished[0].Name != "stray" || v.NotPublished[0].Node != "no-such-node" || v.Nodes != 1 {
+		t.Errorf("not published: %+v; %d nodes", v.NotPublished, v.Nodes)
+	}
+	if r := w.run(shared.race, "status"); r.status != 0 {
+		t.Errorf("status %d: %s%s", r.status, r.stdout, r.stderr)
+	}
+
+	// A kubelet that has accepted it may have started it since, and be cut off.
+	accepted := w.appPod("accepted", "lost", corev1.PodPending)
+	now := metav1.Now()
+	accepted.Status.StartTime = &now
+	w.putPod(accepted)
+	v, r = w.converged("--timeout=1s")
+	w.expect(v, r, "lost  NoPlugin")
+}
+
+// TestNothingShowsIt: an object that no volume names has not converged. A wrong namespace is the usual cause.
+func TestNothingShowsIt(t *testing.T) {
+	w := newWorld(t)
+	w.node("node-1").publish("live", map[string]string{"secret": "elsewhere", "optional": "true"})
+	v, r := w.converged()
+	if v.Converged || v.Volumes != 0 || r.status != 3 || !strings.Contains(r.stderr, "no refvol volume shows secret/db in namespace "+w.namespace) {
+		t.Errorf("converged %v, status %d: %s%s", v.Converged, r.status, r.stdout, r.stderr)
+	}
+	text := w.run(shared.race, "converged", "secret/db", "-n", w.namespace)
+	if text.status != 3 || !strings.Contains(text.stdout, "Converged: no.") || !strings.Contains(text.stdout, "No refvol volume shows the object.") {
+		t.Errorf("status %d: %s%s", text.status, text.stdout, text.stderr)
+	}
+	v, r = w.converged("--allow-none")
+	w.expect(v, r)
+	missing := w.run(shared.race, "converged", "secret/missing", "-n", w.namespace, "--allow-none")
+	if missing.status != 1 || !strings.Contains(missing.stderr, "does not exist") {
+		t.Errorf("an object that does not exist: status %d: %s%s", missing.status, missing.stdout, missing.stderr)
 	}
 }
 

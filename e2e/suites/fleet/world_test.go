@@ -132,8 +132,8 @@ func runningPod(namespace, name, node string) *corev1.Pod {
 	}
 }
 
-// appPod stores a pod with a volume of the driver that no plugin knows.
-func (w *world) appPod(name, node string, phase corev1.PodPhase) {
+// appPod stores a pod with a volume of the driver that no plugin knows. If it is pending, no kubelet has accepted it.
+func (w *world) appPod(name, node string, phase corev1.PodPhase) *corev1.Pod {
 	w.t.Helper()
 	pod := runningPod(w.namespace, name, node)
 	readOnly := true
@@ -142,6 +142,7 @@ func (w *world) appPod(name, node string, phase corev1.PodPhase) {
 	}}}}
 	pod.Status.Phase = phase
 	w.putPod(pod)
+	return pod
 }
 
 // node is one with a plugin.

@@ -56,11 +56,12 @@ func (s *Server) Node(name string) (*corev1.Node, error) {
 	return NodeAt(name, int32(address.Port)), nil
 }
 
-// NodeAt returns a node whose kubelet is said to be on a port of loopback.
+// NodeAt returns a ready node whose kubelet is said to be on a port of loopback.
 func NodeAt(name string, port int32) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Status: corev1.NodeStatus{
+			Conditions:      []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
 			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: port}},
 		},
