@@ -14,6 +14,7 @@ func shellQuoting() quoting {
 //     commands: x[$(id)] (bash);
 //   - OPTIND ends the shell where its value is no number (dash);
 //   - an assignment of HISTFILESIZE truncates the file that HISTFILE names (bash);
+//   - IFS changes how the script that reads the file splits words. A shell ignores the one that it inherits;
 //   - commands in PS4 run where the script that reads the file traces itself;
 //   - the others keep a value of the shell's own, or never reach the environment.
 //
@@ -25,7 +26,7 @@ func keptByShell(name string) bool {
 	case "BASHOPTS", "BASH_REMATCH", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID",
 		// Integers in bash.
 		"BASHPID", "HISTCMD", "OPTIND", "RANDOM", "SRANDOM",
-		"HISTFILESIZE", "PS4",
+		"HISTFILESIZE", "IFS", "PS4",
 		// Arrays in bash, which no environment can hold.
 		"BASH_ALIASES", "BASH_ARGC", "BASH_ARGV", "BASH_CMDS", "BASH_LINENO", "BASH_SOURCE",
 		"DIRSTACK", "FUNCNAME", "GROUPS", "PIPESTATUS",

@@ -27,8 +27,8 @@ func TestShellQuoting(t *testing.T) {
 
 func TestShellSkipsItsOwnVariables(t *testing.T) {
 	// One of each reason; that the list is complete is tested with real shells.
-	kept := []string{"BASH_COMMAND", "GROUPS", "HISTFILESIZE", "OPTIND", "PPID", "PS4", "RANDOM", "SECONDS", "SHLVL", "UID", "_"}
-	taken := []string{"BASH_ENV", "HOME", "IFS", "LD_PRELOAD", "PATH", "PWD", "optind", "__"}
+	kept := []string{"BASH_COMMAND", "GROUPS", "HISTFILESIZE", "IFS", "OPTIND", "PPID", "PS4", "RANDOM", "SECONDS", "SHLVL", "UID", "_"}
+	taken := []string{"BASH_ENV", "HOME", "LD_PRELOAD", "PATH", "PWD", "optind", "__"}
 	var variables []Variable
 	for _, name := range slices.Concat(kept, taken) {
 		variables = append(variables, Variable{name, "x"})

@@ -192,3 +192,16 @@ func TestSourcingDoesNoHarm(t *testing.T) {
 		}
 	}
 }
+
+// TestSourcingSplitsNoOtherWords: a shell that inherits IFS ignores it, so a file must not set it either.
+func TestSourcingSplitsNoOtherWords(t *testing.T) {
+	data, skipped := envfile.Encode(volume.EnvShell, []envfile.Variable{{Name: "IFS", Value: "/"}, {Name: "LAST", Value: "x"}})
+	if !slices.Equal(skipped, []string{"IFS"}) {
+		t.Errorf("skipped %q", skipped)
+	}
+	for name, shell := range shells() {
+		if got := string(source(t, shell, data, `set -- $(echo a/b c); printf %s "$1,$2"`)); got != "a/b,c" {
+			t.Errorf("%s: the words are %q", name, got)
+		}
+	}
+}
