@@ -99,7 +99,7 @@ func (p *Publisher) longestPause(err error, failing time.Time) time.Duration {
 	switch {
 	case !answered || failing.IsZero() || time.Since(failing) <= backoff.Lasting:
 		return backoff.Short
-	case p.opts.NodeRights && apierrors.IsForbidden(err): // which may pass
+	case p.opts.NodeRights && apierrors.IsForbidden(err) && time.Since(failing) < slowAfter: // which may pass
 		return 2 * backoff.Short
 	}
 	return backoff.Long
