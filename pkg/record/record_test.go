@@ -54,7 +54,7 @@ func TestTheLargestRecord(t *testing.T) {
 
 func TestHostileVersions(t *testing.T) {
 	line := Versions{ref("db"): {UID: "u", ResourceVersion: "1"}}.Encode()
-	for _, text := range []string{"\x00", "\n\n", "a b", "a b c d\n", strings.Repeat("x", 60_000), strings.Repeat("x y z\n", 9_000), strings.TrimSuffix(line, " 1\n")} {
+	for _, text := range []string{"\x00", "\n\n", "a b", "a b c d\n", strings.Repeat("x", 60_000), strings.Repeat("x y z\n", 9_000), strings.TrimSuffix(line, " 1\n"), strings.TrimSuffix(line, "\n") + " more\n"} {
 		if got := Decode(text, []volume.Ref{ref("db")}); len(got) > 0 {
 			t.Errorf("%.20q is read as %v", text, got)
 		}
