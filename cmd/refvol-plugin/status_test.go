@@ -56,7 +56,8 @@ func TestStatus(t *testing.T) {
 		"abnormal":   {[]string{"--status-address=" + abnormal}, []string{"no      -    v1", "yes     -    v0"}, 1, "status: volumes that are abnormal: 1 of 2"},
 		"lacks rights": {
 			[]string{"--status-address=" + lacking.Listener.Addr().String()},
-			[]string{"The plugin on node-1 lacks rights: get of pods, \\u001b[2J\n", "No volumes."}, 1, "status: rights that the plugin lacks: 2",
+			[]string{"The plugin on node-1 lacks rights: get of pods, \\u001b[2J\n", "No volumes."},
+			1, "status: rights that the plugin lacks: 2",
 		},
 		"wide":         {[]string{"--status-address=" + abnormal, "-o", "wide"}, []string{"VOLUME-ID"}, 1, "1 of 2"},
 		"json":         {[]string{"--status-address=" + abnormal, "-ojson"}, []string{`"apiVersion": "status.refvol.io/v1alpha1"`, `gone\\u001b[2J`}, 1, "1 of 2"},

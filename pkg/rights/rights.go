@@ -176,10 +176,10 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// noAnswer is the error of a request that says nothing about the plugin's rights.
-type noAnswer struct{ error }
+// noAnswerError is the error of a request that says nothing about the plugin's rights.
+type noAnswerError struct{ error }
 
-func (e noAnswer) Unwrap() error { return e.error }
+func (e noAnswerError) Unwrap() error { return e.error }
 
 // NoAnswer marks the error of a request, unless it is a refusal, as one that says nothing about the
 // plugin's rights. It has the text of err.
@@ -187,10 +187,10 @@ func NoAnswer(err error) error {
 	if apierrors.IsForbidden(err) {
 		return err
 	}
-	return noAnswer{err}
+	return noAnswerError{err}
 }
 
 func isNoAnswer(err error) bool {
-	var e noAnswer
+	var e noAnswerError
 	return errors.As(err, &e)
 }

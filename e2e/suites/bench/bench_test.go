@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -50,9 +50,13 @@ func TestClusterThatCannotBeGranted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nowhere := filepath.Join(t.TempDir(), "nowhere")
-	c, err := (&bench{binaries: binaries}).newCluster(t.Context(), nowhere)
-	if c != nil || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), nowhere) {
-		t.Errorf("got %v, %v, want an error about %s", c, err, nowhere)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The kubeconfig can't be written there.
+	c, err := (&bench{binaries: binaries}).newCluster(t.Context(), file)
+	if c != nil || !errors.Is(err, syscall.ENOTDIR) || !strings.Contains(err.Error(), file) {
+		t.Errorf("got %v, %v, want an error about %s", c, err, file)
 	}
 }
