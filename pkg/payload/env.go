@@ -147,7 +147,7 @@ func (e *environment) addKey(name string, from *volume.EnvKey) {
 	case ok:
 		e.set(name, value)
 	case !from.Optional:
-		e.missing = append(e.missing, Missing{Ref: from.Ref, Key: from.Key, Field: from.Field, Env: true})
+		e.missing.add(Missing{Ref: from.Ref, Key: from.Key, Field: from.Field, Env: true})
 	}
 }
 

@@ -89,9 +89,20 @@ func (m Missing) String() string {
 	}
 }
 
-// MissingError lists every required object and key that does not exist.
+// MissingError tells which required objects and keys do not exist. Who waits for them keeps it.
 type MissingError struct {
+	// Missing is the first maxMissing of them, and after these one of each object that is not among them.
 	Missing []Missing
+	// Count is how many there are.
+	Count int
+}
+
+// add counts m, and keeps it unless enough is kept.
+func (e *MissingError) add(m Missing) {
+	e.Count++
+	if len(e.Missing) < maxMissing || !slices.ContainsFunc(e.Missing, func(other Missing) bool { return other.Ref == m.Ref }) {
+		e.Missing = append(e.Missing, m)
+	}
 }
 
 // Error lists what is missing, the first maxMissing by name and the rest by number.
@@ -101,7 +112,7 @@ func (e *MissingError) Error() string {
 	for _, m := range listed {
 		texts = append(texts, m.String())
 	}
-	if more := len(e.Missing) - len(listed); more > 0 {
+	if more := e.Count - len(listed); more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(texts, "; ")
@@ -133,7 +144,7 @@ type Skipped struct {
 // Render returns what spec shows of objects. The tree shares the objects' byte slices.
 //
 // A later source wins over an earlier one for a path that comes from a key. The
-// error is a *MissingError if required objects or keys are missing, all of them
+// error is a *MissingError if required objects or keys are missing, for all of them
 // together, a *TooLargeError if the spec asks for more than a volume can show; another
 // one says which paths can't stand beside each other. None holds a value. A spec with
 // podEnv or volume sources is not for Render; see Spec.Resolve.
@@ -151,8 +162,9 @@ func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error
 			return nil, err
 		}
 	}
-	if len(r.missing) > 0 {
-		return nil, &MissingError{Missing: r.missing}
+	if r.missing.Count > 0 {
+		missing := r.missing // without the rest of r: who waits keeps it
+		return nil, &missing
 	}
 	tree := r.tree()
 	if err := checkDirectories(tree.Files); err != nil {
@@ -170,7 +182,7 @@ type renderer struct {
 	// files holds the files of all sources in their order, with those that later ones
 	// replace: a map would take several times as much memory.
 	files   []placed
-	missing []Missing
+	missing MissingError
 	skipped []Skipped
 	// envBytes is what was made for all env files; see MaxEnvBytes.
 	envBytes int
@@ -251,7 +263,7 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 		case ok:
 			r.addFile(volume.File{Path: item.Path, Data: value, Refs: refs, User: r.user(item.User, p)}, item.Mode, r.spec.DefaultMode, p.DefaultMode)
 		case !p.Optional:
-			r.missing = append(r.missing, Missing{Ref: p.Ref, Key: item.Key, Field: at})
+			r.missing.add(Missing{Ref: p.Ref, Key: item.Key, Field: at})
 		}
 	}
 }
@@ -263,7 +275,7 @@ func (r *renderer) object(ref volume.Ref, optional bool, at string) *volume.Obje
 	}
 	object := r.objects[ref]
 	if object == nil && !optional && !r.opts.ForgiveDeleted {
-		r.missing = append(r.missing, Missing{Ref: ref, Field: at})
+		r.missing.add(Missing{Ref: ref, Field: at})
 	}
 	return object
 }

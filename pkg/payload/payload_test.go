@@ -236,26 +236,32 @@ func TestRenderMissing(t *testing.T) {
 	}
 }
 
-// The error holds all that is missing, and its text stays readable.
+// The error counts all that is missing, holds little of it but each object, and its text stays readable.
 func TestRenderManyMissing(t *testing.T) {
 	for _, n := range []int{maxMissing, maxMissing + 1, 3000} {
-		s := source(0, volume.Secret, "a")
-		for i := range n {
+		s, other := source(0, volume.Secret, "a"), source(1, volume.Secret, "b", "x:x", "y:y")
+		for i := range n - 2 {
 			key := fmt.Sprintf("k%d", i)
 			s.Projection.Items = append(s.Projection.Items, volume.Item{Key: key, Path: key})
 		}
-		_, err := Render(spec(s), objects(object(volume.Secret, "a")), Options{})
+		_, err := Render(spec(s, other), objects(object(volume.Secret, "a"), object(volume.Secret, "b")), Options{})
 		var missing *MissingError
-		if !errors.As(err, &missing) || len(missing.Missing) != n {
+		if !errors.As(err, &missing) || missing.Count != n {
 			t.Fatalf("got %v, want a *MissingError of %d", err, n)
+		}
+		if kept := len(missing.Missing); kept > maxMissing+1 {
+			t.Errorf("%d missing: %d are kept, want %d and one of the other object", n, kept, maxMissing)
+		}
+		if !slices.ContainsFunc(missing.Missing, func(m Missing) bool { return m.Ref == other.Projection.Ref }) {
+			t.Errorf("%d missing: the other object is not among those that are kept", n)
 		}
 		text := err.Error()
 		if got := strings.Count(text, "non-existent"); got != maxMissing {
 			t.Errorf("%d missing: %d are named, want %d", n, got, maxMissing)
 		}
-		want := fmt.Sprintf("key: k%d", maxMissing-1)
+		want := "key: y"
 		if n > maxMissing {
-			want += fmt.Sprintf("; and %d more", n-maxMissing)
+			want = fmt.Sprintf("; and %d more", n-maxMissing)
 		}
 		if !strings.HasSuffix(text, want) {
 			t.Errorf("%d missing: the text ends in %q, want %q", n, text[len(text)-40:], want)

@@ -88,8 +88,15 @@ func (s *shown) add(at, nameAt *field.Path, kind volume.Kind, name string, optio
 	if p.DefaultUser, err = user(defaultsAt.Child("defaultUser"), defaultUser); err != nil {
 		return err
 	}
+	if n := len(items); n > volume.MaxItems { // before anything is made of them
+		err := field.TooMany(at.Child("items"), n, 0)
+		err.Detail = fmt.Sprintf("a volume may show at most %d items", volume.MaxItems)
+		return err
+	} else if n > 0 {
+		p.Items = make([]volume.Item, 0, n)
+	}
 	for i := range items {
-		item, err := itemOf(at.Child("items").Index(i), &items[i])
+		item, err := itemOf(at, i, &items[i])
 		if err != nil {
 			return err
 		}
@@ -115,20 +122,29 @@ func checkName(at *field.Path, kind volume.Kind, name string) *field.Error {
 	return nil
 }
 
-func itemOf(at *field.Path, from *corev1.KeyToPath) (volume.Item, *field.Error) {
+// itemOf returns item i of the source at a path. The item's own path is made for an error only.
+func itemOf(source *field.Path, i int, from *corev1.KeyToPath) (volume.Item, *field.Error) {
+	at := func(name string) *field.Path { return source.Child("items").Index(i).Child(name) }
 	if from.Key == "" {
-		return volume.Item{}, field.Required(at.Child("key"), "must name a key of the object")
+		return volume.Item{}, field.Required(at("key"), "must name a key of the object")
 	}
 	path, bad := volume.CleanPath(from.Path)
 	if bad != nil {
-		return volume.Item{}, field.Invalid(at.Child("path"), fmt.Sprintf("a string of %d bytes", len(from.Path)), bad.Error())
+		return volume.Item{}, field.Invalid(at("path"), fmt.Sprintf("a string of %d bytes", len(from.Path)), bad.Error())
 	}
-	m, err := mode(at.Child("mode"), from.Mode)
-	if err != nil {
-		return volume.Item{}, err
+	item := volume.Item{Key: from.Key, Path: path}
+	var err *field.Error
+	if from.Mode != nil {
+		if item.Mode, err = mode(at("mode"), from.Mode); err != nil {
+			return volume.Item{}, err
+		}
 	}
-	u, err := user(at.Child("user"), from.User)
-	return volume.Item{Key: from.Key, Path: path, Mode: m, User: u}, err
+	if from.User != nil {
+		if item.User, err = user(at("user"), from.User); err != nil {
+			return volume.Item{}, err
+		}
+	}
+	return item, nil
 }
 
 func user(at *field.Path, u *int64) (*int64, *field.Error) {

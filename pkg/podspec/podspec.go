@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,7 +53,8 @@ type Pod struct {
 	Inline map[string]InlineVolume
 	// Refs are the objects that the spec names itself, in its own fields.
 	Refs []volume.Ref
-	// Env is podref.Env of a container of the pod, and Shown is podref.Shown of a volume.
+	// Env is podref.Env of a container of the pod, and Shown is podref.Shown of a volume. They keep the
+	// pod's whole spec in memory, and each call makes a list of its own.
 	Env   func(container string) (env volume.Env, leftOut []string, err error)
 	Shown func(volume string) ([]volume.Source, error)
 }
@@ -87,52 +87,23 @@ func (r *Reader) Get(ctx context.Context, pod volume.Pod) (*Pod, error) {
 	return newPod(got), nil
 }
 
-// remember returns a function that calls f once for each name, but for errors: a thousand volumes of a pod may
-// show the same volume or container, and hold what they show for their life. Nobody changes it.
-func remember[T any](f func(name string) (T, error)) func(name string) (T, error) {
-	var mu sync.Mutex
-	known := map[string]T{}
-	return func(name string) (T, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		value, ok := known[name]
-		if !ok {
-			var err error
-			if value, err = f(name); err != nil {
-				return value, err
-			}
-			known[name] = value
-		}
-		return value, nil
-	}
-}
-
 func isMirror(pod *corev1.Pod) bool {
 	_, is := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return is
 }
 
 func newPod(got *corev1.Pod) *Pod {
-	type environment struct {
-		env     volume.Env
-		leftOut []string
-	}
-	env := remember(func(container string) (environment, error) {
-		env, leftOut, err := podref.Env(&got.Spec, got.Namespace, container)
-		return environment{env, leftOut}, err
-	})
 	pod := &Pod{
 		Mirror: isMirror(got),
 		Pod:    volume.Pod{Namespace: got.Namespace, Name: got.Name, UID: got.UID, ServiceAccount: got.Spec.ServiceAccountName},
 		Inline: map[string]InlineVolume{},
 		Refs:   podref.Refs(&got.Spec, got.Namespace),
 		Env: func(container string) (volume.Env, []string, error) {
-			e, err := env(container)
-			return e.env, e.leftOut, err
+			return podref.Env(&got.Spec, got.Namespace, container)
 		},
-		Shown: remember(func(name string) ([]volume.Source, error) {
+		Shown: func(name string) ([]volume.Source, error) {
 			return podref.Shown(&got.Spec, field.NewPath("spec"), got.Namespace, name)
-		}),
+		},
 	}
 	if security := got.Spec.SecurityContext; security != nil {
 		pod.FSGroup = security.FSGroup

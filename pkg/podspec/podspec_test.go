@@ -111,22 +111,3 @@ func TestVolumes(t *testing.T) {
 		t.Errorf("it shows %+v, %v; want %+v", shown, err, want)
 	}
 }
-
-// TestShownIsMadeOnce: volumes of a pod that show the same volume hold one copy of what it lists.
-func TestShownIsMadeOnce(t *testing.T) {
-	pod := newPod(&corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "big", VolumeSource: corev1.VolumeSource{
-		Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: []corev1.KeyToPath{{Key: "k", Path: "p"}}},
-	}}}}})
-	first, err := pod.Shown("big")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if second, err := pod.Shown("big"); err != nil || first[0].Projection != second[0].Projection {
-		t.Errorf("two copies, or %v", err)
-	}
-	for range 2 {
-		if _, err := pod.Shown("none"); err == nil {
-			t.Error("a volume that there is not")
-		}
-	}
-}

@@ -188,7 +188,9 @@ func concernsAll(err error) bool {
 // takeOverPod takes over the volumes of a pod. The error says nothing about them, and another
 // try may succeed.
 func (p *Publisher) takeOverPod(ctx context.Context, pod volume.Pod, volumes []mount.Mounted) error {
-	got, err := p.pods.read(ctx, pod, p.pods.wait)
+	// The pod stays in memory for its volumes, and keeps no other one from being read: the mounts may
+	// hang. Few pods are taken over at once.
+	got, done, err := p.pods.read(ctx, pod, p.pods.wait)
 	switch {
 	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
 		for _, m := range volumes { // also of a static pod, whose mirror has another UID
@@ -198,6 +200,7 @@ func (p *Publisher) takeOverPod(ctx context.Context, pod volume.Pod, volumes []m
 	case err != nil:
 		return err
 	}
+	done()
 	var errs []error
 	for _, m := range volumes {
 		errs = append(errs, p.takeOverOne(ctx, got, m))
@@ -225,7 +228,7 @@ func (p *Publisher) takeOverOne(ctx context.Context, pod *podspec.Pod, m mount.M
 	}
 	request, err := p.derive(pod, m)
 	if err == nil {
-		err = p.takeOver(ctx, request, func(context.Context, volume.Pod) (*podspec.Pod, error) { return pod, nil })
+		err = p.takeOver(ctx, request, func(context.Context, volume.Pod) (*podspec.Pod, func(), error) { return pod, func() {}, nil })
 	}
 	switch {
 	case err == nil:

@@ -311,6 +311,11 @@ func (e *env) wantNothing() {
 		e.Errorf("left: %d volumes, %d restored ones, %d refs, %d calls, %d bytes counted", len(e.p.volumes), len(e.p.restored), len(e.p.byRef), len(e.p.calls), e.p.used)
 	}
 	e.p.mu.Unlock()
+	e.p.lists.mu.Lock()
+	if left := len(e.p.lists.pods); left > 0 {
+		e.Errorf("left: %d lists of pods", left)
+	}
+	e.p.lists.mu.Unlock()
 	if left := e.objects.registrations(); len(left) > 0 {
 		e.Errorf("left registered: %v", left)
 	}

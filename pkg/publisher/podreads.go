@@ -23,7 +23,8 @@ const slowAfter = 15 * time.Minute
 var errManyReads = errors.New("waited for reads of pods for other volumes")
 
 // podReads reads the pods of volumes. A pod may be large and have hundreds of volumes, and all
-// pods of a node may start at once: so all volumes of a pod share a read, and few run at once.
+// pods of a node may start at once: so all volumes of a pod share a read, and few run at once. A read
+// keeps its place until nobody uses the pod any more, so that few are in memory.
 //
 // A read is repeated for which the API server asks to wait. As the node, one that is refused is
 // too: the API server's authorizer may know of a pod a moment later than the kubelet, and for a
@@ -56,6 +57,10 @@ type podRead struct {
 	err  error
 	// ended says that whoever was to read gave up.
 	ended bool
+	// users is how many volumes wait for the read or use its pod, and placed says that it has a place;
+	// podReads.mu guards both.
+	users  int
+	placed bool
 }
 
 func newPodReads(pods Pods, refusalsPass bool, stopping <-chan struct{}) *podReads {
@@ -105,34 +110,35 @@ func (r *podReads) learn(pod volume.Pod, err error) {
 	}
 }
 
-// get returns a pod. It gives up at the deadline, and then returns the last answer.
-func (r *podReads) get(ctx context.Context, pod volume.Pod, deadline time.Time) (*podspec.Pod, error) {
+// get returns a pod. It gives up at the deadline, and then returns the last answer. The caller calls done
+// once it doesn't use the pod any more.
+func (r *podReads) get(ctx context.Context, pod volume.Pod, deadline time.Time) (got *podspec.Pod, done func(), err error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	got, err := r.read(ctx, pod, r.wait)
+	got, done, err = r.read(ctx, pod, r.wait)
 	var delay backoff.Delay
 	for pause := delay.Next(backoff.Short, err); r.passes(pod, err); {
 		select {
 		case <-time.After(pause):
 		case <-r.stopping:
-			return nil, fail(ReasonUnavailable, "%w: %w", errStopping, err)
+			return nil, nil, fail(ReasonUnavailable, "%w: %w", errStopping, err)
 		case <-ctx.Done():
-			return nil, err
+			return nil, nil, err
 		}
 		// Nothing is sent during the common pause. After it, a pod that was refused often lets
 		// others try: one that stays refused holds them up for a moment.
 		pause = wait.Jitter(backoff.Min, 1)
 		_ = r.repeated.Do(func() error {
-			again, failure := r.read(ctx, pod, r.try)
+			again, release, failure := r.read(ctx, pod, r.try)
 			if errors.Is(failure, errManyReads) || failure != nil && ctx.Err() != nil {
 				return failure // it is no answer
 			}
-			got, err = again, failure
+			got, done, err = again, release, failure
 			pause = delay.Next(backoff.Short, err)
 			return err
 		})
 	}
-	return got, err
+	return got, done, err
 }
 
 // wait takes a place, in the order of the calls: a pod has one read.
@@ -152,39 +158,57 @@ func (r *podReads) try(context.Context) error {
 }
 
 // read returns a pod, with one request at a time for all its volumes. place takes the place of
-// that request.
-func (r *podReads) read(ctx context.Context, pod volume.Pod, place func(context.Context) error) (*podspec.Pod, error) {
+// that request. The caller calls done once it doesn't use the pod any more.
+func (r *podReads) read(ctx context.Context, pod volume.Pod, place func(context.Context) error) (got *podspec.Pod, done func(), err error) {
 	for {
 		running, others := r.begin(pod)
 		if !others {
-			return r.run(ctx, pod, running, place)
+			r.run(ctx, pod, running, place)
 		}
 		select {
 		case <-running.done:
 		case <-ctx.Done():
-			return nil, fail(ReasonUnavailable, "%w: %w", errManyReads, ctx.Err())
+			if others {
+				r.leave(running)
+				return nil, nil, fail(ReasonUnavailable, "%w: %w", errManyReads, ctx.Err())
+			}
 		}
-		if !running.ended {
-			return running.pod, running.err
+		switch {
+		case others && running.ended:
+			r.leave(running)
+		case running.err != nil:
+			r.leave(running)
+			return nil, nil, running.err
+		default:
+			return running.pod, func() { r.leave(running) }, nil
 		}
 	}
 }
 
 // run sends the request of a read that begin returned.
-func (r *podReads) run(ctx context.Context, pod volume.Pod, running *podRead, place func(context.Context) error) (*podspec.Pod, error) {
-	defer r.end(pod, running)
-	if err := place(ctx); err != nil {
-		return nil, err
+func (r *podReads) run(ctx context.Context, pod volume.Pod, running *podRead, place func(context.Context) error) {
+	returned := false
+	defer func() {
+		r.end(pod, running)
+		if !returned { // something panicked
+			r.leave(running)
+		}
+	}()
+	if running.err = place(ctx); running.err != nil {
+		returned = true
+		return
 	}
-	defer r.places.release()
+	r.mu.Lock()
+	running.placed = true
+	r.mu.Unlock()
 	running.pod, running.err = r.pods.Get(ctx, pod)
-	if running.ended = ctx.Err() != nil; !running.ended {
+	running.ended, returned = ctx.Err() != nil, true
+	if !running.ended {
 		r.learn(pod, running.err)
 	}
-	return running.pod, running.err
 }
 
-// begin returns the read of a pod that runs, and whether it is another volume's.
+// begin returns the read of a pod that runs, which the caller leaves, and whether it is another volume's.
 func (r *podReads) begin(pod volume.Pod) (running *podRead, others bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,7 +217,19 @@ func (r *podReads) begin(pod volume.Pod) (running *podRead, others bool) {
 		running = &podRead{done: make(chan struct{}), ended: true} // until there is an answer
 		r.running[pod] = running
 	}
+	running.users++
 	return running, others
+}
+
+// leave ends the use of a read. The last one gives its place back.
+func (r *podReads) leave(running *podRead) {
+	r.mu.Lock()
+	running.users--
+	last := running.users == 0 && running.placed
+	r.mu.Unlock()
+	if last {
+		r.places.release()
+	}
 }
 
 func (r *podReads) end(pod volume.Pod, ended *podRead) {

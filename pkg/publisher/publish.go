@@ -227,13 +227,29 @@ func (p *Publisher) parsed(ctx context.Context, request Request, get getPod, opt
 	if err != nil {
 		return nil, err
 	}
-	resolved, leftOut, err := p.resolve(ctx, &request, spec, get)
+	list, unlisted, err := p.list(ctx, &request, spec, get)
 	if err != nil {
 		return nil, err
 	}
-	v := p.newPublished(request, spec, resolved)
-	v.leftOut = leftOut
-	return v, nil
+	var v *published
+	defer func() { // also when something panics
+		if v == nil {
+			p.lists.release(list)
+		}
+	}()
+	crowded := p.withPlace(ctx, &request, list.heap(spec), func() {
+		var resolved *volume.Spec
+		var leftOut []string
+		if resolved, leftOut, err = p.resolve(&request, spec, list, unlisted); err != nil {
+			return
+		}
+		v = p.newPublished(request, spec, resolved)
+		v.list, v.leftOut = list, few(leftOut)
+	})
+	if crowded != nil {
+		return nil, crowded
+	}
+	return v, err
 }
 
 // newPublished returns a volume that nobody knows of.

@@ -46,6 +46,7 @@ type Publisher struct {
 	stopOnce sync.Once
 	tracker  *access.Tracker
 	pods     *podReads
+	lists    podLists
 	// workers counts the workers.
 	workers sync.WaitGroup
 	// background counts the goroutines that wait for a place at the render gate; they end with
@@ -120,6 +121,7 @@ func New(opts Options) (*Publisher, error) {
 		restored:  map[string]*restored{},
 		failures:  map[string]failure{},
 		turns:     map[types.UID]*turns{},
+		lists:     podLists{pods: map[volume.Pod]*podList{}},
 	}
 	p.pods = newPodReads(opts.Pods, opts.NodeRights, p.stopping)
 	var err error
@@ -179,10 +181,10 @@ type published struct {
 	// What the publish asked for but its token, and the objects that this names; constant.
 	request Request
 	spec    *volume.Spec
-	// resolved is spec with what the pod's own spec adds to it, and leftOut what that sets and
+	// resolved is spec with what the pod's own spec adds to it, and leftOut names what that sets and
 	// a volume can't know; constant.
 	resolved *volume.Spec
-	leftOut  []string
+	leftOut  string
 	refs     []volume.Ref
 	// consent is the objects that the pod needs a right to; constant.
 	consent map[volume.Ref]bool
@@ -198,6 +200,8 @@ type published struct {
 
 	// Publisher.mu guards what follows, up to contents, once the volume is known.
 	//
+	// list is that of the pod, which the volume holds until it is removed; nil for none.
+	list *podList
 	// active says that the volume's changes go to the queue, live that it is mounted.
 	active, live bool
 	// size is the bytes that Publisher.used has for it.
@@ -253,6 +257,11 @@ func (p *Publisher) track(v *published) {
 // The volume leaves the maps last: as long as it is there, a publish of the same id
 // finds it and waits for its end, so what is undone here can't be the next one's.
 func (p *Publisher) remove(v *published) {
+	p.mu.Lock()
+	list := v.list
+	v.list = nil
+	p.mu.Unlock()
+	p.lists.release(list)
 	if p.lookup(v.request.VolumeID) != v {
 		return
 	}

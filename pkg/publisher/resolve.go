@@ -16,34 +16,62 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// getPod reads a volume's pod.
-type getPod func(ctx context.Context, pod volume.Pod) (*podspec.Pod, error)
+// getPod reads a volume's pod. The caller calls done once it doesn't use the pod any more; a pod may
+// take megabytes.
+type getPod func(ctx context.Context, pod volume.Pod) (got *podspec.Pod, done func(), err error)
 
-// resolve returns a volume's spec with what the pod's own spec adds to it, and in words
-// what of that a volume can't know. That never changes in the life of a pod, and may hold
-// passwords: so it is read by the publish, and once more after a restart.
-func (p *Publisher) resolve(ctx context.Context, request *Request, spec *volume.Spec, get getPod) (*volume.Spec, []string, error) {
+// list returns what the pod's own spec says of what a volume takes from there, nil if the volume takes
+// nothing; the caller releases it. unlisted is why the pod's spec can't say that, for resolve to tell where.
+// What a spec says never changes in the life of a pod, and may hold passwords: so it is read by the first
+// volume that needs it, and kept while such a volume is there.
+func (p *Publisher) list(ctx context.Context, request *Request, spec *volume.Spec, get getPod) (list *podList, unlisted, err error) {
 	at := spec.NeedsPod()
 	if at == "" && !p.opts.NodeRights {
-		return spec, nil, nil
+		return nil, nil, nil
 	}
-	pod, err := get(ctx, request.Pod)
+	named := p.mustBeNamed(request, spec)
+	held := p.lists.hold(request.Pod)
+	defer func() { // also when something panics
+		if list == nil {
+			p.lists.release(held)
+		}
+	}()
+	if held.has(spec, named) {
+		return held, nil, nil
+	}
+	pod, done, err := get(ctx, request.Pod)
+	if err == nil {
+		defer done()
+	}
 	if err == nil && pod.Mirror { // its UID does not matter: anybody may have written it
 		err = fmt.Errorf("read pod %s: %w", request.Pod, podspec.ErrStatic)
 	}
 	if err != nil {
 		return nil, nil, fail(unread(err), "%s: %w", cmp.Or(at, "with --identity=node a volume shows only what its pod's spec names"), err)
 	}
-	var resolved *volume.Spec
-	var leftOut []string
-	crowded := p.withPlace(ctx, request, smallHeap, func() {
-		resolved, leftOut, err = spec.Resolve(pod.Env, pod.Shown)
-		if err == nil && p.opts.NodeRights {
-			err = unnamed(resolved, pod)
-		}
-	})
-	if crowded != nil {
-		return nil, nil, crowded
+	unlisted = held.add(pod, spec, named)
+	return held, unlisted, nil
+}
+
+// mustBeNamed returns the objects that the spec of a request names without the pod's own spec, where the
+// pod's own spec must name them too: the node may read them if a neighbour names them, and no volume must
+// depend on its neighbours.
+func (p *Publisher) mustBeNamed(request *Request, spec *volume.Spec) []volume.Use {
+	if !p.opts.NodeRights {
+		return nil
+	}
+	return slices.Concat(spec.Own(request.Pod), spec.Across(request.Pod))
+}
+
+// resolve returns a volume's spec with what list has of the pod's own spec, and in words what of that
+// a volume can't know.
+func (p *Publisher) resolve(request *Request, spec *volume.Spec, list *podList, unlisted error) (*volume.Spec, []string, error) {
+	if list == nil {
+		return spec, nil, nil
+	}
+	resolved, leftOut, err := list.resolve(spec, unlisted)
+	if err == nil {
+		err = unnamed(list.lacks(p.mustBeNamed(request, spec)))
 	}
 	if err != nil {
 		return nil, nil, fail(ReasonInvalid, "%w", err)
@@ -51,15 +79,12 @@ func (p *Publisher) resolve(ctx context.Context, request *Request, spec *volume.
 	return resolved, leftOut, nil
 }
 
-// unnamed refuses the objects that a pod's own spec does not name: the node may read them if a
-// neighbour names them, and no volume must depend on its neighbours.
-func unnamed(resolved *volume.Spec, pod *podspec.Pod) error {
+// unnamed refuses objects that a pod's own spec does not name.
+func unnamed(uses []volume.Use) error {
 	var errs []error
-	for _, use := range slices.Concat(resolved.Own(pod.Pod), resolved.Across(pod.Pod)) {
-		if len(errs) < fewNames && !slices.Contains(pod.Refs, use.Ref) {
-			errs = append(errs, field.Forbidden(field.NewPath(use.Field), "the pod's spec does not name "+use.Ref.String()+
-				" itself, and this node's plugin runs with --identity=node: add a volume of the pod that names it, and show that by a volume source"))
-		}
+	for _, use := range uses[:min(len(uses), fewNames)] {
+		errs = append(errs, field.Forbidden(field.NewPath(use.Field), "the pod's spec does not name "+use.Ref.String()+
+			" itself, and this node's plugin runs with --identity=node: add a volume of the pod that names it, and show that by a volume source"))
 	}
 	return utilerrors.NewAggregate(errs)
 }
@@ -81,7 +106,7 @@ func unread(err error) Reason {
 
 // podUntil returns what reads the pod of a publish, which gives up at the deadline.
 func (p *Publisher) podUntil(deadline time.Time) getPod {
-	return func(ctx context.Context, pod volume.Pod) (*podspec.Pod, error) {
+	return func(ctx context.Context, pod volume.Pod) (*podspec.Pod, func(), error) {
 		return p.pods.get(ctx, pod, deadline)
 	}
 }

@@ -7,8 +7,9 @@ import (
 	"github.com/refvol/refvol/pkg/payload"
 )
 
-// skippedText says which variables are not in a volume's env files, "" for none.
-func skippedText(skipped []payload.Skipped, leftOut []string) string {
+// skippedText says which variables are not in a volume's env files, "" for none. leftOut names those that a
+// volume can't know.
+func skippedText(skipped []payload.Skipped, leftOut string) string {
 	var texts []string
 	for i, s := range skipped {
 		if i == fewNames {
@@ -23,8 +24,8 @@ func skippedText(skipped []payload.Skipped, leftOut []string) string {
 			texts = append(texts, fmt.Sprintf("%s: left out, for they refer to what a volume can't know: %s", s.Path, few(s.Dependent)))
 		}
 	}
-	if len(leftOut) > 0 {
-		texts = append(texts, "left out, for a volume can't know them: "+few(leftOut))
+	if leftOut != "" {
+		texts = append(texts, "left out, for a volume can't know them: "+leftOut)
 	}
 	return strings.Join(texts, "; ")
 }

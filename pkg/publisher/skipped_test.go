@@ -22,7 +22,7 @@ func TestSkippedTextIsShort(t *testing.T) {
 	for i := range 20 {
 		skipped = append(skipped, payload.Skipped{Path: strings.Repeat("p", 4000) + fmt.Sprint(i), Format: "shell", Unfit: names, Dependent: names})
 	}
-	text := skippedText(skipped, leftOut)
+	text := skippedText(skipped, few(leftOut))
 	if len(text) > 20<<10 {
 		t.Fatalf("%d bytes: %.200s", len(text), text)
 	}
@@ -31,7 +31,7 @@ func TestSkippedTextIsShort(t *testing.T) {
 			t.Errorf("%q is not in %s", want, text)
 		}
 	}
-	few := skippedText([]payload.Skipped{{Path: "e", Format: "dotenv", Unfit: []string{"a.b", "c.d"}}}, []string{"CPU (resourceFieldRef limits.cpu)"})
+	few := skippedText([]payload.Skipped{{Path: "e", Format: "dotenv", Unfit: []string{"a.b", "c.d"}}}, "CPU (resourceFieldRef limits.cpu)")
 	if want := "e: skipped, for a dotenv file can't hold them: a.b, c.d; left out, for a volume can't know them: CPU (resourceFieldRef limits.cpu)"; few != want {
 		t.Errorf("\ngot  %s\nwant %s", few, want)
 	}

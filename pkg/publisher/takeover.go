@@ -68,16 +68,16 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 	if err != nil {
 		return err
 	}
-	if err := p.readRecord(ctx, v); err != nil {
-		return err
-	}
 	done := false
 	defer func() {
-		if !done { // something panicked: it is a restored volume again
+		if !done { // it is a restored volume again, also when something panics
 			v.registration.Close()
 			p.remove(v)
 		}
 	}()
+	if err := p.readRecord(ctx, v); err != nil {
+		return err
+	}
 	if v.spec.Pinned() {
 		p.track(v)
 	} else {

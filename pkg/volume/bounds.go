@@ -37,9 +37,11 @@ func tooMany(at string, n int, detail string) *field.Error {
 // checkReferences refuses a spec that names too many objects.
 func (s *Spec) checkReferences() *field.Error {
 	refs, beyond := map[Ref]bool{}, ""
-	for _, use := range s.Uses() {
-		if refs[use.Ref] = true; len(refs) == MaxReferences+1 && beyond == "" {
-			beyond = use.Field
+	for i := range s.Sources {
+		for _, use := range s.Sources[i].objects() {
+			if refs[use.Ref] = true; len(refs) == MaxReferences+1 && beyond == "" {
+				beyond = use.Field
+			}
 		}
 	}
 	if beyond == "" {

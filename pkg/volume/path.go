@@ -63,7 +63,7 @@ func (s *Spec) checkCollisions() field.ErrorList {
 				continue
 			}
 			if reason := taken.collision(path); reason != "" {
-				errs = append(errs, field.Invalid(at, shorten(path), reason))
+				errs = append(errs, field.Invalid(at.field(), shorten(path), reason))
 				continue
 			}
 			taken.add(at, path)
@@ -73,55 +73,68 @@ func (s *Spec) checkCollisions() field.ErrorList {
 }
 
 // paths yields the paths that the pod's author gave in a source, each with its
-// field. One that was refused is empty.
-func (s *Source) paths() iter.Seq2[*field.Path, string] {
-	return func(yield func(*field.Path, string) bool) {
+// place. One that was refused is empty.
+func (s *Source) paths() iter.Seq2[pathPlace, string] {
+	return func(yield func(pathPlace, string) bool) {
 		switch {
 		case s.Projection != nil:
-			for i, item := range s.Projection.Items {
-				if !yield(s.itemPath(i).Child("path"), item.Path) {
+			for i := range s.Projection.Items {
+				if !yield(pathPlace{s, i}, s.Projection.Items[i].Path) {
 					return
 				}
 			}
 		case s.Env != nil:
-			yield(field.NewPath(s.Field).Child("path"), s.Env.Path)
+			yield(pathPlace{s, 0}, s.Env.Path)
 		case s.PodEnv != nil:
-			yield(field.NewPath(s.Field).Child("path"), s.PodEnv.Path)
+			yield(pathPlace{s, 0}, s.PodEnv.Path)
 		}
 	}
 }
 
-// takenPaths holds paths that the pod's author gave, each with the field that gave it.
+// pathPlace is the place of a path: a source, and for a projection the index of an item. Its field is
+// made for an error only, as there may be thousands of paths.
+type pathPlace struct {
+	source *Source
+	item   int
+}
+
+func (p pathPlace) field() *field.Path {
+	if p.source.Projection != nil {
+		return p.source.itemPath(p.item).Child("path")
+	}
+	return field.NewPath(p.source.Field).Child("path")
+}
+
+// takenPaths holds paths that the pod's author gave, each with its place.
 type takenPaths struct {
-	files map[string]string
-	// directories holds the first field that needs each directory.
-	directories map[string]string
+	files map[string]pathPlace
+	// directories holds the first place that needs each directory.
+	directories map[string]pathPlace
 }
 
 func newTakenPaths() takenPaths {
-	return takenPaths{files: map[string]string{}, directories: map[string]string{}}
+	return takenPaths{files: map[string]pathPlace{}, directories: map[string]pathPlace{}}
 }
 
 // add adds the path of a file, with its directories.
-func (t takenPaths) add(at *field.Path, p string) {
-	name := at.String()
-	t.files[p] = name
-	for dir := parent(p); dir != "" && t.directories[dir] == ""; dir = parent(dir) {
-		t.directories[dir] = name
+func (t takenPaths) add(at pathPlace, p string) {
+	t.files[p] = at
+	for dir := parent(p); dir != "" && t.directories[dir].source == nil; dir = parent(dir) {
+		t.directories[dir] = at
 	}
 }
 
 // collision says why a path can't stand beside those that are taken, "" if it can.
 func (t takenPaths) collision(p string) string {
 	if other, ok := t.files[p]; ok {
-		return duplicate(other)
+		return duplicate(other.field().String())
 	}
 	if other, ok := t.directories[p]; ok {
-		return "must not be a file: " + other + " needs a directory of that name"
+		return "must not be a file: " + other.field().String() + " needs a directory of that name"
 	}
 	for dir := parent(p); dir != ""; dir = parent(dir) {
 		if other, ok := t.files[dir]; ok {
-			return fmt.Sprintf("must not lie below %q, which %s makes a file", shorten(dir), other)
+			return fmt.Sprintf("must not lie below %q, which %s makes a file", shorten(dir), other.field())
 		}
 	}
 	return ""

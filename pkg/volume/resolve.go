@@ -48,8 +48,15 @@ func (s *Spec) Resolve(
 ) (resolved *Spec, leftOut []string, err error) {
 	r := resolver{env: env, shown: shown, known: map[string]Env{}, taken: newTakenPaths()}
 	for i := range s.Sources {
-		if err := r.add(s.Sources[i]); err != nil {
+		added, err := r.add(s.Sources[i])
+		if err == nil {
+			err = r.checkPaths(added)
+		}
+		if err != nil {
 			return nil, nil, err
+		}
+		if i+1 < len(s.Sources) { // nobody asks for those of the last source
+			r.takePaths(added)
 		}
 	}
 	copied := *s
@@ -75,11 +82,10 @@ type resolver struct {
 	taken takenPaths
 }
 
-// add adds a source, resolved.
-func (r *resolver) add(source Source) error {
+// add adds a source, and returns what it is resolved to.
+func (r *resolver) add(source Source) (added []Source, err error) {
 	at := source.podField()
-	added := []Source{source}
-	var err error
+	added = []Source{source}
 	switch {
 	case source.PodEnv != nil:
 		added[0].Env, err = r.envFile(source.PodEnv, at)
@@ -98,13 +104,17 @@ func (r *resolver) add(source Source) error {
 		}
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	r.sources = append(r.sources, added...)
+	if r.sources == nil {
+		r.sources = slices.Clip(added) // which all volumes that show the same share
+	} else {
+		r.sources = append(r.sources, added...)
+	}
 	if len(r.sources) > MaxSources {
-		return tooMany(cmp.Or(at, source.Field), len(r.sources), fmt.Sprintf("a volume may have at most %d sources, with those of projected volumes; show the others in another volume", MaxSources))
+		return nil, tooMany(cmp.Or(at, source.Field), len(r.sources), fmt.Sprintf("a volume may have at most %d sources, with those of projected volumes; show the others in another volume", MaxSources))
 	}
-	return r.addPaths(added)
+	return added, nil
 }
 
 // countItems counts items, and the directories of their paths: each takes as much.
@@ -134,20 +144,27 @@ func (r *resolver) envFile(file *PodEnvFile, at string) (*EnvFile, error) {
 	return file.File(env), nil
 }
 
-// addPaths refuses a path that can't stand beside those of the sources before. Within one of the
+// checkPaths refuses a path that can't stand beside those of the sources before. Within one of the
 // pod's own volumes the last one counts, as for the kubelet.
-func (r *resolver) addPaths(added []Source) error {
+func (r *resolver) checkPaths(added []Source) error {
+	if len(r.taken.files) == 0 {
+		return nil
+	}
 	for i := range added {
 		for at, path := range added[i].paths() {
 			if reason := r.taken.collision(path); reason != "" {
-				return field.Invalid(at, shorten(path), reason)
+				return field.Invalid(at.field(), shorten(path), reason)
 			}
 		}
 	}
+	return nil
+}
+
+// takePaths notes the paths of a source.
+func (r *resolver) takePaths(added []Source) {
 	for i := range added {
 		for at, path := range added[i].paths() {
 			r.taken.add(at, path)
 		}
 	}
-	return nil
 }

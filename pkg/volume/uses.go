@@ -1,6 +1,9 @@
 package volume
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Use is one place where a spec names an object, or a key of one.
 type Use struct {
@@ -40,6 +43,18 @@ func (s *Source) uses() []Use {
 	return nil
 }
 
+// objects is uses with one place only of all items of a source, which name the same object: a pod's
+// spec has room for thousands of items.
+func (s *Source) objects() []Use {
+	if s.Projection == nil || len(s.Projection.Items) == 0 {
+		return s.uses()
+	}
+	first := *s.Projection
+	first.Items = first.Items[:1]
+	one := Source{Projection: &first, Field: s.Field}
+	return one.uses()
+}
+
 // Uses returns every place where an environment names an object, in its order.
 func (e *Env) Uses() []Use {
 	var uses []Use
@@ -64,16 +79,17 @@ func (v *EnvVar) source() *EnvKey {
 
 // Refs returns the objects that the spec names, each once, in order of first use.
 func (s *Spec) Refs() []Ref {
-	uses := s.Uses()
-	seen := make(map[Ref]bool, len(uses))
-	refs := make([]Ref, 0, len(uses))
-	for _, use := range uses {
-		if !seen[use.Ref] {
-			seen[use.Ref] = true
-			refs = append(refs, use.Ref)
+	seen := map[Ref]bool{}
+	var refs []Ref
+	for i := range s.Sources {
+		for _, use := range s.Sources[i].objects() {
+			if !seen[use.Ref] {
+				seen[use.Ref] = true
+				refs = append(refs, use.Ref)
+			}
 		}
 	}
-	return refs
+	return slices.Clip(refs)
 }
 
 // Across returns the uses of objects in other namespaces than the pod's own, each object
@@ -101,7 +117,7 @@ func (s *Spec) first(counts func(*Source, Use) (field string, ok bool)) []Use {
 	var first []Use
 	seen := map[Ref]bool{}
 	for i := range s.Sources {
-		for _, use := range s.Sources[i].uses() {
+		for _, use := range s.Sources[i].objects() {
 			if seen[use.Ref] {
 				continue
 			}
