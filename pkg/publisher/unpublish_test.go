@@ -131,6 +131,7 @@ func TestUnpublishOfAnotherTargetKeepsTheVolume(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
 		e.publish(r)
+		e.settle() // the mounts have been listed: nothing that was forgotten is taken over again
 		other := r
 		other.Target = strings.Replace(r.Target, "/settings/", "/other/", 1)
 		e.unpublish(other)

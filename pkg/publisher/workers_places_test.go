@@ -120,3 +120,27 @@ func TestPlaceOfAPruneThatHangs(t *testing.T) {
 		e.wantFiles(large, "e", content)
 	})
 }
+
+// A place that was given to a volume goes to others when the volume is unpublished before a worker
+// takes it up.
+func TestPlaceOfAnUnpublishedVolume(t *testing.T) {
+	inStoppedBubble(t, func(o *Options) { o.Workers = 1 }, func(e *env) {
+		e.run()
+		large := e.large("large")
+		e.publish(large)
+		e.volumesFor("hostile", 1)
+		free := e.fill()
+		e.fillWith("y")
+		e.settle() // it waits for a place
+		release := e.writes.hangAt("this hangs")
+		e.objects.put(configMap("hostile"), "a", "this hangs")
+		synctest.Wait()
+		free()
+		synctest.Wait()
+		e.wantFreeLarge(largeRenders - 1)
+		e.unpublish(large)
+		e.wantFreeLarge(largeRenders)
+		release()
+		after(2 * firstRest)
+	})
+}
