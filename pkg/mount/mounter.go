@@ -46,6 +46,9 @@ type Mounter struct {
 	seLinuxContext string
 	// noswap says that the kernel lets us keep tmpfs pages out of swap.
 	noswap bool
+	// hugeNever says that the kernel lets us keep it from using huge pages, of which a file of a few
+	// bytes may take one of 2 MiB.
+	hugeNever bool
 	// attributePrefix starts the names of the extended attributes that we may set.
 	attributePrefix string
 	// hasPeers is the mount table's, once List has read it.
@@ -63,7 +66,6 @@ func New(ctx context.Context, opts Options) (*Mounter, error) {
 		driver:         opts.Driver,
 		kubeletDir:     opts.kubeletDir(),
 		seLinuxContext: opts.SELinuxContext,
-		noswap:         true,
 	}
 	if err := m.probe(ctx); err != nil {
 		return nil, explain(err)

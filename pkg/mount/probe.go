@@ -27,20 +27,22 @@ func (m *Mounter) probe(ctx context.Context) error {
 	return m.probeTmpfs(ctx)
 }
 
-// probeTmpfs makes a tmpfs as Create does, first with noswap, sets an attribute in it, and
-// switches it between writable and read-only.
+// probeTmpfs makes a tmpfs as Create does, with as many of its options as the kernel takes, sets an
+// attribute in it, and switches it between writable and read-only.
 func (m *Mounter) probeTmpfs(ctx context.Context) error {
 	params := Params{VolumeID: "probe", Size: 4096, Inodes: 8, Mode: 0o700, UID: volume.NoOwner, GID: volume.NoOwner}
-	v, err := m.newDetached(params)
+	var v *Volume
+	withNoswap, err := m.tryOptions(func() (err error) {
+		v, err = m.newDetached(params)
+		return err
+	})
 	if err != nil {
-		withNoswap := err
-		m.noswap = false
-		if v, err = m.newDetached(params); err != nil {
-			return err
-		}
-		klog.FromContext(ctx).Info("Warning: this kernel refuses noswap here, so values may reach a swap device; turn swap off or encrypt it", "err", withNoswap)
+		return err
 	}
 	defer v.Close()
+	if !m.noswap {
+		klog.FromContext(ctx).Info("Warning: this kernel refuses noswap here, so values may reach a swap device; turn swap off or encrypt it", "err", withNoswap)
+	}
 	if err := m.probeAttributes(v); err != nil {
 		return err
 	}
@@ -48,6 +50,23 @@ func (m *Mounter) probeTmpfs(ctx context.Context) error {
 		return err
 	}
 	return setReadOnly(v.mount, false)
+}
+
+// tryOptions sets the options that not each kernel takes to those with which try succeeds: a
+// tmpfs without huge=never is better than one without noswap, and one without both better than none. It
+// returns why noswap was refused, if it was, and the last error if nothing succeeded.
+func (m *Mounter) tryOptions(try func() error) (withNoswap, err error) {
+	for _, m.noswap = range []bool{true, false} {
+		for _, m.hugeNever = range []bool{true, false} {
+			if err = try(); err == nil {
+				return withNoswap, nil
+			}
+			if m.noswap {
+				withNoswap = err
+			}
+		}
+	}
+	return withNoswap, err
 }
 
 // The namespaces of attributes that are for the node's administrators only. In a user

@@ -46,6 +46,9 @@ func (m *Mounter) settings(p Params) []setting {
 	if m.seLinuxContext != "" {
 		all = append(all, setting{"context", m.seLinuxContext})
 	}
+	if m.hugeNever {
+		all = append(all, setting{"huge", "never"})
+	}
 	if m.noswap {
 		all = append(all, setting{key: "noswap"})
 	}

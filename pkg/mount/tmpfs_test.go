@@ -37,9 +37,9 @@ func TestSettings(t *testing.T) {
 			[]setting{{"mode", "2550"}, {"gid", "2000"}},
 		},
 		"all": {
-			&Mounter{noswap: true, seLinuxContext: "system_u:object_r:container_file_t:s0:c1,c2"},
+			&Mounter{noswap: true, hugeNever: true, seLinuxContext: "system_u:object_r:container_file_t:s0:c1,c2"},
 			Params{Mode: 0o755, UID: 1, GID: 2},
-			[]setting{{"mode", "755"}, {"uid", "1"}, {"gid", "2"}, {"context", "system_u:object_r:container_file_t:s0:c1,c2"}, {"noswap", ""}},
+			[]setting{{"mode", "755"}, {"uid", "1"}, {"gid", "2"}, {"context", "system_u:object_r:container_file_t:s0:c1,c2"}, {"huge", "never"}, {"noswap", ""}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,6 +48,42 @@ func TestSettings(t *testing.T) {
 			got := tc.mounter.settings(tc.params)
 			if want := slices.Concat(base, tc.want); !slices.Equal(got, want) {
 				t.Errorf("got %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// TestOptionsThatTheKernelRefuses: each is left out alone.
+func TestOptionsThatTheKernelRefuses(t *testing.T) {
+	errHuge, errNoswap, errNone := errors.New("no huge"), errors.New("no noswap"), errors.New("no tmpfs")
+	for name, tc := range map[string]struct {
+		huge, noswap, none bool // refused
+		wantNoswap, want   error
+	}{
+		"none":          {},
+		"huge":          {huge: true},
+		"noswap":        {noswap: true, wantNoswap: errNoswap},
+		"both":          {huge: true, noswap: true, wantNoswap: errNoswap},
+		"no tmpfs ever": {none: true, wantNoswap: errNone, want: errNone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &Mounter{}
+			withNoswap, err := m.tryOptions(func() error {
+				switch {
+				case tc.none:
+					return errNone
+				case tc.huge && m.hugeNever:
+					return errHuge
+				case tc.noswap && m.noswap:
+					return errNoswap
+				}
+				return nil
+			})
+			if !errors.Is(err, tc.want) {
+				t.Fatalf("got %v, want %v", err, tc.want)
+			}
+			if err == nil && (m.hugeNever == tc.huge || m.noswap == tc.noswap || !m.noswap && !errors.Is(withNoswap, tc.wantNoswap)) {
+				t.Errorf("huge=never: %t, noswap: %t, %v", m.hugeNever, m.noswap, withNoswap)
 			}
 		})
 	}

@@ -161,6 +161,19 @@ func (v *Volume) Grow(ctx context.Context, size, inodes int64) error {
 	return nil
 }
 
+// Usage returns how much of the volume's file system is used, also by files that have no name any more
+// and that readers hold open.
+func (v *Volume) Usage() (Usage, error) {
+	if v.mount < 0 {
+		return Usage{}, fmt.Errorf("volume %s: usage: %w", v.id, fs.ErrClosed)
+	}
+	usage, err := usageAt(v.mount)
+	if err != nil {
+		return Usage{}, fmt.Errorf("volume %s: usage: %w", v.id, err)
+	}
+	return usage, nil
+}
+
 // Attach makes a created Volume read-only and then visible at target in one step;
 // every file of it that is open for writing must be closed before. It makes the
 // target's directory, whose parent must exist; a directory that is there already

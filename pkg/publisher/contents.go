@@ -21,8 +21,12 @@ import (
 // treeWriter makes a directory show a tree; *writer.Writer and *writer.InPlace are.
 type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (writer.Result, error)
+	// Stale says whether an earlier generation is there, StaleSince since when the oldest is one.
 	Stale() bool
-	Prune(ctx context.Context, dir *os.Root) error
+	StaleSince() time.Time
+	Prune(ctx context.Context, dir *os.Root, before time.Time) error
+	// DropOldest removes what has been kept longest for readers alone; false if nothing is.
+	DropOldest(ctx context.Context, dir *os.Root) (bool, error)
 	// Withdraw takes away the files that name one of the objects and, if unnamed says so, those
 	// that name none.
 	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (writer.Result, error)
@@ -53,6 +57,8 @@ type contents struct {
 	proven bool
 	// switched is when ..data was last switched from one generation to another.
 	switched time.Time
+	// overhead is how many inodes the volume takes beside those of its files.
+	overhead int64
 	// leftover is why an earlier generation could not be removed when that was last tried. It
 	// ails the volume until it is known to be gone, whatever else is written meanwhile.
 	leftover error
@@ -65,12 +71,11 @@ type contents struct {
 }
 
 const (
-	// readTime is what a reader may take from opening ..data to opening the last
-	// file: within it ..data does not switch again, so that the generation before
-	// stays. A change that comes alone is never held up; of a burst, the latest
-	// state counts.
+	// readTime after a switch ..data does not switch again: so where there is no room for earlier
+	// generations, readers have that long, and of a burst those that are kept last for eight times as
+	// long. A change that comes alone is never held up; of a burst, the latest state counts.
 	readTime = 25 * time.Millisecond
-	// pruneTime after the last switch the generation before is removed: what it
+	// pruneTime after it was superseded a generation is removed: what it
 	// shows may have been revoked.
 	pruneTime = time.Second
 )
@@ -150,12 +155,12 @@ func (v *published) render(got answers, live bool) (*payload.Rendering, error) {
 func (v *published) write(ctx context.Context, mnt Mount, rendering *payload.Rendering, got answers) (changed bool, err error) {
 	var result writer.Result
 	defer func() { v.p.opts.Observer.Wrote(result.Changed, result.Bytes, err) }()
-	undo, err := v.makeRoom(ctx, mnt, rendering.Tree)
+	rendering.Tree.Record = got.at.Encode()
+	takes, err := v.makeRoom(ctx, mnt, rendering.Tree)
 	if err != nil {
 		return false, err
 	}
 	v.contents.proven = false
-	rendering.Tree.Record = got.at.Encode()
 	result, err = v.contents.writer.Write(ctx, mnt.Root(), rendering.Tree)
 	if result.Changed && v.contents.writer.Stale() {
 		v.contents.switched = time.Now()
@@ -165,6 +170,7 @@ func (v *published) write(ctx context.Context, mnt Mount, rendering *payload.Ren
 		v.contents.shown, v.contents.withdrawn = got.at, got.refused
 		v.contents.named, v.contents.unnamed = namedIn(rendering.Tree), nil
 		v.condition.show(got.at)
+		v.setTree(takes)
 	case result.Changed:
 		// Some files may still be those of before, where they are rewritten in place. So nothing older
 		// may follow, and the status goes on to say what was shown by all files.
@@ -173,15 +179,16 @@ func (v *published) write(ctx context.Context, mnt Mount, rendering *payload.Ren
 		for ref := range namedIn(rendering.Tree) {
 			v.contents.named[ref] = true
 		}
-	default:
-		undo()
 	}
 	if err != nil {
-		return result.Changed, fmt.Errorf("write the files of volume %s: %w", v.request.VolumeID, err)
+		return result.Changed, errors.Join(fmt.Errorf("write the files of volume %s: %w", v.request.VolumeID, err), v.measure(mnt))
 	}
 	v.contents.proven = true
 	if result.Changed {
 		v.contents.showed(v.p.opts.Observer)
+	}
+	if err := v.settleSize(ctx, mnt); err != nil {
+		return result.Changed, err
 	}
 	told := v.contents.told
 	v.contents.told = skippedText(rendering.Skipped, v.leftOut)

@@ -69,6 +69,13 @@ func (h *fakeMount) Grow(_ context.Context, size, inodes int64) error {
 	return nil
 }
 
+func (h *fakeMount) Usage() (mount.Usage, error) {
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	used, inodes := usedBelow(h.mounts.t, h.fsys.dir)
+	return mount.Usage{Capacity: h.fsys.size, Used: used, InodesUsed: inodes}, nil
+}
+
 func (h *fakeMount) StillAt(_ context.Context, target string) bool {
 	if h.mounts.begin("StillAt") != nil {
 		return false

@@ -124,14 +124,14 @@ func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Tree)
 	return result, err
 }
 
-func (w *testWriter) Prune(ctx context.Context, dir *os.Root) error {
+func (w *testWriter) Prune(ctx context.Context, dir *os.Root, before time.Time) error {
 	w.faults.mu.Lock()
 	released := w.faults.prunes
 	w.faults.mu.Unlock()
 	if released != nil {
 		<-released
 	}
-	return w.treeWriter.Prune(ctx, dir)
+	return w.treeWriter.Prune(ctx, dir, before)
 }
 
 func (w *testWriter) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (writer.Result, error) {

@@ -342,6 +342,12 @@ func (e *env) settle() {
 	synctest.Wait()
 }
 
+// rest waits until readers have had their time, and nothing moves any more.
+func (e *env) rest() {
+	after(pruneTime)
+	e.settle()
+}
+
 // after waits on the bubble's clock.
 func after(d time.Duration) { <-time.After(d) }
 

@@ -26,15 +26,22 @@ type obstacle struct {
 	prunes atomic.Int64
 }
 
-func (w *stuckWriter) Prune(ctx context.Context, dir *os.Root) error {
+func (w *stuckWriter) Prune(ctx context.Context, dir *os.Root, before time.Time) error {
 	w.prunes.Add(1)
 	if w.stuck.Load() {
 		return fmt.Errorf("remove ..2001: a: %w", unix.EBUSY)
 	}
-	return w.treeWriter.Prune(ctx, dir)
+	return w.treeWriter.Prune(ctx, dir, before)
 }
 
 func (w *stuckWriter) Stale() bool { return w.stuck.Load() || w.treeWriter.Stale() }
+
+func (w *stuckWriter) StaleSince() time.Time {
+	if !w.treeWriter.Stale() {
+		return time.Time{}
+	}
+	return w.treeWriter.StaleSince()
+}
 
 // A generation that can't be removed keeps no update from the files. It is told and logged once,
 // is never taken for gone, and goes once it can.

@@ -50,44 +50,101 @@ func limitsFor(maxVolumeSize int64) limits {
 	return l
 }
 
-// makeRoom counts what a tree takes for a volume, in place of what was counted before, and
-// returns how to take that back. It fails if the tree is over a limit, unless it takes
-// no more than what the files take that are there: they may be from before a limit was lowered.
-// They are looked at only then. The caller holds the lock of the contents.
-func (v *published) makeRoom(ctx context.Context, mnt Mount, tree *volume.Tree) (undo func(), err error) {
+// overhead returns how many inodes a volume takes beyond its Footprint, at most: its root, and the
+// attributes of that and of the generation, which newer kernels take from the inodes.
+func overhead(record string) int64 {
+	const bytesPerInode, rootAttributes = 1024, 1024
+	return 1 + (rootAttributes+int64(len(record))+bytesPerInode-1)/bytesPerInode
+}
+
+// makeRoom sees to it that there is room for a tree, counts it and returns what it takes of the node's
+// total, all of its volume. It fails if the tree is over a limit, unless it takes no more than the files that
+// are there: they may be from before a limit was lowered. They are looked at only then. Before the
+// total is the reason, whatever is kept for readers alone is removed, and what the kernel
+// holds is measured again. The caller holds the lock of the contents.
+func (v *published) makeRoom(ctx context.Context, mnt Mount, tree *volume.Tree) (takes int64, err error) {
 	size := writer.Measure(tree)
-	undo, err = v.reserve(size, writer.Footprint{})
-	if err == nil {
-		return undo, nil
+	v.contents.overhead = overhead(tree.Record)
+	takes = memoryOf(size.Bytes, size.Inodes+v.contents.overhead)
+	if err = v.reserve(size, takes, writer.Footprint{}); err == nil {
+		return takes, nil
+	}
+	if ReasonOf(err) == ReasonNodeFull {
+		fits := func() bool { return v.fits(takes) }
+		if err := v.measure(mnt); err != nil {
+			return 0, err
+		}
+		v.free(ctx, mnt, fits)
+		v.p.reclaim(ctx, v, fits)
 	}
 	has, lookErr := v.contents.writer.Size(ctx, mnt.Root())
 	if lookErr != nil {
-		return nil, errors.Join(err, fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, lookErr))
+		return 0, errors.Join(err, fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, lookErr))
 	}
-	return v.reserve(size, has)
+	return takes, v.reserve(size, takes, has)
 }
 
-// reserve counts what a volume is to take, in place of what was counted before, and returns how
-// to take that back. It fails if that is over a limit, and more than has.
-func (v *published) reserve(size, has writer.Footprint) (undo func(), err error) {
+// reserve counts what a volume is to take, beside what it holds for others than those who open its
+// files now. It fails if that is over a limit, and more than has.
+func (v *published) reserve(size writer.Footprint, takes int64, has writer.Footprint) error {
 	if size.Bytes > max(v.p.limits.bytes, has.Bytes) {
-		return nil, fail(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, v.p.limits.bytes)
+		return fail(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, v.p.limits.bytes)
 	}
 	if size.Inodes > max(v.p.limits.inodes, has.Inodes) {
-		return nil, fail(ReasonTooLarge, "the files take %d inodes, more than the %d that a volume may have (they follow --max-volume-size)", size.Inodes, v.p.limits.inodes)
+		return fail(ReasonTooLarge, "the files take %d inodes, more than the %d that a volume may have (they follow --max-volume-size)", size.Inodes, v.p.limits.inodes)
 	}
 	v.p.mu.Lock()
 	defer v.p.mu.Unlock()
-	before, takes := v.size, memoryOf(size.Bytes, size.Inodes)
-	if others := v.p.used - before; takes > max(before, memoryOf(has.Bytes, has.Inodes)) && others+takes > v.p.opts.MaxTotalSize {
-		return nil, fail(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", takes, others, v.p.opts.MaxTotalSize)
+	if !v.fitsLocked(takes) && !v.replacesLocked(takes) {
+		return v.p.full(takes, v.p.used-v.size)
 	}
-	v.count(takes)
-	return func() {
-		v.p.mu.Lock()
-		defer v.p.mu.Unlock()
-		v.count(before)
-	}, nil
+	v.count(max(v.size, v.excess()+takes)) // measured once it is written
+	return nil
+}
+
+// full returns why a volume finds no room. The caller holds mu.
+func (p *Publisher) full(takes, others int64) error {
+	held := int64(0)
+	for _, v := range p.volumes {
+		held += v.held()
+	}
+	text := ""
+	if held > 0 {
+		text = fmt.Sprintf("; readers hold %d bytes of old files open", held)
+	}
+	return fail(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)%s", takes, others, p.opts.MaxTotalSize, text)
+}
+
+// excess is what the volume's file system holds beyond its newest tree. The caller holds
+// Publisher.mu.
+func (v *published) excess() int64 { return max(0, v.size-v.tree) }
+
+// fits says whether the node's total has room for the volume's next tree.
+func (v *published) fits(takes int64) bool {
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	return v.fitsLocked(takes)
+}
+
+func (v *published) fitsLocked(takes int64) bool {
+	return v.p.used-v.size+v.excess()+takes <= v.p.opts.MaxTotalSize
+}
+
+// replacesLocked says whether the volume's next tree may take the place of the present one on a node whose
+// newest trees alone are over the total, as after that was lowered. Where it is readers of old files who take the
+// room, each replaced file could be one more that they hold.
+func (v *published) replacesLocked(takes int64) bool {
+	if takes > v.tree || v.excess() > 0 {
+		return false
+	}
+	trees := int64(0)
+	for _, other := range v.p.volumes {
+		trees += min(other.size, other.tree)
+	}
+	for _, r := range v.p.restored {
+		trees += r.size
+	}
+	return trees > v.p.opts.MaxTotalSize
 }
 
 // count sets what is counted for a volume, if it is still known. The caller holds

@@ -64,6 +64,8 @@ type Mount interface {
 	StillAt(ctx context.Context, target string) bool
 	// Grow makes the file system hold at least so many bytes and inodes. It never shrinks.
 	Grow(ctx context.Context, size, inodes int64) error
+	// Usage says what the file system holds, also of files that readers hold open.
+	Usage() (mount.Usage, error)
 	Close() error
 }
 
@@ -107,7 +109,7 @@ type Options struct {
 	// PublishWait bounds how long a publish waits for required objects and keys.
 	PublishWait time.Duration
 	// MaxVolumeSize bounds the memory, in bytes, that the files of one volume take, MaxTotalSize
-	// that of all volumes and of their inodes.
+	// what the file systems of all volumes hold, with their inodes.
 	MaxVolumeSize, MaxTotalSize int64
 	// Workers is how many volumes are reconciled at once; 0 means two for each processor,
 	// but four at least.

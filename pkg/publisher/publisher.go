@@ -71,6 +71,8 @@ type Publisher struct {
 	listed bool
 	// used is the bytes that are counted for all of both.
 	used int64
+	// reclaiming says that a reclaim is under way.
+	reclaiming bool
 	// failures holds those publishes that failed of late and were told as events.
 	failures map[string]failure
 	// turns holds pods with volumes that are being reconciled or wait for that, and pods that rest.
@@ -204,8 +206,10 @@ type published struct {
 	list *podList
 	// active says that the volume's changes go to the queue, live that it is mounted.
 	active, live bool
-	// size is the bytes that Publisher.used has for it.
-	size int64
+	// size is the bytes that Publisher.used has for it: what its file system holds or, while it is
+	// written, may hold soon. tree is what its newest tree takes of that, files what all its names
+	// take, 0 while that is not known or earlier generations are kept.
+	size, tree, files int64
 	// due says that the next reconcile is to have the objects refreshed.
 	due bool
 	// queuedAt is when the first change came that no update has taken up; zero for none.

@@ -103,6 +103,7 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 	v.releasePlace() // a prune takes no memory
 	pruneErr := v.prune(ctx)
 	if pruneErr == nil && !v.contents.gone {
+		v.remeasure(ctx)
 		pruneErr = v.giveBackIdle()
 	}
 	done.clean = errors.Join(withdrawErr, pruneErr, v.contents.leftover)
@@ -179,8 +180,7 @@ func (v *published) takeChange() (due bool) {
 	return due
 }
 
-// prune removes the generation before the current one once its readers have had
-// their time. The error is that of opening the volume: what can't be removed is the leftover
+// prune removes each earlier generation once its readers have had their time. The error is that of opening the volume: what can't be removed is the leftover
 // of the contents, and keeps no update from the files.
 func (v *published) prune(ctx context.Context) error {
 	if !v.pruneDue() {
@@ -198,24 +198,31 @@ func (v *published) pruneThrough(ctx context.Context, mnt Mount) {
 		return
 	}
 	v.contents.leftover = nil
-	if err := v.contents.writer.Prune(ctx, mnt.Root()); err != nil {
+	if err := v.contents.writer.Prune(ctx, mnt.Root(), time.Now().Add(-pruneTime)); err != nil {
 		v.contents.leftover = fmt.Errorf("prune volume %s: %w", v.request.VolumeID, err)
 	}
+	if err := errors.Join(v.measure(mnt), v.noteFiles(ctx, mnt)); err != nil && v.contents.leftover == nil {
+		v.contents.leftover = err
+	}
+	v.pruneDue() // queues the volume for the next one
 }
 
-// pruneDue says whether there is an earlier generation that is to go now.
+// pruneDue says whether there is an earlier generation that is to go now. If one is to go later, the
+// volume is queued for then.
 func (v *published) pruneDue() bool {
 	if !v.contents.writer.Stale() {
 		v.contents.leftover = nil
 		return false
 	}
-	return !v.putOff(pruneTime)
+	return !v.putOffUntil(v.contents.writer.StaleSince().Add(pruneTime))
 }
 
 // putOff queues the volume for later and returns true if its last switch was less
 // than d ago.
-func (v *published) putOff(d time.Duration) bool {
-	wait := d - time.Since(v.contents.switched)
+func (v *published) putOff(d time.Duration) bool { return v.putOffUntil(v.contents.switched.Add(d)) }
+
+func (v *published) putOffUntil(t time.Time) bool {
+	wait := time.Until(t)
 	if wait <= 0 {
 		return false
 	}

@@ -86,6 +86,7 @@ func TestAPanicOfATakeOver(t *testing.T) {
 				e.publish(r)
 				e.settle()
 				e.wantFiles(r, "a", "2")
+				e.rest()
 				if e.used() != taken(1, 1) {
 					t.Errorf("%d bytes counted", e.used())
 				}

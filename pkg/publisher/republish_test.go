@@ -189,6 +189,7 @@ func TestAMountedVolumeIsTakenOverByAPublish(t *testing.T) {
 		if got := e.recorded(r)[configMap("app")]; got != e.objects.get(configMap("app")).Version {
 			t.Errorf("the record says %v", got)
 		}
+		e.rest()
 		if e.used() != taken(1, 1) {
 			t.Errorf("%d bytes counted", e.used())
 		}

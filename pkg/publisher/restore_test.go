@@ -35,6 +35,7 @@ func TestARestartTakesVolumesOver(t *testing.T) {
 				t.Errorf("after the restart: group %d, %v", tree.GID, tree.Files[0])
 			}
 		}
+		e.rest()
 		if e.used() != 2*taken(1, 1) {
 			t.Errorf("%d bytes counted", e.used())
 		}

@@ -48,8 +48,9 @@ type VolumeStatus struct {
 	// both are empty for a volume that is not taken over yet.
 	Refs  []volume.Ref
 	Shown record.Versions
-	// Bytes is the memory that its files and their inodes take.
-	Bytes int64
+	// Bytes is the memory that its file system holds, with inodes. HeldBytes is how much of that readers
+	// hold in old files that they have open.
+	Bytes, HeldBytes int64
 	// WithoutToken says that its objects are read with its pod's token, and that there is no
 	// usable one of the pod's service account.
 	WithoutToken bool
@@ -79,8 +80,8 @@ func (p *Publisher) Volumes(yield func(VolumeStatus) bool) {
 // counted is a volume with what Publisher.mu guards of it.
 type counted struct {
 	*published
-	live bool
-	size int64
+	live       bool
+	size, held int64
 }
 
 // allVolumes returns all volumes of this moment.
@@ -89,7 +90,7 @@ func (p *Publisher) allVolumes() (known []counted, waiting []restored) {
 	defer p.mu.Unlock()
 	known = slices.Grow(known, len(p.volumes))
 	for _, v := range p.volumes {
-		known = append(known, counted{v, v.live, v.size})
+		known = append(known, counted{v, v.live, v.size, v.held()})
 	}
 	for id, r := range p.restored {
 		if p.volumes[id] == nil { // else it is being taken over
@@ -102,7 +103,7 @@ func (p *Publisher) allVolumes() (known []counted, waiting []restored) {
 func (v counted) status() VolumeStatus {
 	s := VolumeStatus{
 		VolumeID: v.request.VolumeID, Target: v.request.Target, Pod: v.request.Pod,
-		Since: v.since, Refs: v.refs, Bytes: v.size,
+		Since: v.since, Refs: v.refs, Bytes: v.size, HeldBytes: v.held,
 	}
 	v.condition.report(&s)
 	switch fault := s.Condition != "" && s.Condition != ConditionCurrent; {

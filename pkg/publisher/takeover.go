@@ -118,7 +118,7 @@ func (p *Publisher) listRestored(request *Request, reason error) {
 
 // readRecord finds out what a mounted volume shows, and how much that takes.
 func (p *Publisher) readRecord(ctx context.Context, v *published) error {
-	root, _, err := p.opts.Mounts.Open(ctx, v.request.VolumeID, v.request.Target)
+	root, usage, err := p.opts.Mounts.Open(ctx, v.request.VolumeID, v.request.Target)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,12 @@ func (p *Publisher) readRecord(ctx context.Context, v *published) error {
 	if err != nil {
 		return fmt.Errorf("read which objects the files of volume %s name: %w", v.request.VolumeID, err)
 	}
-	v.size = memoryOf(size.Bytes, size.Inodes)
+	v.contents.overhead = overhead(text)
+	v.size = memoryOf(usage.Used, usage.InodesUsed)
+	v.tree = memoryOf(size.Bytes, size.Inodes+v.contents.overhead)
+	if !v.contents.writer.Stale() {
+		v.files = v.tree
+	}
 	v.contents.shown = record.Decode(text, v.refs)
 	if v.spec.Pinned() || !v.spec.InPlace() {
 		// Files that are rewritten in place name the new versions before the first byte.

@@ -61,10 +61,8 @@ func (v *published) withdrawThrough(ctx context.Context, mnt Mount, refused map[
 	if err != nil {
 		return fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, err)
 	}
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	v.count(memoryOf(size.Bytes, size.Inodes))
-	return nil
+	v.setTree(memoryOf(size.Bytes, size.Inodes+v.contents.overhead))
+	return v.settleSize(ctx, mnt)
 }
 
 // mayBeUnnamed says whether files that name no object may be those of one of refused.

@@ -22,7 +22,8 @@ const inlineTarget = 128
 
 // Measure returns what one generation of tree takes: its files and directories,
 // the links that users see, and ..data. A volume has to hold two generations, as
-// one stays until the next is complete, and one inode more for its root. A hard
+// one stays until the next is complete, and one inode more for its root; those before go where
+// there is no room. A hard
 // link counts as an inode, but its bytes count once. The same is enough for InPlace,
 // which makes what is new beside what it replaces: the emptied files that it keeps
 // are not counted, as they go when their room is needed, and what an interrupted write
@@ -39,8 +40,9 @@ func Measure(tree *volume.Tree) Footprint {
 // footprint is Measure of what is there.
 func (s *snapshot) footprint() Footprint {
 	m := newMeter()
-	for i := range s.files {
-		e := &s.files[i]
+	files := s.all()
+	for i := range files {
+		e := &files[i]
 		m.add(e.path, e.size, len(e.refs))
 	}
 	return m.total()

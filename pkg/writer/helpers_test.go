@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -74,7 +75,7 @@ func tree(files ...volume.File) *volume.Tree {
 type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error)
 	Stale() bool
-	Prune(ctx context.Context, dir *os.Root) error
+	Prune(ctx context.Context, dir *os.Root, before time.Time) error
 	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (Result, error)
 	Shows(ctx context.Context, dir *os.Root, refs map[volume.Ref]bool) (map[volume.Ref]bool, error)
 	Size(ctx context.Context, dir *os.Root) (Footprint, error)
@@ -99,7 +100,7 @@ func (v *testVolume) write(w treeWriter, tree *volume.Tree) Result {
 // had their time.
 func (v *testVolume) prune(w treeWriter) {
 	v.Helper()
-	if err := w.Prune(v.Context(), v.root); err != nil {
+	if err := w.Prune(v.Context(), v.root, time.Now()); err != nil {
 		v.Fatalf("Prune: %v", err)
 	}
 	if w.Stale() {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -37,7 +38,8 @@ func NewInPlace(opts Options) *InPlace { return &InPlace{newMemory(opts)} }
 //     nobody reads the new content who may not read it in the end.
 //   - A new file, or directory, appears whole, and then its link.
 //   - A file that the tree has no longer is emptied. It and its link stay, with its
-//     mode and owner, and the same file gets the content should the path come back.
+//     mode and owner, and the same file gets the content should the path come back. Of
+//     more than 256 such files those go that were emptied first.
 //   - Where the tree has a directory in the place of a file, or the other way round,
 //     what has the name is emptied and replaced.
 //
@@ -74,6 +76,8 @@ type rewrite struct {
 	jobs []job
 	// spent is the files that an earlier write emptied and that are not in the tree.
 	spent []string
+	// excess is the emptied files that go, as there are too many.
+	excess []string
 	// dirs is the directories that have to get another mode or owner.
 	dirs []directory
 	// staging is the name of a directory beside the generation, closed to others,
@@ -92,11 +96,17 @@ type job struct {
 	want *attrs
 	// content says that the file gets data.
 	content bool
+	// leaves says that the tree has the file no longer. To cut it off, also where it was empty, sets
+	// its time, by which a later process knows the newest.
+	leaves bool
 	// room is how many bytes a scan found the file to take, 0 if there was none.
 	room int64
 	// had is the attribute that names the file's Refs as it is, refs as it is to be.
 	had, refs string
 }
+
+// cuts reports whether the file is to be cut off at the end of its data.
+func (j *job) cuts() bool { return j.content || j.leaves || j.shrinks() }
 
 // shrinks reports whether the file has room to give back.
 func (j *job) shrinks() bool { return j.room > wholePages(int64(len(j.data))) }
@@ -163,23 +173,28 @@ func (r *rewrite) plan() error {
 // planEmptied sees to the files that are there and that the tree does not have.
 func (r *rewrite) planEmptied(there []entry) {
 	none := sha256.Sum256(nil)
-	now, emptied := cursor{r.next.files}, cursor{r.base.emptied}
+	wanted, emptied, now := cursor{r.next.files}, cursor{r.base.emptied}, time.Now().UnixNano()
 	scanned := len(r.base.dirs) > 0 // then an empty file may be an emptied one
 	for i := range there {
 		had := &there[i]
-		if now.find(had.path) != nil {
+		if wanted.find(had.path) != nil {
 			continue
 		}
+		e := entry{path: had.path, attrs: had.attrs, sum: none, changed: had.changed}
 		j := job{path: had.path, content: had.size > 0, room: had.room, had: had.refs}
-		if j.content || j.shrinks() || j.had != "" {
+		if wasEmptied := emptied.find(had.path) != nil || scanned && had.size == 0; !wasEmptied {
+			j.leaves, e.changed = true, now
+		}
+		if j.leaves || j.shrinks() || j.had != "" {
 			r.jobs = append(r.jobs, j)
-		} else if scanned || emptied.find(had.path) != nil {
+		} else {
 			r.spent = append(r.spent, had.path)
 		}
 		if !inTheWay(r.tree.Files, had.path) {
-			r.next.emptied = append(r.next.emptied, entry{path: had.path, attrs: had.attrs, sum: none})
+			r.next.emptied = append(r.next.emptied, e)
 		}
 	}
+	r.excess = r.next.forgetEmptied(maxEmptied)
 }
 
 // planDirs finds the directories, and the root, that differ from what is asked for.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -152,8 +153,54 @@ func (u *update) dropLinks() error {
 	return nil
 }
 
-// prune removes every generation that ..data does not point at.
-func (u *update) prune() error {
+// maxKept is how many earlier generations stay for readers.
+const maxKept = 8
+
+// supersede has the generation that ..data pointed at stay for those who have begun to read it.
+func (u *update) supersede() {
+	if u.base != nil {
+		u.kept = append(slices.Clip(u.kept), superseded{u.base.generation, time.Now()})
+	}
+}
+
+// keepFound has the generations stay that another process left, as if they were superseded now. What
+// an interrupted write left looks the same, and goes with them.
+func (u *update) keepFound(entries []dirent, current string) {
+	if u.found.IsZero() {
+		return
+	}
+	for _, e := range entries {
+		if e.name != current && isGeneration(e.name) {
+			u.kept = append(u.kept, superseded{e.name, u.found})
+		}
+	}
+	slices.SortFunc(u.kept, func(a, b superseded) int { return strings.Compare(a.name, b.name) })
+	u.kept = u.kept[max(0, len(u.kept)-maxKept):]
+	u.found = time.Time{}
+}
+
+// dropOldest removes the oldest of the generations that are kept.
+func (u *update) dropOldest() {
+	oldest := u.kept[0]
+	u.kept = u.kept[1:]
+	if err := u.remove(oldest.name); err != nil && u.leftover == nil {
+		u.leftover = err
+	}
+}
+
+// withRoom calls do, which gives back what it took if it fails. Where there is no room, it drops
+// earlier generations and calls it again: no reader of one keeps a file from being updated.
+func (u *update) withRoom(do func() error) error {
+	err := do()
+	for errors.Is(err, unix.ENOSPC) && len(u.kept) > 0 {
+		u.dropOldest()
+		err = do()
+	}
+	return err
+}
+
+// prune removes the generations that were superseded at before or earlier.
+func (u *update) prune(before time.Time) error {
 	entries, err := readDir(u.root)
 	if err != nil {
 		return fmt.Errorf("list the volume's root: %w", err)
@@ -162,17 +209,19 @@ func (u *update) prune() error {
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("read link %s: %w", dataName, err)
 	}
+	u.keepFound(entries, current)
+	u.kept = slices.DeleteFunc(slices.Clone(u.kept), func(s superseded) bool { return !s.until.After(before) })
 	return u.removeLeftovers(entries, current)
 }
 
-// removeLeftovers removes what an interrupted write, or the switch before, left:
-// every generation but the current one, and ..data_tmp. The next write needs the
+// removeLeftovers removes what an interrupted write left, and what is kept no longer: every
+// generation but the current one and the kept ones, and ..data_tmp. The next write needs the
 // room and the name. What can't be removed keeps nothing else from going; the error is
 // that of the first.
 func (u *update) removeLeftovers(entries []dirent, current string) error {
 	var first error
 	for _, e := range entries {
-		if e.name != dataTmpName && (e.name == current || !isGeneration(e.name)) {
+		if e.name != dataTmpName && (e.name == current || !isGeneration(e.name) || u.keeps(e.name)) {
 			continue
 		}
 		if err := u.remove(e.name); err != nil && first == nil {
@@ -180,6 +229,10 @@ func (u *update) removeLeftovers(entries []dirent, current string) error {
 		}
 	}
 	return first
+}
+
+func (u *update) keeps(name string) bool {
+	return slices.ContainsFunc(u.kept, func(s superseded) bool { return s.name == name })
 }
 
 // setRoot gives the root of the volume the mode and owner of every directory in

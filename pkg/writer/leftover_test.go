@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -73,7 +74,7 @@ func TestALeftoverThatStays(t *testing.T) {
 				if !w.Stale() {
 					t.Error("nobody knows of the leftover after a write")
 				}
-				err := w.Prune(v.Context(), v.root)
+				err := w.Prune(v.Context(), v.root, time.Now())
 				if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "remove "+leftover+": x: "+held+": ") || !w.Stale() {
 					t.Errorf("Prune = %v, stale: %v", err, w.Stale())
 				}

@@ -26,6 +26,17 @@ type memory struct {
 	shown *snapshot
 	// stale says that an earlier generation is, or may be, still there.
 	stale bool
+	// kept is the earlier generations that stay for those who have begun to read them, oldest first.
+	kept []superseded
+	// found is since when the generations that another process left count as superseded; zero once
+	// they are among kept.
+	found time.Time
+}
+
+// superseded is a generation that ..data pointed at until a moment.
+type superseded struct {
+	name  string
+	until time.Time
 }
 
 func newMemory(opts Options) memory {
@@ -37,7 +48,7 @@ func newMemory(opts Options) memory {
 
 // update returns an update of the directory root, whose calls end at the deadline of ctx, if it has one.
 func (m *memory) update(ctx context.Context, root *os.File) *update {
-	return &update{fs: inTime(ctx, m.fs), root: int(root.Fd()), now: m.now, names: m.names}
+	return &update{fs: inTime(ctx, m.fs), root: int(root.Fd()), now: m.now, names: m.names, kept: m.kept, found: m.found}
 }
 
 // write returns at once when dir is known to show tree. Else it calls run
@@ -67,7 +78,9 @@ func (m *memory) write(ctx context.Context, dir *os.Root, tree *volume.Tree, run
 	m.shown = nil
 	u := m.update(ctx, root)
 	u.tree, u.next = tree, next
-	if err := run(u, known); err != nil {
+	err = run(u, known)
+	m.kept, m.found = u.kept, u.found
+	if err != nil {
 		m.stale = m.stale || u.leavesStale() || errors.Is(err, context.DeadlineExceeded)
 		return u.result, errors.Join(err, u.leftover) // it may be what lacks the room
 	}
@@ -80,19 +93,28 @@ func (m *memory) write(ctx context.Context, dir *os.Root, tree *volume.Tree, run
 // begun to read it, or because it could not be removed. A new Writer takes it that one may be.
 func (m *memory) Stale() bool { return m.stale }
 
-// Prune removes from dir every generation but the one that ..data points at. What
+// StaleSince returns, while Stale, when the oldest of the earlier generations was superseded, or when
+// this writer was made if another process left it. It is the zero time for what should have gone already.
+func (m *memory) StaleSince() time.Time {
+	if len(m.kept) > 0 {
+		return m.kept[0].until
+	}
+	return m.found
+}
+
+// Prune removes from dir every earlier generation that was superseded at before or earlier. What
 // fails to be removed is tried again by the next Prune or Write. ctx is heeded if it has a deadline.
-func (m *memory) Prune(ctx context.Context, dir *os.Root) error {
+func (m *memory) Prune(ctx context.Context, dir *os.Root, before time.Time) error {
 	root, err := openRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	if err := m.update(ctx, root).prune(); err != nil {
-		return err
-	}
-	m.stale = false
-	return nil
+	u := m.update(ctx, root)
+	err = u.prune(before)
+	m.kept, m.found = u.kept, u.found
+	m.stale = len(m.kept) > 0 || err != nil
+	return err
 }
 
 // openRoot opens dir itself. A descriptor that never waits is taken by package os as it

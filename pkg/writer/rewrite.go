@@ -11,7 +11,7 @@ import (
 // commit makes users see the change. What they may no longer read is closed first,
 // and what they may read from now on opened last.
 func (r *rewrite) commit() error {
-	return inOrder(r.renewRecord, r.narrowDirs, r.removeStrange, r.doJobs, r.place, r.widenDirs, r.relink)
+	return inOrder(r.renewRecord, r.narrowDirs, r.removeStrange, r.doJobs, r.place, r.widenDirs, r.relink, r.dropExcess)
 }
 
 // inOrder takes one step after the other until one fails.
@@ -31,6 +31,18 @@ func (r *rewrite) relink() error {
 	return r.finish()
 }
 
+// dropExcess removes the emptied files that are too many. Their links are gone by now.
+func (r *rewrite) dropExcess() error {
+	for _, path := range r.excess {
+		r.result.Changed = true
+		// It is gone already if its room was needed.
+		if err := dropFile(r.fs, r.generation, path); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("remove emptied %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
 func (r *rewrite) doJobs() error {
 	for i := range r.jobs {
 		if err := r.do(&r.jobs[i]); err != nil {
@@ -42,7 +54,7 @@ func (r *rewrite) doJobs() error {
 
 func (r *rewrite) do(j *job) error {
 	flags := unix.O_RDONLY
-	if j.content || j.shrinks() {
+	if j.cuts() {
 		flags = unix.O_WRONLY
 	}
 	fd, st, err := r.openFile(j.path, flags)
@@ -73,7 +85,7 @@ func (r *rewrite) do(j *job) error {
 		r.result.Files++
 		r.result.Bytes += int64(len(j.data))
 	}
-	if j.content || j.shrinks() {
+	if j.cuts() {
 		if err := r.fs.truncate(fd, int64(len(j.data))); err != nil {
 			return fmt.Errorf("set length %d: %w", len(j.data), err)
 		}

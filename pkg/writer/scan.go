@@ -151,7 +151,7 @@ func (s *scanner) entry(ctx context.Context, at int, name, path string) error {
 			s.note(path)
 			return nil
 		}
-		e := entry{path: path, attrs: statAttrs(&st), size: st.Size, room: st.Blocks * blockSize}
+		e := entry{path: path, attrs: statAttrs(&st), size: st.Size, room: st.Blocks * blockSize, changed: st.Mtim.Nano()}
 		if s.opts.names.refs != "" {
 			e.refs = readRefs(fd, s.opts.names.refs)
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"slices"
+	"time"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -79,6 +80,9 @@ type entry struct {
 	// reserved more than whole pages for the content, and neither used it nor given
 	// it back.
 	room int64
+	// changed is when, of an emptied file, it was emptied, and else when a scan found that its content
+	// had last been set, in nanoseconds.
+	changed int64
 }
 
 // satisfiedBy reports whether the file described by have can stand for e.
@@ -121,8 +125,26 @@ func (s *snapshot) sameAs(have *snapshot) bool {
 // addEmptied adds a file that was emptied.
 func (s *snapshot) addEmptied(e *entry) {
 	i, _ := slices.BinarySearchFunc(s.emptied, e.path, func(e entry, path string) int { return cmp.Compare(e.path, path) })
-	emptied := entry{path: e.path, attrs: e.attrs, sum: sha256.Sum256(nil)}
+	emptied := entry{path: e.path, attrs: e.attrs, sum: sha256.Sum256(nil), changed: time.Now().UnixNano()}
 	s.emptied = slices.Insert(slices.Clip(s.emptied), i, emptied)
+}
+
+// maxEmptied is how many emptied files stay for those who may hold them.
+const maxEmptied = 256
+
+// forgetEmptied forgets all but the newest n of the emptied files, and returns their paths.
+func (s *snapshot) forgetEmptied(n int) (paths []string) {
+	if len(s.emptied) <= n {
+		return nil
+	}
+	newest := slices.Clone(s.emptied)
+	slices.SortStableFunc(newest, func(a, b entry) int { return cmp.Compare(b.changed, a.changed) })
+	for _, e := range newest[n:] {
+		paths = append(paths, e.path)
+	}
+	s.emptied = newest[:n]
+	slices.SortFunc(s.emptied, func(a, b entry) int { return cmp.Compare(a.path, b.path) })
+	return paths
 }
 
 // all returns every file of the generation, sorted by path.

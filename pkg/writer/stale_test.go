@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,7 +19,7 @@ func (v *testVolume) generations() []string {
 }
 
 // TestGenerationBeforeStays has a reader that opened ..data before a switch: all of
-// its generation stays readable until the next switch or Prune, and not longer.
+// its generation stays readable until a Prune of its time, and not longer.
 func TestGenerationBeforeStays(t *testing.T) {
 	v, w := newVolume(t), New(Options{})
 	write := func(content string) Result {
@@ -55,9 +56,21 @@ func TestGenerationBeforeStays(t *testing.T) {
 		t.Errorf("after a write of the same, stale: %v, the reader sees %q", w.Stale(), got)
 	}
 
+	since := w.StaleSince()
 	third := write("3").Generation
-	if got := v.generations(); !w.Stale() || !sameNames(got, second, third) {
-		t.Errorf("stale: %v, generations %q, want %q and %q", w.Stale(), got, second, third)
+	if got := v.generations(); !w.Stale() || !sameNames(got, first, second, third) || !w.StaleSince().Equal(since) {
+		t.Errorf("stale: %v since %v, generations %q, want %q, %q and %q", w.Stale(), w.StaleSince(), got, first, second, third)
+	}
+	if got := read(reader); got != "11" {
+		t.Errorf("after two switches the reader sees %q", got)
+	}
+	v.must(w.Prune(t.Context(), v.root, since.Add(-1)))
+	if got := read(reader); !w.Stale() || got != "11" {
+		t.Errorf("before its time, stale: %v, the reader sees %q", w.Stale(), got)
+	}
+	v.must(w.Prune(t.Context(), v.root, since))
+	if got := v.generations(); !w.Stale() || !w.StaleSince().After(since) || !sameNames(got, second, third) {
+		t.Errorf("stale: %v since %v, generations %q, want %q and %q", w.Stale(), w.StaleSince(), got, second, third)
 	}
 	if got := read(reader); got != "gone" {
 		t.Errorf("the reader of a generation long gone sees %q", got)
@@ -89,7 +102,7 @@ func TestPruneFails(t *testing.T) {
 		}
 		return nil
 	}}
-	if err := w.Prune(v.Context(), v.root); err == nil || !w.Stale() {
+	if err := w.Prune(v.Context(), v.root, time.Now()); err == nil || !w.Stale() {
 		t.Errorf("Prune = %v, stale: %v", err, w.Stale())
 	}
 	if _, err := w.Write(t.Context(), v.root, tree(file("a", "3"))); err != nil || !w.Stale() {
@@ -104,17 +117,29 @@ func TestPruneFails(t *testing.T) {
 	v.write(w, tree(file("a", "4")))
 }
 
-// TestRestartRemovesGenerations has a new Writer find what one that was killed would
-// have pruned: an unchanged tree is reason enough to look.
-func TestRestartRemovesGenerations(t *testing.T) {
-	v, w := newVolume(t), New(Options{})
-	v.write(w, tree(file("a", "1")))
-	_, err := w.Write(t.Context(), v.root, tree(file("a", "2")))
-	v.must(err)
-	result, err := New(Options{}).Write(t.Context(), v.root, tree(file("a", "2")))
-	v.must(err)
-	if result.Changed {
-		t.Error("the unchanged tree was written again")
+// TestRestartKeepsGenerations has a new Writer find what one that was killed would have pruned: it
+// counts as superseded from then on, whether a write or a prune comes first.
+func TestRestartKeepsGenerations(t *testing.T) {
+	for _, content := range []string{"", "3", "4"} { // no write, of the same, of another
+		v, w := newVolume(t), New(Options{})
+		for _, content := range []string{"1", "2", "3"} {
+			v.must(second(w.Write(t.Context(), v.root, tree(file("a", content)))))
+		}
+		found, begun := v.generations(), time.Now()
+		w = New(Options{})
+		if content != "" {
+			v.must(second(w.Write(t.Context(), v.root, tree(file("a", content)))))
+		}
+		if !w.Stale() || w.StaleSince().Before(begun) {
+			t.Errorf("%q: stale: %v since %v, want %v", content, w.Stale(), w.StaleSince(), begun)
+		}
+		v.must(w.Prune(t.Context(), v.root, begun))
+		for _, name := range found {
+			if !slices.Contains(v.generations(), name) {
+				t.Errorf("%q: %s is gone, left are %q", content, name, v.generations())
+			}
+		}
+		v.prune(w)
+		v.check(tree(file("a", max(content, "3"))))
 	}
-	v.check(tree(file("a", "2")))
 }

@@ -74,7 +74,7 @@ func deadlineAt(t *testing.T, newWriter func(Options) treeWriter, n int, before,
 		t.Errorf("the deadline passed in call %d: %v, and stale is %t", n, err, w.Stale())
 	}
 	if w.Stale() && reached {
-		if err := w.Prune(ctx, v.root); !errors.Is(err, context.DeadlineExceeded) && twoGenerations(v) {
+		if err := w.Prune(ctx, v.root, time.Now()); !errors.Is(err, context.DeadlineExceeded) && twoGenerations(v) {
 			t.Errorf("a prune after the deadline: %v", err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,23 +18,23 @@ import (
 // touched.
 //
 // It switches to another generation, which has the other files as hard links; the generation
-// before stays until Prune, as after a Write. The record stays what it was. If such a generation can't be made, for want of
+// before stays until Prune, as after a Write. Those before it go at once. The record stays what it was. If such a generation can't be made, for want of
 // inodes or because something is in the way, it removes the files from the present one: a
 // reader may then miss a file of the generation that it has begun to read.
 //
 // Errors, Result and strange entries are as with Write.
 func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (Result, error) {
-	return w.withdraw(ctx, dir, refused, unnamed, func(v *withdrawal) error {
-		err := v.replaceOrRemove(ctx)
-		v.keepsBase = v.switched()
-		return err
-	})
+	return w.withdraw(ctx, dir, refused, unnamed, func(v *withdrawal) error { return v.replaceOrRemove(ctx) })
 }
 
 // Withdraw empties the files that a Writer's Withdraw takes away, as Write does with files that
 // the tree has no longer. It needs nothing but dir, and no room.
 func (w *InPlace) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (Result, error) {
-	return w.withdraw(ctx, dir, refused, unnamed, func(v *withdrawal) error { return v.empty() })
+	result, err := w.withdraw(ctx, dir, refused, unnamed, func(v *withdrawal) error { return v.empty() })
+	if err == nil {
+		_, err = w.dropEmptied(ctx, dir, maxEmptied)
+	}
+	return result, err
 }
 
 // Shows returns which of refs the files of dir name: all of them, if a file may name any.
@@ -50,7 +51,8 @@ func (m *memory) Shows(ctx context.Context, dir *os.Root, refs map[volume.Ref]bo
 	return found, err
 }
 
-// Size returns what the present generation of dir takes, by the measure of Measure.
+// Size returns what the present generation of dir takes, by the measure of Measure, with the files
+// that InPlace has emptied.
 func (m *memory) Size(ctx context.Context, dir *os.Root) (Footprint, error) {
 	shown, err := m.look(ctx, dir)
 	if shown == nil {
@@ -86,7 +88,8 @@ type withdrawal struct {
 	known bool
 }
 
-// withdraw calls run with a withdrawal, unless no file goes.
+// withdraw removes the earlier generations, which may show what is refused too, and calls run with a
+// withdrawal, unless no file goes.
 func (m *memory) withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool, run func(*withdrawal) error) (Result, error) {
 	root, err := openRoot(dir)
 	if err != nil {
@@ -96,12 +99,18 @@ func (m *memory) withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 	known := m.shown
 	v := &withdrawal{update: m.update(ctx, root), known: known != nil}
 	v.linksOnly = true
-	if err := v.find(ctx, known, refused, unnamed); err != nil || len(v.gone) == 0 {
+	if err := v.find(ctx, known, refused, unnamed); err != nil || v.base == nil {
 		return Result{}, err
 	}
+	v.kept, v.found = nil, time.Time{}
+	v.leftover = v.removeLeftovers(v.entries, v.base.generation)
+	if len(v.gone) == 0 {
+		m.kept, m.found, m.stale = v.kept, v.found, v.leavesStale()
+		return Result{}, nil
+	}
 	m.shown = nil
-	v.leftover = v.removeLeftovers(v.entries, v.base.generation) // which may show refused objects too
 	err = run(v)
+	m.kept, m.found = v.kept, v.found
 	m.stale = v.leavesStale() || err != nil && m.stale || errors.Is(err, context.DeadlineExceeded)
 	v.result.Generation = v.next.generation
 	// What was only scanned is not kept: the next write reads the files again.

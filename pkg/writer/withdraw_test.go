@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -135,7 +136,7 @@ func TestWithdrawOfUnnamedFiles(t *testing.T) {
 				}
 			}
 			v.must(second(w.Write(t.Context(), v.root, mixedWithout())))
-			v.must(w.Prune(v.Context(), v.root))
+			v.must(w.Prune(v.Context(), v.root, time.Now()))
 			v.check(mixedWithout())
 		}
 	}
@@ -198,9 +199,9 @@ func TestWithdrawWithFaults(t *testing.T) {
 							v.must(second(w.Withdraw(t.Context(), v.root, refSet("db"), false)))
 						}
 						v.wantWithdrawn(n)
-						v.must(w.Prune(v.Context(), v.root))
+						v.must(w.Prune(v.Context(), v.root, time.Now()))
 						v.must(second(w.Write(t.Context(), v.root, mixed())))
-						v.must(w.Prune(v.Context(), v.root))
+						v.must(w.Prune(v.Context(), v.root, time.Now()))
 						v.check(mixed())
 					}
 				})

@@ -23,8 +23,8 @@
 // never changed once ..data points at it, but by a Withdraw that can't make another. A reader that opens ..data once, and then
 // opens files relative to that handle, never mixes two generations. Such a reader,
 // and one that the kernel has led halfway through ..data, may still be at work when
-// ..data switches: so the generation before stays until Prune, or until the next
-// switch needs its room.
+// ..data switches: so a generation stays until Prune, unless there is no room for it, or eight
+// others were superseded since.
 //
 // With InPlace, whoever holds a file sees each change of it, as a container does
 // that mounts one key with subPath: that binds the file itself, and never follows
@@ -64,7 +64,7 @@ type Writer struct{ memory }
 // reads the files that are there.
 func New(opts Options) *Writer {
 	w := &Writer{memory: newMemory(opts)}
-	w.stale = true // another process may have been killed before it pruned
+	w.stale, w.found = true, time.Now() // another process may have been killed before it pruned
 	return w
 }
 
@@ -87,7 +87,9 @@ type Result struct {
 // what is recorded of them; where nothing but the Record differs, the present generation
 // gets the new one. When this Writer knows that dir shows tree already, it does no I/O.
 //
-// An earlier generation that can't be removed, as one with a file that something is
+// The generation before stays until Prune. Of more than eight the oldest goes; where there is no room
+// for the new generation, earlier ones go first, the oldest before the others.
+// One that can't be removed, as one with a file that something is
 // mounted on, is no error: Stale tells of it, and Prune says why.
 //
 // An error before the switch leaves dir showing what it showed, complete, and
@@ -103,7 +105,9 @@ type Result struct {
 func (w *Writer) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error) {
 	return w.write(ctx, dir, tree, func(u *update, known *snapshot) error {
 		err := u.run(ctx, known)
-		u.keepsBase = u.result.Changed && u.base != nil
+		for len(u.kept) > maxKept {
+			u.dropOldest()
+		}
 		return err
 	})
 }
@@ -127,11 +131,12 @@ type update struct {
 	// links is what has to be done to the links that users see.
 	links  links
 	result Result
-	// leftover is why an earlier generation is still there, beyond base, nil if none is. It
+	// leftover is why an earlier generation is still there that is not kept, nil if none is. It
 	// stops no update: an update only needs enough room.
 	leftover error
-	// keepsBase says that base is one, as readers may have begun to read it.
-	keepsBase bool
+	// kept and found are those of the memory.
+	kept  []superseded
+	found time.Time
 }
 
 func (u *update) run(ctx context.Context, known *snapshot) error {
@@ -158,6 +163,7 @@ func (u *update) begin(ctx context.Context, known *snapshot) ([]dirent, error) {
 	current := ""
 	if u.base != nil {
 		current = u.base.generation
+		u.keepFound(entries, current)
 	}
 	u.leftover = u.removeLeftovers(entries, current)
 	return entries, nil
@@ -174,10 +180,10 @@ func (u *update) show(ctx context.Context, entries []dirent, known *snapshot) er
 		if err := u.setRoot(); err != nil {
 			return err
 		}
-		if err := u.renewRecord(); err != nil {
+		if err := u.withRoom(u.renewRecord); err != nil {
 			return err
 		}
-	} else if err := u.replace(ctx); err != nil {
+	} else if err := u.withRoom(func() error { return u.replace(ctx) }); err != nil {
 		return err
 	}
 	u.result.Generation = u.next.generation
@@ -217,6 +223,7 @@ func (u *update) replace(ctx context.Context) (err error) {
 		return err
 	}
 	u.result.Changed = true
+	u.supersede()
 	return nil
 }
 
@@ -247,4 +254,4 @@ func (u *update) finish() error {
 }
 
 // leavesStale reports whether there is an earlier generation after the update.
-func (u *update) leavesStale() bool { return u.keepsBase || u.leftover != nil }
+func (u *update) leavesStale() bool { return len(u.kept) > 0 || u.leftover != nil }

@@ -74,7 +74,7 @@ func (w *refvolWriter) prepare(ctx context.Context, keys contents) func() error 
 		// The publisher prunes a volume that it has changed, and so it does one that it
 		// finds after a restart, at the same time as others.
 		if result.Changed && w.Stale() {
-			return w.Prune(context.Background(), w.root)
+			return w.Prune(context.Background(), w.root, time.Now())
 		}
 		return nil
 	}
