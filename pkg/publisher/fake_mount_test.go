@@ -72,8 +72,7 @@ func (h *fakeMount) Grow(_ context.Context, size, inodes int64) error {
 func (h *fakeMount) Usage() (mount.Usage, error) {
 	h.mounts.mu.Lock()
 	defer h.mounts.mu.Unlock()
-	used, inodes := usedBelow(h.mounts.t, h.fsys.dir)
-	return mount.Usage{Capacity: h.fsys.size, Used: used, InodesUsed: inodes}, nil
+	return h.mounts.usageLocked(h.fsys), nil
 }
 
 func (h *fakeMount) StillAt(_ context.Context, target string) bool {

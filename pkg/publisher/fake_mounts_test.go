@@ -47,6 +47,8 @@ type fakeTmpfs struct {
 	open          int
 	// size and inodes are the largest that were asked for.
 	size, inodes int64
+	// held is the bytes of files without a name that readers have open.
+	held int64
 }
 
 func newFakeMounts(t testing.TB) *fakeMounts {
@@ -246,8 +248,19 @@ func (m *fakeMounts) Usage(_ context.Context, volumeID, target string) (mount.Us
 		return mount.Usage{}, err
 	}
 	fsys := m.attached[target]
+	return m.usageLocked(fsys), nil
+}
+
+func (m *fakeMounts) usageLocked(fsys *fakeTmpfs) mount.Usage {
 	used, inodes := usedBelow(m.t, fsys.dir)
-	return mount.Usage{Capacity: fsys.size, Used: used, InodesUsed: inodes}, nil
+	return mount.Usage{Capacity: fsys.size, Used: used + fsys.held, InodesUsed: inodes}
+}
+
+// hold has readers hold so many bytes in a volume.
+func (m *fakeMounts) hold(target string, bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.attached[target].held = bytes
 }
 
 // usedBelow returns how many bytes the files of dir take, in pages, each once however many

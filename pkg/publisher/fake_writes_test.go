@@ -125,13 +125,24 @@ func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Tree)
 }
 
 func (w *testWriter) Prune(ctx context.Context, dir *os.Root, before time.Time) error {
+	w.hangPrune()
+	return w.treeWriter.Prune(ctx, dir, before)
+}
+
+func (w *testWriter) DropOldest(ctx context.Context, dir *os.Root) (bool, error) {
+	if _, err := dir.Lstat("..data"); err == nil { // a volume that is being made has nothing to drop
+		w.hangPrune()
+	}
+	return w.treeWriter.DropOldest(ctx, dir)
+}
+
+func (w *testWriter) hangPrune() {
 	w.faults.mu.Lock()
 	released := w.faults.prunes
 	w.faults.mu.Unlock()
 	if released != nil {
 		<-released
 	}
-	return w.treeWriter.Prune(ctx, dir, before)
 }
 
 func (w *testWriter) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (writer.Result, error) {

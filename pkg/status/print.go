@@ -118,10 +118,11 @@ func (t Table) columns() []column {
 		column{"CONDITION", func(r row) string { return r.volume.Condition }},
 		column{"SINCE", func(r row) string { return r.age(r.volume.Since) }},
 		column{"PROVEN", row.proven},
-		column{"SIZE", func(r row) string { return resource.NewQuantity(r.volume.Bytes, resource.BinarySI).String() }},
+		column{"SIZE", func(r row) string { return quantity(r.volume.Bytes) }},
 	)
 	if t.Wide {
 		return append(columns,
+			column{"HELD", row.held},
 			column{"TOKEN", row.token},
 			column{"POD-UID", func(r row) string { return r.volume.Pod.UID }},
 			column{"VOLUME-ID", func(r row) string { return r.volume.VolumeID }},
@@ -138,6 +139,16 @@ func (r row) normal() string {
 	}
 	return "yes"
 }
+
+// held is the memory of old files that readers hold open.
+func (r row) held() string {
+	if r.volume.HeldBytes == 0 {
+		return ""
+	}
+	return quantity(r.volume.HeldBytes)
+}
+
+func quantity(bytes int64) string { return resource.NewQuantity(bytes, resource.BinarySI).String() }
 
 func (r row) token() string {
 	if r.volume.WithoutToken {

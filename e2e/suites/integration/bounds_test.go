@@ -35,6 +35,7 @@ func TestReadersDontExceedTheTotal(t *testing.T) {
 		v := n.short(name)
 		err := n.Publish(t.Context(), v)
 		if status.Code(err) == codes.ResourceExhausted {
+			n.mustUnpublish(v)
 			break
 		}
 		if err != nil {

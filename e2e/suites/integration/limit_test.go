@@ -101,7 +101,7 @@ func TestTakenOverVolumesCount(t *testing.T) {
 	n.mustPublish(v) // as the kubelet does after its own restart
 	w := n.short("app")
 	const text = "the node's other volumes %d, together more than 102400 (--max-total-size)"
-	wantStatus(t, n.Publish(t.Context(), w), codes.ResourceExhausted, fmt.Sprintf(text, 56<<10))
+	wantStatus(t, n.Publish(t.Context(), w), codes.ResourceExhausted, fmt.Sprintf(text, n.kernelCounts(v)))
 	// After a restart nobody has published it: it counts what the kernel says.
 	for range 2 {
 		n.mustKill()

@@ -127,7 +127,7 @@ func TestMetrics(t *testing.T) {
 	v := n.volume(map[string]string{"sources": `[{configMap: {name: app}}, {secret: {name: db, items: [{key: key, path: password}]}}]`})
 	n.publishesSoon(v)
 	n.counts(map[series]float64{
-		`refvol_volumes{condition="Current"}`: 1, "refvol_volumes": 1, "refvol_volume_bytes": 14 << 10, "refvol_volumes_without_token": 0,
+		`refvol_volumes{condition="Current"}`: 1, "refvol_volumes": 1, "refvol_volume_bytes": float64(n.kernelCounts(v)), "refvol_volumes_without_token": 0,
 		`refvol_objects{kind="ConfigMap",state="present"}`: 1, `refvol_objects{kind="Secret",state="present"}`: 1, "refvol_objects": 2,
 		"refvol_object_staleness_seconds":                                        2,
 		`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="OK"}`: 1,

@@ -194,12 +194,14 @@ func fullVolumeShows(t *testing.T) {
 func fullNodeShows(t *testing.T) {
 	n := newNode(t, anyPort, "--max-volume-size=64Ki", "--max-total-size=64Ki")
 	n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 40<<10)})
-	n.mustPublish(n.short("app"))
-	n.counts(map[series]float64{"refvol_volume_bytes": 48 << 10})
+	v := n.short("app")
+	n.mustPublish(v)
+	holds := float64(n.kernelCounts(v))
+	n.counts(map[series]float64{"refvol_volume_bytes": holds})
 	wantStatus(t, n.finalAnswer(n.short("app")), codes.ResourceExhausted)
 	n.counts(map[series]float64{
 		`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="ResourceExhausted"}`: 1,
-		`refvol_writes_total{result="error"}`:                                                   1, "refvol_volume_bytes": 48 << 10, "refvol_volumes": 1,
+		`refvol_writes_total{result="error"}`:                                                   1, "refvol_volume_bytes": holds, "refvol_volumes": 1,
 	})
 }
 
