@@ -308,7 +308,11 @@ func TestAReclaimThatHangs(t *testing.T) {
 		}
 		release()
 		e.settle()
+		e.rest()
 		e.publish(e.request("v2", "configMap", "other"))
+		if n := e.generations(r); n != 1 {
+			t.Errorf("%d generations", n)
+		}
 	})
 }
 

@@ -194,4 +194,7 @@ func (v *published) giveUp(ctx context.Context, enough func() bool) {
 	if err := v.reopen(ctx, func(mnt Mount) error { v.free(ctx, mnt, enough); return nil }); err != nil {
 		klog.FromContext(ctx).V(2).Info("Can't free what a volume keeps for readers", "volumeID", v.request.VolumeID, "err", err)
 	}
+	if v.contents.leftover != nil {
+		v.p.queue.Add(v.request.VolumeID) // which tries it again, and tells
+	}
 }
