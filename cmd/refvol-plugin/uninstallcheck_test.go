@@ -1,19 +1,23 @@
 package main
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // What it lists and refuses is tested on an API server, in e2e/suites/manifests.
+// client-go lists the operators that it expects in another order each time.
 func TestUninstallCheckFlags(t *testing.T) {
 	for _, test := range []struct {
 		args []string
 		want string
 	}{
 		{[]string{"--driver-name="}, "--driver-name must not be empty"},
-		{[]string{"--selector=a b"}, "--selector: couldn't parse the selector string \"a b\": unable to parse requirement: found 'b', expected: '=', '!=', '==', 'in', notin'"},
+		{[]string{"--selector=a b"}, "--selector: couldn't parse the selector string \"a b\": unable to parse requirement: found 'b', expected: "},
 		{[]string{"--kubeconfig=/does/not/exist"}, "configure the client of the API server: stat /does/not/exist: no such file or directory"},
 		{[]string{"argument"}, `unknown command "argument" for "refvol-plugin uninstall-check"`},
 	} {
-		if _, _, err := runCommand(t, append([]string{"uninstall-check"}, test.args...)...); message(err) != test.want {
+		if _, _, err := runCommand(t, append([]string{"uninstall-check"}, test.args...)...); !strings.HasPrefix(message(err), test.want) {
 			t.Errorf("%q: %v, want %q", test.args, err, test.want)
 		}
 	}

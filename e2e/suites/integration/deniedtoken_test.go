@@ -97,7 +97,7 @@ func (n *node) hasProblem(v *harness.Volume, text string, within time.Duration) 
 // refuses. Its volumes say so, also after a restart, keep their files, and go on when the
 // kubelet has brought another token.
 func TestThePluginsAccountIsRecreated(t *testing.T) {
-	const text = "the API server accepts no token that it was asked with: Unauthorized"
+	const text = "the API server accepts no token that it was asked with: the API server answered 401 Unauthorized"
 	t.Parallel()
 	for _, strategy := range harness.Scaled([]string{"Watch"}, []string{"Watch", "Get"}) {
 		t.Run(strategy, func(t *testing.T) {
