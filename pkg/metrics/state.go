@@ -84,7 +84,7 @@ func newStateCollector(s State) *stateCollector {
 	return &stateCollector{
 		State:        s,
 		volumes:      desc("refvol_volumes", "Volumes by condition.", "condition"),
-		bytes:        desc("refvol_volume_bytes", "Memory that the files of all volumes take: whole pages, and 1 KiB for each inode."),
+		bytes:        desc("refvol_volume_bytes", "Memory that the file systems of all volumes hold: whole pages, and 1 KiB for each inode."),
 		maxBytes:     desc("refvol_volume_bytes_limit", "Memory that the files and inodes of all volumes may take: --max-total-size."),
 		withoutToken: desc("refvol_volumes_without_token", "Volumes whose pod's service account has no usable token; only with --identity=pod."),
 		objects:      desc("refvol_objects", "Referenced objects by kind and by what is known of them.", "kind", "state"),

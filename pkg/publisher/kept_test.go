@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/refvol/refvol/pkg/manager"
 )
 
 // Each generation stays for pruneTime from its own switch on, whatever comes after it.
@@ -362,6 +364,12 @@ func TestAHalfWrittenFileIsThere(t *testing.T) {
 		e.settle()
 		files := []string{"a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n"}
 		e.wantFiles(r, files...)
+		v := e.p.lookup("v1")
+		v.contents.mu.Lock()
+		if !v.contents.named[sharedSecret] {
+			t.Error("it is not known that a file may name the Secret")
+		}
+		v.contents.mu.Unlock()
 		access.takeAsked()
 		e.takeUntil(func() bool { return len(access.takeAsked()) > 0 }) // by a resync
 		access.grant()
@@ -376,5 +384,29 @@ func TestAHalfWrittenFileIsThere(t *testing.T) {
 		e.settle()
 		e.wantProblem(r, "")
 		e.wantFiles(r, files...)
+	})
+}
+
+// A file that was withdrawn once and that a write has put there again before it failed is withdrawn again.
+func TestAHalfWrittenFileIsWithdrawn(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		r.Attributes["writeStrategy"] = "InPlace"
+		e.publish(r)
+		access.grant(sharedConfig)
+		e.objects.failWith(configMap("app"), manager.ErrNotSynced) // no update is possible
+		after(reviewTime)
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "", "app.env", "CA=c1\nOWN=1\n")
+		e.writes.set(nil, func() error { return errFault })
+		e.objects.failWith(configMap("app"), nil)
+		access.grant(sharedConfig, sharedSecret)
+		after(reviewTime)
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
+		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
+		access.grant(sharedConfig)
+		after(reviewTime)
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "", "app.env", "CA=c1\nOWN=1\n")
 	})
 }
