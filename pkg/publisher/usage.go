@@ -138,7 +138,14 @@ func (p *Publisher) reclaim(ctx context.Context, asking *published, enough func(
 	go func() {
 		defer close(ended)
 		defer cancel()
-		defer p.endReclaim(ctx)
+		defer func() {
+			if cause := recover(); cause != nil {
+				logPanic(ctx, cause)
+			}
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.reclaiming = false
+		}()
 		for i := range left {
 			if usage, err := p.opts.Mounts.Usage(ctx, left[i].VolumeID, left[i].Target); err == nil {
 				p.noteSize(left[i], memoryOf(usage.Used, usage.InodesUsed))
@@ -152,16 +159,6 @@ func (p *Publisher) reclaim(ctx context.Context, asking *published, enough func(
 	case <-ended:
 	case <-time.After(reclaimTime):
 	}
-}
-
-// endReclaim ends a reclaim, also one that panics.
-func (p *Publisher) endReclaim(ctx context.Context) {
-	if cause := recover(); cause != nil {
-		logPanic(ctx, cause)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reclaiming = false
 }
 
 // noteSize notes what a restored volume holds, if it is still one that is counted.
