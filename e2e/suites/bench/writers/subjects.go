@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"time"
 
 	upstream "k8s.io/kubernetes/pkg/volume/util"
 
