@@ -2,16 +2,18 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/internal/sandbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(sandbox.Main(m)) }
 
 // runCommand executes a command line that is to end by itself.
 func runCommand(t *testing.T, args ...string) (stdout, stderr string, err error) {

@@ -10,9 +10,14 @@ import (
 // kept returns the directories whose changes last, which it makes where they are missing: those of
 // the options, and where the flags of go test have the program write.
 func (o Options) kept() ([]string, error) {
-	paths := append(slices.Clone(o.Keep), outputs()...)
-	var all []string
-	for _, path := range paths {
+	var paths, all []string
+	if o.Keep != nil {
+		var err error
+		if paths, err = o.Keep(); err != nil {
+			return nil, err
+		}
+	}
+	for _, path := range append(paths, outputs()...) {
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return nil, err
 		}
@@ -28,6 +33,18 @@ func (o Options) kept() ([]string, error) {
 		}
 	}
 	return all, nil
+}
+
+// moduleRoot returns the directory of the module whose test this is.
+func moduleRoot() string {
+	for dir := "."; ; dir = filepath.Join("..", dir) {
+		if abs, err := filepath.Abs(dir); err != nil || abs == "/" {
+			return "." // a test that was taken elsewhere
+		}
+		if exists(filepath.Join(dir, "go.mod")) {
+			return dir
+		}
+	}
 }
 
 // outputs returns where this program, if it is a test, writes what is to last: profiles, go's note of
@@ -61,8 +78,11 @@ func outputs() []string {
 			dirs = append(dirs, dir)
 		}
 	}
-	if value("test.fuzz") != "" || value("update") == "true" {
+	if value("test.fuzz") != "" {
 		dirs = append(dirs, ".") // testdata is below the package
+	}
+	if value("update") == "true" {
+		dirs = append(dirs, moduleRoot())
 	}
 	return dirs
 }

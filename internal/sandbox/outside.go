@@ -112,7 +112,7 @@ func describe(dir string) (map[string]string, error) {
 		var content []byte
 		switch entry.Type() {
 		case 0:
-			content, err = os.ReadFile(path)
+			content, err = os.ReadFile(path) //nolint:gosec // Nobody else writes to it.
 		case fs.ModeSymlink:
 			var target string
 			target, err = os.Readlink(path)

@@ -36,9 +36,9 @@ var ErrUnavailable = errors.New("no sandbox (tests that remove, link or mount ne
 
 // Options say what of the machine a program may change.
 type Options struct {
-	// Keep are directories whose changes last: caches, and where results go. Those that don't exist
-	// are made. Each is a hole in the sandbox.
-	Keep []string
+	// Keep returns directories whose changes last: caches, and where results go. Those that don't exist
+	// are made. Each is a hole in the sandbox. nil is for none. It is called outside only.
+	Keep func() ([]string, error)
 }
 
 // kind is a way to make a sandbox.
@@ -60,14 +60,19 @@ const (
 // The error is ErrUnavailable where there can be no sandbox. All of the programs end together,
 // whichever is killed.
 func Enter(o Options) (status int, inside bool, err error) {
-	kinds := []kind{nested}
+	return enter(o, kinds())
+}
+
+// kinds returns what to try on this machine, the best first.
+func kinds() []kind {
 	switch {
 	case os.Getenv(DisposableVariable) == "1":
-		kinds = []kind{disposable}
+		return []kind{disposable}
 	case os.Geteuid() == 0:
-		kinds = []kind{overlaid, nested}
+		return []kind{overlaid, nested}
+	default:
+		return []kind{nested}
 	}
-	return enter(o, kinds)
 }
 
 // enter is Enter with the kinds to try.

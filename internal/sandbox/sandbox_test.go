@@ -16,11 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attackVariable makes this program another one: it enters the sandbox whose kind kindVariable names
-// and attacks the directory.
+// attackVariable makes this program another one: it enters the sandbox whose kind kindVariable
+// names, or any, and attacks the directory.
 const (
 	attackVariable = "SANDBOX_TEST_ATTACK"
 	kindVariable   = "SANDBOX_TEST_KIND"
+	keptVariable   = "SANDBOX_TEST_KEEP"
 )
 
 // The tests look from outside; what they start enters.
@@ -30,12 +31,17 @@ func TestMain(m *testing.M) {
 		goleak.VerifyTestMain(m)
 		return
 	}
-	status, inside, err := enter(Options{Keep: filepath.SplitList(os.Getenv("SANDBOX_TEST_KEEP"))}, []kind{kind(os.Getenv(kindVariable))})
+	options := Options{Keep: func() ([]string, error) { return filepath.SplitList(os.Getenv(keptVariable)), nil }}
+	tried := kinds()
+	if name := os.Getenv(kindVariable); name != "" {
+		tried = []kind{kind(name)}
+	}
+	status, inside, err := enter(options, tried)
 	if err == nil && inside {
 		attack(dir)
 	}
 	if err != nil {
-		fmt.Println("error:", err)
+		_, _ = fmt.Fprintln(os.Stdout, "error:", err)
 		status = max(status, 1)
 	}
 	os.Exit(status)
@@ -44,7 +50,7 @@ func TestMain(m *testing.M) {
 // attack does to a directory all that a broken program might do, by its path, through a clone of its mount
 // that may be written to, and through the roots of all processes. It prints what came of each try.
 func attack(dir string) {
-	say := func(what string, err error) { fmt.Printf("%s: %v\n", what, err) }
+	say := func(what string, err error) { _, _ = fmt.Fprintf(os.Stdout, "%s: %v\n", what, err) }
 	clone, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	say("clone", err)
 	say("clear", unix.MountSetattr(clone, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}))
@@ -55,7 +61,7 @@ func attack(dir string) {
 	for _, root := range roots {
 		// Where it leads to this process's own root, this has been done.
 		if err := damage(root + dir); err == nil {
-			fmt.Println("through a root: done")
+			_, _ = fmt.Fprintln(os.Stdout, "through a root: done")
 		}
 	}
 }
@@ -84,6 +90,11 @@ func run(t *testing.T, k kind, dir string, env ...string) string {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return string(out)
+}
+
+// TestAvailable is skipped where the tests of other packages are. make test-unit says so.
+func TestAvailable(t *testing.T) {
+	run(t, "", t.TempDir())
 }
 
 // TestNothingLasts has a program attack a directory of this test's from inside, and looks at it from
@@ -140,11 +151,11 @@ func TestKeep(t *testing.T) {
 		t.Run(string(k), func(t *testing.T) {
 			o := NewOutside(t, filepath.Join(t.TempDir(), "outside"))
 			kept := filepath.Join(t.TempDir(), "cache", "made")
-			out := run(t, k, o.Dir, "SANDBOX_TEST_KEEP="+kept)
+			run(t, k, o.Dir, keptVariable+"="+kept)
 			if _, err := os.Stat(kept); err != nil {
 				t.Fatal(err)
 			}
-			out = run(t, k, kept, "SANDBOX_TEST_KEEP="+kept)
+			out := run(t, k, kept, keptVariable+"="+kept)
 			if _, err := os.Stat(filepath.Join(kept, "new")); err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}
@@ -160,7 +171,7 @@ func TestInheritedMarkIsNoSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := NewOutside(t, filepath.Join(t.TempDir(), "outside"))
-	run(t, overlaid, o.Dir, insideVariable+"="+here+"0")
+	run(t, "", o.Dir, insideVariable+"="+here+"0")
 }
 
 func TestExitStatus(t *testing.T) {

@@ -68,7 +68,7 @@ func runProgram(s stage, keep []string, report *os.File, started func() error) (
 	if err != nil {
 		return 0, errors.Join(err, report.Close())
 	}
-	cmd := exec.Command(program, os.Args[1:]...) //nolint:noctx // It ends with its signals.
+	cmd := exec.Command(program, os.Args[1:]...) //nolint:noctx,gosec // It is this program, and ends with its signals.
 	cmd.Env = append(os.Environ(), stageVariable+"="+string(s), keepVariable+"="+strings.Join(keep, string(filepath.ListSeparator)))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{report}
@@ -116,12 +116,16 @@ func runStage(s stage) (status int, inside bool, err error) {
 		err = errors.Join(makePrivate(), arrive(fmt.Sprint(os.Getpid())))
 		inside = true
 	case stageOverlay:
-		err = enterOverlay(keep)
+		// Once the old root is detached, the kernel no longer tells the whole path.
+		var program string
+		if program, err = os.Executable(); err == nil {
+			err = enterOverlay(keep)
+		}
 		if err == nil {
 			err = report.Close()
 		}
 		if err == nil {
-			status, err = runAsInit()
+			status, err = runAsInit(program)
 			return status, false, err
 		}
 	case stageReadOnly:
@@ -144,14 +148,11 @@ func runStage(s stage) (status int, inside bool, err error) {
 
 // runAsInit starts the program inside and waits for it, and meanwhile for all others that end: this
 // process is their parent once their own has gone.
-func runAsInit() (status int, err error) {
-	program, err := os.Executable()
-	if err != nil {
-		return 0, err
-	}
+func runAsInit(program string) (status int, err error) {
 	signals := catch()
 	defer signal.Stop(signals)
-	p, err := os.StartProcess(program, os.Args, &os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	files := []*os.File{os.Stdin, os.Stdout, os.Stderr}
+	p, err := os.StartProcess(program, os.Args, &os.ProcAttr{Files: files}) //nolint:gosec // It is this program.
 	if err != nil {
 		return 0, err
 	}
@@ -164,7 +165,7 @@ func runAsInit() (status int, err error) {
 		case err != nil:
 			return 0, fmt.Errorf("wait for the program inside: %w", err)
 		case pid == p.Pid && ws.Signaled():
-			return signaled(syscall.Signal(ws.Signal())), nil
+			return signaled(ws.Signal()), nil
 		case pid == p.Pid:
 			return ws.ExitStatus(), nil
 		}
