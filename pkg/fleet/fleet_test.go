@@ -109,8 +109,12 @@ func TestEachNodeIsThere(t *testing.T) {
 			pluginOn("twice", "young", younger), pluginOn("twice", "aged"),
 		},
 		[]inuse.Pod{
-			{Name: "a", Node: "fine", Accepted: true}, {Name: "b", Node: "stranded", Accepted: true}, {Name: "c"},
-			{Name: "d", Node: "fine", Accepted: true}, {Name: "e", Node: "no-such-node"}, {Name: "f", Node: "fine"},
+			{Name: "a", Node: "fine", Accepted: true},
+			{Name: "b", Node: "stranded", Accepted: true},
+			{Name: "c"},
+			{Name: "d", Node: "fine", Accepted: true},
+			{Name: "e", Node: "no-such-node"},
+			{Name: "f", Node: "fine"},
 		},
 	))
 	if err != nil {
