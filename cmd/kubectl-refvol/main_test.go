@@ -200,12 +200,14 @@ func TestWait(t *testing.T) {
 			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 5 * time.Second, 2,
 		},
 		"no volume": {
-			script{object: []string{"1"}, keepsPods: true}, time.Minute, false, "none 1",
+			script{object: []string{"1"}, keepsPods: true},
+			time.Minute, false, "none 1",
 			"no refvol volume shows secret/db in namespace ns: is it the right name and namespace? --allow-none accepts this", 0, 2,
 		},
 		"no volume, which is accepted": {script{object: []string{"1"}, allowNone: true}, time.Minute, false, "yes 1", "", 0, 1},
 		"no volume of an object that is created meanwhile": {
-			script{object: []string{"1", "2"}}, time.Minute, false, "none 2",
+			script{object: []string{"1", "2"}},
+			time.Minute, false, "none 2",
 			"no refvol volume shows secret/db in namespace ns: is it the right name and namespace? --allow-none accepts this", 0, 2,
 		},
 		"never there, and none is accepted": {
