@@ -170,7 +170,7 @@ func TestAlertsFire(t *testing.T) {
 			})), "RefvolVolumesAbnormal", "RefvolWritesFail")
 		},
 		"full node": func(t *testing.T, a *alerting) {
-			n := newNode(t, anyPort, "--max-volume-size=64Ki", "--max-total-size=64Ki")
+			n := newNode(t, anyPort, "--max-volume-size=64Ki", "--max-total-size=70Ki")
 			n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 56<<10)})
 			n.mustPublish(n.short("app"))
 			full := n.short("app")

@@ -151,27 +151,25 @@ func (k *killing) current(v *harness.Volume) error {
 	return nil
 }
 
-// tidy checks that of interrupted writes nothing is left. The generation before the
-// present one may be there.
-func (k *killing) tidy(v *harness.Volume) error {
-	names, err := filepath.Glob(filepath.Join(k.Target(v), "..*"))
-	if err != nil {
-		return err
-	}
-	generations := 0
-	for _, path := range names {
-		switch name := filepath.Base(path); {
-		case name == "..data":
-		case strings.HasPrefix(name, "..2"):
-			generations++
-		default:
-			return fmt.Errorf("%s is there", name)
+// becomesTidy waits until nothing but the present generation is left, neither of
+// interrupted writes nor of what was kept for readers.
+func (k *killing) becomesTidy(v *harness.Volume) {
+	k.t.Helper()
+	harness.Eventually(k.t, afterRestart+pruning, func() error {
+		names, err := filepath.Glob(filepath.Join(k.Target(v), "..*"))
+		if err != nil {
+			return err
 		}
-	}
-	if generations > 2 {
-		return fmt.Errorf("%d generations are there: %v", generations, names)
-	}
-	return nil
+		for _, path := range names {
+			if name := filepath.Base(path); name != "..data" && !strings.HasPrefix(name, "..2") {
+				return fmt.Errorf("%s is there", name)
+			}
+		}
+		if len(names) != 2 {
+			return fmt.Errorf("%d entries are there beside the links: %v", len(names), names)
+		}
+		return nil
+	})
 }
 
 func (k *killing) becomesCurrent(v *harness.Volume) {

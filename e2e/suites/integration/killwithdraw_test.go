@@ -108,9 +108,7 @@ func (w *withdrawal) run(decide supervise.Decide) (calls []supervise.Call, kille
 	w.wantContent(v, "own", w.own)
 	w.wantContent(v, "deep/own", w.own)
 	w.wantContent(v, "own.env", "OWN="+w.own+"\n")
-	if err := w.tidy(v); err != nil {
-		w.t.Error(err)
-	}
+	w.becomesTidy(v)
 	w.wantMounts(1)
 	w.wantBareDisk()
 	w.end(v)

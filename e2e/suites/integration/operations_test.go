@@ -71,9 +71,7 @@ func (k *killing) prove(v *harness.Volume) {
 	k.becomesCurrent(v)
 	k.change()
 	k.becomesCurrent(v)
-	if err := k.tidy(v); err != nil {
-		k.t.Error(err)
-	}
+	k.becomesTidy(v)
 	k.wantMounts(1)
 	k.wantBareDisk()
 }

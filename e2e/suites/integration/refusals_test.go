@@ -234,7 +234,7 @@ func TestUnavailableWithoutAPIServer(t *testing.T) {
 
 func TestSizeLimits(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, "--max-volume-size=64Ki", "--max-total-size=104Ki")
+	n := newNode(t, "--max-volume-size=64Ki", "--max-total-size=116Ki")
 	n.configMap("large", map[string]string{"key": strings.Repeat("x", 80<<10)})
 	n.configMap("half", map[string]string{"key": strings.Repeat("x", 48<<10)})
 
