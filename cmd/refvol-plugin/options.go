@@ -41,6 +41,7 @@ type serveOptions struct {
 	publishWait       time.Duration
 	maxVolumeSize     string
 	maxTotalSize      string
+	maxCachedSize     string
 	selinuxContext    string
 	httpAddress       string
 	profilingAddress  string
@@ -61,6 +62,7 @@ func newServeOptions() *serveOptions {
 		publishWait:     100 * time.Second,
 		maxVolumeSize:   "16Mi",
 		maxTotalSize:    "512Mi",
+		maxCachedSize:   "256Mi",
 		httpAddress:     ":9810",
 		statusAddress:   status.DefaultAddress,
 		logging:         logsapi.NewLoggingConfiguration(),
@@ -82,7 +84,8 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.BoolVar(&o.crossNamespace, "cross-namespace", o.crossNamespace, "show objects of other namespaces to pods whose service account may get them there")
 	fs.DurationVar(&o.publishWait, "publish-wait", o.publishWait, "how long a publish waits for missing objects and keys; the kubelet gives up after 120s")
 	fs.StringVar(&o.maxVolumeSize, "max-volume-size", o.maxVolumeSize, "most memory that the files of one volume may take, in pages")
-	fs.StringVar(&o.maxTotalSize, "max-total-size", o.maxTotalSize, "most memory that the files of all volumes of the node may take, with 1 KiB for each file, directory and link")
+	fs.StringVar(&o.maxTotalSize, "max-total-size", o.maxTotalSize, "most memory that the file systems of all volumes of the node may hold, with 1 KiB for each file, directory and link")
+	fs.StringVar(&o.maxCachedSize, "max-cached-size", o.maxCachedSize, "most memory that the objects of all volumes of the node may take for a new volume to be accepted; those of one pod may take an eighth")
 	fs.StringVar(&o.selinuxContext, "selinux-context", o.selinuxContext, "SELinux context of the volumes' file systems; empty: none")
 	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "address that serves /metrics, /healthz and /readyz; empty: none")
 	fs.StringVar(&o.profilingAddress, "profiling-address", o.profilingAddress, "loopback address that serves pprof's profiles below /debug/pprof/, such as 127.0.0.1:6060; empty: none")
@@ -91,8 +94,10 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	logsapi.AddFlags(o.logging, fs)
 }
 
-// sizes returns --max-volume-size and --max-total-size in bytes.
-func (o *serveOptions) sizes() (perVolume, total int64, err error) {
+// sizes are --max-volume-size, --max-total-size and --max-cached-size in bytes.
+type sizes struct{ perVolume, total, cached int64 }
+
+func (o *serveOptions) sizes() (s sizes, err error) {
 	parse := func(flag, text string) int64 {
 		quantity, parseErr := resource.ParseQuantity(text)
 		if parseErr != nil || quantity.Sign() <= 0 {
@@ -101,8 +106,9 @@ func (o *serveOptions) sizes() (perVolume, total int64, err error) {
 		}
 		return quantity.Value()
 	}
-	perVolume, total = parse("max-volume-size", o.maxVolumeSize), parse("max-total-size", o.maxTotalSize)
-	return perVolume, total, err
+	s.perVolume, s.total = parse("max-volume-size", o.maxVolumeSize), parse("max-total-size", o.maxTotalSize)
+	s.cached = parse("max-cached-size", o.maxCachedSize)
+	return s, err
 }
 
 // validate refuses wrong values that no constructor sees.
@@ -115,7 +121,7 @@ func (o *serveOptions) validate() error {
 	}
 	only("change-detection", o.changeDetection, string(manager.Watch), string(manager.Cache), string(manager.Get))
 	only("identity", o.identity, identityPlugin, identityPod, identityNode)
-	if _, _, err := o.sizes(); err != nil {
+	if _, err := o.sizes(); err != nil {
 		errs = append(errs, err)
 	}
 	if err := validateProfilingAddress(o.profilingAddress); err != nil {

@@ -28,6 +28,7 @@ func TestFlagDefaults(t *testing.T) {
 		"publish-wait":        "1m40s",
 		"max-volume-size":     "16Mi",
 		"max-total-size":      "512Mi",
+		"max-cached-size":     "256Mi",
 		"selinux-context":     "",
 		"http-address":        ":9810",
 		"profiling-address":   "",
@@ -143,29 +144,29 @@ func TestChangeDetections(t *testing.T) {
 func TestSizes(t *testing.T) {
 	const form = "must be a positive quantity such as 16Mi"
 	for _, test := range []struct {
-		volume, total       string
-		wantVolume, wantAll int64
-		err                 string
+		volume, total, cached string
+		want                  sizes
+		err                   string
 	}{
-		{volume: "16Mi", total: "512Mi", wantVolume: 16 << 20, wantAll: 512 << 20},
-		{volume: "1", total: "1e3", wantVolume: 1, wantAll: 1000},
-		{volume: "1k", total: "1Gi", wantVolume: 1000, wantAll: 1 << 30},
-		{volume: "", total: "1", err: `--max-volume-size: Invalid value: "": ` + form},
-		{volume: "0", total: "1", err: `--max-volume-size: Invalid value: "0": ` + form},
-		{volume: "1", total: "-1Mi", err: `--max-total-size: Invalid value: "-1Mi": ` + form},
-		{volume: "16MB", total: "big", err: `--max-volume-size: Invalid value: "16MB": ` + form + "\n" +
-			`--max-total-size: Invalid value: "big": ` + form},
+		{volume: "16Mi", total: "512Mi", cached: "256Mi", want: sizes{16 << 20, 512 << 20, 256 << 20}},
+		{volume: "1", total: "1e3", cached: "8", want: sizes{1, 1000, 8}},
+		{volume: "1k", total: "1Gi", cached: "1Gi", want: sizes{1000, 1 << 30, 1 << 30}},
+		{volume: "", total: "1", cached: "1", err: `--max-volume-size: Invalid value: "": ` + form},
+		{volume: "0", total: "1", cached: "1", err: `--max-volume-size: Invalid value: "0": ` + form},
+		{volume: "1", total: "-1Mi", cached: "1", err: `--max-total-size: Invalid value: "-1Mi": ` + form},
+		{volume: "16MB", total: "big", cached: "0", err: `--max-volume-size: Invalid value: "16MB": ` + form + "\n" +
+			`--max-total-size: Invalid value: "big": ` + form + "\n" + `--max-cached-size: Invalid value: "0": ` + form},
 	} {
-		o := &serveOptions{maxVolumeSize: test.volume, maxTotalSize: test.total}
-		perVolume, total, err := o.sizes()
+		o := &serveOptions{maxVolumeSize: test.volume, maxTotalSize: test.total, maxCachedSize: test.cached}
+		got, err := o.sizes()
 		if test.err != "" {
 			if err == nil || err.Error() != test.err {
 				t.Errorf("%q, %q: got %v, want %s", test.volume, test.total, err, test.err)
 			}
 			continue
 		}
-		if err != nil || perVolume != test.wantVolume || total != test.wantAll {
-			t.Errorf("%q, %q: got %d, %d, %v", test.volume, test.total, perVolume, total, err)
+		if err != nil || got != test.want {
+			t.Errorf("%q, %q, %q: got %v, %v", test.volume, test.total, test.cached, got, err)
 		}
 	}
 }

@@ -35,7 +35,7 @@ type connections struct {
 
 // newParts makes the parts below the CSI server. notShared is as in publisher.Options.
 func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error, api connections, recorder *events.Recorder, m *metrics.Metrics) (*parts, error) {
-	maxVolume, maxTotal, err := opts.sizes()
+	sizes, err := opts.sizes()
 	if err != nil {
 		return nil, err
 	}
@@ -46,6 +46,7 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 		ResyncInterval:  opts.resyncInterval,
 		ChangeDetection: manager.ChangeDetection(opts.changeDetection),
 		NodeName:        opts.nodeName,
+		MaxCachedSize:   sizes.cached,
 	}
 	shows := publisher.Options{
 		Mounts:          publisher.NewMounts(mounter),
@@ -60,8 +61,8 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 		KubeletDir:      opts.kubeletDir,
 		ResyncInterval:  opts.resyncInterval,
 		PublishWait:     opts.publishWait,
-		MaxVolumeSize:   maxVolume,
-		MaxTotalSize:    maxTotal,
+		MaxVolumeSize:   sizes.perVolume,
+		MaxTotalSize:    sizes.total,
 	}
 	p := &parts{}
 	switch opts.identity {
@@ -87,7 +88,10 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 	if err := m.ShowRights(p.rights.Needs(), p.rights.Missing); err != nil {
 		return nil, err
 	}
-	return p, m.Show(metrics.State{Volumes: p.volumes.Volumes, Objects: p.objects.Objects, MaxBytes: maxTotal})
+	return p, m.Show(metrics.State{
+		Volumes: p.volumes.Volumes, Objects: p.objects.Objects, MaxBytes: sizes.total,
+		CachedBytes: p.objects.CachedBytes, MaxCachedBytes: sizes.cached,
+	})
 }
 
 // readAsPlugin makes the publisher show objects of other namespaces to pods whose service

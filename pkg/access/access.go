@@ -51,10 +51,13 @@ var (
 type Objects interface {
 	// RegisterPod declares which objects a pod's volume needs; again with others replaces them.
 	RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref)
+	// Keep says that a pod's volume is mounted: its objects are kept whatever they take, until UnregisterPod.
+	Keep(pod volume.Pod, volumeID string)
 	// UnregisterPod takes that back; it is idempotent.
 	UnregisterPod(pod volume.Pod, volumeID string)
 	// GetObject returns the newest state of a registered object that is known for a pod, a
-	// NotFound API error if it does not exist, or manager.ErrNotSynced.
+	// NotFound API error if it does not exist, manager.ErrNotSynced, or for a volume that is not mounted a
+	// manager.FullError.
 	GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, error)
 	// Denied returns why the state that GetObject returns can't be kept current any more, or
 	// why it can't be had at all: a Forbidden API error for want of a right to the object, or an

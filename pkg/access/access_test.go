@@ -39,6 +39,7 @@ type world struct {
 	err        error
 	asked      int
 	registered map[string][]volume.Ref
+	kept       map[string]bool
 	objects    map[volume.Ref]*volume.Object
 	failures   map[volume.Ref]error
 	denials    map[volume.Ref]error
@@ -53,7 +54,7 @@ func track(t *testing.T, identity bool, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
-			T: t, granted: map[volume.Ref]bool{own: true, other: true}, registered: map[string][]volume.Ref{}, objects: map[volume.Ref]*volume.Object{},
+			T: t, granted: map[volume.Ref]bool{own: true, other: true}, registered: map[string][]volume.Ref{}, kept: map[string]bool{}, objects: map[volume.Ref]*volume.Object{},
 			failures: map[volume.Ref]error{}, denials: map[volume.Ref]error{}, held: map[string]string{},
 		}
 		opts := Options{
@@ -97,8 +98,10 @@ func (w *world) RegisterPod(_ volume.Pod, volumeID string, refs []volume.Ref) {
 	w.set(func() { w.registered[volumeID] = refs })
 }
 
+func (w *world) Keep(_ volume.Pod, volumeID string) { w.set(func() { w.kept[volumeID] = true }) }
+
 func (w *world) UnregisterPod(_ volume.Pod, volumeID string) {
-	w.set(func() { delete(w.registered, volumeID) })
+	w.set(func() { delete(w.registered, volumeID); delete(w.kept, volumeID) })
 }
 
 func (w *world) GetObject(_ volume.Pod, ref volume.Ref) (*volume.Object, error) {

@@ -118,6 +118,7 @@ func trackBy(t *testing.T, server authz.Reviews[*authorizationv1.SubjectAccessRe
 type noObjects struct{}
 
 func (noObjects) RegisterPod(volume.Pod, string, []volume.Ref) {}
+func (noObjects) Keep(volume.Pod, string)                      {}
 func (noObjects) UnregisterPod(volume.Pod, string)             {}
 func (noObjects) Denied(volume.Pod, volume.Ref) error          { return nil }
 func (noObjects) Renewed(volume.Account)                       {}

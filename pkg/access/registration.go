@@ -195,6 +195,16 @@ func (r *Registration) reregister() {
 	r.tracker.opts.Objects.RegisterPod(r.opts.Pod, r.opts.VolumeID, refs)
 }
 
+// Keep says that the volume is mounted: from now on none of its objects is refused for want of room. It may come
+// before Start.
+func (r *Registration) Keep() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.tracker.opts.Objects.Keep(r.opts.Pod, r.opts.VolumeID)
+	}
+}
+
 // Recheck has the pod's rights reviewed again, and tries once more a token that was not accepted.
 // A resync calls it. An answer concerns all volumes of the account that need it, so one that has just
 // come serves the next volume too: else each of 1,000 volumes would ask for all 1,000.

@@ -25,7 +25,7 @@ func codeOf(reason publisher.Reason) codes.Code {
 		return codes.AlreadyExists
 	case publisher.ReasonTooLarge:
 		return codes.OutOfRange
-	case publisher.ReasonNodeFull:
+	case publisher.ReasonNodeFull, publisher.ReasonCacheFull:
 		return codes.ResourceExhausted
 	case publisher.ReasonBusy:
 		return codes.Aborted

@@ -16,16 +16,17 @@ var errTest = errors.New("for a test")
 
 func TestEachReasonHasItsCode(t *testing.T) {
 	for reason, want := range map[publisher.Reason]codes.Code{
-		0:                               codes.Internal,
-		publisher.ReasonInvalid:         codes.InvalidArgument,
-		publisher.ReasonNotFound:        codes.NotFound,
-		publisher.ReasonForbidden:       codes.PermissionDenied,
-		publisher.ReasonExists:          codes.AlreadyExists,
-		publisher.ReasonTooLarge:        codes.OutOfRange,
-		publisher.ReasonNodeFull:        codes.ResourceExhausted,
-		publisher.ReasonBusy:            codes.Aborted,
-		publisher.ReasonUnavailable:     codes.Unavailable,
-		publisher.ReasonUnavailable + 1: codes.Internal,
+		0:                             codes.Internal,
+		publisher.ReasonInvalid:       codes.InvalidArgument,
+		publisher.ReasonNotFound:      codes.NotFound,
+		publisher.ReasonForbidden:     codes.PermissionDenied,
+		publisher.ReasonExists:        codes.AlreadyExists,
+		publisher.ReasonTooLarge:      codes.OutOfRange,
+		publisher.ReasonNodeFull:      codes.ResourceExhausted,
+		publisher.ReasonBusy:          codes.Aborted,
+		publisher.ReasonUnavailable:   codes.Unavailable,
+		publisher.ReasonCacheFull:     codes.ResourceExhausted,
+		publisher.ReasonCacheFull + 1: codes.Internal,
 	} {
 		if got := codeOf(reason); got != want {
 			t.Errorf("reason %d: got %s, want %s", reason, got, want)

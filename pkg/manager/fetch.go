@@ -166,10 +166,10 @@ func (p *polled) settle(f fetch, obj *volume.Object, err error) (tell func()) {
 	p.answeredAt = f.began
 	p.provedLocked(f.began)
 	allowed, recovered := p.recoverLocked()
-	changed := p.setLocked(obj, resourceVersion) || allowed
+	changed, _ := p.setLocked(obj, resourceVersion) // the readers hear of an error from the cache
 	return func() {
 		recovered()
-		if changed {
+		if changed || allowed {
 			p.changed()
 		}
 	}

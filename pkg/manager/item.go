@@ -151,4 +151,5 @@ func (it *item) close(err error) {
 	it.stopLocked()
 	it.synced = false
 	it.object = nil
+	it.holding.release()
 }

@@ -29,6 +29,8 @@ type known struct {
 	openings *openings
 	// candidate is the object among the openings, which guard it.
 	candidate candidate
+	// holding is the object's place in the cache, which guards it. It holds object.
+	holding *holding
 
 	mu sync.Mutex
 	// closed is what reads return after the object was closed; nil before.
@@ -117,6 +119,7 @@ func (k *known) prioritize(pod types.UID) { k.openings.prioritize(&k.candidate, 
 func (k *known) forgetLocked() {
 	k.synced = false
 	k.object = nil
+	k.holding.release()
 	k.failure, k.failing = nil, false
 	k.denial.end() // the errors of get say why
 }
@@ -125,17 +128,27 @@ func (k *known) forgetLocked() {
 func (k *known) provedLocked(at time.Time) { k.provenAt, k.failing = at, false }
 
 // setLocked sets the state at resourceVersion to obj, nil for no object. It returns whether
-// the subscriber must be notified.
-func (k *known) setLocked(obj *volume.Object, resourceVersion string) bool {
+// the subscriber must be notified. It fails with a FullError if the cache refuses obj. Then the state is unknown,
+// and is to be asked for again, as there may be room later.
+func (k *known) setLocked(obj *volume.Object, resourceVersion string) (tell bool, err error) {
+	if obj == nil {
+		k.holding.release()
+	} else if obj, err = k.holding.keep(obj); err != nil {
+		k.synced, k.object = false, nil
+		k.awaited = true
+		return true, err
+	}
 	if resourceVersion != "" {
 		k.newestVersion = resourceVersion
 	}
 	k.object = obj
 	now := stateOf(obj)
-	tell := k.awaited || !k.notified.same(now)
+	tell = k.awaited || !k.notified.same(now)
 	k.notified, k.awaited = now, false
-	return tell
+	return tell, nil
 }
+
+func (k *known) held() *holding { return k.holding }
 
 // failed records the error of a request. It notifies the subscriber of a refusal if a
 // GetObject waits for the sync, which may never come, and when a denial begins.

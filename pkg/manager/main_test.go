@@ -126,7 +126,7 @@ func newEnvAs(t *testing.T, detection ChangeDetection, identity Credentials) *en
 	return newEnvWith(t, Options{ChangeDetection: detection, Credentials: identity})
 }
 
-// newEnvWith is newEnv with what opts say of change detection, credentials and refusals.
+// newEnvWith is newEnv with what opts say of change detection, credentials, refusals and the cache.
 func newEnvWith(t *testing.T, opts Options) *env {
 	t.Helper()
 	detection, identity := opts.ChangeDetection, opts.Credentials
@@ -138,6 +138,7 @@ func newEnvWith(t *testing.T, opts Options) *env {
 	m, err := New(Options{
 		Client: client, Nodes: e.api.client().Nodes(), Credentials: identity,
 		ResyncInterval: testResync, ChangeDetection: detection, NodeName: testNode, RefusalsPass: opts.RefusalsPass,
+		MaxCachedSize: opts.MaxCachedSize,
 	})
 	if err != nil {
 		t.Fatal(err)

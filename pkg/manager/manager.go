@@ -95,6 +95,9 @@ type Options struct {
 	// object stops when nothing has read it for five times as long, and for a minute at
 	// least. The next read starts it again. Required, more than zero.
 	ResyncInterval time.Duration
+	// MaxCachedSize bounds what distinct objects take in memory, in bytes; 0: nothing does. One pod's objects may take
+	// an eighth of it. Beyond it GetObject fails with a FullError for volumes that are not mounted.
+	MaxCachedSize int64
 }
 
 func (o Options) validate() error {
@@ -103,6 +106,9 @@ func (o Options) validate() error {
 	}
 	if o.ResyncInterval <= 0 {
 		return fmt.Errorf("manager options: ResyncInterval must be more than zero, not %v", o.ResyncInterval)
+	}
+	if o.MaxCachedSize < 0 {
+		return fmt.Errorf("manager options: MaxCachedSize must not be negative, it is %d", o.MaxCachedSize)
 	}
 	if o.ChangeDetection == Cache && (o.NodeName == "" || o.Nodes == nil) {
 		return errors.New("manager options: Nodes and NodeName are required by the change detection Cache")
@@ -117,6 +123,7 @@ func (o Options) validate() error {
 // taken before any lock of objects, and no read takes it.
 type Manager struct {
 	objects *references
+	cache   *cache
 	// accounts says whether objects are read with the rights of pods' accounts.
 	accounts bool
 	maxIdle  time.Duration
@@ -126,7 +133,13 @@ type Manager struct {
 	// registered holds what each pod's volumes reference, so that unregistering removes
 	// exactly what registering added. The key is the pod's UID, because a new pod may have
 	// the name of one that is still terminating.
-	registered map[types.UID]map[string][]key
+	registered map[types.UID]map[string]registration
+}
+
+// registration is what one volume references.
+type registration struct {
+	objects []key
+	mounted bool
 }
 
 // New returns a manager that knows no pod yet. It starts no goroutine.
@@ -134,15 +147,17 @@ func New(opts Options) (*Manager, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	s, err := newStore(opts)
+	c := newCache(opts.MaxCachedSize)
+	s, err := newStore(opts, c)
 	if err != nil {
 		return nil, err
 	}
 	return &Manager{
 		objects:    newReferences(s),
+		cache:      c,
 		accounts:   opts.Credentials != nil,
 		maxIdle:    max(idleResyncs*opts.ResyncInterval, minIdle),
-		registered: map[types.UID]map[string][]key{},
+		registered: map[types.UID]map[string]registration{},
 	}, nil
 }
 
@@ -198,16 +213,39 @@ func (m *Manager) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref
 	objects := keys(m.account(pod), distinct(refs))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	volumes := m.registered[pod.UID]
-	if volumes == nil {
-		volumes = map[string][]key{}
-		m.registered[pod.UID] = volumes
-	}
+	volumes := m.volumes(pod)
 	old := volumes[volumeID]
-	volumes[volumeID] = objects
-	m.objects.add(pod.UID, objects)
+	volumes[volumeID] = registration{objects, old.mounted}
+	m.objects.add(pod.UID, volumes[volumeID])
 	m.objects.drop(pod.UID, old)
 }
+
+// Keep says that the volume volumeID of pod is mounted: until UnregisterPod its objects are kept whatever they take,
+// those that are registered and those that will be.
+func (m *Manager) Keep(pod volume.Pod, volumeID string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	volumes := m.volumes(pod)
+	r := volumes[volumeID]
+	if !r.mounted {
+		m.objects.mount(pod.UID, r.objects)
+	}
+	r.mounted = true
+	volumes[volumeID] = r
+}
+
+// volumes returns the registrations of a pod. The caller holds mu.
+func (m *Manager) volumes(pod volume.Pod) map[string]registration {
+	volumes := m.registered[pod.UID]
+	if volumes == nil {
+		volumes = map[string]registration{}
+		m.registered[pod.UID] = volumes
+	}
+	return volumes
+}
+
+// CachedBytes returns what distinct objects take in memory, in bytes.
+func (m *Manager) CachedBytes() int64 { return m.cache.bytes() }
 
 // UnregisterPod removes the references of the volume volumeID of pod. When the last
 // reference to an object is removed, its reflector or request stops. UnregisterPod doesn't
@@ -216,12 +254,12 @@ func (m *Manager) UnregisterPod(pod volume.Pod, volumeID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	volumes := m.registered[pod.UID]
-	objects := volumes[volumeID]
+	old := volumes[volumeID]
 	delete(volumes, volumeID)
 	if len(volumes) == 0 {
 		delete(m.registered, pod.UID)
 	}
-	m.objects.drop(pod.UID, objects)
+	m.objects.drop(pod.UID, old)
 }
 
 // account returns whose rights a pod's objects are read with.
@@ -240,14 +278,17 @@ func (m *Manager) find(pod volume.Pod, ref volume.Ref) *referenced {
 // GetObject returns the latest known state of ref for pod. It does not wait for the network.
 //
 // The error is NotFound (apierrors.IsNotFound) if the object is known to be absent,
-// ErrNotRegistered, or ErrNotSynced, which also wraps the failure of the last request, if it
-// failed. After ErrNotSynced the subscriber is called once the state is known. With Cache and
+// ErrNotRegistered, ErrNotSynced, which also wraps the failure of the last request, if it
+// failed, or a FullError, if no volume of pod that references ref is mounted and the object may take no memory. After ErrNotSynced the subscriber is called once the state is known. With Cache and
 // Get, GetObject starts a request if none was sent since the registration. The caller must not
 // change the object. A read that fails counts as a read too.
 func (m *Manager) GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, error) {
 	obj := m.find(pod, ref)
 	if obj == nil {
 		return nil, notRegistered(ref)
+	}
+	if err := obj.holding.refused(pod.UID, ref); err != nil {
+		return nil, err
 	}
 	return obj.get()
 }

@@ -35,7 +35,8 @@ const (
 var errMadeRoom = errors.New("no answer, and other requests wait")
 
 // openings decides when a request is sent that opens a watch or asks for an object's state. An
-// opening lasts from begin to the headers of the answer.
+// opening lasts from begin to the headers of the answer, that of a watch which begins with the state to its first
+// event, or until the item has a large object.
 //
 //   - At most maxOpening of each kind are under way. A hanging one gives up its slot.
 //   - The pods take turns. The openings of a waiting publish come before all others. No pod's

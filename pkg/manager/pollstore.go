@@ -14,13 +14,13 @@ type pollStore struct {
 }
 
 // newGetStore returns a store that asks for the present state each time.
-func newGetStore(opts Options) *pollStore {
-	return &pollStore{base: newBase(opts, "Get failed")}
+func newGetStore(opts Options, c *cache) *pollStore {
+	return &pollStore{base: newBase(opts, c, "Get failed")}
 }
 
 // newCacheStore returns a store that keeps an answer for as long as the Node says.
-func newCacheStore(opts Options) *pollStore {
-	s := newGetStore(opts)
+func newCacheStore(opts Options, c *cache) *pollStore {
+	s := newGetStore(opts, c)
 	s.ttl = newNodeTTL(s.base, opts.Nodes, opts.NodeName)
 	return s
 }

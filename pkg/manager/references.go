@@ -15,7 +15,7 @@ var errShutdown = errors.New("the manager has shut down")
 
 // references holds the objects that pods reference, and how often.
 //
-// mu guards what is below it and the counts of the referenced. It is taken before an object's
+// mu guards what is below it, and makes changes of the counts atomic. It is taken before an object's
 // own lock. Readers share it for one map access.
 type references struct {
 	store store
@@ -41,10 +41,10 @@ func keys(account volume.Account, refs []volume.Ref) []key {
 	return out
 }
 
-// referenced is one object with its references, counted by the UID of the pod.
+// referenced is one object with its references, which its holding counts.
 type referenced struct {
 	object
-	pods map[types.UID]int
+	holding *holding
 }
 
 func newReferences(s store) *references {
@@ -64,40 +64,43 @@ func (r *references) find(k key) *referenced {
 	return r.objects[k]
 }
 
-// add counts one reference of uid to each of objects.
-func (r *references) add(uid types.UID, objects []key) {
+// add counts one reference of uid to each object of v.
+func (r *references) add(uid types.UID, v registration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, k := range objects {
+	for _, k := range v.objects {
 		obj := r.objects[k]
-		if obj == nil {
-			if obj = r.newReferenced(k, uid); obj == nil {
-				continue
-			}
-			r.objects[k] = obj
-			obj.start()
-		} else {
-			obj.verify(obj.pods[uid] == 0)
+		if obj != nil {
+			obj.verify(obj.holding.refer(uid, v.mounted))
+			continue
 		}
-		obj.pods[uid]++
+		if obj = r.newReferenced(k, uid); obj == nil {
+			continue
+		}
+		r.objects[k] = obj
+		obj.holding.refer(uid, v.mounted)
+		obj.start()
 	}
 }
 
-// drop removes one reference of uid to each of objects, and every object that has no reference
-// left. It ignores a reference that doesn't exist, so no count can become negative.
-func (r *references) drop(uid types.UID, objects []key) {
+// mount counts that the reference of uid to each of objects is that of a mounted volume.
+func (r *references) mount(uid types.UID, objects []key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, k := range objects {
-		obj := r.objects[k]
-		if obj == nil || obj.pods[uid] == 0 {
-			continue
+		if obj := r.objects[k]; obj != nil {
+			obj.holding.mount(uid)
 		}
-		obj.pods[uid]--
-		if obj.pods[uid] == 0 {
-			delete(obj.pods, uid)
-		}
-		if len(obj.pods) == 0 {
+	}
+}
+
+// drop removes one reference of uid to each object of v, and every object that has no reference
+// left. It ignores a reference that doesn't exist, so no count can become negative.
+func (r *references) drop(uid types.UID, v registration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range v.objects {
+		if obj := r.objects[k]; obj != nil && obj.holding.unrefer(uid, v.mounted) {
 			delete(r.objects, k)
 			obj.close(notRegistered(k.ref))
 		}
@@ -114,7 +117,7 @@ func (r *references) newReferenced(k key, uid types.UID) *referenced {
 	if r.closed {
 		obj.close(shutdownError(k.ref))
 	}
-	return &referenced{object: obj, pods: map[types.UID]int{}}
+	return &referenced{object: obj, holding: obj.held()}
 }
 
 // stopIdle stops what runs for objects that nothing has read since t.

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -100,7 +101,7 @@ func TestAReferenceThatWasNeverAddedLeavesNoCount(t *testing.T) {
 	inEachBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.objects.drop("other", keys(volume.Account{}, []volume.Ref{ref, secretRef("unknown")}))
+		e.objects.drop("other", registration{objects: keys(volume.Account{}, []volume.Ref{ref, secretRef("unknown")})})
 		e.wantWatches(ref, 1)
 		e.UnregisterPod(pod("p"), "v")
 		e.wantWatches(ref, 0)
@@ -177,8 +178,14 @@ func checkModel(t *testing.T, e *env, all []volume.Ref, model map[string][]volum
 		obj := e.objects.find(key{ref: ref})
 		if (obj != nil) != (want[ref] != nil) {
 			t.Errorf("%s: registered: %v, references: %v", ref, obj != nil, want[ref])
-		} else if obj != nil && fmt.Sprint(obj.pods) != fmt.Sprint(want[ref]) {
-			t.Errorf("%s: counts %v, want %v", ref, obj.pods, want[ref])
+		} else if obj != nil {
+			got := map[types.UID]int{}
+			for uid, n := range obj.holding.pods {
+				got[uid] = int(n.volumes)
+			}
+			if !maps.Equal(got, want[ref]) {
+				t.Errorf("%s: counts %v, want %v", ref, got, want[ref])
+			}
 		}
 	}
 }

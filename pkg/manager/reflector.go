@@ -116,6 +116,9 @@ func (r *reflector) attempt(ctx context.Context) (paused bool) {
 		r.failed(ctx, err) // a list would be refused too
 		return false
 	}
+	if isFull(err) {
+		return false
+	}
 	if err != nil {
 		// Not all servers can begin a watch with the state. If the list fails too, its error
 		// counts.
@@ -153,6 +156,8 @@ func (r *reflector) begin(ctx context.Context) (*stream, error) {
 			return s, nil
 		case isExpired(err), isTooLarge(err):
 			r.version = ""
+		case isFull(err):
+			return nil, err
 		case !isWorthRepeating(err):
 			klog.FromContext(ctx).Info("A watch that begins with the state failed", "ref", r.item.ref, "err", err)
 			return nil, err
@@ -185,12 +190,18 @@ func (r *reflector) beginAt(ctx context.Context, version string) (*stream, error
 	if err != nil {
 		return nil, err
 	}
-	if err := r.takeState(ctx, s); err != nil {
+	switch err := r.takeState(ctx, s); {
+	case isFull(err):
+		s.opened(nil)
+		s.close()
+		return nil, err
+	case err != nil:
 		err = errors.Join(s.cause(), err)
-		s.opening.report(err)
+		s.opened(err)
 		s.close()
 		return nil, err
 	}
+	s.opened(nil)
 	s.answered()
 	return s, nil
 }
@@ -205,6 +216,9 @@ func (r *reflector) takeState(ctx context.Context, s *stream) error {
 		}
 		if err != nil {
 			return err
+		}
+		if !e.large {
+			s.opened(nil)
 		}
 		switch {
 		case e.initialEventsEnd:
@@ -221,7 +235,9 @@ func (r *reflector) takeState(ctx context.Context, s *stream) error {
 // take passes a state to the item; see item.sync.
 func (r *reflector) take(ctx context.Context, obj *volume.Object, version string, complete bool) error {
 	if err := r.item.sync(obj, version, complete); err != nil {
-		r.failed(ctx, err)
+		if !isFull(err) { // no request failed
+			r.failed(ctx, err)
+		}
 		return err
 	}
 	r.version = version
@@ -273,12 +289,13 @@ func (r *reflector) goOn(ctx context.Context) (*stream, error) {
 		r.failed(ctx, err)
 		return nil, err
 	}
+	s.opened(nil)
 	s.answered()
 	r.item.watched()
 	return s, nil
 }
 
-// open sends a watch request. The stream ends after answerTime, unless answered is called.
+// open sends a watch request. The stream ends after answerTime, unless answered is called, and the caller calls opened.
 func (r *reflector) open(ctx context.Context, opts metav1.ListOptions) (*stream, error) {
 	if ctx.Err() != nil {
 		return nil, errStopped
@@ -296,8 +313,8 @@ func (r *reflector) open(ctx context.Context, opts metav1.ListOptions) (*stream,
 		timer.Stop()
 		end(nil)
 	}
-	opening.end(err)
 	if err != nil {
+		opening.end(err)
 		return nil, err
 	}
 	if r.watched {
@@ -354,7 +371,9 @@ func (r *reflector) follow(ctx context.Context, s *stream) error {
 		r.silent = 0
 		switch e.kind {
 		case watch.Added, watch.Modified, watch.Deleted:
-			r.item.event(e)
+			if err := r.item.event(e); err != nil {
+				return err
+			}
 		case watch.Bookmark:
 			r.item.bookmark(e.resourceVersion)
 		}
@@ -404,6 +423,9 @@ func (r *reflector) pause(ctx context.Context) {
 	}
 	r.pausedAt = time.Now()
 }
+
+// isFull tells whether the cache has no room for an object. The request has succeeded.
+func isFull(err error) bool { return errors.As(err, new(*FullError)) }
 
 // isWorthRepeating tells whether a watch that begins with the state may be opened again as it was: the
 // server can't be reached or is busy.

@@ -11,7 +11,8 @@ import (
 // The methods in this file are called by the item's reflector.
 
 // sync sets the state, nil for no object, and marks the item synced. It refuses a state that is
-// older than the known one with errOlder: data never goes back, whichever API server answers.
+// older than the known one with errOlder: data never goes back, whichever API server answers. It refuses an
+// object for which the cache has no room with a FullError.
 // complete says that the watch of the object is open, so that no right is missing.
 func (it *item) sync(obj *volume.Object, resourceVersion string, complete bool) error {
 	it.mu.Lock()
@@ -32,13 +33,13 @@ func (it *item) sync(obj *volume.Object, resourceVersion string, complete bool) 
 	if complete {
 		allowed, recovered = it.recoverLocked()
 	}
-	tell := it.setLocked(obj, resourceVersion) || allowed
+	tell, err := it.setLocked(obj, resourceVersion)
 	it.mu.Unlock()
 	recovered()
-	if tell {
+	if tell || allowed {
 		it.changed()
 	}
-	return nil
+	return err
 }
 
 // watched records that a watch has begun at the item's version.
@@ -68,25 +69,27 @@ func (it *item) goesBackLocked(obj *volume.Object) bool {
 }
 
 // event applies an event. It ignores one that is older than the known state, and one of
-// another object, which a real API server doesn't send.
-func (it *item) event(e event) {
+// another object, which a real API server doesn't send. It fails as sync does where the cache has no room.
+func (it *item) event(e event) error {
 	if e.object.Ref != it.ref {
-		return
+		return nil
 	}
 	obj := e.object
 	if e.kind == watch.Deleted {
 		obj = nil
 	}
-	if it.apply(obj, e.resourceVersion) {
+	tell, err := it.apply(obj, e.resourceVersion)
+	if tell {
 		it.changed()
 	}
+	return err
 }
 
-func (it *item) apply(obj *volume.Object, resourceVersion string) bool {
+func (it *item) apply(obj *volume.Object, resourceVersion string) (tell bool, err error) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	if !it.listensLocked() || !it.synced || older(resourceVersion, it.newestVersion) {
-		return false
+		return false, nil
 	}
 	it.provedLocked(time.Now())
 	return it.setLocked(obj, resourceVersion)

@@ -61,19 +61,21 @@ type object interface {
 	prioritize(pod types.UID)
 	// status returns what is known, for people and metrics.
 	status() ObjectStatus
+	// held returns the object's place in the cache; always the same.
+	held() *holding
 	// close stops what runs for the object. Every read fails with err from then on.
 	close(err error)
 }
 
 // newStore returns the store of a change detection.
-func newStore(opts Options) (store, error) {
+func newStore(opts Options, c *cache) (store, error) {
 	switch opts.ChangeDetection {
 	case Watch, "":
-		return newWatchStore(opts), nil
+		return newWatchStore(opts, c), nil
 	case Cache:
-		return newCacheStore(opts), nil
+		return newCacheStore(opts, c), nil
 	case Get:
-		return newGetStore(opts), nil
+		return newGetStore(opts, c), nil
 	}
 	return nil, fmt.Errorf("manager options: ChangeDetection %q is none of %s, %s and %s", opts.ChangeDetection, Watch, Cache, Get)
 }
@@ -83,6 +85,7 @@ type base struct {
 	sources     map[volume.Kind]*source
 	credentials Credentials
 	openings    *openings
+	cache       *cache
 	failures    *failureLog
 	observer    Observer
 	// reopens paces the ends of silent watches.
@@ -95,7 +98,7 @@ type base struct {
 }
 
 // newBase returns the base of a store. failing is the log's message for a failed request.
-func newBase(opts Options, failing string) *base {
+func newBase(opts Options, c *cache, failing string) *base {
 	logger := klog.Background()
 	credentials := opts.Credentials
 	if credentials == nil {
@@ -110,6 +113,7 @@ func newBase(opts Options, failing string) *base {
 		sources:     newSources(opts.Client),
 		credentials: credentials,
 		openings:    newOpenings(opts.RefusalsPass),
+		cache:       c,
 		failures:    &failureLog{logger: logger, message: failing, outages: map[cause]*outage{}},
 		logger:      clientlog.Quiet(logger),
 		changed:     func(volume.Account, volume.Ref) {},
@@ -143,6 +147,7 @@ func (b *base) newKnown(k key, pod types.UID) *known {
 	changed := b.changed
 	known := &known{
 		key: k, since: time.Now(), source: src, failures: b.failures, openings: b.openings,
+		holding:   b.cache.newHolding(),
 		candidate: candidate{Ref: k.ref, account: k.account, pod: pod},
 		changed:   func() { changed(k.account, k.ref) },
 	}

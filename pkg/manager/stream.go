@@ -33,6 +33,8 @@ type event struct {
 	resourceVersion string
 	// initialEventsEnd marks the bookmark that ends the state which a watch begins with.
 	initialEventsEnd bool
+	// large says that it takes much memory until the item has it.
+	large bool
 }
 
 // stream is the answer to one watch request, for one goroutine. Events are decoded when
@@ -41,6 +43,8 @@ type stream struct {
 	body    io.ReadCloser
 	decoder runtime.Decoder
 	opening *opening
+	// isOpened says that the opening has ended.
+	isOpened bool
 
 	// end ends the request. timer does too, after answerTime, unless answered was called.
 	end   context.CancelCauseFunc
@@ -51,6 +55,17 @@ type stream struct {
 
 // answered says that the server has answered, so that the stream may last.
 func (s *stream) answered() { s.timer.Stop() }
+
+// opened records, once, that the opening has ended, or the failure of what came after.
+func (s *stream) opened(err error) {
+	switch {
+	case !s.isOpened:
+		s.isOpened = true
+		s.opening.end(err)
+	case err != nil:
+		s.opening.report(err)
+	}
+}
 
 func (s *stream) close() {
 	s.timer.Stop()
@@ -64,6 +79,9 @@ const (
 	// maxFrame is the longest event that is read, as in client-go. Objects have a tenth of
 	// that at most.
 	maxFrame = 16 << 20
+	// largeFrame is how long an event must be for its opening to last until the item has taken it, so that few are in
+	// memory that are not in the cache.
+	largeFrame = 64 << 10
 )
 
 // next returns the next event. The error wraps errEnded or errUnreadable, or is the API error
@@ -85,7 +103,9 @@ func (s *stream) next() (event, error) {
 	if _, err := io.ReadFull(s.body, frame); err != nil {
 		return event{}, fmt.Errorf("%w: %w", errEnded, err)
 	}
-	return decodeEvent(s.decoder, frame)
+	e, err := decodeEvent(s.decoder, frame)
+	e.large = length > largeFrame
+	return e, err
 }
 
 // decodeEvent decodes a WatchEvent. decoder is that of the object in it.

@@ -11,8 +11,8 @@ import (
 // watchStore keeps each object current by a watch of its own.
 type watchStore struct{ *base }
 
-func newWatchStore(opts Options) *watchStore {
-	return &watchStore{newBase(opts, "List or watch failed, trying again")}
+func newWatchStore(opts Options, c *cache) *watchStore {
+	return &watchStore{newBase(opts, c, "List or watch failed, trying again")}
 }
 
 // newObject returns an item whose reflector doesn't run yet.

@@ -26,7 +26,11 @@ func newTest(t *testing.T, volumes []publisher.VolumeStatus, objects iter.Seq[ma
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Show(State{Volumes: slices.Values(volumes), Objects: objects}); err != nil {
+	state := State{
+		Volumes: slices.Values(volumes), Objects: objects, MaxBytes: 1 << 20,
+		CachedBytes: func() int64 { return 4711 }, MaxCachedBytes: 1 << 19,
+	}
+	if err := m.Show(state); err != nil {
 		t.Fatal(err)
 	}
 	return m
@@ -69,7 +73,7 @@ func TestState(t *testing.T) {
 		}))
 		m.wantLines(t,
 			`refvol_volumes{condition="Current"} 2`, `refvol_volumes{condition="RefForbidden"} 1`, `refvol_volumes{condition="RefDeleted"} 0`,
-			`refvol_volume_bytes 12288`, `refvol_volumes_without_token 1`,
+			`refvol_volume_bytes 12288`, `refvol_volume_bytes_limit 1.048576e+06`, `refvol_cached_bytes 4711`, `refvol_cached_bytes_limit 524288`, `refvol_volumes_without_token 1`,
 			`refvol_objects{kind="Secret",state="present"} 1`, `refvol_objects{kind="Secret",state="denied"} 0`,
 			`refvol_objects{kind="ConfigMap",state="denied"} 1`, `refvol_objects{kind="ConfigMap",state="present"} 2`,
 			`refvol_object_staleness_seconds_bucket{le="30"} 2`, `refvol_object_staleness_seconds_bucket{le="60"} 3`,

@@ -19,6 +19,9 @@ type State struct {
 	Objects iter.Seq[manager.ObjectStatus]
 	// MaxBytes is how much memory the files of all volumes may take.
 	MaxBytes int64
+	// CachedBytes returns how much memory distinct objects take, of MaxCachedBytes. It is called at each scrape.
+	CachedBytes    func() int64
+	MaxCachedBytes int64
 }
 
 // Show adds the metrics of the present state. It may be called once.
@@ -75,6 +78,7 @@ type stateCollector struct {
 	State
 	volumes, bytes, maxBytes, withoutToken *prometheus.Desc
 	objects, staleness, maxStaleness       *prometheus.Desc
+	cached, maxCached                      *prometheus.Desc
 }
 
 func newStateCollector(s State) *stateCollector {
@@ -87,6 +91,8 @@ func newStateCollector(s State) *stateCollector {
 		bytes:        desc("refvol_volume_bytes", "Memory that the file systems of all volumes hold: whole pages, and 1 KiB for each inode."),
 		maxBytes:     desc("refvol_volume_bytes_limit", "Memory that the files and inodes of all volumes may take: --max-total-size."),
 		withoutToken: desc("refvol_volumes_without_token", "Volumes whose pod's service account has no usable token; only with --identity=pod."),
+		cached:       desc("refvol_cached_bytes", "Memory that the objects of all volumes take: equal ones count once."),
+		maxCached:    desc("refvol_cached_bytes_limit", "Memory that they may take for a new volume to be accepted: --max-cached-size."),
 		objects:      desc("refvol_objects", "Referenced objects by kind and by what is known of them.", "kind", "state"),
 		staleness: desc("refvol_object_staleness_seconds",
 			"Objects by the time since an event, a bookmark, a list or a get last proved their state current, 0 while their watches or requests don't fail. A histogram of this moment: its counts also fall."),
@@ -97,7 +103,7 @@ func newStateCollector(s State) *stateCollector {
 
 // Describe sends the descriptions.
 func (c *stateCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.volumes, c.bytes, c.maxBytes, c.withoutToken, c.objects, c.staleness, c.maxStaleness} {
+	for _, d := range []*prometheus.Desc{c.volumes, c.bytes, c.maxBytes, c.withoutToken, c.cached, c.maxCached, c.objects, c.staleness, c.maxStaleness} {
 		to <- d
 	}
 }
@@ -145,6 +151,8 @@ func (c *stateCollector) collectObjects(to chan<- prometheus.Metric) {
 			to <- gauge(c.objects, float64(counts[group{kind, state}]), string(kind), string(state))
 		}
 	}
+	to <- gauge(c.cached, float64(c.CachedBytes()))
+	to <- gauge(c.maxCached, float64(c.MaxCachedBytes))
 	to <- prometheus.MustNewConstHistogram(c.staleness, ages.count, ages.sum, ages.buckets())
 	to <- gauge(c.maxStaleness, ages.max)
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/refvol/refvol/pkg/access"
+	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -158,9 +159,12 @@ func (v *published) announce(o outcome) {
 func (v *published) look(ctx context.Context) (*payload.Rendering, answers, error) {
 	got := v.answers()
 	var denied *access.DeniedError
+	var full *manager.FullError
 	switch {
 	case len(got.refused) > 0: // since the pod was admitted
 		return nil, got, v.registration.Refusal(got.refused)
+	case errors.As(got.unknown, &full):
+		return nil, got, fail(ReasonCacheFull, "%w", full) // what else is unknown changes nothing
 	case got.unknown != nil:
 		return nil, got, got.unknown
 	case errors.As(got.stale, &denied):

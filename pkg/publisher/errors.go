@@ -27,6 +27,8 @@ const (
 	ReasonBusy
 	// ReasonUnavailable: something that the call needs is out of reach for now.
 	ReasonUnavailable
+	// ReasonCacheFull: the objects exceed what is left for those of the node, or of a pod.
+	ReasonCacheFull
 )
 
 // Error is a failure with a reason. Its text holds no value of an object.

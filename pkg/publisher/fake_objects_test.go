@@ -31,6 +31,8 @@ type fakeObjects struct {
 	// denials is what Denied returns for a ref.
 	denials    map[volume.Ref]error
 	registered map[string][]volume.Ref
+	// kept holds the registrations for which Keep was called.
+	kept map[string]bool
 	// registrationsMade counts the calls of RegisterPod.
 	registrationsMade int
 	reads             map[volume.Ref][]time.Time
@@ -51,6 +53,7 @@ func newFakeObjects(t testing.TB) *fakeObjects {
 		failures:   map[volume.Ref]error{},
 		denials:    map[volume.Ref]error{},
 		registered: map[string][]volume.Ref{},
+		kept:       map[string]bool{},
 		reads:      map[volume.Ref][]time.Time{},
 		refreshes:  map[volume.Ref][]time.Time{},
 		version:    100,
@@ -89,6 +92,20 @@ func (o *fakeObjects) UnregisterPod(pod volume.Pod, volumeID string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.registered, registrationKey(pod, volumeID))
+	delete(o.kept, registrationKey(pod, volumeID))
+}
+
+func (o *fakeObjects) Keep(pod volume.Pod, volumeID string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.kept[registrationKey(pod, volumeID)] = true
+}
+
+// isKept says whether a volume counts as mounted.
+func (o *fakeObjects) isKept(pod volume.Pod, volumeID string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.kept[registrationKey(pod, volumeID)]
 }
 
 func (o *fakeObjects) GetObject(_ volume.Pod, ref volume.Ref) (*volume.Object, error) {
@@ -223,4 +240,5 @@ func (o *fakeObjects) forgetPods() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	clear(o.registered)
+	clear(o.kept)
 }

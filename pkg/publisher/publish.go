@@ -130,6 +130,7 @@ func (p *Publisher) create(ctx context.Context, request Request) error {
 		return err
 	}
 	done = true
+	v.registration.Keep()
 	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
 		logger.Info("Published volume", "refs", describe(v.refs, v.contents.shown), "took", time.Since(v.since))
 	}
@@ -146,7 +147,7 @@ func (p *Publisher) failed(ctx context.Context, request *Request, err error) err
 	o := outcomeOf(err)
 	news := err.Error()
 	switch o.reason {
-	case ReasonNodeFull:
+	case ReasonNodeFull, ReasonCacheFull:
 		news = o.kind() // how full the node is changes from one try to the next
 	case ReasonForbidden:
 	default:

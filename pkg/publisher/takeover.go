@@ -81,6 +81,7 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 	if v.spec.Pinned() {
 		p.track(v)
 	} else {
+		v.registration.Keep()
 		p.add(v)
 	}
 	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {

@@ -1,0 +1,376 @@
+package manager
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+const (
+	// testCache is the bound of the tests' managers, and testShare the part of one pod.
+	testCache = 16000
+	testShare = testCache / podShare
+)
+
+// sized returns a ConfigMap that takes so many bytes in the cache.
+func sized(name string, takes int) *corev1.ConfigMap {
+	return configMap(name, strings.Repeat("x", takes-objectMemory-keyMemory-len("k")))
+}
+
+// inBoundBubbles is inEachBubble with a bound of testCache bytes. The pods have an account each, with a token.
+func inBoundBubbles(t *testing.T, test func(t *testing.T, e *env)) {
+	t.Helper()
+	for _, detection := range []ChangeDetection{Watch, Cache, Get} {
+		t.Run(string(detection), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnvWith(t, Options{ChangeDetection: detection, Credentials: everyAccount{}, MaxCachedSize: testCache})
+				test(t, e)
+				e.stop()
+			})
+		})
+	}
+}
+
+// everyAccount are Credentials of accounts that all have a token.
+type everyAccount struct{ *accounts }
+
+func (everyAccount) Ready(volume.Account) error { return nil }
+
+// ofAccount returns a pod with an account of its own.
+func ofAccount(name string) volume.Pod {
+	return volume.Pod{Namespace: "ns", Name: name, UID: types.UID(name), ServiceAccount: name}
+}
+
+// read registers a volume and returns what its publish gets.
+func (e *env) read(pod volume.Pod, volumeID string, ref volume.Ref) (*volume.Object, error) {
+	e.t.Helper()
+	e.RegisterPod(pod, volumeID, []volume.Ref{ref})
+	return e.awaitFor(e.t.Context(), pod, ref)
+}
+
+func (e *env) mustRead(pod volume.Pod, volumeID string, ref volume.Ref) *volume.Object {
+	e.t.Helper()
+	obj, err := e.read(pod, volumeID, ref)
+	if err != nil {
+		e.t.Fatalf("%s for pod %s: %v", ref, pod.Name, err)
+	}
+	return obj
+}
+
+// wantCached lets everything come to rest and checks the bytes in the cache.
+func (e *env) wantCached(want int64) {
+	e.t.Helper()
+	synctest.Wait()
+	if got := e.CachedBytes(); got != want {
+		e.t.Errorf("%d bytes are cached, want %d", got, want)
+	}
+}
+
+func wantFull(t *testing.T, err error, text string) {
+	t.Helper()
+	if _, ok := errors.AsType[*FullError](err); !ok || err.Error() != text {
+		t.Errorf("got %v, want a FullError %s", err, text)
+	}
+}
+
+// fill fills the cache with the objects of mounted volumes, up to 15,000 of testCache bytes.
+func (e *env) fill() {
+	e.t.Helper()
+	for i := range 15 {
+		e.api.put(sized(fmt.Sprint("fill-", i), 1000))
+		p := ofAccount(fmt.Sprint("filler-", i))
+		e.mustRead(p, "v", configMapRef(fmt.Sprint("fill-", i)))
+		e.Keep(p, "v")
+	}
+	e.wantCached(15000)
+}
+
+func TestEqualObjectsOfAccountsAreOne(t *testing.T) {
+	inBoundBubbles(t, func(t *testing.T, e *env) {
+		ref := configMapRef("app")
+		e.api.put(sized("app", 1000))
+		first, second := e.mustRead(ofAccount("a"), "v", ref), e.mustRead(ofAccount("b"), "v", ref)
+		if first != second {
+			t.Error("two copies of equal objects")
+		}
+		e.wantCached(1000)
+		e.mustRead(ofAccount("b"), "other", ref)
+		e.UnregisterPod(ofAccount("a"), "v")
+		e.wantCached(1000)
+		e.UnregisterPod(ofAccount("b"), "v")
+		e.wantCached(1000)
+		e.UnregisterPod(ofAccount("b"), "other")
+		e.wantCached(0)
+	})
+}
+
+// An update takes the place of what was there, and of an object that is deleted nothing is left.
+func TestCachedBytesFollowChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnvWith(t, Options{Credentials: everyAccount{}, MaxCachedSize: testCache})
+		ref := configMapRef("app")
+		e.api.put(sized("app", 1000))
+		for _, name := range []string{"a", "b"} {
+			e.mustRead(ofAccount(name), "v", ref)
+		}
+		e.api.put(sized("app", 1500))
+		e.wantCached(1500)
+		first, second := e.mustRead(ofAccount("a"), "v", ref), e.mustRead(ofAccount("b"), "v", ref)
+		if first != second {
+			t.Error("two copies after an update")
+		}
+		e.api.delete(ref)
+		e.wantCached(0)
+		e.api.put(sized("app", 1000))
+		e.wantCached(1000)
+		e.stop()
+		e.wantCached(0)
+	})
+}
+
+// After etcd was restored, one UID and resourceVersion may be that of two contents.
+func TestOneVersionOfTwoContentsIsTwoCopies(t *testing.T) {
+	inBoundBubbles(t, func(t *testing.T, e *env) {
+		ref := configMapRef("app")
+		version := e.api.put(configMap("app", "before"))
+		before := e.mustRead(ofAccount("a"), "v", ref)
+		e.api.set(func() {
+			restored := configMap("app", "other!")
+			restored.UID, restored.ResourceVersion = version.UID, version.ResourceVersion
+			e.api.history[ref][0].obj = restored
+		})
+		after := e.mustRead(ofAccount("b"), "v", ref)
+		if before.Version != after.Version || string(before.Data["k"]) != "before" || string(after.Data["k"]) != "other!" {
+			t.Errorf("got %v with %q and %v with %q", before, before.Data["k"], after, after.Data["k"])
+		}
+		e.wantCached(2 * (objectMemory + keyMemory + int64(len("kbefore"))))
+		// Either copy goes by itself.
+		e.UnregisterPod(ofAccount("a"), "v")
+		e.wantCached(objectMemory + keyMemory + int64(len("kbefore")))
+		if got, err := e.awaitFor(t.Context(), ofAccount("b"), ref); err != nil || string(got.Data["k"]) != "other!" {
+			t.Errorf("got %v, %v", got, err)
+		}
+		e.UnregisterPod(ofAccount("b"), "v")
+		e.wantCached(0)
+	})
+}
+
+// TestFullCache: a new volume gets what is cached, and nothing else. What it asked for leaves nothing.
+func TestFullCache(t *testing.T) {
+	inBoundBubbles(t, func(t *testing.T, e *env) {
+		e.fill()
+		e.api.put(sized("app", 1001))
+		p := ofAccount("new")
+		_, err := e.read(p, "v", configMapRef("app"))
+		wantFull(t, err, `ConfigMap "ns/app" takes 1001 bytes of memory, the node's other objects 15000, together more than 16000 (--max-cached-size)`)
+		e.UnregisterPod(p, "v")
+		e.wantCached(15000)
+		e.wantWatches(configMapRef("app"), 0)
+		e.mustRead(p, "v", configMapRef("fill-0")) // for another account
+		e.UnregisterPod(p, "v")
+		e.wantCached(15000)
+
+		e.api.put(sized("app", 1000))
+		e.mustRead(p, "v", configMapRef("app"))
+		e.wantCached(16000)
+		e.UnregisterPod(p, "v")
+		e.UnregisterPod(ofAccount("filler-3"), "v")
+		e.wantCached(14000)
+	})
+}
+
+// What did not exist at the begin of a publish is refused when it comes, and so is what was there. Once the
+// volume is mounted, nothing is.
+func TestFullCacheForAnObjectThatComes(t *testing.T) {
+	inBoundBubbles(t, func(t *testing.T, e *env) {
+		e.fill()
+		p, ref := ofAccount("new"), configMapRef("app")
+		e.RegisterPod(p, "v", []volume.Ref{ref})
+		if _, err := e.awaitFor(t.Context(), p, ref); err == nil {
+			t.Fatal("no error")
+		}
+		e.api.put(sized("app", 1500))
+		e.Manager.Refresh(p, []volume.Ref{ref})
+		synctest.Wait()
+		_, err := e.Manager.GetObject(p, ref)
+		wantFull(t, err, `ConfigMap "ns/app" takes 1500 bytes of memory, the node's other objects 15000, together more than 16000 (--max-cached-size)`)
+		e.Keep(p, "v")
+		if obj, err := e.awaitFor(t.Context(), p, ref); err != nil || obj == nil {
+			t.Errorf("got %v, %v", obj, err)
+		}
+		e.wantCached(16500)
+	})
+}
+
+// TestPodsShareOfTheCache: a pod's objects take an eighth, whether others have them or not.
+func TestPodsShareOfTheCache(t *testing.T) {
+	inBoundBubbles(t, func(t *testing.T, e *env) {
+		p := ofAccount("p")
+		e.api.put(sized("first", testShare-1000))
+		e.api.put(sized("fits", 1000))
+		e.api.put(sized("more", 1001))
+		e.mustRead(p, "v1", configMapRef("first"))
+		e.Keep(p, "v1")
+		const text = `ConfigMap "ns/more" takes 1001 bytes of memory, the pod's other objects 1000, together more than 2000 (an eighth of --max-cached-size)`
+		for _, state := range []string{"not cached", "cached"} {
+			_, err := e.read(p, "v2", configMapRef("more"))
+			wantFull(t, err, text)
+			e.UnregisterPod(p, "v2")
+			e.wantCached(map[string]int64{"not cached": 1000, "cached": 2001}[state])
+			e.mustRead(ofAccount("other"), "v", configMapRef("more"))
+		}
+		e.mustRead(p, "v2", configMapRef("fits"))
+		e.mustRead(p, "v3", configMapRef("first")) // it has that
+		e.UnregisterPod(p, "v1")
+		e.UnregisterPod(p, "v3")
+		e.mustRead(p, "v3", configMapRef("fits"))
+		e.UnregisterPod(ofAccount("other"), "v")
+		e.wantCached(1000)
+	})
+}
+
+// TestMountedVolumesAreNeverRefused: as after a restart with a smaller bound, and beside volumes that are.
+func TestMountedVolumesAreNeverRefused(t *testing.T) {
+	inBoundBubbles(t, func(t *testing.T, e *env) {
+		var refs []volume.Ref
+		for i := range 20 {
+			e.api.put(sized(fmt.Sprint("app-", i), 1000))
+			refs = append(refs, configMapRef(fmt.Sprint("app-", i)))
+		}
+		p := ofAccount("p")
+		e.Keep(p, "v")
+		e.RegisterPod(p, "v", refs)
+		for _, ref := range refs {
+			if _, err := e.awaitFor(t.Context(), p, ref); err != nil {
+				t.Error(err)
+			}
+		}
+		e.wantCached(20000)
+		e.api.put(sized("none", 700))
+		_, err := e.read(p, "v2", configMapRef("none"))
+		wantFull(t, err, `ConfigMap "ns/none" takes 700 bytes of memory, the pod's other objects 20000, together more than 2000 (an eighth of --max-cached-size)`)
+		e.UnregisterPod(p, "v2")
+		_, err = e.read(ofAccount("q"), "v", configMapRef("none"))
+		wantFull(t, err, `ConfigMap "ns/none" takes 700 bytes of memory, the node's other objects 20000, together more than 16000 (--max-cached-size)`)
+
+		// Also what comes later, and is not in the cache yet.
+		refs = append(refs, configMapRef("none"))
+		e.RegisterPod(p, "v", refs)
+		for _, ref := range refs {
+			if _, err := e.awaitFor(t.Context(), p, ref); err != nil {
+				t.Error(err)
+			}
+		}
+		e.wantCached(20700)
+		e.UnregisterPod(p, "v")
+		e.UnregisterPod(ofAccount("q"), "v")
+		e.wantCached(0)
+	})
+}
+
+// TestWhatIsCachedStaysCurrent: an update over the bound is taken, also while the volume isn't mounted yet.
+func TestWhatIsCachedStaysCurrent(t *testing.T) {
+	for _, mounted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("mounted %t", mounted), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnvWith(t, Options{Credentials: everyAccount{}, MaxCachedSize: testCache})
+				e.fill()
+				p, ref := ofAccount("p"), configMapRef("app")
+				e.api.put(sized("app", 1000))
+				e.mustRead(p, "v", ref)
+				if mounted {
+					e.Keep(p, "v")
+				}
+				version := e.api.put(sized("app", 1900))
+				e.wantCached(16900)
+				if obj, err := e.Manager.GetObject(p, ref); err != nil || obj.Version != version {
+					t.Errorf("got %v, %v, want %v", obj, err, version)
+				}
+				e.stop()
+			})
+		})
+	}
+}
+
+// TestABurstOfPodsStaysWithinTheCache: they ask at once, and none is judged before another's objects count.
+func TestABurstOfPodsStaysWithinTheCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnvWith(t, Options{Credentials: everyAccount{}, MaxCachedSize: testCache})
+		var most int64
+		var mu sync.Mutex
+		e.Subscribe(func(volume.Account, volume.Ref) {
+			mu.Lock()
+			defer mu.Unlock()
+			most = max(most, e.CachedBytes())
+		})
+		var running sync.WaitGroup
+		published, refused := 0, 0
+		for i := range 108 {
+			p, refs := ofAccount(fmt.Sprint("p", i)), []volume.Ref(nil)
+			for j := range 2 {
+				name := fmt.Sprintf("app-%d-%d", i, j)
+				e.api.put(sized(name, 1000))
+				refs = append(refs, configMapRef(name))
+			}
+			running.Go(func() {
+				e.RegisterPod(p, "v", refs)
+				var failure error
+				for _, ref := range refs {
+					_, err := e.awaitFor(t.Context(), p, ref)
+					failure = errors.Join(failure, err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if failure == nil {
+					published++
+					e.Keep(p, "v")
+					return
+				}
+				refused++
+				if _, ok := errors.AsType[*FullError](failure); !ok {
+					t.Error(failure)
+				}
+				e.UnregisterPod(p, "v")
+			})
+		}
+		running.Wait()
+		t.Logf("%d published, %d refused, at most %d bytes", published, refused, most)
+		if published == 0 || refused == 0 || most > testCache {
+			t.Errorf("%d published, %d refused, at most %d bytes", published, refused, most)
+		}
+		e.wantCached(int64(published) * testShare)
+		e.stop()
+	})
+}
+
+// A refused object of a volume that stays registered is asked for again, with pauses, and kept once there is room.
+func TestRefusedObjectsAreAskedForInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnvWith(t, Options{Credentials: everyAccount{}, MaxCachedSize: testCache})
+		e.fill()
+		e.api.put(sized("app", 1500))
+		p, ref := ofAccount("p"), configMapRef("app")
+		if _, err := e.read(p, "v", ref); err == nil {
+			t.Fatal("no error")
+		}
+		<-time.After(time.Minute)
+		if asked := len(e.api.requests(ref)); asked > 60 {
+			t.Errorf("asked for it %d times in a minute", asked)
+		}
+		e.UnregisterPod(ofAccount("filler-0"), "v")
+		<-time.After(10 * time.Second)
+		if _, err := e.Manager.GetObject(p, ref); err != nil {
+			t.Errorf("there is room: %v", err)
+		}
+		e.stop()
+	})
+}

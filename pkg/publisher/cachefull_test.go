@@ -1,0 +1,65 @@
+package publisher
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/refvol/refvol/pkg/manager"
+)
+
+// An object that isn't cached fails a publish at once, whatever else is not known, and leaves nothing. There is
+// one event.
+func TestAPublishWithoutRoomForItsObjects(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.failWith(configMap("app"), fmt.Errorf("app: %w", manager.ErrNotSynced))
+		full := &manager.FullError{Ref: secret("db"), Size: 700, Others: 301, Max: 1000}
+		e.objects.failWith(secret("db"), full)
+		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]")
+		const format = `Secret "shop/db" takes 700 bytes of memory, the node's other objects %d, together more than 1000 (--max-cached-size)`
+		text := fmt.Sprintf(format, 301)
+		e.wantReason(e.p.Publish(e.ctx, r), ReasonCacheFull, text)
+		e.wantEvents(r.Pod.String() + ": VolumeUpdateFailed: " + text)
+		full.Others = 302
+		e.wantReason(e.p.Publish(e.ctx, r), ReasonCacheFull, fmt.Sprintf(format, 302))
+		e.wantEvents()
+		e.wantNothing()
+		e.objects.put(configMap("app"), "a", "1")
+		e.objects.put(secret("db"), "b", "2")
+		e.objects.failWith(configMap("app"), nil)
+		e.objects.failWith(secret("db"), nil)
+		e.publish(r)
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// The objects of a mounted volume may take any room: from when it is mounted, and after a restart from the begin.
+func TestTheObjectsOfMountedVolumesAreKept(t *testing.T) {
+	inBubble(t, func(e *env) {
+		r := e.request("v1", "configMap", "app")
+		waiting := e.publishing(r)
+		e.wantWaiting(waiting)
+		e.wantKept(r, false)
+		e.objects.put(configMap("app"), "a", "1")
+		if err := <-waiting; err != nil {
+			e.Fatal(err)
+		}
+		e.wantKept(r, true)
+		kept := false
+		e.objects.onRegister = func() { kept = e.objects.isKept(r.Pod, r.VolumeID) }
+		e.restart()
+		e.settle()
+		e.wantKept(r, true)
+		if !kept {
+			e.Error("the restarted plugin registered a mounted volume as a new one")
+		}
+	})
+}
+
+func (e *env) wantKept(r Request, want bool) {
+	e.Helper()
+	e.settle()
+	if got := e.objects.isKept(r.Pod, r.VolumeID); got != want {
+		e.Errorf("its objects are kept: %t, want %t", got, want)
+	}
+}
