@@ -163,7 +163,9 @@ func TestALateEventOfAStoppedRunIsIgnored(t *testing.T) {
 		if err := it.sync(objectOf(t, late), "999", true); err != nil {
 			t.Error(err)
 		}
-		it.event(event{kind: watch.Modified, object: objectOf(t, late), resourceVersion: "999"})
+		if err := it.event(event{kind: watch.Modified, object: objectOf(t, late), resourceVersion: "999"}); err != nil {
+			t.Error(err)
+		}
 		if it.isSynced() || it.newestVersion == "999" || e.changes(ref) != 0 {
 			t.Error("a stopped run was heard")
 		}

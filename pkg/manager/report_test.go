@@ -82,7 +82,9 @@ func TestASyncedItemRefusesStaleReports(t *testing.T) {
 	}
 	told := func(kind watch.EventType, obj *volume.Object) func(it *item) error {
 		return func(it *item) error {
-			it.event(event{kind: kind, object: obj, resourceVersion: obj.ResourceVersion})
+			if err := it.event(event{kind: kind, object: obj, resourceVersion: obj.ResourceVersion}); err != nil {
+				t.Error(err)
+			}
 			return nil
 		}
 	}
