@@ -26,7 +26,7 @@ func refreshBackoff() wait.Backoff {
 // object exists or not: nothing was asked of it yet. An error of the review is no refusal;
 // it is tried again for as long as a publish may wait.
 func (v *published) authorize(ctx context.Context) error {
-	until, cancel := context.WithDeadline(ctx, v.deadline)
+	until, cancel := v.p.waiting(ctx, v.deadline)
 	defer cancel()
 	backoff := refreshBackoff()
 	for {
@@ -41,7 +41,6 @@ func (v *published) authorize(ctx context.Context) error {
 		select {
 		case <-retry.C:
 			continue
-		case <-v.p.stopping:
 		case <-until.Done():
 		}
 		retry.Stop()
@@ -54,15 +53,8 @@ const leastAdmit = 15 * time.Second
 
 // admit asks for the pod's rights until the publish's deadline, or until the plugin stops.
 func (v *published) admit(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, max(time.Until(v.deadline), leastAdmit))
+	ctx, cancel := v.p.waiting(ctx, time.Now().Add(max(time.Until(v.deadline), leastAdmit)))
 	defer cancel()
-	go func() { // it ends with this call
-		select {
-		case <-v.p.stopping:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	return v.registration.Admit(ctx)
 }
 
@@ -72,41 +64,41 @@ func (v *published) admit(ctx context.Context) error {
 const reviewedNow = time.Second
 
 // awaitAuthorized is await, and authorize again as long as what that found was too old at its end.
-func (v *published) awaitAuthorized(ctx context.Context) (*payload.Rendering, answers, error) {
+func (v *published) awaitAuthorized(ctx context.Context) (*prepared, error) {
 	var reviewed time.Time
 	for {
-		rendering, got, err := v.await(ctx)
+		first, err := v.await(ctx)
 		if err != nil || v.registration.Admitted() || time.Since(reviewed) < reviewedNow {
-			return rendering, got, err
+			return first, err
 		}
-		v.releasePlace() // no render waits for a review
+		v.worker.unlock() // nobody waits for a review
+		v.unreserve()
 		if err := v.authorize(ctx); err != nil {
-			return nil, answers{}, err
+			return nil, err
 		}
 		reviewed = time.Now()
 	}
 }
 
-// await returns what a new volume is to show, and the answers that it is made of. The volume then
-// has a place at the render gate, until its files are written. await waits while required objects
-// or keys are missing, or while their state is not known. Each change of one of them wakes it. It
-// also asks again from time to time, as not every change detection tells of changes.
-func (v *published) await(ctx context.Context) (*payload.Rendering, answers, error) {
-	ctx, cancel := context.WithDeadline(ctx, v.deadline)
+// await returns what a new volume is to show. The caller then holds the lock of the pod. await waits while
+// required objects or keys are missing, or while their state is not known. Each change of one of them
+// wakes it. It also asks again from time to time, as not every change detection tells of changes.
+func (v *published) await(ctx context.Context) (*prepared, error) {
+	ctx, cancel := v.p.waiting(ctx, v.deadline)
 	defer cancel()
 	v.p.opts.Objects.Prioritize(v.request.Pod, v.refs)
 	backoff := refreshBackoff()
 	refresh := time.NewTimer(backoff.Step())
 	defer refresh.Stop()
 	for {
-		rendering, got, err := v.look(ctx)
+		first, err := v.look(ctx)
 		if err == nil {
 			v.condition.set(outcome{})
-			return rendering, got, nil
+			return first, nil
 		}
 		o := outcomeOf(err)
 		if !o.waits {
-			return nil, answers{}, o.failure()
+			return nil, o.failure()
 		}
 		v.announce(o)
 		select {
@@ -114,15 +106,16 @@ func (v *published) await(ctx context.Context) (*payload.Rendering, answers, err
 		case <-refresh.C:
 			v.p.opts.Objects.Refresh(v.request.Pod, v.lacking(err))
 			refresh.Reset(backoff.Step())
-		case <-v.p.stopping:
-			return nil, answers{}, fail(ReasonUnavailable, "%w: %w", errStopping, err)
 		case <-ctx.Done():
+			if errors.Is(context.Cause(ctx), errStopping) {
+				return nil, fail(ReasonUnavailable, "%w: %w", errStopping, err)
+			}
 			// Why the state of an object is not known may have become known since.
-			rendering, got, err := v.look(ctx)
+			first, err := v.look(ctx)
 			if o = outcomeOf(err); v.p.opts.NodeRights && apierrors.IsForbidden(err) {
 				o.reason = ReasonForbidden // it has not passed; else it is not the object that is refused
 			}
-			return rendering, got, o.failure()
+			return first, o.failure()
 		}
 	}
 }
@@ -154,29 +147,45 @@ func (v *published) announce(o outcome) {
 	}
 }
 
-// look renders what is known now of a new volume's objects. If it succeeds the volume has a
-// place at the render gate.
-func (v *published) look(ctx context.Context) (*payload.Rendering, answers, error) {
+// look prepares what is known now of a new volume's objects. If it succeeds, the caller holds the lock of
+// the pod.
+func (v *published) look(ctx context.Context) (*prepared, error) {
+	if _, err := v.firstAnswers(); err != nil {
+		return nil, err // which needs no lock
+	}
+	if err := v.worker.lock(ctx); err != nil {
+		return nil, fail(ReasonUnavailable, "%w: %w", errPodBusy, err)
+	}
+	ready := false
+	defer func() { // also when something panics
+		if !ready {
+			v.worker.unlock()
+		}
+	}()
+	got, err := v.firstAnswers()
+	if err != nil {
+		return nil, err
+	}
+	first, err := v.prepare(ctx, got, false)
+	ready = err == nil
+	return first, err
+}
+
+// firstAnswers returns the answers that a new volume may begin with.
+func (v *published) firstAnswers() (answers, error) {
 	got := v.answers()
 	var denied *access.DeniedError
 	var full *manager.FullError
 	switch {
 	case len(got.refused) > 0: // since the pod was admitted
-		return nil, got, v.registration.Refusal(got.refused)
+		return got, v.registration.Refusal(got.refused)
 	case errors.As(got.unknown, &full):
-		return nil, got, fail(ReasonCacheFull, "%w", full) // what else is unknown changes nothing
+		return got, fail(ReasonCacheFull, "%w", full) // what else is unknown changes nothing
 	case got.unknown != nil:
-		return nil, got, got.unknown
+		return got, got.unknown
 	case errors.As(got.stale, &denied):
 		// A new volume must not begin with what nobody may read any more.
-		return nil, got, got.stale
+		return got, got.stale
 	}
-	if err := v.acquirePlace(ctx, payload.Heap(v.resolved, got.objects)); err != nil {
-		return nil, got, err
-	}
-	rendering, err := v.render(got, false)
-	if err != nil {
-		v.releasePlace()
-	}
-	return rendering, got, err
+	return got, nil
 }

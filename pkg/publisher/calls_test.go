@@ -161,11 +161,9 @@ func (e *env) calling(volumeID string) bool {
 	return e.p.calls[volumeID] != nil
 }
 
-// A volume that waits for an object holds its lock. A worker that took an old queue
-// entry of it for work to do would wait as long, and other volumes with it.
-func TestAWaitingPublishHoldsUpNoWorker(t *testing.T) {
-	inStoppedBubble(t, func(o *Options) { o.Workers = 1 }, func(e *env) {
-		e.run()
+// A publish that waits for an object holds up no other volume of its pod.
+func TestAWaitingPublishHoldsUpNobody(t *testing.T) {
+	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		e.objects.put(configMap("other"), "b", "1")
 		r, other := e.request("v1"), e.request("v2", "configMap", "other")
@@ -175,7 +173,6 @@ func TestAWaitingPublishHoldsUpNoWorker(t *testing.T) {
 		e.mounts.vanish(r.Target)
 		result := e.publishing(r)
 		e.wantWaiting(result)
-		e.p.queue.Add(r.VolumeID) // as the resync did before
 		e.objects.put(configMap("other"), "b", "2")
 		e.settle()
 		e.wantFiles(other, "b", "2")

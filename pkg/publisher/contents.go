@@ -1,12 +1,12 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -36,13 +36,11 @@ type treeWriter interface {
 	Size(ctx context.Context, dir *os.Root) (writer.Footprint, error)
 }
 
-// contents is what the files of one volume show, and the lock of who writes them.
+// contents is what the files of one volume show.
 type contents struct {
-	mu     sync.Mutex
 	writer treeWriter
 	// told is what the pod's author was last told of the variables that the env files lack.
-	told  string
-	place place
+	told string
 	// shown is what the files show, by this process or by the volume's record.
 	shown record.Versions
 	// named holds the objects that need consent and that files name.
@@ -125,6 +123,72 @@ func (v *published) answers() answers {
 	return got
 }
 
+// prepared is what a volume is to show next, rendered of answers. takes is what it takes of the node's
+// total, which is reserved.
+type prepared struct {
+	*payload.Rendering
+	got   answers
+	takes int64
+}
+
+// prepare renders what a volume is to show, and reserves its place in the node's total. It waits for the
+// memory that a render takes. What is over a limit is rendered once more, after what is kept for readers
+// has been removed: no tree stays in memory meanwhile. The caller holds the lock of the pod.
+func (v *published) prepare(ctx context.Context, got answers, live bool) (*prepared, error) {
+	next, err := v.renderReserved(ctx, got, live, writer.Footprint{})
+	if err == nil || next == nil {
+		return next, err
+	}
+	has, roomErr := v.makeRoom(ctx, next.takes, ReasonOf(err))
+	if roomErr != nil || v.contents.gone {
+		return nil, errors.Join(err, roomErr)
+	}
+	if next, err = v.renderReserved(ctx, got, live, has); err != nil {
+		return nil, err
+	}
+	return next, nil
+}
+
+// renderReserved is one try of prepare. has is what the files of the volume take. If the result is over
+// a limit, it comes with the error, without its tree.
+func (v *published) renderReserved(ctx context.Context, got answers, live bool, has writer.Footprint) (*prepared, error) {
+	release, err := v.renderMemory(ctx, got, live)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	rendering, err := v.render(got, live)
+	if err != nil {
+		return nil, err
+	}
+	rendering.Tree.Record = got.at.Encode()
+	v.contents.overhead = overhead(rendering.Tree.Record)
+	size := writer.Measure(rendering.Tree)
+	takes := memoryOf(size.Bytes, size.Inodes+v.contents.overhead)
+	if err := v.reserve(size, takes, has); err != nil {
+		return &prepared{takes: takes}, err
+	}
+	return &prepared{rendering, got, takes}, nil
+}
+
+// renderMemory waits for the memory of a render, which the caller releases. What the pod may not have
+// goes at once: a withdrawal waits for no render.
+func (v *published) renderMemory(ctx context.Context, got answers, live bool) (release func(), err error) {
+	heap := payload.Heap(v.resolved, got.objects)
+	if release := v.p.renders.tryAcquire(heap); release != nil {
+		return release, nil
+	}
+	if live && v.contents.showsAny(got.refused) {
+		if v.putOff(readTime) {
+			return nil, errPutOff
+		}
+		if err := v.withdraw(ctx, got.refused); err != nil || v.contents.gone {
+			return nil, cmp.Or(err, errPutOff)
+		}
+	}
+	return v.p.renders.acquire(ctx, heap)
+}
+
 // render returns what a volume is to show of its objects. Once the volume is live, its
 // spec says what a deleted object means; before that, a required object that does not
 // exist was never there.
@@ -148,35 +212,31 @@ func (v *published) render(got answers, live bool) (*payload.Rendering, error) {
 	return rendering, err
 }
 
-// write makes the volume's files show a rendering, with a record of at which versions, through
-// a handle on its mount. The caller holds the lock of the contents. On an error the files
+// write makes the volume's files show what is prepared, with a record of at which versions, through
+// a handle on its mount. The caller holds the lock of the pod. On an error the files
 // stay as they were, or are current and some link is not; another write mends that. changed says
 // that files were changed.
-func (v *published) write(ctx context.Context, mnt Mount, rendering *payload.Rendering, got answers) (changed bool, err error) {
+func (v *published) write(ctx context.Context, mnt Mount, next *prepared) (changed bool, err error) {
+	got := next.got
 	var result writer.Result
 	defer func() { v.p.opts.Observer.Wrote(result.Changed, result.Bytes, err) }()
-	rendering.Tree.Record = got.at.Encode()
-	takes, err := v.makeRoom(ctx, mnt, rendering.Tree)
-	if err != nil {
-		return false, err
-	}
 	v.contents.proven = false
-	result, err = v.contents.writer.Write(ctx, mnt.Root(), rendering.Tree)
+	result, err = v.contents.writer.Write(ctx, mnt.Root(), next.Tree)
 	if result.Changed && v.contents.writer.Stale() {
 		v.contents.switched = time.Now()
 	}
 	switch {
 	case err == nil:
 		v.contents.shown, v.contents.withdrawn = got.at, got.refused
-		v.contents.named, v.contents.unnamed = namedIn(rendering.Tree), nil
+		v.contents.named, v.contents.unnamed = namedIn(next.Tree), nil
 		v.condition.show(got.at)
-		v.setTree(takes)
+		v.setTree(next.takes)
 	case result.Changed:
 		// Some files may still be those of before, where they are rewritten in place. So nothing older
 		// may follow, and the status goes on to say what was shown by all files.
 		v.contents.shown = got.at
 		v.contents.withdrawn = nil
-		for ref := range namedIn(rendering.Tree) {
+		for ref := range namedIn(next.Tree) {
 			v.contents.named[ref] = true
 		}
 	}
@@ -191,7 +251,7 @@ func (v *published) write(ctx context.Context, mnt Mount, rendering *payload.Ren
 		return result.Changed, err
 	}
 	told := v.contents.told
-	v.contents.told = skippedText(rendering.Skipped, v.leftOut)
+	v.contents.told = skippedText(next.Skipped, v.leftOut)
 	if v.contents.told != told && v.contents.told != "" {
 		v.p.opts.Events.Warn(v.request.Pod, eventInvalidNames, v.contents.told)
 	}
@@ -211,8 +271,6 @@ func namedIn(tree *volume.Tree) map[volume.Ref]bool {
 
 // has says whether the files show, or showed, an object.
 func (c *contents) has(ref volume.Ref) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	return c.shown[ref].UID != ""
 }
 

@@ -29,7 +29,7 @@ const keepTime = 30 * time.Second
 
 // handle is a writable handle on the mount of a live volume, which is kept for a while after
 // a write: to open one costs as much as a small write, and to give one back has the kernel
-// wait for all processors. The lock of the contents guards it.
+// wait for all processors. The lock of the pod guards it.
 type handle struct {
 	// mount is nil while none is kept.
 	mount Mount
@@ -141,10 +141,12 @@ func (p *Publisher) giveBackAll() error {
 	}
 	p.mu.Unlock()
 	var errs []error
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // nobody waits: a reconcile may hang
 	for _, v := range all {
-		if v.contents.mu.TryLock() { // else a reconcile hangs
+		if v.worker.lock(ctx) == nil {
 			errs = append(errs, v.giveBack())
-			v.contents.mu.Unlock()
+			v.worker.unlock()
 		}
 	}
 	return errors.Join(errs...)

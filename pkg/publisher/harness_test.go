@@ -310,6 +310,9 @@ func (e *env) wantNothing() {
 	if len(e.p.volumes)+len(e.p.restored)+len(e.p.byRef)+len(e.p.calls) > 0 || e.p.used != 0 {
 		e.Errorf("left: %d volumes, %d restored ones, %d refs, %d calls, %d bytes counted", len(e.p.volumes), len(e.p.restored), len(e.p.byRef), len(e.p.calls), e.p.used)
 	}
+	if left := len(e.p.workers.pods); left > 0 {
+		e.Errorf("left: %d workers", left)
+	}
 	e.p.mu.Unlock()
 	e.p.lists.mu.Lock()
 	if left := len(e.p.lists.pods); left > 0 {

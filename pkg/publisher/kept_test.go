@@ -305,8 +305,8 @@ func TestAReclaimThatHangs(t *testing.T) {
 		}
 		begin = time.Now()
 		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "configMap", "other")), ReasonNodeFull, "")
-		if took := time.Since(begin); took != 0 {
-			t.Errorf("while one hangs it took %v", took)
+		if took := time.Since(begin); took > reclaimTime {
+			t.Errorf("the second time it took %v", took)
 		}
 		release()
 		e.settle()
@@ -365,11 +365,11 @@ func TestAHalfWrittenFileIsThere(t *testing.T) {
 		files := []string{"a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n"}
 		e.wantFiles(r, files...)
 		v := e.p.lookup("v1")
-		v.contents.mu.Lock()
+		_ = v.worker.lock(e.ctx)
 		if !v.contents.named[sharedSecret] {
 			t.Error("it is not known that a file may name the Secret")
 		}
-		v.contents.mu.Unlock()
+		v.worker.unlock()
 		access.takeAsked()
 		e.takeUntil(func() bool { return len(access.takeAsked()) > 0 }) // by a resync
 		access.grant()

@@ -2,11 +2,9 @@ package publisher
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 
-	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
 
@@ -57,35 +55,35 @@ func overhead(record string) int64 {
 	return 1 + (rootAttributes+int64(len(record))+bytesPerInode-1)/bytesPerInode
 }
 
-// makeRoom sees to it that there is room for a tree, counts it and returns what it takes of the node's
-// total, all of its volume. It fails if the tree is over a limit, unless it takes no more than the files that
-// are there: they may be from before a limit was lowered. They are looked at only then. Before the
-// total is the reason, whatever is kept for readers alone is removed, and what the kernel
-// holds is measured again. The caller holds the lock of the contents.
-func (v *published) makeRoom(ctx context.Context, mnt Mount, tree *volume.Tree) (takes int64, err error) {
-	size := writer.Measure(tree)
-	v.contents.overhead = overhead(tree.Record)
-	takes = memoryOf(size.Bytes, size.Inodes+v.contents.overhead)
-	if err = v.reserve(size, takes, writer.Footprint{}); err == nil {
-		return takes, nil
+// makeRoom frees memory for a tree that takes so much, if it is the node's total that lacks it, and returns
+// what the files of the volume take: those may be from before a limit was lowered, and what takes no
+// more may replace them. What is kept for readers alone is removed, and what the kernel holds is measured
+// again. The caller holds the lock of the pod.
+func (v *published) makeRoom(ctx context.Context, takes int64, reason Reason) (has writer.Footprint, err error) {
+	fits := func() bool { return v.fits(takes) }
+	if v.isLive() {
+		err = v.reopen(ctx, func(mnt Mount) error {
+			if reason == ReasonNodeFull {
+				if err := v.measure(mnt); err != nil {
+					return err
+				}
+				v.free(ctx, mnt, fits)
+			}
+			if has, err = v.contents.writer.Size(ctx, mnt.Root()); err != nil {
+				return fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, err)
+			}
+			return nil
+		})
 	}
-	if ReasonOf(err) == ReasonNodeFull {
-		fits := func() bool { return v.fits(takes) }
-		if err := v.measure(mnt); err != nil {
-			return 0, err
-		}
-		v.free(ctx, mnt, fits)
+	if reason == ReasonNodeFull {
 		v.p.reclaim(ctx, v, fits)
 	}
-	has, lookErr := v.contents.writer.Size(ctx, mnt.Root())
-	if lookErr != nil {
-		return 0, errors.Join(err, fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, lookErr))
-	}
-	return takes, v.reserve(size, takes, has)
+	return has, err
 }
 
-// reserve counts what a volume is to take, beside what it holds for others than those who open its
-// files now. It fails if that is over a limit, and more than has.
+// reserve counts what a tree will take, beside what the volume holds for those who have old files open.
+// It fails if that is over a limit, and more than has. What is reserved is counted until the volume is
+// measured.
 func (v *published) reserve(size writer.Footprint, takes int64, has writer.Footprint) error {
 	if size.Bytes > max(v.p.limits.bytes, has.Bytes) {
 		return fail(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, v.p.limits.bytes)
@@ -96,10 +94,17 @@ func (v *published) reserve(size writer.Footprint, takes int64, has writer.Footp
 	v.p.mu.Lock()
 	defer v.p.mu.Unlock()
 	if !v.fitsLocked(takes) && !v.replacesLocked(takes) {
-		return v.p.full(takes, v.p.used-v.size)
+		return v.p.full(takes, v.p.used-v.size-v.reserved)
 	}
-	v.count(max(v.size, v.excess()+takes)) // measured once it is written
+	v.charge(v.size, max(0, takes-v.tree))
 	return nil
+}
+
+// unreserve ends what reserve counts, where nothing was written.
+func (v *published) unreserve() {
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	v.charge(v.size, 0)
 }
 
 // full returns why a volume finds no room. The caller holds mu.
@@ -127,7 +132,7 @@ func (v *published) fits(takes int64) bool {
 }
 
 func (v *published) fitsLocked(takes int64) bool {
-	return v.p.used-v.size+v.excess()+takes <= v.p.opts.MaxTotalSize
+	return v.p.used-v.size-v.reserved+v.excess()+takes <= v.p.opts.MaxTotalSize
 }
 
 // replacesLocked says whether the volume's next tree may take the place of the present one on a node whose
@@ -147,12 +152,16 @@ func (v *published) replacesLocked(takes int64) bool {
 	return trees > v.p.opts.MaxTotalSize
 }
 
-// count sets what is counted for a volume, if it is still known. The caller holds
-// Publisher.mu.
-func (v *published) count(bytes int64) {
+// charge sets what is counted for a volume, if it is still known, and tells who waits for memory. The
+// caller holds Publisher.mu.
+func (v *published) charge(size, reserved int64) {
 	if v.p.volumes[v.request.VolumeID] != v {
 		return
 	}
-	v.p.used += bytes - v.size
-	v.size = bytes
+	more := size + reserved - v.size - v.reserved
+	v.size, v.reserved = size, reserved
+	v.p.used += more
+	if more < 0 {
+		v.p.tellFreed()
+	}
 }

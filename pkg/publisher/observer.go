@@ -20,7 +20,7 @@ func (noObserver) Wrote(bool, int64, error) {}
 func (noObserver) Propagated(time.Duration) {}
 
 // showed tells the observer that the files have just changed, if that is what a change was waiting
-// for. The caller holds the lock of the contents.
+// for. The caller holds the lock of the pod.
 func (c *contents) showed(o Observer) {
 	if !c.changedAt.IsZero() {
 		o.Propagated(time.Since(c.changedAt))

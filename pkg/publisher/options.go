@@ -111,9 +111,6 @@ type Options struct {
 	// MaxVolumeSize bounds the memory, in bytes, that the files of one volume take, MaxTotalSize
 	// what the file systems of all volumes hold, with their inodes.
 	MaxVolumeSize, MaxTotalSize int64
-	// Workers is how many volumes are reconciled at once; 0 means two for each processor,
-	// but four at least.
-	Workers int
 }
 
 func (o *Options) validate() error {

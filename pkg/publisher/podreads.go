@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
@@ -33,12 +34,11 @@ type podReads struct {
 	pods Pods
 	// refusalsPass says that refused reads are repeated.
 	refusalsPass bool
-	stopping     <-chan struct{}
 	// repeated gives all reads that are repeated one pause, after which one of them tries.
 	repeated backoff.Gate
 	// places bounds the requests at once. Only who sends one has a place: a volume that waits for
 	// another's read has none, else they could wait for each other.
-	places lane
+	places *semaphore.Weighted
 
 	mu sync.Mutex
 	// running has the one read of each pod that runs or waits for its place, for all its volumes.
@@ -63,13 +63,12 @@ type podRead struct {
 	placed bool
 }
 
-func newPodReads(pods Pods, refusalsPass bool, stopping <-chan struct{}) *podReads {
+func newPodReads(pods Pods, refusalsPass bool) *podReads {
 	return &podReads{
 		pods:         pods,
 		refusalsPass: refusalsPass,
-		stopping:     stopping,
 		repeated:     backoff.Gate{Closes: func(err error) bool { return apierrors.IsForbidden(err) || asksToWait(err) }},
-		places:       lane{free: maxAsking},
+		places:       semaphore.NewWeighted(maxAsking),
 		running:      map[volume.Pod]*podRead{},
 		refused:      map[volume.Pod]*refusedPod{},
 	}
@@ -110,19 +109,18 @@ func (r *podReads) learn(pod volume.Pod, err error) {
 	}
 }
 
-// get returns a pod. It gives up at the deadline, and then returns the last answer. The caller calls done
-// once it doesn't use the pod any more.
-func (r *podReads) get(ctx context.Context, pod volume.Pod, deadline time.Time) (got *podspec.Pod, done func(), err error) {
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
+// get returns a pod. At the end of ctx it returns the last answer. The caller calls done once it doesn't use
+// the pod any more.
+func (r *podReads) get(ctx context.Context, pod volume.Pod) (got *podspec.Pod, done func(), err error) {
 	got, done, err = r.read(ctx, pod, r.wait)
 	var delay backoff.Delay
 	for pause := delay.Next(backoff.Short, err); r.passes(pod, err); {
 		select {
 		case <-time.After(pause):
-		case <-r.stopping:
-			return nil, nil, fail(ReasonUnavailable, "%w: %w", errStopping, err)
 		case <-ctx.Done():
+			if errors.Is(context.Cause(ctx), errStopping) {
+				err = fail(ReasonUnavailable, "%w: %w", errStopping, err)
+			}
 			return nil, nil, err
 		}
 		// Nothing is sent during the common pause. After it, a pod that was refused often lets
@@ -143,7 +141,7 @@ func (r *podReads) get(ctx context.Context, pod volume.Pod, deadline time.Time) 
 
 // wait takes a place, in the order of the calls: a pod has one read.
 func (r *podReads) wait(ctx context.Context) error {
-	if err := r.places.acquire(ctx, "", r.stopping); err != nil {
+	if err := r.places.Acquire(ctx, 1); err != nil {
 		return fail(ReasonUnavailable, "%w: %w", errManyReads, err)
 	}
 	return nil
@@ -151,7 +149,7 @@ func (r *podReads) wait(ctx context.Context) error {
 
 // try takes a place if there is one that nobody waits for.
 func (r *podReads) try(context.Context) error {
-	if !r.places.tryAcquire() {
+	if !r.places.TryAcquire(1) {
 		return errManyReads
 	}
 	return nil
@@ -228,7 +226,7 @@ func (r *podReads) leave(running *podRead) {
 	last := running.users == 0 && running.placed
 	r.mu.Unlock()
 	if last {
-		r.places.release()
+		r.places.Release(1)
 	}
 }
 

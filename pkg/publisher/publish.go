@@ -180,8 +180,7 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 		}
 		return true, nil
 	case errors.Is(err, mount.ErrNotMounted):
-		v.drop(ctx)
-		return false, nil
+		return false, v.drop(ctx)
 	default:
 		return false, fail(ReasonUnavailable, "prove the mount of live volume %s: %w", request.VolumeID, err)
 	}
@@ -194,7 +193,7 @@ func (p *Publisher) newVolume(ctx context.Context, request Request) (*published,
 		across = append(across, volume.AcrossNamespaces())
 	}
 	deadline := time.Now().Add(p.opts.PublishWait)
-	v, err := p.parsed(ctx, request, p.podUntil(deadline), across...)
+	v, err := p.parsed(ctx, request, deadline, p.podUntil(deadline), across...)
 	if err != nil {
 		return nil, err
 	}
@@ -216,15 +215,25 @@ func (p *Publisher) validate(request *Request) error {
 	return nil
 }
 
-// parsed returns the volume that a request asks for.
-func (p *Publisher) parsed(ctx context.Context, request Request, get getPod, opts ...volume.Option) (*published, error) {
+// parsed returns the volume that a request asks for. It waits until the deadline for its turn.
+func (p *Publisher) parsed(ctx context.Context, request Request, deadline time.Time, get getPod, opts ...volume.Option) (v *published, err error) {
 	if err := p.validate(&request); err != nil {
 		return nil, err
 	}
 	if request.TokenErr != nil && p.opts.Identity != nil {
 		return nil, fail(ReasonInvalid, "%w", request.TokenErr)
 	}
-	spec, err := p.parse(ctx, &request, opts...)
+	turn, cancel := p.waiting(ctx, deadline)
+	defer cancel()
+	worker := p.holdWorker(request.Pod.UID)
+	var list *podList
+	defer func() { // also when something panics
+		if v == nil {
+			p.lists.release(list)
+			p.releaseWorker(worker)
+		}
+	}()
+	spec, err := p.parse(turn, worker, &request, opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -232,25 +241,27 @@ func (p *Publisher) parsed(ctx context.Context, request Request, get getPod, opt
 	if err != nil {
 		return nil, err
 	}
-	var v *published
-	defer func() { // also when something panics
-		if v == nil {
-			p.lists.release(list)
+	resolved, leftOut, err := p.resolve(turn, worker, &request, spec, list, unlisted)
+	if err != nil {
+		return nil, err
+	}
+	v = p.newPublished(request, spec, resolved)
+	v.worker, v.list, v.leftOut = worker, list, few(leftOut)
+	return v, nil
+}
+
+// waiting returns ctx for a wait of a publish, which ends at the deadline or when the plugin stops.
+func (p *Publisher) waiting(ctx context.Context, deadline time.Time) (context.Context, func()) {
+	ctx, stop := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	go func() { // it ends with the wait
+		select {
+		case <-p.stopping:
+			stop(errStopping)
+		case <-ctx.Done():
 		}
 	}()
-	crowded := p.withPlace(ctx, &request, list.heap(spec), func() {
-		var resolved *volume.Spec
-		var leftOut []string
-		if resolved, leftOut, err = p.resolve(&request, spec, list, unlisted); err != nil {
-			return
-		}
-		v = p.newPublished(request, spec, resolved)
-		v.list, v.leftOut = list, few(leftOut)
-	})
-	if crowded != nil {
-		return nil, crowded
-	}
-	return v, err
+	return ctx, func() { cancel(); stop(nil) }
 }
 
 // newPublished returns a volume that nobody knows of.
@@ -298,14 +309,12 @@ func newWriter(spec *volume.Spec, opts writer.Options) treeWriter {
 // publish writes the first generation on a mount that nobody sees and then shows
 // it, so there is no moment at which the volume is visible and not complete.
 func (v *published) publish(ctx context.Context) (err error) {
-	v.contents.mu.Lock()
-	defer v.contents.mu.Unlock()
-	defer v.releasePlace()
-	rendering, got, err := v.awaitAuthorized(ctx)
+	first, err := v.awaitAuthorized(ctx)
 	if err != nil {
 		return err
 	}
-	mnt, err := v.p.opts.Mounts.Create(ctx, v.mountParams(rendering.Tree))
+	defer v.worker.unlock()
+	mnt, err := v.p.opts.Mounts.Create(ctx, v.mountParams(first.Tree))
 	if err != nil {
 		return fmt.Errorf("make the file system of volume %s: %w", v.request.VolumeID, err)
 	}
@@ -321,7 +330,7 @@ func (v *published) publish(ctx context.Context) (err error) {
 	if err := record.SetPod(mnt.Root(), v.p.opts.AttributePrefix, v.request.Pod); err != nil {
 		return fmt.Errorf("name the pod of volume %s: %w", v.request.VolumeID, err)
 	}
-	if _, err := v.write(ctx, mnt, rendering, got); err != nil {
+	if _, err := v.write(ctx, mnt, first); err != nil {
 		return err
 	}
 	attached = true

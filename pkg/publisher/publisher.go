@@ -13,8 +13,8 @@ package publisher
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,37 +30,34 @@ import (
 // Publisher publishes volumes and keeps them current. All methods are safe for
 // concurrent use.
 //
-// mu guards the maps and the fields of a published that say so, and is never held
-// over a system call, or over a lock of another package but the queue's. The goroutines are those of Run: the
-// workers, the resync, the take-over of restored volumes and the tracker of access. They end
-// with its context, but a worker whose reconcile hangs ends with that. A CSI call runs in its caller's goroutine.
+// mu guards the maps and the fields of a published that say so, and is never held over a system call,
+// or over a lock of another package. Who waits for mu may hold the lock of a pod, never the other way round. The
+// goroutines are those of Run: the pods' workers, the take-over of restored volumes and the tracker of access. They
+// end with its context, but a worker whose reconcile hangs ends with that. A CSI call runs in its caller's
+// goroutine.
 type Publisher struct {
 	opts   Options
 	limits limits
 	// newWriter makes the writer of one volume.
 	newWriter func(spec *volume.Spec, opts writer.Options) treeWriter
-	// queue holds ids of active volumes to reconcile, each at most once.
-	queue workqueue.TypedRateLimitingInterface[string]
+	// retries says how long after a failure a volume is reconciled again.
+	retries workqueue.TypedRateLimiter[*published]
 	// stopping is closed when waiting publishes are to give up.
 	stopping chan struct{}
 	stopOnce sync.Once
 	tracker  *access.Tracker
 	pods     *podReads
 	lists    podLists
-	// workers counts the workers.
-	workers sync.WaitGroup
-	// background counts the goroutines that wait for a place at the render gate; they end with
-	// the context of Run, which waits for them.
-	background sync.WaitGroup
 	// kept counts the handles that volumes keep, which may be maxKept.
 	kept    atomic.Int64
 	maxKept int64
 	// growthRefused logs the first file system that could not be enlarged.
 	growthRefused sync.Once
 	// renders bounds the memory of all renders together.
-	renders *renderGate
+	renders renderMemory
 
 	mu      sync.Mutex
+	workers workers
 	calls   map[string]*call
 	volumes map[string]*published
 	byRef   map[volume.Ref]map[*published]struct{}
@@ -71,12 +68,12 @@ type Publisher struct {
 	listed bool
 	// used is the bytes that are counted for all of both.
 	used int64
-	// reclaiming says that a reclaim is under way.
-	reclaiming bool
+	// asked holds the volumes that another one waits for to give up what they keep for readers. freed is
+	// closed when one has, or has nothing.
+	asked map[*published]bool
+	freed chan struct{}
 	// failures holds those publishes that failed of late and were told as events.
 	failures map[string]failure
-	// turns holds pods with volumes that are being reconciled or wait for that, and pods that rest.
-	turns map[types.UID]*turns
 }
 
 // Retries of a failed write start at retryMin and double up to retryMax, so that a
@@ -87,10 +84,6 @@ const (
 	// maxAsking is how many pods the API server is asked for at once.
 	maxAsking = 16
 )
-
-// defaultWorkers is two for each processor, as a reconcile is system calls that seldom wait. It
-// is four at least, so that a few slow volumes don't hold up all others.
-func defaultWorkers() int { return max(4, 2*runtime.GOMAXPROCS(0)) }
 
 // New returns a Publisher that knows of no volume yet; Restore finds those of an
 // earlier process. It fails if opts are not valid. Close the Publisher after Run has
@@ -105,27 +98,26 @@ func New(opts Options) (*Publisher, error) {
 	if opts.Observer == nil {
 		opts.Observer = noObserver{}
 	}
-	if opts.Workers == 0 {
-		opts.Workers = defaultWorkers()
-	}
 	opts.KubeletDir = filepath.Clean(opts.KubeletDir)
 	p := &Publisher{
 		opts:      opts,
 		limits:    limitsFor(opts.MaxVolumeSize),
 		newWriter: newWriter,
-		queue:     workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)),
+		retries:   workqueue.NewTypedItemExponentialFailureRateLimiter[*published](retryMin, retryMax),
 		stopping:  make(chan struct{}),
 		maxKept:   maxKeptHandles(),
-		renders:   newRenderGate(),
+		renders:   newRenderMemory(),
+		workers:   workers{pods: map[types.UID]*podWorker{}},
+		asked:     map[*published]bool{},
+		freed:     make(chan struct{}),
 		calls:     map[string]*call{},
 		volumes:   map[string]*published{},
 		byRef:     map[volume.Ref]map[*published]struct{}{},
 		restored:  map[string]*restored{},
 		failures:  map[string]failure{},
-		turns:     map[types.UID]*turns{},
 		lists:     podLists{pods: map[volume.Pod]*podList{}},
 	}
-	p.pods = newPodReads(opts.Pods, opts.NodeRights, p.stopping)
+	p.pods = newPodReads(opts.Pods, opts.NodeRights)
 	var err error
 	p.tracker, err = access.New(access.Options{
 		Objects:        opts.Objects,
@@ -144,22 +136,17 @@ func New(opts Options) (*Publisher, error) {
 	return p, nil
 }
 
-// Run takes over what Restore has found, reconciles and resyncs until ctx ends, and returns
+// Run takes over what Restore has found, and reconciles until ctx ends. It returns
 // when its goroutines have, but waits at most endTime for reconciles. It is called once.
 func (p *Publisher) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	for range p.opts.Workers {
-		p.startWorker(ctx)
-	}
-	running.Go(func() { p.resync(ctx) })
+	p.startWorkers(ctx)
 	running.Go(func() { p.tracker.Run(ctx) })
 	running.Go(func() { p.takeOverRestored(ctx) })
 	<-ctx.Done()
 	p.StopWaiting()
-	p.queue.ShutDown()
 	running.Wait()
-	p.waitForWorkers()
-	p.background.Wait()
+	p.stopWorkers()
 }
 
 // StopWaiting ends every publish that waits for an object, with ReasonUnavailable,
@@ -168,10 +155,9 @@ func (p *Publisher) StopWaiting() {
 	p.stopOnce.Do(func() { close(p.stopping) })
 }
 
-// Close releases the handles on volumes and, where Run never ran, the queue.
+// Close releases the handles on volumes.
 func (p *Publisher) Close() error {
 	p.StopWaiting()
-	p.queue.ShutDown()
 	p.tracker.Close()
 	return p.giveBackAll()
 }
@@ -194,6 +180,10 @@ type published struct {
 	registration *access.Registration
 	// since is when this process began with the volume; constant.
 	since time.Time
+	// worker is that of the pod, whose lock guards contents, and list what the pod's spec lists, nil for
+	// nothing. The volume holds both until it is removed; constant.
+	worker *podWorker
+	list   *podList
 	// deadline is when the publish gives up waiting. It is the publish's own.
 	deadline time.Time
 	// wake tells a publish that waits, or is about to render, of a change; it has
@@ -202,20 +192,21 @@ type published struct {
 
 	// Publisher.mu guards what follows, up to contents, once the volume is known.
 	//
-	// list is that of the pod, which the volume holds until it is removed; nil for none.
-	list *podList
-	// active says that the volume's changes go to the queue, live that it is mounted.
+	// removed says that worker and list are released.
+	removed bool
+	// active says that the volume is reconciled after changes, live that it is mounted.
 	active, live bool
-	// size is the bytes that Publisher.used has for it: what its file system holds or, while it is
-	// written, may hold soon. tree is what its newest tree takes of that, files what all its names
-	// take, 0 while that is not known or earlier generations are kept.
-	size, tree, files int64
-	// due says that the next reconcile is to have the objects refreshed.
-	due bool
+	// Publisher.used has size and reserved of it: what its file system holds, and what a tree that is not
+	// written yet takes beyond the present one. tree is what the newest tree takes, files what all
+	// names take, 0 while that is not known or earlier generations are kept.
+	size, reserved, tree, files int64
+	// resyncAt is when the volume is to be reconciled though nothing has changed, with its
+	// objects refreshed.
+	resyncAt time.Time
 	// queuedAt is when the first change came that no update has taken up; zero for none.
 	queuedAt time.Time
 
-	// contents is what its files show; who writes to the volume holds its lock.
+	// contents is what its files show. The lock of the pod guards it.
 	contents contents
 
 	condition condition
@@ -244,7 +235,7 @@ func (p *Publisher) track(v *published) {
 		p.used -= r.size // it is counted with the volume from now on
 		r.size = 0
 	}
-	p.used += v.size
+	p.used += v.size + v.reserved
 	for _, ref := range v.refs {
 		if p.byRef[ref] == nil {
 			p.byRef[ref] = map[*published]struct{}{}
@@ -255,23 +246,21 @@ func (p *Publisher) track(v *published) {
 }
 
 // remove undoes add and everything that was counted for the volume. It is
-// idempotent. The caller holds the lock of the contents or owns a volume that never
+// idempotent. The caller holds the lock of the pod or owns a volume that never
 // was active.
 //
 // The volume leaves the maps last: as long as it is there, a publish of the same id
 // finds it and waits for its end, so what is undone here can't be the next one's.
 func (p *Publisher) remove(v *published) {
-	p.mu.Lock()
-	list := v.list
-	v.list = nil
-	p.mu.Unlock()
-	p.lists.release(list)
+	defer p.releaseHeld(v)
 	if p.lookup(v.request.VolumeID) != v {
 		return
 	}
 	v.registration.Close()
+	p.retries.Forget(v)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	v.charge(0, 0)
 	delete(p.volumes, v.request.VolumeID)
 	for _, ref := range v.refs {
 		delete(p.byRef[ref], v)
@@ -279,11 +268,20 @@ func (p *Publisher) remove(v *published) {
 			delete(p.byRef, ref)
 		}
 	}
-	p.used -= v.size
-	v.size, v.active = 0, false
-	if t := p.turns[v.request.Pod.UID]; t != nil {
-		p.callWaiting(t, len(t.waiting)) // no end of v will
-		p.forgetTurns(v.request.Pod.UID)
+	v.active = false
+	p.answer(v)
+	p.dequeue(v)
+}
+
+// releaseHeld releases what a volume has of its pod, once.
+func (p *Publisher) releaseHeld(v *published) {
+	p.mu.Lock()
+	held := !v.removed
+	v.removed = true
+	p.mu.Unlock()
+	if held {
+		p.lists.release(v.list)
+		p.releaseWorker(v.worker)
 	}
 }
 
@@ -294,15 +292,11 @@ func (p *Publisher) lookup(volumeID string) *published {
 	return p.volumes[volumeID]
 }
 
-// lookupActive returns the volume of an id if it is active, or nil. What is not is pinned, or
-// belongs to the publish that runs, which holds its lock for as long as it waits.
-func (p *Publisher) lookupActive(volumeID string) *published {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if v := p.volumes[volumeID]; v != nil && v.active {
-		return v
-	}
-	return nil
+// isLive says whether a volume is mounted.
+func (v *published) isLive() bool {
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	return v.live
 }
 
 // changed is called by the manager after an object has changed, as an account reads it or,
@@ -318,18 +312,19 @@ func (p *Publisher) changed(account volume.Account, ref volume.Ref) {
 			v.poke()
 			continue
 		}
+		now := time.Now()
 		if v.queuedAt.IsZero() {
-			v.queuedAt = time.Now()
+			v.queuedAt = now
 		}
-		p.queue.Add(v.request.VolumeID)
+		p.requeueLocked(v, now)
 	}
 }
 
-// activate hands the volume's changes to the queue, with what changed while it was
+// activate has the volume reconciled after changes, also of those while it was
 // being published.
 //
 // A pinned volume is never rewritten: it lets its objects go instead, so that nothing
-// is watched for it, and stays out of the queue's reach.
+// is watched for it.
 func (p *Publisher) activate(v *published) {
 	if v.spec.Pinned() {
 		v.registration.Close()
@@ -342,9 +337,12 @@ func (p *Publisher) activate(v *published) {
 		return
 	}
 	v.active = true
+	// Each volume has its own moment of the interval.
+	v.resyncAt = time.Now().Add(p.opts.ResyncInterval + rand.N(p.opts.ResyncInterval))
+	p.requeueLocked(v, v.resyncAt)
 	select {
 	case <-v.wake:
-		p.queue.Add(v.request.VolumeID)
+		p.requeueLocked(v, time.Now())
 	default:
 	}
 }
@@ -353,10 +351,11 @@ func (p *Publisher) activate(v *published) {
 func (p *Publisher) resyncAccount(account volume.Account) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for id, v := range p.volumes {
+	now := time.Now()
+	for _, v := range p.volumes {
 		if v.active && v.request.Pod.Account() == account {
-			v.due = true
-			p.queue.Add(id)
+			v.resyncAt = now
+			p.requeueLocked(v, now)
 		}
 	}
 }

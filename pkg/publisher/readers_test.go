@@ -52,8 +52,8 @@ func TestTheGenerationBeforeIsPruned(t *testing.T) {
 		stale := func() bool {
 			synctest.Wait()
 			v := e.p.lookup("v1")
-			v.contents.mu.Lock()
-			defer v.contents.mu.Unlock()
+			_ = v.worker.lock(e.ctx)
+			defer v.worker.unlock()
 			return v.contents.writer.Stale()
 		}
 		e.objects.put(configMap("app"), "a", "1")

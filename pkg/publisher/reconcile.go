@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime/debug"
 	"time"
 
@@ -13,42 +12,25 @@ import (
 	"github.com/refvol/refvol/pkg/access"
 )
 
-// reconcileNext takes one volume off the queue. A failure is tried again, later each time. It returns
-// false once the queue has shut down, or another worker has the caller's place.
-func (p *Publisher) reconcileNext(ctx context.Context) (more bool) {
-	volumeID, shutdown := p.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer p.queue.Done(volumeID)
-	v := p.lookupActive(volumeID)
-	if v == nil || ctx.Err() != nil {
-		p.queue.Forget(volumeID)
-		return true
-	}
-	if !p.takeTurn(v) {
-		v.yieldPlace()
-		return true
-	}
-	return !v.overseen(v.logged(ctx), func() { p.startWorker(ctx) })
-}
+// reconcileTime is how long a reconcile may write.
+const reconcileTime = time.Minute
 
-// conclude reports a reconcile, and queues the volume again if that is of use.
+// errHangs is why a reconcile ended after reconcileTime.
+var errHangs = errors.New("changes of the volume's directories take too long; does a container hold delegations on them?")
+
+// conclude reports a reconcile, and has the volume reconciled again: after a failure, later each time, and
+// otherwise at its resync. The caller holds the lock of the pod.
 func (v *published) conclude(ctx context.Context, done reconciled) {
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || done.gone {
 		return // what the end cuts short is no problem of the volume
-	}
-	queue, volumeID := v.p.queue, v.request.VolumeID
-	if done.gone {
-		queue.Forget(volumeID)
-		return
 	}
 	v.report(ctx, done)
 	if outcomeOf(done.update).retry || outcomeOf(done.clean).retry {
-		queue.AddRateLimited(volumeID)
-	} else {
-		queue.Forget(volumeID)
+		v.p.requeue(v, time.Now().Add(v.p.retries.When(v)))
+		return
 	}
+	v.p.retries.Forget(v)
+	v.p.requeue(v, v.nextResync())
 }
 
 // reconciled is the result of a reconcile. Its errors are kept apart, because each may need
@@ -68,18 +50,21 @@ type reconciled struct {
 
 // reconcile brings an active volume's files to the newest known state of its objects.
 // The order of volumes and of events does not matter: it always takes the latest
-// state, and doing it twice is doing it once.
+// state, and doing it twice is doing it once. It ends after reconcileTime and the system call
+// that is under way then. The caller holds the lock of the pod.
 func (v *published) reconcile(ctx context.Context) (done reconciled) {
-	v.contents.mu.Lock()
-	defer v.contents.mu.Unlock()
 	defer func() { done.gone = v.contents.gone }()
 	if v.contents.gone {
 		return done
 	}
-	defer v.releasePlace()
+	ctx, cancel := context.WithTimeout(ctx, reconcileTime)
+	defer cancel()
 	defer func() {
 		if cause := recover(); cause != nil {
 			done.update = errors.Join(v.panicked(ctx, cause), v.giveBack())
+		}
+		if done.update != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			done.update = fmt.Errorf("%w: %w", errHangs, done.update)
 		}
 	}()
 	got, err := v.update(ctx)
@@ -100,10 +85,10 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 	if v.contents.gone {
 		return done
 	}
-	v.releasePlace() // a prune takes no memory
 	pruneErr := v.prune(ctx)
 	if pruneErr == nil && !v.contents.gone {
 		v.remeasure(ctx)
+		v.giveUpIfAsked(ctx)
 		pruneErr = v.giveBackIdle()
 	}
 	done.clean = errors.Join(withdrawErr, pruneErr, v.contents.leftover)
@@ -111,7 +96,7 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 }
 
 // panicked makes a panic an error of the volume, so that one can't take the updates of all
-// others with it. The caller holds the lock of the contents.
+// others with it. The caller holds the lock of the pod.
 func (v *published) panicked(ctx context.Context, cause any) error {
 	v.contents.proven = false
 	logPanic(ctx, cause)
@@ -125,7 +110,7 @@ func logPanic(ctx context.Context, cause any) {
 }
 
 // update writes the files of a volume if they don't show the newest known state of
-// its objects. The caller holds the lock of the contents.
+// its objects. The caller holds the lock of the pod.
 func (v *published) update(ctx context.Context) (answers, error) {
 	if v.takeChange() {
 		v.p.opts.Objects.Refresh(v.request.Pod, v.refs)
@@ -141,19 +126,17 @@ func (v *published) update(ctx context.Context) (answers, error) {
 	if ref, older := v.contents.older(got.at); older {
 		return got, fmt.Errorf("%w: the API server's answer for %s is older than what the files show", access.ErrStale, ref)
 	}
-	if !v.tryPlace(ctx, got.objects) {
-		return got, errPutOff
-	}
-	rendering, err := v.render(got, true)
+	next, err := v.prepare(ctx, got, true)
 	if err != nil {
 		return got, err
 	}
+	defer v.unreserve() // what was not written
 	if v.putOff(readTime) {
 		return got, errPutOff
 	}
 	return got, v.reopen(ctx, func(mnt Mount) error {
 		before := v.contents.shown
-		changed, err := v.write(ctx, mnt, rendering, got)
+		changed, err := v.write(ctx, mnt, next)
 		if changed {
 			v.logUpdate(ctx, before)
 		}
@@ -168,16 +151,25 @@ func (v *published) update(ctx context.Context) (answers, error) {
 }
 
 // takeChange begins an update with the changes that came until now. due says, once per resync, that
-// the volume's objects are to be refreshed. The caller holds the lock of the contents.
+// the volume's objects are to be refreshed. The caller holds the lock of the pod.
 func (v *published) takeChange() (due bool) {
 	v.p.mu.Lock()
 	defer v.p.mu.Unlock()
 	if v.contents.changedAt.IsZero() {
 		v.contents.changedAt = v.queuedAt
 	}
-	due = v.due
-	v.due, v.queuedAt = false, time.Time{}
+	v.queuedAt = time.Time{}
+	now := time.Now()
+	if due = !now.Before(v.resyncAt); due {
+		v.resyncAt = now.Add(v.p.opts.ResyncInterval)
+	}
 	return due
+}
+
+func (v *published) nextResync() time.Time {
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	return v.resyncAt
 }
 
 // prune removes each earlier generation once its readers have had their time. The error is that of opening the volume: what can't be removed is the leftover
@@ -222,11 +214,10 @@ func (v *published) pruneDue() bool {
 func (v *published) putOff(d time.Duration) bool { return v.putOffUntil(v.contents.switched.Add(d)) }
 
 func (v *published) putOffUntil(t time.Time) bool {
-	wait := time.Until(t)
-	if wait <= 0 {
+	if !time.Now().Before(t) {
 		return false
 	}
-	v.p.queue.AddAfter(v.request.VolumeID, wait)
+	v.p.requeue(v, t)
 	return true
 }
 
@@ -257,36 +248,4 @@ func (v *published) report(ctx context.Context, done reconciled) {
 	}
 	logger.Error(o.err, "Volume does not show what it should")
 	v.p.opts.Events.Warn(v.request.Pod, o.event, o.err.Error())
-}
-
-// resync queues every active volume once per interval, each at a random moment of
-// it, until ctx ends. It keeps the objects of active volumes from going idle, and
-// mends what an event could not, also where there are no events.
-func (p *Publisher) resync(ctx context.Context) {
-	ticker := time.NewTicker(p.opts.ResyncInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		for _, volumeID := range p.resyncVolumes() {
-			p.queue.AddAfter(volumeID, rand.N(p.opts.ResyncInterval))
-		}
-	}
-}
-
-// resyncVolumes makes a resync due for each active volume, and returns their ids.
-func (p *Publisher) resyncVolumes() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	ids := make([]string, 0, len(p.volumes))
-	for id, v := range p.volumes {
-		if v.active {
-			v.due = true
-			ids = append(ids, id)
-		}
-	}
-	return ids
 }

@@ -65,11 +65,14 @@ func (p *Publisher) mustBeNamed(request *Request, spec *volume.Spec) []volume.Us
 
 // resolve returns a volume's spec with what list has of the pod's own spec, and in words what of that
 // a volume can't know.
-func (p *Publisher) resolve(request *Request, spec *volume.Spec, list *podList, unlisted error) (*volume.Spec, []string, error) {
+func (p *Publisher) resolve(ctx context.Context, worker *podWorker, request *Request, spec *volume.Spec, list *podList, unlisted error) (resolved *volume.Spec, leftOut []string, err error) {
 	if list == nil {
 		return spec, nil, nil
 	}
-	resolved, leftOut, err := list.resolve(spec, unlisted)
+	crowded := p.inTurn(ctx, worker, list.heap(spec), func() { resolved, leftOut, err = list.resolve(spec, unlisted) })
+	if crowded != nil {
+		return nil, nil, crowded
+	}
 	if err == nil {
 		err = unnamed(list.lacks(p.mustBeNamed(request, spec)))
 	}
@@ -107,6 +110,8 @@ func unread(err error) Reason {
 // podUntil returns what reads the pod of a publish, which gives up at the deadline.
 func (p *Publisher) podUntil(deadline time.Time) getPod {
 	return func(ctx context.Context, pod volume.Pod) (*podspec.Pod, func(), error) {
-		return p.pods.get(ctx, pod, deadline)
+		ctx, cancel := p.waiting(ctx, deadline)
+		defer cancel()
+		return p.pods.get(ctx, pod)
 	}
 }

@@ -64,7 +64,7 @@ func (p *Publisher) checkRestored(request *Request) error {
 // to date; its objects are reviewed before anything of them is written, and those of other
 // namespaces are refused then if they were switched off.
 func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) error {
-	v, err := p.parsed(ctx, request, get, volume.AcrossNamespaces())
+	v, err := p.parsed(ctx, request, time.Now().Add(p.opts.PublishWait), get, volume.AcrossNamespaces())
 	if err != nil {
 		return err
 	}

@@ -36,8 +36,10 @@ func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) erro
 		klog.FromContext(ctx).V(2).Info("Unpublished volume", "reason", "the kubelet asked for it; this process has not published it")
 		return nil
 	}
-	v.contents.mu.Lock()
-	defer v.contents.mu.Unlock()
+	if err := v.worker.lock(ctx); err != nil {
+		return fail(ReasonUnavailable, "volume %s: %w: %w", volumeID, errPodBusy, err)
+	}
+	defer v.worker.unlock()
 	// A handle would keep the file system after the unmount.
 	if err := errors.Join(v.giveBack(), p.unmount(ctx, volumeID, target)); err != nil {
 		return err
@@ -61,13 +63,16 @@ func (p *Publisher) unmount(ctx context.Context, volumeID, target string) error 
 }
 
 // drop forgets a volume whose mount has vanished, as after a reboot.
-func (v *published) drop(ctx context.Context) {
-	v.contents.mu.Lock()
-	defer v.contents.mu.Unlock()
+func (v *published) drop(ctx context.Context) error {
+	if err := v.worker.lock(ctx); err != nil {
+		return fail(ReasonUnavailable, "volume %s: %w: %w", v.request.VolumeID, errPodBusy, err)
+	}
+	defer v.worker.unlock()
 	v.dropLocked(ctx)
+	return nil
 }
 
-// dropLocked is drop for a caller that holds the lock of the contents.
+// dropLocked is drop for a caller that holds the lock of the pod.
 func (v *published) dropLocked(ctx context.Context) {
 	logger := klog.FromContext(ctx).WithValues("target", v.request.Target)
 	logger.Info("Volume is no longer mounted: forgetting it")
@@ -77,10 +82,9 @@ func (v *published) dropLocked(ctx context.Context) {
 	v.forget()
 }
 
-// forget ends a volume's life in this process. The caller holds the lock of the contents,
+// forget ends a volume's life in this process. The caller holds the lock of the pod
 // and has given the handle back.
 func (v *published) forget() {
 	v.contents.gone = true
-	v.releasePlace()
 	v.p.remove(v)
 }

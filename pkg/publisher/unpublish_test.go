@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/mount"
@@ -153,7 +154,7 @@ func TestAnUnpublishedVolumeIsNotWrittenTo(t *testing.T) {
 		if err := errors.Join(v.reconcile(e.ctx).update, v.reconcile(e.ctx).clean); err != nil { // by a worker that had found it just before
 			t.Error(err)
 		}
-		e.p.queue.Add("v1")
+		e.p.requeue(v, time.Now())
 		e.settle()
 		if n := e.mounts.count("Reopen"); n > 0 {
 			t.Errorf("its mount was opened %d times", n)

@@ -13,7 +13,7 @@ import (
 // The node's total counts what the kernel holds: the file system of each volume says so. That is more than
 // its newest tree while earlier generations are kept, and while readers have old files open.
 
-// measure counts what a volume's file system holds. The caller holds the lock of the contents.
+// measure counts what a volume's file system holds. The caller holds the lock of the pod.
 func (v *published) measure(mnt Mount) error {
 	usage, err := mnt.Usage()
 	if err != nil {
@@ -26,7 +26,7 @@ func (v *published) measure(mnt Mount) error {
 func (v *published) setUsage(usage mount.Usage) {
 	v.p.mu.Lock()
 	defer v.p.mu.Unlock()
-	v.count(memoryOf(usage.Used, usage.InodesUsed))
+	v.charge(memoryOf(usage.Used, usage.InodesUsed), 0)
 }
 
 // setTree notes what the volume's newest tree takes of the node's total.
@@ -37,7 +37,7 @@ func (v *published) setTree(takes int64) {
 }
 
 // settleSize measures a volume after its files have changed. What is kept for readers goes if the node
-// has no room for it. The caller holds the lock of the contents.
+// has no room for it. The caller holds the lock of the pod.
 func (v *published) settleSize(ctx context.Context, mnt Mount) error {
 	if err := v.measure(mnt); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (v *published) remeasure(ctx context.Context) {
 }
 
 // free removes what a volume keeps for readers alone, the oldest first, until there is enough room. The
-// caller holds the lock of the contents.
+// caller holds the lock of the pod.
 func (v *published) free(ctx context.Context, mnt Mount, enough func() bool) {
 	for !enough() {
 		dropped, err := v.contents.writer.DropOldest(ctx, mnt.Root())
@@ -108,75 +108,96 @@ func (v *published) free(ctx context.Context, mnt Mount, enough func() bool) {
 	}
 }
 
-// reclaimTime bounds how long an update waits for what other volumes give up. It must not look as if
-// it hung itself.
-const reclaimTime = hangTime / 2
+// reclaimTime bounds how long an update waits for what other volumes give up.
+const reclaimTime = 500 * time.Millisecond
 
-// reclaim has the volumes that hold more than their newest tree, but one, measured again, and has them give up
-// what they keep for readers alone until there is enough room. To remove something may hang, so
-// it returns after reclaimTime at the latest, and while another call is at it, at once.
+// reclaim has the volumes that hold more than their newest tree, but one, measured again, and has them give
+// up what they keep for readers alone, until there is enough room. Volumes of other pods do so in their own
+// turn. The caller holds the lock of the pod of the volume that asks.
 func (p *Publisher) reclaim(ctx context.Context, asking *published, enough func() bool) {
-	p.mu.Lock()
-	busy := p.reclaiming
-	p.reclaiming = true
-	var holding []*published
-	for _, v := range p.volumes {
-		if v != asking && v.live && v.excess() > 0 {
-			holding = append(holding, v)
+	ctx, cancel := context.WithTimeout(ctx, reclaimTime)
+	defer cancel()
+	siblings := p.ask(asking)
+	for _, v := range siblings {
+		v.giveUp(ctx, enough)
+	}
+	for {
+		freed, more := p.awaitFreed()
+		if !more || enough() {
+			break
 		}
-	}
-	left := make([]mount.Mounted, 0, len(p.restored))
-	for _, r := range p.restored {
-		left = append(left, r.Mounted)
-	}
-	p.mu.Unlock()
-	if busy {
-		return
-	}
-	ended := make(chan struct{})
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reclaimTime)
-	go func() {
-		defer close(ended)
-		defer cancel()
-		defer func() {
-			if cause := recover(); cause != nil {
-				logPanic(ctx, cause)
-			}
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.reclaiming = false
-		}()
-		for i := range left {
-			if usage, err := p.opts.Mounts.Usage(ctx, left[i].VolumeID, left[i].Target); err == nil {
-				p.noteSize(left[i], memoryOf(usage.Used, usage.InodesUsed))
-			}
+		select {
+		case <-freed:
+			continue
+		case <-ctx.Done():
 		}
-		for _, v := range holding {
-			v.giveUp(ctx, enough)
-		}
-	}()
-	select {
-	case <-ended:
-	case <-time.After(reclaimTime):
+		break
 	}
-}
-
-// noteSize notes what a restored volume holds, if it is still one that is counted.
-func (p *Publisher) noteSize(m mount.Mounted, size int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r := p.restored[m.VolumeID]; r != nil && r.Mounted == m && r.size > 0 {
-		p.used += size - r.size
-		r.size = size
+	clear(p.asked)
+}
+
+// ask has the volumes of other pods that hold more than their newest tree give that up, and returns those of the
+// same pod.
+func (p *Publisher) ask(asking *published) (siblings []*published) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	for _, v := range p.volumes {
+		switch {
+		case v == asking || !v.live || v.excess() == 0:
+		case v.worker == asking.worker:
+			siblings = append(siblings, v)
+		case v.active:
+			p.asked[v] = true
+			p.requeueLocked(v, now)
+		}
+	}
+	return siblings
+}
+
+// awaitFreed returns a channel that is closed when a volume has given up something, and whether one still may.
+func (p *Publisher) awaitFreed() (freed <-chan struct{}, more bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.freed, len(p.asked) > 0
+}
+
+// tellFreed tells those who wait for memory. The caller holds mu.
+func (p *Publisher) tellFreed() {
+	if len(p.asked) > 0 {
+		close(p.freed)
+		p.freed = make(chan struct{})
 	}
 }
 
-// giveUp is reclaim for one volume. One that is being written measures itself.
-func (v *published) giveUp(ctx context.Context, enough func() bool) {
-	if !v.contents.mu.TryLock() {
-		return
+// answer ends what a volume was asked. The caller holds mu.
+func (p *Publisher) answer(v *published) {
+	if p.asked[v] {
+		p.tellFreed()
+		delete(p.asked, v)
 	}
-	defer v.contents.mu.Unlock()
+}
+
+// giveUpIfAsked is giveUp for a volume that was asked, as long as the one that asks lacks room.
+func (v *published) giveUpIfAsked(ctx context.Context) {
+	asked := func() bool {
+		v.p.mu.Lock()
+		defer v.p.mu.Unlock()
+		return v.p.asked[v]
+	}
+	if asked() {
+		v.giveUp(ctx, func() bool { return !asked() })
+	}
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	v.p.answer(v)
+}
+
+// giveUp measures a volume, and removes what it keeps for readers alone, until there is enough room. The
+// caller holds the lock of the pod.
+func (v *published) giveUp(ctx context.Context, enough func() bool) {
 	if v.contents.gone {
 		return
 	}
@@ -192,6 +213,6 @@ func (v *published) giveUp(ctx context.Context, enough func() bool) {
 		klog.FromContext(ctx).V(2).Info("Can't free what a volume keeps for readers", "volumeID", v.request.VolumeID, "err", err)
 	}
 	if v.contents.leftover != nil {
-		v.p.queue.Add(v.request.VolumeID) // which tries it again, and tells
+		v.p.requeue(v, time.Now()) // which tries it again, and tells
 	}
 }

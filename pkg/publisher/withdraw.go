@@ -12,7 +12,7 @@ import (
 // withdraw takes the files of refused objects away where an update could not. It needs
 // nothing but the volume: the files themselves name the objects. The others stay as they were;
 // an env file goes as a whole, until an update can be made, and so do files that name no object
-// if they may be those of a refused one. The caller holds the lock of the contents.
+// if they may be those of a refused one. The caller holds the lock of the pod.
 func (v *published) withdraw(ctx context.Context, refused map[volume.Ref]bool) error {
 	if v.putOff(readTime) {
 		return nil

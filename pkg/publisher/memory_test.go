@@ -1,108 +1,23 @@
 package publisher
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-func TestRenderGateIsFourBudgets(t *testing.T) {
-	if total := largeRenders*payload.MaxHeap + smallRenders*smallHeap; total != 4*payload.MaxHeap {
+func TestRenderMemoryIsFourBudgets(t *testing.T) {
+	if total := largeRenders + smallRenders; total != 4*payload.MaxHeap {
 		t.Errorf("%d bytes, want four times %d", total, payload.MaxHeap)
 	}
-}
-
-// Places are given in order, and whoever stops waiting loses none.
-func TestRenderGateKeepsTheOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := &lane{free: 1}
-		if err := l.acquire(t.Context(), "p", nil); err != nil {
-			t.Fatal(err)
-		}
-		order := make(chan string, 10)
-		wait := func(name string, ctx context.Context, stopping chan struct{}) {
-			go func() {
-				if err := l.acquire(ctx, "p", stopping); err != nil {
-					order <- fmt.Sprint(name, ": ", err)
-					return
-				}
-				order <- name
-				l.release()
-			}()
-			synctest.Wait()
-		}
-		cancelled, cancel := context.WithCancel(t.Context())
-		stopping := make(chan struct{})
-		wait("first", t.Context(), nil)
-		wait("cancelled", cancelled, nil)
-		wait("stopped", t.Context(), stopping)
-		wait("last", t.Context(), nil)
-		cancel()
-		synctest.Wait()
-		close(stopping)
-		synctest.Wait()
-		if l.tryAcquire() {
-			t.Error("a place was given twice")
-		}
-		l.release()
-		synctest.Wait()
-		close(order)
-		var got []string
-		for name := range order {
-			got = append(got, name)
-		}
-		want := []string{"cancelled: context canceled", "stopped: the plugin is stopping", "first", "last"}
-		if !slices.Equal(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
-		if !l.tryAcquire() || l.tryAcquire() {
-			t.Error("the place is lost, or there are two")
-		}
-	})
-}
-
-// Pods take turns: one with many volumes that wait holds up no other one.
-func TestRenderGateIsFair(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := &lane{free: 1}
-		if err := l.acquire(t.Context(), "many", nil); err != nil {
-			t.Fatal(err)
-		}
-		order := make(chan types.UID, 10)
-		for _, pod := range []types.UID{"many", "many", "many", "many", "few", "few", "one"} {
-			go func() {
-				if err := l.acquire(t.Context(), pod, nil); err != nil {
-					t.Error(err)
-				}
-				order <- pod
-				l.release()
-			}()
-			synctest.Wait()
-		}
-		l.release()
-		synctest.Wait()
-		close(order)
-		var got []types.UID
-		for pod := range order {
-			got = append(got, pod)
-		}
-		if want := []types.UID{"many", "few", "one", "many", "few", "many", "many"}; !slices.Equal(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
-		if l.free != 1 || len(l.turns)+len(l.waiting) > 0 {
-			t.Errorf("%d places are free, and %q wait", l.free, l.turns)
-		}
-	})
 }
 
 // large returns a request for a volume whose render is a large one.
@@ -111,26 +26,27 @@ func (e *env) large(id string) Request {
 	return e.request(id, "sources", "[{env: {path: e, envFrom: [{configMapRef: {name: large}}]}}]")
 }
 
-// fill has all places for large renders taken, until the returned function is called.
+// fill has all memory for large renders taken, until the returned function is called.
 func (e *env) fill() (free func()) {
-	for range largeRenders {
-		if !e.p.renders.large.tryAcquire() {
-			e.Fatal("no place is free")
-		}
+	e.Helper()
+	if !e.p.renders.large.TryAcquire(largeRenders) {
+		e.Fatal("memory is taken")
 	}
-	return func() {
-		for range largeRenders {
-			e.p.renders.large.release()
-		}
-	}
+	return func() { e.p.renders.large.Release(largeRenders) }
 }
 
-// wantFree fails the test unless all places are free again.
+// wantFree fails the test unless all memory is free again.
 func (e *env) wantFree() {
 	e.Helper()
-	g := e.p.renders
-	if g.small.free != smallRenders || g.large.free != largeRenders || len(g.large.turns)+len(g.large.waiting) > 0 {
-		e.Errorf("%d small and %d large places are free, %d wait", g.small.free, g.large.free, len(g.large.waiting))
+	for name, all := range map[string]struct {
+		of   *semaphore.Weighted
+		size int64
+	}{"small": {e.p.renders.small, smallRenders}, "large": {e.p.renders.large, largeRenders}} {
+		if !all.of.TryAcquire(all.size) {
+			e.Errorf("memory of %s renders is taken", name)
+			continue
+		}
+		all.of.Release(all.size)
 	}
 }
 
@@ -152,7 +68,7 @@ func TestLargePublishesWaitTheirTurn(t *testing.T) {
 			t.Errorf("a small publish took %v", took)
 		}
 		e.unpublish(second)
-		e.wantReason(<-unpublished, ReasonBusy, "volume v2: "+errUnpublished.Error()+": "+errCrowded.Error()+": context canceled")
+		e.wantReason(<-unpublished, ReasonBusy, "volume v2: "+errUnpublished.Error()+": "+errCrowded.Error()+": "+errUnpublished.Error())
 
 		free()
 		if err := <-waiting; err != nil {
@@ -173,11 +89,10 @@ func TestLargePublishesWaitTheirTurn(t *testing.T) {
 	})
 }
 
-// A live volume that waits for its place holds neither a worker nor its lock.
+// Small updates wait for no large one, and an update goes on once there is memory.
 func TestLargeUpdatesWaitTheirTurn(t *testing.T) {
-	inStoppedBubble(t, func(o *Options) { o.Workers = 1 }, func(e *env) {
-		e.run()
-		first, second := e.large("v1"), e.large("v2")
+	inBubble(t, func(e *env) {
+		first, second := e.large("v1"), e.large("v2") // of two pods
 		e.publish(first)
 		e.publish(second)
 		e.objects.put(configMap("app"), "a", "1")
@@ -191,14 +106,34 @@ func TestLargeUpdatesWaitTheirTurn(t *testing.T) {
 		e.wantFiles(small, "a", "2")
 		e.wantFiles(first, "e", "A="+strings.Repeat("x", 400<<10)+"\n")
 		e.wantProblem(first, "")
-		e.unpublish(second) // while it waits
 		free()
 		e.settle()
 		e.wantFiles(first, "e", "A="+strings.Repeat("y", 400<<10)+"\n")
+		e.wantFiles(second, "e", "A="+strings.Repeat("y", 400<<10)+"\n")
 		e.wantFree()
 		e.unpublish(first)
+		e.unpublish(second)
 		e.unpublish(small)
 		e.wantNothing()
+	})
+}
+
+// A write that hangs keeps no memory from the renders of others.
+func TestAHangHoldsNoMemory(t *testing.T) {
+	inBubble(t, func(e *env) {
+		r := e.large("v1")
+		e.publish(r)
+		value := strings.Repeat("y", 400<<10)
+		release := e.writes.hangAt("A=" + value + "\n")
+		e.objects.put(configMap("large"), "A", value)
+		synctest.Wait()
+		if n := e.writes.howManyHang(); n != 1 {
+			t.Errorf("%d writes hang", n)
+		}
+		e.wantFree()
+		release()
+		e.settle()
+		e.wantFiles(r, "e", "A="+value+"\n")
 	})
 }
 
@@ -224,10 +159,10 @@ func TestAPublishOfTooMuch(t *testing.T) {
 	})
 }
 
-// A large publish that waits for the review of its pod's rights has no place, so another large
+// A large publish that waits for the review of its pod's rights has no memory, so another large
 // one does not wait for the review: neither for one that fails, nor for one whose answer is too
 // old by its own beginning when it comes.
-func TestAReviewHoldsNoPlace(t *testing.T) {
+func TestAReviewHoldsNoMemory(t *testing.T) {
 	for name, review := range map[string]struct {
 		err   error
 		delay time.Duration
@@ -239,7 +174,7 @@ func TestAReviewHoldsNoPlace(t *testing.T) {
 			acrossInBubble(t, func(e *env, access *fakeAccess, _ Request) {
 				large := e.large("own")
 				var waiting []<-chan error
-				for i := range largeRenders {
+				for i := range 3 {
 					r := e.request(fmt.Sprint("v", i), "sources", "[{env: {path: e, envFrom: [{configMapRef: {name: large}}]}}, {secret: {name: db, namespace: platform}}, {configMap: {name: late}}]")
 					waiting = append(waiting, e.publishing(r))
 				}
@@ -269,23 +204,19 @@ func TestAReviewHoldsNoPlace(t *testing.T) {
 	}
 }
 
-// What a pod's spec adds to a volume is worked out at a place, as it may be much.
-func TestResolvingNeedsAPlace(t *testing.T) {
+// What a pod's spec adds to a volume is worked out within the memory for renders, as it may be much.
+func TestResolvingNeedsMemory(t *testing.T) {
 	inIdentities(t, func(e *env) {
 		e.pods.setSlow(time.Second)
 		e.pods.spoil(errors.New("no such thing")) // it is refused before it is rendered
 		answer := e.publishing(e.volumesOf("v", 1)[0])
 		e.wantWaiting(answer) // for its pod, after it was parsed
-		for range smallRenders {
-			if !e.p.renders.small.tryAcquire() {
-				e.Fatal("no place is free")
-			}
+		if !e.p.renders.small.TryAcquire(smallRenders) {
+			e.Fatal("memory is taken")
 		}
 		after(2 * time.Second)
 		e.wantWaiting(answer)
-		for range smallRenders {
-			e.p.renders.small.release()
-		}
+		e.p.renders.small.Release(smallRenders)
 		e.wantReason(<-answer, ReasonInvalid, "volume: no such thing")
 	})
 }
