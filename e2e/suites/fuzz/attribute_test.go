@@ -3,6 +3,7 @@ package fuzz
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,25 +14,18 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
-	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/publisher"
 )
 
-const (
-	// victim is the volume whose attributes an input changes.
-	victim = "csi-victim"
-	// sentinelID is the volume by which the test hears that the queue was worked off.
-	sentinelID, sentinelUID = "csi-sentinel", "uid-sentinel"
-)
+// victim is the volume whose attributes an input changes.
+const victim = "csi-victim"
 
-// newAttributeWorld makes a world with a victim and a sentinel.
+// newAttributeWorld makes a world with a victim.
 func newAttributeWorld(tb testing.TB) *world {
 	tb.Helper()
 	w := newWorld(tb)
-	for _, uid := range []string{selfUID, sentinelUID} {
-		w.must(os.MkdirAll(filepath.Dir(w.target(uid, settings)), 0o750))
-	}
+	w.must(os.MkdirAll(filepath.Dir(w.target(selfUID, settings)), 0o750))
 	w.mustPublish(victim, selfUID, "app")
-	w.mustPublish(sentinelID, sentinelUID, sentinel)
 	w.look()
 	return w
 }
@@ -114,20 +108,16 @@ func (w *world) tryAttribute(t *testing.T, carrier int, text string) {
 	w.look()
 }
 
-// workOff returns when every volume that a start takes over was reconciled. A look at the
-// sentinel may be for an earlier reason, so it is not the first that counts.
+// workOff returns when every volume that a start takes over was reconciled.
 func (w *world) workOff(t *testing.T) {
 	t.Helper()
-	for range 3 {
-		select {
-		case <-w.objects.looked:
-		default:
+	const left = "it is not updated until the kubelet publishes it again"
+	harness.Eventually(t, time.Minute, func() error {
+		for v := range w.current.Load().Volumes {
+			if v.Condition == publisher.ConditionUnknown && !strings.HasPrefix(v.Reason, left) {
+				return fmt.Errorf("volume %s: %s", v.VolumeID, v.Reason)
+			}
 		}
-		w.objects.touch(volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: sentinel})
-		select {
-		case <-w.objects.looked:
-		case <-time.After(time.Minute):
-			t.Fatal("the queue is not worked off")
-		}
-	}
+		return nil
+	})
 }

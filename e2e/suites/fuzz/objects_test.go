@@ -3,7 +3,6 @@ package fuzz
 import (
 	"context"
 	"strings"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,31 +13,15 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-const (
-	// missing is the name of the one object that does not exist.
-	missing = "missing"
-	// sentinel names the object by which a test hears that the queue was worked off.
-	sentinel = "sentinel"
-)
+// missing is the name of the one object that does not exist.
+const missing = "missing"
 
 // objects is an API server that has every object but one, at once. It stands in for the
 // manager, as a real one would take milliseconds for each input. It is safe for concurrent
 // use.
-type objects struct {
-	mu      sync.Mutex
-	changed func(volume.Account, volume.Ref)
-	// looked has room for one, and hears of each look at the sentinel.
-	looked chan struct{}
-}
+type objects struct{}
 
-func newObjects() *objects { return &objects{looked: make(chan struct{}, 1)} }
-
-func (o *objects) Subscribe(changed func(volume.Account, volume.Ref)) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.changed = changed
-}
-
+func (*objects) Subscribe(func(volume.Account, volume.Ref))   {}
 func (*objects) RegisterPod(volume.Pod, string, []volume.Ref) {}
 func (*objects) UnregisterPod(volume.Pod, string)             {}
 func (*objects) Denied(volume.Pod, volume.Ref) error          { return nil }
@@ -47,29 +30,15 @@ func (*objects) Prioritize(volume.Pod, []volume.Ref)          {}
 func (*objects) Renewed(volume.Account)                       {}
 
 // GetObject returns an object whose keys can be paths, and variables.
-func (o *objects) GetObject(_ volume.Pod, ref volume.Ref) (*volume.Object, error) {
-	switch ref.Name {
-	case missing:
+func (*objects) GetObject(_ volume.Pod, ref volume.Ref) (*volume.Object, error) {
+	if ref.Name == missing {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: strings.ToLower(string(ref.Kind)) + "s"}, ref.Name)
-	case sentinel:
-		select {
-		case o.looked <- struct{}{}:
-		default:
-		}
 	}
 	return &volume.Object{
 		Ref:     ref,
 		Version: volume.Version{UID: types.UID("uid-of-" + ref.Name), ResourceVersion: "5"},
 		Data:    map[string][]byte{"key": []byte("value"), "NAME": []byte("x"), "a.b": nil},
 	}, nil
-}
-
-// touch has the publisher look at all volumes of an object.
-func (o *objects) touch(ref volume.Ref) {
-	o.mu.Lock()
-	changed := o.changed
-	o.mu.Unlock()
-	changed(volume.Account{}, ref)
 }
 
 // Get returns the pod that all volumes name, ns/pod, under each UID, with the volume that this
@@ -79,20 +48,16 @@ func (*objects) Get(_ context.Context, pod volume.Pod) (*podspec.Pod, error) {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, pod.Name)
 	}
 	pod.ServiceAccount = "default"
-	object := "app"
-	if pod.UID == sentinelUID {
-		object = sentinel
-	}
 	return &podspec.Pod{
 		Pod: pod,
 		Inline: map[string]podspec.InlineVolume{
-			settings: {Driver: driver, Attributes: map[string]string{"configMap": object}, ReadOnly: true},
+			settings: {Driver: driver, Attributes: map[string]string{"configMap": "app"}, ReadOnly: true},
 		},
 		Env: func(string) (volume.Env, []string, error) {
 			return volume.Env{Vars: []volume.EnvVar{{Name: "A", Value: "1"}}}, nil, nil
 		},
 		Shown: func(string) ([]volume.Source, error) {
-			ref := volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: object}
+			ref := volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "app"}
 			return []volume.Source{{Projection: &volume.Projection{Ref: ref}, Field: "spec.volumes[0].secret"}}, nil
 		},
 	}, nil

@@ -40,7 +40,7 @@ type plugin struct {
 func startPlugin(tb testing.TB, top, kubelet string) *plugin {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
-	p := &plugin{objects: newObjects(), cancel: cancel, served: make(chan error, 1)}
+	p := &plugin{objects: &objects{}, cancel: cancel, served: make(chan error, 1)}
 	mounter, err := mount.New(ctx, mount.Options{Driver: driver, KubeletDir: kubelet})
 	if err != nil {
 		tb.Fatal(err)
@@ -50,8 +50,6 @@ func startPlugin(tb testing.TB, top, kubelet string) *plugin {
 		Pods: p.objects, Reviews: p.objects, CrossNamespace: true,
 		NodeName: "node", Driver: driver, KubeletDir: kubelet,
 		ResyncInterval: time.Hour, MaxVolumeSize: 256 << 10, MaxTotalSize: 4 << 20,
-		// One worker takes volumes in their order, so the last one tells of all.
-		Workers: 1,
 	}
 	if err := p.begin(ctx); err != nil {
 		tb.Fatal(err)
