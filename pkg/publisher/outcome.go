@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	// errPutOff is why an update waits for readers, or for its turn; the volume is queued for
+	// errPutOff is why an update waits for readers; the volume is queued for
 	// then.
 	errPutOff = errors.New("put off")
 	// errPanicked is a panic of an update, reported as an error.
