@@ -144,6 +144,7 @@ func (v *published) prepare(ctx context.Context, got answers, live bool) (*prepa
 		return nil, errors.Join(err, roomErr)
 	}
 	if next, err = v.renderReserved(ctx, got, live, has); err != nil {
+		v.p.opts.Observer.Wrote(false, 0, err)
 		return nil, err
 	}
 	return next, nil

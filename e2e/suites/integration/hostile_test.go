@@ -81,8 +81,9 @@ func TestHostilePublishesBesidePlainOnes(t *testing.T) {
 	t.Logf("%d publishes took %v: %v; the heap grew from %d by %d MiB; the median of a plain publish was %v alone and %v beside them",
 		hostilePods, took, outcomes, before>>20, grown>>20, alone, beside)
 
-	// That is generous, for what these renders take, and for the garbage among it.
-	if most := int64(4 * payload.MaxHeap); grown > most {
+	// That is generous, for what these renders take, and for the garbage among it. Each pod may have one
+	// rendered tree that waits to be written, of 1.2 MiB.
+	if most := int64(4*payload.MaxHeap + hostilePods*3<<19); grown > most {
 		t.Errorf("the heap grew by %d MiB, more than %d", grown>>20, most>>20)
 	}
 	// Generous, as the processors are shared all the same; in a line with the others a
