@@ -24,6 +24,7 @@ type objects struct{}
 func (*objects) Subscribe(func(volume.Account, volume.Ref))   {}
 func (*objects) RegisterPod(volume.Pod, string, []volume.Ref) {}
 func (*objects) UnregisterPod(volume.Pod, string)             {}
+func (*objects) Keep(volume.Pod, string)                      {}
 func (*objects) Denied(volume.Pod, volume.Ref) error          { return nil }
 func (*objects) Refresh(volume.Pod, []volume.Ref)             {}
 func (*objects) Prioritize(volume.Pod, []volume.Ref)          {}

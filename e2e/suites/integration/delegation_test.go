@@ -48,7 +48,7 @@ func delegate(t *testing.T, dir string) (end func()) {
 // Containers that hold delegations on their volumes' directories delay the updates of these, and of no
 // other volume.
 func TestDelegations(t *testing.T) {
-	const hostile = 8              // more than the plugin has workers where there are two processors
+	const hostile = 8
 	const later = 30 * time.Second // on an emulated processor; a delegation holds a write up for 45 s
 	n := newNode(t)
 	n.configMap("app", map[string]string{"key": "1"})
@@ -76,7 +76,7 @@ func TestDelegations(t *testing.T) {
 		end()
 	}
 	for _, v := range volumes {
-		n.arrives(v, "key", "3", 5*time.Minute) // their pods rest four times as long as they hung
+		n.arrives(v, "key", "3", time.Minute)
 	}
 	for _, v := range append(volumes, plain) {
 		n.mustUnpublish(v)
