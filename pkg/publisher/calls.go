@@ -8,11 +8,13 @@ import (
 // call is a CSI call under way on one volume. At most one runs per volume; a
 // second is refused, but for an unpublish, which ends a publish.
 type call struct {
-	// cancel ends a publish that waits; nil for an unpublish.
+	// cancel ends a publish that waits.
 	cancel context.CancelCauseFunc
-	// internal says that it is no CSI call, but the take-over of a restored volume: a publish
+	// internal says that it is no CSI call, but the take-over of a volume that was found: a publish
 	// waits for its end.
 	internal bool
+	// unpublish says that nothing cancels it.
+	unpublish bool
 	// done is closed when the call has returned.
 	done chan struct{}
 }
@@ -24,14 +26,11 @@ var errUnpublished = errors.New("the volume was unpublished meanwhile")
 // unpublish takes the volume over; the returned function must be called at the end.
 func (p *Publisher) beginPublish(ctx context.Context, volumeID string) (context.Context, func(), error) {
 	for {
-		p.mu.Lock()
-		running := p.calls[volumeID]
+		c := &call{}
+		claimed, running := p.claim(ctx, volumeID, c)
 		if running == nil {
-			ctx, end := p.begin(ctx, volumeID, &call{})
-			p.mu.Unlock()
-			return ctx, end, nil
+			return claimed, func() { p.end(volumeID, c) }, nil
 		}
-		p.mu.Unlock()
 		if !running.internal {
 			return nil, nil, errBusy(volumeID)
 		}
@@ -43,39 +42,26 @@ func (p *Publisher) beginPublish(ctx context.Context, volumeID string) (context.
 	}
 }
 
-// beginTakeOver is beginPublish for a restored volume. It does not wait for a CSI call.
+// beginTakeOver is beginPublish for a volume that was found. It does not wait for a CSI call.
 func (p *Publisher) beginTakeOver(ctx context.Context, volumeID string) (context.Context, func(), error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.calls[volumeID] != nil {
+	c := &call{internal: true}
+	claimed, running := p.claim(ctx, volumeID, c)
+	if running != nil {
 		return nil, nil, errBusy(volumeID)
 	}
-	ctx, end := p.begin(ctx, volumeID, &call{internal: true})
-	return ctx, end, nil
-}
-
-// begin notes a call that an unpublish can cancel. The caller holds mu.
-func (p *Publisher) begin(ctx context.Context, volumeID string, c *call) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	c.cancel, c.done = cancel, make(chan struct{})
-	p.calls[volumeID] = c
-	return ctx, func() { p.end(volumeID, c); cancel(nil) }
+	return claimed, func() { p.end(volumeID, c) }, nil
 }
 
 // beginUnpublish claims the volume for an unpublish: it cancels a publish and waits
 // for its end.
 func (p *Publisher) beginUnpublish(ctx context.Context, volumeID string) (func(), error) {
 	for {
-		p.mu.Lock()
-		running := p.calls[volumeID]
+		c := &call{unpublish: true}
+		_, running := p.claim(ctx, volumeID, c)
 		if running == nil {
-			c := &call{done: make(chan struct{})}
-			p.calls[volumeID] = c
-			p.mu.Unlock()
 			return func() { p.end(volumeID, c) }, nil
 		}
-		p.mu.Unlock()
-		if running.cancel == nil {
+		if running.unpublish {
 			return nil, errBusy(volumeID)
 		}
 		running.cancel(errUnpublished)
@@ -87,10 +73,34 @@ func (p *Publisher) beginUnpublish(ctx context.Context, volumeID string) (func()
 	}
 }
 
+// claim makes c the call on a volume, or returns the one that is under way. The returned context ends when
+// c is cancelled.
+func (p *Publisher) claim(ctx context.Context, volumeID string, c *call) (claimed context.Context, running *call) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	v := p.volumes[volumeID]
+	if v == nil {
+		v = &published{p: p, request: Request{VolumeID: volumeID}}
+		p.volumes[volumeID] = v
+	}
+	if v.call != nil {
+		return nil, v.call
+	}
+	ctx, c.cancel = context.WithCancelCause(ctx)
+	c.done = make(chan struct{})
+	v.call = c
+	return ctx, nil
+}
+
 func (p *Publisher) end(volumeID string, c *call) {
 	p.mu.Lock()
-	delete(p.calls, volumeID)
+	v := p.volumes[volumeID]
+	v.call = nil
+	if v.state == gone {
+		delete(p.volumes, volumeID)
+	}
 	p.mu.Unlock()
+	c.cancel(nil)
 	close(c.done)
 }
 

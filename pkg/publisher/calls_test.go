@@ -158,7 +158,8 @@ func TestACallWaitsForAReconcile(t *testing.T) {
 func (e *env) calling(volumeID string) bool {
 	e.p.mu.Lock()
 	defer e.p.mu.Unlock()
-	return e.p.calls[volumeID] != nil
+	v := e.p.volumes[volumeID]
+	return v != nil && v.call != nil
 }
 
 // A publish that waits for an object holds up no other volume of its pod.

@@ -64,8 +64,6 @@ type contents struct {
 	handle handle
 	// changedAt is when the first change came that the files don't show yet; zero for none.
 	changedAt time.Time
-	// gone says that the volume was unpublished or dropped; nothing may be written.
-	gone bool
 }
 
 const (
@@ -140,7 +138,7 @@ func (v *published) prepare(ctx context.Context, got answers, live bool) (*prepa
 		return next, err
 	}
 	has, roomErr := v.makeRoom(ctx, next.takes, ReasonOf(err))
-	if roomErr != nil || v.contents.gone {
+	if roomErr != nil || v.is(gone) {
 		return nil, errors.Join(err, roomErr)
 	}
 	if next, err = v.renderReserved(ctx, got, live, has); err != nil {
@@ -183,7 +181,7 @@ func (v *published) renderMemory(ctx context.Context, got answers, live bool) (r
 		if v.putOff(readTime) {
 			return nil, errPutOff
 		}
-		if err := v.withdraw(ctx, got.refused); err != nil || v.contents.gone {
+		if err := v.withdraw(ctx, got.refused); err != nil || v.is(gone) {
 			return nil, cmp.Or(err, errPutOff)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/podspec"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
@@ -361,7 +360,7 @@ func TestAPanicInATakeOver(t *testing.T) {
 		})
 		e.restart()
 		after(time.Minute)
-		if e.p.lookup("v1") != nil || !e.p.isRestored(mount.Mounted{VolumeID: "v1", Target: r.Target}) {
+		if e.p.lookup("v1") != nil || !e.p.isMountedAt("v1", r.Target) {
 			t.Error("the volume is gone, or live")
 		}
 		e.mounts.on("Open", nil)

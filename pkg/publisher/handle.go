@@ -137,7 +137,9 @@ func (p *Publisher) giveBackAll() error {
 	p.mu.Lock()
 	all := make([]*published, 0, len(p.volumes))
 	for _, v := range p.volumes {
-		all = append(all, v)
+		if v.known() {
+			all = append(all, v)
+		}
 	}
 	p.mu.Unlock()
 	var errs []error

@@ -307,8 +307,8 @@ func (e *env) wantProblem(r Request, parts ...string) {
 func (e *env) wantNothing() {
 	e.Helper()
 	e.p.mu.Lock()
-	if len(e.p.volumes)+len(e.p.restored)+len(e.p.byRef)+len(e.p.calls) > 0 || e.p.used != 0 {
-		e.Errorf("left: %d volumes, %d restored ones, %d refs, %d calls, %d bytes counted", len(e.p.volumes), len(e.p.restored), len(e.p.byRef), len(e.p.calls), e.p.used)
+	if len(e.p.volumes)+len(e.p.byRef) > 0 || e.p.used != 0 {
+		e.Errorf("left: %d volumes, %d refs, %d bytes counted", len(e.p.volumes), len(e.p.byRef), e.p.used)
 	}
 	if left := len(e.p.workers.pods); left > 0 {
 		e.Errorf("left: %d workers", left)

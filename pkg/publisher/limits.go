@@ -61,7 +61,7 @@ func overhead(record string) int64 {
 // again. The caller holds the lock of the pod.
 func (v *published) makeRoom(ctx context.Context, takes int64, reason Reason) (has writer.Footprint, err error) {
 	fits := func() bool { return v.fits(takes) }
-	if v.isLive() {
+	if v.is(live) {
 		err = v.reopen(ctx, func(mnt Mount) error {
 			if reason == ReasonNodeFull {
 				if err := v.measure(mnt); err != nil {
@@ -144,10 +144,11 @@ func (v *published) replacesLocked(takes int64) bool {
 	}
 	trees := int64(0)
 	for _, other := range v.p.volumes {
-		trees += min(other.size, other.tree)
-	}
-	for _, r := range v.p.restored {
-		trees += r.size
+		if other.known() {
+			trees += min(other.size, other.tree)
+		} else {
+			trees += other.size
+		}
 	}
 	return trees > v.p.opts.MaxTotalSize
 }

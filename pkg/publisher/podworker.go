@@ -85,7 +85,7 @@ func (p *Publisher) releaseWorker(w *podWorker) {
 	}
 }
 
-// requeue has an active volume reconciled at a time, or earlier.
+// requeue has a volume that follows its objects reconciled at a time, or earlier.
 func (p *Publisher) requeue(v *published, at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,8 +94,11 @@ func (p *Publisher) requeue(v *published, at time.Time) {
 
 // requeueLocked is requeue for a caller that holds mu.
 func (p *Publisher) requeueLocked(v *published, at time.Time) {
+	if !v.follows() {
+		return
+	}
 	w := v.worker
-	if due, queued := w.due[v]; !v.active || queued && !at.Before(due) {
+	if due, queued := w.due[v]; queued && !at.Before(due) {
 		return
 	}
 	w.due[v] = at

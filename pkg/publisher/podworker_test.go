@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // volumesFor publishes volumes of one pod, which show an object named like the pod.
@@ -148,12 +150,12 @@ func TestOrderOfAPodsVolumes(t *testing.T) {
 		volumes := make([]*published, 3)
 		now := time.Now()
 		for i, due := range []time.Duration{2 * time.Second, 3 * time.Second, time.Second} {
-			volumes[i] = &published{p: e.p, worker: w, active: true}
+			volumes[i] = &published{p: e.p, worker: w, state: live, spec: &volume.Spec{}}
 			e.p.requeue(volumes[i], now.Add(due))
 		}
 		e.p.requeue(volumes[1], now)
 		e.p.requeue(volumes[1], now.Add(time.Hour))
-		e.p.requeue(&published{p: e.p, worker: w}, now) // it is not active
+		e.p.requeue(&published{p: e.p, worker: w, state: publishing}, now) // it is not live
 		after(2 * time.Second)
 		var got []*published
 		for v := e.p.nextDue(e.ctx, w); v != nil; v = e.p.nextDue(e.ctx, w) {

@@ -114,18 +114,18 @@ func (p *Publisher) create(ctx context.Context, request Request) error {
 	if err != nil {
 		return err
 	}
-	p.forgetRestored(request.VolumeID, request.Target) // its mount has gone
+	p.forget(request.VolumeID, request.Target) // its mount has gone
 	done := false
 	defer func() {
 		if !done { // also when the call panics
-			v.registration.Close()
 			p.remove(v)
 		}
 	}()
 	if err := v.authorize(ctx); err != nil {
 		return err
 	}
-	p.add(v)
+	p.enter(v)
+	v.registration.Start()
 	if err := v.publish(ctx); err != nil {
 		return err
 	}
@@ -157,33 +157,6 @@ func (p *Publisher) failed(ctx context.Context, request *Request, err error) err
 		p.opts.Events.Warn(request.Pod, o.event, err.Error())
 	}
 	return err
-}
-
-// republish answers a publish of a volume that is live, as after each restart of
-// the kubelet. It must not validate anything that could newly fail: a final error
-// makes the kubelet destroy the volume of a running pod.
-func (p *Publisher) republish(ctx context.Context, request *Request) (live bool, err error) {
-	v := p.lookup(request.VolumeID)
-	if v == nil {
-		return false, p.checkRestored(request)
-	}
-	if what := v.request.differs(request); what != "" {
-		return false, fail(ReasonExists, "volume %s is published already, with another %s", request.VolumeID, what)
-	}
-	switch err := p.prove(ctx, request); {
-	case err == nil:
-		if v.request.Derived && v.request.misderived(request) && p.isNews(request.VolumeID, "misderived") {
-			klog.FromContext(ctx).Info("The kubelet's request is not the one that was derived from the pod's spec", "derivedFor", v.request.Pod)
-		}
-		if request.TokenErr == nil && !v.spec.Pinned() {
-			v.registration.Offer(request.Token)
-		}
-		return true, nil
-	case errors.Is(err, mount.ErrNotMounted):
-		return false, v.drop(ctx)
-	default:
-		return false, fail(ReasonUnavailable, "prove the mount of live volume %s: %w", request.VolumeID, err)
-	}
 }
 
 // newVolume returns the volume that a request asks for, which is not mounted yet.
@@ -276,6 +249,7 @@ func (p *Publisher) newPublished(request Request, spec, resolved *volume.Spec) *
 		refs:     resolved.Refs(),
 		consent:  map[volume.Ref]bool{},
 		since:    time.Now(),
+		state:    publishing,
 		wake:     make(chan struct{}, 1),
 		contents: contents{shown: record.Versions{}, named: map[volume.Ref]bool{}, unnamed: map[volume.Ref]bool{}},
 	}

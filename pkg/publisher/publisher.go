@@ -6,8 +6,7 @@
 // else writes to the visible one. The package must not know of gRPC, of flags, or of how objects
 // reach the process.
 //
-// A volume is live while this process knows it as published. It is active while changes of its
-// objects change its files. A pinned volume is live and never active.
+// A volume is in one table, with one state. One worker per pod reconciles the live volumes of the pod.
 package publisher
 
 import (
@@ -58,15 +57,12 @@ type Publisher struct {
 
 	mu      sync.Mutex
 	workers workers
-	calls   map[string]*call
+	// volumes has all volumes by id, and those that a call is about.
 	volumes map[string]*published
 	byRef   map[volume.Ref]map[*published]struct{}
-	// restored holds, by id, the volumes that an earlier process has mounted and that this one
-	// has not taken over yet.
-	restored map[string]*restored
-	// listed says that the mount table was read for them; it is Restore's and then Run's.
+	// listed says that the mount table was read; it is Restore's and then Run's.
 	listed bool
-	// used is the bytes that are counted for all of both.
+	// used is the bytes that are counted for all volumes.
 	used int64
 	// asked holds the volumes that another one waits for to give up what they keep for readers. freed is
 	// closed when one has, or has nothing.
@@ -110,10 +106,8 @@ func New(opts Options) (*Publisher, error) {
 		workers:   workers{pods: map[types.UID]*podWorker{}},
 		asked:     map[*published]bool{},
 		freed:     make(chan struct{}),
-		calls:     map[string]*call{},
 		volumes:   map[string]*published{},
 		byRef:     map[volume.Ref]map[*published]struct{}{},
-		restored:  map[string]*restored{},
 		failures:  map[string]failure{},
 		lists:     podLists{pods: map[volume.Pod]*podList{}},
 	}
@@ -142,7 +136,7 @@ func (p *Publisher) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	p.startWorkers(ctx)
 	running.Go(func() { p.tracker.Run(ctx) })
-	running.Go(func() { p.takeOverRestored(ctx) })
+	running.Go(func() { p.takeOverFound(ctx) })
 	<-ctx.Done()
 	p.StopWaiting()
 	running.Wait()
@@ -162,11 +156,11 @@ func (p *Publisher) Close() error {
 	return p.giveBackAll()
 }
 
-// published is one volume from the moment its publish registers it until its
-// unpublish, or the failure of its publish, releases it.
+// published is one volume, as long as it has one state after the other: what comes back later is another one.
 type published struct {
 	p *Publisher
-	// What the publish asked for but its token, and the objects that this names; constant.
+	// What the publish asked for but its token, and the objects that this names; constant. Of a volume that was
+	// found or is frozen only id, target and pod are known, and Publisher.mu guards the pod.
 	request Request
 	spec    *volume.Spec
 	// resolved is spec with what the pod's own spec adds to it, and leftOut names what that sets and
@@ -190,12 +184,15 @@ type published struct {
 	// room for one.
 	wake chan struct{}
 
-	// Publisher.mu guards what follows, up to contents, once the volume is known.
+	// Publisher.mu guards what follows, up to contents, once the volume is in the table.
 	//
-	// removed says that worker and list are released.
-	removed bool
-	// active says that the volume is reconciled after changes, live that it is mounted.
-	active, live bool
+	// reason says why a frozen volume is.
+	state  state
+	reason string
+	// call is the one that is under way.
+	call *call
+	// released says that worker and list are released.
+	released bool
 	// Publisher.used has size and reserved of it: what its file system holds, and what a tree that is not
 	// written yet takes beyond the present one. tree is what the newest tree takes, files what all
 	// names take, 0 while that is not known or earlier generations are kept.
@@ -212,115 +209,15 @@ type published struct {
 	condition condition
 }
 
-// poke notes a change of an object of a volume that is not active yet.
-func (v *published) poke() {
+// notify tells a publish that an object of its volume has changed.
+func (v *published) notify() {
 	select {
 	case v.wake <- struct{}{}:
 	default:
 	}
 }
 
-// add makes a volume known, so that changes of its objects reach it, and registers
-// its pod. The volume must be new.
-func (p *Publisher) add(v *published) {
-	p.track(v)
-	v.registration.Start()
-}
-
-// track is add without the registration, for a volume that needs no object any more.
-func (p *Publisher) track(v *published) {
-	p.mu.Lock()
-	p.volumes[v.request.VolumeID] = v
-	if r := p.restored[v.request.VolumeID]; r != nil {
-		p.used -= r.size // it is counted with the volume from now on
-		r.size = 0
-	}
-	p.used += v.size + v.reserved
-	for _, ref := range v.refs {
-		if p.byRef[ref] == nil {
-			p.byRef[ref] = map[*published]struct{}{}
-		}
-		p.byRef[ref][v] = struct{}{}
-	}
-	p.mu.Unlock()
-}
-
-// remove undoes add and everything that was counted for the volume. It is
-// idempotent. The caller holds the lock of the pod or owns a volume that never
-// was active.
-//
-// The volume leaves the maps last: as long as it is there, a publish of the same id
-// finds it and waits for its end, so what is undone here can't be the next one's.
-func (p *Publisher) remove(v *published) {
-	defer p.releaseHeld(v)
-	if p.lookup(v.request.VolumeID) != v {
-		return
-	}
-	v.registration.Close()
-	p.retries.Forget(v)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	v.charge(0, 0)
-	delete(p.volumes, v.request.VolumeID)
-	for _, ref := range v.refs {
-		delete(p.byRef[ref], v)
-		if len(p.byRef[ref]) == 0 {
-			delete(p.byRef, ref)
-		}
-	}
-	v.active = false
-	p.answer(v)
-	p.dequeue(v)
-}
-
-// releaseHeld releases what a volume has of its pod, once.
-func (p *Publisher) releaseHeld(v *published) {
-	p.mu.Lock()
-	held := !v.removed
-	v.removed = true
-	p.mu.Unlock()
-	if held {
-		p.lists.release(v.list)
-		p.releaseWorker(v.worker)
-	}
-}
-
-// lookup returns the volume of an id, or nil.
-func (p *Publisher) lookup(volumeID string) *published {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.volumes[volumeID]
-}
-
-// isLive says whether a volume is mounted.
-func (v *published) isLive() bool {
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	return v.live
-}
-
-// changed is called by the manager after an object has changed, as an account reads it or,
-// where there are no accounts, everybody. It must not block.
-func (p *Publisher) changed(account volume.Account, ref volume.Ref) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for v := range p.byRef[ref] {
-		if account != (volume.Account{}) && account != v.request.Pod.Account() {
-			continue
-		}
-		if !v.active {
-			v.poke()
-			continue
-		}
-		now := time.Now()
-		if v.queuedAt.IsZero() {
-			v.queuedAt = now
-		}
-		p.requeueLocked(v, now)
-	}
-}
-
-// activate has the volume reconciled after changes, also of those while it was
+// activate makes a volume live: it is reconciled after changes, also of those while it was
 // being published.
 //
 // A pinned volume is never rewritten: it lets its objects go instead, so that nothing
@@ -331,12 +228,10 @@ func (p *Publisher) activate(v *published) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.forgetRestoredLocked(v.request.VolumeID, v.request.Target)
-	v.live = true
-	if v.spec.Pinned() {
+	v.state = live
+	if !v.follows() {
 		return
 	}
-	v.active = true
 	// Each volume has its own moment of the interval.
 	v.resyncAt = time.Now().Add(p.opts.ResyncInterval + rand.N(p.opts.ResyncInterval))
 	p.requeueLocked(v, v.resyncAt)
@@ -353,7 +248,7 @@ func (p *Publisher) resyncAccount(account volume.Account) {
 	defer p.mu.Unlock()
 	now := time.Now()
 	for _, v := range p.volumes {
-		if v.active && v.request.Pod.Account() == account {
+		if v.follows() && v.request.Pod.Account() == account {
 			v.resyncAt = now
 			p.requeueLocked(v, now)
 		}

@@ -53,8 +53,8 @@ type reconciled struct {
 // state, and doing it twice is doing it once. It ends after reconcileTime and the system call
 // that is under way then. The caller holds the lock of the pod.
 func (v *published) reconcile(ctx context.Context) (done reconciled) {
-	defer func() { done.gone = v.contents.gone }()
-	if v.contents.gone {
+	defer func() { done.gone = v.is(gone) }()
+	if v.is(gone) {
 		return done
 	}
 	ctx, cancel := context.WithTimeout(ctx, reconcileTime)
@@ -79,14 +79,14 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 	// Whatever keeps the files from being updated, as a deleted object, must not keep
 	// what the pod may not have any more, nor what they showed before.
 	var withdrawErr error
-	if err != nil && !v.contents.gone && v.contents.showsAny(got.refused) {
+	if err != nil && !v.is(gone) && v.contents.showsAny(got.refused) {
 		withdrawErr = v.withdraw(ctx, got.refused)
 	}
-	if v.contents.gone {
+	if v.is(gone) {
 		return done
 	}
 	pruneErr := v.prune(ctx)
-	if pruneErr == nil && !v.contents.gone {
+	if pruneErr == nil && !v.is(gone) {
 		v.remeasure(ctx)
 		v.giveUpIfAsked(ctx)
 		pruneErr = v.giveBackIdle()

@@ -82,8 +82,8 @@ func TestARestartAfterAReboot(t *testing.T) {
 				e.mounts.setForeign(r.Target, foreign)
 				e.restart()
 				e.settle()
-				if len(e.objects.registrations()) > 0 || e.used() != 0 || len(e.p.restored) > 0 {
-					t.Errorf("left: %d bytes, %d volumes", e.used(), len(e.p.restored))
+				if len(e.objects.registrations()) > 0 || e.used() != 0 || len(e.p.volumes) > 0 {
+					t.Errorf("left: %d bytes, %d volumes", e.used(), len(e.p.volumes))
 				}
 				if e.mounts.count("Unmount") > 0 {
 					t.Error("something was unmounted")
@@ -106,8 +106,8 @@ func TestAVolumeThatVanishesBeforeItsPodIsRead(t *testing.T) {
 		e.pods.set(volume.Env{}, nil)
 		after(4 * backoff.Short)
 		e.settle()
-		if len(e.objects.registrations()) > 0 || e.used() != 0 || len(e.p.restored) > 0 {
-			t.Errorf("left: %d bytes, %d volumes", e.used(), len(e.p.restored))
+		if len(e.objects.registrations()) > 0 || e.used() != 0 || len(e.p.volumes) > 0 {
+			t.Errorf("left: %d bytes, %d volumes", e.used(), len(e.p.volumes))
 		}
 	})
 }

@@ -17,9 +17,7 @@ func (p *Publisher) Stats(ctx context.Context, volumeID, target string) (Usage, 
 	if err := checkForm(p.opts.KubeletDir, target); err != nil {
 		return Usage{}, fail(ReasonNotFound, "volume_path: %w", err)
 	}
-	v := p.lookup(volumeID)
-	live := v != nil && v.request.Target == target
-	if !live && !p.isRestored(mount.Mounted{VolumeID: volumeID, Target: target}) {
+	if !p.isMountedAt(volumeID, target) {
 		return Usage{}, fail(ReasonNotFound, "volume %s is not published at %s", volumeID, target)
 	}
 	usage, err := p.opts.Mounts.Usage(ctx, volumeID, target)

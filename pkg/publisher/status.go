@@ -1,7 +1,6 @@
 package publisher
 
 import (
-	"slices"
 	"time"
 
 	"github.com/refvol/refvol/pkg/record"
@@ -60,18 +59,8 @@ type VolumeStatus struct {
 // returns false. It holds no lock meanwhile and waits for no write, so the volumes' states may be
 // of different moments. It is safe for concurrent use.
 func (p *Publisher) Volumes(yield func(VolumeStatus) bool) {
-	known, restored := p.allVolumes()
-	for i := range known {
-		if !yield(known[i].status()) {
-			return
-		}
-	}
-	for i := range restored {
-		r := &restored[i]
-		if !yield(VolumeStatus{
-			VolumeID: r.VolumeID, Target: r.Target, Pod: r.pod, Condition: ConditionUnknown,
-			Reason: r.reason(), Since: r.since, Bytes: r.size,
-		}) {
+	for _, v := range p.moment() {
+		if !yield(v.status()) {
 			return
 		}
 	}
@@ -80,36 +69,43 @@ func (p *Publisher) Volumes(yield func(VolumeStatus) bool) {
 // counted is a volume with what Publisher.mu guards of it.
 type counted struct {
 	*published
-	live       bool
+	state      state
+	reason     string
+	pod        volume.Pod
 	size, held int64
 }
 
-// allVolumes returns all volumes of this moment.
-func (p *Publisher) allVolumes() (known []counted, waiting []restored) {
+// moment returns all volumes of this moment.
+func (p *Publisher) moment() []counted {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	known = slices.Grow(known, len(p.volumes))
+	all := make([]counted, 0, len(p.volumes))
 	for _, v := range p.volumes {
-		known = append(known, counted{v, v.live, v.size, v.held()})
-	}
-	for id, r := range p.restored {
-		if p.volumes[id] == nil { // else it is being taken over
-			waiting = append(waiting, *r)
+		if v.state != gone {
+			all = append(all, counted{v, v.state, v.reason, v.request.Pod, v.size, v.held()})
 		}
 	}
-	return known, waiting
+	return all
 }
 
 func (v counted) status() VolumeStatus {
 	s := VolumeStatus{
-		VolumeID: v.request.VolumeID, Target: v.request.Target, Pod: v.request.Pod,
+		VolumeID: v.request.VolumeID, Target: v.request.Target, Pod: v.pod,
 		Since: v.since, Refs: v.refs, Bytes: v.size, HeldBytes: v.held,
+	}
+	switch v.state {
+	case found:
+		s.Condition, s.Reason = ConditionUnknown, "an earlier process has mounted it, and this one has not taken it over yet"
+		return s
+	case frozen:
+		s.Condition, s.Reason = ConditionUnknown, "it is not updated until the kubelet publishes it again: "+v.reason
+		return s
 	}
 	v.condition.report(&s)
 	switch fault := s.Condition != "" && s.Condition != ConditionCurrent; {
-	case !v.live && !fault:
+	case v.state != live && !fault:
 		s.Condition = ConditionPublishing
-	case v.live && v.spec.Pinned():
+	case v.state == live && v.spec.Pinned():
 		s.Condition = ConditionPinned
 	case s.Condition == "":
 		s.Condition, s.Reason = ConditionUnknown, "the state of its objects is not known yet"

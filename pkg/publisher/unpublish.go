@@ -58,7 +58,7 @@ func (p *Publisher) unmount(ctx context.Context, volumeID, target string) error 
 	case err != nil:
 		return fmt.Errorf("unmount volume %s from %s: %w", volumeID, target, err)
 	}
-	p.forgetRestored(volumeID, target)
+	p.forget(volumeID, target)
 	return nil
 }
 
@@ -85,6 +85,5 @@ func (v *published) dropLocked(ctx context.Context) {
 // forget ends a volume's life in this process. The caller holds the lock of the pod
 // and has given the handle back.
 func (v *published) forget() {
-	v.contents.gone = true
 	v.p.remove(v)
 }

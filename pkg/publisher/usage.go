@@ -146,10 +146,10 @@ func (p *Publisher) ask(asking *published) (siblings []*published) {
 	now := time.Now()
 	for _, v := range p.volumes {
 		switch {
-		case v == asking || !v.live || v.excess() == 0:
+		case v == asking || v.state != live || v.excess() == 0:
 		case v.worker == asking.worker:
 			siblings = append(siblings, v)
-		case v.active:
+		case v.follows():
 			p.asked[v] = true
 			p.requeueLocked(v, now)
 		}
@@ -198,7 +198,7 @@ func (v *published) giveUpIfAsked(ctx context.Context) {
 // giveUp measures a volume, and removes what it keeps for readers alone, until there is enough room. The
 // caller holds the lock of the pod.
 func (v *published) giveUp(ctx context.Context, enough func() bool) {
-	if v.contents.gone {
+	if v.is(gone) {
 		return
 	}
 	usage, err := v.p.opts.Mounts.Usage(ctx, v.request.VolumeID, v.request.Target)
