@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -60,7 +61,7 @@ func mainStatus(args []string) (int, error) {
 	status := 0
 	if len(inside) > 0 {
 		var isInside bool
-		if status, isInside, err = harness.Sandbox(); isInside {
+		if status, isInside, err = harness.Sandbox(s.outputs()...); isInside {
 			return 0, run(s, inside)
 		}
 	}
@@ -94,6 +95,15 @@ type settings struct {
 	profiles string
 	// short asks for the form that is for checking, not for measuring.
 	short bool
+}
+
+// outputs are the directories that are written to.
+func (s settings) outputs() []string {
+	dirs := []string{filepath.Dir(s.results)}
+	if s.profiles != "" {
+		dirs = append(dirs, s.profiles)
+	}
+	return dirs
 }
 
 func parse(args []string) (settings, error) {

@@ -36,18 +36,20 @@ func (d *demo) wait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.printf(`  export KUBECONFIG=%s
+	d.printf(`  All of it is in a sandbox. A shell in there, for what follows:
+    %s sh
+  export KUBECONFIG=%s
   kubectl, if you have none: go -C %s tool kubectl
 
-  see the volume:      %s ls -lAR %s
-  follow a file:       %s watch -n0.1 cat %s
+  see the volume:      ls -lAR %s
+  follow a file:       watch -n0.1 cat %s
   change the object:   kubectl patch configmap app -p '{"data": {"app.yaml": "greeting: from me\n"}}'
   add a key:           kubectl patch secret db -p '{"stringData": {"token": "abc"}}'
   the plugin's log:    tail -f %s
 `,
-		d.controlPlane.Kubeconfig(), filepath.Join(repo, "e2e", "node-image", "kubernetes"),
-		enter, d.target(),
-		enter, filepath.Join(d.target(), configPath),
+		enter, d.controlPlane.Kubeconfig(), filepath.Join(repo, "e2e", "node-image", "kubernetes"),
+		d.target(),
+		filepath.Join(d.target(), configPath),
 		d.plugin.LogPath())
 	<-ctx.Done()
 	return nil

@@ -11,18 +11,20 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/refvol/refvol/internal/sandbox"
 )
 
 // Tests is what Main needs of a *testing.M.
 type Tests interface{ Run() int }
 
-// Main is the body of a TestMain: it enters the Sandbox, calls setUp, runs the
+// Main is the body of a TestMain: it enters the Sandbox (where there is none, it fails), calls setUp, runs the
 // tests and calls the function that setUp returned, and then fails if goroutines,
 // file descriptors or mounts are left that were not there before. With known it
 // overlooks goroutines that a library never ends. It returns the exit status. Where only the names of
 // the tests are asked for, it does nothing but to list them.
 func Main(m Tests, setUp func(context.Context) (tearDown func() error, err error), known ...goleak.Option) int {
-	if listing() {
+	if sandbox.Listing() {
 		return m.Run()
 	}
 	status, inside, err := Sandbox()

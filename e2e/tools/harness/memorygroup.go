@@ -74,10 +74,12 @@ func NewMemoryGroup(name string) (*MemoryGroup, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &MemoryGroup{dir: filepath.Join(parent, fmt.Sprintf("%s-%d", name, os.Getpid())), files: files}
-	if err := os.Mkdir(g.dir, 0o755); err != nil {
+	// Programs in different sandboxes have the same numbers.
+	dir, err := os.MkdirTemp(parent, name+"-")
+	if err != nil {
 		return nil, fmt.Errorf("make a memory cgroup: %w", err)
 	}
+	g := &MemoryGroup{dir: dir, files: files}
 	return g, nil
 }
 

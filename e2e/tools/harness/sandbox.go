@@ -1,133 +1,57 @@
 package harness
 
 import (
-	"errors"
+	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
-	"runtime"
-	"syscall"
 
-	"golang.org/x/sys/unix"
+	"github.com/refvol/refvol/e2e/tools/gobuild"
+	"github.com/refvol/refvol/internal/sandbox"
 )
 
-// sandboxVariable carries the mount namespace of the process outside, so that the
-// process inside can prove that it is not in that one.
-const sandboxVariable = "REFVOL_SANDBOX_OUTSIDE"
+// Sandbox is sandbox.Enter for programs that build others: what they build is kept, and what go
+// downloads and compiles. Of the machine they may change the directories of keep too.
+func Sandbox(keep ...string) (status int, inside bool, err error) {
+	return sandbox.Enter(sandbox.Options{Keep: func() ([]string, error) {
+		caches, err := caches(context.Background())
+		return append(caches, keep...), err
+	}})
+}
 
-const mountNamespace = "/proc/self/ns/mnt"
-
-// Sandbox makes sure that no mount of this program can reach the machine. The
-// first call runs the same program once more, with the same arguments, in a mount
-// namespace of its own (and, when not root, in a user namespace that makes it root
-// there), waits for it, and returns its exit status with inside false: the caller
-// then exits with that status. In the program that runs inside it returns inside
-// true, and the caller goes on. Call it before anything else.
-//
-// It fails where neither root nor user namespaces are at hand. Both programs end
-// together, whichever is killed.
-func Sandbox() (status int, inside bool, err error) {
-	here, err := os.Readlink(mountNamespace)
+// caches returns the directories that outlive a sandbox. Where there is no go, nothing is built.
+func caches(ctx context.Context) ([]string, error) {
+	if _, err := exec.LookPath("go"); err != nil {
+		return nil, nil //nolint:nilerr // As said above.
+	}
+	own, err := gobuild.CacheDir()
 	if err != nil {
-		return 0, false, fmt.Errorf("sandbox: %w", err)
+		return nil, err
 	}
-	if outside := os.Getenv(sandboxVariable); outside != "" && outside != here {
-		if err := makeMountsPrivate(); err != nil {
-			return 0, false, err
-		}
-		return 0, true, nil
-	}
-	status, err = runInside(here)
-	return status, false, err
-}
-
-// makeMountsPrivate stops mounts from spreading between this namespace and the one
-// that it was copied from.
-func makeMountsPrivate() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("sandbox: make all mounts private: %w", err)
-	}
-	return nil
-}
-
-func runInside(here string) (int, error) {
-	program, err := os.Executable()
+	text, err := gobuild.Go(ctx, ".", nil, "env", "-json", "GOCACHE", "GOMODCACHE")
 	if err != nil {
-		return 0, fmt.Errorf("sandbox: %w", err)
+		return nil, err
 	}
-	cmd := exec.Command(program, os.Args[1:]...)
-	cmd.Env = append(os.Environ(), sandboxVariable+"="+here)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = sandboxAttributes()
-
-	// The parent-death signal comes when the forking thread ends: keep it.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
-	defer signal.Stop(signals)
-	if err := cmd.Start(); err != nil {
-		return 0, fmt.Errorf("mounts need root, or a kernel that lets users make user namespaces "+
-			"(see the sysctls user.max_user_namespaces, kernel.unprivileged_userns_clone and "+
-			"kernel.apparmor_restrict_unprivileged_userns): %w", err)
+	var of struct{ GOCACHE, GOMODCACHE string }
+	if err := json.Unmarshal([]byte(text), &of); err != nil {
+		return nil, fmt.Errorf("go env: %w", err)
 	}
-	stop := relay(signals, cmd.Process)
-	defer stop()
-	return exitStatus(cmd.Wait())
-}
-
-// sandboxAttributes asks for a user namespace only where it is needed: in one, only
-// the caller's own ids are mapped, and tmpfs lacks some options.
-func sandboxAttributes() *syscall.SysProcAttr {
-	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if os.Geteuid() != 0 {
-		attr.Cloneflags |= syscall.CLONE_NEWUSER
-		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-	}
-	return attr
-}
-
-// relay passes on what is sent to this process alone; what a terminal sends to the
-// whole process group then arrives twice, which does no harm. The returned function
-// ends it.
-func relay(signals <-chan os.Signal, to *os.Process) (stop func()) {
-	quit, gone := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(gone)
-		for {
-			select {
-			case s := <-signals:
-				_ = to.Signal(s) // it may just have ended
-			case <-quit:
-				return
-			}
-		}
-	}()
-	return func() { close(quit); <-gone }
-}
-
-// exitStatus gives a program that died of a signal the status that a shell gives it.
-func exitStatus(err error) (int, error) {
-	var exit *exec.ExitError
-	if err == nil || !errors.As(err, &exit) {
-		return 0, err
-	}
-	if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return 128 + int(ws.Signal()), nil
-	}
-	return exit.ExitCode(), nil
+	return []string{own, of.GOCACHE, of.GOMODCACHE}, nil
 }
 
 // EnterCommand returns the start of a command line that runs a program in the
 // sandbox of this process, for the person who started it.
 func EnterCommand() (string, error) {
+	pid, err := sandbox.PID()
+	if err != nil {
+		return "", err
+	}
 	mapped, err := idMap("/proc/self/uid_map")
 	if err != nil {
 		return "", err
 	}
-	command := fmt.Sprintf("nsenter --target %d --mount", os.Getpid())
+	command := fmt.Sprintf("nsenter --target %s --mount", pid)
 	if !mapped.everything() {
 		command += " --user --preserve-credentials"
 	}

@@ -124,12 +124,3 @@ func listTests(ctx context.Context) ([]string, error) {
 	}
 	return names, nil
 }
-
-// listing tells whether the program was asked for the names of its tests only.
-func listing() bool {
-	if !flag.Parsed() {
-		flag.Parse()
-	}
-	list := flag.Lookup("test.list")
-	return list != nil && list.Value.String() != ""
-}
