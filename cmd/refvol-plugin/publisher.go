@@ -7,6 +7,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/refvol/refvol/pkg/apiclient"
+	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/manager"
@@ -98,16 +99,8 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 // account may get them. All objects are read with the plugin's own rights. The checker that it
 // returns says whether the plugin has these.
 func readAsPlugin(reads *manager.Options, shows *publisher.Options, api connections, m *metrics.Metrics) (*rights.Checker, error) {
-	access, err := authz.New(authz.Options{
-		Ask:    observeReviews(m, authz.AskAbout(authz.NewPaced(api.client.SubjectAccessReviews(), authz.NewPace(nil)))),
-		Verbs:  []string{"get"},
-		Kept:   "get",
-		MaxAge: shows.ResyncInterval,
-	})
-	if err != nil {
-		return nil, err
-	}
-	shows.Reviews = access
+	ask := authz.AskAbout(authz.NewPaced(api.client.SubjectAccessReviews(), authz.NewPace(nil)))
+	shows.Reviews = &access.Reviews{Ask: observeReviews(m, ask), Verbs: []string{"get"}}
 	needs := rights.OfObjects("", readVerbs(reads.ChangeDetection))
 	if reads.ChangeDetection == manager.Cache {
 		needs = append(needs, authorizationv1.ResourceAttributes{Verb: "get", Resource: "nodes", Name: reads.NodeName})
@@ -166,18 +159,10 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, api connection
 	}
 	verbs := podVerbs(reads.ChangeDetection)
 	pace := authz.NewPace(tokens)
-	access, err := authz.New(authz.Options{
-		Ask:    observeReviews(m, authz.AskWith(authz.NewPaced(client.SelfSubjectAccessReviews(), pace), tokens)),
-		Verbs:  verbs,
-		Kept:   verbs[len(verbs)-1],
-		MaxAge: shows.ResyncInterval,
-	})
-	if err != nil {
-		return nil, err
-	}
+	ask := authz.AskWith(authz.NewPaced(client.SelfSubjectAccessReviews(), pace), tokens)
 	identity := authz.NewAuthenticator(tokens, authz.NewPaced(client.SelfSubjectReviews(), pace))
 	reads.Client, reads.Credentials = client, tokens
-	shows.Reviews, shows.Identity = access, identity
+	shows.Reviews, shows.Identity = &access.Reviews{Ask: observeReviews(m, ask), Verbs: verbs}, identity
 	return rights.NewOfAccount(identityPod, api.client.SelfSubjectAccessReviews(), ofPodsAndEvents(), api.refusals)
 }
 

@@ -22,19 +22,12 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-const (
-	// refusalTime is how long after a first refusal a second one must come before it counts
-	// for a mounted volume: an API server that has just started refuses everybody until it has
-	// read the roles, and one of several may lag behind the others.
-	refusalTime = 5 * time.Second
-	// requestTime bounds one question: its worker is wanted by other ones.
-	requestTime = 15 * time.Second
-	// workers is how many questions of mounted volumes are under way at once.
-	workers = 16
-)
+// workers is how many questions of mounted volumes are under way at once.
+const workers = 16
 
 var (
 	// ErrUnreviewed reports that a pod's right to an object is not known: no question about it
@@ -67,15 +60,16 @@ type Objects interface {
 	Renewed(account volume.Account)
 }
 
-// Reviews says whether a pod may have an object, which need not exist, by answers that are
-// at most maxAge old; *authz.Reviewer is one. An error says nothing about that.
-type Reviews interface {
-	// Admitted asks for a new volume, Allowed for one that is mounted.
-	Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error)
-	Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error)
-	// Needs names the rights that make a pod admitted, for a person.
-	Needs() string
+// Reviews says how the rights of service accounts are reviewed.
+type Reviews struct {
+	// Ask asks the API server.
+	Ask authz.Ask
+	// Verbs are the rights to each object that a new volume's pod must have. The last one is what it must keep
+	// while the volume is mounted.
+	Verbs []string
 }
+
+func (r *Reviews) kept() string { return r.Verbs[len(r.Verbs)-1] }
 
 // Identity keeps the tokens with which objects are read for pods; *authz.Authenticator is one.
 type Identity interface {
@@ -94,14 +88,15 @@ type Options struct {
 	Objects Objects
 	// Reviews is asked about objects of other namespaces and, where there is an Identity,
 	// about all of them. Required by both.
-	Reviews Reviews
+	Reviews *Reviews
 	// Identity, if it is not nil, has objects read with the pods' own tokens.
 	Identity Identity
 	// RefusalsPass is manager.Options.RefusalsPass of Objects.
 	RefusalsPass bool
 	// CrossNamespace lets volumes show objects of other namespaces.
 	CrossNamespace bool
-	// MaxAge is how old the answer may be that a mounted volume relies on.
+	// MaxAge is how old the answer may be that a mounted volume relies on. An account is asked about once in that
+	// time, however many volumes it has.
 	MaxAge time.Duration
 	// Changed is called when the answers about an object have changed for the pods of an
 	// account, and Renewed when an account that had no token has one. Neither may block.
@@ -117,6 +112,9 @@ func (o *Options) validate() error {
 	if o.Reviews == nil && (o.CrossNamespace || o.Identity != nil) {
 		errs = append(errs, errors.New("Reviews: Required value: by CrossNamespace and by Identity"))
 	}
+	if o.Reviews != nil && (o.Reviews.Ask == nil || len(o.Reviews.Verbs) == 0) {
+		errs = append(errs, errors.New("Reviews.Ask, Reviews.Verbs: Required value"))
+	}
 	if o.MaxAge <= 0 {
 		errs = append(errs, fmt.Errorf("MaxAge: Invalid value: %s: must be positive", o.MaxAge))
 	}
@@ -128,22 +126,22 @@ func (o *Options) validate() error {
 
 // Tracker tracks what volumes may show. All methods are safe for concurrent use.
 //
-// mu guards consents, and is never held over a call of another package but the queue's. The
-// goroutines are the workers of Run, which end with its context.
+// mu guards what is below it, and is never held over a call of another package but the queue's. The
+// goroutines are the workers of Run, which end with its context, and the questions under way, each of which ends
+// when nobody waits for it.
 type Tracker struct {
 	opts  Options
-	queue workqueue.TypedDelayingInterface[question]
+	queue workqueue.TypedDelayingInterface[task]
 
 	mu       sync.Mutex
-	consents map[question]*consent
+	consents map[right]*consent
 }
 
-// question is what a worker asks: about an object for an account or, with a registration,
-// about the token that its pod has been given.
-type question struct {
-	account volume.Account
-	ref     volume.Ref
-	token   *Registration
+// task is what a worker does: it reviews a right or, with a registration, the token that its pod has
+// been given.
+type task struct {
+	right right
+	token *Registration
 }
 
 // New returns a Tracker of no volume. It fails if opts are not valid.
@@ -153,8 +151,8 @@ func New(opts Options) (*Tracker, error) {
 	}
 	return &Tracker{
 		opts:     opts,
-		queue:    workqueue.NewTypedDelayingQueue[question](),
-		consents: map[question]*consent{},
+		queue:    workqueue.NewTypedDelayingQueue[task](),
+		consents: map[right]*consent{},
 	}, nil
 }
 
@@ -177,17 +175,15 @@ func (t *Tracker) Close() { t.queue.ShutDown() }
 
 // askNext takes one question off the queue; it returns false once the queue has shut down.
 func (t *Tracker) askNext(ctx context.Context) bool {
-	q, shutdown := t.queue.Get()
+	next, shutdown := t.queue.Get()
 	if shutdown {
 		return false
 	}
-	defer t.queue.Done(q)
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
-	defer cancel()
-	if q.token != nil {
-		t.proveOffered(ctx, q.token)
+	defer t.queue.Done(next)
+	if next.token != nil {
+		t.proveOffered(ctx, next.token)
 	} else {
-		t.review(ctx, q)
+		t.review(ctx, next.right)
 	}
 	return true
 }

@@ -58,7 +58,7 @@ func track(t *testing.T, identity bool, test func(w *world)) {
 			failures: map[volume.Ref]error{}, denials: map[volume.Ref]error{}, held: map[string]string{},
 		}
 		opts := Options{
-			Objects: w, Reviews: w, CrossNamespace: true, MaxAge: time.Minute,
+			Objects: w, Reviews: &Reviews{Ask: w.Ask, Verbs: []string{"get"}}, CrossNamespace: true, MaxAge: time.Minute,
 			Changed: func(_ volume.Account, ref volume.Ref) { w.set(func() { w.changes = append(w.changes, ref) }) },
 			Renewed: func(volume.Account) { w.set(func() { w.renewed++ }) },
 		}
@@ -123,13 +123,8 @@ func (w *world) Denied(_ volume.Pod, ref volume.Ref) error {
 }
 
 func (w *world) Renewed(volume.Account) {}
-func (w *world) Needs() string          { return "get" }
 
-func (w *world) Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error) {
-	return w.Allowed(ctx, pod, ref, maxAge)
-}
-
-func (w *world) Allowed(ctx context.Context, _ volume.Pod, ref volume.Ref, _ time.Duration) (bool, error) {
+func (w *world) Ask(ctx context.Context, _ volume.Account, ref volume.Ref, _ string) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked++
@@ -277,6 +272,8 @@ func TestVolumesShareAQuestion(t *testing.T) {
 		for _, r := range all {
 			r.Close()
 		}
+		<-time.After(2 * admitAge)
+		synctest.Wait()
 		if len(w.tracker.consents) > 0 {
 			w.Errorf("%d consents are left", len(w.tracker.consents))
 		}
@@ -352,6 +349,7 @@ func TestAdmit(t *testing.T) {
 			t.Errorf("got %v, registered %v", err, w.registered)
 		}
 		w.set(func() { w.granted = map[volume.Ref]bool{other: true} })
+		<-time.After(admitAge)
 		if err := r.Admit(w.Context()); err != nil {
 			t.Error(err)
 		}

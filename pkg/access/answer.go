@@ -7,6 +7,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -126,7 +127,7 @@ func (r *Registration) Refusal(refused map[volume.Ref]bool) error {
 	}
 	needs := "get" // where reviews were switched off since the publish, nobody is asked
 	if r.tracker.opts.Reviews != nil {
-		needs = r.tracker.opts.Reviews.Needs()
+		needs = authz.Phrase(r.tracker.opts.Reviews.Verbs)
 	}
 	var texts []string
 	for _, use := range r.opts.Consents {
@@ -137,7 +138,7 @@ func (r *Registration) Refusal(refused map[volume.Ref]bool) error {
 			texts = append(texts, fmt.Sprintf("and %d more of the objects that it names", len(refused)-maxNamed))
 			break
 		}
-		if r.tracker.switchedOff(r.opts.Pod, use.Ref) {
+		if r.tracker.switchedOff(r.opts.Pod.Namespace, use.Ref) {
 			texts = append(texts, fmt.Sprintf("%s: Forbidden: this node shows no objects of other namespaces (its plugin runs without --cross-namespace)", use.Field))
 			continue
 		}

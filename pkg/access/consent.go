@@ -14,8 +14,36 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// consent is what is known of an account's right to an object. Tracker.mu guards it.
+// An answer is as old as its question: the right may be withdrawn meanwhile. How old an answer may be that a mounted
+// volume relies on is Options.MaxAge: a resync finds out in time that a right was withdrawn.
+const (
+	// admitAge is how old an answer may be by which a new volume shows an object. It is short, as the volume has
+	// nothing to lose, and long enough for the pods of a rollout to share their questions.
+	admitAge = 5 * time.Second
+	// refusalTime is how long after a first refusal a question must be sent whose answer confirms it, for a mounted
+	// volume: an API server that has just started refuses everybody until it has
+	// read the roles, and one of several may lag behind the others.
+	refusalTime = 5 * time.Second
+)
+
+// right is what is asked about: a verb on an object, for a service account.
+type right struct {
+	account volume.Account
+	ref     volume.Ref
+	verb    string
+}
+
+// consent is what is known of a right. Tracker.mu guards it.
 type consent struct {
+	// yes is the last answer, and at when its question was sent; zero for never.
+	yes bool
+	at  time.Time
+	// question is the one under way, nil for none, and users counts those who wait for an answer.
+	question *question
+	users    int
+
+	// What follows is for mounted volumes.
+	//
 	// needed is by whom: mounted volumes of pods of the account.
 	needed map[*Registration]struct{}
 	// allowed says that the last answer was yes, or that a no after it is not confirmed yet.
@@ -24,14 +52,20 @@ type consent struct {
 	refused bool
 	// suspect is when a no came first that is not confirmed yet.
 	suspect time.Time
-	// asking says that a question is under way whose answer is due.
-	asking bool
-	// answered is when the last answer came; zero for never.
-	answered time.Time
-	// err is why the last question had no answer.
-	err error
-	// delay is what the next try waits after one without an answer.
+	// due says that an answer is.
+	due bool
+	// err is why the last question had no answer, and delay what the next try waits then.
+	err   error
 	delay backoff.Delay
+}
+
+// keptRight is the right that the pod of a mounted volume must keep.
+func (r *Registration) keptRight(ref volume.Ref) right {
+	verb := "" // where reviews were switched off since the publish, nobody is asked
+	if reviews := r.tracker.opts.Reviews; reviews != nil {
+		verb = reviews.kept()
+	}
+	return right{r.account(), ref, verb}
 }
 
 // consentTo returns the answer about an object that the account of a registration needs a
@@ -39,7 +73,7 @@ type consent struct {
 func (t *Tracker) consentTo(r *Registration, ref volume.Ref) (answer Answer, allowed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := t.consents[question{account: r.account(), ref: ref}]
+	c := t.consents[r.keptRight(ref)]
 	switch {
 	case c == nil:
 		return Answer{State: Unknown, Err: ErrPending}, false
@@ -55,25 +89,128 @@ func (t *Tracker) consentTo(r *Registration, ref volume.Ref) (answer Answer, all
 	return Answer{State: Unknown, Err: ErrPending}, false
 }
 
-// review asks whether an account may have an object, and takes the answer in.
-func (t *Tracker) review(ctx context.Context, q question) {
-	pod, maxAge, needed := t.next(q)
+// review asks whether the account of mounted volumes has a right, and notes why there is no answer.
+func (t *Tracker) review(ctx context.Context, k right) {
+	pod, maxAge, needed := t.next(k)
 	if !needed {
 		return
 	}
-	yes, err := t.mayHave(forPod(ctx, pod), pod, q.ref, func() (bool, error) {
-		return t.opts.Reviews.Allowed(ctx, pod, q.ref, maxAge)
-	})
-	news, refusal := t.takeIn(q, yes, err)
-	for _, r := range t.neededBy(q) {
-		if refusal {
-			r.reregister()
-		}
+	_, err := t.ask(forPod(ctx, pod), k, maxAge)
+	if ctx.Err() != nil {
+		return
+	}
+	all, news := t.reviewed(k, err)
+	for _, r := range all {
 		news = news || r.waitedFor()
 	}
 	if news {
-		t.opts.Changed(q.account, q.ref)
+		t.opts.Changed(k.account, k.ref)
 	}
+}
+
+// next returns for which pod a question is to be asked, and how old its answer may be; not
+// needed if no volume needs it any more.
+func (t *Tracker) next(k right) (pod volume.Pod, maxAge time.Duration, needed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.consents[k]
+	if c == nil {
+		return pod, 0, false
+	}
+	if len(c.needed) == 0 {
+		t.forget(k, c)
+		return pod, 0, false
+	}
+	for r := range c.needed {
+		pod = r.opts.Pod
+		break
+	}
+	if !c.suspect.IsZero() || c.err != nil { // an earlier answer settles neither
+		return pod, 0, true
+	}
+	return pod, t.opts.MaxAge, true
+}
+
+// reviewed notes the end of a review, and returns the registrations that need the right, and whether
+// a failure is news to them.
+func (t *Tracker) reviewed(k right, err error) (all []*Registration, news bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.consents[k]
+	if c == nil {
+		return nil, false
+	}
+	c.due = false
+	if err != nil {
+		before := fmt.Sprint(c.err)
+		t.fail(k, c, err)
+		news = before != fmt.Sprint(c.err)
+	}
+	return c.registrations(), news
+}
+
+// fail notes why a question had no answer, and has it asked again. The caller holds mu.
+func (t *Tracker) fail(k right, c *consent, err error) {
+	if errors.Is(err, errPanicked) && (c.allowed || c.refused) {
+		return // the last answer stays, until the next resync
+	}
+	c.err = err
+	if backoff.ConcernsAll(err) && !apierrors.IsTooManyRequests(err) {
+		// What refuses after an outage may be a server that has just started, as what refused before it.
+		c.suspect = time.Time{}
+	}
+	if !errors.Is(err, authz.ErrNoToken) { // a token has it asked again when it comes
+		t.queue.AddAfter(task{right: k}, retryAfter(&c.delay, err))
+	}
+}
+
+// takeIn notes an answer to a question that was sent at a time. It returns whether that
+// is news, and whether the object is refused now and was not before, or the other way round. The caller holds mu.
+func (t *Tracker) takeIn(k right, c *consent, yes bool, sent time.Time) (news, refusal bool) {
+	before := *c
+	c.yes, c.at = yes, sent
+	c.err, c.delay = nil, backoff.Delay{}
+	switch {
+	case yes:
+		c.allowed, c.refused, c.suspect = true, false, time.Time{}
+	case c.refused:
+	case c.suspect.IsZero():
+		c.suspect = time.Now()
+		t.queue.AddAfter(task{right: k}, refusalTime)
+	case sent.Sub(c.suspect) < refusalTime:
+		t.queue.AddAfter(task{right: k}, refusalTime-time.Since(c.suspect))
+	default:
+		c.allowed, c.refused, c.suspect = false, true, time.Time{}
+	}
+	return !c.says(&before), c.refused != before.refused
+}
+
+// says reports whether two states come to the same answer.
+func (c *consent) says(other *consent) bool {
+	return c.allowed == other.allowed && c.refused == other.refused && c.suspect.Equal(other.suspect) && fmt.Sprint(c.err) == fmt.Sprint(other.err)
+}
+
+// isFresh says whether the last answer was asked for less than maxAge ago.
+func (c *consent) isFresh(maxAge time.Duration) bool {
+	return !c.at.IsZero() && time.Since(c.at) < maxAge
+}
+
+func (c *consent) registrations() []*Registration {
+	all := make([]*Registration, 0, len(c.needed))
+	for r := range c.needed {
+		all = append(all, r)
+	}
+	return all
+}
+
+// recheck has a right reviewed again whose last answer is too old for a mounted volume, or in doubt.
+// The caller holds mu.
+func (t *Tracker) recheck(k right, c *consent) {
+	if c.isFresh(t.opts.MaxAge) && c.err == nil && c.suspect.IsZero() {
+		return
+	}
+	c.delay, c.due = backoff.Delay{}, true
+	t.queue.Add(task{right: k})
 }
 
 // Pending says whether answers are still due, as after a Recheck. If so, Changed is called with
@@ -117,7 +254,7 @@ func (r *Registration) isAsking() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for ref := range r.needs {
-		if c := t.consents[question{account: r.account(), ref: ref}]; c != nil && c.asking {
+		if c := t.consents[r.keptRight(ref)]; c != nil && c.due {
 			return true
 		}
 	}
@@ -126,96 +263,8 @@ func (r *Registration) isAsking() bool {
 
 // switchedOff says whether an object is of another namespace and these were switched off
 // since the publish.
-func (t *Tracker) switchedOff(pod volume.Pod, ref volume.Ref) bool {
-	return !t.opts.CrossNamespace && ref.Namespace != pod.Namespace
-}
-
-// mayHave calls ask, unless what it asks for was switched off.
-func (t *Tracker) mayHave(ctx context.Context, pod volume.Pod, ref volume.Ref, ask func() (bool, error)) (bool, error) {
-	if t.switchedOff(pod, ref) {
-		return false, nil
-	}
-	return guarded(ctx, ask)
-}
-
-// next returns for which pod a question is to be asked, and how old its answer may be; not
-// needed if no volume needs it any more.
-func (t *Tracker) next(q question) (pod volume.Pod, maxAge time.Duration, needed bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c := t.consents[q]
-	if c == nil {
-		return pod, 0, false
-	}
-	for r := range c.needed {
-		pod = r.opts.Pod
-		break
-	}
-	if !c.suspect.IsZero() {
-		return pod, 0, true
-	}
-	return pod, t.opts.MaxAge - t.recentAge(), true
-}
-
-// takeIn notes an answer, and when the question is to be asked again. It returns whether that
-// is news, and whether the object is refused now and was not before, or the other way round.
-func (t *Tracker) takeIn(q question, yes bool, err error) (news, refusal bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c := t.consents[q]
-	if c == nil {
-		return false, false
-	}
-	before := *c
-	t.update(q, c, yes, err)
-	c.asking = false
-	if err == nil {
-		c.answered = time.Now()
-	}
-	return !c.says(&before), c.refused != before.refused
-}
-
-// recentAge is for how long an answer serves the resyncs of other volumes.
-func (t *Tracker) recentAge() time.Duration { return t.opts.MaxAge / 10 }
-
-// isRecent says whether a resync need not ask again, as that of another volume has just done so.
-func (t *Tracker) isRecent(c *consent) bool {
-	return c.err == nil && c.suspect.IsZero() && time.Since(c.answered) < t.recentAge()
-}
-
-// says reports whether two states come to the same answer.
-func (c *consent) says(other *consent) bool {
-	return c.allowed == other.allowed && c.refused == other.refused && c.suspect.Equal(other.suspect) && fmt.Sprint(c.err) == fmt.Sprint(other.err)
-}
-
-// update is takeIn for one consent. The caller holds mu.
-func (t *Tracker) update(q question, c *consent, yes bool, err error) {
-	switch {
-	case errors.Is(err, errPanicked) && (c.allowed || c.refused):
-		// The last answer stays, until the next resync.
-	case err != nil:
-		c.err = err
-		if backoff.ConcernsAll(err) && !apierrors.IsTooManyRequests(err) {
-			// What refuses after an outage may be a server that has just started, as what refused before it.
-			c.suspect = time.Time{}
-		}
-		if !errors.Is(err, authz.ErrNoToken) { // a token has it asked again when it comes
-			t.queue.AddAfter(q, retryAfter(&c.delay, err))
-		}
-	case yes:
-		*c = consent{needed: c.needed, allowed: true}
-	case c.refused:
-		c.err, c.delay = nil, backoff.Delay{}
-	case c.suspect.IsZero():
-		c.err, c.delay = nil, backoff.Delay{}
-		c.suspect = time.Now()
-		t.queue.AddAfter(q, refusalTime)
-	case time.Since(c.suspect) < refusalTime:
-		c.err, c.delay = nil, backoff.Delay{}
-		t.queue.AddAfter(q, refusalTime-time.Since(c.suspect))
-	default:
-		*c = consent{needed: c.needed, refused: true}
-	}
+func (t *Tracker) switchedOff(namespace string, ref volume.Ref) bool {
+	return !t.opts.CrossNamespace && ref.Namespace != namespace
 }
 
 // retryAfter returns how long the next try waits after a question that failed with err. What
@@ -229,23 +278,10 @@ func retryAfter(delay *backoff.Delay, err error) time.Duration {
 	return delay.Next(backoff.Short, err)
 }
 
-// neededBy returns the registrations that need the answer to a question.
-func (t *Tracker) neededBy(q question) []*Registration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var all []*Registration
-	if c := t.consents[q]; c != nil {
-		for r := range c.needed {
-			all = append(all, r)
-		}
-	}
-	return all
-}
-
 // isRefused says whether a refusal was confirmed.
-func (t *Tracker) isRefused(account volume.Account, ref volume.Ref) bool {
+func (t *Tracker) isRefused(k right) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := t.consents[question{account: account, ref: ref}]
+	c := t.consents[k]
 	return c != nil && c.refused
 }

@@ -92,14 +92,9 @@ func TestAnOutageOfReviews(t *testing.T) {
 // ends it.
 func trackBy(t *testing.T, server authz.Reviews[*authorizationv1.SubjectAccessReview]) (tracker *Tracker, done func()) {
 	t.Helper()
-	reviewer, err := authz.New(authz.Options{
-		Ask: authz.AskAbout(authz.NewPaced(server, authz.NewPace(nil))), Verbs: []string{"get"}, Kept: "get", MaxAge: time.Minute,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tracker, err = New(Options{
-		Objects: noObjects{}, Reviews: reviewer, CrossNamespace: true, MaxAge: time.Minute,
+	reviews := &Reviews{Ask: authz.AskAbout(authz.NewPaced(server, authz.NewPace(nil))), Verbs: []string{"get"}}
+	tracker, err := New(Options{
+		Objects: noObjects{}, Reviews: reviews, CrossNamespace: true, MaxAge: time.Minute,
 		Changed: func(volume.Account, volume.Ref) {}, Renewed: func(volume.Account) {},
 	})
 	if err != nil {

@@ -7,16 +7,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-const (
-	// admitAge is how old an answer may be by which a new volume shows an object.
-	admitAge = 5 * time.Second
-	// questionsAtOnce is how many of a new volume's objects are asked about at once.
-	questionsAtOnce = 8
-)
+// questionsAtOnce is how many of a new volume's objects are asked about at once.
+const questionsAtOnce = 8
 
 // Wish is what a volume asks for.
 type Wish struct {
@@ -112,9 +107,7 @@ func (r *Registration) reviewAll(ctx context.Context) (refused map[volume.Ref]bo
 		slots <- struct{}{}
 		asking.Go(func() {
 			defer func() { <-slots }()
-			allowed[i], errs[i] = r.tracker.mayHave(ctx, r.opts.Pod, use.Ref, func() (bool, error) {
-				return r.tracker.opts.Reviews.Admitted(ctx, r.opts.Pod, use.Ref, admitAge)
-			})
+			allowed[i], errs[i] = r.hasAllRights(ctx, use.Ref)
 		})
 	}
 	asking.Wait()
@@ -127,53 +120,43 @@ func (r *Registration) reviewAll(ctx context.Context) (refused map[volume.Ref]bo
 	return refused, errors.Join(errs...)
 }
 
+// hasAllRights asks whether the pod of a new volume has all rights to an object.
+func (r *Registration) hasAllRights(ctx context.Context, ref volume.Ref) (bool, error) {
+	if r.tracker.switchedOff(r.opts.Pod.Namespace, ref) {
+		return false, nil
+	}
+	for _, verb := range r.tracker.opts.Reviews.Verbs {
+		yes, err := r.tracker.ask(ctx, right{r.account(), ref, verb}, admitAge)
+		if err != nil || !yes {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // unreviewedError is ErrUnreviewed with its cause.
 type unreviewedError struct{ err error }
 
 func (e *unreviewedError) Error() string   { return ErrUnreviewed.Error() + ": " + e.err.Error() }
 func (e *unreviewedError) Unwrap() []error { return []error{ErrUnreviewed, e.err} }
 
-// Start has the objects read. It also has the pod's rights to them reviewed, unless Admit has
-// just done so. From then on Get returns answers, and Changed is called when they change.
+// Start has the objects read. It also has the pod's rights to them reviewed, unless the answers are
+// new. From then on Get returns answers, and Changed is called when they change.
 func (r *Registration) Start() {
-	t, admitted := r.tracker, r.start()
-	var granted []question // again, since they were refused
+	r.mu.Lock()
+	r.started = true
+	r.mu.Unlock()
+	t := r.tracker
 	t.mu.Lock()
 	for ref := range r.needs {
-		q := question{account: r.account(), ref: ref}
-		c := t.consents[q]
-		if c == nil {
-			c = &consent{needed: map[*Registration]struct{}{}}
-			t.consents[q] = c
-		}
+		k := r.keptRight(ref)
+		c := t.consent(k)
 		c.needed[r] = struct{}{}
-		if admitted {
-			if c.refused {
-				granted = append(granted, q)
-			}
-			*c = consent{needed: c.needed, allowed: true}
-		} else if !c.allowed && !c.refused {
-			c.asking = true
-			t.queue.Add(q)
-		}
+		t.recheck(k, c)
 	}
 	t.mu.Unlock()
 	r.reregister()
-	for _, q := range granted {
-		for _, other := range t.neededBy(q) {
-			other.reregister()
-		}
-		t.opts.Changed(q.account, q.ref)
-	}
 	r.checkToken()
-}
-
-// start notes that the registration is started, and returns whether the pod was admitted.
-func (r *Registration) start() (admitted bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.started = true
-	return !r.admitted.IsZero()
 }
 
 func (r *Registration) isLive() bool {
@@ -190,7 +173,7 @@ func (r *Registration) reregister() {
 		return
 	}
 	refs := slices.DeleteFunc(slices.Clone(r.opts.Refs), func(ref volume.Ref) bool {
-		return r.needs[ref] && r.tracker.isRefused(r.account(), ref)
+		return r.needs[ref] && r.tracker.isRefused(r.keptRight(ref))
 	})
 	r.tracker.opts.Objects.RegisterPod(r.opts.Pod, r.opts.VolumeID, refs)
 }
@@ -215,10 +198,9 @@ func (r *Registration) Recheck() {
 	t := r.tracker
 	t.mu.Lock()
 	for ref := range r.needs {
-		q := question{account: r.account(), ref: ref}
-		if c := t.consents[q]; c != nil && !t.isRecent(c) {
-			c.delay, c.asking = backoff.Delay{}, true
-			t.queue.Add(q)
+		k := r.keptRight(ref)
+		if c := t.consents[k]; c != nil {
+			t.recheck(k, c)
 		}
 	}
 	t.mu.Unlock()
@@ -230,11 +212,10 @@ func (r *Registration) Close() {
 	t := r.tracker
 	t.mu.Lock()
 	for ref := range r.needs {
-		q := question{account: r.account(), ref: ref}
-		if c := t.consents[q]; c != nil {
-			if delete(c.needed, r); len(c.needed) == 0 {
-				delete(t.consents, q)
-			}
+		k := r.keptRight(ref)
+		if c := t.consents[k]; c != nil {
+			delete(c.needed, r)
+			t.release(k, c)
 		}
 	}
 	t.mu.Unlock()

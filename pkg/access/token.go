@@ -106,7 +106,7 @@ func (r *Registration) checkToken() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.closed && r.token.offered.Reveal() != "" && !r.token.offered.Same(r.token.held) {
-		r.tracker.queue.Add(question{token: r})
+		r.tracker.queue.Add(task{token: r})
 	}
 }
 
@@ -132,7 +132,7 @@ func (t *Tracker) proveOffered(ctx context.Context, r *Registration) {
 		r.token.err = err
 		var denied *DeniedError
 		if !errors.As(err, &denied) { // else the next resync, or another token
-			t.queue.AddAfter(question{token: r}, retryAfter(&r.token.delay, err))
+			t.queue.AddAfter(task{token: r}, retryAfter(&r.token.delay, err))
 		} else if r.token.proven && !errors.As(known, &denied) {
 			klog.FromContext(ctx).Error(err, "The token of a republish is not used", "volumeID", r.opts.VolumeID)
 		}

@@ -1,9 +1,9 @@
 // Package authz answers who may read what: whether a service account has a right to an
 // object, by access reviews, and with whose token the API server is asked.
 //
-// It owns the questions, how long an answer is good for, and the tokens of the pods that
+// It sends questions and remembers no answer. It owns the tokens of the pods that
 // are published on this node. A right to an object of another namespace is the consent of
-// its owner; there is no other. The package must not know what becomes of a refusal, nor
+// its owner; there is no other. The package must not know what becomes of an answer, nor
 // what is read with a token.
 package authz
 
@@ -11,6 +11,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,8 +25,11 @@ import (
 // them failed. That is neither consent nor a refusal.
 var ErrUndecided = errors.New("an authorizer of the API server failed")
 
+// requestTimeout bounds one question about a token.
+const requestTimeout = 10 * time.Second
+
 // Ask asks the API server whether a service account has the right to a verb on an object. The
-// object need not exist. An error says nothing about the right.
+// object need not exist. An error says nothing about the right. It is safe for concurrent use.
 type Ask func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error)
 
 // AskAbout returns an Ask that sends SubjectAccessReviews with the rights of client.
@@ -70,6 +75,16 @@ func decision(status *authorizationv1.SubjectAccessReviewStatus, account volume.
 
 func whileAsking(account volume.Account, ref volume.Ref, verb string, err error) error {
 	return fmt.Errorf("ask whether service account %s may %s %s: %w", account, verb, ref, err)
+}
+
+// Phrase names verbs, of which there is at least one, for a person: "get", or "get, list and
+// watch".
+func Phrase(verbs []string) string {
+	if len(verbs) == 1 {
+		return verbs[0]
+	}
+	last := len(verbs) - 1
+	return strings.Join(verbs[:last], ", ") + " and " + verbs[last]
 }
 
 // userOf and groupsOf return the user and the groups of the account's own token.

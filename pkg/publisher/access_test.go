@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	pkgaccess "github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -34,15 +35,13 @@ type fakeAccess struct {
 	asked []string
 }
 
-func (f *fakeAccess) Needs() string { return "get" }
-
-func (f *fakeAccess) Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error) {
-	return f.Allowed(ctx, pod, ref, maxAge)
+func (f *fakeAccess) reviews() *pkgaccess.Reviews {
+	return &pkgaccess.Reviews{Ask: f.ask, Verbs: []string{"get"}}
 }
 
-func (f *fakeAccess) Allowed(ctx context.Context, pod volume.Pod, ref volume.Ref, _ time.Duration) (bool, error) {
+func (f *fakeAccess) ask(ctx context.Context, account volume.Account, ref volume.Ref, _ string) (bool, error) {
 	f.mu.Lock()
-	f.asked = append(f.asked, fmt.Sprintf("%s/%s %s", pod.Namespace, pod.ServiceAccount, ref))
+	f.asked = append(f.asked, fmt.Sprintf("%s/%s %s", account.Namespace, account.Name, ref))
 	hang, allowed, err, panics, delay := f.hang, f.granted[ref], cmp.Or(f.err, f.errs[ref]), f.panics, f.delay
 	f.mu.Unlock()
 	select {
@@ -105,7 +104,7 @@ func acrossInBubble(t *testing.T, test func(e *env, access *fakeAccess, r Reques
 	synctest.Test(t, func(t *testing.T) {
 		access := &fakeAccess{}
 		access.grant(sharedSecret, sharedConfig)
-		e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = access, true })
+		e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = access.reviews(), true })
 		e.run()
 		e.objects.put(configMap("app"), "a", "1")
 		e.objects.put(sharedSecret, "password", "p1")
@@ -165,6 +164,7 @@ func TestRefusedAtThePublish(t *testing.T) {
 					t.Error("the object was asked for")
 				}
 				access.grant()
+				after(consentAge)
 				e.wantReason(e.p.Publish(e.ctx, r), ReasonForbidden, secretRefused+"; "+configRefused)
 				e.wantNothing()
 			})
@@ -197,6 +197,7 @@ func TestARefusalIsToldOnce(t *testing.T) {
 		access.grant(sharedSecret, sharedConfig)
 		e.publish(r)
 		e.mounts.vanish(r.Target) // and is published again, without an unpublish
+		after(consentAge)
 		access.grant(sharedConfig)
 		refuse(secretRefused)
 	})
@@ -221,6 +222,7 @@ func TestPublishWaitsForAReview(t *testing.T) {
 		e.unpublish(r)
 
 		access.failWith(errReview)
+		after(consentAge)
 		begin := time.Now()
 		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable,
 			"access could not be reviewed: the API server is away\nthe API server is away")
@@ -329,7 +331,7 @@ func TestAdoptWithoutReview(t *testing.T) {
 func TestManySlowReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		access := &fakeAccess{}
-		e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = access, true })
+		e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = access.reviews(), true })
 		e.run()
 		var sources strings.Builder
 		var refs []volume.Ref
@@ -377,7 +379,8 @@ func TestStopEndsAReview(t *testing.T) {
 		e.wantWaiting(answer)
 		begin := time.Now()
 		e.p.StopWaiting()
-		e.wantReason(<-answer, ReasonUnavailable, "access could not be reviewed: context canceled\ncontext canceled")
+		const waited = "wait to ask whether service account shop/default may get "
+		e.wantReason(<-answer, ReasonUnavailable, "access could not be reviewed: "+waited+`Secret "platform/db": context canceled`+"\n"+waited+`ConfigMap "platform/ca": context canceled`)
 		if took := time.Since(begin); took != 0 {
 			t.Errorf("it took %s", took)
 		}
@@ -398,7 +401,7 @@ func TestAcrossNamespacesWithoutWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		access := &fakeAccess{}
 		access.grant(sharedSecret)
-		e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace, o.PublishWait = access, true, 0 })
+		e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace, o.PublishWait = access.reviews(), true, 0 })
 		e.run()
 		e.objects.put(sharedSecret, "password", "p1")
 		r := e.request("v1", "secret", "db", "namespace", "platform")
@@ -406,6 +409,7 @@ func TestAcrossNamespacesWithoutWaiting(t *testing.T) {
 		e.wantFiles(r, "password", "p1")
 		e.unpublish(r)
 		access.failWith(errReview)
+		after(consentAge)
 		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, "access could not be reviewed: the API server is away")
 		e.wantNothing()
 	})

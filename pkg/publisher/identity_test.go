@@ -100,7 +100,7 @@ func asPods(t *testing.T, test func(e *env, identity *fakeIdentity, access *fake
 	synctest.Test(t, func(t *testing.T) {
 		access, identity := &fakeAccess{}, &fakeIdentity{held: map[string]string{}}
 		access.grant(configMap("app"), secret("db"))
-		e := newEnv(t, func(o *Options) { o.Reviews, o.Identity = access, identity })
+		e := newEnv(t, func(o *Options) { o.Reviews, o.Identity = access.reviews(), identity })
 		e.run()
 		e.objects.put(configMap("app"), "a", "1")
 		e.objects.put(secret("db"), "password", "p1")
@@ -202,10 +202,12 @@ func TestPodIdentityRefuses(t *testing.T) {
 		e.unpublish(late)
 
 		access.grant(configMap("app"))
+		after(consentAge)
 		refused := e.tokened("v2", "t2")
 		e.wantReason(e.p.Publish(e.ctx, refused), ReasonForbidden, dbRefused)
 		identity.want(e.T, 1)
 		access.grant(configMap("app"), secret("db"))
+		after(consentAge)
 		e.objects.remove(configMap("app"))
 		e.wantReason(e.p.Publish(e.ctx, refused), ReasonNotFound, "")
 		identity.want(e.T, 1)
@@ -317,6 +319,7 @@ func TestPodIdentityOfAPodEnv(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		access.grant(secret("db"), configMap("app"))
+		after(consentAge)
 		e.publish(r)
 		identity.restart()
 		access.grant()

@@ -95,7 +95,7 @@ type Options struct {
 	Identity Identity
 	// Reviews are asked, at the publish and at each resync, about objects of other namespaces
 	// and, where there is an Identity, about all of them. Required by both.
-	Reviews access.Reviews
+	Reviews *access.Reviews
 	// Events is told what is wrong with volumes; nil: nobody is.
 	Events Events
 	// Observer hears of writes; nil: nobody does.

@@ -28,7 +28,7 @@ func TestRevokedAfterASwitchToPodsIdentity(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				access, identity := &fakeAccess{}, &fakeIdentity{held: map[string]string{}}
 				access.grant(sharedSecret)
-				e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = access, true })
+				e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = access.reviews(), true })
 				e.run()
 				e.objects.put(configMap("app"), "a", "1")
 				e.objects.put(secret("db"), "password", "p1")

@@ -3,7 +3,6 @@ package fuzz
 import (
 	"context"
 	"strings"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -64,14 +63,8 @@ func (*objects) Get(_ context.Context, pod volume.Pod) (*podspec.Pod, error) {
 	}, nil
 }
 
-// Admitted and Allowed say that every pod may have every object: what is not refused by rights
+// Ask says that every pod may have every object: what is not refused by rights
 // must be refused by its form.
-func (o *objects) Admitted(ctx context.Context, pod volume.Pod, ref volume.Ref, maxAge time.Duration) (bool, error) {
-	return o.Allowed(ctx, pod, ref, maxAge)
-}
-
-func (*objects) Allowed(context.Context, volume.Pod, volume.Ref, time.Duration) (bool, error) {
+func (*objects) Ask(context.Context, volume.Account, volume.Ref, string) (bool, error) {
 	return true, nil
 }
-
-func (*objects) Needs() string { return "get" }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/access"
 	server "github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/publisher"
@@ -47,7 +48,7 @@ func startPlugin(tb testing.TB, top, kubelet string) *plugin {
 	}
 	p.opts = publisher.Options{
 		Objects: p.objects, Mounts: publisher.NewMounts(mounter), AttributePrefix: mounter.AttributePrefix(),
-		Pods: p.objects, Reviews: p.objects, CrossNamespace: true,
+		Pods: p.objects, Reviews: &access.Reviews{Ask: p.objects.Ask, Verbs: []string{"get"}}, CrossNamespace: true,
 		NodeName: "node", Driver: driver, KubeletDir: kubelet,
 		ResyncInterval: time.Hour, MaxVolumeSize: 256 << 10, MaxTotalSize: 4 << 20,
 	}
