@@ -23,55 +23,18 @@ type server struct {
 	mu     sync.Mutex
 	status authorizationv1.SubjectAccessReviewStatus
 	err    error
-	// delay is how long an answer takes.
-	delay time.Duration
-	asked []authorizationv1.SubjectAccessReviewSpec
-	// now is how many requests are under way, most how many were at once.
-	now, most int
+	asked  []authorizationv1.SubjectAccessReviewSpec
 }
 
-func (s *server) Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
+func (s *server) Create(_ context.Context, review *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.asked = append(s.asked, review.Spec)
-	s.now++
-	s.most = max(s.most, s.now)
-	answer, err := &authorizationv1.SubjectAccessReview{Status: s.status}, s.err
-	s.mu.Unlock()
-	select {
-	case <-time.After(s.delay):
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.now--
-	return answer, err
-}
-
-func (s *server) set(status authorizationv1.SubjectAccessReviewStatus, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.status, s.err = status, err
-}
-
-// under returns how many requests are under way.
-func (s *server) under() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.now
-}
-
-func (s *server) takeAsked() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := len(s.asked)
-	s.asked = nil
-	return n
+	return &authorizationv1.SubjectAccessReview{Status: s.status}, s.err
 }
 
 var (
 	allowed = authorizationv1.SubjectAccessReviewStatus{Allowed: true}
-	refused = authorizationv1.SubjectAccessReviewStatus{}
 	errAway = errors.New("connection refused")
 	web     = volume.Pod{Namespace: "shop", Name: "web-0", UID: "u", ServiceAccount: "web"}
 )
