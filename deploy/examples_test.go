@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/refvol/refvol/pkg/payload"
-	"github.com/refvol/refvol/pkg/podref"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -95,28 +95,28 @@ func checkSmoke(t *testing.T, pod *corev1.Pod, objects []runtime.Object) {
 
 // checkVolumes does with each volume what the plugin would: it parses the
 // attributes and renders the files from the objects that the example brings.
-func checkVolumes(t *testing.T, pod *corev1.Pod, objects payload.Objects) {
+func checkVolumes(t *testing.T, example *corev1.Pod, objects payload.Objects) {
 	t.Helper()
-	for _, podVolume := range ours(t, pod) {
+	for _, podVolume := range ours(t, example) {
 		csi := podVolume.CSI
 		if csi.ReadOnly == nil || !*csi.ReadOnly {
 			t.Errorf("volume %s: csi.readOnly must be true", podVolume.Name)
 		}
-		spec, err := volume.Parse(csi.VolumeAttributes, podOf(pod), volume.AcrossNamespaces())
+		spec, err := volume.Parse(csi.VolumeAttributes, podOf(example), volume.AcrossNamespaces())
 		if err != nil {
 			t.Errorf("volume %s: %v", podVolume.Name, err)
 			continue
 		}
 		var opts payload.Options
-		if pod.Spec.SecurityContext != nil {
-			opts.FSGroup = pod.Spec.SecurityContext.FSGroup
+		if example.Spec.SecurityContext != nil {
+			opts.FSGroup = example.Spec.SecurityContext.FSGroup
 		}
-		resolved, leftOut, err := spec.Resolve(
+		resolved, leftOut, err := pod.Resolve(spec,
 			func(container string) (volume.Env, []string, error) {
-				return podref.Env(&pod.Spec, podOf(pod).Namespace, container)
+				return pod.Env(&example.Spec, podOf(example).Namespace, container)
 			},
 			func(name string) ([]volume.Source, error) {
-				return podref.Shown(&pod.Spec, field.NewPath("spec"), podOf(pod).Namespace, name)
+				return pod.Shown(&example.Spec, field.NewPath("spec"), podOf(example).Namespace, name)
 			})
 		if err != nil || len(leftOut) > 0 {
 			t.Errorf("volume %s: %v; left out: %q", podVolume.Name, err, leftOut)

@@ -14,7 +14,7 @@ import (
 	"github.com/refvol/refvol/pkg/metrics"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/nodeidentity"
-	"github.com/refvol/refvol/pkg/podspec"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/rights"
 )
@@ -55,7 +55,7 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 		AttributePrefix: mounter.AttributePrefix(),
 		Events:          recorder,
 		Observer:        m,
-		Pods:            podspec.NewReader(func(namespace string) podspec.Pods { return api.client.Pods(namespace) }),
+		Pods:            pod.NewReader(func(namespace string) pod.Pods { return api.client.Pods(namespace) }),
 		CrossNamespace:  opts.crossNamespace,
 		NodeName:        opts.nodeName,
 		Driver:          opts.driverName,
@@ -134,7 +134,7 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, api connection
 	}
 	reads.Client, reads.Nodes, reads.RefusalsPass = asNode, asNode.Nodes(), true
 	shows.NodeRights = true
-	shows.Pods = podspec.NewReader(func(namespace string) podspec.Pods { return asNode.Pods(namespace) })
+	shows.Pods = pod.NewReader(func(namespace string) pod.Pods { return asNode.Pods(namespace) })
 	return nodeidentity.New(nodeidentity.Options{
 		NodeName:      reads.NodeName,
 		Verbs:         readVerbs(reads.ChangeDetection),

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 
-	"github.com/refvol/refvol/pkg/podref"
+	"github.com/refvol/refvol/pkg/pod"
 )
 
 // Options of New. All but Cluster are required.
@@ -110,7 +110,7 @@ func (c *Checker) manifest(ctx context.Context, m *manifest) error {
 
 func (c *Checker) workload(ctx context.Context, at Place, template podTemplate) error {
 	w := Workload{Place: at, ServiceAccount: serviceAccount(template.spec), References: []Reference{}}
-	podref.Visit(template.spec, template.at, func(r podref.Reference) {
+	pod.Visit(template.spec, template.at, func(r pod.Reference) {
 		w.add(Reference{
 			Field: r.Field, Kind: string(r.Kind), Namespace: at.Namespace, Name: r.Name,
 			Keys: r.Keys, Optional: r.Optional, env: r.Env,

@@ -3,6 +3,6 @@
 // of them exist and whether the workload's service account may read them.
 //
 // It owns which manifests are read, what is a problem, and the form of the report. It must not
-// know how a volume is published. pkg/volume knows what attributes mean, and pkg/podref what a
-// pod's spec references. The package keeps the names of objects' keys, and no values.
+// know how a volume is published. pkg/volume knows what attributes mean, and pkg/pod what a
+// pod's spec says. The package keeps the names of objects' keys, and no values.
 package check

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/refvol/refvol/pkg/authz"
-	"github.com/refvol/refvol/pkg/podref"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -115,12 +115,12 @@ func (c *Checker) sources(w *Workload, template podTemplate, v driverVolume) {
 	if len(c.report.Problems) > before {
 		return
 	}
-	_, _, err := v.spec.Resolve(
+	_, _, err := pod.Resolve(v.spec,
 		func(container string) (volume.Env, []string, error) {
-			return podref.Env(template.spec, w.Namespace, container)
+			return pod.Env(template.spec, w.Namespace, container)
 		},
 		func(name string) ([]volume.Source, error) {
-			return podref.Shown(template.spec, template.at, w.Namespace, name)
+			return pod.Shown(template.spec, template.at, w.Namespace, name)
 		})
 	if err != nil { // each is fine, but not all together
 		c.problem(w.Place, v.at, err.Error())
@@ -147,7 +147,7 @@ func (c *Checker) source(w *Workload, template podTemplate, v driverVolume, s *v
 // shown adds what a volume of the pod references that a volume source shows.
 func (c *Checker) shown(w *Workload, template podTemplate, v driverVolume, s *volume.Source) {
 	at := nameField(v, s.Field)
-	sources, err := podref.Shown(template.spec, template.at, w.Namespace, s.Volume)
+	sources, err := pod.Shown(template.spec, template.at, w.Namespace, s.Volume)
 	if err != nil {
 		c.problem(w.Place, at, err.Error())
 		return
@@ -157,7 +157,7 @@ func (c *Checker) shown(w *Workload, template podTemplate, v driverVolume, s *vo
 		r.Field, r.Via = at, ownNameField(&sources[i])
 		w.add(r)
 	}
-	for _, container := range podref.Containers(template.spec, template.at) {
+	for _, container := range pod.Containers(template.spec, template.at) {
 		for i := range container.VolumeMounts {
 			if container.VolumeMounts[i].Name == s.Volume {
 				c.warning(w.Place, container.At.Child("volumeMounts").Index(i).String(),
@@ -178,7 +178,7 @@ func ownNameField(s *volume.Source) string {
 // podEnv adds what the environment references that a podEnv source reads.
 func (c *Checker) podEnv(w *Workload, template podTemplate, v driverVolume, s *volume.Source) {
 	at := v.at + "." + s.Field
-	env, leftOut, err := podref.Env(template.spec, w.Namespace, s.PodEnv.Container)
+	env, leftOut, err := pod.Env(template.spec, w.Namespace, s.PodEnv.Container)
 	if err != nil {
 		c.problem(w.Place, at+".container", err.Error())
 		return
@@ -236,7 +236,7 @@ func (c *Checker) mounts(at Place, template podTemplate, v driverVolume) {
 	if v.spec.InPlace() || v.spec.Pinned() {
 		return
 	}
-	for _, container := range podref.Containers(template.spec, template.at) {
+	for _, container := range pod.Containers(template.spec, template.at) {
 		for i := range container.VolumeMounts {
 			mount := &container.VolumeMounts[i]
 			if mount.Name != v.Name {

@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/refvol/refvol/pkg/podspec"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -23,10 +23,10 @@ func TestTheRequestIsDerived(t *testing.T) {
 		r := e.request("v1", "configMap", "app", "defaultMode", "0400")
 		r.FSGroup, r.Pod.ServiceAccount = &group, "web"
 		e.publish(r)
-		e.pods.change(r, func(pod *podspec.Pod) {
-			inline := pod.Inline["settings"]
+		e.pods.change(r, func(says *pod.Spec) {
+			inline := says.Inline["settings"]
 			inline.Attributes = map[string]string{"configMap": "app", "defaultMode": "0400", "csi.storage.k8s.io/pod.uid": "of the author"}
-			pod.Inline["settings"] = inline
+			says.Inline["settings"] = inline
 		})
 		e.restart()
 		e.settle()
@@ -55,9 +55,9 @@ func TestAPodIsReadOnce(t *testing.T) {
 		e.makeTarget(second)
 		e.publish(first)
 		e.publish(second)
-		e.pods.change(first, func(pod *podspec.Pod) {
-			pod.Inline["settings"] = podspec.InlineVolume{Driver: testDriver, Attributes: first.Attributes, ReadOnly: true}
-			pod.Inline["other"] = podspec.InlineVolume{Driver: testDriver, Attributes: second.Attributes, ReadOnly: true}
+		e.pods.change(first, func(says *pod.Spec) {
+			says.Inline["settings"] = pod.InlineVolume{Driver: testDriver, Attributes: first.Attributes, ReadOnly: true}
+			says.Inline["other"] = pod.InlineVolume{Driver: testDriver, Attributes: second.Attributes, ReadOnly: true}
 		})
 		e.pods.takeReads()
 		e.restart()
@@ -78,12 +78,12 @@ func TestAPodIsReadOnce(t *testing.T) {
 // TestNothingElseIsDerived has a volume wait for the kubelet where the pod's spec does not say
 // what was asked for. Its files stay, and its unpublish works.
 func TestNothingElseIsDerived(t *testing.T) {
-	inline := func(change func(*podspec.InlineVolume)) func(e *env, r Request) {
+	inline := func(change func(*pod.InlineVolume)) func(e *env, r Request) {
 		return func(e *env, r Request) {
-			e.pods.change(r, func(pod *podspec.Pod) {
-				v := pod.Inline["settings"]
+			e.pods.change(r, func(says *pod.Spec) {
+				v := says.Inline["settings"]
 				change(&v)
-				pod.Inline["settings"] = v
+				says.Inline["settings"] = v
 			})
 		}
 	}
@@ -92,10 +92,10 @@ func TestNothingElseIsDerived(t *testing.T) {
 		event  string
 	}{
 		"the pod is gone":         {func(e *env, r Request) { e.pods.remove(r) }, ""},
-		"the driver is another":   {inline(func(v *podspec.InlineVolume) { v.Driver = "csi.other" }), "VolumeUpdateFailed: the pod "},
-		"no volume of that name":  {func(e *env, r Request) { e.pods.change(r, func(pod *podspec.Pod) { pod.Inline = nil }) }, "VolumeUpdateFailed: the pod "},
-		"the attributes are bad":  {inline(func(v *podspec.InlineVolume) { v.Attributes = map[string]string{"noSuchThing": "1"} }), "VolumeUpdateFailed: "},
-		"it may be written to":    {inline(func(v *podspec.InlineVolume) { v.ReadOnly = false }), "VolumeUpdateFailed: readOnly: "},
+		"the driver is another":   {inline(func(v *pod.InlineVolume) { v.Driver = "csi.other" }), "VolumeUpdateFailed: the pod "},
+		"no volume of that name":  {func(e *env, r Request) { e.pods.change(r, func(says *pod.Spec) { says.Inline = nil }) }, "VolumeUpdateFailed: the pod "},
+		"the attributes are bad":  {inline(func(v *pod.InlineVolume) { v.Attributes = map[string]string{"noSuchThing": "1"} }), "VolumeUpdateFailed: "},
+		"it may be written to":    {inline(func(v *pod.InlineVolume) { v.ReadOnly = false }), "VolumeUpdateFailed: readOnly: "},
 		"the volume names no pod": {func(e *env, r Request) { e.mounts.setAttribute(r.Target, "user.refvol.pod", "../x") }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

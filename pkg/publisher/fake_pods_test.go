@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/refvol/refvol/pkg/podspec"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -19,7 +19,7 @@ import (
 // environment of every container. Its methods are safe for concurrent use.
 type fakePods struct {
 	mu      sync.Mutex
-	pods    map[types.UID]*podspec.Pod
+	pods    map[types.UID]*pod.Spec
 	removed map[types.UID]bool
 	// refused holds pods that may not be read.
 	refused map[types.UID]bool
@@ -43,10 +43,10 @@ func (f *fakePods) add(r Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.pods == nil {
-		f.pods, f.removed = map[types.UID]*podspec.Pod{}, map[types.UID]bool{}
+		f.pods, f.removed = map[types.UID]*pod.Spec{}, map[types.UID]bool{}
 	}
 	delete(f.removed, r.Pod.UID)
-	f.pods[r.Pod.UID] = &podspec.Pod{Pod: r.Pod, FSGroup: r.FSGroup, Inline: map[string]podspec.InlineVolume{
+	f.pods[r.Pod.UID] = &pod.Spec{Pod: r.Pod, FSGroup: r.FSGroup, Inline: map[string]pod.InlineVolume{
 		"settings": {Driver: testDriver, Attributes: r.Attributes, ReadOnly: r.ReadOnly},
 	}}
 }
@@ -86,15 +86,15 @@ func (f *fakePods) removeAll() {
 }
 
 // change changes what a pod's spec says.
-func (f *fakePods) change(r Request, change func(*podspec.Pod)) {
+func (f *fakePods) change(r Request, change func(*pod.Spec)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change(f.pods[r.Pod.UID])
 }
 
-func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podspec.Pod, error) {
+func (f *fakePods) Get(ctx context.Context, asked volume.Pod) (*pod.Spec, error) {
 	f.mu.Lock()
-	f.reads = append(f.reads, pod.Name)
+	f.reads = append(f.reads, asked.Name)
 	hang, slow := f.hang, f.slow
 	f.mu.Unlock()
 	if hang {
@@ -107,15 +107,15 @@ func (f *fakePods) Get(ctx context.Context, pod volume.Pod) (*podspec.Pod, error
 	if f.err != nil {
 		return nil, f.err
 	}
-	if f.removed[pod.UID] {
+	if f.removed[asked.UID] {
 		return nil, errNoPod
 	}
-	if f.refused[pod.UID] {
-		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, pod.Name, errors.New("no"))
+	if f.refused[asked.UID] {
+		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, asked.Name, errors.New("no"))
 	}
-	got := &podspec.Pod{Pod: pod}
-	if known := f.pods[pod.UID]; known != nil {
-		if known.Name != pod.Name {
+	got := &pod.Spec{Pod: asked}
+	if known := f.pods[asked.UID]; known != nil {
+		if known.Name != asked.Name {
 			return nil, errNoPod
 		}
 		copied := *known

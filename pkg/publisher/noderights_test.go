@@ -14,7 +14,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/manager"
-	"github.com/refvol/refvol/pkg/podspec"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -144,7 +144,7 @@ func TestUnnamedObjects(t *testing.T) {
 // What is mounted already may be what this identity would not publish: a publish, as after a
 // restart of the kubelet, leaves it as it is. A failure would harm the running pod.
 func TestMountedButNotForTheNode(t *testing.T) {
-	static := fmt.Errorf("%w: %w", podspec.ErrStatic, errNoPod)
+	static := fmt.Errorf("%w: %w", pod.ErrStatic, errNoPod)
 	for want, test := range map[string]struct {
 		volume []string
 		change func(e *env)
@@ -219,14 +219,14 @@ func TestPodsReadAsTheNode(t *testing.T) {
 		after(time.Second)
 		e.p.StopWaiting()
 		e.wantReason(<-answer, ReasonUnavailable, prefix+errStopping.Error()+": "+forbidden.Error())
-		static := fmt.Errorf("%w: %w", podspec.ErrStatic, errNoPod)
+		static := fmt.Errorf("%w: %w", pod.ErrStatic, errNoPod)
 		e.pods.set(volume.Env{}, static)
 		e.wantReason(e.p.Publish(e.ctx, e.request("v5")), ReasonInvalid, prefix+static.Error())
 		e.pods.set(volume.Env{}, nil)
 		mirror := e.request("v6")
 		e.pods.add(mirror)
-		e.pods.change(mirror, func(pod *podspec.Pod) { pod.Mirror = true })
-		e.wantReason(e.p.Publish(e.ctx, mirror), ReasonInvalid, prefix+"read pod "+mirror.Pod.String()+": "+podspec.ErrStatic.Error())
+		e.pods.change(mirror, func(says *pod.Spec) { says.Mirror = true })
+		e.wantReason(e.p.Publish(e.ctx, mirror), ReasonInvalid, prefix+"read pod "+mirror.Pod.String()+": "+pod.ErrStatic.Error())
 	})
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/mount"
-	"github.com/refvol/refvol/pkg/podspec"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -35,11 +35,11 @@ type Identity interface {
 	Ready(account volume.Account) error
 }
 
-// Pods reads pods' own specs; *podspec.Reader is one.
+// Pods reads pods' own specs; *pod.Reader is one.
 type Pods interface {
 	// Get reads the pod of a namespace, name and UID. The error is a NotFound API error if
 	// no such pod exists, a Forbidden one if it may not be read.
-	Get(ctx context.Context, pod volume.Pod) (*podspec.Pod, error)
+	Get(ctx context.Context, pod volume.Pod) (*pod.Spec, error)
 }
 
 // Mounts makes, proves and removes the mounts of volumes; NewMounts returns the

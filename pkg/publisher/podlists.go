@@ -3,7 +3,7 @@ package publisher
 import (
 	"sync"
 
-	"github.com/refvol/refvol/pkg/podspec"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -91,7 +91,7 @@ func (l *podList) hasSource(source *volume.Source) (has bool) {
 
 // add lists what a spec takes from its pod, and notes which objects of named the pod names. The error
 // is that of the first source which can't be listed; the list then lacks it.
-func (l *podList) add(pod *podspec.Pod, spec *volume.Spec, named []volume.Use) (err error) {
+func (l *podList) add(says *pod.Spec, spec *volume.Spec, named []volume.Use) (err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range spec.Sources {
@@ -100,13 +100,13 @@ func (l *podList) add(pod *podspec.Pod, spec *volume.Spec, named []volume.Use) (
 		case l.hasSource(source):
 		case source.PodEnv != nil:
 			var e environment
-			if e.env, e.leftOut, err = pod.Env(source.PodEnv.Container); err != nil {
+			if e.env, e.leftOut, err = says.Env(source.PodEnv.Container); err != nil {
 				return err
 			}
 			l.envs[source.PodEnv.Container] = e
 		default:
 			var sources []volume.Source
-			if sources, err = pod.Shown(source.Volume); err != nil {
+			if sources, err = says.Shown(source.Volume); err != nil {
 				return err
 			}
 			l.shown[source.Volume] = sources
@@ -119,7 +119,7 @@ func (l *podList) add(pod *podspec.Pod, spec *volume.Spec, named []volume.Use) (
 	for _, use := range named {
 		wanted[use.Ref] = true
 	}
-	for _, ref := range pod.Refs {
+	for _, ref := range says.Refs {
 		if wanted[ref] {
 			l.named[ref] = true
 		}
@@ -127,9 +127,9 @@ func (l *podList) add(pod *podspec.Pod, spec *volume.Spec, named []volume.Use) (
 	return nil
 }
 
-// resolve is spec.Resolve with the list. unlisted is the error of what the list lacks.
+// resolve is pod.Resolve with the list. unlisted is the error of what the list lacks.
 func (l *podList) resolve(spec *volume.Spec, unlisted error) (resolved *volume.Spec, leftOut []string, err error) {
-	return spec.Resolve(func(container string) (volume.Env, []string, error) {
+	return pod.Resolve(spec, func(container string) (volume.Env, []string, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		e, ok := l.envs[container]

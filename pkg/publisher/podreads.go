@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/refvol/refvol/pkg/backoff"
-	"github.com/refvol/refvol/pkg/podspec"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -53,7 +53,7 @@ type refusedPod struct{ first, last time.Time }
 // podRead is a read of a pod. The fields below done are set before it is closed.
 type podRead struct {
 	done chan struct{}
-	pod  *podspec.Pod
+	pod  *pod.Spec
 	err  error
 	// ended says that whoever was to read gave up.
 	ended bool
@@ -111,7 +111,7 @@ func (r *podReads) learn(pod volume.Pod, err error) {
 
 // get returns a pod. At the end of ctx it returns the last answer. The caller calls done once it doesn't use
 // the pod any more.
-func (r *podReads) get(ctx context.Context, pod volume.Pod) (got *podspec.Pod, done func(), err error) {
+func (r *podReads) get(ctx context.Context, pod volume.Pod) (got *pod.Spec, done func(), err error) {
 	got, done, err = r.read(ctx, pod, r.wait)
 	var delay backoff.Delay
 	for pause := delay.Next(backoff.Short, err); r.passes(pod, err); {
@@ -157,7 +157,7 @@ func (r *podReads) try(context.Context) error {
 
 // read returns a pod, with one request at a time for all its volumes. place takes the place of
 // that request. The caller calls done once it doesn't use the pod any more.
-func (r *podReads) read(ctx context.Context, pod volume.Pod, place func(context.Context) error) (got *podspec.Pod, done func(), err error) {
+func (r *podReads) read(ctx context.Context, pod volume.Pod, place func(context.Context) error) (got *pod.Spec, done func(), err error) {
 	for {
 		running, others := r.begin(pod)
 		if !others {

@@ -12,13 +12,13 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/refvol/refvol/pkg/podspec"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 // getPod reads a volume's pod. The caller calls done once it doesn't use the pod any more; a pod may
 // take megabytes.
-type getPod func(ctx context.Context, pod volume.Pod) (got *podspec.Pod, done func(), err error)
+type getPod func(ctx context.Context, pod volume.Pod) (got *pod.Spec, done func(), err error)
 
 // list returns what the pod's own spec says of what a volume takes from there, nil if the volume takes
 // nothing; the caller releases it. unlisted is why the pod's spec can't say that, for resolve to tell where.
@@ -39,17 +39,17 @@ func (p *Publisher) list(ctx context.Context, request *Request, spec *volume.Spe
 	if held.has(spec, named) {
 		return held, nil, nil
 	}
-	pod, done, err := get(ctx, request.Pod)
+	says, done, err := get(ctx, request.Pod)
 	if err == nil {
 		defer done()
 	}
-	if err == nil && pod.Mirror { // its UID does not matter: anybody may have written it
-		err = fmt.Errorf("read pod %s: %w", request.Pod, podspec.ErrStatic)
+	if err == nil && says.Mirror { // its UID does not matter: anybody may have written it
+		err = fmt.Errorf("read pod %s: %w", request.Pod, pod.ErrStatic)
 	}
 	if err != nil {
 		return nil, nil, fail(unread(err), "%s: %w", cmp.Or(at, "with --identity=node a volume shows only what its pod's spec names"), err)
 	}
-	unlisted = held.add(pod, spec, named)
+	unlisted = held.add(says, spec, named)
 	return held, unlisted, nil
 }
 
@@ -97,7 +97,7 @@ func unread(err error) Reason {
 	switch {
 	case ReasonOf(err) != 0:
 		return ReasonOf(err)
-	case errors.Is(err, podspec.ErrStatic):
+	case errors.Is(err, pod.ErrStatic):
 		return ReasonInvalid
 	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
 		return ReasonNotFound
@@ -109,7 +109,7 @@ func unread(err error) Reason {
 
 // podUntil returns what reads the pod of a publish, which gives up at the deadline.
 func (p *Publisher) podUntil(deadline time.Time) getPod {
-	return func(ctx context.Context, pod volume.Pod) (*podspec.Pod, func(), error) {
+	return func(ctx context.Context, pod volume.Pod) (*pod.Spec, func(), error) {
 		ctx, cancel := p.waiting(ctx, deadline)
 		defer cancel()
 		return p.pods.get(ctx, pod)

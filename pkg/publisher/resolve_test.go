@@ -14,7 +14,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/manager"
-	"github.com/refvol/refvol/pkg/podspec"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -154,7 +154,7 @@ func TestPodEnvFailures(t *testing.T) {
 			want Reason
 		}{
 			{errNoPod, ReasonNotFound},
-			{fmt.Errorf("%w: %w", podspec.ErrStatic, errNoPod), ReasonInvalid},
+			{fmt.Errorf("%w: %w", pod.ErrStatic, errNoPod), ReasonInvalid},
 			{apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "pod-v1", errors.New("no")), ReasonForbidden},
 			{errors.New("connection refused"), ReasonUnavailable},
 		} {

@@ -20,7 +20,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/mount"
-	"github.com/refvol/refvol/pkg/podspec"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
@@ -290,13 +290,13 @@ func (p *Publisher) takeOverPod(ctx context.Context, pod volume.Pod, volumes []*
 }
 
 // takeOverOne takes over one volume of a pod. A CSI call on it goes first.
-func (p *Publisher) takeOverOne(ctx context.Context, pod *podspec.Pod, v *published) (err error) {
+func (p *Publisher) takeOverOne(ctx context.Context, says *pod.Spec, v *published) (err error) {
 	ctx, end, err := p.beginTakeOver(ctx, v.request.VolumeID)
 	if err != nil {
 		return err
 	}
 	defer end()
-	ctx = p.named(ctx, v.request.VolumeID, v.request.Target, pod.Pod)
+	ctx = p.named(ctx, v.request.VolumeID, v.request.Target, says.Pod)
 	defer func() {
 		if cause := recover(); cause != nil { // nobody else would catch it
 			logPanic(ctx, cause)
@@ -307,9 +307,9 @@ func (p *Publisher) takeOverOne(ctx context.Context, pod *podspec.Pod, v *publis
 	if !v.is(found) {
 		return nil // a call has dealt with it
 	}
-	request, err := p.derive(pod, v.request.VolumeID, v.request.Target)
+	request, err := p.derive(says, v.request.VolumeID, v.request.Target)
 	if err == nil {
-		err = p.takeOver(ctx, request, func(context.Context, volume.Pod) (*podspec.Pod, func(), error) { return pod, func() {}, nil })
+		err = p.takeOver(ctx, request, func(context.Context, volume.Pod) (*pod.Spec, func(), error) { return says, func() {}, nil })
 	}
 	switch {
 	case err == nil:
@@ -320,7 +320,7 @@ func (p *Publisher) takeOverOne(ctx context.Context, pod *podspec.Pod, v *publis
 	case ReasonOf(err) != 0 && ReasonOf(err) != ReasonUnavailable:
 		v.leaveToKubelet(ctx, err)
 		if p.isNews(v.request.VolumeID, err.Error()) {
-			p.opts.Events.Warn(pod.Pod, eventVolumeUpdateFailed, err.Error())
+			p.opts.Events.Warn(says.Pod, eventVolumeUpdateFailed, err.Error())
 		}
 		return nil
 	case ReasonOf(err) == 0:
@@ -330,23 +330,23 @@ func (p *Publisher) takeOverOne(ctx context.Context, pod *podspec.Pod, v *publis
 }
 
 // derive returns the request by which the kubelet has published a mounted volume of a pod.
-func (p *Publisher) derive(pod *podspec.Pod, volumeID, target string) (Request, error) {
+func (p *Publisher) derive(says *pod.Spec, volumeID, target string) (Request, error) {
 	_, name := targetParts(p.opts.KubeletDir, target)
-	inline, ok := pod.Inline[name]
+	inline, ok := says.Inline[name]
 	if !ok || inline.Driver != p.opts.Driver {
-		return Request{}, fail(ReasonInvalid, "the pod %s has no inline volume %q of the driver %s", pod.Pod, name, p.opts.Driver)
+		return Request{}, fail(ReasonInvalid, "the pod %s has no inline volume %q of the driver %s", says.Pod, name, p.opts.Driver)
 	}
-	if kubeletsID.MatchString(volumeID) && volumeID != inlineID(pod.Pod, name) {
-		return Request{}, fail(ReasonInvalid, "the volume mounted at %s is not volume %q of the pod %s: its id is that of another", target, name, pod.Pod)
+	if kubeletsID.MatchString(volumeID) && volumeID != inlineID(says.Pod, name) {
+		return Request{}, fail(ReasonInvalid, "the volume mounted at %s is not volume %q of the pod %s: its id is that of another", target, name, says.Pod)
 	}
 	return Request{
 		VolumeID:   volumeID,
 		Target:     target,
-		Pod:        pod.Pod,
+		Pod:        says.Pod,
 		Derived:    true,
 		Attributes: volume.Attributes(inline.Attributes),
 		ReadOnly:   inline.ReadOnly,
-		FSGroup:    pod.FSGroup,
+		FSGroup:    says.FSGroup,
 	}, nil
 }
 

@@ -27,15 +27,15 @@ const (
 	MaxVariables = 1 << 15
 )
 
-// tooMany returns an error about what is at most so many.
-func tooMany(at string, n int, detail string) *field.Error {
+// TooMany returns the error for n of something at a field. detail says how many there may be.
+func TooMany(at string, n int, detail string) *field.Error {
 	err := field.TooMany(field.NewPath(at), n, 0)
 	err.Detail = detail
 	return err
 }
 
-// checkReferences refuses a spec that names too many objects.
-func (s *Spec) checkReferences() *field.Error {
+// CheckReferences refuses a spec that names too many objects.
+func (s *Spec) CheckReferences() *field.Error {
 	refs, beyond := map[Ref]bool{}, ""
 	for i := range s.Sources {
 		for _, use := range s.Sources[i].objects() {
@@ -47,5 +47,5 @@ func (s *Spec) checkReferences() *field.Error {
 	if beyond == "" {
 		return nil
 	}
-	return tooMany(beyond, len(refs), fmt.Sprintf("a volume may name at most %d ConfigMaps and Secrets, each counted once; show the others in another volume", MaxReferences))
+	return TooMany(beyond, len(refs), fmt.Sprintf("a volume may name at most %d ConfigMaps and Secrets, each counted once; show the others in another volume", MaxReferences))
 }

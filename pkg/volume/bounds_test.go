@@ -162,36 +162,3 @@ func TestParseBoundsSourcesAndReferences(t *testing.T) {
 		})
 	}
 }
-
-// What the pod's own spec adds is bounded as well, and held once however often it is named.
-func TestPodEnvIsBounded(t *testing.T) {
-	spec, err := Parse(map[string]string{"sources": "[" + numbered(100, "{podEnv: {path: e%d, container: main}},") + "]"}, testPod())
-	if err != nil {
-		t.Fatal(err)
-	}
-	reads := 0
-	with := func(env Env) (*Spec, error) {
-		resolved, _, err := spec.Resolve(func(string) (Env, []string, error) {
-			reads++
-			return env, nil, nil
-		}, nil)
-		return resolved, err
-	}
-	vars := make([]EnvVar, MaxVariables/100+1)
-	resolved, err := with(Env{Vars: vars[1:]})
-	if err != nil || reads != 1 || &resolved.Sources[0].Env.Vars[0] != &resolved.Sources[99].Env.Vars[0] {
-		t.Errorf("%v after %d reads", err, reads)
-	}
-	_, err = with(Env{Vars: vars})
-	if want := "sources[99].podEnv.container: Too many: 32800: the env files of a volume may set at most 32768 variables together, each counted as often as it is set"; err == nil || err.Error() != want {
-		t.Errorf("\ngot  %v\nwant %s", err, want)
-	}
-	var many Env
-	for i := range MaxReferences + 1 {
-		many.From = append(many.From, EnvFrom{Ref: Ref{Kind: Secret, Namespace: "ns", Name: fmt.Sprint(i)}, Field: fmt.Sprintf("spec.containers[0].envFrom[%d].secretRef", i)})
-	}
-	_, err = with(many)
-	if want := "spec.containers[0].envFrom[256].secretRef: Too many: 257: a volume may name at most 256 ConfigMaps and Secrets, each counted once; show the others in another volume"; err == nil || err.Error() != want {
-		t.Errorf("\ngot  %v\nwant %s", err, want)
-	}
-}

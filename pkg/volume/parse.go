@@ -101,7 +101,7 @@ func (p *parser) spec() *Spec {
 	for _, err := range spec.checkCollisions() {
 		p.add(err)
 	}
-	if err := spec.checkReferences(); err != nil {
+	if err := spec.CheckReferences(); err != nil {
 		p.add(err)
 	}
 	return spec
@@ -155,7 +155,7 @@ func (p *parser) listForm() []Source {
 	var sources []Source
 	p.document(field.NewPath(attrSources), p.attributes[attrSources], func(at *field.Path, node *yaml.Node) {
 		if node.Kind == yaml.SequenceNode && len(node.Content) > MaxSources {
-			p.add(tooMany(at.String(), len(node.Content), fmt.Sprintf("a volume may have at most %d sources; show the others in another volume", MaxSources)))
+			p.add(TooMany(at.String(), len(node.Content), fmt.Sprintf("a volume may have at most %d sources; show the others in another volume", MaxSources)))
 			return
 		}
 		p.list(func(at *field.Path, node *yaml.Node) {

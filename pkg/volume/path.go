@@ -50,13 +50,12 @@ func CleanPath(p string) (string, error) {
 	return clean, nil
 }
 
-// checkCollisions reports explicit paths that can't stand beside each other: two
-// that are equal, and a file where another path needs a directory. Paths that
-// come from keys without items are left out: there a later source wins. So are
+// checkCollisions reports explicit paths that conflict: two that are equal, and a file where another path
+// needs a directory. Paths that come from keys without items are left out: there a later source wins. So are
 // empty paths: those items were refused already.
 func (s *Spec) checkCollisions() field.ErrorList {
 	var errs field.ErrorList
-	taken := newTakenPaths()
+	taken := NewPaths()
 	for i := range s.Sources {
 		for at, path := range s.Sources[i].paths() {
 			if path == "" {
@@ -105,27 +104,49 @@ func (p pathPlace) field() *field.Path {
 	return field.NewPath(p.source.Field).Child("path")
 }
 
-// takenPaths holds paths that the pod's author gave, each with its place.
-type takenPaths struct {
+// Paths holds the paths that the pod's author gave to files, each with its place.
+type Paths struct {
 	files map[string]pathPlace
 	// directories holds the first place that needs each directory.
 	directories map[string]pathPlace
 }
 
-func newTakenPaths() takenPaths {
-	return takenPaths{files: map[string]pathPlace{}, directories: map[string]pathPlace{}}
+// NewPaths returns a Paths that holds none.
+func NewPaths() Paths {
+	return Paths{files: map[string]pathPlace{}, directories: map[string]pathPlace{}}
+}
+
+// Check returns an error for the first path of a source that conflicts with one of t. Paths of the source may
+// conflict with each other.
+func (t Paths) Check(s *Source) *field.Error {
+	if len(t.files) == 0 {
+		return nil
+	}
+	for at, path := range s.paths() {
+		if reason := t.collision(path); reason != "" {
+			return field.Invalid(at.field(), shorten(path), reason)
+		}
+	}
+	return nil
+}
+
+// Add adds the paths of a source.
+func (t Paths) Add(s *Source) {
+	for at, path := range s.paths() {
+		t.add(at, path)
+	}
 }
 
 // add adds the path of a file, with its directories.
-func (t takenPaths) add(at pathPlace, p string) {
+func (t Paths) add(at pathPlace, p string) {
 	t.files[p] = at
 	for dir := parent(p); dir != "" && t.directories[dir].source == nil; dir = parent(dir) {
 		t.directories[dir] = at
 	}
 }
 
-// collision says why a path can't stand beside those that are taken, "" if it can.
-func (t takenPaths) collision(p string) string {
+// collision says why a path conflicts with those of t, "" if it does not.
+func (t Paths) collision(p string) string {
 	if other, ok := t.files[p]; ok {
 		return duplicate(other.field().String())
 	}

@@ -3,6 +3,8 @@ package volume
 import (
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // Use is one place where a spec names an object, or a key of one.
@@ -16,8 +18,8 @@ type Use struct {
 	Field string
 }
 
-// Uses returns every place where the spec names an object, in the order of the
-// spec. What the pod's own spec adds is not among them before Resolve.
+// Uses returns every place where the spec names an object, in the order of the spec. What the pod's own
+// spec adds is not among them before the spec is resolved.
 func (s *Spec) Uses() []Use {
 	var uses []Use
 	for i := range s.Sources {
@@ -139,4 +141,30 @@ func (s *Source) namespaceField(use Use) string {
 		return s.Field + "." + attrNamespace
 	}
 	return attrNamespace // the short form
+}
+
+// PodField returns the field that names what the source takes from the pod's own spec, "" if it takes
+// nothing from there.
+func (s *Source) PodField() string {
+	at := field.NewPath(s.Field)
+	switch {
+	case s.PodEnv != nil:
+		return at.Child("container").String()
+	case s.Volume == "":
+		return ""
+	case s.Field != attrVolume: // the short form is the name itself
+		at = at.Child("name")
+	}
+	return at.String()
+}
+
+// NeedsPod returns the first field that names something of the pod's own spec, "" if there is none. pkg/pod
+// resolves such a spec.
+func (s *Spec) NeedsPod() string {
+	for i := range s.Sources {
+		if at := s.Sources[i].PodField(); at != "" {
+			return at
+		}
+	}
+	return ""
 }

@@ -86,3 +86,20 @@ func TestAcross(t *testing.T) {
 	_, err = Parse(map[string]string{"secret": "b", "namespace": "Platform"}, testPod(), AcrossNamespaces())
 	checkError(t, err, `namespace: Invalid value: "Platform": `+badNamespace)
 }
+
+func TestNeedsPod(t *testing.T) {
+	for want, attributes := range map[string]map[string]string{
+		"":                            {"secret": "s"},
+		"volume":                      {"volume": "v"},
+		"sources[1].volume.name":      {"sources": "[{secret: {name: s}}, {volume: {name: v}}]"},
+		"sources[0].podEnv.container": {"sources": "[{podEnv: {path: e, container: c}}, {volume: {name: v}}]"},
+	} {
+		spec, err := Parse(attributes, testPod())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := spec.NeedsPod(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

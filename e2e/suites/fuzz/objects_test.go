@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/refvol/refvol/pkg/podspec"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -43,14 +43,14 @@ func (*objects) GetObject(_ volume.Pod, ref volume.Ref) (*volume.Object, error) 
 
 // Get returns the pod that all volumes name, ns/pod, under each UID, with the volume that this
 // has. Its environment is that of every container.
-func (*objects) Get(_ context.Context, pod volume.Pod) (*podspec.Pod, error) {
-	if pod.Namespace != "ns" || pod.Name != "pod" {
-		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, pod.Name)
+func (*objects) Get(_ context.Context, asked volume.Pod) (*pod.Spec, error) {
+	if asked.Namespace != "ns" || asked.Name != "pod" {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, asked.Name)
 	}
-	pod.ServiceAccount = "default"
-	return &podspec.Pod{
-		Pod: pod,
-		Inline: map[string]podspec.InlineVolume{
+	asked.ServiceAccount = "default"
+	return &pod.Spec{
+		Pod: asked,
+		Inline: map[string]pod.InlineVolume{
 			settings: {Driver: driver, Attributes: map[string]string{"configMap": "app"}, ReadOnly: true},
 		},
 		Env: func(string) (volume.Env, []string, error) {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/refvol/refvol/pkg/podref"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -110,11 +110,11 @@ func TestNodeIdentityPolicy(t *testing.T) {
 	for place, set := range places() {
 		for _, named := range []string{"app", "another"} {
 			for attribute, kind := range map[string]volume.Kind{"configMap": volume.ConfigMap, "secret": volume.Secret} {
-				pod := podWith("app", inline(attributes{attribute: "app"}))
-				set(&pod.Spec, named)
+				created := podWith("app", inline(attributes{attribute: "app"}))
+				set(&created.Spec, named)
 				shown := volume.Ref{Kind: kind, Namespace: consumer, Name: "app"}
-				err := try(t.Context(), pod)
-				if slices.Contains(podref.Refs(&pod.Spec, consumer), shown) {
+				err := try(t.Context(), created)
+				if slices.Contains(pod.Refs(&created.Spec, consumer), shown) {
 					wantRefusal(t, err)
 				} else {
 					wantRefusal(t, err, "ValidatingAdmissionPolicy '"+nodeIdentityPolicy+"'", "volume settings: "+attribute+

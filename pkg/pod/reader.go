@@ -1,9 +1,4 @@
-// Package podspec reads a pod's own spec from the API server: what its containers have in
-// their environment, and which volumes it has.
-//
-// It owns the request. It must not know what becomes of the answer; pkg/podref owns what an
-// environment or a volume is made of.
-package podspec
+package pod
 
 import (
 	"context"
@@ -17,12 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/refvol/refvol/pkg/clientlog"
-	"github.com/refvol/refvol/pkg/podref"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// ErrStatic reports that a pod is a static one. The API server has a copy of it, the mirror
-// pod, under another UID. Anybody may write that, so it tells nothing of the pod.
+// ErrStatic reports that a pod is a static pod. The API server has a copy of it, the mirror pod, under another
+// UID. Anybody may write a mirror pod, so it says nothing about the static one.
 var ErrStatic = errors.New("a volume of a static pod can't show what the pod's own spec names: it may have no volume and podEnv sources")
 
 // readTimeout bounds one request.
@@ -38,11 +32,11 @@ type Reader struct {
 	pods func(namespace string) Pods
 }
 
-// NewReader returns a Reader that gets pods by what pods returns for their namespace.
+// NewReader returns a Reader. pods returns the client of a namespace.
 func NewReader(pods func(namespace string) Pods) *Reader { return &Reader{pods: pods} }
 
-// Pod is what a volume has to know of a pod's own spec.
-type Pod struct {
+// Spec is what a volume has to know of a pod's own spec.
+type Spec struct {
 	// Pod is the pod, with its service account.
 	volume.Pod
 	// Mirror says that it is the mirror of a static pod: see ErrStatic.
@@ -53,8 +47,8 @@ type Pod struct {
 	Inline map[string]InlineVolume
 	// Refs are the objects that the spec names itself, in its own fields.
 	Refs []volume.Ref
-	// Env is podref.Env of a container of the pod, and Shown is podref.Shown of a volume. They keep the
-	// pod's whole spec in memory, and each call makes a list of its own.
+	// Env and Shown are the functions of these names for the pod. They keep the pod's whole spec in memory,
+	// and each call makes a list of its own.
 	Env   func(container string) (env volume.Env, leftOut []string, err error)
 	Shown func(volume string) ([]volume.Source, error)
 }
@@ -66,10 +60,10 @@ type InlineVolume struct {
 	ReadOnly   bool
 }
 
-// Get reads a pod, with one request, by its namespace, name and UID. The error is a NotFound
-// API error also if the pod of that name has another UID; any other is that of the request. It
-// wraps ErrStatic as well if the pod of that name is the mirror of this one.
-func (r *Reader) Get(ctx context.Context, pod volume.Pod) (*Pod, error) {
+// Get reads a pod by its namespace, name and UID, with one request. The error is that of the request, or a
+// NotFound API error if the pod of that name has another UID. That one wraps ErrStatic too if the pod of that
+// name is a mirror pod.
+func (r *Reader) Get(ctx context.Context, pod volume.Pod) (*Spec, error) {
 	// The response holds what the pod's author wrote as values of variables.
 	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), readTimeout)
 	defer cancel()
@@ -84,7 +78,7 @@ func (r *Reader) Get(ctx context.Context, pod volume.Pod) (*Pod, error) {
 		}
 		return nil, fmt.Errorf("read pod %s: it has the UID %s now, not %s: %w", pod, got.UID, pod.UID, err)
 	}
-	return newPod(got), nil
+	return newSpec(got), nil
 }
 
 func isMirror(pod *corev1.Pod) bool {
@@ -92,30 +86,30 @@ func isMirror(pod *corev1.Pod) bool {
 	return is
 }
 
-func newPod(got *corev1.Pod) *Pod {
-	pod := &Pod{
+func newSpec(got *corev1.Pod) *Spec {
+	spec := &Spec{
 		Mirror: isMirror(got),
 		Pod:    volume.Pod{Namespace: got.Namespace, Name: got.Name, UID: got.UID, ServiceAccount: got.Spec.ServiceAccountName},
 		Inline: map[string]InlineVolume{},
-		Refs:   podref.Refs(&got.Spec, got.Namespace),
+		Refs:   Refs(&got.Spec, got.Namespace),
 		Env: func(container string) (volume.Env, []string, error) {
-			return podref.Env(&got.Spec, got.Namespace, container)
+			return Env(&got.Spec, got.Namespace, container)
 		},
 		Shown: func(name string) ([]volume.Source, error) {
-			return podref.Shown(&got.Spec, field.NewPath("spec"), got.Namespace, name)
+			return Shown(&got.Spec, field.NewPath("spec"), got.Namespace, name)
 		},
 	}
 	if security := got.Spec.SecurityContext; security != nil {
-		pod.FSGroup = security.FSGroup
+		spec.FSGroup = security.FSGroup
 	}
 	for i := range got.Spec.Volumes {
 		if csi := got.Spec.Volumes[i].CSI; csi != nil {
-			pod.Inline[got.Spec.Volumes[i].Name] = InlineVolume{
+			spec.Inline[got.Spec.Volumes[i].Name] = InlineVolume{
 				Driver:     csi.Driver,
 				Attributes: csi.VolumeAttributes,
 				ReadOnly:   csi.ReadOnly != nil && *csi.ReadOnly,
 			}
 		}
 	}
-	return pod
+	return spec
 }

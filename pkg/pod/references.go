@@ -1,10 +1,9 @@
-// Package podref finds the ConfigMaps and Secrets that a pod's spec references, as
-// the kubelet counts references, and turns a container's environment into the words of
-// pkg/volume.
+// Package pod says what a pod's spec says: which ConfigMaps and Secrets it references, what a container has in
+// its environment, what one of its own volumes shows, and what a spec of pkg/volume means with all of that.
 //
-// It owns the list of fields in which a reference can stand. It is pure: it looks
-// nothing up, and it must not know what a reference is used for.
-package podref
+// It owns the list of fields in which a reference can stand, and the read of a pod (reader.go); all else is
+// pure. It must not know what becomes of the answers.
+package pod
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -19,11 +18,11 @@ type Reference struct {
 	Name string
 	// Keys are those that the place names; none means the whole object.
 	Keys []string
-	// Optional says that the pod starts without the object and its keys. That is so of
-	// an image pull secret, too: the kubelet then pulls without it.
+	// Optional says that the pod starts without the object and its keys. An image pull secret is optional
+	// too: the kubelet then pulls without it.
 	Optional bool
-	// Env says that the place is a container's environment, which sees a ConfigMap's
-	// data and not its binaryData.
+	// Env says that the place is a container's environment. That sees a ConfigMap's data, and not its
+	// binaryData.
 	Env bool
 	// Field is the path of the field that holds the name.
 	Field string

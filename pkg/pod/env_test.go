@@ -1,4 +1,4 @@
-package podref
+package pod
 
 import (
 	"reflect"

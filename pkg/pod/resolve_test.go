@@ -1,0 +1,172 @@
+package pod
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+var testPod = volume.Pod{Namespace: "ns", Name: "web-0", UID: "8f7e", ServiceAccount: "web"}
+
+func TestResolve(t *testing.T) {
+	spec, err := volume.Parse(map[string]string{
+		"sources": "[{secret: {name: s}}, {podEnv: {path: d/e, container: main, mode: 0400, format: shell}}, {volume: {name: v}}, {podEnv: {path: f, container: main}}]",
+	}, testPod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := spec.NeedsPod(); got != "sources[1].podEnv.container" {
+		t.Errorf("it needs the pod for %q", got)
+	}
+	before := slices.Clone(spec.Sources)
+	env := volume.Env{From: []volume.EnvFrom{{Ref: volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "e"}, Field: "f"}}, Vars: []volume.EnvVar{{Name: "A", Value: "1"}}}
+	shown := []volume.Source{native("configMap", "a", "x"), native("secret", "b")}
+	asked := ""
+	resolved, leftOut, err := Resolve(spec, func(container string) (volume.Env, []string, error) {
+		asked += "container " + container + ", "
+		return env, []string{"B", "A", "B"}, nil
+	}, func(volume string) ([]volume.Source, error) {
+		asked += "volume " + volume + ", "
+		return shown, nil
+	})
+	if err != nil || !slices.Equal(leftOut, []string{"A", "B"}) || asked != "container main, volume v, " {
+		t.Errorf("left out %q, asked for %s, %v", leftOut, asked, err)
+	}
+	file := func(i int, path string, format volume.EnvFormat) volume.Source {
+		return volume.Source{Env: &volume.EnvFile{Path: path, Mode: before[i].PodEnv.Mode, Format: format, Env: env}, Field: before[i].Field}
+	}
+	want := *spec
+	want.Sources = []volume.Source{before[0], file(1, "d/e", volume.EnvShell), shown[0], shown[1], file(3, "f", volume.EnvDotenv)}
+	if !reflect.DeepEqual(resolved, &want) {
+		t.Errorf("\ngot  %+v\nwant %+v", resolved, want)
+	}
+	if at := resolved.NeedsPod(); at != "" {
+		t.Errorf("it still needs the pod for %s", at)
+	}
+	if !reflect.DeepEqual(spec.Sources, before) {
+		t.Errorf("the spec became %+v", spec.Sources)
+	}
+}
+
+// native returns a source of one of the pod's own volumes, with keys that it maps to files of
+// the same name.
+func native(kind, name string, keys ...string) volume.Source {
+	p := &volume.Projection{Ref: volume.Ref{Kind: volume.Kind(strings.ToUpper(kind[:1]) + kind[1:]), Namespace: "ns", Name: name}}
+	for _, key := range keys {
+		p.Items = append(p.Items, volume.Item{Key: key, Path: key})
+	}
+	return volume.Source{Projection: p, Field: "spec.volumes[1].projected.sources[0]." + kind}
+}
+
+func TestResolveRefuses(t *testing.T) {
+	const item = "spec.volumes[1].projected.sources[0].configMap.items[0].path"
+	mode := fs.FileMode(0o400)
+	later := native("secret", "b", "x")
+	later.Field, later.Projection.Items[0].Mode = "spec.volumes[1].projected.sources[1].secret", &mode
+	many := make([]volume.Source, volume.MaxSources)
+	for i := range many {
+		many[i] = native("secret", "s")
+	}
+	apart := slices.Clone(many)
+	for i := range apart {
+		apart[i] = native("secret", fmt.Sprint(i))
+		apart[i].Field = fmt.Sprintf("spec.volumes[1].projected.sources[%d].secret", i)
+	}
+	keys := make([]string, volume.MaxItems+1)
+	for i := range keys {
+		keys[i] = fmt.Sprint("k", i)
+	}
+	deep := make([]string, 9)
+	for i := range deep {
+		deep[i] = fmt.Sprint(i) + strings.Repeat("/a", 2046)
+	}
+	for _, c := range []struct {
+		name, sources string
+		shown         []volume.Source
+		err           error
+		want          string
+	}{
+		{"nothing", "[{volume: {name: v}}]", nil, nil, ""},
+		{"one path twice in one volume", "[{volume: {name: v}}]", []volume.Source{native("configMap", "a", "x"), later}, nil, ""},
+		{"as many as may be", "[{volume: {name: v}}]", many, nil, ""},
+		{"many of one object", "[{secret: {name: a}}, {volume: {name: v}}]", many, nil, "sources[1].volume.name: Too many: 257: a volume may have at most 256 sources, with those of projected volumes; show the others in another volume"},
+		{"one source after many", "[{volume: {name: v}}, {secret: {name: a}}]", many, nil, "sources[1].secret: Too many: 257: a volume may have at most 256 sources, with those of projected volumes; show the others in another volume"},
+		{"many items", "[{volume: {name: v}}]", []volume.Source{native("configMap", "a", keys[1:]...)}, nil, ""},
+		{"too many items", "[{volume: {name: v}}]", []volume.Source{native("configMap", "a", keys...)}, nil, "sources[0].volume.name: Too many: 16385: the volume sources of a volume may list at most 16384 items and directories of their paths together; show the others in another volume"},
+		{"too many directories", "[{volume: {name: v}}]", []volume.Source{native("configMap", "a", deep...)}, nil, "sources[0].volume.name: Too many: 18423: the volume sources of a volume may list at most 16384 items and directories of their paths together; show the others in another volume"},
+		{"many objects", "[{env: {path: e, envFrom: [{secretRef: {name: s}}]}}, {volume: {name: v}}]", apart[:volume.MaxReferences-1], nil, ""},
+		{
+			"too many objects", "[{env: {path: e, envFrom: [{secretRef: {name: s}}, {secretRef: {name: t}}]}}, {volume: {name: v}}]", apart[:volume.MaxReferences-1], nil,
+			"spec.volumes[1].projected.sources[254].secret: Too many: 257: a volume may name at most 256 ConfigMaps and Secrets, each counted once; show the others in another volume",
+		},
+		{"a path of a source before", "[{podEnv: {path: x, container: c}}, {volume: {name: v}}]", []volume.Source{native("configMap", "a", "x")}, nil, item + `: Invalid value: "x": conflicting duplicate paths: also the path of sources[0].podEnv.path`},
+		{"a path of a source after", "[{volume: {name: v}}, {secret: {name: s, items: [{key: k, path: x}]}}]", []volume.Source{native("configMap", "a", "x")}, nil, `sources[1].secret.items[0].path: Invalid value: "x": conflicting duplicate paths: also the path of ` + item},
+		{"a file where a source before needs a directory", "[{podEnv: {path: conf/app, container: c}}, {volume: {name: v}}]", []volume.Source{native("configMap", "a", "conf")}, nil, item + `: Invalid value: "conf": must not be a file: sources[0].podEnv.path needs a directory of that name`},
+		{"below a file of a source before", "[{configMap: {name: m, items: [{key: k, path: conf}]}}, {volume: {name: v}}]", []volume.Source{native("configMap", "a", "x", "conf/app")}, nil, `spec.volumes[1].projected.sources[0].configMap.items[1].path: Invalid value: "conf/app": must not lie below "conf", which sources[0].configMap.items[0].path makes a file`},
+		{"below a file of a volume before", "[{volume: {name: v}}, {podEnv: {path: conf/app, container: c}}]", []volume.Source{native("configMap", "a", "conf")}, nil, `sources[1].podEnv.path: Invalid value: "conf/app": must not lie below "conf", which ` + item + ` makes a file`},
+		{"a file and a directory in one volume", "[{volume: {name: v}}]", []volume.Source{native("configMap", "a", "conf"), native("secret", "b", "conf/app")}, nil, ""},
+		{"no such volume", "[{volume: {name: v}}]", nil, errors.New("none"), "sources[0].volume.name: none"},
+		{"no such container", "[{podEnv: {path: x, container: c}}]", nil, errors.New("none"), "sources[0].podEnv.container: none"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			spec, err := volume.Parse(map[string]string{"sources": c.sources}, testPod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resolved, _, err := Resolve(spec,
+				func(string) (volume.Env, []string, error) { return volume.Env{}, nil, c.err },
+				func(string) ([]volume.Source, error) { return c.shown, c.err })
+			text := ""
+			if err != nil {
+				text = err.Error()
+			}
+			if text != c.want || (err == nil) != (resolved != nil) || c.err != nil && !errors.Is(err, c.err) {
+				t.Errorf("\ngot  %.300s\nwant %s", text, c.want)
+			}
+		})
+	}
+}
+
+// What the pod's own spec adds is bounded as well, and held once however often it is named.
+func TestPodEnvIsBounded(t *testing.T) {
+	var files strings.Builder
+	files.WriteString("[")
+	for i := range 100 {
+		fmt.Fprintf(&files, "{podEnv: {path: e%d, container: main}},", i)
+	}
+	spec, err := volume.Parse(map[string]string{"sources": files.String() + "]"}, testPod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads := 0
+	with := func(env volume.Env) (*volume.Spec, error) {
+		resolved, _, err := Resolve(spec, func(string) (volume.Env, []string, error) {
+			reads++
+			return env, nil, nil
+		}, nil)
+		return resolved, err
+	}
+	vars := make([]volume.EnvVar, volume.MaxVariables/100+1)
+	resolved, err := with(volume.Env{Vars: vars[1:]})
+	if err != nil || reads != 1 || &resolved.Sources[0].Env.Vars[0] != &resolved.Sources[99].Env.Vars[0] {
+		t.Errorf("%v after %d reads", err, reads)
+	}
+	_, err = with(volume.Env{Vars: vars})
+	if want := "sources[99].podEnv.container: Too many: 32800: the env files of a volume may set at most 32768 variables together, each counted as often as it is set"; err == nil || err.Error() != want {
+		t.Errorf("\ngot  %v\nwant %s", err, want)
+	}
+	var many volume.Env
+	for i := range volume.MaxReferences + 1 {
+		many.From = append(many.From, volume.EnvFrom{Ref: volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: fmt.Sprint(i)}, Field: fmt.Sprintf("spec.containers[0].envFrom[%d].secretRef", i)})
+	}
+	_, err = with(many)
+	if want := "spec.containers[0].envFrom[256].secretRef: Too many: 257: a volume may name at most 256 ConfigMaps and Secrets, each counted once; show the others in another volume"; err == nil || err.Error() != want {
+		t.Errorf("\ngot  %v\nwant %s", err, want)
+	}
+}
