@@ -113,20 +113,15 @@ BUBBLED := grep -rl --include='*_test.go' '"testing/synctest"' cmd/refvol-plugin
 # Each benchmark runs once too, so that none rots; with -race, as all is compiled for that.
 .PHONY: test-unit
 test-unit: ## Run the unit tier: no root, no network, no built binaries
+	@command -v strace >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq -y --no-install-recommends install strace >/dev/null; } || echo "strace is missing: the tests of pkg/writer fail without it"
 	$(GO) $(TEST) -cpu 1 $$($(BUBBLED))
 	$(GO) $(TEST) $$($(GO) list ./... | grep -vxF "$$($(GO) list $$($(BUBBLED)))")
 	$(GO) -C cmd/kubectl-refvol $(TEST) -cpu 1 ./...
 	$(STATIC) -C tools $(PLAIN_TEST) ./...
-	$(GO) -C tools/mutants $(TEST) ./...
 	$(STATIC) -C tools/release $(PLAIN_TEST) -short ./...
 	@$(GO) $(TEST) -count=1 -v -run '^TestAvailable$$' ./internal/sandbox | awk '/--- SKIP/ { \
 		print "SKIPPED: this machine has no sandbox for the tests of packages that remove, link or mount (go test -v ./pkg/writer says why)" }'
 	@output=$$($(GO) test $(RACE) -vet=off -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
-
-# The patches are in tools/mutants/table. Each is applied to a copy, and only tests in a sandbox see it.
-.PHONY: test-mutants
-test-mutants: ## Break the code, line by line, and check that unit tests notice; PACKAGE=writer and NAME=regexp pick
-	$(STATIC) -C tools/mutants run $(BUILD_FLAGS) . -root '$(CURDIR)' -package '$(PACKAGE)' -name '$(NAME)'
 
 .PHONY: bench-micro
 bench-micro: ## Run the micro-benchmarks of the packages; BENCH=Render picks some, COUNT=10 repeats them
@@ -169,9 +164,8 @@ test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin
 # REFVOL_LONG=1 asks for the long form of the suites that have one. On kind that is all of
 # the suite at once, with TestEnvFiles, and what make e2e-nodes runs.
 .PHONY: test-long
-test-long: test-fuzz ## Fuzz, break the code, run both tiers over and over in random order, and the suites' long forms, on kind too
+test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and the suites' long forms, on kind too
 	$(STATIC) -C tools/release test $(BUILD_FLAGS) -count=1 -timeout 3h -v .
-	$(MAKE) test-mutants
 	$(MAKE) test-unit TEST='test $(RACE) -vet=off -timeout 60m -shuffle=on -count=20'
 	$(MAKE) test-integration TEST='test $(RACE) -vet=off -timeout 3h -shuffle=on -count=5'
 	REFVOL_LONG=1 $(GO) test $(RACE) -timeout 60m -count=1 -run '^TestReadersUnderFire$$' -v ./pkg/writer

@@ -83,7 +83,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, below.volumes.Close()) }()
+	defer below.volumes.Close()
 	startupTaint, err := newStartupTaint(opts, client)
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ const (
 
 // What parts of a render take of memory at most, in bytes.
 const (
-	entryCost    = 168 // its place among all, and the file in the tree
+	entryCost    = 184 // its place among all, and the file in the tree
 	itemCost     = 100 // where there are many, MissingError grows to a bound
 	variableCost = 500 // its place in a map and in the sorted list, and to say that it is missing
 	fieldCost    = 512 // a field of the pod: names have 253 bytes

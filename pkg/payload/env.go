@@ -91,7 +91,7 @@ func (e *environment) dependent() []string {
 // where no value of it is left in the end.
 func (e *environment) object(ref volume.Ref, optional bool, at string) *volume.Object {
 	object := e.renderer.object(ref, optional, at)
-	if object == nil || !e.opts.Consent[ref] {
+	if object == nil {
 		return object
 	}
 	if i, found := slices.BinarySearchFunc(e.refs, ref, volume.CompareRefs); !found {

@@ -41,9 +41,6 @@ type Options struct {
 	// Refused holds objects that the pod may not have: what a source names of them is
 	// left out, required or not.
 	Refused map[volume.Ref]bool
-	// Consent holds the objects that the pod needs consent to: the files that are made of
-	// them name them.
-	Consent map[volume.Ref]bool
 	// Pod and NodeName are what variables of an env file can name of the pod.
 	Pod      volume.Pod
 	NodeName string
@@ -156,7 +153,7 @@ func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error
 	if err := d.check(); err != nil {
 		return nil, err
 	}
-	r := &renderer{spec: spec, objects: objects, opts: opts, files: make([]placed, 0, d.entries)}
+	r := &renderer{spec: spec, objects: objects, opts: opts, files: make([]placed, 0, d.entries), refs: map[volume.Ref][]volume.Ref{}}
 	for i := range spec.Sources {
 		if err := r.add(&spec.Sources[i]); err != nil {
 			return nil, err
@@ -181,7 +178,9 @@ type renderer struct {
 	opts    Options
 	// files holds the files of all sources in their order, with those that later ones
 	// replace: a map would take several times as much memory.
-	files   []placed
+	files []placed
+	// refs has the Refs of the files of one object, which share them.
+	refs    map[volume.Ref][]volume.Ref
 	missing MissingError
 	skipped []Skipped
 	// envBytes is what was made for all env files; see MaxEnvBytes.
@@ -246,9 +245,10 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 	if object == nil {
 		return
 	}
-	var refs []volume.Ref
-	if r.opts.Consent[p.Ref] {
+	refs := r.refs[p.Ref]
+	if refs == nil {
 		refs = []volume.Ref{p.Ref}
+		r.refs[p.Ref] = refs
 	}
 	if len(p.Items) == 0 {
 		for _, data := range []map[string][]byte{object.Data, object.BinaryData} {

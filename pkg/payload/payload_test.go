@@ -374,7 +374,7 @@ func TestRenderSharesValues(t *testing.T) {
 	}
 }
 
-// Each file names those of the objects it is made of that need consent.
+// Each file names the objects it is made of.
 func TestRenderNamesObjects(t *testing.T) {
 	const cm, secret = volume.ConfigMap, volume.Secret
 	ref := func(kind volume.Kind, name string) volume.Ref {
@@ -390,9 +390,9 @@ func TestRenderNamesObjects(t *testing.T) {
 	s := spec(source(0, secret, "db", "x:db/x", "y:p"), source(1, cm, "own", "x:p", "y:own"), source(2, cm, "ca"),
 		volume.Source{Env: mixed}, volume.Source{Env: plain})
 	want := map[string][]volume.Ref{
-		"db/x": {db}, "p": nil, "own": nil, "x": {ca}, "mixed.env": {ca, db}, "plain.env": nil, // the later source shows p
+		"db/x": {db}, "p": {own}, "own": {own}, "x": {ca}, "mixed.env": {ca, own, db}, "plain.env": {own}, // the later source shows p
 	}
-	opts := Options{Consent: map[volume.Ref]bool{db: true, ca: true, absent: true}}
+	opts := Options{}
 	render := func() map[string][]volume.Ref {
 		t.Helper()
 		shown, err := Render(s, objects(object(secret, "db", "x", "y"), object(cm, "ca", "x"), object(cm, "own", "x", "y")), opts)
@@ -409,14 +409,8 @@ func TestRenderNamesObjects(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	opts.Refused = map[volume.Ref]bool{db: true}
-	want = map[string][]volume.Ref{"p": nil, "own": nil, "x": {ca}, "mixed.env": {ca}, "plain.env": nil}
+	want = map[string][]volume.Ref{"p": {own}, "own": {own}, "x": {ca}, "mixed.env": {ca, own}, "plain.env": {own}}
 	if got := render(); !reflect.DeepEqual(got, want) {
 		t.Errorf("refused: got %v, want %v", got, want)
-	}
-	opts = Options{}
-	for path, refs := range render() {
-		if refs != nil {
-			t.Errorf("%s names %v, which need no consent", path, refs)
-		}
 	}
 }

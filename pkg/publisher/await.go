@@ -72,7 +72,6 @@ func (v *published) awaitAuthorized(ctx context.Context) (*prepared, error) {
 			return first, err
 		}
 		v.worker.unlock() // nobody waits for a review
-		v.unreserve()
 		if err := v.authorize(ctx); err != nil {
 			return nil, err
 		}

@@ -18,22 +18,11 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// treeWriter makes a directory show a tree; *writer.Writer and *writer.InPlace are.
+// treeWriter makes a directory show a tree; *writer.Writer is one.
 type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (writer.Result, error)
-	// Stale says whether an earlier generation is there, StaleSince since when the oldest is one.
-	Stale() bool
-	StaleSince() time.Time
-	Prune(ctx context.Context, dir *os.Root, before time.Time) error
-	// DropOldest removes what has been kept longest for readers alone; false if nothing is.
-	DropOldest(ctx context.Context, dir *os.Root) (bool, error)
-	// Withdraw takes away the files that name one of the objects and, if unnamed says so, those
-	// that name none.
-	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (writer.Result, error)
-	// Shows returns which of the objects the files name.
-	Shows(ctx context.Context, dir *os.Root, refs map[volume.Ref]bool) (map[volume.Ref]bool, error)
-	// Size returns what the files take.
-	Size(ctx context.Context, dir *os.Root) (writer.Footprint, error)
+	// Withdraw takes away the files that name one of the objects.
+	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (writer.Result, error)
 }
 
 // contents is what the files of one volume show.
@@ -43,33 +32,25 @@ type contents struct {
 	told string
 	// shown is what the files show, by this process or by the volume's record.
 	shown record.Versions
-	// named holds the objects that need consent and that files name.
-	named map[volume.Ref]bool
-	// unnamed holds those of which the record says that they are shown, while no file names them:
-	// the files may be from before the pod needed a right to what is in its own namespace.
-	unnamed map[volume.Ref]bool
-	// withdrawn holds the refused objects of which this process has seen to it that no file
-	// is there, and those whose files went with theirs.
+	// withdrawn holds the refused objects of which this process has seen to it that no file is there.
 	withdrawn map[volume.Ref]bool
 	// proven says that this process wrote or compared the files at shown.
 	proven bool
-	// switched is when ..data was last switched from one generation to another.
+	// switched is when the files were last changed.
 	switched time.Time
-	// overhead is how many inodes the volume takes beside those of its files.
-	overhead int64
-	// leftover is why an earlier generation could not be removed when that was last tried. It
-	// ails the volume until it is known to be gone, whatever else is written meanwhile.
+	// pruneAt is when the next superseded generation has had its time; zero for none.
+	pruneAt time.Time
+	// leftover is why one could not be removed when that was last tried. It ails the volume until it is known to
+	// be gone, whatever else is written meanwhile.
 	leftover error
-	// handle is kept for keepTime after a switch.
-	handle handle
 	// changedAt is when the first change came that the files don't show yet; zero for none.
 	changedAt time.Time
 }
 
 const (
 	// readTime after a switch ..data does not switch again: so where there is no room for earlier
-	// generations, readers have that long, and of a burst those that are kept last for eight times as
-	// long. A change that comes alone is never held up; of a burst, the latest state counts.
+	// generations, readers have that long. A change that comes alone is never held up; of a burst, the
+	// latest state counts.
 	readTime = 25 * time.Millisecond
 	// pruneTime after it was superseded a generation is removed: what it
 	// shows may have been revoked.
@@ -101,7 +82,7 @@ func (v *published) answers() answers {
 		case answer.State == access.Unknown:
 			unknown = append(unknown, answer.Err)
 			continue
-		case answer.State == access.Refused && !answer.Confirmed && v.contents.named[ref]:
+		case answer.State == access.Refused && !answer.Confirmed && v.contents.has(ref):
 			// What no file shows can't be lost: that needs no confirmation.
 			unknown = append(unknown, access.ErrPending)
 			continue
@@ -121,36 +102,27 @@ func (v *published) answers() answers {
 	return got
 }
 
-// prepared is what a volume is to show next, rendered of answers. takes is what it takes of the node's
-// total, which is reserved.
+// prepared is what a volume is to show next, rendered of answers.
 type prepared struct {
 	*payload.Rendering
-	got   answers
-	takes int64
+	got answers
 }
 
-// prepare renders what a volume is to show, and reserves its place in the node's total. It waits for the
-// memory that a render takes. What is over a limit is rendered once more, after what is kept for readers
-// has been removed: no tree stays in memory meanwhile. The caller holds the lock of the pod.
+// prepare renders what a volume is to show, and looks whether there is room for it. It waits for the memory that a
+// render takes. The caller holds the lock of the pod.
 func (v *published) prepare(ctx context.Context, got answers, live bool) (*prepared, error) {
-	next, err := v.renderReserved(ctx, got, live, writer.Footprint{})
-	if err == nil || next == nil {
-		return next, err
+	next, err := v.renderInTurn(ctx, got, live)
+	if err != nil {
+		return nil, err
 	}
-	has, roomErr := v.makeRoom(ctx, next.takes, ReasonOf(err))
-	if roomErr != nil || v.is(gone) {
-		return nil, errors.Join(err, roomErr)
-	}
-	if next, err = v.renderReserved(ctx, got, live, has); err != nil {
+	if err := v.checkRoom(ctx, next.Tree, live); err != nil {
 		v.p.opts.Observer.Wrote(false, 0, err)
 		return nil, err
 	}
 	return next, nil
 }
 
-// renderReserved is one try of prepare. has is what the files of the volume take. If the result is over
-// a limit, it comes with the error, without its tree.
-func (v *published) renderReserved(ctx context.Context, got answers, live bool, has writer.Footprint) (*prepared, error) {
+func (v *published) renderInTurn(ctx context.Context, got answers, live bool) (*prepared, error) {
 	release, err := v.renderMemory(ctx, got, live)
 	if err != nil {
 		return nil, err
@@ -161,13 +133,7 @@ func (v *published) renderReserved(ctx context.Context, got answers, live bool, 
 		return nil, err
 	}
 	rendering.Tree.Record = got.at.Encode()
-	v.contents.overhead = overhead(rendering.Tree.Record)
-	size := writer.Measure(rendering.Tree)
-	takes := memoryOf(size.Bytes, size.Inodes+v.contents.overhead)
-	if err := v.reserve(size, takes, has); err != nil {
-		return &prepared{takes: takes}, err
-	}
-	return &prepared{rendering, got, takes}, nil
+	return &prepared{rendering, got}, nil
 }
 
 // renderMemory waits for the memory of a render, which the caller releases. What the pod may not have
@@ -195,7 +161,6 @@ func (v *published) render(got answers, live bool) (*payload.Rendering, error) {
 	rendering, err := payload.Render(v.resolved, got.objects, payload.Options{
 		FSGroup:        v.request.FSGroup,
 		Refused:        got.refused,
-		Consent:        v.consent,
 		Pod:            v.request.Pod,
 		NodeName:       v.p.opts.NodeName,
 		ForgiveDeleted: live && v.spec.RemoveDeleted(),
@@ -215,29 +180,23 @@ func (v *published) render(got answers, live bool) (*payload.Rendering, error) {
 // a handle on its mount. The caller holds the lock of the pod. On an error the files
 // stay as they were, or are current and some link is not; another write mends that. changed says
 // that files were changed.
-func (v *published) write(ctx context.Context, mnt Mount, next *prepared) (changed bool, err error) {
+func (v *published) write(ctx context.Context, mnt Mount, next *prepared, mounted bool) (changed bool, err error) {
 	got := next.got
 	var result writer.Result
 	defer func() { v.p.opts.Observer.Wrote(result.Changed, result.Bytes, err) }()
 	v.contents.proven = false
 	result, err = v.contents.writer.Write(ctx, mnt.Root(), next.Tree)
-	if result.Changed && v.contents.writer.Stale() {
-		v.contents.switched = time.Now()
+	if result.Changed {
+		v.contents.switchedNow(mounted)
 	}
 	switch {
 	case err == nil:
 		v.contents.shown, v.contents.withdrawn = got.at, got.refused
-		v.contents.named, v.contents.unnamed = namedIn(next.Tree), nil
 		v.condition.show(got.at)
-		v.setTree(next.takes)
 	case result.Changed:
 		// Some files may still be those of before, where they are rewritten in place. So nothing older
 		// may follow, and the status goes on to say what was shown by all files.
-		v.contents.shown = got.at
-		v.contents.withdrawn = nil
-		for ref := range namedIn(next.Tree) {
-			v.contents.named[ref] = true
-		}
+		v.contents.shown, v.contents.withdrawn = got.at, nil
 	}
 	if err != nil {
 		return result.Changed, errors.Join(fmt.Errorf("write the files of volume %s: %w", v.request.VolumeID, err), v.measure(mnt))
@@ -246,7 +205,7 @@ func (v *published) write(ctx context.Context, mnt Mount, next *prepared) (chang
 	if result.Changed {
 		v.contents.showed(v.p.opts.Observer)
 	}
-	if err := v.settleSize(ctx, mnt); err != nil {
+	if err := v.settle(mnt, mounted); err != nil {
 		return result.Changed, err
 	}
 	told := v.contents.told
@@ -257,15 +216,15 @@ func (v *published) write(ctx context.Context, mnt Mount, next *prepared) (chang
 	return result.Changed, nil
 }
 
-// namedIn returns the objects that a tree's files name.
-func namedIn(tree *volume.Tree) map[volume.Ref]bool {
-	named := map[volume.Ref]bool{}
-	for i := range tree.Files {
-		for _, ref := range tree.Files[i].Refs {
-			named[ref] = true
-		}
+// switchedNow notes that files have changed: where they are visible, their readers then have their time.
+func (c *contents) switchedNow(mounted bool) {
+	if !mounted {
+		return
 	}
-	return named
+	c.switched = time.Now()
+	if c.pruneAt.IsZero() {
+		c.pruneAt = c.switched.Add(pruneTime)
+	}
 }
 
 // has says whether the files show, or showed, an object.

@@ -135,9 +135,9 @@ func TestAFullNodeIsToldOnce(t *testing.T) {
 			e.objects.put(configMap("large"), "a", pages(others))
 			e.settle()
 			e.wantReason(e.p.Publish(e.ctx, r), ReasonNodeFull,
-				fmt.Sprintf("the files and their inodes take 416768 bytes of memory, the node's other volumes %d, together more than 1048576 (--max-total-size)", taken(others, 1)))
+				fmt.Sprintf("the files and their inodes take 417792 bytes of memory, the node's other volumes %d, together more than 1048576 (--max-total-size)", taken(others, 1)))
 		}
-		e.wantEvents("shop/pod-v2: VolumeUpdateFailed: the files and their inodes take 416768 bytes of memory, the node's other volumes 824320")
+		e.wantEvents("shop/pod-v2: VolumeUpdateFailed: the files and their inodes take 417792 bytes of memory, the node's other volumes 824320")
 
 		// Another failure in between, or an end of it, makes it news again.
 		e.objects.failWith(configMap("app"), fail(ReasonForbidden, "not authorised"))

@@ -59,27 +59,8 @@ func (h *fakeMount) Close() error {
 	return fault
 }
 
-func (h *fakeMount) Grow(_ context.Context, size, inodes int64) error {
-	if err := h.mounts.begin("Grow"); err != nil {
-		return err
-	}
-	h.mounts.mu.Lock()
-	defer h.mounts.mu.Unlock()
-	h.fsys.size, h.fsys.inodes = max(h.fsys.size, size), max(h.fsys.inodes, inodes)
-	return nil
-}
-
 func (h *fakeMount) Usage() (mount.Usage, error) {
 	h.mounts.mu.Lock()
 	defer h.mounts.mu.Unlock()
 	return h.mounts.usageLocked(h.fsys), nil
-}
-
-func (h *fakeMount) StillAt(_ context.Context, target string) bool {
-	if h.mounts.begin("StillAt") != nil {
-		return false
-	}
-	h.mounts.mu.Lock()
-	defer h.mounts.mu.Unlock()
-	return h.mounts.proveLocked(h.fsys.volumeID, target) == nil && h.mounts.attached[target] == h.fsys
 }

@@ -16,17 +16,6 @@ func (m *fakeMounts) targets() []string {
 	return slices.Sorted(maps.Keys(m.attached))
 }
 
-// open returns how many handles there are on what is mounted.
-func (m *fakeMounts) open() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n := 0
-	for _, fsys := range m.attached {
-		n += fsys.open
-	}
-	return n
-}
-
 // leftovers returns the directories of file systems that are not attached.
 func (m *fakeMounts) leftovers() []string {
 	m.mu.Lock()

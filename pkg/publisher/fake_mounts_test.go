@@ -149,24 +149,14 @@ func (m *fakeMounts) Open(_ context.Context, volumeID, target string) (*os.Root,
 	if fails {
 		return nil, mount.Usage{}, errFault
 	}
-	usage, err := m.Usage(context.Background(), volumeID, target)
-	if err != nil {
-		return nil, mount.Usage{}, err
-	}
-	root, err := os.OpenRoot(m.directory(target))
-	return root, usage, err
-}
-
-func (m *fakeMounts) Adopt(_ context.Context, volumeID, target string) error {
-	if err := m.begin("Adopt"); err != nil {
-		return err
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.spoilt[target] && m.attached[target] != nil && m.attached[target].volumeID == volumeID {
-		delete(m.spoilt, target)
+	if err := m.proveLocked(volumeID, target); err != nil {
+		return nil, mount.Usage{}, err
 	}
-	return m.proveLocked(volumeID, target)
+	fsys := m.attached[target]
+	root, err := os.OpenRoot(fsys.dir)
+	return root, m.usageLocked(fsys), err
 }
 
 func (m *fakeMounts) openLocked(fsys *fakeTmpfs, reopened bool) (Mount, error) {
@@ -208,6 +198,9 @@ func (m *fakeMounts) Unmount(_ context.Context, volumeID, target string) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.spoilt[target] { // for an unmount the mount's source is proof enough
+		delete(m.spoilt, target)
+	}
 	err := m.proveLocked(volumeID, target)
 	if errors.Is(err, mount.ErrNotMounted) {
 		return nil
@@ -234,21 +227,6 @@ func (m *fakeMounts) List(context.Context) ([]mount.Mounted, error) {
 		all = append(all, mount.Mounted{VolumeID: m.attached[target].volumeID, Target: target})
 	}
 	return all, nil
-}
-
-func (m *fakeMounts) Usage(_ context.Context, volumeID, target string) (mount.Usage, error) {
-	for _, method := range []string{"Usage", "Check"} { // it proves the mount, too
-		if err := m.begin(method); err != nil {
-			return mount.Usage{}, err
-		}
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.proveLocked(volumeID, target); err != nil {
-		return mount.Usage{}, err
-	}
-	fsys := m.attached[target]
-	return m.usageLocked(fsys), nil
 }
 
 func (m *fakeMounts) usageLocked(fsys *fakeTmpfs) mount.Usage {

@@ -29,8 +29,6 @@ type faultyWrites struct {
 	// hangs holds what a file's content has its write wait for, hanging counts the writes that wait.
 	hangs   map[string]chan struct{}
 	hanging int
-	// prunes is what each prune waits for, nil for nothing.
-	prunes chan struct{}
 }
 
 func (f *faultyWrites) set(fault, late func() error) {
@@ -67,15 +65,6 @@ func (f *faultyWrites) hang(tree *volume.Tree) {
 		f.hanging--
 		f.mu.Unlock()
 	}
-}
-
-// hangPrunes has each prune hang until the returned function is called.
-func (f *faultyWrites) hangPrunes() (release func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	released := make(chan struct{})
-	f.prunes = released
-	return func() { close(released) }
 }
 
 // howManyHang returns how many writes hang.
@@ -124,32 +113,11 @@ func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Tree)
 	return result, err
 }
 
-func (w *testWriter) Prune(ctx context.Context, dir *os.Root, before time.Time) error {
-	w.hangPrune()
-	return w.treeWriter.Prune(ctx, dir, before)
-}
-
-func (w *testWriter) DropOldest(ctx context.Context, dir *os.Root) (bool, error) {
-	if _, err := dir.Lstat("..data"); err == nil { // a volume that is being made has nothing to drop
-		w.hangPrune()
-	}
-	return w.treeWriter.DropOldest(ctx, dir)
-}
-
-func (w *testWriter) hangPrune() {
-	w.faults.mu.Lock()
-	released := w.faults.prunes
-	w.faults.mu.Unlock()
-	if released != nil {
-		<-released
-	}
-}
-
-func (w *testWriter) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (writer.Result, error) {
+func (w *testWriter) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (writer.Result, error) {
 	w.faults.mu.Lock()
 	w.faults.withdrawals++
 	w.faults.mu.Unlock()
-	return w.treeWriter.Withdraw(ctx, dir, refused, unnamed)
+	return w.treeWriter.Withdraw(ctx, dir, refused, record)
 }
 
 // logBuffer collects log lines. It is safe for concurrent use.

@@ -130,8 +130,8 @@ func (e *env) start() {
 	if err != nil {
 		e.Fatal(err)
 	}
-	p.newWriter = func(spec *volume.Spec, opts writer.Options) treeWriter {
-		return &testWriter{treeWriter: newWriter(spec, opts), faults: e.writes}
+	p.newWriter = func(opts writer.Options) treeWriter {
+		return &testWriter{treeWriter: writer.New(opts), faults: e.writes}
 	}
 	e.p = p
 }
@@ -153,9 +153,7 @@ func (e *env) halt() {
 		e.stop()
 		e.stop = nil
 	}
-	if err := e.p.Close(); err != nil {
-		e.Error(err)
-	}
+	e.p.Close()
 }
 
 // restart replaces the Publisher by one of a new process: the mounts, and the API server's
@@ -367,7 +365,7 @@ func (e *env) recordedIn(dir string, r Request) record.Versions {
 		e.Fatal(err)
 	}
 	defer root.Close()
-	text, err := writer.ReadRecord(root, e.opts.AttributePrefix)
+	text, err := writer.Record(root, e.opts.AttributePrefix)
 	if err != nil {
 		e.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
 
@@ -55,114 +56,81 @@ func overhead(record string) int64 {
 	return 1 + (rootAttributes+int64(len(record))+bytesPerInode-1)/bytesPerInode
 }
 
-// makeRoom frees memory for a tree that takes so much, if it is the node's total that lacks it, and returns
-// what the files of the volume take: those may be from before a limit was lowered, and what takes no
-// more may replace them. What is kept for readers alone is removed, and what the kernel holds is measured
-// again. The caller holds the lock of the pod.
-func (v *published) makeRoom(ctx context.Context, takes int64, reason Reason) (has writer.Footprint, err error) {
-	fits := func() bool { return v.fits(takes) }
-	if v.is(live) {
-		err = v.reopen(ctx, func(mnt Mount) error {
-			if reason == ReasonNodeFull {
-				if err := v.measure(mnt); err != nil {
-					return err
-				}
-				v.free(ctx, mnt, fits)
-			}
-			if has, err = v.contents.writer.Size(ctx, mnt.Root()); err != nil {
-				return fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, err)
-			}
-			return nil
-		})
+// checkRoom says whether a volume may hold a tree, and the node: what the other volumes hold, and the tree, have to fit
+// its total. What takes no more than the volume holds anyway passes, also after a limit was lowered. Where there is no
+// room, what is kept for readers goes, for the sake of others. The caller holds the lock of the pod.
+func (v *published) checkRoom(ctx context.Context, tree *volume.Tree, live bool) error {
+	size := writer.Measure(tree)
+	takes := memoryOf(size.Bytes, size.Inodes+overhead(tree.Record))
+	held, others, fits := v.fits(takes)
+	if memoryOf(size.Bytes, size.Inodes) <= held {
+		return nil
 	}
-	if reason == ReasonNodeFull {
-		v.p.reclaim(ctx, v, fits)
-	}
-	return has, err
-}
-
-// reserve counts what a tree will take, beside what the volume holds for those who have old files open.
-// It fails if that is over a limit, and more than has. What is reserved is counted until the volume is
-// measured.
-func (v *published) reserve(size writer.Footprint, takes int64, has writer.Footprint) error {
-	if size.Bytes > max(v.p.limits.bytes, has.Bytes) {
+	if size.Bytes > v.p.limits.bytes {
 		return fail(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, v.p.limits.bytes)
 	}
-	if size.Inodes > max(v.p.limits.inodes, has.Inodes) {
+	if size.Inodes > v.p.limits.inodes {
 		return fail(ReasonTooLarge, "the files take %d inodes, more than the %d that a volume may have (they follow --max-volume-size)", size.Inodes, v.p.limits.inodes)
+	}
+	if fits {
+		return nil
+	}
+	if live {
+		if err := v.reopen(ctx, func(mnt Mount) error { v.pruneNow(mnt); return v.measure(mnt) }); err != nil {
+			return err
+		}
+	}
+	return fail(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", takes, others, v.p.opts.MaxTotalSize)
+}
+
+// fits says what the volume holds, and the other volumes, and whether the node has room for a tree beside those.
+func (v *published) fits(takes int64) (held, others int64, fits bool) {
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	others = v.p.used - v.size
+	return v.size, others, others+takes <= v.p.opts.MaxTotalSize
+}
+
+// settle counts what a volume holds after a write. A volume that nobody sees yet is not made if the node holds too much
+// with it, as others may have grown meanwhile; of another one, what is kept for readers goes. The caller holds the lock
+// of the pod.
+func (v *published) settle(mnt Mount, mounted bool) error {
+	if err := v.measure(mnt); err != nil {
+		return err
+	}
+	if !v.p.isOver() {
+		return nil
+	}
+	if !mounted {
+		return fail(ReasonNodeFull, "the node's volumes take more than %d bytes together (--max-total-size)", v.p.opts.MaxTotalSize)
+	}
+	v.pruneNow(mnt)
+	return v.measure(mnt)
+}
+
+func (p *Publisher) isOver() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.used > p.opts.MaxTotalSize
+}
+
+// measure counts what a volume's file system holds, also for those who have old files open: the kernel says so. The
+// caller holds the lock of the pod.
+func (v *published) measure(mnt Mount) error {
+	usage, err := mnt.Usage()
+	if err != nil {
+		return fmt.Errorf("measure volume %s: %w", v.request.VolumeID, err)
 	}
 	v.p.mu.Lock()
 	defer v.p.mu.Unlock()
-	if !v.fitsLocked(takes) && !v.replacesLocked(takes) {
-		return v.p.full(takes, v.p.used-v.size-v.reserved)
-	}
-	v.charge(v.size, max(0, takes-v.tree))
+	v.charge(memoryOf(usage.Used, usage.InodesUsed))
 	return nil
 }
 
-// unreserve ends what reserve counts, where nothing was written.
-func (v *published) unreserve() {
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	v.charge(v.size, 0)
-}
-
-// full returns why a volume finds no room. The caller holds mu.
-func (p *Publisher) full(takes, others int64) error {
-	held := int64(0)
-	for _, v := range p.volumes {
-		held += v.held()
-	}
-	text := ""
-	if held > 0 {
-		text = fmt.Sprintf("; readers hold %d bytes of old files open", held)
-	}
-	return fail(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)%s", takes, others, p.opts.MaxTotalSize, text)
-}
-
-// excess is what the volume's file system holds beyond its newest tree. The caller holds
-// Publisher.mu.
-func (v *published) excess() int64 { return max(0, v.size-v.tree) }
-
-// fits says whether the node's total has room for the volume's next tree.
-func (v *published) fits(takes int64) bool {
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	return v.fitsLocked(takes)
-}
-
-func (v *published) fitsLocked(takes int64) bool {
-	return v.p.used-v.size-v.reserved+v.excess()+takes <= v.p.opts.MaxTotalSize
-}
-
-// replacesLocked says whether the volume's next tree may take the place of the present one on a node whose
-// newest trees alone are over the total, as after that was lowered. Where it is readers of old files who take the
-// room, each replaced file could be one more that they hold.
-func (v *published) replacesLocked(takes int64) bool {
-	if takes > v.tree || v.excess() > 0 {
-		return false
-	}
-	trees := int64(0)
-	for _, other := range v.p.volumes {
-		if other.known() {
-			trees += min(other.size, other.tree)
-		} else {
-			trees += other.size
-		}
-	}
-	return trees > v.p.opts.MaxTotalSize
-}
-
-// charge sets what is counted for a volume, if it is still known, and tells who waits for memory. The
-// caller holds Publisher.mu.
-func (v *published) charge(size, reserved int64) {
-	if v.p.volumes[v.request.VolumeID] != v {
-		return
-	}
-	more := size + reserved - v.size - v.reserved
-	v.size, v.reserved = size, reserved
-	v.p.used += more
-	if more < 0 {
-		v.p.tellFreed()
+// charge sets what is counted for a volume, if it is still known. The caller holds Publisher.mu.
+func (v *published) charge(size int64) {
+	if v.p.volumes[v.request.VolumeID] == v {
+		v.p.used += size - v.size
+		v.size = size
 	}
 }

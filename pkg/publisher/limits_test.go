@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/refvol/refvol/pkg/volume"
-	"github.com/refvol/refvol/pkg/writer"
 )
 
 // pages returns a value that takes so many pages.
@@ -52,7 +51,7 @@ func TestAVolumeOverItsLimit(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			e := newEnv(t, nil)
 			v := &published{p: e.p, request: e.request("v1")}
-			err := v.reserve(writer.Measure(&test.tree), 0, writer.Footprint{})
+			err := v.checkRoom(e.ctx, &test.tree, false)
 			e.wantReason(err, ReasonTooLarge, test.text)
 			if e.used() != 0 {
 				t.Errorf("%d bytes counted", e.used())
@@ -110,7 +109,7 @@ func TestTheNodesTotal(t *testing.T) {
 		e.publish(first)
 		e.publish(second)
 		e.wantReason(e.p.Publish(e.ctx, third), ReasonNodeFull,
-			"the files and their inodes take 826368 bytes of memory, the node's other volumes 1648640, together more than 2097152 (--max-total-size)")
+			"the files and their inodes take 827392 bytes of memory, the node's other volumes 1648640, together more than 2097152 (--max-total-size)")
 		if e.used() != 2*taken(200, 1) {
 			t.Errorf("%d bytes counted", e.used())
 		}
@@ -169,7 +168,7 @@ func TestEmptyFilesFillTheNode(t *testing.T) {
 		}
 		full := e.request("full")
 		e.wantReason(e.p.Publish(e.ctx, full), ReasonNodeFull,
-			"the files and their inodes take 250880 bytes of memory, the node's other volumes 995328, together more than 1048576 (--max-total-size)")
+			"the files and their inodes take 269312 bytes of memory, the node's other volumes 995328, together more than 1048576 (--max-total-size)")
 
 		small := e.request("small", "configMap", "small")
 		e.publish(small)
@@ -225,30 +224,6 @@ func TestTheCountIsExact(t *testing.T) {
 		e.unpublish(r)
 		e.wantNothing()
 	})
-}
-
-// Long names take a page each for their links; what is counted must include that.
-func TestWhatIsCountedIsTheWritersMeasure(t *testing.T) {
-	e := newEnv(t, nil)
-	tree := &volume.Tree{Files: []volume.File{
-		{Path: strings.Repeat("n", 200), Data: []byte("x")},
-		{Path: "conf/deep/a", Data: []byte(pages(2))},
-	}}
-	v := &published{p: e.p, request: e.request("v1")}
-	e.p.volumes["v1"] = v
-	size := writer.Measure(tree)
-	takes := memoryOf(size.Bytes, size.Inodes)
-	if err := v.reserve(size, takes, writer.Footprint{}); err != nil {
-		t.Fatal(err)
-	}
-	if want := size.Bytes + size.Inodes*inodeSize; size.Bytes != 4*pageSize || e.used() != want {
-		t.Errorf("counted %d, want %d", e.used(), want)
-	}
-	delete(e.p.volumes, "v1")
-	e.p.used, v.size = 0, 0
-	if err := v.reserve(size, takes, writer.Footprint{}); err != nil || e.used() != 0 {
-		t.Errorf("a volume that is gone was counted: %d, %v", e.used(), err)
-	}
 }
 
 // A node whose limit was lowered, or that was overcommitted otherwise, still takes

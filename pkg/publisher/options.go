@@ -49,21 +49,14 @@ type Mounts interface {
 	Reopen(ctx context.Context, volumeID, target string) (Mount, error)
 	Open(ctx context.Context, volumeID, target string) (*os.Root, mount.Usage, error)
 	Check(ctx context.Context, volumeID, target string) error
-	Adopt(ctx context.Context, volumeID, target string) error
 	Unmount(ctx context.Context, volumeID, target string) error
 	List(ctx context.Context) ([]mount.Mounted, error)
-	Usage(ctx context.Context, volumeID, target string) (mount.Usage, error)
 }
 
 // Mount is a writable handle on one volume's file system.
 type Mount interface {
 	Root() *os.Root
 	Attach(ctx context.Context, target string) error
-	// StillAt reports whether the mount at target is the one that the handle was reopened
-	// from.
-	StillAt(ctx context.Context, target string) bool
-	// Grow makes the file system hold at least so many bytes and inodes. It never shrinks.
-	Grow(ctx context.Context, size, inodes int64) error
 	// Usage says what the file system holds, also of files that readers hold open.
 	Usage() (mount.Usage, error)
 	Close() error

@@ -82,6 +82,9 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	}
 	mounted, err := p.isMounted(ctx, &request)
 	switch {
+	case errors.Is(err, mount.ErrForeign) && p.isMountedAt(request.VolumeID, request.Target):
+		p.leave(ctx, &request, err) // its attribute was spoilt
+		return nil
 	case err != nil:
 	case mounted:
 		err = p.takeOver(ctx, request, p.podUntil(time.Now().Add(p.opts.PublishWait)))
@@ -251,7 +254,7 @@ func (p *Publisher) newPublished(request Request, spec, resolved *volume.Spec) *
 		since:    time.Now(),
 		state:    publishing,
 		wake:     make(chan struct{}, 1),
-		contents: contents{shown: record.Versions{}, named: map[volume.Ref]bool{}, unnamed: map[volume.Ref]bool{}},
+		contents: contents{shown: record.Versions{}},
 	}
 	consents := resolved.Across(request.Pod)
 	if p.opts.Identity != nil {
@@ -268,16 +271,8 @@ func (p *Publisher) newPublished(request Request, spec, resolved *volume.Spec) *
 		Token:    token,
 		Proven:   request.Derived,
 	})
-	v.contents.writer = p.newWriter(spec, writer.Options{AttributePrefix: p.opts.AttributePrefix})
+	v.contents.writer = p.newWriter(writer.Options{AttributePrefix: p.opts.AttributePrefix, InPlace: spec.InPlace()})
 	return v
-}
-
-// newWriter returns the writer of a volume of a spec.
-func newWriter(spec *volume.Spec, opts writer.Options) treeWriter {
-	if spec.InPlace() {
-		return writer.NewInPlace(opts)
-	}
-	return writer.New(opts)
 }
 
 // publish writes the first generation on a mount that nobody sees and then shows
@@ -304,7 +299,7 @@ func (v *published) publish(ctx context.Context) (err error) {
 	if err := record.SetPod(mnt.Root(), v.p.opts.AttributePrefix, v.request.Pod); err != nil {
 		return fmt.Errorf("name the pod of volume %s: %w", v.request.VolumeID, err)
 	}
-	if _, err := v.write(ctx, mnt, first); err != nil {
+	if _, err := v.write(ctx, mnt, first, false); err != nil {
 		return err
 	}
 	attached = true

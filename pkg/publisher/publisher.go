@@ -15,7 +15,6 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -38,7 +37,7 @@ type Publisher struct {
 	opts   Options
 	limits limits
 	// newWriter makes the writer of one volume.
-	newWriter func(spec *volume.Spec, opts writer.Options) treeWriter
+	newWriter func(opts writer.Options) treeWriter
 	// retries says how long after a failure a volume is reconciled again.
 	retries workqueue.TypedRateLimiter[*published]
 	// stopping is closed when waiting publishes are to give up.
@@ -47,11 +46,6 @@ type Publisher struct {
 	tracker  *access.Tracker
 	pods     *podReads
 	lists    podLists
-	// kept counts the handles that volumes keep, which may be maxKept.
-	kept    atomic.Int64
-	maxKept int64
-	// growthRefused logs the first file system that could not be enlarged.
-	growthRefused sync.Once
 	// renders bounds the memory of all renders together.
 	renders renderMemory
 
@@ -64,10 +58,6 @@ type Publisher struct {
 	listed bool
 	// used is the bytes that are counted for all volumes.
 	used int64
-	// asked holds the volumes that another one waits for to give up what they keep for readers. freed is
-	// closed when one has, or has nothing.
-	asked map[*published]bool
-	freed chan struct{}
 	// failures holds those publishes that failed of late and were told as events.
 	failures map[string]failure
 }
@@ -98,14 +88,11 @@ func New(opts Options) (*Publisher, error) {
 	p := &Publisher{
 		opts:      opts,
 		limits:    limitsFor(opts.MaxVolumeSize),
-		newWriter: newWriter,
+		newWriter: func(opts writer.Options) treeWriter { return writer.New(opts) },
 		retries:   workqueue.NewTypedItemExponentialFailureRateLimiter[*published](retryMin, retryMax),
 		stopping:  make(chan struct{}),
-		maxKept:   maxKeptHandles(),
 		renders:   newRenderMemory(),
 		workers:   workers{pods: map[types.UID]*podWorker{}},
-		asked:     map[*published]bool{},
-		freed:     make(chan struct{}),
 		volumes:   map[string]*published{},
 		byRef:     map[volume.Ref]map[*published]struct{}{},
 		failures:  map[string]failure{},
@@ -149,11 +136,10 @@ func (p *Publisher) StopWaiting() {
 	p.stopOnce.Do(func() { close(p.stopping) })
 }
 
-// Close releases the handles on volumes.
-func (p *Publisher) Close() error {
+// Close releases what Run and calls have used.
+func (p *Publisher) Close() {
 	p.StopWaiting()
 	p.tracker.Close()
-	return p.giveBackAll()
 }
 
 // published is one volume, as long as it has one state after the other: what comes back later is another one.
@@ -193,10 +179,8 @@ type published struct {
 	call *call
 	// released says that worker and list are released.
 	released bool
-	// Publisher.used has size and reserved of it: what its file system holds, and what a tree that is not
-	// written yet takes beyond the present one. tree is what the newest tree takes, files what all
-	// names take, 0 while that is not known or earlier generations are kept.
-	size, reserved, tree, files int64
+	// size is what its file system holds, which Publisher.used has.
+	size int64
 	// resyncAt is when the volume is to be reconciled though nothing has changed, with its
 	// objects refreshed.
 	resyncAt time.Time

@@ -51,10 +51,7 @@ func TestTheGenerationBeforeIsPruned(t *testing.T) {
 		e.publish(r)
 		stale := func() bool {
 			synctest.Wait()
-			v := e.p.lookup("v1")
-			_ = v.worker.lock(e.ctx)
-			defer v.worker.unlock()
-			return v.contents.writer.Stale()
+			return e.generations(r) > 1
 		}
 		e.objects.put(configMap("app"), "a", "1")
 		if !stale() {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/access"
+	"github.com/refvol/refvol/pkg/writer"
 )
 
 // reconcileTime is how long a reconcile may write.
@@ -61,7 +62,7 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 	defer cancel()
 	defer func() {
 		if cause := recover(); cause != nil {
-			done.update = errors.Join(v.panicked(ctx, cause), v.giveBack())
+			done.update = v.panicked(ctx, cause)
 		}
 		if done.update != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			done.update = fmt.Errorf("%w: %w", errHangs, done.update)
@@ -86,11 +87,6 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 		return done
 	}
 	pruneErr := v.prune(ctx)
-	if pruneErr == nil && !v.is(gone) {
-		v.remeasure(ctx)
-		v.giveUpIfAsked(ctx)
-		pruneErr = v.giveBackIdle()
-	}
 	done.clean = errors.Join(withdrawErr, pruneErr, v.contents.leftover)
 	return done
 }
@@ -130,22 +126,19 @@ func (v *published) update(ctx context.Context) (answers, error) {
 	if err != nil {
 		return got, err
 	}
-	defer v.unreserve() // what was not written
 	if v.putOff(readTime) {
 		return got, errPutOff
 	}
 	return got, v.reopen(ctx, func(mnt Mount) error {
 		before := v.contents.shown
-		changed, err := v.write(ctx, mnt, next)
+		changed, err := v.write(ctx, mnt, next, true)
 		if changed {
 			v.logUpdate(ctx, before)
 		}
 		if err != nil {
 			return err
 		}
-		// At once where nothing was switched, as after most restarts: the kernel takes
-		// its time over giving up a handle.
-		v.pruneThrough(ctx, mnt)
+		v.pruneThrough(mnt)
 		return nil
 	})
 }
@@ -172,41 +165,43 @@ func (v *published) nextResync() time.Time {
 	return v.resyncAt
 }
 
-// prune removes each earlier generation once its readers have had their time. The error is that of opening the volume: what can't be removed is the leftover
-// of the contents, and keeps no update from the files.
+// prune removes each earlier generation once its readers have had their time. The error is that of opening the volume:
+// what can't be removed is the leftover of the contents, and keeps no update from the files.
 func (v *published) prune(ctx context.Context) error {
 	if !v.pruneDue() {
 		return nil
 	}
-	return v.reopen(ctx, func(mnt Mount) error {
-		v.pruneThrough(ctx, mnt)
-		return nil
-	})
+	return v.reopen(ctx, func(mnt Mount) error { v.pruneThrough(mnt); return nil })
 }
 
 // pruneThrough is prune through a handle on the volume's mount.
-func (v *published) pruneThrough(ctx context.Context, mnt Mount) {
-	if !v.pruneDue() {
-		return
+func (v *published) pruneThrough(mnt Mount) {
+	if v.pruneDue() {
+		v.pruneBefore(mnt, time.Now().Add(-pruneTime))
+		v.pruneDue() // queues the volume for the next one
 	}
-	v.contents.leftover = nil
-	if err := v.contents.writer.Prune(ctx, mnt.Root(), time.Now().Add(-pruneTime)); err != nil {
-		v.contents.leftover = fmt.Errorf("prune volume %s: %w", v.request.VolumeID, err)
-	}
-	if err := errors.Join(v.measure(mnt), v.noteFiles(ctx, mnt)); err != nil && v.contents.leftover == nil {
-		v.contents.leftover = err
-	}
-	v.pruneDue() // queues the volume for the next one
 }
 
-// pruneDue says whether there is an earlier generation that is to go now. If one is to go later, the
-// volume is queued for then.
-func (v *published) pruneDue() bool {
-	if !v.contents.writer.Stale() {
-		v.contents.leftover = nil
-		return false
+// pruneNow removes all earlier generations.
+func (v *published) pruneNow(mnt Mount) { v.pruneBefore(mnt, time.Now()) }
+
+func (v *published) pruneBefore(mnt Mount, before time.Time) {
+	next, err := writer.Prune(mnt.Root(), before)
+	v.contents.pruneAt, v.contents.leftover = time.Time{}, nil
+	if !next.IsZero() {
+		v.contents.pruneAt = next.Add(pruneTime)
 	}
-	return !v.putOffUntil(v.contents.writer.StaleSince().Add(pruneTime))
+	if err = errors.Join(err, v.measure(mnt)); err != nil {
+		v.contents.pruneAt = time.Now() // it is tried again
+		v.contents.leftover = fmt.Errorf("prune volume %s: %w", v.request.VolumeID, err)
+	}
+}
+
+// pruneDue says whether there is an earlier generation that is to go now. If one is to go later, the volume is queued
+// for then.
+func (v *published) pruneDue() bool {
+	at := v.contents.pruneAt
+	return !at.IsZero() && !v.putOffUntil(at)
 }
 
 // putOff queues the volume for later and returns true if its last switch was less

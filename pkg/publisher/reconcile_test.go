@@ -293,11 +293,11 @@ func TestStats(t *testing.T) {
 		}
 		_, err = e.p.Stats(e.ctx, r.VolumeID, strings.Replace(r.Target, "/settings/", "/other/", 1))
 		e.wantReason(err, ReasonNotFound, "")
-		e.mounts.failAt("Usage", errFault)
+		e.mounts.failAt("Open", errFault)
 		if _, err = e.p.Stats(e.ctx, r.VolumeID, r.Target); !errors.Is(err, errFault) || ReasonOf(err) != 0 {
 			t.Errorf("got %v", err)
 		}
-		e.mounts.failAt("Usage", nil)
+		e.mounts.failAt("Open", nil)
 		e.mounts.vanish(r.Target)
 		_, err = e.p.Stats(e.ctx, r.VolumeID, r.Target)
 		e.wantReason(err, ReasonNotFound, "volume v1 is not mounted at "+r.Target+": not mounted")

@@ -108,14 +108,12 @@ func TestAFailedPruneIsTriedAgain(t *testing.T) {
 		e.settle()
 		e.objects.remove(configMap("app"))
 		e.settle()
-		e.mounts.failAt("StillAt", unix.EMFILE)
 		e.mounts.failAt("Reopen", unix.EMFILE)
 		after(pruneTime + time.Second)
 		e.wantProblem(r, "not found")
 		if n := e.generations(r); n != 2 {
 			t.Fatalf("%d generations, want one that can't be removed yet", n)
 		}
-		e.mounts.failAt("StillAt", nil)
 		e.mounts.failAt("Reopen", nil)
 		after(retryMax)
 		if n := e.generations(r); n != 1 {

@@ -21,7 +21,7 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 	if what := v.request.differs(request); what != "" {
 		return false, fail(ReasonExists, "volume %s is published already, with another %s", request.VolumeID, what)
 	}
-	switch err := p.prove(ctx, request); {
+	switch err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target); {
 	case err == nil:
 		if v.request.Derived && v.request.misderived(request) && p.isNews(request.VolumeID, "misderived") {
 			klog.FromContext(ctx).Info("The kubelet's request is not the one that was derived from the pod's spec", "derivedFor", v.request.Pod)
@@ -32,16 +32,18 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 		return true, nil
 	case errors.Is(err, mount.ErrNotMounted):
 		return false, v.drop(ctx)
+	case errors.Is(err, mount.ErrForeign):
+		p.leave(ctx, request, err)
+		return true, v.drop(ctx)
 	default:
 		return false, fail(ReasonUnavailable, "prove the mount of live volume %s: %w", request.VolumeID, err)
 	}
 }
 
 // isMounted says whether the volume of a request is mounted at its target, though it is not
-// live: an earlier process has mounted it. A volume of an earlier version, or one whose
-// attribute was spoilt, gets the attribute that proves it first.
+// live: an earlier process has mounted it.
 func (p *Publisher) isMounted(ctx context.Context, request *Request) (bool, error) {
-	err := p.prove(ctx, request)
+	err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target)
 	if errors.Is(err, mount.ErrForeign) || errors.Is(err, mount.ErrOutside) {
 		if refusal := p.validate(request); refusal != nil {
 			return false, refusal // nothing of this request can be mounted there
@@ -62,16 +64,6 @@ func (p *Publisher) isMounted(ctx context.Context, request *Request) (bool, erro
 	return false, fail(ReasonUnavailable, "look at the target of volume %s: %w", request.VolumeID, err)
 }
 
-// prove proves that the volume of a request is mounted at its target. Where its attribute was
-// spoilt, the mount's source tells, and the volume gets the attribute again.
-func (p *Publisher) prove(ctx context.Context, request *Request) error {
-	err := p.opts.Mounts.Check(ctx, request.VolumeID, request.Target)
-	if errors.Is(err, mount.ErrForeign) {
-		err = p.opts.Mounts.Adopt(ctx, request.VolumeID, request.Target)
-	}
-	return err
-}
-
 // checkFound refuses a request for a volume that an earlier process has mounted elsewhere.
 func (p *Publisher) checkFound(request *Request) error {
 	p.mu.Lock()
@@ -87,7 +79,7 @@ func (p *Publisher) checkFound(request *Request) error {
 // running pod from being restarted.
 func (p *Publisher) leave(ctx context.Context, request *Request, reason error) {
 	p.freeze(request, reason)
-	if !p.isNews(request.VolumeID, reason.Error()) {
+	if !p.isNews(request.VolumeID, "left") { // whatever the reason is by now
 		return
 	}
 	klog.FromContext(ctx).Info("A mounted volume is not updated any more", "target", request.Target, "reason", reason.Error())

@@ -115,13 +115,12 @@ func TestRepublishWithAnotherSpecIsRefused(t *testing.T) {
 }
 
 func TestRepublishIsNeverFinalOverTheMount(t *testing.T) {
-	for _, err := range []error{errFault, mount.ErrForeign, mount.ErrOutside} {
+	for _, err := range []error{errFault, mount.ErrOutside} {
 		inBubble(t, func(e *env) {
 			e.objects.put(configMap("app"), "a", "1")
 			r := e.request("v1")
 			e.publish(r)
 			e.mounts.failAt("Check", err)
-			e.mounts.failAt("Adopt", err)
 			e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, fmt.Sprintf("prove the mount of live volume v1: %v", err))
 			e.mounts.failAt("Check", nil)
 			e.objects.put(configMap("app"), "a", "2")
@@ -129,20 +128,6 @@ func TestRepublishIsNeverFinalOverTheMount(t *testing.T) {
 			e.wantFiles(r, "a", "2")
 		})
 	}
-}
-
-// A container with CAP_SYS_ADMIN may spoil what proves its volume. The source of the mount proves it, too.
-func TestRepublishMendsTheProof(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1", "configMap", "app", "updatePolicy", "Pinned")
-		e.publish(r)
-		e.mounts.spoil(r.Target)
-		e.publish(r)
-		e.wantFiles(r, "a", "1")
-		e.unpublish(r)
-		e.wantNothing()
-	})
 }
 
 func TestAVolumeWhoseMountIsGoneIsPublishedAnew(t *testing.T) {
@@ -208,10 +193,6 @@ func TestAMountThatCannotBeTakenOverStays(t *testing.T) {
 		{"pod unknown", func(_ *env, r *Request) { r.PodErr = errFault }, ReasonUnavailable},
 		{"volume can't be read", func(e *env, _ *Request) { e.mounts.failAt("Open", errFault) }, ReasonUnavailable},
 		{"mount can't be looked at", func(e *env, _ *Request) { e.mounts.failAt("Check", errFault) }, ReasonUnavailable},
-		{"mount is another's", func(e *env, _ *Request) {
-			e.mounts.failAt("Check", mount.ErrForeign)
-			e.mounts.failAt("Adopt", mount.ErrForeign)
-		}, 0},
 		{"target is outside", func(e *env, _ *Request) { e.mounts.failAt("Check", mount.ErrOutside) }, ReasonInvalid},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -95,7 +95,9 @@ func (p *Publisher) readPods(ctx context.Context) error {
 	for _, v := range unread {
 		id, target := v.request.VolumeID, v.request.Target
 		switch err := p.readPod(ctx, v); {
-		case errors.Is(err, mount.ErrNotMounted), errors.Is(err, mount.ErrForeign), errors.Is(err, mount.ErrOutside):
+		case errors.Is(err, mount.ErrForeign): // its attribute was spoilt
+			v.leaveToKubelet(ctx, err)
+		case errors.Is(err, mount.ErrNotMounted), errors.Is(err, mount.ErrOutside):
 			klog.FromContext(ctx).Info("A mounted volume is not proven to be this driver's: leaving it to the kubelet's next call", "volumeID", id, "target", target, "reason", err.Error())
 			p.forget(id, target)
 		case err != nil:
@@ -122,7 +124,7 @@ func (p *Publisher) readPod(ctx context.Context, v *published) error {
 	if v.state != found { // a call has dealt with it
 		return nil
 	}
-	v.charge(memoryOf(usage.Used, usage.InodesUsed), 0)
+	v.charge(memoryOf(usage.Used, usage.InodesUsed))
 	v.request.Pod.Namespace, v.request.Pod.Name = namespace, name
 	if err != nil {
 		v.state, v.reason = frozen, "it does not tell its pod: "+err.Error()
@@ -402,45 +404,23 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 	return nil
 }
 
-// readRecord finds out what a mounted volume shows, and how much that takes.
+// readRecord finds out what a mounted volume shows.
 func (p *Publisher) readRecord(ctx context.Context, v *published) error {
 	root, usage, err := p.opts.Mounts.Open(ctx, v.request.VolumeID, v.request.Target)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	text, err := writer.ReadRecord(root, p.opts.AttributePrefix)
+	text, err := writer.Record(root, p.opts.AttributePrefix)
 	if err != nil {
 		return fmt.Errorf("read the record of volume %s: %w", v.request.VolumeID, err)
 	}
-	size, err := v.contents.writer.Size(ctx, root)
-	if err != nil {
-		return fmt.Errorf("measure the files of volume %s: %w", v.request.VolumeID, err)
-	}
-	v.contents.named, err = v.contents.writer.Shows(ctx, root, v.consent)
-	if err != nil {
-		return fmt.Errorf("read which objects the files of volume %s name: %w", v.request.VolumeID, err)
-	}
-	v.contents.overhead = overhead(text)
 	v.size = memoryOf(usage.Used, usage.InodesUsed)
-	v.tree = memoryOf(size.Bytes, size.Inodes+v.contents.overhead)
-	if !v.contents.writer.Stale() {
-		v.files = v.tree
-	}
+	v.contents.pruneAt = v.since.Add(pruneTime) // the earlier process may have been killed before it pruned
 	v.contents.shown = record.Decode(text, v.refs)
 	if v.spec.Pinned() || !v.spec.InPlace() {
 		// Files that are rewritten in place name the new versions before the first byte.
 		v.condition.show(v.contents.shown)
-	}
-	for ref := range v.consent { // also of files from before the pod needed a right to it
-		if v.contents.shown[ref].UID == "" {
-			continue
-		}
-		// Those of other namespaces always needed a right: one that no file names has no files.
-		if !v.contents.named[ref] && ref.Namespace == v.request.Pod.Namespace {
-			v.contents.unnamed[ref] = true
-		}
-		v.contents.named[ref] = true
 	}
 	if namespace, name, err := record.Pod(root, p.opts.AttributePrefix); err != nil || namespace != v.request.Pod.Namespace || name != v.request.Pod.Name {
 		p.namePod(ctx, v)

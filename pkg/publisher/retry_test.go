@@ -121,7 +121,7 @@ func TestAHandleThatCannotBeClosed(t *testing.T) {
 		e.writes.times()
 		e.mounts.failAt("Close", errFault)
 		e.objects.put(configMap("app"), "a", "2")
-		after(keepTime + pruneTime)
+		after(30*time.Second + pruneTime)
 		e.settle()
 		e.wantFiles(r, "a", "2")
 		if n := e.generations(r); n != 1 {

@@ -20,12 +20,12 @@ func (p *Publisher) Stats(ctx context.Context, volumeID, target string) (Usage, 
 	if !p.isMountedAt(volumeID, target) {
 		return Usage{}, fail(ReasonNotFound, "volume %s is not published at %s", volumeID, target)
 	}
-	usage, err := p.opts.Mounts.Usage(ctx, volumeID, target)
+	root, usage, err := p.opts.Mounts.Open(ctx, volumeID, target)
 	if errors.Is(err, mount.ErrNotMounted) || errors.Is(err, mount.ErrForeign) {
 		return Usage{}, fail(ReasonNotFound, "volume %s is not mounted at %s: %w", volumeID, target, err)
 	}
 	if err != nil {
 		return Usage{}, fmt.Errorf("measure volume %s: %w", volumeID, err)
 	}
-	return usage, nil
+	return usage, root.Close()
 }

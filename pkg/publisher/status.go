@@ -47,9 +47,8 @@ type VolumeStatus struct {
 	// both are empty for a volume that is not taken over yet.
 	Refs  []volume.Ref
 	Shown record.Versions
-	// Bytes is the memory that its file system holds, with inodes. HeldBytes is how much of that readers
-	// hold in old files that they have open.
-	Bytes, HeldBytes int64
+	// Bytes is the memory that its file system holds, with inodes, and with old files that readers have open.
+	Bytes int64
 	// WithoutToken says that its objects are read with its pod's token, and that there is no
 	// usable one of the pod's service account.
 	WithoutToken bool
@@ -69,10 +68,10 @@ func (p *Publisher) Volumes(yield func(VolumeStatus) bool) {
 // counted is a volume with what Publisher.mu guards of it.
 type counted struct {
 	*published
-	state      state
-	reason     string
-	pod        volume.Pod
-	size, held int64
+	state  state
+	reason string
+	pod    volume.Pod
+	size   int64
 }
 
 // moment returns all volumes of this moment.
@@ -82,7 +81,7 @@ func (p *Publisher) moment() []counted {
 	all := make([]counted, 0, len(p.volumes))
 	for _, v := range p.volumes {
 		if v.state != gone {
-			all = append(all, counted{v, v.state, v.reason, v.request.Pod, v.size, v.held()})
+			all = append(all, counted{v, v.state, v.reason, v.request.Pod, v.size})
 		}
 	}
 	return all
@@ -91,7 +90,7 @@ func (p *Publisher) moment() []counted {
 func (v counted) status() VolumeStatus {
 	s := VolumeStatus{
 		VolumeID: v.request.VolumeID, Target: v.request.Target, Pod: v.pod,
-		Since: v.since, Refs: v.refs, Bytes: v.size, HeldBytes: v.held,
+		Since: v.since, Refs: v.refs, Bytes: v.size,
 	}
 	switch v.state {
 	case found:

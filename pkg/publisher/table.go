@@ -58,14 +58,14 @@ func (p *Publisher) enter(v *published) {
 
 // put has a new volume take the place of what the table has of its id. The caller holds mu.
 func (p *Publisher) put(v *published) {
-	id, size, reserved := v.request.VolumeID, v.size, v.reserved
+	id, size := v.request.VolumeID, v.size
 	if old := p.volumes[id]; old != nil {
 		v.call = old.call // which is the caller's
 		p.takeOut(old)
 	}
-	v.size, v.reserved = 0, 0
+	v.size = 0
 	p.volumes[id] = v
-	v.charge(size, reserved)
+	v.charge(size)
 	for _, ref := range v.refs {
 		if p.byRef[ref] == nil {
 			p.byRef[ref] = map[*published]struct{}{}
@@ -79,7 +79,7 @@ func (p *Publisher) takeOut(v *published) {
 	if p.volumes[v.request.VolumeID] != v || v.state == gone {
 		return
 	}
-	v.charge(0, 0)
+	v.charge(0)
 	v.state = gone
 	if v.call == nil {
 		delete(p.volumes, v.request.VolumeID)
@@ -90,7 +90,6 @@ func (p *Publisher) takeOut(v *published) {
 			delete(p.byRef, ref)
 		}
 	}
-	p.answer(v)
 	if v.worker != nil {
 		p.dequeue(v)
 	}

@@ -40,8 +40,7 @@ func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) erro
 		return fail(ReasonUnavailable, "volume %s: %w: %w", volumeID, errPodBusy, err)
 	}
 	defer v.worker.unlock()
-	// A handle would keep the file system after the unmount.
-	if err := errors.Join(v.giveBack(), p.unmount(ctx, volumeID, target)); err != nil {
+	if err := p.unmount(ctx, volumeID, target); err != nil {
 		return err
 	}
 	v.forget()
@@ -74,16 +73,11 @@ func (v *published) drop(ctx context.Context) error {
 
 // dropLocked is drop for a caller that holds the lock of the pod.
 func (v *published) dropLocked(ctx context.Context) {
-	logger := klog.FromContext(ctx).WithValues("target", v.request.Target)
-	logger.Info("Volume is no longer mounted: forgetting it")
-	if err := v.giveBack(); err != nil {
-		logger.Error(err, "Can't close the handle on a volume that is no longer mounted")
-	}
+	klog.FromContext(ctx).Info("Volume is no longer mounted: forgetting it", "target", v.request.Target)
 	v.forget()
 }
 
-// forget ends a volume's life in this process. The caller holds the lock of the pod
-// and has given the handle back.
+// forget ends a volume's life in this process. The caller holds the lock of the pod.
 func (v *published) forget() {
 	v.p.remove(v)
 }

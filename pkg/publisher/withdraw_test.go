@@ -34,6 +34,7 @@ func TestAWithdrawalNeedsTheVolumeOnly(t *testing.T) {
 			sources: acrossSources,
 			fail: func(e *env) {
 				e.objects.put(configMap("app"), "a", pages(3))
+				e.objects.put(sharedConfig, "CA", pages(1))
 				e.settle()
 				e.opts.MaxVolumeSize = 2 * pageSize
 			},

@@ -105,7 +105,7 @@ func (r *Reporter) volume(v *publisher.VolumeStatus, known map[key]manager.Objec
 		VolumeID: v.VolumeID, Name: path.Base(path.Dir(v.Target)),
 		Pod:       status.Pod{Namespace: v.Pod.Namespace, Name: v.Pod.Name, UID: string(v.Pod.UID)},
 		Condition: string(v.Condition), Reason: line(cmp.Or(found, v.Reason)), Abnormal: found != "",
-		Since: v.Since.UTC(), Bytes: v.Bytes, HeldBytes: v.HeldBytes, WithoutToken: v.WithoutToken,
+		Since: v.Since.UTC(), Bytes: v.Bytes, WithoutToken: v.WithoutToken,
 		Objects: make([]status.Object, 0, len(objects)),
 	}
 	for i := range objects {

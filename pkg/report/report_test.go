@@ -92,7 +92,7 @@ func TestReport(t *testing.T) {
 				{
 					VolumeID: "v1", Target: "/k/pods/uid/volumes/kubernetes.io~csi/settings/mount",
 					Pod:       volume.Pod{Namespace: "shop", Name: "web", UID: "uid", ServiceAccount: "sa"},
-					Condition: "RefForbidden", Reason: "one\ntwo", Since: start, Bytes: 4096, HeldBytes: 1024, WithoutToken: true,
+					Condition: "RefForbidden", Reason: "one\ntwo", Since: start, Bytes: 4096, WithoutToken: true,
 					Refs:  []volume.Ref{configMap("app"), configMap("db"), configMap("gone")},
 					Shown: map[volume.Ref]volume.Version{configMap("app"): version, configMap("db"): {}},
 				},
@@ -111,7 +111,7 @@ func TestReport(t *testing.T) {
 			t.Fatal(err)
 		}
 		const want = `{"volumeID":"v1","name":"settings","pod":{"namespace":"shop","name":"web","uid":"uid"},` +
-			`"condition":"RefForbidden","reason":"one; two","abnormal":true,"since":"2000-01-01T00:00:00Z","bytes":4096,"heldBytes":1024,"withoutToken":true,"objects":[` +
+			`"condition":"RefForbidden","reason":"one; two","abnormal":true,"since":"2000-01-01T00:00:00Z","bytes":4096,"withoutToken":true,"objects":[` +
 			`{"kind":"ConfigMap","namespace":"shop","name":"app","shown":{"uid":"u1","resourceVersion":"812"},"state":"present","provenAt":"2000-01-01T00:01:00Z","followed":true},` +
 			`{"kind":"ConfigMap","namespace":"shop","name":"db","state":"denied","reason":"no; way","followed":false},` +
 			`{"kind":"ConfigMap","namespace":"shop","name":"gone","state":"unknown","reason":"the plugin does not ask for it","followed":false}]}`

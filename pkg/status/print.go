@@ -122,7 +122,6 @@ func (t Table) columns() []column {
 	)
 	if t.Wide {
 		return append(columns,
-			column{"HELD", row.held},
 			column{"TOKEN", row.token},
 			column{"POD-UID", func(r row) string { return r.volume.Pod.UID }},
 			column{"VOLUME-ID", func(r row) string { return r.volume.VolumeID }},
@@ -138,14 +137,6 @@ func (r row) normal() string {
 		return "no"
 	}
 	return "yes"
-}
-
-// held is the memory of old files that readers hold open.
-func (r row) held() string {
-	if r.volume.HeldBytes == 0 {
-		return ""
-	}
-	return quantity(r.volume.HeldBytes)
 }
 
 func quantity(bytes int64) string { return resource.NewQuantity(bytes, resource.BinarySI).String() }

@@ -24,7 +24,7 @@ func samples() []Volume {
 	web := Pod{Namespace: "shop", Name: "web-0", UID: "uid-1"}
 	return []Volume{
 		{
-			VolumeID: "csi-1", Name: "settings", Pod: web, Condition: "RefForbidden", Abnormal: true, Since: noon.Add(-5 * time.Minute), Bytes: 8192, HeldBytes: 4096,
+			VolumeID: "csi-1", Name: "settings", Pod: web, Condition: "RefForbidden", Abnormal: true, Since: noon.Add(-5 * time.Minute), Bytes: 8192,
 			Reason: `Secret "platform/db": the service account shop/web may not get it: ` + strings.Repeat("why ", 20), Objects: []Object{app, db},
 		},
 		{VolumeID: "csi-2", Name: "many", Pod: web, Condition: "Current", Since: noon.Add(-50 * time.Hour), Bytes: 4 << 20, Objects: []Object{app, ca, app, ca, ca}},
@@ -65,9 +65,9 @@ yes     shop/web-0  many      Current       2d2h   31s     4Mi   configmap/app@8
 func TestWideTable(t *testing.T) {
 	got := Table{Wide: true}.text(t, sample(samples()[0], samples()[2]))
 	wantText(t, got, strings.TrimLeft(`
-NORMAL  POD         VOLUME    CONDITION     SINCE  PROVEN  SIZE  HELD  TOKEN    POD-UID  VOLUME-ID  OBJECTS                                                  REASON
-no      shop/web-0  settings  RefForbidden  5m     3h      8Ki   4Ki   -        uid-1    csi-1      configmap/app@812(present),secret/platform/db@-(denied)  `+samples()[0].Reason+`
-yes     shop/web-0  ca        Current       0s     -       0     -     missing  uid-1    csi-3      configmap/ca@7(present),+2 more                          -
+NORMAL  POD         VOLUME    CONDITION     SINCE  PROVEN  SIZE  TOKEN    POD-UID  VOLUME-ID  OBJECTS                                                  REASON
+no      shop/web-0  settings  RefForbidden  5m     3h      8Ki   -        uid-1    csi-1      configmap/app@812(present),secret/platform/db@-(denied)  `+samples()[0].Reason+`
+yes     shop/web-0  ca        Current       0s     -       0     missing  uid-1    csi-3      configmap/ca@7(present),+2 more                          -
 `, "\n"))
 }
 

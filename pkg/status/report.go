@@ -46,8 +46,6 @@ type Volume struct {
 	Since time.Time `json:"since"`
 	// Bytes is the memory that the volume's tmpfs holds, with inodes.
 	Bytes int64 `json:"bytes"`
-	// HeldBytes is how much of that is of old files that readers hold open.
-	HeldBytes int64 `json:"heldBytes,omitempty"`
 	// WithoutToken says that the pod's service account has no usable token (--identity=pod).
 	WithoutToken bool `json:"withoutToken,omitempty"`
 	// Objects are those that the volume names. There are none as long as an earlier process's

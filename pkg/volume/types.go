@@ -117,10 +117,12 @@ type File struct {
 	Mode fs.FileMode
 	// User owns the file in the place of Tree.UID where it is not nil.
 	User *int64
-	// Refs names the objects that the file was made of and that the pod needs consent to:
-	// without that to all of them, the file must go. It is sorted by CompareRefs, and no
-	// object repeats.
+	// Refs names the objects that the file was made of: without a right to all of them, the file
+	// must go. It is sorted by CompareRefs, and no object repeats.
 	Refs []Ref
+	// Keep stands for the file that the volume shows at Path now, as it is, if there is one. Nothing
+	// else of the File counts then.
+	Keep bool
 }
 
 // String names the file, its size and its mode, and never shows its content.

@@ -30,7 +30,7 @@ func benchmarkSizes(b *testing.B, run func(b *testing.B, root *os.Root, tree *vo
 	}
 }
 
-func mustWrite(b *testing.B, w treeWriter, root *os.Root, tree *volume.Tree, changed bool) {
+func mustWrite(b *testing.B, w *Writer, root *os.Root, tree *volume.Tree, changed bool) {
 	result, err := w.Write(b.Context(), root, tree)
 	if err != nil {
 		b.Fatal(err)
@@ -82,7 +82,7 @@ func BenchmarkOneKeyChanged(b *testing.B) {
 // BenchmarkInPlaceOneKeyChanged is BenchmarkOneKeyChanged in place.
 func BenchmarkInPlaceOneKeyChanged(b *testing.B) {
 	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
-		w := NewInPlace(Options{})
+		w := newInPlace(Options{})
 		mustWrite(b, w, root, tree, true)
 		for i := 0; b.Loop(); i++ {
 			b.StopTimer()
@@ -97,7 +97,7 @@ func BenchmarkInPlaceOneKeyChanged(b *testing.B) {
 // BenchmarkInPlaceAllKeysChanged gives every key another content of another length.
 func BenchmarkInPlaceAllKeysChanged(b *testing.B) {
 	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
-		w := NewInPlace(Options{})
+		w := newInPlace(Options{})
 		mustWrite(b, w, root, tree, true)
 		for i := 0; b.Loop(); i++ {
 			b.StopTimer()
@@ -140,9 +140,9 @@ func BenchmarkNothingChangedNewMemory(b *testing.B) {
 // BenchmarkInPlaceRestart is BenchmarkRestart in place.
 func BenchmarkInPlaceRestart(b *testing.B) {
 	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
-		mustWrite(b, NewInPlace(Options{}), root, tree, true)
+		mustWrite(b, newInPlace(Options{}), root, tree, true)
 		for b.Loop() {
-			mustWrite(b, NewInPlace(Options{}), root, tree, false)
+			mustWrite(b, newInPlace(Options{}), root, tree, false)
 		}
 	})
 }

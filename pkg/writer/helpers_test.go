@@ -2,7 +2,6 @@ package writer
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,8 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/volume"
@@ -27,7 +24,13 @@ type testVolume struct {
 	root *os.Root
 }
 
-func TestMain(m *testing.M) { os.Exit(sandbox.Main(m)) }
+func TestMain(m *testing.M) {
+	status, done := do()
+	if !done {
+		status = sandbox.Main(m)
+	}
+	os.Exit(status)
+}
 
 // newVolume makes a volume, and beside it what must not be touched.
 func newVolume(t testing.TB) *testVolume {
@@ -71,24 +74,34 @@ func tree(files ...volume.File) *volume.Tree {
 	return &volume.Tree{Files: files, DirMode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
 }
 
-// treeWriter is what Writer and InPlace have in common.
-type treeWriter interface {
-	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error)
-	Stale() bool
-	Prune(ctx context.Context, dir *os.Root, before time.Time) error
-	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (Result, error)
-	Shows(ctx context.Context, dir *os.Root, refs map[volume.Ref]bool) (map[volume.Ref]bool, error)
-	Size(ctx context.Context, dir *os.Root) (Footprint, error)
+// newInPlace is New with Options.InPlace.
+func newInPlace(o Options) *Writer {
+	o.InPlace = true
+	return New(o)
+}
+
+// isGeneration reports whether a name is that of a generation.
+func isGeneration(name string) bool {
+	_, ok := birth(name)
+	return ok
+}
+
+// topNames returns the names of the links to a tree.
+func topNames(tree *volume.Tree) (names []string) {
+	for i := range tree.Files {
+		names = append(names, topOf(tree.Files[i].Path))
+	}
+	return slices.Compact(names)
 }
 
 // write writes tree and prunes, expects success and checks the result on disk.
-func (v *testVolume) write(w treeWriter, tree *volume.Tree) Result {
+func (v *testVolume) write(w *Writer, tree *volume.Tree) Result {
 	v.Helper()
 	result, err := w.Write(v.Context(), v.root, tree)
 	if err != nil {
 		v.Fatalf("Write: %v", err)
 	}
-	v.prune(w)
+	v.prune()
 	v.check(tree)
 	if got := v.readlink(dataName); result.Generation != got {
 		v.Errorf("Result.Generation = %q, ..data points at %q", result.Generation, got)
@@ -98,13 +111,11 @@ func (v *testVolume) write(w treeWriter, tree *volume.Tree) Result {
 
 // prune removes the generation before, as the writer's user does once readers have
 // had their time.
-func (v *testVolume) prune(w treeWriter) {
+func (v *testVolume) prune() {
 	v.Helper()
-	if err := w.Prune(v.Context(), v.root, time.Now()); err != nil {
-		v.Fatalf("Prune: %v", err)
-	}
-	if w.Stale() {
-		v.Fatal("stale after Prune")
+	next, err := Prune(v.root, time.Now())
+	if err != nil || !next.IsZero() {
+		v.Fatalf("Prune = %v, %v", next, err)
 	}
 }
 
@@ -260,121 +271,5 @@ func openDescriptors(t testing.TB) int {
 	return len(entries)
 }
 
-// stepped calls step before each operation of a fileSystem. An error from step
-// is the operation's error, and the operation does not happen.
-type stepped struct {
-	fileSystem
-	step func(op, name string) error
-}
-
-func (s stepped) mkdir(at int, name string) error {
-	if err := s.step("mkdir", name); err != nil {
-		return err
-	}
-	return s.fileSystem.mkdir(at, name)
-}
-
-func (s stepped) create(at int, name string) (int, error) {
-	if err := s.step("create", name); err != nil {
-		return -1, err
-	}
-	return s.fileSystem.create(at, name)
-}
-
-func (s stepped) write(fd int, p []byte) (int, error) {
-	if err := s.step("write", ""); err != nil {
-		return 0, err
-	}
-	return s.fileSystem.write(fd, p)
-}
-
-func (s stepped) allocate(fd int, size int64) error {
-	if err := s.step("allocate", fmt.Sprint(size)); err != nil {
-		return err
-	}
-	return s.fileSystem.allocate(fd, size)
-}
-
-func (s stepped) truncate(fd int, size int64) error {
-	if err := s.step("truncate", fmt.Sprint(size)); err != nil {
-		return err
-	}
-	return s.fileSystem.truncate(fd, size)
-}
-
-func (s stepped) chown(fd, uid, gid int) error {
-	if err := s.step("chown", fmt.Sprintf("%d:%d", uid, gid)); err != nil {
-		return err
-	}
-	return s.fileSystem.chown(fd, uid, gid)
-}
-
-func (s stepped) chmod(fd int, mode uint32) error {
-	if err := s.step("chmod", fmt.Sprintf("%04o", mode)); err != nil {
-		return err
-	}
-	return s.fileSystem.chmod(fd, mode)
-}
-
-func (s stepped) setAttribute(fd int, name, value string) error {
-	if err := s.step("setAttribute", value); err != nil {
-		return err
-	}
-	return s.fileSystem.setAttribute(fd, name, value)
-}
-
-func (s stepped) link(from, at int, name string) error {
-	if err := s.step("link", name); err != nil {
-		return err
-	}
-	return s.fileSystem.link(from, at, name)
-}
-
-func (s stepped) symlink(target string, at int, name string) error {
-	if err := s.step("symlink", name); err != nil {
-		return err
-	}
-	return s.fileSystem.symlink(target, at, name)
-}
-
-func (s stepped) rename(at int, oldName, newName string) error {
-	if err := s.step("rename", newName); err != nil {
-		return err
-	}
-	return s.fileSystem.rename(at, oldName, newName)
-}
-
-func (s stepped) move(from, at int, name string, flags uint) error {
-	if err := s.step("move", name); err != nil {
-		return err
-	}
-	return s.fileSystem.move(from, at, name, flags)
-}
-
-func (s stepped) unlink(at int, name string) error {
-	if err := s.step("unlink", name); err != nil {
-		return err
-	}
-	return s.fileSystem.unlink(at, name)
-}
-
-func (s stepped) rmdir(at int, name string) error {
-	if err := s.step("rmdir", name); err != nil {
-		return err
-	}
-	return s.fileSystem.rmdir(at, name)
-}
-
-func (s stepped) statfs(fd int) (unix.Statfs_t, error) {
-	if err := s.step("statfs", ""); err != nil {
-		return unix.Statfs_t{}, err
-	}
-	return s.fileSystem.statfs(fd)
-}
-
-// newStepped returns a Writer whose every operation is preceded by step.
-func newStepped(step func(op, name string) error) *Writer {
-	w := New(Options{})
-	w.fs = stepped{w.fs, step}
-	return w
-}
+// below reports whether path is dir or below it.
+func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }

@@ -1,238 +1,373 @@
 package writer
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// InPlace writes one volume, over and over, into the same files, so that a change is
-// seen through whatever holds one of them. Like Writer it remembers digests only, an
-// unchanged tree costs it no system call, and it is for use by one goroutine at a
-// time, and for one directory during its life. To open its own files again, whatever
-// their mode, it needs CAP_DAC_OVERRIDE where modes deny the owner something.
-type InPlace struct{ memory }
-
-// NewInPlace returns an InPlace that knows nothing yet of the directory: its first
-// Write reads the files that are there.
-func NewInPlace(opts Options) *InPlace { return &InPlace{newMemory(opts)} }
-
-// Write makes dir show tree, and puts right whatever it finds amiss there on the
-// way. When this InPlace knows that dir shows tree already, it does no I/O. The generation
-// carries the new Record before the first byte is rewritten: after a kill, what it says is
-// never older than the files.
-//
-// The first Write makes a generation as Writer does. Each later one keeps it, and
-// of a file that stays also the inode:
-//
-//   - A file that changes is rewritten, and gets its mode and owner. On the way
-//     nobody reads the new content who may not read it in the end.
-//   - A new file, or directory, appears whole, and then its link.
-//   - A file that the tree has no longer is emptied. It and its link stay, with its
-//     mode and owner, and the same file gets the content should the path come back. Of
-//     more than 256 such files those go that were emptied first.
-//   - Where the tree has a directory in the place of a file, or the other way round,
-//     what has the name is emptied and replaced.
-//
-// Before the first of this happens all new files are complete, and the room for all
-// that grows is reserved. A cancelled ctx is heeded only until then, a deadline at each file. An
-// error until then, such as that of a cancelled ctx, leaves every file as it was, and gives the
-// room back, unless a deadline has passed. Emptied files
-// of earlier writes go if there is no room otherwise. If that is not enough in a file
-// system that has room for two generations of tree, then an interrupted write has left
-// more than one: then what gets shorter is rewritten, or emptied, before the room is
-// reserved, and files that it empties may go too. A later error leaves some files
-// rewritten and others not, and comes with a Result whose Changed is true if there
-// are any. After any error, or when the process was killed, maybe in the middle of a
-// file, the next Write looks at the directory afresh and repairs it. A full file
-// system is unix.ENOSPC to errors.Is, a cancelled ctx is ctx.Err().
-//
-// What holds of the root, of strange entries, of the contents and of generations that
-// can't be removed for Writer.Write holds here too.
-func (w *InPlace) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error) {
-	return w.write(ctx, dir, tree, func(u *update, known *snapshot) error {
-		return (&rewrite{update: u, known: known}).run(ctx)
-	})
-}
-
-// rewrite is one Write of an InPlace that has to touch the directory.
-type rewrite struct {
-	*update
-	known      *snapshot
-	entries    []dirent // of the root, at first
-	generation int      // the descriptor of the one generation
-	// fresh is the indices in the tree of the files that are to be made.
-	fresh []int
-	// jobs is what has to be done to files that are there.
-	jobs []job
-	// spent is the files that an earlier write emptied and that are not in the tree.
-	spent []string
-	// excess is the emptied files that go, as there are too many.
-	excess []string
-	// dirs is the directories that have to get another mode or owner.
-	dirs []directory
-	// staging is the name of a directory beside the generation, closed to others,
-	// in which fresh files are made; "" while there is none. It is named like a
-	// generation, so the next write removes it if this one can't.
-	staging string
-	// grown is the files that have been given room for their new content.
-	grown []grown
-}
-
-// job is what has to be done to a file that is there. want is nil if mode and owner
-// stay as they are.
-type job struct {
-	path string
-	data []byte
-	want *attrs
-	// content says that the file gets data.
-	content bool
-	// leaves says that the tree has the file no longer. To cut it off, also where it was empty, sets
-	// its time, by which a later process knows the newest.
-	leaves bool
-	// room is how many bytes a scan found the file to take, 0 if there was none.
-	room int64
-	// had is the attribute that names the file's Refs as it is, refs as it is to be.
-	had, refs string
-}
-
-// cuts reports whether the file is to be cut off at the end of its data.
-func (j *job) cuts() bool { return j.content || j.leaves || j.shrinks() }
-
-// shrinks reports whether the file has room to give back.
-func (j *job) shrinks() bool { return j.room > wholePages(int64(len(j.data))) }
-
-// grown is a file with room beyond its end, and where that is.
-type grown struct {
-	path string
-	size int64
-}
-
-// rootPath leads from the generation to the volume's root. No path of a tree can be
-// that.
-const rootPath = ".."
-
-func (r *rewrite) run(ctx context.Context) error {
-	trusted := r.known
-	if trusted != nil && !r.next.dir.satisfiedBy(trusted.dir) {
-		trusted = nil // only a scan tells what directories there are
+// rewrite makes the present generation show the tree, file by file. Until all room is reserved nothing changes that
+// anybody sees.
+func (u *update) rewrite(ctx context.Context, room room) (err error) {
+	u.result.Generation = u.current
+	full, spent, err := u.extra()
+	if err != nil {
+		return fmt.Errorf("look for files that the tree lacks: %w", err)
 	}
-	var err error
-	if r.entries, err = r.begin(ctx, trusted); err != nil {
+	if room > present {
+		if full, err = u.makeRoom(room, full, spent); err != nil {
+			return fmt.Errorf("make room: %w", err)
+		}
+		spent = nil
+	}
+	u.keep(slices.Concat(full, spent))
+	if u.anyAbsent() {
+		defer func() { err = errors.Join(err, removeAll(u.root, u.next)) }()
+	}
+	before := u.result
+	if err := u.prepare(ctx); err != nil {
+		u.result = before
+		return errors.Join(err, u.eachDiffering(giveBack))
+	}
+	// After a kill the record is never older than the files.
+	if err := inOrder(u.renewRecord, u.narrowDirs, func() error { return u.emptyAll(full) }); err != nil {
 		return err
 	}
-	if r.base == nil {
-		return r.show(ctx, r.entries, r.known)
-	}
-	if r.generation, err = openPath(r.root, r.base.generation); err != nil {
-		return fmt.Errorf("open generation %s: %w", r.base.generation, err)
-	}
-	defer unix.Close(r.generation)
-	if err := r.plan(); err != nil {
-		return err
-	}
-	if err := r.prepareOrMakeRoom(ctx); err != nil {
-		return err
-	}
-	r.next.generation, r.result.Generation = r.base.generation, r.base.generation
-	return errors.Join(r.commit(), r.unstage())
+	return inOrder(func() error { return u.eachDiffering(u.overwrite) }, u.place, u.widenDirs)
 }
 
-// plan compares what is there with what is to be.
-func (r *rewrite) plan() error {
-	there := r.base.all()
-	old := cursor{there}
-	for i := range r.next.files {
-		want := &r.next.files[i]
-		had := old.find(want.path)
-		if had == nil {
-			r.fresh = append(r.fresh, i)
-			continue
-		}
-		j := job{path: want.path, data: r.tree.Files[i].Data, want: &want.attrs, content: !want.sameContent(had), room: had.room, had: had.refs, refs: want.refs}
-		if j.content || j.shrinks() || j.refs != j.had || !want.attrs.satisfiedBy(had.attrs) {
-			r.jobs = append(r.jobs, j)
-		}
-	}
-	r.planEmptied(there)
-	if err := r.planDirs(); err != nil {
-		return err
-	}
-	return r.planTops()
-}
-
-// planEmptied sees to the files that are there and that the tree does not have.
-func (r *rewrite) planEmptied(there []entry) {
-	none := sha256.Sum256(nil)
-	wanted, emptied, now := cursor{r.next.files}, cursor{r.base.emptied}, time.Now().UnixNano()
-	scanned := len(r.base.dirs) > 0 // then an empty file may be an emptied one
-	for i := range there {
-		had := &there[i]
-		if wanted.find(had.path) != nil {
-			continue
-		}
-		e := entry{path: had.path, attrs: had.attrs, sum: none, changed: had.changed}
-		j := job{path: had.path, content: had.size > 0, room: had.room, had: had.refs}
-		if wasEmptied := emptied.find(had.path) != nil || scanned && had.size == 0; !wasEmptied {
-			j.leaves, e.changed = true, now
-		}
-		if j.leaves || j.shrinks() || j.had != "" {
-			r.jobs = append(r.jobs, j)
-		} else {
-			r.spent = append(r.spent, had.path)
-		}
-		if !inTheWay(r.tree.Files, had.path) {
-			r.next.emptied = append(r.next.emptied, e)
-		}
-	}
-	r.excess = r.next.forgetEmptied(maxEmptied)
-}
-
-// planDirs finds the directories, and the root, that differ from what is asked for.
-// What the last write left needs no look: see run.
-func (r *rewrite) planDirs() error {
-	var st unix.Stat_t
-	if err := unix.Fstat(r.root, &st); err != nil {
-		return fmt.Errorf("stat the volume's root: %w", err)
-	}
-	for _, d := range append([]directory{{rootPath, statAttrs(&st)}}, r.base.dirs...) {
-		if !r.next.dir.satisfiedBy(d.attrs) {
-			r.dirs = append(r.dirs, d)
+func inOrder(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// planTops plans the links of the tree's files and of the emptied ones.
-func (r *rewrite) planTops() error {
-	tops := topNames(r.tree)
-	for i := range r.next.emptied {
-		name, _, _ := strings.Cut(r.next.emptied[i].path, "/")
-		tops = append(tops, name)
-	}
-	slices.Sort(tops)
-	r.links = links{}
-	return r.planLinks(slices.Clone(r.entries), r.known, slices.Compact(tops))
+// extra returns the files of the generation that the tree lacks, those that are empty already apart.
+func (u *update) extra() (full, spent []string, err error) {
+	at := newDirs(u.old)
+	defer at.close()
+	err = walk(u.old, ".", func(p string, e fs.DirEntry) error {
+		_, wanted := slices.BinarySearchFunc(u.tree.Files, p, func(f volume.File, p string) int { return strings.Compare(f.Path, p) })
+		if wanted || !e.Type().IsRegular() {
+			return nil
+		}
+		dir, last, err := at.at(p)
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Fstatat(dir, last, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+		if st.Size > 0 || st.Blocks > 0 {
+			full = append(full, p)
+		} else {
+			spent = append(spent, p)
+		}
+		return nil
+	})
+	return full, spent, err
 }
 
-// inTheWay reports whether a file at path keeps files, which are sorted, from being
-// there: one of them is below it, or where a directory above it is.
-func inTheWay(files []volume.File, path string) bool {
-	dir, _ := split(path)
-	if _, ok := fileAbove(files, dir); ok {
-		return true
+// keep has the files that the tree lacks keep their links, and their directories the mode of all.
+func (u *update) keep(files []string) {
+	for _, p := range files {
+		u.tops[topOf(p)] = true
+		for _, dir := range parents(p) {
+			if _, ok := u.entries[dir]; !ok {
+				u.emptied = append(u.emptied, dir)
+				u.entries[dir] = 0
+			}
+		}
 	}
-	i, _ := slices.BinarySearchFunc(files, path+"/", func(f volume.File, p string) int {
-		return strings.Compare(f.Path, p)
+}
+
+// makeRoom removes the files that are empty, and their links: a key that is there goes before one that might come back.
+// Where that is not enough for a tree that the volume is large enough for, a write that was killed has left more than
+// one generation: then what gets shorter, or goes, does so before the rest. It returns the files that stay.
+func (u *update) makeRoom(room room, full, spent []string) (left []string, err error) {
+	shrink := room == all && u.fitsTwice()
+	if shrink {
+		if err := inOrder(u.renewRecord, u.narrowDirs, func() error { return u.emptyAll(full) }); err != nil {
+			return full, err
+		}
+		full, spent = nil, slices.Concat(full, spent)
+	}
+	for _, p := range spent {
+		err = cmp.Or(err, dropFile(u.old, p))
+	}
+	u.keep(full)
+	if err := cmp.Or(err, u.dropLinks()); err != nil || !shrink {
+		return full, err
+	}
+	return full, u.eachDiffering(func(fd int, f *volume.File, want *fileState) error {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil || st.Blocks*512 <= wholePages(int64(len(f.Data))) {
+			return err
+		}
+		return u.overwrite(fd, f, want)
 	})
-	return i < len(files) && strings.HasPrefix(files[i].Path, path+"/")
+}
+
+// fitsTwice reports whether the file system has room for two generations of the tree and its root. A total of zero stands
+// for no limit.
+func (u *update) fitsTwice() bool {
+	var st unix.Statfs_t
+	takes := Measure(u.tree)
+	return unix.Fstatfs(u.root, &st) == nil &&
+		(st.Blocks == 0 || st.Blocks*uint64(st.Bsize) >= uint64(2*takes.Bytes)) && (st.Files == 0 || st.Files > uint64(2*takes.Inodes))
+}
+
+func (u *update) emptyAll(files []string) error {
+	at := newDirs(u.old)
+	defer at.close()
+	for _, p := range files {
+		u.result.Changed = true
+		u.result.Files++
+		if err := u.withFile(at, p, func(fd int) error { return unix.Ftruncate(fd, 0) }); err != nil {
+			return fmt.Errorf("empty %s: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// prepare does all that can fail for want of room: new files beside the generation, pages for what changes.
+func (u *update) prepare(ctx context.Context) error {
+	if u.anyAbsent() {
+		if err := u.stage(ctx); err != nil {
+			return err
+		}
+	}
+	if err := u.reserve(u.old, len(u.dirs)); err != nil {
+		return err
+	}
+	if err := u.eachDiffering(allocate); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("rewrite generation %s: %w", u.current, err)
+	}
+	return nil
+}
+
+func (u *update) anyAbsent() bool {
+	return slices.ContainsFunc(u.files, func(f fileState) bool { return f.have == absent })
+}
+
+// stage makes the new files beside the generation, each with the number that it has in the tree as its name.
+func (u *update) stage(ctx context.Context) error {
+	next, err := makeDir(u.root, u.next)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(next)
+	for i := range u.files {
+		if u.files[i].have != absent {
+			continue
+		}
+		f := &u.tree.Files[i]
+		err := ctx.Err()
+		if err == nil {
+			err = u.create(next, strconv.Itoa(i), f, &u.files[i])
+		}
+		if err != nil {
+			return fmt.Errorf("write %s: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
+// eachDiffering calls do with each of the files that change.
+func (u *update) eachDiffering(do func(fd int, f *volume.File, want *fileState) error) error {
+	at := newDirs(u.old)
+	defer at.close()
+	for i := range u.files {
+		if u.files[i].have != differs {
+			continue
+		}
+		f := &u.tree.Files[i]
+		if err := u.withFile(at, f.Path, func(fd int) error { return do(fd, f, &u.files[i]) }); err != nil {
+			return fmt.Errorf("rewrite %s: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
+// withFile calls do with a regular file of the generation.
+func (u *update) withFile(at *dirs, p string, do func(fd int) error) error {
+	dir, last, err := at.at(p)
+	if err != nil {
+		return err
+	}
+	fd, err := openAt(dir, last, unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return do(fd)
+}
+
+// allocate gives a file the pages for its new content, without making it longer.
+func allocate(fd int, f *volume.File, _ *fileState) error {
+	if len(f.Data) == 0 {
+		return nil
+	}
+	return unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(f.Data)))
+}
+
+// giveBack undoes allocate: to cut a file off at its end frees what is beyond.
+func giveBack(fd int, _ *volume.File, _ *fileState) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	return unix.Ftruncate(fd, st.Size)
+}
+
+// overwrite rewrites a file. On the way nobody reads the new content who may not read it in the end, and the file goes
+// with the objects of either content.
+func (u *update) overwrite(fd int, f *volume.File, want *fileState) error {
+	u.result.Changed = true
+	have, err := statAttrs(fd)
+	if err != nil {
+		return err
+	}
+	keeps := want.attrs.satisfiedBy(have)
+	if between := have.between(want.attrs); between != have.mode {
+		if err := unix.Fchmod(fd, between); err != nil {
+			return err
+		}
+	}
+	refs, err := u.opts.readRefs(fd)
+	if err != nil {
+		return err
+	}
+	renames := refs != want.refs
+	if renames {
+		if err := u.setRefs(fd, anyRefs); err != nil {
+			return err
+		}
+	}
+	if err := writeAll(fd, f.Data); err != nil {
+		return err
+	}
+	if err := unix.Ftruncate(fd, int64(len(f.Data))); err != nil {
+		return err
+	}
+	u.result.Files++
+	u.result.Bytes += int64(len(f.Data))
+	if renames {
+		if err := u.setRefs(fd, want.refs); err != nil {
+			return err
+		}
+	}
+	if keeps {
+		return nil
+	}
+	return setAttrs(fd, want.attrs)
+}
+
+// place moves the new files into the generation, and whatever is in their way out of it.
+func (u *update) place() error {
+	at := newDirs(u.old)
+	defer at.close()
+	for _, name := range u.dirs {
+		err := makeDirs(at, name)
+		if errors.Is(err, unix.EEXIST) {
+			err = u.unlessDir(at, name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for i := range u.files {
+		if u.files[i].have != absent {
+			continue
+		}
+		u.result.Changed = true
+		name := u.tree.Files[i].Path
+		dir, last, err := at.at(name)
+		if err == nil {
+			// Over a file that somebody put there meanwhile, as over any name; a directory is moved away first.
+			err = unix.Renameat(u.root, u.next+"/"+strconv.Itoa(i), dir, last)
+		}
+		if errors.Is(err, unix.EISDIR) {
+			away := nameAfter("")
+			if err = unix.Renameat(dir, last, u.root, away); err == nil {
+				err = unix.Renameat(u.root, u.next+"/"+strconv.Itoa(i), dir, last)
+				_ = removeAll(u.root, away) // as a leftover it is in nobody's way
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("place %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// unlessDir has a directory take the place of what has its name, unless that is one.
+func (u *update) unlessDir(at *dirs, name string) error {
+	dir, last, err := at.at(name)
+	if err != nil {
+		return err
+	}
+	err = unix.Unlinkat(dir, last, 0)
+	if errors.Is(err, unix.EISDIR) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", name, err)
+	}
+	u.result.Changed = true
+	return makeDirs(at, name)
+}
+
+// narrowDirs lets nobody into a directory, for the time of a change, who may not be there in the end.
+func (u *update) narrowDirs() error {
+	return u.eachDir(func(fd int, have, want attrs) error { return unix.Fchmod(fd, have.between(want)) })
+}
+
+// widenDirs gives all directories, and the volume's root, their mode and owner.
+func (u *update) widenDirs() error {
+	return u.eachDir(func(fd int, _, want attrs) error { return setAttrs(fd, want) })
+}
+
+// eachDir calls do with each directory that has another mode or owner than it is to have. One that isn't there is to be
+// made, or was in a file's way.
+func (u *update) eachDir(do func(fd int, have, want attrs) error) error {
+	want := dirAttrs(u.tree)
+	one := func(at int, name string) error {
+		fd, err := openAt(at, name, unix.O_RDONLY|unix.O_DIRECTORY)
+		if saysAbsent(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("directory %s: %w", name, err)
+		}
+		defer unix.Close(fd)
+		have, err := statAttrs(fd)
+		if err != nil || want.satisfiedBy(have) {
+			return err
+		}
+		u.result.Changed = true
+		return do(fd, have, want)
+	}
+	for _, name := range slices.Concat(u.dirs, u.emptied, []string{"."}) {
+		if err := one(u.old, name); err != nil {
+			return err
+		}
+	}
+	return one(u.root, ".")
 }

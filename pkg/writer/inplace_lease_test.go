@@ -11,7 +11,7 @@ import (
 // changes nothing, and the next one after the lease succeeds.
 func TestInPlaceLease(t *testing.T) {
 	v := newVolume(t)
-	w := NewInPlace(Options{})
+	w := newInPlace(Options{})
 	before, after := tree(file("a", "1"), file("b", "2")), tree(file("a", "one"), file("b", "two"))
 	v.write(w, before)
 	reader, err := v.root.Open("b")

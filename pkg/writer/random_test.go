@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -41,35 +39,13 @@ func (s *sequence) step() {
 	if s.IntN(4) > 0 {
 		s.tree = s.change()
 	}
-	switch s.IntN(5) {
-	case 0:
-		s.w = New(Options{})
-	case 1:
-		if s.interrupt(s.w, &s.w.memory) {
-			s.w = New(Options{})
-		}
+	if s.IntN(5) == 0 {
+		s.w = New(s.w.opts)
 	}
 	s.write(s.w, s.tree)
 	if result := s.write(s.w, s.tree); result.Changed {
 		s.Errorf("written again: %+v", result)
 	}
-}
-
-// interrupt lets a write of another tree fail in the middle, once or, as if the
-// process were killed, for good. It reports whether w is dead then.
-func (s *sequence) interrupt(w treeWriter, m *memory) (killed bool) {
-	n := s.IntN(40)
-	killed = s.IntN(2) == 0
-	kernel := m.fs
-	m.fs = stepped{kernel, func(string, string) error {
-		if n--; n == 0 || n < 0 && killed {
-			return unix.EIO
-		}
-		return nil
-	}}
-	_, _ = w.Write(s.Context(), s.root, s.change()) // whatever comes of it
-	m.fs = kernel
-	return killed
 }
 
 // change returns a tree that differs a little from the present one.

@@ -75,7 +75,7 @@ func TestReadersUnderFire(t *testing.T) {
 			t.Errorf("a reader saw version %d last, want %d", r.last, version)
 		}
 	}
-	v.prune(w)
+	v.prune()
 	v.check(fireTree(version))
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -21,59 +20,45 @@ func withRecord(record string, tree *volume.Tree) *volume.Tree {
 // wantRecord compares what the next process finds.
 func (v *testVolume) wantRecord(o Options, want string) {
 	v.Helper()
-	if got, err := ReadRecord(v.root, o.AttributePrefix); err != nil || got != want {
+	if got, err := Record(v.root, o.AttributePrefix); err != nil || got != want {
 		v.Errorf("the record is %q, %v, want %q", got, err, want)
 	}
 }
 
-// TestOnlyTheRecordChanges keeps the generation, and costs one call that changes anything.
+// TestOnlyTheRecordChanges keeps the generation, and what is in it.
 func TestOnlyTheRecordChanges(t *testing.T) {
 	o := withAttributes(t)
-	for name, writer := range map[string]func() (treeWriter, *memory){
-		"Writer":  func() (treeWriter, *memory) { w := New(o); return w, &w.memory },
-		"InPlace": func() (treeWriter, *memory) { w := NewInPlace(o); return w, &w.memory },
-	} {
-		t.Run(name, func(t *testing.T) {
-			v := newVolume(t)
-			w, memory := writer()
-			first := v.write(w, withRecord("1", tree(file("a", "1"))))
-			for _, record := range []string{"2", "3", "", "4"} {
-				if record == "3" { // a new process reads what there is
-					w, memory = writer()
-				}
-				var calls []string
-				memory.fs = stepped{memory.fs, func(op, name string) error {
-					calls = append(calls, op+" "+name)
-					return nil
-				}}
-				result, err := w.Write(t.Context(), v.root, withRecord(record, tree(file("a", "1"))))
-				if err != nil || result != (Result{Generation: first.Generation}) {
-					t.Errorf("Write = %+v, %v", result, err)
-				}
-				if want := []string{"setAttribute " + record}; !slices.Equal(calls, want) {
-					t.Errorf("calls %q, want %q", calls, want)
-				}
-				v.wantRecord(o, record)
+	for _, inPlace := range []bool{false, true} {
+		o.InPlace = inPlace
+		v, w := newVolume(t), New(o)
+		first := v.write(w, withRecord("1", tree(file("a", "1"))))
+		before := v.inode("a")
+		for _, record := range []string{"2", "3", "", "4", "4"} {
+			if record == "3" { // a new process reads what there is
+				w = New(o)
 			}
-			memory.fs = stepped{memory.fs, func(op, name string) error {
-				t.Errorf("%s %s", op, name)
-				return nil
-			}}
-			v.must(second(w.Write(t.Context(), v.root, withRecord("4", tree(file("a", "1"))))))
-		})
+			result, err := w.Write(t.Context(), v.root, withRecord(record, tree(file("a", "1"))))
+			if err != nil || result != (Result{Generation: first.Generation}) {
+				t.Errorf("Write = %+v, %v", result, err)
+			}
+			v.wantRecord(o, record)
+		}
+		if v.inode("a") != before {
+			t.Error("the file was touched")
+		}
 	}
 }
 
-// TestWithdrawKeepsTheRecord has what is left protected from going back.
-func TestWithdrawKeepsTheRecord(t *testing.T) {
+// TestWithdrawalsRecord has what is left protected from going back.
+func TestWithdrawalsRecord(t *testing.T) {
 	o := withAttributes(t)
-	for _, w := range []treeWriter{New(o), NewInPlace(o)} { // of a process that starts
+	for _, w := range []*Writer{New(o), newInPlace(o)} { // of a process that starts
 		v := newVolume(t)
 		v.must(second(New(o).Write(t.Context(), v.root, withRecord("1", mixed()))))
-		if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), false); err != nil || !result.Changed {
+		if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), "2"); err != nil || !result.Changed {
 			t.Errorf("Withdraw = %+v, %v", result, err)
 		}
-		v.wantRecord(o, "1")
+		v.wantRecord(o, "2")
 	}
 }
 
@@ -108,9 +93,6 @@ func TestNoRecord(t *testing.T) {
 	v.must(os.Symlink("elsewhere", filepath.Join(v.path, "x")))
 	v.must(os.Rename(filepath.Join(v.path, "x"), filepath.Join(v.path, dataName)))
 	v.wantRecord(o, "")
-	if _, err := New(Options{}).Write(t.Context(), v.root, withRecord("1", tree(file("a", "1")))); !errors.Is(err, errNoAttribute) {
-		t.Errorf("a writer without attributes: %v", err)
-	}
 }
 
 // TestRecordOfNoGeneration has a link that leads nowhere show nothing, as a Write takes it.

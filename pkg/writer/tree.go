@@ -1,9 +1,10 @@
 package writer
 
 import (
-	"cmp"
 	"fmt"
 	"io/fs"
+	"os"
+	"path"
 	"slices"
 	"strings"
 
@@ -12,114 +13,143 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// The limits of the kernel, which are those of the kubelet's volumes too.
+// shape is what a tree looks like without its contents.
+type shape struct {
+	// dirs are the directories of the tree, each after the one that it is in; the generation's own is not
+	// among them. entries says how many entries each has; "." stands for the generation.
+	dirs    []string
+	entries map[string]int
+	// tops are the names that get a link in the volume's root.
+	tops map[string]bool
+}
+
+// shapeOf refuses paths that lead out of a generation, or that can't all exist. Whoever made the tree has
+// checked them already; this is the last line before the file system.
+func shapeOf(tree *volume.Tree) (*shape, error) {
+	s := &shape{entries: map[string]int{".": 0}, tops: map[string]bool{}}
+	for i := range tree.Files {
+		p := tree.Files[i].Path
+		switch {
+		case !fs.ValidPath(p) || p == "." || strings.HasPrefix(p, "..") || strings.IndexByte(p, 0) >= 0:
+			return nil, fmt.Errorf(`path %q: must be clean, relative, and not start with ".."`, p)
+		case i > 0 && p <= tree.Files[i-1].Path:
+			return nil, fmt.Errorf("path %q: out of order after %q, or there twice", p, tree.Files[i-1].Path)
+		}
+		s.tops[topOf(p)] = true
+		for known := false; p != "." && !known; {
+			p = path.Dir(p)
+			if _, known = s.entries[p]; !known {
+				s.dirs = append(s.dirs, p)
+			}
+			s.entries[p]++
+		}
+	}
+	slices.Sort(s.dirs)
+	for i := range tree.Files {
+		if _, ok := s.entries[tree.Files[i].Path]; ok {
+			return nil, fmt.Errorf("path %q: is a file, and the directory of another one", tree.Files[i].Path)
+		}
+	}
+	return s, nil
+}
+
+// topOf returns the first element of a path.
+func topOf(p string) string {
+	top, _, _ := strings.Cut(p, "/")
+	return top
+}
+
+// attrs is a mode, as the kernel counts it, and an owner, of which volume.NoOwner stands for any.
+type attrs struct {
+	mode     uint32
+	uid, gid int
+}
+
+func fileAttrs(tree *volume.Tree, f *volume.File) attrs {
+	a := attrs{uint32(f.Mode.Perm()), tree.UID, tree.GID}
+	if f.User != nil {
+		a.uid = int(*f.User)
+	}
+	return a
+}
+
+func dirAttrs(tree *volume.Tree) attrs {
+	a := attrs{uint32(tree.DirMode.Perm()), tree.UID, tree.GID}
+	if tree.DirMode&fs.ModeSetgid != 0 {
+		a.mode |= unix.S_ISGID
+	}
+	return a
+}
+
+// satisfiedBy reports whether what has the attributes have needs no change to have a's.
+func (a attrs) satisfiedBy(have attrs) bool { return a.mode == have.mode && a.sameOwner(have) }
+
+func (a attrs) sameOwner(have attrs) bool {
+	return (a.uid == volume.NoOwner || a.uid == have.uid) && (a.gid == volume.NoOwner || a.gid == have.gid)
+}
+
+// between returns a mode that grants only what both a and want grant, for the time of a change from a to want.
+// The owner decides which bits count for whom, so it grants nothing while the owner changes.
+func (a attrs) between(want attrs) uint32 {
+	if !want.sameOwner(a) {
+		return 0
+	}
+	return a.mode & want.mode
+}
+
+// Footprint is what something takes of a tmpfs, in the units of its size and nr_inodes options.
+type Footprint struct {
+	Bytes  int64 // whole pages
+	Inodes int64
+}
+
 const (
-	maxPathBytes    = 4096
-	maxElementBytes = 255
+	// inlineTarget is the longest link target, with its final zero byte, that tmpfs keeps in the inode.
+	inlineTarget = 128
+	// Newer kernels take an extended attribute from nr_inodes, at so many bytes an inode, with so many beside
+	// the value for its name and their own records.
+	bytesPerInode     = 1024
+	attributeOverhead = 128
 )
 
-// checkTree refuses a tree that would write anywhere but below a generation, or
-// whose files could not all exist. Whoever made the tree has checked its paths
-// already; this is the last line before the file system.
-func checkTree(tree *volume.Tree) error {
-	if tree.UID < volume.NoOwner || tree.GID < volume.NoOwner {
-		return fmt.Errorf("owner %d:%d: must not be negative", tree.UID, tree.GID)
-	}
-	parent := ""
+// Measure returns what one generation of tree takes: its files with the attributes that name their objects, its
+// directories, the links that users see, and ..data. A volume has to hold two generations, as one stays until the
+// next is complete, and one inode more for its root; earlier ones go where there is no room. A hard link counts as an
+// inode, but its bytes count once. The same is enough for InPlace: what it has emptied goes when the room is needed.
+func Measure(tree *volume.Tree) Footprint {
+	m := Footprint{Inodes: 2} // the generation's directory and ..data
+	attributes, dir, top := 0, ".", ""
 	for i := range tree.Files {
-		p, user := tree.Files[i].Path, tree.Files[i].User
-		if user != nil {
-			if err := volume.CheckUser(*user); err != nil {
-				return fmt.Errorf("path %q: user %d: %w", p, *user, err)
-			}
+		f := &tree.Files[i]
+		m.Inodes++
+		m.Bytes += wholePages(int64(len(f.Data)))
+		if len(f.Refs) > 0 {
+			attributes += len(encodeRefs(f.Refs)) + attributeOverhead
 		}
-		if reason := unsafePath(p); reason != "" {
-			return fmt.Errorf("path %q: %s", p, reason)
+		last := dir
+		dir = path.Dir(f.Path)
+		for d := dir; d != "." && d != last && !strings.HasPrefix(last, d+"/"); d = path.Dir(d) {
+			m.Inodes++
 		}
-		if i > 0 && p <= tree.Files[i-1].Path {
-			return fmt.Errorf("path %q: out of order after %q, or there twice", p, tree.Files[i-1].Path)
-		}
-		dir, _ := split(p)
-		if dir != parent {
-			if file, ok := fileAbove(tree.Files, dir); ok {
-				return fmt.Errorf("path %q: %q is a file", p, file)
-			}
-			parent = dir
+		if t := topOf(f.Path); t != top {
+			top = t
+			m.Inodes++
+			m.Bytes += linkPages(top) * int64(os.Getpagesize())
 		}
 	}
-	return nil
+	m.Inodes += int64((attributes + bytesPerInode - 1) / bytesPerInode)
+	return m
 }
 
-// unsafePath says what is wrong with a path, "" if nothing is.
-func unsafePath(p string) string {
-	switch {
-	case p == "":
-		return "must not be empty"
-	case len(p) > maxPathBytes:
-		return fmt.Sprintf("must not be longer than %d bytes", maxPathBytes)
-	case strings.HasPrefix(p, "/"):
-		return "must be relative"
-	case strings.HasPrefix(p, ".."):
-		return `must not start with ".."`
-	case strings.IndexByte(p, 0) >= 0:
-		return "must not contain a zero byte"
+// linkPages returns how many pages the link of a top name takes beside its inode.
+func linkPages(top string) int64 {
+	if len(linkPrefix)+len(top)+1 > inlineTarget {
+		return 1
 	}
-	for element := range strings.SplitSeq(p, "/") {
-		switch {
-		case element == "..":
-			return `must not contain ".."`
-		case element == "" || element == ".":
-			return "must be clean"
-		case len(element) > maxElementBytes:
-			return fmt.Sprintf("no element may be longer than %d bytes", maxElementBytes)
-		}
-	}
-	return ""
+	return 0
 }
 
-// fileAbove returns the file among files, which are sorted, that is dir or a
-// directory above it.
-func fileAbove(files []volume.File, dir string) (string, bool) {
-	for dir != "" {
-		_, found := slices.BinarySearchFunc(files, dir, func(f volume.File, p string) int {
-			return cmp.Compare(f.Path, p)
-		})
-		if found {
-			return dir, true
-		}
-		dir, _ = split(dir)
-	}
-	return "", false
-}
-
-// split cuts a clean path into its directory, "" for the top, and its name.
-func split(p string) (dir, name string) {
-	i := strings.LastIndexByte(p, '/')
-	if i < 0 {
-		return "", p
-	}
-	return p[:i], p[i+1:]
-}
-
-// topNames returns the first elements of the tree's paths, each once. Paths
-// below one directory are neighbours, as the files are sorted.
-func topNames(tree *volume.Tree) []string {
-	names := make([]string, 0, len(tree.Files))
-	for i := range tree.Files {
-		name, _, _ := strings.Cut(tree.Files[i].Path, "/")
-		if len(names) == 0 || names[len(names)-1] != name {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// unixMode returns the bits of a mode that a volume can have, as the kernel
-// counts them.
-func unixMode(m fs.FileMode) uint32 {
-	mode := uint32(m.Perm())
-	if m&fs.ModeSetgid != 0 {
-		mode |= unix.S_ISGID
-	}
-	return mode
+func wholePages(n int64) int64 {
+	page := int64(os.Getpagesize())
+	return (n + page - 1) / page * page
 }

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,196 +16,134 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Withdraw makes dir show what it shows without the files that name one of refused, or of
-// which that can't be told: with unnamed that is so of files that name no object. It needs nothing
-// but dir: no tree, no pages, and inodes only where there are some. Those of files that stay are not
-// touched.
-//
-// It switches to another generation, which has the other files as hard links; the generation
-// before stays until Prune, as after a Write. Those before it go at once. The record stays what it was. If such a generation can't be made, for want of
-// inodes or because something is in the way, it removes the files from the present one: a
-// reader may then miss a file of the generation that it has begun to read.
-//
-// Errors, Result and strange entries are as with Write.
-func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (Result, error) {
-	return w.withdraw(ctx, dir, refused, unnamed, func(v *withdrawal) error { return v.replaceOrRemove(ctx) })
-}
-
-// Withdraw empties the files that a Writer's Withdraw takes away, as Write does with files that
-// the tree has no longer. It needs nothing but dir, and no room.
-func (w *InPlace) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool) (Result, error) {
-	result, err := w.withdraw(ctx, dir, refused, unnamed, func(v *withdrawal) error { return v.empty() })
-	if err == nil {
-		_, err = w.dropEmptied(ctx, dir, maxEmptied)
+// Withdraw is a Write of what dir shows, without the files that name one of refused or of which that can't be told.
+// record becomes the record. All earlier generations go at once, as they may show what is refused too. It needs
+// nothing but dir. Where there is no inode for another generation, it removes the files from the present one: a reader
+// may then miss a file of the generation that it has begun to read. In place, the files are emptied.
+func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (Result, error) {
+	tree, gone, err := w.without(dir, refused)
+	if tree == nil || err != nil {
+		return Result{}, err
 	}
+	tree.Record = record
+	result, err := w.Write(ctx, dir, tree)
+	if errors.Is(err, unix.ENOSPC) && !result.Changed && !w.opts.InPlace {
+		result, err = w.remove(dir, tree, gone)
+	}
+	if err != nil {
+		return result, err
+	}
+	_, err = Prune(dir, time.Now())
 	return result, err
 }
 
-// Shows returns which of refs the files of dir name: all of them, if a file may name any.
-func (m *memory) Shows(ctx context.Context, dir *os.Root, refs map[volume.Ref]bool) (map[volume.Ref]bool, error) {
-	shown, err := m.look(ctx, dir)
-	found := map[volume.Ref]bool{}
-	if shown != nil {
-		for i := range shown.files {
-			if e := &shown.files[i]; e.refs != "" {
-				namesOf(e.refs, refs, found)
+// without returns a tree that keeps what dir shows but the files that go, nil if dir shows nothing.
+func (w *Writer) without(dir *os.Root, refused map[volume.Ref]bool) (tree *volume.Tree, gone []string, err error) {
+	generation, name, err := openPresent(dir)
+	if generation < 0 || err != nil {
+		return nil, nil, err
+	}
+	defer unix.Close(generation)
+	a, err := statAttrs(generation)
+	if err != nil {
+		return nil, nil, fmt.Errorf("stat generation %s: %w", name, err)
+	}
+	tree = &volume.Tree{DirMode: fs.FileMode(a.mode).Perm(), UID: a.uid, GID: a.gid}
+	if a.mode&unix.S_ISGID != 0 {
+		tree.DirMode |= fs.ModeSetgid
+	}
+	at := newDirs(generation)
+	defer at.close()
+	err = walk(generation, ".", func(p string, e fs.DirEntry) error {
+		stays := false
+		if e.Type().IsRegular() {
+			if stays, err = w.stays(at, p, refused); err != nil {
+				return fmt.Errorf("which objects %s shows: %w", p, err)
 			}
 		}
-	}
-	return found, err
-}
-
-// Size returns what the present generation of dir takes, by the measure of Measure, with the files
-// that InPlace has emptied.
-func (m *memory) Size(ctx context.Context, dir *os.Root) (Footprint, error) {
-	shown, err := m.look(ctx, dir)
-	if shown == nil {
-		return Footprint{}, err
-	}
-	return shown.footprint(), nil
-}
-
-// look returns what dir shows, nil if there is no generation. A fresh scan has no digests.
-func (m *memory) look(ctx context.Context, dir *os.Root) (*snapshot, error) {
-	if m.shown != nil {
-		return m.shown, nil
-	}
-	root, err := openRoot(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	name, err := currentName(int(root.Fd()))
-	if name == "" || err != nil {
-		return nil, err
-	}
-	return scan(ctx, int(root.Fd()), name, scanOptions{names: m.names})
-}
-
-// withdrawal is one Withdraw that has something to take away.
-type withdrawal struct {
-	*update
-	entries []dirent // of the root, at first
-	// gone is the files that go. base has them, and next the others.
-	gone []entry
-	// known says that base comes from memory, not from a scan.
-	known bool
-}
-
-// withdraw removes the earlier generations, which may show what is refused too, and calls run with a
-// withdrawal, unless no file goes.
-func (m *memory) withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, unnamed bool, run func(*withdrawal) error) (Result, error) {
-	root, err := openRoot(dir)
-	if err != nil {
-		return Result{}, err
-	}
-	defer root.Close()
-	known := m.shown
-	v := &withdrawal{update: m.update(ctx, root), known: known != nil}
-	v.linksOnly = true
-	if err := v.find(ctx, known, refused, unnamed); err != nil || v.base == nil {
-		return Result{}, err
-	}
-	v.kept, v.found = nil, time.Time{}
-	v.leftover = v.removeLeftovers(v.entries, v.base.generation)
-	if len(v.gone) == 0 {
-		m.kept, m.found, m.stale = v.kept, v.found, v.leavesStale()
-		return Result{}, nil
-	}
-	m.shown = nil
-	err = run(v)
-	m.kept, m.found = v.kept, v.found
-	m.stale = v.leavesStale() || err != nil && m.stale || errors.Is(err, context.DeadlineExceeded)
-	v.result.Generation = v.next.generation
-	// What was only scanned is not kept: the next write reads the files again.
-	if err == nil && (v.known || v.switched()) {
-		m.shown = v.next
-	}
-	return v.result, err
-}
-
-// switched reports whether ..data points at another generation by now.
-func (v *withdrawal) switched() bool { return v.next.generation != v.base.generation }
-
-// find finds what there is, and what of it goes.
-func (v *withdrawal) find(ctx context.Context, known *snapshot, refused map[volume.Ref]bool, unnamed bool) (err error) {
-	if v.entries, err = readDir(v.root); err != nil {
-		return fmt.Errorf("list the volume's root: %w", err)
-	}
-	if v.base, err = v.current(ctx, known); err != nil || v.base == nil {
-		return err
-	}
-	v.hasData = true
-	next := *v.base
-	next.files, next.links = nil, nil
-	v.next, v.tree = &next, &volume.Tree{}
-	for i := range v.base.files {
-		e := v.base.files[i]
-		if e.names(refused) || unnamed && e.refs == "" {
-			v.gone = append(v.gone, e)
-			continue
+		if stays {
+			tree.Files = append(tree.Files, volume.File{Path: p, Keep: true})
+		} else {
+			gone = append(gone, p)
 		}
-		next.files = append(next.files, e)
-		v.tree.Files = append(v.tree.Files, volume.File{Path: e.path})
+		return nil
+	})
+	slices.SortFunc(tree.Files, func(a, b volume.File) int { return strings.Compare(a.Path, b.Path) })
+	return tree, gone, err
+}
+
+// stays reports whether a file names objects, and none that is refused.
+func (w *Writer) stays(at *dirs, p string, refused map[volume.Ref]bool) (bool, error) {
+	dir, last, err := at.at(p)
+	if err != nil {
+		return false, err
+	}
+	fd, err := openAt(dir, last, unix.O_RDONLY)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	attribute, err := w.opts.readRefs(fd)
+	if err != nil {
+		return false, err
+	}
+	named, ok := decodeRefs(attribute)
+	return ok && !slices.ContainsFunc(named, func(ref volume.Ref) bool { return refused[ref] }), nil
+}
+
+// remove removes the files that go from the present generation, and then their links. One that can't be removed does
+// not keep the others.
+func (w *Writer) remove(dir *os.Root, tree *volume.Tree, gone []string) (Result, error) {
+	w.memory = memory{}
+	root, err := openRoot(dir)
+	if err != nil {
+		return Result{}, err
+	}
+	defer root.Close()
+	u := &update{opts: w.opts, root: int(root.Fd()), tree: tree}
+	if u.listing, err = list(u.root); err != nil {
+		return Result{}, err
+	}
+	if u.shape, err = shapeOf(tree); err != nil {
+		return Result{}, err
+	}
+	if u.old, err = openAt(u.root, u.current, unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
+		return Result{}, fmt.Errorf("open the present generation: %w", err)
+	}
+	defer unix.Close(u.old)
+	u.result = Result{Changed: true, Generation: u.current}
+	var errs []error
+	for _, p := range gone {
+		errs = append(errs, dropFile(u.old, p))
+	}
+	errs = append(errs, u.makeLinks(), u.dropLinks(), u.renewRecord())
+	return u.result, errors.Join(errs...)
+}
+
+// dropFile removes a file of a generation, and the directories above it in which nothing else is.
+func dropFile(generation int, p string) error {
+	at := newDirs(generation)
+	defer at.close()
+	dir, last, err := at.at(p)
+	if err == nil {
+		err = unix.Unlinkat(dir, last, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", p, err)
+	}
+	for _, name := range parents(p) {
+		dir, last, err := at.at(name)
+		if err != nil || unix.Unlinkat(dir, last, unix.AT_REMOVEDIR) != nil {
+			break // something else is in it
+		}
 	}
 	return nil
 }
 
-// replaceOrRemove switches to a generation without the files that go or, if there can't be
-// one, removes them from the present generation.
-func (v *withdrawal) replaceOrRemove(ctx context.Context) error {
-	if err := v.planLinks(v.entries, nil, topNames(v.tree)); err != nil {
-		return err
+// parents returns the directories above a path, the nearest first.
+func parents(p string) (all []string) {
+	for p = path.Dir(p); p != "."; p = path.Dir(p) {
+		all = append(all, p)
 	}
-	err := v.replace(ctx)
-	if err != nil && ctx.Err() != nil {
-		return err
-	}
-	if err != nil {
-		v.next.generation = v.base.generation
-		if err := v.removeFiles(); err != nil {
-			return err
-		}
-	} else {
-		v.next.irregular, v.next.dirs, v.next.strange = false, nil, nil
-	}
-	return v.finish()
-}
-
-// removeFiles removes the files that go from the present generation. One that can't be
-// removed does not keep the others.
-func (v *withdrawal) removeFiles() error {
-	generation, err := openPath(v.root, v.base.generation)
-	if err != nil {
-		return fmt.Errorf("open generation %s: %w", v.base.generation, err)
-	}
-	defer unix.Close(generation)
-	var errs []error
-	for i := range v.gone {
-		if err := dropFile(v.fs, generation, v.gone[i].path); err != nil {
-			errs = append(errs, fmt.Errorf("remove %s: %w", v.gone[i].path, err))
-			continue
-		}
-		v.result.Changed = true
-	}
-	return errors.Join(errs...)
-}
-
-// empty empties the files that go. One that can't be emptied does not keep the others.
-func (v *withdrawal) empty() error {
-	r := &rewrite{update: v.update}
-	var err error
-	if r.generation, err = openPath(r.root, r.base.generation); err != nil {
-		return fmt.Errorf("open generation %s: %w", r.base.generation, err)
-	}
-	defer unix.Close(r.generation)
-	var errs []error
-	for i := range v.gone {
-		e := &v.gone[i]
-		if err := r.do(&job{path: e.path, content: true, had: e.refs}); err != nil {
-			errs = append(errs, fmt.Errorf("empty %s: %w", e.path, err))
-		}
-		r.next.addEmptied(e)
-	}
-	return errors.Join(errs...)
+	return all
 }

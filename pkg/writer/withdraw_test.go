@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,13 +17,13 @@ import (
 
 // mixed shows files of two objects, of both and of none.
 func mixed() *volume.Tree {
-	return tree(naming(file("ca", "1"), "ca"), file("conf/own", "2"), naming(file("conf/db", "3"), "db"),
-		naming(file("db", "4"), "db"), naming(file("dir/deep/db", "5"), "db"), naming(file("mixed.env", "6"), "ca", "db"), file("own", "7"))
+	return tree(naming(file("ca", "1"), "ca"), naming(file("conf/own", "2"), "own"), naming(file("conf/db", "3"), "db"),
+		naming(file("db", "4"), "db"), naming(file("dir/deep/db", "5"), "db"), naming(file("mixed.env", "6"), "ca", "db"), naming(file("own", "7"), "own"))
 }
 
 // mixedWithout is mixed without db.
 func mixedWithout() *volume.Tree {
-	return tree(naming(file("ca", "1"), "ca"), file("conf/own", "2"), file("own", "7"))
+	return tree(naming(file("ca", "1"), "ca"), naming(file("conf/own", "2"), "own"), naming(file("own", "7"), "own"))
 }
 
 // TestWithdraw takes away what names an object, and nothing else, whether the Writer wrote the
@@ -36,21 +35,14 @@ func TestWithdraw(t *testing.T) {
 			v, w := newVolume(t), New(o)
 			v.write(w, mixed())
 			own := v.inode("own").Ino
-			before := v.readlink(dataName)
 			if restart {
 				w = New(o)
 			}
-			if shown, err := w.Shows(t.Context(), v.root, refSet("db", "other")); err != nil || !maps.Equal(shown, refSet("db")) {
-				t.Errorf("Shows = %v, %v", shown, err)
-			}
-			result, err := w.Withdraw(t.Context(), v.root, refSet("db", "other"), false)
+			result, err := w.Withdraw(t.Context(), v.root, refSet("db", "other"), "")
 			if err != nil || !result.Changed || result.Linked != 3 || result.Files != 0 || result.Generation != v.readlink(dataName) {
 				t.Errorf("Withdraw = %+v, %v", result, err)
 			}
-			if _, err := os.Stat(filepath.Join(v.path, before, "db")); err != nil || !w.Stale() {
-				t.Errorf("readers of the generation before miss a file: %v", err)
-			}
-			v.prune(w)
+			v.prune()
 			v.check(mixedWithout())
 			if got := v.inode("own").Ino; got != own {
 				t.Error("a file that stays is another one")
@@ -58,22 +50,14 @@ func TestWithdraw(t *testing.T) {
 			if got := v.attribute(o, "ca"); got != "Secret/platform/ca\n" {
 				t.Errorf("ca names %q", got)
 			}
-			if shown, err := w.Shows(t.Context(), v.root, refSet("db")); err != nil || len(shown) > 0 {
-				t.Errorf("Shows = %v, %v", shown, err)
-			}
-			if size, err := w.Size(t.Context(), v.root); err != nil || size != Measure(mixedWithout()) {
-				t.Errorf("Size = %+v, %v", size, err)
-			}
 
 			// There is nothing left to take away, and nothing is written.
-			w.fs = stepped{w.fs, func(op, name string) error { t.Errorf("%s %s", op, name); return nil }}
-			if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), false); err != nil || result.Changed {
+			if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), ""); err != nil || result.Changed {
 				t.Errorf("again: %+v, %v", result, err)
 			}
 			if result, err := w.Write(t.Context(), v.root, mixedWithout()); err != nil || result.Changed {
 				t.Errorf("Write = %+v, %v", result, err)
 			}
-			w.fs = linux{}
 			v.write(w, mixed())
 		})
 	}
@@ -84,16 +68,13 @@ func TestWithdrawOfSpoiltAttributes(t *testing.T) {
 	o := withAttributes(t)
 	for name, attribute := range map[string]string{"garbage": "x", "too long": strings.Repeat("Secret/platform/db\n", 300), "others": anyRefs} {
 		t.Run(name, func(t *testing.T) {
-			for _, w := range []treeWriter{New(o), NewInPlace(o)} {
+			for _, w := range []*Writer{New(o), newInPlace(o)} {
 				v := newVolume(t)
 				v.write(New(o), mixedWithout())
 				if err := unix.Setxattr(filepath.Join(v.path, "own"), o.AttributePrefix+refsName, []byte(attribute), 0); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.E2BIG) {
 					t.Skip("the file system does not take it")
 				}
-				if shown, err := w.Shows(t.Context(), v.root, refSet("db")); err != nil || !shown[ref("db")] {
-					t.Errorf("Shows = %v, %v", shown, err)
-				}
-				if _, err := w.Withdraw(t.Context(), v.root, refSet("db"), false); err != nil {
+				if _, err := w.Withdraw(t.Context(), v.root, refSet("db"), ""); err != nil {
 					t.Error(err)
 				}
 				if text, err := os.ReadFile(filepath.Join(v.path, "own")); len(text) > 0 || err != nil && !os.IsNotExist(err) {
@@ -103,7 +84,7 @@ func TestWithdrawOfSpoiltAttributes(t *testing.T) {
 					t.Errorf("ca shows %q, %v", text, err)
 				}
 				v.must(second(w.Write(t.Context(), v.root, mixedWithout())))
-				if text, err := os.ReadFile(filepath.Join(v.path, "own")); err != nil || string(text) != "7" || v.attribute(o, "own") != "" {
+				if text, err := os.ReadFile(filepath.Join(v.path, "own")); err != nil || string(text) != "7" || v.attribute(o, "own") != "Secret/platform/own\n" {
 					t.Errorf("after a Write: %q, %v", text, err)
 				}
 			}
@@ -111,121 +92,36 @@ func TestWithdrawOfSpoiltAttributes(t *testing.T) {
 	}
 }
 
-// Files that name no object go only if they may be what was revoked; those that name another stay.
-func TestWithdrawOfUnnamedFiles(t *testing.T) {
-	o := withAttributes(t)
-	for _, restart := range []bool{false, true} {
-		for _, w := range []treeWriter{New(o), NewInPlace(o)} {
-			v := newVolume(t)
-			v.must(second(w.Write(t.Context(), v.root, mixedWithout())))
-			if restart {
-				switch w.(type) {
-				case *Writer:
-					w = New(o)
-				default:
-					w = NewInPlace(o)
-				}
-			}
-			if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), true); err != nil || !result.Changed {
-				t.Errorf("Withdraw = %+v, %v", result, err)
-			}
-			for path, want := range map[string]string{"ca": "1", "conf/own": "", "own": ""} {
-				text, err := os.ReadFile(filepath.Join(v.path, path))
-				if string(text) != want || err != nil && (want != "" || !os.IsNotExist(err)) {
-					t.Errorf("%s shows %q, %v", path, text, err)
-				}
-			}
-			v.must(second(w.Write(t.Context(), v.root, mixedWithout())))
-			v.must(w.Prune(v.Context(), v.root, time.Now()))
-			v.check(mixedWithout())
-		}
-	}
-}
-
 func TestWithdrawOfNothing(t *testing.T) {
 	o := withAttributes(t)
-	for _, w := range []treeWriter{New(o), NewInPlace(o)} {
+	for _, w := range []*Writer{New(o), newInPlace(o)} {
 		v := newVolume(t)
-		if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), false); err != nil || result.Changed {
+		if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), ""); err != nil || result.Changed {
 			t.Errorf("of an empty volume: %+v, %v", result, err)
 		}
-		if size, err := w.Size(t.Context(), v.root); err != nil || size != (Footprint{}) {
-			t.Errorf("Size = %+v, %v", size, err)
-		}
-		v.must(second(w.Write(t.Context(), v.root, tree(file("own", "1")))))
-		if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), false); err != nil || result.Changed {
+		v.must(second(w.Write(t.Context(), v.root, tree(naming(file("own", "1"), "own")))))
+		if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), ""); err != nil || result.Changed {
 			t.Errorf("of own files: %+v, %v", result, err)
 		}
 	}
 }
 
-// TestWithdrawWithFaults fails each operation, once or from then on: what was revoked is gone
-// all the same, or the next Withdraw takes it away; other files are never touched.
-func TestWithdrawWithFaults(t *testing.T) {
-	o := withAttributes(t)
-	for name, from := range map[string]func() (treeWriter, *memory){
-		"Writer":  func() (treeWriter, *memory) { w := New(o); return w, &w.memory },
-		"InPlace": func() (treeWriter, *memory) { w := NewInPlace(o); return w, &w.memory },
-	} {
-		for _, lasting := range []bool{false, true} {
-			for _, restart := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/lasting=%v/restart=%v", name, lasting, restart), func(t *testing.T) {
-					for n, failed := 1, true; failed; n++ {
-						v := newVolume(t)
-						w, m := from()
-						v.must(second(w.Write(t.Context(), v.root, mixed())))
-						if restart {
-							w, m = from()
-						}
-						calls := 0
-						failed = false
-						m.fs = stepped{m.fs, func(string, string) error {
-							if calls++; calls == n || lasting && calls > n {
-								failed = true
-								return unix.ENOSPC
-							}
-							return nil
-						}}
-						_, err := w.Withdraw(t.Context(), v.root, refSet("db"), false)
-						v.wantOwn(n)
-						m.fs = linux{}
-						if err != nil {
-							if !errors.Is(err, unix.ENOSPC) {
-								t.Errorf("operation %d: %v", n, err)
-							}
-							if restart { // as after a kill
-								w, _ = from()
-							}
-							v.must(second(w.Withdraw(t.Context(), v.root, refSet("db"), false)))
-						}
-						v.wantWithdrawn(n)
-						v.must(w.Prune(v.Context(), v.root, time.Now()))
-						v.must(second(w.Write(t.Context(), v.root, mixed())))
-						v.must(w.Prune(v.Context(), v.root, time.Now()))
-						v.check(mixed())
-					}
-				})
-			}
-		}
-	}
-}
-
 // wantOwn fails unless the files of other objects are there.
-func (v *testVolume) wantOwn(n int) {
+func (v *testVolume) wantOwn(n string) {
 	v.Helper()
 	for _, f := range mixedWithout().Files {
 		if text, err := os.ReadFile(filepath.Join(v.path, f.Path)); err != nil || string(text) != string(f.Data) {
-			v.Errorf("operation %d: %s shows %q, %v", n, f.Path, text, err)
+			v.Errorf("%s: %s shows %q, %v", n, f.Path, text, err)
 		}
 	}
 }
 
 // wantWithdrawn fails if a file of the object is there that is not empty.
-func (v *testVolume) wantWithdrawn(n int) {
+func (v *testVolume) wantWithdrawn(n string) {
 	v.Helper()
 	for _, path := range []string{"db", "conf/db", "dir/deep/db", "mixed.env"} {
 		if text, err := os.ReadFile(filepath.Join(v.path, path)); len(text) > 0 || err != nil && !os.IsNotExist(err) {
-			v.Errorf("operation %d: %s shows %q, %v", n, path, text, err)
+			v.Errorf("%s: %s shows %q, %v", n, path, text, err)
 		}
 	}
 	v.wantOwn(n)
@@ -238,9 +134,9 @@ func TestWithdrawFromAFullVolume(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		for _, inPlace := range []bool{false, true} {
 			t.Run(fmt.Sprintf("restart=%v/InPlace=%v", restart, inPlace), func(t *testing.T) {
-				fresh := func() treeWriter {
+				fresh := func() *Writer {
 					if inPlace {
-						return NewInPlace(o)
+						return newInPlace(o)
 					}
 					return New(o)
 				}
@@ -250,10 +146,10 @@ func TestWithdrawFromAFullVolume(t *testing.T) {
 				if restart {
 					w = fresh()
 				}
-				if _, err := w.Withdraw(t.Context(), v.root, refSet("db"), false); err != nil {
+				if _, err := w.Withdraw(t.Context(), v.root, refSet("db"), ""); err != nil {
 					t.Fatal(err)
 				}
-				v.wantWithdrawn(0)
+				v.wantWithdrawn("Withdraw")
 				if pages, _ := v.free(); inPlace && pages < 4 {
 					t.Errorf("%d pages are free", pages)
 				}
@@ -262,7 +158,7 @@ func TestWithdrawFromAFullVolume(t *testing.T) {
 					v.wantNoLink("mixed.env")
 					v.wantNoLink("dir")
 				}
-				if _, err := fresh().Withdraw(t.Context(), v.root, refSet("ca"), false); err != nil {
+				if _, err := fresh().Withdraw(t.Context(), v.root, refSet("ca"), ""); err != nil {
 					t.Error(err)
 				}
 			})
@@ -303,7 +199,7 @@ func TestWithdrawCancelled(t *testing.T) {
 	v.write(w, mixed())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := w.Withdraw(ctx, v.root, refSet("db"), false); !errors.Is(err, context.Canceled) {
+	if _, err := w.Withdraw(ctx, v.root, refSet("db"), ""); !errors.Is(err, context.Canceled) {
 		t.Errorf("Withdraw = %v", err)
 	}
 	v.check(mixed())
@@ -315,24 +211,16 @@ func TestWithdrawCancelled(t *testing.T) {
 func TestInPlaceWithdraw(t *testing.T) {
 	o := withAttributes(t)
 	for _, restart := range []bool{false, true} {
-		v, w := newVolume(t), NewInPlace(o)
+		v, w := newVolume(t), newInPlace(o)
 		v.write(w, mixed())
 		inodes := v.inodes()
 		if restart {
-			w = NewInPlace(o)
+			w = newInPlace(o)
 		}
-		v.must(second(w.Withdraw(t.Context(), v.root, refSet("db"), false)))
-		v.wantWithdrawn(0)
+		v.must(second(w.Withdraw(t.Context(), v.root, refSet("db"), "")))
+		v.wantWithdrawn("Withdraw")
 		if got := v.inodes(); !maps.Equal(got, inodes) {
 			t.Errorf("inodes %v, %v before", got, inodes)
-		}
-		for _, path := range []string{"db", "mixed.env"} {
-			if got := v.attribute(o, path); got != "" {
-				t.Errorf("empty %s names %q", path, got)
-			}
-		}
-		if shown, err := w.Shows(t.Context(), v.root, refSet("db")); err != nil || len(shown) > 0 {
-			t.Errorf("Shows = %v, %v", shown, err)
 		}
 		if result, err := w.Write(t.Context(), v.root, mixedWithout()); err != nil || result.Changed {
 			t.Errorf("Write = %+v, %v", result, err)

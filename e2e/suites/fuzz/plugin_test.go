@@ -88,17 +88,18 @@ func (p *plugin) begin(ctx context.Context) error {
 }
 
 // end ends the publisher, and leaves its mounts.
-func (p *plugin) end() error {
+func (p *plugin) end() {
 	p.halt()
 	p.running.Wait()
-	return p.current.Load().Close()
+	p.current.Load().Close()
 }
 
 // stop ends everything.
 func (p *plugin) stop() error {
 	err := p.conn.Close()
 	p.cancel()
-	err = errors.Join(err, <-p.served, p.end())
+	err = errors.Join(err, <-p.served)
+	p.end()
 	if err != nil {
 		return fmt.Errorf("stop the plugin: %w", err)
 	}

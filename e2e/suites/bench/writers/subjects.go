@@ -58,9 +58,13 @@ type subject interface {
 type refvolWriter struct {
 	root *os.Root
 	*writer.Writer
+	// shown says that there is a generation, which a change supersedes.
+	shown bool
 }
 
-func newRefvol(root *os.Root) subject { return &refvolWriter{root, writer.New(writer.Options{})} }
+func newRefvol(root *os.Root) subject {
+	return &refvolWriter{root: root, Writer: writer.New(writer.Options{})}
+}
 
 func (w *refvolWriter) prepare(ctx context.Context, keys contents) func() error {
 	tree := &refvol.Tree{DirMode: dirMode, UID: os.Geteuid(), GID: os.Getegid()}
@@ -72,12 +76,12 @@ func (w *refvolWriter) prepare(ctx context.Context, keys contents) func() error 
 		if err != nil {
 			return err
 		}
-		// The publisher prunes a volume that it has changed, and so it does one that it
-		// finds after a restart, at the same time as others.
-		if result.Changed && w.Stale() {
-			return w.Prune(context.Background(), w.root, time.Now())
+		// The publisher prunes a volume that it has changed.
+		if result.Changed && w.shown {
+			_, err = writer.Prune(w.root, time.Now())
 		}
-		return nil
+		w.shown = true
+		return err
 	}
 }
 

@@ -1,0 +1,167 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// replace builds the next generation and switches to it. Until then nothing has changed of what users see, and on an
+// error nothing of it is left.
+func (u *update) replace(ctx context.Context) (err error) {
+	name := u.next // until it has a better one
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, removeAll(u.root, u.next, name, dataTmpName))
+			u.result = Result{}
+		}
+	}()
+	if err := u.build(ctx); err != nil {
+		return fmt.Errorf("build generation %s: %w", u.next, err)
+	}
+	if err := setDirAttrs(u.root, ".", dirAttrs(u.tree)); err != nil {
+		return fmt.Errorf("the volume's root: %w", err)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("switch %s: %w", dataName, err)
+	}
+	// Its birth is the end of the one before: so it gets its name only now.
+	name = nameAfter(u.current)
+	if err := unix.Renameat(u.root, u.next, u.root, name); err != nil {
+		return fmt.Errorf("rename generation %s: %w", u.next, err)
+	}
+	if err := unix.Symlinkat(name, u.root, dataTmpName); err != nil {
+		return fmt.Errorf("create link %s: %w", dataTmpName, err)
+	}
+	if err := unix.Renameat(u.root, dataTmpName, u.root, dataName); err != nil {
+		return fmt.Errorf("rename %s to %s: %w", dataTmpName, dataName, err)
+	}
+	u.result.Changed, u.result.Generation = true, name
+	return nil
+}
+
+// build makes the next generation beside the present one. It is closed to others until it is complete.
+func (u *update) build(ctx context.Context) error {
+	next, err := makeDir(u.root, u.next)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(next)
+	from, to := newDirs(u.old), newDirs(next)
+	defer from.close()
+	defer to.close()
+	for _, dir := range u.dirs {
+		if err := makeDirs(to, dir); err != nil {
+			return err
+		}
+	}
+	for i := range u.files {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("write %s: %w", u.tree.Files[i].Path, err)
+		}
+		if err := u.put(i, from, to); err != nil {
+			return fmt.Errorf("write %s: %w", u.tree.Files[i].Path, err)
+		}
+	}
+	for _, dir := range u.dirs {
+		if err := setDirAttrs(next, dir, dirAttrs(u.tree)); err != nil {
+			return fmt.Errorf("directory %s: %w", dir, err)
+		}
+	}
+	if u.opts.AttributePrefix != "" && u.tree.Record != "" {
+		if err := u.setRecord(next); err != nil {
+			return err
+		}
+	}
+	if err := u.reserve(next, 0); err != nil {
+		return err
+	}
+	return setAttrs(next, dirAttrs(u.tree))
+}
+
+func makeDir(at int, name string) (int, error) {
+	if err := unix.Mkdirat(at, name, 0o700); err != nil {
+		return -1, fmt.Errorf("create directory: %w", err)
+	}
+	return openAt(at, name, unix.O_RDONLY|unix.O_DIRECTORY)
+}
+
+// makeDirs makes a directory in one that is there.
+func makeDirs(d *dirs, dir string) error {
+	at, last, err := d.at(dir)
+	if err == nil {
+		err = unix.Mkdirat(at, last, 0o700)
+	}
+	if err != nil {
+		return fmt.Errorf("create directory %s: %w", dir, err)
+	}
+	return nil
+}
+
+// put adds a file to the next generation: as a link to the present one's if that is equal, else anew.
+func (u *update) put(i int, from, to *dirs) error {
+	f := &u.tree.Files[i]
+	at, last, err := to.at(f.Path)
+	if err != nil {
+		return err
+	}
+	if u.files[i].have == equal {
+		old, _, err := from.at(f.Path)
+		if err == nil {
+			err = unix.Linkat(old, last, at, last, 0)
+		}
+		if err == nil {
+			u.result.Linked++
+			return nil
+		}
+		// A link saves work, so no reason for its failure is worth an error that writing would not give too.
+		if f.Keep {
+			return fmt.Errorf("link: %w", err)
+		}
+	}
+	return u.create(at, last, f, &u.files[i])
+}
+
+// create makes a file that nobody else can open before it is complete.
+func (u *update) create(at int, name string, f *volume.File, want *fileState) error {
+	fd, err := unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if want.refs != "" {
+		if err := u.setRefs(fd, want.refs); err != nil {
+			return err
+		}
+	}
+	if err := writeAll(fd, f.Data); err != nil {
+		return err
+	}
+	u.result.Files++
+	u.result.Bytes += int64(len(f.Data))
+	return setAttrs(fd, want.attrs)
+}
+
+// reserve makes sure that what comes with the switch, or after it, finds room: links, and so many directories. A
+// total of zero stands for no limit.
+func (u *update) reserve(at, dirs int) error {
+	inodes, pages := uint64(dirs)+1, uint64(0)
+	for name := range u.tops {
+		if !u.others[name] {
+			inodes++
+			pages += uint64(linkPages(name))
+		}
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(at, &st); err != nil {
+		return fmt.Errorf("look for room: %w", err)
+	}
+	if st.Files != 0 && st.Ffree < inodes || st.Blocks != 0 && st.Bfree < pages {
+		return fmt.Errorf("make room for %d links: %w", inodes-1, unix.ENOSPC)
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package writer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// The attributes follow the prefix of Options: refs is on each file, record on each generation. Whoever may write to
+// the volume may have written them too: what is read has bounds, and can do no more than to make files of this volume
+// stay or go.
+const (
+	refsName   = "refs"
+	recordName = "record"
+	// maxRefs bounds the attribute of a file, in bytes: it takes memory of the kernel.
+	maxRefs = 4096
+	// anyRefs stands for more objects than fit: the file goes with any of them.
+	anyRefs = "*"
+	// MaxRecord bounds a record, in bytes. The kernel takes 64 KiB.
+	MaxRecord = 60_000
+)
+
+// encodeRefs returns the attribute of a file that names refs, a line "kind/namespace/name" each; "" stands for none.
+func encodeRefs(refs []volume.Ref) string {
+	var b strings.Builder
+	for i := range refs {
+		ref := &refs[i]
+		for _, part := range [...]string{string(ref.Kind), "/", ref.Namespace, "/", ref.Name, "\n"} {
+			b.WriteString(part)
+		}
+	}
+	if b.Len() > maxRefs {
+		return anyRefs
+	}
+	return b.String()
+}
+
+// decodeRefs returns the refs that an attribute names; not ok if it may name any.
+func decodeRefs(attribute string) (refs []volume.Ref, ok bool) {
+	for line := range strings.Lines(attribute) {
+		parts := strings.Split(strings.TrimSuffix(line, "\n"), "/")
+		if !strings.HasSuffix(line, "\n") || len(parts) != 3 || slices.Contains(parts, "") {
+			return nil, false
+		}
+		ref := volume.Ref{Kind: volume.Kind(parts[0]), Namespace: parts[1], Name: parts[2]}
+		if !slices.Contains(volume.Kinds(), ref.Kind) {
+			return nil, false
+		}
+		refs = append(refs, ref)
+	}
+	return refs, len(refs) > 0
+}
+
+// readRefs returns the attribute of an open file, anyRefs for one that is longer than ours.
+func (o *Options) readRefs(fd int) (string, error) {
+	if o.AttributePrefix == "" {
+		return "", nil
+	}
+	var buf [maxRefs]byte
+	n, err := unix.Fgetxattr(fd, o.AttributePrefix+refsName, buf[:])
+	switch {
+	case errors.Is(err, unix.ENODATA):
+		return "", nil
+	case errors.Is(err, unix.ERANGE):
+		return anyRefs, nil
+	case err != nil:
+		return "", fmt.Errorf("read attribute %s%s: %w", o.AttributePrefix, refsName, err)
+	}
+	return string(buf[:n]), nil
+}
+
+func (u *update) setRefs(fd int, refs string) error {
+	name := u.opts.AttributePrefix + refsName
+	if err := unix.Fsetxattr(fd, name, []byte(refs), 0); err != nil {
+		return fmt.Errorf("set attribute %s: %w", name, err)
+	}
+	return nil
+}
+
+// Record returns the record of the generation that dir shows, "" if there is none. prefix is that of Options. Whoever
+// may write to the volume may have written the record.
+func Record(dir *os.Root, prefix string) (string, error) {
+	generation, _, err := openPresent(dir)
+	if generation < 0 || err != nil {
+		return "", err
+	}
+	defer unix.Close(generation)
+	return readRecord(generation, prefix), nil
+}
+
+// openPresent opens the generation that dir shows, -1 if there is none.
+func openPresent(dir *os.Root) (fd int, name string, err error) {
+	root, err := openRoot(dir)
+	if err != nil {
+		return -1, "", err
+	}
+	defer root.Close()
+	name, err = readLink(int(root.Fd()), dataName)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+		return -1, "", nil // no such entry, or no link
+	}
+	if err != nil {
+		return -1, "", fmt.Errorf("read link %s: %w", dataName, err)
+	}
+	if _, ok := birth(name); !ok {
+		return -1, "", nil
+	}
+	fd, err = openAt(int(root.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if saysAbsent(err) {
+		return -1, "", nil // there is no such directory: the next write repairs that
+	}
+	if err != nil {
+		return -1, "", fmt.Errorf("open generation %s: %w", name, err)
+	}
+	return fd, name, nil
+}
+
+// readRecord returns the record of an open generation. One that can't be read, or is too long, is none.
+func readRecord(generation int, prefix string) string {
+	buf := make([]byte, MaxRecord)
+	n, err := unix.Fgetxattr(generation, prefix+recordName, buf)
+	if err != nil {
+		return ""
+	}
+	return string(buf[:n])
+}
+
+// setRecord has an open generation carry the tree's Record. The kernel swaps it whole.
+func (u *update) setRecord(generation int) error {
+	name := u.opts.AttributePrefix + recordName
+	if err := unix.Fsetxattr(generation, name, []byte(u.tree.Record), 0); err != nil {
+		return fmt.Errorf("set attribute %s: %w", name, err)
+	}
+	return nil
+}
+
+// renewRecord has the present generation carry the tree's Record, unless it does.
+func (u *update) renewRecord() error {
+	if u.opts.AttributePrefix == "" {
+		return nil
+	}
+	buf := make([]byte, len(u.tree.Record)+1)
+	n, err := unix.Fgetxattr(u.old, u.opts.AttributePrefix+recordName, buf)
+	if err == nil && string(buf[:n]) == u.tree.Record || errors.Is(err, unix.ENODATA) && u.tree.Record == "" {
+		return nil
+	}
+	return u.setRecord(u.old)
+}

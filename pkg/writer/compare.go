@@ -1,0 +1,162 @@
+package writer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// memory is what a Writer knows of the files that it wrote, as long as ..data names that generation. It spares the
+// reading of what has not changed.
+type memory struct {
+	generation string
+	files      map[string]known
+}
+
+// known describes a file without its content.
+type known struct {
+	attrs
+	size int
+	sum  [32]byte
+	// refs is the attribute that names the file's objects.
+	refs string
+}
+
+// satisfiedBy reports whether the file that have describes can stand for k.
+func (k *known) satisfiedBy(have *known) bool {
+	return k.attrs.satisfiedBy(have.attrs) && k.size == have.size && k.sum == have.sum && k.refs == have.refs
+}
+
+// remember returns what is known after an update that succeeded. Of a file that was kept as much is known as before.
+func (u *update) remember(before memory) memory {
+	m := memory{generation: u.result.Generation, files: make(map[string]known, len(u.files))}
+	for i := range u.files {
+		f := &u.tree.Files[i]
+		k, ok := u.files[i].known, true
+		if f.Keep {
+			k, ok = before.files[f.Path]
+			ok = ok && before.generation == u.current
+		}
+		if ok {
+			m.files[f.Path] = k
+		}
+	}
+	return m
+}
+
+// compare finds out what the present generation has of the tree, and whether that is all.
+func (u *update) compare(ctx context.Context, memory memory) (same bool, err error) {
+	if u.old < 0 {
+		return false, nil
+	}
+	if memory.generation != u.current {
+		memory.files = nil
+	}
+	same = true
+	old, buf := newDirs(u.old), []byte(nil)
+	defer old.close()
+	for i := range u.files {
+		f, state := &u.tree.Files[i], &u.files[i]
+		if err := ctx.Err(); err != nil {
+			return false, fmt.Errorf("compare %s: %w", f.Path, err)
+		}
+		switch had, ok := memory.files[f.Path]; {
+		case f.Keep || ok && state.satisfiedBy(&had):
+			state.have = equal
+		case ok && !u.opts.InPlace:
+			state.have = differs
+		default:
+			if n := len(f.Data) + 1; n > cap(buf) {
+				buf = make([]byte, n)
+			}
+			state.have = u.look(old, f, state, buf)
+		}
+		same = same && state.have == equal
+	}
+	if !same || u.opts.InPlace {
+		return false, nil
+	}
+	return u.nothingElse(), nil
+}
+
+// look compares a file by its descriptor. Only "does not exist" and "no regular file" count as absent: what can't be
+// read for another reason may be held by somebody.
+func (u *update) look(old *dirs, f *volume.File, want *fileState, buf []byte) have {
+	at, last, err := old.at(f.Path)
+	fd := -1
+	if err == nil {
+		fd, err = openAt(at, last, unix.O_RDONLY)
+	}
+	if err != nil {
+		return u.unopened(f.Path, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return differs
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return absent
+	}
+	size := int64(want.size)
+	if refs, err := u.opts.readRefs(fd); err != nil || refs != want.refs {
+		return differs
+	}
+	if st.Size != size || !want.attrs.satisfiedBy(attrsOf(&st)) ||
+		u.opts.InPlace && st.Blocks*512 > wholePages(size) { // a killed rewrite left room beyond the end
+		return differs
+	}
+	if n, err := unix.Read(fd, buf[:size+1]); err != nil || !bytes.Equal(buf[:n], f.Data) {
+		return differs
+	}
+	return equal
+}
+
+// unopened says what is at a path that can't be opened for reading: for want of descriptors, or under a lease, a file
+// is there nevertheless.
+func (u *update) unopened(path string, err error) have {
+	if saysAbsent(err) {
+		return absent
+	}
+	if fd, err := openAt(u.old, path, unix.O_PATH); err == nil {
+		defer unix.Close(fd)
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+			return absent
+		}
+	}
+	return differs
+}
+
+// nothingElse reports whether the directories of the present generation have their mode and owner and as many entries
+// as the tree's. As all that the tree has was found there, then there is nothing else.
+func (u *update) nothingElse() bool {
+	for name, n := range u.entries {
+		if !u.sameDir(name, n) {
+			return false
+		}
+	}
+	return true
+}
+
+func (u *update) sameDir(name string, n int) bool {
+	fd, err := openAt(u.old, name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return false
+	}
+	dir := os.NewFile(uintptr(fd), name)
+	defer dir.Close()
+	have, err := statAttrs(fd)
+	if err != nil || !dirAttrs(u.tree).satisfiedBy(have) {
+		return false
+	}
+	names, err := dir.Readdirnames(n + 1)
+	return len(names) == n && (err == nil || errors.Is(err, io.EOF))
+}

@@ -1,0 +1,158 @@
+package writer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+)
+
+// openRoot opens dir itself. A descriptor that never waits is taken by package os as it is; of another it takes
+// six system calls to find out that a directory can't be polled.
+func openRoot(dir *os.Root) (*os.File, error) {
+	root, err := dir.OpenFile(".", unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the volume's root: %w", err)
+	}
+	return root, nil
+}
+
+// openAt opens what a path of any length leads to below a directory. It follows no link, waits for nobody, and never
+// leaves the directory.
+func openAt(dir int, path string, flags uint64) (int, error) {
+	if flags&(unix.O_DIRECTORY|unix.O_PATH) == 0 {
+		flags |= unix.O_NONBLOCK // it may be a pipe, or under a lease
+	}
+	return unix.Openat2(dir, path, &unix.OpenHow{
+		Flags:   flags | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	})
+}
+
+// saysAbsent reports whether an error of openAt means that there is no such file or directory.
+func saysAbsent(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+}
+
+// readDir returns the entries of a directory below another one.
+func readDir(at int, path string) ([]fs.DirEntry, error) {
+	fd, err := openAt(at, path, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	dir := os.NewFile(uintptr(fd), path)
+	defer dir.Close()
+	return dir.ReadDir(-1)
+}
+
+func readLink(at int, name string) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(at, name, buf)
+	return string(buf[:max(n, 0)]), err
+}
+
+// dirs lends descriptors of the directories of a generation, one at a time, to those who go through its files in
+// order: what is done by a name of one element leads nowhere else.
+type dirs struct {
+	top, fd int
+	name    string
+}
+
+func newDirs(generation int) *dirs { return &dirs{top: generation, fd: -1} }
+
+// at returns the directory that a path is in, until the next call, and the path's last element.
+func (d *dirs) at(p string) (fd int, last string, err error) {
+	dir, last := path.Split(p)
+	if dir == "" {
+		return d.top, last, nil
+	}
+	if d.fd < 0 || d.name != dir {
+		d.close()
+		if d.fd, err = openAt(d.top, dir, unix.O_PATH|unix.O_DIRECTORY); err != nil {
+			return -1, "", fmt.Errorf("open directory %s: %w", dir, err)
+		}
+		d.name = dir
+	}
+	return d.fd, last, nil
+}
+
+func (d *dirs) close() {
+	if d.fd >= 0 {
+		unix.Close(d.fd)
+	}
+	d.fd = -1
+}
+
+// walk calls visit with each entry of a generation that is no directory. Somebody else may have nested directories
+// there: it goes no deeper than a path can be, and holds one descriptor.
+func walk(generation int, dir string, visit func(path string, e fs.DirEntry) error) error {
+	entries, err := readDir(generation, dir)
+	if errors.Is(err, unix.ENAMETOOLONG) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list directory %s: %w", dir, err)
+	}
+	for _, e := range entries {
+		p := path.Join(dir, e.Name())
+		if e.IsDir() {
+			err = walk(generation, p, visit)
+		} else {
+			err = visit(p, e)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeAll(fd int, data []byte) error {
+	for len(data) > 0 {
+		n, err := unix.Write(fd, data)
+		if err != nil {
+			return err
+		}
+		data = data[n:]
+	}
+	return nil
+}
+
+// setAttrs gives an open file or directory its owner and then, as a change of owner clears bits of it, its mode.
+func setAttrs(fd int, a attrs) error {
+	if a.uid >= 0 || a.gid >= 0 {
+		if err := unix.Fchown(fd, a.uid, a.gid); err != nil {
+			return fmt.Errorf("set owner %d:%d: %w", a.uid, a.gid, err)
+		}
+	}
+	if err := unix.Fchmod(fd, a.mode); err != nil {
+		return fmt.Errorf("set mode %04o: %w", a.mode, err)
+	}
+	return nil
+}
+
+func statAttrs(fd int) (attrs, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return attrs{}, err
+	}
+	return attrsOf(&st), nil
+}
+
+func attrsOf(st *unix.Stat_t) attrs { return attrs{st.Mode & 0o7777, int(st.Uid), int(st.Gid)} }
+
+// setDirAttrs gives a directory its mode and owner, if it has others.
+func setDirAttrs(at int, name string, want attrs) error {
+	fd, err := openAt(at, name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if have, err := statAttrs(fd); err != nil || want.satisfiedBy(have) {
+		return err
+	}
+	return setAttrs(fd, want)
+}

@@ -1,0 +1,244 @@
+package writer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// job is one write of a process of its own, whose calls fail, or kill it.
+type job struct {
+	Volume  string
+	Options Options
+	Tree    volume.Tree
+	// Data is the contents, which no JSON of a tree has.
+	Data [][]byte
+	// Refused has it withdraw these in the place of a write.
+	Refused []volume.Ref
+}
+
+const jobVariable = "REFVOL_WRITER_TEST_JOB"
+
+// do does the job of this process, if it has one, and returns the exit status.
+func do() (status int, done bool) {
+	text := os.Getenv(jobVariable)
+	if text == "" {
+		return 0, false
+	}
+	runtime.LockOSThread() // strace counts the calls of each thread
+	if result, err := doJob(text); err != nil {
+		fmt.Fprintf(os.Stdout, "changed %t: %v", result.Changed, err)
+		return 3, true
+	}
+	return 0, true
+}
+
+func doJob(text string) (Result, error) {
+	var j job
+	if err := json.Unmarshal([]byte(text), &j); err != nil {
+		return Result{}, err
+	}
+	for i := range j.Data {
+		j.Tree.Files[i].Data = j.Data[i]
+	}
+	root, err := os.OpenRoot(j.Volume)
+	if err != nil {
+		return Result{}, err
+	}
+	ctx := context.Background()
+	if j.Refused == nil {
+		return New(j.Options).Write(ctx, root, &j.Tree)
+	}
+	refused := map[volume.Ref]bool{}
+	for _, ref := range j.Refused {
+		refused[ref] = true
+	}
+	return New(j.Options).Withdraw(ctx, root, refused, j.Tree.Record)
+}
+
+// fault is what happens to one call.
+type fault struct {
+	what, call string
+	when       int
+}
+
+func (f fault) String() string { return fmt.Sprintf("%s of %s %d", f.what, f.call, f.when) }
+
+// calls are those of a write, by what they may do.
+var calls = strings.Fields("mkdirat linkat write fchown fchmod symlinkat renameat unlinkat fsetxattr ftruncate fallocate " +
+	"openat openat2 getdents64 fstat newfstatat readlinkat fgetxattr fstatfs read")
+
+// takesRoom are the calls that may find none.
+var takesRoom = strings.Fields("mkdirat linkat write symlinkat renameat fsetxattr fallocate openat")
+
+// run does a job under strace with a fault. It returns what the job printed, and false if it had not so many calls.
+func (f fault) run(t *testing.T, j job) (output string, hit bool) {
+	t.Helper()
+	for i := range j.Tree.Files {
+		j.Data = append(j.Data, j.Tree.Files[i].Data)
+	}
+	text, err := json.Marshal(withPlainFiles(j))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(t.TempDir(), "log")
+	cmd := exec.Command("strace", "-f", "-o", log, "-e", "trace="+f.call, "-e", fmt.Sprintf("inject=%s:%s:when=%d", f.call, f.what, f.when),
+		"/proc/self/exe")
+	cmd.Args[len(cmd.Args)-1] = os.Args[0]
+	cmd.Env = append(os.Environ(), jobVariable+"="+string(text), "GOMAXPROCS=1", "GOGC=off", "GORACE=atexit_sleep_ms=0")
+	out, err := cmd.CombinedOutput()
+	trace, logErr := os.ReadFile(log)
+	if logErr != nil {
+		t.Fatalf("strace: %v, %v: %s", err, logErr, out)
+	}
+	hit = strings.Contains(string(trace), "INJECTED") || strings.Contains(string(trace), "killed by SIGKILL")
+	if !hit && err != nil {
+		t.Fatalf("%v: %v: %s", f, err, out)
+	}
+	if leaked := leak.Check("what the writer prints", string(out)); leaked != nil {
+		t.Errorf("%v: %v", f, leaked)
+	}
+	return string(out), hit
+}
+
+// withPlainFiles returns the job with files that JSON shows.
+func withPlainFiles(j job) any {
+	type plain struct {
+		Path string
+		Mode uint32
+		User *int64
+		Refs []volume.Ref
+		Keep bool
+	}
+	files := []plain{}
+	for _, f := range j.Tree.Files {
+		files = append(files, plain{f.Path, uint32(f.Mode), f.User, f.Refs, f.Keep})
+	}
+	tree := map[string]any{"Files": files, "DirMode": j.Tree.DirMode, "UID": j.Tree.UID, "GID": j.Tree.GID, "Record": j.Tree.Record}
+	return map[string]any{"Volume": j.Volume, "Options": j.Options, "Tree": tree, "Data": j.Data, "Refused": j.Refused}
+}
+
+// forEachFault runs try with each fault of each call until there are not so many calls. A part of them, which -short
+// asks for, is every third.
+func forEachFault(t *testing.T, whats []string, try func(t *testing.T, f fault) (hit bool)) {
+	if _, err := exec.LookPath("strace"); err != nil {
+		t.Fatalf("strace is needed: %v", err)
+	}
+	runs, step := map[string]int{}, 1
+	if os.Getenv("REFVOL_SAMPLE") != "" {
+		step = 3
+	}
+	for _, what := range whats {
+		for _, call := range calls {
+			if what == "error=ENOSPC" && !slices.Contains(takesRoom, call) {
+				continue
+			}
+			for when := 1; try(t, fault{what, call, when}) && !t.Failed(); when += step {
+				runs[what]++
+			}
+		}
+	}
+	t.Logf("runs: %v", runs)
+	for what, n := range runs {
+		if n < 10/step {
+			t.Errorf("only %d runs of %s", n, what)
+		}
+	}
+}
+
+var everyFault = []string{"signal=KILL", "error=EIO", "error=ENOSPC"}
+
+// faultTrees are what a volume shows before and after a write with faults.
+func faultTrees() (before, after *volume.Tree) {
+	before = withRecord("before", tree(naming(file("a", leak.Value), "db"), naming(file("d/b", "same"), "db"), file("d/c", "goes"), file("gone", leak.Value)))
+	after = withRecord("after", tree(withMode(0o600, naming(file("a", leak.Value+leak.Value), "ca")), naming(file("d/b", "same"), "db"), file("d/f/g", "new"), file("new", "y")))
+	return before, after
+}
+
+// TestFaults has each call of a write fail, or kill the process. The volume shows the one tree or the other, whole,
+// with its record; the next write repairs all, and nothing is left.
+func TestFaults(t *testing.T) {
+	o := withAttributes(t)
+	forEachFault(t, everyFault, func(t *testing.T, f fault) bool {
+		before, after := faultTrees()
+		v := newVolume(t)
+		v.write(New(o), before)
+		out, hit := f.run(t, job{Volume: v.path, Options: o, Tree: *after})
+		record, err := Record(v.root, o.AttributePrefix)
+		v.must(err)
+		shown, want := v.shown(), before
+		if record == "after" {
+			want = after
+		}
+		if shown != dump(want) {
+			t.Errorf("%v (%s): by the record it shows %s, but\n%s", f, out, record, shown)
+		}
+		if strings.Contains(out, "changed false") && record == "after" || strings.Contains(out, "changed true") && record != "after" {
+			t.Errorf("%v: %s, and shows %s", f, out, record)
+		}
+		if strings.Contains(out, "changed false") && len(v.generations()) != 1 && f.call != "unlinkat" && f.call != "getdents64" && f.call != "openat2" && f.call != "renameat" {
+			t.Errorf("%v: it left %q", f, v.generations())
+		}
+		v.write(New(o), after)
+		return hit
+	})
+}
+
+// TestInPlaceFaults is TestFaults in place: in the end each file that stays has its inode.
+func TestInPlaceFaults(t *testing.T) {
+	o := withAttributes(t)
+	o.InPlace = true
+	forEachFault(t, everyFault, func(t *testing.T, f fault) bool {
+		before, after := faultTrees()
+		v := newVolume(t)
+		v.write(New(o), before)
+		inodes := v.inodes()
+		out, hit := f.run(t, job{Volume: v.path, Options: o, Tree: *after})
+		record, err := Record(v.root, o.AttributePrefix)
+		v.must(err)
+		if strings.Contains(out, "changed false") && v.shown() != dump(before) {
+			t.Errorf("%v: %s, and shows\n%s", f, out, v.shown())
+		}
+		if record == "before" && v.shown() != dump(before) {
+			t.Errorf("%v: the record is older than the files", f)
+		}
+		v.must(second(New(o).Write(t.Context(), v.root, after)))
+		v.prune()
+		v.checkInPlace(inodes, after)
+		return hit
+	})
+}
+
+// TestWithdrawFaults has each call of a withdrawal fail: other files are never touched, and the next Withdraw takes away
+// what the first did not.
+func TestWithdrawFaults(t *testing.T) {
+	for _, inPlace := range []bool{false, true} {
+		t.Run(fmt.Sprintf("InPlace=%v", inPlace), func(t *testing.T) {
+			o := withAttributes(t)
+			o.InPlace = inPlace
+			forEachFault(t, everyFault, func(t *testing.T, f fault) bool {
+				v := newVolume(t)
+				v.write(New(o), mixed())
+				_, hit := f.run(t, job{Volume: v.path, Options: o, Refused: slices.Collect(maps.Keys(refSet("db")))})
+				v.wantOwn(f.String())
+				v.must(second(New(o).Withdraw(t.Context(), v.root, refSet("db"), "")))
+				v.wantWithdrawn(f.String())
+				v.must(second(New(o).Write(t.Context(), v.root, mixed())))
+				v.prune()
+				v.check(mixed())
+				return hit
+			})
+		})
+	}
+}

@@ -1,0 +1,204 @@
+package writer
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The names of the writer's own in the root of a volume.
+const (
+	dataName    = "..data"
+	dataTmpName = "..data_tmp"
+	linkPrefix  = dataName + "/"
+	// birthLayout is the kubelet's, to the nanosecond; random digits follow.
+	birthLayout = "..2006_01_02_15_04_05.000000000"
+)
+
+// birth returns when a generation came to be shown, from its name.
+func birth(name string) (time.Time, bool) {
+	if len(name) < len(birthLayout) || strings.Trim(name[len(birthLayout):], "0123456789") != "" {
+		return time.Time{}, false
+	}
+	t, err := time.Parse(birthLayout, name[:len(birthLayout)])
+	return t, err == nil
+}
+
+// nameAfter names a generation that is born now, and after the one before also where the clock was set back, so
+// that the order of names is that of generations. No two names are the same.
+func nameAfter(before string) string {
+	now := time.Now().UTC()
+	if b, ok := birth(before); ok && !now.After(b) {
+		now = b.Add(1)
+	}
+	return now.Format(birthLayout) + fmt.Sprintf("%04d", rand.IntN(10_000))
+}
+
+// listing is what the root of a volume tells.
+type listing struct {
+	current     string          // the generation that ..data points at, "" if that is none
+	generations []string        // in the order of their births, current last
+	others      map[string]bool // entries that are not the writer's own; true is a link
+	unfinished  []string        // what an interrupted write left
+}
+
+func list(root int) (*listing, error) {
+	entries, err := readDir(root, ".")
+	if err != nil {
+		return nil, fmt.Errorf("list the volume's root: %w", err)
+	}
+	l := &listing{others: make(map[string]bool, len(entries))}
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case name == dataTmpName || name == dataName && e.Type() != fs.ModeSymlink:
+			l.unfinished = append(l.unfinished, name)
+		case name == dataName:
+			if l.current, err = readLink(root, name); err != nil {
+				return nil, fmt.Errorf("read link %s: %w", dataName, err)
+			}
+		case !strings.HasPrefix(name, ".."):
+			l.others[name] = e.Type() == fs.ModeSymlink
+		default:
+			if _, ok := birth(name); ok && e.IsDir() {
+				l.generations = append(l.generations, name)
+			} else if ok {
+				l.unfinished = append(l.unfinished, name)
+			}
+		}
+	}
+	slices.Sort(l.generations)
+	i, ok := slices.BinarySearch(l.generations, l.current)
+	if !ok {
+		l.current, i = "", -1 // ..data points at nothing: all of them go
+	}
+	l.unfinished = append(l.unfinished, l.generations[i+1:]...)
+	l.generations = l.generations[:i+1]
+	return l, nil
+}
+
+// Prune removes from dir each generation that was superseded at before or earlier, and what an interrupted write
+// left. It returns when the oldest that stays was superseded, the zero time if none stays. What can't be removed keeps
+// nothing else from going; the error is the first one. It needs no Writer, and no Write of the same volume may run
+// meanwhile.
+func Prune(dir *os.Root, before time.Time) (next time.Time, err error) {
+	root, err := openRoot(dir)
+	if err != nil {
+		return next, err
+	}
+	defer root.Close()
+	l, err := list(int(root.Fd()))
+	if err != nil {
+		return next, err
+	}
+	return l.prune(int(root.Fd()), before)
+}
+
+func (l *listing) prune(root int, before time.Time) (next time.Time, err error) {
+	err = removeAll(root, l.unfinished...)
+	now := time.Now()
+	for i, name := range l.generations[:max(0, len(l.generations)-1)] {
+		until, _ := birth(l.generations[i+1])
+		if until.After(before) && !until.After(now) { // the future tells of a clock that was set back
+			if next.IsZero() {
+				next = until
+			}
+			continue
+		}
+		err = cmp.Or(err, removeAll(root, name))
+	}
+	return next, err
+}
+
+// removeAll removes what has the names in the root, as far as it can, and returns the first error. A directory in
+// another is moved to the root first, as a leftover, so that no depth takes more descriptors than another.
+func removeAll(root int, names ...string) (first error) {
+	fail := func(name string, err error) {
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			first = cmp.Or(first, fmt.Errorf("remove %s: %w", name, err))
+		}
+	}
+	for len(names) > 0 {
+		name := names[0]
+		names = names[1:]
+		err := unix.Unlinkat(root, name, 0)
+		if !errors.Is(err, unix.EISDIR) {
+			fail(name, err)
+			continue
+		}
+		dir, err := openAt(root, name, unix.O_RDONLY|unix.O_DIRECTORY)
+		if err != nil {
+			fail(name, err)
+			continue
+		}
+		entries, err := readDir(dir, ".")
+		fail(name, err)
+		for _, e := range entries {
+			if !e.IsDir() {
+				fail(name, unix.Unlinkat(dir, e.Name(), 0))
+				continue
+			}
+			moved := nameAfter("")
+			if unix.Renameat(dir, e.Name(), root, moved) == nil {
+				names = append(names, moved)
+			}
+		}
+		unix.Close(dir)
+		fail(name, unix.Unlinkat(root, name, unix.AT_REMOVEDIR))
+	}
+	return first
+}
+
+// makeLinks makes the links of the root that the tree needs, where they are missing or wrong.
+func (u *update) makeLinks() error {
+	for name := range u.tops {
+		target := ""
+		if isLink, there := u.others[name]; isLink {
+			target, _ = readLink(u.root, name) // what can't be read is wrong
+		} else if there {
+			target = "something else"
+		}
+		if target == linkPrefix+name {
+			continue
+		}
+		u.result.Changed = true
+		if target != "" {
+			if err := removeAll(u.root, name); err != nil {
+				return err
+			}
+		}
+		if err := unix.Symlinkat(linkPrefix+name, u.root, name); err != nil {
+			return fmt.Errorf("create link %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// dropLinks removes the links that are not of the tree. What is no link into ..data stays.
+func (u *update) dropLinks() error {
+	for name, isLink := range u.others {
+		if !isLink || u.tops[name] {
+			continue
+		}
+		target, err := readLink(u.root, name)
+		if err != nil {
+			return fmt.Errorf("read link %s: %w", name, err)
+		}
+		if !strings.HasPrefix(target, linkPrefix) {
+			continue
+		}
+		u.result.Changed = true
+		if err := unix.Unlinkat(u.root, name, 0); err != nil {
+			return fmt.Errorf("remove link %s: %w", name, err)
+		}
+		delete(u.others, name)
+	}
+	return nil
+}
