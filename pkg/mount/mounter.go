@@ -1,16 +1,13 @@
-// Package mount makes, proves, reopens and removes the mounts of volumes: one
-// tmpfs per volume, filled while it is detached, and moved onto its target path
-// read-only in one step. It needs Linux 5.12 and no mount(8).
+// Package mount makes, proves, reopens and removes the mounts of volumes: one tmpfs per volume, filled while it is
+// detached, and moved onto its target path read-only in one step. It needs Linux 5.12 and no mount(8).
 //
-// It owns the kernel's mount interface, the resolution of target paths below the
-// kubelet's directory, and the answer to "is this mount ours?". It must not know
-// what a volume shows, who asked for it, or how it is kept current.
+// It owns the kernel's mount interface, the resolution of target paths below the kubelet's directory, and the answer to
+// "is this mount ours?". It must not know what a volume shows, who asked for it, or how it is kept current.
 //
-// A mount is ours if one and the same descriptor is the root of a mount, and of a tmpfs,
-// and has the attribute "<driver>:<volume id>". Nothing is written or unmounted
-// through a descriptor that was not proven so: a path may stand for another mount,
-// or for none at all, from one system call to the next. Where the attribute is missing or
-// wrong, Unmount and Adopt look for the same text as the mount's source in the mount table.
+// A mount is ours if one and the same descriptor is the root of a mount, and of a tmpfs, and has the attribute
+// "<driver>:<volume id>". Nothing is written through a descriptor that was not proven so: a path may stand for another
+// mount, or for none at all, from one system call to the next. A volume whose attribute somebody has spoilt is never
+// written again; to unmount it, the source of its mount is proof enough.
 package mount
 
 import (
@@ -19,7 +16,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
@@ -27,66 +23,48 @@ import (
 
 // The errors that callers act upon; match them with errors.Is.
 var (
-	// ErrNotMounted says that nothing is mounted at the target, or that there is no
-	// such target.
+	// ErrNotMounted says that nothing is mounted at the target, or that there is no such target.
 	ErrNotMounted = errors.New("not mounted")
-	// ErrForeign says that at the target there is something that is not this
-	// volume's, and that it was left alone.
+	// ErrForeign says that at the target there is something that is not this volume's, and that it was left alone.
 	ErrForeign = errors.New("not of this volume")
-	// ErrOutside says that the target is not below the kubelet's directory, or that
-	// a symbolic link is in the way.
+	// ErrOutside says that the target is not below the kubelet's directory, or that a symbolic link is in the way.
 	ErrOutside = errors.New("outside of the kubelet's directory")
 )
 
-// Mounter makes and finds the mounts of one driver. It is safe for concurrent use, and it
-// holds nothing open. Calls for the same volume or target are the caller's to order.
+// Mounter makes and finds the mounts of one driver. It is safe for concurrent use, and it holds nothing open. Calls for
+// the same volume or target are the caller's to order.
 type Mounter struct {
-	driver         string
-	kubeletDir     string
-	seLinuxContext string
-	// noswap says that the kernel lets us keep tmpfs pages out of swap.
-	noswap bool
-	// hugeNever says that the kernel lets us keep it from using huge pages, of which a file of a few
-	// bytes may take one of 2 MiB.
-	hugeNever bool
+	driver, kubeletDir, seLinuxContext string
+	// noswap says that the kernel lets us keep tmpfs pages out of swap, hugeNever that it lets us keep it from using
+	// huge pages, of which a file of a few bytes may take one of 2 MiB.
+	noswap, hugeNever bool
 	// attributePrefix starts the names of the extended attributes that we may set.
 	attributePrefix string
-	// hasPeers is the mount table's, once List has read it.
-	hasPeers atomic.Pointer[map[int]bool]
 }
 
-// New returns a Mounter. It probes what the kernel grants by making and dropping a
-// detached tmpfs; the error says what is missing. It logs once if values may reach
-// swap.
+// New returns a Mounter. It probes what the kernel grants by making and dropping a detached tmpfs; the error says what
+// is missing. It logs once if values may reach swap.
 func New(ctx context.Context, opts Options) (*Mounter, error) {
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("mount options: %w", err)
 	}
-	m := &Mounter{
-		driver:         opts.Driver,
-		kubeletDir:     opts.kubeletDir(),
-		seLinuxContext: opts.SELinuxContext,
-	}
+	m := &Mounter{driver: opts.Driver, kubeletDir: opts.kubeletDir(), seLinuxContext: opts.SELinuxContext}
 	if err := m.probe(ctx); err != nil {
 		return nil, explain(err)
 	}
 	return m, nil
 }
 
-// AttributePrefix starts the names of the extended attributes of the files and directories in
-// volumes, as "trusted.refvol." does. A container without the node's CAP_SYS_ADMIN can neither
-// see nor set them. The root directory's attribute "volume" is the Mounter's own.
+// AttributePrefix starts the names of the extended attributes of the files and directories in volumes, as
+// "trusted.refvol." does. A container without the node's CAP_SYS_ADMIN can neither see nor set them. The root directory's
+// attribute "volume" is the Mounter's own.
 func (m *Mounter) AttributePrefix() string { return m.attributePrefix }
 
-// Create makes a tmpfs that is not visible anywhere yet: writable, nosuid, nodev,
-// noexec, limited in size and inodes. The caller must close the Volume; unless it
-// was attached, the tmpfs goes with it.
+// Create makes a tmpfs that is not visible anywhere yet: writable, nosuid, nodev, noexec, limited in size and inodes. The
+// caller must close the Volume; unless it was attached, the tmpfs goes with it.
 func (m *Mounter) Create(ctx context.Context, p Params) (*Volume, error) {
-	if err := p.validate(); err != nil {
+	if err := errors.Join(p.validate(), ctx.Err()); err != nil {
 		return nil, fmt.Errorf("volume %q: %w", p.VolumeID, err)
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("volume %s: make a tmpfs: %w", p.VolumeID, err)
 	}
 	v, err := m.newDetached(p)
 	if err != nil {
@@ -105,95 +83,75 @@ func (m *Mounter) newDetached(p Params) (*Volume, error) {
 		return nil, err
 	}
 	v, err := m.newVolume(p.VolumeID, fd)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		v.attachable = true
 	}
-	v.attachable = true
-	return v, nil
+	return v, err
 }
 
-// Reopen returns a writable handle on a volume that is mounted at target, while
-// what is visible there stays read-only. It returns an error that matches
-// ErrNotMounted, and ErrForeign or ErrOutside where that is the reason, if the mount
-// at target is not proven to be this volume's; any other error says nothing about
-// the mount. The caller must close the Volume.
-func (m *Mounter) Reopen(ctx context.Context, volumeID, target string) (*Volume, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("volume %s: reopen %s: %w", volumeID, target, err)
+// Reopen returns a writable handle on a volume that is mounted at target, while what is visible there stays read-only.
+// It returns an error that matches ErrNotMounted, and ErrForeign or ErrOutside where that is the reason, if the mount at
+// target is not proven to be this volume's; any other error says nothing about the mount. The caller must close the Volume.
+func (m *Mounter) Reopen(ctx context.Context, volumeID, target string) (v *Volume, err error) {
+	err = m.withProven(ctx, "reopen", volumeID, target, func(fd int) error {
+		v, err = m.clone(volumeID, fd)
+		return err
+	})
+	if errors.Is(err, ErrForeign) || errors.Is(err, ErrOutside) {
+		err = fmt.Errorf("%w: %w", ErrNotMounted, err)
 	}
-	fd, err := m.openProven(volumeID, target)
-	if err != nil {
-		if errors.Is(err, ErrForeign) || errors.Is(err, ErrOutside) {
-			err = fmt.Errorf("%w: %w", ErrNotMounted, err)
+	return v, err
+}
+
+// Check returns nil if the mount at target is this volume's. Otherwise the error matches ErrNotMounted, ErrForeign or
+// ErrOutside, or says why it could not tell.
+func (m *Mounter) Check(ctx context.Context, volumeID, target string) error {
+	return m.withProven(ctx, "check", volumeID, target, func(int) error { return nil })
+}
+
+// Open returns the root directory of the volume mounted at target, read-only as everybody sees it, and how much of the
+// volume is used. Its errors are those of Check. The caller must close the directory.
+func (m *Mounter) Open(ctx context.Context, volumeID, target string) (root *os.Root, usage Usage, err error) {
+	err = m.withProven(ctx, "open", volumeID, target, func(fd int) error {
+		if usage, err = usageAt(fd); err == nil {
+			root, err = os.OpenRoot(procPath(fd))
 		}
-		return nil, fmt.Errorf("volume %s: reopen %s: %w", volumeID, target, err)
-	}
-	defer unix.Close(fd)
-	v, err := m.clone(volumeID, fd)
-	if err != nil {
-		return nil, fmt.Errorf("volume %s: reopen %s: %w", volumeID, target, err)
-	}
-	return v, nil
+		return err
+	})
+	return root, usage, err
 }
 
-// Adopt sets the attribute that Check and Reopen look for on a volume that is mounted at
-// target and has none, or a wrong one: it was mounted by a version before that attribute, or a
-// container with CAP_SYS_ADMIN has changed it. What is visible stays read-only. The proof is
-// the source of the mount, for which the whole mount table is read. Its errors are those of
-// Check.
-func (m *Mounter) Adopt(ctx context.Context, volumeID, target string) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("volume %s: adopt %s: %w", volumeID, target, err)
+// withProven calls do with a descriptor of the volume's mount at the target path.
+func (m *Mounter) withProven(ctx context.Context, what, volumeID, path string, do func(fd int) error) error {
+	fd, err := m.openProven(volumeID, path)
+	if err == nil {
+		if err = ctx.Err(); err == nil {
+			err = do(fd)
+		}
+		unix.Close(fd)
 	}
-	if err := m.adopt(ctx, volumeID, target); err != nil {
-		return fmt.Errorf("volume %s: adopt %s: %w", volumeID, target, err)
+	if err != nil {
+		return fmt.Errorf("volume %.*s: %s %s: %w", maxVolumeIDLength, volumeID, what, path, err)
 	}
-	klog.FromContext(ctx).V(2).Info("Set the attribute of a volume that was mounted without", "target", target)
 	return nil
 }
 
-func (m *Mounter) adopt(ctx context.Context, volumeID, target string) error {
-	fd, err := m.openIf(m.proveByTable, volumeID, target)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	v, err := m.clone(volumeID, fd)
-	if err != nil {
-		return err
-	}
-	return errors.Join(v.setMissingAttribute(ctx), v.Close())
-}
-
-// Check returns nil if the mount at target is this volume's. Otherwise the error
-// matches ErrNotMounted, ErrForeign or ErrOutside, or says why it could not tell.
-func (m *Mounter) Check(_ context.Context, volumeID, target string) error {
-	fd, err := m.openProven(volumeID, target)
-	if err != nil {
-		return fmt.Errorf("volume %s: check %s: %w", volumeID, target, err)
-	}
-	unix.Close(fd)
-	return nil
-}
-
-// Unmount unmounts this volume from target, as often as it is stacked there, and
-// removes the empty directory below. It returns nil if there is nothing, and an
-// error that matches ErrForeign if there is something else, which it leaves alone.
-// It does not heed the cancellation of ctx, so that it also cleans up after a
-// cancelled call. Readers that have the volume open, or mounted in a container,
-// keep it until they end.
+// Unmount unmounts this volume from target, as often as it is stacked there, and removes the empty directory below. It
+// returns nil if there is nothing, and an error that matches ErrForeign if there is something else, which it leaves alone.
+// It does not heed the cancellation of ctx, so that it also cleans up after a cancelled call. Readers that have the volume
+// open, or mounted in a container, keep it until they end.
 func (m *Mounter) Unmount(ctx context.Context, volumeID, target string) error {
 	if err := m.unmount(ctx, volumeID, target); err != nil {
-		return fmt.Errorf("volume %s: unmount %s: %w", volumeID, target, err)
+		return fmt.Errorf("volume %.*s: unmount %s: %w", maxVolumeIDLength, volumeID, target, err)
 	}
 	return nil
 }
 
-func (m *Mounter) unmount(ctx context.Context, volumeID, target string) error {
+func (m *Mounter) unmount(ctx context.Context, volumeID, path string) error {
 	if err := ValidateVolumeID(volumeID); err != nil {
 		return err
 	}
-	t, err := m.resolve(target)
+	t, err := m.resolve(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -209,7 +167,7 @@ func (m *Mounter) unmount(ctx context.Context, volumeID, target string) error {
 		if err != nil {
 			return err
 		}
-		klog.FromContext(ctx).V(4).Info("Unmounted", "target", target)
+		klog.FromContext(ctx).V(4).Info("Unmounted", "target", path)
 	}
 }
 
@@ -220,10 +178,8 @@ func (m *Mounter) unmountTop(volumeID string, t *target) error {
 		return notMounted(err)
 	}
 	defer unix.Close(fd)
-	err = m.prove(fd, volumeID)
-	if errors.Is(err, ErrForeign) {
-		// Its attribute may be gone, or never have been set.
-		err = m.proveByTable(fd, volumeID)
+	if err = m.prove(fd, volumeID); errors.Is(err, ErrForeign) {
+		err = m.proveBySource(fd, volumeID)
 	}
 	if err != nil {
 		return err
@@ -231,48 +187,11 @@ func (m *Mounter) unmountTop(volumeID string, t *target) error {
 	return detach(fd)
 }
 
-// Open returns the root directory of the volume mounted at target, read-only as everybody
-// sees it, and how much of the volume is used. Its errors are those of Check. The caller
-// must close the directory.
-func (m *Mounter) Open(ctx context.Context, volumeID, target string) (*os.Root, Usage, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, Usage{}, fmt.Errorf("volume %s: open %s: %w", volumeID, target, err)
-	}
-	fd, err := m.openProven(volumeID, target)
-	if err != nil {
-		return nil, Usage{}, fmt.Errorf("volume %s: open %s: %w", volumeID, target, err)
-	}
-	defer unix.Close(fd)
-	usage, err := usageAt(fd)
-	if err != nil {
-		return nil, Usage{}, fmt.Errorf("volume %s: usage of %s: %w", volumeID, target, err)
-	}
-	root, err := os.OpenRoot(procPath(fd))
-	if err != nil {
-		return nil, Usage{}, fmt.Errorf("volume %s: open the root at %s: %w", volumeID, target, err)
-	}
-	return root, usage, nil
-}
-
-// Usage is how much of a volume is used; sizes are in bytes.
+// Usage is how much of a volume is used, also by files that have no name any more and that readers hold open; sizes are
+// in bytes.
 type Usage struct {
 	Capacity, Available, Used      int64
 	Inodes, InodesFree, InodesUsed int64
-}
-
-// Usage returns how much of the volume mounted at target is used. Its errors are
-// those of Check.
-func (m *Mounter) Usage(_ context.Context, volumeID, target string) (Usage, error) {
-	fd, err := m.openProven(volumeID, target)
-	if err != nil {
-		return Usage{}, fmt.Errorf("volume %s: usage of %s: %w", volumeID, target, err)
-	}
-	defer unix.Close(fd)
-	usage, err := usageAt(fd)
-	if err != nil {
-		return Usage{}, fmt.Errorf("volume %s: usage of %s: %w", volumeID, target, err)
-	}
-	return usage, nil
 }
 
 func usageAt(fd int) (Usage, error) {

@@ -4,28 +4,30 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// volumeAttribute follows the prefix in the name of the attribute that each volume's root
-// directory has: its value is the mount's source.
-const volumeAttribute = "volume"
+const (
+	// volumeAttribute follows the prefix in the name of the attribute that each volume's root directory has: its value
+	// is the mount's source.
+	volumeAttribute = "volume"
+	// maxSource is how long that can be; see maxDriverLength.
+	maxSource = 255
+)
 
-// maxSource is how long a value of that attribute can be; see maxDriverLength.
-const maxSource = 255
+// source returns what the mount of a volume carries as its source.
+func (m *Mounter) source(volumeID string) string { return m.driver + ":" + volumeID }
 
-// prove returns nil if fd is the root of the volume's mount, and otherwise an error
-// that matches ErrNotMounted or ErrForeign, or says why it could not tell. The mount
-// table, whose length others decide, is not read.
+// prove returns nil if fd is the root of the volume's mount, and otherwise an error that matches ErrNotMounted or
+// ErrForeign, or says why it could not tell. It must see the descriptor before that is cloned, for any clone is the root of
+// a mount.
 func (m *Mounter) prove(fd int, volumeID string) error {
 	if err := isTmpfsMount(fd); err != nil {
 		return err
 	}
-	// Who has CAP_SYS_ADMIN in a container can write this attribute of its own volume. What
-	// it says is compared and nothing else, so that only that volume can lose its proof.
+	// Who has CAP_SYS_ADMIN in a container can write this attribute of its own volume. What it says is compared and
+	// nothing else, so that only that volume can lose its proof.
 	var buf [maxSource]byte
 	n, err := unix.Getxattr(procPath(fd), m.attributePrefix+volumeAttribute, buf[:])
 	switch {
@@ -41,9 +43,8 @@ func (m *Mounter) prove(fd int, volumeID string) error {
 	return nil
 }
 
-// proveByTable is prove by the source of the mount, for a volume whose attribute is missing
-// or wrong. Nobody can change the source of a mount.
-func (m *Mounter) proveByTable(fd int, volumeID string) error {
+// proveBySource is prove by the source of the mount, which nobody can change. It reads the mount table.
+func (m *Mounter) proveBySource(fd int, volumeID string) error {
 	if err := isTmpfsMount(fd); err != nil {
 		return err
 	}
@@ -51,27 +52,26 @@ func (m *Mounter) proveByTable(fd int, volumeID string) error {
 	if err != nil {
 		return err
 	}
-	table, err := readMountTable()
+	all, err := readTable()
 	if err != nil {
 		return err
 	}
-	for _, info := range table.tmpfs {
-		// The id can't be reused while fd is open.
-		if uint64(info.ID) == id && info.Source == m.source(volumeID) {
+	for _, mnt := range all.tmpfs {
+		if uint64(mnt.ID) == id && mnt.Source == m.source(volumeID) { // an id that is in use can't come again
 			return nil
 		}
 	}
 	return fmt.Errorf("the tmpfs there is of another source, or not all of it is mounted: %w", ErrForeign)
 }
 
-// isTmpfsMount returns nil if fd is the root of a mount of a tmpfs, and otherwise an error
-// that matches ErrNotMounted or ErrForeign, or says why it could not tell.
+// isTmpfsMount returns nil if fd is the root of a mount of a tmpfs, and otherwise an error that matches ErrNotMounted or
+// ErrForeign, or says why it could not tell.
 func isTmpfsMount(fd int) error {
 	st, err := statx(fd, 0)
 	if err != nil {
 		return err
 	}
-	if !isMountRoot(st) {
+	if st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
 		return ErrNotMounted
 	}
 	var fileSystem unix.Statfs_t
@@ -86,11 +86,6 @@ func isTmpfsMount(fd int) error {
 
 // openProven opens the volume's mount at the target path.
 func (m *Mounter) openProven(volumeID, path string) (int, error) {
-	return m.openIf(m.prove, volumeID, path)
-}
-
-// openIf opens what is mounted at the target path if proof has no error for it.
-func (m *Mounter) openIf(proof func(fd int, volumeID string) error, volumeID, path string) (int, error) {
 	if err := ValidateVolumeID(volumeID); err != nil {
 		return -1, err
 	}
@@ -103,7 +98,7 @@ func (m *Mounter) openIf(proof func(fd int, volumeID string) error, volumeID, pa
 	if err != nil {
 		return -1, notMounted(err)
 	}
-	if err := proof(fd, volumeID); err != nil {
+	if err := m.prove(fd, volumeID); err != nil {
 		unix.Close(fd)
 		return -1, err
 	}
@@ -118,16 +113,10 @@ func notMounted(err error) error {
 	return err
 }
 
-func sameFile(info os.FileInfo, want *unix.Stat_t) bool {
-	got, ok := info.Sys().(*syscall.Stat_t)
-	return ok && got.Dev == want.Dev && got.Ino == want.Ino
-}
-
 // statx returns what the kernel tells of fd without asking a file system that may hang.
 func statx(fd int, mask int) (*unix.Statx_t, error) {
 	var st unix.Statx_t
-	const flags = unix.AT_EMPTY_PATH | unix.AT_STATX_DONT_SYNC
-	if err := unix.Statx(fd, "", flags, mask, &st); err != nil {
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, mask, &st); err != nil {
 		return nil, fmt.Errorf("statx: %w", err)
 	}
 	return &st, nil
@@ -136,13 +125,11 @@ func statx(fd int, mask int) (*unix.Statx_t, error) {
 // mountID returns the id that the mount of fd has in the mount table.
 func mountID(fd int) (uint64, error) {
 	st, err := statx(fd, unix.STATX_MNT_ID)
+	if err == nil && st.Mask&unix.STATX_MNT_ID == 0 {
+		err = fmt.Errorf("statx does not tell the mount id: %w", unix.ENOSYS)
+	}
 	if err != nil {
 		return 0, err
 	}
-	if st.Mask&unix.STATX_MNT_ID == 0 {
-		return 0, fmt.Errorf("statx does not tell the mount id: %w", unix.ENOSYS)
-	}
 	return st.Mnt_id, nil
 }
-
-func isMountRoot(st *unix.Statx_t) bool { return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 }

@@ -28,7 +28,7 @@ func TestProve(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := &Mounter{driver: "d", attributePrefix: trustedAttributes}
 			fd := openPath(t, tc.path)
-			for how, prove := range map[string]func(int, string) error{"attribute": m.prove, "mount table": m.proveByTable} {
+			for how, prove := range map[string]func(int, string) error{"attribute": m.prove, "mount table": m.proveBySource} {
 				err := prove(fd, "v")
 				if !errors.Is(err, tc.want) {
 					t.Errorf("%s: got %v, want %v", how, err, tc.want)
@@ -84,13 +84,12 @@ func TestMethodsRefuseBadIDs(t *testing.T) {
 	ctx := t.Context()
 	_, createErr := m.Create(ctx, Params{VolumeID: "a/b", Size: 1, Inodes: 1, Mode: 0o755, UID: volume.NoOwner, GID: volume.NoOwner})
 	_, reopenErr := m.Reopen(ctx, "a/b", target)
-	_, usageErr := m.Usage(ctx, "a/b", target)
+	_, _, openErr := m.Open(ctx, "a/b", target)
 	for name, err := range map[string]error{
 		"Create":  createErr,
 		"Reopen":  reopenErr,
-		"Usage":   usageErr,
+		"Open":    openErr,
 		"Check":   m.Check(ctx, "a/b", target),
-		"Adopt":   m.Adopt(ctx, "a/b", target),
 		"Unmount": m.Unmount(ctx, "a/b", target),
 	} {
 		t.Run(name, func(t *testing.T) { checkText(t, err, "VolumeID: Invalid value") })
@@ -171,24 +170,4 @@ func openPath(t *testing.T, path string) int {
 	}
 	t.Cleanup(func() { unix.Close(fd) })
 	return fd
-}
-
-// The clone of a proven mount must be of the same file system.
-func TestSameAs(t *testing.T) {
-	dir, other := t.TempDir(), t.TempDir()
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
-	v := &Volume{root: root}
-	if err := v.sameAs(openPath(t, dir)); err != nil {
-		t.Errorf("the same directory: %v", err)
-	}
-	if err := v.sameAs(openPath(t, other)); !errors.Is(err, ErrForeign) {
-		t.Errorf("another directory: got %v, want %v", err, ErrForeign)
-	}
-	if err := v.sameAs(openPath(t, "/proc")); !errors.Is(err, ErrForeign) {
-		t.Errorf("another file system: got %v, want %v", err, ErrForeign)
-	}
 }

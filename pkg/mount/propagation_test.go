@@ -2,7 +2,6 @@ package mount
 
 import (
 	"errors"
-	"strings"
 	"testing"
 )
 
@@ -24,11 +23,8 @@ func TestCheckShared(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const around = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
-			table, err := parseMountTable(strings.NewReader(around + tc.line + "\n"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = checkShared(table.hasPeers, 41)
+			table := parseTable(around + tc.line + "\n")
+			err := table.checkShared(41)
 			if tc.text == "" {
 				if err != nil {
 					t.Error(err)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -86,37 +85,6 @@ func TestOptionsThatTheKernelRefuses(t *testing.T) {
 				t.Errorf("huge=never: %t, noswap: %t, %v", m.hugeNever, m.noswap, withNoswap)
 			}
 		})
-	}
-}
-
-func TestGrowth(t *testing.T) {
-	size, inodes, noswap := setting{"size", "8192"}, setting{"nr_inodes", "21"}, setting{key: "noswap"}
-	for name, tc := range map[string]struct {
-		mounter *Mounter
-		has     Usage
-		want    []setting
-	}{
-		"both":              {&Mounter{}, Usage{Capacity: 4096, Inodes: 10}, []setting{size, inodes}},
-		"both, no swap":     {&Mounter{noswap: true}, Usage{Capacity: 4096, Inodes: 10}, []setting{size, inodes, noswap}},
-		"bytes":             {&Mounter{}, Usage{Capacity: 8191, Inodes: 21}, []setting{size}},
-		"inodes":            {&Mounter{noswap: true}, Usage{Capacity: 8193, Inodes: 20}, []setting{inodes, noswap}},
-		"as large":          {&Mounter{noswap: true}, Usage{Capacity: 8192, Inodes: 21}, nil},
-		"no limit":          {&Mounter{noswap: true}, Usage{}, nil},
-		"no limit of bytes": {&Mounter{}, Usage{Inodes: 1}, []setting{inodes}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := tc.mounter.growth(tc.has, 8192, 20); !slices.Equal(got, tc.want) {
-				t.Errorf("got %v, want %v", got, tc.want)
-			}
-		})
-	}
-}
-
-func TestTotalInodes(t *testing.T) {
-	for inodes, want := range map[int64]int64{1: 2, 100: 101, math.MaxInt64 - 1: math.MaxInt64, math.MaxInt64: math.MaxInt64} {
-		if got := totalInodes(inodes); got != want {
-			t.Errorf("totalInodes(%d) = %d, want %d", inodes, got, want)
-		}
 	}
 }
 

@@ -23,8 +23,8 @@ func (u *update) replace(ctx context.Context) (err error) {
 	if err := u.build(ctx); err != nil {
 		return fmt.Errorf("build generation %s: %w", u.next, err)
 	}
-	if err := setDirAttrs(u.root, ".", dirAttrs(u.tree)); err != nil {
-		return fmt.Errorf("the volume's root: %w", err)
+	if err := setDir(u.root, ".", dirAttrs(u.tree), widen); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("switch %s: %w", dataName, err)
@@ -68,8 +68,8 @@ func (u *update) build(ctx context.Context) error {
 		}
 	}
 	for _, dir := range u.dirs {
-		if err := setDirAttrs(next, dir, dirAttrs(u.tree)); err != nil {
-			return fmt.Errorf("directory %s: %w", dir, err)
+		if err := setDir(next, dir, dirAttrs(u.tree), widen); err != nil {
+			return err
 		}
 	}
 	if u.opts.AttributePrefix != "" && u.tree.Record != "" {

@@ -86,49 +86,34 @@ func (u *update) setRefs(fd int, refs string) error {
 // Record returns the record of the generation that dir shows, "" if there is none. prefix is that of Options. Whoever
 // may write to the volume may have written the record.
 func Record(dir *os.Root, prefix string) (string, error) {
-	generation, _, err := openPresent(dir)
+	generation, err := openPresent(dir)
 	if generation < 0 || err != nil {
 		return "", err
 	}
 	defer unix.Close(generation)
-	return readRecord(generation, prefix), nil
-}
-
-// openPresent opens the generation that dir shows, -1 if there is none.
-func openPresent(dir *os.Root) (fd int, name string, err error) {
-	root, err := openRoot(dir)
-	if err != nil {
-		return -1, "", err
-	}
-	defer root.Close()
-	name, err = readLink(int(root.Fd()), dataName)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
-		return -1, "", nil // no such entry, or no link
-	}
-	if err != nil {
-		return -1, "", fmt.Errorf("read link %s: %w", dataName, err)
-	}
-	if _, ok := birth(name); !ok {
-		return -1, "", nil
-	}
-	fd, err = openAt(int(root.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY)
-	if saysAbsent(err) {
-		return -1, "", nil // there is no such directory: the next write repairs that
-	}
-	if err != nil {
-		return -1, "", fmt.Errorf("open generation %s: %w", name, err)
-	}
-	return fd, name, nil
-}
-
-// readRecord returns the record of an open generation. One that can't be read, or is too long, is none.
-func readRecord(generation int, prefix string) string {
 	buf := make([]byte, MaxRecord)
 	n, err := unix.Fgetxattr(generation, prefix+recordName, buf)
 	if err != nil {
-		return ""
+		return "", nil //nolint:nilerr // one that can't be read, or is too long, is none
 	}
-	return string(buf[:n])
+	return string(buf[:n]), nil
+}
+
+// openPresent opens the generation that dir shows, -1 if there is none.
+func openPresent(dir *os.Root) (fd int, err error) {
+	root, err := openRoot(dir)
+	if err != nil {
+		return -1, err
+	}
+	defer root.Close()
+	l, err := list(int(root.Fd()))
+	if err != nil || l.current == "" {
+		return -1, err
+	}
+	if fd, err = openAt(int(root.Fd()), l.current, unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
+		return -1, fmt.Errorf("open generation %s: %w", l.current, err)
+	}
+	return fd, nil
 }
 
 // setRecord has an open generation carry the tree's Record. The kernel swaps it whole.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -94,8 +93,11 @@ func (u *update) look(old *dirs, f *volume.File, want *fileState, buf []byte) ha
 	if err == nil {
 		fd, err = openAt(at, last, unix.O_RDONLY)
 	}
+	if saysAbsent(err) || errors.Is(err, unix.ENXIO) { // the last is a socket
+		return absent
+	}
 	if err != nil {
-		return u.unopened(f.Path, err)
+		return differs // for want of descriptors, or under a lease, a file is there nevertheless
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
@@ -119,44 +121,21 @@ func (u *update) look(old *dirs, f *volume.File, want *fileState, buf []byte) ha
 	return equal
 }
 
-// unopened says what is at a path that can't be opened for reading: for want of descriptors, or under a lease, a file
-// is there nevertheless.
-func (u *update) unopened(path string, err error) have {
-	if saysAbsent(err) {
-		return absent
-	}
-	if fd, err := openAt(u.old, path, unix.O_PATH); err == nil {
-		defer unix.Close(fd)
-		var st unix.Stat_t
-		if unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-			return absent
-		}
-	}
-	return differs
-}
-
 // nothingElse reports whether the directories of the present generation have their mode and owner and as many entries
 // as the tree's. As all that the tree has was found there, then there is nothing else.
 func (u *update) nothingElse() bool {
 	for name, n := range u.entries {
-		if !u.sameDir(name, n) {
+		fd, err := openAt(u.old, name, unix.O_RDONLY|unix.O_DIRECTORY)
+		if err != nil {
+			return false
+		}
+		dir := os.NewFile(uintptr(fd), name)
+		have, err := statAttrs(fd)
+		names, _ := dir.Readdirnames(n + 1)
+		dir.Close()
+		if err != nil || len(names) != n || !dirAttrs(u.tree).satisfiedBy(have) {
 			return false
 		}
 	}
 	return true
-}
-
-func (u *update) sameDir(name string, n int) bool {
-	fd, err := openAt(u.old, name, unix.O_RDONLY|unix.O_DIRECTORY)
-	if err != nil {
-		return false
-	}
-	dir := os.NewFile(uintptr(fd), name)
-	defer dir.Close()
-	have, err := statAttrs(fd)
-	if err != nil || !dirAttrs(u.tree).satisfiedBy(have) {
-		return false
-	}
-	names, err := dir.Readdirnames(n + 1)
-	return len(names) == n && (err == nil || errors.Is(err, io.EOF))
 }

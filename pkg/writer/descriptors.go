@@ -144,15 +144,22 @@ func statAttrs(fd int) (attrs, error) {
 
 func attrsOf(st *unix.Stat_t) attrs { return attrs{st.Mode & 0o7777, int(st.Uid), int(st.Gid)} }
 
-// setDirAttrs gives a directory its mode and owner, if it has others.
-func setDirAttrs(at int, name string, want attrs) error {
+// setDir has a directory get what it is to have, if it has another mode or owner.
+func setDir(at int, name string, want attrs, set func(fd int, have, want attrs) error) error {
 	fd, err := openAt(at, name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err == nil {
+		defer unix.Close(fd)
+		var have attrs
+		if have, err = statAttrs(fd); err == nil && !want.satisfiedBy(have) {
+			err = set(fd, have, want)
+		}
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("directory %s: %w", name, err)
 	}
-	defer unix.Close(fd)
-	if have, err := statAttrs(fd); err != nil || want.satisfiedBy(have) {
-		return err
-	}
-	return setAttrs(fd, want)
+	return nil
 }
+
+// widen is the end of a change of a directory, and narrow the begin: meanwhile nobody is let in who may not be in the end.
+func widen(fd int, _, want attrs) error     { return setAttrs(fd, want) }
+func narrow(fd int, have, want attrs) error { return unix.Fchmod(fd, have.between(want)) }

@@ -334,40 +334,20 @@ func (u *update) unlessDir(at *dirs, name string) error {
 	return makeDirs(at, name)
 }
 
-// narrowDirs lets nobody into a directory, for the time of a change, who may not be there in the end.
-func (u *update) narrowDirs() error {
-	return u.eachDir(func(fd int, have, want attrs) error { return unix.Fchmod(fd, have.between(want)) })
-}
+func (u *update) narrowDirs() error { return u.eachDir(narrow) }
+func (u *update) widenDirs() error  { return u.eachDir(widen) }
 
-// widenDirs gives all directories, and the volume's root, their mode and owner.
-func (u *update) widenDirs() error {
-	return u.eachDir(func(fd int, _, want attrs) error { return setAttrs(fd, want) })
-}
-
-// eachDir calls do with each directory that has another mode or owner than it is to have. One that isn't there is to be
+// eachDir calls set with each directory that has another mode or owner than it is to have. One that isn't there is to be
 // made, or was in a file's way.
-func (u *update) eachDir(do func(fd int, have, want attrs) error) error {
-	want := dirAttrs(u.tree)
-	one := func(at int, name string) error {
-		fd, err := openAt(at, name, unix.O_RDONLY|unix.O_DIRECTORY)
-		if saysAbsent(err) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("directory %s: %w", name, err)
-		}
-		defer unix.Close(fd)
-		have, err := statAttrs(fd)
-		if err != nil || want.satisfiedBy(have) {
-			return err
-		}
+func (u *update) eachDir(set func(fd int, have, want attrs) error) error {
+	change := func(fd int, have, want attrs) error {
 		u.result.Changed = true
-		return do(fd, have, want)
+		return set(fd, have, want)
 	}
 	for _, name := range slices.Concat(u.dirs, u.emptied, []string{"."}) {
-		if err := one(u.old, name); err != nil {
+		if err := setDir(u.old, name, dirAttrs(u.tree), change); err != nil && !saysAbsent(err) {
 			return err
 		}
 	}
-	return one(u.root, ".")
+	return setDir(u.root, ".", dirAttrs(u.tree), change)
 }

@@ -28,7 +28,10 @@ func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 	tree.Record = record
 	result, err := w.Write(ctx, dir, tree)
 	if errors.Is(err, unix.ENOSPC) && !result.Changed && !w.opts.InPlace {
-		result, err = w.remove(dir, tree, gone)
+		if err = w.remove(dir, gone); err == nil {
+			result, err = w.Write(ctx, dir, tree)
+			result.Changed = true
+		}
 	}
 	if err != nil {
 		return result, err
@@ -39,14 +42,14 @@ func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 
 // without returns a tree that keeps what dir shows but the files that go, nil if dir shows nothing.
 func (w *Writer) without(dir *os.Root, refused map[volume.Ref]bool) (tree *volume.Tree, gone []string, err error) {
-	generation, name, err := openPresent(dir)
+	generation, err := openPresent(dir)
 	if generation < 0 || err != nil {
 		return nil, nil, err
 	}
 	defer unix.Close(generation)
 	a, err := statAttrs(generation)
 	if err != nil {
-		return nil, nil, fmt.Errorf("stat generation %s: %w", name, err)
+		return nil, nil, fmt.Errorf("stat the present generation: %w", err)
 	}
 	tree = &volume.Tree{DirMode: fs.FileMode(a.mode).Perm(), UID: a.uid, GID: a.gid}
 	if a.mode&unix.S_ISGID != 0 {
@@ -91,33 +94,19 @@ func (w *Writer) stays(at *dirs, p string, refused map[volume.Ref]bool) (bool, e
 	return ok && !slices.ContainsFunc(named, func(ref volume.Ref) bool { return refused[ref] }), nil
 }
 
-// remove removes the files that go from the present generation, and then their links. One that can't be removed does
-// not keep the others.
-func (w *Writer) remove(dir *os.Root, tree *volume.Tree, gone []string) (Result, error) {
+// remove removes the files that go from the present generation, which then is just so. One that can't be removed does not
+// keep the others.
+func (w *Writer) remove(dir *os.Root, gone []string) error {
 	w.memory = memory{}
-	root, err := openRoot(dir)
-	if err != nil {
-		return Result{}, err
+	generation, err := openPresent(dir)
+	if generation < 0 || err != nil {
+		return err
 	}
-	defer root.Close()
-	u := &update{opts: w.opts, root: int(root.Fd()), tree: tree}
-	if u.listing, err = list(u.root); err != nil {
-		return Result{}, err
-	}
-	if u.shape, err = shapeOf(tree); err != nil {
-		return Result{}, err
-	}
-	if u.old, err = openAt(u.root, u.current, unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
-		return Result{}, fmt.Errorf("open the present generation: %w", err)
-	}
-	defer unix.Close(u.old)
-	u.result = Result{Changed: true, Generation: u.current}
-	var errs []error
+	defer unix.Close(generation)
 	for _, p := range gone {
-		errs = append(errs, dropFile(u.old, p))
+		err = errors.Join(err, dropFile(generation, p))
 	}
-	errs = append(errs, u.makeLinks(), u.dropLinks(), u.renewRecord())
-	return u.result, errors.Join(errs...)
+	return err
 }
 
 // dropFile removes a file of a generation, and the directories above it in which nothing else is.

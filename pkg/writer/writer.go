@@ -178,7 +178,7 @@ func (w *Writer) write(ctx context.Context, root int, tree *volume.Tree, room ro
 		err = u.rewrite(ctx, room)
 	case same:
 		u.result.Generation = u.current
-		if err = setDirAttrs(root, ".", dirAttrs(tree)); err == nil {
+		if err = setDir(root, ".", dirAttrs(tree), widen); err == nil {
 			err = u.renewRecord()
 		}
 	default:

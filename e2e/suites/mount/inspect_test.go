@@ -21,8 +21,9 @@ func TestUsage(t *testing.T) {
 	n := newNode(t)
 	target := n.target("1")
 	n.publish("v1", target)
-	got, err := n.Usage(n.ctx(), "v1", target)
+	root, got, err := n.Open(n.ctx(), "v1", target)
 	n.must(err)
+	n.must(root.Close())
 	// The root, the file and, since Linux 6.6, the root's attribute are used.
 	free := int64(62)
 	if !n.chargesAttributes() {

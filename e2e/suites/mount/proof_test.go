@@ -69,7 +69,7 @@ func tampered(n *node) map[string]func(root string) error {
 }
 
 // Whoever changes the attribute of a volume takes the proof from that volume and nothing from
-// another; the volume can be taken over again, and its mount goes with its pod.
+// another; its mount still goes with its pod.
 func TestTamperedAttribute(t *testing.T) {
 	for name := range tampered(&node{Mounter: new(mount.Mounter)}) {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestTamperedAttribute(t *testing.T) {
 			n.tamper(target, tampered(n)[name])
 
 			n.wantErr(n.Check(n.ctx(), "v1", target), errForeign)
-			_, err := n.Usage(n.ctx(), "v1", target)
+			_, _, err := n.Open(n.ctx(), "v1", target)
 			n.wantErr(err, errForeign)
 			err = n.update("v1", target, "2")
 			n.wantErr(err, errNotMounted)
@@ -92,18 +92,7 @@ func TestTamperedAttribute(t *testing.T) {
 			if got, err := n.List(n.ctx()); err != nil || !slices.Equal(got, want) {
 				t.Errorf("List: got %v, %v; want %v", got, err, want)
 			}
-			// Not even as the volume that it names can it be taken away.
-			n.wantErr(n.Adopt(n.ctx(), "v2", target), errForeign)
 			n.must(n.Check(n.ctx(), "v2", other))
-
-			n.must(n.Adopt(n.ctx(), "v1", target))
-			n.wantAttribute(target, source("v1"))
-			n.must(n.Check(n.ctx(), "v1", target))
-			n.must(n.update("v1", target, "2"))
-			n.wantContent(target+"/version", "2")
-			n.wantErr(os.WriteFile(target+"/version", nil, 0o644), unix.EROFS)
-
-			n.tamper(target, tampered(n)[name])
 			n.must(n.Unmount(n.ctx(), "v1", target))
 			n.wantGone(target)
 			n.must(n.Check(n.ctx(), "v2", other))
@@ -115,7 +104,7 @@ func TestTamperedAttribute(t *testing.T) {
 	}
 }
 
-// mountWithout mounts a volume as the versions before the attribute did.
+// mountWithout mounts a volume without the attribute.
 func (n *node) mountWithout(id, target, options string) {
 	n.Helper()
 	n.mkdir(target)
@@ -126,42 +115,6 @@ func (n *node) mountWithout(id, target, options string) {
 	n.must(err)
 	n.write(target+"/version", "1")
 	n.must(unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
-}
-
-// What an earlier version mounted is left alone until a publish takes it over, which takes an
-// inode more where they are counted, and goes with its pod in any case.
-func TestMountsWithoutTheAttribute(t *testing.T) {
-	for name, options := range map[string]string{
-		"with room": "size=64k,nr_inodes=64",
-		"full":      "size=64k,nr_inodes=2",
-		"no limits": "size=0,nr_inodes=0",
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := newNode(t)
-			adopted, left := n.target("1"), n.target("2")
-			n.mountWithout("v1", adopted, options)
-			n.mountWithout("v2", left, options)
-			before := n.counts()
-			for id, target := range map[string]string{"v1": adopted, "v2": left} {
-				n.wantErr(n.Check(n.ctx(), id, target), errForeign)
-				n.wantErr(n.update(id, target, "2"), errNotMounted)
-			}
-			n.wantErr(n.Adopt(n.ctx(), "v2", adopted), errForeign)
-			for range 2 { // the second time there is nothing to do
-				n.must(n.Adopt(n.ctx(), "v1", adopted))
-				n.must(n.Check(n.ctx(), "v1", adopted))
-			}
-			n.must(n.update("v1", adopted, "2"))
-			n.wantContent(adopted+"/version", "2")
-			n.wantErr(os.WriteFile(adopted+"/version", nil, 0o644), unix.EROFS)
-			n.wantCounts(before)
-			n.wantErr(n.Unmount(n.ctx(), "v1", left), errForeign)
-			for id, target := range map[string]string{"v1": adopted, "v2": left} {
-				n.must(n.Unmount(n.ctx(), id, target))
-				n.wantGone(target)
-			}
-		})
-	}
 }
 
 // A stack of such mounts goes too, whichever of them have the attribute.
@@ -179,7 +132,7 @@ func TestUnmountOfAStackWithAndWithout(t *testing.T) {
 	n.wantGone(target)
 }
 
-// All but a start, and what is done to a mount without the attribute, works without the mount
+// All but a start, and the unmount of a volume without the attribute, works without the mount
 // table, whose length others decide.
 func TestMountTableIsNotRead(t *testing.T) {
 	n := newNode(t)
@@ -193,19 +146,15 @@ func TestMountTableIsNotRead(t *testing.T) {
 	if got, err := n.List(n.ctx()); err != nil || len(got) != 0 {
 		t.Fatalf("List found %v, %v: the mount table is not covered", got, err)
 	}
-	n.wantErr(n.Adopt(n.ctx(), "v2", without), errForeign)
 	n.wantErr(n.Unmount(n.ctx(), "v2", without), errForeign)
 
 	n.publish("v1", target)
 	n.must(n.Check(n.ctx(), "v1", target))
-	_, err := n.Usage(n.ctx(), "v1", target)
+	root, _, err := n.Open(n.ctx(), "v1", target)
 	n.must(err)
+	n.must(root.Close())
 	v, err := n.Reopen(n.ctx(), "v1", target)
 	n.must(err)
-	n.must(v.Grow(n.ctx(), 128<<10, 128))
-	if !v.StillAt(n.ctx(), target) {
-		t.Error("the handle is not of the volume")
-	}
 	n.must(v.Close())
 	n.must(n.Unmount(n.ctx(), "v1", target))
 	n.wantGone(target)
@@ -227,10 +176,10 @@ func TestNoAnswerIsNoProof(t *testing.T) {
 	target := n.target("1")
 	n.publish("v1", target)
 	before := n.counts()
-	_, usageErr := n.Usage(n.ctx(), "v1", target)
+	_, _, openErr := n.Open(n.ctx(), "v1", target)
 	for name, err := range map[string]error{
 		"Check":   n.Check(n.ctx(), "v1", target),
-		"Usage":   usageErr,
+		"Open":    openErr,
 		"Reopen":  n.update("v1", target, "2"),
 		"Unmount": n.Unmount(n.ctx(), "v1", target),
 	} {

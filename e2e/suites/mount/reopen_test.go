@@ -87,8 +87,7 @@ func TestReopenOfWhatIsNotOurs(t *testing.T) {
 			before := n.counts()
 
 			n.wantErr(n.Check(n.ctx(), "v1", target), tc.check)
-			n.wantErr(n.Adopt(n.ctx(), "v1", target), tc.check)
-			_, err := n.Usage(n.ctx(), "v1", target)
+			_, _, err := n.Open(n.ctx(), "v1", target)
 			n.wantErr(err, tc.check)
 			err = n.update("v1", target, "leaked")
 			n.wantErr(err, errNotMounted)
@@ -233,7 +232,6 @@ func TestCreateAndReopenHeedTheContext(t *testing.T) {
 	cancel()
 	_, err := n.Create(ctx, params("v2"))
 	n.wantErr(err, context.Canceled)
-	n.wantErr(n.Adopt(ctx, "v1", target), context.Canceled)
 	_, err = n.Reopen(ctx, "v1", target)
 	n.wantErr(err, context.Canceled)
 	if errors.Is(err, errNotMounted) {
