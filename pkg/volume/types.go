@@ -120,8 +120,8 @@ type File struct {
 	// Refs names the objects that the file was made of: without a right to all of them, the file
 	// must go. It is sorted by CompareRefs, and no object repeats.
 	Refs []Ref
-	// Keep stands for the file that the volume shows at Path now, as it is, if there is one. Nothing
-	// else of the File counts then.
+	// Keep stands for the file that the volume shows at Path now, which must be there. Nothing else of the File
+	// counts then.
 	Keep bool
 }
 

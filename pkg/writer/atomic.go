@@ -73,7 +73,7 @@ func (u *update) build(ctx context.Context) error {
 		}
 	}
 	if u.opts.AttributePrefix != "" && u.tree.Record != "" {
-		if err := u.setRecord(next); err != nil {
+		if err := u.opts.setAttribute(next, recordName, u.tree.Record); err != nil {
 			return err
 		}
 	}
@@ -134,7 +134,7 @@ func (u *update) create(at int, name string, f *volume.File, want *fileState) er
 	}
 	defer unix.Close(fd)
 	if want.refs != "" {
-		if err := u.setRefs(fd, want.refs); err != nil {
+		if err := u.opts.setAttribute(fd, refsName, want.refs); err != nil {
 			return err
 		}
 	}

@@ -75,10 +75,9 @@ func (o *Options) readRefs(fd int) (string, error) {
 	return string(buf[:n]), nil
 }
 
-func (u *update) setRefs(fd int, refs string) error {
-	name := u.opts.AttributePrefix + refsName
-	if err := unix.Fsetxattr(fd, name, []byte(refs), 0); err != nil {
-		return fmt.Errorf("set attribute %s: %w", name, err)
+func (o *Options) setAttribute(fd int, name, value string) error {
+	if err := unix.Fsetxattr(fd, o.AttributePrefix+name, []byte(value), 0); err != nil {
+		return fmt.Errorf("set attribute %s%s: %w", o.AttributePrefix, name, err)
 	}
 	return nil
 }
@@ -116,16 +115,7 @@ func openPresent(dir *os.Root) (fd int, err error) {
 	return fd, nil
 }
 
-// setRecord has an open generation carry the tree's Record. The kernel swaps it whole.
-func (u *update) setRecord(generation int) error {
-	name := u.opts.AttributePrefix + recordName
-	if err := unix.Fsetxattr(generation, name, []byte(u.tree.Record), 0); err != nil {
-		return fmt.Errorf("set attribute %s: %w", name, err)
-	}
-	return nil
-}
-
-// renewRecord has the present generation carry the tree's Record, unless it does.
+// renewRecord has the present generation carry the tree's Record, unless it does. The kernel swaps it whole.
 func (u *update) renewRecord() error {
 	if u.opts.AttributePrefix == "" {
 		return nil
@@ -135,5 +125,5 @@ func (u *update) renewRecord() error {
 	if err == nil && string(buf[:n]) == u.tree.Record || errors.Is(err, unix.ENODATA) && u.tree.Record == "" {
 		return nil
 	}
-	return u.setRecord(u.old)
+	return u.opts.setAttribute(u.old, recordName, u.tree.Record)
 }

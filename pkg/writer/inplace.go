@@ -30,9 +30,7 @@ func (u *update) rewrite(ctx context.Context, room room) (err error) {
 		spent = nil
 	}
 	u.keep(slices.Concat(full, spent))
-	if u.anyAbsent() {
-		defer func() { err = errors.Join(err, removeAll(u.root, u.next)) }()
-	}
+	defer func() { err = errors.Join(err, removeAll(u.root, u.next)) }()
 	before := u.result
 	if err := u.prepare(ctx); err != nil {
 		u.result = before
@@ -145,10 +143,8 @@ func (u *update) emptyAll(files []string) error {
 
 // prepare does all that can fail for want of room: new files beside the generation, pages for what changes.
 func (u *update) prepare(ctx context.Context) error {
-	if u.anyAbsent() {
-		if err := u.stage(ctx); err != nil {
-			return err
-		}
+	if err := u.stage(ctx); err != nil {
+		return err
 	}
 	if err := u.reserve(u.old, len(u.dirs)); err != nil {
 		return err
@@ -162,28 +158,24 @@ func (u *update) prepare(ctx context.Context) error {
 	return nil
 }
 
-func (u *update) anyAbsent() bool {
-	return slices.ContainsFunc(u.files, func(f fileState) bool { return f.have == absent })
-}
-
 // stage makes the new files beside the generation, each with the number that it has in the tree as its name.
-func (u *update) stage(ctx context.Context) error {
-	next, err := makeDir(u.root, u.next)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(next)
+func (u *update) stage(ctx context.Context) (err error) {
+	next := -1
 	for i := range u.files {
 		if u.files[i].have != absent {
 			continue
 		}
-		f := &u.tree.Files[i]
-		err := ctx.Err()
-		if err == nil {
-			err = u.create(next, strconv.Itoa(i), f, &u.files[i])
+		if next < 0 {
+			if next, err = makeDir(u.root, u.next); err != nil {
+				return err
+			}
+			defer unix.Close(next)
+		}
+		if err = ctx.Err(); err == nil {
+			err = u.create(next, strconv.Itoa(i), &u.tree.Files[i], &u.files[i])
 		}
 		if err != nil {
-			return fmt.Errorf("write %s: %w", f.Path, err)
+			return fmt.Errorf("write %s: %w", u.tree.Files[i].Path, err)
 		}
 	}
 	return nil
@@ -256,7 +248,7 @@ func (u *update) overwrite(fd int, f *volume.File, want *fileState) error {
 	}
 	renames := refs != want.refs
 	if renames {
-		if err := u.setRefs(fd, anyRefs); err != nil {
+		if err := u.opts.setAttribute(fd, refsName, anyRefs); err != nil {
 			return err
 		}
 	}
@@ -269,7 +261,7 @@ func (u *update) overwrite(fd int, f *volume.File, want *fileState) error {
 	u.result.Files++
 	u.result.Bytes += int64(len(f.Data))
 	if renames {
-		if err := u.setRefs(fd, want.refs); err != nil {
+		if err := u.opts.setAttribute(fd, refsName, want.refs); err != nil {
 			return err
 		}
 	}
@@ -283,10 +275,17 @@ func (u *update) overwrite(fd int, f *volume.File, want *fileState) error {
 func (u *update) place() error {
 	at := newDirs(u.old)
 	defer at.close()
-	for _, name := range u.dirs {
-		err := makeDirs(at, name)
+	for _, p := range u.dirs {
+		err := makeDirs(at, p)
 		if errors.Is(err, unix.EEXIST) {
-			err = u.unlessDir(at, name)
+			fd, openErr := openAt(u.old, p, unix.O_PATH|unix.O_DIRECTORY)
+			if openErr == nil {
+				unix.Close(fd)
+				continue
+			}
+			if err = u.moveAway(at, p); err == nil {
+				err = makeDirs(at, p)
+			}
 		}
 		if err != nil {
 			return err
@@ -297,41 +296,40 @@ func (u *update) place() error {
 			continue
 		}
 		u.result.Changed = true
-		name := u.tree.Files[i].Path
-		dir, last, err := at.at(name)
-		if err == nil {
-			// Over a file that somebody put there meanwhile, as over any name; a directory is moved away first.
-			err = unix.Renameat(u.root, u.next+"/"+strconv.Itoa(i), dir, last)
-		}
-		if errors.Is(err, unix.EISDIR) {
-			away := nameAfter("")
-			if err = unix.Renameat(dir, last, u.root, away); err == nil {
+		p := u.tree.Files[i].Path
+		move := func() error {
+			dir, last, err := at.at(p)
+			if err == nil {
 				err = unix.Renameat(u.root, u.next+"/"+strconv.Itoa(i), dir, last)
-				_ = removeAll(u.root, away) // as a leftover it is in nobody's way
+			}
+			return err
+		}
+		err := move()
+		if errors.Is(err, unix.EISDIR) {
+			if err = u.moveAway(at, p); err == nil {
+				err = move()
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("place %s: %w", name, err)
+			return fmt.Errorf("place %s: %w", p, err)
 		}
 	}
 	return nil
 }
 
-// unlessDir has a directory take the place of what has its name, unless that is one.
-func (u *update) unlessDir(at *dirs, name string) error {
-	dir, last, err := at.at(name)
-	if err != nil {
-		return err
-	}
-	err = unix.Unlinkat(dir, last, 0)
-	if errors.Is(err, unix.EISDIR) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("remove %s: %w", name, err)
-	}
+// moveAway makes what is at a path a leftover, and removes it. What can't be removed is in nobody's way there.
+func (u *update) moveAway(at *dirs, p string) error {
 	u.result.Changed = true
-	return makeDirs(at, name)
+	away := nameAfter("")
+	dir, last, err := at.at(p)
+	if err == nil {
+		err = unix.Renameat(dir, last, u.root, away)
+	}
+	if err != nil {
+		return fmt.Errorf("move %s away: %w", p, err)
+	}
+	_ = removeAll(u.root, away)
+	return nil
 }
 
 func (u *update) narrowDirs() error { return u.eachDir(narrow) }

@@ -16,17 +16,14 @@
 // A generation carries the record of its tree, and each file the names of its objects, as extended attributes: so
 // Withdraw needs nothing else. Nothing is kept beside the volume.
 //
-// There are two ways to write, for two kinds of readers. By default readers see all of one version or all of the next:
-// a generation is never changed once ..data points at it, but by a Withdraw that can't make another. A reader may
-// still be at work in it when ..data switches, so it stays until Prune, unless there is no room for it.
+// By default readers see all of one version or all of the next: a generation is never changed once ..data points at it,
+// but by a Withdraw that can't make another. A reader may still be at work in it when ..data switches, so it stays until
+// Prune, unless there is no room for it. With Options.InPlace, whoever holds a file sees each change of it, as a container
+// does that mounts one key with subPath. There is one generation for ever, and a change rewrites the files in it: a reader
+// may see a file half-written, or files of two versions. The file of a key that goes stays, empty.
 //
-// With Options.InPlace, whoever holds a file sees each change of it, as a container does that mounts one key with
-// subPath: that binds the file itself, and never follows ..data again. There is one generation for ever, and a change
-// rewrites the files in it. A reader may see a file half-written, or files of two versions. The file of a key that goes
-// stays, empty, so that whoever holds it sees the key come back.
-//
-// Somebody else may write to a volume too, a container with the node's CAP_SYS_ADMIN. That can delay the updates of
-// that volume, and nothing else: no link is followed, and no descriptor is held for what it has put there.
+// Somebody else may write to a volume too, a container with the node's CAP_SYS_ADMIN. That can delay the updates of that
+// volume, and nothing else: no link is followed, and no descriptor is held for what it has put there.
 package writer
 
 import (
@@ -168,9 +165,7 @@ func (w *Writer) write(ctx context.Context, root int, tree *volume.Tree, room ro
 	}
 	known := w.memory
 	w.memory = memory{}
-	if err := u.describe(); err != nil {
-		return Result{}, err
-	}
+	u.describe()
 	same, err := u.compare(ctx, known)
 	switch {
 	case err != nil:
@@ -193,42 +188,19 @@ func (w *Writer) write(ctx context.Context, root int, tree *volume.Tree, room ro
 	return u.result, err
 }
 
-// describe finds out what is to be, and leaves out of the tree what that keeps and what isn't there.
-func (u *update) describe() error {
-	tree := *u.tree
-	tree.Files = nil
+// describe says what is to be of each file. Most files of a tree name the same objects, and share the text.
+func (u *update) describe() {
 	for i := range u.tree.Files {
 		f := &u.tree.Files[i]
-		if f.Keep && (u.old < 0 || !u.isFile(f.Path)) {
-			continue
-		}
 		state := fileState{known: known{attrs: fileAttrs(u.tree, f), size: len(f.Data)}}
 		if !f.Keep {
 			state.sum = sha256.Sum256(f.Data)
 		}
-		if n := len(u.files); n > 0 && slices.Equal(tree.Files[n-1].Refs, f.Refs) {
-			state.refs = u.files[n-1].refs // most files of a tree name the same objects, and share the text
+		if i > 0 && slices.Equal(u.tree.Files[i-1].Refs, f.Refs) {
+			state.refs = u.files[i-1].refs
 		} else if u.opts.AttributePrefix != "" {
 			state.refs = encodeRefs(f.Refs)
 		}
-		u.files, tree.Files = append(u.files, state), append(tree.Files, *f)
+		u.files = append(u.files, state)
 	}
-	if len(tree.Files) == len(u.tree.Files) {
-		return nil
-	}
-	u.tree = &tree
-	var err error
-	u.shape, err = shapeOf(u.tree)
-	return err
-}
-
-// isFile reports whether the present generation has, or may have, a regular file at a path.
-func (u *update) isFile(path string) bool {
-	fd, err := openAt(u.old, path, unix.O_PATH)
-	if err != nil {
-		return !saysAbsent(err)
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	return unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT == unix.S_IFREG
 }
