@@ -93,7 +93,7 @@ func Record(dir *os.Root, prefix string) (string, error) {
 	buf := make([]byte, MaxRecord)
 	n, err := unix.Fgetxattr(generation, prefix+recordName, buf)
 	if err != nil {
-		return "", nil //nolint:nilerr // one that can't be read, or is too long, is none
+		return "", nil // one that can't be read, or is too long, is none
 	}
 	return string(buf[:n]), nil
 }

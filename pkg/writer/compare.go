@@ -132,8 +132,7 @@ func (u *update) nothingElse() bool {
 		dir := os.NewFile(uintptr(fd), name)
 		have, err := statAttrs(fd)
 		names, _ := dir.Readdirnames(n + 1)
-		dir.Close()
-		if err != nil || len(names) != n || !dirAttrs(u.tree).satisfiedBy(have) {
+		if err = errors.Join(err, dir.Close()); err != nil || len(names) != n || !dirAttrs(u.tree).satisfiedBy(have) {
 			return false
 		}
 	}

@@ -38,7 +38,7 @@ func do() (status int, done bool) {
 	}
 	runtime.LockOSThread() // strace counts the calls of each thread
 	if result, err := doJob(text); err != nil {
-		fmt.Fprintf(os.Stdout, "changed %t: %v", result.Changed, err)
+		_, _ = fmt.Fprintf(os.Stdout, "changed %t: %v", result.Changed, err)
 		return 3, true
 	}
 	return 0, true

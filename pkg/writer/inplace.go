@@ -160,16 +160,17 @@ func (u *update) prepare(ctx context.Context) error {
 
 // stage makes the new files beside the generation, each with the number that it has in the tree as its name.
 func (u *update) stage(ctx context.Context) (err error) {
-	next := -1
+	if !slices.ContainsFunc(u.files, func(f fileState) bool { return f.have == absent }) {
+		return nil
+	}
+	next, err := makeDir(u.root, u.next)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(next)
 	for i := range u.files {
 		if u.files[i].have != absent {
 			continue
-		}
-		if next < 0 {
-			if next, err = makeDir(u.root, u.next); err != nil {
-				return err
-			}
-			defer unix.Close(next)
 		}
 		if err = ctx.Err(); err == nil {
 			err = u.create(next, strconv.Itoa(i), &u.tree.Files[i], &u.files[i])

@@ -54,7 +54,7 @@ func TestSomethingMountedOnAFile(t *testing.T) {
 	}
 	t.Cleanup(umount)
 
-	const text = "key: device or resource busy"
+	const text = ": device or resource busy"
 	n.arrives(v, "key", next(), soon)
 	n.wantProblem(v, text)
 	for range 3 {

@@ -152,7 +152,9 @@ func TestOnMountFormatsOfReleases(t *testing.T) {
 				n.loses(v, "revoked", withdrawn)
 				n.wantContent(v, "kept", "first")
 				n.wantContent(v, "deep/all.env", "kept=first\nown=first\n")
-				n.wantContent(v, "own", "first")
+				if names[i] != "v0.1.0" { // whose files name no object of the pod's own namespace, so they go too
+					n.wantContent(v, "own", "first")
+				}
 			}
 			// Without the source that is refused the rest can be shown again.
 			n.heal()
@@ -164,7 +166,9 @@ func TestOnMountFormatsOfReleases(t *testing.T) {
 				n.arrives(v, "deep/all.env", "kept=second\nown=second\n", healed)
 			}
 			n.hasCondition(ahead, "older")
-			n.wantContent(ahead, "own", "first")
+			if names[i] != "v0.1.0" {
+				n.wantContent(ahead, "own", "first")
+			}
 			for _, v := range append(slices.Collect(maps.Values(volumes)), ahead, well) {
 				n.mustUnpublish(v)
 			}

@@ -107,7 +107,7 @@ func TestUpdateOverTheLimit(t *testing.T) {
 		text string
 	}{
 		{"bytes", map[string]string{"key": string(make([]byte, 128<<10))}, "take 131072 bytes of memory, more than the 65536 bytes that a volume may have (--max-volume-size)"},
-		{"inodes", emptyKeys(1000), "take 2002 inodes, more than the 1088 that a volume may have"},
+		{"inodes", emptyKeys(1000), "take 2150 inodes, more than the 1088 that a volume may have"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := newNode(t, "--max-volume-size=64Ki")

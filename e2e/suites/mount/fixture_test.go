@@ -196,11 +196,6 @@ func (n *node) bind(from, to string) {
 	n.must(unix.Mount(from, to, "", unix.MS_BIND, ""))
 }
 
-func (n *node) move(from, to string) {
-	n.Helper()
-	n.must(unix.Mount(from, to, "", unix.MS_MOVE, ""))
-}
-
 func (n *node) umount(target string) {
 	n.Helper()
 	n.must(unix.Unmount(target, unix.MNT_DETACH))

@@ -43,7 +43,7 @@ func Goals() []measure.Goal {
 	for _, n := range sizes(false) {
 		goals = append(goals, measure.Goal{Scenario: scenario, Result: name("first", n, "ratio"), Figure: "value", Most: 1.1})
 		if n >= 100 {
-			goals = append(goals, measure.Goal{Scenario: scenario, Result: name("same", n, "ratio"), Figure: "value", Most: 20, Least: true})
+			goals = append(goals, measure.Goal{Scenario: scenario, Result: name("same", n, "ratio"), Figure: "value", Most: 2, Least: true})
 		}
 	}
 	return append(goals, measure.Goal{Scenario: scenario, Result: name("change", 1000, "ratio"), Figure: "value", Most: 3, Least: true})
