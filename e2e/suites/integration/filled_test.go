@@ -1,0 +1,116 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// TestAVolumeFilledByItsContainer has a container with the node's CAP_SYS_ADMIN fill its volume with nested directories,
+// names and holes, in the generation and beside it. That costs the plugin few descriptors and little memory, delays the
+// updates of that pod, and no other pod's.
+func TestAVolumeFilledByItsContainer(t *testing.T) {
+	for _, strategy := range []string{"Atomic", "InPlace"} {
+		t.Run(strategy, func(t *testing.T) {
+			n := newNode(t, "--max-volume-size=256Mi", "--max-total-size=4Gi")
+			n.configMap("app", map[string]string{"key": n.canary()})
+			n.configMap("other", map[string]string{"key": n.canary()})
+			v := n.volume(map[string]string{"configMap": "app", "writeStrategy": strategy})
+			other := n.short("other")
+			n.mustPublish(v)
+			n.mustPublish(other)
+			before, err := n.Descriptors()
+			if err != nil {
+				t.Fatal(err)
+			}
+			residentBefore, _ := n.resident()
+			err = harness.ChangeVolume(n.Target(v), func(dir string) error {
+				generation, err := os.Readlink(filepath.Join(dir, "..data"))
+				if err != nil {
+					return err
+				}
+				return errorsOf(
+					func() error { return nestDirs(filepath.Join(dir, generation), 20_000) },
+					func() error { return nestDirs(dir, 20_000) },
+					func() error { return manyNames(filepath.Join(dir, generation), 50_000) },
+					func() error { return manyNames(dir, 50_000) },
+					func() error { return os.WriteFile(filepath.Join(dir, generation, "hole"), nil, 0o600) },
+					func() error { return os.Truncate(filepath.Join(dir, generation, "hole"), 1<<40) },
+				)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			value := n.canary()
+			n.configMap("app", map[string]string{"key": value})
+			start := time.Now()
+			otherValue := n.canary()
+			n.configMap("other", map[string]string{"key": otherValue})
+			n.arrives(other, "key", otherValue, soon)
+			tookOther := time.Since(start)
+			n.arrives(v, "key", value, soon)
+			took := time.Since(start)
+			_, peak := n.resident()
+			open, err := n.Descriptors()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("the update took %v, the other pod's %v; %d MiB resident before, %d at most; %d descriptors before, %d after",
+				took, tookOther, residentBefore>>20, peak>>20, len(before), len(open))
+			if peak > residentBefore+256<<20 {
+				t.Errorf("%d bytes were resident, %d before", peak, residentBefore)
+			}
+			if len(open) > len(before)+8 {
+				t.Errorf("%d descriptors are open, %d were", len(open), len(before))
+			}
+			n.mustUnpublish(v)
+			n.mustUnpublish(other)
+			n.wantNothingLeft()
+		})
+	}
+}
+
+func errorsOf(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nestDirs makes directories in each other, deeper than a path can be.
+func nestDirs(dir string, levels int) error {
+	at, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(at) }()
+	for range levels {
+		if err := unix.Mkdirat(at, "nested", 0o755); err != nil {
+			return err
+		}
+		next, err := unix.Openat(at, "nested", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		_ = unix.Close(at)
+		at = next
+	}
+	return nil
+}
+
+func manyNames(dir string, names int) error {
+	for i := range names {
+		if err := os.Symlink("x", filepath.Join(dir, fmt.Sprintf("name-%06d", i))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
