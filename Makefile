@@ -113,7 +113,7 @@ BUBBLED := grep -rl --include='*_test.go' '"testing/synctest"' cmd/refvol-plugin
 # Each benchmark runs once too, so that none rots; with -race, as all is compiled for that.
 .PHONY: test-unit
 test-unit: ## Run the unit tier: no root, no network, no built binaries
-	@command -v strace >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq -y --no-install-recommends install strace >/dev/null; } || echo "strace is missing: the tests of pkg/writer fail without it"
+	@command -v strace >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq -y --no-install-recommends install strace >/dev/null; } || echo "SKIPPED: this machine has no strace: the tests of pkg/writer with faults of single calls"
 	$(GO) $(TEST) -cpu 1 $$($(BUBBLED))
 	$(GO) $(TEST) $$($(GO) list ./... | grep -vxF "$$($(GO) list $$($(BUBBLED)))")
 	$(GO) -C cmd/kubectl-refvol $(TEST) -cpu 1 ./...
