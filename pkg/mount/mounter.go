@@ -1,21 +1,23 @@
 // Package mount makes, proves, reopens and removes the mounts of volumes: one tmpfs per volume, filled while it is
 // detached, and moved onto its target path read-only in one step. It needs Linux 5.12 and no mount(8).
 //
-// It owns the kernel's mount interface, the resolution of target paths below the kubelet's directory, and the answer to
-// "is this mount ours?". It must not know what a volume shows, who asked for it, or how it is kept current.
+// It owns the kernel's mount interface, the resolution of target paths below the kubelet's directory, and the answer
+// to "is this mount ours?". It must not know what a volume shows, who asked for it, or how it is kept current.
 //
 // A mount is ours if one and the same descriptor is the root of a mount, and of a tmpfs, and has the attribute
-// "<driver>:<volume id>". Nothing is written through a descriptor that was not proven so: a path may stand for another
-// mount, or for none at all, from one system call to the next. A volume whose attribute somebody has spoilt is never
-// written again; to unmount it, the source of its mount is proof enough.
+// "<driver>:<volume id>". Nothing is written through a descriptor that was not proven so: a path may stand for
+// another mount, or for none at all, from one system call to the next. A volume whose attribute somebody has spoilt
+// is never written again; to unmount it, the source of its mount is proof enough.
 package mount
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
@@ -31,8 +33,8 @@ var (
 	ErrOutside = errors.New("outside of the kubelet's directory")
 )
 
-// Mounter makes and finds the mounts of one driver. It is safe for concurrent use, and it holds nothing open. Calls for
-// the same volume or target are the caller's to order.
+// Mounter makes and finds the mounts of one driver. It is safe for concurrent use, and it holds nothing open. Calls
+// for the same volume or target are the caller's to order.
 type Mounter struct {
 	driver, kubeletDir, seLinuxContext string
 	// noswap says that the kernel lets us keep tmpfs pages out of swap, hugeNever that it lets us keep it from using
@@ -42,13 +44,13 @@ type Mounter struct {
 	attributePrefix string
 }
 
-// New returns a Mounter. It probes what the kernel grants by making and dropping a detached tmpfs; the error says what
-// is missing. It logs once if values may reach swap.
+// New returns a Mounter. It probes what the kernel grants by making and dropping a detached tmpfs; the error says
+// what is missing. It logs once if values may reach swap.
 func New(ctx context.Context, opts Options) (*Mounter, error) {
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("mount options: %w", err)
 	}
-	m := &Mounter{driver: opts.Driver, kubeletDir: opts.kubeletDir(), seLinuxContext: opts.SELinuxContext}
+	m := &Mounter{driver: opts.Driver, kubeletDir: filepath.Clean(opts.KubeletDir), seLinuxContext: opts.SELinuxContext}
 	if err := m.probe(ctx); err != nil {
 		return nil, explain(err)
 	}
@@ -56,14 +58,14 @@ func New(ctx context.Context, opts Options) (*Mounter, error) {
 }
 
 // AttributePrefix starts the names of the extended attributes of the files and directories in volumes, as
-// "trusted.refvol." does. A container without the node's CAP_SYS_ADMIN can neither see nor set them. The root directory's
-// attribute "volume" is the Mounter's own.
+// "trusted.refvol." does. A container without the node's CAP_SYS_ADMIN can neither see nor set them. The root
+// directory's attribute "volume" is the Mounter's own.
 func (m *Mounter) AttributePrefix() string { return m.attributePrefix }
 
-// Create makes a tmpfs that is not visible anywhere yet: writable, nosuid, nodev, noexec, limited in size and inodes. The
-// caller must close the Volume; unless it was attached, the tmpfs goes with it.
+// Create makes a tmpfs that is not visible anywhere yet: writable, nosuid, nodev, noexec, limited in size and inodes.
+// The caller must close the Volume; unless it was attached, the tmpfs goes with it.
 func (m *Mounter) Create(ctx context.Context, p Params) (*Volume, error) {
-	if err := errors.Join(p.validate(), ctx.Err()); err != nil {
+	if err := cmp.Or(ValidateVolumeID(p.VolumeID), ctx.Err()); err != nil {
 		return nil, fmt.Errorf("volume %q: %w", p.VolumeID, err)
 	}
 	v, err := m.newDetached(p)
@@ -89,9 +91,10 @@ func (m *Mounter) newDetached(p Params) (*Volume, error) {
 	return v, err
 }
 
-// Reopen returns a writable handle on a volume that is mounted at target, while what is visible there stays read-only.
-// It returns an error that matches ErrNotMounted, and ErrForeign or ErrOutside where that is the reason, if the mount at
-// target is not proven to be this volume's; any other error says nothing about the mount. The caller must close the Volume.
+// Reopen returns a writable handle on a volume that is mounted at target, while what is visible there stays
+// read-only. It returns an error that matches ErrNotMounted, and ErrForeign or ErrOutside where that is the reason,
+// if the mount at target is not proven to be this volume's; any other error says nothing about the mount. The caller
+// must close the Volume.
 func (m *Mounter) Reopen(ctx context.Context, volumeID, target string) (v *Volume, err error) {
 	err = m.withProven(ctx, "reopen", volumeID, target, func(fd int) error {
 		v, err = m.clone(volumeID, fd)
@@ -109,8 +112,8 @@ func (m *Mounter) Check(ctx context.Context, volumeID, target string) error {
 	return m.withProven(ctx, "check", volumeID, target, func(int) error { return nil })
 }
 
-// Open returns the root directory of the volume mounted at target, read-only as everybody sees it, and how much of the
-// volume is used. Its errors are those of Check. The caller must close the directory.
+// Open returns the root directory of the volume mounted at target, read-only as everybody sees it, and how much of
+// the volume is used. Its errors are those of Check. The caller must close the directory.
 func (m *Mounter) Open(ctx context.Context, volumeID, target string) (root *os.Root, usage Usage, err error) {
 	err = m.withProven(ctx, "open", volumeID, target, func(fd int) error {
 		if usage, err = usageAt(fd); err == nil {
@@ -136,10 +139,10 @@ func (m *Mounter) withProven(ctx context.Context, what, volumeID, path string, d
 	return nil
 }
 
-// Unmount unmounts this volume from target, as often as it is stacked there, and removes the empty directory below. It
-// returns nil if there is nothing, and an error that matches ErrForeign if there is something else, which it leaves alone.
-// It does not heed the cancellation of ctx, so that it also cleans up after a cancelled call. Readers that have the volume
-// open, or mounted in a container, keep it until they end.
+// Unmount unmounts this volume from target, as often as it is stacked there, and removes the empty directory below.
+// It returns nil if there is nothing, and an error that matches ErrForeign if there is something else, which it
+// leaves alone. It does not heed the cancellation of ctx, so that it also cleans up after a cancelled call. Readers
+// that have the volume open, or mounted in a container, keep it until they end.
 func (m *Mounter) Unmount(ctx context.Context, volumeID, target string) error {
 	if err := m.unmount(ctx, volumeID, target); err != nil {
 		return fmt.Errorf("volume %.*s: unmount %s: %w", maxVolumeIDLength, volumeID, target, err)
@@ -187,8 +190,8 @@ func (m *Mounter) unmountTop(volumeID string, t *target) error {
 	return detach(fd)
 }
 
-// Usage is how much of a volume is used, also by files that have no name any more and that readers hold open; sizes are
-// in bytes.
+// Usage is how much of a volume is used, also by files that have no name any more and that readers hold open; sizes
+// are in bytes.
 type Usage struct {
 	Capacity, Available, Used      int64
 	Inodes, InodesFree, InodesUsed int64

@@ -1,12 +1,8 @@
 package mount
 
 import (
-	"io/fs"
-	"math"
 	"strings"
 	"testing"
-
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 func TestOptionsValidate(t *testing.T) {
@@ -28,48 +24,14 @@ func TestOptionsValidate(t *testing.T) {
 	}
 }
 
-func TestParamsValidate(t *testing.T) {
-	valid := Params{VolumeID: "csi-0a", Size: 1, Inodes: 1, Mode: 0o755, UID: volume.NoOwner, GID: volume.NoOwner}
-	for name, tc := range map[string]struct {
-		change func(*Params)
-		want   string
-	}{
-		"valid":               {func(p *Params) {}, ""},
-		"longest id":          {func(p *Params) { p.VolumeID = strings.Repeat("a", 128) }, ""},
-		"id with all marks":   {func(p *Params) { p.VolumeID = "A.b_c-9" }, ""},
-		"root":                {func(p *Params) { p.UID, p.GID = 0, 0 }, ""},
-		"setgid":              {func(p *Params) { p.Mode = 0o550 | fs.ModeSetgid }, ""},
-		"greatest owner":      {func(p *Params) { p.UID = math.MaxUint32 - 1 }, ""},
-		"no id":               {func(p *Params) { p.VolumeID = "" }, "VolumeID: Invalid value"},
-		"id too long":         {func(p *Params) { p.VolumeID = strings.Repeat("a", 129) }, "VolumeID: Invalid value"},
-		"id with a slash":     {func(p *Params) { p.VolumeID = "a/b" }, "VolumeID: Invalid value"},
-		"id is dots":          {func(p *Params) { p.VolumeID = ".." }, "VolumeID: Invalid value"},
-		"id with a dash":      {func(p *Params) { p.VolumeID = "-a" }, "VolumeID: Invalid value"},
-		"id with a colon":     {func(p *Params) { p.VolumeID = "a:b" }, "VolumeID: Invalid value"},
-		"id with a comma":     {func(p *Params) { p.VolumeID = "a,size=1g" }, "VolumeID: Invalid value"},
-		"id with a newline":   {func(p *Params) { p.VolumeID = "a\n" }, "VolumeID: Invalid value"},
-		"id not ASCII":        {func(p *Params) { p.VolumeID = "é" }, "VolumeID: Invalid value"},
-		"no size":             {func(p *Params) { p.Size = 0 }, "Size: Invalid value: 0"},
-		"negative size":       {func(p *Params) { p.Size = -1 }, "Size: Invalid value: -1"},
-		"no inodes":           {func(p *Params) { p.Inodes = 0 }, "Inodes: Invalid value: 0"},
-		"no mode":             {func(p *Params) { p.Mode = fs.ModeSetgid }, "Mode: Invalid value"},
-		"setuid":              {func(p *Params) { p.Mode = 0o755 | fs.ModeSetuid }, "Mode: Invalid value"},
-		"octal, not FileMode": {func(p *Params) { p.Mode = 0o2755 }, "Mode: Invalid value"},
-		"negative user":       {func(p *Params) { p.UID = -2 }, "UID: Invalid value: -2"},
-		"group too great":     {func(p *Params) { p.GID = math.MaxUint32 }, "GID: Invalid value: 4294967295"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := valid
-			tc.change(&p)
-			checkText(t, p.validate(), tc.want)
-		})
+func TestValidateVolumeID(t *testing.T) {
+	for _, id := range []string{"csi-0a", strings.Repeat("a", 128), "A.b_c-9"} {
+		if err := ValidateVolumeID(id); err != nil {
+			t.Error(err)
+		}
 	}
-}
-
-func TestParamsValidateReportsAll(t *testing.T) {
-	err := (&Params{UID: -2, GID: -2}).validate()
-	for _, field := range []string{"VolumeID", "Size", "Inodes", "Mode", "UID", "GID"} {
-		checkText(t, err, field+": Invalid value")
+	for _, id := range []string{"", strings.Repeat("a", 129), "a/b", "..", "-a", "a:b", "a,size=1g", "a\n", "é"} {
+		checkText(t, ValidateVolumeID(id), "VolumeID: Invalid value")
 	}
 }
 

@@ -11,8 +11,12 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// probe finds out what this kernel grants, by doing on throw-away objects what the
-// other methods will do.
+// errNoAttributes is why the plugin doesn't start on a kernel that keeps no attributes.
+var errNoAttributes = errors.New("extended attributes on tmpfs are needed (a kernel with CONFIG_TMPFS_XATTR)")
+
+// probe finds out what this kernel grants, by doing on throw-away objects what the other methods will do: it looks below
+// the kubelet's directory, makes a tmpfs with as many of Create's options as the kernel takes, sets an attribute in it, and
+// switches it between writable and read-only.
 func (m *Mounter) probe(ctx context.Context) error {
 	dir, err := openKubeletDir(m.kubeletDir)
 	if err != nil {
@@ -24,16 +28,9 @@ func (m *Mounter) probe(ctx context.Context) error {
 		return fmt.Errorf("open %s: %w", m.kubeletDir, err)
 	}
 	defer unix.Close(below)
-	return m.probeTmpfs(ctx)
-}
-
-// probeTmpfs makes a tmpfs as Create does, with as many of its options as the kernel takes, sets an
-// attribute in it, and switches it between writable and read-only.
-func (m *Mounter) probeTmpfs(ctx context.Context) error {
-	params := Params{VolumeID: "probe", Size: 4096, Inodes: 8, Mode: 0o700, UID: volume.NoOwner, GID: volume.NoOwner}
 	var v *Volume
 	withNoswap, err := m.tryOptions(func() (err error) {
-		v, err = m.newDetached(params)
+		v, err = m.newDetached(Params{VolumeID: "probe", Size: 4096, Inodes: 8, Mode: 0o700, UID: volume.NoOwner, GID: volume.NoOwner})
 		return err
 	})
 	if err != nil {
@@ -52,9 +49,9 @@ func (m *Mounter) probeTmpfs(ctx context.Context) error {
 	return setReadOnly(v.mount, false)
 }
 
-// tryOptions sets the options that not each kernel takes to those with which try succeeds: a
-// tmpfs without huge=never is better than one without noswap, and one without both better than none. It
-// returns why noswap was refused, if it was, and the last error if nothing succeeded.
+// tryOptions sets the options that not each kernel takes to those with which try succeeds: a tmpfs without huge=never is
+// better than one without noswap, and one without both better than none. It returns why noswap was refused, if it was, and
+// the last error if nothing succeeded.
 func (m *Mounter) tryOptions(try func() error) (withNoswap, err error) {
 	for _, m.noswap = range []bool{true, false} {
 		for _, m.hugeNever = range []bool{true, false} {
@@ -69,30 +66,19 @@ func (m *Mounter) tryOptions(try func() error) (withNoswap, err error) {
 	return withNoswap, err
 }
 
-// The namespaces of attributes that are for the node's administrators only. In a user
-// namespace the kernel refuses the first one.
-const (
-	trustedAttributes  = "trusted.refvol."
-	securityAttributes = "security.refvol."
-)
-
-// probeAttributes finds out which attributes the kernel lets us set. Without any, no mount
-// could be told to be ours, and files could not name the objects that need consent.
-func (m *Mounter) probeAttributes(v *Volume) error {
-	var errs []error
-	for _, prefix := range []string{trustedAttributes, securityAttributes} {
-		if err := v.setAttribute(prefix); err != nil {
-			errs = append(errs, err)
-			continue
+// probeAttributes finds out in which of the namespaces that are for the node's administrators only the kernel lets us set
+// attributes: in a user namespace not in the first one. Without any, no mount could be told to be ours, and files could not
+// name their objects.
+func (m *Mounter) probeAttributes(v *Volume) (err error) {
+	for _, m.attributePrefix = range []string{"trusted.refvol.", "security.refvol."} {
+		refusal := v.setAttribute(m.attributePrefix)
+		if refusal == nil {
+			return nil
 		}
-		m.attributePrefix = prefix
-		return nil
+		err = errors.Join(err, refusal)
 	}
-	return fmt.Errorf("%w: %w", errNoAttributes, errors.Join(errs...))
+	return fmt.Errorf("%w: %w", errNoAttributes, err)
 }
-
-// errNoAttributes is why the plugin doesn't start on a kernel that keeps no attributes.
-var errNoAttributes = errors.New("extended attributes on tmpfs are needed (a kernel with CONFIG_TMPFS_XATTR)")
 
 // explain adds what an operator can do about a probe that failed.
 func explain(err error) error {
@@ -100,17 +86,11 @@ func explain(err error) error {
 	case errors.Is(err, errNoAttributes):
 		return err
 	case errors.Is(err, unix.ENOSYS):
-		return fmt.Errorf("the kernel is too old: Linux 5.12 or newer is needed, this is %s: %w", kernelRelease(), err)
+		var uts unix.Utsname
+		_ = unix.Uname(&uts)
+		return fmt.Errorf("the kernel is too old: Linux 5.12 or newer is needed, this is %s: %w", unix.ByteSliceToString(uts.Release[:]), err)
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("the capability CAP_SYS_ADMIN is needed (a privileged container, or a user and mount namespace): %w", err)
 	}
 	return fmt.Errorf("probe the kernel's mount interface: %w", err)
-}
-
-func kernelRelease() string {
-	var uts unix.Utsname
-	if err := unix.Uname(&uts); err != nil {
-		return "unknown"
-	}
-	return unix.ByteSliceToString(uts.Release[:])
 }

@@ -26,7 +26,7 @@ func TestProve(t *testing.T) {
 		"directory of a foreign": {"/proc/self", ErrNotMounted, "not mounted"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &Mounter{driver: "d", attributePrefix: trustedAttributes}
+			m := &Mounter{driver: "d", attributePrefix: "trusted.refvol."}
 			fd := openPath(t, tc.path)
 			for how, prove := range map[string]func(int, string) error{"attribute": m.prove, "mount table": m.proveBySource} {
 				err := prove(fd, "v")
@@ -41,7 +41,7 @@ func TestProve(t *testing.T) {
 
 // A descriptor that tells nothing is no proof of anything.
 func TestProveWithoutAnAnswer(t *testing.T) {
-	m := &Mounter{driver: "d", attributePrefix: trustedAttributes}
+	m := &Mounter{driver: "d", attributePrefix: "trusted.refvol."}
 	err := m.prove(-1, "v")
 	if !errors.Is(err, unix.EBADF) || errors.Is(err, ErrNotMounted) || errors.Is(err, ErrForeign) {
 		t.Errorf("got %v, want %v alone", err, unix.EBADF)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// target is a path below the kubelet's directory, resolved as far as its parent,
-// whose descriptor it holds. All that happens at the target is relative to that.
+// target is a path below the kubelet's directory, resolved as far as its parent, whose descriptor it holds. All that
+// happens at the target is relative to that.
 type target struct {
 	parent int
 	name   string
@@ -32,8 +32,8 @@ func relative(dir, path string) (string, error) {
 	return rel, nil
 }
 
-// resolve opens the parent of the target path. The error matches ErrOutside, or
-// fs.ErrNotExist if there is no such directory.
+// resolve opens the parent of the target path. The error matches ErrOutside, or fs.ErrNotExist if there is no such
+// directory.
 func (m *Mounter) resolve(path string) (*target, error) {
 	rel, err := relative(m.kubeletDir, path)
 	if err != nil {
@@ -53,8 +53,8 @@ func (m *Mounter) resolve(path string) (*target, error) {
 
 func (t *target) close() { unix.Close(t.parent) }
 
-// open returns an O_PATH descriptor of what the target is at this moment: the
-// uppermost mount there, or the directory or file itself.
+// open returns an O_PATH descriptor of what the target is at this moment: the uppermost mount there, or the directory
+// or file itself.
 func (t *target) open() (int, error) {
 	fd, err := openBeneath(t.parent, t.name, 0)
 	if err != nil {
@@ -97,9 +97,9 @@ func openKubeletDir(path string) (int, error) {
 	return fd, nil
 }
 
-// openBeneath opens path, without using it, below dir. Mounts are crossed: pods'
-// directories hold mounts. Symbolic links are refused with ErrOutside. A path whose
-// parent is not a directory, or that is too long to be one, does not exist.
+// openBeneath opens path, without using it, below dir. Mounts are crossed: pods' directories hold mounts. Symbolic
+// links are refused with ErrOutside. A path whose parent is not a directory, or that is too long to be one, does not
+// exist.
 func openBeneath(dir int, path string, flags uint64) (int, error) {
 	fd, err := unix.Openat2(dir, path, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC | flags,

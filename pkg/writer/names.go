@@ -159,17 +159,14 @@ func removeAll(root int, names ...string) (first error) {
 // makeLinks makes the links of the root that the tree needs, where they are missing or wrong.
 func (u *update) makeLinks() error {
 	for name := range u.tops {
-		target := ""
-		if isLink, there := u.others[name]; isLink {
-			target, _ = readLink(u.root, name) // what can't be read is wrong
-		} else if there {
-			target = "something else"
-		}
-		if target == linkPrefix+name {
-			continue
+		isLink, there := u.others[name]
+		if isLink {
+			if target, err := readLink(u.root, name); err == nil && target == linkPrefix+name {
+				continue
+			}
 		}
 		u.result.Changed = true
-		if target != "" {
+		if there {
 			if err := removeAll(u.root, name); err != nil {
 				return err
 			}
