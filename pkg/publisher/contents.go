@@ -71,7 +71,7 @@ type answers struct {
 }
 
 // answers returns the present answers about a volume's objects. The caller holds the lock of
-// the contents.
+// the pod.
 func (v *published) answers() answers {
 	// Whether answers are due is asked before the answers: so none of those is overlooked.
 	got := answers{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}, pending: v.registration.Pending()}
