@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -117,43 +118,59 @@ func (l *listing) prune(root int, before time.Time) (next time.Time, err error) 
 	return next, err
 }
 
-// removeAll removes what has the names in the root, as far as it can, and returns the first error. A directory in
-// another is moved to the root first, as a leftover, so that no depth takes more descriptors than another.
+// removeAll removes what has the names in the root, as far as it can, and returns the first error. It holds one descriptor,
+// whatever the depth.
 func removeAll(root int, names ...string) (first error) {
-	fail := func(name string, err error) {
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			first = cmp.Or(first, fmt.Errorf("remove %s: %w", name, err))
-		}
-	}
 	for len(names) > 0 {
 		name := names[0]
 		names = names[1:]
 		err := unix.Unlinkat(root, name, 0)
-		if !errors.Is(err, unix.EISDIR) {
-			fail(name, err)
-			continue
+		if errors.Is(err, unix.EISDIR) {
+			var deep []string
+			deep, err = emptyDir(root, name)
+			names = append(names, deep...)
+			err = cmp.Or(err, unix.Unlinkat(root, name, unix.AT_REMOVEDIR))
 		}
-		dir, err := openAt(root, name, unix.O_RDONLY|unix.O_DIRECTORY)
-		if err != nil {
-			fail(name, err)
-			continue
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			first = cmp.Or(first, fmt.Errorf("remove %s: %w", name, err))
 		}
-		entries, err := readDir(dir, ".")
-		fail(name, err)
-		for _, e := range entries {
-			if !e.IsDir() {
-				fail(name, unix.Unlinkat(dir, e.Name(), 0))
-				continue
-			}
-			moved := nameAfter("")
-			if unix.Renameat(dir, e.Name(), root, moved) == nil {
-				names = append(names, moved)
-			}
-		}
-		unix.Close(dir)
-		fail(name, unix.Unlinkat(root, name, unix.AT_REMOVEDIR))
 	}
 	return first
+}
+
+// emptyDir removes what is in a directory, as far as it can. What is deeper than most trees is moved to the root, as a
+// leftover that the caller removes.
+func emptyDir(root int, p string) (deep []string, first error) {
+	entries, err := readDir(root, p)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.IsDir() && len(p) < 1024 {
+			more, err := emptyDir(root, path.Join(p, e.Name()))
+			deep, first = append(deep, more...), cmp.Or(first, err)
+		}
+	}
+	at, err := openAt(root, p, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return deep, cmp.Or(first, err)
+	}
+	defer unix.Close(at)
+	for _, e := range entries {
+		switch {
+		case !e.IsDir():
+			err = unix.Unlinkat(at, e.Name(), 0)
+		case len(p) < 1024:
+			err = unix.Unlinkat(at, e.Name(), unix.AT_REMOVEDIR)
+		default:
+			moved := nameAfter("")
+			if err = unix.Renameat(at, e.Name(), root, moved); err == nil {
+				deep = append(deep, moved)
+			}
+		}
+		first = cmp.Or(first, err)
+	}
+	return deep, first
 }
 
 // makeLinks makes the links of the root that the tree needs, where they are missing or wrong.
