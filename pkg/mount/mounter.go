@@ -18,6 +18,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
@@ -42,6 +43,8 @@ type Mounter struct {
 	noswap, hugeNever bool
 	// attributePrefix starts the names of the extended attributes that we may set.
 	attributePrefix string
+	// shared is the mount table's, once List has read it.
+	shared atomic.Pointer[map[uint64]bool]
 }
 
 // New returns a Mounter. It probes what the kernel grants by making and dropping a detached tmpfs; the error says

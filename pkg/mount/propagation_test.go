@@ -24,7 +24,7 @@ func TestCheckShared(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const around = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
 			table := parseTable(around + tc.line + "\n")
-			err := table.checkShared(41)
+			err := checkShared(table.shared, 41)
 			if tc.text == "" {
 				if err != nil {
 					t.Error(err)

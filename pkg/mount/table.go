@@ -88,6 +88,7 @@ func (m *Mounter) List(ctx context.Context) ([]Mounted, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
 	}
+	m.shared.Store(&all.shared)
 	if all.unreadable > 0 {
 		klog.FromContext(ctx).Info("Skipped lines of the mount table that can't be parsed", "lines", all.unreadable)
 	}
@@ -112,7 +113,8 @@ func (m *Mounter) ours(infos []*mountinfo.Info, realDir string) []Mounted {
 
 // CheckPropagation returns an error that matches ErrNotShared, and says what to set, if the mount of <kubelet-dir>/pods
 // belongs to no group of peers, so that what is mounted there stays with this process. Any other error says that the mount
-// table could not be read. A group that a container runtime has made for the container alone is not seen.
+// table could not be read. A group that a container runtime has made for the container alone is not seen. It looks into the table that
+// List has read, and reads it if List has not.
 func (m *Mounter) CheckPropagation() error {
 	path := filepath.Join(m.kubeletDir, "pods")
 	fd, err := openKubeletDir(path)
@@ -125,11 +127,14 @@ func (m *Mounter) CheckPropagation() error {
 	}
 	defer unix.Close(fd)
 	id, err := mountID(fd)
-	if err == nil {
+	shared := m.shared.Load()
+	if err == nil && shared == nil {
 		var all table
-		if all, err = readTable(); err == nil {
-			err = all.checkShared(id)
-		}
+		all, err = readTable()
+		shared = &all.shared
+	}
+	if err == nil {
+		err = checkShared(*shared, id)
 	}
 	if err != nil {
 		return fmt.Errorf("check the propagation of mounts at %s: %w", path, err)
@@ -137,8 +142,8 @@ func (m *Mounter) CheckPropagation() error {
 	return nil
 }
 
-func (t *table) checkShared(id uint64) error {
-	shared, found := t.shared[id]
+func checkShared(mounts map[uint64]bool, id uint64) error {
+	shared, found := mounts[id]
 	if !found {
 		return errors.New("read the mount table: the mount is not in it")
 	}

@@ -116,6 +116,7 @@ func TestTheNodesTotal(t *testing.T) {
 
 		// An update counts in place of what it replaces.
 		e.objects.put(configMap("large"), "a", pages(250))
+		after(retryMax) // the one may have to wait for what the other one supersedes
 		e.settle()
 		e.wantFiles(first, "a", pages(250))
 		e.wantFiles(second, "a", pages(250))

@@ -422,7 +422,23 @@ func (p *Publisher) readRecord(ctx context.Context, v *published) error {
 		// Files that are rewritten in place name the new versions before the first byte.
 		v.condition.show(v.contents.shown)
 	}
+	if namespace, name, err := record.Pod(root, p.opts.AttributePrefix); err != nil || namespace != v.request.Pod.Namespace || name != v.request.Pod.Name {
+		p.namePod(ctx, v)
+	}
 	return nil
+}
+
+// namePod has a volume that a publish takes over name its pod, which it did not: it is of an
+// earlier version, or its attribute was spoilt. If that fails, the next start leaves the volume
+// to the kubelet again.
+func (p *Publisher) namePod(ctx context.Context, v *published) {
+	mnt, err := p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
+	if err == nil {
+		err = errors.Join(record.SetPod(mnt.Root(), p.opts.AttributePrefix, v.request.Pod), mnt.Close())
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Can't have a volume name its pod: the next start leaves it to the kubelet", "target", v.request.Target)
+	}
 }
 
 // refusedPods is since when pods are refused, and who was told.

@@ -86,6 +86,26 @@ func TestRestoredVolumesFillTheNode(t *testing.T) {
 	})
 }
 
+// TestATakeoverNamesThePod has the kubelet's publish mend what a start needs to know.
+func TestATakeoverNamesThePod(t *testing.T) {
+	for _, spoilt := range []string{"../x", "shop/another"} {
+		inBubble(t, func(e *env) {
+			e.objects.put(configMap("app"), "a", "1")
+			r := e.request("v1")
+			e.publish(r)
+			e.mounts.setAttribute(r.Target, "user.refvol.pod", spoilt)
+			e.restart()
+			e.publish(r)
+			e.restart()
+			e.objects.put(configMap("app"), "a", "2")
+			e.settle()
+			e.wantFiles(r, "a", "2")
+			e.unpublish(r)
+			e.wantNothing()
+		})
+	}
+}
+
 // A volume whose attribute somebody has spoilt stays as it is until its pod goes: no call on it fails, over restarts too.
 func TestAVolumeWithoutItsProofIsFrozen(t *testing.T) {
 	for name, then := range map[string]func(e *env){"": func(*env) {}, "after a restart": func(e *env) { e.restart() }} {
