@@ -60,6 +60,9 @@ func (h *fakeMount) Close() error {
 }
 
 func (h *fakeMount) Usage() (mount.Usage, error) {
+	if err := h.mounts.begin("Usage"); err != nil {
+		return mount.Usage{}, err
+	}
 	h.mounts.mu.Lock()
 	defer h.mounts.mu.Unlock()
 	return h.mounts.usageLocked(h.fsys), nil

@@ -15,7 +15,7 @@ func (v *published) reopen(ctx context.Context, write func(Mount) error) (err er
 	mnt, err := v.p.opts.Mounts.Reopen(ctx, v.request.VolumeID, v.request.Target)
 	if errors.Is(err, mount.ErrNotMounted) {
 		if errors.Is(err, mount.ErrForeign) { // first, for an unpublish may come right after the drop
-			v.p.leave(ctx, &v.request, fmt.Errorf("open volume %s at %s: %w", v.request.VolumeID, v.request.Target, err))
+			v.p.leave(ctx, &v.request, unproven(&v.request))
 		}
 		v.dropLocked(ctx)
 		return nil

@@ -96,3 +96,22 @@ func TestAPruneThatFailsIsTriedAgain(t *testing.T) {
 		e.wantProblem(r, "")
 	})
 }
+
+// While one generation is removed, the time of the next one may come.
+func TestAPruneThatTakesLong(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		for _, value := range []string{"2", "3"} {
+			e.objects.put(configMap("app"), "a", value)
+			after(2 * readTime)
+		}
+		e.mounts.on("Usage", func() error { time.Sleep(4 * readTime); return nil })
+		after(pruneTime + 10*readTime)
+		e.mounts.on("Usage", nil)
+		if n := e.generations(r); n != 1 {
+			t.Errorf("%d generations", n)
+		}
+	})
+}

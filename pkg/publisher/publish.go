@@ -83,7 +83,7 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	mounted, err := p.isMounted(ctx, &request)
 	switch {
 	case errors.Is(err, mount.ErrForeign) && p.isMountedAt(request.VolumeID, request.Target):
-		p.leave(ctx, &request, err) // its attribute was spoilt
+		p.leave(ctx, &request, unproven(&request))
 		return nil
 	case err != nil:
 	case mounted:

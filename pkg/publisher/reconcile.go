@@ -176,9 +176,10 @@ func (v *published) prune(ctx context.Context) error {
 
 // pruneThrough is prune through a handle on the volume's mount.
 func (v *published) pruneThrough(mnt Mount) {
-	if v.pruneDue() {
-		v.pruneBefore(mnt, time.Now().Add(-pruneTime))
-		v.pruneDue() // queues the volume for the next one
+	for v.pruneDue() { // the next one may be due by now
+		if v.pruneBefore(mnt, time.Now().Add(-pruneTime)); v.contents.leftover != nil {
+			return
+		}
 	}
 }
 

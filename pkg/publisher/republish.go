@@ -33,7 +33,7 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 	case errors.Is(err, mount.ErrNotMounted):
 		return false, v.drop(ctx)
 	case errors.Is(err, mount.ErrForeign):
-		p.leave(ctx, request, err)
+		p.leave(ctx, request, unproven(request))
 		return true, v.drop(ctx)
 	default:
 		return false, fail(ReasonUnavailable, "prove the mount of live volume %s: %w", request.VolumeID, err)
@@ -64,6 +64,11 @@ func (p *Publisher) isMounted(ctx context.Context, request *Request) (bool, erro
 	return false, fail(ReasonUnavailable, "look at the target of volume %s: %w", request.VolumeID, err)
 }
 
+// unproven is why a mounted volume stays as it is: somebody has changed its attribute.
+func unproven(request *Request) error {
+	return fmt.Errorf("what is mounted at %s is not proven to be volume %s, as its root directory lacks the attribute: replace the pod: %w", request.Target, request.VolumeID, mount.ErrForeign)
+}
+
 // checkFound refuses a request for a volume that an earlier process has mounted elsewhere.
 func (p *Publisher) checkFound(request *Request) error {
 	p.mu.Lock()
@@ -79,7 +84,7 @@ func (p *Publisher) checkFound(request *Request) error {
 // running pod from being restarted.
 func (p *Publisher) leave(ctx context.Context, request *Request, reason error) {
 	p.freeze(request, reason)
-	if !p.isNews(request.VolumeID, "left") { // whatever the reason is by now
+	if !p.isNews(request.VolumeID, reason.Error()) {
 		return
 	}
 	klog.FromContext(ctx).Info("A mounted volume is not updated any more", "target", request.Target, "reason", reason.Error())

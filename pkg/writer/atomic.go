@@ -29,10 +29,12 @@ func (u *update) replace(ctx context.Context) (err error) {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("switch %s: %w", dataName, err)
 	}
-	// Its birth is the end of the one before: so it gets its name only now.
-	name = nameAfter(u.current)
-	if err := unix.Renameat(u.root, u.next, u.root, name); err != nil {
-		return fmt.Errorf("rename generation %s: %w", u.next, err)
+	// Its birth is the end of the one before, if there is one: so it gets its name only now.
+	if u.current != "" {
+		name = nameAfter(u.current)
+		if err := unix.Renameat(u.root, u.next, u.root, name); err != nil {
+			return fmt.Errorf("rename generation %s: %w", u.next, err)
+		}
 	}
 	if err := unix.Symlinkat(name, u.root, dataTmpName); err != nil {
 		return fmt.Errorf("create link %s: %w", dataTmpName, err)

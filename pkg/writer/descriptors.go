@@ -49,7 +49,7 @@ func readDir(at int, path string) ([]fs.DirEntry, error) {
 }
 
 func readLink(at int, name string) (string, error) {
-	buf := make([]byte, unix.PathMax)
+	buf := make([]byte, len(linkPrefix)+unix.NAME_MAX+1) // what is longer is none of ours
 	n, err := unix.Readlinkat(at, name, buf)
 	return string(buf[:max(n, 0)]), err
 }
@@ -146,9 +146,13 @@ func attrsOf(st *unix.Stat_t) attrs { return attrs{st.Mode & 0o7777, int(st.Uid)
 
 // setDir has a directory get what it is to have, if it has another mode or owner.
 func setDir(at int, name string, want attrs, set func(fd int, have, want attrs) error) error {
-	fd, err := openAt(at, name, unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := at, error(nil)
+	if name != "." {
+		if fd, err = openAt(at, name, unix.O_RDONLY|unix.O_DIRECTORY); err == nil {
+			defer unix.Close(fd)
+		}
+	}
 	if err == nil {
-		defer unix.Close(fd)
 		var have attrs
 		if have, err = statAttrs(fd); err == nil && !want.satisfiedBy(have) {
 			err = set(fd, have, want)

@@ -135,6 +135,12 @@ func withPlainFiles(j job) any {
 // forEachFault runs try with each fault of each call until there are not so many calls. A part of them, which -short
 // asks for, is every third.
 func forEachFault(t *testing.T, whats []string, try func(t *testing.T, f fault) (hit bool)) {
+	var f fault
+	defer func() {
+		if t.Failed() {
+			t.Logf("the last fault: %v", f)
+		}
+	}()
 	runs, step := map[string]int{}, 1
 	if os.Getenv("REFVOL_SAMPLE") != "" {
 		step = 3
@@ -144,8 +150,11 @@ func forEachFault(t *testing.T, whats []string, try func(t *testing.T, f fault) 
 			if what == "error=ENOSPC" && !slices.Contains(takesRoom, call) {
 				continue
 			}
-			for when := 1; try(t, fault{what, call, when}) && !t.Failed(); when += step {
-				runs[what]++
+			for when, hit := 1, true; hit && !t.Failed(); when += step {
+				f = fault{what, call, when}
+				if hit = try(t, f); hit {
+					runs[what]++
+				}
 			}
 		}
 	}

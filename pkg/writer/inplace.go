@@ -284,6 +284,9 @@ func (u *update) place() error {
 				unix.Close(fd)
 				continue
 			}
+			if !saysAbsent(openErr) { // it is no reason to take what is there for no directory
+				return fmt.Errorf("open directory %s: %w", p, openErr)
+			}
 			if err = u.moveAway(at, p); err == nil {
 				err = makeDirs(at, p)
 			}
