@@ -46,6 +46,20 @@ func (m *Mounter) clone(id string, proven int) (*Volume, error) {
 	return m.newVolume(id, fd)
 }
 
+// StillAt reports whether the volume's file system is what is mounted at target; false also where that can't be told. While
+// the Volume is open, no other file system has its device number.
+func (v *Volume) StillAt(target string) bool {
+	t, err := v.mounter.resolve(target)
+	if err != nil {
+		return false
+	}
+	defer t.close()
+	var own, there unix.Stat_t
+	return unix.Fstat(v.mount, &own) == nil &&
+		unix.Fstatat(t.parent, t.name, &there, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+		own.Dev == there.Dev && own.Ino == there.Ino
+}
+
 // Root returns the volume's root directory, valid until Close: writable if the Volume was created or reopened, read-only
 // once it is attached.
 func (v *Volume) Root() *os.Root { return v.root }

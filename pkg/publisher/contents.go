@@ -28,6 +28,8 @@ type treeWriter interface {
 // contents is what the files of one volume show.
 type contents struct {
 	writer treeWriter
+	// kept is a handle on the volume's mount, nil for none.
+	kept Mount
 	// told is what the pod's author was last told of the variables that the env files lack.
 	told string
 	// shown is what the files show, by this process or by the volume's record.

@@ -42,6 +42,15 @@ func (h *fakeMount) attach(target string) error {
 	return nil
 }
 
+func (h *fakeMount) StillAt(target string) bool {
+	if h.mounts.begin("StillAt") != nil {
+		return false
+	}
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	return h.mounts.attached[target] == h.fsys
+}
+
 // Close releases the handle, and with it a file system that was never attached.
 func (h *fakeMount) Close() error {
 	fault := h.mounts.begin("Close")

@@ -56,6 +56,7 @@ type Mounts interface {
 // Mount is a writable handle on one volume's file system.
 type Mount interface {
 	Root() *os.Root
+	StillAt(target string) bool
 	Attach(ctx context.Context, target string) error
 	// Usage says what the file system holds, also of files that readers hold open.
 	Usage() (mount.Usage, error)

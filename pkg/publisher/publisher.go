@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
@@ -48,6 +49,8 @@ type Publisher struct {
 	lists    podLists
 	// renders bounds the memory of all renders together.
 	renders renderMemory
+	// kept counts the handles that are kept.
+	kept *semaphore.Weighted
 
 	mu      sync.Mutex
 	workers workers
@@ -92,6 +95,7 @@ func New(opts Options) (*Publisher, error) {
 		retries:   workqueue.NewTypedItemExponentialFailureRateLimiter[*published](retryMin, retryMax),
 		stopping:  make(chan struct{}),
 		renders:   newRenderMemory(),
+		kept:      semaphore.NewWeighted(maxKept),
 		workers:   workers{pods: map[types.UID]*podWorker{}},
 		volumes:   map[string]*published{},
 		byRef:     map[volume.Ref]map[*published]struct{}{},
@@ -140,6 +144,7 @@ func (p *Publisher) StopWaiting() {
 func (p *Publisher) Close() {
 	p.StopWaiting()
 	p.tracker.Close()
+	p.giveBackAll()
 }
 
 // published is one volume, as long as it has one state after the other: what comes back later is another one.

@@ -40,6 +40,9 @@ func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) erro
 		return fail(ReasonUnavailable, "volume %s: %w: %w", volumeID, errPodBusy, err)
 	}
 	defer v.worker.unlock()
+	if err := v.giveBack(); err != nil {
+		return err
+	}
 	if err := p.unmount(ctx, volumeID, target); err != nil {
 		return err
 	}
@@ -67,14 +70,14 @@ func (v *published) drop(ctx context.Context) error {
 		return fail(ReasonUnavailable, "volume %s: %w: %w", v.request.VolumeID, errPodBusy, err)
 	}
 	defer v.worker.unlock()
-	v.dropLocked(ctx)
-	return nil
+	return v.dropLocked(ctx)
 }
 
 // dropLocked is drop for a caller that holds the lock of the pod.
-func (v *published) dropLocked(ctx context.Context) {
+func (v *published) dropLocked(ctx context.Context) error {
 	klog.FromContext(ctx).Info("Volume is no longer mounted: forgetting it", "target", v.request.Target)
 	v.forget()
+	return v.giveBack()
 }
 
 // forget ends a volume's life in this process. The caller holds the lock of the pod.

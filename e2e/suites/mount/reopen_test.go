@@ -242,3 +242,39 @@ func TestCreateAndReopenHeedTheContext(t *testing.T) {
 	n.must(n.Unmount(ctx, "v1", target))
 	n.wantGone(target)
 }
+
+// A handle that is kept must notice when its volume is mounted there no more.
+func TestStillAt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(n *node, target string)
+		want   bool
+	}{
+		"as it was":             {func(*node, string) {}, true},
+		"mounted a second time": {func(n *node, target string) { n.bind(target, target) }, true},
+		"unmounted":             {func(n *node, target string) { n.umount(target) }, false},
+		"directory gone":        {func(n *node, target string) { n.umount(target); n.must(os.Remove(target)) }, false},
+		"another volume":        {func(n *node, target string) { n.umount(target); n.publish("v2", target) }, false},
+		"the volume anew":       {func(n *node, target string) { n.umount(target); n.must(os.Remove(target)); n.publish("v1", target) }, false},
+		"foreign over ours":     {func(n *node, target string) { n.mountForeign("tmpfs", target) }, false},
+		"link to ours": {func(n *node, target string) {
+			n.must(os.MkdirAll(n.target("2"), 0o755))
+			n.bind(target, n.target("2"))
+			n.umount(target)
+			n.must(os.Remove(target))
+			n.must(os.Symlink(n.target("2"), target))
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			target := n.target("1")
+			n.publish("v1", target)
+			v, err := n.Reopen(n.ctx(), "v1", target)
+			n.must(err)
+			tc.change(n, target)
+			if got := v.StillAt(target); got != tc.want {
+				t.Errorf("StillAt = %t", got)
+			}
+			n.must(v.Close())
+		})
+	}
+}
