@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
@@ -105,6 +106,9 @@ func (v *published) settle(mnt Mount, mounted bool) error {
 		return fail(ReasonNodeFull, "the node's volumes take more than %d bytes together (--max-total-size)", v.p.opts.MaxTotalSize)
 	}
 	v.pruneNow(mnt)
+	if v.contents.leftover == nil { // a reader may have a file of what has gone open, which then still counts
+		v.contents.pruneAt = time.Now().Add(pruneTime)
+	}
 	return v.measure(mnt)
 }
 

@@ -143,6 +143,29 @@ func TestTheNodesTotal(t *testing.T) {
 	})
 }
 
+// What a reader holds open when the node is full counts, until the reader has closed it.
+func TestAReaderOfWhatHasGone(t *testing.T) {
+	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
+		e.run()
+		e.objects.put(configMap("app"), "a", pages(150))
+		r := e.request("v1")
+		e.publish(r)
+		e.objects.put(configMap("app"), "a", pages(151))
+		e.mounts.hold(r.Target, 150*pageSize)
+		e.settle()
+		e.wantFiles(r, "a", pages(151))
+		if e.used() < 300*pageSize {
+			t.Errorf("%d bytes counted while an old file is open", e.used())
+		}
+		e.mounts.hold(r.Target, 0)
+		after(2 * pruneTime)
+		e.settle()
+		if e.used() != taken(151, 1) {
+			t.Errorf("%d bytes counted", e.used())
+		}
+	})
+}
+
 // Files without content take inodes of the kernel's memory too: those of volumes being published,
 // updated or left by an earlier process.
 func TestEmptyFilesFillTheNode(t *testing.T) {
