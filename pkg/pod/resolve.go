@@ -96,6 +96,16 @@ func (r *resolver) add(source volume.Source) (added []volume.Source, err error) 
 	return added, nil
 }
 
+// CountItems returns how many items the sources of a resolved spec list.
+func CountItems(spec *volume.Spec) (n int) {
+	for i := range spec.Sources {
+		if projection := spec.Sources[i].Projection; projection != nil {
+			n += len(projection.Items)
+		}
+	}
+	return n
+}
+
 // countItems counts items and the directories of their paths. A directory takes as much memory as an item.
 func countItems(items []volume.Item) int {
 	n := len(items)

@@ -312,11 +312,6 @@ func (e *env) wantNothing() {
 		e.Errorf("left: %d workers", left)
 	}
 	e.p.mu.Unlock()
-	e.p.lists.mu.Lock()
-	if left := len(e.p.lists.pods); left > 0 {
-		e.Errorf("left: %d lists of pods", left)
-	}
-	e.p.lists.mu.Unlock()
 	if left := e.objects.registrations(); len(left) > 0 {
 		e.Errorf("left registered: %v", left)
 	}

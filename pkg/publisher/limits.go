@@ -26,8 +26,8 @@ func memoryOf(bytes, inodes int64) int64 { return bytes + inodes*inodeSize }
 // generation that fits its limit can fail to be written only while readers hold
 // files of an earlier one open, whose pages stay until they are closed.
 type limits struct {
-	// bytes and inodes bound one generation.
-	bytes, inodes int64
+	// bytes and inodes bound one generation, and files what a volume shows, or its spec lists.
+	bytes, inodes, files int64
 	// mountBytes and mountInodes are the options of the tmpfs.
 	mountBytes, mountInodes int64
 }
@@ -44,7 +44,7 @@ func limitsFor(maxVolumeSize int64) limits {
 		most = 1 << 60
 	)
 	size := min(maxVolumeSize, most)
-	l := limits{bytes: size, inodes: 4*(size/pageSize) + spare}
+	l := limits{bytes: size, inodes: 4*(size/pageSize) + spare, files: (size + pageSize - 1) / pageSize}
 	l.mountBytes = 2*l.bytes + 64*int64(os.Getpagesize())
 	l.mountInodes = 2*l.inodes + spare
 	return l
@@ -73,6 +73,9 @@ func (v *published) checkRoom(ctx context.Context, tree *volume.Tree, live bool)
 	if size.Inodes > v.p.limits.inodes {
 		return fail(ReasonTooLarge, "the files take %d inodes, more than the %d that a volume may have (they follow --max-volume-size)", size.Inodes, v.p.limits.inodes)
 	}
+	if err := v.p.limits.checkFiles(len(tree.Files)); err != nil {
+		return err
+	}
 	if fits {
 		return nil
 	}
@@ -82,6 +85,27 @@ func (v *published) checkRoom(ctx context.Context, tree *volume.Tree, live bool)
 		}
 	}
 	return fail(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", takes, others, v.p.opts.MaxTotalSize)
+}
+
+// checkFiles refuses a volume of too many files, or items. Each volume keeps its list.
+func (l limits) checkFiles(n int) error {
+	if int64(n) > l.files {
+		return fail(ReasonTooLarge, "the volume has %d files or items, more than %d: one for each page of %d bytes of --max-volume-size", n, l.files, pageSize)
+	}
+	return nil
+}
+
+// maxPodVolumes bounds the volumes of a pod, each of which keeps a list of what it shows.
+const maxPodVolumes = 128
+
+// checkPod refuses a new volume of a pod that has many.
+func (p *Publisher) checkPod(worker *podWorker) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if worker.users > maxPodVolumes {
+		return fail(ReasonTooLarge, "the pod has %d volumes of this driver, more than %d: show several objects in one volume", worker.users, maxPodVolumes)
+	}
+	return nil
 }
 
 // fits says what the volume holds, and the other volumes, and whether the node has room for a tree beside those.

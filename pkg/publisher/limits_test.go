@@ -47,6 +47,10 @@ func TestAVolumeOverItsLimit(t *testing.T) {
 		name: "inodes",
 		tree: many,
 		text: "the files take 6002 inodes, more than the 2048 that a volume may have (they follow --max-volume-size)",
+	}, {
+		name: "files",
+		tree: volume.Tree{Files: many.Files[:257]},
+		text: "the volume has 257 files or items, more than 256: one for each page of 4096 bytes of --max-volume-size",
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			e := newEnv(t, nil)
@@ -271,5 +275,27 @@ func TestWhatShrinksIsNeverRefused(t *testing.T) {
 		e.settle()
 		e.wantFiles(requests[0], "a", pages(60))
 		e.wantProblem(requests[0], "--max-total-size")
+	})
+}
+
+// Each volume of a pod keeps a list of what it shows: so they are few, and so are the items of each.
+func TestAPodsVolumesAreBounded(t *testing.T) {
+	inIdentities(t, func(e *env) {
+		volumes := e.volumesOf("v", maxPodVolumes+1)
+		for _, r := range volumes[:maxPodVolumes] {
+			e.publish(r)
+		}
+		last := volumes[maxPodVolumes]
+		e.wantReason(e.p.Publish(e.ctx, last), ReasonTooLarge, "the pod has 129 volumes of this driver, more than 128: show several objects in one volume")
+		e.unpublish(volumes[0])
+		e.publish(last)
+
+		items := make([]volume.Item, 257)
+		for i := range items {
+			items[i] = volume.Item{Key: "a", Path: fmt.Sprint("p", i)}
+		}
+		e.pods.show("native", volume.Source{Projection: &volume.Projection{Ref: configMap("app"), Items: items}, Field: "spec.volumes[1].configMap"})
+		e.wantReason(e.p.Publish(e.ctx, e.volumesOf("other", 1)[0]), ReasonTooLarge,
+			"the volume has 257 files or items, more than 256: one for each page of 4096 bytes of --max-volume-size")
 	})
 }

@@ -66,8 +66,13 @@ func (m renderMemory) tryAcquire(heap int64) (release func()) {
 	return func() { from.Release(heap) }
 }
 
-// parseCost is more memory, in bytes, than it takes to parse a byte of attributes.
-const parseCost = 512
+const (
+	// parseCost is more memory, in bytes, than it takes to parse a byte of attributes, and resolveCost than it takes to
+	// resolve what a byte of a pod's spec says: an item has eight at least.
+	parseCost, resolveCost = 512, 50
+	// resolveBase is what the smallest resolving takes.
+	resolveBase = 64 << 10
+)
 
 // parse parses the attributes of a request.
 func (p *Publisher) parse(ctx context.Context, worker *podWorker, request *Request, opts ...volume.Option) (spec *volume.Spec, err error) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
@@ -124,6 +125,12 @@ func (p *Publisher) create(ctx context.Context, request Request) error {
 			p.remove(v)
 		}
 	}()
+	if err := p.checkPod(v.worker); err != nil {
+		return err
+	}
+	if err := p.limits.checkFiles(pod.CountItems(v.resolved)); err != nil {
+		return err
+	}
 	if err := v.authorize(ctx); err != nil {
 		return err
 	}
@@ -202,10 +209,8 @@ func (p *Publisher) parsed(ctx context.Context, request Request, deadline time.T
 	turn, cancel := p.waiting(ctx, deadline)
 	defer cancel()
 	worker := p.holdWorker(request.Pod.UID)
-	var list *podList
 	defer func() { // also when something panics
 		if v == nil {
-			p.lists.release(list)
 			p.releaseWorker(worker)
 		}
 	}()
@@ -213,16 +218,12 @@ func (p *Publisher) parsed(ctx context.Context, request Request, deadline time.T
 	if err != nil {
 		return nil, err
 	}
-	list, unlisted, err := p.list(ctx, &request, spec, get)
-	if err != nil {
-		return nil, err
-	}
-	resolved, leftOut, err := p.resolve(turn, worker, &request, spec, list, unlisted)
+	resolved, leftOut, err := p.resolve(ctx, turn, worker, &request, spec, get)
 	if err != nil {
 		return nil, err
 	}
 	v = p.newPublished(request, spec, resolved)
-	v.worker, v.list, v.leftOut = worker, list, few(leftOut)
+	v.worker, v.leftOut = worker, few(leftOut)
 	return v, nil
 }
 

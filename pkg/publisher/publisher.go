@@ -46,7 +46,6 @@ type Publisher struct {
 	stopOnce sync.Once
 	tracker  *access.Tracker
 	pods     *podReads
-	lists    podLists
 	// renders bounds the memory of all renders together.
 	renders renderMemory
 	// kept counts the handles that are kept.
@@ -100,7 +99,6 @@ func New(opts Options) (*Publisher, error) {
 		volumes:   map[string]*published{},
 		byRef:     map[volume.Ref]map[*published]struct{}{},
 		failures:  map[string]failure{},
-		lists:     podLists{pods: map[volume.Pod]*podList{}},
 	}
 	p.pods = newPodReads(opts.Pods, opts.NodeRights)
 	var err error
@@ -165,10 +163,8 @@ type published struct {
 	registration *access.Registration
 	// since is when this process began with the volume; constant.
 	since time.Time
-	// worker is that of the pod, whose lock guards contents, and list what the pod's spec lists, nil for
-	// nothing. The volume holds both until it is removed; constant.
+	// worker is that of the pod, whose lock guards contents. The volume holds it until it is removed; constant.
 	worker *podWorker
-	list   *podList
 	// deadline is when the publish gives up waiting. It is the publish's own.
 	deadline time.Time
 	// wake tells a publish that waits, or is about to render, of a change; it has
@@ -182,7 +178,7 @@ type published struct {
 	reason string
 	// call is the one that is under way.
 	call *call
-	// released says that worker and list are released.
+	// released says that worker is released.
 	released bool
 	// size is what its file system holds, which Publisher.used has.
 	size int64

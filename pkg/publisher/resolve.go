@@ -20,24 +20,22 @@ import (
 // take megabytes.
 type getPod func(ctx context.Context, pod volume.Pod) (got *pod.Spec, done func(), err error)
 
-// list returns what the pod's own spec says of what a volume takes from there, nil if the volume takes
-// nothing; the caller releases it. unlisted is why the pod's spec can't say that, for resolve to tell where.
-// What a spec says never changes in the life of a pod, and may hold passwords: so it is read by the first
-// volume that needs it, and kept while such a volume is there.
-func (p *Publisher) list(ctx context.Context, request *Request, spec *volume.Spec, get getPod) (list *podList, unlisted, err error) {
+// mustBeNamed returns the objects that the spec of a request names without the pod's own spec, where the
+// pod's own spec must name them too: the node may read them if a neighbour names them, and no volume must
+// depend on its neighbours.
+func (p *Publisher) mustBeNamed(request *Request, spec *volume.Spec) []volume.Use {
+	if !p.opts.NodeRights {
+		return nil
+	}
+	return slices.Concat(spec.Own(request.Pod), spec.Across(request.Pod))
+}
+
+// resolve returns a volume's spec with what the pod's own spec says in place of what it takes from there, and in words
+// what of that a volume can't know. What a spec says never changes in the life of a pod.
+func (p *Publisher) resolve(ctx, turn context.Context, worker *podWorker, request *Request, spec *volume.Spec, get getPod) (resolved *volume.Spec, leftOut []string, err error) {
 	at := spec.NeedsPod()
 	if at == "" && !p.opts.NodeRights {
-		return nil, nil, nil
-	}
-	named := p.mustBeNamed(request, spec)
-	held := p.lists.hold(request.Pod)
-	defer func() { // also when something panics
-		if list == nil {
-			p.lists.release(held)
-		}
-	}()
-	if held.has(spec, named) {
-		return held, nil, nil
+		return spec, nil, nil
 	}
 	says, done, err := get(ctx, request.Pod)
 	if err == nil {
@@ -49,32 +47,12 @@ func (p *Publisher) list(ctx context.Context, request *Request, spec *volume.Spe
 	if err != nil {
 		return nil, nil, fail(unread(err), "%s: %w", cmp.Or(at, "with --identity=node a volume shows only what its pod's spec names"), err)
 	}
-	unlisted = held.add(says, spec, named)
-	return held, unlisted, nil
-}
-
-// mustBeNamed returns the objects that the spec of a request names without the pod's own spec, where the
-// pod's own spec must name them too: the node may read them if a neighbour names them, and no volume must
-// depend on its neighbours.
-func (p *Publisher) mustBeNamed(request *Request, spec *volume.Spec) []volume.Use {
-	if !p.opts.NodeRights {
-		return nil
-	}
-	return slices.Concat(spec.Own(request.Pod), spec.Across(request.Pod))
-}
-
-// resolve returns a volume's spec with what list has of the pod's own spec, and in words what of that
-// a volume can't know.
-func (p *Publisher) resolve(ctx context.Context, worker *podWorker, request *Request, spec *volume.Spec, list *podList, unlisted error) (resolved *volume.Spec, leftOut []string, err error) {
-	if list == nil {
-		return spec, nil, nil
-	}
-	crowded := p.inTurn(ctx, worker, list.heap(spec), func() { resolved, leftOut, err = list.resolve(spec, unlisted) })
+	crowded := p.inTurn(turn, worker, resolveBase+resolveCost*int64(says.Size), func() { resolved, leftOut, err = pod.Resolve(spec, says.Env, says.Shown) })
 	if crowded != nil {
 		return nil, nil, crowded
 	}
 	if err == nil {
-		err = unnamed(list.lacks(p.mustBeNamed(request, spec)))
+		err = unnamed(p.mustBeNamed(request, spec), says.Refs)
 	}
 	if err != nil {
 		return nil, nil, fail(ReasonInvalid, "%w", err)
@@ -82,10 +60,13 @@ func (p *Publisher) resolve(ctx context.Context, worker *podWorker, request *Req
 	return resolved, leftOut, nil
 }
 
-// unnamed refuses objects that a pod's own spec does not name.
-func unnamed(uses []volume.Use) error {
+// unnamed refuses objects that a pod's own spec, which names refs, does not name.
+func unnamed(uses []volume.Use, refs []volume.Ref) error {
 	var errs []error
-	for _, use := range uses[:min(len(uses), fewNames)] {
+	for _, use := range uses {
+		if slices.Contains(refs, use.Ref) || len(errs) == fewNames {
+			continue
+		}
 		errs = append(errs, field.Forbidden(field.NewPath(use.Field), "the pod's spec does not name "+use.Ref.String()+
 			" itself, and this node's plugin runs with --identity=node: add a volume of the pod that names it, and show that by a volume source"))
 	}

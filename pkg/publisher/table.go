@@ -110,7 +110,6 @@ func (p *Publisher) remove(v *published) {
 	v.state, v.released = gone, true
 	p.mu.Unlock()
 	if held {
-		p.lists.release(v.list)
 		p.releaseWorker(v.worker)
 	}
 }
