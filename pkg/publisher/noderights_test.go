@@ -230,43 +230,6 @@ func TestPodsReadAsTheNode(t *testing.T) {
 	})
 }
 
-// The API server refuses for ever to tell of a static pod whose mirror it does not have. Each publish of it then asks
-// once. It is told of one that it has meanwhile.
-func TestAPodThatStaysRefused(t *testing.T) {
-	asNode(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		static := e.request("static")
-		e.pods.refuse(static)
-		for began := time.Now(); time.Since(began) < slowAfter; after(time.Minute) { // as the kubelet
-			e.wantReason(e.p.Publish(e.ctx, static), ReasonForbidden, "")
-		}
-		e.pods.takeReads()
-		const publishes = 20
-		for range publishes {
-			after(2 * time.Minute)
-			e.publish(e.request("other"))
-			e.unpublish(e.request("other"))
-			began := time.Now()
-			e.wantReason(e.p.Publish(e.ctx, static), ReasonForbidden, "")
-			if waited := time.Since(began); waited > 0 {
-				t.Errorf("it waited for %s", waited)
-			}
-		}
-		if n := strings.Count(e.pods.takeReads(), static.Pod.Name); n != publishes {
-			t.Errorf("%d reads in %d publishes", n, publishes)
-		}
-		e.pods.allow(static)
-		e.publish(static)
-		e.unpublish(static)
-		e.pods.refuse(static) // anew: it may pass
-		began := time.Now()
-		e.wantReason(e.p.Publish(e.ctx, static), ReasonForbidden, "")
-		if waited := time.Since(began); waited != testWait {
-			t.Errorf("it waited for %s, want %s", waited, testWait)
-		}
-	})
-}
-
 // After a restart a static pod's mirror is not there. It is asked for ever more rarely.
 func TestAPodThatStaysRefusedAfterARestart(t *testing.T) {
 	asNode(t, func(e *env) {
@@ -275,7 +238,7 @@ func TestAPodThatStaysRefusedAfterARestart(t *testing.T) {
 		e.publish(static)
 		e.pods.refuse(static)
 		e.restart()
-		after(slowAfter + time.Minute)
+		after(2 * time.Minute)
 		e.wantEvents("pod-static: RefForbidden")
 		e.pods.takeReads()
 		after(time.Hour)

@@ -3,7 +3,6 @@ package publisher
 import (
 	"context"
 	"errors"
-	"maps"
 	"sync"
 	"time"
 
@@ -16,10 +15,6 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// slowAfter is how long a pod must be refused to count as one that the node is told nothing of: as a static pod
-// of which the API server has no mirror. It is asked for rarely from then on.
-const slowAfter = 15 * time.Minute
-
 // errManyReads is why a volume waits for its pod.
 var errManyReads = errors.New("waited for reads of pods for other volumes")
 
@@ -29,7 +24,7 @@ var errManyReads = errors.New("waited for reads of pods for other volumes")
 //
 // A read is repeated for which the API server asks to wait. As the node, one that is refused is
 // too: the API server's authorizer may know of a pod a moment later than the kubelet, and for a
-// while of none. That ends after slowAfter, for each pod. It is safe for concurrent use and has no goroutine.
+// while of none. It is safe for concurrent use and has no goroutine.
 type podReads struct {
 	pods Pods
 	// refusalsPass says that refused reads are repeated.
@@ -43,12 +38,7 @@ type podReads struct {
 	mu sync.Mutex
 	// running has the one read of each pod that runs or waits for its place, for all its volumes.
 	running map[volume.Pod]*podRead
-	// refused has the pods of which the last answer was a refusal.
-	refused map[volume.Pod]*refusedPod
 }
-
-// refusedPod is when reads of a pod were refused first and last, with no other answer in between.
-type refusedPod struct{ first, last time.Time }
 
 // podRead is a read of a pod. The fields below done are set before it is closed.
 type podRead struct {
@@ -70,7 +60,6 @@ func newPodReads(pods Pods, refusalsPass bool) *podReads {
 		repeated:     backoff.Gate{Closes: func(err error) bool { return apierrors.IsForbidden(err) || asksToWait(err) }},
 		places:       semaphore.NewWeighted(maxAsking),
 		running:      map[volume.Pod]*podRead{},
-		refused:      map[volume.Pod]*refusedPod{},
 	}
 }
 
@@ -81,32 +70,8 @@ func asksToWait(err error) bool {
 }
 
 // passes tells whether the failure of a pod's read passes soon, so that the read is repeated.
-func (r *podReads) passes(pod volume.Pod, err error) bool {
-	return r.refusalsPass && apierrors.IsForbidden(err) && !r.staysRefused(pod) || asksToWait(err)
-}
-
-// staysRefused tells whether a pod has been refused for slowAfter.
-func (r *podReads) staysRefused(pod volume.Pod) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	of := r.refused[pod]
-	return of != nil && of.last.Sub(of.first) >= slowAfter
-}
-
-// learn records the answer to a pod's read.
-func (r *podReads) learn(pod volume.Pod, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	maps.DeleteFunc(r.refused, func(_ volume.Pod, of *refusedPod) bool { return now.Sub(of.last) > slowAfter })
-	switch of := r.refused[pod]; {
-	case !apierrors.IsForbidden(err):
-		delete(r.refused, pod)
-	case of == nil:
-		r.refused[pod] = &refusedPod{first: now, last: now}
-	default:
-		of.last = now
-	}
+func (r *podReads) passes(err error) bool {
+	return r.refusalsPass && apierrors.IsForbidden(err) || asksToWait(err)
 }
 
 // get returns a pod. At the end of ctx it returns the last answer. The caller calls done once it doesn't use
@@ -114,7 +79,7 @@ func (r *podReads) learn(pod volume.Pod, err error) {
 func (r *podReads) get(ctx context.Context, pod volume.Pod) (got *pod.Spec, done func(), err error) {
 	got, done, err = r.read(ctx, pod, r.wait)
 	var delay backoff.Delay
-	for pause := delay.Next(backoff.Short, err); r.passes(pod, err); {
+	for pause := delay.Next(backoff.Short, err); r.passes(err); {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -201,9 +166,6 @@ func (r *podReads) run(ctx context.Context, pod volume.Pod, running *podRead, pl
 	r.mu.Unlock()
 	running.pod, running.err = r.pods.Get(ctx, pod)
 	running.ended, returned = ctx.Err() != nil, true
-	if !running.ended {
-		r.learn(pod, running.err)
-	}
 }
 
 // begin returns the read of a pod that runs, which the caller leaves, and whether it is another volume's.

@@ -181,7 +181,7 @@ func (p *Publisher) takeOverFound(ctx context.Context) {
 			}
 		}
 		select {
-		case <-time.After(delay.Next(p.longestPause(err, failing), err)):
+		case <-time.After(delay.Next(longestPause(err, failing), err)):
 		case <-ctx.Done():
 			return
 		}
@@ -472,13 +472,10 @@ func (r *refusedPods) tell(pods map[volume.Pod][]*published, events Events) {
 
 // longestPause returns how long the pause after a failure may be. Without a connection it stays
 // short, as such a try costs the API server nothing. What the API server answers may last.
-func (p *Publisher) longestPause(err error, failing time.Time) time.Duration {
+func longestPause(err error, failing time.Time) time.Duration {
 	answered := errors.As(err, new(apierrors.APIStatus))
-	switch {
-	case !answered || failing.IsZero() || time.Since(failing) <= backoff.Lasting:
+	if !answered || failing.IsZero() || time.Since(failing) <= backoff.Lasting {
 		return backoff.Short
-	case p.opts.NodeRights && apierrors.IsForbidden(err) && time.Since(failing) < slowAfter: // which may pass
-		return 2 * backoff.Short
 	}
 	return backoff.Long
 }
