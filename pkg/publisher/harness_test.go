@@ -340,7 +340,7 @@ func (e *env) settle() {
 
 // rest waits until readers have had their time, and nothing moves any more.
 func (e *env) rest() {
-	after(pruneTime)
+	after(3 * pruneTime)
 	e.settle()
 }
 

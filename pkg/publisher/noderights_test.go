@@ -352,7 +352,7 @@ func TestPodsRefusedAfterARestart(t *testing.T) {
 		}
 		e.objects.put(configMap("app"), "a", "2")
 		e.pods.set(volume.Env{}, nil)
-		after(5 * backoff.Short)
+		after(2 * backoff.Long)
 		e.settle()
 		for _, r := range all {
 			e.wantFiles(r, "a", "2")

@@ -110,7 +110,7 @@ func TestAPruneThatTakesLong(t *testing.T) {
 			after(2 * readTime)
 		}
 		e.mounts.on("Usage", func() error { after(4 * readTime); return nil })
-		after(pruneTime + 10*readTime)
+		after(3*pruneTime + 10*readTime)
 		e.mounts.on("Usage", nil)
 		if n := e.generations(r); n != 1 {
 			t.Errorf("%d generations", n)
@@ -140,7 +140,7 @@ func TestAHandleIsKeptUntilThePrune(t *testing.T) {
 					})
 					want = 2
 				}
-				after(2 * pruneTime)
+				after(3 * pruneTime)
 				if n := e.mounts.count("Reopen") - before; n != want {
 					t.Errorf("opened %d times, want %d", n, want)
 				}

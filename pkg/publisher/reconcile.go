@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime/debug"
 	"time"
 
@@ -189,8 +190,8 @@ func (v *published) pruneNow(mnt Mount) { v.pruneBefore(mnt, time.Now()) }
 func (v *published) pruneBefore(mnt Mount, before time.Time) {
 	next, err := writer.Prune(mnt.Root(), before)
 	v.contents.pruneAt, v.contents.leftover = time.Time{}, nil
-	if !next.IsZero() {
-		v.contents.pruneAt = next.Add(pruneTime)
+	if !next.IsZero() { // of a volume that changes often, several go at once, and not with its next change
+		v.contents.pruneAt = time.Now().Add(pruneTime + rand.N(pruneTime))
 	}
 	if err = errors.Join(err, v.measure(mnt)); err != nil {
 		v.contents.pruneAt = time.Now() // it is tried again
