@@ -1,34 +1,37 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/transport"
 	"k8s.io/component-base/version"
 
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/authz"
-	"github.com/refvol/refvol/pkg/dialer"
 	"github.com/refvol/refvol/pkg/nodeidentity"
+	"github.com/refvol/refvol/pkg/requests"
 )
 
 const (
 	// connectTimeout bounds dialling, and the TLS handshake after it, each.
 	connectTimeout = 5 * time.Second
-	// A connection on which nothing has arrived for pingAfter gets a ping, and is closed if
-	// there is no answer for pingTimeout. All watches share a few connections, and without
-	// pings they would wait for ever for a peer that has disappeared. An API server that
-	// stalls for less than pingTimeout loses no watch of any node. docs/reliability.md has the
-	// measurements for both times.
-	pingAfter   = 5 * time.Second
-	pingTimeout = 10 * time.Second
+	// A connection on which nothing has arrived for pingAfter gets a ping, and is closed if there is no answer for
+	// pingTimeout: an API server that stalls for less loses no watch of any node. A host that is gone is noticed sooner: the
+	// kernel closes a connection whose bytes nobody has acknowledged for unackedTimeout. docs/reliability.md has the
+	// measurements.
+	pingAfter      = 5 * time.Second
+	pingTimeout    = 45 * time.Second
+	unackedTimeout = 10 * time.Second
 	// keepAlive is the time between the kernel's own probes, as in client-go.
 	keepAlive = 30 * time.Second
 	// userTimeout bounds each request of a command that ends by itself.
@@ -48,10 +51,8 @@ func loadConfig(kubeconfig string) (config *rest.Config, err error) {
 	return config, nil
 }
 
-// newClient returns a client of the API server. It has no rate limit: the manager bounds and
-// paces its requests itself, and with a shared limit one pod's many objects would delay the
-// other pods' first publish.
-func newClient(config *rest.Config) (*apiclient.Client, error) {
+// newClient returns a client of the API server, whose requests r bounds and paces: it has no limit of its own.
+func newClient(config *rest.Config, r *requests.Requests) (*apiclient.Client, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1
 	config.ContentType = runtime.ContentTypeProtobuf
@@ -61,23 +62,24 @@ func newClient(config *rest.Config) (*apiclient.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the connections to the API server: %w", err)
 	}
+	httpClient.Transport = r.Wrap(httpClient.Transport)
 	return apiclient.New(config, httpClient)
 }
 
 // newPodClient returns a client of the same API server. Its requests carry the tokens of pods,
 // and no credential of the plugin.
-func newPodClient(config *rest.Config, tokens *authz.Tokens) (*apiclient.Client, error) {
+func newPodClient(config *rest.Config, tokens *authz.Tokens, r *requests.Requests) (*apiclient.Client, error) {
 	config = rest.AnonymousClientConfig(config)
 	config.Wrap(tokens.Wrap)
-	return newClient(config)
+	return newClient(config, r)
 }
 
 // newNodeClient returns a client of the same API server. Its requests carry the plugin's own
 // credential, and have the rights of the node.
-func newNodeClient(config *rest.Config, nodeName string) (*apiclient.Client, error) {
+func newNodeClient(config *rest.Config, nodeName string, r *requests.Requests) (*apiclient.Client, error) {
 	config = rest.CopyConfig(config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: nodeidentity.User(nodeName)}
-	return newClient(config)
+	return newClient(config, r)
 }
 
 // newHTTPClient returns client-go's HTTP client for config, with the time limits above. Tokens,
@@ -86,9 +88,7 @@ func newNodeClient(config *rest.Config, nodeName string) (*apiclient.Client, err
 func newHTTPClient(config *rest.Config) (*http.Client, error) {
 	// client-go doesn't share a transport with a dialer of its own among the clients of one
 	// configuration, so it may be changed here.
-	connections := dialer.New((&net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive}).DialContext)
-	config.Dial = connections.DialContext
-	config.WrapTransport = transport.Wrappers(connections.Wrap, config.WrapTransport)
+	config.Dial = (&net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Control: noticeDeadHost}).DialContext
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
@@ -97,9 +97,17 @@ func newHTTPClient(config *rest.Config) (*http.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	base.TLSHandshakeTimeout = connectTimeout
+	base.TLSHandshakeTimeout, base.ResponseHeaderTimeout = connectTimeout, requests.AnswerTime
 	base.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}
 	return client, nil
+}
+
+// noticeDeadHost sets how long the kernel waits for an acknowledgement.
+func noticeDeadHost(_, _ string, conn syscall.RawConn) (err error) {
+	failed := conn.Control(func(fd uintptr) {
+		err = os.NewSyscallError("set TCP_USER_TIMEOUT", unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unackedTimeout.Milliseconds())))
+	})
+	return cmp.Or(failed, err)
 }
 
 // transportOf returns the transport below all that client-go wraps around it.

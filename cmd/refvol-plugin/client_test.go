@@ -19,6 +19,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/refvol/refvol/pkg/apiclient"
+	"github.com/refvol/refvol/pkg/requests"
 )
 
 // writeKubeconfig writes a kubeconfig for server that names a token and a CA by file,
@@ -62,7 +63,7 @@ func TestClientSpeaksHTTP2WithTheTokenOfTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := newClient(config)
+	client, err := newClient(config, requests.New())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +98,8 @@ func TestClientNoticesASilentServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, tr := range map[string]*http.Transport{"the transport": transport, "its clone": transport.Clone()} {
-		if tr.HTTP2 == nil || tr.HTTP2.SendPingTimeout != 5*time.Second || tr.HTTP2.PingTimeout != 10*time.Second {
-			t.Errorf("%s has HTTP/2 settings %+v, want a ping after 5 s that must be answered in 10 s", name, tr.HTTP2)
+		if tr.HTTP2 == nil || tr.HTTP2.SendPingTimeout != 5*time.Second || tr.HTTP2.PingTimeout != 45*time.Second {
+			t.Errorf("%s has HTTP/2 settings %+v, want a ping after 5 s that must be answered in 45 s", name, tr.HTTP2)
 		}
 		if tr.TLSHandshakeTimeout != 5*time.Second {
 			t.Errorf("%s gives a TLS handshake %s, want 5 s", name, tr.TLSHandshakeTimeout)

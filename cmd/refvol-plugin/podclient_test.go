@@ -23,6 +23,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -78,12 +79,12 @@ func TestPodClientHasNothingOfThePlugins(t *testing.T) {
 	tokens := &authz.Tokens{}
 	pod := volume.Pod{Namespace: "shop", Name: "web-0", UID: "u", ServiceAccount: "web"}
 	tokens.Put(pod, "v", volume.NewToken("pod-token", time.Now().Add(time.Hour)))
-	client, err := newPodClient(ownCredentials(t, server), tokens)
+	client, err := newPodClient(ownCredentials(t, server), tokens, requests.New())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closeIdle(client)
-	as := tokens.As(t.Context(), pod.Account())
+	as := authz.As(t.Context(), pod.Account())
 	if _, err := client.ConfigMaps("shop").Get(as, "app", metav1.GetOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,7 @@ func TestNodeClientImpersonatesTheNode(t *testing.T) {
 	})
 	config := ownCredentials(t, server)
 	config.AuthProvider, config.WrapTransport = nil, nil
-	client, err := newNodeClient(config, "n1")
+	client, err := newNodeClient(config, "n1", requests.New())
 	if err != nil {
 		t.Fatal(err)
 	}

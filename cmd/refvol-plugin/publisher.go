@@ -16,6 +16,7 @@ import (
 	"github.com/refvol/refvol/pkg/nodeidentity"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/rights"
 )
 
@@ -32,6 +33,8 @@ type connections struct {
 	client *apiclient.Client
 	// refusals hear of all requests with that credential.
 	refusals *rights.Refusals
+	// requests paces those of all clients.
+	requests *requests.Requests
 }
 
 // newParts makes the parts below the CSI server. notShared is as in publisher.Options.
@@ -43,6 +46,7 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 	reads := manager.Options{
 		Observer:        m,
 		Client:          api.client,
+		Requests:        api.requests,
 		Nodes:           api.client.Nodes(),
 		ResyncInterval:  opts.resyncInterval,
 		ChangeDetection: manager.ChangeDetection(opts.changeDetection),
@@ -128,7 +132,7 @@ func readVerbs(detection manager.ChangeDetection) []string {
 // readAsNode makes all objects, and the pods, be read with the rights of the node. The checker
 // that it returns says whether the API server lets the plugin do that.
 func readAsNode(reads *manager.Options, shows *publisher.Options, api connections) (*rights.Checker, error) {
-	asNode, err := newNodeClient(api.config, reads.NodeName)
+	asNode, err := newNodeClient(api.config, reads.NodeName, api.requests)
 	if err != nil {
 		return nil, err
 	}
@@ -153,15 +157,15 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, api connection
 // plugin's account has the few rights that are left to it.
 func readAsPods(reads *manager.Options, shows *publisher.Options, api connections, m *metrics.Metrics) (*rights.Checker, error) {
 	tokens := &authz.Tokens{}
-	client, err := newPodClient(api.config, tokens)
+	client, err := newPodClient(api.config, tokens, api.requests)
 	if err != nil {
 		return nil, err
 	}
 	verbs := podVerbs(reads.ChangeDetection)
 	pace := authz.NewPace(tokens)
-	ask := authz.AskWith(authz.NewPaced(client.SelfSubjectAccessReviews(), pace), tokens)
+	ask := authz.AskWith(authz.NewPaced(client.SelfSubjectAccessReviews(), pace))
 	identity := authz.NewAuthenticator(tokens, authz.NewPaced(client.SelfSubjectReviews(), pace))
-	reads.Client, reads.Credentials = client, tokens
+	reads.Client, reads.Accounts = client, true
 	shows.Reviews, shows.Identity = &access.Reviews{Ask: observeReviews(m, ask), Verbs: verbs}, identity
 	return rights.NewOfAccount(identityPod, api.client.SelfSubjectAccessReviews(), ofPodsAndEvents(), api.refusals)
 }

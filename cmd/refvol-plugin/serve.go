@@ -17,6 +17,7 @@ import (
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/rights"
 	"github.com/refvol/refvol/pkg/taint"
 )
@@ -61,7 +62,8 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	}
 	refusals := rights.NewRefusals()
 	config.Wrap(refusals.Wrap)
-	client, err := newClient(config)
+	paced := requests.New()
+	client, err := newClient(config, paced)
 	if err != nil {
 		return err
 	}
@@ -79,7 +81,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		return err
 	}
 	notShared := sync.OnceValue(func() error { return notShared(ctx, mounter.CheckPropagation()) })
-	below, err := newParts(opts, mounter, notShared, connections{config, client, refusals}, recorder, m)
+	below, err := newParts(opts, mounter, notShared, connections{config, client, refusals, paced}, recorder, m)
 	if err != nil {
 		return err
 	}

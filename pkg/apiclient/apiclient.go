@@ -23,7 +23,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Client sends requests of the API groups in use. It is safe for concurrent use.
+// Client sends requests of the API groups in use, each of them once: a Retry-After is in the error, for the transport or
+// the caller to obey. It is safe for concurrent use.
 type Client struct {
 	core, authentication, authorization *rest.RESTClient
 	scheme                              *runtime.Scheme
@@ -85,17 +86,17 @@ func (c *Client) ServerVersion(ctx context.Context) (*version.Info, error) {
 
 // ConfigMaps returns the ConfigMaps of a namespace.
 func (c *Client) ConfigMaps(namespace string) Resource[corev1.ConfigMap, *corev1.ConfigMap] {
-	return Resource[corev1.ConfigMap, *corev1.ConfigMap]{c.core, c.parameters, "configmaps", namespace, false}
+	return Resource[corev1.ConfigMap, *corev1.ConfigMap]{c.core, c.parameters, "configmaps", namespace}
 }
 
 // Secrets returns the Secrets of a namespace.
 func (c *Client) Secrets(namespace string) Resource[corev1.Secret, *corev1.Secret] {
-	return Resource[corev1.Secret, *corev1.Secret]{c.core, c.parameters, "secrets", namespace, false}
+	return Resource[corev1.Secret, *corev1.Secret]{c.core, c.parameters, "secrets", namespace}
 }
 
-// Pods returns the Pods of a namespace. A request is sent once, as with reviews.
+// Pods returns the Pods of a namespace.
 func (c *Client) Pods(namespace string) Resource[corev1.Pod, *corev1.Pod] {
-	return Resource[corev1.Pod, *corev1.Pod]{c.core, c.parameters, "pods", namespace, true}
+	return Resource[corev1.Pod, *corev1.Pod]{c.core, c.parameters, "pods", namespace}
 }
 
 // ListPods returns the Pods of all namespaces, or as many as opts.Limit says. The error is that of the
@@ -110,26 +111,25 @@ func (c *Client) ListPods(ctx context.Context, opts metav1.ListOptions) (*corev1
 
 // Events returns the Events of a namespace.
 func (c *Client) Events(namespace string) Resource[corev1.Event, *corev1.Event] {
-	return Resource[corev1.Event, *corev1.Event]{c.core, c.parameters, "events", namespace, false}
+	return Resource[corev1.Event, *corev1.Event]{c.core, c.parameters, "events", namespace}
 }
 
 // Nodes returns the Nodes.
 func (c *Client) Nodes() Resource[corev1.Node, *corev1.Node] {
-	return Resource[corev1.Node, *corev1.Node]{c.core, c.parameters, "nodes", "", false}
+	return Resource[corev1.Node, *corev1.Node]{c.core, c.parameters, "nodes", ""}
 }
 
-// SelfSubjectReviews returns what tells who sends a request. Like the other reviews, it is sent
-// once: a Retry-After is in the error, for the caller to obey.
+// SelfSubjectReviews returns what tells who sends a request.
 func (c *Client) SelfSubjectReviews() Resource[authenticationv1.SelfSubjectReview, *authenticationv1.SelfSubjectReview] {
-	return Resource[authenticationv1.SelfSubjectReview, *authenticationv1.SelfSubjectReview]{c.authentication, c.parameters, "selfsubjectreviews", "", true}
+	return Resource[authenticationv1.SelfSubjectReview, *authenticationv1.SelfSubjectReview]{c.authentication, c.parameters, "selfsubjectreviews", ""}
 }
 
 // SubjectAccessReviews returns what tells which rights an account has.
 func (c *Client) SubjectAccessReviews() Resource[authorizationv1.SubjectAccessReview, *authorizationv1.SubjectAccessReview] {
-	return Resource[authorizationv1.SubjectAccessReview, *authorizationv1.SubjectAccessReview]{c.authorization, c.parameters, "subjectaccessreviews", "", true}
+	return Resource[authorizationv1.SubjectAccessReview, *authorizationv1.SubjectAccessReview]{c.authorization, c.parameters, "subjectaccessreviews", ""}
 }
 
 // SelfSubjectAccessReviews returns what tells which rights the sender of a request has.
 func (c *Client) SelfSubjectAccessReviews() Resource[authorizationv1.SelfSubjectAccessReview, *authorizationv1.SelfSubjectAccessReview] {
-	return Resource[authorizationv1.SelfSubjectAccessReview, *authorizationv1.SelfSubjectAccessReview]{c.authorization, c.parameters, "selfsubjectaccessreviews", "", true}
+	return Resource[authorizationv1.SelfSubjectAccessReview, *authorizationv1.SelfSubjectAccessReview]{c.authorization, c.parameters, "selfsubjectaccessreviews", ""}
 }

@@ -19,8 +19,6 @@ type Resource[T any, P interface {
 	parameters runtime.ParameterCodec
 	name       string
 	namespace  string
-	// once says that a request is sent once: the caller obeys a Retry-After.
-	once bool
 }
 
 // Get returns an object. The error is that of the request, an API error (see
@@ -43,10 +41,7 @@ func (r Resource[T, P]) Patch(ctx context.Context, name string, form types.Patch
 
 func (r Resource[T, P]) do(ctx context.Context, request *rest.Request, opts runtime.Object) (P, error) {
 	out := P(new(T))
-	if r.once {
-		request.MaxRetries(0)
-	}
-	err := request.NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.name).
+	err := request.MaxRetries(0).NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.name).
 		VersionedParams(opts, r.parameters).Do(ctx).Into(out)
 	if err != nil {
 		return nil, err

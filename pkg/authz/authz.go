@@ -51,9 +51,9 @@ func AskAbout(client Reviews[*authorizationv1.SubjectAccessReview]) Ask {
 
 // AskWith returns an Ask that sends SelfSubjectAccessReviews with one of the account's own
 // tokens. The transport of client must be that of Tokens.Wrap.
-func AskWith(client Reviews[*authorizationv1.SelfSubjectAccessReview], tokens *Tokens) Ask {
+func AskWith(client Reviews[*authorizationv1.SelfSubjectAccessReview]) Ask {
 	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error) {
-		ctx = tokens.As(clientlog.Context(ctx), account)
+		ctx = As(clientlog.Context(ctx), account)
 		review, err := client.Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes(ref, verb)},
 		}, metav1.CreateOptions{})

@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/pkg/backoff"
+	"github.com/refvol/refvol/pkg/requests"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // Reviews sends reviews of one kind: SubjectAccessReviews, SelfSubjectAccessReviews or
@@ -55,11 +57,11 @@ func (e unansweredError) Unwrap() error { return e.error }
 // do sends a request, or returns at once the failure of an earlier one for which it must not be
 // sent.
 func (p *Pace) do(ctx context.Context, request func() error) error {
-	who, ok := ctx.Value(bearerKey{}).(bearer)
-	if p.tokens == nil || !ok {
+	account := requests.MetaOf(ctx).Account
+	if p.tokens == nil || account == (volume.Account{}) {
 		return p.node.Do(request)
 	}
-	pauses := p.tokens.pausesOf(who.account)
+	pauses := p.tokens.pausesOf(account)
 	inTime := func() error {
 		err := request()
 		if err != nil && ctx.Err() != nil {
@@ -68,7 +70,7 @@ func (p *Pace) do(ctx context.Context, request func() error) error {
 		return err
 	}
 	send := func() error { return pauses.busy.Do(func() error { return p.node.Do(inTime) }) }
-	if who.token.Reveal() != "" {
+	if requests.MetaOf(ctx).Alone {
 		return send() // the other tokens of the account say nothing of this one
 	}
 	return pauses.rejected.Do(send)

@@ -43,7 +43,7 @@ func pacedAsk(t *testing.T, tokens *Tokens, w *wire, transport http.RoundTripper
 	if err != nil {
 		t.Fatal(err)
 	}
-	return AskWith(NewPaced(client.SelfSubjectAccessReviews(), NewPace(tokens)), tokens)
+	return AskWith(NewPaced(client.SelfSubjectAccessReviews(), NewPace(tokens)))
 }
 
 // What fails for one account's pods must not hold up another's: that it has no token, or that the

@@ -37,10 +37,10 @@ func TestNoTokenFollowsARedirect(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if allowed, err := AskWith(client.SelfSubjectAccessReviews(), tokens)(t.Context(), web.Account(), ref("db"), "watch"); allowed || err == nil {
+			if allowed, err := AskWith(client.SelfSubjectAccessReviews())(t.Context(), web.Account(), ref("db"), "watch"); allowed || err == nil {
 				t.Errorf("a review: allowed %t, %v", allowed, err)
 			}
-			get, err := http.NewRequestWithContext(tokens.As(t.Context(), web.Account()), http.MethodGet, api.URL+"/api/v1/namespaces/shop/secrets/db", http.NoBody)
+			get, err := http.NewRequestWithContext(As(t.Context(), web.Account()), http.MethodGet, api.URL+"/api/v1/namespaces/shop/secrets/db", http.NoBody)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -2,7 +2,6 @@ package authz
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,13 +30,9 @@ type Tokens struct {
 	accounts map[volume.Account]*accountTokens
 }
 
-// accountTokens holds the tokens of one account. It exists while it has holders or waiters.
+// accountTokens holds the tokens of one account. It exists while it has holders.
 type accountTokens struct {
 	holders map[types.UID]*holder
-	// arrived is closed, and replaced, when a token arrives. waiting counts the callers that
-	// wait for that.
-	arrived chan struct{}
-	waiting int
 	// pauses are those of the account's reviews.
 	pauses pauses
 }
@@ -78,8 +73,6 @@ func (t *Tokens) Put(pod volume.Pod, volumeID string, token volume.Token) (first
 	if token.Reveal() != h.token.Reveal() {
 		h.token, h.rejected = token, time.Time{}
 		w.pauses.rejected = newRejected()
-		close(w.arrived)
-		w.arrived = make(chan struct{})
 	}
 	t.tidy(pod.Account())
 	return first && len(w.usable()) > 0
@@ -100,49 +93,19 @@ func (t *Tokens) Drop(pod volume.Pod, volumeID string) {
 	t.tidy(pod.Account())
 }
 
-// Await returns nil once there is a token of the account that can be used, else an error
-// that wraps ErrNoToken and that of ctx when this ends.
-func (t *Tokens) Await(ctx context.Context, account volume.Account) error {
-	t.mu.Lock()
-	w := t.of(account)
-	w.waiting++
-	defer func() {
-		w.waiting--
-		t.tidy(account)
-		t.mu.Unlock()
-	}()
-	for len(w.usable()) == 0 {
-		arrived := w.arrived
-		t.mu.Unlock()
-		select {
-		case <-arrived:
-		case <-ctx.Done():
-		}
-		t.mu.Lock()
-		if ctx.Err() != nil {
-			return noToken(account, ctx.Err())
-		}
-	}
-	return nil
-}
-
 // Ready returns nil if there is a token of the account that can be used, else an error that
 // wraps ErrNoToken.
 func (t *Tokens) Ready(account volume.Account) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w := t.accounts[account]; w == nil || len(w.usable()) == 0 {
-		return noToken(account, nil)
+		return noToken(account)
 	}
 	return nil
 }
 
-func noToken(account volume.Account, cause error) error {
-	err := fmt.Errorf("service account %s: %w", account, ErrNoToken)
-	if cause != nil {
-		err = fmt.Errorf("%w: %w", err, cause)
-	}
-	return err
+func noToken(account volume.Account) error {
+	return fmt.Errorf("service account %s: %w", account, ErrNoToken)
 }
 
 // take returns the tokens of an account that can be used, the best one first.
@@ -199,7 +162,6 @@ func (t *Tokens) of(account volume.Account) *accountTokens {
 	if w == nil {
 		w = &accountTokens{
 			holders: map[types.UID]*holder{},
-			arrived: make(chan struct{}),
 			pauses:  newPauses(),
 		}
 		if t.accounts == nil {
@@ -210,9 +172,9 @@ func (t *Tokens) of(account volume.Account) *accountTokens {
 	return w
 }
 
-// tidy removes an account that has no pods and no waiters. The caller holds mu.
+// tidy removes an account that has no pods. The caller holds mu.
 func (t *Tokens) tidy(account volume.Account) {
-	if w := t.accounts[account]; w != nil && len(w.holders) == 0 && w.waiting == 0 {
+	if w := t.accounts[account]; w != nil && len(w.holders) == 0 {
 		delete(t.accounts, account)
 	}
 }

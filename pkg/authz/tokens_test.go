@@ -1,9 +1,7 @@
 package authz
 
 import (
-	"context"
 	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,38 +117,6 @@ func TestTokensExpire(t *testing.T) {
 			t.Error("a token that is of no use is told to be the first")
 		}
 		wantTokens(t, tokens, "a2")
-	})
-}
-
-func TestAwaitAToken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tokens := &Tokens{}
-		var waiting sync.WaitGroup
-		for range 3 {
-			waiting.Go(func() {
-				if err := tokens.Await(t.Context(), web.Account()); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		short, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if err := tokens.Await(short, web.Account()); !errors.Is(err, ErrNoToken) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got %v", err)
-		}
-		begin := time.Now()
-		tokens.Put(podOf("a"), "v", goodFor("a1", time.Hour))
-		waiting.Wait()
-		if err := tokens.Await(t.Context(), web.Account()); err != nil {
-			t.Error(err)
-		}
-		if took := time.Since(begin); took != 0 {
-			t.Errorf("it took %s", took)
-		}
-		tokens.Drop(podOf("a"), "v")
-		if len(tokens.accounts) > 0 {
-			t.Errorf("%d accounts are left", len(tokens.accounts))
-		}
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -22,23 +23,22 @@ var errNobody = errors.New("the request names no service account whose token it 
 // only.
 var errRedirected = errors.New("redirected: a pod's token goes to the API server only")
 
-// bearer says which token a request is to carry. It is in the request's context.
-type bearer struct {
-	account volume.Account
-	// token is the one to use; the zero Token means any of the account's.
-	token volume.Token
-}
-
-type bearerKey struct{}
+// tokenKey is where a request's context has the token that it is to carry, if that is not any of the account's.
+type tokenKey struct{}
 
 // As returns a context for requests that are to carry a token of the account.
-func (t *Tokens) As(ctx context.Context, account volume.Account) context.Context {
-	return context.WithValue(ctx, bearerKey{}, bearer{account: account})
+func As(ctx context.Context, account volume.Account) context.Context {
+	m := requests.MetaOf(ctx)
+	m.Account = account
+	return requests.With(ctx, m)
 }
 
-// withToken returns a context for requests that are to carry this token of the account.
+// withToken returns a context for requests that are to carry this token of the account. They say nothing of the
+// account's other tokens, and don't wait for these.
 func withToken(ctx context.Context, account volume.Account, token volume.Token) context.Context {
-	return context.WithValue(ctx, bearerKey{}, bearer{account, token})
+	m := requests.MetaOf(ctx)
+	m.Account, m.Alone = account, true
+	return context.WithValue(requests.With(ctx, m), tokenKey{}, token)
 }
 
 // Wrap returns a transport that sends every request by base with the token that the request's
@@ -60,18 +60,20 @@ func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.base }
 // RoundTrip sends one request, or some if tokens are not accepted.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Response != nil {
-		return nil, errors.Join(errRedirected, closeBody(req))
+		return nil, unsent(req, errRedirected)
 	}
-	who, ok := req.Context().Value(bearerKey{}).(bearer)
-	if !ok {
-		return nil, errors.Join(errNobody, closeBody(req))
+	account := requests.MetaOf(req.Context()).Account
+	if account == (volume.Account{}) {
+		return nil, unsent(req, errNobody)
 	}
-	tokens := []volume.Token{who.token}
-	if who.token.Reveal() == "" {
-		tokens = t.tokens.take(who.account)
+	var tokens []volume.Token
+	if token, ok := req.Context().Value(tokenKey{}).(volume.Token); ok {
+		tokens = append(tokens, token)
+	} else {
+		tokens = t.tokens.take(account)
 	}
-	if len(tokens) == 0 {
-		return nil, errors.Join(noToken(who.account, nil), closeBody(req))
+	if len(tokens) == 0 || tokens[0].Reveal() == "" {
+		return nil, unsent(req, noToken(account))
 	}
 	tokens = tokens[:min(len(tokens), maxAttempts)]
 	for i, token := range tokens {
@@ -83,7 +85,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if err != nil || resp.StatusCode != http.StatusUnauthorized {
 			return resp, err
 		}
-		t.tokens.reject(who.account, token)
+		t.tokens.reject(account, token)
 		if i == len(tokens)-1 || req.Body != nil && req.GetBody == nil {
 			return resp, nil
 		}
@@ -115,10 +117,10 @@ func discard(resp *http.Response) {
 	_ = resp.Body.Close()
 }
 
-// closeBody closes the body of a refused request, as a transport must.
-func closeBody(req *http.Request) error {
-	if req.Body == nil {
-		return nil
+// unsent returns the error of a request that is not sent, and closes its body, as a transport must.
+func unsent(req *http.Request, err error) error {
+	if req.Body != nil {
+		_ = req.Body.Close()
 	}
-	return req.Body.Close()
+	return &requests.CredentialError{Err: err}
 }

@@ -92,7 +92,7 @@ func askOver(t *testing.T, tokens *Tokens, w *wire) (bool, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	allowed, err := AskWith(client.SelfSubjectAccessReviews(), tokens)(t.Context(), web.Account(), ref("db"), "watch")
+	allowed, err := AskWith(client.SelfSubjectAccessReviews())(t.Context(), web.Account(), ref("db"), "watch")
 	if w.open != 0 {
 		t.Errorf("%d answers are not closed", w.open)
 	}
@@ -201,7 +201,7 @@ func TestNothingIsSentWithoutAToken(t *testing.T) {
 func TestAskWith(t *testing.T) {
 	for name, test := range reviews() {
 		s := &selfServer{server{status: test.status, err: test.err}}
-		test.check(t, name, AskWith(s, &Tokens{}), ref("db"))
+		test.check(t, name, AskWith(s), ref("db"))
 	}
 }
 
@@ -275,7 +275,7 @@ func TestTokensAreNotLogged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, askErr := AskWith(access.SelfSubjectAccessReviews(), tokens)(ctx, web.Account(), ref("db"), "watch")
+		_, askErr := AskWith(access.SelfSubjectAccessReviews())(ctx, web.Account(), ref("db"), "watch")
 		proveErr := NewAuthenticator(tokens, who.SelfSubjectReviews()).Prove(ctx, podOf("a"), token)
 		if err := leak.Check(name, fmt.Sprintf("%+v %+v %#v %+v", askErr, proveErr, token, tokens)); err != nil {
 			t.Error(err)

@@ -73,7 +73,7 @@ func LevelOf(err error) Level {
 		return Object
 	case errors.As(err, &status):
 		return levelOf(status)
-	case errors.As(err, new(*url.Error)), errors.As(err, new(unreachableError)):
+	case errors.As(err, new(*url.Error)), errors.As(err, new(notSentError)):
 		return Node
 	}
 	return Object

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/refvol/refvol/pkg/requests"
 )
 
 // hangTime is how long a request that tries has no answer before another one may try.
@@ -36,11 +38,11 @@ type notSentError struct{ error }
 func (e notSentError) Unwrap() error { return e.error }
 
 // Do calls request and returns its error. While the gate is closed it doesn't call request and
-// returns the failure that has closed it as Shared, at once. request may go through another gate.
+// returns the failure that has closed it as requests.Told, at once. request may go through another gate.
 func (g *Gate) Do(request func() error) error {
 	sent, err := g.enter()
 	if err != nil {
-		return notSentError{Shared(err)}
+		return notSentError{requests.Told(err)}
 	}
 	err = request()
 	g.learn(sent, err)

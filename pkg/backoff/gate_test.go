@@ -15,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/refvol/refvol/pkg/requests"
 )
 
 var (
@@ -135,7 +137,9 @@ func TestGateAfterABadToken(t *testing.T) {
 }
 
 // isShared says whether a request that was not sent got the failure of another one.
-func isShared(err, failure error) bool { return err != nil && err.Error() == Shared(failure).Error() }
+func isShared(err, failure error) bool {
+	return err != nil && err.Error() == requests.Told(failure).Error()
+}
 
 // A request without an answer lets another one try after hangTime.
 func TestGateWhileARequestHangs(t *testing.T) {

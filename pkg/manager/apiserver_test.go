@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
+	"os"
 	"strconv"
 	"sync"
 	"testing"
@@ -20,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/refvol/refvol/pkg/apiclient"
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -33,6 +36,8 @@ type apiServer struct {
 	t testing.TB
 
 	scheme *runtime.Scheme
+	// paced paces the requests of all clients.
+	paced *requests.Requests
 
 	mu      sync.Mutex
 	rv      int
@@ -41,6 +46,9 @@ type apiServer struct {
 	cut     chan struct{}                // closed and replaced by closeWatches
 	open    map[volume.Ref]int
 	seen    []apiRequest
+	// tokens has the accounts that have a token. everyToken says that all have one.
+	tokens     map[volume.Account]bool
+	everyToken bool
 
 	// What to do otherwise than usual. refuse returns what a request is to fail
 	// with, or nil; hold returns what it has to wait for, or nil. instead, if not nil, answers.
@@ -89,16 +97,16 @@ func newAPIServer(t testing.TB) *apiServer {
 		t.Fatal(err)
 	}
 	return &apiServer{
-		t: t, scheme: scheme, rv: 100,
+		t: t, scheme: scheme, paced: requests.New(), rv: 100, tokens: map[volume.Account]bool{},
 		history: map[volume.Ref][]change{}, open: map[volume.Ref]int{},
 		wake: map[volume.Ref]chan struct{}{}, cut: make(chan struct{}),
 	}
 }
 
-func (s *apiServer) client() *apiclient.Client { return s.clientOver(s) }
+func (s *apiServer) client() *apiclient.Client { return s.clientOver(s.paced.Wrap(s)) }
 
 // clientOfPods returns a client that sends nothing without the rights of an account.
-func (s *apiServer) clientOfPods() *apiclient.Client { return s.clientOver(ofPods{s}) }
+func (s *apiServer) clientOfPods() *apiclient.Client { return s.clientOver(s.paced.Wrap(ofPods{s})) }
 
 func (s *apiServer) clientOver(transport http.RoundTripper) *apiclient.Client {
 	cfg := &rest.Config{Host: "http://api.test", QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
@@ -195,6 +203,9 @@ func (s *apiServer) requests(ref volume.Ref) []apiRequest {
 
 // RoundTrip is the server's end of one request.
 func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
+	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil {
+		trace.GotConn(httptrace.GotConnInfo{})
+	}
 	r := s.parse(req)
 	s.mu.Lock()
 	s.seen = append(s.seen, r)
@@ -209,6 +220,8 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 			case <-gate:
 			case <-req.Context().Done():
 				return nil, req.Context().Err()
+			case <-time.After(requests.AnswerTime): // as a transport with that ResponseHeaderTimeout
+				return nil, os.ErrDeadlineExceeded
 			}
 		}
 	}

@@ -19,13 +19,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 func (s *apiServer) parse(req *http.Request) apiRequest {
 	q := req.URL.Query()
 	r := apiRequest{
-		account: accountOf(req.Context()),
+		account: requests.MetaOf(req.Context()).Account,
 		watch:   q.Get("watch") == "true",
 		initial: q.Get("sendInitialEvents") == "true",
 		rv:      q.Get("resourceVersion"),

@@ -6,37 +6,33 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 const (
-	// denialTime is how long only refusals must come before they count. An API server that
-	// has just started refuses every request until it has read the roles, and one of several
-	// servers may lag behind the others.
+	// denialTime is how long only refusals must come before they count. An API server that has just started refuses every
+	// request until it has read the roles, and one of several servers may lag behind the others.
 	denialTime = 5 * time.Second
-	// tokenTime is denialTime for the tokens of pods. The kubelet brings new ones, usually
-	// within one and a half minutes.
+	// passTime is denialTime for refusals that pass, and tokenTime for the tokens of pods: the kubelet brings new ones,
+	// usually within one and a half minutes.
+	passTime  = time.Minute
 	tokenTime = 3 * time.Minute
 )
 
-// denial is a lasting refusal: the API server refuses the object or its changes, or sends only
-// older states, as after its etcd was restored from a backup. The zero value is none. The
-// lock of the known guards it.
+// denial is a lasting refusal: the API server refuses the object or its changes, or sends only older states, as after its
+// etcd was restored from a backup. The zero value is none. The lock of the item guards it.
 type denial struct {
-	// since is when the first of the consecutive refusals came.
+	// since is when the first of the consecutive refusals came, and err the last one, once they count.
 	since time.Time
-	// err is the last refusal, once they count.
-	err error
+	err   error
 }
 
-// add records a failed request. It returns true if a denial begins with it, because refusals
-// have come for the time of enough. Other failures say nothing about rights, so they don't
-// end a denial.
+// add records a failed request. It returns true if a denial begins with it, because refusals have come for the time of
+// enough. Other failures say nothing about rights, so they don't end a denial.
 func (d *denial) add(err error, now time.Time, enough time.Duration) (news bool) {
 	switch {
-	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
+	case isTooLarge(err):
 		return false // a server that lags behind says so instead of sending an older state
 	case !isRefusal(err) && !errors.Is(err, errOlder):
 		d.since = time.Time{}
@@ -51,35 +47,6 @@ func (d *denial) add(err error, now time.Time, enough time.Duration) (news bool)
 	return news
 }
 
-// isRefusal tells whether the API server has refused a request because a right or an
-// accepted credential is missing.
-func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
-
-// enough returns how long refusals like err must last to count.
-func (k *known) enough(err error) time.Duration {
-	if k.openings.refusalsPass() && apierrors.IsForbidden(err) {
-		return passTime
-	}
-	if ofPods := k.account != (volume.Account{}); ofPods && apierrors.IsUnauthorized(err) {
-		return tokenTime
-	}
-	return denialTime
-}
-
-// shares records a failure of another object's request that concerns this object too: when a
-// token is refused, all objects that wait for an accepted one are denied.
-func (k *known) shares(err error) {
-	k.mu.Lock()
-	if apierrors.IsForbidden(err) {
-		err = k.failure // which names no other object
-	}
-	denied := err != nil && k.denial.add(err, time.Now(), k.enough(err))
-	k.mu.Unlock()
-	if denied {
-		k.changed()
-	}
-}
-
 // end records an answer, and returns true if there was a denial until now.
 func (d *denial) end() (was bool) {
 	was = d.err != nil
@@ -87,19 +54,38 @@ func (d *denial) end() (was bool) {
 	return was
 }
 
-// denied returns why changes don't arrive any more, or nil while they do.
-func (k *known) denied() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.deniedLocked()
+// isRefusal tells whether the API server has refused a request because a right or an accepted credential is missing.
+func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
+
+// grace returns how long refusals like err must last to count.
+func (m *Manager) grace(account volume.Account, err error) time.Duration {
+	switch {
+	case m.refusalsPass && apierrors.IsForbidden(err):
+		return passTime
+	case account != (volume.Account{}) && apierrors.IsUnauthorized(err):
+		return tokenTime
+	}
+	return denialTime
 }
 
-func (k *known) deniedLocked() error {
-	switch {
-	case k.denial.err == nil:
-		return nil
-	case apierrors.IsUnauthorized(k.denial.err):
-		return fmt.Errorf("%s: its changes can't be had, for the API server accepts no token that it was asked with: %w", k.ref, k.denial.err)
+// deniedLocked returns why changes don't arrive any more, or nil while they do. Of requests that wait because no
+// credential is accepted, only the one that tries learns it.
+func (it *item) deniedLocked() error {
+	err := it.denial.err
+	if waits, since := it.m.requests.Err(it.account); err == nil && apierrors.IsUnauthorized(waits) && time.Since(since) >= it.m.grace(it.account, waits) {
+		err = waits
 	}
-	return fmt.Errorf("%s: its changes can't be had: %w", k.ref, k.denial.err)
+	switch {
+	case err == nil || it.closed != nil:
+		return nil
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("%s: its changes can't be had, for the API server accepts no token that it was asked with: %w", it.ref, err)
+	}
+	return fmt.Errorf("%s: its changes can't be had: %w", it.ref, err)
+}
+
+func (it *item) denied() error {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	return it.deniedLocked()
 }

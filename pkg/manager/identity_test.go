@@ -12,70 +12,27 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// accounts are Credentials of accounts that have a token, or not.
-type accounts struct {
-	mu      sync.Mutex
-	arrived chan struct{}
-	have    map[volume.Account]bool
-}
-
-type accountKey struct{}
-
 var errNoToken = errors.New("no token")
 
-func (a *accounts) As(ctx context.Context, account volume.Account) context.Context {
-	return context.WithValue(ctx, accountKey{}, account)
-}
-
-// accountOf returns whose rights a request of a context carries.
-func accountOf(ctx context.Context) volume.Account {
-	account, _ := ctx.Value(accountKey{}).(volume.Account)
-	return account
-}
-
-func (a *accounts) Ready(account volume.Account) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.have[account] {
-		return errNoToken
-	}
-	return nil
-}
-
-func (a *accounts) Await(ctx context.Context, account volume.Account) error {
-	for {
-		a.mu.Lock()
-		have, arrived := a.have[account], a.arrived
-		a.mu.Unlock()
-		if have {
-			return nil
-		}
-		select {
-		case <-arrived:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
 // give gives an account a token.
-func (a *accounts) give(account volume.Account) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.have[account] = true
-	close(a.arrived)
-	a.arrived = make(chan struct{})
+func (e *env) give(account volume.Account) {
+	e.api.set(func() { e.api.tokens[account] = true })
+	e.Renewed(account)
 }
 
 // ofPods is a transport of requests that carry the rights of an account.
 type ofPods struct{ *apiServer }
 
 func (p ofPods) RoundTrip(req *http.Request) (*http.Response, error) {
-	if accountOf(req.Context()) == (volume.Account{}) {
-		return nil, errors.New("the request carries nobody's rights")
+	p.mu.Lock()
+	has := p.everyToken || p.tokens[requests.MetaOf(req.Context()).Account]
+	p.mu.Unlock()
+	if !has {
+		return nil, &requests.CredentialError{Err: errNoToken}
 	}
 	return p.apiServer.RoundTrip(req)
 }
@@ -86,16 +43,15 @@ func podOf(uid types.UID, account string) volume.Pod {
 
 // asPods runs a test with a manager that reads with the rights of pods, of which the
 // accounts a and b have tokens.
-func asPods(t *testing.T, detections []ChangeDetection, test func(t *testing.T, e *env, tokens *accounts)) {
+func asPods(t *testing.T, detections []ChangeDetection, test func(t *testing.T, e *env)) {
 	t.Helper()
 	for _, detection := range detections {
 		t.Run(string(detection), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tokens := &accounts{arrived: make(chan struct{}), have: map[volume.Account]bool{
-					podOf("", "a").Account(): true, podOf("", "b").Account(): true,
-				}}
-				e := newEnvAs(t, detection, tokens)
-				test(t, e, tokens)
+				e := newEnvWith(t, Options{ChangeDetection: detection, Accounts: true})
+				e.give(podOf("", "a").Account())
+				e.give(podOf("", "b").Account())
+				test(t, e)
 				e.stop()
 			})
 		})
@@ -114,7 +70,7 @@ func (e *env) wantValue(pod volume.Pod, ref volume.Ref, value string) {
 
 // Pods of one account share what is read, and a watch; what it was told is nobody else's.
 func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
-	asPods(t, []ChangeDetection{Watch, Cache, Get}, func(t *testing.T, e *env, _ *accounts) {
+	asPods(t, []ChangeDetection{Watch, Cache, Get}, func(t *testing.T, e *env) {
 		ref := secretRef("db")
 		e.api.put(secret("db", "v1"))
 		a1, a2, b := podOf("a1", "a"), podOf("a2", "a"), podOf("b1", "b")
@@ -159,7 +115,7 @@ func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
 
 // The subscriber hears which account's view has changed.
 func TestChangesAreOfAnAccount(t *testing.T) {
-	asPods(t, []ChangeDetection{Watch}, func(t *testing.T, e *env, _ *accounts) {
+	asPods(t, []ChangeDetection{Watch}, func(t *testing.T, e *env) {
 		ref := secretRef("db")
 		var mu sync.Mutex
 		heard := map[volume.Account]int{}
@@ -183,7 +139,7 @@ func TestChangesAreOfAnAccount(t *testing.T) {
 
 // An account without a token sends nothing, and goes on at once when one comes.
 func TestAnAccountWithoutATokenWaits(t *testing.T) {
-	asPods(t, []ChangeDetection{Watch}, func(t *testing.T, e *env, tokens *accounts) {
+	asPods(t, []ChangeDetection{Watch}, func(t *testing.T, e *env) {
 		ref, pod := secretRef("db"), podOf("c1", "c")
 		e.api.put(secret("db", "v1"))
 		e.RegisterPod(pod, "v", []volume.Ref{ref})
@@ -195,7 +151,7 @@ func TestAnAccountWithoutATokenWaits(t *testing.T) {
 			t.Errorf("%d requests were sent", n)
 		}
 		begin := time.Now()
-		tokens.give(pod.Account())
+		e.give(pod.Account())
 		e.wantValue(pod, ref, "v1")
 		if took := time.Since(begin); took != 0 {
 			t.Errorf("it took %s", took)

@@ -5,8 +5,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/watch"
-
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -52,7 +50,8 @@ func TestIdle(t *testing.T) {
 }
 
 func TestIdleTimeIsAtLeastAMinute(t *testing.T) {
-	m, err := New(Options{Client: newAPIServer(t).client(), ResyncInterval: time.Second})
+	api := newAPIServer(t)
+	m, err := New(Options{Client: api.client(), Requests: api.paced, ResyncInterval: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,68 +119,5 @@ func TestASlowFirstListIsNotStopped(t *testing.T) {
 		after(idleTime - time.Minute)
 		e.wantWatches(ref, 1) // there is time to read what took so long
 		e.wantGet(ref, v, "1")
-	})
-}
-
-// TestRunsNeverOverlap restarts a watch whose old run is slow to end.
-func TestRunsNeverOverlap(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref, gate := secretRef("a"), make(chan struct{})
-		e.Subscribe(func(volume.Account, volume.Ref) { <-gate })
-		v := e.api.put(secret("a", "1"))
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		for range 3 { // the first run hangs in the subscriber; each GetObject asks for another
-			synctest.Wait()
-			e.objects.stopIdle(time.Now().Add(time.Second))
-			e.wantGetErr(ref, ErrNotSynced)
-		}
-		synctest.Wait()
-		if got := e.api.requests(ref); len(got) != 1 {
-			t.Errorf("got requests %v while the old run had not ended, want one", got)
-		}
-		close(gate)
-		e.wantGet(ref, v, "1")
-		e.wantWatches(ref, 1)
-		if got := e.api.requests(ref); len(got) != 2 {
-			t.Errorf("got requests %v, want two", got)
-		}
-	})
-}
-
-// TestALateEventOfAStoppedRunIsIgnored delivers what a reflector may still report
-// after its item was stopped.
-func TestALateEventOfAStoppedRunIsIgnored(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.api.put(secret("a", "1"))
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.changes(ref)
-		it := e.item(ref)
-		e.objects.stopIdle(time.Now().Add(time.Second))
-		late := secret("a", "late")
-		late.ResourceVersion = "999"
-		if err := it.sync(objectOf(t, late), "999", true); err != nil {
-			t.Error(err)
-		}
-		if err := it.event(event{kind: watch.Modified, object: objectOf(t, late), resourceVersion: "999"}); err != nil {
-			t.Error(err)
-		}
-		if it.isSynced() || it.newestVersion == "999" || e.changes(ref) != 0 {
-			t.Error("a stopped run was heard")
-		}
-
-		// The same while the next run waits for the stopped one to end.
-		it.mu.Lock()
-		it.run = &run{stop: func() {}}
-		it.mu.Unlock()
-		if err := it.sync(objectOf(t, late), "999", true); err != nil {
-			t.Error(err)
-		}
-		if it.isSynced() || e.changes(ref) != 0 {
-			t.Error("a stopped run was heard in the place of the next one")
-		}
-		it.mu.Lock()
-		it.run = nil
-		it.mu.Unlock()
 	})
 }

@@ -31,7 +31,7 @@ func TestImmutableStopsTheWatch(t *testing.T) {
 					tc.first(e)
 				}
 				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-				e.wantWatches(ref, 1) // not before it is read
+				synctest.Wait()
 				_, _ = e.GetObject(ref)
 				if tc.second != nil {
 					tc.second(e)

@@ -2,154 +2,315 @@ package manager
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/clientlog"
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// item is one object that is watched: what is known of it, and its reflector.
-//
-// At most one goroutine at a time, that of the present run, drives the reflector, which calls
-// the methods of report.go. Each run waits for the one before. known.mu guards everything
-// below skipPause.
+var errOlder = errors.New("the API server answered with an older state than is known already")
+
+// key is an object as it is read with the rights of one account. The zero account stands for the client's own rights.
+// Accounts don't share what they read.
+type key struct {
+	account volume.Account
+	ref     volume.Ref
+}
+
+// item is one object that pods reference, and the run that keeps it current. mu guards what is below it; it is taken
+// after Manager.mu. The subscriber is called without it.
 type item struct {
-	*known
-	base      *base
-	reflector reflector
-	// skipPause ends a pause of the reflector; it has room for one.
-	skipPause chan struct{}
+	key
+	m      *Manager
+	source *source
+	// since is when the object was first referenced; constant.
+	since time.Time
+	// place is what the object takes of the cache, which guards it.
+	place place
 
-	// run is the reflector's present life; nil while it is stopped.
+	mu sync.Mutex
+	// closed is what reads return after the last reference has gone; nil before.
+	closed error
+	// run is the present one; nil while nothing follows the object.
 	run *run
-	// ended is closed when the last run that was started has ended.
-	ended    <-chan struct{}
-	lastRead time.Time
-	// followedSince is when the open watch began; zero while there is none.
-	followedSince time.Time
+	// newest is the newest resourceVersion that any run has seen: the item never goes back.
+	newest string
+	// notified is the state that the subscriber was last notified of. awaited says that a GetObject failed with
+	// ErrNotSynced: then it hears of the sync also if that brings nothing new.
+	notified state
+	awaited  bool
+	denial   denial
+	// provenAt is when the API server last said what the state is, or that it had not changed; zero for never.
+	lastRead, provenAt time.Time
 }
 
-// run is one life of the reflector.
+// run is one life of what keeps an item current: a reflector, or a poller. The lock of the item guards what is below
+// urgent; what is above is constant.
 type run struct {
-	stop context.CancelFunc
-	// admitted is set once the run before has ended. Reports that come earlier are from that
-	// one, and must be ignored.
-	admitted bool
+	*item
+	// urgent says that a publish waits for its first state.
+	urgent bool
+
+	// cancel ends the goroutine.
+	cancel context.CancelFunc
+	// synced says that object is the state in the API server, nil for no object.
+	synced bool
+	object *volume.Object
+	// err is why the last request has failed, nil after one that has not.
+	err error
+	// pausing says that the next request waits for its time.
+	pausing bool
+	// ended says that nothing follows the object any more, as it is immutable.
+	ended bool
+	// watching is since when a watch is open; zero for none.
+	watching time.Time
+	polling
 }
 
-// get returns what is known. If nothing is known, it makes sure that the reflector runs.
-//
-// Reading an immutable object stops its watch: only a deletion can follow, and verify looks
-// for that when another pod begins to use the object.
-func (it *item) get() (*volume.Object, error) {
-	now := time.Now()
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	it.lastRead = now
-	switch {
-	case it.closed != nil:
-		return nil, it.closed
-	case !it.synced:
-		it.startLocked()
-		it.awaited = true
-		return nil, it.notSyncedLocked()
-	case it.object != nil && it.object.Immutable:
-		it.stopLocked()
+// state says which object the API server holds under a name, as far as it is known.
+type state struct {
+	known, present bool
+	volume.Version
+}
+
+func stateOf(obj *volume.Object) state {
+	if obj == nil {
+		return state{known: true}
 	}
-	return it.stateLocked()
+	return state{known: true, present: true, Version: obj.Version}
 }
 
-// prioritize also ends a pause of the reflector: the failure may be over.
-func (it *item) prioritize(pod types.UID) {
-	it.known.prioritize(pod)
-	select {
-	case it.skipPause <- struct{}{}:
-	default:
-	}
+// same tells whether nothing changed from s to t. Without a resourceVersion there is no telling, so the answer is false.
+func (s state) same(t state) bool {
+	return s == t && (!s.present || s.ResourceVersion != "")
 }
 
-// refresh does nothing: the watch brings the changes.
-func (it *item) refresh() {}
-
-// start starts the reflector for the first time.
-func (it *item) start() {
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	it.startLocked()
+// older tells whether resourceVersion a is certainly older than b.
+func older(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
 }
 
-// startLocked starts the reflector, unless it runs or the item is closed.
-func (it *item) startLocked() {
-	if it.closed != nil || it.run != nil {
+// startLocked begins a new run, unless the item is closed.
+func (it *item) startLocked(urgent bool) {
+	it.stopLocked()
+	if it.closed != nil {
 		return
 	}
-	ctx, stop := context.WithCancel(it.base.context(it.account))
-	before, ended := it.ended, make(chan struct{})
-	r := &run{stop: stop}
-	it.run, it.ended = r, ended
-	it.base.running.Go(func() {
-		defer close(ended)
-		<-before
-		it.admit(r)
-		it.reflector.reflect(ctx)
+	it.run = &run{item: it, urgent: urgent, cancel: func() {}}
+	if it.m.detection == Watch {
+		it.run.goLocked(it.run.reflect)
+	} else {
+		it.run.askLocked()
+	}
+}
+
+// goLocked starts the goroutine of a run.
+func (r *run) goLocked(do func(context.Context)) {
+	ctx, cancel := context.WithCancel(clientlog.Context(context.Background()))
+	r.cancel = cancel
+	r.m.running.Go(func() {
+		defer cancel()
+		do(ctx)
 	})
 }
 
-// admit accepts reports of r, now that the run before has ended.
-func (it *item) admit(r *run) {
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	r.admitted = true
-}
-
-// stopLocked stops the reflector and keeps what is known. Later reports of the run are
-// ignored.
 func (it *item) stopLocked() {
 	if it.run != nil {
-		it.run.stop()
+		it.run.cancel()
 		it.run = nil
 	}
 }
 
-// stopIfUnreadSince stops the reflector if nothing has read the object since t. The next read
-// starts it again. A reflector that has not synced yet goes on: another first list would make
-// a slow API server slower.
+// referenced is called after each reference but the first. A pod must not get a state that is older than itself: so what
+// nothing follows is read afresh, with Cache for each pod, with Get for each reference.
+func (it *item) referenced(newPod bool) {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	unfollowed := it.m.detection == Watch && it.run != nil && it.run.ended || it.m.detection == Cache
+	if newPod && unfollowed || it.m.detection == Get {
+		it.startLocked(false)
+	}
+}
+
+// hurry has the state asked for before others, if it is not known.
+func (it *item) hurry() {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if r := it.run; r == nil || !r.synced && (!r.urgent || r.pausing) {
+		it.startLocked(true)
+	}
+}
+
+// get returns what is known. If nothing is, it makes sure that a run finds out.
+func (it *item) get() (*volume.Object, error) {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	it.lastRead = time.Now()
+	if it.closed != nil {
+		return nil, it.closed
+	}
+	if it.run == nil {
+		it.startLocked(false)
+	}
+	switch r := it.run; {
+	case !r.synced:
+		it.awaited = true
+		return nil, r.notSyncedLocked()
+	case r.object == nil:
+		return nil, apierrors.NewNotFound(it.source.resource, it.ref.Name)
+	default:
+		return r.object, nil
+	}
+}
+
+// notSyncedLocked says why the state isn't known.
+func (r *run) notSyncedLocked() error {
+	err := r.err
+	if err == nil {
+		err, _ = r.m.requests.Err(r.account)
+	}
+	if err == nil {
+		return fmt.Errorf("%s: %w", r.ref, ErrNotSynced)
+	}
+	return fmt.Errorf("%s: %w: %w", r.ref, ErrNotSynced, err)
+}
+
+// stopIfUnreadSince stops the run if nothing has read the object since t. The next read starts another one. One that has
+// no state yet goes on: another first request would make a slow API server slower.
 func (it *item) stopIfUnreadSince(t time.Time) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	if it.run != nil && it.synced && it.lastRead.Before(t) {
+	if it.m.detection == Watch && it.run != nil && it.run.synced && !it.run.ended && it.lastRead.Before(t) {
 		it.stopLocked()
-		it.forgetLocked()
+		it.m.cache.release(&it.place)
 	}
 }
 
-// verify starts the reflector of an immutable object again for a new pod, since its watch has
-// stopped: the object may have been deleted and created with other data. Until that is done,
-// get returns ErrNotSynced.
-func (it *item) verify(newPod bool) {
-	if !newPod {
-		return
-	}
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	if it.synced && it.run == nil {
-		it.forgetLocked()
-		it.startLocked()
-	}
-}
-
-// close stops the reflector for good. Every read returns err from then on.
+// close stops everything for good. Every read returns err from then on.
 func (it *item) close(err error) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	if it.closed != nil {
+	if it.closed == nil {
+		it.closed = err
+		it.stopLocked()
+		it.m.cache.release(&it.place)
+	}
+}
+
+// with returns the context of the run's next request.
+func (r *run) with(ctx context.Context) context.Context {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return requests.With(ctx, requests.Meta{Account: r.account, Urgent: r.urgent && !r.synced})
+}
+
+// set takes over a state at a resourceVersion; nil is no object. It refuses one that is older than what is known, and one
+// that the cache has no room for. complete says that the run is allowed all that it needs.
+func (r *run) set(obj *volume.Object, version string, complete bool) error {
+	r.mu.Lock()
+	tell, err := r.setLocked(obj, version)
+	if complete && err == nil {
+		tell = r.denial.end() || tell
+	}
+	r.mu.Unlock()
+	if tell {
+		r.m.changed(r.account, r.ref)
+	}
+	return err
+}
+
+func (r *run) setLocked(obj *volume.Object, version string) (tell bool, err error) {
+	switch {
+	case r.item.run != r:
+		return false, context.Canceled
+	case older(version, r.newest), obj != nil && obj.UID == r.notified.UID && older(obj.ResourceVersion, r.notified.ResourceVersion):
+		return false, errOlder
+	}
+	if err := r.m.cache.keep(&r.place, obj); err != nil {
+		r.synced, r.object, r.err, r.awaited = false, nil, nil, true // there may be room later
+		return true, err
+	}
+	if version != "" {
+		r.newest = version
+	}
+	if !r.synced {
+		r.lastRead = time.Now() // the caller that waits for this needs time to read it
+	}
+	r.object, r.synced, r.err, r.provenAt = obj, true, nil, time.Now()
+	now := stateOf(obj)
+	tell = r.awaited || !r.notified.same(now)
+	r.notified, r.awaited = now, false
+	return tell, nil
+}
+
+// failed records why a request has failed. The subscriber hears of a refusal if a GetObject waits for the state, which
+// may never come, and when a denial begins.
+func (r *run) failed(err error) {
+	now := time.Now()
+	r.mu.Lock()
+	if r.item.run != r {
+		r.mu.Unlock()
 		return
 	}
-	it.closed = err
-	it.openings.forget(&it.candidate)
-	it.stopLocked()
-	it.synced = false
-	it.object = nil
-	it.holding.release()
+	told := requests.Told(err)
+	news := r.err == nil || apierrors.ReasonForError(r.err) != apierrors.ReasonForError(told)
+	r.err = told
+	// Before the first state, the error of GetObject already says that a server lags behind.
+	denied := (r.synced || !errors.Is(err, errOlder)) && r.denial.add(told, now, r.m.grace(r.account, told))
+	refused := r.awaited && !r.synced && isRefusal(told)
+	r.mu.Unlock()
+	logger := klog.Background()
+	if waits, _ := r.m.requests.Err(r.account); waits != nil || !news || isUsual(err) { // the first is logged for all
+		logger = logger.V(detailLevel)
+	}
+	logger.Info("Request for an object failed, trying again", "ref", r.ref, "account", r.account, "err", err)
+	if denied || refused {
+		r.m.changed(r.account, r.ref)
+	}
+}
+
+// allowed records that nothing is refused any more.
+func (r *run) allowed() {
+	r.mu.Lock()
+	tell := r.item.run == r && r.denial.end()
+	if r.item.run == r {
+		r.err = nil
+	}
+	r.mu.Unlock()
+	if tell {
+		r.m.changed(r.account, r.ref)
+	}
+}
+
+func (r *run) isSynced() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.synced
+}
+
+// sleep waits before the next request.
+func (r *run) sleep(ctx context.Context, d time.Duration) {
+	r.setPausing(true)
+	defer r.setPausing(false)
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (r *run) setPausing(pausing bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pausing = pausing
 }

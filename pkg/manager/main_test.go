@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -24,6 +25,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	testResync = time.Minute
+	// maxBackoff is the longest pause of one object.
+	maxBackoff = 30 * time.Second
+	answerTime = requests.AnswerTime
 	testNode   = "node-1"
 )
 
@@ -118,28 +122,19 @@ func inBubbles(t *testing.T, detections []ChangeDetection, test func(t *testing.
 
 func newEnv(t *testing.T, detection ChangeDetection) *env {
 	t.Helper()
-	return newEnvAs(t, detection, nil)
+	return newEnvWith(t, Options{ChangeDetection: detection})
 }
 
-func newEnvAs(t *testing.T, detection ChangeDetection, identity Credentials) *env {
-	t.Helper()
-	return newEnvWith(t, Options{ChangeDetection: detection, Credentials: identity})
-}
-
-// newEnvWith is newEnv with what opts say of change detection, credentials, refusals and the cache.
+// newEnvWith is newEnv with what opts say of change detection, accounts, refusals and the cache.
 func newEnvWith(t *testing.T, opts Options) *env {
 	t.Helper()
-	detection, identity := opts.ChangeDetection, opts.Credentials
-	e := &env{detection: detection, t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}, changed: make(chan struct{})}
-	client := e.api.client()
-	if identity != nil {
-		client = e.api.clientOfPods()
+	e := &env{detection: opts.ChangeDetection, t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}, changed: make(chan struct{})}
+	opts.Client, opts.Requests, opts.Nodes = e.api.client(), e.api.paced, e.api.client().Nodes()
+	opts.ResyncInterval, opts.NodeName = testResync, testNode
+	if opts.Accounts {
+		opts.Client = e.api.clientOfPods()
 	}
-	m, err := New(Options{
-		Client: client, Nodes: e.api.client().Nodes(), Credentials: identity,
-		ResyncInterval: testResync, ChangeDetection: detection, NodeName: testNode, RefusalsPass: opts.RefusalsPass,
-		MaxCachedSize: opts.MaxCachedSize,
-	})
+	m, err := New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,8 +198,8 @@ func (e *env) wantGetErr(ref volume.Ref, want error) {
 	}
 }
 
-// item returns what a manager that watches has of ref.
-func (e *env) item(ref volume.Ref) *item { return e.objects.find(key{ref: ref}).object.(*item) }
+// item returns what the manager has of ref.
+func (e *env) item(ref volume.Ref) *item { return e.find(volume.Pod{}, ref) }
 
 // wantWatches lets everything come to rest and counts the open watches of ref; with a
 // change detection other than Watch it wants none.

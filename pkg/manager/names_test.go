@@ -103,3 +103,8 @@ func TestARefusalOfAnObjectIsItsOwn(t *testing.T) {
 		}
 	})
 }
+
+// refuseAll has the API server fail each request with err.
+func (e *env) refuseAll(err error) {
+	e.api.set(func() { e.api.refuse = func(apiRequest) error { return err } })
+}

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/clientlog"
 )
 
 const (
@@ -18,12 +20,10 @@ const (
 	ttlInterval = time.Minute
 )
 
-// nodeTTL reads from the Node object how long answers are good for. The node lifecycle
-// controller sets it by the size of the cluster.
-//
-// Its requests run in goroutines of the store, one at a time. mu guards what is below it.
+// nodeTTL reads from the Node object how long answers are good for. The node lifecycle controller sets it by the size of
+// the cluster. Its requests run in goroutines of the manager, one at a time. mu guards what is below it.
 type nodeTTL struct {
-	store *base
+	m     *Manager
 	nodes Nodes
 	node  string
 
@@ -31,25 +31,20 @@ type nodeTTL struct {
 	ttl     time.Duration
 	askedAt time.Time
 	failing bool
-	// cancel ends the request that is under way; nil if none is.
+	// cancel ends the request that is under way; nil if none is. closed says that none may begin.
 	cancel context.CancelFunc
 	closed bool
 }
 
-func newNodeTTL(store *base, nodes Nodes, node string) *nodeTTL {
-	return &nodeTTL{store: store, nodes: nodes, node: node, ttl: defaultTTL}
-}
-
-// get returns the last known time without waiting. If the last request for the Node was more
-// than a minute ago, it sends another one in the background.
+// get returns the last known time without waiting. If the last request for the Node was more than a minute ago, it sends
+// another one in the background.
 func (n *nodeTTL) get() time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	due := n.askedAt.IsZero() || time.Since(n.askedAt) >= ttlInterval
-	if due && n.cancel == nil && !n.closed {
-		ctx, cancel := context.WithTimeout(klog.NewContext(context.Background(), n.store.logger), answerTime)
+	if due := n.askedAt.IsZero() || time.Since(n.askedAt) >= ttlInterval; due && n.cancel == nil && !n.closed {
+		ctx, cancel := context.WithTimeout(clientlog.Context(context.Background()), bodyTime)
 		n.askedAt, n.cancel = time.Now(), cancel
-		n.store.running.Go(func() {
+		n.m.running.Go(func() {
 			defer cancel()
 			n.ask(ctx)
 		})
@@ -57,8 +52,7 @@ func (n *nodeTTL) get() time.Duration {
 	return n.ttl
 }
 
-// ask gets the Node. A failure leaves the time as it is. The first of consecutive failures is
-// logged.
+// ask gets the Node. A failure leaves the time as it is. The first of consecutive failures is logged.
 func (n *nodeTTL) ask(ctx context.Context) {
 	node, err := n.nodes.Get(ctx, n.node, metav1.GetOptions{ResourceVersion: "0"})
 	n.mu.Lock()
@@ -69,7 +63,7 @@ func (n *nodeTTL) ask(ctx context.Context) {
 		return
 	}
 	if !n.failing && !n.closed {
-		n.store.failures.logger.Info("Get of the Node failed, its TTL annotation has no effect", "node", n.node, "ttl", n.ttl, "err", err)
+		klog.Background().Info("Get of the Node failed, its TTL annotation has no effect", "node", n.node, "ttl", n.ttl, "err", err)
 	}
 	n.failing = true
 }

@@ -65,7 +65,7 @@ func TestTheNodeSaysHowLong(t *testing.T) {
 		e.api.set(func() {
 			e.api.refuse = func(r apiRequest) error {
 				if r.ref == nodeRef {
-					return errors.New("unplugged")
+					return apierrors.NewInternalError(errors.New("unplugged"))
 				}
 				return nil
 			}

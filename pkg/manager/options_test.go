@@ -7,16 +7,18 @@ import (
 )
 
 func TestNewRefusesBadOptions(t *testing.T) {
-	client := newAPIServer(t).client()
+	api := newAPIServer(t)
+	client, paced := api.client(), api.paced
 	for _, tc := range []struct {
 		name, want string
 		opts       Options
 	}{
-		{"no client", "Client is required", Options{ResyncInterval: time.Minute}},
-		{"no resync interval", "must be more than zero, not 0s", Options{Client: client}},
-		{"no such change detection", `ChangeDetection "watch" is none of Watch, Cache and Get`, Options{Client: client, ResyncInterval: time.Minute, ChangeDetection: "watch"}},
-		{"no node for its TTL", "Nodes and NodeName are required", Options{Client: client, ResyncInterval: time.Minute, ChangeDetection: Cache}},
-		{"negative resync interval", "must be more than zero, not -1s", Options{Client: client, ResyncInterval: -time.Second}},
+		{"no client", "Client and Requests are required", Options{Requests: paced, ResyncInterval: time.Minute}},
+		{"no requests", "Client and Requests are required", Options{Client: client, ResyncInterval: time.Minute}},
+		{"no resync interval", "must be more than zero, not 0s", Options{Client: client, Requests: paced}},
+		{"no such change detection", `ChangeDetection "watch" is none of Watch, Cache and Get`, Options{Client: client, Requests: paced, ResyncInterval: time.Minute, ChangeDetection: "watch"}},
+		{"no node for its TTL", "Nodes and NodeName are required", Options{Client: client, Requests: paced, ResyncInterval: time.Minute, ChangeDetection: Cache}},
+		{"negative resync interval", "must be more than zero, not -1s", Options{Client: client, Requests: paced, ResyncInterval: -time.Second}},
 	} {
 		if _, err := New(tc.opts); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: got %v, want it to contain %q", tc.name, err, tc.want)
@@ -25,11 +27,12 @@ func TestNewRefusesBadOptions(t *testing.T) {
 }
 
 func TestWatchIsTheDefault(t *testing.T) {
-	m, err := New(Options{Client: newAPIServer(t).client(), ResyncInterval: time.Minute})
+	api := newAPIServer(t)
+	m, err := New(Options{Client: api.client(), Requests: api.paced, ResyncInterval: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, ok := m.objects.store.(*watchStore); !ok {
-		t.Errorf("the store is a %T", s)
+	if m.detection != Watch {
+		t.Errorf("it is %s", m.detection)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,7 +103,7 @@ func TestAReferenceThatWasNeverAddedLeavesNoCount(t *testing.T) {
 	inEachBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.objects.drop("other", registration{objects: keys(volume.Account{}, []volume.Ref{ref, secretRef("unknown")})})
+		e.drop("other", registration{objects: []key{{ref: ref}, {ref: secretRef("unknown")}}})
 		e.wantWatches(ref, 1)
 		e.UnregisterPod(pod("p"), "v")
 		e.wantWatches(ref, 0)
@@ -161,7 +163,7 @@ func checkModel(t *testing.T, e *env, all []volume.Ref, model map[string][]volum
 	t.Helper()
 	want := map[volume.Ref]map[types.UID]int{}
 	for key, refs := range model {
-		for _, ref := range distinct(refs) {
+		for _, ref := range slices.Compact(slices.SortedFunc(slices.Values(refs), func(a, b volume.Ref) int { return strings.Compare(a.String(), b.String()) })) {
 			if want[ref] == nil {
 				want[ref] = map[types.UID]int{}
 			}
@@ -175,12 +177,12 @@ func checkModel(t *testing.T, e *env, all []volume.Ref, model map[string][]volum
 			watches = 1
 		}
 		e.wantWatches(ref, watches)
-		obj := e.objects.find(key{ref: ref})
+		obj := e.item(ref)
 		if (obj != nil) != (want[ref] != nil) {
 			t.Errorf("%s: registered: %v, references: %v", ref, obj != nil, want[ref])
 		} else if obj != nil {
 			got := map[types.UID]int{}
-			for uid, n := range obj.holding.pods {
+			for uid, n := range obj.place.pods {
 				got[uid] = int(n.volumes)
 			}
 			if !maps.Equal(got, want[ref]) {

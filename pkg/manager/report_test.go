@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -72,39 +71,32 @@ func TestAStaleServerNeverTakesDataBack(t *testing.T) {
 	}
 }
 
-// TestASyncedItemRefusesStaleReports feeds an item directly what no sane server
-// sends.
+// TestASyncedItemRefusesStaleReports feeds a run directly what no sane server sends.
 func TestASyncedItemRefusesStaleReports(t *testing.T) {
 	at := func(uid string, rv int, value string) *volume.Object {
 		s := secret("a", value)
 		s.UID, s.ResourceVersion = pod(uid).UID, strconv.Itoa(rv)
 		return objectOf(t, s)
 	}
-	told := func(kind watch.EventType, obj *volume.Object) func(it *item) error {
-		return func(it *item) error {
-			if err := it.event(event{kind: kind, object: obj, resourceVersion: obj.ResourceVersion}); err != nil {
-				t.Error(err)
-			}
-			return nil
-		}
+	told := func(kind watch.EventType, obj *volume.Object) func(r *run) error {
+		e := event{kind: kind, object: obj, resourceVersion: obj.ResourceVersion}
+		return func(r *run) error { return r.set(e.present(), e.resourceVersion, true) }
 	}
-	listed := func(obj *volume.Object, resourceVersion string) func(it *item) error {
-		return func(it *item) error { return it.sync(obj, resourceVersion, true) }
+	listed := func(obj *volume.Object, resourceVersion string) func(r *run) error {
+		return func(r *run) error { return r.set(obj, resourceVersion, true) }
 	}
-	other := at("u", 1001, "other")
-	other.Name = "b"
 	for _, tc := range []struct {
 		name   string
-		report func(it *item) error
+		report func(r *run) error
 		want   string // value, or "" for absent
 		err    error
 	}{
 		{"newer update", told(watch.Modified, at("u", 1001, "new")), "new", nil},
-		{"older update", told(watch.Modified, at("u", 999, "old")), "now", nil},
-		{"older update, fewer digits", told(watch.Modified, at("u", 99, "old")), "now", nil},
-		{"older addition of another UID", told(watch.Added, at("x", 999, "old")), "now", nil},
+		{"older update", told(watch.Modified, at("u", 999, "old")), "now", errOlder},
+		{"older update, fewer digits", told(watch.Modified, at("u", 99, "old")), "now", errOlder},
+		{"older addition of another UID", told(watch.Added, at("x", 999, "old")), "now", errOlder},
 		{"newer addition of another UID", told(watch.Added, at("x", 1001, "new")), "new", nil},
-		{"older deletion", told(watch.Deleted, at("u", 999, "old")), "now", nil},
+		{"older deletion", told(watch.Deleted, at("u", 999, "old")), "now", errOlder},
 		{"newer deletion", told(watch.Deleted, at("u", 1001, "now")), "", nil},
 		{"newer list", listed(at("u", 1001, "new"), "1002"), "new", nil},
 		{"newer list without it", listed(nil, "1002"), "", nil},
@@ -112,7 +104,6 @@ func TestASyncedItemRefusesStaleReports(t *testing.T) {
 		{"older list without it", listed(nil, "999"), "now", errOlder},
 		{"newer list with an older version", listed(at("u", 999, "old"), "1002"), "now", errOlder},
 		{"list of a server that tells no version", listed(at("u", 1001, "new"), ""), "new", nil},
-		{"update of another object", told(watch.Modified, other), "now", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *env) {
@@ -121,11 +112,11 @@ func TestASyncedItemRefusesStaleReports(t *testing.T) {
 				e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
 				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 				synctest.Wait()
-				it := e.item(ref)
-				if err := it.sync(at("u", 1000, "now"), "1000", true); err != nil {
+				r := e.item(ref).run
+				if err := r.set(at("u", 1000, "now"), "1000", true); err != nil {
 					t.Fatal(err)
 				}
-				if err := tc.report(it); !errors.Is(err, tc.err) {
+				if err := tc.report(r); !errors.Is(err, tc.err) {
 					t.Errorf("got error %v, want %v", err, tc.err)
 				}
 				obj, err := e.GetObject(ref)
@@ -177,14 +168,6 @@ func TestOldFailuresAreForgotten(t *testing.T) {
 		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
 		if _, err := e.GetObject(ref); !errors.Is(err, ErrNotSynced) || errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("got %v, want nothing of an outage that is over", err)
-		}
-
-		// Nor is it a failure that a stopped run's request was cancelled.
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		e.item(ref).reflector.failed(ctx, ctx.Err())
-		if _, err := e.GetObject(ref); errors.Is(err, context.Canceled) {
-			t.Errorf("got %v", err)
 		}
 	})
 }

@@ -127,7 +127,7 @@ func TestEverythingAtOnce(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%5)*time.Millisecond)
 					_, _ = e.await(ctx, ref)
 					cancel()
-					e.objects.stopIdle(time.Now().Add(time.Second))
+					e.stopIdle(time.Now().Add(time.Second))
 					e.UnregisterPod(p, fmt.Sprint("v", (i+1)%3))
 					if i%10 == w {
 						e.api.put(immutableSecret(ref.Name, "x"))

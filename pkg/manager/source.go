@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
@@ -21,8 +21,8 @@ import (
 // source sends the requests for the objects of one kind.
 //
 // client-go's typed clients repeat a request that failed up to ten times, as late as a
-// Retry-After says, which may be any time. A source returns the failure at once, since its
-// caller paces the requests.
+// Retry-After says, which may be any time. A source returns the failure at once: package requests
+// paces what is sent next.
 type source struct {
 	client   *apiclient.Client
 	resource schema.GroupResource
@@ -46,8 +46,8 @@ func (s *source) request(namespace string, opts runtime.Object) *rest.Request {
 }
 
 // get returns an object.
-func (s *source) get(ctx context.Context, namespace, name string, opts metav1.GetOptions) (*volume.Object, error) {
-	obj, err := s.request(namespace, &opts).Name(name).Do(ctx).Get()
+func (s *source) get(ctx context.Context, ref volume.Ref, opts metav1.GetOptions) (*volume.Object, error) {
+	obj, err := s.request(ref.Namespace, &opts).Name(ref.Name).Do(ctx).Get()
 	if err != nil {
 		return nil, err
 	}
@@ -57,6 +57,7 @@ func (s *source) get(ctx context.Context, namespace, name string, opts metav1.Ge
 // list returns the object of a list that is ref, nil if there is none, and the list's
 // resourceVersion.
 func (s *source) list(ctx context.Context, ref volume.Ref, opts metav1.ListOptions) (*volume.Object, string, error) {
+	opts.FieldSelector = selector(ref)
 	list, err := s.request(ref.Namespace, &opts).Do(ctx).Get()
 	if err != nil {
 		return nil, "", err
@@ -81,22 +82,16 @@ func (s *source) list(ctx context.Context, ref volume.Ref, opts metav1.ListOptio
 	return nil, of.GetResourceVersion(), nil
 }
 
-// watch returns the events of a watch, in protobuf: every API server has that for these
-// kinds. They are not compressed: Kubernetes 1.37 would do that to a watch that begins with the state, and the
-// reader of each idle watch would keep its buffers.
-func (s *source) watch(ctx context.Context, namespace string, opts metav1.ListOptions) (io.ReadCloser, error) {
-	opts.Watch = true
-	return s.request(namespace, &opts).Timeout(timeoutOf(opts)).
+// watch returns the events of a watch of one object, in protobuf: every API server has that for these kinds. They are not
+// compressed: Kubernetes 1.37 would do that to a watch that begins with the state, and the reader of each idle watch would
+// keep its buffers.
+func (s *source) watch(ctx context.Context, ref volume.Ref, opts metav1.ListOptions) (io.ReadCloser, error) {
+	opts.Watch, opts.FieldSelector = true, selector(ref)
+	return s.request(ref.Namespace, &opts).
 		SetHeader("Accept", runtime.ContentTypeProtobuf+";stream=watch").SetHeader("Accept-Encoding", "identity").Stream(ctx)
 }
 
-// timeoutOf returns how long the server is to take at most, 0 for its own choice.
-func timeoutOf(opts metav1.ListOptions) time.Duration {
-	if opts.TimeoutSeconds == nil {
-		return 0
-	}
-	return time.Duration(*opts.TimeoutSeconds) * time.Second
-}
+func selector(ref volume.Ref) string { return "metadata.name=" + fields.EscapeValue(ref.Name) }
 
 // convert returns what a volume can show of a ConfigMap or a Secret. It takes over the
 // values, which the decoder has made for obj alone.

@@ -1,6 +1,8 @@
 package manager
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -48,54 +50,45 @@ type ObjectStatus struct {
 // It holds no lock meanwhile, so the states may be of different moments. It starts no request, and
 // does not count as a read.
 func (m *Manager) Objects(yield func(ObjectStatus) bool) {
-	for _, obj := range m.objects.all() {
-		if !yield(obj.status()) {
+	for _, it := range m.all() {
+		if !yield(it.status()) {
 			return
 		}
 	}
 }
 
-// all returns the objects of this moment.
-func (r *references) all() []*referenced {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	all := make([]*referenced, 0, len(r.objects))
-	for _, obj := range r.objects {
-		all = append(all, obj)
-	}
-	return all
+// all returns the items of this moment.
+func (m *Manager) all() []*item {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return slices.Collect(maps.Values(m.items))
 }
 
 func (it *item) status() ObjectStatus {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	return it.statusLocked(it.run != nil, it.worksLocked())
-}
-
-func (p *polled) status() ObjectStatus {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.statusLocked(true, false)
-}
-
-// statusLocked returns the status. works says that a watch is open.
-func (k *known) statusLocked(followed, works bool) ObjectStatus {
-	s := ObjectStatus{Account: k.account, Ref: k.ref, Since: k.since, ProvenAt: k.provenAt, Followed: followed && k.closed == nil}
-	s.Stale = s.Followed && !works && (k.failing || k.openings.isHeldUp(&k.candidate))
-	switch denied := k.deniedLocked(); {
-	case k.closed != nil:
-		s.State, s.Err = Unknown, k.closed
+	s := ObjectStatus{Account: it.account, Ref: it.ref, Since: it.since, ProvenAt: it.provenAt}
+	r, denied := it.run, it.deniedLocked()
+	waits, _ := it.m.requests.Err(it.account)
+	s.Followed = r != nil && !r.ended && it.closed == nil
+	works := r != nil && !r.watching.IsZero() && time.Since(r.watching) >= workingTime
+	s.Stale = s.Followed && !works && (r.err != nil || waits != nil)
+	switch {
+	case it.closed != nil:
+		s.State, s.Err = Unknown, it.closed
 	case denied != nil:
 		s.State, s.Err = Denied, denied
-	case !k.synced:
-		s.State, s.Err = Unknown, k.notSyncedLocked()
-	case k.object == nil:
+	case r == nil:
+		s.State, s.Err = Unknown, ErrNotSynced
+	case !r.synced:
+		s.State, s.Err = Unknown, r.notSyncedLocked()
+	case r.object == nil:
 		s.State = Absent
 	default:
 		s.State = Present
 	}
-	if k.object != nil {
-		s.Version = k.object.Version
+	if r != nil && r.object != nil {
+		s.Version = r.object.Version
 	}
 	return s
 }

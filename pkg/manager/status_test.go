@@ -2,6 +2,7 @@ package manager
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"syscall"
 	"testing"
@@ -9,9 +10,9 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -122,7 +123,7 @@ func TestAQuietWatchIsNotStale(t *testing.T) {
 				t.Fatalf("proven %s ago: %+v", time.Since(s.ProvenAt), s)
 			}
 		}
-		if longest < 2*silenceTime {
+		if longest < 20*time.Minute {
 			t.Errorf("never unproven for more than %s", longest)
 		}
 		if n := len(e.api.requests(ref)); n < 5 {
@@ -138,14 +139,14 @@ func TestStaleObjects(t *testing.T) {
 		fails, ends func(*apiServer)
 	}{
 		"no connection": {Watch, refuse(syscall.ECONNREFUSED), refuse(nil)},
-		"server fails":  {Watch, refuse(refusal(500, 0)), refuse(nil)},
-		"no right":      {Watch, refuse(refusal(403, 0)), refuse(nil)},
+		"server fails":  {Watch, refuse(refusal(500)), refuse(nil)},
+		"no right":      {Watch, refuse(refusal(403)), refuse(nil)},
 		"no answer": {
 			Watch, func(s *apiServer) { s.hold = func(apiRequest) <-chan struct{} { return make(chan struct{}) } },
 			func(s *apiServer) { s.hold = nil },
 		},
 		"watches end at once": {Watch, func(s *apiServer) { s.ends = true }, func(s *apiServer) { s.ends = false }},
-		"requests fail":       {Get, refuse(refusal(500, 0)), refuse(nil)},
+		"requests fail":       {Get, refuse(refusal(500)), refuse(nil)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubbleWith(t, tc.detection, func(t *testing.T, e *env) {
@@ -171,7 +172,7 @@ func TestStaleObjects(t *testing.T) {
 				}
 				e.api.set(func() { tc.ends(e.api) })
 				e.Refresh([]volume.Ref{ref})
-				after(answerTime + 2*maxPause + backoff.Long)
+				after(answerTime + 2*maxPause + maxBackoff)
 				if s := e.status(); s.Stale {
 					t.Errorf("since nothing fails: %+v", s)
 				}
@@ -205,4 +206,28 @@ func refuse(err error) func(*apiServer) {
 			s.refuse = func(apiRequest) error { return err }
 		}
 	}
+}
+
+// watchMany registers objects and returns when their watches are open.
+func watchMany(t *testing.T, e *env, objects int) []volume.Ref {
+	t.Helper()
+	var refs []volume.Ref
+	for i := range objects {
+		refs = append(refs, secretRef(fmt.Sprint("s-", i)))
+	}
+	e.RegisterPod(pod("p"), "v", refs)
+	after(10 * time.Second)
+	for _, ref := range refs {
+		e.wantNotFound(ref)
+	}
+	return refs
+}
+
+// refusal returns the answer of a server with a code.
+func refusal(code int32) error {
+	reason := metav1.StatusReasonInternalError
+	if code == 403 {
+		reason = metav1.StatusReasonForbidden
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason}}
 }

@@ -1,12 +1,10 @@
 package manager
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,11 +15,9 @@ import (
 )
 
 var (
-	// errEnded is the end of a watch, by the server or by a broken connection. Another watch
-	// can go on from the last event.
+	// errEnded is the end of a watch, by the server or by a broken connection. Another watch can go on from the last event.
 	errEnded = errors.New("the watch has ended")
-	// errUnreadable is an event that can't be decoded. It doesn't wrap the decoder's error,
-	// which may quote values.
+	// errUnreadable is an event that can't be decoded. It doesn't wrap the decoder's error, which may quote values.
 	errUnreadable = errors.New("an event of a watch can't be decoded")
 )
 
@@ -33,79 +29,58 @@ type event struct {
 	resourceVersion string
 	// initialEventsEnd marks the bookmark that ends the state which a watch begins with.
 	initialEventsEnd bool
-	// large says that it takes much memory until the item has it.
-	large bool
 }
 
-// stream is the answer to one watch request, for one goroutine. Events are decoded when
-// they are asked for: nothing is read ahead, and no goroutine waits for them.
+// present returns the object after the event, nil for none.
+func (e *event) present() *volume.Object {
+	if e.kind == watch.Deleted {
+		return nil
+	}
+	return e.object
+}
+
+// stream is the answer to one watch request, for one goroutine.
 type stream struct {
-	body    io.ReadCloser
+	body    io.Reader
 	decoder runtime.Decoder
-	opening *opening
-	// isOpened says that the opening has ended.
-	isOpened bool
-
-	// end ends the request. timer does too, after answerTime, unless answered was called.
-	end   context.CancelCauseFunc
-	timer *time.Timer
-	// cause returns why end or timer ended the request, if one of them did.
-	cause func() error
+	ref     volume.Ref
 }
 
-// answered says that the server has answered, so that the stream may last.
-func (s *stream) answered() { s.timer.Stop() }
+// maxFrame is the longest event that is read, as in client-go. Objects have a tenth of that at most.
+const maxFrame = 16 << 20
 
-// opened records, once, that the opening has ended, or the failure of what came after.
-func (s *stream) opened(err error) {
-	switch {
-	case !s.isOpened:
-		s.isOpened = true
-		s.opening.end(err)
-	case err != nil:
-		s.opening.report(err)
+// next returns the next event of the object. The error wraps errEnded or errUnreadable, or is the API error that the
+// server sent as an event.
+//
+// Each event is a frame: its length, and a WatchEvent in protobuf. Most watches are idle nearly all the time, so the memory
+// for a frame is not kept between events. client-go's stream decoder keeps 1 KB, and the longest frame that it has read.
+func (s *stream) next() (event, error) {
+	for {
+		frame, err := s.readFrame()
+		if err != nil {
+			return event{}, err
+		}
+		e, err := decodeEvent(s.decoder, frame)
+		if err != nil || e.object == nil || e.object.Ref == s.ref { // a real API server sends no other
+			return e, err
+		}
 	}
 }
 
-func (s *stream) close() {
-	s.timer.Stop()
-	s.end(nil)
-	_ = s.body.Close() // it was only read
-}
-
-const (
-	// frameHead is how many bytes hold the length of a frame.
-	frameHead = 4
-	// maxFrame is the longest event that is read, as in client-go. Objects have a tenth of
-	// that at most.
-	maxFrame = 16 << 20
-	// largeFrame is how long an event must be for its opening to last until the item has taken it, so that few are in
-	// memory that are not in the cache.
-	largeFrame = 64 << 10
-)
-
-// next returns the next event. The error wraps errEnded or errUnreadable, or is the API error
-// that the server sent as an event.
-//
-// Each event is a frame: its length, and a WatchEvent in protobuf. Most watches are idle nearly
-// all the time, so the memory for a frame is not kept between events. client-go's stream
-// decoder keeps 1 KB, and the longest frame that it has read.
-func (s *stream) next() (event, error) {
-	var head [frameHead]byte
+func (s *stream) readFrame() ([]byte, error) {
+	var head [4]byte
 	if _, err := io.ReadFull(s.body, head[:]); err != nil {
-		return event{}, fmt.Errorf("%w: %w", errEnded, err)
+		return nil, fmt.Errorf("%w: %w", errEnded, err)
 	}
 	length := binary.BigEndian.Uint32(head[:])
 	if length > maxFrame {
-		return event{}, fmt.Errorf("%w: it has %d bytes", errUnreadable, length)
+		return nil, fmt.Errorf("%w: it has %d bytes", errUnreadable, length)
 	}
 	frame := make([]byte, length)
 	if _, err := io.ReadFull(s.body, frame); err != nil {
-		return event{}, fmt.Errorf("%w: %w", errEnded, err)
+		return nil, fmt.Errorf("%w: %w", errEnded, err)
 	}
-	e, err := decodeEvent(s.decoder, frame)
-	e.large = length > largeFrame
-	return e, err
+	return frame, nil
 }
 
 // decodeEvent decodes a WatchEvent. decoder is that of the object in it.
@@ -129,12 +104,8 @@ func decodeEvent(decoder runtime.Decoder, frame []byte) (event, error) {
 	e := event{kind: kind, object: converted, resourceVersion: converted.ResourceVersion}
 	if kind == watch.Bookmark {
 		e.object = nil
-		e.initialEventsEnd = endsInitialEvents(obj)
+		of, ok := obj.(metav1.Object)
+		e.initialEventsEnd = ok && of.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
 	}
 	return e, nil
-}
-
-func endsInitialEvents(obj runtime.Object) bool {
-	of, ok := obj.(metav1.Object)
-	return ok && of.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
 }

@@ -68,7 +68,7 @@ func body(t testing.TB, events ...any) *bytes.Buffer {
 // read returns the stream of an answer.
 func read(t testing.TB, body io.Reader) *stream {
 	scheme := newAPIServer(t).scheme
-	return &stream{body: io.NopCloser(body), decoder: protobuf.NewSerializer(scheme, scheme)}
+	return &stream{body: body, decoder: protobuf.NewSerializer(scheme, scheme), ref: configMapRef("a")}
 }
 
 func eventOf(kind watch.EventType, obj runtime.Object) metav1.WatchEvent {
@@ -99,7 +99,7 @@ func TestEventsAreRead(t *testing.T) {
 			t.Errorf("%s: got %+v, %v", kind, got, err)
 		}
 	}
-	for _, ref := range []volume.Ref{configMapRef("a"), secretRef("a")} {
+	for _, ref := range []volume.Ref{configMapRef("a"), secretRef("a")} { // whose bookmarks name no object
 		got, err := read(t, body(t, bookmark(ref, 7))).next()
 		if err != nil || !reflect.DeepEqual(got, event{kind: watch.Bookmark, resourceVersion: "7", initialEventsEnd: true}) {
 			t.Errorf("the end of the initial events: got %+v, %v", got, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
@@ -76,7 +77,7 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 		return err
 	}
 	defer end()
-	ctx = p.withName(ctx, request.Target)
+	ctx = requests.With(p.withName(ctx, request.Target), requests.Meta{Urgent: true})
 	live, err := p.republish(ctx, &request)
 	if live || err != nil {
 		return err

@@ -1,0 +1,199 @@
+package requests
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+)
+
+// peer is a server of HTTP/2 with 100 streams a connection, as the API server has, and a client of it.
+type peer struct {
+	*httptest.Server
+	dials    atomic.Int64
+	base     *http.Transport
+	requests *Requests
+	client   http.RoundTripper
+}
+
+func newPeer(t *testing.T, handler http.HandlerFunc) *peer {
+	t.Helper()
+	p := &peer{Server: httptest.NewUnstartedServer(handler), requests: New()}
+	p.EnableHTTP2 = true
+	p.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 100}
+	p.Config.ErrorLog = log.New(io.Discard, "", 0)
+	p.StartTLS()
+	p.base = utilnet.SetTransportDefaults(&http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			p.dials.Add(1)
+			return (&net.Dialer{}).DialContext(ctx, network, address)
+		},
+	})
+	p.client = p.requests.Wrap(p.base)
+	t.Cleanup(func() {
+		p.base.CloseIdleConnections()
+		p.CloseClientConnections()
+		p.Close()
+	})
+	return p
+}
+
+func (p *peer) get(ctx context.Context, path string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(With(ctx, ordinary), http.MethodGet, p.URL+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	return p.client.RoundTrip(r)
+}
+
+// open is the answer to a watch.
+func open(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
+}
+
+// watch opens watches, and returns when all are open, or failed. The other function waits for their ends.
+func (p *peer) watch(ctx context.Context, n int) (failed int64, ended func()) {
+	var opened, all sync.WaitGroup
+	var failures atomic.Int64
+	for range n {
+		opened.Add(1)
+		all.Go(func() {
+			resp, err := p.get(ctx, "/watch")
+			if err != nil {
+				failures.Add(1)
+				opened.Done()
+				return
+			}
+			opened.Done()
+			_, _ = io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		})
+	}
+	opened.Wait()
+	return failures.Load(), all.Wait
+}
+
+// net/http alone makes a handshake for each request that finds no free stream.
+func TestHandshakes(t *testing.T) {
+	p := newPeer(t, open)
+	ctx, cancel := context.WithCancel(t.Context())
+	failed, ended := p.watch(ctx, 500)
+	if n := p.dials.Load(); n > 6 || failed > 0 {
+		t.Errorf("%d handshakes for 500 watches, %d failed", n, failed)
+	}
+	cancel()
+	ended()
+}
+
+// A request without headers ends, and neither the other streams of its connection nor other requests notice.
+func TestAnswerTime(t *testing.T) {
+	p := newPeer(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/silent" {
+			<-r.Context().Done()
+			return
+		}
+		open(w, r)
+	})
+	p.base.ResponseHeaderTimeout = 1500 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	_, ended := p.watch(ctx, 50)
+	if _, err := p.get(ctx, "/silent"); err == nil || !strings.Contains(err.Error(), "timeout awaiting response headers") {
+		t.Errorf("got %v", err)
+	}
+	if err, _ := p.requests.Err(ordinary.Account); err != nil {
+		t.Errorf("all requests wait: %v", err)
+	}
+	resp, err := p.get(ctx, "/watch")
+	if err != nil || p.dials.Load() != 1 {
+		t.Errorf("%v after %d handshakes", err, p.dials.Load())
+	}
+	cancel()
+	if err == nil {
+		resp.Body.Close()
+	}
+	ended()
+}
+
+// The server says GOAWAY while requests wait for their headers: net/http repeats them at once, on other connections. What
+// waits for its turn makes none.
+func TestGoAway(t *testing.T) {
+	const queued = 90
+	var waiting sync.WaitGroup
+	waiting.Add(queued)
+	var slow atomic.Bool
+	release := make(chan struct{})
+	p := newPeer(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/last" {
+			w.Header().Set("Connection", "close") // for this net/http sends GOAWAY
+			return
+		}
+		if slow.Load() {
+			select {
+			case <-release:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		open(w, r)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	_, ended := p.watch(ctx, 50)
+	slow.Store(true)
+	var failed int64
+	var queue sync.WaitGroup
+	var queueEnded func()
+	queue.Go(func() { failed, queueEnded = p.watch(ctx, queued) })
+	resp, err := p.get(ctx, "/last")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	slow.Store(false)
+	close(release)
+	queue.Wait()
+	if n := p.dials.Load(); n > 4+sharedSlots || failed > 0 {
+		t.Errorf("%d handshakes, %d failed", n, failed)
+	}
+	cancel()
+	ended()
+	queueEnded()
+}
+
+// A peer that accepts connections and stalls gets few of them.
+func TestStalledHandshake(t *testing.T) {
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	p := newPeer(t, open)
+	p.URL = "https://" + listener.Addr().String()
+	p.base.TLSHandshakeTimeout = time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	var all sync.WaitGroup
+	for range 200 {
+		all.Go(func() {
+			if resp, err := p.get(ctx, "/watch"); err == nil {
+				resp.Body.Close()
+			}
+		})
+	}
+	all.Wait()
+	if n := p.dials.Load(); n > 12 {
+		t.Errorf("%d handshakes in 5 s", n)
+	}
+}

@@ -1,0 +1,315 @@
+package requests
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// after lets fake time pass, and everything that happens in it.
+func after(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// answers is a base transport without a network, which gives each request a connection at once. mu guards what is below it.
+type answers struct {
+	mu     sync.Mutex
+	sent   int
+	answer func(*http.Request) (*http.Response, error)
+}
+
+func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	a.mu.Lock()
+	a.sent++
+	answer := a.answer
+	a.mu.Unlock()
+	httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+	return answer(r)
+}
+
+func (a *answers) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sent
+}
+
+func (a *answers) set(answer func(*http.Request) (*http.Response, error)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.answer, a.sent = answer, 0
+}
+
+func silent(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+func status(code int, header ...string) func(*http.Request) (*http.Response, error) {
+	return func(*http.Request) (*http.Response, error) {
+		h := http.Header{}
+		for i := 0; i < len(header); i += 2 {
+			h.Set(header[i], header[i+1])
+		}
+		return &http.Response{StatusCode: code, Status: http.StatusText(code), Header: h, Body: io.NopCloser(strings.NewReader("secret"))}, nil
+	}
+}
+
+func away(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") }
+
+func account(name string) volume.Account { return volume.Account{Namespace: "ns", Name: name} }
+
+// get sends a request for an account of that name, and discards the answer.
+func get(ctx context.Context, t http.RoundTripper, m Meta) (int, error) {
+	r, err := http.NewRequestWithContext(With(ctx, m), http.MethodGet, "http://api/"+m.Account.Name, http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := t.RoundTrip(r)
+	if err != nil {
+		return 0, err
+	}
+	return resp.StatusCode, resp.Body.Close()
+}
+
+// inBubble runs a test with fake time, of a client that sends by answers.
+func inBubble(t *testing.T, answer func(*http.Request) (*http.Response, error), test func(t *testing.T, a *answers, r *Requests, client http.RoundTripper)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		a, r := &answers{answer: answer}, New()
+		test(t, a, r, r.Wrap(a))
+	})
+}
+
+var ordinary, urgent = Meta{Account: account("a")}, Meta{Account: account("a"), Urgent: true}
+
+// Few requests are under way, and more urgent ones. One without an answer loses its slot soon.
+func TestSlots(t *testing.T) {
+	inBubble(t, silent, func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 100 {
+			go func() { _, _ = get(ctx, client, ordinary) }()
+		}
+		synctest.Wait()
+		if n := a.count(); n != sharedSlots {
+			t.Errorf("%d requests are under way", n)
+		}
+		for range 10 {
+			go func() { _, _ = get(ctx, client, urgent) }()
+		}
+		synctest.Wait()
+		if n := a.count(); n != sharedSlots+urgentSlots {
+			t.Errorf("%d requests are under way, urgent ones with them", n)
+		}
+		after(slotTime)
+		if n := a.count(); n != 2*(sharedSlots+urgentSlots) {
+			t.Errorf("%d requests were sent after silent ones lost their slots", n)
+		}
+		cancel()
+		synctest.Wait()
+		if len(r.shared)+len(r.urgent)+len(r.dial) != 0 {
+			t.Errorf("slots are left: %d, %d, %d", len(r.shared), len(r.urgent), len(r.dial))
+		}
+		if err, _ := r.Err(account("a")); err != nil {
+			t.Errorf("cancelled requests have others wait: %v", err)
+		}
+	})
+}
+
+// While the API server is away few requests are sent. Soon after it is back, all are.
+func TestOutage(t *testing.T) {
+	inBubble(t, away, func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
+		var all sync.WaitGroup
+		for range 1000 {
+			all.Go(func() { _, _ = get(t.Context(), client, ordinary) })
+		}
+		after(time.Minute)
+		if n := a.count(); n > 40 {
+			t.Errorf("%d requests in a minute", n)
+		}
+		err, since := r.Err(account("other"))
+		if err == nil || time.Since(since) != time.Minute || strings.Contains(err.Error(), "refused") {
+			t.Errorf("requests wait for %v: %v", time.Since(since), err)
+		}
+		a.set(status(http.StatusOK))
+		began := time.Now()
+		all.Wait()
+		if took := time.Since(began); took > maxNodePause {
+			t.Errorf("all have their answers after %v", took)
+		}
+		if err, _ := r.Err(account("a")); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A request that gets no answer may be the one that tries. It does not have the others wait for long.
+func TestSilentProbes(t *testing.T) {
+	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
+		_, _ = get(t.Context(), client, ordinary)
+		a.set(func(r *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(r.URL.Path, "silent") {
+				return silent(r)
+			}
+			return status(http.StatusOK)(r)
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 200 {
+			go func() { _, _ = get(ctx, client, Meta{Account: account("silent")}) }()
+		}
+		synctest.Wait()
+		began := time.Now()
+		if _, err := get(ctx, client, ordinary); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("the request that gets an answer was sent after %v", took)
+		}
+		cancel()
+	})
+}
+
+// What the API server says of an account has the requests of that account wait, as long as it asks, and no others.
+func TestAnAccountWaits(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		answer      func(*http.Request) (*http.Response, error)
+		least, most time.Duration
+		reason      func(error) bool
+	}{
+		{"401", status(http.StatusUnauthorized), firstPause / 2, firstPause, apierrors.IsUnauthorized},
+		{"429", status(http.StatusTooManyRequests, "Retry-After", "40"), 40 * time.Second, time.Minute, apierrors.IsTooManyRequests},
+		{"429 for an hour", status(http.StatusTooManyRequests, "Retry-After", "3600"), maxRetryAfter, 3 * maxRetryAfter / 2, apierrors.IsTooManyRequests},
+		{"503", status(http.StatusServiceUnavailable), firstPause / 2, firstPause, apierrors.IsServiceUnavailable},
+		{"no credential", func(*http.Request) (*http.Response, error) { return nil, &CredentialError{errors.New("no token")} }, firstPause / 2, firstPause, func(err error) bool { return errors.As(err, new(*CredentialError)) }},
+		{"500", status(http.StatusInternalServerError), 0, 0, nil},
+		{"504", status(http.StatusGatewayTimeout), 0, 0, nil},
+		{"403", status(http.StatusForbidden), 0, 0, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, test.answer, func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
+				_, _ = get(t.Context(), client, ordinary)
+				err, _ := r.Err(account("a"))
+				if (err != nil) != (test.most > 0) || err != nil && (!test.reason(err) || strings.Contains(err.Error(), "secret")) {
+					t.Errorf("requests wait for %v", err)
+				}
+				a.set(status(http.StatusOK))
+				began := time.Now()
+				for _, other := range []Meta{{Account: account("b")}, {}, {Account: account("a"), Alone: true}} {
+					if _, err := get(t.Context(), client, other); err != nil || time.Since(began) > 0 {
+						t.Errorf("a request of %v waited for %v: %v", other, time.Since(began), err)
+					}
+				}
+				if _, err := get(t.Context(), client, ordinary); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(began); took < test.least || took > test.most {
+					t.Errorf("it waited for %v", took)
+				}
+			})
+		})
+	}
+}
+
+// The pauses grow while the failure lasts, up to half a minute, and begin anew after a success.
+func TestPausesGrow(t *testing.T) {
+	inBubble(t, status(http.StatusUnauthorized), func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
+		for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); {
+			_, _ = get(t.Context(), client, ordinary)
+		}
+		if n := a.count(); n < 20 || n > 60 {
+			t.Errorf("%d requests in ten minutes", n)
+		}
+		a.set(status(http.StatusOK))
+		_, _ = get(t.Context(), client, ordinary)
+		a.set(status(http.StatusUnauthorized))
+		_, _ = get(t.Context(), client, ordinary)
+		began := time.Now()
+		_, _ = get(t.Context(), client, ordinary)
+		if took := time.Since(began); took > firstPause {
+			t.Errorf("the first pause is %v", took)
+		}
+	})
+}
+
+// A new credential ends the pause at once, and what was sent with the one before says nothing of it.
+func TestRenewed(t *testing.T) {
+	inBubble(t, status(http.StatusUnauthorized), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
+		_, _ = get(t.Context(), client, ordinary)
+		waiting := make(chan error, 1)
+		go func() {
+			_, err := get(t.Context(), client, ordinary)
+			waiting <- err
+		}()
+		synctest.Wait()
+		a.set(func(*http.Request) (*http.Response, error) {
+			after(time.Second)
+			return status(http.StatusUnauthorized)(nil)
+		})
+		r.Renewed(account("a"))
+		synctest.Wait()
+		if n := a.count(); n != 1 {
+			t.Errorf("%d requests were sent after the renewal", n)
+		}
+		r.Renewed(account("a"))
+		<-waiting
+		if err, _ := r.Err(account("a")); err != nil {
+			t.Errorf("an answer to the credential before has others wait: %v", err)
+		}
+	})
+}
+
+// A request that is alone says nothing of its account.
+func TestAlone(t *testing.T) {
+	inBubble(t, status(http.StatusUnauthorized), func(t *testing.T, _ *answers, r *Requests, client http.RoundTripper) {
+		_, _ = get(t.Context(), client, Meta{Account: account("a"), Alone: true})
+		if err, _ := r.Err(account("a")); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Who waits gives up when its context ends.
+func TestWaitsEnd(t *testing.T) {
+	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
+		_, _ = get(t.Context(), client, ordinary)
+		a.set(away)
+		ctx, cancel := context.WithTimeout(t.Context(), firstPause/4)
+		defer cancel()
+		if _, err := get(ctx, client, ordinary); !errors.Is(err, context.DeadlineExceeded) || a.count() > 0 {
+			t.Errorf("%v after %d requests", err, a.count())
+		}
+	})
+}
+
+// Accounts come and go over the years.
+func TestManyAccounts(t *testing.T) {
+	inBubble(t, status(http.StatusOK), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
+		a.set(status(http.StatusUnauthorized))
+		_, _ = get(t.Context(), client, ordinary)
+		a.set(status(http.StatusOK))
+		for i := range 3 * maxAccounts {
+			_, _ = get(t.Context(), client, Meta{Account: account(string(rune('b' + i)))})
+		}
+		if len(r.accounts) > maxAccounts {
+			t.Errorf("%d accounts are remembered", len(r.accounts))
+		}
+		if err, _ := r.Err(account("a")); err == nil {
+			t.Error("the one that waits is forgotten")
+		}
+	})
+}
