@@ -18,8 +18,8 @@ import (
 
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/authz"
-	"github.com/refvol/refvol/pkg/nodeidentity"
 	"github.com/refvol/refvol/pkg/requests"
+	"github.com/refvol/refvol/pkg/rights"
 )
 
 const (
@@ -62,7 +62,7 @@ func newClient(config *rest.Config, r *requests.Requests) (*apiclient.Client, er
 	if err != nil {
 		return nil, fmt.Errorf("make the connections to the API server: %w", err)
 	}
-	httpClient.Transport = r.Wrap(httpClient.Transport)
+	httpClient.Transport = r.Wrap(httpClient.Transport, config.Impersonate.UserName == "")
 	return apiclient.New(config, httpClient)
 }
 
@@ -78,7 +78,7 @@ func newPodClient(config *rest.Config, tokens *authz.Tokens, r *requests.Request
 // credential, and have the rights of the node.
 func newNodeClient(config *rest.Config, nodeName string, r *requests.Requests) (*apiclient.Client, error) {
 	config = rest.CopyConfig(config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: nodeidentity.User(nodeName)}
+	config.Impersonate = rest.ImpersonationConfig{UserName: rights.NodeUser(nodeName)}
 	return newClient(config, r)
 }
 

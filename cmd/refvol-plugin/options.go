@@ -90,7 +90,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "address that serves /metrics, /healthz and /readyz; empty: none")
 	fs.StringVar(&o.profilingAddress, "profiling-address", o.profilingAddress, "loopback address that serves pprof's profiles below /debug/pprof/, such as 127.0.0.1:6060; empty: none")
 	fs.StringVar(&o.statusAddress, "status-address", o.statusAddress, "loopback address that serves what the command status prints: the names of pods and objects, and no value; empty: none")
-	fs.StringVar(&o.startupTaint, "startup-taint", o.startupTaint, "taint to remove from the node when the kubelet has confirmed the driver's registration, and for ten minutes from then: key, key:Effect or key=value:Effect; empty: none")
+	fs.StringVar(&o.startupTaint, "startup-taint", o.startupTaint, "key of the taints to remove from the node when the kubelet has confirmed the driver's registration, and for ten minutes from then; empty: none")
 	logsapi.AddFlags(o.logging, fs)
 }
 
@@ -151,7 +151,7 @@ func (o *serveOptions) validateStartupTaint() error {
 	if o.startupTaint == "" {
 		return nil
 	}
-	if _, err := taint.Parse(o.startupTaint); err != nil {
+	if err := taint.ValidateKey(o.startupTaint); err != nil {
 		return fmt.Errorf("--startup-taint: %w", err)
 	}
 	if o.registrationDir == "" {

@@ -112,7 +112,7 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 		},
 		{
 			[]string{"--startup-taint=x:Never", "--registration-dir=/r"},
-			`--startup-taint: Invalid value: "x:Never": effect: must be NoSchedule, PreferNoSchedule or NoExecute`,
+			`--startup-taint: Invalid value: "x:Never": must be the key of a taint, without value and effect: name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`,
 		},
 		{
 			[]string{"--startup-taint=x"},

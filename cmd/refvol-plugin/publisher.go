@@ -13,11 +13,11 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/metrics"
 	"github.com/refvol/refvol/pkg/mount"
-	"github.com/refvol/refvol/pkg/nodeidentity"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/rights"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // parts are those below the CSI server.
@@ -31,8 +31,6 @@ type parts struct {
 type connections struct {
 	config *rest.Config
 	client *apiclient.Client
-	// refusals hear of all requests with that credential.
-	refusals *rights.Refusals
 	// requests paces those of all clients.
 	requests *requests.Requests
 }
@@ -105,20 +103,37 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 func readAsPlugin(reads *manager.Options, shows *publisher.Options, api connections, m *metrics.Metrics) (*rights.Checker, error) {
 	ask := authz.AskAbout(authz.NewPaced(api.client.SubjectAccessReviews(), authz.NewPace(nil)))
 	shows.Reviews = &access.Reviews{Ask: observeReviews(m, ask), Verbs: []string{"get"}}
-	needs := rights.OfObjects("", readVerbs(reads.ChangeDetection))
+	var needs []authorizationv1.ResourceAttributes
+	for _, kind := range volume.Kinds() {
+		for _, verb := range readVerbs(reads.ChangeDetection) {
+			needs = append(needs, authorizationv1.ResourceAttributes{Verb: verb, Resource: kind.Resource()})
+		}
+	}
 	if reads.ChangeDetection == manager.Cache {
 		needs = append(needs, authorizationv1.ResourceAttributes{Verb: "get", Resource: "nodes", Name: reads.NodeName})
 	}
 	if shows.CrossNamespace {
 		needs = append(needs, authorizationv1.ResourceAttributes{Verb: "create", Group: authorizationv1.GroupName, Resource: "subjectaccessreviews"})
 	}
-	return rights.NewOfAccount(identityPlugin, api.client.SelfSubjectAccessReviews(), append(needs, ofPodsAndEvents()...), api.refusals)
+	return checker(identityPlugin, append(needs, ofPodsAndEvents()...), nil, api)
+}
+
+// checker returns what says whether the plugin has the rights that an identity needs. node is nil for all but one.
+func checker(identity string, needs []authorizationv1.ResourceAttributes, node *rights.Node, api connections) (*rights.Checker, error) {
+	return rights.New(rights.Options{
+		Identity: identity, Needs: needs, Reviews: api.client.SelfSubjectAccessReviews(), Node: node, Refused: api.requests.Refused(),
+	})
 }
 
 // ofPodsAndEvents returns the rights that the plugin's account needs unless it works as the node, whoever
 // reads the objects.
 func ofPodsAndEvents() []authorizationv1.ResourceAttributes {
-	return append([]authorizationv1.ResourceAttributes{{Verb: "get", Resource: "pods"}}, rights.OfEvents()...)
+	return append([]authorizationv1.ResourceAttributes{{Verb: "get", Resource: "pods"}}, ofEvents()...)
+}
+
+// ofEvents returns the rights to write events in all namespaces.
+func ofEvents() []authorizationv1.ResourceAttributes {
+	return []authorizationv1.ResourceAttributes{{Verb: "create", Resource: "events"}, {Verb: "patch", Resource: "events"}}
 }
 
 // readVerbs returns those by which the manager reads objects, unless pods' tokens do.
@@ -139,16 +154,18 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, api connection
 	reads.Client, reads.Nodes, reads.RefusalsPass = asNode, asNode.Nodes(), true
 	shows.NodeRights = true
 	shows.Pods = pod.NewReader(func(namespace string) pod.Pods { return asNode.Pods(namespace) })
-	return nodeidentity.New(nodeidentity.Options{
-		NodeName:      reads.NodeName,
-		Verbs:         readVerbs(reads.ChangeDetection),
-		Node:          reads.ChangeDetection == manager.Cache,
-		PodsAsNode:    func(namespace string) nodeidentity.Pods { return asNode.Pods(namespace) },
-		Reviews:       api.client.SelfSubjectReviews(),
-		AccessReviews: api.client.SelfSubjectAccessReviews(),
-		Version:       api.client.ServerVersion,
-		Refusals:      api.refusals,
-	})
+	needs := append([]authorizationv1.ResourceAttributes{rights.Impersonation(reads.NodeName)}, rights.OnNode("pods", "", "get")...)
+	for _, kind := range volume.Kinds() {
+		needs = append(needs, rights.OnNode(kind.Resource(), "", readVerbs(reads.ChangeDetection)...)...)
+	}
+	if reads.ChangeDetection == manager.Cache {
+		needs = append(needs, rights.OnNode("nodes", reads.NodeName, "get")...)
+	}
+	return checker(identityNode, append(needs, ofEvents()...), &rights.Node{
+		Name:    reads.NodeName,
+		Pods:    func(namespace string) rights.Pods { return asNode.Pods(namespace) },
+		Reviews: api.client.SelfSubjectReviews(),
+	}, api)
 }
 
 // readAsPods makes the manager read objects with the pods' own tokens. A new volume's pod must
@@ -167,7 +184,7 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, api connection
 	identity := authz.NewAuthenticator(tokens, authz.NewPaced(client.SelfSubjectReviews(), pace))
 	reads.Client, reads.Accounts = client, true
 	shows.Reviews, shows.Identity = &access.Reviews{Ask: observeReviews(m, ask), Verbs: verbs}, identity
-	return rights.NewOfAccount(identityPod, api.client.SelfSubjectAccessReviews(), ofPodsAndEvents(), api.refusals)
+	return checker(identityPod, ofPodsAndEvents(), nil, api)
 }
 
 // podVerbs returns the rights that pods need where objects are read with their tokens. The

@@ -18,7 +18,6 @@ import (
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/requests"
-	"github.com/refvol/refvol/pkg/rights"
 	"github.com/refvol/refvol/pkg/taint"
 )
 
@@ -60,8 +59,6 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	refusals := rights.NewRefusals()
-	config.Wrap(refusals.Wrap)
 	paced := requests.New()
 	client, err := newClient(config, paced)
 	if err != nil {
@@ -81,7 +78,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		return err
 	}
 	notShared := sync.OnceValue(func() error { return notShared(ctx, mounter.CheckPropagation()) })
-	below, err := newParts(opts, mounter, notShared, connections{config, client, refusals, paced}, recorder, m)
+	below, err := newParts(opts, mounter, notShared, connections{config, client, paced}, recorder, m)
 	if err != nil {
 		return err
 	}
@@ -166,11 +163,11 @@ func newStartupTaint(opts *serveOptions, client *apiclient.Client) (startupTaint
 	if opts.startupTaint == "" {
 		return noTaint{}, nil
 	}
-	which, err := taint.Parse(opts.startupTaint)
+	remover, err := taint.NewRemover(client.Nodes(), opts.nodeName, opts.startupTaint)
 	if err != nil {
 		return nil, fmt.Errorf("--startup-taint: %w", err)
 	}
-	return taint.NewRemover(taint.Options{Nodes: client.Nodes(), NodeName: opts.nodeName, Taint: which})
+	return remover, nil
 }
 
 // startupTaint hears of the driver's registration, also before Run, and acts on it as long as Run

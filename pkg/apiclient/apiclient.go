@@ -8,7 +8,6 @@ package apiclient
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 
@@ -19,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 )
 
@@ -70,19 +68,6 @@ func (c *Client) Scheme() *runtime.Scheme { return c.scheme }
 
 // ParameterCodec returns what encodes the options of requests.
 func (c *Client) ParameterCodec() runtime.ParameterCodec { return c.parameters }
-
-// ServerVersion asks which version the API server has.
-func (c *Client) ServerVersion(ctx context.Context) (*version.Info, error) {
-	text, err := c.core.Get().AbsPath("/version").SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw()
-	if err != nil {
-		return nil, fmt.Errorf("ask for the API server's version: %w", err)
-	}
-	info := &version.Info{}
-	if err := json.Unmarshal(text, info); err != nil {
-		return nil, fmt.Errorf("ask for the API server's version: decode the answer: %w", err)
-	}
-	return info, nil
-}
 
 // ConfigMaps returns the ConfigMaps of a namespace.
 func (c *Client) ConfigMaps(namespace string) Resource[corev1.ConfigMap, *corev1.ConfigMap] {

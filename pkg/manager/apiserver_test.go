@@ -103,10 +103,12 @@ func newAPIServer(t testing.TB) *apiServer {
 	}
 }
 
-func (s *apiServer) client() *apiclient.Client { return s.clientOver(s.paced.Wrap(s)) }
+func (s *apiServer) client() *apiclient.Client { return s.clientOver(s.paced.Wrap(s, true)) }
 
 // clientOfPods returns a client that sends nothing without the rights of an account.
-func (s *apiServer) clientOfPods() *apiclient.Client { return s.clientOver(s.paced.Wrap(ofPods{s})) }
+func (s *apiServer) clientOfPods() *apiclient.Client {
+	return s.clientOver(s.paced.Wrap(ofPods{s}, true))
+}
 
 func (s *apiServer) clientOver(transport http.RoundTripper) *apiclient.Client {
 	cfg := &rest.Config{Host: "http://api.test", QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}

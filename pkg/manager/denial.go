@@ -72,11 +72,14 @@ func (m *Manager) grace(account volume.Account, err error) time.Duration {
 // credential is accepted, only the one that tries learns it.
 func (it *item) deniedLocked() error {
 	err := it.denial.err
-	if waits, since := it.m.requests.Err(it.account); err == nil && apierrors.IsUnauthorized(waits) && time.Since(since) >= it.m.grace(it.account, waits) {
+	if since, waits := it.m.requests.Err(it.account); err == nil && apierrors.IsUnauthorized(waits) && time.Since(since) >= it.m.grace(it.account, waits) {
 		err = waits
 	}
+	if it.closed != nil {
+		err = nil
+	}
 	switch {
-	case err == nil || it.closed != nil:
+	case err == nil:
 		return nil
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%s: its changes can't be had, for the API server accepts no token that it was asked with: %w", it.ref, err)

@@ -176,7 +176,7 @@ func (it *item) get() (*volume.Object, error) {
 func (r *run) notSyncedLocked() error {
 	err := r.err
 	if err == nil {
-		err, _ = r.m.requests.Err(r.account)
+		_, err = r.m.requests.Err(r.account)
 	}
 	if err == nil {
 		return fmt.Errorf("%s: %w", r.ref, ErrNotSynced)
@@ -269,7 +269,7 @@ func (r *run) failed(err error) {
 	refused := r.awaited && !r.synced && isRefusal(told)
 	r.mu.Unlock()
 	logger := klog.Background()
-	if waits, _ := r.m.requests.Err(r.account); waits != nil || !news || isUsual(err) { // the first is logged for all
+	if _, waits := r.m.requests.Err(r.account); waits != nil || !news || isUsual(err) { // the first is logged for all
 		logger = logger.V(detailLevel)
 	}
 	logger.Info("Request for an object failed, trying again", "ref", r.ref, "account", r.account, "err", err)
@@ -289,12 +289,6 @@ func (r *run) allowed() {
 	if tell {
 		r.m.changed(r.account, r.ref)
 	}
-}
-
-func (r *run) isSynced() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.synced
 }
 
 // sleep waits before the next request.

@@ -55,7 +55,7 @@ const (
 // Requests tells why requests wait; *requests.Requests is one.
 type Requests interface {
 	// Err returns why those of an account wait, and since when; nil if they don't.
-	Err(account volume.Account) (error, time.Time)
+	Err(account volume.Account) (since time.Time, err error)
 	// Renewed has those of an account go on, which has another credential.
 	Renewed(account volume.Account)
 }

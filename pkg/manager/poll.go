@@ -61,7 +61,7 @@ func (r *run) poll(ctx context.Context) {
 		if err != nil {
 			r.failed(err)
 		}
-		if waits, _ := r.m.requests.Err(r.account); r.end(sent, err) && waits == nil {
+		if _, waits := r.m.requests.Err(r.account); r.end(sent, err) && waits == nil {
 			r.sleep(ctx, pauses.Step())
 		}
 	}

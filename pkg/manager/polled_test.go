@@ -142,7 +142,9 @@ func TestWhatIsAsked(t *testing.T) {
 		{"deleted", func(e *env) { after(defaultTTL); e.api.delete(ref) }, []string{"0", ""}, []string{""}},
 		{"a failure before", func(e *env) {
 			after(defaultTTL)
-			e.api.set(func() { e.api.refuse = func(apiRequest) error { return apierrors.NewInternalError(errors.New("etcd")) } })
+			e.api.set(func() {
+				e.api.refuse = func(apiRequest) error { return apierrors.NewInternalError(errors.New("etcd")) }
+			})
 			e.refresh(ref)
 			e.api.set(func() { e.api.refuse = nil })
 			after(maxPause)

@@ -75,7 +75,7 @@ func (r *run) reflect(ctx context.Context) {
 		if time.Since(began) > calmTime {
 			pauses = newPauses()
 		}
-		if waits, _ := r.m.requests.Err(r.account); err == nil || waits == nil { // else the next request waits with the others
+		if _, waits := r.m.requests.Err(r.account); err == nil || waits == nil { // else the next request waits with the others
 			r.sleep(ctx, pauses.Step())
 		}
 	}

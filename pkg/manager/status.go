@@ -69,7 +69,7 @@ func (it *item) status() ObjectStatus {
 	defer it.mu.Unlock()
 	s := ObjectStatus{Account: it.account, Ref: it.ref, Since: it.since, ProvenAt: it.provenAt}
 	r, denied := it.run, it.deniedLocked()
-	waits, _ := it.m.requests.Err(it.account)
+	_, waits := it.m.requests.Err(it.account)
 	s.Followed = r != nil && !r.ended && it.closed == nil
 	works := r != nil && !r.watching.IsZero() && time.Since(r.watching) >= workingTime
 	s.Stale = s.Followed && !works && (r.err != nil || waits != nil)

@@ -167,10 +167,10 @@ func (g *gate) renew() {
 	g.closed++
 }
 
-func (g *gate) state() (err error, since time.Time) {
+func (g *gate) state() (since time.Time, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.err, g.since
+	return g.since, g.err
 }
 
 // log tells of a change, as a detail if the last one was a short time ago. The caller holds mu.

@@ -80,6 +80,8 @@ type Requests struct {
 	// Each has a token for a request that is under way, and dial for the one that looks for a connection.
 	shared, urgent, dial chan struct{}
 	node                 *gate
+	// refused has room for one signal.
+	refused chan struct{}
 
 	mu       sync.Mutex
 	accounts map[volume.Account]*gate
@@ -89,13 +91,18 @@ type Requests struct {
 func New() *Requests {
 	return &Requests{
 		shared: make(chan struct{}, sharedSlots), urgent: make(chan struct{}, urgentSlots), dial: make(chan struct{}, 1),
-		node: &gate{name: "all accounts", max: maxNodePause}, accounts: map[volume.Account]*gate{},
+		node: &gate{name: "all accounts", max: maxNodePause}, refused: make(chan struct{}, 1), accounts: map[volume.Account]*gate{},
 	}
 }
 
 // Wrap returns a transport that sends requests by base when their turn has come. It is the outermost one, so that a
-// request waits before it gets a credential.
-func (r *Requests) Wrap(base http.RoundTripper) http.RoundTripper { return &transport{r, base} }
+// request waits before it gets a credential. own says that requests without an Account have the plugin's own rights.
+func (r *Requests) Wrap(base http.RoundTripper, own bool) http.RoundTripper {
+	return &transport{r, base, own}
+}
+
+// Refused returns what gets a signal after the API server has refused a request that had the plugin's own rights.
+func (r *Requests) Refused() <-chan struct{} { return r.refused }
 
 func (r *Requests) account(account volume.Account) *gate {
 	r.mu.Lock()
@@ -103,7 +110,7 @@ func (r *Requests) account(account volume.Account) *gate {
 	g := r.accounts[account]
 	if g == nil {
 		if len(r.accounts) >= maxAccounts {
-			maps.DeleteFunc(r.accounts, func(_ volume.Account, g *gate) bool { err, _ := g.state(); return err == nil })
+			maps.DeleteFunc(r.accounts, func(_ volume.Account, g *gate) bool { _, err := g.state(); return err == nil })
 		}
 		g = &gate{name: account.String(), max: maxPause}
 		if account == (volume.Account{}) {
@@ -119,9 +126,9 @@ func (r *Requests) Renewed(account volume.Account) { r.account(account).renew() 
 
 // Err returns why requests of an account wait, and since when; nil if they don't. The error is an API error if the API
 // server has answered, and has no text of its answer.
-func (r *Requests) Err(account volume.Account) (err error, since time.Time) {
-	if err, since := r.account(account).state(); err != nil {
-		return err, since
+func (r *Requests) Err(account volume.Account) (since time.Time, err error) {
+	if since, err = r.account(account).state(); err != nil {
+		return since, err
 	}
 	return r.node.state()
 }
@@ -129,6 +136,7 @@ func (r *Requests) Err(account volume.Account) (err error, since time.Time) {
 type transport struct {
 	requests *Requests
 	base     http.RoundTripper
+	own      bool
 }
 
 // WrappedRoundTripper lets client-go find the transport below.
@@ -164,6 +172,12 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		late.Stop()
 	}
 	turn.learn(ctx, late != nil, resp, err)
+	if err == nil && t.own && resp.StatusCode == http.StatusForbidden && MetaOf(ctx).Account == (volume.Account{}) {
+		select {
+		case t.requests.refused <- struct{}{}:
+		default: // one waits already
+		}
+	}
 	return resp, err
 }
 

@@ -30,8 +30,11 @@ func after(d time.Duration) {
 type answers struct {
 	mu     sync.Mutex
 	sent   int
-	answer func(*http.Request) (*http.Response, error)
+	answer answer
 }
+
+// answer returns the code of an answer, and its Retry-After, "" for none.
+type answer func(*http.Request) (code int, retryAfter string, err error)
 
 func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	a.mu.Lock()
@@ -39,7 +42,15 @@ func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer := a.answer
 	a.mu.Unlock()
 	httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
-	return answer(r)
+	code, after, err := answer(r)
+	if err != nil {
+		return nil, err
+	}
+	header := http.Header{}
+	if after != "" {
+		header.Set("Retry-After", after)
+	}
+	return &http.Response{StatusCode: code, Status: http.StatusText(code), Header: header, Body: io.NopCloser(strings.NewReader("secret"))}, nil
 }
 
 func (a *answers) count() int {
@@ -48,50 +59,46 @@ func (a *answers) count() int {
 	return a.sent
 }
 
-func (a *answers) set(answer func(*http.Request) (*http.Response, error)) {
+func (a *answers) set(answer answer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.answer, a.sent = answer, 0
 }
 
-func silent(r *http.Request) (*http.Response, error) {
+func silent(r *http.Request) (int, string, error) {
 	<-r.Context().Done()
-	return nil, r.Context().Err()
+	return 0, "", r.Context().Err()
 }
 
-func status(code int, header ...string) func(*http.Request) (*http.Response, error) {
-	return func(*http.Request) (*http.Response, error) {
-		h := http.Header{}
-		for i := 0; i < len(header); i += 2 {
-			h.Set(header[i], header[i+1])
-		}
-		return &http.Response{StatusCode: code, Status: http.StatusText(code), Header: h, Body: io.NopCloser(strings.NewReader("secret"))}, nil
-	}
+func status(code int) answer { return busy(code, "") }
+
+func busy(code int, retryAfter string) answer {
+	return func(*http.Request) (int, string, error) { return code, retryAfter, nil }
 }
 
-func away(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") }
+func away(*http.Request) (int, string, error) { return 0, "", errors.New("connection refused") }
 
 func account(name string) volume.Account { return volume.Account{Namespace: "ns", Name: name} }
 
 // get sends a request for an account of that name, and discards the answer.
-func get(ctx context.Context, t http.RoundTripper, m Meta) (int, error) {
+func get(ctx context.Context, t http.RoundTripper, m Meta) error {
 	r, err := http.NewRequestWithContext(With(ctx, m), http.MethodGet, "http://api/"+m.Account.Name, http.NoBody)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	resp, err := t.RoundTrip(r)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return resp.StatusCode, resp.Body.Close()
+	return resp.Body.Close()
 }
 
 // inBubble runs a test with fake time, of a client that sends by answers.
-func inBubble(t *testing.T, answer func(*http.Request) (*http.Response, error), test func(t *testing.T, a *answers, r *Requests, client http.RoundTripper)) {
+func inBubble(t *testing.T, answer answer, test func(t *testing.T, a *answers, r *Requests, client http.RoundTripper)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		a, r := &answers{answer: answer}, New()
-		test(t, a, r, r.Wrap(a))
+		test(t, a, r, r.Wrap(a, true))
 	})
 }
 
@@ -102,14 +109,14 @@ func TestSlots(t *testing.T) {
 	inBubble(t, silent, func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
 		ctx, cancel := context.WithCancel(t.Context())
 		for range 100 {
-			go func() { _, _ = get(ctx, client, ordinary) }()
+			go func() { _ = get(ctx, client, ordinary) }()
 		}
 		synctest.Wait()
 		if n := a.count(); n != sharedSlots {
 			t.Errorf("%d requests are under way", n)
 		}
 		for range 10 {
-			go func() { _, _ = get(ctx, client, urgent) }()
+			go func() { _ = get(ctx, client, urgent) }()
 		}
 		synctest.Wait()
 		if n := a.count(); n != sharedSlots+urgentSlots {
@@ -124,7 +131,7 @@ func TestSlots(t *testing.T) {
 		if len(r.shared)+len(r.urgent)+len(r.dial) != 0 {
 			t.Errorf("slots are left: %d, %d, %d", len(r.shared), len(r.urgent), len(r.dial))
 		}
-		if err, _ := r.Err(account("a")); err != nil {
+		if _, err := r.Err(account("a")); err != nil {
 			t.Errorf("cancelled requests have others wait: %v", err)
 		}
 	})
@@ -135,13 +142,13 @@ func TestOutage(t *testing.T) {
 	inBubble(t, away, func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
 		var all sync.WaitGroup
 		for range 1000 {
-			all.Go(func() { _, _ = get(t.Context(), client, ordinary) })
+			all.Go(func() { _ = get(t.Context(), client, ordinary) })
 		}
 		after(time.Minute)
 		if n := a.count(); n > 40 {
 			t.Errorf("%d requests in a minute", n)
 		}
-		err, since := r.Err(account("other"))
+		since, err := r.Err(account("other"))
 		if err == nil || time.Since(since) != time.Minute || strings.Contains(err.Error(), "refused") {
 			t.Errorf("requests wait for %v: %v", time.Since(since), err)
 		}
@@ -151,7 +158,7 @@ func TestOutage(t *testing.T) {
 		if took := time.Since(began); took > maxNodePause {
 			t.Errorf("all have their answers after %v", took)
 		}
-		if err, _ := r.Err(account("a")); err != nil {
+		if _, err := r.Err(account("a")); err != nil {
 			t.Error(err)
 		}
 	})
@@ -160,8 +167,8 @@ func TestOutage(t *testing.T) {
 // A request that gets no answer may be the one that tries. It does not have the others wait for long.
 func TestSilentProbes(t *testing.T) {
 	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
-		_, _ = get(t.Context(), client, ordinary)
-		a.set(func(r *http.Request) (*http.Response, error) {
+		_ = get(t.Context(), client, ordinary)
+		a.set(func(r *http.Request) (int, string, error) {
 			if strings.HasSuffix(r.URL.Path, "silent") {
 				return silent(r)
 			}
@@ -169,11 +176,11 @@ func TestSilentProbes(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		for range 200 {
-			go func() { _, _ = get(ctx, client, Meta{Account: account("silent")}) }()
+			go func() { _ = get(ctx, client, Meta{Account: account("silent")}) }()
 		}
 		synctest.Wait()
 		began := time.Now()
-		if _, err := get(ctx, client, ordinary); err != nil {
+		if err := get(ctx, client, ordinary); err != nil {
 			t.Error(err)
 		}
 		if took := time.Since(began); took > 20*time.Second {
@@ -187,34 +194,34 @@ func TestSilentProbes(t *testing.T) {
 func TestAnAccountWaits(t *testing.T) {
 	for _, test := range []struct {
 		name        string
-		answer      func(*http.Request) (*http.Response, error)
+		answer      answer
 		least, most time.Duration
 		reason      func(error) bool
 	}{
 		{"401", status(http.StatusUnauthorized), firstPause / 2, firstPause, apierrors.IsUnauthorized},
-		{"429", status(http.StatusTooManyRequests, "Retry-After", "40"), 40 * time.Second, time.Minute, apierrors.IsTooManyRequests},
-		{"429 for an hour", status(http.StatusTooManyRequests, "Retry-After", "3600"), maxRetryAfter, 3 * maxRetryAfter / 2, apierrors.IsTooManyRequests},
+		{"429", busy(http.StatusTooManyRequests, "40"), 40 * time.Second, time.Minute, apierrors.IsTooManyRequests},
+		{"429 for an hour", busy(http.StatusTooManyRequests, "3600"), maxRetryAfter, 3 * maxRetryAfter / 2, apierrors.IsTooManyRequests},
 		{"503", status(http.StatusServiceUnavailable), firstPause / 2, firstPause, apierrors.IsServiceUnavailable},
-		{"no credential", func(*http.Request) (*http.Response, error) { return nil, &CredentialError{errors.New("no token")} }, firstPause / 2, firstPause, func(err error) bool { return errors.As(err, new(*CredentialError)) }},
+		{"no credential", func(*http.Request) (int, string, error) { return 0, "", &CredentialError{errors.New("no token")} }, firstPause / 2, firstPause, func(err error) bool { return errors.As(err, new(*CredentialError)) }},
 		{"500", status(http.StatusInternalServerError), 0, 0, nil},
 		{"504", status(http.StatusGatewayTimeout), 0, 0, nil},
 		{"403", status(http.StatusForbidden), 0, 0, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, test.answer, func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
-				_, _ = get(t.Context(), client, ordinary)
-				err, _ := r.Err(account("a"))
+				_ = get(t.Context(), client, ordinary)
+				_, err := r.Err(account("a"))
 				if (err != nil) != (test.most > 0) || err != nil && (!test.reason(err) || strings.Contains(err.Error(), "secret")) {
 					t.Errorf("requests wait for %v", err)
 				}
 				a.set(status(http.StatusOK))
 				began := time.Now()
 				for _, other := range []Meta{{Account: account("b")}, {}, {Account: account("a"), Alone: true}} {
-					if _, err := get(t.Context(), client, other); err != nil || time.Since(began) > 0 {
+					if err := get(t.Context(), client, other); err != nil || time.Since(began) > 0 {
 						t.Errorf("a request of %v waited for %v: %v", other, time.Since(began), err)
 					}
 				}
-				if _, err := get(t.Context(), client, ordinary); err != nil {
+				if err := get(t.Context(), client, ordinary); err != nil {
 					t.Error(err)
 				}
 				if took := time.Since(began); took < test.least || took > test.most {
@@ -229,17 +236,17 @@ func TestAnAccountWaits(t *testing.T) {
 func TestPausesGrow(t *testing.T) {
 	inBubble(t, status(http.StatusUnauthorized), func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
 		for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); {
-			_, _ = get(t.Context(), client, ordinary)
+			_ = get(t.Context(), client, ordinary)
 		}
 		if n := a.count(); n < 20 || n > 60 {
 			t.Errorf("%d requests in ten minutes", n)
 		}
 		a.set(status(http.StatusOK))
-		_, _ = get(t.Context(), client, ordinary)
+		_ = get(t.Context(), client, ordinary)
 		a.set(status(http.StatusUnauthorized))
-		_, _ = get(t.Context(), client, ordinary)
+		_ = get(t.Context(), client, ordinary)
 		began := time.Now()
-		_, _ = get(t.Context(), client, ordinary)
+		_ = get(t.Context(), client, ordinary)
 		if took := time.Since(began); took > firstPause {
 			t.Errorf("the first pause is %v", took)
 		}
@@ -249,14 +256,13 @@ func TestPausesGrow(t *testing.T) {
 // A new credential ends the pause at once, and what was sent with the one before says nothing of it.
 func TestRenewed(t *testing.T) {
 	inBubble(t, status(http.StatusUnauthorized), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
-		_, _ = get(t.Context(), client, ordinary)
+		_ = get(t.Context(), client, ordinary)
 		waiting := make(chan error, 1)
 		go func() {
-			_, err := get(t.Context(), client, ordinary)
-			waiting <- err
+			waiting <- get(t.Context(), client, ordinary)
 		}()
 		synctest.Wait()
-		a.set(func(*http.Request) (*http.Response, error) {
+		a.set(func(*http.Request) (int, string, error) {
 			after(time.Second)
 			return status(http.StatusUnauthorized)(nil)
 		})
@@ -267,7 +273,7 @@ func TestRenewed(t *testing.T) {
 		}
 		r.Renewed(account("a"))
 		<-waiting
-		if err, _ := r.Err(account("a")); err != nil {
+		if _, err := r.Err(account("a")); err != nil {
 			t.Errorf("an answer to the credential before has others wait: %v", err)
 		}
 	})
@@ -276,8 +282,8 @@ func TestRenewed(t *testing.T) {
 // A request that is alone says nothing of its account.
 func TestAlone(t *testing.T) {
 	inBubble(t, status(http.StatusUnauthorized), func(t *testing.T, _ *answers, r *Requests, client http.RoundTripper) {
-		_, _ = get(t.Context(), client, Meta{Account: account("a"), Alone: true})
-		if err, _ := r.Err(account("a")); err != nil {
+		_ = get(t.Context(), client, Meta{Account: account("a"), Alone: true})
+		if _, err := r.Err(account("a")); err != nil {
 			t.Error(err)
 		}
 	})
@@ -286,29 +292,56 @@ func TestAlone(t *testing.T) {
 // Who waits gives up when its context ends.
 func TestWaitsEnd(t *testing.T) {
 	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
-		_, _ = get(t.Context(), client, ordinary)
+		_ = get(t.Context(), client, ordinary)
 		a.set(away)
 		ctx, cancel := context.WithTimeout(t.Context(), firstPause/4)
 		defer cancel()
-		if _, err := get(ctx, client, ordinary); !errors.Is(err, context.DeadlineExceeded) || a.count() > 0 {
+		if err := get(ctx, client, ordinary); !errors.Is(err, context.DeadlineExceeded) || a.count() > 0 {
 			t.Errorf("%v after %d requests", err, a.count())
 		}
 	})
+}
+
+// A refusal of the plugin's own account is told, and no other answer.
+func TestRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		code int
+		meta Meta
+		own  bool
+		want int
+	}{
+		"its own":      {http.StatusForbidden, Meta{}, true, 1},
+		"a pod's":      {http.StatusForbidden, ordinary, true, 0},
+		"the node's":   {http.StatusForbidden, Meta{}, false, 0},
+		"not found":    {http.StatusNotFound, Meta{}, true, 0},
+		"unauthorized": {http.StatusUnauthorized, Meta{}, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, status(test.code), func(t *testing.T, a *answers, r *Requests, _ http.RoundTripper) {
+				for range 2 {
+					_ = get(t.Context(), r.Wrap(a, test.own), test.meta)
+				}
+				if n := len(r.Refused()); n != test.want {
+					t.Errorf("%d signals, want %d", n, test.want)
+				}
+			})
+		})
+	}
 }
 
 // Accounts come and go over the years.
 func TestManyAccounts(t *testing.T) {
 	inBubble(t, status(http.StatusOK), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
 		a.set(status(http.StatusUnauthorized))
-		_, _ = get(t.Context(), client, ordinary)
+		_ = get(t.Context(), client, ordinary)
 		a.set(status(http.StatusOK))
 		for i := range 3 * maxAccounts {
-			_, _ = get(t.Context(), client, Meta{Account: account(string(rune('b' + i)))})
+			_ = get(t.Context(), client, Meta{Account: account(string(rune('b' + i)))})
 		}
 		if len(r.accounts) > maxAccounts {
 			t.Errorf("%d accounts are remembered", len(r.accounts))
 		}
-		if err, _ := r.Err(account("a")); err == nil {
+		if _, err := r.Err(account("a")); err == nil {
 			t.Error("the one that waits is forgotten")
 		}
 	})

@@ -5,11 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -51,14 +47,14 @@ func (s *apiServer) answer(err error, allowed ...string) int {
 	return len(s.asked)
 }
 
-// running returns a Checker of the account that runs until the test ends, and its log.
-func running(t *testing.T, s *apiServer) (*Checker, *Refusals, *bytes.Buffer) {
+// running returns a Checker of the account that runs until the test ends, its signal, and its log.
+func running(t *testing.T, s *apiServer) (*Checker, chan<- struct{}, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))))
 	t.Cleanup(cancel)
-	refusals := NewRefusals()
-	c, err := NewOfAccount("plugin", s, OfObjects("", []string{"list", "watch"}), refusals)
+	refused := make(chan struct{}, 1)
+	c, err := New(Options{Identity: "plugin", Needs: needs(), Reviews: s, Refused: refused})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +62,16 @@ func running(t *testing.T, s *apiServer) (*Checker, *Refusals, *bytes.Buffer) {
 		t.Errorf("at first: %v", err)
 	}
 	go c.Run(ctx)
-	return c, refusals, &log
+	return c, refused, &log
+}
+
+func needs() (all []authorizationv1.ResourceAttributes) {
+	for _, resource := range []string{"configmaps", "secrets"} {
+		for _, verb := range []string{"list", "watch"} {
+			all = append(all, authorizationv1.ResourceAttributes{Verb: verb, Resource: resource})
+		}
+	}
+	return all
 }
 
 // after waits until d has passed and everything rests.
@@ -108,10 +113,10 @@ func TestRun(t *testing.T) {
 		if n := s.answer(nil, "list configmaps", "watch configmaps", "list secrets"); n < 10 || n > 40 {
 			t.Errorf("%d requests in ten minutes", n)
 		}
-		after(2 * lastRetry)
+		after(2 * time.Minute)
 		wantReady(t, c, lacks, "watch of secrets")
 		s.answer(errors.New("not any more"))
-		after(2 * lastRetry)
+		after(2 * time.Minute)
 		wantReady(t, c, lacks, "watch of secrets")
 		select {
 		case <-ready:
@@ -119,7 +124,7 @@ func TestRun(t *testing.T) {
 		default:
 		}
 		s.answer(nil, strings.Split(all, ",")...)
-		after(2 * lastRetry)
+		after(2 * time.Minute)
 		wantReady(t, c, "")
 		<-ready
 		asked := s.answer(nil, strings.Split(all, ",")...)
@@ -132,7 +137,7 @@ func TestRun(t *testing.T) {
 		s.answer(nil, "list configmaps", "watch configmaps", "list secrets")
 		after(time.Hour)
 		wantReady(t, c, lacks, "watch of secrets")
-		if lines := strings.Count(log.String(), "\n"); lines != 4 || strings.Count(log.String(), "Not ready: the plugin can't work as itself") != 3 {
+		if lines := strings.Count(log.String(), "\n"); lines != 4 || strings.Count(log.String(), "Not ready: the plugin can't work") != 3 {
 			t.Errorf("logged\n%s", log)
 		}
 	})
@@ -143,19 +148,21 @@ func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &apiServer{}
 		s.answer(nil, strings.Split(all, ",")...)
-		c, refusals, _ := running(t, s)
+		c, refused, _ := running(t, s)
 		after(time.Minute)
-		refused := refusals.Wrap(answer(http.StatusForbidden, ""))
 		s.answer(nil, "list configmaps", "watch configmaps", "list secrets")
-		send(t, refused, "")
+		refused <- struct{}{}
 		synctest.Wait()
 		wantReady(t, c, lacks, "watch of secrets")
 		s.answer(nil, strings.Split(all, ",")...)
-		after(2 * firstRetry)
+		after(4 * time.Second)
 		wantReady(t, c, "")
 		asked := s.answer(nil, strings.Split(all, ",")...)
 		for range 60 { // a minute of refusals
-			send(t, refused, "")
+			select {
+			case refused <- struct{}{}:
+			default:
+			}
 			after(time.Second)
 		}
 		if n := s.answer(nil) - asked; n < 4*5 || n > 4*7 {
@@ -164,80 +171,13 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// roundTripper answers requests.
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// answer returns an API server that has one answer.
-func answer(code int, body string) http.RoundTripper {
-	return roundTripper(func(*http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader(body))}, nil
-	})
-}
-
-// send sends a request that impersonates a user, "" for none, and returns the body of the answer.
-func send(t *testing.T, by http.RoundTripper, user string) string {
-	t.Helper()
-	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
-	if user != "" {
-		request.Header.Set("Impersonate-User", user)
-	}
-	response, err := by.RoundTrip(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(body)
-}
-
-// TestRefusals hears of refusals of the account, and of no other answer. Bodies stay whole.
-func TestRefusals(t *testing.T) {
-	const node, self = "system:node:n1", "system:serviceaccount:refvol-system:refvol-plugin"
-	asNode := `secrets "db" is forbidden: User "` + node + `" cannot get resource "secrets"`
-	asSelf := `nodes "` + node + `" is forbidden: User "` + self + `" cannot impersonate:associated-node resource "nodes"`
-	for name, test := range map[string]struct {
-		code int
-		user string
-		body string
-		want bool
-	}{
-		"refused":                        {403, "", "no", true},
-		"not found":                      {404, "", "no", false},
-		"no token":                       {401, "", "no", false},
-		"the node":                       {403, node, asNode, false},
-		"the node, in JSON":              {403, node, strconv.Quote(asNode), false},
-		"the impersonation":              {403, node, asSelf, true},
-		"the impersonation, in JSON":     {403, node, strconv.Quote(asSelf), true},
-		"another node":                   {403, node + "0", asNode, true},
-		"a long answer":                  {403, node, strings.Repeat("x", 3*maxText), true},
-		"itself, in the name of another": {403, "", asNode, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			refusals := NewRefusals()
-			for range 2 {
-				if got := send(t, refusals.Wrap(answer(test.code, test.body)), test.user); got != test.body {
-					t.Errorf("the body is %q, want %q", got, test.body)
-				}
-			}
-			if got := len(refusals.heard) > 0; got != test.want {
-				t.Errorf("heard: %t, want %t", got, test.want)
-			}
-		})
-	}
-}
-
 // TestRunEnds: a Run that is stopped ends, also in a pause, and so does Await.
 func TestRunEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, err := range []error{nil, errors.New("no")} {
 			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 			defer cancel()
-			c, newErr := New(Options{As: "x", Needs: []string{"x"}, Refusals: NewRefusals(), Ask: func(context.Context) ([]string, error) { return nil, err }})
+			c, newErr := New(Options{Identity: "x", Needs: needs(), Reviews: &apiServer{err: err}, Refused: make(chan struct{})})
 			if newErr != nil {
 				t.Fatal(newErr)
 			}
@@ -253,10 +193,12 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-func TestOfObjects(t *testing.T) {
-	s := &apiServer{}
-	lacking, err := Missing(t.Context(), s, OfObjects("as:", []string{"get", "watch"}))
-	if want := []string{"as:get of configmaps", "as:watch of configmaps", "as:get of secrets", "as:watch of secrets"}; err != nil || !slices.Equal(lacking, want) {
-		t.Errorf("got %q, %v, want %q", lacking, err, want)
+func TestNeeds(t *testing.T) {
+	c, err := New(Options{Identity: "x", Needs: needs(), Reviews: &apiServer{}, Refused: make(chan struct{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"list of configmaps", "watch of configmaps", "list of secrets", "watch of secrets"}; !slices.Equal(c.Needs(), want) {
+		t.Errorf("got %q", c.Needs())
 	}
 }

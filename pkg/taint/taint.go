@@ -1,71 +1,149 @@
+// Package taint removes the taint that keeps pods away from a node until the driver is registered there.
+//
+// It owns the change of the Node. It must not know how the kubelet confirms a registration.
 package taint
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/clientlog"
 )
 
-// Taint selects taints of a Node.
-type Taint struct {
-	key string
-	// value is nil for any value; effect is empty for any effect.
-	value  *string
-	effect corev1.TaintEffect
+const (
+	// attemptTimeout bounds the two requests of one attempt together.
+	attemptTimeout = 10 * time.Second
+	// firstLook and lastLook are how long to wait until the Node is read again, with a jitter. Looks that succeed end
+	// lookFor after the registration: some clouds add a node pool's taints only after the node has registered its drivers.
+	firstLook = time.Second
+	lastLook  = 30 * time.Second
+	lookFor   = 10 * time.Minute
+)
+
+// Nodes is what a Remover does with Node objects. A client's CoreV1().Nodes() is one.
+type Nodes interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
+	Patch(ctx context.Context, name string, form types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
 }
 
-// Parse reads a taint in the form of `kubectl taint`: key, key:Effect or
-// key=value:Effect. Without an effect it selects every effect, and without a value every
-// value. The error says what is wrong with text.
-func Parse(text string) (Taint, error) {
-	left, effect, hasEffect := strings.Cut(text, ":")
-	key, value, hasValue := strings.Cut(left, "=")
-	t := Taint{key: key}
-	var errs []error
-	for _, message := range validation.IsQualifiedName(key) {
-		errs = append(errs, fmt.Errorf("key: %s", message))
-	}
-	if hasValue {
-		t.value = &value
-		for _, message := range validation.IsValidLabelValue(value) {
-			errs = append(errs, fmt.Errorf("value: %s", message))
-		}
-		if !hasEffect {
-			errs = append(errs, errors.New("a value needs an effect: key=value:Effect"))
-		}
-	}
-	if hasEffect {
-		t.effect = corev1.TaintEffect(effect)
-		switch t.effect {
-		case corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:
-		default:
-			errs = append(errs, errors.New("effect: must be NoSchedule, PreferNoSchedule or NoExecute"))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return Taint{}, fmt.Errorf("Invalid value: %q: %w", text, err)
-	}
-	return t, nil
+// Remover removes the taints of one key from a node, with any value and effect, each time that the kubelet confirms the
+// driver's registration: a Node that was deleted and created again has the taint again, and its kubelet registers the
+// driver again. A watch would be faster, but it would need one more right, and RBAC can't limit that to the own Node.
+//
+// It has no goroutine of its own, only the one that calls Run. Registered is safe for concurrent use. One that is called
+// before Run counts when Run begins.
+type Remover struct {
+	nodes      Nodes
+	node, key  string
+	registered atomic.Bool
+	// changed has room for one signal that registered has changed.
+	changed chan struct{}
 }
 
-// String returns the taint in the form that Parse reads.
-func (t Taint) String() string {
-	text := t.key
-	if t.value != nil {
-		text += "=" + *t.value
+// NewRemover returns a Remover of taints with a key from the Node of a name, which does nothing until Run is called. The
+// error says what is wrong with the key.
+func NewRemover(nodes Nodes, node, key string) (*Remover, error) {
+	if err := ValidateKey(key); err != nil {
+		return nil, err
 	}
-	if t.effect != "" {
-		text += ":" + string(t.effect)
-	}
-	return text
+	return &Remover{nodes: nodes, node: node, key: key, changed: make(chan struct{}, 1)}, nil
 }
 
-// matches tells whether t selects a Node's taint.
-func (t Taint) matches(of corev1.Taint) bool {
-	return of.Key == t.key &&
-		(t.value == nil || of.Value == *t.value) &&
-		(t.effect == "" || of.Effect == t.effect)
+// ValidateKey returns what is wrong with a taint's key, or nil.
+func ValidateKey(key string) error {
+	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+		return fmt.Errorf("Invalid value: %q: must be the key of a taint, without value and effect: %w", key, errors.New(strings.Join(problems, "; ")))
+	}
+	return nil
+}
+
+// Registered says whether the kubelet has confirmed or refused the registration. After a refusal the Node is left alone.
+// Registered never blocks.
+func (r *Remover) Registered(registered bool) {
+	r.registered.Store(registered)
+	select {
+	case r.changed <- struct{}{}:
+	default: // a signal waits already, and its receiver sees the new state
+	}
+}
+
+// Run removes the taints whenever it is time, until ctx ends. It is called once. A failure is retried without an end, and
+// the first of consecutive ones is logged.
+func (r *Remover) Run(ctx context.Context) {
+	logger := klog.FromContext(ctx).WithValues("node", r.node, "taint", r.key)
+	var next <-chan time.Time
+	var pauses wait.Backoff
+	var ends time.Time
+	looked, failed := false, false
+	for {
+		select {
+		case <-r.changed:
+			ends, looked = time.Now().Add(lookFor), false
+			pauses = wait.Backoff{Duration: firstLook, Factor: 2, Jitter: 0.2, Steps: math.MaxInt, Cap: lastLook}
+		case <-next:
+		case <-ctx.Done():
+			return
+		}
+		next = nil
+		if !r.registered.Load() {
+			continue
+		}
+		removed, err := r.try(ctx)
+		switch {
+		case err != nil && !failed && ctx.Err() == nil:
+			logger.Error(err, "Removing the startup taint failed, trying again")
+		case removed:
+			logger.Info("Removed the startup taint")
+		case err == nil && !looked:
+			logger.V(2).Info("The node has no startup taint")
+		}
+		looked, failed = looked || err == nil, err != nil
+		if pause := pauses.Step(); failed || time.Now().Add(pause).Before(ends) {
+			next = time.After(pause)
+		}
+	}
+}
+
+// operation is one of a JSON patch (RFC 6902).
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// try reads the Node from the API server's cache and removes the taints if they are there. The patch fails if anything of
+// the Node has changed since that state, so no other taint is removed.
+func (r *Remover) try(ctx context.Context) (removed bool, err error) {
+	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), attemptTimeout)
+	defer cancel()
+	node, err := r.nodes.Get(ctx, r.node, metav1.GetOptions{ResourceVersion: "0"})
+	if err != nil {
+		return false, fmt.Errorf("read node %s: %w", r.node, err)
+	}
+	others := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool { return t.Key == r.key })
+	if len(others) == len(node.Spec.Taints) {
+		return false, nil
+	}
+	patch, err := json.Marshal([]operation{{"test", "/metadata/resourceVersion", node.ResourceVersion}, {"replace", "/spec/taints", others}})
+	if err != nil {
+		return false, fmt.Errorf("encode the taints of node %s: %w", r.node, err)
+	}
+	if _, err := r.nodes.Patch(ctx, r.node, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+		return false, fmt.Errorf("patch the taints of node %s: %w", r.node, err)
+	}
+	return true, nil
 }

@@ -1,87 +1,394 @@
 package taint
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const testKey = "csi.example.org/agent-not-ready"
 
-// parse reads a taint that is known to be right.
-func parse(t *testing.T, text string) Taint {
+// fakeNodes has one Node, and fails as often as it is told. What a patch does is the
+// API server's, and is tested with the real one: here each removes all taints.
+type fakeNodes struct {
+	mu       sync.Mutex
+	taints   []corev1.Taint
+	getFails []error
+	fails    []error
+	requests []time.Time
+	patches  []string
+}
+
+func (f *fakeNodes) Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if opts.ResourceVersion != "0" {
+		return nil, errors.New("the request is not for the API server's cache")
+	}
+	f.requests = append(f.requests, time.Now())
+	if _, bounded := ctx.Deadline(); !bounded {
+		return nil, errors.New("the request may last for ever")
+	}
+	if len(f.getFails) > 0 {
+		err := f.getFails[0]
+		f.getFails = f.getFails[1:]
+		return nil, err
+	}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "7"}, Spec: corev1.NodeSpec{Taints: slices.Clone(f.taints)}}, nil
+}
+
+func (f *fakeNodes) Patch(_ context.Context, name string, form types.PatchType, data []byte, _ metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if name != "node-1" || form != types.JSONPatchType || len(sub) > 0 {
+		return nil, errors.New("this is no patch of the Node's spec")
+	}
+	f.patches = append(f.patches, string(data))
+	if len(f.fails) > 0 {
+		err := f.fails[0]
+		f.fails = f.fails[1:]
+		return nil, err
+	}
+	f.taints = nil
+	return &corev1.Node{}, nil
+}
+
+// tainted returns a Node with the taint that the tests remove.
+func tainted() *fakeNodes {
+	return &fakeNodes{taints: []corev1.Taint{{Key: testKey, Effect: corev1.TaintEffectNoSchedule}}}
+}
+
+// add has somebody add the taint now.
+func (f *fakeNodes) add() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.taints = tainted().taints
+}
+
+// recover ends the failures.
+func (f *fakeNodes) recover() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.getFails, f.fails = nil, nil
+}
+
+func (f *fakeNodes) tainted() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.taints) > 0
+}
+
+// run runs a Remover in the test's bubble, until the test ends, and returns its log.
+func run(t *testing.T, nodes Nodes) (*Remover, *bytes.Buffer) {
 	t.Helper()
-	parsed, err := Parse(text)
+	r, err := NewRemover(nodes, "node-1", testKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return parsed
+	log := &bytes.Buffer{}
+	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(log), textlogger.Verbosity(10)))
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return r, log
 }
 
-func TestParse(t *testing.T) {
-	schedule := corev1.Taint{Key: testKey, Effect: corev1.TaintEffectNoSchedule}
-	prefer := corev1.Taint{Key: testKey, Effect: corev1.TaintEffectPreferNoSchedule}
-	execute := corev1.Taint{Key: testKey, Effect: corev1.TaintEffectNoExecute}
-	valued := corev1.Taint{Key: testKey, Value: "true", Effect: corev1.TaintEffectNoExecute}
-	other := corev1.Taint{Key: testKey + "-yet", Effect: corev1.TaintEffectNoExecute}
-	all := []corev1.Taint{schedule, prefer, execute, valued, other}
-	for text, want := range map[string][]corev1.Taint{
-		testKey:                       {schedule, prefer, execute, valued},
-		testKey + ":NoSchedule":       {schedule},
-		testKey + ":PreferNoSchedule": {prefer},
-		testKey + ":NoExecute":        {execute, valued},
-		testKey + "=true:NoExecute":   {valued},
-		testKey + "=:NoExecute":       {execute},
-		testKey + "=true:NoSchedule":  nil,
-		"agent-not-ready":             nil,
+// pass lets time pass in the test's bubble, and all that happens in it.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func wantLogged(t *testing.T, log *bytes.Buffer, text string, count int) {
+	t.Helper()
+	if got := strings.Count(log.String(), text); got != count {
+		t.Errorf("%q was logged %d times, want %d:\n%s", text, got, count, log)
+	}
+}
+
+func TestRemovesAfterEachRegistration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := tainted()
+		r, log := run(t, nodes)
+		pass(time.Hour)
+		if len(nodes.requests) > 0 {
+			t.Error("it asked before the registration")
+		}
+		r.Registered(true)
+		synctest.Wait()
+		if len(nodes.taints) > 0 || len(nodes.patches) != 1 {
+			t.Errorf("taints %v after the patches %q", nodes.taints, nodes.patches)
+		}
+		wantLogged(t, log, "Removed the startup taint", 1)
+
+		// The kubelet has restarted: there is nothing to do, and nothing to fail.
+		r.Registered(true)
+		synctest.Wait()
+		if len(nodes.patches) != 1 {
+			t.Errorf("it patched again: %q", nodes.patches)
+		}
+		wantLogged(t, log, "Removed the startup taint", 1)
+
+		// The Node was deleted, and its kubelet made it again.
+		nodes.taints = tainted().taints
+		r.Registered(true)
+		synctest.Wait()
+		if len(nodes.taints) > 0 {
+			t.Errorf("taints %v", nodes.taints)
+		}
+		wantLogged(t, log, "failed", 0)
+	})
+}
+
+// A registration that comes before Run counts: the caller may have to wait for something else.
+func TestRegisteredBeforeRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := tainted()
+		r, err := NewRemover(nodes, "node-1", testKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Registered(true)
+		pass(2 * lookFor)
+		if len(nodes.requests) > 0 {
+			t.Error("it asked before Run")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go r.Run(ctx)
+		synctest.Wait()
+		if nodes.tainted() {
+			t.Error("the taint is still there")
+		}
+		pass(time.Minute)
+		nodes.add()
+		pass(lookFor - 2*time.Minute)
+		if nodes.tainted() {
+			t.Error("the time of the looks began before Run")
+		}
+	})
+}
+
+func TestRefusedRegistration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := tainted()
+		r, _ := run(t, nodes)
+		r.Registered(false)
+		synctest.Wait()
+		if len(nodes.requests) > 0 {
+			t.Error("it asked")
+		}
+		r.Registered(true)
+		synctest.Wait()
+		if len(nodes.taints) > 0 {
+			t.Error("the taint is still there")
+		}
+	})
+}
+
+func TestTriesUntilItSucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := tainted()
+		failure := errors.New("no such luck")
+		nodes.getFails = slices.Repeat([]error{failure}, 10)
+		nodes.fails = slices.Repeat([]error{failure}, 10)
+		r, log := run(t, nodes)
+		r.Registered(true)
+		pass(30 * time.Minute)
+		if len(nodes.requests) < 21 || len(nodes.patches) != 11 || len(nodes.taints) > 0 {
+			t.Errorf("%d requests, %d patches, taints %v", len(nodes.requests), len(nodes.patches), nodes.taints)
+		}
+		wantLogged(t, log, "Removing the startup taint failed, trying again", 1)
+		wantLogged(t, log, "Removed the startup taint", 1)
+		shortest := firstLook
+		for i := 1; i < 21; i++ {
+			took := nodes.requests[i].Sub(nodes.requests[i-1])
+			if took < shortest || took > lastLook*6/5 {
+				t.Errorf("retry %d came after %s, want %s at least", i, took, shortest)
+			}
+			shortest = min(2*shortest, lastLook)
+		}
+	})
+}
+
+// A cloud's node pool manager may add the taint after the registration. It is looked for
+// again for a while, at growing distances, and then no more.
+func TestTaintAfterTheRegistration(t *testing.T) {
+	for _, late := range []time.Duration{0, 3 * time.Second, time.Minute, lookFor - lastLook - 10*time.Second} {
+		t.Run(late.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				nodes := &fakeNodes{}
+				r, log := run(t, nodes)
+				r.Registered(true)
+				pass(late)
+				nodes.add()
+				// Distances double, so the next look comes within the time that has passed already.
+				pass(min(late+firstLook, lastLook) * 6 / 5)
+				if nodes.tainted() {
+					t.Error("the taint is still there")
+				}
+				pass(lookFor)
+				wantLogged(t, log, "Removed the startup taint", 1)
+				wantLogged(t, log, "failed", 0)
+			})
+		})
+	}
+}
+
+// The looks end, and a Node that gets the taint later keeps it until the next registration.
+func TestLooksEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := &fakeNodes{}
+		r, _ := run(t, nodes)
+		for range 3 {
+			nodes.requests = nil
+			began := time.Now()
+			r.Registered(true)
+			pass(time.Hour)
+			last := nodes.requests[len(nodes.requests)-1].Sub(began)
+			if n := len(nodes.requests); n < 20 || n > 30 || last > lookFor || last < lookFor-time.Minute {
+				t.Errorf("%d looks, the last after %v", n, last)
+			}
+			shortest := firstLook
+			for i := 1; i < len(nodes.requests); i++ {
+				if pause := nodes.requests[i].Sub(nodes.requests[i-1]); pause < shortest || pause > lastLook*6/5 {
+					t.Errorf("look %d came after %v, want %v at least", i, pause, shortest)
+				}
+				shortest = min(2*shortest, lastLook)
+			}
+			nodes.add()
+			pass(time.Hour)
+			if !nodes.tainted() {
+				t.Error("it went on looking")
+			}
+		}
+	})
+}
+
+// A registration while the looks of the one before go on begins them anew, at once.
+func TestRegistrationBetweenLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := &fakeNodes{}
+		r, _ := run(t, nodes)
+		r.Registered(true)
+		pass(lookFor - time.Second)
+		nodes.add()
+		r.Registered(true)
+		synctest.Wait()
+		if nodes.tainted() {
+			t.Error("the taint is still there")
+		}
+		pass(lookFor - time.Minute)
+		nodes.add()
+		pass(time.Minute)
+		if nodes.tainted() {
+			t.Error("the looks ended with those of the registration before")
+		}
+	})
+}
+
+// A Node that can't be read for longer than the looks last is still looked at once it can.
+func TestOutageLongerThanTheLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := tainted()
+		nodes.getFails = slices.Repeat([]error{errors.New("no such luck")}, 1000)
+		r, log := run(t, nodes)
+		r.Registered(true)
+		pass(2 * lookFor)
+		nodes.recover()
+		pass(time.Minute)
+		if nodes.tainted() {
+			t.Error("the taint is still there")
+		}
+		wantLogged(t, log, "Removing the startup taint failed", 1)
+		looks := len(nodes.requests)
+		pass(time.Hour)
+		if len(nodes.requests) != looks {
+			t.Errorf("it went on: %d looks, then %d", looks, len(nodes.requests))
+		}
+	})
+}
+
+// A registration that is refused, or the end, ends the attempts and the looks.
+func TestStopsTrying(t *testing.T) {
+	for name, stop := range map[string]func(r *Remover, cancel func()){
+		"refused": func(r *Remover, _ func()) { r.Registered(false) },
+		"stopped": func(_ *Remover, cancel func()) { cancel() },
 	} {
-		parsed := parse(t, text)
-		if got := parsed.String(); got != text {
-			t.Errorf("%s is written %s", text, got)
-		}
-		var got []corev1.Taint
-		for _, taint := range all {
-			if parsed.matches(taint) {
-				got = append(got, taint)
-			}
-		}
-		if len(got) != len(want) {
-			t.Errorf("%s stands for %v, want %v", text, got, want)
-			continue
-		}
-		for i := range want {
-			if got[i] != want[i] {
-				t.Errorf("%s stands for %v, want %v", text, got, want)
-			}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				nodes := tainted()
+				nodes.fails = slices.Repeat([]error{errors.New("no such luck")}, 1000)
+				r, err := NewRemover(nodes, "node-1", testKey)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go r.Run(ctx)
+				r.Registered(true)
+				pass(5 * time.Minute)
+				tries := len(nodes.patches)
+				if tries < 5 {
+					t.Fatalf("%d tries", tries)
+				}
+				stop(r, cancel)
+				pass(5 * time.Minute)
+				if len(nodes.patches) != tries {
+					t.Errorf("it went on: %d tries, then %d", tries, len(nodes.patches))
+				}
+			})
+		})
+	}
+}
+
+func TestBadKeys(t *testing.T) {
+	for _, key := range []string{"", "x:NoSchedule", "x=y", "a/b/c", "-"} {
+		_, err := NewRemover(tainted(), "node-1", key)
+		if want := fmt.Sprintf("Invalid value: %q: must be the key of a taint, without value and effect: ", key); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: got %v", key, err)
 		}
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
-	for text, want := range map[string]string{
-		"":                      "key: name part must be non-empty",
-		":NoSchedule":           "key: name part must be non-empty",
-		"=x:NoSchedule":         "key: name part must be non-empty",
-		"a b":                   "key: name part must consist of alphanumeric characters",
-		"a/b/c":                 "key: a valid label key must consist of alphanumeric characters",
-		"Up.example.org/x":      "key: prefix part",
-		testKey + "-":           "key: name part must consist of alphanumeric characters",
-		testKey + "=true":       "a value needs an effect: key=value:Effect",
-		testKey + "=a=b:x":      "value: a valid label must be",
-		testKey + ":":           "effect: must be NoSchedule, PreferNoSchedule or NoExecute",
-		testKey + ":noexecute":  "effect: must be NoSchedule, PreferNoSchedule or NoExecute",
-		testKey + ":NoExecute-": "effect: must be NoSchedule, PreferNoSchedule or NoExecute",
-		testKey + ":NoExecute:": "effect: must be NoSchedule, PreferNoSchedule or NoExecute",
-		testKey + ":NoExecute ": "effect: must be NoSchedule, PreferNoSchedule or NoExecute",
-		testKey + ":x,y:z":      "effect: must be NoSchedule, PreferNoSchedule or NoExecute",
-	} {
-		_, err := Parse(text)
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "Invalid value: \""+text+"\": ") {
-			t.Errorf("%q: got %v, want %q", text, err, want)
+// The patch keeps all other taints, in their order, and is of one state of the Node.
+func TestPatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := &fakeNodes{taints: []corev1.Taint{
+			{Key: "a", Value: "1", Effect: corev1.TaintEffectNoExecute},
+			{Key: testKey, Value: "x", Effect: corev1.TaintEffectNoSchedule},
+			{Key: "b", Effect: corev1.TaintEffectNoSchedule},
+			{Key: testKey, Effect: corev1.TaintEffectNoExecute},
+		}}
+		r, _ := run(t, nodes)
+		r.Registered(true)
+		synctest.Wait()
+		want := `[{"op":"test","path":"/metadata/resourceVersion","value":"7"},{"op":"replace","path":"/spec/taints","value":[{"key":"a","value":"1","effect":"NoExecute"},{"key":"b","effect":"NoSchedule"}]}]`
+		if len(nodes.patches) != 1 || nodes.patches[0] != want {
+			t.Errorf("got %q, want %s", nodes.patches, want)
 		}
-	}
+	})
 }

@@ -69,7 +69,7 @@ func (l *lab) newNodeAs(ctx context.Context, i identity, args ...string) (*node,
 	}
 	return n, eventually(ctx, func() error {
 		log, err := os.ReadFile(n.LogPath())
-		if err == nil && !bytes.Contains(log, []byte("The API server lets the plugin work as its")) {
+		if err == nil && !bytes.Contains(log, []byte("The API server lets the plugin work")) {
 			err = errors.New("the plugin does not say what it reads as")
 		}
 		return err

@@ -67,7 +67,7 @@ func TestAsNodeNeedsItsRights(t *testing.T) {
 		"all":        {whole, nil, nil},
 		"other node": {whole, []string{"--node-name=" + otherNode}, []string{`the plugin's token is that of a pod on node "node-1", and --node-name is "node-2": it may impersonate its own node only`}},
 		"no rule for objects": {reduced, nil, []string{
-			"lacks rights that --identity=node needs: impersonate-on:associated-node:list of configmaps, impersonate-on:associated-node:watch of configmaps, ",
+			"lacks rights in all namespaces that --identity=node needs: impersonate-on:associated-node:list of configmaps, impersonate-on:associated-node:watch of configmaps, ",
 			"impersonate-on:associated-node:list of secrets, impersonate-on:associated-node:watch of secrets",
 		}},
 		"no rule for objects, Get": {reduced, []string{"--change-detection=Get"}, []string{
@@ -75,7 +75,7 @@ func TestAsNodeNeedsItsRights(t *testing.T) {
 		}},
 		"no rule for the Node, Cache": {whole, []string{"--change-detection=Cache"}, []string{"needs: impersonate-on:associated-node:get of nodes"}},
 		"no rule for the Node, Get":   {whole, []string{"--change-detection=Get"}, nil},
-		"no rule at all":              {powerless, nil, []string{"lacks rights that --identity=node needs: impersonate:associated-node of nodes, impersonate-on:associated-node:get of pods, "}},
+		"no rule at all":              {powerless, nil, []string{"lacks rights in all namespaces that --identity=node needs: impersonate:associated-node of nodes, impersonate-on:associated-node:get of pods, "}},
 		"not a pod's":                 {shared.powerless, nil, []string{`the plugin's credential, of "system:serviceaccount:refvol-system:powerless", is not bound to a pod`}},
 		"no account's":                {shared.Kubeconfig(), nil, []string{`the plugin's credential, of "admin", is not bound to a pod`}},
 	} {
@@ -91,7 +91,7 @@ func TestAsNodeNeedsItsRights(t *testing.T) {
 // although the kubelet has registered the driver.
 func TestAsNodeKeepsTheStartupTaint(t *testing.T) {
 	t.Parallel()
-	const notReady, readable, removed = "Not ready: the plugin can't work as its node", "The API server lets the plugin work as its node", "Removed the startup taint"
+	const notReady, readable, removed = "Not ready: the plugin can't work", "The API server lets the plugin work", "Removed the startup taint"
 	node := newNodeObject(t, "0")
 	setTaints(t, node, []corev1.Taint{{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}})
 	rules := asNodeRules(t, "startup-taint")
@@ -138,9 +138,9 @@ func TestAsNodeNeedsTheAPIServer(t *testing.T) {
 		mode, arg string
 		reasons   []string
 	}{
-		{"Node,RBAC", "--emulated-version=1.35", []string{"feature gate ConstrainedImpersonation is off (its version is v1.", ", emulating 1.35; the gate is on by default from 1.36 on)"}},
-		{"Node,RBAC", "--feature-gates=ConstrainedImpersonation=false", []string{"feature gate ConstrainedImpersonation is off (its version is v1."}},
-		{"RBAC", "--profiling=false", []string{"the API server's Node authorizer did not decide: is --authorization-mode=Node,RBAC set?", nodeUser(harness.NodeName)}},
+		{"Node,RBAC", "--emulated-version=1.35", []string{"that needs the feature gate ConstrainedImpersonation (on by default from Kubernetes 1.36 on)"}},
+		{"Node,RBAC", "--feature-gates=ConstrainedImpersonation=false", []string{"that needs the feature gate ConstrainedImpersonation"}},
+		{"RBAC", "--profiling=false", []string{"and --authorization-mode=Node,RBAC, and after a start it takes a moment", nodeUser(harness.NodeName)}},
 	} {
 		if err := c.RestartAPIServer(t.Context(), test.mode, test.arg); err != nil {
 			t.Fatal(err)

@@ -75,5 +75,5 @@ func TestRightsThatComeLate(t *testing.T) {
 	v := n.short("app")
 	n.publishesSoon(v)
 	n.mustUnpublish(v)
-	n.logs("The API server lets the plugin work as itself", 1)
+	n.logs("The API server lets the plugin work", 1)
 }

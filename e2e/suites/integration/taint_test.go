@@ -178,32 +178,17 @@ func TestStartupTaintAfterTheRegistration(t *testing.T) {
 	n.logs("The node has no startup taint", 1)
 }
 
-// Only the effect and the value that are named go.
-func TestStartupTaintOfOneEffect(t *testing.T) {
+// All taints of the key go, whatever their effects and values.
+func TestStartupTaintOfEachEffect(t *testing.T) {
 	t.Parallel()
-	for flag, want := range map[string]int{
-		startupTaint + ":NoSchedule":      0,
-		startupTaint + "=true:NoExecute":  1,
-		startupTaint + "=false:NoExecute": -1,
-	} {
-		t.Run(flag, func(t *testing.T) {
-			t.Parallel()
-			node := newNodeObject(t, "0")
-			all := []corev1.Taint{
-				{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule},
-				{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoExecute},
-			}
-			setTaints(t, node, all)
-			n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+flag)
-			n.confirm(n.kubelet(), true)
-			if want < 0 {
-				n.logs("The node has no startup taint", 1)
-				taintsBecome(t, node, all)
-				return
-			}
-			taintsBecome(t, node, slices.Delete(slices.Clone(all), want, want+1))
-		})
-	}
+	node := newNodeObject(t, "0")
+	others := otherTaints()
+	setTaints(t, node, append(slices.Clone(others),
+		corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule},
+		corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoExecute}))
+	n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
+	n.confirm(n.kubelet(), true)
+	taintsBecome(t, node, others)
 }
 
 // Others change the Node's taints all the time, and lose none of their changes.
@@ -270,7 +255,7 @@ func TestStartupTaintThatCannotGo(t *testing.T) {
 	}
 
 	other := newProxiedAs(t, componentAccount(t, "startup-taint"), faultproxy.Options{}, "--node-name="+node, "--startup-taint="+startupTaint)
-	other.logs("The API server lets the plugin work as itself", 1) // else the taint would wait for that
+	other.logs("The API server lets the plugin work", 1) // else the taint would wait for that
 	other.inject(faultproxy.Refused)
 	other.confirm(other.kubelet(), true)
 	other.logs("Removing the startup taint failed, trying again", 1)
