@@ -32,8 +32,8 @@ func observeCalls(m *metrics.Metrics) csi.Observer {
 
 // observeReviews tells the metrics of access reviews.
 func observeReviews(m *metrics.Metrics, ask authz.Ask) authz.Ask {
-	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error) {
-		allowed, err := ask(ctx, account, ref, verb)
+	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string, token volume.Token) (bool, error) {
+		allowed, err := ask(ctx, account, ref, verb, token)
 		m.Reviewed(allowed, err)
 		return allowed, err
 	}

@@ -41,9 +41,15 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 	if err != nil {
 		return nil, err
 	}
+	// Watches have connections of their own, also below: short requests on the same ones, which come and go, would have a
+	// new connection made and thrown away for each that is just full.
+	watches, err := newClient(api.config, api.requests)
+	if err != nil {
+		return nil, err
+	}
 	reads := manager.Options{
 		Observer:        m,
-		Client:          api.client,
+		Client:          watches,
 		Requests:        api.requests,
 		Nodes:           api.client.Nodes(),
 		ResyncInterval:  opts.resyncInterval,
@@ -101,7 +107,7 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 // account may get them. All objects are read with the plugin's own rights. The checker that it
 // returns says whether the plugin has these.
 func readAsPlugin(reads *manager.Options, shows *publisher.Options, api connections, m *metrics.Metrics) (*rights.Checker, error) {
-	ask := authz.AskAbout(authz.NewPaced(api.client.SubjectAccessReviews(), authz.NewPace(nil)))
+	ask := authz.AskAbout(api.client.SubjectAccessReviews())
 	shows.Reviews = &access.Reviews{Ask: observeReviews(m, ask), Verbs: []string{"get"}}
 	var needs []authorizationv1.ResourceAttributes
 	for _, kind := range volume.Kinds() {
@@ -151,7 +157,10 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, api connection
 	if err != nil {
 		return nil, err
 	}
-	reads.Client, reads.Nodes, reads.RefusalsPass = asNode, asNode.Nodes(), true
+	if reads.Client, err = newNodeClient(api.config, reads.NodeName, api.requests); err != nil {
+		return nil, err
+	}
+	reads.Nodes, reads.RefusalsPass = asNode.Nodes(), true
 	shows.NodeRights = true
 	shows.Pods = pod.NewReader(func(namespace string) pod.Pods { return asNode.Pods(namespace) })
 	needs := append([]authorizationv1.ResourceAttributes{rights.Impersonation(reads.NodeName)}, rights.OnNode("pods", "", "get")...)
@@ -179,11 +188,12 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, api connection
 		return nil, err
 	}
 	verbs := podVerbs(reads.ChangeDetection)
-	pace := authz.NewPace(tokens)
-	ask := authz.AskWith(authz.NewPaced(client.SelfSubjectAccessReviews(), pace))
-	identity := authz.NewAuthenticator(tokens, authz.NewPaced(client.SelfSubjectReviews(), pace))
-	reads.Client, reads.Accounts = client, true
-	shows.Reviews, shows.Identity = &access.Reviews{Ask: observeReviews(m, ask), Verbs: verbs}, identity
+	ask := authz.AskWith(client.SelfSubjectAccessReviews(), tokens)
+	if reads.Client, err = newPodClient(api.config, tokens, api.requests); err != nil {
+		return nil, err
+	}
+	reads.Accounts = true
+	shows.Reviews, shows.Identity = &access.Reviews{Ask: observeReviews(m, ask), Verbs: verbs}, tokens
 	return checker(identityPod, ofPodsAndEvents(), nil, api)
 }
 

@@ -1,201 +1,362 @@
-// Package access answers what a volume may show of an object: it is present, absent, refused
-// or unknown, and why.
+// Package access answers whether a service account has a right to an object, by access reviews that it remembers for a
+// while.
 //
-// Refused means that an access review says no: the pod has no right to the object. Denied means
-// that the API server refuses the read itself, or accepts no token for it.
-//
-// It owns the registration of the objects, the reviews of the pods' rights with their
-// confirmation, and the proof of the pods' tokens, each on its own work queue, so that a slow
-// API server holds up no volume. A review is of a service account and an object, and all
-// volumes of both share it. The package must not know what a volume makes of an answer, or
-// how an object reaches the process.
+// It owns when the API server is asked, how old an answer may be, and the confirmation of a refusal. Nothing waits for the
+// network: what is not known is asked for elsewhere, and whoever asked hears of the answer. An answer is of an account and
+// an object, and all volumes of both share it. The package must not know what a volume makes of an answer.
 package access
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"sync"
 	"time"
 
-	"k8s.io/client-go/util/workqueue"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// workers is how many questions of mounted volumes are under way at once.
-const workers = 16
-
-var (
-	// ErrUnreviewed reports that a pod's right to an object is not known: no question about it
-	// was answered.
-	ErrUnreviewed = errors.New("access could not be reviewed")
-	// ErrPending reports that it is not known yet: a question, or its confirmation, is under way.
-	ErrPending = errors.New("access is under review")
-	// errPanicked is a panic of a question, reported as an error.
-	errPanicked = errors.New("the plugin panicked; its log has the stack")
+const (
+	// admitAge is how old a yes may be by which a new volume shows an object, from when it came: long enough for the pods
+	// of a rollout to share it.
+	admitAge = 5 * time.Second
+	// refusalTime is how long after a first refusal a question is sent whose answer confirms it, for a mounted volume: an
+	// API server that has just started refuses everybody until it has read the roles, and one of several may lag.
+	refusalTime = 5 * time.Second
+	// questionTime bounds one question, with its wait for its turn.
+	questionTime = 10 * time.Second
+	// questionsAtOnce is how many questions of one pod are under way: no pod's questions hold up another's for long.
+	questionsAtOnce = 8
 )
 
-// Objects is where the objects come from; *manager.Manager is one. None of its methods
-// may wait for the network.
-type Objects interface {
-	// RegisterPod declares which objects a pod's volume needs; again with others replaces them.
-	RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref)
-	// Keep says that a pod's volume is mounted: its objects are kept whatever they take, until UnregisterPod.
-	Keep(pod volume.Pod, volumeID string)
-	// UnregisterPod takes that back; it is idempotent.
-	UnregisterPod(pod volume.Pod, volumeID string)
-	// GetObject returns the newest state of a registered object that is known for a pod, a
-	// NotFound API error if it does not exist, manager.ErrNotSynced, or for a volume that is not mounted a
-	// manager.FullError.
-	GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, error)
-	// Denied returns why the state that GetObject returns can't be kept current any more, or
-	// why it can't be had at all: a Forbidden API error for want of a right to the object, or an
-	// Unauthorized one for want of a token that is accepted. It returns nil while it can.
-	Denied(pod volume.Pod, ref volume.Ref) error
-	// Renewed tells that there is a new token of an account.
-	Renewed(account volume.Account)
-}
+// ErrPending reports that it is not known yet whether an account has a right: a question is under way.
+var ErrPending = errors.New("access is under review")
 
-// Reviews says how the rights of service accounts are reviewed.
+// errPanicked is a panic of a question, reported as an error.
+var errPanicked = errors.New("the plugin panicked; its log has the stack")
+
+// Verdict is what is known of a right.
+type Verdict int
+
+// The verdicts.
+const (
+	// Unknown: nothing was answered yet, or the last question failed.
+	Unknown Verdict = iota
+	// Allowed: the account has the right.
+	Allowed
+	// Suspected: the last answer was no, and may be that of a server that has just started.
+	Suspected
+	// Refused: the account does not have the right.
+	Refused
+)
+
+// Reviews says how rights are reviewed. Both fields are required.
 type Reviews struct {
 	// Ask asks the API server.
 	Ask authz.Ask
-	// Verbs are the rights to each object that a new volume's pod must have. The last one is what it must keep
-	// while the volume is mounted.
+	// Verbs are the rights to each object that a new volume's pod must have. The last one is what it must keep while the
+	// volume is mounted.
 	Verbs []string
 }
 
-func (r *Reviews) kept() string { return r.Verbs[len(r.Verbs)-1] }
-
-// Identity keeps the tokens with which objects are read for pods; *authz.Authenticator is one.
-type Identity interface {
-	// Prove asks whether a token is the pod's own. The error wraps authz.ErrNotThePods, or
-	// says nothing about that.
-	Prove(ctx context.Context, pod volume.Pod, token volume.Token) error
-	// Put has the token used for the pod's account until Drop, and returns true if there
-	// was none of that account. It does not wait.
-	Put(pod volume.Pod, volumeID string, token volume.Token) (first bool)
-	// Drop is idempotent.
-	Drop(pod volume.Pod, volumeID string)
-}
-
-// Options are what a Tracker needs.
+// Options are what an Access needs. All are required.
 type Options struct {
-	Objects Objects
-	// Reviews is asked about objects of other namespaces and, where there is an Identity,
-	// about all of them. Required by both.
-	Reviews *Reviews
-	// Identity, if it is not nil, has objects read with the pods' own tokens.
-	Identity Identity
-	// RefusalsPass is manager.Options.RefusalsPass of Objects.
-	RefusalsPass bool
-	// CrossNamespace lets volumes show objects of other namespaces.
-	CrossNamespace bool
-	// MaxAge is how old the answer may be that a mounted volume relies on. An account is asked about once in that
-	// time, however many volumes it has.
+	Reviews
+	// MaxAge is how old an answer may be that a mounted volume relies on.
 	MaxAge time.Duration
-	// Changed is called when the answers about an object have changed for the pods of an
-	// account, and Renewed when an account that had no token has one. Neither may block.
+	// Changed is called after each answer, and when a question that failed may be asked again. It must not block.
 	Changed func(volume.Account, volume.Ref)
-	Renewed func(volume.Account)
 }
 
-func (o *Options) validate() error {
-	var errs []error
-	if o.Objects == nil {
-		errs = append(errs, errors.New("Objects: Required value"))
-	}
-	if o.Reviews == nil && (o.CrossNamespace || o.Identity != nil) {
-		errs = append(errs, errors.New("Reviews: Required value: by CrossNamespace and by Identity"))
-	}
-	if o.Reviews != nil && (o.Reviews.Ask == nil || len(o.Reviews.Verbs) == 0) {
-		errs = append(errs, errors.New("Reviews.Ask, Reviews.Verbs: Required value"))
-	}
-	if o.MaxAge <= 0 {
-		errs = append(errs, fmt.Errorf("MaxAge: Invalid value: %s: must be positive", o.MaxAge))
-	}
-	if o.Changed == nil || o.Renewed == nil {
-		errs = append(errs, errors.New("Changed, Renewed: Required value"))
-	}
-	return errors.Join(errs...)
+// right is what is asked about: a verb on an object, for a service account. proof is the UID of the pod with whose own
+// token that is asked, "" for none.
+type right struct {
+	account volume.Account
+	ref     volume.Ref
+	verb    string
+	proof   types.UID
 }
 
-// Tracker tracks what volumes may show. All methods are safe for concurrent use.
-//
-// mu guards what is below it, and is never held over a call of another package but the queue's. The
-// goroutines are the workers of Run, which end with its context, and the questions under way, each of which ends
-// when nobody waits for it.
-type Tracker struct {
-	opts  Options
-	queue workqueue.TypedDelayingInterface[task]
-
-	mu       sync.Mutex
-	consents map[right]*consent
+// answer is what is known of a right. Access.mu guards it.
+type answer struct {
+	// verdict is Unknown, Allowed or Refused. suspect is when a no came first that is not confirmed yet; zero for never.
+	verdict Verdict
+	suspect time.Time
+	// sent is when the last answered question was sent, and came when its answer did.
+	sent, came time.Time
+	// err is why the last question has failed, nil after an answer. retries are the pauses after failures, and retryAt is
+	// when the next question may be sent.
+	err     error
+	retries wait.Backoff
+	retryAt time.Time
+	// cancel ends the question that is under way; nil if none is.
+	cancel context.CancelFunc
+	// used is when somebody last wanted to know, and kept says that mounted volumes do.
+	used time.Time
+	kept bool
 }
 
-// task is what a worker does: it reviews a right or, with a registration, the token that its pod has
-// been given.
-type task struct {
-	right right
-	token *Registration
+// Access is safe for concurrent use. mu guards what is below it, and the answers. Each question has a goroutine. Run ends
+// them.
+type Access struct {
+	opts Options
+
+	mu      sync.Mutex
+	answers map[right]*answer
+	// pods has the places of each pod that has questions.
+	pods    map[types.UID]*places
+	closed  bool
+	running sync.WaitGroup
 }
 
-// New returns a Tracker of no volume. It fails if opts are not valid.
-func New(opts Options) (*Tracker, error) {
-	if err := opts.validate(); err != nil {
-		return nil, fmt.Errorf("access options: %w", err)
+// places bound the questions of a pod. Access.mu guards users.
+type places struct {
+	taken chan struct{}
+	users int
+}
+
+// New returns an Access that knows nothing. It fails if an option is missing.
+func New(opts Options) (*Access, error) {
+	if opts.Ask == nil || len(opts.Verbs) == 0 || opts.MaxAge <= 0 || opts.Changed == nil {
+		return nil, errors.New("access options: Ask, Verbs, MaxAge, Changed: Required value")
 	}
-	return &Tracker{
-		opts:     opts,
-		queue:    workqueue.NewTypedDelayingQueue[task](),
-		consents: map[right]*consent{},
-	}, nil
+	return &Access{opts: opts, answers: map[right]*answer{}, pods: map[types.UID]*places{}}, nil
 }
 
-// Run asks until ctx ends, and returns when its goroutines have. It is called once.
-func (t *Tracker) Run(ctx context.Context) {
-	var running sync.WaitGroup
-	for range workers {
-		running.Go(func() {
-			for t.askNext(ctx) {
-			}
-		})
+// Run forgets what nobody wants to know any more, until ctx ends. Then it ends all questions.
+func (a *Access) Run(ctx context.Context) {
+	ticker := time.NewTicker(a.opts.MaxAge)
+	defer ticker.Stop()
+	for {
+		select {
+		case now := <-ticker.C:
+			a.forget(now.Add(-2*a.opts.MaxAge - admitAge))
+		case <-ctx.Done():
+			a.Close()
+			return
+		}
 	}
-	<-ctx.Done()
-	t.queue.ShutDown()
-	running.Wait()
 }
 
-// Close ends the queue of a Tracker whose Run was never called. It is idempotent.
-func (t *Tracker) Close() { t.queue.ShutDown() }
+func (a *Access) forget(before time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.answers, func(_ right, x *answer) bool { return x.cancel == nil && x.used.Before(before) })
+}
 
-// askNext takes one question off the queue; it returns false once the queue has shut down.
-func (t *Tracker) askNext(ctx context.Context) bool {
-	next, shutdown := t.queue.Get()
-	if shutdown {
-		return false
+// Close ends all questions, and lets none begin. It is idempotent.
+func (a *Access) Close() {
+	a.mu.Lock()
+	a.closed = true
+	for _, x := range a.answers {
+		if x.cancel != nil {
+			x.cancel()
+		}
 	}
-	defer t.queue.Done(next)
-	if next.token != nil {
-		t.proveOffered(ctx, next.token)
-	} else {
-		t.review(ctx, next.right)
+	a.mu.Unlock()
+	a.running.Wait()
+}
+
+// Admit returns whether the pod of a new volume, whose publish began at a time, has all rights to an object: by a yes that
+// is at most 5 seconds old, or a no to a question that was sent since then. Unknown comes with the reason: ErrPending, or
+// the error of a question.
+func (a *Access) Admit(pod volume.Pod, ref volume.Ref, began time.Time) (Verdict, error) {
+	return a.admit(pod, ref, began, volume.Token{})
+}
+
+// Prove is Admit by questions that carry a token: an answer proves that the token is accepted.
+func (a *Access) Prove(pod volume.Pod, ref volume.Ref, began time.Time, token volume.Token) (Verdict, error) {
+	return a.admit(pod, ref, began, token)
+}
+
+func (a *Access) admit(pod volume.Pod, ref volume.Ref, began time.Time, token volume.Token) (Verdict, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, verb := range a.opts.Verbs {
+		k := right{account: pod.Account(), ref: ref, verb: verb}
+		if token.Reveal() != "" {
+			k.proof = pod.UID
+		}
+		x := a.answer(k)
+		switch no := !x.suspect.IsZero() || x.verdict == Refused; {
+		case no && !x.sent.Before(began):
+			return Refused, nil
+		case !no && x.verdict == Allowed && time.Since(x.came) < admitAge:
+			continue
+		}
+		a.ask(k, x, pod, token, true)
+		return Unknown, cmp.Or(x.err, ErrPending)
 	}
-	return true
+	return Allowed, nil
 }
 
-// forPod returns ctx with a logger that names a pod.
-func forPod(ctx context.Context, pod volume.Pod) context.Context {
-	return klog.NewContext(ctx, klog.FromContext(ctx).WithValues("pod", klog.KRef(pod.Namespace, pod.Name)))
+// Keeps returns whether the pod of a mounted volume still has its right to an object. What is older than Options.MaxAge is
+// asked for, and counts until the question has failed; if the volume is not mounted yet, it does not count. A refusal counts
+// until there is a yes. Unknown comes with the reason, as with Admit.
+func (a *Access) Keeps(pod volume.Pod, ref volume.Ref, mounted bool) (Verdict, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	k := a.kept(pod.Account(), ref)
+	x := a.answer(k)
+	x.kept = true
+	old := x.came.IsZero() || time.Since(x.came) >= a.opts.MaxAge
+	if old && x.suspect.IsZero() {
+		a.ask(k, x, pod, volume.Token{}, false)
+	}
+	switch {
+	case !x.suspect.IsZero():
+		return Suspected, nil
+	case x.verdict == Unknown, x.verdict == Allowed && old && (x.err != nil || !mounted):
+		return Unknown, cmp.Or(x.err, ErrPending)
+	}
+	return x.verdict, nil
 }
 
-// guarded calls ask. A panic is an error: in a worker nobody else would catch it. What the
-// panic carried is not repeated, since it could hold a value; the stack holds none. The logger of
-// ctx names the pod.
+func (a *Access) kept(account volume.Account, ref volume.Ref) right {
+	return right{account: account, ref: ref, verb: a.opts.Verbs[len(a.opts.Verbs)-1]}
+}
+
+// Asks tells whether a question of Keeps is under way about any of refs: Changed is called with its answer.
+func (a *Access) Asks(account volume.Account, refs map[volume.Ref]bool) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for ref := range refs {
+		if x := a.answers[a.kept(account, ref)]; x != nil && x.cancel != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Renewed says that an account has another credential: what has failed may be asked again at once.
+func (a *Access) Renewed(account volume.Account) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for k, x := range a.answers {
+		if k.account == account {
+			x.retryAt = time.Time{}
+		}
+	}
+}
+
+// answer returns what is known of a right that somebody wants to know. The caller holds mu.
+func (a *Access) answer(k right) *answer {
+	x := a.answers[k]
+	if x == nil {
+		x = &answer{retries: newRetries()}
+		a.answers[k] = x
+	}
+	x.used = time.Now()
+	return x
+}
+
+func newRetries() wait.Backoff {
+	return wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 15 * time.Second}
+}
+
+// ask sends a question, unless one is under way or has just failed. The caller holds mu.
+func (a *Access) ask(k right, x *answer, pod volume.Pod, token volume.Token, urgent bool) {
+	if x.cancel != nil || a.closed || time.Now().Before(x.retryAt) {
+		return
+	}
+	ctx := requests.With(context.Background(), requests.Meta{Urgent: urgent})
+	ctx, x.cancel = context.WithCancel(klog.NewContext(ctx, klog.Background().WithValues("pod", klog.KRef(pod.Namespace, pod.Name))))
+	p := a.pods[pod.UID]
+	if p == nil {
+		p = &places{taken: make(chan struct{}, questionsAtOnce)}
+		a.pods[pod.UID] = p
+	}
+	p.users++
+	a.running.Go(func() {
+		sent, yes, err := a.send(ctx, k, p, token)
+		a.learn(k, x, sent, yes, err)
+		a.leave(pod.UID, p)
+		a.opts.Changed(k.account, k.ref)
+	})
+}
+
+// send waits for a place and sends a question.
+func (a *Access) send(ctx context.Context, k right, p *places, token volume.Token) (sent time.Time, yes bool, err error) {
+	select {
+	case p.taken <- struct{}{}:
+		defer func() { <-p.taken }()
+	case <-ctx.Done():
+		return sent, false, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, questionTime)
+	defer cancel()
+	sent = time.Now()
+	yes, err = guarded(ctx, func() (bool, error) { return a.opts.Ask(ctx, k.account, k.ref, k.verb, token) })
+	return sent, yes, err
+}
+
+// learn takes in the end of a question. A no counts when another one confirms it that was asked for later; a failure in
+// between clears the first one.
+func (a *Access) learn(k right, x *answer, sent time.Time, yes bool, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	x.cancel()
+	x.cancel = nil
+	if err != nil {
+		pause := x.retries.Step()
+		x.err, x.suspect, x.retryAt = err, time.Time{}, time.Now().Add(pause)
+		time.AfterFunc(pause, func() { a.opts.Changed(k.account, k.ref) })
+		return
+	}
+	a.take(k, x, sent, yes)
+	if k.proof != "" { // it is an answer about the account too
+		k.proof = ""
+		a.take(k, a.answer(k), sent, yes)
+	}
+}
+
+// take takes in an answer. The caller holds mu.
+func (a *Access) take(k right, x *answer, sent time.Time, yes bool) {
+	x.err, x.retries, x.retryAt = nil, newRetries(), time.Time{}
+	x.sent, x.came = sent, time.Now()
+	switch {
+	case yes:
+		x.verdict, x.suspect = Allowed, time.Time{}
+	case x.verdict == Refused:
+	case !x.suspect.IsZero() && sent.Sub(x.suspect) >= refusalTime:
+		x.verdict, x.suspect = Refused, time.Time{}
+	default:
+		if x.suspect.IsZero() {
+			x.suspect = x.came
+		}
+		time.AfterFunc(refusalTime-time.Since(x.suspect), func() { a.confirm(k) })
+	}
+}
+
+// confirm asks again after a no, if mounted volumes want to know.
+func (a *Access) confirm(k right) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if x := a.answers[k]; x != nil && x.kept && !x.suspect.IsZero() {
+		a.ask(k, x, volume.Pod{Namespace: k.account.Namespace}, volume.Token{}, false)
+	}
+}
+
+// leave gives back what a question had of its pod.
+func (a *Access) leave(uid types.UID, p *places) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p.users--; p.users == 0 {
+		delete(a.pods, uid)
+	}
+}
+
+// guarded calls ask. A panic is an error: nobody else would catch it. What the panic carried is not repeated, since it
+// could hold a value; the stack holds none. The logger of ctx names the pod.
 func guarded(ctx context.Context, ask func() (bool, error)) (yes bool, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {

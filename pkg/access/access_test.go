@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -11,415 +12,412 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/refvol/refvol/pkg/authz"
-	"github.com/refvol/refvol/pkg/backoff"
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+const testAge = 30 * time.Second
+
 var (
-	own    = volume.Ref{Kind: volume.ConfigMap, Namespace: "shop", Name: "app"}
-	other  = volume.Ref{Kind: volume.Secret, Namespace: "platform", Name: "db"}
-	errAPI = errors.New("the API server is away")
+	web     = volume.Pod{Namespace: "shop", Name: "web", UID: "web", ServiceAccount: "web"}
+	db      = volume.Ref{Kind: volume.Secret, Namespace: "platform", Name: "db"}
+	errAway = errors.New("the API server is away")
 )
 
-// world is a Tracker on fakes of the API server. mu guards what is below it.
-type world struct {
-	*testing.T
-	tracker *Tracker
-
-	mu         sync.Mutex
-	granted    map[volume.Ref]bool
-	slow       time.Duration
-	err        error
-	asked      int
-	registered map[string][]volume.Ref
-	kept       map[string]bool
-	objects    map[volume.Ref]*volume.Object
-	failures   map[volume.Ref]error
-	denials    map[volume.Ref]error
-	changes    []volume.Ref
-	renewed    int
-	held       map[string]string
-	proof      error
+// apiServer answers questions. mu guards what is below it.
+type apiServer struct {
+	mu    sync.Mutex
+	yes   bool
+	err   error
+	delay time.Duration
+	// asked are the questions so far, in order, and most is how many were under way at once.
+	asked       []string
+	under, most int
+	panics      bool
 }
 
-// track runs a test on fake time with a Tracker that runs.
-func track(t *testing.T, identity bool, test func(w *world)) {
+func (s *apiServer) ask(ctx context.Context, account volume.Account, ref volume.Ref, verb string, token volume.Token) (bool, error) {
+	s.mu.Lock()
+	question := fmt.Sprint(account, " ", verb, " ", ref.Name)
+	if token.Reveal() != "" {
+		question += " with " + token.Reveal()
+	}
+	if requests.MetaOf(ctx).Urgent {
+		question += ", urgent"
+	}
+	s.asked = append(s.asked, question)
+	s.under++
+	s.most = max(s.most, s.under)
+	yes, err, delay, panics := s.yes, s.err, s.delay, s.panics
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.under--
+		s.mu.Unlock()
+	}()
+	select {
+	case <-time.After(delay):
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	if panics {
+		panic("hunter2")
+	}
+	return yes, err
+}
+
+func (s *apiServer) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}
+
+func (s *apiServer) takeAsked() (asked []string) {
+	s.set(func() { asked, s.asked = s.asked, nil })
+	return asked
+}
+
+// env is an Access, its API server, and how often it told of a change.
+type env struct {
+	*Access
+	t       *testing.T
+	api     *apiServer
+	mu      sync.Mutex
+	changes int
+}
+
+// inBubble runs a test with fake time, and an Access that asks for verbs.
+func inBubble(t *testing.T, verbs []string, test func(e *env)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{
-			T: t, granted: map[volume.Ref]bool{own: true, other: true}, registered: map[string][]volume.Ref{}, kept: map[string]bool{}, objects: map[volume.Ref]*volume.Object{},
-			failures: map[volume.Ref]error{}, denials: map[volume.Ref]error{}, held: map[string]string{},
-		}
-		opts := Options{
-			Objects: w, Reviews: &Reviews{Ask: w.Ask, Verbs: []string{"get"}}, CrossNamespace: true, MaxAge: time.Minute,
-			Changed: func(_ volume.Account, ref volume.Ref) { w.set(func() { w.changes = append(w.changes, ref) }) },
-			Renewed: func(volume.Account) { w.set(func() { w.renewed++ }) },
-		}
-		if identity {
-			opts.Identity = w
-		}
-		tracker, err := New(opts)
+		e := &env{t: t, api: &apiServer{yes: true}}
+		var err error
+		e.Access, err = New(Options{Reviews: Reviews{Ask: e.api.ask, Verbs: verbs}, MaxAge: testAge, Changed: func(volume.Account, volume.Ref) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.changes++
+		}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.tracker = tracker
-		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { tracker.Run(ctx); close(ended) }()
-		test(w)
+		go func() {
+			defer close(ended)
+			e.Run(ctx)
+		}()
+		test(e)
 		cancel()
 		<-ended
 	})
 }
 
-// resync has registrations recheck after another, once their last answers are old.
-func (w *world) resync(all ...*Registration) {
-	<-time.After(w.tracker.opts.MaxAge)
-	for _, r := range all {
-		r.Recheck()
-		synctest.Wait()
-	}
-}
-
-func (w *world) set(change func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	change()
-}
-
-func (w *world) RegisterPod(_ volume.Pod, volumeID string, refs []volume.Ref) {
-	w.set(func() { w.registered[volumeID] = refs })
-}
-
-func (w *world) Keep(_ volume.Pod, volumeID string) { w.set(func() { w.kept[volumeID] = true }) }
-
-func (w *world) UnregisterPod(_ volume.Pod, volumeID string) {
-	w.set(func() { delete(w.registered, volumeID); delete(w.kept, volumeID) })
-}
-
-func (w *world) GetObject(_ volume.Pod, ref volume.Ref) (*volume.Object, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := w.failures[ref]; err != nil {
-		return nil, err
-	}
-	if w.objects[ref] == nil {
-		return nil, apierrors.NewNotFound(schema.GroupResource{}, ref.Name)
-	}
-	return w.objects[ref], nil
-}
-
-func (w *world) Denied(_ volume.Pod, ref volume.Ref) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.denials[ref]
-}
-
-func (w *world) Renewed(volume.Account) {}
-
-func (w *world) Ask(ctx context.Context, _ volume.Account, ref volume.Ref, _ string) (bool, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.asked++
-	if w.slow > 0 {
-		w.mu.Unlock()
-		select {
-		case <-time.After(w.slow):
-		case <-ctx.Done():
-		}
-		w.mu.Lock()
-		if ctx.Err() != nil {
-			return false, ctx.Err()
-		}
-	}
-	return w.granted[ref] && w.err == nil, w.err
-}
-
-func (w *world) Prove(context.Context, volume.Pod, volume.Token) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.proof
-}
-
-func (w *world) Put(_ volume.Pod, volumeID string, token volume.Token) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	first := len(w.held) == 0
-	w.held[volumeID] = token.Reveal()
-	return first
-}
-
-func (w *world) Drop(_ volume.Pod, volumeID string) { w.set(func() { delete(w.held, volumeID) }) }
-
-// wish is that of a volume of a pod of one account, which shows both objects.
-func wish(id string) Wish {
-	return Wish{
-		Pod:      volume.Pod{Namespace: "shop", Name: id, UID: types.UID(id), ServiceAccount: "web"},
-		VolumeID: id,
-		Refs:     []volume.Ref{own, other},
-		Consents: []volume.Use{{Ref: other, Field: "sources[1].secret.namespace"}},
-	}
-}
-
-// start is New and Start.
-func (w *world) start(id string) *Registration {
-	r := w.tracker.New(wish(id))
-	r.Start()
-	return r
-}
-
-// want compares the state of the object of the other namespace.
-func (w *world) want(r *Registration, state State, confirmed bool) {
-	w.Helper()
+// after lets fake time pass, and everything that happens in it.
+func after(d time.Duration) {
+	<-time.After(d)
 	synctest.Wait()
-	if got := r.Get(other); got.State != state || got.Confirmed != confirmed {
-		w.Errorf("state %d, confirmed %t (%v), want %d, %t", got.State, got.Confirmed, got.Err, state, confirmed)
+}
+
+func (e *env) wantAdmit(began time.Time, want Verdict, wantErr error) {
+	e.t.Helper()
+	if got, err := e.Admit(web, db, began); got != want || !errors.Is(err, wantErr) {
+		e.t.Errorf("Admit: %d, %v, want %d, %v", got, err, want, wantErr)
 	}
 }
 
-func (w *world) takeAsked() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	n := w.asked
-	w.asked = 0
-	return n
+func (e *env) wantKeeps(want Verdict, wantErr error) {
+	e.t.Helper()
+	if got, err := e.Keeps(web, db, true); got != want || !errors.Is(err, wantErr) {
+		e.t.Errorf("Keeps: %d, %v, want %d, %v", got, err, want, wantErr)
+	}
 }
 
-func TestTheFourAnswers(t *testing.T) {
-	track(t, false, func(w *world) {
-		r := w.start("v1")
-		w.want(r, Absent, false)
-		w.set(func() { w.objects[other] = &volume.Object{Ref: other} })
-		w.want(r, Present, false)
-		w.set(func() { w.failures[other] = errAPI })
-		w.want(r, Unknown, false)
-		w.set(func() { w.failures[other], w.granted = nil, nil })
-		w.resync(r)
-		w.want(r, Present, false) // a first refusal after a consent says nothing yet
-		<-time.After(refusalTime)
-		w.want(r, Refused, true)
-		if text := r.Refusal(map[volume.Ref]bool{other: true}).Error(); !strings.HasPrefix(text, "sources[1].secret.namespace: Forbidden: ") {
-			w.Error(text)
-		}
-		r.Close()
-	})
+// told returns how often a change was told.
+func (e *env) told() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.changes
 }
 
-// A first refusal is confirmed after a while; a consent in between ends it.
-func TestARefusalIsConfirmed(t *testing.T) {
-	track(t, false, func(w *world) {
-		w.set(func() { w.granted = nil })
-		r := w.start("v1")
-		w.want(r, Refused, false)
-		w.set(func() { w.granted = map[volume.Ref]bool{other: true} })
-		<-time.After(refusalTime)
-		w.want(r, Absent, false)
-		w.set(func() { w.granted = nil })
-		w.resync(r)
-		synctest.Wait()
-		<-time.After(refusalTime)
-		w.want(r, Refused, true)
-		w.mu.Lock()
-		if got := w.registered["v1"]; !slices.Equal(got, []volume.Ref{own}) {
-			w.Errorf("still read: %v", got)
-		}
-		w.mu.Unlock()
-		w.set(func() { w.granted = map[volume.Ref]bool{other: true} })
-		w.resync(r)
-		w.want(r, Absent, false)
-		w.mu.Lock()
-		if got := w.registered["v1"]; len(got) != 2 {
-			w.Errorf("read again: %v", got)
-		}
-		w.mu.Unlock()
-		r.Close()
-	})
+// left returns how many answers are remembered, and of how many pods questions are under way.
+func (e *env) left() (answers, pods int) {
+	e.Access.mu.Lock()
+	defer e.Access.mu.Unlock()
+	return len(e.answers), len(e.pods)
 }
 
-// One question is for all volumes of an account, and what one of them learns holds for all.
-func TestVolumesShareAQuestion(t *testing.T) {
-	track(t, false, func(w *world) {
-		var all []*Registration
-		for _, id := range []string{"v1", "v2", "v3"} {
-			all = append(all, w.start(id))
-			synctest.Wait() // a start during a review has it asked again
-		}
-		w.want(all[2], Absent, false)
-		if n := w.takeAsked(); n != 1 {
-			w.Errorf("asked %d times", n)
-		}
-		w.resync(all...)
-		if n := w.takeAsked(); n != 1 {
-			w.Errorf("asked %d times in a resync", n)
-		}
-		w.set(func() { w.granted = nil })
-		w.resync(all[0])
-		synctest.Wait()
-		<-time.After(refusalTime)
-		for _, r := range all {
-			w.want(r, Refused, true)
-		}
-		if n := w.takeAsked(); n != 2 {
-			w.Errorf("asked %d times for a refusal", n)
-		}
-		for _, r := range all {
-			r.Close()
-		}
-		<-time.After(2 * admitAge)
-		synctest.Wait()
-		if len(w.tracker.consents) > 0 {
-			w.Errorf("%d consents are left", len(w.tracker.consents))
-		}
-	})
+// settle has a mounted volume want to know, until the answer is there.
+func (e *env) settle() {
+	_, _ = e.Keeps(web, db, true)
+	synctest.Wait()
 }
 
-// What a new volume is admitted to is granted again to the volumes that are mounted.
-func TestAnAdmissionEndsARefusal(t *testing.T) {
-	track(t, false, func(w *world) {
-		r := w.start("v1")
-		w.set(func() { w.granted = nil })
-		w.resync(r)
-		synctest.Wait()
-		<-time.After(refusalTime)
-		w.want(r, Refused, true)
-		w.set(func() { w.granted, w.changes = map[volume.Ref]bool{other: true}, nil })
-		next := w.tracker.New(wish("v2"))
-		if err := next.Admit(w.Context()); err != nil {
-			w.Fatal(err)
-		}
-		next.Start()
-		w.want(r, Absent, false)
-		w.mu.Lock()
-		if len(w.registered["v1"]) != 2 || !slices.Contains(w.changes, other) {
-			w.Errorf("registered %v, told of %v", w.registered["v1"], w.changes)
-		}
-		w.mu.Unlock()
-		r.Close()
-		next.Close()
-	})
+func (e *env) wantAsked(want ...string) {
+	e.t.Helper()
+	synctest.Wait()
+	if got := e.api.takeAsked(); !slices.Equal(got, want) {
+		e.t.Errorf("asked %q, want %q", got, want)
+	}
 }
 
-// A question without an answer is asked again, and leaves a refusal what it is.
-func TestAFailedReview(t *testing.T) {
-	track(t, false, func(w *world) {
-		w.set(func() { w.err = errAPI })
-		r := w.start("v1")
-		w.want(r, Unknown, false)
-		if err := r.Get(other).Err; !errors.Is(err, ErrUnreviewed) || !errors.Is(err, errAPI) {
-			w.Errorf("got %v", err)
-		}
-		w.takeAsked()
-		<-time.After(time.Minute)
-		if n := w.takeAsked(); n < 10 || n > 40 {
-			w.Errorf("asked %d times in a minute", n)
-		}
-		w.set(func() { w.err, w.granted = nil, nil })
-		<-time.After(4*backoff.Short + 2*refusalTime)
-		w.want(r, Refused, true)
-		w.set(func() { w.err = errAPI })
-		w.resync(r)
-		w.want(r, Refused, true)
-		r.Close()
-		w.takeAsked()
-		<-time.After(time.Minute)
-		if n := w.takeAsked(); n > 0 {
-			w.Errorf("asked %d times for nobody", n)
-		}
-	})
-}
-
-// Admit asks before anything is read, and is final in a refusal only.
+// A new volume's pod needs all verbs. A yes serves for five seconds.
 func TestAdmit(t *testing.T) {
-	track(t, false, func(w *world) {
-		w.set(func() { w.err = errAPI })
-		r := w.tracker.New(wish("v1"))
-		if err := r.Admit(w.Context()); !errors.Is(err, ErrUnreviewed) {
+	inBubble(t, []string{"list", "watch"}, func(e *env) {
+		began := time.Now()
+		e.wantAdmit(began, Unknown, ErrPending)
+		e.wantAdmit(began, Unknown, ErrPending) // shares the question
+		e.wantAsked("shop/web list db, urgent")
+		e.wantAdmit(began, Unknown, ErrPending)
+		e.wantAsked("shop/web watch db, urgent")
+		e.wantAdmit(began, Allowed, nil)
+		if n := e.told(); n != 2 {
+			t.Errorf("told of %d changes", n)
+		}
+		after(admitAge - time.Nanosecond)
+		e.wantAdmit(time.Now(), Allowed, nil)
+		e.wantAsked()
+		after(time.Nanosecond)
+		e.wantAdmit(time.Now(), Unknown, ErrPending)
+		e.wantAsked("shop/web list db, urgent")
+	})
+}
+
+// A no counts for the publish that asked, and a later one asks again: consent that is given is taken at once.
+func TestAdmitTakesNoOldNo(t *testing.T) {
+	inBubble(t, []string{"get"}, func(e *env) {
+		e.api.set(func() { e.api.yes = false })
+		began := time.Now()
+		e.wantAdmit(began, Unknown, ErrPending)
+		synctest.Wait()
+		e.wantAdmit(began, Refused, nil)
+		after(time.Millisecond)
+		e.api.set(func() { e.api.yes = true })
+		e.wantAdmit(time.Now(), Unknown, ErrPending)
+		synctest.Wait()
+		e.wantAdmit(time.Now(), Allowed, nil)
+		e.api.takeAsked()
+		after(time.Hour)
+		e.wantAsked() // nobody wants to know any more
+	})
+}
+
+// The age of an answer counts from when it came: else one that takes longer would never do.
+func TestASlowYesServes(t *testing.T) {
+	inBubble(t, []string{"get"}, func(e *env) {
+		e.api.set(func() { e.api.delay = 2*admitAge - time.Second })
+		began := time.Now()
+		e.wantAdmit(began, Unknown, ErrPending)
+		after(2 * admitAge)
+		e.wantAdmit(began, Allowed, nil)
+	})
+}
+
+// A mounted volume relies on answers of testAge. What is older is asked for, and counts meanwhile.
+func TestKeeps(t *testing.T) {
+	inBubble(t, []string{"list", "watch"}, func(e *env) {
+		e.wantKeeps(Unknown, ErrPending)
+		if !e.Asks(web.Account(), map[volume.Ref]bool{db: true}) {
+			t.Error("it does not ask")
+		}
+		e.wantAsked("shop/web watch db")
+		e.wantKeeps(Allowed, nil)
+		if e.Asks(web.Account(), map[volume.Ref]bool{db: true}) {
+			t.Error("it asks")
+		}
+		after(testAge - time.Nanosecond)
+		e.wantKeeps(Allowed, nil)
+		e.wantAsked()
+		after(time.Nanosecond)
+		if got, err := e.Keeps(web, db, false); got != Unknown || !errors.Is(err, ErrPending) {
+			t.Errorf("a volume that is not mounted: %d, %v", got, err)
+		}
+		e.wantKeeps(Allowed, nil)
+		e.wantAsked("shop/web watch db")
+	})
+}
+
+// A no is confirmed by another one, of a question that is sent five seconds later. A yes in between ends the doubt.
+func TestARefusalIsConfirmed(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprint("yes again=", again), func(t *testing.T) {
+			inBubble(t, []string{"get"}, func(e *env) {
+				e.settle()
+				e.api.set(func() { e.api.yes = false })
+				after(testAge)
+				e.settle()
+				e.wantKeeps(Suspected, nil)
+				e.api.takeAsked()
+				after(refusalTime - time.Millisecond)
+				e.wantKeeps(Suspected, nil)
+				e.wantAsked()
+				e.api.set(func() { e.api.yes = again })
+				after(time.Millisecond)
+				e.wantAsked("shop/web get db")
+				e.wantKeeps(map[bool]Verdict{false: Refused, true: Allowed}[again], nil)
+				e.api.set(func() { e.api.yes = true })
+				after(testAge)
+				e.settle()
+				e.wantKeeps(Allowed, nil)
+			})
+		})
+	}
+}
+
+// A failure is no answer, and clears a first no: what refuses after an outage may be a server that has just started.
+func TestAFailureClearsANo(t *testing.T) {
+	inBubble(t, []string{"get"}, func(e *env) {
+		e.settle()
+		after(testAge)
+		e.api.set(func() { e.api.yes = false })
+		e.settle()
+		e.wantKeeps(Suspected, nil)
+		e.api.set(func() { e.api.err = errAway })
+		after(refusalTime)
+		e.api.set(func() { e.api.err = nil })
+		if got, _ := e.Keeps(web, db, true); got == Refused || got == Suspected {
+			t.Errorf("got %d", got)
+		}
+		after(testAge)
+		e.settle()
+		e.wantKeeps(Suspected, nil)
+		after(refusalTime)
+		e.wantKeeps(Refused, nil)
+		e.api.set(func() { e.api.err = errAway })
+		after(testAge)
+		e.settle()
+		e.wantKeeps(Refused, nil) // until there is a yes
+	})
+}
+
+// An answer that has become too old, and can't be renewed, is none. It is asked again in growing pauses, and whoever asked
+// hears when.
+func TestFailures(t *testing.T) {
+	inBubble(t, []string{"get"}, func(e *env) {
+		e.settle()
+		e.api.set(func() { e.api.err = errAway })
+		after(testAge)
+		e.wantKeeps(Allowed, nil)
+		synctest.Wait()
+		e.wantKeeps(Unknown, errAway)
+		e.wantAdmit(time.Now(), Unknown, errAway)
+		e.api.takeAsked()
+		changes := e.told()
+		for range 600 {
+			after(time.Second)
+			_, _ = e.Keeps(web, db, true)
+		}
+		if n := len(e.api.takeAsked()); n < 20 || n > 60 {
+			t.Errorf("%d questions in ten minutes", n)
+		}
+		if e.told() == changes {
+			t.Error("nobody heard of it")
+		}
+		e.api.set(func() { e.api.err = nil })
+		e.Renewed(web.Account())
+		e.settle()
+		e.wantKeeps(Allowed, nil)
+	})
+}
+
+// A question with a token is sent for each pod, and its answer serves the account too.
+func TestProve(t *testing.T) {
+	inBubble(t, []string{"get"}, func(e *env) {
+		began, token := time.Now(), volume.NewToken("t1", time.Now().Add(time.Hour))
+		if got, err := e.Prove(web, db, began, token); got != Unknown || !errors.Is(err, ErrPending) {
+			t.Errorf("got %d, %v", got, err)
+		}
+		e.wantAsked("shop/web get db with t1, urgent")
+		if got, err := e.Prove(web, db, began, token); got != Allowed || err != nil {
+			t.Errorf("got %d, %v", got, err)
+		}
+		e.wantAdmit(began, Allowed, nil)
+		other := web
+		other.UID = "other"
+		if got, err := e.Prove(other, db, began, token); got != Unknown || !errors.Is(err, ErrPending) {
+			t.Errorf("another pod: %d, %v", got, err)
+		}
+		e.wantAsked("shop/web get db with t1, urgent")
+	})
+}
+
+// Eight questions of a pod are under way at once, and those of another pod don't wait for them.
+func TestQuestionsAtOnce(t *testing.T) {
+	inBubble(t, []string{"get"}, func(e *env) {
+		e.api.set(func() { e.api.delay = time.Minute })
+		for i := range 100 {
+			_, _ = e.Admit(web, volume.Ref{Kind: volume.Secret, Namespace: "x", Name: fmt.Sprint(i)}, time.Now())
+		}
+		synctest.Wait()
+		if e.api.most != questionsAtOnce {
+			t.Errorf("%d questions at once", e.api.most)
+		}
+		e.api.takeAsked()
+		other := web
+		other.UID = types.UID("other")
+		_, _ = e.Admit(other, db, time.Now())
+		e.wantAsked("shop/web get db, urgent")
+		after(questionTime)
+		if n := len(e.api.takeAsked()); n != questionsAtOnce {
+			t.Errorf("%d questions after those without an answer ended", n)
+		}
+	})
+}
+
+// What nobody wants to know is forgotten.
+func TestForget(t *testing.T) {
+	inBubble(t, []string{"get"}, func(e *env) {
+		e.settle()
+		for range 10 {
+			after(testAge)
+			e.settle()
+		}
+		if answers, _ := e.left(); answers != 1 {
+			t.Errorf("%d answers", answers)
+		}
+		after(4 * testAge)
+		if answers, pods := e.left(); answers+pods > 0 {
+			t.Errorf("%d answers and %d pods are left", answers, pods)
+		}
+	})
+}
+
+// A panic is an error, and says nothing of what it carried.
+func TestAPanic(t *testing.T) {
+	inBubble(t, []string{"get"}, func(e *env) {
+		e.api.set(func() { e.api.panics = true })
+		e.settle()
+		_, err := e.Keeps(web, db, true)
+		if !errors.Is(err, errPanicked) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("got %v", err)
 		}
-		w.set(func() { w.err, w.granted = nil, nil })
-		var refused *RefusedError
-		if err := r.Admit(w.Context()); !errors.As(err, &refused) || len(w.registered) > 0 {
-			t.Errorf("got %v, registered %v", err, w.registered)
-		}
-		w.set(func() { w.granted = map[volume.Ref]bool{other: true} })
-		<-time.After(admitAge)
-		if err := r.Admit(w.Context()); err != nil {
-			t.Error(err)
-		}
-		w.takeAsked()
-		if err := r.Admit(w.Context()); err != nil || w.takeAsked() > 0 {
-			t.Errorf("asked again at once, or %v", err)
-		}
-		r.Start()
-		w.want(r, Absent, false)
-		if n := w.takeAsked(); n > 0 {
-			t.Errorf("asked %d times what was just answered", n)
-		}
-		r.Close()
 	})
 }
 
-// Nothing is shown by the token of somebody else, and a token is used once it is proven.
-func TestTokens(t *testing.T) {
-	track(t, true, func(w *world) {
-		r := w.start("v1")
-		if err := r.Get(own).Err; !errors.Is(err, authz.ErrNoToken) {
-			t.Errorf("without a token: %v", err)
+// Close ends what is under way, and nothing begins afterwards.
+func TestClose(t *testing.T) {
+	inBubble(t, []string{"get"}, func(e *env) {
+		e.api.set(func() { e.api.delay = time.Hour })
+		_, _ = e.Keeps(web, db, true)
+		synctest.Wait()
+		began := time.Now()
+		e.Close()
+		e.Close()
+		if took := time.Since(began); took > 0 {
+			t.Errorf("it took %v", took)
 		}
-		w.set(func() { w.proof = authz.ErrNotThePods })
-		r.Offer(volume.NewToken("forged", time.Now().Add(time.Hour)))
-		w.want(r, Unknown, false)
-		var denied *DeniedError
-		if err := r.Get(own).Err; !errors.As(err, &denied) || len(w.held) > 0 {
-			t.Errorf("with a forged one: %v, held %v", err, w.held)
-		}
-		w.set(func() { w.proof = nil })
-		r.Offer(volume.NewToken("own", time.Now().Add(time.Hour)))
-		w.want(r, Absent, false)
-		if w.held["v1"] != "own" || w.renewed != 1 {
-			t.Errorf("held %v, told %d times", w.held, w.renewed)
-		}
-		w.set(func() { w.proof = authz.ErrNotThePods })
-		r.Offer(volume.NewToken("forged", time.Now().Add(time.Hour)))
-		w.want(r, Absent, false)
-		if w.held["v1"] != "own" {
-			t.Errorf("held %v", w.held)
-		}
-		r.Close()
-		if len(w.held) > 0 || len(w.registered) > 0 {
-			t.Errorf("left: %v, %v", w.held, w.registered)
-		}
+		e.api.takeAsked()
+		after(time.Minute)
+		_, _ = e.Keeps(web, db, true)
+		e.wantAsked()
 	})
 }
 
-// No registration and no token outlives a Close that comes beside a question.
-func TestCloseBesideQuestions(t *testing.T) {
-	track(t, true, func(w *world) {
-		for range 50 {
-			r := w.start("v1")
-			w.set(func() { w.granted = nil })
-			r.Offer(volume.NewToken("t", time.Now().Add(time.Hour)))
-			r.Recheck()
-			r.Close()
-			r.Close()
-			synctest.Wait()
-			<-time.After(2 * refusalTime)
-			if len(w.held) > 0 || len(w.registered) > 0 || len(w.tracker.consents) > 0 {
-				t.Fatalf("left: %v, %v, %d consents", w.held, w.registered, len(w.tracker.consents))
-			}
-		}
-	})
-}
-
-func TestBadOptions(t *testing.T) {
-	if _, err := New(Options{CrossNamespace: true}); err == nil || !strings.Contains(err.Error(), "Reviews: Required value") || !strings.Contains(err.Error(), "MaxAge: Invalid value") {
+func TestOptions(t *testing.T) {
+	if _, err := New(Options{}); err == nil || !strings.Contains(err.Error(), "Required value") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,16 +24,19 @@ import (
 // them failed. That is neither consent nor a refusal.
 var ErrUndecided = errors.New("an authorizer of the API server failed")
 
-// requestTimeout bounds one question about a token.
-const requestTimeout = 10 * time.Second
+// Reviews sends reviews of one kind: SubjectAccessReviews or SelfSubjectAccessReviews. A client-go client is one.
+type Reviews[T any] interface {
+	Create(ctx context.Context, review T, opts metav1.CreateOptions) (T, error)
+}
 
-// Ask asks the API server whether a service account has the right to a verb on an object. The
-// object need not exist. An error says nothing about the right. It is safe for concurrent use.
-type Ask func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error)
+// Ask asks the API server whether a service account has the right to a verb on an object. The object need not exist. An
+// error says nothing about the right. Where questions carry tokens, this one carries token, or any of the account's if that
+// is zero. It is safe for concurrent use.
+type Ask func(ctx context.Context, account volume.Account, ref volume.Ref, verb string, token volume.Token) (bool, error)
 
 // AskAbout returns an Ask that sends SubjectAccessReviews with the rights of client.
 func AskAbout(client Reviews[*authorizationv1.SubjectAccessReview]) Ask {
-	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error) {
+	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string, _ volume.Token) (bool, error) {
 		review, err := client.Create(clientlog.Context(ctx), &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{
 				User:               userOf(account),
@@ -51,9 +53,16 @@ func AskAbout(client Reviews[*authorizationv1.SubjectAccessReview]) Ask {
 
 // AskWith returns an Ask that sends SelfSubjectAccessReviews with one of the account's own
 // tokens. The transport of client must be that of Tokens.Wrap.
-func AskWith(client Reviews[*authorizationv1.SelfSubjectAccessReview]) Ask {
-	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (bool, error) {
-		ctx = As(clientlog.Context(ctx), account)
+func AskWith(client Reviews[*authorizationv1.SelfSubjectAccessReview], tokens *Tokens) Ask {
+	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string, token volume.Token) (bool, error) {
+		ctx = clientlog.Context(ctx)
+		if token.Reveal() != "" {
+			ctx = withToken(ctx, account, token)
+		} else if err := tokens.Ready(account); err != nil {
+			return false, whileAsking(account, ref, verb, err)
+		} else {
+			ctx = As(ctx, account)
+		}
 		review, err := client.Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes(ref, verb)},
 		}, metav1.CreateOptions{})

@@ -85,7 +85,7 @@ func reviews() map[string]review {
 // check asks whether shop/web may watch an object.
 func (r *review) check(t *testing.T, name string, ask Ask, ref volume.Ref) {
 	t.Helper()
-	got, err := ask(t.Context(), web.Account(), ref, "watch")
+	got, err := ask(t.Context(), web.Account(), ref, "watch", volume.Token{})
 	if got != r.want || !errors.Is(err, r.is) || r.is == nil && err != nil {
 		t.Errorf("%s: got %t, %v", name, got, err)
 	}

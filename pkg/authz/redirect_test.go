@@ -10,6 +10,8 @@ import (
 
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // TestNoTokenFollowsARedirect: the API server's answer sends each request to another server, which must not
@@ -37,7 +39,7 @@ func TestNoTokenFollowsARedirect(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if allowed, err := AskWith(client.SelfSubjectAccessReviews())(t.Context(), web.Account(), ref("db"), "watch"); allowed || err == nil {
+			if allowed, err := AskWith(client.SelfSubjectAccessReviews(), tokens)(t.Context(), web.Account(), ref("db"), "watch", volume.Token{}); allowed || err == nil {
 				t.Errorf("a review: allowed %t, %v", allowed, err)
 			}
 			get, err := http.NewRequestWithContext(As(t.Context(), web.Account()), http.MethodGet, api.URL+"/api/v1/namespaces/shop/secrets/db", http.NoBody)

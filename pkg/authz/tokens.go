@@ -2,16 +2,17 @@ package authz
 
 import (
 	"cmp"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -33,19 +34,7 @@ type Tokens struct {
 // accountTokens holds the tokens of one account. It exists while it has holders.
 type accountTokens struct {
 	holders map[types.UID]*holder
-	// pauses are those of the account's reviews.
-	pauses pauses
 }
-
-// pauses are those of one account's reviews: after too many requests or one without an answer, and
-// after the API server has accepted no token that was tried, as when the account was deleted.
-type pauses struct{ busy, rejected *backoff.Gate }
-
-func newPauses() pauses {
-	return pauses{&backoff.Gate{Closes: concernsAccount}, newRejected()}
-}
-
-func newRejected() *backoff.Gate { return &backoff.Gate{Closes: apierrors.IsUnauthorized} }
 
 // holder is a pod with its token.
 type holder struct {
@@ -72,7 +61,6 @@ func (t *Tokens) Put(pod volume.Pod, volumeID string, token volume.Token) (first
 	h.volumes[volumeID] = true
 	if token.Reveal() != h.token.Reveal() {
 		h.token, h.rejected = token, time.Time{}
-		w.pauses.rejected = newRejected()
 	}
 	t.tidy(pod.Account())
 	return first && len(w.usable()) > 0
@@ -129,17 +117,6 @@ func (t *Tokens) take(account volume.Account) []volume.Token {
 	return tokens
 }
 
-// pausesOf returns the pauses of an account's reviews. An account without pods has no reviews to
-// pause.
-func (t *Tokens) pausesOf(account volume.Account) pauses {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if w := t.accounts[account]; w != nil {
-		return w.pauses
-	}
-	return newPauses()
-}
-
 // reject notes that the API server did not accept a token.
 func (t *Tokens) reject(account volume.Account, token volume.Token) {
 	t.mu.Lock()
@@ -162,7 +139,6 @@ func (t *Tokens) of(account volume.Account) *accountTokens {
 	if w == nil {
 		w = &accountTokens{
 			holders: map[types.UID]*holder{},
-			pauses:  newPauses(),
 		}
 		if t.accounts == nil {
 			t.accounts = map[volume.Account]*accountTokens{}
@@ -190,4 +166,35 @@ func (w *accountTokens) usable() []*holder {
 		}
 	}
 	return usable
+}
+
+// ErrNotThePods reports that a token is not the pod's.
+var ErrNotThePods = errors.New("the token is not the pod's own")
+
+// Check returns nil if a token says that it is of a pod, else an error that wraps ErrNotThePods: it must be of the pod's
+// service account, and not bound to another pod. Only the API server can tell whether the token is genuine.
+func (t *Tokens) Check(pod volume.Pod, token volume.Token) error {
+	var claims struct {
+		Subject    string `json:"sub"`
+		Kubernetes struct {
+			Pod struct {
+				UID types.UID `json:"uid"`
+			} `json:"pod"`
+		} `json:"kubernetes.io"`
+	}
+	parts := strings.Split(token.Reveal(), ".")
+	if len(parts) != 3 {
+		return fmt.Errorf("%w: it is no JSON Web Token", ErrNotThePods)
+	}
+	text, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || json.Unmarshal(text, &claims) != nil { // whose errors may quote the token
+		return fmt.Errorf("%w: it has no claims that can be read", ErrNotThePods)
+	}
+	if claims.Subject != userOf(pod.Account()) {
+		return fmt.Errorf("%w: pod %s runs as service account %s, the token is that of %q", ErrNotThePods, pod, pod.Account(), claims.Subject)
+	}
+	if uid := claims.Kubernetes.Pod.UID; uid != "" && uid != pod.UID {
+		return fmt.Errorf("%w: it is bound to another pod than %s with the UID %s", ErrNotThePods, pod, pod.UID)
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package authz
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -11,12 +12,10 @@ import (
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 
@@ -31,8 +30,6 @@ import (
 type wire struct {
 	accepts []string
 	err     error
-	// user is what it says of whoever asks who they are.
-	user authenticationv1.UserInfo
 	// tried holds the tokens that came, and bodies what came with each.
 	tried, bodies []string
 	open          int
@@ -54,11 +51,8 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, w.err
 	}
 	code, text := http.StatusCreated, `{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":true}}`
-	switch {
-	case !slices.Contains(w.accepts, token):
+	if !slices.Contains(w.accepts, token) {
 		code, text = http.StatusUnauthorized, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Unauthorized","code":401}`
-	case strings.HasSuffix(req.URL.Path, "/selfsubjectreviews"):
-		text = `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1","status":{"userInfo":{"username":"` + w.user.Username + `","extra":{"authentication.kubernetes.io/pod-uid":["` + strings.Join(w.user.Extra[podUIDKey], `","`) + `"]}}}}`
 	}
 	w.open++
 	return &http.Response{
@@ -92,7 +86,7 @@ func askOver(t *testing.T, tokens *Tokens, w *wire) (bool, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	allowed, err := AskWith(client.SelfSubjectAccessReviews())(t.Context(), web.Account(), ref("db"), "watch")
+	allowed, err := AskWith(client.SelfSubjectAccessReviews(), tokens)(t.Context(), web.Account(), ref("db"), "watch", volume.Token{})
 	if w.open != 0 {
 		t.Errorf("%d answers are not closed", w.open)
 	}
@@ -201,42 +195,62 @@ func TestNothingIsSentWithoutAToken(t *testing.T) {
 func TestAskWith(t *testing.T) {
 	for name, test := range reviews() {
 		s := &selfServer{server{status: test.status, err: test.err}}
-		test.check(t, name, AskWith(s), ref("db"))
+		tokens := &Tokens{}
+		putThree(tokens)
+		test.check(t, name, AskWith(s, tokens), ref("db"))
 	}
 }
 
-// Prove asks with the very token, whatever other pods of the claimed account have.
-func TestProve(t *testing.T) {
-	uid := func(uids ...string) map[string]authenticationv1.ExtraValue {
-		return map[string]authenticationv1.ExtraValue{podUIDKey: uids}
+// A question with a token is sent with that very one, whatever other pods of the account have.
+func TestAQuestionWithAToken(t *testing.T) {
+	for token, is := range map[string]func(error) bool{
+		"x1":  func(err error) bool { return err == nil },
+		"bad": apierrors.IsUnauthorized,
+	} {
+		tokens, w := &Tokens{}, &wire{accepts: []string{"x1", "a1"}}
+		putThree(tokens)
+		client, err := authorizationclient.NewForConfig(overWire(tokens, w))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = AskWith(client.SelfSubjectAccessReviews(), tokens)(t.Context(), web.Account(), ref("db"), "get", goodFor(token, time.Hour))
+		if !is(err) || !slices.Equal(w.tried, []string{token}) {
+			t.Errorf("%q came: %v", w.tried, err)
+		}
 	}
+}
+
+// jwt returns a token with claims, as far as this process can tell.
+func jwt(claims string) volume.Token {
+	return goodFor("head."+base64.RawURLEncoding.EncodeToString([]byte(claims))+".signature", time.Hour)
+}
+
+// A token is the pod's own if it says so. An error tells nothing of it but whose it is.
+func TestCheck(t *testing.T) {
+	const text = "the token is not the pod's own"
 	for name, test := range map[string]struct {
-		token string
-		user  authenticationv1.UserInfo
-		err   error
-		is    func(error) bool
+		token volume.Token
+		want  string
 	}{
-		"the pod's":           {token: "x1", user: authenticationv1.UserInfo{Username: "system:serviceaccount:shop:web", Extra: uid("x")}, is: func(err error) bool { return err == nil }},
-		"another account's":   {token: "x1", user: authenticationv1.UserInfo{Username: "system:serviceaccount:shop:other", Extra: uid("x")}, is: isNotThePods},
-		"another namespace's": {token: "x1", user: authenticationv1.UserInfo{Username: "system:serviceaccount:mall:web", Extra: uid("x")}, is: isNotThePods},
-		"a person's":          {token: "x1", user: authenticationv1.UserInfo{Username: "web", Extra: uid("x")}, is: isNotThePods},
-		"another pod's":       {token: "x1", user: authenticationv1.UserInfo{Username: "system:serviceaccount:shop:web", Extra: uid("y")}, is: isNotThePods},
-		"none":                {token: "bad", is: func(err error) bool { return apierrors.IsUnauthorized(err) && !isNotThePods(err) }},
-		"no answer":           {token: "x1", err: errAway, is: func(err error) bool { return errors.Is(err, errAway) && !isNotThePods(err) }},
+		"the pod's":           {jwt(`{"sub":"system:serviceaccount:shop:web","kubernetes.io":{"pod":{"uid":"x"}}}`), ""},
+		"of no pod":           {jwt(`{"sub":"system:serviceaccount:shop:web"}`), ""},
+		"another account's":   {jwt(`{"sub":"system:serviceaccount:shop:other","kubernetes.io":{"pod":{"uid":"x"}}}`), text + `: pod shop/x runs as service account shop/web, the token is that of "system:serviceaccount:shop:other"`},
+		"another namespace's": {jwt(`{"sub":"system:serviceaccount:mall:web"}`), text + `: pod shop/x runs as service account shop/web, the token is that of "system:serviceaccount:mall:web"`},
+		"another pod's":       {jwt(`{"sub":"system:serviceaccount:shop:web","kubernetes.io":{"pod":{"uid":"y"}}}`), text + ": it is bound to another pod than shop/x with the UID x"},
+		"nobody's":            {jwt(`{}`), text + `: pod shop/x runs as service account shop/web, the token is that of ""`},
+		"no claims":           {jwt(`hunter2`), text + ": it has no claims that can be read"},
+		"no base64":           {goodFor("a.hunter2!.c", time.Hour), text + ": it has no claims that can be read"},
+		"no token":            {goodFor("hunter2", time.Hour), text + ": it is no JSON Web Token"},
+		"none":                {volume.Token{}, text + ": it is no JSON Web Token"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tokens, w := &Tokens{}, &wire{accepts: []string{"x1", "a1"}, user: test.user, err: test.err}
-			putThree(tokens)
-			client, err := authenticationclient.NewForConfig(overWire(tokens, w))
+			got := ""
+			err := (&Tokens{}).Check(podOf("x"), test.token)
 			if err != nil {
-				t.Fatal(err)
+				got = err.Error()
 			}
-			err = NewAuthenticator(tokens, client.SelfSubjectReviews()).Prove(t.Context(), podOf("x"), volume.NewToken(test.token, time.Now().Add(time.Hour)))
-			if !test.is(err) {
-				t.Errorf("got %v", err)
-			}
-			if !slices.Equal(w.tried, []string{test.token}) {
-				t.Errorf("%q came", w.tried)
+			if got != test.want || err != nil && !errors.Is(err, ErrNotThePods) {
+				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
 	}
@@ -252,13 +266,11 @@ func (s *selfServer) Create(ctx context.Context, review *authorizationv1.SelfSub
 	return &authorizationv1.SelfSubjectAccessReview{Status: answer.Status}, err
 }
 
-func isNotThePods(err error) bool { return errors.Is(err, ErrNotThePods) }
-
 // A token shows in no log at any verbosity, nor in an error, whatever fails.
 func TestTokensAreNotLogged(t *testing.T) {
 	ctx := klog.NewContext(t.Context(), leaklog.New(t, io.Discard))
 	for name, w := range map[string]*wire{
-		"accepted":     {user: authenticationv1.UserInfo{Username: "system:serviceaccount:shop:other"}},
+		"accepted":     {},
 		"rejected":     {},
 		"out of reach": {err: errAway},
 	} {
@@ -271,17 +283,15 @@ func TestTokensAreNotLogged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		who, err := authenticationclient.NewForConfig(overWire(tokens, w))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, askErr := AskWith(access.SelfSubjectAccessReviews())(ctx, web.Account(), ref("db"), "watch")
-		proveErr := NewAuthenticator(tokens, who.SelfSubjectReviews()).Prove(ctx, podOf("a"), token)
-		if err := leak.Check(name, fmt.Sprintf("%+v %+v %#v %+v", askErr, proveErr, token, tokens)); err != nil {
+		ask := AskWith(access.SelfSubjectAccessReviews(), tokens)
+		_, askErr := ask(ctx, web.Account(), ref("db"), "watch", volume.Token{})
+		_, proveErr := ask(ctx, web.Account(), ref("db"), "watch", token)
+		checkErr := tokens.Check(podOf("a"), token)
+		if err := leak.Check(name, fmt.Sprintf("%+v %+v %+v %#v %+v", askErr, proveErr, checkErr, token, tokens)); err != nil {
 			t.Error(err)
 		}
-		if len(w.tried) != 2 || w.tried[0] != token.Reveal() || proveErr == nil {
-			t.Errorf("%s: %d requests with the token, %v", name, len(w.tried), proveErr)
+		if len(w.tried) != 2 || w.tried[0] != token.Reveal() || checkErr == nil {
+			t.Errorf("%s: %d requests with the token, %v", name, len(w.tried), checkErr)
 		}
 	}
 }

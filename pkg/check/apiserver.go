@@ -70,7 +70,7 @@ func (s *APIServer) get(ctx context.Context, ref volume.Ref) (Object, error) {
 
 // May implements Cluster.
 func (s *APIServer) May(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (Answer, error) {
-	allowed, err := authz.AskAbout(s.Reviews)(ctx, account, ref, verb)
+	allowed, err := authz.AskAbout(s.Reviews)(ctx, account, ref, verb, volume.Token{})
 	switch {
 	case apierrors.IsForbidden(err), errors.Is(err, authz.ErrUndecided):
 		return Unknown, nil

@@ -132,12 +132,12 @@ func (it *item) stopLocked() {
 
 // referenced is called after each reference but the first. A pod must not get a state that is older than itself: so what
 // nothing follows is read afresh, with Cache for each pod, with Get for each reference.
-func (it *item) referenced(newPod bool) {
+func (it *item) referenced(newPod, urgent bool) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	unfollowed := it.m.detection == Watch && it.run != nil && it.run.ended || it.m.detection == Cache
 	if newPod && unfollowed || it.m.detection == Get {
-		it.startLocked(false)
+		it.startLocked(urgent)
 	}
 }
 

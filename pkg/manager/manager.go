@@ -296,10 +296,10 @@ func (m *Manager) refer(k key, uid types.UID, mounted bool) {
 	if first {
 		it.mu.Lock()
 		defer it.mu.Unlock()
-		it.startLocked(false)
+		it.startLocked(!mounted) // a publish waits
 		return
 	}
-	it.referenced(volumes == 1)
+	it.referenced(volumes == 1, !mounted)
 }
 
 // drop removes the references of a volume, and every object that has none left. The caller holds mu.

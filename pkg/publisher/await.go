@@ -21,71 +21,12 @@ func refreshBackoff() wait.Backoff {
 	return wait.Backoff{Duration: time.Second, Factor: 1.5, Jitter: 0.2, Cap: 10 * time.Second, Steps: math.MaxInt}
 }
 
-// authorize returns nil once the pod of a new volume may have all its objects that it needs
-// a right to, by answers that are new. A refusal is final, and has the same text whether the
-// object exists or not: nothing was asked of it yet. An error of the review is no refusal;
-// it is tried again for as long as a publish may wait.
-func (v *published) authorize(ctx context.Context) error {
-	until, cancel := v.p.waiting(ctx, v.deadline)
-	defer cancel()
-	backoff := refreshBackoff()
-	for {
-		err := v.admit(ctx)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, access.ErrUnreviewed) {
-			return outcomeOf(err).failure()
-		}
-		retry := time.NewTimer(backoff.Step())
-		select {
-		case <-retry.C:
-			continue
-		case <-until.Done():
-		}
-		retry.Stop()
-		return fail(ReasonUnavailable, "%w", err)
-	}
-}
-
-// leastAdmit is how long a pod's rights may be reviewed where a publish may not wait.
-const leastAdmit = 15 * time.Second
-
-// admit asks for the pod's rights until the publish's deadline, or until the plugin stops.
-func (v *published) admit(ctx context.Context) error {
-	ctx, cancel := v.p.waiting(ctx, time.Now().Add(max(time.Until(v.deadline), leastAdmit)))
-	defer cancel()
-	return v.registration.Admit(ctx)
-}
-
-// reviewedNow is how long ago the end of a review may be for its answer to count as new. An answer
-// is as old as its question: that of a slow review is too old when it comes, and to ask again would
-// never end.
-const reviewedNow = time.Second
-
-// awaitAuthorized is await, and authorize again as long as what that found was too old at its end.
-func (v *published) awaitAuthorized(ctx context.Context) (*prepared, error) {
-	var reviewed time.Time
-	for {
-		first, err := v.await(ctx)
-		if err != nil || v.registration.Admitted() || time.Since(reviewed) < reviewedNow {
-			return first, err
-		}
-		v.worker.unlock() // nobody waits for a review
-		if err := v.authorize(ctx); err != nil {
-			return nil, err
-		}
-		reviewed = time.Now()
-	}
-}
-
 // await returns what a new volume is to show. The caller then holds the lock of the pod. await waits while
 // required objects or keys are missing, or while their state is not known. Each change of one of them
 // wakes it. It also asks again from time to time, as not every change detection tells of changes.
 func (v *published) await(ctx context.Context) (*prepared, error) {
 	ctx, cancel := v.p.waiting(ctx, v.deadline)
 	defer cancel()
-	v.p.opts.Objects.Prioritize(v.request.Pod, v.refs)
 	backoff := refreshBackoff()
 	refresh := time.NewTimer(backoff.Step())
 	defer refresh.Stop()
@@ -111,6 +52,9 @@ func (v *published) await(ctx context.Context) (*prepared, error) {
 			}
 			// Why the state of an object is not known may have become known since.
 			first, err := v.look(ctx)
+			if errors.Is(err, access.ErrPending) { // an answer was just too old
+				err = o.err
+			}
 			if o = outcomeOf(err); v.p.opts.NodeRights && apierrors.IsForbidden(err) {
 				o.reason = ReasonForbidden // it has not passed; else it is not the object that is refused
 			}
@@ -129,8 +73,8 @@ func (v *published) lacking(err error) []volume.Ref {
 		}
 		return refs
 	}
-	for _, ref := range v.refs {
-		if answer := v.registration.Get(ref); answer.State == access.Unknown {
+	for _, ref := range v.registered {
+		if _, err := v.p.opts.Objects.GetObject(v.request.Pod, ref); errors.Is(err, manager.ErrNotSynced) {
 			refs = append(refs, ref)
 		}
 	}
@@ -173,11 +117,11 @@ func (v *published) look(ctx context.Context) (*prepared, error) {
 // firstAnswers returns the answers that a new volume may begin with.
 func (v *published) firstAnswers() (answers, error) {
 	got := v.answers()
-	var denied *access.DeniedError
+	var denied *deniedError
 	var full *manager.FullError
 	switch {
 	case len(got.refused) > 0: // since the pod was admitted
-		return got, v.registration.Refusal(got.refused)
+		return got, v.refusal(got.refused)
 	case errors.As(got.unknown, &full):
 		return got, fail(ReasonCacheFull, "%w", full) // what else is unknown changes nothing
 	case got.unknown != nil:

@@ -11,7 +11,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
-	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
@@ -58,51 +57,6 @@ const (
 	// shows may have been revoked.
 	pruneTime = time.Second
 )
-
-// answers are what is known of a volume's objects at one moment.
-type answers struct {
-	objects payload.Objects
-	at      record.Versions
-	// refused holds those that the pod may not have.
-	refused map[volume.Ref]bool
-	// unknown joins why the state of others is not known, stale why what is known of some
-	// can't be kept current.
-	unknown, stale error
-	// pending says that answers which belong together were not all there yet.
-	pending bool
-}
-
-// answers returns the present answers about a volume's objects. The caller holds the lock of
-// the pod.
-func (v *published) answers() answers {
-	// Whether answers are due is asked before the answers: so none of those is overlooked.
-	got := answers{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}, pending: v.registration.Pending()}
-	var unknown, stale []error
-	for _, ref := range v.refs {
-		answer := v.registration.Get(ref)
-		switch {
-		case answer.State == access.Unknown:
-			unknown = append(unknown, answer.Err)
-			continue
-		case answer.State == access.Refused && !answer.Confirmed && v.contents.has(ref):
-			// What no file shows can't be lost: that needs no confirmation.
-			unknown = append(unknown, access.ErrPending)
-			continue
-		case answer.State == access.Refused:
-			got.refused[ref] = true
-		case answer.State == access.Present:
-			got.objects[ref], got.at[ref] = answer.Object, answer.Object.Version
-		}
-		if answer.State != access.Present {
-			got.at[ref] = volume.Version{}
-		}
-		if answer.Err != nil {
-			stale = append(stale, answer.Err)
-		}
-	}
-	got.unknown, got.stale = errors.Join(unknown...), errors.Join(stale...)
-	return got
-}
 
 // prepared is what a volume is to show next, rendered of answers.
 type prepared struct {

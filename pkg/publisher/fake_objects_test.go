@@ -43,6 +43,8 @@ type fakeObjects struct {
 	// onRegister and onUnregister are called at the begin of RegisterPod and UnregisterPod, without
 	// the lock.
 	onRegister, onUnregister func()
+	// onKeep is called at the begin of Keep, unless it is nil.
+	onKeep func()
 }
 
 func newFakeObjects(t testing.TB) *fakeObjects {
@@ -96,6 +98,9 @@ func (o *fakeObjects) UnregisterPod(pod volume.Pod, volumeID string) {
 }
 
 func (o *fakeObjects) Keep(pod volume.Pod, volumeID string) {
+	if o.onKeep != nil {
+		o.onKeep()
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.kept[registrationKey(pod, volumeID)] = true

@@ -181,8 +181,8 @@ func TestAReviewHoldsNoMemory(t *testing.T) {
 				for _, result := range waiting {
 					e.wantWaiting(result)
 				}
-				after(10 * time.Second)
 				access.set(func() { access.err, access.delay = review.err, review.delay })
+				after(testResync / 2) // the answers are too old for a new volume
 				e.objects.put(configMap("late"), "late", "1")
 				for _, result := range waiting {
 					e.wantWaiting(result)

@@ -17,7 +17,21 @@ import (
 // Objects is where the objects come from; *manager.Manager is one. None of its methods
 // may wait for the network.
 type Objects interface {
-	access.Objects
+	// RegisterPod declares which objects a pod's volume needs; again with others replaces them.
+	RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref)
+	// Keep says that a pod's volume is mounted: its objects are kept whatever they take, until UnregisterPod.
+	Keep(pod volume.Pod, volumeID string)
+	// UnregisterPod takes that back; it is idempotent.
+	UnregisterPod(pod volume.Pod, volumeID string)
+	// GetObject returns the newest state of a registered object that is known for a pod, a NotFound API error if it does not
+	// exist, manager.ErrNotSynced, or for a volume that is not mounted a manager.FullError.
+	GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, error)
+	// Denied returns why the state that GetObject returns can't be kept current any more, or why it can't be had at all: a
+	// Forbidden API error for want of a right to the object, or an Unauthorized one for want of a token that is accepted. It
+	// returns nil while it can.
+	Denied(pod volume.Pod, ref volume.Ref) error
+	// Renewed tells that there is a new token of an account.
+	Renewed(account volume.Account)
 	// Subscribe names the function to call after each change of what GetObject returns to the
 	// pods of an account, or where this is the zero Account, to all pods.
 	Subscribe(func(volume.Account, volume.Ref))
@@ -28,9 +42,14 @@ type Objects interface {
 	Refresh(pod volume.Pod, refs []volume.Ref)
 }
 
-// Identity keeps the tokens of pods; *authz.Authenticator is one.
+// Identity keeps the tokens with which objects are read for pods; *authz.Tokens is one.
 type Identity interface {
-	access.Identity
+	// Check returns nil if a token says that it is the pod's own, else an error that wraps authz.ErrNotThePods.
+	Check(pod volume.Pod, token volume.Token) error
+	// Put has the token used for the pod's account until Drop, and returns true if there was none of that account.
+	Put(pod volume.Pod, volumeID string, token volume.Token) (first bool)
+	// Drop is idempotent.
+	Drop(pod volume.Pod, volumeID string)
 	// Ready returns nil if there is a token of an account that can be used, else why not.
 	Ready(account volume.Account) error
 }

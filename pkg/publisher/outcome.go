@@ -45,8 +45,8 @@ type outcome struct {
 // first case below counts.
 func outcomeOf(err error) outcome {
 	var missing *payload.MissingError
-	var refused *access.RefusedError
-	var denied *access.DeniedError
+	var refused *refusedError
+	var denied *deniedError
 	o := outcome{err: err, reason: ReasonOf(err), event: eventVolumeUpdateFailed}
 	switch {
 	case err == nil:
@@ -58,7 +58,7 @@ func outcomeOf(err error) outcome {
 		}
 	case errors.As(err, &refused), errors.As(err, &denied):
 		o.reason, o.event = ReasonForbidden, eventRefForbidden
-		o.waits = refused == nil && denied.Passes
+		o.waits = refused == nil && denied.passes
 	case o.reason == ReasonForbidden:
 		o.event, o.retry = eventRefForbidden, true
 	case o.reason == ReasonInvalid, o.reason == ReasonTooLarge:
@@ -66,13 +66,13 @@ func outcomeOf(err error) outcome {
 		o.retry = true
 	case errors.Is(err, errPutOff), errors.Is(err, access.ErrPending):
 		o.reason, o.waits, o.silent = ReasonUnavailable, true, true
-	case errors.Is(err, access.ErrUnreviewed):
+	case errors.Is(err, errUnreviewed):
 		o.reason, o.waits = ReasonUnavailable, true
 	case errors.Is(err, manager.ErrNotSynced):
 		o.reason, o.waits, o.silent = ReasonUnavailable, true, true
 	case errors.Is(err, manager.ErrNotRegistered):
 		o.reason, o.silent, o.retry = ReasonUnavailable, true, true
-	case errors.Is(err, access.ErrStale):
+	case errors.Is(err, errStale):
 		o.waits = true
 	default:
 		o.retry = true
@@ -96,7 +96,7 @@ func (o outcome) kind() string {
 		return ""
 	}
 	var missing *payload.MissingError
-	var refused *access.RefusedError
+	var refused *refusedError
 	lacks := ""
 	if errors.As(o.err, &missing) {
 		lacks = missing.Error()
@@ -107,7 +107,7 @@ func (o outcome) kind() string {
 	var errno syscall.Errno
 	errors.As(o.err, &errno)
 	// Of a refusal beside another failure, o.reason is that of the refusal.
-	return fmt.Sprintf("%s; reasons %d, %d, errno %d, stale %t", lacks, o.reason, ReasonOf(o.err), errno, errors.Is(o.err, access.ErrStale))
+	return fmt.Sprintf("%s; reasons %d, %d, errno %d, stale %t", lacks, o.reason, ReasonOf(o.err), errno, errors.Is(o.err, errStale))
 }
 
 // missing returns the first object that is missing, the zero Ref if that is not the failure.

@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/record"
@@ -132,16 +131,15 @@ func (p *Publisher) create(ctx context.Context, request Request) error {
 	if err := p.limits.checkFiles(pod.CountItems(v.resolved)); err != nil {
 		return err
 	}
+	p.enter(v) // so that answers wake it
 	if err := v.authorize(ctx); err != nil {
 		return err
 	}
-	p.enter(v)
-	v.registration.Start()
 	if err := v.publish(ctx); err != nil {
 		return err
 	}
 	done = true
-	v.registration.Keep()
+	p.opts.Objects.Keep(request.Pod, request.VolumeID)
 	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
 		logger.Info("Published volume", "refs", describe(v.refs, v.contents.shown), "took", time.Since(v.since))
 	}
@@ -265,14 +263,7 @@ func (p *Publisher) newPublished(request Request, spec, resolved *volume.Spec) *
 	for _, use := range consents {
 		v.consent[use.Ref] = true
 	}
-	v.registration = p.tracker.New(access.Wish{
-		Pod:      request.Pod,
-		VolumeID: request.VolumeID,
-		Refs:     v.refs,
-		Consents: consents,
-		Token:    token,
-		Proven:   request.Derived,
-	})
+	v.consents, v.token, v.proven = consents, token, request.Derived
 	v.contents.writer = p.newWriter(writer.Options{AttributePrefix: p.opts.AttributePrefix, InPlace: spec.InPlace()})
 	return v
 }
@@ -280,7 +271,7 @@ func (p *Publisher) newPublished(request Request, spec, resolved *volume.Spec) *
 // publish writes the first generation on a mount that nobody sees and then shows
 // it, so there is no moment at which the volume is visible and not complete.
 func (v *published) publish(ctx context.Context) (err error) {
-	first, err := v.awaitAuthorized(ctx)
+	first, err := v.await(ctx)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ import (
 //
 // mu guards the maps and the fields of a published that say so, and is never held over a system call,
 // or over a lock of another package. Who waits for mu may hold the lock of a pod, never the other way round. The
-// goroutines are those of Run: the pods' workers, the take-over of restored volumes and the tracker of access. They
+// goroutines are those of Run: the pods' workers, the take-over of restored volumes and the questions of access. They
 // end with its context, but a worker whose reconcile hangs ends with that. A CSI call runs in its caller's
 // goroutine.
 type Publisher struct {
@@ -44,8 +44,9 @@ type Publisher struct {
 	// stopping is closed when waiting publishes are to give up.
 	stopping chan struct{}
 	stopOnce sync.Once
-	tracker  *access.Tracker
-	pods     *podReads
+	// access answers for Reviews; nil without them.
+	access *access.Access
+	pods   *podReads
 	// renders bounds the memory of all renders together.
 	renders renderMemory
 	// kept counts the handles that are kept.
@@ -101,19 +102,12 @@ func New(opts Options) (*Publisher, error) {
 		failures:  map[string]failure{},
 	}
 	p.pods = newPodReads(opts.Pods, opts.NodeRights)
-	var err error
-	p.tracker, err = access.New(access.Options{
-		Objects:        opts.Objects,
-		Reviews:        opts.Reviews,
-		Identity:       opts.Identity,
-		RefusalsPass:   opts.NodeRights,
-		CrossNamespace: opts.CrossNamespace,
-		MaxAge:         opts.ResyncInterval / 2,
-		Changed:        p.changed,
-		Renewed:        p.resyncAccount,
-	})
-	if err != nil {
-		return nil, err
+	if opts.Reviews != nil {
+		var err error
+		p.access, err = access.New(access.Options{Reviews: *opts.Reviews, MaxAge: opts.ResyncInterval / 2, Changed: p.changed})
+		if err != nil {
+			return nil, err
+		}
 	}
 	opts.Objects.Subscribe(p.changed)
 	return p, nil
@@ -124,7 +118,9 @@ func New(opts Options) (*Publisher, error) {
 func (p *Publisher) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	p.startWorkers(ctx)
-	running.Go(func() { p.tracker.Run(ctx) })
+	if p.access != nil {
+		running.Go(func() { p.access.Run(ctx) })
+	}
 	running.Go(func() { p.takeOverFound(ctx) })
 	<-ctx.Done()
 	p.StopWaiting()
@@ -141,7 +137,9 @@ func (p *Publisher) StopWaiting() {
 // Close releases what Run and calls have used.
 func (p *Publisher) Close() {
 	p.StopWaiting()
-	p.tracker.Close()
+	if p.access != nil {
+		p.access.Close()
+	}
 	p.giveBackAll()
 }
 
@@ -159,8 +157,10 @@ type published struct {
 	refs     []volume.Ref
 	// consent is the objects that the pod needs a right to; constant.
 	consent map[volume.Ref]bool
-	// registration has the answers about the objects.
-	registration *access.Registration
+	// consents are the same, with where the spec first names each; constant.
+	consents []volume.Use
+	// registered are the objects that are read; as contents.
+	registered []volume.Ref
 	// since is when this process began with the volume; constant.
 	since time.Time
 	// worker is that of the pod, whose lock guards contents. The volume holds it until it is removed; constant.
@@ -180,6 +180,9 @@ type published struct {
 	call *call
 	// released says that worker is released.
 	released bool
+	// token is the last one that a request brought, and proven says that the pod is of the account that it claims.
+	token  volume.Token
+	proven bool
 	// size is what its file system holds, which Publisher.used has.
 	size int64
 	// resyncAt is when the volume is to be reconciled though nothing has changed, with its
@@ -209,7 +212,7 @@ func (v *published) notify() {
 // is watched for it.
 func (p *Publisher) activate(v *published) {
 	if v.spec.Pinned() {
-		v.registration.Close()
+		v.letGo()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/writer"
 )
 
@@ -74,7 +73,7 @@ func (v *published) reconcile(ctx context.Context) (done reconciled) {
 		v.contents.changedAt = time.Time{} // it is shown, or can't be
 	}
 	done.update, done.pending = err, got.pending
-	done.refused = v.registration.Refusal(got.refused)
+	done.refused = v.refusal(got.refused)
 	if err == nil {
 		done.stale = got.stale
 	}
@@ -111,7 +110,6 @@ func logPanic(ctx context.Context, cause any) {
 func (v *published) update(ctx context.Context) (answers, error) {
 	if v.takeChange() {
 		v.p.opts.Objects.Refresh(v.request.Pod, v.refs)
-		v.registration.Recheck()
 	}
 	got := v.answers()
 	if got.unknown != nil {
@@ -121,7 +119,7 @@ func (v *published) update(ctx context.Context) (answers, error) {
 		return got, nil
 	}
 	if ref, older := v.contents.older(got.at); older {
-		return got, fmt.Errorf("%w: the API server's answer for %s is older than what the files show", access.ErrStale, ref)
+		return got, fmt.Errorf("%w: the API server's answer for %s is older than what the files show", errStale, ref)
 	}
 	next, err := v.prepare(ctx, got, true)
 	if err != nil {
@@ -220,7 +218,7 @@ func (v *published) putOffUntil(t time.Time) bool {
 
 // report keeps the volume's condition, and logs it and tells the pod's author when it changes.
 func (v *published) report(ctx context.Context, done reconciled) {
-	if done.pending && (done.refused != nil || errors.Is(done.update, access.ErrUnreviewed)) {
+	if done.pending && (done.refused != nil || errors.Is(done.update, errUnreviewed)) {
 		return // another reconcile comes with the last answer
 	}
 	update := outcomeOf(done.update)

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/volume"
@@ -267,12 +266,12 @@ func TestKindOfError(t *testing.T) {
 	if kind(a) != kind(b) {
 		t.Error("the same reason with another text is news")
 	}
-	refusal := error(&access.RefusedError{})
+	refusal := error(&refusedError{})
 	if kind(refusal) == kind(errors.Join(fail(ReasonTooLarge, "x"), refusal)) {
 		t.Error("another failure beside a refusal is no news")
 	}
-	for i, err := range []error{a, access.ErrStale, errFault, unix.ENOSPC, fmt.Errorf("x: %w", unix.EIO), fail(ReasonTooLarge, "x")} {
-		for j, other := range []error{a, access.ErrStale, errFault, unix.ENOSPC, fmt.Errorf("y: %w", unix.EIO), fail(ReasonTooLarge, "y")} {
+	for i, err := range []error{a, errStale, errFault, unix.ENOSPC, fmt.Errorf("x: %w", unix.EIO), fail(ReasonTooLarge, "x")} {
+		for j, other := range []error{a, errStale, errFault, unix.ENOSPC, fmt.Errorf("y: %w", unix.EIO), fail(ReasonTooLarge, "y")} {
 			if (kind(err) == kind(other)) != (i == j) {
 				t.Errorf("%q and %q", kind(err), kind(other))
 			}

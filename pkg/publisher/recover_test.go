@@ -76,12 +76,12 @@ func TestAPanicOfATakeOver(t *testing.T) {
 				e.objects.put(configMap("app"), "a", "1")
 				r := e.request("v1")
 				e.publish(r)
-				e.objects.onRegister = func() { panic("out of luck") }
+				e.objects.onKeep = func() { panic("out of luck") }
 				panicked(e, r)
 				if s := e.status(); s.VolumeID != "v1" || s.Condition != ConditionUnknown {
 					t.Errorf("status %+v", s)
 				}
-				e.objects.onRegister = func() {}
+				e.objects.onKeep = nil
 				e.objects.put(configMap("app"), "a", "2")
 				e.publish(r)
 				e.settle()

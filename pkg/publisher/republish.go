@@ -27,7 +27,9 @@ func (p *Publisher) republish(ctx context.Context, request *Request) (live bool,
 			klog.FromContext(ctx).Info("The kubelet's request is not the one that was derived from the pod's spec", "derivedFor", v.request.Pod)
 		}
 		if request.TokenErr == nil && !v.spec.Pinned() {
-			v.registration.Offer(request.Token)
+			if err := v.offer(request.Token); err != nil && p.isNews(request.VolumeID, err.Error()) {
+				klog.FromContext(ctx).Error(err, "The token of a republish is not used")
+			}
 		}
 		return true, nil
 	case errors.Is(err, mount.ErrNotMounted):

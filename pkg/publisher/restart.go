@@ -391,8 +391,7 @@ func (p *Publisher) takeOver(ctx context.Context, request Request, get getPod) e
 		return err
 	}
 	if !v.spec.Pinned() { // else it needs no object any more
-		v.registration.Keep()
-		v.registration.Start()
+		p.opts.Objects.Keep(v.request.Pod, v.request.VolumeID)
 	}
 	p.enter(v) // last: until then the volume stays what it is if this fails
 	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -40,12 +39,12 @@ func TestSkippedTextIsShort(t *testing.T) {
 // A refusal names the first objects and counts the others.
 func TestRefusalOfManyObjects(t *testing.T) {
 	e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = (&fakeAccess{}).reviews(), true })
-	wish, refused := access.Wish{}, map[volume.Ref]bool{}
+	v, refused := &published{p: e.p}, map[volume.Ref]bool{}
 	for i := range 12 {
 		ref := volume.Ref{Kind: volume.Secret, Namespace: "other", Name: fmt.Sprint("s", i)}
-		wish.Consents, refused[ref] = append(wish.Consents, volume.Use{Ref: ref, Field: "f"}), true
+		v.consents, refused[ref] = append(v.consents, volume.Use{Ref: ref, Field: "f"}), true
 	}
-	text := e.p.tracker.New(wish).Refusal(refused).Error()
+	text := v.refusal(refused).Error()
 	if n := strings.Count(text, "f: Forbidden: "); n != 10 || !strings.HasSuffix(text, "; and 2 more of the objects that it names") {
 		t.Errorf("%d are named: %s", n, text)
 	}

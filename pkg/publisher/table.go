@@ -102,7 +102,7 @@ func (p *Publisher) takeOut(v *published) {
 // The volume leaves the table last: as long as it is there, a publish of the same id
 // finds it and waits for its end, so what is undone here can't be the next one's.
 func (p *Publisher) remove(v *published) {
-	v.registration.Close()
+	v.letGo()
 	p.retries.Forget(v)
 	p.mu.Lock()
 	p.takeOut(v)
@@ -111,6 +111,14 @@ func (p *Publisher) remove(v *published) {
 	p.mu.Unlock()
 	if held {
 		p.releaseWorker(v.worker)
+	}
+}
+
+// letGo releases the objects of a volume, and its token. It is idempotent.
+func (v *published) letGo() {
+	v.p.opts.Objects.UnregisterPod(v.request.Pod, v.request.VolumeID)
+	if identity := v.p.opts.Identity; identity != nil {
+		identity.Drop(v.request.Pod, v.request.VolumeID)
 	}
 }
 

@@ -3,12 +3,10 @@ package integration
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
-	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
@@ -47,36 +45,28 @@ func smallKeys(names []string) map[string]string {
 	return map[string]string{"sources": sources.String()}
 }
 
-// TestEqualObjectsAreKeptOnce: pods of accounts of their own read the same objects, each by a watch of its
-// own. The plugin keeps one copy of each. Before, each account took 16 MB: 24 pods took the plugin from 24 to 645 MB.
-func TestEqualObjectsAreKeptOnce(t *testing.T) {
-	const objects = 16
+// TestMemoryOfLargeObjects: fifty objects of 900 KiB take little more than that, also while they are read.
+func TestMemoryOfLargeObjects(t *testing.T) {
+	const objects, size = 50, 900 << 10
 	binary, err := shared.plain() // its memory is that of a release
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := newPodNodeWith(t, harness.PluginOptions{Binary: binary, Args: []string{"-v=2"}})
-	names, pods := n.largeObjects(objects), harness.Scaled(16, 24)
-	var accounts []rbacv1.Subject
-	var volumes []*harness.Volume
-	for i := range pods {
-		v := n.volume(smallKeys(names))
-		v.ServiceAccount = fmt.Sprintf("account-%d", i)
-		accounts = append(accounts, account(n.namespace, v.ServiceAccount))
-		volumes = append(volumes, n.pod(v))
+	n := newNodeWith(t, harness.PluginOptions{Binary: binary, Kubeconfig: shared.kubeconfig})
+	var names []string
+	for i := range objects {
+		names = append(names, fmt.Sprintf("large-%d", i))
+		n.configMap(names[i], map[string]string{"small": "1", "large": n.canary() + strings.Repeat("x", size)})
 	}
-	allow(t, n.namespace, readers("configmap", names...), accounts...)
 	before := n.residentMiB()
-	for _, v := range volumes {
-		n.publishes(v, healed)
-		n.wantContent(v, filepath.Join("..data", names[0]), "1")
-	}
+	v := n.volume(smallKeys(names))
+	n.mustPublish(v)
 	after := n.residentMiB()
-	t.Logf("%d MiB before, %d MiB with %d pods that show %d objects", before, after, pods, objects)
-	// A copy for each account would take more without any garbage.
-	if most := before + pods*objects*3/4; after > most {
+	t.Logf("%d MiB before, %d MiB with %d objects of %d KiB", before, after, objects, size>>10)
+	if most := before + 3*objects*size>>20; after > most {
 		t.Errorf("the plugin takes %d MiB, want at most %d", after, most)
 	}
+	n.mustUnpublish(v)
 }
 
 // TestCachedSizeLimit fills the cache. A publish that needs another object is refused, and leaves nothing. What is

@@ -13,12 +13,12 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// TestHangingRequestsHoldUpNoOtherPod has one pod name a thousand objects whose requests
-// never get an answer, and publishes volumes of other pods meanwhile.
-func TestHangingRequestsHoldUpNoOtherPod(t *testing.T) {
-	const objects, each, publishes = 1000, 25, 9
+// TestHangingRequestsHoldUpNoOtherPodForLong has one pod name objects whose requests never get an answer, and publishes
+// volumes of other pods meanwhile: each of 16 slots is free again after a second.
+func TestHangingRequestsHoldUpNoOtherPodForLong(t *testing.T) {
+	const objects, each, publishes = 96, 12, 9
 	// within is how much longer a publish may take beside the requests that hang.
-	const within = time.Second
+	const within = objects*time.Second/16 + 2*time.Second
 	n := newProxied(t, faultproxy.Options{})
 	n.setMany(objects, "value")
 	without := n.publishOthers("before", publishes)
@@ -37,8 +37,8 @@ func TestHangingRequestsHoldUpNoOtherPod(t *testing.T) {
 	with := n.publishOthers("beside", publishes)
 	asked := len(roundsOf(n.requests()))
 	t.Logf("a publish took %v, and beside requests for %d objects that hang %v", without, asked, with)
-	if median := percentile(with, 50); median > 3*percentile(without, 50)+within {
-		t.Errorf("a publish took %s beside requests that hang, and %s without", median, percentile(without, 50))
+	if most := percentile(with, 100); most > 3*percentile(without, 100)+within {
+		t.Errorf("a publish took %s beside requests that hang, and %s without", most, percentile(without, 100))
 	}
 
 	n.unpublishAll(hanging)

@@ -1,0 +1,118 @@
+package publisher
+
+import (
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/refvol/refvol/pkg/access"
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// errStale reports that what is known of an object can't be kept current, for another reason than a denial.
+var errStale = errors.New("stale answer")
+
+// deniedError reports that an object can't be read for a pod: a right is missing, or no token is accepted.
+type deniedError struct {
+	err error
+	// passes says that this may pass although no right changes.
+	passes bool
+}
+
+func (e *deniedError) Error() string { return e.err.Error() }
+func (e *deniedError) Unwrap() error { return e.err }
+
+// answers are what is known of a volume's objects at one moment.
+type answers struct {
+	objects payload.Objects
+	at      record.Versions
+	// refused holds those that the pod may not have.
+	refused map[volume.Ref]bool
+	// unknown joins why the state of others is not known, stale why what is known of some
+	// can't be kept current.
+	unknown, stale error
+	// pending says that answers which belong together were not all there yet.
+	pending bool
+}
+
+// answers returns the present answers about a volume's objects, and has those read that the pod may have. The caller holds
+// the lock of the pod, or the volume is new.
+func (v *published) answers() answers {
+	// Whether answers are due is asked before the answers: so none of those is overlooked.
+	got := answers{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}}
+	got.pending = len(v.consents) > 0 && v.p.access != nil && v.p.access.Asks(v.request.Pod.Account(), v.consent)
+	var unknown, stale []error
+	var may []volume.Ref
+	unproven := v.prove(v.since)
+	if unproven != nil {
+		unknown = append(unknown, unproven)
+	}
+	for _, ref := range v.refs {
+		if unproven != nil && v.consent[ref] {
+			continue
+		}
+		verdict, err := v.mayKeep(ref)
+		switch {
+		case verdict == access.Allowed:
+			may = append(may, ref)
+		case verdict == access.Unknown:
+			unknown = append(unknown, err)
+		case verdict == access.Suspected && v.contents.has(ref):
+			// What no file shows can't be lost: that needs no confirmation.
+			unknown = append(unknown, access.ErrPending)
+		default:
+			got.refused[ref], got.at[ref] = true, volume.Version{}
+		}
+	}
+	v.register(may)
+	for _, ref := range may {
+		object, err := v.p.opts.Objects.GetObject(v.request.Pod, ref)
+		// Where the state is not known, it was the request that met a 404, of whoever stands between.
+		absent := apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced)
+		if err != nil && !absent {
+			unknown = append(unknown, v.whyUnknown(ref, err))
+			continue
+		}
+		got.at[ref] = volume.Version{}
+		if !absent {
+			got.objects[ref], got.at[ref] = object, object.Version
+		}
+		if err := v.whyNotCurrent(ref); err != nil {
+			stale = append(stale, err)
+		}
+	}
+	got.unknown, got.stale = errors.Join(unknown...), errors.Join(stale...)
+	return got
+}
+
+// whyUnknown returns the error of a read of an object. That a token is not accepted may pass, until it is a denial.
+func (v *published) whyUnknown(ref volume.Ref, err error) error {
+	if apierrors.IsForbidden(err) && !v.p.opts.NodeRights || isRefusal(err) && v.p.opts.Objects.Denied(v.request.Pod, ref) != nil {
+		return v.denied(err)
+	}
+	return err
+}
+
+// whyNotCurrent returns why what is known of an object can't be kept current: a deniedError, or errStale. It returns nil
+// while it can.
+func (v *published) whyNotCurrent(ref volume.Ref) error {
+	switch err := v.p.opts.Objects.Denied(v.request.Pod, ref); {
+	case err == nil:
+		return nil
+	case isRefusal(err):
+		return v.denied(err)
+	default:
+		return fmt.Errorf("%w: %w", errStale, err)
+	}
+}
+
+func (v *published) denied(err error) error {
+	return &deniedError{err: err, passes: v.p.opts.NodeRights && apierrors.IsForbidden(err)}
+}
+
+// isRefusal tells whether a request was refused for want of a right or an accepted token.
+func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
