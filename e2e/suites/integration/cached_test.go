@@ -52,7 +52,7 @@ func TestMemoryOfLargeObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := newNodeWith(t, harness.PluginOptions{Binary: binary, Kubeconfig: shared.kubeconfig})
+	n := newNodeWith(t, harness.PluginOptions{Binary: binary, Kubeconfig: shared.kubeconfig, Args: []string{"--max-cached-size=1Gi"}})
 	var names []string
 	for i := range objects {
 		names = append(names, fmt.Sprintf("large-%d", i))
