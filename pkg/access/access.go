@@ -170,18 +170,19 @@ func (a *Access) Close() {
 // is at most 5 seconds old, or a no to a question that was sent since then. Unknown comes with the reason: ErrPending, or
 // the error of a question.
 func (a *Access) Admit(pod volume.Pod, ref volume.Ref, began time.Time) (Verdict, error) {
-	return a.admit(pod, ref, began, volume.Token{})
+	return a.admit(pod, ref, began, volume.Token{}, a.opts.Verbs...)
 }
 
-// Prove is Admit by questions that carry a token: an answer proves that the token is accepted.
+// Prove is Admit by one question, about the first of the rights, that carries a token: an answer proves that the token is
+// accepted.
 func (a *Access) Prove(pod volume.Pod, ref volume.Ref, began time.Time, token volume.Token) (Verdict, error) {
-	return a.admit(pod, ref, began, token)
+	return a.admit(pod, ref, began, token, a.opts.Verbs[0])
 }
 
-func (a *Access) admit(pod volume.Pod, ref volume.Ref, began time.Time, token volume.Token) (Verdict, error) {
+func (a *Access) admit(pod volume.Pod, ref volume.Ref, began time.Time, token volume.Token, verbs ...string) (Verdict, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, verb := range a.opts.Verbs {
+	for _, verb := range verbs {
 		k := right{account: pod.Account(), ref: ref, verb: verb}
 		if token.Reveal() != "" {
 			k.proof = pod.UID

@@ -59,8 +59,9 @@ func (r *run) reflect(ctx context.Context) {
 				if isRefusal(refused) {
 					r.failed(refused)
 				}
-				version = next
-				continue
+				if version = next; version != "" {
+					continue // there is no failure to pause after
+				}
 			}
 		}
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/volume"
@@ -105,7 +107,11 @@ func (v *published) prove(began time.Time) error {
 	if err := v.p.opts.Identity.Check(v.request.Pod, token); err != nil {
 		return &deniedError{err: err}
 	}
-	if verdict, err := v.p.access.Prove(v.request.Pod, v.consents[0].Ref, began, token); verdict == access.Unknown {
+	verdict, err := v.p.access.Prove(v.request.Pod, v.consents[0].Ref, began, token)
+	if apierrors.IsUnauthorized(err) {
+		err = fmt.Errorf("the API server does not accept the token of pod %s (it may have expired; the kubelet brings another one): %w", v.request.Pod, err)
+	}
+	if verdict == access.Unknown {
 		return unreviewed(err)
 	}
 	v.use(token)

@@ -40,7 +40,9 @@ type gate struct {
 	// opened is closed when the gate opens. Each token of probes lets one request probe.
 	opened chan struct{}
 	probes chan struct{}
+	// logged is when the log was last told that the gate has closed, and told says that it is to be told of the end.
 	logged time.Time
+	told   bool
 }
 
 // ticket is a request's passage through a gate.
@@ -124,8 +126,8 @@ func (g *gate) open(closed int) {
 	if g.err == nil || g.closed != closed {
 		return
 	}
-	g.log("Requests to the API server go on", "after", g.err, "waited", time.Since(g.since).Round(time.Millisecond))
-	g.err, g.pause = nil, 0
+	g.log(g.told, "Requests to the API server go on", "after", g.err, "waited", time.Since(g.since).Round(time.Millisecond))
+	g.err, g.pause, g.told = nil, 0, false
 	close(g.opened)
 }
 
@@ -140,7 +142,10 @@ func (t ticket) fail(err error, retryAfter time.Duration) {
 	}
 	if g.err == nil {
 		g.since, g.opened, g.probes = time.Now(), make(chan struct{}), make(chan struct{}, maxProbes)
-		g.log("Requests to the API server wait", "err", err)
+		if g.told = time.Since(g.logged) > quietTime; g.told {
+			g.logged = g.since
+		}
+		g.log(g.told, "Requests to the API server wait", "err", err)
 	}
 	for len(g.probes) > 0 {
 		<-g.probes
@@ -173,12 +178,10 @@ func (g *gate) state() (since time.Time, err error) {
 	return g.since, g.err
 }
 
-// log tells of a change, as a detail if the last one was a short time ago. The caller holds mu.
-func (g *gate) log(message string, keysAndValues ...any) {
+// log tells of a change, as a detail if the last one was a short time ago.
+func (g *gate) log(tell bool, message string, keysAndValues ...any) {
 	logger := klog.Background()
-	if now := time.Now(); now.Sub(g.logged) > quietTime || g.err != nil && now.Sub(g.since) > quietTime {
-		g.logged = now
-	} else {
+	if !tell {
 		logger = logger.V(4)
 	}
 	logger.Info(message, append(keysAndValues, "for", g.name)...)

@@ -224,6 +224,11 @@ func TestAlertsFire(t *testing.T) {
 			// Later there are no other requests than those that fail: a series that begins in the second
 			// scrape doesn't grow.
 			n.counts(map[series]float64{`refvol_ready{condition="rights"}`: 1})
+			for i := range 5 {
+				name := fmt.Sprint("failing-", i)
+				n.value(name)
+				n.publishes(n.short(name), soon)
+			}
 			n.withFault(faultproxy.ServerError)
 			n.proxy.ResetConnections()
 			n.moves(n.scrape(), map[series]float64{`rest_client_requests_total{code="500"}`: 1})

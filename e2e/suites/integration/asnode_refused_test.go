@@ -138,10 +138,9 @@ func TestAsNodeWhileAllIsRefused(t *testing.T) {
 			n.pass(time.Second)
 		}
 		sent := len(n.reads())
-		// Each object once, and then a few seconds apart: of the objects, of few of them by
-		// themselves, of the pods and of the plugin's own.
+		// Each object in growing pauses of its own, the pods a few seconds apart, and the plugin's own.
 		took := time.Since(counted)
-		if most := count + 10 + int(4*took.Seconds()); sent == 0 || sent > most {
+		if most := 6*count + 10 + int((4+float64(count)/10)*took.Seconds()); sent == 0 || sent > most {
 			t.Errorf("restarted %t: %d requests in %s, want 1 to %d", restarted, sent, took, most)
 		}
 		if during > time.Minute {

@@ -77,9 +77,8 @@ func (b *burst) wantAsAnswered(there map[*harness.Volume]bool) {
 	}
 }
 
-// maxGenerations is how many may be there: the present one, eight that are kept for readers, and one
-// that was being made.
-const maxGenerations = 1 + 8 + 1
+// maxGenerations is how many may be there: those of three seconds, 25 ms apart, and one that was being made.
+const maxGenerations = 3*40 + 1
 
 // wantWhole checks all that is at the place of a volume.
 func (b *burst) wantWhole(v *harness.Volume, mounted bool) {

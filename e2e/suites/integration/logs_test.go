@@ -182,13 +182,16 @@ func TestLogOfARetryStorm(t *testing.T) {
 				t.Logf("%d lines in %s with %d volumes, %d retries of publishes and %d requests", len(records), lasts, mounted, retries, len(n.proxy.Requests()))
 				_, begin = n.records(0)
 				n.heal()
-				if fault == faultproxy.HalfOpen && lines["List or watch failed, trying again"] == 0 {
-					return // it was not noticed yet
+				if lines["Requests to the API server wait"] == 0 {
+					if fault != faultproxy.HalfOpen && fault != faultproxy.ServerError { // not noticed yet, or each object's own
+						t.Errorf("the log does not tell the begin of the outage: %v", lines)
+					}
+					return
 				}
 				harness.Eventually(t, healed, func() error {
 					records, _ := n.records(begin)
 					for _, r := range records {
-						if r.Message == "Requests succeed again" {
+						if r.Message == "Requests to the API server go on" {
 							return nil
 						}
 					}

@@ -177,7 +177,7 @@ func TestPodTokens(t *testing.T) {
 		if status.Code(err) != codes.Unavailable {
 			t.Fatalf("got %v, want the code Unavailable", err)
 		}
-		if !strings.Contains(err.Error(), "the API server does not accept it") {
+		if !strings.Contains(err.Error(), "the API server does not accept the token of pod") {
 			return err
 		}
 		return nil

@@ -130,9 +130,8 @@ func TestIdentityIsSwitched(t *testing.T) {
 	after.wantNothingLeft()
 }
 
-// TestRequestsOfAPublish counts what a publish with pods' identity asks of the API server:
-// whose the token is each time, and what the account may and what the object is once for
-// pods that start together.
+// TestRequestsOfAPublish counts what a publish with pods' identity asks of the API server: a review with the pod's own
+// token each time, and what the account may and what the object is once for pods that start together.
 func TestRequestsOfAPublish(t *testing.T) {
 	t.Parallel()
 	behind := newProxiedAs(t, componentAccount(t, "pod-identity"), faultproxy.Options{}, "--identity=pod", "--resync-interval=1h")
@@ -147,8 +146,8 @@ func TestRequestsOfAPublish(t *testing.T) {
 		volume *harness.Volume
 		want   map[string]int
 	}{
-		{first, map[string]int{"POST selfsubjectreviews": 1, "POST selfsubjectaccessreviews": 3, "WATCH secrets": 1}},
-		{second, map[string]int{"POST selfsubjectreviews": 1}},
+		{first, map[string]int{"POST selfsubjectaccessreviews": 3, "WATCH secrets": 1}},
+		{second, map[string]int{"POST selfsubjectaccessreviews": 1}},
 		{first, map[string]int{}},
 	} {
 		behind.forgetRequests()

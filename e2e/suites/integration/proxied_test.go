@@ -21,7 +21,7 @@ const (
 	healed = 2 * time.Minute
 	// pingAfter and pingTimeout are the plugin's: a connection without a frame for so long is
 	// pinged, and given up without an answer after so long.
-	pingAfter, pingTimeout = 5 * time.Second, 10 * time.Second
+	pingAfter, pingTimeout = 5 * time.Second, 45 * time.Second
 	// noticed is how long a connection may be half-open before it is given up.
 	noticed = pingAfter + pingTimeout
 	// answered is how long an API server that keeps the connection alive may take to

@@ -112,7 +112,7 @@ func TestVolumeFullOfOldGenerations(t *testing.T) {
 		data func(i int) string
 	}{
 		{"pages", "64Ki", 1, func(i int) string { return fmt.Sprintf("%060000d", i) }},
-		{"inodes", "4Ki", 450, func(int) string { return "" }},
+		{"inodes", "2Mi", 450, func(int) string { return "" }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := newNode(t, "--max-volume-size="+tc.size)

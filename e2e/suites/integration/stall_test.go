@@ -39,12 +39,12 @@ func shippedPings() pings { return pings{pingAfter, pingTimeout} }
 func TestStalledServer(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
-	others := []pings{{5 * s, 3 * s}, {5 * s, 10 * s}, {5 * s, 15 * s}, {10 * s, 10 * s}, {10 * s, 15 * s}, {30 * s, 15 * s}}
+	others := []pings{shippedPings(), {5 * s, 10 * s}, {30 * s, 15 * s}}
 	for _, p := range harness.Scaled([]pings{shippedPings()}, others) {
 		t.Run(p.String(), func(t *testing.T) {
 			t.Parallel()
 			n := newStalledNode(t, p)
-			for _, lasts := range harness.Scaled([]time.Duration{harmlessStall}, []time.Duration{harmlessStall, 12 * s, 20 * s}) {
+			for _, lasts := range harness.Scaled([]time.Duration{harmlessStall}, []time.Duration{harmlessStall, 12 * s, 20 * s, 40 * s}) {
 				dropped, current := n.stalls(lasts)
 				t.Logf("| %s | stalls for %s | %d of %d | %.1f s |", p, lasts, dropped, stalledObjects, current.Seconds())
 				if p == shippedPings() && lasts == harmlessStall && dropped > 0 {

@@ -281,7 +281,7 @@ func TestStartupTaintThatIsNone(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if want := `--startup-taint: Invalid value: "csi.refvol.dev/agent-not-ready:Sometimes": effect: must be`; err == nil || !strings.Contains(err.Error(), want) {
+	if want := `--startup-taint: Invalid value: "csi.refvol.dev/agent-not-ready:Sometimes": must be the key of a taint`; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %s", errors.Unwrap(err), want)
 	}
 }
