@@ -65,6 +65,6 @@ func (*objects) Get(_ context.Context, asked volume.Pod) (*pod.Spec, error) {
 
 // Ask says that every pod may have every object: what is not refused by rights
 // must be refused by its form.
-func (*objects) Ask(context.Context, volume.Account, volume.Ref, string) (bool, error) {
+func (*objects) Ask(context.Context, volume.Account, volume.Ref, string, volume.Token) (bool, error) {
 	return true, nil
 }
