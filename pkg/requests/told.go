@@ -48,8 +48,10 @@ var errBroken = errors.New("no answer that can be read")
 func unreachable(cause error) error {
 	var network net.Error
 	var certificate *tls.CertificateVerificationError
-	var unsent *CredentialError
-	if errors.As(cause, &network) || errors.As(cause, &certificate) || errors.As(cause, &unsent) || errors.Is(cause, io.EOF) {
+	if unsent, ok := errors.AsType[*CredentialError](cause); ok {
+		return unsent // nothing was asked
+	}
+	if errors.As(cause, &network) || errors.As(cause, &certificate) || errors.Is(cause, io.EOF) {
 		return fmt.Errorf("ask the API server: %w", cause)
 	}
 	return fmt.Errorf("ask the API server: %w", errBroken)
