@@ -420,3 +420,27 @@ func TestAcrossNamespacesWithoutWaiting(t *testing.T) {
 		e.wantNothing()
 	})
 }
+
+// An account is asked about once in half a resync for each object, however many volumes show it.
+func TestReviewsOfManyVolumes(t *testing.T) {
+	for _, accounts := range []int{1, 20} {
+		t.Run(fmt.Sprint(accounts, " accounts"), func(t *testing.T) {
+			acrossInBubble(t, func(e *env, access *fakeAccess, _ Request) {
+				const volumes, minutes = 200, 10
+				for i := range volumes {
+					r := e.request(fmt.Sprint("v", i), "secret", "db", "namespace", "platform")
+					r.Pod.ServiceAccount = fmt.Sprint("account-", i%accounts)
+					e.publish(r)
+				}
+				after(2 * testResync)
+				access.takeAsked()
+				after(minutes * time.Minute)
+				n := len(access.takeAsked()) / minutes
+				t.Logf("%d reviews a minute of %d volumes of %d accounts", n, volumes, accounts)
+				if n > 2*accounts+1 {
+					t.Errorf("%d reviews a minute", n)
+				}
+			})
+		})
+	}
+}
