@@ -82,7 +82,6 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	defer below.volumes.Close()
 	startupTaint, err := newStartupTaint(opts, client)
 	if err != nil {
 		return err
@@ -118,7 +117,9 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	defer stop()
 	var managerErr error
 	running.Go(func() { managerErr = below.objects.Run(background) })
-	below.volumes.Restore(ctx)
+	if err := below.volumes.Restore(ctx); err != nil {
+		return fmt.Errorf("find mounted volumes: %w", err)
+	}
 	running.Go(func() { below.volumes.Run(background) })
 	running.Go(func() { below.rights.Run(background) })
 	running.Go(func() {

@@ -240,12 +240,17 @@ func (a *Access) Asks(account volume.Account, refs map[volume.Ref]bool) bool {
 
 // Renewed says that an account has another credential: what has failed may be asked again at once.
 func (a *Access) Renewed(account volume.Account) {
+	var failed []volume.Ref
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	for k, x := range a.answers {
-		if k.account == account {
+		if k.account == account && x.err != nil {
 			x.retryAt = time.Time{}
+			failed = append(failed, k.ref)
 		}
+	}
+	a.mu.Unlock()
+	for _, ref := range failed {
+		a.opts.Changed(account, ref)
 	}
 }
 

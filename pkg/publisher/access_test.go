@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	pkgaccess "github.com/refvol/refvol/pkg/access"
-	"github.com/refvol/refvol/pkg/backoff"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -179,37 +178,6 @@ func TestRefusedAtThePublish(t *testing.T) {
 	}
 }
 
-// However often the kubelet tries again, the pod's author is told once, of each thing.
-func TestARefusalIsToldOnce(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
-		refuse := func(events ...string) {
-			e.Helper()
-			for range 3 {
-				e.wantReason(e.p.Publish(e.ctx, r), ReasonForbidden, "")
-				after(2 * time.Minute)
-			}
-			e.wantEvents(events...)
-		}
-		access.grant(sharedConfig)
-		refuse(secretRefused)
-		refuse()
-		access.grant()
-		refuse(secretRefused + "; " + configRefused)
-		access.grant(sharedConfig)
-		refuse(secretRefused)
-		after(2 * tellAgain)
-		refuse(secretRefused)
-		e.unpublish(r)
-		refuse(secretRefused)
-		access.grant(sharedSecret, sharedConfig)
-		e.publish(r)
-		e.mounts.vanish(r.Target) // and is published again, without an unpublish
-		after(consentAge)
-		access.grant(sharedConfig)
-		refuse(secretRefused)
-	})
-}
-
 // An error of the review is no refusal: the publish waits, and can be tried again.
 func TestPublishWaitsForAReview(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
@@ -255,7 +223,7 @@ func TestPublishWhileReviewsAreRefused(t *testing.T) {
 		waiting := e.publishing(e.request("v2", "sources", acrossSources+"- configMap: {name: late}\n"))
 		e.wantWaiting(waiting)
 		access.failWith(apierrors.NewForbidden(schema.GroupResource{Resource: "subjectaccessreviews"}, "", errReview))
-		e.p.resyncAccount(r.Pod.Account())
+		after(reviewTime)
 		e.wantReason(<-waiting, ReasonUnavailable, "")
 		e.wantEvents("pod-v2: RefNotFound: ", "pod-v1: VolumeUpdateFailed: access could not be reviewed: ")
 	})
@@ -299,7 +267,7 @@ func TestReviewAfterARestart(t *testing.T) {
 		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
 		access.failWith(nil)
 		access.grant(sharedConfig)
-		after(2*backoff.Short + 2*refusalTime)
+		after(5*time.Second + 2*refusalTime)
 		e.settle()
 		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
 		e.restart()
@@ -386,8 +354,8 @@ func TestStopEndsAReview(t *testing.T) {
 		e.wantWaiting(answer)
 		begin := time.Now()
 		e.p.StopWaiting()
-		e.wantReason(<-answer, ReasonUnavailable, pkgaccess.ErrPending.Error())
-		if took := time.Since(begin); took != 0 {
+		e.wantReason(<-answer, ReasonUnavailable, "volume v1: the plugin is stopping: "+pkgaccess.ErrPending.Error())
+		if took := time.Since(begin); took > graceTime {
 			t.Errorf("it took %s", took)
 		}
 		e.wantNothing()

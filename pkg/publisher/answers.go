@@ -13,19 +13,6 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// errStale reports that what is known of an object can't be kept current, for another reason than a denial.
-var errStale = errors.New("stale answer")
-
-// deniedError reports that an object can't be read for a pod: a right is missing, or no token is accepted.
-type deniedError struct {
-	err error
-	// passes says that this may pass although no right changes.
-	passes bool
-}
-
-func (e *deniedError) Error() string { return e.err.Error() }
-func (e *deniedError) Unwrap() error { return e.err }
-
 // answers are what is known of a volume's objects at one moment.
 type answers struct {
 	objects payload.Objects
@@ -39,20 +26,24 @@ type answers struct {
 	pending bool
 }
 
-// answers returns the present answers about a volume's objects, and has those read that the pod may have. The caller holds
-// the lock of the pod, or the volume is new.
-func (v *published) answers() answers {
+// isPending says that another sync comes with an answer that this one has to wait for.
+func (got *answers) isPending() bool {
+	return got.pending && (len(got.refused) > 0 || errors.Is(got.unknown, errUnreviewed))
+}
+
+// answers returns the present answers about a volume's objects, and has those read that the pod may have.
+func (v *vol) answers() *answers {
 	// Whether answers are due is asked before the answers: so none of those is overlooked.
-	got := answers{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}}
-	got.pending = len(v.consents) > 0 && v.p.access != nil && v.p.access.Asks(v.request.Pod.Account(), v.consent)
+	got := &answers{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}}
+	got.pending = len(v.spec.consents) > 0 && v.p.access != nil && v.p.access.Asks(v.specOf.Pod.Account(), v.spec.consent)
 	var unknown, stale []error
 	var may []volume.Ref
 	unproven := v.prove(v.since)
 	if unproven != nil {
 		unknown = append(unknown, unproven)
 	}
-	for _, ref := range v.refs {
-		if unproven != nil && v.consent[ref] {
+	for _, ref := range v.spec.refs {
+		if unproven != nil && v.spec.consent[ref] {
 			continue
 		}
 		verdict, err := v.mayKeep(ref)
@@ -61,16 +52,16 @@ func (v *published) answers() answers {
 			may = append(may, ref)
 		case verdict == access.Unknown:
 			unknown = append(unknown, err)
-		case verdict == access.Suspected && v.contents.has(ref):
+		case verdict == access.Suspected && v.has(ref):
 			// What no file shows can't be lost: that needs no confirmation.
 			unknown = append(unknown, access.ErrPending)
 		default:
 			got.refused[ref], got.at[ref] = true, volume.Version{}
 		}
 	}
-	v.register(may)
+	v.readWhat(may)
 	for _, ref := range may {
-		object, err := v.p.opts.Objects.GetObject(v.request.Pod, ref)
+		object, err := v.p.opts.Objects.GetObject(v.specOf.Pod, ref)
 		// Where the state is not known, it was the request that met a 404, of whoever stands between.
 		absent := apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced)
 		if err != nil && !absent {
@@ -90,8 +81,8 @@ func (v *published) answers() answers {
 }
 
 // whyUnknown returns the error of a read of an object. That a token is not accepted may pass, until it is a denial.
-func (v *published) whyUnknown(ref volume.Ref, err error) error {
-	if apierrors.IsForbidden(err) && !v.p.opts.NodeRights || isRefusal(err) && v.p.opts.Objects.Denied(v.request.Pod, ref) != nil {
+func (v *vol) whyUnknown(ref volume.Ref, err error) error {
+	if apierrors.IsForbidden(err) && !v.p.opts.NodeRights || isRefusal(err) && v.p.opts.Objects.Denied(v.specOf.Pod, ref) != nil {
 		return v.denied(err)
 	}
 	return err
@@ -99,8 +90,8 @@ func (v *published) whyUnknown(ref volume.Ref, err error) error {
 
 // whyNotCurrent returns why what is known of an object can't be kept current: a deniedError, or errStale. It returns nil
 // while it can.
-func (v *published) whyNotCurrent(ref volume.Ref) error {
-	switch err := v.p.opts.Objects.Denied(v.request.Pod, ref); {
+func (v *vol) whyNotCurrent(ref volume.Ref) error {
+	switch err := v.p.opts.Objects.Denied(v.specOf.Pod, ref); {
 	case err == nil:
 		return nil
 	case isRefusal(err):
@@ -110,7 +101,7 @@ func (v *published) whyNotCurrent(ref volume.Ref) error {
 	}
 }
 
-func (v *published) denied(err error) error {
+func (v *vol) denied(err error) error {
 	return &deniedError{err: err, passes: v.p.opts.NodeRights && apierrors.IsForbidden(err)}
 }
 

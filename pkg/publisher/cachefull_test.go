@@ -7,8 +7,7 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 )
 
-// An object that isn't cached fails a publish at once, whatever else is not known, and leaves nothing. There is
-// one event.
+// An object that isn't cached fails a publish at once, whatever else is not known, and leaves nothing.
 func TestAPublishWithoutRoomForItsObjects(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.failWith(configMap("app"), fmt.Errorf("app: %w", manager.ErrNotSynced))
@@ -21,7 +20,7 @@ func TestAPublishWithoutRoomForItsObjects(t *testing.T) {
 		e.wantEvents(r.Pod.String() + ": VolumeUpdateFailed: " + text)
 		full.Others = 302
 		e.wantReason(e.p.Publish(e.ctx, r), ReasonCacheFull, fmt.Sprintf(format, 302))
-		e.wantEvents()
+		e.wantEvents("VolumeUpdateFailed") // which client-go merges
 		e.wantNothing()
 		e.objects.put(configMap("app"), "a", "1")
 		e.objects.put(secret("db"), "b", "2")

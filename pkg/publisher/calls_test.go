@@ -28,7 +28,7 @@ func TestUnpublishCancelsAWaitingPublish(t *testing.T) {
 		e.wantWaiting(publish)
 		begin := time.Now()
 		e.unpublish(r)
-		e.wantReason(<-publish, ReasonBusy, `volume v1: the volume was unpublished meanwhile: configMap: ConfigMap "shop/app" not found`)
+		e.wantReason(<-publish, ReasonBusy, "volume v1: the volume was unpublished meanwhile")
 		if took := time.Since(begin); took != 0 {
 			t.Errorf("took %v", took)
 		}
@@ -76,12 +76,19 @@ func TestASecondCallIsRefused(t *testing.T) {
 		go func() { unpublish <- e.p.Unpublish(e.ctx, r.VolumeID, r.Target) }()
 		<-gate.entered
 		e.wantReason(e.p.Publish(e.ctx, r), ReasonBusy, busy)
-		e.wantReason(e.p.Unpublish(e.ctx, r.VolumeID, r.Target), ReasonBusy, busy)
+		second := make(chan error, 1)
+		go func() { second <- e.p.Unpublish(e.ctx, r.VolumeID, r.Target) }()
+		e.wantWaiting(second)
 		other := e.request("v2")
 		e.publish(other) // another volume is not concerned
 		close(gate.opened)
-		if err := <-unpublish; err != nil {
-			t.Fatal(err)
+		for _, result := range []chan error{unpublish, second} {
+			if err := <-result; err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := e.mounts.count("Unmount"); n != 1 {
+			t.Errorf("%d unmounts", n)
 		}
 		e.unpublish(other)
 		e.wantNothing()
@@ -97,7 +104,7 @@ func TestUnpublishGivesUpWithItsCaller(t *testing.T) {
 		<-gate.entered
 		ctx, cancel := context.WithTimeout(e.ctx, time.Second)
 		defer cancel()
-		e.wantReason(e.p.Unpublish(ctx, r.VolumeID, r.Target), ReasonBusy, "volume v1: another call on this volume runs")
+		e.wantReason(e.p.Unpublish(ctx, r.VolumeID, r.Target), ReasonUnavailable, "volume v1: "+errPodBusy.Error()+": context deadline exceeded")
 		close(gate.opened)
 		e.wantReason(<-publish, ReasonBusy, "")
 		e.unpublish(r)
@@ -159,7 +166,7 @@ func (e *env) calling(volumeID string) bool {
 	e.p.mu.Lock()
 	defer e.p.mu.Unlock()
 	v := e.p.volumes[volumeID]
-	return v != nil && v.call != nil
+	return v != nil && (v.gone || v.waits)
 }
 
 // A publish that waits for an object holds up no other volume of its pod.

@@ -9,80 +9,61 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// errUnreviewed reports that a pod's right to an object is not known: no question about it was answered.
-var errUnreviewed = errors.New("access could not be reviewed")
+// tokenTime is how long after a restart a volume may be without a token before that counts
+// as a fault: the kubelet publishes again within one and a half minutes.
+const tokenTime = 3 * time.Minute
 
-// refusedError names the objects that a pod may not have. Its text does not tell whether they exist.
-type refusedError struct{ text string }
-
-func (e *refusedError) Error() string { return e.text }
-
-// leastAdmit is how long a pod's rights may be reviewed where a publish may not wait.
-const leastAdmit = 15 * time.Second
-
-// authorize returns nil once the pod of a new volume may have all its objects that it needs a right to. A refusal is
-// final, and has the same text whether the object exists or not: nothing was asked of it yet. An error of a review is no
-// refusal; it is asked again for as long as a publish may wait.
-func (v *published) authorize(ctx context.Context) error {
-	if len(v.consents) == 0 {
-		return nil
+// admit returns nil once the pod of a new volume, whose publish began at a time, may have all objects that it needs a right
+// to. It asks for what is not known, and all answers are waited for, so that a refusal names all objects. A refusal is
+// final, and has the same text whether the object exists or not: nothing was asked of it yet.
+func (v *vol) admit(began time.Time) error {
+	if v.admitted {
+		return nil // it may wait for an object for long
 	}
-	ctx, cancel := v.p.waiting(ctx, time.Now().Add(max(time.Until(v.deadline), leastAdmit)))
-	defer cancel()
-	for began := time.Now(); ; {
-		err := v.admit(began)
-		if o := outcomeOf(err); err == nil || !o.waits {
-			return o.failure()
-		}
-		select {
-		case <-v.wake: // each answer does that
-		case <-ctx.Done():
-			return fail(ReasonUnavailable, "%w", err)
-		}
-	}
-}
-
-// admit returns nil if the pod of a new volume, whose publish began at a time, may have all its objects. It asks for what
-// is not known. All answers are waited for, so that a refusal names all objects.
-func (v *published) admit(began time.Time) error {
 	if err := v.prove(began); err != nil {
 		return err
 	}
-	refused, pending := map[volume.Ref]bool{}, error(nil)
+	refused, waiting := map[volume.Ref]bool{}, error(nil)
 	var errs []error
-	for _, use := range v.consents {
+	for _, use := range v.spec.consents {
 		verdict, err := access.Refused, error(nil)
 		if !v.isSwitchedOff(use.Ref) {
-			verdict, err = v.p.access.Admit(v.request.Pod, use.Ref, began)
+			verdict, err = v.p.access.Admit(v.specOf.Pod, use.Ref, began)
 		}
 		switch {
 		case verdict == access.Refused:
 			refused[use.Ref] = true
 		case errors.Is(err, access.ErrPending):
-			pending = err
+			waiting = err
 		case err != nil:
 			errs = append(errs, err)
 		}
 	}
 	switch {
-	case pending != nil:
-		return pending
+	case waiting != nil:
+		return waiting
 	case len(refused) > 0:
 		return v.refusal(refused)
 	}
-	return unreviewed(errors.Join(errs...))
+	err := v.unreviewed(errors.Join(errs...))
+	v.admitted = err == nil
+	return err
 }
 
 // unreviewed returns why a right is not known, nil for nil.
-func unreviewed(err error) error {
-	if err == nil || errors.Is(err, access.ErrPending) {
+func (v *vol) unreviewed(err error) error {
+	switch {
+	case err == nil, errors.Is(err, access.ErrPending):
 		return err
+	case errors.Is(err, authz.ErrNoToken) && v.mounted && time.Since(v.since) < tokenTime:
+		return pending(err)
 	}
 	return fmt.Errorf("%w: %w", errUnreviewed, err)
 }
@@ -91,95 +72,74 @@ func unreviewed(err error) error {
 // a request says of a pod is not enough where objects are shared by all pods of an account: without podInfoOnMount it is
 // what the pod's author wrote, and without tokenRequests the token is. So a question is sent with that very token, and
 // its answer has it used.
-func (v *published) prove(began time.Time) error {
-	if v.p.opts.Identity == nil || len(v.consents) == 0 {
+func (v *vol) prove(began time.Time) error {
+	identity := v.p.opts.Identity
+	if identity == nil || len(v.spec.consents) == 0 || v.proven {
 		return nil
 	}
-	v.p.mu.Lock()
-	token, proven := v.token, v.proven
-	v.p.mu.Unlock()
-	switch {
-	case proven:
-		return nil
-	case token.Reveal() == "":
-		return unreviewed(fmt.Errorf("service account %s: %w", v.request.Pod.Account(), authz.ErrNoToken))
+	pod := v.specOf.Pod
+	if v.token.Reveal() == "" {
+		return v.unreviewed(fmt.Errorf("service account %s: %w", pod.Account(), authz.ErrNoToken))
 	}
-	if err := v.p.opts.Identity.Check(v.request.Pod, token); err != nil {
+	if err := identity.Check(pod, v.token); err != nil {
 		return &deniedError{err: err}
 	}
-	verdict, err := v.p.access.Prove(v.request.Pod, v.consents[0].Ref, began, token)
+	verdict, err := v.p.access.Prove(pod, v.spec.consents[0].Ref, began, v.token)
 	if apierrors.IsUnauthorized(err) {
-		err = fmt.Errorf("the API server does not accept the token of pod %s (it may have expired; the kubelet brings another one): %w", v.request.Pod, err)
+		err = fmt.Errorf("the API server does not accept the token of pod %s (it may have expired; the kubelet brings another one): %w", pod, err)
 	}
 	if verdict == access.Unknown {
-		return unreviewed(err)
+		return v.unreviewed(err)
 	}
-	v.use(token)
+	v.use(v.token)
 	return nil
 }
 
 // offer takes the token that a republish brought. It can't fail: without a new one the volume goes on with the one before.
-func (v *published) offer(token volume.Token) error {
+func (v *vol) offer(ctx context.Context, want *Request) {
 	identity := v.p.opts.Identity
-	if identity == nil || len(v.consents) == 0 || token.Reveal() == "" {
-		return nil
-	}
-	v.p.mu.Lock()
-	known, proven := v.token.Same(token), v.proven
-	v.token = token
-	v.p.mu.Unlock()
-	if known && proven {
-		return nil
-	}
-	if err := identity.Check(v.request.Pod, token); err != nil {
-		return err
-	}
-	if proven {
-		v.use(token)
-	}
-	v.notify()
-	v.p.requeue(v, time.Now())
-	return nil
-}
-
-// use has a token used for requests of the pod's account. Where there was none, whatever waited for one goes on.
-func (v *published) use(token volume.Token) {
-	account := v.request.Pod.Account()
-	first := v.p.opts.Identity.Put(v.request.Pod, v.request.VolumeID, token)
-	v.p.mu.Lock()
-	v.proven = true
-	released := v.released
-	v.p.mu.Unlock()
-	if released {
-		v.p.opts.Identity.Drop(v.request.Pod, v.request.VolumeID)
+	if identity == nil || len(v.spec.consents) == 0 || want.Token.Reveal() == "" || want.Token.Same(v.token) {
 		return
 	}
+	v.token = want.Token
+	if !v.proven {
+		return // what comes next proves it
+	}
+	if err := identity.Check(want.Pod, want.Token); err != nil {
+		klog.FromContext(ctx).Error(err, "The token of a republish is not used")
+		return
+	}
+	v.use(want.Token)
+}
+
+// use has a token used for requests of the pod's account. Whatever waited for one goes on.
+func (v *vol) use(token volume.Token) {
+	account := v.specOf.Pod.Account()
+	v.p.opts.Identity.Put(v.specOf.Pod, v.id, token)
+	v.proven = true
 	v.p.opts.Objects.Renewed(account)
 	v.p.access.Renewed(account)
-	if first {
-		v.p.resyncAccount(account)
-	}
 }
 
 // mayKeep returns whether the pod of a mounted volume may have an object, by answers of half a resync.
-func (v *published) mayKeep(ref volume.Ref) (access.Verdict, error) {
-	if !v.consent[ref] {
+func (v *vol) mayKeep(ref volume.Ref) (access.Verdict, error) {
+	if !v.spec.consent[ref] {
 		return access.Allowed, nil
 	}
 	if v.isSwitchedOff(ref) {
 		return access.Refused, nil
 	}
-	verdict, err := v.p.access.Keeps(v.request.Pod, ref, !v.is(publishing))
-	return verdict, unreviewed(err)
+	verdict, err := v.p.access.Keeps(v.specOf.Pod, ref, v.mounted)
+	return verdict, v.unreviewed(err)
 }
 
 // isSwitchedOff says whether an object is of another namespace and these were switched off since the publish.
-func (v *published) isSwitchedOff(ref volume.Ref) bool {
-	return !v.p.opts.CrossNamespace && ref.Namespace != v.request.Pod.Namespace
+func (v *vol) isSwitchedOff(ref volume.Ref) bool {
+	return !v.p.opts.CrossNamespace && ref.Namespace != v.specOf.Pod.Namespace
 }
 
 // refusal returns an error that names refused objects, nil if there is none.
-func (v *published) refusal(refused map[volume.Ref]bool) error {
+func (v *vol) refusal(refused map[volume.Ref]bool) error {
 	if len(refused) == 0 {
 		return nil
 	}
@@ -188,7 +148,7 @@ func (v *published) refusal(refused map[volume.Ref]bool) error {
 		needs = authz.Phrase(v.p.opts.Reviews.Verbs)
 	}
 	var texts []string
-	for _, use := range v.consents {
+	for _, use := range v.spec.consents {
 		if !refused[use.Ref] {
 			continue
 		}
@@ -201,19 +161,19 @@ func (v *published) refusal(refused map[volume.Ref]bool) error {
 			continue
 		}
 		texts = append(texts, fmt.Sprintf("%s: Forbidden: service account %q of the pod may not %s %s; whoever owns namespace %q consents by a Role and a RoleBinding there",
-			use.Field, v.request.Pod.ServiceAccount, needs, use.Ref, use.Ref.Namespace))
+			use.Field, v.specOf.Pod.ServiceAccount, needs, use.Ref, use.Ref.Namespace))
 	}
 	return &refusedError{strings.Join(texts, "; ")}
 }
 
-// register has the objects read that the pod may have: of the others nothing is asked.
-func (v *published) register(may []volume.Ref) {
+// readWhat has the objects read that the pod may have: of the others nothing is asked.
+func (v *vol) readWhat(may []volume.Ref) {
 	if slices.Equal(may, v.registered) {
 		return
 	}
 	v.registered = may
-	v.p.opts.Objects.RegisterPod(v.request.Pod, v.request.VolumeID, may)
-	if v.is(publishing) {
-		v.p.opts.Objects.Prioritize(v.request.Pod, may)
+	v.p.opts.Objects.RegisterPod(v.specOf.Pod, v.id, may)
+	if !v.mounted {
+		v.p.opts.Objects.Prioritize(v.specOf.Pod, may)
 	}
 }

@@ -2,7 +2,6 @@ package publisher
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -59,7 +58,7 @@ func TestEventsOfAPublishThatWaits(t *testing.T) {
 		waiting := e.publishing(r)
 		e.wantWaiting(waiting)
 		e.wantEvents(r.Pod.String() + `: RefNotFound: sources[0].configMap: ConfigMap "shop/app" not found; sources[1].secret: Secret "shop/db" not found`)
-		e.p.changed(volume.Account{}, configMap("app")) // nothing new
+		e.p.objectChanged(volume.Account{}, configMap("app")) // nothing new
 		e.wantEvents()
 		e.objects.put(configMap("app"), "b", "1")
 		e.wantEvents(`RefKeyNotFound: sources[0].configMap: ConfigMap "shop/app": configmap references non-existent config key: a`)
@@ -69,6 +68,7 @@ func TestEventsOfAPublishThatWaits(t *testing.T) {
 		if err := <-waiting; err != nil {
 			t.Fatal(err)
 		}
+		e.settle()
 		e.wantProblem(r, "")
 		e.wantEvents()
 	})
@@ -113,6 +113,7 @@ func TestEventsOfARefusedPublish(t *testing.T) {
 		e.objects.put(configMap("large"), "a", pages(200))
 		e.objects.put(secret("db"), "password", pages(200))
 		e.objects.failWith(configMap("app"), fail(ReasonForbidden, "not authorised"))
+		e.run()
 		e.publish(e.request("v1", "configMap", "large"))
 		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "secret", "db")), ReasonNodeFull, "")
 		e.wantEvents("shop/pod-v2: VolumeUpdateFailed: the files and their inodes take ")
@@ -120,65 +121,5 @@ func TestEventsOfARefusedPublish(t *testing.T) {
 		e.wantEvents("shop/pod-v3: RefForbidden: not authorised")
 		e.wantReason(e.p.Publish(e.ctx, e.request("v4", "colour", "red")), ReasonInvalid, "")
 		e.wantEvents()
-	})
-}
-
-// A node that stays full is told once, whatever its other volumes take at each try.
-func TestAFullNodeIsToldOnce(t *testing.T) {
-	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = o.MaxVolumeSize }, func(e *env) {
-		e.run()
-		e.objects.put(configMap("app"), "a", pages(100))
-		e.objects.put(configMap("large"), "a", pages(200))
-		large, r := e.request("v1", "configMap", "large"), e.request("v2")
-		e.publish(large)
-		for _, others := range []int{200, 190, 210} {
-			e.objects.put(configMap("large"), "a", pages(others))
-			e.settle()
-			e.wantReason(e.p.Publish(e.ctx, r), ReasonNodeFull,
-				fmt.Sprintf("the files and their inodes take 417792 bytes of memory, the node's other volumes %d, together more than 1048576 (--max-total-size)", taken(others, 1)))
-		}
-		e.wantEvents("shop/pod-v2: VolumeUpdateFailed: the files and their inodes take 417792 bytes of memory, the node's other volumes 824320")
-
-		// Another failure in between, or an end of it, makes it news again.
-		e.objects.failWith(configMap("app"), fail(ReasonForbidden, "not authorised"))
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonForbidden, "")
-		e.wantEvents("RefForbidden")
-		e.objects.failWith(configMap("app"), nil)
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonNodeFull, "")
-		e.wantEvents("VolumeUpdateFailed")
-		e.unpublish(large)
-		e.publish(r)
-		e.wantEvents()
-
-		// A live volume is told so once, too.
-		e.publish(e.request("v3", "configMap", "small", "optional", "true"))
-		e.objects.put(configMap("small"), "a", pages(200))
-		e.settle()
-		e.objects.put(configMap("app"), "a", pages(90))
-		after(testResync)
-		e.objects.put(configMap("app"), "a", pages(100))
-		after(testResync)
-		e.wantEvents("shop/pod-v3: VolumeUpdateFailed: the files and their inodes take ")
-	})
-}
-
-// However often the kubelet tries again, what a publish waits for is told once.
-func TestAMissingObjectIsToldOnce(t *testing.T) {
-	inBubble(t, func(e *env) {
-		r := e.request("v1", "configMap", "app", "items", "[{key: a, path: a}]")
-		for range 3 {
-			e.wantReason(e.p.Publish(e.ctx, r), ReasonNotFound, "")
-		}
-		e.wantEvents("RefNotFound: ")
-		e.objects.put(configMap("app"), "b", "1")
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonNotFound, "")
-		e.wantEvents("RefKeyNotFound: ")
-		e.objects.put(configMap("app"), "a", "1")
-		e.publish(r)
-		e.unpublish(r)
-		e.objects.remove(configMap("app"))
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonNotFound, "")
-		e.wantEvents("RefNotFound: ")
-		e.wantNothing()
 	})
 }

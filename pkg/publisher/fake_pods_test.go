@@ -101,7 +101,11 @@ func (f *fakePods) Get(ctx context.Context, asked volume.Pod) (*pod.Spec, error)
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	after(slow)
+	select {
+	case <-time.After(slow):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {

@@ -53,6 +53,8 @@ type env struct {
 	writes  *faultyWrites
 	logs    *logBuffer
 	p       *Publisher
+	// bubble says that time is fake.
+	bubble bool
 	// stop ends Run, and is nil while it does not run.
 	stop func()
 }
@@ -62,6 +64,7 @@ func inBubble(t *testing.T, test func(e *env)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, nil)
+		e.bubble = true
 		e.run()
 		test(e)
 	})
@@ -70,7 +73,11 @@ func inBubble(t *testing.T, test func(e *env)) {
 // inStoppedBubble is inBubble with other options and without Run.
 func inStoppedBubble(t *testing.T, change func(*Options), test func(e *env)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(newEnv(t, change)) })
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, change)
+		e.bubble = true
+		test(e)
+	})
 }
 
 // newEnv makes a Publisher that does not run yet; change may change its options.
@@ -153,7 +160,7 @@ func (e *env) halt() {
 		e.stop()
 		e.stop = nil
 	}
-	e.p.Close()
+	e.p.StopWaiting()
 }
 
 // restart replaces the Publisher by one of a new process: the mounts, and the API server's
@@ -163,8 +170,23 @@ func (e *env) restart() {
 	e.halt()
 	e.objects.forgetPods()
 	e.start()
-	e.p.Restore(e.ctx)
+	e.restore()
 	e.run()
+}
+
+// restore finds what is mounted.
+func (e *env) restore() {
+	e.Helper()
+	if err := e.p.Restore(e.ctx); err != nil {
+		e.Fatal(err)
+	}
+}
+
+// lookup returns a volume that is known, or nil.
+func (e *env) lookup(volumeID string) *vol {
+	e.p.mu.Lock()
+	defer e.p.mu.Unlock()
+	return e.p.volumes[volumeID]
 }
 
 // request asks for a volume of its own pod, for which the kubelet has made a
@@ -223,6 +245,9 @@ func (e *env) publish(r Request) {
 	e.pods.add(r)
 	if err := e.p.Publish(e.ctx, r); err != nil {
 		e.Fatalf("Publish %s: %v", r.VolumeID, err)
+	}
+	if e.bubble {
+		synctest.Wait() // its sync ends a moment later
 	}
 }
 
@@ -286,9 +311,13 @@ func (e *env) wantFiles(r Request, pairs ...string) {
 // wantProblem compares the volume's condition: it has one of the parts, or is "".
 func (e *env) wantProblem(r Request, parts ...string) {
 	e.Helper()
-	problem := "" // also of a volume that is not live
-	if v := e.p.lookup(r.VolumeID); v != nil {
-		problem = v.condition.get()
+	problem := "" // also of a volume that is not known
+	if v := e.lookup(r.VolumeID); v != nil {
+		e.p.mu.Lock()
+		if v.told.condition != "" {
+			problem = v.told.problem
+		}
+		e.p.mu.Unlock()
 	}
 	if !slices.ContainsFunc(parts, func(part string) bool {
 		return (part == "") == (problem == "") && strings.Contains(problem, part)
@@ -304,11 +333,12 @@ func (e *env) wantProblem(r Request, parts ...string) {
 // count, in the manager, mounted or open.
 func (e *env) wantNothing() {
 	e.Helper()
+	synctest.Wait() // what nobody waits for goes by itself
 	e.p.mu.Lock()
 	if len(e.p.volumes)+len(e.p.byRef) > 0 || e.p.used != 0 {
 		e.Errorf("left: %d volumes, %d refs, %d bytes counted", len(e.p.volumes), len(e.p.byRef), e.p.used)
 	}
-	if left := len(e.p.workers.pods); left > 0 {
+	if left := len(e.p.workers); left > 0 {
 		e.Errorf("left: %d workers", left)
 	}
 	e.p.mu.Unlock()
@@ -364,7 +394,7 @@ func (e *env) recordedIn(dir string, r Request) record.Versions {
 	if err != nil {
 		e.Fatal(err)
 	}
-	return record.Decode(text, e.p.lookup(r.VolumeID).refs)
+	return record.Decode(text, e.lookup(r.VolumeID).spec.refs)
 }
 
 // restartUnread is restart while the API server knows no pod, so that only a publish tells

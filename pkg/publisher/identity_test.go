@@ -81,6 +81,7 @@ func (f *fakeIdentity) failWith(err error) {
 
 // want compares the tokens that are held, and how often one was proven since the last call.
 func (f *fakeIdentity) want(t *testing.T, proofs int, held ...string) {
+	synctest.Wait() // what nobody waits for goes by itself
 	t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -306,11 +307,11 @@ func TestChangesOfOtherAccounts(t *testing.T) {
 		e.publish(other)
 		e.objects.Subscribe(func(volume.Account, volume.Ref) {})
 		e.objects.put(configMap("app"), "a", "2")
-		e.p.changed(other.Pod.Account(), configMap("app"))
+		e.p.objectChanged(other.Pod.Account(), configMap("app"))
 		e.settle()
 		e.wantFiles(r, "a", "1")
 		e.wantFiles(other, "a", "2")
-		e.p.changed(r.Pod.Account(), configMap("app"))
+		e.p.objectChanged(r.Pod.Account(), configMap("app"))
 		e.settle()
 		e.wantFiles(r, "a", "2")
 	})

@@ -2,11 +2,10 @@ package publisher
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"time"
 
-	"github.com/refvol/refvol/pkg/volume"
+	"golang.org/x/sync/semaphore"
+
 	"github.com/refvol/refvol/pkg/writer"
 )
 
@@ -57,108 +56,81 @@ func overhead(record string) int64 {
 	return 1 + (rootAttributes+int64(len(record))+bytesPerInode-1)/bytesPerInode
 }
 
-// checkRoom says whether a volume may hold a tree, and the node: what the other volumes hold, and the tree, have to fit
-// its total. What takes no more than the volume holds anyway passes, also after a limit was lowered. Where there is no
-// room, what is kept for readers goes, for the sake of others. The caller holds the lock of the pod.
-func (v *published) checkRoom(ctx context.Context, tree *volume.Tree, live bool) error {
-	size := writer.Measure(tree)
-	takes := memoryOf(size.Bytes, size.Inodes+overhead(tree.Record))
-	held, others, fits := v.fits(takes)
-	if memoryOf(size.Bytes, size.Inodes) <= held {
-		return nil
+// check refuses a tree that no volume may have.
+func (l limits) check(size writer.Footprint, files int) error {
+	if size.Bytes > l.bytes {
+		return fail(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, l.bytes)
 	}
-	if size.Bytes > v.p.limits.bytes {
-		return fail(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, v.p.limits.bytes)
+	if size.Inodes > l.inodes {
+		return fail(ReasonTooLarge, "the files take %d inodes, more than the %d that a volume may have (they follow --max-volume-size)", size.Inodes, l.inodes)
 	}
-	if size.Inodes > v.p.limits.inodes {
-		return fail(ReasonTooLarge, "the files take %d inodes, more than the %d that a volume may have (they follow --max-volume-size)", size.Inodes, v.p.limits.inodes)
-	}
-	if err := v.p.limits.checkFiles(len(tree.Files)); err != nil {
-		return err
-	}
-	if fits {
-		return nil
-	}
-	if live {
-		if err := v.reopen(ctx, func(mnt Mount) error { v.pruneNow(mnt); return v.measure(mnt) }); err != nil {
-			return err
-		}
-	}
-	return fail(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", takes, others, v.p.opts.MaxTotalSize)
+	return l.checkFiles(files)
 }
 
 // checkFiles refuses a volume of too many files, or items. Each volume keeps its list.
 func (l limits) checkFiles(n int) error {
 	if int64(n) > l.files {
-		return fail(ReasonTooLarge, "the volume has %d files or items, more than %d: one for each page of %d bytes of --max-volume-size", n, l.files, pageSize)
+		return fail(ReasonInvalid, "the volume has %d files or items, more than %d: one for each page of %d bytes of --max-volume-size", n, l.files, pageSize)
 	}
 	return nil
 }
 
-// maxPodVolumes bounds the volumes of a pod, each of which keeps a list of what it shows.
-const maxPodVolumes = 128
+// renderPlaces bounds the memory of what is parsed, resolved and rendered. A place is held over no system call: what may
+// hang holds none that others wait for. Nearly all volumes are small, and never wait for a large one. It is safe for
+// concurrent use.
+type renderPlaces struct{ small, large *semaphore.Weighted }
 
-// checkPod refuses a new volume of a pod that has many.
-func (p *Publisher) checkPod(worker *podWorker) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if worker.users > maxPodVolumes {
-		return fail(ReasonTooLarge, "the pod has %d volumes of this driver, more than %d: show several objects in one volume", worker.users, maxPodVolumes)
+const (
+	// atOnce is how many small and how many large renders there are at once.
+	atOnce = 4
+	// smallHeap is the most memory, in bytes, that a small one takes.
+	smallHeap = 1 << 20
+)
+
+func newRenderPlaces() renderPlaces {
+	return renderPlaces{small: semaphore.NewWeighted(atOnce), large: semaphore.NewWeighted(atOnce)}
+}
+
+// of returns the places for what takes so many bytes.
+func (r renderPlaces) of(heap int) *semaphore.Weighted {
+	if heap <= smallHeap {
+		return r.small
 	}
+	return r.large
+}
+
+// areTaken says whether do would wait.
+func (r renderPlaces) areTaken(heap int) bool {
+	if from := r.of(heap); from.TryAcquire(1) {
+		from.Release(1)
+		return false
+	}
+	return true
+}
+
+// do calls render, which takes about so many bytes of memory, in its turn.
+func (r renderPlaces) do(ctx context.Context, heap int, render func()) error {
+	from := r.of(heap)
+	if !from.TryAcquire(1) { // also of a ctx that has ended
+		if err := from.Acquire(ctx, 1); err != nil {
+			return errCrowded
+		}
+	}
+	defer from.Release(1)
+	render()
 	return nil
 }
 
-// fits says what the volume holds, and the other volumes, and whether the node has room for a tree beside those.
-func (v *published) fits(takes int64) (held, others int64, fits bool) {
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	others = v.p.used - v.size
-	return v.size, others, others+takes <= v.p.opts.MaxTotalSize
-}
+const (
+	// parseCost is more memory, in bytes, than it takes to parse a byte of attributes, and resolveCost than it takes to
+	// resolve what a byte of a pod's spec says: an item has eight at least.
+	parseCost, resolveCost = 512, 50
+)
 
-// settle counts what a volume holds after a write. A volume that nobody sees yet is not made if the node holds too much
-// with it, as others may have grown meanwhile; of another one, what is kept for readers goes. The caller holds the lock
-// of the pod.
-func (v *published) settle(mnt Mount, mounted bool) error {
-	if err := v.measure(mnt); err != nil {
-		return err
+// attributesSize returns the bytes of a volume's attributes.
+func attributesSize(attributes map[string]string) (size int) {
+	for name, value := range attributes {
+		size += len(name) + len(value)
 	}
-	if !v.p.isOver() {
-		return nil
-	}
-	if !mounted {
-		return fail(ReasonNodeFull, "the node's volumes take more than %d bytes together (--max-total-size)", v.p.opts.MaxTotalSize)
-	}
-	v.pruneNow(mnt)
-	if v.contents.leftover == nil { // a reader may have a file of what has gone open, which then still counts
-		v.contents.pruneAt = time.Now().Add(pruneTime)
-	}
-	return v.measure(mnt)
-}
-
-func (p *Publisher) isOver() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.used > p.opts.MaxTotalSize
-}
-
-// measure counts what a volume's file system holds, also for those who have old files open: the kernel says so. The
-// caller holds the lock of the pod.
-func (v *published) measure(mnt Mount) error {
-	usage, err := mnt.Usage()
-	if err != nil {
-		return fmt.Errorf("measure volume %s: %w", v.request.VolumeID, err)
-	}
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	v.charge(memoryOf(usage.Used, usage.InodesUsed))
-	return nil
-}
-
-// charge sets what is counted for a volume, if it is still known. The caller holds Publisher.mu.
-func (v *published) charge(size int64) {
-	if v.p.volumes[v.request.VolumeID] == v {
-		v.p.used += size - v.size
-		v.size = size
-	}
+	return size
 }

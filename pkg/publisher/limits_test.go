@@ -54,9 +54,12 @@ func TestAVolumeOverItsLimit(t *testing.T) {
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			e := newEnv(t, nil)
-			v := &published{p: e.p, request: e.request("v1")}
-			err := v.checkRoom(e.ctx, &test.tree, false)
-			e.wantReason(err, ReasonTooLarge, test.text)
+			v := &vol{p: e.p}
+			reason := ReasonTooLarge
+			if test.name == "files" {
+				reason = ReasonInvalid
+			}
+			e.wantReason(v.reserve(e.ctx, &test.tree), reason, test.text)
 			if e.used() != 0 {
 				t.Errorf("%d bytes counted", e.used())
 			}
@@ -286,7 +289,7 @@ func TestAPodsVolumesAreBounded(t *testing.T) {
 			e.publish(r)
 		}
 		last := volumes[maxPodVolumes]
-		e.wantReason(e.p.Publish(e.ctx, last), ReasonTooLarge, "the pod has 129 volumes of this driver, more than 128: show several objects in one volume")
+		e.wantReason(e.p.Publish(e.ctx, last), ReasonInvalid, "the pod has 129 volumes of this driver, more than 128: show several objects in one volume")
 		e.unpublish(volumes[0])
 		e.publish(last)
 
@@ -295,7 +298,7 @@ func TestAPodsVolumesAreBounded(t *testing.T) {
 			items[i] = volume.Item{Key: "a", Path: fmt.Sprint("p", i)}
 		}
 		e.pods.show("native", volume.Source{Projection: &volume.Projection{Ref: configMap("app"), Items: items}, Field: "spec.volumes[1].configMap"})
-		e.wantReason(e.p.Publish(e.ctx, e.volumesOf("other", 1)[0]), ReasonTooLarge,
+		e.wantReason(e.p.Publish(e.ctx, e.volumesOf("other", 1)[0]), ReasonInvalid,
 			"the volume has 257 files or items, more than 256: one for each page of 4096 bytes of --max-volume-size")
 	})
 }

@@ -15,35 +15,23 @@ import (
 // maxDescribed is how many objects a line of the log names; a volume may have 256.
 const maxDescribed = 16
 
-// named returns ctx with a logger that names a volume, for what is no CSI call. pod may be
-// known by its UID only.
-func (p *Publisher) named(ctx context.Context, volumeID, target string, pod volume.Pod) context.Context {
-	logger := klog.FromContext(ctx).WithValues("volumeID", volumeID)
-	if pod.Name != "" {
+// logged returns ctx with a logger that names the volume: by its id, by its name in the spec of its pod, and by that.
+func (v *vol) logged(ctx context.Context) context.Context {
+	logger := klog.FromContext(ctx).WithValues("volumeID", v.id)
+	if pod := v.told.pod; pod.Name != "" {
 		logger = logger.WithValues("pod", klog.KRef(pod.Namespace, pod.Name))
 	}
-	return p.withName(klog.NewContext(ctx, logger), target)
-}
-
-// withName adds the name that a volume has in the spec of its pod, by its target path.
-func (p *Publisher) withName(ctx context.Context, target string) context.Context {
-	_, name := targetParts(p.opts.KubeletDir, target)
-	if !isElement(name) {
-		return ctx
+	if _, name := targetParts(v.p.opts.KubeletDir, v.target); isElement(name) {
+		logger = logger.WithValues("volume", name)
 	}
-	return klog.NewContext(ctx, klog.FromContext(ctx).WithValues("volume", name))
-}
-
-// logged returns ctx with a logger that names the volume, for what is no CSI call.
-func (v *published) logged(ctx context.Context) context.Context {
-	return v.p.named(ctx, v.request.VolumeID, v.request.Target, v.request.Pod)
+	return klog.NewContext(ctx, logger)
 }
 
 // logUpdate logs that files of a live volume have changed, and why.
-func (v *published) logUpdate(ctx context.Context, before record.Versions) {
+func (v *vol) logUpdate(ctx context.Context, before record.Versions) {
 	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
 		now := v.contents.shown
-		logger.Info("Updated volume", "refs", describe(v.refs, now), "reason", v.whatChanged(before, now))
+		logger.Info("Updated volume", "refs", describe(v.spec.refs, now), "reason", v.whatChanged(before, now))
 	}
 }
 
@@ -58,8 +46,8 @@ func describe(refs []volume.Ref, shown record.Versions) string {
 }
 
 // whatChanged says in one line which objects differ between two states of the files.
-func (v *published) whatChanged(before, now record.Versions) string {
-	changed := slices.DeleteFunc(slices.Clone(v.refs), func(ref volume.Ref) bool { return before[ref] == now[ref] })
+func (v *vol) whatChanged(before, now record.Versions) string {
+	changed := slices.DeleteFunc(slices.Clone(v.spec.refs), func(ref volume.Ref) bool { return before[ref] == now[ref] })
 	if len(changed) == 0 {
 		return "the files differed from what they should show"
 	}

@@ -82,6 +82,32 @@ type Mount interface {
 	Close() error
 }
 
+// Events tells a pod's author what ails the pod's volumes; *events.Recorder is one.
+type Events interface {
+	// Warn must return at once.
+	Warn(pod volume.Pod, reason, message string)
+}
+
+type noEvents struct{}
+
+func (noEvents) Warn(volume.Pod, string, string) {}
+
+// Observer hears what happens to volumes, for metrics; *metrics.Metrics is one. Its methods must
+// return at once, and must be safe for concurrent use.
+type Observer interface {
+	// Wrote hears of each try to write a volume's files: whether they changed, how many bytes were
+	// written, and why it failed.
+	Wrote(changed bool, bytes int64, err error)
+	// Propagated hears how long it took from the moment at which the process learnt of a change
+	// until a mounted volume showed it.
+	Propagated(took time.Duration)
+}
+
+type noObserver struct{}
+
+func (noObserver) Wrote(bool, int64, error) {}
+func (noObserver) Propagated(time.Duration) {}
+
 // Options are what a Publisher needs.
 type Options struct {
 	Objects Objects

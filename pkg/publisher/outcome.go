@@ -3,25 +3,25 @@ package publisher
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"sync"
 	"syscall"
-	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/refvol/refvol/pkg/access"
-	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/payload"
-	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-var (
-	// errPutOff is why an update waits for readers; the volume is queued for
-	// then.
-	errPutOff = errors.New("put off")
-	// errPanicked is a panic of an update, reported as an error.
-	errPanicked = errors.New("the plugin panicked; its log has the stack")
+// The reasons of events.
+const (
+	eventRefNotFound        = "RefNotFound"
+	eventRefKeyNotFound     = "RefKeyNotFound"
+	eventRefForbidden       = "RefForbidden"
+	eventRefDeleted         = "RefDeleted"
+	eventVolumeUpdateFailed = "VolumeUpdateFailed"
+	eventInvalidNames       = "InvalidEnvironmentVariableNames"
 )
 
 // outcome says what follows from a failure to show a volume's objects. The zero outcome is
@@ -32,8 +32,7 @@ type outcome struct {
 	reason Reason
 	// waits has a publish go on waiting: a change of an object, or an answer, can end the failure.
 	waits bool
-	// retry has an update queued again, with backoff. Without it only a change or the resync
-	// queues it.
+	// retry has the volume synced again, later each time. Without it only a change or the resync does that.
 	retry bool
 	// silent says that it is no fault of the files, so no event tells of it.
 	silent bool
@@ -44,6 +43,10 @@ type outcome struct {
 // outcomeOf is the one place that tells failures apart. Of several that are joined, the
 // first case below counts.
 func outcomeOf(err error) outcome {
+	var two *bothError
+	if errors.As(err, &two) {
+		return outcomeOf(two.first).and(outcomeOf(two.second))
+	}
 	var missing *payload.MissingError
 	var refused *refusedError
 	var denied *deniedError
@@ -60,16 +63,21 @@ func outcomeOf(err error) outcome {
 		o.reason, o.event = ReasonForbidden, eventRefForbidden
 		o.waits = refused == nil && denied.passes
 	case o.reason == ReasonForbidden:
-		o.event, o.retry = eventRefForbidden, true
-	case o.reason == ReasonInvalid, o.reason == ReasonTooLarge:
+		o.event = eventRefForbidden
+	case o.reason == ReasonInvalid, o.reason == ReasonTooLarge, o.reason == ReasonNotFound:
 	case o.reason != 0:
 		o.retry = true
-	case errors.Is(err, errPutOff), errors.Is(err, access.ErrPending):
+	case errors.As(err, new(*pendingError)), errors.Is(err, access.ErrPending):
 		o.reason, o.waits, o.silent = ReasonUnavailable, true, true
+	case errors.Is(err, errCrowded):
+		o.reason, o.waits, o.retry, o.silent = ReasonUnavailable, true, true, true
 	case errors.Is(err, errUnreviewed):
 		o.reason, o.waits = ReasonUnavailable, true
 	case errors.Is(err, manager.ErrNotSynced):
 		o.reason, o.waits, o.silent = ReasonUnavailable, true, true
+		if apierrors.IsForbidden(err) { // as the node, for which it may pass; else it is a deniedError
+			o.reason = ReasonForbidden
+		}
 	case errors.Is(err, manager.ErrNotRegistered):
 		o.reason, o.silent, o.retry = ReasonUnavailable, true, true
 	case errors.Is(err, errStale):
@@ -78,6 +86,30 @@ func outcomeOf(err error) outcome {
 		o.retry = true
 	}
 	return o
+}
+
+// and returns what follows from two failures: what one needs, a retry or an event, the other does not take away.
+func (o outcome) and(other outcome) outcome {
+	both := outcomeOf(errors.Join(o.told(), other.told()))
+	if o.silent && other.silent {
+		both = o
+	}
+	both.retry = o.retry || other.retry
+	both.waits = o.waits && other.waits
+	return both
+}
+
+// told returns the error of an outcome that is not silent.
+func (o outcome) told() error {
+	if o.silent {
+		return nil
+	}
+	return o.err
+}
+
+// isPending says that the outcome says nothing: somebody has to answer first.
+func (o outcome) isPending() bool {
+	return o.silent && (errors.Is(o.err, access.ErrPending) || errors.Is(o.err, pod.ErrPending) || errors.Is(o.err, errPutOff))
 }
 
 // failure returns the error with its reason.
@@ -117,76 +149,4 @@ func (o outcome) missing() volume.Ref {
 		return missing.Missing[0].Ref
 	}
 	return volume.Ref{}
-}
-
-// tokenTime is how long after a restart a volume may be without a token before that counts
-// as a fault: the kubelet publishes again within one and a half minutes.
-const tokenTime = 3 * time.Minute
-
-// isTokenless says whether an outcome is that of a volume whose pod has no token yet, which
-// this process has known since a moment.
-func (o outcome) isTokenless(since time.Time) bool {
-	return errors.Is(o.err, authz.ErrNoToken) && time.Since(since) < tokenTime
-}
-
-// condition is what is wrong with a volume. It has a lock of its own, so that nobody who asks
-// waits for a write. It is safe for concurrent use.
-type condition struct {
-	mu            sync.Mutex
-	kind, problem string
-	// name is "" until something is known. since is when kind last changed.
-	name  Condition
-	since time.Time
-	// shown is what all files are known to show. It lags behind that of the contents while files are
-	// rewritten in place, and until a restarted process has made sure of them.
-	shown record.Versions
-}
-
-// set stores what is wrong with the volume, and says whether that is news.
-func (c *condition) set(o outcome) bool {
-	kind, problem, name := o.kind(), "", ConditionCurrent
-	if o.err != nil {
-		problem, name = o.err.Error(), Condition(o.event)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	news := c.kind != kind
-	if news || c.name == "" {
-		c.since = time.Now()
-	}
-	c.kind, c.problem, c.name = kind, problem, name
-	return news
-}
-
-// show records the versions that all files show. The map must not change any more.
-func (c *condition) show(shown record.Versions) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.shown = shown
-}
-
-// withdraw records that no file shows the objects any more.
-func (c *condition) withdraw(gone map[volume.Ref]bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.shown = maps.Clone(c.shown)
-	for ref := range gone {
-		delete(c.shown, ref)
-	}
-}
-
-// report fills in what a status has of it.
-func (c *condition) report(s *VolumeStatus) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s.Condition, s.Reason, s.Shown = c.name, c.problem, c.shown
-	if c.name != "" {
-		s.Since = c.since
-	}
-}
-
-func (c *condition) get() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.problem
 }

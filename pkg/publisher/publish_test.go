@@ -160,7 +160,7 @@ func TestPublishEndsWithItsCaller(t *testing.T) {
 		if took := time.Since(begin); took != 10*time.Second {
 			t.Errorf("returned after %v, want 10s", took)
 		}
-		e.wantReason(err, ReasonNotFound, "")
+		e.wantReason(err, ReasonUnavailable, "")
 		e.wantNothing()
 	})
 }
@@ -323,7 +323,7 @@ func TestStopWaiting(t *testing.T) {
 		begin := time.Now()
 		e.p.StopWaiting()
 		e.p.StopWaiting()
-		e.wantReason(<-waiting, ReasonUnavailable, `the plugin is stopping: configMap: ConfigMap "shop/app" not found`)
+		e.wantReason(<-waiting, ReasonUnavailable, `volume v1: the plugin is stopping: configMap: ConfigMap "shop/app" not found`)
 		e.wantReason(e.p.Publish(e.ctx, e.request("v2")), ReasonUnavailable, "")
 		e.wantNothing()
 
@@ -337,6 +337,7 @@ func TestStopWaiting(t *testing.T) {
 
 func TestPublishWithoutAWait(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.PublishWait = 0 }, func(e *env) {
+		e.run()
 		e.wantReason(e.p.Publish(e.ctx, e.request("v1")), ReasonNotFound, `configMap: ConfigMap "shop/app" not found`)
 		e.objects.put(configMap("app"), "a", "1")
 		e.publish(e.request("v1"))

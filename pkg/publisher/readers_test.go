@@ -88,10 +88,9 @@ func TestAChangePutOffIsNotCurrent(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "1")
 		synctest.Wait()
 		e.objects.remove(configMap("app"))
-		synctest.Wait()
+		e.settle()
 		e.wantProblem(r, "not found")
 		e.objects.put(configMap("app"), "a", "2")
-		synctest.Wait()
 		e.wantProblem(r, "not found")
 		e.settle()
 		e.wantFiles(r, "a", "2")
@@ -110,7 +109,7 @@ func TestAVanishedMountIsNotPruned(t *testing.T) {
 		e.mounts.vanish(r.Target)
 		after(pruneTime)
 		synctest.Wait()
-		if e.p.lookup("v1") != nil {
+		if e.lookup("v1") != nil {
 			t.Error("the volume is still known")
 		}
 	})

@@ -47,7 +47,7 @@ func TestNothingIsOpenedForVersionsThatAreShown(t *testing.T) {
 		e.publish(r)
 		e.objects.takeReads(configMap("app"))
 		for range 10 {
-			e.p.changed(volume.Account{}, configMap("app"))
+			e.p.objectChanged(volume.Account{}, configMap("app"))
 			e.settle()
 		}
 		if n := len(e.objects.takeReads(configMap("app"))); n != 10 {
@@ -231,30 +231,6 @@ func TestADropDoesNotTouchTheNextPublish(t *testing.T) {
 		e.settle()
 		e.wantFiles(r, "a", "3")
 	})
-}
-
-// The volume that is dropped leaves the maps last, so that no publish of its id can
-// begin before all is undone.
-func TestADroppedVolumeIsFoundUntilAllIsUndone(t *testing.T) {
-	e := newEnv(t, nil)
-	e.objects.put(configMap("app"), "a", "1")
-	r := e.request("v1")
-	e.publish(r)
-	v := e.p.lookup("v1")
-	seen, locked := false, false
-	e.objects.onUnregister = func() {
-		seen = e.p.lookup("v1") == v
-		locked = len(v.worker.podLock) > 0
-	}
-	if err := v.drop(e.ctx); err != nil {
-		t.Error(err)
-	}
-	if !seen {
-		t.Error("at the moment of UnregisterPod the volume was not in the maps")
-	}
-	if !locked {
-		t.Error("the pod was not locked")
-	}
 }
 
 // kind is that of an error.

@@ -27,7 +27,7 @@ func TestAPanicOfAReconcile(t *testing.T) {
 		e.objects.put(configMap("other"), "b", "2")
 		e.settle()
 		e.wantFiles(other, "b", "2")
-		lines := e.logs.with("Reconcile panicked", `volumeID="v1"`, `panicType="string"`)
+		lines := e.logs.with("The sync of a volume panicked", `volumeID="v1"`, `panicType="string"`)
 		if len(lines) == 0 || !strings.Contains(lines[0], "stack=") {
 			t.Errorf("logged %q", lines)
 		}
@@ -41,21 +41,18 @@ func TestAPanicOfAReconcile(t *testing.T) {
 	})
 }
 
-// A panic after the volume became visible leaves neither mount nor record.
+// A panic after the volume became visible is no final error: the next call finds the volume.
 func TestAPanicAtTheEndOfAPublish(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
 		e.mounts.on("Attached", func() error { panic("out of luck") })
-		func() {
-			defer func() { _ = recover() }()
-			_ = e.p.Publish(e.ctx, r)
-			t.Error("no panic")
-		}()
+		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, "volume v1: "+errPanicked.Error())
 		e.mounts.on("Attached", nil)
-		e.wantNothing()
 		e.publish(r)
+		e.wantFiles(r, "a", "1")
 		e.unpublish(r)
+		e.wantNothing()
 	})
 }
 
@@ -66,9 +63,8 @@ func TestAPanicOfATakeOver(t *testing.T) {
 		"by the pod's spec": func(e *env, _ Request) { e.restart(); e.settle() },
 		"by a publish": func(e *env, r Request) {
 			e.restartUnread()
-			defer func() { _ = recover() }()
-			_ = e.p.Publish(e.ctx, r)
-			e.Error("no panic")
+			e.publish(r)
+			e.settle()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +74,7 @@ func TestAPanicOfATakeOver(t *testing.T) {
 				e.publish(r)
 				e.objects.onKeep = func() { panic("out of luck") }
 				panicked(e, r)
-				if s := e.status(); s.VolumeID != "v1" || s.Condition != ConditionUnknown {
+				if s := e.status(); s.VolumeID != "v1" || s.Condition != eventVolumeUpdateFailed {
 					t.Errorf("status %+v", s)
 				}
 				e.objects.onKeep = nil

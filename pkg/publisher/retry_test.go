@@ -29,7 +29,7 @@ func TestAFailedWriteIsTriedAgain(t *testing.T) {
 				wantBackOff(t, e.writes.times())
 				e.publish(r) // the pod is not concerned
 				test.heal(e)
-				after(retryMax)
+				after(retryMax + time.Second)
 				e.wantFiles(r, "a", "2")
 				e.wantProblem(r, "")
 				if got := e.recorded(r)[configMap("app")]; got != e.objects.get(configMap("app")).Version {
@@ -82,7 +82,7 @@ func TestAWriteThatFailsAfterTheSwitchCounts(t *testing.T) {
 		if used := e.used(); used != taken(2, 1)+pageSize+2*inodeSize {
 			t.Errorf("%d bytes counted, want what the files take now", used)
 		}
-		v := e.p.lookup("v1")
+		v := e.lookup("v1")
 		if v.contents.shown[configMap("app")] != e.objects.get(configMap("app")).Version {
 			t.Error("an older answer would be taken for a newer one")
 		}

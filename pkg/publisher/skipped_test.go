@@ -39,10 +39,10 @@ func TestSkippedTextIsShort(t *testing.T) {
 // A refusal names the first objects and counts the others.
 func TestRefusalOfManyObjects(t *testing.T) {
 	e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = (&fakeAccess{}).reviews(), true })
-	v, refused := &published{p: e.p}, map[volume.Ref]bool{}
+	v, refused := &vol{p: e.p, spec: &spec{}, specOf: &Request{}}, map[volume.Ref]bool{}
 	for i := range 12 {
 		ref := volume.Ref{Kind: volume.Secret, Namespace: "other", Name: fmt.Sprint("s", i)}
-		v.consents, refused[ref] = append(v.consents, volume.Use{Ref: ref, Field: "f"}), true
+		v.spec.consents, refused[ref] = append(v.spec.consents, volume.Use{Ref: ref, Field: "f"}), true
 	}
 	text := v.refusal(refused).Error()
 	if n := strings.Count(text, "f: Forbidden: "); n != 10 || !strings.HasSuffix(text, "; and 2 more of the objects that it names") {

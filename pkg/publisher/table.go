@@ -1,173 +1,262 @@
 package publisher
 
 import (
+	"context"
+	"os"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/access"
+	"github.com/refvol/refvol/pkg/pod"
+	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
 )
 
-// state says what a volume is to this process.
-type state int
+// Publisher publishes volumes and keeps them current. All methods are safe for concurrent use.
+//
+// mu guards the fields below it and those of vol and worker that say so. It is never held over a system call, or over a
+// lock of another package. The goroutines are those of Run: one for each pod that has volumes, and the reads and
+// questions of pods and access. They end with its context, but a sync that hangs ends with its system call.
+type Publisher struct {
+	opts   Options
+	limits limits
+	// newWriter makes the writer of one volume.
+	newWriter func(opts writer.Options) treeWriter
+	// access answers for Reviews; nil without them.
+	access *access.Access
+	pods   *pod.Reads
+	// renders bounds the memory of all renders together.
+	renders renderPlaces
+	// kept counts the handles that are kept.
+	kept *semaphore.Weighted
+	// stopping is closed when no publish is to wait any more, ended when no worker runs any more.
+	stopping, ended chan struct{}
+	stopOnce        sync.Once
+	running         sync.WaitGroup
 
-const (
-	// gone: nothing of the volume is there. A call that is under way keeps it in the table.
-	gone state = iota
-	// publishing: a publish makes it, and nothing is mounted yet.
-	publishing
-	// found: an earlier process has mounted it. Its files stay as they are until this process knows what was
-	// asked for, by the pod's spec or by the kubelet's next publish.
-	found
-	// frozen: it is mounted, and its files stay as they are until the kubelet publishes it again; reason says why.
-	frozen
-	// live: it is mounted, and its files follow its objects, unless it is pinned.
-	live
-)
-
-// known says that it is known what was asked for.
-func (v *published) known() bool { return v.state == publishing || v.state == live }
-
-// isThere says that a volume is mounted whose publish this process doesn't know.
-func (v *published) isThere() bool { return v.state == found || v.state == frozen }
-
-// follows says that the volume is reconciled when its objects change.
-func (v *published) follows() bool { return v.state == live && !v.spec.Pinned() }
-
-// is says whether a volume has a state.
-func (v *published) is(s state) bool {
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	return v.state == s
+	mu sync.Mutex
+	// start starts the goroutine of a worker; nil before Run and after its end.
+	start   func(*worker)
+	volumes map[string]*vol
+	byRef   map[volume.Ref]map[*vol]struct{}
+	workers map[types.UID]*worker
+	// used is the bytes that are counted for all volumes.
+	used int64
 }
 
-// lookup returns the volume of an id that is being published or live, or nil.
-func (p *Publisher) lookup(volumeID string) *published {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if v := p.volumes[volumeID]; v != nil && v.known() {
-		return v
-	}
-	return nil
+// vol is one volume, from the call or the start that finds it until nobody wants it and it is not mounted.
+type vol struct {
+	p          *Publisher
+	id, target string
+	// since is when this process began with the volume.
+	since  time.Time
+	worker *worker
+
+	// Publisher.mu guards the fields up to told. Only the worker sets mounted and size, so it reads them as they are.
+	//
+	// want is nil for a volume that was found, and of which nobody knows yet what was asked for.
+	want *Request
+	// waits says that a publish waits. A volume that is not mounted lives as long as one does.
+	waits bool
+	// gone says that an unpublish wants it away. That ends with the volume, or with an unmount that failed.
+	gone, removed bool
+	// lost says that a publish found no mount, so the worker is to look again.
+	mounted, attaching, lost bool
+	// err is why the volume does not show what want says.
+	err error
+	// unmounts counts the tries to unmount, and unmountErr is the last one's error.
+	unmounts   int
+	unmountErr error
+	// syncs counts those that began.
+	syncs int
+	// changed is closed at each change of the above.
+	changed chan struct{}
+	// size is what its file system holds, which Publisher.used has.
+	size int64
+	// changedAt is when the first change came that no sync has taken up; zero for none.
+	changedAt time.Time
+	told      told
+
+	// What follows is the worker's own. seen says that it has looked what is mounted, hint is the pod that the volume
+	// names then, or hintErr why it names none.
+	seen    bool
+	hint    volume.Pod
+	hintErr error
+	// says is what the pod's spec says, until what is wanted is known. failing is since when the pod can't be read; zero
+	// while it can.
+	says    *pod.Spec
+	failing time.Time
+	// spec is what specOf asks for, or specErr why that can't be had.
+	spec    *spec
+	specErr error
+	specOf  *Request
+	// admitted says that the pod had all its rights when its publish asked.
+	admitted bool
+	// token is the last one that a request brought, and proven says that the pod is of the account that it claims.
+	token  volume.Token
+	proven bool
+	// registered are the objects that are read.
+	registered []volume.Ref
+	// askAt is when the objects are asked for again, and asked how long that is after the last time.
+	askAt    time.Time
+	asked    time.Duration
+	failures int
+	contents contents
 }
 
-// enter puts a new volume into the table, so that changes of its objects reach it.
-func (p *Publisher) enter(v *published) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.put(v)
+// spec is what a request asks for.
+type spec struct {
+	*volume.Spec
+	// resolved is the same with what the pod's own spec adds to it, and leftOut names what that sets and a volume can't
+	// know.
+	resolved *volume.Spec
+	leftOut  string
+	refs     []volume.Ref
+	// consent is the objects that the pod needs a right to, and consents the same with where the spec first names each.
+	consent  map[volume.Ref]bool
+	consents []volume.Use
 }
 
-// put has a new volume take the place of what the table has of its id. The caller holds mu.
-func (p *Publisher) put(v *published) {
-	id, size := v.request.VolumeID, v.size
-	if old := p.volumes[id]; old != nil {
-		v.call = old.call // which is the caller's
-		p.takeOut(old)
-	}
-	v.size = 0
-	p.volumes[id] = v
-	v.charge(size)
-	for _, ref := range v.refs {
-		if p.byRef[ref] == nil {
-			p.byRef[ref] = map[*published]struct{}{}
+// treeWriter makes a directory show a tree; *writer.Writer is one.
+type treeWriter interface {
+	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (writer.Result, error)
+	// Withdraw takes away the files that name one of the objects.
+	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (writer.Result, error)
+}
+
+// contents is what the files of a volume show.
+type contents struct {
+	writer treeWriter
+	// kept is a handle on the volume's mount, nil for none.
+	kept Mount
+	// skipped is what the pod's author was last told of the variables that the env files lack.
+	skipped string
+	// record is that of a volume which was found, until its objects are known. shown is what the files show.
+	record string
+	shown  record.Versions
+	// withdrawn holds the refused objects of which this process has seen to it that no file is there.
+	withdrawn map[volume.Ref]bool
+	// proven says that this process wrote or compared the files at shown.
+	proven bool
+	// switched is when the files were last changed.
+	switched time.Time
+	// pruneAt is when the next superseded generation has had its time; zero for none. leftover is why one could not be
+	// removed, which ails the volume until it is known to be gone.
+	pruneAt  time.Time
+	leftover error
+	// changedAt is when the first change came that the files don't show yet; zero for none.
+	changedAt time.Time
+}
+
+// worker is the goroutine of a pod. It lives as long as the pod has volumes. Publisher.mu guards its fields.
+type worker struct {
+	p   *Publisher
+	uid types.UID
+	all map[*vol]struct{}
+	// due says when volumes are to be synced next.
+	due map[*vol]time.Time
+	// poke has room for one.
+	poke chan struct{}
+	// current is what is synced, and cancel ends that.
+	current *vol
+	cancel  context.CancelCauseFunc
+}
+
+// add puts a new volume into the table, below its id or another key. The caller holds mu.
+func (p *Publisher) add(key, id, target string) *vol {
+	v := &vol{p: p, id: id, target: target, since: time.Now(), changed: make(chan struct{})}
+	uid := types.UID(podUID(p.opts.KubeletDir, target))
+	w := p.workers[uid]
+	if w == nil {
+		w = &worker{p: p, uid: uid, all: map[*vol]struct{}{}, due: map[*vol]time.Time{}, poke: make(chan struct{}, 1)}
+		p.workers[uid] = w
+		if p.start != nil {
+			p.start(w)
 		}
-		p.byRef[ref][v] = struct{}{}
 	}
+	v.worker = w
+	w.all[v] = struct{}{}
+	p.volumes[key] = v
+	return v
 }
 
-// takeOut undoes put. It is idempotent. The caller holds mu.
-func (p *Publisher) takeOut(v *published) {
-	if p.volumes[v.request.VolumeID] != v || v.state == gone {
-		return
+// leave undoes add. The caller holds mu and is the worker, which ends after its last volume: what is added later finds
+// another one.
+func (p *Publisher) leave(v *vol) {
+	for _, key := range []string{v.id, leftoverKey(v.id, v.target)} {
+		if p.volumes[key] == v {
+			delete(p.volumes, key)
+		}
 	}
 	v.charge(0)
-	v.state = gone
-	if v.call == nil {
-		delete(p.volumes, v.request.VolumeID)
+	v.removed = true
+	w := v.worker
+	delete(w.due, v)
+	if delete(w.all, v); len(w.all) == 0 {
+		delete(p.workers, w.uid)
 	}
-	for _, ref := range v.refs {
-		delete(p.byRef[ref], v)
-		if len(p.byRef[ref]) == 0 {
-			delete(p.byRef, ref)
+	v.notify()
+}
+
+// leftoverKey is the place in the table of an unpublish at a target that is not the volume's.
+func leftoverKey(id, target string) string { return id + "@" + target }
+
+// follow has changes of objects wake a volume.
+func (v *vol) follow(refs []volume.Ref) {
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	for _, ref := range refs {
+		if v.p.byRef[ref] == nil {
+			v.p.byRef[ref] = map[*vol]struct{}{}
+		}
+		v.p.byRef[ref][v] = struct{}{}
+	}
+}
+
+// unfollow undoes follow.
+func (v *vol) unfollow(refs []volume.Ref) {
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	for _, ref := range refs {
+		if delete(v.p.byRef[ref], v); len(v.p.byRef[ref]) == 0 {
+			delete(v.p.byRef, ref)
 		}
 	}
-	if v.worker != nil {
-		p.dequeue(v)
+}
+
+// wake has a volume synced at a time, or earlier. The caller holds mu.
+func (p *Publisher) wake(v *vol, at time.Time) {
+	w := v.worker
+	if due, ok := w.due[v]; v.removed || ok && !at.Before(due) {
+		return
+	}
+	w.due[v] = at
+	select {
+	case w.poke <- struct{}{}:
+	default:
 	}
 }
 
-// remove undoes enter and everything that was counted for the volume. It is
-// idempotent. The caller holds the lock of the pod or owns a volume that never
-// was live.
-//
-// The volume leaves the table last: as long as it is there, a publish of the same id
-// finds it and waits for its end, so what is undone here can't be the next one's.
-func (p *Publisher) remove(v *published) {
-	v.letGo()
-	p.retries.Forget(v)
-	p.mu.Lock()
-	p.takeOut(v)
-	held := !v.released
-	v.state, v.released = gone, true
-	p.mu.Unlock()
-	if held {
-		p.releaseWorker(v.worker)
-	}
+// notify wakes the calls that wait. The caller holds mu.
+func (v *vol) notify() {
+	close(v.changed)
+	v.changed = make(chan struct{})
 }
 
-// letGo releases the objects of a volume, and its token. It is idempotent.
-func (v *published) letGo() {
-	v.p.opts.Objects.UnregisterPod(v.request.Pod, v.request.VolumeID)
-	if identity := v.p.opts.Identity; identity != nil {
-		identity.Drop(v.request.Pod, v.request.VolumeID)
-	}
+// set changes what mu guards, and tells the calls.
+func (v *vol) set(change func()) {
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	change()
+	v.notify()
 }
 
-// forget takes a volume at a target out of the table that is not mounted any more, and whose publish this
-// process doesn't know.
-func (p *Publisher) forget(volumeID, target string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if v := p.volumes[volumeID]; v != nil && v.isThere() && v.request.Target == target {
-		p.takeOut(v)
-	}
-}
-
-// freeze has a mounted volume stay as it is until the kubelet publishes it again. A live one is then to be removed.
-func (p *Publisher) freeze(request *Request, reason error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	v := p.volumes[request.VolumeID]
-	if v == nil || !v.isThere() {
-		v = &published{p: p, request: Request{VolumeID: request.VolumeID, Target: request.Target}, state: frozen, since: time.Now()}
-		p.put(v)
-	}
-	v.request.Pod, v.state, v.reason = request.Pod, frozen, reason.Error()
-}
-
-// isMountedAt says whether the table has a volume as mounted at a target.
-func (p *Publisher) isMountedAt(volumeID, target string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	v := p.volumes[volumeID]
-	return v != nil && v.state != gone && v.request.Target == target
-}
-
-// changed is called by the manager after an object has changed, as an account reads it or,
-// where there are no accounts, everybody. It must not block.
-func (p *Publisher) changed(account volume.Account, ref volume.Ref) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := time.Now()
-	for v := range p.byRef[ref] {
-		switch {
-		case account != (volume.Account{}) && account != v.request.Pod.Account():
-		case !v.follows():
-			v.notify()
-		default:
-			if v.queuedAt.IsZero() {
-				v.queuedAt = now
-			}
-			p.requeueLocked(v, now)
-		}
-	}
+// charge counts what a volume holds of the node's total. The caller holds mu.
+func (v *vol) charge(size int64) {
+	v.p.used += size - v.size
+	v.size = size
 }

@@ -16,14 +16,14 @@ const maxQuoted = 256
 
 // targetForm is the only form of a target path that a kubelet asks for, below its
 // directory. What has another may be a place of somebody else, as an emptyDir of a pod.
-func targetForm(kubeletDir, podUID, name string) string {
-	return filepath.Join(kubeletDir, "pods") + "/" + podUID + "/volumes/kubernetes.io~csi/" + name + "/mount"
+func targetForm(kubeletDir, uid, name string) string {
+	return filepath.Join(kubeletDir, "pods") + "/" + uid + "/volumes/kubernetes.io~csi/" + name + "/mount"
 }
 
 // checkForm says whether a target path lies where the kubelet puts CSI volumes, whichever
 // the pod. It looks at no file.
 func checkForm(kubeletDir, target string) error {
-	if podUID, name := targetParts(kubeletDir, target); target == targetForm(kubeletDir, podUID, name) && isElement(podUID) && isElement(name) {
+	if uid, name := targetParts(kubeletDir, target); target == targetForm(kubeletDir, uid, name) && isElement(uid) && isElement(name) {
 		return nil
 	}
 	return invalidTarget(target, targetForm(kubeletDir, "<pod UID>", "<volume name>"))
@@ -35,19 +35,25 @@ func checkTarget(kubeletDir string, pod volume.Pod, target string) error {
 	if !isElement(string(pod.UID)) {
 		return fmt.Errorf("pod UID: Invalid value: %.*q: must be the name of a directory", maxQuoted, pod.UID)
 	}
-	if podUID, _ := targetParts(kubeletDir, target); podUID == string(pod.UID) && checkForm(kubeletDir, target) == nil {
+	if podUID(kubeletDir, target) == string(pod.UID) && checkForm(kubeletDir, target) == nil {
 		return nil
 	}
 	return invalidTarget(target, targetForm(kubeletDir, string(pod.UID), "<volume name>"))
 }
 
 // targetParts returns what stands in a path where a target's pod and volume do.
-func targetParts(kubeletDir, target string) (podUID, name string) {
+func targetParts(kubeletDir, target string) (uid, name string) {
 	parts := strings.Split(strings.TrimPrefix(target, filepath.Join(kubeletDir, "pods")+"/"), "/")
 	if len(parts) != 5 {
 		return "", ""
 	}
 	return parts[0], parts[3]
+}
+
+// podUID returns the UID of the pod that a target path names.
+func podUID(kubeletDir, target string) string {
+	uid, _ := targetParts(kubeletDir, target)
+	return uid
 }
 
 // isElement says whether s can name a directory within another, and stand in a log and an

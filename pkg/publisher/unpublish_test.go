@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/mount"
@@ -140,25 +139,6 @@ func TestUnpublishOfAnotherTargetKeepsTheVolume(t *testing.T) {
 		e.settle()
 		e.wantFiles(r, "a", "2")
 		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-func TestAnUnpublishedVolumeIsNotWrittenTo(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		v := e.p.lookup("v1")
-		e.unpublish(r)
-		if err := errors.Join(v.reconcile(e.ctx).update, v.reconcile(e.ctx).clean); err != nil { // by a worker that had found it just before
-			t.Error(err)
-		}
-		e.p.requeue(v, time.Now())
-		e.settle()
-		if n := e.mounts.count("Reopen"); n > 0 {
-			t.Errorf("its mount was opened %d times", n)
-		}
 		e.wantNothing()
 	})
 }

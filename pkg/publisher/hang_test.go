@@ -2,17 +2,11 @@ package publisher
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 // volumesFor publishes volumes of one pod, which show an object named like the pod.
@@ -26,19 +20,13 @@ func (e *env) volumesFor(pod string, volumes int) []Request {
 	return all
 }
 
-// wantWorkers fails the test unless so many pods have a worker, and none is due for anything but its
-// volumes' resync.
+// wantWorkers fails the test unless so many pods have a worker.
 func (e *env) wantWorkers(want int) {
 	e.Helper()
 	e.p.mu.Lock()
 	defer e.p.mu.Unlock()
-	if n := len(e.p.workers.pods); n != want {
+	if n := len(e.p.workers); n != want {
 		e.Errorf("%d workers, want %d", n, want)
-	}
-	for pod, w := range e.p.workers.pods {
-		if w.running {
-			e.Errorf("the worker of pod %s runs", pod)
-		}
 	}
 }
 
@@ -75,7 +63,7 @@ func TestHangingWrites(t *testing.T) {
 	})
 }
 
-// A write ends after reconcileTime, at the end of the call that hangs then, and its volume tells why. The
+// A write ends after syncTime, at the end of the call that hangs then, and its volume tells why. The
 // volume is tried again as after any failure.
 func TestAHangWithoutEnd(t *testing.T) {
 	inBubble(t, func(e *env) {
@@ -84,10 +72,10 @@ func TestAHangWithoutEnd(t *testing.T) {
 		e.objects.put(configMap("hostile"), "a", "this hangs")
 		after(time.Hour)
 		release()
-		synctest.Wait()
-		e.wantFiles(r, "a", "1")
-		e.wantProblem(r, errHangs.Error())
 		after(2 * retryMin)
+		if lines := e.logs.with(errHangs.Error()); len(lines) != 1 {
+			t.Errorf("logged %q", lines)
+		}
 		e.wantProblem(r, "")
 		e.wantFiles(r, "a", "this hangs")
 	})
@@ -109,7 +97,7 @@ func TestCallsBesideAHang(t *testing.T) {
 		late := all[1]
 		late.VolumeID, late.Target = "late", strings.Replace(late.Target, "/settings-", "/late-", 1)
 		e.makeTarget(late)
-		e.wantReason(e.p.Publish(e.ctx, late), ReasonUnavailable, errPodBusy.Error()+": context deadline exceeded")
+		e.wantReason(e.p.Publish(e.ctx, late), ReasonUnavailable, "volume late: "+errPodBusy.Error())
 
 		unpublished := make(chan error, 1)
 		go func() { unpublished <- e.p.Unpublish(e.ctx, all[1].VolumeID, all[1].Target) }()
@@ -125,7 +113,7 @@ func TestCallsBesideAHang(t *testing.T) {
 	})
 }
 
-// The end waits a little for a reconcile that hangs.
+// The end waits a little for a sync that hangs.
 func TestTheEndBesideAHang(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.volumesFor("hostile", 3)
@@ -138,65 +126,6 @@ func TestTheEndBesideAHang(t *testing.T) {
 		defer release()
 		if took := time.Since(begin); took != endTime {
 			t.Errorf("the end took %s, want %s", took, endTime)
-		}
-	})
-}
-
-// The volume that is due first comes first, an earlier moment counts, and a worker ends when none is due.
-func TestOrderOfAPodsVolumes(t *testing.T) {
-	inStoppedBubble(t, nil, func(e *env) {
-		w := e.p.holdWorker(types.UID("pod"))
-		defer e.p.releaseWorker(w)
-		volumes := make([]*published, 3)
-		now := time.Now()
-		for i, due := range []time.Duration{2 * time.Second, 3 * time.Second, time.Second} {
-			volumes[i] = &published{p: e.p, worker: w, state: live, spec: &volume.Spec{}}
-			e.p.requeue(volumes[i], now.Add(due))
-		}
-		e.p.requeue(volumes[1], now)
-		e.p.requeue(volumes[1], now.Add(time.Hour))
-		e.p.requeue(&published{p: e.p, worker: w, state: publishing}, now) // it is not live
-		after(2 * time.Second)
-		var got []*published
-		for v := e.p.nextDue(e.ctx, w); v != nil; v = e.p.nextDue(e.ctx, w) {
-			got = append(got, v)
-		}
-		if want := []*published{volumes[1], volumes[2], volumes[0]}; !slices.Equal(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
-	})
-}
-
-// The lock of a pod goes to who waits longest, and who gives up loses nothing.
-func TestPodLock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := make(podLock, 1)
-		if err := l.lock(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		order := make(chan string, 3)
-		cause := errors.New("it has ended")
-		ended, end := context.WithCancelCause(t.Context())
-		for _, test := range []struct {
-			name string
-			ctx  context.Context
-		}{{"first", t.Context()}, {"ended", ended}, {"second", t.Context()}} {
-			go func() {
-				if err := l.lock(test.ctx); err != nil {
-					order <- fmt.Sprint(test.name, ": ", err)
-					return
-				}
-				order <- test.name
-				l.unlock()
-			}()
-			synctest.Wait()
-		}
-		end(cause)
-		synctest.Wait()
-		l.unlock()
-		synctest.Wait()
-		if got := []string{<-order, <-order, <-order}; !slices.Equal(got, []string{"ended: it has ended", "first", "second"}) {
-			t.Errorf("got %q", got)
 		}
 	})
 }

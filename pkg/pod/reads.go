@@ -1,0 +1,206 @@
+package pod
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/requests"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// ErrPending reports that a pod is not read yet.
+var ErrPending = errors.New("the pod's spec is not read yet")
+
+const (
+	// readsAtOnce is how many reads there are at once, after one that was answered; a pod may take megabytes.
+	readsAtOnce = 16
+	// urgentPause is the longest pause between two reads of a pod for which a publish waits.
+	urgentPause = 5 * time.Second
+)
+
+// Reads reads pods for volumes that go on meanwhile: few at once, those for which a publish waits first, and one of each pod
+// for all its volumes. A read that fails is repeated, later each time, while a volume waits. It is safe for concurrent use.
+// mu guards the fields below it and those of read. Each read has a goroutine; Run ends them.
+type Reads struct {
+	get     func(ctx context.Context, pod volume.Pod) (*Spec, error)
+	changed func(uid types.UID)
+	running sync.WaitGroup
+
+	mu sync.Mutex
+	// ctx is that of Run, nil while that does not run.
+	ctx context.Context
+	// reads are those of pods whose volumes wait, and waiting has the same by volume.
+	reads   map[podKey]*read
+	waiting map[string]*read
+	// queue has those that are to be sent, sent is how many are, and works says that the last one was answered.
+	queue []*read
+	sent  int
+	works bool
+}
+
+// podKey is what makes a pod the same one.
+type podKey struct {
+	namespace, name string
+	uid             types.UID
+}
+
+// read is the read of a pod.
+type read struct {
+	pod     volume.Pod
+	waiters map[string]struct{}
+	urgent  bool
+	// spec or err is the answer, once there is one. Until answered, err is why the last try failed.
+	answered bool
+	spec     *Spec
+	err      error
+	// retryAt is when it may be sent again.
+	retries wait.Backoff
+	retryAt time.Time
+}
+
+// NewReads returns a Reads that uses get. changed is called after each answer, and must not block.
+func NewReads(get func(ctx context.Context, pod volume.Pod) (*Spec, error), changed func(uid types.UID)) *Reads {
+	return &Reads{get: get, changed: changed, reads: map[podKey]*read{}, waiting: map[string]*read{}}
+}
+
+// Run sends reads until ctx ends.
+func (r *Reads) Run(ctx context.Context) {
+	r.mu.Lock()
+	r.ctx = ctx
+	r.pump()
+	r.mu.Unlock()
+	<-ctx.Done()
+	r.mu.Lock()
+	r.ctx = nil
+	r.mu.Unlock()
+	r.running.Wait()
+}
+
+// Get returns a pod for a volume, or the NotFound API error of Reader.Get, once it was read. Until then it returns ErrPending,
+// or why the last try failed, and has the pod read; urgent says that a publish waits.
+func (r *Reads) Get(pod volume.Pod, volumeID string, urgent bool) (*Spec, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := podKey{pod.Namespace, pod.Name, pod.UID}
+	x := r.reads[key]
+	if x == nil {
+		x = &read{pod: pod, waiters: map[string]struct{}{}, retries: wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second}}
+		r.reads[key] = x
+		r.queue = append(r.queue, x)
+	}
+	if x.answered {
+		r.leave(x, volumeID)
+		return x.spec, x.err
+	}
+	x.waiters[volumeID] = struct{}{}
+	r.waiting[volumeID] = x
+	x.urgent = x.urgent || urgent
+	r.pump()
+	return nil, cmp.Or(x.err, ErrPending)
+}
+
+// Leave has a volume wait no more.
+func (r *Reads) Leave(volumeID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if x := r.waiting[volumeID]; x != nil {
+		r.leave(x, volumeID)
+	}
+}
+
+// leave forgets a read for which no volume waits.
+func (r *Reads) leave(x *read, volumeID string) {
+	delete(x.waiters, volumeID)
+	delete(r.waiting, volumeID)
+	if key := (podKey{x.pod.Namespace, x.pod.Name, x.pod.UID}); len(x.waiters) == 0 && r.reads[key] == x {
+		delete(r.reads, key)
+		r.queue = slices.DeleteFunc(r.queue, func(other *read) bool { return other == x })
+	}
+}
+
+// pump sends what may be sent. The caller holds mu.
+func (r *Reads) pump() {
+	most := 1
+	if r.works {
+		most = readsAtOnce
+	}
+	for r.sent < most && r.ctx != nil {
+		x := r.next()
+		if x == nil {
+			return
+		}
+		r.sent++
+		ctx := requests.With(r.ctx, requests.Meta{Urgent: x.urgent})
+		r.running.Go(func() {
+			spec, err := r.guarded(ctx, x.pod)
+			r.answer(x, spec, err)
+			r.changed(x.pod.UID)
+		})
+	}
+}
+
+// next takes a read out of the queue that may be sent, an urgent one first. The caller holds mu.
+func (r *Reads) next() *read {
+	now, at := time.Now(), -1
+	for i, x := range r.queue {
+		if now.Before(x.retryAt) {
+			continue
+		}
+		if at < 0 || x.urgent && !r.queue[at].urgent {
+			at = i
+		}
+	}
+	if at < 0 {
+		return nil
+	}
+	x := r.queue[at]
+	r.queue = slices.Delete(r.queue, at, at+1)
+	return x
+}
+
+// guarded reads a pod. A panic is an error: nobody else would catch it. What it carried is not repeated, since it could hold
+// a value; the stack holds none.
+func (r *Reads) guarded(ctx context.Context, pod volume.Pod) (spec *Spec, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			klog.FromContext(ctx).Error(nil, "The read of a pod panicked", "pod", klog.KRef(pod.Namespace, pod.Name), "panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
+			err = fmt.Errorf("read pod %s: the plugin panicked; its log has the stack", pod)
+		}
+	}()
+	return r.get(ctx, pod)
+}
+
+// answer takes in the end of a read.
+func (r *Reads) answer(x *read, spec *Spec, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sent--
+	noPod := apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
+	r.works = err == nil || noPod || apierrors.IsForbidden(err)
+	x.spec, x.err = spec, err
+	if x.answered = err == nil || noPod; !x.answered && len(x.waiters) > 0 && r.ctx != nil {
+		pause := x.retries.Step()
+		if x.urgent {
+			pause = min(pause, wait.Jitter(urgentPause, 1))
+		}
+		x.retryAt = time.Now().Add(pause)
+		r.queue = append(r.queue, x)
+		time.AfterFunc(pause, func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.pump()
+		})
+	}
+	r.pump()
+}
