@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -13,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
@@ -38,8 +35,8 @@ type Reads struct {
 	running sync.WaitGroup
 
 	mu sync.Mutex
-	// ctx is that of Run, nil while that does not run.
-	ctx context.Context
+	// send starts the goroutine of a read; nil while Run does not run.
+	send func(*read)
 	// reads are those of pods whose volumes wait, and waiting has the same by volume.
 	reads   map[podKey]*read
 	waiting map[string]*read
@@ -77,12 +74,19 @@ func NewReads(get func(ctx context.Context, pod volume.Pod) (*Spec, error), chan
 // Run sends reads until ctx ends.
 func (r *Reads) Run(ctx context.Context) {
 	r.mu.Lock()
-	r.ctx = ctx
+	r.send = func(x *read) {
+		ctx := requests.With(ctx, requests.Meta{Urgent: x.urgent})
+		r.running.Go(func() {
+			spec, err := r.get(ctx, x.pod)
+			r.answer(x, spec, err)
+			r.changed(x.pod.UID)
+		})
+	}
 	r.pump()
 	r.mu.Unlock()
 	<-ctx.Done()
 	r.mu.Lock()
-	r.ctx = nil
+	r.send = nil
 	r.mu.Unlock()
 	r.running.Wait()
 }
@@ -135,18 +139,13 @@ func (r *Reads) pump() {
 	if r.works {
 		most = readsAtOnce
 	}
-	for r.sent < most && r.ctx != nil {
+	for r.sent < most && r.send != nil {
 		x := r.next()
 		if x == nil {
 			return
 		}
 		r.sent++
-		ctx := requests.With(r.ctx, requests.Meta{Urgent: x.urgent})
-		r.running.Go(func() {
-			spec, err := r.guarded(ctx, x.pod)
-			r.answer(x, spec, err)
-			r.changed(x.pod.UID)
-		})
+		r.send(x)
 	}
 }
 
@@ -169,18 +168,6 @@ func (r *Reads) next() *read {
 	return x
 }
 
-// guarded reads a pod. A panic is an error: nobody else would catch it. What it carried is not repeated, since it could hold
-// a value; the stack holds none.
-func (r *Reads) guarded(ctx context.Context, pod volume.Pod) (spec *Spec, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			klog.FromContext(ctx).Error(nil, "The read of a pod panicked", "pod", klog.KRef(pod.Namespace, pod.Name), "panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
-			err = fmt.Errorf("read pod %s: the plugin panicked; its log has the stack", pod)
-		}
-	}()
-	return r.get(ctx, pod)
-}
-
 // answer takes in the end of a read.
 func (r *Reads) answer(x *read, spec *Spec, err error) {
 	r.mu.Lock()
@@ -189,7 +176,7 @@ func (r *Reads) answer(x *read, spec *Spec, err error) {
 	noPod := apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 	r.works = err == nil || noPod || apierrors.IsForbidden(err)
 	x.spec, x.err = spec, err
-	if x.answered = err == nil || noPod; !x.answered && len(x.waiters) > 0 && r.ctx != nil {
+	if x.answered = err == nil || noPod; !x.answered && len(x.waiters) > 0 && r.send != nil {
 		pause := x.retries.Step()
 		if x.urgent {
 			pause = min(pause, wait.Jitter(urgentPause, 1))

@@ -1,4 +1,4 @@
-package pod_test
+package pod
 
 import (
 	"context"
@@ -13,14 +13,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 // readsWorld is an API server that knows every pod, and counts.
 type readsWorld struct {
 	*testing.T
-	reads *pod.Reads
+	reads *Reads
 
 	mu      sync.Mutex
 	err     error
@@ -36,7 +35,7 @@ func withReads(t *testing.T, test func(w *readsWorld)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &readsWorld{T: t}
-		w.reads = pod.NewReads(w.get, func(uid types.UID) {
+		w.reads = NewReads(w.get, func(uid types.UID) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.changed = append(w.changed, uid)
@@ -50,7 +49,7 @@ func withReads(t *testing.T, test func(w *readsWorld)) {
 	})
 }
 
-func (w *readsWorld) get(ctx context.Context, asked volume.Pod) (*pod.Spec, error) {
+func (w *readsWorld) get(ctx context.Context, asked volume.Pod) (*Spec, error) {
 	w.mu.Lock()
 	w.asked = append(w.asked, asked.Name)
 	w.now++
@@ -67,7 +66,7 @@ func (w *readsWorld) get(ctx context.Context, asked volume.Pod) (*pod.Spec, erro
 	if w.err != nil {
 		return nil, w.err
 	}
-	return &pod.Spec{Pod: asked}, ctx.Err()
+	return &Spec{Pod: asked}, ctx.Err()
 }
 
 func (w *readsWorld) set(err error, slow time.Duration) {
@@ -85,13 +84,13 @@ func (w *readsWorld) takeAsked() []string {
 	return asked
 }
 
-func named(name string) volume.Pod {
+func podNamed(name string) volume.Pod {
 	return volume.Pod{Namespace: "shop", Name: name, UID: types.UID("uid-" + name)}
 }
 
 func (w *readsWorld) wantPending(p volume.Pod, volumeID string, urgent bool) {
 	w.Helper()
-	if _, err := w.reads.Get(p, volumeID, urgent); !errors.Is(err, pod.ErrPending) {
+	if _, err := w.reads.Get(p, volumeID, urgent); !errors.Is(err, ErrPending) {
 		w.Errorf("got %v", err)
 	}
 }
@@ -100,9 +99,9 @@ func (w *readsWorld) wantPending(p volume.Pod, volumeID string, urgent bool) {
 // forgotten.
 func TestVolumesShareARead(t *testing.T) {
 	withReads(t, func(w *readsWorld) {
-		other := named("a")
+		other := podNamed("a")
 		other.ServiceAccount = "web"
-		w.wantPending(named("a"), "v1", false)
+		w.wantPending(podNamed("a"), "v1", false)
 		w.wantPending(other, "v2", true)
 		if got := w.takeAsked(); !slices.Equal(got, []string{"a"}) {
 			t.Errorf("asked for %q", got)
@@ -127,20 +126,20 @@ func TestFewReadsAtOnce(t *testing.T) {
 	withReads(t, func(w *readsWorld) {
 		w.set(nil, time.Second)
 		for i := range 40 {
-			w.wantPending(named(string(rune('A'+i))), string(rune('A'+i)), i >= 20)
+			w.wantPending(podNamed(string(rune('A'+i))), string(rune('A'+i)), i >= 20)
 		}
 		synctest.Wait()
 		if w.most != 1 {
 			t.Errorf("%d at once before an answer", w.most)
 		}
 		w.takeAsked()
-		time.Sleep(1500 * time.Millisecond)
+		<-time.After(1500 * time.Millisecond)
 		for _, name := range w.takeAsked() {
 			if name[0] < 'A'+20 {
 				t.Errorf("%s is not urgent", name)
 			}
 		}
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		if synctest.Wait(); w.most != 16 {
 			t.Errorf("%d at once", w.most)
 		}
@@ -153,46 +152,28 @@ func TestReadsAreRepeated(t *testing.T) {
 	withReads(t, func(w *readsWorld) {
 		away := errors.New("connection refused")
 		w.set(away, 0)
-		w.wantPending(named("a"), "v1", false)
-		time.Sleep(10 * time.Minute)
+		w.wantPending(podNamed("a"), "v1", false)
+		<-time.After(10 * time.Minute)
 		if n := len(w.takeAsked()); n < 10 || n > 30 {
 			t.Errorf("%d reads in ten minutes", n)
 		}
-		if _, err := w.reads.Get(named("a"), "v1", false); !errors.Is(err, away) {
+		if _, err := w.reads.Get(podNamed("a"), "v1", false); !errors.Is(err, away) {
 			t.Errorf("got %v", err)
 		}
 		w.reads.Leave("v1")
-		time.Sleep(10 * time.Minute)
+		<-time.After(10 * time.Minute)
 		if n := len(w.takeAsked()); n > 1 {
 			t.Errorf("%d reads that nobody waits for", n)
 		}
 
 		w.set(apierrors.NewNotFound(corev1.Resource("pods"), "b"), 0)
-		w.wantPending(named("b"), "v2", true)
-		time.Sleep(time.Hour)
+		w.wantPending(podNamed("b"), "v2", true)
+		<-time.After(time.Hour)
 		if got := w.takeAsked(); !slices.Equal(got, []string{"b"}) {
 			t.Errorf("asked for %q", got)
 		}
-		if _, err := w.reads.Get(named("b"), "v2", true); !apierrors.IsNotFound(err) {
+		if _, err := w.reads.Get(podNamed("b"), "v2", true); !apierrors.IsNotFound(err) {
 			t.Errorf("got %v", err)
 		}
-	})
-}
-
-// A read that panics is one that fails.
-func TestAReadThatPanics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		reads := pod.NewReads(func(context.Context, volume.Pod) (*pod.Spec, error) { panic("out of luck") }, func(types.UID) {})
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { reads.Run(ctx); close(ended) }()
-		synctest.Wait()
-		_, _ = reads.Get(named("a"), "v1", true)
-		synctest.Wait()
-		if _, err := reads.Get(named("a"), "v1", true); err == nil || errors.Is(err, pod.ErrPending) {
-			t.Errorf("got %v", err)
-		}
-		cancel()
-		<-ended
 	})
 }

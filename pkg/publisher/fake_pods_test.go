@@ -132,12 +132,6 @@ func (f *fakePods) Get(ctx context.Context, asked volume.Pod) (*pod.Spec, error)
 	return got, nil
 }
 
-func (f *fakePods) failWith(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.err = err
-}
-
 func (f *fakePods) setHang(hang bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -3,6 +3,7 @@ package publisher
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -78,4 +79,9 @@ func enumerate(refs []volume.Ref, say func(volume.Ref) string) string {
 		texts = append(texts, fmt.Sprintf("%s %s/%s %s", ref.Kind, ref.Namespace, ref.Name, say(ref)))
 	}
 	return strings.Join(texts, ", ")
+}
+
+// logPanic logs a panic. What it carried is not repeated, since it could hold a value; the stack holds none.
+func logPanic(ctx context.Context, cause any) {
+	klog.FromContext(ctx).Error(nil, "Something panicked", "panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
 }

@@ -51,7 +51,7 @@ func New(opts Options) (*Publisher, error) {
 		byRef:     map[volume.Ref]map[*vol]struct{}{},
 		workers:   map[types.UID]*worker{},
 	}
-	p.pods = pod.NewReads(opts.Pods.Get, p.podRead)
+	p.pods = pod.NewReads(p.readPod, p.podRead)
 	if opts.Reviews != nil {
 		var err error
 		p.access, err = access.New(access.Options{Reviews: *opts.Reviews, MaxAge: opts.ResyncInterval / 2, Changed: p.objectChanged})
@@ -102,6 +102,17 @@ func (p *Publisher) objectChanged(account volume.Account, ref volume.Ref) {
 		}
 		p.wake(v, now)
 	}
+}
+
+// readPod reads a pod. A panic is an error: nobody else would catch it.
+func (p *Publisher) readPod(ctx context.Context, asked volume.Pod) (spec *pod.Spec, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			logPanic(ctx, cause)
+			err = errPanicked
+		}
+	}()
+	return p.opts.Pods.Get(ctx, asked)
 }
 
 // podRead is told of each answer about a pod. It does not block.

@@ -3,9 +3,7 @@ package publisher
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -100,13 +98,13 @@ func (w *worker) next(ctx context.Context) (*vol, context.Context, time.Duration
 }
 
 // guarded does something to a volume, in its time. It makes a panic an error of the volume, so that one can't take all others
-// with it. What the panic carried is not repeated, since it could hold a value; the stack holds none.
+// with it.
 func (v *vol) guarded(ctx context.Context, do func(context.Context) synced) (done synced) {
 	ctx, cancel := context.WithTimeoutCause(ctx, syncTime, errHangs)
 	defer cancel()
 	defer func() {
 		if cause := recover(); cause != nil {
-			klog.FromContext(ctx).Error(nil, "The sync of a volume panicked", "panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
+			logPanic(ctx, cause)
 			v.contents.proven, v.seen = false, false
 			v.set(func() {
 				done = synced{want: v.want, err: fail(ReasonUnavailable, "volume %s: %w", v.id, errPanicked)}

@@ -81,7 +81,9 @@ func (p *plugin) begin(ctx context.Context) error {
 		return err
 	}
 	ctx, p.halt = context.WithCancel(ctx)
-	next.Restore(ctx)
+	if err := next.Restore(ctx); err != nil {
+		return err
+	}
 	p.current.Store(next)
 	p.running.Go(func() { next.Run(ctx) })
 	return nil
@@ -91,7 +93,6 @@ func (p *plugin) begin(ctx context.Context) error {
 func (p *plugin) end() {
 	p.halt()
 	p.running.Wait()
-	p.current.Load().Close()
 }
 
 // stop ends everything.
