@@ -3,8 +3,10 @@ package publisher
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/manager"
@@ -107,3 +109,25 @@ func (v *vol) denied(err error) error {
 
 // isRefusal tells whether a request was refused for want of a right or an accepted token.
 func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
+
+// isCurrent says whether the files are known to show the objects as they are.
+func (v *vol) isCurrent(got *answers) bool {
+	c := &v.contents
+	return v.mounted && c.proven && got.unknown == nil && maps.Equal(c.shown, got.at) && maps.Equal(c.withdrawn, got.refused)
+}
+
+// older returns an object whose version is older than what the files show of it. An
+// API server may answer so after a restart of this process, while it catches up.
+func (v *vol) older(got *answers) (volume.Ref, bool) {
+	for ref, version := range got.at {
+		shown := v.contents.shown[ref]
+		if shown.ResourceVersion == "" || version.ResourceVersion == "" {
+			continue
+		}
+		order, err := resourceversion.CompareResourceVersion(version.ResourceVersion, shown.ResourceVersion)
+		if err == nil && order < 0 {
+			return ref, true
+		}
+	}
+	return volume.Ref{}, false
+}

@@ -61,7 +61,7 @@ func (p *Publisher) want(request *Request, lost bool) (*vol, error) {
 	case v != nil && v.mounted && !lost && (request.PodErr != nil || request.TokenErr != nil && p.opts.Identity != nil):
 		return nil, nil //nolint:nilnil // the pod's spec says what is wanted
 	case v == nil:
-		if err := p.validate(request); err != nil {
+		if err := request.validate(&p.opts); err != nil {
 			return nil, err
 		}
 		if v = p.add(request.VolumeID, request.VolumeID, request.Target); len(v.worker.all) > maxPodVolumes {

@@ -66,11 +66,14 @@ type Pods interface {
 type Mounts interface {
 	Create(ctx context.Context, params mount.Params) (Mount, error)
 	Reopen(ctx context.Context, volumeID, target string) (Mount, error)
-	Open(ctx context.Context, volumeID, target string) (*os.Root, mount.Usage, error)
+	Open(ctx context.Context, volumeID, target string) (*os.Root, Usage, error)
 	Check(ctx context.Context, volumeID, target string) error
 	Unmount(ctx context.Context, volumeID, target string) error
 	List(ctx context.Context) ([]mount.Mounted, error)
 }
+
+// Usage is how much of a volume is used; sizes are in bytes.
+type Usage = mount.Usage
 
 // Mount is a writable handle on one volume's file system.
 type Mount interface {
@@ -78,7 +81,7 @@ type Mount interface {
 	StillAt(target string) bool
 	Attach(ctx context.Context, target string) error
 	// Usage says what the file system holds, also of files that readers hold open.
-	Usage() (mount.Usage, error)
+	Usage() (Usage, error)
 	Close() error
 }
 

@@ -90,7 +90,7 @@ func outcomeOf(err error) outcome {
 
 // and returns what follows from two failures: what one needs, a retry or an event, the other does not take away.
 func (o outcome) and(other outcome) outcome {
-	both := outcomeOf(errors.Join(o.told(), other.told()))
+	both := outcomeOf(errors.Join(o.toTell(), other.toTell()))
 	if o.silent && other.silent {
 		both = o
 	}
@@ -99,8 +99,8 @@ func (o outcome) and(other outcome) outcome {
 	return both
 }
 
-// told returns the error of an outcome that is not silent.
-func (o outcome) told() error {
+// toTell returns the error of an outcome that is not silent.
+func (o outcome) toTell() error {
 	if o.silent {
 		return nil
 	}

@@ -70,16 +70,16 @@ func (r *Request) isLike(other *Request) bool {
 }
 
 // validate refuses a request that nothing can be published for, whatever the spec is.
-func (p *Publisher) validate(want *Request) error {
+func (r *Request) validate(opts *Options) error {
 	switch {
-	case want.PodErr != nil:
-		return fail(ReasonInvalid, "%w", want.PodErr)
-	case !want.ReadOnly:
+	case r.PodErr != nil:
+		return fail(ReasonInvalid, "%w", r.PodErr)
+	case !r.ReadOnly:
 		return fail(ReasonInvalid, "readOnly: Required value: must be true (set csi.readOnly: true in the pod's volume)")
-	case want.TokenErr != nil && p.opts.Identity != nil:
-		return fail(ReasonInvalid, "%w", want.TokenErr)
+	case r.TokenErr != nil && opts.Identity != nil:
+		return fail(ReasonInvalid, "%w", r.TokenErr)
 	}
-	if err := checkTarget(p.opts.KubeletDir, want.Pod, want.Target); err != nil {
+	if err := checkTarget(opts.KubeletDir, r.Pod, r.Target); err != nil {
 		return fail(ReasonInvalid, "target_path: %w", err)
 	}
 	return nil

@@ -140,7 +140,7 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 	defer func() { // also when something panics
 		if !v.mounted {
 			v.contents = contents{writer: v.contents.writer}
-			v.set(func() { v.charge(0) })
+			v.set(func() { v.charge(0); v.told.shown = nil })
 		}
 		err = errors.Join(err, mnt.Close())
 	}()

@@ -8,9 +8,6 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 )
 
-// Usage is how much of a volume is used; sizes are in bytes.
-type Usage = mount.Usage
-
 // Stats returns a volume's use of memory. It fails with ReasonNotFound if the volume is not
 // published at target, or its mount has gone.
 func (p *Publisher) Stats(ctx context.Context, volumeID, target string) (Usage, error) {

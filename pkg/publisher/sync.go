@@ -15,6 +15,8 @@ import (
 )
 
 const (
+	// syncTime is how long a sync may write.
+	syncTime = time.Minute
 	// A publish that waits has its objects asked for again so often, as not every change detection tells of changes.
 	askMin = time.Second
 	askMax = 10 * time.Second
@@ -68,7 +70,7 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 	if done.err != nil {
 		return done
 	}
-	if done.want, done.err = v.derive(&now); done.err != nil {
+	if done.want, done.err = v.derive(now.want); done.err != nil {
 		return done
 	}
 	if done.err = v.know(ctx, done.want, now.waits); done.err != nil {
@@ -104,7 +106,7 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 		due, err := v.prune(ctx)
 		done.again, done.err = earlier(done.again, due), also(done.err, err)
 	}
-	if !v.seen { // its mount is not what it was
+	if errors.Is(done.err, errLost) { // what is there then is looked at at once
 		done.again = time.Now()
 	}
 	return done

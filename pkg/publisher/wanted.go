@@ -27,16 +27,16 @@ const refusedTime = time.Minute
 
 // derive returns what is wanted of a volume: of one that was found, what its pod's spec says. A request of the kubelet that
 // comes meanwhile counts instead.
-func (v *vol) derive(now *snapshot) (*Request, error) {
-	if now.want != nil {
-		return now.want, nil
+func (v *vol) derive(asked *Request) (*Request, error) {
+	if asked != nil {
+		return asked, nil
 	}
 	if v.hintErr != nil {
 		return nil, pending(fmt.Errorf("it is not updated until the kubelet publishes it again: it does not tell its pod: %w", v.hintErr))
 	}
-	asked := v.hint
-	asked.UID = v.worker.uid
-	says, err := v.readPod(asked, false)
+	hint := v.hint
+	hint.UID = v.worker.uid
+	says, err := v.readPod(hint, false)
 	switch {
 	case err == nil:
 	case isNoPod(err): // also of a static pod, whose mirror has another UID
@@ -139,7 +139,7 @@ func (v *vol) know(ctx context.Context, want *Request, waits bool) error {
 
 // understand returns what a request asks for.
 func (v *vol) understand(ctx context.Context, want *Request, waits bool) (*spec, error) {
-	if err := v.p.validate(want); err != nil {
+	if err := want.validate(&v.p.opts); err != nil {
 		return nil, err
 	}
 	var options []volume.Option

@@ -11,8 +11,6 @@ import (
 )
 
 const (
-	// syncTime is how long a sync may write.
-	syncTime = time.Minute
 	// Retries after a failure start at retryMin and double up to retryMax, so that a volume recovers soon after the cause
 	// of the failure has gone.
 	retryMin = 50 * time.Millisecond

@@ -129,7 +129,7 @@ func TestThePluginsAccountIsRecreated(t *testing.T) {
 			n.mustStart()
 			harness.Eventually(t, time.Minute, func() error {
 				for line := range bytes.Lines(n.log()) {
-					if bytes.Contains(line, []byte("Mounted volumes are not updated until their pods can be read")) && bytes.Contains(line, []byte("Unauthorized")) {
+					if bytes.Contains(line, []byte("A mounted volume is not updated")) && bytes.Contains(line, []byte("Unauthorized")) {
 						return nil
 					}
 				}
