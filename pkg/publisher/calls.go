@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
 )
 
@@ -23,7 +24,11 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	if v == nil {
 		return err
 	}
-	return p.await(ctx, v)
+	err = p.await(ctx, v)
+	if ReasonOf(err) == ReasonForbidden && errors.Is(err, manager.ErrNotSynced) && !errors.As(err, new(*deniedError)) { // it has not passed
+		p.opts.Events.Warn(request.Pod, eventRefForbidden, err.Error())
+	}
+	return err
 }
 
 // isLost says whether a volume that should be mounted is not. Of a call's system calls this alone is not the worker's: it
@@ -53,7 +58,7 @@ func (p *Publisher) want(request *Request, lost bool) (*vol, error) {
 		return nil, fail(ReasonBusy, "volume %s: %w", request.VolumeID, errBusy) // it is just going
 	case v != nil && v.target != request.Target:
 		return nil, fail(ReasonExists, "volume %s is published already, with another target path", request.VolumeID)
-	case v != nil && v.mounted && v.want != nil:
+	case v != nil && v.mounted && v.want != nil && !v.want.Derived: // else the kubelet knows better
 		if what := v.want.differs(request); what != "" {
 			return nil, fail(ReasonExists, "volume %s is published already, with another %s", request.VolumeID, what)
 		}

@@ -53,7 +53,7 @@ func TestRefusalsOfTheNodePass(t *testing.T) {
 		e.wantReason(<-first, ReasonForbidden, unknown.Error())
 		e.wantReason(<-second, ReasonForbidden, unknown.Error())
 		e.settle()
-		e.wantEvents() // the kubelet tells of the publishes that failed
+		e.wantEvents("RefForbidden", "RefForbidden")
 
 		e.objects.deny(app, unknown)
 		e.settle()

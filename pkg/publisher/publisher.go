@@ -97,7 +97,7 @@ func (p *Publisher) objectChanged(account volume.Account, ref volume.Ref) {
 		if account != (volume.Account{}) && account != v.want.Pod.Account() {
 			continue
 		}
-		if v.changedAt.IsZero() {
+		if v.mounted && v.changedAt.IsZero() {
 			v.changedAt = now
 		}
 		p.wake(v, now)

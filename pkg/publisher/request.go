@@ -59,7 +59,6 @@ func (r *Request) renewed(other *Request) *Request {
 	if other.TokenErr != nil || other.Token.Reveal() == "" {
 		next.Token, next.TokenErr = r.Token, r.TokenErr
 	}
-	next.Derived = r.Derived && next.Token.Reveal() == ""
 	return &next
 }
 

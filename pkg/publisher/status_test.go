@@ -120,7 +120,7 @@ func TestVolumesAfterARestart(t *testing.T) {
 		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
 		e.pods.set(volume.Env{}, errFault)
 		e.restart()
-		if s := e.wantStatus(ConditionUnknown, 0, "injected fault"); s.Pod.UID != r.Pod.UID || s.Pod.Name != r.Pod.Name || s.Bytes == 0 {
+		if s := e.wantStatus(ConditionUnknown, 0, "has not taken it over yet"); s.Pod.UID != r.Pod.UID || s.Pod.Name != r.Pod.Name || s.Bytes == 0 {
 			t.Errorf("got %+v", s)
 		}
 		e.pods.set(volume.Env{}, nil)

@@ -185,6 +185,7 @@ func (v *vol) look(ctx context.Context) error {
 		if text, err = writer.Record(root, prefix); err != nil {
 			return fail(ReasonUnavailable, "read the record of volume %s: %w", v.id, err)
 		}
+		v.hint.UID = v.worker.uid
 		v.hint.Namespace, v.hint.Name, v.hintErr = record.Pod(root, prefix)
 	}
 	v.unregister()

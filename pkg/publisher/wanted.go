@@ -34,9 +34,7 @@ func (v *vol) derive(asked *Request) (*Request, error) {
 	if v.hintErr != nil {
 		return nil, pending(fmt.Errorf("it is not updated until the kubelet publishes it again: it does not tell its pod: %w", v.hintErr))
 	}
-	hint := v.hint
-	hint.UID = v.worker.uid
-	says, err := v.readPod(hint, false)
+	says, err := v.readPod(v.hint, false)
 	switch {
 	case err == nil:
 	case isNoPod(err): // also of a static pod, whose mirror has another UID
@@ -44,7 +42,7 @@ func (v *vol) derive(asked *Request) (*Request, error) {
 	case apierrors.IsForbidden(err) && time.Since(v.failing) >= refusedTime:
 		return nil, fail(ReasonForbidden, "it is not updated since the plugin's restart: the API server does not let the plugin read the pod: %w", err)
 	default:
-		return nil, pending(err)
+		return nil, pending(fmt.Errorf("an earlier process has mounted it, and this one has not taken it over yet: %w", err))
 	}
 	want, err := v.requestOf(says)
 	if err != nil {

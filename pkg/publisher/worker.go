@@ -160,14 +160,16 @@ func (w *worker) conclude(run context.Context, v *vol, done synced) {
 func (v *vol) tell(ctx context.Context, o outcome) {
 	logger := klog.FromContext(v.logged(ctx))
 	switch {
+	case !v.mounted: // the call that fails is logged
 	case o.err == nil:
 		logger.Info("Volume is current again")
 		return
 	case o.silent:
 		logger.Info("A mounted volume is not updated", "target", v.target, "reason", o.err.Error())
 		return
+	default:
+		logger.Error(o.err, "Volume does not show what it should")
 	}
-	logger.Error(o.err, "Volume does not show what it should")
 	if v.told.pod.Name != "" {
 		v.p.opts.Events.Warn(v.told.pod, o.event, o.err.Error())
 	}

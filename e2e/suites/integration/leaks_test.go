@@ -213,6 +213,7 @@ func (n *leakyNode) restarts(v, pod *harness.Volume) {
 	n.mustStart()
 	n.mustPublish(v)
 	n.mustPublish(pod)
+	n.setAttribute(v, ".", "pod", n.namespace+"/"+v.Pod)
 	if err := n.Terminate(n.t.Context()); err != nil {
 		n.t.Fatal(err)
 	}
