@@ -28,10 +28,10 @@ type podRequest interface{ GetVolumeContext() map[string]string }
 // logCalls logs each call that fails once, with its code. What a call has done is the handler's to
 // log: its logger names the method, the volume and, in a publish, the pod. Nothing else of a request
 // is logged: the context may hold tokens, and a secrets field does.
-func logCalls(observe Observer) grpc.UnaryServerInterceptor {
+func logCalls(base klog.Logger, observe Observer) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		method := path.Base(info.FullMethod)
-		logger := klog.FromContext(ctx).WithValues("method", method)
+		logger := base.WithValues("method", method)
 		if r, ok := req.(volumeRequest); ok {
 			logger = logger.WithValues("volumeID", shorten(r.GetVolumeId()))
 		}

@@ -134,11 +134,7 @@ func (s *Server) Serve(ctx context.Context) error {
 }
 
 func (s *Server) newGRPC(ctx context.Context) *grpc.Server {
-	logger := klog.FromContext(ctx)
-	withLogger := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		return handler(klog.NewContext(ctx, logger), req)
-	}
-	return grpc.NewServer(grpc.ChainUnaryInterceptor(withLogger, logCalls(s.opts.Observe), recoverPanics))
+	return grpc.NewServer(grpc.ChainUnaryInterceptor(logCalls(klog.FromContext(ctx), s.opts.Observe), recoverPanics))
 }
 
 // endpoint is one socket and what answers on it.
