@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -18,16 +17,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/pager"
 	"k8s.io/component-base/version"
 
 	"github.com/refvol/refvol/cmd/kubectl-refvol/portforward"
-	"github.com/refvol/refvol/pkg/apiclient"
-	"github.com/refvol/refvol/pkg/converge"
 	"github.com/refvol/refvol/pkg/fleet"
-	"github.com/refvol/refvol/pkg/inuse"
 	"github.com/refvol/refvol/pkg/status"
 )
 
@@ -37,8 +35,6 @@ const (
 	// atOnce is how many plugins are asked at once: each takes a connection to the API server, and the API
 	// server one to the node.
 	atOnce = 50
-	// pageSize is how many objects one request of a list asks for.
-	pageSize = 500
 )
 
 // clusterOptions are the flags that say which plugins of which cluster are asked.
@@ -59,10 +55,14 @@ func newClusterOptions() *clusterOptions {
 	}
 }
 
-// addFlags adds kubectl's own flags of clusters and users too.
-func (o *clusterOptions) addFlags(fs *pflag.FlagSet) {
+// addFlags adds kubectl's own flags of clusters and users too, and -n if the command is about a namespace.
+func (o *clusterOptions) addFlags(fs *pflag.FlagSet, namespaced bool) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file (default: $KUBECONFIG, or ~/.kube/config)")
-	clientcmd.BindOverrideFlags(&o.overrides, fs, clientcmd.RecommendedConfigOverrideFlags(""))
+	flags := clientcmd.RecommendedConfigOverrideFlags("")
+	if !namespaced {
+		flags.ContextOverrideFlags.Namespace = clientcmd.FlagInfo{}
+	}
+	clientcmd.BindOverrideFlags(&o.overrides, fs, flags)
 	fs.StringVar(&o.namespace, "plugin-namespace", o.namespace, "namespace of the plugin's pods")
 	fs.StringVar(&o.selector, "selector", o.selector, "labels of the plugin's pods")
 	fs.StringVar(&o.driver, "driver-name", o.driver, "name of the CSI driver, as in the CSIDriver object")
@@ -92,10 +92,8 @@ type cluster struct {
 	opts *clusterOptions
 	// namespace is the one that the kubeconfig or -n names.
 	namespace string
-	client    *apiclient.Client
-	storage   rest.Interface
-	// ofStorage encodes the options of storage's requests.
-	ofStorage runtime.ParameterCodec
+	client    kubernetes.Interface
+	metadata  metadata.Interface
 	pods      *portforward.Forwarder
 	using     *podList
 }
@@ -128,26 +126,19 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the connections to the API server: %w", err)
 	}
-	client, err := apiclient.New(config, httpClient)
+	client, err := kubernetes.NewForConfigAndClient(config, httpClient)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make a client of the API server: %w", err)
 	}
-	scheme := runtime.NewScheme()
-	if err := storagev1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("register the types of the API: %w", err)
-	}
-	of := rest.CopyConfig(config)
-	of.GroupVersion, of.APIPath = &storagev1.SchemeGroupVersion, "/apis"
-	of.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	storage, err := rest.RESTClientForConfigAndClient(of, httpClient)
+	objects, err := metadata.NewForConfigAndClient(config, httpClient)
 	if err != nil {
-		return nil, fmt.Errorf("make a client of %s: %w", storagev1.SchemeGroupVersion, err)
+		return nil, fmt.Errorf("make a client of the API server: %w", err)
 	}
 	return &cluster{
-		opts: o, namespace: namespace, client: client, storage: storage, ofStorage: runtime.NewParameterCodec(scheme),
-		pods: portforward.New(config, client.Core()),
-		using: &podList{list: func(ctx context.Context) ([]inuse.Pod, error) {
-			return inuse.List(ctx, client.ListPods, o.driver)
+		opts: o, namespace: namespace, client: client, metadata: objects,
+		pods: portforward.New(config, client.CoreV1().RESTClient()),
+		using: &podList{list: func(ctx context.Context) ([]fleet.Pod, error) {
+			return fleet.Using(ctx, client.CoreV1().Pods("").List, o.driver)
 		}},
 	}, nil
 }
@@ -163,52 +154,47 @@ func (c *cluster) fleet(query status.Query) (*fleet.Fleet, error) {
 	})
 }
 
+// list returns all objects of a list.
+func list[T any, L runtime.Object](ctx context.Context, page func(context.Context, metav1.ListOptions) (L, error), opts metav1.ListOptions) ([]T, error) {
+	var all []T
+	pages := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return page(ctx, opts) }
+	err := pager.New(pages).EachListItem(ctx, opts, func(object runtime.Object) error {
+		if item, ok := any(object).(*T); ok {
+			all = append(all, *item)
+		}
+		return nil
+	})
+	return all, err
+}
+
 func (c *cluster) csiNodes(ctx context.Context) ([]storagev1.CSINode, error) {
-	var all []storagev1.CSINode
-	opts := metav1.ListOptions{Limit: pageSize}
-	for {
-		page := &storagev1.CSINodeList{}
-		err := c.storage.Get().Resource("csinodes").VersionedParams(&opts, c.ofStorage).Do(ctx).Into(page)
-		if err != nil {
-			return nil, fmt.Errorf("list the CSINodes: %w", err)
-		}
-		all = append(all, page.Items...)
-		if opts.Continue = page.Continue; opts.Continue == "" {
-			return all, nil
-		}
+	all, err := list[storagev1.CSINode](ctx, c.client.StorageV1().CSINodes().List, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list the CSINodes: %w", err)
 	}
+	return all, nil
 }
 
 // plugins lists the plugin's pods. None at all is an error, as of a wrong flag.
 func (c *cluster) plugins(ctx context.Context) ([]corev1.Pod, error) {
-	var all []corev1.Pod
-	opts := metav1.ListOptions{Limit: pageSize, LabelSelector: c.opts.selector}
-	for {
-		page := &corev1.PodList{}
-		err := c.client.Core().Get().Namespace(c.opts.namespace).Resource("pods").
-			VersionedParams(&opts, c.client.ParameterCodec()).Do(ctx).Into(page)
-		if err != nil {
-			return nil, fmt.Errorf("list the plugin's pods: %w", err)
-		}
-		all = append(all, page.Items...)
-		if opts.Continue = page.Continue; opts.Continue != "" {
-			continue
-		}
-		if len(all) == 0 {
-			return nil, fmt.Errorf("no pod of namespace %s has the labels %q: --plugin-namespace and --selector say where the plugin is", c.opts.namespace, c.opts.selector)
-		}
-		return all, nil
+	all, err := list[corev1.Pod](ctx, c.client.CoreV1().Pods(c.opts.namespace).List, metav1.ListOptions{LabelSelector: c.opts.selector})
+	if err != nil {
+		return nil, fmt.Errorf("list the plugin's pods: %w", err)
 	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no pod of namespace %s has the labels %q: --plugin-namespace and --selector say where the plugin is", c.opts.namespace, c.opts.selector)
+	}
+	return all, nil
 }
 
 // pod gets a pod that used the driver, nil if it doesn't any more.
-func (c *cluster) pod(ctx context.Context, namespace, name string) (*inuse.Pod, error) {
-	pod, err := c.client.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+func (c *cluster) pod(ctx context.Context, namespace, name string) (*fleet.Pod, error) {
+	pod, err := c.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
 	if err == nil {
-		if use, ok := inuse.Of(pod, c.opts.driver); ok {
+		if use, ok := fleet.UsesDriver(pod, c.opts.driver); ok {
 			return &use, nil
 		}
 	}
@@ -217,7 +203,7 @@ func (c *cluster) pod(ctx context.Context, namespace, name string) (*inuse.Pod, 
 }
 
 func (c *cluster) nodeReady(ctx context.Context, name string) (bool, error) {
-	node, err := c.client.Nodes().Get(ctx, name, metav1.GetOptions{})
+	node, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return false, err
 	}
@@ -236,27 +222,15 @@ func (c *cluster) fetch(ctx context.Context, pod string, query status.Query) (*s
 	return report, err
 }
 
-// metadataOnly asks for an object without its values. An API server that can't leave them out refuses.
-const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-
-// version returns an object's version, or nil if it doesn't exist.
-func (c *cluster) version(ctx context.Context, object converge.Object) (*status.Version, error) {
-	result := c.client.Core().Get().Namespace(object.Namespace).Resource(strings.ToLower(object.Kind)+"s").Name(object.Name).
-		SetHeader("Accept", metadataOnly).Do(ctx)
-	err := result.Error()
-	if apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err) {
+// version returns an object's version, or nil if it doesn't exist. It asks for the object without its values.
+func (c *cluster) version(ctx context.Context, object fleet.Object) (*status.Version, error) {
+	resource := corev1.SchemeGroupVersion.WithResource(strings.ToLower(object.Kind) + "s")
+	found, err := c.metadata.Resource(resource).Namespace(object.Namespace).Get(ctx, object.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
 		return nil, nil //nolint:nilnil // The answer is that there is none.
-	}
-	if err != nil {
+	case err != nil:
 		return nil, fmt.Errorf("get the metadata of %s: %w", object, err)
 	}
-	metadata := &metav1.PartialObjectMetadata{}
-	text, err := result.Raw()
-	if err == nil {
-		err = json.Unmarshal(text, metadata)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("get the metadata of %s: decode the answer: %w", object, err)
-	}
-	return &status.Version{UID: string(metadata.UID), ResourceVersion: metadata.ResourceVersion}, nil
+	return &status.Version{UID: string(found.UID), ResourceVersion: found.ResourceVersion}, nil
 }

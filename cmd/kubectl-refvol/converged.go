@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/refvol/refvol/pkg/converge"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -36,7 +35,7 @@ type convergedOptions struct {
 func newConvergedCommand() *cobra.Command {
 	opts := &convergedOptions{cluster: newClusterOptions(), output: status.OutputTable, timeout: time.Minute}
 	cmd := &cobra.Command{
-		Use:   "converged secret/NAME|configmap/NAME",
+		Use:   "converged (secret|configmap)/NAME",
 		Short: "Wait until all refvol volumes show an object's current version",
 		Long: `Asks for the object's version, without its values, and asks the plugin of each node by a
 port-forward, both with your own rights, until each volume that names the object shows that
@@ -51,15 +50,15 @@ Exits with status 0 if all volumes show the current version, 1 if not, or if the
 exist, 2 if that is not known: a request failed, or the command line is wrong. It exits at once
 with status 3 if no volume names the object, as with a wrong namespace; with --allow-none, that
 is 0.`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if opts.watch && !cmd.Flags().Changed("timeout") {
 				opts.timeout = 0
 			}
-			return opts.run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return opts.run(cmd.Context(), strings.Join(args, "/"), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	opts.cluster.addFlags(cmd.Flags())
+	opts.cluster.addFlags(cmd.Flags(), true)
 	fs := cmd.Flags()
 	fs.StringVarP(&opts.output, "output", "o", opts.output, "table, json or yaml")
 	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "how long to wait for all volumes; 0: until it is interrupted (default with --watch)")
@@ -68,10 +67,10 @@ is 0.`,
 	return cmd
 }
 
-// parseObject reads KIND/NAME.
-func parseObject(text, namespace string) (converge.Object, error) {
+// parseObject reads KIND/NAME, of which kubectl takes KIND NAME for the same.
+func parseObject(text, namespace string) (fleet.Object, error) {
 	kind, name, _ := strings.Cut(text, "/")
-	object := converge.Object{Namespace: namespace, Name: name}
+	object := fleet.Object{Namespace: namespace, Name: name}
 	switch kind {
 	case "secret", "secrets":
 		object.Kind = "Secret"
@@ -111,9 +110,9 @@ func (o *convergedOptions) run(ctx context.Context, argument string, stdout, std
 		return err
 	}
 	w := &waiter{
-		object: object, version: c.version, survey: plugins.Survey, renew: c.using.renew, progress: newProgress(stderr),
+		object: object, version: c.version, survey: plugins.Collect, renew: c.using.renew, progress: newProgress(stderr),
 		watch: o.watch, allowNone: o.allowNone,
-		write: func(v *converge.Verdict) error { return printVerdict(stdout, o.output, v) },
+		write: func(v *fleet.Result) error { return printVerdict(stdout, o.output, v) },
 		warn: func(err error) {
 			fmt.Fprintf(stderr, "Warning: %v: trying again\n", err) //nolint:errcheck // The verdict is what counts.
 		},
@@ -123,13 +122,13 @@ func (o *convergedOptions) run(ctx context.Context, argument string, stdout, std
 
 // waiter asks until an object's version has arrived everywhere. It is for one call of wait.
 type waiter struct {
-	object  converge.Object
-	version func(context.Context, converge.Object) (*status.Version, error)
+	object  fleet.Object
+	version func(context.Context, fleet.Object) (*status.Version, error)
 	survey  func(context.Context, func(done, of int)) (*fleet.Survey, error)
 	// renew has the next survey list the pods anew, and returns false if the last one did.
 	renew func() bool
 	// write prints a verdict for the caller.
-	write func(*converge.Verdict) error
+	write func(*fleet.Result) error
 	// warn tells why a round failed that is repeated.
 	warn     func(error)
 	progress *progress
@@ -139,7 +138,7 @@ type waiter struct {
 	allowNone bool
 
 	// last is the last verdict, and printed the one that was printed last.
-	last, printed *converge.Verdict
+	last, printed *fleet.Result
 }
 
 // wait returns nil if the last verdict is yes. timeout bounds the time, 0 for no bound.
@@ -210,7 +209,7 @@ func (w *waiter) round(ctx, deadline context.Context, before *status.Version) er
 	if err != nil {
 		return err
 	}
-	w.last = converge.Judge(w.object, before, after, survey)
+	w.last = fleet.Evaluate(w.object, before, after, survey)
 	if w.allowNone {
 		w.last.AcceptNone()
 	}
@@ -229,7 +228,7 @@ func (w *waiter) tell() error {
 func (w *waiter) isPrinted() bool { return w.printed != nil && w.printed.Same(w.last) }
 
 // outcome returns nil for yes.
-func outcome(v *converge.Verdict) error {
+func outcome(v *fleet.Result) error {
 	switch {
 	case v.Converged:
 		return nil

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/refvol/refvol/pkg/converge"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -30,14 +29,19 @@ func TestFlags(t *testing.T) {
 		{[]string{"status", "--status-port=0"}, "--status-port must not be 0"},
 		{[]string{"status", "--plugin-timeout=0s"}, "--plugin-timeout: 0s is not positive"},
 		{[]string{"status", "--selector=a b"}, "--selector: "},
+		{[]string{"status", "-n", "shop"}, "unknown shorthand flag: 'n' in -n"},
+		{[]string{"status", "--namespace=shop"}, "unknown flag: --namespace"},
 		{[]string{"status", "argument"}, `unknown command "argument" for "kubectl refvol status"`},
 		{[]string{"status"}, "configure the client of the API server: "},
 		{[]string{"status", "--kubeconfig=/nor/this"}, "configure the client of the API server: stat /nor/this: no such file or directory"},
-		{[]string{"converged"}, "accepts 1 arg(s), received 0"},
+		{[]string{"converged"}, "accepts between 1 and 2 arg(s), received 0"},
 		{[]string{"converged", "secret/db", "-o", "wide"}, `--output: Unsupported value: "wide": must be table, json or yaml`},
 		{[]string{"converged", "secret/db", "--timeout=-1s"}, "--timeout: -1s is negative"},
 		{[]string{"converged", "pod/db", "--server=http://127.0.0.1:1"}, `"pod/db" is neither secret/NAME nor configmap/NAME`},
 		{[]string{"converged", "secret", "--server=http://127.0.0.1:1"}, `"secret" is neither secret/NAME nor configmap/NAME`},
+		{[]string{"converged", "secret", "a/b", "--server=http://127.0.0.1:1"}, `"secret/a/b" is neither secret/NAME nor configmap/NAME`},
+		{[]string{"converged", "pod", "db", "--server=http://127.0.0.1:1"}, `"pod/db" is neither secret/NAME nor configmap/NAME`},
+		{[]string{"converged", "secret", "db", "-n", "ns", "--server=http://127.0.0.1:1"}, "get the metadata of secret/db in namespace ns: "},
 		{[]string{"converged", "secret/a/b", "--server=http://127.0.0.1:1"}, `"secret/a/b" is neither secret/NAME nor configmap/NAME`},
 	} {
 		var out bytes.Buffer
@@ -53,7 +57,7 @@ func TestFlags(t *testing.T) {
 }
 
 func TestParseObject(t *testing.T) {
-	for text, want := range map[string]converge.Object{
+	for text, want := range map[string]fleet.Object{
 		"secret/db": {Kind: "Secret", Namespace: "ns", Name: "db"}, "secrets/db": {Kind: "Secret", Namespace: "ns", Name: "db"},
 		"configmap/a.b": {Kind: "ConfigMap", Namespace: "ns", Name: "a.b"}, "cm/x": {Kind: "ConfigMap", Namespace: "ns", Name: "x"},
 	} {
@@ -70,9 +74,9 @@ var (
 
 // TestExitStatus: no is told from not known.
 func TestExitStatus(t *testing.T) {
-	no := outcome(&converge.Verdict{})
-	none := outcome(&converge.Verdict{Current: &status.Version{}, None: true})
-	yes := outcome(&converge.Verdict{Current: &status.Version{}, Converged: true})
+	no := outcome(&fleet.Result{})
+	none := outcome(&fleet.Result{Current: &status.Version{}, None: true})
+	yes := outcome(&fleet.Result{Current: &status.Version{}, Converged: true})
 	if yes != nil {
 		t.Errorf("yes: %v", yes)
 	}
@@ -110,14 +114,14 @@ func next(versions *[]string) *status.Version {
 }
 
 func (s *script) waiter(watch bool) *waiter {
-	object := converge.Object{Kind: "Secret", Namespace: "ns", Name: "db"}
+	object := fleet.Object{Kind: "Secret", Namespace: "ns", Name: "db"}
 	return &waiter{
 		object: object, watch: watch, allowNone: s.allowNone, progress: &progress{},
 		renew: func() bool {
 			s.renewed = !s.renewed
 			return s.keepsPods && s.renewed
 		},
-		version: func(ctx context.Context, _ converge.Object) (*status.Version, error) {
+		version: func(ctx context.Context, _ fleet.Object) (*status.Version, error) {
 			return next(&s.object), ctx.Err()
 		},
 		survey: func(ctx context.Context, _ func(int, int)) (*fleet.Survey, error) {
@@ -136,7 +140,7 @@ func (s *script) waiter(watch bool) *waiter {
 			return &fleet.Survey{Nodes: []fleet.Node{{Name: "n", Report: &status.Report{Volumes: []status.Volume{volume}}}}}, nil
 		},
 		warn: func(err error) { s.printed = append(s.printed, "warning: "+err.Error()) },
-		write: func(v *converge.Verdict) error {
+		write: func(v *fleet.Result) error {
 			line := "deleted"
 			switch {
 			case v.Converged:

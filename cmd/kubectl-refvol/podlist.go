@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/refvol/refvol/pkg/inuse"
+	"github.com/refvol/refvol/pkg/fleet"
 )
 
 // restAfterList is how many times as long as a list of all pods took the next one has to wait: of a large
@@ -16,11 +16,11 @@ const restAfterList = 3
 // podList lists the pods that use the driver, and keeps the answer for a while. get and renew are for one goroutine
 // at a time, and forget is safe for concurrent use with them.
 type podList struct {
-	list func(context.Context) ([]inuse.Pod, error)
+	list func(context.Context) ([]fleet.Pod, error)
 
 	// mu guards what is below it.
 	mu   sync.Mutex
-	kept []inuse.Pod
+	kept []fleet.Pod
 	took time.Duration
 	at   time.Time
 	// fresh says that the last answer was not one that was kept.
@@ -28,7 +28,7 @@ type podList struct {
 }
 
 // get returns the pods. The caller may change the slice.
-func (l *podList) get(ctx context.Context) ([]inuse.Pod, error) {
+func (l *podList) get(ctx context.Context) ([]fleet.Pod, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.fresh = l.at.IsZero() || time.Since(l.at) >= restAfterList*l.took
@@ -47,7 +47,7 @@ func (l *podList) get(ctx context.Context) ([]inuse.Pod, error) {
 func (l *podList) forget(namespace, name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.kept = slices.DeleteFunc(l.kept, func(pod inuse.Pod) bool { return pod.Namespace == namespace && pod.Name == name })
+	l.kept = slices.DeleteFunc(l.kept, func(pod fleet.Pod) bool { return pod.Namespace == namespace && pod.Name == name })
 }
 
 // renew has the next get list the pods, and returns false if the last one did.

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/refvol/refvol/pkg/inuse"
+	"github.com/refvol/refvol/pkg/fleet"
 )
 
 // TestPodList: the pods are listed for a quarter of the time, and at once if an answer depends on it.
@@ -15,10 +15,10 @@ func TestPodList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fails error
 		lists := 0
-		l := &podList{list: func(context.Context) ([]inuse.Pod, error) {
+		l := &podList{list: func(context.Context) ([]fleet.Pod, error) {
 			lists++
 			<-time.After(time.Second)
-			return []inuse.Pod{{Name: "a"}}, fails
+			return []fleet.Pod{{Name: "a"}}, fails
 		}}
 		get := func(want int) {
 			t.Helper()

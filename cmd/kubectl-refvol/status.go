@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/refvol/refvol/pkg/converge"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -66,7 +65,7 @@ answer, and 2 if a request failed or the command line is wrong.`,
 			return opts.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	opts.cluster.addFlags(cmd.Flags())
+	opts.cluster.addFlags(cmd.Flags(), false)
 	cmd.Flags().StringVarP(&opts.output, "output", "o", opts.output, "table, wide, json or yaml")
 	return cmd
 }
@@ -84,7 +83,7 @@ func (o *statusOptions) run(ctx context.Context, stdout, stderr io.Writer) error
 		return err
 	}
 	line := newProgress(stderr)
-	survey, err := plugins.Survey(ctx, func(done, of int) { line.show("%d of %d nodes asked", done, of) })
+	survey, err := plugins.Collect(ctx, func(done, of int) { line.show("%d of %d nodes asked", done, of) })
 	line.clear()
 	if err != nil {
 		return err
@@ -191,7 +190,7 @@ func (n *nodeStatus) problems() []fleet.Problem {
 	}
 	for _, m := range n.Missing {
 		all = append(all, fleet.Problem{
-			Reason: converge.NotReported, Message: fmt.Sprintf("volume %s of pod %s/%s, which runs", m.Name, m.Pod.Namespace, m.Pod.Name),
+			Reason: fleet.NotReported, Message: fmt.Sprintf("volume %s of pod %s/%s, which runs", m.Name, m.Pod.Namespace, m.Pod.Name),
 		})
 	}
 	return all

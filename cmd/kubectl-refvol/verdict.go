@@ -6,12 +6,12 @@ import (
 	"io"
 	"strings"
 
-	"github.com/refvol/refvol/pkg/converge"
+	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
 
 // printVerdict writes a verdict in a form of --output. With --watch, several follow each other.
-func printVerdict(w io.Writer, output string, v *converge.Verdict) error {
+func printVerdict(w io.Writer, output string, v *fleet.Result) error {
 	switch output {
 	case status.OutputYAML:
 		if _, err := fmt.Fprintln(w, "---"); err != nil {
@@ -33,7 +33,7 @@ func printVerdict(w io.Writer, output string, v *converge.Verdict) error {
 	return nil
 }
 
-func describe(text *strings.Builder, v *converge.Verdict) error {
+func describe(text *strings.Builder, v *fleet.Result) error {
 	answer := "no"
 	if v.Converged {
 		answer = "yes"

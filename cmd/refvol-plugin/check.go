@@ -44,15 +44,13 @@ and lists every ConfigMap and Secret that they reference, with the path of the f
 --live it asks the API server which of these exist and whether the pods' service account may
 get them. It changes nothing and prints no value.
 
-Exits with status 1 if it finds a problem.`,
-		Args: cobra.NoArgs,
+Exits with status 0 if all is well, 1 if it finds a problem, and 2 if that is not known: a file can't be
+read, the API server does not answer, or the command line is wrong.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := opts.validate(); err != nil {
-				return err
-			}
 			return opts.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
+	withUnknownStatus(cmd)
 	opts.addFlags(cmd)
 	return cmd
 }
@@ -90,22 +88,12 @@ func (o *checkOptions) validate() error {
 
 // run checks all files, prints the report, and fails if it has a problem.
 func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
-	checker, err := o.checker()
+	report, err := o.report(ctx, stdin)
+	if err == nil {
+		err = o.print(stdout, report)
+	}
 	if err != nil {
-		return err
-	}
-	for _, name := range o.files {
-		if err := addFile(ctx, checker, name, stdin); err != nil {
-			return err
-		}
-	}
-	report := checker.Report()
-	write := report.WriteText
-	if o.output == outputJSON {
-		write = report.WriteJSON
-	}
-	if err := write(stdout); err != nil {
-		return fmt.Errorf("write the report: %w", err)
+		return withExitStatus(err, unknownStatus)
 	}
 	switch n := len(report.Problems); n {
 	case 0:
@@ -115,6 +103,34 @@ func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Write
 	default:
 		return fmt.Errorf("check: %d problems", n)
 	}
+}
+
+// report checks all files.
+func (o *checkOptions) report(ctx context.Context, stdin io.Reader) (*check.Report, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	checker, err := o.checker()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range o.files {
+		if err := addFile(ctx, checker, name, stdin); err != nil {
+			return nil, err
+		}
+	}
+	return checker.Report(), nil
+}
+
+func (o *checkOptions) print(stdout io.Writer, report *check.Report) error {
+	write := report.WriteText
+	if o.output == outputJSON {
+		write = report.WriteJSON
+	}
+	if err := write(stdout); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return nil
 }
 
 // checker makes what the flags ask for.

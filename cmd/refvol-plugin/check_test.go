@@ -90,7 +90,7 @@ func TestCheckStandardInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	opts := &checkOptions{files: []string{"-"}, output: outputText, driverName: "csi.refvol.dev"}
+	opts := &checkOptions{files: []string{"-"}, output: outputText, driverName: "csi.refvol.dev", identity: identityPlugin, changeDetection: "Watch"}
 	err = opts.run(t.Context(), bytes.NewReader(text), &out)
 	if message(err) != "check: 1 problem" || !strings.Contains(out.String(), "problem: standard input, document 1: Pod default/app: ") {
 		t.Errorf("%v, %s", err, out.String())
@@ -116,8 +116,30 @@ func TestCheckRefuses(t *testing.T) {
 		{[]string{"--unknown"}, "unknown flag: --unknown"},
 	} {
 		out, _, err := runCommand(t, append([]string{"check"}, test.args...)...)
-		if message(err) != test.want || out != "" {
-			t.Errorf("%q: %v, %q, want %q", test.args, err, out, test.want)
+		if message(err) != test.want || out != "" || exitStatus(err) != 2 {
+			t.Errorf("%q: %v, status %d, %q, want %q", test.args, err, exitStatus(err), out, test.want)
+		}
+	}
+}
+
+// TestCheckExitStatus: a problem is told from an API server that doesn't answer.
+func TestCheckExitStatus(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	writeFile(t, kubeconfig, `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+		"contexts": [{"name": "c", "context": {"cluster": "c"}}]}`)
+	good, bad := manifestOf(t, "good.yaml", "secret: db"), manifestOf(t, "bad.yaml", "secret: db, uid: x")
+	for _, test := range []struct {
+		args []string
+		want int
+	}{
+		{[]string{"-f", good}, 0},
+		{[]string{"-f", bad}, 1},
+		{[]string{"-f", good, "--live", "--kubeconfig", kubeconfig}, 2},
+		{[]string{"-f", bad, "--live", "--kubeconfig", kubeconfig}, 2},
+	} {
+		_, _, err := runCommand(t, append([]string{"check"}, test.args...)...)
+		if got := exitStatus(err); got != test.want {
+			t.Errorf("%q: status %d, want %d: %v", test.args, got, test.want, err)
 		}
 	}
 }

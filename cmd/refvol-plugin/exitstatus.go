@@ -1,6 +1,13 @@
 package main
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+)
+
+// unknownStatus is the exit status of a command that could not have the answer that it is for.
+const unknownStatus = 2
 
 // exitError is an error with which the program ends with another status than 1.
 type exitError struct {
@@ -16,6 +23,14 @@ func withExitStatus(err error, status int) error {
 		return nil
 	}
 	return &exitError{err, status}
+}
+
+// withUnknownStatus has the program end with unknownStatus if the command line of cmd is wrong.
+func withUnknownStatus(cmd *cobra.Command) {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		return withExitStatus(cobra.NoArgs(cmd, args), unknownStatus)
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withExitStatus(err, unknownStatus) })
 }
 
 // exitStatus returns the status that the program ends with.

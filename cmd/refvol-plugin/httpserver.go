@@ -40,7 +40,7 @@ func startHTTP(flag, address string, handler http.Handler, answers time.Duration
 		ended:   make(chan error, 1),
 	}
 	go func() {
-		err := s.server.Serve(&boundedListener{Listener: listener})
+		err := s.server.Serve(listener)
 		if errors.Is(err, http.ErrServerClosed) {
 			err = nil
 		} else {

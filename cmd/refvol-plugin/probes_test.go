@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -106,57 +104,6 @@ func TestHealthOfADeadSocket(t *testing.T) {
 	if body := answer.Body.String(); answer.Code != http.StatusServiceUnavailable || body != "probe csi.sock: no answer\n" {
 		t.Errorf("got %d %q", answer.Code, body)
 	}
-}
-
-// TestConnectionsAreBounded: who holds all connections keeps nobody out, and loses the oldest.
-func TestConnectionsAreBounded(t *testing.T) {
-	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok")) })
-	server, err := startHTTP("http-address", "127.0.0.1:0", ok, answerTime, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := server.stop(); err != nil {
-			t.Error(err)
-		}
-	}()
-	var held []net.Conn
-	for i := range maxConnections + 1 {
-		conn, err := net.Dial("tcp", server.address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { conn.Close() })
-		held = append(held, conn)
-		if err := ask(conn); err != nil {
-			t.Fatalf("connection %d: %v", i, err)
-		}
-	}
-	if n, err := held[0].Read(make([]byte, 1)); n > 0 || err == nil {
-		t.Errorf("the oldest was not closed: %d bytes, %v", n, err)
-	}
-	for i, conn := range held[1:] {
-		if err := ask(conn); err != nil {
-			t.Errorf("connection %d was closed: %v", i+1, err)
-		}
-	}
-}
-
-// ask sends a request by a connection, and wants an answer of 200 with "ok".
-func ask(conn net.Conn) error {
-	if _, err := conn.Write([]byte("GET / HTTP/1.1\r\nHost: test\r\n\r\n")); err != nil {
-		return err
-	}
-	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err == nil && (answer.StatusCode != http.StatusOK || string(body) != "ok") {
-		err = fmt.Errorf("%s %q", answer.Status, body)
-	}
-	return err
 }
 
 // TestWhoReadsNothing: an answer that nobody reads ends, so that others are answered.

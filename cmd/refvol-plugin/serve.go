@@ -103,10 +103,10 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	}
 
 	unlock, err := csi.AcquireLock(ctx, opts.endpoint)
-	if ctx.Err() != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return nil // it was still waiting for the process before
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()

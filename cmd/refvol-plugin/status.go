@@ -19,9 +19,6 @@ import (
 // fetchTimeout bounds how long `status` waits for the plugin.
 const fetchTimeout = 10 * time.Second
 
-// unknownStatus is the exit status of `status` if it can't tell how the volumes are.
-const unknownStatus = 2
-
 // statusOptions are the flags of `status`.
 type statusOptions struct {
 	address, output string
@@ -41,14 +38,11 @@ the volumes it names the rights that the plugin lacks.
 
 Exits with status 0 if all volumes are normal, 1 if one is abnormal or a right is missing, and 2 if that
 is not known: the plugin does not answer, answers in another format, or the command line is wrong.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			return withExitStatus(cobra.NoArgs(cmd, args), unknownStatus)
-		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withExitStatus(err, unknownStatus) })
+	withUnknownStatus(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&opts.address, "status-address", opts.address, "the plugin's own --status-address")
 	fs.StringVarP(&opts.output, "output", "o", opts.output, "table, wide, json or yaml")

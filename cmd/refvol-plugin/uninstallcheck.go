@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/refvol/refvol/pkg/inuse"
+	"github.com/refvol/refvol/pkg/fleet"
 )
 
 // uninstallCheckOptions are the flags of `uninstall-check`.
@@ -60,7 +60,7 @@ func (o *uninstallCheckOptions) run(ctx context.Context, stdout io.Writer) error
 	if err != nil {
 		return err
 	}
-	pods, err := inuse.Holding(ctx, client.ListPods, o.driverName, func(pod *corev1.Pod) bool {
+	pods, err := fleet.Holding(ctx, client.ListPods, o.driverName, func(pod *corev1.Pod) bool {
 		return pod.Namespace == o.namespace && selector.Matches(labels.Set(pod.Labels))
 	})
 	if err != nil {

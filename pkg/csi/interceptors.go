@@ -25,19 +25,15 @@ type volumeRequest interface{ GetVolumeId() string }
 // podRequest is a request that tells a volume's pod.
 type podRequest interface{ GetVolumeContext() map[string]string }
 
-// logCalls logs the calls that fail, each failure of a volume once and not at each retry. What a
-// call has done is the handler's to log: its logger names the method, the volume and, in a
-// publish, the pod. Nothing else of a request is logged: the context may hold tokens, and a
-// secrets field does.
-func logCalls(observe Observer) grpc.UnaryServerInterceptor {
-	failures := newFailures()
+// logCalls logs each call that fails once, with its code. What a call has done is the handler's to
+// log: its logger names the method, the volume and, in a publish, the pod. Nothing else of a request
+// is logged: the context may hold tokens, and a secrets field does.
+func logCalls(base klog.Logger, observe Observer) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		method := path.Base(info.FullMethod)
-		logger := klog.FromContext(ctx).WithValues("method", method)
-		volumeID := ""
+		logger := base.WithValues("method", method)
 		if r, ok := req.(volumeRequest); ok {
-			volumeID = r.GetVolumeId()
-			logger = logger.WithValues("volumeID", shorten(volumeID))
+			logger = logger.WithValues("volumeID", shorten(r.GetVolumeId()))
 		}
 		if r, ok := req.(podRequest); ok {
 			if pod, err := volume.PodFromContext(r.GetVolumeContext()); err == nil {
@@ -49,14 +45,10 @@ func logCalls(observe Observer) grpc.UnaryServerInterceptor {
 		resp, err := handler(klog.NewContext(ctx, logger), req)
 		took, code := time.Since(begin), status.Code(err)
 		observe(method, code, took)
-		switch {
-		case err == nil:
-			failures.forget(method, volumeID)
-			logger.V(4).Info("CSI call done", "took", took)
-		case failures.isNews(method, volumeID, err):
+		if err != nil {
 			logger.Error(err, "CSI call failed", "code", code.String(), "took", took)
-		default:
-			logger.V(4).Info("CSI call failed again", "err", err, "code", code.String(), "took", took)
+		} else {
+			logger.V(4).Info("CSI call done", "took", took)
 		}
 		return resp, err
 	}

@@ -3,12 +3,14 @@ package csi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/refvol/refvol/internal/leak"
 )
@@ -76,6 +78,24 @@ func TestCallsAreLoggedAndObserved(t *testing.T) {
 	}
 	if got := s.logs.with("CSI call done", `method="NodePublishVolume"`, `volumeID="`+testID+`"`); len(got) != 1 {
 		t.Errorf("the success was logged %d times in %s", len(got), s.logs)
+	}
+}
+
+// TestEachFailureIsLogged once, with its code and its pod, also one that differs from the one before by its text only.
+func TestEachFailureIsLogged(t *testing.T) {
+	s := serve(t, nil)
+	req := publishRequestOf(nil)
+	pod := req.GetVolumeContext()["csi.storage.k8s.io/pod.namespace"] + "/" + req.GetVolumeContext()["csi.storage.k8s.io/pod.name"]
+	for _, text := range []string{"connection refused", "mounts don't propagate", "mounts don't propagate"} {
+		s.publisher.publish = func(context.Context) error { return status.Error(codes.Unavailable, text) }
+		if _, err := s.node.NodePublishVolume(t.Context(), req); err == nil {
+			t.Fatal("no error")
+		}
+	}
+	for text, want := range map[string]int{"connection refused": 1, "mounts don't propagate": 2} {
+		if lines := s.logs.with(`"CSI call failed"`, text, `code="Unavailable"`, fmt.Sprintf("pod=%q", pod)); len(lines) != want {
+			t.Errorf("%s: %d lines, want %d, in %s", text, len(lines), want, s.logs)
+		}
 	}
 }
 

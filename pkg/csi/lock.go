@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 )
 
@@ -29,74 +30,46 @@ func AcquireLock(ctx context.Context, endpoint string) (release func() error, er
 	if err != nil {
 		return nil, fmt.Errorf("lock endpoint: %w", err)
 	}
-	return acquireLock(ctx, path, tryLock)
+	return acquireLock(ctx, path, unix.Flock)
 }
 
-func acquireLock(ctx context.Context, socket string, try func(*os.File) error) (release func() error, err error) {
-	file, err := openLock(socket + ".lock")
-	if err != nil {
-		return nil, err
-	}
-	if err := waitForLock(ctx, socket, file, try); err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return file.Close, nil
-}
-
-func openLock(path string) (*os.File, error) {
+func acquireLock(ctx context.Context, socket string, flock func(fd, how int) error) (release func() error, err error) {
+	path := socket + ".lock"
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the lock of a socket: %w", err)
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, file.Close())
+		}
+	}()
 	info, err := file.Stat()
 	if err == nil && !info.Mode().IsRegular() {
 		err = &fs.PathError{Op: "lock", Path: path, Err: errors.New("there is something that is not a file")}
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open the lock of a socket: %w", err), file.Close())
+		return nil, fmt.Errorf("open the lock of a socket: %w", err)
 	}
-	return file, nil
-}
-
-// waitForLock returns nil when this process has the lock, or when there can be none.
-func waitForLock(ctx context.Context, socket string, file *os.File, try func(*os.File) error) error {
-	for attempt := 1; ; attempt++ {
-		err := try(file)
-		switch {
+	logger, waits := klog.FromContext(ctx).WithValues("socket", socket), false
+	err = wait.PollUntilContextCancel(ctx, lockInterval, true, func(context.Context) (bool, error) {
+		switch err := flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
 		case err == nil:
-			return nil
-		case isUnsupported(err):
-			klog.FromContext(ctx).Error(err, "Nothing keeps a second process of this plugin from the same volumes", "socket", socket)
-			return nil
+			return true, nil
+		case errors.Is(err, unix.EBADF), errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EOPNOTSUPP):
+			logger.Error(err, "Nothing keeps a second process of this plugin from the same volumes")
+			return true, nil
+		case errors.Is(err, unix.EINTR):
 		case !errors.Is(err, unix.EWOULDBLOCK):
-			return fmt.Errorf("lock %s: %w", file.Name(), err)
+			return false, err
+		case !waits:
+			waits = true
+			logger.Info("Another process serves this socket: waiting for its end")
 		}
-		if attempt == 1 {
-			klog.FromContext(ctx).Info("Another process serves this socket: waiting for its end", "socket", socket)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for the process that has locked %s: %w", file.Name(), ctx.Err())
-		case <-time.After(lockInterval):
-		}
-	}
-}
-
-// tryLock locks a file, or fails with EWOULDBLOCK if another process has.
-func tryLock(file *os.File) error {
-	conn, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	controlErr := conn.Control(func(fd uintptr) {
-		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-			err = unix.Flock(int(fd), unix.LOCK_EX|unix.LOCK_NB)
-		}
+		return false, nil
 	})
-	return errors.Join(err, controlErr)
-}
-
-// isUnsupported says whether an error of tryLock is one of a file system that has no locks.
-func isUnsupported(err error) bool {
-	return errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.EOPNOTSUPP)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return file.Close, nil
 }

@@ -54,7 +54,7 @@ func (l *lockTest) wantLocked() {
 		l.Fatal(err)
 	}
 	defer file.Close()
-	if err := tryLock(file); !errors.Is(err, unix.EWOULDBLOCK) {
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
 		l.Errorf("got %v, want that it is locked", err)
 	}
 }
@@ -179,7 +179,7 @@ func TestFileSystemWithoutLocks(t *testing.T) {
 	for _, errno := range []error{unix.EBADF, unix.ENOLCK, unix.EOPNOTSUPP} {
 		t.Run(errno.Error(), func(t *testing.T) {
 			l := newLockTest(t)
-			release, err := acquireLock(l.ctx, l.socket, func(*os.File) error { return errno })
+			release, err := acquireLock(l.ctx, l.socket, func(int, int) error { return errno })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -192,7 +192,7 @@ func TestFileSystemWithoutLocks(t *testing.T) {
 		})
 	}
 	l := newLockTest(t)
-	if _, err := acquireLock(l.ctx, l.socket, func(*os.File) error { return unix.EIO }); !errors.Is(err, unix.EIO) {
+	if _, err := acquireLock(l.ctx, l.socket, func(int, int) error { return unix.EIO }); !errors.Is(err, unix.EIO) {
 		t.Errorf("got %v, want %v", err, unix.EIO)
 	}
 }

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"k8s.io/klog/v2"
@@ -113,46 +113,28 @@ func (s *Server) Serve(ctx context.Context) error {
 	services := s.newGRPC(ctx)
 	csi.RegisterIdentityServer(services, &identityServer{name: s.opts.DriverName, version: s.opts.Version})
 	csi.RegisterNodeServer(services, &nodeServer{nodeName: s.opts.NodeName, publisher: s.opts.Publisher})
-	listeners := []endpoint{{s.path, services}}
+	endpoints := []endpoint{{s.path, services}}
 	if path := s.registrationPath(); path != "" {
 		// The kubelet calls the CSI socket as soon as it sees this one, so it is last.
 		registrar := s.newGRPC(ctx)
 		registration.RegisterRegistrationServer(registrar, s.registration)
-		listeners = append(listeners, endpoint{path, registrar})
+		endpoints = append(endpoints, endpoint{path, registrar})
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	ended := make(chan error, len(listeners))
-	started := 0
-	var errs []error
-	for _, e := range listeners {
+	group, ctx := errgroup.WithContext(ctx) // one of the two is of no use without the other
+	for _, e := range endpoints {
 		listener, err := listen(ctx, e.path)
 		if err != nil {
-			errs = append(errs, err)
-			cancel(err)
+			group.Go(func() error { return err })
 			break
 		}
 		klog.FromContext(ctx).Info("Serving", "socket", e.path)
-		started++
-		go func() {
-			err := e.serve(ctx, listener, s.opts.DrainTimeout)
-			cancel(err) // one of the two is of no use without the other
-			ended <- err
-		}()
+		group.Go(func() error { return e.serve(ctx, listener, s.opts.DrainTimeout) })
 	}
-	<-ctx.Done()
-	for range started {
-		errs = append(errs, <-ended)
-	}
-	return errors.Join(errs...)
+	return group.Wait()
 }
 
 func (s *Server) newGRPC(ctx context.Context) *grpc.Server {
-	logger := klog.FromContext(ctx)
-	withLogger := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		return handler(klog.NewContext(ctx, logger), req)
-	}
-	return grpc.NewServer(grpc.ChainUnaryInterceptor(withLogger, logCalls(s.opts.Observe), recoverPanics))
+	return grpc.NewServer(grpc.ChainUnaryInterceptor(logCalls(klog.FromContext(ctx), s.opts.Observe), recoverPanics))
 }
 
 // endpoint is one socket and what answers on it.
@@ -162,11 +144,7 @@ type endpoint struct {
 }
 
 // serve answers on a bound socket until ctx ends and the calls under way have.
-func (e endpoint) serve(ctx context.Context, listener *net.UnixListener, drain time.Duration) error {
-	bound, err := os.Lstat(e.path)
-	if err != nil {
-		return errors.Join(fmt.Errorf("serve at %s: %w", e.path, err), listener.Close())
-	}
+func (e endpoint) serve(ctx context.Context, listener net.Listener, drain time.Duration) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
@@ -174,15 +152,12 @@ func (e endpoint) serve(ctx context.Context, listener *net.UnixListener, drain t
 		defer force.Stop()
 		e.server.GracefulStop()
 	})
-	err = e.server.Serve(listener)
+	err := e.server.Serve(listener)
 	if !stop() {
 		<-stopped
 	}
-	if errors.Is(err, grpc.ErrServerStopped) {
-		err = nil // ctx ended before the first call could come
+	if err == nil || errors.Is(err, grpc.ErrServerStopped) { // the latter: ctx ended before the first call could come
+		return nil
 	}
-	if err != nil {
-		err = fmt.Errorf("serve at %s: %w", e.path, err)
-	}
-	return errors.Join(err, unlink(e.path, bound))
+	return fmt.Errorf("serve at %s: %w", e.path, err)
 }

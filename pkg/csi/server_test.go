@@ -164,27 +164,6 @@ func TestAServerThatIsStoppedBeforeItServes(t *testing.T) {
 	}
 }
 
-func TestTheSocketOfASuccessorStays(t *testing.T) {
-	s := serve(t, nil)
-	if _, err := s.identity.Probe(t.Context(), &csi.ProbeRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	successor, err := listen(t.Context(), s.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer successor.Close()
-	if err := s.stop(); err != nil {
-		t.Error(err)
-	}
-	s.wantSockets(s.path)
-	conn, err := net.Dial("unix", s.path)
-	if err != nil {
-		t.Fatalf("the successor can't be reached: %v", err)
-	}
-	conn.Close()
-}
-
 func TestACallUnderWayIsDrained(t *testing.T) {
 	s := serve(t, nil)
 	begun, finish := make(chan struct{}), make(chan struct{})

@@ -24,10 +24,10 @@ func socketPath(endpoint string) (string, error) {
 }
 
 // listen binds a unix socket with mode 0600 and replaces one that a dead process
-// left; what is not a socket is never replaced. It is bound under its own name, because
+// left; what is not a socket is never replaced. The end of the listener removes it. It is bound under its own name, because
 // the kubelet looks at each name that turns up where it expects plugins, and complains of
 // one that has gone by then.
-func listen(ctx context.Context, path string) (*net.UnixListener, error) {
+func listen(ctx context.Context, path string) (net.Listener, error) {
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -44,12 +44,7 @@ func listen(ctx context.Context, path string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
-	bound, ok := listener.(*net.UnixListener)
-	if !ok {
-		return nil, fmt.Errorf("listen at %s: %w", path, errors.Join(fmt.Errorf("got a %T", listener), listener.Close()))
-	}
-	bound.SetUnlinkOnClose(false) // by then a successor may have the name
-	return bound, nil
+	return listener, nil
 }
 
 // forRootOnly gives a socket the mode that bind then makes its file with: there is no
@@ -60,22 +55,6 @@ func forRootOnly(_, _ string, conn syscall.RawConn) error {
 	controlErr := conn.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) })
 	if err := errors.Join(err, controlErr); err != nil {
 		return fmt.Errorf("set the socket's mode: %w", err)
-	}
-	return nil
-}
-
-// unlink removes a socket that listen made, as long as its path is still that
-// socket and not the one of a successor.
-func unlink(path string, bound os.FileInfo) error {
-	now, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) || (err == nil && !os.SameFile(bound, now)) {
-		return nil
-	}
-	if err == nil {
-		err = unix.Unlink(path)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove socket %s: %w", path, err)
 	}
 	return nil
 }

@@ -1,7 +1,9 @@
-// Package fleet asks all plugins of a cluster for their reports.
+// Package fleet asks all plugins of a cluster for their reports, and finds out whether all volumes show an
+// object's current version.
 //
-// It owns which nodes have to answer, and how many are asked at once and for how long. It must not
-// know how a plugin is reached, or what becomes of the reports.
+// It owns which pods use the driver, which nodes have to answer, how many are asked at once and for how
+// long, what counts as showing a version, and the format of that answer. It must not know how a plugin is
+// reached.
 package fleet
 
 import (
@@ -15,11 +17,12 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/refvol/refvol/pkg/inuse"
 	"github.com/refvol/refvol/pkg/status"
 )
 
@@ -32,9 +35,9 @@ type Options struct {
 	// a volume of the driver.
 	CSINodes func(context.Context) ([]storagev1.CSINode, error)
 	Plugins  func(context.Context) ([]corev1.Pod, error)
-	Using    func(context.Context) ([]inuse.Pod, error)
+	Using    func(context.Context) ([]Pod, error)
 	// Pod gets one of the pods of Using again. It returns nil if that is gone or has ended.
-	Pod func(ctx context.Context, namespace, name string) (*inuse.Pod, error)
+	Pod func(ctx context.Context, namespace, name string) (*Pod, error)
 	// NodeReady says whether the kubelet of a node is ready. The error says why that isn't known.
 	NodeReady func(ctx context.Context, node string) (bool, error)
 	// Fetch gets the report of a plugin's pod, as status.Fetch does. The error wraps ECONNREFUSED if nothing
@@ -76,7 +79,7 @@ type Survey struct {
 	Nodes []Node
 	// NotAccepted are the pods with a volume of the driver that no kubelet has accepted. Nothing shows them a version
 	// yet, and their nodes may not exist.
-	NotAccepted []inuse.Pod
+	NotAccepted []Pod
 }
 
 // Node is what is known of one node.
@@ -89,7 +92,7 @@ type Node struct {
 	// Report is what the plugin told, or nil.
 	Report *status.Report
 	// Pods are those with a volume of the driver that the kubelet has accepted and that have not ended.
-	Pods []inuse.Pod
+	Pods []Pod
 }
 
 // Problem is why a node's report is missing, or can't be relied on.
@@ -118,11 +121,11 @@ const (
 	OtherPlugin Reason = "OtherPlugin"
 )
 
-// Survey lists the nodes and asks their plugins. progress is called, by one goroutine at a time, with
+// Collect lists the nodes and asks their plugins. progress is called, by one goroutine at a time, with
 // how many have answered or failed, and of how many. The error is that of a list, says that the caller
 // has not the right to ask, or is ctx's that was cancelled. A plugin that does not answer is a Problem of
 // its node, also one that ctx's deadline leaves no time for.
-func (f *Fleet) Survey(ctx context.Context, progress func(done, of int)) (*Survey, error) {
+func (f *Fleet) Collect(ctx context.Context, progress func(done, of int)) (*Survey, error) {
 	csiNodes, err := f.opts.CSINodes(ctx)
 	if err != nil {
 		return nil, err
@@ -143,7 +146,7 @@ func (f *Fleet) Survey(ctx context.Context, progress func(done, of int)) (*Surve
 }
 
 // arrange returns the nodes that have to answer, and the plugin's pod of each.
-func (f *Fleet) arrange(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []inuse.Pod) (*Survey, []*corev1.Pod) {
+func (f *Fleet) arrange(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []Pod) (*Survey, []*corev1.Pod) {
 	survey, nodes, pods := &Survey{}, map[string]*Node{}, map[string]*corev1.Pod{}
 	node := func(name string) *Node {
 		if nodes[name] == nil {
@@ -202,34 +205,29 @@ func ready(pod *corev1.Pod) bool {
 
 // askAll fills in the nodes' reports and problems. It waits for all that it has started.
 func (f *Fleet) askAll(ctx context.Context, nodes []Node, pods []*corev1.Pod, progress func(done, of int)) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	next := make(chan int)
-	var workers sync.WaitGroup
+	group, asking := errgroup.WithContext(ctx)
+	group.SetLimit(f.opts.AtOnce)
 	var mu sync.Mutex
 	done := 0
-	for range min(f.opts.AtOnce, len(nodes)) {
-		workers.Go(func() {
-			for i := range next {
-				if err := f.ask(ctx, &nodes[i], pods[i]); err != nil {
-					cancel(err)
-				}
-				f.blameNode(ctx, &nodes[i])
-				mu.Lock()
-				done++
-				progress(done, len(nodes))
-				mu.Unlock()
+	for i := range nodes {
+		group.Go(func() error {
+			if errors.Is(asking.Err(), context.Canceled) {
+				return nil
 			}
+			if err := f.ask(asking, &nodes[i], pods[i]); err != nil {
+				return err
+			}
+			f.blameNode(asking, &nodes[i])
+			mu.Lock()
+			defer mu.Unlock()
+			done++
+			progress(done, len(nodes))
+			return nil
 		})
 	}
-	for i := range nodes {
-		if errors.Is(ctx.Err(), context.Canceled) {
-			break
-		}
-		next <- i
+	if err := group.Wait(); err != nil {
+		return err
 	}
-	close(next)
-	workers.Wait()
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Cause(ctx)
 	}
@@ -252,6 +250,8 @@ func (f *Fleet) ask(ctx context.Context, node *Node, pod *corev1.Pod) error {
 	switch {
 	case apierrors.IsForbidden(err):
 		return err
+	case errors.Is(err, syscall.ECONNREFUSED) && !ready(pod):
+		node.problem(NotReady, fmt.Sprintf("the plugin's pod is not ready: %v", err))
 	case errors.Is(err, status.ErrFormat), errors.Is(err, syscall.ECONNREFUSED):
 		node.problem(OtherRelease, fmt.Sprintf("the plugin is of a release without such reports, or has another --status-address: %v", err))
 	case err != nil && bounded.Err() != nil:
@@ -291,20 +291,13 @@ func (f *Fleet) blameNode(ctx context.Context, node *Node) {
 const busyPause = time.Second
 
 // fetch gets a report, also of a plugin that is busy with others for some of ctx's time.
-func (f *Fleet) fetch(ctx context.Context, pod string) (*status.Report, error) {
-	for {
-		report, err := f.opts.Fetch(ctx, pod)
-		if !errors.Is(err, status.ErrBusy) {
-			return report, err
-		}
-		timer := time.NewTimer(busyPause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, err
-		}
-	}
+func (f *Fleet) fetch(ctx context.Context, pod string) (report *status.Report, err error) {
+	// The end of ctx ends the poll, and err is the last answer.
+	_ = wait.PollUntilContextCancel(ctx, busyPause, true, func(ctx context.Context) (bool, error) {
+		report, err = f.opts.Fetch(ctx, pod)
+		return !errors.Is(err, status.ErrBusy), nil
+	})
+	return report, err
 }
 
 func (n *Node) problem(reason Reason, message string) {

@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/refvol/refvol/pkg/inuse"
 	"github.com/refvol/refvol/pkg/status"
 )
 
@@ -49,7 +48,7 @@ func csiNode(name string, drivers ...string) storagev1.CSINode {
 }
 
 // options returns those of a cluster whose plugins, by pod, are on the nodes of their pods' names.
-func options(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []inuse.Pod) Options {
+func options(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []Pod) Options {
 	nodes := map[string]string{}
 	for _, pod := range plugins {
 		nodes[pod.Name] = pod.Spec.NodeName
@@ -58,8 +57,8 @@ func options(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []inuse.P
 		Driver: driver, AtOnce: 2, Timeout: time.Second,
 		CSINodes: func(context.Context) ([]storagev1.CSINode, error) { return csiNodes, nil },
 		Plugins:  func(context.Context) ([]corev1.Pod, error) { return plugins, nil },
-		Using:    func(context.Context) ([]inuse.Pod, error) { return using, nil },
-		Pod: func(context.Context, string, string) (*inuse.Pod, error) {
+		Using:    func(context.Context) ([]Pod, error) { return using, nil },
+		Pod: func(context.Context, string, string) (*Pod, error) {
 			return nil, errors.New("nobody should ask")
 		},
 		NodeReady: func(context.Context, string) (bool, error) { return true, nil },
@@ -75,7 +74,7 @@ func survey(t *testing.T, o Options) (*Survey, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return f.Survey(t.Context(), func(int, int) {})
+	return f.Collect(t.Context(), func(int, int) {})
 }
 
 // describe returns a line for each node: its problem, the pod that answered, and its pods.
@@ -108,7 +107,7 @@ func TestEachNodeIsThere(t *testing.T) {
 			pluginOn("rollout2", "new2", younger, pending), pluginOn("rollout2", "old2", terminating),
 			pluginOn("twice", "young", younger), pluginOn("twice", "aged"),
 		},
-		[]inuse.Pod{
+		[]Pod{
 			{Name: "a", Node: "fine", Accepted: true},
 			{Name: "b", Node: "stranded", Accepted: true},
 			{Name: "c"},
@@ -157,6 +156,22 @@ func TestProblems(t *testing.T) {
 		if got := s.Nodes[0]; got.Problem == nil || *got.Problem != test.want || got.Report != nil {
 			t.Errorf("%s: got %+v, want %+v", name, got.Problem, test.want)
 		}
+	}
+}
+
+// TestAPluginThatCrashes: nothing listens while it is started again, which says nothing of its release.
+func TestAPluginThatCrashes(t *testing.T) {
+	o := options(nil, []corev1.Pod{pluginOn("n", "p", notReady)}, nil)
+	o.Fetch = func(context.Context, string) (*status.Report, error) {
+		return nil, fmt.Errorf("forward: %w", syscall.ECONNREFUSED)
+	}
+	s, err := survey(t, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Problem{NotReady, "the plugin's pod is not ready: forward: connection refused"}
+	if got := s.Nodes[0].Problem; got == nil || *got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
@@ -233,7 +248,7 @@ func TestAtOnce(t *testing.T) {
 		}
 		var told []string
 		began := time.Now()
-		s, err := f.Survey(t.Context(), func(done, of int) { told = append(told, fmt.Sprint(done, "/", of)) })
+		s, err := f.Collect(t.Context(), func(done, of int) { told = append(told, fmt.Sprint(done, "/", of)) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -266,7 +281,7 @@ func TestADeadlineLeavesNoNodeOut(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("time is up"))
 		defer cancel()
-		s, err := f.Survey(ctx, func(int, int) {})
+		s, err := f.Collect(ctx, func(int, int) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +305,7 @@ func TestSurveyFails(t *testing.T) {
 			o.CSINodes = func(context.Context) ([]storagev1.CSINode, error) { return nil, broken }
 		}, broken},
 		"Plugins": {func(o *Options) { o.Plugins = func(context.Context) ([]corev1.Pod, error) { return nil, broken } }, broken},
-		"Using":   {func(o *Options) { o.Using = func(context.Context) ([]inuse.Pod, error) { return nil, broken } }, broken},
+		"Using":   {func(o *Options) { o.Using = func(context.Context) ([]Pod, error) { return nil, broken } }, broken},
 		"Fetch": {func(o *Options) {
 			o.Fetch = func(context.Context, string) (*status.Report, error) { return nil, forbidden }
 		}, forbidden},
@@ -307,7 +322,7 @@ func TestSurveyFails(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := f.Survey(ctx, func(int, int) {}); !errors.Is(err, context.Canceled) {
+	if _, err := f.Collect(ctx, func(int, int) {}); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
 	}
 }

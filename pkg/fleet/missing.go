@@ -6,14 +6,12 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/refvol/refvol/pkg/inuse"
 )
 
 // Missing yields the pods of which the plugin does not report all volumes, and the names of those
 // volumes. Without a report it yields none.
-func (n *Node) Missing() iter.Seq2[inuse.Pod, []string] {
-	return func(yield func(inuse.Pod, []string) bool) {
+func (n *Node) Missing() iter.Seq2[Pod, []string] {
+	return func(yield func(Pod, []string) bool) {
 		if n.Report == nil {
 			return
 		}
@@ -48,5 +46,5 @@ func (f *Fleet) forgetEnded(ctx context.Context, node *Node) {
 			ended[pod.UID] = true
 		}
 	}
-	node.Pods = slices.DeleteFunc(node.Pods, func(pod inuse.Pod) bool { return ended[pod.UID] })
+	node.Pods = slices.DeleteFunc(node.Pods, func(pod Pod) bool { return ended[pod.UID] })
 }

@@ -12,17 +12,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/refvol/refvol/pkg/inuse"
 	"github.com/refvol/refvol/pkg/status"
 )
 
 // TestMissing: a plugin that has no volume of a pod is asked about after the pod was listed. A pod that ended
 // meanwhile has none.
 func TestMissing(t *testing.T) {
-	pod := func(name string, started bool) inuse.Pod {
-		return inuse.Pod{Namespace: "shop", Name: name, UID: types.UID("uid-" + name), Node: "n", Volumes: []string{"a", "b"}, Accepted: true, Started: started}
+	pod := func(name string, started bool) Pod {
+		return Pod{Namespace: "shop", Name: name, UID: types.UID("uid-" + name), Node: "n", Volumes: []string{"a", "b"}, Accepted: true, Started: started}
 	}
-	using := []inuse.Pod{pod("whole", true), pod("half", true), pod("gone", true), pod("again", true), pod("unclear", true), pod("late", false)}
+	using := []Pod{pod("whole", true), pod("half", true), pod("gone", true), pod("again", true), pod("unclear", true), pod("late", false)}
 	o := options(nil, []corev1.Pod{pluginOn("n", "p")}, using)
 	o.Fetch = func(context.Context, string) (*status.Report, error) {
 		volume := func(pod, name string) status.Volume {
@@ -30,7 +29,7 @@ func TestMissing(t *testing.T) {
 		}
 		return &status.Report{Driver: driver, Node: "n", Volumes: []status.Volume{volume("whole", "a"), volume("whole", "b"), volume("half", "a"), volume("other", "b")}}, nil
 	}
-	o.Pod = func(_ context.Context, namespace, name string) (*inuse.Pod, error) {
+	o.Pod = func(_ context.Context, namespace, name string) (*Pod, error) {
 		found := pod(name, true)
 		switch {
 		case namespace != "shop" || name == "whole" || name == "late":

@@ -34,11 +34,16 @@ func TestTheRequestIsDerived(t *testing.T) {
 		if what := derived.differs(&r); what != "" || derived.Pod != r.Pod || *derived.FSGroup != group || derived.VolumeID != r.VolumeID {
 			t.Errorf("the derived request is %+v (another %s), want %+v", derived, what, r)
 		}
-		e.writes.times()
-		e.publish(r)
-		e.settle()
-		if n := len(e.writes.times()); n > 0 {
-			t.Errorf("%d writes for the same request", n)
+		other := r
+		other.Pod.ServiceAccount = "another"
+		for i, again := range []Request{r, other} {
+			e.publish(again)
+			e.settle()
+			if lines := e.logs.with("not the one that was derived"); len(lines) != i {
+				t.Errorf("%d of %+v: %q", i, again, lines)
+			}
+			e.restart()
+			e.settle()
 		}
 	})
 }

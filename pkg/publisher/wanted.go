@@ -118,6 +118,9 @@ func (v *vol) know(ctx context.Context, want *Request, waits bool) error {
 	case v.specOf == want:
 		return nil
 	case v.specOf == nil || v.specErr != nil || !v.specOf.isLike(want):
+		if v.specOf != nil && v.specOf.Derived {
+			klog.FromContext(ctx).Info("The kubelet's request is not the one that was derived from the pod's spec", "derivedFor", v.specOf.Pod)
+		}
 		found, err := v.understand(ctx, want, waits)
 		if o := outcomeOf(err); err != nil && (o.waits || o.retry) {
 			return err // there may be another answer

@@ -9,25 +9,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
-	"k8s.io/client-go/transport/websocket"
 	"k8s.io/streaming/pkg/httpstream"
-	streamspdy "k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-const (
-	// protocol is that of the streams of a port-forward, and tunnelled is its name inside of a WebSocket.
-	protocol  = portforward.PortForwardProtocolV1Name
-	tunnelled = "SPDY/3.1+" + protocol
-	// pingPeriod keeps proxies from ending a connection on which nothing happens.
-	pingPeriod = 5 * time.Second
-)
+// protocol is that of the streams of a port-forward.
+const protocol = portforward.PortForwardProtocolV1Name
 
 // Forwarder makes port-forwards. It is safe for concurrent use.
 type Forwarder struct {
@@ -48,45 +39,18 @@ func New(config *rest.Config, core rest.Interface) *Forwarder {
 // WebSocket it would refuse by SPDY too. The error is then the API error.
 func (f *Forwarder) connect(ctx context.Context, namespace, pod string) (httpstream.Connection, error) {
 	address := f.core.Get().Namespace(namespace).Resource("pods").Name(pod).SubResource("portforward").URL()
-	connection, err := f.byWebSocket(ctx, address)
-	if err == nil || !useSPDY(err) {
-		return connection, err
-	}
-	connection, spdyErr := f.bySPDY(ctx, address)
-	if spdyErr != nil {
-		return nil, fmt.Errorf("by WebSocket: %w; by SPDY: %w", err, spdyErr)
-	}
-	return connection, nil
-}
-
-func (f *Forwarder) byWebSocket(ctx context.Context, address *url.URL) (httpstream.Connection, error) {
-	transport, holder, err := websocket.RoundTripperFor(f.config)
+	webSocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(address, f.config)
 	if err != nil {
 		return nil, fmt.Errorf("make a WebSocket's transport: %w", err)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	socket, err := websocket.Negotiate(transport, holder, request, tunnelled)
-	if err != nil {
-		return nil, cause(err)
-	}
-	return streamspdy.NewClientConnectionWithPings(portforward.NewTunnelingConnection("client", socket), pingPeriod)
-}
-
-// bySPDY returns when ctx ends, though SPDY's dialer may go on until its peer closes the connection.
-func (f *Forwarder) bySPDY(ctx context.Context, address *url.URL) (httpstream.Connection, error) {
 	transport, upgrader, err := spdy.RoundTripperFor(f.config)
 	if err != nil {
 		return nil, fmt.Errorf("make SPDY's transport: %w", err)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address.String(), http.NoBody)
-	if err != nil {
-		return nil, err
-	}
+	bySPDY := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, address)
+	dialer := portforward.NewFallbackDialerForStreaming(webSocket, bySPDY, useSPDY)
 	return within(ctx, func() (httpstream.Connection, error) {
-		connection, agreed, err := spdy.NegotiateStreaming(upgrader, &http.Client{Transport: transport}, request, protocol)
+		connection, agreed, err := dialer.Dial(protocol)
 		if err == nil && agreed != protocol {
 			err = errors.Join(fmt.Errorf("the API server speaks %q, not %s", agreed, protocol), connection.Close())
 		}
@@ -134,6 +98,7 @@ func cause(err error) error {
 
 // useSPDY tells whether SPDY may do where a WebSocket failed: something on the way doesn't know it.
 func useSPDY(err error) bool {
+	err = cause(err)
 	return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err) ||
 		apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err)
 }

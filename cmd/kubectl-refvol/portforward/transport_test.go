@@ -8,11 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
-
-	"github.com/refvol/refvol/pkg/apiclient"
 )
 
 // TestANodeThatDoesNotAnswer: a request ends with its context, also while a stream is not acknowledged.
@@ -40,7 +39,7 @@ func TestANodeThatDoesNotAnswer(t *testing.T) {
 	defer server.Close()
 	defer close(release)
 	config := &rest.Config{Host: server.URL}
-	client, err := apiclient.New(config, server.Client())
+	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +54,7 @@ func TestANodeThatDoesNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	response, err := New(config, client.Core()).Transport("refvol-system", "plugin-1").RoundTrip(request)
+	response, err := New(config, client.CoreV1().RESTClient()).Transport("refvol-system", "plugin-1").RoundTrip(request)
 	if err == nil {
 		response.Body.Close()
 	}

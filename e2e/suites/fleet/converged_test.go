@@ -17,13 +17,12 @@ import (
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/e2e/tools/kubelet"
-	"github.com/refvol/refvol/pkg/converge"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
 
 // laggards returns where and why, a line each.
-func laggards(v converge.Verdict) []string {
+func laggards(v fleet.Result) []string {
 	var lines []string
 	for _, l := range v.Laggards {
 		pod := ""
@@ -36,7 +35,7 @@ func laggards(v converge.Verdict) []string {
 	return lines
 }
 
-func (w *world) expect(v converge.Verdict, r result, want ...string) {
+func (w *world) expect(v fleet.Result, r result, want ...string) {
 	w.t.Helper()
 	if got := laggards(v); !slices.Equal(got, want) || v.Converged != (len(want) == 0) || (r.status == 0) != v.Converged {
 		w.t.Errorf("converged: %v, status %d, laggards %q, want %q\n%s%s", v.Converged, r.status, got, want, r.stdout, r.stderr)
@@ -46,7 +45,7 @@ func (w *world) expect(v converge.Verdict, r result, want ...string) {
 // patiently runs converged with more and more time, until the answer is the one that is wanted: what answers
 // at once takes seconds on a loaded machine. It returns the time of the last try, of which a plugin has a
 // quarter.
-func (w *world) patiently(want ...string) (converge.Verdict, time.Duration) {
+func (w *world) patiently(want ...string) (fleet.Result, time.Duration) {
 	w.t.Helper()
 	for timeout := 2 * time.Second; ; timeout *= 3 {
 		v, r := w.converged(fmt.Sprint("--timeout=", timeout), fmt.Sprint("--plugin-timeout=", timeout/4))
@@ -72,7 +71,7 @@ func TestConverged(t *testing.T) {
 	second.publish("other", map[string]string{"secret": "elsewhere", "optional": "true"})
 	v, r := w.converged()
 	w.expect(v, r)
-	if v.Volumes != 2 || v.Showing != 2 || v.Nodes != 2 || v.APIVersion != status.APIVersion || v.Kind != converge.Kind {
+	if v.Volumes != 2 || v.Showing != 2 || v.Nodes != 2 || v.APIVersion != status.APIVersion || v.Kind != fleet.ResultKind {
 		t.Errorf("got %+v", v)
 	}
 	if r.stderr != "" {

@@ -47,7 +47,7 @@ func TestThroughProxy(t *testing.T) {
 		read.Add(1)
 		body, err := io.ReadAll(answer.Body)
 		answer.Body = io.NopCloser(bytes.NewReader(body))
-		if err := leak.Check("the answer to "+answer.Request.URL.Path, body); err != nil || !bytes.Contains(body, []byte(`"PartialObjectMetadata"`)) {
+		if err := leak.Check("the answer to "+answer.Request.URL.Path, body); err != nil || !bytes.Contains(body, []byte("PartialObjectMetadata")) {
 			t.Errorf("%v\n%s", err, body)
 		}
 		return err

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
-	"github.com/refvol/refvol/pkg/converge"
+	"github.com/refvol/refvol/pkg/fleet"
 )
 
 // bound is three times what the answer of 200 plugins is to take, for a machine that does other things too.
@@ -40,7 +40,7 @@ func TestManyPlugins(t *testing.T) {
 	t.Logf("%d plugins started in %s", plugins, time.Since(began).Round(time.Second))
 	version := w.change()
 	r := w.run(shared.command, "converged", "secret/db", "-n", w.namespace, "-o", "json")
-	var v converge.Verdict
+	var v fleet.Result
 	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil || r.status != 0 {
 		t.Fatalf("status %d, %v\n%s\n%s", r.status, err, r.stdout, r.stderr)
 	}

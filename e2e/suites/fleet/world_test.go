@@ -20,7 +20,7 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/e2e/tools/kubelet"
 	"github.com/refvol/refvol/internal/leak"
-	"github.com/refvol/refvol/pkg/converge"
+	"github.com/refvol/refvol/pkg/fleet"
 )
 
 // soon is how long a test waits for what takes a moment.
@@ -232,15 +232,15 @@ func (w *world) runAs(kubeconfig, program string, args ...string) result {
 }
 
 // converged runs the command of this name on the Secret.
-func (w *world) converged(args ...string) (converge.Verdict, result) {
+func (w *world) converged(args ...string) (fleet.Result, result) {
 	w.t.Helper()
 	return w.convergedAs(shared.caller, args...)
 }
 
-func (w *world) convergedAs(kubeconfig string, args ...string) (converge.Verdict, result) {
+func (w *world) convergedAs(kubeconfig string, args ...string) (fleet.Result, result) {
 	w.t.Helper()
 	r := w.runAs(kubeconfig, shared.race, append([]string{"converged", "secret/db", "-n", w.namespace, "-o", "json"}, args...)...)
-	var v converge.Verdict
+	var v fleet.Result
 	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil {
 		w.t.Fatalf("status %d, %v\n%s\n%s", r.status, err, r.stdout, r.stderr)
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/refvol/refvol/internal/leak"
-	"github.com/refvol/refvol/pkg/converge"
+	"github.com/refvol/refvol/pkg/fleet"
 )
 
 // commandResult is how kubectl-refvol ended.
@@ -42,10 +42,10 @@ func kubectlRefvol(t *testing.T, args ...string) commandResult {
 }
 
 // converged asks for the Secret login, and returns the answer with a line for each laggard.
-func (n *namespace) converged(args ...string) (converge.Verdict, []string) {
+func (n *namespace) converged(args ...string) (fleet.Result, []string) {
 	n.t.Helper()
 	r := kubectlRefvol(n.t, append([]string{"converged", "secret/login", "-n", n.name, "-o", "json"}, args...)...)
-	var v converge.Verdict
+	var v fleet.Result
 	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil || (r.status == 0) != v.Converged {
 		n.t.Fatalf("status %d, %v\n%s\n%s", r.status, err, r.stdout, r.stderr)
 	}

@@ -13,10 +13,11 @@ import (
 )
 
 // What the plugin logs when it has taken a volume over, when it can't, and when the kubelet's
-// request differs from that which it has derived.
+// request is another one than that which it has derived.
 const (
 	logTookOver  = "Took over a mounted volume"
 	logWaits     = "A mounted volume is not updated"
+	logDerived   = "The kubelet's request is not the one that was derived from the pod's spec"
 	logDifferent = "is published already, with another"
 )
 
@@ -60,7 +61,7 @@ func TestDerivedRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{logWaits, logDifferent, "AlreadyExists"} {
+	for _, text := range []string{logWaits, logDerived, logDifferent, "AlreadyExists"} {
 		for _, id := range ids {
 			if lines := linesWith(log, text, id); len(lines) > 0 {
 				t.Errorf("the plugin logged %s", lines[0])

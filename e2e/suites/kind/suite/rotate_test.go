@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/internal/leak"
-	"github.com/refvol/refvol/pkg/converge"
+	"github.com/refvol/refvol/pkg/fleet"
 )
 
 const (
@@ -188,7 +188,7 @@ func (r *rotation) update(password string) {
 }
 
 // isConverged does the document's second command, and returns the answer.
-func (r *rotation) isConverged(more ...string) converge.Verdict {
+func (r *rotation) isConverged(more ...string) fleet.Result {
 	r.t.Helper()
 	var args []string
 	for _, arg := range r.converged.args[1:] { // without "refvol"
@@ -198,7 +198,7 @@ func (r *rotation) isConverged(more ...string) converge.Verdict {
 		args = append(args, arg)
 	}
 	answer := kubectlRefvol(r.t, append(append(args, "-o", "json"), more...)...)
-	var v converge.Verdict
+	var v fleet.Result
 	if err := json.Unmarshal([]byte(answer.stdout), &v); err != nil || (answer.status == 0) != v.Converged {
 		r.t.Fatalf("status %d, %v\n%s\n%s", answer.status, err, answer.stdout, answer.stderr)
 	}

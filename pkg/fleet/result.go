@@ -1,8 +1,4 @@
-// Package converge judges whether all volumes of a cluster show an object's current version.
-//
-// It owns what counts as having it, and the format of the answer. It computes: it must not know how
-// the reports came.
-package converge
+package fleet
 
 import (
 	"cmp"
@@ -11,13 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/refvol/refvol/pkg/fleet"
-	"github.com/refvol/refvol/pkg/inuse"
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// Kind is that of a Verdict. Its apiVersion is status.APIVersion.
-const Kind = "Convergence"
+// ResultKind is that of a Result. Its apiVersion is status.APIVersion.
+const ResultKind = "Convergence"
 
 // Object names an object.
 type Object struct {
@@ -32,8 +26,8 @@ func (o Object) String() string {
 	return fmt.Sprintf("%s/%s in namespace %s", strings.ToLower(o.Kind), o.Name, o.Namespace)
 }
 
-// Verdict says which volumes show an object's current version. All of its texts can be printed.
-type Verdict struct {
+// Result says which volumes show an object's current version. All of its texts can be printed.
+type Result struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Object     Object `json:"object"`
@@ -52,29 +46,29 @@ type Verdict struct {
 	Volumes int `json:"volumes"`
 	Showing int `json:"showing"`
 	// Laggards are what keeps the answer from being yes.
-	Laggards []Laggard `json:"laggards"`
+	Laggards []OutdatedVolume `json:"laggards"`
 	// NotPublished are pods that have not started, or that no kubelet has accepted, and have a volume that no plugin
 	// reports. They get the version that is current when the volume is published, so they are no laggards.
-	NotPublished []Pod `json:"notPublished"`
+	NotPublished []UnpublishedPod `json:"notPublished"`
 	// NotCovered says, for people, what the answer tells nothing of.
 	NotCovered []string `json:"notCovered"`
 }
 
-// Laggard is a volume that does not show the current version, or a node of which that isn't known.
-type Laggard struct {
+// OutdatedVolume is a volume that does not show the current version, or a node of which that isn't known.
+type OutdatedVolume struct {
 	Node string `json:"node"`
 	// Pod and Volume are missing if it is the node.
 	Pod    *status.Pod `json:"pod,omitempty"`
 	Volume string      `json:"volume,omitempty"`
 	// Shown is the version that the files show, nil for none or if that isn't known.
 	Shown *status.Version `json:"shown,omitempty"`
-	// Reason is for tools: one of the constants here, or a fleet.Reason. Message is for people.
-	Reason  fleet.Reason `json:"reason"`
-	Message string       `json:"message"`
+	// Reason is for tools: one of the constants here, or a Reason. Message is for people.
+	Reason  Reason `json:"reason"`
+	Message string `json:"message"`
 }
 
-// Pod is one that has not started.
-type Pod struct {
+// UnpublishedPod is one that has not started.
+type UnpublishedPod struct {
 	Node string `json:"node,omitempty"`
 	status.Pod
 }
@@ -82,26 +76,26 @@ type Pod struct {
 // Why a volume is a laggard.
 const (
 	// Outdated: the files show another version.
-	Outdated fleet.Reason = "Outdated"
+	Outdated Reason = "Outdated"
 	// Pinned: the files show another version, and always will.
-	Pinned fleet.Reason = "Pinned"
+	Pinned Reason = "Pinned"
 	// NotShown: the volume names the object, and its files show none of it, or may show a mix of versions.
-	NotShown fleet.Reason = "NotShown"
+	NotShown Reason = "NotShown"
 	// Publishing: the volume is not mounted yet, and may have been rendered before a change.
-	Publishing fleet.Reason = "Publishing"
+	Publishing Reason = "Publishing"
 	// ObjectsUnknown: the plugin doesn't know yet which objects the volume names.
-	ObjectsUnknown fleet.Reason = "ObjectsUnknown"
+	ObjectsUnknown Reason = "ObjectsUnknown"
 	// NotReported: the pod runs, and the plugin knows nothing of its volume.
-	NotReported fleet.Reason = "NotReported"
+	NotReported Reason = "NotReported"
 )
 
-// Judge compares what a survey found with the object's version before the survey began and after it had
+// Evaluate compares what a survey found with the object's version before the survey began and after it had
 // ended, nil if the object doesn't exist. Only if these are the same one does no laggard mean yes: a volume
 // never goes back, and one that was published while the plugins were asked got this version.
-func Judge(object Object, before, after *status.Version, survey *fleet.Survey) *Verdict {
-	v := &Verdict{
-		APIVersion: status.APIVersion, Kind: Kind, Object: object, Current: after,
-		Laggards: []Laggard{}, NotPublished: []Pod{}, NotCovered: notCovered(),
+func Evaluate(object Object, before, after *status.Version, survey *Survey) *Result {
+	v := &Result{
+		APIVersion: status.APIVersion, Kind: ResultKind, Object: object, Current: after,
+		Laggards: []OutdatedVolume{}, NotPublished: []UnpublishedPod{}, NotCovered: notCovered(),
 	}
 	if after == nil {
 		return v
@@ -113,14 +107,14 @@ func Judge(object Object, before, after *status.Version, survey *fleet.Survey) *
 	for _, pod := range survey.NotAccepted {
 		v.NotPublished = append(v.NotPublished, notStarted(pod))
 	}
-	slices.SortStableFunc(v.Laggards, func(a, b Laggard) int { return cmp.Compare(a.rank(), b.rank()) })
+	slices.SortStableFunc(v.Laggards, func(a, b OutdatedVolume) int { return cmp.Compare(a.rank(), b.rank()) })
 	all := len(v.Laggards) == 0 && !v.Changed
 	v.Converged, v.None = all && v.Volumes > 0, all && v.Volumes == 0
 	return v
 }
 
 // AcceptNone has the answer be yes if no volume names the object.
-func (v *Verdict) AcceptNone() { v.Converged, v.None = v.Converged || v.None, false }
+func (v *Result) AcceptNone() { v.Converged, v.None = v.Converged || v.None, false }
 
 func notCovered() []string {
 	return []string{
@@ -130,13 +124,13 @@ func notCovered() []string {
 	}
 }
 
-func (v *Verdict) node(node *fleet.Node) {
+func (v *Result) node(node *Node) {
 	if p := node.Problem; p != nil {
 		message := p.Message
 		if len(node.Pods) > 0 {
 			message = fmt.Sprintf("%s; running there with volumes of the driver: %s", message, names(node.Pods))
 		}
-		v.Laggards = append(v.Laggards, Laggard{Node: node.Name, Reason: p.Reason, Message: message})
+		v.Laggards = append(v.Laggards, OutdatedVolume{Node: node.Name, Reason: p.Reason, Message: message})
 	}
 	if node.Report == nil {
 		return
@@ -150,14 +144,14 @@ func (v *Verdict) node(node *fleet.Node) {
 }
 
 // unreported adds the volumes of a pod that the plugin has not reported.
-func (v *Verdict) unreported(pod inuse.Pod, volumes []string) {
+func (v *Result) unreported(pod Pod, volumes []string) {
 	if !pod.Started {
 		v.NotPublished = append(v.NotPublished, notStarted(pod))
 		return
 	}
 	of := notStarted(pod).Pod
 	for _, volume := range volumes {
-		v.Laggards = append(v.Laggards, Laggard{
+		v.Laggards = append(v.Laggards, OutdatedVolume{
 			Node: pod.Node, Pod: &of, Volume: volume, Reason: NotReported,
 			Message: "the pod runs, and the plugin doesn't report its volume, which may show the object",
 		})
@@ -165,9 +159,9 @@ func (v *Verdict) unreported(pod inuse.Pod, volumes []string) {
 }
 
 // volume adds a reported volume, if it names the object or may do so.
-func (v *Verdict) volume(node string, volume *status.Volume) {
-	lag := func(shown *status.Version, reason fleet.Reason, message string) {
-		v.Laggards = append(v.Laggards, Laggard{
+func (v *Result) volume(node string, volume *status.Volume) {
+	lag := func(shown *status.Version, reason Reason, message string) {
+		v.Laggards = append(v.Laggards, OutdatedVolume{
 			Node: node, Pod: &volume.Pod, Volume: volume.Name, Shown: shown, Reason: reason, Message: message,
 		})
 	}
@@ -199,7 +193,7 @@ func (v *Verdict) volume(node string, volume *status.Volume) {
 	}
 }
 
-// The conditions that a verdict looks at; docs/metrics.md lists all.
+// The conditions that a result looks at; docs/metrics.md lists all.
 const (
 	conditionCurrent    = "Current"
 	conditionPinned     = "Pinned"
@@ -215,19 +209,19 @@ func because(message, reason string) string {
 }
 
 // rank has nodes first: least is known of these.
-func (l *Laggard) rank() int {
+func (l *OutdatedVolume) rank() int {
 	if l.Pod == nil {
 		return 0
 	}
 	return 1
 }
 
-func notStarted(pod inuse.Pod) Pod {
-	return Pod{Node: pod.Node, Pod: status.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}}
+func notStarted(pod Pod) UnpublishedPod {
+	return UnpublishedPod{Node: pod.Node, Pod: status.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}}
 }
 
 // names lists a few pods.
-func names(pods []inuse.Pod) string {
+func names(pods []Pod) string {
 	const few = 5
 	var list []string
 	for _, pod := range pods[:min(few, len(pods))] {
@@ -239,12 +233,12 @@ func names(pods []inuse.Pod) string {
 	return strings.Join(list, ", ")
 }
 
-// Same says whether two verdicts say the same, but for their messages, which may hold what changes each time.
-func (v *Verdict) Same(other *Verdict) bool {
+// Same says whether two results say the same, but for their messages, which may hold what changes each time.
+func (v *Result) Same(other *Result) bool {
 	return reflect.DeepEqual(v.withoutMessages(), other.withoutMessages())
 }
 
-func (v *Verdict) withoutMessages() *Verdict {
+func (v *Result) withoutMessages() *Result {
 	bare := *v
 	bare.Laggards = slices.Clone(v.Laggards)
 	for i := range bare.Laggards {

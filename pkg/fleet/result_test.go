@@ -1,4 +1,4 @@
-package converge
+package fleet
 
 import (
 	"fmt"
@@ -8,8 +8,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/refvol/refvol/pkg/fleet"
-	"github.com/refvol/refvol/pkg/inuse"
 	"github.com/refvol/refvol/pkg/status"
 )
 
@@ -43,27 +41,27 @@ func without(v status.Volume) status.Volume {
 	return v
 }
 
-func reports(volumes ...status.Volume) fleet.Node {
-	return fleet.Node{Name: "n", Plugin: "p", Report: &status.Report{Volumes: volumes}}
+func reports(volumes ...status.Volume) Node {
+	return Node{Name: "n", Plugin: "p", Report: &status.Report{Volumes: volumes}}
 }
 
-func podOf(name string, started bool) inuse.Pod {
-	return inuse.Pod{Namespace: "shop", Name: name, UID: types.UID("uid-" + name), Node: "n", Volumes: []string{"settings"}, Started: started}
+func podOf(name string, started bool) Pod {
+	return Pod{Namespace: "shop", Name: name, UID: types.UID("uid-" + name), Node: "n", Volumes: []string{"settings"}, Started: started}
 }
 
-func runs(node fleet.Node, pods ...inuse.Pod) fleet.Node {
+func runs(node Node, pods ...Pod) Node {
 	node.Pods = pods
 	return node
 }
 
-func troubled(node fleet.Node, reason fleet.Reason) fleet.Node {
-	node.Problem = &fleet.Problem{Reason: reason, Message: "why"}
+func troubled(node Node, reason Reason) Node {
+	node.Problem = &Problem{Reason: reason, Message: "why"}
 	return node
 }
 
-func TestJudge(t *testing.T) {
+func TestEvaluate(t *testing.T) {
 	for name, test := range map[string]struct {
-		nodes []fleet.Node
+		nodes []Node
 		// want is a line for each laggard: pod, version shown, reason and message.
 		want []string
 		// showing of volumes show it, and waiting are not published.
@@ -71,90 +69,90 @@ func TestJudge(t *testing.T) {
 	}{
 		"no node": {},
 		"all show it": {
-			nodes:   []fleet.Node{reports(volumeOf("a", "Current", &current)), reports(volumeOf("b", "Current", &current))},
+			nodes:   []Node{reports(volumeOf("a", "Current", &current)), reports(volumeOf("b", "Current", &current))},
 			showing: 2, volumes: 2,
 		},
-		"what does not name it is of no account": {nodes: []fleet.Node{reports(status.Volume{
+		"what does not name it is of no account": {nodes: []Node{reports(status.Volume{
 			Condition: "RefForbidden", Objects: volumeOf("a", "", nil).Objects[:3],
 		})}},
-		"no objects at all": {nodes: []fleet.Node{reports(without(volumeOf("a", "Current", nil)), without(volumeOf("b", "Pinned", nil)))}},
+		"no objects at all": {nodes: []Node{reports(without(volumeOf("a", "Current", nil)), without(volumeOf("b", "Pinned", nil)))}},
 		"outdated": {
-			nodes: []fleet.Node{reports(volumeOf("a", "Current", &older), volumeOf("b", "Current", &current))},
+			nodes: []Node{reports(volumeOf("a", "Current", &older), volumeOf("b", "Current", &current))},
 			want:  []string{"a 7 Outdated it shows another version"}, showing: 1, volumes: 2,
 		},
 		"stuck": {
-			nodes: []fleet.Node{reports(saying(volumeOf("a", "VolumeUpdateFailed", &older), "no space left on device"))},
+			nodes: []Node{reports(saying(volumeOf("a", "VolumeUpdateFailed", &older), "no space left on device"))},
 			want:  []string{"a 7 Outdated no space left on device"}, volumes: 1,
 		},
 		"an earlier object of the name": {
-			nodes: []fleet.Node{reports(volumeOf("a", "Current", &earlier))},
+			nodes: []Node{reports(volumeOf("a", "Current", &earlier))},
 			want:  []string{"a 8 Outdated it shows an earlier object of this name"}, volumes: 1,
 		},
 		"pinned to another version": {
-			nodes: []fleet.Node{reports(volumeOf("a", "Pinned", &older))},
+			nodes: []Node{reports(volumeOf("a", "Pinned", &older))},
 			want:  []string{"a 7 Pinned updatePolicy is Pinned: it shows what it showed first; recreate the pod"}, volumes: 1,
 		},
-		"pinned to this version": {nodes: []fleet.Node{reports(volumeOf("a", "Pinned", &current))}, showing: 1, volumes: 1},
+		"pinned to this version": {nodes: []Node{reports(volumeOf("a", "Pinned", &current))}, showing: 1, volumes: 1},
 		"a condition that is not known does no harm to what is shown": {
-			nodes: []fleet.Node{reports(volumeOf("a", "Sparkling", &current))}, showing: 1, volumes: 1,
+			nodes: []Node{reports(volumeOf("a", "Sparkling", &current))}, showing: 1, volumes: 1,
 		},
 		"withdrawn": {
-			nodes: []fleet.Node{reports(saying(volumeOf("a", "RefForbidden", nil), "secret db is refused"))},
+			nodes: []Node{reports(saying(volumeOf("a", "RefForbidden", nil), "secret db is refused"))},
 			want:  []string{"a - NotShown the files are not known to show it: secret db is refused"}, volumes: 1,
 		},
 		"not shown, and nobody says why": {
-			nodes: []fleet.Node{reports(volumeOf("a", "Current", nil))},
+			nodes: []Node{reports(volumeOf("a", "Current", nil))},
 			want:  []string{"a - NotShown the files are not known to show it: present"}, volumes: 1,
 		},
 		"being published": {
-			nodes: []fleet.Node{reports(volumeOf("a", "Publishing", nil))},
+			nodes: []Node{reports(volumeOf("a", "Publishing", nil))},
 			want:  []string{"a - Publishing the volume is being published"}, volumes: 1,
 		},
 		"being published, and nothing is known of it": {
-			nodes: []fleet.Node{reports(without(volumeOf("a", "Publishing", nil)))},
+			nodes: []Node{reports(without(volumeOf("a", "Publishing", nil)))},
 			want:  []string{"a - ObjectsUnknown the plugin doesn't know yet which objects the volume names"},
 		},
 		"being published, of other objects": {
-			nodes: []fleet.Node{reports(status.Volume{Condition: "Publishing", OmittedObjects: 2})},
+			nodes: []Node{reports(status.Volume{Condition: "Publishing", OmittedObjects: 2})},
 		},
 		"not taken over": {
-			nodes: []fleet.Node{reports(without(saying(volumeOf("a", "Unknown", nil), "mounted by an earlier process")))},
+			nodes: []Node{reports(without(saying(volumeOf("a", "Unknown", nil), "mounted by an earlier process")))},
 			want:  []string{"a - ObjectsUnknown the plugin doesn't know yet which objects the volume names: mounted by an earlier process"},
 		},
 		"taken over, and perhaps half written": {
-			nodes: []fleet.Node{reports(saying(volumeOf("a", "Unknown", nil), "not synced yet"))},
+			nodes: []Node{reports(saying(volumeOf("a", "Unknown", nil), "not synced yet"))},
 			want:  []string{"a - NotShown the files are not known to show it: not synced yet"}, volumes: 1,
 		},
 		"no objects and a condition that is not known": {
-			nodes: []fleet.Node{reports(without(volumeOf("a", "Sparkling", nil)))},
+			nodes: []Node{reports(without(volumeOf("a", "Sparkling", nil)))},
 			want:  []string{"a - ObjectsUnknown the plugin doesn't know yet which objects the volume names"},
 		},
 		"a node that doesn't answer": {
-			nodes: []fleet.Node{runs(troubled(fleet.Node{Name: "n"}, fleet.Unreachable), podOf("a", true), podOf("b", false))},
+			nodes: []Node{runs(troubled(Node{Name: "n"}, Unreachable), podOf("a", true), podOf("b", false))},
 			want:  []string{"- - Unreachable why; running there with volumes of the driver: shop/a, shop/b"},
 		},
 		"a plugin that is not ready counts, and so do its volumes": {
-			nodes: []fleet.Node{troubled(reports(volumeOf("a", "Current", &older), volumeOf("b", "Current", &current)), fleet.NotReady)},
+			nodes: []Node{troubled(reports(volumeOf("a", "Current", &older), volumeOf("b", "Current", &current)), NotReady)},
 			want:  []string{"- - NotReady why", "a 7 Outdated it shows another version"}, showing: 1, volumes: 2,
 		},
 		"a pod that runs and has no volume": {
-			nodes: []fleet.Node{runs(reports(volumeOf("a", "Current", &current)), podOf("a", true), podOf("b", true))},
+			nodes: []Node{runs(reports(volumeOf("a", "Current", &current)), podOf("a", true), podOf("b", true))},
 			want:  []string{"b - NotReported the pod runs, and the plugin doesn't report its volume, which may show the object"}, showing: 1, volumes: 1,
 		},
 		"a pod that has not started": {
-			nodes:   []fleet.Node{runs(reports(volumeOf("a", "Current", &current)), podOf("a", true), podOf("b", false))},
+			nodes:   []Node{runs(reports(volumeOf("a", "Current", &current)), podOf("a", true), podOf("b", false))},
 			showing: 1, volumes: 1, waiting: 1,
 		},
 		"another pod of the name": {
-			nodes: []fleet.Node{runs(reports(volumeOf("a", "Current", &current)), inuse.Pod{Name: "a", UID: "new", Volumes: []string{"settings"}, Started: true})},
+			nodes: []Node{runs(reports(volumeOf("a", "Current", &current)), Pod{Name: "a", UID: "new", Volumes: []string{"settings"}, Started: true})},
 			want:  []string{"a - NotReported the pod runs, and the plugin doesn't report its volume, which may show the object"}, showing: 1, volumes: 1,
 		},
 		"a volume whose pod is gone": {
-			nodes: []fleet.Node{reports(volumeOf("a", "Current", &older))},
+			nodes: []Node{reports(volumeOf("a", "Current", &older))},
 			want:  []string{"a 7 Outdated it shows another version"}, volumes: 1,
 		},
 		"a hostile report speaks for its own node only": {
-			nodes: []fleet.Node{
+			nodes: []Node{
 				reports(status.Volume{}, status.Volume{Objects: []status.Object{{Kind: "secret", Namespace: "shop", Name: "db", Shown: &current}}}),
 				reports(volumeOf("a", "Current", &older)),
 			},
@@ -162,7 +160,7 @@ func TestJudge(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := Judge(object, &current, &current, &fleet.Survey{Nodes: test.nodes})
+			v := Evaluate(object, &current, &current, &Survey{Nodes: test.nodes})
 			var got []string
 			for _, l := range v.Laggards {
 				pod, shown := "-", "-"
@@ -190,7 +188,7 @@ func TestJudge(t *testing.T) {
 
 // TestJudgeOfAnotherVersion: the answer is yes only for the version that the object had all the time.
 func TestJudgeOfAnotherVersion(t *testing.T) {
-	survey := &fleet.Survey{Nodes: []fleet.Node{reports(volumeOf("a", "Current", &current))}, NotAccepted: []inuse.Pod{podOf("b", false)}}
+	survey := &Survey{Nodes: []Node{reports(volumeOf("a", "Current", &current))}, NotAccepted: []Pod{podOf("b", false)}}
 	for name, test := range map[string]struct {
 		before, after *status.Version
 		converged     bool
@@ -204,7 +202,7 @@ func TestJudgeOfAnotherVersion(t *testing.T) {
 		"recreated":                     {&current, &earlier, false, 1},
 		"never there":                   {nil, nil, false, 0},
 	} {
-		v := Judge(object, test.before, test.after, survey)
+		v := Evaluate(object, test.before, test.after, survey)
 		if v.Converged != test.converged || len(v.Laggards) != test.laggards || v.Changed != (test.after != nil && !test.converged) {
 			t.Errorf("%s: converged %v, changed %v, %d laggards", name, v.Converged, v.Changed, len(v.Laggards))
 		}
@@ -220,7 +218,7 @@ func TestJudgeOfNothing(t *testing.T) {
 		"there": {&current, &current, true}, "changed": {&older, &current, false}, "created": {nil, &current, false},
 		"deleted": {&current, nil, false}, "never there": {nil, nil, false},
 	} {
-		v := Judge(object, test.before, test.after, &fleet.Survey{Nodes: []fleet.Node{reports()}, NotAccepted: []inuse.Pod{podOf("b", false)}})
+		v := Evaluate(object, test.before, test.after, &Survey{Nodes: []Node{reports()}, NotAccepted: []Pod{podOf("b", false)}})
 		if v.None != test.none || v.Converged {
 			t.Errorf("%s: none %v, converged %v", name, v.None, v.Converged)
 		}
@@ -231,8 +229,8 @@ func TestJudgeOfNothing(t *testing.T) {
 }
 
 func TestSame(t *testing.T) {
-	judge := func(message string, shown *status.Version) *Verdict {
-		return Judge(object, &current, &current, &fleet.Survey{Nodes: []fleet.Node{reports(saying(volumeOf("a", "Current", shown), message))}})
+	judge := func(message string, shown *status.Version) *Result {
+		return Evaluate(object, &current, &current, &Survey{Nodes: []Node{reports(saying(volumeOf("a", "Current", shown), message))}})
 	}
 	if !judge("port 1", &older).Same(judge("port 2", &older)) {
 		t.Error("a message alone makes a difference")

@@ -1,4 +1,4 @@
-package inuse
+package fleet
 
 import (
 	"context"
@@ -14,10 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-const driver = "csi.refvol.dev"
-
-// podOf returns a pod with an inline volume of each driver.
-func podOf(name string, phase corev1.PodPhase, drivers ...string) corev1.Pod {
+// podWith returns a pod with an inline volume of each driver.
+func podWith(name string, phase corev1.PodPhase, drivers ...string) corev1.Pod {
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name, UID: types.UID("uid-of-" + name)}}
 	pod.Spec.NodeName, pod.Status.Phase = "node-of-"+name, phase
 	pod.Spec.Volumes = []corev1.Volume{{Name: "scratch"}}
@@ -30,7 +28,7 @@ func podOf(name string, phase corev1.PodPhase, drivers ...string) corev1.Pod {
 }
 
 // pagesOf returns a server of pages, which fails with err, if there is one, after the last.
-func pagesOf(t *testing.T, err error, pages ...[]corev1.Pod) Pods {
+func pagesOf(t *testing.T, err error, pages ...[]corev1.Pod) ListPods {
 	return func(_ context.Context, opts metav1.ListOptions) (*corev1.PodList, error) {
 		page := 0
 		if opts.Continue != "" {
@@ -52,20 +50,20 @@ func pagesOf(t *testing.T, err error, pages ...[]corev1.Pod) Pods {
 	}
 }
 
-func TestList(t *testing.T) {
-	unscheduled := podOf("waits", corev1.PodPending, driver)
+func TestUsing(t *testing.T) {
+	unscheduled := podWith("waits", corev1.PodPending, driver)
 	unscheduled.Spec.NodeName = ""
-	starting, initializing := podOf("starts", corev1.PodPending, driver, driver), podOf("initializes", corev1.PodPending, driver)
+	starting, initializing := podWith("starts", corev1.PodPending, driver, driver), podWith("initializes", corev1.PodPending, driver)
 	starting.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main"}}
 	initializing.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "static"}
 	initializing.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", ContainerID: "containerd://1"}}
-	accepted, placed := podOf("accepted", corev1.PodPending, driver), podOf("placed", corev1.PodPending, driver)
+	accepted, placed := podWith("accepted", corev1.PodPending, driver), podWith("placed", corev1.PodPending, driver)
 	accepted.Status.StartTime = &metav1.Time{}
 	placed.Status.HostIP = "10.0.0.1"
 	pods := pagesOf(t, nil,
-		[]corev1.Pod{podOf("runs", corev1.PodRunning, "other.example.com", driver), podOf("other", corev1.PodRunning, "other.example.com"), podOf("none", corev1.PodRunning)},
+		[]corev1.Pod{podWith("runs", corev1.PodRunning, "other.example.com", driver), podWith("other", corev1.PodRunning, "other.example.com"), podWith("none", corev1.PodRunning)},
 		nil,
-		[]corev1.Pod{podOf("done", corev1.PodSucceeded, driver), podOf("failed", corev1.PodFailed, driver), podOf("lost", corev1.PodUnknown, driver), unscheduled, starting, initializing, accepted, placed},
+		[]corev1.Pod{podWith("done", corev1.PodSucceeded, driver), podWith("failed", corev1.PodFailed, driver), podWith("lost", corev1.PodUnknown, driver), unscheduled, starting, initializing, accepted, placed},
 	)
 	want := []Pod{
 		{Namespace: "apps", Name: "runs", UID: "uid-of-runs", Node: "node-of-runs", Volumes: []string{"v1"}, Accepted: true, Started: true},
@@ -76,15 +74,15 @@ func TestList(t *testing.T) {
 		{Namespace: "apps", Name: "accepted", UID: "uid-of-accepted", Node: "node-of-accepted", Volumes: []string{"v0"}, Accepted: true},
 		{Namespace: "apps", Name: "placed", UID: "uid-of-placed", Node: "node-of-placed", Volumes: []string{"v0"}, Accepted: true},
 	}
-	if got, err := List(t.Context(), pods, driver); err != nil || !reflect.DeepEqual(got, want) {
+	if got, err := Using(t.Context(), pods, driver); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
 }
 
 // TestListFails: what was found before a request failed is not taken for all.
-func TestListFails(t *testing.T) {
+func TestUsingFails(t *testing.T) {
 	refused := errors.New("refused")
-	got, err := List(t.Context(), pagesOf(t, refused, []corev1.Pod{podOf("runs", corev1.PodRunning, driver)}), driver)
+	got, err := Using(t.Context(), pagesOf(t, refused, []corev1.Pod{podWith("runs", corev1.PodRunning, driver)}), driver)
 	if !errors.Is(err, refused) || len(got) != 1 {
 		t.Errorf("got %v, %v, want one pod and %v", got, err, refused)
 	}
@@ -104,7 +102,7 @@ func TestHolding(t *testing.T) {
 		return pod
 	}
 	plugin := func(node string, ready corev1.ConditionStatus) corev1.Pod {
-		pod := on(node, podOf("plugin-on-"+node, corev1.PodRunning))
+		pod := on(node, podWith("plugin-on-"+node, corev1.PodRunning))
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}, {Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
 		return pod
 	}
@@ -112,10 +110,10 @@ func TestHolding(t *testing.T) {
 	imposter.Name = "imposter"
 	pods := pagesOf(t, nil,
 		[]corev1.Pod{
-			on("good", podOf("runs", corev1.PodRunning, driver)), on("good", podOf("done", corev1.PodSucceeded, driver)),
-			deleted(on("good", podOf("stuck", corev1.PodFailed, driver))), deleted(on("good", podOf("other", corev1.PodFailed, "other.example.com"))),
-			on("broken", podOf("ended", corev1.PodSucceeded, driver)), on("bare", podOf("alone", corev1.PodFailed, driver)),
-			on("going", podOf("left", corev1.PodFailed, driver)), on("", podOf("never", corev1.PodFailed, driver)), imposter,
+			on("good", podWith("runs", corev1.PodRunning, driver)), on("good", podWith("done", corev1.PodSucceeded, driver)),
+			deleted(on("good", podWith("stuck", corev1.PodFailed, driver))), deleted(on("good", podWith("other", corev1.PodFailed, "other.example.com"))),
+			on("broken", podWith("ended", corev1.PodSucceeded, driver)), on("bare", podWith("alone", corev1.PodFailed, driver)),
+			on("going", podWith("left", corev1.PodFailed, driver)), on("", podWith("never", corev1.PodFailed, driver)), imposter,
 		},
 		// A node's plugin may be on a later page than its pods.
 		[]corev1.Pod{plugin("good", corev1.ConditionTrue), plugin("broken", corev1.ConditionFalse), deleted(plugin("going", corev1.ConditionTrue))},

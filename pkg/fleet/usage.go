@@ -1,7 +1,4 @@
-// Package inuse finds the pods that use a CSI driver inline.
-//
-// It owns what counts as a use. It must not know who asks, or what becomes of the answer.
-package inuse
+package fleet
 
 import (
 	"context"
@@ -10,14 +7,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/pager"
 )
 
-// pageSize is how many pods one request asks for: a few megabytes.
-const pageSize = 500
-
-// Pods lists the pods of all namespaces. *apiclient.Client has such a method.
-type Pods func(ctx context.Context, opts metav1.ListOptions) (*corev1.PodList, error)
+// ListPods lists the pods of all namespaces. *apiclient.Client has such a method.
+type ListPods func(ctx context.Context, opts metav1.ListOptions) (*corev1.PodList, error)
 
 // Pod is a pod that uses the driver.
 type Pod struct {
@@ -38,27 +34,27 @@ type Pod struct {
 	Ended, Deleted bool
 }
 
-// List returns the pods that have a volume of driver, in the API server's order. A pod that has
+// Using returns the pods that have a volume of driver, in the API server's order. A pod that has
 // ended uses nothing any more. One that has not started yet counts, as it could not start without the
 // driver. The error is that of a request. Then the pods that were found are not all.
-func List(ctx context.Context, pods Pods, driver string) ([]Pod, error) {
+func Using(ctx context.Context, pods ListPods, driver string) ([]Pod, error) {
 	var using []Pod
 	err := each(ctx, pods, func(pod *corev1.Pod) {
-		if use, ok := Of(pod, driver); ok {
+		if use, ok := UsesDriver(pod, driver); ok {
 			using = append(using, use)
 		}
 	})
 	return using, err
 }
 
-// Holding returns the pods of List, and those that have ended and may have mounts that only the plugin unmounts: such
+// Holding returns the pods of Using, and those that have ended and may have mounts that only the plugin unmounts: such
 // as are being deleted, and such as are on a node without a plugin that is ready, where a pod ends without an
 // unmount. isPlugin says which pods are the plugin's. The error is that of a request.
-func Holding(ctx context.Context, pods Pods, driver string, isPlugin func(*corev1.Pod) bool) ([]Pod, error) {
+func Holding(ctx context.Context, pods ListPods, driver string, isPlugin func(*corev1.Pod) bool) ([]Pod, error) {
 	var holding []Pod
 	served := map[string]bool{}
 	err := each(ctx, pods, func(pod *corev1.Pod) {
-		if isPlugin(pod) && serves(pod) {
+		if isPlugin(pod) && pod.DeletionTimestamp == nil && ready(pod) {
 			served[pod.Spec.NodeName] = true
 		}
 		if use, ok := use(pod, driver); ok {
@@ -71,24 +67,22 @@ func Holding(ctx context.Context, pods Pods, driver string, isPlugin func(*corev
 }
 
 // each lists the pods, and calls f with each.
-func each(ctx context.Context, pods Pods, f func(*corev1.Pod)) error {
-	opts := metav1.ListOptions{Limit: pageSize}
-	for {
-		page, err := pods(ctx, opts)
-		if err != nil {
-			return fmt.Errorf("list the pods of all namespaces: %w", err)
+func each(ctx context.Context, pods ListPods, f func(*corev1.Pod)) error {
+	list := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return pods(ctx, opts) }
+	err := pager.New(list).EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		if pod, ok := object.(*corev1.Pod); ok {
+			f(pod)
 		}
-		for i := range page.Items {
-			f(&page.Items[i])
-		}
-		if opts.Continue = page.Continue; opts.Continue == "" {
-			return nil
-		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list the pods of all namespaces: %w", err)
 	}
+	return nil
 }
 
-// Of returns how a pod uses the driver, and false if it doesn't, or has ended.
-func Of(pod *corev1.Pod, driver string) (Pod, bool) {
+// UsesDriver returns how a pod uses the driver, and false if it doesn't, or has ended.
+func UsesDriver(pod *corev1.Pod, driver string) (Pod, bool) {
 	use, ok := use(pod, driver)
 	return use, ok && !use.Ended
 }
@@ -125,13 +119,6 @@ func uid(pod *corev1.Pod) types.UID {
 
 func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-// serves says whether a plugin's pod can unmount what is on its node.
-func serves(plugin *corev1.Pod) bool {
-	return plugin.DeletionTimestamp == nil && slices.ContainsFunc(plugin.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // accepted says whether a kubelet has written anything of the pod. The first it writes is when it took the pod.
