@@ -22,30 +22,18 @@ import (
 const maxErrors = 32
 
 // decoder collects errors: a pod's author wants to see all of them at once.
-type decoder struct {
-	errs field.ErrorList
-	// more counts the errors beyond maxErrors.
-	more int
-}
+type decoder struct{ errs field.ErrorList }
 
-func (d *decoder) add(err *field.Error) {
-	if len(d.errs) == maxErrors {
-		d.more++
-		return
-	}
-	d.errs = append(d.errs, err)
-}
-
-func (d *decoder) count() int { return len(d.errs) + d.more }
+func (d *decoder) add(err *field.Error) { d.errs = append(d.errs, err) }
 
 // err returns the collected errors as one, nil if there are none.
 func (d *decoder) err() error {
-	errs := make([]error, 0, len(d.errs)+1)
-	for _, err := range d.errs {
+	var errs []error
+	for _, err := range d.errs[:min(len(d.errs), maxErrors)] {
 		errs = append(errs, err)
 	}
-	if d.more > 0 {
-		errs = append(errs, fmt.Errorf("and %d more", d.more))
+	if more := len(d.errs) - maxErrors; more > 0 {
+		errs = append(errs, fmt.Errorf("and %d more", more))
 	}
 	return utilerrors.NewAggregate(errs)
 }
@@ -53,16 +41,15 @@ func (d *decoder) err() error {
 // list returns the elements of a list in YAML or JSON.
 func (d *decoder) list(at *field.Path, text string) []json.RawMessage {
 	document, err := toJSON(text)
+	var elements []json.RawMessage
 	switch {
 	case errors.Is(err, io.EOF):
 		d.add(field.Required(at, "must be YAML or JSON"))
-		return nil
 	case err != nil:
 		d.add(field.Invalid(at, fmt.Sprintf("a string of %d bytes", len(text)), err.Error()))
-		return nil
+	default:
+		d.decode(at, document, &elements)
 	}
-	var elements []json.RawMessage
-	d.decode(at, document, &elements)
 	return elements
 }
 
@@ -175,7 +162,7 @@ func wrongType(at *field.Path, err error) *field.Error {
 
 // oneOf decodes an object of whose pointers to raw fields just one must be given.
 func (d *decoder) oneOf(at *field.Path, value []byte, into any) bool {
-	before := d.count()
+	before := len(d.errs)
 	if !d.decode(at, value, into) {
 		return false
 	}
@@ -195,7 +182,7 @@ func (d *decoder) oneOf(at *field.Path, value []byte, into any) bool {
 	switch {
 	case given > 1:
 		d.add(field.TypeInvalid(at, "object", what+", not several"))
-	case given == 0 && d.count() == before:
+	case given == 0 && len(d.errs) == before:
 		d.add(field.Required(at, what))
 	}
 	return given == 1

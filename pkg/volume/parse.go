@@ -27,7 +27,8 @@ const noKey = "must name a key of the object"
 // parser turns attributes into a spec. It lives for one call of Parse.
 type parser struct {
 	decoder
-	pod Pod
+	given map[string]string
+	pod   Pod
 	// across says that refs may name other namespaces than the pod's.
 	across bool
 	// volumes holds where each of the pod's own volumes was named.
@@ -49,19 +50,18 @@ func AcrossNamespaces() Option { return func(p *parser) { p.across = true } }
 // The error lists everything that is wrong, each with the field's path, the shape
 // of the bad value and what would be right.
 func Parse(volumeContext map[string]string, pod Pod, options ...Option) (*Spec, error) {
-	p := &parser{pod: pod, volumes: map[string]string{}}
+	p := &parser{given: Attributes(volumeContext), pod: pod, volumes: map[string]string{}}
 	for _, option := range options {
 		option(p)
 	}
-	given := Attributes(volumeContext)
 	size := 0
-	for name, value := range given {
+	for name, value := range p.given {
 		size += len(name) + len(value)
 	}
 	if size > MaxAttributesSize {
 		return nil, field.TooLong(field.NewPath("volumeAttributes"), "", MaxAttributesSize)
 	}
-	values, err := json.Marshal(given)
+	values, err := json.Marshal(p.given)
 	if err != nil {
 		return nil, fmt.Errorf("write the volume attributes as JSON: %w", err)
 	}
@@ -85,7 +85,7 @@ func (p *parser) spec(values []byte) *Spec {
 	supported(p, field.NewPath("writeStrategy"), a.WriteStrategy, WriteAtomic, WriteInPlace)
 	supported(p, field.NewPath("onDelete"), a.OnDelete, DeleteKeep, DeleteRemove)
 	if a.Sources != nil {
-		spec.Sources = p.listForm(a)
+		spec.Sources = p.listForm(*a.Sources)
 	} else {
 		spec.Sources = p.shortForm(a)
 	}
@@ -136,27 +136,26 @@ func (p *parser) valid(at *field.Path, text, required string, check func(string)
 	p.invalid(at, shorten(text), check(text))
 }
 
-// beside refuses attributes that are given beside one that they don't go with.
-func (p *parser) beside(reason string, names []string, values ...*string) {
-	for i, name := range names {
-		if values[i] != nil {
-			p.add(field.Forbidden(field.NewPath(name), reason))
-		}
-	}
+// set returns which of some attributes are given.
+func (p *parser) set(names ...string) []string {
+	return slices.DeleteFunc(names, func(name string) bool {
+		_, ok := p.given[name]
+		return !ok
+	})
 }
 
 // listForm reads the attribute `sources`.
-func (p *parser) listForm(a attributes) []Source {
-	p.beside("must not be set beside sources: name the object in sources",
-		[]string{"configMap", "secret", attrVolume, attrNamespace, "optional", attrItems},
-		a.ConfigMap, a.Secret, a.Volume, a.Namespace, a.Optional, a.Items)
-	at, before := field.NewPath(attrSources), p.count()
-	elements := p.list(at, *a.Sources)
+func (p *parser) listForm(text string) []Source {
+	for _, name := range p.set("configMap", "secret", attrVolume, attrNamespace, "optional", attrItems) {
+		p.add(field.Forbidden(field.NewPath(name), "must not be set beside sources: name the object in sources"))
+	}
+	at, before := field.NewPath(attrSources), len(p.errs)
+	elements := p.list(at, text)
 	switch {
 	case len(elements) > MaxSources:
 		p.add(TooMany(at.String(), len(elements), fmt.Sprintf("a volume may have at most %d sources; show the others in another volume", MaxSources)))
 		return nil
-	case len(elements) == 0 && p.count() == before:
+	case len(elements) == 0 && len(p.errs) == before:
 		p.add(field.Required(at, "must have at least one source"))
 	}
 	var sources []Source
@@ -211,22 +210,18 @@ func (p *parser) projection(at *field.Path, value []byte, kind Kind) *Projection
 func (p *parser) items(at *field.Path, values []json.RawMessage) []Item {
 	var items []Item
 	for i, value := range values {
-		items = append(items, p.item(at.Index(i), value))
+		items = append(items, Item{})
+		at, from := at.Index(i), item{}
+		if !p.decode(at, value, &from) {
+			continue
+		}
+		p.valid(at.Child("key"), from.Key, noKey, utilvalidation.IsConfigMapKey)
+		items[i] = Item{Key: from.Key, Path: p.path(at.Child("path"), from.Path), Mode: p.mode(at.Child("mode"), from.Mode), User: from.User}
+		if from.User != nil {
+			p.invalid(at.Child("user"), *from.User, utilvalidation.IsValidUserID(*from.User))
+		}
 	}
 	return items
-}
-
-func (p *parser) item(at *field.Path, value []byte) Item {
-	var from item
-	if !p.decode(at, value, &from) {
-		return Item{}
-	}
-	p.valid(at.Child("key"), from.Key, noKey, utilvalidation.IsConfigMapKey)
-	path, mode := p.path(at.Child("path"), from.Path), p.mode(at.Child("mode"), from.Mode)
-	if from.User != nil {
-		p.invalid(at.Child("user"), *from.User, utilvalidation.IsValidUserID(*from.User))
-	}
-	return Item{Key: from.Key, Path: path, Mode: mode, User: from.User}
 }
 
 // path returns the clean form of a file's path, "" if it was refused.
@@ -243,32 +238,24 @@ func (p *parser) path(at *field.Path, path string) string {
 
 // mode reads a mode: an integer as in Kubernetes, or an octal string.
 func (p *parser) mode(at *field.Path, from *intstr.IntOrString) *fs.FileMode {
-	switch {
-	case from == nil:
-		return nil
-	case from.Type == intstr.String:
-		mode, err := ParseMode(from.StrVal)
-		if err != nil {
-			p.add(field.Invalid(at, shorten(from.StrVal), err.Error()))
-		}
-		return &mode
-	case from.IntVal < 0 || from.IntVal > 0o777:
-		p.add(field.Invalid(at, from.IntVal, "must be an integer from 0 to 511 (octal 0777)"))
+	if from == nil {
 		return nil
 	}
-	mode := fs.FileMode(from.IntVal)
+	mode := fs.FileMode(from.IntVal) //nolint:gosec // a negative one is refused below
+	if from.Type == intstr.String {
+		var err error
+		if mode, err = ParseMode(from.StrVal); err != nil {
+			p.add(field.Invalid(at, shorten(from.StrVal), err.Error()))
+		}
+	} else if mode > 0o777 {
+		p.add(field.Invalid(at, from.IntVal, "must be an integer from 0 to 511 (octal 0777)"))
+	}
 	return &mode
 }
 
 // shortForm reads the attributes that name a single object or volume.
 func (p *parser) shortForm(a attributes) []Source {
-	var given []string
-	for name, value := range map[string]*string{"configMap": a.ConfigMap, "secret": a.Secret, attrVolume: a.Volume} {
-		if value != nil {
-			given = append(given, name)
-		}
-	}
-	slices.Sort(given)
+	given := p.set("configMap", "secret", attrVolume)
 	switch {
 	case len(given) > 1:
 		p.add(field.Forbidden(field.NewPath(given[1]), fmt.Sprintf("must not be set beside %s: list both in sources", given[0])))
@@ -279,15 +266,15 @@ func (p *parser) shortForm(a attributes) []Source {
 	}
 	at := field.NewPath(given[0])
 	if a.Volume != nil {
-		p.beside("must not be set beside volume: what the pod's own volume says counts",
-			[]string{attrNamespace, "optional", attrItems}, a.Namespace, a.Optional, a.Items)
+		for _, name := range p.set(attrNamespace, "optional", attrItems) {
+			p.add(field.Forbidden(field.NewPath(name), "must not be set beside volume: what the pod's own volume says counts"))
+		}
 		return []Source{{Field: at.String(), Volume: p.volume(at, *a.Volume)}}
 	}
-	projection := &Projection{Ref: Ref{Kind: ConfigMap, Namespace: p.pod.Namespace}}
+	projection := &Projection{Ref: Ref{Kind: ConfigMap, Namespace: p.pod.Namespace, Name: p.given[given[0]]}}
 	if a.Secret != nil {
-		projection.Ref.Kind, a.ConfigMap = Secret, a.Secret
+		projection.Ref.Kind = Secret
 	}
-	projection.Ref.Name = *a.ConfigMap
 	p.name(at, projection.Ref)
 	if a.Namespace != nil {
 		projection.Ref.Namespace = *a.Namespace
@@ -320,9 +307,9 @@ func (p *parser) namespace(at *field.Path, namespace string) {
 	if namespace == p.pod.Namespace {
 		return
 	}
-	before := p.count()
+	before := len(p.errs)
 	p.valid(at, namespace, "must name a namespace; leave the field out for the pod's own", func(name string) []string { return validation.ValidateNamespaceName(name, false) })
-	if p.count() == before && !p.across {
+	if len(p.errs) == before && !p.across {
 		p.add(field.Invalid(at, namespace, fmt.Sprintf("must be the pod's own namespace %q: this node's plugin shows no objects of others (--cross-namespace)", p.pod.Namespace)))
 	}
 }
@@ -332,7 +319,7 @@ func (p *parser) namespace(at *field.Path, namespace string) {
 func (p *parser) volume(at *field.Path, name string) string {
 	p.valid(at, name, "must name a volume of the pod", utilvalidation.IsDNS1123Label)
 	if other, again := p.volumes[name]; again && name != "" {
-		p.add(field.Invalid(at, name, fmt.Sprintf("must not be shown twice: %s shows it", other)))
+		p.add(field.Invalid(at, shorten(name), fmt.Sprintf("must not be shown twice: %s shows it", other)))
 	}
 	p.volumes[name] = at.String()
 	return name

@@ -38,23 +38,24 @@ func (p *parser) podEnvSource(at *field.Path, value []byte) *PodEnvFile {
 	return file
 }
 
-func (p *parser) envFrom(at *field.Path, value []byte) EnvFrom {
+func (p *parser) envFrom(at *field.Path, element []byte) EnvFrom {
 	var from envFrom
-	if !p.oneOf(at, value, &from) {
+	if !p.oneOf(at, element, &from) {
 		return EnvFrom{}
-	}
-	kind, at2, ref := ConfigMap, at.Child("configMapRef"), from.ConfigMapRef
-	if from.SecretRef != nil {
-		kind, at2, ref = Secret, at.Child("secretRef"), from.SecretRef
 	}
 	if from.Prefix != "" {
 		p.valid(at.Child("prefix"), from.Prefix, "", utilvalidation.IsRelaxedEnvVarName)
 	}
+	kind, name, value := ConfigMap, "configMapRef", from.ConfigMapRef
+	if from.SecretRef != nil {
+		kind, name, value = Secret, "secretRef", from.SecretRef
+	}
+	at = at.Child(name)
 	object := objectRef{Namespace: p.pod.Namespace}
-	if !p.decode(at2, *ref, &object) {
+	if !p.decode(at, *value, &object) {
 		return EnvFrom{}
 	}
-	return EnvFrom{Prefix: from.Prefix, Ref: p.ref(at2, kind, object), Optional: object.Optional, Field: at2.String()}
+	return EnvFrom{Prefix: from.Prefix, Ref: p.ref(at, kind, object), Optional: object.Optional, Field: at.String()}
 }
 
 // envVar reads a variable. A name that the format of the file can't hold is left out when the file is made.
