@@ -21,6 +21,11 @@ import (
 // and the text ends up in an event and in logs.
 const maxErrors = 32
 
+var (
+	leadingZero   = regexp.MustCompile(`^[-+]?0[0-9_]`)
+	repeatedField = regexp.MustCompile(`line \d+: key "[-.\w]{1,64}" already set in map`)
+)
+
 // decoder collects errors: a pod's author wants to see all of them at once.
 type decoder struct{ errs field.ErrorList }
 
@@ -66,7 +71,7 @@ func toJSON(text string) ([]byte, error) {
 	if err == nil {
 		return document, nil
 	}
-	if again := regexp.MustCompile(`line \d+: key "[-.\w]{1,64}" already set in map`).FindString(err.Error()); again != "" {
+	if again := repeatedField.FindString(err.Error()); again != "" {
 		return nil, errors.New("must be YAML or JSON: yaml: " + again)
 	}
 	return nil, errors.New("must be YAML that can be written as JSON: with strings as names of fields, and numbers and tags that JSON has")
@@ -94,14 +99,13 @@ func checkYAML(text string) error {
 	return checkNodes(&document)
 }
 
-// checkNodes refuses aliases, and decimal numbers that were meant to be octal.
+// checkNodes refuses aliases, and numbers like 0480, which would be decimal.
 func checkNodes(node *yamlv3.Node) error {
-	const tagFloat = "!!float"
 	switch {
 	case node.Kind == yamlv3.AliasNode:
 		return fmt.Errorf("must be written out: line %d has an alias; quote what begins with *", node.Line)
-	case node.ShortTag() == tagFloat && strings.Trim(node.Value, "0123456789") == "" && node.Value[0] == '0':
-		return fmt.Errorf("must have octal numbers of the digits 0 to 7: line %d has one with others; quote what is no number", node.Line)
+	case node.ShortTag() == "!!float" && leadingZero.MatchString(node.Value):
+		return fmt.Errorf("must have octal numbers where they begin with 0: line %d has another; quote what is no number", node.Line)
 	}
 	for _, child := range node.Content {
 		if err := checkNodes(child); err != nil {

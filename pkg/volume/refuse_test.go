@@ -169,7 +169,7 @@ func refusedSourcesCases() []refusedSources {
 		notAUser   = "must be an integer"
 		badInteger = "must be an integer from 0 to 511 (octal 0777)"
 		notAMode   = badInteger + " or an octal string"
-		octal      = "must have octal numbers of the digits 0 to 7: line 1 has one with others; quote what is no number"
+		octal      = "must have octal numbers where they begin with 0: line 1 has another; quote what is no number"
 	)
 	document := func(name, fields, want string) refusedSources {
 		text := "[{secret: {name: s, items: [{" + fields + "}]}}]"
@@ -295,6 +295,8 @@ func refusedSourcesCases() []refusedSources {
 		mode("18446744073709551904", `"number": `+notAMode),
 		document("mode of digits beyond 7", "mode: 0888", octal),
 		document("decimal mode with a zero", "mode: 0480", octal),
+		document("decimal mode with a sign, an underscore and a fraction", "mode: +0_480.0", octal),
+		document("float without digits", `mode: !!float ""`, noJSON),
 		document("mode that is no number", "mode: .nan", noJSON),
 		document("mode that only says it is one", "mode: !!int x", noJSON),
 		mode("2.88", `"number": `+notAMode),

@@ -7,8 +7,8 @@ import (
 )
 
 // The fields that a pod's author writes. docs/attributes.md says what they mean. A raw field is decoded by itself,
-// for its errors to have its path: the decoder's own paths have no index of a list. Of the fields that are
-// pointers to raw ones just one is given.
+// for its errors to have its path: the decoder's own paths have no index of a list. Of an object that decoder.oneOf
+// reads, just one of the pointers to raw fields must be given.
 
 // attributes are all that a volume takes. Each value is a string.
 type attributes struct {
