@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,8 +80,7 @@ func (p *parser) spec(values []byte) *Spec {
 	if a.DefaultMode != nil {
 		spec.DefaultMode = p.mode(field.NewPath("defaultMode"), &intstr.IntOrString{Type: intstr.String, StrVal: *a.DefaultMode})
 	}
-	spec.UID = p.id("uid", a.UID, utilvalidation.IsValidUserID)
-	spec.GID = p.id("gid", a.GID, utilvalidation.IsValidGroupID)
+	spec.UID, spec.GID = p.id("uid", a.UID), p.id("gid", a.GID)
 	supported(p, field.NewPath("updatePolicy"), a.UpdatePolicy, UpdateLive, UpdatePinned)
 	supported(p, field.NewPath("writeStrategy"), a.WriteStrategy, WriteAtomic, WriteInPlace)
 	supported(p, field.NewPath("onDelete"), a.OnDelete, DeleteKeep, DeleteRemove)
@@ -99,17 +99,15 @@ func (p *parser) spec(values []byte) *Spec {
 }
 
 // id reads a decimal user or group id; nil if the attribute is not there.
-func (p *parser) id(name string, text *string, check func(int64) []string) *int64 {
+func (p *parser) id(name string, text *string) *int64 {
 	if text == nil {
 		return nil
 	}
-	id, err := strconv.ParseUint(*text, 10, 63)
+	id, err := strconv.ParseUint(*text, 10, 31)
 	if err != nil {
-		p.add(field.Invalid(field.NewPath(name), shorten(*text), "must be a decimal number"))
-		return nil
+		p.add(field.Invalid(field.NewPath(name), shorten(*text), fmt.Sprintf("must be a decimal number from 0 to %d", math.MaxInt32)))
 	}
-	n := int64(id) //nolint:gosec // 63 bits
-	p.invalid(field.NewPath(name), n, check(n))
+	n := int64(id)
 	return &n
 }
 
@@ -238,17 +236,19 @@ func (p *parser) path(at *field.Path, path string) string {
 
 // mode reads a mode: an integer as in Kubernetes, or an octal string.
 func (p *parser) mode(at *field.Path, from *intstr.IntOrString) *fs.FileMode {
-	if from == nil {
+	var mode fs.FileMode
+	var err error
+	switch {
+	case from == nil:
 		return nil
-	}
-	mode := fs.FileMode(from.IntVal) //nolint:gosec // a negative one is refused below
-	if from.Type == intstr.String {
-		var err error
+	case from.Type == intstr.String:
 		if mode, err = ParseMode(from.StrVal); err != nil {
 			p.add(field.Invalid(at, shorten(from.StrVal), err.Error()))
 		}
-	} else if mode > 0o777 {
+	case from.IntVal < 0 || from.IntVal > 0o777:
 		p.add(field.Invalid(at, from.IntVal, "must be an integer from 0 to 511 (octal 0777)"))
+	default:
+		mode = fs.FileMode(from.IntVal)
 	}
 	return &mode
 }

@@ -166,7 +166,7 @@ func (t Paths) add(at pathPlace, p string) {
 // collision says why a path conflicts with those of t, "" if it does not.
 func (t Paths) collision(p string) string {
 	if other, ok := t.files[p]; ok {
-		return duplicate(other.field().String())
+		return "conflicting duplicate paths: also the path of " + other.field().String()
 	}
 	if other, ok := t.directories[p]; ok {
 		return "must not be a file: " + other.field().String() + " needs a directory of that name"
@@ -178,8 +178,6 @@ func (t Paths) collision(p string) string {
 	}
 	return ""
 }
-
-func duplicate(other string) string { return "conflicting duplicate paths: also the path of " + other }
 
 // parent returns the directory of a clean path, "" for the volume's root.
 func parent(p string) string { return p[:max(0, strings.LastIndexByte(p, '/'))] }

@@ -12,7 +12,7 @@ const (
 	badKey  = `a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')`
 	badMode = `must be an octal number with a leading zero, from "0000" to "0777"`
 
-	badID           = "must be a decimal number"
+	badID           = "must be a decimal number from 0 to 2147483647"
 	badRange        = "must be between 0 and 2147483647, inclusive"
 	noJSON          = "must be YAML that can be written as JSON: with strings as names of fields, and numbers and tags that JSON has"
 	knownAttributes = "unknown attribute; known are configMap, secret, volume, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, writeStrategy, onDelete"
@@ -59,7 +59,7 @@ func refusedCases() []refused {
 		{"signed uid", with("uid", "+1"), `uid: Invalid value: "+1": ` + badID},
 		{"uid in hexadecimal", with("uid", "0x10"), `uid: Invalid value: "0x10": ` + badID},
 		{"uid with a separator", with("uid", "1_0"), `uid: Invalid value: "1_0": ` + badID},
-		{"gid out of range", with("gid", "2147483648"), "gid: Invalid value: 2147483648: " + badRange},
+		{"gid out of range", with("gid", "2147483648"), `gid: Invalid value: "2147483648": ` + badID},
 		{"gid with a space", with("gid", "1 "), `gid: Invalid value: "1 ": ` + badID},
 		{"update policy", with("updatePolicy", "pinned"), `updatePolicy: Unsupported value: "pinned": supported values: "Live", "Pinned"`},
 		{"empty update policy", with("updatePolicy", ""), `updatePolicy: Unsupported value: "": supported values: "Live", "Pinned"`},
@@ -392,5 +392,38 @@ func TestRefusalsCanBePrinted(t *testing.T) {
 			continue
 		}
 		checkErrorText(t, err)
+	}
+}
+
+// A refusal repeats no value of a variable, wherever a mistake puts it.
+func TestRefusalsRepeatNoValue(t *testing.T) {
+	const value = "87654321"
+	for _, fields := range []string{
+		"value: " + value,
+		"value: [" + value + "]",
+		"value: {a: " + value + "}",
+		"value: *" + value,
+		"value: !!int x" + value,
+		"value: !!bool '" + value + "'",
+		"value: !!binary '" + value + "!'",
+		"value: !!float '" + value + "x'",
+		"value: 0" + value,
+		"value: " + value + ".5",
+		"value: {[" + value + "]: x}",
+		"value: {~: " + value + "}",
+		"value: {? {a: " + value + "} : x}",
+		"value: 'x', value: '" + value + "'",
+		"value: '" + value + "' x",
+		"value: \"" + value + "\\q\"",
+		"value: .nan, optional: '" + value + "'",
+		"<<: '" + value + "'",
+		`"value": 1.` + value + `e9`,
+		`"value": [{"a": "` + value + `"}]`,
+	} {
+		_, err := Parse(map[string]string{"sources": "[{env: {path: e, env: [{name: A, " + fields + "}]}}]"}, testPod())
+		_, errJSON := Parse(map[string]string{"sources": `[{"env": {"path": "e", "env": [{"name": "A", ` + fields + `}]}}]`}, testPod())
+		if err == nil || errJSON == nil || strings.Contains(err.Error()+errJSON.Error(), value) {
+			t.Errorf("%s: got %v, in JSON %v", fields, err, errJSON)
+		}
 	}
 }
