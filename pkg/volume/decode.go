@@ -99,11 +99,14 @@ func checkYAML(text string) error {
 	return checkNodes(&document)
 }
 
-// checkNodes refuses aliases, and numbers like 0480, which would be decimal.
+// checkNodes refuses aliases, numbers like 0480, which would be decimal, and binary texts: the admission policy searches
+// for namespaces, which must not be hidden.
 func checkNodes(node *yamlv3.Node) error {
 	switch {
 	case node.Kind == yamlv3.AliasNode:
 		return fmt.Errorf("must be written out: line %d has an alias; quote what begins with *", node.Line)
+	case node.ShortTag() == "!!binary":
+		return fmt.Errorf("must be without binary texts: line %d has one; write the text itself", node.Line)
 	case node.ShortTag() == "!!float" && leadingZero.MatchString(node.Value):
 		return fmt.Errorf("must have octal numbers where they begin with 0: line %d has another; quote what is no number", node.Line)
 	}

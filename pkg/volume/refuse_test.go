@@ -169,6 +169,7 @@ func refusedSourcesCases() []refusedSources {
 		notAUser   = "must be an integer"
 		badInteger = "must be an integer from 0 to 511 (octal 0777)"
 		notAMode   = badInteger + " or an octal string"
+		binary     = "must be without binary texts: line 1 has one; write the text itself"
 		octal      = "must have octal numbers where they begin with 0: line 1 has another; quote what is no number"
 	)
 	document := func(name, fields, want string) refusedSources {
@@ -352,6 +353,10 @@ func refusedSourcesCases() []refusedSources {
 				`, sources[3].env.path: Required value: must be a relative path` +
 				`, sources[4].colour: Forbidden: ` + knownKinds + `]`,
 		},
+		{"binary name", "[{secret: {name: !!binary cw==}}]", `sources: Invalid value: "a string of 33 bytes": ` + binary},
+		{"hidden namespace", "[{secret: {name: s, !!binary bmFtZXNwYWNl: ns}}]", `sources: Invalid value: "a string of 48 bytes": ` + binary},
+		{"hidden namespace with a long tag", "[{secret: {name: s, !<tag:yaml.org,2002:binary> bmFtZXNwYWNl: ns}}]", `sources: Invalid value: "a string of 67 bytes": ` + binary},
+		{"hidden namespace with a tag of its own", "%TAG !b! tag:yaml.org,2002:\n--- [{secret: {name: s, !b!binary bmFtZXNwYWNl: ns}}]", `sources: Invalid value: "a string of 81 bytes": must be without binary texts: line 2 has one; write the text itself`},
 		{"an alias", "[&a {secret: {name: s}}, *a]", `sources: Invalid value: "a string of 28 bytes": must be written out: line 1 has an alias; quote what begins with *`},
 		{"an alias as a field's name", "- secret: {name: &n s}\n- {*n : s}\n", `sources: Invalid value: "a string of 34 bytes": must be written out: line 2 has an alias; quote what begins with *`},
 	}
