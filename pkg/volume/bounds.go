@@ -36,16 +36,9 @@ func TooMany(at string, n int, detail string) *field.Error {
 
 // CheckReferences refuses a spec that names too many objects.
 func (s *Spec) CheckReferences() *field.Error {
-	refs, beyond := map[Ref]bool{}, ""
-	for i := range s.Sources {
-		for _, use := range s.Sources[i].objects() {
-			if refs[use.Ref] = true; len(refs) == MaxReferences+1 && beyond == "" {
-				beyond = use.Field
-			}
-		}
-	}
-	if beyond == "" {
+	uses := s.first(atUse)
+	if len(uses) <= MaxReferences {
 		return nil
 	}
-	return TooMany(beyond, len(refs), fmt.Sprintf("a volume may name at most %d ConfigMaps and Secrets, each counted once; show the others in another volume", MaxReferences))
+	return TooMany(uses[MaxReferences].Field, len(uses), fmt.Sprintf("a volume may name at most %d ConfigMaps and Secrets, each counted once; show the others in another volume", MaxReferences))
 }

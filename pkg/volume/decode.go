@@ -1,309 +1,207 @@
 package volume
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"maps"
+	"reflect"
+	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
+	yamlv3 "go.yaml.in/yaml/v3"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
 )
 
-// maxErrors is how many errors a refusal lists. Attributes of the largest size can
-// hold ten thousands of them, and the text ends up in an event and in logs.
+// maxErrors is how many errors a refusal lists. Attributes of the largest size can hold ten thousands of them,
+// and the text ends up in an event and in logs.
 const maxErrors = 32
 
-// YAML's short tags, which say what a node holds.
-const (
-	tagMapping   = "!!map"
-	tagList      = "!!seq"
-	tagString    = "!!str"
-	tagTimestamp = "!!timestamp"
-	tagInteger   = "!!int"
-	tagFloat     = "!!float"
-	tagBoolean   = "!!bool"
-	tagNull      = "!!null"
+var (
+	leadingZero   = regexp.MustCompile(`^[-+]?0[0-9_]`)
+	repeatedField = regexp.MustCompile(`line \d+: key "[-.\w]{1,64}" already set in map`)
 )
 
-// decoder walks the nodes of a YAML or JSON document, so that every error
-// carries the path of the field it is about: a decoder into structs would know but
-// the name of an unknown field, not where it stands. Aliases are not followed, so
-// the walk is no longer than the text. Errors are collected, not returned one by
-// one: a pod's author wants to see all of them at once.
-type decoder struct {
-	errs field.ErrorList
-	// more counts the errors beyond maxErrors.
-	more int
-}
+// decoder collects errors: a pod's author wants to see all of them at once.
+type decoder struct{ errs field.ErrorList }
 
-// visit reads one node at a path.
-type visit func(at *field.Path, node *yaml.Node)
-
-func (d *decoder) add(err *field.Error) {
-	if len(d.errs) == maxErrors {
-		d.more++
-		return
-	}
-	d.errs = append(d.errs, err)
-}
+func (d *decoder) add(err *field.Error) { d.errs = append(d.errs, err) }
 
 // err returns the collected errors as one, nil if there are none.
 func (d *decoder) err() error {
-	errs := make([]error, 0, len(d.errs)+1)
-	for _, err := range d.errs {
+	var errs []error
+	for _, err := range d.errs[:min(len(d.errs), maxErrors)] {
 		errs = append(errs, err)
 	}
-	if d.more > 0 {
-		errs = append(errs, fmt.Errorf("and %d more", d.more))
+	if more := len(d.errs) - maxErrors; more > 0 {
+		errs = append(errs, fmt.Errorf("and %d more", more))
 	}
 	return utilerrors.NewAggregate(errs)
 }
 
-// document parses text, YAML or JSON, and visits its root.
-func (d *decoder) document(at *field.Path, text string, then visit) {
-	size := fmt.Sprintf("a string of %d bytes", len(text))
-	if isJSON(text) {
-		root, err := parseJSON(text)
-		if err != nil {
-			d.add(field.Invalid(at, size, err.Error()))
-			return
-		}
-		then(at, root)
-		return
-	}
-	var document, rest yaml.Node
-	decode := yaml.NewDecoder(strings.NewReader(text))
-	switch err := decode.Decode(&document); {
+// list returns the elements of a list in YAML or JSON.
+func (d *decoder) list(at *field.Path, text string) []json.RawMessage {
+	document, err := toJSON(text)
+	var elements []json.RawMessage
+	switch {
 	case errors.Is(err, io.EOF):
 		d.add(field.Required(at, "must be YAML or JSON"))
-		return
 	case err != nil:
-		d.add(field.Invalid(at, size, "must be YAML or JSON: "+shortenTo(yamlProblem(err), 200)))
-		return
+		d.add(field.Invalid(at, fmt.Sprintf("a string of %d bytes", len(text)), err.Error()))
+	default:
+		d.decode(at, document, &elements)
 	}
-	// The parser stops at the end of the root, whatever may follow it.
+	return elements
+}
+
+// toJSON returns YAML or JSON as JSON. Text that is JSON must not be read as YAML, which has no \/ and no surrogate
+// pairs. The error is io.EOF where there is no document, and repeats no value.
+func toJSON(text string) ([]byte, error) {
+	if json.Valid([]byte(text)) {
+		return []byte(text), nil
+	}
+	if err := checkYAML(text); err != nil {
+		return nil, err
+	}
+	document, err := yaml.YAMLToJSONStrict([]byte(text))
+	if err == nil {
+		return document, nil
+	}
+	if again := repeatedField.FindString(err.Error()); again != "" {
+		return nil, errors.New("must be YAML or JSON: yaml: " + again)
+	}
+	return nil, errors.New("must be YAML that can be written as JSON: with strings as names of fields, and numbers and tags that JSON has")
+}
+
+// checkYAML returns io.EOF for no document, and an error for what YAMLToJSONStrict passes over or expands: more
+// documents, and aliases, of which 64 KiB may stand for gigabytes.
+func checkYAML(text string) error {
+	var document, rest yamlv3.Node
+	decode := yamlv3.NewDecoder(strings.NewReader(text))
+	switch err := decode.Decode(&document); {
+	case errors.Is(err, io.EOF):
+		return io.EOF
+	case err != nil:
+		// What begins with a * is an alias, and may be meant as a value.
+		problem, _, unknown := strings.Cut(err.Error(), " anchor '")
+		if unknown {
+			problem += " anchor; quote what begins with * or &"
+		}
+		return errors.New("must be YAML or JSON: " + problem)
+	}
 	if err := decode.Decode(&rest); !errors.Is(err, io.EOF) {
-		d.add(field.Invalid(at, size, "must be one YAML or JSON document with nothing after it"))
-		return
+		return errors.New("must be one YAML or JSON document with nothing after it")
 	}
-	then(at, document.Content[0])
+	return checkNodes(&document)
 }
 
-// yamlProblem returns the text of an error of the YAML parser, which says where and why.
-// Of the text that it parsed it repeats only names of anchors; they are cut off, for a
-// value that begins with a * is taken for one.
-func yamlProblem(err error) string {
-	text, _, found := strings.Cut(err.Error(), " anchor '")
-	if found {
-		text += " anchor; quote what begins with * or &"
-	}
-	return text
-}
-
-// object visits the fields of a mapping in the order of the text; a field that has
-// no visit is refused, and so is one that repeats. A null field counts as not
-// given, as everywhere in Kubernetes. A required field that is not given is
-// visited as an empty string, for its visit to say what it must be.
-func (d *decoder) object(at *field.Path, node *yaml.Node, fields map[string]visit, required ...string) {
-	if node.Kind != yaml.MappingNode || node.ShortTag() != tagMapping {
-		d.wrongType(at, node, "a mapping")
-		return
-	}
-	// given has the fields that are there: whether they are more than null.
-	given := make(map[string]bool, len(fields))
-	for i := 0; i+1 < len(node.Content); i += 2 {
-		key, value := node.Content[i], node.Content[i+1]
-		if key.Kind != yaml.ScalarNode {
-			d.wrongType(at, key, "a mapping of field names to values")
-			continue
-		}
-		name := key.Value
-		then, known := fields[name]
-		_, again := given[name]
-		switch {
-		case !known:
-			d.add(field.Forbidden(at.Child(fieldName(name)), "unknown field; known are "+strings.Join(sortedKeys(fields), ", ")))
-		case again:
-			d.add(field.Forbidden(at.Child(name), fmt.Sprintf("must not be set twice: again in line %d", key.Line)))
-		case isNull(value):
-			given[name] = false
-		default:
-			given[name] = true
-			then(at.Child(name), value)
-		}
-	}
-	for _, name := range required {
-		if !given[name] {
-			fields[name](at.Child(name), &yaml.Node{Kind: yaml.ScalarNode, Tag: tagString})
-		}
-	}
-}
-
-// oneOf visits the fields of a mapping that has just one of some choices, beside
-// others, and says whether it does.
-func (d *decoder) oneOf(at *field.Path, node *yaml.Node, choices, others map[string]visit) bool {
-	chosen := 0
-	fields := maps.Clone(others)
-	if fields == nil {
-		fields = map[string]visit{}
-	}
-	for name, then := range choices {
-		fields[name] = func(at *field.Path, node *yaml.Node) {
-			chosen++
-			then(at, node)
-		}
-	}
-	before := len(d.errs) + d.more
-	d.object(at, node, fields)
-	what := "must have one of " + strings.Join(sortedKeys(choices), ", ")
+// checkNodes refuses aliases, numbers like 0480, which would be decimal, and binary texts: the admission policy searches
+// for namespaces, which must not be hidden.
+func checkNodes(node *yamlv3.Node) error {
 	switch {
-	case chosen > 1:
-		d.add(field.Invalid(at, shape(node), what+", not several"))
-	case chosen == 0 && len(d.errs)+d.more == before:
-		d.add(field.Required(at, what))
+	case node.Kind == yamlv3.AliasNode:
+		return fmt.Errorf("must be written out: line %d has an alias; quote what begins with *", node.Line)
+	case node.ShortTag() == "!!binary":
+		return fmt.Errorf("must be without binary texts: line %d has one; write the text itself", node.Line)
+	case node.ShortTag() == "!!float" && leadingZero.MatchString(node.Value):
+		return fmt.Errorf("must have octal numbers where they begin with 0: line %d has another; quote what is no number", node.Line)
 	}
-	return chosen == 1
-}
-
-// list visits the elements of a list.
-func (d *decoder) list(then visit) visit {
-	return func(at *field.Path, node *yaml.Node) {
-		if node.Kind != yaml.SequenceNode || node.ShortTag() != tagList {
-			d.wrongType(at, node, "a list")
-			return
+	for _, child := range node.Content {
+		if err := checkNodes(child); err != nil {
+			return err
 		}
-		for i, element := range node.Content {
-			then(at.Index(i), element)
-		}
-	}
-}
-
-// text reads a string.
-func (d *decoder) text(then func(at *field.Path, s string)) visit {
-	return func(at *field.Path, node *yaml.Node) {
-		// What looks like a date is a name like any other.
-		if node.Kind != yaml.ScalarNode || node.ShortTag() != tagString && node.ShortTag() != tagTimestamp {
-			d.wrongType(at, node, "a string (quote it)")
-			return
-		}
-		then(at, node.Value)
-	}
-}
-
-// boolean reads a boolean.
-func (d *decoder) boolean(into *bool) visit {
-	return func(at *field.Path, node *yaml.Node) {
-		if node.Kind != yaml.ScalarNode || node.ShortTag() != tagBoolean || node.Decode(into) != nil {
-			d.wrongType(at, node, "true or false")
-		}
-	}
-}
-
-// mode reads a mode: an integer as in Kubernetes, or an octal string.
-func (d *decoder) mode(into **fs.FileMode) visit {
-	return func(at *field.Path, node *yaml.Node) {
-		var mode fs.FileMode
-		var n int64
-		switch {
-		case node.Kind == yaml.ScalarNode && node.ShortTag() == tagString:
-			var err error
-			if mode, err = ParseMode(node.Value); err != nil {
-				d.add(field.Invalid(at, shorten(node.Value), err.Error()))
-				return
-			}
-		case node.Kind != yaml.ScalarNode || node.ShortTag() != tagInteger || node.Decode(&n) != nil:
-			d.wrongType(at, node, "an integer from 0 to 511 (octal 0777) or an octal string")
-			return
-		case n < 0 || n > 0o777:
-			d.add(field.Invalid(at, n, "must be an integer from 0 to 511 (octal 0777)"))
-			return
-		default:
-			mode = fs.FileMode(n)
-		}
-		*into = &mode
-	}
-}
-
-// user reads a user id.
-func (d *decoder) user(into **int64) visit {
-	return func(at *field.Path, node *yaml.Node) {
-		var n int64
-		if node.Kind != yaml.ScalarNode || node.ShortTag() != tagInteger || node.Decode(&n) != nil {
-			d.wrongType(at, node, fmt.Sprintf("an integer from 0 to %d", maxID))
-		} else if err := CheckUser(n); err != nil {
-			d.add(field.Invalid(at, n, err.Error()))
-		} else {
-			*into = &n
-		}
-	}
-}
-
-// CheckUser returns why n can't be a user's id, nil if it can.
-func CheckUser(n int64) error {
-	if n < 0 || n > maxID {
-		return fmt.Errorf("must be an integer from 0 to %d", maxID)
 	}
 	return nil
 }
 
-func (d *decoder) wrongType(at *field.Path, node *yaml.Node, want string) {
-	if node.Kind == yaml.AliasNode {
-		d.add(field.Invalid(at, shape(node), "must be written out: aliases are not supported"))
-		return
+// decode decodes a JSON value strictly. It says whether all fields had the right types.
+func (d *decoder) decode(at *field.Path, value []byte, into any) bool {
+	strict, err := kjson.UnmarshalStrict(value, into)
+	if err != nil {
+		d.add(wrongType(at, err))
+		return false
 	}
-	d.add(field.Invalid(at, shape(node), "must be "+want))
+	for _, err := range strict {
+		var bad kjson.FieldError
+		if !errors.As(err, &bad) {
+			continue
+		}
+		name := bad.FieldPath()
+		known, what := fieldNames(into), "unknown attribute"
+		if at != nil {
+			slices.Sort(known)
+			what = "unknown field"
+		}
+		text := what + "; known are " + strings.Join(known, ", ")
+		if slices.Contains(known, name) {
+			text = "must not be set twice"
+		}
+		d.add(field.Forbidden(at.Child(fieldName(name)), text))
+	}
+	return true
 }
 
-// ParseMode reads the octal string form of a file mode: a leading zero and at most
-// 0777.
-func ParseMode(s string) (fs.FileMode, error) {
-	n, err := strconv.ParseUint(s, 8, 32)
-	if err != nil || n > 0o777 || len(s) < 2 || len(s) > 5 || s[0] != '0' {
-		return 0, fmt.Errorf("must be an octal number with a leading zero, from %q to %q", "0000", "0777")
+// wrongType returns the error for a value that the decoder could not put into a field. Of the value it has only the
+// type.
+func wrongType(at *field.Path, err error) *field.Error {
+	var bad *json.UnmarshalTypeError
+	if !errors.As(err, &bad) {
+		return field.Invalid(at, "a value", "must be YAML or JSON")
 	}
-	return fs.FileMode(n), nil
+	if bad.Field != "" {
+		at = at.Child(bad.Field[strings.LastIndexByte(bad.Field, '.')+1:]) // before it stand embedded structs
+	}
+	want := map[reflect.Kind]string{
+		reflect.String: "a string (quote it)",
+		reflect.Bool:   "true or false",
+		reflect.Int32:  "an integer from 0 to 511 (octal 0777) or an octal string",
+		reflect.Int64:  "an integer",
+		reflect.Slice:  "a list",
+		reflect.Struct: "a mapping",
+	}[bad.Type.Kind()]
+	shape, _, _ := strings.Cut(bad.Value, " ") // what follows is the value
+	return field.TypeInvalid(at, shape, "must be "+want)
 }
 
-// shape describes a value that is not to be repeated: what it is and how large.
-func shape(node *yaml.Node) string {
-	if node.Kind == yaml.AliasNode {
-		return "an alias"
+// oneOf decodes an object of whose pointers to raw fields just one must be given.
+func (d *decoder) oneOf(at *field.Path, value []byte, into any) bool {
+	before := len(d.errs)
+	if !d.decode(at, value, into) {
+		return false
 	}
-	switch tag := node.ShortTag(); tag {
-	case tagMapping:
-		return fmt.Sprintf("a mapping of %d", len(node.Content)/2)
-	case tagList:
-		return fmt.Sprintf("a list of %d", len(node.Content))
-	case tagString, tagTimestamp:
-		return fmt.Sprintf("a string of %d bytes", len(node.Value))
-	case tagInteger:
-		return "an integer"
-	case tagFloat:
-		return "a floating-point number"
-	case tagBoolean:
-		return "a boolean"
-	case tagNull:
-		return "null"
-	default:
-		return "a value with the tag " + shorten(tag)
+	given := 0
+	var choices []string
+	object := reflect.ValueOf(into).Elem()
+	for i := range object.NumField() {
+		if choice, ok := object.Field(i).Interface().(*json.RawMessage); ok {
+			choices = append(choices, object.Type().Field(i).Tag.Get("json"))
+			if choice != nil {
+				given++
+			}
+		}
 	}
+	slices.Sort(choices)
+	what := "must have one of " + strings.Join(choices, ", ")
+	switch {
+	case given > 1:
+		d.add(field.TypeInvalid(at, "object", what+", not several"))
+	case given == 0 && len(d.errs) == before:
+		d.add(field.Required(at, what))
+	}
+	return given == 1
 }
 
-func isNull(node *yaml.Node) bool {
-	return node.Kind == yaml.ScalarNode && node.ShortTag() == tagNull
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
+// fieldNames returns the names of the fields of the object at a pointer.
+func fieldNames(object any) []string {
+	var names []string
+	for _, f := range reflect.VisibleFields(reflect.TypeOf(object).Elem()) {
+		if name := f.Tag.Get("json"); name != "" {
+			names = append(names, name)
+		}
 	}
-	slices.Sort(keys)
-	return keys
+	return names
 }

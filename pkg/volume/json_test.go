@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf16"
@@ -25,7 +27,8 @@ func TestAnyJSON(t *testing.T) {
 		"every other escape":                       {`"\"\\\b\f\n\r\t\u0041\u00e9\u20ac"`, "\"\\\b\f\n\r\tA\u00e9\u20ac"},
 		"characters that YAML doesn't allow":       {"\"\x7f\ufeff\ufffe\"", "\x7f\ufeff\ufffe"},
 		"line ends of YAML that JSON doesn't know": {"\"a\u0085b\u2028c\u2029d\"", "a\u0085b\u2028c\u2029d"},
-		"empty": {`""`, ""},
+		"halves of surrogate pairs":                {`"a\ud83db\ude00"`, "a\ufffdb\ufffd"},
+		"empty":                                    {`""`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec, err := Parse(map[string]string{"sources": value(test.text)}, testPod())
@@ -41,29 +44,20 @@ func TestAnyJSON(t *testing.T) {
 
 // TestRefusedJSON has what is refused of JSON, as it is of YAML: with the field's path.
 func TestRefusedJSON(t *testing.T) {
-	half := func(size int) string {
-		return fmt.Sprintf(`sources: Invalid value: "a string of %d bytes": must be JSON without halves of surrogate pairs: line 1`, size) +
-			" has one: write both escapes or the character itself"
-	}
 	for _, test := range []struct{ name, sources, want string }{
-		{"first half only", `[{"secret":{"name":"\ud83d"}}]`, half(30)},
-		{"first half before something else", `[{"secret":{"name":"\ud83dx"}}]`, half(31)},
-		{"second half only", `[{"secret":{"name":"\ude00"}}]`, half(30)},
-		{"two first halves", `[{"secret":{"name":"\ud83d\ud83d"}}]`, half(36)},
-		{"half of a pair in a field", `[{"secret":{"\ud83d":"x"}}]`, half(27)},
 		{"unknown field", `[{"secret":{"name":"a\/b","nam\u0065s":1}}]`, `sources[0].secret.names: Forbidden: unknown field; known are items, name, namespace, optional`},
-		{"field twice", "[\n{\"secret\":{\"name\":\"s\",\n\"items\":[{\"key\":\"a\",\"path\":\"a\\/b\"}],\n\"name\":\"t\"}}]", `sources[0].secret.name: Forbidden: must not be set twice: again in line 4`},
-		{"field twice, once escaped", `[{"secret":{"name":"s","n\u0061me":"s"}}]`, `sources[0].secret.name: Forbidden: must not be set twice: again in line 1`},
-		{"null and a value", `[{"secret":{"name":null,"name":"s"}}]`, `sources[0].secret.name: Forbidden: must not be set twice: again in line 1`},
+		{"field twice", "[\n{\"secret\":{\"name\":\"s\",\n\"items\":[{\"key\":\"a\",\"path\":\"a\\/b\"}],\n\"name\":\"t\"}}]", `sources[0].secret.name: Forbidden: must not be set twice`},
+		{"field twice, once escaped", `[{"secret":{"name":"s","n\u0061me":"s"}}]`, `sources[0].secret.name: Forbidden: must not be set twice`},
+		{"null and a value", `[{"secret":{"name":null,"name":"s"}}]`, `sources[0].secret.name: Forbidden: must not be set twice`},
 		{"bad path", `[{"secret":{"name":"s","items":[{"key":"k","path":"..\/x"}]}}]`, `sources[0].secret.items[0].path: Invalid value: "../x": must not contain ".."`},
-		{"number for a name", `[{"secret":{"name":7}}]`, `sources[0].secret.name: Invalid value: "an integer": must be a string (quote it)`},
-		{"number too large for one", `[{"secret":{"name":1e999}}]`, `sources[0].secret.name: Invalid value: "a floating-point number": must be a string (quote it)`},
-		{"fraction for a mode", `[{"secret":{"name":"s","items":[{"key":"k","path":"k","mode":2.5}]}}]`, `sources[0].secret.items[0].mode: Invalid value: "a floating-point number": must be an integer`},
-		{"huge mode", `[{"secret":{"name":"s","items":[{"key":"k","path":"k","mode":99999999999999999999}]}}]`, `sources[0].secret.items[0].mode: Invalid value: "an integer": must be an integer`},
+		{"number for a name", `[{"secret":{"name":7}}]`, `sources[0].secret.name: Invalid value: "number": must be a string (quote it)`},
+		{"number too large for one", `[{"secret":{"name":1e999}}]`, `sources[0].secret.name: Invalid value: "number": must be a string (quote it)`},
+		{"fraction for a mode", `[{"secret":{"name":"s","items":[{"key":"k","path":"k","mode":2.5}]}}]`, `sources[0].secret.items[0].mode: Invalid value: "number": must be an integer`},
+		{"huge mode", `[{"secret":{"name":"s","items":[{"key":"k","path":"k","mode":99999999999999999999}]}}]`, `sources[0].secret.items[0].mode: Invalid value: "number": must be an integer`},
 		{"negative mode", `[{"secret":{"name":"s","items":[{"key":"k","path":"k","mode":-1}]}}]`, `sources[0].secret.items[0].mode: Invalid value: -1: must be an integer`},
-		{"string for a boolean", `[{"secret":{"name":"s","optional":"true"}}]`, `sources[0].secret.optional: Invalid value: "a string of 4 bytes": must be true or false`},
-		{"null for a source", `[null]`, `sources[0]: Invalid value: "null": must be a mapping`},
-		{"mapping for the list", `{"secret":{"name":"s"}}`, `sources: Invalid value: "a mapping of 1": must be a list`},
+		{"string for a boolean", `[{"secret":{"name":"s","optional":"true"}}]`, `sources[0].secret.optional: Invalid value: "string": must be true or false`},
+		{"null for a source", `[null]`, "sources[0]: Required value: must have one of configMap"},
+		{"mapping for the list", `{"secret":{"name":"s"}}`, `sources: Invalid value: "object": must be a list`},
 		{"nested beyond reason", strings.Repeat("[", 20000) + strings.Repeat("]", 20000), `sources: Invalid value: "a string of 40000 bytes": must be YAML or JSON`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -143,7 +137,7 @@ func yamlForm(value any) string {
 	var parts []string
 	switch value := value.(type) {
 	case map[string]any:
-		for _, name := range sortedKeys(value) { // as encoding/json has them
+		for _, name := range slices.Sorted(maps.Keys(value)) { // as encoding/json has them
 			parts = append(parts, name+": "+yamlForm(value[name]))
 		}
 		return "{" + strings.Join(parts, ", ") + "}"

@@ -1,43 +1,35 @@
 package volume
 
 import (
+	"encoding/json"
 	"fmt"
+	"io/fs"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Attribute names.
+// Names of attributes that are parts of fields' paths.
 const (
-	attrConfigMap    = "configMap"
-	attrSecret       = "secret"
-	attrVolume       = "volume"
-	attrNamespace    = "namespace"
-	attrOptional     = "optional"
-	attrItems        = "items"
-	attrSources      = "sources"
-	attrDefaultMode  = "defaultMode"
-	attrUID          = "uid"
-	attrGID          = "gid"
-	attrUpdatePolicy = "updatePolicy"
-	attrStrategy     = "writeStrategy"
-	attrOnDelete     = "onDelete"
+	attrVolume    = "volume"
+	attrNamespace = "namespace"
+	attrItems     = "items"
+	attrSources   = "sources"
 )
 
-// maxID is the largest user or group id; it is what the API server allows for a
-// pod's own.
-const maxID = 1<<31 - 1
+const noKey = "must name a key of the object"
 
 // parser turns attributes into a spec. It lives for one call of Parse.
 type parser struct {
 	decoder
-	attributes map[string]string
-	pod        Pod
+	given map[string]string
+	pod   Pod
 	// across says that refs may name other namespaces than the pod's.
 	across bool
 	// volumes holds where each of the pod's own volumes was named.
@@ -52,51 +44,50 @@ type Option func(*parser)
 func AcrossNamespaces() Option { return func(p *parser) { p.across = true } }
 
 // Parse turns the attributes of a pod's volume into a validated Spec with defaults
-// applied. attributes may hold the whole volume context; the kubelet's own keys
+// applied. volumeContext may hold the whole volume context; the kubelet's own keys
 // are passed over. pod is whom the volume is for: its namespace is where names without
 // one are looked up, and without AcrossNamespaces the only one.
 //
 // The error lists everything that is wrong, each with the field's path, the shape
 // of the bad value and what would be right.
-func Parse(attributes map[string]string, pod Pod, options ...Option) (*Spec, error) {
-	p := &parser{attributes: Attributes(attributes), pod: pod, volumes: map[string]string{}}
+func Parse(volumeContext map[string]string, pod Pod, options ...Option) (*Spec, error) {
+	p := &parser{given: Attributes(volumeContext), pod: pod, volumes: map[string]string{}}
 	for _, option := range options {
 		option(p)
 	}
-	spec := p.spec()
+	size := 0
+	for name, value := range p.given {
+		size += len(name) + len(value)
+	}
+	if size > MaxAttributesSize {
+		return nil, field.TooLong(field.NewPath("volumeAttributes"), "", MaxAttributesSize)
+	}
+	values, err := json.Marshal(p.given)
+	if err != nil {
+		return nil, fmt.Errorf("write the volume attributes as JSON: %w", err)
+	}
+	spec := p.spec(values)
 	if err := p.err(); err != nil {
 		return nil, err
 	}
 	return spec, nil
 }
 
-func (p *parser) spec() *Spec {
-	size := 0
-	for name, value := range p.attributes {
-		size += len(name) + len(value)
+func (p *parser) spec(values []byte) *Spec {
+	a := attributes{UpdatePolicy: UpdateLive, WriteStrategy: WriteAtomic, OnDelete: DeleteKeep}
+	p.decode(nil, values, &a)
+	spec := &Spec{UpdatePolicy: a.UpdatePolicy, WriteStrategy: a.WriteStrategy, OnDelete: a.OnDelete}
+	if a.DefaultMode != nil {
+		spec.DefaultMode = p.mode(field.NewPath("defaultMode"), &intstr.IntOrString{Type: intstr.String, StrVal: *a.DefaultMode})
 	}
-	if size > MaxAttributesSize {
-		p.add(field.TooLong(field.NewPath("volumeAttributes"), "", MaxAttributesSize))
-		return nil
-	}
-	p.checkNames()
-
-	spec := &Spec{}
-	if text, ok := p.attributes[attrDefaultMode]; ok {
-		mode, err := ParseMode(text)
-		if err != nil {
-			p.add(field.Invalid(field.NewPath(attrDefaultMode), shorten(text), err.Error()))
-		}
-		spec.DefaultMode = &mode
-	}
-	spec.UID, spec.GID = p.id(attrUID), p.id(attrGID)
-	spec.UpdatePolicy = choice(p, attrUpdatePolicy, UpdateLive, UpdatePinned)
-	spec.WriteStrategy = choice(p, attrStrategy, WriteAtomic, WriteInPlace)
-	spec.OnDelete = choice(p, attrOnDelete, DeleteKeep, DeleteRemove)
-	if _, ok := p.attributes[attrSources]; ok {
-		spec.Sources = p.listForm()
+	spec.UID, spec.GID = p.id("uid", a.UID), p.id("gid", a.GID)
+	supported(p, field.NewPath("updatePolicy"), a.UpdatePolicy, UpdateLive, UpdatePinned)
+	supported(p, field.NewPath("writeStrategy"), a.WriteStrategy, WriteAtomic, WriteInPlace)
+	supported(p, field.NewPath("onDelete"), a.OnDelete, DeleteKeep, DeleteRemove)
+	if a.Sources != nil {
+		spec.Sources = p.listForm(*a.Sources)
 	} else {
-		spec.Sources = p.shortForm()
+		spec.Sources = p.shortForm(a)
 	}
 	for _, err := range spec.checkCollisions() {
 		p.add(err)
@@ -108,140 +99,163 @@ func (p *parser) spec() *Spec {
 }
 
 // id reads a decimal user or group id; nil if the attribute is not there.
-func (p *parser) id(name string) *int64 {
-	text, ok := p.attributes[name]
-	if !ok {
+func (p *parser) id(name string, text *string) *int64 {
+	if text == nil {
 		return nil
 	}
-	id, err := strconv.ParseUint(text, 10, 31)
+	id, err := strconv.ParseUint(*text, 10, 31)
 	if err != nil {
-		p.add(field.Invalid(field.NewPath(name), shorten(text), fmt.Sprintf("must be a decimal number from 0 to %d", maxID)))
-		return nil
+		p.add(field.Invalid(field.NewPath(name), shorten(*text), fmt.Sprintf("must be a decimal number from 0 to %d", math.MaxInt32)))
 	}
 	n := int64(id)
 	return &n
 }
 
-// choice reads an attribute that has one of some values, of which the first is the
-// default.
-func choice[T ~string](p *parser, name string, values ...T) T {
-	text, ok := p.attributes[name]
-	if !ok {
-		return values[0]
+// supported refuses a value that is none of some.
+func supported[T ~string](p *parser, at *field.Path, value T, values ...T) {
+	if !slices.Contains(values, value) {
+		p.add(field.NotSupported(at, shorten(string(value)), values))
 	}
-	if !slices.Contains(values, T(text)) {
-		p.add(field.NotSupported(field.NewPath(name), shorten(text), values))
-	}
-	return T(text)
 }
 
-// checkNames refuses attributes that are unknown.
-func (p *parser) checkNames() {
-	known := attributeNames()
-	for _, name := range sortedKeys(p.attributes) {
-		if !slices.Contains(known, name) {
-			p.add(field.Forbidden(field.NewPath(fieldName(name)), "unknown attribute; known are "+strings.Join(known, ", ")))
-		}
+// invalid refuses a value of which Kubernetes' validation found problems.
+func (p *parser) invalid(at *field.Path, value any, problems []string) {
+	if len(problems) > 0 {
+		p.add(field.Invalid(at, value, strings.Join(problems, "; ")))
 	}
+}
+
+// valid refuses a text that is empty, or of which Kubernetes' validation finds problems.
+func (p *parser) valid(at *field.Path, text, required string, check func(string) []string) {
+	if text == "" {
+		p.add(field.Required(at, required))
+		return
+	}
+	p.invalid(at, shorten(text), check(text))
+}
+
+// set returns which of some attributes are given.
+func (p *parser) set(names ...string) []string {
+	return slices.DeleteFunc(names, func(name string) bool {
+		_, ok := p.given[name]
+		return !ok
+	})
 }
 
 // listForm reads the attribute `sources`.
-func (p *parser) listForm() []Source {
-	for _, name := range []string{attrConfigMap, attrSecret, attrVolume, attrNamespace, attrOptional, attrItems} {
-		if _, ok := p.attributes[name]; ok {
-			p.add(field.Forbidden(field.NewPath(name), "must not be set beside sources: name the object in sources"))
-		}
+func (p *parser) listForm(text string) []Source {
+	for _, name := range p.set("configMap", "secret", attrVolume, attrNamespace, "optional", attrItems) {
+		p.add(field.Forbidden(field.NewPath(name), "must not be set beside sources: name the object in sources"))
+	}
+	at, before := field.NewPath(attrSources), len(p.errs)
+	elements := p.list(at, text)
+	switch {
+	case len(elements) > MaxSources:
+		p.add(TooMany(at.String(), len(elements), fmt.Sprintf("a volume may have at most %d sources; show the others in another volume", MaxSources)))
+		return nil
+	case len(elements) == 0 && len(p.errs) == before:
+		p.add(field.Required(at, "must have at least one source"))
 	}
 	var sources []Source
-	p.document(field.NewPath(attrSources), p.attributes[attrSources], func(at *field.Path, node *yaml.Node) {
-		if node.Kind == yaml.SequenceNode && len(node.Content) > MaxSources {
-			p.add(TooMany(at.String(), len(node.Content), fmt.Sprintf("a volume may have at most %d sources; show the others in another volume", MaxSources)))
-			return
+	for i, element := range elements {
+		if source, ok := p.source(at.Index(i), element); ok {
+			sources = append(sources, source)
 		}
-		p.list(func(at *field.Path, node *yaml.Node) {
-			if source, ok := p.source(at, node); ok {
-				sources = append(sources, source)
-			}
-		})(at, node)
-		if node.Kind == yaml.SequenceNode && len(node.Content) == 0 {
-			p.add(field.Required(at, "must have at least one source"))
-		}
-	})
+	}
 	return sources
 }
 
 // source reads one element of `sources`.
-func (p *parser) source(at *field.Path, node *yaml.Node) (Source, bool) {
+func (p *parser) source(at *field.Path, value []byte) (Source, bool) {
+	var from source
+	if !p.oneOf(at, value, &from) {
+		return Source{}, false
+	}
 	var source Source
-	found := p.oneOf(at, node, map[string]visit{
-		"configMap": func(at *field.Path, node *yaml.Node) { source = p.projection(at, node, ConfigMap) },
-		"secret":    func(at *field.Path, node *yaml.Node) { source = p.projection(at, node, Secret) },
-		"volume":    func(at *field.Path, node *yaml.Node) { source = p.volume(at, node) },
-		"env":       func(at *field.Path, node *yaml.Node) { source = p.env(at, node) },
-		"podEnv":    func(at *field.Path, node *yaml.Node) { source = p.podEnv(at, node) },
-	}, nil)
-	return source, found
+	switch {
+	case from.ConfigMap != nil:
+		at = at.Child("configMap")
+		source.Projection = p.projection(at, *from.ConfigMap, ConfigMap)
+	case from.Secret != nil:
+		at = at.Child("secret")
+		source.Projection = p.projection(at, *from.Secret, Secret)
+	case from.Volume != nil:
+		at = at.Child("volume")
+		var named podVolume
+		if p.decode(at, *from.Volume, &named) {
+			source.Volume = p.volume(at.Child("name"), named.Name)
+		}
+	case from.Env != nil:
+		at = at.Child("env")
+		source.Env = p.envSource(at, *from.Env)
+	case from.PodEnv != nil:
+		at = at.Child("podEnv")
+		source.PodEnv = p.podEnvSource(at, *from.PodEnv)
+	}
+	source.Field = at.String()
+	return source, true
 }
 
-// projection reads the fields of core/v1 ConfigMapProjection and SecretProjection,
-// which are the same, plus namespace.
-func (p *parser) projection(at *field.Path, node *yaml.Node, kind Kind) Source {
-	projection := &Projection{Ref: Ref{Kind: kind, Namespace: p.pod.Namespace}}
-	p.object(at, node, map[string]visit{
-		"name":      p.text(p.name(&projection.Ref)),
-		"namespace": p.text(p.namespace(&projection.Ref)),
-		"optional":  p.boolean(&projection.Optional),
-		"items":     p.items(projection),
-	}, "name")
-	return Source{Field: at.String(), Projection: projection}
+func (p *parser) projection(at *field.Path, value []byte, kind Kind) *Projection {
+	from := projection{objectRef: objectRef{Namespace: p.pod.Namespace}}
+	if !p.decode(at, value, &from) {
+		return &Projection{}
+	}
+	return &Projection{Ref: p.ref(at, kind, from.objectRef), Items: p.items(at.Child("items"), from.Items), Optional: from.Optional}
 }
 
-// items reads a list of key, path, mode and user. An item that is refused keeps its
-// place in the list, with an empty path.
-func (p *parser) items(into *Projection) visit {
-	return p.list(func(at *field.Path, node *yaml.Node) {
-		var item Item
-		p.object(at, node, map[string]visit{
-			"key":  p.text(p.key(&item.Key)),
-			"path": p.text(p.path(&item.Path)),
-			"mode": p.mode(&item.Mode),
-			"user": p.user(&item.User),
-		}, "key", "path")
-		into.Items = append(into.Items, item)
-	})
-}
-
-func (p *parser) key(into *string) func(*field.Path, string) {
-	return func(at *field.Path, key string) {
-		*into = key
-		if key == "" {
-			p.add(field.Required(at, "must name a key of the object"))
-		} else if bad := utilvalidation.IsConfigMapKey(key); len(bad) > 0 {
-			p.add(field.Invalid(at, shorten(key), strings.Join(bad, "; ")))
+// items reads a list of items. One that is refused keeps its place in the list, with an empty path.
+func (p *parser) items(at *field.Path, values []json.RawMessage) []Item {
+	var items []Item
+	for i, value := range values {
+		items = append(items, Item{})
+		at, from := at.Index(i), item{}
+		if !p.decode(at, value, &from) {
+			continue
+		}
+		p.valid(at.Child("key"), from.Key, noKey, utilvalidation.IsConfigMapKey)
+		items[i] = Item{Key: from.Key, Path: p.path(at.Child("path"), from.Path), Mode: p.mode(at.Child("mode"), from.Mode), User: from.User}
+		if from.User != nil {
+			p.invalid(at.Child("user"), *from.User, utilvalidation.IsValidUserID(*from.User))
 		}
 	}
+	return items
 }
 
-func (p *parser) path(into *string) func(*field.Path, string) {
-	return func(at *field.Path, path string) {
-		if path == "" {
-			p.add(field.Required(at, "must be a relative path"))
-		} else if clean, err := CleanPath(path); err != nil {
-			p.add(field.Invalid(at, shorten(path), err.Error()))
-		} else {
-			*into = clean
-		}
+// path returns the clean form of a file's path, "" if it was refused.
+func (p *parser) path(at *field.Path, path string) string {
+	clean, err := CleanPath(path)
+	switch {
+	case path == "":
+		p.add(field.Required(at, "must be a relative path"))
+	case err != nil:
+		p.add(field.Invalid(at, shorten(path), err.Error()))
 	}
+	return clean
+}
+
+// mode reads a mode: an integer as in Kubernetes, or an octal string.
+func (p *parser) mode(at *field.Path, from *intstr.IntOrString) *fs.FileMode {
+	var mode fs.FileMode
+	var err error
+	switch {
+	case from == nil:
+		return nil
+	case from.Type == intstr.String:
+		if mode, err = ParseMode(from.StrVal); err != nil {
+			p.add(field.Invalid(at, shorten(from.StrVal), err.Error()))
+		}
+	case from.IntVal < 0 || from.IntVal > 0o777:
+		p.add(field.Invalid(at, from.IntVal, "must be an integer from 0 to 511 (octal 0777)"))
+	default:
+		mode = fs.FileMode(from.IntVal)
+	}
+	return &mode
 }
 
 // shortForm reads the attributes that name a single object or volume.
-func (p *parser) shortForm() []Source {
-	var given []string
-	for _, name := range []string{attrConfigMap, attrSecret, attrVolume} {
-		if _, ok := p.attributes[name]; ok {
-			given = append(given, name)
-		}
-	}
+func (p *parser) shortForm(a attributes) []Source {
+	given := p.set("configMap", "secret", attrVolume)
 	switch {
 	case len(given) > 1:
 		p.add(field.Forbidden(field.NewPath(given[1]), fmt.Sprintf("must not be set beside %s: list both in sources", given[0])))
@@ -250,64 +264,69 @@ func (p *parser) shortForm() []Source {
 		p.add(field.Required(field.NewPath(attrSources), "one of configMap, secret, volume and sources must be set"))
 		return nil
 	}
-	name, kind, at := p.attributes[given[0]], ConfigMap, field.NewPath(given[0])
-	switch given[0] {
-	case attrVolume:
-		return []Source{p.shortVolume(at, name)}
-	case attrSecret:
-		kind = Secret
+	at := field.NewPath(given[0])
+	if a.Volume != nil {
+		for _, name := range p.set(attrNamespace, "optional", attrItems) {
+			p.add(field.Forbidden(field.NewPath(name), "must not be set beside volume: what the pod's own volume says counts"))
+		}
+		return []Source{{Field: at.String(), Volume: p.volume(at, *a.Volume)}}
 	}
-	projection := &Projection{Ref: Ref{Kind: kind, Namespace: p.pod.Namespace}}
-	p.name(&projection.Ref)(at, name)
-	if namespace, ok := p.attributes[attrNamespace]; ok {
-		p.namespace(&projection.Ref)(field.NewPath(attrNamespace), namespace)
+	projection := &Projection{Ref: Ref{Kind: ConfigMap, Namespace: p.pod.Namespace, Name: p.given[given[0]]}}
+	if a.Secret != nil {
+		projection.Ref.Kind = Secret
 	}
-	switch text, ok := p.attributes[attrOptional]; {
-	case text == "true":
-		projection.Optional = true
-	case ok && text != "false":
-		p.add(field.NotSupported(field.NewPath(attrOptional), shorten(text), []string{"false", "true"}))
+	p.name(at, projection.Ref)
+	if a.Namespace != nil {
+		projection.Ref.Namespace = *a.Namespace
+		p.namespace(field.NewPath(attrNamespace), *a.Namespace)
 	}
-	if text, ok := p.attributes[attrItems]; ok {
-		p.document(field.NewPath(attrItems), text, p.items(projection))
+	if a.Optional != nil {
+		supported(p, field.NewPath("optional"), *a.Optional, "false", "true")
+		projection.Optional = *a.Optional == "true"
+	}
+	if a.Items != nil {
+		at := field.NewPath(attrItems)
+		projection.Items = p.items(at, p.list(at, *a.Items))
 	}
 	return []Source{{Field: at.String(), Projection: projection}}
 }
 
-// name reads the name of an object.
-func (p *parser) name(into *Ref) func(*field.Path, string) {
-	return func(at *field.Path, name string) {
-		into.Name = name
-		if err := checkName(at, into.Kind, name); err != nil {
-			p.add(err)
-		}
+// ref returns the object that the fields at a path name.
+func (p *parser) ref(at *field.Path, kind Kind, from objectRef) Ref {
+	ref := Ref{Kind: kind, Namespace: from.Namespace, Name: from.Name}
+	p.name(at.Child("name"), ref)
+	p.namespace(at.Child(attrNamespace), from.Namespace)
+	return ref
+}
+
+func (p *parser) name(at *field.Path, ref Ref) {
+	p.valid(at, ref.Name, fmt.Sprintf("must name a %s", ref.Kind), func(name string) []string { return validation.NameIsDNSSubdomain(name, false) })
+}
+
+func (p *parser) namespace(at *field.Path, namespace string) {
+	if namespace == p.pod.Namespace {
+		return
+	}
+	before := len(p.errs)
+	p.valid(at, namespace, "must name a namespace; leave the field out for the pod's own", func(name string) []string { return validation.ValidateNamespaceName(name, false) })
+	if len(p.errs) == before && !p.across {
+		p.add(field.Invalid(at, namespace, fmt.Sprintf("must be the pod's own namespace %q: this node's plugin shows no objects of others (--cross-namespace)", p.pod.Namespace)))
 	}
 }
 
-// checkName returns what is wrong with the name of an object at a path, or nil.
-func checkName(at *field.Path, kind Kind, name string) *field.Error {
-	if name == "" {
-		return field.Required(at, fmt.Sprintf("must name a %s", kind))
+// volume reads the name of one of the pod's own volumes. Two sources must not show the
+// same one: what a volume may show is bounded by the number of its sources.
+func (p *parser) volume(at *field.Path, name string) string {
+	p.valid(at, name, "must name a volume of the pod", utilvalidation.IsDNS1123Label)
+	if other, again := p.volumes[name]; again && name != "" {
+		p.add(field.Invalid(at, shorten(name), fmt.Sprintf("must not be shown twice: %s shows it", other)))
 	}
-	if bad := validation.NameIsDNSSubdomain(name, false); len(bad) > 0 {
-		return field.Invalid(at, shorten(name), strings.Join(bad, "; "))
-	}
-	return nil
+	p.volumes[name] = at.String()
+	return name
 }
 
-// namespace reads the namespace of an object.
-func (p *parser) namespace(into *Ref) func(*field.Path, string) {
-	return func(at *field.Path, namespace string) {
-		into.Namespace = namespace
-		bad := validation.ValidateNamespaceName(namespace, false)
-		switch {
-		case namespace == "":
-			p.add(field.Required(at, "must name a namespace; leave the field out for the pod's own"))
-		case len(bad) > 0:
-			p.add(field.Invalid(at, shorten(namespace), strings.Join(bad, "; ")))
-		case namespace != p.pod.Namespace && !p.across:
-			p.add(field.Invalid(at, shorten(namespace),
-				fmt.Sprintf("must be the pod's own namespace %q: this node's plugin shows no objects of others (--cross-namespace)", p.pod.Namespace)))
-		}
-	}
+// envFile reads what env and podEnv have in common.
+func (p *parser) envFile(at *field.Path, from envFile) (path string, mode *fs.FileMode, format EnvFormat) {
+	supported(p, at.Child("format"), from.Format, EnvDotenv, EnvShell)
+	return p.path(at.Child("path"), from.Path), p.mode(at.Child("mode"), from.Mode), from.Format
 }

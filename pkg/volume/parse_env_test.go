@@ -64,7 +64,7 @@ func envCases() []accepted {
 // refusedEnvCases has what is refused of the sources that make env files.
 func refusedEnvCases() []refusedSources {
 	const badLabel = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-	const badVariable = `must be printable ASCII characters but "="`
+	const badVariable = "a valid environment variable name must consist only of printable ASCII characters other than '='"
 	env := func(name, fields, want string) refusedSources {
 		return refusedSources{"env: " + name, "[{env: {" + fields + "}}]", "sources[0].env" + want}
 	}
@@ -93,11 +93,11 @@ func refusedEnvCases() []refusedSources {
 		env("format", "path: e, format: json", `.format: Unsupported value: "json": supported values: "dotenv", "shell"`),
 		env("empty format", `path: e, format: ""`, `.format: Unsupported value: "": supported values: "dotenv", "shell"`),
 		env("unknown field", "path: e, optional: true", ".optional: Forbidden: unknown field; known are env, envFrom, format, mode, path"),
-		env("envFrom as a mapping", "path: e, envFrom: {}", `.envFrom: Invalid value: "a mapping of 0": must be a list`),
-		env("env as a mapping", "path: e, env: {A: b}", `.env: Invalid value: "a mapping of 1": must be a list`),
+		env("envFrom as a mapping", "path: e, envFrom: {}", `.envFrom: Invalid value: "object": must be a list`),
+		env("env as a mapping", "path: e, env: {A: b}", `.env: Invalid value: "object": must be a list`),
 		from("nothing", "", ": Required value: "+oneRef),
 		from("prefix alone", "prefix: A_", ": Required value: "+oneRef),
-		from("both", "configMapRef: {name: c}, secretRef: {name: s}", `: Invalid value: "a mapping of 2": `+oneRef+", not several"),
+		from("both", "configMapRef: {name: c}, secretRef: {name: s}", `: Invalid value: "object": `+oneRef+", not several"),
 		from("no name", "configMapRef: {}", ".configMapRef.name: Required value: must name a ConfigMap"),
 		from("bad name", "secretRef: {name: S}", `.secretRef.name: Invalid value: "S": `+badName),
 		from("another namespace", "secretRef: {name: s, namespace: platform}", `.secretRef.namespace: Invalid value: "platform": `+otherNamespace),
@@ -108,10 +108,10 @@ func refusedEnvCases() []refusedSources {
 		variable("name with an equals sign", "name: A=B", `.name: Invalid value: "A=B": `+badVariable),
 		variable("name with a line end", `name: "A\nB"`, `.name: Invalid value: "A\nB": `+badVariable),
 		variable("name beyond ASCII", "name: größe", `.name: Invalid value: "größe": `+badVariable),
-		variable("value as an integer", "name: A, value: 1", `.value: Invalid value: "an integer": must be a string (quote it)`),
-		variable("value as a boolean", "name: A, value: true", `.value: Invalid value: "a boolean": must be a string (quote it)`),
+		variable("value as an integer", "name: A, value: 1", `.value: Invalid value: "number": must be a string (quote it)`),
+		variable("value as a boolean", "name: A, value: true", `.value: Invalid value: "bool": must be a string (quote it)`),
 		valueFrom("nothing", "", ": Required value: "+oneValue),
-		valueFrom("two", "fieldRef: {fieldPath: metadata.name}, secretKeyRef: {name: s, key: k}", `: Invalid value: "a mapping of 2": `+oneValue+", not several"),
+		valueFrom("two", "fieldRef: {fieldPath: metadata.name}, secretKeyRef: {name: s, key: k}", `: Invalid value: "object": `+oneValue+", not several"),
 		valueFrom("resources", "resourceFieldRef: {resource: limits.cpu}", ".resourceFieldRef: Forbidden: "+unknowable),
 		valueFrom("files", "fileKeyRef: {volumeName: v, path: p, key: k}", ".fileKeyRef: Forbidden: "+unknowable),
 		valueFrom("no key", "secretKeyRef: {name: s}", ".secretKeyRef.key: Required value: must name a key of the object"),
@@ -129,6 +129,6 @@ func refusedEnvCases() []refusedSources {
 			`[sources[1].env.path: Invalid value: "e": conflicting duplicate paths: also the path of sources[0].secret.items[0].path` +
 				`, sources[2].podEnv.path: Invalid value: "e/f": must not lie below "e", which sources[0].secret.items[0].path makes a file]`,
 		},
-		env("a long value is not repeated", "path: e, env: [{name: A, value: ["+strings.Repeat("s3cret", 20)+"]}]", `.env[0].value: Invalid value: "a list of 1": must be a string (quote it)`),
+		env("a long value is not repeated", "path: e, env: [{name: A, value: ["+strings.Repeat("s3cret", 20)+"]}]", `.env[0].value: Invalid value: "array": must be a string (quote it)`),
 	}
 }

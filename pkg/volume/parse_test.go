@@ -107,7 +107,7 @@ func acceptedCases() []accepted {
 			map[string]string{"configMap": "app", "items": "[{key: a, path: a, user: 0}, {key: b, path: b, user: 2147483647}, {key: c, path: c, user: null}]"},
 			spec(Source{Field: "configMap", Projection: &Projection{
 				Ref:   Ref{Kind: ConfigMap, Namespace: "ns", Name: "app"},
-				Items: []Item{{Key: "a", Path: "a", User: id(0)}, {Key: "b", Path: "b", User: id(maxID)}, {Key: "c", Path: "c"}},
+				Items: []Item{{Key: "a", Path: "a", User: id(0)}, {Key: "b", Path: "b", User: id(2147483647)}, {Key: "c", Path: "c"}},
 			}}),
 		},
 		{"short form with items in JSON", map[string]string{"secret": "s", "items": `[{"key":"k","path":"k"}]`}, spec(Source{
@@ -143,6 +143,11 @@ func acceptedCases() []accepted {
 		{"empty items in sources", sources(`[{secret: {name: s, items: []}}]`), spec(listed(0, Secret, "s"))},
 		{"quoted number as a name", sources(`[{secret: {name: "123"}}]`), spec(listed(0, Secret, "123"))},
 		{"date as a name", sources(`[{secret: {name: 2026-01-31}}]`), spec(listed(0, Secret, "2026-01-31"))},
+		{"as kubectl reads YAML 1.1's words", sources(`[{secret: {name: s, optional: yes}}]`), spec(optional(listed(0, Secret, "s")))},
+		{"with tags", sources(`!mine [!!map {secret: {name: !!str 7}}]`), spec(listed(0, Secret, "7"))},
+		{"with a merged mapping", sources(`[{secret: {name: s, <<: {optional: true}}}]`), spec(optional(listed(0, Secret, "s")))},
+		{"mode with a fraction of zero", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 288.0}]}}]`), oneMode(mode(0o440))},
+		{"mode with a plus and an underscore", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: +0_440}]}}]`), oneMode(mode(0o440))},
 		{"an anchor that nothing uses", sources(`[&a {secret: {name: s}}]`), spec(listed(0, Secret, "s"))},
 		{
 			"one object twice",

@@ -1,12 +1,17 @@
 package volume
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"path"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -17,37 +22,50 @@ const (
 	maxElementLength = 255
 )
 
-// CleanPath validates a path that a file is to have inside a volume and returns
-// its clean form; as in the kubelet's own volumes, that has no slash at its end. It returns an error whose text says what is wrong and does not
-// repeat the path.
+// CleanPath validates a path that a file is to have inside a volume and returns its clean form; as in the kubelet's
+// own volumes, that has no slash at its end. The error says what is wrong and does not repeat the path.
 func CleanPath(p string) (string, error) {
+	clean, elements := path.Clean(p), strings.Split(p, "/")
+	problem := ""
 	switch {
 	case p == "":
-		return "", fmt.Errorf("must not be empty")
-	case strings.HasPrefix(p, "/"):
-		return "", fmt.Errorf("must be relative")
+		problem = "must not be empty"
 	case len(p) > maxPathLength:
-		return "", fmt.Errorf("must have at most %d bytes", maxPathLength)
+		problem = fmt.Sprintf("must have at most %d bytes", maxPathLength)
 	case strings.ContainsRune(p, 0):
-		return "", fmt.Errorf("must not contain a NUL byte")
+		problem = "must not contain a NUL byte"
+	case slices.Contains(elements, ".."):
+		problem = `must not contain ".."`
+	case !filepath.IsLocal(p):
+		problem = "must be relative"
+	case slices.ContainsFunc(elements, func(element string) bool { return len(element) > maxElementLength }):
+		problem = fmt.Sprintf("each element must have at most %d bytes", maxElementLength)
+	case clean == ".":
+		problem = "must name a file, not the volume itself"
+	case strings.HasPrefix(clean, ".."): // names of the writer's own: ..data and the generations
+		problem = `must not start with ".."`
+	default:
+		return clean, nil
 	}
-	for _, element := range strings.Split(p, "/") {
-		if element == ".." {
-			return "", fmt.Errorf(`must not contain ".."`)
-		}
-		if len(element) > maxElementLength {
-			return "", fmt.Errorf("each element must have at most %d bytes", maxElementLength)
-		}
+	return "", errors.New(problem)
+}
+
+// ParseMode reads the octal string form of a file mode: a leading zero and at most
+// 0777.
+func ParseMode(s string) (fs.FileMode, error) {
+	n, err := strconv.ParseUint(s, 8, 32)
+	if err != nil || n > 0o777 || len(s) < 2 || len(s) > 5 || s[0] != '0' {
+		return 0, fmt.Errorf("must be an octal number with a leading zero, from %q to %q", "0000", "0777")
 	}
-	clean := path.Clean(p)
-	if clean == "." {
-		return "", fmt.Errorf("must name a file, not the volume itself")
+	return fs.FileMode(n), nil
+}
+
+// CheckUser returns why n can't be a user's id, nil if it can.
+func CheckUser(n int64) error {
+	if problems := validation.IsValidUserID(n); len(problems) > 0 {
+		return errors.New(strings.Join(problems, "; "))
 	}
-	if strings.HasPrefix(clean, "..") {
-		// Names like these are the writer's own: ..data and the generations.
-		return "", fmt.Errorf(`must not start with ".."`)
-	}
-	return clean, nil
+	return nil
 }
 
 // checkCollisions reports explicit paths that conflict: two that are equal, and a file where another path
@@ -148,7 +166,7 @@ func (t Paths) add(at pathPlace, p string) {
 // collision says why a path conflicts with those of t, "" if it does not.
 func (t Paths) collision(p string) string {
 	if other, ok := t.files[p]; ok {
-		return duplicate(other.field().String())
+		return "conflicting duplicate paths: also the path of " + other.field().String()
 	}
 	if other, ok := t.directories[p]; ok {
 		return "must not be a file: " + other.field().String() + " needs a directory of that name"
@@ -160,8 +178,6 @@ func (t Paths) collision(p string) string {
 	}
 	return ""
 }
-
-func duplicate(other string) string { return "conflicting duplicate paths: also the path of " + other }
 
 // parent returns the directory of a clean path, "" for the volume's root.
 func parent(p string) string { return p[:max(0, strings.LastIndexByte(p, '/'))] }
@@ -186,9 +202,8 @@ func fieldName(name string) string {
 }
 
 // shorten returns at most 64 bytes of a value for an error text.
-func shorten(v string) string { return shortenTo(v, 64) }
-
-func shortenTo(v string, most int) string {
+func shorten(v string) string {
+	const most = 64
 	if len(v) <= most {
 		return v
 	}

@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"reflect"
@@ -11,64 +10,51 @@ import (
 	"testing"
 )
 
-// attributesPage is the document that is made of the reference.
-const attributesPage = "../../docs/attributes.md"
+// table lists the fields of some objects, as docs/attributes.md has them.
+type table struct {
+	// at is where such objects are, with [] for each element of a list; "" is the attributes themselves.
+	at     []string
+	fields []documented
+}
 
-// update writes the page anew: go test ./pkg/volume -run TestAttributesPage -args -update
-var update = flag.Bool("update", false, "write docs/attributes.md anew")
+type documented struct{ name, value, byDefault string }
 
-// TestAttributesPage has docs/attributes.md end with the reference.
-func TestAttributesPage(t *testing.T) {
-	const begin = "<!-- made by make attributes-table: begin -->\n"
-	text, err := os.ReadFile(attributesPage)
+// documentedTables returns the tables of docs/attributes.md.
+func documentedTables(t *testing.T) []table {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/attributes.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, got, ok := strings.Cut(string(text), begin)
-	if !ok {
-		t.Fatal("the page has no place for the tables")
-	}
-	want := referenceTables()
-	if *update {
-		if err := os.WriteFile(attributesPage, []byte(before+begin+want), 0o600); err != nil {
-			t.Fatal(err)
+	var tables []table
+	for line := range strings.Lines(string(text)) {
+		heading, isHeading := strings.CutPrefix(strings.TrimSpace(line), "## ")
+		switch cells := strings.Split(line, "|"); {
+		case heading == "The attributes":
+			tables = append(tables, table{at: []string{""}})
+		case isHeading:
+			tables = append(tables, table{at: strings.Split(strings.ReplaceAll(heading, "`", ""), ", ")})
+		case len(cells) == 6 && strings.HasPrefix(cells[1], " `"):
+			last := &tables[len(tables)-1]
+			last.fields = append(last.fields, documented{strings.Trim(cells[1], " `"), cells[2], strings.TrimSpace(cells[3])})
 		}
-		return
 	}
-	if got != want {
-		t.Errorf("docs/attributes.md is out of date: run make attributes-table")
-	}
+	return tables
 }
 
-// referenceTables returns the reference in Markdown.
-func referenceTables() string {
-	var b strings.Builder
-	for _, table := range Reference() {
-		heading := "The attributes"
-		if table.At[0] != "" {
-			heading = "`" + strings.Join(table.At, "`, `") + "`"
-		}
-		fmt.Fprintf(&b, "\n## %s\n\n| field | value | default | |\n|---|---|---|---|\n", heading)
-		for _, f := range table.Fields {
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.Name, f.Value, f.Default, f.Meaning)
-		}
-	}
-	return strings.NewReplacer("|  |", "| |", "|  |", "| |").Replace(b.String())
-}
-
-// TestReferenceIsWhatParseTakes gives each object a field that doesn't exist, for the parser to say
-// which do.
-func TestReferenceIsWhatParseTakes(t *testing.T) {
+// TestDocumentedFields compares the tables with the tags of the structs: it gives each object a field that
+// doesn't exist, for the parser to say which do.
+func TestDocumentedFields(t *testing.T) {
 	known := regexp.MustCompile(`unknown (?:field|attribute); known are (\w+(?:, \w+)*)(?:[,\]]|$)`)
-	tables := 0
-	for _, table := range Reference() {
+	objects := 0
+	for _, table := range documentedTables(t) {
 		var want []string
-		for _, f := range table.Fields {
-			want = append(want, f.Name)
+		for _, f := range table.fields {
+			want = append(want, f.name)
 		}
 		slices.Sort(want)
-		for _, at := range table.At {
-			_, err := Parse(attributesWith(at, "{nonsense: x}"), Pod{Namespace: "shop"})
+		for _, at := range table.at {
+			_, err := Parse(attributesWith(at, "{nonsense: x}"), testPod())
 			found := known.FindStringSubmatch(fmt.Sprint(err))
 			if found == nil {
 				t.Errorf("%s: %v", at, err)
@@ -77,17 +63,17 @@ func TestReferenceIsWhatParseTakes(t *testing.T) {
 			got := strings.Split(found[1], ", ")
 			slices.Sort(got)
 			if !slices.Equal(got, want) {
-				t.Errorf("%q takes %q, and the reference has %q", at, got, want)
+				t.Errorf("%q takes %q, and docs/attributes.md has %q", at, got, want)
 			}
-			tables++
+			objects++
 		}
 	}
-	if tables < 15 {
-		t.Errorf("only %d objects", tables)
+	if objects != 18 {
+		t.Errorf("%d objects are documented", objects)
 	}
 }
 
-// attributesWith returns attributes that have a text at a place of the reference.
+// attributesWith returns attributes that have a text at a place of the tables.
 func attributesWith(at, text string) map[string]string {
 	if at == "" {
 		return map[string]string{"nonsense": "x"}
@@ -103,33 +89,32 @@ func attributesWith(at, text string) map[string]string {
 			continue
 		}
 		if name == attrItems {
-			return map[string]string{attrConfigMap: "settings", attrItems: text}
+			return map[string]string{"configMap": "settings", attrItems: text}
 		}
 		return map[string]string{name: text}
 	}
 	return nil
 }
 
-// TestReferenceDefaults has an attribute with its default in the reference mean the same as none.
-func TestReferenceDefaults(t *testing.T) {
-	pod, tried := Pod{Namespace: "shop"}, 0
-	none, err := Parse(map[string]string{attrConfigMap: "settings"}, pod)
+// TestDocumentedDefaults has an attribute with its documented default mean the same as none.
+func TestDocumentedDefaults(t *testing.T) {
+	none, err := Parse(map[string]string{"configMap": "settings"}, testPod())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range attributeFields() {
-		literal, ok := strings.CutPrefix(f.Default, "`")
+	tried := 0
+	for _, f := range documentedTables(t)[0].fields {
 		// The mode of a spec without one is for pkg/payload to say.
-		if !ok || f.Name == attrDefaultMode {
+		if !strings.HasPrefix(f.byDefault, "`") || f.name == "defaultMode" {
 			continue
 		}
-		value := strings.Trim(literal, "`\"")
-		given, err := Parse(map[string]string{attrConfigMap: "settings", f.Name: value}, pod)
+		value := strings.Trim(f.byDefault, "`\"")
+		given, err := Parse(map[string]string{"configMap": "settings", f.name: value}, testPod())
 		if err != nil || !reflect.DeepEqual(given, none) {
-			t.Errorf("%s=%s is %+v, %v; without it the spec is %+v", f.Name, value, given, err, none)
+			t.Errorf("%s=%s is %+v, %v; without it the spec is %+v", f.name, value, given, err, none)
 		}
-		if !strings.Contains(f.Value, value) {
-			t.Errorf("the values of %s lack its default %s: %s", f.Name, value, f.Value)
+		if !strings.Contains(f.value, value) {
+			t.Errorf("the values of %s lack its default %s: %s", f.name, value, f.value)
 		}
 		tried++
 	}

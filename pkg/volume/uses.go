@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -63,36 +62,25 @@ func (e *Env) Uses() []Use {
 	for _, from := range e.From {
 		uses = append(uses, Use{Ref: from.Ref, Optional: from.Optional, Field: from.Field})
 	}
-	for i := range e.Vars {
-		if key := e.Vars[i].source(); key != nil {
-			uses = append(uses, Use{Ref: key.Ref, Key: key.Key, Optional: key.Optional, Field: key.Field})
+	for _, v := range e.Vars {
+		if v.Key != nil && v.Value == "" {
+			uses = append(uses, Use{Ref: v.Key.Ref, Key: v.Key.Key, Optional: v.Key.Optional, Field: v.Key.Field})
 		}
 	}
 	return uses
 }
 
-// source returns the key that a variable's value is, nil for another value.
-func (v *EnvVar) source() *EnvKey {
-	if v.Value != "" {
-		return nil
-	}
-	return v.Key
-}
-
 // Refs returns the objects that the spec names, each once, in order of first use.
 func (s *Spec) Refs() []Ref {
-	seen := map[Ref]bool{}
 	var refs []Ref
-	for i := range s.Sources {
-		for _, use := range s.Sources[i].objects() {
-			if !seen[use.Ref] {
-				seen[use.Ref] = true
-				refs = append(refs, use.Ref)
-			}
-		}
+	for _, use := range s.first(atUse) {
+		refs = append(refs, use.Ref)
 	}
-	return slices.Clip(refs)
+	return refs
 }
+
+// atUse has first return every object.
+func atUse(_ *Source, use Use) (string, bool) { return use.Field, true }
 
 // Across returns the uses of objects in other namespaces than the pod's own, each object
 // once, at its first use. Field is where the namespace is written, Key is empty, and
