@@ -199,10 +199,6 @@ bench: ## Measure against the references; SCENARIO=update,publish picks, PLUGIN=
 bench-table: ## Put the goals and what make bench measured into docs/benchmarks.md
 	$(STATIC) -C e2e/suites/bench run $(BUILD_FLAGS) . -table ../../../docs/benchmarks.md
 
-.PHONY: attributes-table
-attributes-table: ## Put the attributes that the code takes into docs/attributes.md
-	$(GO) test -count=1 -run TestAttributesPage ./pkg/volume -args -update
-
 .PHONY: flags-table
 flags-table: ## Put the flags of refvol-plugin serve into docs/flags.md
 	$(GO) test -count=1 -run TestFlagsPage ./cmd/refvol-plugin -args -update

@@ -34,7 +34,7 @@ func TestVolumes(t *testing.T) {
 	}{
 		{name: "short form", attributes: `{secret: db, optional: "true"}`, references: []string{v + "secret: Secret ns/db optional refvol"}},
 		{
-			name: "short form with items", attributes: `{configMap: app, items: "[{key: a, path: x}, {key: b, path: y}]"}`,
+			name: "short form with items", attributes: `{configMap: app, items: "[{key: a, path: x}, {key: b, path: z}]"}`,
 			references: []string{v + "configMap: ConfigMap ns/app a,b refvol"},
 		},
 		{
@@ -121,7 +121,7 @@ func TestVolumes(t *testing.T) {
 		},
 		{
 			name: "more mistakes than are told", attributes: `{sources: "[` + strings.Repeat("5, ", 33) + `]"}`,
-			problems: append(repeat(32, v+"sources[%d]: Invalid value: \"an integer\": must be a mapping"), "spec.volumes[0].csi.volumeAttributes: and 1 more"),
+			problems: append(repeat(32, v+"sources[%d]: Invalid value: \"number\": must be a mapping"), "spec.volumes[0].csi.volumeAttributes: and 1 more"),
 		},
 		{
 			name: "subPath", attributes: "{secret: s}",

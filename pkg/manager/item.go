@@ -179,7 +179,7 @@ func (r *run) notSyncedLocked() error {
 		_, err = r.m.requests.Err(r.account)
 	}
 	if err == nil {
-		return fmt.Errorf("%s: %w", r.ref, ErrNotSynced)
+		return fmt.Errorf("%s: %w", r.ref, ErrPending)
 	}
 	return fmt.Errorf("%s: %w: %w", r.ref, ErrNotSynced, err)
 }

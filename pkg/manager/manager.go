@@ -25,7 +25,9 @@ var (
 	// ErrNotSynced reports that the state of an object isn't known yet. An error that wraps
 	// it also wraps the failure of the last request, if that failed.
 	ErrNotSynced = errors.New("not synced with the API server yet")
-	errShutdown  = errors.New("the manager has shut down")
+	// ErrPending is an ErrNotSynced that nothing explains: the answer is under way.
+	ErrPending  = fmt.Errorf("%w", ErrNotSynced)
+	errShutdown = errors.New("the manager has shut down")
 )
 
 // ChangeDetection is how a Manager learns of changes.

@@ -59,7 +59,7 @@ func TestShownRefuses(t *testing.T) {
 		volumes = "Forbidden: a volume source shows a configMap, secret or projected volume; mount this one itself"
 		sources = "Forbidden: a volume source shows configMap and secret sources only; move this one to another projected volume, and mount that beside it"
 		badMode = "must be an integer from 0 to 511 (octal 0777)"
-		badUser = "must be an integer from 0 to 2147483647"
+		badUser = "must be between 0 and 2147483647, inclusive"
 	)
 	large, negative, nobody, tooLarge := int32(0o1000), int32(-1), int64(-1), int64(1<<31)
 	object := corev1.LocalObjectReference{Name: "o"}

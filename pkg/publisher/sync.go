@@ -106,7 +106,7 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 		due, err := v.prune(ctx)
 		done.again, done.err = earlier(done.again, due), also(done.err, err)
 	}
-	if errors.Is(done.err, errLost) { // what is there then is looked at at once
+	if errors.Is(done.err, errLost) { // what is there then is looked at now
 		done.again = time.Now()
 	}
 	return done

@@ -1,9 +1,11 @@
 package publisher
 
 import (
+	"errors"
 	"maps"
 	"time"
 
+	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -78,7 +80,7 @@ func (t *told) note(o outcome, mounted bool) (news bool) {
 	case o.silent && (t.condition != "" || !mounted):
 		return false
 	case o.silent:
-		news = t.problem != o.err.Error() && !o.isPending()
+		news = t.problem != o.err.Error() && !o.isPending() && !errors.Is(o.err, manager.ErrPending)
 		t.problem = o.err.Error()
 		return news
 	case mounted, o.reason == ReasonNotFound && o.waits, o.reason == ReasonForbidden, o.reason == ReasonNodeFull, o.reason == ReasonCacheFull:

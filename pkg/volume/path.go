@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"iter"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +25,7 @@ const (
 // own volumes, that has no slash at its end. The error says what is wrong and does not repeat the path.
 func CleanPath(p string) (string, error) {
 	clean, elements := path.Clean(p), strings.Split(p, "/")
-	problem := ""
+	var problem string
 	switch {
 	case p == "":
 		problem = "must not be empty"
@@ -36,7 +35,7 @@ func CleanPath(p string) (string, error) {
 		problem = "must not contain a NUL byte"
 	case slices.Contains(elements, ".."):
 		problem = `must not contain ".."`
-	case !filepath.IsLocal(p):
+	case path.IsAbs(p):
 		problem = "must be relative"
 	case slices.ContainsFunc(elements, func(element string) bool { return len(element) > maxElementLength }):
 		problem = fmt.Sprintf("each element must have at most %d bytes", maxElementLength)

@@ -67,8 +67,8 @@ func TestCheckExitStatus(t *testing.T) {
 			stdout: "problem: standard input, document 1: Pod default/app: spec.volumes[0].csi.readOnly: Required value: must be true\n",
 			stderr: "Error: check: 1 problem\n",
 		},
-		{name: "a wrong flag", args: []string{"-o", "xml"}, status: 1, stderr: "Error: --output: \"xml\" is neither text nor json\n"},
-		{name: "no file", args: []string{"-f", "/none"}, status: 1, stderr: "Error: read manifests: open /none: no such file or directory\n"},
+		{name: "a wrong flag", args: []string{"-o", "xml"}, status: 2, stderr: "Error: --output: \"xml\" is neither text nor json\n"},
+		{name: "no file", args: []string{"-f", "/none"}, status: 2, stderr: "Error: read manifests: open /none: no such file or directory\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			stdout, stderr, status := runCheck(t, test.manifests, test.args...)
@@ -197,7 +197,7 @@ func TestCheckLiveWithoutAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	stdout, stderr, status := runCheck(t, checkedPod, "--live", "--kubeconfig", path)
-	if status != 1 || stdout != "" || !strings.HasPrefix(stderr, `Error: get ConfigMap "default/missing": `) || !strings.Contains(stderr, "connection refused") {
+	if status != 2 || stdout != "" || !strings.HasPrefix(stderr, `Error: get ConfigMap "default/missing": `) || !strings.Contains(stderr, "connection refused") {
 		t.Errorf("status %d, %s%s", status, stdout, stderr)
 	}
 }
