@@ -143,13 +143,10 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	}, nil
 }
 
-// fleet returns the plugins, to be asked a query.
-func (c *cluster) fleet(query status.Query) (*fleet.Fleet, error) {
+func (c *cluster) fleet() (*fleet.Fleet, error) {
 	return fleet.New(fleet.Options{
 		Driver: c.opts.driver, CSINodes: c.csiNodes, Plugins: c.plugins,
-		Fetch: func(ctx context.Context, pod string) (*status.Report, error) { return c.fetch(ctx, pod, query) },
-		Using: c.using.get,
-		Pod:   c.pod, NodeReady: c.nodeReady,
+		Fetch: c.fetch, Using: c.using.get, Pod: c.pod, NodeReady: c.nodeReady,
 		AtOnce: atOnce, Timeout: c.opts.timeout,
 	})
 }
@@ -212,9 +209,9 @@ func (c *cluster) nodeReady(ctx context.Context, name string) (bool, error) {
 	}), nil
 }
 
-func (c *cluster) fetch(ctx context.Context, pod string, query status.Query) (*status.Report, error) {
+func (c *cluster) fetch(ctx context.Context, pod string) (*status.Report, error) {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.opts.port)))
-	report, err := status.Fetch(ctx, c.pods.Transport(c.opts.namespace, pod), address, query)
+	report, err := status.Fetch(ctx, c.pods.Transport(c.opts.namespace, pod), address)
 	if apierrors.IsForbidden(err) {
 		// The API server does not name the right if it is create.
 		err = fmt.Errorf("%w: this takes get and create of pods/portforward in namespace %s", err, c.opts.namespace)

@@ -105,7 +105,7 @@ func (o *convergedOptions) run(ctx context.Context, argument string, stdout, std
 	if err != nil {
 		return err
 	}
-	plugins, err := c.fleet(status.Query{Object: object.Kind + "/" + object.Namespace + "/" + object.Name})
+	plugins, err := c.fleet()
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -78,7 +77,7 @@ func (o *statusOptions) run(ctx context.Context, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	plugins, err := c.fleet(status.Query{})
+	plugins, err := c.fleet()
 	if err != nil {
 		return err
 	}
@@ -158,7 +157,7 @@ func (s *clusterStatus) judge() error {
 
 // writeTable writes the nodes that have a problem, and then the volumes.
 func (s *clusterStatus) writeTable(w io.Writer, wide bool) error {
-	table := newTable(w)
+	table := status.NewTabWriter(w)
 	var reports []*status.Report
 	problems := 0
 	for i := range s.Nodes {
@@ -168,15 +167,15 @@ func (s *clusterStatus) writeTable(w io.Writer, wide bool) error {
 		}
 		for _, problem := range n.problems() {
 			if problems++; problems == 1 {
-				table.line("NODE", "PLUGIN", "PODS", "PROBLEM", "MESSAGE")
+				table.Line("NODE", "PLUGIN", "PODS", "PROBLEM", "MESSAGE")
 			}
-			table.line(n.Node, cmp.Or(n.Plugin, "-"), fmt.Sprint(n.Pods), string(problem.Reason), problem.Message)
+			table.Line(n.Node, cmp.Or(n.Plugin, "-"), fmt.Sprint(n.Pods), string(problem.Reason), problem.Message)
 		}
 	}
 	if problems > 0 {
-		table.line()
+		table.Line()
 	}
-	if err := table.flush(); err != nil {
+	if err := table.Flush(); err != nil {
 		return err
 	}
 	return status.Table{Wide: wide, Nodes: true}.Write(w, reports...)
@@ -194,26 +193,4 @@ func (n *nodeStatus) problems() []fleet.Problem {
 		})
 	}
 	return all
-}
-
-// table writes lines of cells, of which none may have a tab or a line break.
-type table struct{ w *tabwriter.Writer }
-
-func newTable(w io.Writer) table { return table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
-
-func (t table) line(cells ...string) {
-	for i, cell := range cells {
-		if i > 0 {
-			cell = "\t" + cell
-		}
-		fmt.Fprint(t.w, cell) //nolint:errcheck // flush returns it.
-	}
-	fmt.Fprintln(t.w) //nolint:errcheck // flush returns it.
-}
-
-func (t table) flush() error {
-	if err := t.w.Flush(); err != nil {
-		return fmt.Errorf("write the table: %w", err)
-	}
-	return nil
 }

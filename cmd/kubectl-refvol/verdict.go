@@ -27,10 +27,7 @@ func printVerdict(w io.Writer, output string, v *fleet.Result) error {
 	} else if err := describe(&text, v); err != nil {
 		return err
 	}
-	if _, err := io.WriteString(w, text.String()); err != nil {
-		return fmt.Errorf("write the verdict: %w", err)
-	}
-	return nil
+	return status.WriteLines(w, text.String())
 }
 
 func describe(text *strings.Builder, v *fleet.Result) error {
@@ -47,13 +44,13 @@ func describe(text *strings.Builder, v *fleet.Result) error {
 		fmt.Fprintln(text, "The object changed while the plugins were asked.")
 	}
 	if len(v.Laggards) > 0 {
-		laggards := newTable(text)
-		laggards.line("NODE", "POD", "VOLUME", "SHOWS", "REASON", "MESSAGE")
+		laggards := status.NewTabWriter(text)
+		laggards.Line("NODE", "POD", "VOLUME", "SHOWS", "REASON", "MESSAGE")
 		for i := range v.Laggards {
 			l := &v.Laggards[i]
-			laggards.line(l.Node, podName(l.Pod), cmp.Or(l.Volume, "-"), shown(l.Shown), string(l.Reason), l.Message)
+			laggards.Line(l.Node, podName(l.Pod), cmp.Or(l.Volume, "-"), shown(l.Shown), string(l.Reason), l.Message)
 		}
-		if err := laggards.flush(); err != nil {
+		if err := laggards.Flush(); err != nil {
 			return err
 		}
 	}

@@ -78,7 +78,7 @@ func (o *statusOptions) fetch(ctx context.Context) (*status.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	// No proxy: a loopback address is this pod's own.
-	report, err := status.Fetch(ctx, &http.Transport{DisableKeepAlives: true}, o.address, status.Query{})
+	report, err := status.Fetch(ctx, &http.Transport{DisableKeepAlives: true}, o.address)
 	if err != nil && !errors.Is(err, status.ErrFormat) {
 		err = fmt.Errorf("%w: run this in the pod of a plugin whose --status-address is %s; the log of the plugin says where it serves", err, o.address)
 	}

@@ -34,7 +34,7 @@ func TestStatus(t *testing.T) {
 		return &status.Report{APIVersion: status.APIVersion, Kind: status.Kind, Node: "node-1", MissingRights: []string{"get of pods", "\x1b[2J"}}
 	}))
 	defer lacking.Close()
-	newer, none := serveStatus(t, "status.refvol.io/v9"), serveStatus(t, status.APIVersion)
+	newer, none := serveStatus(t, "status.refvol.dev/v9"), serveStatus(t, status.APIVersion)
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
@@ -60,9 +60,9 @@ func TestStatus(t *testing.T) {
 			1, "status: rights that the plugin lacks: 2",
 		},
 		"wide":         {[]string{"--status-address=" + abnormal, "-o", "wide"}, []string{"VOLUME-ID"}, 1, "1 of 2"},
-		"json":         {[]string{"--status-address=" + abnormal, "-ojson"}, []string{`"apiVersion": "status.refvol.io/v1alpha1"`, `gone\\u001b[2J`}, 1, "1 of 2"},
-		"yaml":         {[]string{"--status-address=" + abnormal, "--output=yaml"}, []string{"apiVersion: status.refvol.io/v1alpha1\n", "node: node-1\n"}, 1, "1 of 2"},
-		"newer":        {[]string{"--status-address=" + newer}, nil, 2, `apiVersion: Invalid value: "status.refvol.io/v9"`},
+		"json":         {[]string{"--status-address=" + abnormal, "-ojson"}, []string{`"apiVersion": "status.refvol.dev/v1alpha1"`, `gone\u001b[2J`}, 1, "1 of 2"},
+		"yaml":         {[]string{"--status-address=" + abnormal, "--output=yaml"}, []string{"apiVersion: status.refvol.dev/v1alpha1\n", "node: node-1\n"}, 1, "1 of 2"},
+		"newer":        {[]string{"--status-address=" + newer}, nil, 2, `apiVersion: Invalid value: "status.refvol.dev/v9"`},
 		"other server": {[]string{"--status-address=" + other.Listener.Addr().String()}, nil, 2, "HTTP status 404"},
 		"no plugin": {
 			[]string{"--status-address=" + nobody},

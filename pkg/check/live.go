@@ -74,15 +74,11 @@ func (l *live) may(ctx context.Context, account volume.Account, ref volume.Ref, 
 
 // ask fills in what the cluster says of each reference, and adds what is wrong.
 func (c *Checker) ask(ctx context.Context, w *Workload) error {
-	account := volume.Account{Namespace: w.Namespace, Name: w.ServiceAccount}
 	for i := range w.References {
 		r := &w.References[i]
 		ref := volume.Ref{Kind: volume.Kind(r.Kind), Namespace: r.Namespace, Name: r.Name}
 		object, err := c.live.lookup(ctx, ref)
 		if err != nil {
-			return err
-		}
-		if r.MayGet, err = c.live.may(ctx, account, ref, verbGet); err != nil {
 			return err
 		}
 		r.Exists = object.Exists
@@ -120,12 +116,17 @@ func (c *Checker) judgeRights(ctx context.Context, w *Workload, r *Reference, re
 		verbs = c.opts.PodVerbs
 	case r.Namespace != w.Namespace:
 		verbs = []string{verbGet}
+	default:
+		r.MayGet = NotNeeded
 	}
 	var lacking []string
 	for _, verb := range verbs {
 		answer, err := c.live.may(ctx, volume.Account{Namespace: w.Namespace, Name: w.ServiceAccount}, ref, verb)
 		if err != nil {
 			return err
+		}
+		if verb == verbGet {
+			r.MayGet = answer
 		}
 		if answer == No {
 			lacking = append(lacking, verb)

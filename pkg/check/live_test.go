@@ -84,7 +84,7 @@ func TestLive(t *testing.T) {
 			cluster := &fakeCluster{objects: map[string]Object{`ConfigMap "ns/o"`: test.object}}
 			r := add(t, cluster, "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c, "+test.reference+"}]}\n")
 			ref := r.Workloads[0].References[0]
-			if ref.Exists != test.exists || !slices.Equal(ref.MissingKeys, test.missing) || ref.MayGet != No {
+			if ref.Exists != test.exists || !slices.Equal(ref.MissingKeys, test.missing) || ref.MayGet != NotNeeded {
 				t.Errorf("got %+v", ref)
 			}
 			var problems []string
@@ -131,10 +131,13 @@ spec:
 
 // Each question is asked once, however often an object is named.
 func TestLiveAsksOnce(t *testing.T) {
-	cluster := &fakeCluster{objects: map[string]Object{`Secret "ns/s"`: having()}}
-	const pod = "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c, envFrom: [{secretRef: {name: s}}, {secretRef: {name: s}}]}]}\n"
+	cluster := &fakeCluster{objects: map[string]Object{`Secret "other/s"`: having()}}
+	const pod = `apiVersion: v1
+kind: Pod
+spec: {volumes: [{name: v, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: {sources: "[{secret: {name: s, namespace: other}}, {secret: {name: s, namespace: other}}]"}}}]}
+`
 	add(t, cluster, pod+"---\n"+pod+"---\n"+strings.Replace(pod, "spec: {", "spec: {serviceAccountName: other, ", 1))
-	lines(t, "asked", cluster.asked, []string{`Secret "ns/s"`, `ns/default > Secret "ns/s"`, `ns/other > Secret "ns/s"`})
+	lines(t, "asked", cluster.asked, []string{`Secret "other/s"`, `ns/default > Secret "other/s"`, `ns/other > Secret "other/s"`})
 }
 
 // With the plugin's identity rights count for objects of other namespaces only, with pods'

@@ -59,8 +59,8 @@ type Reference struct {
 	Exists Answer `json:"exists"`
 	// MissingKeys are those of Keys that the object lacks.
 	MissingKeys []string `json:"missingKeys"`
-	// MayGet says whether the pods' service account may get the object. In its own
-	// namespace a pod needs no such right to mount one.
+	// MayGet says whether the pods' service account may get the object. It needs that for objects of other namespaces, and
+	// with pods' identities for all that a volume of the driver shows.
 	MayGet Answer `json:"mayGet"`
 
 	// env says that an environment is made of it, which sees a ConfigMap's data only.
@@ -75,6 +75,8 @@ const (
 	Yes     Answer = "yes"
 	No      Answer = "no"
 	Unknown Answer = "unknown"
+	// NotNeeded is the answer to whether a pod may get what the kubelet or the plugin reads for it.
+	NotNeeded Answer = "not needed"
 )
 
 // Finding is what is wrong, or worth a look, at one place.

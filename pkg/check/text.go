@@ -60,9 +60,6 @@ func (r *Report) table(b *strings.Builder) int {
 	}
 	// A strings.Builder takes every write.
 	_ = t.Flush()
-	if rows > 0 && r.Live {
-		line(b, "MAY GET: may the pod's service account get it; needed for objects of other namespaces only")
-	}
 	if rows > 0 {
 		b.WriteByte('\n')
 	}

@@ -5,7 +5,7 @@ import (
 	"unicode"
 )
 
-// dotenvQuoting returns how dotenv parsers read a value. There is no standard, and
+// quoteDotenv returns a value as dotenv parsers read it, and false if none of the forms can hold it. There is no standard, and
 // parsers differ in which escapes and expansions they know within which quotes, so
 // each value gets the first of these forms that can hold it; earlier ones are read by
 // more parsers:
@@ -24,43 +24,27 @@ import (
 // Compose reads its env files with. A quoted value never ends in a backslash: all but
 // compose-go would take the quote after it for a part of the value, and what follows
 // for the rest.
-func dotenvQuoting(value string) (quoting, bool) {
-	plain, single := quoting{}, quoting{quote: `'`}
-	double := quoting{quote: `"`, special: "\\\"$\n\r", instead: escape}
+func quoteDotenv(value string) (string, bool) {
+	single := `'` + value + `'`
+	double := strings.NewReplacer("\n", `\n`, "\r", `\r`, "$", `\$`, `"`, `\"`, `\`, `\\`)
 	doubled := strings.Contains(value, `\\`)
 	switch {
 	case isPlain(value):
-		return plain, true
+		return value, true
 	case fitsSingle(value) && !doubled && !strings.Contains(value, "\n"):
 		return single, true
 	case !strings.ContainsAny(value, `\"$`):
-		return double, true
+		return `"` + double.Replace(value) + `"`, true
 	case fitsSingle(value) && !doubled:
 		return single, true
 	case fitsBare(value):
-		return plain, true
+		return value, true
 	case fitsSingle(value):
 		return single, true
 	case fitsDouble(value):
-		return double, true
+		return `"` + double.Replace(value) + `"`, true
 	}
-	return quoting{}, false
-}
-
-// escape writes a special character such that double quotes can surround it, on one line.
-func escape(c byte) string {
-	switch c {
-	case '\n':
-		return `\n`
-	case '\r':
-		return `\r`
-	case '$':
-		return `\$`
-	case '"':
-		return `\"`
-	default:
-		return `\\`
-	}
+	return "", false
 }
 
 // isPlain says whether value has only characters that mean nothing to any parser; an

@@ -51,39 +51,28 @@ func (v Variable) MarshalJSON() ([]byte, error) { return json.Marshal(v.String()
 //
 // Encode is safe for concurrent use.
 func Encode(format volume.EnvFormat, variables []Variable) (data []byte, skipped []string) {
-	data = make([]byte, 0, Size(format, variables))
 	for i := range variables {
-		q, ok := quotingOf(format, &variables[i])
+		v := &variables[i]
+		quoted, ok := quote(format, v)
 		if !ok {
-			skipped = append(skipped, variables[i].Name)
+			skipped = append(skipped, v.Name)
 			continue
 		}
-		data = q.appendLine(data, &variables[i])
+		data = append(append(append(append(data, v.Name...), '='), quoted...), '\n')
 	}
 	slices.Sort(skipped)
 	return data, slices.Compact(skipped)
 }
 
-// Size returns the length of what Encode returns, without making it.
-func Size(format volume.EnvFormat, variables []Variable) int {
-	n := 0
-	for i := range variables {
-		if q, ok := quotingOf(format, &variables[i]); ok {
-			n += q.lineSize(&variables[i])
-		}
-	}
-	return n
-}
-
-// quotingOf returns how a format writes a variable, and false if it can't hold it.
-func quotingOf(format volume.EnvFormat, v *Variable) (quoting, bool) {
+// quote returns how a format writes a variable's value, and false if it can't hold the variable.
+func quote(format volume.EnvFormat, v *Variable) (string, bool) {
 	switch {
 	case !validName(v.Name) || !validValue(v.Value):
-		return quoting{}, false
+		return "", false
 	case format == volume.EnvShell:
-		return shellQuoting(), !keptByShell(v.Name)
+		return quoteShell(v.Value), !keptByShell(v.Name)
 	default:
-		return dotenvQuoting(v.Value)
+		return quoteDotenv(v.Value)
 	}
 }
 

@@ -1,10 +1,10 @@
 package envfile
 
-// shellQuoting is how a POSIX shell reads a value. Between single quotes nothing is
-// special to it but the quote that ends them.
-func shellQuoting() quoting {
-	return quoting{quote: `'`, special: `'`, instead: func(byte) string { return `'\''` }}
-}
+import "strings"
+
+// quoteShell returns a value as a POSIX shell reads it. Between single quotes nothing is special to it but the quote that
+// ends them.
+func quoteShell(value string) string { return `'` + strings.ReplaceAll(value, `'`, `'\''`) + `'` }
 
 // keptByShell says whether dash or bash keeps the variable for itself, so that a
 // plain assignment does not give it the value as it is, or does harm:

@@ -21,7 +21,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -246,7 +245,7 @@ func (f *Fleet) ask(ctx context.Context, node *Node, pod *corev1.Pod) error {
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, f.opts.Timeout, fmt.Errorf("no answer within %s", f.opts.Timeout))
 	defer cancel()
-	report, err := f.fetch(bounded, pod.Name)
+	report, err := f.opts.Fetch(bounded, pod.Name)
 	switch {
 	case apierrors.IsForbidden(err):
 		return err
@@ -287,19 +286,6 @@ func (f *Fleet) blameNode(ctx context.Context, node *Node) {
 	}
 }
 
-// busyPause is how long a plugin is given that answers others.
-const busyPause = time.Second
-
-// fetch gets a report, also of a plugin that is busy with others for some of ctx's time.
-func (f *Fleet) fetch(ctx context.Context, pod string) (report *status.Report, err error) {
-	// The end of ctx ends the poll, and err is the last answer.
-	_ = wait.PollUntilContextCancel(ctx, busyPause, true, func(ctx context.Context) (bool, error) {
-		report, err = f.opts.Fetch(ctx, pod)
-		return !errors.Is(err, status.ErrBusy), nil
-	})
-	return report, err
-}
-
 func (n *Node) problem(reason Reason, message string) {
-	n.Problem = &Problem{reason, status.Printable(message)}
+	n.Problem = &Problem{reason, message}
 }

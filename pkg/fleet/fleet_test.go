@@ -143,7 +143,7 @@ func TestProblems(t *testing.T) {
 	}{
 		"another format": {nil, fmt.Errorf("get: %w", status.ErrFormat), Problem{OtherRelease, "the plugin is of a release without such reports, or has another --status-address: get: not a status that this release can read"}},
 		"refused":        {nil, fmt.Errorf("forward: %w", syscall.ECONNREFUSED), Problem{OtherRelease, "the plugin is of a release without such reports, or has another --status-address: forward: connection refused"}},
-		"failure":        {nil, errors.New("no\x1b[2J route"), Problem{Unreachable, `no\u001b[2J route`}},
+		"failure":        {nil, errors.New("no\x1b[2J route"), Problem{Unreachable, "no\x1b[2J route"}},
 		"another driver": {&status.Report{Driver: "x", Node: "n"}, nil, Problem{OtherPlugin, "the pod serves the driver x"}},
 		"another node":   {&status.Report{Driver: driver, Node: "m"}, nil, Problem{OtherPlugin, "the pod reports for node m"}},
 	} {
@@ -217,7 +217,7 @@ func TestANodeThatIsNotReady(t *testing.T) {
 	}
 	want := []string{
 		"fine true", "old false", "ready false Unreachable: no route", "silent false NodeNotReady: the node is not ready: no route",
-		`unclear false Unreachable: no route; whether the node is ready isn't known: no\u001b[2J answer`,
+		"unclear false Unreachable: no route; whether the node is ready isn't known: no\x1b[2J answer",
 		"unready true NodeNotReady: the node is not ready: the plugin's pod is not ready",
 		"without false NodeNotReady: the node is not ready: no pod of the plugin is on this node",
 	}

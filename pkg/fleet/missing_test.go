@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -56,33 +54,5 @@ func TestMissing(t *testing.T) {
 	}
 	if n := len(s.Nodes[0].Pods); n != 4 {
 		t.Errorf("%d pods, want 4", n)
-	}
-}
-
-// TestABusyPluginIsAskedAgain, for as long as it may take to answer.
-func TestABusyPluginIsAskedAgain(t *testing.T) {
-	for busy, want := range map[int]string{2: "", 100: "no answer within 10s: the plugin is busy"} {
-		synctest.Test(t, func(t *testing.T) {
-			o := options(nil, []corev1.Pod{pluginOn("n", "p")}, nil)
-			o.Timeout = 10 * time.Second
-			answer, asked := o.Fetch, 0
-			o.Fetch = func(ctx context.Context, pod string) (*status.Report, error) {
-				if asked++; asked <= busy {
-					return nil, status.ErrBusy
-				}
-				return answer(ctx, pod)
-			}
-			s, err := survey(t, o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := ""
-			if p := s.Nodes[0].Problem; p != nil {
-				got = p.Message
-			}
-			if got != want {
-				t.Errorf("%d times busy: %q, want %q", busy, got, want)
-			}
-		})
 	}
 }

@@ -165,7 +165,7 @@ func (v *Result) volume(node string, volume *status.Volume) {
 			Node: node, Pod: &volume.Pod, Volume: volume.Name, Shown: shown, Reason: reason, Message: message,
 		})
 	}
-	if len(volume.Objects)+volume.OmittedObjects == 0 && volume.Condition != conditionCurrent && volume.Condition != conditionPinned {
+	if len(volume.Objects) == 0 && volume.Condition != conditionCurrent && volume.Condition != conditionPinned {
 		lag(nil, ObjectsUnknown, because("the plugin doesn't know yet which objects the volume names", volume.Reason))
 		return
 	}

@@ -113,7 +113,7 @@ func TestEvaluate(t *testing.T) {
 			want:  []string{"a - ObjectsUnknown the plugin doesn't know yet which objects the volume names"},
 		},
 		"being published, of other objects": {
-			nodes: []Node{reports(status.Volume{Condition: "Publishing", OmittedObjects: 2})},
+			nodes: []Node{reports(status.Volume{Condition: "Publishing", Objects: []status.Object{{Kind: "Secret", Namespace: "other", Name: "other"}}})},
 		},
 		"not taken over": {
 			nodes: []Node{reports(without(saying(volumeOf("a", "Unknown", nil), "mounted by an earlier process")))},

@@ -41,7 +41,7 @@ func BenchmarkGetObject(b *testing.B) {
 func benchManager(b *testing.B, n int) (*Manager, []volume.Ref) {
 	b.Helper()
 	api := newAPIServer(b)
-	m, err := New(Options{Client: api.client(), ResyncInterval: testResync})
+	m, err := New(Options{Client: api.client(), Requests: api.paced, ResyncInterval: testResync})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -10,35 +10,22 @@ import (
 
 // addEnv adds an env file.
 func (r *renderer) addEnv(file *volume.EnvFile, at string) error {
-	e := environment{renderer: r, values: make(map[string][]byte, r.count(file)), unknown: map[string]unknown{}}
+	e := environment{renderer: r, values: map[string][]byte{}, unknown: map[string]unknown{}}
 	for i := range file.From {
 		e.addAll(&file.From[i])
 	}
 	for i := range file.Vars {
-		if e.add(&file.Vars[i]); r.envBytes > MaxEnvBytes {
-			return tooLong(at, r.envBytes)
-		}
+		e.add(&file.Vars[i])
 	}
-	data, unfit, err := e.encode(file.Format, at)
-	if err != nil {
+	if err := r.check(at); err != nil {
 		return err
 	}
+	data, unfit := envfile.Encode(file.Format, e.sorted())
 	r.addFile(volume.File{Path: file.Path, Data: data, Refs: e.refs}, file.Mode, r.spec.DefaultMode)
 	if s := (Skipped{Path: file.Path, Format: file.Format, Unfit: unfit, Dependent: e.dependent()}); len(s.Unfit)+len(s.Dependent) > 0 {
 		r.skipped = append(r.skipped, s)
 	}
 	return nil
-}
-
-// count returns how many variables an env file sets at most.
-func (r *renderer) count(file *volume.EnvFile) int {
-	n := len(file.Vars)
-	for i := range file.From {
-		if object := r.objects[file.From[i].Ref]; object != nil {
-			n += len(object.Data)
-		}
-	}
-	return n
 }
 
 // environment is what the variables of one env file are set to, by the rules by which
@@ -63,8 +50,11 @@ const (
 	byReference
 )
 
-// set sets a variable, whatever it was before.
+// set sets a variable, whatever it was before, unless there is no room: then the file is refused.
 func (e *environment) set(name string, value []byte) {
+	if e.envBytes += len(name) + len(value) + variableBytes; e.envBytes > MaxEnvBytes {
+		return
+	}
 	delete(e.unknown, name)
 	e.values[name] = value
 }
@@ -108,12 +98,10 @@ func (e *environment) addAll(from *volume.EnvFrom) {
 		return
 	}
 	for key, value := range object.Data {
-		name := key
-		if from.Prefix != "" {
-			name = from.Prefix + key
-			e.envBytes += len(name)
+		if e.envBytes > MaxEnvBytes {
+			return
 		}
-		e.set(name, value)
+		e.set(from.Prefix+key, value)
 	}
 }
 
@@ -176,7 +164,8 @@ func (e *environment) expand(text string) (value []byte, known bool) {
 	if !e.walk(text, func(literal string, value []byte) { n += len(literal) + len(value) }) {
 		return nil, false
 	}
-	if e.envBytes += n; e.envBytes > MaxEnvBytes {
+	if e.envBytes+n > MaxEnvBytes {
+		e.envBytes = MaxEnvBytes + 1
 		return nil, true // the file is refused
 	}
 	value = make([]byte, 0, n)
@@ -219,25 +208,6 @@ func (e *environment) walk(text string, emit func(literal string, value []byte))
 			text = rest
 		}
 	}
-}
-
-// encode returns the file of the variables, and the names of those that its format can't
-// hold. Its length counts before it is made.
-func (e *environment) encode(format volume.EnvFormat, at string) (data []byte, unfit []string, err error) {
-	length := 0
-	for name, value := range e.values {
-		length += len(name) + len(value)
-	}
-	if e.envBytes+length > MaxEnvBytes {
-		return nil, nil, tooLong(at, e.envBytes+length)
-	}
-	variables := e.sorted()
-	e.envBytes += envfile.Size(format, variables)
-	if e.envBytes > MaxEnvBytes {
-		return nil, nil, tooLong(at, e.envBytes)
-	}
-	data, unfit = envfile.Encode(format, variables)
-	return data, unfit, nil
 }
 
 // sorted returns the variables by name.

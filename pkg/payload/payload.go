@@ -41,6 +41,8 @@ type Options struct {
 	// Refused holds objects that the pod may not have: what a source names of them is
 	// left out, required or not.
 	Refused map[volume.Ref]bool
+	// MaxFiles is how many keys, items and env files the sources may have together, 0 for any number.
+	MaxFiles int
 	// Pod and NodeName are what variables of an env file can name of the pod.
 	Pod      volume.Pod
 	NodeName string
@@ -146,14 +148,9 @@ type Skipped struct {
 // one says which paths can't stand beside each other. None holds a value. A spec with
 // podEnv or volume sources is not for Render; see Spec.Resolve.
 //
-// It takes at most MaxHeap bytes of memory beside the objects, however often the spec
-// names them.
+// However often the spec names the objects, Options.MaxFiles and MaxEnvBytes bound the memory and the time.
 func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error) {
-	d := demandOf(spec, objects)
-	if err := d.check(); err != nil {
-		return nil, err
-	}
-	r := &renderer{spec: spec, objects: objects, opts: opts, files: make([]placed, 0, d.entries), refs: map[volume.Ref][]volume.Ref{}}
+	r := &renderer{spec: spec, objects: objects, opts: opts, refs: map[volume.Ref][]volume.Ref{}}
 	for i := range spec.Sources {
 		if err := r.add(&spec.Sources[i]); err != nil {
 			return nil, err
@@ -176,14 +173,13 @@ type renderer struct {
 	spec    *volume.Spec
 	objects Objects
 	opts    Options
-	// files holds the files of all sources in their order, with those that later ones
-	// replace: a map would take several times as much memory.
+	// files holds the files of all sources in their order, with those that later ones replace.
 	files []placed
 	// refs has the Refs of the files of one object, which share them.
 	refs    map[volume.Ref][]volume.Ref
 	missing MissingError
 	skipped []Skipped
-	// envBytes is what was made for all env files; see MaxEnvBytes.
+	// envBytes is what the variables of all env files take; see MaxEnvBytes.
 	envBytes int
 }
 
@@ -232,7 +228,7 @@ func (r *renderer) add(source *volume.Source) error {
 	switch {
 	case source.Projection != nil:
 		r.addProjection(source.Projection, source.Field)
-		return nil
+		return r.check(source.Field)
 	case source.Env != nil:
 		return r.addEnv(source.Env, source.Field)
 	default:
@@ -253,6 +249,9 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 	if len(p.Items) == 0 {
 		for _, data := range []map[string][]byte{object.Data, object.BinaryData} {
 			for key, value := range data {
+				if r.opts.MaxFiles > 0 && len(r.files) > r.opts.MaxFiles {
+					return
+				}
 				r.addFile(volume.File{Path: key, Data: value, Refs: refs, User: r.user(nil, p)}, r.spec.DefaultMode, p.DefaultMode)
 			}
 		}

@@ -47,8 +47,6 @@ type Spec struct {
 	Inline map[string]InlineVolume
 	// Refs are the objects that the spec names itself, in its own fields.
 	Refs []volume.Ref
-	// Size is that of the whole spec, in bytes as it is stored.
-	Size int
 	// Env and Shown are the functions of these names for the pod. They keep the pod's whole spec in memory,
 	// and each call makes a list of its own.
 	Env   func(container string) (env volume.Env, leftOut []string, err error)
@@ -94,7 +92,6 @@ func newSpec(got *corev1.Pod) *Spec {
 		Pod:    volume.Pod{Namespace: got.Namespace, Name: got.Name, UID: got.UID, ServiceAccount: got.Spec.ServiceAccountName},
 		Inline: map[string]InlineVolume{},
 		Refs:   Refs(&got.Spec, got.Namespace),
-		Size:   got.Spec.Size(),
 		Env: func(container string) (volume.Env, []string, error) {
 			return Env(&got.Spec, got.Namespace, container)
 		},

@@ -1,10 +1,8 @@
 package pod
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -54,11 +52,9 @@ type resolver struct {
 	env   func(container string) (volume.Env, []string, error)
 	shown func(name string) ([]volume.Source, error)
 	// known has the environment of each container, which all of its sources share: there may be many.
-	known     map[string]volume.Env
-	variables int
-	items     int
-	leftOut   []string
-	sources   []volume.Source
+	known   map[string]volume.Env
+	leftOut []string
+	sources []volume.Source
 }
 
 // add adds a source, and returns what it is resolved to.
@@ -73,14 +69,6 @@ func (r *resolver) add(source volume.Source) (added []volume.Source, err error) 
 		if added, err = r.shown(source.Volume); err != nil {
 			err = fmt.Errorf("%s: %w", at, err)
 		}
-		for i := range added {
-			if added[i].Projection != nil {
-				r.items += countItems(added[i].Projection.Items)
-			}
-		}
-		if r.items > volume.MaxItems {
-			err = volume.TooMany(at, r.items, fmt.Sprintf("the volume sources of a volume may list at most %d items and directories of their paths together; show the others in another volume", volume.MaxItems))
-		}
 	}
 	if err != nil {
 		return nil, err
@@ -89,9 +77,6 @@ func (r *resolver) add(source volume.Source) (added []volume.Source, err error) 
 		r.sources = slices.Clip(added) // all volumes that show the same share this slice
 	} else {
 		r.sources = append(r.sources, added...)
-	}
-	if len(r.sources) > volume.MaxSources {
-		return nil, volume.TooMany(cmp.Or(at, source.Field), len(r.sources), fmt.Sprintf("a volume may have at most %d sources, with those of projected volumes; show the others in another volume", volume.MaxSources))
 	}
 	return added, nil
 }
@@ -102,15 +87,6 @@ func CountItems(spec *volume.Spec) (n int) {
 		if projection := spec.Sources[i].Projection; projection != nil {
 			n += len(projection.Items)
 		}
-	}
-	return n
-}
-
-// countItems counts items and the directories of their paths. A directory takes as much memory as an item.
-func countItems(items []volume.Item) int {
-	n := len(items)
-	for i := range items {
-		n += strings.Count(items[i].Path, "/")
 	}
 	return n
 }
@@ -126,9 +102,6 @@ func (r *resolver) envFile(file *volume.PodEnvFile, at string) (*volume.EnvFile,
 		}
 		r.known[file.Container] = env
 		r.leftOut = append(r.leftOut, leftOut...)
-	}
-	if r.variables += len(env.From) + len(env.Vars); r.variables > volume.MaxVariables {
-		return nil, volume.TooMany(at, r.variables, fmt.Sprintf("the env files of a volume may set at most %d variables together, each counted as often as it is set", volume.MaxVariables))
 	}
 	return file.File(env), nil
 }

@@ -88,13 +88,6 @@ func (s *shown) add(at, nameAt *field.Path, kind volume.Kind, name string, optio
 	if p.DefaultUser, err = user(defaultsAt.Child("defaultUser"), defaultUser); err != nil {
 		return err
 	}
-	if n := len(items); n > volume.MaxItems { // before anything is made of them
-		err := field.TooMany(at.Child("items"), n, 0)
-		err.Detail = fmt.Sprintf("a volume may show at most %d items", volume.MaxItems)
-		return err
-	} else if n > 0 {
-		p.Items = make([]volume.Item, 0, n)
-	}
 	for i := range items {
 		item, err := itemOf(at, i, &items[i])
 		if err != nil {

@@ -125,7 +125,7 @@ func (v *vol) reserve(ctx context.Context, tree *volume.Tree) error {
 	if v.mounted && memoryOf(size.Bytes, size.Inodes) <= v.size {
 		return nil
 	}
-	if err := v.p.limits.check(size, len(tree.Files)); err != nil {
+	if err := v.p.limits.check(size); err != nil {
 		return err
 	}
 	others, fits := v.fits(takes)

@@ -136,7 +136,7 @@ func TestALowerLimitKeepsWhatIsThere(t *testing.T) {
 	}
 	for name, test := range map[string]struct{ before, same, more []string }{
 		"bytes": {[]string{"a", pages(100)}, []string{"a", pages(98) + "y"}, []string{"a", pages(101)}},
-		"files": {empty(250, "x"), empty(200, "y"), empty(251, "z")},
+		"files": {empty(250, "x"), empty(200, "y"), empty(700, "z")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(e *env) {

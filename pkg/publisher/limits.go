@@ -4,8 +4,6 @@ import (
 	"context"
 	"os"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/refvol/refvol/pkg/writer"
 )
 
@@ -57,80 +55,45 @@ func overhead(record string) int64 {
 }
 
 // check refuses a tree that no volume may have.
-func (l limits) check(size writer.Footprint, files int) error {
+func (l limits) check(size writer.Footprint) error {
 	if size.Bytes > l.bytes {
 		return fail(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, l.bytes)
 	}
 	if size.Inodes > l.inodes {
 		return fail(ReasonTooLarge, "the files take %d inodes, more than the %d that a volume may have (they follow --max-volume-size)", size.Inodes, l.inodes)
 	}
-	return l.checkFiles(files)
+	return nil
 }
 
-// checkFiles refuses a volume of too many files, or items. Each volume keeps its list.
-func (l limits) checkFiles(n int) error {
+// checkItems refuses a spec of too many items. Each volume keeps its list.
+func (l limits) checkItems(n int) error {
 	if int64(n) > l.files {
-		return fail(ReasonInvalid, "the volume has %d files or items, more than %d: one for each page of %d bytes of --max-volume-size", n, l.files, pageSize)
+		return fail(ReasonTooLarge, "the volume has %d items, more than %d: one for each page of %d bytes of --max-volume-size", n, l.files, pageSize)
 	}
 	return nil
 }
 
-// renderPlaces bounds the memory of what is parsed, resolved and rendered. A place is held over no system call: what may
-// hang holds none that others wait for. Nearly all volumes are small, and never wait for a large one. It is safe for
-// concurrent use.
-type renderPlaces struct{ small, large *semaphore.Weighted }
+// atOnce is how many volumes are parsed, resolved or rendered at once, which bounds the memory of that. A place is held over
+// no system call: what may hang holds none that others wait for.
+const atOnce = 4
 
-const (
-	// atOnce is how many small and how many large renders there are at once.
-	atOnce = 4
-	// smallHeap is the most memory, in bytes, that a small one takes.
-	smallHeap = 1 << 20
-)
-
-func newRenderPlaces() renderPlaces {
-	return renderPlaces{small: semaphore.NewWeighted(atOnce), large: semaphore.NewWeighted(atOnce)}
-}
-
-// of returns the places for what takes so many bytes.
-func (r renderPlaces) of(heap int) *semaphore.Weighted {
-	if heap <= smallHeap {
-		return r.small
-	}
-	return r.large
-}
-
-// areTaken says whether do would wait.
-func (r renderPlaces) areTaken(heap int) bool {
-	if from := r.of(heap); from.TryAcquire(1) {
-		from.Release(1)
-		return false
-	}
-	return true
-}
-
-// do calls render, which takes about so many bytes of memory, in its turn.
-func (r renderPlaces) do(ctx context.Context, heap int, render func()) error {
-	from := r.of(heap)
-	if !from.TryAcquire(1) { // also of a ctx that has ended
-		if err := from.Acquire(ctx, 1); err != nil {
+// inTurn calls do when there is a place.
+func (p *Publisher) inTurn(ctx context.Context, do func()) error {
+	if !p.renders.TryAcquire(1) { // also of a ctx that has ended
+		if err := p.renders.Acquire(ctx, 1); err != nil {
 			return errCrowded
 		}
 	}
-	defer from.Release(1)
-	render()
+	defer p.renders.Release(1)
+	do()
 	return nil
 }
 
-const (
-	// parseCost is more memory, in bytes, than it takes to parse a byte of attributes, and resolveCost than it takes to
-	// resolve what a byte of a pod's spec says: an item has eight at least.
-	parseCost, resolveCost = 512, 50
-)
-
-// attributesSize returns the bytes of a volume's attributes.
-func attributesSize(attributes map[string]string) (size int) {
-	for name, value := range attributes {
-		size += len(name) + len(value)
+// isCrowded says whether inTurn would wait.
+func (p *Publisher) isCrowded() bool {
+	if p.renders.TryAcquire(1) {
+		p.renders.Release(1)
+		return false
 	}
-	return size
+	return true
 }

@@ -47,19 +47,11 @@ func TestAVolumeOverItsLimit(t *testing.T) {
 		name: "inodes",
 		tree: many,
 		text: "the files take 6002 inodes, more than the 2048 that a volume may have (they follow --max-volume-size)",
-	}, {
-		name: "files",
-		tree: volume.Tree{Files: many.Files[:257]},
-		text: "the volume has 257 files or items, more than 256: one for each page of 4096 bytes of --max-volume-size",
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			e := newEnv(t, nil)
 			v := &vol{p: e.p}
-			reason := ReasonTooLarge
-			if test.name == "files" {
-				reason = ReasonInvalid
-			}
-			e.wantReason(v.reserve(e.ctx, &test.tree), reason, test.text)
+			e.wantReason(v.reserve(e.ctx, &test.tree), ReasonTooLarge, test.text)
 			if e.used() != 0 {
 				t.Errorf("%d bytes counted", e.used())
 			}
@@ -298,7 +290,7 @@ func TestAPodsVolumesAreBounded(t *testing.T) {
 			items[i] = volume.Item{Key: "a", Path: fmt.Sprint("p", i)}
 		}
 		e.pods.show("native", volume.Source{Projection: &volume.Projection{Ref: configMap("app"), Items: items}, Field: "spec.volumes[1].configMap"})
-		e.wantReason(e.p.Publish(e.ctx, e.volumesOf("other", 1)[0]), ReasonInvalid,
-			"the volume has 257 files or items, more than 256: one for each page of 4096 bytes of --max-volume-size")
+		e.wantReason(e.p.Publish(e.ctx, e.volumesOf("other", 1)[0]), ReasonTooLarge,
+			"the volume has 257 items, more than 256: one for each page of 4096 bytes of --max-volume-size")
 	})
 }

@@ -43,7 +43,7 @@ func New(opts Options) (*Publisher, error) {
 		opts:      opts,
 		limits:    limitsFor(opts.MaxVolumeSize),
 		newWriter: func(opts writer.Options) treeWriter { return writer.New(opts) },
-		renders:   newRenderPlaces(),
+		renders:   semaphore.NewWeighted(atOnce),
 		kept:      semaphore.NewWeighted(maxKept),
 		stopping:  make(chan struct{}),
 		ended:     make(chan struct{}),

@@ -70,18 +70,18 @@ func (v *vol) first(got *answers) error {
 // before that. While the volume is mounted, its spec says what a deleted object means; before, a required object that does
 // not exist was never there.
 func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering, err error) {
-	heap := int(payload.Heap(v.spec.resolved, got.objects))
-	if v.mounted && v.showsAny(got.refused) && v.p.renders.areTaken(heap) {
+	if v.mounted && v.showsAny(got.refused) && v.p.isCrowded() {
 		if err := v.withdraw(ctx, got.refused); err != nil {
 			return nil, err
 		}
 	}
-	crowded := v.p.renders.do(ctx, heap, func() {
+	crowded := v.p.inTurn(ctx, func() {
 		next, err = payload.Render(v.spec.resolved, got.objects, payload.Options{
 			FSGroup:        v.specOf.FSGroup,
 			Refused:        got.refused,
 			Pod:            v.specOf.Pod,
 			NodeName:       v.p.opts.NodeName,
+			MaxFiles:       int(max(v.p.limits.files, v.size/inodeSize)), // what is mounted may go on to hold what it holds
 			ForgiveDeleted: v.mounted && v.spec.RemoveDeleted(),
 		})
 	})

@@ -29,8 +29,8 @@ type Publisher struct {
 	// access answers for Reviews; nil without them.
 	access *access.Access
 	pods   *pod.Reads
-	// renders bounds the memory of all renders together.
-	renders renderPlaces
+	// renders counts the places of inTurn.
+	renders *semaphore.Weighted
 	// kept counts the handles that are kept.
 	kept *semaphore.Weighted
 	// stopping is closed when no publish is to wait any more, ended when no worker runs any more.

@@ -149,7 +149,7 @@ func (v *vol) understand(ctx context.Context, want *Request, waits bool) (*spec,
 	}
 	var parsed *volume.Spec
 	var err error
-	crowded := v.p.renders.do(ctx, parseCost*attributesSize(want.Attributes), func() { parsed, err = volume.Parse(want.Attributes, want.Pod, options...) })
+	crowded := v.p.inTurn(ctx, func() { parsed, err = volume.Parse(want.Attributes, want.Pod, options...) })
 	switch {
 	case crowded != nil:
 		return nil, crowded
@@ -161,7 +161,7 @@ func (v *vol) understand(ctx context.Context, want *Request, waits bool) (*spec,
 		return nil, err
 	}
 	if !v.mounted {
-		if err := v.p.limits.checkFiles(pod.CountItems(s.resolved)); err != nil {
+		if err := v.p.limits.checkItems(pod.CountItems(s.resolved)); err != nil {
 			return nil, err
 		}
 	}
@@ -193,7 +193,7 @@ func (v *vol) resolve(ctx context.Context, want *Request, parsed *volume.Spec, w
 	}
 	s := &spec{Spec: parsed}
 	var leftOut []string
-	crowded := v.p.renders.do(ctx, resolveCost*says.Size, func() { s.resolved, leftOut, err = pod.Resolve(parsed, says.Env, says.Shown) })
+	crowded := v.p.inTurn(ctx, func() { s.resolved, leftOut, err = pod.Resolve(parsed, says.Env, says.Shown) })
 	if crowded != nil {
 		return nil, crowded
 	}

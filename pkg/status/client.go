@@ -9,21 +9,22 @@ import (
 	"net/http"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 )
 
 // ErrFormat is that a plugin answers in a format that this release can't read, as one of another
 // release may.
 var ErrFormat = errors.New("not a status that this release can read")
 
-// ErrBusy is that a plugin answers others, and may answer a moment later.
-var ErrBusy = errors.New("the plugin is busy")
+// maxReport is the longest Report in bytes that is read.
+const maxReport = 256 << 20
 
-// Fetch gets the Report of the plugin that serves at an address, as far as query asks for it. transport
-// is how it is reached. Of the report, and of the error, every text can be printed. ctx bounds the time.
-// It is safe for concurrent use if transport is.
-func Fetch(ctx context.Context, transport http.RoundTripper, address string, query Query) (*Report, error) {
+// Fetch gets the Report of the plugin that serves at an address. transport is how it is reached. The error can be printed,
+// as by Printable; what is in the report may move a terminal's cursor. ctx bounds the time. It is safe for concurrent use if
+// transport is.
+func Fetch(ctx context.Context, transport http.RoundTripper, address string) (*Report, error) {
 	url := "http://" + address + Path
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"?"+query.String(), http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("get the status: %w", err)
 	}
@@ -47,17 +48,13 @@ func refusal(response *http.Response) error {
 	const long = 512
 	text, _ := io.ReadAll(io.LimitReader(response.Body, long)) // a part of it is better than nothing
 	err := fmt.Errorf("HTTP status %d: %s", response.StatusCode, Printable(strings.TrimSpace(string(text))))
-	switch response.StatusCode {
-	case http.StatusNotFound:
+	if response.StatusCode == http.StatusNotFound {
 		return fmt.Errorf("%w: %w", ErrFormat, err)
-	case http.StatusServiceUnavailable:
-		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return err
 }
 
-// Read reads a Report. It fails with ErrFormat if the format is another one. All texts of the report
-// can be printed: what can't is replaced as Printable does.
+// Read reads a Report. It fails with ErrFormat if the format is another one.
 func Read(from io.Reader) (*Report, error) {
 	body, err := io.ReadAll(io.LimitReader(from, maxReport+1))
 	if err != nil {
@@ -81,7 +78,6 @@ func Read(from io.Reader) (*Report, error) {
 	if err := json.Unmarshal(body, report); err != nil {
 		return nil, fmt.Errorf("%w: %s", ErrFormat, Printable(err.Error()))
 	}
-	report.makePrintable()
 	return report, nil
 }
 
@@ -94,46 +90,23 @@ func cut(text string) string {
 	return text
 }
 
-// Printable returns a text in which an escape such as \u001b stands for each character that is not
-// printed as it is. Another plugin's text may hold what moves a terminal's cursor.
+// Printable returns a text in which an escape of JSON, such as \u001b, stands for each character that is not printed as it
+// is. Another plugin's text may hold what moves a terminal's cursor.
 func Printable(text string) string {
 	if !strings.ContainsFunc(text, isHidden) {
 		return text
 	}
 	var b strings.Builder
 	for _, r := range text {
-		switch {
-		case !isHidden(r):
+		if !isHidden(r) {
 			b.WriteRune(r)
-		case r > 0xffff:
-			fmt.Fprintf(&b, `\U%08x`, r)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
 		}
 	}
 	return b.String()
 }
 
 func isHidden(r rune) bool { return !unicode.IsPrint(r) }
-
-// makePrintable applies Printable to each text.
-func (r *Report) makePrintable() {
-	texts := []*string{&r.Driver, &r.Node, &r.Version}
-	for i := range r.MissingRights {
-		texts = append(texts, &r.MissingRights[i])
-	}
-	for i := range r.Volumes {
-		v := &r.Volumes[i]
-		texts = append(texts, &v.VolumeID, &v.Name, &v.Pod.Namespace, &v.Pod.Name, &v.Pod.UID, &v.Condition, &v.Reason)
-		for j := range v.Objects {
-			o := &v.Objects[j]
-			texts = append(texts, &o.Kind, &o.Namespace, &o.Name, &o.State, &o.Reason)
-			if o.Shown != nil {
-				texts = append(texts, &o.Shown.UID, &o.Shown.ResourceVersion)
-			}
-		}
-	}
-	for _, text := range texts {
-		*text = Printable(*text)
-	}
-}

@@ -1,8 +1,8 @@
 package status
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 )
 
 const head = `{"apiVersion": "` + APIVersion + `", "kind": "` + Kind + `"`
@@ -19,8 +18,8 @@ const head = `{"apiVersion": "` + APIVersion + `", "kind": "` + Kind + `"`
 func TestWhatIsNoReport(t *testing.T) {
 	for name, test := range map[string]struct{ body, want string }{
 		"newer": {
-			`{"apiVersion": "status.refvol.io/v2", "kind": "PluginStatus", "volumes": "none"}`,
-			`apiVersion: Invalid value: "status.refvol.io/v2", of kind "PluginStatus": this release reads status.refvol.io/v1alpha1 of kind PluginStatus: use the command of the plugin's own release`,
+			`{"apiVersion": "status.refvol.dev/v2", "kind": "PluginStatus", "volumes": "none"}`,
+			`apiVersion: Invalid value: "status.refvol.dev/v2", of kind "PluginStatus": this release reads status.refvol.dev/v1alpha1 of kind PluginStatus: use the command of the plugin's own release`,
 		},
 		"other kind": {`{"apiVersion": "` + APIVersion + `", "kind": "List"}`, `of kind "List"`},
 		"no version": {`{}`, `apiVersion: Invalid value: ""`},
@@ -46,7 +45,7 @@ func TestWhatIsNoReport(t *testing.T) {
 // TestEndlessReport: a reader stops at a bound.
 func TestEndlessReport(t *testing.T) {
 	from := &endless{}
-	if _, err := Read(from); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "it has more than 33554432 bytes") || from.read > 2*maxReport {
+	if _, err := Read(from); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "it has more than 268435456 bytes") || from.read > 2*maxReport {
 		t.Errorf("after %d bytes: %v", from.read, err)
 	}
 }
@@ -67,58 +66,37 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errFault }
 
-// TestHostileTexts fills every text of a report with what a terminal would obey.
+// TestHostileTexts: what a terminal would obey is escaped where it is printed, and JSON stays what it was.
 func TestHostileTexts(t *testing.T) {
-	const hostile, want = "a\x1b[2J\r\u0085\u202e\u2028\U000e0001b ü", `a\u001b[2J\u000d\u0085\u202e\u2028\U000e0001b ü`
-	report := &Report{Volumes: []Volume{{Objects: []Object{{Shown: &Version{}, ProvenAt: &time.Time{}}}}}}
-	count := eachText(reflect.ValueOf(report), func(text reflect.Value) { text.SetString(hostile) })
-	report.APIVersion, report.Kind = APIVersion, Kind
-	body, err := json.Marshal(report)
-	if err != nil {
-		t.Fatal(err)
-	}
-	read, err := Read(strings.NewReader(string(body)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	clean := 0
-	eachText(reflect.ValueOf(read), func(text reflect.Value) {
-		switch text.String() {
-		case want:
-			clean++
-		case APIVersion, Kind:
-		default:
-			t.Errorf("got %q", text.String())
-		}
-	})
-	if clean != count-2 || clean < 15 {
-		t.Errorf("%d of %d texts", clean, count)
+	const hostile, want = "a\x1b[2J\r\u0085\u202e\u2028\U000e0001b ü\tx", `a\u001b[2J\u000d\u0085\u202e\u2028\udb40\udc01b ü\u0009x`
+	if got := Printable(hostile); got != want {
+		t.Errorf("got %s", got)
 	}
 	if got := Printable(want); got != want {
 		t.Errorf("what can be printed has become %q", got)
 	}
-}
-
-// eachText calls do for every string that a value holds, and returns how many there are.
-func eachText(v reflect.Value, do func(reflect.Value)) (count int) {
-	switch v.Kind() {
-	case reflect.String:
-		do(v)
-		return 1
-	case reflect.Pointer:
-		return eachText(v.Elem(), do)
-	case reflect.Slice:
-		for i := range v.Len() {
-			count += eachText(v.Index(i), do)
+	report := sample(Volume{Name: hostile, Condition: hostile, Reason: hostile, Pod: Pod{Name: hostile}, Objects: []Object{{Name: hostile, Shown: &Version{ResourceVersion: hostile}}}})
+	report.Node, report.MissingRights = hostile, []string{hostile}
+	for _, output := range []string{OutputWide, OutputTable, OutputJSON, OutputYAML} {
+		var out bytes.Buffer
+		write := func() error { return Encode(&out, output, report) }
+		if output == OutputWide || output == OutputTable {
+			write = func() error { return Table{Wide: output == OutputWide, Nodes: true}.Write(&out, report) }
 		}
-	case reflect.Struct:
-		for i := range v.NumField() {
-			if v.Field(i).CanSet() {
-				count += eachText(v.Field(i), do)
-			}
+		if err := write(); err != nil {
+			t.Fatal(err)
+		}
+		if i := strings.IndexFunc(out.String(), func(r rune) bool { return r != '\n' && isHidden(r) }); i >= 0 {
+			t.Errorf("%s has %.10q", output, out.String()[i:])
+		}
+		if output != OutputJSON {
+			continue
+		}
+		read, err := Read(&out)
+		if err != nil || !reflect.DeepEqual(read, report) {
+			t.Errorf("%v: got %+v", err, read)
 		}
 	}
-	return count
 }
 
 // serve returns the address of a server with a handler.
@@ -130,10 +108,10 @@ func serve(t *testing.T, handler http.Handler) string {
 }
 
 func fetch(ctx context.Context, address string) (*Report, error) {
-	return Fetch(ctx, &http.Transport{DisableKeepAlives: true}, address, Query{})
+	return Fetch(ctx, &http.Transport{DisableKeepAlives: true}, address)
 }
 
-// TestAnswersWithoutReport: an old plugin is told from one that is busy, and no redirect is followed.
+// TestAnswersWithoutReport: an old plugin is told from one that fails, and no redirect is followed.
 func TestAnswersWithoutReport(t *testing.T) {
 	for name, test := range map[string]struct {
 		handler http.HandlerFunc
@@ -141,9 +119,9 @@ func TestAnswersWithoutReport(t *testing.T) {
 		want    string
 	}{
 		"too old": {http.NotFound, true, "/status: not a status that this release can read: HTTP status 404: 404 page not found"},
-		"busy": {func(w http.ResponseWriter, _ *http.Request) {
-			http.Error(w, "busy\x1b"+strings.Repeat("x", 5000), http.StatusServiceUnavailable)
-		}, false, `/status: the plugin is busy: HTTP status 503: busy\u001b` + strings.Repeat("x", 507)},
+		"broken": {func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "no\x1b"+strings.Repeat("x", 5000), http.StatusInternalServerError)
+		}, false, `/status: HTTP status 500: no\u001b` + strings.Repeat("x", 509)},
 		"elsewhere": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
 		}, false, "HTTP status 302"},

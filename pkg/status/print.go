@@ -40,8 +40,15 @@ func Encode(w io.Writer, output string, value any) error {
 	if err != nil {
 		return fmt.Errorf("encode the status as %s: %w", output, err)
 	}
-	if _, err := fmt.Fprintln(w, strings.TrimSuffix(string(text), "\n")); err != nil {
-		return fmt.Errorf("write the status: %w", err)
+	return WriteLines(w, string(text))
+}
+
+// WriteLines writes a text, each of its lines as by Printable, and ends the last one.
+func WriteLines(w io.Writer, text string) error {
+	for line := range strings.Lines(text) {
+		if _, err := fmt.Fprintln(w, Printable(strings.TrimSuffix(line, "\n"))); err != nil {
+			return fmt.Errorf("write the status: %w", err)
+		}
 	}
 	return nil
 }
@@ -54,14 +61,14 @@ type Table struct {
 	Nodes bool
 }
 
-// Write writes the rights that plugins lack, and the volumes of reports that Read returned, a line each, the
+// Write writes the rights that plugins lack, and the volumes of reports a line each, the
 // worst first. Times are ages by the clock of the plugin that reported them.
 func (t Table) Write(w io.Writer, reports ...*Report) error {
 	var rows []row
 	for _, r := range reports {
 		if len(r.MissingRights) > 0 {
-			if _, err := fmt.Fprintf(w, "The plugin on %s lacks rights: %s\n", r.Node, strings.Join(r.MissingRights, ", ")); err != nil {
-				return fmt.Errorf("write the status: %w", err)
+			if err := WriteLines(w, fmt.Sprintf("The plugin on %s lacks rights: %s", r.Node, strings.Join(r.MissingRights, ", "))); err != nil {
+				return err
 			}
 		}
 		for i := range r.Volumes {
@@ -69,27 +76,45 @@ func (t Table) Write(w io.Writer, reports ...*Report) error {
 		}
 	}
 	if len(rows) == 0 {
-		_, err := fmt.Fprintln(w, "No volumes.")
-		return err
+		return WriteLines(w, "No volumes.")
 	}
 	slices.SortStableFunc(rows, func(a, b row) int {
 		return cmp.Or(Compare(a.volume, b.volume), cmp.Compare(a.report.Node, b.report.Node))
 	})
 	columns := t.columns()
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	table := NewTabWriter(w)
 	line := func(cell func(column) string) {
 		cells := make([]string, 0, len(columns))
 		for _, c := range columns {
 			cells = append(cells, cell(c))
 		}
-		fmt.Fprintln(table, strings.Join(cells, "\t")) //nolint:errcheck // Flush returns it.
+		table.Line(cells...)
 	}
 	line(func(c column) string { return c.heading })
 	for _, r := range rows {
 		line(func(c column) string { return cmp.Or(c.cell(r), "-") })
 	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("write the status: %w", err)
+	return table.Flush()
+}
+
+// TabWriter writes lines of cells, which it aligns. It is not safe for concurrent use.
+type TabWriter struct{ w *tabwriter.Writer }
+
+// NewTabWriter returns a TabWriter that writes to w in Flush.
+func NewTabWriter(w io.Writer) TabWriter { return TabWriter{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
+
+// Line adds a line, each cell as by Printable.
+func (t TabWriter) Line(cells ...string) {
+	for i := range cells {
+		cells[i] = Printable(cells[i])
+	}
+	fmt.Fprintln(t.w, strings.Join(cells, "\t")) //nolint:errcheck // Flush returns it.
+}
+
+// Flush writes the lines, and returns the first error.
+func (t TabWriter) Flush() error {
+	if err := t.w.Flush(); err != nil {
+		return fmt.Errorf("write the table: %w", err)
 	}
 	return nil
 }
@@ -195,7 +220,7 @@ func (r row) someObjects() string {
 
 // join returns the names of objects as a list that says how many there are more.
 func (r row) join(names []string) string {
-	if more := len(r.volume.Objects) + r.volume.OmittedObjects - len(names); more > 0 {
+	if more := len(r.volume.Objects) - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("+%d more", more))
 	}
 	return strings.Join(names, ",")

@@ -10,7 +10,7 @@ import "time"
 const (
 	// APIVersion is the version of the format. A change that a reader of this version can't ignore
 	// gets a new one.
-	APIVersion = "status.refvol.io/v1alpha1"
+	APIVersion = "status.refvol.dev/v1alpha1"
 	// Kind is that of a Report.
 	Kind = "PluginStatus"
 )
@@ -51,9 +51,6 @@ type Volume struct {
 	// Objects are those that the volume names. There are none as long as an earlier process's
 	// volume is not taken over.
 	Objects []Object `json:"objects"`
-	// OmittedObjects is how many more the volume names: the reader asked for one only, or the report
-	// would be too long.
-	OmittedObjects int `json:"omittedObjects,omitempty"`
 }
 
 // Pod is whom a volume is for. Namespace and Name may be empty as long as an earlier process's

@@ -1,7 +1,8 @@
 package status
 
 import (
-	"fmt"
+	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -68,95 +69,32 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// TestServerIsBounded: what is being answered keeps others out, and not for ever.
-func TestServerIsBounded(t *testing.T) {
-	began, goOn := make(chan struct{}), make(chan struct{})
-	url := "http://" + serve(t, Handler(func() *Report {
+// TestOneAnswerAtATime: who comes meanwhile waits, and is forgotten if it gives up.
+func TestOneAnswerAtATime(t *testing.T) {
+	began, goOn := make(chan struct{}, 3), make(chan struct{})
+	address := serve(t, Handler(func() *Report {
 		began <- struct{}{}
 		<-goOn
 		return sample()
-	})) + Path
-	answers := make(chan int, maxAnswers)
-	for range maxAnswers {
-		go func() {
-			response, err := http.Get(url)
-			if err != nil {
-				answers <- 0
-				return
-			}
-			response.Body.Close()
-			answers <- response.StatusCode
-		}()
-		<-began
+	}))
+	answers := make(chan error, 2)
+	ask := func(ctx context.Context) {
+		_, err := fetch(ctx, address)
+		answers <- err
 	}
-	status, header, body := do(t, http.MethodGet, url)
-	if status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" || !strings.Contains(body, "2 others are being answered: try again") {
-		t.Errorf("one more: %d, %v, %s", status, header, body)
+	go ask(t.Context())
+	<-began
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	ask(ctx)
+	if err := <-answers; !errors.Is(err, context.DeadlineExceeded) || len(began) > 0 {
+		t.Errorf("a second one got %v, and %d reports began", err, len(began))
 	}
+	go ask(t.Context())
 	close(goOn)
-	for range maxAnswers {
-		if got := <-answers; got != http.StatusOK {
-			t.Errorf("got %d", got)
-		}
-	}
-	go func() { <-began }()
-	if status, _, body := do(t, http.MethodGet, url); status != http.StatusOK {
-		t.Errorf("afterwards: %d, %s", status, body)
-	}
-	http.DefaultClient.CloseIdleConnections()
-}
-
-// TestReportThatIsTooLong: what no reader takes is not sent.
-func TestReportThatIsTooLong(t *testing.T) {
-	long := sample(Volume{Reason: strings.Repeat("x", maxReport)})
-	status, _, body := do(t, http.MethodGet, "http://"+serve(t, Handler(func() *Report { return long }))+Path)
-	if status != http.StatusInternalServerError || !strings.Contains(body, "encode the status: 1 volumes take ") || !strings.Contains(body, "and a reader takes 33554432") {
-		t.Errorf("%d, %.200s", status, body)
-	}
-}
-
-// TestReportOfTooManyObjects: a pod's author can name so many objects that no reader would take them all.
-// The others' volumes are told of, and one object can be asked for.
-func TestReportOfTooManyObjects(t *testing.T) {
-	const volumes, objects = 100, 256
-	name := func(i int) string { return fmt.Sprint(strings.Repeat("x", 250), i) }
-	made := func() *Report {
-		report := sample()
-		for range volumes {
-			v := Volume{Condition: "Current"}
-			for i := range objects {
-				v.Objects = append(v.Objects, Object{Kind: "Secret", Namespace: "shop", Name: name(i), State: "absent", Reason: strings.Repeat("r", 1000)})
-			}
-			report.Volumes = append(report.Volumes, v)
-		}
-		return report
-	}
-	address := serve(t, Handler(made))
-	for query, want := range map[Query]int{
-		{}:                                      64,
-		{Object: "Secret/shop/" + name(200)}:    1,
-		{Object: "ConfigMap/shop/" + name(200)}: 0,
-	} {
-		got, err := Fetch(t.Context(), &http.Transport{DisableKeepAlives: true}, address, query)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(got.Volumes) != volumes {
-			t.Errorf("%d volumes", len(got.Volumes))
-		}
-		for _, v := range got.Volumes {
-			if len(v.Objects) != want || v.OmittedObjects != objects-want || want == 1 && v.Objects[0].Name != name(200) {
-				t.Fatalf("%q: %d objects, and %d omitted, want %d", query, len(v.Objects), v.OmittedObjects, want)
-			}
-		}
-	}
-	if status, _, _ := do(t, http.MethodGet, "http://"+address+Path); status != http.StatusInternalServerError {
-		t.Errorf("a reader that takes what is left for all gets %d", status)
-	}
-	for _, wrong := range []string{"secret", "Secret/db", "a/b/c/d"} {
-		if status, _, body := do(t, http.MethodGet, "http://"+address+Path+"?object="+wrong); status != http.StatusBadRequest ||
-			!strings.Contains(body, `object: Invalid value: "`+wrong+`": must be KIND/NAMESPACE/NAME`) {
-			t.Errorf("%s: %d, %s", wrong, status, body)
+	for range 2 {
+		if err := <-answers; err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -12,19 +12,11 @@ const (
 	// MaxAttributesSize is the most bytes that the names and values of one volume's
 	// attributes may have together.
 	MaxAttributesSize = 64 << 10
-	// MaxSources is how many sources a volume may have.
-	MaxSources = 256
 	// MaxReferences is how many objects a volume may name, each counted once. A volume is to
 	// keep the UID and the resourceVersion of each in an extended attribute, which holds less
 	// than 64 KiB: in the order of Spec.Refs, 256 pairs of 60 bytes take a quarter of 60,000
 	// bytes. With 170 bytes for the namespace and the name beside each they still fit.
 	MaxReferences = 256
-	// MaxItems is how many items the volume sources of a volume may list together, with the directories of
-	// their paths. A pod's spec has room for a hundred thousand, which each volume that shows them would hold.
-	MaxItems = 1 << 14
-	// MaxVariables is how many variables the env files of a volume may set together, each
-	// counted as often as it is set. It is more than a process is started with.
-	MaxVariables = 1 << 15
 )
 
 // TooMany returns the error for n of something at a field. detail says how many there may be.

@@ -149,11 +149,7 @@ func (p *parser) listForm(text string) []Source {
 	}
 	at, before := field.NewPath(attrSources), len(p.errs)
 	elements := p.list(at, text)
-	switch {
-	case len(elements) > MaxSources:
-		p.add(TooMany(at.String(), len(elements), fmt.Sprintf("a volume may have at most %d sources; show the others in another volume", MaxSources)))
-		return nil
-	case len(elements) == 0 && len(p.errs) == before:
+	if len(elements) == 0 && len(p.errs) == before {
 		p.add(field.Required(at, "must have at least one source"))
 	}
 	var sources []Source

@@ -206,7 +206,7 @@ func TestNoNodeIsLeftOut(t *testing.T) {
 	w.pluginPod("refused", "")
 	for name, answer := range map[string]string{
 		"404":     "",
-		"newer":   `{"apiVersion": "status.refvol.io/v9", "kind": "PluginStatus"}`,
+		"newer":   `{"apiVersion": "status.refvol.dev/v9", "kind": "PluginStatus"}`,
 		"escapes": `{"apiVersion": "\u001b]0;owned\u0007\u001b[2J", "kind": "PluginStatus"}`,
 		"other":   `{"apiVersion": "` + status.APIVersion + `", "kind": "PluginStatus", "driver": "` + harness.DriverName + `", "node": "good\u001b[2J"}`,
 	} {

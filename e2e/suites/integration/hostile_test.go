@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
-	"github.com/refvol/refvol/pkg/payload"
 )
 
 const (
@@ -83,7 +82,7 @@ func TestHostilePublishesBesidePlainOnes(t *testing.T) {
 
 	// That is generous, for what these renders take, and for the garbage among it. Each pod may have one
 	// rendered tree that waits to be written, of 1.2 MiB.
-	if most := int64(4*payload.MaxHeap + hostilePods*3<<19); grown > most {
+	if most := int64(4*64<<20 + hostilePods*3<<19); grown > most {
 		t.Errorf("the heap grew by %d MiB, more than %d", grown>>20, most>>20)
 	}
 	// Generous, as the processors are shared all the same; in a line with the others a

@@ -33,7 +33,7 @@ func (n *node) statusAddress() string {
 // report returns the plugin's status.
 func (n *node) report() (*status.Report, error) {
 	n.t.Helper()
-	return status.Fetch(n.t.Context(), &http.Transport{DisableKeepAlives: true}, n.statusAddress(), status.Query{})
+	return status.Fetch(n.t.Context(), &http.Transport{DisableKeepAlives: true}, n.statusAddress())
 }
 
 // isTold is what the status must say of a volume: the condition, a text in its reason, whether it is abnormal,

@@ -250,7 +250,7 @@ func TestVolumeSourceRefusals(t *testing.T) {
 		{"a file where a directory must be", list("[{volume: {name: own}}, {configMap: {name: app, items: [{key: a, path: x/a}]}}]"), []corev1.Volume{ownConfigMap("own", corev1.ConfigMapVolumeSource{Items: item("x")}, "app")}, `sources[1].configMap.items[0].path: Invalid value: "x/a": must not lie below "x", which spec.volumes[0].configMap.items[0].path makes a file`},
 		{"a file and a directory in one volume", short, []corev1.Volume{ownConfigMap("own", corev1.ConfigMapVolumeSource{Items: append(item("x"), item("x/a")...)}, "app")}, `path "x/a" can't be shown: "x" is a file of the same volume`},
 		{"twice", list("[{volume: {name: own}}, {volume: {name: own}}]"), []corev1.Volume{own}, `sources[1].volume.name: Invalid value: "own": must not be shown twice`},
-		{"too many objects", short, []corev1.Volume{projected("own", nil, secretsIn(257)...)}, "volume: Too many: 257: a volume may have at most 256 sources"},
+		{"too many objects", short, []corev1.Volume{projected("own", nil, secretsIn(257)...)}, ": Too many: 257: a volume may name at most 256 ConfigMaps and Secrets"},
 		{"with items", map[string]string{"volume": "own", "items": "[{key: a, path: a}]"}, []corev1.Volume{own}, "items: Forbidden: must not be set beside volume"},
 		{"optional", map[string]string{"volume": "own", "optional": "true"}, []corev1.Volume{own}, "optional: Forbidden: must not be set beside volume"},
 	} {

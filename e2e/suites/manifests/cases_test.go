@@ -129,7 +129,7 @@ func accepted(across bool) map[string]*corev1.Pod {
 func largest() attributes {
 	const name = "sources"
 	text := strings.Builder{}
-	for i := range volume.MaxSources {
+	for i := range volume.MaxReferences {
 		fmt.Fprintf(&text, "- configMap: {name: some-configuration, items: [")
 		for j := range 6 {
 			fmt.Fprintf(&text, "{key: some-key, path: p%d-%d}, ", i, j)
