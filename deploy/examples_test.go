@@ -116,7 +116,7 @@ func checkVolumes(t *testing.T, example *corev1.Pod, objects payload.Objects) {
 				return pod.Env(&example.Spec, podOf(example).Namespace, container)
 			},
 			func(name string) ([]volume.Source, error) {
-				return pod.Shown(&example.Spec, field.NewPath("spec"), podOf(example).Namespace, name)
+				return pod.VolumeSources(&example.Spec, field.NewPath("spec"), podOf(example).Namespace, name)
 			})
 		if err != nil || len(leftOut) > 0 {
 			t.Errorf("volume %s: %v; left out: %q", podVolume.Name, err, leftOut)
@@ -175,7 +175,7 @@ func checkConsent(t *testing.T, pod *corev1.Pod, objects []runtime.Object) {
 			t.Error(err)
 			continue
 		}
-		for _, use := range spec.Across(podOf(pod)) {
+		for _, use := range spec.CrossNamespaceRefs(podOf(pod)) {
 			role, binding := only[*rbacv1.Role](t, objects), only[*rbacv1.RoleBinding](t, objects)
 			rule := rbacv1.PolicyRule{
 				APIGroups: []string{""}, Resources: []string{strings.ToLower(string(use.Ref.Kind)) + "s"},

@@ -131,7 +131,7 @@ func (n *nodeStatus) badness() int {
 		bad += 1 << 32
 	}
 	if n.Report != nil {
-		bad += n.Report.Abnormal()
+		bad += n.Report.Unhealthy()
 	}
 	return bad
 }
@@ -145,7 +145,7 @@ func (s *clusterStatus) judge() error {
 			problems++
 		}
 		if s.Nodes[i].Report != nil {
-			abnormal += s.Nodes[i].Report.Abnormal()
+			abnormal += s.Nodes[i].Report.Unhealthy()
 		}
 	}
 	if problems+abnormal+missing == 0 {

@@ -18,8 +18,8 @@ import (
 
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/permissions"
 	"github.com/refvol/refvol/pkg/requests"
-	"github.com/refvol/refvol/pkg/rights"
 )
 
 const (
@@ -78,7 +78,7 @@ func newPodClient(config *rest.Config, tokens *authz.Tokens, r *requests.Request
 // credential, and have the rights of the node.
 func newNodeClient(config *rest.Config, nodeName string, r *requests.Requests) (*apiclient.Client, error) {
 	config = rest.CopyConfig(config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: rights.NodeUser(nodeName)}
+	config.Impersonate = rest.ImpersonationConfig{UserName: permissions.NodeUser(nodeName)}
 	return newClient(config, r)
 }
 

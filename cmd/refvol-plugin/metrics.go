@@ -27,12 +27,12 @@ func newMetrics() (*metrics.Metrics, error) {
 
 // observeCalls tells the metrics of CSI calls.
 func observeCalls(m *metrics.Metrics) csi.Observer {
-	return func(method string, code codes.Code, took time.Duration) { m.Called(method, code.String(), took) }
+	return func(method string, code codes.Code, took time.Duration) { m.ObserveCall(method, code.String(), took) }
 }
 
 // observeReviews tells the metrics of access reviews.
 func observeReviews(m *metrics.Metrics, ask authz.Ask) authz.Ask {
-	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string, token volume.Token) (bool, error) {
+	return func(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string, token volume.Token) (bool, error) {
 		allowed, err := ask(ctx, account, ref, verb, token)
 		m.Reviewed(allowed, err)
 		return allowed, err

@@ -13,10 +13,10 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/metrics"
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/permissions"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/requests"
-	"github.com/refvol/refvol/pkg/rights"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -24,7 +24,7 @@ import (
 type parts struct {
 	objects *manager.Manager
 	volumes *publisher.Publisher
-	rights  *rights.Checker
+	rights  *permissions.Checker
 }
 
 // connections are those to the API server, with the plugin's own credential.
@@ -106,7 +106,7 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 // readAsPlugin makes the publisher show objects of other namespaces to pods whose service
 // account may get them. All objects are read with the plugin's own rights. The checker that it
 // returns says whether the plugin has these.
-func readAsPlugin(reads *manager.Options, shows *publisher.Options, api connections, m *metrics.Metrics) (*rights.Checker, error) {
+func readAsPlugin(reads *manager.Options, shows *publisher.Options, api connections, m *metrics.Metrics) (*permissions.Checker, error) {
 	ask := authz.AskAbout(api.client.SubjectAccessReviews())
 	shows.Reviews = &access.Reviews{Ask: observeReviews(m, ask), Verbs: []string{"get"}}
 	var needs []authorizationv1.ResourceAttributes
@@ -125,8 +125,8 @@ func readAsPlugin(reads *manager.Options, shows *publisher.Options, api connecti
 }
 
 // checker returns what says whether the plugin has the rights that an identity needs. node is nil for all but one.
-func checker(identity string, needs []authorizationv1.ResourceAttributes, node *rights.Node, api connections) (*rights.Checker, error) {
-	return rights.New(rights.Options{
+func checker(identity string, needs []authorizationv1.ResourceAttributes, node *permissions.Node, api connections) (*permissions.Checker, error) {
+	return permissions.New(permissions.Options{
 		Identity: identity, Needs: needs, Reviews: api.client.SelfSubjectAccessReviews(), Node: node, Refused: api.requests.Refused(),
 	})
 }
@@ -152,7 +152,7 @@ func readVerbs(detection manager.ChangeDetection) []string {
 
 // readAsNode makes all objects, and the pods, be read with the rights of the node. The checker
 // that it returns says whether the API server lets the plugin do that.
-func readAsNode(reads *manager.Options, shows *publisher.Options, api connections) (*rights.Checker, error) {
+func readAsNode(reads *manager.Options, shows *publisher.Options, api connections) (*permissions.Checker, error) {
 	asNode, err := newNodeClient(api.config, reads.NodeName, api.requests)
 	if err != nil {
 		return nil, err
@@ -163,16 +163,16 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, api connection
 	reads.Nodes, reads.RefusalsPass = asNode.Nodes(), true
 	shows.NodeRights = true
 	shows.Pods = pod.NewReader(func(namespace string) pod.Pods { return asNode.Pods(namespace) })
-	needs := append([]authorizationv1.ResourceAttributes{rights.Impersonation(reads.NodeName)}, rights.OnNode("pods", "", "get")...)
+	needs := append([]authorizationv1.ResourceAttributes{permissions.Impersonation(reads.NodeName)}, permissions.OnNode("pods", "", "get")...)
 	for _, kind := range volume.Kinds() {
-		needs = append(needs, rights.OnNode(kind.Resource(), "", readVerbs(reads.ChangeDetection)...)...)
+		needs = append(needs, permissions.OnNode(kind.Resource(), "", readVerbs(reads.ChangeDetection)...)...)
 	}
 	if reads.ChangeDetection == manager.Cache {
-		needs = append(needs, rights.OnNode("nodes", reads.NodeName, "get")...)
+		needs = append(needs, permissions.OnNode("nodes", reads.NodeName, "get")...)
 	}
-	return checker(identityNode, append(needs, ofEvents()...), &rights.Node{
+	return checker(identityNode, append(needs, ofEvents()...), &permissions.Node{
 		Name:    reads.NodeName,
-		Pods:    func(namespace string) rights.Pods { return asNode.Pods(namespace) },
+		Pods:    func(namespace string) permissions.Pods { return asNode.Pods(namespace) },
 		Reviews: api.client.SelfSubjectReviews(),
 	}, api)
 }
@@ -181,7 +181,7 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, api connection
 // have every right that the manager's requests may need, and a mounted volume's pod must keep
 // the one that the open watch, or the next request, needs. The checker that it returns says whether the
 // plugin's account has the few rights that are left to it.
-func readAsPods(reads *manager.Options, shows *publisher.Options, api connections, m *metrics.Metrics) (*rights.Checker, error) {
+func readAsPods(reads *manager.Options, shows *publisher.Options, api connections, m *metrics.Metrics) (*permissions.Checker, error) {
 	tokens := &authz.Tokens{}
 	client, err := newPodClient(api.config, tokens, api.requests)
 	if err != nil {

@@ -59,7 +59,7 @@ func (o *statusOptions) run(ctx context.Context, stdout io.Writer) error {
 		return withExitStatus(err, unknownStatus)
 	}
 	var errs []error
-	if n := report.Abnormal(); n > 0 {
+	if n := report.Unhealthy(); n > 0 {
 		errs = append(errs, fmt.Errorf("status: volumes that are abnormal: %d of %d", n, len(report.Volumes)))
 	}
 	if n := len(report.MissingRights); n > 0 {

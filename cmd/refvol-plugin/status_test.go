@@ -19,7 +19,7 @@ func serveStatus(t *testing.T, apiVersion string, abnormal ...bool) string {
 	report := &status.Report{APIVersion: apiVersion, Kind: status.Kind, Node: "node-1", ObservedAt: time.Now()}
 	for i, abnormal := range abnormal {
 		report.Volumes = append(report.Volumes, status.Volume{
-			Name: fmt.Sprint("v", i), Condition: "RefDeleted", Reason: "gone\x1b[2J", Abnormal: abnormal, Since: report.ObservedAt.Add(-time.Hour),
+			Name: fmt.Sprint("v", i), Condition: "RefDeleted", Reason: "gone\x1b[2J", Unhealthy: abnormal, Since: report.ObservedAt.Add(-time.Hour),
 		})
 	}
 	server := httptest.NewServer(status.Handler(func() *status.Report { return report }))

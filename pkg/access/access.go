@@ -74,13 +74,13 @@ type Options struct {
 	// MaxAge is how old an answer may be that a mounted volume relies on.
 	MaxAge time.Duration
 	// Changed is called after each answer, and when a question that failed may be asked again. It must not block.
-	Changed func(volume.Account, volume.Ref)
+	Changed func(volume.ServiceAccount, volume.Ref)
 }
 
 // right is what is asked about: a verb on an object, for a service account. proof is the UID of the pod with whose own
 // token that is asked, "" for none.
 type right struct {
-	account volume.Account
+	account volume.ServiceAccount
 	ref     volume.Ref
 	verb    string
 	proof   types.UID
@@ -222,12 +222,12 @@ func (a *Access) Keeps(pod volume.Pod, ref volume.Ref, mounted bool) (Verdict, e
 	return x.verdict, nil
 }
 
-func (a *Access) kept(account volume.Account, ref volume.Ref) right {
+func (a *Access) kept(account volume.ServiceAccount, ref volume.Ref) right {
 	return right{account: account, ref: ref, verb: a.opts.Verbs[len(a.opts.Verbs)-1]}
 }
 
 // Asks tells whether a question of Keeps is under way about any of refs: Changed is called with its answer.
-func (a *Access) Asks(account volume.Account, refs map[volume.Ref]bool) bool {
+func (a *Access) Asks(account volume.ServiceAccount, refs map[volume.Ref]bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for ref := range refs {
@@ -239,7 +239,7 @@ func (a *Access) Asks(account volume.Account, refs map[volume.Ref]bool) bool {
 }
 
 // Renewed says that an account has another credential: what has failed may be asked again at once.
-func (a *Access) Renewed(account volume.Account) {
+func (a *Access) Renewed(account volume.ServiceAccount) {
 	var failed []volume.Ref
 	a.mu.Lock()
 	for k, x := range a.answers {

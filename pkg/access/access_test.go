@@ -40,7 +40,7 @@ type apiServer struct {
 	panics      bool
 }
 
-func (s *apiServer) ask(ctx context.Context, account volume.Account, ref volume.Ref, verb string, token volume.Token) (bool, error) {
+func (s *apiServer) ask(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string, token volume.Token) (bool, error) {
 	s.mu.Lock()
 	question := fmt.Sprint(account, " ", verb, " ", ref.Name)
 	if token.Reveal() != "" {
@@ -96,7 +96,7 @@ func inBubble(t *testing.T, verbs []string, test func(e *env)) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &env{t: t, api: &apiServer{yes: true}}
 		var err error
-		e.Access, err = New(Options{Reviews: Reviews{Ask: e.api.ask, Verbs: verbs}, MaxAge: testAge, Changed: func(volume.Account, volume.Ref) {
+		e.Access, err = New(Options{Reviews: Reviews{Ask: e.api.ask, Verbs: verbs}, MaxAge: testAge, Changed: func(volume.ServiceAccount, volume.Ref) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.changes++

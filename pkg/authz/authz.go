@@ -32,11 +32,11 @@ type Reviews[T any] interface {
 // Ask asks the API server whether a service account has the right to a verb on an object. The object need not exist. An
 // error says nothing about the right. Where questions carry tokens, this one carries token, or any of the account's if that
 // is zero. It is safe for concurrent use.
-type Ask func(ctx context.Context, account volume.Account, ref volume.Ref, verb string, token volume.Token) (bool, error)
+type Ask func(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string, token volume.Token) (bool, error)
 
 // AskAbout returns an Ask that sends SubjectAccessReviews with the rights of client.
 func AskAbout(client Reviews[*authorizationv1.SubjectAccessReview]) Ask {
-	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string, _ volume.Token) (bool, error) {
+	return func(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string, _ volume.Token) (bool, error) {
 		review, err := client.Create(clientlog.Context(ctx), &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{
 				User:               userOf(account),
@@ -54,7 +54,7 @@ func AskAbout(client Reviews[*authorizationv1.SubjectAccessReview]) Ask {
 // AskWith returns an Ask that sends SelfSubjectAccessReviews with one of the account's own
 // tokens. The transport of client must be that of Tokens.Wrap.
 func AskWith(client Reviews[*authorizationv1.SelfSubjectAccessReview], tokens *Tokens) Ask {
-	return func(ctx context.Context, account volume.Account, ref volume.Ref, verb string, token volume.Token) (bool, error) {
+	return func(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string, token volume.Token) (bool, error) {
 		ctx = clientlog.Context(ctx)
 		if token.Reveal() != "" {
 			ctx = withToken(ctx, account, token)
@@ -75,14 +75,14 @@ func AskWith(client Reviews[*authorizationv1.SelfSubjectAccessReview], tokens *T
 
 // decision returns what a review says. A refusal with an error is none, even if it is a denial: the API
 // server tells the error of the authorizer that decided, and one that fails may be set to deny.
-func decision(status *authorizationv1.SubjectAccessReviewStatus, account volume.Account, ref volume.Ref, verb string) (bool, error) {
+func decision(status *authorizationv1.SubjectAccessReviewStatus, account volume.ServiceAccount, ref volume.Ref, verb string) (bool, error) {
 	if !status.Allowed && status.EvaluationError != "" {
 		return false, whileAsking(account, ref, verb, fmt.Errorf("%w: %s", ErrUndecided, status.EvaluationError))
 	}
 	return status.Allowed && !status.Denied, nil
 }
 
-func whileAsking(account volume.Account, ref volume.Ref, verb string, err error) error {
+func whileAsking(account volume.ServiceAccount, ref volume.Ref, verb string, err error) error {
 	return fmt.Errorf("ask whether service account %s may %s %s: %w", account, verb, ref, err)
 }
 
@@ -97,11 +97,11 @@ func Phrase(verbs []string) string {
 }
 
 // userOf and groupsOf return the user and the groups of the account's own token.
-func userOf(account volume.Account) string {
+func userOf(account volume.ServiceAccount) string {
 	return "system:serviceaccount:" + account.Namespace + ":" + account.Name
 }
 
-func groupsOf(account volume.Account) []string {
+func groupsOf(account volume.ServiceAccount) []string {
 	return []string{"system:serviceaccounts", "system:serviceaccounts:" + account.Namespace, "system:authenticated"}
 }
 

@@ -28,7 +28,7 @@ var ErrNoToken = errors.New("no pod of it has a token: the next republish brings
 // mu guards all of it.
 type Tokens struct {
 	mu       sync.Mutex
-	accounts map[volume.Account]*accountTokens
+	accounts map[volume.ServiceAccount]*accountTokens
 }
 
 // accountTokens holds the tokens of one account. It exists while it has holders.
@@ -83,7 +83,7 @@ func (t *Tokens) Drop(pod volume.Pod, volumeID string) {
 
 // Ready returns nil if there is a token of the account that can be used, else an error that
 // wraps ErrNoToken.
-func (t *Tokens) Ready(account volume.Account) error {
+func (t *Tokens) Ready(account volume.ServiceAccount) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w := t.accounts[account]; w == nil || len(w.usable()) == 0 {
@@ -92,12 +92,12 @@ func (t *Tokens) Ready(account volume.Account) error {
 	return nil
 }
 
-func noToken(account volume.Account) error {
+func noToken(account volume.ServiceAccount) error {
 	return fmt.Errorf("service account %s: %w", account, ErrNoToken)
 }
 
 // take returns the tokens of an account that can be used, the best one first.
-func (t *Tokens) take(account volume.Account) []volume.Token {
+func (t *Tokens) take(account volume.ServiceAccount) []volume.Token {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := t.accounts[account]
@@ -118,7 +118,7 @@ func (t *Tokens) take(account volume.Account) []volume.Token {
 }
 
 // reject notes that the API server did not accept a token.
-func (t *Tokens) reject(account volume.Account, token volume.Token) {
+func (t *Tokens) reject(account volume.ServiceAccount, token volume.Token) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := t.accounts[account]
@@ -134,14 +134,14 @@ func (t *Tokens) reject(account volume.Account, token volume.Token) {
 
 // of returns the tokens of an account, also if it has none yet. The caller holds mu and calls
 // tidy.
-func (t *Tokens) of(account volume.Account) *accountTokens {
+func (t *Tokens) of(account volume.ServiceAccount) *accountTokens {
 	w := t.accounts[account]
 	if w == nil {
 		w = &accountTokens{
 			holders: map[types.UID]*holder{},
 		}
 		if t.accounts == nil {
-			t.accounts = map[volume.Account]*accountTokens{}
+			t.accounts = map[volume.ServiceAccount]*accountTokens{}
 		}
 		t.accounts[account] = w
 	}
@@ -149,7 +149,7 @@ func (t *Tokens) of(account volume.Account) *accountTokens {
 }
 
 // tidy removes an account that has no pods. The caller holds mu.
-func (t *Tokens) tidy(account volume.Account) {
+func (t *Tokens) tidy(account volume.ServiceAccount) {
 	if w := t.accounts[account]; w != nil && len(w.holders) == 0 {
 		delete(t.accounts, account)
 	}

@@ -87,7 +87,7 @@ func TestRejectedTokens(t *testing.T) {
 		wantTokens(t, tokens, "b2", "a1")
 		tokens.reject(web.Account(), b) // its pod has another one by now
 		wantTokens(t, tokens, "b2", "a1")
-		tokens.reject(volume.Account{Namespace: "shop", Name: "none"}, b)
+		tokens.reject(volume.ServiceAccount{Namespace: "shop", Name: "none"}, b)
 	})
 }
 

@@ -27,7 +27,7 @@ var errRedirected = errors.New("redirected: a pod's token goes to the API server
 type tokenKey struct{}
 
 // As returns a context for requests that are to carry a token of the account.
-func As(ctx context.Context, account volume.Account) context.Context {
+func As(ctx context.Context, account volume.ServiceAccount) context.Context {
 	m := requests.MetaOf(ctx)
 	m.Account = account
 	return requests.With(ctx, m)
@@ -35,7 +35,7 @@ func As(ctx context.Context, account volume.Account) context.Context {
 
 // withToken returns a context for requests that are to carry this token of the account. They say nothing of the
 // account's other tokens, and don't wait for these.
-func withToken(ctx context.Context, account volume.Account, token volume.Token) context.Context {
+func withToken(ctx context.Context, account volume.ServiceAccount, token volume.Token) context.Context {
 	m := requests.MetaOf(ctx)
 	m.Account, m.Alone = account, true
 	return context.WithValue(requests.With(ctx, m), tokenKey{}, token)
@@ -63,7 +63,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, unsent(req, errRedirected)
 	}
 	account := requests.MetaOf(req.Context()).Account
-	if account == (volume.Account{}) {
+	if account == (volume.ServiceAccount{}) {
 		return nil, unsent(req, errNobody)
 	}
 	var tokens []volume.Token

@@ -68,8 +68,8 @@ func (s *APIServer) get(ctx context.Context, ref volume.Ref) (Object, error) {
 	return Object{}, fmt.Errorf("unknown kind %q", ref.Kind)
 }
 
-// May implements Cluster.
-func (s *APIServer) May(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (Answer, error) {
+// CanI implements Cluster.
+func (s *APIServer) CanI(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string) (Answer, error) {
 	allowed, err := authz.AskAbout(s.Reviews)(ctx, account, ref, verb, volume.Token{})
 	switch {
 	case apierrors.IsForbidden(err), errors.Is(err, authz.ErrUndecided):

@@ -113,7 +113,7 @@ func TestMay(t *testing.T) {
 				return true, &authorizationv1.SubjectAccessReview{Status: test.status}, test.err
 			})
 			ref := volume.Ref{Kind: kind, Namespace: "source", Name: "o"}
-			got, err := s.May(context.Background(), volume.Account{Namespace: "ns", Name: "web"}, ref, "watch")
+			got, err := s.CanI(context.Background(), volume.ServiceAccount{Namespace: "ns", Name: "web"}, ref, "watch")
 			if got != test.want || (err != nil) != errors.Is(test.err, broken) {
 				t.Errorf("%s: got %s, %v, want %s", test.name, got, err, test.want)
 			}

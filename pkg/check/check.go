@@ -73,7 +73,7 @@ func (c *Checker) Add(ctx context.Context, name string, r io.Reader) error {
 		return err
 	}
 	if len(manifests) == 0 {
-		c.problem(Place{File: name}, "", "holds no manifest")
+		c.problem(Location{File: name}, "", "holds no manifest")
 	}
 	for i := range manifests {
 		if err := c.manifest(ctx, &manifests[i]); err != nil {
@@ -85,32 +85,32 @@ func (c *Checker) Add(ctx context.Context, name string, r io.Reader) error {
 
 func (c *Checker) manifest(ctx context.Context, m *manifest) error {
 	if m.problem != "" {
-		c.problem(m.Place, "", m.problem)
+		c.problem(m.Location, "", m.problem)
 		return nil
 	}
 	if !m.hasPods {
-		c.report.PassedOver = append(c.report.PassedOver, m.Place)
+		c.report.PassedOver = append(c.report.PassedOver, m.Location)
 		return nil
 	}
 	m.Namespace = cmp.Or(m.Namespace, c.opts.Namespace)
 	object, problems := m.decode(c.decoder)
 	for _, problem := range problems {
-		c.problem(m.Place, "", problem)
+		c.problem(m.Location, "", problem)
 	}
 	if object == nil {
 		return nil
 	}
 	template, ok := templateOf(object)
 	if !ok {
-		c.problem(m.Place, "", "has no pod template")
+		c.problem(m.Location, "", "has no pod template")
 		return nil
 	}
-	return c.workload(ctx, m.Place, template)
+	return c.workload(ctx, m.Location, template)
 }
 
-func (c *Checker) workload(ctx context.Context, at Place, template podTemplate) error {
-	w := Workload{Place: at, ServiceAccount: serviceAccount(template.spec), References: []Reference{}}
-	pod.Visit(template.spec, template.at, func(r pod.Reference) {
+func (c *Checker) workload(ctx context.Context, at Location, template podTemplate) error {
+	w := Workload{Location: at, ServiceAccount: serviceAccount(template.spec), References: []Reference{}}
+	pod.VisitObjectRefs(template.spec, template.at, func(r pod.Reference) {
 		w.add(Reference{
 			Field: r.Field, Kind: string(r.Kind), Namespace: at.Namespace, Name: r.Name,
 			Keys: r.Keys, Optional: r.Optional, env: r.Env,
@@ -144,10 +144,10 @@ func serviceAccount(spec *corev1.PodSpec) string {
 	return cmp.Or(spec.ServiceAccountName, spec.DeprecatedServiceAccount, "default")
 }
 
-func (c *Checker) problem(at Place, field, message string) {
-	c.report.Problems = append(c.report.Problems, Finding{at, field, message})
+func (c *Checker) problem(at Location, field, message string) {
+	c.report.Problems = append(c.report.Problems, Issue{at, field, message})
 }
 
-func (c *Checker) warning(at Place, field, message string) {
-	c.report.Warnings = append(c.report.Warnings, Finding{at, field, message})
+func (c *Checker) warning(at Location, field, message string) {
+	c.report.Warnings = append(c.report.Warnings, Issue{at, field, message})
 }

@@ -16,9 +16,9 @@ type Cluster interface {
 	// Lookup says whether an object exists and which keys it has. If the caller may not read
 	// the object, the answer is Unknown and the error nil.
 	Lookup(ctx context.Context, ref volume.Ref) (Object, error)
-	// May says whether a service account has the right to a verb on an object. If the caller
+	// CanI says whether a service account has the right to a verb on an object. If the caller
 	// may not ask, the answer is Unknown and the error nil.
-	May(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (Answer, error)
+	CanI(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string) (Answer, error)
 }
 
 // Object is what is kept of an object: never a value.
@@ -36,7 +36,7 @@ type live struct {
 }
 
 type right struct {
-	account volume.Account
+	account volume.ServiceAccount
 	ref     volume.Ref
 	verb    string
 }
@@ -58,13 +58,13 @@ func (l *live) lookup(ctx context.Context, ref volume.Ref) (Object, error) {
 	return object, nil
 }
 
-func (l *live) may(ctx context.Context, account volume.Account, ref volume.Ref, verb string) (Answer, error) {
+func (l *live) may(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string) (Answer, error) {
 	key := right{account, ref, verb}
 	answer, ok := l.rights[key]
 	if ok {
 		return answer, nil
 	}
-	answer, err := l.cluster.May(ctx, account, ref, verb)
+	answer, err := l.cluster.CanI(ctx, account, ref, verb)
 	if err != nil {
 		return Unknown, fmt.Errorf("ask whether service account %s/%s may %s %s: %w", account.Namespace, account.Name, verb, ref, err)
 	}
@@ -96,11 +96,11 @@ func (c *Checker) ask(ctx context.Context, w *Workload) error {
 // judge adds problems that keep a pod from starting.
 func (c *Checker) judge(w *Workload, r *Reference, ref volume.Ref) {
 	if r.Exists == No && !r.Optional {
-		c.problem(w.Place, r.Field, fmt.Sprintf("%s does not exist", ref))
+		c.problem(w.Location, r.Field, fmt.Sprintf("%s does not exist", ref))
 	}
 	if !r.Optional {
 		for _, key := range r.MissingKeys {
-			c.problem(w.Place, r.Field, fmt.Sprintf("%s has no key %q", ref, key))
+			c.problem(w.Location, r.Field, fmt.Sprintf("%s has no key %q", ref, key))
 		}
 	}
 }
@@ -121,7 +121,7 @@ func (c *Checker) judgeRights(ctx context.Context, w *Workload, r *Reference, re
 	}
 	var lacking []string
 	for _, verb := range verbs {
-		answer, err := c.live.may(ctx, volume.Account{Namespace: w.Namespace, Name: w.ServiceAccount}, ref, verb)
+		answer, err := c.live.may(ctx, volume.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}, ref, verb)
 		if err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (c *Checker) judgeRights(ctx context.Context, w *Workload, r *Reference, re
 		}
 	}
 	if len(lacking) > 0 {
-		c.problem(w.Place, r.Field, fmt.Sprintf("service account %s/%s may not %s %s", w.Namespace, w.ServiceAccount, strings.Join(lacking, ", "), ref))
+		c.problem(w.Location, r.Field, fmt.Sprintf("service account %s/%s may not %s %s", w.Namespace, w.ServiceAccount, strings.Join(lacking, ", "), ref))
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func (c *fakeCluster) Lookup(_ context.Context, ref volume.Ref) (Object, error) 
 	return object, c.err
 }
 
-func (c *fakeCluster) May(_ context.Context, account volume.Account, ref volume.Ref, verb string) (Answer, error) {
+func (c *fakeCluster) CanI(_ context.Context, account volume.ServiceAccount, ref volume.Ref, verb string) (Answer, error) {
 	key := account.Namespace + "/" + account.Name + " > " + ref.String()
 	if verb != "get" {
 		key += " " + verb

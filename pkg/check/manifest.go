@@ -22,7 +22,7 @@ const maxFileSize = 32 << 20
 
 // manifest is one document of a file, or one item of a List.
 type manifest struct {
-	Place
+	Location
 	text []byte
 	// hasPods says whether it is of a kind that has pods.
 	hasPods bool
@@ -59,11 +59,11 @@ func readManifests(file string, r io.Reader) ([]manifest, error) {
 		if errors.Is(err, io.EOF) {
 			return all, nil
 		}
-		place := Place{File: file, Document: number}
+		place := Location{File: file, Document: number}
 		if err != nil {
 			// Only a separator can be wrong here. The begin of the next document is unknown.
 			const problem = "is no manifest: beside --- there may be a comment only"
-			return append(all, manifest{Place: place, problem: problem}), nil //nolint:nilerr // The error repeats the line.
+			return append(all, manifest{Location: place, problem: problem}), nil //nolint:nilerr // The error repeats the line.
 		}
 		if found := readDocument(place, document); len(found) > 0 {
 			all = append(all, found...)
@@ -73,19 +73,19 @@ func readManifests(file string, r io.Reader) ([]manifest, error) {
 }
 
 // readDocument reads one document: none if it is empty, several if it is a List.
-func readDocument(at Place, text []byte) []manifest {
+func readDocument(at Location, text []byte) []manifest {
 	var h *header
 	if err := yaml.Unmarshal(text, &h); err != nil {
-		return []manifest{{Place: at, problem: unreadable(err)}}
+		return []manifest{{Location: at, problem: unreadable(err)}}
 	}
 	alone, err := isAlone(text)
 	if err != nil {
-		return []manifest{{Place: at, problem: unreadable(err)}}
+		return []manifest{{Location: at, problem: unreadable(err)}}
 	}
 	if h == nil && alone {
 		return nil
 	}
-	m := manifest{Place: at}
+	m := manifest{Location: at}
 	if h != nil {
 		m = identify(at, h, text)
 	}
@@ -110,7 +110,7 @@ func readDocument(at Place, text []byte) []manifest {
 		at.Item = i + 1
 		var h header
 		if err := json.Unmarshal(item, &h); err != nil {
-			all = append(all, manifest{Place: at, problem: unreadable(err)})
+			all = append(all, manifest{Location: at, problem: unreadable(err)})
 			continue
 		}
 		all = append(all, identify(at, &h, item))
@@ -134,16 +134,16 @@ func isAlone(text []byte) (bool, error) {
 	return errors.Is(decode.Decode(&second), io.EOF), nil
 }
 
-func identify(at Place, h *header, text []byte) manifest {
+func identify(at Location, h *header, text []byte) manifest {
 	at.Kind, at.Namespace, at.Name = h.Kind, h.Metadata.Namespace, h.Metadata.Name
 	if at.Name == "" && h.Metadata.GenerateName != "" {
 		at.Name = h.Metadata.GenerateName + "*"
 	}
 	hasPods, err := h.hasPods()
 	if err != nil {
-		return manifest{Place: at, problem: err.Error()}
+		return manifest{Location: at, problem: err.Error()}
 	}
-	return manifest{Place: at, text: text, hasPods: hasPods}
+	return manifest{Location: at, text: text, hasPods: hasPods}
 }
 
 // hasPods says whether the kind is one that has pods. The error is about a version of

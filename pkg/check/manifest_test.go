@@ -91,9 +91,9 @@ func TestManifests(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := add(t, nil, test.text)
-			var workloads []Place
+			var workloads []Location
 			for i := range r.Workloads {
-				workloads = append(workloads, r.Workloads[i].Place)
+				workloads = append(workloads, r.Workloads[i].Location)
 			}
 			lines(t, "workloads", texts(workloads), test.workloads)
 			lines(t, "passed over", texts(r.PassedOver), test.passedOver)

@@ -10,14 +10,14 @@ type Report struct {
 	// Workloads, in the order of the input.
 	Workloads []Workload `json:"workloads"`
 	// PassedOver lists the manifests of kinds that have no pods.
-	PassedOver []Place `json:"passedOver"`
+	PassedOver []Location `json:"passedOver"`
 	// Problems must be mended; Warnings are worth a look.
-	Problems []Finding `json:"problems"`
-	Warnings []Finding `json:"warnings"`
+	Problems []Issue `json:"problems"`
+	Warnings []Issue `json:"warnings"`
 }
 
-// Place is one manifest of the input. What is not known of it is empty.
-type Place struct {
+// Location is one manifest of the input. What is not known of it is empty.
+type Location struct {
 	File string `json:"file"`
 	// Document counts those of the file from 1, without empty ones.
 	Document int `json:"document"`
@@ -30,7 +30,7 @@ type Place struct {
 
 // Workload is a pod, or what makes pods of a template.
 type Workload struct {
-	Place
+	Location
 	// ServiceAccount is that of its pods.
 	ServiceAccount string      `json:"serviceAccount"`
 	References     []Reference `json:"references"`
@@ -79,9 +79,9 @@ const (
 	NotNeeded Answer = "not needed"
 )
 
-// Finding is what is wrong, or worth a look, at one place.
-type Finding struct {
-	Place
+// Issue is what is wrong, or worth a look, at one place.
+type Issue struct {
+	Location
 	// Field is the path of the field in the manifest; empty if it is about the whole.
 	Field   string `json:"field"`
 	Message string `json:"message"`
@@ -90,6 +90,6 @@ type Finding struct {
 func newReport(driver string, live bool) *Report {
 	return &Report{
 		Driver: driver, Live: live,
-		Workloads: []Workload{}, PassedOver: []Place{}, Problems: []Finding{}, Warnings: []Finding{},
+		Workloads: []Workload{}, PassedOver: []Location{}, Problems: []Issue{}, Warnings: []Issue{},
 	}
 }

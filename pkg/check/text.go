@@ -127,7 +127,7 @@ func count(n int, what string) string {
 }
 
 // String tells where in the input a manifest is and what it calls itself.
-func (p Place) String() string {
+func (p Location) String() string {
 	s := p.File
 	if p.Document > 0 {
 		s += ", document " + strconv.Itoa(p.Document)
@@ -146,8 +146,8 @@ func (p Place) String() string {
 }
 
 // String returns one line.
-func (f Finding) String() string {
-	s := f.Place.String() + ": "
+func (f Issue) String() string {
+	s := f.Location.String() + ": "
 	if f.Field != "" {
 		s += f.Field + ": "
 	}

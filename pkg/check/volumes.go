@@ -32,24 +32,24 @@ func (c *Checker) volumes(w *Workload, template podTemplate) {
 		}
 		at := template.at.Child("volumes").Index(i).Child("csi")
 		if v.CSI.ReadOnly == nil || !*v.CSI.ReadOnly {
-			c.problem(w.Place, at.Child("readOnly").String(), "Required value: must be true")
+			c.problem(w.Location, at.Child("readOnly").String(), "Required value: must be true")
 		}
 		v.at = at.Child(attributesField).String()
 		pod := volume.Pod{Namespace: w.Namespace, Name: w.Name, ServiceAccount: w.ServiceAccount}
 		spec, err := volume.Parse(v.CSI.VolumeAttributes, pod, volume.AcrossNamespaces())
 		if err != nil {
-			c.attributeErrors(w.Place, v.at, err)
+			c.attributeErrors(w.Location, v.at, err)
 			continue
 		}
 		v.spec = spec
-		for _, use := range spec.Across(pod) {
+		for _, use := range spec.CrossNamespaceRefs(pod) {
 			if c.opts.NodeIdentity {
 				break // that is a problem
 			}
-			c.warning(w.Place, v.at+"."+use.Field, "an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to "+c.needs()+" it")
+			c.warning(w.Location, v.at+"."+use.Field, "an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to "+c.needs()+" it")
 		}
 		c.sources(w, template, v)
-		c.mounts(w.Place, template, v)
+		c.mounts(w.Location, template, v)
 	}
 }
 
@@ -69,9 +69,9 @@ func (c *Checker) unnamed(w *Workload) {
 		switch r := &w.References[i]; {
 		case !r.Refvol || named[refOf(r)]:
 		case r.Namespace != w.Namespace:
-			c.problem(w.Place, r.Field, "an object of another namespace: no volume shows it with --identity=node of the plugin")
+			c.problem(w.Location, r.Field, "an object of another namespace: no volume shows it with --identity=node of the plugin")
 		default:
-			c.problem(w.Place, r.Field, fmt.Sprintf("the pod's spec does not name %s itself, which --identity=node of the plugin needs: add a volume of the pod that names it, and show that by a volume source", refOf(r)))
+			c.problem(w.Location, r.Field, fmt.Sprintf("the pod's spec does not name %s itself, which --identity=node of the plugin needs: add a volume of the pod that names it, and show that by a volume source", refOf(r)))
 		}
 	}
 }
@@ -88,7 +88,7 @@ func (c *Checker) needs() string {
 const attributesField = "volumeAttributes"
 
 // attributeErrors adds what is wrong with the attributes at a path, each at its own.
-func (c *Checker) attributeErrors(place Place, at string, err error) {
+func (c *Checker) attributeErrors(place Location, at string, err error) {
 	errs := []error{err}
 	if several, ok := err.(utilerrors.Aggregate); ok { //nolint:errorlint // What Parse returns is not wrapped.
 		errs = several.Errors()
@@ -120,10 +120,10 @@ func (c *Checker) sources(w *Workload, template podTemplate, v driverVolume) {
 			return pod.Env(template.spec, w.Namespace, container)
 		},
 		func(name string) ([]volume.Source, error) {
-			return pod.Shown(template.spec, template.at, w.Namespace, name)
+			return pod.VolumeSources(template.spec, template.at, w.Namespace, name)
 		})
 	if err != nil { // each is fine, but not all together
-		c.problem(w.Place, v.at, err.Error())
+		c.problem(w.Location, v.at, err.Error())
 	}
 }
 
@@ -147,9 +147,9 @@ func (c *Checker) source(w *Workload, template podTemplate, v driverVolume, s *v
 // shown adds what a volume of the pod references that a volume source shows.
 func (c *Checker) shown(w *Workload, template podTemplate, v driverVolume, s *volume.Source) {
 	at := nameField(v, s.Field)
-	sources, err := pod.Shown(template.spec, template.at, w.Namespace, s.Volume)
+	sources, err := pod.VolumeSources(template.spec, template.at, w.Namespace, s.Volume)
 	if err != nil {
-		c.problem(w.Place, at, err.Error())
+		c.problem(w.Location, at, err.Error())
 		return
 	}
 	for i := range sources {
@@ -160,7 +160,7 @@ func (c *Checker) shown(w *Workload, template podTemplate, v driverVolume, s *vo
 	for _, container := range pod.Containers(template.spec, template.at) {
 		for i := range container.VolumeMounts {
 			if container.VolumeMounts[i].Name == s.Volume {
-				c.warning(w.Place, container.At.Child("volumeMounts").Index(i).String(),
+				c.warning(w.Location, container.At.Child("volumeMounts").Index(i).String(),
 					fmt.Sprintf("volume %s shows the same: two copies and two watches; mount one of the two only", v.Name))
 			}
 		}
@@ -180,11 +180,11 @@ func (c *Checker) podEnv(w *Workload, template podTemplate, v driverVolume, s *v
 	at := v.at + "." + s.Field
 	env, leftOut, err := pod.Env(template.spec, w.Namespace, s.PodEnv.Container)
 	if err != nil {
-		c.problem(w.Place, at+".container", err.Error())
+		c.problem(w.Location, at+".container", err.Error())
 		return
 	}
 	if len(leftOut) > 0 {
-		c.warning(w.Place, at, "leaves out what a volume can't know: "+strings.Join(leftOut, ", "))
+		c.warning(w.Location, at, "leaves out what a volume can't know: "+strings.Join(leftOut, ", "))
 	}
 	for _, r := range environment(&env) {
 		// A pod's own paths begin where its spec is.
@@ -196,7 +196,7 @@ func (c *Checker) podEnv(w *Workload, template podTemplate, v driverVolume, s *v
 // environment returns what an environment references. Field is that of the reference.
 func environment(env *volume.Env) []Reference {
 	var all []Reference
-	for _, use := range env.Uses() {
+	for _, use := range env.References() {
 		r := Reference{
 			Field: use.Field, Refvol: true, Kind: string(use.Ref.Kind), Namespace: use.Ref.Namespace, Name: use.Ref.Name,
 			Optional: use.Optional, env: true,
@@ -232,7 +232,7 @@ func nameField(v driverVolume, at string) string {
 }
 
 // mounts warns of mounts that will not show changes.
-func (c *Checker) mounts(at Place, template podTemplate, v driverVolume) {
+func (c *Checker) mounts(at Location, template podTemplate, v driverVolume) {
 	if v.spec.InPlace() || v.spec.Pinned() {
 		return
 	}

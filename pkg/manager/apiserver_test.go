@@ -47,7 +47,7 @@ type apiServer struct {
 	open    map[volume.Ref]int
 	seen    []apiRequest
 	// tokens has the accounts that have a token. everyToken says that all have one.
-	tokens     map[volume.Account]bool
+	tokens     map[volume.ServiceAccount]bool
 	everyToken bool
 
 	// What to do otherwise than usual. refuse returns what a request is to fail
@@ -85,7 +85,7 @@ type apiRequest struct {
 	get, watch, initial bool
 	rv, timeout         string
 	// account is whose rights the request carries, none for the client's own.
-	account volume.Account
+	account volume.ServiceAccount
 }
 
 // nodeRef stands for the Node of a manager.
@@ -97,7 +97,7 @@ func newAPIServer(t testing.TB) *apiServer {
 		t.Fatal(err)
 	}
 	return &apiServer{
-		t: t, scheme: scheme, paced: requests.New(), rv: 100, tokens: map[volume.Account]bool{},
+		t: t, scheme: scheme, paced: requests.New(), rv: 100, tokens: map[volume.ServiceAccount]bool{},
 		history: map[volume.Ref][]change{}, open: map[volume.Ref]int{},
 		wake: map[volume.Ref]chan struct{}{}, cut: make(chan struct{}),
 	}

@@ -61,7 +61,7 @@ func benchManager(b *testing.B, n int) (*Manager, []volume.Ref) {
 		refs = append(refs, secretRef(name))
 	}
 	changed := make(chan struct{}, n)
-	m.Subscribe(func(volume.Account, volume.Ref) { changed <- struct{}{} })
+	m.Subscribe(func(volume.ServiceAccount, volume.Ref) { changed <- struct{}{} })
 	m.RegisterPod(pod("other"), "v", refs)
 	for range refs { // each of them syncs once
 		<-changed

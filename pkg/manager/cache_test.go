@@ -276,7 +276,7 @@ func TestABurstOfPodsStaysWithinTheCache(t *testing.T) {
 		e := newBoundEnv(t, Watch)
 		var most int64
 		var mu sync.Mutex
-		e.Subscribe(func(volume.Account, volume.Ref) {
+		e.Subscribe(func(volume.ServiceAccount, volume.Ref) {
 			mu.Lock()
 			defer mu.Unlock()
 			most = max(most, e.CachedBytes())

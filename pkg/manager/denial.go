@@ -58,11 +58,11 @@ func (d *denial) end() (was bool) {
 func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
 // grace returns how long refusals like err must last to count.
-func (m *Manager) grace(account volume.Account, err error) time.Duration {
+func (m *Manager) grace(account volume.ServiceAccount, err error) time.Duration {
 	switch {
 	case m.refusalsPass && apierrors.IsForbidden(err):
 		return passTime
-	case account != (volume.Account{}) && apierrors.IsUnauthorized(err):
+	case account != (volume.ServiceAccount{}) && apierrors.IsUnauthorized(err):
 		return tokenTime
 	}
 	return denialTime

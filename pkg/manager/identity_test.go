@@ -19,7 +19,7 @@ import (
 var errNoToken = errors.New("no token")
 
 // give gives an account a token.
-func (e *env) give(account volume.Account) {
+func (e *env) give(account volume.ServiceAccount) {
 	e.api.set(func() { e.api.tokens[account] = true })
 	e.Renewed(account)
 }
@@ -118,8 +118,8 @@ func TestChangesAreOfAnAccount(t *testing.T) {
 	asPods(t, []ChangeDetection{Watch}, func(t *testing.T, e *env) {
 		ref := secretRef("db")
 		var mu sync.Mutex
-		heard := map[volume.Account]int{}
-		e.Subscribe(func(account volume.Account, _ volume.Ref) {
+		heard := map[volume.ServiceAccount]int{}
+		e.Subscribe(func(account volume.ServiceAccount, _ volume.Ref) {
 			mu.Lock()
 			defer mu.Unlock()
 			heard[account]++

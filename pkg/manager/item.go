@@ -21,7 +21,7 @@ var errOlder = errors.New("the API server answered with an older state than is k
 // key is an object as it is read with the rights of one account. The zero account stands for the client's own rights.
 // Accounts don't share what they read.
 type key struct {
-	account volume.Account
+	account volume.ServiceAccount
 	ref     volume.Ref
 }
 

@@ -57,8 +57,8 @@ func (e *env) Denied(ref volume.Ref) error { return e.Manager.Denied(volume.Pod{
 func (e *env) Refresh(refs []volume.Ref) { e.Manager.Refresh(volume.Pod{}, refs) }
 
 // Subscribe is that of the Manager; await hears of the changes too.
-func (e *env) Subscribe(fn func(volume.Account, volume.Ref)) {
-	e.Manager.Subscribe(func(account volume.Account, ref volume.Ref) {
+func (e *env) Subscribe(fn func(volume.ServiceAccount, volume.Ref)) {
+	e.Manager.Subscribe(func(account volume.ServiceAccount, ref volume.Ref) {
 		fn(account, ref)
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -139,7 +139,7 @@ func newEnvWith(t *testing.T, opts Options) *env {
 		t.Fatal(err)
 	}
 	e.Manager = m
-	e.Subscribe(func(_ volume.Account, ref volume.Ref) {
+	e.Subscribe(func(_ volume.ServiceAccount, ref volume.Ref) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.heard[ref]++

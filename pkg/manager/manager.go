@@ -57,9 +57,9 @@ const (
 // Requests tells why requests wait; *requests.Requests is one.
 type Requests interface {
 	// Err returns why those of an account wait, and since when; nil if they don't.
-	Err(account volume.Account) (since time.Time, err error)
+	Err(account volume.ServiceAccount) (since time.Time, err error)
 	// Renewed has those of an account go on, which has another credential.
-	Renewed(account volume.Account)
+	Renewed(account volume.ServiceAccount)
 }
 
 // Observer hears of watches, for metrics; *metrics.Metrics is one. It must return at once, and must be
@@ -148,7 +148,7 @@ type Manager struct {
 	// ttl says how long Cache keeps an answer; nil for the others.
 	ttl *nodeTTL
 	// changed tells the subscriber.
-	changed func(volume.Account, volume.Ref)
+	changed func(volume.ServiceAccount, volume.Ref)
 	ran     atomic.Bool
 	running sync.WaitGroup
 
@@ -182,7 +182,7 @@ func New(opts Options) (*Manager, error) {
 		refusalsPass: opts.RefusalsPass,
 		maxIdle:      max(idleResyncs*opts.ResyncInterval, minIdle),
 		cache:        &cache{max: opts.MaxCachedSize, pods: map[types.UID]int64{}},
-		changed:      func(volume.Account, volume.Ref) {},
+		changed:      func(volume.ServiceAccount, volume.Ref) {},
 		items:        map[key]*item{},
 		registered:   map[types.UID]map[string]registration{},
 	}
@@ -209,7 +209,7 @@ func New(opts Options) (*Manager, error) {
 // fn should read the latest state instead of counting calls. Calls may run at the same time. A call may arrive just
 // after the reference was unregistered. The caller of fn holds no lock of the manager. fn must not
 // block, because the object's next change and the end of Run wait for it.
-func (m *Manager) Subscribe(fn func(volume.Account, volume.Ref)) { m.changed = fn }
+func (m *Manager) Subscribe(fn func(volume.ServiceAccount, volume.Ref)) { m.changed = fn }
 
 // Run stops the watches of idle objects until ctx ends. Then it stops every reflector and request, also those from before
 // Run, waits until their goroutines have ended, and returns nil. Nothing starts afterwards: reads fail with ErrNotSynced
@@ -369,9 +369,9 @@ func (m *Manager) UnregisterPod(pod volume.Pod, volumeID string) {
 }
 
 // account returns whose rights a pod's objects are read with.
-func (m *Manager) account(pod volume.Pod) volume.Account {
+func (m *Manager) account(pod volume.Pod) volume.ServiceAccount {
 	if !m.accounts {
-		return volume.Account{}
+		return volume.ServiceAccount{}
 	}
 	return pod.Account()
 }
@@ -423,7 +423,7 @@ func (m *Manager) Prioritize(pod volume.Pod, refs []volume.Ref) {
 }
 
 // Renewed says that there is a new credential of an account. It ends the pause after the refusal of an earlier one.
-func (m *Manager) Renewed(account volume.Account) { m.requests.Renewed(account) }
+func (m *Manager) Renewed(account volume.ServiceAccount) { m.requests.Renewed(account) }
 
 // Refresh sends requests for the present state of refs, for pod. With Get it asks for all of them. With Cache it asks for
 // those whose last answer is older than the TTL, or said that the object does not exist. With Watch it does nothing.

@@ -66,7 +66,7 @@ func TestNothingRunsAfterRun(t *testing.T) {
 func TestRunWaitsForItsReflectors(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		gate := make(chan struct{})
-		e.Subscribe(func(volume.Account, volume.Ref) { <-gate })
+		e.Subscribe(func(volume.ServiceAccount, volume.Ref) { <-gate })
 		e.RegisterPod(pod("p"), "v", []volume.Ref{secretRef("a")})
 		synctest.Wait()
 		time.AfterFunc(3*time.Second, func() { close(gate) })

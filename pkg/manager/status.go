@@ -27,21 +27,21 @@ func ObjectStates() []ObjectState { return []ObjectState{Present, Absent, Unknow
 // ObjectStatus is what is known of one object at one moment. It holds no value.
 type ObjectStatus struct {
 	// Account is whose rights it is read with, zero where those are the client's own.
-	Account volume.Account
+	Account volume.ServiceAccount
 	Ref     volume.Ref
 	State   ObjectState
 	// Version is that of the last known state; zero for an object that is absent or unknown.
 	Version volume.Version
 	// Err says why the state is unknown or denied, nil if it is neither.
 	Err error
-	// Since is when it was first referenced, and ProvenAt when the API server last said what its
+	// Since is when it was first referenced, and LastConfirmed when the API server last said what its
 	// state is, or by a bookmark that it has not changed; zero for never.
-	Since, ProvenAt time.Time
-	// Followed says that ProvenAt is to advance: a watch or requests look for changes. Nothing
+	Since, LastConfirmed time.Time
+	// Watched says that LastConfirmed is to advance: a watch or requests look for changes. Nothing
 	// does for an immutable object, or one that nothing has read for long.
-	Followed bool
+	Watched bool
 	// Stale says that it does not: the last request for the object, or for a watch of it, has failed, or waits
-	// because those before it did. What is known may be as old as ProvenAt. While a watch is open it isn't
+	// because those before it did. What is known may be as old as LastConfirmed. While a watch is open it isn't
 	// stale, however long the API server sends nothing: some send no bookmarks.
 	Stale bool
 }
@@ -67,12 +67,12 @@ func (m *Manager) all() []*item {
 func (it *item) status() ObjectStatus {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	s := ObjectStatus{Account: it.account, Ref: it.ref, Since: it.since, ProvenAt: it.provenAt}
+	s := ObjectStatus{Account: it.account, Ref: it.ref, Since: it.since, LastConfirmed: it.provenAt}
 	r, denied := it.run, it.deniedLocked()
 	_, waits := it.m.requests.Err(it.account)
-	s.Followed = r != nil && !r.ended && it.closed == nil
+	s.Watched = r != nil && !r.ended && it.closed == nil
 	works := r != nil && !r.watching.IsZero() && time.Since(r.watching) >= workingTime
-	s.Stale = s.Followed && !works && (r.err != nil || waits != nil)
+	s.Stale = s.Watched && !works && (r.err != nil || waits != nil)
 	switch {
 	case it.closed != nil:
 		s.State, s.Err = Unknown, it.closed

@@ -30,10 +30,10 @@ func (e *env) status() ObjectStatus {
 func (e *env) wantStatus(state ObjectState, version volume.Version, proven time.Duration, followed bool) {
 	e.t.Helper()
 	got := e.status()
-	age := time.Since(got.ProvenAt)
-	if got.State != state || got.Version != version || age != proven || got.Followed != followed {
+	age := time.Since(got.LastConfirmed)
+	if got.State != state || got.Version != version || age != proven || got.Watched != followed {
 		e.t.Errorf("got %s, %v, proven %s ago, followed %t, want %s, %v, %s, %t",
-			got.State, got.Version, age, got.Followed, state, version, proven, followed)
+			got.State, got.Version, age, got.Watched, state, version, proven, followed)
 	}
 	if (got.Err != nil) != (state == Unknown || state == Denied) {
 		e.t.Errorf("a %s object has the error %v", got.State, got.Err)
@@ -49,13 +49,13 @@ func TestObjects(t *testing.T) {
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		const unanswered = answerTime + time.Second
 		after(unanswered)
-		if got := e.status(); got.State != Unknown || !got.ProvenAt.IsZero() || time.Since(got.Since) != unanswered || !errors.Is(got.Err, ErrNotSynced) || !got.Followed {
+		if got := e.status(); got.State != Unknown || !got.LastConfirmed.IsZero() || time.Since(got.Since) != unanswered || !errors.Is(got.Err, ErrNotSynced) || !got.Watched {
 			t.Errorf("before the first answer: %+v", got)
 		}
 		e.api.set(func() { e.api.hold = nil })
 		after(answerTime + maxPause) // the request under way stays silent
 		e.wantNotFound(ref)
-		before := time.Since(e.status().ProvenAt)
+		before := time.Since(e.status().LastConfirmed)
 		e.wantStatus(Absent, none, before, true)
 
 		v := e.api.put(secret("a", "1"))
@@ -119,8 +119,8 @@ func TestAQuietWatchIsNotStale(t *testing.T) {
 		for range 300 {
 			e.readFor(time.Minute, []volume.Ref{ref})
 			s := e.status()
-			if longest = max(longest, time.Since(s.ProvenAt)); s.Stale || !s.Followed {
-				t.Fatalf("proven %s ago: %+v", time.Since(s.ProvenAt), s)
+			if longest = max(longest, time.Since(s.LastConfirmed)); s.Stale || !s.Watched {
+				t.Fatalf("proven %s ago: %+v", time.Since(s.LastConfirmed), s)
 			}
 		}
 		if longest < 20*time.Minute {
@@ -159,14 +159,14 @@ func TestStaleObjects(t *testing.T) {
 				if s := e.status(); s.Stale {
 					t.Errorf("while nothing fails: %+v", s)
 				}
-				proven := e.status().ProvenAt
+				proven := e.status().LastConfirmed
 				e.api.set(func() { tc.fails(e.api) })
 				e.api.closeWatches()
 				e.Refresh([]volume.Ref{ref})
 				after(answerTime + workingTime)
 				for range 60 { // also between two tries, and before the next one of the node has failed
-					if s := e.status(); !s.Stale || s.ProvenAt != proven {
-						t.Fatalf("stale: %t, proven at %s, want %s", s.Stale, s.ProvenAt, proven)
+					if s := e.status(); !s.Stale || s.LastConfirmed != proven {
+						t.Fatalf("stale: %t, proven at %s, want %s", s.Stale, s.LastConfirmed, proven)
 					}
 					after(1100 * time.Millisecond)
 				}

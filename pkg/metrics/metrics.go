@@ -128,13 +128,13 @@ func (m *Metrics) Handler() http.Handler {
 	return metrics.HandlerFor(m.registry, metrics.HandlerOpts{MaxRequestsInFlight: maxScrapes})
 }
 
-// Called counts a call of the CSI or the registration service that has ended with a gRPC code.
-func (m *Metrics) Called(method, code string, took time.Duration) {
+// ObserveCall counts a call of the CSI or the registration service that has ended with a gRPC code.
+func (m *Metrics) ObserveCall(method, code string, took time.Duration) {
 	m.calls.WithLabelValues(method, code).Observe(took.Seconds())
 }
 
-// Wrote counts a try to write a volume's files, and the bytes that were written.
-func (m *Metrics) Wrote(changed bool, bytes int64, err error) {
+// RecordWrite counts a try to write a volume's files, and the bytes that were written.
+func (m *Metrics) RecordWrite(changed bool, bytes int64, err error) {
 	result := resultUnchanged
 	switch {
 	case err != nil:

@@ -55,7 +55,7 @@ func TestState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		object := func(kind volume.Kind, state manager.ObjectState, proven time.Time, followed, stale bool) manager.ObjectStatus {
-			return manager.ObjectStatus{Ref: volume.Ref{Kind: kind}, State: state, Since: start, ProvenAt: proven, Followed: followed, Stale: stale}
+			return manager.ObjectStatus{Ref: volume.Ref{Kind: kind}, State: state, Since: start, LastConfirmed: proven, Watched: followed, Stale: stale}
 		}
 		<-time.After(time.Hour)
 		ago := func(seconds int) time.Time { return time.Now().Add(-time.Duration(seconds) * time.Second) }
@@ -91,10 +91,10 @@ func TestCounters(t *testing.T) {
 		`refvol_writes_total{result="error"} 0`, `refvol_authorizations_total{result="denied"} 0`,
 		`refvol_reflector_restarts_total{kind="Secret"} 0`, `refvol_object_staleness_max_seconds 0`,
 	)
-	m.Called("NodePublishVolume", "NotFound", 20*time.Millisecond)
-	m.Wrote(true, 5, nil)
-	m.Wrote(false, 0, nil)
-	m.Wrote(true, 7, errors.New("full"))
+	m.ObserveCall("NodePublishVolume", "NotFound", 20*time.Millisecond)
+	m.RecordWrite(true, 5, nil)
+	m.RecordWrite(false, 0, nil)
+	m.RecordWrite(true, 7, errors.New("full"))
 	m.Propagated(3 * time.Millisecond)
 	m.Rewatched(volume.Secret)
 	m.Reviewed(true, nil)

@@ -142,7 +142,7 @@ func (c *stateCollector) collectObjects(to chan<- prometheus.Metric) {
 	ages := staleness{counts: make([]uint64, len(stalenessBounds()))}
 	for o := range c.Objects {
 		counts[group{o.Ref.Kind, o.State}]++
-		if o.Followed {
+		if o.Watched {
 			ages.add(age(o))
 		}
 	}
@@ -163,7 +163,7 @@ func age(o manager.ObjectStatus) float64 {
 	if !o.Stale {
 		return 0
 	}
-	proven := o.ProvenAt
+	proven := o.LastConfirmed
 	if proven.IsZero() {
 		proven = o.Since
 	}

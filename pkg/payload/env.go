@@ -20,9 +20,9 @@ func (r *renderer) addEnv(file *volume.EnvFile, at string) error {
 	if err := r.check(at); err != nil {
 		return err
 	}
-	data, unfit := envfile.Encode(file.Format, e.sorted())
+	data, invalid := envfile.Encode(file.Format, e.sorted())
 	r.addFile(volume.File{Path: file.Path, Data: data, Refs: e.refs}, file.Mode, r.spec.DefaultMode)
-	if s := (Skipped{Path: file.Path, Format: file.Format, Unfit: unfit, Dependent: e.dependent()}); len(s.Unfit)+len(s.Dependent) > 0 {
+	if s := (Skipped{Path: file.Path, Format: file.Format, Invalid: invalid, Dependent: e.dependent()}); len(s.Invalid)+len(s.Dependent) > 0 {
 		r.skipped = append(r.skipped, s)
 	}
 	return nil

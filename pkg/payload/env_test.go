@@ -172,7 +172,7 @@ func TestRenderEnvFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if files := show(got.Tree); !slices.Equal(files, c.want) {
+		if files := show(got.Payload); !slices.Equal(files, c.want) {
 			t.Errorf("got %q, want %q", files, c.want)
 		}
 	}

@@ -40,7 +40,7 @@ func TestRenderOwner(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, want := show(tree.Tree), []string{"d/x=a x/" + c.wantMode}; !slices.Equal(got, want) {
+			if got, want := show(tree.Payload), []string{"d/x=a x/" + c.wantMode}; !slices.Equal(got, want) {
 				t.Errorf("files are %q, want %q", got, want)
 			}
 			if tree.DirMode != c.wantDir || tree.UID != c.wantUID || tree.GID != c.wantGID {
@@ -101,7 +101,7 @@ func TestRenderForgivesDeletedObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := show(tree.Tree), []string{"x=here x/0644"}; !slices.Equal(got, want) {
+	if got, want := show(tree.Payload), []string{"x=here x/0644"}; !slices.Equal(got, want) {
 		t.Errorf("files are %q, want %q", got, want)
 	}
 	s = spec(source(0, volume.Secret, "here", "y:y"))

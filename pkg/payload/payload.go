@@ -50,7 +50,7 @@ type Options struct {
 
 // own gives a tree its owner and group, and says whether modes are to be widened
 // for the group. Who asks for an owner gets the modes that it asks for.
-func (o *Options) own(tree *volume.Tree, spec *volume.Spec) (widen bool) {
+func (o *Options) own(tree *volume.Payload, spec *volume.Spec) (widen bool) {
 	if spec.UID != nil {
 		tree.UID = int(*spec.UID)
 	}
@@ -123,7 +123,7 @@ type Objects map[volume.Ref]*volume.Object
 
 // Rendering is what a volume shows at one moment.
 type Rendering struct {
-	*volume.Tree
+	*volume.Payload
 	// Skipped tells which variables the env files leave out.
 	Skipped []Skipped
 }
@@ -134,8 +134,8 @@ type Rendering struct {
 type Skipped struct {
 	Path   string
 	Format volume.EnvFormat
-	// Unfit can't be held by the format, for their names or their values.
-	Unfit []string
+	// Invalid can't be held by the format, for their names or their values.
+	Invalid []string
 	// Dependent refer to variables that are unknown.
 	Dependent []string
 }
@@ -164,7 +164,7 @@ func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error
 	if err := checkDirectories(tree.Files); err != nil {
 		return nil, err
 	}
-	return &Rendering{Tree: tree, Skipped: r.skipped}, nil
+	return &Rendering{Payload: tree, Skipped: r.skipped}, nil
 }
 
 // renderer collects what the sources of one spec show. It lives for one call of
@@ -190,7 +190,7 @@ type placed struct {
 }
 
 // tree returns the tree of all files, of each path the last one.
-func (r *renderer) tree() *volume.Tree {
+func (r *renderer) tree() *volume.Payload {
 	slices.SortFunc(r.files, func(a, b placed) int {
 		return cmp.Or(strings.Compare(a.Path, b.Path), cmp.Compare(a.place, b.place))
 	})
@@ -200,7 +200,7 @@ func (r *renderer) tree() *volume.Tree {
 			n++
 		}
 	}
-	tree := &volume.Tree{DirMode: directoryMode, Files: make([]volume.File, 0, n)}
+	tree := &volume.Payload{DirMode: directoryMode, Files: make([]volume.File, 0, n)}
 	widen := r.opts.own(tree, r.spec)
 	if widen {
 		tree.DirMode |= groupDirectoryMode

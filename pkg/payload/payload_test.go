@@ -75,7 +75,7 @@ func spec(sources ...volume.Source) *volume.Spec {
 }
 
 // show writes a file as path=value/mode, without the canary.
-func show(tree *volume.Tree) []string {
+func show(tree *volume.Payload) []string {
 	files := []string{}
 	for _, f := range tree.Files {
 		files = append(files, fmt.Sprintf("%s=%s/%04o", f.Path, strings.TrimSuffix(string(f.Data), " "+canary), uint32(f.Mode)))
@@ -154,7 +154,7 @@ func TestRenderFiles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := show(tree.Tree); !slices.Equal(got, c.want) {
+			if got := show(tree.Payload); !slices.Equal(got, c.want) {
 				t.Errorf("\ngot  %q\nwant %q", got, c.want)
 			}
 			if tree.DirMode != 0o755 || tree.UID != 0 || tree.GID != 0 {
@@ -304,7 +304,7 @@ func TestRenderConflicts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := show(tree.Tree), []string{"con/f=a x/0644", "conf=b conf/0644", "conf.d=b conf.d/0644", "confx/x=a x/0644"}; !slices.Equal(got, want) {
+	if got, want := show(tree.Payload), []string{"con/f=a x/0644", "conf=b conf/0644", "conf.d=b conf.d/0644", "confx/x=a x/0644"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -335,7 +335,7 @@ func TestRenderFSGroup(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := show(tree.Tree); !slices.Equal(got, c.wantModes) {
+			if got := show(tree.Payload); !slices.Equal(got, c.wantModes) {
 				t.Errorf("files are %q, want %q", got, c.wantModes)
 			}
 			if tree.DirMode != c.wantDir || tree.UID != 0 || tree.GID != c.wantGID {

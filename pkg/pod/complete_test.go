@@ -92,7 +92,7 @@ func TestVisitIsComplete(t *testing.T) {
 		var spec corev1.PodSpec
 		l.set(&spec, "object")
 		var got []Reference
-		Visit(&spec, field.NewPath("spec"), func(r Reference) { got = append(got, r) })
+		VisitObjectRefs(&spec, field.NewPath("spec"), func(r Reference) { got = append(got, r) })
 		switch {
 		case !suspicious(l):
 			if len(got) != 0 {

@@ -173,7 +173,7 @@ func TestEnvRefuses(t *testing.T) {
 	}
 }
 
-// Whatever Env finds, Visit finds, so what a volume registers is what the pod references.
+// Whatever Env finds, VisitObjectRefs finds, so what a volume registers is what the pod references.
 func TestEnvIsPartOfVisit(t *testing.T) {
 	spec := parseSpec(t, everySort)
 	spec.Containers[0].Env = slices.DeleteFunc(spec.Containers[0].Env, func(v corev1.EnvVar) bool { return v.Name == "NAMELESS" })
@@ -181,7 +181,7 @@ func TestEnvIsPartOfVisit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	uses := env.Uses()
+	uses := env.References()
 	if len(uses) != 3 {
 		t.Errorf("the container names %d objects, want 3: %v", len(uses), uses)
 	}

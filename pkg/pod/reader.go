@@ -47,10 +47,10 @@ type Spec struct {
 	Inline map[string]InlineVolume
 	// Refs are the objects that the spec names itself, in its own fields.
 	Refs []volume.Ref
-	// Env and Shown are the functions of these names for the pod. They keep the pod's whole spec in memory,
+	// Env and VolumeSources are the functions of these names for the pod. They keep the pod's whole spec in memory,
 	// and each call makes a list of its own.
-	Env   func(container string) (env volume.Env, leftOut []string, err error)
-	Shown func(volume string) ([]volume.Source, error)
+	Env           func(container string) (env volume.Env, leftOut []string, err error)
+	VolumeSources func(volume string) ([]volume.Source, error)
 }
 
 // InlineVolume is an inline CSI volume as the pod's author wrote it.
@@ -95,8 +95,8 @@ func newSpec(got *corev1.Pod) *Spec {
 		Env: func(container string) (volume.Env, []string, error) {
 			return Env(&got.Spec, got.Namespace, container)
 		},
-		Shown: func(name string) ([]volume.Source, error) {
-			return Shown(&got.Spec, field.NewPath("spec"), got.Namespace, name)
+		VolumeSources: func(name string) ([]volume.Source, error) {
+			return VolumeSources(&got.Spec, field.NewPath("spec"), got.Namespace, name)
 		},
 	}
 	if security := got.Spec.SecurityContext; security != nil {

@@ -105,7 +105,7 @@ func TestVolumes(t *testing.T) {
 	if !reflect.DeepEqual(got.Inline, want) {
 		t.Errorf("the inline volumes are %+v, want %+v", got.Inline, want)
 	}
-	shown, err := got.Shown("native")
+	shown, err := got.VolumeSources("native")
 	ref := volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "db"}
 	if want := []volume.Source{{Projection: &volume.Projection{Ref: ref}, Field: "spec.volumes[2].secret"}}; err != nil || !reflect.DeepEqual(shown, want) {
 		t.Errorf("it shows %+v, %v; want %+v", shown, err, want)

@@ -28,11 +28,11 @@ type Reference struct {
 	Field string
 }
 
-// Visit calls visit for each place of a pod's spec that references an object, in the
+// VisitObjectRefs calls visit for each place of a pod's spec that references an object, in the
 // order of init, regular and ephemeral containers and volumes after the pull secrets.
 // An object that is named several times is visited several times, an empty name never.
 // at is the path of the spec, as in field.NewPath("spec").
-func Visit(spec *corev1.PodSpec, at *field.Path, visit func(Reference)) {
+func VisitObjectRefs(spec *corev1.PodSpec, at *field.Path, visit func(Reference)) {
 	v := visitor{visit}
 	for i, secret := range spec.ImagePullSecrets {
 		v.add(Reference{Kind: volume.Secret, Name: secret.Name, Optional: true}, at.Child("imagePullSecrets").Index(i).Child("name"))
@@ -47,11 +47,11 @@ func Visit(spec *corev1.PodSpec, at *field.Path, visit func(Reference)) {
 }
 
 // Refs returns the objects that a pod's spec references, each once, in the order of
-// Visit. namespace is the pod's.
+// VisitObjectRefs. namespace is the pod's.
 func Refs(spec *corev1.PodSpec, namespace string) []volume.Ref {
 	seen := map[volume.Ref]bool{}
 	var refs []volume.Ref
-	Visit(spec, field.NewPath("spec"), func(r Reference) {
+	VisitObjectRefs(spec, field.NewPath("spec"), func(r Reference) {
 		ref := volume.Ref{Kind: r.Kind, Namespace: namespace, Name: r.Name}
 		if !seen[ref] {
 			seen[ref] = true

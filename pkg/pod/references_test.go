@@ -86,7 +86,7 @@ func TestVisit(t *testing.T) {
 		{Kind: volume.Secret, Name: "csi", Field: "spec.volumes[7].csi.nodePublishSecretRef.name"},
 	}
 	var got []Reference
-	Visit(parseSpec(t, everySort), field.NewPath("spec"), func(r Reference) { got = append(got, r) })
+	VisitObjectRefs(parseSpec(t, everySort), field.NewPath("spec"), func(r Reference) { got = append(got, r) })
 	for i := range max(len(got), len(want)) {
 		switch {
 		case i >= len(got):
@@ -101,7 +101,7 @@ func TestVisit(t *testing.T) {
 
 func TestVisitTakesThePathOfTheSpec(t *testing.T) {
 	spec := parseSpec(t, "containers: [{name: c, envFrom: [{secretRef: {name: s}}]}]")
-	Visit(spec, field.NewPath("spec", "template", "spec"), func(r Reference) {
+	VisitObjectRefs(spec, field.NewPath("spec", "template", "spec"), func(r Reference) {
 		if want := "spec.template.spec.containers[0].envFrom[0].secretRef.name"; r.Field != want {
 			t.Errorf("got %q, want %q", r.Field, want)
 		}

@@ -9,7 +9,7 @@ import (
 
 // Resolve returns a copy of a volume's spec with what the pod's own spec says in place of each source that
 // takes something from there. env is called once for each container of a podEnv source, and shown once for
-// each volume of a volume source: see Env and Shown. leftOut are the leftOut of all calls, sorted, each once.
+// each volume of a volume source: see Env and VolumeSources. leftOut are the leftOut of all calls, sorted, each once.
 //
 // The error is that of a call, with the field that names the container or volume, or a *field.Error: the spec
 // asks for more than a volume may have, or gives two files the same path.

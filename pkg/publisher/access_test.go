@@ -40,7 +40,7 @@ func (f *fakeAccess) reviews() *pkgaccess.Reviews {
 	return &pkgaccess.Reviews{Ask: f.ask, Verbs: []string{"get"}}
 }
 
-func (f *fakeAccess) ask(ctx context.Context, account volume.Account, ref volume.Ref, _ string, token volume.Token) (bool, error) {
+func (f *fakeAccess) ask(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, _ string, token volume.Token) (bool, error) {
 	if token.Reveal() != "" {
 		if err := f.identity.prove(); err != nil {
 			return false, err

@@ -58,7 +58,7 @@ func TestEventsOfAPublishThatWaits(t *testing.T) {
 		waiting := e.publishing(r)
 		e.wantWaiting(waiting)
 		e.wantEvents(r.Pod.String() + `: RefNotFound: sources[0].configMap: ConfigMap "shop/app" not found; sources[1].secret: Secret "shop/db" not found`)
-		e.p.objectChanged(volume.Account{}, configMap("app")) // nothing new
+		e.p.objectChanged(volume.ServiceAccount{}, configMap("app")) // nothing new
 		e.wantEvents()
 		e.objects.put(configMap("app"), "b", "1")
 		e.wantEvents(`RefKeyNotFound: sources[0].configMap: ConfigMap "shop/app": configmap references non-existent config key: a`)

@@ -24,7 +24,7 @@ type fakeObjects struct {
 	t  testing.TB
 	mu sync.Mutex
 	// subscriber is who hears of changes.
-	subscriber func(volume.Account, volume.Ref)
+	subscriber func(volume.ServiceAccount, volume.Ref)
 	objects    map[volume.Ref]*volume.Object
 	// failures is what Lookup returns for a ref, whatever the object is.
 	failures map[volume.Ref]error
@@ -50,7 +50,7 @@ type fakeObjects struct {
 func newFakeObjects(t testing.TB) *fakeObjects {
 	return &fakeObjects{
 		t:          t,
-		subscriber: func(volume.Account, volume.Ref) {},
+		subscriber: func(volume.ServiceAccount, volume.Ref) {},
 		objects:    map[volume.Ref]*volume.Object{},
 		failures:   map[volume.Ref]error{},
 		denials:    map[volume.Ref]error{},
@@ -73,7 +73,7 @@ func secret(name string) volume.Ref {
 	return volume.Ref{Kind: volume.Secret, Namespace: testNamespace, Name: name}
 }
 
-func (o *fakeObjects) Subscribe(fn func(volume.Account, volume.Ref)) {
+func (o *fakeObjects) Subscribe(fn func(volume.ServiceAccount, volume.Ref)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.subscriber = fn
@@ -145,7 +145,7 @@ func (o *fakeObjects) Prioritize(_ volume.Pod, refs []volume.Ref) {
 	o.prioritized = append(o.prioritized, refs...)
 }
 
-func (o *fakeObjects) Renewed(volume.Account) {}
+func (o *fakeObjects) Renewed(volume.ServiceAccount) {}
 
 func (o *fakeObjects) Refresh(_ volume.Pod, refs []volume.Ref) {
 	o.mu.Lock()
@@ -221,7 +221,7 @@ func (o *fakeObjects) set(ref volume.Ref, change func()) {
 	change()
 	tell := o.subscriber
 	o.mu.Unlock()
-	tell(volume.Account{}, ref)
+	tell(volume.ServiceAccount{}, ref)
 }
 
 // takeReads returns when an object was read, and forgets it.

@@ -128,7 +128,7 @@ func (f *fakePods) Get(ctx context.Context, asked volume.Pod) (*pod.Spec, error)
 	got.Refs = f.named
 	env, leftOut, err, shown := f.env, f.leftOut, f.unusable, f.shown
 	got.Env = func(string) (volume.Env, []string, error) { return env, leftOut, err }
-	got.Shown = func(name string) ([]volume.Source, error) { return shown[name], err }
+	got.VolumeSources = func(name string) ([]volume.Source, error) { return shown[name], err }
 	return got, nil
 }
 

@@ -23,7 +23,7 @@ type faultyWrites struct {
 	// fault is called before each write; late after it.
 	fault, late func() error
 	at          []time.Time
-	trees       []*volume.Tree
+	trees       []*volume.Payload
 	// withdrawals counts the calls of Withdraw.
 	withdrawals int
 	// hangs holds what a file's content has its write wait for, hanging counts the writes that wait.
@@ -50,7 +50,7 @@ func (f *faultyWrites) hangAt(content string) (release func()) {
 }
 
 // hang waits where the tree has a file whose write hangs.
-func (f *faultyWrites) hang(tree *volume.Tree) {
+func (f *faultyWrites) hang(tree *volume.Payload) {
 	for i := range tree.Files {
 		f.mu.Lock()
 		released := f.hangs[string(tree.Files[i].Data)]
@@ -83,7 +83,7 @@ func (f *faultyWrites) times() []time.Time {
 	return at
 }
 
-func (f *faultyWrites) begin(tree *volume.Tree) (fault, late func() error) {
+func (f *faultyWrites) begin(tree *volume.Payload) (fault, late func() error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.at, f.trees = append(f.at, time.Now()), append(f.trees, tree)
@@ -96,7 +96,7 @@ type testWriter struct {
 	faults *faultyWrites
 }
 
-func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (writer.Result, error) {
+func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Result, error) {
 	w.faults.hang(tree)
 	fault, late := w.faults.begin(tree)
 	if fault != nil {

@@ -119,7 +119,7 @@ func (v *vol) pruneBefore(mnt Mount, before time.Time) {
 // reserve says whether the volume may hold a tree, and the node: what the other volumes hold, and the tree, have to fit
 // its total. What takes no more than the volume holds anyway passes, also after a limit was lowered. Where there is no
 // room, what is kept for readers goes, for the sake of others.
-func (v *vol) reserve(ctx context.Context, tree *volume.Tree) error {
+func (v *vol) reserve(ctx context.Context, tree *volume.Payload) error {
 	size := writer.Measure(tree)
 	takes := memoryOf(size.Bytes, size.Inodes+overhead(tree.Record))
 	if v.mounted && memoryOf(size.Bytes, size.Inodes) <= v.size {

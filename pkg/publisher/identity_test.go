@@ -58,7 +58,7 @@ func (f *fakeIdentity) Put(pod volume.Pod, volumeID string, token volume.Token) 
 	return first
 }
 
-func (f *fakeIdentity) Ready(volume.Account) error {
+func (f *fakeIdentity) Ready(volume.ServiceAccount) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.held) == 0 {
@@ -305,7 +305,7 @@ func TestChangesOfOtherAccounts(t *testing.T) {
 		other.Pod.ServiceAccount = "other"
 		e.publish(r)
 		e.publish(other)
-		e.objects.Subscribe(func(volume.Account, volume.Ref) {})
+		e.objects.Subscribe(func(volume.ServiceAccount, volume.Ref) {})
 		e.objects.put(configMap("app"), "a", "2")
 		e.p.objectChanged(other.Pod.Account(), configMap("app"))
 		e.settle()

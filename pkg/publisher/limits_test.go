@@ -31,17 +31,17 @@ func TestTheFileSystemHoldsTwoGenerations(t *testing.T) {
 }
 
 func TestAVolumeOverItsLimit(t *testing.T) {
-	many := volume.Tree{}
+	many := volume.Payload{}
 	for i := range 3000 {
 		many.Files = append(many.Files, volume.File{Path: fmt.Sprintf("f%d", i)})
 	}
 	for _, test := range []struct {
 		name string
-		tree volume.Tree
+		tree volume.Payload
 		text string
 	}{{
 		name: "bytes",
-		tree: volume.Tree{Files: []volume.File{{Path: "a", Data: make([]byte, mebibyte)}, {Path: "b", Data: []byte("1")}}},
+		tree: volume.Payload{Files: []volume.File{{Path: "a", Data: make([]byte, mebibyte)}, {Path: "b", Data: []byte("1")}}},
 		text: "the files take 1052672 bytes of memory, more than the 1048576 bytes that a volume may have (--max-volume-size)",
 	}, {
 		name: "inodes",

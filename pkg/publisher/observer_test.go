@@ -17,7 +17,7 @@ type fakeObserver struct {
 	propagated []time.Duration
 }
 
-func (o *fakeObserver) Wrote(changed bool, bytes int64, err error) {
+func (o *fakeObserver) RecordWrite(changed bool, bytes int64, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	what := map[bool]string{true: "changed", false: "unchanged"}[changed]

@@ -31,10 +31,10 @@ type Objects interface {
 	// returns nil while it can.
 	Denied(pod volume.Pod, ref volume.Ref) error
 	// Renewed tells that there is a new token of an account.
-	Renewed(account volume.Account)
+	Renewed(account volume.ServiceAccount)
 	// Subscribe names the function to call after each change of what GetObject returns to the
 	// pods of an account, or where this is the zero Account, to all pods.
-	Subscribe(func(volume.Account, volume.Ref))
+	Subscribe(func(volume.ServiceAccount, volume.Ref))
 	// Prioritize has objects asked for before those that no publish waits for.
 	Prioritize(pod volume.Pod, refs []volume.Ref)
 	// Refresh has the state of objects asked for again, where nothing tells of their
@@ -51,7 +51,7 @@ type Identity interface {
 	// Drop is idempotent.
 	Drop(pod volume.Pod, volumeID string)
 	// Ready returns nil if there is a token of an account that can be used, else why not.
-	Ready(account volume.Account) error
+	Ready(account volume.ServiceAccount) error
 }
 
 // Pods reads pods' own specs; *pod.Reader is one.
@@ -98,9 +98,9 @@ func (noEvents) Warn(volume.Pod, string, string) {}
 // Observer hears what happens to volumes, for metrics; *metrics.Metrics is one. Its methods must
 // return at once, and must be safe for concurrent use.
 type Observer interface {
-	// Wrote hears of each try to write a volume's files: whether they changed, how many bytes were
+	// RecordWrite hears of each try to write a volume's files: whether they changed, how many bytes were
 	// written, and why it failed.
-	Wrote(changed bool, bytes int64, err error)
+	RecordWrite(changed bool, bytes int64, err error)
 	// Propagated hears how long it took from the moment at which the process learnt of a change
 	// until a mounted volume showed it.
 	Propagated(took time.Duration)
@@ -108,8 +108,8 @@ type Observer interface {
 
 type noObserver struct{}
 
-func (noObserver) Wrote(bool, int64, error) {}
-func (noObserver) Propagated(time.Duration) {}
+func (noObserver) RecordWrite(bool, int64, error) {}
+func (noObserver) Propagated(time.Duration)       {}
 
 // Options are what a Publisher needs.
 type Options struct {

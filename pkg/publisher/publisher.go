@@ -89,12 +89,12 @@ func (p *Publisher) StopWaiting() { p.stopOnce.Do(func() { close(p.stopping) }) 
 
 // objectChanged is told of each new answer about an object, as an account gets it or, with the zero Account, everybody. It
 // does not block.
-func (p *Publisher) objectChanged(account volume.Account, ref volume.Ref) {
+func (p *Publisher) objectChanged(account volume.ServiceAccount, ref volume.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
 	for v := range p.byRef[ref] {
-		if account != (volume.Account{}) && account != v.want.Pod.Account() {
+		if account != (volume.ServiceAccount{}) && account != v.want.Pod.Account() {
 			continue
 		}
 		if v.mounted && v.changedAt.IsZero() {

@@ -47,7 +47,7 @@ func TestNothingIsOpenedForVersionsThatAreShown(t *testing.T) {
 		e.publish(r)
 		e.objects.takeReads(configMap("app"))
 		for range 10 {
-			e.p.objectChanged(volume.Account{}, configMap("app"))
+			e.p.objectChanged(volume.ServiceAccount{}, configMap("app"))
 			e.settle()
 		}
 		if n := len(e.objects.takeReads(configMap("app"))); n != 10 {

@@ -46,7 +46,7 @@ func TestResyncMendsWhatNoEventTold(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
 		e.publish(r)
-		e.objects.Subscribe(func(volume.Account, volume.Ref) {})
+		e.objects.Subscribe(func(volume.ServiceAccount, volume.Ref) {})
 		e.objects.put(configMap("app"), "a", "2")
 		after(2 * testResync)
 		e.wantFiles(r, "a", "2")

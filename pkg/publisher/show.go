@@ -38,8 +38,8 @@ func (v *vol) show(ctx context.Context, got *answers) error {
 	if err != nil {
 		return also(err, v.refusal(got.refused))
 	}
-	if err := v.reserve(ctx, next.Tree); err != nil {
-		v.p.opts.Observer.Wrote(false, 0, err)
+	if err := v.reserve(ctx, next.Payload); err != nil {
+		v.p.opts.Observer.RecordWrite(false, 0, err)
 		return also(err, v.refusal(got.refused))
 	}
 	if err := v.write(ctx, next, got); err != nil {
@@ -97,7 +97,7 @@ func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering
 	case err != nil:
 		return nil, fail(ReasonInvalid, "%w", err)
 	}
-	next.Tree.Record = got.at.Encode()
+	next.Payload.Record = got.at.Encode()
 	return next, nil
 }
 
@@ -130,9 +130,9 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 		VolumeID: v.id,
 		Size:     v.p.limits.mountBytes,
 		Inodes:   v.p.limits.mountInodes,
-		Mode:     next.Tree.DirMode,
-		UID:      next.Tree.UID,
-		GID:      next.Tree.GID,
+		Mode:     next.Payload.DirMode,
+		UID:      next.Payload.UID,
+		GID:      next.Payload.GID,
 	})
 	if err != nil {
 		return fmt.Errorf("make the file system of volume %s: %w", v.id, err)
@@ -191,9 +191,9 @@ func (v *vol) attach(ctx context.Context, mnt Mount) error {
 // were, or are current and some link is not; another write mends that. changed says that files were changed.
 func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering, got *answers) (changed bool, err error) {
 	var result writer.Result
-	defer func() { v.p.opts.Observer.Wrote(result.Changed, result.Bytes, err) }()
+	defer func() { v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err) }()
 	v.contents.proven = false
-	result, err = v.contents.writer.Write(ctx, mnt.Root(), next.Tree)
+	result, err = v.contents.writer.Write(ctx, mnt.Root(), next.Payload)
 	if result.Changed {
 		v.switchedNow()
 	}
@@ -234,7 +234,7 @@ func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) error {
 		}
 		v.contents.proven = false
 		result, err := v.contents.writer.Withdraw(ctx, mnt.Root(), refused, shown.Encode())
-		v.p.opts.Observer.Wrote(result.Changed, result.Bytes, err)
+		v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
 		if result.Changed {
 			v.switchedNow()
 		}

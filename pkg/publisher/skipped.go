@@ -17,8 +17,8 @@ func skippedText(skipped []payload.Skipped, leftOut string) string {
 			break
 		}
 		s.Path = short(s.Path)
-		if len(s.Unfit) > 0 {
-			texts = append(texts, fmt.Sprintf("%s: skipped, for a %s file can't hold them: %s", s.Path, s.Format, few(s.Unfit)))
+		if len(s.Invalid) > 0 {
+			texts = append(texts, fmt.Sprintf("%s: skipped, for a %s file can't hold them: %s", s.Path, s.Format, few(s.Invalid)))
 		}
 		if len(s.Dependent) > 0 {
 			texts = append(texts, fmt.Sprintf("%s: left out, for they refer to what a volume can't know: %s", s.Path, few(s.Dependent)))

@@ -19,7 +19,7 @@ func TestSkippedTextIsShort(t *testing.T) {
 	}
 	var skipped []payload.Skipped
 	for i := range 20 {
-		skipped = append(skipped, payload.Skipped{Path: strings.Repeat("p", 4000) + fmt.Sprint(i), Format: "shell", Unfit: names, Dependent: names})
+		skipped = append(skipped, payload.Skipped{Path: strings.Repeat("p", 4000) + fmt.Sprint(i), Format: "shell", Invalid: names, Dependent: names})
 	}
 	text := skippedText(skipped, few(leftOut))
 	if len(text) > 20<<10 {
@@ -30,7 +30,7 @@ func TestSkippedTextIsShort(t *testing.T) {
 			t.Errorf("%q is not in %s", want, text)
 		}
 	}
-	few := skippedText([]payload.Skipped{{Path: "e", Format: "dotenv", Unfit: []string{"a.b", "c.d"}}}, "CPU (resourceFieldRef limits.cpu)")
+	few := skippedText([]payload.Skipped{{Path: "e", Format: "dotenv", Invalid: []string{"a.b", "c.d"}}}, "CPU (resourceFieldRef limits.cpu)")
 	if want := "e: skipped, for a dotenv file can't hold them: a.b, c.d; left out, for a volume can't know them: CPU (resourceFieldRef limits.cpu)"; few != want {
 		t.Errorf("\ngot  %s\nwant %s", few, want)
 	}
@@ -42,7 +42,7 @@ func TestRefusalOfManyObjects(t *testing.T) {
 	v, refused := &vol{p: e.p, spec: &spec{}, specOf: &Request{}}, map[volume.Ref]bool{}
 	for i := range 12 {
 		ref := volume.Ref{Kind: volume.Secret, Namespace: "other", Name: fmt.Sprint("s", i)}
-		v.spec.consents, refused[ref] = append(v.spec.consents, volume.Use{Ref: ref, Field: "f"}), true
+		v.spec.consents, refused[ref] = append(v.spec.consents, volume.Reference{Ref: ref, Field: "f"}), true
 	}
 	text := v.refusal(refused).Error()
 	if n := strings.Count(text, "f: Forbidden: "); n != 10 || !strings.HasSuffix(text, "; and 2 more of the objects that it names") {

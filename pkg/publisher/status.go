@@ -23,7 +23,7 @@ func (p *Publisher) moment() []VolumeStatus {
 	if identity == nil {
 		return all
 	}
-	usable := map[volume.Account]bool{}
+	usable := map[volume.ServiceAccount]bool{}
 	for i := range all {
 		if s := &all[i]; s.Condition != ConditionPinned && s.Refs != nil {
 			account := s.Pod.Account()

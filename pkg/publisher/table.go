@@ -118,12 +118,12 @@ type spec struct {
 	refs     []volume.Ref
 	// consent is the objects that the pod needs a right to, and consents the same with where the spec first names each.
 	consent  map[volume.Ref]bool
-	consents []volume.Use
+	consents []volume.Reference
 }
 
 // treeWriter makes a directory show a tree; *writer.Writer is one.
 type treeWriter interface {
-	Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (writer.Result, error)
+	Write(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Result, error)
 	// Withdraw takes away the files that name one of the objects.
 	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (writer.Result, error)
 }

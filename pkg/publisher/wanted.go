@@ -166,9 +166,9 @@ func (v *vol) understand(ctx context.Context, want *Request, waits bool) (*spec,
 		}
 	}
 	s.refs = s.resolved.Refs()
-	s.consents, s.consent = s.resolved.Across(want.Pod), map[volume.Ref]bool{}
+	s.consents, s.consent = s.resolved.CrossNamespaceRefs(want.Pod), map[volume.Ref]bool{}
 	if v.p.opts.Identity != nil {
-		s.consents = append(s.consents, s.resolved.Own(want.Pod)...)
+		s.consents = append(s.consents, s.resolved.LocalRefs(want.Pod)...)
 	}
 	for _, use := range s.consents {
 		s.consent[use.Ref] = true
@@ -193,14 +193,14 @@ func (v *vol) resolve(ctx context.Context, want *Request, parsed *volume.Spec, w
 	}
 	s := &spec{Spec: parsed}
 	var leftOut []string
-	crowded := v.p.inTurn(ctx, func() { s.resolved, leftOut, err = pod.Resolve(parsed, says.Env, says.Shown) })
+	crowded := v.p.inTurn(ctx, func() { s.resolved, leftOut, err = pod.Resolve(parsed, says.Env, says.VolumeSources) })
 	if crowded != nil {
 		return nil, crowded
 	}
 	s.leftOut = few(leftOut)
 	if err == nil && v.p.opts.NodeRights {
 		// The node may read what a neighbour names, and no volume must depend on its neighbours.
-		err = unnamed(slices.Concat(parsed.Own(want.Pod), parsed.Across(want.Pod)), says.Refs)
+		err = unnamed(slices.Concat(parsed.LocalRefs(want.Pod), parsed.CrossNamespaceRefs(want.Pod)), says.Refs)
 	}
 	if err != nil {
 		return nil, fail(ReasonInvalid, "%w", err)
@@ -224,7 +224,7 @@ func (v *vol) unread(at string, err error) error {
 }
 
 // unnamed refuses objects that a pod's own spec, which names refs, does not name.
-func unnamed(uses []volume.Use, refs []volume.Ref) error {
+func unnamed(uses []volume.Reference, refs []volume.Ref) error {
 	var errs []error
 	for _, use := range uses {
 		if slices.Contains(refs, use.Ref) || len(errs) == fewNames {

@@ -73,10 +73,10 @@ func (r *Reporter) stale(objects []manager.ObjectStatus, now time.Time) string {
 // provenAt returns when an object was last proven current. One that never was counts from its first
 // reference.
 func provenAt(o *manager.ObjectStatus) time.Time {
-	if o.ProvenAt.IsZero() {
+	if o.LastConfirmed.IsZero() {
 		return o.Since
 	}
-	return o.ProvenAt
+	return o.LastConfirmed
 }
 
 // instant is how a reason names a moment: the same at each report.

@@ -54,9 +54,9 @@ func TestAbnormal(t *testing.T) {
 				w := &world{}
 				for i, o := range test.objects {
 					ref := configMap(string(rune('0' + i)))
-					known := manager.ObjectStatus{Ref: ref, State: manager.Present, Since: ago(hour), Followed: true, Stale: o.stale}
+					known := manager.ObjectStatus{Ref: ref, State: manager.Present, Since: ago(hour), Watched: true, Stale: o.stale}
 					if o.proven != never {
-						known.ProvenAt = ago(o.proven)
+						known.LastConfirmed = ago(o.proven)
 					}
 					w.objects = append(w.objects, known)
 					v.Refs = append(v.Refs, ref)
@@ -67,8 +67,8 @@ func TestAbnormal(t *testing.T) {
 				if want == "" {
 					want = test.reason
 				}
-				if got.Abnormal != (test.want != "") || got.Reason != want {
-					t.Errorf("abnormal: %t, %q, want %q", got.Abnormal, got.Reason, want)
+				if got.Unhealthy != (test.want != "") || got.Reason != want {
+					t.Errorf("abnormal: %t, %q, want %q", got.Unhealthy, got.Reason, want)
 				}
 			})
 		})

@@ -80,7 +80,7 @@ func (r *Reporter) Report() *status.Report {
 // key is an object as the manager keeps it: once for each account if pods' rights read it, else with
 // the zero account.
 type key struct {
-	account volume.Account
+	account volume.ServiceAccount
 	ref     volume.Ref
 }
 
@@ -104,7 +104,7 @@ func (r *Reporter) volume(v *publisher.VolumeStatus, known map[key]manager.Objec
 	out := status.Volume{
 		VolumeID: v.VolumeID, Name: path.Base(path.Dir(v.Target)),
 		Pod:       status.Pod{Namespace: v.Pod.Namespace, Name: v.Pod.Name, UID: string(v.Pod.UID)},
-		Condition: string(v.Condition), Reason: line(cmp.Or(found, v.Reason)), Abnormal: found != "",
+		Condition: string(v.Condition), Reason: line(cmp.Or(found, v.Reason)), Unhealthy: found != "",
 		Since: v.Since.UTC(), Bytes: v.Bytes, WithoutToken: v.WithoutToken,
 		Objects: make([]status.Object, 0, len(objects)),
 	}
@@ -117,7 +117,7 @@ func (r *Reporter) volume(v *publisher.VolumeStatus, known map[key]manager.Objec
 func object(o *manager.ObjectStatus, shown volume.Version) status.Object {
 	out := status.Object{
 		Kind: string(o.Ref.Kind), Namespace: o.Ref.Namespace, Name: o.Ref.Name,
-		State: string(o.State), Followed: o.Followed,
+		State: string(o.State), Watched: o.Watched,
 	}
 	if shown != (volume.Version{}) {
 		out.Shown = &status.Version{UID: string(shown.UID), ResourceVersion: shown.ResourceVersion}
@@ -125,8 +125,8 @@ func object(o *manager.ObjectStatus, shown volume.Version) status.Object {
 	if o.Err != nil {
 		out.Reason = line(o.Err.Error())
 	}
-	if !o.ProvenAt.IsZero() {
-		out.ProvenAt = new(o.ProvenAt.UTC())
+	if !o.LastConfirmed.IsZero() {
+		out.LastConfirmed = new(o.LastConfirmed.UTC())
 	}
 	return out
 }

@@ -98,7 +98,7 @@ func TestReport(t *testing.T) {
 				},
 			},
 			objects: []manager.ObjectStatus{
-				{Ref: configMap("app"), State: manager.Present, Version: version, Since: start, ProvenAt: start.Add(time.Minute), Followed: true},
+				{Ref: configMap("app"), State: manager.Present, Version: version, Since: start, LastConfirmed: start.Add(time.Minute), Watched: true},
 				{Ref: configMap("db"), State: manager.Denied, Err: errors.New("no\nway"), Since: start},
 			},
 		}
@@ -118,7 +118,7 @@ func TestReport(t *testing.T) {
 		if string(first) != want {
 			t.Errorf("got  %s\nwant %s", first, want)
 		}
-		if second := got.Volumes[1]; second.VolumeID != "v2" || second.Abnormal || second.Objects == nil {
+		if second := got.Volumes[1]; second.VolumeID != "v2" || second.Unhealthy || second.Objects == nil {
 			t.Errorf("got %+v", second)
 		}
 		if w.volumes = nil; w.report(t, 0).Volumes == nil {
@@ -133,9 +133,9 @@ func TestObjectsOfAccounts(t *testing.T) {
 	w := &world{
 		volumes: []publisher.VolumeStatus{{Pod: pod, Refs: []volume.Ref{configMap("app")}}},
 		objects: []manager.ObjectStatus{
-			{Account: volume.Account{Namespace: "shop", Name: "other"}, Ref: configMap("app"), State: manager.Absent},
+			{Account: volume.ServiceAccount{Namespace: "shop", Name: "other"}, Ref: configMap("app"), State: manager.Absent},
 			{Account: pod.Account(), Ref: configMap("app"), State: manager.Present},
-			{Account: volume.Account{Namespace: "other", Name: "sa"}, Ref: configMap("app"), State: manager.Denied},
+			{Account: volume.ServiceAccount{Namespace: "other", Name: "sa"}, Ref: configMap("app"), State: manager.Denied},
 		},
 	}
 	if got := w.report(t, 0).Volumes[0].Objects[0].State; got != "present" {
@@ -174,8 +174,8 @@ func TestEveryConditionIsJudged(t *testing.T) {
 			t.Errorf("nothing is said of %s", condition)
 		}
 		w := &world{volumes: []publisher.VolumeStatus{{Condition: condition, Since: time.Now()}}}
-		if got := w.report(t, 0).Volumes[0]; got.Abnormal != want || (got.Reason != "") != want {
-			t.Errorf("%s: %t, %q", condition, got.Abnormal, got.Reason)
+		if got := w.report(t, 0).Volumes[0]; got.Unhealthy != want || (got.Reason != "") != want {
+			t.Errorf("%s: %t, %q", condition, got.Unhealthy, got.Reason)
 		}
 	}
 	if len(publisher.Conditions()) != len(faults) {

@@ -40,7 +40,7 @@ const AnswerTime = 30 * time.Second
 // Meta says for whom a request is sent.
 type Meta struct {
 	// Account is whose rights it has, and maybe whose token; zero stands for the plugin, or the node.
-	Account volume.Account
+	Account volume.ServiceAccount
 	// Urgent is for what a publish waits for.
 	Urgent bool
 	// Alone is for a request with a credential of its own: it says nothing of the account, and does not wait for it.
@@ -84,14 +84,14 @@ type Requests struct {
 	refused chan struct{}
 
 	mu       sync.Mutex
-	accounts map[volume.Account]*gate
+	accounts map[volume.ServiceAccount]*gate
 }
 
 // New returns a Requests without a pause.
 func New() *Requests {
 	return &Requests{
 		shared: make(chan struct{}, sharedSlots), urgent: make(chan struct{}, urgentSlots), dial: make(chan struct{}, 1),
-		node: &gate{name: "all accounts", max: maxNodePause}, refused: make(chan struct{}, 1), accounts: map[volume.Account]*gate{},
+		node: &gate{name: "all accounts", max: maxNodePause}, refused: make(chan struct{}, 1), accounts: map[volume.ServiceAccount]*gate{},
 	}
 }
 
@@ -104,16 +104,16 @@ func (r *Requests) Wrap(base http.RoundTripper, own bool) http.RoundTripper {
 // Refused returns what gets a signal after the API server has refused a request that had the plugin's own rights.
 func (r *Requests) Refused() <-chan struct{} { return r.refused }
 
-func (r *Requests) account(account volume.Account) *gate {
+func (r *Requests) account(account volume.ServiceAccount) *gate {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.accounts[account]
 	if g == nil {
 		if len(r.accounts) >= maxAccounts {
-			maps.DeleteFunc(r.accounts, func(_ volume.Account, g *gate) bool { _, err := g.state(); return err == nil })
+			maps.DeleteFunc(r.accounts, func(_ volume.ServiceAccount, g *gate) bool { _, err := g.state(); return err == nil })
 		}
 		g = &gate{name: account.String(), max: maxPause}
-		if account == (volume.Account{}) {
+		if account == (volume.ServiceAccount{}) {
 			g.name = "the plugin's own account"
 		}
 		r.accounts[account] = g
@@ -122,11 +122,11 @@ func (r *Requests) account(account volume.Account) *gate {
 }
 
 // Renewed says that an account has another credential: its requests go on.
-func (r *Requests) Renewed(account volume.Account) { r.account(account).renew() }
+func (r *Requests) Renewed(account volume.ServiceAccount) { r.account(account).renew() }
 
 // Err returns why requests of an account wait, and since when; nil if they don't. The error is an API error if the API
 // server has answered, and has no text of its answer.
-func (r *Requests) Err(account volume.Account) (since time.Time, err error) {
+func (r *Requests) Err(account volume.ServiceAccount) (since time.Time, err error) {
 	if since, err = r.account(account).state(); err != nil {
 		return since, err
 	}
@@ -172,7 +172,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		late.Stop()
 	}
 	turn.learn(ctx, late != nil, resp, err)
-	if err == nil && t.own && resp.StatusCode == http.StatusForbidden && MetaOf(ctx).Account == (volume.Account{}) {
+	if err == nil && t.own && resp.StatusCode == http.StatusForbidden && MetaOf(ctx).Account == (volume.ServiceAccount{}) {
 		select {
 		case t.requests.refused <- struct{}{}:
 		default: // one waits already

@@ -78,7 +78,9 @@ func busy(code int, retryAfter string) answer {
 
 func away(*http.Request) (int, string, error) { return 0, "", errors.New("connection refused") }
 
-func account(name string) volume.Account { return volume.Account{Namespace: "ns", Name: name} }
+func account(name string) volume.ServiceAccount {
+	return volume.ServiceAccount{Namespace: "ns", Name: name}
+}
 
 // get sends a request for an account of that name, and discards the answer.
 func get(ctx context.Context, t http.RoundTripper, m Meta) error {

@@ -18,8 +18,8 @@ func worstFirst() []string {
 // volume. Only two reports of one volume are equal.
 func Compare(a, b *Volume) int {
 	rank := func(v *Volume) int { return slices.Index(worstFirst(), v.Condition) }
-	if a.Abnormal != b.Abnormal {
-		if a.Abnormal {
+	if a.Unhealthy != b.Unhealthy {
+		if a.Unhealthy {
 			return -1
 		}
 		return 1
@@ -35,11 +35,11 @@ func Compare(a, b *Volume) int {
 	)
 }
 
-// Abnormal returns how many of the volumes are abnormal.
-func (r *Report) Abnormal() int {
+// Unhealthy returns how many of the volumes are abnormal.
+func (r *Report) Unhealthy() int {
 	n := 0
 	for i := range r.Volumes {
-		if r.Volumes[i].Abnormal {
+		if r.Volumes[i].Unhealthy {
 			n++
 		}
 	}

@@ -9,7 +9,7 @@ import (
 // TestOrder: the worst volumes come first, whatever the order in which they were told.
 func TestOrder(t *testing.T) {
 	volume := func(abnormal bool, condition, namespace, pod, uid, name, id string) Volume {
-		return Volume{Abnormal: abnormal, Condition: condition, Pod: Pod{Namespace: namespace, Name: pod, UID: uid}, Name: name, VolumeID: id}
+		return Volume{Unhealthy: abnormal, Condition: condition, Pod: Pod{Namespace: namespace, Name: pod, UID: uid}, Name: name, VolumeID: id}
 	}
 	want := []Volume{
 		volume(true, "NewerThanThis", "z", "z", "", "z", ""),
@@ -43,7 +43,7 @@ func TestOrder(t *testing.T) {
 			t.Fatalf("got %+v", got)
 		}
 	}
-	if n := (&Report{Volumes: want}).Abnormal(); n != 9 {
+	if n := (&Report{Volumes: want}).Unhealthy(); n != 9 {
 		t.Errorf("%d are abnormal, want 9", n)
 	}
 }

@@ -158,7 +158,7 @@ func (t Table) columns() []column {
 }
 
 func (r row) normal() string {
-	if r.volume.Abnormal {
+	if r.volume.Unhealthy {
 		return "no"
 	}
 	return "yes"
@@ -189,11 +189,11 @@ func (r row) proven() string {
 	var oldest *time.Time
 	for i := range r.volume.Objects {
 		switch o := &r.volume.Objects[i]; {
-		case !o.Followed:
-		case o.ProvenAt == nil:
+		case !o.Watched:
+		case o.LastConfirmed == nil:
 			return "never"
-		case oldest == nil || o.ProvenAt.Before(*oldest):
-			oldest = o.ProvenAt
+		case oldest == nil || o.LastConfirmed.Before(*oldest):
+			oldest = o.LastConfirmed
 		}
 	}
 	if oldest == nil {

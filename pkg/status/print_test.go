@@ -17,14 +17,14 @@ func ago(d time.Duration) *time.Time { return new(noon.Add(-d)) }
 // samples returns the volumes of the tables below.
 func samples() []Volume {
 	shown := func(resourceVersion string) *Version { return &Version{UID: "u", ResourceVersion: resourceVersion} }
-	app := Object{Kind: "ConfigMap", Namespace: "shop", Name: "app", State: "present", Shown: shown("812"), Followed: true, ProvenAt: ago(31 * time.Second)}
-	db := Object{Kind: "Secret", Namespace: "platform", Name: "db", State: "denied", Followed: true, ProvenAt: ago(3 * time.Hour)}
-	ca := Object{Kind: "ConfigMap", Namespace: "shop", Name: "ca", State: "present", Shown: shown("7"), ProvenAt: ago(240 * time.Hour)}
-	late := Object{Kind: "ConfigMap", Namespace: "shop", Name: "late", State: "unknown", Followed: true}
+	app := Object{Kind: "ConfigMap", Namespace: "shop", Name: "app", State: "present", Shown: shown("812"), Watched: true, LastConfirmed: ago(31 * time.Second)}
+	db := Object{Kind: "Secret", Namespace: "platform", Name: "db", State: "denied", Watched: true, LastConfirmed: ago(3 * time.Hour)}
+	ca := Object{Kind: "ConfigMap", Namespace: "shop", Name: "ca", State: "present", Shown: shown("7"), LastConfirmed: ago(240 * time.Hour)}
+	late := Object{Kind: "ConfigMap", Namespace: "shop", Name: "late", State: "unknown", Watched: true}
 	web := Pod{Namespace: "shop", Name: "web-0", UID: "uid-1"}
 	return []Volume{
 		{
-			VolumeID: "csi-1", Name: "settings", Pod: web, Condition: "RefForbidden", Abnormal: true, Since: noon.Add(-5 * time.Minute), Bytes: 8192,
+			VolumeID: "csi-1", Name: "settings", Pod: web, Condition: "RefForbidden", Unhealthy: true, Since: noon.Add(-5 * time.Minute), Bytes: 8192,
 			Reason: `Secret "platform/db": the service account shop/web may not get it: ` + strings.Repeat("why ", 20), Objects: []Object{app, db},
 		},
 		{VolumeID: "csi-2", Name: "many", Pod: web, Condition: "Current", Since: noon.Add(-50 * time.Hour), Bytes: 4 << 20, Objects: []Object{app, ca, app, ca, ca}},

@@ -40,8 +40,8 @@ type Volume struct {
 	// Condition is one of those that docs/metrics.md lists, and Reason says why, or is empty.
 	Condition string `json:"condition"`
 	Reason    string `json:"reason,omitempty"`
-	// Abnormal says that somebody should look at the condition.
-	Abnormal bool `json:"abnormal"`
+	// Unhealthy says that somebody should look at the condition.
+	Unhealthy bool `json:"abnormal"`
 	// Since is when the condition began, or when the plugin started if it is older.
 	Since time.Time `json:"since"`
 	// Bytes is the memory that the volume's tmpfs holds, with inodes.
@@ -72,12 +72,12 @@ type Object struct {
 	// State is one of those that docs/metrics.md lists, and Reason says why it is unknown or denied.
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
-	// ProvenAt is when the API server last said what the object's state is, or by a bookmark that
+	// LastConfirmed is when the API server last said what the object's state is, or by a bookmark that
 	// it has not changed; nil for never.
-	ProvenAt *time.Time `json:"provenAt,omitempty"`
-	// Followed says that ProvenAt is to advance. It does not for an object that can't change, or
+	LastConfirmed *time.Time `json:"provenAt,omitempty"`
+	// Watched says that LastConfirmed is to advance. It does not for an object that can't change, or
 	// that nothing has read for long, as of a Pinned volume.
-	Followed bool `json:"followed"`
+	Watched bool `json:"followed"`
 }
 
 // Version is one version of an object.

@@ -140,7 +140,7 @@ func checkSpec(t *testing.T, spec *Spec) {
 			t.Errorf("source %+v is not just one thing", s)
 		}
 	}
-	for _, use := range spec.Uses() {
+	for _, use := range spec.References() {
 		if use.Ref.Name == "" || use.Ref.Namespace != testPod().Namespace || use.Field == "" {
 			t.Errorf("incomplete use %+v", use)
 		}

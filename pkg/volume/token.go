@@ -8,14 +8,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Account is a service account. The zero Account is none.
-type Account struct{ Namespace, Name string }
+// ServiceAccount names a service account. The zero Account is none.
+type ServiceAccount struct{ Namespace, Name string }
 
 // String returns namespace/name.
-func (a Account) String() string { return a.Namespace + "/" + a.Name }
+func (a ServiceAccount) String() string { return a.Namespace + "/" + a.Name }
 
 // Account returns the service account that the pod runs as.
-func (p Pod) Account() Account { return Account{Namespace: p.Namespace, Name: p.ServiceAccount} }
+func (p Pod) Account() ServiceAccount {
+	return ServiceAccount{Namespace: p.Namespace, Name: p.ServiceAccount}
+}
 
 // Token is a pod's own token of its service account, as the kubelet hands it over. No way
 // of formatting or marshalling a Token, or what holds one, shows it: it is behind a pointer

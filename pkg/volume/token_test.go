@@ -76,7 +76,7 @@ func TestTokenIsNeverShown(t *testing.T) {
 
 func TestAccount(t *testing.T) {
 	pod := Pod{Namespace: "shop", Name: "web-0", UID: "u", ServiceAccount: "web"}
-	if got := pod.Account(); got != (Account{Namespace: "shop", Name: "web"}) || got.String() != "shop/web" {
+	if got := pod.Account(); got != (ServiceAccount{Namespace: "shop", Name: "web"}) || got.String() != "shop/web" {
 		t.Errorf("got %s", got)
 	}
 }

@@ -115,7 +115,7 @@ type File struct {
 	Data []byte `json:"-"`
 	// Mode holds permission bits only.
 	Mode fs.FileMode
-	// User owns the file in the place of Tree.UID where it is not nil.
+	// User owns the file in the place of Payload.UID where it is not nil.
 	User *int64
 	// Refs names the objects that the file was made of: without a right to all of them, the file
 	// must go. It is sorted by CompareRefs, and no object repeats.
@@ -139,13 +139,13 @@ func (f File) Format(s fmt.State, _ rune) { fmt.Fprint(s, f.String()) }
 // MarshalJSON keeps the content out of JSON, so also out of structured logs.
 func (f File) MarshalJSON() ([]byte, error) { return json.Marshal(f.String()) }
 
-// NoOwner in Tree.UID or Tree.GID leaves the owner or group as the file system
+// NoOwner in Payload.UID or Payload.GID leaves the owner or group as the file system
 // made it.
 const NoOwner = -1
 
-// Tree is all that a volume shows at one moment. The zero UID and GID are root's;
+// Payload is all that a volume shows at one moment. The zero UID and GID are root's;
 // use NoOwner to leave them alone.
-type Tree struct {
+type Payload struct {
 	// Files is sorted by Path; no path repeats, and none is a directory of another.
 	Files []File
 	// DirMode is the mode of every directory, with fs.ModeSetgid where wanted.
@@ -158,7 +158,7 @@ type Tree struct {
 }
 
 // Size returns the sum of the contents' lengths in bytes.
-func (t *Tree) Size() int64 {
+func (t *Payload) Size() int64 {
 	var n int64
 	for i := range t.Files {
 		n += int64(len(t.Files[i].Data))

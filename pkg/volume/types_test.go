@@ -82,16 +82,16 @@ type (
 		File   *File
 	}
 	valueHolder struct {
-		Object Object
-		File   File
-		Tree   Tree
+		Object  Object
+		File    File
+		Payload Payload
 	}
 	// hiddenHolder has unexported fields, of which fmt calls no methods. Their
 	// pointers print as addresses by the verbs that go vet lets pass.
 	hiddenHolder struct {
 		object *Object
 		file   *File
-		tree   *Tree
+		tree   *Payload
 		list   []*Object
 		byRef  map[Ref]*Object
 	}
@@ -109,7 +109,7 @@ const hiddenName = "hidden pointers"
 // canaryHolders has the ways in which code holds objects and files.
 func canaryHolders() map[string]any {
 	o, f := canaryObject(), canaryFile()
-	tree := Tree{Files: []File{f}, DirMode: 0o755}
+	tree := Payload{Files: []File{f}, DirMode: 0o755}
 	return map[string]any{
 		"Object":             *o,
 		"*Object":            o,
@@ -126,13 +126,13 @@ func canaryHolders() map[string]any {
 		"[]File":             []File{f},
 		"[]*File":            []*File{&f},
 		"map of File":        map[string]File{"k": f},
-		"Tree":               tree,
-		"*Tree":              &tree,
-		"[]Tree":             []Tree{tree},
+		"Payload":            tree,
+		"*Payload":           &tree,
+		"[]Payload":          []Payload{tree},
 		"holder":             holder{Object: o, File: &f},
 		"*holder":            &holder{Object: o, File: &f},
-		"holder of values":   valueHolder{Object: *o, File: f, Tree: tree},
-		"[]holder of values": []valueHolder{{Object: *o, File: f, Tree: tree}},
+		"holder of values":   valueHolder{Object: *o, File: f, Payload: tree},
+		"[]holder of values": []valueHolder{{Object: *o, File: f, Payload: tree}},
 		"embedded":           embedder{*o},
 		"embedded pointer":   ptrEmbedder{o},
 		"embedded twice":     doubleEmbedder{*o, f},
@@ -283,11 +283,11 @@ func TestNames(t *testing.T) {
 }
 
 func TestTreeSize(t *testing.T) {
-	tree := &Tree{Files: []File{{Path: "a", Data: make([]byte, 3)}, {Path: "b"}, {Path: "c", Data: make([]byte, 4)}}}
+	tree := &Payload{Files: []File{{Path: "a", Data: make([]byte, 3)}, {Path: "b"}, {Path: "c", Data: make([]byte, 4)}}}
 	if got := tree.Size(); got != 7 {
 		t.Errorf("Size() = %d, want 7", got)
 	}
-	if got := new(Tree).Size(); got != 0 {
+	if got := new(Payload).Size(); got != 0 {
 		t.Errorf("Size() of an empty tree = %d, want 0", got)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Use is one place where a spec names an object, or a key of one.
-type Use struct {
+// Reference is one place where a spec names an object, or a key of one.
+type Reference struct {
 	Ref Ref
 	// Key is empty where all keys are meant.
 	Key string
@@ -17,54 +17,54 @@ type Use struct {
 	Field string
 }
 
-// Uses returns every place where the spec names an object, in the order of the spec. What the pod's own
+// References returns every place where the spec names an object, in the order of the spec. What the pod's own
 // spec adds is not among them before the spec is resolved.
-func (s *Spec) Uses() []Use {
-	var uses []Use
+func (s *Spec) References() []Reference {
+	var uses []Reference
 	for i := range s.Sources {
-		uses = append(uses, s.Sources[i].uses()...)
+		uses = append(uses, s.Sources[i].references()...)
 	}
 	return uses
 }
 
-func (s *Source) uses() []Use {
+func (s *Source) references() []Reference {
 	switch {
 	case s.Projection != nil && len(s.Projection.Items) == 0:
-		return []Use{{Ref: s.Projection.Ref, Optional: s.Projection.Optional, Field: s.Field}}
+		return []Reference{{Ref: s.Projection.Ref, Optional: s.Projection.Optional, Field: s.Field}}
 	case s.Projection != nil:
-		uses := make([]Use, 0, len(s.Projection.Items))
+		uses := make([]Reference, 0, len(s.Projection.Items))
 		for i, item := range s.Projection.Items {
 			at := s.itemPath(i).Child("key").String()
-			uses = append(uses, Use{Ref: s.Projection.Ref, Key: item.Key, Optional: s.Projection.Optional, Field: at})
+			uses = append(uses, Reference{Ref: s.Projection.Ref, Key: item.Key, Optional: s.Projection.Optional, Field: at})
 		}
 		return uses
 	case s.Env != nil:
-		return s.Env.Uses()
+		return s.Env.References()
 	}
 	return nil
 }
 
 // objects is uses with one place only of all items of a source, which name the same object: a pod's
 // spec has room for thousands of items.
-func (s *Source) objects() []Use {
+func (s *Source) objects() []Reference {
 	if s.Projection == nil || len(s.Projection.Items) == 0 {
-		return s.uses()
+		return s.references()
 	}
 	first := *s.Projection
 	first.Items = first.Items[:1]
 	one := Source{Projection: &first, Field: s.Field}
-	return one.uses()
+	return one.references()
 }
 
-// Uses returns every place where an environment names an object, in its order.
-func (e *Env) Uses() []Use {
-	var uses []Use
+// References returns every place where an environment names an object, in its order.
+func (e *Env) References() []Reference {
+	var uses []Reference
 	for _, from := range e.From {
-		uses = append(uses, Use{Ref: from.Ref, Optional: from.Optional, Field: from.Field})
+		uses = append(uses, Reference{Ref: from.Ref, Optional: from.Optional, Field: from.Field})
 	}
 	for _, v := range e.Vars {
 		if v.Key != nil && v.Value == "" {
-			uses = append(uses, Use{Ref: v.Key.Ref, Key: v.Key.Key, Optional: v.Key.Optional, Field: v.Key.Field})
+			uses = append(uses, Reference{Ref: v.Key.Ref, Key: v.Key.Key, Optional: v.Key.Optional, Field: v.Key.Field})
 		}
 	}
 	return uses
@@ -80,21 +80,21 @@ func (s *Spec) Refs() []Ref {
 }
 
 // atUse has first return every object.
-func atUse(_ *Source, use Use) (string, bool) { return use.Field, true }
+func atUse(_ *Source, use Reference) (string, bool) { return use.Field, true }
 
-// Across returns the uses of objects in other namespaces than the pod's own, each object
+// CrossNamespaceRefs returns the references to objects in other namespaces than the pod's own, each object
 // once, at its first use. Field is where the namespace is written, Key is empty, and
 // Optional says nothing.
-func (s *Spec) Across(pod Pod) []Use {
-	return s.first(func(source *Source, use Use) (string, bool) {
+func (s *Spec) CrossNamespaceRefs(pod Pod) []Reference {
+	return s.first(func(source *Source, use Reference) (string, bool) {
 		return source.namespaceField(use), use.Ref.Namespace != pod.Namespace
 	})
 }
 
-// Own returns the uses of objects in the pod's own namespace, each object once, at its
+// LocalRefs returns the references to objects in the pod's own namespace, each object once, at its
 // first use. Key is empty, and Optional says nothing.
-func (s *Spec) Own(pod Pod) []Use {
-	return s.first(func(source *Source, use Use) (string, bool) {
+func (s *Spec) LocalRefs(pod Pod) []Reference {
+	return s.first(func(source *Source, use Reference) (string, bool) {
 		if source.Projection != nil {
 			use.Field = source.Field
 		}
@@ -103,8 +103,8 @@ func (s *Spec) Own(pod Pod) []Use {
 }
 
 // first returns each object at its first use, if that is to count, with the field to tell.
-func (s *Spec) first(counts func(*Source, Use) (field string, ok bool)) []Use {
-	var first []Use
+func (s *Spec) first(counts func(*Source, Reference) (field string, ok bool)) []Reference {
+	var first []Reference
 	seen := map[Ref]bool{}
 	for i := range s.Sources {
 		for _, use := range s.Sources[i].objects() {
@@ -113,7 +113,7 @@ func (s *Spec) first(counts func(*Source, Use) (field string, ok bool)) []Use {
 			}
 			seen[use.Ref] = true
 			if at, ok := counts(&s.Sources[i], use); ok {
-				first = append(first, Use{Ref: use.Ref, Field: at})
+				first = append(first, Reference{Ref: use.Ref, Field: at})
 			}
 		}
 	}
@@ -121,7 +121,7 @@ func (s *Spec) first(counts func(*Source, Use) (field string, ok bool)) []Use {
 }
 
 // namespaceField returns where the namespace of one of the source's uses is written.
-func (s *Source) namespaceField(use Use) string {
+func (s *Source) namespaceField(use Reference) string {
 	switch {
 	case s.Projection == nil:
 		return use.Field + "." + attrNamespace

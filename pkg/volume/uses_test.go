@@ -22,14 +22,14 @@ const usesAttributes = `
 - podEnv: {path: pod.env, container: main}
 `
 
-func TestUses(t *testing.T) {
+func TestReferences(t *testing.T) {
 	spec, err := Parse(map[string]string{"sources": usesAttributes}, testPod())
 	if err != nil {
 		t.Fatal(err)
 	}
 	cm := func(name string) Ref { return Ref{Kind: ConfigMap, Namespace: "ns", Name: name} }
 	secret := func(name string) Ref { return Ref{Kind: Secret, Namespace: "ns", Name: name} }
-	want := []Use{
+	want := []Reference{
 		{Ref: cm("a"), Field: "sources[0].configMap"},
 		{Ref: secret("b"), Key: "k", Optional: true, Field: "sources[1].secret.items[0].key"},
 		{Ref: secret("b"), Key: "l", Optional: true, Field: "sources[1].secret.items[1].key"},
@@ -38,7 +38,7 @@ func TestUses(t *testing.T) {
 		{Ref: secret("b"), Key: "k", Optional: true, Field: "sources[2].env.env[3].valueFrom.secretKeyRef"},
 		{Ref: cm("d"), Key: "m", Field: "sources[2].env.env[5].valueFrom.configMapKeyRef"},
 	}
-	if got := spec.Uses(); !slices.Equal(got, want) {
+	if got := spec.References(); !slices.Equal(got, want) {
 		t.Errorf("\ngot  %+v\nwant %+v", got, want)
 	}
 	if got, want := spec.Refs(), []Ref{cm("a"), secret("b"), secret("c"), cm("d")}; !slices.Equal(got, want) {
@@ -59,18 +59,18 @@ const acrossAttributes = `
     env: [{name: KEY, valueFrom: {secretKeyRef: {name: c, namespace: other, key: k, optional: true}}}]
 `
 
-func TestAcross(t *testing.T) {
+func TestCrossNamespaceRefs(t *testing.T) {
 	attributes := map[string]string{"sources": acrossAttributes}
 	spec, err := Parse(attributes, testPod(), AcrossNamespaces())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Use{
+	want := []Reference{
 		{Ref: Ref{Kind: Secret, Namespace: "platform", Name: "b"}, Field: "sources[1].secret.namespace"},
 		{Ref: Ref{Kind: ConfigMap, Namespace: "platform", Name: "a"}, Field: "sources[3].env.envFrom[0].configMapRef.namespace"},
 		{Ref: Ref{Kind: Secret, Namespace: "other", Name: "c"}, Field: "sources[3].env.env[0].valueFrom.secretKeyRef.namespace"},
 	}
-	if got := spec.Across(testPod()); !slices.Equal(got, want) {
+	if got := spec.CrossNamespaceRefs(testPod()); !slices.Equal(got, want) {
 		t.Errorf("\ngot  %+v\nwant %+v", got, want)
 	}
 	if _, err := Parse(attributes, testPod()); err == nil {
@@ -80,7 +80,7 @@ func TestAcross(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := short.Across(testPod()), []Use{{Ref: Ref{Kind: Secret, Namespace: "platform", Name: "b"}, Field: "namespace"}}; !slices.Equal(got, want) {
+	if got, want := short.CrossNamespaceRefs(testPod()), []Reference{{Ref: Ref{Kind: Secret, Namespace: "platform", Name: "b"}, Field: "namespace"}}; !slices.Equal(got, want) {
 		t.Errorf("short form: got %+v, want %+v", got, want)
 	}
 	_, err = Parse(map[string]string{"secret": "b", "namespace": "Platform"}, testPod(), AcrossNamespaces())

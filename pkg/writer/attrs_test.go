@@ -17,20 +17,20 @@ import (
 // TestHardLinks checks by inode which files are taken over from the generation
 // before, and that what was published is never touched.
 func TestHardLinks(t *testing.T) {
-	before := func() *volume.Tree {
+	before := func() *volume.Payload {
 		return tree(file("a", "1"), file("b", "2"), file("d/e", "3"), file("d/f", "4"))
 	}
 	cases := map[string]struct {
-		change func(*volume.Tree)
+		change func(*volume.Payload)
 		linked []string
 	}{
-		"content":           {func(tr *volume.Tree) { tr.Files[0].Data = []byte("x") }, []string{"b", "d/e", "d/f"}},
-		"content in a dir":  {func(tr *volume.Tree) { tr.Files[2].Data = []byte("x") }, []string{"a", "b", "d/f"}},
-		"mode":              {func(tr *volume.Tree) { tr.Files[1].Mode = 0o400 }, []string{"a", "d/e", "d/f"}},
-		"mode of dirs":      {func(tr *volume.Tree) { tr.DirMode = 0o750 }, []string{"a", "b", "d/e", "d/f"}},
-		"key removed":       {func(tr *volume.Tree) { tr.Files = tr.Files[1:] }, []string{"b", "d/e", "d/f"}},
-		"key added":         {func(tr *volume.Tree) { tr.Files = append(tr.Files, file("z", "5")) }, []string{"a", "b", "d/e", "d/f"}},
-		"file in dir's way": {func(tr *volume.Tree) { tr.Files = append(tr.Files[:2], file("d", "3")) }, []string{"a", "b"}},
+		"content":           {func(tr *volume.Payload) { tr.Files[0].Data = []byte("x") }, []string{"b", "d/e", "d/f"}},
+		"content in a dir":  {func(tr *volume.Payload) { tr.Files[2].Data = []byte("x") }, []string{"a", "b", "d/f"}},
+		"mode":              {func(tr *volume.Payload) { tr.Files[1].Mode = 0o400 }, []string{"a", "d/e", "d/f"}},
+		"mode of dirs":      {func(tr *volume.Payload) { tr.DirMode = 0o750 }, []string{"a", "b", "d/e", "d/f"}},
+		"key removed":       {func(tr *volume.Payload) { tr.Files = tr.Files[1:] }, []string{"b", "d/e", "d/f"}},
+		"key added":         {func(tr *volume.Payload) { tr.Files = append(tr.Files, file("z", "5")) }, []string{"a", "b", "d/e", "d/f"}},
+		"file in dir's way": {func(tr *volume.Payload) { tr.Files = append(tr.Files[:2], file("d", "3")) }, []string{"a", "b"}},
 	}
 	for name, tt := range cases {
 		for _, restart := range []bool{false, true} {
@@ -89,7 +89,7 @@ func TestOwner(t *testing.T) {
 	if !mayChown(t) {
 		t.Skip("needs other owners")
 	}
-	owned := func(uid, gid int, user *int64) *volume.Tree {
+	owned := func(uid, gid int, user *int64) *volume.Payload {
 		a := file("a", "1")
 		a.User = user
 		tr := tree(a, file("d/b", "2"))

@@ -12,8 +12,8 @@ import (
 var benchSizes = []int{1, 10, 100, 1000, 5000}
 
 // benchTree has n files of 1 KiB, each with memory of its own.
-func benchTree(n int) *volume.Tree {
-	tree := &volume.Tree{DirMode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
+func benchTree(n int) *volume.Payload {
+	tree := &volume.Payload{DirMode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
 	for i := range n {
 		data := bytes.Repeat([]byte{byte('a' + i%26)}, 1024)
 		tree.Files = append(tree.Files, volume.File{Path: fmt.Sprintf("key-%05d", i), Data: data, Mode: 0o644})
@@ -21,7 +21,7 @@ func benchTree(n int) *volume.Tree {
 	return tree
 }
 
-func benchmarkSizes(b *testing.B, run func(b *testing.B, root *os.Root, tree *volume.Tree)) {
+func benchmarkSizes(b *testing.B, run func(b *testing.B, root *os.Root, tree *volume.Payload)) {
 	for _, n := range benchSizes {
 		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
@@ -30,7 +30,7 @@ func benchmarkSizes(b *testing.B, run func(b *testing.B, root *os.Root, tree *vo
 	}
 }
 
-func mustWrite(b *testing.B, w *Writer, root *os.Root, tree *volume.Tree, changed bool) {
+func mustWrite(b *testing.B, w *Writer, root *os.Root, tree *volume.Payload, changed bool) {
 	result, err := w.Write(b.Context(), root, tree)
 	if err != nil {
 		b.Fatal(err)
@@ -41,7 +41,7 @@ func mustWrite(b *testing.B, w *Writer, root *os.Root, tree *volume.Tree, change
 }
 
 func BenchmarkFirstWrite(b *testing.B) {
-	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
+	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
 		for b.Loop() {
 			b.StopTimer()
 			if err := root.Mkdir("volume", 0o755); err != nil {
@@ -66,7 +66,7 @@ func BenchmarkFirstWrite(b *testing.B) {
 // BenchmarkOneKeyChanged changes one key, in a tree whose other contents are in
 // new memory too, as they are when an object arrives from the API server.
 func BenchmarkOneKeyChanged(b *testing.B) {
-	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
+	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
 		w := New(Options{})
 		mustWrite(b, w, root, tree, true)
 		for i := 0; b.Loop(); i++ {
@@ -81,7 +81,7 @@ func BenchmarkOneKeyChanged(b *testing.B) {
 
 // BenchmarkInPlaceOneKeyChanged is BenchmarkOneKeyChanged in place.
 func BenchmarkInPlaceOneKeyChanged(b *testing.B) {
-	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
+	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
 		w := newInPlace(Options{})
 		mustWrite(b, w, root, tree, true)
 		for i := 0; b.Loop(); i++ {
@@ -96,7 +96,7 @@ func BenchmarkInPlaceOneKeyChanged(b *testing.B) {
 
 // BenchmarkInPlaceAllKeysChanged gives every key another content of another length.
 func BenchmarkInPlaceAllKeysChanged(b *testing.B) {
-	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
+	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
 		w := newInPlace(Options{})
 		mustWrite(b, w, root, tree, true)
 		for i := 0; b.Loop(); i++ {
@@ -113,7 +113,7 @@ func BenchmarkInPlaceAllKeysChanged(b *testing.B) {
 
 // BenchmarkNothingChanged writes the same tree, rendered from the same object.
 func BenchmarkNothingChanged(b *testing.B) {
-	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
+	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
 		w := New(Options{})
 		mustWrite(b, w, root, tree, true)
 		for b.Loop() {
@@ -125,7 +125,7 @@ func BenchmarkNothingChanged(b *testing.B) {
 // BenchmarkNothingChangedNewMemory writes an equal tree, as after a list that
 // brought the same object again: all is hashed.
 func BenchmarkNothingChangedNewMemory(b *testing.B) {
-	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
+	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
 		w := New(Options{})
 		mustWrite(b, w, root, tree, true)
 		for b.Loop() {
@@ -139,7 +139,7 @@ func BenchmarkNothingChangedNewMemory(b *testing.B) {
 
 // BenchmarkInPlaceRestart is BenchmarkRestart in place.
 func BenchmarkInPlaceRestart(b *testing.B) {
-	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
+	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
 		mustWrite(b, newInPlace(Options{}), root, tree, true)
 		for b.Loop() {
 			mustWrite(b, newInPlace(Options{}), root, tree, false)
@@ -150,7 +150,7 @@ func BenchmarkInPlaceRestart(b *testing.B) {
 // BenchmarkRestart is the first write of a new Writer that finds the tree in
 // place: all files are read.
 func BenchmarkRestart(b *testing.B) {
-	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Tree) {
+	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
 		mustWrite(b, New(Options{}), root, tree, true)
 		for b.Loop() {
 			mustWrite(b, New(Options{}), root, tree, false)

@@ -21,7 +21,7 @@ import (
 type job struct {
 	Volume  string
 	Options Options
-	Tree    volume.Tree
+	Tree    volume.Payload
 	// Data is the contents, which no JSON of a tree has.
 	Data [][]byte
 	// Refused has it withdraw these in the place of a write.
@@ -169,7 +169,7 @@ func forEachFault(t *testing.T, whats []string, try func(t *testing.T, f fault) 
 var everyFault = []string{"signal=KILL", "error=EIO", "error=ENOSPC"}
 
 // faultTrees are what a volume shows before and after a write with faults.
-func faultTrees() (before, after *volume.Tree) {
+func faultTrees() (before, after *volume.Payload) {
 	before = withRecord("before", tree(naming(file("a", leak.Value), "db"), naming(file("d/b", "same"), "db"), file("d/c", "goes"), file("gone", leak.Value)))
 	after = withRecord("after", tree(withMode(0o600, naming(file("a", leak.Value+leak.Value), "ca")), naming(file("d/b", "same"), "db"), file("d/f/g", "new"), file("new", "y")))
 	return before, after

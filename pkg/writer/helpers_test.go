@@ -69,9 +69,9 @@ func file(path, content string) volume.File {
 
 // tree makes a tree of files, sorted as trees have to be, owned by whoever runs
 // the test.
-func tree(files ...volume.File) *volume.Tree {
+func tree(files ...volume.File) *volume.Payload {
 	slices.SortFunc(files, func(a, b volume.File) int { return cmp.Compare(a.Path, b.Path) })
-	return &volume.Tree{Files: files, DirMode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
+	return &volume.Payload{Files: files, DirMode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
 }
 
 // newInPlace is New with Options.InPlace.
@@ -87,7 +87,7 @@ func isGeneration(name string) bool {
 }
 
 // topNames returns the names of the links to a tree.
-func topNames(tree *volume.Tree) (names []string) {
+func topNames(tree *volume.Payload) (names []string) {
 	for i := range tree.Files {
 		names = append(names, topOf(tree.Files[i].Path))
 	}
@@ -95,7 +95,7 @@ func topNames(tree *volume.Tree) (names []string) {
 }
 
 // write writes tree and prunes, expects success and checks the result on disk.
-func (v *testVolume) write(w *Writer, tree *volume.Tree) Result {
+func (v *testVolume) write(w *Writer, tree *volume.Payload) Result {
 	v.Helper()
 	result, err := w.Write(v.Context(), v.root, tree)
 	if err != nil {
@@ -120,7 +120,7 @@ func (v *testVolume) prune() {
 }
 
 // check fails unless the volume shows tree and holds nothing else.
-func (v *testVolume) check(tree *volume.Tree, strays ...string) {
+func (v *testVolume) check(tree *volume.Payload, strays ...string) {
 	v.Helper()
 	if got, want := v.shown(), dump(tree); got != want {
 		v.Fatalf("the volume shows\n%swant\n%s", got, want)
@@ -186,7 +186,7 @@ func (v *testVolume) shown() string {
 }
 
 // dump says of a tree what shown says of a volume.
-func dump(tree *volume.Tree) string {
+func dump(tree *volume.Payload) string {
 	uid, gid := tree.UID, tree.GID
 	if uid == volume.NoOwner {
 		uid = os.Getuid()

@@ -63,13 +63,13 @@ func TestInPlaceOwner(t *testing.T) {
 	}
 	for _, restart := range []bool{false, true} {
 		v, w := newVolume(t), newInPlace(Options{})
-		owned := func(uid, gid int, mode fs.FileMode, content string) *volume.Tree {
+		owned := func(uid, gid int, mode fs.FileMode, content string) *volume.Payload {
 			tr := withDirMode(0o550|fs.ModeSetgid, tree(withMode(mode, file("d/a", content)), file("b", "same")))
 			tr.UID, tr.GID = uid, gid
 			return tr
 		}
 		ino := uint64(0)
-		for _, tr := range []*volume.Tree{
+		for _, tr := range []*volume.Payload{
 			owned(1001, 2001, 0o440, "1"), owned(1001, 2001, 0o440, "2"), owned(1002, 2001, 0o440, "3"),
 			owned(1002, 2002, 0o400, "3"), owned(0, 0, 0o440, "4"),
 		} {

@@ -53,7 +53,7 @@ func pages(n int, content string) string { return strings.Repeat(content, n*os.G
 // keeps its content, and all room is given back.
 func TestInPlaceFull(t *testing.T) {
 	before := tree(file("a", pages(1, "1")), file("b", "2"), file("d/c", pages(2, "3")))
-	cases := map[string]*volume.Tree{ // 5 pages are free
+	cases := map[string]*volume.Payload{ // 5 pages are free
 		"one file grows":       tree(file("a", pages(10, "x")), file("b", "2"), file("d/c", pages(2, "3"))),
 		"the last of several":  tree(file("a", pages(2, "x")), file("b", pages(3, "y")), file("d/c", pages(5, "z"))),
 		"another one shrinks":  tree(file("a", pages(9, "x")), file("b", "y"), file("d/c", "z")),

@@ -51,7 +51,7 @@ func (v *testVolume) generation() string {
 
 // rewrite writes tree in place, expects success, and compares what is on disk then
 // with tree and with what was there before.
-func (v *testVolume) rewrite(w *Writer, tree *volume.Tree) Result {
+func (v *testVolume) rewrite(w *Writer, tree *volume.Payload) Result {
 	v.Helper()
 	before, fds := v.inodes(), openDescriptors(v)
 	result, err := w.Write(v.Context(), v.root, tree)
@@ -71,7 +71,7 @@ func (v *testVolume) rewrite(w *Writer, tree *volume.Tree) Result {
 // checkInPlace fails unless the volume shows tree, and besides that only empty files,
 // which are just those of before that don't stand in the way. Whatever was there
 // before and still is has to have its inode.
-func (v *testVolume) checkInPlace(before map[string]uint64, tree *volume.Tree) {
+func (v *testVolume) checkInPlace(before map[string]uint64, tree *volume.Payload) {
 	v.Helper()
 	with := *tree
 	with.Files = slices.Clone(tree.Files)
@@ -104,7 +104,7 @@ func (v *testVolume) checkInPlace(before map[string]uint64, tree *volume.Tree) {
 func comparePath(f volume.File, path string) int { return strings.Compare(f.Path, path) }
 
 // blocked reports whether a file of tree can't be there with one at path.
-func blocked(tree *volume.Tree, path string) bool {
+func blocked(tree *volume.Payload, path string) bool {
 	return slices.ContainsFunc(tree.Files, func(f volume.File) bool {
 		return f.Path != path && (below(f.Path, path) || below(path, f.Path))
 	})
@@ -118,7 +118,7 @@ func TestInPlaceUpdate(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/restart=%v", name, restart), func(t *testing.T) {
 				v, w := newVolume(t), newInPlace(Options{})
 				generation := ""
-				for i, tree := range []*volume.Tree{tt.from, tt.to, tt.from, tt.to} {
+				for i, tree := range []*volume.Payload{tt.from, tt.to, tt.from, tt.to} {
 					if restart {
 						w = newInPlace(Options{})
 					}
@@ -153,7 +153,7 @@ func TestInPlaceSeen(t *testing.T) {
 			}
 			defer unix.Close(mount)
 			for _, tt := range []struct {
-				tree *volume.Tree
+				tree *volume.Payload
 				want string
 			}{
 				{tree(file("conf/a", "other"), file("b", "1")), "other"},
@@ -185,7 +185,7 @@ func TestInPlaceResult(t *testing.T) {
 	v, w := newVolume(t), newInPlace(Options{})
 	first := v.rewrite(w, tree(file("a", "1"), file("b", "2"), file("d/e", "")))
 	for i, tt := range []struct {
-		tree *volume.Tree
+		tree *volume.Payload
 		want Result
 	}{
 		{tree(file("a", "1"), file("b", "2"), file("d/e", "")), Result{}},

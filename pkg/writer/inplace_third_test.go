@@ -16,7 +16,7 @@ import (
 // TestInPlaceThirdVersion kills one write in a volume with just the room that Measure asks for, and then writes yet another
 // tree. What the kill left takes more than a generation, and still the next write has to find its room.
 func TestInPlaceThirdVersion(t *testing.T) {
-	cases := map[string][]*volume.Tree{ // the second is killed
+	cases := map[string][]*volume.Payload{ // the second is killed
 		"bytes": {
 			tree(file("x", "1"), file("y", pages(9, "1"))),
 			tree(file("x", pages(9, "2")), file("y", "2")),
@@ -47,7 +47,7 @@ func TestInPlaceThirdVersion(t *testing.T) {
 
 // newTightVolume is a volume that has room for two generations of each of the trees,
 // and not more.
-func newTightVolume(t *testing.T, trees []*volume.Tree) *testVolume {
+func newTightVolume(t *testing.T, trees []*volume.Payload) *testVolume {
 	t.Helper()
 	var most Footprint
 	for _, tr := range trees {
@@ -61,7 +61,7 @@ func newTightVolume(t *testing.T, trees []*volume.Tree) *testVolume {
 // checkThird fails unless the volume shows tree, with the inodes of before for files
 // with content, and besides that only empty files, and a new InPlace has no file to
 // write.
-func (v *testVolume) checkThird(before map[string]uint64, tree *volume.Tree) {
+func (v *testVolume) checkThird(before map[string]uint64, tree *volume.Payload) {
 	v.Helper()
 	shown := map[string]bool{}
 	for _, f := range tree.Files {
@@ -97,7 +97,7 @@ func (v *testVolume) checkThird(before map[string]uint64, tree *volume.Tree) {
 // where a write may be cancelled: before each file that is read among others. Nothing
 // healthy is replaced for that.
 func TestInPlaceTooFewDescriptors(t *testing.T) {
-	for _, next := range []*volume.Tree{
+	for _, next := range []*volume.Payload{
 		tree(file("a", "1"), file("d/b", "2"), file("d/e/c", "3")),
 		tree(file("a", "4"), file("d/b", "5"), file("d/e/c", "6")),
 	} {

@@ -31,7 +31,7 @@ type sequence struct {
 	*rand.Rand
 	*testVolume
 	w    *Writer
-	tree *volume.Tree
+	tree *volume.Payload
 }
 
 func (s *sequence) step() {
@@ -49,7 +49,7 @@ func (s *sequence) step() {
 }
 
 // change returns a tree that differs a little from the present one.
-func (s *sequence) change() *volume.Tree {
+func (s *sequence) change() *volume.Payload {
 	files := map[string]volume.File{}
 	for _, f := range s.tree.Files {
 		if s.IntN(5) > 0 {

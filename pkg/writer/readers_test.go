@@ -33,7 +33,7 @@ func fireSize() (updates int, within time.Duration) {
 
 // fireTree is version n: every file holds n, some only every second version, so
 // that there is something to link, and to add and to remove.
-func fireTree(n int) *volume.Tree {
+func fireTree(n int) *volume.Payload {
 	var files []volume.File
 	for k := range fireKeys {
 		files = append(files, withMode(0o440, file(fmt.Sprintf("d%d/key", k%3)+strconv.Itoa(k), strconv.Itoa(n))))

@@ -12,7 +12,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-func withRecord(record string, tree *volume.Tree) *volume.Tree {
+func withRecord(record string, tree *volume.Payload) *volume.Payload {
 	tree.Record = record
 	return tree
 }

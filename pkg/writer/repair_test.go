@@ -156,7 +156,7 @@ func TestStrays(t *testing.T) {
 	v.must(os.Mkdir(filepath.Join(v.path, "dir"), 0o755))
 	v.must(os.WriteFile(filepath.Join(v.path, "file"), nil, 0o644))
 	v.must(os.Symlink(outside(v.path, "etc/passwd"), filepath.Join(v.path, "link")))
-	for _, tr := range []*volume.Tree{tree(file("a", "1")), tree(file("b", "2")), tree()} {
+	for _, tr := range []*volume.Payload{tree(file("a", "1")), tree(file("b", "2")), tree()} {
 		_, err := w.Write(t.Context(), v.root, tr)
 		v.must(err)
 		v.prune()

@@ -25,7 +25,7 @@ type shape struct {
 
 // shapeOf refuses paths that lead out of a generation, or that can't all exist. Whoever made the tree has
 // checked them already; this is the last line before the file system.
-func shapeOf(tree *volume.Tree) (*shape, error) {
+func shapeOf(tree *volume.Payload) (*shape, error) {
 	s := &shape{entries: map[string]int{".": 0}, tops: map[string]bool{}}
 	for i := range tree.Files {
 		p := tree.Files[i].Path
@@ -65,7 +65,7 @@ type attrs struct {
 	uid, gid int
 }
 
-func fileAttrs(tree *volume.Tree, f *volume.File) attrs {
+func fileAttrs(tree *volume.Payload, f *volume.File) attrs {
 	a := attrs{uint32(f.Mode.Perm()), tree.UID, tree.GID}
 	if f.User != nil {
 		a.uid = int(*f.User)
@@ -73,7 +73,7 @@ func fileAttrs(tree *volume.Tree, f *volume.File) attrs {
 	return a
 }
 
-func dirAttrs(tree *volume.Tree) attrs {
+func dirAttrs(tree *volume.Payload) attrs {
 	a := attrs{uint32(tree.DirMode.Perm()), tree.UID, tree.GID}
 	if tree.DirMode&fs.ModeSetgid != 0 {
 		a.mode |= unix.S_ISGID
@@ -116,7 +116,7 @@ const (
 // directories, the links that users see, and ..data. A volume has to hold two generations, as one stays until the
 // next is complete, and one inode more for its root; earlier ones go where there is no room. A hard link counts as an
 // inode, but its bytes count once. The same is enough for InPlace: what it has emptied goes when the room is needed.
-func Measure(tree *volume.Tree) Footprint {
+func Measure(tree *volume.Payload) Footprint {
 	m := Footprint{Inodes: 2} // the generation's directory and ..data
 	attributes, dir, top := 0, ".", ""
 	for i := range tree.Files {

@@ -9,9 +9,9 @@ import (
 )
 
 func TestUnsafeTrees(t *testing.T) {
-	own := func(files ...volume.File) *volume.Tree { return &volume.Tree{Files: files, DirMode: 0o755} }
+	own := func(files ...volume.File) *volume.Payload { return &volume.Payload{Files: files, DirMode: 0o755} }
 	const unclean = `must be clean, relative, and not start with ".."`
-	for want, trees := range map[string][]*volume.Tree{
+	for want, trees := range map[string][]*volume.Payload{
 		unclean: {
 			own(file("", "")), own(file("/etc/x", "")), own(file("../x", "")), own(file("..", "")), own(file("..data", "")), own(file("..x/y", "")),
 			own(file("a/../../x", "")), own(file("a/..", "")), own(file(".", "")), own(file("a/./b", "")), own(file("a//b", "")), own(file("a/", "")),
@@ -42,7 +42,7 @@ func TestMeasure(t *testing.T) {
 	long := strings.Repeat("n", 200)
 	cases := []struct {
 		name string
-		tree *volume.Tree
+		tree *volume.Payload
 		want Footprint
 	}{
 		{"empty", tree(), Footprint{Bytes: 0, Inodes: 2}},

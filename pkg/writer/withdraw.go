@@ -41,7 +41,7 @@ func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 }
 
 // without returns a tree that keeps what dir shows but the files that go, nil if dir shows nothing.
-func (w *Writer) without(dir *os.Root, refused map[volume.Ref]bool) (tree *volume.Tree, gone []string, err error) {
+func (w *Writer) without(dir *os.Root, refused map[volume.Ref]bool) (tree *volume.Payload, gone []string, err error) {
 	generation, err := openPresent(dir)
 	if generation < 0 || err != nil {
 		return nil, nil, err
@@ -51,7 +51,7 @@ func (w *Writer) without(dir *os.Root, refused map[volume.Ref]bool) (tree *volum
 	if err != nil {
 		return nil, nil, fmt.Errorf("stat the present generation: %w", err)
 	}
-	tree = &volume.Tree{DirMode: fs.FileMode(a.mode).Perm(), UID: a.uid, GID: a.gid}
+	tree = &volume.Payload{DirMode: fs.FileMode(a.mode).Perm(), UID: a.uid, GID: a.gid}
 	if a.mode&unix.S_ISGID != 0 {
 		tree.DirMode |= fs.ModeSetgid
 	}

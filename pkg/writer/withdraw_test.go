@@ -16,13 +16,13 @@ import (
 )
 
 // mixed shows files of two objects, of both and of none.
-func mixed() *volume.Tree {
+func mixed() *volume.Payload {
 	return tree(naming(file("ca", "1"), "ca"), naming(file("conf/own", "2"), "own"), naming(file("conf/db", "3"), "db"),
 		naming(file("db", "4"), "db"), naming(file("dir/deep/db", "5"), "db"), naming(file("mixed.env", "6"), "ca", "db"), naming(file("own", "7"), "own"))
 }
 
 // mixedWithout is mixed without db.
-func mixedWithout() *volume.Tree {
+func mixedWithout() *volume.Payload {
 	return tree(naming(file("ca", "1"), "ca"), naming(file("conf/own", "2"), "own"), naming(file("own", "7"), "own"))
 }
 

@@ -84,7 +84,7 @@ type Result struct {
 // true. After any error, or when the process was killed, the next Write repairs. A full file system is unix.ENOSPC to
 // errors.Is: before it fails, superseded generations go, and what an in-place write has emptied. A cancelled ctx is
 // heeded only before the first change, and is ctx.Err() then.
-func (w *Writer) Write(ctx context.Context, dir *os.Root, tree *volume.Tree) (Result, error) {
+func (w *Writer) Write(ctx context.Context, dir *os.Root, tree *volume.Payload) (Result, error) {
 	root, err := openRoot(dir)
 	if err != nil {
 		return Result{}, err
@@ -116,7 +116,7 @@ type update struct {
 	*listing
 	*shape
 	root int
-	tree *volume.Tree
+	tree *volume.Payload
 	// old is the present generation, -1 if there is none.
 	old int
 	// next is the name of a directory for what nobody sees yet. As a leftover it is one of a generation.
@@ -142,7 +142,7 @@ const (
 	equal
 )
 
-func (w *Writer) write(ctx context.Context, root int, tree *volume.Tree, room room) (_ Result, err error) {
+func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room room) (_ Result, err error) {
 	u := &update{opts: w.opts, root: root, tree: tree, old: -1}
 	if u.shape, err = shapeOf(tree); err != nil {
 		return Result{}, err

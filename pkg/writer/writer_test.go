@@ -22,7 +22,7 @@ func withMode(mode fs.FileMode, f volume.File) volume.File {
 func TestWriteOnce(t *testing.T) {
 	binary := string([]byte{0, 1, 0xff, 0xfe, '\n', 0})
 	deep := strings.Repeat("d/", 300) + "f"
-	cases := map[string]*volume.Tree{
+	cases := map[string]*volume.Payload{
 		"empty":             tree(),
 		"one file":          tree(file("a", "1")),
 		"empty content":     tree(file("a", "")),
@@ -55,7 +55,7 @@ func TestWriteOnce(t *testing.T) {
 
 // transitions are pairs of trees that a volume goes from and to, used by several
 // tests.
-var transitions = map[string]struct{ from, to *volume.Tree }{
+var transitions = map[string]struct{ from, to *volume.Payload }{
 	"value changed":           {tree(file("a", "1"), file("b", "2")), tree(file("a", "1"), file("b", "3"))},
 	"value shorter":           {tree(file("a", "long value")), tree(file("a", "s"))},
 	"key added":               {tree(file("a", "1")), tree(file("a", "1"), file("b", "2"))},
@@ -73,7 +73,7 @@ var transitions = map[string]struct{ from, to *volume.Tree }{
 	"contents swapped":        {tree(file("a", "1"), file("b", "2")), tree(file("a", "2"), file("b", "1"))},
 }
 
-func withDirMode(mode fs.FileMode, tree *volume.Tree) *volume.Tree {
+func withDirMode(mode fs.FileMode, tree *volume.Payload) *volume.Payload {
 	tree.DirMode = mode
 	return tree
 }
@@ -86,7 +86,7 @@ func TestUpdate(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/restart=%v", name, restart), func(t *testing.T) {
 				v := newVolume(t)
 				w := New(Options{})
-				for i, tree := range []*volume.Tree{tt.from, tt.to, tt.from, tt.to} {
+				for i, tree := range []*volume.Payload{tt.from, tt.to, tt.from, tt.to} {
 					if restart {
 						w = New(Options{})
 					}
@@ -101,7 +101,7 @@ func TestUpdate(t *testing.T) {
 
 // TestUnchanged writes the same tree again: nothing is touched, not even the times.
 func TestUnchanged(t *testing.T) {
-	fresh := func() *volume.Tree {
+	fresh := func() *volume.Payload {
 		return tree(file("a", "1"), file("empty", ""), withMode(0o400, file("c/d", strings.Repeat("x", 5000))))
 	}
 	for name, w := range bothWriters() {
@@ -115,7 +115,7 @@ func TestUnchanged(t *testing.T) {
 			}
 			unowned := fresh()
 			unowned.UID, unowned.GID = volume.NoOwner, volume.NoOwner
-			for i, tr := range []*volume.Tree{fresh(), unowned, fresh()} {
+			for i, tr := range []*volume.Payload{fresh(), unowned, fresh()} {
 				if i == 2 {
 					w = New(w.opts) // which has to read it
 				}

@@ -64,8 +64,8 @@ func (f *mountFloor) publish(ctx context.Context, number int, object *corev1.Con
 
 // treeOf returns what a volume shows of a ConfigMap of two keys, unless it is told
 // otherwise.
-func treeOf(object *corev1.ConfigMap) *refvol.Tree {
-	tree := &refvol.Tree{DirMode: 0o755, UID: refvol.NoOwner, GID: refvol.NoOwner}
+func treeOf(object *corev1.ConfigMap) *refvol.Payload {
+	tree := &refvol.Payload{DirMode: 0o755, UID: refvol.NoOwner, GID: refvol.NoOwner}
 	for _, key := range []string{paddingKey, valueKey} {
 		tree.Files = append(tree.Files, refvol.File{Path: key, Data: []byte(object.Data[key]), Mode: 0o644})
 	}

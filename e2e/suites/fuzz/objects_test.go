@@ -20,14 +20,14 @@ const missing = "missing"
 // use.
 type objects struct{}
 
-func (*objects) Subscribe(func(volume.Account, volume.Ref))   {}
-func (*objects) RegisterPod(volume.Pod, string, []volume.Ref) {}
-func (*objects) UnregisterPod(volume.Pod, string)             {}
-func (*objects) Keep(volume.Pod, string)                      {}
-func (*objects) Denied(volume.Pod, volume.Ref) error          { return nil }
-func (*objects) Refresh(volume.Pod, []volume.Ref)             {}
-func (*objects) Prioritize(volume.Pod, []volume.Ref)          {}
-func (*objects) Renewed(volume.Account)                       {}
+func (*objects) Subscribe(func(volume.ServiceAccount, volume.Ref)) {}
+func (*objects) RegisterPod(volume.Pod, string, []volume.Ref)      {}
+func (*objects) UnregisterPod(volume.Pod, string)                  {}
+func (*objects) Keep(volume.Pod, string)                           {}
+func (*objects) Denied(volume.Pod, volume.Ref) error               { return nil }
+func (*objects) Refresh(volume.Pod, []volume.Ref)                  {}
+func (*objects) Prioritize(volume.Pod, []volume.Ref)               {}
+func (*objects) Renewed(volume.ServiceAccount)                     {}
 
 // GetObject returns an object whose keys can be paths, and variables.
 func (*objects) GetObject(_ volume.Pod, ref volume.Ref) (*volume.Object, error) {
@@ -56,7 +56,7 @@ func (*objects) Get(_ context.Context, asked volume.Pod) (*pod.Spec, error) {
 		Env: func(string) (volume.Env, []string, error) {
 			return volume.Env{Vars: []volume.EnvVar{{Name: "A", Value: "1"}}}, nil, nil
 		},
-		Shown: func(string) ([]volume.Source, error) {
+		VolumeSources: func(string) ([]volume.Source, error) {
 			ref := volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "app"}
 			return []volume.Source{{Projection: &volume.Projection{Ref: ref}, Field: "spec.volumes[0].secret"}}, nil
 		},
@@ -65,6 +65,6 @@ func (*objects) Get(_ context.Context, asked volume.Pod) (*pod.Spec, error) {
 
 // Ask says that every pod may have every object: what is not refused by rights
 // must be refused by its form.
-func (*objects) Ask(context.Context, volume.Account, volume.Ref, string, volume.Token) (bool, error) {
+func (*objects) Ask(context.Context, volume.ServiceAccount, volume.Ref, string, volume.Token) (bool, error) {
 	return true, nil
 }

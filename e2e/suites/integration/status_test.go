@@ -65,7 +65,7 @@ func (n *node) tells(want ...isTold) *status.Report {
 			if i < len(want) && strings.Contains(reason, want[i].reason) && (want[i].reason == "") == (reason == "") {
 				reason = want[i].reason
 			}
-			got = append(got, fmt.Sprintf("%s %s %v: %s, %t, %s, %q", v.VolumeID, v.Name, v.Pod, v.Condition, v.Abnormal, strings.Join(states, " "), reason))
+			got = append(got, fmt.Sprintf("%s %s %v: %s, %t, %s, %q", v.VolumeID, v.Name, v.Pod, v.Condition, v.Unhealthy, strings.Join(states, " "), reason))
 		}
 		for _, w := range want {
 			pod := status.Pod{Namespace: w.volume.Namespace, Name: w.volume.Pod, UID: w.volume.UID}
@@ -197,7 +197,7 @@ func (n *node) wantVersions(report *status.Report, v *harness.Volume) {
 				n.t.Fatal(err)
 			}
 			want := status.Version{UID: string(cm.UID), ResourceVersion: cm.ResourceVersion}
-			if o.Shown == nil || *o.Shown != want || !o.Followed || o.ProvenAt == nil || o.ProvenAt.After(report.ObservedAt) {
+			if o.Shown == nil || *o.Shown != want || !o.Watched || o.LastConfirmed == nil || o.LastConfirmed.After(report.ObservedAt) {
 				n.t.Errorf("told of %s: %+v, want version %v", o.Name, o, want)
 			}
 		}
@@ -275,7 +275,7 @@ func TestStatusOfTokens(t *testing.T) {
 	n.restartWith()
 	harness.Eventually(t, soon, func() error {
 		report, err := n.report()
-		if err == nil && (len(report.Volumes) != 1 || !report.Volumes[0].WithoutToken || report.Abnormal() > 0) {
+		if err == nil && (len(report.Volumes) != 1 || !report.Volumes[0].WithoutToken || report.Unhealthy() > 0) {
 			err = fmt.Errorf("got %+v", report.Volumes)
 		}
 		return err

@@ -67,7 +67,7 @@ func newRefvol(root *os.Root) subject {
 }
 
 func (w *refvolWriter) prepare(ctx context.Context, keys contents) func() error {
-	tree := &refvol.Tree{DirMode: dirMode, UID: os.Geteuid(), GID: os.Getegid()}
+	tree := &refvol.Payload{DirMode: dirMode, UID: os.Geteuid(), GID: os.Getegid()}
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		tree.Files = append(tree.Files, refvol.File{Path: key, Data: keys[key], Mode: fileMode})
 	}

@@ -14,14 +14,14 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Shown returns what a volume of a pod's spec shows, if it is of type configMap or secret, or
+// VolumeSources returns what a volume of a pod's spec shows, if it is of type configMap or secret, or
 // projected with sources of these types only: one source for each object, in its order.
 // at is the path of the spec, as in field.NewPath("spec"), and the fields in the result are
 // paths below it, such as spec.volumes[1].projected.sources[0].secret. namespace is the pod's.
 //
 // The error says that there is no volume of that name, or it is a *field.Error with the path of
 // what can't be shown.
-func Shown(spec *corev1.PodSpec, at *field.Path, namespace, name string) ([]volume.Source, error) {
+func VolumeSources(spec *corev1.PodSpec, at *field.Path, namespace, name string) ([]volume.Source, error) {
 	for i := range spec.Volumes {
 		if spec.Volumes[i].Name == name {
 			s := shown{namespace: namespace}

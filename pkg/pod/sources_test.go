@@ -12,7 +12,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-func TestShown(t *testing.T) {
+func TestVolumeSources(t *testing.T) {
 	yes, mode, itemMode, none := true, int32(0o440), int32(0o400), int32(0)
 	user, itemUser, itemsUser := int64(1000), int64(1), int64(1001)
 	items := []corev1.KeyToPath{{Key: "k", Path: "d/./k", Mode: &itemMode}, {Key: "l", Path: "l", User: &itemUser}, {Key: "m", Path: "l"}}
@@ -47,14 +47,14 @@ func TestShown(t *testing.T) {
 			by(&itemsUser, source("volumes[3].projected.sources[2].secret", volume.Secret, "s", false, of(0o440))),
 		},
 	} {
-		got, err := Shown(&spec, field.NewPath("spec"), "ns", name)
+		got, err := VolumeSources(&spec, field.NewPath("spec"), "ns", name)
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s:\ngot  %+v, %v\nwant %+v", name, got, err, want)
 		}
 	}
 }
 
-func TestShownRefuses(t *testing.T) {
+func TestVolumeSourcesRefuses(t *testing.T) {
 	const (
 		volumes = "Forbidden: a volume source shows a configMap, secret or projected volume; mount this one itself"
 		sources = "Forbidden: a volume source shows configMap and secret sources only; move this one to another projected volume, and mount that beside it"
@@ -95,11 +95,11 @@ func TestShownRefuses(t *testing.T) {
 		"spec.volumes[1].configMap.items[1].mode: Invalid value: 512: " + badMode:                                items(corev1.KeyToPath{Key: "k", Path: "p", Mode: &large}),
 	} {
 		spec := corev1.PodSpec{Volumes: []corev1.Volume{{Name: "other"}, {Name: "v", VolumeSource: source}}}
-		if got, err := Shown(&spec, field.NewPath("spec"), "ns", "v"); got != nil || err == nil || err.Error() != want {
+		if got, err := VolumeSources(&spec, field.NewPath("spec"), "ns", "v"); got != nil || err == nil || err.Error() != want {
 			t.Errorf("\ngot  %+v, %v\nwant %s", got, err, want)
 		}
 	}
-	_, err := Shown(&corev1.PodSpec{}, field.NewPath("spec"), "ns", "v")
+	_, err := VolumeSources(&corev1.PodSpec{}, field.NewPath("spec"), "ns", "v")
 	if want := `the pod has no volume "v"`; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -107,7 +107,7 @@ func TestShownRefuses(t *testing.T) {
 
 // Every type of a volume and every kind of a projected source is shown or refused by its name,
 // also those of a new version of Kubernetes.
-func TestShownKnowsEveryType(t *testing.T) {
+func TestVolumeSourcesKnowsEveryType(t *testing.T) {
 	shown := 0
 	for _, union := range []reflect.Type{reflect.TypeFor[corev1.VolumeSource](), reflect.TypeFor[corev1.VolumeProjection]()} {
 		for i := range union.NumField() {
@@ -124,7 +124,7 @@ func TestShownKnowsEveryType(t *testing.T) {
 				at += "projected.sources[0]."
 			}
 			spec := corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: source}}}
-			_, err := Shown(&spec, field.NewPath("spec"), "ns", "v")
+			_, err := VolumeSources(&spec, field.NewPath("spec"), "ns", "v")
 			if err == nil || strings.Contains(err.Error(), "Required value") {
 				shown++
 			} else if !strings.HasPrefix(err.Error(), at+name+": Forbidden: ") {

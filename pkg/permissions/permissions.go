@@ -1,8 +1,8 @@
-// Package rights finds out whether the API server gives the plugin the rights that it needs, and what is missing if not.
+// Package permissions finds out whether the API server gives the plugin the rights that it needs, and what is missing if not.
 //
 // It owns how often that is asked, and the questions: about the rights of the plugin's own account, and whether it may
 // read as its node. It must not know whose objects are read, nor for whom.
-package rights
+package permissions
 
 import (
 	"cmp"
