@@ -132,8 +132,8 @@ func (c *Checker) source(w *Workload, template podTemplate, v driverVolume, s *v
 	switch {
 	case s.Projection != nil:
 		w.add(projection(v, s))
-	case s.Env != nil:
-		for _, r := range environment(&s.Env.Env) {
+	case s.Env != nil, s.Join != nil:
+		for _, r := range referencesOf(s.References(), s.Env != nil) {
 			r.Field = nameField(v, r.Field)
 			w.add(r)
 		}
@@ -186,20 +186,20 @@ func (c *Checker) podEnv(w *Workload, template podTemplate, v driverVolume, s *v
 	if len(leftOut) > 0 {
 		c.warning(w.Location, at, "leaves out what a volume can't know: "+strings.Join(leftOut, ", "))
 	}
-	for _, r := range environment(&env) {
+	for _, r := range referencesOf(env.References(), true) {
 		// A pod's own paths begin where its spec is.
 		r.Field, r.Via = at, template.at.String()+strings.TrimPrefix(r.Field, "spec")+".name"
 		w.add(r)
 	}
 }
 
-// environment returns what an environment references. Field is that of the reference.
-func environment(env *volume.Env) []Reference {
+// referencesOf returns what a source, or an environment, references. Field is that of the reference.
+func referencesOf(from []volume.Reference, env bool) []Reference {
 	var all []Reference
-	for _, use := range env.References() {
+	for _, use := range from {
 		r := Reference{
 			Field: use.Field, Refvol: true, Kind: string(use.Ref.Kind), Namespace: use.Ref.Namespace, Name: use.Ref.Name,
-			Optional: use.Optional, env: true,
+			Optional: use.Optional, env: env,
 		}
 		if use.Key != "" {
 			r.Keys = []string{use.Key}

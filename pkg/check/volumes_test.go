@@ -42,6 +42,11 @@ func TestVolumes(t *testing.T) {
 			references: []string{v + "sources[0].configMap.name: ConfigMap ns/app refvol", v + "sources[1].secret.name: Secret ns/db a optional refvol"},
 		},
 		{
+			name: "join", attributes: `{sources: "[{join: {path: p, sources: [{configMap: {name: app, key: k}}, {secret: {name: db, key: l, namespace: other, optional: true}}]}}]"}`,
+			references: []string{v + "sources[0].join.sources[0].configMap.name: ConfigMap ns/app k refvol", v + "sources[0].join.sources[1].secret.name: Secret other/db l optional refvol"},
+			warnings:   []string{v + "sources[0].join.sources[1].secret.namespace: an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to get it"},
+		},
+		{
 			name: "env",
 			attributes: `{sources: "[{env: {path: e, envFrom: [{configMapRef: {name: a}}, {prefix: P_, secretRef: {name: b, optional: true}}],
 				env: [{name: A, value: x}, {name: B, valueFrom: {secretKeyRef: {name: c, key: k}}}]}}]"}`,

@@ -6,7 +6,7 @@ import "fmt"
 // left of it: a key that a later source replaces counts too.
 const (
 	// MaxEnvBytes is how many bytes the names and values of the env files of a volume may have together, with
-	// variableBytes for each. It is more than the kernel passes to a new process.
+	// variableBytes for each, and the joined files. It is more than the kernel passes to a new process.
 	MaxEnvBytes = 4 << 20
 
 	variableBytes = 64
@@ -24,7 +24,7 @@ func (r *renderer) check(at string) error {
 	case r.opts.MaxFiles > 0 && len(r.files) > r.opts.MaxFiles:
 		return &TooLargeError{fmt.Sprintf("%s: Too many: the volume may show %d keys, items and env files, each counted as often as it is named: one for each page of --max-volume-size", at, r.opts.MaxFiles)}
 	case r.envBytes > MaxEnvBytes:
-		return &TooLargeError{fmt.Sprintf("%s: Too long: the names and values of a volume's env files may take %d bytes together, with %d for each variable, counted as often as it is set", at, MaxEnvBytes, variableBytes)}
+		return &TooLargeError{fmt.Sprintf("%s: Too long: the joined files of a volume and the names and values of its env files may take %d bytes together, with %d for each variable, counted as often as it is set", at, MaxEnvBytes, variableBytes)}
 	}
 	return nil
 }

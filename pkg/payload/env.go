@@ -81,11 +81,8 @@ func (e *environment) dependent() []string {
 // where no value of it is left in the end.
 func (e *environment) object(ref volume.Ref, optional bool, at string) *volume.Object {
 	object := e.renderer.object(ref, optional, at)
-	if object == nil {
-		return object
-	}
-	if i, found := slices.BinarySearchFunc(e.refs, ref, volume.CompareRefs); !found {
-		e.refs = slices.Insert(e.refs, i, ref)
+	if object != nil {
+		e.refs = insertRef(e.refs, ref)
 	}
 	return object
 }
@@ -125,7 +122,7 @@ func (e *environment) add(v *volume.EnvVar) {
 	}
 }
 
-func (e *environment) addKey(name string, from *volume.EnvKey) {
+func (e *environment) addKey(name string, from *volume.Reference) {
 	object := e.object(from.Ref, from.Optional, from.Field)
 	if object == nil {
 		return

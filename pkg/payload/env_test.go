@@ -28,7 +28,7 @@ func envFrom(kind volume.Kind, name, prefix string) volume.EnvFrom {
 func plain(name, value string) volume.EnvVar { return volume.EnvVar{Name: name, Value: value} }
 
 func fromKey(name string, kind volume.Kind, object, key string) volume.EnvVar {
-	return volume.EnvVar{Name: name, Key: &volume.EnvKey{Ref: volume.Ref{Kind: kind, Namespace: "ns", Name: object}, Key: key, Field: "value of " + name}}
+	return volume.EnvVar{Name: name, Key: &volume.Reference{Ref: volume.Ref{Kind: kind, Namespace: "ns", Name: object}, Key: key, Field: "value of " + name}}
 }
 
 // values makes an object of pairs of key and value.

@@ -179,7 +179,7 @@ type renderer struct {
 	refs    map[volume.Ref][]volume.Ref
 	missing MissingError
 	skipped []Skipped
-	// envBytes is what the variables of all env files take; see MaxEnvBytes.
+	// envBytes is what joined files and the variables of all env files take; see MaxEnvBytes.
 	envBytes int
 }
 
@@ -231,6 +231,8 @@ func (r *renderer) add(source *volume.Source) error {
 		return r.check(source.Field)
 	case source.Env != nil:
 		return r.addEnv(source.Env, source.Field)
+	case source.Join != nil:
+		return r.addJoin(source.Join, source.Field)
 	default:
 		return fmt.Errorf("%s: nothing to show yet", source.Field)
 	}
@@ -265,6 +267,42 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 			r.missing.add(Missing{Ref: p.Ref, Key: item.Key, Field: at})
 		}
 	}
+}
+
+// addJoin adds a file of several keys. A part without a line feed at its end gets one, so that the next one begins a line.
+func (r *renderer) addJoin(join *volume.JoinFile, at string) error {
+	file := volume.File{Path: join.Path}
+	for i := range join.Parts {
+		part := &join.Parts[i]
+		object := r.object(part.Ref, part.Optional, part.Field)
+		if object == nil {
+			continue
+		}
+		file.Refs = insertRef(file.Refs, part.Ref)
+		value, ok := object.Value(part.Key)
+		if !ok && !part.Optional {
+			r.missing.add(Missing{Ref: part.Ref, Key: part.Key, Field: part.Field})
+		}
+		r.envBytes += len(value) + 1
+		if err := r.check(at); err != nil {
+			return err
+		}
+		file.Data = append(file.Data, value...)
+		if len(value) > 0 && value[len(value)-1] != '\n' {
+			file.Data = append(file.Data, '\n')
+		}
+	}
+	r.addFile(file, join.Mode, r.spec.DefaultMode)
+	return r.check(at)
+}
+
+// insertRef adds a reference to sorted ones, once.
+func insertRef(refs []volume.Ref, ref volume.Ref) []volume.Ref {
+	i, found := slices.BinarySearchFunc(refs, ref, volume.CompareRefs)
+	if found {
+		return refs
+	}
+	return slices.Insert(refs, i, ref)
 }
 
 // object returns an object, or nil if it does not exist, and notes that if it must.

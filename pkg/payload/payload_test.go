@@ -381,7 +381,9 @@ func TestRenderNamesObjects(t *testing.T) {
 		return volume.Ref{Kind: kind, Namespace: "ns", Name: name}
 	}
 	db, ca, own, absent := ref(secret, "db"), ref(cm, "ca"), ref(cm, "own"), ref(cm, "absent")
-	key := func(r volume.Ref, key string) *volume.EnvKey { return &volume.EnvKey{Ref: r, Key: key, Optional: true} }
+	key := func(r volume.Ref, key string) *volume.Reference {
+		return &volume.Reference{Ref: r, Key: key, Optional: true}
+	}
 	mixed := &volume.EnvFile{Path: "mixed.env", Env: volume.Env{
 		From: []volume.EnvFrom{{Ref: db}, {Ref: absent, Optional: true}, {Ref: own}},
 		Vars: []volume.EnvVar{{Name: "A", Key: key(ca, "x")}, {Name: "B", Key: key(ca, "none")}, {Name: "A", Value: "other"}, {Name: "C", Key: key(db, "y")}},

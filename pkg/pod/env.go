@@ -129,11 +129,11 @@ func (e *environment) variable(at *field.Path, v *corev1.EnvVar) (variable volum
 	return variable, unknown
 }
 
-func (e *environment) key(at *field.Path, kind volume.Kind, name, key string, optional *bool) *volume.EnvKey {
+func (e *environment) key(at *field.Path, kind volume.Kind, name, key string, optional *bool) *volume.Reference {
 	if key == "" {
 		e.errs = append(e.errs, field.Required(at.Child("key"), "must name a key of the object"))
 	}
-	return &volume.EnvKey{Ref: e.ref(at, kind, name), Key: key, Optional: isTrue(optional), Field: at.String()}
+	return &volume.Reference{Ref: e.ref(at, kind, name), Key: key, Optional: isTrue(optional), Field: at.String()}
 }
 
 func (e *environment) ref(at *field.Path, kind volume.Kind, name string) volume.Ref {

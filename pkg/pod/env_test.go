@@ -58,8 +58,8 @@ env:
 			want: volume.Env{Vars: []volume.EnvVar{
 				{Name: "EMPTY"},
 				{Name: "VALUE", Value: "a $(EMPTY) $$"},
-				{Name: "EMPTY_SOURCE", Key: &volume.EnvKey{Ref: object(volume.Secret, "s"), Key: "k", Field: "spec.containers[1].env[2].valueFrom.secretKeyRef"}},
-				{Name: "LEVEL", Key: &volume.EnvKey{Ref: object(volume.ConfigMap, "m"), Key: "level", Optional: true, Field: "spec.containers[1].env[3].valueFrom.configMapKeyRef"}},
+				{Name: "EMPTY_SOURCE", Key: &volume.Reference{Ref: object(volume.Secret, "s"), Key: "k", Field: "spec.containers[1].env[2].valueFrom.secretKeyRef"}},
+				{Name: "LEVEL", Key: &volume.Reference{Ref: object(volume.ConfigMap, "m"), Key: "level", Optional: true, Field: "spec.containers[1].env[3].valueFrom.configMapKeyRef"}},
 				{Name: "BEATEN", Value: "x"},
 				{Name: "NAME", FieldRef: volume.PodName},
 				{Name: "NAMESPACE", FieldRef: volume.PodNamespace},

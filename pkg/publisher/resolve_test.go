@@ -24,7 +24,7 @@ func podEnv() volume.Env {
 	return volume.Env{
 		Vars: []volume.EnvVar{
 			{Name: "PLAIN", Value: canary},
-			{Name: "PASSWORD", Key: &volume.EnvKey{Ref: secret("db"), Key: "password", Field: "spec.containers[0].env[1].valueFrom.secretKeyRef"}},
+			{Name: "PASSWORD", Key: &volume.Reference{Ref: secret("db"), Key: "password", Field: "spec.containers[0].env[1].valueFrom.secretKeyRef"}},
 			{Name: "NODE", FieldRef: volume.PodNodeName},
 			{Name: "NAME", FieldRef: volume.PodName},
 		},

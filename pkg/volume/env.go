@@ -61,21 +61,11 @@ type EnvVar struct {
 	Name string
 	// Value may refer to variables that are set before it as $(NAME).
 	Value    string
-	Key      *EnvKey
+	Key      *Reference
 	FieldRef PodField
 	// Unknown says that the variable has a value that a volume can't know: it is left
 	// out, and so is what was set under its name before.
 	Unknown bool
-}
-
-// EnvKey is one key of an object as the value of a variable.
-type EnvKey struct {
-	Ref Ref
-	Key string
-	// Optional forgives an object or a key that does not exist.
-	Optional bool
-	// Field is where the author wrote it.
-	Field string
 }
 
 // PodField is a field of the pod whose value a publish request tells.

@@ -115,28 +115,43 @@ func checkSpec(t *testing.T, spec *Spec) {
 		if s.Field == "" {
 			t.Errorf("source %+v has no field", s)
 		}
-		switch {
-		case s.Projection != nil && s.Env == nil && s.PodEnv == nil && s.Volume == "":
+		things := 0
+		if s.Projection != nil {
+			things++
 			for _, item := range s.Projection.Items {
 				file(item.Path, item.Mode)
 				if item.Key == "" {
 					t.Errorf("path %q has no key", item.Path)
 				}
 			}
-		case s.Projection == nil && s.Env != nil && s.PodEnv == nil && s.Volume == "":
+		}
+		if s.Env != nil {
+			things++
 			file(s.Env.Path, s.Env.Mode)
 			checkEnv(t, s.Env)
-		case s.Projection == nil && s.Env == nil && s.PodEnv != nil && s.Volume == "":
+		}
+		if s.PodEnv != nil {
+			things++
 			file(s.PodEnv.Path, s.PodEnv.Mode)
 			if s.PodEnv.Container == "" || s.PodEnv.Format != EnvDotenv && s.PodEnv.Format != EnvShell {
 				t.Errorf("podEnv %+v", *s.PodEnv)
 			}
-		case s.Projection == nil && s.Env == nil && s.PodEnv == nil && s.Volume != "":
+		}
+		if s.Join != nil {
+			things++
+			file(s.Join.Path, s.Join.Mode)
+			if len(s.Join.Parts) == 0 {
+				t.Error("a joined file of nothing")
+			}
+		}
+		if s.Volume != "" {
+			things++
 			if shown[s.Volume] {
 				t.Errorf("volume %q is shown twice", s.Volume)
 			}
 			shown[s.Volume] = true
-		default:
+		}
+		if things != 1 {
 			t.Errorf("source %+v is not just one thing", s)
 		}
 	}

@@ -187,6 +187,9 @@ func (p *parser) source(at *field.Path, value []byte) (Source, bool) {
 	case from.PodEnv != nil:
 		at = at.Child("podEnv")
 		source.PodEnv = p.podEnvSource(at, *from.PodEnv)
+	case from.Join != nil:
+		at = at.Child("join")
+		source.Join = p.join(at, *from.Join)
 	}
 	source.Field = at.String()
 	return source, true
@@ -198,6 +201,36 @@ func (p *parser) projection(at *field.Path, value []byte, kind Kind) *Projection
 		return &Projection{}
 	}
 	return &Projection{Ref: p.ref(at, kind, from.objectRef), Items: p.items(at.Child("items"), from.Items), Optional: from.Optional}
+}
+
+// join reads a source of kind `join`.
+func (p *parser) join(at *field.Path, value []byte) *JoinFile {
+	var from join
+	file := &JoinFile{}
+	if !p.decode(at, value, &from) {
+		return file
+	}
+	file.Path, file.Mode = p.path(at.Child("path"), from.Path), p.mode(at.Child("mode"), from.Mode)
+	if len(from.Sources) == 0 {
+		p.add(field.Required(at.Child(attrSources), "must have at least one source"))
+	}
+	for i, value := range from.Sources {
+		var part joinSource
+		at := at.Child(attrSources).Index(i)
+		if !p.oneOf(at, value, &part) {
+			continue
+		}
+		var key *Reference
+		if part.Secret != nil {
+			key = p.keyRef(at.Child("secret"), *part.Secret, Secret)
+		} else {
+			key = p.keyRef(at.Child("configMap"), *part.ConfigMap, ConfigMap)
+		}
+		if key != nil {
+			file.Parts = append(file.Parts, *key)
+		}
+	}
+	return file
 }
 
 // items reads a list of items. One that is refused keeps its place in the list, with an empty path.

@@ -92,12 +92,12 @@ func (p *parser) valueFrom(at *field.Path, value []byte, into *EnvVar) {
 	}
 }
 
-func (p *parser) keyRef(at *field.Path, value json.RawMessage, kind Kind) *EnvKey {
+func (p *parser) keyRef(at *field.Path, value json.RawMessage, kind Kind) *Reference {
 	from := keyRef{objectRef: objectRef{Namespace: p.pod.Namespace}}
 	if !p.decode(at, value, &from) {
 		return nil
 	}
-	key := &EnvKey{Ref: p.ref(at, kind, from.objectRef), Key: from.Key, Optional: from.Optional, Field: at.String()}
+	key := &Reference{Ref: p.ref(at, kind, from.objectRef), Key: from.Key, Optional: from.Optional, Field: at.String()}
 	p.valid(at.Child("key"), from.Key, noKey, utilvalidation.IsConfigMapKey)
 	return key
 }

@@ -41,9 +41,9 @@ func envCases() []accepted {
 		one(`valueFrom: `, EnvVar{}),
 		one(`value: "$(B) #x"`, EnvVar{Value: "$(B) #x"}),
 		one(`value: "two\nlines"`, EnvVar{Value: "two\nlines"}),
-		one("valueFrom: {configMapKeyRef: {name: c, key: .k}}", EnvVar{Key: &EnvKey{Ref: cm("c"), Key: ".k", Field: key + "configMapKeyRef"}}),
-		one("valueFrom: {secretKeyRef: {name: s, key: k, optional: true, namespace: ns}}", EnvVar{Key: &EnvKey{Ref: secret("s"), Key: "k", Optional: true, Field: key + "secretKeyRef"}}),
-		one("value: v, valueFrom: {secretKeyRef: {name: s, key: k}}", EnvVar{Value: "v", Key: &EnvKey{Ref: secret("s"), Key: "k", Field: key + "secretKeyRef"}}),
+		one("valueFrom: {configMapKeyRef: {name: c, key: .k}}", EnvVar{Key: &Reference{Ref: cm("c"), Key: ".k", Field: key + "configMapKeyRef"}}),
+		one("valueFrom: {secretKeyRef: {name: s, key: k, optional: true, namespace: ns}}", EnvVar{Key: &Reference{Ref: secret("s"), Key: "k", Optional: true, Field: key + "secretKeyRef"}}),
+		one("value: v, valueFrom: {secretKeyRef: {name: s, key: k}}", EnvVar{Value: "v", Key: &Reference{Ref: secret("s"), Key: "k", Field: key + "secretKeyRef"}}),
 		one("valueFrom: {fieldRef: {fieldPath: metadata.name}}", EnvVar{FieldRef: PodName}),
 		one("valueFrom: {fieldRef: {fieldPath: metadata.namespace}}", EnvVar{FieldRef: PodNamespace}),
 		one("valueFrom: {fieldRef: {fieldPath: metadata.uid, apiVersion: v1}}", EnvVar{FieldRef: PodUID}),
@@ -57,6 +57,13 @@ func envCases() []accepted {
 		{
 			"podEnv with all fields", sources("[{podEnv: {path: d/e, container: main-2, mode: 0400, format: shell}}]"),
 			podEnv(PodEnvFile{Path: "d/e", Mode: &mode, Format: EnvShell, Container: "main-2"}),
+		},
+		{
+			"join", sources("[{join: {path: d//ca.pem, mode: 0400, sources: [{configMap: {name: c, key: k}}, {secret: {name: s, key: ca.crt, optional: true, namespace: ns}}]}}]"),
+			spec(Source{Field: "sources[0].join", Join: &JoinFile{Path: "d/ca.pem", Mode: &mode, Parts: []Reference{
+				{Ref: cm("c"), Key: "k", Field: "sources[0].join.sources[0].configMap"},
+				{Ref: secret("s"), Key: "ca.crt", Optional: true, Field: "sources[0].join.sources[1].secret"},
+			}}}),
 		},
 	}
 }
@@ -76,6 +83,9 @@ func refusedEnvCases() []refusedSources {
 	}
 	valueFrom := func(name, fields, want string) refusedSources {
 		return variable(name, "name: A, valueFrom: {"+fields+"}", ".valueFrom"+want)
+	}
+	join := func(name, fields, want string) refusedSources {
+		return refusedSources{"join: " + name, "[{join: {" + fields + "}}]", want}
 	}
 	podEnv := func(name, fields, want string) refusedSources {
 		return refusedSources{"podEnv: " + name, "[{podEnv: {" + fields + "}}]", "sources[0].podEnv" + want}
@@ -128,6 +138,16 @@ func refusedEnvCases() []refusedSources {
 			"env and a key at one path", "[{secret: {name: s, items: [{key: k, path: e}]}}, {env: {path: e}}, {podEnv: {path: e/f, container: c}}]",
 			`[sources[1].env.path: Invalid value: "e": conflicting duplicate paths: also the path of sources[0].secret.items[0].path` +
 				`, sources[2].podEnv.path: Invalid value: "e/f": must not lie below "e", which sources[0].secret.items[0].path makes a file]`,
+		},
+		join("nothing", "", "[sources[0].join.path: Required value: must be a relative path, sources[0].join.sources: Required value: must have at least one source]"),
+		join("no key", "path: p, sources: [{secret: {name: s}}]", "sources[0].join.sources[0].secret.key: Required value: must name a key of the object"),
+		join("two objects", "path: p, sources: [{secret: {name: s, key: k}, configMap: {name: c, key: k}}]", `sources[0].join.sources[0]: Invalid value: "object": must have one of configMap, secret, not several`),
+		join("another source", "path: p, sources: [{volume: {name: v}}]", "sources[0].join.sources[0].volume: Forbidden: unknown field; known are configMap, secret"),
+		join("items", "path: p, sources: [{secret: {name: s, items: []}}]", "[sources[0].join.sources[0].secret.items: Forbidden: unknown field; known are key, name, namespace, optional, sources[0].join.sources[0].secret.key: Required value: must name a key of the object]"),
+		join("a path below its own", "path: ../p, sources: [{secret: {name: s, key: k}}]", `sources[0].join.path: Invalid value: "../p": must not contain ".."`),
+		{
+			"a joined file and a key at one path", "[{join: {path: e, sources: [{secret: {name: s, key: k}}]}}, {secret: {name: s, items: [{key: k, path: e}]}}]",
+			`sources[1].secret.items[0].path: Invalid value: "e": conflicting duplicate paths: also the path of sources[0].join.path`,
 		},
 		env("a long value is not repeated", "path: e, env: [{name: A, value: ["+strings.Repeat("s3cret", 20)+"]}]", `.env[0].value: Invalid value: "array": must be a string (quote it)`),
 	}

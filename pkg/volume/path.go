@@ -103,6 +103,8 @@ func (s *Source) paths() iter.Seq2[pathPlace, string] {
 			yield(pathPlace{s, 0}, s.Env.Path)
 		case s.PodEnv != nil:
 			yield(pathPlace{s, 0}, s.PodEnv.Path)
+		case s.Join != nil:
+			yield(pathPlace{s, 0}, s.Join.Path)
 		}
 	}
 }

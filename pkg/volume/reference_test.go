@@ -68,7 +68,7 @@ func TestDocumentedFields(t *testing.T) {
 			objects++
 		}
 	}
-	if objects != 18 {
+	if objects != 22 {
 		t.Errorf("%d objects are documented", objects)
 	}
 }

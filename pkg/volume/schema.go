@@ -34,6 +34,7 @@ type source struct {
 	Volume    *json.RawMessage `json:"volume"`
 	Env       *json.RawMessage `json:"env"`
 	PodEnv    *json.RawMessage `json:"podEnv"`
+	Join      *json.RawMessage `json:"join"`
 }
 
 // objectRef names an object. Its namespace is the pod's own where none is given.
@@ -77,6 +78,18 @@ type env struct {
 type podEnv struct {
 	envFile
 	Container string `json:"container"`
+}
+
+type join struct {
+	Path    string              `json:"path"`
+	Mode    *intstr.IntOrString `json:"mode"`
+	Sources []json.RawMessage   `json:"sources"`
+}
+
+// joinSource is an element of `sources` of a join.
+type joinSource struct {
+	ConfigMap *json.RawMessage `json:"configMap"`
+	Secret    *json.RawMessage `json:"secret"`
 }
 
 // envFrom is core/v1 EnvFromSource.

@@ -76,8 +76,7 @@ func (s *Spec) InPlace() bool { return s.WriteStrategy == WriteInPlace }
 // RemoveDeleted says whether the files of a required object go when it is deleted.
 func (s *Spec) RemoveDeleted() bool { return s.OnDelete == DeleteRemove }
 
-// Source is one contribution to what a volume shows. Just one of Projection, Env, PodEnv and
-// Volume is set.
+// Source is one contribution to what a volume shows. Just one of Projection, Env, PodEnv, Join and Volume is set.
 type Source struct {
 	// Projection shows the keys of an object as files.
 	Projection *Projection
@@ -86,6 +85,8 @@ type Source struct {
 	// PodEnv shows an env file of variables that the pod's own spec names; see
 	// Spec.Resolve.
 	PodEnv *PodEnvFile
+	// Join shows a file of several keys.
+	Join *JoinFile
 	// Volume names one of the pod's own volumes and shows what that names; see
 	// Spec.Resolve.
 	Volume string
@@ -108,6 +109,15 @@ type Projection struct {
 	// DefaultUser is that of the same volume: the owner of files for which neither an item nor
 	// Spec.UID names one.
 	DefaultUser *int64
+}
+
+// JoinFile is a file of several keys, one after the other.
+type JoinFile struct {
+	// Path of the file; clean.
+	Path string
+	// Mode beats the volume's default mode where it is not nil.
+	Mode  *fs.FileMode
+	Parts []Reference
 }
 
 // Item maps one key of an object to a file.

@@ -20,6 +20,7 @@ const usesAttributes = `
     - {name: BEATEN, value: v, valueFrom: {configMapKeyRef: {name: unused, key: k}}}
     - {name: CONFIG, valueFrom: {configMapKeyRef: {name: d, key: m}}}
 - podEnv: {path: pod.env, container: main}
+- join: {path: ca.pem, sources: [{configMap: {name: a, key: k}}, {secret: {name: e, key: l, optional: true}}]}
 `
 
 func TestReferences(t *testing.T) {
@@ -37,11 +38,13 @@ func TestReferences(t *testing.T) {
 		{Ref: secret("c"), Optional: true, Field: "sources[2].env.envFrom[1].secretRef"},
 		{Ref: secret("b"), Key: "k", Optional: true, Field: "sources[2].env.env[3].valueFrom.secretKeyRef"},
 		{Ref: cm("d"), Key: "m", Field: "sources[2].env.env[5].valueFrom.configMapKeyRef"},
+		{Ref: cm("a"), Key: "k", Field: "sources[4].join.sources[0].configMap"},
+		{Ref: secret("e"), Key: "l", Optional: true, Field: "sources[4].join.sources[1].secret"},
 	}
 	if got := spec.References(); !slices.Equal(got, want) {
 		t.Errorf("\ngot  %+v\nwant %+v", got, want)
 	}
-	if got, want := spec.Refs(), []Ref{cm("a"), secret("b"), secret("c"), cm("d")}; !slices.Equal(got, want) {
+	if got, want := spec.Refs(), []Ref{cm("a"), secret("b"), secret("c"), cm("d"), secret("e")}; !slices.Equal(got, want) {
 		t.Errorf("refs are %v, want %v", got, want)
 	}
 	if got := (&Spec{}).Refs(); len(got) != 0 {

@@ -22,12 +22,13 @@ type Reference struct {
 func (s *Spec) References() []Reference {
 	var uses []Reference
 	for i := range s.Sources {
-		uses = append(uses, s.Sources[i].references()...)
+		uses = append(uses, s.Sources[i].References()...)
 	}
 	return uses
 }
 
-func (s *Source) references() []Reference {
+// References returns every place where the source names an object, in its order. The caller must not change it.
+func (s *Source) References() []Reference {
 	switch {
 	case s.Projection != nil && len(s.Projection.Items) == 0:
 		return []Reference{{Ref: s.Projection.Ref, Optional: s.Projection.Optional, Field: s.Field}}
@@ -40,20 +41,22 @@ func (s *Source) references() []Reference {
 		return uses
 	case s.Env != nil:
 		return s.Env.References()
+	case s.Join != nil:
+		return s.Join.Parts
 	}
 	return nil
 }
 
-// objects is uses with one place only of all items of a source, which name the same object: a pod's
+// objects is References with one place only of all items of a source, which name the same object: a pod's
 // spec has room for thousands of items.
 func (s *Source) objects() []Reference {
 	if s.Projection == nil || len(s.Projection.Items) == 0 {
-		return s.references()
+		return s.References()
 	}
 	first := *s.Projection
 	first.Items = first.Items[:1]
 	one := Source{Projection: &first, Field: s.Field}
-	return one.references()
+	return one.References()
 }
 
 // References returns every place where an environment names an object, in its order.
@@ -64,7 +67,7 @@ func (e *Env) References() []Reference {
 	}
 	for _, v := range e.Vars {
 		if v.Key != nil && v.Value == "" {
-			uses = append(uses, Reference{Ref: v.Key.Ref, Key: v.Key.Key, Optional: v.Key.Optional, Field: v.Key.Field})
+			uses = append(uses, *v.Key)
 		}
 	}
 	return uses
