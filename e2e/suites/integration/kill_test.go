@@ -64,30 +64,57 @@ func TestKilledAnywhere(t *testing.T) {
 }
 
 // killAll kills an operation at its first call, at its second, and so on until it
-// completes untouched. The short form leaves out most of the calls.
+// completes untouched. The short form kills at a few of the calls.
 func (k *killing) killAll(o operation, random *rand.Rand) {
 	k.t.Helper()
 	calls, _ := o.run(k, supervise.CountOnly)
 	k.t.Logf("%s of %s makes %d calls: %v", o.name, k.shape.name, len(calls), calls)
-	for nth := 1; ; nth++ {
-		if harness.Scaled(true, false) && nth <= len(calls) && !k.chosen(o, calls, nth, random) {
-			continue
-		}
-		made, killed := o.run(k, supervise.KillAt(nth))
-		if !killed {
-			return
-		}
-		k.killed(o.name, made)
-		if k.t.Failed() {
-			k.t.FailNow()
-		}
+	if harness.Scaled(true, false) {
+		k.killSome(o, calls, random)
+		return
+	}
+	for nth := 1; k.kill(o, supervise.KillAt(nth)); nth++ {
 	}
 }
 
-// chosen picks a few calls for the short form: one in twelve, and each that no operation
-// of this name has been killed at.
-func (k *killing) chosen(o operation, calls []supervise.Call, nth int, random *rand.Rand) bool {
-	return !k.tally.has(o.name+" "+calls[nth-1].Name) || random.IntN(12) == 0
+// killSome kills an operation at one of twelve of its calls, and at each of a name at which no operation of this name has been
+// killed. The calls go by their names: the next run may make one more or less before, as the check of the mounts' propagation.
+func (k *killing) killSome(o operation, calls []supervise.Call, random *rand.Rand) {
+	k.t.Helper()
+	before := map[string]int{}
+	for _, call := range calls {
+		before[call.Name]++
+		if nth := before[call.Name]; !k.tally.has(o.name+" "+call.Name) || random.IntN(12) == 0 {
+			k.kill(o, killAtCall(call.Name, nth))
+		}
+	}
+	for nth := len(calls) + 1; k.kill(o, supervise.KillAt(nth)); nth++ {
+	}
+}
+
+// kill runs an operation that is to be killed, and returns whether it was.
+func (k *killing) kill(o operation, at supervise.Decide) bool {
+	k.t.Helper()
+	made, killed := o.run(k, at)
+	if killed {
+		k.killed(o.name, made)
+	}
+	if k.t.Failed() {
+		k.t.FailNow()
+	}
+	return killed
+}
+
+// killAtCall kills at the nth call of a name.
+func killAtCall(name string, nth int) supervise.Decide {
+	seen := 0
+	return func(_ int, call supervise.Call) bool {
+		if call.Name != name {
+			return false
+		}
+		seen++
+		return seen == nth
+	}
 }
 
 // TestKilledInBursts kills the plugin again and again at random calls, while the objects
