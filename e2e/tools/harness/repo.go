@@ -37,9 +37,13 @@ func Repository() (string, error) {
 	}
 }
 
-// BuildControlPlane builds etcd and the API server if they are missing, which takes
-// minutes the first time; progress gets a line now and then.
+// BuildControlPlane returns the etcd and the API server that KUBEBUILDER_ASSETS names. Without it, it builds them if they are
+// missing, which takes minutes the first time; progress gets a line now and then.
 func BuildControlPlane(ctx context.Context, progress io.Writer) (controlplane.Binaries, error) {
+	if dir := os.Getenv(controlplane.AssetsVariable); dir != "" {
+		fmt.Fprintf(progress, "etcd and kube-apiserver are those of %s=%s\n", controlplane.AssetsVariable, dir)
+		return controlplane.FromAssets(ctx, dir)
+	}
 	o, err := kubernetesBuild(progress)
 	if err != nil {
 		return controlplane.Binaries{}, err
