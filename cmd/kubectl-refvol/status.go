@@ -57,8 +57,8 @@ func newStatusCommand() *cobra.Command {
 pod, condition and versions. Nodes whose plugin is missing, not ready or too old, or does not
 answer, come first. It prints no value.
 
-Exits with status 0 if all is normal, 1 if a volume is abnormal or not reported, or a node does not
-answer, and 2 if a request failed or the command line is wrong.`,
+Exits with status 0 if all is normal, 1 if a volume is abnormal or not reported, a publish failed in the
+last ten minutes, or a node does not answer, and 2 if a request failed or the command line is wrong.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -131,14 +131,14 @@ func (n *nodeStatus) badness() int {
 		bad += 1 << 32
 	}
 	if n.Report != nil {
-		bad += n.Report.Unhealthy()
+		bad += n.Report.Unhealthy() + len(n.Report.Refused)
 	}
 	return bad
 }
 
 // judge returns an error if anything is abnormal.
 func (s *clusterStatus) judge() error {
-	problems, abnormal, missing := 0, 0, 0
+	problems, abnormal, refused, missing := 0, 0, 0, 0
 	for i := range s.Nodes {
 		missing += len(s.Nodes[i].Missing)
 		if s.Nodes[i].Problem != nil {
@@ -146,13 +146,14 @@ func (s *clusterStatus) judge() error {
 		}
 		if s.Nodes[i].Report != nil {
 			abnormal += s.Nodes[i].Report.Unhealthy()
+			refused += len(s.Nodes[i].Report.Refused)
 		}
 	}
-	if problems+abnormal+missing == 0 {
+	if problems+abnormal+refused+missing == 0 {
 		return nil
 	}
-	return noError{fmt.Errorf("status: nodes with a problem: %d of %d, abnormal volumes: %d, volumes that no plugin reports: %d",
-		problems, len(s.Nodes), abnormal, missing)}
+	return noError{fmt.Errorf("status: nodes with a problem: %d of %d, abnormal volumes: %d, failed publishes: %d, volumes that no plugin reports: %d",
+		problems, len(s.Nodes), abnormal, refused, missing)}
 }
 
 // writeTable writes the nodes that have a problem, and then the volumes.

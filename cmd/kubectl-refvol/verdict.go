@@ -69,15 +69,12 @@ func describe(text *strings.Builder, v *fleet.Result) error {
 	return nil
 }
 
-// podName names a pod, by its UID as long as nothing else is known.
+// podName names a pod, if it is known.
 func podName(pod *status.Pod) string {
-	switch {
-	case pod == nil:
+	if pod == nil {
 		return "-"
-	case pod.Name == "":
-		return pod.UID
 	}
-	return pod.Namespace + "/" + pod.Name
+	return pod.String()
 }
 
 func shown(v *status.Version) string {

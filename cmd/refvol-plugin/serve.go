@@ -133,7 +133,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	serving, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
 	defer context.AfterFunc(serving, below.volumes.StopWaiting)()
-	statuses, err := statusHandler(opts, below)
+	statuses, err := statusHandler(opts, below, server)
 	if err != nil {
 		return err
 	}

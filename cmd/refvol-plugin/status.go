@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/version"
 
+	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/report"
 	"github.com/refvol/refvol/pkg/status"
@@ -32,11 +34,11 @@ func newStatusCommand() *cobra.Command {
 		Long: `Asks the plugin that runs in the same pod for its volumes, and lists each with its pod, its
 condition and since when, when its objects were last proven current, its size, its objects with
 the resourceVersion that the files show, and the reason of the condition. It prints no value. Before
-the volumes it names the rights that the plugin lacks.
+the volumes it names the rights that the plugin lacks, and the publishes that failed in the last ten minutes.
 
     kubectl -n refvol-system exec POD -- /refvol-plugin status
 
-Exits with status 0 if all volumes are normal, 1 if one is abnormal or a right is missing, and 2 if that
+Exits with status 0 if all volumes are normal, 1 if one is abnormal, a publish failed or a right is missing, and 2 if that
 is not known: the plugin does not answer, answers in another format, or the command line is wrong.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.OutOrStdout())
@@ -61,6 +63,9 @@ func (o *statusOptions) run(ctx context.Context, stdout io.Writer) error {
 	var errs []error
 	if n := report.Unhealthy(); n > 0 {
 		errs = append(errs, fmt.Errorf("status: volumes that are abnormal: %d of %d", n, len(report.Volumes)))
+	}
+	if n := len(report.Refused); n > 0 {
+		errs = append(errs, fmt.Errorf("status: publishes that failed in the last ten minutes: %d", n))
 	}
 	if n := len(report.MissingRights); n > 0 {
 		errs = append(errs, fmt.Errorf("status: rights that the plugin lacks: %d", n))
@@ -99,10 +104,10 @@ func validateStatusAddress(address string) error {
 }
 
 // statusHandler serves the plugin's status.
-func statusHandler(opts *serveOptions, p *parts) (http.Handler, error) {
+func statusHandler(opts *serveOptions, p *parts, server *csi.Server) (http.Handler, error) {
 	o := report.Options{
 		Driver: opts.driverName, Node: opts.nodeName, Version: version.Get().GitVersion,
-		Volumes: p.volumes.Volumes, Objects: p.objects.Objects, MissingRights: p.rights.Missing,
+		Volumes: p.volumes.Volumes, Objects: p.objects.Objects, Refused: refusedPublishes(server), MissingRights: p.rights.Missing,
 	}
 	if opts.changeDetection != string(manager.Watch) {
 		o.ResyncInterval = opts.resyncInterval
@@ -112,4 +117,16 @@ func statusHandler(opts *serveOptions, p *parts) (http.Handler, error) {
 		return nil, err
 	}
 	return status.Handler(reporter.Report), nil
+}
+
+// refusedPublishes returns the publishes that failed lately, in the format of the status.
+func refusedPublishes(server *csi.Server) iter.Seq[status.Refusal] {
+	return func(yield func(status.Refusal) bool) {
+		for f := range server.Refused {
+			pod := status.Pod{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: string(f.Pod.UID)}
+			if !yield(status.Refusal{VolumeID: f.VolumeID, Name: f.Name, Pod: pod, Code: f.Code.String(), Message: f.Text, At: f.At}) {
+				return
+			}
+		}
+	}
 }

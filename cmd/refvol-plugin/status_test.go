@@ -34,6 +34,12 @@ func TestStatus(t *testing.T) {
 		return &status.Report{APIVersion: status.APIVersion, Kind: status.Kind, Node: "node-1", MissingRights: []string{"get of pods", "\x1b[2J"}}
 	}))
 	defer lacking.Close()
+	refusing := httptest.NewServer(status.Handler(func() *status.Report {
+		return &status.Report{APIVersion: status.APIVersion, Kind: status.Kind, Node: "node-1", ObservedAt: time.Now(), Refused: []status.Refusal{{
+			Name: "settings", Pod: status.Pod{Namespace: "shop", Name: "web"}, Code: "InvalidArgument", Message: "updatePolicy\x1b[2J: no", At: time.Now().Add(-time.Hour),
+		}}}
+	}))
+	defer refusing.Close()
 	newer, none := serveStatus(t, "status.refvol.dev/v9"), serveStatus(t, status.APIVersion)
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
@@ -58,6 +64,11 @@ func TestStatus(t *testing.T) {
 			[]string{"--status-address=" + lacking.Listener.Addr().String()},
 			[]string{"The plugin on node-1 lacks rights: get of pods, \\u001b[2J\n", "No volumes."},
 			1, "status: rights that the plugin lacks: 2",
+		},
+		"refuses": {
+			[]string{"--status-address=" + refusing.Listener.Addr().String()},
+			[]string{"Publish failed 59m ago on node-1: volume settings of pod shop/web: InvalidArgument: updatePolicy\\u001b[2J: no\n", "No volumes."},
+			1, "status: publishes that failed in the last ten minutes: 1",
 		},
 		"wide":         {[]string{"--status-address=" + abnormal, "-o", "wide"}, []string{"VOLUME-ID"}, 1, "1 of 2"},
 		"json":         {[]string{"--status-address=" + abnormal, "-ojson"}, []string{`"apiVersion": "status.refvol.dev/v1alpha1"`, `gone\u001b[2J`}, 1, "1 of 2"},

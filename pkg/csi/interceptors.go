@@ -27,8 +27,8 @@ type podRequest interface{ GetVolumeContext() map[string]string }
 
 // logCalls logs each call that fails once, with its code. What a call has done is the handler's to
 // log: its logger names the method, the volume and, in a publish, the pod. Nothing else of a request
-// is logged: the context may hold tokens, and a secrets field does.
-func logCalls(base klog.Logger, observe Observer) grpc.UnaryServerInterceptor {
+// is logged: the context may hold tokens, and a secrets field does. note gets each answer.
+func logCalls(base klog.Logger, observe Observer, note func(req any, err error)) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		method := path.Base(info.FullMethod)
 		logger := base.WithValues("method", method)
@@ -45,6 +45,7 @@ func logCalls(base klog.Logger, observe Observer) grpc.UnaryServerInterceptor {
 		resp, err := handler(klog.NewContext(ctx, logger), req)
 		took, code := time.Since(begin), status.Code(err)
 		observe(method, code, took)
+		note(req, err)
 		if err != nil {
 			logger.Error(err, "CSI call failed", "code", code.String(), "took", took)
 		} else {

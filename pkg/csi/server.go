@@ -45,6 +45,7 @@ type Server struct {
 	opts         Options
 	path         string
 	registration *registrationServer
+	refusals     refusals
 }
 
 // New returns a Server that serves nothing yet. It fails if opts are not valid.
@@ -82,8 +83,9 @@ func New(opts Options) (*Server, error) {
 		opts.Registered = func(bool) {}
 	}
 	return &Server{
-		opts: opts,
-		path: path,
+		opts:     opts,
+		path:     path,
+		refusals: refusals{all: map[string]Refusal{}},
 		registration: &registrationServer{
 			driverName: opts.DriverName,
 			socket:     opts.KubeletSocketPath,
@@ -134,7 +136,7 @@ func (s *Server) Serve(ctx context.Context) error {
 }
 
 func (s *Server) newGRPC(ctx context.Context) *grpc.Server {
-	return grpc.NewServer(grpc.ChainUnaryInterceptor(logCalls(klog.FromContext(ctx), s.opts.Observe), recoverPanics))
+	return grpc.NewServer(grpc.ChainUnaryInterceptor(logCalls(klog.FromContext(ctx), s.opts.Observe, s.refusals.note), recoverPanics))
 }
 
 // endpoint is one socket and what answers on it.

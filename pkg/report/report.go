@@ -27,6 +27,8 @@ type Options struct {
 	// Volumes and Objects are gone through for each report.
 	Volumes iter.Seq[publisher.VolumeStatus]
 	Objects iter.Seq[manager.ObjectStatus]
+	// Refused is gone through for each report.
+	Refused iter.Seq[status.Refusal]
 	// MissingRights returns the names of the rights that the plugin lacks. It waits for nothing.
 	MissingRights func() []string
 	// ResyncInterval is how often objects are asked for, zero if they are watched.
@@ -34,8 +36,8 @@ type Options struct {
 }
 
 func (o *Options) validate() error {
-	if o.Driver == "" || o.Node == "" || o.Version == "" || o.Volumes == nil || o.Objects == nil || o.MissingRights == nil {
-		return errors.New("Driver, Node, Version, Volumes, Objects, MissingRights: Required value")
+	if o.Driver == "" || o.Node == "" || o.Version == "" || o.Volumes == nil || o.Objects == nil || o.Refused == nil || o.MissingRights == nil {
+		return errors.New("Driver, Node, Version, Volumes, Objects, Refused, MissingRights: Required value")
 	}
 	if o.ResyncInterval < 0 {
 		return fmt.Errorf("ResyncInterval: Invalid value: %s: must not be negative", o.ResyncInterval)
@@ -73,6 +75,13 @@ func (r *Reporter) Report() *status.Report {
 	for i := range volumes {
 		report.Volumes = append(report.Volumes, r.volume(&volumes[i], known, report.ObservedAt))
 	}
+	for f := range r.opts.Refused {
+		f.Message, f.At = line(f.Message), f.At.UTC()
+		report.Refused = append(report.Refused, f)
+	}
+	slices.SortFunc(report.Refused, func(a, b status.Refusal) int {
+		return cmp.Or(b.At.Compare(a.At), strings.Compare(a.VolumeID, b.VolumeID))
+	})
 	slices.SortFunc(report.Volumes, func(a, b status.Volume) int { return status.Compare(&a, &b) })
 	return report
 }

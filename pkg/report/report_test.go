@@ -30,12 +30,13 @@ type world struct {
 	volumes []publisher.VolumeStatus
 	objects []manager.ObjectStatus
 	missing []string
+	refused []status.Refusal
 }
 
 func (w *world) options() Options {
 	return Options{
 		Driver: "csi.refvol.dev", Node: "node-1", Version: "v1",
-		Volumes: seq(&w.volumes), Objects: seq(&w.objects), MissingRights: func() []string { return w.missing },
+		Volumes: seq(&w.volumes), Objects: seq(&w.objects), Refused: seq(&w.refused), MissingRights: func() []string { return w.missing },
 	}
 }
 
@@ -66,10 +67,11 @@ func TestOptions(t *testing.T) {
 		"version": func(o *Options) { o.Version = "" },
 		"volumes": func(o *Options) { o.Volumes = nil },
 		"objects": func(o *Options) { o.Objects = nil },
+		"refused": func(o *Options) { o.Refused = nil },
 	} {
 		opts := (&world{}).options()
 		spoil(&opts)
-		if _, err := New(opts); err == nil || err.Error() != "report options: Driver, Node, Version, Volumes, Objects, MissingRights: Required value" {
+		if _, err := New(opts); err == nil || err.Error() != "report options: Driver, Node, Version, Volumes, Objects, Refused, MissingRights: Required value" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -188,5 +190,15 @@ func TestMissingRights(t *testing.T) {
 	w := &world{missing: []string{"get of pods"}}
 	if got := w.report(t, 0).MissingRights; !slices.Equal(got, w.missing) {
 		t.Errorf("got %q, want %q", got, w.missing)
+	}
+}
+
+// TestRefusedPublishes: the latest come first, with texts of one line.
+func TestRefusedPublishes(t *testing.T) {
+	now := time.Now()
+	w := &world{refused: []status.Refusal{{VolumeID: "v1", At: now.Add(-time.Minute)}, {VolumeID: "v2", Message: "one\ntwo", At: now}}}
+	got := w.report(t, 0).Refused
+	if len(got) != 2 || got[0].VolumeID != "v2" || got[0].Message != "one; two" || got[1].VolumeID != "v1" {
+		t.Errorf("got %+v", got)
 	}
 }

@@ -61,13 +61,20 @@ type Table struct {
 	Nodes bool
 }
 
-// Write writes the rights that plugins lack, and the volumes of reports a line each, the
+// Write writes the rights that plugins lack, the publishes that failed, and the volumes of reports a line each, the
 // worst first. Times are ages by the clock of the plugin that reported them.
 func (t Table) Write(w io.Writer, reports ...*Report) error {
 	var rows []row
 	for _, r := range reports {
 		if len(r.MissingRights) > 0 {
 			if err := WriteLines(w, fmt.Sprintf("The plugin on %s lacks rights: %s", r.Node, strings.Join(r.MissingRights, ", "))); err != nil {
+				return err
+			}
+		}
+		for i := range r.Refused {
+			f := &r.Refused[i]
+			text := fmt.Sprintf("Publish failed %s ago on %s: volume %s of pod %s: %s: %s", duration.HumanDuration(r.ObservedAt.Sub(f.At)), r.Node, f.Name, f.Pod, f.Code, f.Message)
+			if err := WriteLines(w, strings.ReplaceAll(text, "\n", "; ")); err != nil {
 				return err
 			}
 		}
@@ -138,7 +145,7 @@ func (t Table) columns() []column {
 		columns = append(columns, column{"NODE", func(r row) string { return r.report.Node }})
 	}
 	columns = append(columns,
-		column{"POD", row.pod},
+		column{"POD", func(r row) string { return r.volume.Pod.String() }},
 		column{"VOLUME", func(r row) string { return r.volume.Name }},
 		column{"CONDITION", func(r row) string { return r.volume.Condition }},
 		column{"SINCE", func(r row) string { return r.age(r.volume.Since) }},
@@ -173,12 +180,12 @@ func (r row) token() string {
 	return ""
 }
 
-// pod names the pod, by its UID as long as nothing else is known.
-func (r row) pod() string {
-	if r.volume.Pod.Name == "" {
-		return r.volume.Pod.UID
+// String names the pod, by its UID as long as nothing else is known.
+func (p Pod) String() string {
+	if p.Name == "" {
+		return cmp.Or(p.UID, "-")
 	}
-	return r.volume.Pod.Namespace + "/" + r.volume.Pod.Name
+	return p.Namespace + "/" + p.Name
 }
 
 func (r row) age(at time.Time) string { return duration.HumanDuration(r.report.ObservedAt.Sub(at)) }

@@ -27,8 +27,24 @@ type Report struct {
 	ObservedAt time.Time `json:"observedAt"`
 	// MissingRights are those that the plugin's account needs and lacks, such as "list of secrets".
 	MissingRights []string `json:"missingRights,omitempty"`
+	// Refused are the volumes whose last publish failed in the last ten minutes.
+	Refused []Refusal `json:"refused,omitempty"`
 	// Volumes are those that are mounted or being published.
 	Volumes []Volume `json:"volumes"`
+}
+
+// Refusal is a publish that failed.
+type Refusal struct {
+	VolumeID string `json:"volumeID"`
+	// Name is that of the volume in the pod's spec.
+	Name string `json:"name"`
+	// Pod has no name if the request did not tell it.
+	Pod Pod `json:"pod"`
+	// Code is the gRPC code of the answer, such as InvalidArgument, and Message says why.
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	// At is when the answer was given.
+	At time.Time `json:"at"`
 }
 
 // Volume is one volume.

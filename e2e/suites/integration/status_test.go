@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/faultproxy"
@@ -117,6 +118,17 @@ func TestStatusTellsFaults(t *testing.T) {
 	n.tellsOrdered(current, deleted, large, refused, pinned)
 	if out, errOut, exit := n.runStatus(); exit != 0 || errOut != "" || strings.Count(out, "\n") != 6 {
 		t.Errorf("all is well: exit status %d, %s\n%s", exit, errOut, out)
+	}
+
+	bad := n.volume(map[string]string{"configMap": "app", "updatePolicy": "pinned"})
+	wantStatus(t, n.Publish(t.Context(), bad), codes.InvalidArgument, "updatePolicy")
+	const text = `InvalidArgument: updatePolicy: Unsupported value: "pinned"`
+	if out, errOut, exit := n.runStatus(); exit != 1 || !strings.Contains(out, "volume settings of pod "+n.namespace+"/"+bad.Pod+": "+text) || !strings.Contains(errOut, "publishes that failed in the last ten minutes: 1") {
+		t.Errorf("a refused publish: exit status %d, %s\n%s", exit, errOut, out)
+	}
+	n.mustUnpublish(bad)
+	if report, err := n.report(); err != nil || len(report.Refused) > 0 {
+		t.Errorf("after the unpublish: %+v, %v", report.Refused, err)
 	}
 
 	late, keyless := n.short("late"), n.volume(map[string]string{"configMap": "app", "items": "[{key: other, path: other}]"})
