@@ -34,7 +34,7 @@ func documentedTables(t *testing.T) []table {
 			tables = append(tables, table{at: []string{""}})
 		case isHeading:
 			tables = append(tables, table{at: strings.Split(strings.ReplaceAll(heading, "`", ""), ", ")})
-		case len(cells) == 6 && strings.HasPrefix(cells[1], " `"):
+		case len(cells) >= 5 && strings.HasPrefix(cells[1], " `"):
 			last := &tables[len(tables)-1]
 			last.fields = append(last.fields, documented{strings.Trim(cells[1], " `"), cells[2], strings.TrimSpace(cells[3])})
 		}
