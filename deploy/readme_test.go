@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -54,7 +53,7 @@ func TestDocumentedTargets(t *testing.T) {
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
-	for _, pattern := range []string{"../*.md", "../docs/*.md", "../e2e/*.md"} {
+	for _, pattern := range []string{"../*.md", "../docs/*.md", "../e2e/*.md", "../e2e/*/*.md", "../deploy/*/*.md", "../deploy/*/*/*.md"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
@@ -68,76 +67,6 @@ func documents(t *testing.T) map[string]string {
 		}
 	}
 	return texts
-}
-
-// declaredTests returns the directories that declare a test, by its name.
-func declaredTests(t *testing.T) map[string][]string {
-	t.Helper()
-	declared := map[string][]string{}
-	function := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
-	err := filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		for _, name := range function.FindAllStringSubmatch(string(text), -1) {
-			declared[name[1]] = append(declared[name[1]], strings.TrimPrefix(filepath.Dir(path), "../"))
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return declared
-}
-
-// documentedTest is the name of a test in a document, and what follows it in parentheses.
-var documentedTest = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w*)[^`]*`(?: \\(([^)]*)\\))?")
-
-// TestDocumentedTests has every test that a document names exist, once.
-func TestDocumentedTests(t *testing.T) {
-	declared, named := declaredTests(t), 0
-	for document, text := range documents(t) {
-		for _, name := range documentedTest.FindAllStringSubmatch(text, -1) {
-			named++
-			if where := declared[name[1]]; len(where) != 1 {
-				t.Errorf("%s names %s, which is in %d places: %v", document, name[1], len(where), where)
-			}
-		}
-	}
-	if named == 0 {
-		t.Error("no document names a test")
-	}
-}
-
-// TestDocumentedTiers has docs/reliability.md say of each test that is not of the integration
-// tier which one it is of.
-func TestDocumentedTiers(t *testing.T) {
-	declared, tiers := declaredTests(t), map[string]int{}
-	for _, name := range documentedTest.FindAllStringSubmatch(documents(t)["docs/reliability.md"], -1) {
-		for _, where := range declared[name[1]] {
-			want := "unit"
-			switch {
-			case strings.HasPrefix(where, "e2e/suites/kind/"):
-				want = "kind"
-			case strings.HasPrefix(where, "e2e/"):
-				want = "integration"
-			}
-			tiers[want]++
-			got := "integration"
-			for _, tier := range []string{"unit", "kind"} {
-				if strings.HasPrefix(name[2], tier) {
-					got = tier
-				}
-			}
-			if got != want {
-				t.Errorf("docs/reliability.md says that %s is of the tier %s, want %s", name[1], got, want)
-			}
-		}
-	}
-	if len(tiers) != 3 {
-		t.Errorf("tests by tier: %v, want some of each", tiers)
-	}
 }
 
 // TestDocumentedLinks has every file that a document links to exist, with the heading.

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// table lists the fields of some objects, as docs/attributes.md has them.
+// table has the fields of some objects, as a table or a list of docs/attributes.md has them.
 type table struct {
 	// at is where such objects are, with [] for each element of a list; "" is the attributes themselves.
 	at     []string
@@ -19,7 +19,7 @@ type table struct {
 
 type documented struct{ name, value, byDefault string }
 
-// documentedTables returns the tables of docs/attributes.md.
+// documentedTables returns the tables and lists of docs/attributes.md.
 func documentedTables(t *testing.T) []table {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/attributes.md")
@@ -34,6 +34,10 @@ func documentedTables(t *testing.T) []table {
 			tables = append(tables, table{at: []string{""}})
 		case isHeading:
 			tables = append(tables, table{at: strings.Split(strings.ReplaceAll(heading, "`", ""), ", ")})
+		case strings.HasPrefix(line, "- `"):
+			name, _, _ := strings.Cut(strings.TrimPrefix(line, "- `"), "`")
+			last := &tables[len(tables)-1]
+			last.fields = append(last.fields, documented{name: name})
 		case len(cells) == 6 && strings.HasPrefix(cells[1], " `"):
 			last := &tables[len(tables)-1]
 			last.fields = append(last.fields, documented{strings.Trim(cells[1], " `"), cells[2], strings.TrimSpace(cells[3])})

@@ -49,7 +49,7 @@ func TestRecipes(t *testing.T) {
 		recipes = append(recipes, parseRecipes(t, string(text))...)
 	}
 	recipes = slices.DeleteFunc(recipes, func(r recipe) bool { return r.yaml == "" })
-	if len(recipes) < 9 {
+	if len(recipes) < 5 {
 		t.Fatalf("the documents have %d recipes", len(recipes))
 	}
 	for _, r := range recipes {
