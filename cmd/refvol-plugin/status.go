@@ -34,12 +34,13 @@ func newStatusCommand() *cobra.Command {
 		Long: `Asks the plugin that runs in the same pod for its volumes, and lists each with its pod, its
 condition and since when, when its objects were last proven current, its size, its objects with
 the resourceVersion that the files show, and the reason of the condition. It prints no value. Before
-the volumes it names the rights that the plugin lacks, and the publishes that failed in the last ten minutes.
+the volumes it names the rights that the plugin lacks, why it is not ready, and the publishes that failed in
+the last ten minutes.
 
     kubectl -n refvol-system exec POD -- /refvol-plugin status
 
-Exits with status 0 if all volumes are normal, 1 if one is abnormal, a publish failed or a right is missing, and 2 if that
-is not known: the plugin does not answer, answers in another format, or the command line is wrong.`,
+Exits with status 0 if all volumes are normal, 1 if one is abnormal, a publish failed, a right is missing or the plugin is not ready,
+and 2 if that is not known: the plugin does not answer, answers in another format, or the command line is wrong.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.OutOrStdout())
 		},
@@ -63,6 +64,9 @@ func (o *statusOptions) run(ctx context.Context, stdout io.Writer) error {
 	var errs []error
 	if n := report.Unhealthy(); n > 0 {
 		errs = append(errs, fmt.Errorf("status: volumes that are abnormal: %d of %d", n, len(report.Volumes)))
+	}
+	if n := len(report.NotReady); n > 0 {
+		errs = append(errs, fmt.Errorf("status: conditions for the plugin to be ready that aren't met: %d", n))
 	}
 	if n := len(report.Refused); n > 0 {
 		errs = append(errs, fmt.Errorf("status: publishes that failed in the last ten minutes: %d", n))
@@ -104,10 +108,11 @@ func validateStatusAddress(address string) error {
 }
 
 // statusHandler serves the plugin's status.
-func statusHandler(opts *serveOptions, p *parts, server *csi.Server) (http.Handler, error) {
+func statusHandler(opts *serveOptions, p *parts, server *csi.Server, ready []condition) (http.Handler, error) {
 	o := report.Options{
 		Driver: opts.driverName, Node: opts.nodeName, Version: version.Get().GitVersion,
 		Volumes: p.volumes.Volumes, Objects: p.objects.Objects, Refused: refusedPublishes(server), MissingRights: p.rights.Missing,
+		NotReady: func() []string { return unmet(ready) },
 	}
 	if opts.changeDetection != string(manager.Watch) {
 		o.ResyncInterval = opts.resyncInterval
