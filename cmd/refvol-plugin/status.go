@@ -39,8 +39,8 @@ the last ten minutes.
 
     kubectl -n refvol-system exec POD -- /refvol-plugin status
 
-Exits with status 0 if all volumes are normal, 1 if one is abnormal, a publish failed, a right is missing or the plugin is not ready,
-and 2 if that is not known: the plugin does not answer, answers in another format, or the command line is wrong.`,
+Exits with status 0 if all volumes are normal, 1 if one is abnormal, a publish failed or a right is missing, and 2 if that
+is not known: the plugin does not answer, answers in another format, or the command line is wrong.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.OutOrStdout())
 		},
@@ -64,9 +64,6 @@ func (o *statusOptions) run(ctx context.Context, stdout io.Writer) error {
 	var errs []error
 	if n := report.Unhealthy(); n > 0 {
 		errs = append(errs, fmt.Errorf("status: volumes that are abnormal: %d of %d", n, len(report.Volumes)))
-	}
-	if n := len(report.NotReady); n > 0 {
-		errs = append(errs, fmt.Errorf("status: conditions for the plugin to be ready that aren't met: %d", n))
 	}
 	if n := len(report.Refused); n > 0 {
 		errs = append(errs, fmt.Errorf("status: publishes that failed in the last ten minutes: %d", n))
