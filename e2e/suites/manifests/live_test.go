@@ -1,0 +1,533 @@
+package manifests
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+const (
+	livePolicy       = "refvol-live"
+	liveUpdatePolicy = "refvol-live-update"
+	liveLabel        = "refvol.dev/live"
+)
+
+// liveSuite has the namespaces of one test: one with the label, and one without it.
+type liveSuite struct{ live, plain string }
+
+// newLiveSuite makes the namespaces, which stay: the API server has no controller that could delete them.
+func newLiveSuite(t *testing.T) liveSuite {
+	t.Helper()
+	return liveSuite{live: ownNamespace(t, map[string]string{liveLabel: "true"}), plain: ownNamespace(t, nil)}
+}
+
+func ownNamespace(t *testing.T, labels map[string]string) string {
+	t.Helper()
+	made, err := shared.Client().CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "refvol-live-", Labels: labels},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	if _, err := shared.Client().CoreV1().ServiceAccounts(made.Name).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return made.Name
+}
+
+// enforce installs the component until the end of the test, and waits until it is in force. In the end it waits
+// until it no longer is.
+func (s liveSuite) enforce(t *testing.T, others ...string) {
+	t.Helper()
+	isLive := func(ctx context.Context) (bool, error) {
+		pod, err := createdIn(ctx, s.live, mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a"))
+		return err == nil && pod.Spec.Containers[0].VolumeMounts[0].Name == "refvol-a", err
+	}
+	t.Cleanup(func() {
+		err := harness.Poll(context.WithoutCancel(t.Context()), soon, pace, func() error {
+			if live, err := isLive(context.WithoutCancel(t.Context())); live || err != nil {
+				return fmt.Errorf("the policy that makes volumes live is in force still, or %w", cmp.Or(err, errors.ErrUnsupported))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	install(t, append(others, "live")...)
+	harness.Eventually(t, soon, func() error {
+		if live, err := isLive(t.Context()); !live || err != nil {
+			return fmt.Errorf("the policy that makes volumes live is not in force: %w", cmp.Or(err, errors.ErrUnsupported))
+		}
+		return nil
+	})
+}
+
+func ofConfigMap(name string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "app"}},
+	}}
+}
+
+func ofSecret(name string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+		SecretName: "db", Optional: new(true), DefaultMode: new(int32(0o400)), Items: []corev1.KeyToPath{{Key: "a", Path: "b/c", Mode: new(int32(0o440))}},
+	}}}
+}
+
+func projecting(name string, more ...corev1.VolumeProjection) corev1.Volume {
+	sources := append([]corev1.VolumeProjection{
+		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "app"}}},
+		{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "db"}}},
+	}, more...)
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}}
+}
+
+// empty is a volume that no policy concerns.
+func empty(name string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
+}
+
+// showing is a volume of the driver that shows one of the pod's.
+func showing(name string, a attributes) corev1.Volume {
+	v := inline(a)
+	v.Name = name
+	return v
+}
+
+// mounts reads volume:path:subPath.
+func mounts(texts ...string) []corev1.VolumeMount {
+	var all []corev1.VolumeMount
+	for _, text := range texts {
+		fields := append(strings.Split(text, ":"), "")
+		all = append(all, corev1.VolumeMount{Name: fields[0], MountPath: fields[1], SubPath: fields[2]})
+	}
+	return all
+}
+
+// mounting is a pod whose one container mounts volumes.
+func mounting(volumes []corev1.Volume, texts ...string) *corev1.Pod {
+	return changed(podWith("app"), func(pod *corev1.Pod) {
+		pod.Spec.Volumes, pod.Spec.Containers[0].VolumeMounts = volumes, mounts(texts...)
+	})
+}
+
+func changed(pod *corev1.Pod, change func(*corev1.Pod)) *corev1.Pod {
+	change(pod)
+	return pod
+}
+
+func container(name string, texts ...string) corev1.Container {
+	return corev1.Container{Name: name, Image: "localhost/none", VolumeMounts: mounts(texts...)}
+}
+
+// liveCase is a pod, and what becomes of it in a live namespace.
+type liveCase struct {
+	name string
+	pod  *corev1.Pod
+	// moves are the native volumes whose mounts move, with the live volume that each moves to. Nothing else may
+	// differ from a pod in another namespace.
+	moves map[string]string
+	// namespace is where the pod is made, if it isn't the live namespace.
+	namespace string
+	// says is in the API server's refusal.
+	says string
+}
+
+// liveCases are all cases. In a the pod mounts the native volume a.
+func liveCases(s liveSuite) []liveCase {
+	a := func() []corev1.Volume { return []corev1.Volume{ofConfigMap("a")} }
+	simple := func(change func(*corev1.Pod)) *corev1.Pod { return changed(mounting(a(), "a:/etc/a"), change) }
+	labelled := func(value string) *corev1.Pod {
+		return simple(func(pod *corev1.Pod) { pod.Labels = map[string]string{liveLabel: value} })
+	}
+	toA := map[string]string{"a": "refvol-a"}
+	long := strings.Repeat("n", 56)
+	first, second := strings.Repeat("n", 50)+strings.Repeat("a", 13), strings.Repeat("n", 50)+strings.Repeat("b", 13)
+	always := corev1.ContainerRestartPolicyAlways
+	foreign := showing("foreign", attributes{"volume": "a"})
+	foreign.CSI.Driver = "csi.example.com"
+	token := corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}
+	downward := []corev1.DownwardAPIVolumeFile{{Path: "name", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}
+	return append([]liveCase{
+		{name: "a ConfigMap", pod: mounting(a(), "a:/etc/a"), moves: toA},
+		{name: "a Secret", pod: mounting([]corev1.Volume{ofSecret("a")}, "a:/etc/a"), moves: toA},
+		{name: "a projected volume", pod: mounting([]corev1.Volume{projecting("a")}, "a:/etc/a"), moves: toA},
+		{name: "three of four", pod: mounting([]corev1.Volume{ofConfigMap("a"), empty("e"), ofSecret("b"), projecting("c")},
+			"a:/a", "e:/e", "b:/b", "c:/c"), moves: map[string]string{"a": "refvol-a", "b": "refvol-b", "c": "refvol-c"}},
+		{name: "two paths", pod: mounting(a(), "a:/a", "a:/b"), moves: toA},
+		{name: "all kinds of containers", pod: simple(func(pod *corev1.Pod) {
+			pod.Spec.Containers = append(pod.Spec.Containers, container("d", "a:/d"), container("e"))
+			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i"), container("j"), container("k", "a:/k")}
+			pod.Spec.InitContainers[2].RestartPolicy = &always
+		}), moves: toA},
+		{name: "an init container alone", pod: changed(mounting(a()), func(pod *corev1.Pod) {
+			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i")}
+		}), moves: toA},
+		{name: "fields of a mount", pod: simple(func(pod *corev1.Pod) {
+			m := &pod.Spec.Containers[0].VolumeMounts[0]
+			m.ReadOnly, m.RecursiveReadOnly = true, new(corev1.RecursiveReadOnlyIfPossible)
+		}), moves: toA},
+		{name: "a generated name", pod: simple(func(pod *corev1.Pod) { pod.Name, pod.GenerateName = "", "app-" }), moves: toA},
+		{name: "equal variables and ports", pod: simple(func(pod *corev1.Pod) {
+			c := &pod.Spec.Containers[0]
+			c.Env = []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "A", Value: "2"}}
+			c.Ports = []corev1.ContainerPort{{ContainerPort: 80, Name: "a"}, {ContainerPort: 80, Name: "b"}}
+		}), moves: toA},
+
+		{name: "another source, a token", pod: mounting([]corev1.Volume{projecting("a", token)}, "a:/a")},
+		{name: "another source, the downward API", pod: mounting(
+			[]corev1.Volume{projecting("a", corev1.VolumeProjection{DownwardAPI: &corev1.DownwardAPIProjection{Items: downward}})}, "a:/a")},
+		{name: "a volume of the downward API", pod: mounting([]corev1.Volume{{Name: "a", VolumeSource: corev1.VolumeSource{
+			DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: downward},
+		}}}, "a:/a")},
+		{name: "not mounted", pod: mounting(a())},
+		{name: "subPath", pod: mounting(a(), "a:/etc/a/key:key")},
+		{name: "subPathExpr", pod: simple(func(pod *corev1.Pod) {
+			c := &pod.Spec.Containers[0]
+			c.Env, c.VolumeMounts[0].SubPathExpr = []corev1.EnvVar{{Name: "A", Value: "key"}}, "$(A)"
+		})},
+		{name: "subPath, and as a whole in another container", pod: changed(mounting(a(), "a:/etc/a/key:key"), func(pod *corev1.Pod) {
+			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/etc/a")}
+		}), moves: toA},
+		{name: "another driver", pod: mounting([]corev1.Volume{foreign}, "foreign:/a")},
+		{name: "another driver beside", pod: mounting(append(a(), foreign), "foreign:/b", "a:/a"), moves: toA},
+		{name: "Windows by its field", pod: simple(func(pod *corev1.Pod) { pod.Spec.OS = &corev1.PodOS{Name: corev1.Windows} })},
+		{name: "Windows by the node selector", pod: simple(func(pod *corev1.Pod) {
+			pod.Spec.NodeSelector = map[string]string{corev1.LabelOSStable: "windows"}
+		})},
+		{name: "Linux by both", pod: simple(func(pod *corev1.Pod) {
+			pod.Spec.OS, pod.Spec.NodeSelector = &corev1.PodOS{Name: corev1.Linux}, map[string]string{corev1.LabelOSStable: "linux"}
+		}), moves: toA},
+		{name: "the label false", pod: labelled("false")},
+		{name: "the annotation false", pod: simple(func(pod *corev1.Pod) { pod.Annotations = map[string]string{liveLabel: "false"} })},
+		{name: "the label true too", pod: labelled("true"), moves: toA},
+		{name: "the label true, in another namespace", namespace: s.plain, pod: labelled("true"), moves: toA},
+		{name: "another namespace", namespace: s.plain, pod: mounting(a(), "a:/etc/a")},
+		{name: "kube-system", namespace: metav1.NamespaceSystem, pod: labelled("true")},
+		{name: "the plugin's namespace", namespace: pluginNamespace, pod: labelled("true")},
+
+		{name: "56 characters", pod: mounting([]corev1.Volume{ofConfigMap(long)}, long+":/a"), moves: map[string]string{long: "refvol-" + long}},
+		{name: "57 characters", pod: mounting([]corev1.Volume{ofConfigMap(long + "n")}, long+"n:/a"),
+			moves: map[string]string{long + "n": "refvol--" + strings.Repeat("n", 50) + "-0"}},
+		{name: "63 characters that begin alike", pod: mounting([]corev1.Volume{ofConfigMap(first), ofSecret(second)}, first+":/a", second+":/b"),
+			moves: map[string]string{first: "refvol--" + strings.Repeat("n", 50) + "-0", second: "refvol--" + strings.Repeat("n", 50) + "-1"}},
+		{name: "a name that is taken", pod: mounting([]corev1.Volume{empty("refvol-a"), ofConfigMap("a")}, "refvol-a:/e", "a:/a"),
+			moves: map[string]string{"a": "refvol--a-1"}},
+		{name: "a name that another native volume has", pod: mounting([]corev1.Volume{ofConfigMap("a"), ofConfigMap("refvol-a")}, "refvol-a:/e", "a:/a"),
+			moves: map[string]string{"a": "refvol--a-0", "refvol-a": "refvol-refvol-a"}},
+		{name: "the author's own live volume", pod: mounting(append(a(), showing("mine", attributes{"volume": "a"})), "mine:/mine", "a:/a"), moves: toA},
+		{name: "the author's own live volume alone", pod: mounting(append(a(), showing("mine", attributes{"volume": "a"})), "mine:/mine")},
+		{name: "the author's own with the name of ours", pod: mounting(append(a(), showing("refvol-a", attributes{"volume": "a"})), "refvol-a:/mine", "a:/a"), moves: toA},
+		{name: "the author's own with the name of ours, and more", pod: mounting(
+			append(a(), showing("refvol-a", attributes{"volume": "a", "defaultMode": "0400"})), "refvol-a:/mine", "a:/a"),
+			moves: map[string]string{"a": "refvol--a-0"}},
+		{name: "50 containers with 100 volumes", pod: crossed(50, 100), moves: crossedMoves(100)},
+		{name: "100 containers with 100 volumes at 100 paths", pod: crossed(100, 100, "", "-b")},
+	}, equalKeys()...)
+}
+
+// equalKeys are pods that the API server refuses. If two of the keys were made one, it would take the pod.
+func equalKeys() []liveCase {
+	a := func(texts ...string) *corev1.Pod {
+		return mounting([]corev1.Volume{ofConfigMap("a"), empty("e")}, texts...)
+	}
+	const unique, duplicate = "must be unique", "Duplicate value"
+	return []liveCase{
+		{name: "a path with one volume twice", pod: a("a:/a", "a:/a"), says: unique},
+		{name: "a path with two volumes", pod: a("a:/a", "e:/a"), says: unique},
+		{name: "a path with two volumes, the live one last", pod: a("e:/a", "a:/a"), says: unique},
+		{name: "a path twice in an init container", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
+			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i", "a:/i")}
+		}), says: unique},
+		{name: "two containers of one name", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
+			pod.Spec.Containers = append(pod.Spec.Containers, container("c", "a:/b"))
+		}), says: duplicate},
+		{name: "two init containers of one name", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
+			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i"), container("i", "a:/j")}
+		}), says: duplicate},
+		{name: "a container and an init container of one name", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
+			pod.Spec.InitContainers = []corev1.Container{container("c", "a:/i")}
+		}), says: duplicate},
+		{name: "two native volumes of one name", pod: mounting([]corev1.Volume{ofConfigMap("a"), ofSecret("a")}, "a:/a"), says: duplicate},
+		{name: "two other volumes of one name", pod: mounting([]corev1.Volume{ofConfigMap("a"), empty("e"), empty("e")}, "a:/a"), says: duplicate},
+		{name: "a mirror pod", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
+			pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+			pod.Spec.NodeName, pod.Spec.AutomountServiceAccountToken = "node", new(false)
+		}), says: "a mirror pod may not reference"},
+	}
+}
+
+// crossed is a pod of which each container mounts each volume, at a path with each of the endings.
+func crossed(containers, volumes int, endings ...string) *corev1.Pod {
+	if len(endings) == 0 {
+		endings = []string{""}
+	}
+	pod := podWith("app")
+	pod.Spec.Containers = nil
+	var all []string
+	for i := range volumes {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, ofConfigMap(fmt.Sprintf("v%d", i)))
+		for _, ending := range endings {
+			all = append(all, fmt.Sprintf("v%d:/etc/v%d%s", i, i, ending))
+		}
+	}
+	for i := range containers {
+		pod.Spec.Containers = append(pod.Spec.Containers, container(fmt.Sprintf("c%d", i), all...))
+	}
+	return pod
+}
+
+func crossedMoves(volumes int) map[string]string {
+	moves := map[string]string{}
+	for i := range volumes {
+		moves[fmt.Sprintf("v%d", i)] = fmt.Sprintf("refvol-v%d", i)
+	}
+	return moves
+}
+
+// where is the namespace in which a case's pod is made.
+func (c liveCase) where(s liveSuite) string { return cmp.Or(c.namespace, s.live) }
+
+// wrong returns what is wrong with what becomes of the pod. Made without a policy it is before.
+func (c liveCase) wrong(ctx context.Context, s liveSuite, before *corev1.Pod) error {
+	got, err := createdIn(ctx, c.where(s), c.pod.DeepCopy())
+	if c.says != "" {
+		if err == nil || !strings.Contains(err.Error(), c.says) {
+			return fmt.Errorf("got %w, want a refusal with %q", cmp.Or(err, errors.New("no error")), c.says)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	want := before.DeepCopy()
+	c.move(want)
+	for _, pod := range []*corev1.Pod{got, want} {
+		slices.SortFunc(pod.Spec.Volumes, func(a, b corev1.Volume) int { return cmp.Compare(a.Name, b.Name) })
+	}
+	if !reflect.DeepEqual(got, want) {
+		return fmt.Errorf("the pod became\n%s\nwant\n%s", outline(got), outline(want))
+	}
+	return nil
+}
+
+// move makes of a pod what the policy should make of it.
+func (c liveCase) move(pod *corev1.Pod) {
+	for _, native := range slices.Sorted(maps.Keys(c.moves)) {
+		name := c.moves[native]
+		if !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name }) {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, showing(name, attributes{"volume": native}))
+		}
+	}
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, container := range containers {
+			for i := range container.VolumeMounts {
+				if name, ok := c.moves[container.VolumeMounts[i].Name]; ok {
+					container.VolumeMounts[i].Name, container.VolumeMounts[i].ReadOnly = name, true
+				}
+			}
+		}
+	}
+}
+
+// outline is the beginning of what a policy may change of a pod.
+func outline(pod *corev1.Pod) []byte {
+	var all [2][]corev1.Container
+	for i, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, c := range containers {
+			all[i] = append(all[i], corev1.Container{Name: c.Name, VolumeMounts: c.VolumeMounts, Env: c.Env, Ports: c.Ports})
+		}
+	}
+	text, err := yaml.Marshal(corev1.PodSpec{Volumes: pod.Spec.Volumes, InitContainers: all[0], Containers: all[1]})
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return text[:min(len(text), 3<<10)]
+}
+
+// before makes the pods of all cases that the API server takes, while no policy is in force.
+func before(t *testing.T, s liveSuite, cases []liveCase) map[string]*corev1.Pod {
+	t.Helper()
+	accounts := shared.Client().CoreV1().ServiceAccounts(metav1.NamespaceSystem)
+	// Pods of kube-system have this account, as no controller makes one there.
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: s.live}}
+	if _, err := accounts.Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := accounts.Delete(context.WithoutCancel(t.Context()), s.live, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	pods := map[string]*corev1.Pod{}
+	for i, test := range cases {
+		switch test.namespace {
+		case metav1.NamespaceSystem:
+			cases[i].pod.Spec.ServiceAccountName = s.live
+		case pluginNamespace:
+			cases[i].pod.Spec.ServiceAccountName = pluginAccount
+		}
+		pod, err := createdIn(t.Context(), test.where(s), test.pod.DeepCopy())
+		if test.says == "" {
+			wantRefusal(t, err)
+		} else {
+			wantRefusal(t, err, test.says)
+		}
+		pods[test.name] = pod
+	}
+	return pods
+}
+
+// TestLiveNamespaces has the API server make pods without the component and with it: what differs is what each
+// case says.
+func TestLiveNamespaces(t *testing.T) {
+	s := newLiveSuite(t)
+	cases := liveCases(s)
+	pods := before(t, s, cases)
+	s.enforce(t)
+	for _, test := range cases {
+		t.Run(test.name, func(t *testing.T) {
+			if err := test.wrong(t.Context(), s, pods[test.name]); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("without the driver", func(t *testing.T) {
+		drivers := shared.Client().StorageV1().CSIDrivers()
+		driver, err := drivers.Get(t.Context(), harness.DriverName, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := drivers.Delete(t.Context(), driver.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		native := liveCase{pod: mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a")}
+		harness.Eventually(t, soon, func() error { return native.wrong(t.Context(), s, pods["a ConfigMap"]) })
+		driver = &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver.Name, Labels: driver.Labels}, Spec: driver.Spec}
+		if _, err := drivers.Create(t.Context(), driver, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		live := cases[0]
+		harness.Eventually(t, soon, func() error { return live.wrong(t.Context(), s, pods["a ConfigMap"]) })
+	})
+}
+
+// liveManifest is a pod as a user would write and apply it.
+const liveManifest = `apiVersion: v1
+kind: Pod
+metadata: {name: app, labels: {version: "1"}}
+spec:
+  initContainers:
+  - {name: i, image: localhost/none, volumeMounts: [{name: a, mountPath: /i}]}
+  containers:
+  - {name: c, image: localhost/none, volumeMounts: [{name: a, mountPath: /a}, {name: e, mountPath: /e}]}
+  volumes:
+  - {name: a, configMap: {name: app}}
+  - {name: e, emptyDir: {}}
+`
+
+// updates are changes of the manifest, which is applied again, and what the API server says to each.
+func updates() map[string]struct{ from, to, says string } {
+	return map[string]struct{ from, to, says string }{
+		"the same":              {"", "", ""},
+		"a label":               {`version: "1"`, `version: "2"`, ""},
+		"an image":              {"localhost/none", "localhost/newer", ""},
+		"another path":          {"mountPath: /a", "mountPath: /b", "pod updates may not change fields"},
+		"another volume":        {"{name: a, mountPath: /a}", "{name: e, mountPath: /a}", "pod updates may not change fields"},
+		"the live volume's":     {"{name: a, mountPath: /a}", "{name: refvol-a, mountPath: /a, readOnly: true}", ""},
+		"a path twice":          {"{name: e, mountPath: /e}", "{name: e, mountPath: /e}, {name: e, mountPath: /a}", "must be unique"},
+		"a path twice, init":    {"{name: a, mountPath: /i}", "{name: a, mountPath: /i}, {name: e, mountPath: /i}", "must be unique"},
+		"a container twice":     {"  volumes:\n", "  - {name: c, image: localhost/none}\n  volumes:\n", "Duplicate value"},
+		"an init container too": {"  containers:\n", "  - {name: i, image: localhost/none}\n  containers:\n", "Duplicate value"},
+	}
+}
+
+// TestLivePodsAreAppliedAgain applies a manifest twice, in each way that users have. The second time the mounts
+// stay, and what the API server refuses of a native pod it refuses still.
+func TestLivePodsAreAppliedAgain(t *testing.T) {
+	s := newLiveSuite(t)
+	s.enforce(t)
+	pods := shared.Client().CoreV1().Pods(s.live)
+	for name, args := range map[string][]string{"client": nil, "server": {"--server-side"}} {
+		apply := func(manifest string) error {
+			_, err := shared.kubectlWith(t.Context(), []byte(manifest), append([]string{"apply", "--filename=-", "--namespace=" + s.live}, args...)...)
+			return err
+		}
+		for change, test := range updates() {
+			t.Run(name+" "+change, func(t *testing.T) {
+				t.Cleanup(func() { s.remove(t) })
+				if err := apply(liveManifest); err != nil {
+					t.Fatal(err)
+				}
+				first, err := pods.Get(t.Context(), "app", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := first.Spec.Containers[0].VolumeMounts[0]; got.Name != "refvol-a" {
+					t.Fatalf("the first time it mounts %+v", got)
+				}
+				err = apply(strings.ReplaceAll(liveManifest, test.from+"", cmp.Or(test.to, test.from)))
+				if test.says != "" && name == "server" && strings.Contains(test.says, " twice") {
+					t.Skip()
+				}
+				if test.says == "" {
+					wantRefusal(t, err)
+				} else if err == nil {
+					t.Error("it was taken")
+				} else {
+					t.Logf("says %v", err)
+				}
+				second, err := pods.Get(t.Context(), "app", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range second.Spec.Containers {
+					if got, want := second.Spec.Containers[i].VolumeMounts, first.Spec.Containers[i].VolumeMounts; !reflect.DeepEqual(got, want) {
+						t.Errorf("mounts %+v, want %+v", got, want)
+					}
+				}
+				if !reflect.DeepEqual(second.Spec.Volumes, first.Spec.Volumes) {
+					t.Errorf("volumes %+v, want %+v", second.Spec.Volumes, first.Spec.Volumes)
+				}
+			})
+		}
+	}
+}
+
+// remove deletes the pods of the test's namespaces.
+func (s liveSuite) remove(t *testing.T) {
+	t.Helper()
+	for _, namespace := range []string{s.live, s.plain} {
+		err := shared.Client().CoreV1().Pods(namespace).DeleteCollection(context.WithoutCancel(t.Context()),
+			metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}, metav1.ListOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+var (
+	_ = apierrors.IsInvalid
+	_ = types.ApplyPatchType
+	_ = filepath.Join
+	_ = livePolicy
+	_ = liveUpdatePolicy
+)
