@@ -6,17 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -134,6 +132,11 @@ func changed(pod *corev1.Pod, change func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
+func changedVolume(v corev1.Volume, change func(*corev1.CSIVolumeSource)) corev1.Volume {
+	change(v.CSI)
+	return v
+}
+
 func container(name string, texts ...string) corev1.Container {
 	return corev1.Container{Name: name, Image: "localhost/none", VolumeMounts: mounts(texts...)}
 }
@@ -162,8 +165,7 @@ func liveCases(s liveSuite) []liveCase {
 	long := strings.Repeat("n", 56)
 	first, second := strings.Repeat("n", 50)+strings.Repeat("a", 13), strings.Repeat("n", 50)+strings.Repeat("b", 13)
 	always := corev1.ContainerRestartPolicyAlways
-	foreign := showing("foreign", attributes{"volume": "a"})
-	foreign.CSI.Driver = "csi.example.com"
+	foreign := changedVolume(showing("foreign", attributes{"volume": "a"}), func(v *corev1.CSIVolumeSource) { v.Driver = "csi.example.com" })
 	token := corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}
 	downward := []corev1.DownwardAPIVolumeFile{{Path: "name", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}
 	return append([]liveCase{
@@ -224,6 +226,11 @@ func liveCases(s liveSuite) []liveCase {
 		{name: "kube-system", namespace: metav1.NamespaceSystem, pod: labelled("true")},
 		{name: "the plugin's namespace", namespace: pluginNamespace, pod: labelled("true")},
 
+		{name: "a mirror pod", pod: simple(func(pod *corev1.Pod) {
+			pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+			pod.Spec.NodeName, pod.Spec.AutomountServiceAccountToken = "node", new(false)
+		})},
+
 		{name: "56 characters", pod: mounting([]corev1.Volume{ofConfigMap(long)}, long+":/a"), moves: map[string]string{long: "refvol-" + long}},
 		{name: "57 characters", pod: mounting([]corev1.Volume{ofConfigMap(long + "n")}, long+"n:/a"),
 			moves: map[string]string{long + "n": "refvol--" + strings.Repeat("n", 50) + "-0"}},
@@ -239,6 +246,11 @@ func liveCases(s liveSuite) []liveCase {
 		{name: "the author's own with the name of ours, and more", pod: mounting(
 			append(a(), showing("refvol-a", attributes{"volume": "a", "defaultMode": "0400"})), "refvol-a:/mine", "a:/a"),
 			moves: map[string]string{"a": "refvol--a-0"}},
+		{name: "another driver's with the name of ours", pod: mounting(append(a(), changedVolume(showing("refvol-a", attributes{"volume": "a"}),
+			func(v *corev1.CSIVolumeSource) { v.Driver = "csi.example.com" })), "refvol-a:/mine", "a:/a"), moves: map[string]string{"a": "refvol--a-0"}},
+		{name: "the author's own with the name of ours, writable", pod: mounting(append(a(), changedVolume(showing("refvol-a", attributes{"volume": "a"}),
+			func(v *corev1.CSIVolumeSource) { v.ReadOnly = nil })), "refvol-a:/mine", "a:/a"), moves: map[string]string{"a": "refvol--a-0"}},
+		{name: "both names taken", pod: mounting([]corev1.Volume{ofConfigMap("a"), empty("refvol-a"), empty("refvol--a-0")}, "a:/a")},
 		{name: "50 containers with 100 volumes", pod: crossed(50, 100), moves: crossedMoves(100)},
 		{name: "100 containers with 100 volumes at 100 paths", pod: crossed(100, 100, "", "-b")},
 	}, equalKeys()...)
@@ -254,8 +266,8 @@ func equalKeys() []liveCase {
 		{name: "a path with one volume twice", pod: a("a:/a", "a:/a"), says: unique},
 		{name: "a path with two volumes", pod: a("a:/a", "e:/a"), says: unique},
 		{name: "a path with two volumes, the live one last", pod: a("e:/a", "a:/a"), says: unique},
-		{name: "a path twice in an init container", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
-			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i", "a:/i")}
+		{name: "a path with two volumes in an init container", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
+			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i", "e:/i")}
 		}), says: unique},
 		{name: "two containers of one name", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
 			pod.Spec.Containers = append(pod.Spec.Containers, container("c", "a:/b"))
@@ -268,10 +280,6 @@ func equalKeys() []liveCase {
 		}), says: duplicate},
 		{name: "two native volumes of one name", pod: mounting([]corev1.Volume{ofConfigMap("a"), ofSecret("a")}, "a:/a"), says: duplicate},
 		{name: "two other volumes of one name", pod: mounting([]corev1.Volume{ofConfigMap("a"), empty("e"), empty("e")}, "a:/a"), says: duplicate},
-		{name: "a mirror pod", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
-			pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
-			pod.Spec.NodeName, pod.Spec.AutomountServiceAccountToken = "node", new(false)
-		}), says: "a mirror pod may not reference"},
 	}
 }
 
@@ -430,6 +438,128 @@ func TestLiveNamespaces(t *testing.T) {
 	})
 }
 
+// breaks are changes of the policies, each with the cases that go wrong by it.
+func breaks() []struct {
+	policy, from, to string
+	cases            []string
+} {
+	return []struct {
+		policy, from, to string
+		cases            []string
+	}{
+		{livePolicy, "object.metadata.?annotations[?'refvol.dev/live'].orValue('') != 'false'", "true", []string{"the annotation false"}},
+		{livePolicy, "object.metadata.?labels[?'refvol.dev/live'].orValue('') != 'false'", "true", []string{"the label false"}},
+		{livePolicy, "!object.metadata.?annotations[?'kubernetes.io/config.mirror'].hasValue()", "true", []string{"a mirror pod"}},
+		{livePolicy, "object.spec.?os.?name.orValue('') != 'windows'", "true", []string{"Windows by its field"}},
+		{livePolicy, "object.spec.?nodeSelector[?'kubernetes.io/os'].orValue('') != 'windows'", "true", []string{"Windows by the node selector"}},
+		{livePolicy, "has(v.secret)", "false", []string{"a Secret", "three of four"}},
+		{livePolicy, "has(v.configMap)", "false", []string{"a ConfigMap", "all kinds of containers", "an init container alone", "two paths"}},
+		{livePolicy, "has(v.projected)", "false", []string{"a projected volume"}},
+		{livePolicy, "m.?subPath.orValue('') == '' && ", "", []string{"subPath"}},
+		{livePolicy, " && m.?subPathExpr.orValue('') == ''", "", []string{"subPathExpr"}},
+		{livePolicy, ".all(s, has(s.configMap) || has(s.secret))", ".size() > 0", []string{"another source, a token", "another source, the downward API"}},
+		{livePolicy, "(v.name in variables.whole ||", "(true ||", []string{"not mounted", "the author's own live volume alone"}},
+		{livePolicy, "+ object.spec.?initContainers.orValue([]).map(c, c", "+ [].map(c, c", []string{"an init container alone", "subPath, and as a whole in another container"}},
+		{livePolicy, "name.size() <= 63 && ", "", []string{"57 characters", "63 characters that begin alike"}},
+		{livePolicy, " && !(name in variables.names)", "", []string{"a name that is taken", "a name that another native volume has"}},
+		{livePolicy, "v.csi.driver == 'csi.refvol.dev' && ", "", []string{"another driver's with the name of ours"}},
+		{livePolicy, "v.name.startsWith('refvol-') && ", "", []string{"the author's own live volume"}},
+		{livePolicy, "v.csi.?readOnly.orValue(false)", "true", []string{"the author's own with the name of ours, writable"}},
+		{livePolicy, ".size() == 1 && 'volume' in", ".size() > 0 && 'volume' in", []string{"the author's own with the name of ours, and more"}},
+		{livePolicy, "variables.containers[c.name].exists(path, variables.containers[c.name][path] in variables.live)",
+			"c.?volumeMounts.orValue([]).exists(m, m.name in variables.live)",
+			[]string{"a path with two volumes", "a path with two volumes, the live one last", "two containers of one name"}},
+		{livePolicy, "variables.initContainers[c.name].exists(path, variables.initContainers[c.name][path] in variables.live)",
+			"c.?volumeMounts.orValue([]).exists(m, m.name in variables.live)", []string{"a path with two volumes in an init container"}},
+		{livePolicy, "name: variables.live[m.name], readOnly: true", "name: variables.live[m.name]", []string{"a generated name", "two paths"}},
+		{livePolicy, "object.spec.volumes.map(v, v.name)", "['refvol-a'] + object.spec.volumes.map(v, v.name)", []string{"the label true too"}},
+		{liveUpdatePolicy, "c.name in variables.containers && ", "", []string{"a path with two volumes", "two containers of one name"}},
+		{liveUpdatePolicy, "c.name in variables.initContainers && ", "", []string{"a path twice in an init container"}},
+		{liveUpdatePolicy, "m.name == variables.shown", "'' != variables.shown", []string{"another volume"}},
+		{liveUpdatePolicy, "m.name in variables.shown, ", "false, ", []string{"nothing", "an image"}},
+	}
+}
+
+// TestLivePoliciesNeedEachPart breaks one part of a policy after the other: each time a case goes wrong.
+func TestLivePoliciesNeedEachPart(t *testing.T) {
+	s := newLiveSuite(t)
+	all := liveCases(s)
+	pods := before(t, s, all)
+	s.enforce(t)
+	policies := shared.Client().AdmissionregistrationV1().MutatingAdmissionPolicies()
+	var manifest corev1.Pod
+	if err := yaml.UnmarshalStrict([]byte(liveManifest), &manifest); err != nil {
+		t.Fatal(err)
+	}
+	live, err := shared.Client().CoreV1().Pods(s.live).Create(t.Context(), &manifest, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.remove(t) })
+	goesWrong := func(policy, name string) error {
+		if policy == liveUpdatePolicy {
+			i := slices.IndexFunc(updatesOfLivePods(), func(u liveUpdate) bool { return u.name == name })
+			update := updatesOfLivePods()[i]
+			err := update.try(t, live)
+			if (err == nil) != (update.says == nil) {
+				return nil
+			}
+			return fmt.Errorf("of the update %q it still says %w", name, cmp.Or(err, errors.ErrUnsupported))
+		}
+		i := slices.IndexFunc(all, func(c liveCase) bool { return c.name == name })
+		if all[i].wrong(t.Context(), s, pods[name]) == nil {
+			return fmt.Errorf("the case %q is still right", name)
+		}
+		return nil
+	}
+	for _, test := range breaks() {
+		t.Run(test.policy+" "+test.from, func(t *testing.T) {
+			whole, err := policies.Get(t.Context(), test.policy, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			put := func(spec admissionv1.MutatingAdmissionPolicySpec) {
+				now, err := policies.Get(t.Context(), test.policy, metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				now.Spec = spec
+				if _, err := policies.Update(t.Context(), now, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			broken, found := whole.DeepCopy().Spec, false
+			for _, text := range expressions(&broken) {
+				found = found || strings.Contains(*text, test.from)
+				*text = strings.ReplaceAll(*text, test.from, test.to)
+			}
+			if !found {
+				t.Fatal("the policy has no such part")
+			}
+			put(broken)
+			defer put(whole.Spec)
+			for _, name := range test.cases {
+				harness.Eventually(t, soon, func() error { return goesWrong(test.policy, name) })
+			}
+		})
+	}
+}
+
+// expressions are all of a policy.
+func expressions(spec *admissionv1.MutatingAdmissionPolicySpec) []*string {
+	var all []*string
+	for i := range spec.MatchConditions {
+		all = append(all, &spec.MatchConditions[i].Expression)
+	}
+	for i := range spec.Variables {
+		all = append(all, &spec.Variables[i].Expression)
+	}
+	for i := range spec.Mutations {
+		all = append(all, &spec.Mutations[i].ApplyConfiguration.Expression)
+	}
+	return all
+}
+
 // liveManifest is a pod as a user would write and apply it.
 const liveManifest = `apiVersion: v1
 kind: Pod
@@ -444,72 +574,164 @@ spec:
   - {name: e, emptyDir: {}}
 `
 
-// updates are changes of the manifest, which is applied again, and what the API server says to each.
-func updates() map[string]struct{ from, to, says string } {
-	return map[string]struct{ from, to, says string }{
-		"the same":              {"", "", ""},
-		"a label":               {`version: "1"`, `version: "2"`, ""},
-		"an image":              {"localhost/none", "localhost/newer", ""},
-		"another path":          {"mountPath: /a", "mountPath: /b", "pod updates may not change fields"},
-		"another volume":        {"{name: a, mountPath: /a}", "{name: e, mountPath: /a}", "pod updates may not change fields"},
-		"the live volume's":     {"{name: a, mountPath: /a}", "{name: refvol-a, mountPath: /a, readOnly: true}", ""},
-		"a path twice":          {"{name: e, mountPath: /e}", "{name: e, mountPath: /e}, {name: e, mountPath: /a}", "must be unique"},
-		"a path twice, init":    {"{name: a, mountPath: /i}", "{name: a, mountPath: /i}, {name: e, mountPath: /i}", "must be unique"},
-		"a container twice":     {"  volumes:\n", "  - {name: c, image: localhost/none}\n  volumes:\n", "Duplicate value"},
-		"an init container too": {"  containers:\n", "  - {name: i, image: localhost/none}\n  containers:\n", "Duplicate value"},
-	}
-}
-
-// TestLivePodsAreAppliedAgain applies a manifest twice, in each way that users have. The second time the mounts
-// stay, and what the API server refuses of a native pod it refuses still.
+// TestLivePodsAreAppliedAgain applies a manifest twice, in each way that users have. What the API server says of a
+// native pod the second time, it says of a live one, and the mounts stay.
 func TestLivePodsAreAppliedAgain(t *testing.T) {
 	s := newLiveSuite(t)
 	s.enforce(t)
-	pods := shared.Client().CoreV1().Pods(s.live)
-	for name, args := range map[string][]string{"client": nil, "server": {"--server-side"}} {
-		apply := func(manifest string) error {
-			_, err := shared.kubectlWith(t.Context(), []byte(manifest), append([]string{"apply", "--filename=-", "--namespace=" + s.live}, args...)...)
-			return err
-		}
-		for change, test := range updates() {
-			t.Run(name+" "+change, func(t *testing.T) {
-				t.Cleanup(func() { s.remove(t) })
-				if err := apply(liveManifest); err != nil {
-					t.Fatal(err)
+	for _, way := range []string{"client", "server"} {
+		for name, change := range map[string][2]string{
+			"the same":         {},
+			"a label":          {`version: "1"`, `version: "2"`},
+			"an image":         {"localhost/none", "localhost/newer"},
+			"another path":     {"mountPath: /a", "mountPath: /b"},
+			"another volume":   {"{name: a, mountPath: /a}", "{name: e, mountPath: /a}"},
+			"a path twice":     {"{name: e, mountPath: /e}", "{name: e, mountPath: /e}, {name: e, mountPath: /a}"},
+			"a container more": {"  volumes:\n", "  - {name: d, image: localhost/none}\n  volumes:\n"},
+		} {
+			t.Run(way+" "+name, func(t *testing.T) {
+				again := strings.ReplaceAll(liveManifest, change[0], change[1])
+				native, live := s.applyTwice(t, s.plain, way, again), s.applyTwice(t, s.live, way, again)
+				if native.said != live.said {
+					t.Errorf("of a live pod the API server says %q, of a native one %q", live.said, native.said)
 				}
-				first, err := pods.Get(t.Context(), "app", metav1.GetOptions{})
-				if err != nil {
-					t.Fatal(err)
+				if got := live.first.Spec.Containers[0].VolumeMounts[0].Name; got != "refvol-a" {
+					t.Errorf("it mounts %s", got)
 				}
-				if got := first.Spec.Containers[0].VolumeMounts[0]; got.Name != "refvol-a" {
-					t.Fatalf("the first time it mounts %+v", got)
-				}
-				err = apply(strings.ReplaceAll(liveManifest, test.from+"", cmp.Or(test.to, test.from)))
-				if test.says != "" && name == "server" && strings.Contains(test.says, " twice") {
-					t.Skip()
-				}
-				if test.says == "" {
-					wantRefusal(t, err)
-				} else if err == nil {
-					t.Error("it was taken")
-				} else {
-					t.Logf("says %v", err)
-				}
-				second, err := pods.Get(t.Context(), "app", metav1.GetOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				for i := range second.Spec.Containers {
-					if got, want := second.Spec.Containers[i].VolumeMounts, first.Spec.Containers[i].VolumeMounts; !reflect.DeepEqual(got, want) {
-						t.Errorf("mounts %+v, want %+v", got, want)
-					}
-				}
-				if !reflect.DeepEqual(second.Spec.Volumes, first.Spec.Volumes) {
-					t.Errorf("volumes %+v, want %+v", second.Spec.Volumes, first.Spec.Volumes)
-				}
+				wantSameMounts(t, live.first, live.second)
 			})
 		}
 	}
+}
+
+// applied is a pod that was applied twice, and what the API server said the second time.
+type applied struct {
+	first, second *corev1.Pod
+	said          string
+}
+
+// applyTwice applies the manifest, then another one, and removes the pod.
+func (s liveSuite) applyTwice(t *testing.T, namespace, way, again string) applied {
+	t.Helper()
+	defer s.remove(t)
+	args := []string{"apply", "--filename=-", "--namespace=" + namespace, fmt.Sprintf("--server-side=%t", way == "server")}
+	apply := func(manifest string) error {
+		_, err := shared.kubectlWith(t.Context(), []byte(manifest), args...)
+		return err
+	}
+	get := func() *corev1.Pod {
+		pod, err := shared.Client().CoreV1().Pods(namespace).Get(t.Context(), "app", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pod
+	}
+	var a applied
+	if err := apply(liveManifest); err != nil {
+		t.Fatal(err)
+	}
+	a.first = get()
+	if err := apply(again); err != nil {
+		_, a.said, _ = strings.Cut(strings.ReplaceAll(err.Error(), namespace, "NAMESPACE"), "exit status 1: ")
+		a.said, _, _ = strings.Cut(a.said, "\n") // what follows is a difference, which has the volumes
+	}
+	a.second = get()
+	return a
+}
+
+// wantSameMounts wants two pods to have equal volumes and mounts.
+func wantSameMounts(t *testing.T, first, second *corev1.Pod) {
+	t.Helper()
+	if got, want := outline(second), outline(first); string(got) != string(want) {
+		t.Errorf("the pod is\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestLivePodsAreUpdated: a manifest that mounts the native volumes, as one without a merge on the client writes it. Equal
+// keys are refused.
+func TestLivePodsAreUpdated(t *testing.T) {
+	s := newLiveSuite(t)
+	s.enforce(t)
+	pods := shared.Client().CoreV1().Pods(s.live)
+	var pod corev1.Pod
+	if err := yaml.UnmarshalStrict([]byte(liveManifest), &pod); err != nil {
+		t.Fatal(err)
+	}
+	first, err := pods.Create(t.Context(), &pod, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.remove(t) })
+	for _, test := range updatesOfLivePods() {
+		t.Run(test.name, func(t *testing.T) { wantRefusal(t, test.try(t, first), test.says...) })
+	}
+	t.Run("an ephemeral container", func(t *testing.T) {
+		with := changed(first.DeepCopy(), func(pod *corev1.Pod) {
+			pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+				Name: "debug", Image: "localhost/none", VolumeMounts: mounts("refvol-a:/a", "e:/e"),
+				ImagePullPolicy: corev1.PullNever, TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+			}}}
+		})
+		debugged, err := pods.UpdateEphemeralContainers(t.Context(), with.Name, with, metav1.UpdateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(debugged.Spec.EphemeralContainers) != 1 {
+			t.Errorf("it has %+v", debugged.Spec.EphemeralContainers)
+		}
+		wantSameMounts(t, first, debugged)
+		for _, test := range updatesOfLivePods() {
+			t.Run(test.name, func(t *testing.T) { wantRefusal(t, test.try(t, debugged), test.says...) })
+		}
+	})
+}
+
+// liveUpdate is an update of a live pod whose mounts are those of its manifest.
+type liveUpdate struct {
+	name   string
+	change func(spec *corev1.PodSpec)
+	says   []string
+}
+
+func updatesOfLivePods() []liveUpdate {
+	const unique, duplicate, immutable = "must be unique", "Duplicate value", "pod updates may not change fields"
+	mount := func(c *corev1.Container, text string) { c.VolumeMounts = append(c.VolumeMounts, mounts(text)...) }
+	return []liveUpdate{
+		{"nothing", func(*corev1.PodSpec) {}, nil},
+		{"an image", func(s *corev1.PodSpec) { s.Containers[0].Image = "localhost/newer" }, nil},
+		{"the live volume", func(s *corev1.PodSpec) {
+			s.Containers[0].VolumeMounts[0].Name, s.Containers[0].VolumeMounts[0].ReadOnly = "refvol-a", true
+		}, nil},
+		{"another volume", func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts[0].Name = "e" }, []string{immutable}},
+		{"another path", func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts[0].MountPath = "/b" }, []string{immutable}},
+		{"no mount", func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts = nil }, []string{immutable}},
+		{"a path twice", func(s *corev1.PodSpec) { mount(&s.Containers[0], "a:/a") }, []string{unique}},
+		{"a path with two volumes", func(s *corev1.PodSpec) { mount(&s.Containers[0], "e:/a") }, []string{unique}},
+		{"a path twice in an init container", func(s *corev1.PodSpec) { mount(&s.InitContainers[0], "e:/i") }, []string{unique}},
+		{"a path of another volume twice", func(s *corev1.PodSpec) { mount(&s.Containers[0], "a:/e") }, []string{unique}},
+		{"two containers of one name", func(s *corev1.PodSpec) { s.Containers = append(s.Containers, s.Containers[0]) }, []string{duplicate}},
+		{"two init containers of one name", func(s *corev1.PodSpec) { s.InitContainers = append(s.InitContainers, s.InitContainers[0]) }, []string{duplicate}},
+	}
+}
+
+// try has the API server judge the update of a pod.
+func (u liveUpdate) try(t *testing.T, pod *corev1.Pod) error {
+	t.Helper()
+	pods := shared.Client().CoreV1().Pods(pod.Namespace)
+	pod = pod.DeepCopy()
+	pod.ResourceVersion = ""
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, c := range containers {
+			for i := range c.VolumeMounts {
+				if c.VolumeMounts[i].Name == "refvol-a" {
+					c.VolumeMounts[i].Name, c.VolumeMounts[i].ReadOnly = "a", false
+				}
+			}
+		}
+	}
+	u.change(&pod.Spec)
+	_, err := pods.Update(t.Context(), pod, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
 }
 
 // remove deletes the pods of the test's namespaces.
@@ -523,11 +745,3 @@ func (s liveSuite) remove(t *testing.T) {
 		}
 	}
 }
-
-var (
-	_ = apierrors.IsInvalid
-	_ = types.ApplyPatchType
-	_ = filepath.Join
-	_ = livePolicy
-	_ = liveUpdatePolicy
-)
