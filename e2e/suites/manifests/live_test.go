@@ -3,17 +3,24 @@ package manifests
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	admissionreviewv1 "k8s.io/api/admission/v1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -270,10 +277,10 @@ func equalKeys() []liveCase {
 			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i", "e:/i")}
 		}), says: unique},
 		{name: "two containers of one name", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
-			pod.Spec.Containers = append(pod.Spec.Containers, container("c", "a:/b"))
+			pod.Spec.Containers = append(pod.Spec.Containers, container("c", "e:/b"))
 		}), says: duplicate},
 		{name: "two init containers of one name", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
-			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i"), container("i", "a:/j")}
+			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i"), container("i", "e:/j")}
 		}), says: duplicate},
 		{name: "a container and an init container of one name", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
 			pod.Spec.InitContainers = []corev1.Container{container("c", "a:/i")}
@@ -418,6 +425,15 @@ func TestLiveNamespaces(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the budget is counted", func(t *testing.T) {
+		before, dear := unjudged(t), crossed(100, 100, "", "-b")
+		if _, err := createdIn(t.Context(), s.live, dear); err != nil {
+			t.Fatal(err)
+		}
+		if got := unjudged(t); got != before+1 {
+			t.Errorf("the metric counts %v pods that could not be judged, want %v", got, before+1)
+		}
+	})
 	t.Run("without the driver", func(t *testing.T) {
 		drivers := shared.Client().StorageV1().CSIDrivers()
 		driver, err := drivers.Get(t.Context(), harness.DriverName, metav1.GetOptions{})
@@ -436,6 +452,23 @@ func TestLiveNamespaces(t *testing.T) {
 		live := cases[0]
 		harness.Eventually(t, soon, func() error { return live.wrong(t.Context(), s, pods["a ConfigMap"]) })
 	})
+}
+
+// unjudged returns what docs/live-namespaces.md says of the API server's metric: how many pods the policy could not judge.
+func unjudged(t *testing.T) int {
+	t.Helper()
+	text, err := shared.Client().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sample = `apiserver_mutating_admission_policy_check_total{error_type="invalid_error",policy="refvol-live",policy_binding="refvol-live-namespaces"} `
+	_, value, _ := strings.Cut(string(text), sample)
+	value, _, _ = strings.Cut(value, "\n")
+	count, err := strconv.Atoi(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return count
 }
 
 // breaks are changes of the policies, each with the cases that go wrong by it.
@@ -459,10 +492,10 @@ func breaks() []struct {
 		{livePolicy, " && m.?subPathExpr.orValue('') == ''", "", []string{"subPathExpr"}},
 		{livePolicy, ".all(s, has(s.configMap) || has(s.secret))", ".size() > 0", []string{"another source, a token", "another source, the downward API"}},
 		{livePolicy, "(v.name in variables.whole ||", "(true ||", []string{"not mounted", "the author's own live volume alone"}},
-		{livePolicy, "+ object.spec.?initContainers.orValue([]).map(c, c", "+ [].map(c, c", []string{"an init container alone", "subPath, and as a whole in another container"}},
+		{livePolicy, "object.spec.?initContainers.orValue([]).map(c, c.?", "dyn([]).map(c, c.?", []string{"an init container alone", "subPath, and as a whole in another container"}},
 		{livePolicy, "name.size() <= 63 && ", "", []string{"57 characters", "63 characters that begin alike"}},
 		{livePolicy, " && !(name in variables.names)", "", []string{"a name that is taken", "a name that another native volume has"}},
-		{livePolicy, "v.csi.driver == 'csi.refvol.dev' && ", "", []string{"another driver's with the name of ours"}},
+		{livePolicy, "v.csi.driver == 'csi.refvol.dev'", "true", []string{"another driver's with the name of ours"}},
 		{livePolicy, "v.name.startsWith('refvol-') && ", "", []string{"the author's own live volume"}},
 		{livePolicy, "v.csi.?readOnly.orValue(false)", "true", []string{"the author's own with the name of ours, writable"}},
 		{livePolicy, ".size() == 1 && 'volume' in", ".size() > 0 && 'volume' in", []string{"the author's own with the name of ours, and more"}},
@@ -470,10 +503,10 @@ func breaks() []struct {
 			"c.?volumeMounts.orValue([]).exists(m, m.name in variables.live)",
 			[]string{"a path with two volumes", "a path with two volumes, the live one last", "two containers of one name"}},
 		{livePolicy, "variables.initContainers[c.name].exists(path, variables.initContainers[c.name][path] in variables.live)",
-			"c.?volumeMounts.orValue([]).exists(m, m.name in variables.live)", []string{"a path with two volumes in an init container"}},
+			"c.?volumeMounts.orValue([]).exists(m, m.name in variables.live)", []string{"a path with two volumes in an init container", "two init containers of one name"}},
 		{livePolicy, "name: variables.live[m.name], readOnly: true", "name: variables.live[m.name]", []string{"a generated name", "two paths"}},
 		{livePolicy, "object.spec.volumes.map(v, v.name)", "['refvol-a'] + object.spec.volumes.map(v, v.name)", []string{"the label true too"}},
-		{liveUpdatePolicy, "c.name in variables.containers && ", "", []string{"a path with two volumes", "two containers of one name"}},
+		{liveUpdatePolicy, "c.name in variables.containers && ", "", []string{"a path with two volumes"}},
 		{liveUpdatePolicy, "c.name in variables.initContainers && ", "", []string{"a path twice in an init container"}},
 		{liveUpdatePolicy, "m.name == variables.shown", "'' != variables.shown", []string{"another volume"}},
 		{liveUpdatePolicy, "m.name in variables.shown, ", "false, ", []string{"nothing", "an image"}},
@@ -558,6 +591,121 @@ func expressions(spec *admissionv1.MutatingAdmissionPolicySpec) []*string {
 		all = append(all, &spec.Mutations[i].ApplyConfiguration.Expression)
 	}
 	return all
+}
+
+// TestRunningPodsStayAsTheyAre: a pod that was there before the component, and one whose policy for updates is gone.
+func TestRunningPodsStayAsTheyAre(t *testing.T) {
+	s := newLiveSuite(t)
+	t.Cleanup(func() { s.remove(t) })
+	pods := shared.Client().CoreV1().Pods(s.live)
+	old, err := pods.Create(t.Context(), changed(mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a"), func(pod *corev1.Pod) { pod.Name = "old" }),
+		metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.enforce(t)
+	old.Labels = map[string]string{"changed": "yes"}
+	got, err := pods.Update(t.Context(), old, metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantSameMounts(t, old, got)
+
+	live := changed(mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a"), func(pod *corev1.Pod) { pod.Name = "live" })
+	if live, err = pods.Create(t.Context(), live, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	const says = "pod %s/live on no node yet\nError: uninstall-check: pods that use the driver csi.refvol.dev: 1: "
+	if out, err := uninstallCheck(t); err == nil || !strings.HasPrefix(out, fmt.Sprintf(says, s.live)) {
+		t.Errorf("uninstall-check: %v, it says %q", err, out)
+	}
+	for _, command := range documented(t, "live-namespaces.md", "delete mutatingadmissionpolicybinding refvol-live-") {
+		mustKubectl(t, command...)
+	}
+	native := liveCase{pod: mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a")}
+	harness.Eventually(t, soon, func() error {
+		pod, err := createdIn(t.Context(), s.live, native.pod.DeepCopy())
+		if err == nil && pod.Spec.Containers[0].VolumeMounts[0].Name != "a" {
+			err = errors.New("new pods are changed still")
+		}
+		return err
+	})
+	nothing := updatesOfLivePods()[0]
+	wantRefusal(t, nothing.try(t, live))
+	mustKubectl(t, "delete", "mutatingadmissionpolicybinding", liveUpdatePolicy)
+	harness.Eventually(t, soon, func() error {
+		if err := nothing.try(t, live); !apierrors.IsInvalid(err) {
+			return fmt.Errorf("without the policy for updates: %w", cmp.Or(err, errors.ErrUnsupported))
+		}
+		return nil
+	})
+}
+
+// TestLiveNamespaceWithWebhook: a container that a webhook injects, after the policy has had its turn, is changed too, with
+// the live volume that is there.
+func TestLiveNamespaceWithWebhook(t *testing.T) {
+	s := newLiveSuite(t)
+	s.enforce(t)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review admissionreviewv1.AdmissionReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		kind := admissionreviewv1.PatchTypeJSONPatch
+		review.Response = &admissionreviewv1.AdmissionResponse{UID: review.Request.UID, Allowed: true, PatchType: &kind, Patch: []byte(`[
+			{"op": "add", "path": "/spec/containers/-", "value": {"name": "injected", "image": "localhost/none",
+				"volumeMounts": [{"name": "a", "mountPath": "/a"}, {"name": "b", "mountPath": "/b"}]}},
+			{"op": "add", "path": "/spec/volumes/-", "value": {"name": "b", "secret": {"secretName": "db"}}}
+		]`)}
+		if err := json.NewEncoder(w).Encode(review); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	hooks := shared.Client().AdmissionregistrationV1().MutatingWebhookConfigurations()
+	none := admissionv1.SideEffectClassNone
+	hook, err := hooks.Create(t.Context(), &admissionv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: s.live},
+		Webhooks: []admissionv1.MutatingWebhook{{
+			Name: "inject.example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: &none,
+			ClientConfig: admissionv1.WebhookClientConfig{
+				URL:      &server.URL,
+				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+			},
+			Rules: []admissionv1.RuleWithOperations{{
+				Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+			}},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": s.live}},
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := hooks.Delete(context.WithoutCancel(t.Context()), hook.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	var pod *corev1.Pod
+	harness.Eventually(t, soon, func() error {
+		pod, err = createdIn(t.Context(), s.live, mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a"))
+		if err == nil && len(pod.Spec.Containers) != 2 {
+			err = errors.New("the webhook injects nothing yet")
+		}
+		return err
+	})
+	for i, want := range [][]string{{"refvol-a"}, {"refvol-a", "refvol-b"}} {
+		for j, name := range want {
+			if got := pod.Spec.Containers[i].VolumeMounts[j].Name; got != name {
+				t.Errorf("container %d mounts %s, want %s", i, got, name)
+			}
+		}
+	}
+	if len(pod.Spec.Volumes) != 5 { // two native ones, two live ones, and the account's token
+		t.Errorf("the pod is\n%s", outline(pod))
+	}
 }
 
 // liveManifest is a pod as a user would write and apply it.
