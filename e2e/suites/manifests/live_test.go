@@ -445,6 +445,13 @@ func TestLiveNamespaces(t *testing.T) {
 		}
 		native := liveCase{pod: mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a")}
 		harness.Eventually(t, soon, func() error { return native.wrong(t.Context(), s, pods["a ConfigMap"]) })
+		counted := checked(t)
+		if err := native.wrong(t.Context(), s, pods["a ConfigMap"]); err != nil {
+			t.Error(err)
+		}
+		if got := checked(t); got != counted {
+			t.Errorf("the metric counts %d pods, want %d as before", got, counted)
+		}
 		driver = &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver.Name, Labels: driver.Labels}, Spec: driver.Spec}
 		if _, err := drivers.Create(t.Context(), driver, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -457,18 +464,33 @@ func TestLiveNamespaces(t *testing.T) {
 // unjudged returns what docs/live-namespaces.md says of the API server's metric: how many pods the policy could not judge.
 func unjudged(t *testing.T) int {
 	t.Helper()
+	return checked(t) - sum(t, `error_type="no_error",policy="refvol-live",`)
+}
+
+// checked returns how many pods the metric counts in all.
+func checked(t *testing.T) int {
+	t.Helper()
+	return sum(t, `policy="refvol-live",`)
+}
+
+// sum adds the values of the metric's samples with some labels.
+func sum(t *testing.T, labels string) int {
+	t.Helper()
 	text, err := shared.Client().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	const sample = `apiserver_mutating_admission_policy_check_total{error_type="invalid_error",policy="refvol-live",policy_binding="refvol-live-namespaces"} `
-	_, value, _ := strings.Cut(string(text), sample)
-	value, _, _ = strings.Cut(value, "\n")
-	count, err := strconv.Atoi(value)
-	if err != nil {
-		t.Fatal(err)
+	all := 0
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "apiserver_mutating_admission_policy_check_total{") && strings.Contains(line, labels) {
+			value, err := strconv.Atoi(strings.TrimSpace(line[strings.LastIndex(line, " "):]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all += value
+		}
 	}
-	return count
+	return all
 }
 
 // breaks are changes of the policies, each with the cases that go wrong by it.
@@ -619,7 +641,7 @@ func TestRunningPodsStayAsTheyAre(t *testing.T) {
 	if out, err := uninstallCheck(t); err == nil || !strings.HasPrefix(out, fmt.Sprintf(says, s.live)) {
 		t.Errorf("uninstall-check: %v, it says %q", err, out)
 	}
-	for _, command := range documented(t, "live-namespaces.md", "delete mutatingadmissionpolicybinding refvol-live-") {
+	for _, command := range documented(t, "live-namespaces.md", "delete mutatingadmissionpolicybinding") {
 		mustKubectl(t, command...)
 	}
 	native := liveCase{pod: mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a")}
@@ -639,6 +661,45 @@ func TestRunningPodsStayAsTheyAre(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestHelmKeepsThePolicyForUpdates: what pods need that were changed stays, whether live namespaces are switched off or the
+// release is uninstalled, and the release takes it again.
+func TestHelmKeepsThePolicyForUpdates(t *testing.T) {
+	h := newHelm(t)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		err := h.run(ctx, "uninstall", "refvol", "--no-hooks", "--ignore-not-found")
+		_, deleted := shared.kubectl(ctx, "delete", "--selector=app.kubernetes.io/name=refvol-plugin", kinds, "--all-namespaces")
+		if err := errors.Join(err, deleted); err != nil {
+			t.Error(err)
+		}
+	})
+	const policy, binding = "mutatingadmissionpolicy.admissionregistration.k8s.io/", "mutatingadmissionpolicybinding.admissionregistration.k8s.io/"
+	const kept = policy + "refvol-live-update\n" + binding + "refvol-live-update\n"
+	const all = policy + "refvol-live\n" + policy + "refvol-live-update\n" +
+		binding + "refvol-live-namespaces\n" + binding + "refvol-live-pods\n" + binding + "refvol-live-update\n"
+	for _, step := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"install", "refvol", h.chart, "--set=live.enabled=true"}, all},
+		{[]string{"upgrade", "refvol", h.chart, "--set=live.enabled=false"}, kept},
+		{[]string{"upgrade", "refvol", h.chart, "--set=live.enabled=true"}, all},
+		{[]string{"uninstall", "refvol", "--no-hooks"}, kept},
+		{[]string{"install", "refvol", h.chart}, kept},
+		{[]string{"upgrade", "refvol", h.chart, "--set=live.enabled=true"}, all},
+		{[]string{"uninstall", "refvol", "--no-hooks"}, kept},
+	} {
+		h.must(t, step.args...)
+		if got := ofRelease(t, "mutatingadmissionpolicies,mutatingadmissionpolicybindings"); got != step.want {
+			t.Errorf("after %q there are\n%s\nwant\n%s", step.args, got, step.want)
+		}
+	}
+	for _, command := range documented(t, "live-namespaces.md", "delete mutatingadmissionpolicybinding,mutatingadmissionpolicy") {
+		mustKubectl(t, command...)
+	}
+	h.wantNothingLeft(t)
 }
 
 // TestLiveNamespaceWithWebhook: a container that a webhook injects, after the policy has had its turn, is changed too, with
