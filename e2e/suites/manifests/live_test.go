@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -13,10 +15,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -201,7 +203,7 @@ func TestLiveNamespaces(t *testing.T) {
 		})
 	}
 	t.Run("the budget is counted", func(t *testing.T) {
-		before, dear := unjudged(t), crossed(100, 100, "", "-b")
+		before, dear := unjudged(t), crossed(100, 100)
 		if _, err := createdIn(t.Context(), s.live, dear); err != nil {
 			t.Fatal(err)
 		}
@@ -209,31 +211,49 @@ func TestLiveNamespaces(t *testing.T) {
 			t.Errorf("the metric counts %v pods that could not be judged, want %v", got, before+1)
 		}
 	})
-	t.Run("without the driver", func(t *testing.T) {
-		drivers := shared.Client().StorageV1().CSIDrivers()
-		driver, err := drivers.Get(t.Context(), harness.DriverName, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := drivers.Delete(t.Context(), driver.Name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		native := liveCase{pod: mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a")}
-		harness.Eventually(t, soon, func() error { return native.wrong(t.Context(), s, pods["a ConfigMap"]) })
-		counted := checked(t)
-		if err := native.wrong(t.Context(), s, pods["a ConfigMap"]); err != nil {
+}
+
+// TestLiveNamespacesNeedTheDriver: without the CSIDriver object pods stay native. It has an API server of its own: one that has seen
+// the policy go and come back doesn't hear any more that the object is gone.
+func TestLiveNamespacesNeedTheDriver(t *testing.T) {
+	binaries, err := harness.BuildControlPlane(t.Context(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := controlplane.Start(t.Context(), controlplane.Options{Binaries: binaries, APIServerArgs: []string{"--allow-privileged=true"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Stop(); err != nil {
 			t.Error(err)
 		}
-		if got := checked(t); got != counted {
-			t.Errorf("the metric counts %d pods, want %d as before", got, counted)
-		}
-		driver = &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver.Name, Labels: driver.Labels}, Spec: driver.Spec}
-		if _, err := drivers.Create(t.Context(), driver, metav1.CreateOptions{}); err != nil {
+	}()
+	kubectl := func(args ...string) {
+		t.Helper()
+		if _, err := shared.kubectl(t.Context(), append(args, "--kubeconfig="+c.Kubeconfig())...); err != nil {
 			t.Fatal(err)
 		}
-		live := cases[0]
-		harness.Eventually(t, soon, func() error { return live.wrong(t.Context(), s, pods["a ConfigMap"]) })
-	})
+	}
+	driver := filepath.Join(shared.deploy, "base", "csidriver.yaml")
+	kubectl("apply", "--kustomize="+kustomization(t, "live"))
+	kubectl("create", "namespace", "shop")
+	kubectl("label", "namespace", "shop", liveLabel+"=true")
+	kubectl("create", "serviceaccount", "default", "--namespace=shop")
+	mounts := func(volume string) func() error {
+		return func() error {
+			pod, err := c.Client().CoreV1().Pods("shop").Create(t.Context(), mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a"), dryRun())
+			if err == nil && pod.Spec.Containers[0].VolumeMounts[0].Name != volume {
+				err = fmt.Errorf("the pod mounts %s, want %s", pod.Spec.Containers[0].VolumeMounts[0].Name, volume)
+			}
+			return err
+		}
+	}
+	harness.Eventually(t, soon, mounts("refvol-a"))
+	kubectl("delete", "--filename="+driver)
+	harness.Eventually(t, soon, mounts("a"))
+	kubectl("apply", "--filename="+driver)
+	harness.Eventually(t, soon, mounts("refvol-a"))
 }
 
 // unjudged returns what docs/live-namespaces.md says of the API server's metric: how many pods the policy could not judge.
