@@ -172,54 +172,80 @@ func TestLiveNamespaceMissingObject(t *testing.T) {
 	}
 }
 
-// A Deployment's pods stay as they are when their namespace becomes live. Rolled, they are live, and follow a change.
+// The pods of each kind of workload stay as they are when their namespace becomes live. Rolled, they are live, and follow
+// a change.
 func TestLiveNamespaceRollout(t *testing.T) {
 	t.Parallel()
-	n := newNamespace(t)
-	n.createConfigMap("settings", object{"key": "first"})
-	labels := map[string]string{"app": "reader"}
-	deployments := n.client.AppsV1().Deployments(n.name)
-	_, err := deployments.Create(t.Context(), &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: new(int32(2)),
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: newPod("", native("settings", "settings")).Spec},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	old := n.awaitReaders(func(*corev1.Pod) bool { return true })
-	n.makeLive()
-	for _, p := range old {
-		now, err := n.client.CoreV1().Pods(n.name).Get(t.Context(), p.Name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if live(now) == nil || now.UID != p.UID || now.Status.ContainerStatuses[0].RestartCount != 0 {
-			t.Errorf("the running pod %s has changed", p.Name)
-		}
-	}
-	const restart = `{"spec": {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}}}`
-	if _, err := deployments.Patch(t.Context(), "reader", types.StrategicMergePatchType, []byte(restart), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	rolled := n.awaitReaders(func(p *corev1.Pod) bool { return p.Annotations["kubectl.kubernetes.io/restartedAt"] == "now" })
-	n.updateConfigMap("settings", object{"key": "second"})
-	for _, p := range rolled {
-		if err := live(p.Pod); err != nil {
-			t.Error(err)
-		}
-		p.awaitText(mountDir+"settings/key", "second", busyLimit)
+	for kind, replicas := range map[string]int{"deployments": 2, "statefulsets": 2, "daemonsets": 1} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			n := newNamespace(t)
+			n.createConfigMap("settings", object{"key": "first"})
+			n.createReaders(kind, replicas)
+			old := n.awaitReaders(replicas, func(*corev1.Pod) bool { return true })
+			n.makeLive()
+			for _, p := range old {
+				now, err := n.client.CoreV1().Pods(n.name).Get(t.Context(), p.Name, metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if live(now) == nil || now.UID != p.UID || now.Status.ContainerStatuses[0].RestartCount != 0 {
+					t.Errorf("the running pod %s has changed", p.Name)
+				}
+			}
+			const annotation = "kubectl.kubernetes.io/restartedAt"
+			const restart = `{"spec": {"template": {"metadata": {"annotations": {"` + annotation + `": "now"}}}}}`
+			err := n.client.AppsV1().RESTClient().Patch(types.StrategicMergePatchType).Namespace(n.name).Resource(kind).Name("reader").
+				Body([]byte(restart)).Do(t.Context()).Error()
+			if err != nil {
+				t.Fatal(err)
+			}
+			rolled := n.awaitReaders(replicas, func(p *corev1.Pod) bool { return p.Annotations[annotation] == "now" })
+			n.updateConfigMap("settings", object{"key": "second"})
+			for _, p := range rolled {
+				if err := live(p.Pod); err != nil {
+					t.Error(err)
+				}
+				p.awaitText(mountDir+"settings/key", "second", busyLimit)
+			}
+		})
 	}
 }
 
-// awaitReaders waits until the Deployment has two pods that are ready, and no others, and all are as they should be.
-func (n *namespace) awaitReaders(right func(*corev1.Pod) bool) []*pod {
+// createReaders creates a workload of a kind with pods that mount the native volume of a ConfigMap. A DaemonSet has one, on a
+// node that runs the plugin.
+func (n *namespace) createReaders(kind string, replicas int) {
+	n.t.Helper()
+	labels := map[string]string{"app": "reader"}
+	meta, selector := metav1.ObjectMeta{Name: "reader"}, &metav1.LabelSelector{MatchLabels: labels}
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: newPod("", native("settings", "settings")).Spec}
+	apps, create := n.client.AppsV1(), metav1.CreateOptions{}
+	var err error
+	switch kind {
+	case "deployments":
+		_, err = apps.Deployments(n.name).Create(n.t.Context(), &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(replicas)), Selector: selector, Template: template,
+		}}, create)
+	case "statefulsets":
+		_, err = apps.StatefulSets(n.name).Create(n.t.Context(), &appsv1.StatefulSet{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{
+			Replicas: new(int32(replicas)), Selector: selector, Template: template,
+		}}, create)
+	case "daemonsets":
+		template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: n.worker(n.t)}
+		_, err = apps.DaemonSets(n.name).Create(n.t.Context(), &appsv1.DaemonSet{ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{
+			Selector: selector, Template: template,
+		}}, create)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// awaitReaders waits until the workload has all pods, ready and as they should be, and no others.
+func (n *namespace) awaitReaders(replicas int, right func(*corev1.Pod) bool) []*pod {
 	n.t.Helper()
 	var readers []*pod
-	eventually(n.t, podTimeout, "two pods of the Deployment", func(ctx context.Context) error {
+	eventually(n.t, podTimeout, "pods of the workload", func(ctx context.Context) error {
 		readers = nil
 		pods, err := n.client.CoreV1().Pods(n.name).List(ctx, metav1.ListOptions{LabelSelector: "app=reader"})
 		if err != nil {
@@ -232,7 +258,7 @@ func (n *namespace) awaitReaders(right func(*corev1.Pod) bool) []*pod {
 			}
 			readers = append(readers, &pod{n, p})
 		}
-		if len(readers) != 2 {
+		if len(readers) != replicas {
 			return fmt.Errorf("there are %d", len(readers))
 		}
 		return nil
