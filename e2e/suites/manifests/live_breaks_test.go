@@ -29,7 +29,13 @@ func breaks() []broken {
 		{livePolicy, "object.spec.?os.?name.orValue('') != 'windows'", "true", []string{"Windows by its field"}},
 		{livePolicy, "object.spec.?nodeSelector[?'kubernetes.io/os'].orValue('') != 'windows'", "true", []string{"Windows by the node selector"}},
 		{livePolicy, "has(v.secret)", "false", []string{"a Secret", "three of four"}},
-		{livePolicy, "has(v.configMap)", "false", []string{"a ConfigMap", "all kinds of containers", "an init container alone", "two paths"}},
+		{livePolicy, "has(v.configMap)", "false", []string{
+			"a ConfigMap", "all kinds of containers", "an init container alone", "two paths", "fields of a mount", "equal variables and ports",
+			"Linux by both", "another driver beside", "56 characters", "the label true, in another namespace", "50 containers with 100 volumes",
+		}},
+		{livePolicy, "has(v.secret)", "(has(v.secret) || has(v.csi))", []string{"another driver"}},
+		{livePolicy, "has(v.secret)", "(has(v.secret) || has(v.downwardAPI))", []string{"a volume of the downward API"}},
+		{livePolicy, "+ [n])[0]", "+ ['x'])[0]", []string{"both names taken"}},
 		{livePolicy, "has(v.projected)", "false", []string{"a projected volume"}},
 		{livePolicy, "m.?subPath.orValue('') == '' && ", "", []string{"subPath"}},
 		{livePolicy, " && m.?subPathExpr.orValue('') == ''", "", []string{"subPathExpr"}},
@@ -94,7 +100,7 @@ func TestLivePoliciesNeedEachPart(t *testing.T) {
 		return nil
 	}
 	for _, test := range breaks() {
-		t.Run(test.policy+" "+test.from, func(t *testing.T) {
+		t.Run(test.policy+" "+test.from+" "+test.to, func(t *testing.T) {
 			whole, err := policies.Get(t.Context(), test.policy, metav1.GetOptions{})
 			if err != nil {
 				t.Fatal(err)
