@@ -79,7 +79,7 @@ func (o *uninstallCheckOptions) run(ctx context.Context, stdout io.Writer) error
 		}
 	}
 	if len(pods) > 0 {
-		return fmt.Errorf("uninstall-check: pods that use the driver %s: %d: delete them first, as without the plugin they stay in Terminating", o.driverName, len(pods))
+		return fmt.Errorf("uninstall-check: pods that use the driver %s: %d: delete them first, as without the plugin they stay in Terminating; switch live namespaces off before (docs/live-namespaces.md)", o.driverName, len(pods))
 	}
 	return nil
 }

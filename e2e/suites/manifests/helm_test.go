@@ -103,7 +103,7 @@ func TestHelm(t *testing.T) {
 		t.Error("it was uninstalled while a pod uses the driver")
 	}
 	const says = "pod " + consumer + "/in-use on no node yet\n" +
-		"Error: uninstall-check: pods that use the driver csi.refvol.dev: 1: delete them first, as without the plugin they stay in Terminating\n"
+		"Error: uninstall-check: pods that use the driver csi.refvol.dev: 1: delete them first, as without the plugin they stay in Terminating; switch live namespaces off before (docs/live-namespaces.md)\n"
 	if said != says {
 		t.Errorf("the check says %q, want %q", said, says)
 	}
