@@ -263,7 +263,8 @@ func TestChartUninstallCheck(t *testing.T) {
 	if !reflect.DeepEqual(pod.Affinity, plugin.Affinity) || !reflect.DeepEqual(pod.NodeSelector, plugin.NodeSelector) {
 		t.Errorf("it runs elsewhere: %s", asJSON(t, pod))
 	}
-	if want := []string{"uninstall-check", "--plugin-namespace=" + namespace}; !slices.Equal(pod.Containers[0].Args, want) {
+	const next = "--next-step=the release is left uninstalling, so go back to its revision first: helm rollback refvol 1 --namespace " + namespace
+	if want := []string{"uninstall-check", "--plugin-namespace=" + namespace, next}; !slices.Equal(pod.Containers[0].Args, want) {
 		t.Errorf("arguments %q, want %q", pod.Containers[0].Args, want)
 	}
 	for label, value := range daemonSet.Spec.Selector.MatchLabels {
