@@ -47,7 +47,7 @@ func TestCheck(t *testing.T) {
 		{args: []string{"-f", across, "--identity=node"}, err: "check: 1 problem", want: []string{
 			"spec.volumes[0].csi.volumeAttributes.secret: an object of another namespace: no volume shows it with --identity=node of the plugin\n", " 0 warnings, 1 problem\n",
 		}},
-		{args: []string{"-f", bad, "--driver-name", "other.example.com"}, want: []string{"1 workload, 1 reference, 0 warnings, 0 problems\n"}},
+		{args: []string{"-f", bad, "--driver-name", "other.example.com"}, want: []string{"1 workload, 1 reference, 1 warning, 0 problems\n"}},
 	} {
 		out, _, err := runCommand(t, append([]string{"check"}, test.args...)...)
 		if message(err) != test.err {

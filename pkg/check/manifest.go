@@ -173,7 +173,11 @@ func (m *manifest) decode(decoder runtime.Decoder) (object runtime.Object, probl
 	}
 	strict, ok := runtime.AsStrictDecodingError(err)
 	if !ok {
-		return nil, []string{oneLine(err.Error())}
+		problem := oneLine(err.Error())
+		if strings.Contains(problem, "volumeAttributes of type string") {
+			problem += ": each of volumeAttributes is a string: quote numbers and booleans"
+		}
+		return nil, []string{problem}
 	}
 	for _, err := range strict.Errors() {
 		problems = append(problems, oneLine(err.Error()))

@@ -27,10 +27,13 @@ type driverVolume struct {
 func (c *Checker) volumes(w *Workload, template podTemplate) {
 	for i := range template.spec.Volumes {
 		v := driverVolume{Volume: &template.spec.Volumes[i]}
+		at := template.at.Child("volumes").Index(i).Child("csi")
+		if v.CSI != nil && v.CSI.Driver != c.opts.Driver && strings.Contains(strings.ToLower(v.CSI.Driver), "refvol") {
+			c.warning(w.Location, at.Child("driver").String(), fmt.Sprintf("%s is not %s, whose volumes are checked (--driver-name)", v.CSI.Driver, c.opts.Driver))
+		}
 		if v.CSI == nil || v.CSI.Driver != c.opts.Driver {
 			continue
 		}
-		at := template.at.Child("volumes").Index(i).Child("csi")
 		if v.CSI.ReadOnly == nil || !*v.CSI.ReadOnly {
 			c.problem(w.Location, at.Child("readOnly").String(), "Required value: must be true")
 		}

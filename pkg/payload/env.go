@@ -132,7 +132,7 @@ func (e *environment) addKey(name string, from *volume.Reference) {
 	case ok:
 		e.set(name, value)
 	case !from.Optional:
-		e.missing.add(Missing{Ref: from.Ref, Key: from.Key, Field: from.Field, Env: true})
+		e.missing.addKey(Missing{Ref: from.Ref, Key: from.Key, Field: from.Field, Env: true}, object)
 	}
 }
 

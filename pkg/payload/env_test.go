@@ -191,8 +191,8 @@ func TestRenderEnvMissing(t *testing.T) {
 	s := spec(envSource(0, "e", env))
 	_, err := Render(s, state, Options{})
 	want := `from none: ConfigMap "ns/none" not found` +
-		`; value of A: couldn't find key lost in ConfigMap ns/c` +
-		`; value of B: couldn't find key lost in Secret ns/s` +
+		`; value of A: couldn't find key lost in ConfigMap ns/c (it has k)` +
+		`; value of B: couldn't find key lost in Secret ns/s (it has k)` +
 		`; value of C: Secret "ns/gone" not found`
 	var missing *MissingError
 	if !errors.As(err, &missing) || err.Error() != want {
@@ -200,7 +200,7 @@ func TestRenderEnvMissing(t *testing.T) {
 	}
 	// What was deleted later leaves its variables out; a key that is missing is missing.
 	_, err = Render(s, state, Options{ForgiveDeleted: true})
-	if want := `value of A: couldn't find key lost in ConfigMap ns/c; value of B: couldn't find key lost in Secret ns/s`; err == nil || err.Error() != want {
+	if want := `value of A: couldn't find key lost in ConfigMap ns/c (it has k); value of B: couldn't find key lost in Secret ns/s (it has k)`; err == nil || err.Error() != want {
 		t.Errorf("\ngot  %v\nwant %s", err, want)
 	}
 }

@@ -64,7 +64,7 @@ func TestRenderJoinRefuses(t *testing.T) {
 	_, err := Render(spec(joined("ConfigMap/none/k", "ConfigMap/c/none", "Secret/none/k")), state, Options{})
 	var missing *MissingError
 	want := `part ConfigMap/none/k: ConfigMap "ns/none" not found` +
-		`; part ConfigMap/c/none: ConfigMap "ns/c": configmap references non-existent config key: none` +
+		`; part ConfigMap/c/none: ConfigMap "ns/c": configmap references non-existent config key: none (it has k)` +
 		`; part Secret/none/k: Secret "ns/none" not found`
 	if !errors.As(err, &missing) || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)

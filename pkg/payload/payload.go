@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 
@@ -72,6 +73,8 @@ type Missing struct {
 	Field string
 	// Env says that a variable asked for it.
 	Env bool
+	// Has names the first keys that the object has instead, "" for none.
+	Has string
 }
 
 // String words what is missing as the kubelet does for its own volumes.
@@ -80,12 +83,19 @@ func (m Missing) String() string {
 	case m.Key == "":
 		return fmt.Sprintf("%s: %s not found", m.Field, m.Ref)
 	case m.Env:
-		return fmt.Sprintf("%s: couldn't find key %s in %s %s/%s", m.Field, m.Key, m.Ref.Kind, m.Ref.Namespace, m.Ref.Name)
+		return fmt.Sprintf("%s: couldn't find key %s in %s %s/%s", m.Field, m.Key, m.Ref.Kind, m.Ref.Namespace, m.Ref.Name) + m.has()
 	case m.Ref.Kind == volume.Secret:
-		return fmt.Sprintf("%s: %s: references non-existent secret key: %s", m.Field, m.Ref, m.Key)
+		return fmt.Sprintf("%s: %s: references non-existent secret key: %s", m.Field, m.Ref, m.Key) + m.has()
 	default:
-		return fmt.Sprintf("%s: %s: configmap references non-existent config key: %s", m.Field, m.Ref, m.Key)
+		return fmt.Sprintf("%s: %s: configmap references non-existent config key: %s", m.Field, m.Ref, m.Key) + m.has()
 	}
+}
+
+func (m Missing) has() string {
+	if m.Has == "" {
+		return ""
+	}
+	return " (it has " + m.Has + ")"
 }
 
 // MissingError tells which required objects and keys do not exist. Who waits for them keeps it.
@@ -94,6 +104,16 @@ type MissingError struct {
 	Missing []Missing
 	// Count is how many there are.
 	Count int
+}
+
+// addKey counts a key that an object lacks.
+func (e *MissingError) addKey(m Missing, object *volume.Object) {
+	const few = 5
+	if e.Count < maxMissing {
+		keys := slices.Sorted(maps.Keys(object.Data))
+		m.Has = strings.Join(keys[:min(few, len(keys))], ", ")
+	}
+	e.add(m)
 }
 
 // add counts m, and keeps it unless enough is kept.
@@ -264,7 +284,7 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 		case ok:
 			r.addFile(volume.File{Path: item.Path, Data: value, Refs: refs, User: r.user(item.User, p)}, item.Mode, r.spec.DefaultMode, p.DefaultMode)
 		case !p.Optional:
-			r.missing.add(Missing{Ref: p.Ref, Key: item.Key, Field: at})
+			r.missing.addKey(Missing{Ref: p.Ref, Key: item.Key, Field: at}, object)
 		}
 	}
 }
@@ -281,7 +301,7 @@ func (r *renderer) addJoin(join *volume.JoinFile, at string) error {
 		file.Refs = insertRef(file.Refs, part.Ref)
 		value, ok := object.Value(part.Key)
 		if !ok && !part.Optional {
-			r.missing.add(Missing{Ref: part.Ref, Key: part.Key, Field: part.Field})
+			r.missing.addKey(Missing{Ref: part.Ref, Key: part.Key, Field: part.Field}, object)
 		}
 		r.envBytes += len(value) + 1
 		if err := r.check(at); err != nil {

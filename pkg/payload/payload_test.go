@@ -183,13 +183,13 @@ func TestRenderMissing(t *testing.T) {
 		},
 		{
 			"key of a ConfigMap", spec(source(0, cm, "a", "x:x", "none:p")), objects(object(cm, "a", "x")),
-			`sources[0].configMap: ConfigMap "ns/a": configmap references non-existent config key: none`,
-			[]Missing{{Ref: volume.Ref{Kind: cm, Namespace: "ns", Name: "a"}, Key: "none", Field: "sources[0].configMap"}},
+			`sources[0].configMap: ConfigMap "ns/a": configmap references non-existent config key: none (it has x)`,
+			[]Missing{{Ref: volume.Ref{Kind: cm, Namespace: "ns", Name: "a"}, Key: "none", Field: "sources[0].configMap", Has: "x"}},
 		},
 		{
-			"key of a Secret", spec(source(0, secret, "a", "none:p")), objects(object(secret, "a", "x")),
-			`sources[0].secret: Secret "ns/a": references non-existent secret key: none`,
-			[]Missing{{Ref: volume.Ref{Kind: secret, Namespace: "ns", Name: "a"}, Key: "none", Field: "sources[0].secret"}},
+			"key of a Secret", spec(source(0, secret, "a", "none:p")), objects(object(secret, "a", "f", "e", "d", "c", "b", "a")),
+			`sources[0].secret: Secret "ns/a": references non-existent secret key: none (it has a, b, c, d, e)`,
+			[]Missing{{Ref: volume.Ref{Kind: secret, Namespace: "ns", Name: "a"}, Key: "none", Field: "sources[0].secret", Has: "a, b, c, d, e"}},
 		},
 		{
 			"another kind, name or namespace is not it", spec(source(0, cm, "a")),
@@ -205,8 +205,8 @@ func TestRenderMissing(t *testing.T) {
 			spec(source(0, cm, "a"), source(1, secret, "b", "x:x", "n1:n1", "n2:n2"), optional(source(2, cm, "c")), optional(source(3, secret, "b", "n3:n3")), source(4, cm, "d", "n4:n4")),
 			objects(object(secret, "b", "x"), object(cm, "d")),
 			`sources[0].configMap: ConfigMap "ns/a" not found` +
-				`; sources[1].secret: Secret "ns/b": references non-existent secret key: n1` +
-				`; sources[1].secret: Secret "ns/b": references non-existent secret key: n2` +
+				`; sources[1].secret: Secret "ns/b": references non-existent secret key: n1 (it has x)` +
+				`; sources[1].secret: Secret "ns/b": references non-existent secret key: n2 (it has x)` +
 				`; sources[4].configMap: ConfigMap "ns/d": configmap references non-existent config key: n4`, nil,
 		},
 		{

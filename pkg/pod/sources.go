@@ -31,7 +31,25 @@ func VolumeSources(spec *corev1.PodSpec, at *field.Path, namespace, name string)
 			return s.sources, nil
 		}
 	}
-	return nil, fmt.Errorf("the pod has no volume %q", name)
+	return nil, fmt.Errorf("the pod has no volume %q%s", name, others(spec.Volumes))
+}
+
+// others names the first volumes that there are, as the end of a text.
+func others(volumes []corev1.Volume) string {
+	const few = 5
+	var names []string
+	for i := range volumes {
+		if volumes[i].CSI != nil {
+			continue // which may be the one that asks
+		}
+		if names = append(names, volumes[i].Name); len(names) == few {
+			break
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "; it has " + strings.Join(names, ", ")
 }
 
 // shown collects what one volume shows. Its methods return nil or the first error.

@@ -146,7 +146,7 @@ func TestPublishListsAllThatIsMissingWhenTheWaitEnds(t *testing.T) {
 		}
 		e.wantReason(err, ReasonNotFound, `sources[0].configMap: ConfigMap "shop/app" not found; `+
 			`sources[1].secret: Secret "shop/db" not found; `+
-			`sources[2].secret: Secret "shop/tls": references non-existent secret key: tls.key`)
+			`sources[2].secret: Secret "shop/tls": references non-existent secret key: tls.key (it has tls.crt)`)
 		e.wantNothing()
 	})
 }

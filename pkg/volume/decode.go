@@ -137,8 +137,12 @@ func (d *decoder) decode(at *field.Path, value []byte, into any) bool {
 			what = "unknown field"
 		}
 		text := what + "; known are " + strings.Join(known, ", ")
-		if slices.Contains(known, name) {
+		like := slices.IndexFunc(known, func(other string) bool { return strings.EqualFold(name, other) })
+		switch {
+		case slices.Contains(known, name):
 			text = "must not be set twice"
+		case like >= 0:
+			text = what + "; meant is " + known[like]
 		}
 		d.add(field.Forbidden(at.Child(fieldName(name)), text))
 	}

@@ -289,6 +289,8 @@ func (p *parser) shortForm(a attributes) []Source {
 	case len(given) > 1:
 		p.add(field.Forbidden(field.NewPath(given[1]), fmt.Sprintf("must not be set beside %s: list both in sources", given[0])))
 		return nil
+	case len(given) == 0 && slices.ContainsFunc(p.errs, func(err *field.Error) bool { return err.Type == field.ErrorTypeForbidden }):
+		return nil // what is unknown may be the one
 	case len(given) == 0:
 		p.add(field.Required(field.NewPath(attrSources), "one of configMap, secret, volume and sources must be set"))
 		return nil
