@@ -64,7 +64,7 @@ func (r *Reporter) Report() *status.Report {
 		APIVersion: status.APIVersion, Kind: status.Kind,
 		Driver: r.opts.Driver, Node: r.opts.Node, Version: r.opts.Version,
 		MissingRights: r.opts.MissingRights(), NotReady: r.opts.NotReady(),
-		Volumes:       []status.Volume{},
+		Volumes: []status.Volume{},
 	}
 	known := map[key]manager.ObjectStatus{}
 	for o := range r.opts.Objects {
