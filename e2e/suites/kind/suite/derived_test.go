@@ -3,7 +3,6 @@ package suite
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,25 +20,9 @@ const (
 	logDifferent = "is published already, with another"
 )
 
-// A plugin that restarts derives from the pods' specs what the kubelet asked of it. The kubelet
-// is restarted after that: it publishes every volume again, and no request may differ from the
-// derived one.
-func TestDerivedRequests(t *testing.T) {
-	t.Parallel()
-	node := takeQuietNode(t)
-	n := newNamespace(t)
-	n.createConfigMap("settings", object{"key": "old", "NAME": "value"})
-	n.createSecret("login", object{"user": canary("old")})
-	n.serviceAccount("web")
-	inspector := n.startOnNode("inspector", node)
-	var pods []*pod
-	for _, spec := range derivedPods() {
-		pods = append(pods, n.start(onNode(spec, node)))
-	}
-	var ids []string
-	for _, p := range pods {
-		ids = append(ids, p.volumeIDs()...)
-	}
+// restartDerives has the node's plugin restart, and returns it when it has taken all volumes over.
+func (n *namespace) restartDerives(t *testing.T, node string, inspector *pod, ids []string) *corev1.Pod {
+	t.Helper()
 	deletePlugin(t, n, inspector, n.mustPlugin(t, node))
 	n.awaitPlugin(t.Context(), t, node)
 	plugin := n.mustPlugin(t, node)
@@ -55,8 +38,12 @@ func TestDerivedRequests(t *testing.T) {
 		}
 		return nil
 	})
-	before, after := n.restartKubelet(t, node, 1, inspector, ids)
-	t.Logf("%d volumes of %d pods taken over and published again: %d mounts before, %d after", len(ids), len(pods), before, after)
+	return plugin
+}
+
+// wantDerived wants the plugin to have said of no volume that the kubelet's request was another one.
+func (n *namespace) wantDerived(t *testing.T, plugin *corev1.Pod, ids []string) {
+	t.Helper()
 	log, err := n.pluginLog(t.Context(), plugin)
 	if err != nil {
 		t.Fatal(err)
@@ -68,12 +55,6 @@ func TestDerivedRequests(t *testing.T) {
 			}
 		}
 	}
-	n.updateConfigMap("settings", object{"key": "new", "NAME": "value"})
-	for _, p := range pods {
-		if i := slices.IndexFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "short" }); i >= 0 {
-			p.awaitText(mountDir+"short/key", "new", podTimeout)
-		}
-	}
 }
 
 // derivedPods are pods with all that a request is derived from: attributes of every kind, the
@@ -82,6 +63,7 @@ func derivedPods() []*corev1.Pod {
 	plain := newPod("plain",
 		refvol("short", attributes{"configMap": "settings"}),
 		refvol("twin", attributes{"configMap": "settings"}),
+		refvol("login", attributes{"secret": "login"}),
 		refvol("pinned", attributes{"secret": "login", "updatePolicy": "Pinned"}),
 		refvol("in-place", attributes{"configMap": "settings", "writeStrategy": "InPlace", "defaultMode": "0440"}),
 		refvol("optional", attributes{"secret": "none", "optional": "true"}))

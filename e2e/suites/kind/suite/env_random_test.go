@@ -87,18 +87,18 @@ func (r *randomEnv) pod(t *testing.T) *corev1.Pod {
 	return spec
 }
 
-// envSources returns the sources of the files that envFiles lists.
+// envSources returns the sources of a container's env files, in the format of shells.
 func envSources(t *testing.T, container string, env corev1.Container) string {
 	t.Helper()
 	var sources []map[string]any
-	for _, f := range envFiles() {
-		source := map[string]any{"path": f.path(container), "format": f.format}
-		if f.source == "podEnv" {
+	for _, kind := range envSourceKinds() {
+		source := map[string]any{"path": envPath(container, kind), "format": "shell"}
+		if kind == "podEnv" {
 			source["container"] = container
 		} else {
 			source["envFrom"], source["env"] = env.EnvFrom, env.Env
 		}
-		sources = append(sources, map[string]any{f.source: source})
+		sources = append(sources, map[string]any{kind: source})
 	}
 	return toJSON(t, sources)
 }

@@ -14,33 +14,25 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/compose-spec/compose-go/v2/dotenv"
-	"github.com/joho/godotenv"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-const (
-	// envContainers is how many containers a pod has, each with an environment of its
-	// own.
-	envContainers = 5
-	// envPods is how many pods the test starts, unless REFVOL_ENV_PODS says it.
-	envPods = 8
-)
+// envContainers is how many containers a pod has, each with an environment of its own.
+const envContainers = 5
 
 // An env file holds what a container with the same `envFrom` and `env` has in its
 // environment: whether the volume's attributes say so, or the volume takes it from the
-// container; for all parsers of the dotenv format, and for a shell.
-//
-// REFVOL_ENV_SEED repeats a run.
+// container.
 func TestEnvFiles(t *testing.T) {
 	t.Parallel()
-	seed, pods := setting(t, "REFVOL_ENV_SEED", rand.Uint64()), setting(t, "REFVOL_ENV_PODS", envPods)
-	t.Logf("REFVOL_ENV_SEED=%d REFVOL_ENV_PODS=%d", seed, pods)
-	for i := range pods {
-		t.Run(strconv.FormatUint(i, 10), func(t *testing.T) {
+	seed := harness.Seed(t)
+	for i := range harness.Scaled(8, 40) {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			t.Parallel()
 			n := newNamespace(t)
-			r := &randomEnv{Rand: rand.New(rand.NewPCG(seed, i))}
+			r := &randomEnv{Rand: rand.New(rand.NewPCG(seed, uint64(i)))}
 			r.createObjects(n)
 			p := n.start(r.pod(t))
 			for _, c := range p.Spec.Containers {
@@ -50,70 +42,17 @@ func TestEnvFiles(t *testing.T) {
 	}
 }
 
-// setting reads a number from the environment.
-func setting(t *testing.T, name string, otherwise uint64) uint64 {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return otherwise
-	}
-	number, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return number
-}
+// envSourceKinds are the sources of the env files that a container's volume has.
+func envSourceKinds() []string { return []string{"env", "podEnv"} }
 
-// envFile is an env file of a volume, and how to read it.
-type envFile struct {
-	source, format string
-	// parse returns the variables of the file.
-	parse func(t *testing.T, content string) map[string]string
-	// holds tells whether the format can hold a variable.
-	holds func(name, value string) bool
-}
-
-// path is in a volume of the container. An event names a file by its path, and is on
+// envPath is in a volume of the container. An event names a file by its path, and is on
 // the pod, so the container is in it.
-func (f *envFile) path(container string) string {
-	return container + "." + f.source + "." + f.format
-}
+func envPath(container, source string) string { return container + "." + source }
 
-// envFiles returns the files that the volume of a container has.
-func envFiles() []envFile {
-	var files []envFile
-	for _, source := range []string{"env", "podEnv"} {
-		files = append(files,
-			envFile{source, "dotenv", parseDotenv, func(name, value string) bool {
-				// No quoting carries such a value through every parser.
-				return isVariable(name) && !strings.HasSuffix(value, `\`) && !strings.HasSuffix(value, `"`)
-			}},
-			envFile{source, "shell", parseShell, func(name, _ string) bool { return isVariable(name) }},
-		)
-	}
-	return files
-}
-
-// isVariable tells whether shells and all parsers take the name. Containers may have
+// isVariable tells whether shells take the name. Containers may have
 // variables of other names; a file leaves these out.
 func isVariable(name string) bool {
 	return regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`).MatchString(name)
-}
-
-func parseDotenv(t *testing.T, content string) map[string]string {
-	t.Helper()
-	got, err := godotenv.Unmarshal(content)
-	if err != nil {
-		t.Fatalf("godotenv: %v: %q", err, content)
-	}
-	other, err := dotenv.Parse(strings.NewReader(content))
-	if err != nil {
-		t.Fatalf("compose-go: %v: %q", err, content)
-	}
-	if !maps.Equal(got, other) {
-		t.Errorf("godotenv reads %q, compose-go %q", got, other)
-	}
-	return got
 }
 
 // parseShell has the shell of this machine source the file.
@@ -164,12 +103,12 @@ func checkEnvFiles(t *testing.T, p *pod, c corev1.Container) {
 	}
 	actual := environment(read("/proc/1/environ"))
 	maps.DeleteFunc(actual, func(name, _ string) bool { return setByOthers(name) })
-	for _, f := range envFiles() {
-		path := f.path(c.Name)
-		got := f.parse(t, read(mountDir+c.Name+"/"+path))
+	for _, source := range envSourceKinds() {
+		path := envPath(c.Name, source)
+		got := parseShell(t, read(mountDir+c.Name+"/"+path))
 		want := maps.Clone(actual)
-		for name, value := range actual {
-			if _, there := got[name]; !there && !f.holds(name, value) {
+		for name := range actual {
+			if _, there := got[name]; !there && !isVariable(name) {
 				p.awaitSkipped(t, path, name)
 				delete(want, name)
 			}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,7 +51,6 @@ func (n *namespace) createExample(objects []runtime.Object) *corev1.Pod {
 		var err error
 		core, rbac := n.client.CoreV1(), n.client.RbacV1()
 		switch o := object.(type) {
-		case *corev1.Namespace: // the test's takes its place
 		case *corev1.Pod:
 			pod = o
 			pod.Namespace = n.name
@@ -62,9 +60,6 @@ func (n *namespace) createExample(objects []runtime.Object) *corev1.Pod {
 		case *corev1.ConfigMap:
 			o.Namespace = n.name
 			_, err = core.ConfigMaps(n.name).Create(n.t.Context(), o, metav1.CreateOptions{})
-		case *corev1.Secret:
-			o.Namespace = n.name
-			_, err = core.Secrets(n.name).Create(n.t.Context(), o, metav1.CreateOptions{})
 		case *rbacv1.Role:
 			o.Namespace = n.name
 			_, err = rbac.Roles(n.name).Create(n.t.Context(), o, metav1.CreateOptions{})
@@ -85,32 +80,4 @@ func (n *namespace) createExample(objects []runtime.Object) *corev1.Pod {
 		n.t.Fatal("the example has no pod")
 	}
 	return pod
-}
-
-// The example of pod identity works with its grants, and not without them. Only what no
-// cluster of the tests has is replaced: the image, and the driver by that of the second
-// plugin.
-func TestPodIdentityExample(t *testing.T) {
-	t.Parallel()
-	n := newNamespace(t)
-	spec := n.createExample(example(t, "pod-identity.yaml"))
-	container := &spec.Spec.Containers[0]
-	probe := newContainer("probe", nil)
-	container.Name, container.Image, container.ImagePullPolicy = probe.Name, probe.Image, probe.ImagePullPolicy
-	container.Command, container.Args = nil, probe.Args
-	spec.Spec.Volumes[0].CSI.Driver = podIdentityDriver
-	at := container.VolumeMounts[0].MountPath
-	p := n.start(spec)
-	for path, text := range map[string]string{"password": "change-me", "app.yaml": "listen: \":8443\"\n"} {
-		if err := p.hasText(t.Context(), probe.Name, at+"/"+path, text); err != nil {
-			t.Error(err)
-		}
-	}
-	p.delete()
-
-	stranger := spec.DeepCopy()
-	stranger.Name, stranger.Spec.ServiceAccountName = "stranger", "default"
-	if message := n.create(stranger).awaitEvent("may not get, list and watch"); !strings.Contains(message, n.name+"/settings") {
-		t.Errorf("the event of a pod without grants: %s", message)
-	}
 }

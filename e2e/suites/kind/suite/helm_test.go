@@ -94,22 +94,11 @@ func (r *release) helm(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-func (r *release) must(args ...string) {
-	r.t.Helper()
-	if out, err := r.helm(r.t.Context(), args...); err != nil {
-		r.t.Fatalf("%v: %s", err, out)
-	}
-}
-
-// values returns the flags that install an image.
-func (r *release) values(image string, more ...string) []string {
-	registry, rest, _ := strings.Cut(image, "/")
-	repository, tag, _ := strings.Cut(rest, ":")
-	values := append([]string{
-		"identity=plugin", "logFormat=json", "image.pullPolicy=IfNotPresent",
-		"image.registry=" + registry, "image.repository=" + repository, "image.tag=" + tag,
-	}, more...)
-	return []string{r.chart, "--wait", "--set=" + strings.Join(values, ",")}
+// imageParts returns what the chart's values call the plugin's image.
+func (r *release) imageParts() (registry, repository, tag string) {
+	registry, rest, _ := strings.Cut(r.image, "/")
+	repository, tag, _ = strings.Cut(rest, ":")
+	return registry, repository, tag
 }
 
 // retag gives the plugin's image another name on every node.
@@ -156,59 +145,6 @@ func (r *release) plugin(node string) *corev1.Pod {
 		r.t.Fatalf("plugin of %s: %v, %v", node, plugins, err)
 	}
 	return &plugins.Items[0]
-}
-
-// Helm installs, upgrades and rolls back the plugin under a running pod: its files stay readable, and changes
-// arrive. The release is not uninstalled as long as the pod is there, and leaves nothing when it is.
-func TestHelm(t *testing.T) {
-	t.Parallel()
-	useAllNodes(t)
-	r := newRelease(t, "helm")
-	r.must(append([]string{"install", "refvol"}, r.values(r.image)...)...)
-	r.wantRunning(r.image, "--v=4", false)
-
-	n := newNamespace(t)
-	n.createSecret("login", object{"user": canary("one")})
-	node := n.worker(t)
-	inspector := n.startOnNode("inspector", node)
-	login := refvol("login", attributes{"secret": "login"})
-	login.CSI.Driver = r.driver
-	spec := newPod("reader", login)
-	spec.Spec.NodeName = node
-	p := n.start(spec)
-	// follows has helm change the release, if there are arguments, while the pod reads, and then the object.
-	follows := func(text string, args ...string) {
-		t.Helper()
-		w := p.await(mountDir+"login/user", canary(text), rollTimeout+podTimeout)
-		if len(args) > 0 {
-			r.must(args...)
-		}
-		n.updateSecret("login", object{"user": canary(text)})
-		if got := w.arrive(); got.Failed > 0 || got.Reads == 0 {
-			t.Errorf("after helm %q: of %d reads %d failed: %s", args, got.Reads, got.Failed, got.Error)
-		}
-	}
-	newer := r.image + "-newer"
-	r.retag(newer)
-	follows("two", append([]string{"upgrade", "refvol"}, r.values(newer, "logLevel=4")...)...)
-	r.wantRunning(newer, "--v=4", true)
-	follows("three", "rollback", "refvol", "1", "--wait")
-	r.wantRunning(r.image, "--v=4", false)
-	onlyOneMount(t, inspector, p.volumeID("login"))
-
-	out, err := r.helm(t.Context(), "uninstall", "refvol", "--wait")
-	if says := fmt.Sprintf("pod %s/%s on node %s", n.name, p.Name, node); err == nil || !strings.Contains(out, says) {
-		t.Errorf("helm uninstall while a pod uses the driver: %v, it says %q, want %q", err, out, says)
-	}
-	follows("four")
-
-	left := leftovers{inspector: inspector, paths: pluginPaths(t, r.plugin(node)), of: p}
-	left.there(t)
-	p.delete()
-	p.awaitGone(t)
-	r.must("uninstall", "refvol", "--wait")
-	left.awaitNone(t)
-	r.wantNothingOn(inspector, node, left.paths)
 }
 
 // wantNothingOn wants nothing of the driver in the cluster, nor on a node: no socket and no registration.

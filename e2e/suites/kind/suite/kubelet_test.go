@@ -15,49 +15,60 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// A kubelet that restarts publishes the volumes of all pods again. Again and again: the
-// node's mounts stay the very ones that they were, no container restarts, and volumes
-// stay live. A pod whose object was deleted meanwhile goes on, and terminates.
+// A plugin that restarts derives from the pods' specs what the kubelet asked of it. A kubelet
+// that restarts publishes the volumes of all pods again, and no request differs from the derived
+// one. Again and again: the node's mounts stay the very ones that they were, no container
+// restarts, and volumes stay live. A pod whose object was deleted meanwhile goes on, and terminates.
 func TestKubeletRestarts(t *testing.T) {
 	t.Parallel()
 	node := takeQuietNode(t)
 	n := newNamespace(t)
-	n.createConfigMap("settings", object{"key": canary("old")})
+	n.createConfigMap("settings", object{"key": "old", "NAME": "value"})
 	n.createConfigMap("doomed", object{"key": canary("last")})
 	n.createSecret("login", object{"user": canary("old")})
+	n.serviceAccount("web")
 	inspector := n.startOnNode("inspector", node)
-	reader := n.start(onNode(newPod("reader",
-		refvol("settings", attributes{"configMap": "settings"}),
-		refvol("in-place", attributes{"configMap": "settings", "writeStrategy": "InPlace"}),
-		refvol("login", attributes{"secret": "login"}),
-		refvol("pinned", attributes{"secret": "login", "updatePolicy": "Pinned"})), node))
+	var pods []*pod
+	var ids []string
+	for _, spec := range derivedPods() {
+		pods = append(pods, n.start(onNode(spec, node)))
+	}
+	for _, p := range pods {
+		ids = append(ids, p.volumeIDs()...)
+	}
+	plugin := n.restartDerives(t, node, inspector, ids)
+
 	orphan := n.start(onNode(newPod("orphan", refvol("doomed", attributes{"configMap": "doomed"})), node))
 	if err := n.client.CoreV1().ConfigMaps(n.name).Delete(t.Context(), "doomed", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	paths := pluginPaths(t, n.mustPlugin(t, node))
 	runs := n.runs(t, node)
-
 	restarts := harness.Scaled(20, 100)
 	began := time.Now()
-	before, after := n.restartKubelet(t, node, restarts, inspector, append(reader.volumeIDs(), orphan.volumeIDs()...))
-	t.Logf("%d restarts of the kubelet in %.0f s: %d mounts before, %d after", restarts, time.Since(began).Seconds(), before, after)
-
+	before, after := n.restartKubelet(t, node, restarts, inspector, append(orphan.volumeIDs(), ids...))
+	t.Logf("%d restarts of the kubelet in %.0f s: %d volumes of %d pods, %d mounts before, %d after",
+		restarts, time.Since(began).Seconds(), len(ids)+1, len(pods)+1, before, after)
 	if got := n.runs(t, node); !slices.Equal(got, runs) {
 		t.Errorf("pods after the restarts: %v, before: %v", got, runs)
 	}
-	n.updateConfigMap("settings", object{"key": canary("new")})
+	n.wantDerived(t, plugin, ids)
+
+	n.updateConfigMap("settings", object{"key": "new", "NAME": "value"})
 	n.updateSecret("login", object{"user": canary("new")})
-	for _, file := range []string{"settings/key", "in-place/key", "login/user"} {
-		reader.probe("await", mountDir+file, canary("new"), podTimeout.String())
+	for _, p := range pods {
+		p.awaitText(mountDir+"short/key", "new", podTimeout)
 	}
-	for p, file := range map[*pod]string{reader: "pinned/user", orphan: "doomed/key"} {
-		text := map[*pod]string{reader: canary("old"), orphan: canary("last")}[p]
+	plain := pods[0]
+	plain.awaitText(mountDir+"in-place/key", "new", podTimeout)
+	plain.awaitText(mountDir+"login/user", canary("new"), podTimeout)
+	for p, file := range map[*pod]string{plain: "pinned/user", orphan: "doomed/key"} {
+		text := map[*pod]string{plain: canary("old"), orphan: canary("last")}[p]
 		if err := p.hasText(t.Context(), "probe", mountDir+file, text); err != nil {
 			t.Error(err)
 		}
 	}
-	for _, p := range []*pod{orphan, reader} {
+	paths := pluginPaths(t, plugin)
+	for _, p := range []*pod{orphan, plain} {
 		left := leftovers{inspector: inspector, paths: paths, of: p}
 		left.there(t)
 		p.delete()

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"os"
 	"testing"
-
-	"k8s.io/apimachinery/pkg/util/version"
 )
 
 const (
@@ -22,25 +20,6 @@ func needsNodes(t *testing.T, does string) {
 	if os.Getenv(nodesOutOfReachVariable) != "" {
 		leaveOut(t, "it needs the nodes: "+does)
 	}
-}
-
-// needsKubernetes leaves a test out on clusters older than a version such as 1.36, and says what the test
-// needs of that.
-func (n *namespace) needsKubernetes(t *testing.T, least, what string) {
-	t.Helper()
-	if v := n.version(t); v.LessThan(version.MustParseGeneric(least)) {
-		leaveOut(t, fmt.Sprintf("Kubernetes %s has no %s, which %s has", v, what, least))
-	}
-}
-
-// version returns the API server's.
-func (n *namespace) version(t *testing.T) *version.Version {
-	t.Helper()
-	info, err := n.client.Discovery().ServerVersion()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return version.MustParseGeneric(info.GitVersion)
 }
 
 // leaveOut skips a test, and has the run list it.

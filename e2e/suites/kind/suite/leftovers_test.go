@@ -37,23 +37,6 @@ func (p *pod) mounts(ctx context.Context, text string) ([]mountLine, error) {
 	return found, json.Unmarshal([]byte(answer), &found)
 }
 
-// A deleted pod leaves nothing of its volumes on the node: no mount in any mount
-// namespace, no directory.
-func TestNothingIsLeft(t *testing.T) {
-	t.Parallel()
-	n := newNamespace(t)
-	n.createSecret("login", object{"user": canary("admin")})
-	node := n.worker(t)
-	inspector := n.startOnNode("inspector", node)
-	spec := newPod("reader", refvol("one", attributes{"secret": "login"}), refvol("two", attributes{"secret": "login"}))
-	spec.Spec.NodeName = node
-	p := n.start(spec)
-	left := leftovers{inspector: inspector, paths: pluginPaths(t, n.mustPlugin(t, node)), of: p}
-	left.there(t)
-	p.delete()
-	left.awaitNone(t)
-}
-
 // leftovers finds what the volumes of one pod have left on its node.
 type leftovers struct {
 	inspector *pod

@@ -3,15 +3,12 @@ package suite
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,16 +20,11 @@ import (
 const requestTimeout = 10 * time.Second
 
 // readers are pods that tell of each text that their volumes get. The volume settings is of the one
-// ConfigMap settings, the volume login of a Secret of the reader's own. The pods of one Deployment
-// have the same Secrets, so each reader is a Deployment.
+// ConfigMap settings, the volume login of a Secret of the reader's own, which has its name.
 type readers struct {
 	*namespace
 	count   int
 	workers []string
-	// inspectors look at the mounts of each node.
-	inspectors map[string]*pod
-	// watches is how many watches of Secrets there were without the readers.
-	watches int
 	// step counts the changes, and sent has the times of the last one by the object's name.
 	step int
 	sent map[string]time.Duration
@@ -44,26 +36,24 @@ func readerVolumes() []string { return []string{"settings", "login"} }
 // newReaders starts readers, spread over the workers, and waits until all have told of the first text.
 func newReaders(t *testing.T, count int) *readers {
 	t.Helper()
-	r := &readers{namespace: newNamespace(t), count: count, inspectors: map[string]*pod{}, sent: map[string]time.Duration{}}
-	var all []string
-	if all, r.workers = r.nodes(t); len(r.workers) < 3 {
+	r := &readers{namespace: newNamespace(t), count: count, sent: map[string]time.Duration{}}
+	if _, r.workers = r.nodes(t); len(r.workers) < 3 {
 		t.Fatalf("there are %d workers, want 3", len(r.workers))
 	}
-	r.watches = r.settledWatches(t)
 	r.createConfigMap("settings", r.object())
-	for _, name := range r.names() {
+	for i, name := range r.names() {
 		r.createSecret(name, r.object())
-		r.deploy(name)
-	}
-	for _, node := range all {
-		r.inspectors[node] = r.startOnNode("inspector-"+node, node)
+		spec := newPod(name, refvol("settings", attributes{"configMap": "settings"}), refvol("login", attributes{"secret": name}))
+		spec.Labels = map[string]string{"app": "reader"}
+		spec.Spec.NodeName = r.workers[i%len(r.workers)]
+		spec.Spec.Containers[0].Args = []string{"follow", readerFile("settings"), readerFile("login")}
+		r.create(spec)
 	}
 	r.awaitCurrent()
-	r.wantHoldings()
 	return r
 }
 
-// names are those of the readers' Deployments and Secrets.
+// names are those of the readers and of their Secrets.
 func (r *readers) names() []string {
 	var names []string
 	for i := range r.count {
@@ -89,31 +79,6 @@ func (r *readers) change() {
 	}
 }
 
-// deploy creates the Deployment of one reader.
-func (r *readers) deploy(name string) {
-	r.t.Helper()
-	spec := newPod(name, refvol("settings", attributes{"configMap": "settings"}), refvol("login", attributes{"secret": name})).Spec
-	spec.Containers[0].Args = []string{"follow", readerFile("settings"), readerFile("login")}
-	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
-		MaxSkew:           1,
-		TopologyKey:       corev1.LabelHostname,
-		WhenUnsatisfiable: corev1.DoNotSchedule,
-		NodeTaintsPolicy:  new(corev1.NodeInclusionPolicyHonor),
-		LabelSelector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": "reader"}},
-	}}
-	own := map[string]string{"app": "reader", "reader": name}
-	_, err := r.client.AppsV1().Deployments(r.name).Create(r.t.Context(), &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: appsv1.DeploymentSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: own},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: own}, Spec: spec},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-}
-
 // readerFile is the one file of a reader's volume.
 func readerFile(volume string) string { return mountDir + volume + "/text" }
 
@@ -126,7 +91,7 @@ type told struct {
 	At    time.Duration `json:"at"`
 }
 
-// history is what a reader has told, also in the run of its container before this one.
+// history is what a reader has told.
 type history struct {
 	pod  *corev1.Pod
 	told []told
@@ -211,49 +176,23 @@ func (r *readers) history(ctx context.Context, p *corev1.Pod) (history, error) {
 	if err != nil {
 		return history{}, err
 	}
-	if p.DeletionTimestamp != nil || len(p.Status.ContainerStatuses) == 0 {
-		return history{}, fmt.Errorf("%s is %s on %q", p.Name, p.Status.Phase, p.Spec.NodeName)
+	if len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].RestartCount > 0 {
+		return history{}, fmt.Errorf("%s is %s on %q: %+v", p.Name, p.Status.Phase, p.Spec.NodeName, p.Status.ContainerStatuses)
+	}
+	log, err := r.client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
+	if err != nil {
+		return history{}, fmt.Errorf("log of %s on %s: %w", p.Name, p.Spec.NodeName, err)
 	}
 	h := history{pod: p}
-	for _, previous := range []bool{true, false} {
-		if previous && p.Status.ContainerStatuses[0].RestartCount == 0 {
+	for line := range strings.Lines(string(log)) {
+		if line = strings.TrimSpace(line); line == here {
 			continue
 		}
-		log, err := r.client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{Previous: previous}).DoRaw(ctx)
-		if err != nil {
-			return history{}, fmt.Errorf("log of %s on %s: %w", p.Name, p.Spec.NodeName, err)
+		var one told
+		if err := json.Unmarshal([]byte(line), &one); err != nil {
+			return history{}, fmt.Errorf("log of %s, whose clock must be %q: %q: %w", p.Name, here, line, err)
 		}
-		for line := range strings.Lines(string(log)) {
-			if line = strings.TrimSpace(line); line == here {
-				continue
-			}
-			var one told
-			if err := json.Unmarshal([]byte(line), &one); err != nil {
-				return history{}, fmt.Errorf("log of %s, whose clock must be %q: %q: %w", p.Name, here, line, err)
-			}
-			h.told = append(h.told, one)
-		}
+		h.told = append(h.told, one)
 	}
 	return h, nil
-}
-
-// metrics returns the metrics of a node's plugin, each as the sum of its samples.
-func (c *cluster) metrics(ctx context.Context, node string) (map[string]int, error) {
-	plugin, err := c.plugin(ctx, node)
-	if err != nil || plugin == nil {
-		return nil, errors.Join(err, fmt.Errorf("plugin of %s: %v", node, plugin))
-	}
-	body, err := c.client.CoreV1().Pods(plugin.Namespace).ProxyGet("http", plugin.Name, "9810", "/metrics", nil).DoRaw(ctx)
-	if err != nil {
-		return nil, err
-	}
-	sums := map[string]int{}
-	for line := range strings.Lines(string(body)) {
-		name, value, ok := strings.Cut(strings.TrimSpace(line), "} ")
-		name, _, labelled := strings.Cut(name, "{")
-		if count, err := strconv.Atoi(value); ok && labelled && err == nil {
-			sums[name] += count
-		}
-	}
-	return sums, nil
 }

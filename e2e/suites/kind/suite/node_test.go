@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -184,8 +183,8 @@ func (c *cluster) keepPluginAway(t *testing.T, node string) (letBack func()) {
 	}
 }
 
-// awaitPlugin waits until the plugin of the node is ready, and returns when it saw so.
-func (c *cluster) awaitPlugin(ctx context.Context, t *testing.T, node string) time.Time {
+// awaitPlugin waits until the plugin of the node is ready.
+func (c *cluster) awaitPlugin(ctx context.Context, t *testing.T, node string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
@@ -202,7 +201,6 @@ func (c *cluster) awaitPlugin(ctx context.Context, t *testing.T, node string) ti
 	if err != nil {
 		t.Fatalf("plugin on %s ready: %v", node, err)
 	}
-	return time.Now()
 }
 
 // run is what tells one run of a pod's containers from another.

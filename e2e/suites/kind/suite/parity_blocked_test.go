@@ -121,3 +121,12 @@ func (p *pod) awaitWarning(reason string, texts ...string) string {
 	})
 	return message
 }
+
+func containsAll(line string, words []string) bool {
+	for _, word := range words {
+		if !strings.Contains(line, word) {
+			return false
+		}
+	}
+	return true
+}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -129,30 +128,6 @@ func (p *pod) awaitGone(t *testing.T) {
 		}
 		return errors.New("it is still there")
 	})
-}
-
-// awaitEvent waits until an event on the pod has a message with text, and returns it.
-func (p *pod) awaitEvent(text string) string {
-	p.t.Helper()
-	var message string
-	eventually(p.t, podTimeout, fmt.Sprintf("event with %q", text), func(ctx context.Context) error {
-		events, err := p.client.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{
-			FieldSelector: "involvedObject.name=" + p.Name,
-		})
-		if err != nil {
-			return err
-		}
-		var seen []string
-		for _, e := range events.Items {
-			if strings.Contains(e.Message, text) {
-				message = e.Message
-				return nil
-			}
-			seen = append(seen, e.Message)
-		}
-		return fmt.Errorf("events: %q", seen)
-	})
-	return message
 }
 
 // volumeID returns the id that the kubelet makes for an inline volume.

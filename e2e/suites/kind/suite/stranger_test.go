@@ -16,8 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
-
-	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 // prometheusKinds defines the kinds of the Prometheus operator, without their fields.
@@ -46,8 +44,6 @@ type stranger struct {
 	commands          []string
 	names             *strings.Replacer
 	env               []string
-	prometheus        *harness.Prometheus
-	rules             []rule
 }
 
 func newStranger(t *testing.T) *stranger {
@@ -69,10 +65,6 @@ func newStranger(t *testing.T) *stranger {
 	})
 	s := &stranger{release: newRelease(t, "stranger"), pods: newNamespace(t), kitchen: newKitchen(t)}
 	s.kitchen.namespaces["default"] = s.pods
-	var err error
-	if s.prometheus, err = harness.BuildPrometheus(t.Context(), dir, os.Stderr); err != nil {
-		t.Fatal(err)
-	}
 	for file, text := range map[string]*string{"getting-started.md": &s.document, "runbook.md": &s.runbook} {
 		content, err := os.ReadFile("../../../../docs/" + file)
 		if err != nil {
@@ -95,8 +87,7 @@ func newStranger(t *testing.T) *stranger {
 
 // rename has the commands name the release, the chart and the images of the test.
 func (s *stranger) rename() {
-	registry, rest, _ := strings.Cut(s.image, "/")
-	repository, tag, _ := strings.Cut(rest, ":")
+	registry, repository, tag := s.imageParts()
 	flags := fmt.Sprintf(" --plugin-namespace=%s --selector=app.kubernetes.io/name=%s --driver-name=%s", s.name, s.app, s.driver)
 	s.names = strings.NewReplacer("refvol-system", s.name, "daemonset/refvol-plugin", "daemonset/"+s.app,
 		"deploy/charts/refvol", s.chart, "refvol converged", "refvol converged"+flags, "refvol status", "refvol status"+flags,
@@ -230,4 +221,14 @@ func (s *stranger) find(text string, words ...string) {
 		}
 	}
 	s.t.Errorf("no line has %q in\n%s", words, text)
+}
+
+// runbookStatus returns the runbook's command that lists the volumes of a node.
+func (s *stranger) runbookStatus() string {
+	s.t.Helper()
+	command := regexp.MustCompile(`kubectl .* exec POD -- .*`).FindString(s.runbook)
+	if command == "" {
+		s.t.Fatal("the runbook has no command for the status of a node")
+	}
+	return command
 }
