@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
@@ -156,6 +155,3 @@ func each(err error) []error {
 	}
 	return []error{err}
 }
-
-// message is the text of a gRPC status.
-func message(err error) string { return status.Convert(err).Message() }

@@ -90,29 +90,12 @@ func TestEveryComponentIsAccepted(t *testing.T) {
 	}
 }
 
-// definePrometheus defines the kinds of the Prometheus operator, without their fields: those are compared with
-// the operator's own types in the tests of deploy.
+// definePrometheus defines the kinds of the Prometheus operator: their fields are compared with the
+// operator's own types in the tests of deploy.
 func definePrometheus(t *testing.T) {
 	t.Helper()
-	var text strings.Builder
-	for kind, plural := range map[string]string{"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"} {
-		fmt.Fprintf(&text, `---
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: %[2]s.monitoring.coreos.com}
-spec:
-  group: monitoring.coreos.com
-  scope: Namespaced
-  names: {kind: %[1]s, plural: %[2]s}
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-`, kind, plural)
-	}
 	file := filepath.Join(t.TempDir(), "definitions.yaml")
-	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(harness.PrometheusKinds), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	mustKubectl(t, "apply", "--filename="+file)

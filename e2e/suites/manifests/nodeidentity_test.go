@@ -1,7 +1,6 @@
 package manifests
 
 import (
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -31,7 +30,7 @@ func places() map[string]func(spec *corev1.PodSpec, name string) {
 	variable := func(c *corev1.Container, source *corev1.EnvVarSource) {
 		c.Env = append(c.Env, corev1.EnvVar{Name: "A", Value: "x"}, corev1.EnvVar{Name: "B", ValueFrom: source})
 	}
-	return map[string]func(*corev1.PodSpec, string){
+	all := map[string]func(*corev1.PodSpec, string){
 		"configMap": func(s *corev1.PodSpec, name string) {
 			mounted(s, corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local(name)}})
 		},
@@ -60,38 +59,34 @@ func places() map[string]func(spec *corev1.PodSpec, name string) {
 			variable(&s.Containers[0], &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: local(name), Key: "k"}})
 		},
 		"imagePullSecrets": func(s *corev1.PodSpec, name string) { s.ImagePullSecrets = []corev1.LocalObjectReference{local(name)} },
-		"azureFile": func(s *corev1.PodSpec, name string) {
-			mounted(s, corev1.VolumeSource{AzureFile: &corev1.AzureFileVolumeSource{SecretName: name, ShareName: "s"}})
-		},
-		"cephfs": func(s *corev1.PodSpec, name string) {
-			mounted(s, corev1.VolumeSource{CephFS: &corev1.CephFSVolumeSource{Monitors: []string{"m"}, SecretRef: ref(name)}})
-		},
-		"cinder": func(s *corev1.PodSpec, name string) {
-			mounted(s, corev1.VolumeSource{Cinder: &corev1.CinderVolumeSource{VolumeID: "v", SecretRef: ref(name)}})
-		},
-		"flexVolume": func(s *corev1.PodSpec, name string) {
-			mounted(s, corev1.VolumeSource{FlexVolume: &corev1.FlexVolumeSource{Driver: "d", SecretRef: ref(name)}})
-		},
-		"rbd": func(s *corev1.PodSpec, name string) {
-			mounted(s, corev1.VolumeSource{RBD: &corev1.RBDVolumeSource{CephMonitors: []string{"m"}, RBDImage: "i", SecretRef: ref(name)}})
-		},
-		"scaleIO": func(s *corev1.PodSpec, name string) {
-			mounted(s, corev1.VolumeSource{ScaleIO: &corev1.ScaleIOVolumeSource{Gateway: "g", System: "s", VolumeName: "v", SecretRef: ref(name)}})
-		},
-		"iscsi": func(s *corev1.PodSpec, name string) {
-			mounted(s, corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{
-				TargetPortal: "1.2.3.4", IQN: "iqn.2001-04.com.example:storage", SessionCHAPAuth: true, SecretRef: ref(name),
-			}})
-		},
-		"storageos": func(s *corev1.PodSpec, name string) {
-			mounted(s, corev1.VolumeSource{StorageOS: &corev1.StorageOSVolumeSource{VolumeName: "v", SecretRef: ref(name)}})
-		},
-		"nodePublishSecretRef": func(s *corev1.PodSpec, name string) {
-			mounted(s, corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "csi.example.com", NodePublishSecretRef: ref(name)}})
-		},
 		"none": func(s *corev1.PodSpec, _ string) {
 			mounted(s, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("1Mi"))}})
 		},
+	}
+	for place := range withSecretRef(nil) {
+		all[place] = func(s *corev1.PodSpec, name string) { mounted(s, withSecretRef(ref(name))[place]) }
+	}
+	return all
+}
+
+// withSecretRef are volumes of others that name a Secret.
+func withSecretRef(ref *corev1.LocalObjectReference) map[string]corev1.VolumeSource {
+	name := ""
+	if ref != nil {
+		name = ref.Name
+	}
+	return map[string]corev1.VolumeSource{
+		"azureFile":  {AzureFile: &corev1.AzureFileVolumeSource{SecretName: name, ShareName: "s"}},
+		"cephfs":     {CephFS: &corev1.CephFSVolumeSource{Monitors: []string{"m"}, SecretRef: ref}},
+		"cinder":     {Cinder: &corev1.CinderVolumeSource{VolumeID: "v", SecretRef: ref}},
+		"flexVolume": {FlexVolume: &corev1.FlexVolumeSource{Driver: "d", SecretRef: ref}},
+		"rbd":        {RBD: &corev1.RBDVolumeSource{CephMonitors: []string{"m"}, RBDImage: "i", SecretRef: ref}},
+		"scaleIO":    {ScaleIO: &corev1.ScaleIOVolumeSource{Gateway: "g", System: "s", VolumeName: "v", SecretRef: ref}},
+		"iscsi": {ISCSI: &corev1.ISCSIVolumeSource{
+			TargetPortal: "1.2.3.4", IQN: "iqn.2001-04.com.example:storage", SessionCHAPAuth: true, SecretRef: ref,
+		}},
+		"storageos":            {StorageOS: &corev1.StorageOSVolumeSource{VolumeName: "v", SecretRef: ref}},
+		"nodePublishSecretRef": {CSI: &corev1.CSIVolumeSource{Driver: "csi.example.com", NodePublishSecretRef: ref}},
 	}
 }
 
@@ -180,20 +175,4 @@ func TestNodeIdentityPolicyLeavesAlone(t *testing.T) {
 	}
 	several := podWith("app", inline(attributes{"configMap": "app"}), inline(attributes{"volume": "native"}), inline(attributes{"configMap": "more"}))
 	wantRefusal(t, try(t.Context(), several), "volume settings: ", `"default/app"`, "; volume settings-2: ", `"default/more"`)
-}
-
-// TestNodeIdentityPolicyOnExamples: those with volume sources are for this identity.
-func TestNodeIdentityPolicyOnExamples(t *testing.T) {
-	enforceNodeIdentity(t)
-	files, err := filepath.Glob(filepath.Join(shared.deploy, "examples", "volume-*.yaml"))
-	if err != nil || len(files) != 3 {
-		t.Fatalf("%d examples, %v", len(files), err)
-	}
-	t.Cleanup(func() { removePods(t) })
-	for _, file := range files {
-		_, err := shared.kubectl(t.Context(), "apply", "--filename="+file)
-		wantRefusal(t, err)
-	}
-	_, err = shared.kubectl(t.Context(), "apply", "--filename="+filepath.Join(shared.deploy, "examples", "configmap.yaml"))
-	wantRefusal(t, err, "volume config: configMap: Forbidden: the pod's spec does not name ConfigMap")
 }

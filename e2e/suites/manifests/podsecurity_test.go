@@ -32,32 +32,6 @@ func daemonSet(t *testing.T) *appsv1.DaemonSet {
 	}
 }
 
-// TestOnlyThePropagationNeedsPrivileges: the API server takes the pod without its
-// privileges as soon as mounts need not reach the node, and with that not.
-func TestOnlyThePropagationNeedsPrivileges(t *testing.T) {
-	for _, test := range []struct {
-		name      string
-		propagate bool
-		want      []string
-	}{
-		{"with the propagation", true, []string{"Bidirectional mount propagation is available only to privileged containers"}},
-		{"without", false, nil},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			set := daemonSet(t)
-			container := &set.Spec.Template.Spec.Containers[0]
-			container.SecurityContext.Privileged = nil
-			for i := range container.VolumeMounts {
-				if !test.propagate {
-					container.VolumeMounts[i].MountPropagation = nil
-				}
-			}
-			_, err := shared.Client().AppsV1().DaemonSets(set.Namespace).Create(t.Context(), set, dryRun())
-			wantRefusal(t, err, test.want...)
-		})
-	}
-}
-
 // TestPodBreaksTheBaselineInTwoWaysOnly has Kubernetes' own judge of pod security list
 // what is out of the ordinary about the plugin's pod.
 func TestPodBreaksTheBaselineInTwoWaysOnly(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -191,52 +190,6 @@ func crowded(volumes ...corev1.Volume) *corev1.Pod {
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(7)), RunAsUser: new(int64(8))}
 	pod.Spec.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"}
 	return pod
-}
-
-// TestReadOnlyIsNotSetLater: a pod that was there before the policy, and what pods are made of,
-// stay as they are.
-func TestReadOnlyIsNotSetLater(t *testing.T) {
-	pods, deployments := shared.Client().CoreV1().Pods(consumer), shared.Client().AppsV1().Deployments(consumer)
-	old, err := pods.Create(t.Context(), podWith("written-before", writable(nil)), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := pods.Delete(context.WithoutCancel(t.Context()), old.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
-			t.Error(err)
-		}
-	})
-	setReadOnly(t)
-	old.Labels = map[string]string{"changed": "yes"}
-	changed, err := pods.Update(t.Context(), old, metav1.UpdateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	changed.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-		Name: "debug", Image: "localhost/none", ImagePullPolicy: corev1.PullNever, TerminationMessagePolicy: corev1.TerminationMessageReadFile,
-	}}}
-	debugged, err := pods.UpdateEphemeralContainers(t.Context(), changed.Name, changed, metav1.UpdateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(debugged.Spec.EphemeralContainers) != 1 || !reflect.DeepEqual(debugged.Spec.Volumes, old.Spec.Volumes) {
-		t.Errorf("volumes %+v, want %+v", debugged.Spec.Volumes, old.Spec.Volumes)
-	}
-
-	labels := map[string]string{"app": "x"}
-	deployment, err := deployments.Create(t.Context(), &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "app"},
-		Spec: appsv1.DeploymentSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: podWith("app", writable(nil)).Spec},
-		},
-	}, dryRun())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := deployment.Spec.Template.Spec.Volumes[0].CSI.ReadOnly; got != nil {
-		t.Errorf("the template's readOnly is %t", *got)
-	}
 }
 
 // TestReadOnlyBesideTheOtherPolicy: what is set is set before the other policy judges, which

@@ -3,8 +3,6 @@ package manifests
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -104,46 +102,6 @@ func TestStartupTaintPolicy(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestStartupTaintPolicyNeedsEachRule takes away one rule after the other: each time something
-// gets through that did not before.
-func TestStartupTaintPolicyNeedsEachRule(t *testing.T) {
-	plugin := installTaintPolicy(t)
-	policies := shared.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	whole, err := policies.Get(t.Context(), taintPolicy, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, rule := range whole.Spec.Validations {
-		changed, err := policies.Get(t.Context(), taintPolicy, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		changed.Spec.Validations = slices.Delete(slices.Clone(whole.Spec.Validations), i, i+1)
-		if _, err := policies.Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		harness.Eventually(t, soon, func() error { // the policy comes into force by a watch
-			for _, test := range nodePatches() {
-				if test.says != "" && strings.Contains(rule.Message+rule.MessageExpression, lastWords(test.says)) && plugin.patch(t.Context(), test) == nil {
-					return nil
-				}
-			}
-			return fmt.Errorf("without the rule %q everything is refused still", rule.Expression)
-		})
-	}
-}
-
-// lastWords returns the part of a refusal that is in its rule as it stands.
-func lastWords(says string) string {
-	switch {
-	case strings.Contains(says, "own Node only"):
-		return "own Node only"
-	case strings.Contains(says, "remove the taint"):
-		return "remove the taint"
-	}
-	return says
 }
 
 // nodeClient changes Nodes as somebody.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/refvol/refvol/e2e/tools/probe/clock"
@@ -85,27 +84,5 @@ func TestArrivals(t *testing.T) {
 	}
 	if err := <-done; err != nil {
 		t.Error(err)
-	}
-}
-
-func TestArrivalsRefuses(t *testing.T) {
-	dir := t.TempDir()
-	show(t, dir, "..1", "old")
-	key := filepath.Join(dir, "key")
-	for name, c := range map[string]struct {
-		args []string
-		want string
-	}{
-		"what never comes":      {[]string{"5ms", key, "new"}, key + ": not the text within 5ms"},
-		"what is there":         {[]string{"10s", key, "old"}, "has its text already"},
-		"one that is there":     {[]string{"10s", key, "new", key, "old"}, "has its text already"},
-		"a file that is not":    {[]string{"10s", filepath.Join(dir, "none"), "new"}, "no such file"},
-		"a directory not there": {[]string{"10s", filepath.Join(dir, "none", "key"), "new"}, "no such file"},
-		"a file with no text":   {[]string{"10s", key}, "usage"},
-	} {
-		err := run(t.Context(), io.Discard, append([]string{"arrivals"}, c.args...))
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want %q", name, err, c.want)
-		}
 	}
 }

@@ -1,45 +1,11 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
-
-// The command ends once all files have the last text, and tells of what it read until then.
-func TestGrow(t *testing.T) {
-	dir := t.TempDir()
-	early, late := filepath.Join(dir, "early"), filepath.Join(dir, "late")
-	put := func(path, text string) {
-		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put(early, "9")
-	put(late, "2")
-	reader, writer := io.Pipe()
-	go func() { writer.CloseWithError(run(t.Context(), writer, []string{"grow", "1m", "9", early, late})) }()
-	lines := bufio.NewReader(reader)
-	if line, err := lines.ReadString('\n'); err != nil || line != "ready\n" {
-		t.Fatalf("got %q, %v", line, err)
-	}
-	put(early, "1")
-	put(late, "9")
-	if err := run(t.Context(), io.Discard, []string{"grow", "10ms", "9", early, late}); err == nil || !strings.Contains(err.Error(), `not "9"`) {
-		t.Errorf("while one lacks the text: %v", err)
-	}
-	put(early, "9")
-	line, err := lines.ReadString('\n')
-	var got growth
-	if err != nil || json.Unmarshal([]byte(line), &got) != nil || got.Reads < 4 {
-		t.Fatalf("got %q, %v", line, err)
-	}
-}
 
 func TestGrowthCounts(t *testing.T) {
 	dir := t.TempDir()

@@ -29,13 +29,10 @@ const usage = `usage:
                                             read that fails or gives a smaller text, until SIGTERM
   probe arrivals TIMEOUT FILE TEXT...       the clock's name, then in JSON when each FILE had its TEXT
   probe mounts TEXT                         the mounts of all processes that have TEXT, in JSON
-  probe kill NAME ARG                       SIGKILL to each program called NAME with the argument ARG
   probe attack ASSAULT                      what became of attacks on files, in JSON
   probe remount ASSAULT                     what became of attacks on mounts, in JSON
   probe escape ASSAULT                      what became of attempts to leave the container, in JSON
   probe swap DIR TARGET...                  a decoy and links to the targets change places until SIGTERM
-  probe database ADDRESS                    its address; counts logins at ADDRESS, by HTTP, until SIGTERM
-  probe client URL FILE                     logs in to a database with FILE's password until SIGTERM; in JSON what fails
   probe install FILE                        a copy of the program
   probe inotifyd - DIR:y                    what is moved into DIR, a line each, as busybox's inotifyd does;
                                             a program called inotifyd takes these arguments alone`
@@ -79,14 +76,8 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return arrivals(ctx, out, args[0], args[1:])
 	case command == "mounts" && len(args) == 1:
 		return answer(out)(mounts("/proc", args[0]))
-	case command == "kill" && len(args) == 2:
-		return kill("/proc", args[0], args[1])
 	case command == "swap" && len(args) >= 2:
 		return swap(ctx, args[0], args[1:])
-	case command == "database" && len(args) == 1:
-		return database(ctx, out, args[0])
-	case command == "client" && len(args) == 2:
-		return client(ctx, out, args[0], args[1])
 	case command == "install" && len(args) == 1:
 		return install(args[0])
 	case command == "inotifyd" && len(args) == 2:

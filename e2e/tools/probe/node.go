@@ -1,15 +1,10 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // mount is a line of the mount table of one mount namespace.
@@ -47,29 +42,6 @@ func mounts(proc, text string) ([]mount, error) {
 		}
 	}
 	return found, nil
-}
-
-// kill sends SIGKILL to every process of proc that runs a program of that name with that
-// argument, and it is an error if there is none.
-func kill(proc, name, arg string) error {
-	pids, err := processes(proc)
-	if err != nil {
-		return err
-	}
-	killed := 0
-	for _, pid := range pids {
-		if line := commandLine(proc, pid); filepath.Base(line[0]) != name || !slices.Contains(line, arg) {
-			continue
-		}
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("kill %d: %w", pid, err)
-		}
-		killed++
-	}
-	if killed == 0 {
-		return fmt.Errorf("no process runs %s %s", name, arg)
-	}
-	return nil
 }
 
 func processes(proc string) ([]int, error) {

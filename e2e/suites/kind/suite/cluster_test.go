@@ -89,7 +89,11 @@ func (c *cluster) worker(t *testing.T) string {
 
 // plugin returns the plugin's pod on a node, or nil if there is none.
 func (c *cluster) plugin(ctx context.Context, node string) (*corev1.Pod, error) {
-	pods, err := c.client.CoreV1().Pods(pluginNamespace).List(ctx, metav1.ListOptions{
+	return c.findPlugin(ctx, pluginNamespace, node)
+}
+
+func (c *cluster) findPlugin(ctx context.Context, namespace, node string) (*corev1.Pod, error) {
+	pods, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: pluginLabels,
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
@@ -102,7 +106,13 @@ func (c *cluster) plugin(ctx context.Context, node string) (*corev1.Pod, error) 
 // mustPlugin returns the plugin's pod on a node.
 func (c *cluster) mustPlugin(t *testing.T, node string) *corev1.Pod {
 	t.Helper()
-	pod, err := c.plugin(t.Context(), node)
+	return c.pluginOf(t, pluginNamespace, node)
+}
+
+// pluginOf returns the pod on a node of the plugin that is installed in a namespace.
+func (c *cluster) pluginOf(t *testing.T, namespace, node string) *corev1.Pod {
+	t.Helper()
+	pod, err := c.findPlugin(t.Context(), namespace, node)
 	if err != nil || pod == nil {
 		t.Fatalf("plugin of %s: %v, %v", node, pod, err)
 	}

@@ -113,3 +113,31 @@ func TestConverged(t *testing.T) {
 		t.Errorf("status %d\n%s\n%s", r.status, r.stdout, r.stderr)
 	}
 }
+
+// TestRotatePassword does the commands of the recipe: when the second one says yes, the pod has the
+// password. It runs with no other test, as the command looks at all nodes.
+func TestRotatePassword(t *testing.T) {
+	text, err := os.ReadFile("../../../../docs/recipes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	recipes := parseRecipes(t, string(text))
+	i := slices.IndexFunc(recipes, func(r recipe) bool { return r.title == "Rotate a password" })
+	if i < 0 || len(recipes[i].steps) != 2 {
+		t.Fatal("docs/recipes.md has no recipe of two commands that rotates a password")
+	}
+	k := newKitchen(t)
+	k.in(t, "shop")
+	n := k.namespaces["shop"]
+	n.createSecret("db", object{"password": "first"})
+	p := n.start(newPod("reader", refvol("login", attributes{"secret": "db"})))
+	k.run(t, recipes[i].steps[0])
+	args := slices.Clone(recipes[i].steps[1].args[1:]) // without "refvol"
+	args[slices.Index(args, "shop")] = n.name
+	if r := kubectlRefvol(t, args...); r.status != 0 {
+		t.Errorf("status %d\n%s\n%s", r.status, r.stdout, r.stderr)
+	}
+	if err := p.hasText(t.Context(), "probe", mountDir+"login/password", "second"); err != nil {
+		t.Error(err)
+	}
+}

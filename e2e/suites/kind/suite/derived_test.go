@@ -21,9 +21,9 @@ const (
 )
 
 // restartDerives has the node's plugin restart, and returns it when it has taken all volumes over.
-func (n *namespace) restartDerives(t *testing.T, node string, inspector *pod, ids []string) *corev1.Pod {
+func (n *namespace) restartDerives(t *testing.T, node string, ids []string) *corev1.Pod {
 	t.Helper()
-	deletePlugin(t, n, inspector, n.mustPlugin(t, node))
+	deletePlugin(t, n, n.mustPlugin(t, node))
 	n.awaitPlugin(t.Context(), t, node)
 	plugin := n.mustPlugin(t, node)
 	eventually(t, podTimeout, "all volumes taken over", func(ctx context.Context) error {

@@ -3,7 +3,6 @@ package suite
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -36,7 +35,7 @@ func (s *scene) look() sight {
 func (s *scene) sight(ctx context.Context) (sight, error) {
 	seen := sight{files: map[string]string{}}
 	for _, dir := range []string{s.paths.pods, s.paths.socket} {
-		entries, err := s.inspector.treeOnNode(ctx, dir)
+		entries, err := s.inspector.entries(ctx, nodeRoot+dir)
 		if err != nil {
 			return seen, err
 		}
@@ -76,16 +75,6 @@ func (s *scene) changesByItself(at string) bool {
 
 // within tells whether a path is that of dir, or below.
 func within(dir, at string) bool { return at == dir || strings.HasPrefix(at, dir+"/") }
-
-// treeOnNode returns what the node has below a directory.
-func (p *pod) treeOnNode(ctx context.Context, dir string) ([]entry, error) {
-	answer, err := p.ask(ctx, "probe", "tree", nodeRoot+dir)
-	if err != nil {
-		return nil, err
-	}
-	var entries []entry
-	return entries, json.Unmarshal([]byte(answer), &entries)
-}
 
 // compare waits until the node is as it was, but for what pods have taken with them that
 // are not of the scene.
@@ -147,7 +136,7 @@ func (s *scene) unharmed() {
 		for _, volume := range hostileVolumes() {
 			checkEntries(s.t, p.Name+" sees in "+volume, p.tree(mountDir+volume), showing(lastText))
 			mount := s.onNode(p, "csi", volume, "mount")
-			entries, err := s.inspector.treeOnNode(s.t.Context(), mount)
+			entries, err := s.inspector.entries(s.t.Context(), nodeRoot+mount)
 			if err != nil {
 				s.t.Error(err)
 			}

@@ -36,7 +36,7 @@ func TestKubeletRestarts(t *testing.T) {
 	for _, p := range pods {
 		ids = append(ids, p.volumeIDs()...)
 	}
-	plugin := n.restartDerives(t, node, inspector, ids)
+	plugin := n.restartDerives(t, node, ids)
 
 	orphan := n.start(onNode(newPod("orphan", refvol("doomed", attributes{"configMap": "doomed"})), node))
 	if err := n.client.CoreV1().ConfigMaps(n.name).Delete(t.Context(), "doomed", metav1.DeleteOptions{}); err != nil {

@@ -12,10 +12,7 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
-
+	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/e2e/tools/probe/clock"
 )
 
@@ -50,8 +47,8 @@ type samples struct {
 // that one's only update.
 type subject struct {
 	*pod
-	text           string
-	sent, answered time.Duration
+	text string
+	sent time.Duration
 	// lines are what the process in the pod tells; err, once lines is closed, is how it
 	// failed.
 	lines chan string
@@ -70,7 +67,7 @@ func TestNativeVolumeLatency(t *testing.T) {
 	}
 	n := newNamespace(t)
 	subjects := n.startSubjects(t)
-	events := n.watchFloor(t)
+	floors := n.watchFloors(t, subjects)
 	for i, s := range subjects {
 		s.expect(time.Duration(i+1)*latencySpread/latencyPods + latencyLimit)
 	}
@@ -80,13 +77,17 @@ func TestNativeVolumeLatency(t *testing.T) {
 	moments := time.NewTicker(latencySpread / latencyPods)
 	defer moments.Stop()
 	var all samples
-	for _, s := range subjects {
+	for i, s := range subjects {
 		<-moments.C
+		began := time.Now()
 		s.sent = now(t)
-		n.updateConfigMap(s.Name, sized(s.text))
-		s.answered = now(t)
-		all.Answer = append(all.Answer, inMilliseconds(s.answered-s.sent))
-		all.Floor = append(all.Floor, inMilliseconds(s.event(events)-s.sent))
+		version := n.updateConfigMap(s.Name, sized(s.text)).ResourceVersion
+		all.Answer = append(all.Answer, inMilliseconds(now(t)-s.sent))
+		at, err := floors[i].Arrived(t.Context(), version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Floor = append(all.Floor, inMilliseconds(at.Sub(began)))
 	}
 	for _, s := range subjects {
 		at := s.arrivals()
@@ -186,55 +187,18 @@ func (s *subject) arrivals() map[string]time.Duration {
 	return at
 }
 
-// change is a ConfigMap that the bare watch was told of.
-type change struct {
-	name, text string
-	at         time.Duration
-}
-
-// watchFloor watches the namespace's ConfigMaps and tells of each change with the time of
-// its event. Its goroutine ends with the test.
-func (n *namespace) watchFloor(t *testing.T) <-chan change {
+// watchFloors watches the ConfigMap of each subject. The watches end with the test.
+func (n *namespace) watchFloors(t *testing.T, subjects []*subject) []*harness.BareWatch {
 	t.Helper()
-	list, err := n.client.CoreV1().ConfigMaps(n.name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := n.client.CoreV1().ConfigMaps(n.name).Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.Stop)
-	changes := make(chan change, latencyPods)
-	go func() {
-		defer close(changes)
-		for event := range w.ResultChan() {
-			at, err := clock.Now()
-			object, ok := event.Object.(*corev1.ConfigMap)
-			if err != nil || !ok {
-				return
-			}
-			if event.Type == watch.Modified {
-				changes <- change{object.Name, object.Data["key"], at}
-			}
+	var floors []*harness.BareWatch
+	for _, s := range subjects {
+		floor, err := harness.WatchBare(t.Context(), n.client, n.name, s.Name)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}()
-	return changes
-}
-
-// event waits for the bare watch to tell of the update, which is the next that it tells of.
-func (s *subject) event(changes <-chan change) time.Duration {
-	s.t.Helper()
-	select {
-	case got, ok := <-changes:
-		if !ok || got.name != s.Name || got.text != s.text {
-			s.t.Fatalf("the bare watch tells of %+v (%t), not of the update of %s", got, ok, s.Name)
-		}
-		return got.at
-	case <-time.After(latencyLimit):
-		s.t.Fatalf("the bare watch tells nothing of the update of %s", s.Name)
+		floors = append(floors, floor)
 	}
-	return 0
+	return floors
 }
 
 // log logs all samples, and the medians.

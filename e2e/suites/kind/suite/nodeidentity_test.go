@@ -4,8 +4,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 )
 
 const (
@@ -31,19 +29,6 @@ func withUnmounted(spec *corev1.Pod, volumes ...corev1.Volume) *corev1.Pod {
 
 // one is the view of one object, which must be there or not.
 func one(s corev1.VolumeProjection) view { return view{sources: []corev1.VolumeProjection{s}} }
-
-// nodePlugin returns the pod of the third plugin on a node.
-func (n *namespace) nodePlugin(t *testing.T, node string) *corev1.Pod {
-	t.Helper()
-	plugins, err := n.client.CoreV1().Pods(nodeIdentityNamespace).List(t.Context(), metav1.ListOptions{
-		LabelSelector: pluginLabels,
-		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
-	})
-	if err != nil || len(plugins.Items) != 1 {
-		t.Fatalf("plugin of %s: %v, %v", node, plugins, err)
-	}
-	return &plugins.Items[0]
-}
 
 // A plugin without a right to any object shows a pod what the pod's own volumes name, whether or not
 // a container mounts them. Of what is optional and missing nothing is shown, nothing waits for
@@ -85,7 +70,7 @@ func TestNodeIdentity(t *testing.T) {
 	p.awaitText(mountDir+"later/key", "here", podTimeout)
 
 	inspector := n.startOnNode("inspector", p.Spec.NodeName)
-	left := leftovers{inspector: inspector, paths: pluginPaths(t, n.nodePlugin(t, p.Spec.NodeName)), of: p}
+	left := leftovers{inspector: inspector, paths: pluginPaths(t, n.pluginOf(t, nodeIdentityNamespace, p.Spec.NodeName)), of: p}
 	left.there(t)
 	p.delete()
 	left.awaitNone(t)

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 )
 
 const (
@@ -137,15 +136,7 @@ func TestPodIdentityAfterADaemonSetRestart(t *testing.T) {
 	spec := onNode(newPod("reader", asPod("settings", attributes{"secret": "db"})), node)
 	spec.Spec.ServiceAccountName = "web"
 	p := n.start(spec)
-	pods := n.client.CoreV1().Pods(podIdentityNamespace)
-	plugins, err := pods.List(t.Context(), metav1.ListOptions{
-		LabelSelector: pluginLabels,
-		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
-	})
-	if err != nil || len(plugins.Items) != 1 {
-		t.Fatalf("plugin of %s: %v, %v", node, plugins, err)
-	}
-	deletePlugin(t, n, p, &plugins.Items[0])
+	deletePlugin(t, n, n.pluginOf(t, podIdentityNamespace, node))
 	n.updateSecret("db", object{"password": canary("second")})
 	begin := time.Now()
 	p.awaitText(mountDir+"settings/password", canary("second"), republishTime)

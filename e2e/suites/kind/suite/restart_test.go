@@ -26,7 +26,7 @@ func onlyOneMount(t *testing.T, inspector *pod, id string) {
 }
 
 // deletePlugin deletes the plugin's pod and waits until it is gone.
-func deletePlugin(t *testing.T, n *namespace, _ *pod, plugin *corev1.Pod) {
+func deletePlugin(t *testing.T, n *namespace, plugin *corev1.Pod) {
 	t.Helper()
 	n.searchBefore(t, plugin)
 	err := n.client.CoreV1().Pods(plugin.Namespace).Delete(t.Context(), plugin.Name, metav1.DeleteOptions{})

@@ -16,22 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
-)
 
-// prometheusKinds defines the kinds of the Prometheus operator, without their fields.
-const prometheusKinds = `apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: podmonitors.monitoring.coreos.com}
-spec:
-  group: monitoring.coreos.com
-  scope: Namespaced
-  names: {kind: PodMonitor, plural: podmonitors}
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-`
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
 
 // stranger follows the document. The release has names of its own, which replace those of the commands.
 type stranger struct {
@@ -50,8 +37,7 @@ func newStranger(t *testing.T) *stranger {
 	t.Helper()
 	dir := t.TempDir()
 	kinds := filepath.Join(dir, "kinds.yaml")
-	others := strings.NewReplacer("podmonitors", "prometheusrules", "PodMonitor", "PrometheusRule").Replace(prometheusKinds)
-	if err := os.WriteFile(kinds, []byte(prometheusKinds+"---\n"+others), 0o600); err != nil {
+	if err := os.WriteFile(kinds, []byte(harness.PrometheusKinds), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(kubectl(t.Context(), "apply", "--filename="+kinds),

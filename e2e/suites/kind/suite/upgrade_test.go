@@ -13,7 +13,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -87,7 +86,7 @@ func newUpgrade(t *testing.T, release string) *upgrade {
 	u.createConfigMap("settings", object{"number": textOf(0, -1)})
 	u.createSecret("login", object{"secret": textOf(0, -1)})
 	u.source.createSecret("theirs", object{"theirs": textOf(0, -1)})
-	u.source.allowGet("theirs", u.name)
+	u.source.grant("secrets", "theirs", u.name, "default")
 	if err := errors.Join(kubectl(t.Context(), "apply", "--filename", release), rolledOut(t.Context())); err != nil {
 		t.Fatal(err)
 	}
@@ -318,33 +317,6 @@ func (u *upgrade) publishInGaps(name string, before map[string]*corev1.Pod) {
 		plugin := now[node]
 		if !started && (plugin == nil || plugin.UID != before[node].UID && !ready(plugin)) {
 			u.late = append(u.late, u.create(u.reader(name+"-"+node, node)))
-		}
-	}
-}
-
-// allowGet lets the default service account of another namespace get a Secret of this
-// one, until the function that it returns is called.
-func (n *namespace) allowGet(name, other string) (revoke func()) {
-	n.t.Helper()
-	rbac, meta := n.client.RbacV1(), metav1.ObjectMeta{Name: "consent"}
-	_, err := rbac.Roles(n.name).Create(n.t.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{name}, Verbs: []string{"get"}},
-	}}, metav1.CreateOptions{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	_, err = rbac.RoleBindings(n.name).Create(n.t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: meta,
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: other, Name: "default"}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return func() {
-		n.t.Helper()
-		if err := rbac.RoleBindings(n.name).Delete(n.t.Context(), meta.Name, metav1.DeleteOptions{}); err != nil {
-			n.t.Fatal(err)
 		}
 	}
 }
