@@ -8,144 +8,56 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestPolicies holds what the components' policies are beside their rules, which
-// e2e/suites/manifests tests: each is for one operation on one resource, refuses what it can't
-// judge, and holds up no request but those of its condition.
+// TestPolicies holds what the components' policies are beside what they do, which e2e/suites/manifests
+// tests: each is for one operation on one resource, and refuses what it can't judge. Live
+// namespaces leave a pod that can't be judged as it is.
 func TestPolicies(t *testing.T) {
 	for _, test := range []struct {
-		component string
-		operation admissionv1.OperationType
-		resource  string
-		condition string
+		component, policy string
+		operation         admissionv1.OperationType
+		resource          string
+		failure           admissionv1.FailurePolicyType
 	}{
-		{"admission", admissionv1.Create, "pods", "'" + driverName + "'"},
-		{"node-identity", admissionv1.Create, "pods", "'" + driverName + "'"},
-		{"startup-taint", admissionv1.Update, "nodes", "':" + name + "'"},
+		{"admission", "ValidatingAdmissionPolicy refvol-volumes", admissionv1.Create, "pods", admissionv1.Fail},
+		{"node-identity", "ValidatingAdmissionPolicy refvol-node-identity", admissionv1.Create, "pods", admissionv1.Fail},
+		{"startup-taint", "ValidatingAdmissionPolicy refvol-startup-taint", admissionv1.Update, "nodes", admissionv1.Fail},
+		{"admission-read-only", "MutatingAdmissionPolicy refvol-read-only", admissionv1.Create, "pods", admissionv1.Fail},
+		{"live", "MutatingAdmissionPolicy refvol-live", admissionv1.Create, "pods", admissionv1.Ignore},
+		{"live", "MutatingAdmissionPolicy refvol-live-update", admissionv1.Update, "pods", admissionv1.Ignore},
 	} {
-		t.Run(test.component, func(t *testing.T) {
-			objects := renderWith(t, []string{test.component})
-			policy := only[*admissionv1.ValidatingAdmissionPolicy](t, objects)
-			binding := only[*admissionv1.ValidatingAdmissionPolicyBinding](t, objects)
-			if want := constraints(test.operation, test.resource); !reflect.DeepEqual(policy.Spec.MatchConstraints, want) {
-				t.Errorf("it is for %s, want %s", asJSON(t, policy.Spec.MatchConstraints), asJSON(t, want))
+		want := &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+			RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{test.operation},
+				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{test.resource}},
+			},
+		}}}
+		var constraints *admissionv1.MatchResources
+		var failure *admissionv1.FailurePolicyType
+		switch policy := byName(t, renderWith(t, []string{test.component}))[test.policy].(type) {
+		case *admissionv1.ValidatingAdmissionPolicy:
+			constraints, failure = policy.Spec.MatchConstraints, policy.Spec.FailurePolicy
+		case *admissionv1.MutatingAdmissionPolicy:
+			constraints, failure = policy.Spec.MatchConstraints, policy.Spec.FailurePolicy
+			if policy.Spec.ReinvocationPolicy != admissionv1.IfNeededReinvocationPolicy {
+				t.Errorf("%s: reinvocation policy is %q: what is added later would be missed", test.policy, policy.Spec.ReinvocationPolicy)
 			}
-			if policy.Spec.FailurePolicy == nil || *policy.Spec.FailurePolicy != admissionv1.Fail {
-				t.Error("what can't be judged must be refused")
-			}
-			if conditions := policy.Spec.MatchConditions; len(conditions) != 1 || !strings.Contains(conditions[0].Expression, test.condition) {
-				t.Errorf("match conditions %s, want one with %s", asJSON(t, conditions), test.condition)
-			}
-			want := admissionv1.ValidatingAdmissionPolicyBindingSpec{
-				PolicyName: policy.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
-			}
-			if !reflect.DeepEqual(binding.Spec, want) {
-				t.Errorf("binding %s, want %s", asJSON(t, binding.Spec), asJSON(t, want))
-			}
-		})
-	}
-}
-
-// constraints are those of a policy for one operation on one resource.
-func constraints(operation admissionv1.OperationType, resource string) *admissionv1.MatchResources {
-	return &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
-		RuleWithOperations: admissionv1.RuleWithOperations{
-			Operations: []admissionv1.OperationType{operation},
-			Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{resource}},
-		},
-	}}}
-}
-
-// TestReadOnlyComponent holds what the policy is beside what it does to pods, which
-// e2e/suites/manifests tests.
-func TestReadOnlyComponent(t *testing.T) {
-	objects := renderWith(t, []string{"admission-read-only"})
-	policy := only[*admissionv1.MutatingAdmissionPolicy](t, objects)
-	binding := only[*admissionv1.MutatingAdmissionPolicyBinding](t, objects)
-	if want := constraints(admissionv1.Create, "pods"); !reflect.DeepEqual(policy.Spec.MatchConstraints, want) {
-		t.Errorf("it is for %s, want %s", asJSON(t, policy.Spec.MatchConstraints), asJSON(t, want))
-	}
-	if policy.Spec.FailurePolicy == nil || *policy.Spec.FailurePolicy != admissionv1.Fail {
-		t.Error("a pod that can't be changed must be refused")
-	}
-	if policy.Spec.ReinvocationPolicy != admissionv1.IfNeededReinvocationPolicy {
-		t.Errorf("reinvocation policy is %q: what is added later would be missed", policy.Spec.ReinvocationPolicy)
-	}
-	if want := (admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: policy.Name}); !reflect.DeepEqual(binding.Spec, want) {
-		t.Errorf("binding %s, want %s", asJSON(t, binding.Spec), asJSON(t, want))
-	}
-}
-
-// TestLiveComponent holds what the policies are beside what they do to pods, which e2e/suites/manifests tests.
-func TestLiveComponent(t *testing.T) {
-	objects := byName(t, renderWith(t, []string{"live"}))
-	for name, operation := range map[string]admissionv1.OperationType{"refvol-live": admissionv1.Create, "refvol-live-update": admissionv1.Update} {
-		policy, ok := objects["MutatingAdmissionPolicy "+name].(*admissionv1.MutatingAdmissionPolicy)
-		if !ok {
-			t.Fatalf("there is no policy %s", name)
+		default:
+			t.Errorf("%s has no %s", test.component, test.policy)
+			continue
 		}
-		if want := constraints(operation, "pods"); !reflect.DeepEqual(policy.Spec.MatchConstraints, want) {
-			t.Errorf("%s is for %s, want %s", name, asJSON(t, policy.Spec.MatchConstraints), asJSON(t, want))
+		if !reflect.DeepEqual(constraints, want) {
+			t.Errorf("%s is for %s, want %s", test.policy, asJSON(t, constraints), asJSON(t, want))
 		}
-		if policy.Spec.FailurePolicy == nil || *policy.Spec.FailurePolicy != admissionv1.Ignore {
-			t.Errorf("%s: a pod that can't be judged must stay as it is", name)
-		}
-		if policy.Spec.ReinvocationPolicy != admissionv1.IfNeededReinvocationPolicy {
-			t.Errorf("%s: reinvocation policy is %q: what is added later would be missed", name, policy.Spec.ReinvocationPolicy)
-		}
-		kind := &admissionv1.ParamKind{APIVersion: "storage.k8s.io/v1", Kind: "CSIDriver"}
-		if operation == admissionv1.Update {
-			kind = nil
-		}
-		if !reflect.DeepEqual(policy.Spec.ParamKind, kind) {
-			t.Errorf("%s has parameters %+v, want %+v", name, policy.Spec.ParamKind, kind)
-		}
-	}
-	wantLiveBindings(t, objects, namespace)
-}
-
-// wantLiveBindings wants two bindings for the labels, which leave out a namespace of the plugin, and one for updates of any pod.
-// Helm must leave what concerns updates.
-func wantLiveBindings(t *testing.T, objects map[string]runtime.Object, own string) {
-	t.Helper()
-	elsewhere := metav1.LabelSelectorRequirement{
-		Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"kube-system", own},
-	}
-	labelled := metav1.LabelSelectorRequirement{Key: "refvol.dev/live", Operator: metav1.LabelSelectorOpIn, Values: []string{"true"}}
-	driver := &admissionv1.ParamRef{Name: driverName, ParameterNotFoundAction: ptr(admissionv1.AllowAction)}
-	for name, want := range map[string]admissionv1.MutatingAdmissionPolicyBindingSpec{
-		"refvol-live-namespaces": {PolicyName: "refvol-live", ParamRef: driver, MatchResources: &admissionv1.MatchResources{
-			NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{labelled, elsewhere}},
-		}},
-		"refvol-live-pods": {PolicyName: "refvol-live", ParamRef: driver, MatchResources: &admissionv1.MatchResources{
-			NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{elsewhere}},
-			ObjectSelector:    &metav1.LabelSelector{MatchLabels: map[string]string{"refvol.dev/live": "true"}},
-		}},
-		"refvol-live-update": {PolicyName: "refvol-live-update"},
-	} {
-		binding, ok := objects["MutatingAdmissionPolicyBinding "+name].(*admissionv1.MutatingAdmissionPolicyBinding)
-		if !ok {
-			t.Fatalf("there is no binding %s", name)
-		}
-		if !reflect.DeepEqual(binding.Spec, want) {
-			t.Errorf("binding %s: %s, want %s", name, asJSON(t, binding.Spec), asJSON(t, want))
-		}
-	}
-	for _, kind := range []string{"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"} {
-		for name, want := range map[string]string{"refvol-live-update": "keep", "refvol-live": "", "refvol-live-pods": ""} {
-			accessor, err := meta.Accessor(objects[kind+" "+name])
-			if err == nil && accessor.GetAnnotations()["helm.sh/resource-policy"] != want {
-				t.Errorf("%s %s has the annotations %v, want the resource policy %q", kind, name, accessor.GetAnnotations(), want)
-			}
+		if !reflect.DeepEqual(failure, &test.failure) {
+			t.Errorf("%s: failure policy %s, want %s", test.policy, asJSON(t, failure), test.failure)
 		}
 	}
 }
 
-// TestChartLiveElsewhere: the bindings leave out the release's namespace.
+// TestChartLiveElsewhere: the bindings for labels leave out the release's namespace.
 func TestChartLiveElsewhere(t *testing.T) {
 	loaded, err := loader.LoadDir(chart)
 	if err != nil {
@@ -155,7 +67,20 @@ func TestChartLiveElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantLiveBindings(t, byName(t, decode(t, chart, manifests)), "platform")
+	objects := byName(t, decode(t, chart, manifests))
+	elsewhere := metav1.LabelSelectorRequirement{
+		Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"kube-system", "platform"},
+	}
+	for _, name := range []string{"refvol-live-namespaces", "refvol-live-pods"} {
+		binding, ok := objects["MutatingAdmissionPolicyBinding "+name].(*admissionv1.MutatingAdmissionPolicyBinding)
+		if !ok {
+			t.Fatalf("there is no binding %s", name)
+		}
+		namespaces := binding.Spec.MatchResources.NamespaceSelector.MatchExpressions
+		if !reflect.DeepEqual(namespaces[len(namespaces)-1], elsewhere) {
+			t.Errorf("binding %s: %s, want %s", name, asJSON(t, namespaces), asJSON(t, elsewhere))
+		}
+	}
 }
 
 // TestStartupTaintHasOneKey: the flag names the taint that the policy lets go, also with the

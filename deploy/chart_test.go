@@ -143,7 +143,7 @@ func TestChartIsTheComponents(t *testing.T) {
 	}
 }
 
-// wantObjects compares all of two installs but the order of flags.
+// wantObjects compares all of two installs but the order of flags and of rights.
 func wantObjects(t *testing.T, installed, others []runtime.Object) {
 	t.Helper()
 	for _, objects := range [][]runtime.Object{installed, others} {
@@ -152,14 +152,14 @@ func wantObjects(t *testing.T, installed, others []runtime.Object) {
 	got, want := byName(t, installed), byName(t, others)
 	for name := range got {
 		if want[name] == nil {
-			t.Errorf("only the chart has %s", name)
+			t.Errorf("nobody asked for %s", name)
 		}
 	}
 	for name, object := range want {
 		if got[name] == nil {
-			t.Errorf("the chart lacks %s", name)
+			t.Errorf("there is no %s", name)
 		} else if got, want := unfolded(t, got[name]), unfolded(t, object); got != want {
-			t.Errorf("%s:\n chart %s\n  want %s", name, got, want)
+			t.Errorf("%s:\n got %s\nwant %s", name, got, want)
 		}
 	}
 }

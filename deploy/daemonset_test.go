@@ -17,16 +17,21 @@ func TestDaemonSetPod(t *testing.T) {
 	pod := daemonSet.Spec.Template.Spec
 	container := pluginContainer(t, daemonSet)
 	labels := map[string]string{"app.kubernetes.io/name": name}
+	asks := func(path string) *corev1.HTTPGetAction {
+		return &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("http")}
+	}
 
 	for _, property := range []struct {
 		name      string
 		got, want any
 	}{
+		{"updateStrategy", daemonSet.Spec.UpdateStrategy, appsv1.DaemonSetUpdateStrategy{
+			Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+			RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxSurge: ptr(intstr.FromInt32(0)), MaxUnavailable: ptr(intstr.FromString("10%"))},
+		}},
 		{"selector", daemonSet.Spec.Selector.MatchLabels, labels},
 		{"pod labels", daemonSet.Spec.Template.Labels, labels},
-		{"containers beside the plugin", len(pod.Containers) - 1 + len(pod.InitContainers), 0},
 		{"serviceAccountName", pod.ServiceAccountName, name},
-		{"automountServiceAccountToken", pod.AutomountServiceAccountToken, ptr(true)},
 		{"priorityClassName", pod.PriorityClassName, "system-node-critical"},
 		{"nodeSelector", pod.NodeSelector, map[string]string{"kubernetes.io/os": "linux"}},
 		{"affinity", pod.Affinity, &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
@@ -38,20 +43,13 @@ func TestDaemonSetPod(t *testing.T) {
 			}}},
 		}}},
 		{"tolerations", pod.Tolerations, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}},
-		{"hostNetwork", pod.HostNetwork, false},
-		{"hostPID", pod.HostPID, false},
-		{"hostIPC", pod.HostIPC, false},
-		{"pod security context", pod.SecurityContext, (*corev1.PodSecurityContext)(nil)},
 		{"terminationGracePeriodSeconds", pod.TerminationGracePeriodSeconds, ptr(int64(30))},
-		{"command", container.Command, []string(nil)},
-		{"security context", container.SecurityContext, &corev1.SecurityContext{
-			Privileged: ptr(true), ReadOnlyRootFilesystem: ptr(true),
-		}},
-		{"env", container.Env, []corev1.EnvVar{{
-			Name:      "NODE_NAME",
-			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "", FieldPath: "spec.nodeName"}},
-		}}},
 		{"ports", container.Ports, []corev1.ContainerPort{{Name: "http", ContainerPort: 9810}}},
+		{"startup probe", container.StartupProbe.HTTPGet, asks("/healthz")},
+		{"liveness probe", container.LivenessProbe.HTTPGet, asks("/healthz")},
+		{"readiness probe", container.ReadinessProbe.HTTPGet, asks("/readyz")},
+		// A live plugin that is slow under load must outlast a short stall.
+		{"liveness gives up after 30 s", container.LivenessProbe.PeriodSeconds*container.LivenessProbe.FailureThreshold >= 30, true},
 		{"limits", container.Resources.Limits, corev1.ResourceList(nil)},
 		{"cpu request is set", container.Resources.Requests.Cpu().IsZero(), false},
 		{"memory request is set", container.Resources.Requests.Memory().IsZero(), false},
@@ -62,62 +60,9 @@ func TestDaemonSetPod(t *testing.T) {
 	}
 }
 
-func TestUpdateReplacesOnePodPerNode(t *testing.T) {
-	zero, share := intstr.FromInt32(0), intstr.FromString("10%")
-	want := appsv1.DaemonSetUpdateStrategy{
-		Type:          appsv1.RollingUpdateDaemonSetStrategyType,
-		RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxSurge: &zero, MaxUnavailable: &share},
-	}
-	if got := only[*appsv1.DaemonSet](t, render(t, "base")).Spec.UpdateStrategy; !reflect.DeepEqual(got, want) {
-		t.Errorf("updateStrategy = %+v, want %+v", got, want)
-	}
-}
-
-func TestProbes(t *testing.T) {
-	container := pluginContainer(t, only[*appsv1.DaemonSet](t, render(t, "base")))
-	if got := flags(t, container)["http-address"]; got != ":9810" {
-		t.Errorf("--http-address=%s, want the probed port :9810", got)
-	}
-	for _, test := range []struct {
-		name  string
-		probe *corev1.Probe
-		path  string
-	}{
-		{"startup", container.StartupProbe, "/healthz"},
-		{"liveness", container.LivenessProbe, "/healthz"},
-		{"readiness", container.ReadinessProbe, "/readyz"},
-	} {
-		if test.probe == nil || test.probe.HTTPGet == nil {
-			t.Errorf("%s: no HTTP probe", test.name)
-			continue
-		}
-		if want := (corev1.HTTPGetAction{Path: test.path, Port: intstr.FromString("http")}); !reflect.DeepEqual(*test.probe.HTTPGet, want) {
-			t.Errorf("%s: asks %+v, want %+v", test.name, *test.probe.HTTPGet, want)
-		}
-	}
-	// A live plugin that is slow under load must outlast a short stall.
-	if probe := container.LivenessProbe; probe.PeriodSeconds*probe.FailureThreshold < 30 {
-		t.Errorf("liveness gives up after %ds, want 30s or more", probe.PeriodSeconds*probe.FailureThreshold)
-	}
-}
-
-// TestNoPortForProfiles: a port-forward reaches every port of the pod, and nobody has asked for
-// profiles. No component adds a flag for them (TestComponents).
-func TestNoPortForProfiles(t *testing.T) {
-	all := flags(t, pluginContainer(t, only[*appsv1.DaemonSet](t, render(t, "base"))))
-	for _, flag := range []string{"profiling-address", "status-address"} {
-		if value, ok := all[flag]; ok {
-			t.Errorf("--%s=%s, want the plugin's default", flag, value)
-		}
-	}
-}
-
-// TestPathsMeet follows each path in the flags through the container's mounts to
-// the node: both sides of a path must be one place.
-func TestPathsMeet(t *testing.T) {
-	daemonSet := only[*appsv1.DaemonSet](t, render(t, "base"))
-	container := pluginContainer(t, daemonSet)
-	got := flags(t, container)
+// TestFlags: that these paths are those of the node, e2e/suites/kind shows.
+func TestFlags(t *testing.T) {
+	got := flags(t, pluginContainer(t, only[*appsv1.DaemonSet](t, render(t, "base"))))
 	want := map[string]string{
 		"driver-name":         driverName,
 		"endpoint":            "unix:///csi/csi.sock",
@@ -129,16 +74,6 @@ func TestPathsMeet(t *testing.T) {
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("flags:\n got %v\nwant %v", got, want)
-	}
-
-	for _, test := range []struct{ name, inContainer, onNode string }{
-		{"endpoint", strings.TrimPrefix(got["endpoint"], "unix://"), got["kubelet-socket-path"]},
-		{"registration directory", got["registration-dir"], "/var/lib/kubelet/plugins_registry"},
-		{"target path", got["kubelet-dir"] + "/pods/uid/volumes/kubernetes.io~csi/v/mount", got["kubelet-dir"] + "/pods/uid/volumes/kubernetes.io~csi/v/mount"},
-	} {
-		if onNode := nodePath(t, daemonSet, test.inContainer); onNode != test.onNode {
-			t.Errorf("%s %s is %s on the node, want %s", test.name, test.inContainer, onNode, test.onNode)
-		}
 	}
 }
 

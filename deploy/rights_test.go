@@ -3,7 +3,6 @@ package deploy
 import (
 	"maps"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -30,46 +29,6 @@ func rightsOf(role *rbacv1.ClusterRole) rights {
 		given.add(rule.APIGroups, rule.Resources, rule.Verbs)
 	}
 	return given
-}
-
-// wantedRights returns what the plugin's account may do with a set of components: no more than
-// its flags take.
-func wantedRights(set []string) rights {
-	core, objects, asNode := []string{""}, []string{"configmaps", "secrets"}, "impersonate-on:associated-node:"
-	node, pod := slices.Contains(set, "node-identity"), slices.Contains(set, "pod-identity") || slices.Contains(set, "pod-identity-before-1.35")
-	cache, watches := slices.Contains(set, "cache"), !slices.Contains(set, "cache") && !slices.Contains(set, "get")
-
-	want := rights{}
-	want.add(core, []string{"events"}, []string{"create", "patch"})
-	if node {
-		want.add([]string{"authentication.k8s.io"}, []string{"nodes"}, []string{"impersonate:associated-node"})
-		want.add(core, []string{"pods", "configmaps", "secrets"}, []string{asNode + "get"})
-		if watches {
-			want.add(core, objects, []string{asNode + "list", asNode + "watch"})
-		}
-		if cache {
-			want.add(core, []string{"nodes"}, []string{asNode + "get"})
-		}
-	} else {
-		want.add(core, []string{"pods"}, []string{"get"})
-		if cache {
-			want.add(core, []string{"nodes"}, []string{"get"})
-		}
-	}
-	if !node && !pod {
-		verbs := []string{"get"}
-		if watches {
-			verbs = []string{"list", "watch"}
-		}
-		want.add(core, objects, verbs)
-		if slices.Contains(set, "cross-namespace") {
-			want.add([]string{"authorization.k8s.io"}, []string{"subjectaccessreviews"}, []string{"create"})
-		}
-	}
-	if slices.Contains(set, "startup-taint") {
-		want.add(core, []string{"nodes"}, []string{"get", "patch"})
-	}
-	return want
 }
 
 // TestFlowSchemaCoversEveryRight: each right that a set gives to the plugin's account is in the
