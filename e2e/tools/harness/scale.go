@@ -20,7 +20,9 @@ const (
 	// SampleVariable asks, set to anything, for some tests and cases only of the suites that take long:
 	// those that a seed chooses. `make test` sets it; CI runs all, and so does whoever runs go test.
 	SampleVariable = "REFVOL_SAMPLE"
-	// seedVariable repeats the choices of an earlier run.
+	// sampleSeedVariable repeats the choice of tests and cases of an earlier run.
+	sampleSeedVariable = "REFVOL_SAMPLE_SEED"
+	// seedVariable repeats the choices that a test made in an earlier run.
 	seedVariable = "REFVOL_SEED"
 )
 
@@ -44,22 +46,27 @@ func Rand(t TB) *rand.Rand {
 // each of its parts.
 func Seed(t TB) uint64 {
 	t.Helper()
-	seed, err := newSeed()
+	return seedOf(t, seedVariable)
+}
+
+func seedOf(t TB, variable string) uint64 {
+	t.Helper()
+	seed, err := newSeed(variable)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	t.Logf("%s=%d", seedVariable, seed)
+	t.Logf("%s=%d", variable, seed)
 	return seed
 }
 
-func newSeed() (uint64, error) {
-	text := os.Getenv(seedVariable)
+func newSeed(variable string) (uint64, error) {
+	text := os.Getenv(variable)
 	if text == "" {
 		return rand.Uint64(), nil
 	}
 	seed, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", seedVariable, err)
+		return 0, fmt.Errorf("%s: %w", variable, err)
 	}
 	return seed, nil
 }
@@ -75,7 +82,7 @@ func Some[E any](t TB, n int, all []E) []E {
 	if n >= len(all) || !sampled() {
 		return all
 	}
-	return choose(Rand(t), n, all)
+	return choose(source(seedOf(t, sampleSeedVariable)), n, all)
 }
 
 func choose[E any](random *rand.Rand, n int, all []E) []E {
@@ -95,7 +102,7 @@ func ChooseThird(ctx context.Context, out io.Writer) error {
 	if !sampled() || run == nil || run.Value.String() != "" {
 		return nil
 	}
-	seed, err := newSeed()
+	seed, err := newSeed(sampleSeedVariable)
 	if err != nil {
 		return err
 	}
@@ -104,7 +111,7 @@ func ChooseThird(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	third := choose(source(seed), (len(all)+2)/3, all)
-	fmt.Fprintf(out, "%s=%d chose %d of %d tests\n", seedVariable, seed, len(third), len(all))
+	fmt.Fprintf(out, "%s=%d chose %d of %d tests\n", sampleSeedVariable, seed, len(third), len(all))
 	return run.Value.Set("^(" + strings.Join(third, "|") + ")$")
 }
 
