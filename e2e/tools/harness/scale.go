@@ -20,9 +20,7 @@ const (
 	// SampleVariable asks, set to anything, for some tests and cases only of the suites that take long:
 	// those that a seed chooses. `make test` sets it; CI runs all, and so does whoever runs go test.
 	SampleVariable = "REFVOL_SAMPLE"
-	// sampleSeedVariable repeats the choice of tests and cases of an earlier run.
-	sampleSeedVariable = "REFVOL_SAMPLE_SEED"
-	// seedVariable repeats the choices that a test made in an earlier run.
+	// seedVariable repeats the choices of an earlier run.
 	seedVariable = "REFVOL_SEED"
 )
 
@@ -46,27 +44,22 @@ func Rand(t TB) *rand.Rand {
 // each of its parts.
 func Seed(t TB) uint64 {
 	t.Helper()
-	return seedOf(t, seedVariable)
-}
-
-func seedOf(t TB, variable string) uint64 {
-	t.Helper()
-	seed, err := newSeed(variable)
+	seed, err := newSeed()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	t.Logf("%s=%d", variable, seed)
+	t.Logf("%s=%d", seedVariable, seed)
 	return seed
 }
 
-func newSeed(variable string) (uint64, error) {
-	text := os.Getenv(variable)
+func newSeed() (uint64, error) {
+	text := os.Getenv(seedVariable)
 	if text == "" {
 		return rand.Uint64(), nil
 	}
 	seed, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", variable, err)
+		return 0, fmt.Errorf("%s: %w", seedVariable, err)
 	}
 	return seed, nil
 }
@@ -82,7 +75,7 @@ func Some[E any](t TB, n int, all []E) []E {
 	if n >= len(all) || !sampled() {
 		return all
 	}
-	return choose(source(seedOf(t, sampleSeedVariable)), n, all)
+	return choose(Rand(t), n, all)
 }
 
 func choose[E any](random *rand.Rand, n int, all []E) []E {
@@ -102,7 +95,7 @@ func ChooseThird(ctx context.Context, out io.Writer) error {
 	if !sampled() || run == nil || run.Value.String() != "" {
 		return nil
 	}
-	seed, err := newSeed(sampleSeedVariable)
+	seed, err := newSeed()
 	if err != nil {
 		return err
 	}
@@ -111,7 +104,7 @@ func ChooseThird(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	third := choose(source(seed), (len(all)+2)/3, all)
-	fmt.Fprintf(out, "%s=%d chose %d of %d tests\n", sampleSeedVariable, seed, len(third), len(all))
+	fmt.Fprintf(out, "%s=%d chose %d of %d tests\n", seedVariable, seed, len(third), len(all))
 	return run.Value.Set("^(" + strings.Join(third, "|") + ")$")
 }
 
