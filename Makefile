@@ -81,14 +81,11 @@ fmt: ## Format all Go files as make lint wants them
 # Most of what the suites compile is the plugin and the libraries that it links: compiled first, none of
 # that is compiled twice. Then the suites run side by side, for most of them mostly wait. What fails keeps
 # nothing else from running.
-# The suites that take long run a part of their tests and cases, which a seed chooses. ALL=1 runs them all,
-# as CI does.
 # Tests have more memory than time: nothing collects garbage as often as it would. The plugin does, as
 # the harness starts it.
 .PHONY: test
 test: export GOGC := 300
-test: export REFVOL_SAMPLE := $(if $(ALL),,1)
-test: ## Run the unit tier, a part of the integration tier (ALL=1: all of it), and csi-sanity
+test: ## Run the unit tier, the integration tier and csi-sanity
 	$(GO) build $(RACE) ./...
 	@$(MAKE) --no-print-directory --keep-going -j test-unit test-integration test-sanity
 

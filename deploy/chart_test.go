@@ -46,6 +46,10 @@ func renderChart(version string, overrides values) (manifests, hooks []byte, err
 }
 
 func renderLoaded(loaded *chartv2.Chart, version string, overrides values) (manifests, hooks []byte, err error) {
+	return renderIn(loaded, namespace, version, overrides)
+}
+
+func renderIn(loaded *chartv2.Chart, namespace, version string, overrides values) (manifests, hooks []byte, err error) {
 	capabilities := common.DefaultCapabilities.Copy()
 	kubernetes, err := common.ParseKubeVersion(version)
 	if err != nil {
@@ -210,7 +214,7 @@ func TestChartPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, set := range [][]string{{"node-identity"}, {"admission", "admission-read-only", "startup-taint", "network-policy", "flow-schema", "metrics"}} {
+	for _, set := range [][]string{{"node-identity"}, {"admission", "admission-read-only", "live", "startup-taint", "network-policy", "flow-schema", "metrics"}} {
 		version, overrides := valuesOf(t, set)
 		want, _, err := renderLoaded(loaded, version, overrides)
 		if err != nil {

@@ -55,9 +55,14 @@ func chartValues() []chartValue {
 		}),
 		pod("logFormat", "json", func(pod *corev1.PodSpec) { appendArgs(pod, "--logging-format=json") }),
 		pod("logLevel", 4, func(pod *corev1.PodSpec) { appendArgs(pod, "--v=4") }),
-		pod("extraArgs", []any{"--max-volume-size=64Mi", "--publish-wait=10s"}, func(pod *corev1.PodSpec) {
-			appendArgs(pod, "--max-volume-size=64Mi", "--publish-wait=10s")
+		pod("extraArgs", []any{"--selinux-context=x", "--profiling-address=127.0.0.1:6060"}, func(pod *corev1.PodSpec) {
+			appendArgs(pod, "--selinux-context=x", "--profiling-address=127.0.0.1:6060")
 		}),
+		pod("resyncInterval", "1m30s", func(pod *corev1.PodSpec) { appendArgs(pod, "--resync-interval=1m30s") }),
+		pod("publishWait", "10s", func(pod *corev1.PodSpec) { appendArgs(pod, "--publish-wait=10s") }),
+		pod("maxVolumeSize", "64Mi", func(pod *corev1.PodSpec) { appendArgs(pod, "--max-volume-size=64Mi") }),
+		pod("maxTotalSize", "1.5Gi", func(pod *corev1.PodSpec) { appendArgs(pod, "--max-total-size=1.5Gi") }),
+		pod("maxCachedSize", "1Gi", func(pod *corev1.PodSpec) { appendArgs(pod, "--max-cached-size=1Gi") }),
 		pod("kubeletDir", "/data/kubelet/", func(pod *corev1.PodSpec) {
 			const from, to = "/var/lib/kubelet", "/data/kubelet"
 			for i, arg := range pod.Containers[0].Args {
@@ -152,7 +157,11 @@ func TestChartRefuses(t *testing.T) {
 	}{
 		{values{"crossNamespace": true}, "crossNamespace: Forbidden: with identity node: a node may read only what its own pods name: set identity to pod or plugin, or leave crossNamespace out"},
 		{values{"extraArgs": []any{"--v=4", "--identity=pod"}}, "extraArgs[0]: Forbidden: --v: set the value logLevel"},
-		{values{"extraArgs": []any{"--max-volume-size=1Mi", "--startup-taint=x"}}, "extraArgs[1]: Forbidden: --startup-taint: set the value startupTaint.enabled"},
+		{values{"extraArgs": []any{"--selinux-context=x", "--startup-taint=x"}}, "extraArgs[1]: Forbidden: --startup-taint: set the value startupTaint.enabled"},
+		{values{"extraArgs": []any{"--max-volume-size=1Mi"}}, "extraArgs[0]: Forbidden: --max-volume-size: set the value maxVolumeSize"},
+		{values{"extraArgs": []any{"--resync-intervall=1m"}}, "/extraArgs/0"},
+		{values{"resyncInterval": "soon"}, "/resyncInterval"},
+		{values{"maxVolumeSize": "0"}, "/maxVolumeSize"},
 		{values{"extraArgs": []any{"--driver-name", "x"}}, "/extraArgs/1"},
 		{values{"extraArgs": []any{"--driver-name=x"}}, "extraArgs[0]: Forbidden: --driver-name: the chart sets it"},
 		{values{"identity": "nodes"}, "/identity"},
@@ -254,7 +263,8 @@ func TestChartUninstallCheck(t *testing.T) {
 	if !reflect.DeepEqual(pod.Affinity, plugin.Affinity) || !reflect.DeepEqual(pod.NodeSelector, plugin.NodeSelector) {
 		t.Errorf("it runs elsewhere: %s", asJSON(t, pod))
 	}
-	if want := []string{"uninstall-check", "--plugin-namespace=" + namespace}; !slices.Equal(pod.Containers[0].Args, want) {
+	const next = "--next-step=the release is left uninstalling, so go back to its revision first: helm rollback refvol 1 --namespace " + namespace
+	if want := []string{"uninstall-check", "--plugin-namespace=" + namespace, next}; !slices.Equal(pod.Containers[0].Args, want) {
 		t.Errorf("arguments %q, want %q", pod.Containers[0].Args, want)
 	}
 	for label, value := range daemonSet.Spec.Selector.MatchLabels {

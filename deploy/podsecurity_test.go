@@ -52,7 +52,7 @@ func checkPodFields(t *testing.T, pod *corev1.PodSpec) {
 func checkContainerFields(t *testing.T, container *corev1.Container) {
 	t.Helper()
 	wantOnly(t, "container", container, []string{
-		"Name", "Image", "Args", "Env", "Ports", "Resources", "VolumeMounts",
+		"Name", "Image", "Args", "Env", "Ports", "Resources", "VolumeMounts", "TerminationMessagePolicy",
 		"LivenessProbe", "ReadinessProbe", "StartupProbe", "SecurityContext",
 	})
 	want := &corev1.SecurityContext{Privileged: ptr(true), ReadOnlyRootFilesystem: ptr(true)}

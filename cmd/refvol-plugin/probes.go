@@ -79,3 +79,13 @@ func describe(ready []condition) (report string, met bool) {
 	}
 	return strings.Join(lines, "\n"), met
 }
+
+// unmet names each condition that is not met, and why.
+func unmet(ready []condition) (lines []string) {
+	for _, c := range ready {
+		if err := c.err(); err != nil {
+			lines = append(lines, fmt.Sprintf("%s: %v", c.name, err))
+		}
+	}
+	return lines
+}

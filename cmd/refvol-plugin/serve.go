@@ -133,15 +133,15 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	serving, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
 	defer context.AfterFunc(serving, below.volumes.StopWaiting)()
-	statuses, err := statusHandler(opts, below, server)
-	if err != nil {
-		return err
-	}
 	ready := readiness(notShared, below.rights.Ready, server.Ready)
 	for _, c := range ready {
 		if err := m.ShowReadiness(c.name, c.err); err != nil {
 			return err
 		}
+	}
+	statuses, err := statusHandler(opts, below, server, ready)
+	if err != nil {
+		return err
 	}
 	stopHTTP, err := startHTTPServers(ctx, opts, monitoring(server.Probe, ready, m.Handler()), statuses, failed)
 	if err != nil {

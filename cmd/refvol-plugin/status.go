@@ -34,7 +34,8 @@ func newStatusCommand() *cobra.Command {
 		Long: `Asks the plugin that runs in the same pod for its volumes, and lists each with its pod, its
 condition and since when, when its objects were last proven current, its size, its objects with
 the resourceVersion that the files show, and the reason of the condition. It prints no value. Before
-the volumes it names the rights that the plugin lacks, and the publishes that failed in the last ten minutes.
+the volumes it names the rights that the plugin lacks, why it is not ready, and the publishes that failed in
+the last ten minutes.
 
     kubectl -n refvol-system exec POD -- /refvol-plugin status
 
@@ -104,10 +105,11 @@ func validateStatusAddress(address string) error {
 }
 
 // statusHandler serves the plugin's status.
-func statusHandler(opts *serveOptions, p *parts, server *csi.Server) (http.Handler, error) {
+func statusHandler(opts *serveOptions, p *parts, server *csi.Server, ready []condition) (http.Handler, error) {
 	o := report.Options{
 		Driver: opts.driverName, Node: opts.nodeName, Version: version.Get().GitVersion,
 		Volumes: p.volumes.Volumes, Objects: p.objects.Objects, Refused: refusedPublishes(server), MissingRights: p.rights.Missing,
+		NotReady: func() []string { return unmet(ready) },
 	}
 	if opts.changeDetection != string(manager.Watch) {
 		o.ResyncInterval = opts.resyncInterval

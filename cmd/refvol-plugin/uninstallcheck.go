@@ -19,6 +19,7 @@ type uninstallCheckOptions struct {
 	namespace  string
 	selector   string
 	kubeconfig string
+	nextStep   string
 }
 
 func newUninstallCheckCommand() *cobra.Command {
@@ -43,6 +44,7 @@ Exits with status 1 if there is such a pod, or if the API server does not answer
 	fs.StringVar(&opts.driverName, "driver-name", opts.driverName, "name of the CSI driver, as in the CSIDriver object")
 	fs.StringVar(&opts.namespace, "plugin-namespace", opts.namespace, "namespace of the plugin's pods")
 	fs.StringVar(&opts.selector, "selector", opts.selector, "labels of the plugin's pods")
+	fs.StringVar(&opts.nextStep, "next-step", opts.nextStep, "what to do after a refusal, for the end of its text")
 	fs.StringVar(&opts.kubeconfig, "kubeconfig", opts.kubeconfig, "kubeconfig file (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)")
 	return cmd
 }
@@ -79,7 +81,11 @@ func (o *uninstallCheckOptions) run(ctx context.Context, stdout io.Writer) error
 		}
 	}
 	if len(pods) > 0 {
-		return fmt.Errorf("uninstall-check: pods that use the driver %s: %d: delete them first, as without the plugin they stay in Terminating", o.driverName, len(pods))
+		refusal := fmt.Sprintf("uninstall-check: pods that use the driver %s: %d: delete them first, as without the plugin they stay in Terminating; switch live namespaces off before (docs/live-namespaces.md)", o.driverName, len(pods))
+		if o.nextStep != "" {
+			refusal += "; " + o.nextStep
+		}
+		return errors.New(refusal)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -240,7 +241,7 @@ func (f *Fleet) ask(ctx context.Context, node *Node, pod *corev1.Pod) error {
 		node.problem(NoPlugin, "no pod of the plugin is on this node")
 		return nil
 	case pod.Status.Phase != corev1.PodRunning:
-		node.problem(NotReady, fmt.Sprintf("the plugin's pod is %s", cmp.Or(string(pod.Status.Phase), "in no phase")))
+		node.problem(NotReady, fmt.Sprintf("the plugin's pod is %s%s", cmp.Or(string(pod.Status.Phase), "in no phase"), whyNot(pod)))
 		return nil
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, f.opts.Timeout, fmt.Errorf("no answer within %s", f.opts.Timeout))
@@ -250,7 +251,7 @@ func (f *Fleet) ask(ctx context.Context, node *Node, pod *corev1.Pod) error {
 	case apierrors.IsForbidden(err):
 		return err
 	case errors.Is(err, syscall.ECONNREFUSED) && !ready(pod):
-		node.problem(NotReady, fmt.Sprintf("the plugin's pod is not ready: %v", err))
+		node.problem(NotReady, fmt.Sprintf("the plugin's pod is not ready: %v%s", err, whyNot(pod)))
 	case errors.Is(err, status.ErrFormat), errors.Is(err, syscall.ECONNREFUSED):
 		node.problem(OtherRelease, fmt.Sprintf("the plugin is of a release without such reports, or has another --status-address: %v", err))
 	case err != nil && bounded.Err() != nil:
@@ -265,10 +266,31 @@ func (f *Fleet) ask(ctx context.Context, node *Node, pod *corev1.Pod) error {
 		node.Report = report
 		f.forgetEnded(bounded, node)
 		if !ready(pod) {
-			node.problem(NotReady, "the plugin's pod is not ready")
+			node.problem(NotReady, because("the plugin's pod is not ready", strings.Join(report.NotReady, "; ")))
 		}
 	}
 	return nil
+}
+
+// whyNot returns what a pod's status says of a container that does not run, or of a pod that has no node, as the end of a
+// text, or "".
+func whyNot(pod *corev1.Pod) (text string) {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			text += fmt.Sprintf(": %s: %s", c.Reason, c.Message)
+		}
+	}
+	for i := range pod.Status.ContainerStatuses {
+		c := &pod.Status.ContainerStatuses[i]
+		if waits := c.State.Waiting; waits != nil {
+			text += fmt.Sprintf(": container %s waits: %s", c.Name, because(waits.Reason, waits.Message))
+		}
+		if ended := c.LastTerminationState.Terminated; ended != nil {
+			lines := strings.Split(strings.TrimSpace(ended.Message), "\n")
+			text += fmt.Sprintf(": container %s ended with status %d: %s", c.Name, ended.ExitCode, because(ended.Reason, lines[len(lines)-1]))
+		}
+	}
+	return text
 }
 
 // blameNode has a problem be that of the node, if the node is not ready.

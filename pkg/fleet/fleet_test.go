@@ -341,3 +341,51 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestWhyNot: what the status of a plugin's pod says of its containers is told.
+func TestWhyNot(t *testing.T) {
+	for want, s := range map[string]corev1.PodStatus{
+		"the plugin's pod is Pending": {Phase: corev1.PodPending},
+		"the plugin's pod is Pending: Unschedulable: 0/3 nodes are available": {Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes are available"},
+		}},
+		"the plugin's pod is Pending: container refvol-plugin waits: ImagePullBackOff": {Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{
+			{Name: "refvol-plugin", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}},
+		}},
+		"the plugin's pod is not ready: connection refused: container refvol-plugin waits: CrashLoopBackOff: back-off 40s: " +
+			"container refvol-plugin ended with status 1: Error: unknown flag: --resync-intervall": {Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
+			Name:                 "refvol-plugin",
+			State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 40s"}},
+			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: "Usage\nunknown flag: --resync-intervall\n"}},
+		}}},
+	} {
+		plugin := pluginOn("n", "p", notReady)
+		conditions := plugin.Status.Conditions
+		plugin.Status = s
+		plugin.Status.Conditions = append(plugin.Status.Conditions, conditions...)
+		o := options(nil, []corev1.Pod{plugin}, nil)
+		o.Fetch = func(context.Context, string) (*status.Report, error) { return nil, syscall.ECONNREFUSED }
+		s, err := survey(t, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Nodes[0].Problem; got == nil || *got != (Problem{NotReady, want}) {
+			t.Errorf("got  %+v\nwant %s", got, want)
+		}
+	}
+}
+
+// TestNotReadyPluginTellsWhy by its report.
+func TestNotReadyPluginTellsWhy(t *testing.T) {
+	o := options(nil, []corev1.Pod{pluginOn("n", "p", notReady)}, nil)
+	o.Fetch = func(context.Context, string) (*status.Report, error) {
+		return &status.Report{Driver: driver, Node: "n", NotReady: []string{"rights: none", "registration: not yet"}}, nil
+	}
+	s, err := survey(t, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.Nodes[0].Problem, (Problem{NotReady, "the plugin's pod is not ready: rights: none; registration: not yet"}); got == nil || *got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}

@@ -29,15 +29,16 @@ type Options struct {
 	Objects iter.Seq[manager.ObjectStatus]
 	// Refused is gone through for each report.
 	Refused iter.Seq[status.Refusal]
-	// MissingRights returns the names of the rights that the plugin lacks. It waits for nothing.
-	MissingRights func() []string
+	// MissingRights returns the names of the rights that the plugin lacks, and NotReady why it is not ready. They wait for
+	// nothing.
+	MissingRights, NotReady func() []string
 	// ResyncInterval is how often objects are asked for, zero if they are watched.
 	ResyncInterval time.Duration
 }
 
 func (o *Options) validate() error {
-	if o.Driver == "" || o.Node == "" || o.Version == "" || o.Volumes == nil || o.Objects == nil || o.Refused == nil || o.MissingRights == nil {
-		return errors.New("Driver, Node, Version, Volumes, Objects, Refused, MissingRights: Required value")
+	if o.Driver == "" || o.Node == "" || o.Version == "" || o.Volumes == nil || o.Objects == nil || o.Refused == nil || o.MissingRights == nil || o.NotReady == nil {
+		return errors.New("Driver, Node, Version, Volumes, Objects, Refused, MissingRights, NotReady: Required value")
 	}
 	if o.ResyncInterval < 0 {
 		return fmt.Errorf("ResyncInterval: Invalid value: %s: must not be negative", o.ResyncInterval)
@@ -62,7 +63,7 @@ func (r *Reporter) Report() *status.Report {
 	report := &status.Report{
 		APIVersion: status.APIVersion, Kind: status.Kind,
 		Driver: r.opts.Driver, Node: r.opts.Node, Version: r.opts.Version,
-		MissingRights: r.opts.MissingRights(),
+		MissingRights: r.opts.MissingRights(), NotReady: r.opts.NotReady(),
 		Volumes:       []status.Volume{},
 	}
 	known := map[key]manager.ObjectStatus{}

@@ -31,12 +31,13 @@ type world struct {
 	objects []manager.ObjectStatus
 	missing []string
 	refused []status.Refusal
+	unready []string
 }
 
 func (w *world) options() Options {
 	return Options{
 		Driver: "csi.refvol.dev", Node: "node-1", Version: "v1",
-		Volumes: seq(&w.volumes), Objects: seq(&w.objects), Refused: seq(&w.refused), MissingRights: func() []string { return w.missing },
+		Volumes: seq(&w.volumes), Objects: seq(&w.objects), Refused: seq(&w.refused), MissingRights: func() []string { return w.missing }, NotReady: func() []string { return w.unready },
 	}
 }
 
@@ -71,7 +72,7 @@ func TestOptions(t *testing.T) {
 	} {
 		opts := (&world{}).options()
 		spoil(&opts)
-		if _, err := New(opts); err == nil || err.Error() != "report options: Driver, Node, Version, Volumes, Objects, Refused, MissingRights: Required value" {
+		if _, err := New(opts); err == nil || err.Error() != "report options: Driver, Node, Version, Volumes, Objects, Refused, MissingRights, NotReady: Required value" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -185,11 +186,12 @@ func TestEveryConditionIsJudged(t *testing.T) {
 	}
 }
 
-// TestMissingRights: they are in the report as they are.
-func TestMissingRights(t *testing.T) {
-	w := &world{missing: []string{"get of pods"}}
-	if got := w.report(t, 0).MissingRights; !slices.Equal(got, w.missing) {
-		t.Errorf("got %q, want %q", got, w.missing)
+// TestWhatAilsThePlugin is in the report as it is.
+func TestWhatAilsThePlugin(t *testing.T) {
+	w := &world{missing: []string{"get of pods"}, unready: []string{"registration: no"}}
+	got := w.report(t, 0)
+	if !slices.Equal(got.MissingRights, w.missing) || !slices.Equal(got.NotReady, w.unready) {
+		t.Errorf("got %+v", got)
 	}
 }
 

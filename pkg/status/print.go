@@ -61,13 +61,18 @@ type Table struct {
 	Nodes bool
 }
 
-// Write writes the rights that plugins lack, the publishes that failed, and the volumes of reports a line each, the
+// Write writes the rights that plugins lack, why they aren't ready, the publishes that failed, and the volumes of reports a line each, the
 // worst first. Times are ages by the clock of the plugin that reported them.
 func (t Table) Write(w io.Writer, reports ...*Report) error {
 	var rows []row
 	for _, r := range reports {
 		if len(r.MissingRights) > 0 {
 			if err := WriteLines(w, fmt.Sprintf("The plugin on %s lacks rights: %s", r.Node, strings.Join(r.MissingRights, ", "))); err != nil {
+				return err
+			}
+		}
+		for _, condition := range r.NotReady {
+			if err := WriteLines(w, fmt.Sprintf("The plugin on %s is not ready: %s", r.Node, condition)); err != nil {
 				return err
 			}
 		}

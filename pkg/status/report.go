@@ -27,6 +27,8 @@ type Report struct {
 	ObservedAt time.Time `json:"observedAt"`
 	// MissingRights are those that the plugin's account needs and lacks, such as "list of secrets".
 	MissingRights []string `json:"missingRights,omitempty"`
+	// NotReady are the conditions that the plugin needs to be ready and that aren't met, each with why.
+	NotReady []string `json:"notReady,omitempty"`
 	// Refused are the volumes whose last publish failed in the last ten minutes.
 	Refused []Refusal `json:"refused,omitempty"`
 	// Volumes are those that are mounted or being published.

@@ -132,8 +132,7 @@ func withPlainFiles(j job) any {
 	return map[string]any{"Volume": j.Volume, "Options": j.Options, "Tree": tree, "Data": j.Data, "Refused": j.Refused}
 }
 
-// forEachFault runs try with each fault of each call until there are not so many calls. A part of them, which -short
-// asks for, is every third.
+// forEachFault runs try with each fault of each call until there are not so many calls.
 func forEachFault(t *testing.T, whats []string, try func(t *testing.T, f fault) (hit bool)) {
 	var f fault
 	defer func() {
@@ -141,16 +140,13 @@ func forEachFault(t *testing.T, whats []string, try func(t *testing.T, f fault) 
 			t.Logf("the last fault: %v", f)
 		}
 	}()
-	runs, step := map[string]int{}, 1
-	if os.Getenv("REFVOL_SAMPLE") != "" {
-		step = 3
-	}
+	runs := map[string]int{}
 	for _, what := range whats {
 		for _, call := range calls {
 			if what == "error=ENOSPC" && !slices.Contains(takesRoom, call) {
 				continue
 			}
-			for when, hit := 1, true; hit && !t.Failed(); when += step {
+			for when, hit := 1, true; hit && !t.Failed(); when++ {
 				f = fault{what, call, when}
 				if hit = try(t, f); hit {
 					runs[what]++
@@ -160,7 +156,7 @@ func forEachFault(t *testing.T, whats []string, try func(t *testing.T, f fault) 
 	}
 	t.Logf("runs: %v", runs)
 	for what, n := range runs {
-		if n < 10/step {
+		if n < 10 {
 			t.Errorf("only %d runs of %s", n, what)
 		}
 	}

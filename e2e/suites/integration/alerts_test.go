@@ -252,7 +252,7 @@ func TestAlertsFire(t *testing.T) {
 			}
 		},
 	}
-	for _, name := range harness.Some(t, 5, slices.Sorted(maps.Keys(faults))) {
+	for _, name := range slices.Sorted(maps.Keys(faults)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			faults[name](t, a)

@@ -56,9 +56,6 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	os.Exit(harness.Main(m, func(ctx context.Context) (func() error, error) {
-		if err := harness.ChooseThird(ctx, os.Stderr); err != nil {
-			return nil, err
-		}
 		s, err := newSuite(ctx)
 		shared = s
 		return s.stop, err

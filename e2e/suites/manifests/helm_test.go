@@ -102,11 +102,18 @@ func TestHelm(t *testing.T) {
 	if err == nil {
 		t.Error("it was uninstalled while a pod uses the driver")
 	}
-	const says = "pod " + consumer + "/in-use on no node yet\n" +
-		"Error: uninstall-check: pods that use the driver csi.refvol.dev: 1: delete them first, as without the plugin they stay in Terminating\n"
+	says := "pod " + consumer + "/in-use on no node yet\n" +
+		"Error: uninstall-check: pods that use the driver csi.refvol.dev: 1: delete them first, as without the plugin they stay in Terminating; switch live namespaces off before (docs/live-namespaces.md)" +
+		"; the release is left uninstalling, so go back to its revision first: helm rollback refvol 1 --namespace " + h.namespace + "\n"
 	if said != says {
 		t.Errorf("the check says %q, want %q", said, says)
 	}
+	h.wantPodsIdentity(t)
+	if err := h.run(t.Context(), "upgrade", "refvol", h.chart, "--reuse-values"); err == nil {
+		t.Error("a release that is left uninstalling is upgraded: the text of the check is no help")
+	}
+	h.must(t, "rollback", "refvol", "1")
+	h.must(t, "upgrade", "refvol", h.chart, "--reuse-values")
 	h.wantPodsIdentity(t)
 
 	removePods(t)

@@ -35,7 +35,12 @@ func setReadOnly(t *testing.T, others ...string) {
 
 // created returns the pod that the API server would make of one, without what it makes up.
 func created(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
-	made, err := shared.Client().CoreV1().Pods(consumer).Create(ctx, pod, dryRun())
+	return createdIn(ctx, consumer, pod)
+}
+
+// createdIn is created in a namespace, which the pod doesn't name.
+func createdIn(ctx context.Context, namespace string, pod *corev1.Pod) (*corev1.Pod, error) {
+	made, err := shared.Client().CoreV1().Pods(namespace).Create(ctx, pod, dryRun())
 	if err != nil {
 		return nil, err
 	}

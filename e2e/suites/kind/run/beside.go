@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -18,10 +19,13 @@ type beside struct {
 	args []string
 }
 
+// liveComponent needs policies that Kubernetes has from 1.36 on.
+const liveComponent = "live"
+
 func besides() []beside {
 	return []beside{
 		{"pod-identity", []string{"pod-identity", "cross-namespace"}, []string{"--resync-interval=5s"}},
-		{"node-identity", []string{"node-identity"}, nil},
+		{"node-identity", []string{"node-identity", liveComponent}, nil},
 	}
 }
 
@@ -32,6 +36,13 @@ func (b beside) deploy(ctx context.Context, s *settings, k kubectl, image string
 		return err
 	}
 	defer os.RemoveAll(dir)
+	served, err := k.command("get", "--raw=/apis/admissionregistration.k8s.io/v1").output(ctx, os.Stderr)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(served, `"mutatingadmissionpolicies"`) {
+		b.components = slices.DeleteFunc(slices.Clone(b.components), func(name string) bool { return name == liveComponent })
+	}
 	manifests, err := b.render(ctx, s.root, k, dir, image)
 	if err != nil {
 		return err

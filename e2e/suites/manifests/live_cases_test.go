@@ -1,0 +1,247 @@
+package manifests
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// liveCase is a pod, and what becomes of it in a live namespace.
+type liveCase struct {
+	name string
+	pod  *corev1.Pod
+	// moves are the native volumes whose mounts move, with the live volume that each moves to. Nothing else may
+	// differ from a pod in another namespace.
+	moves map[string]string
+	// namespace is where the pod is made, if it isn't the live namespace.
+	namespace string
+	// says is in the API server's refusal.
+	says string
+}
+
+// liveCases are all cases. In a the pod mounts the native volume a.
+func liveCases(s liveSuite) []liveCase {
+	a := func() []corev1.Volume { return []corev1.Volume{ofConfigMap("a")} }
+	simple := func(change func(*corev1.Pod)) *corev1.Pod { return changed(mounting(a(), "a:/etc/a"), change) }
+	labelled := func(value string) *corev1.Pod {
+		return simple(func(pod *corev1.Pod) { pod.Labels = map[string]string{liveLabel: value} })
+	}
+	toA := map[string]string{"a": "refvol-a"}
+	long := strings.Repeat("n", 56)
+	first, second := strings.Repeat("n", 50)+strings.Repeat("a", 13), strings.Repeat("n", 50)+strings.Repeat("b", 13)
+	always := corev1.ContainerRestartPolicyAlways
+	foreign := changedVolume(showing("foreign", attributes{"volume": "a"}), func(v *corev1.CSIVolumeSource) { v.Driver = "csi.example.com" })
+	token := corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}
+	downward := []corev1.DownwardAPIVolumeFile{{Path: "name", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}
+	return append([]liveCase{
+		{name: "a ConfigMap", pod: mounting(a(), "a:/etc/a"), moves: toA},
+		{name: "a Secret", pod: mounting([]corev1.Volume{ofSecret("a")}, "a:/etc/a"), moves: toA},
+		{name: "a projected volume", pod: mounting([]corev1.Volume{projecting("a")}, "a:/etc/a"), moves: toA},
+		{name: "three of four", pod: mounting([]corev1.Volume{ofConfigMap("a"), empty("e"), ofSecret("b"), projecting("c")},
+			"a:/a", "e:/e", "b:/b", "c:/c"), moves: map[string]string{"a": "refvol-a", "b": "refvol-b", "c": "refvol-c"}},
+		{name: "two paths", pod: mounting(a(), "a:/a", "a:/b"), moves: toA},
+		{name: "all kinds of containers", pod: simple(func(pod *corev1.Pod) {
+			pod.Spec.Containers = append(pod.Spec.Containers, container("d", "a:/d"), container("e"))
+			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i"), container("j"), container("k", "a:/k")}
+			pod.Spec.InitContainers[2].RestartPolicy = &always
+		}), moves: toA},
+		{name: "an init container alone", pod: changed(mounting(a()), func(pod *corev1.Pod) {
+			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i")}
+		}), moves: toA},
+		{name: "fields of a mount", pod: simple(func(pod *corev1.Pod) {
+			m := &pod.Spec.Containers[0].VolumeMounts[0]
+			m.ReadOnly, m.RecursiveReadOnly = true, new(corev1.RecursiveReadOnlyIfPossible)
+		}), moves: toA},
+		{name: "a generated name", pod: simple(func(pod *corev1.Pod) { pod.Name, pod.GenerateName = "", "app-" }), moves: toA},
+		{name: "equal variables and ports", pod: simple(func(pod *corev1.Pod) {
+			c := &pod.Spec.Containers[0]
+			c.Env = []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "A", Value: "2"}}
+			c.Ports = []corev1.ContainerPort{{ContainerPort: 80, Name: "a"}, {ContainerPort: 80, Name: "b"}}
+		}), moves: toA},
+
+		{name: "another source, a token", pod: mounting([]corev1.Volume{projecting("a", token)}, "a:/a")},
+		{name: "another source, the downward API", pod: mounting(
+			[]corev1.Volume{projecting("a", corev1.VolumeProjection{DownwardAPI: &corev1.DownwardAPIProjection{Items: downward}})}, "a:/a")},
+		{name: "a volume of the downward API", pod: mounting([]corev1.Volume{{Name: "a", VolumeSource: corev1.VolumeSource{
+			DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: downward},
+		}}}, "a:/a")},
+		{name: "not mounted", pod: mounting(a())},
+		{name: "subPath", pod: mounting(a(), "a:/etc/a/key:key")},
+		{name: "subPathExpr", pod: simple(func(pod *corev1.Pod) {
+			c := &pod.Spec.Containers[0]
+			c.Env, c.VolumeMounts[0].SubPathExpr = []corev1.EnvVar{{Name: "A", Value: "key"}}, "$(A)"
+		})},
+		{name: "subPath, and as a whole in another container", pod: changed(mounting(a(), "a:/etc/a/key:key"), func(pod *corev1.Pod) {
+			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/etc/a")}
+		}), moves: toA},
+		{name: "another driver", pod: mounting([]corev1.Volume{foreign}, "foreign:/a")},
+		{name: "another driver beside", pod: mounting(append(a(), foreign), "foreign:/b", "a:/a"), moves: toA},
+		{name: "Windows by its field", pod: simple(func(pod *corev1.Pod) { pod.Spec.OS = &corev1.PodOS{Name: corev1.Windows} })},
+		{name: "Windows by the node selector", pod: simple(func(pod *corev1.Pod) {
+			pod.Spec.NodeSelector = map[string]string{corev1.LabelOSStable: "windows"}
+		})},
+		{name: "Linux by both", pod: simple(func(pod *corev1.Pod) {
+			pod.Spec.OS, pod.Spec.NodeSelector = &corev1.PodOS{Name: corev1.Linux}, map[string]string{corev1.LabelOSStable: "linux"}
+		}), moves: toA},
+		{name: "the label false", pod: labelled("false")},
+		{name: "the annotation false", pod: simple(func(pod *corev1.Pod) { pod.Annotations = map[string]string{liveLabel: "false"} })},
+		{name: "the label true too", pod: labelled("true"), moves: toA},
+		{name: "the label true, in another namespace", namespace: s.plain, pod: labelled("true"), moves: toA},
+		{name: "another namespace", namespace: s.plain, pod: mounting(a(), "a:/etc/a")},
+		{name: "kube-system", namespace: metav1.NamespaceSystem, pod: labelled("true")},
+		{name: "the plugin's namespace", namespace: pluginNamespace, pod: labelled("true")},
+
+		{name: "a mirror pod", pod: simple(func(pod *corev1.Pod) {
+			pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+			pod.Spec.NodeName, pod.Spec.AutomountServiceAccountToken = "node", new(false)
+		})},
+
+		{name: "56 characters", pod: mounting([]corev1.Volume{ofConfigMap(long)}, long+":/a"), moves: map[string]string{long: "refvol-" + long}},
+		{
+			name: "57 characters", pod: mounting([]corev1.Volume{ofConfigMap(long + "n")}, long+"n:/a"),
+			moves: map[string]string{long + "n": "refvol--" + strings.Repeat("n", 50) + "-0"},
+		},
+		{
+			name: "63 characters that begin alike", pod: mounting([]corev1.Volume{ofConfigMap(first), ofSecret(second)}, first+":/a", second+":/b"),
+			moves: map[string]string{first: "refvol--" + strings.Repeat("n", 50) + "-0", second: "refvol--" + strings.Repeat("n", 50) + "-1"},
+		},
+		{
+			name: "a name that is taken", pod: mounting([]corev1.Volume{empty("refvol-a"), ofConfigMap("a")}, "refvol-a:/e", "a:/a"),
+			moves: map[string]string{"a": "refvol--a-1"},
+		},
+		{
+			name: "a name that another native volume has", pod: mounting([]corev1.Volume{ofConfigMap("a"), ofConfigMap("refvol-a")}, "refvol-a:/e", "a:/a"),
+			moves: map[string]string{"a": "refvol--a-0", "refvol-a": "refvol-refvol-a"},
+		},
+		{name: "the author's own live volume", pod: mounting(append(a(), showing("mine", attributes{"volume": "a"})), "mine:/mine", "a:/a"), moves: toA},
+		{name: "the author's own live volume alone", pod: mounting(append(a(), showing("mine", attributes{"volume": "a"})), "mine:/mine")},
+		{name: "the author's own with the name of ours", pod: mounting(append(a(), showing("refvol-a", attributes{"volume": "a"})), "refvol-a:/mine", "a:/a"), moves: toA},
+		{
+			name: "the author's own with the name of ours, and more", pod: mounting(
+				append(a(), showing("refvol-a", attributes{"volume": "a", "defaultMode": "0400"})), "refvol-a:/mine", "a:/a"),
+			moves: map[string]string{"a": "refvol--a-0"},
+		},
+		{name: "another driver's with the name of ours", pod: mounting(append(a(), changedVolume(showing("refvol-a", attributes{"volume": "a"}),
+			func(v *corev1.CSIVolumeSource) { v.Driver = "csi.example.com" })), "refvol-a:/mine", "a:/a"), moves: map[string]string{"a": "refvol--a-0"}},
+		{name: "the author's own with the name of ours, writable", pod: mounting(append(a(), changedVolume(showing("refvol-a", attributes{"volume": "a"}),
+			func(v *corev1.CSIVolumeSource) { v.ReadOnly = nil })), "refvol-a:/mine", "a:/a"), moves: map[string]string{"a": "refvol--a-0"}},
+		{name: "both names taken", pod: mounting([]corev1.Volume{ofConfigMap("a"), empty("refvol-a"), empty("refvol--a-0")}, "a:/a")},
+		{name: "50 containers with 100 volumes", pod: crossed(50, 100), moves: crossedMoves(100)},
+		{name: "100 containers with 100 volumes", pod: crossed(100, 100)},
+	}, equalKeys()...)
+}
+
+// equalKeys are pods that the API server refuses. If two of the keys were made one, it would take the pod.
+func equalKeys() []liveCase {
+	a := func(texts ...string) *corev1.Pod {
+		return mounting([]corev1.Volume{ofConfigMap("a"), empty("e")}, texts...)
+	}
+	const unique, duplicate = "must be unique", "Duplicate value"
+	return []liveCase{
+		{name: "a path with one volume twice", pod: a("a:/a", "a:/a"), says: unique},
+		{name: "a path with two volumes", pod: a("a:/a", "e:/a"), says: unique},
+		{name: "a path with two volumes, the live one last", pod: a("e:/a", "a:/a"), says: unique},
+		{name: "a path with two volumes in an init container", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
+			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i", "e:/i")}
+		}), says: unique},
+		{name: "two containers of one name", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
+			pod.Spec.Containers = append(pod.Spec.Containers, container("c", "e:/b"))
+		}), says: duplicate},
+		{name: "two init containers of one name", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
+			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i"), container("i", "e:/j")}
+		}), says: duplicate},
+		{name: "a container and an init container of one name", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
+			pod.Spec.InitContainers = []corev1.Container{container("c", "a:/i")}
+		}), says: duplicate},
+		{name: "two native volumes of one name", pod: mounting([]corev1.Volume{ofConfigMap("a"), ofSecret("a")}, "a:/a"), says: duplicate},
+		{name: "two other volumes of one name", pod: mounting([]corev1.Volume{ofConfigMap("a"), empty("e"), empty("e")}, "a:/a"), says: duplicate},
+	}
+}
+
+// crossed is a pod of which each container mounts each volume.
+func crossed(containers, volumes int) *corev1.Pod {
+	pod := podWith("app")
+	pod.Spec.Containers = nil
+	var all []string
+	for i := range volumes {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, ofConfigMap(fmt.Sprintf("v%d", i)))
+		all = append(all, fmt.Sprintf("v%d:/etc/v%d", i, i))
+	}
+	for i := range containers {
+		pod.Spec.Containers = append(pod.Spec.Containers, container(fmt.Sprintf("c%d", i), all...))
+	}
+	return pod
+}
+
+func crossedMoves(volumes int) map[string]string {
+	moves := map[string]string{}
+	for i := range volumes {
+		moves[fmt.Sprintf("v%d", i)] = fmt.Sprintf("refvol-v%d", i)
+	}
+	return moves
+}
+
+func ofConfigMap(name string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "app"}},
+	}}
+}
+
+func ofSecret(name string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+		SecretName: "db", Optional: new(true), DefaultMode: new(int32(0o400)), Items: []corev1.KeyToPath{{Key: "a", Path: "b/c", Mode: new(int32(0o440))}},
+	}}}
+}
+
+func projecting(name string, more ...corev1.VolumeProjection) corev1.Volume {
+	sources := append([]corev1.VolumeProjection{
+		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "app"}}},
+		{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "db"}}},
+	}, more...)
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}}
+}
+
+// empty is a volume that no policy concerns.
+func empty(name string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
+}
+
+// showing is a volume of the driver that shows one of the pod's.
+func showing(name string, a attributes) corev1.Volume {
+	v := inline(a)
+	v.Name = name
+	return v
+}
+
+// mounts reads volume:path:subPath.
+func mounts(texts ...string) []corev1.VolumeMount {
+	var all []corev1.VolumeMount
+	for _, text := range texts {
+		fields := append(strings.Split(text, ":"), "")
+		all = append(all, corev1.VolumeMount{Name: fields[0], MountPath: fields[1], SubPath: fields[2]})
+	}
+	return all
+}
+
+// mounting is a pod whose one container mounts volumes.
+func mounting(volumes []corev1.Volume, texts ...string) *corev1.Pod {
+	return changed(podWith("app"), func(pod *corev1.Pod) {
+		pod.Spec.Volumes, pod.Spec.Containers[0].VolumeMounts = volumes, mounts(texts...)
+	})
+}
+
+func changed(pod *corev1.Pod, change func(*corev1.Pod)) *corev1.Pod {
+	change(pod)
+	return pod
+}
+
+func changedVolume(v corev1.Volume, change func(*corev1.CSIVolumeSource)) corev1.Volume {
+	change(v.CSI)
+	return v
+}
+
+func container(name string, texts ...string) corev1.Container {
+	return corev1.Container{Name: name, Image: "localhost/none", VolumeMounts: mounts(texts...)}
+}
