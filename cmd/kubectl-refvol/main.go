@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/version"
+
+	"github.com/refvol/refvol/pkg/checkcmd"
 )
 
 func main() {
@@ -57,8 +59,22 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(newStatusCommand(), newConvergedCommand(), newVersionCommand())
+	root.AddCommand(newStatusCommand(), newConvergedCommand(), newCheckCommand(), newVersionCommand())
 	return root.ExecuteContext(ctx)
+}
+
+// newCheckCommand returns the command `check`.
+func newCheckCommand() *cobra.Command {
+	cmd := checkcmd.New("kubectl-refvol")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := run(cmd, args)
+		if errors.As(err, new(checkcmd.ProblemsError)) {
+			return noError{err}
+		}
+		return err
+	}
+	return cmd
 }
 
 func newVersionCommand() *cobra.Command {

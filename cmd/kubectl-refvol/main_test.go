@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -275,5 +278,32 @@ func TestInterrupted(t *testing.T) {
 				t.Errorf("version %s: %v after %d rounds, printed %q", version, err, s.rounds, s.printed)
 			}
 		})
+	}
+}
+
+// TestCheck: the exit status is 1 for a problem, and 2 if there is no answer.
+func TestCheck(t *testing.T) {
+	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {volumes: [{name: v, csi: {driver: csi.refvol.dev, readOnly: %s, volumeAttributes: {secret: db}}}]}\n"
+	file := func(readOnly string) string {
+		name := filepath.Join(t.TempDir(), "pod.yaml")
+		if err := os.WriteFile(name, fmt.Appendf(nil, pod, readOnly), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	for name, test := range map[string]struct {
+		file string
+		exit int
+		want string
+	}{
+		"fine":      {file("true"), 0, "1 workload, 1 reference, 0 warnings, 0 problems\n"},
+		"a problem": {file("false"), 1, "csi.readOnly: Required value: must be true\n"},
+		"no file":   {"/does/not/exist", 2, ""},
+	} {
+		var out bytes.Buffer
+		err := run(t.Context(), []string{"check", "-f", test.file}, &out, &out)
+		if exit := exitStatus(err); (err == nil) != (test.exit == 0) || err != nil && exit != test.exit || !strings.Contains(out.String(), test.want) {
+			t.Errorf("%s: %v, status %d, %s", name, err, exit, &out)
+		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/refvol/refvol/pkg/check"
+
+	"github.com/refvol/refvol/pkg/apiclient"
 )
 
 // manifestOf returns the path of a file that holds a Pod with one volume.
@@ -90,8 +92,12 @@ func TestCheckStandardInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	opts := &checkOptions{files: []string{"-"}, output: outputText, driverName: "csi.refvol.dev", identity: identityPlugin, changeDetection: "Watch"}
-	err = opts.run(t.Context(), bytes.NewReader(text), &out)
+	cmd := newCheckCommand()
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetIn(bytes.NewReader(text))
+	cmd.SetOut(&out)
+	cmd.SetArgs([]string{"-f", "-"})
+	err = cmd.ExecuteContext(t.Context())
 	if message(err) != "check: 1 problem" || !strings.Contains(out.String(), "problem: standard input, document 1: Pod default/app: ") {
 		t.Errorf("%v, %s", err, out.String())
 	}
@@ -174,7 +180,7 @@ func TestCheckLiveNamespace(t *testing.T) {
 		"contexts": [{"name": "c", "context": {"cluster": "c"%s}}]}`
 	for context, want := range map[string]string{``: "default", `, "namespace": "team"`: "team"} {
 		writeFile(t, kubeconfig, fmt.Sprintf(text, context))
-		config, namespace, err := userConfig(kubeconfig)
+		config, namespace, err := apiclient.UserConfig(kubeconfig, "refvol-plugin")
 		if err != nil || namespace != want {
 			t.Errorf("got %q, %v, want %q", namespace, err, want)
 		}

@@ -34,8 +34,6 @@ const (
 	unackedTimeout = 10 * time.Second
 	// keepAlive is the time between the kernel's own probes, as in client-go.
 	keepAlive = 30 * time.Second
-	// userTimeout bounds each request of a command that ends by itself.
-	userTimeout = 30 * time.Second
 )
 
 // loadConfig reads a kubeconfig, or where none is named, the pod's service account.
@@ -122,42 +120,4 @@ func transportOf(outer http.RoundTripper) (*http.Transport, error) {
 			return nil, fmt.Errorf("the transport is a %T, and no *http.Transport", rt)
 		}
 	}
-}
-
-// newUserClient returns a client of the API server for a command that ends by itself, and the namespace
-// that the kubeconfig names. An empty kubeconfig is the usual one of a user, or of a pod.
-func newUserClient(kubeconfig string) (client *apiclient.Client, namespace string, err error) {
-	config, namespace, err := userConfig(kubeconfig)
-	if err != nil {
-		return nil, "", err
-	}
-	httpClient, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return nil, "", fmt.Errorf("make the connections to the API server: %w", err)
-	}
-	client, err = apiclient.New(config, httpClient)
-	return client, namespace, err
-}
-
-// userConfig returns how a user's kubeconfig reaches the API server, and the namespace that it names.
-// A pod that has no kubeconfig uses its service account.
-func userConfig(kubeconfig string) (*rest.Config, string, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil)
-	config, err := loader.ClientConfig()
-	if err != nil {
-		return nil, "", fmt.Errorf("configure the client of the API server: %w", err)
-	}
-	namespace, _, err := loader.Namespace()
-	if err != nil {
-		return nil, "", fmt.Errorf("find the kubeconfig's namespace: %w", err)
-	}
-	// Requests go out one after the other, which is limit enough.
-	config.QPS = -1
-	config.ContentType = runtime.ContentTypeProtobuf
-	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	config.Timeout = userTimeout
-	rest.AddUserAgent(config, "refvol-plugin/"+version.Get().GitVersion)
-	return config, namespace, nil
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
+
+	"github.com/refvol/refvol/pkg/checkcmd"
 )
 
 // unknownStatus is the exit status of a command that could not have the answer that it is for.
@@ -31,6 +33,21 @@ func withUnknownStatus(cmd *cobra.Command) {
 		return withExitStatus(cobra.NoArgs(cmd, args), unknownStatus)
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withExitStatus(err, unknownStatus) })
+}
+
+// newCheckCommand returns the command `check`, with unknownStatus where there is no answer.
+func newCheckCommand() *cobra.Command {
+	cmd := checkcmd.New("refvol-plugin")
+	withUnknownStatus(cmd)
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := run(cmd, args)
+		if errors.As(err, new(checkcmd.ProblemsError)) {
+			return err
+		}
+		return withExitStatus(err, unknownStatus)
+	}
+	return cmd
 }
 
 // exitStatus returns the status that the program ends with.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/fleet"
 )
 
@@ -58,7 +59,7 @@ func (o *uninstallCheckOptions) run(ctx context.Context, stdout io.Writer) error
 	if err != nil {
 		return fmt.Errorf("--selector: %w", err)
 	}
-	client, _, err := newUserClient(o.kubeconfig)
+	client, _, err := apiclient.ForUser(o.kubeconfig, "refvol-plugin")
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/payload"
 )
 
 const (
@@ -171,6 +173,10 @@ func (v *vol) tell(ctx context.Context, o outcome) {
 		logger.Error(o.err, "Volume does not show what it should")
 	}
 	if v.told.pod.Name != "" {
-		v.p.opts.Events.Warn(v.told.pod, o.event, o.err.Error())
+		text := o.err.Error()
+		if v.mounted && errors.As(o.err, new(*payload.MissingError)) {
+			text += "; the files stay as they are"
+		}
+		v.p.opts.Events.Warn(v.told.pod, o.event, text)
 	}
 }

@@ -57,6 +57,10 @@ func refused() []refusal {
 			"sources": source, "configMap": "app", "secret": "app", "volume": "own", "namespace": consumer, "optional": "true", "items": "[]",
 		}},
 		{name: "namespace", attributes: attributes{"secret": "db", "namespace": "platform"}, forbidsAcross: true},
+		{name: "no such update policy", attributes: attributes{"secret": "db", "updatePolicy": "pinned"}},
+		{name: "no such values", attributes: attributes{"secret": "db", "writeStrategy": "", "onDelete": "remove", "optional": "yes"}},
+		{name: "decimal mode", attributes: attributes{"secret": "db", "defaultMode": "420"}},
+		{name: "mode of five digits", attributes: attributes{"secret": "db", "defaultMode": "01777"}},
 	}
 	for _, name := range []string{"configMap", "secret", "volume", "namespace", "optional", "items"} {
 		all = append(all, refusal{name: name + " beside sources", attributes: attributes{"sources": source, name: "x"}})
@@ -94,7 +98,8 @@ func accepted(across bool) map[string]*corev1.Pod {
 			"defaultMode": "0400", "uid": "1", "gid": "2", "updatePolicy": "Pinned", "writeStrategy": "InPlace", "onDelete": "Remove",
 		})),
 		"secret": podWith("app", inline(attributes{"secret": "db"})),
-		"volume": podWith("app", inline(attributes{"volume": "own", "defaultMode": "0400"})),
+		"volume": podWith("app", inline(attributes{"volume": "own-1", "defaultMode": "0400"}), ownVolume()),
+		"modes":  podWith("app", inline(attributes{"secret": "db", "defaultMode": "00"}), inline(attributes{"secret": "db", "defaultMode": "00777"})),
 		"sources of every kind": podWith("app", inline(attributes{
 			"sources": `
 - configMap: {name: app, items: [{key: a, path: b, mode: 0440}]}
@@ -137,6 +142,11 @@ func largest() attributes {
 	}
 	text.WriteString("#" + strings.Repeat("x", volume.MaxAttributesSize-len(name)-text.Len()-1))
 	return attributes{name: text.String()}
+}
+
+// ownVolume is the pod's own volume "own", which podWith calls own-1.
+func ownVolume() corev1.Volume {
+	return corev1.Volume{Name: "own", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
 }
 
 func repeat(n int, a attributes) []corev1.Volume {

@@ -22,6 +22,7 @@ func beyond() map[string]refusal {
 		"a token of the author's own": {name: kubelets, attributes: attributes{
 			"configMap": "app", "csi.storage.k8s.io/serviceAccount.tokens": "{}",
 		}},
+		"a volume that the pod lacks": {name: `volume: the pod has no volume "none"`, attributes: attributes{"volume": "none"}},
 		"another pod's name":          {name: kubelets, attributes: attributes{"configMap": "app", "csi.storage.k8s.io/pod.name": "other"}},
 		"the pod's own namespace":     {name: notHere, forbidsAcross: true, attributes: attributes{"sources": "[{secret: {name: db, namespace: " + consumer + "}}]"}},
 		"the word in a value":         {name: notHere, forbidsAcross: true, attributes: attributes{"sources": "[{secret: {name: namespace}}]"}},

@@ -1,4 +1,7 @@
-package main
+// Package checkcmd is the command `check` of refvol-plugin and of kubectl refvol.
+//
+// It owns the command's flags and how it reads files. It must not know what is right or wrong in them.
+package checkcmd
 
 import (
 	"context"
@@ -11,18 +14,35 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/check"
-	"github.com/refvol/refvol/pkg/manager"
 )
 
-// The forms of the output of `check`.
+// The values of flags.
 const (
 	outputText = "text"
 	outputJSON = "json"
+
+	identityPlugin = "plugin"
+	identityPod    = "pod"
+	identityNode   = "node"
+
+	watch = "Watch"
 )
 
-// checkOptions are the flags of `check`.
-type checkOptions struct {
+// ProblemsError is that the manifests have so many problems. Any other error of the command is that there is no answer.
+type ProblemsError int
+
+// Error says how many.
+func (n ProblemsError) Error() string {
+	if n == 1 {
+		return "check: 1 problem"
+	}
+	return fmt.Sprintf("check: %d problems", int(n))
+}
+
+// options are the flags.
+type options struct {
 	files      []string
 	output     string
 	namespace  string
@@ -32,10 +52,12 @@ type checkOptions struct {
 	changeDetection string
 	live            bool
 	kubeconfig      string
+	agent           string
 }
 
-func newCheckCommand() *cobra.Command {
-	opts := &checkOptions{output: outputText, driverName: "csi.refvol.dev", identity: identityPlugin, changeDetection: string(manager.Watch)}
+// New returns the command. With --live it asks the API server as agent.
+func New(agent string) *cobra.Command {
+	opts := &options{agent: agent, output: outputText, driverName: "csi.refvol.dev", identity: identityPlugin, changeDetection: watch}
 	cmd := &cobra.Command{
 		Use:   "check -f FILE",
 		Short: "Validate manifests and list the ConfigMaps and Secrets that they reference",
@@ -46,16 +68,16 @@ get them. It changes nothing and prints no value.
 
 Exits with status 0 if all is well, 1 if it finds a problem, and 2 if that is not known: a file can't be
 read, the API server does not answer, or the command line is wrong.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
-	withUnknownStatus(cmd)
 	opts.addFlags(cmd)
 	return cmd
 }
 
-func (o *checkOptions) addFlags(cmd *cobra.Command) {
+func (o *options) addFlags(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file of manifests, - for the standard input; may be repeated")
 	fs.StringVarP(&o.output, "output", "o", o.output, "text or json")
@@ -67,8 +89,8 @@ func (o *checkOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file for --live (default: $KUBECONFIG, or ~/.kube/config)")
 }
 
-func (o *checkOptions) validate() error {
-	detections := []string{string(manager.Watch), string(manager.Cache), string(manager.Get)}
+func (o *options) validate() error {
+	detections := []string{watch, "Cache", "Get"}
 	switch {
 	case len(o.files) == 0:
 		return errors.New("-f: name a file of manifests, or - for the standard input")
@@ -87,26 +109,19 @@ func (o *checkOptions) validate() error {
 }
 
 // run checks all files, prints the report, and fails if it has a problem.
-func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+func (o *options) run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	report, err := o.report(ctx, stdin)
 	if err == nil {
 		err = o.print(stdout, report)
 	}
-	if err != nil {
-		return withExitStatus(err, unknownStatus)
+	if err == nil && len(report.Problems) > 0 {
+		return ProblemsError(len(report.Problems))
 	}
-	switch n := len(report.Problems); n {
-	case 0:
-		return nil
-	case 1:
-		return errors.New("check: 1 problem")
-	default:
-		return fmt.Errorf("check: %d problems", n)
-	}
+	return err
 }
 
 // report checks all files.
-func (o *checkOptions) report(ctx context.Context, stdin io.Reader) (*check.Report, error) {
+func (o *options) report(ctx context.Context, stdin io.Reader) (*check.Report, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
@@ -122,7 +137,7 @@ func (o *checkOptions) report(ctx context.Context, stdin io.Reader) (*check.Repo
 	return checker.Report(), nil
 }
 
-func (o *checkOptions) print(stdout io.Writer, report *check.Report) error {
+func (o *options) print(stdout io.Writer, report *check.Report) error {
 	write := report.WriteText
 	if o.output == outputJSON {
 		write = report.WriteJSON
@@ -134,13 +149,16 @@ func (o *checkOptions) print(stdout io.Writer, report *check.Report) error {
 }
 
 // checker makes what the flags ask for.
-func (o *checkOptions) checker() (*check.Checker, error) {
+func (o *options) checker() (*check.Checker, error) {
 	opts := check.Options{Driver: o.driverName, Namespace: o.namespace, NodeIdentity: o.identity == identityNode}
 	if o.identity == identityPod {
-		opts.PodVerbs = podVerbs(manager.ChangeDetection(o.changeDetection))
+		opts.PodVerbs = []string{"get", "list", "watch"}
+		if o.changeDetection != watch {
+			opts.PodVerbs = []string{"get"}
+		}
 	}
 	if o.live {
-		client, namespace, err := newUserClient(o.kubeconfig)
+		client, namespace, err := apiclient.ForUser(o.kubeconfig, o.agent)
 		if err != nil {
 			return nil, err
 		}
