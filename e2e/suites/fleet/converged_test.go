@@ -114,42 +114,6 @@ func TestConverged(t *testing.T) {
 	}
 }
 
-// TestConvergedWaits has the Secret change during the wait for a plugin that stands still.
-func TestConvergedWaits(t *testing.T) {
-	w := newWorld(t)
-	w.node("node-1").publish("live-1", nil)
-	still := w.node("node-2")
-	still.publish("live-2", nil)
-	v, r := w.converged()
-	w.expect(v, r)
-
-	if err := syscall.Kill(still.PID(), syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	w.change()
-	v, timeout := w.patiently("node-2  Unreachable")
-	plugin := fmt.Sprint(timeout / 4)
-	if len(v.Laggards) == 1 && (!strings.Contains(v.Laggards[0].Message, "no answer within "+plugin) ||
-		!strings.Contains(v.Laggards[0].Message, "running there with volumes of the driver: "+w.namespace+"/live-2")) {
-		t.Errorf("got %+v", v.Laggards)
-	}
-
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		v, r = w.converged("--timeout=2m", "--plugin-timeout="+plugin)
-	}()
-	version := w.change()
-	if err := syscall.Kill(still.PID(), syscall.SIGCONT); err != nil {
-		t.Error(err)
-	}
-	<-ended
-	w.expect(v, r)
-	if v.Current.ResourceVersion != version {
-		t.Errorf("yes for %s, want %s", v.Current.ResourceVersion, version)
-	}
-}
-
 // TestConvergedWatches prints each change of the answer, and ends with the caller.
 func TestConvergedWatches(t *testing.T) {
 	w := newWorld(t)

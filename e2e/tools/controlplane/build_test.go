@@ -3,7 +3,6 @@ package controlplane
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -53,55 +52,5 @@ func TestCacheKeyFollowsWhatIsBuilt(t *testing.T) {
 		}
 		f.Close()
 		note("after a change of " + name)
-	}
-}
-
-func TestFailedBuildLeavesNothing(t *testing.T) {
-	cache := t.TempDir()
-	o := BuildOptions{ModuleDir: moduleLike(t, requiresKubernetes), CacheDir: cache}
-	if _, err := Build(t.Context(), o); err == nil {
-		t.Fatal("built what is not Go")
-	}
-	if _, err := BuildKubectl(t.Context(), o); err == nil {
-		t.Fatal("built kubectl of a module without it")
-	}
-	for _, dir := range []string{"controlplane", "kubectl"} {
-		left, err := os.ReadDir(filepath.Join(cache, dir))
-		if err != nil || len(left) != 0 {
-			t.Errorf("left in the cache of %s: %v, %v", dir, left, err)
-		}
-	}
-}
-
-func TestRequiredVersion(t *testing.T) {
-	got, err := requiredVersion(t.Context(), moduleLike(t, requiresKubernetes), "go.mod", kubernetesModule)
-	if got != "v1.2.3" || err != nil {
-		t.Errorf("got %q, %v", got, err)
-	}
-	if got, err := requiredVersion(t.Context(), moduleLike(t, "module m\n"), "go.mod", kubernetesModule); err == nil {
-		t.Errorf("of a module that does not require it: %q", got)
-	}
-}
-
-func TestVersionFlags(t *testing.T) {
-	flags, err := versionFlags("v1.36.3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"component-base/version.gitVersion=v1.36.3", ".gitMajor=1 ", ".gitMinor=36 "} {
-		if !strings.Contains(flags, want) {
-			t.Errorf("%q is not in %q", want, flags)
-		}
-	}
-	if _, err := versionFlags("v1"); err == nil {
-		t.Error("a version of one part is accepted")
-	}
-}
-
-func TestBuildNeedsItsDirectories(t *testing.T) {
-	for _, o := range []BuildOptions{{CacheDir: "x"}, {ModuleDir: "x"}} {
-		if _, err := Build(t.Context(), o); err == nil {
-			t.Errorf("%+v is accepted", o)
-		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -53,32 +52,6 @@ func version(t *testing.T, e watch.Event) string {
 		t.Fatalf("event = %+v, want one of a ConfigMap", e)
 	}
 	return cm.ResourceVersion
-}
-
-func TestOpenWatches(t *testing.T) {
-	for _, fault := range []Fault{Gone, GoneEvent, WatchClosed, WatchTorn, Reset} {
-		t.Run(fault.String(), func(t *testing.T) {
-			p := start(t, Options{})
-			w, _ := openWatch(t, p)
-			if got := version(t, <-w.ResultChan()); got != "3" {
-				t.Errorf("the event after the state has version %s, want 3", got)
-			}
-			if n := p.Watches()[Object{"configmaps", "ns", "app"}]; n != 1 {
-				t.Errorf("%d watches pass through, want one", n)
-			}
-			inject(t, p, fault)
-			e, open := <-w.ResultChan()
-			if fault == GoneEvent {
-				if err := apierrors.FromObject(e.Object); !apierrors.IsResourceExpired(err) {
-					t.Errorf("event = %+v, want one that says 410", e)
-				}
-				_, open = <-w.ResultChan()
-			}
-			if open && e.Type != watch.Error {
-				t.Errorf("event = %+v, want the end", e)
-			}
-		})
-	}
 }
 
 func TestStaleState(t *testing.T) {

@@ -2,45 +2,9 @@ package harness
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
-
-func TestMountsCanBeMade(t *testing.T) {
-	dir := t.TempDir()
-	if err := unix.Mount("canary", dir, "tmpfs", 0, ""); err != nil {
-		t.Fatalf("mount in the sandbox: %v", err)
-	}
-	defer func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	}()
-	below, err := MountsBelow(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(below) != 1 || below[0].Type != "tmpfs" || below[0].Source != "canary" {
-		t.Errorf("mounts seen inside = %+v, want one tmpfs from canary", below)
-	}
-}
-
-func TestMappedGIDCanOwnFiles(t *testing.T) {
-	gid, err := MappedGID()
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(path, 0, gid); err != nil {
-		t.Error(err)
-	}
-}
 
 func TestStockNamesWhatIsNew(t *testing.T) {
 	before, err := takeStock()

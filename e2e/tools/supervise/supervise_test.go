@@ -133,50 +133,6 @@ func TestKillsAtTheNthCall(t *testing.T) {
 	}
 }
 
-func TestCallsByName(t *testing.T) {
-	dir := t.TempDir()
-	s := supervise.New(dir)
-	s.Arm(supervise.CountOnly)
-	// cat reads below the root of the supervision, and elsewhere.
-	script := fmt.Sprintf(`cd %s && echo text | tee file >/dev/null && mkdir d && mv file d/moved && ln -s d link &&
-		chmod 600 d/moved && cat d/moved /etc/passwd >/dev/null && rm d/moved link && rmdir d`, dir)
-	if p := run(t, s, dir, script); p.ExitCode() != 0 {
-		t.Fatalf("exit code = %d", p.ExitCode())
-	}
-	calls, _ := s.Disarm()
-	// Whether a program uses mkdir or mkdirat is its own choice.
-	for _, want := range []struct{ name, path string }{
-		{"open", "file"},
-		{"write", "file"},
-		{"mkdir", "d"},
-		{"rename", "d/moved"},
-		{"symlink", "link"},
-		{"fchmod", "d/moved"},
-		{"open", "d/moved"},
-		{"unlink", "d/moved"},
-		{"unlink", "link"},
-	} {
-		if !slices.ContainsFunc(calls, func(c supervise.Call) bool {
-			return strings.HasPrefix(c.Name, want.name) && c.Path == filepath.Join(dir, want.path)
-		}) {
-			t.Errorf("no %s of %s in %v", want.name, want.path, calls)
-		}
-	}
-	if slices.ContainsFunc(calls, func(c supervise.Call) bool { return c.Path == "/etc/passwd" }) {
-		t.Errorf("a file elsewhere was counted: %v", calls)
-	}
-}
-
-func TestOnlySomeCalls(t *testing.T) {
-	dir := t.TempDir()
-	s := supervise.New(dir, "unlinkat", "unlink")
-	s.Arm(supervise.CountOnly)
-	run(t, s, dir, fmt.Sprintf("cd %s && : >1 && mkdir 2 && rm 1", dir))
-	if calls, _ := s.Disarm(); len(calls) != 1 || !strings.HasPrefix(calls[0].Name, "unlink") {
-		t.Errorf("counted %v, want the one unlink", calls)
-	}
-}
-
 func TestDecideRunsBeforeTheCall(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise.New(dir)
@@ -189,18 +145,5 @@ func TestDecideRunsBeforeTheCall(t *testing.T) {
 	s.Disarm()
 	if !slices.Equal(seen, []int{0, 1, 2}) {
 		t.Errorf("files there before each call: %v, want one fewer than after it", seen)
-	}
-}
-
-func TestOneSupervisorManyProcesses(t *testing.T) {
-	dir := t.TempDir()
-	s := supervise.New(dir)
-	for n := range 3 {
-		run(t, s, dir, "exit 0") // not armed
-		s.Arm(supervise.CountOnly)
-		run(t, s, dir, fmt.Sprintf(": >%s/%d", dir, n))
-		if calls, _ := s.Disarm(); len(calls) != 1 {
-			t.Errorf("process %d: %v, want one call", n, calls)
-		}
 	}
 }
