@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -190,24 +189,4 @@ func crowded(volumes ...corev1.Volume) *corev1.Pod {
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(7)), RunAsUser: new(int64(8))}
 	pod.Spec.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"}
 	return pod
-}
-
-// TestReadOnlyBesideTheOtherPolicy: what is set is set before the other policy judges, which
-// refuses all else as ever.
-func TestReadOnlyBesideTheOtherPolicy(t *testing.T) {
-	for _, v := range variants() {
-		t.Run(v.name(), func(t *testing.T) {
-			setReadOnly(t, v.components...)
-			bad := writable(nil)
-			bad.CSI.VolumeAttributes = attributes{"bogus": "x"}
-			harness.Eventually(t, soon, func() error {
-				if err := try(t.Context(), podWith("app", bad)); err == nil {
-					return fmt.Errorf("the policy of %s is not in force", v.name())
-				}
-				return nil
-			})
-			wantRefusal(t, try(t.Context(), podWith("app", bad)), "volume settings: ", "unknown attribute")
-			wantRefusal(t, try(t.Context(), podWith("app", writable(nil), writable(new(false)))))
-		})
-	}
 }

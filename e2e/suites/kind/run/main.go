@@ -1,7 +1,7 @@
 // Command run runs the end-to-end tier: it gets a Kubernetes cluster, installs the
 // plugin in it as a user would, runs the suite, and leaves the machine as it was.
 //
-// Its arguments go to the suite's test binary, for example -test.run=TestContents. The
+// Its arguments go to the suite's test binary, for example -test.run=TestParity. The
 // environment says the rest:
 //
 //	KIND_NODE_IMAGE  the node image for kind. Empty: the image that kind itself

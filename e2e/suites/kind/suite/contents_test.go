@@ -26,7 +26,7 @@ func TestUserNamespace(t *testing.T) {
 	if ids := strings.Fields(p.probe("read", "/proc/self/uid_map")); len(ids) != 3 || ids[1] == "0" {
 		t.Fatalf("the container has the node's user ids: %v", ids)
 	}
-	checkTree(t, p, "login", []string{
+	checkEntries(t, "volume login", p.tree(mountDir+"login"), []string{
 		"dir 0755 0:0 .",
 		"link ..data -> GENERATION",
 		"dir 0755 0:0 GENERATION",
@@ -35,14 +35,8 @@ func TestUserNamespace(t *testing.T) {
 	})
 }
 
-// checkTree compares a whole volume with want, where GENERATION stands for the name
+// checkEntries compares a whole volume with want, where GENERATION stands for the name
 // of the directory that ..data points to.
-func checkTree(t *testing.T, p *pod, volume string, want []string) {
-	t.Helper()
-	checkEntries(t, "volume "+volume, p.tree(mountDir+volume), want)
-}
-
-// checkEntries is checkTree for what a look at the volume has found.
 func checkEntries(t *testing.T, what string, entries []entry, want []string) {
 	t.Helper()
 	var current string

@@ -92,10 +92,10 @@ func TestConverged(t *testing.T) {
 		defer close(ended)
 		v, laggards = n.converged("--timeout=" + (2 * podTimeout).String())
 	}()
-	n.updateSecret("login", object{"user": canary("three"), "extra": canary("three")})
+	last := n.updateSecret("login", object{"user": canary("three"), "extra": canary("three")})
 	letBack()
 	<-ended
-	if !v.Converged || v.Volumes != 2 || n.secretVersion("login") != v.Current.ResourceVersion {
+	if !v.Converged || v.Volumes != 2 || last.ResourceVersion != v.Current.ResourceVersion {
 		t.Errorf("got %+v, laggards %q; want yes of the last version", v, laggards)
 	}
 

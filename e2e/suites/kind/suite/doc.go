@@ -9,8 +9,8 @@
 // The runner beside it provides all of them. It knows the plugin by its manifests and its
 // volumes only, and imports nothing of it.
 //
-// A test that doesn't call Parallel runs alone: it measures a time, counts watches of
-// the whole cluster, or takes the plugin or a node down. Those that take the plugin or the
+// A test that doesn't call Parallel runs alone: it measures a time, asks about all nodes,
+// or takes a node down. Those that take the plugin or the
 // kubelet of one node down and measure nothing run beside the others, one at a time, on
 // the node of the control plane, see takeNode.
 //

@@ -114,7 +114,7 @@ func checkEnvFiles(t *testing.T, p *pod, c corev1.Container) {
 			}
 		}
 		if !maps.Equal(got, want) {
-			t.Errorf("%s: %s\nenvFrom %s\nenv %s", path, unlike(want, got), toJSON(t, c.EnvFrom), toJSON(t, c.Env))
+			t.Errorf("%s: got %q\nwant %q\nenvFrom %s\nenv %s", path, got, want, toJSON(t, c.EnvFrom), toJSON(t, c.Env))
 		}
 	}
 }
@@ -123,21 +123,6 @@ func checkEnvFiles(t *testing.T, p *pod, c corev1.Container) {
 // of the API server's Service.
 func setByOthers(name string) bool {
 	return strings.HasPrefix(name, "KUBERNETES_") || slices.Contains([]string{"PATH", "HOME", "HOSTNAME"}, name)
-}
-
-// unlike tells the variables that are not as they should be.
-func unlike(want, got map[string]string) string {
-	names := maps.Clone(want)
-	maps.Copy(names, got)
-	var texts []string
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		w, inWant := want[name]
-		g, inGot := got[name]
-		if w != g || inWant != inGot {
-			texts = append(texts, fmt.Sprintf("%q=%q (%t), want %q (%t)", name, g, inGot, w, inWant))
-		}
-	}
-	return strings.Join(texts, "; ")
 }
 
 // awaitSkipped waits for the event that names a variable which a file leaves out.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -94,7 +93,6 @@ func TestNativeVolumeLatency(t *testing.T) {
 		all.Kubelet = append(all.Kubelet, inMilliseconds(at["native"]-s.sent))
 		all.Refvol = append(all.Refvol, inMilliseconds(at["live"]-s.sent))
 	}
-	all.log(t)
 	text, err := json.Marshal(all)
 	if err != nil {
 		t.Fatal(err)
@@ -199,17 +197,6 @@ func (n *namespace) watchFloors(t *testing.T, subjects []*subject) []*harness.Ba
 		floors = append(floors, floor)
 	}
 	return floors
-}
-
-// log logs all samples, and the medians.
-func (all samples) log(t *testing.T) {
-	t.Helper()
-	t.Logf("%12s%12s%12s%12s", "kubelet ms", "refvol ms", "floor ms", "answer ms")
-	for i := range all.Kubelet {
-		t.Logf("%12.0f%12.2f%12.2f%12.2f", all.Kubelet[i], all.Refvol[i], all.Floor[i], all.Answer[i])
-	}
-	median := func(of []float64) float64 { return slices.Sorted(slices.Values(of))[len(of)/2] }
-	t.Logf("%12.0f%12.2f%12.2f%12.2f  median", median(all.Kubelet), median(all.Refvol), median(all.Floor), median(all.Answer))
 }
 
 // now reads the clock that the pods' processes read, too.

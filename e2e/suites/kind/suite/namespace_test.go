@@ -110,12 +110,13 @@ func (n *namespace) createSecret(name string, data object) {
 	}
 }
 
-func (n *namespace) updateSecret(name string, data object) {
+func (n *namespace) updateSecret(name string, data object) *corev1.Secret {
 	n.t.Helper()
-	_, err := n.client.CoreV1().Secrets(n.name).Update(n.t.Context(), secret(name, data), metav1.UpdateOptions{})
+	updated, err := n.client.CoreV1().Secrets(n.name).Update(n.t.Context(), secret(name, data), metav1.UpdateOptions{})
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	return updated
 }
 
 func configMap(name string, data object) *corev1.ConfigMap {
@@ -167,14 +168,4 @@ func (n *namespace) explainPlugin(ctx context.Context, node string) {
 	log, err := n.client.CoreV1().Pods(pluginNamespace).GetLogs(plugin.Name,
 		&corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
 	n.t.Logf("plugin on %s (%v):\n%s", node, err, log)
-}
-
-// secretVersion returns the resourceVersion of a Secret.
-func (n *namespace) secretVersion(name string) string {
-	n.t.Helper()
-	secret, err := n.client.CoreV1().Secrets(n.name).Get(n.t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return secret.ResourceVersion
 }
