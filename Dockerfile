@@ -1,5 +1,5 @@
 # The plugin's image, for who has an engine: docker build --build-arg VERSION=v1.2.3 .
-# `make image` makes the same of the same sources without one; `make verify-dockerfile` checks that.
+# `make image` builds the same binary without one.
 # GO_IMAGE is any image with Go and make. The same version of Go makes the same bytes.
 ARG GO_IMAGE=docker.io/library/golang:1.26
 FROM $GO_IMAGE AS build

@@ -66,13 +66,9 @@ pack:
 		-label org.opencontainers.image.revision='$(REVISION)'
 
 .PHONY: release
-release: ## Make bin/release: binaries, images, chart, manifests, bills of materials, checksums, for VERSION
+release: ## Make bin/release: binaries, image, chart, bills of materials, krew's manifest, checksums, for VERSION
 	$(STATIC) -C tools/release run $(BUILD_FLAGS) . -root '$(CURDIR)' -output '$(CURDIR)/bin/release' \
 		-version '$(VERSION)' -revision '$(REVISION)'
-
-.PHONY: verify-dockerfile
-verify-dockerfile: ## Check that the Dockerfile's commands make the very image that make image makes
-	$(STATIC) -C tools/release test $(BUILD_FLAGS) -count=1 -run TestDockerfile -v .
 
 .PHONY: lint
 lint: ## Check style, layering, modules and scripts, in every module

@@ -41,42 +41,20 @@ func TestPlainRules(t *testing.T) {
 	}
 }
 
-// TestEachAlertHasARunbook: docs/runbook.md says of each alert what it means, what to look at, and how to
-// fix it, where the alert's link leads.
+// TestEachAlertHasARunbook: each alert says what is wrong, and links to its heading in docs/runbook.md.
 func TestEachAlertHasARunbook(t *testing.T) {
-	page, err := os.ReadFile("../docs/runbook.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sections := map[string]string{}
-	for _, section := range strings.Split(string(page), "\n## ")[1:] {
-		title, text, _ := strings.Cut(section, "\n")
-		sections[title] = text
-	}
+	headings := anchors(documents(t)["docs/runbook.md"])
 	for _, group := range alerts(t) {
 		for _, rule := range group.Rules {
-			text, ok := sections[rule.Alert]
-			if !ok {
-				t.Errorf("docs/runbook.md has no heading %s", rule.Alert)
-			}
-			delete(sections, rule.Alert)
-			for _, part := range []string{"\n**Meaning.** ", "\n**Look at.** ", "\n**Fix.** "} {
-				if !strings.Contains(text, part) {
-					t.Errorf("the section %s lacks %q", rule.Alert, part)
-				}
-			}
-			const runbook = "https://github.com/refvol/refvol/blob/main/docs/runbook.md#"
-			if got, want := rule.Annotations["runbook_url"], runbook+strings.ToLower(rule.Alert); got != want {
-				t.Errorf("%s has the link %q, want %q", rule.Alert, got, want)
+			link := rule.Annotations["runbook_url"]
+			if anchor, ok := strings.CutPrefix(link, "https://github.com/refvol/refvol/blob/main/docs/runbook.md#"); !ok || !slices.Contains(headings, anchor) {
+				t.Errorf("%s has the link %q, which leads to no heading", rule.Alert, link)
 			}
 			if rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" || rule.Labels["severity"] == "" || rule.For == nil {
 				t.Errorf("%s lacks a summary, a description, a severity or a time", rule.Alert)
 			}
 			wantDocumented(t, rule.Alert, rule.Expr.StrVal)
 		}
-	}
-	for title := range sections {
-		t.Errorf("docs/runbook.md has %s, which is no alert", title)
 	}
 }
 

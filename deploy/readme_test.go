@@ -34,21 +34,6 @@ func TestReadmeExample(t *testing.T) {
 	}
 }
 
-// TestDocumentedTargets has every make target that a document names exist.
-func TestDocumentedTargets(t *testing.T) {
-	makefile, err := os.ReadFile("../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range documents(t) {
-		for _, target := range regexp.MustCompile("(?m)(?:`|^ +)make ([a-z0-9-]+)").FindAllStringSubmatch(text, -1) {
-			if !strings.Contains(string(makefile), "\n"+target[1]+":") {
-				t.Errorf("%s names make %s, which the Makefile has not", name, target[1])
-			}
-		}
-	}
-}
-
 // documents returns the documents of the repository by path.
 func documents(t *testing.T) map[string]string {
 	t.Helper()

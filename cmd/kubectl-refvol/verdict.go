@@ -63,7 +63,7 @@ func describe(text *strings.Builder, v *fleet.Result) error {
 		if n > few {
 			names = append(names, fmt.Sprintf("and %d more", n-few))
 		}
-		fmt.Fprintf(text, "Pods whose volumes are not published yet, and that get the current version then: %s.\n", strings.Join(names, ", "))
+		fmt.Fprintf(text, "Pods whose volumes are not published yet, or wait for something, and that get the current version then: %s.\n", strings.Join(names, ", "))
 	}
 	fmt.Fprintf(text, "Not covered: %s.\n", strings.Join(v.NotCovered, "; "))
 	return nil

@@ -61,9 +61,6 @@ func FindIn[T string | []byte](text T) []Leak { return shared().find([]byte(text
 
 // find adds what it finds in a piece, but nothing of a form that is there already.
 func (s *searcher) find(piece []byte, leaks []Leak) []Leak {
-	if bytes.IndexByte(piece, '\\') >= 0 {
-		piece = bytes.ReplaceAll(piece, []byte{'\\'}, nil)
-	}
 	add := func(what string, from, to int) {
 		if from < 0 || slices.ContainsFunc(leaks, func(l Leak) bool { return l.What == what }) {
 			return

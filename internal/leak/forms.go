@@ -40,34 +40,17 @@ func newSearcher() *searcher {
 	return s
 }
 
-// forms are the ways in which a text shows: as it is, which is also how it is quoted and
-// how a URL has it, as a JSON body carries bytes, as fmt prints them, and as the escapes of
-// several languages. They are without backslashes, which double each time that something is
-// quoted.
+// forms are the ways in which a text shows: as it is, which is also how it is quoted, as a JSON body carries bytes, in
+// hexadecimal digits, and as a URL has it.
 func forms(text string) map[string]string {
-	each := func(format, separator string) string {
-		var bytes []string
-		for _, b := range []byte(text) {
-			bytes = append(bytes, fmt.Sprintf(format, b))
-		}
-		return strings.Join(bytes, separator)
-	}
+	digits := hex.EncodeToString([]byte(text))
+	escaped := regexp.MustCompile("..").ReplaceAllString(digits, "%$0")
 	all := map[string]string{
-		"plain":           text,
-		"hex":             hex.EncodeToString([]byte(text)),
-		"HEX":             strings.ToUpper(hex.EncodeToString([]byte(text))),
-		"hex with blanks": each("%02x", " "),
-		"%v":              each("%d", " "),
-		"JSON numbers":    each("%d", ","),
-		"%#v":             each("%#x", ", "),
-		`\x`:              each(`x%02x`, ""),
-		`\X`:              each(`x%02X`, ""),
-		`\u`:              each(`u%04x`, ""),
-		`\U`:              each(`u%04X`, ""),
-		"octal":           each(`%03o`, ""),
-		"URL":             each("%%%02X", ""),
-		"url":             each("%%%02x", ""),
-		"HTML":            each("&#%d;", ""),
+		"plain": text,
+		"hex":   digits,
+		"HEX":   strings.ToUpper(digits),
+		"url":   escaped,
+		"URL":   strings.ToUpper(escaped),
 	}
 	// Inside a longer text the base64 form depends on where it starts, and its first and
 	// last digits on what stands beside it.

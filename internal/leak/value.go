@@ -16,8 +16,7 @@ import (
 const (
 	// mark is in every value: letters that stand in this case nowhere else.
 	mark = "CaNaRy-"
-	// Of units of ten bytes, every sixteen bytes have a whole mark: the part of a value
-	// that one line of a hex dump shows, or what is left of one that was cut off.
+	// Of units of ten bytes, every sixteen bytes have a whole mark: what is left of a value that was cut off.
 	units, unit = 4, len(mark) + 3
 	// Size is the length of a value in bytes.
 	Size = units * unit

@@ -48,7 +48,7 @@ type Result struct {
 	// Laggards are what keeps the answer from being yes.
 	Laggards []OutdatedVolume `json:"laggards"`
 	// NotPublished are pods that have not started, or that no kubelet has accepted, and have a volume that no plugin
-	// reports. They get the version that is current when the volume is published, so they are no laggards.
+	// reports, or that waits for something. They get the version that is current when the volume is published, so they are no laggards.
 	NotPublished []UnpublishedPod `json:"notPublished"`
 	// NotCovered says, for people, what the answer tells nothing of.
 	NotCovered []string `json:"notCovered"`
@@ -175,6 +175,10 @@ func (v *Result) volume(node string, volume *status.Volume) {
 	if named < 0 {
 		return
 	}
+	if isStuck(volume) {
+		v.NotPublished = append(v.NotPublished, UnpublishedPod{node, volume.Pod})
+		return
+	}
 	v.Volumes++
 	object := &volume.Objects[named]
 	switch shown := object.Shown; {
@@ -193,11 +197,18 @@ func (v *Result) volume(node string, volume *status.Volume) {
 	}
 }
 
+// isStuck says whether a volume is not mounted and waits for what only somebody else can mend. What is mounted takes memory.
+func isStuck(volume *status.Volume) bool {
+	return volume.Bytes == 0 && volume.Condition != conditionPublishing && volume.Condition != conditionUnknown &&
+		!slices.ContainsFunc(volume.Objects, func(o status.Object) bool { return o.Shown != nil })
+}
+
 // The conditions that a result looks at; docs/metrics.md lists all.
 const (
 	conditionCurrent    = "Current"
 	conditionPinned     = "Pinned"
 	conditionPublishing = "Publishing"
+	conditionUnknown    = "Unknown"
 )
 
 // because adds a reason to a message, if there is one.

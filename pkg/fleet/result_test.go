@@ -104,6 +104,20 @@ func TestEvaluate(t *testing.T) {
 			nodes: []Node{reports(volumeOf("a", "Current", nil))},
 			want:  []string{"a - NotShown the files are not known to show it: present"}, volumes: 1,
 		},
+		"never started, as a key is missing": {
+			nodes: []Node{reports(volumeOf("a", "Current", &current), status.Volume{
+				Pod: status.Pod{Namespace: "shop", Name: "b"}, Condition: "RefKeyNotFound",
+				Objects: []status.Object{{Kind: "Secret", Namespace: "shop", Name: "db", State: "present"}},
+			})},
+			showing: 1, volumes: 1, waiting: 1,
+		},
+		"mounted, and its only file is not there": {
+			nodes: []Node{reports(status.Volume{
+				Pod: status.Pod{Namespace: "shop", Name: "b"}, Condition: "RefDeleted", Bytes: 4096,
+				Objects: []status.Object{{Kind: "Secret", Namespace: "shop", Name: "db", State: "present"}},
+			})},
+			want: []string{"b - NotShown the files are not known to show it: present"}, volumes: 1,
+		},
 		"being published": {
 			nodes: []Node{reports(volumeOf("a", "Publishing", nil))},
 			want:  []string{"a - Publishing the volume is being published"}, volumes: 1,

@@ -81,3 +81,38 @@ func TestRenderJoinRefuses(t *testing.T) {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
+
+// TestRenderVersions: the file names what the volume shows, and no value; without a right to one of the objects it must go.
+func TestRenderVersions(t *testing.T) {
+	versions := volume.Source{Versions: &volume.VersionsFile{Path: ".versions"}, Field: "sources[2].versions"}
+	s := spec(source(0, volume.ConfigMap, "c"), optional(source(1, volume.Secret, "s")), versions)
+	got, err := Render(s, objects(values(volume.ConfigMap, "c", "k", canary)), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{
+  "objects": [
+    {
+      "kind": "ConfigMap",
+      "namespace": "ns",
+      "name": "c",
+      "uid": "u",
+      "resourceVersion": "1"
+    }
+  ]
+}
+`
+	file := got.Files[0]
+	if file.Path != ".versions" || string(file.Data) != want || len(file.Refs) != 1 {
+		t.Errorf("got %s of %v", file.Data, file.Refs)
+	}
+	both := objects(values(volume.ConfigMap, "c", "k", canary), values(volume.Secret, "s", "l", canary))
+	refused := map[volume.Ref]bool{{Kind: volume.ConfigMap, Namespace: "ns", Name: "c"}: true}
+	got, err = Render(s, both, Options{Refused: refused})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(got.Files[0].Data); strings.Contains(text, "ConfigMap") || !strings.Contains(text, `"name": "s"`) {
+		t.Errorf("without the ConfigMap: %s", text)
+	}
+}

@@ -8,11 +8,14 @@ package payload
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -253,6 +256,8 @@ func (r *renderer) add(source *volume.Source) error {
 		return r.addEnv(source.Env, source.Field)
 	case source.Join != nil:
 		return r.addJoin(source.Join, source.Field)
+	case source.Versions != nil:
+		return r.addVersions(source.Versions)
 	default:
 		return fmt.Errorf("%s: nothing to show yet", source.Field)
 	}
@@ -314,6 +319,36 @@ func (r *renderer) addJoin(join *volume.JoinFile, at string) error {
 	}
 	r.addFile(file, join.Mode, r.spec.DefaultMode)
 	return r.check(at)
+}
+
+// shownObject is an object in a file of versions.
+type shownObject struct {
+	Kind            volume.Kind `json:"kind"`
+	Namespace       string      `json:"namespace"`
+	Name            string      `json:"name"`
+	UID             types.UID   `json:"uid"`
+	ResourceVersion string      `json:"resourceVersion"`
+}
+
+// addVersions adds a file that names the objects which the volume shows. It holds no value.
+func (r *renderer) addVersions(versions *volume.VersionsFile) error {
+	file := volume.File{Path: versions.Path}
+	shown := struct {
+		Objects []shownObject `json:"objects"`
+	}{Objects: []shownObject{}}
+	for _, ref := range r.spec.Refs() {
+		if object := r.objects[ref]; object != nil && !r.opts.Refused[ref] {
+			shown.Objects = append(shown.Objects, shownObject{ref.Kind, ref.Namespace, ref.Name, object.UID, object.ResourceVersion})
+			file.Refs = insertRef(file.Refs, ref)
+		}
+	}
+	var err error
+	if file.Data, err = json.MarshalIndent(shown, "", "  "); err != nil {
+		return fmt.Errorf("write the versions of the objects: %w", err)
+	}
+	file.Data = append(file.Data, '\n')
+	r.addFile(file, versions.Mode, r.spec.DefaultMode)
+	return nil
 }
 
 // insertRef adds a reference to sorted ones, once.

@@ -144,6 +144,10 @@ func checkSpec(t *testing.T, spec *Spec) {
 				t.Error("a joined file of nothing")
 			}
 		}
+		if s.Versions != nil {
+			things++
+			file(s.Versions.Path, s.Versions.Mode)
+		}
 		if s.Volume != "" {
 			things++
 			if shown[s.Volume] {

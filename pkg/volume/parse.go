@@ -32,8 +32,9 @@ type parser struct {
 	pod   Pod
 	// across says that refs may name other namespaces than the pod's.
 	across bool
-	// volumes holds where each of the pod's own volumes was named.
-	volumes map[string]string
+	// volumes holds where each of the pod's own volumes was named, and versions where the file of versions was, or "".
+	volumes  map[string]string
+	versions string
 }
 
 // Option changes what Parse accepts.
@@ -190,6 +191,9 @@ func (p *parser) source(at *field.Path, value []byte) (Source, bool) {
 	case from.Join != nil:
 		at = at.Child("join")
 		source.Join = p.join(at, *from.Join)
+	case from.Versions != nil:
+		at = at.Child("versions")
+		source.Versions = p.versionsFile(at, *from.Versions)
 	}
 	source.Field = at.String()
 	return source, true
@@ -231,6 +235,19 @@ func (p *parser) join(at *field.Path, value []byte) *JoinFile {
 		}
 	}
 	return file
+}
+
+// versionsFile reads a source of kind `versions`.
+func (p *parser) versionsFile(at *field.Path, value []byte) *VersionsFile {
+	var from versions
+	if p.versions != "" {
+		p.add(field.Forbidden(at, "must not be there twice: "+p.versions+" is the same file"))
+	}
+	p.versions = at.String()
+	if !p.decode(at, value, &from) {
+		return &VersionsFile{}
+	}
+	return &VersionsFile{Path: p.path(at.Child("path"), from.Path), Mode: p.mode(at.Child("mode"), from.Mode)}
 }
 
 // items reads a list of items. One that is refused keeps its place in the list, with an empty path.

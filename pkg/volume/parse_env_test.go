@@ -59,6 +59,13 @@ func envCases() []accepted {
 			podEnv(PodEnvFile{Path: "d/e", Mode: &mode, Format: EnvShell, Container: "main-2"}),
 		},
 		{
+			"versions", sources("[{secret: {name: s}}, {versions: {path: .versions, mode: 0400}}]"),
+			Spec{Sources: []Source{
+				{Field: "sources[0].secret", Projection: &Projection{Ref: secret("s")}},
+				{Field: "sources[1].versions", Versions: &VersionsFile{Path: ".versions", Mode: &mode}},
+			}, UpdatePolicy: UpdateLive, WriteStrategy: WriteAtomic, OnDelete: DeleteKeep},
+		},
+		{
 			"join", sources("[{join: {path: d//ca.pem, mode: 0400, sources: [{configMap: {name: c, key: k}}, {secret: {name: s, key: ca.crt, optional: true, namespace: ns}}]}}]"),
 			spec(Source{Field: "sources[0].join", Join: &JoinFile{Path: "d/ca.pem", Mode: &mode, Parts: []Reference{
 				{Ref: cm("c"), Key: "k", Field: "sources[0].join.sources[0].configMap"},
@@ -139,6 +146,9 @@ func refusedEnvCases() []refusedSources {
 			`[sources[1].env.path: Invalid value: "e": conflicting duplicate paths: also the path of sources[0].secret.items[0].path` +
 				`, sources[2].podEnv.path: Invalid value: "e/f": must not lie below "e", which sources[0].secret.items[0].path makes a file]`,
 		},
+		{"versions without a path", "[{versions: {}}]", "sources[0].versions.path: Required value: must be a relative path"},
+		{"versions twice", "[{versions: {path: a}}, {versions: {path: b}}]", "sources[1].versions: Forbidden: must not be there twice: sources[0].versions is the same file"},
+		{"versions at a key's path", "[{secret: {name: s, items: [{key: k, path: v}]}}, {versions: {path: v}}]", `sources[1].versions.path: Invalid value: "v": conflicting duplicate paths: also the path of sources[0].secret.items[0].path`},
 		join("nothing", "", "[sources[0].join.path: Required value: must be a relative path, sources[0].join.sources: Required value: must have at least one source]"),
 		join("no key", "path: p, sources: [{secret: {name: s}}]", "sources[0].join.sources[0].secret.key: Required value: must name a key of the object"),
 		join("two objects", "path: p, sources: [{secret: {name: s, key: k}, configMap: {name: c, key: k}}]", `sources[0].join.sources[0]: Invalid value: "object": must have one of configMap, secret, not several`),

@@ -105,6 +105,8 @@ func (s *Source) paths() iter.Seq2[pathPlace, string] {
 			yield(pathPlace{s, 0}, s.PodEnv.Path)
 		case s.Join != nil:
 			yield(pathPlace{s, 0}, s.Join.Path)
+		case s.Versions != nil:
+			yield(pathPlace{s, 0}, s.Versions.Path)
 		}
 	}
 }

@@ -72,7 +72,7 @@ func TestDocumentedFields(t *testing.T) {
 			objects++
 		}
 	}
-	if objects != 22 {
+	if objects != 23 {
 		t.Errorf("%d objects are documented", objects)
 	}
 }

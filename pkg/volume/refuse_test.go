@@ -149,8 +149,8 @@ type refusedSources struct {
 // refusedSourcesCases has what is refused of the attribute sources.
 func refusedSourcesCases() []refusedSources {
 	const (
-		knownKinds  = "unknown field; known are configMap, env, join, podEnv, secret, volume"
-		oneKind     = "must have one of configMap, env, join, podEnv, secret, volume"
+		knownKinds  = "unknown field; known are configMap, env, join, podEnv, secret, versions, volume"
+		oneKind     = "must have one of configMap, env, join, podEnv, secret, versions, volume"
 		knownFields = "unknown field; known are items, name, namespace, optional"
 		knownItem   = "unknown field; known are key, mode, path, user"
 	)

@@ -35,6 +35,7 @@ type source struct {
 	Env       *json.RawMessage `json:"env"`
 	PodEnv    *json.RawMessage `json:"podEnv"`
 	Join      *json.RawMessage `json:"join"`
+	Versions  *json.RawMessage `json:"versions"`
 }
 
 // objectRef names an object. Its namespace is the pod's own where none is given.
@@ -84,6 +85,11 @@ type join struct {
 	Path    string              `json:"path"`
 	Mode    *intstr.IntOrString `json:"mode"`
 	Sources []json.RawMessage   `json:"sources"`
+}
+
+type versions struct {
+	Path string              `json:"path"`
+	Mode *intstr.IntOrString `json:"mode"`
 }
 
 // joinSource is an element of `sources` of a join.

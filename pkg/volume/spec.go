@@ -76,7 +76,8 @@ func (s *Spec) InPlace() bool { return s.WriteStrategy == WriteInPlace }
 // RemoveDeleted says whether the files of a required object go when it is deleted.
 func (s *Spec) RemoveDeleted() bool { return s.OnDelete == DeleteRemove }
 
-// Source is one contribution to what a volume shows. Just one of Projection, Env, PodEnv, Join and Volume is set.
+// Source is one contribution to what a volume shows. Just one of Projection, Env, PodEnv, Join, Versions and Volume is
+// set.
 type Source struct {
 	// Projection shows the keys of an object as files.
 	Projection *Projection
@@ -87,6 +88,8 @@ type Source struct {
 	PodEnv *PodEnvFile
 	// Join shows a file of several keys.
 	Join *JoinFile
+	// Versions shows a file that names the objects and their versions.
+	Versions *VersionsFile
 	// Volume names one of the pod's own volumes and shows what that names; see
 	// Spec.Resolve.
 	Volume string
@@ -118,6 +121,14 @@ type JoinFile struct {
 	// Mode beats the volume's default mode where it is not nil.
 	Mode  *fs.FileMode
 	Parts []Reference
+}
+
+// VersionsFile is a JSON document of all objects that the volume shows.
+type VersionsFile struct {
+	// Path of the file; clean.
+	Path string
+	// Mode beats the volume's default mode where it is not nil.
+	Mode *fs.FileMode
 }
 
 // Item maps one key of an object to a file.

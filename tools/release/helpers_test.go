@@ -4,10 +4,8 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"encoding/json"
 	"errors"
 	"io"
-	"os"
 	"path/filepath"
 	"testing"
 )
@@ -20,14 +18,6 @@ func checkout(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return root
-}
-
-func copyFile(from, to string) error {
-	content, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(to, content, 0o644)
 }
 
 // untar returns the files of a tar archive, compressed or not.
@@ -54,26 +44,4 @@ func untar(t *testing.T, archive []byte) map[string][]byte {
 			t.Fatal(err)
 		}
 	}
-}
-
-// readImage reads the image of one architecture from an archive.
-func readImage(t *testing.T, path string) image {
-	t.Helper()
-	archive, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	blobs := untar(t, archive)
-	var manifests []struct {
-		Config string
-		Layers []string
-	}
-	if err := json.Unmarshal(blobs["manifest.json"], &manifests); err != nil || len(manifests) != 1 || len(manifests[0].Layers) != 1 {
-		t.Fatalf("manifest.json: %v, %+v", err, manifests)
-	}
-	var config struct{ Config imageConfig }
-	if err := json.Unmarshal(blobs[manifests[0].Config], &config); err != nil {
-		t.Fatal(err)
-	}
-	return image{untar(t, blobs[manifests[0].Layers[0]]), config.Config}
 }

@@ -1,6 +1,5 @@
 // Command release makes all that a release consists of: binaries, the image's archive, the chart,
-// rendered manifests, bills of materials, the plugin's manifest for krew, what changed, and
-// checksums. The same commit and version give the same bytes, on any machine.
+// bills of materials, the plugin's manifest for krew, and checksums. The same commit and version give the same bytes, on any machine.
 //
 // It builds with the Makefile's own targets, and knows nothing of what the programs do.
 package main

@@ -37,8 +37,6 @@ func release(ctx context.Context, o *options) error {
 		{"bills of materials", func() error { return writeBills(o, dir, built) }},
 		{"archives for krew", func() error { return writeKrew(o, dir, built) }},
 		{"chart", func() error { return writeChart(o, dir) }},
-		{"manifests", func() error { return writeManifests(o, dir) }},
-		{"changelog", func() error { return writeChanges(o, dir) }},
 		{"checksums", func() error { return writeChecksums(dir) }},
 	} {
 		if err := step.do(); err != nil {

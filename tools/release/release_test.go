@@ -112,49 +112,6 @@ func TestChartHasTheVersion(t *testing.T) {
 	}
 }
 
-// TestManifestsHaveTheImage renders each install with the release's image and no other.
-func TestManifestsHaveTheImage(t *testing.T) {
-	o, dir := prepared(t)
-	if err := writeManifests(o, dir); err != nil {
-		t.Fatal(err)
-	}
-	for _, i := range installs() {
-		text := string(read(t, dir, i.name+".yaml"))
-		if strings.Count(text, "image: ") != 1 || !strings.Contains(text, "image: "+imageName+":"+testVersion+"\n") {
-			t.Errorf("%s has other images:\n%s", i.name, text)
-		}
-		for _, component := range i.components {
-			if argument := "--identity=" + strings.TrimSuffix(component, "-identity"); !strings.Contains(text, argument) {
-				t.Errorf("%s lacks %s", i.name, argument)
-			}
-		}
-	}
-}
-
-func TestChanges(t *testing.T) {
-	const text = "# Changelog\n\n## Unreleased\n\n- next\n\n### Part\n\n- more\n\n## v1.1.0 (2027-01-02)\n\n- new\n\n## v1.0.0\n"
-	for _, test := range []struct{ version, want string }{
-		{"v1.2.0-rc.1", "- next\n\n### Part\n\n- more\n"},
-		{"v1.1.0", "- new\n"},
-	} {
-		o, dir := prepared(t)
-		o.root, o.version = t.TempDir(), test.version
-		if err := write(o.root, "CHANGELOG.md", []byte(text)); err != nil {
-			t.Fatal(err)
-		}
-		if err := writeChanges(o, dir); err != nil {
-			t.Fatal(err)
-		}
-		if got := string(read(t, dir, "CHANGES.md")); got != test.want {
-			t.Errorf("%s: %q, want %q", test.version, got, test.want)
-		}
-		o.version = "v1.2.0"
-		if err := writeChanges(o, dir); err == nil || !strings.Contains(err.Error(), `no section "## v1.2.0": give what is under "## Unreleased" this title`) {
-			t.Errorf("a release without a section: %v", err)
-		}
-	}
-}
-
 // TestBillNamesWhatIsLinked compares the bill of this test's own binary with what it says itself.
 func TestBillNamesWhatIsLinked(t *testing.T) {
 	o, dir := prepared(t)

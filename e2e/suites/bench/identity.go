@@ -19,7 +19,7 @@ const (
 	asNode   identity = "node"
 )
 
-// identities are those that B1, B5 and B10 compare.
+// identities are those that B1 and B5 compare.
 func identities() []identity { return []identity{asPlugin, asNode} }
 
 // figure returns the name of a scenario's figure: those of asPlugin have no word of their own.

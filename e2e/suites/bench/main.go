@@ -77,7 +77,7 @@ func writeTable(s settings) error {
 	if err != nil {
 		return err
 	}
-	return f.WriteTable(s.table)
+	return f.WriteTable(s.table, goals())
 }
 
 // settings is what the command line says.

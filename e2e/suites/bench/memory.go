@@ -10,7 +10,8 @@ import (
 
 // runMemory is B6: what a process takes that shows so many volumes of one object each,
 // against one of as many bare reflectors. Both are looked at in the same way, in a process
-// of its own for each number.
+// of its own for each number. It also tells how many watches each object has, and what the plugin does while
+// nothing changes.
 func runMemory(ctx context.Context, l *lab) error {
 	counts := scaled(l, []int{0, 20}, []int{0, 100, 1000, 5000})
 	most := slices.Max(counts)
@@ -73,7 +74,7 @@ func (l *lab) referenceFootprint(ctx context.Context, count int) (footprint, err
 
 // pluginFootprint is that of a plugin with count volumes of an object each.
 func (l *lab) pluginFootprint(ctx context.Context, count int) (footprint, error) {
-	n, err := l.newNode(ctx, fmt.Sprint("node-", count), profiling)
+	n, err := l.newNode(ctx, fmt.Sprint("node-", count), profiling, resyncInterval(l))
 	if err != nil {
 		return footprint{}, err
 	}
@@ -94,8 +95,23 @@ func (l *lab) pluginFootprint(ctx context.Context, count int) (footprint, error)
 	if err != nil {
 		return f, err
 	}
-	if err := errors.Join(l.keepHeap(ctx, s, fmt.Sprint("memory-heap-", count)), n.Close()); err != nil {
+	if err := l.keepHeap(ctx, s, fmt.Sprint("memory-heap-", count)); err != nil {
+		return f, err
+	}
+	if count == idleCount(l) {
+		if err := errors.Join(l.reportWatches(ctx, count), n.reportIdle(ctx)); err != nil {
+			return f, err
+		}
+	}
+	if err := n.Close(); err != nil {
 		return f, err
 	}
 	return f, eventually(ctx, func() error { return l.watched(ctx, 0) })
+}
+
+// reportWatches reports how many watches there are for each of so many objects.
+func (l *lab) reportWatches(ctx context.Context, objects int) error {
+	open, err := l.OpenWatches(ctx, "configmaps")
+	l.report.Value("memory.watches_per_object", "watches", float64(open-l.ownWatches)/float64(objects))
+	return err
 }

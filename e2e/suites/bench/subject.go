@@ -62,22 +62,16 @@ type reference struct {
 }
 
 // newReference starts a process that follows the first count ConfigMaps, each by one of
-// kind: reflector, bounded or watch. It ends with close, or with the scenario. The name is unique in
+// kind: reflector or bounded. It ends with close, or with the scenario. The name is unique in
 // the lab.
 func (l *lab) newReference(name, kind string, count int) (*reference, error) {
-	return l.runReference(name, "-kubeconfig", l.kubeconfig, "-kind", kind, "-count", strconv.Itoa(count))
-}
-
-// newKubelet starts a process that watches what a kubelet does because of the pods on the node.
-func (l *lab) newKubelet(name string) (*reference, error) {
-	return l.runReference(name, "-kubeconfig", l.Kubeconfig(), "-kind", "kubelet", "-node", harness.NodeName)
-}
-
-func (l *lab) runReference(name string, args ...string) (*reference, error) {
 	socket := filepath.Join(l.dir, name+".sock")
 	p, err := process.Start(process.Options{
 		Path: l.bench.reference, Log: filepath.Join(l.dir, name+".log"),
-		Args: append(args, "-namespace", namespace, "-prefix", objectPrefix, "-key", valueKey, "-listen", socket),
+		Args: []string{
+			"-kubeconfig", l.kubeconfig, "-kind", kind, "-count", strconv.Itoa(count),
+			"-namespace", namespace, "-prefix", objectPrefix, "-key", valueKey, "-listen", socket,
+		},
 	})
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ done
 ip link set lo up
 ip address add 10.0.2.15/24 dev eth0
 ip link set eth0 up
-echo "@kernel $(uname -r)"
+printf '\n@kernel %s\n' "$(uname -r)"
 if [ -e /policy ]; then
   mount -t selinuxfs none /sys/fs/selinux
   dd if=/policy of=/sys/fs/selinux/load bs=64M 2>/dev/null # the kernel wants it in one piece
@@ -32,5 +32,5 @@ if [ -e /policy ]; then
 else
   . /parts
 fi
-echo @off
+printf '\n@off\n'
 poweroff -f

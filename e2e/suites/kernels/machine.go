@@ -15,7 +15,6 @@ import (
 
 	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/gobuild"
-	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 // machineTimeout is how long one machine may run: five times as long as they take on two
@@ -143,13 +142,15 @@ func (r *runner) addParts(ctx context.Context, a *initramfs, parts []part, env s
 		if err := errors.Join(a.addDirectory(place), a.addFile(binary, program)); err != nil {
 			return err
 		}
-		form := ""
-		if p.long {
-			form = harness.LongVariable + "=1 "
-		}
-		fmt.Fprintf(&script, "echo @begin %d\n(cd /%s && %s%s/%s %s)\necho @end $?\n", i, place, env, form, binary, strings.Join(p.arguments(), " "))
+		script.WriteString(marked(i, fmt.Sprintf("cd /%s && %s/%s %s", place, env, binary, strings.Join(p.arguments(), " "))))
 	}
 	return a.addText("parts", script.String())
+}
+
+// marked returns what runs a command as a part of that number. A command may end in the middle of a line, so the marks
+// begin new ones.
+func marked(number int, command string) string {
+	return fmt.Sprintf("printf '\\n@begin %d\\n'\n(%s)\nprintf '\\n@end %%d\\n' $?\n", number, command)
 }
 
 // build builds a part's tests, statically, once.

@@ -33,8 +33,6 @@ type part struct {
 	tests []string
 	// plugin says that the tests start the plugin, against an API server of this machine.
 	plugin bool
-	// long asks for the long form of the tests.
-	long bool
 	// figure is a regular expression with a group for what the table shows of the tests' logs;
 	// "" for nothing.
 	figure string
@@ -89,13 +87,6 @@ func delegations() part {
 	return p
 }
 
-// compared is all, with what the two kernels are compared by that differ most in what they tell of mounts.
-func compared() []part {
-	cost := plugin("cost of 1,500 volumes", "TestCostOfManyVolumes")
-	cost.long, cost.figure = true, `volumes: (.*_s=.*)`
-	return append(all(), cost)
-}
-
 // enforcing is a machine with SELinux.
 func enforcing() machine {
 	return machine{selinux: true, parts: []part{
@@ -109,8 +100,8 @@ func kernels() []kernel {
 	tooOld := []part{plugin("refuses to start", "TestKernelTooOld")}
 	return []kernel{
 		{name: "5.10", suite: "bullseye", machines: []machine{{parts: tooOld}}},
-		{name: "6.1", suite: "bookworm", machines: []machine{{parts: compared()}, enforcing()}},
-		{name: "6.12", suite: "trixie", machines: []machine{{parts: compared()}, enforcing()}},
+		{name: "6.1", suite: "bookworm", machines: []machine{{parts: all()}, enforcing()}},
+		{name: "6.12", suite: "trixie", machines: []machine{{parts: all()}, enforcing()}},
 		{name: "newest", suite: "sid", machines: []machine{{parts: append(all(), delegations())}, enforcing()}},
 	}
 }

@@ -101,18 +101,28 @@ func (r *runner) runKernel(ctx context.Context, k kernel) error {
 	return nil
 }
 
+// keptFor is how long what came from Debian is used: its releases get new kernels, and the newest becomes another one.
+const keptFor = 7 * 24 * time.Hour
+
 // debian returns a directory with something of a release of Debian, see debian.sh.
 func (r *runner) debian(ctx context.Context, what, suite string) (string, error) {
 	dir := filepath.Join(r.cache, what+"-"+suite)
-	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		return dir, err
+	switch info, err := os.Stat(dir); {
+	case err == nil && time.Since(info.ModTime()) < keptFor:
+		return dir, nil
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		return "", err
 	}
 	fmt.Printf("getting the %s of Debian's %s\n", what, suite)
 	script := filepath.Join(r.root, "e2e", "suites", "kernels", "debian.sh")
-	if out, err := exec.CommandContext(ctx, script, what, suite, dir).CombinedOutput(); err != nil {
+	made := dir + ".new"
+	if err := os.RemoveAll(made); err != nil {
+		return "", err
+	}
+	if out, err := exec.CommandContext(ctx, script, what, suite, made).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("get the %s of Debian's %s: %w\n%s", what, suite, err, out)
 	}
-	return dir, nil
+	return dir, errors.Join(os.RemoveAll(dir), os.Rename(made, dir))
 }
 
 // report prints the table.
@@ -130,7 +140,6 @@ func (r *runner) report() error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	compare(os.Stdout, r.outcomes)
 	if failed > 0 {
 		return fmt.Errorf("%d of %d parts failed", failed, len(r.outcomes))
 	}

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Whatever ends a part otherwise than well is a failure in the table.
@@ -35,29 +39,6 @@ func TestSession(t *testing.T) {
 				t.Errorf("got %+v, want %q", s.outcomes, tc.want)
 			}
 		})
-	}
-}
-
-// Figures of one part are compared between kernels, and what differs is said.
-func TestCompare(t *testing.T) {
-	outcomes := []outcome{
-		{kernel: "6.1", part: "cost", result: "passed 1 tests: near_s=1.00 far_s=2.5 never_s=0"},
-		{kernel: "6.12", part: "cost", result: "passed 1 tests: near_s=1.19 far_s=2.0 never_s=1"},
-		{kernel: "6.12", part: "other", result: "passed 1 tests: far_s=9"},
-	}
-	var said strings.Builder
-	compare(&said, outcomes)
-	for _, want := range []string{
-		"cost: near_s: 1.00 to 1.19, a factor of 1.19, within 1.2\n",
-		"cost: far_s: 2.00 to 2.50, a factor of 1.25, NOT within 1.2\n",
-		"cost: never_s: 0.00 to 1.00, a factor of +Inf, NOT within 1.2\n",
-	} {
-		if !strings.Contains(said.String(), want) {
-			t.Errorf("got\n%swithout\n%s", said.String(), want)
-		}
-	}
-	if n := strings.Count(said.String(), "\n"); n != 3 {
-		t.Errorf("%d lines, want 3", n)
 	}
 }
 
@@ -127,5 +108,45 @@ func TestChoose(t *testing.T) {
 	}
 	if len(plan) != 1 || plan[0].name != "6.12" || len(plan[0].machines) != 1 || len(plan[0].machines[0].parts) != 2 {
 		t.Errorf("got %+v", plan)
+	}
+}
+
+// A program that ends in the middle of a line has an outcome too.
+func TestEndAfterHalfALine(t *testing.T) {
+	script := marked(0, "printf -- '--- PASS: TestA (0.1s)\nhalf a line'; false")
+	console, err := exec.CommandContext(t.Context(), "sh", "-c", script).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{parts: []part{{name: "a"}}}
+	if err := s.read(bytes.NewReader(console)); err != nil || len(s.outcomes) != 1 || s.outcomes[0].result != "FAILED (status 1): " {
+		t.Errorf("%v, %+v of %q", err, s.outcomes, console)
+	}
+}
+
+// What came from Debian is got again after a week.
+func TestDebianIsGotAgain(t *testing.T) {
+	r := &runner{root: t.TempDir(), cache: t.TempDir(), work: t.TempDir()}
+	script := filepath.Join(r.root, "e2e", "suites", "kernels", "debian.sh")
+	got := filepath.Join(r.root, "got")
+	text := "#!/bin/sh\nmkdir \"$3\" && echo x >>" + got + " && cp " + got + " \"$3/vmlinuz\"\n"
+	if err := errors.Join(os.MkdirAll(filepath.Dir(script), 0o755), os.WriteFile(script, []byte(text), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		age  time.Duration
+		want string
+	}{{0, "x\n"}, {keptFor - time.Hour, "x\n"}, {keptFor, "x\nx\n"}} {
+		dir := filepath.Join(r.cache, "kernel-sid")
+		then := time.Now().Add(-step.age)
+		if err := os.Chtimes(dir, then, then); err != nil && step.age > 0 {
+			t.Fatal(err)
+		}
+		if _, err := r.debian(t.Context(), "kernel", "sid"); err != nil {
+			t.Fatal(err)
+		}
+		if kernel, err := os.ReadFile(filepath.Join(dir, "vmlinuz")); err != nil || string(kernel) != step.want {
+			t.Errorf("after %s: %q, %v, want %q", step.age, kernel, err, step.want)
+		}
 	}
 }

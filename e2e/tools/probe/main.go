@@ -37,15 +37,16 @@ const usage = `usage:
   probe database ADDRESS                    its address; counts logins at ADDRESS, by HTTP, until SIGTERM
   probe client URL FILE                     logs in to a database with FILE's password until SIGTERM; in JSON what fails
   probe install FILE                        a copy of the program
-  probe inotifyd - DIR:y                    what is moved into DIR, a line each, as busybox's inotifyd does;
-                                            a program called inotifyd takes these arguments alone`
+  probe inotifyd - DIR:y                    what is moved into DIR, a line each, as busybox's inotifyd does
+  probe curl --cacert FILE ... URL          the answer to a request by HTTPS, as curl gives it
+A program called inotifyd or curl takes these arguments alone.`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	args := os.Args[1:]
-	if filepath.Base(os.Args[0]) == "inotifyd" {
-		args = append([]string{"inotifyd"}, args...)
+	if name := filepath.Base(os.Args[0]); name == "inotifyd" || name == "curl" {
+		args = append([]string{name}, args...)
 	}
 	if err := run(ctx, os.Stdout, args); err != nil {
 		fmt.Fprintln(os.Stderr, "probe:", err)
@@ -91,6 +92,8 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return install(args[0])
 	case command == "inotifyd" && len(args) == 2:
 		return inotifyd(ctx, out, args[0], args[1])
+	case command == "curl" && len(args) > 0:
+		return curl(ctx, out, args)
 	case len(args) == 1:
 		return assail(ctx, out, command, args[0])
 	}

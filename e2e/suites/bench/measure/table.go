@@ -17,9 +17,10 @@ const (
 	tableEnd   = "<!-- made by make bench-table: end -->\n"
 )
 
-// WriteTable puts the goals, and what came of them, into a Markdown document, in the place of the
-// table that it has.
-func (f File) WriteTable(document string) error {
+// WriteTable puts what came of the goals into a Markdown document, in the place of the table that it has. An outcome of
+// a goal that is no more is left out.
+func (f File) WriteTable(document string, goals []Goal) error {
+	f.Goals = slices.DeleteFunc(slices.Clone(f.Goals), func(o Outcome) bool { return !slices.Contains(goals, o.Goal) })
 	text, err := os.ReadFile(document)
 	if err != nil {
 		return err
@@ -34,7 +35,7 @@ func (f File) WriteTable(document string) error {
 
 func (f File) table() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nMeasured %s on %d cores of %s, %.0f GiB, Linux %s, %s.\n",
+	fmt.Fprintf(&b, "\nThe last run was %s on %d cores of %s, %.0f GiB, Linux %s, %s.\n",
 		f.Time.Format("2006-01-02 15:04 MST"), f.Machine.Cores, f.Machine.CPU, float64(f.Machine.Memory)/(1<<30), f.Machine.Kernel, f.Versions["go"])
 	b.WriteString("\n| scenario | figure | measured | goal | |\n|---|---|---|---|---|\n")
 	goals := slices.Clone(f.Goals)

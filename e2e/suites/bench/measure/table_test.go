@@ -23,8 +23,13 @@ func TestWriteTable(t *testing.T) {
 		{Goal: Goal{Scenario: "B11", Result: "nodes.one_ratio", Figure: "p99", Most: 2}, Got: 1.5, Met: true},
 		{Goal: Goal{Scenario: "B11", Result: "nodes.other_ratio", Figure: "p99", Most: 2}, Got: 0.5, Met: true},
 	}}
+	var goals []Goal
+	for _, o := range f.Goals {
+		goals = append(goals, o.Goal)
+	}
+	f.Goals = append(f.Goals, Outcome{Goal: Goal{Scenario: "B4", Result: "old.ratio", Figure: "value", Most: 1}})
 	for range 2 {
-		if err := f.WriteTable(document); err != nil {
+		if err := f.WriteTable(document, goals); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -46,7 +51,7 @@ func TestWriteTable(t *testing.T) {
 	if strings.Contains(string(got), "old") {
 		t.Error("the old table is there")
 	}
-	if err := f.WriteTable(os.DevNull); err == nil {
+	if err := f.WriteTable(os.DevNull, goals); err == nil {
 		t.Error("a document without a place for a table is taken")
 	}
 }

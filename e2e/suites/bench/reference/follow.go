@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -97,21 +95,4 @@ func (f *follower) reflect(ctx context.Context, name string) {
 	}
 	kept := store{cache.NewStore(cache.MetaNamespaceKeyFunc), f}
 	cache.NewReflector(cache.ToListWatcherWithWatchListSemantics(lw, f.client), &corev1.ConfigMap{}, kept, 0).RunWithContext(ctx)
-}
-
-// watch follows an object with one request and nothing around it.
-func (f *follower) watch(ctx context.Context, name string) {
-	var o metav1.ListOptions
-	f.selectObject(name, &o)
-	w, err := f.client.CoreV1().ConfigMaps(f.namespace).Watch(ctx, o)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "watch", name, err)
-		return
-	}
-	for event := range w.ResultChan() {
-		if cm, ok := event.Object.(*corev1.ConfigMap); ok {
-			f.known.see(cm.Name, cm.Data[f.key])
-		}
-	}
-	fmt.Fprintln(os.Stderr, "watch", name, "ended")
 }

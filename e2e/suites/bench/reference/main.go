@@ -1,6 +1,6 @@
 // Command reference is what a benchmark holds the plugin against, as a process of its own:
-// bare client-go reflectors or watches of ConfigMaps, one for each, and nothing else, or the
-// kubelet's own manager of ConfigMaps. It serves what it knows, and its profiles, over HTTP on a unix socket.
+// bare client-go reflectors of ConfigMaps, one for each, and nothing else. It serves what it knows, and its
+// profiles, over HTTP on a unix socket.
 package main
 
 import (
@@ -18,7 +18,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -31,8 +30,8 @@ func main() {
 
 // options say what to follow.
 type options struct {
-	kubeconfig, namespace, prefix, key, listen, kind, node string
-	count                                                  int
+	kubeconfig, namespace, prefix, key, listen, kind string
+	count                                            int
 }
 
 func parse(args []string) (options, error) {
@@ -43,8 +42,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.prefix, "prefix", "", "what their names begin with, before a number")
 	flags.StringVar(&o.key, "key", "", "the key whose value tells their states apart")
 	flags.StringVar(&o.listen, "listen", "", "unix socket to serve on")
-	flags.StringVar(&o.kind, "kind", "reflector", "reflector, bounded (reflectors that begin few at a time), watch, or kubelet (what -node's kubelet watches)")
-	flags.StringVar(&o.node, "node", "", "name of the node whose user is impersonated; empty: nobody is")
+	flags.StringVar(&o.kind, "kind", "reflector", "reflector, or bounded: reflectors that begin few at a time")
 	flags.IntVar(&o.count, "count", 0, "how many to follow")
 	err := flags.Parse(args)
 	return o, err
@@ -64,11 +62,12 @@ func run(args []string) error {
 	config.QPS = -1
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	if o.kind == "bounded" {
+	switch o.kind {
+	case "reflector":
+	case "bounded":
 		config.Wrap(newBounded)
-	}
-	if o.node != "" {
-		config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + o.node, Groups: []string{"system:nodes"}}
+	default:
+		return fmt.Errorf("kind %q: want reflector or bounded", o.kind)
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -81,21 +80,8 @@ func run(args []string) error {
 	known := newKnowledge()
 	go serve(listener, known)
 	f := follower{client: client, options: o, known: known}
-	if o.kind == "kubelet" {
-		if err := f.asKubelet(ctx); err != nil {
-			return err
-		}
-	}
 	for i := range o.count {
-		name := fmt.Sprint(o.prefix, i)
-		switch o.kind {
-		case "reflector", "bounded":
-			go f.reflect(ctx, name)
-		case "watch":
-			go f.watch(ctx, name)
-		default:
-			return fmt.Errorf("kind %q: want reflector, bounded or watch", o.kind)
-		}
+		go f.reflect(ctx, fmt.Sprint(o.prefix, i))
 	}
 	<-ctx.Done()
 	return nil

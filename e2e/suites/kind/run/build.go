@@ -17,12 +17,8 @@ import (
 // probeImage is the name that the suite's pods ask for.
 const probeImage = "localhost/refvol/probe:e2e"
 
-// shellImage is the image of docs/recipes.md in the suite: this machine's busybox, as /bin/sh.
+// shellImage is the image of docs/recipes.md and deploy/examples/smoke.yaml in the suite: this machine's busybox, as /bin/sh.
 const shellImage = "localhost/refvol/shell:e2e"
-
-// curlImage is the image of deploy/examples/smoke.yaml in the suite: a shell and curl, of Debian's
-// packages.
-const curlImage = "localhost/refvol/curl:e2e"
 
 // artifacts are what every run builds.
 type artifacts struct {
@@ -32,11 +28,8 @@ type artifacts struct {
 	suite string
 	// archives are those of the images to load.
 	archives []string
-	// pluginName and probeName are images. So are shellName and curlName, or "": pods take the
-	// documents' own images then.
-	pluginName, probeName, shellName, curlName string
-	// releases are the earlier ones, oldest first.
-	releases []upgrade
+	// pluginName and probeName are images. So is shellName, or "": pods take the documents' own images then.
+	pluginName, probeName, shellName string
 	// helm is the program.
 	helm string
 }
@@ -81,12 +74,12 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	if s.image != "" {
 		return built, command{args: []string{"make", "--no-print-directory", "-C", s.root, "build-program", "PROGRAM=kubectl-refvol"}}.quiet(ctx)
 	}
-	err = built.images(ctx, s, clock)
+	err = built.images(ctx, s)
 	return built, err
 }
 
 // images builds the images, and what only tests need that have the nodes.
-func (a *artifacts) images(ctx context.Context, s *settings, clock stopwatch) error {
+func (a *artifacts) images(ctx context.Context, s *settings) error {
 	// A name of this run's own, so that a cluster which has run an older build takes the new one.
 	a.pluginName = fmt.Sprintf("localhost/refvol/refvol-plugin:e2e-%d", time.Now().Unix())
 	plugin := command{args: []string{"make", "--no-print-directory", "-C", s.root, "build", "image", "IMAGE=" + a.pluginName}}
@@ -94,28 +87,17 @@ func (a *artifacts) images(ctx context.Context, s *settings, clock stopwatch) er
 		return err
 	}
 	a.probeName, a.shellName = probeImage, shellImage
-	probe, shell := filepath.Join(s.cache, "e2e", "probe.tar"), filepath.Join(s.cache, "e2e", "shell.tar")
-	if err := errors.Join(buildProbe(ctx, s, probe), buildShell(ctx, s, shell)); err != nil {
+	archive := func(name string) string { return filepath.Join(s.cache, "e2e", name+".tar") }
+	probe, shell, other := archive("probe"), archive("shell"), archive("other")
+	if err := errors.Join(buildOther(ctx, s, other), buildProbe(ctx, s, probe), buildShell(ctx, s, shell)); err != nil {
 		return err
 	}
-	a.archives = []string{filepath.Join(s.root, "bin", "refvol-plugin.tar"), probe, shell}
-	curl, err := buildCurl(ctx, s, clock)
-	if err != nil {
-		return err
-	}
-	if curl != "" {
-		a.curlName, a.archives = curlImage, append(a.archives, curl)
-	}
-	if a.releases, err = buildReleases(ctx, s, clock); err != nil {
-		return err
-	}
-	for _, u := range a.releases {
-		a.archives = append(a.archives, u.image)
-	}
+	a.archives = []string{filepath.Join(s.root, "bin", "refvol-plugin.tar"), probe, shell, other}
 	programs := filepath.Join(s.cache, "e2e", "programs")
 	if err := errors.Join(os.RemoveAll(programs), os.Mkdir(programs, 0o755)); err != nil {
 		return err
 	}
+	var err error
 	a.helm, err = harness.BuildHelm(ctx, programs, os.Stdout)
 	return err
 }
@@ -160,19 +142,6 @@ func makeImage(ctx context.Context, s *settings, program, entrypoint, name, arch
 			"-reference", name, "-output", archive,
 		},
 	}.quiet(ctx)
-}
-
-// buildCurl makes the image with a shell and curl, unless an earlier run has.
-func buildCurl(ctx context.Context, s *settings, clock stopwatch) (string, error) {
-	archive := filepath.Join(s.cache, "e2e", "curl.tar")
-	if _, err := os.Stat(archive); err == nil {
-		return archive, nil
-	}
-	if program, _ := exec.LookPath("apt-get"); program == "" {
-		return "", nil
-	}
-	clock.say("making an image with a shell and curl")
-	return archive, command{args: []string{filepath.Join(s.root, "e2e", "node-image", "curl.sh"), archive, curlImage}}.quiet(ctx)
 }
 
 // buildTool builds a program of the newest version's module.

@@ -72,11 +72,7 @@ func (c *kindCluster) create(ctx context.Context, nodeImage string) error {
 	if err := file.Close(); err != nil {
 		return err
 	}
-	args := []string{"create", "cluster", "--config", file.Name(), "--wait", "180s", "--quiet"}
-	if nodeImage != "" {
-		args = append(args, "--image", nodeImage)
-	}
-	return c.command(args...).run(ctx)
+	return c.command("create", "cluster", "--config", file.Name(), "--wait", "180s", "--quiet", "--image", nodeImage).run(ctx)
 }
 
 // configuration returns that of a cluster of an image whose kubelets sync so often.

@@ -7,7 +7,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"time"
+
+	"github.com/refvol/refvol/e2e/tools/gobuild"
 )
 
 // engine is the container engine that kind's nodes run in.
@@ -43,8 +46,7 @@ func (e *engine) stop(ctx context.Context) error {
 	return e.script("engine.sh", "stop").run(ctx)
 }
 
-// nodeImage returns the node image to use; "" is the one that kind takes by itself. A version that the
-// settings name is built here.
+// nodeImage returns the node image to use. A version that the settings name is built here.
 func (e *engine) nodeImage(ctx context.Context, s *settings) (string, error) {
 	if s.nodeImage != "" {
 		return s.nodeImage, nil
@@ -55,12 +57,29 @@ func (e *engine) nodeImage(ctx context.Context, s *settings) (string, error) {
 		e.say("node image: the project's own, since the registry of the usual one doesn't answer (%v)", err)
 	} else {
 		e.say("node image: kind's usual one")
-		return "", nil
+		return usualImage(ctx, s.kubernetesModule())
 	}
 	if err := e.require(ctx, "image"); err != nil {
 		return "", err
 	}
 	return e.answer(ctx, "build.sh")
+}
+
+// usualImage returns the node image that kind takes by itself, as its sources say. Its tag tells the version.
+func usualImage(ctx context.Context, module string) (string, error) {
+	dir, err := gobuild.Go(ctx, module, nil, "list", "-f", "{{.Dir}}", "sigs.k8s.io/kind/pkg/apis/config/defaults")
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "image.go"))
+	if err != nil {
+		return "", err
+	}
+	found := regexp.MustCompile(`const Image = "(.+)"`).FindSubmatch(text)
+	if found == nil {
+		return "", fmt.Errorf("%s names no image", dir)
+	}
+	return string(found[1]), nil
 }
 
 // require sees to it that the machine has what is needed for something.

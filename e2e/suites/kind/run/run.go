@@ -130,7 +130,7 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built a
 			return err
 		}
 	}
-	upgrades, err := renderUpgrades(ctx, s, k, built)
+	upgrades, err := renderUpgrades(ctx, s, k, built.pluginName)
 	defer os.RemoveAll(upgrades)
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built a
 		dir: filepath.Join(s.root, "e2e", "suites", "kind", "suite"),
 		env: append(c.env(), "KUBECONFIG="+c.kubeconfig(), "REFVOL_PROBE_IMAGE="+built.probeName, "REFVOL_SHELL_IMAGE="+built.shellName,
 			"REFVOL_PLUGIN_IMAGE="+built.pluginName, "REFVOL_KUBECTL="+built.kubectl, "REFVOL_KUBECTL_REFVOL="+built.refvol, "REFVOL_HELM="+built.helm,
-			"REFVOL_CHART="+filepath.Join(s.root, "deploy", "charts", "refvol"), "REFVOL_UPGRADES="+upgrades, "REFVOL_CURL_IMAGE="+built.curlName),
+			"REFVOL_CHART="+filepath.Join(s.root, "deploy", "charts", "refvol"), "REFVOL_UPGRADES="+upgrades),
 		// Parallel tests wait for the cluster most of the time, not for a processor, and
 		// some of them for the node that they need to themselves.
 		args: append([]string{built.suite, "-test.v", "-test.timeout=50m", "-test.parallel=16"}, s.testArgs...),

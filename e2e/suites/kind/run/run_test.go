@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -107,6 +108,14 @@ func TestFeatureGates(t *testing.T) {
 		if got := featureGates(image); got != want {
 			t.Errorf("%q: got %q", image, got)
 		}
+	}
+}
+
+// The usual image has a version, so that it gets the gates.
+func TestUsualImage(t *testing.T) {
+	image, err := usualImage(t.Context(), "../../../node-image/kubernetes")
+	if err != nil || !regexp.MustCompile(`^kindest/node:v1\.\d+\.\d+@sha256:`).MatchString(image) {
+		t.Errorf("%q, %v", image, err)
 	}
 }
 

@@ -3,10 +3,9 @@
 //
 // It needs a cluster with the plugin installed, an admin's kubeconfig in KUBECONFIG,
 // and the probe's image on the nodes (REFVOL_PROBE_IMAGE, by default
-// localhost/refvol/probe:e2e). Tests of upgrades need kubectl (REFVOL_KUBECTL), and the
-// manifests of releases and of the newest, with images that the nodes have (REFVOL_UPGRADES).
-// That of an example takes the example's own image, unless the nodes have another one with a shell
-// and curl (REFVOL_CURL_IMAGE).
+// localhost/refvol/probe:e2e). That of an upgrade needs kubectl (REFVOL_KUBECTL), and the
+// manifests of two versions, with images that the nodes have (REFVOL_UPGRADES). Those of recipes and
+// examples take their own images, unless the nodes have one with a shell (REFVOL_SHELL_IMAGE).
 // The runner beside it provides all of them. It knows the plugin by its manifests and its
 // volumes only, and imports nothing of it.
 //

@@ -173,29 +173,32 @@ func (k *kitchen) apply(t *testing.T, text string) {
 	}
 }
 
-// replaceImages has the containers of a workload run REFVOL_SHELL_IMAGE. That has no inotifyd, so
-// the probe is put beside it under that name.
+// replaceImages has the containers of a workload run REFVOL_SHELL_IMAGE in the place of the recipes' image.
 func replaceImages(object runtime.Object) {
-	image := os.Getenv("REFVOL_SHELL_IMAGE")
-	var spec *corev1.PodSpec
 	switch o := object.(type) {
 	case *corev1.Pod:
-		spec = &o.Spec
+		withShell(&o.Spec, recipeImage, "inotifyd")
 	case *appsv1.Deployment:
-		spec = &o.Spec.Template.Spec
+		withShell(&o.Spec.Template.Spec, recipeImage, "inotifyd")
 	}
-	if spec == nil || image == "" {
+}
+
+// withShell has the containers of an image run REFVOL_SHELL_IMAGE, if that is set. It lacks the program, so the
+// probe is put beside it under that name.
+func withShell(spec *corev1.PodSpec, image, program string) {
+	shell := os.Getenv("REFVOL_SHELL_IMAGE")
+	if shell == "" {
 		return
 	}
 	programs := []corev1.Volume{{Name: "programs", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	install := newContainer("programs", programs)
-	install.Args = []string{"install", mountDir + "programs/inotifyd"}
+	install.Args = []string{"install", mountDir + "programs/" + program}
 	spec.InitContainers = append(spec.InitContainers, install)
 	spec.Volumes = append(spec.Volumes, programs...)
 	for i := range spec.Containers {
 		c := &spec.Containers[i]
-		if c.Image == recipeImage {
-			c.Image = image
+		if c.Image == image {
+			c.Image, c.ImagePullPolicy = shell, corev1.PullIfNotPresent
 		}
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "programs", MountPath: "/usr/bin"})
 	}
