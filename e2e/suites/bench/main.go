@@ -71,13 +71,14 @@ func mainStatus(args []string) (int, error) {
 	return status, err
 }
 
-// writeTable puts the results that there are into a document.
+// writeTable puts the results that there are into a document, and a plot beside it.
 func writeTable(s settings) error {
 	f, err := measure.ReadFile(s.results)
 	if err != nil {
 		return err
 	}
-	return f.WriteTable(s.table, goals())
+	plot := filepath.Join(filepath.Dir(s.table), "propagation.svg")
+	return errors.Join(f.WriteTable(s.table, goals()), f.WritePlot(plot))
 }
 
 // settings is what the command line says.
