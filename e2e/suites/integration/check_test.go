@@ -53,31 +53,6 @@ spec:
           - podEnv: {path: app.env, container: app}
 `
 
-func TestCheckExitStatus(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name, manifests, stdout, stderr string
-		args                            []string
-		status                          int
-	}{
-		{name: "no problem", manifests: checkedPod, stdout: "1 workload, 5 references, 0 warnings, 0 problems\n"},
-		{
-			name: "a problem", manifests: strings.Replace(checkedPod, "readOnly: true", "readOnly: false", 1), status: 1,
-			stdout: "problem: standard input, document 1: Pod default/app: spec.volumes[0].csi.readOnly: Required value: must be true\n",
-			stderr: "Error: check: 1 problem\n",
-		},
-		{name: "a wrong flag", args: []string{"-o", "xml"}, status: 2, stderr: "Error: --output: \"xml\" is neither text nor json\n"},
-		{name: "no file", args: []string{"-f", "/none"}, status: 2, stderr: "Error: read manifests: open /none: no such file or directory\n"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			stdout, stderr, status := runCheck(t, test.manifests, test.args...)
-			if status != test.status || !strings.HasSuffix(stderr, test.stderr) || test.stderr == "" && stderr != "" || !strings.Contains(stdout, test.stdout) {
-				t.Errorf("status %d, %s%s", status, stdout, stderr)
-			}
-		})
-	}
-}
-
 // checked is what `check -o json` says of one reference, in one line.
 func checked(t *testing.T, stdout string) []string {
 	t.Helper()

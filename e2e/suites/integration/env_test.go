@@ -2,9 +2,7 @@ package integration
 
 import (
 	"testing"
-	"time"
 
-	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -121,46 +119,4 @@ func TestPodEnvFile(t *testing.T) {
 	n.arrives(v, "main.env", main("A="+late+"\n", password), soon)
 	n.mustUnpublish(v)
 	n.wantNothingLeft()
-}
-
-func TestPodEnvRefusals(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, "--publish-wait=1s")
-	v := n.pod(map[string]string{"sources": "- podEnv: {path: e, container: side}\n"}, corev1.Container{Name: "main", Image: "x", Env: []corev1.EnvVar{{Name: "A", Value: n.canary()}}})
-	wantStatus(t, n.finalAnswer(v), codes.InvalidArgument, `sources[0].podEnv.container: `, `the pod has no container "side"; it has main`)
-
-	other := *v
-	other.UID += "x"
-	other.Unknown = true
-	wantStatus(t, n.finalAnswer(&other), codes.NotFound, `sources[0].podEnv.container: read pod `+n.namespace+`/web: it has the UID `+v.UID+` now`)
-
-	none := n.volume(v.Attributes)
-	none.Pod, none.Unknown = "none", true
-	wantStatus(t, n.finalAnswer(none), codes.NotFound, `pods "none" not found`)
-	n.wantNothingLeft()
-
-	powerless := newNodeAs(t, shared.powerless, "--publish-wait=1s")
-	powerless.namespace = n.namespace
-	wantStatus(t, powerless.finalAnswer(v), codes.PermissionDenied, `pods "web" is forbidden`)
-	powerless.wantNothingLeft()
-}
-
-// A key that a variable needs is waited for like any other.
-func TestEnvFileOfALateKey(t *testing.T) {
-	n := newNode(t)
-	n.secret("db", map[string]string{"other": n.canary()})
-	v := n.volume(map[string]string{"sources": "- env: {path: e, env: [{name: A, valueFrom: {secretKeyRef: {name: db, key: password}}}, {name: B, valueFrom: {configMapKeyRef: {name: app, key: k}}}]}\n"})
-	answer := n.publishing(v)
-	n.hasEvent(v, "RefKeyNotFound", "sources[0].env.env[0].valueFrom.secretKeyRef: couldn't find key password in Secret "+n.namespace+
-		`/db; sources[0].env.env[1].valueFrom.configMapKeyRef: ConfigMap "`+n.namespace+`/app" not found`)
-	value := n.canary()
-	n.secret("db", map[string]string{"password": value})
-	n.configMap("app", map[string]string{"k": "v"})
-	begin := time.Now()
-	if err := n.answer(answer, soon); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("returned %s after the creation", time.Since(begin))
-	n.wantContent(v, "e", "A="+value+"\nB=v\n")
-	n.mustUnpublish(v)
 }

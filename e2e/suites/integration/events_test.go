@@ -3,7 +3,6 @@ package integration
 import (
 	"fmt"
 	"strings"
-	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,25 +33,4 @@ func (n *node) hasEvent(v *harness.Volume, reason, text string) {
 		}
 		return fmt.Errorf("no event %s with %q among %q", reason, text, found)
 	})
-}
-
-func TestEventsTellWhatAilsAVolume(t *testing.T) {
-	n := newNode(t)
-	v := n.volume(map[string]string{"secret": "db", "items": "[{key: password, path: password}]"})
-	answer := n.publishing(v)
-	n.hasEvent(v, "RefNotFound", `Secret "`+n.namespace+`/db" not found`)
-	n.secret("db", map[string]string{"other": n.canary()})
-	n.hasEvent(v, "RefKeyNotFound", "references non-existent secret key: password")
-	value := n.canary()
-	n.secret("db", map[string]string{"password": value})
-	if err := n.answer(answer, soon); err != nil {
-		t.Fatal(err)
-	}
-	n.wantContent(v, "password", value)
-	if err := shared.Client().CoreV1().Secrets(n.namespace).Delete(t.Context(), "db", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	n.hasEvent(v, "RefDeleted", `Secret "`+n.namespace+`/db" not found`)
-	n.wantContent(v, "password", value)
-	n.mustUnpublish(v)
 }

@@ -2,9 +2,7 @@ package integration
 
 import (
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -70,26 +68,4 @@ func TestProbesDuringPublishes(t *testing.T) {
 	for _, v := range volumes {
 		n.mustUnpublish(v)
 	}
-}
-
-// TestHealthNeedsTheSocket: a plugin that the kubelet can't call is not healthy, and says why.
-func TestHealthNeedsTheSocket(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, anyPort)
-	address, err := n.HTTPAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text, status, err := get(t, "http://"+address+"/healthz"); err != nil || status != 200 || text != "ok\n" {
-		t.Errorf("got %d, %q, %v", status, text, err)
-	}
-	if err := os.Remove(n.Socket()); err != nil {
-		t.Fatal(err)
-	}
-	harness.Eventually(t, soon, func() error { // the last answer is good for a second
-		if text, status, err := get(t, "http://"+address+"/healthz"); err != nil || status != 503 || !strings.Contains(text, n.Socket()) {
-			return fmt.Errorf("without its socket: %d, %q, %w", status, text, err)
-		}
-		return nil
-	})
 }

@@ -1,12 +1,10 @@
 package integration
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
@@ -64,36 +62,6 @@ func TestChangedVolumeLimit(t *testing.T) {
 			n.wantNothingLeft()
 		})
 	}
-}
-
-// TestTakenOverVolumesCount restarts the plugin under a volume that is never written again, of
-// a pod that the API server does not know. It counts towards the node's total with what its
-// tmpfs holds, whether or not the kubelet publishes it again.
-func TestTakenOverVolumesCount(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, "--max-volume-size=64Ki", "--max-total-size=100Ki")
-	value := n.canary() + strings.Repeat("x", 50<<10)
-	n.configMap("app", map[string]string{"key": value})
-	v := n.volume(map[string]string{"configMap": "app", "updatePolicy": "Pinned"})
-	n.mustPublish(v)
-	n.mustKill()
-	n.forgetPod(v)
-	n.mustStart()
-	n.mustPublish(v) // as the kubelet does after its own restart
-	w := n.short("app")
-	const text = "the node's other volumes %d, together more than 102400 (--max-total-size)"
-	wantStatus(t, n.Publish(t.Context(), w), codes.ResourceExhausted, fmt.Sprintf(text, n.kernelCounts(v)))
-	// After a restart nobody has published it: it counts what the kernel says.
-	for range 2 {
-		n.mustKill()
-		n.mustStart()
-		wantStatus(t, n.Publish(t.Context(), w), codes.ResourceExhausted, fmt.Sprintf(text, n.kernelCounts(v)))
-	}
-	n.wantContent(v, "key", value)
-	n.mustUnpublish(v)
-	n.mustPublish(w)
-	n.mustUnpublish(w)
-	n.wantNothingLeft()
 }
 
 // kernelCounts returns what volumes take by the kernel's count, 1 KiB for each inode.

@@ -11,28 +11,6 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// TestManyVolumesLeaveNothing publishes 200 volumes of 20 ConfigMaps and 20 Secrets
-// in parallel, changes every object meanwhile, and unpublishes all of them.
-func TestManyVolumesLeaveNothing(t *testing.T) {
-	n := newNode(t)
-	n.warmUp()
-	descriptors := n.descriptors()
-	configMaps, secrets := watches(t.Context(), t, "configmaps"), watches(t.Context(), t, "secrets")
-
-	n.churn(200, 20)
-
-	wantWatches(t, "configmaps", configMaps)
-	wantWatches(t, "secrets", secrets)
-	n.wantNothingLeft()
-	harness.Eventually(t, soon, func() error {
-		if now := n.descriptors(); !maps.Equal(now, descriptors) {
-			return fmt.Errorf("open descriptors = %v, before = %v", now, descriptors)
-		}
-		return nil
-	})
-	wantNoMore(t, idleGoroutines(t), n.goroutines())
-}
-
 // warmUp publishes and unpublishes one volume, so that what is made once and kept,
 // such as the connection to the API server, is there.
 func (n *node) warmUp() {

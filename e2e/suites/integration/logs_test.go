@@ -7,11 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/refvol/refvol/e2e/tools/faultproxy"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -108,106 +106,5 @@ func TestLogTellsEachChangeOnce(t *testing.T) {
 			n.mustStart()
 			n.says(begin, "Took over a mounted volume", of, "ConfigMap "+n.namespace+"/late at ")
 		})
-	}
-}
-
-// TestLogOfARetryStorm: while the API server is away, the log has a line for each change of a
-// state and each call that fails, and none for a retry of the plugin's own.
-func TestLogOfARetryStorm(t *testing.T) {
-	t.Parallel()
-	const each = 10
-	lasts := harness.Scaled(15*time.Second, 5*time.Minute)
-	mounted, waiting := harness.Scaled(40, 300), harness.Scaled(5, 20)
-	for _, fault := range []faultproxy.Fault{faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.ServerError, faultproxy.TooManyRequests, faultproxy.Unauthorized} {
-		for _, format := range []string{"text", "json"} {
-			t.Run(fault.String()+"/"+format, func(t *testing.T) {
-				t.Parallel()
-				n := newProxiedAs(t, componentAccount(t, "cross-namespace"), faultproxy.Options{},
-					"-v=2", "--logging-format="+format, "--publish-wait=1s", "--cross-namespace", "--resync-interval=1s")
-				// A tenth of the volumes needs consent, which is asked for again at each resync.
-				a := &acrossNode{node: n.node, source: newNamespace(t)}
-				a.put("secret", "db", n.canary())
-				allow(t, a.source, readers("secret", "db"), account(n.namespace, "web"))
-				n.value("own")
-				for i := range mounted {
-					if i%10 == 0 {
-						v := a.across("secret", "db")
-						v.ServiceAccount = "web"
-						harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
-						continue
-					}
-					name := fmt.Sprintf("app-%d", i)
-					n.value(name)
-					n.publishes(n.short(name), soon)
-				}
-				var fail []*harness.Volume
-				for range waiting {
-					fail = append(fail, n.short("late"))
-				}
-				_, begin := n.records(0)
-				n.inject(fault)
-				if !hitsConnections(fault) {
-					n.proxy.ResetConnections()
-				}
-				retries := 0
-				during(t, lasts, func() {
-					if err := n.Publish(t.Context(), fail[retries%len(fail)]); err == nil {
-						t.Error("a volume was published without its object")
-					}
-					retries++
-				})
-				records, _ := n.records(begin)
-				// Each volume that needs consent, and each that waits, may tell two states; so may each
-				// kind of request. After 5 seconds without an accepted token all objects are refused.
-				most := 2*(mounted/10+waiting) + each
-				switch fault {
-				case faultproxy.Unauthorized:
-					most += mounted
-				case faultproxy.ServerError: // which concerns each object alone
-					most += 2 * mounted
-				}
-				calls, lines, of := 0, map[string]int{}, map[string]int{}
-				records = slices.DeleteFunc(records, func(r harness.LogLine) bool {
-					failed := r.Message == "CSI call failed" // each of these is the kubelet's
-					if failed {
-						calls++
-					}
-					return failed
-				})
-				if calls < retries {
-					t.Errorf("%d lines of %d calls that failed", calls, retries)
-				}
-				for _, r := range records {
-					lines[r.Message]++
-					if id := r.Fields["volumeID"]; id != "" {
-						of[id]++
-						if of[id] > 2 {
-							t.Errorf("volume %s has %d lines, the last is %v", id, of[id], r)
-						}
-					}
-				}
-				if len(records) > most {
-					t.Errorf("%d lines in %s with %d volumes and %d retries, want %d at most: %v", len(records), lasts, mounted, retries, most, lines)
-				}
-				t.Logf("%d lines in %s with %d volumes, %d retries of publishes and %d requests", len(records), lasts, mounted, retries, len(n.proxy.Requests()))
-				_, begin = n.records(0)
-				n.heal()
-				if lines["Requests to the API server wait"] == 0 {
-					if fault != faultproxy.HalfOpen && fault != faultproxy.ServerError { // not noticed yet, or each object's own
-						t.Errorf("the log does not tell the begin of the outage: %v", lines)
-					}
-					return
-				}
-				harness.Eventually(t, healed, func() error {
-					records, _ := n.records(begin)
-					for _, r := range records {
-						if r.Message == "Requests to the API server go on" {
-							return nil
-						}
-					}
-					return fmt.Errorf("the log does not tell the end of the outage:\n%s", n.LogTail())
-				})
-			})
-		}
 	}
 }

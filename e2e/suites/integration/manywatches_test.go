@@ -3,7 +3,6 @@ package integration
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -80,18 +79,6 @@ func (n *proxied) unpublishAll(volumes []*harness.Volume) {
 	n.wantNothingLeft()
 }
 
-// allArrive waits until every object of the volumes, of each of which there are so
-// many, shows the value.
-func (n *proxied) allArrive(volumes []*harness.Volume, each int, value string, within time.Duration) {
-	n.t.Helper()
-	end := time.Now().Add(within)
-	for v, volume := range volumes {
-		for i := v * each; i < (v+1)*each; i++ {
-			n.arrives(volume, objectName(i), value, max(time.Until(end), time.Millisecond))
-		}
-	}
-}
-
 // oneWatchEach returns an error unless each of count objects is watched once.
 func oneWatchEach(p *faultproxy.Proxy, count int) error {
 	open := p.Watches()
@@ -104,83 +91,6 @@ func oneWatchEach(p *faultproxy.Proxy, count int) error {
 		}
 	}
 	return nil
-}
-
-// TestMoreWatchesThanStreams has an API server that allows few requests at once on a
-// connection: more connections are made, and no watch is stuck.
-func TestMoreWatchesThanStreams(t *testing.T) {
-	const objects, each, streams = 500, 25, 50
-	n := newProxied(t, faultproxy.Options{MaxStreams: streams})
-	n.setMany(objects, "before")
-	volumes := n.volumesOf(objects, each)
-	begin := time.Now()
-	n.publishAll(volumes)
-	took := time.Since(begin)
-	harness.Eventually(t, soon, func() error { return oneWatchEach(n.proxy, objects) })
-	n.setMany(objects, "after")
-	n.allArrive(volumes, each, "after", soon)
-	connections, _ := n.proxy.Connections()
-	if connections < objects/streams {
-		t.Errorf("%d connections of %d streams carry %d watches", connections, streams, objects)
-	}
-	t.Logf("%d objects published in %s over %d connections", objects, took, connections)
-	n.unpublishAll(volumes)
-	harness.Eventually(t, soon, func() error { return noWatches(n.proxy) })
-}
-
-// TestWatchesComeBackApart has many watches break at one moment, and the API server
-// away for a while: they do not come back at one moment.
-func TestWatchesComeBackApart(t *testing.T) {
-	const objects, each = 300, 10
-	n := newProxied(t, faultproxy.Options{})
-	n.setMany(objects, "before")
-	volumes := n.volumesOf(objects, each)
-	more := append(n.volumesOf(objects, each), n.volumesOf(objects, each)...)
-	n.publishAll(append(more, volumes...))
-	harness.Eventually(t, soon, func() error { return oneWatchEach(n.proxy, objects) })
-
-	n.forgetRequests()
-	reset := time.Now()
-	n.proxy.ResetConnections()
-	harness.Eventually(t, healed, func() error { return n.allAskedFor(objects, 1) })
-	harness.Eventually(t, healed, func() error { return oneWatchEach(n.proxy, objects) })
-	// The first pause is one of 250 to 500 ms.
-	s := spreadOf(n.requests(), 50*time.Millisecond)
-	first := s.first.Sub(reset)
-	t.Logf("after a reset: %v, the first after %s", s, first)
-	if first < 250*time.Millisecond || s.took < 200*time.Millisecond || s.densest > objects*2/3 {
-		t.Errorf("after a reset: %v, the first after %s; want the first after 250 ms, all within 200 ms at least, and two thirds of them at most",
-			s, first)
-	}
-
-	n.forgetRequests()
-	n.inject(faultproxy.BadGateway)
-	n.proxy.ResetConnections()
-	// Some openings are under way when the first fails; after that one object asks at a time.
-	const atOnce, probes = 16, 3
-	count := func() int { return len(n.requests()) }
-	harness.Eventually(t, healed, func() error {
-		if count() == 0 {
-			return errors.New("no request was sent to the failing server")
-		}
-		return nil
-	})
-	before := count()
-	harness.Eventually(t, healed, func() error {
-		if sent := count(); sent < before+probes {
-			return fmt.Errorf("%d requests were sent to the failing server, want %d", sent, before+probes)
-		}
-		return nil
-	})
-	if sent := count(); sent > 2*atOnce+probes {
-		t.Errorf("%d requests were sent to the failing server, want one at a time after the first %d", sent, atOnce)
-	}
-	n.heal()
-	begin := time.Now()
-	n.setMany(objects, "after")
-	harness.Eventually(t, time.Until(begin.Add(healed)), func() error { return oneWatchEach(n.proxy, objects) })
-	n.allArrive(volumes, each, "after", healed)
-	n.unpublishAll(append(more, volumes...))
 }
 
 // TestConnectionsAreFew counts the TLS handshakes of a start, and of a reset of all
@@ -224,43 +134,6 @@ func (n *proxied) allAskedFor(count, times int) error {
 		return fmt.Errorf("%d objects were asked for %d times, want %d", asked, times, count)
 	}
 	return nil
-}
-
-// watchSpread is how requests are spread over time.
-type watchSpread struct {
-	// objects were asked for; densest is how many of them first in one window, of all
-	// the time that this took.
-	objects, densest int
-	window, took     time.Duration
-	first            time.Time
-}
-
-func (s watchSpread) String() string {
-	return fmt.Sprintf("%d objects were asked for within %s, %d of them within %s", s.objects, s.took, s.densest, s.window)
-}
-
-func spreadOf(requests []faultproxy.Request, window time.Duration) watchSpread {
-	first := make(map[faultproxy.Object]time.Time)
-	for _, r := range requests {
-		if _, ok := first[r.Object]; !ok && (r.Verb == "WATCH" || r.Verb == "LIST") {
-			first[r.Object] = r.At
-		}
-	}
-	var at []time.Time
-	for _, moment := range first {
-		at = append(at, moment)
-	}
-	slices.SortFunc(at, time.Time.Compare)
-	s := watchSpread{objects: len(at), window: window}
-	from := 0
-	for i := range at {
-		for at[i].Sub(at[from]) > window {
-			from++
-		}
-		s.densest = max(s.densest, i-from+1)
-		s.first, s.took = at[0], at[i].Sub(at[0])
-	}
-	return s
 }
 
 // TestManyPodsStartAtOnce has 40 pods with 12 volumes each (30 in the long form) start together, at an API

@@ -61,37 +61,6 @@ func TestATokenDiesWithItsPod(t *testing.T) {
 	harness.Eventually(t, soon, func() error { return noWatches(behind.proxy) })
 }
 
-// TestPodsOfAnAccountShareAWatch: one watch for an account and object, however many pods;
-// one more for each other account.
-func TestPodsOfAnAccountShareAWatch(t *testing.T) {
-	t.Parallel()
-	behind := newProxiedAs(t, componentAccount(t, "pod-identity"), faultproxy.Options{}, "--identity=pod", "--resync-interval=1s")
-	n := &podNode{&acrossNode{node: behind.node}}
-	n.secret("db", map[string]string{"password": n.canary()})
-	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"), account(n.namespace, "batch"))
-	var volumes []*harness.Volume
-	for i := range 10 {
-		v := n.own("secret", "db", []string{"web", "web", "batch"}[i%3])
-		n.publishes(v, soon)
-		volumes = append(volumes, v)
-	}
-	harness.Eventually(t, soon, func() error {
-		total := 0
-		for _, open := range behind.proxy.Watches() {
-			total += open
-		}
-		if total != 2 {
-			return errors.New("the watches are not two")
-		}
-		return nil
-	})
-	for _, v := range volumes {
-		n.mustUnpublish(v)
-	}
-	n.wantNothingLeft()
-	harness.Eventually(t, soon, func() error { return noWatches(behind.proxy) })
-}
-
 // TestIdentityIsSwitched: where the plugin ceases to read with its own rights, a running
 // pod's volume goes on with the pod's, as far as these reach.
 func TestIdentityIsSwitched(t *testing.T) {

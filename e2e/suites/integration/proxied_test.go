@@ -151,13 +151,3 @@ func noReflectors(goroutines map[string]int) error {
 	}
 	return errors.Join(errs...)
 }
-
-// stillWaitingFor checks that a call goes on for a while.
-func (n *proxied) stillWaitingFor(answer <-chan error, d time.Duration) {
-	n.t.Helper()
-	select {
-	case err := <-answer:
-		n.t.Fatalf("the call returned, with %v, and should wait", err)
-	case <-time.After(d):
-	}
-}

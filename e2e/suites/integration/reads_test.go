@@ -28,8 +28,8 @@ func gone(what string, err error) error {
 // reads counts what the readers of volumes did. It is safe for concurrent use.
 type reads struct {
 	// late reads took so long that what they had begun to read was gone; whole ones
-	// found all that there has to be.
-	whole, late atomic.Int64
+	// found all that there has to be, and newer ones of a generation that the reader had not seen.
+	whole, late, newer atomic.Int64
 }
 
 // count counts a read that began at begin and has just ended with err. It returns err,

@@ -54,68 +54,6 @@ func TestKilledPlugin(t *testing.T) {
 	n.wantNothingLeft()
 }
 
-func TestRestartsAddNoMounts(t *testing.T) {
-	n := newNode(t)
-	n.configMap("app", map[string]string{"key": n.canary()})
-	var volumes []*harness.Volume
-	for range 5 {
-		v := n.short("app")
-		n.mustPublish(v)
-		volumes = append(volumes, v)
-	}
-	for range 4 {
-		n.mustKill()
-		n.mustStart()
-		for _, v := range volumes {
-			n.mustPublish(v)
-		}
-		n.wantMounts(len(volumes))
-	}
-	value := n.canary()
-	n.configMap("app", map[string]string{"key": value})
-	for _, v := range volumes {
-		n.arrives(v, "key", value, afterRestart)
-		n.mustUnpublish(v)
-	}
-	n.wantNothingLeft()
-}
-
-func TestKilledDuringAPublish(t *testing.T) {
-	n := newNode(t)
-	before := watches(t.Context(), t, "configmaps")
-	v := n.short("late")
-	answer := n.waitingPublish(v)
-	n.mustKill()
-	if err := n.answer(answer, soon); err == nil {
-		t.Error("the publish succeeded")
-	}
-	n.mustStart()
-	wantWatches(t, "configmaps", before)
-	n.wantMounts(0)
-	// The pod was deleted meanwhile: the kubelet only unpublishes.
-	n.mustUnpublish(v)
-	n.wantNothingLeft()
-}
-
-func TestUnpublishWithoutAPIServer(t *testing.T) {
-	n := newNode(t)
-	n.configMap("app", map[string]string{"key": n.canary()})
-	v := n.short("app")
-	n.mustPublish(v)
-	n.mustKill()
-	if err := shared.StopAPIServer(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := shared.StartAPIServer(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}()
-	n.mustStart()
-	n.mustUnpublish(v)
-	n.wantNothingLeft()
-}
-
 // reboot ends the plugin and all mounts, and keeps what is on the disk.
 func (n *node) reboot() {
 	n.t.Helper()

@@ -4,10 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc/codes"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -46,34 +42,4 @@ func TestPluginNeedsItsRights(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestRightsThatComeLate: the plugin becomes ready when it gets its rights.
-func TestRightsThatComeLate(t *testing.T) {
-	t.Parallel()
-	rules, err := harness.Rules(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := uniqueName("late")
-	kubeconfig := newAccount(t, name, rulesExcept(append([]rbacv1.PolicyRule{}, rules...), "secrets"))
-	n := readyNode(t, harness.PluginOptions{Kubeconfig: kubeconfig, Args: []string{"--identity=plugin", "--publish-wait=1s"}})
-	n.becomes("[-]rights: ", "list of secrets")
-	n.value("app")
-	wantStatus(t, n.finalAnswer(n.short("app")), codes.PermissionDenied)
-
-	roles := shared.Client().RbacV1().ClusterRoles()
-	role, err := roles.Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	role.Rules = rules
-	if _, err := roles.Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	n.becomes()
-	v := n.short("app")
-	n.publishesSoon(v)
-	n.mustUnpublish(v)
-	n.logs("The API server lets the plugin work", 1)
 }

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/refvol/refvol/e2e/tools/faultproxy"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -161,36 +159,6 @@ func TestStartupTaint(t *testing.T) {
 	n.wantNothingLeft()
 }
 
-// Some clouds add the taint after the registration. It goes, too, with the same rights.
-func TestStartupTaintAfterTheRegistration(t *testing.T) {
-	t.Parallel()
-	node := newNodeObject(t, "0")
-	others := otherTaints()
-	setTaints(t, node, others)
-	n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
-	n.confirm(n.kubelet(), true)
-	n.logs("The node has no startup taint", 1)
-	for round := range 2 {
-		setTaints(t, node, slices.Insert(slices.Clone(others), 1, corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}))
-		taintsBecome(t, node, others)
-		n.logs("Removed the startup taint", round+1)
-	}
-	n.logs("The node has no startup taint", 1)
-}
-
-// All taints of the key go, whatever their effects and values.
-func TestStartupTaintOfEachEffect(t *testing.T) {
-	t.Parallel()
-	node := newNodeObject(t, "0")
-	others := otherTaints()
-	setTaints(t, node, append(slices.Clone(others),
-		corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule},
-		corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoExecute}))
-	n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
-	n.confirm(n.kubelet(), true)
-	taintsBecome(t, node, others)
-}
-
 // Others change the Node's taints all the time, and lose none of their changes.
 func TestStartupTaintBesideOtherChanges(t *testing.T) {
 	t.Parallel()
@@ -227,61 +195,4 @@ func TestStartupTaintBesideOtherChanges(t *testing.T) {
 	}
 	t.Logf("in %d of %d rounds the removal met the other change and was tried again",
 		strings.Count(string(log), "trying again"), rounds)
-}
-
-// Without the component's right, or without the API server, the plugin goes on trying and
-// serves as ever.
-func TestStartupTaintThatCannotGo(t *testing.T) {
-	t.Parallel()
-	node := newNodeObject(t, "0")
-	setTaints(t, node, []corev1.Taint{{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}})
-	n := newNode(t, "--node-name="+node, "--startup-taint="+startupTaint)
-	kubelet := n.kubelet()
-	n.configMap("app", map[string]string{"key": n.canary()})
-	n.confirm(kubelet, true)
-	n.logs("Removing the startup taint failed, trying again", 1)
-	if log, err := os.ReadFile(n.LogPath()); !strings.Contains(string(log), `cannot get resource \"nodes\"`) {
-		t.Errorf("the log does not say what right is missing (%v)", err)
-	}
-	v := n.short("app")
-	n.mustPublish(v)
-	n.mustUnpublish(v)
-
-	if err := n.Terminate(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if got := taints(t, node); len(got) != 1 {
-		t.Errorf("taints are %q", got)
-	}
-
-	other := newProxiedAs(t, componentAccount(t, "startup-taint"), faultproxy.Options{}, "--node-name="+node, "--startup-taint="+startupTaint)
-	other.logs("The API server lets the plugin work", 1) // else the taint would wait for that
-	other.inject(faultproxy.Refused)
-	other.confirm(other.kubelet(), true)
-	other.logs("Removing the startup taint failed, trying again", 1)
-	other.heal()
-	taintsBecome(t, node, nil)
-	other.logs("Removed the startup taint", 1)
-}
-
-// A taint that can't be one ends the start, with the flag and the reason.
-func TestStartupTaintThatIsNone(t *testing.T) {
-	t.Parallel()
-	dir, err := os.MkdirTemp("", "refvol-node-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	p, err := harness.StartPlugin(t.Context(), harness.PluginOptions{
-		Binary: shared.plugin, Kubeconfig: shared.kubeconfig, Dir: dir,
-		Args: []string{"--startup-taint=" + startupTaint + ":Sometimes"},
-	})
-	defer func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	if want := `--startup-taint: Invalid value: "csi.refvol.dev/agent-not-ready:Sometimes": must be the key of a taint`; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want %s", errors.Unwrap(err), want)
-	}
 }

@@ -1,0 +1,69 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// TestReadersDuringUpdates has readers read volumes of three objects while these change all the time, and
+// while the plugin is killed and stopped by turns. Nobody sees a part of a version, two versions of an
+// object in one generation, an older version, or a file too few.
+func TestReadersDuringUpdates(t *testing.T) {
+	const volumes, readersEach, restartEvery = 6, 2, 8
+	n, sum := &supervisedNode{node: newNode(t, "-v=2")}, newTally()
+	shown, finish := map[*killing]*harness.Volume{}, []func(){}
+	for i := range volumes {
+		s := &shape{name: fmt.Sprint("volume ", i), strategy: "Atomic"}
+		for j, kind := range []string{"configMap", "configMap", "secret"} {
+			s.objects = append(s.objects, &object{kind: kind, name: fmt.Sprintf("o%d-%d", i, j), padding: strings.Repeat(n.canary(), 10)})
+		}
+		k := &killing{supervisedNode: n, shape: s, tally: sum}
+		k.change()
+		shown[k] = k.newVolume()
+		k.mustPublish(shown[k])
+		for range readersEach {
+			finish = append(finish, k.watch(shown[k], false))
+		}
+	}
+	updates, kills, stops := 0, 0, 0
+	update := func() {
+		for k := range shown {
+			k.change()
+			updates += len(k.shape.objects)
+		}
+	}
+	for round := range harness.Scaled(48, 6000) {
+		update()
+		switch {
+		case round%restartEvery != 0:
+			continue
+		case kills > stops:
+			if err := n.Terminate(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			stops++
+		default:
+			n.mustKill()
+			kills++
+		}
+		update()
+		n.mustStart()
+	}
+	for k, v := range shown {
+		k.becomesCurrent(v)
+	}
+	for _, end := range finish {
+		end()
+	}
+	t.Logf("%d updates, %d kills and %d stops; readers saw another generation %d times", updates, kills, stops, sum.reads.newer.Load())
+	if sum.report(t); sum.reads.newer.Load() < int64(updates/10) {
+		t.Error("the readers saw too little")
+	}
+	for k, v := range shown {
+		k.mustUnpublish(v)
+	}
+	n.wantNothingLeft()
+}
