@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -178,12 +177,4 @@ func (n *podNode) never(v *harness.Volume, path, value string, during time.Durat
 	if err == nil {
 		n.t.Errorf("%s was updated without a token", filepath.Join(n.Target(v), path))
 	}
-}
-
-// settlesIn is settlesVerb for an object of another namespace than the source.
-func (n *podNode) settlesIn(namespace string, v *harness.Volume, kind, object, verb string, want bool) {
-	n.t.Helper()
-	settles(n.t, v.Namespace, v.ServiceAccount, &authorizationv1.ResourceAttributes{
-		Namespace: namespace, Verb: verb, Resource: kind + "s", Name: object,
-	}, want)
 }

@@ -276,28 +276,6 @@ func (n *node) tellsCurrent(count int) {
 	})
 }
 
-// TestStatusOfTokens: a token that is missing after a restart is told, and is no fault yet. An object that is
-// read with a pod's rights is told as that pod's.
-func TestStatusOfTokens(t *testing.T) {
-	t.Parallel()
-	n := newPodNode(t, anyStatusPort)
-	n.secret("db", map[string]string{"key": n.canary()})
-	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
-	v := n.own("secret", "db", "web")
-	n.publishesSoon(v)
-	n.tells(isTold{v, "Current", false, "", "present"})
-	n.restartWith()
-	harness.Eventually(t, soon, func() error {
-		report, err := n.report()
-		if err == nil && (len(report.Volumes) != 1 || !report.Volumes[0].WithoutToken || report.Unhealthy() > 0) {
-			err = fmt.Errorf("got %+v", report.Volumes)
-		}
-		return err
-	})
-	n.mustPublish(v) // as the kubelet does after a while
-	n.tells(isTold{v, "Current", false, "", "present"})
-}
-
 // TestStatusWithoutPlugin: who can't be asked is not taken for one that is well.
 func TestStatusWithoutPlugin(t *testing.T) {
 	t.Parallel()

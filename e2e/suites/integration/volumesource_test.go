@@ -10,13 +10,6 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// ownConfigMap and ownSecret are volumes of the pod's own, each of one object, and so is
-// projected, of several.
-func ownConfigMap(name string, s corev1.ConfigMapVolumeSource, object string) corev1.Volume {
-	s.Name = object
-	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{ConfigMap: &s}}
-}
-
 func projected(name string, mode *int32, sources ...corev1.VolumeProjection) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources, DefaultMode: mode}}}
 }
