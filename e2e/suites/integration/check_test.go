@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -138,18 +137,5 @@ func TestCheckLiveWithoutRights(t *testing.T) {
 		if !strings.HasSuffix(line, " exists=unknown missing=[] may=not needed") {
 			t.Errorf("got %s", line)
 		}
-	}
-}
-
-func TestCheckLiveWithoutAPIServer(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	const nobody = `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c"}}],
-		"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]}`
-	if err := os.WriteFile(path, []byte(nobody), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	stdout, stderr, status := runCheck(t, checkedPod, "--live", "--kubeconfig", path)
-	if status != 2 || stdout != "" || !strings.HasPrefix(stderr, `Error: get ConfigMap "default/missing": `) || !strings.Contains(stderr, "connection refused") {
-		t.Errorf("status %d, %s%s", status, stdout, stderr)
 	}
 }

@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"testing"
-
-	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 // warmUp publishes and unpublishes one volume, so that what is made once and kept,
@@ -21,49 +18,6 @@ func (n *node) warmUp() {
 	n.mustPublish(v)
 	n.mustUnpublish(v)
 	wantWatches(n.t, "configmaps", before)
-}
-
-// churn runs the life of many volumes at once over a few objects of either kind.
-func (n *node) churn(volumes, objects int) {
-	n.t.Helper()
-	final := make([]string, objects)
-	for i := range objects {
-		n.configMap(fmt.Sprint("cm-", i), map[string]string{"c": n.canary()})
-		n.secret(fmt.Sprint("s-", i), map[string]string{"s": n.canary()})
-		final[i] = n.canary()
-	}
-	published := make(chan *harness.Volume, volumes)
-	errs := make(chan error, 2*volumes)
-	var calls sync.WaitGroup
-	for i := range volumes {
-		v := n.volume(map[string]string{"sources": fmt.Sprintf("- configMap: {name: cm-%d}\n- secret: {name: s-%d}\n", i%objects, (i+1)%objects)})
-		v.Pod = fmt.Sprint("pod-", i%objects)
-		calls.Go(func() {
-			errs <- n.Publish(n.t.Context(), v)
-			published <- v
-		})
-	}
-	for i, value := range final { // while the publishes run
-		n.configMap(fmt.Sprint("cm-", i), map[string]string{"c": value})
-	}
-	calls.Wait()
-	close(published)
-	n.wantMounts(volumes)
-	for v := range published {
-		var i int
-		if _, err := fmt.Sscanf(v.Pod, "pod-%d", &i); err != nil {
-			n.t.Fatal(err)
-		}
-		n.arrives(v, "c", final[i], soon)
-		calls.Go(func() { errs <- n.Unpublish(n.t.Context(), v) })
-	}
-	calls.Wait()
-	close(errs)
-	for err := range errs {
-		if err != nil {
-			n.t.Error(err)
-		}
-	}
 }
 
 // descriptors counts the plugin's open descriptors by what they are.

@@ -93,49 +93,6 @@ func oneWatchEach(p *faultproxy.Proxy, count int) error {
 	return nil
 }
 
-// TestConnectionsAreFew counts the TLS handshakes of a start, and of a reset of all
-// connections. Without a bound, the transport made one for each object.
-func TestConnectionsAreFew(t *testing.T) {
-	const objects, each, streams = 500, 25, 100
-	n := newProxied(t, faultproxy.Options{MaxStreams: streams})
-	n.setMany(objects, "value")
-	volumes := n.volumesOf(objects, each)
-	const most = objects/streams + 20
-	made := 0
-	want := func(when string) {
-		t.Helper()
-		harness.Eventually(t, healed, func() error { return oneWatchEach(n.proxy, objects) })
-		_, accepted := n.proxy.Connections()
-		t.Logf("%s: %d connections for %d objects", when, accepted-made, objects)
-		if accepted-made > most {
-			t.Errorf("%s: %d connections for %d objects, want %d at most", when, accepted-made, objects, most)
-		}
-		made = accepted
-	}
-	n.publishAll(volumes)
-	want("start")
-	n.forgetRequests()
-	n.proxy.ResetConnections()
-	harness.Eventually(t, healed, func() error { return n.allAskedFor(objects, 1) })
-	want("reset")
-	n.unpublishAll(volumes)
-}
-
-// allAskedFor returns an error unless each of count objects was asked for so many times
-// since forgetRequests.
-func (n *proxied) allAskedFor(count, times int) error {
-	asked := 0
-	for _, c := range roundsOf(n.requests()) {
-		if c.initial+c.goingOn >= times {
-			asked++
-		}
-	}
-	if asked < count {
-		return fmt.Errorf("%d objects were asked for %d times, want %d", asked, times, count)
-	}
-	return nil
-}
-
 // TestManyPodsStartAtOnce has 40 pods with 12 volumes each (30 in the long form) start together, at an API
 // server whose watches don't begin with the state, so that each object takes a list
 // too: a client that limits its own rate would be late. What the volumes themselves take

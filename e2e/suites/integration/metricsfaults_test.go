@@ -160,10 +160,10 @@ func deafServerShows(t *testing.T, _ *alerting) {
 func brokenWatchesShow(t *testing.T, a *alerting) {
 	n := newProxied(t, faultproxy.Options{}, anyPort)
 	v := n.withFault(faultproxy.WatchClosed)
-	n.isStale(map[series]float64{`refvol_reflector_restarts_total{kind="ConfigMap"}`: 3, `refvol_reflector_restarts_total{kind="Secret"}`: 0})
 	a.wantFiring(t, asReady(n.scrapes(func() {
 		n.moves(n.scrape(), map[series]float64{`refvol_reflector_restarts_total{kind="ConfigMap"}`: 5})
 	})), "RefvolWatchesRestart")
+	n.isStale(nil)
 	n.recovers(v)
 }
 

@@ -159,3 +159,20 @@ func (n *node) showsJust(v *harness.Volume, data map[string]string) error {
 	}
 	return nil
 }
+
+// A volume that can't be updated holds up no other, and goes on when it can.
+func TestOneFailingVolumeHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "--max-volume-size=64Ki")
+	n.configMap("small", map[string]string{"key": "0"})
+	n.configMap("growing", map[string]string{"key": "0"})
+	small, growing := n.short("small"), n.short("growing")
+	n.mustPublish(small)
+	n.mustPublish(growing)
+	n.configMap("growing", map[string]string{"key": string(make([]byte, 128<<10))})
+	n.configMap("small", map[string]string{"key": "1"})
+	n.arrives(small, "key", "1", soon)
+	n.wantContent(growing, "key", "0")
+	n.configMap("growing", map[string]string{"key": "2"})
+	n.arrives(growing, "key", "2", soon)
+}

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -157,42 +156,4 @@ func TestStartupTaint(t *testing.T) {
 	n.logs("Removed the startup taint", 2)
 	n.mustUnpublish(v)
 	n.wantNothingLeft()
-}
-
-// Others change the Node's taints all the time, and lose none of their changes.
-func TestStartupTaintBesideOtherChanges(t *testing.T) {
-	t.Parallel()
-	node := newNodeObject(t, "0")
-	nodes := shared.Client().CoreV1().Nodes()
-	n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
-	kubelet := n.kubelet()
-	rounds := harness.Scaled(15, 400)
-	for round := range rounds {
-		setTaints(t, node, []corev1.Taint{
-			{Key: "example.org/goes", Effect: corev1.TaintEffectNoSchedule},
-			{Key: "example.org/stays", Effect: corev1.TaintEffectNoSchedule},
-			{Key: startupTaint, Effect: corev1.TaintEffectNoExecute},
-			{Key: "example.org/behind", Effect: corev1.TaintEffectNoSchedule},
-		})
-		n.confirm(kubelet, true)
-		// What is behind it moves one forward, so that an index of before names another.
-		patch := `[{"op": "test", "path": "/spec/taints/0/key", "value": "example.org/goes"},
-			{"op": "remove", "path": "/spec/taints/0"}]`
-		if _, err := nodes.Patch(t.Context(), node, types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		taintsBecome(t, node, []corev1.Taint{
-			{Key: "example.org/stays", Effect: corev1.TaintEffectNoSchedule},
-			{Key: "example.org/behind", Effect: corev1.TaintEffectNoSchedule},
-		})
-		if t.Failed() {
-			t.Fatalf("round %d", round)
-		}
-	}
-	log, err := os.ReadFile(n.LogPath())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("in %d of %d rounds the removal met the other change and was tried again",
-		strings.Count(string(log), "trying again"), rounds)
 }

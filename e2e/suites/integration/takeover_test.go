@@ -96,35 +96,3 @@ func (n *node) waitsForKubelet(v *harness.Volume) {
 		return errors.New("the plugin has not said why the volume is not updated")
 	})
 }
-
-// TestCrossNamespaceSwitchedOff restarts the plugin without --cross-namespace: the files of
-// objects of other namespaces go from running volumes too, and nothing else does.
-func TestCrossNamespaceSwitchedOff(t *testing.T) {
-	t.Parallel()
-	for _, strategy := range []string{"Atomic", "InPlace"} {
-		t.Run(strategy, func(t *testing.T) {
-			t.Parallel()
-			n := newAcrossNode(t)
-			own, plain, across := n.canary(), n.canary(), n.canary()
-			n.secret("own", map[string]string{"key": own})
-			n.configMap("own", map[string]string{"key": plain})
-			n.put("secret", "across", across)
-			n.put("configmap", "across", n.canary())
-			n.consent()
-			v := n.mixed(strategy)
-			n.publishesSoon(v)
-			n.wantContent(v, "across", across)
-
-			n.restartWith("--cross-namespace=false")
-			n.loses(v, "across", withdrawn)
-			n.arrives(v, "mixed.env", "key="+own+"\n", withdrawn)
-			n.wantGone(v, across)
-			n.wantContent(v, "own", own)
-			n.wantContent(v, "deep/own", plain)
-			n.wantContent(v, "own.env", "OWN="+own+"\n")
-			n.hasCondition(v, "--cross-namespace")
-			n.mustUnpublish(v)
-			n.wantNothingLeft()
-		})
-	}
-}
