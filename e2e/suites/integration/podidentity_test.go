@@ -2,6 +2,7 @@ package integration
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -177,4 +179,36 @@ func (n *podNode) never(v *harness.Volume, path, value string, during time.Durat
 	if err == nil {
 		n.t.Errorf("%s was updated without a token", filepath.Join(n.Target(v), path))
 	}
+}
+
+func projected(name string, mode *int32, sources ...corev1.VolumeProjection) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources, DefaultMode: mode}}}
+}
+
+func secretIn(object string, optional bool, items ...corev1.KeyToPath) corev1.VolumeProjection {
+	ref := corev1.LocalObjectReference{Name: object}
+	return corev1.VolumeProjection{Secret: &corev1.SecretProjection{LocalObjectReference: ref, Optional: &optional, Items: items}}
+}
+
+// TestPodIdentityOfAVolumeSource: with the pods' own tokens, what only the pod's own volume
+// names takes a right, and the refusal says where it is named.
+func TestPodIdentityOfAVolumeSource(t *testing.T) {
+	t.Parallel()
+	n := newPodNode(t)
+	value := n.canary()
+	n.secret("db", map[string]string{"password": value})
+	v := n.volume(map[string]string{"volume": "own"})
+	v.ServiceAccount, v.Beside = "web", []corev1.Volume{projected("own", nil, secretIn("db", false))}
+	n.pod(v)
+	refusal := fmt.Sprintf(`spec.volumes[0].projected.sources[0].secret: Forbidden: service account "web" of the pod may not get, list and watch Secret "%s/db"`, n.namespace)
+	wantStatus(t, n.finalAnswer(v), codes.PermissionDenied, refusal)
+	n.hasEvent(v, "RefForbidden", refusal)
+	revoke := allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
+	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
+	n.wantContent(v, "password", value)
+	revoke()
+	n.vanishes(v, "password", soon)
+	n.hasCondition(v, refusal)
+	n.mustUnpublish(v)
+	n.wantNothingLeft()
 }

@@ -14,6 +14,7 @@ import (
 )
 
 func TestPublishHasTheKubeletsLayout(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	color, password := n.canary(), n.canary()
 	n.configMap("app", map[string]string{"color": color, "empty": ""})
@@ -60,6 +61,7 @@ func TestPublishHasTheKubeletsLayout(t *testing.T) {
 }
 
 func TestMountIsLockedDown(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.configMap("app", map[string]string{"key": n.canary()})
 	v := n.short("app")

@@ -13,6 +13,7 @@ import (
 )
 
 func TestMalformedPublish(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.configMap("app", map[string]string{"key": n.canary()})
 	for _, tc := range []struct {
@@ -73,6 +74,7 @@ func without(key string) func(*csi.NodePublishVolumeRequest) {
 }
 
 func TestMalformedUnpublish(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	emptyDir := filepath.Join(n.KubeletDir(), "pods/uid-other/volumes/kubernetes.io~empty-dir/cache")
 	if err := os.MkdirAll(emptyDir, 0o755); err != nil {
@@ -99,6 +101,7 @@ func TestMalformedUnpublish(t *testing.T) {
 }
 
 func TestForbiddenTellsNotWhatExists(t *testing.T) {
+	t.Parallel()
 	n := newNodeAs(t, shared.powerless, "--publish-wait=110s")
 	n.secret("there", map[string]string{"key": n.canary()})
 	var texts []string

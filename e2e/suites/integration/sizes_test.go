@@ -19,6 +19,7 @@ const (
 // The largest objects that the API server takes are published, updated and unpublished
 // like any.
 func TestLargestObjects(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name string
 		args []string

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -156,4 +158,23 @@ func TestStartupTaint(t *testing.T) {
 	n.logs("Removed the startup taint", 2)
 	n.mustUnpublish(v)
 	n.wantNothingLeft()
+}
+
+// newNodeObject creates a Node, which exists until the test ends, and returns its name.
+func newNodeObject(t *testing.T, ttl string) (name string) {
+	t.Helper()
+	nodes := shared.Client().CoreV1().Nodes()
+	object, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: "node-",
+		Annotations:  map[string]string{corev1.ObjectTTLAnnotationKey: ttl},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := nodes.Delete(context.WithoutCancel(t.Context()), object.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	return object.Name
 }
