@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
@@ -171,8 +170,6 @@ func TestMetrics(t *testing.T) {
 	n.mustUnpublish(v)
 	n.counts(map[series]float64{"refvol_volumes": 0, "refvol_objects": 0, "refvol_object_staleness_seconds": 0, "refvol_volume_bytes": 0})
 }
-
-func code(err error) codes.Code { return status.Code(err) }
 
 // get fetches a URL over a connection of its own, so that none is left open.
 func get(t *testing.T, url string) (body string, status int, err error) {

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -98,27 +97,4 @@ func TestMalformedUnpublish(t *testing.T) {
 	if _, err := os.Stat(emptyDir); err != nil {
 		t.Error(err)
 	}
-}
-
-func TestForbiddenTellsNotWhatExists(t *testing.T) {
-	t.Parallel()
-	n := newNodeAs(t, shared.powerless, "--publish-wait=110s")
-	n.secret("there", map[string]string{"key": n.canary()})
-	var texts []string
-	for _, name := range []string{"there", "absent"} {
-		v := n.volume(map[string]string{"secret": name})
-		begin := time.Now()
-		err := n.Publish(t.Context(), v)
-		wantStatus(t, err, codes.PermissionDenied, "Secret", name)
-		if took := time.Since(begin); took > soon {
-			t.Errorf("the refusal took %s: it should not wait for what waiting does not change", took)
-		}
-		if err != nil {
-			texts = append(texts, strings.ReplaceAll(err.Error(), name, "NAME"))
-		}
-	}
-	if len(texts) == 2 && texts[0] != texts[1] {
-		t.Errorf("the texts differ:\n%s\n%s", texts[0], texts[1])
-	}
-	n.wantNothingLeft()
 }

@@ -32,6 +32,7 @@ type scheduleTotals struct{ schedules, faults, requests, reads atomic.Int64 }
 
 // TestRandomFaults runs random schedules of faults, on several nodes at once.
 func TestRandomFaults(t *testing.T) {
+	t.Parallel()
 	seed := harness.Seed(t)
 	nodes, each := harness.Scaled(12, 20), harness.Scaled(2, 100)
 	total := &scheduleTotals{}
