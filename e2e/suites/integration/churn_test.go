@@ -39,7 +39,7 @@ func TestChurnEndsWhereItBegan(t *testing.T) {
 	wantWatches(t, "secrets", secrets)
 	heap, descriptors := c.idleHeap(t), n.descriptors()
 
-	cycles := harness.Scaled(400, 20_000)
+	cycles := harness.Scaled(150, 20_000)
 	begin := time.Now()
 	c.run(t, cycles)
 	t.Logf("%d volumes published, updated and unpublished in %s", cycles, time.Since(begin).Round(time.Millisecond))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
@@ -12,9 +13,9 @@ import (
 // while the plugin is killed and stopped by turns. Nobody sees a part of a version, two versions of an
 // object in one generation, an older version, or a file too few.
 func TestReadersDuringUpdates(t *testing.T) {
-	const volumes, readersEach, restartEvery = 6, 2, 6
+	const volumes, readers, restartEvery = 6, 4, 6
 	n, sum := &supervisedNode{node: newNode(t, "-v=2")}, newTally()
-	shown, finish := map[*killing]*harness.Volume{}, []func(){}
+	shown, witnesses := map[*killing]*harness.Volume{}, [readers][]*witness{}
 	for i := range volumes {
 		s := &shape{name: fmt.Sprint("volume ", i), strategy: "Atomic"}
 		for j, kind := range []string{"configMap", "configMap", "secret"} {
@@ -24,9 +25,14 @@ func TestReadersDuringUpdates(t *testing.T) {
 		k.change()
 		shown[k] = k.newVolume()
 		k.mustPublish(shown[k])
-		for range readersEach {
-			finish = append(finish, k.watch(shown[k], false))
+		for j := range readers / 2 { // each volume has two
+			reader := (2*i + j) % readers
+			witnesses[reader] = append(witnesses[reader], newWitness(s, n.Target(shown[k]), false, &sum.reads))
 		}
+	}
+	var readings []*reading
+	for _, w := range witnesses {
+		readings = append(readings, startReading(t, 3*time.Millisecond, w...))
 	}
 	updates, kills, stops := 0, 0, 0
 	update := func() {
@@ -55,8 +61,10 @@ func TestReadersDuringUpdates(t *testing.T) {
 	for k, v := range shown {
 		k.becomesCurrent(v)
 	}
-	for _, end := range finish {
-		end()
+	for _, r := range readings {
+		if err := r.finish(); err != nil {
+			t.Errorf("a reader saw: %v", err)
+		}
 	}
 	t.Logf("%d updates, %d kills and %d stops; %s, %d of a generation that the reader had not seen", updates, kills, stops, &sum.reads, sum.reads.newer.Load())
 	if err := sum.reads.check(); err != nil || sum.reads.newer.Load() < int64(updates/10) {

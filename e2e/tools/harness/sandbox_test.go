@@ -2,7 +2,6 @@ package harness
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -25,20 +24,6 @@ func TestMountsCanBeMade(t *testing.T) {
 	}
 	if len(below) != 1 || below[0].Type != "tmpfs" || below[0].Source != "canary" {
 		t.Errorf("mounts seen inside = %+v, want one tmpfs from canary", below)
-	}
-}
-
-func TestMappedGIDCanOwnFiles(t *testing.T) {
-	gid, err := MappedGID()
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(path, 0, gid); err != nil {
-		t.Error(err)
 	}
 }
 
