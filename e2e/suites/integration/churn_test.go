@@ -27,7 +27,7 @@ const (
 
 // TestChurnEndsWhereItBegan publishes, updates and unpublishes volumes for a long time, of both
 // strategies, and has the plugin have then what it had before. (That no restart loses anything is
-// TestReadersDuringRestarts.)
+// TestReadersDuringUpdates.)
 func TestChurnEndsWhereItBegan(t *testing.T) {
 	n := newNodeWith(t, harness.PluginOptions{
 		Kubeconfig: shared.kubeconfig, Args: []string{"-v=1"}, Env: harness.TraceHeap(),
