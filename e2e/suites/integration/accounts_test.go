@@ -21,17 +21,6 @@ import (
 // pluginNamespace is where the accounts are.
 const pluginNamespace = "refvol-system"
 
-// scopedAccount makes a service account that may write events, read pods, and read no object that a
-// volume shows, and returns its kubeconfig; see allowReading. The account lasts as long
-// as the test; until then its name must not be used again.
-func scopedAccount(t *testing.T, name string) (kubeconfig string) {
-	t.Helper()
-	return newAccount(t, name, []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-		{APIGroups: []string{""}, Resources: []string{"nodes", "pods"}, Verbs: []string{"get"}},
-	})
-}
-
 // componentAccount returns a kubeconfig of an account with the rights that the base has with
 // a component. The account lasts as long as the test.
 func componentAccount(t *testing.T, component string) (kubeconfig string) {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,83 +97,4 @@ func (n *acrossNode) across(kind, name string) *harness.Volume {
 	return n.volume(map[string]string{"sources": fmt.Sprintf(
 		"[{configMap: {name: own}}, {%[1]s: {name: %[2]s, namespace: %[3]s, items: [{key: key, path: across}]}}]",
 		map[string]string{"secret": "secret", "configmap": "configMap"}[kind], name, n.source)})
-}
-
-// TestAcrossNamespaces grants, revokes and grants again.
-func TestAcrossNamespaces(t *testing.T) {
-	t.Parallel()
-	n := newAcrossNode(t)
-	own, first, second := n.canary(), n.canary(), n.canary()
-	n.configMap("own", map[string]string{"own": own})
-	n.put("secret", "db", first)
-	v := n.across("secret", "db")
-	v.ServiceAccount = "web"
-
-	refusal := fmt.Sprintf(`sources[1].secret.namespace: Forbidden: service account "web" of the pod may not get Secret "%s/db"`, n.source)
-	refused := n.across("secret", "db")
-	refused.ServiceAccount = "web"
-	wantStatus(t, n.Publish(t.Context(), refused), codes.PermissionDenied, refusal)
-	n.hasEvent(refused, "RefForbidden", refusal)
-	n.wantNothingLeft()
-	revoke := allow(t, n.source, rule("secret", "get", "db"), account(n.namespace, "web"))
-	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
-	n.wantContent(v, "across", first)
-	secrets := shared.Client().CoreV1().Secrets(n.source)
-	update := func(value string) {
-		t.Helper()
-		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"key": value}}
-		if _, err := secrets.Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	update(second)
-	n.arrives(v, "across", second, soon)
-
-	revoke()
-	n.vanishes(v, "across", soon)
-	n.wantContent(v, "own", own)
-	own = n.canary()
-	n.configMap("own", map[string]string{"own": own})
-	n.arrives(v, "own", own, soon)
-	n.hasCondition(v, refusal)
-	n.mustPublish(v) // as the kubelet does: the pod runs, and what it has left stays
-	n.mustKill()
-	n.mustStart()
-	third := n.canary()
-	update(third)
-	own = n.canary()
-	n.configMap("own", map[string]string{"own": own})
-	n.arrives(v, "own", own, afterRestart)
-	if got, err := n.content(v, "across"); err == nil {
-		t.Errorf("after a restart the refused file is back, with %d bytes", len(got))
-	}
-	defer allow(t, n.source, rule("secret", "get", "db"), account(n.namespace, "web"))()
-	n.arrives(v, "across", third, soon)
-	n.mustUnpublish(v)
-	n.wantNothingLeft()
-}
-
-// TestARefusalTellsNothing: whether the object exists shows neither in the answer nor in
-// what optional makes of it.
-func TestARefusalTellsNothing(t *testing.T) {
-	t.Parallel()
-	n := newAcrossNode(t)
-	n.configMap("own", map[string]string{"own": "x"})
-	n.put("secret", "there", n.canary())
-	for _, optional := range []string{"false", "true"} {
-		var texts []string
-		for _, name := range []string{"there", "none"} {
-			v := n.volume(map[string]string{"secret": name, "namespace": n.source, "optional": optional})
-			v.Pod = "same"
-			err := n.Publish(t.Context(), v)
-			if status.Code(err) != codes.PermissionDenied {
-				t.Fatalf("%s, optional %s: %v", name, optional, err)
-			}
-			texts = append(texts, status.Convert(err).Message()[:40])
-		}
-		if texts[0] != texts[1] {
-			t.Errorf("optional %s: %q for an object that exists, %q for one that doesn't", optional, texts[0], texts[1])
-		}
-	}
-	n.wantNothingLeft()
 }

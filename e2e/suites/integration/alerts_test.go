@@ -8,14 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/yaml"
 
-	"github.com/refvol/refvol/e2e/tools/faultproxy"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -96,7 +94,7 @@ func (n *node) scrapes(do func()) []harness.Scrape {
 	return scrapes
 }
 
-// asReady leaves out that no kubelet registers the driver: TestAlertsFire has that as a fault of its own.
+// asReady leaves out that no kubelet registers the driver: TestFaultsShow has that as a fault of its own.
 func asReady(scrapes []harness.Scrape) []harness.Scrape {
 	for i := range scrapes {
 		scrapes[i].Text = regexp.MustCompile(`(refvol_ready\{.*\}) 0`).ReplaceAllString(scrapes[i].Text, "$1 1")
@@ -127,136 +125,6 @@ func (a *alerting) wantFiring(t *testing.T, scrapes []harness.Scrape, want ...st
 	}
 	if !maps.Equal(firing, wanted) {
 		t.Errorf("alerts %v, want %v, by\n%s", firing, wanted, scrapes[len(scrapes)-1].Text)
-	}
-}
-
-// TestAlertsFire makes the fault that an alert is for, and evaluates all expressions on what the plugin
-// serves then. How long a fault must last is for the unit tests. A sample makes some of them.
-func TestAlertsFire(t *testing.T) {
-	t.Parallel()
-	a := newAlerting(t)
-	faults := map[string]func(*testing.T, *alerting){
-		"none": func(t *testing.T, a *alerting) {
-			n := newNode(t, anyPort)
-			n.value("app")
-			v := n.short("app")
-			n.mustPublish(v)
-			a.wantFiring(t, asReady(n.scrapes(func() { n.arrives(v, "key", n.value("app"), soon) })))
-		},
-		"not registered": func(t *testing.T, a *alerting) {
-			a.wantFiring(t, newNode(t, anyPort).scrapes(nil), "RefvolPluginNotReady")
-		},
-		"not scraped": func(t *testing.T, a *alerting) {
-			scrapes := asReady(newNode(t, anyPort).scrapes(nil))
-			scrapes[0].Labels["job"] = "other"
-			a.wantFiring(t, scrapes, "RefvolPluginAbsent")
-		},
-		"deleted object": func(t *testing.T, a *alerting) {
-			n := newNode(t, anyPort)
-			n.value("app")
-			n.mustPublish(n.short("app"))
-			n.deleteConfigMap("app")
-			n.counts(map[series]float64{`refvol_volumes{condition="RefDeleted"}`: 1})
-			a.wantFiring(t, asReady(n.scrapes(nil)), "RefvolVolumesAbnormal")
-		},
-		"full volume": func(t *testing.T, a *alerting) {
-			n := newNode(t, anyPort, "--max-volume-size=64Ki")
-			n.value("app")
-			n.mustPublish(n.short("app"))
-			a.wantFiring(t, asReady(n.scrapes(func() {
-				before := n.scrape()
-				n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 100<<10)})
-				n.moves(before, map[series]float64{`refvol_writes_total{result="error"}`: 1, `refvol_volumes{condition="VolumeUpdateFailed"}`: 1})
-			})), "RefvolVolumesAbnormal", "RefvolWritesFail")
-		},
-		"full node": func(t *testing.T, a *alerting) {
-			n := newNode(t, anyPort, "--max-volume-size=64Ki", "--max-total-size=70Ki")
-			n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 56<<10)})
-			n.mustPublish(n.short("app"))
-			full := n.short("app")
-			wantStatus(t, n.finalAnswer(full), codes.ResourceExhausted)
-			a.wantFiring(t, asReady(n.scrapes(func() {
-				wantStatus(t, n.finalAnswer(full), codes.ResourceExhausted)
-			})), "RefvolMemoryNearLimit", "RefvolCallsFail", "RefvolWritesFail")
-		},
-		"refused publishes": func(t *testing.T, a *alerting) {
-			n := newNodeAs(t, shared.powerless, anyPort)
-			refused := n.short("app")
-			wantStatus(t, n.finalAnswer(refused), codes.PermissionDenied)
-			a.wantFiring(t, asReady(n.scrapes(func() {
-				wantStatus(t, n.finalAnswer(refused), codes.PermissionDenied)
-			})), "RefvolPublishesRefused")
-		},
-		"no tokens after a restart": func(t *testing.T, a *alerting) {
-			n := newPodNode(t, anyPort)
-			n.secret("db", map[string]string{"key": n.canary()})
-			allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
-			v := n.own("secret", "db", "web")
-			harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
-			n.restartWith()
-			n.counts(map[series]float64{"refvol_volumes_without_token": 1, `refvol_volumes{condition="Unknown"}`: 1})
-			a.wantFiring(t, asReady(n.scrapes(nil)), "RefvolVolumesWithoutToken", "RefvolVolumesUnknown")
-		},
-		"reviews fail": func(t *testing.T, a *alerting) {
-			n := newProxiedAs(t, componentAccount(t, "cross-namespace"), faultproxy.Options{}, "--cross-namespace", "--resync-interval=1s", anyPort)
-			across := &acrossNode{node: n.node, source: newNamespace(t)}
-			across.put("secret", "db", n.canary())
-			allow(t, across.source, readers("secret", "db"), account(n.namespace, "web"))
-			n.value("own")
-			v := across.across("secret", "db")
-			v.ServiceAccount = "web"
-			harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
-			n.inject(faultproxy.ServerError)
-			n.moves(n.scrape(), map[series]float64{`refvol_authorizations_total{result="error"}`: 1})
-			a.wantFiring(t, asReady(n.scrapes(func() {
-				n.moves(n.scrape(), map[series]float64{`refvol_authorizations_total{result="error"}`: 1})
-			})), "RefvolReviewsFail", "RefvolVolumesAbnormal")
-		},
-		"broken watches": func(t *testing.T, a *alerting) {
-			n := newProxied(t, faultproxy.Options{}, anyPort)
-			n.withFault(faultproxy.WatchClosed)
-			a.wantFiring(t, asReady(n.scrapes(func() {
-				n.moves(n.scrape(), map[series]float64{`refvol_reflector_restarts_total{kind="ConfigMap"}`: 5})
-			})), "RefvolWatchesRestart")
-		},
-		"API server in trouble": func(t *testing.T, a *alerting) {
-			n := newProxied(t, faultproxy.Options{}, anyPort)
-			// Later there are no other requests than those that fail: a series that begins in the second
-			// scrape doesn't grow.
-			n.counts(map[series]float64{`refvol_ready{condition="rights"}`: 1})
-			for i := range 5 {
-				name := fmt.Sprint("failing-", i)
-				n.value(name)
-				n.publishes(n.short(name), soon)
-			}
-			n.withFault(faultproxy.ServerError)
-			n.proxy.ResetConnections()
-			n.moves(n.scrape(), map[series]float64{`rest_client_requests_total{code="500"}`: 1})
-			a.wantFiring(t, asReady(n.scrapes(func() {
-				n.moves(n.scrape(), map[series]float64{`rest_client_requests_total{code="500"}`: 12})
-			})), "RefvolAPIRequestsFail")
-		},
-		// A test can't wait for ten minutes, so three seconds take their place.
-		"API server away": func(t *testing.T, a *alerting) {
-			n := newProxied(t, faultproxy.Options{}, anyPort)
-			n.withFault(faultproxy.Refused)
-			n.isStale(nil)
-			const alert = "RefvolFilesStale"
-			expr := strings.Replace(a.exprs[alert], "> 600", "> 3", 1)
-			if expr == a.exprs[alert] {
-				t.Fatalf("the expression %s is not the one that this test knows", expr)
-			}
-			found, err := a.Query(t.Context(), n.scrapes(nil), 0, expr)
-			if err != nil || len(found[0]) != 1 || found[0][0].Labels["node"] != "node-1" {
-				t.Errorf("the expression finds %v, %v", found, err)
-			}
-		},
-	}
-	for _, name := range slices.Sorted(maps.Keys(faults)) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			faults[name](t, a)
-		})
 	}
 }
 

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -42,56 +41,6 @@ func TestAsNodeRefusedPublish(t *testing.T) {
 			t.Errorf("it shows whether the object exists:\n%s\n%s", texts[0], texts[1])
 		}
 		n.behind.heal()
-	}
-	n.wantNothingLeft()
-}
-
-// TestAsNodePublishWaitsForTheAuthorizer has the refusals end while publishes wait, and then the
-// plugin.
-func TestAsNodePublishWaitsForTheAuthorizer(t *testing.T) {
-	t.Parallel()
-	n := newProxiedAsNode(t)
-	value := n.canary()
-	n.secret("there", map[string]string{"key": value})
-	for _, resource := range []string{"pods", "secrets"} {
-		n.refuse(func(r faultproxy.Request) bool { return r.Resource == resource && r.Namespace == n.namespace })
-		v := n.shown(nativeSecret("there"), volumeSource())
-		answer := n.publishing(v)
-		n.stillWaiting(answer, v, 2*time.Second)
-		n.behind.heal()
-		if err := n.answer(answer, soon); err != nil {
-			t.Errorf("refused %s: %v", resource, err)
-		}
-		n.wantContent(v, "key", value)
-		n.mustUnpublish(v)
-	}
-	for _, resource := range []string{"pods", "secrets"} {
-		n.refuse(func(r faultproxy.Request) bool { return r.Resource == resource && r.Namespace == n.namespace })
-		v := n.shown(nativeSecret("there"), volumeSource())
-		refused := func() (count int) {
-			for _, r := range n.behind.requests() {
-				if r.Fault != faultproxy.None && r.Resource == resource && r.Namespace == n.namespace {
-					count++
-				}
-			}
-			return count
-		}
-		before := refused()
-		answer := n.publishing(v)
-		harness.Eventually(t, soon, func() error { // the second one shows that the plugin has got the answer to the first
-			if count := refused() - before; count < 2 {
-				return fmt.Errorf("%d requests were refused, want 2", count)
-			}
-			return nil
-		})
-		if err := n.Terminate(context.WithoutCancel(t.Context())); err != nil {
-			t.Fatal(err)
-		}
-		wantStatus(t, n.answer(answer, soon), codes.Unavailable, "the plugin is stopping", "no relationship found")
-		n.behind.heal()
-		n.mustStart()
-		n.publishes(v, soon)
-		n.mustUnpublish(v)
 	}
 	n.wantNothingLeft()
 }

@@ -139,21 +139,6 @@ func (f *faultyNode) asked(times int) {
 	})
 }
 
-// probed waits until so many requests for objects have been sent since forgetRequests.
-func (f *faultyNode) probed(times int) {
-	f.t.Helper()
-	harness.Eventually(f.t, healed, func() error {
-		sent := 0
-		for _, c := range roundsOf(f.requests()) {
-			sent += c.initial + c.lists + c.goingOn
-		}
-		if sent < times {
-			return fmt.Errorf("%d requests were sent, want %d", sent, times)
-		}
-		return nil
-	})
-}
-
 // object returns how the proxy calls a thing.
 func (o *thing) object() faultproxy.Object {
 	return faultproxy.Object{Resource: strings.ToLower(o.kind) + "s", Namespace: o.node.namespace, Name: o.name}

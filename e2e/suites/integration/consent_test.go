@@ -137,6 +137,8 @@ type mode struct {
 	// asNode says that the plugin reads as its node. Then no grant counts, but whether the pod's
 	// spec names the object.
 	asNode bool
+	// refusals has what was said of each case that is refused, but for whether the object exists.
+	refusals sync.Map
 }
 
 // names says whether the pods of a case's account name the objects in their own specs, where the
@@ -395,6 +397,13 @@ func (m *mode) try(ctx context.Context, c *tuple, v *harness.Volume, in string) 
 	}
 	if code == codes.PermissionDenied && !strings.Contains(err.Error(), fmt.Sprintf("service account %q of the pod may not ", c.account)) {
 		m.t.Errorf("%s, %s: got %v", m.name, c, err)
+	}
+	if code == codes.PermissionDenied || code == codes.InvalidArgument {
+		same, text := *c, strings.ReplaceAll(err.Error(), "/"+c.object()+`"`, `/NAME"`)
+		same.exists = true
+		if other, ok := m.refusals.LoadOrStore(same, text); ok && other != text {
+			m.t.Errorf("%s, %s: %q tells whether the object exists, elsewhere it was %q", m.name, c, text, other)
+		}
 	}
 	if err != nil {
 		return code

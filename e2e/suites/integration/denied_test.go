@@ -7,13 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/refvol/refvol/e2e/tools/faultproxy"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -70,52 +67,6 @@ func restartAPIServer(t *testing.T) {
 	}
 }
 
-// A live volume whose object may not be read any more says so, keeps its files, and
-// follows the object again when the right is back.
-func TestRightTakenFromALiveVolume(t *testing.T) {
-	t.Parallel()
-	for _, strategy := range []string{"Watch", "Cache", "Get"} {
-		t.Run(strategy, func(t *testing.T) {
-			t.Parallel()
-			account := uniqueName("denied-" + strings.ToLower(strategy))
-			n := newProxiedAs(t, scopedAccount(t, account), faultproxy.Options{}, onNode(t, "0"),
-				"--change-detection="+strategy, "--resync-interval="+askingResync.String())
-			forbid := n.allowReading(account)
-			value := n.canary()
-			n.secret("db", map[string]string{"key": value})
-			v := n.volume(map[string]string{"secret": "db"})
-			n.publishesSoon(v)
-
-			forbid()
-			settles(t, pluginNamespace, account, &authorizationv1.ResourceAttributes{Namespace: n.namespace, Verb: "watch", Resource: "secrets"}, false)
-			n.proxy.ResetConnections() // an open watch outlives the right
-			unseen := n.canary()
-			n.secret("db", map[string]string{"key": unseen})
-			const text = `secrets "db" is forbidden`
-			// Refusals count after some seconds, and a pause comes on top of that.
-			harness.Eventually(t, 3*soon, func() error {
-				if problem := n.problem(v); !strings.Contains(problem, "is forbidden") {
-					return fmt.Errorf("the condition is %q, want %q", problem, text)
-				}
-				return nil
-			})
-			n.hasEvent(v, "RefForbidden", "is forbidden")
-			n.wantContent(v, "key", value)
-			wantStatus(t, n.Publish(t.Context(), n.volume(map[string]string{"secret": "db"})), codes.PermissionDenied, "is forbidden")
-			n.mustPublish(v) // as the kubelet does after its own restart
-
-			n.allowReading(account)
-			n.arrives(v, "key", unseen, 2*soon)
-			n.hasCondition(v, "")
-			if events := n.eventsOf(v, "RefForbidden"); len(events) != 1 || events[0].Count != 1 {
-				t.Errorf("%d events, or one counted more than once; want one", len(events))
-			}
-			n.mustUnpublish(v)
-			n.wantNothingLeft()
-		})
-	}
-}
-
 // An API server that starts refuses everybody for a moment. That is nobody's fault and
 // no event.
 func TestNoDenialWhileTheAPIServerStarts(t *testing.T) {
@@ -160,4 +111,29 @@ func (n *node) eventsOf(v *harness.Volume, reason string) []corev1.Event {
 		}
 	}
 	return events
+}
+
+// hasEvent waits for an event on the volume's pod with this reason and text, that
+// was written once, whatever was retried.
+func (n *node) hasEvent(v *harness.Volume, reason, text string) {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		events, err := shared.Client().CoreV1().Events(n.namespace).List(n.t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		var found []string
+		for _, event := range events.Items {
+			found = append(found, event.Reason+": "+event.Message)
+			ours := string(event.InvolvedObject.UID) == v.UID // other pods may have the same trouble
+			if !ours || event.Reason != reason || !strings.Contains(event.Message, text) {
+				continue
+			}
+			if event.InvolvedObject.Kind != "Pod" || event.Type != corev1.EventTypeWarning || event.Count != 1 {
+				return fmt.Errorf("event on %+v of type %s, %d times", event.InvolvedObject, event.Type, event.Count)
+			}
+			return nil
+		}
+		return fmt.Errorf("no event %s with %q among %q", reason, text, found)
+	})
 }

@@ -2,9 +2,9 @@ package integration
 
 import (
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -123,44 +123,25 @@ func TestPodEnvFile(t *testing.T) {
 	n.wantNothingLeft()
 }
 
-func TestPodEnvRefusals(t *testing.T) {
+// A joined file follows each of its objects, and a part that is optional comes and goes.
+func TestJoin(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, "--publish-wait=1s")
-	v := n.pod(map[string]string{"sources": "- podEnv: {path: e, container: side}\n"}, corev1.Container{Name: "main", Image: "x", Env: []corev1.EnvVar{{Name: "A", Value: n.canary()}}})
-	wantStatus(t, n.finalAnswer(v), codes.InvalidArgument, `sources[0].podEnv.container: `, `the pod has no container "side"; it has main`)
-
-	other := *v
-	other.UID += "x"
-	other.Unknown = true
-	wantStatus(t, n.finalAnswer(&other), codes.NotFound, `sources[0].podEnv.container: read pod `+n.namespace+`/web: it has the UID `+v.UID+` now`)
-
-	none := n.volume(v.Attributes)
-	none.Pod, none.Unknown = "none", true
-	wantStatus(t, n.finalAnswer(none), codes.NotFound, `pods "none" not found`)
-	n.wantNothingLeft()
-
-	powerless := newNodeAs(t, shared.powerless, "--publish-wait=1s")
-	powerless.namespace = n.namespace
-	wantStatus(t, powerless.finalAnswer(v), codes.PermissionDenied, `pods "web" is forbidden`)
-	powerless.wantNothingLeft()
-}
-
-// A key that a variable needs is waited for like any other.
-func TestEnvFileOfALateKey(t *testing.T) {
 	n := newNode(t)
-	n.secret("db", map[string]string{"other": n.canary()})
-	v := n.volume(map[string]string{"sources": "- env: {path: e, env: [{name: A, valueFrom: {secretKeyRef: {name: db, key: password}}}, {name: B, valueFrom: {configMapKeyRef: {name: app, key: k}}}]}\n"})
-	answer := n.publishing(v)
-	n.hasEvent(v, "RefKeyNotFound", "sources[0].env.env[0].valueFrom.secretKeyRef: couldn't find key password in Secret "+n.namespace+
-		`/db; sources[0].env.env[1].valueFrom.configMapKeyRef: ConfigMap "`+n.namespace+`/app" not found`)
-	value := n.canary()
-	n.secret("db", map[string]string{"password": value})
-	n.configMap("app", map[string]string{"k": "v"})
-	begin := time.Now()
-	if err := n.answer(answer, soon); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("returned %s after the creation", time.Since(begin))
-	n.wantContent(v, "e", "A="+value+"\nB=v\n")
+	n.configMap("corp", map[string]string{"ca.pem": "corp 1"})
+	own := n.canary()
+	n.secret("own", map[string]string{"ca.crt": own + "\n"})
+	v := n.volume(map[string]string{"sources": "- join: {path: tls/ca.pem, mode: 0444, sources: [{configMap: {name: corp, key: ca.pem}}, {secret: {name: own, key: ca.crt}}, {configMap: {name: late, key: k, optional: true}}]}\n"})
+	n.mustPublish(v)
+	n.wantContent(v, "tls/ca.pem", "corp 1\n"+own+"\n")
+	n.configMap("corp", map[string]string{"ca.pem": "corp 2\n"})
+	n.arrives(v, "tls/ca.pem", "corp 2\n"+own+"\n", soon)
+	n.configMap("late", map[string]string{"k": "late"})
+	n.arrives(v, "tls/ca.pem", "corp 2\n"+own+"\nlate\n", soon)
+	n.secret("own", map[string]string{"other": n.canary()})
+	n.hasEvent(v, "RefKeyNotFound", "references non-existent secret key: ca.crt")
+	n.wantContent(v, "tls/ca.pem", "corp 2\n"+own+"\nlate\n")
 	n.mustUnpublish(v)
+	bad := n.volume(map[string]string{"sources": "[{join: {path: p}}]"})
+	wantStatus(t, n.Publish(t.Context(), bad), codes.InvalidArgument, "sources[0].join.sources: Required value: must have at least one source")
+	n.wantNothingLeft()
 }

@@ -40,28 +40,6 @@ func (n *node) finalAnswer(v *harness.Volume) (err error) {
 	return err
 }
 
-// stillWaiting checks that a call that publishing began goes on for a while, and
-// that nothing of its volume shows meanwhile.
-func (n *node) stillWaiting(from <-chan error, v *harness.Volume, during time.Duration) {
-	n.t.Helper()
-	end := time.After(during)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case err := <-from:
-			n.t.Fatalf("publish returned, with %v, and should wait", err)
-		case <-end:
-			return
-		case <-tick.C:
-			n.wantMounts(0)
-			if entries, err := os.ReadDir(n.Target(v)); err == nil && len(entries) > 0 {
-				n.t.Fatalf("%d names show before the publish returned", len(entries))
-			}
-		}
-	}
-}
-
 // content returns what one file of the volume holds now.
 func (n *node) content(v *harness.Volume, path string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(n.Target(v), path))

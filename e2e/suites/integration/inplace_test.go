@@ -49,6 +49,7 @@ func (n *node) shows(read func() (string, error), want string) {
 // With writeStrategy: InPlace who has mounted a single file sees it change, also after
 // a restart of the plugin, also when its key was gone for a while.
 func TestInPlace(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	first, second, third := n.canary(), n.canary()+n.canary(), n.canary()[:20]
 	set := func(value string) { n.configMap("app", map[string]string{"key": value, "stays": "1"}) }
@@ -86,5 +87,25 @@ func TestInPlace(t *testing.T) {
 	n.mustUnpublish(atomic)
 	if err := n.Unpublish(t.Context(), inPlace); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestKeysComeAndGo(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	stays := n.canary()
+	n.configMap("app", map[string]string{"stays": stays, "goes": n.canary()})
+	v := n.short("app")
+	n.mustPublish(v)
+
+	comes := n.canary()
+	n.configMap("app", map[string]string{"stays": stays, "comes": comes})
+	n.arrives(v, "comes", comes, soon)
+	n.vanishes(v, "goes", soon)
+	n.configMap("app", nil)
+	n.vanishes(v, "comes", soon)
+	n.vanishes(v, "stays", soon)
+	if files, err := harness.Files(n.Target(v)); err != nil || len(files) != 0 {
+		t.Errorf("files of an empty object = %v, %v, want none", files, err)
 	}
 }

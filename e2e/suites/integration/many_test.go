@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -288,27 +287,5 @@ func (m *many) wantNoMountMoved(calls []supervise.Call) {
 	// By which the plugin probes at its start what the kernel grants.
 	if byName["fsmount"] == 0 {
 		m.t.Error("no call was counted at all")
-	}
-}
-
-// TestPublishBesideARestart: a publish does not wait until a restarted plugin has all volumes current.
-func TestPublishBesideARestart(t *testing.T) {
-	m := newMany(t, manyVolumes)
-	m.mustKill()
-	m.mustStart()
-	var took []time.Duration
-	for i := range 5 {
-		name := fmt.Sprint("beside-", i)
-		m.configMap(name, map[string]string{"key": name})
-		v := m.short(name)
-		begin := time.Now()
-		m.mustPublish(v)
-		took = append(took, time.Since(begin))
-		m.mustUnpublish(v)
-	}
-	m.allCurrent(soon)
-	t.Logf("publishes beside a restart with %d volumes took %v", manyVolumes, took)
-	if slowest := slices.Max(took); slowest > 2*time.Second {
-		t.Errorf("one took %s", slowest)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -80,18 +82,6 @@ func (n *proxied) unpublishAll(volumes []*harness.Volume) {
 	n.wantNothingLeft()
 }
 
-// allArrive waits until every object of the volumes, of each of which there are so
-// many, shows the value.
-func (n *proxied) allArrive(volumes []*harness.Volume, each int, value string, within time.Duration) {
-	n.t.Helper()
-	end := time.Now().Add(within)
-	for v, volume := range volumes {
-		for i := v * each; i < (v+1)*each; i++ {
-			n.arrives(volume, objectName(i), value, max(time.Until(end), time.Millisecond))
-		}
-	}
-}
-
 // oneWatchEach returns an error unless each of count objects is watched once.
 func oneWatchEach(p *faultproxy.Proxy, count int) error {
 	open := p.Watches()
@@ -104,163 +94,6 @@ func oneWatchEach(p *faultproxy.Proxy, count int) error {
 		}
 	}
 	return nil
-}
-
-// TestMoreWatchesThanStreams has an API server that allows few requests at once on a
-// connection: more connections are made, and no watch is stuck.
-func TestMoreWatchesThanStreams(t *testing.T) {
-	const objects, each, streams = 500, 25, 50
-	n := newProxied(t, faultproxy.Options{MaxStreams: streams})
-	n.setMany(objects, "before")
-	volumes := n.volumesOf(objects, each)
-	begin := time.Now()
-	n.publishAll(volumes)
-	took := time.Since(begin)
-	harness.Eventually(t, soon, func() error { return oneWatchEach(n.proxy, objects) })
-	n.setMany(objects, "after")
-	n.allArrive(volumes, each, "after", soon)
-	connections, _ := n.proxy.Connections()
-	if connections < objects/streams {
-		t.Errorf("%d connections of %d streams carry %d watches", connections, streams, objects)
-	}
-	t.Logf("%d objects published in %s over %d connections", objects, took, connections)
-	n.unpublishAll(volumes)
-	harness.Eventually(t, soon, func() error { return noWatches(n.proxy) })
-}
-
-// TestWatchesComeBackApart has many watches break at one moment, and the API server
-// away for a while: they do not come back at one moment.
-func TestWatchesComeBackApart(t *testing.T) {
-	const objects, each = 300, 10
-	n := newProxied(t, faultproxy.Options{})
-	n.setMany(objects, "before")
-	volumes := n.volumesOf(objects, each)
-	more := append(n.volumesOf(objects, each), n.volumesOf(objects, each)...)
-	n.publishAll(append(more, volumes...))
-	harness.Eventually(t, soon, func() error { return oneWatchEach(n.proxy, objects) })
-
-	n.forgetRequests()
-	reset := time.Now()
-	n.proxy.ResetConnections()
-	harness.Eventually(t, healed, func() error { return n.allAskedFor(objects, 1) })
-	harness.Eventually(t, healed, func() error { return oneWatchEach(n.proxy, objects) })
-	// The first pause is one of 250 to 500 ms.
-	s := spreadOf(n.requests(), 50*time.Millisecond)
-	first := s.first.Sub(reset)
-	t.Logf("after a reset: %v, the first after %s", s, first)
-	if first < 250*time.Millisecond || s.took < 200*time.Millisecond || s.densest > objects*2/3 {
-		t.Errorf("after a reset: %v, the first after %s; want the first after 250 ms, all within 200 ms at least, and two thirds of them at most",
-			s, first)
-	}
-
-	n.forgetRequests()
-	n.inject(faultproxy.BadGateway)
-	n.proxy.ResetConnections()
-	// Some openings are under way when the first fails; after that one object asks at a time.
-	const atOnce, probes = 16, 3
-	count := func() int { return len(n.requests()) }
-	harness.Eventually(t, healed, func() error {
-		if count() == 0 {
-			return errors.New("no request was sent to the failing server")
-		}
-		return nil
-	})
-	before := count()
-	harness.Eventually(t, healed, func() error {
-		if sent := count(); sent < before+probes {
-			return fmt.Errorf("%d requests were sent to the failing server, want %d", sent, before+probes)
-		}
-		return nil
-	})
-	if sent := count(); sent > 2*atOnce+probes {
-		t.Errorf("%d requests were sent to the failing server, want one at a time after the first %d", sent, atOnce)
-	}
-	n.heal()
-	begin := time.Now()
-	n.setMany(objects, "after")
-	harness.Eventually(t, time.Until(begin.Add(healed)), func() error { return oneWatchEach(n.proxy, objects) })
-	n.allArrive(volumes, each, "after", healed)
-	n.unpublishAll(append(more, volumes...))
-}
-
-// TestConnectionsAreFew counts the TLS handshakes of a start, and of a reset of all
-// connections. Without a bound, the transport made one for each object.
-func TestConnectionsAreFew(t *testing.T) {
-	const objects, each, streams = 500, 25, 100
-	n := newProxied(t, faultproxy.Options{MaxStreams: streams})
-	n.setMany(objects, "value")
-	volumes := n.volumesOf(objects, each)
-	const most = objects/streams + 20
-	made := 0
-	want := func(when string) {
-		t.Helper()
-		harness.Eventually(t, healed, func() error { return oneWatchEach(n.proxy, objects) })
-		_, accepted := n.proxy.Connections()
-		t.Logf("%s: %d connections for %d objects", when, accepted-made, objects)
-		if accepted-made > most {
-			t.Errorf("%s: %d connections for %d objects, want %d at most", when, accepted-made, objects, most)
-		}
-		made = accepted
-	}
-	n.publishAll(volumes)
-	want("start")
-	n.forgetRequests()
-	n.proxy.ResetConnections()
-	harness.Eventually(t, healed, func() error { return n.allAskedFor(objects, 1) })
-	want("reset")
-	n.unpublishAll(volumes)
-}
-
-// allAskedFor returns an error unless each of count objects was asked for so many times
-// since forgetRequests.
-func (n *proxied) allAskedFor(count, times int) error {
-	asked := 0
-	for _, c := range roundsOf(n.requests()) {
-		if c.initial+c.goingOn >= times {
-			asked++
-		}
-	}
-	if asked < count {
-		return fmt.Errorf("%d objects were asked for %d times, want %d", asked, times, count)
-	}
-	return nil
-}
-
-// watchSpread is how requests are spread over time.
-type watchSpread struct {
-	// objects were asked for; densest is how many of them first in one window, of all
-	// the time that this took.
-	objects, densest int
-	window, took     time.Duration
-	first            time.Time
-}
-
-func (s watchSpread) String() string {
-	return fmt.Sprintf("%d objects were asked for within %s, %d of them within %s", s.objects, s.took, s.densest, s.window)
-}
-
-func spreadOf(requests []faultproxy.Request, window time.Duration) watchSpread {
-	first := make(map[faultproxy.Object]time.Time)
-	for _, r := range requests {
-		if _, ok := first[r.Object]; !ok && (r.Verb == "WATCH" || r.Verb == "LIST") {
-			first[r.Object] = r.At
-		}
-	}
-	var at []time.Time
-	for _, moment := range first {
-		at = append(at, moment)
-	}
-	slices.SortFunc(at, time.Time.Compare)
-	s := watchSpread{objects: len(at), window: window}
-	from := 0
-	for i := range at {
-		for at[i].Sub(at[from]) > window {
-			from++
-		}
-		s.densest = max(s.densest, i-from+1)
-		s.first, s.took = at[0], at[i].Sub(at[0])
-	}
-	return s
 }
 
 // TestManyPodsStartAtOnce has 40 pods with 12 volumes each (30 in the long form) start together, at an API
@@ -303,4 +136,74 @@ func (n *proxied) volumesOfPods(pods, each, objects int) []*harness.Volume {
 		}
 	}
 	return volumes
+}
+
+// TestHangingRequestsHoldUpNoOtherPodForLong has one pod name objects whose requests never get an answer, and publishes
+// volumes of other pods meanwhile: each of 16 slots is free again after a second.
+func TestHangingRequestsHoldUpNoOtherPodForLong(t *testing.T) {
+	const objects, each, publishes = 96, 12, 9
+	// within is how much longer a publish may take beside the requests that hang.
+	const within = objects*time.Second/16 + 2*time.Second
+	n := newProxied(t, faultproxy.Options{})
+	n.setMany(objects, "value")
+	without := n.publishOthers("before", publishes)
+
+	n.forgetRequests()
+	n.proxy.InjectFor(faultproxy.NoHeaders, func(r faultproxy.Request) bool {
+		return strings.HasPrefix(r.Name, "many-")
+	})
+	hanging := n.volumesOf(objects, each)
+	var answers []<-chan error
+	for i, v := range hanging {
+		v.Pod, v.UID, v.Name = hanging[0].Pod, hanging[0].UID, fmt.Sprint("volume-", i)
+		answers = append(answers, n.publishing(v))
+	}
+	n.untilNoneIsNew(16)
+	with := n.publishOthers("beside", publishes)
+	asked := len(roundsOf(n.requests()))
+	t.Logf("a publish took %v, and beside requests for %d objects that hang %v", without, asked, with)
+	if most := slices.Max(with); most > 3*slices.Max(without)+within {
+		t.Errorf("a publish took %s beside requests that hang, and %s without", most, slices.Max(without))
+	}
+
+	n.unpublishAll(hanging)
+	for _, answer := range answers {
+		wantStatus(t, n.answer(answer, soon), codes.Aborted)
+	}
+	harness.Eventually(t, soon, func() error { return noWatches(n.proxy) })
+}
+
+// publishOthers publishes volumes of new objects and pods, one after the other, and returns
+// how long each took.
+func (n *proxied) publishOthers(name string, count int) []time.Duration {
+	n.t.Helper()
+	var took []time.Duration
+	for i := range count {
+		object := fmt.Sprintf("%s-%d", name, i)
+		n.configMap(object, map[string]string{"key": object})
+		v := n.short(object)
+		begin := time.Now()
+		n.mustPublish(v)
+		took = append(took, time.Since(begin))
+		n.wantContent(v, "key", object)
+		n.mustUnpublish(v)
+	}
+	slices.Sort(took)
+	return took
+}
+
+// untilNoneIsNew waits until so many objects have been asked for, and for a moment no other.
+func (n *proxied) untilNoneIsNew(least int) {
+	n.t.Helper()
+	const moment = 500 * time.Millisecond
+	last, since := 0, time.Now()
+	harness.Eventually(n.t, soon, func() error {
+		if asked := len(roundsOf(n.requests())); asked != last {
+			last, since = asked, time.Now()
+		}
+		if last < least || time.Since(since) < moment {
+			return fmt.Errorf("%d objects have been asked for, the last just now, want %d at least", last, least)
+		}
+		return nil
+	})
 }

@@ -163,21 +163,6 @@ func endOf(log []byte) (reason []byte, lack bool) {
 	return reason, false
 }
 
-func TestEndOf(t *testing.T) {
-	for log, want := range map[string]bool{
-		"I1 fatal error: x\nfatal error: runtime: out of memory\ngoroutine 1\n": true,
-		"runtime: failed to create new OS thread (have 9 already; errno=11)\n":  true,
-		"runtime: cannot allocate memory\n":                                     true,
-		"x\nfatal error: newosproc\n":                                           true,
-		"fatal error: concurrent map writes\nruntime: out of memory\n":          false,
-		"panic: x\n": false,
-	} {
-		if reason, got := endOf([]byte(log)); got != want {
-			t.Errorf("%q ends with %q, a lack %t, want %t", log, reason, got, want)
-		}
-	}
-}
-
 // The pages of volumes stay counted where the plugin was that wrote them. A limit there
 // kills each plugin that comes after; the bound that counts them is the node's total,
 // also after a restart.

@@ -1,7 +1,10 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -166,4 +169,38 @@ func TestMetrics(t *testing.T) {
 	}
 	n.mustUnpublish(v)
 	n.counts(map[series]float64{"refvol_volumes": 0, "refvol_objects": 0, "refvol_object_staleness_seconds": 0, "refvol_volume_bytes": 0})
+}
+
+// get fetches a URL over a connection of its own, so that none is left open.
+func get(t *testing.T, url string) (body string, status int, err error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		return "", 0, err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", 0, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return string(text), resp.StatusCode, err
+}
+
+// ready returns what the plugin says of why it is not ready. It must run with anyPort.
+func (n *node) ready() error {
+	n.t.Helper()
+	address := n.servingAddress()
+	body, status, err := get(n.t, "http://"+address+"/readyz")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if status != 200 {
+		return errors.New(body)
+	}
+	if _, status, err := get(n.t, "http://"+address+"/healthz"); err != nil || status != 200 {
+		return fmt.Errorf("/healthz: %d, %w", status, err)
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -12,31 +13,52 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// TestMetricsTellFaults makes one fault of each kind. The metrics that tell of it move, and move back
-// where it can be mended.
-func TestMetricsTellFaults(t *testing.T) {
+// TestFaultsShow makes one fault of each kind. The metrics that tell of it move, and move back where it can be
+// mended. Of the alerts' expressions, all of which are evaluated on what the plugin serves, those of that fault
+// have a result. How long a fault must last is for the alerts' unit tests.
+func TestFaultsShow(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]func(*testing.T){
-		"missing object":     missingObjectShows,
-		"missing key":        missingKeyShows,
-		"deleted object":     deletedObjectShows,
-		"forbidden":          forbiddenShows,
-		"API server away":    absentServerShows,
-		"deaf server":        deafServerShows,
-		"broken watches":     brokenWatchesShow,
-		"full volume":        fullVolumeShows,
-		"full node":          fullNodeShows,
-		"revoked consent":    revokedConsentShows,
-		"no tokens":          missingTokensShow,
-		"restart":            takenOverShows,
-		"refused publish":    refusedPublishShows,
-		"API server in need": busyServerShows,
+	a := newAlerting(t)
+	for name, test := range map[string]func(*testing.T, *alerting){
+		"none":                  nothingShows,
+		"not registered":        unregisteredShows,
+		"missing object":        missingObjectShows,
+		"missing key":           missingKeyShows,
+		"deleted object":        deletedObjectShows,
+		"forbidden":             forbiddenShows,
+		"API server away":       absentServerShows,
+		"API server in trouble": failingServerShows,
+		"API server in need":    busyServerShows,
+		"deaf server":           deafServerShows,
+		"broken watches":        brokenWatchesShow,
+		"full volume":           fullVolumeShows,
+		"full node":             fullNodeShows,
+		"revoked consent":       revokedConsentShows,
+		"reviews fail":          failingReviewsShow,
+		"no tokens":             missingTokensShow,
+		"restart":               takenOverShows,
+		"refused publish":       refusedPublishShows,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t)
+			test(t, a)
 		})
 	}
+}
+
+func nothingShows(t *testing.T, a *alerting) {
+	n := newNode(t, anyPort)
+	n.value("app")
+	v := n.short("app")
+	n.mustPublish(v)
+	a.wantFiring(t, asReady(n.scrapes(func() { n.arrives(v, "key", n.value("app"), soon) })))
+}
+
+func unregisteredShows(t *testing.T, a *alerting) {
+	scrapes := newNode(t, anyPort).scrapes(nil)
+	a.wantFiring(t, scrapes, "RefvolPluginNotReady")
+	scrapes[0].Labels["job"] = "other"
+	a.wantFiring(t, asReady(scrapes), "RefvolPluginAbsent")
 }
 
 // value replaces a ConfigMap by one with a new value, which it returns.
@@ -47,7 +69,7 @@ func (n *node) value(name string) string {
 	return value
 }
 
-func missingObjectShows(t *testing.T) {
+func missingObjectShows(t *testing.T, _ *alerting) {
 	n := newNode(t, anyPort)
 	v := n.short("late")
 	publish := n.publishing(v)
@@ -63,7 +85,7 @@ func missingObjectShows(t *testing.T) {
 	})
 }
 
-func missingKeyShows(t *testing.T) {
+func missingKeyShows(t *testing.T, _ *alerting) {
 	n := newNode(t, anyPort)
 	n.value("app")
 	v := n.volume(map[string]string{"configMap": "app", "items": "[{key: other, path: other}]"})
@@ -76,28 +98,33 @@ func missingKeyShows(t *testing.T) {
 	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, `refvol_volumes{condition="RefKeyNotFound"}`: 0})
 }
 
-func deletedObjectShows(t *testing.T) {
+func deletedObjectShows(t *testing.T, a *alerting) {
 	n := newNode(t, anyPort)
 	n.value("app")
 	v := n.short("app")
 	n.mustPublish(v)
 	n.deleteConfigMap("app")
 	n.counts(map[series]float64{`refvol_volumes{condition="RefDeleted"}`: 1, `refvol_objects{kind="ConfigMap",state="absent"}`: 1})
+	a.wantFiring(t, asReady(n.scrapes(nil)), "RefvolVolumesAbnormal")
 	value := n.value("app")
 	n.arrives(v, "key", value, soon)
 	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, `refvol_objects{kind="ConfigMap",state="present"}`: 1})
 }
 
-func forbiddenShows(t *testing.T) {
+func forbiddenShows(t *testing.T, a *alerting) {
 	n := newNodeAs(t, shared.powerless, anyPort, "--publish-wait=1s")
 	n.value("app")
 	before := n.scrape()
-	wantStatus(t, n.finalAnswer(n.short("app")), codes.PermissionDenied)
+	refused := n.short("app")
+	wantStatus(t, n.finalAnswer(refused), codes.PermissionDenied)
 	n.moves(before, map[series]float64{
 		`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="PermissionDenied"}`: 1,
 		`rest_client_requests_total{code="403"}`:                                               1,
 	})
 
+	a.wantFiring(t, asReady(n.scrapes(func() {
+		wantStatus(t, n.finalAnswer(refused), codes.PermissionDenied)
+	})), "RefvolPublishesRefused")
 	forbid := n.allowReading(powerlessAccount)
 	v := n.short("app")
 	n.publishesSoon(v)
@@ -111,33 +138,59 @@ func forbiddenShows(t *testing.T) {
 	})
 }
 
-func absentServerShows(t *testing.T) {
+func absentServerShows(t *testing.T, a *alerting) {
 	n := newProxied(t, faultproxy.Options{}, anyPort)
 	v := n.withFault(faultproxy.Refused)
 	n.isStale(map[series]float64{`rest_client_requests_total{code="<error>"}`: 1})
+	// A test can't wait for ten minutes, so three seconds take their place.
+	expr := strings.Replace(a.exprs["RefvolFilesStale"], "> 600", "> 3", 1)
+	if found, err := a.Query(t.Context(), n.scrapes(nil), 0, expr); err != nil || len(found[0]) != 1 || found[0][0].Labels["node"] != "node-1" {
+		t.Errorf("the expression %s finds %v, %v", expr, found, err)
+	}
 	n.recovers(v)
 }
 
-func deafServerShows(t *testing.T) {
+func deafServerShows(t *testing.T, _ *alerting) {
 	n := newProxied(t, faultproxy.Options{}, anyPort)
 	v := n.withFault(faultproxy.HalfOpen) // the watch ends by a ping
 	n.isStale(nil)
 	n.recovers(v)
 }
 
-func brokenWatchesShow(t *testing.T) {
+func brokenWatchesShow(t *testing.T, a *alerting) {
 	n := newProxied(t, faultproxy.Options{}, anyPort)
 	v := n.withFault(faultproxy.WatchClosed)
-	n.isStale(map[series]float64{`refvol_reflector_restarts_total{kind="ConfigMap"}`: 3, `refvol_reflector_restarts_total{kind="Secret"}`: 0})
+	a.wantFiring(t, asReady(n.scrapes(func() {
+		n.moves(n.scrape(), map[series]float64{`refvol_reflector_restarts_total{kind="ConfigMap"}`: 5})
+	})), "RefvolWatchesRestart")
+	n.isStale(nil)
 	n.recovers(v)
 }
 
-func busyServerShows(t *testing.T) {
+func busyServerShows(t *testing.T, _ *alerting) {
 	n := newProxied(t, faultproxy.Options{}, anyPort)
 	v := n.withFault(faultproxy.Unavailable)
 	n.proxy.ResetConnections()
 	n.isStale(map[series]float64{`rest_client_requests_total{code="503"}`: 1})
 	n.recovers(v)
+}
+
+func failingServerShows(t *testing.T, a *alerting) {
+	n := newProxied(t, faultproxy.Options{}, anyPort)
+	// Later there are no other requests than those that fail: a series that begins in the second
+	// scrape doesn't grow.
+	n.counts(map[series]float64{`refvol_ready{condition="rights"}`: 1})
+	for i := range 5 {
+		name := fmt.Sprint("failing-", i)
+		n.value(name)
+		n.publishes(n.short(name), soon)
+	}
+	n.withFault(faultproxy.ServerError)
+	n.proxy.ResetConnections()
+	n.moves(n.scrape(), map[series]float64{`rest_client_requests_total{code="500"}`: 1})
+	a.wantFiring(t, asReady(n.scrapes(func() {
+		n.moves(n.scrape(), map[series]float64{`rest_client_requests_total{code="500"}`: 12})
+	})), "RefvolAPIRequestsFail")
 }
 
 // withFault publishes a volume and then makes a fault.
@@ -179,33 +232,38 @@ func (n *proxied) recovers(v *harness.Volume) {
 	}
 }
 
-func fullVolumeShows(t *testing.T) {
+func fullVolumeShows(t *testing.T, a *alerting) {
 	n := newNode(t, anyPort, "--max-volume-size=64Ki")
 	n.value("app")
 	v := n.short("app")
 	n.mustPublish(v)
-	before := n.scrape()
-	n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 100<<10)})
-	n.moves(before, map[series]float64{`refvol_writes_total{result="error"}`: 1, `refvol_volumes{condition="VolumeUpdateFailed"}`: 1})
+	a.wantFiring(t, asReady(n.scrapes(func() {
+		before := n.scrape()
+		n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 100<<10)})
+		n.moves(before, map[series]float64{`refvol_writes_total{result="error"}`: 1, `refvol_volumes{condition="VolumeUpdateFailed"}`: 1})
+	})), "RefvolVolumesAbnormal", "RefvolWritesFail")
 	n.arrives(v, "key", n.value("app"), afterCause)
 	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, "refvol_volumes": 1})
 }
 
-func fullNodeShows(t *testing.T) {
-	n := newNode(t, anyPort, "--max-volume-size=64Ki", "--max-total-size=64Ki")
-	n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 40<<10)})
-	v := n.short("app")
+func fullNodeShows(t *testing.T, a *alerting) {
+	n := newNode(t, anyPort, "--max-volume-size=64Ki", "--max-total-size=70Ki")
+	n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 56<<10)})
+	v, full := n.short("app"), n.short("app")
 	n.mustPublish(v)
 	holds := float64(n.kernelCounts(v))
 	n.counts(map[series]float64{"refvol_volume_bytes": holds})
-	wantStatus(t, n.finalAnswer(n.short("app")), codes.ResourceExhausted)
+	wantStatus(t, n.finalAnswer(full), codes.ResourceExhausted)
 	n.counts(map[series]float64{
 		`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="ResourceExhausted"}`: 1,
 		`refvol_writes_total{result="error"}`:                                                   1, "refvol_volume_bytes": holds, "refvol_volumes": 1,
 	})
+	a.wantFiring(t, asReady(n.scrapes(func() {
+		wantStatus(t, n.finalAnswer(full), codes.ResourceExhausted)
+	})), "RefvolMemoryNearLimit", "RefvolCallsFail", "RefvolWritesFail")
 }
 
-func revokedConsentShows(t *testing.T) {
+func revokedConsentShows(t *testing.T, _ *alerting) {
 	n := newAcrossNode(t, anyPort)
 	n.put("secret", "db", n.canary())
 	revoke := allow(t, n.source, readers("secret", "db"), account(n.namespace, "web"))
@@ -221,7 +279,23 @@ func revokedConsentShows(t *testing.T) {
 	n.moves(before, map[series]float64{`refvol_authorizations_total{result="denied"}`: 2, `refvol_volumes{condition="RefForbidden"}`: 1})
 }
 
-func missingTokensShow(t *testing.T) {
+func failingReviewsShow(t *testing.T, a *alerting) {
+	n := newProxiedAs(t, componentAccount(t, "cross-namespace"), faultproxy.Options{}, "--cross-namespace", "--resync-interval=1s", anyPort)
+	across := &acrossNode{node: n.node, source: newNamespace(t)}
+	across.put("secret", "db", n.canary())
+	allow(t, across.source, readers("secret", "db"), account(n.namespace, "web"))
+	n.value("own")
+	v := across.across("secret", "db")
+	v.ServiceAccount = "web"
+	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
+	n.inject(faultproxy.ServerError)
+	n.moves(n.scrape(), map[series]float64{`refvol_authorizations_total{result="error"}`: 1})
+	a.wantFiring(t, asReady(n.scrapes(func() {
+		n.moves(n.scrape(), map[series]float64{`refvol_authorizations_total{result="error"}`: 1})
+	})), "RefvolReviewsFail", "RefvolVolumesAbnormal")
+}
+
+func missingTokensShow(t *testing.T, a *alerting) {
 	n := newPodNode(t, anyPort)
 	n.secret("db", map[string]string{"key": n.canary()})
 	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
@@ -230,11 +304,12 @@ func missingTokensShow(t *testing.T) {
 	n.counts(map[series]float64{"refvol_volumes_without_token": 0, `refvol_volumes{condition="Current"}`: 1})
 	n.restartWith()
 	n.counts(map[series]float64{"refvol_volumes_without_token": 1, `refvol_volumes{condition="Unknown"}`: 1})
+	a.wantFiring(t, asReady(n.scrapes(nil)), "RefvolVolumesWithoutToken", "RefvolVolumesUnknown")
 	n.mustPublish(v) // as the kubelet does after a while
 	n.counts(map[series]float64{"refvol_volumes_without_token": 0, `refvol_volumes{condition="Current"}`: 1})
 }
 
-func takenOverShows(t *testing.T) {
+func takenOverShows(t *testing.T, _ *alerting) {
 	n := newProxied(t, faultproxy.Options{}, anyPort)
 	n.value("app")
 	v := n.short("app")
@@ -262,7 +337,7 @@ func takenOverShows(t *testing.T) {
 	})
 }
 
-func refusedPublishShows(t *testing.T) {
+func refusedPublishShows(t *testing.T, _ *alerting) {
 	n := newNode(t, anyPort)
 	wantStatus(t, n.Publish(t.Context(), n.volume(map[string]string{"configmap": "app"})), codes.InvalidArgument)
 	n.counts(map[series]float64{`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="InvalidArgument"}`: 1, "refvol_volumes": 0})

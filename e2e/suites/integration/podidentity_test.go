@@ -4,15 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
 	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -115,48 +114,6 @@ func readers(kind string, names ...string) rbacv1.PolicyRule {
 	return r
 }
 
-// TestPodIdentity grants, shares, revokes and grants again.
-func TestPodIdentity(t *testing.T) {
-	t.Parallel()
-	n := newPodNode(t, "--logging-format=json", "--http-address=127.0.0.1:0")
-	first, second := n.canary(), n.canary()
-	n.secret("db", map[string]string{"password": first})
-	refusal := fmt.Sprintf(`secret: Forbidden: service account "web" of the pod may not get, list and watch Secret "%s/db"; whoever owns namespace %q consents by a Role and a RoleBinding there`, n.namespace, n.namespace)
-	refused := n.own("secret", "db", "web")
-	wantStatus(t, n.Publish(t.Context(), refused), codes.PermissionDenied, refusal)
-	n.hasEvent(refused, "RefForbidden", refusal)
-	n.wantNothingLeft()
-
-	revoke := allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
-	v, other := n.own("secret", "db", "web"), n.own("secret", "db", "web")
-	other.TokenInSecrets = true
-	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
-	n.mustPublish(other)
-	n.wantContent(v, "password", first)
-	// What one account was told is nobody else's.
-	wantStatus(t, n.Publish(t.Context(), n.own("secret", "db", "other")), codes.PermissionDenied, `service account "other"`)
-	n.secret("db", map[string]string{"password": second})
-	n.arrives(v, "password", second, soon)
-	n.arrives(other, "password", second, soon)
-
-	n.renewToken(v, time.Hour)
-	n.mustPublish(v)
-	v.Token = ""
-	n.mustPublish(v) // as when the CSIDriver object lost its tokenRequests
-	revoke()
-	n.vanishes(v, "password", soon)
-	n.vanishes(other, "password", soon)
-	n.hasCondition(v, refusal)
-	third := n.canary()
-	n.secret("db", map[string]string{"password": third})
-	defer allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))()
-	n.arrives(v, "password", third, soon)
-	n.arrives(other, "password", third, soon)
-	n.mustUnpublish(v)
-	n.mustUnpublish(other)
-	n.wantNothingLeft()
-}
-
 // TestPodTokens: without a token of its own a pod gets nothing.
 func TestPodTokens(t *testing.T) {
 	t.Parallel()
@@ -210,32 +167,6 @@ func TestPodTokens(t *testing.T) {
 	n.wantNothingLeft()
 }
 
-// TestIdentityOfPodsAfterARestart: tokens are in memory only, so updates go on with the next
-// republish, and until then that is no fault of the volume.
-func TestIdentityOfPodsAfterARestart(t *testing.T) {
-	for _, strategy := range []string{"Watch", "Cache", "Get"} {
-		t.Run(strategy, func(t *testing.T) {
-			t.Parallel()
-			n := newPodNode(t, "--change-detection="+strategy)
-			first, second := n.canary(), n.canary()
-			n.secret("db", map[string]string{"password": first})
-			defer allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))()
-			v := n.own("secret", "db", "web")
-			harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
-			n.mustKill()
-			n.mustStart()
-			n.secret("db", map[string]string{"password": second})
-			n.never(v, "password", second, 3*time.Second)
-			n.hasCondition(v, "")
-			n.mustPublish(v)
-			n.arrives(v, "password", second, soon)
-			n.wantContent(v, "password", second)
-			n.mustUnpublish(v)
-			n.wantNothingLeft()
-		})
-	}
-}
-
 // never checks for a while that a file does not get a value.
 func (n *podNode) never(v *harness.Volume, path, value string, during time.Duration) {
 	n.t.Helper()
@@ -250,65 +181,34 @@ func (n *podNode) never(v *harness.Volume, path, value string, during time.Durat
 	}
 }
 
-// TestPodIdentityNeedsEveryVerb: a pod may have what it may get, list and watch, however
-// the API server would answer a request that takes less.
-func TestPodIdentityNeedsEveryVerb(t *testing.T) {
+func projected(name string, mode *int32, sources ...corev1.VolumeProjection) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources, DefaultMode: mode}}}
+}
+
+func secretIn(object string, optional bool, items ...corev1.KeyToPath) corev1.VolumeProjection {
+	ref := corev1.LocalObjectReference{Name: object}
+	return corev1.VolumeProjection{Secret: &corev1.SecretProjection{LocalObjectReference: ref, Optional: &optional, Items: items}}
+}
+
+// TestPodIdentityOfAVolumeSource: with the pods' own tokens, what only the pod's own volume
+// names takes a right, and the refusal says where it is named.
+func TestPodIdentityOfAVolumeSource(t *testing.T) {
 	t.Parallel()
-	watching, getting := newPodNode(t), newPodNode(t, "--change-detection=Get")
-	verbs := []string{"get", "list", "watch"}
-	for i := range 1 << len(verbs) {
-		var some []string
-		for j, verb := range verbs {
-			if i>>j&1 == 1 {
-				some = append(some, verb)
-			}
-		}
-		name := fmt.Sprintf("subset-%d", i)
-		for _, n := range []*podNode{watching, getting} {
-			n.put("secret", name, "x")
-			web := account(n.namespace, "web")
-			if len(some) > 0 {
-				r := rule("secret", "", name)
-				r.Verbs = some
-				allow(t, n.source, r, web)
-			}
-			v := n.pod(n.webOf(name))
-			for _, verb := range verbs {
-				n.settlesVerb(v, "secret", name, verb, slices.Contains(some, verb))
-			}
-			err := n.Publish(t.Context(), v)
-			want := codes.PermissionDenied
-			if len(some) == len(verbs) || n == getting && slices.Contains(some, "get") {
-				want = codes.OK
-			}
-			if status.Code(err) != want {
-				t.Errorf("%q, getting %t: got %v, want %s", some, n == getting, err, want)
-			}
-			if err == nil {
-				n.mustUnpublish(v)
-			}
-		}
-	}
-}
-
-// webOf is a volume of one Secret of the source namespace for the account web.
-func (n *podNode) webOf(name string) *harness.Volume {
-	v := n.volume(map[string]string{"secret": name, "namespace": n.source})
-	v.ServiceAccount = "web"
-	return v
-}
-
-// settlesVerb waits until the API server has taken in a change of the roles: its authorizer
-// reads them by a watch.
-func (n *podNode) settlesVerb(v *harness.Volume, kind, object, verb string, want bool) {
-	n.t.Helper()
-	n.settlesIn(n.source, v, kind, object, verb, want)
-}
-
-// settlesIn is settlesVerb for an object of another namespace than the source.
-func (n *podNode) settlesIn(namespace string, v *harness.Volume, kind, object, verb string, want bool) {
-	n.t.Helper()
-	settles(n.t, v.Namespace, v.ServiceAccount, &authorizationv1.ResourceAttributes{
-		Namespace: namespace, Verb: verb, Resource: kind + "s", Name: object,
-	}, want)
+	n := newPodNode(t)
+	value := n.canary()
+	n.secret("db", map[string]string{"password": value})
+	v := n.volume(map[string]string{"volume": "own"})
+	v.ServiceAccount, v.Beside = "web", []corev1.Volume{projected("own", nil, secretIn("db", false))}
+	n.pod(v)
+	refusal := fmt.Sprintf(`spec.volumes[0].projected.sources[0].secret: Forbidden: service account "web" of the pod may not get, list and watch Secret "%s/db"`, n.namespace)
+	wantStatus(t, n.finalAnswer(v), codes.PermissionDenied, refusal)
+	n.hasEvent(v, "RefForbidden", refusal)
+	revoke := allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
+	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
+	n.wantContent(v, "password", value)
+	revoke()
+	n.vanishes(v, "password", soon)
+	n.hasCondition(v, refusal)
+	n.mustUnpublish(v)
+	n.wantNothingLeft()
 }

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"errors"
-	"maps"
 	"testing"
 	"time"
 
@@ -61,37 +60,6 @@ func TestATokenDiesWithItsPod(t *testing.T) {
 	harness.Eventually(t, soon, func() error { return noWatches(behind.proxy) })
 }
 
-// TestPodsOfAnAccountShareAWatch: one watch for an account and object, however many pods;
-// one more for each other account.
-func TestPodsOfAnAccountShareAWatch(t *testing.T) {
-	t.Parallel()
-	behind := newProxiedAs(t, componentAccount(t, "pod-identity"), faultproxy.Options{}, "--identity=pod", "--resync-interval=1s")
-	n := &podNode{&acrossNode{node: behind.node}}
-	n.secret("db", map[string]string{"password": n.canary()})
-	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"), account(n.namespace, "batch"))
-	var volumes []*harness.Volume
-	for i := range 10 {
-		v := n.own("secret", "db", []string{"web", "web", "batch"}[i%3])
-		n.publishes(v, soon)
-		volumes = append(volumes, v)
-	}
-	harness.Eventually(t, soon, func() error {
-		total := 0
-		for _, open := range behind.proxy.Watches() {
-			total += open
-		}
-		if total != 2 {
-			return errors.New("the watches are not two")
-		}
-		return nil
-	})
-	for _, v := range volumes {
-		n.mustUnpublish(v)
-	}
-	n.wantNothingLeft()
-	harness.Eventually(t, soon, func() error { return noWatches(behind.proxy) })
-}
-
 // TestIdentityIsSwitched: where the plugin ceases to read with its own rights, a running
 // pod's volume goes on with the pod's, as far as these reach.
 func TestIdentityIsSwitched(t *testing.T) {
@@ -128,40 +96,6 @@ func TestIdentityIsSwitched(t *testing.T) {
 	after.arrives(v, "setting", "kept", soon)
 	after.mustUnpublish(v)
 	after.wantNothingLeft()
-}
-
-// TestRequestsOfAPublish counts what a publish with pods' identity asks of the API server: a review with the pod's own
-// token each time, and what the account may and what the object is once for pods that start together.
-func TestRequestsOfAPublish(t *testing.T) {
-	t.Parallel()
-	behind := newProxiedAs(t, componentAccount(t, "pod-identity"), faultproxy.Options{}, "--identity=pod", "--resync-interval=1h")
-	n := &podNode{&acrossNode{node: behind.node}}
-	n.secret("db", map[string]string{"password": n.canary()})
-	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
-	first, second := n.own("secret", "db", "web"), n.own("secret", "db", "web")
-	for _, verb := range readVerbs {
-		n.settlesIn(n.namespace, first, "secret", "db", verb, true)
-	}
-	for _, test := range []struct {
-		volume *harness.Volume
-		want   map[string]int
-	}{
-		{first, map[string]int{"POST selfsubjectaccessreviews": 3, "WATCH secrets": 1}},
-		{second, map[string]int{"POST selfsubjectaccessreviews": 1}},
-		{first, map[string]int{}},
-	} {
-		behind.forgetRequests()
-		n.mustPublish(test.volume)
-		got := map[string]int{}
-		for _, r := range behind.requests() {
-			got[r.Verb+" "+r.Resource]++
-		}
-		if !maps.Equal(got, test.want) {
-			t.Errorf("a publish asked %v, want %v", got, test.want)
-		}
-	}
-	n.mustUnpublish(first)
-	n.mustUnpublish(second)
 }
 
 // TestATakeoverProvesNothing: where the CSIDriver lacks podInfoOnMount, the author of a pod

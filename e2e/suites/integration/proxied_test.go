@@ -47,16 +47,8 @@ func newProxied(t *testing.T, o faultproxy.Options, args ...string) *proxied {
 // newProxiedAs is newProxied with the rights that another kubeconfig gives.
 func newProxiedAs(t *testing.T, rights string, o faultproxy.Options, args ...string) *proxied {
 	t.Helper()
-	return newProxiedWith(t, rights, o, harness.PluginOptions{Args: args})
-}
-
-// newProxiedWith is newProxiedAs with other options of the plugin.
-func newProxiedWith(t *testing.T, rights string, o faultproxy.Options, plugin harness.PluginOptions) *proxied {
-	t.Helper()
 	proxy, kubeconfig := startProxy(t, rights, o)
-	plugin.Kubeconfig = kubeconfig
-	plugin.Args = append([]string{"-v=4"}, plugin.Args...)
-	return &proxied{node: newNodeWith(t, plugin), proxy: proxy}
+	return &proxied{node: newNodeAs(t, kubeconfig, append([]string{"-v=4"}, args...)...), proxy: proxy}
 }
 
 // startProxy starts a proxy, and returns the kubeconfig of its clients, with the token of rights.
@@ -150,14 +142,4 @@ func noReflectors(goroutines map[string]int) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// stillWaitingFor checks that a call goes on for a while.
-func (n *proxied) stillWaitingFor(answer <-chan error, d time.Duration) {
-	n.t.Helper()
-	select {
-	case err := <-answer:
-		n.t.Fatalf("the call returned, with %v, and should wait", err)
-	case <-time.After(d):
-	}
 }

@@ -1,16 +1,12 @@
 package integration
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +14,7 @@ import (
 )
 
 func TestPublishHasTheKubeletsLayout(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	color, password := n.canary(), n.canary()
 	n.configMap("app", map[string]string{"color": color, "empty": ""})
@@ -64,6 +61,7 @@ func TestPublishHasTheKubeletsLayout(t *testing.T) {
 }
 
 func TestMountIsLockedDown(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.configMap("app", map[string]string{"key": n.canary()})
 	v := n.short("app")
@@ -89,77 +87,6 @@ func TestMountIsLockedDown(t *testing.T) {
 			t.Errorf("tmpfs options = %q, want %s", m.SuperOptions, option)
 		}
 	}
-}
-
-func TestWritesFail(t *testing.T) {
-	n := newNode(t)
-	n.configMap("app", map[string]string{"key": n.canary()})
-	v := n.short("app")
-	n.mustPublish(v)
-	file := filepath.Join(n.Target(v), "key")
-	for name, write := range map[string]func() error{
-		"create":   func() error { return os.WriteFile(filepath.Join(n.Target(v), "new"), nil, 0o600) },
-		"truncate": func() error { return os.Truncate(file, 0) },
-		"append": func() error {
-			_, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0)
-			return err
-		},
-		"remove": func() error { return os.Remove(file) },
-		"rename": func() error { return os.Rename(file, file+"2") },
-		"chmod":  func() error { return os.Chmod(file, 0o777) },
-		"chown":  func() error { return os.Chown(file, 0, 0) },
-		"mkdir":  func() error { return os.Mkdir(filepath.Join(n.Target(v), "dir"), 0o700) },
-		"times":  func() error { return os.Chtimes(file, time.Now(), time.Now()) },
-	} {
-		if err := write(); !errors.Is(err, syscall.EROFS) {
-			t.Errorf("%s: %v, want EROFS", name, err)
-		}
-	}
-}
-
-func TestRequiredObjectHoldsThePublish(t *testing.T) {
-	t.Parallel()
-	for name, create := range map[string]func(n *node, value string){
-		"object missing": func(n *node, value string) { n.configMap("late", map[string]string{"key": value}) },
-		"key missing": func(n *node, value string) {
-			n.configMap("late", map[string]string{"other": value, "key": value})
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := newNode(t, "--resync-interval=1h")
-			value := n.canary()
-			if name == "key missing" {
-				n.configMap("late", map[string]string{"other": value})
-			}
-			v := n.volume(map[string]string{"configMap": "late", "items": "[{key: key, path: key}]"})
-			answer := n.publishing(v)
-			n.stillWaiting(answer, v, 500*time.Millisecond)
-			create(n, value)
-			if err := n.answer(answer, soon); err != nil { // long before its wait is over
-				t.Fatal(err)
-			}
-			n.wantContent(v, "key", value)
-		})
-	}
-}
-
-func TestOptionalMissingFills(t *testing.T) {
-	n := newNode(t)
-	v := n.volume(map[string]string{"sources": "- configMap: {name: late, optional: true}\n- secret: {name: late, optional: true}\n"})
-	n.mustPublish(v)
-	n.wantMounts(1)
-	if files, err := harness.Files(n.Target(v)); err != nil || len(files) != 0 {
-		t.Errorf("files = %v, %v, want none", files, err)
-	}
-	fromConfigMap, fromSecret := n.canary(), n.canary()
-	n.configMap("late", map[string]string{"c": fromConfigMap})
-	n.arrives(v, "c", fromConfigMap, soon)
-	n.secret("late", map[string]string{"s": fromSecret})
-	n.arrives(v, "s", fromSecret, soon)
-
-	n.deleteConfigMap("late")
-	n.vanishes(v, "c", soon)
-	n.wantContent(v, "s", fromSecret)
 }
 
 // TestNeverVisibleAndIncomplete looks at the targets all the time while volumes are

@@ -54,68 +54,6 @@ func TestKilledPlugin(t *testing.T) {
 	n.wantNothingLeft()
 }
 
-func TestRestartsAddNoMounts(t *testing.T) {
-	n := newNode(t)
-	n.configMap("app", map[string]string{"key": n.canary()})
-	var volumes []*harness.Volume
-	for range 5 {
-		v := n.short("app")
-		n.mustPublish(v)
-		volumes = append(volumes, v)
-	}
-	for range 4 {
-		n.mustKill()
-		n.mustStart()
-		for _, v := range volumes {
-			n.mustPublish(v)
-		}
-		n.wantMounts(len(volumes))
-	}
-	value := n.canary()
-	n.configMap("app", map[string]string{"key": value})
-	for _, v := range volumes {
-		n.arrives(v, "key", value, afterRestart)
-		n.mustUnpublish(v)
-	}
-	n.wantNothingLeft()
-}
-
-func TestKilledDuringAPublish(t *testing.T) {
-	n := newNode(t)
-	before := watches(t.Context(), t, "configmaps")
-	v := n.short("late")
-	answer := n.waitingPublish(v)
-	n.mustKill()
-	if err := n.answer(answer, soon); err == nil {
-		t.Error("the publish succeeded")
-	}
-	n.mustStart()
-	wantWatches(t, "configmaps", before)
-	n.wantMounts(0)
-	// The pod was deleted meanwhile: the kubelet only unpublishes.
-	n.mustUnpublish(v)
-	n.wantNothingLeft()
-}
-
-func TestUnpublishWithoutAPIServer(t *testing.T) {
-	n := newNode(t)
-	n.configMap("app", map[string]string{"key": n.canary()})
-	v := n.short("app")
-	n.mustPublish(v)
-	n.mustKill()
-	if err := shared.StopAPIServer(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := shared.StartAPIServer(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}()
-	n.mustStart()
-	n.mustUnpublish(v)
-	n.wantNothingLeft()
-}
-
 // reboot ends the plugin and all mounts, and keeps what is on the disk.
 func (n *node) reboot() {
 	n.t.Helper()
@@ -133,6 +71,7 @@ func (n *node) reboot() {
 }
 
 func TestReboot(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.configMap("app", map[string]string{"key": n.canary()})
 	stays, goes := n.short("app"), n.short("app")
@@ -147,5 +86,52 @@ func TestReboot(t *testing.T) {
 	n.wantMounts(1)
 	n.mustUnpublish(goes) // its pod was deleted meanwhile
 	n.mustUnpublish(stays)
+	n.wantNothingLeft()
+}
+
+// restartWith ends the plugin and starts it again with more flags, as a rollout does.
+func (n *node) restartWith(args ...string) {
+	n.t.Helper()
+	if err := n.Terminate(n.t.Context()); err != nil {
+		n.t.Fatal(err)
+	}
+	n.AddArgs(args...)
+	n.mustStart()
+}
+
+// kernelCounts returns what volumes take by the kernel's count, 1 KiB for each inode.
+func (n *node) kernelCounts(volumes ...*harness.Volume) (bytes int64) {
+	n.t.Helper()
+	for _, v := range volumes {
+		var fs unix.Statfs_t
+		if err := unix.Statfs(n.Target(v), &fs); err != nil {
+			n.t.Fatal(err)
+		}
+		bytes += int64(fs.Blocks-fs.Bfree)*fs.Bsize + int64(fs.Files-fs.Ffree)<<10
+	}
+	return bytes
+}
+
+// The kubelet repeats an unpublish whose answer it lost: each further one succeeds too,
+// of the same process, of the next one, and after a reboot. A target that is left fails
+// mustUnpublish.
+func TestUnpublishAgain(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.configMap("app", map[string]string{"key": n.canary()})
+	v, rebooted := n.short("app"), n.short("app")
+	n.mustPublish(v)
+	n.mustPublish(rebooted)
+	n.mustUnpublish(v)
+	n.mustUnpublish(v)
+	n.wantMounts(1)
+	n.mustKill()
+	n.mustStart()
+	n.mustUnpublish(v)
+	n.wantMounts(1)
+	n.reboot()
+	for range 3 {
+		n.mustUnpublish(rebooted)
+	}
 	n.wantNothingLeft()
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
@@ -104,6 +106,7 @@ func (n *node) wantProblem(v *harness.Volume, text string) {
 // Readers that keep files of the past open can fill a volume. It shows what it showed
 // until they let go.
 func TestVolumeFullOfOldGenerations(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name string
 		size string
@@ -158,4 +161,78 @@ func (n *node) showsJust(v *harness.Volume, data map[string]string) error {
 		return fmt.Errorf("%d files, want %d", len(files), len(data))
 	}
 	return nil
+}
+
+// A volume that can't be updated holds up no other, and goes on when it can.
+func TestOneFailingVolumeHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "--max-volume-size=64Ki")
+	n.configMap("small", map[string]string{"key": "0"})
+	n.configMap("growing", map[string]string{"key": "0"})
+	small, growing := n.short("small"), n.short("growing")
+	n.mustPublish(small)
+	n.mustPublish(growing)
+	n.configMap("growing", map[string]string{"key": string(make([]byte, 128<<10))})
+	n.configMap("small", map[string]string{"key": "1"})
+	n.arrives(small, "key", "1", soon)
+	n.wantContent(growing, "key", "0")
+	n.configMap("growing", map[string]string{"key": "2"})
+	n.arrives(growing, "key", "2", soon)
+}
+
+// TestReadersDontExceedTheTotal has readers keep all files open that volumes ever showed. What the kernel
+// holds stays below the node's total, and publishes and updates go on once the readers have ended.
+func TestReadersDontExceedTheTotal(t *testing.T) {
+	t.Parallel()
+	const total = 4 << 20
+	n := newNode(t, "--max-volume-size=1Mi", fmt.Sprintf("--max-total-size=%d", total))
+	large := func(i int) map[string]string {
+		return map[string]string{"key": fmt.Sprint(i) + strings.Repeat("x", 600<<10)}
+	}
+	var volumes []*harness.Volume
+	var releases []func()
+	for i := range 8 {
+		name := fmt.Sprint("app", i)
+		n.configMap(name, large(0))
+		v := n.short(name)
+		err := n.Publish(t.Context(), v)
+		if status.Code(err) == codes.ResourceExhausted {
+			n.mustUnpublish(v)
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		volumes = append(volumes, v)
+		releases = append(releases, hold(t, n.Target(v)))
+		n.configMap(name, map[string]string{"key": "small"})
+		n.arrives(v, "key", "small", soon)
+		n.configMap(name, large(1))
+		n.arrives(v, "key", large(1)["key"], soon)
+		releases = append(releases, hold(t, n.Target(v)))
+		n.configMap(name, map[string]string{"key": "small"})
+		n.arrives(v, "key", "small", soon)
+		harness.Eventually(t, soon, func() error { return n.pruned(v) })
+	}
+	held := n.kernelCounts(volumes...)
+	t.Logf("%d volumes hold %d KiB, the limit is %d", len(volumes), held>>10, total>>10)
+	if held > total {
+		t.Errorf("the kernel holds %d bytes, more than %d", held, total)
+	}
+	n.configMap("another", large(0))
+	another := n.short("another")
+	wantStatus(t, n.Publish(t.Context(), another), codes.ResourceExhausted, "(--max-total-size)")
+	for _, release := range releases {
+		release()
+	}
+	// What they held is noticed with the next change.
+	for i := range volumes {
+		n.configMap(fmt.Sprint("app", i), map[string]string{"key": "smaller"})
+		n.arrives(volumes[i], "key", "smaller", soon)
+	}
+	n.publishesSoon(another)
+	for _, v := range append(volumes, another) {
+		n.mustUnpublish(v)
+	}
+	n.wantNothingLeft()
 }

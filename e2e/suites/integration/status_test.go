@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/codes"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/refvol/refvol/e2e/tools/faultproxy"
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/pkg/status"
@@ -221,81 +220,6 @@ func (n *node) wantVersions(report *status.Report, v *harness.Volume) {
 		return
 	}
 	n.t.Errorf("volume %s is not told", v.ID())
-}
-
-// TestStatusAfterARestart: what an earlier process has mounted is told before its state is known, and that is
-// no fault yet. A publish that waits for the API server isn't either.
-func TestStatusAfterARestart(t *testing.T) {
-	t.Parallel()
-	n := newProxied(t, faultproxy.Options{}, anyStatusPort)
-	n.value("app")
-	v := n.short("app")
-	n.publishes(v, soon)
-	n.tells(isTold{v, "Current", false, "", "present"})
-	n.mustKill()
-	if err := n.proxy.Inject(faultproxy.Refused); err != nil {
-		t.Fatal(err)
-	}
-	n.mustStart()
-	n.tells(isTold{v, "Unknown", false, "has not taken it over yet", ""})
-	waits := n.short("app")
-	publish := n.publishing(waits)
-	n.tells(
-		isTold{v, "Unknown", false, "has not taken it over yet", ""},
-		isTold{waits, "Publishing", false, "", "unknown"},
-	)
-	if out, errOut, exit := n.runStatus(); exit != 0 {
-		t.Errorf("exit status %d, %s\n%s", exit, errOut, out)
-	}
-	if err := n.proxy.Heal(); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.answer(publish, healed); err != nil {
-		t.Fatal(err)
-	}
-	n.tellsCurrent(2)
-}
-
-// tellsCurrent waits until so many volumes are there, and all are current.
-func (n *node) tellsCurrent(count int) {
-	n.t.Helper()
-	harness.Eventually(n.t, healed, func() error {
-		report, err := n.report()
-		if err != nil {
-			return err
-		}
-		for i := range report.Volumes {
-			if report.Volumes[i].Condition != "Current" {
-				return fmt.Errorf("got %+v", report.Volumes[i])
-			}
-		}
-		if len(report.Volumes) != count {
-			return fmt.Errorf("%d volumes, want %d", len(report.Volumes), count)
-		}
-		return nil
-	})
-}
-
-// TestStatusOfTokens: a token that is missing after a restart is told, and is no fault yet. An object that is
-// read with a pod's rights is told as that pod's.
-func TestStatusOfTokens(t *testing.T) {
-	t.Parallel()
-	n := newPodNode(t, anyStatusPort)
-	n.secret("db", map[string]string{"key": n.canary()})
-	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
-	v := n.own("secret", "db", "web")
-	n.publishesSoon(v)
-	n.tells(isTold{v, "Current", false, "", "present"})
-	n.restartWith()
-	harness.Eventually(t, soon, func() error {
-		report, err := n.report()
-		if err == nil && (len(report.Volumes) != 1 || !report.Volumes[0].WithoutToken || report.Unhealthy() > 0) {
-			err = fmt.Errorf("got %+v", report.Volumes)
-		}
-		return err
-	})
-	n.mustPublish(v) // as the kubelet does after a while
-	n.tells(isTold{v, "Current", false, "", "present"})
 }
 
 // TestStatusWithoutPlugin: who can't be asked is not taken for one that is well.

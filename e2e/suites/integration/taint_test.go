@@ -1,7 +1,7 @@
 package integration
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/refvol/refvol/e2e/tools/faultproxy"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -161,127 +161,68 @@ func TestStartupTaint(t *testing.T) {
 	n.wantNothingLeft()
 }
 
-// Some clouds add the taint after the registration. It goes, too, with the same rights.
-func TestStartupTaintAfterTheRegistration(t *testing.T) {
-	t.Parallel()
-	node := newNodeObject(t, "0")
-	others := otherTaints()
-	setTaints(t, node, others)
-	n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
-	n.confirm(n.kubelet(), true)
-	n.logs("The node has no startup taint", 1)
-	for round := range 2 {
-		setTaints(t, node, slices.Insert(slices.Clone(others), 1, corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}))
-		taintsBecome(t, node, others)
-		n.logs("Removed the startup taint", round+1)
-	}
-	n.logs("The node has no startup taint", 1)
-}
-
-// All taints of the key go, whatever their effects and values.
-func TestStartupTaintOfEachEffect(t *testing.T) {
-	t.Parallel()
-	node := newNodeObject(t, "0")
-	others := otherTaints()
-	setTaints(t, node, append(slices.Clone(others),
-		corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule},
-		corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoExecute}))
-	n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
-	n.confirm(n.kubelet(), true)
-	taintsBecome(t, node, others)
-}
-
-// Others change the Node's taints all the time, and lose none of their changes.
-func TestStartupTaintBesideOtherChanges(t *testing.T) {
-	t.Parallel()
-	node := newNodeObject(t, "0")
+// newNodeObject creates a Node, which exists until the test ends, and returns its name.
+func newNodeObject(t *testing.T, ttl string) (name string) {
+	t.Helper()
 	nodes := shared.Client().CoreV1().Nodes()
-	n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
-	kubelet := n.kubelet()
-	rounds := harness.Scaled(15, 400)
-	for round := range rounds {
-		setTaints(t, node, []corev1.Taint{
-			{Key: "example.org/goes", Effect: corev1.TaintEffectNoSchedule},
-			{Key: "example.org/stays", Effect: corev1.TaintEffectNoSchedule},
-			{Key: startupTaint, Effect: corev1.TaintEffectNoExecute},
-			{Key: "example.org/behind", Effect: corev1.TaintEffectNoSchedule},
-		})
-		n.confirm(kubelet, true)
-		// What is behind it moves one forward, so that an index of before names another.
-		patch := `[{"op": "test", "path": "/spec/taints/0/key", "value": "example.org/goes"},
-			{"op": "remove", "path": "/spec/taints/0"}]`
-		if _, err := nodes.Patch(t.Context(), node, types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		taintsBecome(t, node, []corev1.Taint{
-			{Key: "example.org/stays", Effect: corev1.TaintEffectNoSchedule},
-			{Key: "example.org/behind", Effect: corev1.TaintEffectNoSchedule},
-		})
-		if t.Failed() {
-			t.Fatalf("round %d", round)
-		}
-	}
-	log, err := os.ReadFile(n.LogPath())
+	object, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: "node-",
+		Annotations:  map[string]string{corev1.ObjectTTLAnnotationKey: ttl},
+	}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("in %d of %d rounds the removal met the other change and was tried again",
-		strings.Count(string(log), "trying again"), rounds)
-}
-
-// Without the component's right, or without the API server, the plugin goes on trying and
-// serves as ever.
-func TestStartupTaintThatCannotGo(t *testing.T) {
-	t.Parallel()
-	node := newNodeObject(t, "0")
-	setTaints(t, node, []corev1.Taint{{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}})
-	n := newNode(t, "--node-name="+node, "--startup-taint="+startupTaint)
-	kubelet := n.kubelet()
-	n.configMap("app", map[string]string{"key": n.canary()})
-	n.confirm(kubelet, true)
-	n.logs("Removing the startup taint failed, trying again", 1)
-	if log, err := os.ReadFile(n.LogPath()); !strings.Contains(string(log), `cannot get resource \"nodes\"`) {
-		t.Errorf("the log does not say what right is missing (%v)", err)
-	}
-	v := n.short("app")
-	n.mustPublish(v)
-	n.mustUnpublish(v)
-
-	if err := n.Terminate(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if got := taints(t, node); len(got) != 1 {
-		t.Errorf("taints are %q", got)
-	}
-
-	other := newProxiedAs(t, componentAccount(t, "startup-taint"), faultproxy.Options{}, "--node-name="+node, "--startup-taint="+startupTaint)
-	other.logs("The API server lets the plugin work", 1) // else the taint would wait for that
-	other.inject(faultproxy.Refused)
-	other.confirm(other.kubelet(), true)
-	other.logs("Removing the startup taint failed, trying again", 1)
-	other.heal()
-	taintsBecome(t, node, nil)
-	other.logs("Removed the startup taint", 1)
-}
-
-// A taint that can't be one ends the start, with the flag and the reason.
-func TestStartupTaintThatIsNone(t *testing.T) {
-	t.Parallel()
-	dir, err := os.MkdirTemp("", "refvol-node-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	p, err := harness.StartPlugin(t.Context(), harness.PluginOptions{
-		Binary: shared.plugin, Kubeconfig: shared.kubeconfig, Dir: dir,
-		Args: []string{"--startup-taint=" + startupTaint + ":Sometimes"},
-	})
-	defer func() {
-		if err := p.Close(); err != nil {
+	t.Cleanup(func() {
+		if err := nodes.Delete(context.WithoutCancel(t.Context()), object.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
-	}()
-	if want := `--startup-taint: Invalid value: "csi.refvol.dev/agent-not-ready:Sometimes": must be the key of a taint`; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want %s", errors.Unwrap(err), want)
+	})
+	return object.Name
+}
+
+// TestMountsThatReachNoPod: a plugin whose mounts don't reach pods says what to set, publishes nothing, and
+// leaves the startup taint. It registers, so that pods can end, and updates the volumes of the process before.
+func TestMountsThatReachNoPod(t *testing.T) {
+	t.Parallel()
+	node := newNodeObject(t, "0")
+	n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint, anyPort)
+	n.value("app")
+	v := n.short("app")
+	n.mustPublish(v)
+	// The pod that the plugin is in is made again, without the propagation.
+	n.mustKill()
+	if err := n.Propagate(false); err != nil {
+		t.Fatal(err)
 	}
+	setTaints(t, node, []corev1.Taint{{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}})
+	before := taints(t, node)
+	n.mustStart()
+	n.confirm(n.kubelet(), true)
+
+	const advice = "mounts of this process don't reach the node: set mountPropagation: Bidirectional"
+	n.becomes("[-]shared-mounts: ", advice, "[+]rights ok", "[+]registration ok")
+	n.logs("Not ready: pods would get empty directories", 1)
+	n.arrives(v, "key", n.value("app"), soon) // its pod's spec says what it shows
+	n.mustPublish(v)
+	late := n.short("app")
+	wantStatus(t, n.Publish(t.Context(), late), codes.Unavailable, advice)
+	n.wantMounts(1)
+	n.mustUnpublish(late)
+	n.mustUnpublish(v)
+	n.wantNothingLeft()
+	n.logs("startup taint", 0)
+	if got := taints(t, node); !slices.Equal(got, before) {
+		t.Errorf("the taints are %q, want %q", got, before)
+	}
+
+	n.mustKill()
+	if err := n.Propagate(true); err != nil {
+		t.Fatal(err)
+	}
+	n.mustStart()
+	n.confirm(n.kubelet(), true)
+	taintsBecome(t, node, nil)
+	n.becomes()
+	n.mustPublish(late)
+	n.mustUnpublish(late)
 }

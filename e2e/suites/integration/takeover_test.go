@@ -3,72 +3,14 @@ package integration
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"slices"
 	"testing"
-	"time"
 
-	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/refvol/refvol/e2e/tools/faultproxy"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
-
-// TestStartWhileTheAPIServerIsAway restarts the plugin while nobody can reach the API server:
-// the files stay, an unpublish works, a publish brings its request itself, and all is current
-// soon after the API server is back.
-func TestStartWhileTheAPIServerIsAway(t *testing.T) {
-	t.Parallel()
-	lasts := harness.Scaled(10*time.Second, 2*time.Minute)
-	const count = 20
-	p := newProxied(t, faultproxy.Options{}, "--publish-wait=3s")
-	n := p.node
-	before, after := make([]string, count), make([]string, count)
-	volumes := make([]*harness.Volume, count)
-	for i := range volumes {
-		before[i], after[i] = n.canary(), n.canary()
-		n.configMap(fmt.Sprint("app-", i), map[string]string{"key": before[i]})
-		volumes[i] = n.short(fmt.Sprint("app-", i))
-		n.publishes(volumes[i], soon)
-	}
-	env := n.volume(map[string]string{"sources": "- configMap: {name: app-0}\n- podEnv: {path: pod.env, container: main}\n"})
-	n.publishes(env, soon)
-	goes, comes := n.short("app-0"), n.short("app-1")
-	n.publishes(goes, soon)
-
-	n.mustKill()
-	p.inject(faultproxy.Refused)
-	for i := range volumes {
-		n.configMap(fmt.Sprint("app-", i), map[string]string{"key": after[i]})
-	}
-	n.mustStart()
-	n.mustUnpublish(goes)
-	n.mustPublish(volumes[0]) // as the kubelet does after its own restart
-	n.mustPublish(env)        // though what its containers have in their environment is in the pod's spec only
-	wantStatus(t, n.Publish(t.Context(), comes), codes.Unavailable)
-	during(t, lasts, func() {
-		for i, v := range volumes {
-			n.wantContent(v, "key", before[i])
-		}
-	})
-	n.wantMounts(count + 1)
-
-	p.heal()
-	begin := time.Now()
-	for i, v := range volumes {
-		n.arrives(v, "key", after[i], healed)
-	}
-	n.arrives(env, "key", after[0], healed)
-	t.Logf("%d volumes current %s after the API server was back, which was away for %s", count+1, time.Since(begin), lasts)
-	n.publishes(comes, soon)
-	for _, v := range slices.Concat(volumes, []*harness.Volume{env, comes}) {
-		n.mustUnpublish(v)
-	}
-	n.wantNothingLeft()
-}
 
 // TestPodThatDoesNotTell restarts the plugin under volumes of whose pods the API server does not
 // tell what was asked for. They stay as they are until the kubelet's next call.
@@ -153,36 +95,4 @@ func (n *node) waitsForKubelet(v *harness.Volume) {
 		}
 		return errors.New("the plugin has not said why the volume is not updated")
 	})
-}
-
-// TestCrossNamespaceSwitchedOff restarts the plugin without --cross-namespace: the files of
-// objects of other namespaces go from running volumes too, and nothing else does.
-func TestCrossNamespaceSwitchedOff(t *testing.T) {
-	t.Parallel()
-	for _, strategy := range []string{"Atomic", "InPlace"} {
-		t.Run(strategy, func(t *testing.T) {
-			t.Parallel()
-			n := newAcrossNode(t)
-			own, plain, across := n.canary(), n.canary(), n.canary()
-			n.secret("own", map[string]string{"key": own})
-			n.configMap("own", map[string]string{"key": plain})
-			n.put("secret", "across", across)
-			n.put("configmap", "across", n.canary())
-			n.consent()
-			v := n.mixed(strategy)
-			n.publishesSoon(v)
-			n.wantContent(v, "across", across)
-
-			n.restartWith("--cross-namespace=false")
-			n.loses(v, "across", withdrawn)
-			n.arrives(v, "mixed.env", "key="+own+"\n", withdrawn)
-			n.wantGone(v, across)
-			n.wantContent(v, "own", own)
-			n.wantContent(v, "deep/own", plain)
-			n.wantContent(v, "own.env", "OWN="+own+"\n")
-			n.hasCondition(v, "--cross-namespace")
-			n.mustUnpublish(v)
-			n.wantNothingLeft()
-		})
-	}
 }

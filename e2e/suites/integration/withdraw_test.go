@@ -83,43 +83,6 @@ func TestRevokedWhileSecretsCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestRevokedWithALowerLimit restarts the plugin with a limit that the volume is over, while
-// an own object has grown.
-func TestRevokedWithALowerLimit(t *testing.T) {
-	t.Parallel()
-	n := newAcrossNode(t)
-	large, revoked := n.canary()+strings.Repeat("x", 64<<10), n.canary()
-	n.secret("own", map[string]string{"key": large})
-	n.configMap("own", map[string]string{"key": n.canary()})
-	n.put("secret", "across", revoked)
-	n.put("configmap", "across", n.canary())
-	revoke := n.consent()
-	v := n.mixed("Atomic")
-	n.publishesSoon(v)
-
-	n.mustKill()
-	n.AddArgs("--max-volume-size=64Ki", "--max-total-size=64Ki")
-	n.secret("own", map[string]string{"key": large + large})
-	n.mustStart()
-	revoke()
-	n.loses(v, "across", withdrawn)
-	n.loses(v, "mixed.env", withdrawn)
-	n.wantContent(v, "own", large)
-	n.hasCondition(v, "--max-volume-size")
-	n.wantGone(v, revoked)
-
-	// What becomes smaller is written, what becomes larger is not.
-	smaller := large[:len(large)/2]
-	n.secret("own", map[string]string{"key": smaller})
-	n.arrives(v, "own", smaller, withdrawn)
-	n.arrives(v, "mixed.env", "key="+smaller+"\n", withdrawn)
-	n.secret("own", map[string]string{"key": large})
-	n.hasCondition(v, "--max-volume-size")
-	n.wantContent(v, "own", smaller)
-	n.mustUnpublish(v)
-	n.wantNothingLeft()
-}
-
 // consent lets the account "web" have the objects of the source namespace.
 func (n *acrossNode) consent() (revoke func()) {
 	n.t.Helper()

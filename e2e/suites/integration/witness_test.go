@@ -152,6 +152,9 @@ func (w *witness) readGeneration() error {
 			return fmt.Errorf("%s went back from generation %d to %d", o.name, w.last[i], generations[i])
 		}
 	}
+	if !slices.Equal(generations, w.last) {
+		w.reads.newer.Add(1)
+	}
 	w.last = generations
 	return nil
 }

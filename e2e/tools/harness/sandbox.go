@@ -58,20 +58,6 @@ func EnterCommand() (string, error) {
 	return command, nil
 }
 
-// MappedGID returns a group that files can be given to: any number for real root,
-// only the caller's own, which shows as 0, in a user namespace.
-func MappedGID() (int, error) {
-	const wanted = 2000
-	mapped, err := idMap("/proc/self/gid_map")
-	if err != nil {
-		return 0, err
-	}
-	if wanted < mapped.size {
-		return wanted, nil
-	}
-	return mapped.inside, nil
-}
-
 // IsRoot says whether this process is root of the machine, not only of a user namespace.
 func IsRoot() bool {
 	mapped, err := idMap("/proc/self/uid_map")
