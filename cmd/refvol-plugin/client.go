@@ -27,8 +27,7 @@ const (
 	connectTimeout = 5 * time.Second
 	// A connection on which nothing has arrived for pingAfter gets a ping, and is closed if there is no answer for
 	// pingTimeout: an API server that stalls for less loses no watch of any node. A host that is gone is noticed sooner: the
-	// kernel closes a connection whose bytes nobody has acknowledged for unackedTimeout. docs/reliability.md has the
-	// measurements.
+	// kernel closes a connection whose bytes nobody has acknowledged for unackedTimeout.
 	pingAfter      = 5 * time.Second
 	pingTimeout    = 45 * time.Second
 	unackedTimeout = 10 * time.Second

@@ -65,7 +65,7 @@ func derivedPods() []*corev1.Pod {
 		refvol("twin", attributes{"configMap": "settings"}),
 		refvol("login", attributes{"secret": "login"}),
 		refvol("pinned", attributes{"secret": "login", "updatePolicy": "Pinned"}),
-		refvol("in-place", attributes{"configMap": "settings", "writeStrategy": "InPlace", "defaultMode": "0440"}),
+		refvol("in-place", attributes{"configMap": "settings", "writeStrategy": "InPlace", "defaultMode": "0444"}),
 		refvol("optional", attributes{"secret": "none", "optional": "true"}))
 	group := newPod("group",
 		refvol("short", attributes{"configMap": "settings"}),
