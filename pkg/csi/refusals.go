@@ -1,7 +1,9 @@
 package csi
 
 import (
+	"maps"
 	"path"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,34 +48,38 @@ func (r *refusals) note(req any, err error) {
 	if !ok {
 		return
 	}
+	publish, isPublish := req.(*csi.NodePublishVolumeRequest)
+	id, code := shorten(request.GetVolumeId()), status.Code(err)
+	if isPublish && code == codes.Aborted {
+		return // another call has the answer
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	publish, isPublish := req.(*csi.NodePublishVolumeRequest)
-	switch code := status.Code(err); {
-	case !isPublish || err == nil:
-		delete(r.all, shorten(request.GetVolumeId()))
-	case code == codes.Aborted: // another call has the answer
-	case len(r.all) < maxRefusals:
+	delete(r.all, id)
+	if !isPublish || err == nil {
+		return
+	}
+	r.forget()
+	if len(r.all) < maxRefusals {
 		pod, _ := volume.PodFromContext(publish.GetVolumeContext()) // then the text says so
-		r.all[shorten(request.GetVolumeId())] = Refusal{
-			VolumeID: shorten(request.GetVolumeId()), Name: shorten(path.Base(path.Dir(request.GetTargetPath()))), Pod: pod,
+		r.all[id] = Refusal{
+			VolumeID: id, Name: shorten(path.Base(path.Dir(request.GetTargetPath()))), Pod: pod,
 			Code: code, Text: status.Convert(err).Message(), At: time.Now(),
 		}
 	}
+}
+
+// forget drops what is too old. The kubelet never unpublishes some volumes whose publish failed. The caller holds mu.
+func (r *refusals) forget() {
+	maps.DeleteFunc(r.all, func(_ string, refusal Refusal) bool { return time.Since(refusal.At) > refusalTime })
 }
 
 // Refused calls yield for each volume whose last publish failed in the last ten minutes, in no order, until yield returns
 // false. It is safe for concurrent use.
 func (s *Server) Refused(yield func(Refusal) bool) {
 	s.refusals.mu.Lock()
-	var lately []Refusal
-	for id, refusal := range s.refusals.all {
-		if time.Since(refusal.At) > refusalTime {
-			delete(s.refusals.all, id)
-			continue
-		}
-		lately = append(lately, refusal)
-	}
+	s.refusals.forget()
+	lately := slices.Collect(maps.Values(s.refusals.all))
 	s.refusals.mu.Unlock()
 	for _, refusal := range lately {
 		if !yield(refusal) {

@@ -64,6 +64,16 @@ func TestRefusalsAreBounded(t *testing.T) {
 		if n := len(refused(s)); n != maxRefusals {
 			t.Errorf("%d are told", n)
 		}
+		fail := func(id, text string) {
+			s.refusals.note(&csi.NodePublishVolumeRequest{VolumeId: id, TargetPath: "/a/b/mount"}, status.Error(codes.Internal, text))
+		}
+		if fail("v0", "news"); len(refused(s)) != maxRefusals || s.refusals.all["v0"].Text != "news" {
+			t.Errorf("of a full list, v0 says %q", s.refusals.all["v0"].Text)
+		}
+		<-time.After(refusalTime + time.Second)
+		if fail("later", "x"); len(s.refusals.all) != 1 { // also if nobody asks for the status
+			t.Errorf("%d are kept", len(s.refusals.all))
+		}
 		<-time.After(refusalTime + time.Second)
 		if n := len(refused(s)); n != 0 {
 			t.Errorf("%d are told after ten minutes", n)

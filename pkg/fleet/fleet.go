@@ -98,7 +98,7 @@ type Node struct {
 // Problem is why a node's report is missing, or can't be relied on.
 type Problem struct {
 	Reason Reason `json:"reason"`
-	// Message is for people. It can be printed.
+	// Message is for people. It may hold another plugin's text: status.Printable is for who prints it.
 	Message string `json:"message"`
 }
 

@@ -26,7 +26,8 @@ func (o Object) String() string {
 	return fmt.Sprintf("%s/%s in namespace %s", strings.ToLower(o.Kind), o.Name, o.Namespace)
 }
 
-// Result says which volumes show an object's current version. All of its texts can be printed.
+// Result says which volumes show an object's current version. Its texts may be another plugin's: status.Printable is for
+// who prints them.
 type Result struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -48,7 +49,8 @@ type Result struct {
 	// Laggards are what keeps the answer from being yes.
 	Laggards []OutdatedVolume `json:"laggards"`
 	// NotPublished are pods that have not started, or that no kubelet has accepted, and have a volume that no plugin
-	// reports, or that waits for something. They get the version that is current when the volume is published, so they are no laggards.
+	// reports, or that waits for something. They get the version that is current when the volume is published, so they are no
+	// laggards.
 	NotPublished []UnpublishedPod `json:"notPublished"`
 	// NotCovered says, for people, what the answer tells nothing of.
 	NotCovered []string `json:"notCovered"`

@@ -142,7 +142,7 @@ func (d *decoder) decode(at *field.Path, value []byte, into any) bool {
 		case slices.Contains(known, name):
 			text = "must not be set twice"
 		case like >= 0:
-			text = what + "; meant is " + known[like]
+			text = what + "; did you mean " + known[like] + "?"
 		}
 		d.add(field.Forbidden(at.Child(fieldName(name)), text))
 	}
