@@ -29,6 +29,7 @@ func (v *vol) show(ctx context.Context, got *answers) error {
 		return also(got.unknown, v.refusal(got.refused))
 	}
 	if v.isCurrent(got) {
+		v.contents.spreadAt = time.Time{}
 		return also(v.refusal(got.refused), got.stale)
 	}
 	if ref, older := v.older(got); older {
@@ -36,6 +37,9 @@ func (v *vol) show(ctx context.Context, got *answers) error {
 	}
 	next, err := v.render(ctx, got)
 	if err != nil {
+		return also(err, v.refusal(got.refused))
+	}
+	if err := v.spread(ctx, next, got); err != nil {
 		return also(err, v.refusal(got.refused))
 	}
 	if err := v.reserve(ctx, next.Payload); err != nil {
@@ -209,7 +213,7 @@ func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering
 	if err != nil {
 		return result.Changed, errors.Join(fmt.Errorf("write the files of volume %s: %w", v.id, err), v.measure(mnt))
 	}
-	v.contents.proven = true
+	v.contents.proven, v.contents.spreadAt = true, time.Time{}
 	if result.Changed {
 		v.showed()
 	}

@@ -98,10 +98,11 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 			done.err = also(done.err, v.withdraw(ctx, got.refused))
 		}
 	}
-	if o := outcomeOf(done.err); !o.retry && !errors.Is(done.err, errPutOff) {
+	o := outcomeOf(done.err)
+	if !o.retry && o.until.IsZero() && !errors.Is(done.err, errPutOff) {
 		v.contents.changedAt = time.Time{} // it is shown, or can't be
 	}
-	done.again = earlier(done.again, v.ask())
+	done.again = earlier(earlier(done.again, o.until), v.ask())
 	if v.mounted {
 		due, err := v.prune(ctx)
 		done.again, done.err = earlier(done.again, due), also(done.err, err)

@@ -124,6 +124,8 @@ type spec struct {
 // treeWriter makes a directory show a tree; *writer.Writer is one.
 type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Result, error)
+	// Compare says whether it does so already, but for the record, and whether what it shows is whole.
+	Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (same, whole bool, err error)
 	// Withdraw takes away the files that name one of the objects.
 	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (writer.Result, error)
 }
@@ -148,6 +150,8 @@ type contents struct {
 	// removed, which ails the volume until it is known to be gone.
 	pruneAt  time.Time
 	leftover error
+	// spreadAt is the pod's moment for a change that waits; zero for none.
+	spreadAt time.Time
 	// changedAt is when the first change came that the files don't show yet; zero for none.
 	changedAt time.Time
 }

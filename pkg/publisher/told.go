@@ -24,12 +24,14 @@ const (
 	// ConditionUnknown: an earlier process has mounted the volume, and this one doesn't know yet
 	// whether its files are current.
 	ConditionUnknown Condition = "Unknown"
+	// ConditionSpreading: a change is known, and waits for the pod's moment, as was asked for.
+	ConditionSpreading Condition = "Spreading"
 )
 
 // Conditions returns every Condition that a volume may have.
 func Conditions() []Condition {
 	return []Condition{
-		ConditionCurrent, ConditionPinned, ConditionPublishing, ConditionUnknown,
+		ConditionCurrent, ConditionPinned, ConditionPublishing, ConditionUnknown, ConditionSpreading,
 		eventRefNotFound, eventRefKeyNotFound, eventRefForbidden, eventRefDeleted, eventVolumeUpdateFailed,
 	}
 }
@@ -91,6 +93,9 @@ func (t *told) note(o outcome, mounted bool) (news bool) {
 	news = t.kind != kind
 	if news || t.condition == "" {
 		t.since = time.Now()
+	}
+	if t.condition == ConditionSpreading && o.err == nil {
+		news = false // the log has the update
 	}
 	t.kind, t.problem, t.condition = kind, "", ConditionCurrent
 	if o.err != nil {

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -17,6 +18,8 @@ const (
 	// than 64 KiB: in the order of Spec.Refs, 256 pairs of 60 bytes take a quarter of 60,000
 	// bytes. With 170 bytes for the namespace and the name beside each they still fit.
 	MaxReferences = 256
+	// A shorter spread than minSpread spreads nothing, and a longer one than maxSpread is better a rollout.
+	minSpread, maxSpread = time.Second, time.Hour
 )
 
 // TooMany returns the error for n of something at a field. detail says how many there may be.

@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"maps"
 	"strings"
+	"time"
 	"unicode"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -30,6 +31,9 @@ type Spec struct {
 	UpdatePolicy  UpdatePolicy
 	WriteStrategy WriteStrategy
 	OnDelete      DeletePolicy
+	// Spread is the length of the windows in which the pods that show an object take up a change, each at a moment of its
+	// own; 0: all do so at once.
+	Spread time.Duration
 }
 
 // UpdatePolicy says whether a volume follows its objects.
