@@ -143,6 +143,7 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 	}
 	defer func() { // also when something panics
 		if !v.mounted {
+			v.dropReceipts()
 			v.contents = contents{writer: v.contents.writer}
 			v.set(func() { v.charge(0); v.told.shown = nil })
 		}
@@ -198,6 +199,7 @@ func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering
 	defer func() { v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err) }()
 	v.contents.proven = false
 	result, err = v.contents.writer.Write(ctx, mnt.Root(), next.Payload)
+	v.written(ctx, mnt, result)
 	if result.Changed {
 		v.switchedNow()
 	}
@@ -239,6 +241,7 @@ func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) error {
 		v.contents.proven = false
 		result, err := v.contents.writer.Withdraw(ctx, mnt.Root(), refused, shown.Encode())
 		v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
+		v.written(ctx, mnt, result)
 		if result.Changed {
 			v.switchedNow()
 		}

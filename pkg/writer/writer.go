@@ -47,6 +47,10 @@ type Options struct {
 	AttributePrefix string
 	// InPlace rewrites the same files.
 	InPlace bool
+	// BeforeSwitch is called with each new generation before it is shown; nil: nobody is.
+	BeforeSwitch func(context.Context, *Generation) `json:"-"`
+	// Rewritten is called with each file that was rewritten in place, and its descriptor; nil: nobody is.
+	Rewritten func(path string, file int) `json:"-"`
 }
 
 // Writer writes one volume, over and over. It remembers digests of what it last wrote, never the content. It is for
