@@ -24,7 +24,7 @@ func message(mask uint64, pid int32, records ...[]byte) []byte {
 // record is one of an event's records: the handle has the given length, and as many bytes as follow.
 func record(kind byte, handle uint32, rest string) []byte {
 	b := []byte{kind, 0}
-	b = binary.NativeEndian.AppendUint16(b, uint16(headerSize+fsidSize+handleSize+len(rest)))
+	b = binary.NativeEndian.AppendUint16(b, uint16(headerSize+fixedSize+len(rest)))
 	b = append(b, "fsidfsid"...)
 	b = binary.NativeEndian.AppendUint32(b, handle)
 	b = binary.NativeEndian.AppendUint32(b, 1)
@@ -52,7 +52,7 @@ func TestNextTakesAnEvent(t *testing.T) {
 		if err != nil || string(rest) != "rest" || string(e.name) != c.name || e.pid != 7 || e.lost() != c.lost {
 			t.Errorf("%s: got name %q, pid %d, lost %t, rest %q, %v", name, e.name, e.pid, e.lost(), rest, err)
 		}
-		if c.name != "" && !bytes.Equal(e.dir, entry[headerSize:headerSize+fsidSize+handleSize+12]) {
+		if c.name != "" && !bytes.Equal(e.dir, entry[headerSize:headerSize+fixedSize+12]) {
 			t.Errorf("%s: got directory %q", name, e.dir)
 		}
 	}
@@ -75,7 +75,7 @@ func malformed() map[string][]byte {
 		"record of no size":  change(metadataSize+2, 0),
 		"record too long":    change(metadataSize+2, 200),
 		"record too short":   change(metadataSize+2, 8),
-		"handle too long":    change(metadataSize+headerSize+fsidSize, 200),
+		"handle too long":    change(metadataSize+headerSize+8, 200),
 		"half a record":      message(unix.FAN_OPEN, 7, []byte{named, 0}),
 		"name without end":   message(unix.FAN_OPEN, 7, record(named, 4, "0123key")),
 	}
@@ -109,7 +109,7 @@ func FuzzEvents(f *testing.F) {
 			if taken := rest[:len(rest)-len(after)]; !bytes.Contains(taken, e.dir) || !bytes.Contains(taken, e.name) {
 				t.Fatalf("%q and %q are not of the event %q", e.dir, e.name, taken)
 			}
-			if bytes.IndexByte(e.name, 0) >= 0 || (len(e.name) > 0 && len(e.dir) <= fsidSize+handleSize) {
+			if bytes.IndexByte(e.name, 0) >= 0 || (len(e.name) > 0 && len(e.dir) <= fixedSize) {
 				t.Fatalf("name %q in %q", e.name, e.dir)
 			}
 			rest = after

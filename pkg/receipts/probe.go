@@ -10,69 +10,65 @@ import (
 // probeName is the file that Probe makes for a moment.
 const probeName = "receipts-probe"
 
-// Probe returns nil if opens of files on the directory's file system can be watched, or why not: it makes a file, and opens
-// it as others would. dir is a descriptor of a writable directory, not of O_PATH.
+// Probe returns nil if opens of files on a directory's file system can be watched, or else why not. It watches and opens a
+// file that it makes there. dir is the descriptor of a writable directory, not of O_PATH.
 func Probe(dir int) (err error) {
-	overflown := false
-	g, err := New(func() { overflown = true })
+	seen := 0
+	g, err := New(func() { seen = -1 })
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, g.Close()) }()
-	g.pid = 0 // so that our own opens count
+	g.pid = -1 // nobody's: our own opens have to count
 
-	file, err := unix.Openat(dir, probeName, unix.O_RDONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	file, err := openProbe(dir, unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
-		return fmt.Errorf("create the file %s: %w", probeName, err)
+		return err
 	}
 	defer unix.Close(file)
 	defer func() { err = errors.Join(err, unix.Unlinkat(dir, probeName, 0)) }()
-
-	seen := 0
-	w := g.Watch(func([]string) { seen++ })
-	if err := w.Add(dir, ""); err != nil {
+	if err := g.Watch(func([]string) { seen++ }).Add(dir, ""); err != nil {
 		return err
 	}
-	if err := g.open(dir); err != nil {
-		return err
-	}
-	if err := g.Ignore(file); err != nil {
-		return err
-	}
-	if seen != 1 || overflown {
-		return errors.New("the kernel does not report an open of a watched file")
-	}
-	if err := g.open(dir); err != nil {
-		return err
-	}
-	if seen != 1 || overflown {
-		return errors.New("the kernel reports an open of an ignored file")
+	for _, what := range []string{"a watched", "an ignored"} { // the first open is seen, the second is not
+		fd, err := openProbe(dir, 0)
+		if err != nil {
+			return err
+		}
+		unix.Close(fd)
+		if _, err := g.Drain(); err != nil {
+			return err
+		}
+		if seen != 1 {
+			return fmt.Errorf("the kernel does not report opens of %s file as it should", what)
+		}
+		if err := g.Ignore(file); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// open opens and closes Probe's file, and takes in its event.
-func (g *Group) open(dir int) error {
-	fd, err := unix.Openat(dir, probeName, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+func openProbe(dir, flags int) (int, error) {
+	fd, err := unix.Openat(dir, probeName, flags|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return fmt.Errorf("open the file %s: %w", probeName, err)
+		return -1, fmt.Errorf("open the file %s: %w", probeName, err)
 	}
-	unix.Close(fd)
-	return g.Drain()
+	return fd, nil
 }
 
 // explain adds to a refusal what it stands for.
 func explain(what string, err error) error {
-	reason := ""
+	why := ""
 	switch {
 	case errors.Is(err, unix.ENOSYS):
-		reason = " (a kernel with CONFIG_FANOTIFY is needed)"
+		why = " (a kernel with CONFIG_FANOTIFY is needed)"
 	case errors.Is(err, unix.EPERM):
-		reason = " (CAP_SYS_ADMIN is needed, and not in a user namespace)"
+		why = " (CAP_SYS_ADMIN is needed, and not in a user namespace)"
 	case errors.Is(err, unix.EACCES):
-		reason = " (SELinux, or another security module, must permit to watch files)"
+		why = " (SELinux, or another security module, has to permit the watch of files)"
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODEV):
-		reason = " (Linux 6.0 or newer is needed)"
+		why = " (Linux 6.0 or newer is needed)"
 	}
-	return fmt.Errorf("%s: %w%s", what, err, reason)
+	return fmt.Errorf("%s: %w%s", what, err, why)
 }

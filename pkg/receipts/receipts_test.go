@@ -124,7 +124,7 @@ func TestAReportIsOfOneWatch(t *testing.T) {
 	_, second := v.watch(v.dir("2", "key"), "")
 	v.cat("1/key", "1/a/b/key", "2/key", "1/key")
 	v.cat("1/key")
-	v.must(v.group.Drain())
+	v.drain()
 	if paths, calls := first.take(); calls != 1 || !slices.Equal(paths, []string{"a/b/key", "key"}) {
 		t.Errorf("got %d calls with %q", calls, paths)
 	}
@@ -204,35 +204,6 @@ func TestNoOpenFromBeforeCounts(t *testing.T) {
 	v.want(after, "key")
 }
 
-// TestALateEventOfADirectoryIsNotOfTheNext, which may have its inode's number.
-func TestALateEventOfADirectoryIsNotOfTheNext(t *testing.T) {
-	v := unlimited(t)
-	r := &recorder{}
-	for range 100 {
-		dir := v.dir("1", "key")
-		w := v.group.Watch(func([]string) {})
-		v.add(w, dir, "")
-		v.must(openOther(v, "1/key"))
-		v.must(os.RemoveAll(v.path + "/1"))
-		dir.Close()
-		next := v.dir("1", "key")
-		k, err := key(int(next.Fd()))
-		v.must(err)
-		v.group.mu.Lock() // as Add, which would drain
-		v.group.dirs[k] = directory{v.group.Watch(r.opened), ""}
-		v.group.mu.Unlock()
-		v.want(r)
-		next.Close()
-	}
-}
-
-// openOther opens a file as another process does, and costs less.
-func openOther(v *volume, path string) error {
-	v.group.pid = -1
-	defer func() { v.group.pid = int32(os.Getpid()) }()
-	return openOnce(unix.AT_FDCWD, filepath.Join(v.path, path), unix.O_RDONLY)
-}
-
 // TestMarksGoWithWhatTheyMark: nobody has to remove them.
 func TestMarksGoWithWhatTheyMark(t *testing.T) {
 	v := unlimited(t)
@@ -298,7 +269,7 @@ func TestAnOverflowIsTold(t *testing.T) {
 	v := newVolume(t, groupFlags)
 	_, r := v.watch(v.numbered(limit+100), "")
 	run(t, job("burst", v.path+"/1", strconv.Itoa(limit+100)))
-	v.must(v.group.Drain())
+	v.drain()
 	if paths, _ := r.take(); len(paths) < limit-1 || len(paths) > limit || v.overflows != 1 {
 		t.Errorf("got %d files and %d overflows, want about %d and 1", len(paths), v.overflows, limit)
 	}
@@ -399,12 +370,13 @@ func TestNothingWorksAfterClose(t *testing.T) {
 	v := unlimited(t)
 	dir := v.dir("1", "key")
 	v.must(v.group.Close())
+	_, drainErr := v.group.Drain()
 	for name, err := range map[string]error{
 		"Add":    v.group.Watch(nil).Add(int(dir.Fd()), "1"),
 		"Ignore": v.group.Ignore(int(dir.Fd())),
 		"Listen": v.group.Listen(int(dir.Fd())),
 		"Stop":   v.group.Watch(nil).Stop(int(dir.Fd())),
-		"Drain":  v.group.Drain(),
+		"Drain":  drainErr,
 		"Run":    v.group.Run(t.Context()),
 		"Close":  v.group.Close(),
 	} {
@@ -443,7 +415,7 @@ func TestConcurrentUse(t *testing.T) {
 				file := v.open(path + "/key")
 				err := v.group.Ignore(int(file.Fd()))
 				if err == nil {
-					err = v.group.Drain()
+					_, err = v.group.Drain()
 				}
 				if err == nil {
 					err = w.Stop(int(dir.Fd()))
