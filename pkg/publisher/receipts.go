@@ -43,8 +43,8 @@ type Opened struct {
 	Count    int
 }
 
-// receipts is what is known of who has opened the files of a volume's present generation.
-type receipts struct {
+// reads is what is known of who has opened the files of a volume's present generation.
+type reads struct {
 	// generation is its name, "" until its files were looked at.
 	generation string
 	files      []writer.Receipt
@@ -96,7 +96,7 @@ func (v *vol) fileOpened(generation string, paths []string) {
 // receive gives the files that were opened their receipts. Of a volume that this process has not written it first looks which
 // ones have theirs: while no plugin ran, nobody saw who opened the others.
 func (v *vol) receive(ctx context.Context) error {
-	r := &v.contents.receipts
+	r := &v.contents.reads
 	if v.p.opts.Opens == nil || !v.mounted {
 		return nil
 	}
@@ -146,9 +146,9 @@ func (v *vol) lookAtReceipts(ctx context.Context, mnt Mount) {
 }
 
 // observe reads the receipts of a generation, and watches the directories that have a file without one.
-func (v *vol) observe(ctx context.Context, g *writer.Generation) *receipts {
+func (v *vol) observe(ctx context.Context, g *writer.Generation) *reads {
 	opens := v.p.opts.Opens
-	next := &receipts{generation: g.Name, missed: map[fileID]bool{}}
+	next := &reads{generation: g.Name, missed: map[fileID]bool{}}
 	next.watch = opens.Watch(func(paths []string) { v.fileOpened(g.Name, paths) })
 	var unopened []writer.Receipt
 	err := g.Receipts(func(r writer.Receipt, file int) error {
@@ -174,8 +174,8 @@ func (v *vol) observe(ctx context.Context, g *writer.Generation) *receipts {
 }
 
 // adopt makes a generation the present one. Files that were linked from the one before stay what they were.
-func (v *vol) adopt(next *receipts) {
-	r := &v.contents.receipts
+func (v *vol) adopt(next *reads) {
+	r := &v.contents.reads
 	for i := range next.files {
 		if id := idOf(&next.files[i]); r.missed[id] && next.files[i].Opened.IsZero() {
 			next.missed[id] = true
@@ -207,7 +207,7 @@ func (v *vol) forgetNext() {
 func (v *vol) rewritten(path string, file int) {
 	_, err := v.p.opts.Opens.Drain()
 	if err = errors.Join(err, v.p.opts.Opens.Listen(file)); err != nil {
-		v.contents.receipts.failed = true
+		v.contents.reads.failed = true
 	}
 	v.p.mu.Lock()
 	defer v.p.mu.Unlock()
@@ -248,7 +248,7 @@ func (v *vol) setReceipts(ctx context.Context, mnt Mount, generation string, ope
 		return
 	}
 	defer g.Close()
-	r := &v.contents.receipts
+	r := &v.contents.reads
 	for path, at := range opened {
 		err := g.SetReceipt(path, at, func(file int) error {
 			var st unix.Stat_t
@@ -272,18 +272,18 @@ func (v *vol) setReceipts(ctx context.Context, mnt Mount, generation string, ope
 // dropReceipts ends the watch of a volume whose files are gone, or nobody's any more.
 func (v *vol) dropReceipts() {
 	v.forgetNext()
-	for _, watch := range []Watch{v.contents.receipts.before, v.contents.receipts.watch} {
+	for _, watch := range []Watch{v.contents.reads.before, v.contents.reads.watch} {
 		if watch != nil {
 			_ = watch.Stop()
 		}
 	}
-	v.contents.receipts = receipts{}
+	v.contents.reads = reads{}
 	v.set(func() { v.told.opened, v.opened = nil, nil })
 }
 
 // tellOpened says anew which objects were opened. news says that it tells of those that have just been.
 func (v *vol) tellOpened(ctx context.Context, news bool) {
-	r, told := &v.contents.receipts, map[volume.Ref]*Opened{}
+	r, told := &v.contents.reads, map[volume.Ref]*Opened{}
 	for _, ref := range v.spec.refs {
 		told[ref] = &Opened{State: OpenYes}
 	}

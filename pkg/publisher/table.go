@@ -110,7 +110,7 @@ type vol struct {
 	failures int
 	contents contents
 	// next is the generation that is about to be shown, nil for none.
-	next *receipts
+	next *reads
 }
 
 // spec is what a request asks for.
@@ -141,8 +141,8 @@ type treeWriter interface {
 type contents struct {
 	writer treeWriter
 	// kept is a handle on the volume's mount, nil for none.
-	kept     Mount
-	receipts receipts
+	kept  Mount
+	reads reads
 	// skipped is what the pod's author was last told of the variables that the env files lack.
 	skipped string
 	// record is that of a volume which was found, until its objects are known. shown is what the files show.
