@@ -16,13 +16,10 @@ import (
 
 // newMetrics makes the metrics, and has client-go tell them of requests. client-go has one place for
 // that in a process.
-func newMetrics() (*metrics.Metrics, error) {
-	m, err := metrics.New(version.Get())
-	if err != nil {
-		return nil, err
-	}
+func newMetrics() *metrics.Metrics {
+	m := metrics.New(version.Get())
 	clientmetrics.Register(m.Client())
-	return m, nil
+	return m
 }
 
 // observeCalls tells the metrics of CSI calls.

@@ -55,10 +55,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	m, err := newMetrics()
-	if err != nil {
-		return err
-	}
+	m := newMetrics()
 	paced := requests.New()
 	client, err := newClient(config, paced)
 	if err != nil {
