@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -233,13 +234,13 @@ func outcome(v *fleet.Result) error {
 	case v.Converged:
 		return nil
 	case v.Current == nil:
-		return noError{fmt.Errorf("%s does not exist", v.Object)}
+		return command.WithStatus(command.No, fmt.Errorf("%s does not exist", v.Object))
 	case v.None:
-		return noneError{fmt.Errorf("no refvol volume shows %s: is it the right name and namespace? --allow-none accepts this", v.Object)}
+		return command.WithStatus(command.None, fmt.Errorf("no refvol volume shows %s: is it the right name and namespace? --allow-none accepts this", v.Object))
 	case len(v.Laggards) == 0:
-		return noError{fmt.Errorf("%s changes too often to be found everywhere", v.Object)}
+		return command.WithStatus(command.No, fmt.Errorf("%s changes too often to be found everywhere", v.Object))
 	}
-	return noError{fmt.Errorf("%s: not everywhere: volumes and nodes that lag: %d", v.Object, len(v.Laggards))}
+	return command.WithStatus(command.No, fmt.Errorf("%s: not everywhere: volumes and nodes that lag: %d", v.Object, len(v.Laggards)))
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -48,13 +49,13 @@ func TestFlags(t *testing.T) {
 		{[]string{"converged", "secret/a/b", "--server=http://127.0.0.1:1"}, `"secret/a/b" is neither secret/NAME nor configmap/NAME`},
 	} {
 		var out bytes.Buffer
-		err := run(t.Context(), test.args, &out, &out)
+		err := command.Run(t.Context(), newRootCommand(), test.args, &out, &out)
 		if err == nil || !strings.HasPrefix(err.Error(), test.want) || out.Len() > 0 {
 			t.Errorf("%q: %v, want %s; wrote %q", test.args, err, test.want, &out)
 		}
 	}
 	var out bytes.Buffer
-	if err := run(t.Context(), []string{"version"}, &out, &out); err != nil || !strings.HasPrefix(out.String(), "kubectl-refvol v") {
+	if err := command.Run(t.Context(), newRootCommand(), []string{"version"}, &out, &out); err != nil || !strings.HasPrefix(out.String(), "kubectl-refvol v") {
 		t.Errorf("version: %q, %v", &out, err)
 	}
 }
@@ -84,7 +85,7 @@ func TestExitStatus(t *testing.T) {
 		t.Errorf("yes: %v", yes)
 	}
 	for err, want := range map[error]int{no: 1, errors.Join(nil, no): 1, errFault: 2, none: 3, errors.Join(nil, none): 3} {
-		if got := exitStatus(err); got != want {
+		if got := command.ExitStatus(err); got != want {
 			t.Errorf("%v: %d, want %d", err, got, want)
 		}
 	}
@@ -301,8 +302,8 @@ func TestCheck(t *testing.T) {
 		"no file":   {"/does/not/exist", 2, ""},
 	} {
 		var out bytes.Buffer
-		err := run(t.Context(), []string{"check", "-f", test.file}, &out, &out)
-		if exit := exitStatus(err); (err == nil) != (test.exit == 0) || err != nil && exit != test.exit || !strings.Contains(out.String(), test.want) {
+		err := command.Run(t.Context(), newRootCommand(), []string{"check", "-f", test.file}, &out, &out)
+		if exit := command.ExitStatus(err); (err == nil) != (test.exit == 0) || err != nil && exit != test.exit || !strings.Contains(out.String(), test.want) {
 			t.Errorf("%s: %v, status %d, %s", name, err, exit, &out)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -152,8 +153,8 @@ func (s *clusterStatus) judge() error {
 	if problems+abnormal+refused+missing == 0 {
 		return nil
 	}
-	return noError{fmt.Errorf("status: nodes with a problem: %d of %d, abnormal volumes: %d, failed publishes: %d, volumes that no plugin reports: %d",
-		problems, len(s.Nodes), abnormal, refused, missing)}
+	return command.WithStatus(command.No, fmt.Errorf("status: nodes with a problem: %d of %d, abnormal volumes: %d, failed publishes: %d, volumes that no plugin reports: %d",
+		problems, len(s.Nodes), abnormal, refused, missing))
 }
 
 // writeTable writes the nodes that have a problem, and then the volumes.

@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/features"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/apiclient"
+	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/mount"
@@ -35,11 +37,13 @@ func newServeCommand() *cobra.Command {
 			if err := opts.validate(); err != nil {
 				return err
 			}
+			// client-go logs each of its feature gates when the first one is read: it is read here, before -v counts.
+			features.FeatureGates().Enabled(features.WatchListClient)
 			if err := logsapi.ValidateAndApply(opts.logging, nil); err != nil {
 				return fmt.Errorf("logging flags: %w", err)
 			}
 			defer klog.Flush()
-			return serve(cmd.Context(), opts)
+			return command.WithStatus(command.No, serve(cmd.Context(), opts))
 		},
 	}
 	opts.addFlags(cmd)

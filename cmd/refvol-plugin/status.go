@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/version"
 
+	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/report"
@@ -41,11 +42,11 @@ the last ten minutes.
 
 Exits with status 0 if all volumes are normal, 1 if one is abnormal, a publish failed or a right is missing, and 2 if that
 is not known: the plugin does not answer, answers in another format, or the command line is wrong.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	withUnknownStatus(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&opts.address, "status-address", opts.address, "the plugin's own --status-address")
 	fs.StringVarP(&opts.output, "output", "o", opts.output, "table, wide, json or yaml")
@@ -59,7 +60,7 @@ func (o *statusOptions) run(ctx context.Context, stdout io.Writer) error {
 		err = o.print(stdout, report)
 	}
 	if err != nil {
-		return withExitStatus(err, unknownStatus)
+		return err
 	}
 	var errs []error
 	if n := report.Unhealthy(); n > 0 {
@@ -71,7 +72,7 @@ func (o *statusOptions) run(ctx context.Context, stdout io.Writer) error {
 	if n := len(report.MissingRights); n > 0 {
 		errs = append(errs, fmt.Errorf("status: rights that the plugin lacks: %d", n))
 	}
-	return errors.Join(errs...)
+	return command.WithStatus(command.No, errors.Join(errs...))
 }
 
 func (o *statusOptions) fetch(ctx context.Context) (*status.Report, error) {
