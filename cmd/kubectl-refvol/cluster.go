@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/component-base/version"
 
-	"github.com/refvol/refvol/cmd/kubectl-refvol/portforward"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -94,7 +93,7 @@ type cluster struct {
 	namespace string
 	client    kubernetes.Interface
 	metadata  metadata.Interface
-	pods      *portforward.Forwarder
+	config    *rest.Config
 	using     *podList
 }
 
@@ -136,7 +135,7 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	}
 	return &cluster{
 		opts: o, namespace: namespace, client: client, metadata: objects,
-		pods: portforward.New(config, client.CoreV1().RESTClient()),
+		config: config,
 		using: &podList{list: func(ctx context.Context) ([]fleet.Pod, error) {
 			return fleet.Using(ctx, client.CoreV1().Pods("").List, o.driver)
 		}},
@@ -211,7 +210,7 @@ func (c *cluster) nodeReady(ctx context.Context, name string) (bool, error) {
 
 func (c *cluster) fetch(ctx context.Context, pod string) (*status.Report, error) {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.opts.port)))
-	report, err := status.Fetch(ctx, c.pods.Transport(c.opts.namespace, pod), address)
+	report, err := status.Fetch(ctx, podTransport(c.config, c.client.CoreV1().RESTClient(), c.opts.namespace, pod), address)
 	if apierrors.IsForbidden(err) {
 		// The API server does not name the right if it is create.
 		err = fmt.Errorf("%w: this takes get and create of pods/portforward in namespace %s", err, c.opts.namespace)
