@@ -94,7 +94,6 @@ type cluster struct {
 	client    kubernetes.Interface
 	metadata  metadata.Interface
 	config    *rest.Config
-	using     *podList
 }
 
 // connect returns what the flags lead to. It sends nothing yet.
@@ -136,18 +135,15 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	return &cluster{
 		opts: o, namespace: namespace, client: client, metadata: objects,
 		config: config,
-		using: &podList{list: func(ctx context.Context) ([]fleet.Pod, error) {
-			return fleet.Using(ctx, client.CoreV1().Pods("").List, o.driver)
-		}},
 	}, nil
 }
 
-func (c *cluster) fleet() (*fleet.Fleet, error) {
-	return fleet.New(fleet.Options{
+func (c *cluster) fleet() *fleet.Options {
+	return &fleet.Options{
 		Driver: c.opts.driver, CSINodes: c.csiNodes, Plugins: c.plugins,
-		Fetch: c.fetch, Using: c.using.get, Pod: c.pod, NodeReady: c.nodeReady,
+		Fetch: c.fetch, Using: c.using, Pod: c.pod, NodeReady: c.nodeReady,
 		AtOnce: atOnce, Timeout: c.opts.timeout,
-	})
+	}
 }
 
 // list returns all objects of a list.
@@ -183,6 +179,10 @@ func (c *cluster) plugins(ctx context.Context) ([]corev1.Pod, error) {
 	return all, nil
 }
 
+func (c *cluster) using(ctx context.Context) ([]fleet.Pod, error) {
+	return fleet.Using(ctx, c.client.CoreV1().Pods("").List, c.opts.driver)
+}
+
 // pod gets a pod that used the driver, nil if it doesn't any more.
 func (c *cluster) pod(ctx context.Context, namespace, name string) (*fleet.Pod, error) {
 	pod, err := c.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -194,7 +194,6 @@ func (c *cluster) pod(ctx context.Context, namespace, name string) (*fleet.Pod, 
 			return &use, nil
 		}
 	}
-	c.using.forget(namespace, name)
 	return nil, nil //nolint:nilnil // The answer is that there is none.
 }
 

@@ -97,13 +97,11 @@ type script struct {
 	// one stays. "" stands for none. Without shown there is no volume.
 	object, shown []string
 	// slow is how long a round takes, and fails are the rounds that fail, from 1 on.
-	slow  time.Duration
-	fails map[int]error
-	// keepsPods says that a round that says yes may do so by a list of pods that was kept.
-	keepsPods, renewed bool
-	allowNone          bool
-	printed            []string
-	rounds             int
+	slow      time.Duration
+	fails     map[int]error
+	allowNone bool
+	printed   []string
+	rounds    int
 }
 
 func next(versions *[]string) *status.Version {
@@ -120,15 +118,11 @@ func next(versions *[]string) *status.Version {
 func (s *script) waiter(watch bool) *waiter {
 	object := fleet.Object{Kind: "Secret", Namespace: "ns", Name: "db"}
 	return &waiter{
-		object: object, watch: watch, allowNone: s.allowNone, progress: &progress{},
-		renew: func() bool {
-			s.renewed = !s.renewed
-			return s.keepsPods && s.renewed
-		},
+		object: object, watch: watch, allowNone: s.allowNone,
 		version: func(ctx context.Context, _ fleet.Object) (*status.Version, error) {
 			return next(&s.object), ctx.Err()
 		},
-		survey: func(ctx context.Context, _ func(int, int)) (*fleet.Survey, error) {
+		survey: func(ctx context.Context) (*fleet.Survey, error) {
 			s.rounds++
 			if err := s.fails[s.rounds]; err != nil {
 				return nil, err
@@ -196,21 +190,10 @@ func TestWait(t *testing.T) {
 		},
 		"never there":         {script{object: []string{""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", 0, 0},
 		"deleted in the wait": {script{object: []string{"2", "2", ""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", time.Second, 2},
-		"yes by an old list of pods": {
-			script{object: []string{"1"}, shown: []string{"1"}, keepsPods: true}, time.Minute, false, "yes 1", "", 0, 2,
-		},
-		"yes by an old list of pods, and no by a new one": {
-			script{object: []string{"2"}, shown: []string{"2", "1", "2"}, keepsPods: true}, time.Minute, false, "yes 2", "", time.Second, 3,
-		},
-		"yes by an old list of pods, and no time for a new one": {
-			script{object: []string{"2"}, shown: []string{"2", "1"}, slow: 4 * time.Second, keepsPods: true},
-			5 * time.Second, false, "no 2",
-			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 5 * time.Second, 2,
-		},
 		"no volume": {
-			script{object: []string{"1"}, keepsPods: true},
+			script{object: []string{"1"}},
 			time.Minute, false, "none 1",
-			"no refvol volume shows secret/db in namespace ns: is it the right name and namespace? --allow-none accepts this", 0, 2,
+			"no refvol volume shows secret/db in namespace ns: is it the right name and namespace? --allow-none accepts this", 0, 1,
 		},
 		"no volume, which is accepted": {script{object: []string{"1"}, allowNone: true}, time.Minute, false, "yes 1", "", 0, 1},
 		"no volume of an object that is created meanwhile": {
