@@ -69,7 +69,7 @@ func startHTTPServers(ctx context.Context, opts *serveOptions, monitoring, statu
 	}{
 		{"http-address", opts.httpAddress, monitoring, answerTime},
 		{"profiling-address", opts.profilingAddress, profiles(), 0}, // it takes as long as the request asks for
-		{"status-address", opts.statusAddress, statuses, 0},         // it has a limit of its own
+		{"status-address", opts.statusAddress, statuses, answerTime},
 	} {
 		if s.address == "" {
 			continue

@@ -140,11 +140,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 			return err
 		}
 	}
-	statuses, err := statusHandler(opts, below, server, ready)
-	if err != nil {
-		return err
-	}
-	stopHTTP, err := startHTTPServers(ctx, opts, monitoring(server.Probe, ready, m.Handler()), statuses, failed)
+	stopHTTP, err := startHTTPServers(ctx, opts, monitoring(server.Probe, ready, m.Handler()), statusHandler(opts, below, server, ready), failed)
 	if err != nil {
 		return err
 	}

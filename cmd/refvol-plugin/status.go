@@ -106,8 +106,8 @@ func validateStatusAddress(address string) error {
 }
 
 // statusHandler serves the plugin's status.
-func statusHandler(opts *serveOptions, p *parts, server *csi.Server, ready []condition) (http.Handler, error) {
-	o := report.Options{
+func statusHandler(opts *serveOptions, p *parts, server *csi.Server, ready []condition) http.Handler {
+	o := &report.Reporter{
 		Driver: opts.driverName, Node: opts.nodeName, Version: version.Get().GitVersion,
 		Volumes: p.volumes.Volumes, Objects: p.objects.Objects, Refused: refusedPublishes(server), MissingRights: p.rights.Missing,
 		NotReady: func() []string { return unmet(ready) },
@@ -115,11 +115,7 @@ func statusHandler(opts *serveOptions, p *parts, server *csi.Server, ready []con
 	if opts.changeDetection != string(manager.Watch) {
 		o.ResyncInterval = opts.resyncInterval
 	}
-	reporter, err := report.New(o)
-	if err != nil {
-		return nil, err
-	}
-	return status.Handler(reporter.Report), nil
+	return status.Handler(o.Report)
 }
 
 // refusedPublishes returns the publishes that failed lately, in the format of the status.
