@@ -14,7 +14,6 @@ import (
 	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
 
-	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/events"
@@ -65,14 +64,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	recorder, err := events.New(ctx, events.Options{
-		Events:    func(namespace string) events.Events { return client.Events(namespace) },
-		Component: opts.driverName,
-		Node:      opts.nodeName,
-	})
-	if err != nil {
-		return err
-	}
+	recorder := events.New(ctx, func(namespace string) events.Events { return client.Events(namespace) }, opts.driverName, opts.nodeName)
 	defer recorder.Shutdown()
 	mounter, err := mount.New(ctx, mount.Options{Driver: opts.driverName, KubeletDir: opts.kubeletDir, SELinuxContext: opts.selinuxContext})
 	if err != nil {
@@ -83,9 +75,13 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	startupTaint, err := newStartupTaint(opts, client)
-	if err != nil {
-		return err
+	var registered func(bool)
+	var startupTaint *taint.Remover
+	if opts.startupTaint != "" {
+		if startupTaint, err = taint.NewRemover(client.Nodes(), opts.nodeName, opts.startupTaint); err != nil {
+			return fmt.Errorf("--startup-taint: %w", err)
+		}
+		registered = startupTaint.Registered
 	}
 	server, err := csi.New(csi.Options{
 		DriverName:        opts.driverName,
@@ -96,7 +92,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		KubeletSocketPath: opts.kubeletSocketPath,
 		Publisher:         below.volumes,
 		Observe:           observeCalls(m),
-		Registered:        startupTaint.Registered,
+		Registered:        registered,
 		DrainTimeout:      drainTimeout,
 	})
 	if err != nil {
@@ -126,7 +122,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	running.Go(func() {
 		below.rights.Await(background)
 		// Pods must not come to a node before the plugin can read there, nor where they would not start.
-		if notShared() == nil {
+		if startupTaint != nil && notShared() == nil {
 			startupTaint.Run(background)
 		}
 	})
@@ -154,29 +150,3 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	logger.Info("Stopped")
 	return errors.Join(err, managerErr)
 }
-
-// newStartupTaint returns what removes the taint, or a startupTaint that does nothing if there
-// is none to remove.
-func newStartupTaint(opts *serveOptions, client *apiclient.Client) (startupTaint, error) {
-	if opts.startupTaint == "" {
-		return noTaint{}, nil
-	}
-	remover, err := taint.NewRemover(client.Nodes(), opts.nodeName, opts.startupTaint)
-	if err != nil {
-		return nil, fmt.Errorf("--startup-taint: %w", err)
-	}
-	return remover, nil
-}
-
-// startupTaint hears of the driver's registration, also before Run, and acts on it as long as Run
-// runs.
-type startupTaint interface {
-	Registered(registered bool)
-	Run(ctx context.Context)
-}
-
-// noTaint is a startupTaint that has nothing to do.
-type noTaint struct{}
-
-func (noTaint) Registered(bool)     {}
-func (noTaint) Run(context.Context) {}

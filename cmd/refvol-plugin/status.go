@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"net/http"
 	"time"
 
@@ -109,23 +108,11 @@ func validateStatusAddress(address string) error {
 func statusHandler(opts *serveOptions, p *parts, server *csi.Server, ready []condition) http.Handler {
 	o := &report.Reporter{
 		Driver: opts.driverName, Node: opts.nodeName, Version: version.Get().GitVersion,
-		Volumes: p.volumes.Volumes, Objects: p.objects.Objects, Refused: refusedPublishes(server), MissingRights: p.rights.Missing,
+		Volumes: p.volumes.Volumes, Objects: p.objects.Objects, Refused: server.Refused, MissingRights: p.rights.Missing,
 		NotReady: func() []string { return unmet(ready) },
 	}
 	if opts.changeDetection != string(manager.Watch) {
 		o.ResyncInterval = opts.resyncInterval
 	}
 	return status.Handler(o.Report)
-}
-
-// refusedPublishes returns the publishes that failed lately, in the format of the status.
-func refusedPublishes(server *csi.Server) iter.Seq[status.Refusal] {
-	return func(yield func(status.Refusal) bool) {
-		for f := range server.Refused {
-			pod := status.Pod{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: string(f.Pod.UID)}
-			if !yield(status.Refusal{VolumeID: f.VolumeID, Name: f.Name, Pod: pod, Code: f.Code.String(), Message: f.Text, At: f.At}) {
-				return
-			}
-		}
-	}
 }

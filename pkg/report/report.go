@@ -24,10 +24,10 @@ import (
 type Reporter struct {
 	// Driver, Node and Version are the plugin's own.
 	Driver, Node, Version string
-	// Volumes, Objects and Refused are gone through for each report.
+	// Volumes and Objects are gone through for each report. Refused returns the publishes that failed lately.
 	Volumes iter.Seq[publisher.VolumeStatus]
 	Objects iter.Seq[manager.ObjectStatus]
-	Refused iter.Seq[status.Refusal]
+	Refused func() []status.Refusal
 	// MissingRights returns the names of the rights that the plugin lacks, and NotReady why it is not ready. They wait for
 	// nothing.
 	MissingRights, NotReady func() []string
@@ -41,7 +41,7 @@ func (r *Reporter) Report() *status.Report {
 	report := &status.Report{
 		APIVersion: status.APIVersion, Kind: status.Kind,
 		Driver: r.Driver, Node: r.Node, Version: r.Version,
-		MissingRights: r.MissingRights(), NotReady: r.NotReady(),
+		MissingRights: r.MissingRights(), NotReady: r.NotReady(), Refused: r.Refused(),
 		Volumes: []status.Volume{},
 	}
 	known := map[key]manager.ObjectStatus{}
@@ -54,7 +54,7 @@ func (r *Reporter) Report() *status.Report {
 	for i := range volumes {
 		report.Volumes = append(report.Volumes, r.volume(&volumes[i], known, report.ObservedAt))
 	}
-	report.Refused = slices.SortedFunc(r.Refused, func(a, b status.Refusal) int {
+	slices.SortFunc(report.Refused, func(a, b status.Refusal) int {
 		return cmp.Or(b.At.Compare(a.At), strings.Compare(a.VolumeID, b.VolumeID))
 	})
 	slices.SortFunc(report.Volumes, func(a, b status.Volume) int { return status.Compare(&a, &b) })

@@ -37,7 +37,7 @@ type world struct {
 func (w *world) reporter() *Reporter {
 	return &Reporter{
 		Driver: "csi.refvol.dev", Node: "node-1", Version: "v1",
-		Volumes: seq(&w.volumes), Objects: seq(&w.objects), Refused: seq(&w.refused), MissingRights: func() []string { return w.missing }, NotReady: func() []string { return w.unready },
+		Volumes: seq(&w.volumes), Objects: seq(&w.objects), Refused: func() []status.Refusal { return slices.Clone(w.refused) }, MissingRights: func() []string { return w.missing }, NotReady: func() []string { return w.unready },
 	}
 }
 
