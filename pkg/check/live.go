@@ -46,30 +46,35 @@ func newLive(cluster Cluster) *live {
 }
 
 func (l *live) lookup(ctx context.Context, ref volume.Ref) (Object, error) {
-	object, ok := l.objects[ref]
-	if ok {
-		return object, nil
-	}
-	object, err := l.cluster.Lookup(ctx, ref)
-	if err != nil {
-		return Object{}, fmt.Errorf("get %s: %w", ref, err)
-	}
-	l.objects[ref] = object
-	return object, nil
+	return once(l.objects, ref, func() (Object, error) {
+		object, err := l.cluster.Lookup(ctx, ref)
+		if err != nil {
+			err = fmt.Errorf("get %s: %w", ref, err)
+		}
+		return object, err
+	})
 }
 
 func (l *live) may(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string) (Answer, error) {
-	key := right{account, ref, verb}
-	answer, ok := l.rights[key]
-	if ok {
+	return once(l.rights, right{account, ref, verb}, func() (Answer, error) {
+		answer, err := l.cluster.CanI(ctx, account, ref, verb)
+		if err != nil {
+			err = fmt.Errorf("ask whether service account %s/%s may %s %s: %w", account.Namespace, account.Name, verb, ref, err)
+		}
+		return answer, err
+	})
+}
+
+// once asks what is not known yet.
+func once[K comparable, V any](known map[K]V, key K, ask func() (V, error)) (V, error) {
+	if answer, ok := known[key]; ok {
 		return answer, nil
 	}
-	answer, err := l.cluster.CanI(ctx, account, ref, verb)
-	if err != nil {
-		return Unknown, fmt.Errorf("ask whether service account %s/%s may %s %s: %w", account.Namespace, account.Name, verb, ref, err)
+	answer, err := ask()
+	if err == nil {
+		known[key] = answer
 	}
-	l.rights[key] = answer
-	return answer, nil
+	return answer, err
 }
 
 // ask fills in what the cluster says of each reference, and adds what is wrong.

@@ -1,13 +1,17 @@
 package check
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/pod"
@@ -118,7 +122,7 @@ func (c *Checker) sources(w *Workload, template podTemplate, v driverVolume) {
 	if len(c.report.Problems) > before {
 		return
 	}
-	_, _, err := pod.Resolve(v.spec,
+	resolved, _, err := pod.Resolve(v.spec,
 		func(container string) (volume.Env, []string, error) {
 			return pod.Env(template.spec, w.Namespace, container)
 		},
@@ -127,7 +131,62 @@ func (c *Checker) sources(w *Workload, template podTemplate, v driverVolume) {
 		})
 	if err != nil { // each is fine, but not all together
 		c.problem(w.Location, v.at, err.Error())
+		return
 	}
+	c.readable(w.Location, template, v, resolved)
+}
+
+// readable warns of containers whose user can't read a file of a volume that they mount, as far as the pod's spec says. Files
+// with an owner of their own are passed over.
+func (c *Checker) readable(at Location, template podTemplate, v driverVolume, resolved *volume.Spec) {
+	ofPod := ptr.Deref(template.spec.SecurityContext, corev1.PodSecurityContext{})
+	if ofPod.FSGroup != nil && resolved.UID == nil && resolved.GID == nil {
+		return // the group may read every file
+	}
+	modes := modesOf(resolved)
+	uid, gid := ptr.Deref(resolved.UID, 0), ptr.Deref(cmp.Or(resolved.GID, ofPod.FSGroup), 0)
+	for _, container := range pod.Containers(template.spec, template.at) {
+		own := ptr.Deref(container.SecurityContext, corev1.SecurityContext{})
+		user := ptr.Deref(cmp.Or(own.RunAsUser, ofPod.RunAsUser), 0)
+		// A user that the image doesn't know has root's group.
+		groups := append(slices.Clone(ofPod.SupplementalGroups), ptr.Deref(cmp.Or(own.RunAsGroup, ofPod.RunAsGroup), 0), ptr.Deref(ofPod.FSGroup, -1))
+		read := fs.FileMode(0o004)
+		switch {
+		case user == 0 || !slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == v.Name }):
+			continue
+		case user == uid:
+			read = 0o400
+		case slices.Contains(groups, gid):
+			read = 0o040
+		}
+		if i := slices.IndexFunc(modes, func(mode fs.FileMode) bool { return mode&read == 0 }); i >= 0 {
+			c.warning(at, v.at, fmt.Sprintf("user %d of container %s can't read a file of mode %04o, owner %d and group %d: set uid, gid or mode, or the pod's fsGroup", user, container.Name, modes[i], uid, gid))
+		}
+	}
+}
+
+// modesOf returns the modes of a volume's files without an owner of their own.
+func modesOf(spec *volume.Spec) (modes []fs.FileMode) {
+	for i := range spec.Sources {
+		s, items := &spec.Sources[i], []volume.Item{{}} // one stands for every key
+		p := ptr.Deref(s.Projection, volume.Projection{})
+		switch {
+		case len(p.Items) > 0:
+			items = p.Items
+		case s.Env != nil:
+			items[0].Mode = s.Env.Mode
+		case s.Join != nil:
+			items[0].Mode = s.Join.Mode
+		case s.Versions != nil:
+			items[0].Mode = s.Versions.Mode
+		}
+		for _, item := range items {
+			if cmp.Or(item.User, p.DefaultUser) == nil {
+				modes = append(modes, ptr.Deref(cmp.Or(item.Mode, spec.DefaultMode, p.DefaultMode), volume.DefaultMode))
+			}
+		}
+	}
+	return modes
 }
 
 // source adds what one source of a volume references.
