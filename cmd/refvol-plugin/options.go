@@ -115,18 +115,8 @@ func (o *serveOptions) validate() error {
 	}
 	only("change-detection", o.changeDetection, string(manager.Watch), string(manager.Cache), string(manager.Get))
 	only("identity", o.identity, command.IdentityPlugin, command.IdentityPod, command.IdentityNode)
-	if _, err := o.sizes(); err != nil {
-		errs = append(errs, err)
-	}
-	if err := validateProfilingAddress(o.profilingAddress); err != nil {
-		errs = append(errs, err)
-	}
-	if err := validateStatusAddress(o.statusAddress); err != nil {
-		errs = append(errs, err)
-	}
-	if err := o.validateStartupTaint(); err != nil {
-		errs = append(errs, err)
-	}
+	_, err := o.sizes()
+	errs = append(errs, err, validateProfilingAddress(o.profilingAddress), validateStatusAddress(o.statusAddress), o.validateStartupTaint())
 	if o.resyncInterval <= 0 {
 		errs = append(errs, fmt.Errorf("--resync-interval: Invalid value: %s: must be positive", o.resyncInterval))
 	}

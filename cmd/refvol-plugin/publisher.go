@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -196,4 +197,13 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, api connection
 	reads.Accounts = true
 	shows.Reviews, shows.Identity = &access.Reviews{Ask: observeReviews(m, ask), Verbs: verbs}, tokens
 	return checker(command.IdentityPod, ofPodsAndEvents(), nil, api)
+}
+
+// observeReviews tells the metrics of access reviews.
+func observeReviews(m *metrics.Metrics, ask authz.Ask) authz.Ask {
+	return func(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string, token volume.Token) (bool, error) {
+		allowed, err := ask(ctx, account, ref, verb, token)
+		m.Reviewed(allowed, err)
+		return allowed, err
+	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/features"
+	clientmetrics "k8s.io/client-go/tools/metrics"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/component-base/version"
@@ -17,6 +18,7 @@ import (
 	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/events"
+	"github.com/refvol/refvol/pkg/metrics"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/taint"
@@ -58,7 +60,8 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	m := newMetrics()
+	m := metrics.New(version.Get())
+	clientmetrics.Register(m.Client()) // client-go has one place for that in a process
 	paced := requests.New()
 	client, err := newClient(config, paced)
 	if err != nil {
@@ -91,7 +94,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		RegistrationDir:   opts.registrationDir,
 		KubeletSocketPath: opts.kubeletSocketPath,
 		Publisher:         below.volumes,
-		Observe:           observeCalls(m),
+		Observe:           m.ObserveCall,
 		Registered:        registered,
 		DrainTimeout:      drainTimeout,
 	})

@@ -12,7 +12,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"k8s.io/klog/v2"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -65,7 +64,7 @@ func New(opts Options) (*Server, error) {
 	}
 	opts.KubeletSocketPath = cmp.Or(opts.KubeletSocketPath, path)
 	if opts.Observe == nil {
-		opts.Observe = func(string, codes.Code, time.Duration) {}
+		opts.Observe = func(string, string, time.Duration) {}
 	}
 	if opts.Registered == nil {
 		opts.Registered = func(bool) {}
