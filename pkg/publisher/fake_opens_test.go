@@ -100,6 +100,14 @@ func (o *fakeOpens) forget() {
 	defer o.mu.Unlock()
 	clear(o.dirs)
 	clear(o.ignored)
+	o.pending = nil
+}
+
+// lose stands for an overflow of the queue.
+func (o *fakeOpens) lose() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.pending = nil
 }
 
 func (o *fakeOpens) watched() int {

@@ -1,0 +1,131 @@
+package publisher
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestRandomOpens has files opened, changed, withdrawn from the plugin's sight by kills, and lost by overflows, in random order.
+// A model knows which content of each file was opened. Whatever happens, no object is said to be opened of which a file was
+// not, and none not to be of which each was. A schedule that failed is repeated with its seed as the constant.
+func TestRandomOpens(t *testing.T) {
+	schedules := 60
+	if os.Getenv("REFVOL_LONG") != "" {
+		schedules = 2000
+	}
+	seed := rand.Uint64()
+	for i := range schedules {
+		dice := rand.New(rand.NewPCG(seed, uint64(i)))
+		strategy := []string{"Atomic", "InPlace"}[dice.IntN(2)]
+		receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+			m := &openModel{env: e, opens: opens, dice: dice, opened: map[string]bool{}}
+			m.change()
+			m.request = e.request("v1", "configMap", "app", "writeStrategy", strategy)
+			e.publish(m.request)
+			for step := range 20 {
+				m.step()
+				if t.Failed() {
+					t.Fatalf("seed %d, schedule %d (%s), step %d: %q", seed, i, strategy, step, m.log)
+				}
+			}
+			e.unpublish(m.request)
+		})
+	}
+}
+
+type openModel struct {
+	*env
+	opens   *fakeOpens
+	dice    *rand.Rand
+	request Request
+	// contents has the number of each file's content, and opened those that were opened, by path and number.
+	contents [3]int
+	changes  int
+	opened   map[string]bool
+	log      []string
+}
+
+// change changes some of the files.
+func (m *openModel) change() {
+	m.changes++
+	var pairs []string
+	for i := range m.contents {
+		if m.changes == 1 || m.dice.IntN(2) == 0 {
+			m.contents[i] = m.changes
+		}
+		pairs = append(pairs, fmt.Sprint("f", i), fmt.Sprint(m.contents[i]))
+	}
+	m.objects.put(configMap("app"), pairs...)
+}
+
+// open opens a file, as it is shown now.
+func (m *openModel) open() string {
+	name := fmt.Sprint("f", m.dice.IntN(len(m.contents)))
+	path := m.realPath(m.request, name)
+	content, err := os.ReadFile(path)
+	if err == nil {
+		err = m.opens.open(path)
+	}
+	if err != nil {
+		m.Fatal(err)
+	}
+	m.opened[name+"="+string(content)] = true
+	return "open " + name
+}
+
+func (m *openModel) step() {
+	what := ""
+	switch m.dice.IntN(12) {
+	case 0:
+		what = "kill"
+		m.halt()
+		m.opens.forget()
+		m.restart()
+	case 1:
+		what = "overflow"
+		m.opens.lose()
+		m.p.OpensLost()
+	case 2, 3, 4:
+		what = "change"
+		m.change()
+	case 5: // both at once
+		what = "change, " + m.open()
+		m.change()
+	default:
+		what = m.open()
+	}
+	if m.log = append(m.log, what); m.dice.IntN(3) > 0 {
+		if _, err := m.opens.Drain(); err != nil {
+			m.Fatal(err)
+		}
+		m.settle()
+		if m.dice.IntN(4) == 0 {
+			m.rest()
+		}
+		m.check()
+	}
+}
+
+// check compares the status with the model.
+func (m *openModel) check() {
+	o := m.status().Opened[configMap("app")]
+	if o == nil {
+		m.Error("nothing is told")
+		return
+	}
+	all := true
+	for i := range m.contents {
+		name := fmt.Sprint("f", i)
+		content, err := os.ReadFile(filepath.Join(m.mounts.directory(m.request.Target), name))
+		if err != nil {
+			m.Fatal(err)
+		}
+		all = all && m.opened[name+"="+string(content)]
+	}
+	if o.State == OpenYes && !all || o.State == OpenNo && all {
+		m.Errorf("%+v, and all files were opened: %t", *o, all)
+	}
+}
