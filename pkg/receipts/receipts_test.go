@@ -242,6 +242,37 @@ func TestMarksHinderNoUnmount(t *testing.T) {
 	}
 }
 
+// TestADetachedMountIsWatched before anybody can see it, and from then on.
+func TestADetachedMountIsWatched(t *testing.T) {
+	v := unlimited(t)
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	v.must(err)
+	v.must(unix.FsconfigCreate(fs))
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	v.must(err)
+	unix.Close(fs)
+	v.must(unix.Mkdirat(mount, "1", 0o755))
+	dir, err := unix.Openat(mount, "1", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	v.must(err)
+	v.must(Probe(dir))
+	file, err := unix.Openat(dir, "key", unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
+	v.must(err)
+	unix.Close(file)
+	var r recorder
+	v.must(v.group.Watch(r.opened).Add(dir, ""))
+	unix.Close(dir)
+	over := t.TempDir()
+	v.must(unix.MoveMount(mount, "", unix.AT_FDCWD, over, unix.MOVE_MOUNT_F_EMPTY_PATH))
+	unix.Close(mount)
+	defer func() { _ = unix.Unmount(over, unix.MNT_DETACH) }()
+	v.cat(over + "/1/key")
+	v.want(&r, "key")
+	v.must(unix.Unmount(over, 0))
+	if n := v.marks(); n != 0 {
+		t.Errorf("there are %d marks, want none", n)
+	}
+}
+
 // TestABurstLosesNothing while nobody reads.
 func TestABurstLosesNothing(t *testing.T) {
 	const files = 17_000
@@ -266,7 +297,7 @@ func TestAnOverflowIsTold(t *testing.T) {
 	if err != nil || limit > 50_000 {
 		t.Skipf("the queue's limit is %d: %v", limit, err)
 	}
-	v := newVolume(t, groupFlags)
+	v := newVolume(t, func(overflow func()) (*Group, error) { return newGroup(groupFlags, overflow) })
 	_, r := v.watch(v.numbered(limit+100), "")
 	run(t, job("burst", v.path+"/1", strconv.Itoa(limit+100)))
 	v.drain()
