@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -371,7 +370,7 @@ func used(t testing.TB, who int) time.Duration {
 	if err := unix.Getrusage(who, &u); err != nil {
 		t.Fatal(err)
 	}
-	return time.Duration(syscall.TimevalToNsec(syscall.Timeval(u.Utime)) + syscall.TimevalToNsec(syscall.Timeval(u.Stime)))
+	return time.Duration(unix.TimevalToNsec(u.Utime) + unix.TimevalToNsec(u.Stime))
 }
 
 func waitFor(t *testing.T, done func() bool) {
