@@ -41,7 +41,7 @@ func BenchmarkMarks(b *testing.B) {
 	for i := range 1000 {
 		dirs = append(dirs, int(v.dir(strconv.Itoa(i), "key").Fd()))
 	}
-	mark := func(b *testing.B, flags uint, mask uint64) {
+	mark := func(flags uint, mask uint64) {
 		for _, dir := range dirs {
 			v.must(v.group.mark("", flags, mask, dir))
 		}
@@ -59,8 +59,8 @@ func BenchmarkMarks(b *testing.B) {
 	b.Run("fanotify_mark and its removal", func(b *testing.B) {
 		defer cpuTime(b)()
 		for b.Loop() {
-			mark(b, unix.FAN_MARK_ADD, opens)
-			mark(b, unix.FAN_MARK_REMOVE, opens)
+			mark(unix.FAN_MARK_ADD, opens)
+			mark(unix.FAN_MARK_REMOVE, opens)
 		}
 	})
 	b.Run("key", func(b *testing.B) {

@@ -182,10 +182,10 @@ type volume struct {
 	overflows int
 }
 
-func newVolume(t testing.TB, make func(overflow func()) (*Group, error)) *volume {
+func newVolume(t testing.TB, group func(overflow func()) (*Group, error)) *volume {
 	t.Helper()
 	v := &volume{TB: t, path: mountTmpfs(t)}
-	g, err := make(func() { v.overflows++ })
+	g, err := group(func() { v.overflows++ })
 	if errors.Is(err, unix.EPERM) {
 		t.Skip(err)
 	}
