@@ -182,10 +182,10 @@ type volume struct {
 	overflows int
 }
 
-func newVolume(t testing.TB, flags uint) *volume {
+func newVolume(t testing.TB, group func(overflow func()) (*Group, error)) *volume {
 	t.Helper()
 	v := &volume{TB: t, path: mountTmpfs(t)}
-	g, err := newGroup(flags, func() { v.overflows++ })
+	g, err := group(func() { v.overflows++ })
 	if errors.Is(err, unix.EPERM) {
 		t.Skip(err)
 	}
@@ -207,7 +207,7 @@ func mountTmpfs(t testing.TB) string {
 	return path
 }
 
-func unlimited(t testing.TB) *volume { return newVolume(t, groupFlags|unix.FAN_UNLIMITED_QUEUE) }
+func unlimited(t testing.TB) *volume { return newVolume(t, New) }
 
 // dir makes a directory with files, and returns its descriptor.
 func (v *volume) dir(path string, files ...string) *os.File {

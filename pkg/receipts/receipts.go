@@ -192,8 +192,8 @@ func (w *Watch) Add(dir int, path string) error {
 	return nil
 }
 
-// Stop ends all reports. It removes the marks of directories whose descriptors it is given. The others go with their
-// directories, and cost whoever opens files there some microseconds until then.
+// Stop ends all reports. It removes the marks of directories whose descriptors it is given, which no other Watch may have.
+// The others go with their directories, and cost whoever opens files there some microseconds until then.
 func (w *Watch) Stop(dirs ...int) (err error) {
 	w.group.mu.Lock()
 	defer w.group.mu.Unlock()

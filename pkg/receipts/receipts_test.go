@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -242,6 +241,37 @@ func TestMarksHinderNoUnmount(t *testing.T) {
 	}
 }
 
+// TestADetachedMountIsWatched before anybody can see it, and from then on.
+func TestADetachedMountIsWatched(t *testing.T) {
+	v := unlimited(t)
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	v.must(err)
+	v.must(unix.FsconfigCreate(fs))
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	v.must(err)
+	unix.Close(fs)
+	v.must(unix.Mkdirat(mount, "1", 0o755))
+	dir, err := unix.Openat(mount, "1", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	v.must(err)
+	v.must(Probe(dir))
+	file, err := unix.Openat(dir, "key", unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
+	v.must(err)
+	unix.Close(file)
+	var r recorder
+	v.must(v.group.Watch(r.opened).Add(dir, ""))
+	unix.Close(dir)
+	over := t.TempDir()
+	v.must(unix.MoveMount(mount, "", unix.AT_FDCWD, over, unix.MOVE_MOUNT_F_EMPTY_PATH))
+	unix.Close(mount)
+	defer func() { _ = unix.Unmount(over, unix.MNT_DETACH) }()
+	v.cat(over + "/1/key")
+	v.want(&r, "key")
+	v.must(unix.Unmount(over, 0))
+	if n := v.marks(); n != 0 {
+		t.Errorf("there are %d marks, want none", n)
+	}
+}
+
 // TestABurstLosesNothing while nobody reads.
 func TestABurstLosesNothing(t *testing.T) {
 	const files = 17_000
@@ -266,7 +296,7 @@ func TestAnOverflowIsTold(t *testing.T) {
 	if err != nil || limit > 50_000 {
 		t.Skipf("the queue's limit is %d: %v", limit, err)
 	}
-	v := newVolume(t, groupFlags)
+	v := newVolume(t, func(overflow func()) (*Group, error) { return newGroup(groupFlags, overflow) })
 	_, r := v.watch(v.numbered(limit+100), "")
 	run(t, job("burst", v.path+"/1", strconv.Itoa(limit+100)))
 	v.drain()
@@ -314,7 +344,7 @@ func TestALoopingOpenerIsMerged(t *testing.T) {
 	v.runs()
 	stop := startLoop(t, v.path+"/1/key")
 	r.take()
-	from, cpu := time.Now(), used(t)
+	from, cpu := time.Now(), used(t, unix.RUSAGE_SELF)
 	for range 100 {
 		v.cat("2/key")
 		waitFor(t, func() bool { paths, _ := other.take(); return len(paths) > 0 })
@@ -323,7 +353,7 @@ func TestALoopingOpenerIsMerged(t *testing.T) {
 		<-time.After(10 * time.Millisecond)
 	}
 	_, calls := r.take()
-	took, cpu := time.Since(from), used(t)-cpu
+	took, cpu := time.Since(from), used(t, unix.RUSAGE_SELF)-cpu
 	opens := stop()
 	rate := float64(calls) / took.Seconds()
 	t.Logf("%d opens in %v; %.0f reports a second; %.1f%% of a core, with 100 other processes started",
@@ -333,14 +363,14 @@ func TestALoopingOpenerIsMerged(t *testing.T) {
 	}
 }
 
-// used returns the CPU time of this process.
-func used(t *testing.T) time.Duration {
+// used returns the CPU time of this process or thread.
+func used(t testing.TB, who int) time.Duration {
 	t.Helper()
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+	if err := unix.Getrusage(who, &u); err != nil {
 		t.Fatal(err)
 	}
-	return time.Duration(syscall.TimevalToNsec(syscall.Timeval(u.Utime)) + syscall.TimevalToNsec(syscall.Timeval(u.Stime)))
+	return time.Duration(unix.TimevalToNsec(u.Utime) + unix.TimevalToNsec(u.Stime))
 }
 
 func waitFor(t *testing.T, done func() bool) {
