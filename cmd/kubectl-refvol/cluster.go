@@ -21,7 +21,6 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/pager"
 	"k8s.io/component-base/version"
 
 	"github.com/refvol/refvol/pkg/fleet"
@@ -146,21 +145,8 @@ func (c *cluster) fleet() *fleet.Options {
 	}
 }
 
-// list returns all objects of a list.
-func list[T any, L runtime.Object](ctx context.Context, page func(context.Context, metav1.ListOptions) (L, error), opts metav1.ListOptions) ([]T, error) {
-	var all []T
-	pages := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return page(ctx, opts) }
-	err := pager.New(pages).EachListItem(ctx, opts, func(object runtime.Object) error {
-		if item, ok := any(object).(*T); ok {
-			all = append(all, *item)
-		}
-		return nil
-	})
-	return all, err
-}
-
-func (c *cluster) csiNodes(ctx context.Context) ([]storagev1.CSINode, error) {
-	all, err := list[storagev1.CSINode](ctx, c.client.StorageV1().CSINodes().List, metav1.ListOptions{})
+func (c *cluster) csiNodes(ctx context.Context) (all []storagev1.CSINode, err error) {
+	err = fleet.Each(ctx, c.client.StorageV1().CSINodes().List, metav1.ListOptions{}, func(n *storagev1.CSINode) { all = append(all, *n) })
 	if err != nil {
 		return nil, fmt.Errorf("list the CSINodes: %w", err)
 	}
@@ -168,8 +154,9 @@ func (c *cluster) csiNodes(ctx context.Context) ([]storagev1.CSINode, error) {
 }
 
 // plugins lists the plugin's pods. None at all is an error, as of a wrong flag.
-func (c *cluster) plugins(ctx context.Context) ([]corev1.Pod, error) {
-	all, err := list[corev1.Pod](ctx, c.client.CoreV1().Pods(c.opts.namespace).List, metav1.ListOptions{LabelSelector: c.opts.selector})
+func (c *cluster) plugins(ctx context.Context) (all []corev1.Pod, err error) {
+	opts := metav1.ListOptions{LabelSelector: c.opts.selector}
+	err = fleet.Each(ctx, c.client.CoreV1().Pods(c.opts.namespace).List, opts, func(pod *corev1.Pod) { all = append(all, *pod) })
 	if err != nil {
 		return nil, fmt.Errorf("list the plugin's pods: %w", err)
 	}

@@ -153,26 +153,21 @@ func (s *clusterStatus) judge() error {
 
 // writeTable writes the nodes that have a problem, and then the volumes.
 func (s *clusterStatus) writeTable(w io.Writer, wide bool) error {
-	table := status.NewTabWriter(w)
 	var reports []*status.Report
-	problems := 0
+	lines := [][]string{{"NODE", "PLUGIN", "PODS", "PROBLEM", "MESSAGE"}}
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		if n.Report != nil {
 			reports = append(reports, n.Report)
 		}
 		for _, problem := range n.problems() {
-			if problems++; problems == 1 {
-				table.Line("NODE", "PLUGIN", "PODS", "PROBLEM", "MESSAGE")
-			}
-			table.Line(n.Node, cmp.Or(n.Plugin, "-"), fmt.Sprint(n.Pods), string(problem.Reason), problem.Message)
+			lines = append(lines, []string{n.Node, cmp.Or(n.Plugin, "-"), fmt.Sprint(n.Pods), string(problem.Reason), problem.Message})
 		}
 	}
-	if problems > 0 {
-		table.Line()
-	}
-	if err := table.Flush(); err != nil {
-		return err
+	if len(lines) > 1 {
+		if err := status.WriteTable(w, append(lines, nil)); err != nil {
+			return err
+		}
 	}
 	return status.Table{Wide: wide, Nodes: true}.Write(w, reports...)
 }

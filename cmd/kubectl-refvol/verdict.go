@@ -47,13 +47,12 @@ func describe(text *strings.Builder, v *fleet.Result) error {
 		fmt.Fprintln(text, "The object changed while the plugins were asked.")
 	}
 	if len(v.Laggards) > 0 {
-		laggards := status.NewTabWriter(text)
-		laggards.Line("NODE", "POD", "VOLUME", "SHOWS", "REASON", "MESSAGE")
+		lines := [][]string{{"NODE", "POD", "VOLUME", "SHOWS", "REASON", "MESSAGE"}}
 		for i := range v.Laggards {
 			l := &v.Laggards[i]
-			laggards.Line(l.Node, podName(l.Pod), cmp.Or(l.Volume, "-"), shown(l.Shown), string(l.Reason), l.Message)
+			lines = append(lines, []string{l.Node, podName(l.Pod), cmp.Or(l.Volume, "-"), shown(l.Shown), string(l.Reason), l.Message})
 		}
-		if err := laggards.Flush(); err != nil {
+		if err := status.WriteTable(text, lines); err != nil {
 			return err
 		}
 	}

@@ -49,22 +49,17 @@ func (r *Report) table(b *strings.Builder) (int, error) {
 		columns = append(columns, "EXISTS", "MAY GET")
 	}
 	columns = append(columns, "FIELD") // The longest, so it pads nothing.
-	rows := 0
-	t := status.NewTabWriter(b)
+	lines := [][]string{columns}
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
 		for j := range w.References {
-			if rows == 0 {
-				t.Line(columns...)
-			}
-			rows++
-			t.Line(r.cells(w, &w.References[j])...)
+			lines = append(lines, r.cells(w, &w.References[j]))
 		}
 	}
-	if rows > 0 {
-		t.Line()
+	if len(lines) == 1 {
+		return 0, nil
 	}
-	return rows, t.Flush()
+	return len(lines) - 1, status.WriteTable(b, append(lines, nil))
 }
 
 func (r *Report) cells(w *Workload, ref *Reference) []string {

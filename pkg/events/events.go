@@ -7,10 +7,10 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,7 +45,7 @@ func New(ctx context.Context, events func(namespace string) Events, component, n
 	// The events of the last calls must be written after the end of the program's context. The
 	// broadcaster logs each try with the whole event: the sink logs instead.
 	broadcaster := record.NewBroadcaster(record.WithContext(klog.NewContext(context.WithoutCancel(ctx), logr.Discard())))
-	broadcaster.StartRecordingToSink(&sink{events: events, logger: klog.FromContext(ctx), failed: map[metav1.StatusReason]time.Time{}})
+	broadcaster.StartRecordingToSink(&sink{events: events, logger: klog.FromContext(ctx), failed: rate.Sometimes{Interval: failureTime}})
 	// The scheme would tell the kind of an object. Warn names it.
 	return &Recorder{
 		broadcaster: broadcaster,
@@ -71,17 +71,14 @@ func (r *Recorder) Shutdown() { r.broadcaster.Shutdown() }
 // writeTime bounds a request, since one goroutine writes all events.
 const writeTime = 30 * time.Second
 
-// failureTime without a failure makes the next one of the same kind news again.
+// failureTime is how often a failure is logged at most: each event is tried a dozen times.
 const failureTime = 10 * time.Minute
 
-// sink is where the broadcaster sends events. It logs a kind of failure once, not for each try.
+// sink is where the broadcaster sends events.
 type sink struct {
 	events func(namespace string) Events
 	logger klog.Logger
-
-	mu sync.Mutex
-	// failed is when an event last failed for a reason, Unknown if the API server can't be reached.
-	failed map[metav1.StatusReason]time.Time
+	failed rate.Sometimes
 }
 
 // Create implements record.EventSink.
@@ -108,14 +105,7 @@ func (s *sink) note(err error) {
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return
 	}
-	now, reason := time.Now(), apierrors.ReasonForError(err)
-	s.mu.Lock()
-	last := s.failed[reason]
-	s.failed[reason] = now
-	s.mu.Unlock()
-	if now.Sub(last) > failureTime {
-		s.logger.Error(err, "An event on a pod can't be written; later ones may be lost too")
-	}
+	s.failed.Do(func() { s.logger.Error(err, "An event on a pod can't be written; others may be lost too") })
 }
 
 // Update implements record.EventSink. The broadcaster patches instead.

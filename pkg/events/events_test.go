@@ -159,7 +159,7 @@ func TestAStalledRequestEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &sink{events: func(string) Events { return stalled{} }, logger: klog.Background(), failed: map[metav1.StatusReason]time.Time{}}
+				s := &sink{events: func(string) Events { return stalled{} }, logger: klog.Background()}
 				began := time.Now()
 				if err := write(s); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != writeTime {
 					t.Errorf("got %v after %s", err, time.Since(began))

@@ -68,17 +68,21 @@ func Holding(ctx context.Context, pods ListPods, driver string, isPlugin func(*c
 
 // each lists the pods, and calls f with each.
 func each(ctx context.Context, pods ListPods, f func(*corev1.Pod)) error {
-	list := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return pods(ctx, opts) }
-	err := pager.New(list).EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		if pod, ok := object.(*corev1.Pod); ok {
-			f(pod)
-		}
-		return nil
-	})
-	if err != nil {
+	if err := Each(ctx, pods, metav1.ListOptions{}, f); err != nil {
 		return fmt.Errorf("list the pods of all namespaces: %w", err)
 	}
 	return nil
+}
+
+// Each calls f with each object of a list, of which it asks for one page after the other.
+func Each[T any, L runtime.Object](ctx context.Context, page func(context.Context, metav1.ListOptions) (L, error), opts metav1.ListOptions, f func(*T)) error {
+	pages := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return page(ctx, opts) }
+	return pager.New(pages).EachListItem(ctx, opts, func(object runtime.Object) error {
+		if item, ok := any(object).(*T); ok {
+			f(item)
+		}
+		return nil
+	})
 }
 
 // UsesDriver returns how a pod uses the driver, and false if it doesn't, or has ended.

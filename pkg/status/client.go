@@ -33,10 +33,12 @@ func Fetch(ctx context.Context, transport http.RoundTripper, address string) (*R
 		return nil, fmt.Errorf("get the status at %s: %w", url, err)
 	}
 	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("get the status at %s: %w", url, refusal(response))
+	var report *Report
+	if response.StatusCode == http.StatusOK {
+		report, err = Read(response.Body)
+	} else {
+		err = refusal(response)
 	}
-	report, err := Read(response.Body)
 	if err != nil {
 		return nil, fmt.Errorf("get the status at %s: %w", url, err)
 	}

@@ -92,38 +92,27 @@ func (t Table) Write(w io.Writer, reports ...*Report) error {
 		return cmp.Or(Compare(a.volume, b.volume), cmp.Compare(a.report.Node, b.report.Node))
 	})
 	columns := t.columns()
-	table := NewTabWriter(w)
-	cells := make([]string, len(columns))
-	for i, c := range columns {
-		cells[i] = c.heading
-	}
-	table.Line(cells...)
-	for _, r := range rows {
-		for i, c := range columns {
-			cells[i] = cmp.Or(c.cell(r), "-")
+	lines := make([][]string, 1+len(rows))
+	for _, c := range columns {
+		lines[0] = append(lines[0], c.heading)
+		for i, r := range rows {
+			lines[1+i] = append(lines[1+i], cmp.Or(c.cell(r), "-"))
 		}
-		table.Line(cells...)
 	}
-	return table.Flush()
+	return WriteTable(w, lines)
 }
 
-// TabWriter writes lines of cells, which it aligns. It is not safe for concurrent use.
-type TabWriter struct{ w *tabwriter.Writer }
-
-// NewTabWriter returns a TabWriter that writes to w in Flush.
-func NewTabWriter(w io.Writer) TabWriter { return TabWriter{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
-
-// Line adds a line, each cell as by Printable.
-func (t TabWriter) Line(cells ...string) {
-	for i := range cells {
-		cells[i] = Printable(cells[i])
+// WriteTable writes lines of cells, which it aligns, each cell as by Printable.
+func WriteTable(w io.Writer, lines [][]string) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, cells := range lines {
+		printable := make([]string, len(cells))
+		for i, cell := range cells {
+			printable[i] = Printable(cell)
+		}
+		fmt.Fprintln(table, strings.Join(printable, "\t")) //nolint:errcheck // Flush returns it.
 	}
-	fmt.Fprintln(t.w, strings.Join(cells, "\t")) //nolint:errcheck // Flush returns it.
-}
-
-// Flush writes the lines, and returns the first error.
-func (t TabWriter) Flush() error {
-	if err := t.w.Flush(); err != nil {
+	if err := table.Flush(); err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}
 	return nil
@@ -143,7 +132,7 @@ type column struct {
 
 // columns returns those of the table. The reason is the last one, as it may be long.
 func (t Table) columns() []column {
-	columns := []column{{"NORMAL", row.normal}}
+	columns := []column{{"NORMAL", func(r row) string { return either(r.volume.Unhealthy, "no", "yes") }}}
 	if t.Nodes {
 		columns = append(columns, column{"NODE", func(r row) string { return r.report.Node }})
 	}
@@ -157,7 +146,7 @@ func (t Table) columns() []column {
 	)
 	if t.Wide {
 		columns = append(columns,
-			column{"TOKEN", row.token},
+			column{"TOKEN", func(r row) string { return either(r.volume.WithoutToken, "missing", "") }},
 			column{"OPENED", row.opened},
 			column{"POD-UID", func(r row) string { return r.volume.Pod.UID }},
 			column{"VOLUME-ID", func(r row) string { return r.volume.VolumeID }},
@@ -169,18 +158,12 @@ func (t Table) columns() []column {
 	)
 }
 
-func (r row) normal() string {
-	if r.volume.Unhealthy {
-		return "no"
+// either returns a text for yes, and one for no.
+func either(answer bool, yes, no string) string {
+	if answer {
+		return yes
 	}
-	return "yes"
-}
-
-func (r row) token() string {
-	if r.volume.WithoutToken {
-		return "missing"
-	}
-	return ""
+	return no
 }
 
 // opened says whether all shown objects were opened, and of those that were not the least that is known.
