@@ -76,9 +76,6 @@ type settings struct {
 	table string
 	// plugin is a binary to measure in place of this checkout's; empty: that.
 	plugin string
-	// profiles is a directory for profiles of the plugin; empty: none are taken, which costs
-	// the plugin nothing then.
-	profiles string
 	// short asks for the form that is for checking, not for measuring.
 	short bool
 }
@@ -90,7 +87,6 @@ func parse(args []string) (settings, error) {
 	flags.StringVar(&s.results, "results", "results.json", "file to write the results to")
 	flags.StringVar(&s.table, "table", "", "Markdown file to put a table of the results into, and measure nothing; empty: none")
 	flags.StringVar(&s.plugin, "plugin", "", "plugin binary to measure; empty: build this checkout's")
-	flags.StringVar(&s.profiles, "profiles", "", "existing directory to write profiles of the plugin to; figures are not those of a run without")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}

@@ -1,0 +1,59 @@
+package sandbox
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// attack changes, removes and makes what is in the directory $0, by its path and through the roots of all processes.
+const attack = `case $0 in /var/tmp/refvol-sandbox-*/outside) ;; *) exit 1 ;; esac
+for dir in "$0" /proc/[0-9]*/root"$0"; do
+	echo broken >"$dir/passwd"; chmod 777 "$dir/etc/tool"; rm -rf "$dir/etc/shadow" "$dir/etc/ssl"; touch "$dir/new"
+done 2>/dev/null
+exit 7`
+
+// run attacks a new Outside by a command, whose status must be that of the attack, and returns what has changed.
+func run(t *testing.T, command ...string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "refvol-sandbox-") // what the sandbox hides would prove nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	o := newOutside(t, filepath.Join(dir, "outside"))
+	cmd := exec.CommandContext(t.Context(), command[0], append(command[1:], "sh", "-c", attack, o.Dir)...)
+	cmd.Env = append(os.Environ(), variable+"=") // not one that this test may be in
+	out, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return strings.Join(o.differences(), "\n")
+}
+
+func TestNothingLasts(t *testing.T) {
+	if got := run(t, "../../tools/sandbox.sh"); got != "" {
+		t.Error(got)
+	}
+}
+
+// The same attack without a sandbox changes what NewOutside looks at.
+func TestAttackIsOne(t *testing.T) {
+	got := run(t, "env")
+	for _, want := range []string{"passwd was", "etc/tool was", "etc/shadow was", "etc/ssl was", "new is new"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("want %q among\n%s", want, got)
+		}
+	}
+}
+
+// The mark that a program has inherited from another namespace, or was given, proves nothing.
+func TestCheck(t *testing.T) {
+	t.Setenv(variable, "mnt:[1]")
+	if err := Check(); err == nil {
+		t.Error("another namespace's sandbox counts as this one's")
+	}
+}
