@@ -80,14 +80,14 @@ fmt: ## Format all Go files as make lint wants them
 
 # Most of what the suites compile is the plugin and the libraries that it links: compiled first, none of
 # that is compiled twice. Then the suites run side by side, for most of them mostly wait. What fails keeps
-# nothing else from running.
+# nothing else from running. More at once than the processors bear would only slow what measures times.
 # Tests have more memory than time: nothing collects garbage as often as it would. The plugin does, as
 # the harness starts it.
 .PHONY: test
 test: export GOGC := 300
 test: ## Run the unit tier, the integration tier and csi-sanity
 	$(GO) build $(RACE) ./...
-	@$(MAKE) --no-print-directory --keep-going -j test-unit test-integration test-sanity
+	@$(MAKE) --no-print-directory --keep-going -j $$((2 * $$(nproc))) test-unit test-integration test-sanity
 
 # Tests that remove, link or mount run in the sandbox only (CONTRIBUTING.md). That this variable has a value has
 # them fail elsewhere, where they would be skipped.

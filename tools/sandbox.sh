@@ -19,7 +19,8 @@ case $stage in
   case $1 in */go-build*/b[0-9]*/*) SANDBOX_KEEP+=:$(dirname "$1") ;; esac
   export SANDBOX_KEEP
   if [ "$(id -u)" = 0 ]; then
-    exec unshare --mount --pid --fork --kill-child "$BASH" "$0" --root "$@"
+    # It ends with whoever started it, for go test may be killed.
+    exec setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child "$BASH" "$0" --root "$@"
   fi
   exec unshare --map-root-user --mount "$BASH" "$0" --read-only "$@"
   ;;
