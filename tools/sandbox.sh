@@ -11,13 +11,17 @@ trap 'echo "sandbox.sh: no sandbox on this machine: line $LINENO failed (it need
 
 stage=${1:-}
 case $stage in
---root | --read-only | --locked) shift ;;
+--root | --read-only | --locked) # this script itself, in new namespaces
+  if [ "${SANDBOX_FROM:-$(readlink /proc/self/ns/mnt)}" = "$(readlink /proc/self/ns/mnt)" ]; then exit 2; fi
+  shift
+  ;;
 *)
   if [ "${REFVOL_SANDBOX:-}" = "$(readlink /proc/self/ns/mnt)" ]; then exec "$@"; fi
   SANDBOX_KEEP=${SANDBOX_KEEP:-}:${REFVOL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/refvol}
   if command -v go >/dev/null; then SANDBOX_KEEP+=:$(go env GOCACHE):$(go env GOMODCACHE); fi
   case $1 in */go-build*/b[0-9]*/*) SANDBOX_KEEP+=:$(dirname "$1") ;; esac
-  export SANDBOX_KEEP
+  SANDBOX_FROM=$(readlink /proc/self/ns/mnt)
+  export SANDBOX_KEEP SANDBOX_FROM
   if [ "$(id -u)" = 0 ]; then
     # It ends with whoever started it, for go test may be killed.
     exec setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child "$BASH" "$0" --root "$@"
@@ -42,7 +46,7 @@ keep() {
 arrived() {
   trap - ERR
   set +e
-  unset SANDBOX_KEEP
+  unset SANDBOX_KEEP SANDBOX_FROM
   export REFVOL_SANDBOX_PID TMPDIR=/dev/shm
   REFVOL_SANDBOX=$(readlink /proc/self/ns/mnt)
   export REFVOL_SANDBOX

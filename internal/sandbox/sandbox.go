@@ -27,7 +27,7 @@ func Check() error {
 	if os.Getenv(variable) != here {
 		return errors.New("not in the sandbox: start it with tools/sandbox.sh")
 	}
-	for _, path := range []string{"/", "/etc", "/usr", "/var", "/home", "/root", "/tmp", ".", os.TempDir()} {
+	for _, path := range []string{"/", "/etc", "/usr", "/var", "/home", "/root", "/tmp", os.TempDir()} {
 		var fs unix.Statfs_t
 		switch err := unix.Statfs(path, &fs); {
 		case errors.Is(err, unix.ENOENT):
@@ -66,7 +66,7 @@ func Run(m interface{ Run() int }, tests func() (int, error)) int {
 		fmt.Fprintln(os.Stderr, "FAIL:", err)
 		return 1
 	}
-	fmt.Fprintf(os.Stdout, "SKIP: %v:\n", err)
+	_, _ = fmt.Fprintf(os.Stdout, "SKIP: %v:\n", err)
 	pattern, _, _ := strings.Cut(flag.Lookup("test.run").Value.String(), "/")
 	if err := list.Set(cmp.Or(pattern, ".")); err != nil {
 		return 1
