@@ -125,14 +125,14 @@ func writeDockerManifest(dir string, image v1.Image, reference string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "manifest.json"), text, 0o644)
+	return os.WriteFile(filepath.Join(dir, "manifest.json"), text, 0o600)
 }
 
 func blobPath(digest v1.Hash) string { return "blobs/" + digest.Algorithm + "/" + digest.Hex }
 
 // writeTar writes the files of a directory to an archive, in the order of their names and without a time or an owner.
 func writeTar(output, dir string) (err error) {
-	file, err := os.OpenFile(output, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	file, err := os.OpenFile(output, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -153,6 +153,9 @@ func writeTar(output, dir string) (err error) {
 		return writeFile(writer, path, content, 0o644)
 	})
 	if err != nil {
+		return err
+	}
+	if err := file.Chmod(0o644); err != nil {
 		return err
 	}
 	return writer.Close()
