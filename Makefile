@@ -80,14 +80,19 @@ fmt: ## Format all Go files as make lint wants them
 
 # Most of what the suites compile is the plugin and the libraries that it links: compiled first, none of
 # that is compiled twice. Then the suites run side by side, for most of them mostly wait. What fails keeps
-# nothing else from running.
+# nothing else from running. More at once than the processors bear would only slow what measures times.
 # Tests have more memory than time: nothing collects garbage as often as it would. The plugin does, as
 # the harness starts it.
 .PHONY: test
 test: export GOGC := 300
 test: ## Run the unit tier, the integration tier and csi-sanity
 	$(GO) build $(RACE) ./...
-	@$(MAKE) --no-print-directory --keep-going -j test-unit test-integration test-sanity
+	@$(MAKE) --no-print-directory --keep-going -j $$((2 * $$(nproc))) test-unit test-integration test-sanity
+
+# Tests that remove, link or mount run in the sandbox only (CONTRIBUTING.md). That this variable has a value has
+# them fail elsewhere, where they would be skipped.
+SANDBOX := -exec '$(CURDIR)/tools/sandbox.sh'
+export REFVOL_SANDBOX ?= required
 
 # make lint vets all modules.
 TEST := test $(RACE) -vet=off -timeout 30m
@@ -107,18 +112,16 @@ BUBBLED := grep -rl --include='*_test.go' '"testing/synctest"' cmd/refvol-plugin
 .PHONY: test-unit
 test-unit: ## Run the unit tier: no root, no network, no built binaries
 	@command -v strace >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq -y --no-install-recommends install strace >/dev/null; } || echo "SKIPPED: this machine has no strace: the tests of pkg/writer with faults of single calls"
-	$(GO) $(TEST) -cpu 1 $$($(BUBBLED))
-	$(GO) $(TEST) $$($(GO) list ./... | grep -vxF "$$($(GO) list $$($(BUBBLED)))")
+	$(GO) $(TEST) $(SANDBOX) -cpu 1 $$($(BUBBLED))
+	$(GO) $(TEST) $(SANDBOX) $$($(GO) list ./... | grep -vxF "$$($(GO) list $$($(BUBBLED)))")
 	$(GO) -C cmd/kubectl-refvol $(TEST) -cpu 1 ./...
 	$(STATIC) -C tools $(PLAIN_TEST) ./...
 	$(STATIC) -C tools/release $(PLAIN_TEST) -short ./...
-	@$(GO) $(TEST) -count=1 -v -run '^TestAvailable$$' ./internal/sandbox | awk '/--- SKIP/ { \
-		print "SKIPPED: this machine has no sandbox for the tests of packages that remove, link or mount (go test -v ./pkg/writer says why)" }'
-	@output=$$($(GO) test $(RACE) -vet=off -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
+	@output=$$($(GO) test $(SANDBOX) $(RACE) -vet=off -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
 
 .PHONY: bench-micro
 bench-micro: ## Run the micro-benchmarks of the packages; BENCH=Render picks some, COUNT=10 repeats them
-	$(GO) test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) $$($(BENCHED))
+	$(GO) test $(SANDBOX) -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) $$($(BENCHED))
 
 # The suites of the e2e module run programs that they don't import, and those of deploy/ read
 # files outside of their module, so a result that go kept says nothing of them: -count=1.
@@ -129,19 +132,19 @@ test-integration: test-suites test-tools test-bench test-deploy ## Run the integ
 # All suites of the module but the one that needs a cluster, the one that takes longest first.
 .PHONY: test-suites
 test-suites:
-	cd e2e && packages=$$($(GO) list ./suites/... ./tools/controlplane) && \
-		$(GO) $(TEST) $(ONCE) ./suites/integration $$(echo "$$packages" | grep -v -e /suites/kind -e /suites/integration)
+	cd e2e && packages=$$($(GO) list ./suites/...) && \
+		$(GO) $(TEST) $(SANDBOX) $(ONCE) ./suites/integration $$(echo "$$packages" | grep -v -e /suites/kind -e /suites/integration)
 
 # What the suites are made of stands for itself.
 .PHONY: test-tools
 test-tools:
 	cd e2e && $(GO) $(TEST) -cpu 1 ./suites/kind/run
-	cd e2e && $(GO) $(TEST) $$($(GO) list ./tools/... | grep -v /tools/controlplane)
+	cd e2e && $(GO) $(TEST) $(SANDBOX) ./tools/...
 
 # The short form of the benchmarks, which judges no time.
 .PHONY: test-bench
 test-bench:
-	$(GO) -C e2e/suites/bench $(TEST) $(ONCE) ./...
+	$(GO) -C e2e/suites/bench $(TEST) $(SANDBOX) $(ONCE) ./...
 
 # The node image's module is other projects' programs but for one, which is tested as it is built.
 .PHONY: test-deploy
@@ -152,7 +155,7 @@ test-deploy:
 # ginkgo, which csi-sanity is built on, runs once a process: no -count of the user's own.
 .PHONY: test-sanity
 test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin's binary
-	$(GO) -C e2e/suites/sanity test $(RACE) -vet=off -timeout 15m -count=1 ./...
+	$(GO) -C e2e/suites/sanity test $(SANDBOX) $(RACE) -vet=off -timeout 15m -count=1 ./...
 
 # REFVOL_LONG=1 asks for the long form of the suites that have one. On kind that is all of
 # the suite at once, with TestEnvFiles, and what make e2e-nodes runs.
@@ -161,8 +164,8 @@ test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and 
 	$(STATIC) -C tools/release test $(BUILD_FLAGS) -count=1 -timeout 3h -v .
 	$(MAKE) test-unit TEST='test $(RACE) -vet=off -timeout 60m -shuffle=on -count=20'
 	$(MAKE) test-integration TEST='test $(RACE) -vet=off -timeout 3h -shuffle=on -count=5'
-	REFVOL_LONG=1 $(GO) test $(RACE) -timeout 60m -count=1 -run '^TestReadersUnderFire$$' -v ./pkg/writer
-	REFVOL_LONG=1 $(GO) -C e2e test $(RACE) -timeout 6h -count=1 -v ./suites/integration
+	REFVOL_LONG=1 $(GO) test $(SANDBOX) $(RACE) -timeout 60m -count=1 -run '^TestReadersUnderFire$$' -v ./pkg/writer
+	REFVOL_LONG=1 $(GO) -C e2e test $(SANDBOX) $(RACE) -timeout 6h -count=1 -v ./suites/integration
 	REFVOL_LONG=1 $(MAKE) e2e ARGS=-test.timeout=4h
 	$(MAKE) e2e K8S=1.36
 	$(MAKE) e2e K8S=1.35
@@ -179,26 +182,29 @@ test-fuzz: ## Run each fuzz target for FUZZTIME
 			awk '/^Fuzz/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print names[i], $$2; n = 0 }' | \
 			while read -r name package; do \
 				echo "$$package $$name"; \
-				$(GO) -C "$$1" test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" || exit; \
+				SANDBOX_KEEP=$$($(GO) -C "$$1" list -f '{{.Dir}}' "$$package")/testdata $(GO) -C "$$1" test $(SANDBOX) -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" || exit; \
 			done; \
 	}; fuzz . ./... && fuzz e2e ./suites/fuzz
 
-# Results are merged into the file that is there: one scenario renews its own.
+# Results are merged into the file that is there: one scenario renews its own. Those that have a cluster run outside
+# of the sandbox, where no container engine can.
+BENCH_RUN = $(STATIC) -C e2e/suites/bench run $(BUILD_FLAGS)
+BENCH_ARGS = . -scenario '$(SCENARIO)' -plugin '$(PLUGIN)'
 .PHONY: bench
 bench: ## Measure against the references; SCENARIO=update,publish picks, PLUGIN=file measures that binary
-	$(STATIC) -C e2e/suites/bench run $(BUILD_FLAGS) . -scenario '$(SCENARIO)' -plugin '$(PLUGIN)'
+	SANDBOX_KEEP='$(CURDIR)/e2e/suites/bench' $(BENCH_RUN) $(SANDBOX) $(BENCH_ARGS); inside=$$?; $(BENCH_RUN) $(BENCH_ARGS) && exit $$inside
 
 .PHONY: bench-table
 bench-table: ## Put the goals and what make bench measured into docs/benchmarks.md
-	$(STATIC) -C e2e/suites/bench run $(BUILD_FLAGS) . -table ../../../docs/benchmarks.md
+	$(BENCH_RUN) . -table ../../../docs/benchmarks.md
 
 .PHONY: flags-table
 flags-table: ## Put the flags of refvol-plugin serve into docs/flags.md
-	$(GO) test -count=1 -run TestFlagsPage ./cmd/refvol-plugin -args -update
+	SANDBOX_KEEP='$(CURDIR)/docs' $(GO) test $(SANDBOX) -count=1 -run TestFlagsPage ./cmd/refvol-plugin -args -update
 
 .PHONY: demo
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
-	$(STATIC) -C e2e run $(BUILD_FLAGS) ./tools/demo
+	$(STATIC) -C e2e run $(SANDBOX) $(BUILD_FLAGS) ./tools/demo
 
 # KERNELS=6.1 picks; ARGS=-short is the short form, a few minutes on 6.1.
 .PHONY: test-kernels

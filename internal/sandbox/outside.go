@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -23,18 +24,24 @@ type Outside struct {
 // Calls must come from the test's own goroutine.
 func NewOutside(t testing.TB, dir string) *Outside {
 	t.Helper()
+	o := newOutside(t, dir)
+	t.Cleanup(func() { o.Check(t) })
+	return o
+}
+
+func newOutside(t testing.TB, dir string) *Outside {
+	t.Helper()
 	o := &Outside{Dir: dir}
 	err := os.MkdirAll(dir, 0o755)
 	if err == nil {
 		err = o.fill()
 	}
+	if err == nil {
+		o.before, err = describe(dir)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.before, err = describe(dir); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { o.Check(t) })
 	return o
 }
 
@@ -54,25 +61,18 @@ func (o *Outside) differences() []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	var all []string
-	for _, name := range slices.Sorted(maps.Keys(o.before)) {
-		if now[name] != o.before[name] {
-			all = append(all, fmt.Sprintf("%s was %s, is %s", name, o.before[name], orGone(now[name])))
+	all := maps.Clone(now)
+	maps.Copy(all, o.before)
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		switch {
+		case o.before[name] == "":
+			out = append(out, fmt.Sprintf("%s is new: %s", name, now[name]))
+		case now[name] != o.before[name]:
+			out = append(out, fmt.Sprintf("%s was %s, is %s", name, o.before[name], cmp.Or(now[name], "gone")))
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(now)) {
-		if o.before[name] == "" {
-			all = append(all, fmt.Sprintf("%s is new: %s", name, now[name]))
-		}
-	}
-	return all
-}
-
-func orGone(text string) string {
-	if text == "" {
-		return "gone"
-	}
-	return text
+	return out
 }
 
 // fill makes what a machine has: files of several modes, directories, links of both kinds.

@@ -1,150 +1,75 @@
-// Package sandbox keeps tests from harming the machine that they run on. It is for programs of
-// the test tiers only.
-//
-// A test that removes, links or mounts may follow a link or a mount out of its directory when the
-// code that it tests is broken, and such tests run as root. So the program runs itself once more,
-// where nothing that it does to files lasts:
-//
-//   - As root: / and what is mounted below it are overlays whose changes go with the program. The
-//     old root is detached, and there is a process namespace, so that no path leads to it.
-//   - Otherwise, or where overlays fail: in two nested user namespaces. The outer one makes all
-//     mounts read-only. In the inner one the kernel does not let anybody clear that flag, not on
-//     a clone of a mount either.
-//
-// TMPDIR and /dev/shm are a new tmpfs. These still lead outside: the directories of Options.Keep, those
-// that the flags of go test name for its files, the control groups, and /proc/sys. The network is the
-// machine's.
+// Package sandbox keeps tests that remove, link or mount from running where they could harm: as root, broken code may
+// follow a link or a mount out of its directory. tools/sandbox.sh makes the place where they may run.
 package sandbox
 
 import (
+	"cmp"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"strings"
 
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
 
-// DisposableVariable is set to 1 in the environment of a machine that is there for one test
-// and is thrown away: there is nothing to protect. Programs get a mount namespace only.
-const DisposableVariable = "REFVOL_DISPOSABLE"
+// variable names the mount namespace of the sandbox. Where it has another value, such as that which make gives it,
+// tests must run in the sandbox; where it is not set, they are skipped.
+const variable = "REFVOL_SANDBOX"
 
-// ErrUnavailable is in an error that says why no sandbox can be had on this machine.
-var ErrUnavailable = errors.New("no sandbox (tests that remove, link or mount need root, or a kernel that lets users make " +
-	"user namespaces: see the sysctls user.max_user_namespaces, kernel.unprivileged_userns_clone and " +
-	"kernel.apparmor_restrict_unprivileged_userns)")
-
-// Options say what of the machine a program may change.
-type Options struct {
-	// Keep returns directories whose changes last: caches, and where results go. Those that don't exist
-	// are made. Each is a hole in the sandbox. nil is for none. It is called outside only.
-	Keep func() ([]string, error)
-}
-
-// kind is a way to make a sandbox.
-type kind string
-
-const (
-	// disposable is no sandbox: a mount namespace for a machine without anything to protect.
-	disposable kind = "disposable"
-	overlaid   kind = "overlaid"
-	nested     kind = "nested"
-)
-
-// Enter makes sure that this program can't harm the machine. The first call runs the same
-// program once more, with the same arguments, in a sandbox, waits for it, and returns its exit
-// status with inside false: the caller then exits with that status. In the program that runs
-// inside it returns inside true, and the caller goes on. What that program starts is inside too.
-// Call it before anything else. It is not safe for concurrent use.
-//
-// The error is ErrUnavailable where there can be no sandbox. All of the programs end together,
-// whichever is killed.
-func Enter(o Options) (status int, inside bool, err error) {
-	return enter(o, kinds())
-}
-
-// kinds returns what to try on this machine, the best first.
-func kinds() []kind {
-	switch {
-	case os.Getenv(DisposableVariable) == "1":
-		return []kind{disposable}
-	case os.Geteuid() == 0:
-		return []kind{overlaid, nested}
-	default:
-		return []kind{nested}
-	}
-}
-
-// enter is Enter with the kinds to try.
-func enter(o Options, kinds []kind) (status int, inside bool, err error) {
-	if name := os.Getenv(stageVariable); name != "" {
-		return runStage(stage(name))
-	}
-	here, err := mountNamespace()
-	if err != nil {
-		return 0, false, fmt.Errorf("sandbox: %w", err)
-	}
-	if os.Getenv(insideVariable) == here {
-		return 0, true, nil
-	}
-	keep, err := o.kept()
-	if err != nil {
-		return 0, false, fmt.Errorf("sandbox: %w", err)
-	}
-	var reasons []error
-	for _, k := range kinds {
-		status, err := start(k, keep)
-		if err == nil {
-			return status, false, nil
-		}
-		reasons = append(reasons, fmt.Errorf("%s: %w", k, err))
-	}
-	return 0, false, fmt.Errorf("%w: %w", ErrUnavailable, errors.Join(reasons...))
-}
-
-// PID returns the process that a user outside names to nsenter(1), to come into the sandbox that
-// this process is in.
-func PID() (string, error) {
-	pid := os.Getenv(pidVariable)
-	if pid == "" {
-		return "", fmt.Errorf("sandbox: %s is not set: this process is in none", pidVariable)
-	}
-	return pid, nil
-}
-
-// insideVariable carries the mount namespace inside. A program that has inherited the variable
-// but runs elsewhere is not inside.
-const insideVariable = "REFVOL_SANDBOX"
-
-// pidVariable carries the number that a process in the sandbox has outside.
-const pidVariable = "REFVOL_SANDBOX_PID"
-
-// arrive notes in the environment that the programs which inherit it are inside, and returns it.
-func arrive(pid string) error {
-	here, err := mountNamespace()
+// Check returns nil if nothing that this process does to files lasts, and else why it may.
+func Check() error {
+	here, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{stageVariable, keepVariable} {
-		if err := os.Unsetenv(name); err != nil {
-			return err
+	if os.Getenv(variable) != here {
+		return errors.New("not in the sandbox: start it with tools/sandbox.sh")
+	}
+	for _, path := range []string{"/", "/etc", "/usr", "/var", "/home", "/root", "/tmp", os.TempDir()} {
+		var fs unix.Statfs_t
+		switch err := unix.Statfs(path, &fs); {
+		case errors.Is(err, unix.ENOENT):
+		case err != nil:
+			return fmt.Errorf("look at %s: %w", path, err)
+		case fs.Flags&unix.ST_RDONLY != 0: // it is the sandbox of a user, or can't be written to anyway
+		case fs.Type != unix.OVERLAYFS_SUPER_MAGIC && fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.RAMFS_MAGIC:
+			return fmt.Errorf("%s=%s, but %s is the machine's own (type %#x)", variable, here, path, fs.Type)
 		}
 	}
-	return errors.Join(os.Setenv(insideVariable, here), os.Setenv(pidVariable, pid))
+	return nil
 }
 
-func mountNamespace() (string, error) { return os.Readlink("/proc/self/ns/mnt") }
-
-// makePrivate stops mounts from spreading between this namespace and the one that it was copied
-// from.
-func makePrivate() error {
-	return wrap("make all mounts private", unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+// Main is the body of a TestMain. It runs the tests in the sandbox, and fails if goroutines are left. Elsewhere it only
+// prints the names of the tests. It returns the exit status.
+func Main(m interface{ Run() int }) int {
+	return Run(m, func() (int, error) { return m.Run(), goleak.Find() })
 }
 
-// wrap says what was tried; of success it says nothing.
-func wrap(what string, err error) error {
-	if err == nil {
-		return nil
+// Run is Main with another function to run the tests.
+func Run(m interface{ Run() int }, tests func() (int, error)) int {
+	flag.Parse()
+	list := flag.Lookup("test.list").Value
+	err := Check()
+	switch {
+	case list.String() != "":
+		return m.Run()
+	case err == nil:
+		status, err := tests()
+		if err == nil {
+			return status
+		}
+		fmt.Fprintln(os.Stderr, "FAIL:", err)
+		return max(status, 1)
+	case os.Getenv(variable) != "":
+		fmt.Fprintln(os.Stderr, "FAIL:", err)
+		return 1
 	}
-	return fmt.Errorf("%s: %w", strings.TrimSpace(what), err)
+	_, _ = fmt.Fprintf(os.Stdout, "SKIP: %v:\n", err)
+	pattern, _, _ := strings.Cut(flag.Lookup("test.run").Value.String(), "/")
+	if err := list.Set(cmp.Or(pattern, ".")); err != nil {
+		return 1
+	}
+	return m.Run()
 }

@@ -2,12 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -40,22 +36,5 @@ func TestScenarios(t *testing.T) {
 	}
 	if err := b.write(); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestClusterThatCannotBeGranted: a cluster whose start fails half-way is stopped, and its error says why.
-func TestClusterThatCannotBeGranted(t *testing.T) {
-	binaries, err := harness.BuildControlPlane(t.Context(), t.Output())
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	// The kubeconfig can't be written there.
-	c, err := (&bench{binaries: binaries}).newCluster(t.Context(), file)
-	if c != nil || !errors.Is(err, syscall.ENOTDIR) || !strings.Contains(err.Error(), file) {
-		t.Errorf("got %v, %v, want an error about %s", c, err, file)
 	}
 }

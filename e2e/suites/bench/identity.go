@@ -30,14 +30,6 @@ func (i identity) figure(scenario, name string) string {
 	return scenario + "." + string(i) + "_" + name
 }
 
-// podReads is how many requests for its pod a publish makes.
-func (i identity) podReads() int {
-	if i == asNode {
-		return 1
-	}
-	return 0
-}
-
 // volume is a volume of a new pod that shows a ConfigMap, as users of the identity write it.
 func (i identity) volume(object string) *harness.Volume {
 	v := volume(object)

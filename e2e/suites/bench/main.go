@@ -21,54 +21,39 @@ import (
 	"syscall"
 
 	"github.com/refvol/refvol/e2e/suites/bench/measure"
-	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/sandbox"
 )
 
 // errMissed is that all was measured, but not all goals were met.
 var errMissed = errors.New("not all goals are met")
 
 func main() {
-	status, err := mainStatus(os.Args[1:])
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
+	if err := runMain(os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "FAIL:", err)
-		status = max(status, 1)
+		os.Exit(1)
 	}
-	os.Exit(status)
 }
 
-// mainStatus runs the scenarios: those that make mounts in a sandbox, which is this program
-// again, and then, out here, those that bring a machine of their own.
-func mainStatus(args []string) (int, error) {
+// runMain runs the scenarios that belong where this program runs: those that make mounts in the sandbox, those
+// that bring a machine of their own outside.
+func runMain(args []string) error {
 	s, err := parse(args)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if s.table != "" {
-		return 0, writeTable(s)
+		return writeTable(s)
 	}
 	chosen, err := choose(s.names)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	var inside, outside []scenario
-	for _, scenario := range chosen {
-		if scenario.outside {
-			outside = append(outside, scenario)
-		} else {
-			inside = append(inside, scenario)
-		}
+	outside := sandbox.Check() != nil
+	chosen = slices.DeleteFunc(chosen, func(c scenario) bool { return c.outside != outside })
+	if len(chosen) == 0 {
+		return nil
 	}
-	status := 0
-	if len(inside) > 0 {
-		var isInside bool
-		if status, isInside, err = harness.Sandbox(s.outputs()...); isInside {
-			return 0, run(s, inside)
-		}
-	}
-	if len(outside) > 0 {
-		err = errors.Join(err, run(s, outside))
-	}
-	return status, err
+	return run(s, chosen)
 }
 
 // writeTable puts the results that there are into a document, and a plot beside it.
@@ -91,20 +76,8 @@ type settings struct {
 	table string
 	// plugin is a binary to measure in place of this checkout's; empty: that.
 	plugin string
-	// profiles is a directory for profiles of the plugin; empty: none are taken, which costs
-	// the plugin nothing then.
-	profiles string
 	// short asks for the form that is for checking, not for measuring.
 	short bool
-}
-
-// outputs are the directories that are written to.
-func (s settings) outputs() []string {
-	dirs := []string{filepath.Dir(s.results)}
-	if s.profiles != "" {
-		dirs = append(dirs, s.profiles)
-	}
-	return dirs
 }
 
 func parse(args []string) (settings, error) {
@@ -114,7 +87,6 @@ func parse(args []string) (settings, error) {
 	flags.StringVar(&s.results, "results", "results.json", "file to write the results to")
 	flags.StringVar(&s.table, "table", "", "Markdown file to put a table of the results into, and measure nothing; empty: none")
 	flags.StringVar(&s.plugin, "plugin", "", "plugin binary to measure; empty: build this checkout's")
-	flags.StringVar(&s.profiles, "profiles", "", "existing directory to write profiles of the plugin to; figures are not those of a run without")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}

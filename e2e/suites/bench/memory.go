@@ -95,9 +95,6 @@ func (l *lab) pluginFootprint(ctx context.Context, count int) (footprint, error)
 	if err != nil {
 		return f, err
 	}
-	if err := l.keepHeap(ctx, s, fmt.Sprint("memory-heap-", count)); err != nil {
-		return f, err
-	}
 	if count == idleCount(l) {
 		if err := errors.Join(l.reportWatches(ctx, count), n.reportIdle(ctx)); err != nil {
 			return f, err

@@ -136,17 +136,10 @@ func (p *publishing) call(ctx context.Context, v *harness.Volume) error {
 	return err
 }
 
-// countingTime is how long the API server may take to count a watch that has ended.
-const countingTime = 10 * time.Second
-
 // publishWarm times publishes of an object that is watched already, and in turn with them
 // what the kernel takes for the same mount and files, and a bare GET of the pod if the
 // publish has one.
 func (p *publishing) publishWarm(ctx context.Context) error {
-	before, err := p.traffic(ctx)
-	if err != nil {
-		return err
-	}
 	for i, v := range p.warm {
 		begin := time.Now()
 		if err := p.call(ctx, v); err != nil {
@@ -158,7 +151,7 @@ func (p *publishing) publishWarm(ctx context.Context) error {
 			return err
 		}
 		p.took("floor_ms", took)
-		for range p.identity.podReads() {
+		if p.identity == asNode {
 			begin = time.Now()
 			if _, err := p.client.CoreV1().Pods(namespace).Get(ctx, v.Pod, metav1.GetOptions{}); err != nil {
 				return err
@@ -166,16 +159,12 @@ func (p *publishing) publishWarm(ctx context.Context) error {
 			p.took("pod_floor_ms", time.Since(begin))
 		}
 	}
-	return p.askedJust(ctx, before, 0, 2*len(p.warm)*p.identity.podReads())
+	return nil
 }
 
 // publishCold times publishes of objects that nobody watches, and in turn with them a bare
 // GET of such an object, and a bare watch until it has told the state.
 func (p *publishing) publishCold(ctx context.Context) error {
-	before, err := p.traffic(ctx)
-	if err != nil {
-		return err
-	}
 	for i, v := range p.cold {
 		begin := time.Now()
 		if err := p.call(ctx, v); err != nil {
@@ -194,7 +183,7 @@ func (p *publishing) publishCold(ctx context.Context) error {
 		}
 		p.took("watch_floor_ms", time.Since(begin))
 	}
-	return p.askedJust(ctx, before, 2*len(p.cold), len(p.cold)*(1+p.identity.podReads()))
+	return nil
 }
 
 // objectOfBurst returns the name of one of the burst's objects.
@@ -202,40 +191,10 @@ func (p *publishing) objectOfBurst(i int) string {
 	return objectName(1 + len(p.cold) + i%len(p.burst))
 }
 
-// askedJust is asked for a number of other requests that is known.
-func (p *publishing) askedJust(ctx context.Context, before traffic, watches, others int) error {
-	return p.asked(ctx, before, watches, others, others)
-}
-
-// asked returns an error unless the API server was asked for just so many watches, and for
-// least to most other requests, since before was counted. For a moment the API server counts a watch that
-// ends neither as open nor as answered, so it is asked again while watches are missing.
-func (p *publishing) asked(ctx context.Context, before traffic, watches, least, most int) error {
-	for deadline := time.Now().Add(countingTime); ; {
-		now, err := p.traffic(ctx)
-		if err != nil {
-			return err
-		}
-		if seen := now.since(before); seen.watches >= watches || time.Now().After(deadline) {
-			return seen.want(watches, least, most)
-		}
-	}
-}
-
 // publishBurst publishes volumes of new objects all at once, and notes when each was
 // answered; then as many bare watches begin.
 func (p *publishing) publishBurst(ctx context.Context) error {
-	before, err := p.traffic(ctx)
-	if err != nil {
-		return err
-	}
-	err = p.atOnce("burst", func(i int) error { return p.call(ctx, p.burst[i]) })
-	if err != nil {
-		return err
-	}
-	// Volumes of one pod that are published at the same moment share its read.
-	reads := p.identity.podReads()
-	if err := p.asked(ctx, before, len(p.burst), len(p.burst)/volumesOfPod*reads, len(p.burst)*reads); err != nil {
+	if err := p.atOnce("burst", func(i int) error { return p.call(ctx, p.burst[i]) }); err != nil {
 		return err
 	}
 	return p.atOnce("burst_floor", func(i int) error { return p.beginWatch(ctx, p.objectOfBurst(i)) })

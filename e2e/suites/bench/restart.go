@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -14,7 +12,7 @@ import (
 
 // restart is B8: the plugin is killed, some of the objects of its volumes change, and it
 // starts again. That is timed from the exec until every changed file is read as it should
-// be, and every object is watched again. Meanwhile a reader goes on over all volumes.
+// be, and every object is watched again.
 type restart struct {
 	*lab
 	node    *node
@@ -56,29 +54,6 @@ func (r *restart) prepare(ctx context.Context) (err error) {
 
 // killAndStart is one round.
 func (r *restart) killAndStart(ctx context.Context, round, changed int) error {
-	mounts, err := r.mountIDs()
-	if err != nil {
-		return err
-	}
-	p := r.node.newContinuousReader(r.volumes)
-	if err := errors.Join(r.whileRead(ctx, round, changed), p.close()); err != nil {
-		return err
-	}
-	if err := r.node.show(r.volumes, func(i int) string { return state(r.states[i]) }); err != nil {
-		return err
-	}
-	after, err := r.mountIDs()
-	if err != nil {
-		return err
-	}
-	if len(after) != len(r.volumes) || !maps.Equal(mounts, after) {
-		return fmt.Errorf("the ids of %d mounts are not what they were of %d", len(after), len(mounts))
-	}
-	return nil
-}
-
-// whileRead is the part of a round during which no reader may notice anything.
-func (r *restart) whileRead(ctx context.Context, round, changed int) error {
 	if err := r.node.Kill(); err != nil {
 		return err
 	}
@@ -92,7 +67,7 @@ func (r *restart) whileRead(ctx context.Context, round, changed int) error {
 	if err := errors.Join(r.start(ctx, a), a.Close()); err != nil {
 		return err
 	}
-	return eventually(ctx, func() error { return r.node.pruned(r.volumes) })
+	return r.node.show(r.volumes, func(i int) string { return state(r.states[i]) })
 }
 
 // changeMeanwhile changes so many of the objects, which are others in each round, and
@@ -136,10 +111,6 @@ func (r *restart) startReference(ctx context.Context, round int) error {
 
 // start starts the plugin and takes the times.
 func (r *restart) start(ctx context.Context, a *volumesReader) error {
-	before, err := r.traffic(ctx)
-	if err != nil {
-		return err
-	}
 	began := time.Now()
 	if err := r.node.Start(ctx); err != nil {
 		return err
@@ -160,17 +131,5 @@ func (r *restart) start(ctx context.Context, a *volumesReader) error {
 	r.current = append(r.current, current.Seconds())
 	r.serving = append(r.serving, serving.Seconds())
 	r.cpu = append(r.cpu, cpu.Seconds())
-	return r.unread(ctx, before)
-}
-
-func (r *restart) mountIDs() (map[string]string, error) {
-	mounts, err := r.node.VolumeMounts()
-	if err != nil {
-		return nil, err
-	}
-	ids := make(map[string]string, len(mounts))
-	for _, m := range mounts {
-		ids[m.Target] = m.ID
-	}
-	return ids, nil
+	return nil
 }

@@ -43,6 +43,9 @@ func (s *subject) get(ctx context.Context, path string) ([]byte, error) {
 	return body, err
 }
 
+// profiling is what a plugin is started with so that its footprint can be had.
+const profiling = "--profiling-address=127.0.0.1:0"
+
 // noKeepAlive is a transport that leaves no connection behind.
 func noKeepAlive() *http.Transport { return &http.Transport{DisableKeepAlives: true} }
 

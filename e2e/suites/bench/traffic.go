@@ -78,23 +78,6 @@ func (t traffic) reads() int {
 	return t.others[controlplane.Request{Verb: "GET", Resource: "configmaps"}] + t.others[controlplane.Request{Verb: "LIST", Resource: "configmaps"}]
 }
 
-// unread returns an error if ConfigMaps were read otherwise than by watches since before was counted.
-func (l *lab) unread(ctx context.Context, before traffic) error {
-	now, err := l.traffic(ctx)
-	if n := now.since(before).reads(); err == nil && n != 0 {
-		err = fmt.Errorf("%d requests GET or LIST of ConfigMaps, want none", n)
-	}
-	return err
-}
-
-// want returns an error unless there were just so many watches, and least to most other requests.
-func (t traffic) want(watches, least, most int) error {
-	if asked := t.asked(); t.watches != watches || asked < least || asked > most {
-		return fmt.Errorf("the API server had %v, want %d watches and %d to %d others", t, watches, least, most)
-	}
-	return nil
-}
-
 func (t traffic) String() string {
 	parts := []string{fmt.Sprintf("%d watches", t.watches)}
 	byName := func(a, b controlplane.Request) int {

@@ -52,17 +52,7 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 }
 
 // updateInTurns sends so many updates of each object.
-func (l *lab) updateInTurns(ctx context.Context, all []*updating, updates int) (err error) {
-	duration := time.Duration(len(all)*updates) * updateInterval
-	var profiled []func() error
-	for _, u := range all {
-		profiled = append(profiled, l.keepCPU(ctx, u.node, "update-cpu-"+string(u.identity), duration))
-	}
-	defer func() {
-		for _, wait := range profiled {
-			err = errors.Join(err, wait())
-		}
-	}()
+func (l *lab) updateInTurns(ctx context.Context, all []*updating, updates int) error {
 	for range updateTurns {
 		for _, u := range all {
 			if err := u.send(ctx, updates/updateTurns); err != nil {
@@ -92,7 +82,7 @@ type updating struct {
 func (l *lab) newUpdating(ctx context.Context, i identity, object string, updates int) (*updating, error) {
 	u := &updating{lab: l, identity: i, object: object, told: newTimeline(updates), shown: newTimeline(updates)}
 	var err error
-	if u.node, err = l.newNodeAs(ctx, i, profiling); err != nil {
+	if u.node, err = l.newNodeAs(ctx, i); err != nil {
 		return nil, err
 	}
 	v := i.volume(object)

@@ -3,9 +3,10 @@
 # it prints between lines that begin with @ is what a part printed.
 /bin/busybox --install -s /bin
 export PATH=/bin HOME=/tmp TMPDIR=/tmp
-# Tests that protect the machine which they run on need not do so here.
-export REFVOL_DISPOSABLE=1
 mount -t proc none /proc
+# Nothing here lasts: all of this machine is the sandbox that tests ask for (internal/sandbox).
+REFVOL_SANDBOX=$(readlink /proc/self/ns/mnt)
+export REFVOL_SANDBOX
 mount -t sysfs none /sys
 mount -t devtmpfs none /dev
 mount -t tmpfs -o mode=1777 none /tmp

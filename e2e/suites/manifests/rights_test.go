@@ -22,8 +22,7 @@ import (
 // soon is how long the API server may take to hear of what it was told.
 const soon = time.Minute
 
-// update writes the golden files anew, for who has read the difference:
-// go -C e2e test -run TestComponentRights ./suites/manifests -args -update
+// update writes the golden files anew, for who has read the difference (CONTRIBUTING.md says how).
 var update = flag.Bool("update", false, "write testdata/ anew")
 
 // sets are those whose rights have a golden file: each component that changes them alone, and

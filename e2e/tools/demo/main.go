@@ -16,19 +16,18 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/sandbox"
 )
 
 func main() {
-	status, inside, err := harness.Sandbox()
-	if inside {
+	err := sandbox.Check()
+	if err == nil {
 		err = run()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "FAIL:", err)
-		status = max(status, 1)
+		os.Exit(1)
 	}
-	os.Exit(status)
 }
 
 func run() (err error) {

@@ -18,37 +18,22 @@ import (
 // Tests is what Main needs of a *testing.M.
 type Tests interface{ Run() int }
 
-// Main is the body of a TestMain: it enters the Sandbox (where there is none, it fails), calls setUp, runs the
-// tests and calls the function that setUp returned, and then fails if goroutines,
-// file descriptors or mounts are left that were not there before. With known it
-// overlooks goroutines that a library never ends. It returns the exit status. Where only the names of
-// the tests are asked for, it does nothing but to list them.
+// Main is the body of a TestMain. In the sandbox it calls setUp, runs the tests and calls the function that
+// setUp returned, and then fails if goroutines, file descriptors or mounts are left that were not there
+// before. With known it overlooks goroutines that a library never ends. It returns the exit status.
+// Outside it does nothing but to print the names of the tests.
 func Main(m Tests, setUp func(context.Context) (tearDown func() error, err error), known ...goleak.Option) int {
-	if sandbox.Listing() {
-		return m.Run()
-	}
-	status, inside, err := Sandbox()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "FAIL:", err)
-		return 1
-	}
-	if !inside {
-		return status
-	}
-	before, err := takeStock()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "FAIL:", err)
-		return 1
-	}
-	status, err = runTests(m, setUp)
-	if err == nil {
-		err = before.compare(known...)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "FAIL:", err)
-		return max(status, 1)
-	}
-	return status
+	return sandbox.Run(m, func() (int, error) {
+		before, err := takeStock()
+		if err != nil {
+			return 1, err
+		}
+		status, err := runTests(m, setUp)
+		if err == nil {
+			err = before.compare(known...)
+		}
+		return status, err
+	})
 }
 
 func runTests(m Tests, setUp func(context.Context) (func() error, error)) (status int, err error) {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync"
 )
 
 const (
@@ -23,18 +24,18 @@ func Scaled[T any](short, long T) T {
 	return short
 }
 
-// Rand returns the source of a suite's choices and logs its seed, which REFVOL_SEED
-// sets to repeat a run. The source is for one goroutine.
+// Rand returns a source of a suite's choices and logs the run's seed, which REFVOL_SEED
+// sets to repeat it. The source is for one goroutine.
 func Rand(t TB) *rand.Rand {
 	t.Helper()
-	return source(Seed(t))
+	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
-// Seed returns and logs what Rand starts from, for a suite that needs a source for
+// Seed returns and logs what each Rand of this process starts from, for a suite that needs a source for
 // each of its parts.
 func Seed(t TB) uint64 {
 	t.Helper()
-	seed, err := newSeed()
+	seed, err := theSeed()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -42,7 +43,8 @@ func Seed(t TB) uint64 {
 	return seed
 }
 
-func newSeed() (uint64, error) {
+// theSeed is one for the whole run, so that one variable repeats it.
+var theSeed = sync.OnceValues(func() (uint64, error) { //nolint:gochecknoglobals // A constant of the process.
 	text := os.Getenv(seedVariable)
 	if text == "" {
 		return rand.Uint64(), nil
@@ -52,6 +54,4 @@ func newSeed() (uint64, error) {
 		return 0, fmt.Errorf("%s: %w", seedVariable, err)
 	}
 	return seed, nil
-}
-
-func source(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
+})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"os"
@@ -19,7 +20,11 @@ func besiege(t *testing.T, command string, a *assault) siege {
 		t.Fatal(err)
 	}
 	var s siege
-	if err := json.Unmarshal([]byte(ask(t, command, string(arg))), &s); err != nil {
+	var out bytes.Buffer
+	if err := run(t.Context(), &out, []string{command, string(arg)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(out.Bytes(), &s); err != nil {
 		t.Fatal(err)
 	}
 	return s

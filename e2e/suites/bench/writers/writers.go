@@ -56,10 +56,7 @@ func Goals() []measure.Goal {
 //   - change: one key changed, the others equal, all in new memory, as they are when an
 //     object arrives from the API server; with it the removal of what was there before,
 //     which the publisher does later;
-//   - same: nothing changed, and the contents are in the same memory;
-//   - relisted: nothing changed, but the contents are in new memory;
-//   - rescan, of ours alone: nothing changed, but the writer is a new one, as after a
-//     restart.
+//   - same: nothing changed, and the contents are in the same memory.
 //
 // Durations are in milliseconds, of p50 comes the ratio: of first ours by upstream's, of
 // all others upstream's by ours. After each step the volume is read, and what it does
@@ -93,7 +90,7 @@ type duel struct {
 }
 
 func (d *duel) run(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{d.first, d.change, d.same, d.relisted, d.rescan} {
+	for _, step := range []func(context.Context) error{d.first, d.change, d.same} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -126,10 +123,6 @@ func (d *duel) same(ctx context.Context) error {
 	return d.later(ctx, "same", sameGeneration, func(_ int, before contents) contents { return before })
 }
 
-func (d *duel) relisted(ctx context.Context) error {
-	return d.later(ctx, "relisted", sameGeneration, func(_ int, before contents) contents { return before.copy() })
-}
-
 // later takes a step of volumes that are written already.
 func (d *duel) later(ctx context.Context, step string, then expectation, next func(round int, before contents) contents) error {
 	var times pair
@@ -150,27 +143,6 @@ func (d *duel) later(ctx context.Context, step string, then expectation, next fu
 		return fmt.Errorf("%s: %w", step, err)
 	}
 	return d.reportPair(step, &times, measure.Median(times.upstream)/measure.Median(times.ours))
-}
-
-func (d *duel) rescan(ctx context.Context) error {
-	var times samples
-	err := d.withVolumes(func(ours, upstream *volume) error {
-		keys := newContents(d.keys)
-		if err := new(pair).take(ctx, ours, upstream, keys, newGeneration); err != nil {
-			return err
-		}
-		for range d.rounds {
-			ours.writer = newRefvol(ours.root)
-			if err := times.take(ctx, ours, keys, sameGeneration); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("rescan: %w", err)
-	}
-	return d.report.Samples(name("same", d.keys, "rescan_ms"), "ms", times)
 }
 
 func (d *duel) reportPair(step string, times *pair, ratio float64) error {

@@ -27,10 +27,6 @@ type cluster interface {
 	load(ctx context.Context, archive string) error
 	// nodeLogs writes the last lines of what runs on the nodes outside of pods.
 	nodeLogs(ctx context.Context)
-	// remove ends the cluster, with all that belongs to it.
-	remove(ctx context.Context) error
-	// describe says how to use it by hand, and how to end it.
-	describe() string
 }
 
 // kindCluster is a kind cluster of this run's own.
@@ -127,6 +123,7 @@ func (c *kindCluster) nodeLogs(ctx context.Context) {
 	}
 }
 
+// remove ends the cluster, with all that belongs to it.
 func (c *kindCluster) remove(ctx context.Context) error {
 	if err := c.command("delete", "cluster").quiet(ctx); err != nil {
 		return err
@@ -143,6 +140,7 @@ func (c *kindCluster) remove(ctx context.Context) error {
 	return command{args: []string{"docker", "network", "rm", id}, env: c.engine.env()}.quiet(ctx)
 }
 
+// describe says how to use the cluster by hand, and how to end it.
 func (c *kindCluster) describe() string {
 	lines := []string{"The cluster stays. To use it:", "  export KUBECONFIG=" + c.config}
 	for _, variable := range c.engine.env() {

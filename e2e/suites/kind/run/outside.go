@@ -27,10 +27,6 @@ func (c *outsideCluster) load(ctx context.Context, archive string) error {
 
 func (c *outsideCluster) nodeLogs(context.Context) {}
 
-func (c *outsideCluster) remove(context.Context) error { return nil }
-
-func (c *outsideCluster) describe() string { return "the cluster is yours: " + c.config }
-
 // runsProbe checks that the cluster runs pods of an image, for without them each test would wait in
 // vain. The plugin's namespace must be there.
 func runsProbe(ctx context.Context, k kubectl, image string) (err error) {
