@@ -37,7 +37,7 @@ func TestLivePodsLandOnNodesWithThePlugin(t *testing.T) {
 		"another value":                       {s.live, native(selecting(map[string]string{key: "no"})), map[string]string{key: "no"}},
 		"no volume":                           {s.live, mounting(nil), nil},
 		"subPath alone":                       {s.live, mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a:key"), nil},
-		"the author's own":                    {s.live, podWith("own", inline(attributes{"configMap": "app"})), nil},
+		"the author's own":                    {s.live, mounting([]corev1.Volume{ofConfigMap("a"), showing("mine", attributes{"volume": "a"})}, "mine:/a"), nil},
 		"the author's own with a native name": {s.live, podWith("own", showing("refvol-own", attributes{"configMap": "app"})), nil},
 		"another namespace":                   {s.plain, native(same), nil},
 		"a DaemonSet's": {s.live, native(func(pod *corev1.Pod) {
