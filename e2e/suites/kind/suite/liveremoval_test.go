@@ -47,7 +47,7 @@ func TestLiveNamespaceRemoval(t *testing.T) {
 	for _, kind := range []string{"Deployment", "StatefulSet", "DaemonSet"} {
 		k.apply(t, fmt.Sprintf(liveWorkload, kind, os.Getenv("REFVOL_PROBE_IMAGE")))
 	}
-	n.rolled("status")
+	n.rolled("history")
 	before := n.running()
 
 	s.output("helm install refvol deploy/charts/refvol --set image.registry=registry.example.com,image.tag=v0.1.0," +
@@ -118,17 +118,19 @@ func TestLiveNamespaceRemoval(t *testing.T) {
 	}
 }
 
-// rolled has kubectl restart the test's workloads, or see what they are, and waits until all of their pods are new.
+// rolled does a command of kubectl rollout with the workloads, by default all of the test's, and waits until all of their pods are ready and new.
 func (n *namespace) rolled(how string, workloads ...string) {
 	n.t.Helper()
 	if len(workloads) == 0 {
 		workloads = []string{"deployment/app", "statefulset/app", "daemonset/app"}
 	}
 	for _, workload := range workloads {
-		for _, verb := range slices.Compact([]string{how, "status"}) {
-			if err := kubectl(n.t.Context(), "--namespace="+n.name, "rollout", verb, workload); err != nil {
-				n.t.Fatal(err)
-			}
+		err := kubectl(n.t.Context(), "--namespace="+n.name, "rollout", how, workload)
+		if err == nil {
+			err = kubectl(n.t.Context(), "--namespace="+n.name, "rollout", "status", workload, "--timeout="+podTimeout.String())
+		}
+		if err != nil {
+			n.t.Fatal(err)
 		}
 	}
 }
