@@ -12,25 +12,27 @@ import (
 )
 
 // TestPolicies holds what the components' policies are beside what they do, which e2e/suites/manifests
-// tests: each is for one operation on one resource, and refuses what it can't judge. Live
+// tests: each is for few operations on one resource, and refuses what it can't judge. Live
 // namespaces leave a pod that can't be judged as it is.
 func TestPolicies(t *testing.T) {
+	create, update := []admissionv1.OperationType{admissionv1.Create}, []admissionv1.OperationType{admissionv1.Update}
 	for _, test := range []struct {
 		component, policy string
-		operation         admissionv1.OperationType
+		operations        []admissionv1.OperationType
 		resource          string
 		failure           admissionv1.FailurePolicyType
 	}{
-		{"admission", "ValidatingAdmissionPolicy refvol-volumes", admissionv1.Create, "pods", admissionv1.Fail},
-		{"node-identity", "ValidatingAdmissionPolicy refvol-node-identity", admissionv1.Create, "pods", admissionv1.Fail},
-		{"startup-taint", "ValidatingAdmissionPolicy refvol-startup-taint", admissionv1.Update, "nodes", admissionv1.Fail},
-		{"admission-read-only", "MutatingAdmissionPolicy refvol-read-only", admissionv1.Create, "pods", admissionv1.Fail},
-		{"live", "MutatingAdmissionPolicy refvol-live", admissionv1.Create, "pods", admissionv1.Ignore},
-		{"live", "MutatingAdmissionPolicy refvol-live-update", admissionv1.Update, "pods", admissionv1.Ignore},
+		{"admission", "ValidatingAdmissionPolicy refvol-volumes", create, "pods", admissionv1.Fail},
+		{"node-identity", "ValidatingAdmissionPolicy refvol-node-identity", create, "pods", admissionv1.Fail},
+		{"startup-taint", "ValidatingAdmissionPolicy refvol-startup-taint", update, "nodes", admissionv1.Fail},
+		{"admission-read-only", "MutatingAdmissionPolicy refvol-read-only", create, "pods", admissionv1.Fail},
+		{"live", "MutatingAdmissionPolicy refvol-live", create, "pods", admissionv1.Ignore},
+		{"live", "MutatingAdmissionPolicy refvol-live-update", update, "pods", admissionv1.Ignore},
+		{"live-node-selector", "MutatingAdmissionPolicy refvol-live-node-selector", append(create, update...), "pods", admissionv1.Ignore},
 	} {
 		want := &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
 			RuleWithOperations: admissionv1.RuleWithOperations{
-				Operations: []admissionv1.OperationType{test.operation},
+				Operations: test.operations,
 				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{test.resource}},
 			},
 		}}}

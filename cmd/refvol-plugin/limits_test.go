@@ -30,21 +30,10 @@ func TestLimitsAreDocumented(t *testing.T) {
 		"bytes of a path":                                        {"pkg/volume", "maxPathLength"},
 		"bytes of a path's element":                              {"pkg/volume", "maxElementLength"},
 		"bytes of the names and values in all env files":         {"pkg/payload", "MaxEnvBytes"},
-		"requests to the API server at once":                     {"pkg/requests", "sharedSlots"},
-		"in addition: requests":                                  {"pkg/requests", "urgentSlots"},
-		"reads of pods' specs at once":                           {"pkg/pod", "readsAtOnce"},
-		"volumes that are parsed or rendered at once":            {"pkg/publisher", "atOnce"},
 		"an update of a mounted volume":                          {"pkg/publisher", "syncTime"},
 		"how long a superseded generation stays for its readers": {"pkg/publisher", "pruneTime"},
-		"between two switches of a volume":                       {"pkg/publisher", "readTime"},
-		"the age of a yes":                                       {"pkg/access", "admitAge"},
-		"from a first refusal to its confirmation":               {"pkg/access", "refusalTime"},
 		"a watch; up to as long again at random":                 {"pkg/manager", "watchTime"},
-		"a `Retry-After` that is obeyed":                         {"pkg/requests", "maxRetryAfter"},
-		"a pause of an account":                                  {"pkg/requests", "maxPause"},
-		"between two checks of the plugin's rights":              {"pkg/permissions", "recheck"},
 		"until `Unknown`, `Publishing`":                          {"pkg/report", "patience"},
-		"calls under way when the plugin ends":                   {"cmd/refvol-plugin", "drainTimeout"},
 	} {
 		row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(begin) + `[^|]*\| ([\d,]+(?: \w+)?) \|`).FindStringSubmatch(string(text))
 		if row == nil {

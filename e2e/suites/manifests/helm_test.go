@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -232,5 +233,49 @@ func end(t *testing.T, job *batchv1.Job, failure error) {
 	}
 	if _, err := shared.Client().BatchV1().Jobs(job.Namespace).UpdateStatus(t.Context(), job, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestFromKustomizeToHelmAndBack goes the way of docs/install.md. No object is made anew, and the plugins' pods stay as they are.
+func TestFromKustomizeToHelmAndBack(t *testing.T) {
+	h := newHelm(t)
+	h.namespace = pluginNamespace
+	components := []string{"node-identity", "admission", "startup-taint", "flow-schema"}
+	install(t, components...)
+	t.Cleanup(func() { // it removes the records, if the test ends on its way
+		if err := h.run(context.WithoutCancel(t.Context()), "uninstall", "refvol", "--no-hooks", "--ignore-not-found"); err != nil {
+			t.Error(err)
+		}
+	})
+	objects := func() string {
+		return mustKubectl(t, "get", kinds, "--all-namespaces", "--selector=app.kubernetes.io/name=refvol-plugin",
+			"--output=jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.uid}\n{end}")
+	}
+	all, template := objects(), daemonSet(t).Spec.Template
+	want := func(after string) {
+		t.Helper()
+		if now := objects(); now != all {
+			t.Errorf("after %s there are\n%s\nwant\n%s", after, now, all)
+		}
+		if now := daemonSet(t).Spec.Template; !reflect.DeepEqual(now, template) {
+			t.Errorf("after %s the plugin's pods are made by\n%+v\nwant\n%+v", after, now, template)
+		}
+	}
+	toHelm := []string{
+		"install", "refvol", h.chart, "--take-ownership", "--force-conflicts",
+		"--set=admission.enabled=true,startupTaint.enabled=true,flowSchema.enabled=true",
+	}
+	h.must(t, toHelm...)
+	want("helm install")
+	if len(strings.Split(ofRelease(t, kinds), "\n")) != len(strings.Split(all, "\n")) {
+		t.Errorf("the release has\n%s\nwant\n%s", ofRelease(t, kinds), all)
+	}
+	mustKubectl(t, "apply", "--kustomize="+kustomization(t, components...))
+	for _, command := range documented(t, "install.md", "--namespace refvol-system delete secrets") {
+		mustKubectl(t, command...)
+	}
+	want("going back")
+	if err := h.run(t.Context(), "status", "refvol"); err == nil || !strings.Contains(err.Error(), "not found") {
+		t.Errorf("after going back: %v, want no release", err)
 	}
 }

@@ -19,13 +19,13 @@ type beside struct {
 	args []string
 }
 
-// liveComponent needs policies that Kubernetes has from 1.36 on.
-const liveComponent = "live"
+// Both need policies that Kubernetes has from 1.36 on.
+const liveComponent, selectorComponent = "live", "live-node-selector"
 
 func besides() []beside {
 	return []beside{
 		{"pod-identity", []string{"pod-identity", "cross-namespace"}, []string{"--resync-interval=5s"}},
-		{"node-identity", []string{"node-identity", liveComponent}, nil},
+		{"node-identity", []string{"node-identity", liveComponent, selectorComponent}, nil},
 	}
 }
 
@@ -41,7 +41,9 @@ func (b beside) deploy(ctx context.Context, s *settings, k kubectl, image string
 		return err
 	}
 	if !strings.Contains(served, `"mutatingadmissionpolicies"`) {
-		b.components = slices.DeleteFunc(slices.Clone(b.components), func(name string) bool { return name == liveComponent })
+		b.components = slices.DeleteFunc(slices.Clone(b.components), func(name string) bool {
+			return name == liveComponent || name == selectorComponent
+		})
 	}
 	manifests, err := b.render(ctx, s.root, k, dir, image)
 	if err != nil {

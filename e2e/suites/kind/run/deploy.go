@@ -8,8 +8,8 @@ import (
 )
 
 // overlay is what the tests change of what a user installs, with objects of other namespaces
-// allowed by their consent: the image, which no registry has, logs that have all that they
-// can, as JSON, and a label by which a test keeps the plugin away from one node.
+// allowed by their consent: the image, which no registry has, and logs that have all that they
+// can, as JSON.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [%[1]s/base]
@@ -31,15 +31,6 @@ patches:
     - op: add
       path: /spec/template/spec/containers/0/args/-
       value: --logging-format=json
-    - op: add
-      path: /spec/template/spec/affinity
-      value:
-        nodeAffinity:
-          requiredDuringSchedulingIgnoredDuringExecution:
-            nodeSelectorTerms:
-            - matchExpressions:
-              - key: e2e.refvol.dev/without-plugin
-                operator: DoesNotExist
 `
 
 // kubectl calls kubectl as the admin of one cluster.

@@ -51,7 +51,8 @@ func (r *release) copyChart(from, prefix string) string {
 	r.t.Helper()
 	names := strings.NewReplacer(driver, r.driver, "args: [uninstall-check,",
 		"args: [uninstall-check, --driver-name="+r.driver+", --selector=app.kubernetes.io/name="+r.app+",",
-		"refvol-plugin", r.app, "refvol-uninstall-check", r.check, "refvol-node-identity", prefix+"-node-identity")
+		"refvol-plugin", r.app, "refvol-uninstall-check", r.check, "refvol-node-identity", prefix+"-node-identity",
+		"refvol-live", prefix+"-live", "refvol.dev/live", r.driver+"/live", "refvol-volumes", prefix+"-volumes")
 	chart := filepath.Join(r.dir, "chart")
 	var copyDir func(from, to string) error
 	copyDir = func(from, to string) error {

@@ -27,6 +27,21 @@ func liveNamespace(t *testing.T) *namespace {
 // makeLive puts the label on the namespace, and waits until new pods are changed.
 func (n *namespace) makeLive() {
 	n.t.Helper()
+	n.needsPolicies()
+	n.label("refvol.dev/live")
+	eventually(n.t, podTimeout, "pods are changed", func(ctx context.Context) error {
+		dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+		pod, err := n.client.CoreV1().Pods(n.name).Create(ctx, newPod("sentinel", native("settings", "settings")), dryRun)
+		if err != nil {
+			return err
+		}
+		return live(pod, nodeIdentityDriver)
+	})
+}
+
+// needsPolicies leaves the test out where the API server has no policies that change pods.
+func (n *namespace) needsPolicies() {
+	n.t.Helper()
 	_, err := n.client.AdmissionregistrationV1().MutatingAdmissionPolicies().Get(n.t.Context(), "refvol-live", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		leaveOut(n.t, "the API server lacks the policies of live namespaces, which need Kubernetes 1.36")
@@ -34,25 +49,22 @@ func (n *namespace) makeLive() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	const label = `{"metadata": {"labels": {"refvol.dev/live": "true"}}}`
-	if _, err := n.client.CoreV1().Namespaces().Patch(n.t.Context(), n.name, types.MergePatchType, []byte(label), metav1.PatchOptions{}); err != nil {
-		n.t.Fatal(err)
-	}
-	eventually(n.t, podTimeout, "pods are changed", func(ctx context.Context) error {
-		dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
-		pod, err := n.client.CoreV1().Pods(n.name).Create(ctx, newPod("sentinel", native("settings", "settings")), dryRun)
-		if err != nil {
-			return err
-		}
-		return live(pod)
-	})
 }
 
-// live returns an error if a container of the pod mounts a native volume.
-func live(pod *corev1.Pod) error {
+// label gives the namespace a label that is true.
+func (n *namespace) label(key string) {
+	n.t.Helper()
+	label := fmt.Appendf(nil, `{"metadata": {"labels": {%q: "true"}}}`, key)
+	if _, err := n.client.CoreV1().Namespaces().Patch(n.t.Context(), n.name, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// live returns an error if a container of the pod mounts a native volume in place of the driver's.
+func live(pod *corev1.Pod, driver string) error {
 	shown := map[string]string{}
 	for _, v := range pod.Spec.Volumes {
-		if v.CSI != nil && v.CSI.Driver == nodeIdentityDriver {
+		if v.CSI != nil && v.CSI.Driver == driver {
 			shown[v.Name] = v.CSI.VolumeAttributes["volume"]
 		}
 	}
@@ -79,10 +91,10 @@ func TestLiveNamespaceParity(t *testing.T) {
 				plain, lives := newNamespace(t), liveNamespace(t)
 				cases := staticCases(kind)
 				byKubelet, byPlugin := plain.startNative(who, cases), lives.startNative(who, cases)
-				if err := live(byPlugin.Pod); err != nil {
+				if err := live(byPlugin.Pod, nodeIdentityDriver); err != nil {
 					t.Fatal(err)
 				}
-				if err := live(byKubelet.Pod); err == nil {
+				if err := live(byKubelet.Pod, nodeIdentityDriver); err == nil {
 					t.Fatal("the pod of the other namespace was changed")
 				}
 				seen := &differences{seen: map[string]bool{}}
@@ -121,7 +133,7 @@ func TestLiveNamespaceChange(t *testing.T) {
 	n := liveNamespace(t)
 	n.createConfigMap("settings", object{"key": "change 0"})
 	p := n.start(newPod("reader", native("settings", "settings")))
-	if err := live(p.Pod); err != nil {
+	if err := live(p.Pod, nodeIdentityDriver); err != nil {
 		t.Fatal(err)
 	}
 	bare, err := harness.WatchBare(t.Context(), n.client, n.name, "settings")

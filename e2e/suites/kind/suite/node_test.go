@@ -18,9 +18,6 @@ import (
 const (
 	// controlPlaneTaint keeps the pods of other tests away from a node.
 	controlPlaneTaint = "node-role.kubernetes.io/control-plane"
-	// withoutPlugin is the label of nodes that the plugin, as the runner installs it,
-	// stays away from.
-	withoutPlugin = "e2e.refvol.dev/without-plugin"
 	// cleanupTimeout bounds what puts the cluster back as it was.
 	cleanupTimeout = 2 * podTimeout
 )
@@ -149,37 +146,6 @@ func mustDocker(t *testing.T, args ...string) {
 	needsNodes(t, "restarts or changes a node")
 	if err := docker(t.Context(), args...); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// keepPluginAway takes the plugin down on one node, and returns when it is gone, and the
-// function that lets it come back. At the end of the test it is back in any case.
-func (c *cluster) keepPluginAway(t *testing.T, node string) (letBack func()) {
-	t.Helper()
-	plugin := &pod{&namespace{cluster: c, t: t}, c.mustPlugin(t, node)}
-	label := func(ctx context.Context, value string) error {
-		patch := fmt.Sprintf(`{"metadata": {"labels": {%q: %s}}}`, withoutPlugin, value)
-		_, err := c.client.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
-		return err
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
-		defer cancel()
-		if err := label(ctx, "null"); err != nil {
-			t.Error(err)
-		}
-		c.awaitPlugin(ctx, t, node)
-	})
-	c.searchBefore(t, plugin.Pod)
-	if err := label(t.Context(), `"yes"`); err != nil {
-		t.Fatal(err)
-	}
-	plugin.awaitGone(t)
-	return func() {
-		t.Helper()
-		if err := label(t.Context(), "null"); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

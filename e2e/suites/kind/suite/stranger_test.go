@@ -20,23 +20,41 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// stranger follows the document. The release has names of its own, which replace those of the commands.
-type stranger struct {
+// shell runs commands of documents against a release, whose names replace theirs.
+type shell struct {
 	*release
 	// pods is the namespace of the pods.
-	pods    *namespace
+	pods  *namespace
+	names *strings.Replacer
+	env   []string
+}
+
+func newShell(t *testing.T, prefix string) *shell {
+	t.Helper()
+	dir := t.TempDir()
+	s := &shell{release: newRelease(t, prefix), pods: newNamespace(t)}
+	s.env = append(os.Environ(), "HOME="+dir, "PATH="+dir+":"+os.Getenv("PATH"), "KUBECONFIG="+s.kubeconfig(dir))
+	for name, program := range map[string]string{"kubectl": os.Getenv("REFVOL_KUBECTL"), "kubectl-refvol": os.Getenv("REFVOL_KUBECTL_REFVOL"), "helm": s.program} {
+		if err := os.Symlink(program, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.rename()
+	return s
+}
+
+// stranger follows the document.
+type stranger struct {
+	*shell
 	kitchen *kitchen
 	// document and runbook are texts; commands are those of the document that have not been run.
 	document, runbook string
 	commands          []string
-	names             *strings.Replacer
-	env               []string
 }
 
 func newStranger(t *testing.T) *stranger {
 	t.Helper()
-	dir := t.TempDir()
-	kinds := filepath.Join(dir, "kinds.yaml")
+	kinds := filepath.Join(t.TempDir(), "kinds.yaml")
 	if err := os.WriteFile(kinds, []byte(harness.PrometheusKinds), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +67,7 @@ func newStranger(t *testing.T) *stranger {
 			t.Error(err)
 		}
 	})
-	s := &stranger{release: newRelease(t, "stranger"), pods: newNamespace(t), kitchen: newKitchen(t)}
+	s := &stranger{shell: newShell(t, "stranger"), kitchen: newKitchen(t)}
 	s.kitchen.namespaces["default"] = s.pods
 	for file, text := range map[string]*string{"getting-started.md": &s.document, "runbook.md": &s.runbook} {
 		content, err := os.ReadFile("../../../../docs/" + file)
@@ -61,31 +79,24 @@ func newStranger(t *testing.T) *stranger {
 	for _, match := range regexp.MustCompile(`(?m)^(?:\$ |    )((?:make|docker|helm|kubectl) (?:.*\\\n)*.*)$`).FindAllStringSubmatch(s.document, -1) {
 		s.commands = append(s.commands, match[1])
 	}
-	s.env = append(os.Environ(), "HOME="+dir, "PATH="+dir+":"+os.Getenv("PATH"), "KUBECONFIG="+s.kubeconfig(dir))
-	for name, program := range map[string]string{"kubectl": os.Getenv("REFVOL_KUBECTL"), "kubectl-refvol": os.Getenv("REFVOL_KUBECTL_REFVOL"), "helm": s.program} {
-		if err := os.Symlink(program, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.rename()
 	return s
 }
 
 // rename has the commands name the release, the chart and the images of the test.
-func (s *stranger) rename() {
+func (s *shell) rename() {
 	registry, repository, tag := s.imageParts()
 	flags := fmt.Sprintf(" --plugin-namespace=%s --selector=app.kubernetes.io/name=%s --driver-name=%s", s.name, s.app, s.driver)
-	s.names = strings.NewReplacer("refvol-system", s.name, "daemonset/refvol-plugin", "daemonset/"+s.app,
+	s.names = strings.NewReplacer("refvol-system", s.name, "daemonset/refvol-plugin", "daemonset/"+s.app, "refvol-uninstall-check", s.check,
 		"deploy/charts/refvol", s.chart, "refvol converged", "refvol converged"+flags, "refvol status", "refvol status"+flags,
 		"image.registry=registry.example.com,image.tag=v0.1.0", "image.registry="+registry+",image.repository="+repository+",image.tag="+tag,
 		"image.tag=v0.2.0", "image.tag="+tag+"-newer")
 }
 
 // newer is the image that the upgrade brings.
-func (s *stranger) newer() string { return s.image + "-newer" }
+func (s *shell) newer() string { return s.image + "-newer" }
 
 // kubeconfig returns a file whose namespace is that of the pods.
-func (s *stranger) kubeconfig(dir string) string {
+func (s *shell) kubeconfig(dir string) string {
 	s.t.Helper()
 	config, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
 	if err != nil {
@@ -100,7 +111,7 @@ func (s *stranger) kubeconfig(dir string) string {
 }
 
 // run has a shell run a command, and returns what it printed; its warnings only with an error.
-func (s *stranger) run(command string) (string, error) {
+func (s *shell) run(command string) (string, error) {
 	cmd := exec.CommandContext(s.t.Context(), "sh", "-c", s.names.Replace(command))
 	cmd.Env = s.env
 	var stdout, stderr bytes.Buffer
@@ -111,7 +122,7 @@ func (s *stranger) run(command string) (string, error) {
 	return stdout.String(), nil
 }
 
-func (s *stranger) output(command string) string {
+func (s *shell) output(command string) string {
 	s.t.Helper()
 	out, err := s.run(command)
 	if err != nil {
@@ -199,7 +210,7 @@ func (s *stranger) running(name string) *pod {
 }
 
 // find wants a line of a text that has all words.
-func (s *stranger) find(text string, words ...string) {
+func (s *shell) find(text string, words ...string) {
 	s.t.Helper()
 	for line := range strings.Lines(text) {
 		if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {

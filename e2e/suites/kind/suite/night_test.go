@@ -1,0 +1,96 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestOperatorsNight does what an operator did, by the documents alone. Each fault is refused where it is made, or
+// `kubectl refvol status` says it.
+func TestOperatorsNight(t *testing.T) {
+	t.Parallel()
+	useAllNodes(t)
+	s := newShell(t, "night")
+	helm := func(command, values string) string {
+		return "helm " + command + " refvol deploy/charts/refvol --namespace refvol-system " +
+			"--set image.registry=registry.example.com,image.tag=v0.1.0,image.pullPolicy=IfNotPresent" + values
+	}
+	s.output(helm("install", ""))
+	s.wantRunning(s.image, "--identity=node", true)
+	s.output("kubectl refvol status")
+
+	// A publish that is refused, and the admission policy that refuses the next one.
+	showing := func(name, policy string) *corev1.Pod {
+		v := refvol("live", attributes{"volume": "settings", "updatePolicy": policy})
+		v.CSI.Driver = s.driver
+		pod := newPod(name, v)
+		pod.Spec.Volumes = append(pod.Spec.Volumes, native("settings", "settings"))
+		return pod
+	}
+	s.pods.createConfigMap("settings", object{"key": "text"})
+	hangs := s.pods.create(showing("hangs", "pinned"))
+	s.statusSays(s.pods.name+"/hangs", "live", "InvalidArgument", `Unsupported value: "pinned"`)
+	hangs.delete()
+	s.output(helm("upgrade", ",admission.enabled=true"))
+	eventually(t, podTimeout, "the pod is refused", func(ctx context.Context) error {
+		_, err := s.client.CoreV1().Pods(s.pods.name).Create(ctx, showing("refused", "pinned"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil || !strings.Contains(err.Error(), "updatePolicy: Unsupported value") {
+			return fmt.Errorf("got %w", err)
+		}
+		return nil
+	})
+
+	// A flag that there isn't, one with a bad value, and a right that is taken away.
+	if out, err := s.run(helm("upgrade", ",extraArgs={--resync-intervall=1m}")); err == nil || !strings.Contains(out, "/extraArgs/0") {
+		t.Errorf("a misspelled flag: %v, %s", err, out)
+	}
+	s.output(helm("upgrade", ",resyncInterval=0s"))
+	s.statusSays("NotReady", "--resync-interval: Invalid value: 0s: must be positive")
+	s.output("helm rollback refvol 2 --namespace refvol-system")
+	s.wantRunning(s.image, "--resync-interval", false)
+	s.output("kubectl delete clusterrolebinding " + s.app)
+	s.output("kubectl --namespace refvol-system rollout restart daemonset/refvol-plugin")
+	s.statusSays("NotReady", "rights")
+	s.output(helm("upgrade", ",admission.enabled=true"))
+	s.output("kubectl --namespace refvol-system rollout status daemonset/refvol-plugin")
+	s.wantRunning(s.image, "--identity=node", true)
+
+	// An uninstallation that is refused, and the command that mends it.
+	p := s.pods.start(showing("app", "Live"))
+	out, err := s.run("helm uninstall refvol --namespace refvol-system")
+	if err == nil {
+		t.Fatal("it is uninstalled while a pod uses the driver")
+	}
+	s.find(out, fmt.Sprintf("pod %s/app on node %s", s.pods.name, p.Spec.NodeName))
+	if out, err := s.run(helm("upgrade", "")); err == nil || !strings.Contains(out, "has no deployed releases") {
+		t.Errorf("an upgrade after the refusal: %v, %s", err, out)
+	}
+	mends := regexp.MustCompile(`helm rollback refvol \d+ --namespace \S+`).
+		FindString(s.output("kubectl --namespace refvol-system logs job/refvol-uninstall-check"))
+	if mends == "" {
+		t.Fatal("the log of the check has no command that mends the release")
+	}
+	s.output(mends)
+	s.output(helm("upgrade", ",admission.enabled=true"))
+	p.awaitText(mountDir+"live/key", "text", podTimeout)
+	p.delete()
+	s.output("helm uninstall refvol --namespace refvol-system")
+}
+
+// statusSays waits until the status of all nodes is not normal and has a line with all words.
+func (s *shell) statusSays(words ...string) {
+	s.t.Helper()
+	eventually(s.t, podTimeout, fmt.Sprintf("the status says %q", words), func(context.Context) error {
+		out, err := s.run("kubectl refvol status")
+		if err == nil || len(linesWith(out, words...)) == 0 {
+			return fmt.Errorf("it ends with %w and says\n%s", err, out)
+		}
+		return nil
+	})
+}
