@@ -3,7 +3,6 @@ package manager
 import (
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -11,7 +10,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -23,27 +21,6 @@ const (
 	// maxOwnPause is the longest pause of one object, or of an account.
 	maxOwnPause = maxBackoff
 )
-
-func TestTooLargeResourceVersion(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		v := e.api.put(secret("a", "1"))
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		synctest.Wait()
-		after(idleTime + time.Minute)
-		// A server that starts knows no resourceVersion yet that a client names.
-		start := time.Now()
-		e.api.set(func() {
-			e.api.refuse = func(apiRequest) error {
-				if time.Since(start) < 4*time.Second {
-					return tooLarge()
-				}
-				return nil
-			}
-		})
-		e.wantGet(ref, v, "1") // waits ten seconds at the most
-	})
-}
 
 func TestRequestsThatFailArePaced(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("no"))
@@ -130,21 +107,6 @@ func TestWatchesThatBreakTogetherReconnectApart(t *testing.T) {
 	})
 }
 
-// TestAWatchCutEachMinuteIsReopenedSoon is what a proxy with an idle timeout does.
-func TestAWatchCutEachMinuteIsReopenedSoon(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		for range 20 {
-			after(time.Minute)
-			e.api.closeWatches()
-			v := e.api.put(secret("a", "x"))
-			after(500 * time.Millisecond)
-			e.wantGet(ref, v, "x")
-		}
-	})
-}
-
 // TestASilentServer: whoever holds the connection and does not answer is asked again.
 func TestASilentServer(t *testing.T) {
 	for name, silence := range map[string]func(s *apiServer, silent bool){
@@ -191,41 +153,6 @@ func TestASilentServer(t *testing.T) {
 	}
 }
 
-// TestAWatchThatEndsEarlyIsNotSilent: the bound on its answer ends with it.
-func TestAWatchThatEndsEarlyIsNotSilent(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		v := e.api.put(secret("a", "1"))
-		e.api.set(func() { e.api.unfinished = true })
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		synctest.Wait()
-		e.api.set(func() { e.api.unfinished = false })
-		e.api.closeWatches()
-		e.wantGet(ref, v, "1")
-		after(2 * answerTime)
-		it := e.item(ref)
-		it.mu.Lock()
-		defer it.mu.Unlock()
-		if it.run.err != nil {
-			t.Errorf("failure of an object that is known: %v", it.run.err)
-		}
-	})
-}
-
-// TestASilentServerIsAskedWithPauses counts what is sent to a server that never answers.
-func TestASilentServerIsAskedWithPauses(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return make(chan struct{}) } })
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		after(10 * answerTime)
-		if n := len(e.api.requests(ref)); n < 5 || n > 20 {
-			t.Errorf("%d requests in ten times the time for an answer", n)
-		}
-		e.wantGetErr(ref, os.ErrDeadlineExceeded)
-	})
-}
-
 // TestRetryAfter: a server's wish for a pause is obeyed, with a random time on top, but for a
 // minute at most: the server may have recovered long before.
 func TestRetryAfter(t *testing.T) {
@@ -260,75 +187,6 @@ func TestRetryAfter(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestAfterAnOutageAnExpiredWatchCostsOnePause has an API server that comes back and has
-// forgotten where the watches were: they have to be opened, and the object listed.
-func TestAfterAnOutageAnExpiredWatchCostsOnePause(t *testing.T) {
-	for _, noWatchList := range []bool{false, true} {
-		t.Run(fmt.Sprint("noWatchList=", noWatchList), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, e *env) {
-				ref := secretRef("a")
-				e.api.set(func() { e.api.noWatchList = noWatchList })
-				e.api.put(secret("a", "old"))
-				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-				after(2 * time.Second)
-				for range 20 {
-					e.api.set(func() { e.api.refuse = func(apiRequest) error { return syscall.ECONNREFUSED } })
-					e.api.closeWatches()
-					after(time.Minute)
-					v := e.api.put(secret("a", "new"))
-					e.api.set(func() { e.api.refuse, e.api.compacted = nil, e.api.rv })
-					after(maxPause)
-					e.wantWatches(ref, 1)
-					e.wantGet(ref, v, "new")
-				}
-			})
-		})
-	}
-}
-
-// TestWatchesThatAlwaysExpireArePaced has an API server that never lets a watch go on.
-func TestWatchesThatAlwaysExpireArePaced(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.api.put(secret("a", "x"))
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		after(2 * time.Second)
-		expire := time.NewTicker(time.Second / 10)
-		defer expire.Stop()
-		e.api.set(func() { e.api.compacted = 1 << 30 })
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); <-expire.C {
-			e.api.closeWatches()
-		}
-		if n := len(e.api.requests(ref)); n < 5 || n > 30 {
-			t.Errorf("%d requests in a minute", n)
-		}
-	})
-}
-
-// TestAWatchThatFailsLateCostsAPause: that it was opened after a pause, long ago, spares the
-// next request none.
-func TestAWatchThatFailsLateCostsAPause(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.api.put(secret("a", "1"))
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		after(time.Second)
-		e.api.closeWatches()
-		after(time.Minute)
-		sent := len(e.api.requests(ref))
-		e.api.set(func() {
-			e.api.next = metav1.WatchEvent{Type: "ERROR", Object: runtime.RawExtension{Object: statusObject()}}
-		})
-		e.api.put(secret("a", "2"))
-		after(200 * time.Millisecond)
-		if n := len(e.api.requests(ref)) - sent; n > 0 {
-			t.Errorf("%d requests at once", n)
-		}
-		after(time.Second)
-		e.wantWatches(ref, 1)
-	})
 }
 
 // TestALostWatchIsRepaired: what a watch has failed to bring, which a proxy keeps open, comes with the next one.

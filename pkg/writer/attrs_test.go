@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -166,18 +164,4 @@ func TestOwnerOfSetgidRoot(t *testing.T) {
 		tr.GID = want
 		v.write(New(Options{}), tr)
 	}
-}
-
-// TestModesIgnoreUmask runs under a umask that would take nearly all away.
-func TestModesIgnoreUmask(t *testing.T) {
-	defer unix.Umask(unix.Umask(0o777))
-	v := &testVolume{}
-	func() {
-		defer unix.Umask(unix.Umask(0o022))
-		v = newVolume(t)
-	}()
-	if os.Getuid() != 0 {
-		unix.Umask(0o077) // others than root could not enter their own new directories
-	}
-	v.write(New(Options{}), tree(withMode(0o666, file("a", "1")), file("d/b", "2")))
 }

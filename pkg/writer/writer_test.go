@@ -1,11 +1,8 @@
 package writer
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -133,38 +130,6 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-func TestSameMemoryOtherLength(t *testing.T) {
-	v, w, data := newVolume(t), New(Options{}), []byte("0123456789")
-	for _, n := range []int{10, 5, 0, 10} {
-		v.write(w, tree(volume.File{Path: "a", Data: data[:n], Mode: 0o644}))
-	}
-}
-
-// TestOpenFileKeepsContent holds a file open over an update.
-func TestOpenFileKeepsContent(t *testing.T) {
-	v, w := newVolume(t), New(Options{})
-	v.write(w, tree(file("a", "old")))
-	f, err := os.Open(filepath.Join(v.path, "a"))
-	v.must(err)
-	defer f.Close()
-	v.write(w, tree(file("a", "new")))
-	var buf [8]byte
-	if n, _ := f.Read(buf[:]); string(buf[:n]) != "old" {
-		t.Errorf("read %q, want old", buf[:n])
-	}
-}
-
-func TestRootMode(t *testing.T) {
-	v := newVolume(t)
-	v.must(os.Chmod(v.path, 0o700))
-	first := v.write(New(Options{}), tree(file("a", "1"))) // write checks the mode
-	v.must(os.Chmod(v.path, 0o700))
-	result := v.write(New(Options{}), tree(file("a", "1")))
-	if want := (Result{Generation: first.Generation}); result != want {
-		t.Errorf("Result = %+v, want %+v: only the root differed", result, want)
-	}
-}
-
 func TestGenerationName(t *testing.T) {
 	v, before := newVolume(t), time.Now()
 	result := v.write(New(Options{}), tree())
@@ -191,19 +156,5 @@ func TestGenerationName(t *testing.T) {
 		if got := isGeneration(name); got != want {
 			t.Errorf("isGeneration(%q) = %v", name, got)
 		}
-	}
-}
-
-func TestDirectoryMustExist(t *testing.T) {
-	v := newVolume(t)
-	v.must(os.Remove(v.path))
-	_, err := New(Options{}).Write(t.Context(), v.root, tree(file("a", "1")))
-	if !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Write = %v, want ErrNotExist", err)
-	}
-	v.root.Close()
-	_, err = New(Options{}).Write(t.Context(), v.root, tree(file("a", "1")))
-	if !errors.Is(err, fs.ErrClosed) {
-		t.Errorf("Write = %v, want ErrClosed", err)
 	}
 }
