@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -94,35 +93,6 @@ func TestAsNode(t *testing.T) {
 			n.wantNothingLeft()
 		})
 	}
-}
-
-// TestAsNodeAsksForNoNeighbour: what only a neighbour names is refused before anything is asked of
-// it, although the node may read it.
-func TestAsNodeAsksForNoNeighbour(t *testing.T) {
-	t.Parallel()
-	n := newProxiedAsNode(t)
-	n.secret("db", map[string]string{"password": n.canary()})
-	n.configMap("db", map[string]string{"key": n.canary()})
-	neighbour := n.shown(nativeBoth("db", "db"), volumeSource())
-	n.mustPublish(neighbour)
-	n.behind.forgetRequests()
-	for kind, object := range map[string]string{"secret": "Secret", "configmap": "ConfigMap"} {
-		for _, name := range []string{"db", "absent"} {
-			v := n.shown(nativeSecret("other"), directly(kind, name))
-			wantStatus(t, n.Publish(t.Context(), v), codes.InvalidArgument, fmt.Sprintf(
-				`%s: Forbidden: the pod's spec does not name %s "%s/%s" itself, and this node's plugin runs with --identity=node: add a volume of the pod that names it, and show that by a volume source`,
-				map[string]string{"secret": "secret", "configmap": "configMap"}[kind], object, n.namespace, name))
-			across := n.shown(nativeSecret(name), map[string]string{"secret": name, "namespace": "default"})
-			wantStatus(t, n.Publish(t.Context(), across), codes.InvalidArgument, "namespace")
-		}
-	}
-	for _, r := range n.reads() {
-		if r.Resource != "pods" {
-			t.Errorf("%s of %v", r.Verb, r.Object)
-		}
-	}
-	n.mustUnpublish(neighbour)
-	n.wantNothingLeft()
 }
 
 // TestAsNodeWithoutMirrorPod: the API server has no pod for a static pod until it accepts the mirror, which NodeRestriction

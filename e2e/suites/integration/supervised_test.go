@@ -126,7 +126,7 @@ func TestNothingIsExecuted(t *testing.T) {
 	env := n.volume(map[string]string{"sources": "- configMap: {name: app}\n- podEnv: {path: pod.env, container: main}\n"})
 	volumes := []*harness.Volume{atomic, inPlace, env}
 	for _, v := range volumes {
-		n.publishesSoon(v)
+		n.publishes(v, soon)
 	}
 	change := func() {
 		t.Helper()

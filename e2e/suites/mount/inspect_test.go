@@ -177,28 +177,6 @@ func userNamespace(t testing.TB) bool {
 	return size == 1
 }
 
-func TestUnmappedOwner(t *testing.T) {
-	n := newNode(t)
-	p := params("v1")
-	p.UID = 1234
-	before := n.counts()
-	v, err := n.Create(n.ctx(), p)
-	if !userNamespace(t) { // every owner is mapped
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := v.Close(); err != nil {
-			t.Error(err)
-		}
-		n.wantCounts(before)
-		return
-	}
-	if err == nil || !strings.Contains(err.Error(), "volume v1: set uid=1234 of a tmpfs: invalid argument") {
-		t.Errorf("got %v, want an error that names the owner", err)
-	}
-	n.wantCounts(before)
-}
-
 func TestUnknownSELinuxContext(t *testing.T) {
 	if _, err := os.Stat("/sys/fs/selinux/enforce"); err == nil {
 		t.Fatal("not for a machine with SELinux: every tmpfs of these tests takes the policy's own context")
