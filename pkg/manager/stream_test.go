@@ -109,25 +109,6 @@ func TestUnreadableEvents(t *testing.T) {
 	}
 }
 
-// TestCutOffEvents end the watch, wherever the connection breaks.
-func TestCutOffEvents(t *testing.T) {
-	whole := body(t, eventOf(watch.Added, fullConfigMap())).Bytes()
-	broken, from := errors.New("connection reset"), read(t, nil)
-	for n := range whole {
-		from.body = io.NopCloser(io.MultiReader(bytes.NewReader(whole[:n]), failingReader{broken}))
-		if e, err := from.next(); !errors.Is(err, errEnded) || !errors.Is(err, broken) {
-			t.Errorf("%d of %d bytes: got %+v, %v", n, len(whole), e, err)
-		}
-	}
-	from.body = io.NopCloser(bytes.NewReader(whole))
-	if _, err := from.next(); err != nil {
-		t.Error(err)
-	}
-	if _, err := from.next(); !errors.Is(err, errEnded) || !errors.Is(err, io.EOF) {
-		t.Errorf("the end: %v", err)
-	}
-}
-
 type failingReader struct{ err error }
 
 func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
