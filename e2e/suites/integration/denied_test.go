@@ -29,14 +29,12 @@ func TestNoDenialWhileTheAPIServerStarts(t *testing.T) {
 	n.configMap("app", map[string]string{"key": n.canary()})
 	var volumes []*harness.Volume
 	for range 10 {
-		v := n.short("app")
-		n.mustPublish(v)
+		v := n.published("app")
 		volumes = append(volumes, v)
 	}
 	for range harness.Scaled(2, 10) {
 		restartAPIServer(t)
-		value := n.canary()
-		n.configMap("app", map[string]string{"key": value})
+		value := n.value("app")
 		for _, v := range volumes {
 			n.arrives(v, "key", value, time.Minute)
 			if problem := n.problem(v); problem != "" {

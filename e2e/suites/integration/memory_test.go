@@ -66,8 +66,7 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 	before := n.mebibyte()
 	n.configMap("app", before)
 	for range 20 {
-		v := n.short("app")
-		n.mustPublish(v)
+		v := n.published("app")
 		volumes = append(volumes, v)
 	}
 	if err := g.Limit(number(g.Usage()) + 4<<20); err != nil {
@@ -127,10 +126,7 @@ func (n *node) restartWithoutMemory(volumes []*harness.Volume, data map[string]s
 	if !ended {
 		return
 	}
-	log, err := os.ReadFile(n.LogPath())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	log := n.log()
 	reason, lack := endOf(log)
 	n.t.Logf("the plugin has ended: %s", reason)
 	if !lack {

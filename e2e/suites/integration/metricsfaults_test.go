@@ -45,8 +45,7 @@ func TestFaultsShow(t *testing.T) {
 func nothingShows(t *testing.T, a *alerting) {
 	n := newNode(t, anyPort)
 	n.value("app")
-	v := n.short("app")
-	n.mustPublish(v)
+	v := n.published("app")
 	a.wantFiring(t, asReady(n.scrapes(func() { n.arrives(v, "key", n.value("app"), soon) })))
 }
 
@@ -68,8 +67,7 @@ func (n *node) value(name string) string {
 func deletedObjectShows(t *testing.T, a *alerting) {
 	n := newNode(t, anyPort)
 	n.value("app")
-	v := n.short("app")
-	n.mustPublish(v)
+	v := n.published("app")
 	n.deleteConfigMap("app")
 	n.counts(map[series]float64{`refvol_volumes{condition="RefDeleted"}`: 1, `refvol_objects{kind="ConfigMap",state="absent"}`: 1})
 	a.wantFiring(t, asReady(n.scrapes(nil)), "RefvolVolumesAbnormal")
@@ -187,8 +185,7 @@ func (n *proxied) recovers(v *harness.Volume) {
 func fullVolumeShows(t *testing.T, a *alerting) {
 	n := newNode(t, anyPort, "--max-volume-size=64Ki")
 	n.value("app")
-	v := n.short("app")
-	n.mustPublish(v)
+	v := n.published("app")
 	a.wantFiring(t, asReady(n.scrapes(func() {
 		before := n.scrape()
 		n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 100<<10)})

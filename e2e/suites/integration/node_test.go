@@ -180,6 +180,14 @@ func (n *node) short(configMap string) *harness.Volume {
 	return n.volume(map[string]string{"configMap": configMap})
 }
 
+// published publishes a volume of one ConfigMap.
+func (n *node) published(configMap string) *harness.Volume {
+	n.t.Helper()
+	v := n.short(configMap)
+	n.mustPublish(v)
+	return v
+}
+
 func (n *node) mustPublish(v *harness.Volume) {
 	n.t.Helper()
 	if err := n.Publish(n.t.Context(), v); err != nil {

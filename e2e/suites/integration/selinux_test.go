@@ -146,10 +146,8 @@ func (n *node) wantLabels(v *harness.Volume, want string) {
 func TestSELinux(t *testing.T) {
 	skipUnlessEnforcing(t)
 	n := newNode(t, "--selinux-context="+filesContext+ours)
-	value := n.canary()
-	n.configMap("app", map[string]string{"key": value})
-	v := n.short("app")
-	n.mustPublish(v)
+	value := n.value("app")
+	v := n.published("app")
 	mounts, err := n.VolumeMounts()
 	if err != nil || len(mounts) != 1 || !strings.Contains(mounts[0].SuperOptions, filesContext+ours) {
 		t.Errorf("the mounts are %+v, %v, want one of %s", mounts, err, filesContext+ours)
@@ -164,14 +162,12 @@ func TestSELinux(t *testing.T) {
 		c.wantDenied(others, "key", value)
 	}
 	check()
-	value = n.canary()
-	n.configMap("app", map[string]string{"key": value})
+	value = n.value("app")
 	n.arrives(v, "key", value, soon)
 	check()
 	n.mustKill()
 	n.mustStart()
-	value = n.canary()
-	n.configMap("app", map[string]string{"key": value})
+	value = n.value("app")
 	n.arrives(v, "key", value, soon)
 	check()
 }

@@ -130,8 +130,7 @@ func TestNothingIsExecuted(t *testing.T) {
 	}
 	change := func() {
 		t.Helper()
-		value := n.canary()
-		n.configMap("app", map[string]string{"key": value})
+		value := n.value("app")
 		for _, v := range volumes {
 			n.arrives(v, "key", value, afterRestart)
 		}

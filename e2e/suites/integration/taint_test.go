@@ -138,8 +138,7 @@ func TestMountsThatReachNoPod(t *testing.T) {
 	node := newNodeObject(t, "0")
 	n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint, anyPort)
 	n.value("app")
-	v := n.short("app")
-	n.mustPublish(v)
+	v := n.published("app")
 	// The pod that the plugin is in is made again, without the propagation.
 	n.mustKill()
 	if err := n.Propagate(false); err != nil {
