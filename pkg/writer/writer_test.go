@@ -6,7 +6,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -127,34 +126,5 @@ func TestUnchanged(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestGenerationName(t *testing.T) {
-	v, before := newVolume(t), time.Now()
-	result := v.write(New(Options{}), tree())
-	if born, ok := birth(result.Generation); !ok || born.Before(before) || born.After(time.Now()) {
-		t.Errorf("generation %q, written at %v", result.Generation, before)
-	}
-	for name, want := range map[string]bool{
-		result.Generation:                   true,
-		"..2016_02_01_15_04_05.1234567891":  true,
-		"..2016_02_01_15_04_05.12345678":    false,
-		"..2016_02_01_15_04_05.1":           false,
-		"..2016_02_01_15_04_05.":            false,
-		"..2016_02_01_15_04_05":             false,
-		"..2016_02_01_15_04_05.1x":          false,
-		"..2016_02_01_15_04_05.1/a":         false,
-		"..2016_13_01_15_04_05.1234567891":  false,
-		"..2016-02-01-15-04-05.1":           false,
-		"2016_02_01_15_04_05.1234567891":    false,
-		"..data":                            false,
-		"..data_tmp":                        false,
-		"..":                                false,
-		"../2016_02_01_15_04_05.1234567891": false,
-	} {
-		if got := isGeneration(name); got != want {
-			t.Errorf("isGeneration(%q) = %v", name, got)
-		}
 	}
 }

@@ -172,24 +172,3 @@ func TestNoAnswerIsNoProof(t *testing.T) {
 	n.wantContent(target+"/version", "1")
 	n.wantCounts(before)
 }
-
-// The attribute costs none of the inodes that the caller asked for, with the longest names.
-func TestSmallestVolume(t *testing.T) {
-	n := newNode(t)
-	m, err := mount.New(n.ctx(), mount.Options{Driver: strings.Repeat("d", 63), KubeletDir: n.kubeletDir})
-	n.must(err)
-	p := params(strings.Repeat("v", 128))
-	p.Inodes, p.Size = 1, 1
-	v, err := m.Create(n.ctx(), p)
-	n.must(err)
-	defer v.Close()
-	target := n.target("1")
-	n.must(v.Attach(n.ctx(), target))
-	n.must(m.Check(n.ctx(), p.VolumeID, target))
-
-	p.Inodes = 2
-	v, err = m.Create(n.ctx(), p)
-	n.must(err)
-	defer v.Close()
-	n.must(v.Root().Mkdir("one", 0o755))
-}

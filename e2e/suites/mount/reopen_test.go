@@ -17,26 +17,6 @@ var (
 	errOutside    = mount.ErrOutside
 )
 
-func TestReopenWritesThroughToTheTarget(t *testing.T) {
-	n := newNode(t)
-	target := n.target("1")
-	n.publish("v1", target)
-	before := n.counts()
-
-	v, err := n.Reopen(n.ctx(), "v1", target)
-	n.must(err)
-	n.must(v.Root().WriteFile("version", []byte("2"), 0o644))
-	n.wantContent(target+"/version", "2")
-	n.wantErr(os.WriteFile(target+"/version", nil, 0o644), unix.EROFS)
-	n.must(v.Close())
-	n.must(v.Close())
-
-	n.wantErr(os.WriteFile(target+"/version", nil, 0o644), unix.EROFS)
-	n.wantContent(target+"/version", "2")
-	n.wantMounts(target, source("v1"))
-	n.wantCounts(before)
-}
-
 // Whatever takes the place of the volume, nothing must be written to it.
 func TestReopenOfWhatIsNotOurs(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -23,19 +23,6 @@ func TestUnmountTwice(t *testing.T) {
 	n.wantCounts(before)
 }
 
-func TestUnmountStackedMounts(t *testing.T) {
-	n := newNode(t)
-	target := n.target("1")
-	n.publish("v1", target)
-	for range 5 {
-		n.bind(target, target)
-	}
-	n.must(n.Check(n.ctx(), "v1", target))
-	n.must(n.Unmount(n.ctx(), "v1", target))
-	n.wantMounts(target)
-	n.wantGone(target)
-}
-
 func TestUnmountLeavesOthersAlone(t *testing.T) {
 	for name, tc := range map[string]struct {
 		prepare func(n *node, target string)
