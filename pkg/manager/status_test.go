@@ -8,7 +8,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -114,21 +113,4 @@ func TestAQuietWatchIsNotStale(t *testing.T) {
 			t.Errorf("the watch was opened %d times", n)
 		}
 	})
-}
-
-func refuse(err error) func(*apiServer) {
-	return func(s *apiServer) {
-		if s.refuse = nil; err != nil {
-			s.refuse = func(apiRequest) error { return err }
-		}
-	}
-}
-
-// refusal returns the answer of a server with a code.
-func refusal(code int32) error {
-	reason := metav1.StatusReasonInternalError
-	if code == 403 {
-		reason = metav1.StatusReasonForbidden
-	}
-	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason}}
 }

@@ -1,12 +1,9 @@
 package writer
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -89,36 +86,4 @@ func (v *testVolume) checkThird(before map[string]uint64, tree *volume.Payload) 
 	if result, err := newInPlace(Options{}).Write(v.Context(), v.root, tree); err != nil || result.Files > 0 {
 		v.Errorf("Write again = %+v, %v", result, err)
 	}
-}
-
-// tooFewDescriptors is a context that is asked before each step whether it is done. It
-// lets the process open nothing more from one such question to the next.
-type tooFewDescriptors struct {
-	context.Context
-	calls, at int
-	old       unix.Rlimit
-}
-
-func (c *tooFewDescriptors) Err() error {
-	c.calls++
-	if c.calls == c.at || c.calls == c.at+1 {
-		if err := c.limit(c.calls == c.at); err != nil {
-			return err
-		}
-	}
-	return c.Context.Err()
-}
-
-// limit sets the limit on descriptors to none, or back if that was done.
-func (c *tooFewDescriptors) limit(on bool) error {
-	switch {
-	case on:
-		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &c.old); err != nil {
-			return err
-		}
-		return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: c.old.Max})
-	case c.old.Max == 0:
-		return nil
-	}
-	return unix.Setrlimit(unix.RLIMIT_NOFILE, &c.old)
 }

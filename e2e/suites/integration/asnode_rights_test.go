@@ -53,8 +53,11 @@ func getPod(pod *corev1.Pod) request { return request{"get", "pods", pod.Namespa
 // readsOf returns the requests of a plugin for the objects of a name.
 func readsOf(namespace, name string) []request {
 	return []request{
-		{"get", "secrets", namespace, name}, {"list", "secrets", namespace, name}, {"watch", "secrets", namespace, name},
-		{"list", "configmaps", namespace, name}, {"watch", "configmaps", namespace, name},
+		{"get", "secrets", namespace, name},
+		{"list", "secrets", namespace, name},
+		{"watch", "secrets", namespace, name},
+		{"list", "configmaps", namespace, name},
+		{"watch", "configmaps", namespace, name},
 	}
 }
 

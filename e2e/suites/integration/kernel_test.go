@@ -99,7 +99,7 @@ func TestKernelWithoutNoswap(t *testing.T) {
 			o.Kubeconfig = shared.kubeconfig
 			n := newNodeWith(t, o)
 			noswap := o.BeforeFork == nil && takesNoswap(t)
-			value := n.value("app")
+			n.value("app")
 			v := n.published("app")
 			mounts, err := n.VolumeMounts()
 			if err != nil || len(mounts) != 1 {
@@ -110,7 +110,7 @@ func TestKernelWithoutNoswap(t *testing.T) {
 			}
 			n.mustKill()
 			n.mustStart()
-			value = n.value("app")
+			value := n.value("app")
 			n.arrives(v, "key", value, soon)
 			n.mustUnpublish(v)
 			n.wantNothingLeft()
