@@ -2,18 +2,15 @@ package deploy
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"reflect"
 	"regexp"
-	"slices"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 )
 
 const (
@@ -21,30 +18,6 @@ const (
 	name       = "refvol-plugin"
 	driverName = "csi.refvol.dev"
 )
-
-func TestBaseHasTheseObjectsOnly(t *testing.T) {
-	var got []string
-	for _, object := range render(t, "base") {
-		accessor, err := meta.Accessor(object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		kind := object.GetObjectKind().GroupVersionKind().Kind
-		got = append(got, fmt.Sprintf("%s %s/%s", kind, accessor.GetNamespace(), accessor.GetName()))
-	}
-	want := []string{
-		"CSIDriver /csi.refvol.dev",
-		"ClusterRole /refvol-plugin",
-		"ClusterRoleBinding /refvol-plugin",
-		"DaemonSet refvol-system/refvol-plugin",
-		"Namespace /refvol-system",
-		"ServiceAccount refvol-system/refvol-plugin",
-	}
-	slices.Sort(got)
-	if !slices.Equal(got, want) {
-		t.Errorf("objects:\n got %q\nwant %q", got, want)
-	}
-}
 
 func TestCSIDriver(t *testing.T) {
 	driver := only[*storagev1.CSIDriver](t, render(t, "base"))
@@ -75,15 +48,6 @@ func asJSON(t *testing.T, value any) []byte {
 		t.Fatal(err)
 	}
 	return text
-}
-
-func TestNamespaceAdmitsPrivilegedPods(t *testing.T) {
-	labels := only[*corev1.Namespace](t, render(t, "base")).Labels
-	for _, mode := range []string{"enforce", "audit", "warn"} {
-		if got := labels["pod-security.kubernetes.io/"+mode]; got != "privileged" {
-			t.Errorf("pod-security.kubernetes.io/%s = %q, want privileged", mode, got)
-		}
-	}
 }
 
 // TestExistingNamespace renders the lines of docs/install.md that leave the Namespace out.

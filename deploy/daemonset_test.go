@@ -60,23 +60,6 @@ func TestDaemonSetPod(t *testing.T) {
 	}
 }
 
-// TestFlags: that these paths are those of the node, e2e/suites/kind shows.
-func TestFlags(t *testing.T) {
-	got := flags(t, pluginContainer(t, only[*appsv1.DaemonSet](t, render(t, "base"))))
-	want := map[string]string{
-		"driver-name":         driverName,
-		"endpoint":            "unix:///csi/csi.sock",
-		"kubelet-socket-path": "/var/lib/kubelet/plugins/csi.refvol.dev/csi.sock",
-		"registration-dir":    "/registration",
-		"kubelet-dir":         "/var/lib/kubelet",
-		"node-name":           "$(NODE_NAME)",
-		"http-address":        ":9810",
-	}
-	if !maps.Equal(got, want) {
-		t.Errorf("flags:\n got %v\nwant %v", got, want)
-	}
-}
-
 func TestMountsAreTheLeast(t *testing.T) {
 	daemonSet := only[*appsv1.DaemonSet](t, render(t, "base"))
 	propagation := map[string]corev1.MountPropagationMode{}

@@ -119,10 +119,3 @@ func TestTokensExpire(t *testing.T) {
 		wantTokens(t, tokens, "a2")
 	})
 }
-
-func TestErrNoTokenNamesTheAccount(t *testing.T) {
-	const want = "service account shop/web: no pod of it has a token: the next republish brings one (the CSIDriver object must have tokenRequests and requiresRepublish)"
-	if err := (&Tokens{}).Ready(web.Account()); err == nil || err.Error() != want {
-		t.Errorf("got %v", err)
-	}
-}

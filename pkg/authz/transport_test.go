@@ -100,17 +100,6 @@ func putThree(tokens *Tokens) {
 	}
 }
 
-func TestARequestCarriesTheTokenOfItsAccount(t *testing.T) {
-	tokens, w := &Tokens{}, &wire{accepts: []string{"a1"}}
-	putThree(tokens)
-	if allowed, err := askOver(t, tokens, w); err != nil || !allowed {
-		t.Errorf("got %t, %v", allowed, err)
-	}
-	if !slices.Equal(w.tried, []string{"a1"}) || !strings.Contains(w.bodies[0], `"verb":"watch"`) {
-		t.Errorf("%q came with %q", w.tried, w.bodies)
-	}
-}
-
 // On Unauthorized the next pod's token is tried, with the same body, and is the first choice
 // from then on.
 func TestTheNextTokenIsTried(t *testing.T) {
@@ -158,14 +147,6 @@ func TestTheAPIServerSaysWhatHasExpired(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := askOver(t, tokens, w); !errors.Is(err, ErrNoToken) || len(w.tried) != 2 {
-		t.Errorf("%q came: %v", w.tried, err)
-	}
-}
-
-func TestFailuresOfTheWireArePassedOn(t *testing.T) {
-	tokens, w := &Tokens{}, &wire{err: errAway}
-	putThree(tokens)
-	if _, err := askOver(t, tokens, w); !errors.Is(err, errAway) || !slices.Equal(w.tried, []string{"a1"}) {
 		t.Errorf("%q came: %v", w.tried, err)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -95,23 +94,6 @@ func (e *env) fill() {
 		e.Keep(p, "v")
 	}
 	e.wantCached(15000)
-}
-
-// What several accounts read counts for each, and once for all volumes of an account.
-func TestAccountsCountApart(t *testing.T) {
-	inBoundBubbles(t, func(t *testing.T, e *env) {
-		ref := configMapRef("app")
-		e.api.put(sized("app", 1000))
-		e.mustRead(ofAccount("a"), "v", ref)
-		e.mustRead(ofAccount("b"), "v", ref)
-		e.mustRead(ofAccount("b"), "other", ref)
-		e.wantCached(2000)
-		e.UnregisterPod(ofAccount("a"), "v")
-		e.UnregisterPod(ofAccount("b"), "v")
-		e.wantCached(1000)
-		e.UnregisterPod(ofAccount("b"), "other")
-		e.wantCached(0)
-	})
 }
 
 // An update takes the place of what was there, and of an object that is deleted nothing is left.
@@ -246,30 +228,6 @@ func TestMountedVolumesAreNeverRefused(t *testing.T) {
 	})
 }
 
-// TestWhatIsCachedStaysCurrent: an update over the bound is taken, also while the volume isn't mounted yet.
-func TestWhatIsCachedStaysCurrent(t *testing.T) {
-	for _, mounted := range []bool{false, true} {
-		t.Run(fmt.Sprintf("mounted %t", mounted), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := newBoundEnv(t, Watch)
-				e.fill()
-				p, ref := ofAccount("p"), configMapRef("app")
-				e.api.put(sized("app", 1000))
-				e.mustRead(p, "v", ref)
-				if mounted {
-					e.Keep(p, "v")
-				}
-				version := e.api.put(sized("app", 1900))
-				e.wantCached(16900)
-				if obj, err := e.Manager.GetObject(p, ref); err != nil || obj.Version != version {
-					t.Errorf("got %v, %v, want %v", obj, err, version)
-				}
-				e.stop()
-			})
-		})
-	}
-}
-
 // TestABurstOfPodsStaysWithinTheCache: they ask at once, and none is judged before another's objects count.
 func TestABurstOfPodsStaysWithinTheCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -317,29 +275,6 @@ func TestABurstOfPodsStaysWithinTheCache(t *testing.T) {
 			t.Errorf("%d published, %d refused, at most %d bytes", published, refused, most)
 		}
 		e.wantCached(int64(published) * testShare)
-		e.stop()
-	})
-}
-
-// A refused object of a volume that stays registered is asked for again, with pauses, and kept once there is room.
-func TestRefusedObjectsAreAskedForInTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newBoundEnv(t, Watch)
-		e.fill()
-		e.api.put(sized("app", 1500))
-		p, ref := ofAccount("p"), configMapRef("app")
-		if _, err := e.read(p, "v", ref); err == nil {
-			t.Fatal("no error")
-		}
-		<-time.After(time.Minute)
-		if asked := len(e.api.requests(ref)); asked > 60 {
-			t.Errorf("asked for it %d times in a minute", asked)
-		}
-		e.UnregisterPod(ofAccount("filler-0"), "v")
-		<-time.After(maxBackoff)
-		if _, err := e.Manager.GetObject(p, ref); err != nil {
-			t.Errorf("there is room: %v", err)
-		}
 		e.stop()
 	})
 }

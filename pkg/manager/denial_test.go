@@ -3,10 +3,8 @@ package manager
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -117,38 +115,6 @@ func TestTheOwnTokenIsRefusedFromTheBegin(t *testing.T) {
 	})
 }
 
-// While the token is refused, one object tries and the others wait. It is a denial of all of them all the same, of which
-// those that wait hear when they are read.
-func TestTheOwnTokenIsRefusedForManyObjects(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		refs := hundred()
-		e.RegisterPod(pod("first"), "v", refs[:50])
-		synctest.Wait()
-		e.answerWith(errUnauthorized)
-		e.RegisterPod(pod("second"), "v", refs[50:]) // of which nothing is known
-		for _, ref := range refs {
-			_, _ = e.GetObject(ref)
-			e.changes(ref)
-		}
-		wantTold := func(denied bool, least, most int) {
-			t.Helper()
-			for _, ref := range refs {
-				e.wantDenied(ref, denied)
-				if n := e.changes(ref); n < least || n > most {
-					t.Errorf("%s: heard of %d changes, want %d to %d", ref, n, least, most)
-				}
-			}
-		}
-		after(noticeTime)
-		wantTold(true, 0, 8)
-		after(2 * time.Minute)
-		wantTold(true, 0, 8) // who waits for what isn't known hears of each refusal
-		e.api.set(func() { e.api.refuse = nil })
-		after(2*maxBackoff + maxPause)
-		wantTold(false, 0, 8)
-	})
-}
-
 // A pod's token that is refused is the kubelet's to replace, which it does at the next
 // republish. Only what lasts longer counts.
 func TestTokensOfPodsAreRefused(t *testing.T) {
@@ -174,58 +140,6 @@ func TestTokensOfPodsAreRefused(t *testing.T) {
 			e.t.Errorf("Denied = %v once the token is good again", err)
 		}
 	})
-}
-
-// Who may list an object but not watch it is told of changes late, and that is said.
-func TestListIsAllowedAndWatchIsNot(t *testing.T) {
-	for _, withoutWatchList := range []bool{false, true} {
-		inBubble(t, func(t *testing.T, e *env) {
-			e.api.set(func() { e.api.noWatchList = withoutWatchList })
-			ref := secretRef("a")
-			e.api.put(secret("a", "1"))
-			e.known(ref)
-			e.api.set(func() {
-				e.api.refuse = func(r apiRequest) error {
-					if r.watch {
-						return errForbidden
-					}
-					return nil
-				}
-			})
-			e.api.closeWatches()
-			after(noticeTime)
-			e.wantDenied(ref, true)
-			if n := e.changes(ref); n != 1 {
-				t.Errorf("heard of %d changes, want 1", n)
-			}
-			before := len(e.api.requests(ref))
-			v := e.api.put(secret("a", "2"))
-			e.ask(ref)
-			e.wantKnown(ref, v, "2")
-			e.wantDenied(ref, true)
-			if n := e.changes(ref); n != 1 {
-				t.Errorf("heard of %d changes of what was listed, want 1", n)
-			}
-			e.wantOneWatchPerList(ref, before)
-			e.answerWith(nil)
-			after(2 * maxBackoff)
-			e.wantDenied(ref, false)
-			if n := e.changes(ref); n != 1 {
-				t.Errorf("heard of %d changes when the right was given back, want 1", n)
-			}
-			e.wantWatches(ref, 1)
-		})
-	}
-}
-
-// wantOneWatchPerList checks the requests that were sent after the first ones.
-func (e *env) wantOneWatchPerList(ref volume.Ref, first int) {
-	e.t.Helper()
-	sent := e.api.requests(ref)[first:]
-	lists := len(slices.DeleteFunc(slices.Clone(sent), func(r apiRequest) bool { return r.watch }))
-	if watches := len(sent) - lists; watches > 2*(lists+1) || lists == 0 {
-		e.t.Errorf("%d watches were asked for beside %d lists, want two each", watches, lists)
-	}
 }
 
 // What is refused for a moment, as by a server that has just started, is no denial, nor

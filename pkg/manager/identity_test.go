@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,30 +108,6 @@ func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
 		}
 		if n := len(e.api.requests(nodeRef)); (n > 0) != (e.detection == Cache) {
 			t.Errorf("the Node was asked for %d times", n)
-		}
-	})
-}
-
-// The subscriber hears which account's view has changed.
-func TestChangesAreOfAnAccount(t *testing.T) {
-	asPods(t, []ChangeDetection{Watch}, func(t *testing.T, e *env) {
-		ref := secretRef("db")
-		var mu sync.Mutex
-		heard := map[volume.ServiceAccount]int{}
-		e.Subscribe(func(account volume.ServiceAccount, _ volume.Ref) {
-			mu.Lock()
-			defer mu.Unlock()
-			heard[account]++
-		})
-		e.api.put(secret("db", "v1"))
-		a, b := podOf("a1", "a"), podOf("b1", "b")
-		e.RegisterPod(a, "v", []volume.Ref{ref})
-		e.RegisterPod(b, "v", []volume.Ref{ref})
-		e.wantWatches(ref, 2)
-		mu.Lock()
-		defer mu.Unlock()
-		if len(heard) != 2 || heard[a.Account()] == 0 || heard[b.Account()] == 0 {
-			t.Errorf("heard %v", heard)
 		}
 	})
 }

@@ -49,17 +49,6 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-func TestIdleTimeIsAtLeastAMinute(t *testing.T) {
-	api := newAPIServer(t)
-	m, err := New(Options{Client: api.client(), Requests: api.paced, ResyncInterval: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.maxIdle != time.Minute {
-		t.Errorf("got %v", m.maxIdle)
-	}
-}
-
 func TestAReadRestartsAnIdleWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
@@ -91,20 +80,6 @@ func TestAReadRestartsAnIdleWatch(t *testing.T) {
 		v = e.api.put(secret("a", "3"))
 		e.wantGet(ref, v, "3")
 		e.wantWatches(ref, 1)
-	})
-}
-
-func TestAFailedReadCountsAsARead(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		for range 20 {
-			after(testResync)
-			e.wantNotFound(ref)
-		}
-		if got := e.api.requests(ref); len(got) != 1 {
-			t.Errorf("got requests %v, want one", got)
-		}
 	})
 }
 

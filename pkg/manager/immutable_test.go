@@ -117,25 +117,6 @@ func TestADeletedImmutableObjectIsWatchedAgain(t *testing.T) {
 	})
 }
 
-func TestOnlyANewPodHasAnImmutableObjectChecked(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		v := immutableInUse(e, ref)
-		e.RegisterPod(pod("first"), "v", []volume.Ref{ref})
-		e.RegisterPod(pod("first"), "w", []volume.Ref{ref, secretRef("b")})
-		e.UnregisterPod(pod("first"), "v")
-		after(0)
-		if got := e.api.requests(ref); len(got) != 1 {
-			t.Errorf("got requests %v, want one", got)
-		}
-		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
-		e.UnregisterPod(pod("second"), "v")
-		after(0)
-		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
-		e.wantGet(ref, v, "old")
-	})
-}
-
 func TestReadsWaitForTheCheckOfAnImmutableObject(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		ref, gate := secretRef("a"), make(chan struct{})

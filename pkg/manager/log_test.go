@@ -11,8 +11,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
-
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 // An outage of all objects is told in a line or two. A failure of one object is told once, however long it lasts.
@@ -43,25 +41,6 @@ func TestTheLogTellsAFailureOnce(t *testing.T) {
 				t.Errorf("%d lines, want %d and %q:\n%s", n, test.lines, test.says, text)
 			}
 		})
-	}
-}
-
-// The usual life of watches is a detail.
-func TestTheLogIsQuiet(t *testing.T) {
-	log := captureLog(t, "0")
-	inBubble(t, func(_ *testing.T, e *env) {
-		ref := secretRef("a")
-		e.api.put(secret("a", "1"))
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		for range 10 {
-			after(time.Minute)
-			e.api.set(func() { e.api.rv++; e.api.compacted = e.api.rv })
-			e.api.closeWatches()
-			_, _ = e.GetObject(ref)
-		}
-	})
-	if log.Len() > 0 {
-		t.Errorf("logged:\n%s", log)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -92,62 +91,6 @@ func TestRegisterPodDoesNotWaitForTheNetwork(t *testing.T) {
 	})
 }
 
-func TestNamespacesAndKindsHoldTheirOwnData(t *testing.T) {
-	inEachBubble(t, func(t *testing.T, e *env) {
-		here, there := secret("a", "here"), secret("a", "there")
-		there.Namespace = "other"
-		a, b, c := secretRef("a"), volume.Ref{Kind: volume.Secret, Namespace: "other", Name: "a"}, configMapRef("a")
-		va, vb, vc := e.api.put(here), e.api.put(there), e.api.put(configMap("a", "map"))
-		e.RegisterPod(pod("p"), "v", []volume.Ref{a, b, c})
-		e.wantGet(a, va, "here")
-		e.wantGet(b, vb, "there")
-		e.wantGet(c, vc, "map")
-	})
-}
-
-func TestManyRegistrationsMakeOneRequest(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		v := e.api.put(secret("a", "1"))
-		var wg sync.WaitGroup
-		for i := range 100 {
-			wg.Go(func() {
-				e.RegisterPod(pod(fmt.Sprint("p", i)), "v", []volume.Ref{ref})
-				e.wantGet(ref, v, "1")
-			})
-		}
-		wg.Wait()
-		e.wantWatches(ref, 1)
-		for i := range 99 {
-			e.UnregisterPod(pod(fmt.Sprint("p", i)), "v")
-		}
-		e.wantWatches(ref, 1)
-		if got := e.api.requests(ref); len(got) != 1 {
-			t.Errorf("got requests %v, want one", got)
-		}
-		e.UnregisterPod(pod("p99"), "v")
-		e.wantWatches(ref, 0)
-	})
-}
-
-func TestThousandObjectsArrive(t *testing.T) {
-	inEachBubble(t, func(t *testing.T, e *env) {
-		const objects, workers = 1000, 10
-		var wg sync.WaitGroup
-		for w := range workers {
-			wg.Go(func() {
-				for i := w; i < objects; i += workers {
-					name := fmt.Sprint("s", i)
-					v := e.api.put(secret(name, name))
-					e.RegisterPod(pod(name), "v", []volume.Ref{secretRef(name)})
-					e.wantGet(secretRef(name), v, name)
-				}
-			})
-		}
-		wg.Wait()
-	})
-}
-
 func TestReadErrors(t *testing.T) {
 	ref := secretRef("a")
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("no"))
@@ -226,35 +169,6 @@ func is(target error) func(error) bool { return func(err error) bool { return er
 
 func not(check func(error) bool) func(error) bool {
 	return func(err error) bool { return err != nil && !check(err) }
-}
-
-func TestTheSyncIsToldAtOnce(t *testing.T) {
-	inEachBubble(t, func(t *testing.T, e *env) {
-		ref, gate := secretRef("a"), make(chan struct{})
-		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return gate } })
-		v := e.api.put(secret("a", "1"))
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		time.AfterFunc(7*time.Second, func() { close(gate) })
-		start := time.Now()
-		e.wantGet(ref, v, "1")
-		if d := time.Since(start); d != 7*time.Second {
-			t.Errorf("heard of the sync after %v, want it at that moment, 7s", d)
-		}
-	})
-}
-
-func TestGetObjectThatFailedIsToldOfTheSync(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.api.put(secret("a", "1"))
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.changes(ref)
-		after(2 * idleTime)
-		e.wantGetErr(ref, ErrNotSynced)
-		if n := e.changes(ref); n != 1 {
-			t.Errorf("heard of %d changes after a GetObject that came too early, want 1", n)
-		}
-	})
 }
 
 // TestARegistrationStartsAnew right after the last reference went, while the request of before

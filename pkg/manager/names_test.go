@@ -8,11 +8,9 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -89,19 +87,6 @@ func (e *env) wantNoName(err error, want string) {
 	if err == nil || strings.Contains(err.Error(), theirs) || !strings.Contains(err.Error(), want) {
 		e.t.Errorf("got %v, want %q and no name of another's", err, want)
 	}
-}
-
-// TestARefusalOfAnObjectIsItsOwn: it says which right is missing.
-func TestARefusalOfAnObjectIsItsOwn(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.refuseAll(apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("no Role says so")))
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		after(time.Second)
-		if _, err := e.GetObject(ref); err == nil || !strings.Contains(err.Error(), "no Role says so") {
-			t.Errorf("got %v", err)
-		}
-	})
 }
 
 // refuseAll has the API server fail each request with err.

@@ -2,16 +2,12 @@ package manager
 
 import (
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 // node returns the manager's Node with a TTL annotation.
@@ -82,65 +78,5 @@ func TestTheNodeSaysHowLong(t *testing.T) {
 		if asks(time.Minute-1) || !asks(time.Minute) {
 			t.Error("with a bad TTL an answer is not kept for a minute")
 		}
-	})
-}
-
-func TestTheNodeIsAskedOnceAMinute(t *testing.T) {
-	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, testNode, errors.New("no"))
-	for _, tc := range []struct {
-		name string
-		err  error
-		want int // lines of the log
-	}{
-		{"found", nil, 0},
-		{"forbidden", forbidden, 1},
-		{"not found", apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, testNode), 1},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			log := captureLog(t, "0")
-			inBubbleWith(t, Cache, func(t *testing.T, e *env) {
-				ref := secretRef("a")
-				e.api.put(secret("a", "1"))
-				e.api.put(node("300"))
-				e.api.set(func() {
-					e.api.refuse = func(r apiRequest) error {
-						if r.ref == nodeRef {
-							return tc.err
-						}
-						return nil
-					}
-				})
-				e.known(ref)
-				for range 100 {
-					e.Refresh([]volume.Ref{ref})
-					after(6 * time.Second)
-				}
-				if n := len(e.api.requests(nodeRef)); n != 10 {
-					t.Errorf("asked for the Node %d times in 10 minutes, want 10", n)
-				}
-				want := 1 + 9 // each minute but the first
-				if tc.err == nil {
-					want = 1 + 1 // after 5 minutes
-				}
-				if n := len(e.api.requests(ref)); n != want {
-					t.Errorf("asked for the object %d times in 10 minutes, want %d", n, want)
-				}
-			})
-			if n := strings.Count(log.String(), "\n"); n != tc.want || n > 0 && !strings.Contains(log.String(), "Get of the Node failed") {
-				t.Errorf("the log has %d lines, want %d:\n%s", n, tc.want, log)
-			}
-		})
-	}
-}
-
-func TestOnlyCacheAsksForTheNode(t *testing.T) {
-	inBubbles(t, []ChangeDetection{Watch, Get}, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		v := e.api.put(secret("a", "1"))
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.wantGet(ref, v, "1")
-		after(maxAge)
-		e.refresh(ref)
-		e.wantAsked(nodeRef)
 	})
 }

@@ -25,14 +25,3 @@ func TestNewRefusesBadOptions(t *testing.T) {
 		}
 	}
 }
-
-func TestWatchIsTheDefault(t *testing.T) {
-	api := newAPIServer(t)
-	m, err := New(Options{Client: api.client(), Requests: api.paced, ResyncInterval: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.detection != Watch {
-		t.Errorf("it is %s", m.detection)
-	}
-}

@@ -5,7 +5,6 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -54,27 +53,6 @@ func TestAStaleCacheNeverTakesDataBack(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestTheFloorOutlivesARegistration has a server that is behind as a whole answer the
-// next pod.
-func TestTheFloorOutlivesARegistration(t *testing.T) {
-	inPollBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.api.put(secret("a", "1"))
-		past := e.api.rv
-		v := e.api.put(secret("a", "2"))
-		now := e.api.rv
-		e.known(ref)
-		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
-		e.api.set(func() { e.api.rv = past })
-		e.wantGetErr(ref, ErrNotSynced)
-		synctest.Wait()
-		e.wantGetErr(ref, errOlder)
-		e.api.set(func() { e.api.rv = now })
-		e.refresh(ref)
-		e.wantKnown(ref, v, "2")
-	})
 }
 
 func TestAFailureKeepsWhatIsKnown(t *testing.T) {
@@ -147,52 +125,5 @@ func TestAFailureIsNoAnswerForANewPod(t *testing.T) {
 		e.api.set(func() { e.api.refuse = nil })
 		e.refresh(ref)
 		e.wantKnown(ref, v, "1")
-	})
-}
-
-// TestAFailureIsRepeatedForWhoWaits: who was promised an answer gets one soon after the
-// API server is back, and the attempts until then are paced.
-func TestAFailureIsRepeatedForWhoWaits(t *testing.T) {
-	inPollBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.api.put(secret("a", "1"))
-		e.api.set(func() { e.api.refuse = func(apiRequest) error { return syscall.ECONNREFUSED } })
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.wantGetErr(ref, ErrNotSynced)
-		after(time.Minute)
-		if n := len(e.api.requests(ref)); n < 10 || n > 24 {
-			t.Errorf("sent %d requests in a minute without an answer", n)
-		}
-		e.api.set(func() { e.api.refuse = nil })
-		after(5 * time.Second)
-		if n := e.changes(ref); n != 1 {
-			t.Errorf("heard of %d changes, want 1", n)
-		}
-		sent := len(e.api.requests(ref))
-		after(time.Hour)
-		if n := len(e.api.requests(ref)) - sent; n != 0 {
-			t.Errorf("sent %d requests that nobody asked for", n)
-		}
-	})
-}
-
-// TestADroppedAnswerIsAskedForAgain: a registration makes the answer under way count for
-// nothing; who was promised that one gets the next, though the new pod asks for none.
-func TestADroppedAnswerIsAskedForAgain(t *testing.T) {
-	inPollBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.api.put(secret("a", "1"))
-		gate := make(chan struct{})
-		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return gate } })
-		e.RegisterPod(pod("first"), "v", []volume.Ref{ref})
-		e.wantGetErr(ref, ErrNotSynced)
-		synctest.Wait()
-		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
-		e.UnregisterPod(pod("second"), "v")
-		close(gate)
-		synctest.Wait()
-		if n := e.changes(ref); n != 1 {
-			t.Errorf("heard of %d changes, want 1", n)
-		}
 	})
 }

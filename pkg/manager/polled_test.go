@@ -66,23 +66,6 @@ func (e *env) wantAsked(ref volume.Ref, want ...string) {
 // maxAge is after how long Cache asks again.
 const maxAge = defaultTTL + time.Second
 
-func TestARegistrationAsksOnce(t *testing.T) {
-	inPollBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		v := e.api.put(secret("a", "1"))
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.wantGetErr(ref, ErrNotSynced)
-		if n := e.changes(ref); n != 1 {
-			t.Errorf("heard of %d changes, want 1", n)
-		}
-		for range 3 {
-			e.wantKnown(ref, v, "1")
-		}
-		after(time.Hour)
-		e.wantAsked(ref, "")
-	})
-}
-
 // TestRefreshFollowsTheServer is what each resync does.
 func TestRefreshFollowsTheServer(t *testing.T) {
 	inPollBubble(t, func(t *testing.T, e *env) {
@@ -171,27 +154,6 @@ func TestWhatIsAsked(t *testing.T) {
 	}
 }
 
-// TestAskingDuringARequest: with Get an answer that was asked for earlier is not good
-// enough, with Cache it is; and whoever asks meanwhile shares one request.
-func TestAskingDuringARequest(t *testing.T) {
-	inPollBubble(t, func(t *testing.T, e *env) {
-		ref, gate := secretRef("a"), make(chan struct{})
-		e.api.put(secret("a", "1"))
-		e.known(ref)
-		after(maxAge)
-		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return gate } })
-		for range 10 {
-			e.refresh(ref)
-		}
-		close(gate)
-		if e.detection == Cache {
-			e.wantAsked(ref, "", "0")
-		} else {
-			e.wantAsked(ref, "", "", "")
-		}
-	})
-}
-
 // TestARegistrationWantsAnAnswerOfItsOwn has an answer arrive that was asked for before
 // a pod was registered.
 func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
@@ -247,67 +209,4 @@ func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestRefreshAfterARegistrationAsksAgain while a request of before it is under way.
-func TestRefreshAfterARegistrationAsksAgain(t *testing.T) {
-	inPollBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		v := e.api.put(secret("a", "1"))
-		e.known(ref)
-		after(maxAge)
-		gate := e.holdAll()
-		e.refresh(ref)
-		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
-		e.refresh(ref)
-		close(gate)
-		synctest.Wait()
-		e.wantKnown(ref, v, "1")
-	})
-}
-
-// TestAnUnchangedObjectIsToldToWhoAsked has a second pod be told of what the first
-// knows already.
-func TestAnUnchangedObjectIsToldToWhoAsked(t *testing.T) {
-	inPollBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		v := e.api.put(secret("a", "1"))
-		e.known(ref)
-		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
-		e.wantGetErr(ref, ErrNotSynced)
-		if n := e.changes(ref); n != 1 {
-			t.Errorf("heard of %d changes, want 1", n)
-		}
-		e.wantKnown(ref, v, "1")
-	})
-}
-
-func TestRefreshOfWatchedAndUnknownObjectsDoesNothing(t *testing.T) {
-	inEachBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.refresh(ref)
-		e.wantGetErr(ref, ErrNotRegistered)
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.wantNotFound(ref)
-		e.UnregisterPod(pod("p"), "v")
-		synctest.Wait()
-		before := len(e.api.requests(ref))
-		e.refresh(ref)
-		if e.detection == Watch {
-			e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-			e.wantNotFound(ref)
-			before++
-			e.refresh(ref)
-		}
-		if n := len(e.api.requests(ref)); n != before {
-			t.Errorf("sent %d requests", n-before)
-		}
-	})
-}
-
-// holdAll has the server answer nothing until the result is closed.
-func (e *env) holdAll() chan<- struct{} {
-	gate := make(chan struct{})
-	e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return gate } })
-	return gate
 }

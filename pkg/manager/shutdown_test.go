@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -60,51 +57,6 @@ func TestNothingRunsAfterRun(t *testing.T) {
 		}
 		e.UnregisterPod(pod("q"), "v")
 		e.wantGetErr(refs["late"], ErrNotRegistered)
-	})
-}
-
-func TestRunWaitsForItsReflectors(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		gate := make(chan struct{})
-		e.Subscribe(func(volume.ServiceAccount, volume.Ref) { <-gate })
-		e.RegisterPod(pod("p"), "v", []volume.Ref{secretRef("a")})
-		synctest.Wait()
-		time.AfterFunc(3*time.Second, func() { close(gate) })
-		start := time.Now()
-		e.stop()
-		if d := time.Since(start); d != 3*time.Second {
-			t.Errorf("Run returned after %v, while a reflector's goroutine ran on for 3s", d)
-		}
-	})
-}
-
-// TestRunEndsAtOnce also while reflectors pause between requests that fail.
-func TestRunEndsAtOnce(t *testing.T) {
-	for _, broken := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET} {
-		t.Run(broken.Error(), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, e *env) {
-				e.RegisterPod(pod("p"), "v", []volume.Ref{secretRef("synced")})
-				after(2 * time.Second)
-				e.api.set(func() { e.api.refuse = func(apiRequest) error { return broken } })
-				e.api.closeWatches()
-				e.RegisterPod(pod("p"), "w", []volume.Ref{secretRef("unsynced")})
-				after(time.Minute)
-				start := time.Now()
-				e.stop()
-				if d := time.Since(start); d != 0 {
-					t.Errorf("Run took %v to end", d)
-				}
-			})
-		})
-	}
-}
-
-func TestRunRefusesASecondTime(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		synctest.Wait()
-		if err := e.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "once") {
-			t.Errorf("got %v", err)
-		}
 	})
 }
 

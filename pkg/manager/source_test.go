@@ -48,17 +48,6 @@ func TestConvert(t *testing.T) {
 	}
 }
 
-func TestConvertRefusesOtherTypes(t *testing.T) {
-	for want, in := range map[string]runtime.Object{
-		"unexpected object type: *v1.Pod": &corev1.Pod{},
-		"unexpected object type: <nil>":   nil,
-	} {
-		if got, err := convert(in); err == nil || err.Error() != want {
-			t.Errorf("got %v, %v, want %s", got, err, want)
-		}
-	}
-}
-
 // TestValuesAreNotPartsOfTheAnswer writes all over the answer after it was decoded: a small
 // value must not keep a large answer in memory.
 func TestValuesAreNotPartsOfTheAnswer(t *testing.T) {

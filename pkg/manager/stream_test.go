@@ -3,12 +3,10 @@ package manager
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"reflect"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,32 +17,6 @@ import (
 
 	"github.com/refvol/refvol/pkg/volume"
 )
-
-// TestAnObjectsLife has an object live through all that can happen to it.
-func TestAnObjectsLife(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.wantNotFound(ref)
-		for _, value := range []string{"1", "", strings.Repeat("2", 1<<20)} {
-			v := e.api.put(secret("a", value))
-			synctest.Wait()
-			e.wantGet(ref, v, value)
-		}
-		e.api.delete(ref)
-		synctest.Wait()
-		e.wantNotFound(ref)
-		gone := metav1.WatchEvent{Type: "ERROR", Object: runtime.RawExtension{Object: statusObject()}}
-		e.api.set(func() { e.api.next = gone })
-		v := e.api.put(secret("a", "3"))
-		after(maxPause)
-		e.wantGet(ref, v, "3")
-		requests := e.api.requests(ref)
-		if last := requests[len(requests)-1]; len(requests) != 2 || !last.initial {
-			t.Errorf("got requests %v, want a second one that asks for the state, as the first watch expired", requests)
-		}
-	})
-}
 
 func statusObject() *metav1.Status {
 	status := apierrors.NewResourceExpired("too old resource version").ErrStatus
@@ -137,25 +109,6 @@ func TestUnreadableEvents(t *testing.T) {
 	}
 }
 
-// TestCutOffEvents end the watch, wherever the connection breaks.
-func TestCutOffEvents(t *testing.T) {
-	whole := body(t, eventOf(watch.Added, fullConfigMap())).Bytes()
-	broken, from := errors.New("connection reset"), read(t, nil)
-	for n := range whole {
-		from.body = io.NopCloser(io.MultiReader(bytes.NewReader(whole[:n]), failingReader{broken}))
-		if e, err := from.next(); !errors.Is(err, errEnded) || !errors.Is(err, broken) {
-			t.Errorf("%d of %d bytes: got %+v, %v", n, len(whole), e, err)
-		}
-	}
-	from.body = io.NopCloser(bytes.NewReader(whole))
-	if _, err := from.next(); err != nil {
-		t.Error(err)
-	}
-	if _, err := from.next(); !errors.Is(err, errEnded) || !errors.Is(err, io.EOF) {
-		t.Errorf("the end: %v", err)
-	}
-}
-
 type failingReader struct{ err error }
 
 func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
@@ -165,24 +118,5 @@ func TestAFrameThatIsTooLong(t *testing.T) {
 	from := read(t, io.MultiReader(strings.NewReader("\xff\xff\xff\xff"), failingReader{errors.New("it is read")}))
 	if _, err := from.next(); !errors.Is(err, errUnreadable) || errors.Is(err, errEnded) {
 		t.Errorf("a frame of 4 GiB: %v", err)
-	}
-}
-
-// BenchmarkReadEvent is what an event costs until its object is known.
-func BenchmarkReadEvent(b *testing.B) {
-	for _, size := range []int{1 << 10, 1 << 20} {
-		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
-			cm := configMap("a", strings.Repeat("x", size))
-			cm.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(`{"f:data":{".":{},"f:k":{}}}`)}}
-			sent := body(b, eventOf(watch.Modified, cm)).Bytes()
-			from := read(b, nil)
-			b.ReportAllocs()
-			for b.Loop() {
-				from.body = io.NopCloser(bytes.NewReader(sent))
-				if _, err := from.next(); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }

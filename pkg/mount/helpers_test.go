@@ -2,9 +2,7 @@ package mount
 
 import (
 	"os"
-	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -43,15 +41,6 @@ func mkfifo(t *testing.T, path string) {
 	}
 }
 
-func modTime(t *testing.T, path string) time.Time {
-	t.Helper()
-	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return info.ModTime()
-}
-
 // openDescriptors counts the process's open descriptors.
 func openDescriptors(t *testing.T) int {
 	t.Helper()
@@ -60,26 +49,4 @@ func openDescriptors(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return len(entries)
-}
-
-// swapForEver exchanges two paths again and again until the returned function is
-// called.
-func swapForEver(t *testing.T, a, b string) (stop func()) {
-	t.Helper()
-	done := make(chan struct{})
-	var swapping sync.WaitGroup
-	swapping.Go(func() {
-		for {
-			select {
-			case <-done:
-				return
-			default:
-			}
-			if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
-				t.Errorf("swap %s and %s: %v", a, b, err)
-				return
-			}
-		}
-	})
-	return func() { close(done); swapping.Wait() }
 }

@@ -170,35 +170,3 @@ func TestRefused(t *testing.T) {
 		}
 	})
 }
-
-// TestRunEnds: a Run that is stopped ends, also in a pause, and so does Await.
-func TestRunEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, err := range []error{nil, errors.New("no")} {
-			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-			defer cancel()
-			c, newErr := New(Options{Identity: "x", Needs: needs(), Reviews: &apiServer{err: err}, Refused: make(chan struct{})})
-			if newErr != nil {
-				t.Fatal(newErr)
-			}
-			c.Run(ctx)
-			c.Await(ctx)
-		}
-	})
-}
-
-func TestOptions(t *testing.T) {
-	if _, err := New(Options{}); err == nil || !strings.Contains(err.Error(), "Required value") {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestNeeds(t *testing.T) {
-	c, err := New(Options{Identity: "x", Needs: needs(), Reviews: &apiServer{}, Refused: make(chan struct{})})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := []string{"list of configmaps", "watch of configmaps", "list of secrets", "watch of secrets"}; !slices.Equal(c.Needs(), want) {
-		t.Errorf("got %q", c.Needs())
-	}
-}

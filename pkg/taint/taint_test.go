@@ -81,13 +81,6 @@ func (f *fakeNodes) add() {
 	f.taints = tainted().taints
 }
 
-// recover ends the failures.
-func (f *fakeNodes) recover() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.getFails, f.fails = nil, nil
-}
-
 func (f *fakeNodes) tainted() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,52 +153,6 @@ func TestRemovesAfterEachRegistration(t *testing.T) {
 			t.Errorf("taints %v", nodes.taints)
 		}
 		wantLogged(t, log, "failed", 0)
-	})
-}
-
-// A registration that comes before Run counts: the caller may have to wait for something else.
-func TestRegisteredBeforeRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		nodes := tainted()
-		r, err := NewRemover(nodes, "node-1", testKey)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Registered(true)
-		pass(2 * lookFor)
-		if len(nodes.requests) > 0 {
-			t.Error("it asked before Run")
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go r.Run(ctx)
-		synctest.Wait()
-		if nodes.tainted() {
-			t.Error("the taint is still there")
-		}
-		pass(time.Minute)
-		nodes.add()
-		pass(lookFor - 2*time.Minute)
-		if nodes.tainted() {
-			t.Error("the time of the looks began before Run")
-		}
-	})
-}
-
-func TestRefusedRegistration(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		nodes := tainted()
-		r, _ := run(t, nodes)
-		r.Registered(false)
-		synctest.Wait()
-		if len(nodes.requests) > 0 {
-			t.Error("it asked")
-		}
-		r.Registered(true)
-		synctest.Wait()
-		if len(nodes.taints) > 0 {
-			t.Error("the taint is still there")
-		}
 	})
 }
 
@@ -284,50 +231,6 @@ func TestLooksEnd(t *testing.T) {
 			if !nodes.tainted() {
 				t.Error("it went on looking")
 			}
-		}
-	})
-}
-
-// A registration while the looks of the one before go on begins them anew, at once.
-func TestRegistrationBetweenLooks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		nodes := &fakeNodes{}
-		r, _ := run(t, nodes)
-		r.Registered(true)
-		pass(lookFor - time.Second)
-		nodes.add()
-		r.Registered(true)
-		synctest.Wait()
-		if nodes.tainted() {
-			t.Error("the taint is still there")
-		}
-		pass(lookFor - time.Minute)
-		nodes.add()
-		pass(time.Minute)
-		if nodes.tainted() {
-			t.Error("the looks ended with those of the registration before")
-		}
-	})
-}
-
-// A Node that can't be read for longer than the looks last is still looked at once it can.
-func TestOutageLongerThanTheLooks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		nodes := tainted()
-		nodes.getFails = slices.Repeat([]error{errors.New("no such luck")}, 1000)
-		r, log := run(t, nodes)
-		r.Registered(true)
-		pass(2 * lookFor)
-		nodes.recover()
-		pass(time.Minute)
-		if nodes.tainted() {
-			t.Error("the taint is still there")
-		}
-		wantLogged(t, log, "Removing the startup taint failed", 1)
-		looks := len(nodes.requests)
-		pass(time.Hour)
-		if len(nodes.requests) != looks {
-			t.Errorf("it went on: %d looks, then %d", looks, len(nodes.requests))
 		}
 	})
 }

@@ -2,14 +2,11 @@ package writer
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -145,39 +142,4 @@ func mayChown(t *testing.T) bool {
 	t.Helper()
 	path := filepath.Join(tempDir(t), "x")
 	return os.WriteFile(path, nil, 0o600) == nil && os.Chown(path, 1001, 2001) == nil
-}
-
-// TestOwnerOfSetgidRoot has the root pass its group on to what is made in it, which may
-// be the group that is asked for or not.
-func TestOwnerOfSetgidRoot(t *testing.T) {
-	group := os.Getgid()
-	if os.Getuid() == 0 {
-		group = 2003
-	}
-	for _, want := range []int{group, os.Getgid()} {
-		v := newVolume(t)
-		if err := os.Chown(v.path, -1, group); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(v.path, 0o755|fs.ModeSetgid); err != nil {
-			t.Fatal(err)
-		}
-		tr := tree(file("a", "1"), file("d/b", "2"))
-		tr.GID = want
-		v.write(New(Options{}), tr)
-	}
-}
-
-// TestModesIgnoreUmask runs under a umask that would take nearly all away.
-func TestModesIgnoreUmask(t *testing.T) {
-	defer unix.Umask(unix.Umask(0o777))
-	v := &testVolume{}
-	func() {
-		defer unix.Umask(unix.Umask(0o022))
-		v = newVolume(t)
-	}()
-	if os.Getuid() != 0 {
-		unix.Umask(0o077) // others than root could not enter their own new directories
-	}
-	v.write(New(Options{}), tree(withMode(0o666, file("a", "1")), file("d/b", "2")))
 }

@@ -79,38 +79,6 @@ func BenchmarkOneKeyChanged(b *testing.B) {
 	})
 }
 
-// BenchmarkInPlaceOneKeyChanged is BenchmarkOneKeyChanged in place.
-func BenchmarkInPlaceOneKeyChanged(b *testing.B) {
-	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
-		w := newInPlace(Options{})
-		mustWrite(b, w, root, tree, true)
-		for i := 0; b.Loop(); i++ {
-			b.StopTimer()
-			next := benchTree(len(tree.Files))
-			copy(next.Files[0].Data, fmt.Sprintf("%08d", i))
-			b.StartTimer()
-			mustWrite(b, w, root, next, true)
-		}
-	})
-}
-
-// BenchmarkInPlaceAllKeysChanged gives every key another content of another length.
-func BenchmarkInPlaceAllKeysChanged(b *testing.B) {
-	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
-		w := newInPlace(Options{})
-		mustWrite(b, w, root, tree, true)
-		for i := 0; b.Loop(); i++ {
-			b.StopTimer()
-			next := benchTree(len(tree.Files))
-			for k := range next.Files {
-				next.Files[k].Data = fmt.Appendf(next.Files[k].Data, "%d", i)
-			}
-			b.StartTimer()
-			mustWrite(b, w, root, next, true)
-		}
-	})
-}
-
 // BenchmarkNothingChanged writes the same tree, rendered from the same object.
 func BenchmarkNothingChanged(b *testing.B) {
 	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
@@ -118,31 +86,6 @@ func BenchmarkNothingChanged(b *testing.B) {
 		mustWrite(b, w, root, tree, true)
 		for b.Loop() {
 			mustWrite(b, w, root, tree, false)
-		}
-	})
-}
-
-// BenchmarkNothingChangedNewMemory writes an equal tree, as after a list that
-// brought the same object again: all is hashed.
-func BenchmarkNothingChangedNewMemory(b *testing.B) {
-	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
-		w := New(Options{})
-		mustWrite(b, w, root, tree, true)
-		for b.Loop() {
-			b.StopTimer()
-			next := benchTree(len(tree.Files))
-			b.StartTimer()
-			mustWrite(b, w, root, next, false)
-		}
-	})
-}
-
-// BenchmarkInPlaceRestart is BenchmarkRestart in place.
-func BenchmarkInPlaceRestart(b *testing.B) {
-	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
-		mustWrite(b, newInPlace(Options{}), root, tree, true)
-		for b.Loop() {
-			mustWrite(b, newInPlace(Options{}), root, tree, false)
 		}
 	})
 }

@@ -275,3 +275,8 @@ func openDescriptors(t testing.TB) int {
 
 // below reports whether path is dir or below it.
 func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+
+// bothWriters are a writer of each strategy, which knows nothing of the volume.
+func bothWriters() map[string]*Writer {
+	return map[string]*Writer{"Atomic": New(Options{}), "InPlace": newInPlace(Options{})}
+}

@@ -5,8 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"testing"
-
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 // TestInPlaceAttrs has the write of new content fail, and looks at the modes that the file and the directories have
@@ -53,43 +51,5 @@ func TestInPlaceAttrs(t *testing.T) {
 				t.Errorf("in the end: %+v", st)
 			}
 		})
-	}
-}
-
-// TestInPlaceOwner changes owners for real.
-func TestInPlaceOwner(t *testing.T) {
-	if !mayChown(t) {
-		t.Skip("needs other owners")
-	}
-	for _, restart := range []bool{false, true} {
-		v, w := newVolume(t), newInPlace(Options{})
-		owned := func(uid, gid int, mode fs.FileMode, content string) *volume.Payload {
-			tr := withDirMode(0o550|fs.ModeSetgid, tree(withMode(mode, file("d/a", content)), file("b", "same")))
-			tr.UID, tr.GID = uid, gid
-			return tr
-		}
-		ino := uint64(0)
-		for _, tr := range []*volume.Payload{
-			owned(1001, 2001, 0o440, "1"), owned(1001, 2001, 0o440, "2"), owned(1002, 2001, 0o440, "3"),
-			owned(1002, 2002, 0o400, "3"), owned(0, 0, 0o440, "4"),
-		} {
-			if restart {
-				w = newInPlace(Options{})
-			}
-			result, err := w.Write(t.Context(), v.root, tr)
-			v.must(err)
-			if !result.Changed {
-				t.Error("not changed")
-			}
-			v.check(tr)
-			st := v.inode("d/a")
-			if ino != 0 && st.Ino != ino {
-				t.Error("another inode")
-			}
-			ino = st.Ino
-			if root := v.inode("."); root.Uid != uint32(tr.UID) || root.Gid != uint32(tr.GID) {
-				t.Errorf("the root belongs to %d:%d", root.Uid, root.Gid)
-			}
-		}
 	}
 }

@@ -1,8 +1,6 @@
 package writer
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -177,44 +175,6 @@ func TestInPlaceSeen(t *testing.T) {
 					t.Errorf("an open file shows %.20q, a bind mount %.20q, %v; want %.20q", got, bound, err, tt.want)
 				}
 			}
-		})
-	}
-}
-
-func TestInPlaceResult(t *testing.T) {
-	v, w := newVolume(t), newInPlace(Options{})
-	first := v.rewrite(w, tree(file("a", "1"), file("b", "2"), file("d/e", "")))
-	for i, tt := range []struct {
-		tree *volume.Payload
-		want Result
-	}{
-		{tree(file("a", "1"), file("b", "2"), file("d/e", "")), Result{}},
-		{tree(file("a", "12"), file("b", "2"), file("d/e", ""), file("d/f", "345")), Result{Changed: true, Files: 2, Bytes: 5}},
-		{tree(withMode(0o600, file("a", "12")), file("b", "2"), file("d/e", ""), file("d/f", "345")), Result{Changed: true, Files: 1, Bytes: 2}},
-		{tree(file("b", "2"), file("d/e", "")), Result{Changed: true, Files: 2}},
-		{tree(file("b", "2")), Result{}}, // d/e is empty already
-		{withDirMode(0o750, tree(file("b", "2"))), Result{Changed: true}},
-	} {
-		tt.want.Generation = first.Generation
-		if got := v.rewrite(w, tt.tree); got != tt.want {
-			t.Errorf("write %d: Result = %+v, want %+v", i, got, tt.want)
-		}
-	}
-}
-
-// TestCancelled: a context that ends before the first change leaves everything as it was.
-func TestCancelled(t *testing.T) {
-	for name, w := range bothWriters() {
-		t.Run(name, func(t *testing.T) {
-			v, before := newVolume(t), tree(file("a", "1"), file("b", "2"))
-			v.write(w, before)
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			result, err := w.Write(ctx, v.root, tree(file("a", "4"), file("b", strings.Repeat("5", 5000)), file("c", "6")))
-			if !errors.Is(err, context.Canceled) || result.Changed {
-				t.Errorf("Write = %+v, %v, want context.Canceled", result, err)
-			}
-			v.check(before)
 		})
 	}
 }

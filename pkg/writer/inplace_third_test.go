@@ -1,14 +1,9 @@
 package writer
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -91,69 +86,4 @@ func (v *testVolume) checkThird(before map[string]uint64, tree *volume.Payload) 
 	if result, err := newInPlace(Options{}).Write(v.Context(), v.root, tree); err != nil || result.Files > 0 {
 		v.Errorf("Write again = %+v, %v", result, err)
 	}
-}
-
-// TestInPlaceTooFewDescriptors has opening fail for a moment, at each place in turn
-// where a write may be cancelled: before each file that is read among others. Nothing
-// healthy is replaced for that.
-func TestInPlaceTooFewDescriptors(t *testing.T) {
-	for _, next := range []*volume.Payload{
-		tree(file("a", "1"), file("d/b", "2"), file("d/e/c", "3")),
-		tree(file("a", "4"), file("d/b", "5"), file("d/e/c", "6")),
-	} {
-		v := newVolume(t)
-		v.rewrite(newInPlace(Options{}), tree(file("a", "1"), file("d/b", "2"), file("d/e/c", "3")))
-		inodes, failed := v.inodes(), 0
-		for n, reached := 1, true; reached; n++ {
-			ctx := &tooFewDescriptors{Context: t.Context(), at: n}
-			_, err := newInPlace(Options{}).Write(ctx, v.root, next)
-			reached = ctx.calls >= n
-			v.must(ctx.limit(false))
-			if err != nil && !errors.Is(err, unix.EMFILE) {
-				t.Errorf("call %d: %v, want EMFILE", n, err)
-			}
-			if err != nil {
-				failed++
-			}
-			if got := v.inodes(); fmt.Sprint(got) != fmt.Sprint(inodes) {
-				t.Fatalf("call %d: inodes %v, want %v", n, got, inodes)
-			}
-		}
-		if failed == 0 {
-			t.Error("no write failed")
-		}
-		v.rewrite(newInPlace(Options{}), next)
-	}
-}
-
-// tooFewDescriptors is a context that is asked before each step whether it is done. It
-// lets the process open nothing more from one such question to the next.
-type tooFewDescriptors struct {
-	context.Context
-	calls, at int
-	old       unix.Rlimit
-}
-
-func (c *tooFewDescriptors) Err() error {
-	c.calls++
-	if c.calls == c.at || c.calls == c.at+1 {
-		if err := c.limit(c.calls == c.at); err != nil {
-			return err
-		}
-	}
-	return c.Context.Err()
-}
-
-// limit sets the limit on descriptors to none, or back if that was done.
-func (c *tooFewDescriptors) limit(on bool) error {
-	switch {
-	case on:
-		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &c.old); err != nil {
-			return err
-		}
-		return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: c.old.Max})
-	case c.old.Max == 0:
-		return nil
-	}
-	return unix.Setrlimit(unix.RLIMIT_NOFILE, &c.old)
 }

@@ -2,7 +2,6 @@ package writer
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -80,28 +79,4 @@ func TestHostileRecord(t *testing.T) {
 		v.must(second(New(o).Write(t.Context(), v.root, withRecord("2", tree(file("a", "1"))))))
 		v.wantRecord(o, "2")
 	}
-}
-
-// TestNoRecord reads volumes that have none.
-func TestNoRecord(t *testing.T) {
-	o := withAttributes(t)
-	v := newVolume(t)
-	v.wantRecord(o, "")
-	v.must(second(New(Options{}).Write(t.Context(), v.root, tree(file("a", "1")))))
-	v.wantRecord(o, "")
-	v.wantRecord(Options{}, "")
-	v.must(os.Symlink("elsewhere", filepath.Join(v.path, "x")))
-	v.must(os.Rename(filepath.Join(v.path, "x"), filepath.Join(v.path, dataName)))
-	v.wantRecord(o, "")
-}
-
-// TestRecordOfNoGeneration has a link that leads nowhere show nothing, as a Write takes it.
-func TestRecordOfNoGeneration(t *testing.T) {
-	o := withAttributes(t)
-	v := newVolume(t)
-	v.must(second(New(o).Write(t.Context(), v.root, withRecord("1", tree(file("a", "1"))))))
-	v.must(os.RemoveAll(filepath.Join(v.path, v.readlink(dataName))))
-	v.wantRecord(o, "")
-	v.must(second(New(o).Write(t.Context(), v.root, withRecord("2", tree(file("a", "1"))))))
-	v.wantRecord(o, "2")
 }

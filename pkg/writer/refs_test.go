@@ -64,23 +64,6 @@ func (v *testVolume) attribute(o Options, path string) string {
 	return string(buf[:n])
 }
 
-func TestRefsAreReadAsWritten(t *testing.T) {
-	many := make([]volume.Ref, 200)
-	for i := range many {
-		many[i] = ref(fmt.Sprintf("object-%03d", i))
-	}
-	for _, want := range [][]volume.Ref{refs("a"), refs("a", "b", "c"), many[:150]} {
-		text := encodeRefs(want)
-		got, ok := decodeRefs(text)
-		if !ok || !slices.Equal(got, want) {
-			t.Errorf("%d refs: %q is read as %v, %v", len(want), text, got, ok)
-		}
-	}
-	if text := encodeRefs(many); text != anyRefs {
-		t.Errorf("%d refs are written as %d bytes", len(many), len(text))
-	}
-}
-
 // What can't be understood may name anything.
 func TestHostileRefs(t *testing.T) {
 	line := "Secret/platform/db\n"

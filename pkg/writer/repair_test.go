@@ -168,17 +168,3 @@ func TestStrays(t *testing.T) {
 	v.prune()
 	v.check(tr, "..other")
 }
-
-// TestUnreadableGeneration is for whoever runs the tests without root's rights:
-// what cannot be read is replaced.
-func TestUnreadableGeneration(t *testing.T) {
-	v := newVolume(t)
-	tr := tree(withMode(0o200, file("a", "1")))
-	_, err := New(Options{}).Write(t.Context(), v.root, tr)
-	v.must(err)
-	result, err := New(Options{}).Write(t.Context(), v.root, tr)
-	v.must(err)
-	if unreadable := os.Getuid() != 0; result.Changed != unreadable {
-		t.Errorf("Changed = %v", result.Changed)
-	}
-}

@@ -1,7 +1,6 @@
 package writer
 
 import (
-	"os"
 	"strings"
 	"testing"
 
@@ -35,52 +34,4 @@ func TestUnsafeTrees(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestMeasure(t *testing.T) {
-	page := int64(os.Getpagesize())
-	long := strings.Repeat("n", 200)
-	cases := []struct {
-		name string
-		tree *volume.Payload
-		want Footprint
-	}{
-		{"empty", tree(), Footprint{Bytes: 0, Inodes: 2}},
-		{"one byte", tree(file("a", "1")), Footprint{Bytes: page, Inodes: 4}},
-		{"no byte", tree(file("a", "")), Footprint{Bytes: 0, Inodes: 4}},
-		{"one page", tree(file("a", strings.Repeat("x", int(page)))), Footprint{Bytes: page, Inodes: 4}},
-		{"a byte more", tree(file("a", strings.Repeat("x", int(page)+1))), Footprint{Bytes: 2 * page, Inodes: 4}},
-		{"directories", tree(file("a/b/c", "1"), file("a/b/d", "1"), file("a/e/f", "1"), file("a/g", "1")), Footprint{Bytes: 4 * page, Inodes: 10}},
-		{"neighbours", tree(file("a/b", ""), file("ab/c", ""), file("a-/b", "")), Footprint{Inodes: 11}},
-		{"long link", tree(file(long, "1")), Footprint{Bytes: 2 * page, Inodes: 4}},
-	}
-	for _, tt := range cases {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := Measure(tt.tree); got != tt.want {
-				t.Errorf("Measure = %+v, want %+v", got, tt.want)
-			}
-			v := newVolume(t)
-			v.write(New(Options{}), tt.tree)
-			if got := countInodes(t, v.path) - 1; got != tt.want.Inodes {
-				t.Errorf("%d inodes below the root, want %d", got, tt.want.Inodes)
-			}
-		})
-	}
-}
-
-func countInodes(t *testing.T, dir string) int64 {
-	t.Helper()
-	n := int64(1)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		if e.IsDir() {
-			n += countInodes(t, dir+"/"+e.Name())
-		} else {
-			n++
-		}
-	}
-	return n
 }

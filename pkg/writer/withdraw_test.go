@@ -1,7 +1,6 @@
 package writer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -92,20 +91,6 @@ func TestWithdrawOfSpoiltAttributes(t *testing.T) {
 	}
 }
 
-func TestWithdrawOfNothing(t *testing.T) {
-	o := withAttributes(t)
-	for _, w := range []*Writer{New(o), newInPlace(o)} {
-		v := newVolume(t)
-		if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), ""); err != nil || result.Changed {
-			t.Errorf("of an empty volume: %+v, %v", result, err)
-		}
-		v.must(second(w.Write(t.Context(), v.root, tree(naming(file("own", "1"), "own")))))
-		if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), ""); err != nil || result.Changed {
-			t.Errorf("of own files: %+v, %v", result, err)
-		}
-	}
-}
-
 // wantOwn fails unless the files of other objects are there.
 func (v *testVolume) wantOwn(n string) {
 	v.Helper()
@@ -190,20 +175,6 @@ func (v *testVolume) wantNoLink(name string) {
 	if _, err := os.Lstat(filepath.Join(v.path, name)); !errors.Is(err, os.ErrNotExist) {
 		v.Errorf("link %s: %v", name, err)
 	}
-}
-
-// A cancelled Withdraw leaves everything as it was.
-func TestWithdrawCancelled(t *testing.T) {
-	o := withAttributes(t)
-	v, w := newVolume(t), New(o)
-	v.write(w, mixed())
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := w.Withdraw(ctx, v.root, refSet("db"), ""); !errors.Is(err, context.Canceled) {
-		t.Errorf("Withdraw = %v", err)
-	}
-	v.check(mixed())
-	v.write(w, mixedWithout())
 }
 
 // TestInPlaceWithdraw keeps each file for those who hold it, and brings its content back

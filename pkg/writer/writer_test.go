@@ -1,15 +1,11 @@
 package writer
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -130,80 +126,5 @@ func TestUnchanged(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestSameMemoryOtherLength(t *testing.T) {
-	v, w, data := newVolume(t), New(Options{}), []byte("0123456789")
-	for _, n := range []int{10, 5, 0, 10} {
-		v.write(w, tree(volume.File{Path: "a", Data: data[:n], Mode: 0o644}))
-	}
-}
-
-// TestOpenFileKeepsContent holds a file open over an update.
-func TestOpenFileKeepsContent(t *testing.T) {
-	v, w := newVolume(t), New(Options{})
-	v.write(w, tree(file("a", "old")))
-	f, err := os.Open(filepath.Join(v.path, "a"))
-	v.must(err)
-	defer f.Close()
-	v.write(w, tree(file("a", "new")))
-	var buf [8]byte
-	if n, _ := f.Read(buf[:]); string(buf[:n]) != "old" {
-		t.Errorf("read %q, want old", buf[:n])
-	}
-}
-
-func TestRootMode(t *testing.T) {
-	v := newVolume(t)
-	v.must(os.Chmod(v.path, 0o700))
-	first := v.write(New(Options{}), tree(file("a", "1"))) // write checks the mode
-	v.must(os.Chmod(v.path, 0o700))
-	result := v.write(New(Options{}), tree(file("a", "1")))
-	if want := (Result{Generation: first.Generation}); result != want {
-		t.Errorf("Result = %+v, want %+v: only the root differed", result, want)
-	}
-}
-
-func TestGenerationName(t *testing.T) {
-	v, before := newVolume(t), time.Now()
-	result := v.write(New(Options{}), tree())
-	if born, ok := birth(result.Generation); !ok || born.Before(before) || born.After(time.Now()) {
-		t.Errorf("generation %q, written at %v", result.Generation, before)
-	}
-	for name, want := range map[string]bool{
-		result.Generation:                   true,
-		"..2016_02_01_15_04_05.1234567891":  true,
-		"..2016_02_01_15_04_05.12345678":    false,
-		"..2016_02_01_15_04_05.1":           false,
-		"..2016_02_01_15_04_05.":            false,
-		"..2016_02_01_15_04_05":             false,
-		"..2016_02_01_15_04_05.1x":          false,
-		"..2016_02_01_15_04_05.1/a":         false,
-		"..2016_13_01_15_04_05.1234567891":  false,
-		"..2016-02-01-15-04-05.1":           false,
-		"2016_02_01_15_04_05.1234567891":    false,
-		"..data":                            false,
-		"..data_tmp":                        false,
-		"..":                                false,
-		"../2016_02_01_15_04_05.1234567891": false,
-	} {
-		if got := isGeneration(name); got != want {
-			t.Errorf("isGeneration(%q) = %v", name, got)
-		}
-	}
-}
-
-func TestDirectoryMustExist(t *testing.T) {
-	v := newVolume(t)
-	v.must(os.Remove(v.path))
-	_, err := New(Options{}).Write(t.Context(), v.root, tree(file("a", "1")))
-	if !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Write = %v, want ErrNotExist", err)
-	}
-	v.root.Close()
-	_, err = New(Options{}).Write(t.Context(), v.root, tree(file("a", "1")))
-	if !errors.Is(err, fs.ErrClosed) {
-		t.Errorf("Write = %v, want ErrClosed", err)
 	}
 }

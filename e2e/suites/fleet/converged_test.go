@@ -62,58 +62,6 @@ func (w *world) patiently(want ...string) (fleet.Result, time.Duration) {
 	}
 }
 
-// TestConverged follows a Secret through its life.
-func TestConverged(t *testing.T) {
-	w := newWorld(t)
-	first, second := w.node("node-1"), w.node("node-2")
-	first.publish("live-1", nil)
-	second.publish("live-2", nil)
-	second.publish("other", map[string]string{"secret": "elsewhere", "optional": "true"})
-	v, r := w.converged()
-	w.expect(v, r)
-	if v.Volumes != 2 || v.Showing != 2 || v.Nodes != 2 || v.APIVersion != status.APIVersion || v.Kind != fleet.ResultKind {
-		t.Errorf("got %+v", v)
-	}
-	if r.stderr != "" {
-		t.Errorf("where there is no terminal it wrote %q", r.stderr)
-	}
-
-	// A volume that never changes is a laggard as soon as the object does.
-	pinned := first.publish("pinned", map[string]string{"updatePolicy": "Pinned"})
-	old := v.Current.ResourceVersion
-	version := w.change()
-	v, _ = w.patiently("node-1 pinned Pinned")
-	if len(v.Laggards) == 1 && (v.Laggards[0].Shown.ResourceVersion != old || v.Current.ResourceVersion != version) {
-		t.Errorf("version %s: shows %+v, want %s", v.Current.ResourceVersion, v.Laggards[0].Shown, old)
-	}
-	if err := first.Unpublish(t.Context(), pinned); err != nil {
-		t.Fatal(err)
-	}
-	if err := shared.DeletePod(t.Context(), w.namespace, "pinned"); err != nil {
-		t.Fatal(err)
-	}
-	v, r = w.converged()
-	w.expect(v, r)
-
-	text := w.run(shared.race, "converged", "secrets/db", "-n", w.namespace)
-	for _, want := range []string{
-		"Converged: yes. secret/db in namespace " + w.namespace + " has version " + version,
-		"show this version: 2 of 2. Nodes asked: 2.", "Not covered: native references", "whether the applications have read",
-	} {
-		if text.status != 0 || !strings.Contains(text.stdout, want) {
-			t.Errorf("status %d, no %q in %s", text.status, want, text.stdout)
-		}
-	}
-
-	if err := shared.Client().CoreV1().Secrets(w.namespace).Delete(t.Context(), "db", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	v, r = w.converged()
-	if v.Converged || v.Current != nil || r.status != 1 || !strings.Contains(r.stderr, "secret/db in namespace "+w.namespace+" does not exist") {
-		t.Errorf("deleted: %+v, status %d: %s", v, r.status, r.stderr)
-	}
-}
-
 // TestConvergedWatches prints each change of the answer, and ends with the caller.
 func TestConvergedWatches(t *testing.T) {
 	w := newWorld(t)

@@ -179,7 +179,7 @@ func (w *world) node(name string) *node {
 }
 
 // publish starts a pod with a volume that shows the Secret.
-func (n *node) publish(pod string, attributes map[string]string) *harness.Volume {
+func (n *node) publish(pod string, attributes map[string]string) {
 	n.w.t.Helper()
 	all := map[string]string{"secret": "db"}
 	for name, value := range attributes {
@@ -195,7 +195,6 @@ func (n *node) publish(pod string, attributes map[string]string) *harness.Volume
 	}
 	stored.Status.Phase = corev1.PodRunning
 	n.w.putPod(stored)
-	return v
 }
 
 // result is how a command ended.

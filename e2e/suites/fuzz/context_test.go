@@ -59,7 +59,7 @@ func FuzzVolumeContext(f *testing.F) {
 	} {
 		f.Add(in.sources, in.key, in.value, in.uid, in.namespace)
 	}
-	on := keep(f, newWorld)
+	on := keep(f)
 	f.Fuzz(func(t *testing.T, sources, key, value, uid, namespace string) {
 		if !valid(sources, key, value, uid, namespace) {
 			return

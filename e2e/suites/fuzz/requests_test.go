@@ -69,7 +69,7 @@ func FuzzVolumeID(f *testing.F) {
 	} {
 		f.Add(id)
 	}
-	on := keep(f, newWorld)
+	on := keep(f)
 	f.Fuzz(func(t *testing.T, id string) {
 		if !valid(id) || id == bystander {
 			return
@@ -133,7 +133,7 @@ func FuzzTargetPath(f *testing.F) {
 			f.Add(path, uid)
 		}
 	}
-	on := keep(f, newWorld)
+	on := keep(f)
 	f.Fuzz(func(t *testing.T, path, uid string) {
 		if valid(path, uid) {
 			on(t, func(w *world) { w.tryTarget(t, w.expand(path), uid) })

@@ -284,7 +284,7 @@ func callContext() (context.Context, context.CancelFunc) {
 
 // keep runs a fuzz function on a world that lives for many inputs, and makes another after
 // one that failed.
-func keep(f *testing.F, fresh func(testing.TB) *world) func(t *testing.T, run func(*world)) {
+func keep(f *testing.F) func(t *testing.T, run func(*world)) {
 	var w *world
 	f.Cleanup(func() {
 		if w != nil {
@@ -295,7 +295,7 @@ func keep(f *testing.F, fresh func(testing.TB) *world) func(t *testing.T, run fu
 	return func(t *testing.T, run func(*world)) {
 		t.Helper()
 		if w == nil {
-			w = fresh(t)
+			w = newWorld(t)
 		}
 		w.TB = t
 		defer func() {

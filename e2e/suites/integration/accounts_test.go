@@ -51,7 +51,7 @@ func newAccount(t *testing.T, name string, rules []rbacv1.PolicyRule) (kubeconfi
 		t.Fatal(err)
 	}
 	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: meta, Subjects: accountSubjects(name),
+		ObjectMeta: meta, Subjects: []rbacv1.Subject{account(pluginNamespace, name)},
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 	}
 	if _, err := rbac.ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
@@ -59,10 +59,6 @@ func newAccount(t *testing.T, name string, rules []rbacv1.PolicyRule) (kubeconfi
 	}
 	awaitRights(t, kubeconfig, rules)
 	return kubeconfig
-}
-
-func accountSubjects(name string) []rbacv1.Subject {
-	return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: pluginNamespace, Name: name}}
 }
 
 // removeAccount undoes newAccount.

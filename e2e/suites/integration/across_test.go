@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -29,18 +28,9 @@ func newAcrossNode(t *testing.T, args ...string) *acrossNode {
 // put creates an object of the source namespace with one value.
 func (n *acrossNode) put(kind, name, value string) {
 	n.t.Helper()
-	meta := metav1.ObjectMeta{Name: name}
-	data := map[string]string{"key": value}
-	var err error
-	switch core := shared.Client().CoreV1(); kind {
-	case "secret":
-		_, err = core.Secrets(n.source).Create(n.t.Context(), &corev1.Secret{ObjectMeta: meta, StringData: data}, metav1.CreateOptions{})
-	default:
-		_, err = core.ConfigMaps(n.source).Create(n.t.Context(), &corev1.ConfigMap{ObjectMeta: meta, Data: data}, metav1.CreateOptions{})
-	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	theirs := *n.node
+	theirs.namespace = n.source
+	theirs.putObject(kind, name, map[string]string{"key": value})
 }
 
 // allow makes a Role of one rule in a namespace and binds subjects to it there; what it

@@ -1,12 +1,10 @@
 package integration
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
 	"google.golang.org/grpc/codes"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/refvol/refvol/e2e/tools/faultproxy"
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -40,89 +38,6 @@ func (n *proxiedAsNode) reads() []faultproxy.Request {
 		reads = append(reads, r)
 	}
 	return reads
-}
-
-// TestAsNode publishes volumes for each sort of native reference, and updates them.
-func TestAsNode(t *testing.T) {
-	for strategy, start := range map[string]func(*testing.T, ...string) *asNode{
-		"Watch": newAsNode,
-		"Cache": newAsNodeByCache,
-		"Get": func(t *testing.T, args ...string) *asNode {
-			return newAsNode(t, append(args, "--change-detection=Get")...)
-		},
-	} {
-		t.Run(strategy, func(t *testing.T) {
-			t.Parallel()
-			n := start(t, "--resync-interval=1s")
-			volumes := map[*harness.Volume]string{} // with the object that each shows
-			add := func(kind, name string, spec corev1.PodSpec, attributes map[string]string) {
-				v := n.shown(spec, attributes)
-				volumes[v] = kind + "/" + name
-			}
-			add("secret", "a", nativeSecret("a"), volumeSource())
-			add("configmap", "a", nativeConfigMap("a"), volumeSource())
-			add("secret", "b", nativeBoth("b", "b"), map[string]string{"volume": "native"})
-			add("secret", "c", nativeSecret("c"), directly("secret", "c"))
-			add("secret", "d", inEnvironment("secret", "d"), directly("secret", "d"))
-			add("configmap", "d", inEnvironment("configmap", "d"), directly("configmap", "d"))
-			add("secret", "e", corev1.PodSpec{ImagePullSecrets: []corev1.LocalObjectReference{{Name: "e"}}}, directly("secret", "e"))
-			add("secret", "f", inEnvironment("secret", "f"), map[string]string{"sources": `[{podEnv: {container: main, path: env}}, {secret: {name: f}}]`})
-			put := func(object string) string {
-				value := n.canary()
-				switch kind, name := object[:len(object)-2], object[len(object)-1:]; {
-				case name == "b": // later sources win
-					n.configMap(name, map[string]string{"other": n.canary()})
-					n.secret(name, map[string]string{"key": value})
-				case kind == "secret":
-					n.secret(name, map[string]string{"key": value})
-				default:
-					n.configMap(name, map[string]string{"key": value})
-				}
-				return value
-			}
-			for v, object := range volumes {
-				answer := n.publishing(v) // of an object that is late
-				value := put(object)
-				if err := n.answer(answer, soon); err != nil {
-					t.Errorf("%s: %v", object, err)
-					continue
-				}
-				n.wantContent(v, "key", value)
-				n.arrives(v, "key", put(object), soon)
-				n.mustUnpublish(v)
-			}
-			n.wantNothingLeft()
-		})
-	}
-}
-
-// TestAsNodeAsksForNoNeighbour: what only a neighbour names is refused before anything is asked of
-// it, although the node may read it.
-func TestAsNodeAsksForNoNeighbour(t *testing.T) {
-	t.Parallel()
-	n := newProxiedAsNode(t)
-	n.secret("db", map[string]string{"password": n.canary()})
-	n.configMap("db", map[string]string{"key": n.canary()})
-	neighbour := n.shown(nativeBoth("db", "db"), volumeSource())
-	n.mustPublish(neighbour)
-	n.behind.forgetRequests()
-	for kind, object := range map[string]string{"secret": "Secret", "configmap": "ConfigMap"} {
-		for _, name := range []string{"db", "absent"} {
-			v := n.shown(nativeSecret("other"), directly(kind, name))
-			wantStatus(t, n.Publish(t.Context(), v), codes.InvalidArgument, fmt.Sprintf(
-				`%s: Forbidden: the pod's spec does not name %s "%s/%s" itself, and this node's plugin runs with --identity=node: add a volume of the pod that names it, and show that by a volume source`,
-				map[string]string{"secret": "secret", "configmap": "configMap"}[kind], object, n.namespace, name))
-			across := n.shown(nativeSecret(name), map[string]string{"secret": name, "namespace": "default"})
-			wantStatus(t, n.Publish(t.Context(), across), codes.InvalidArgument, "namespace")
-		}
-	}
-	for _, r := range n.reads() {
-		if r.Resource != "pods" {
-			t.Errorf("%s of %v", r.Verb, r.Object)
-		}
-	}
-	n.mustUnpublish(neighbour)
-	n.wantNothingLeft()
 }
 
 // TestAsNodeWithoutMirrorPod: the API server has no pod for a static pod until it accepts the mirror, which NodeRestriction

@@ -110,10 +110,7 @@ func TestAsNodeKeepsTheStartupTaint(t *testing.T) {
 	}
 	taintsBecome(t, node, nil)
 	n.logs(removed, 1)
-	log, err := os.ReadFile(n.LogPath())
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := n.log()
 	if _, after, ok := strings.Cut(string(log), readable); !ok || !strings.Contains(after, removed) {
 		t.Error("the taint went before the plugin could read as its node")
 	}

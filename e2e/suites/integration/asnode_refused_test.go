@@ -2,12 +2,8 @@ package integration
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/refvol/refvol/e2e/tools/faultproxy"
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -20,30 +16,6 @@ func (n *proxiedAsNode) refuse(match func(faultproxy.Request) bool) {
 }
 
 func everything(faultproxy.Request) bool { return true }
-
-// TestAsNodeRefusedPublish: a publish that is refused waits, for that may pass. Its answer is the
-// same whether the object exists or not.
-func TestAsNodeRefusedPublish(t *testing.T) {
-	t.Parallel()
-	n := newProxiedAsNode(t, "--publish-wait=2s")
-	n.secret("there", map[string]string{"key": n.canary()})
-	for _, resource := range []string{"pods", "secrets"} {
-		n.refuse(func(r faultproxy.Request) bool { return r.Resource == resource && r.Namespace == n.namespace })
-		var texts []string
-		for _, name := range []string{"there", "gone"} {
-			v := n.shown(nativeSecret(name), volumeSource())
-			err := n.finalAnswer(v)
-			wantStatus(t, err, codes.PermissionDenied, "no relationship found")
-			n.hasEvent(v, "RefForbidden", "no relationship found")
-			texts = append(texts, strings.NewReplacer(name, "NAME", v.Pod, "POD", v.UID, "UID").Replace(status.Convert(err).Message()))
-		}
-		if texts[0] != texts[1] {
-			t.Errorf("it shows whether the object exists:\n%s\n%s", texts[0], texts[1])
-		}
-		n.behind.heal()
-	}
-	n.wantNothingLeft()
-}
 
 // TestAsNodeWhileAllIsRefused has an API server whose authorizer refuses everything after its
 // start, under many volumes: of a running plugin, whose watches have ended, and of one that starts

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -27,70 +27,38 @@ func impersonating(t *testing.T, kubeconfig, user string) kubernetes.Interface {
 	return harness.ClientFor(t, config)
 }
 
-// The requests of a plugin for one object.
-func getSecret(ns, name string) request {
-	return request{"get secret " + name, func(ctx context.Context, c kubernetes.Interface) error {
-		_, err := c.CoreV1().Secrets(ns).Get(ctx, name, metav1.GetOptions{})
-		return err
-	}}
+// request is one of the plugin's, or one that it must not be able to make. Without a name it is for all objects.
+type request struct{ verb, resource, namespace, name string }
+
+func (r request) send(ctx context.Context, c kubernetes.Interface) error {
+	get := c.CoreV1().RESTClient().Get().NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.resource)
+	if r.verb == "get" {
+		return get.Name(r.name).Do(ctx).Error()
+	}
+	if r.name != "" {
+		get = get.Param("fieldSelector", "metadata.name="+r.name)
+	}
+	if r.verb == "list" {
+		return get.Do(ctx).Error()
+	}
+	body, err := get.Param("watch", "true").Stream(ctx)
+	if err == nil {
+		err = body.Close()
+	}
+	return err
 }
 
-func named(name string) metav1.ListOptions {
-	return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}
-}
+func getPod(pod *corev1.Pod) request { return request{"get", "pods", pod.Namespace, pod.Name} }
 
-func listSecrets(ns string, opts metav1.ListOptions) request {
-	return request{"list secrets " + opts.FieldSelector, func(ctx context.Context, c kubernetes.Interface) error {
-		_, err := c.CoreV1().Secrets(ns).List(ctx, opts)
-		return err
-	}}
-}
-
-func watchSecret(ns, name string) request {
-	return request{"watch secret " + name, func(ctx context.Context, c kubernetes.Interface) error {
-		w, err := c.CoreV1().Secrets(ns).Watch(ctx, named(name))
-		if err == nil {
-			w.Stop()
-		}
-		return err
-	}}
-}
-
-func listConfigMap(ns, name string) request {
-	return request{"list configmap " + name, func(ctx context.Context, c kubernetes.Interface) error {
-		_, err := c.CoreV1().ConfigMaps(ns).List(ctx, named(name))
-		return err
-	}}
-}
-
-func watchConfigMap(ns, name string) request {
-	return request{"watch configmap " + name, func(ctx context.Context, c kubernetes.Interface) error {
-		w, err := c.CoreV1().ConfigMaps(ns).Watch(ctx, named(name))
-		if err == nil {
-			w.Stop()
-		}
-		return err
-	}}
-}
-
-func getPod(pod *corev1.Pod) request {
-	return request{"get pod on " + pod.Spec.NodeName, func(ctx context.Context, c kubernetes.Interface) error {
-		_, err := c.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-		return err
-	}}
-}
-
-func getNode(name string) request {
-	return request{"get node " + name, func(ctx context.Context, c kubernetes.Interface) error {
-		_, err := c.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-		return err
-	}}
-}
-
-// request is one of the plugin's, or one that it must not be able to make.
-type request struct {
-	name string
-	send func(context.Context, kubernetes.Interface) error
+// readsOf returns the requests of a plugin for the objects of a name.
+func readsOf(namespace, name string) []request {
+	return []request{
+		{"get", "secrets", namespace, name},
+		{"list", "secrets", namespace, name},
+		{"watch", "secrets", namespace, name},
+		{"list", "configmaps", namespace, name},
+		{"watch", "configmaps", namespace, name},
+	}
 }
 
 // TestRightsAsNode sends, with the token of a plugin's pod, what the plugin sends and what it must
@@ -114,36 +82,27 @@ func TestRightsAsNode(t *testing.T) {
 	there := schedule(t, shared.ControlPlane, ns, spec)
 
 	n1, n2 := nodeUser(harness.NodeName), nodeUser(otherNode)
-	all := listSecrets(ns, metav1.ListOptions{})
+	all, node := request{"list", "secrets", ns, ""}, request{"get", "nodes", "", harness.NodeName}
 	for _, test := range []struct {
 		token, user string
 		allowed     bool
 		requests    []request
 	}{
-		{kubeconfig, n1, true, []request{
-			getPod(own), getPod(here), getSecret(ns, "here"), listSecrets(ns, named("here")), watchSecret(ns, "here"),
-			listConfigMap(ns, "here"), watchConfigMap(ns, "here"),
-		}},
-		{kubeconfig, "", false, []request{
-			getPod(own), getPod(here), getSecret(ns, "here"), listSecrets(ns, named("here")), watchSecret(ns, "here"),
-			listConfigMap(ns, "here"), watchConfigMap(ns, "here"), all, getNode(harness.NodeName),
-		}},
-		{kubeconfig, n1, false, []request{
-			getPod(there), getSecret(ns, "there"), listSecrets(ns, named("there")), watchSecret(ns, "there"), listConfigMap(ns, "there"),
-			watchConfigMap(ns, "there"), getSecret(ns, "nowhere"), getSecret(ns, "absent"), all, getNode(harness.NodeName),
-		}},
-		{kubeconfig, n2, false, []request{getPod(there), getSecret(ns, "there"), getSecret(ns, "here"), listConfigMap(ns, "there")}},
+		{kubeconfig, n1, true, append(readsOf(ns, "here"), getPod(own), getPod(here))},
+		{kubeconfig, "", false, append(readsOf(ns, "here"), getPod(own), getPod(here), all, node)},
+		{kubeconfig, n1, false, slices.Concat(readsOf(ns, "there"), readsOf(ns, "nowhere"), readsOf(ns, "absent"), []request{getPod(there), all, node})},
+		{kubeconfig, n2, false, slices.Concat(readsOf(ns, "there"), readsOf(ns, "here"), []request{getPod(there)})},
 		// A token from another node is worth nothing for what only this node's pods name.
-		{elsewhere, n1, false, []request{getPod(here), getSecret(ns, "here"), listConfigMap(ns, "here")}},
-		{elsewhere, n2, false, []request{getPod(here), getSecret(ns, "here"), listConfigMap(ns, "here")}},
-		{elsewhere, n2, true, []request{getPod(there), getSecret(ns, "there"), listConfigMap(ns, "there")}},
+		{elsewhere, n1, false, append(readsOf(ns, "here"), getPod(here))},
+		{elsewhere, n2, false, append(readsOf(ns, "here"), getPod(here))},
+		{elsewhere, n2, true, append(readsOf(ns, "there"), getPod(there))},
 	} {
 		client := impersonating(t, test.token, test.user)
 		for _, r := range test.requests {
 			// The authorizer hears of the pods by a watch.
 			harness.Eventually(t, soon, func() error {
 				if err := r.send(t.Context(), client); test.allowed != (err == nil) || !test.allowed && !apierrors.IsForbidden(err) {
-					return fmt.Errorf("%s as %q: %v, want it to be allowed: %t", r.name, test.user, err, test.allowed)
+					return fmt.Errorf("%v as %q: %v, want it to be allowed: %t", r, test.user, err, test.allowed)
 				}
 				return nil
 			})
@@ -156,10 +115,10 @@ func TestRightsAsNode(t *testing.T) {
 	}
 	for _, user := range []string{n1, ""} {
 		client := impersonating(t, kubeconfig, user)
-		for _, r := range []request{getPod(here), getSecret(ns, "here"), all} {
+		for _, r := range []request{getPod(here), {"get", "secrets", ns, "here"}, all} {
 			harness.Eventually(t, soon, func() error { // the API server keeps an answer for seconds
 				if err := r.send(t.Context(), client); !apierrors.IsUnauthorized(err) {
-					return fmt.Errorf("%s as %q with the token of a deleted pod: %v, want 401", r.name, user, err)
+					return fmt.Errorf("%v as %q with the token of a deleted pod: %v, want 401", r, user, err)
 				}
 				return nil
 			})

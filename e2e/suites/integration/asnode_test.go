@@ -43,15 +43,6 @@ func newAsNode(t *testing.T, args ...string) *asNode {
 	return &asNode{newNodeAs(t, kubeconfig, slices.Concat([]string{"--identity=node"}, args)...), harness.NodeName}
 }
 
-// newAsNodeByCache is newAsNode with the strategy Cache, on a node that has answers kept for a
-// second.
-func newAsNodeByCache(t *testing.T, args ...string) *asNode {
-	t.Helper()
-	name := newNodeObject(t, "1")
-	_, kubeconfig := pluginPod(t, name, asNodeRules(t, "cache"))
-	return &asNode{newNodeAs(t, kubeconfig, slices.Concat([]string{"--identity=node", "--change-detection=Cache", "--node-name=" + name}, args)...), name}
-}
-
 // pluginPod makes an account with rules, a pod of it on a node, and a kubeconfig with a token that
 // is bound to the pod.
 func pluginPod(t *testing.T, nodeName string, rules []rbacv1.PolicyRule) (pod *corev1.Pod, kubeconfig string) {
@@ -155,17 +146,6 @@ func nativeBoth(configMap, secret string) corev1.PodSpec {
 		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: configMap}}},
 		{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: secret}}},
 	}}})
-}
-
-// inEnvironment names an object of a kind by a container's envFrom.
-func inEnvironment(kind, name string) corev1.PodSpec {
-	from := corev1.EnvFromSource{}
-	if object := (corev1.LocalObjectReference{Name: name}); kind == "secret" {
-		from.SecretRef = &corev1.SecretEnvSource{LocalObjectReference: object}
-	} else {
-		from.ConfigMapRef = &corev1.ConfigMapEnvSource{LocalObjectReference: object}
-	}
-	return corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "none", EnvFrom: []corev1.EnvFromSource{from}}}}
 }
 
 // volumeSource shows the pod's own volume "native".

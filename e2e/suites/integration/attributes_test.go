@@ -89,10 +89,8 @@ func TestRuinedAttributes(t *testing.T) {
 	t.Parallel()
 	o := &outside{node: newNode(t)}
 	n := o.node
-	value := n.canary()
-	n.configMap("app", map[string]string{"key": value})
-	well := n.short("app")
-	n.mustPublish(well)
+	value := n.value("app")
+	well := n.published("app")
 	record, err := harness.Record(n.Target(well))
 	if err != nil {
 		t.Fatal(err)
@@ -115,8 +113,7 @@ func TestRuinedAttributes(t *testing.T) {
 	before := o.all()
 	n.mustStart()
 
-	changed := n.canary()
-	n.configMap("app", map[string]string{"key": changed})
+	changed := n.value("app")
 	n.arrives(well, "key", changed, afterRestart)
 	for i, c := range cases {
 		t.Logf("%s", c.name)

@@ -180,8 +180,7 @@ func (n *node) warmUp() {
 	n.t.Helper()
 	n.configMap("warm", map[string]string{"key": n.canary()})
 	before := watches(n.t.Context(), n.t, "configmaps")
-	v := n.short("warm")
-	n.mustPublish(v)
+	v := n.published("warm")
 	n.mustUnpublish(v)
 	wantWatches(n.t, "configmaps", before)
 }

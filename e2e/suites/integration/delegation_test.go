@@ -52,13 +52,11 @@ func TestDelegations(t *testing.T) {
 	const later = 30 * time.Second // on an emulated processor; a delegation holds a write up for 45 s
 	n := newNode(t)
 	n.configMap("app", map[string]string{"key": "1"})
-	plain := n.short("app")
-	n.mustPublish(plain)
+	plain := n.published("app")
 	var volumes []*harness.Volume
 	var ends []func()
 	for range hostile {
-		v := n.short("app")
-		n.mustPublish(v)
+		v := n.published("app")
 		volumes, ends = append(volumes, v), append(ends, delegate(t, n.Target(v)))
 	}
 	since := time.Now()

@@ -1,61 +1,16 @@
 package integration
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
-
-// allowReading gives an account the right to read the objects of the node's namespace.
-// The returned function takes it away.
-func (n *node) allowReading(account string) (forbid func()) {
-	n.t.Helper()
-	return n.allow(account, "get", "list", "watch")
-}
-
-// allow is allowReading with some rights only.
-func (n *node) allow(account string, verbs ...string) (forbid func()) {
-	n.t.Helper()
-	rbac := shared.Client().RbacV1()
-	meta := metav1.ObjectMeta{Name: account}
-	role := &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: verbs},
-	}}
-	binding := &rbacv1.RoleBinding{
-		ObjectMeta: meta, Subjects: accountSubjects(account),
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: account},
-	}
-	if _, err := rbac.Roles(n.namespace).Create(n.t.Context(), role, metav1.CreateOptions{}); err != nil {
-		n.t.Fatal(err)
-	}
-	if _, err := rbac.RoleBindings(n.namespace).Create(n.t.Context(), binding, metav1.CreateOptions{}); err != nil {
-		n.t.Fatal(err)
-	}
-	return func() {
-		ctx := context.WithoutCancel(n.t.Context())
-		if err := rbac.RoleBindings(n.namespace).Delete(ctx, account, metav1.DeleteOptions{}); err != nil {
-			n.t.Fatal(err)
-		}
-		if err := rbac.Roles(n.namespace).Delete(ctx, account, metav1.DeleteOptions{}); err != nil {
-			n.t.Fatal(err)
-		}
-	}
-}
-
-// publishesSoon repeats a publish, as the kubelet does, until the API server has heard
-// of the plugin's rights.
-func (n *node) publishesSoon(v *harness.Volume) {
-	n.t.Helper()
-	harness.Eventually(n.t, soon, func() error { return n.Publish(n.t.Context(), v) })
-}
 
 func restartAPIServer(t *testing.T) {
 	t.Helper()
@@ -74,14 +29,12 @@ func TestNoDenialWhileTheAPIServerStarts(t *testing.T) {
 	n.configMap("app", map[string]string{"key": n.canary()})
 	var volumes []*harness.Volume
 	for range 10 {
-		v := n.short("app")
-		n.mustPublish(v)
+		v := n.published("app")
 		volumes = append(volumes, v)
 	}
 	for range harness.Scaled(2, 10) {
 		restartAPIServer(t)
-		value := n.canary()
-		n.configMap("app", map[string]string{"key": value})
+		value := n.value("app")
 		for _, v := range volumes {
 			n.arrives(v, "key", value, time.Minute)
 			if problem := n.problem(v); problem != "" {

@@ -5,10 +5,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -54,71 +50,6 @@ func TestEnvFile(t *testing.T) {
 	n.secret("db", map[string]string{"other": n.canary()})
 	n.hasEvent(v, "RefKeyNotFound", "couldn't find key password in Secret "+n.namespace+"/db")
 	n.wantContent(v, "app.env", env("h2", password))
-	n.mustUnpublish(v)
-	n.wantNothingLeft()
-}
-
-// pod makes a pod at the API server, and returns a volume of it.
-func (n *node) pod(attributes map[string]string, containers ...corev1.Container) *harness.Volume {
-	n.t.Helper()
-	// No controller is there to make it.
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-	if _, err := shared.Client().CoreV1().ServiceAccounts(n.namespace).Create(n.t.Context(), account, metav1.CreateOptions{}); err != nil {
-		n.t.Fatal(err)
-	}
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec:       corev1.PodSpec{InitContainers: containers[1:], Containers: containers[:1]},
-	}
-	made, err := shared.Client().CoreV1().Pods(n.namespace).Create(n.t.Context(), pod, metav1.CreateOptions{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	v := harness.NewVolume(n.namespace, made.Name, attributes)
-	v.UID = string(made.UID)
-	return v
-}
-
-// The environment of the pod's own containers becomes a live file. What the pod's spec
-// holds of it is for nobody but the volume.
-func TestPodEnvFile(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	literal, password, late := n.canary(), n.canary(), n.canary()
-	n.secret("db", map[string]string{"password": password})
-	v := n.pod(map[string]string{"sources": "- podEnv: {path: main.env, container: main}\n- podEnv: {path: init.sh, container: prepare, format: shell, mode: \"0400\"}\n"},
-		corev1.Container{
-			Name: "main", Image: "x",
-			EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "late"}, Optional: new(true)}}},
-			Env: []corev1.EnvVar{
-				{Name: "LITERAL", Value: literal},
-				{Name: "PASSWORD", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "db"}, Key: "password"}}},
-				{Name: "CPU", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.cpu"}}},
-				{Name: "UID", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}}},
-			},
-			Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("1")}},
-		},
-		corev1.Container{Name: "prepare", Image: "x", Env: []corev1.EnvVar{{Name: "STEP", Value: "$(UNKNOWN)"}}},
-	)
-	n.mustPublish(v)
-	main := func(late, password string) string {
-		return late + "LITERAL=" + literal + "\nPASSWORD=" + password + "\nUID=" + v.UID + "\n"
-	}
-	n.wantContent(v, "main.env", main("", password))
-	n.wantContent(v, "init.sh", "STEP='$(UNKNOWN)'\n")
-	n.hasEvent(v, "InvalidEnvironmentVariableNames", "left out, for a volume can't know them: CPU (resourceFieldRef limits.cpu)")
-	password = n.canary()
-	n.secret("db", map[string]string{"password": password})
-	n.arrives(v, "main.env", main("", password), soon)
-
-	// What the pod's spec names is followed after a restart as well.
-	n.mustKill()
-	password = n.canary()
-	n.secret("db", map[string]string{"password": password})
-	n.mustStart()
-	n.arrives(v, "main.env", main("", password), soon)
-	n.secret("late", map[string]string{"A": late})
-	n.arrives(v, "main.env", main("A="+late+"\n", password), soon)
 	n.mustUnpublish(v)
 	n.wantNothingLeft()
 }

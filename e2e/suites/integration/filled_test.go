@@ -48,11 +48,9 @@ func TestAVolumeFilledByItsContainer(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.limitDescriptors(100)
-			value := n.canary()
-			n.configMap("app", map[string]string{"key": value})
+			value := n.value("app")
 			start := time.Now()
-			otherValue := n.canary()
-			n.configMap("other", map[string]string{"key": otherValue})
+			otherValue := n.value("other")
 			n.arrives(other, "key", otherValue, soon)
 			tookOther := time.Since(start)
 			n.arrives(v, "key", value, soon)

@@ -3,7 +3,6 @@ package integration
 import (
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -100,10 +99,8 @@ func TestKernelWithoutNoswap(t *testing.T) {
 			o.Kubeconfig = shared.kubeconfig
 			n := newNodeWith(t, o)
 			noswap := o.BeforeFork == nil && takesNoswap(t)
-			value := n.canary()
-			n.configMap("app", map[string]string{"key": value})
-			v := n.short("app")
-			n.mustPublish(v)
+			n.value("app")
+			v := n.published("app")
 			mounts, err := n.VolumeMounts()
 			if err != nil || len(mounts) != 1 {
 				t.Fatalf("the mounts are %v, %v, want one", mounts, err)
@@ -113,16 +110,12 @@ func TestKernelWithoutNoswap(t *testing.T) {
 			}
 			n.mustKill()
 			n.mustStart()
-			value = n.canary()
-			n.configMap("app", map[string]string{"key": value})
+			value := n.value("app")
 			n.arrives(v, "key", value, soon)
 			n.mustUnpublish(v)
 			n.wantNothingLeft()
 
-			log, err := os.ReadFile(n.LogPath())
-			if err != nil {
-				t.Fatal(err)
-			}
+			log := n.log()
 			want := 2 // of two starts
 			if noswap {
 				want = 0

@@ -117,39 +117,6 @@ func killAtCall(name string, nth int) supervise.Decide {
 	}
 }
 
-// TestKilledInBursts kills the plugin again and again at random calls, while the objects
-// of one volume change faster than it may follow. One reader reads throughout.
-func TestKilledInBursts(t *testing.T) {
-	t.Parallel()
-	random := harness.Rand(t)
-	sum := newTally()
-	k := newKilling(t, shapes()[1], sum)
-	v := k.newVolume()
-	k.mustPublish(v)
-	finish := k.watch(v, false)
-	for range harness.Scaled(10, 250) {
-		k.Arm(supervise.KillAt(1 + random.IntN(120)))
-		for range 1 + random.IntN(8) {
-			k.change()
-		}
-		k.untilSettledOrKilled(v)
-		if calls, killed := k.Disarm(); killed {
-			k.killed("burst", calls)
-			k.restart()
-			k.becomesCurrent(v)
-		}
-		k.wantBareDisk()
-	}
-	k.untilSettledOrKilled(v)
-	finish()
-	k.wantMounts(1)
-	k.end(v)
-	sum.report(t)
-	if sum.kills == 0 {
-		t.Error("never killed")
-	}
-}
-
 // TestKilledWhileItStarts kills the plugin in the middle of an update, and then its
 // successor at each call of its start and of the repair.
 func TestKilledWhileItStarts(t *testing.T) {

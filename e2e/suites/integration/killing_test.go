@@ -97,11 +97,7 @@ func (k *killing) change() {
 	k.generation++
 	k.versions = nil
 	for _, o := range k.shape.objects {
-		if o.kind == "secret" {
-			k.versions = append(k.versions, k.secret(o.name, o.data(k.generation)).ResourceVersion)
-		} else {
-			k.versions = append(k.versions, k.configMap(o.name, o.data(k.generation)).ResourceVersion)
-		}
+		k.versions = append(k.versions, k.putObject(o.kind, o.name, o.data(k.generation)).GetResourceVersion())
 	}
 }
 

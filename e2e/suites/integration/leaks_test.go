@@ -40,9 +40,9 @@ func TestNothingLeaks(t *testing.T) {
 				n.secret("db", map[string]string{"password": n.canary(), "a.b": n.canary()})
 				n.configMap("own", map[string]string{"own": n.canary()})
 				v := n.tokened(n.volume(map[string]string{"sources": n.sources()}))
-				n.publishesSoon(v)
+				n.publishes(v, soon)
 				p := n.podWithEnv()
-				n.publishesSoon(p)
+				n.publishes(p, soon)
 				n.changes(v, p)
 				n.refusals(v)
 				n.forbidden()
@@ -79,7 +79,7 @@ func (n *leakyNode) sources() string {
 // podWithEnv makes a pod with values in its own spec, and returns a volume of it.
 func (n *leakyNode) podWithEnv() *harness.Volume {
 	n.t.Helper()
-	return n.tokened(n.pod(map[string]string{"sources": "- podEnv: {path: main.env, container: main}"}, corev1.Container{
+	pod := schedule(n.t, shared.ControlPlane, n.namespace, corev1.PodSpec{Containers: []corev1.Container{{
 		Name: "main", Image: "x",
 		Env: []corev1.EnvVar{
 			{Name: "LITERAL", Value: n.canary()},
@@ -88,7 +88,10 @@ func (n *leakyNode) podWithEnv() *harness.Volume {
 				LocalObjectReference: corev1.LocalObjectReference{Name: "db"}, Key: "password",
 			}}},
 		},
-	}))
+	}}})
+	v := n.volume(map[string]string{"sources": "- podEnv: {path: main.env, container: main}"})
+	v.Pod, v.UID = pod.Name, string(pod.UID)
+	return n.tokened(v)
 }
 
 // immutable creates the Secret "fixed", which can't be changed.
@@ -113,7 +116,7 @@ func (n *leakyNode) changes(v, pod *harness.Volume) {
 	n.deleteSecret("fixed")
 	recreated := n.immutable()
 	next := n.tokened(n.volume(map[string]string{"secret": "fixed"}))
-	n.publishesSoon(next) // which is what makes the plugin look again
+	n.publishes(next, soon) // which is what makes the plugin look again
 	n.arrives(v, "fixed", recreated, soon)
 	n.mustUnpublish(next)
 	for _, republished := range []*harness.Volume{v, pod} {

@@ -35,8 +35,7 @@ func TestSomethingMountedOnAFile(t *testing.T) {
 		return value
 	}
 	next()
-	v := n.short("app")
-	n.mustPublish(v)
+	v := n.published("app")
 	generation := n.generationsOf(v)[0]
 	file := filepath.Join(generation, "key")
 	if err := unix.Mount(os.DevNull, file, "", unix.MS_BIND, ""); err != nil {
@@ -66,10 +65,7 @@ func TestSomethingMountedOnAFile(t *testing.T) {
 	if events := n.eventsOf(v, "VolumeUpdateFailed"); len(events) != 1 {
 		t.Errorf("%d events: %+v", len(events), events)
 	}
-	log, err := os.ReadFile(n.LogPath())
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := n.log()
 	if lines := bytes.Count(log, []byte("Volume does not show what it should")); lines != 1 {
 		t.Errorf("logged %d times", lines)
 	}

@@ -1,13 +1,11 @@
 package integration
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -37,19 +35,12 @@ type many struct {
 	generations []int
 }
 
+// newMany starts a node with many volumes.
 func newMany(t *testing.T, count int) *many {
 	t.Helper()
 	// What makes, shows or removes a mount; all other calls are as fast as ever.
 	calls := []string{"fsmount", "move_mount", "mount", "umount2"}
-	m := newManyAt(t, count, newNodeSupervisedAt(t, calls, "-v=2"))
-	m.publishAll()
-	return m
-}
-
-// newManyAt makes the objects of many volumes of a node, and publishes none.
-func newManyAt(t *testing.T, count int, n *supervisedNode) *many {
-	t.Helper()
-	m := &many{supervisedNode: n}
+	m := &many{supervisedNode: newNodeSupervisedAt(t, calls, "-v=2")}
 	padding := m.canary()
 	for i := range count {
 		o := &object{kind: []string{"configMap", "secret"}[i%2], name: fmt.Sprint("app-", i), padding: padding}
@@ -58,18 +49,21 @@ func newManyAt(t *testing.T, count int, n *supervisedNode) *many {
 		m.volumes = append(m.volumes, m.volume(s.attributes()))
 		m.put(i)
 	}
+	if err := inParallel(count, 16, func(i int) error { return m.Publish(t.Context(), m.volumes[i]) }); err != nil {
+		t.Fatal(err)
+	}
 	return m
 }
 
 // put writes the object of a volume at its generation.
 func (m *many) put(i int) {
-	m.t.Helper()
 	o := m.shapes[i].objects[0]
-	if o.kind == "secret" {
-		m.secret(o.name, o.data(m.generations[i]))
-	} else {
-		m.configMap(o.name, o.data(m.generations[i]))
-	}
+	m.putObject(o.kind, o.name, o.data(m.generations[i]))
+}
+
+// remove deletes the object of a volume.
+func (m *many) remove(i int) {
+	m.removeObject(m.shapes[i].objects[0].kind, m.shapes[i].objects[0].name)
 }
 
 // getAll gets every object that there is, some at a time, and returns how long that took.
@@ -92,38 +86,6 @@ func (m *many) getAll() time.Duration {
 		m.t.Fatal(err)
 	}
 	return time.Since(begin)
-}
-
-func (m *many) remove(i int) {
-	m.t.Helper()
-	o := m.shapes[i].objects[0]
-	if o.kind == "secret" {
-		m.deleteSecret(o.name)
-	} else {
-		m.deleteConfigMap(o.name)
-	}
-}
-
-// publishAll publishes all volumes, some at a time.
-func (m *many) publishAll() {
-	m.t.Helper()
-	var calls sync.WaitGroup
-	next, errs := make(chan *harness.Volume), make([]error, 16)
-	for worker := range errs {
-		calls.Go(func() {
-			for v := range next {
-				errs[worker] = errors.Join(errs[worker], m.Publish(m.t.Context(), v))
-			}
-		})
-	}
-	for _, v := range m.volumes {
-		next <- v
-	}
-	close(next)
-	calls.Wait()
-	if err := errors.Join(errs...); err != nil {
-		m.t.Fatal(err)
-	}
 }
 
 // changeMeanwhile changes, deletes, and recreates objects by turns, and leaves every

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -21,18 +19,9 @@ import (
 // skipped where that user may not.
 func (n *node) memoryGroup() *harness.MemoryGroup {
 	n.t.Helper()
-	g, err := harness.NewMemoryGroup("refvol-it")
-	n.skipUnlessAllowed(err)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() {
-		n.mustKill()
-		if err := g.Close(); err != nil {
-			n.t.Error(err)
-		}
-	})
-	err = g.Add(n.PID())
+	g := n.podGroup("refvol-it")
+	n.t.Cleanup(n.mustKill) // before the group goes
+	err := g.Add(n.PID())
 	n.skipUnlessAllowed(err)
 	if err != nil {
 		n.t.Fatal(err)
@@ -77,8 +66,7 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 	before := n.mebibyte()
 	n.configMap("app", before)
 	for range 20 {
-		v := n.short("app")
-		n.mustPublish(v)
+		v := n.published("app")
 		volumes = append(volumes, v)
 	}
 	if err := g.Limit(number(g.Usage()) + 4<<20); err != nil {
@@ -138,10 +126,7 @@ func (n *node) restartWithoutMemory(volumes []*harness.Volume, data map[string]s
 	if !ended {
 		return
 	}
-	log, err := os.ReadFile(n.LogPath())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	log := n.log()
 	reason, lack := endOf(log)
 	n.t.Logf("the plugin has ended: %s", reason)
 	if !lack {
@@ -161,53 +146,6 @@ func endOf(log []byte) (reason []byte, lack bool) {
 		}
 	}
 	return reason, false
-}
-
-// The pages of volumes stay counted where the plugin was that wrote them. A limit there
-// kills each plugin that comes after; the bound that counts them is the node's total,
-// also after a restart.
-func TestMemoryOutlivesThePlugin(t *testing.T) {
-	n := newNode(t, "--max-total-size=6200Ki", "--max-volume-size=2Mi")
-	g, number := n.memoryGroup(), mustNumber(t)
-	data := n.mebibyte()
-	was := []map[string]string{data}
-	n.configMap("app", data)
-	var volumes []*harness.Volume
-	for range 5 {
-		v := n.short("app")
-		n.mustPublish(v)
-		volumes = append(volumes, v)
-	}
-	n.mustKill()
-	if left := number(g.Usage()); left < 5<<20 {
-		t.Errorf("%d bytes are counted after the end of the plugin, want those of 5 MiB of files", left)
-	}
-	for range 2 { // killed, again and again
-		if err := g.Limit(number(g.Usage()) + 1<<20); err != nil {
-			t.Fatal(err)
-		}
-		n.mustStart()
-		if err := g.Add(n.PID()); err != nil {
-			t.Fatal(err)
-		}
-		data = n.mebibyte()
-		was = append(was, data)
-		n.configMap("app", data)
-		n.diesOfMemory()
-		for _, v := range volumes {
-			whole := func(data map[string]string) bool { return n.showsJust(v, data) == nil }
-			if !slices.ContainsFunc(was, whole) {
-				t.Errorf("after the kill %s shows no generation as it was", v.ID())
-			}
-		}
-	}
-	if err := g.Limit(-1); err != nil {
-		t.Fatal(err)
-	}
-	n.mustStart()
-	n.allShow(volumes, data, afterCause)
-	n.publishesSoon(n.short("app")) // what the killed processes left counts until it is removed
-	wantStatus(t, n.Publish(t.Context(), n.short("app")), codes.ResourceExhausted, "--max-total-size")
 }
 
 // allShow waits until the last of the volumes shows data and is well.

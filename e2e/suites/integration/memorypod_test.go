@@ -83,8 +83,7 @@ func TestMemoryIsThePluginsPods(t *testing.T) {
 	var volumes []*harness.Volume
 	const count = 5
 	for range count {
-		v := n.short("app")
-		n.mustPublish(v)
+		v := n.published("app")
 		volumes = append(volumes, v)
 	}
 	n.readIn(readers, volumes)

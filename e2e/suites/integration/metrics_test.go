@@ -128,7 +128,7 @@ func TestMetrics(t *testing.T) {
 	n.configMap("app", map[string]string{"key": n.canary()})
 	n.secret("db", map[string]string{"key": n.canary()})
 	v := n.volume(map[string]string{"sources": `[{configMap: {name: app}}, {secret: {name: db, items: [{key: key, path: password}]}}]`})
-	n.publishesSoon(v)
+	n.publishes(v, soon)
 	n.counts(map[series]float64{
 		`refvol_volumes{condition="Current"}`: 1, "refvol_volumes": 1, "refvol_volume_bytes": float64(n.kernelCounts(v)), "refvol_volumes_without_token": 0,
 		`refvol_objects{kind="ConfigMap",state="present"}`: 1, `refvol_objects{kind="Secret",state="present"}`: 1, "refvol_objects": 2,

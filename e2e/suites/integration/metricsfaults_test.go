@@ -22,14 +22,10 @@ func TestFaultsShow(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *alerting){
 		"none":                  nothingShows,
 		"not registered":        unregisteredShows,
-		"missing object":        missingObjectShows,
-		"missing key":           missingKeyShows,
 		"deleted object":        deletedObjectShows,
 		"forbidden":             forbiddenShows,
 		"API server away":       absentServerShows,
 		"API server in trouble": failingServerShows,
-		"API server in need":    busyServerShows,
-		"deaf server":           deafServerShows,
 		"broken watches":        brokenWatchesShow,
 		"full volume":           fullVolumeShows,
 		"full node":             fullNodeShows,
@@ -49,8 +45,7 @@ func TestFaultsShow(t *testing.T) {
 func nothingShows(t *testing.T, a *alerting) {
 	n := newNode(t, anyPort)
 	n.value("app")
-	v := n.short("app")
-	n.mustPublish(v)
+	v := n.published("app")
 	a.wantFiring(t, asReady(n.scrapes(func() { n.arrives(v, "key", n.value("app"), soon) })))
 }
 
@@ -69,40 +64,10 @@ func (n *node) value(name string) string {
 	return value
 }
 
-func missingObjectShows(t *testing.T, _ *alerting) {
-	n := newNode(t, anyPort)
-	v := n.short("late")
-	publish := n.publishing(v)
-	n.counts(map[series]float64{
-		`refvol_volumes{condition="RefNotFound"}`: 1, "refvol_volumes": 1, `refvol_objects{kind="ConfigMap",state="absent"}`: 1,
-	})
-	n.value("late")
-	if err := n.answer(publish, soon); err != nil {
-		t.Fatal(err)
-	}
-	n.counts(map[series]float64{
-		`refvol_volumes{condition="Current"}`: 1, "refvol_volumes": 1, `refvol_objects{kind="ConfigMap",state="present"}`: 1,
-	})
-}
-
-func missingKeyShows(t *testing.T, _ *alerting) {
-	n := newNode(t, anyPort)
-	n.value("app")
-	v := n.volume(map[string]string{"configMap": "app", "items": "[{key: other, path: other}]"})
-	publish := n.publishing(v)
-	n.counts(map[series]float64{`refvol_volumes{condition="RefKeyNotFound"}`: 1, `refvol_objects{kind="ConfigMap",state="present"}`: 1})
-	n.configMap("app", map[string]string{"other": n.canary()})
-	if err := n.answer(publish, soon); err != nil {
-		t.Fatal(err)
-	}
-	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, `refvol_volumes{condition="RefKeyNotFound"}`: 0})
-}
-
 func deletedObjectShows(t *testing.T, a *alerting) {
 	n := newNode(t, anyPort)
 	n.value("app")
-	v := n.short("app")
-	n.mustPublish(v)
+	v := n.published("app")
 	n.deleteConfigMap("app")
 	n.counts(map[series]float64{`refvol_volumes{condition="RefDeleted"}`: 1, `refvol_objects{kind="ConfigMap",state="absent"}`: 1})
 	a.wantFiring(t, asReady(n.scrapes(nil)), "RefvolVolumesAbnormal")
@@ -125,9 +90,9 @@ func forbiddenShows(t *testing.T, a *alerting) {
 	a.wantFiring(t, asReady(n.scrapes(func() {
 		wantStatus(t, n.finalAnswer(refused), codes.PermissionDenied)
 	})), "RefvolPublishesRefused")
-	forbid := n.allowReading(powerlessAccount)
+	forbid := allow(t, n.namespace, readers("configmap"), account(pluginNamespace, powerlessAccount))
 	v := n.short("app")
-	n.publishesSoon(v)
+	n.publishes(v, soon)
 	n.counts(map[series]float64{`refvol_objects{kind="ConfigMap",state="present"}`: 1})
 	forbid()
 	// An open watch goes on, so the refusal comes with the next one.
@@ -150,13 +115,6 @@ func absentServerShows(t *testing.T, a *alerting) {
 	n.recovers(v)
 }
 
-func deafServerShows(t *testing.T, _ *alerting) {
-	n := newProxied(t, faultproxy.Options{}, anyPort)
-	v := n.withFault(faultproxy.HalfOpen) // the watch ends by a ping
-	n.isStale(nil)
-	n.recovers(v)
-}
-
 func brokenWatchesShow(t *testing.T, a *alerting) {
 	n := newProxied(t, faultproxy.Options{}, anyPort)
 	v := n.withFault(faultproxy.WatchClosed)
@@ -164,14 +122,6 @@ func brokenWatchesShow(t *testing.T, a *alerting) {
 		n.moves(n.scrape(), map[series]float64{`refvol_reflector_restarts_total{kind="ConfigMap"}`: 5})
 	})), "RefvolWatchesRestart")
 	n.isStale(nil)
-	n.recovers(v)
-}
-
-func busyServerShows(t *testing.T, _ *alerting) {
-	n := newProxied(t, faultproxy.Options{}, anyPort)
-	v := n.withFault(faultproxy.Unavailable)
-	n.proxy.ResetConnections()
-	n.isStale(map[series]float64{`rest_client_requests_total{code="503"}`: 1})
 	n.recovers(v)
 }
 
@@ -235,8 +185,7 @@ func (n *proxied) recovers(v *harness.Volume) {
 func fullVolumeShows(t *testing.T, a *alerting) {
 	n := newNode(t, anyPort, "--max-volume-size=64Ki")
 	n.value("app")
-	v := n.short("app")
-	n.mustPublish(v)
+	v := n.published("app")
 	a.wantFiring(t, asReady(n.scrapes(func() {
 		before := n.scrape()
 		n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 100<<10)})

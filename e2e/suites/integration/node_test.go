@@ -7,6 +7,7 @@ import (
 	"os"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -110,19 +111,14 @@ func (n *node) canary() string { return harness.NewCanary() }
 // configMap creates or replaces a ConfigMap in the node's namespace.
 func (n *node) configMap(name string, data map[string]string) *corev1.ConfigMap {
 	n.t.Helper()
-	return n.applyConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data})
-}
-
-func (n *node) applyConfigMap(cm *corev1.ConfigMap) *corev1.ConfigMap {
-	n.t.Helper()
-	applied, err := n.tryConfigMap(cm)
+	applied, err := n.tryConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data})
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	return applied
 }
 
-// tryConfigMap is applyConfigMap for any goroutine.
+// tryConfigMap is configMap for any goroutine.
 func (n *node) tryConfigMap(cm *corev1.ConfigMap) (*corev1.ConfigMap, error) {
 	client := shared.Client().CoreV1().ConfigMaps(n.namespace)
 	applied, err := client.Update(n.t.Context(), cm, metav1.UpdateOptions{})
@@ -147,6 +143,24 @@ func (n *node) secret(name string, data map[string]string) *corev1.Secret {
 	return applied
 }
 
+// putObject creates or replaces a Secret or a ConfigMap, by its kind.
+func (n *node) putObject(kind, name string, data map[string]string) metav1.Object {
+	n.t.Helper()
+	if kind == "secret" {
+		return n.secret(name, data)
+	}
+	return n.configMap(name, data)
+}
+
+func (n *node) removeObject(kind, name string) {
+	n.t.Helper()
+	if kind == "secret" {
+		n.deleteSecret(name)
+	} else {
+		n.deleteConfigMap(name)
+	}
+}
+
 func (n *node) deleteConfigMap(name string) {
 	n.t.Helper()
 	if err := shared.Client().CoreV1().ConfigMaps(n.namespace).Delete(n.t.Context(), name, metav1.DeleteOptions{}); err != nil {
@@ -164,6 +178,14 @@ func (n *node) volume(attributes map[string]string) *harness.Volume {
 // short returns a volume of one ConfigMap by the short form.
 func (n *node) short(configMap string) *harness.Volume {
 	return n.volume(map[string]string{"configMap": configMap})
+}
+
+// published publishes a volume of one ConfigMap.
+func (n *node) published(configMap string) *harness.Volume {
+	n.t.Helper()
+	v := n.short(configMap)
+	n.mustPublish(v)
+	return v
 }
 
 func (n *node) mustPublish(v *harness.Volume) {
@@ -199,4 +221,27 @@ func (n *node) publishing(v *harness.Volume) <-chan error {
 	answer := make(chan error, 1)
 	go func() { answer <- n.Publish(n.t.Context(), v) }()
 	return answer
+}
+
+// restartWith ends the plugin and starts it again with more flags, as a rollout does.
+func (n *node) restartWith(args ...string) {
+	n.t.Helper()
+	if err := n.Terminate(n.t.Context()); err != nil {
+		n.t.Fatal(err)
+	}
+	n.AddArgs(args...)
+	n.mustStart()
+}
+
+// kernelCounts returns what volumes take by the kernel's count, 1 KiB for each inode.
+func (n *node) kernelCounts(volumes ...*harness.Volume) (bytes int64) {
+	n.t.Helper()
+	for _, v := range volumes {
+		var fs unix.Statfs_t
+		if err := unix.Statfs(n.Target(v), &fs); err != nil {
+			n.t.Fatal(err)
+		}
+		bytes += int64(fs.Blocks-fs.Bfree)*fs.Bsize + int64(fs.Files-fs.Ffree)<<10
+	}
+	return bytes
 }

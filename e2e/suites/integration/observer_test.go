@@ -68,11 +68,7 @@ func (o *thing) write() {
 	for _, key := range o.keys() {
 		data[key] = o.state.String()
 	}
-	if o.kind == "secret" {
-		o.node.secret(o.name, data)
-	} else {
-		o.node.configMap(o.name, data)
-	}
+	o.node.putObject(o.kind, o.name, data)
 }
 
 func (o *thing) delete() {
@@ -81,11 +77,7 @@ func (o *thing) delete() {
 		return
 	}
 	o.exists = false
-	if o.kind == "secret" {
-		o.node.deleteSecret(o.name)
-	} else {
-		o.node.deleteConfigMap(o.name)
-	}
+	o.node.removeObject(o.kind, o.name)
 }
 
 // observer reads a volume over and over, and notes the first thing that must not be: a

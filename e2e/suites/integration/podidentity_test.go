@@ -2,7 +2,6 @@ package integration
 
 import (
 	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -57,19 +56,7 @@ func (n *podNode) account(namespace, name string) {
 func (n *podNode) pod(v *harness.Volume) *harness.Volume {
 	n.t.Helper()
 	n.account(v.Namespace, v.ServiceAccount)
-	automount := false
-	pods := shared.Client().CoreV1().Pods(v.Namespace)
-	var pod *corev1.Pod
-	harness.Eventually(n.t, soon, func() (err error) { // the API server hears of the account by a watch
-		pod, err = pods.Create(n.t.Context(), &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "pod-"},
-			Spec: corev1.PodSpec{
-				ServiceAccountName: v.ServiceAccount, AutomountServiceAccountToken: &automount, NodeName: harness.NodeName,
-				Containers: []corev1.Container{{Name: "main", Image: "none"}},
-			},
-		}, metav1.CreateOptions{})
-		return err
-	})
+	pod := schedule(n.t, shared.ControlPlane, v.Namespace, corev1.PodSpec{ServiceAccountName: v.ServiceAccount})
 	v.Pod, v.UID = pod.Name, string(pod.UID)
 	n.renewToken(v, time.Hour)
 	return v
@@ -89,15 +76,6 @@ func (n *podNode) renewToken(v *harness.Volume, life time.Duration) {
 		n.t.Fatal(err)
 	}
 	v.Token, v.TokenExpires = request.Status.Token, request.Status.ExpirationTimestamp.Time
-}
-
-// removePod removes the volume's pod from the API server.
-func (n *podNode) removePod(v *harness.Volume) {
-	n.t.Helper()
-	now := int64(0)
-	if err := shared.Client().CoreV1().Pods(v.Namespace).Delete(n.t.Context(), v.Pod, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
-		n.t.Fatal(err)
-	}
 }
 
 // own is a volume of one object of the pod's own namespace.
@@ -179,36 +157,4 @@ func (n *podNode) never(v *harness.Volume, path, value string, during time.Durat
 	if err == nil {
 		n.t.Errorf("%s was updated without a token", filepath.Join(n.Target(v), path))
 	}
-}
-
-func projected(name string, mode *int32, sources ...corev1.VolumeProjection) corev1.Volume {
-	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources, DefaultMode: mode}}}
-}
-
-func secretIn(object string, optional bool, items ...corev1.KeyToPath) corev1.VolumeProjection {
-	ref := corev1.LocalObjectReference{Name: object}
-	return corev1.VolumeProjection{Secret: &corev1.SecretProjection{LocalObjectReference: ref, Optional: &optional, Items: items}}
-}
-
-// TestPodIdentityOfAVolumeSource: with the pods' own tokens, what only the pod's own volume
-// names takes a right, and the refusal says where it is named.
-func TestPodIdentityOfAVolumeSource(t *testing.T) {
-	t.Parallel()
-	n := newPodNode(t)
-	value := n.canary()
-	n.secret("db", map[string]string{"password": value})
-	v := n.volume(map[string]string{"volume": "own"})
-	v.ServiceAccount, v.Beside = "web", []corev1.Volume{projected("own", nil, secretIn("db", false))}
-	n.pod(v)
-	refusal := fmt.Sprintf(`spec.volumes[0].projected.sources[0].secret: Forbidden: service account "web" of the pod may not get, list and watch Secret "%s/db"`, n.namespace)
-	wantStatus(t, n.finalAnswer(v), codes.PermissionDenied, refusal)
-	n.hasEvent(v, "RefForbidden", refusal)
-	revoke := allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
-	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
-	n.wantContent(v, "password", value)
-	revoke()
-	n.vanishes(v, "password", soon)
-	n.hasCondition(v, refusal)
-	n.mustUnpublish(v)
-	n.wantNothingLeft()
 }

@@ -40,7 +40,7 @@ func TestATokenDiesWithItsPod(t *testing.T) {
 	n.renewToken(goes, 2*time.Hour) // what is good for longest is the first choice
 	n.mustPublish(goes)
 
-	n.removePod(goes)
+	n.forgetPod(goes)
 	n.rejected(goes)
 	behind.proxy.ResetConnections()
 	second := n.canary()

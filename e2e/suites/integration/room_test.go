@@ -15,10 +15,6 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// afterCause is how soon a volume must be current once what kept it from that is gone.
-// It is more than the plugin's longest pause between two tries.
-const afterCause = soon
-
 // hold opens every file of the present generation, as readers do, so that its pages and
 // inodes stay when its names go. The returned function closes them; it is idempotent.
 func hold(t *testing.T, dir string) (release func()) {
@@ -163,23 +159,6 @@ func (n *node) showsJust(v *harness.Volume, data map[string]string) error {
 	return nil
 }
 
-// A volume that can't be updated holds up no other, and goes on when it can.
-func TestOneFailingVolumeHoldsUpNoOther(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, "--max-volume-size=64Ki")
-	n.configMap("small", map[string]string{"key": "0"})
-	n.configMap("growing", map[string]string{"key": "0"})
-	small, growing := n.short("small"), n.short("growing")
-	n.mustPublish(small)
-	n.mustPublish(growing)
-	n.configMap("growing", map[string]string{"key": string(make([]byte, 128<<10))})
-	n.configMap("small", map[string]string{"key": "1"})
-	n.arrives(small, "key", "1", soon)
-	n.wantContent(growing, "key", "0")
-	n.configMap("growing", map[string]string{"key": "2"})
-	n.arrives(growing, "key", "2", soon)
-}
-
 // TestReadersDontExceedTheTotal has readers keep all files open that volumes ever showed. What the kernel
 // holds stays below the node's total, and publishes and updates go on once the readers have ended.
 func TestReadersDontExceedTheTotal(t *testing.T) {
@@ -230,7 +209,7 @@ func TestReadersDontExceedTheTotal(t *testing.T) {
 		n.configMap(fmt.Sprint("app", i), map[string]string{"key": "smaller"})
 		n.arrives(volumes[i], "key", "smaller", soon)
 	}
-	n.publishesSoon(another)
+	n.publishes(another, soon)
 	for _, v := range append(volumes, another) {
 		n.mustUnpublish(v)
 	}

@@ -146,10 +146,8 @@ func (n *node) wantLabels(v *harness.Volume, want string) {
 func TestSELinux(t *testing.T) {
 	skipUnlessEnforcing(t)
 	n := newNode(t, "--selinux-context="+filesContext+ours)
-	value := n.canary()
-	n.configMap("app", map[string]string{"key": value})
-	v := n.short("app")
-	n.mustPublish(v)
+	value := n.value("app")
+	v := n.published("app")
 	mounts, err := n.VolumeMounts()
 	if err != nil || len(mounts) != 1 || !strings.Contains(mounts[0].SuperOptions, filesContext+ours) {
 		t.Errorf("the mounts are %+v, %v, want one of %s", mounts, err, filesContext+ours)
@@ -164,58 +162,12 @@ func TestSELinux(t *testing.T) {
 		c.wantDenied(others, "key", value)
 	}
 	check()
-	value = n.canary()
-	n.configMap("app", map[string]string{"key": value})
+	value = n.value("app")
 	n.arrives(v, "key", value, soon)
 	check()
 	n.mustKill()
 	n.mustStart()
-	value = n.canary()
-	n.configMap("app", map[string]string{"key": value})
+	value = n.value("app")
 	n.arrives(v, "key", value, soon)
 	check()
-}
-
-// A confined process can't read what has no container's label.
-func TestSELinuxOfAnotherType(t *testing.T) {
-	skipUnlessEnforcing(t)
-	const context = "system_u:object_r:user_home_t:s0"
-	n := newNode(t, "--selinux-context="+context)
-	value := n.canary()
-	n.configMap("app", map[string]string{"key": value})
-	v := n.short("app")
-	n.mustPublish(v)
-	n.wantLabels(v, context)
-	c := newContainer(t, n.Target(v))
-	c.wantDenied(ours, "key", value)
-}
-
-// Without the flag, the policy has files labelled by who makes them.
-func TestSELinuxWithoutAContext(t *testing.T) {
-	skipUnlessEnforcing(t)
-	n := newNode(t)
-	n.configMap("app", map[string]string{"key": n.canary()})
-	v := n.short("app")
-	n.mustPublish(v)
-	dir := t.TempDir()
-	if err := unix.Mount("none", dir, "tmpfs", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	want, err := label(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("files have the context %s", want)
-	if got, err := label(filepath.Join(n.Target(v), "..data", "key")); err != nil || got != want {
-		t.Errorf("a file has the context %s, %v, want %s", got, err, want)
-	}
 }

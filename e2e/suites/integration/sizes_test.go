@@ -50,8 +50,7 @@ func TestLargestObjects(t *testing.T) {
 			n := newNode(t, tc.args...)
 			data := tc.data(n)
 			n.configMap("app", data)
-			v := n.short("app")
-			n.mustPublish(v)
+			v := n.published("app")
 			if err := n.showsJust(v, data); err != nil {
 				t.Error(err)
 			}

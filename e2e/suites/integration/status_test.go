@@ -115,7 +115,7 @@ func TestStatusTellsFaults(t *testing.T) {
 	for _, v := range []*harness.Volume{current, pinned, deleted, large} {
 		n.mustPublish(v)
 	}
-	n.publishesSoon(refused)
+	n.publishes(refused, soon)
 	n.tellsOrdered(current, deleted, large, refused, pinned)
 	if out, errOut, exit := n.runStatus(); exit != 0 || errOut != "" || strings.Count(out, "\n") != 6 {
 		t.Errorf("all is well: exit status %d, %s\n%s", exit, errOut, out)

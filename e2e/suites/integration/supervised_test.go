@@ -126,12 +126,11 @@ func TestNothingIsExecuted(t *testing.T) {
 	env := n.volume(map[string]string{"sources": "- configMap: {name: app}\n- podEnv: {path: pod.env, container: main}\n"})
 	volumes := []*harness.Volume{atomic, inPlace, env}
 	for _, v := range volumes {
-		n.publishesSoon(v)
+		n.publishes(v, soon)
 	}
 	change := func() {
 		t.Helper()
-		value := n.canary()
-		n.configMap("app", map[string]string{"key": value})
+		value := n.value("app")
 		for _, v := range volumes {
 			n.arrives(v, "key", value, afterRestart)
 		}

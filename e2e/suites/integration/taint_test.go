@@ -27,15 +27,6 @@ const (
 	taintTimeout = 2 * time.Minute
 )
 
-// otherTaints are the Node's taints beside those of the plugin.
-func otherTaints() []corev1.Taint {
-	return []corev1.Taint{
-		{Key: "example.org/first", Effect: corev1.TaintEffectNoSchedule},
-		{Key: "example.org/agent-not-ready", Value: "x", Effect: corev1.TaintEffectNoExecute},
-		{Key: startupTaint + "-yet", Effect: corev1.TaintEffectNoExecute},
-	}
-}
-
 // setTaints has a Node have exactly these taints.
 func setTaints(t *testing.T, node string, taints []corev1.Taint) {
 	t.Helper()
@@ -121,46 +112,6 @@ func (n *node) logs(text string, count int) {
 	})
 }
 
-// The taint goes when the kubelet has confirmed the registration and not before, each
-// effect of it and no other taint, with the rights that the component gives.
-func TestStartupTaint(t *testing.T) {
-	t.Parallel()
-	node := newNodeObject(t, "0")
-	others := otherTaints()
-	setTaints(t, node, slices.Insert(slices.Clone(others), 1,
-		corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule},
-		corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoExecute}))
-	before := taints(t, node)
-	n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint)
-	kubelet := n.kubelet()
-	if _, err := kubelet.GetInfo(t.Context(), &registration.InfoRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	n.confirm(kubelet, false)
-	n.configMap("app", map[string]string{"key": n.canary()})
-	v := n.short("app")
-	n.mustPublish(v) // it is up and has had time for requests to the API server
-	if got := taints(t, node); !slices.Equal(got, before) {
-		t.Errorf("taints before the registration are %q, want %q", got, before)
-	}
-	n.logs("startup taint", 0)
-
-	n.confirm(kubelet, true)
-	taintsBecome(t, node, others)
-	n.logs("Removed the startup taint", 1)
-
-	// The kubelet restarts, and registers again; there is nothing to remove.
-	n.confirm(kubelet, true)
-	n.logs("The node has no startup taint", 1)
-	// The same on a Node that was made again.
-	setTaints(t, node, []corev1.Taint{{Key: startupTaint, Effect: corev1.TaintEffectNoExecute}})
-	n.confirm(kubelet, true)
-	taintsBecome(t, node, nil)
-	n.logs("Removed the startup taint", 2)
-	n.mustUnpublish(v)
-	n.wantNothingLeft()
-}
-
 // newNodeObject creates a Node, which exists until the test ends, and returns its name.
 func newNodeObject(t *testing.T, ttl string) (name string) {
 	t.Helper()
@@ -187,8 +138,7 @@ func TestMountsThatReachNoPod(t *testing.T) {
 	node := newNodeObject(t, "0")
 	n := newNodeAs(t, componentAccount(t, "startup-taint"), "--node-name="+node, "--startup-taint="+startupTaint, anyPort)
 	n.value("app")
-	v := n.short("app")
-	n.mustPublish(v)
+	v := n.published("app")
 	// The pod that the plugin is in is made again, without the propagation.
 	n.mustKill()
 	if err := n.Propagate(false); err != nil {

@@ -48,8 +48,7 @@ func TestOneWatchPerObject(t *testing.T) {
 	n.configMap("other", map[string]string{"key": n.canary()})
 	var volumes []*harness.Volume
 	for range 20 {
-		v := n.short("app")
-		n.mustPublish(v)
+		v := n.published("app")
 		volumes = append(volumes, v)
 	}
 	wantWatches(t, "configmaps", before+1)

@@ -50,7 +50,7 @@ func TestRevokedWhileSecretsCannotBeRead(t *testing.T) {
 				n.put("configmap", "across", n.canary())
 				revoke := n.consent()
 				v := n.mixed(strategy)
-				n.publishesSoon(v)
+				n.publishes(v, soon)
 				n.wantContent(v, "across", revoked)
 
 				n.mustKill()

@@ -65,13 +65,3 @@ func TestSwitchKeepsRights(t *testing.T) {
 		}
 	}
 }
-
-// TestQuotaOfCriticalPods makes the quota of docs/install.md: it is for pods with a priority, as the plugin's are.
-func TestQuotaOfCriticalPods(t *testing.T) {
-	for _, command := range documented(t, "install.md", "--namespace refvol-system create quota") {
-		scopes := mustKubectl(t, append(command, "--dry-run=server", "--output=jsonpath={.spec.scopes}")...)
-		if priority := daemonSet(t).Spec.Template.Spec.PriorityClassName; scopes != `["PriorityClass"]` || priority != "system-node-critical" {
-			t.Errorf("%q is for %s, and the plugin's pods have the priority %q", command, scopes, priority)
-		}
-	}
-}

@@ -8,13 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 func TestAttachShowsAllAtOnce(t *testing.T) {
@@ -142,44 +139,12 @@ func TestAttachRefuses(t *testing.T) {
 	}
 }
 
-func TestAttachWithAnOpenWriter(t *testing.T) {
-	n := newNode(t)
-	target := n.target("1")
-	v := n.create("v1")
-	f, err := v.Root().Create("version")
-	n.must(err)
-	n.wantErr(v.Attach(n.ctx(), target), unix.EBUSY)
-	n.wantGone(target)
-	_, err = f.WriteString("1")
-	n.must(err)
-	n.must(f.Close())
-	n.must(v.Attach(n.ctx(), target))
-	n.wantContent(target+"/version", "1")
-}
-
 func TestAttachOntoALeftoverDirectory(t *testing.T) {
 	n := newNode(t)
 	target := n.target("1")
 	n.mkdir(target)
 	n.publish("v1", target)
 	n.wantContent(target+"/version", "1")
-}
-
-func TestAttachTwice(t *testing.T) {
-	n := newNode(t)
-	target := n.target("1")
-	v := n.create("v1")
-	n.must(v.Attach(n.ctx(), target))
-	n.wantErr(v.Attach(n.ctx(), target), fs.ErrExist)
-	n.wantErr(v.Attach(n.ctx(), n.target("2")), fs.ErrExist)
-	n.wantMounts(target, source("v1"))
-
-	reopened, err := n.Reopen(n.ctx(), "v1", target)
-	n.must(err)
-	defer reopened.Close()
-	n.wantErr(reopened.Attach(n.ctx(), n.target("2")), fs.ErrExist)
-	n.must(reopened.Close())
-	n.wantErr(reopened.Attach(n.ctx(), n.target("2")), fs.ErrClosed)
 }
 
 func TestAttachBelowOtherMounts(t *testing.T) {
@@ -192,44 +157,6 @@ func TestAttachBelowOtherMounts(t *testing.T) {
 	n.wantContent(target+"/version", "2")
 	n.must(n.Unmount(n.ctx(), "v1", target))
 	n.wantMounts(n.kubeletDir, "other")
-}
-
-func TestRootDirectory(t *testing.T) {
-	other := 1234
-	if userNamespace(t) {
-		other = 0 // the only id that is mapped
-	}
-	for name, tc := range map[string]struct {
-		mode     fs.FileMode
-		uid, gid int
-		wantUID  int
-		wantGID  int
-	}{
-		"default":          {0o755, volume.NoOwner, volume.NoOwner, 0, 0},
-		"narrow":           {0o500, 0, 0, 0, 0},
-		"setgid and group": {0o775 | fs.ModeSetgid, volume.NoOwner, other, 0, other},
-		"user":             {0o700, other, volume.NoOwner, other, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := newNode(t)
-			p := params("v1")
-			p.Mode, p.UID, p.GID = tc.mode, tc.uid, tc.gid
-			v, err := n.Create(n.ctx(), p)
-			n.must(err)
-			defer v.Close()
-			target := n.target("1")
-			n.must(v.Attach(n.ctx(), target))
-			info, err := os.Stat(target)
-			n.must(err)
-			st := n.stat(target)
-			if got, want := info.Mode(), tc.mode|fs.ModeDir; got != want {
-				t.Errorf("got mode %v, want %v", got, want)
-			}
-			if int(st.Uid) != tc.wantUID || int(st.Gid) != tc.wantGID {
-				t.Errorf("got owner %d:%d, want %d:%d", st.Uid, st.Gid, tc.wantUID, tc.wantGID)
-			}
-		})
-	}
 }
 
 func TestLimits(t *testing.T) {
@@ -247,20 +174,6 @@ func TestLimits(t *testing.T) {
 	}
 	n.wantErr(v.Root().WriteFile("62", nil, 0o600), unix.ENOSPC)
 	n.wantErr(v.Root().Link("fits", "62"), unix.ENOSPC)
-}
-
-func TestManyVolumesAtOnce(t *testing.T) {
-	n := newNode(t)
-	before := n.counts()
-	var running sync.WaitGroup
-	for i := range 50 {
-		id, target := fmt.Sprintf("v%d", i), n.target(fmt.Sprint(i))
-		running.Go(func() {
-			n.cycle(id, target)
-		})
-	}
-	running.Wait()
-	n.wantCounts(before)
 }
 
 // cycle is the whole life of a volume; it may be called from any goroutine.

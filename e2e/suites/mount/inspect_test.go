@@ -1,7 +1,6 @@
 package mount_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -11,8 +10,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/textlogger"
 
 	"github.com/refvol/refvol/pkg/mount"
 )
@@ -78,64 +75,6 @@ func TestListThroughALink(t *testing.T) {
 	n.wantGone(n.target("1"))
 }
 
-// noFlags plays a kernel without noswap, which is the only flag among a tmpfs's settings.
-const noFlags = "fsconfig-flag=EINVAL"
-
-// takes says whether a tmpfs may have an option here.
-func takes(t *testing.T, option string) bool {
-	t.Helper()
-	dir := t.TempDir()
-	err := unix.Mount("none", dir, "tmpfs", 0, option)
-	if errors.Is(err, unix.EINVAL) {
-		return false
-	}
-	if err != nil {
-		t.Fatalf("mount a tmpfs with %s: %v", option, err)
-	}
-	if err := unix.Unmount(dir, 0); err != nil {
-		t.Fatal(err)
-	}
-	return true
-}
-
-// noswap is used where the kernel takes it: since Linux 6.4, and not in a user namespace.
-// Where it does not, that is said, once, however many volumes there are.
-func TestNoswap(t *testing.T) {
-	n := newNode(t)
-	var log bytes.Buffer
-	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))
-	ctx := klog.NewContext(t.Context(), logger)
-	m, err := mount.New(ctx, mount.Options{Driver: driver, KubeletDir: n.kubeletDir})
-	n.must(err)
-	noswap := os.Getenv(denied) != noFlags && takes(t, "noswap")
-	for _, id := range []string{"v1", "v2"} {
-		v, err := m.Create(ctx, params(id))
-		n.must(err)
-		n.must(v.Attach(ctx, n.target(id)))
-		n.must(v.Close())
-		options := n.mountsBelow(n.target(id))[0].VFSOptions
-		if strings.Contains(","+options+",", ",noswap,") != noswap {
-			t.Errorf("the tmpfs of %s has the options %s; the kernel takes noswap: %t", id, options, noswap)
-		}
-	}
-
-	const warning = "Warning: this kernel refuses noswap here, so values may reach a swap device; turn swap off or encrypt it"
-	warned := strings.Count(log.String(), warning)
-	if noswap && warned != 0 || !noswap && (warned != 1 || !strings.Contains(log.String(), "set noswap of a tmpfs: invalid argument")) {
-		t.Errorf("the kernel takes noswap: %t, and there are %d warnings in the log:\n%s", noswap, warned, &log)
-	}
-}
-
-func TestNoswapRefused(t *testing.T) {
-	if os.Getenv(denied) != "" {
-		t.Logf("the outer run covers this; %s is denied", os.Getenv(denied))
-		return
-	}
-	if out, err := rerun(t, noFlags, "-test.v", "-test.run=^TestNoswap$"); err != nil || !strings.Contains(out, "--- PASS: TestNoswap") {
-		t.Errorf("%v:\n%s", err, out)
-	}
-}
-
 // The attributes of files are those that the kernel lets us set, and keeps.
 func TestAttributePrefix(t *testing.T) {
 	n := newNode(t)
@@ -175,28 +114,6 @@ func userNamespace(t testing.TB) bool {
 		t.Fatal(err)
 	}
 	return size == 1
-}
-
-func TestUnmappedOwner(t *testing.T) {
-	n := newNode(t)
-	p := params("v1")
-	p.UID = 1234
-	before := n.counts()
-	v, err := n.Create(n.ctx(), p)
-	if !userNamespace(t) { // every owner is mapped
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := v.Close(); err != nil {
-			t.Error(err)
-		}
-		n.wantCounts(before)
-		return
-	}
-	if err == nil || !strings.Contains(err.Error(), "volume v1: set uid=1234 of a tmpfs: invalid argument") {
-		t.Errorf("got %v, want an error that names the owner", err)
-	}
-	n.wantCounts(before)
 }
 
 func TestUnknownSELinuxContext(t *testing.T) {

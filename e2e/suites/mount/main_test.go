@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -38,9 +37,6 @@ func deny(call string) error {
 	name, errName, _ := strings.Cut(call, "=")
 	number, ok := map[string]uint32{
 		"fsopen":        unix.SYS_FSOPEN,
-		"fspick":        unix.SYS_FSPICK,
-		"fsconfig-flag": unix.SYS_FSCONFIG, // as for noswap, the only flag; see below
-		"reconfigure":   unix.SYS_FSCONFIG, // the command of a tmpfs that is there
 		"mount_setattr": unix.SYS_MOUNT_SETATTR,
 		"openat2":       unix.SYS_OPENAT2,
 		"getxattr":      unix.SYS_GETXATTR,
@@ -55,13 +51,6 @@ func deny(call string) error {
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: number},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | errno},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-	}
-	if only, ok := map[string]uint32{"fsconfig-flag": unix.FSCONFIG_SET_FLAG, "reconfigure": unix.FSCONFIG_CMD_RECONFIGURE}[name]; ok {
-		const command = 24 // where the second argument is, in struct seccomp_data
-		filter[1].Jf = 3
-		filter = slices.Insert(filter, 2,
-			unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: command},
-			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: only})
 	}
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	runtime.LockOSThread()

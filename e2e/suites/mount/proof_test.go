@@ -28,25 +28,6 @@ func (n *node) tamper(target string, do func(root string) error) {
 	n.must(os.Remove(elsewhere))
 }
 
-func (n *node) wantAttribute(path, want string) {
-	n.Helper()
-	buf := make([]byte, 256)
-	size, err := unix.Getxattr(path, n.attribute(), buf)
-	if err != nil || string(buf[:size]) != want {
-		n.Errorf("%s of %s: got %q, %v; want %q", n.attribute(), path, buf[:max(size, 0)], err, want)
-	}
-}
-
-func TestAttributeIsTheSource(t *testing.T) {
-	n := newNode(t)
-	target := n.target("1")
-	n.publish("v1", target)
-	n.wantAttribute(target, source("v1"))
-	if err := unix.Removexattr(target, n.attribute()); !errors.Is(err, unix.EROFS) {
-		t.Errorf("removed through the visible mount: %v, want EROFS", err)
-	}
-}
-
 // tampered are the ways in which the attribute of v1 can be wrong.
 func tampered(n *node) map[string]func(root string) error {
 	set := func(value string) func(string) error {
@@ -190,25 +171,4 @@ func TestNoAnswerIsNoProof(t *testing.T) {
 	n.wantMounts(target, source("v1"))
 	n.wantContent(target+"/version", "1")
 	n.wantCounts(before)
-}
-
-// The attribute costs none of the inodes that the caller asked for, with the longest names.
-func TestSmallestVolume(t *testing.T) {
-	n := newNode(t)
-	m, err := mount.New(n.ctx(), mount.Options{Driver: strings.Repeat("d", 63), KubeletDir: n.kubeletDir})
-	n.must(err)
-	p := params(strings.Repeat("v", 128))
-	p.Inodes, p.Size = 1, 1
-	v, err := m.Create(n.ctx(), p)
-	n.must(err)
-	defer v.Close()
-	target := n.target("1")
-	n.must(v.Attach(n.ctx(), target))
-	n.must(m.Check(n.ctx(), p.VolumeID, target))
-
-	p.Inodes = 2
-	v, err = m.Create(n.ctx(), p)
-	n.must(err)
-	defer v.Close()
-	n.must(v.Root().Mkdir("one", 0o755))
 }

@@ -1,7 +1,6 @@
 package mount_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -17,40 +16,6 @@ var (
 	errForeign    = mount.ErrForeign
 	errOutside    = mount.ErrOutside
 )
-
-func TestReopenWritesThroughToTheTarget(t *testing.T) {
-	n := newNode(t)
-	target := n.target("1")
-	n.publish("v1", target)
-	before := n.counts()
-
-	v, err := n.Reopen(n.ctx(), "v1", target)
-	n.must(err)
-	n.must(v.Root().WriteFile("version", []byte("2"), 0o644))
-	n.wantContent(target+"/version", "2")
-	n.wantErr(os.WriteFile(target+"/version", nil, 0o644), unix.EROFS)
-	n.must(v.Close())
-	n.must(v.Close())
-
-	n.wantErr(os.WriteFile(target+"/version", nil, 0o644), unix.EROFS)
-	n.wantContent(target+"/version", "2")
-	n.wantMounts(target, source("v1"))
-	n.wantCounts(before)
-}
-
-// What a Mounter of an earlier process mounted is as good as one's own.
-func TestReopenByAnotherMounter(t *testing.T) {
-	n := newNode(t)
-	target := n.target("1")
-	n.publish("v1", target)
-	restarted, err := mount.New(n.ctx(), mount.Options{Driver: driver, KubeletDir: n.kubeletDir})
-	n.must(err)
-	n.Mounter = restarted
-	n.must(n.update("v1", target, "2"))
-	n.wantContent(target+"/version", "2")
-	n.must(n.Unmount(n.ctx(), "v1", target))
-	n.wantGone(target)
-}
 
 // Whatever takes the place of the volume, nothing must be written to it.
 func TestReopenOfWhatIsNotOurs(t *testing.T) {
@@ -221,26 +186,6 @@ func (n *node) unmountWhileSwapped(target string) {
 			n.Fatal(err)
 		}
 	}
-}
-
-func TestCreateAndReopenHeedTheContext(t *testing.T) {
-	n := newNode(t)
-	target := n.target("1")
-	n.publish("v1", target)
-	before := n.counts()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := n.Create(ctx, params("v2"))
-	n.wantErr(err, context.Canceled)
-	_, err = n.Reopen(ctx, "v1", target)
-	n.wantErr(err, context.Canceled)
-	if errors.Is(err, errNotMounted) {
-		t.Errorf("a canceled Reopen says that the volume is not mounted: %v", err)
-	}
-	n.wantCounts(before)
-	// An unpublish cleans up all the same.
-	n.must(n.Unmount(ctx, "v1", target))
-	n.wantGone(target)
 }
 
 // A handle that is kept must notice when its volume is mounted there no more.

@@ -6,8 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestUnmountTwice(t *testing.T) {
@@ -23,19 +21,6 @@ func TestUnmountTwice(t *testing.T) {
 	n.must(os.RemoveAll(n.kubeletDir + "/pods/1"))
 	n.must(n.Unmount(n.ctx(), "v1", target))
 	n.wantCounts(before)
-}
-
-func TestUnmountStackedMounts(t *testing.T) {
-	n := newNode(t)
-	target := n.target("1")
-	n.publish("v1", target)
-	for range 5 {
-		n.bind(target, target)
-	}
-	n.must(n.Check(n.ctx(), "v1", target))
-	n.must(n.Unmount(n.ctx(), "v1", target))
-	n.wantMounts(target)
-	n.wantGone(target)
 }
 
 func TestUnmountLeavesOthersAlone(t *testing.T) {
@@ -144,39 +129,6 @@ func TestUnmountUnderReaders(t *testing.T) {
 		t.Errorf("the open file has %q, %v", content, err)
 	}
 	n.wantContent(container+"/version", "1")
-}
-
-// The plugin in its container, the host and a container that gets mounts from the
-// host share what happens below the kubelet's directory.
-func TestPropagation(t *testing.T) {
-	n := newNode(t)
-	n.bind(n.kubeletDir, n.kubeletDir)
-	n.must(unix.Mount("", n.kubeletDir, "", unix.MS_SHARED, ""))
-	host, slave := n.outside+"/host", n.outside+"/slave"
-	n.mkdir(host)
-	n.mkdir(slave)
-	n.bind(n.kubeletDir, host)
-	n.bind(n.kubeletDir, slave)
-	n.must(unix.Mount("", slave, "", unix.MS_SLAVE, ""))
-	before := n.counts()
-
-	target := n.target("1")
-	rel, err := filepath.Rel(n.kubeletDir, target)
-	n.must(err)
-	n.publish("v1", target)
-	n.must(n.update("v1", target, "2"))
-	for _, view := range []string{n.kubeletDir, host, slave} {
-		path := filepath.Join(view, rel)
-		n.wantContent(path+"/version", "2")
-		n.wantErr(os.WriteFile(path+"/version", nil, 0o644), unix.EROFS)
-		n.wantMounts(path, source("v1"))
-	}
-	n.must(n.Unmount(n.ctx(), "v1", target))
-	for _, view := range []string{n.kubeletDir, host, slave} {
-		n.wantMounts(filepath.Join(view, rel))
-		n.wantGone(filepath.Join(view, rel))
-	}
-	n.wantCounts(before)
 }
 
 func TestThousandVolumesLeaveNothing(t *testing.T) {
