@@ -25,9 +25,6 @@ type Variable struct {
 // String names the variable and the size of its value, and never shows the value.
 func (v Variable) String() string { return fmt.Sprintf("%s (%d bytes)", v.Name, len(v.Value)) }
 
-// GoString keeps the value out of %#v.
-func (v Variable) GoString() string { return v.String() }
-
 // Format keeps the value out of every verb.
 func (v Variable) Format(s fmt.State, _ rune) { fmt.Fprint(s, v.String()) }
 

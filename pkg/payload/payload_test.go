@@ -384,13 +384,13 @@ func TestRenderNamesObjects(t *testing.T) {
 	key := func(r volume.Ref, key string) *volume.Reference {
 		return &volume.Reference{Ref: r, Key: key, Optional: true}
 	}
-	mixed := &volume.EnvFile{Path: "mixed.env", Env: volume.Env{
+	mixed := volume.Source{Path: "mixed.env", Env: &volume.Env{
 		From: []volume.EnvFrom{{Ref: db}, {Ref: absent, Optional: true}, {Ref: own}},
 		Vars: []volume.EnvVar{{Name: "A", Key: key(ca, "x")}, {Name: "B", Key: key(ca, "none")}, {Name: "A", Value: "other"}, {Name: "C", Key: key(db, "y")}},
 	}}
-	plain := &volume.EnvFile{Path: "plain.env", Env: volume.Env{From: []volume.EnvFrom{{Ref: own}}}}
+	plain := volume.Source{Path: "plain.env", Env: &volume.Env{From: []volume.EnvFrom{{Ref: own}}}}
 	s := spec(source(0, secret, "db", "x:db/x", "y:p"), source(1, cm, "own", "x:p", "y:own"), source(2, cm, "ca"),
-		volume.Source{Env: mixed}, volume.Source{Env: plain})
+		mixed, plain)
 	want := map[string][]volume.Ref{
 		"db/x": {db}, "p": {own}, "own": {own}, "x": {ca}, "mixed.env": {ca, own, db}, "plain.env": {own}, // the later source shows p
 	}

@@ -39,7 +39,7 @@ func TestResolve(t *testing.T) {
 		t.Errorf("left out %q, asked for %s, %v", leftOut, asked, err)
 	}
 	file := func(i int, path string, format volume.EnvFormat) volume.Source {
-		return volume.Source{Env: &volume.EnvFile{Path: path, Mode: before[i].PodEnv.Mode, Format: format, Env: env}, Field: before[i].Field}
+		return volume.Source{Path: path, Mode: before[i].Mode, Format: format, Env: &env, Field: before[i].Field}
 	}
 	want := *spec
 	want.Sources = []volume.Source{before[0], file(1, "d/e", volume.EnvShell), shown[0], shown[1], file(3, "f", volume.EnvDotenv)}
@@ -61,7 +61,7 @@ func native(kind, name string, keys ...string) volume.Source {
 	for _, key := range keys {
 		p.Items = append(p.Items, volume.Item{Key: key, Path: key})
 	}
-	return volume.Source{Projection: p, Field: "spec.volumes[1].projected.sources[0]." + kind}
+	return volume.Source{Projection: p, Volume: "v", Field: "spec.volumes[1].projected.sources[0]." + kind}
 }
 
 func TestResolveRefuses(t *testing.T) {

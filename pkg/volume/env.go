@@ -1,7 +1,5 @@
 package volume
 
-import "io/fs"
-
 // EnvFormat is the syntax of an env file.
 type EnvFormat string
 
@@ -13,29 +11,10 @@ const (
 	EnvShell EnvFormat = "shell"
 )
 
-// EnvFile is a file of NAME=value lines, made of what a container's envFrom and env
-// would set.
-type EnvFile struct {
-	// Path of the file; clean.
-	Path string
-	// Mode beats the volume's default mode where it is not nil.
-	Mode   *fs.FileMode
-	Format EnvFormat
-	Env
-}
-
-// PodEnvFile is an EnvFile whose variables are those of a container of the pod.
-type PodEnvFile struct {
-	Path   string
-	Mode   *fs.FileMode
-	Format EnvFormat
-	// Container names an init or regular container of the pod.
+// PodEnv is the environment of a container of the pod.
+type PodEnv struct {
+	// Container names an init or regular container.
 	Container string
-}
-
-// File returns the env file of variables that are known now.
-func (f *PodEnvFile) File(env Env) *EnvFile {
-	return &EnvFile{Path: f.Path, Mode: f.Mode, Format: f.Format, Env: env}
 }
 
 // Env says which variables an env file holds: all keys of some objects first, then
@@ -79,3 +58,8 @@ const (
 	PodNodeName       PodField = "spec.nodeName"
 	PodServiceAccount PodField = "spec.serviceAccountName"
 )
+
+// PodFields returns every PodField.
+func PodFields() []PodField {
+	return []PodField{PodName, PodNamespace, PodUID, PodNodeName, PodServiceAccount}
+}

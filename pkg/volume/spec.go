@@ -13,6 +13,19 @@ import (
 // DefaultMode is the mode of a file for which nothing names one; it is the mode of the kubelet's own volumes.
 const DefaultMode fs.FileMode = 0o644
 
+// The bounds of what one volume's author may ask for. What that comes to in files is
+// bounded when they are made, see package payload.
+const (
+	// MaxAttributesSize is the most bytes that the names and values of one volume's
+	// attributes may have together.
+	MaxAttributesSize = 64 << 10
+	// MaxReferences is how many objects a volume may name, each counted once. A volume is to
+	// keep the UID and the resourceVersion of each in an extended attribute, which holds less
+	// than 64 KiB: in the order of Spec.Refs, 256 pairs of 60 bytes take a quarter of 60,000
+	// bytes. With 170 bytes for the namespace and the name beside each they still fit.
+	MaxReferences = 256
+)
+
 // kubeletPrefix marks the keys of a volume context that the kubelet sets and
 // that a pod's author can't, as long as the CSIDriver has podInfoOnMount.
 const kubeletPrefix = "csi.storage.k8s.io/"
@@ -76,22 +89,27 @@ func (s *Spec) InPlace() bool { return s.WriteStrategy == WriteInPlace }
 // RemoveDeleted says whether the files of a required object go when it is deleted.
 func (s *Spec) RemoveDeleted() bool { return s.OnDelete == DeleteRemove }
 
-// Source is one contribution to what a volume shows. Just one of Projection, Env, PodEnv, Join, Versions and Volume is
-// set.
+// Source is one contribution to what a volume shows. Just one of Projection, Env, PodEnv, Join and Versions is
+// set, or Volume.
 type Source struct {
-	// Projection shows the keys of an object as files.
+	// Projection shows the keys of an object as files. All others show one file.
 	Projection *Projection
+	// Path of the file; clean.
+	Path string
+	// Mode beats the volume's default mode where it is not nil.
+	Mode *fs.FileMode
+	// Format is that of Env and PodEnv.
+	Format EnvFormat
 	// Env shows an env file.
-	Env *EnvFile
-	// PodEnv shows an env file of variables that the pod's own spec names; see
-	// Spec.Resolve.
-	PodEnv *PodEnvFile
-	// Join shows a file of several keys.
-	Join *JoinFile
-	// Versions shows a file that names the objects and their versions.
-	Versions *VersionsFile
-	// Volume names one of the pod's own volumes and shows what that names; see
-	// Spec.Resolve.
+	Env *Env
+	// PodEnv shows an env file of variables that the pod's own spec names. pkg/pod resolves it to Env.
+	PodEnv *PodEnv
+	// Join shows several keys, one after the other.
+	Join []Reference
+	// Versions shows a JSON document of all objects that the volume shows.
+	Versions bool
+	// Volume names one of the pod's own volumes and shows what that names. pkg/pod resolves it to several sources with a
+	// Projection and the same Volume.
 	Volume string
 	// Field is where the pod's author wrote this source, for errors:
 	// sources[0].configMap, or configMap for the short form, or for what one of the pod's
@@ -112,23 +130,6 @@ type Projection struct {
 	// DefaultUser is that of the same volume: the owner of files for which neither an item nor
 	// Spec.UID names one.
 	DefaultUser *int64
-}
-
-// JoinFile is a file of several keys, one after the other.
-type JoinFile struct {
-	// Path of the file; clean.
-	Path string
-	// Mode beats the volume's default mode where it is not nil.
-	Mode  *fs.FileMode
-	Parts []Reference
-}
-
-// VersionsFile is a JSON document of all objects that the volume shows.
-type VersionsFile struct {
-	// Path of the file; clean.
-	Path string
-	// Mode beats the volume's default mode where it is not nil.
-	Mode *fs.FileMode
 }
 
 // Item maps one key of an object to a file.
