@@ -11,7 +11,7 @@ import (
 
 // addEnv adds an env file.
 func (r *renderer) addEnv(source *volume.Source) error {
-	e := environment{renderer: r, values: map[string][]byte{}, unknown: map[string]bool{}}
+	e := environment{renderer: r, file: volume.File{Path: source.Path}, values: map[string][]byte{}, unknown: map[string]bool{}}
 	for i := range source.Env.From {
 		e.addAll(&source.Env.From[i])
 	}
@@ -25,8 +25,9 @@ func (r *renderer) addEnv(source *volume.Source) error {
 	for _, name := range slices.Sorted(maps.Keys(e.values)) {
 		variables = append(variables, envfile.Variable{Name: name, Value: string(e.values[name])})
 	}
-	data, invalid := envfile.Encode(source.Format, variables)
-	r.addFile(volume.File{Path: source.Path, Data: data, Refs: e.refs}, source.Mode, r.spec.DefaultMode)
+	var invalid []string
+	e.file.Data, invalid = envfile.Encode(source.Format, variables)
+	r.addFile(e.file, source.Mode, r.spec.DefaultMode)
 	maps.DeleteFunc(e.unknown, func(_ string, dependent bool) bool { return !dependent })
 	if len(invalid)+len(e.unknown) > 0 {
 		r.skipped = append(r.skipped, Skipped{Path: source.Path, Format: source.Format, Invalid: invalid, Dependent: slices.Sorted(maps.Keys(e.unknown))})
@@ -43,8 +44,7 @@ type environment struct {
 	// unknown holds the variables that have a value which a volume can't know, and whether that is for what they refer
 	// to: of the others the spec itself says so.
 	unknown map[string]bool
-	// refs is the file's Refs.
-	refs []volume.Ref
+	file    volume.File
 }
 
 // set sets a variable, whatever it was before, unless there is no room: then the file is refused.
@@ -62,20 +62,10 @@ func (e *environment) forget(name string, dependent bool) {
 	e.unknown[name] = dependent
 }
 
-// object returns an object, or nil if it does not exist, and has the file name it: also
-// where no value of it is left in the end.
-func (e *environment) object(ref volume.Ref, optional bool, at string) *volume.Object {
-	object := e.renderer.object(ref, optional, at)
-	if object != nil {
-		e.refs = insertRef(e.refs, ref)
-	}
-	return object
-}
-
 // addAll sets a variable for each key of an object's data; binaryData is not for
 // variables.
 func (e *environment) addAll(from *volume.EnvFrom) {
-	object := e.object(from.Ref, from.Optional, from.Field)
+	object := e.objectOf(&e.file, from.Ref, from.Optional, from.Field)
 	if object == nil {
 		return
 	}
@@ -109,7 +99,7 @@ func (e *environment) add(v *volume.EnvVar) {
 }
 
 func (e *environment) addKey(name string, from *volume.Reference) {
-	object := e.object(from.Ref, from.Optional, from.Field)
+	object := e.objectOf(&e.file, from.Ref, from.Optional, from.Field)
 	if object == nil {
 		return
 	}
@@ -118,24 +108,19 @@ func (e *environment) addKey(name string, from *volume.Reference) {
 	case ok:
 		e.set(name, value)
 	case !from.Optional:
-		e.missing.addKey(Missing{Ref: from.Ref, Key: from.Key, Field: from.Field, Env: true}, object)
+		e.missing.add(Missing{Ref: from.Ref, Key: from.Key, Field: from.Field, Env: true}, object)
 	}
 }
 
 func (e *environment) podField(f volume.PodField) string {
-	switch f {
-	case volume.PodName:
-		return e.opts.Pod.Name
-	case volume.PodNamespace:
-		return e.opts.Pod.Namespace
-	case volume.PodUID:
-		return string(e.opts.Pod.UID)
-	case volume.PodNodeName:
-		return e.opts.NodeName
-	case volume.PodServiceAccount:
-		return e.opts.Pod.ServiceAccount
-	}
-	return ""
+	pod := &e.opts.Pod
+	return map[volume.PodField]string{
+		volume.PodName:           pod.Name,
+		volume.PodNamespace:      pod.Namespace,
+		volume.PodUID:            string(pod.UID),
+		volume.PodNodeName:       e.opts.NodeName,
+		volume.PodServiceAccount: pod.ServiceAccount,
+	}[f]
 }
 
 // expand replaces each $(NAME) by the value that the variable has by now, and each $$

@@ -100,24 +100,6 @@ type MissingError struct {
 	Count int
 }
 
-// addKey counts a key that an object lacks.
-func (e *MissingError) addKey(m Missing, object *volume.Object) {
-	const few = 5
-	if e.Count < maxMissing {
-		keys := slices.Sorted(maps.Keys(object.Data))
-		m.Has = strings.Join(keys[:min(few, len(keys))], ", ")
-	}
-	e.add(m)
-}
-
-// add counts m, and keeps it unless enough is kept.
-func (e *MissingError) add(m Missing) {
-	e.Count++
-	if len(e.Missing) < maxMissing || !slices.ContainsFunc(e.Missing, func(other Missing) bool { return other.Ref == m.Ref }) {
-		e.Missing = append(e.Missing, m)
-	}
-}
-
 // Error lists what is missing, the first maxMissing by name and the rest by number.
 func (e *MissingError) Error() string {
 	listed := e.Missing[:min(len(e.Missing), maxMissing)]
@@ -129,6 +111,19 @@ func (e *MissingError) Error() string {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(texts, "; ")
+}
+
+// add counts m, and keeps it unless enough is kept. object is what lacks the key, nil for none.
+func (e *MissingError) add(m Missing, object *volume.Object) {
+	if object != nil && e.Count < maxMissing {
+		const few = 5
+		keys := slices.Sorted(maps.Keys(object.Data))
+		m.Has = strings.Join(keys[:min(few, len(keys))], ", ")
+	}
+	e.Count++
+	if len(e.Missing) < maxMissing || !slices.ContainsFunc(e.Missing, func(other Missing) bool { return other.Ref == m.Ref }) {
+		e.Missing = append(e.Missing, m)
+	}
 }
 
 // Objects holds the objects of a spec by reference; one that does not exist has no
@@ -283,7 +278,7 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 		case ok:
 			r.addFile(volume.File{Path: item.Path, Data: value, Refs: refs, User: r.user(item.User, p)}, item.Mode, r.spec.DefaultMode, p.DefaultMode)
 		case !p.Optional:
-			r.missing.addKey(Missing{Ref: p.Ref, Key: item.Key, Field: at}, object)
+			r.missing.add(Missing{Ref: p.Ref, Key: item.Key, Field: at}, object)
 		}
 	}
 }
@@ -293,14 +288,13 @@ func (r *renderer) addJoin(source *volume.Source) error {
 	file := volume.File{Path: source.Path}
 	for i := range source.Join {
 		part := &source.Join[i]
-		object := r.object(part.Ref, part.Optional, part.Field)
+		object := r.objectOf(&file, part.Ref, part.Optional, part.Field)
 		if object == nil {
 			continue
 		}
-		file.Refs = insertRef(file.Refs, part.Ref)
 		value, ok := object.Value(part.Key)
 		if !ok && !part.Optional {
-			r.missing.addKey(Missing{Ref: part.Ref, Key: part.Key, Field: part.Field}, object)
+			r.missing.add(Missing{Ref: part.Ref, Key: part.Key, Field: part.Field}, object)
 		}
 		r.envBytes += len(value) + 1
 		if err := r.check(source.Field); err != nil {
@@ -331,9 +325,8 @@ func (r *renderer) addVersions(source *volume.Source) error {
 		Objects []shownObject `json:"objects"`
 	}{Objects: []shownObject{}}
 	for _, ref := range r.spec.Refs() {
-		if object := r.objects[ref]; object != nil && !r.opts.Refused[ref] {
+		if object := r.objectOf(&file, ref, true, source.Field); object != nil {
 			shown.Objects = append(shown.Objects, shownObject{ref.Kind, ref.Namespace, ref.Name, object.UID, object.ResourceVersion})
-			file.Refs = insertRef(file.Refs, ref)
 		}
 	}
 	var err error
@@ -345,15 +338,6 @@ func (r *renderer) addVersions(source *volume.Source) error {
 	return nil
 }
 
-// insertRef adds a reference to sorted ones, once.
-func insertRef(refs []volume.Ref, ref volume.Ref) []volume.Ref {
-	i, found := slices.BinarySearchFunc(refs, ref, volume.CompareRefs)
-	if found {
-		return refs
-	}
-	return slices.Insert(refs, i, ref)
-}
-
 // object returns an object, or nil if it does not exist, and notes that if it must.
 func (r *renderer) object(ref volume.Ref, optional bool, at string) *volume.Object {
 	if r.opts.Refused[ref] {
@@ -361,7 +345,16 @@ func (r *renderer) object(ref volume.Ref, optional bool, at string) *volume.Obje
 	}
 	object := r.objects[ref]
 	if object == nil && !optional && !r.opts.ForgiveDeleted {
-		r.missing.add(Missing{Ref: ref, Field: at})
+		r.missing.add(Missing{Ref: ref, Field: at}, nil)
+	}
+	return object
+}
+
+// objectOf is object for a file of several objects, and has the file name it: also where no value of it is left in the end.
+func (r *renderer) objectOf(file *volume.File, ref volume.Ref, optional bool, at string) *volume.Object {
+	object := r.object(ref, optional, at)
+	if i, found := slices.BinarySearchFunc(file.Refs, ref, volume.CompareRefs); object != nil && !found {
+		file.Refs = slices.Insert(file.Refs, i, ref)
 	}
 	return object
 }
