@@ -159,7 +159,7 @@ type Skipped struct {
 //
 // However often the spec names the objects, Options.MaxFiles and MaxEnvBytes bound the memory and the time.
 func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error) {
-	r := &renderer{spec: spec, objects: objects, opts: opts, files: map[string]volume.File{}, refs: map[volume.Ref][]volume.Ref{}}
+	r := &renderer{spec: spec, objects: objects, opts: opts, files: map[string]volume.File{}}
 	for i := range spec.Sources {
 		if err := r.add(&spec.Sources[i]); err != nil {
 			return nil, err
@@ -201,10 +201,8 @@ type renderer struct {
 	objects Objects
 	opts    Options
 	// files holds the last file of each path, and named is how often one was named.
-	files map[string]volume.File
-	named int
-	// refs has the Refs of the files of one object, which share them.
-	refs    map[volume.Ref][]volume.Ref
+	files   map[string]volume.File
+	named   int
 	missing MissingError
 	skipped []Skipped
 	// envBytes is what joined files and the variables of all env files take; see MaxEnvBytes.
@@ -257,11 +255,7 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 	if object == nil {
 		return
 	}
-	refs := r.refs[p.Ref]
-	if refs == nil {
-		refs = []volume.Ref{p.Ref}
-		r.refs[p.Ref] = refs
-	}
+	refs := []volume.Ref{p.Ref} // all files share it
 	if len(p.Items) == 0 {
 		for _, data := range []map[string][]byte{object.Data, object.BinaryData} {
 			for key, value := range data {

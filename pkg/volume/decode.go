@@ -68,44 +68,38 @@ func (d *decoder) list(at *field.Path, text string) (elements []json.RawMessage,
 }
 
 // toJSON returns YAML or JSON as JSON. Text that is JSON must not be read as YAML, which has no \/ and no surrogate
-// pairs. The error is io.EOF where there is no document, and repeats no value.
+// pairs. What YAMLToJSONStrict passes over or expands is refused before: more documents, and aliases, of which 64 KiB
+// may stand for gigabytes. The error is io.EOF where there is no document, and repeats no value.
 func toJSON(text string) ([]byte, error) {
 	if json.Valid([]byte(text)) {
 		return []byte(text), nil
 	}
-	if err := checkYAML(text); err != nil {
-		return nil, err
-	}
-	document, err := yaml.YAMLToJSONStrict([]byte(text))
-	if err == nil {
-		return document, nil
-	}
-	if again := repeatedField.FindString(err.Error()); again != "" {
-		return nil, errors.New("must be YAML or JSON: yaml: " + again)
-	}
-	return nil, errors.New("must be YAML that can be written as JSON: with strings as names of fields, and numbers and tags that JSON has")
-}
-
-// checkYAML returns io.EOF for no document, and an error for what YAMLToJSONStrict passes over or expands: more
-// documents, and aliases, of which 64 KiB may stand for gigabytes.
-func checkYAML(text string) error {
 	var document, rest yamlv3.Node
 	decode := yamlv3.NewDecoder(strings.NewReader(text))
 	switch err := decode.Decode(&document); {
 	case errors.Is(err, io.EOF):
-		return io.EOF
+		return nil, io.EOF
 	case err != nil:
 		// What begins with a * is an alias, and may be meant as a value.
 		problem, _, unknown := strings.Cut(err.Error(), " anchor '")
 		if unknown {
 			problem += " anchor; quote what begins with * or &"
 		}
-		return errors.New("must be YAML or JSON: " + problem)
+		return nil, errors.New("must be YAML or JSON: " + problem)
+	case !errors.Is(decode.Decode(&rest), io.EOF):
+		return nil, errors.New("must be one YAML or JSON document with nothing after it")
 	}
-	if err := decode.Decode(&rest); !errors.Is(err, io.EOF) {
-		return errors.New("must be one YAML or JSON document with nothing after it")
+	if err := checkNodes(&document); err != nil {
+		return nil, err
 	}
-	return checkNodes(&document)
+	asJSON, err := yaml.YAMLToJSONStrict([]byte(text))
+	if err == nil {
+		return asJSON, nil
+	}
+	if again := repeatedField.FindString(err.Error()); again != "" {
+		return nil, errors.New("must be YAML or JSON: yaml: " + again)
+	}
+	return nil, errors.New("must be YAML that can be written as JSON: with strings as names of fields, and numbers and tags that JSON has")
 }
 
 // checkNodes refuses aliases, numbers like 0480, which would be decimal, and binary texts: the admission policy searches

@@ -76,8 +76,8 @@ func CheckUser(n int64) error {
 }
 
 // Validate refuses what does not fit together: too many objects, and paths that conflict, which are two that are equal,
-// and a file where another needs a directory. Paths that come from keys without items are left out: there a later source
-// wins. So does a later path within one of the pod's own volumes, as for the kubelet.
+// and one below another. Paths that come from keys without items are left out: there a later source wins. So does a later
+// path within one of the pod's own volumes, as for the kubelet.
 func (s *Spec) Validate() error {
 	var d decoder
 	if uses := s.objects(); len(uses) > MaxReferences {
@@ -85,26 +85,37 @@ func (s *Spec) Validate() error {
 		err.Detail = fmt.Sprintf("a volume may name at most %d ConfigMaps and Secrets, each counted once; show the others in another volume", MaxReferences)
 		d.add(err)
 	}
-	taken := paths{files: map[string]place{}, directories: map[string]place{}}
-	for i := range s.Sources {
-		for at, path := range s.Sources[i].paths() {
-			if reason := taken.add(at, path); reason != "" {
-				d.add(field.Invalid(at.field(), shorten(path), reason))
+	files := map[string]place{}
+	for at, path := range s.paths() {
+		if other, found := files[path]; found && at.conflicts(other) {
+			d.add(field.Invalid(at.field(), shorten(path), "conflicting duplicate paths: also the path of "+other.field().String()))
+			continue
+		}
+		files[path] = at
+	}
+	for at, path := range s.paths() {
+		for dir := parent(path); dir != ""; dir = parent(dir) {
+			if other, found := files[dir]; found && at.conflicts(other) {
+				d.add(field.Invalid(at.field(), shorten(path), fmt.Sprintf("must not lie below %q, which %s makes a file", shorten(dir), other.field())))
+				break
 			}
 		}
 	}
 	return d.err()
 }
 
-// paths yields the paths that the pod's author gave in a source, each with its place.
-func (s *Source) paths() iter.Seq2[place, string] {
+// paths yields the paths that authors gave to files, each with its place.
+func (s *Spec) paths() iter.Seq2[place, string] {
 	return func(yield func(place, string) bool) {
-		if s.Path != "" && !yield(place{s, 0}, s.Path) || s.Projection == nil {
-			return
-		}
-		for i := range s.Projection.Items {
-			if !yield(place{s, i}, s.Projection.Items[i].Path) {
+		for i := range s.Sources {
+			source := &s.Sources[i]
+			if source.Path != "" && !yield(place{source, 0}, source.Path) {
 				return
+			}
+			for j := 0; source.Projection != nil && j < len(source.Projection.Items); j++ {
+				if !yield(place{source, j}, source.Projection.Items[j].Path) {
+					return
+				}
 			}
 		}
 	}
@@ -117,6 +128,11 @@ type place struct {
 	item   int
 }
 
+// conflicts says whether paths at two places may conflict: not within one of the pod's own volumes.
+func (p place) conflicts(other place) bool {
+	return p.source.Volume == "" || p.source.Volume != other.source.Volume
+}
+
 func (p place) field() *field.Path {
 	at := field.NewPath(p.source.Field)
 	switch {
@@ -126,39 +142,6 @@ func (p place) field() *field.Path {
 		at = nil
 	}
 	return at.Child(attrItems).Index(p.item).Child("path")
-}
-
-// paths holds the paths of files, each with its place.
-type paths struct {
-	files map[string]place
-	// directories holds the first place that needs each directory.
-	directories map[string]place
-}
-
-// add adds the path of a file, with its directories. It says why if the path conflicts with those before.
-func (t paths) add(at place, p string) (reason string) {
-	conflicts := func(other place, found bool) bool {
-		return found && (at.source.Volume == "" || other.source.Volume != at.source.Volume)
-	}
-	other, found := t.files[p]
-	if conflicts(other, found) {
-		return "conflicting duplicate paths: also the path of " + other.field().String()
-	}
-	other, found = t.directories[p]
-	if conflicts(other, found) {
-		return "must not be a file: " + other.field().String() + " needs a directory of that name"
-	}
-	for dir := parent(p); dir != ""; dir = parent(dir) {
-		other, found = t.files[dir]
-		if conflicts(other, found) {
-			return fmt.Sprintf("must not lie below %q, which %s makes a file", shorten(dir), other.field())
-		}
-	}
-	t.files[p] = at
-	for dir := parent(p); dir != "" && t.directories[dir].source == nil; dir = parent(dir) {
-		t.directories[dir] = at
-	}
-	return ""
 }
 
 // parent returns the directory of a clean path, "" for the volume's root.

@@ -1,3 +1,11 @@
+// Package volume is the vocabulary of refvol: what a pod asks for (Spec, parsed
+// from the volume attributes), who asks (Pod), what is referenced (Ref), what the
+// API server holds (Object) and what a volume shows (Payload).
+//
+// It owns the syntax of the volume attributes and the validation of paths and
+// modes. It is pure: it reads no file, no clock and no network, and it imports no
+// other package of this module. It must not know how objects are fetched, written
+// or mounted.
 package volume
 
 import (
@@ -142,6 +150,70 @@ type Item struct {
 	User *int64
 }
 
+// EnvFormat is the syntax of an env file.
+type EnvFormat string
+
+// The formats of env files.
+const (
+	// EnvDotenv is what dotenv parsers read.
+	EnvDotenv EnvFormat = "dotenv"
+	// EnvShell is what a POSIX shell can source.
+	EnvShell EnvFormat = "shell"
+)
+
+// PodEnv is the environment of a container of the pod.
+type PodEnv struct {
+	// Container names an init or regular container.
+	Container string
+}
+
+// Env says which variables an env file holds: all keys of some objects first, then
+// single ones. A later one of the same name wins.
+type Env struct {
+	From []EnvFrom
+	Vars []EnvVar
+}
+
+// EnvFrom makes a variable of each key of an object's data.
+type EnvFrom struct {
+	Prefix string
+	Ref    Ref
+	// Optional forgives an object that does not exist.
+	Optional bool
+	// Field is where the author wrote it: sources[0].env.envFrom[1].configMapRef.
+	Field string
+}
+
+// EnvVar is one variable. A Value that is not empty beats Key, FieldRef and Unknown, of
+// which at most one is set.
+type EnvVar struct {
+	Name string
+	// Value may refer to variables that are set before it as $(NAME).
+	Value    string
+	Key      *Reference
+	FieldRef PodField
+	// Unknown says that the variable has a value that a volume can't know: it is left
+	// out, and so is what was set under its name before.
+	Unknown bool
+}
+
+// PodField is a field of the pod whose value a publish request tells.
+type PodField string
+
+// The fields of a pod that can be the value of a variable.
+const (
+	PodName           PodField = "metadata.name"
+	PodNamespace      PodField = "metadata.namespace"
+	PodUID            PodField = "metadata.uid"
+	PodNodeName       PodField = "spec.nodeName"
+	PodServiceAccount PodField = "spec.serviceAccountName"
+)
+
+// PodFields returns every PodField.
+func PodFields() []PodField {
+	return []PodField{PodName, PodNamespace, PodUID, PodNodeName, PodServiceAccount}
+}
+
 // Attributes returns what the pod's author wrote of a volume context: all but the
 // keys that come from the kubelet, so also without tokens. The argument is left
 // as it is.
@@ -158,16 +230,14 @@ func PodFromContext(volumeContext map[string]string) (Pod, error) {
 	var errs field.ErrorList
 	get := func(key string) string {
 		key = kubeletPrefix + key
-		v := volumeContext[key]
-		if v == "" {
-			errs = append(errs, field.Required(field.NewPath("volume_context").Key(key),
-				"the CSIDriver object must have podInfoOnMount: true"))
-		} else if strings.ContainsAny(v, "/\x00") || v == "." || v == ".." {
-			errs = append(errs, field.Invalid(field.NewPath("volume_context").Key(key), shorten(v),
-				"must be a single path element"))
-		} else if strings.ContainsFunc(v, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			errs = append(errs, field.Invalid(field.NewPath("volume_context").Key(key), shorten(v),
-				"must not contain characters that can't be printed"))
+		at, v := field.NewPath("volume_context").Key(key), volumeContext[key]
+		switch {
+		case v == "":
+			errs = append(errs, field.Required(at, "the CSIDriver object must have podInfoOnMount: true"))
+		case strings.ContainsAny(v, "/\x00") || v == "." || v == "..":
+			errs = append(errs, field.Invalid(at, shorten(v), "must be a single path element"))
+		case strings.ContainsFunc(v, func(r rune) bool { return !unicode.IsPrint(r) }):
+			errs = append(errs, field.Invalid(at, shorten(v), "must not contain characters that can't be printed"))
 		}
 		return v
 	}
