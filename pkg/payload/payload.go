@@ -94,20 +94,19 @@ func (m Missing) String() string {
 
 // MissingError tells which required objects and keys do not exist. Who waits for them keeps it.
 type MissingError struct {
-	// Missing is the first maxMissing of them, and after these one of each object that is not among them.
+	// Missing is the first maxMissing of them.
 	Missing []Missing
 	// Count is how many there are.
 	Count int
 }
 
-// Error lists what is missing, the first maxMissing by name and the rest by number.
+// Error lists what is missing, the first by name and the rest by number.
 func (e *MissingError) Error() string {
-	listed := e.Missing[:min(len(e.Missing), maxMissing)]
-	texts := make([]string, 0, len(listed)+1)
-	for _, m := range listed {
+	var texts []string
+	for _, m := range e.Missing {
 		texts = append(texts, m.String())
 	}
-	if more := e.Count - len(listed); more > 0 {
+	if more := e.Count - len(e.Missing); more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(texts, "; ")
@@ -115,15 +114,15 @@ func (e *MissingError) Error() string {
 
 // add counts m, and keeps it unless enough is kept. object is what lacks the key, nil for none.
 func (e *MissingError) add(m Missing, object *volume.Object) {
-	if object != nil && e.Count < maxMissing {
+	if e.Count++; e.Count > maxMissing {
+		return
+	}
+	if object != nil {
 		const few = 5
 		keys := slices.Sorted(maps.Keys(object.Data))
 		m.Has = strings.Join(keys[:min(few, len(keys))], ", ")
 	}
-	e.Count++
-	if len(e.Missing) < maxMissing || !slices.ContainsFunc(e.Missing, func(other Missing) bool { return other.Ref == m.Ref }) {
-		e.Missing = append(e.Missing, m)
-	}
+	e.Missing = append(e.Missing, m)
 }
 
 // Objects holds the objects of a spec by reference; one that does not exist has no

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -50,7 +49,7 @@ func find(spec *corev1.PodSpec, name string) (Container, error) {
 		}
 		names = append(names, c.Name)
 	}
-	return Container{}, fmt.Errorf("the pod has no container %q; it has %s", name, strings.Join(names, ", "))
+	return Container{}, noSuch("container", name, names)
 }
 
 // environment collects one container's variables.

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"reflect"
@@ -26,7 +27,13 @@ import (
 func VolumeSources(spec *corev1.PodSpec, at *field.Path, namespace, name string) ([]volume.Source, error) {
 	i := slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
 	if i < 0 {
-		return nil, fmt.Errorf("the pod has no volume %q%s", name, others(spec.Volumes))
+		var names []string
+		for i := range spec.Volumes {
+			if spec.Volumes[i].CSI == nil { // which may be the one that asks
+				names = append(names, spec.Volumes[i].Name)
+			}
+		}
+		return nil, noSuch("volume", name, names)
 	}
 	objects, err := objectsOf(at.Child("volumes").Index(i), &spec.Volumes[i].VolumeSource)
 	if err != nil {
@@ -43,22 +50,14 @@ func VolumeSources(spec *corev1.PodSpec, at *field.Path, namespace, name string)
 	return sources, nil
 }
 
-// others names the first volumes that there are, as the end of a text.
-func others(volumes []corev1.Volume) string {
+// noSuch returns the error for a name that the pod does not have, with the first ones that it has.
+func noSuch(what, name string, known []string) error {
 	const few = 5
-	var names []string
-	for i := range volumes {
-		if volumes[i].CSI != nil {
-			continue // which may be the one that asks
-		}
-		if names = append(names, volumes[i].Name); len(names) == few {
-			break
-		}
+	text := fmt.Sprintf("the pod has no %s %q", what, name)
+	if len(known) > 0 {
+		text += "; it has " + strings.Join(known[:min(few, len(known))], ", ")
 	}
-	if len(names) == 0 {
-		return ""
-	}
-	return "; it has " + strings.Join(names, ", ")
+	return errors.New(text)
 }
 
 // object is a place of a volume that shows an object. The defaults are the volume's, at defaultsAt.
