@@ -161,9 +161,9 @@ func (p *parser) source(at *field.Path, from *source) Source {
 	mode := func(mode *intstr.IntOrString) *fs.FileMode { return p.mode(at.Child("mode"), mode) }
 	switch {
 	case from.ConfigMap != nil:
-		s.Projection = p.projection(at, ConfigMap, from.ConfigMap)
+		s.Projection = p.projection(at.Child("name"), at, ConfigMap, from.ConfigMap)
 	case from.Secret != nil:
-		s.Projection = p.projection(at, Secret, from.Secret)
+		s.Projection = p.projection(at.Child("name"), at, Secret, from.Secret)
 	case from.Volume != nil:
 		s.Volume = p.volume(at.Child("name"), from.Volume.Name)
 	case from.Env != nil:
@@ -187,12 +187,9 @@ func (p *parser) source(at *field.Path, from *source) Source {
 }
 
 // projection reads the fields at a path that name an object and its keys.
-func (p *parser) projection(at *field.Path, kind Kind, from *projection) *Projection {
-	return &Projection{
-		Ref:      p.ref(at.Child("name"), at.Child(attrNamespace), kind, from.Name, from.Namespace),
-		Items:    p.items(at.Child(attrItems), from.Items),
-		Optional: from.Optional,
-	}
+func (p *parser) projection(nameAt, at *field.Path, kind Kind, from *projection) *Projection {
+	ref := p.ref(nameAt, at, kind, from.Name, from.Namespace)
+	return &Projection{Ref: ref, Items: p.items(at.Child(attrItems), from.Items), Optional: from.Optional}
 }
 
 // join reads the parts of a joined file.
@@ -286,34 +283,31 @@ func (p *parser) shortForm(a attributes) []Source {
 		}
 		return []Source{{Field: at.String(), Volume: p.volume(at, *a.Volume)}}
 	}
-	kind := ConfigMap
+	kind, from := ConfigMap, &projection{Name: p.given[given[0]], Namespace: a.Namespace}
 	if a.Secret != nil {
 		kind = Secret
 	}
-	projection := &Projection{Ref: p.ref(at, field.NewPath(attrNamespace), kind, p.given[given[0]], a.Namespace)}
 	if a.Optional != nil {
 		supported(p, field.NewPath("optional"), *a.Optional, "false", "true")
-		projection.Optional = *a.Optional == "true"
+		from.Optional = *a.Optional == "true"
 	}
 	if a.Items != nil {
-		at := field.NewPath(attrItems)
-		elements, _ := p.list(at, *a.Items)
-		projection.Items = p.items(at, elements)
+		from.Items, _ = p.list(field.NewPath(attrItems), *a.Items)
 	}
-	return []Source{{Field: at.String(), Projection: projection}}
+	return []Source{{Field: at.String(), Projection: p.projection(at, nil, kind, from)}}
 }
 
-// ref reads the name of an object, and its namespace: the pod's own where none is given.
-func (p *parser) ref(nameAt, namespaceAt *field.Path, kind Kind, name string, namespace *string) Ref {
+// ref reads the name of an object, and its namespace below at: the pod's own where none is given.
+func (p *parser) ref(nameAt, at *field.Path, kind Kind, name string, namespace *string) Ref {
 	p.valid(nameAt, name, fmt.Sprintf("must name a %s", kind), func(name string) []string { return validation.NameIsDNSSubdomain(name, false) })
 	ref := Ref{Kind: kind, Namespace: p.pod.Namespace, Name: name}
 	if namespace == nil || *namespace == p.pod.Namespace {
 		return ref
 	}
-	ref.Namespace = *namespace
-	ok := p.valid(namespaceAt, *namespace, "must name a namespace; leave the field out for the pod's own", func(name string) []string { return validation.ValidateNamespaceName(name, false) })
+	ref.Namespace, at = *namespace, at.Child(attrNamespace)
+	ok := p.valid(at, *namespace, "must name a namespace; leave the field out for the pod's own", func(name string) []string { return validation.ValidateNamespaceName(name, false) })
 	if ok && !p.across {
-		p.add(field.Invalid(namespaceAt, *namespace, fmt.Sprintf("must be the pod's own namespace %q: this node's plugin shows no objects of others (--cross-namespace)", p.pod.Namespace)))
+		p.add(field.Invalid(at, *namespace, fmt.Sprintf("must be the pod's own namespace %q: this node's plugin shows no objects of others (--cross-namespace)", p.pod.Namespace)))
 	}
 	return ref
 }
@@ -349,7 +343,7 @@ func (p *parser) env(at *field.Path, from *env) *Env {
 			kind, object = Secret, from.SecretRef
 		}
 		at = at.Child(name)
-		ref := p.ref(at.Child("name"), at.Child(attrNamespace), kind, object.Name, object.Namespace)
+		ref := p.ref(at.Child("name"), at, kind, object.Name, object.Namespace)
 		e.From = append(e.From, EnvFrom{Prefix: from.Prefix, Ref: ref, Optional: object.Optional, Field: at.String()})
 	})
 	each(&p.decoder, at.Child("env"), from.Env, func(at *field.Path, from *envVar) {
@@ -388,7 +382,7 @@ func (p *parser) envVar(at *field.Path, v *envVar) EnvVar {
 }
 
 func (p *parser) keyRef(at *field.Path, kind Kind, from *keyRef) *Reference {
-	ref := p.ref(at.Child("name"), at.Child(attrNamespace), kind, from.Name, from.Namespace)
+	ref := p.ref(at.Child("name"), at, kind, from.Name, from.Namespace)
 	p.key(at.Child("key"), from.Key)
 	return &Reference{Ref: ref, Key: from.Key, Optional: from.Optional, Field: at.String()}
 }

@@ -121,9 +121,9 @@ func refusedCases() []refused {
 			map[string]string{"configMap": "A_", "colour": "red", "uid": "x", "namespace": "other", "optional": "yes", "items": "[{key: k, path: /x}]", "defaultMode": "9"},
 			"[colour: Forbidden: " + knownAttributes + `, defaultMode: Invalid value: "9": ` + badMode +
 				`, uid: Invalid value: "x": ` + badID +
+				`, optional: Unsupported value: "yes": supported values: "false", "true"` +
 				`, configMap: Invalid value: "A_": ` + badName +
 				`, namespace: Invalid value: "other": ` + otherNamespace +
-				`, optional: Unsupported value: "yes": supported values: "false", "true"` +
 				`, items[0].path: Invalid value: "/x": must be relative]`,
 		},
 	}
