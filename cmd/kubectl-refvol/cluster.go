@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/component-base/version"
 
-	"github.com/refvol/refvol/cmd/kubectl-refvol/portforward"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -94,8 +93,7 @@ type cluster struct {
 	namespace string
 	client    kubernetes.Interface
 	metadata  metadata.Interface
-	pods      *portforward.Forwarder
-	using     *podList
+	config    *rest.Config
 }
 
 // connect returns what the flags lead to. It sends nothing yet.
@@ -136,19 +134,16 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	}
 	return &cluster{
 		opts: o, namespace: namespace, client: client, metadata: objects,
-		pods: portforward.New(config, client.CoreV1().RESTClient()),
-		using: &podList{list: func(ctx context.Context) ([]fleet.Pod, error) {
-			return fleet.Using(ctx, client.CoreV1().Pods("").List, o.driver)
-		}},
+		config: config,
 	}, nil
 }
 
-func (c *cluster) fleet() (*fleet.Fleet, error) {
-	return fleet.New(fleet.Options{
+func (c *cluster) fleet() *fleet.Options {
+	return &fleet.Options{
 		Driver: c.opts.driver, CSINodes: c.csiNodes, Plugins: c.plugins,
-		Fetch: c.fetch, Using: c.using.get, Pod: c.pod, NodeReady: c.nodeReady,
+		Fetch: c.fetch, Using: c.using, Pod: c.pod, NodeReady: c.nodeReady,
 		AtOnce: atOnce, Timeout: c.opts.timeout,
-	})
+	}
 }
 
 // list returns all objects of a list.
@@ -184,6 +179,10 @@ func (c *cluster) plugins(ctx context.Context) ([]corev1.Pod, error) {
 	return all, nil
 }
 
+func (c *cluster) using(ctx context.Context) ([]fleet.Pod, error) {
+	return fleet.Using(ctx, c.client.CoreV1().Pods("").List, c.opts.driver)
+}
+
 // pod gets a pod that used the driver, nil if it doesn't any more.
 func (c *cluster) pod(ctx context.Context, namespace, name string) (*fleet.Pod, error) {
 	pod, err := c.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -195,7 +194,6 @@ func (c *cluster) pod(ctx context.Context, namespace, name string) (*fleet.Pod, 
 			return &use, nil
 		}
 	}
-	c.using.forget(namespace, name)
 	return nil, nil //nolint:nilnil // The answer is that there is none.
 }
 
@@ -211,7 +209,7 @@ func (c *cluster) nodeReady(ctx context.Context, name string) (bool, error) {
 
 func (c *cluster) fetch(ctx context.Context, pod string) (*status.Report, error) {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.opts.port)))
-	report, err := status.Fetch(ctx, c.pods.Transport(c.opts.namespace, pod), address)
+	report, err := status.Fetch(ctx, podTransport(c.config, c.client.CoreV1().RESTClient(), c.opts.namespace, pod), address)
 	if apierrors.IsForbidden(err) {
 		// The API server does not name the right if it is create.
 		err = fmt.Errorf("%w: this takes get and create of pods/portforward in namespace %s", err, c.opts.namespace)

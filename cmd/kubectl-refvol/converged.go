@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -105,13 +106,8 @@ func (o *convergedOptions) run(ctx context.Context, argument string, stdout, std
 	if err != nil {
 		return err
 	}
-	plugins, err := c.fleet()
-	if err != nil {
-		return err
-	}
 	w := &waiter{
-		object: object, version: c.version, survey: plugins.Collect, renew: c.using.renew, progress: newProgress(stderr),
-		watch: o.watch, allowNone: o.allowNone,
+		object: object, version: c.version, survey: c.fleet().Collect, watch: o.watch, allowNone: o.allowNone,
 		write: func(v *fleet.Result) error { return printVerdict(stdout, o.output, v) },
 		warn: func(err error) {
 			fmt.Fprintf(stderr, "Warning: %v: trying again\n", err) //nolint:errcheck // The verdict is what counts.
@@ -124,14 +120,11 @@ func (o *convergedOptions) run(ctx context.Context, argument string, stdout, std
 type waiter struct {
 	object  fleet.Object
 	version func(context.Context, fleet.Object) (*status.Version, error)
-	survey  func(context.Context, func(done, of int)) (*fleet.Survey, error)
-	// renew has the next survey list the pods anew, and returns false if the last one did.
-	renew func() bool
+	survey  func(context.Context) (*fleet.Survey, error)
 	// write prints a verdict for the caller.
 	write func(*fleet.Result) error
 	// warn tells why a round failed that is repeated.
-	warn     func(error)
-	progress *progress
+	warn func(error)
 	// watch has it go on, and print each verdict that differs from the one before.
 	watch bool
 	// allowNone has the answer be yes if no volume names the object.
@@ -153,7 +146,7 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 	changed := false // in the round before
 	retry := wait.Backoff{Duration: shortestPause, Factor: 2, Steps: 6, Cap: longestPause}
 	for again := retry; err == nil; {
-		began, previous := time.Now(), w.last
+		began := time.Now()
 		if err = w.round(ctx, deadline, before); err != nil {
 			if w.last == nil || deadline.Err() != nil || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 				break
@@ -164,12 +157,7 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 			continue
 		}
 		again = retry
-		found := w.last.Converged || w.last.None
-		if found && !w.isPrinted() && w.renew() {
-			w.last = previous // only a new list of the pods can say so
-			continue
-		}
-		if found || w.last.Current == nil || w.watch {
+		if w.last.Converged || w.last.None || w.last.Current == nil || w.watch {
 			if err = w.tell(); err != nil || !w.watch {
 				return errors.Join(err, outcome(w.last))
 			}
@@ -193,11 +181,7 @@ func (w *waiter) round(ctx, deadline context.Context, before *status.Version) er
 	survey := &fleet.Survey{}
 	if before != nil {
 		var err error
-		survey, err = w.survey(deadline, func(done, of int) {
-			w.progress.show("%s: %d of %d nodes asked", w.object, done, of)
-		})
-		w.progress.clear()
-		if err != nil {
+		if survey, err = w.survey(deadline); err != nil {
 			return err
 		}
 		if w.last != nil && deadline.Err() != nil {
@@ -218,14 +202,12 @@ func (w *waiter) round(ctx, deadline context.Context, before *status.Version) er
 
 // tell prints the last verdict, unless it says the same as the one printed before.
 func (w *waiter) tell() error {
-	if w.isPrinted() {
+	if w.printed != nil && w.printed.Same(w.last) {
 		return nil
 	}
 	w.printed = w.last
 	return w.write(w.last)
 }
-
-func (w *waiter) isPrinted() bool { return w.printed != nil && w.printed.Same(w.last) }
 
 // outcome returns nil for yes.
 func outcome(v *fleet.Result) error {
@@ -233,13 +215,13 @@ func outcome(v *fleet.Result) error {
 	case v.Converged:
 		return nil
 	case v.Current == nil:
-		return noError{fmt.Errorf("%s does not exist", v.Object)}
+		return command.WithStatus(command.No, fmt.Errorf("%s does not exist", v.Object))
 	case v.None:
-		return noneError{fmt.Errorf("no refvol volume shows %s: is it the right name and namespace? --allow-none accepts this", v.Object)}
+		return command.WithStatus(command.None, fmt.Errorf("no refvol volume shows %s: is it the right name and namespace? --allow-none accepts this", v.Object))
 	case len(v.Laggards) == 0:
-		return noError{fmt.Errorf("%s changes too often to be found everywhere", v.Object)}
+		return command.WithStatus(command.No, fmt.Errorf("%s changes too often to be found everywhere", v.Object))
 	}
-	return noError{fmt.Errorf("%s: not everywhere: volumes and nodes that lag: %d", v.Object, len(v.Laggards))}
+	return command.WithStatus(command.No, fmt.Errorf("%s: not everywhere: volumes and nodes that lag: %d", v.Object, len(v.Laggards)))
 }
 
 func pause(ctx context.Context, d time.Duration) {

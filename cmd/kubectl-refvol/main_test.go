@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -48,13 +49,13 @@ func TestFlags(t *testing.T) {
 		{[]string{"converged", "secret/a/b", "--server=http://127.0.0.1:1"}, `"secret/a/b" is neither secret/NAME nor configmap/NAME`},
 	} {
 		var out bytes.Buffer
-		err := run(t.Context(), test.args, &out, &out)
+		err := command.Run(t.Context(), newRootCommand(), test.args, &out, &out)
 		if err == nil || !strings.HasPrefix(err.Error(), test.want) || out.Len() > 0 {
 			t.Errorf("%q: %v, want %s; wrote %q", test.args, err, test.want, &out)
 		}
 	}
 	var out bytes.Buffer
-	if err := run(t.Context(), []string{"version"}, &out, &out); err != nil || !strings.HasPrefix(out.String(), "kubectl-refvol v") {
+	if err := command.Run(t.Context(), newRootCommand(), []string{"version"}, &out, &out); err != nil || !strings.HasPrefix(out.String(), "kubectl-refvol v") {
 		t.Errorf("version: %q, %v", &out, err)
 	}
 }
@@ -84,7 +85,7 @@ func TestExitStatus(t *testing.T) {
 		t.Errorf("yes: %v", yes)
 	}
 	for err, want := range map[error]int{no: 1, errors.Join(nil, no): 1, errFault: 2, none: 3, errors.Join(nil, none): 3} {
-		if got := exitStatus(err); got != want {
+		if got := command.ExitStatus(err); got != want {
 			t.Errorf("%v: %d, want %d", err, got, want)
 		}
 	}
@@ -96,13 +97,11 @@ type script struct {
 	// one stays. "" stands for none. Without shown there is no volume.
 	object, shown []string
 	// slow is how long a round takes, and fails are the rounds that fail, from 1 on.
-	slow  time.Duration
-	fails map[int]error
-	// keepsPods says that a round that says yes may do so by a list of pods that was kept.
-	keepsPods, renewed bool
-	allowNone          bool
-	printed            []string
-	rounds             int
+	slow      time.Duration
+	fails     map[int]error
+	allowNone bool
+	printed   []string
+	rounds    int
 }
 
 func next(versions *[]string) *status.Version {
@@ -119,15 +118,11 @@ func next(versions *[]string) *status.Version {
 func (s *script) waiter(watch bool) *waiter {
 	object := fleet.Object{Kind: "Secret", Namespace: "ns", Name: "db"}
 	return &waiter{
-		object: object, watch: watch, allowNone: s.allowNone, progress: &progress{},
-		renew: func() bool {
-			s.renewed = !s.renewed
-			return s.keepsPods && s.renewed
-		},
+		object: object, watch: watch, allowNone: s.allowNone,
 		version: func(ctx context.Context, _ fleet.Object) (*status.Version, error) {
 			return next(&s.object), ctx.Err()
 		},
-		survey: func(ctx context.Context, _ func(int, int)) (*fleet.Survey, error) {
+		survey: func(ctx context.Context) (*fleet.Survey, error) {
 			s.rounds++
 			if err := s.fails[s.rounds]; err != nil {
 				return nil, err
@@ -195,21 +190,10 @@ func TestWait(t *testing.T) {
 		},
 		"never there":         {script{object: []string{""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", 0, 0},
 		"deleted in the wait": {script{object: []string{"2", "2", ""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", time.Second, 2},
-		"yes by an old list of pods": {
-			script{object: []string{"1"}, shown: []string{"1"}, keepsPods: true}, time.Minute, false, "yes 1", "", 0, 2,
-		},
-		"yes by an old list of pods, and no by a new one": {
-			script{object: []string{"2"}, shown: []string{"2", "1", "2"}, keepsPods: true}, time.Minute, false, "yes 2", "", time.Second, 3,
-		},
-		"yes by an old list of pods, and no time for a new one": {
-			script{object: []string{"2"}, shown: []string{"2", "1"}, slow: 4 * time.Second, keepsPods: true},
-			5 * time.Second, false, "no 2",
-			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 5 * time.Second, 2,
-		},
 		"no volume": {
-			script{object: []string{"1"}, keepsPods: true},
+			script{object: []string{"1"}},
 			time.Minute, false, "none 1",
-			"no refvol volume shows secret/db in namespace ns: is it the right name and namespace? --allow-none accepts this", 0, 2,
+			"no refvol volume shows secret/db in namespace ns: is it the right name and namespace? --allow-none accepts this", 0, 1,
 		},
 		"no volume, which is accepted": {script{object: []string{"1"}, allowNone: true}, time.Minute, false, "yes 1", "", 0, 1},
 		"no volume of an object that is created meanwhile": {
@@ -301,8 +285,8 @@ func TestCheck(t *testing.T) {
 		"no file":   {"/does/not/exist", 2, ""},
 	} {
 		var out bytes.Buffer
-		err := run(t.Context(), []string{"check", "-f", test.file}, &out, &out)
-		if exit := exitStatus(err); (err == nil) != (test.exit == 0) || err != nil && exit != test.exit || !strings.Contains(out.String(), test.want) {
+		err := command.Run(t.Context(), newRootCommand(), []string{"check", "-f", test.file}, &out, &out)
+		if exit := command.ExitStatus(err); (err == nil) != (test.exit == 0) || err != nil && exit != test.exit || !strings.Contains(out.String(), test.want) {
 			t.Errorf("%s: %v, status %d, %s", name, err, exit, &out)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -61,7 +62,7 @@ Exits with status 0 if all is normal, 1 if a volume is abnormal or not reported,
 last ten minutes, or a node does not answer, and 2 if a request failed or the command line is wrong.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return opts.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return opts.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	opts.cluster.addFlags(cmd.Flags(), false)
@@ -69,7 +70,7 @@ last ten minutes, or a node does not answer, and 2 if a request failed or the co
 	return cmd
 }
 
-func (o *statusOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
+func (o *statusOptions) run(ctx context.Context, stdout io.Writer) error {
 	if err := status.ValidateOutput(o.output); err != nil {
 		return err
 	}
@@ -77,13 +78,7 @@ func (o *statusOptions) run(ctx context.Context, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	plugins, err := c.fleet()
-	if err != nil {
-		return err
-	}
-	line := newProgress(stderr)
-	survey, err := plugins.Collect(ctx, func(done, of int) { line.show("%d of %d nodes asked", done, of) })
-	line.clear()
+	survey, err := c.fleet().Collect(ctx)
 	if err != nil {
 		return err
 	}
@@ -114,8 +109,8 @@ func newClusterStatus(driver string, survey *fleet.Survey) *clusterStatus {
 // has started.
 func missing(n *fleet.Node) []missingVolume {
 	var all []missingVolume
-	for pod, names := range n.Missing() {
-		for _, name := range names {
+	for _, pod := range n.Missing() {
+		for _, name := range pod.Volumes {
 			if pod.Started {
 				all = append(all, missingVolume{status.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, name})
 			}
@@ -152,8 +147,8 @@ func (s *clusterStatus) judge() error {
 	if problems+abnormal+refused+missing == 0 {
 		return nil
 	}
-	return noError{fmt.Errorf("status: nodes with a problem: %d of %d, abnormal volumes: %d, failed publishes: %d, volumes that no plugin reports: %d",
-		problems, len(s.Nodes), abnormal, refused, missing)}
+	return command.WithStatus(command.No, fmt.Errorf("status: nodes with a problem: %d of %d, abnormal volumes: %d, failed publishes: %d, volumes that no plugin reports: %d",
+		problems, len(s.Nodes), abnormal, refused, missing))
 }
 
 // writeTable writes the nodes that have a problem, and then the volumes.

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/refvol/refvol/pkg/check"
-
 	"github.com/refvol/refvol/pkg/apiclient"
+	"github.com/refvol/refvol/pkg/check"
+	"github.com/refvol/refvol/pkg/command"
 )
 
 // manifestOf returns the path of a file that holds a Pod with one volume.
@@ -92,12 +92,9 @@ func TestCheckStandardInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	cmd := newCheckCommand()
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetIn(bytes.NewReader(text))
-	cmd.SetOut(&out)
-	cmd.SetArgs([]string{"-f", "-"})
-	err = cmd.ExecuteContext(t.Context())
+	root := newRootCommand()
+	root.SetIn(bytes.NewReader(text))
+	err = command.Run(t.Context(), root, []string{"check", "-f", "-"}, &out, &out)
 	if message(err) != "check: 1 problem" || !strings.Contains(out.String(), "problem: standard input, document 1: Pod default/app: ") {
 		t.Errorf("%v, %s", err, out.String())
 	}
@@ -110,9 +107,9 @@ func TestCheckRefuses(t *testing.T) {
 		want string
 	}{
 		{nil, "-f: name a file of manifests, or - for the standard input"},
-		{[]string{"-f", file, "-o", "yaml"}, `--output: "yaml" is neither text nor json`},
+		{[]string{"-f", file, "-o", "yaml"}, `--output: "yaml" is none of text, json`},
 		{[]string{"-f", file, "--driver-name="}, "--driver-name must not be empty"},
-		{[]string{"-f", file, "--identity=pods"}, `--identity: "pods" is none of plugin, pod and node`},
+		{[]string{"-f", file, "--identity=pods"}, `--identity: "pods" is none of plugin, pod, node`},
 		{[]string{"-f", file, "--change-detection=watch"}, `--change-detection: "watch" is none of Watch, Cache, Get`},
 		{[]string{"-f", file, "--kubeconfig=/x"}, "--kubeconfig is for --live only"},
 		{[]string{"-f", "/does/not/exist"}, "read manifests: open /does/not/exist: no such file or directory"},
@@ -122,8 +119,8 @@ func TestCheckRefuses(t *testing.T) {
 		{[]string{"--unknown"}, "unknown flag: --unknown"},
 	} {
 		out, _, err := runCommand(t, append([]string{"check"}, test.args...)...)
-		if message(err) != test.want || out != "" || exitStatus(err) != 2 {
-			t.Errorf("%q: %v, status %d, %q, want %q", test.args, err, exitStatus(err), out, test.want)
+		if message(err) != test.want || out != "" || command.ExitStatus(err) != 2 {
+			t.Errorf("%q: %v, status %d, %q, want %q", test.args, err, command.ExitStatus(err), out, test.want)
 		}
 	}
 }
@@ -144,7 +141,7 @@ func TestCheckExitStatus(t *testing.T) {
 		{[]string{"-f", bad, "--live", "--kubeconfig", kubeconfig}, 2},
 	} {
 		_, _, err := runCommand(t, append([]string{"check"}, test.args...)...)
-		if got := exitStatus(err); got != test.want {
+		if got := command.ExitStatus(err); got != test.want {
 			t.Errorf("%q: status %d, want %d: %v", test.args, got, test.want, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"net/netip"
 	"time"
 
@@ -24,7 +25,7 @@ type httpServer struct {
 	// address is what it listens on.
 	address string
 	server  *http.Server
-	ended   chan error
+	ended   chan struct{}
 }
 
 // startHTTP serves a handler at the address of a flag. answers is how long an answer may take; 0 is no
@@ -37,16 +38,14 @@ func startHTTP(flag, address string, handler http.Handler, answers time.Duration
 	s := &httpServer{
 		address: listener.Addr().String(),
 		server:  &http.Server{Handler: handler, ReadTimeout: readTime, WriteTimeout: answers, IdleTimeout: time.Minute},
-		ended:   make(chan error, 1),
+		ended:   make(chan struct{}),
 	}
 	go func() {
 		err := s.server.Serve(listener)
-		if errors.Is(err, http.ErrServerClosed) {
-			err = nil
-		} else {
+		if !errors.Is(err, http.ErrServerClosed) {
 			failed(fmt.Errorf("serve --%s: %w", flag, err))
 		}
-		s.ended <- err
+		close(s.ended)
 	}()
 	return s, nil
 }
@@ -69,7 +68,7 @@ func startHTTPServers(ctx context.Context, opts *serveOptions, monitoring, statu
 	}{
 		{"http-address", opts.httpAddress, monitoring, answerTime},
 		{"profiling-address", opts.profilingAddress, profiles(), 0}, // it takes as long as the request asks for
-		{"status-address", opts.statusAddress, statuses, 0},         // it has a limit of its own
+		{"status-address", opts.statusAddress, statuses, answerTime},
 	} {
 		if s.address == "" {
 			continue
@@ -86,7 +85,9 @@ func startHTTPServers(ctx context.Context, opts *serveOptions, monitoring, statu
 
 // stop closes the server and returns when it has ended.
 func (s *httpServer) stop() error {
-	return errors.Join(s.server.Close(), <-s.ended)
+	err := s.server.Close()
+	<-s.ended
+	return err
 }
 
 // validateLoopback refuses the value of a flag that is neither empty nor a loopback address with a
@@ -103,4 +104,20 @@ func validateLoopback(flag, address, example, why string) error {
 		return fmt.Errorf("--%s: Invalid value: %q: must be a loopback address, such as %s: %s", flag, address, example, why)
 	}
 	return nil
+}
+
+// profiles serves the profiles of net/http/pprof, but not the command line. They tell where time
+// and memory go, and hold no value of an object.
+func profiles() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	return mux
+}
+
+// validateProfilingAddress refuses an address that is not the plugin's own pod's loopback.
+func validateProfilingAddress(address string) error {
+	return validateLoopback("profiling-address", address, "127.0.0.1:6060", "profiles are not for the network")
 }

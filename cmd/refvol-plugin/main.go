@@ -3,56 +3,26 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"io"
 	"os"
-	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"k8s.io/component-base/version"
+
+	"github.com/refvol/refvol/pkg/command"
 )
 
 func main() {
 	// Files of this process are private from the start: a socket has the mode of the umask
 	// until its mode is set.
 	syscall.Umask(0o077)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "Error:", err)
-		os.Exit(exitStatus(err))
-	}
+	os.Exit(command.Main(newRootCommand()))
 }
 
-// run executes one command line. It returns when the command has ended, or soon after the end
-// of ctx.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "refvol-plugin",
 		Short: "Shows ConfigMaps and Secrets to pods as files that stay current",
-		// Usage helps who got a flag wrong, not who reads why a start failed.
-		SilenceUsage:  true,
-		SilenceErrors: true,
 	}
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	root.AddCommand(newServeCommand(), newStatusCommand(), newCheckCommand(), newUninstallCheckCommand(), newVersionCommand())
-	return root.ExecuteContext(ctx)
-}
-
-func newVersionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the plugin's version",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := version.Get()
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "refvol-plugin %s (%s, %s)\n", v.GitVersion, v.GoVersion, v.Platform)
-			return err
-		},
-	}
+	root.AddCommand(newServeCommand(), newStatusCommand(), newUninstallCheckCommand())
+	return root
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/internal/sandbox"
+	"github.com/refvol/refvol/pkg/command"
 )
 
 func TestMain(m *testing.M) { os.Exit(sandbox.Main(m)) }
@@ -25,7 +26,7 @@ func runCommand(t *testing.T, args ...string) (stdout, stderr string, err error)
 		klog.StopFlushDaemon()
 	}()
 	var out, errOut bytes.Buffer
-	err = run(t.Context(), args, &out, &errOut)
+	err = command.Run(t.Context(), newRootCommand(), args, &out, &errOut)
 	return out.String(), errOut.String(), err
 }
 

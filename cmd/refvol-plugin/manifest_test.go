@@ -7,6 +7,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/refvol/refvol/pkg/command"
 )
 
 // TestServeTakesTheManifestsFlags has a renamed or mistyped flag fail here, rather
@@ -22,7 +24,7 @@ func TestServeTakesTheManifestsFlags(t *testing.T) {
 	}
 	args := daemonSet.Spec.Template.Spec.Containers[0].Args
 	// Flags are parsed in order, so the first that is wrong comes before the help.
-	if err := run(t.Context(), append(args, "--help"), io.Discard, io.Discard); err != nil {
+	if err := command.Run(t.Context(), newRootCommand(), append(args, "--help"), io.Discard, io.Discard); err != nil {
 		t.Errorf("refvol-plugin %q: %v", args, err)
 	}
 }

@@ -13,16 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/validation"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
+	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/taint"
-)
-
-// The values of --identity.
-const (
-	identityPlugin = "plugin"
-	identityPod    = "pod"
-	identityNode   = "node"
 )
 
 // serveOptions are the flags of `serve`.
@@ -58,7 +52,7 @@ func newServeOptions() *serveOptions {
 		kubeletDir:      "/var/lib/kubelet",
 		resyncInterval:  time.Minute,
 		changeDetection: string(manager.Watch),
-		identity:        identityPlugin,
+		identity:        command.IdentityPlugin,
 		publishWait:     100 * time.Second,
 		maxVolumeSize:   "16Mi",
 		maxTotalSize:    "512Mi",
@@ -120,28 +114,18 @@ func (o *serveOptions) validate() error {
 		}
 	}
 	only("change-detection", o.changeDetection, string(manager.Watch), string(manager.Cache), string(manager.Get))
-	only("identity", o.identity, identityPlugin, identityPod, identityNode)
-	if _, err := o.sizes(); err != nil {
-		errs = append(errs, err)
-	}
-	if err := validateProfilingAddress(o.profilingAddress); err != nil {
-		errs = append(errs, err)
-	}
-	if err := validateStatusAddress(o.statusAddress); err != nil {
-		errs = append(errs, err)
-	}
-	if err := o.validateStartupTaint(); err != nil {
-		errs = append(errs, err)
-	}
+	only("identity", o.identity, command.IdentityPlugin, command.IdentityPod, command.IdentityNode)
+	_, err := o.sizes()
+	errs = append(errs, err, validateProfilingAddress(o.profilingAddress), validateStatusAddress(o.statusAddress), o.validateStartupTaint())
 	if o.resyncInterval <= 0 {
 		errs = append(errs, fmt.Errorf("--resync-interval: Invalid value: %s: must be positive", o.resyncInterval))
 	}
 	if o.nodeName == "" {
 		errs = append(errs, errors.New("--node-name: Required value: or set NODE_NAME"))
-	} else if problems := validation.NameIsDNSSubdomain(o.nodeName, false); o.identity == identityNode && len(problems) > 0 {
+	} else if problems := validation.NameIsDNSSubdomain(o.nodeName, false); o.identity == command.IdentityNode && len(problems) > 0 {
 		errs = append(errs, fmt.Errorf("--node-name: Invalid value: %q: must be the name of a Node object: %s", o.nodeName, strings.Join(problems, "; ")))
 	}
-	if o.identity == identityNode && o.crossNamespace {
+	if o.identity == command.IdentityNode && o.crossNamespace {
 		errs = append(errs, errors.New("--cross-namespace: Forbidden: with --identity=node: a node may read only what the specs of its pods name, and these name objects of their own namespaces"))
 	}
 	return errors.Join(errs...)

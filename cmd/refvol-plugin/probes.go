@@ -2,11 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/mount"
 )
 
 // condition is one of those that make the plugin ready; err returns why it isn't met, nil if it is.
@@ -68,11 +73,11 @@ func (s *sharedProbe) ask(ctx context.Context) error {
 
 // describe names each condition in a line, as the components of Kubernetes do, and says whether all are met.
 func describe(ready []condition) (report string, met bool) {
-	lines, met := make([]string, 0, len(ready)), true
+	var lines []string
+	met = true
 	for _, c := range ready {
 		if err := c.err(); err != nil {
-			met = false
-			lines = append(lines, fmt.Sprintf("[-]%s: %v", c.name, err))
+			lines, met = append(lines, fmt.Sprintf("[-]%s: %v", c.name, err)), false
 			continue
 		}
 		lines = append(lines, fmt.Sprintf("[+]%s ok", c.name))
@@ -88,4 +93,34 @@ func unmet(ready []condition) (lines []string) {
 		}
 	}
 	return lines
+}
+
+// readiness returns what makes the plugin ready: that notShared returns nil, that rights doesn't say
+// what is wrong, and that the kubelet has registered the driver.
+func readiness(notShared, rights func() error, registered func() bool) []condition {
+	return []condition{
+		{"shared-mounts", notShared},
+		{"rights", rights},
+		{"registration", func() error {
+			if !registered() {
+				return errors.New("the kubelet has not registered the driver yet")
+			}
+			return nil
+		}},
+	}
+}
+
+// notShared returns propagation, which is what mount.Mounter.CheckPropagation says, if that is certain:
+// pods that come to a node where that can't be told are published to. It logs either. A container's
+// mounts keep their propagation, so once for each process is enough.
+func notShared(ctx context.Context, propagation error) error {
+	logger := klog.FromContext(ctx)
+	switch {
+	case errors.Is(propagation, mount.ErrNotShared):
+		logger.Error(propagation, "Not ready: pods would get empty directories")
+		return propagation
+	case propagation != nil:
+		logger.Error(propagation, "Can't tell whether volumes reach the node")
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -9,6 +10,7 @@ import (
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/metrics"
@@ -75,11 +77,11 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 	}
 	p := &parts{}
 	switch opts.identity {
-	case identityPod:
+	case command.IdentityPod:
 		p.rights, err = readAsPods(&reads, &shows, api, m)
-	case identityNode:
+	case command.IdentityNode:
 		p.rights, err = readAsNode(&reads, &shows, api)
-	case identityPlugin:
+	case command.IdentityPlugin:
 		p.rights, err = readAsPlugin(&reads, &shows, api, m)
 	default:
 		err = fmt.Errorf("--identity=%s: nothing reads that way", opts.identity)
@@ -121,7 +123,7 @@ func readAsPlugin(reads *manager.Options, shows *publisher.Options, api connecti
 	if shows.CrossNamespace {
 		needs = append(needs, authorizationv1.ResourceAttributes{Verb: "create", Group: authorizationv1.GroupName, Resource: "subjectaccessreviews"})
 	}
-	return checker(identityPlugin, append(needs, ofPodsAndEvents()...), nil, api)
+	return checker(command.IdentityPlugin, append(needs, ofPodsAndEvents()...), nil, api)
 }
 
 // checker returns what says whether the plugin has the rights that an identity needs. node is nil for all but one.
@@ -170,7 +172,7 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, api connection
 	if reads.ChangeDetection == manager.Cache {
 		needs = append(needs, permissions.OnNode("nodes", reads.NodeName, "get")...)
 	}
-	return checker(identityNode, append(needs, ofEvents()...), &permissions.Node{
+	return checker(command.IdentityNode, append(needs, ofEvents()...), &permissions.Node{
 		Name:    reads.NodeName,
 		Pods:    func(namespace string) permissions.Pods { return asNode.Pods(namespace) },
 		Reviews: api.client.SelfSubjectReviews(),
@@ -187,21 +189,21 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, api connection
 	if err != nil {
 		return nil, err
 	}
-	verbs := podVerbs(reads.ChangeDetection)
+	verbs := command.PodVerbs(reads.ChangeDetection == manager.Watch)
 	ask := authz.AskWith(client.SelfSubjectAccessReviews(), tokens)
 	if reads.Client, err = newPodClient(api.config, tokens, api.requests); err != nil {
 		return nil, err
 	}
 	reads.Accounts = true
 	shows.Reviews, shows.Identity = &access.Reviews{Ask: observeReviews(m, ask), Verbs: verbs}, tokens
-	return checker(identityPod, ofPodsAndEvents(), nil, api)
+	return checker(command.IdentityPod, ofPodsAndEvents(), nil, api)
 }
 
-// podVerbs returns the rights that pods need where objects are read with their tokens. The
-// last one is what the open watch, or the next request, needs.
-func podVerbs(detection manager.ChangeDetection) []string {
-	if detection == manager.Watch {
-		return []string{"get", "list", "watch"}
+// observeReviews tells the metrics of access reviews.
+func observeReviews(m *metrics.Metrics, ask authz.Ask) authz.Ask {
+	return func(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string, token volume.Token) (bool, error) {
+		allowed, err := ask(ctx, account, ref, verb, token)
+		m.Reviewed(allowed, err)
+		return allowed, err
 	}
-	return []string{"get"}
 }

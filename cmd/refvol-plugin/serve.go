@@ -8,14 +8,17 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/features"
+	clientmetrics "k8s.io/client-go/tools/metrics"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
 
-	"github.com/refvol/refvol/pkg/apiclient"
+	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/events"
+	"github.com/refvol/refvol/pkg/metrics"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/taint"
@@ -35,11 +38,13 @@ func newServeCommand() *cobra.Command {
 			if err := opts.validate(); err != nil {
 				return err
 			}
+			// client-go logs each of its feature gates when the first one is read: it is read here, before -v counts.
+			features.FeatureGates().Enabled(features.WatchListClient)
 			if err := logsapi.ValidateAndApply(opts.logging, nil); err != nil {
 				return fmt.Errorf("logging flags: %w", err)
 			}
 			defer klog.Flush()
-			return serve(cmd.Context(), opts)
+			return command.WithStatus(command.No, serve(cmd.Context(), opts))
 		},
 	}
 	opts.addFlags(cmd)
@@ -55,23 +60,14 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	m, err := newMetrics()
-	if err != nil {
-		return err
-	}
+	m := metrics.New(version.Get())
+	clientmetrics.Register(m.Client()) // client-go has one place for that in a process
 	paced := requests.New()
 	client, err := newClient(config, paced)
 	if err != nil {
 		return err
 	}
-	recorder, err := events.New(ctx, events.Options{
-		Events:    func(namespace string) events.Events { return client.Events(namespace) },
-		Component: opts.driverName,
-		Node:      opts.nodeName,
-	})
-	if err != nil {
-		return err
-	}
+	recorder := events.New(ctx, func(namespace string) events.Events { return client.Events(namespace) }, opts.driverName, opts.nodeName)
 	defer recorder.Shutdown()
 	mounter, err := mount.New(ctx, mount.Options{Driver: opts.driverName, KubeletDir: opts.kubeletDir, SELinuxContext: opts.selinuxContext})
 	if err != nil {
@@ -82,9 +78,13 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	startupTaint, err := newStartupTaint(opts, client)
-	if err != nil {
-		return err
+	var registered func(bool)
+	var startupTaint *taint.Remover
+	if opts.startupTaint != "" {
+		if startupTaint, err = taint.NewRemover(client.Nodes(), opts.nodeName, opts.startupTaint); err != nil {
+			return fmt.Errorf("--startup-taint: %w", err)
+		}
+		registered = startupTaint.Registered
 	}
 	server, err := csi.New(csi.Options{
 		DriverName:        opts.driverName,
@@ -94,8 +94,8 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		RegistrationDir:   opts.registrationDir,
 		KubeletSocketPath: opts.kubeletSocketPath,
 		Publisher:         below.volumes,
-		Observe:           observeCalls(m),
-		Registered:        startupTaint.Registered,
+		Observe:           m.ObserveCall,
+		Registered:        registered,
 		DrainTimeout:      drainTimeout,
 	})
 	if err != nil {
@@ -125,7 +125,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	running.Go(func() {
 		below.rights.Await(background)
 		// Pods must not come to a node before the plugin can read there, nor where they would not start.
-		if notShared() == nil {
+		if startupTaint != nil && notShared() == nil {
 			startupTaint.Run(background)
 		}
 	})
@@ -139,11 +139,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 			return err
 		}
 	}
-	statuses, err := statusHandler(opts, below, server, ready)
-	if err != nil {
-		return err
-	}
-	stopHTTP, err := startHTTPServers(ctx, opts, monitoring(server.Probe, ready, m.Handler()), statuses, failed)
+	stopHTTP, err := startHTTPServers(ctx, opts, monitoring(server.Probe, ready, m.Handler()), statusHandler(opts, below, server, ready), failed)
 	if err != nil {
 		return err
 	}
@@ -157,29 +153,3 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	logger.Info("Stopped")
 	return errors.Join(err, managerErr)
 }
-
-// newStartupTaint returns what removes the taint, or a startupTaint that does nothing if there
-// is none to remove.
-func newStartupTaint(opts *serveOptions, client *apiclient.Client) (startupTaint, error) {
-	if opts.startupTaint == "" {
-		return noTaint{}, nil
-	}
-	remover, err := taint.NewRemover(client.Nodes(), opts.nodeName, opts.startupTaint)
-	if err != nil {
-		return nil, fmt.Errorf("--startup-taint: %w", err)
-	}
-	return remover, nil
-}
-
-// startupTaint hears of the driver's registration, also before Run, and acts on it as long as Run
-// runs.
-type startupTaint interface {
-	Registered(registered bool)
-	Run(ctx context.Context)
-}
-
-// noTaint is a startupTaint that has nothing to do.
-type noTaint struct{}
-
-func (noTaint) Registered(bool)     {}
-func (noTaint) Run(context.Context) {}

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/version"
 
+	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/report"
@@ -41,11 +41,11 @@ the last ten minutes.
 
 Exits with status 0 if all volumes are normal, 1 if one is abnormal, a publish failed or a right is missing, and 2 if that
 is not known: the plugin does not answer, answers in another format, or the command line is wrong.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	withUnknownStatus(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&opts.address, "status-address", opts.address, "the plugin's own --status-address")
 	fs.StringVarP(&opts.output, "output", "o", opts.output, "table, wide, json or yaml")
@@ -59,7 +59,7 @@ func (o *statusOptions) run(ctx context.Context, stdout io.Writer) error {
 		err = o.print(stdout, report)
 	}
 	if err != nil {
-		return withExitStatus(err, unknownStatus)
+		return err
 	}
 	var errs []error
 	if n := report.Unhealthy(); n > 0 {
@@ -71,7 +71,7 @@ func (o *statusOptions) run(ctx context.Context, stdout io.Writer) error {
 	if n := len(report.MissingRights); n > 0 {
 		errs = append(errs, fmt.Errorf("status: rights that the plugin lacks: %d", n))
 	}
-	return errors.Join(errs...)
+	return command.WithStatus(command.No, errors.Join(errs...))
 }
 
 func (o *statusOptions) fetch(ctx context.Context) (*status.Report, error) {
@@ -105,30 +105,14 @@ func validateStatusAddress(address string) error {
 }
 
 // statusHandler serves the plugin's status.
-func statusHandler(opts *serveOptions, p *parts, server *csi.Server, ready []condition) (http.Handler, error) {
-	o := report.Options{
+func statusHandler(opts *serveOptions, p *parts, server *csi.Server, ready []condition) http.Handler {
+	o := &report.Reporter{
 		Driver: opts.driverName, Node: opts.nodeName, Version: version.Get().GitVersion,
-		Volumes: p.volumes.Volumes, Objects: p.objects.Objects, Refused: refusedPublishes(server), MissingRights: p.rights.Missing,
+		Volumes: p.volumes.Volumes, Objects: p.objects.Objects, Refused: server.Refused, MissingRights: p.rights.Missing,
 		NotReady: func() []string { return unmet(ready) },
 	}
 	if opts.changeDetection != string(manager.Watch) {
 		o.ResyncInterval = opts.resyncInterval
 	}
-	reporter, err := report.New(o)
-	if err != nil {
-		return nil, err
-	}
-	return status.Handler(reporter.Report), nil
-}
-
-// refusedPublishes returns the publishes that failed lately, in the format of the status.
-func refusedPublishes(server *csi.Server) iter.Seq[status.Refusal] {
-	return func(yield func(status.Refusal) bool) {
-		for f := range server.Refused {
-			pod := status.Pod{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: string(f.Pod.UID)}
-			if !yield(status.Refusal{VolumeID: f.VolumeID, Name: f.Name, Pod: pod, Code: f.Code.String(), Message: f.Text, At: f.At}) {
-				return
-			}
-		}
-	}
+	return status.Handler(o.Report)
 }

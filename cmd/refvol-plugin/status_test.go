@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -10,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/status"
 )
 
@@ -87,8 +87,8 @@ func TestStatus(t *testing.T) {
 		"argument":      {[]string{"volume"}, nil, 2, `unknown command "volume" for "refvol-plugin status"`},
 	} {
 		out, errOut, err := runCommand(t, append([]string{"status"}, test.args...)...)
-		if exitStatus(err) != test.exit || (test.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), test.err) || errOut != "" {
-			t.Errorf("%s: exit status %d, %v, %q, want %d, %s", name, exitStatus(err), err, errOut, test.exit, test.err)
+		if command.ExitStatus(err) != test.exit || (test.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), test.err) || errOut != "" {
+			t.Errorf("%s: exit status %d, %v, %q, want %d, %s", name, command.ExitStatus(err), err, errOut, test.exit, test.err)
 		}
 		if len(test.out) == 0 && out != "" || strings.Contains(out, "\x1b") {
 			t.Errorf("%s printed %q", name, out)
@@ -98,17 +98,5 @@ func TestStatus(t *testing.T) {
 				t.Errorf("%s: no %q in\n%s", name, want, out)
 			}
 		}
-	}
-}
-
-func TestExitStatus(t *testing.T) {
-	plain := errors.New("plain")
-	for want, err := range map[int]error{0: withExitStatus(nil, 2), 1: plain, 2: fmt.Errorf("wrapped: %w", withExitStatus(plain, 2))} {
-		if got := exitStatus(err); got != want {
-			t.Errorf("%v: %d, want %d", err, got, want)
-		}
-	}
-	if !errors.Is(withExitStatus(plain, 2), plain) {
-		t.Error("the cause is lost")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/refvol/refvol/pkg/apiclient"
+	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/fleet"
 )
 
@@ -35,7 +36,8 @@ the plugin nothing unmounts such a volume, and its pod stays in Terminating. A p
 is listed too while it is being deleted, or while its node has no plugin that is ready: its volume
 may still be mounted. The command needs the right to list pods, and changes nothing.
 
-Exits with status 1 if there is such a pod, or if the API server does not answer.`,
+Exits with status 1 if there is such a pod, and 2 if that is not known: the API server does not answer, or the command
+line is wrong.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.OutOrStdout())
@@ -86,7 +88,7 @@ func (o *uninstallCheckOptions) run(ctx context.Context, stdout io.Writer) error
 		if o.nextStep != "" {
 			refusal += "; " + o.nextStep
 		}
-		return errors.New(refusal)
+		return command.WithStatus(command.No, errors.New(refusal))
 	}
 	return nil
 }

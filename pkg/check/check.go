@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 
 	"github.com/refvol/refvol/pkg/pod"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // Options of New. All but Cluster are required.
@@ -36,8 +37,10 @@ type Options struct {
 type Checker struct {
 	opts    Options
 	decoder runtime.Decoder
-	live    *live
 	report  *Report
+	// objects and rights are what the cluster was asked before.
+	objects map[volume.Ref]Object
+	rights  map[right]Answer
 }
 
 // New returns a Checker with an empty report.
@@ -50,15 +53,12 @@ func New(o Options) (*Checker, error) {
 	if err := types.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("check: register the types of the API: %w", err)
 	}
-	c := &Checker{
+	return &Checker{
 		opts:    o,
 		decoder: serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer(),
 		report:  newReport(o.Driver, o.Cluster != nil),
-	}
-	if o.Cluster != nil {
-		c.live = newLive(o.Cluster)
-	}
-	return c, nil
+		objects: map[volume.Ref]Object{}, rights: map[right]Answer{},
+	}, nil
 }
 
 // Report returns what was found so far. It is the Checker's own, for reading.
@@ -120,7 +120,7 @@ func (c *Checker) workload(ctx context.Context, at Location, template podTemplat
 	if c.opts.NodeIdentity {
 		c.unnamed(&w)
 	}
-	if c.live != nil {
+	if c.opts.Cluster != nil {
 		if err := c.ask(ctx, &w); err != nil {
 			return err
 		}

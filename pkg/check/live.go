@@ -28,88 +28,57 @@ type Object struct {
 	Data, BinaryData sets.Set[string]
 }
 
-// live asks a cluster each question once.
-type live struct {
-	cluster Cluster
-	objects map[volume.Ref]Object
-	rights  map[right]Answer
-}
-
+// right is a question whether an account has a right.
 type right struct {
 	account volume.ServiceAccount
 	ref     volume.Ref
 	verb    string
 }
 
-func newLive(cluster Cluster) *live {
-	return &live{cluster: cluster, objects: map[volume.Ref]Object{}, rights: map[right]Answer{}}
-}
-
-func (l *live) lookup(ctx context.Context, ref volume.Ref) (Object, error) {
-	object, ok := l.objects[ref]
-	if ok {
-		return object, nil
-	}
-	object, err := l.cluster.Lookup(ctx, ref)
-	if err != nil {
-		return Object{}, fmt.Errorf("get %s: %w", ref, err)
-	}
-	l.objects[ref] = object
-	return object, nil
-}
-
-func (l *live) may(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string) (Answer, error) {
-	key := right{account, ref, verb}
-	answer, ok := l.rights[key]
-	if ok {
+// once asks what is not known yet.
+func once[K comparable, V any](known map[K]V, key K, ask func() (V, error)) (V, error) {
+	if answer, ok := known[key]; ok {
 		return answer, nil
 	}
-	answer, err := l.cluster.CanI(ctx, account, ref, verb)
-	if err != nil {
-		return Unknown, fmt.Errorf("ask whether service account %s/%s may %s %s: %w", account.Namespace, account.Name, verb, ref, err)
+	answer, err := ask()
+	if err == nil {
+		known[key] = answer
 	}
-	l.rights[key] = answer
-	return answer, nil
+	return answer, err
 }
 
-// ask fills in what the cluster says of each reference, and adds what is wrong.
+// ask fills in what the cluster says of each reference, and adds what keeps a pod from starting.
 func (c *Checker) ask(ctx context.Context, w *Workload) error {
 	for i := range w.References {
 		r := &w.References[i]
-		ref := volume.Ref{Kind: volume.Kind(r.Kind), Namespace: r.Namespace, Name: r.Name}
-		object, err := c.live.lookup(ctx, ref)
+		ref := r.ref()
+		object, err := once(c.objects, ref, func() (Object, error) { return c.opts.Cluster.Lookup(ctx, ref) })
 		if err != nil {
-			return err
+			return fmt.Errorf("get %s: %w", ref, err)
 		}
-		r.Exists = object.Exists
-		if r.Exists == Yes {
+		if r.Exists = object.Exists; r.Exists == Yes {
 			r.MissingKeys = object.missing(r.Keys, r.env)
 		}
-		c.judge(w, r, ref)
-		if err := c.judgeRights(ctx, w, r, ref); err != nil {
+		if !r.Optional {
+			if r.Exists == No {
+				c.problem(w.Location, r.Field, fmt.Sprintf("%s does not exist", ref))
+			}
+			for _, key := range r.MissingKeys {
+				c.problem(w.Location, r.Field, fmt.Sprintf("%s has no key %q", ref, key))
+			}
+		}
+		if err := c.askRights(ctx, w, r, ref); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// judge adds problems that keep a pod from starting.
-func (c *Checker) judge(w *Workload, r *Reference, ref volume.Ref) {
-	if r.Exists == No && !r.Optional {
-		c.problem(w.Location, r.Field, fmt.Sprintf("%s does not exist", ref))
-	}
-	if !r.Optional {
-		for _, key := range r.MissingKeys {
-			c.problem(w.Location, r.Field, fmt.Sprintf("%s has no key %q", ref, key))
-		}
-	}
-}
-
 const verbGet = "get"
 
-// judgeRights adds the rights that the pod's service account lacks. With pod identity it needs
+// askRights adds the rights that the pod's service account lacks. With pod identity it needs
 // rights to every object that a volume shows, else only to those of other namespaces.
-func (c *Checker) judgeRights(ctx context.Context, w *Workload, r *Reference, ref volume.Ref) error {
+func (c *Checker) askRights(ctx context.Context, w *Workload, r *Reference, ref volume.Ref) error {
 	var verbs []string
 	switch {
 	case r.Refvol && len(c.opts.PodVerbs) > 0:
@@ -119,11 +88,12 @@ func (c *Checker) judgeRights(ctx context.Context, w *Workload, r *Reference, re
 	default:
 		r.MayGet = NotNeeded
 	}
+	account := volume.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}
 	var lacking []string
 	for _, verb := range verbs {
-		answer, err := c.live.may(ctx, volume.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}, ref, verb)
+		answer, err := once(c.rights, right{account, ref, verb}, func() (Answer, error) { return c.opts.Cluster.CanI(ctx, account, ref, verb) })
 		if err != nil {
-			return err
+			return fmt.Errorf("ask whether service account %s/%s may %s %s: %w", account.Namespace, account.Name, verb, ref, err)
 		}
 		if verb == verbGet {
 			r.MayGet = answer

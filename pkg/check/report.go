@@ -1,5 +1,7 @@
 package check
 
+import "github.com/refvol/refvol/pkg/volume"
+
 // Report is all that was found. It marshals to JSON with every field always there and
 // no array null; fields may be added, none changes its meaning.
 type Report struct {
@@ -65,6 +67,10 @@ type Reference struct {
 
 	// env says that an environment is made of it, which sees a ConfigMap's data only.
 	env bool
+}
+
+func (r *Reference) ref() volume.Ref {
+	return volume.Ref{Kind: volume.Kind(r.Kind), Namespace: r.Namespace, Name: r.Name}
 }
 
 // Answer is what is known of a question.

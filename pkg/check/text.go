@@ -7,8 +7,8 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
-	"unicode"
+
+	"github.com/refvol/refvol/pkg/status"
 )
 
 // WriteJSON writes the report as indented JSON.
@@ -23,7 +23,10 @@ func (r *Report) WriteJSON(w io.Writer) error {
 // manifest that was passed over, each warning and each problem, and a sum.
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
-	references := r.table(&b)
+	references, err := r.table(&b)
+	if err != nil {
+		return err
+	}
 	for _, at := range r.PassedOver {
 		line(&b, "passed over: %s", at)
 	}
@@ -35,35 +38,33 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	line(&b, "%s, %s, %s, %s", count(len(r.Workloads), "workload"), count(references, "reference"),
 		count(len(r.Warnings), "warning"), count(len(r.Problems), "problem"))
-	_, err := io.WriteString(w, b.String())
+	_, err = io.WriteString(w, b.String())
 	return err
 }
 
 // table writes the references and returns how many there are.
-func (r *Report) table(b *strings.Builder) int {
+func (r *Report) table(b *strings.Builder) (int, error) {
 	columns := []string{"NAMESPACE", "WORKLOAD", "OBJECT", "KEYS", "OPTIONAL"}
 	if r.Live {
 		columns = append(columns, "EXISTS", "MAY GET")
 	}
 	columns = append(columns, "FIELD") // The longest, so it pads nothing.
 	rows := 0
-	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	t := status.NewTabWriter(b)
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
 		for j := range w.References {
 			if rows == 0 {
-				row(t, columns...)
+				t.Line(columns...)
 			}
 			rows++
-			row(t, r.cells(w, &w.References[j])...)
+			t.Line(r.cells(w, &w.References[j])...)
 		}
 	}
-	// A strings.Builder takes every write.
-	_ = t.Flush()
 	if rows > 0 {
-		b.WriteByte('\n')
+		t.Line()
 	}
-	return rows
+	return rows, t.Flush()
 }
 
 func (r *Report) cells(w *Workload, ref *Reference) []string {
@@ -93,30 +94,8 @@ func (r *Report) cells(w *Workload, ref *Reference) []string {
 	return append(cells, field)
 }
 
-// row writes one line of a table without blanks at its end.
-func row(t *tabwriter.Writer, cells ...string) {
-	for i, cell := range cells {
-		if i > 0 {
-			_, _ = io.WriteString(t, "\t")
-		}
-		_, _ = io.WriteString(t, printable(cell))
-	}
-	_, _ = io.WriteString(t, "\n")
-}
-
 func line(b *strings.Builder, format string, args ...any) {
-	b.WriteString(printable(fmt.Sprintf(format, args...)))
-	b.WriteByte('\n')
-}
-
-// printable keeps what a manifest says from acting on a terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s)
+	fmt.Fprintln(b, status.Printable(fmt.Sprintf(format, args...)))
 }
 
 func count(n int, what string) string {

@@ -1,13 +1,18 @@
 package check
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
+	"iter"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/pod"
@@ -59,22 +64,19 @@ func (c *Checker) volumes(w *Workload, template podTemplate) {
 // unnamed adds a problem for each object that a volume of the driver shows and that the pod's spec
 // does not name itself.
 func (c *Checker) unnamed(w *Workload) {
-	refOf := func(r *Reference) volume.Ref {
-		return volume.Ref{Kind: volume.Kind(r.Kind), Namespace: r.Namespace, Name: r.Name}
-	}
 	named := map[volume.Ref]bool{}
 	for i := range w.References {
 		if r := &w.References[i]; !r.Refvol {
-			named[refOf(r)] = true
+			named[r.ref()] = true
 		}
 	}
 	for i := range w.References {
 		switch r := &w.References[i]; {
-		case !r.Refvol || named[refOf(r)]:
+		case !r.Refvol || named[r.ref()]:
 		case r.Namespace != w.Namespace:
 			c.problem(w.Location, r.Field, "an object of another namespace: no volume shows it with --identity=node of the plugin")
 		default:
-			c.problem(w.Location, r.Field, fmt.Sprintf("the pod's spec does not name %s itself, which --identity=node of the plugin needs: add a volume of the pod that names it, and show that by a volume source", refOf(r)))
+			c.problem(w.Location, r.Field, fmt.Sprintf("the pod's spec does not name %s itself, which --identity=node of the plugin needs: add a volume of the pod that names it, and show that by a volume source", r.ref()))
 		}
 	}
 }
@@ -118,7 +120,7 @@ func (c *Checker) sources(w *Workload, template podTemplate, v driverVolume) {
 	if len(c.report.Problems) > before {
 		return
 	}
-	_, _, err := pod.Resolve(v.spec,
+	resolved, _, err := pod.Resolve(v.spec,
 		func(container string) (volume.Env, []string, error) {
 			return pod.Env(template.spec, w.Namespace, container)
 		},
@@ -127,7 +129,56 @@ func (c *Checker) sources(w *Workload, template podTemplate, v driverVolume) {
 		})
 	if err != nil { // each is fine, but not all together
 		c.problem(w.Location, v.at, err.Error())
+		return
 	}
+	c.readable(w.Location, template, v, resolved)
+}
+
+// readable warns of containers whose user can't read a file of a volume that they mount, as far as the pod's spec says. Files
+// with an owner of their own are passed over.
+func (c *Checker) readable(at Location, template podTemplate, v driverVolume, resolved *volume.Spec) {
+	ofPod := ptr.Deref(template.spec.SecurityContext, corev1.PodSecurityContext{})
+	if ofPod.FSGroup != nil && resolved.UID == nil && resolved.GID == nil {
+		return // the group may read every file
+	}
+	modes := modesOf(resolved)
+	uid, gid := ptr.Deref(resolved.UID, 0), ptr.Deref(cmp.Or(resolved.GID, ofPod.FSGroup), 0)
+	for _, container := range pod.Containers(template.spec, template.at) {
+		own := ptr.Deref(container.SecurityContext, corev1.SecurityContext{})
+		user := ptr.Deref(cmp.Or(own.RunAsUser, ofPod.RunAsUser), 0)
+		// A user that the image doesn't know has root's group.
+		groups := append(slices.Clone(ofPod.SupplementalGroups), ptr.Deref(cmp.Or(own.RunAsGroup, ofPod.RunAsGroup), 0), ptr.Deref(ofPod.FSGroup, -1))
+		read := fs.FileMode(0o004)
+		switch {
+		case user == 0 || !slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == v.Name }):
+			continue
+		case user == uid:
+			read = 0o400
+		case slices.Contains(groups, gid):
+			read = 0o040
+		}
+		if i := slices.IndexFunc(modes, func(mode fs.FileMode) bool { return mode&read == 0 }); i >= 0 {
+			c.warning(at, v.at, fmt.Sprintf("user %d of container %s can't read a file of mode %04o, owner %d and group %d: set uid, gid or mode, or the pod's fsGroup", user, container.Name, modes[i], uid, gid))
+		}
+	}
+}
+
+// modesOf returns the modes of a volume's files without an owner of their own.
+func modesOf(spec *volume.Spec) (modes []fs.FileMode) {
+	for i := range spec.Sources {
+		s := &spec.Sources[i]
+		p := ptr.Deref(s.Projection, volume.Projection{})
+		items := p.Items
+		if len(items) == 0 {
+			items = []volume.Item{{Mode: s.Mode}} // one stands for every key
+		}
+		for _, item := range items {
+			if cmp.Or(item.User, p.DefaultUser) == nil {
+				modes = append(modes, ptr.Deref(cmp.Or(item.Mode, spec.DefaultMode, p.DefaultMode), volume.DefaultMode))
+			}
+		}
+	}
+	return modes
 }
 
 // source adds what one source of a volume references.
@@ -160,11 +211,20 @@ func (c *Checker) shown(w *Workload, template podTemplate, v driverVolume, s *vo
 		r.Field, r.Via = at, ownNameField(&sources[i])
 		w.add(r)
 	}
-	for _, container := range pod.Containers(template.spec, template.at) {
-		for i := range container.VolumeMounts {
-			if container.VolumeMounts[i].Name == s.Volume {
-				c.warning(w.Location, container.At.Child("volumeMounts").Index(i).String(),
-					fmt.Sprintf("volume %s shows the same: two copies and two watches; mount one of the two only", v.Name))
+	for path := range mountsOf(template, s.Volume) {
+		c.warning(w.Location, path.String(), fmt.Sprintf("volume %s shows the same: two copies and two watches; mount one of the two only", v.Name))
+	}
+}
+
+// mountsOf yields the mounts of a volume in all containers, with their paths.
+func mountsOf(template podTemplate, name string) iter.Seq2[*field.Path, *corev1.VolumeMount] {
+	return func(yield func(*field.Path, *corev1.VolumeMount) bool) {
+		for _, container := range pod.Containers(template.spec, template.at) {
+			for i := range container.VolumeMounts {
+				mount := &container.VolumeMounts[i]
+				if mount.Name == name && !yield(container.At.Child("volumeMounts").Index(i), mount) {
+					return
+				}
 			}
 		}
 	}
@@ -196,15 +256,16 @@ func (c *Checker) podEnv(w *Workload, template podTemplate, v driverVolume, s *v
 	}
 }
 
+// reference returns what a volume of the driver shows at a field.
+func reference(at string, ref volume.Ref, optional bool) Reference {
+	return Reference{Field: at, Refvol: true, Kind: string(ref.Kind), Namespace: ref.Namespace, Name: ref.Name, Optional: optional}
+}
+
 // referencesOf returns what a source, or an environment, references. Field is that of the reference.
-func referencesOf(from []volume.Reference, env bool) []Reference {
-	var all []Reference
+func referencesOf(from []volume.Reference, env bool) (all []Reference) {
 	for _, use := range from {
-		r := Reference{
-			Field: use.Field, Refvol: true, Kind: string(use.Ref.Kind), Namespace: use.Ref.Namespace, Name: use.Ref.Name,
-			Optional: use.Optional, env: env,
-		}
-		if use.Key != "" {
+		r := reference(use.Field, use.Ref, use.Optional)
+		if r.env = env; use.Key != "" {
 			r.Keys = []string{use.Key}
 		}
 		all = append(all, r)
@@ -214,11 +275,7 @@ func referencesOf(from []volume.Reference, env bool) []Reference {
 
 // projection returns the reference of a source that shows an object's keys.
 func projection(v driverVolume, s *volume.Source) Reference {
-	ref := s.Projection.Ref
-	r := Reference{
-		Field: nameField(v, s.Field), Refvol: true, Kind: string(ref.Kind), Namespace: ref.Namespace, Name: ref.Name,
-		Optional: s.Projection.Optional,
-	}
+	r := reference(nameField(v, s.Field), s.Projection.Ref, s.Projection.Optional)
 	for _, item := range s.Projection.Items {
 		r.Keys = append(r.Keys, item.Key)
 	}
@@ -239,20 +296,13 @@ func (c *Checker) mounts(at Location, template podTemplate, v driverVolume) {
 	if v.spec.InPlace() || v.spec.Pinned() {
 		return
 	}
-	for _, container := range pod.Containers(template.spec, template.at) {
-		for i := range container.VolumeMounts {
-			mount := &container.VolumeMounts[i]
-			if mount.Name != v.Name {
-				continue
-			}
-			path := container.At.Child("volumeMounts").Index(i)
-			const message = "what is mounted by it does not change; set writeStrategy: InPlace in the volume's attributes"
-			switch {
-			case mount.SubPath != "":
-				c.warning(at, path.Child("subPath").String(), message)
-			case mount.SubPathExpr != "":
-				c.warning(at, path.Child("subPathExpr").String(), message)
-			}
+	const message = "what is mounted by it does not change; set writeStrategy: InPlace in the volume's attributes"
+	for path, mount := range mountsOf(template, v.Name) {
+		switch {
+		case mount.SubPath != "":
+			c.warning(at, path.Child("subPath").String(), message)
+		case mount.SubPathExpr != "":
+			c.warning(at, path.Child("subPathExpr").String(), message)
 		}
 	}
 }

@@ -224,3 +224,39 @@ spec:
 		t.Errorf("as the driver of that name: %d problems, want 2", n)
 	}
 }
+
+// TestReadable: a user that can't read a file is told before the application finds out.
+func TestReadable(t *testing.T) {
+	const at = "f.yaml, document 1: Pod ns/p: spec.volumes[0].csi.volumeAttributes: "
+	denied := func(user, mode, owner, group string) string {
+		return "user " + user + " of container c can't read a file of mode " + mode + ", owner " + owner + " and group " + group + ": set uid, gid or mode, or the pod's fsGroup"
+	}
+	for _, test := range []struct{ pod, container, attributes, want string }{
+		{"{runAsUser: 1000}", "{}", `{secret: s, defaultMode: "0400"}`, denied("1000", "0400", "0", "0")},
+		{"{runAsUser: 1000}", "{runAsUser: 0}", `{secret: s, defaultMode: "0400"}`, ""},
+		{"{}", "{runAsUser: 1000}", `{secret: s, items: "[{key: a, path: a}, {key: b, path: b, mode: 0400}]"}`, denied("1000", "0400", "0", "0")},
+		{"{runAsUser: 1000}", "{}", `{secret: s}`, ""},
+		{"{runAsUser: 1000, fsGroup: 7}", "{}", `{secret: s, defaultMode: "0400"}`, ""},
+		{"{runAsUser: 1000, fsGroup: 7}", "{}", `{secret: s, defaultMode: "0400", uid: "1000"}`, ""},
+		{"{runAsUser: 1000, fsGroup: 7}", "{}", `{secret: s, defaultMode: "0400", uid: "1001"}`, denied("1000", "0400", "1001", "7")},
+		{"{runAsUser: 1000, fsGroup: 7}", "{}", `{secret: s, defaultMode: "0440", uid: "1001"}`, ""},
+		{"{runAsUser: 1000}", "{}", `{secret: s, defaultMode: "0440", gid: "8"}`, denied("1000", "0440", "0", "8")},
+		{"{runAsUser: 1000, supplementalGroups: [8]}", "{}", `{secret: s, defaultMode: "0440", gid: "8"}`, ""},
+		{"{runAsUser: 1000}", "{runAsGroup: 9}", `{secret: s, defaultMode: "0440"}`, denied("1000", "0440", "0", "0")},
+		{"{runAsUser: 1000}", "{}", `{secret: s, defaultMode: "0040", uid: "1000"}`, denied("1000", "0040", "1000", "0")},
+		{"{runAsUser: 1000}", "{}", `{sources: "[{join: {path: p, mode: 0400, sources: [{secret: {name: s, key: k}}]}}]"}`, denied("1000", "0400", "0", "0")},
+		{"{}", "{}", `{secret: s, defaultMode: "0400"}`, ""}, // the image says who it is
+	} {
+		mounts := ", volumeMounts: [{name: v, mountPath: /v}]}"
+		text := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {securityContext: " + test.pod +
+			", containers: [{name: other, securityContext: {runAsUser: 1}}, {name: c, securityContext: " + test.container + mounts +
+			"], volumes: [{name: v, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: " + test.attributes + "}}]}\n"
+		var want []string
+		if test.want != "" {
+			want = []string{at + test.want}
+		}
+		r := add(t, nil, text)
+		lines(t, test.pod+test.container+test.attributes, texts(r.Warnings), want)
+		lines(t, "problems", texts(r.Problems), nil)
+	}
+}

@@ -228,10 +228,7 @@ func wantStatus(t *testing.T, err error, code codes.Code, text string) {
 }
 
 // observation is one call of an Observer.
-type observation struct {
-	method string
-	code   codes.Code
-}
+type observation struct{ method, code string }
 
 // observations collects them. It is safe for concurrent use.
 type observations struct {
@@ -239,7 +236,7 @@ type observations struct {
 	all []observation
 }
 
-func (o *observations) add(method string, code codes.Code, _ time.Duration) {
+func (o *observations) add(method, code string, _ time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.all = append(o.all, observation{method, code})

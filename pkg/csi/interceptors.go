@@ -15,9 +15,9 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Observer hears of each call that has ended, for metrics. It must not block and
+// Observer hears of each call that has ended, with the gRPC code, for metrics. It must not block and
 // must be safe for concurrent use.
-type Observer func(method string, code codes.Code, took time.Duration)
+type Observer func(method, code string, took time.Duration)
 
 // volumeRequest is a request about one volume.
 type volumeRequest interface{ GetVolumeId() string }
@@ -43,11 +43,11 @@ func logCalls(base klog.Logger, observe Observer, note func(req any, err error))
 		logger.V(4).Info("CSI call begins")
 		begin := time.Now()
 		resp, err := handler(klog.NewContext(ctx, logger), req)
-		took, code := time.Since(begin), status.Code(err)
+		took, code := time.Since(begin), status.Code(err).String()
 		observe(method, code, took)
 		note(req, err)
 		if err != nil {
-			logger.Error(err, "CSI call failed", "code", code.String(), "took", took)
+			logger.Error(err, "CSI call failed", "code", code, "took", took)
 		} else {
 			logger.V(4).Info("CSI call done", "took", took)
 		}

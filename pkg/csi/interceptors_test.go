@@ -69,7 +69,7 @@ func TestCallsAreLoggedAndObserved(t *testing.T) {
 	if _, err := s.identity.Probe(t.Context(), &csi.ProbeRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	want := []observation{{"NodePublishVolume", codes.OK}, {"NodePublishVolume", codes.Internal}, {"Probe", codes.OK}}
+	want := []observation{{"NodePublishVolume", "OK"}, {"NodePublishVolume", "Internal"}, {"Probe", "OK"}}
 	if got := s.observed.get(); !slices.Equal(got, want) {
 		t.Errorf("observed %v, want %v", got, want)
 	}
@@ -117,7 +117,7 @@ func TestAPanicIsAnErrorOfItsCall(t *testing.T) {
 			if !strings.Contains(s.logs.String(), "fakePublisher") {
 				t.Error("the log has no stack")
 			}
-			if got := s.observed.get(); !slices.Equal(got, []observation{{"NodePublishVolume", codes.Unavailable}}) {
+			if got := s.observed.get(); !slices.Equal(got, []observation{{"NodePublishVolume", codes.Unavailable.String()}}) {
 				t.Errorf("observed %v", got)
 			}
 			s.publisher.publish = nil

@@ -19,7 +19,7 @@ func TestProbeOfTheOwnSocket(t *testing.T) {
 	if err := s.Probe(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if got := s.observed.get(); len(got) != before+1 || got[before] != (observation{"Probe", codes.OK}) {
+	if got := s.observed.get(); len(got) != before+1 || got[before] != (observation{"Probe", codes.OK.String()}) {
 		t.Errorf("calls: %v", got)
 	}
 	if err := os.Remove(s.path); err != nil {

@@ -9,8 +9,9 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	grpcstatus "google.golang.org/grpc/status"
 
+	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -21,22 +22,10 @@ const (
 	maxRefusals = 256
 )
 
-// Refusal is the last publish of a volume, if that failed. It holds no value of an object.
-type Refusal struct {
-	VolumeID string
-	// Name is that of the volume in the pod's spec.
-	Name string
-	// Pod is the zero Pod if the request did not tell it.
-	Pod  volume.Pod
-	Code codes.Code
-	Text string
-	At   time.Time
-}
-
 // refusals are the volumes whose last publish failed. It is safe for concurrent use.
 type refusals struct {
 	mu  sync.Mutex
-	all map[string]Refusal
+	all map[string]status.Refusal
 }
 
 // note takes in the answer to a call.
@@ -49,7 +38,7 @@ func (r *refusals) note(req any, err error) {
 		return
 	}
 	publish, isPublish := req.(*csi.NodePublishVolumeRequest)
-	id, code := shorten(request.GetVolumeId()), status.Code(err)
+	id, code := shorten(request.GetVolumeId()), grpcstatus.Code(err)
 	if isPublish && code == codes.Aborted {
 		return // another call has the answer
 	}
@@ -62,28 +51,23 @@ func (r *refusals) note(req any, err error) {
 	r.forget()
 	if len(r.all) < maxRefusals {
 		pod, _ := volume.PodFromContext(publish.GetVolumeContext()) // then the text says so
-		r.all[id] = Refusal{
-			VolumeID: id, Name: shorten(path.Base(path.Dir(request.GetTargetPath()))), Pod: pod,
-			Code: code, Text: status.Convert(err).Message(), At: time.Now(),
+		r.all[id] = status.Refusal{
+			VolumeID: id, Name: shorten(path.Base(path.Dir(request.GetTargetPath()))),
+			Pod:  status.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
+			Code: code.String(), Message: grpcstatus.Convert(err).Message(), At: time.Now().UTC(),
 		}
 	}
 }
 
 // forget drops what is too old. The kubelet never unpublishes some volumes whose publish failed. The caller holds mu.
 func (r *refusals) forget() {
-	maps.DeleteFunc(r.all, func(_ string, refusal Refusal) bool { return time.Since(refusal.At) > refusalTime })
+	maps.DeleteFunc(r.all, func(_ string, refusal status.Refusal) bool { return time.Since(refusal.At) > refusalTime })
 }
 
-// Refused calls yield for each volume whose last publish failed in the last ten minutes, in no order, until yield returns
-// false. It is safe for concurrent use.
-func (s *Server) Refused(yield func(Refusal) bool) {
+// Refused returns the volumes whose last publish failed in the last ten minutes, in no order. It is safe for concurrent use.
+func (s *Server) Refused() []status.Refusal {
 	s.refusals.mu.Lock()
+	defer s.refusals.mu.Unlock()
 	s.refusals.forget()
-	lately := slices.Collect(maps.Values(s.refusals.all))
-	s.refusals.mu.Unlock()
-	for _, refusal := range lately {
-		if !yield(refusal) {
-			return
-		}
-	}
+	return slices.Collect(maps.Values(s.refusals.all))
 }

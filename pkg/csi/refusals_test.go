@@ -11,12 +11,14 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	refvolstatus "github.com/refvol/refvol/pkg/status"
 )
 
 // refused returns what a server tells of failed publishes.
 func refused(s *Server) (texts []string) {
-	for r := range s.Refused {
-		texts = append(texts, fmt.Sprintf("%s %s of %s: %s: %s", r.VolumeID, r.Name, r.Pod, r.Code, r.Text))
+	for _, r := range s.Refused() {
+		texts = append(texts, fmt.Sprintf("%s %s of %s: %s: %s", r.VolumeID, r.Name, r.Pod, r.Code, r.Message))
 	}
 	slices.Sort(texts)
 	return texts
@@ -57,7 +59,7 @@ func TestRefusals(t *testing.T) {
 // TestRefusalsAreBounded in time and number.
 func TestRefusalsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Server{refusals: refusals{all: map[string]Refusal{}}}
+		s := &Server{refusals: refusals{all: map[string]refvolstatus.Refusal{}}}
 		for i := range maxRefusals + 1 {
 			s.refusals.note(&csi.NodePublishVolumeRequest{VolumeId: fmt.Sprint("v", i), TargetPath: "/a/b/mount"}, status.Error(codes.Internal, "x"))
 		}
@@ -67,8 +69,8 @@ func TestRefusalsAreBounded(t *testing.T) {
 		fail := func(id, text string) {
 			s.refusals.note(&csi.NodePublishVolumeRequest{VolumeId: id, TargetPath: "/a/b/mount"}, status.Error(codes.Internal, text))
 		}
-		if fail("v0", "news"); len(refused(s)) != maxRefusals || s.refusals.all["v0"].Text != "news" {
-			t.Errorf("of a full list, v0 says %q", s.refusals.all["v0"].Text)
+		if fail("v0", "news"); len(refused(s)) != maxRefusals || s.refusals.all["v0"].Message != "news" {
+			t.Errorf("of a full list, v0 says %q", s.refusals.all["v0"].Message)
 		}
 		<-time.After(refusalTime + time.Second)
 		if fail("later", "x"); len(s.refusals.all) != 1 { // also if nobody asks for the status

@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,9 +12,10 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"k8s.io/klog/v2"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/refvol/refvol/pkg/status"
 )
 
 // Options are what a Server needs.
@@ -54,30 +56,15 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("csi options: Endpoint: %w", err)
 	}
-	var errs []error
-	for _, required := range []struct{ name, value string }{
-		{"DriverName", opts.DriverName},
-		{"Version", opts.Version},
-		{"NodeName", opts.NodeName},
-	} {
-		if required.value == "" {
-			errs = append(errs, fmt.Errorf("%s: Required value", required.name))
-		}
+	switch {
+	case opts.DriverName == "" || opts.Version == "" || opts.NodeName == "" || opts.Publisher == nil:
+		return nil, errors.New("csi options: DriverName, Version, NodeName, Publisher: Required value")
+	case opts.DrainTimeout <= 0:
+		return nil, fmt.Errorf("csi options: DrainTimeout: Invalid value: %s: must be positive", opts.DrainTimeout)
 	}
-	if opts.Publisher == nil {
-		errs = append(errs, errors.New("Publisher: Required value"))
-	}
-	if opts.DrainTimeout <= 0 {
-		errs = append(errs, fmt.Errorf("DrainTimeout: Invalid value: %s: must be positive", opts.DrainTimeout))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("csi options: %w", err)
-	}
-	if opts.KubeletSocketPath == "" {
-		opts.KubeletSocketPath = path
-	}
+	opts.KubeletSocketPath = cmp.Or(opts.KubeletSocketPath, path)
 	if opts.Observe == nil {
-		opts.Observe = func(string, codes.Code, time.Duration) {}
+		opts.Observe = func(string, string, time.Duration) {}
 	}
 	if opts.Registered == nil {
 		opts.Registered = func(bool) {}
@@ -85,7 +72,7 @@ func New(opts Options) (*Server, error) {
 	return &Server{
 		opts:     opts,
 		path:     path,
-		refusals: refusals{all: map[string]Refusal{}},
+		refusals: refusals{all: map[string]status.Refusal{}},
 		registration: &registrationServer{
 			driverName: opts.DriverName,
 			socket:     opts.KubeletSocketPath,

@@ -18,21 +18,20 @@ import (
 )
 
 func TestNewRefusesBadOptions(t *testing.T) {
+	const required = "DriverName, Version, NodeName, Publisher: Required value"
 	for _, test := range []struct {
 		change func(o *Options)
 		want   string
 	}{
-		{func(o *Options) { o.DriverName = "" }, "DriverName: Required value"},
-		{func(o *Options) { o.Version = "" }, "Version: Required value"},
-		{func(o *Options) { o.NodeName = "" }, "NodeName: Required value"},
-		{func(o *Options) { o.Publisher = nil }, "Publisher: Required value"},
+		{func(o *Options) { o.DriverName = "" }, required},
+		{func(o *Options) { o.Version = "" }, required},
+		{func(o *Options) { o.NodeName = "" }, required},
+		{func(o *Options) { o.Publisher = nil }, required},
 		{func(o *Options) { o.DrainTimeout = 0 }, "DrainTimeout: Invalid value: 0s: must be positive"},
 		{func(o *Options) { o.Endpoint = "" }, `Endpoint: Invalid value: "": must be unix:// and an absolute path`},
 		{func(o *Options) { o.Endpoint = "/csi.sock" }, `Endpoint: Invalid value: "/csi.sock": must be unix:// and an absolute path`},
 		{func(o *Options) { o.Endpoint = "unix://csi.sock" }, `Endpoint: Invalid value: "unix://csi.sock": must be unix:// and an absolute path`},
 		{func(o *Options) { o.Endpoint = "tcp://0.0.0.0:1" }, `Endpoint: Invalid value: "tcp://0.0.0.0:1": must be unix:// and an absolute path`},
-		{func(o *Options) { *o = Options{Endpoint: "unix:///x"} }, "DriverName: Required value\nVersion: Required value\n" +
-			"NodeName: Required value\nPublisher: Required value\nDrainTimeout: Invalid value: 0s: must be positive"},
 	} {
 		o := Options{
 			DriverName: testDriver, Version: "v1", NodeName: "node-1", Endpoint: "unix:///csi/csi.sock",

@@ -32,14 +32,6 @@ type Events interface {
 	Patch(ctx context.Context, name string, form types.PatchType, patch []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Event, error)
 }
 
-// Options are what a Recorder needs. All are required.
-type Options struct {
-	// Events returns the events of a namespace.
-	Events func(namespace string) Events
-	// Component and Node are named as the source of each event.
-	Component, Node string
-}
-
 // Recorder tells pods' authors what is wrong with their pods' volumes. It is safe for
 // concurrent use. Its goroutines are client-go's; Shutdown ends them.
 type Recorder struct {
@@ -47,21 +39,18 @@ type Recorder struct {
 	recorder    record.EventRecorder
 }
 
-// New returns a Recorder whose logger is that of ctx. It fails if an option is
-// missing.
-func New(ctx context.Context, opts Options) (*Recorder, error) {
-	if opts.Events == nil || opts.Component == "" || opts.Node == "" {
-		return nil, errors.New("events options: Events, Component and Node are required")
-	}
+// New returns a Recorder whose logger is that of ctx. events returns the events of a namespace. component and node are
+// named as the source of each event.
+func New(ctx context.Context, events func(namespace string) Events, component, node string) *Recorder {
 	// The events of the last calls must be written after the end of the program's context. The
 	// broadcaster logs each try with the whole event: the sink logs instead.
 	broadcaster := record.NewBroadcaster(record.WithContext(klog.NewContext(context.WithoutCancel(ctx), logr.Discard())))
-	broadcaster.StartRecordingToSink(&sink{events: opts.Events, logger: klog.FromContext(ctx), failed: map[metav1.StatusReason]time.Time{}})
+	broadcaster.StartRecordingToSink(&sink{events: events, logger: klog.FromContext(ctx), failed: map[metav1.StatusReason]time.Time{}})
 	// The scheme would tell the kind of an object. Warn names it.
 	return &Recorder{
 		broadcaster: broadcaster,
-		recorder:    broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: opts.Component, Host: opts.Node}),
-	}, nil
+		recorder:    broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component, Host: node}),
+	}
 }
 
 // Warn records a warning about a pod. It returns at once. An event that can't be written, or
@@ -72,13 +61,8 @@ func (r *Recorder) Warn(pod volume.Pod, reason, message string) {
 		const more = "..."
 		message = strings.ToValidUTF8(message[:maxMessage-len(more)], "") + more
 	}
-	r.recorder.Event(&corev1.ObjectReference{
-		APIVersion: "v1",
-		Kind:       "Pod",
-		Namespace:  pod.Namespace,
-		Name:       pod.Name,
-		UID:        pod.UID,
-	}, corev1.EventTypeWarning, reason, message)
+	of := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+	r.recorder.Event(of, corev1.EventTypeWarning, reason, message)
 }
 
 // Shutdown ends the Recorder's goroutines. Events that are not written yet are lost.

@@ -35,10 +35,7 @@ func newRecorder(t *testing.T) (*Recorder, <-chan *corev1.Event) {
 		written <- event
 		return true, event, nil
 	})
-	r, err := New(t.Context(), Options{Events: eventsOf(client), Component: "csi.refvol.dev", Node: "node-1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := New(t.Context(), eventsOf(client), "csi.refvol.dev", "node-1")
 	t.Cleanup(r.Shutdown)
 	return r, written
 }
@@ -89,21 +86,6 @@ func TestWarnCutsOffLongMessages(t *testing.T) {
 	}
 }
 
-func TestNewRefusesMissingOptions(t *testing.T) {
-	whole := Options{Events: eventsOf(fake.NewClientset()), Component: "c", Node: "n"}
-	for name, drop := range map[string]func(*Options){
-		"events":    func(o *Options) { o.Events = nil },
-		"component": func(o *Options) { o.Component = "" },
-		"node":      func(o *Options) { o.Node = "" },
-	} {
-		opts := whole
-		drop(&opts)
-		if _, err := New(t.Context(), opts); err == nil || !strings.Contains(err.Error(), "are required") {
-			t.Errorf("without %s: %v", name, err)
-		}
-	}
-}
-
 // TestWarnAgain: an event that was written already is counted up.
 func TestWarnAgain(t *testing.T) {
 	client := fake.NewClientset()
@@ -112,10 +94,7 @@ func TestWarnAgain(t *testing.T) {
 		patched <- action.(k8stesting.PatchAction)
 		return true, &corev1.Event{}, nil
 	})
-	r, err := New(t.Context(), Options{Events: eventsOf(client), Component: "csi.refvol.dev", Node: "node-1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := New(t.Context(), eventsOf(client), "csi.refvol.dev", "node-1")
 	t.Cleanup(r.Shutdown)
 	for range 2 {
 		r.Warn(volume.Pod{Namespace: "shop", Name: "web-0", UID: "8f7e"}, "RefNotFound", "not found")
@@ -143,10 +122,7 @@ func TestFailuresAreLoggedOnce(t *testing.T) {
 		})
 		var log bytes.Buffer
 		ctx := klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log), textlogger.Verbosity(2))))
-		r, err := New(ctx, Options{Events: eventsOf(client), Component: "csi.refvol.dev", Node: "node-1"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := New(ctx, eventsOf(client), "csi.refvol.dev", "node-1")
 		for range 3 {
 			r.Warn(volume.Pod{Namespace: "shop", Name: "web-0", UID: "8f7e"}, "RefNotFound", "not found")
 		}

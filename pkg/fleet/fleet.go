@@ -14,7 +14,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -26,8 +25,8 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// Options says which plugins there are and how to ask one. All fields are required. The functions
-// are called from one goroutine, but Pod, NodeReady and Fetch are called from up to AtOnce.
+// Options says which plugins there are and how to ask one. All fields are required, AtOnce and Timeout positive. The
+// functions are called from one goroutine, but Pod, NodeReady and Fetch are called from up to AtOnce.
 type Options struct {
 	// Driver is the name of the CSI driver.
 	Driver string
@@ -49,29 +48,6 @@ type Options struct {
 	Timeout time.Duration
 }
 
-func (o *Options) validate() error {
-	switch {
-	case o.Driver == "":
-		return errors.New("fleet: no driver")
-	case o.CSINodes == nil || o.Plugins == nil || o.Using == nil || o.Pod == nil || o.NodeReady == nil || o.Fetch == nil:
-		return errors.New("fleet: CSINodes, Plugins, Using, Pod, NodeReady and Fetch are required")
-	case o.AtOnce < 1 || o.Timeout <= 0:
-		return fmt.Errorf("fleet: %d at once, each for %s: both must be positive", o.AtOnce, o.Timeout)
-	}
-	return nil
-}
-
-// Fleet is the plugins of a cluster. It is safe for concurrent use if the functions of its Options are.
-type Fleet struct{ opts Options }
-
-// New returns the Fleet that the options describe. The error says which of them is wrong.
-func New(o Options) (*Fleet, error) {
-	if err := o.validate(); err != nil {
-		return nil, err
-	}
-	return &Fleet{o}, nil
-}
-
 // Survey is what all plugins of a cluster told at about one moment.
 type Survey struct {
 	// Nodes are, by name, those whose CSINode lists the driver, those whose kubelet has accepted a pod with a
@@ -87,6 +63,7 @@ type Node struct {
 	Name string
 	// Plugin is the name of the plugin's pod, empty if there is none.
 	Plugin string
+	pod    *corev1.Pod
 	// Problem says why the report is missing, or can't be relied on; nil if all is well.
 	Problem *Problem
 	// Report is what the plugin told, or nil.
@@ -121,33 +98,32 @@ const (
 	OtherPlugin Reason = "OtherPlugin"
 )
 
-// Collect lists the nodes and asks their plugins. progress is called, by one goroutine at a time, with
-// how many have answered or failed, and of how many. The error is that of a list, says that the caller
+// Collect lists the nodes and asks their plugins. The error is that of a list, says that the caller
 // has not the right to ask, or is ctx's that was cancelled. A plugin that does not answer is a Problem of
 // its node, also one that ctx's deadline leaves no time for.
-func (f *Fleet) Collect(ctx context.Context, progress func(done, of int)) (*Survey, error) {
-	csiNodes, err := f.opts.CSINodes(ctx)
+func (o *Options) Collect(ctx context.Context) (*Survey, error) {
+	csiNodes, err := o.CSINodes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	plugins, err := f.opts.Plugins(ctx)
+	plugins, err := o.Plugins(ctx)
 	if err != nil {
 		return nil, err
 	}
-	using, err := f.opts.Using(ctx)
+	using, err := o.Using(ctx)
 	if err != nil {
 		return nil, err
 	}
-	survey, pods := f.arrange(csiNodes, plugins, using)
-	if err := f.askAll(ctx, survey.Nodes, pods, progress); err != nil {
+	survey := o.arrange(csiNodes, plugins, using)
+	if err := o.askAll(ctx, survey.Nodes); err != nil {
 		return nil, err
 	}
 	return survey, nil
 }
 
-// arrange returns the nodes that have to answer, and the plugin's pod of each.
-func (f *Fleet) arrange(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []Pod) (*Survey, []*corev1.Pod) {
-	survey, nodes, pods := &Survey{}, map[string]*Node{}, map[string]*corev1.Pod{}
+// arrange returns the nodes that have to answer.
+func (o *Options) arrange(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []Pod) *Survey {
+	survey, nodes := &Survey{}, map[string]*Node{}
 	node := func(name string) *Node {
 		if nodes[name] == nil {
 			nodes[name] = &Node{Name: name}
@@ -155,7 +131,7 @@ func (f *Fleet) arrange(csiNodes []storagev1.CSINode, plugins []corev1.Pod, usin
 		return nodes[name]
 	}
 	for i := range csiNodes {
-		if slices.ContainsFunc(csiNodes[i].Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == f.opts.Driver }) {
+		if slices.ContainsFunc(csiNodes[i].Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == o.Driver }) {
 			node(csiNodes[i].Name)
 		}
 	}
@@ -169,15 +145,17 @@ func (f *Fleet) arrange(csiNodes []storagev1.CSINode, plugins []corev1.Pod, usin
 	}
 	for i := range plugins {
 		pod := &plugins[i]
-		if name := pod.Spec.NodeName; name != "" && (pods[name] == nil || preferred(pod, pods[name])) {
-			node(name).Plugin, pods[name] = pod.Name, pod
+		if pod.Spec.NodeName == "" {
+			continue
+		}
+		if n := node(pod.Spec.NodeName); n.pod == nil || preferred(pod, n.pod) {
+			n.Plugin, n.pod = pod.Name, pod
 		}
 	}
-	var ordered []*corev1.Pod
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		survey.Nodes, ordered = append(survey.Nodes, *nodes[name]), append(ordered, pods[name])
+		survey.Nodes = append(survey.Nodes, *nodes[name])
 	}
-	return survey, ordered
+	return survey
 }
 
 // preferred says whether of two plugin's pods of a node the first one is the one to ask: a rollout
@@ -204,24 +182,18 @@ func ready(pod *corev1.Pod) bool {
 }
 
 // askAll fills in the nodes' reports and problems. It waits for all that it has started.
-func (f *Fleet) askAll(ctx context.Context, nodes []Node, pods []*corev1.Pod, progress func(done, of int)) error {
+func (o *Options) askAll(ctx context.Context, nodes []Node) error {
 	group, asking := errgroup.WithContext(ctx)
-	group.SetLimit(f.opts.AtOnce)
-	var mu sync.Mutex
-	done := 0
+	group.SetLimit(o.AtOnce)
 	for i := range nodes {
 		group.Go(func() error {
 			if errors.Is(asking.Err(), context.Canceled) {
 				return nil
 			}
-			if err := f.ask(asking, &nodes[i], pods[i]); err != nil {
+			if err := o.ask(asking, &nodes[i]); err != nil {
 				return err
 			}
-			f.blameNode(asking, &nodes[i])
-			mu.Lock()
-			defer mu.Unlock()
-			done++
-			progress(done, len(nodes))
+			o.blameNode(asking, &nodes[i])
 			return nil
 		})
 	}
@@ -235,7 +207,8 @@ func (f *Fleet) askAll(ctx context.Context, nodes []Node, pods []*corev1.Pod, pr
 }
 
 // ask fills in one node's report and problem. The error is of a refusal that all nodes share.
-func (f *Fleet) ask(ctx context.Context, node *Node, pod *corev1.Pod) error {
+func (o *Options) ask(ctx context.Context, node *Node) error {
+	pod := node.pod
 	switch {
 	case pod == nil:
 		node.problem(NoPlugin, "no pod of the plugin is on this node")
@@ -244,9 +217,9 @@ func (f *Fleet) ask(ctx context.Context, node *Node, pod *corev1.Pod) error {
 		node.problem(NotReady, fmt.Sprintf("the plugin's pod is %s%s", cmp.Or(string(pod.Status.Phase), "in no phase"), whyNot(pod)))
 		return nil
 	}
-	bounded, cancel := context.WithTimeoutCause(ctx, f.opts.Timeout, fmt.Errorf("no answer within %s", f.opts.Timeout))
+	bounded, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("no answer within %s", o.Timeout))
 	defer cancel()
-	report, err := f.opts.Fetch(bounded, pod.Name)
+	report, err := o.Fetch(bounded, pod.Name)
 	switch {
 	case apierrors.IsForbidden(err):
 		return err
@@ -258,13 +231,13 @@ func (f *Fleet) ask(ctx context.Context, node *Node, pod *corev1.Pod) error {
 		node.problem(Unreachable, fmt.Sprintf("%v: %v", context.Cause(bounded), err))
 	case err != nil:
 		node.problem(Unreachable, err.Error())
-	case report.Driver != f.opts.Driver:
+	case report.Driver != o.Driver:
 		node.problem(OtherPlugin, "the pod serves the driver "+report.Driver)
 	case report.Node != node.Name:
 		node.problem(OtherPlugin, "the pod reports for node "+report.Node)
 	default:
 		node.Report = report
-		f.forgetEnded(bounded, node)
+		o.forgetEnded(bounded, node)
 		if !ready(pod) {
 			node.problem(NotReady, because("the plugin's pod is not ready", strings.Join(report.NotReady, "; ")))
 		}
@@ -294,17 +267,48 @@ func whyNot(pod *corev1.Pod) (text string) {
 }
 
 // blameNode has a problem be that of the node, if the node is not ready.
-func (f *Fleet) blameNode(ctx context.Context, node *Node) {
+func (o *Options) blameNode(ctx context.Context, node *Node) {
 	if p := node.Problem; p == nil || ctx.Err() != nil || p.Reason == OtherRelease || p.Reason == OtherPlugin {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.opts.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
-	switch ready, err := f.opts.NodeReady(ctx, node.Name); {
+	switch ready, err := o.NodeReady(ctx, node.Name); {
 	case err != nil:
 		node.problem(node.Problem.Reason, fmt.Sprintf("%s; whether the node is ready isn't known: %v", node.Problem.Message, err))
 	case !ready:
 		node.problem(NodeNotReady, "the node is not ready: "+node.Problem.Message)
+	}
+}
+
+// Missing returns the pods of which the plugin does not report all volumes, each with those volumes only. Without a report
+// it returns none.
+func (n *Node) Missing() (pods []Pod) {
+	if n.Report == nil {
+		return nil
+	}
+	for _, pod := range n.Pods {
+		pod.Volumes = slices.DeleteFunc(slices.Clone(pod.Volumes), func(name string) bool {
+			return slices.ContainsFunc(n.Report.Volumes, func(v status.Volume) bool { return v.Pod.UID == string(pod.UID) && v.Name == name })
+		})
+		if len(pod.Volumes) > 0 {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// forgetEnded takes out the pods that have ended since they were listed. Their volumes are unpublished,
+// so the plugin rightly does not report them.
+func (o *Options) forgetEnded(ctx context.Context, node *Node) {
+	for _, pod := range node.Missing() {
+		if !pod.Started {
+			continue
+		}
+		// What can't be found out is missing.
+		if now, err := o.Pod(ctx, pod.Namespace, pod.Name); err == nil && (now == nil || now.UID != pod.UID) {
+			node.Pods = slices.DeleteFunc(node.Pods, func(p Pod) bool { return p.UID == pod.UID })
+		}
 	}
 }
 

@@ -70,11 +70,7 @@ func options(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []Pod) Op
 
 func survey(t *testing.T, o Options) (*Survey, error) {
 	t.Helper()
-	f, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f.Collect(t.Context(), func(int, int) {})
+	return o.Collect(t.Context())
 }
 
 // describe returns a line for each node: its problem, the pod that answered, and its pods.
@@ -242,21 +238,13 @@ func TestAtOnce(t *testing.T) {
 			<-ctx.Done()
 			return nil, errors.New("cut off")
 		}
-		f, err := New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var told []string
 		began := time.Now()
-		s, err := f.Collect(t.Context(), func(done, of int) { told = append(told, fmt.Sprint(done, "/", of)) })
+		s, err := o.Collect(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); most.Load() != 3 || took != 3*time.Second {
 			t.Errorf("%d at once, in %s; want 3, in 3s", most.Load(), took)
-		}
-		if len(told) != 7 || told[6] != "7/7" {
-			t.Errorf("progress: %q", told)
 		}
 		for _, n := range s.Nodes {
 			if want := (Problem{Unreachable, "no answer within 1s: cut off"}); n.Problem == nil || *n.Problem != want {
@@ -275,13 +263,9 @@ func TestADeadlineLeavesNoNodeOut(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		f, err := New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("time is up"))
 		defer cancel()
-		s, err := f.Collect(ctx, func(int, int) {})
+		s, err := o.Collect(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -316,29 +300,11 @@ func TestSurveyFails(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, s, err)
 		}
 	}
-	f, err := New(options(nil, []corev1.Pod{pluginOn("n", "p")}, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := options(nil, []corev1.Pod{pluginOn("n", "p")}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := f.Collect(ctx, func(int, int) {}); !errors.Is(err, context.Canceled) {
+	if _, err := o.Collect(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
-	}
-}
-
-func TestNewRefuses(t *testing.T) {
-	for want, breaks := range map[string]func(*Options){
-		"fleet: no driver": func(o *Options) { o.Driver = "" },
-		"fleet: CSINodes, Plugins, Using, Pod, NodeReady and Fetch are required": func(o *Options) { o.NodeReady = nil },
-		"fleet: 0 at once, each for 1s: both must be positive":                   func(o *Options) { o.AtOnce = 0 },
-		"fleet: 2 at once, each for 0s: both must be positive":                   func(o *Options) { o.Timeout = 0 },
-	} {
-		o := options(nil, nil, nil)
-		breaks(&o)
-		if _, err := New(o); err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
 	}
 }
 

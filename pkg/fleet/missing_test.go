@@ -46,8 +46,8 @@ func TestMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for pod, volumes := range s.Nodes[0].Missing() {
-		got = append(got, pod.Name+": "+strings.Join(volumes, ","))
+	for _, pod := range s.Nodes[0].Missing() {
+		got = append(got, pod.Name+": "+strings.Join(pod.Volumes, ","))
 	}
 	if want := []string{"half: b", "unclear: a,b", "late: a,b"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

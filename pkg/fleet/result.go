@@ -140,19 +140,19 @@ func (v *Result) node(node *Node) {
 	for i := range node.Report.Volumes {
 		v.volume(node.Name, &node.Report.Volumes[i])
 	}
-	for pod, missing := range node.Missing() {
-		v.unreported(pod, missing)
+	for _, pod := range node.Missing() {
+		v.unreported(pod)
 	}
 }
 
-// unreported adds the volumes of a pod that the plugin has not reported.
-func (v *Result) unreported(pod Pod, volumes []string) {
+// unreported adds the volumes of a pod of Missing.
+func (v *Result) unreported(pod Pod) {
 	if !pod.Started {
 		v.NotPublished = append(v.NotPublished, notStarted(pod))
 		return
 	}
 	of := notStarted(pod).Pod
-	for _, volume := range volumes {
+	for _, volume := range pod.Volumes {
 		v.Laggards = append(v.Laggards, OutdatedVolume{
 			Node: pod.Node, Pod: &of, Volume: volume, Reason: NotReported,
 			Message: "the pod runs, and the plugin doesn't report its volume, which may show the object",

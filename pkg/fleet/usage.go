@@ -89,24 +89,17 @@ func UsesDriver(pod *corev1.Pod, driver string) (Pod, bool) {
 
 // use returns how a pod uses the driver or has used it, and false if it never did.
 func use(pod *corev1.Pod, driver string) (Pod, bool) {
-	volumes := volumesOf(pod, driver)
-	if len(volumes) == 0 {
-		return Pod{}, false
+	use := Pod{
+		Namespace: pod.Namespace, Name: pod.Name, UID: uid(pod), Node: pod.Spec.NodeName, Accepted: accepted(pod), Started: started(pod),
+		Ended:   pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+		Deleted: pod.DeletionTimestamp != nil,
 	}
-	return Pod{
-		Namespace: pod.Namespace, Name: pod.Name, UID: uid(pod), Node: pod.Spec.NodeName, Volumes: volumes,
-		Accepted: accepted(pod), Started: started(pod), Ended: ended(pod), Deleted: pod.DeletionTimestamp != nil,
-	}, true
-}
-
-func volumesOf(pod *corev1.Pod, driver string) []string {
-	var names []string
-	for _, v := range pod.Spec.Volumes {
-		if v.CSI != nil && v.CSI.Driver == driver {
-			names = append(names, v.Name)
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.CSI != nil && v.CSI.Driver == driver {
+			use.Volumes = append(use.Volumes, v.Name)
 		}
 	}
-	return names
+	return use, len(use.Volumes) > 0
 }
 
 // uid returns a mirror pod's static pod's UID, which the kubelet keeps in this annotation.
@@ -115,10 +108,6 @@ func uid(pod *corev1.Pod) types.UID {
 		return types.UID(static)
 	}
 	return pod.UID
-}
-
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // accepted says whether a kubelet has written anything of the pod. The first it writes is when it took the pod.

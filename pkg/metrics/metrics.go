@@ -6,99 +6,86 @@
 package metrics
 
 import (
-	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	apiversion "k8s.io/apimachinery/pkg/version"
-	"k8s.io/component-base/metrics"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-const (
-	// stability of all metrics: a name or a label changes with a release that says so.
-	stability = metrics.BETA
-	// maxScrapes is how many scrapes are answered at once: each of them looks at all volumes.
-	maxScrapes = 4
-)
+// maxScrapes is how many scrapes are answered at once: each of them looks at all volumes.
+const maxScrapes = 4
 
 // Metrics are all metrics of one plugin. All methods but New are safe for concurrent use, and none
 // waits.
 type Metrics struct {
-	registry metrics.KubeRegistry
+	registry *prometheus.Registry
 
-	calls        *metrics.HistogramVec
-	propagation  *metrics.Histogram
-	writes       *metrics.CounterVec
-	writtenBytes *metrics.Counter
-	restarts     *metrics.CounterVec
-	reviews      *metrics.CounterVec
-	client       *client
+	calls        *prometheus.HistogramVec
+	propagation  prometheus.Histogram
+	writes       *prometheus.CounterVec
+	writtenBytes prometheus.Counter
+	restarts     *prometheus.CounterVec
+	reviews      *prometheus.CounterVec
+	requests     *prometheus.CounterVec
+	durations    *prometheus.HistogramVec
 }
 
 // New returns metrics that nothing has moved yet. build is the version that they tell of.
-func New(build apiversion.Info) (*Metrics, error) {
+func New(build apiversion.Info) *Metrics {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	add := promauto.With(registry)
+	add.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "refvol_build_info",
+		Help: "Always 1. The labels say what is running.",
+	}, []string{"version", "revision", "go_version"}).WithLabelValues(build.GitVersion, build.GitCommit, build.GoVersion).Set(1)
 	m := &Metrics{
-		registry: metrics.NewKubeRegistry(),
-		calls: metrics.NewHistogramVec(&metrics.HistogramOpts{
-			Name: "refvol_csi_call_duration_seconds", StabilityLevel: stability,
+		registry: registry,
+		calls: add.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "refvol_csi_call_duration_seconds",
 			Help:    "How long calls of the CSI and the registration service took, by method and gRPC code.",
 			Buckets: []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120},
 		}, []string{"method", "code"}),
-		propagation: metrics.NewHistogram(&metrics.HistogramOpts{
-			Name: "refvol_propagation_seconds", StabilityLevel: stability,
+		propagation: add.NewHistogram(prometheus.HistogramOpts{
+			Name:    "refvol_propagation_seconds",
 			Help:    "Time from the event of a change until the files of a mounted volume showed it.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60, 600},
 		}),
-		writes: metrics.NewCounterVec(&metrics.CounterOpts{
-			Name: "refvol_writes_total", StabilityLevel: stability,
+		writes: add.NewCounterVec(prometheus.CounterOpts{
+			Name: "refvol_writes_total",
 			Help: "Writes of volumes: changed, unchanged if the files were right already, or error.",
 		}, []string{"result"}),
-		writtenBytes: metrics.NewCounter(&metrics.CounterOpts{
-			Name: "refvol_write_bytes_total", StabilityLevel: stability,
+		writtenBytes: add.NewCounter(prometheus.CounterOpts{
+			Name: "refvol_write_bytes_total",
 			Help: "Bytes that writes of volumes put into files.",
 		}),
-		restarts: metrics.NewCounterVec(&metrics.CounterOpts{
-			Name: "refvol_reflector_restarts_total", StabilityLevel: stability,
+		restarts: add.NewCounterVec(prometheus.CounterOpts{
+			Name: "refvol_reflector_restarts_total",
 			Help: "Watches that were opened again as the one before had ended: after 30 to 60 minutes, by a failure, or as it was silent.",
 		}, []string{"kind"}),
-		reviews: metrics.NewCounterVec(&metrics.CounterOpts{
-			Name: "refvol_authorizations_total", StabilityLevel: stability,
+		reviews: add.NewCounterVec(prometheus.CounterOpts{
+			Name: "refvol_authorizations_total",
 			Help: "Answers to the question whether a service account may use an object: allowed, denied, or error.",
 		}, []string{"result"}),
-		client: newClient(),
-	}
-	if err := m.register(build); err != nil {
-		return nil, fmt.Errorf("register the metrics: %w", err)
+		// These two have the names that all components of Kubernetes use.
+		requests: add.NewCounterVec(prometheus.CounterOpts{
+			Name: "rest_client_requests_total",
+			Help: "Requests to the API server, by HTTP code, method and host. The code of a request without an answer is <error>.",
+		}, []string{"code", "method", "host"}),
+		durations: add.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "rest_client_request_duration_seconds",
+			Help:    "How long requests to the API server took but watches, by HTTP method and host.",
+			Buckets: []float64{.005, .025, .1, .25, .5, 1, 2, 4, 8, 15, 30, 60},
+		}, []string{"verb", "host"}),
 	}
 	m.initialize()
-	return m, nil
-}
-
-func (m *Metrics) register(build apiversion.Info) error {
-	info := metrics.NewGaugeVec(&metrics.GaugeOpts{
-		Name: "refvol_build_info", StabilityLevel: stability,
-		Help: "Always 1. The labels say what is running.",
-	}, []string{"version", "revision", "go_version"})
-	for _, c := range []metrics.Registerable{
-		m.calls, m.propagation, m.writes, m.writtenBytes, m.restarts, m.reviews, m.client.requests, m.client.durations, info,
-	} {
-		if err := m.registry.Register(c); err != nil {
-			return err
-		}
-	}
-	info.WithLabelValues(build.GitVersion, build.GitCommit, build.GoVersion).Set(1)
-	for _, c := range []prometheus.Collector{
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	} {
-		if err := m.registry.Registerer().Register(c); err != nil {
-			return err
-		}
-	}
-	return nil
+	return m
 }
 
 // The values of the label result.
@@ -125,7 +112,7 @@ func (m *Metrics) initialize() {
 
 // Handler serves the metrics in Prometheus's formats.
 func (m *Metrics) Handler() http.Handler {
-	return metrics.HandlerFor(m.registry, metrics.HandlerOpts{MaxRequestsInFlight: maxScrapes})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
 }
 
 // ObserveCall counts a call of the CSI or the registration service that has ended with a gRPC code.

@@ -22,10 +22,7 @@ import (
 // newTest returns metrics of a state.
 func newTest(t *testing.T, volumes []publisher.VolumeStatus, objects iter.Seq[manager.ObjectStatus]) *Metrics {
 	t.Helper()
-	m, err := New(apiversion.Info{GitVersion: "v1.2.3", GitCommit: "abc", GoVersion: "go1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := New(apiversion.Info{GitVersion: "v1.2.3", GitCommit: "abc", GoVersion: "go1"})
 	state := State{
 		Volumes: slices.Values(volumes), Objects: objects, MaxBytes: 1 << 20,
 		CachedBytes: func() int64 { return 4711 }, MaxCachedBytes: 1 << 19,

@@ -26,7 +26,7 @@ type State struct {
 
 // Show adds the metrics of the present state. It may be called once.
 func (m *Metrics) Show(state State) error {
-	if err := m.registry.Registerer().Register(newStateCollector(state)); err != nil {
+	if err := m.registry.Register(newStateCollector(state)); err != nil {
 		return fmt.Errorf("register the metrics of volumes and objects: %w", err)
 	}
 	return nil
@@ -35,55 +35,49 @@ func (m *Metrics) Show(state State) error {
 // ShowReadiness adds a condition that the plugin needs to be ready. err returns why it isn't met, nil
 // if it is, and is called at each scrape. The name of each condition may be added once.
 func (m *Metrics) ShowReadiness(name string, err func() error) error {
-	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "refvol_ready", Help: describe("Whether a condition is met that the plugin needs to be ready, as /readyz has it."),
-		ConstLabels: prometheus.Labels{"condition": name},
-	}, func() float64 {
-		if err() != nil {
-			return 0
-		}
-		return 1
-	})
-	if err := m.registry.Registerer().Register(ready); err != nil {
-		return fmt.Errorf("register the metric of condition %s: %w", name, err)
-	}
-	return nil
+	return m.showWhether("refvol_ready", "Whether a condition is met that the plugin needs to be ready, as /readyz has it.",
+		"condition", name, func() bool { return err() == nil })
 }
 
 // ShowRights adds the rights that the plugin needs, by their names. missing returns the names of those that it
 // lacks, and is called at each scrape. It may be called once.
 func (m *Metrics) ShowRights(names []string, missing func() []string) error {
 	for _, name := range names {
-		has := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "refvol_rights", Help: describe("Whether the plugin's account has a right that it needs, as far as is known."),
-			ConstLabels: prometheus.Labels{"right": name},
-		}, func() float64 {
-			if slices.Contains(missing(), name) {
-				return 0
-			}
-			return 1
-		})
-		if err := m.registry.Registerer().Register(has); err != nil {
-			return fmt.Errorf("register the metric of the right to %s: %w", name, err)
+		err := m.showWhether("refvol_rights", "Whether the plugin's account has a right that it needs, as far as is known.",
+			"right", name, func() bool { return !slices.Contains(missing(), name) })
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// describe returns the help of a metric in the form of component-base.
-func describe(help string) string { return fmt.Sprintf("[%s] %s", stability, help) }
+// showWhether adds a gauge that is 1 for yes.
+func (m *Metrics) showWhether(name, help, label, value string, yes func() bool) error {
+	opts := prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: prometheus.Labels{label: value}}
+	err := m.registry.Register(prometheus.NewGaugeFunc(opts, func() float64 {
+		if yes() {
+			return 1
+		}
+		return 0
+	}))
+	if err != nil {
+		return fmt.Errorf("register the metric of %s %s: %w", label, value, err)
+	}
+	return nil
+}
 
 // stateCollector reads the state when it is scraped, so that nothing has to keep gauges right.
 type stateCollector struct {
 	State
 	volumes, bytes, maxBytes, withoutToken *prometheus.Desc
-	objects, staleness, maxStaleness       *prometheus.Desc
+	objects, maxStaleness                  *prometheus.Desc
 	cached, maxCached                      *prometheus.Desc
 }
 
 func newStateCollector(s State) *stateCollector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, describe(help), labels, nil)
+		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	return &stateCollector{
 		State:        s,
@@ -94,8 +88,6 @@ func newStateCollector(s State) *stateCollector {
 		cached:       desc("refvol_cached_bytes", "Memory that the objects of all volumes take: equal ones count once."),
 		maxCached:    desc("refvol_cached_bytes_limit", "Memory that they may take for a new volume to be accepted: --max-cached-size."),
 		objects:      desc("refvol_objects", "Referenced objects by kind and by what is known of them.", "kind", "state"),
-		staleness: desc("refvol_object_staleness_seconds",
-			"Objects by the time since an event, a bookmark, a list or a get last proved their state current, 0 while their watches or requests don't fail. A histogram of this moment: its counts also fall."),
 		maxStaleness: desc("refvol_object_staleness_max_seconds",
 			"The longest time since the state of an object was last proved current whose watches or requests fail since then, 0 if there is none."),
 	}
@@ -103,9 +95,10 @@ func newStateCollector(s State) *stateCollector {
 
 // Describe sends the descriptions.
 func (c *stateCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.volumes, c.bytes, c.maxBytes, c.withoutToken, c.cached, c.maxCached, c.objects, c.staleness, c.maxStaleness} {
+	for _, d := range []*prometheus.Desc{c.volumes, c.bytes, c.maxBytes, c.withoutToken, c.cached, c.maxCached, c.objects, c.maxStaleness} {
 		to <- d
 	}
+	newStaleness().Describe(to)
 }
 
 // Collect sends the state of this moment.
@@ -139,11 +132,12 @@ func (c *stateCollector) collectObjects(to chan<- prometheus.Metric) {
 		state manager.ObjectState
 	}
 	counts := map[group]int{}
-	ages := staleness{counts: make([]uint64, len(stalenessBounds()))}
+	ages, longest := newStaleness(), 0.0
 	for o := range c.Objects {
 		counts[group{o.Ref.Kind, o.State}]++
 		if o.Watched {
-			ages.add(age(o))
+			ages.Observe(age(o))
+			longest = max(longest, age(o))
 		}
 	}
 	for _, kind := range volume.Kinds() {
@@ -153,8 +147,8 @@ func (c *stateCollector) collectObjects(to chan<- prometheus.Metric) {
 	}
 	to <- gauge(c.cached, float64(c.CachedBytes()))
 	to <- gauge(c.maxCached, float64(c.MaxCachedBytes))
-	to <- prometheus.MustNewConstHistogram(c.staleness, ages.count, ages.sum, ages.buckets())
-	to <- gauge(c.maxStaleness, ages.max)
+	ages.Collect(to)
+	to <- gauge(c.maxStaleness, longest)
 }
 
 // age returns the seconds since an object was last proven current that is stale, else 0. One that never was
@@ -174,33 +168,12 @@ func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metri
 	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 }
 
-// staleness collects the ages of objects into a histogram.
-type staleness struct {
-	counts   []uint64
-	count    uint64
-	sum, max float64
-}
-
-// stalenessBounds returns the upper bounds of the buckets, in seconds. Behind an API server without bookmarks a
-// watch that can't be opened again may have been silent for an hour.
-func stalenessBounds() []float64 { return []float64{30, 60, 90, 120, 300, 600, 1200, 3600, 14400} }
-
-func (s *staleness) add(age float64) {
-	s.count++
-	s.sum += age
-	s.max = max(s.max, age)
-	if i, _ := slices.BinarySearch(stalenessBounds(), age); i < len(s.counts) {
-		s.counts[i]++
-	}
-}
-
-// buckets returns how many ages are not above each bound.
-func (s *staleness) buckets() map[float64]uint64 {
-	cumulative := map[float64]uint64{}
-	var sum uint64
-	for i, bound := range stalenessBounds() {
-		sum += s.counts[i]
-		cumulative[bound] = sum
-	}
-	return cumulative
+// newStaleness returns an empty histogram of the ages of objects. Behind an API server without bookmarks a watch that
+// can't be opened again may have been silent for an hour.
+func newStaleness() prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "refvol_object_staleness_seconds",
+		Help:    "Objects by the time since an event, a bookmark, a list or a get last proved their state current, 0 while their watches or requests don't fail. A histogram of this moment: its counts also fall.",
+		Buckets: []float64{30, 60, 90, 120, 300, 600, 1200, 3600, 14400},
+	})
 }

@@ -113,6 +113,12 @@ func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Paylo
 	return result, err
 }
 
+func (w *testWriter) Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (same, whole bool, err error) {
+	unowned := *tree
+	unowned.UID, unowned.GID = volume.NoOwner, volume.NoOwner
+	return w.treeWriter.Compare(ctx, dir, &unowned)
+}
+
 func (w *testWriter) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (writer.Result, error) {
 	w.faults.mu.Lock()
 	w.faults.withdrawals++

@@ -15,6 +15,7 @@ type fakeObserver struct {
 	writes     []string
 	bytes      int64
 	propagated []time.Duration
+	opened     []time.Duration
 }
 
 func (o *fakeObserver) RecordWrite(changed bool, bytes int64, err error) {
@@ -31,6 +32,12 @@ func (o *fakeObserver) Propagated(took time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.propagated = append(o.propagated, took)
+}
+
+func (o *fakeObserver) Opened(took time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.opened = append(o.opened, took)
 }
 
 // take returns what was heard since the last call.

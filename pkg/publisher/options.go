@@ -104,12 +104,30 @@ type Observer interface {
 	// Propagated hears how long it took from the moment at which the process learnt of a change
 	// until a mounted volume showed it.
 	Propagated(took time.Duration)
+	// Opened hears how long it took from the moment at which the files of an object came to show what they show until the last
+	// of them was first opened.
+	Opened(took time.Duration)
+}
+
+// Opens watches which files other processes open; NewOpens returns the real one. See the methods of receipts.Group.
+type Opens interface {
+	Watch(opened func(paths []string)) Watch
+	Drain() (events int, err error)
+	Ignore(file int) error
+	Listen(file int) error
+}
+
+// Watch is a set of directories. See the methods of receipts.Watch.
+type Watch interface {
+	Add(dir int, path string) error
+	Stop(dirs ...int) error
 }
 
 type noObserver struct{}
 
 func (noObserver) RecordWrite(bool, int64, error) {}
 func (noObserver) Propagated(time.Duration)       {}
+func (noObserver) Opened(time.Duration)           {}
 
 // Options are what a Publisher needs.
 type Options struct {
@@ -142,6 +160,8 @@ type Options struct {
 	Events Events
 	// Observer hears of writes; nil: nobody does.
 	Observer Observer
+	// Opens watches who opens files, for receipts; nil: there are none.
+	Opens Opens
 	// NodeName is the name of the Node, for the variables that name it.
 	NodeName string
 	// KubeletDir is the kubelet's root directory; target paths lie below it.

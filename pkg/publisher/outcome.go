@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -36,8 +37,10 @@ type outcome struct {
 	retry bool
 	// silent says that it is no fault of the files, so no event tells of it.
 	silent bool
-	// event is the reason of the event on the pod.
+	// event is the reason of the event on the pod, or a Condition that needs none.
 	event string
+	// until is when a change that waits for its pod's moment is due; zero for none.
+	until time.Time
 }
 
 // outcomeOf is the one place that tells failures apart. Of several that are joined, the
@@ -50,6 +53,7 @@ func outcomeOf(err error) outcome {
 	var missing *payload.MissingError
 	var refused *refusedError
 	var denied *deniedError
+	var spread *spreadError
 	o := outcome{err: err, reason: ReasonOf(err), event: eventVolumeUpdateFailed}
 	switch {
 	case err == nil:
@@ -69,6 +73,8 @@ func outcomeOf(err error) outcome {
 		o.retry = true
 	case errors.As(err, new(*pendingError)), errors.Is(err, access.ErrPending):
 		o.reason, o.waits, o.silent = ReasonUnavailable, true, true
+	case errors.As(err, &spread):
+		o.event, o.until = string(ConditionSpreading), spread.at
 	case errors.Is(err, errCrowded):
 		o.reason, o.waits, o.retry, o.silent = ReasonUnavailable, true, true, true
 	case errors.Is(err, errUnreviewed):
@@ -96,6 +102,7 @@ func (o outcome) and(other outcome) outcome {
 	}
 	both.retry = o.retry || other.retry
 	both.waits = o.waits && other.waits
+	both.until = earlier(o.until, other.until)
 	return both
 }
 
@@ -139,7 +146,7 @@ func (o outcome) kind() string {
 	var errno syscall.Errno
 	errors.As(o.err, &errno)
 	// Of a refusal beside another failure, o.reason is that of the refusal.
-	return fmt.Sprintf("%s; reasons %d, %d, errno %d, stale %t", lacks, o.reason, ReasonOf(o.err), errno, errors.Is(o.err, errStale))
+	return fmt.Sprintf("%s; reasons %d, %d, errno %d, stale %t, spread %t", lacks, o.reason, ReasonOf(o.err), errno, errors.Is(o.err, errStale), !o.until.IsZero())
 }
 
 // missing returns the first object that is missing, the zero Ref if that is not the failure.

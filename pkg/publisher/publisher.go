@@ -6,7 +6,7 @@
 // flags, or of how objects reach the process.
 //
 // Files, from the top: publisher, restart, calls, worker, sync, wanted (what is asked for), answers and consent (what is
-// known), show and files (what is written), status; table has the types that all of them share.
+// known), show, spread, files and receipts (what is written, and read), status; table has the types that all of them share.
 package publisher
 
 import (

@@ -29,6 +29,7 @@ func (v *vol) show(ctx context.Context, got *answers) error {
 		return also(got.unknown, v.refusal(got.refused))
 	}
 	if v.isCurrent(got) {
+		v.contents.spreadAt = time.Time{}
 		return also(v.refusal(got.refused), got.stale)
 	}
 	if ref, older := v.older(got); older {
@@ -36,6 +37,9 @@ func (v *vol) show(ctx context.Context, got *answers) error {
 	}
 	next, err := v.render(ctx, got)
 	if err != nil {
+		return also(err, v.refusal(got.refused))
+	}
+	if err := v.spread(ctx, next, got); err != nil {
 		return also(err, v.refusal(got.refused))
 	}
 	if err := v.reserve(ctx, next.Payload); err != nil {
@@ -139,6 +143,7 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 	}
 	defer func() { // also when something panics
 		if !v.mounted {
+			v.dropReceipts()
 			v.contents = contents{writer: v.contents.writer}
 			v.set(func() { v.charge(0); v.told.shown = nil })
 		}
@@ -194,6 +199,7 @@ func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering
 	defer func() { v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err) }()
 	v.contents.proven = false
 	result, err = v.contents.writer.Write(ctx, mnt.Root(), next.Payload)
+	v.written(ctx, mnt, result)
 	if result.Changed {
 		v.switchedNow()
 	}
@@ -209,7 +215,7 @@ func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering
 	if err != nil {
 		return result.Changed, errors.Join(fmt.Errorf("write the files of volume %s: %w", v.id, err), v.measure(mnt))
 	}
-	v.contents.proven = true
+	v.contents.proven, v.contents.spreadAt = true, time.Time{}
 	if result.Changed {
 		v.showed()
 	}
@@ -235,6 +241,7 @@ func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) error {
 		v.contents.proven = false
 		result, err := v.contents.writer.Withdraw(ctx, mnt.Root(), refused, shown.Encode())
 		v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
+		v.written(ctx, mnt, result)
 		if result.Changed {
 			v.switchedNow()
 		}

@@ -76,6 +76,9 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 	if done.err = v.know(ctx, done.want, now.waits); done.err != nil {
 		return done
 	}
+	if done.err = v.receive(ctx); done.err != nil {
+		return done
+	}
 	if v.mounted && v.spec.Pinned() {
 		v.letGo()
 		done.again, done.err = v.prune(ctx)
@@ -98,10 +101,11 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 			done.err = also(done.err, v.withdraw(ctx, got.refused))
 		}
 	}
-	if o := outcomeOf(done.err); !o.retry && !errors.Is(done.err, errPutOff) {
+	o := outcomeOf(done.err)
+	if !o.retry && o.until.IsZero() && !errors.Is(done.err, errPutOff) {
 		v.contents.changedAt = time.Time{} // it is shown, or can't be
 	}
-	done.again = earlier(done.again, v.ask())
+	done.again = earlier(earlier(done.again, o.until), v.ask())
 	if v.mounted {
 		due, err := v.prune(ctx)
 		done.again, done.err = earlier(done.again, due), also(done.err, err)
@@ -144,6 +148,7 @@ func (v *vol) unmounted(err error) {
 func (v *vol) remove(ctx context.Context, gone bool) {
 	shown := v.contents.shown
 	v.unregister()
+	v.dropReceipts()
 	_ = v.giveBack() // nothing is mounted there any more
 	v.p.mu.Lock()
 	defer v.p.mu.Unlock()
@@ -192,6 +197,7 @@ func (v *vol) look(ctx context.Context) error {
 	if err := v.giveBack(); err != nil {
 		return fail(ReasonUnavailable, "close the mount of volume %s: %w", v.id, err)
 	}
+	v.dropReceipts()
 	if v.contents = (contents{record: text}); mounted {
 		v.contents.pruneAt = time.Now().Add(pruneTime) // the earlier process may have been killed before it pruned
 	}

@@ -79,6 +79,9 @@ type vol struct {
 	size int64
 	// changedAt is when the first change came that no sync has taken up; zero for none.
 	changedAt time.Time
+	// opened is when files of generations were opened that have no receipt yet, and opensLost says that others may have been.
+	opened    map[string]map[string]time.Time
+	opensLost bool
 	told      told
 
 	// What follows is the worker's own. seen says that it has looked what is mounted, hint is the pod that the volume
@@ -106,6 +109,8 @@ type vol struct {
 	asked    time.Duration
 	failures int
 	contents contents
+	// next is the generation that is about to be shown, nil for none.
+	next *reads
 }
 
 // spec is what a request asks for.
@@ -116,6 +121,8 @@ type spec struct {
 	resolved *volume.Spec
 	leftOut  string
 	refs     []volume.Ref
+	// versionsPath is that of its file of versions, "" for none.
+	versionsPath string
 	// consent is the objects that the pod needs a right to, and consents the same with where the spec first names each.
 	consent  map[volume.Ref]bool
 	consents []volume.Reference
@@ -124,6 +131,8 @@ type spec struct {
 // treeWriter makes a directory show a tree; *writer.Writer is one.
 type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Result, error)
+	// Compare says whether it does so already, but for the record, and whether what it shows is whole.
+	Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (same, whole bool, err error)
 	// Withdraw takes away the files that name one of the objects.
 	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (writer.Result, error)
 }
@@ -132,7 +141,8 @@ type treeWriter interface {
 type contents struct {
 	writer treeWriter
 	// kept is a handle on the volume's mount, nil for none.
-	kept Mount
+	kept  Mount
+	reads reads
 	// skipped is what the pod's author was last told of the variables that the env files lack.
 	skipped string
 	// record is that of a volume which was found, until its objects are known. shown is what the files show.
@@ -148,6 +158,8 @@ type contents struct {
 	// removed, which ails the volume until it is known to be gone.
 	pruneAt  time.Time
 	leftover error
+	// spreadAt is the pod's moment for a change that waits; zero for none.
+	spreadAt time.Time
 	// changedAt is when the first change came that the files don't show yet; zero for none.
 	changedAt time.Time
 }

@@ -24,12 +24,14 @@ const (
 	// ConditionUnknown: an earlier process has mounted the volume, and this one doesn't know yet
 	// whether its files are current.
 	ConditionUnknown Condition = "Unknown"
+	// ConditionSpreading: a change is known, and waits for the pod's moment, as was asked for.
+	ConditionSpreading Condition = "Spreading"
 )
 
 // Conditions returns every Condition that a volume may have.
 func Conditions() []Condition {
 	return []Condition{
-		ConditionCurrent, ConditionPinned, ConditionPublishing, ConditionUnknown,
+		ConditionCurrent, ConditionPinned, ConditionPublishing, ConditionUnknown, ConditionSpreading,
 		eventRefNotFound, eventRefKeyNotFound, eventRefForbidden, eventRefDeleted, eventVolumeUpdateFailed,
 	}
 }
@@ -50,6 +52,10 @@ type VolumeStatus struct {
 	// both are empty for a volume that is not taken over yet.
 	Refs  []volume.Ref
 	Shown record.Versions
+	// Opened says which of the objects were opened, by files that are shown now; nil: that can't be told. OpensWatched is
+	// false where opens are watched on no volume.
+	Opened       map[volume.Ref]*Opened
+	OpensWatched bool
 	// Bytes is the memory that its file system holds, with inodes, and with old files that readers have open.
 	Bytes int64
 	// WithoutToken says that its objects are read with its pod's token, and that there is no
@@ -65,6 +71,8 @@ type told struct {
 	// shown is what all files are known to show. It lags behind that of the contents while files are
 	// rewritten in place, and until a restarted process has made sure of them. The map does not change.
 	shown record.Versions
+	// opened says which of the objects were opened. Neither the map nor what it holds changes.
+	opened map[volume.Ref]*Opened
 	// kind tells one problem from another, and condition is "" until something is known, and since is when kind last changed.
 	kind, problem string
 	condition     Condition
@@ -91,6 +99,9 @@ func (t *told) note(o outcome, mounted bool) (news bool) {
 	news = t.kind != kind
 	if news || t.condition == "" {
 		t.since = time.Now()
+	}
+	if t.condition == ConditionSpreading && o.err == nil {
+		news = false // the log has the update
 	}
 	t.kind, t.problem, t.condition = kind, "", ConditionCurrent
 	if o.err != nil {

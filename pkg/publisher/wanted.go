@@ -18,7 +18,6 @@ import (
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
-	"github.com/refvol/refvol/pkg/writer"
 )
 
 // refusedTime is how long the read of a pod may be refused before that counts as a fault: an API server that has just
@@ -166,6 +165,11 @@ func (v *vol) understand(ctx context.Context, want *Request, waits bool) (*spec,
 		}
 	}
 	s.refs = s.resolved.Refs()
+	for i := range s.resolved.Sources {
+		if source := &s.resolved.Sources[i]; source.Versions {
+			s.versionsPath = source.Path
+		}
+	}
 	s.consents, s.consent = s.resolved.CrossNamespaceRefs(want.Pod), map[volume.Ref]bool{}
 	if v.p.opts.Identity != nil {
 		s.consents = append(s.consents, s.resolved.LocalRefs(want.Pod)...)
@@ -242,7 +246,7 @@ func (v *vol) register(ctx context.Context, want *Request) {
 	v.askAt, v.asked, v.admitted = time.Time{}, 0, false
 	v.token, v.proven = want.Token, want.Derived
 	if v.contents.writer == nil {
-		v.contents.writer = v.p.newWriter(writer.Options{AttributePrefix: v.p.opts.AttributePrefix, InPlace: v.spec.InPlace()})
+		v.contents.writer = v.p.newWriter(v.writerOptions())
 	}
 	if v.mounted && v.contents.shown == nil {
 		v.contents.shown = record.Decode(v.contents.record, v.spec.refs)

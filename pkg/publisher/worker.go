@@ -166,6 +166,9 @@ func (v *vol) tell(ctx context.Context, o outcome) {
 	case o.err == nil:
 		logger.Info("Volume is current again")
 		return
+	case o.event == string(ConditionSpreading):
+		logger.V(2).Info("An update waits for the pod's moment", "at", o.until)
+		return
 	case o.silent:
 		logger.Info("A mounted volume is not updated", "target", v.target, "reason", o.err.Error())
 		return

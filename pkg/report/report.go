@@ -20,15 +20,14 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Options are what a Reporter needs. All but ResyncInterval are required.
-type Options struct {
+// Reporter makes reports. All fields but ResyncInterval are required. It is safe for concurrent use if its functions are.
+type Reporter struct {
 	// Driver, Node and Version are the plugin's own.
 	Driver, Node, Version string
-	// Volumes and Objects are gone through for each report.
+	// Volumes and Objects are gone through for each report. Refused returns the publishes that failed lately.
 	Volumes iter.Seq[publisher.VolumeStatus]
 	Objects iter.Seq[manager.ObjectStatus]
-	// Refused is gone through for each report.
-	Refused iter.Seq[status.Refusal]
+	Refused func() []status.Refusal
 	// MissingRights returns the names of the rights that the plugin lacks, and NotReady why it is not ready. They wait for
 	// nothing.
 	MissingRights, NotReady func() []string
@@ -36,49 +35,24 @@ type Options struct {
 	ResyncInterval time.Duration
 }
 
-func (o *Options) validate() error {
-	if o.Driver == "" || o.Node == "" || o.Version == "" || o.Volumes == nil || o.Objects == nil || o.Refused == nil || o.MissingRights == nil || o.NotReady == nil {
-		return errors.New("Driver, Node, Version, Volumes, Objects, Refused, MissingRights, NotReady: Required value")
-	}
-	if o.ResyncInterval < 0 {
-		return fmt.Errorf("ResyncInterval: Invalid value: %s: must not be negative", o.ResyncInterval)
-	}
-	return nil
-}
-
-// Reporter makes reports. It is safe for concurrent use.
-type Reporter struct{ opts Options }
-
-// New returns a Reporter. It fails if opts are not valid.
-func New(opts Options) (*Reporter, error) {
-	if err := opts.validate(); err != nil {
-		return nil, fmt.Errorf("report options: %w", err)
-	}
-	return &Reporter{opts}, nil
-}
-
 // Report returns the state of this moment, the worst volumes first. It waits for nothing, and holds
 // no lock that is not its own.
 func (r *Reporter) Report() *status.Report {
 	report := &status.Report{
 		APIVersion: status.APIVersion, Kind: status.Kind,
-		Driver: r.opts.Driver, Node: r.opts.Node, Version: r.opts.Version,
-		MissingRights: r.opts.MissingRights(), NotReady: r.opts.NotReady(),
+		Driver: r.Driver, Node: r.Node, Version: r.Version,
+		MissingRights: r.MissingRights(), NotReady: r.NotReady(), Refused: r.Refused(),
 		Volumes: []status.Volume{},
 	}
 	known := map[key]manager.ObjectStatus{}
-	for o := range r.opts.Objects {
+	for o := range r.Objects {
 		known[key{o.Account, o.Ref}] = o
 	}
-	volumes := slices.Collect(r.opts.Volumes)
+	volumes := slices.Collect(r.Volumes)
 	// No time in the report is later.
 	report.ObservedAt = time.Now().UTC()
 	for i := range volumes {
 		report.Volumes = append(report.Volumes, r.volume(&volumes[i], known, report.ObservedAt))
-	}
-	for f := range r.opts.Refused {
-		f.Message, f.At = line(f.Message), f.At.UTC()
-		report.Refused = append(report.Refused, f)
 	}
 	slices.SortFunc(report.Refused, func(a, b status.Refusal) int {
 		return cmp.Or(b.At.Compare(a.At), strings.Compare(a.VolumeID, b.VolumeID))
@@ -114,7 +88,7 @@ func (r *Reporter) volume(v *publisher.VolumeStatus, known map[key]manager.Objec
 	out := status.Volume{
 		VolumeID: v.VolumeID, Name: path.Base(path.Dir(v.Target)),
 		Pod:       status.Pod{Namespace: v.Pod.Namespace, Name: v.Pod.Name, UID: string(v.Pod.UID)},
-		Condition: string(v.Condition), Reason: line(cmp.Or(found, v.Reason)), Unhealthy: found != "",
+		Condition: string(v.Condition), Reason: cmp.Or(found, v.Reason), Unhealthy: found != "",
 		Since: v.Since.UTC(), Bytes: v.Bytes, WithoutToken: v.WithoutToken,
 		Objects: make([]status.Object, 0, len(objects)),
 	}
@@ -133,7 +107,7 @@ func object(o *manager.ObjectStatus, shown volume.Version) status.Object {
 		out.Shown = &status.Version{UID: string(shown.UID), ResourceVersion: shown.ResourceVersion}
 	}
 	if o.Err != nil {
-		out.Reason = line(o.Err.Error())
+		out.Reason = o.Err.Error()
 	}
 	if !o.LastConfirmed.IsZero() {
 		out.LastConfirmed = new(o.LastConfirmed.UTC())
@@ -141,15 +115,60 @@ func object(o *manager.ObjectStatus, shown volume.Version) status.Object {
 	return out
 }
 
-// maxReason is the longest reason in bytes, as of an event on a pod.
-const maxReason = 1024
+// patience is how long a volume may be in a condition that is to pass, and how long the proof that a
+// stale object is current may be ago.
+const patience = 5 * time.Minute
 
-// line returns a reason as one line that is not too long.
-func line(reason string) string {
-	reason = strings.ReplaceAll(reason, "\n", "; ")
-	if len(reason) > maxReason {
-		const more = "..."
-		reason = strings.ToValidUTF8(reason[:maxReason-len(more)], "") + more
+// assess returns why somebody should look at a volume, "" if nobody needs to.
+//
+//   - A condition with the name of an event is a fault.
+//   - Unknown and Publishing pass. The kubelet gives a publish two minutes, and brings tokens within
+//     one and a half after a restart, so a token that is missing meanwhile is no fault.
+//   - Pinned promises nothing about changes.
+//   - Current is what the plugin knows. That is old if nothing has proven it for long, and what follows
+//     the object fails. An object that can't change is not followed.
+func (r *Reporter) assess(v *publisher.VolumeStatus, objects []manager.ObjectStatus, now time.Time) string {
+	switch v.Condition {
+	case publisher.ConditionPinned:
+		return ""
+	case publisher.ConditionUnknown, publisher.ConditionPublishing:
+		if now.Sub(v.Since) <= patience {
+			return ""
+		}
+		return cmp.Or(v.Reason, fmt.Sprintf("the condition should have passed: it is %s since %s", v.Condition, instant(v.Since)))
+	case publisher.ConditionCurrent:
+		if v.WithoutToken {
+			return "the pod's service account has no usable token, so no change of an object can arrive"
+		}
+		return r.stale(objects, now)
+	}
+	return cmp.Or(v.Reason, string(v.Condition))
+}
+
+// stale names the stale object whose last proof is longest ago, if that is too long.
+func (r *Reporter) stale(objects []manager.ObjectStatus, now time.Time) string {
+	// What is asked for at each resync is proven that rarely. One round may fail.
+	proven := now.Add(-patience - 2*r.ResyncInterval)
+	objects = slices.DeleteFunc(slices.Clone(objects), func(o manager.ObjectStatus) bool { return !o.Stale || !provenAt(&o).Before(proven) })
+	if len(objects) == 0 {
+		return ""
+	}
+	oldest := slices.MinFunc(objects, func(a, b manager.ObjectStatus) int { return provenAt(&a).Compare(provenAt(&b)) })
+	reason := fmt.Sprintf("%s: nothing has proven since %s that it has not changed", oldest.Ref, instant(provenAt(&oldest)))
+	if len(objects) > 1 {
+		reason += fmt.Sprintf(", and the same of %d more", len(objects)-1)
 	}
 	return reason
 }
+
+// provenAt returns when an object was last proven current. One that never was counts from its first
+// reference.
+func provenAt(o *manager.ObjectStatus) time.Time {
+	if o.LastConfirmed.IsZero() {
+		return o.Since
+	}
+	return o.LastConfirmed
+}
+
+// instant is how a reason names a moment: the same at each report.
+func instant(t time.Time) string { return t.UTC().Format(time.RFC3339) }

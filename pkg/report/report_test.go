@@ -34,22 +34,18 @@ type world struct {
 	unready []string
 }
 
-func (w *world) options() Options {
-	return Options{
+func (w *world) reporter() *Reporter {
+	return &Reporter{
 		Driver: "csi.refvol.dev", Node: "node-1", Version: "v1",
-		Volumes: seq(&w.volumes), Objects: seq(&w.objects), Refused: seq(&w.refused), MissingRights: func() []string { return w.missing }, NotReady: func() []string { return w.unready },
+		Volumes: seq(&w.volumes), Objects: seq(&w.objects), Refused: func() []status.Refusal { return slices.Clone(w.refused) }, MissingRights: func() []string { return w.missing }, NotReady: func() []string { return w.unready },
 	}
 }
 
 // report returns a report as a reader gets it.
 func (w *world) report(t *testing.T, resync time.Duration) *status.Report {
 	t.Helper()
-	opts := w.options()
-	opts.ResyncInterval = resync
-	r, err := New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := w.reporter()
+	r.ResyncInterval = resync
 	body, err := json.Marshal(r.Report())
 	if err != nil {
 		t.Fatal(err)
@@ -59,28 +55,6 @@ func (w *world) report(t *testing.T, resync time.Duration) *status.Report {
 		t.Fatal(err)
 	}
 	return read
-}
-
-func TestOptions(t *testing.T) {
-	for name, spoil := range map[string]func(*Options){
-		"driver":  func(o *Options) { o.Driver = "" },
-		"node":    func(o *Options) { o.Node = "" },
-		"version": func(o *Options) { o.Version = "" },
-		"volumes": func(o *Options) { o.Volumes = nil },
-		"objects": func(o *Options) { o.Objects = nil },
-		"refused": func(o *Options) { o.Refused = nil },
-	} {
-		opts := (&world{}).options()
-		spoil(&opts)
-		if _, err := New(opts); err == nil || err.Error() != "report options: Driver, Node, Version, Volumes, Objects, Refused, MissingRights, NotReady: Required value" {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	opts := (&world{}).options()
-	opts.ResyncInterval = -time.Second
-	if _, err := New(opts); err == nil || err.Error() != "report options: ResyncInterval: Invalid value: -1s: must not be negative" {
-		t.Error(err)
-	}
 }
 
 // TestReport: everything that is known of a volume and its objects is there.
@@ -114,9 +88,9 @@ func TestReport(t *testing.T) {
 			t.Fatal(err)
 		}
 		const want = `{"volumeID":"v1","name":"settings","pod":{"namespace":"shop","name":"web","uid":"uid"},` +
-			`"condition":"RefForbidden","reason":"one; two","abnormal":true,"since":"2000-01-01T00:00:00Z","bytes":4096,"withoutToken":true,"objects":[` +
+			`"condition":"RefForbidden","reason":"one\ntwo","abnormal":true,"since":"2000-01-01T00:00:00Z","bytes":4096,"withoutToken":true,"objects":[` +
 			`{"kind":"ConfigMap","namespace":"shop","name":"app","shown":{"uid":"u1","resourceVersion":"812"},"state":"present","provenAt":"2000-01-01T00:01:00Z","followed":true},` +
-			`{"kind":"ConfigMap","namespace":"shop","name":"db","state":"denied","reason":"no; way","followed":false},` +
+			`{"kind":"ConfigMap","namespace":"shop","name":"db","state":"denied","reason":"no\nway","followed":false},` +
 			`{"kind":"ConfigMap","namespace":"shop","name":"gone","state":"unknown","reason":"the plugin does not ask for it","followed":false}]}`
 		if string(first) != want {
 			t.Errorf("got  %s\nwant %s", first, want)
@@ -150,21 +124,6 @@ func TestObjectsOfAccounts(t *testing.T) {
 	}
 }
 
-// TestLongReasons: what others say is bounded.
-func TestLongReasons(t *testing.T) {
-	long := strings.Repeat("ü", 5000)
-	w := &world{
-		volumes: []publisher.VolumeStatus{{Condition: "VolumeUpdateFailed", Reason: "x" + long, Refs: []volume.Ref{configMap("app")}}},
-		objects: []manager.ObjectStatus{{Ref: configMap("app"), State: manager.Denied, Err: errors.New(long)}},
-	}
-	v := w.report(t, 0).Volumes[0]
-	for _, reason := range []string{v.Reason, v.Objects[0].Reason} {
-		if len(reason) > maxReason || len(reason) < maxReason-2 || !strings.HasSuffix(reason, "ü...") {
-			t.Errorf("%d bytes: %.20s", len(reason), reason[len(reason)-10:])
-		}
-	}
-}
-
 // TestEveryConditionIsJudged: a volume that somebody must look at is abnormal, with a reason.
 func TestEveryConditionIsJudged(t *testing.T) {
 	faults := map[publisher.Condition]bool{
@@ -195,12 +154,12 @@ func TestWhatAilsThePlugin(t *testing.T) {
 	}
 }
 
-// TestRefusedPublishes: the latest come first, with texts of one line.
+// TestRefusedPublishes: the latest come first, with their texts.
 func TestRefusedPublishes(t *testing.T) {
 	now := time.Now()
 	w := &world{refused: []status.Refusal{{VolumeID: "v1", At: now.Add(-time.Minute)}, {VolumeID: "v2", Message: "one\ntwo", At: now}}}
 	got := w.report(t, 0).Refused
-	if len(got) != 2 || got[0].VolumeID != "v2" || got[0].Message != "one; two" || got[1].VolumeID != "v1" {
+	if len(got) != 2 || got[0].VolumeID != "v2" || got[0].Message != "one\ntwo" || got[1].VolumeID != "v1" {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -63,42 +63,27 @@ func Read(from io.Reader) (*Report, error) {
 	if len(body) > maxReport {
 		return nil, fmt.Errorf("%w: it has more than %d bytes", ErrFormat, maxReport)
 	}
-	var header struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
-	}
-	if err := json.Unmarshal(body, &header); err != nil {
-		return nil, fmt.Errorf("%w: no JSON: %s", ErrFormat, Printable(err.Error()))
-	}
-	if header.APIVersion != APIVersion || header.Kind != Kind {
-		return nil, fmt.Errorf("%w: apiVersion: Invalid value: %q, of kind %q: this release reads %s of kind %s: use the command of the plugin's own release",
-			ErrFormat, cut(header.APIVersion), cut(header.Kind), APIVersion, Kind)
-	}
 	report := &Report{}
-	if err := json.Unmarshal(body, report); err != nil {
+	err = json.Unmarshal(body, report)
+	_, otherForm := errors.AsType[*json.UnmarshalTypeError](err)
+	switch {
+	case err != nil && !otherForm:
+		return nil, fmt.Errorf("%w: no JSON: %s", ErrFormat, Printable(err.Error()))
+	case report.APIVersion != APIVersion || report.Kind != Kind:
+		return nil, fmt.Errorf("%w: apiVersion: Invalid value: %.64q, of kind %.64q: this release reads %s of kind %s: use the command of the plugin's own release",
+			ErrFormat, report.APIVersion, report.Kind, APIVersion, Kind)
+	case err != nil:
 		return nil, fmt.Errorf("%w: %s", ErrFormat, Printable(err.Error()))
 	}
 	return report, nil
 }
 
-// cut shortens what an error repeats.
-func cut(text string) string {
-	const long = 64
-	if len(text) > long {
-		return text[:long] + "..."
-	}
-	return text
-}
-
-// Printable returns a text in which an escape of JSON, such as \u001b, stands for each character that is not printed as it
-// is. Another plugin's text may hold what moves a terminal's cursor.
+// Printable returns a text as one line, in which an escape of JSON, such as \u001b, stands for each character that is not
+// printed as it is. Another plugin's text may hold what moves a terminal's cursor.
 func Printable(text string) string {
-	if !strings.ContainsFunc(text, isHidden) {
-		return text
-	}
 	var b strings.Builder
-	for _, r := range text {
-		if !isHidden(r) {
+	for _, r := range strings.ReplaceAll(text, "\n", "; ") {
+		if unicode.IsPrint(r) {
 			b.WriteRune(r)
 			continue
 		}
@@ -108,5 +93,3 @@ func Printable(text string) string {
 	}
 	return b.String()
 }
-
-func isHidden(r rune) bool { return !unicode.IsPrint(r) }

@@ -55,7 +55,7 @@ func WriteLines(w io.Writer, text string) error {
 
 // Table says what a table of volumes has.
 type Table struct {
-	// Wide adds columns, and cuts nothing.
+	// Wide adds columns, and names all objects.
 	Wide bool
 	// Nodes adds the column of the node.
 	Nodes bool
@@ -65,46 +65,44 @@ type Table struct {
 // worst first. Times are ages by the clock of the plugin that reported them.
 func (t Table) Write(w io.Writer, reports ...*Report) error {
 	var rows []row
+	var before strings.Builder
+	say := func(format string, args ...any) { fmt.Fprintln(&before, Printable(fmt.Sprintf(format, args...))) }
 	for _, r := range reports {
 		if len(r.MissingRights) > 0 {
-			if err := WriteLines(w, fmt.Sprintf("The plugin on %s lacks rights: %s", r.Node, strings.Join(r.MissingRights, ", "))); err != nil {
-				return err
-			}
+			say("The plugin on %s lacks rights: %s", r.Node, strings.Join(r.MissingRights, ", "))
 		}
 		for _, condition := range r.NotReady {
-			if err := WriteLines(w, fmt.Sprintf("The plugin on %s is not ready: %s", r.Node, condition)); err != nil {
-				return err
-			}
+			say("The plugin on %s is not ready: %s", r.Node, condition)
 		}
 		for i := range r.Refused {
 			f := &r.Refused[i]
-			text := fmt.Sprintf("Publish failed %s ago on %s: volume %s of pod %s: %s: %s", duration.HumanDuration(r.ObservedAt.Sub(f.At)), r.Node, f.Name, f.Pod, f.Code, f.Message)
-			if err := WriteLines(w, strings.ReplaceAll(text, "\n", "; ")); err != nil {
-				return err
-			}
+			say("Publish failed %s ago on %s: volume %s of pod %s: %s: %s", duration.HumanDuration(r.ObservedAt.Sub(f.At)), r.Node, f.Name, f.Pod, f.Code, f.Message)
 		}
 		for i := range r.Volumes {
 			rows = append(rows, row{r, &r.Volumes[i]})
 		}
 	}
 	if len(rows) == 0 {
-		return WriteLines(w, "No volumes.")
+		say("No volumes.")
+	}
+	if err := WriteLines(w, before.String()); err != nil || len(rows) == 0 {
+		return err
 	}
 	slices.SortStableFunc(rows, func(a, b row) int {
 		return cmp.Or(Compare(a.volume, b.volume), cmp.Compare(a.report.Node, b.report.Node))
 	})
 	columns := t.columns()
 	table := NewTabWriter(w)
-	line := func(cell func(column) string) {
-		cells := make([]string, 0, len(columns))
-		for _, c := range columns {
-			cells = append(cells, cell(c))
+	cells := make([]string, len(columns))
+	for i, c := range columns {
+		cells[i] = c.heading
+	}
+	table.Line(cells...)
+	for _, r := range rows {
+		for i, c := range columns {
+			cells[i] = cmp.Or(c.cell(r), "-")
 		}
 		table.Line(cells...)
-	}
-	line(func(c column) string { return c.heading })
-	for _, r := range rows {
-		line(func(c column) string { return cmp.Or(c.cell(r), "-") })
 	}
 	return table.Flush()
 }
@@ -155,18 +153,19 @@ func (t Table) columns() []column {
 		column{"CONDITION", func(r row) string { return r.volume.Condition }},
 		column{"SINCE", func(r row) string { return r.age(r.volume.Since) }},
 		column{"PROVEN", row.proven},
-		column{"SIZE", func(r row) string { return quantity(r.volume.Bytes) }},
+		column{"SIZE", func(r row) string { return resource.NewQuantity(r.volume.Bytes, resource.BinarySI).String() }},
 	)
 	if t.Wide {
-		return append(columns,
+		columns = append(columns,
 			column{"TOKEN", row.token},
 			column{"POD-UID", func(r row) string { return r.volume.Pod.UID }},
 			column{"VOLUME-ID", func(r row) string { return r.volume.VolumeID }},
-			column{"OBJECTS", row.allObjects},
-			column{"REASON", func(r row) string { return r.volume.Reason }},
 		)
 	}
-	return append(columns, column{"OBJECTS", row.someObjects}, column{"REASON", row.shortReason})
+	return append(columns,
+		column{"OBJECTS", func(r row) string { return r.objects(t.Wide) }},
+		column{"REASON", func(r row) string { return r.volume.Reason }},
+	)
 }
 
 func (r row) normal() string {
@@ -175,8 +174,6 @@ func (r row) normal() string {
 	}
 	return "yes"
 }
-
-func quantity(bytes int64) string { return resource.NewQuantity(bytes, resource.BinarySI).String() }
 
 func (r row) token() string {
 	if r.volume.WithoutToken {
@@ -214,37 +211,22 @@ func (r row) proven() string {
 	return r.age(*oldest)
 }
 
-// fewObjects is how many objects of a volume a narrow table names, and shortReason how many
-// characters of a reason it has.
-const (
-	fewObjects  = 3
-	shortReason = 80
-)
-
-func (r row) someObjects() string {
-	some := r.volume.Objects[:min(fewObjects, len(r.volume.Objects))]
-	names := make([]string, 0, len(some)+1)
-	for i := range some {
-		names = append(names, r.object(&some[i]))
-	}
-	return r.join(names)
-}
-
-// join returns the names of objects as a list that says how many there are more.
-func (r row) join(names []string) string {
-	if more := len(r.volume.Objects) - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("+%d more", more))
-	}
-	return strings.Join(names, ",")
-}
-
-func (r row) allObjects() string {
-	names := make([]string, 0, len(r.volume.Objects))
+// objects lists the volume's objects: a few, or all with their states.
+func (r row) objects(wide bool) string {
+	const few = 3
+	var names []string
 	for i := range r.volume.Objects {
 		o := &r.volume.Objects[i]
-		names = append(names, r.object(o)+"("+o.State+")")
+		switch {
+		case wide:
+			names = append(names, r.object(o)+"("+o.State+")")
+		case i == few:
+			return strings.Join(names, ",") + fmt.Sprintf(",+%d more", len(r.volume.Objects)-few)
+		default:
+			names = append(names, r.object(o))
+		}
 	}
-	return r.join(names)
+	return strings.Join(names, ",")
 }
 
 // object names an object and the version that the files show. Its namespace is there if it is not
@@ -261,10 +243,43 @@ func (r row) object(o *Object) string {
 	return strings.ToLower(o.Kind) + "/" + name + "@" + shown
 }
 
-func (r row) shortReason() string {
-	text := []rune(r.volume.Reason)
-	if len(text) <= shortReason {
-		return r.volume.Reason
+// worstFirst returns the conditions in the order in which a Report lists volumes. One that this
+// release does not know stands before all of them.
+func worstFirst() []string {
+	return []string{
+		"RefForbidden", "VolumeUpdateFailed", "RefDeleted", "RefKeyNotFound", "RefNotFound",
+		"Unknown", "Publishing", "Current", "Pinned",
 	}
-	return string(text[:shortReason-3]) + "..."
+}
+
+// Compare orders volumes: the abnormal ones first, then by how bad the condition is, then by pod and
+// volume. Only two reports of one volume are equal.
+func Compare(a, b *Volume) int {
+	rank := func(v *Volume) int {
+		rank := slices.Index(worstFirst(), v.Condition)
+		if !v.Unhealthy {
+			rank += 1 + len(worstFirst())
+		}
+		return rank
+	}
+	return cmp.Or(
+		cmp.Compare(rank(a), rank(b)),
+		cmp.Compare(a.Condition, b.Condition),
+		cmp.Compare(a.Pod.Namespace, b.Pod.Namespace),
+		cmp.Compare(a.Pod.Name, b.Pod.Name),
+		cmp.Compare(a.Pod.UID, b.Pod.UID),
+		cmp.Compare(a.Name, b.Name),
+		cmp.Compare(a.VolumeID, b.VolumeID),
+	)
+}
+
+// Unhealthy returns how many of the volumes are abnormal.
+func (r *Report) Unhealthy() int {
+	n := 0
+	for i := range r.Volumes {
+		if r.Volumes[i].Unhealthy {
+			n++
+		}
+	}
+	return n
 }

@@ -53,7 +53,7 @@ func wantText(t *testing.T, got, want string) {
 func TestTable(t *testing.T) {
 	wantText(t, Table{}.text(t, sample(samples()...)), strings.TrimLeft(`
 NORMAL  POD         VOLUME    CONDITION     SINCE  PROVEN  SIZE  OBJECTS                                                     REASON
-no      shop/web-0  settings  RefForbidden  5m     3h      8Ki   configmap/app@812,secret/platform/db@-                      Secret "platform/db": the service account shop/web may not get it: why why wh...
+no      shop/web-0  settings  RefForbidden  5m     3h      8Ki   configmap/app@812,secret/platform/db@-                      Secret "platform/db": the service account shop/web may not get it: `+strings.Repeat("why ", 20)+`
 yes     uid-2       old       Unknown       60s    -       0     -                                                           not taken over yet
 yes     shop/web-0  late      Publishing    1s     never   0     configmap/app@812,configmap/late@-                          -
 yes     shop/web-0  ca        Current       0s     -       0     configmap/ca@7                                              -

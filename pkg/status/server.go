@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"time"
+	"sync"
 )
 
 const (
@@ -13,24 +13,17 @@ const (
 	Path = "/status"
 	// DefaultAddress is where a plugin serves it by default: loopback of its own pod.
 	DefaultAddress = "127.0.0.1:9811"
-	// answerTime is how long a reader may take to take the answer.
-	answerTime = 30 * time.Second
 )
 
-// Handler serves at Path what report returns for each request, one at a time: each report looks at all volumes.
+// Handler serves at Path what report returns for each request, one at a time: each report looks at all volumes. The server
+// must bound the time of an answer, so that who reads nothing keeps nobody out.
 func Handler(report func() *Report) http.Handler {
-	answering := make(chan struct{}, 1)
+	var answering sync.Mutex
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+Path, func(w http.ResponseWriter, request *http.Request) {
-		select {
-		case answering <- struct{}{}:
-			defer func() { <-answering }()
-		case <-request.Context().Done():
-			return
-		}
-		// Who reads nothing must not keep others out.
-		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTime)); err != nil {
-			http.Error(w, fmt.Sprintf("bound the time of the answer: %v", err), http.StatusInternalServerError)
+		answering.Lock()
+		defer answering.Unlock()
+		if request.Context().Err() != nil {
 			return
 		}
 		body, err := json.Marshal(report())

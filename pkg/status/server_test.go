@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -96,14 +95,5 @@ func TestOneAnswerAtATime(t *testing.T) {
 		if err := <-answers; err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// TestWriterWithoutDeadline: who could hold an answer up for ever gets none.
-func TestWriterWithoutDeadline(t *testing.T) {
-	answer := httptest.NewRecorder()
-	Handler(func() *Report { return sample() }).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, Path, nil))
-	if answer.Code != http.StatusInternalServerError {
-		t.Errorf("got %d", answer.Code)
 	}
 }

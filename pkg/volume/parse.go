@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -86,6 +87,7 @@ func (p *parser) spec(values []byte) *Spec {
 	supported(p, field.NewPath("updatePolicy"), a.UpdatePolicy, UpdateLive, UpdatePinned)
 	supported(p, field.NewPath("writeStrategy"), a.WriteStrategy, WriteAtomic, WriteInPlace)
 	supported(p, field.NewPath("onDelete"), a.OnDelete, DeleteKeep, DeleteRemove)
+	spec.Spread = p.spread(a.Spread, spec.Pinned())
 	if a.Sources != nil {
 		spec.Sources = p.listForm(*a.Sources)
 	} else {
@@ -105,6 +107,22 @@ func (p *parser) id(name string, text *string) *int64 {
 	}
 	n := int64(id)
 	return &n
+}
+
+// spread reads the attribute spread; 0 if it is not there.
+func (p *parser) spread(text *string, pinned bool) time.Duration {
+	if text == nil {
+		return 0
+	}
+	at := field.NewPath("spread")
+	window, err := time.ParseDuration(*text)
+	switch {
+	case err != nil || window < minSpread || window > maxSpread:
+		p.add(field.Invalid(at, shorten(*text), "must be a duration from 1s to 1h, as 5m"))
+	case pinned:
+		p.add(field.Forbidden(at, "must not be set beside updatePolicy Pinned: such a volume takes up no change"))
+	}
+	return window
 }
 
 // supported refuses a value that is none of some.

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 func testPod() Pod {
@@ -68,6 +69,7 @@ func acceptedCases() []accepted {
 		{"owner and group", map[string]string{"secret": "db", "uid": "0", "gid": "2147483647"}, with(func(s *Spec) { s.UID, s.GID = id(0), id(2147483647) })},
 		{"owner alone", map[string]string{"secret": "db", "uid": "1000"}, with(func(s *Spec) { s.UID = id(1000) })},
 		{"live", map[string]string{"secret": "db", "updatePolicy": "Live"}, spec(short(Secret, "db"))},
+		{"spread", map[string]string{"secret": "db", "spread": "1m30s"}, with(func(s *Spec) { s.Spread = 90 * time.Second })},
 		{"pinned", map[string]string{"secret": "db", "updatePolicy": "Pinned"}, with(func(s *Spec) { s.UpdatePolicy = UpdatePinned })},
 		{"keep what is deleted", map[string]string{"secret": "db", "onDelete": "Keep"}, spec(short(Secret, "db"))},
 		{"remove what is deleted", map[string]string{"secret": "db", "onDelete": "Remove"}, with(func(s *Spec) { s.OnDelete = DeleteRemove })},

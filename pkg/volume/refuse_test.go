@@ -15,7 +15,8 @@ const (
 	badID           = "must be a decimal number from 0 to 2147483647"
 	badRange        = "must be between 0 and 2147483647, inclusive"
 	noJSON          = "must be YAML that can be written as JSON: with strings as names of fields, and numbers and tags that JSON has"
-	knownAttributes = "unknown attribute; known are configMap, secret, volume, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, writeStrategy, onDelete"
+	knownAttributes = "unknown attribute; known are configMap, secret, volume, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, writeStrategy, onDelete, spread"
+	badSpread       = "must be a duration from 1s to 1h, as 5m"
 	otherNamespace  = `must be the pod's own namespace "ns": this node's plugin shows no objects of others (--cross-namespace)`
 	noNamespace     = "Required value: must name a namespace; leave the field out for the pod's own"
 	badNamespace    = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
@@ -65,6 +66,13 @@ func refusedCases() []refused {
 		{"update policy", with("updatePolicy", "pinned"), `updatePolicy: Unsupported value: "pinned": supported values: "Live", "Pinned"`},
 		{"empty update policy", with("updatePolicy", ""), `updatePolicy: Unsupported value: "": supported values: "Live", "Pinned"`},
 		{"delete policy", with("onDelete", "Delete"), `onDelete: Unsupported value: "Delete": supported values: "Keep", "Remove"`},
+		{"spread of nothing", with("spread", "0s"), `spread: Invalid value: "0s": ` + badSpread},
+		{"spread that is too long", with("spread", "2h"), `spread: Invalid value: "2h": ` + badSpread},
+		{"spread in words", with("spread", "soon"), `spread: Invalid value: "soon": ` + badSpread},
+		{"spread without a unit", with("spread", "60"), `spread: Invalid value: "60": ` + badSpread},
+		{"negative spread", with("spread", "-5m"), `spread: Invalid value: "-5m": ` + badSpread},
+		{"empty spread", with("spread", ""), `spread: Invalid value: "": ` + badSpread},
+		{"spread of what is pinned", map[string]string{"secret": "db", "updatePolicy": "Pinned", "spread": "5m"}, "spread: Forbidden: must not be set beside updatePolicy Pinned: such a volume takes up no change"},
 		{"another namespace", with("namespace", "platform"), `namespace: Invalid value: "platform": ` + otherNamespace},
 		{"empty namespace", with("namespace", ""), "namespace: " + noNamespace},
 		{"namespace with a dot", with("namespace", "a.b"), `namespace: Invalid value: "a.b": must not contain dots`},

@@ -25,6 +25,7 @@ type attributes struct {
 	UpdatePolicy  UpdatePolicy  `json:"updatePolicy"`
 	WriteStrategy WriteStrategy `json:"writeStrategy"`
 	OnDelete      DeletePolicy  `json:"onDelete"`
+	Spread        *string       `json:"spread"`
 }
 
 // source is an element of `sources`.

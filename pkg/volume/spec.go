@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"maps"
 	"strings"
+	"time"
 	"unicode"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -32,6 +33,8 @@ const (
 	// than 64 KiB: in the order of Spec.Refs, 256 pairs of 60 bytes take a quarter of 60,000
 	// bytes. With 170 bytes for the namespace and the name beside each they still fit.
 	MaxReferences = 256
+	// A shorter spread than minSpread spreads nothing, and a longer one than maxSpread is better a rollout.
+	minSpread, maxSpread = time.Second, time.Hour
 )
 
 // kubeletPrefix marks the keys of a volume context that the kubelet sets and
@@ -51,6 +54,9 @@ type Spec struct {
 	UpdatePolicy  UpdatePolicy
 	WriteStrategy WriteStrategy
 	OnDelete      DeletePolicy
+	// Spread is the length of the windows in which the pods that show an object take up a change, each at a moment of its
+	// own; 0: all do so at once.
+	Spread time.Duration
 }
 
 // UpdatePolicy says whether a volume follows its objects.

@@ -36,6 +36,9 @@ func (u *update) replace(ctx context.Context) (err error) {
 			return fmt.Errorf("rename generation %s: %w", u.next, err)
 		}
 	}
+	if err := u.announce(ctx, name); err != nil {
+		return err
+	}
 	if err := unix.Symlinkat(name, u.root, dataTmpName); err != nil {
 		return fmt.Errorf("create link %s: %w", dataTmpName, err)
 	}
@@ -43,6 +46,20 @@ func (u *update) replace(ctx context.Context) (err error) {
 		return fmt.Errorf("rename %s to %s: %w", dataTmpName, dataName, err)
 	}
 	u.result.Changed, u.result.Generation = true, name
+	return nil
+}
+
+// announce calls BeforeSwitch with a generation.
+func (u *update) announce(ctx context.Context, name string) error {
+	if u.opts.BeforeSwitch == nil {
+		return nil
+	}
+	fd, err := openAt(u.root, name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return fmt.Errorf("open generation %s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	u.opts.BeforeSwitch(ctx, &Generation{Name: name, opts: u.opts, fd: fd})
 	return nil
 }
 

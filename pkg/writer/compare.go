@@ -79,10 +79,11 @@ func (u *update) compare(ctx context.Context, memory memory) (same bool, err err
 		}
 		same = same && state.have == equal
 	}
-	if !same || u.opts.InPlace {
-		return false, nil
+	if !same || !u.opts.InPlace {
+		return same && u.nothingElse(), nil
 	}
-	return u.nothingElse(), nil
+	full, _, err := u.extra()
+	return len(full) == 0, err
 }
 
 // look compares a file by its descriptor. Only "does not exist" and "no regular file" count as absent: what can't be

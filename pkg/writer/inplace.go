@@ -134,7 +134,9 @@ func (u *update) emptyAll(files []string) error {
 	for _, p := range files {
 		u.result.Changed = true
 		u.result.Files++
-		if err := u.withFile(at, p, func(fd int) error { return unix.Ftruncate(fd, 0) }); err != nil {
+		if err := u.withFile(at, p, func(fd int) error {
+			return cmp.Or(u.opts.dropReceipt(fd), unix.Ftruncate(fd, 0))
+		}); err != nil {
 			return fmt.Errorf("empty %s: %w", p, err)
 		}
 	}
@@ -237,6 +239,9 @@ func (u *update) overwrite(fd int, f *volume.File, want *fileState) error {
 	if err != nil {
 		return err
 	}
+	if err := u.opts.dropReceipt(fd); err != nil {
+		return err
+	}
 	keeps := want.attrs.satisfiedBy(have)
 	if between := have.between(want.attrs); between != have.mode {
 		if err := unix.Fchmod(fd, between); err != nil {
@@ -266,10 +271,15 @@ func (u *update) overwrite(fd int, f *volume.File, want *fileState) error {
 			return err
 		}
 	}
-	if keeps {
-		return nil
+	if !keeps {
+		if err := setAttrs(fd, want.attrs); err != nil {
+			return err
+		}
 	}
-	return setAttrs(fd, want.attrs)
+	if u.opts.Rewritten != nil {
+		u.opts.Rewritten(f.Path, fd)
+	}
+	return nil
 }
 
 // place moves the new files into the generation, and whatever is in their way out of it.

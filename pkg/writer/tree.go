@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -124,7 +125,7 @@ func Measure(tree *volume.Payload) Footprint {
 		m.Inodes++
 		m.Bytes += wholePages(int64(len(f.Data)))
 		if len(f.Refs) > 0 {
-			attributes += len(encodeRefs(f.Refs)) + attributeOverhead
+			attributes += len(encodeRefs(f.Refs)) + len(time.RFC3339Nano) + 2*attributeOverhead // with a receipt
 		}
 		last := dir
 		dir = path.Dir(f.Path)

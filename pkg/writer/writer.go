@@ -47,6 +47,10 @@ type Options struct {
 	AttributePrefix string
 	// InPlace rewrites the same files.
 	InPlace bool
+	// BeforeSwitch is called with each new generation before it is shown; nil: nobody is.
+	BeforeSwitch func(context.Context, *Generation) `json:"-"`
+	// Rewritten is called with each file that was rewritten in place, and its descriptor; nil: nobody is.
+	Rewritten func(path string, file int) `json:"-"`
 }
 
 // Writer writes one volume, over and over. It remembers digests of what it last wrote, never the content. It is for
@@ -142,14 +146,73 @@ const (
 	equal
 )
 
-func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room room) (_ Result, err error) {
-	u := &update{opts: w.opts, root: root, tree: tree, old: -1}
+// Compare says whether dir shows tree already, whatever its Record, and whether what it shows is whole: there is a present
+// generation, and no link to its files is missing. It changes nothing.
+func (w *Writer) Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (same, whole bool, err error) {
+	root, err := openRoot(dir)
+	if err != nil {
+		return false, false, err
+	}
+	defer root.Close()
+	u, err := w.begin(int(root.Fd()), tree)
+	if err != nil {
+		return false, false, err
+	}
+	defer u.end()
+	if whole, err = u.isLinked(); err != nil || !whole {
+		return false, false, err
+	}
+	u.describe()
+	same, err = u.compare(ctx, w.memory)
+	return same, true, err
+}
+
+// isLinked says whether there is a present generation with links to all that is in it.
+func (u *update) isLinked() (bool, error) {
+	if u.old < 0 {
+		return false, nil
+	}
+	entries, err := readDir(u.old, ".")
+	if err != nil {
+		return false, fmt.Errorf("list the present generation: %w", err)
+	}
+	for _, e := range entries {
+		if target, err := readLink(u.root, e.Name()); err != nil || target != linkPrefix+e.Name() {
+			return false, nil //nolint:nilerr // a link that can't be read is none
+		}
+	}
+	return true, nil
+}
+
+// begin looks at a volume's root.
+func (w *Writer) begin(root int, tree *volume.Payload) (u *update, err error) {
+	u = &update{opts: w.opts, root: root, tree: tree, old: -1}
 	if u.shape, err = shapeOf(tree); err != nil {
-		return Result{}, err
+		return nil, err
 	}
 	if u.listing, err = list(root); err != nil {
+		return nil, err
+	}
+	if u.current != "" {
+		if u.old, err = openAt(root, u.current, unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
+			return nil, fmt.Errorf("open the present generation: %w", err)
+		}
+	}
+	return u, nil
+}
+
+func (u *update) end() {
+	if u.old >= 0 {
+		unix.Close(u.old)
+	}
+}
+
+func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room room) (_ Result, err error) {
+	u, err := w.begin(root, tree)
+	if err != nil {
 		return Result{}, err
 	}
+	defer u.end()
 	// What can't be removed is in nobody's way, unless there is no room.
 	if room > present {
 		_, _ = u.prune(root, time.Now())
@@ -157,12 +220,6 @@ func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room
 		_ = removeAll(root, u.unfinished...)
 	}
 	u.next = nameAfter(u.current)
-	if u.current != "" {
-		if u.old, err = openAt(root, u.current, unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
-			return Result{}, fmt.Errorf("open the present generation: %w", err)
-		}
-		defer unix.Close(u.old)
-	}
 	known := w.memory
 	w.memory = memory{}
 	u.describe()

@@ -1,9 +1,7 @@
-// Package checkcmd is the command `check` of refvol-plugin and of kubectl refvol.
-//
-// It owns the command's flags and how it reads files. It must not know what is right or wrong in them.
-package checkcmd
+package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,31 +16,27 @@ import (
 	"github.com/refvol/refvol/pkg/check"
 )
 
-// The values of flags.
+// The values of --identity.
 const (
-	outputText = "text"
-	outputJSON = "json"
-
-	identityPlugin = "plugin"
-	identityPod    = "pod"
-	identityNode   = "node"
-
-	watch = "Watch"
+	IdentityPlugin = "plugin"
+	IdentityPod    = "pod"
+	IdentityNode   = "node"
 )
 
-// ProblemsError is that the manifests have so many problems. Any other error of the command is that there is no answer.
-type ProblemsError int
-
-// Error says how many.
-func (n ProblemsError) Error() string {
-	if n == 1 {
-		return "check: 1 problem"
+// PodVerbs returns the rights to an object that a pod's service account needs with --identity=pod. The last one is what an
+// open watch, or the next request, needs.
+func PodVerbs(watches bool) []string {
+	if watches {
+		return []string{"get", "list", "watch"}
 	}
-	return fmt.Sprintf("check: %d problems", int(n))
+	return []string{"get"}
 }
 
-// options are the flags.
-type options struct {
+// watch is the value of --change-detection with which objects are watched.
+const watch = "Watch"
+
+// checkOptions are the flags of `check`.
+type checkOptions struct {
 	files      []string
 	output     string
 	namespace  string
@@ -55,9 +49,9 @@ type options struct {
 	agent           string
 }
 
-// New returns the command. With --live it asks the API server as agent.
-func New(agent string) *cobra.Command {
-	opts := &options{agent: agent, output: outputText, driverName: "csi.refvol.dev", identity: identityPlugin, changeDetection: watch}
+// newCheckCommand returns the command `check`. With --live it asks the API server as agent.
+func newCheckCommand(agent string) *cobra.Command {
+	opts := &checkOptions{output: "text", driverName: "csi.refvol.dev", identity: IdentityPlugin, changeDetection: watch, agent: agent}
 	cmd := &cobra.Command{
 		Use:   "check -f FILE",
 		Short: "Validate manifests and list the ConfigMaps and Secrets that they reference",
@@ -77,7 +71,7 @@ read, the API server does not answer, or the command line is wrong.`,
 	return cmd
 }
 
-func (o *options) addFlags(cmd *cobra.Command) {
+func (o *checkOptions) addFlags(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file of manifests, - for the standard input; may be repeated")
 	fs.StringVarP(&o.output, "output", "o", o.output, "text or json")
@@ -89,17 +83,23 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file for --live (default: $KUBECONFIG, or ~/.kube/config)")
 }
 
-func (o *options) validate() error {
-	detections := []string{watch, "Cache", "Get"}
-	switch {
-	case len(o.files) == 0:
+func (o *checkOptions) validate() error {
+	if len(o.files) == 0 {
 		return errors.New("-f: name a file of manifests, or - for the standard input")
-	case o.output != outputText && o.output != outputJSON:
-		return fmt.Errorf("--output: %q is neither %s nor %s", o.output, outputText, outputJSON)
-	case o.identity != identityPlugin && o.identity != identityPod && o.identity != identityNode:
-		return fmt.Errorf("--identity: %q is none of %s, %s and %s", o.identity, identityPlugin, identityPod, identityNode)
-	case !slices.Contains(detections, o.changeDetection):
-		return fmt.Errorf("--change-detection: %q is none of %s", o.changeDetection, strings.Join(detections, ", "))
+	}
+	for _, flag := range []struct {
+		name, value string
+		supported   []string
+	}{
+		{"output", o.output, []string{"text", "json"}},
+		{"identity", o.identity, []string{IdentityPlugin, IdentityPod, IdentityNode}},
+		{"change-detection", o.changeDetection, []string{watch, "Cache", "Get"}},
+	} {
+		if !slices.Contains(flag.supported, flag.value) {
+			return fmt.Errorf("--%s: %q is none of %s", flag.name, flag.value, strings.Join(flag.supported, ", "))
+		}
+	}
+	switch {
 	case o.driverName == "":
 		return errors.New("--driver-name must not be empty")
 	case o.kubeconfig != "" && !o.live:
@@ -109,53 +109,42 @@ func (o *options) validate() error {
 }
 
 // run checks all files, prints the report, and fails if it has a problem.
-func (o *options) run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
-	report, err := o.report(ctx, stdin)
-	if err == nil {
-		err = o.print(stdout, report)
-	}
-	if err == nil && len(report.Problems) > 0 {
-		return ProblemsError(len(report.Problems))
-	}
-	return err
-}
-
-// report checks all files.
-func (o *options) report(ctx context.Context, stdin io.Reader) (*check.Report, error) {
+func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	if err := o.validate(); err != nil {
-		return nil, err
+		return err
 	}
 	checker, err := o.checker()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, name := range o.files {
 		if err := addFile(ctx, checker, name, stdin); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return checker.Report(), nil
-}
-
-func (o *options) print(stdout io.Writer, report *check.Report) error {
+	report := checker.Report()
 	write := report.WriteText
-	if o.output == outputJSON {
+	if o.output == "json" {
 		write = report.WriteJSON
 	}
 	if err := write(stdout); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
-	return nil
+	switch n := len(report.Problems); n {
+	case 0:
+		return nil
+	case 1:
+		return WithStatus(No, errors.New("check: 1 problem"))
+	default:
+		return WithStatus(No, fmt.Errorf("check: %d problems", n))
+	}
 }
 
 // checker makes what the flags ask for.
-func (o *options) checker() (*check.Checker, error) {
-	opts := check.Options{Driver: o.driverName, Namespace: o.namespace, NodeIdentity: o.identity == identityNode}
-	if o.identity == identityPod {
-		opts.PodVerbs = []string{"get", "list", "watch"}
-		if o.changeDetection != watch {
-			opts.PodVerbs = []string{"get"}
-		}
+func (o *checkOptions) checker() (*check.Checker, error) {
+	opts := check.Options{Driver: o.driverName, Namespace: o.namespace, NodeIdentity: o.identity == IdentityNode}
+	if o.identity == IdentityPod {
+		opts.PodVerbs = PodVerbs(o.changeDetection == watch)
 	}
 	if o.live {
 		client, namespace, err := apiclient.ForUser(o.kubeconfig, o.agent)
@@ -167,13 +156,9 @@ func (o *options) checker() (*check.Checker, error) {
 			Secrets:    func(namespace string) check.Secrets { return client.Secrets(namespace) },
 			Reviews:    client.SubjectAccessReviews(),
 		}
-		if opts.Namespace == "" {
-			opts.Namespace = namespace
-		}
+		opts.Namespace = cmp.Or(opts.Namespace, namespace)
 	}
-	if opts.Namespace == "" {
-		opts.Namespace = "default"
-	}
+	opts.Namespace = cmp.Or(opts.Namespace, "default")
 	return check.New(opts)
 }
 

@@ -1,4 +1,4 @@
-package portforward
+package main
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
@@ -23,7 +24,7 @@ func TestANodeThatDoesNotAnswer(t *testing.T) {
 			http.Error(w, "no WebSocket", http.StatusBadRequest)
 			return
 		}
-		if _, err := httpstream.Handshake(r, w, []string{protocol}); err != nil {
+		if _, err := httpstream.Handshake(r, w, []string{portforward.PortForwardProtocolV1Name}); err != nil {
 			return
 		}
 		connection := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(httpstream.Stream, <-chan struct{}) error {
@@ -54,7 +55,7 @@ func TestANodeThatDoesNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	response, err := New(config, client.CoreV1().RESTClient()).Transport("refvol-system", "plugin-1").RoundTrip(request)
+	response, err := podTransport(config, client.CoreV1().RESTClient(), "refvol-system", "plugin-1").RoundTrip(request)
 	if err == nil {
 		response.Body.Close()
 	}

@@ -1,0 +1,187 @@
+package publisher
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// receiptsInBubble runs a test with opens that are watched.
+func receiptsInBubble(t *testing.T, test func(e *env, opens *fakeOpens, o *fakeObserver)) {
+	t.Helper()
+	opens, o := newFakeOpens(), &fakeObserver{}
+	inStoppedBubble(t, func(opts *Options) { opts.Opens, opts.Observer = opens, o }, func(e *env) {
+		e.run()
+		test(e, opens, o)
+		e.settle()
+		if n := opens.watched(); n > 0 {
+			t.Errorf("%d directories are left watched", n)
+		}
+	})
+}
+
+// read has some of a volume's files opened, by their present paths, and waits until nothing moves.
+func (e *env) read(r Request, opens *fakeOpens, paths ...string) {
+	e.Helper()
+	for _, p := range paths {
+		if err := opens.open(e.realPath(r, p)); err != nil {
+			e.Fatal(err)
+		}
+	}
+	if _, err := opens.Drain(); err != nil {
+		e.Fatal(err)
+	}
+	e.settle()
+}
+
+func (e *env) realPath(r Request, path string) string {
+	e.Helper()
+	real, err := filepath.EvalSymlinks(filepath.Join(e.mounts.directory(r.Target), path))
+	if err != nil {
+		e.Fatal(err)
+	}
+	return real
+}
+
+// wantOpened compares what the status says of an object.
+func (e *env) wantOpened(ref volume.Ref, state OpenState, unopened ...string) {
+	e.Helper()
+	o := e.status().Opened[ref]
+	if o == nil {
+		e.Fatalf("%s: nothing is told", ref)
+	}
+	if o.State != state || !slices.Equal(o.Unopened, unopened) || o.Count != len(unopened) || (state == OpenYes) == o.At.IsZero() {
+		e.Errorf("%s: %+v, want %s, not opened %q", ref, *o, state, unopened)
+	}
+}
+
+// TestReceipts: an object is opened when each of its files is, and a new version of it is not, but for files that did not
+// change.
+func TestReceipts(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, o *fakeObserver) {
+		app, db := configMap("app"), secret("db")
+		e.objects.put(app, "a", "1", "b", "1")
+		e.objects.put(db, "p", "1")
+		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db, items: [{key: p, path: deep/p}]}}, {versions: {path: v}}]")
+		e.publish(r)
+		e.wantOpened(app, OpenNo, "a", "b")
+		e.wantOpened(db, OpenNo, "deep/p")
+		after(time.Minute)
+		e.read(r, opens, "a")
+		e.wantOpened(app, OpenNo, "b")
+		e.read(r, opens, "b", "deep/p")
+		e.wantOpened(app, OpenYes)
+		e.wantOpened(db, OpenYes)
+		if len(o.opened) != 2 { // the files' times are no fake ones
+			t.Errorf("heard %v", o.opened)
+		}
+		e.objects.put(app, "a", "1", "b", "2")
+		e.settle()
+		e.wantOpened(app, OpenNo, "b")
+		e.wantOpened(db, OpenYes)
+		e.rest()
+		e.halt()
+		opens.forget()
+		e.restart() // who has a receipt keeps it, and nobody saw who opened the others
+		e.settle()
+		e.wantOpened(app, OpenUnknown, "b")
+		e.wantOpened(db, OpenYes)
+		e.objects.put(app, "a", "2", "b", "2")
+		e.settle()
+		e.wantOpened(app, OpenNo, "a", "b") // of the new file it is known
+		e.read(r, opens, "a")
+		e.wantOpened(app, OpenUnknown, "b")
+		e.read(r, opens, "b")
+		e.wantOpened(app, OpenYes)
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// TestAnOpenBesideASwitch: an open of the generation before counts for a file that was linked, and for no other.
+func TestAnOpenBesideASwitch(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1", "b", "1")
+		r := e.request("v1")
+		e.publish(r)
+		for _, path := range []string{e.realPath(r, "a"), e.realPath(r, "b")} {
+			if err := opens.open(path); err != nil { // what the kernel has not told yet
+				t.Fatal(err)
+			}
+		}
+		e.objects.put(app, "a", "1", "b", "2")
+		e.settle()
+		e.wantOpened(app, OpenNo, "b")
+		e.unpublish(r)
+	})
+}
+
+// TestLostOpens: where opens may have been lost, no file without a receipt is said not to have been opened.
+func TestLostOpens(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		e.objects.put(configMap("app"), "a", "1", "b", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.read(r, opens, "a")
+		e.p.OpensLost()
+		e.settle()
+		e.wantOpened(configMap("app"), OpenUnknown, "b")
+		e.read(r, opens, "b")
+		e.wantOpened(configMap("app"), OpenYes)
+		e.unpublish(r)
+	})
+}
+
+// TestReceiptsOfFilesInPlace: what was opened before the last byte of a file was rewritten is not its receipt.
+func TestReceiptsOfFilesInPlace(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1", "b", "1")
+		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
+		e.publish(r)
+		e.read(r, opens, "a")
+		e.wantOpened(app, OpenNo, "b")
+		for _, path := range []string{e.realPath(r, "a"), e.realPath(r, "b")} {
+			if err := opens.open(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e.objects.put(app, "a", "2", "b", "1", "c", "1")
+		e.settle()
+		e.wantOpened(app, OpenNo, "a", "c") // b was opened as it is
+		e.read(r, opens, "a", "c")
+		e.wantOpened(app, OpenYes)
+		e.unpublish(r)
+	})
+}
+
+// TestReceiptsThatCantBeHad: the files matter more.
+func TestReceiptsThatCantBeHad(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		e.objects.put(configMap("app"), "a", "1")
+		opens.refuses = true
+		r := e.request("v1")
+		e.publish(r)
+		e.wantFiles(r, "a", "1")
+		if o := e.status().Opened[configMap("app")]; o == nil || o.State != OpenUnsupported {
+			t.Errorf("%+v", o)
+		}
+		e.unpublish(r)
+	})
+}
+
+// TestReceiptsOfAPinnedVolume: they come though it is never written again.
+func TestReceiptsOfAPinnedVolume(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1", "configMap", "app", "updatePolicy", "Pinned")
+		e.publish(r)
+		e.read(r, opens, "a")
+		e.wantOpened(configMap("app"), OpenYes)
+		e.unpublish(r)
+	})
+}

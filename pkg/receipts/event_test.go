@@ -1,0 +1,118 @@
+package receipts
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// message is an event as the kernel writes it.
+func message(mask uint64, pid int32, records ...[]byte) []byte {
+	infos := bytes.Join(records, nil)
+	b := binary.NativeEndian.AppendUint32(nil, uint32(metadataSize+len(infos)))
+	b = append(b, version, 0)
+	b = binary.NativeEndian.AppendUint16(b, metadataSize)
+	b = binary.NativeEndian.AppendUint64(b, mask)
+	b = binary.NativeEndian.AppendUint32(b, 0xffffffff) // FAN_NOFD
+	b = binary.NativeEndian.AppendUint32(b, uint32(pid))
+	return append(b, infos...)
+}
+
+// record is one of an event's records: the handle has the given length, and as many bytes as follow.
+func record(kind byte, handle uint32, rest string) []byte {
+	b := []byte{kind, 0}
+	b = binary.NativeEndian.AppendUint16(b, uint16(headerSize+fixedSize+len(rest)))
+	b = append(b, "fsidfsid"...)
+	b = binary.NativeEndian.AppendUint32(b, handle)
+	b = binary.NativeEndian.AppendUint32(b, 1)
+	return append(b, rest...)
+}
+
+const named = unix.FAN_EVENT_INFO_TYPE_DFID_NAME
+
+func TestNextTakesAnEvent(t *testing.T) {
+	entry := record(named, 12, "0123456789abkey\x00\x00\x00\x00\x00")
+	for name, c := range map[string]struct {
+		message []byte
+		name    string
+		lost    bool
+	}{
+		"open":             {message(unix.FAN_OPEN, 7, entry), "key", false},
+		"other records":    {message(unix.FAN_OPEN, 7, record(unix.FAN_EVENT_INFO_TYPE_FID, 2, "xy"), entry, record(99, 0, "")), "key", false},
+		"overflow":         {message(unix.FAN_Q_OVERFLOW, 7), "", true},
+		"without a record": {message(unix.FAN_OPEN, 7), "", true},
+		"without a handle": {message(unix.FAN_OPEN, 7, record(named, 0, "key\x00")), "", true},
+		"directory":        {message(unix.FAN_OPEN|unix.FAN_ONDIR, 7), "", false},
+		"other event":      {message(unix.FAN_CLOSE_NOWRITE, 7), "", false},
+	} {
+		e, rest, err := next(append(c.message, "rest"...))
+		if err != nil || string(rest) != "rest" || string(e.name) != c.name || e.pid != 7 || e.lost() != c.lost {
+			t.Errorf("%s: got name %q, pid %d, lost %t, rest %q, %v", name, e.name, e.pid, e.lost(), rest, err)
+		}
+		if c.name != "" && !bytes.Equal(e.dir, entry[headerSize:headerSize+fixedSize+12]) {
+			t.Errorf("%s: got directory %q", name, e.dir)
+		}
+	}
+}
+
+// malformed returns what no kernel sends.
+func malformed() map[string][]byte {
+	change := func(at int, to byte) []byte {
+		b := message(unix.FAN_OPEN, 7, record(named, 4, "0123key\x00"))
+		b[at] = to
+		return b
+	}
+	return map[string][]byte{
+		"short":              message(unix.FAN_OPEN, 7)[:metadataSize-1],
+		"longer than it is":  change(0, 200),
+		"shorter than fixed": change(0, 8),
+		"version":            change(4, 2),
+		"metadata too short": change(6, 8),
+		"metadata too long":  change(6, 200),
+		"record of no size":  change(metadataSize+2, 0),
+		"record too long":    change(metadataSize+2, 200),
+		"record too short":   change(metadataSize+2, 8),
+		"handle too long":    change(metadataSize+headerSize+8, 200),
+		"half a record":      message(unix.FAN_OPEN, 7, []byte{named, 0}),
+		"name without end":   message(unix.FAN_OPEN, 7, record(named, 4, "0123key")),
+	}
+}
+
+func TestNextRefuses(t *testing.T) {
+	for name, b := range malformed() {
+		if e, _, err := next(b); !errors.Is(err, errEvent) {
+			t.Errorf("%s: got %v and %v, want %v", name, e, err, errEvent)
+		}
+	}
+}
+
+// FuzzEvents: whatever is read, it is taken apart to its end or refused, and nothing beside it is read.
+func FuzzEvents(f *testing.F) {
+	entry := record(named, 12, "0123456789abkey\x00\x00\x00\x00\x00")
+	f.Add(append(message(unix.FAN_OPEN, 7, entry), message(unix.FAN_Q_OVERFLOW, 0)...))
+	for _, b := range malformed() {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		b = bytes.Clone(b)[:len(b):len(b)]
+		for rest := b; len(rest) > 0; {
+			e, after, err := next(rest)
+			if err != nil {
+				return
+			}
+			if len(after) > len(rest)-metadataSize || !bytes.HasSuffix(rest, after) {
+				t.Fatalf("%d bytes are left of %d", len(after), len(rest))
+			}
+			if taken := rest[:len(rest)-len(after)]; !bytes.Contains(taken, e.dir) || !bytes.Contains(taken, e.name) {
+				t.Fatalf("%q and %q are not of the event %q", e.dir, e.name, taken)
+			}
+			if bytes.IndexByte(e.name, 0) >= 0 || (len(e.name) > 0 && len(e.dir) <= fixedSize) {
+				t.Fatalf("name %q in %q", e.name, e.dir)
+			}
+			rest = after
+		}
+	})
+}

@@ -1,0 +1,291 @@
+package receipts
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/internal/sandbox"
+)
+
+// jobVariable has this program do what another process is to do, instead of testing.
+const jobVariable = "REFVOL_RECEIPTS_JOB"
+
+func TestMain(m *testing.M) {
+	job := os.Getenv(jobVariable)
+	if job == "" {
+		os.Exit(sandbox.Main(m))
+	}
+	if err := do(job, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func do(job string, args []string) error {
+	switch job {
+	case "O_PATH":
+		return openOnce(unix.AT_FDCWD, args[0], unix.O_PATH)
+	case "open for writing":
+		return openOnce(unix.AT_FDCWD, args[0], unix.O_WRONLY)
+	case "openat":
+		dir, err := unix.Open(args[0], unix.O_PATH, 0)
+		if err != nil {
+			return err
+		}
+		return openOnce(dir, args[1], unix.O_RDONLY)
+	case "open an O_PATH":
+		fd, err := unix.Open(args[0], unix.O_PATH, 0)
+		if err != nil {
+			return err
+		}
+		return openOnce(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY)
+	case "map stdin":
+		content, err := unix.Mmap(0, 0, 4, unix.PROT_READ, unix.MAP_SHARED)
+		if err == nil && string(content) != "text" {
+			err = fmt.Errorf("mapped %q", content)
+		}
+		return err
+	case "burst":
+		return burst(args[0], args[1])
+	case "loop":
+		return loop(args[0])
+	case "probe":
+		dir, err := os.Open(args[0])
+		if err != nil {
+			return err
+		}
+		return Probe(int(dir.Fd()))
+	}
+	return errors.ErrUnsupported
+}
+
+func openOnce(at int, path string, flags int) error {
+	fd, err := unix.Openat(at, path, flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	return unix.Close(fd)
+}
+
+// burst opens so many files of a directory.
+func burst(dir, files string) error {
+	n, err := strconv.Atoi(files)
+	for i := 0; i < n && err == nil; i++ {
+		err = openOnce(unix.AT_FDCWD, filepath.Join(dir, strconv.Itoa(i)), unix.O_RDONLY)
+	}
+	return err
+}
+
+// loop opens a file again and again until its input ends, and prints how often it did.
+func loop(path string) error {
+	done := make(chan struct{})
+	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(done) }()
+	_, _ = fmt.Fprintln(os.Stdout, "started")
+	for n := 0; ; n++ {
+		select {
+		case <-done:
+			_, err := fmt.Fprintln(os.Stdout, n)
+			return err
+		default:
+		}
+		if err := openOnce(unix.AT_FDCWD, path, unix.O_RDONLY); err != nil {
+			return err
+		}
+	}
+}
+
+// job returns the command for what do does.
+func job(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	// The race detector would let each process last for another second.
+	cmd.Env = append(os.Environ(), jobVariable+"="+name, "GORACE=atexit_sleep_ms=0")
+	return cmd
+}
+
+func run(t testing.TB, cmd *exec.Cmd) {
+	t.Helper()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+}
+
+// startLoop starts an opener of a file, and returns when it runs; stop ends it, and returns how often it opened.
+func startLoop(t testing.TB, path string) (stop func() int) {
+	t.Helper()
+	cmd := job("loop", path)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	lines.Scan()
+	return func() int {
+		t.Helper()
+		in.Close()
+		lines.Scan()
+		n, err := strconv.Atoi(lines.Text())
+		if err := errors.Join(err, cmd.Wait()); err != nil {
+			t.Errorf("the opener: %v", err)
+		}
+		return n
+	}
+}
+
+// recorder keeps what a Watch reports.
+type recorder struct {
+	mu    sync.Mutex
+	paths []string
+	calls int
+}
+
+func (r *recorder) opened(paths []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.paths = append(r.paths, paths...)
+	r.calls++
+}
+
+// take returns what was reported since the last time.
+func (r *recorder) take() (paths []string, calls int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	paths, calls = r.paths, r.calls
+	r.paths, r.calls = nil, 0
+	return paths, calls
+}
+
+// volume is a tmpfs, and a group beside it that nobody runs: want drains it.
+type volume struct {
+	testing.TB
+	group     *Group
+	path      string
+	overflows int
+}
+
+func newVolume(t testing.TB, flags uint) *volume {
+	t.Helper()
+	v := &volume{TB: t, path: mountTmpfs(t)}
+	g, err := newGroup(flags, func() { v.overflows++ })
+	if errors.Is(err, unix.EPERM) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	v.group = g
+	return v
+}
+
+func mountTmpfs(t testing.TB) string {
+	t.Helper()
+	path := t.TempDir()
+	if err := unix.Mount("volume", path, "tmpfs", 0, "mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+	return path
+}
+
+func unlimited(t testing.TB) *volume { return newVolume(t, groupFlags|unix.FAN_UNLIMITED_QUEUE) }
+
+// dir makes a directory with files, and returns its descriptor.
+func (v *volume) dir(path string, files ...string) *os.File {
+	v.Helper()
+	if err := os.MkdirAll(filepath.Join(v.path, path), 0o755); err != nil {
+		v.Fatal(err)
+	}
+	for _, name := range files {
+		if err := os.WriteFile(filepath.Join(v.path, path, name), []byte("text"), 0o644); err != nil {
+			v.Fatal(err)
+		}
+	}
+	return v.open(path)
+}
+
+// open returns a descriptor until the test ends.
+func (v *volume) open(path string) *os.File {
+	v.Helper()
+	f, err := os.Open(filepath.Join(v.path, path))
+	if err != nil {
+		v.Fatal(err)
+	}
+	v.Cleanup(func() { f.Close() })
+	return f
+}
+
+// watch watches a directory.
+func (v *volume) watch(dir *os.File, path string) (*Watch, *recorder) {
+	v.Helper()
+	var r recorder
+	w := v.group.Watch(r.opened)
+	v.add(w, dir, path)
+	return w, &r
+}
+
+func (v *volume) add(w *Watch, dir *os.File, path string) {
+	v.Helper()
+	v.must(w.Add(int(dir.Fd()), path))
+}
+
+func (v *volume) must(err error) {
+	v.Helper()
+	if err != nil {
+		v.Fatal(err)
+	}
+}
+
+// cat opens files of the volume in another process.
+func (v *volume) cat(paths ...string) {
+	v.Helper()
+	cmd := exec.Command("cat", paths...)
+	cmd.Dir = v.path
+	run(v, cmd)
+}
+
+func (v *volume) drain() {
+	v.Helper()
+	_, err := v.group.Drain()
+	v.must(err)
+}
+
+// want drains the group, and checks what was reported since the last time.
+func (v *volume) want(r *recorder, paths ...string) {
+	v.Helper()
+	v.drain()
+	if got, _ := r.take(); !slices.Equal(got, paths) {
+		v.Errorf("reported as opened: %q, want %q", got, paths)
+	}
+}
+
+// marks counts the group's marks.
+func (v *volume) marks() (n int) {
+	v.Helper()
+	err := v.group.conn.Control(func(fd uintptr) {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
+		v.must(err)
+		n = strings.Count(string(text), "fanotify ino:")
+	})
+	v.must(err)
+	return n
+}

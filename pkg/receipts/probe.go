@@ -1,0 +1,74 @@
+package receipts
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// probeName is the file that Probe makes for a moment.
+const probeName = "receipts-probe"
+
+// Probe returns nil if opens of files on a directory's file system can be watched, or else why not. It watches and opens a
+// file that it makes there. dir is the descriptor of a writable directory, not of O_PATH.
+func Probe(dir int) (err error) {
+	seen := 0
+	g, err := New(func() { seen = -1 })
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, g.Close()) }()
+	g.pid = -1 // nobody's: our own opens have to count
+
+	file, err := openProbe(dir, unix.O_CREAT|unix.O_EXCL)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(file)
+	defer func() { err = errors.Join(err, unix.Unlinkat(dir, probeName, 0)) }()
+	if err := g.Watch(func([]string) { seen++ }).Add(dir, ""); err != nil {
+		return err
+	}
+	for _, what := range []string{"a watched", "an ignored"} { // the first open is seen, the second is not
+		fd, err := openProbe(dir, 0)
+		if err != nil {
+			return err
+		}
+		unix.Close(fd)
+		if _, err := g.Drain(); err != nil {
+			return err
+		}
+		if seen != 1 {
+			return fmt.Errorf("the kernel does not report opens of %s file as it should", what)
+		}
+		if err := g.Ignore(file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func openProbe(dir, flags int) (int, error) {
+	fd, err := unix.Openat(dir, probeName, flags|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return -1, fmt.Errorf("open the file %s: %w", probeName, err)
+	}
+	return fd, nil
+}
+
+// explain adds to a refusal what it stands for.
+func explain(what string, err error) error {
+	why := ""
+	switch {
+	case errors.Is(err, unix.ENOSYS):
+		why = " (a kernel with CONFIG_FANOTIFY is needed)"
+	case errors.Is(err, unix.EPERM):
+		why = " (CAP_SYS_ADMIN is needed, and not in a user namespace)"
+	case errors.Is(err, unix.EACCES):
+		why = " (SELinux, or another security module, has to permit the watch of files)"
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODEV):
+		why = " (Linux 6.0 or newer is needed)"
+	}
+	return fmt.Errorf("%s: %w%s", what, err, why)
+}

@@ -1,0 +1,434 @@
+package receipts
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bind mounts a path read-only elsewhere.
+func bind(v *volume, path string, over string) {
+	v.must(unix.Mount(path, over, "", unix.MS_BIND, ""))
+	v.Cleanup(func() { _ = unix.Unmount(over, unix.MNT_DETACH) })
+	v.must(unix.Mount("", over, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+}
+
+// TestAnOpenCounts however it is done.
+func TestAnOpenCounts(t *testing.T) {
+	for name, open := range map[string]func(v *volume, path string) *exec.Cmd{
+		"by path":     func(_ *volume, path string) *exec.Cmd { return exec.Command("cat", path) },
+		"for writing": func(_ *volume, path string) *exec.Cmd { return job("open for writing", path) },
+		"read-only bind mount": func(v *volume, _ string) *exec.Cmd {
+			over := v.TempDir()
+			bind(v, v.path, over)
+			return exec.Command("cat", over+"/gen/a/key")
+		},
+		"subPath of a directory": func(v *volume, path string) *exec.Cmd {
+			over := v.TempDir()
+			bind(v, filepath.Dir(path), over)
+			return exec.Command("cat", over+"/key")
+		},
+		"subPath of a file": func(v *volume, path string) *exec.Cmd {
+			over := v.TempDir() + "/file"
+			v.must(os.WriteFile(over, nil, 0o644))
+			bind(v, path, over)
+			return exec.Command("cat", over)
+		},
+		"symbolic link": func(v *volume, path string) *exec.Cmd {
+			v.must(os.Symlink("gen/a/key", v.path+"/link"))
+			return exec.Command("cat", v.path+"/link")
+		},
+		"openat": func(v *volume, _ string) *exec.Cmd { return job("openat", v.path+"/gen", "a/key") },
+		"link of an open descriptor": func(v *volume, _ string) *exec.Cmd {
+			cmd := exec.Command("cat", "/proc/self/fd/3")
+			cmd.ExtraFiles = []*os.File{v.open("gen/a/key")} // its open is the test's own
+			return cmd
+		},
+		"link of an O_PATH":         func(_ *volume, path string) *exec.Cmd { return job("open an O_PATH", path) },
+		"other mount namespace":     func(_ *volume, path string) *exec.Cmd { return exec.Command("unshare", "-m", "cat", path) },
+		"other process namespace":   func(_ *volume, path string) *exec.Cmd { return exec.Command("unshare", "-pf", "cat", path) },
+		"other user namespace":      func(_ *volume, path string) *exec.Cmd { return exec.Command("unshare", "-U", "cat", path) },
+		"other namespaces, as root": func(_ *volume, path string) *exec.Cmd { return exec.Command("unshare", "-Urmpf", "cat", path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := unlimited(t)
+			v.dir("gen/a", "key", "other")
+			w, r := v.watch(v.open("gen"), "")
+			v.add(w, v.open("gen/a"), "a")
+			run(t, open(v, v.path+"/gen/a/key"))
+			v.want(r, "a/key")
+			if v.overflows > 0 {
+				t.Error("overflow was called")
+			}
+		})
+	}
+}
+
+// TestWhatOpensNothingDoesNotCount is also about the plugin's own opens.
+func TestWhatOpensNothingDoesNotCount(t *testing.T) {
+	v := unlimited(t)
+	dir := v.dir("gen", "key", "sentinel")
+	v.dir("gen/sub")
+	v.must(os.Link(v.path+"/gen/key", v.path+"/link"))
+	_, r := v.watch(dir, "")
+	key := v.path + "/gen/key"
+	file := v.open("gen/key")
+	for name, cmd := range map[string]*exec.Cmd{
+		"stat":                       exec.Command("stat", key),
+		"listing":                    exec.Command("ls", "-laR", v.path),
+		"O_PATH":                     job("O_PATH", key),
+		"read of an open descriptor": exec.Command("cat"),
+		"mapping":                    job("map stdin"),
+		"link that is not watched":   exec.Command("cat", v.path+"/link"),
+		"change of mode":             exec.Command("chmod", "600", key),
+		"nothing there":              exec.Command("sh", "-c", "! cat "+v.path+"/gen/none 2>/dev/null"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd.Stdin = file
+			run(t, cmd)
+			v.want(r)
+		})
+	}
+	t.Run("own", func(t *testing.T) {
+		var threads sync.WaitGroup
+		for range 8 {
+			threads.Go(func() {
+				_, err := os.ReadFile(key)
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		threads.Wait()
+		v.want(r)
+	})
+	v.cat("gen/sentinel") // all of this was seen to be silent, not deaf
+	v.want(r, "sentinel")
+}
+
+// TestAReportIsOfOneWatch: paths below it, each once, and not those of others.
+func TestAReportIsOfOneWatch(t *testing.T) {
+	v := unlimited(t)
+	w, first := v.watch(v.dir("1", "key"), "")
+	v.add(w, v.dir("1/a/b", "key"), "a/b")
+	_, second := v.watch(v.dir("2", "key"), "")
+	v.cat("1/key", "1/a/b/key", "2/key", "1/key")
+	v.cat("1/key")
+	v.drain()
+	if paths, calls := first.take(); calls != 1 || !slices.Equal(paths, []string{"a/b/key", "key"}) {
+		t.Errorf("got %d calls with %q", calls, paths)
+	}
+	v.want(second, "key")
+}
+
+// TestAnIgnoredFileIsSilent by each of its links, also when it is written to.
+func TestAnIgnoredFileIsSilent(t *testing.T) {
+	v := unlimited(t)
+	w, r := v.watch(v.dir("1", "key", "other"), "1")
+	v.dir("2")
+	v.must(os.Link(v.path+"/1/key", v.path+"/2/key"))
+	v.add(w, v.open("2"), "2")
+	file := v.open("1/key")
+	v.must(v.group.Ignore(int(file.Fd())))
+	v.cat("1/key", "2/key", "1/other")
+	v.want(r, "1/other")
+
+	run(t, exec.Command("sh", "-c", "echo more >> "+v.path+"/2/key"))
+	v.dir("3")
+	v.must(os.Link(v.path+"/2/key", v.path+"/3/key"))
+	v.must(os.RemoveAll(v.path + "/1"))
+	v.add(w, v.open("3"), "3")
+	v.cat("2/key", "3/key")
+	v.want(r)
+
+	v.must(v.group.Listen(int(file.Fd())))
+	v.must(v.group.Listen(int(file.Fd()))) // twice is once
+	v.cat("3/key")
+	v.want(r, "3/key")
+}
+
+// TestAStoppedWatchIsSilent, also about opens from before.
+func TestAStoppedWatchIsSilent(t *testing.T) {
+	v := unlimited(t)
+	dir := v.dir("1", "key")
+	w, r := v.watch(dir, "1")
+	_, other := v.watch(v.dir("2", "key"), "2")
+	v.cat("1/key", "2/key")
+	v.must(w.Stop(int(dir.Fd())))
+	v.must(w.Stop(int(dir.Fd()))) // twice is once
+	v.cat("1/key")
+	v.want(r)
+	v.want(other, "2/key")
+	if n := v.marks(); n != 1 {
+		t.Errorf("there are %d marks, want 1", n)
+	}
+	if n := len(v.group.dirs); n != 1 {
+		t.Errorf("there are %d directories, want 1", n)
+	}
+}
+
+// TestStopLeavesWhatAnotherWatchHas: a directory belongs to the Watch that was given it last.
+func TestStopLeavesWhatAnotherWatchHas(t *testing.T) {
+	v := unlimited(t)
+	dir := v.dir("1", "key")
+	w, before := v.watch(dir, "")
+	_, after := v.watch(dir, "")
+	v.must(w.Stop())
+	v.cat("1/key")
+	v.want(before)
+	v.want(after, "key")
+}
+
+// TestNoOpenFromBeforeCounts: who reads an old content has not read the new one.
+func TestNoOpenFromBeforeCounts(t *testing.T) {
+	v := unlimited(t)
+	dir := v.dir("1", "key")
+	w, before := v.watch(dir, "")
+	v.cat("1/key")
+	v.must(w.Stop())
+	v.cat("1/key")
+	_, after := v.watch(dir, "")
+	v.want(before)
+	v.want(after)
+	v.cat("1/key")
+	v.want(after, "key")
+}
+
+// TestMarksGoWithWhatTheyMark: nobody has to remove them.
+func TestMarksGoWithWhatTheyMark(t *testing.T) {
+	v := unlimited(t)
+	v.must(os.Mkdir(v.path+"/1", 0o755))
+	dir := v.dir("1", "key")
+	w, _ := v.watch(dir, "")
+	file, err := os.Open(v.path + "/1/key")
+	v.must(err)
+	v.must(v.group.Ignore(int(file.Fd())))
+	if n := v.marks(); n != 2 {
+		t.Errorf("there are %d marks, want 2", n)
+	}
+	v.must(w.Stop())
+	v.must(os.RemoveAll(v.path + "/1"))
+	dir.Close()
+	file.Close()
+	if n := v.marks(); n != 0 {
+		t.Errorf("there are %d marks, want none", n)
+	}
+}
+
+// TestMarksHinderNoUnmount: the file system goes, with its marks, although events wait.
+func TestMarksHinderNoUnmount(t *testing.T) {
+	v := unlimited(t)
+	dir := v.dir("1", "key", "other")
+	_, r := v.watch(dir, "")
+	file := v.open("1/other")
+	v.must(v.group.Ignore(int(file.Fd())))
+	dir.Close()
+	file.Close()
+	v.cat("1/key")
+	v.must(unix.Unmount(v.path, 0))
+	v.want(r, "key")
+	if n := v.marks(); n != 0 {
+		t.Errorf("there are %d marks, want none", n)
+	}
+}
+
+// TestABurstLosesNothing while nobody reads.
+func TestABurstLosesNothing(t *testing.T) {
+	const files = 17_000
+	v := unlimited(t)
+	_, r := v.watch(v.numbered(files), "")
+	_, other := v.watch(v.dir("other", "key"), "")
+	run(t, job("burst", v.path+"/1", strconv.Itoa(files)))
+	v.cat("other/key")
+	v.want(other, "key")
+	if paths, calls := r.take(); len(paths) != files || calls != 1 || v.overflows != 0 {
+		t.Errorf("got %d files in %d calls, and %d overflows, want %d, 1 and none", len(paths), calls, v.overflows, files)
+	}
+}
+
+// TestAnOverflowIsTold, after what did arrive.
+func TestAnOverflowIsTold(t *testing.T) {
+	text, err := os.ReadFile("/proc/sys/fs/fanotify/max_queued_events")
+	if err != nil {
+		t.Skip(err)
+	}
+	limit, err := strconv.Atoi(string(text[:len(text)-1]))
+	if err != nil || limit > 50_000 {
+		t.Skipf("the queue's limit is %d: %v", limit, err)
+	}
+	v := newVolume(t, groupFlags)
+	_, r := v.watch(v.numbered(limit+100), "")
+	run(t, job("burst", v.path+"/1", strconv.Itoa(limit+100)))
+	v.drain()
+	if paths, _ := r.take(); len(paths) < limit-1 || len(paths) > limit || v.overflows != 1 {
+		t.Errorf("got %d files and %d overflows, want about %d and 1", len(paths), v.overflows, limit)
+	}
+	v.cat("1/1")
+	v.want(r, "1")
+	if v.overflows != 1 {
+		t.Error("the overflow was told again")
+	}
+}
+
+// numbered makes a directory of so many files.
+func (v *volume) numbered(files int) *os.File {
+	v.Helper()
+	dir := v.dir("1")
+	for i := range files {
+		fd, err := unix.Openat(int(dir.Fd()), strconv.Itoa(i), unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
+		v.must(err)
+		unix.Close(fd)
+	}
+	return dir
+}
+
+// runs runs the group until the test ends.
+func (v *volume) runs() {
+	v.Helper()
+	ctx, cancel := context.WithCancel(v.Context())
+	done := make(chan error)
+	go func() { done <- v.group.Run(ctx) }()
+	v.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			v.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// TestALoopingOpenerIsMerged: it costs a hundred reports a second, and hides no other volume's.
+func TestALoopingOpenerIsMerged(t *testing.T) {
+	v := unlimited(t)
+	_, r := v.watch(v.dir("1", "key"), "")
+	_, other := v.watch(v.dir("2", "key"), "")
+	v.runs()
+	stop := startLoop(t, v.path+"/1/key")
+	r.take()
+	from, cpu := time.Now(), used(t)
+	for range 100 {
+		v.cat("2/key")
+		waitFor(t, func() bool { paths, _ := other.take(); return len(paths) > 0 })
+	}
+	for time.Since(from) < time.Second {
+		<-time.After(10 * time.Millisecond)
+	}
+	_, calls := r.take()
+	took, cpu := time.Since(from), used(t)-cpu
+	opens := stop()
+	rate := float64(calls) / took.Seconds()
+	t.Logf("%d opens in %v; %.0f reports a second; %.1f%% of a core, with 100 other processes started",
+		opens, took, rate, 100*cpu.Seconds()/took.Seconds())
+	if rate > 150 || calls == 0 {
+		t.Errorf("%.0f reports a second, want some, and at most 150", rate)
+	}
+}
+
+// used returns the CPU time of this process.
+func used(t *testing.T) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(syscall.TimevalToNsec(syscall.Timeval(u.Utime)) + syscall.TimevalToNsec(syscall.Timeval(u.Stime)))
+}
+
+func waitFor(t *testing.T, done func() bool) {
+	t.Helper()
+	for from := time.Now(); !done(); <-time.After(time.Millisecond) {
+		if time.Since(from) > 30*time.Second {
+			t.Fatal("nothing came in 30 s")
+		}
+	}
+}
+
+// TestRunEndsWithItsContext, also when there is nothing to read.
+func TestRunEndsWithItsContext(t *testing.T) {
+	v := unlimited(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- v.group.Run(ctx) }()
+	cancel()
+	v.must(<-done)
+	if v.overflows > 0 {
+		t.Error("overflow was called")
+	}
+}
+
+// TestNothingWorksAfterClose, and it is said.
+func TestNothingWorksAfterClose(t *testing.T) {
+	v := unlimited(t)
+	dir := v.dir("1", "key")
+	v.must(v.group.Close())
+	_, drainErr := v.group.Drain()
+	for name, err := range map[string]error{
+		"Add":    v.group.Watch(nil).Add(int(dir.Fd()), "1"),
+		"Ignore": v.group.Ignore(int(dir.Fd())),
+		"Listen": v.group.Listen(int(dir.Fd())),
+		"Stop":   v.group.Watch(nil).Stop(int(dir.Fd())),
+		"Drain":  drainErr,
+		"Run":    v.group.Run(t.Context()),
+		"Close":  v.group.Close(),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// TestAddRefuses what is no directory.
+func TestAddRefuses(t *testing.T) {
+	v := unlimited(t)
+	v.dir("1", "key")
+	for name, fd := range map[string]int{"file": int(v.open("1/key").Fd()), "closed descriptor": -1} {
+		if err := v.group.Watch(nil).Add(fd, "1"); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if n := len(v.group.dirs); n != 0 {
+		t.Errorf("there are %d directories, want none", n)
+	}
+}
+
+// TestConcurrentUse is for the race detector.
+func TestConcurrentUse(t *testing.T) {
+	v := unlimited(t)
+	v.runs()
+	stop := startLoop(t, v.dir("1", "key").Name()+"/key")
+	var users sync.WaitGroup
+	for i := range 4 {
+		users.Go(func() {
+			for n := range 100 {
+				path := fmt.Sprintf("%d-%d", i, n)
+				dir := v.dir(path, "key")
+				w, _ := v.watch(dir, "")
+				file := v.open(path + "/key")
+				err := v.group.Ignore(int(file.Fd()))
+				if err == nil {
+					_, err = v.group.Drain()
+				}
+				if err == nil {
+					err = w.Stop(int(dir.Fd()))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	users.Wait()
+	stop()
+	if n := len(v.group.dirs); n != 0 {
+		t.Errorf("%d directories are left", n)
+	}
+}

@@ -1,0 +1,134 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// receipts returns the files of a generation, the present one for "".
+func (v *testVolume) receipts(o Options, generation string) map[string]Receipt {
+	v.Helper()
+	g, err := OpenGeneration(v.root, o, generation)
+	v.must(err)
+	defer g.Close()
+	all := map[string]Receipt{}
+	v.must(g.Receipts(func(r Receipt, _ int) error { all[r.Path] = r; return nil }))
+	return all
+}
+
+// opened returns which files of the present generation have receipts.
+func (v *testVolume) opened(o Options) []string {
+	v.Helper()
+	all := v.receipts(o, "")
+	maps.DeleteFunc(all, func(_ string, r Receipt) bool { return r.Opened.IsZero() })
+	return slices.Sorted(maps.Keys(all))
+}
+
+func (v *testVolume) setReceipt(o Options, path string, at time.Time) {
+	v.Helper()
+	g, err := OpenGeneration(v.root, o, "")
+	v.must(err)
+	defer g.Close()
+	v.must(g.SetReceipt(path, at, func(int) error { return nil }))
+}
+
+func namedTree(contents ...string) *volume.Payload {
+	t := &volume.Payload{DirMode: 0o755, UID: volume.NoOwner, GID: volume.NoOwner, Record: contents[0]}
+	for i, path := range []string{"a", "conf/b", "conf/c"}[:len(contents)] {
+		t.Files = append(t.Files, volume.File{Path: path, Data: []byte(contents[i]), Mode: 0o444, Refs: refs(path[len(path)-1:])})
+	}
+	return t
+}
+
+// TestReceipts: a link carries a file's receipt to the next generation, and a file with another content has none.
+func TestReceipts(t *testing.T) {
+	o := withAttributes(t)
+	v, w := newVolume(t), New(o)
+	before := time.Now().Add(-time.Second)
+	_, err := w.Write(t.Context(), v.root, namedTree("1", "1", "1"))
+	v.must(err)
+	all := v.receipts(o, "")
+	if len(all) != 3 || !slices.Equal(all["conf/b"].Refs, refs("b")) || all["conf/b"].Inode == all["conf/c"].Inode ||
+		all["a"].Written.Before(before) || time.Since(all["a"].Written) < 0 {
+		t.Errorf("%+v", all)
+	}
+	first := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	v.setReceipt(o, "a", first)
+	v.setReceipt(o, "a", first.Add(time.Hour)) // the first one counts
+	v.setReceipt(o, "conf/b", first)
+	_, err = w.Write(t.Context(), v.root, namedTree("1", "2", "1"))
+	v.must(err)
+	if got := v.opened(o); !slices.Equal(got, []string{"a"}) || !v.receipts(o, "")["a"].Opened.Equal(first) {
+		t.Errorf("opened: %q, %+v", got, v.receipts(o, ""))
+	}
+	_, err = w.Withdraw(t.Context(), v.root, refSet("b"), "")
+	v.must(err)
+	if got := v.opened(o); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("after a withdrawal: %q", got)
+	}
+}
+
+// TestReceiptsInPlace: a file that is rewritten, or emptied, loses its receipt, and no other one does.
+func TestReceiptsInPlace(t *testing.T) {
+	o := withAttributes(t)
+	o.InPlace = true
+	v, w := newVolume(t), New(o)
+	_, err := w.Write(t.Context(), v.root, namedTree("1", "1", "1"))
+	v.must(err)
+	for _, path := range []string{"a", "conf/b", "conf/c"} {
+		v.setReceipt(o, path, time.Now())
+	}
+	_, err = w.Write(t.Context(), v.root, namedTree("1", "2"))
+	v.must(err)
+	if got := v.opened(o); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("opened: %q", got)
+	}
+}
+
+// TestBeforeSwitch: each generation that comes to be shown is announced, whole, while the one before is shown.
+func TestBeforeSwitch(t *testing.T) {
+	o := withAttributes(t)
+	v := newVolume(t)
+	var announced []string
+	ctx, cancel := context.WithCancel(t.Context())
+	o.BeforeSwitch = func(_ context.Context, g *Generation) {
+		if present, err := OpenGeneration(v.root, o, ""); err == nil {
+			present.Close()
+			if present.Name == g.Name {
+				t.Error("it is shown already")
+			}
+		} else if len(announced) > 0 || !errors.Is(err, fs.ErrNotExist) {
+			t.Error(err)
+		}
+		n := 0
+		v.must(g.Receipts(func(Receipt, int) error { n++; return nil }))
+		var dirs []string
+		v.must(g.Dirs([]Receipt{{Path: "a"}, {Path: "conf/b"}, {Path: "conf/c"}}, func(dir string, _ int) error {
+			dirs = append(dirs, dir)
+			return nil
+		}))
+		if n != 3 || !slices.Equal(dirs, []string{".", "conf"}) {
+			t.Errorf("%d files, %q", n, dirs)
+		}
+		announced = append(announced, g.Name)
+	}
+	w := New(o)
+	for _, content := range []string{"1", "2"} {
+		result, err := w.Write(ctx, v.root, namedTree(content, "1", "1"))
+		v.must(err)
+		if result.Generation != announced[len(announced)-1] {
+			t.Errorf("%s is shown, and %q were announced", result.Generation, announced)
+		}
+	}
+	cancel()
+	if result, err := w.Write(ctx, v.root, namedTree("3", "1", "1")); !errors.Is(err, context.Canceled) || result.Changed || len(announced) != 2 {
+		t.Errorf("%+v, %v, %q", result, err, announced)
+	}
+}
