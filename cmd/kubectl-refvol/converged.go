@@ -31,6 +31,7 @@ type convergedOptions struct {
 	timeout   time.Duration
 	watch     bool
 	allowNone bool
+	opened    bool
 }
 
 func newConvergedCommand() *cobra.Command {
@@ -45,7 +46,8 @@ that isn't known.
 
 It does not cover native references to the object (env, volumes of other types), containers that
 mount a volume by subPath, unless its writeStrategy is InPlace, nor whether the applications have
-read the new files.
+read the new files. With --opened each volume's files of the object must have been opened since they
+show that version: that proves that somebody opened them, not who, nor that it is in use.
 
 Exits with status 0 if all volumes show the current version, 1 if not, or if the object does not
 exist, 2 if that is not known: a request failed, or the command line is wrong. It exits at once
@@ -64,6 +66,7 @@ is 0.`,
 	fs.StringVarP(&opts.output, "output", "o", opts.output, "table, json or yaml")
 	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "how long to wait for all volumes; 0: until it is interrupted (default with --watch)")
 	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "go on when all volumes show the version, and print each change")
+	fs.BoolVar(&opts.opened, "opened", opts.opened, "wait until the files have been opened, too")
 	fs.BoolVar(&opts.allowNone, "allow-none", opts.allowNone, "an object that exists and that no volume names has converged")
 	return cmd
 }
@@ -107,7 +110,7 @@ func (o *convergedOptions) run(ctx context.Context, argument string, stdout, std
 		return err
 	}
 	w := &waiter{
-		object: object, version: c.version, survey: c.fleet().Collect, watch: o.watch, allowNone: o.allowNone,
+		object: object, version: c.version, survey: c.fleet().Collect, watch: o.watch, allowNone: o.allowNone, opened: o.opened,
 		write: func(v *fleet.Result) error { return printVerdict(stdout, o.output, v) },
 		warn: func(err error) {
 			fmt.Fprintf(stderr, "Warning: %v: trying again\n", err) //nolint:errcheck // The verdict is what counts.
@@ -129,6 +132,9 @@ type waiter struct {
 	watch bool
 	// allowNone has the answer be yes if no volume names the object.
 	allowNone bool
+
+	// opened has the answer be yes only if the files have been opened, too.
+	opened bool
 
 	// last is the last verdict, and printed the one that was printed last.
 	last, printed *fleet.Result
@@ -193,7 +199,7 @@ func (w *waiter) round(ctx, deadline context.Context, before *status.Version) er
 	if err != nil {
 		return err
 	}
-	w.last = fleet.Evaluate(w.object, before, after, survey)
+	w.last = fleet.Evaluate(w.object, w.opened, before, after, survey)
 	if w.allowNone {
 		w.last.AcceptNone()
 	}

@@ -37,6 +37,9 @@ func describe(text *strings.Builder, v *fleet.Result) error {
 	}
 	fmt.Fprintf(text, "Converged: %s. %s has version %s (UID %s). Volumes that name it and show this version: %d of %d. Nodes asked: %d.\n",
 		answer, v.Object, v.Current.ResourceVersion, v.Current.UID, v.Showing, v.Volumes, v.Nodes)
+	if v.Opened != nil {
+		fmt.Fprintf(text, "Volumes whose files of this version have been opened: %d of %d.\n", *v.Opened, v.Volumes)
+	}
 	if v.None {
 		fmt.Fprintln(text, "No refvol volume shows the object.")
 	}

@@ -41,6 +41,7 @@ type serveOptions struct {
 	profilingAddress  string
 	statusAddress     string
 	startupTaint      string
+	openReceipts      bool
 	logging           *logsapi.LoggingConfiguration
 }
 
@@ -59,6 +60,7 @@ func newServeOptions() *serveOptions {
 		maxCachedSize:   "256Mi",
 		httpAddress:     ":9810",
 		statusAddress:   status.DefaultAddress,
+		openReceipts:    true,
 		logging:         logsapi.NewLoggingConfiguration(),
 	}
 }
@@ -85,6 +87,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.profilingAddress, "profiling-address", o.profilingAddress, "loopback address that serves pprof's profiles below /debug/pprof/, such as 127.0.0.1:6060; empty: none")
 	fs.StringVar(&o.statusAddress, "status-address", o.statusAddress, "loopback address that serves what the command status prints: the names of pods and objects, and no value; empty: none")
 	fs.StringVar(&o.startupTaint, "startup-taint", o.startupTaint, "key of the taints to remove from the node when the kubelet has confirmed the driver's registration, and for ten minutes from then; empty: none")
+	fs.BoolVar(&o.openReceipts, "open-receipts", o.openReceipts, "watch who opens files, for status and kubectl refvol converged --opened")
 	logsapi.AddFlags(o.logging, fs)
 }
 

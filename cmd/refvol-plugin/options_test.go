@@ -34,6 +34,7 @@ func TestFlagDefaults(t *testing.T) {
 		"profiling-address":   "",
 		"status-address":      "127.0.0.1:9811",
 		"startup-taint":       "",
+		"open-receipts":       "true",
 	}
 	logging := pflag.NewFlagSet("", pflag.ContinueOnError)
 	logsapi.AddFlags(logsapi.NewLoggingConfiguration(), logging)

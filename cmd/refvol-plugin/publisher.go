@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/apiclient"
@@ -18,6 +20,7 @@ import (
 	"github.com/refvol/refvol/pkg/permissions"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/receipts"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -27,6 +30,8 @@ type parts struct {
 	objects *manager.Manager
 	volumes *publisher.Publisher
 	rights  *permissions.Checker
+	// opens is nil if opens of files are not watched.
+	opens *receipts.Group
 }
 
 // connections are those to the API server, with the plugin's own credential.
@@ -38,7 +43,7 @@ type connections struct {
 }
 
 // newParts makes the parts below the CSI server. notShared is as in publisher.Options.
-func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error, api connections, recorder *events.Recorder, m *metrics.Metrics) (*parts, error) {
+func newParts(ctx context.Context, opts *serveOptions, mounter *mount.Mounter, notShared func() error, api connections, recorder *events.Recorder, m *metrics.Metrics) (*parts, error) {
 	sizes, err := opts.sizes()
 	if err != nil {
 		return nil, err
@@ -76,6 +81,13 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 		MaxTotalSize:    sizes.total,
 	}
 	p := &parts{}
+	if opts.openReceipts {
+		if p.opens, err = newOpens(ctx, mounter, func() { p.volumes.OpensLost() }); err != nil {
+			klog.FromContext(ctx).Error(err, "Opens of files can't be watched, so there are no receipts")
+		} else {
+			shows.Opens = publisher.NewOpens(p.opens)
+		}
+	}
 	switch opts.identity {
 	case command.IdentityPod:
 		p.rights, err = readAsPods(&reads, &shows, api, m)
@@ -103,6 +115,23 @@ func newParts(opts *serveOptions, mounter *mount.Mounter, notShared func() error
 		Volumes: p.volumes.Volumes, Objects: p.objects.Objects, MaxBytes: sizes.total,
 		CachedBytes: p.objects.CachedBytes, MaxCachedBytes: sizes.cached,
 	})
+}
+
+// newOpens returns what watches who opens files, if this kernel lets the plugin do that. It calls lost when opens may have been
+// missed.
+func newOpens(ctx context.Context, mounter *mount.Mounter, lost func()) (*receipts.Group, error) {
+	v, err := mounter.Create(ctx, mount.Params{VolumeID: "probe", Size: 4096, Inodes: 8, Mode: 0o700, UID: volume.NoOwner, GID: volume.NoOwner})
+	if err != nil {
+		return nil, err
+	}
+	dir, err := v.Root().Open(".")
+	if err != nil {
+		return nil, errors.Join(err, v.Close())
+	}
+	if err := errors.Join(receipts.Probe(int(dir.Fd())), dir.Close(), v.Close()); err != nil {
+		return nil, err
+	}
+	return receipts.New(lost)
 }
 
 // readAsPlugin makes the publisher show objects of other namespaces to pods whose service

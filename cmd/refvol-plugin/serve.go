@@ -74,7 +74,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		return err
 	}
 	notShared := sync.OnceValue(func() error { return notShared(ctx, mounter.CheckPropagation()) })
-	below, err := newParts(opts, mounter, notShared, connections{config, client, paced}, recorder, m)
+	below, err := newParts(ctx, opts, mounter, notShared, connections{config, client, paced}, recorder, m)
 	if err != nil {
 		return err
 	}
@@ -113,6 +113,14 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
+	if below.opens != nil {
+		defer func() { err = errors.Join(err, below.opens.Close()) }()
+		running.Go(func() {
+			if err := below.opens.Run(background); err != nil {
+				logger.Error(err, "Opens of files are not watched any more")
+			}
+		})
+	}
 	defer running.Wait()
 	defer stop()
 	var managerErr error

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -46,6 +47,8 @@ type Result struct {
 	Nodes   int `json:"nodes"`
 	Volumes int `json:"volumes"`
 	Showing int `json:"showing"`
+	// Opened is how many of these have had each of its files opened; only if that was asked for.
+	Opened *int `json:"opened,omitempty"`
 	// Laggards are what keeps the answer from being yes.
 	Laggards []OutdatedVolume `json:"laggards"`
 	// NotPublished are pods that have not started, or that no kubelet has accepted, and have a volume that no plugin
@@ -87,6 +90,12 @@ const (
 	Publishing Reason = "Publishing"
 	// ObjectsUnknown: the plugin doesn't know yet which objects the volume names.
 	ObjectsUnknown Reason = "ObjectsUnknown"
+	// Spreading: the volume takes up the change at its pod's moment.
+	Spreading Reason = "Spreading"
+	// NotOpened: the files show the version, and nobody has opened them all since.
+	NotOpened Reason = "NotOpened"
+	// OpenUnknown: the files show the version, and whether they were opened can't be told.
+	OpenUnknown Reason = "OpenUnknown"
 	// NotReported: the pod runs, and the plugin knows nothing of its volume.
 	NotReported Reason = "NotReported"
 )
@@ -94,10 +103,15 @@ const (
 // Evaluate compares what a survey found with the object's version before the survey began and after it had
 // ended, nil if the object doesn't exist. Only if these are the same one does no laggard mean yes: a volume
 // never goes back, and one that was published while the plugins were asked got this version.
-func Evaluate(object Object, before, after *status.Version, survey *Survey) *Result {
+//
+// With opened, the answer is yes only if each volume's files of the object were opened since they show that version.
+func Evaluate(object Object, opened bool, before, after *status.Version, survey *Survey) *Result {
 	v := &Result{
 		APIVersion: status.APIVersion, Kind: ResultKind, Object: object, Current: after,
-		Laggards: []OutdatedVolume{}, NotPublished: []UnpublishedPod{}, NotCovered: notCovered(),
+		Laggards: []OutdatedVolume{}, NotPublished: []UnpublishedPod{}, NotCovered: notCovered(opened),
+	}
+	if opened {
+		v.Opened = new(int)
 	}
 	if after == nil {
 		return v
@@ -118,11 +132,15 @@ func Evaluate(object Object, before, after *status.Version, survey *Survey) *Res
 // AcceptNone has the answer be yes if no volume names the object.
 func (v *Result) AcceptNone() { v.Converged, v.None = v.Converged || v.None, false }
 
-func notCovered() []string {
+func notCovered(opened bool) []string {
+	applications := "whether the applications have read the new files"
+	if opened {
+		applications = "who has opened the files, and whether the applications use what they read"
+	}
 	return []string{
 		"native references: env, envFrom, and volumes of type configMap, secret and projected that no refvol volume shows",
 		"containers that mount a volume by subPath, unless its writeStrategy is InPlace: they keep the files of their start",
-		"whether the applications have read the new files",
+		applications,
 	}
 }
 
@@ -186,17 +204,47 @@ func (v *Result) volume(node string, volume *status.Volume) {
 	switch shown := object.Shown; {
 	case shown != nil && *shown == *v.Current:
 		v.Showing++
+		v.opened(object, lag)
 	case shown == nil && volume.Condition == conditionPublishing:
 		lag(nil, Publishing, because("the volume is being published", volume.Reason))
 	case volume.Condition == conditionPinned:
 		lag(shown, Pinned, "updatePolicy is Pinned: it shows what it showed first; recreate the pod")
 	case shown == nil:
 		lag(nil, NotShown, because("the files are not known to show it", cmp.Or(volume.Reason, object.Reason, object.State)))
+	case volume.Condition == conditionSpreading:
+		lag(shown, Spreading, volume.Reason)
 	case shown.UID != v.Current.UID:
 		lag(shown, Outdated, because("it shows an earlier object of this name", cmp.Or(volume.Reason, object.Reason)))
 	default:
 		lag(shown, Outdated, cmp.Or(volume.Reason, object.Reason, "it shows another version"))
 	}
+}
+
+// opened looks at the receipts of an object that a volume shows at the current version.
+func (v *Result) opened(object *status.Object, lag func(*status.Version, Reason, string)) {
+	switch {
+	case v.Opened == nil:
+	case object.OpenedAt != nil:
+		*v.Opened++
+	case object.Opened == "no":
+		lag(object.Shown, NotOpened, "nobody has opened "+unopened(object))
+	case object.Opened == "unknown":
+		lag(object.Shown, OpenUnknown, "the plugin has not seen all opens of "+unopened(object)+": replace the pod, or wait until it opens them again")
+	default:
+		lag(object.Shown, OpenUnknown, "the node's plugin can't tell who opens files")
+	}
+}
+
+// unopened lists the files that nobody has opened.
+func unopened(object *status.Object) string {
+	text := strings.Join(object.Unopened, ", ")
+	if more := object.UnopenedCount - len(object.Unopened); more > 0 {
+		text += fmt.Sprintf(" and %d more files", more)
+	}
+	if object.ShownSince != nil {
+		text += ", shown since " + object.ShownSince.UTC().Format(time.RFC3339)
+	}
+	return text
 }
 
 // isStuck says whether a volume is not mounted and waits for what only somebody else can mend. What is mounted takes memory.
@@ -211,6 +259,7 @@ const (
 	conditionPinned     = "Pinned"
 	conditionPublishing = "Publishing"
 	conditionUnknown    = "Unknown"
+	conditionSpreading  = "Spreading"
 )
 
 // because adds a reason to a message, if there is one.

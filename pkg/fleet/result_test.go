@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -79,6 +80,10 @@ func TestEvaluate(t *testing.T) {
 		"outdated": {
 			nodes: []Node{reports(volumeOf("a", "Current", &older), volumeOf("b", "Current", &current))},
 			want:  []string{"a 7 Outdated it shows another version"}, showing: 1, volumes: 2,
+		},
+		"waits for its moment": {
+			nodes: []Node{reports(saying(volumeOf("a", "Spreading", &older), "at noon"), volumeOf("b", "Spreading", &current))},
+			want:  []string{"a 7 Spreading at noon"}, showing: 1, volumes: 2,
 		},
 		"stuck": {
 			nodes: []Node{reports(saying(volumeOf("a", "VolumeUpdateFailed", &older), "no space left on device"))},
@@ -174,7 +179,7 @@ func TestEvaluate(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := Evaluate(object, &current, &current, &Survey{Nodes: test.nodes})
+			v := Evaluate(object, false, &current, &current, &Survey{Nodes: test.nodes})
 			var got []string
 			for _, l := range v.Laggards {
 				pod, shown := "-", "-"
@@ -200,6 +205,45 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
+// TestEvaluateOpened: with --opened, each volume's files of the object have to be opened, and who has not is named with why.
+func TestEvaluateOpened(t *testing.T) {
+	since := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	volume := func(pod, opened string, shown *status.Version, count int, paths ...string) status.Volume {
+		v := volumeOf(pod, "Current", shown)
+		o := &v.Objects[3]
+		if o.Opened, o.Unopened, o.UnopenedCount, o.ShownSince = opened, paths, count, &since; opened == "yes" {
+			o.Opened, o.OpenedAt = "", &since
+		}
+		return v
+	}
+	for name, test := range map[string]struct {
+		volumes []status.Volume
+		opened  int
+		want    []string
+	}{
+		"all":                        {[]status.Volume{volume("a", "yes", &current, 0), volume("b", "yes", &current, 0)}, 2, nil},
+		"not one":                    {[]status.Volume{volume("a", "yes", &current, 0), volume("b", "no", &current, 1, "p")}, 1, []string{"b NotOpened nobody has opened p, shown since 2026-01-01T00:00:00Z"}},
+		"many":                       {[]status.Volume{volume("a", "no", &current, 9, "p", "q")}, 0, []string{"a NotOpened nobody has opened p, q and 7 more files, shown since 2026-01-01T00:00:00Z"}},
+		"missed":                     {[]status.Volume{volume("a", "unknown", &current, 1, "p")}, 0, []string{"a OpenUnknown the plugin has not seen all opens of p, shown since 2026-01-01T00:00:00Z: replace the pod, or wait until it opens them again"}},
+		"unsupported":                {[]status.Volume{volume("a", "unsupported", &current, 0)}, 0, []string{"a OpenUnknown the node's plugin can't tell who opens files"}},
+		"not told":                   {[]status.Volume{volume("a", "", &current, 0)}, 0, []string{"a OpenUnknown the node's plugin can't tell who opens files"}},
+		"another version was opened": {[]status.Volume{volume("a", "yes", &older, 0)}, 0, []string{"a Outdated it shows another version"}},
+	} {
+		survey := &Survey{Nodes: []Node{reports(test.volumes...)}}
+		v := Evaluate(object, true, &current, &current, survey)
+		var got []string
+		for _, l := range v.Laggards {
+			got = append(got, fmt.Sprintf("%s %s %s", l.Pod.Name, l.Reason, l.Message))
+		}
+		if *v.Opened != test.opened || v.Converged != (test.want == nil) || !slices.Equal(got, test.want) {
+			t.Errorf("%s: %d opened, converged: %t, laggards\n%s\nwant %d,\n%s", name, *v.Opened, v.Converged, strings.Join(got, "\n"), test.opened, strings.Join(test.want, "\n"))
+		}
+		if v := Evaluate(object, false, &current, &current, survey); v.Opened != nil || name != "another version was opened" && !v.Converged {
+			t.Errorf("%s: without --opened: %+v", name, v)
+		}
+	}
+}
+
 // TestJudgeOfAnotherVersion: the answer is yes only for the version that the object had all the time.
 func TestJudgeOfAnotherVersion(t *testing.T) {
 	survey := &Survey{Nodes: []Node{reports(volumeOf("a", "Current", &current))}, NotAccepted: []Pod{podOf("b", false)}}
@@ -216,7 +260,7 @@ func TestJudgeOfAnotherVersion(t *testing.T) {
 		"recreated":                     {&current, &earlier, false, 1},
 		"never there":                   {nil, nil, false, 0},
 	} {
-		v := Evaluate(object, test.before, test.after, survey)
+		v := Evaluate(object, false, test.before, test.after, survey)
 		if v.Converged != test.converged || len(v.Laggards) != test.laggards || v.Changed != (test.after != nil && !test.converged) {
 			t.Errorf("%s: converged %v, changed %v, %d laggards", name, v.Converged, v.Changed, len(v.Laggards))
 		}
@@ -232,7 +276,7 @@ func TestJudgeOfNothing(t *testing.T) {
 		"there": {&current, &current, true}, "changed": {&older, &current, false}, "created": {nil, &current, false},
 		"deleted": {&current, nil, false}, "never there": {nil, nil, false},
 	} {
-		v := Evaluate(object, test.before, test.after, &Survey{Nodes: []Node{reports()}, NotAccepted: []Pod{podOf("b", false)}})
+		v := Evaluate(object, false, test.before, test.after, &Survey{Nodes: []Node{reports()}, NotAccepted: []Pod{podOf("b", false)}})
 		if v.None != test.none || v.Converged {
 			t.Errorf("%s: none %v, converged %v", name, v.None, v.Converged)
 		}
@@ -244,7 +288,7 @@ func TestJudgeOfNothing(t *testing.T) {
 
 func TestSame(t *testing.T) {
 	judge := func(message string, shown *status.Version) *Result {
-		return Evaluate(object, &current, &current, &Survey{Nodes: []Node{reports(saying(volumeOf("a", "Current", shown), message))}})
+		return Evaluate(object, false, &current, &current, &Survey{Nodes: []Node{reports(saying(volumeOf("a", "Current", shown), message))}})
 	}
 	if !judge("port 1", &older).Same(judge("port 2", &older)) {
 		t.Error("a message alone makes a difference")

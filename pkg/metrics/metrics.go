@@ -28,6 +28,7 @@ type Metrics struct {
 
 	calls        *prometheus.HistogramVec
 	propagation  prometheus.Histogram
+	opened       prometheus.Histogram
 	writes       *prometheus.CounterVec
 	writtenBytes prometheus.Counter
 	restarts     *prometheus.CounterVec
@@ -56,6 +57,11 @@ func New(build apiversion.Info) *Metrics {
 			Name:    "refvol_propagation_seconds",
 			Help:    "Time from the event of a change until the files of a mounted volume showed it.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60, 600},
+		}),
+		opened: add.NewHistogram(prometheus.HistogramOpts{
+			Name:    "refvol_open_seconds",
+			Help:    "Time from the moment at which the files of an object came to show what they show until the last of them was first opened.",
+			Buckets: []float64{.01, .1, 1, 10, 60, 300, 900, 3600, 14400, 86400},
 		}),
 		writes: add.NewCounterVec(prometheus.CounterOpts{
 			Name: "refvol_writes_total",
@@ -135,6 +141,9 @@ func (m *Metrics) RecordWrite(changed bool, bytes int64, err error) {
 
 // Propagated counts a change that a mounted volume shows, so long after the process learnt of it.
 func (m *Metrics) Propagated(took time.Duration) { m.propagation.Observe(took.Seconds()) }
+
+// Opened counts an object of which each file was opened, so long after they came to show what they show.
+func (m *Metrics) Opened(took time.Duration) { m.opened.Observe(took.Seconds()) }
 
 // Rewatched counts a watch of an object of a kind that was opened again.
 func (m *Metrics) Rewatched(kind volume.Kind) { m.restarts.WithLabelValues(string(kind)).Inc() }

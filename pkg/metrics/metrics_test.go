@@ -57,7 +57,7 @@ func TestState(t *testing.T) {
 		<-time.After(time.Hour)
 		ago := func(seconds int) time.Time { return time.Now().Add(-time.Duration(seconds) * time.Second) }
 		m := newTest(t, []publisher.VolumeStatus{
-			{Condition: publisher.ConditionCurrent, Bytes: 4096},
+			{Condition: publisher.ConditionCurrent, Bytes: 4096, OpensWatched: true, Shown: map[volume.Ref]volume.Version{{Name: "a"}: {}, {Name: "b"}: {}}, Opened: map[volume.Ref]*publisher.Opened{{Name: "a"}: {State: publisher.OpenNo}}},
 			{Condition: publisher.ConditionCurrent, Bytes: 8192, WithoutToken: true},
 			{Condition: "RefForbidden"},
 		}, slices.Values([]manager.ObjectStatus{
@@ -70,6 +70,7 @@ func TestState(t *testing.T) {
 		}))
 		m.wantLines(t,
 			`refvol_volumes{condition="Current"} 2`, `refvol_volumes{condition="RefForbidden"} 1`, `refvol_volumes{condition="RefDeleted"} 0`,
+			`refvol_shown_objects{opened="no"} 1`, `refvol_shown_objects{opened="unknown"} 1`, `refvol_shown_objects{opened="yes"} 0`,
 			`refvol_volume_bytes 12288`, `refvol_volume_bytes_limit 1.048576e+06`, `refvol_cached_bytes 4711`, `refvol_cached_bytes_limit 524288`, `refvol_volumes_without_token 1`,
 			`refvol_objects{kind="Secret",state="present"} 1`, `refvol_objects{kind="Secret",state="denied"} 0`,
 			`refvol_objects{kind="ConfigMap",state="denied"} 1`, `refvol_objects{kind="ConfigMap",state="present"} 2`,
@@ -93,6 +94,7 @@ func TestCounters(t *testing.T) {
 	m.RecordWrite(false, 0, nil)
 	m.RecordWrite(true, 7, errors.New("full"))
 	m.Propagated(3 * time.Millisecond)
+	m.Opened(2 * time.Second)
 	m.Rewatched(volume.Secret)
 	m.Reviewed(true, nil)
 	m.Reviewed(false, nil)
@@ -106,6 +108,7 @@ func TestCounters(t *testing.T) {
 		`refvol_writes_total{result="changed"} 1`, `refvol_writes_total{result="unchanged"} 1`, `refvol_writes_total{result="error"} 1`,
 		`refvol_write_bytes_total 12`,
 		`refvol_propagation_seconds_bucket{le="0.0025"} 0`, `refvol_propagation_seconds_bucket{le="0.005"} 1`,
+		`refvol_open_seconds_bucket{le="1"} 0`, `refvol_open_seconds_bucket{le="10"} 1`,
 		`refvol_reflector_restarts_total{kind="Secret"} 1`, `refvol_reflector_restarts_total{kind="ConfigMap"} 0`,
 		`refvol_authorizations_total{result="allowed"} 1`, `refvol_authorizations_total{result="denied"} 1`, `refvol_authorizations_total{result="error"} 1`,
 		`rest_client_requests_total{code="200",host="10.0.0.1",method="GET"} 1`,

@@ -73,6 +73,7 @@ type stateCollector struct {
 	volumes, bytes, maxBytes, withoutToken *prometheus.Desc
 	objects, maxStaleness                  *prometheus.Desc
 	cached, maxCached                      *prometheus.Desc
+	opened                                 *prometheus.Desc
 }
 
 func newStateCollector(s State) *stateCollector {
@@ -88,6 +89,7 @@ func newStateCollector(s State) *stateCollector {
 		cached:       desc("refvol_cached_bytes", "Memory that the objects of all volumes take: equal ones count once."),
 		maxCached:    desc("refvol_cached_bytes_limit", "Memory that they may take for a new volume to be accepted: --max-cached-size."),
 		objects:      desc("refvol_objects", "Referenced objects by kind and by what is known of them.", "kind", "state"),
+		opened:       desc("refvol_shown_objects", "Objects that volumes show, by whether each of their files was opened since it shows what it shows.", "opened"),
 		maxStaleness: desc("refvol_object_staleness_max_seconds",
 			"The longest time since the state of an object was last proved current whose watches or requests fail since then, 0 if there is none."),
 	}
@@ -95,7 +97,7 @@ func newStateCollector(s State) *stateCollector {
 
 // Describe sends the descriptions.
 func (c *stateCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.volumes, c.bytes, c.maxBytes, c.withoutToken, c.cached, c.maxCached, c.objects, c.maxStaleness} {
+	for _, d := range []*prometheus.Desc{c.volumes, c.bytes, c.maxBytes, c.withoutToken, c.cached, c.maxCached, c.objects, c.maxStaleness, c.opened} {
 		to <- d
 	}
 	newStaleness().Describe(to)
@@ -111,12 +113,19 @@ func (c *stateCollector) collectVolumes(to chan<- prometheus.Metric) {
 	counts := map[publisher.Condition]int{}
 	var bytes int64
 	withoutToken := 0
+	opened := map[publisher.OpenState]int{}
 	for v := range c.Volumes {
 		counts[v.Condition]++
 		bytes += v.Bytes
 		if v.WithoutToken {
 			withoutToken++
 		}
+		for ref := range v.Shown {
+			opened[v.OpenState(ref)]++
+		}
+	}
+	for _, state := range publisher.OpenStates() {
+		to <- gauge(c.opened, float64(opened[state]), string(state))
 	}
 	for _, condition := range publisher.Conditions() {
 		to <- gauge(c.volumes, float64(counts[condition]), string(condition))

@@ -33,6 +33,21 @@ const (
 	OpenUnsupported OpenState = "unsupported"
 )
 
+// OpenStates returns all of them.
+func OpenStates() []OpenState { return []OpenState{OpenYes, OpenNo, OpenUnknown, OpenUnsupported} }
+
+// OpenState returns that of an object.
+func (s *VolumeStatus) OpenState(ref volume.Ref) OpenState {
+	switch o := s.Opened[ref]; {
+	case !s.OpensWatched:
+		return OpenUnsupported
+	case o == nil:
+		return OpenUnknown
+	default:
+		return o.State
+	}
+}
+
 // Opened tells of the receipts of an object's files in a volume.
 type Opened struct {
 	State OpenState

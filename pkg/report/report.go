@@ -93,7 +93,11 @@ func (r *Reporter) volume(v *publisher.VolumeStatus, known map[key]manager.Objec
 		Objects: make([]status.Object, 0, len(objects)),
 	}
 	for i := range objects {
-		out.Objects = append(out.Objects, object(&objects[i], v.Shown[objects[i].Ref]))
+		o := object(&objects[i], v.Shown[objects[i].Ref])
+		if o.Shown != nil {
+			addReceipts(&o, v, objects[i].Ref)
+		}
+		out.Objects = append(out.Objects, o)
 	}
 	return out
 }
@@ -115,6 +119,25 @@ func object(o *manager.ObjectStatus, shown volume.Version) status.Object {
 	return out
 }
 
+// addReceipts says whether a shown object was opened.
+func addReceipts(out *status.Object, v *publisher.VolumeStatus, ref volume.Ref) {
+	opened := v.Opened[ref]
+	if opened != nil && !opened.Since.IsZero() {
+		out.ShownSince = new(opened.Since.UTC())
+	}
+	switch state := v.OpenState(ref); {
+	case state != publisher.OpenYes:
+		out.Opened = string(state)
+	case opened.At.IsZero(): // it has no file
+		out.OpenedAt = new(v.Since.UTC())
+	default:
+		out.OpenedAt = new(opened.At.UTC())
+	}
+	if opened != nil && out.Opened != string(publisher.OpenUnsupported) {
+		out.Unopened, out.UnopenedCount = opened.Unopened, opened.Count
+	}
+}
+
 // patience is how long a volume may be in a condition that is to pass, and how long the proof that a
 // stale object is current may be ago.
 const patience = 5 * time.Minute
@@ -124,7 +147,7 @@ const patience = 5 * time.Minute
 //   - A condition with the name of an event is a fault.
 //   - Unknown and Publishing pass. The kubelet gives a publish two minutes, and brings tokens within
 //     one and a half after a restart, so a token that is missing meanwhile is no fault.
-//   - Pinned promises nothing about changes.
+//   - Pinned promises nothing about changes, and Spreading was asked for.
 //   - Current is what the plugin knows. That is old if nothing has proven it for long, and what follows
 //     the object fails. An object that can't change is not followed.
 func (r *Reporter) assess(v *publisher.VolumeStatus, objects []manager.ObjectStatus, now time.Time) string {
@@ -136,7 +159,7 @@ func (r *Reporter) assess(v *publisher.VolumeStatus, objects []manager.ObjectSta
 			return ""
 		}
 		return cmp.Or(v.Reason, fmt.Sprintf("the condition should have passed: it is %s since %s", v.Condition, instant(v.Since)))
-	case publisher.ConditionCurrent:
+	case publisher.ConditionCurrent, publisher.ConditionSpreading:
 		if v.WithoutToken {
 			return "the pod's service account has no usable token, so no change of an object can arrive"
 		}

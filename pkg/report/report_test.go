@@ -72,6 +72,10 @@ func TestReport(t *testing.T) {
 					Condition: "RefForbidden", Reason: "one\ntwo", Since: start, Bytes: 4096, WithoutToken: true,
 					Refs:  []volume.Ref{configMap("app"), configMap("db"), configMap("gone")},
 					Shown: map[volume.Ref]volume.Version{configMap("app"): version, configMap("db"): {}},
+					Opened: map[volume.Ref]*publisher.Opened{
+						configMap("app"): {State: publisher.OpenNo, Since: start, Unopened: []string{"a"}, Count: 1}, configMap("db"): {State: publisher.OpenYes},
+					},
+					OpensWatched: true,
 				},
 			},
 			objects: []manager.ObjectStatus{
@@ -89,7 +93,7 @@ func TestReport(t *testing.T) {
 		}
 		const want = `{"volumeID":"v1","name":"settings","pod":{"namespace":"shop","name":"web","uid":"uid"},` +
 			`"condition":"RefForbidden","reason":"one\ntwo","abnormal":true,"since":"2000-01-01T00:00:00Z","bytes":4096,"withoutToken":true,"objects":[` +
-			`{"kind":"ConfigMap","namespace":"shop","name":"app","shown":{"uid":"u1","resourceVersion":"812"},"state":"present","provenAt":"2000-01-01T00:01:00Z","followed":true},` +
+			`{"kind":"ConfigMap","namespace":"shop","name":"app","shown":{"uid":"u1","resourceVersion":"812"},"opened":"no","unopened":["a"],"unopenedCount":1,"shownSince":"2000-01-01T00:00:00Z","state":"present","provenAt":"2000-01-01T00:01:00Z","followed":true},` +
 			`{"kind":"ConfigMap","namespace":"shop","name":"db","state":"denied","reason":"no\nway","followed":false},` +
 			`{"kind":"ConfigMap","namespace":"shop","name":"gone","state":"unknown","reason":"the plugin does not ask for it","followed":false}]}`
 		if string(first) != want {
@@ -102,6 +106,33 @@ func TestReport(t *testing.T) {
 			t.Error("without volumes the list is missing")
 		}
 	})
+}
+
+// TestReceipts: what is known of an object's opens.
+func TestReceipts(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, test := range map[string]struct {
+		watched bool
+		opened  *publisher.Opened
+		want    string
+	}{
+		"opened":                    {true, &publisher.Opened{State: publisher.OpenYes, At: at}, `"openedAt":"2026-01-01T00:00:00Z"`},
+		"without a file":            {true, &publisher.Opened{State: publisher.OpenYes}, `"openedAt":"0001-01-01T00:00:00Z"`}, // since it is shown
+		"may have been missed":      {true, &publisher.Opened{State: publisher.OpenUnknown, Unopened: []string{"a"}, Count: 9}, `"opened":"unknown","unopened":["a"],"unopenedCount":9`},
+		"not known yet":             {true, nil, `"opened":"unknown"`},
+		"a volume can't be watched": {true, &publisher.Opened{State: publisher.OpenUnsupported, Unopened: []string{"a"}, Count: 1}, `"opened":"unsupported"`},
+		"nothing is watched":        {false, nil, `"opened":"unsupported"`},
+	} {
+		ref := configMap("app")
+		v := publisher.VolumeStatus{Refs: []volume.Ref{ref}, Shown: map[volume.Ref]volume.Version{ref: {UID: "u"}}, OpensWatched: test.watched}
+		if test.opened != nil {
+			v.Opened = map[volume.Ref]*publisher.Opened{ref: test.opened}
+		}
+		got, err := json.Marshal((&world{volumes: []publisher.VolumeStatus{v}}).report(t, 0).Volumes[0].Objects[0])
+		if err != nil || !strings.Contains(string(got), `"resourceVersion":""},`+test.want+`,"state"`) {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+	}
 }
 
 // TestObjectsOfAccounts: an object that is read with pods' rights is that of the pod's own account.
@@ -128,7 +159,7 @@ func TestObjectsOfAccounts(t *testing.T) {
 func TestEveryConditionIsJudged(t *testing.T) {
 	faults := map[publisher.Condition]bool{
 		"RefNotFound": true, "RefKeyNotFound": true, "RefForbidden": true, "RefDeleted": true, "VolumeUpdateFailed": true,
-		"Current": false, "Pinned": false, "Publishing": false, "Unknown": false,
+		"Current": false, "Pinned": false, "Publishing": false, "Unknown": false, "Spreading": false,
 	}
 	for _, condition := range publisher.Conditions() {
 		want, ok := faults[condition]

@@ -158,6 +158,7 @@ func (t Table) columns() []column {
 	if t.Wide {
 		columns = append(columns,
 			column{"TOKEN", row.token},
+			column{"OPENED", row.opened},
 			column{"POD-UID", func(r row) string { return r.volume.Pod.UID }},
 			column{"VOLUME-ID", func(r row) string { return r.volume.VolumeID }},
 		)
@@ -180,6 +181,25 @@ func (r row) token() string {
 		return "missing"
 	}
 	return ""
+}
+
+// opened says whether all shown objects were opened, and of those that were not the least that is known.
+func (r row) opened() string {
+	worst := ""
+	for i := range r.volume.Objects {
+		o := &r.volume.Objects[i]
+		switch {
+		case o.Shown == nil:
+		case o.OpenedAt == nil:
+			worst = max(worst, cmp.Or(o.Opened, "unsupported")) // of an earlier release
+		default:
+			worst = cmp.Or(worst, "all")
+		}
+	}
+	if worst == "all" {
+		return "yes"
+	}
+	return worst
 }
 
 // String names the pod, by its UID as long as nothing else is known.
@@ -248,7 +268,7 @@ func (r row) object(o *Object) string {
 func worstFirst() []string {
 	return []string{
 		"RefForbidden", "VolumeUpdateFailed", "RefDeleted", "RefKeyNotFound", "RefNotFound",
-		"Unknown", "Publishing", "Current", "Pinned",
+		"Unknown", "Publishing", "Spreading", "Current", "Pinned",
 	}
 }
 

@@ -17,9 +17,9 @@ func ago(d time.Duration) *time.Time { return new(noon.Add(-d)) }
 // samples returns the volumes of the tables below.
 func samples() []Volume {
 	shown := func(resourceVersion string) *Version { return &Version{UID: "u", ResourceVersion: resourceVersion} }
-	app := Object{Kind: "ConfigMap", Namespace: "shop", Name: "app", State: "present", Shown: shown("812"), Watched: true, LastConfirmed: ago(31 * time.Second)}
+	app := Object{Kind: "ConfigMap", Namespace: "shop", Name: "app", State: "present", Shown: shown("812"), OpenedAt: ago(30 * time.Second), Watched: true, LastConfirmed: ago(31 * time.Second)}
 	db := Object{Kind: "Secret", Namespace: "platform", Name: "db", State: "denied", Watched: true, LastConfirmed: ago(3 * time.Hour)}
-	ca := Object{Kind: "ConfigMap", Namespace: "shop", Name: "ca", State: "present", Shown: shown("7"), LastConfirmed: ago(240 * time.Hour)}
+	ca := Object{Kind: "ConfigMap", Namespace: "shop", Name: "ca", State: "present", Shown: shown("7"), Opened: "no", LastConfirmed: ago(240 * time.Hour)}
 	late := Object{Kind: "ConfigMap", Namespace: "shop", Name: "late", State: "unknown", Watched: true}
 	web := Pod{Namespace: "shop", Name: "web-0", UID: "uid-1"}
 	return []Volume{
@@ -65,10 +65,39 @@ yes     shop/web-0  many      Current       2d2h   31s     4Mi   configmap/app@8
 func TestWideTable(t *testing.T) {
 	got := Table{Wide: true}.text(t, sample(samples()[0], samples()[2]))
 	wantText(t, got, strings.TrimLeft(`
-NORMAL  POD         VOLUME    CONDITION     SINCE  PROVEN  SIZE  TOKEN    POD-UID  VOLUME-ID  OBJECTS                                                  REASON
-no      shop/web-0  settings  RefForbidden  5m     3h      8Ki   -        uid-1    csi-1      configmap/app@812(present),secret/platform/db@-(denied)  `+samples()[0].Reason+`
-yes     shop/web-0  ca        Current       0s     -       0     missing  uid-1    csi-3      configmap/ca@7(present)                                  -
+NORMAL  POD         VOLUME    CONDITION     SINCE  PROVEN  SIZE  TOKEN    OPENED  POD-UID  VOLUME-ID  OBJECTS                                                  REASON
+no      shop/web-0  settings  RefForbidden  5m     3h      8Ki   -        yes     uid-1    csi-1      configmap/app@812(present),secret/platform/db@-(denied)  `+samples()[0].Reason+`
+yes     shop/web-0  ca        Current       0s     -       0     missing  no      uid-1    csi-3      configmap/ca@7(present)                                  -
 `, "\n"))
+}
+
+// TestOpened: what is least known of the shown objects counts.
+func TestOpened(t *testing.T) {
+	opened := func(states ...string) (v Volume) {
+		for _, state := range states {
+			o := Object{Shown: &Version{}, Opened: state}
+			switch state {
+			case "yes":
+				o.Opened, o.OpenedAt = "", ago(time.Minute)
+			case "-":
+				o.Shown = nil
+			}
+			v.Objects = append(v.Objects, o)
+		}
+		return v
+	}
+	for want, v := range map[string]Volume{
+		"yes": opened("yes", "-", "yes"), "no": opened("yes", "no"), "unknown": opened("no", "unknown", "yes"), "unsupported": opened("unsupported", "yes"),
+		"": opened("-"),
+	} {
+		if got := (row{volume: &v}).opened(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	v := opened("")
+	if got := (row{volume: &v}).opened(); got != "unsupported" {
+		t.Errorf("of a release that does not tell: %q", got)
+	}
 }
 
 // TestTableOfNodes: the volumes of several nodes stand in one order, with ages by their own clocks.
