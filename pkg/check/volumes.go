@@ -166,17 +166,11 @@ func (c *Checker) readable(at Location, template podTemplate, v driverVolume, re
 // modesOf returns the modes of a volume's files without an owner of their own.
 func modesOf(spec *volume.Spec) (modes []fs.FileMode) {
 	for i := range spec.Sources {
-		s, items := &spec.Sources[i], []volume.Item{{}} // one stands for every key
+		s := &spec.Sources[i]
 		p := ptr.Deref(s.Projection, volume.Projection{})
-		switch {
-		case len(p.Items) > 0:
-			items = p.Items
-		case s.Env != nil:
-			items[0].Mode = s.Env.Mode
-		case s.Join != nil:
-			items[0].Mode = s.Join.Mode
-		case s.Versions != nil:
-			items[0].Mode = s.Versions.Mode
+		items := p.Items
+		if len(items) == 0 {
+			items = []volume.Item{{Mode: s.Mode}} // one stands for every key
 		}
 		for _, item := range items {
 			if cmp.Or(item.User, p.DefaultUser) == nil {

@@ -29,7 +29,7 @@ func quoteDotenv(value string) (string, bool) {
 	double := strings.NewReplacer("\n", `\n`, "\r", `\r`, "$", `\$`, `"`, `\"`, `\`, `\\`)
 	doubled := strings.Contains(value, `\\`)
 	switch {
-	case isPlain(value):
+	case strings.Trim(value, plain) == "":
 		return value, true
 	case fitsSingle(value) && !doubled && !strings.Contains(value, "\n"):
 		return single, true
@@ -47,16 +47,8 @@ func quoteDotenv(value string) (string, bool) {
 	return "", false
 }
 
-// isPlain says whether value has only characters that mean nothing to any parser; an
-// empty value has.
-func isPlain(value string) bool {
-	for i := range len(value) {
-		if c := value[i]; !isLetter(c) && !isDigit(c) && strings.IndexByte("%+,-./:=@_", c) < 0 {
-			return false
-		}
-	}
-	return true
-}
+// plain are the characters that mean nothing to any parser.
+const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789%+,-./:=@_"
 
 // fitsSingle says whether value can be read between single quotes: there is no escape
 // there, and parsers take a carriage return for a line's end even there.

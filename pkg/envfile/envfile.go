@@ -12,6 +12,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -24,9 +26,6 @@ type Variable struct {
 
 // String names the variable and the size of its value, and never shows the value.
 func (v Variable) String() string { return fmt.Sprintf("%s (%d bytes)", v.Name, len(v.Value)) }
-
-// GoString keeps the value out of %#v.
-func (v Variable) GoString() string { return v.String() }
 
 // Format keeps the value out of every verb.
 func (v Variable) Format(s fmt.State, _ rune) { fmt.Fprint(s, v.String()) }
@@ -67,7 +66,7 @@ func Encode(format volume.EnvFormat, variables []Variable) (data []byte, skipped
 // quote returns how a format writes a variable's value, and false if it can't hold the variable.
 func quote(format volume.EnvFormat, v *Variable) (string, bool) {
 	switch {
-	case !validName(v.Name) || !validValue(v.Value):
+	case len(validation.IsCIdentifier(v.Name)) > 0, !utf8.ValidString(v.Value), strings.Contains(v.Value, "\x00"):
 		return "", false
 	case format == volume.EnvShell:
 		return quoteShell(v.Value), !keptByShell(v.Name)
@@ -75,22 +74,3 @@ func quote(format volume.EnvFormat, v *Variable) (string, bool) {
 		return quoteDotenv(v.Value)
 	}
 }
-
-// validName says whether name is a POSIX name, which is what shells and all dotenv
-// parsers agree on.
-func validName(name string) bool {
-	for i := range len(name) {
-		if c := name[i]; !isLetter(c) && c != '_' && (i == 0 || !isDigit(c)) {
-			return false
-		}
-	}
-	return name != ""
-}
-
-func validValue(value string) bool {
-	return utf8.ValidString(value) && !strings.Contains(value, "\x00")
-}
-
-func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
-
-func isDigit(c byte) bool { return '0' <= c && c <= '9' }

@@ -1,6 +1,7 @@
 package payload
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -9,21 +10,27 @@ import (
 )
 
 // addEnv adds an env file.
-func (r *renderer) addEnv(file *volume.EnvFile, at string) error {
-	e := environment{renderer: r, values: map[string][]byte{}, unknown: map[string]unknown{}}
-	for i := range file.From {
-		e.addAll(&file.From[i])
+func (r *renderer) addEnv(source *volume.Source) error {
+	e := environment{renderer: r, file: volume.File{Path: source.Path}, values: map[string][]byte{}, unknown: map[string]bool{}}
+	for i := range source.Env.From {
+		e.addAll(&source.Env.From[i])
 	}
-	for i := range file.Vars {
-		e.add(&file.Vars[i])
+	for i := range source.Env.Vars {
+		e.add(&source.Env.Vars[i])
 	}
-	if err := r.check(at); err != nil {
+	if err := r.check(source.Field); err != nil {
 		return err
 	}
-	data, invalid := envfile.Encode(file.Format, e.sorted())
-	r.addFile(volume.File{Path: file.Path, Data: data, Refs: e.refs}, file.Mode, r.spec.DefaultMode)
-	if s := (Skipped{Path: file.Path, Format: file.Format, Invalid: invalid, Dependent: e.dependent()}); len(s.Invalid)+len(s.Dependent) > 0 {
-		r.skipped = append(r.skipped, s)
+	variables := make([]envfile.Variable, 0, len(e.values))
+	for _, name := range slices.Sorted(maps.Keys(e.values)) {
+		variables = append(variables, envfile.Variable{Name: name, Value: string(e.values[name])})
+	}
+	var invalid []string
+	e.file.Data, invalid = envfile.Encode(source.Format, variables)
+	r.addFile(e.file, source.Mode, r.spec.DefaultMode)
+	maps.DeleteFunc(e.unknown, func(_ string, dependent bool) bool { return !dependent })
+	if len(invalid)+len(e.unknown) > 0 {
+		r.skipped = append(r.skipped, Skipped{Path: source.Path, Format: source.Format, Invalid: invalid, Dependent: slices.Sorted(maps.Keys(e.unknown))})
 	}
 	return nil
 }
@@ -34,21 +41,11 @@ type environment struct {
 	*renderer
 	// values shares the objects' byte slices.
 	values map[string][]byte
-	// unknown holds the variables that have a value which a volume can't know.
-	unknown map[string]unknown
-	// refs is the file's Refs.
-	refs []volume.Ref
+	// unknown holds the variables that have a value which a volume can't know, and whether that is for what they refer
+	// to: of the others the spec itself says so.
+	unknown map[string]bool
+	file    volume.File
 }
-
-// unknown is why the value of a variable can't be known.
-type unknown int
-
-const (
-	// ofItself: the pod's spec takes it from what a publish isn't told.
-	ofItself unknown = iota + 1
-	// byReference: it refers to a variable that is unknown.
-	byReference
-)
 
 // set sets a variable, whatever it was before, unless there is no room: then the file is refused.
 func (e *environment) set(name string, value []byte) {
@@ -60,37 +57,15 @@ func (e *environment) set(name string, value []byte) {
 }
 
 // forget takes a variable out whose value can't be known.
-func (e *environment) forget(name string, why unknown) {
+func (e *environment) forget(name string, dependent bool) {
 	delete(e.values, name)
-	e.unknown[name] = why
-}
-
-// dependent returns the variables that refer to unknown ones, sorted.
-func (e *environment) dependent() []string {
-	var names []string
-	for name, why := range e.unknown {
-		if why == byReference {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-// object returns an object, or nil if it does not exist, and has the file name it: also
-// where no value of it is left in the end.
-func (e *environment) object(ref volume.Ref, optional bool, at string) *volume.Object {
-	object := e.renderer.object(ref, optional, at)
-	if object != nil {
-		e.refs = insertRef(e.refs, ref)
-	}
-	return object
+	e.unknown[name] = dependent
 }
 
 // addAll sets a variable for each key of an object's data; binaryData is not for
 // variables.
 func (e *environment) addAll(from *volume.EnvFrom) {
-	object := e.object(from.Ref, from.Optional, from.Field)
+	object := e.objectOf(&e.file, from.Ref, from.Optional, from.Field)
 	if object == nil {
 		return
 	}
@@ -105,16 +80,17 @@ func (e *environment) addAll(from *volume.EnvFrom) {
 // add sets one variable, unless it is what an optional key does not tell.
 func (e *environment) add(v *volume.EnvVar) {
 	switch {
+	case e.envBytes > MaxEnvBytes: // the file is refused
 	case v.Value != "":
 		if value, known := e.expand(v.Value); known {
 			e.set(v.Name, value)
 		} else {
-			e.forget(v.Name, byReference)
+			e.forget(v.Name, true)
 		}
 	case v.Key != nil:
 		e.addKey(v.Name, v.Key)
 	case v.Unknown:
-		e.forget(v.Name, ofItself)
+		e.forget(v.Name, false)
 	case v.FieldRef != "":
 		e.set(v.Name, []byte(e.podField(v.FieldRef)))
 	default:
@@ -123,7 +99,7 @@ func (e *environment) add(v *volume.EnvVar) {
 }
 
 func (e *environment) addKey(name string, from *volume.Reference) {
-	object := e.object(from.Ref, from.Optional, from.Field)
+	object := e.objectOf(&e.file, from.Ref, from.Optional, from.Field)
 	if object == nil {
 		return
 	}
@@ -132,87 +108,55 @@ func (e *environment) addKey(name string, from *volume.Reference) {
 	case ok:
 		e.set(name, value)
 	case !from.Optional:
-		e.missing.addKey(Missing{Ref: from.Ref, Key: from.Key, Field: from.Field, Env: true}, object)
+		e.missing.add(Missing{Ref: from.Ref, Key: from.Key, Field: from.Field, Env: true}, object)
 	}
 }
 
 func (e *environment) podField(f volume.PodField) string {
-	switch f {
-	case volume.PodName:
-		return e.opts.Pod.Name
-	case volume.PodNamespace:
-		return e.opts.Pod.Namespace
-	case volume.PodUID:
-		return string(e.opts.Pod.UID)
-	case volume.PodNodeName:
-		return e.opts.NodeName
-	case volume.PodServiceAccount:
-		return e.opts.Pod.ServiceAccount
-	}
-	return ""
+	pod := &e.opts.Pod
+	return map[volume.PodField]string{
+		volume.PodName:           pod.Name,
+		volume.PodNamespace:      pod.Namespace,
+		volume.PodUID:            string(pod.UID),
+		volume.PodNodeName:       e.opts.NodeName,
+		volume.PodServiceAccount: pod.ServiceAccount,
+	}[f]
 }
 
 // expand replaces each $(NAME) by the value that the variable has by now, and each $$
 // by $. What is no reference, or one to a variable that is not set, stays as it is. The
-// result is not known if a variable that it refers to isn't. It is made once its length is
-// known: values may double each other.
+// result is not known if a variable that it refers to isn't. It stops where there is no
+// room for more: values may double each other.
 func (e *environment) expand(text string) (value []byte, known bool) {
-	n := 0
-	if !e.walk(text, func(literal string, value []byte) { n += len(literal) + len(value) }) {
-		return nil, false
-	}
-	if e.envBytes+n > MaxEnvBytes {
-		e.envBytes = MaxEnvBytes + 1
-		return nil, true // the file is refused
-	}
-	value = make([]byte, 0, n)
-	e.walk(text, func(literal string, referred []byte) { value = append(append(value, literal...), referred...) })
-	return value, true
-}
-
-// walk calls emit with each part of what text stands for, of which one argument is empty. It
-// returns false if a part is not known.
-func (e *environment) walk(text string, emit func(literal string, value []byte)) (known bool) {
 	// The text is looked at once: an author may write a million characters that begin a reference.
 	for unclosed := false; ; {
 		before, after, found := strings.Cut(text, "$")
-		emit(before, nil)
+		value = append(value, before...)
 		if !found {
-			return true
+			return value, true
 		}
-		reference, begins := strings.CutPrefix(after, "(")
-		name, rest := "", ""
-		if begins && !unclosed {
-			name, rest, begins = strings.Cut(reference, ")")
-			unclosed = !begins
+		name, rest, closed := "", "", false
+		if strings.HasPrefix(after, "(") && !unclosed {
+			name, rest, closed = strings.Cut(after[1:], ")")
+			unclosed = !closed
 		}
+		referred, set := e.values[name]
+		_, unknown := e.unknown[name]
 		switch {
 		case strings.HasPrefix(after, "$"):
-			emit("$", nil)
-			text = after[1:]
-		case !begins || unclosed:
-			emit("$", nil)
-			text = after
+			value, text = append(value, '$'), after[1:]
+		case !closed:
+			value, text = append(value, '$'), after
+		case unknown:
+			return nil, false
+		case set:
+			value, text = append(value, referred...), rest
 		default:
-			if e.unknown[name] != 0 {
-				return false
-			}
-			if value, set := e.values[name]; set {
-				emit("", value)
-			} else {
-				emit(text[len(before):len(text)-len(rest)], nil)
-			}
-			text = rest
+			value, text = append(value, text[len(before):len(text)-len(rest)]...), rest
+		}
+		if e.envBytes+len(value) > MaxEnvBytes {
+			e.envBytes = MaxEnvBytes + 1
+			return nil, true // the file is refused
 		}
 	}
-}
-
-// sorted returns the variables by name.
-func (e *environment) sorted() []envfile.Variable {
-	variables := make([]envfile.Variable, 0, len(e.values))
-	for name, value := range e.values {
-		variables = append(variables, envfile.Variable{Name: name, Value: string(value)})
-	}
-	slices.SortFunc(variables, func(a, b envfile.Variable) int { return strings.Compare(a.Name, b.Name) })
-	return variables
 }

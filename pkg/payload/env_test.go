@@ -17,7 +17,7 @@ import (
 func envSource(i int, path string, env volume.Env) volume.Source {
 	return volume.Source{
 		Field: fmt.Sprintf("sources[%d].env", i),
-		Env:   &volume.EnvFile{Path: path, Format: volume.EnvShell, Env: env},
+		Path:  path, Format: volume.EnvShell, Env: &env,
 	}
 }
 
@@ -159,7 +159,7 @@ func TestRenderEnvSkips(t *testing.T) {
 func TestRenderEnvFile(t *testing.T) {
 	mode := fs.FileMode(0o400)
 	source := envSource(1, "d/app.env", volume.Env{Vars: []volume.EnvVar{plain("A", "1")}})
-	source.Env.Mode = &mode
+	source.Mode = &mode
 	group := int64(7)
 	for _, c := range []struct {
 		opts Options
@@ -284,7 +284,7 @@ func TestRenderEnvDependents(t *testing.T) {
 }
 
 func TestRenderRefusesPodEnv(t *testing.T) {
-	got, err := Render(spec(volume.Source{Field: "sources[0].podEnv", PodEnv: &volume.PodEnvFile{Path: "e"}}), nil, Options{})
+	got, err := Render(spec(volume.Source{Field: "sources[0].podEnv", Path: "e", PodEnv: &volume.PodEnv{}}), nil, Options{})
 	if err == nil || got != nil || err.Error() != "sources[0].podEnv: nothing to show yet" {
 		t.Errorf("got %v, %v", got, err)
 	}

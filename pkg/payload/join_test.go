@@ -10,15 +10,15 @@ import (
 
 // joined is a source of parts, each written as kind/object/key, with a ? behind an optional one.
 func joined(parts ...string) volume.Source {
-	file := &volume.JoinFile{Path: "d/ca.pem"}
+	source := volume.Source{Path: "d/ca.pem", Field: "sources[0].join"}
 	for _, text := range parts {
 		text, optional := strings.CutSuffix(text, "?")
 		part := strings.Split(text, "/")
-		file.Parts = append(file.Parts, volume.Reference{
+		source.Join = append(source.Join, volume.Reference{
 			Ref: volume.Ref{Kind: volume.Kind(part[0]), Namespace: "ns", Name: part[1]}, Key: part[2], Optional: optional, Field: "part " + text,
 		})
 	}
-	return volume.Source{Join: file, Field: "sources[0].join"}
+	return source
 }
 
 func TestRenderJoin(t *testing.T) {
@@ -84,7 +84,7 @@ func TestRenderJoinRefuses(t *testing.T) {
 
 // TestRenderVersions: the file names what the volume shows, and no value; without a right to one of the objects it must go.
 func TestRenderVersions(t *testing.T) {
-	versions := volume.Source{Versions: &volume.VersionsFile{Path: ".versions"}, Field: "sources[2].versions"}
+	versions := volume.Source{Path: ".versions", Versions: true, Field: "sources[2].versions"}
 	s := spec(source(0, volume.ConfigMap, "c"), optional(source(1, volume.Secret, "s")), versions)
 	got, err := Render(s, objects(values(volume.ConfigMap, "c", "k", canary)), Options{})
 	if err != nil {

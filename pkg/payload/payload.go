@@ -29,6 +29,14 @@ const (
 	groupDirectoryMode             = 0o550 | fs.ModeSetgid
 )
 
+// MaxEnvBytes is how many bytes the names and values of the env files of a volume may have together, with
+// variableBytes for each, and the joined files. It is more than the kernel passes to a new process.
+const (
+	MaxEnvBytes = 4 << 20
+
+	variableBytes = 64
+)
+
 // maxMissing is how many missing things an error names. A spec may ask for
 // thousands of keys, and the text ends up in an event and in logs.
 const maxMissing = 32
@@ -52,21 +60,6 @@ type Options struct {
 	NodeName string
 }
 
-// own gives a tree its owner and group, and says whether modes are to be widened
-// for the group. Who asks for an owner gets the modes that it asks for.
-func (o *Options) own(tree *volume.Payload, spec *volume.Spec) (widen bool) {
-	if spec.UID != nil {
-		tree.UID = int(*spec.UID)
-	}
-	switch {
-	case spec.GID != nil:
-		tree.GID = int(*spec.GID)
-	case o.FSGroup != nil:
-		tree.GID = int(*o.FSGroup)
-	}
-	return o.FSGroup != nil && spec.UID == nil && spec.GID == nil
-}
-
 // Missing is one required thing that does not exist.
 type Missing struct {
 	Ref volume.Ref
@@ -82,62 +75,54 @@ type Missing struct {
 
 // String words what is missing as the kubelet does for its own volumes.
 func (m Missing) String() string {
+	var text string
 	switch {
 	case m.Key == "":
 		return fmt.Sprintf("%s: %s not found", m.Field, m.Ref)
 	case m.Env:
-		return fmt.Sprintf("%s: couldn't find key %s in %s %s/%s", m.Field, m.Key, m.Ref.Kind, m.Ref.Namespace, m.Ref.Name) + m.has()
+		text = fmt.Sprintf("%s: couldn't find key %s in %s %s/%s", m.Field, m.Key, m.Ref.Kind, m.Ref.Namespace, m.Ref.Name)
 	case m.Ref.Kind == volume.Secret:
-		return fmt.Sprintf("%s: %s: references non-existent secret key: %s", m.Field, m.Ref, m.Key) + m.has()
+		text = fmt.Sprintf("%s: %s: references non-existent secret key: %s", m.Field, m.Ref, m.Key)
 	default:
-		return fmt.Sprintf("%s: %s: configmap references non-existent config key: %s", m.Field, m.Ref, m.Key) + m.has()
+		text = fmt.Sprintf("%s: %s: configmap references non-existent config key: %s", m.Field, m.Ref, m.Key)
 	}
-}
-
-func (m Missing) has() string {
-	if m.Has == "" {
-		return ""
+	if m.Has != "" {
+		text += " (it has " + m.Has + ")"
 	}
-	return " (it has " + m.Has + ")"
+	return text
 }
 
 // MissingError tells which required objects and keys do not exist. Who waits for them keeps it.
 type MissingError struct {
-	// Missing is the first maxMissing of them, and after these one of each object that is not among them.
+	// Missing is the first maxMissing of them.
 	Missing []Missing
 	// Count is how many there are.
 	Count int
 }
 
-// addKey counts a key that an object lacks.
-func (e *MissingError) addKey(m Missing, object *volume.Object) {
-	const few = 5
-	if e.Count < maxMissing {
-		keys := slices.Sorted(maps.Keys(object.Data))
-		m.Has = strings.Join(keys[:min(few, len(keys))], ", ")
-	}
-	e.add(m)
-}
-
-// add counts m, and keeps it unless enough is kept.
-func (e *MissingError) add(m Missing) {
-	e.Count++
-	if len(e.Missing) < maxMissing || !slices.ContainsFunc(e.Missing, func(other Missing) bool { return other.Ref == m.Ref }) {
-		e.Missing = append(e.Missing, m)
-	}
-}
-
-// Error lists what is missing, the first maxMissing by name and the rest by number.
+// Error lists what is missing, the first by name and the rest by number.
 func (e *MissingError) Error() string {
-	listed := e.Missing[:min(len(e.Missing), maxMissing)]
-	texts := make([]string, 0, len(listed)+1)
-	for _, m := range listed {
+	var texts []string
+	for _, m := range e.Missing {
 		texts = append(texts, m.String())
 	}
-	if more := e.Count - len(listed); more > 0 {
+	if more := e.Count - len(e.Missing); more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(texts, "; ")
+}
+
+// add counts m, and keeps it unless enough is kept. object is what lacks the key, nil for none.
+func (e *MissingError) add(m Missing, object *volume.Object) {
+	if e.Count++; e.Count > maxMissing {
+		return
+	}
+	if object != nil {
+		const few = 5
+		keys := slices.Sorted(maps.Keys(object.Data))
+		m.Has = strings.Join(keys[:min(few, len(keys))], ", ")
+	}
+	e.Missing = append(e.Missing, m)
 }
 
 // Objects holds the objects of a spec by reference; one that does not exist has no
@@ -173,7 +158,7 @@ type Skipped struct {
 //
 // However often the spec names the objects, Options.MaxFiles and MaxEnvBytes bound the memory and the time.
 func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error) {
-	r := &renderer{spec: spec, objects: objects, opts: opts, refs: map[volume.Ref][]volume.Ref{}}
+	r := &renderer{spec: spec, objects: objects, opts: opts, files: map[string]volume.File{}}
 	for i := range spec.Sources {
 		if err := r.add(&spec.Sources[i]); err != nil {
 			return nil, err
@@ -184,10 +169,28 @@ func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error
 		return nil, &missing
 	}
 	tree := r.tree()
-	if err := checkDirectories(tree.Files); err != nil {
+	if err := r.checkDirectories(tree.Files); err != nil {
 		return nil, err
 	}
 	return &Rendering{Payload: tree, Skipped: r.skipped}, nil
+}
+
+// TooLargeError says that a spec asks for more than a volume can show.
+type TooLargeError struct{ text string }
+
+// Error returns a text with the field, what the spec asks for, and the limit.
+func (e *TooLargeError) Error() string { return e.text }
+
+// check refuses what is beyond a limit, at the source that goes beyond it. A pod's author can name one large object
+// many times, so what counts is the work: a key that a later source replaces counts too.
+func (r *renderer) check(at string) error {
+	switch {
+	case r.opts.MaxFiles > 0 && r.named > r.opts.MaxFiles:
+		return &TooLargeError{fmt.Sprintf("%s: Too many: the volume may show %d keys, items and env files, each counted as often as it is named: one for each page of --max-volume-size", at, r.opts.MaxFiles)}
+	case r.envBytes > MaxEnvBytes:
+		return &TooLargeError{fmt.Sprintf("%s: Too long: the joined files of a volume and the names and values of its env files may take %d bytes together, with %d for each variable, counted as often as it is set", at, MaxEnvBytes, variableBytes)}
+	}
+	return nil
 }
 
 // renderer collects what the sources of one spec show. It lives for one call of
@@ -196,54 +199,37 @@ type renderer struct {
 	spec    *volume.Spec
 	objects Objects
 	opts    Options
-	// files holds the files of all sources in their order, with those that later ones replace.
-	files []placed
-	// refs has the Refs of the files of one object, which share them.
-	refs    map[volume.Ref][]volume.Ref
+	// files holds the last file of each path, and named is how often one was named.
+	files   map[string]volume.File
+	named   int
 	missing MissingError
 	skipped []Skipped
 	// envBytes is what joined files and the variables of all env files take; see MaxEnvBytes.
 	envBytes int
 }
 
-// placed is a file and its place in the order of the sources.
-type placed struct {
-	volume.File
-	place int
-}
-
-// tree returns the tree of all files, of each path the last one.
+// tree returns the tree of all files. Who asks for an owner or a group gets the modes that it asks for; else they are
+// widened for an fsGroup.
 func (r *renderer) tree() *volume.Payload {
-	slices.SortFunc(r.files, func(a, b placed) int {
-		return cmp.Or(strings.Compare(a.Path, b.Path), cmp.Compare(a.place, b.place))
-	})
-	n := 0
-	for i := range r.files {
-		if r.isLast(i) {
-			n++
-		}
+	tree := &volume.Payload{DirMode: directoryMode, Files: make([]volume.File, 0, len(r.files))}
+	if r.spec.UID != nil {
+		tree.UID = int(*r.spec.UID)
 	}
-	tree := &volume.Payload{DirMode: directoryMode, Files: make([]volume.File, 0, n)}
-	widen := r.opts.own(tree, r.spec)
+	if gid := cmp.Or(r.spec.GID, r.opts.FSGroup); gid != nil {
+		tree.GID = int(*gid)
+	}
+	widen := r.opts.FSGroup != nil && r.spec.UID == nil && r.spec.GID == nil
 	if widen {
 		tree.DirMode |= groupDirectoryMode
 	}
-	for i := range r.files {
-		if !r.isLast(i) {
-			continue
-		}
-		file := r.files[i].File
+	for _, path := range slices.Sorted(maps.Keys(r.files)) {
+		file := r.files[path]
 		if widen {
 			file.Mode |= groupFileMode
 		}
 		tree.Files = append(tree.Files, file)
 	}
 	return tree
-}
-
-// isLast says whether file i of the sorted ones is the last one of its path.
-func (r *renderer) isLast(i int) bool {
-	return i+1 == len(r.files) || r.files[i+1].Path != r.files[i].Path
 }
 
 // add adds the files of one source, and what it requires and does not find.
@@ -253,11 +239,11 @@ func (r *renderer) add(source *volume.Source) error {
 		r.addProjection(source.Projection, source.Field)
 		return r.check(source.Field)
 	case source.Env != nil:
-		return r.addEnv(source.Env, source.Field)
+		return r.addEnv(source)
 	case source.Join != nil:
-		return r.addJoin(source.Join, source.Field)
-	case source.Versions != nil:
-		return r.addVersions(source.Versions)
+		return r.addJoin(source)
+	case source.Versions:
+		return r.addVersions(source)
 	default:
 		return fmt.Errorf("%s: nothing to show yet", source.Field)
 	}
@@ -268,15 +254,11 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 	if object == nil {
 		return
 	}
-	refs := r.refs[p.Ref]
-	if refs == nil {
-		refs = []volume.Ref{p.Ref}
-		r.refs[p.Ref] = refs
-	}
+	refs := []volume.Ref{p.Ref} // all files share it
 	if len(p.Items) == 0 {
 		for _, data := range []map[string][]byte{object.Data, object.BinaryData} {
 			for key, value := range data {
-				if r.opts.MaxFiles > 0 && len(r.files) > r.opts.MaxFiles {
+				if r.opts.MaxFiles > 0 && r.named > r.opts.MaxFiles {
 					return
 				}
 				r.addFile(volume.File{Path: key, Data: value, Refs: refs, User: r.user(nil, p)}, r.spec.DefaultMode, p.DefaultMode)
@@ -289,27 +271,26 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 		case ok:
 			r.addFile(volume.File{Path: item.Path, Data: value, Refs: refs, User: r.user(item.User, p)}, item.Mode, r.spec.DefaultMode, p.DefaultMode)
 		case !p.Optional:
-			r.missing.addKey(Missing{Ref: p.Ref, Key: item.Key, Field: at}, object)
+			r.missing.add(Missing{Ref: p.Ref, Key: item.Key, Field: at}, object)
 		}
 	}
 }
 
 // addJoin adds a file of several keys. A part without a line feed at its end gets one, so that the next one begins a line.
-func (r *renderer) addJoin(join *volume.JoinFile, at string) error {
-	file := volume.File{Path: join.Path}
-	for i := range join.Parts {
-		part := &join.Parts[i]
-		object := r.object(part.Ref, part.Optional, part.Field)
+func (r *renderer) addJoin(source *volume.Source) error {
+	file := volume.File{Path: source.Path}
+	for i := range source.Join {
+		part := &source.Join[i]
+		object := r.objectOf(&file, part.Ref, part.Optional, part.Field)
 		if object == nil {
 			continue
 		}
-		file.Refs = insertRef(file.Refs, part.Ref)
 		value, ok := object.Value(part.Key)
 		if !ok && !part.Optional {
-			r.missing.addKey(Missing{Ref: part.Ref, Key: part.Key, Field: part.Field}, object)
+			r.missing.add(Missing{Ref: part.Ref, Key: part.Key, Field: part.Field}, object)
 		}
 		r.envBytes += len(value) + 1
-		if err := r.check(at); err != nil {
+		if err := r.check(source.Field); err != nil {
 			return err
 		}
 		file.Data = append(file.Data, value...)
@@ -317,8 +298,8 @@ func (r *renderer) addJoin(join *volume.JoinFile, at string) error {
 			file.Data = append(file.Data, '\n')
 		}
 	}
-	r.addFile(file, join.Mode, r.spec.DefaultMode)
-	return r.check(at)
+	r.addFile(file, source.Mode, r.spec.DefaultMode)
+	return r.check(source.Field)
 }
 
 // shownObject is an object in a file of versions.
@@ -331,15 +312,14 @@ type shownObject struct {
 }
 
 // addVersions adds a file that names the objects which the volume shows. It holds no value.
-func (r *renderer) addVersions(versions *volume.VersionsFile) error {
-	file := volume.File{Path: versions.Path}
+func (r *renderer) addVersions(source *volume.Source) error {
+	file := volume.File{Path: source.Path}
 	shown := struct {
 		Objects []shownObject `json:"objects"`
 	}{Objects: []shownObject{}}
 	for _, ref := range r.spec.Refs() {
-		if object := r.objects[ref]; object != nil && !r.opts.Refused[ref] {
+		if object := r.objectOf(&file, ref, true, source.Field); object != nil {
 			shown.Objects = append(shown.Objects, shownObject{ref.Kind, ref.Namespace, ref.Name, object.UID, object.ResourceVersion})
-			file.Refs = insertRef(file.Refs, ref)
 		}
 	}
 	var err error
@@ -347,17 +327,8 @@ func (r *renderer) addVersions(versions *volume.VersionsFile) error {
 		return fmt.Errorf("write the versions of the objects: %w", err)
 	}
 	file.Data = append(file.Data, '\n')
-	r.addFile(file, versions.Mode, r.spec.DefaultMode)
+	r.addFile(file, source.Mode, r.spec.DefaultMode)
 	return nil
-}
-
-// insertRef adds a reference to sorted ones, once.
-func insertRef(refs []volume.Ref, ref volume.Ref) []volume.Ref {
-	i, found := slices.BinarySearchFunc(refs, ref, volume.CompareRefs)
-	if found {
-		return refs
-	}
-	return slices.Insert(refs, i, ref)
 }
 
 // object returns an object, or nil if it does not exist, and notes that if it must.
@@ -367,7 +338,16 @@ func (r *renderer) object(ref volume.Ref, optional bool, at string) *volume.Obje
 	}
 	object := r.objects[ref]
 	if object == nil && !optional && !r.opts.ForgiveDeleted {
-		r.missing.add(Missing{Ref: ref, Field: at})
+		r.missing.add(Missing{Ref: ref, Field: at}, nil)
+	}
+	return object
+}
+
+// objectOf is object for a file of several objects, and has the file name it: also where no value of it is left in the end.
+func (r *renderer) objectOf(file *volume.File, ref volume.Ref, optional bool, at string) *volume.Object {
+	object := r.object(ref, optional, at)
+	if i, found := slices.BinarySearchFunc(file.Refs, ref, volume.CompareRefs); object != nil && !found {
+		file.Refs = slices.Insert(file.Refs, i, ref)
 	}
 	return object
 }
@@ -387,31 +367,29 @@ func (r *renderer) addFile(file volume.File, modes ...*fs.FileMode) {
 	if mode := cmp.Or(modes...); mode != nil {
 		file.Mode = *mode
 	}
-	r.files = append(r.files, placed{file, len(r.files)})
+	r.files[file.Path] = file
+	r.named++
 }
 
 // checkDirectories refuses a file where another file's path needs a directory. The
 // spec's own paths were checked when it was parsed; a key without items can still
 // meet one of them. The files are sorted, so those of one directory are neighbours.
-func checkDirectories(files []volume.File) error {
+func (r *renderer) checkDirectories(files []volume.File) error {
 	checked := ""
 	for i := range files {
-		p := files[i].Path
-		dir := parent(p)
+		dir := parent(files[i].Path)
 		if dir == checked {
 			continue
 		}
 		checked = dir
 		for ; dir != ""; dir = parent(dir) {
-			if _, found := slices.BinarySearchFunc(files, dir, comparePath); found {
-				return fmt.Errorf("path %q can't be shown: %q is a file of the same volume; map one of the two keys to another path", p, dir)
+			if _, found := r.files[dir]; found {
+				return fmt.Errorf("path %q can't be shown: %q is a file of the same volume; map one of the two keys to another path", files[i].Path, dir)
 			}
 		}
 	}
 	return nil
 }
-
-func comparePath(f volume.File, path string) int { return strings.Compare(f.Path, path) }
 
 // parent returns the directory of a path, "" for the top.
 func parent(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -32,13 +31,11 @@ func Env(spec *corev1.PodSpec, namespace, name string) (env volume.Env, leftOut 
 	if err != nil {
 		return volume.Env{}, nil, err
 	}
-	r := environment{namespace: namespace, leftOut: map[string]string{}}
-	r.from(c.At.Child("envFrom"), c.EnvFrom)
-	r.vars(c.At.Child("env"), c.Env)
-	if len(r.errs) > 0 {
-		return volume.Env{}, nil, r.errs.ToAggregate()
+	e := readEnv(c, namespace)
+	if len(e.errs) > 0 {
+		return volume.Env{}, nil, e.errs.ToAggregate()
 	}
-	return r.env, slices.Sorted(maps.Values(r.leftOut)), nil
+	return e.env, slices.Sorted(maps.Values(e.leftOut)), nil
 }
 
 // find returns the init or regular container with a name.
@@ -52,7 +49,7 @@ func find(spec *corev1.PodSpec, name string) (Container, error) {
 		}
 		names = append(names, c.Name)
 	}
-	return Container{}, fmt.Errorf("the pod has no container %q; it has %s", name, strings.Join(names, ", "))
+	return Container{}, noSuch("container", name, names)
 }
 
 // environment collects one container's variables.
@@ -64,69 +61,62 @@ type environment struct {
 	errs    field.ErrorList
 }
 
-func (e *environment) from(at *field.Path, sources []corev1.EnvFromSource) {
-	for i := range sources {
-		s, at := &sources[i], at.Index(i)
-		from := volume.EnvFrom{Prefix: s.Prefix}
+// readEnv reads the variables of a container. namespace is the pod's.
+func readEnv(c Container, namespace string) *environment {
+	e := &environment{namespace: namespace, leftOut: map[string]string{}}
+	for i := range c.EnvFrom {
+		from, at := &c.EnvFrom[i], c.At.Child("envFrom").Index(i)
 		switch {
-		case s.ConfigMapRef != nil:
-			at = at.Child("configMapRef")
-			from.Ref, from.Optional = e.ref(at, volume.ConfigMap, s.ConfigMapRef.Name), isTrue(s.ConfigMapRef.Optional)
-		case s.SecretRef != nil:
-			at = at.Child("secretRef")
-			from.Ref, from.Optional = e.ref(at, volume.Secret, s.SecretRef.Name), isTrue(s.SecretRef.Optional)
+		case from.ConfigMapRef != nil:
+			e.from(at.Child("configMapRef"), from.Prefix, volume.ConfigMap, from.ConfigMapRef.Name, from.ConfigMapRef.Optional)
+		case from.SecretRef != nil:
+			e.from(at.Child("secretRef"), from.Prefix, volume.Secret, from.SecretRef.Name, from.SecretRef.Optional)
 		default:
 			e.leftOut[at.String()] = fmt.Sprintf("%s (%s)", at, unknownKind)
-			continue
 		}
-		from.Field = at.String()
-		e.env.From = append(e.env.From, from)
 	}
-}
-
-func (e *environment) vars(at *field.Path, variables []corev1.EnvVar) {
-	for i := range variables {
-		v := &variables[i]
-		variable, unknown := e.variable(at.Index(i).Child("valueFrom"), v)
-		if unknown == "" {
-			delete(e.leftOut, v.Name)
-		} else {
-			variable = volume.EnvVar{Name: v.Name, Unknown: true}
+	for i := range c.Env {
+		v := volume.EnvVar{Name: c.Env[i].Name, Value: c.Env[i].Value}
+		unknown := e.valueFrom(c.At.Child("env").Index(i).Child("valueFrom"), c.Env[i].ValueFrom, &v)
+		delete(e.leftOut, v.Name)
+		if unknown != "" && v.Value == "" { // a value that is not empty beats valueFrom, as in the kubelet
+			v = volume.EnvVar{Name: v.Name, Unknown: true}
 			e.leftOut[v.Name] = fmt.Sprintf("%s (%s)", v.Name, unknown)
 		}
-		e.env.Vars = append(e.env.Vars, variable)
+		e.env.Vars = append(e.env.Vars, v)
 	}
+	return e
 }
 
-// variable returns one variable, or what it is whose value can't be known. A value
-// that is not empty beats valueFrom, as in the kubelet.
-func (e *environment) variable(at *field.Path, v *corev1.EnvVar) (variable volume.EnvVar, unknown string) {
-	variable = volume.EnvVar{Name: v.Name, Value: v.Value}
-	from := v.ValueFrom
-	if v.Value != "" || from == nil {
-		return variable, ""
-	}
+func (e *environment) from(at *field.Path, prefix string, kind volume.Kind, name string, optional *bool) {
+	e.env.From = append(e.env.From, volume.EnvFrom{Prefix: prefix, Ref: e.ref(at, kind, name), Optional: isTrue(optional), Field: at.String()})
+}
+
+// valueFrom sets where the value of a variable comes from, or says what it is that can't be known.
+func (e *environment) valueFrom(at *field.Path, from *corev1.EnvVarSource, v *volume.EnvVar) (unknown string) {
 	switch {
+	case from == nil:
 	case from.FieldRef != nil:
-		variable.FieldRef = volume.PodField(from.FieldRef.FieldPath)
-		if !isKnown(from.FieldRef) {
-			unknown = "fieldRef " + from.FieldRef.FieldPath
+		v.FieldRef = volume.PodField(from.FieldRef.FieldPath)
+		version := from.FieldRef.APIVersion
+		if version != "" && version != "v1" || !slices.Contains(volume.PodFields(), v.FieldRef) {
+			return "fieldRef " + from.FieldRef.FieldPath
 		}
 	case from.ResourceFieldRef != nil:
-		unknown = "resourceFieldRef " + from.ResourceFieldRef.Resource
+		return "resourceFieldRef " + from.ResourceFieldRef.Resource
 	case from.ConfigMapKeyRef != nil:
 		r := from.ConfigMapKeyRef
-		variable.Key = e.key(at.Child("configMapKeyRef"), volume.ConfigMap, r.Name, r.Key, r.Optional)
+		v.Key = e.key(at.Child("configMapKeyRef"), volume.ConfigMap, r.Name, r.Key, r.Optional)
 	case from.SecretKeyRef != nil:
 		r := from.SecretKeyRef
-		variable.Key = e.key(at.Child("secretKeyRef"), volume.Secret, r.Name, r.Key, r.Optional)
+		v.Key = e.key(at.Child("secretKeyRef"), volume.Secret, r.Name, r.Key, r.Optional)
 	case from.FileKeyRef != nil:
 		r := from.FileKeyRef
-		unknown = fmt.Sprintf("fileKeyRef %s %s %s", r.VolumeName, r.Path, r.Key)
+		return fmt.Sprintf("fileKeyRef %s %s %s", r.VolumeName, r.Path, r.Key)
 	default:
-		unknown = unknownKind
+		return unknownKind
 	}
-	return variable, unknown
+	return ""
 }
 
 func (e *environment) key(at *field.Path, kind volume.Kind, name, key string, optional *bool) *volume.Reference {
@@ -141,16 +131,4 @@ func (e *environment) ref(at *field.Path, kind volume.Kind, name string) volume.
 		e.errs = append(e.errs, err)
 	}
 	return volume.Ref{Kind: kind, Namespace: e.namespace, Name: name}
-}
-
-// isKnown says whether a publish request tells the value of a field.
-func isKnown(ref *corev1.ObjectFieldSelector) bool {
-	if ref.APIVersion != "" && ref.APIVersion != "v1" {
-		return false
-	}
-	switch volume.PodField(ref.FieldPath) {
-	case volume.PodName, volume.PodNamespace, volume.PodUID, volume.PodNodeName, volume.PodServiceAccount:
-		return true
-	}
-	return false
 }

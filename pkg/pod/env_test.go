@@ -11,7 +11,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-func object(kind volume.Kind, name string) volume.Ref {
+func objectRef(kind volume.Kind, name string) volume.Ref {
 	return volume.Ref{Kind: kind, Namespace: "ns", Name: name}
 }
 
@@ -33,9 +33,9 @@ envFrom:
 - configMapRef: {name: c, optional: false}
 `,
 			want: volume.Env{From: []volume.EnvFrom{
-				{Ref: object(volume.ConfigMap, "a"), Field: "spec.containers[1].envFrom[0].configMapRef"},
-				{Prefix: "P_", Ref: object(volume.Secret, "b"), Optional: true, Field: "spec.containers[1].envFrom[1].secretRef"},
-				{Ref: object(volume.ConfigMap, "c"), Field: "spec.containers[1].envFrom[2].configMapRef"},
+				{Ref: objectRef(volume.ConfigMap, "a"), Field: "spec.containers[1].envFrom[0].configMapRef"},
+				{Prefix: "P_", Ref: objectRef(volume.Secret, "b"), Optional: true, Field: "spec.containers[1].envFrom[1].secretRef"},
+				{Ref: objectRef(volume.ConfigMap, "c"), Field: "spec.containers[1].envFrom[2].configMapRef"},
 			}},
 		},
 		{
@@ -58,9 +58,9 @@ env:
 			want: volume.Env{Vars: []volume.EnvVar{
 				{Name: "EMPTY"},
 				{Name: "VALUE", Value: "a $(EMPTY) $$"},
-				{Name: "EMPTY_SOURCE", Key: &volume.Reference{Ref: object(volume.Secret, "s"), Key: "k", Field: "spec.containers[1].env[2].valueFrom.secretKeyRef"}},
-				{Name: "LEVEL", Key: &volume.Reference{Ref: object(volume.ConfigMap, "m"), Key: "level", Optional: true, Field: "spec.containers[1].env[3].valueFrom.configMapKeyRef"}},
-				{Name: "BEATEN", Value: "x"},
+				{Name: "EMPTY_SOURCE", Key: &volume.Reference{Ref: objectRef(volume.Secret, "s"), Key: "k", Field: "spec.containers[1].env[2].valueFrom.secretKeyRef"}},
+				{Name: "LEVEL", Key: &volume.Reference{Ref: objectRef(volume.ConfigMap, "m"), Key: "level", Optional: true, Field: "spec.containers[1].env[3].valueFrom.configMapKeyRef"}},
+				{Name: "BEATEN", Value: "x", Key: &volume.Reference{Ref: objectRef(volume.Secret, "s"), Key: "k", Field: "spec.containers[1].env[4].valueFrom.secretKeyRef"}},
 				{Name: "NAME", FieldRef: volume.PodName},
 				{Name: "NAMESPACE", FieldRef: volume.PodNamespace},
 				{Name: "UID", FieldRef: volume.PodUID},

@@ -107,7 +107,7 @@ func TestVolumes(t *testing.T) {
 	}
 	shown, err := got.VolumeSources("native")
 	ref := volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "db"}
-	if want := []volume.Source{{Projection: &volume.Projection{Ref: ref}, Field: "spec.volumes[2].secret"}}; err != nil || !reflect.DeepEqual(shown, want) {
+	if want := []volume.Source{{Projection: &volume.Projection{Ref: ref}, Volume: "native", Field: "spec.volumes[2].secret"}}; err != nil || !reflect.DeepEqual(shown, want) {
 		t.Errorf("it shows %+v, %v; want %+v", shown, err, want)
 	}
 }

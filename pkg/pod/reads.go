@@ -37,19 +37,12 @@ type Reads struct {
 	mu sync.Mutex
 	// send starts the goroutine of a read; nil while Run does not run.
 	send func(*read)
-	// reads are those of pods whose volumes wait, and waiting has the same by volume.
-	reads   map[podKey]*read
-	waiting map[string]*read
+	// reads are those of pods whose volumes wait. The keys have no service account.
+	reads map[volume.Pod]*read
 	// queue has those that are to be sent, sent is how many are, and works says that the last one was answered.
 	queue []*read
 	sent  int
 	works bool
-}
-
-// podKey is what makes a pod the same one.
-type podKey struct {
-	namespace, name string
-	uid             types.UID
 }
 
 // read is the read of a pod.
@@ -68,7 +61,7 @@ type read struct {
 
 // NewReads returns a Reads that uses get. changed is called after each answer, and must not block.
 func NewReads(get func(ctx context.Context, pod volume.Pod) (*Spec, error), changed func(uid types.UID)) *Reads {
-	return &Reads{get: get, changed: changed, reads: map[podKey]*read{}, waiting: map[string]*read{}}
+	return &Reads{get: get, changed: changed, reads: map[volume.Pod]*read{}}
 }
 
 // Run sends reads until ctx ends.
@@ -96,11 +89,11 @@ func (r *Reads) Run(ctx context.Context) {
 func (r *Reads) Get(pod volume.Pod, volumeID string, urgent bool) (*Spec, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key := podKey{pod.Namespace, pod.Name, pod.UID}
-	x := r.reads[key]
+	pod.ServiceAccount = "" // not all volumes know it
+	x := r.reads[pod]
 	if x == nil {
 		x = &read{pod: pod, waiters: map[string]struct{}{}, retries: wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second}}
-		r.reads[key] = x
+		r.reads[pod] = x
 		r.queue = append(r.queue, x)
 	}
 	if x.answered {
@@ -108,7 +101,6 @@ func (r *Reads) Get(pod volume.Pod, volumeID string, urgent bool) (*Spec, error)
 		return x.spec, x.err
 	}
 	x.waiters[volumeID] = struct{}{}
-	r.waiting[volumeID] = x
 	x.urgent = x.urgent || urgent
 	r.pump()
 	return nil, cmp.Or(x.err, ErrPending)
@@ -118,7 +110,7 @@ func (r *Reads) Get(pod volume.Pod, volumeID string, urgent bool) (*Spec, error)
 func (r *Reads) Leave(volumeID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if x := r.waiting[volumeID]; x != nil {
+	for _, x := range r.reads {
 		r.leave(x, volumeID)
 	}
 }
@@ -126,9 +118,8 @@ func (r *Reads) Leave(volumeID string) {
 // leave forgets a read for which no volume waits.
 func (r *Reads) leave(x *read, volumeID string) {
 	delete(x.waiters, volumeID)
-	delete(r.waiting, volumeID)
-	if key := (podKey{x.pod.Namespace, x.pod.Name, x.pod.UID}); len(x.waiters) == 0 && r.reads[key] == x {
-		delete(r.reads, key)
+	if len(x.waiters) == 0 {
+		delete(r.reads, x.pod)
 		r.queue = slices.DeleteFunc(r.queue, func(other *read) bool { return other == x })
 	}
 }

@@ -6,6 +6,8 @@
 package pod
 
 import (
+	"reflect"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -33,16 +35,53 @@ type Reference struct {
 // An object that is named several times is visited several times, an empty name never.
 // at is the path of the spec, as in field.NewPath("spec").
 func VisitObjectRefs(spec *corev1.PodSpec, at *field.Path, visit func(Reference)) {
-	v := visitor{visit}
+	named := func(r Reference) {
+		if r.Name != "" {
+			visit(r)
+		}
+	}
 	for i, secret := range spec.ImagePullSecrets {
-		v.add(Reference{Kind: volume.Secret, Name: secret.Name, Optional: true}, at.Child("imagePullSecrets").Index(i).Child("name"))
+		named(Reference{Kind: volume.Secret, Name: secret.Name, Optional: true, Field: at.Child("imagePullSecrets").Index(i).Child("name").String()})
 	}
 	for _, c := range Containers(spec, at) {
-		v.envFrom(c.At.Child("envFrom"), c.EnvFrom)
-		v.env(c.At.Child("env"), c.Env)
+		env := readEnv(c, "").env
+		for _, from := range env.From {
+			named(Reference{Kind: from.Ref.Kind, Name: from.Ref.Name, Optional: from.Optional, Env: true, Field: from.Field + ".name"})
+		}
+		for _, v := range env.Vars {
+			if v.Key != nil {
+				named(Reference{Kind: v.Key.Ref.Kind, Name: v.Key.Ref.Name, Keys: []string{v.Key.Key}, Optional: v.Key.Optional, Env: true, Field: v.Key.Field + ".name"})
+			}
+		}
 	}
 	for i := range spec.Volumes {
-		v.volume(at.Child("volumes").Index(i), &spec.Volumes[i].VolumeSource)
+		visitVolume(at.Child("volumes").Index(i), &spec.Volumes[i].VolumeSource, named)
+	}
+}
+
+// visitVolume visits what one volume of a pod references. What a claim or its persistent
+// volume references is not the pod's.
+func visitVolume(at *field.Path, source *corev1.VolumeSource, visit func(Reference)) {
+	shown, _ := objectsOf(at, source)
+	for i := range shown {
+		r := Reference{Kind: shown[i].kind, Name: shown[i].name, Optional: isTrue(shown[i].optional), Field: shown[i].nameAt.String()}
+		for _, item := range shown[i].items {
+			r.Keys = append(r.Keys, item.Key)
+		}
+		visit(r)
+	}
+	if source.AzureFile != nil {
+		visit(Reference{Kind: volume.Secret, Name: source.AzureFile.SecretName, Field: at.Child("azureFile", "secretName").String()})
+	}
+	// Every other local reference of a volume is to the Secret that storage is reached with.
+	given, at := setField(at, reflect.ValueOf(source).Elem())
+	if !given.IsValid() {
+		return
+	}
+	for i := range given.NumField() {
+		if ref, ok := given.Field(i).Interface().(*corev1.LocalObjectReference); ok && ref != nil {
+			visit(Reference{Kind: volume.Secret, Name: ref.Name, Field: at.Child(nameOf(given.Type().Field(i)), "name").String()})
+		}
 	}
 }
 
@@ -82,43 +121,6 @@ func Containers(spec *corev1.PodSpec, at *field.Path) []Container {
 		all = append(all, Container{c, at.Child("ephemeralContainers").Index(i)})
 	}
 	return all
-}
-
-// visitor passes on the references that have a name.
-type visitor struct{ visit func(Reference) }
-
-func (v visitor) add(r Reference, at *field.Path) {
-	if r.Name != "" {
-		r.Field = at.String()
-		v.visit(r)
-	}
-}
-
-func (v visitor) envFrom(at *field.Path, sources []corev1.EnvFromSource) {
-	for i := range sources {
-		at := at.Index(i)
-		if r := sources[i].ConfigMapRef; r != nil {
-			v.add(Reference{Kind: volume.ConfigMap, Name: r.Name, Optional: isTrue(r.Optional), Env: true}, at.Child("configMapRef", "name"))
-		}
-		if r := sources[i].SecretRef; r != nil {
-			v.add(Reference{Kind: volume.Secret, Name: r.Name, Optional: isTrue(r.Optional), Env: true}, at.Child("secretRef", "name"))
-		}
-	}
-}
-
-func (v visitor) env(at *field.Path, variables []corev1.EnvVar) {
-	for i := range variables {
-		from, at := variables[i].ValueFrom, at.Index(i).Child("valueFrom")
-		if from == nil {
-			continue
-		}
-		if r := from.ConfigMapKeyRef; r != nil {
-			v.add(Reference{Kind: volume.ConfigMap, Name: r.Name, Keys: []string{r.Key}, Optional: isTrue(r.Optional), Env: true}, at.Child("configMapKeyRef", "name"))
-		}
-		if r := from.SecretKeyRef; r != nil {
-			v.add(Reference{Kind: volume.Secret, Name: r.Name, Keys: []string{r.Key}, Optional: isTrue(r.Optional), Env: true}, at.Child("secretKeyRef", "name"))
-		}
-	}
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }

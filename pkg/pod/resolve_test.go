@@ -39,7 +39,7 @@ func TestResolve(t *testing.T) {
 		t.Errorf("left out %q, asked for %s, %v", leftOut, asked, err)
 	}
 	file := func(i int, path string, format volume.EnvFormat) volume.Source {
-		return volume.Source{Env: &volume.EnvFile{Path: path, Mode: before[i].PodEnv.Mode, Format: format, Env: env}, Field: before[i].Field}
+		return volume.Source{Path: path, Mode: before[i].Mode, Format: format, Env: &env, Field: before[i].Field}
 	}
 	want := *spec
 	want.Sources = []volume.Source{before[0], file(1, "d/e", volume.EnvShell), shown[0], shown[1], file(3, "f", volume.EnvDotenv)}
@@ -61,7 +61,7 @@ func native(kind, name string, keys ...string) volume.Source {
 	for _, key := range keys {
 		p.Items = append(p.Items, volume.Item{Key: key, Path: key})
 	}
-	return volume.Source{Projection: p, Field: "spec.volumes[1].projected.sources[0]." + kind}
+	return volume.Source{Projection: p, Volume: "v", Field: "spec.volumes[1].projected.sources[0]." + kind}
 }
 
 func TestResolveRefuses(t *testing.T) {
@@ -91,7 +91,7 @@ func TestResolveRefuses(t *testing.T) {
 		},
 		{"a path of a source before", "[{podEnv: {path: x, container: c}}, {volume: {name: v}}]", []volume.Source{native("configMap", "a", "x")}, nil, item + `: Invalid value: "x": conflicting duplicate paths: also the path of sources[0].podEnv.path`},
 		{"a path of a source after", "[{volume: {name: v}}, {secret: {name: s, items: [{key: k, path: x}]}}]", []volume.Source{native("configMap", "a", "x")}, nil, `sources[1].secret.items[0].path: Invalid value: "x": conflicting duplicate paths: also the path of ` + item},
-		{"a file where a source before needs a directory", "[{podEnv: {path: conf/app, container: c}}, {volume: {name: v}}]", []volume.Source{native("configMap", "a", "conf")}, nil, item + `: Invalid value: "conf": must not be a file: sources[0].podEnv.path needs a directory of that name`},
+		{"a file where a source before needs a directory", "[{podEnv: {path: conf/app, container: c}}, {volume: {name: v}}]", []volume.Source{native("configMap", "a", "conf")}, nil, `sources[0].podEnv.path: Invalid value: "conf/app": must not lie below "conf", which ` + item + ` makes a file`},
 		{"below a file of a source before", "[{configMap: {name: m, items: [{key: k, path: conf}]}}, {volume: {name: v}}]", []volume.Source{native("configMap", "a", "x", "conf/app")}, nil, `spec.volumes[1].projected.sources[0].configMap.items[1].path: Invalid value: "conf/app": must not lie below "conf", which sources[0].configMap.items[0].path makes a file`},
 		{"below a file of a volume before", "[{volume: {name: v}}, {podEnv: {path: conf/app, container: c}}]", []volume.Source{native("configMap", "a", "conf")}, nil, `sources[1].podEnv.path: Invalid value: "conf/app": must not lie below "conf", which ` + item + ` makes a file`},
 		{"a file and a directory in one volume", "[{volume: {name: v}}]", []volume.Source{native("configMap", "a", "conf"), native("secret", "b", "conf/app")}, nil, ""},

@@ -1,9 +1,12 @@
 package pod
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"reflect"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,99 +25,130 @@ import (
 // The error says that there is no volume of that name, or it is a *field.Error with the path of
 // what can't be shown.
 func VolumeSources(spec *corev1.PodSpec, at *field.Path, namespace, name string) ([]volume.Source, error) {
-	for i := range spec.Volumes {
-		if spec.Volumes[i].Name == name {
-			s := shown{namespace: namespace}
-			if err := s.volume(at.Child("volumes").Index(i), &spec.Volumes[i].VolumeSource); err != nil {
-				return nil, err
+	i := slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
+	if i < 0 {
+		var names []string
+		for i := range spec.Volumes {
+			if spec.Volumes[i].CSI == nil { // which may be the one that asks
+				names = append(names, spec.Volumes[i].Name)
 			}
-			return s.sources, nil
 		}
+		return nil, noSuch("volume", name, names)
 	}
-	return nil, fmt.Errorf("the pod has no volume %q%s", name, others(spec.Volumes))
+	objects, err := objectsOf(at.Child("volumes").Index(i), &spec.Volumes[i].VolumeSource)
+	if err != nil {
+		return nil, err
+	}
+	var sources []volume.Source
+	for i := range objects {
+		projection, err := objects[i].projection(namespace)
+		if err != nil {
+			return nil, err
+		}
+		sources = append(sources, volume.Source{Projection: projection, Volume: name, Field: objects[i].at.String()})
+	}
+	return sources, nil
 }
 
-// others names the first volumes that there are, as the end of a text.
-func others(volumes []corev1.Volume) string {
+// noSuch returns the error for a name that the pod does not have, with the first ones that it has.
+func noSuch(what, name string, known []string) error {
 	const few = 5
-	var names []string
-	for i := range volumes {
-		if volumes[i].CSI != nil {
-			continue // which may be the one that asks
-		}
-		if names = append(names, volumes[i].Name); len(names) == few {
-			break
-		}
+	text := fmt.Sprintf("the pod has no %s %q", what, name)
+	if len(known) > 0 {
+		text += "; it has " + strings.Join(known[:min(few, len(known))], ", ")
 	}
-	if len(names) == 0 {
-		return ""
-	}
-	return "; it has " + strings.Join(names, ", ")
+	return errors.New(text)
 }
 
-// shown collects what one volume shows. Its methods return nil or the first error.
-type shown struct {
-	namespace string
-	sources   []volume.Source
+// object is a place of a volume that shows an object. The defaults are the volume's, at defaultsAt.
+type object struct {
+	at, nameAt  *field.Path
+	kind        volume.Kind
+	name        string
+	optional    *bool
+	items       []corev1.KeyToPath
+	defaultsAt  *field.Path
+	defaultMode *int32
+	defaultUser *int64
 }
 
-func (s *shown) volume(at *field.Path, source *corev1.VolumeSource) *field.Error {
+// objectsOf returns the objects that a volume shows. The error is about the first thing that is none.
+func objectsOf(at *field.Path, source *corev1.VolumeSource) (objects []object, err error) {
 	switch {
 	case source.ConfigMap != nil:
 		v, at := source.ConfigMap, at.Child("configMap")
-		return s.add(at, at.Child("name"), volume.ConfigMap, v.Name, isTrue(v.Optional), v.Items, at, v.DefaultMode, v.DefaultUser)
+		return []object{{at, at.Child("name"), volume.ConfigMap, v.Name, v.Optional, v.Items, at, v.DefaultMode, v.DefaultUser}}, nil
 	case source.Secret != nil:
 		v, at := source.Secret, at.Child("secret")
-		return s.add(at, at.Child("secretName"), volume.Secret, v.SecretName, isTrue(v.Optional), v.Items, at, v.DefaultMode, v.DefaultUser)
-	case source.Projected != nil:
-		return s.projected(at.Child("projected"), source.Projected)
+		return []object{{at, at.Child("secretName"), volume.Secret, v.SecretName, v.Optional, v.Items, at, v.DefaultMode, v.DefaultUser}}, nil
+	case source.Projected == nil:
+		_, at = setField(at, reflect.ValueOf(source).Elem())
+		return nil, field.Forbidden(at, "a volume source shows a configMap, secret or projected volume; mount this one itself")
 	}
-	return field.Forbidden(set(at, *source), "a volume source shows a configMap, secret or projected volume; mount this one itself")
-}
-
-func (s *shown) projected(at *field.Path, v *corev1.ProjectedVolumeSource) *field.Error {
-	defaultsAt := at
+	v, at := source.Projected, at.Child("projected")
 	for i := range v.Sources {
-		var err *field.Error
-		switch source, at := &v.Sources[i], at.Child("sources").Index(i); {
+		switch source, sourceAt := &v.Sources[i], at.Child("sources").Index(i); {
 		case source.ConfigMap != nil:
-			p, at := source.ConfigMap, at.Child("configMap")
-			err = s.add(at, at.Child("name"), volume.ConfigMap, p.Name, isTrue(p.Optional), p.Items, defaultsAt, v.DefaultMode, v.DefaultUser)
+			p, sourceAt := source.ConfigMap, sourceAt.Child("configMap")
+			objects = append(objects, object{sourceAt, sourceAt.Child("name"), volume.ConfigMap, p.Name, p.Optional, p.Items, at, v.DefaultMode, v.DefaultUser})
 		case source.Secret != nil:
-			p, at := source.Secret, at.Child("secret")
-			err = s.add(at, at.Child("name"), volume.Secret, p.Name, isTrue(p.Optional), p.Items, defaultsAt, v.DefaultMode, v.DefaultUser)
-		default:
-			err = field.Forbidden(set(at, *source), "a volume source shows configMap and secret sources only; move this one to another projected volume, and mount that beside it")
+			p, sourceAt := source.Secret, sourceAt.Child("secret")
+			objects = append(objects, object{sourceAt, sourceAt.Child("name"), volume.Secret, p.Name, p.Optional, p.Items, at, v.DefaultMode, v.DefaultUser})
+		case err == nil:
+			_, sourceAt = setField(sourceAt, reflect.ValueOf(source).Elem())
+			err = field.Forbidden(sourceAt, "a volume source shows configMap and secret sources only; move this one to another projected volume, and mount that beside it")
 		}
-		if err != nil {
-			return err
+	}
+	return objects, err
+}
+
+// projection returns what the place says, or the first error.
+func (o *object) projection(namespace string) (*volume.Projection, error) {
+	p := &volume.Projection{
+		Ref:         volume.Ref{Kind: o.kind, Namespace: namespace, Name: o.name},
+		Optional:    isTrue(o.optional),
+		DefaultMode: modeOf(o.defaultMode),
+		DefaultUser: o.defaultUser,
+	}
+	err := cmp.Or(checkName(o.nameAt, o.kind, o.name),
+		check(o.defaultsAt.Child("defaultMode"), o.defaultMode, volume.CheckMode),
+		check(o.defaultsAt.Child("defaultUser"), o.defaultUser, volume.CheckUser))
+	if err != nil {
+		return nil, err
+	}
+	for i := range o.items {
+		from, at := &o.items[i], o.at.Child("items").Index(i)
+		if from.Key == "" {
+			return nil, field.Required(at.Child("key"), "must name a key of the object")
 		}
+		path, bad := volume.CleanPath(from.Path)
+		if bad != nil {
+			return nil, field.Invalid(at.Child("path"), fmt.Sprintf("a string of %d bytes", len(from.Path)), bad.Error())
+		}
+		if err := cmp.Or(check(at.Child("mode"), from.Mode, volume.CheckMode), check(at.Child("user"), from.User, volume.CheckUser)); err != nil {
+			return nil, err
+		}
+		p.Items = append(p.Items, volume.Item{Key: from.Key, Path: path, Mode: modeOf(from.Mode), User: from.User})
+	}
+	return p, nil
+}
+
+// check returns the error for a number that is given and refused.
+func check[T any](at *field.Path, n *T, refuse func(T) error) *field.Error {
+	if n == nil {
+		return nil
+	}
+	if err := refuse(*n); err != nil {
+		return field.Invalid(at, *n, err.Error())
 	}
 	return nil
 }
 
-// add adds an object. The defaults are the volume's, at defaultsAt.
-func (s *shown) add(at, nameAt *field.Path, kind volume.Kind, name string, optional bool, items []corev1.KeyToPath, defaultsAt *field.Path, defaultMode *int32, defaultUser *int64) *field.Error {
-	if err := checkName(nameAt, kind, name); err != nil {
-		return err
+func modeOf(m *int32) *fs.FileMode {
+	if m == nil {
+		return nil
 	}
-	p := &volume.Projection{Ref: volume.Ref{Kind: kind, Namespace: s.namespace, Name: name}, Optional: optional}
-	var err *field.Error
-	if p.DefaultMode, err = mode(defaultsAt.Child("defaultMode"), defaultMode); err != nil {
-		return err
-	}
-	if p.DefaultUser, err = user(defaultsAt.Child("defaultUser"), defaultUser); err != nil {
-		return err
-	}
-	for i := range items {
-		item, err := itemOf(at, i, &items[i])
-		if err != nil {
-			return err
-		}
-		p.Items = append(p.Items, item)
-	}
-	s.sources = append(s.sources, volume.Source{Projection: p, Field: at.String()})
-	return nil
+	return new(fs.FileMode(*m))
 }
 
 // checkName refuses a name for which no request can be sent. Kubernetes checks none in a pod's spec but for being
@@ -133,61 +167,19 @@ func checkName(at *field.Path, kind volume.Kind, name string) *field.Error {
 	return nil
 }
 
-// itemOf returns item i of the source at a path. The item's own path is made for an error only.
-func itemOf(source *field.Path, i int, from *corev1.KeyToPath) (volume.Item, *field.Error) {
-	at := func(name string) *field.Path { return source.Child("items").Index(i).Child(name) }
-	if from.Key == "" {
-		return volume.Item{}, field.Required(at("key"), "must name a key of the object")
-	}
-	path, bad := volume.CleanPath(from.Path)
-	if bad != nil {
-		return volume.Item{}, field.Invalid(at("path"), fmt.Sprintf("a string of %d bytes", len(from.Path)), bad.Error())
-	}
-	item := volume.Item{Key: from.Key, Path: path}
-	var err *field.Error
-	if from.Mode != nil {
-		if item.Mode, err = mode(at("mode"), from.Mode); err != nil {
-			return volume.Item{}, err
-		}
-	}
-	if from.User != nil {
-		if item.User, err = user(at("user"), from.User); err != nil {
-			return volume.Item{}, err
-		}
-	}
-	return item, nil
-}
-
-func user(at *field.Path, u *int64) (*int64, *field.Error) {
-	if u == nil {
-		return nil, nil
-	}
-	if err := volume.CheckUser(*u); err != nil {
-		return nil, field.Invalid(at, *u, err.Error())
-	}
-	return u, nil
-}
-
-func mode(at *field.Path, m *int32) (*fs.FileMode, *field.Error) {
-	if m == nil {
-		return nil, nil
-	}
-	if *m < 0 || *m > 0o777 {
-		return nil, field.Invalid(at, *m, "must be an integer from 0 to 511 (octal 0777)")
-	}
-	mode := fs.FileMode(*m)
-	return &mode, nil
-}
-
-// set returns the path of the one field that is set of a struct of pointers: at itself if none
+// setField returns the one field that is set of a struct of pointers, with its path: none and at itself if none
 // is, as where a newer API has a field that this version does not know.
-func set(at *field.Path, union any) *field.Path {
-	v := reflect.ValueOf(union)
-	for i := range v.NumField() {
-		if f := v.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() {
-			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-			return at.Child(name)
+func setField(at *field.Path, union reflect.Value) (reflect.Value, *field.Path) {
+	for i := range union.NumField() {
+		if f := union.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() {
+			return f.Elem(), at.Child(nameOf(union.Type().Field(i)))
 		}
 	}
-	return at
+	return reflect.Value{}, at
+}
+
+// nameOf returns the name that a field has in JSON.
+func nameOf(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
 }

@@ -48,6 +48,9 @@ func TestVolumeSources(t *testing.T) {
 		},
 	} {
 		got, err := VolumeSources(&spec, field.NewPath("spec"), "ns", name)
+		for i := range want {
+			want[i].Volume = name
+		}
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s:\ngot  %+v, %v\nwant %+v", name, got, err, want)
 		}

@@ -166,8 +166,8 @@ func (v *vol) understand(ctx context.Context, want *Request, waits bool) (*spec,
 	}
 	s.refs = s.resolved.Refs()
 	for i := range s.resolved.Sources {
-		if file := s.resolved.Sources[i].Versions; file != nil {
-			s.versionsPath = file.Path
+		if source := &s.resolved.Sources[i]; source.Versions {
+			s.versionsPath = source.Path
 		}
 	}
 	s.consents, s.consent = s.resolved.CrossNamespaceRefs(want.Pod), map[volume.Ref]bool{}

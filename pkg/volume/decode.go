@@ -27,76 +27,79 @@ var (
 )
 
 // decoder collects errors: a pod's author wants to see all of them at once.
-type decoder struct{ errs field.ErrorList }
+type decoder struct {
+	errs field.ErrorList
+	// more is how many there are beside those in errs.
+	more int
+}
 
-func (d *decoder) add(err *field.Error) { d.errs = append(d.errs, err) }
+func (d *decoder) add(err *field.Error) {
+	if len(d.errs) == maxErrors {
+		d.more++
+		return
+	}
+	d.errs = append(d.errs, err)
+}
 
 // err returns the collected errors as one, nil if there are none.
 func (d *decoder) err() error {
 	var errs []error
-	for _, err := range d.errs[:min(len(d.errs), maxErrors)] {
+	for _, err := range d.errs {
 		errs = append(errs, err)
 	}
-	if more := len(d.errs) - maxErrors; more > 0 {
-		errs = append(errs, fmt.Errorf("and %d more", more))
+	if d.more > 0 {
+		errs = append(errs, fmt.Errorf("and %d more", d.more))
 	}
 	return utilerrors.NewAggregate(errs)
 }
 
-// list returns the elements of a list in YAML or JSON.
-func (d *decoder) list(at *field.Path, text string) []json.RawMessage {
+// list returns the elements of a list in YAML or JSON, and false if it is none.
+func (d *decoder) list(at *field.Path, text string) (elements []json.RawMessage, ok bool) {
 	document, err := toJSON(text)
-	var elements []json.RawMessage
 	switch {
 	case errors.Is(err, io.EOF):
 		d.add(field.Required(at, "must be YAML or JSON"))
 	case err != nil:
 		d.add(field.Invalid(at, fmt.Sprintf("a string of %d bytes", len(text)), err.Error()))
 	default:
-		d.decode(at, document, &elements)
+		ok = d.decode(at, document, &elements)
 	}
-	return elements
+	return elements, ok
 }
 
 // toJSON returns YAML or JSON as JSON. Text that is JSON must not be read as YAML, which has no \/ and no surrogate
-// pairs. The error is io.EOF where there is no document, and repeats no value.
+// pairs. What YAMLToJSONStrict passes over or expands is refused before: more documents, and aliases, of which 64 KiB
+// may stand for gigabytes. The error is io.EOF where there is no document, and repeats no value.
 func toJSON(text string) ([]byte, error) {
 	if json.Valid([]byte(text)) {
 		return []byte(text), nil
 	}
-	if err := checkYAML(text); err != nil {
-		return nil, err
-	}
-	document, err := yaml.YAMLToJSONStrict([]byte(text))
-	if err == nil {
-		return document, nil
-	}
-	if again := repeatedField.FindString(err.Error()); again != "" {
-		return nil, errors.New("must be YAML or JSON: yaml: " + again)
-	}
-	return nil, errors.New("must be YAML that can be written as JSON: with strings as names of fields, and numbers and tags that JSON has")
-}
-
-// checkYAML returns io.EOF for no document, and an error for what YAMLToJSONStrict passes over or expands: more
-// documents, and aliases, of which 64 KiB may stand for gigabytes.
-func checkYAML(text string) error {
 	var document, rest yamlv3.Node
 	decode := yamlv3.NewDecoder(strings.NewReader(text))
 	switch err := decode.Decode(&document); {
 	case errors.Is(err, io.EOF):
-		return io.EOF
+		return nil, io.EOF
 	case err != nil:
 		// What begins with a * is an alias, and may be meant as a value.
 		problem, _, unknown := strings.Cut(err.Error(), " anchor '")
 		if unknown {
 			problem += " anchor; quote what begins with * or &"
 		}
-		return errors.New("must be YAML or JSON: " + problem)
+		return nil, errors.New("must be YAML or JSON: " + problem)
+	case !errors.Is(decode.Decode(&rest), io.EOF):
+		return nil, errors.New("must be one YAML or JSON document with nothing after it")
 	}
-	if err := decode.Decode(&rest); !errors.Is(err, io.EOF) {
-		return errors.New("must be one YAML or JSON document with nothing after it")
+	if err := checkNodes(&document); err != nil {
+		return nil, err
 	}
-	return checkNodes(&document)
+	asJSON, err := yaml.YAMLToJSONStrict([]byte(text))
+	if err == nil {
+		return asJSON, nil
+	}
+	if again := repeatedField.FindString(err.Error()); again != "" {
+		return nil, errors.New("must be YAML or JSON: yaml: " + again)
+	}
+	return nil, errors.New("must be YAML that can be written as JSON: with strings as names of fields, and numbers and tags that JSON has")
 }
 
 // checkNodes refuses aliases, numbers like 0480, which would be decimal, and binary texts: the admission policy searches
@@ -127,26 +130,46 @@ func (d *decoder) decode(at *field.Path, value []byte, into any) bool {
 	}
 	for _, err := range strict {
 		var bad kjson.FieldError
-		if !errors.As(err, &bad) {
-			continue
+		if errors.As(err, &bad) {
+			d.add(wrongField(at, bad.FieldPath(), reflect.TypeOf(into).Elem()))
 		}
-		name := bad.FieldPath()
-		known, what := fieldNames(into), "unknown attribute"
-		if at != nil {
-			slices.Sort(known)
-			what = "unknown field"
-		}
-		text := what + "; known are " + strings.Join(known, ", ")
-		like := slices.IndexFunc(known, func(other string) bool { return strings.EqualFold(name, other) })
-		switch {
-		case slices.Contains(known, name):
-			text = "must not be set twice"
-		case like >= 0:
-			text = what + "; did you mean " + known[like] + "?"
-		}
-		d.add(field.Forbidden(at.Child(fieldName(name)), text))
 	}
 	return true
+}
+
+// each decodes the elements of a list, and reads those that have the right types.
+func each[T any](d *decoder, at *field.Path, elements []json.RawMessage, read func(at *field.Path, from *T)) {
+	for i, element := range elements {
+		var from T
+		if d.decode(at.Index(i), element, &from) {
+			read(at.Index(i), &from)
+		}
+	}
+}
+
+// wrongField returns the error for a field of an object that its type does not have, or that is there twice.
+func wrongField(at *field.Path, name string, object reflect.Type) *field.Error {
+	known := fieldNames(object)
+	for i, outer := range known {
+		inner, below := strings.CutPrefix(name, outer+".")
+		if t := object.Field(i).Type; below && t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct {
+			return wrongField(at.Child(outer), inner, t.Elem())
+		}
+	}
+	what := "unknown attribute"
+	if at != nil {
+		slices.Sort(known)
+		what = "unknown field"
+	}
+	text := what + "; known are " + strings.Join(known, ", ")
+	like := slices.IndexFunc(known, func(other string) bool { return strings.EqualFold(name, other) })
+	switch {
+	case slices.Contains(known, name):
+		text = "must not be set twice"
+	case like >= 0:
+		text = what + "; did you mean " + known[like] + "?"
+	}
+	return field.Forbidden(at.Child(fieldName(name)), text)
 }
 
 // wrongType returns the error for a value that the decoder could not put into a field. Of the value it has only the
@@ -157,7 +180,7 @@ func wrongType(at *field.Path, err error) *field.Error {
 		return field.Invalid(at, "a value", "must be YAML or JSON")
 	}
 	if bad.Field != "" {
-		at = at.Child(bad.Field[strings.LastIndexByte(bad.Field, '.')+1:]) // before it stand embedded structs
+		at = at.Child(bad.Field)
 	}
 	want := map[reflect.Kind]string{
 		reflect.String: "a string (quote it)",
@@ -166,46 +189,45 @@ func wrongType(at *field.Path, err error) *field.Error {
 		reflect.Int64:  "an integer",
 		reflect.Slice:  "a list",
 		reflect.Struct: "a mapping",
+		reflect.Map:    "a mapping",
 	}[bad.Type.Kind()]
 	shape, _, _ := strings.Cut(bad.Value, " ") // what follows is the value
 	return field.TypeInvalid(at, shape, "must be "+want)
 }
 
-// oneOf decodes an object of whose pointers to raw fields just one must be given.
-func (d *decoder) oneOf(at *field.Path, value []byte, into any) bool {
-	before := len(d.errs)
-	if !d.decode(at, value, into) {
-		return false
-	}
-	given := 0
+// oneOf checks that just one of the pointers to structs in an object is given, and returns its name.
+func (d *decoder) oneOf(at *field.Path, object any) (given string, ok bool) {
+	v := reflect.ValueOf(object).Elem()
+	n := 0
 	var choices []string
-	object := reflect.ValueOf(into).Elem()
-	for i := range object.NumField() {
-		if choice, ok := object.Field(i).Interface().(*json.RawMessage); ok {
-			choices = append(choices, object.Type().Field(i).Tag.Get("json"))
-			if choice != nil {
-				given++
+	for i := range v.NumField() {
+		if f := v.Field(i); f.Kind() == reflect.Pointer {
+			choices = append(choices, v.Type().Field(i).Tag.Get("json"))
+			if !f.IsNil() {
+				given, n = choices[len(choices)-1], n+1
 			}
 		}
 	}
+	if n == 1 {
+		return given, true
+	}
 	slices.Sort(choices)
 	what := "must have one of " + strings.Join(choices, ", ")
+	below := at.String() + "."
 	switch {
-	case given > 1:
+	case n > 1:
 		d.add(field.TypeInvalid(at, "object", what+", not several"))
-	case given == 0 && len(d.errs) == before:
-		d.add(field.Required(at, what))
+	case !slices.ContainsFunc(d.errs, func(err *field.Error) bool { return strings.HasPrefix(err.Field, below) }):
+		d.add(field.Required(at, what)) // else what is unknown may be the one
 	}
-	return given == 1
+	return "", false
 }
 
-// fieldNames returns the names of the fields of the object at a pointer.
-func fieldNames(object any) []string {
+// fieldNames returns the names of the fields of a struct, in their order.
+func fieldNames(object reflect.Type) []string {
 	var names []string
-	for _, f := range reflect.VisibleFields(reflect.TypeOf(object).Elem()) {
-		if name := f.Tag.Get("json"); name != "" {
-			names = append(names, name)
-		}
+	for i := range object.NumField() {
+		names = append(names, object.Field(i).Tag.Get("json"))
 	}
 	return names
 }

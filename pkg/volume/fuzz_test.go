@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"maps"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -127,26 +128,26 @@ func checkSpec(t *testing.T, spec *Spec) {
 		}
 		if s.Env != nil {
 			things++
-			file(s.Env.Path, s.Env.Mode)
-			checkEnv(t, s.Env)
+			file(s.Path, s.Mode)
+			checkEnv(t, &s)
 		}
 		if s.PodEnv != nil {
 			things++
-			file(s.PodEnv.Path, s.PodEnv.Mode)
-			if s.PodEnv.Container == "" || s.PodEnv.Format != EnvDotenv && s.PodEnv.Format != EnvShell {
+			file(s.Path, s.Mode)
+			if s.PodEnv.Container == "" || s.Format != EnvDotenv && s.Format != EnvShell {
 				t.Errorf("podEnv %+v", *s.PodEnv)
 			}
 		}
 		if s.Join != nil {
 			things++
-			file(s.Join.Path, s.Join.Mode)
-			if len(s.Join.Parts) == 0 {
+			file(s.Path, s.Mode)
+			if len(s.Join) == 0 {
 				t.Error("a joined file of nothing")
 			}
 		}
-		if s.Versions != nil {
+		if s.Versions {
 			things++
-			file(s.Versions.Path, s.Versions.Mode)
+			file(s.Path, s.Mode)
 		}
 		if s.Volume != "" {
 			things++
@@ -159,7 +160,7 @@ func checkSpec(t *testing.T, spec *Spec) {
 			t.Errorf("source %+v is not just one thing", s)
 		}
 	}
-	for _, use := range spec.References() {
+	for _, use := range slices.Concat(spec.objects(), spec.LocalRefs(testPod()), spec.CrossNamespaceRefs(testPod())) {
 		if use.Ref.Name == "" || use.Ref.Namespace != testPod().Namespace || use.Field == "" {
 			t.Errorf("incomplete use %+v", use)
 		}
@@ -174,17 +175,17 @@ func checkSpec(t *testing.T, spec *Spec) {
 }
 
 // checkEnv checks what holds of every env source that Parse returns.
-func checkEnv(t *testing.T, file *EnvFile) {
+func checkEnv(t *testing.T, file *Source) {
 	t.Helper()
 	if file.Format != EnvDotenv && file.Format != EnvShell {
 		t.Errorf("format %q", file.Format)
 	}
-	for _, from := range file.From {
+	for _, from := range file.Env.From {
 		if from.Ref.Kind != ConfigMap && from.Ref.Kind != Secret {
 			t.Errorf("envFrom of nothing: %+v", from)
 		}
 	}
-	for _, v := range file.Vars {
+	for _, v := range file.Env.Vars {
 		if v.Name == "" || strings.ContainsAny(v.Name, "=\x00\n") {
 			t.Errorf("variable %q", v.Name)
 		}

@@ -24,8 +24,6 @@ const (
 	attrSources   = "sources"
 )
 
-const noKey = "must name a key of the object"
-
 // parser turns attributes into a spec. It lives for one call of Parse.
 type parser struct {
 	decoder
@@ -50,8 +48,8 @@ func AcrossNamespaces() Option { return func(p *parser) { p.across = true } }
 // are passed over. pod is whom the volume is for: its namespace is where names without
 // one are looked up, and without AcrossNamespaces the only one.
 //
-// The error lists everything that is wrong, each with the field's path, the shape
-// of the bad value and what would be right.
+// The error lists every field that is wrong, with its path, the shape of the bad value
+// and what would be right. Where none is, it lists what does not fit together.
 func Parse(volumeContext map[string]string, pod Pod, options ...Option) (*Spec, error) {
 	p := &parser{given: Attributes(volumeContext), pod: pod, volumes: map[string]string{}}
 	for _, option := range options {
@@ -70,6 +68,9 @@ func Parse(volumeContext map[string]string, pod Pod, options ...Option) (*Spec, 
 	}
 	spec := p.spec(values)
 	if err := p.err(); err != nil {
+		return nil, err
+	}
+	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
 	return spec, nil
@@ -91,12 +92,6 @@ func (p *parser) spec(values []byte) *Spec {
 		spec.Sources = p.listForm(*a.Sources)
 	} else {
 		spec.Sources = p.shortForm(a)
-	}
-	for _, err := range spec.checkCollisions() {
-		p.add(err)
-	}
-	if err := spec.CheckReferences(); err != nil {
-		p.add(err)
 	}
 	return spec
 }
@@ -137,20 +132,17 @@ func supported[T ~string](p *parser, at *field.Path, value T, values ...T) {
 	}
 }
 
-// invalid refuses a value of which Kubernetes' validation found problems.
-func (p *parser) invalid(at *field.Path, value any, problems []string) {
-	if len(problems) > 0 {
-		p.add(field.Invalid(at, value, strings.Join(problems, "; ")))
-	}
-}
-
 // valid refuses a text that is empty, or of which Kubernetes' validation finds problems.
-func (p *parser) valid(at *field.Path, text, required string, check func(string) []string) {
+func (p *parser) valid(at *field.Path, text, required string, check func(string) []string) bool {
 	if text == "" {
 		p.add(field.Required(at, required))
-		return
+		return false
 	}
-	p.invalid(at, shorten(text), check(text))
+	problems := check(text)
+	if len(problems) > 0 {
+		p.add(field.Invalid(at, shorten(text), strings.Join(problems, "; ")))
+	}
+	return len(problems) == 0
 }
 
 // set returns which of some attributes are given.
@@ -166,124 +158,99 @@ func (p *parser) listForm(text string) []Source {
 	for _, name := range p.set("configMap", "secret", attrVolume, attrNamespace, "optional", attrItems) {
 		p.add(field.Forbidden(field.NewPath(name), "must not be set beside sources: name the object in sources"))
 	}
-	at, before := field.NewPath(attrSources), len(p.errs)
-	elements := p.list(at, text)
-	if len(elements) == 0 && len(p.errs) == before {
+	at := field.NewPath(attrSources)
+	elements, ok := p.list(at, text)
+	if ok && len(elements) == 0 {
 		p.add(field.Required(at, "must have at least one source"))
 	}
 	var sources []Source
-	for i, element := range elements {
-		if source, ok := p.source(at.Index(i), element); ok {
-			sources = append(sources, source)
+	each(&p.decoder, at, elements, func(at *field.Path, from *source) {
+		if kind, ok := p.oneOf(at, from); ok {
+			sources = append(sources, p.source(at.Child(kind), from))
 		}
-	}
+	})
 	return sources
 }
 
-// source reads one element of `sources`.
-func (p *parser) source(at *field.Path, value []byte) (Source, bool) {
-	var from source
-	if !p.oneOf(at, value, &from) {
-		return Source{}, false
-	}
-	var source Source
+// source reads one element of `sources`. at is the field that says what it is.
+func (p *parser) source(at *field.Path, from *source) Source {
+	s := Source{Field: at.String()}
+	file := func(path string) string { return p.path(at.Child("path"), path) }
+	mode := func(mode *intstr.IntOrString) *fs.FileMode { return p.mode(at.Child("mode"), mode) }
 	switch {
 	case from.ConfigMap != nil:
-		at = at.Child("configMap")
-		source.Projection = p.projection(at, *from.ConfigMap, ConfigMap)
+		s.Projection = p.projection(at.Child("name"), at, ConfigMap, from.ConfigMap)
 	case from.Secret != nil:
-		at = at.Child("secret")
-		source.Projection = p.projection(at, *from.Secret, Secret)
+		s.Projection = p.projection(at.Child("name"), at, Secret, from.Secret)
 	case from.Volume != nil:
-		at = at.Child("volume")
-		var named podVolume
-		if p.decode(at, *from.Volume, &named) {
-			source.Volume = p.volume(at.Child("name"), named.Name)
-		}
+		s.Volume = p.volume(at.Child("name"), from.Volume.Name)
 	case from.Env != nil:
-		at = at.Child("env")
-		source.Env = p.envSource(at, *from.Env)
+		s.Path, s.Mode, s.Format = file(from.Env.Path), mode(from.Env.Mode), p.format(at.Child("format"), from.Env.Format)
+		s.Env = p.env(at, from.Env)
 	case from.PodEnv != nil:
-		at = at.Child("podEnv")
-		source.PodEnv = p.podEnvSource(at, *from.PodEnv)
+		s.Path, s.Mode, s.Format = file(from.PodEnv.Path), mode(from.PodEnv.Mode), p.format(at.Child("format"), from.PodEnv.Format)
+		p.valid(at.Child("container"), from.PodEnv.Container, "must name a container of the pod", utilvalidation.IsDNS1123Label)
+		s.PodEnv = &PodEnv{Container: from.PodEnv.Container}
 	case from.Join != nil:
-		at = at.Child("join")
-		source.Join = p.join(at, *from.Join)
+		s.Path, s.Mode = file(from.Join.Path), mode(from.Join.Mode)
+		s.Join = p.join(at.Child(attrSources), from.Join.Sources)
 	case from.Versions != nil:
-		at = at.Child("versions")
-		source.Versions = p.versionsFile(at, *from.Versions)
-	}
-	source.Field = at.String()
-	return source, true
-}
-
-func (p *parser) projection(at *field.Path, value []byte, kind Kind) *Projection {
-	from := projection{objectRef: objectRef{Namespace: p.pod.Namespace}}
-	if !p.decode(at, value, &from) {
-		return &Projection{}
-	}
-	return &Projection{Ref: p.ref(at, kind, from.objectRef), Items: p.items(at.Child("items"), from.Items), Optional: from.Optional}
-}
-
-// join reads a source of kind `join`.
-func (p *parser) join(at *field.Path, value []byte) *JoinFile {
-	var from join
-	file := &JoinFile{}
-	if !p.decode(at, value, &from) {
-		return file
-	}
-	file.Path, file.Mode = p.path(at.Child("path"), from.Path), p.mode(at.Child("mode"), from.Mode)
-	if len(from.Sources) == 0 {
-		p.add(field.Required(at.Child(attrSources), "must have at least one source"))
-	}
-	for i, value := range from.Sources {
-		var part joinSource
-		at := at.Child(attrSources).Index(i)
-		if !p.oneOf(at, value, &part) {
-			continue
+		if p.versions != "" {
+			p.add(field.Forbidden(at, "must not be there twice: "+p.versions+" is the same file"))
 		}
-		var key *Reference
-		if part.Secret != nil {
-			key = p.keyRef(at.Child("secret"), *part.Secret, Secret)
-		} else {
-			key = p.keyRef(at.Child("configMap"), *part.ConfigMap, ConfigMap)
-		}
-		if key != nil {
-			file.Parts = append(file.Parts, *key)
-		}
+		p.versions, s.Versions = s.Field, true
+		s.Path, s.Mode = file(from.Versions.Path), mode(from.Versions.Mode)
 	}
-	return file
+	return s
 }
 
-// versionsFile reads a source of kind `versions`.
-func (p *parser) versionsFile(at *field.Path, value []byte) *VersionsFile {
-	var from versions
-	if p.versions != "" {
-		p.add(field.Forbidden(at, "must not be there twice: "+p.versions+" is the same file"))
-	}
-	p.versions = at.String()
-	if !p.decode(at, value, &from) {
-		return &VersionsFile{}
-	}
-	return &VersionsFile{Path: p.path(at.Child("path"), from.Path), Mode: p.mode(at.Child("mode"), from.Mode)}
+// projection reads the fields at a path that name an object and its keys.
+func (p *parser) projection(nameAt, at *field.Path, kind Kind, from *projection) *Projection {
+	ref := p.ref(nameAt, at, kind, from.Name, from.Namespace)
+	return &Projection{Ref: ref, Items: p.items(at.Child(attrItems), from.Items), Optional: from.Optional}
 }
 
-// items reads a list of items. One that is refused keeps its place in the list, with an empty path.
-func (p *parser) items(at *field.Path, values []json.RawMessage) []Item {
+// join reads the parts of a joined file.
+func (p *parser) join(at *field.Path, elements []json.RawMessage) []Reference {
+	if len(elements) == 0 {
+		p.add(field.Required(at, "must have at least one source"))
+	}
+	parts := []Reference{}
+	each(&p.decoder, at, elements, func(at *field.Path, from *joinSource) {
+		kind, ok := p.oneOf(at, from)
+		switch {
+		case !ok:
+		case from.Secret != nil:
+			parts = append(parts, *p.keyRef(at.Child(kind), Secret, from.Secret))
+		default:
+			parts = append(parts, *p.keyRef(at.Child(kind), ConfigMap, from.ConfigMap))
+		}
+	})
+	return parts
+}
+
+// items reads a list of items. A path that is refused is empty.
+func (p *parser) items(at *field.Path, elements []json.RawMessage) []Item {
 	var items []Item
-	for i, value := range values {
-		items = append(items, Item{})
-		at, from := at.Index(i), item{}
-		if !p.decode(at, value, &from) {
-			continue
-		}
-		p.valid(at.Child("key"), from.Key, noKey, utilvalidation.IsConfigMapKey)
-		items[i] = Item{Key: from.Key, Path: p.path(at.Child("path"), from.Path), Mode: p.mode(at.Child("mode"), from.Mode), User: from.User}
+	each(&p.decoder, at, elements, func(at *field.Path, from *item) {
+		p.key(at.Child("key"), from.Key)
+		items = append(items, Item{Key: from.Key, Path: p.path(at.Child("path"), from.Path), Mode: p.mode(at.Child("mode"), from.Mode), User: from.User})
 		if from.User != nil {
-			p.invalid(at.Child("user"), *from.User, utilvalidation.IsValidUserID(*from.User))
+			if err := CheckUser(*from.User); err != nil {
+				p.add(field.Invalid(at.Child("user"), *from.User, err.Error()))
+			}
 		}
-	}
+	})
 	return items
+}
+
+// format reads the format of an env file: EnvDotenv where none is given.
+func (p *parser) format(at *field.Path, from *EnvFormat) EnvFormat {
+	if from == nil {
+		return EnvDotenv
+	}
+	supported(p, at, *from, EnvDotenv, EnvShell)
+	return *from
 }
 
 // path returns the clean form of a file's path, "" if it was refused.
@@ -300,19 +267,16 @@ func (p *parser) path(at *field.Path, path string) string {
 
 // mode reads a mode: an integer as in Kubernetes, or an octal string.
 func (p *parser) mode(at *field.Path, from *intstr.IntOrString) *fs.FileMode {
-	var mode fs.FileMode
-	var err error
-	switch {
-	case from == nil:
+	if from == nil {
 		return nil
-	case from.Type == intstr.String:
-		if mode, err = ParseMode(from.StrVal); err != nil {
-			p.add(field.Invalid(at, shorten(from.StrVal), err.Error()))
-		}
-	case from.IntVal < 0 || from.IntVal > 0o777:
-		p.add(field.Invalid(at, from.IntVal, "must be an integer from 0 to 511 (octal 0777)"))
-	default:
-		mode = fs.FileMode(from.IntVal)
+	}
+	mode, shown, err := fs.FileMode(from.IntVal), any(from.IntVal), CheckMode(from.IntVal)
+	if from.Type == intstr.String {
+		mode, err = ParseMode(from.StrVal)
+		shown = shorten(from.StrVal)
+	}
+	if err != nil {
+		p.add(field.Invalid(at, shown, err.Error()))
 	}
 	return &mode
 }
@@ -337,47 +301,37 @@ func (p *parser) shortForm(a attributes) []Source {
 		}
 		return []Source{{Field: at.String(), Volume: p.volume(at, *a.Volume)}}
 	}
-	projection := &Projection{Ref: Ref{Kind: ConfigMap, Namespace: p.pod.Namespace, Name: p.given[given[0]]}}
+	kind, from := ConfigMap, &projection{Name: p.given[given[0]], Namespace: a.Namespace}
 	if a.Secret != nil {
-		projection.Ref.Kind = Secret
-	}
-	p.name(at, projection.Ref)
-	if a.Namespace != nil {
-		projection.Ref.Namespace = *a.Namespace
-		p.namespace(field.NewPath(attrNamespace), *a.Namespace)
+		kind = Secret
 	}
 	if a.Optional != nil {
 		supported(p, field.NewPath("optional"), *a.Optional, "false", "true")
-		projection.Optional = *a.Optional == "true"
+		from.Optional = *a.Optional == "true"
 	}
 	if a.Items != nil {
-		at := field.NewPath(attrItems)
-		projection.Items = p.items(at, p.list(at, *a.Items))
+		from.Items, _ = p.list(field.NewPath(attrItems), *a.Items)
 	}
-	return []Source{{Field: at.String(), Projection: projection}}
+	return []Source{{Field: at.String(), Projection: p.projection(at, nil, kind, from)}}
 }
 
-// ref returns the object that the fields at a path name.
-func (p *parser) ref(at *field.Path, kind Kind, from objectRef) Ref {
-	ref := Ref{Kind: kind, Namespace: from.Namespace, Name: from.Name}
-	p.name(at.Child("name"), ref)
-	p.namespace(at.Child(attrNamespace), from.Namespace)
+// ref reads the name of an object, and its namespace below at: the pod's own where none is given.
+func (p *parser) ref(nameAt, at *field.Path, kind Kind, name string, namespace *string) Ref {
+	p.valid(nameAt, name, fmt.Sprintf("must name a %s", kind), func(name string) []string { return validation.NameIsDNSSubdomain(name, false) })
+	ref := Ref{Kind: kind, Namespace: p.pod.Namespace, Name: name}
+	if namespace == nil || *namespace == p.pod.Namespace {
+		return ref
+	}
+	ref.Namespace, at = *namespace, at.Child(attrNamespace)
+	ok := p.valid(at, *namespace, "must name a namespace; leave the field out for the pod's own", func(name string) []string { return validation.ValidateNamespaceName(name, false) })
+	if ok && !p.across {
+		p.add(field.Invalid(at, *namespace, fmt.Sprintf("must be the pod's own namespace %q: this node's plugin shows no objects of others (--cross-namespace)", p.pod.Namespace)))
+	}
 	return ref
 }
 
-func (p *parser) name(at *field.Path, ref Ref) {
-	p.valid(at, ref.Name, fmt.Sprintf("must name a %s", ref.Kind), func(name string) []string { return validation.NameIsDNSSubdomain(name, false) })
-}
-
-func (p *parser) namespace(at *field.Path, namespace string) {
-	if namespace == p.pod.Namespace {
-		return
-	}
-	before := len(p.errs)
-	p.valid(at, namespace, "must name a namespace; leave the field out for the pod's own", func(name string) []string { return validation.ValidateNamespaceName(name, false) })
-	if len(p.errs) == before && !p.across {
-		p.add(field.Invalid(at, namespace, fmt.Sprintf("must be the pod's own namespace %q: this node's plugin shows no objects of others (--cross-namespace)", p.pod.Namespace)))
-	}
+func (p *parser) key(at *field.Path, key string) {
+	p.valid(at, key, "must name a key of the object", utilvalidation.IsConfigMapKey)
 }
 
 // volume reads the name of one of the pod's own volumes. Two sources must not show the
@@ -391,8 +345,62 @@ func (p *parser) volume(at *field.Path, name string) string {
 	return name
 }
 
-// envFile reads what env and podEnv have in common.
-func (p *parser) envFile(at *field.Path, from envFile) (path string, mode *fs.FileMode, format EnvFormat) {
-	supported(p, at.Child("format"), from.Format, EnvDotenv, EnvShell)
-	return p.path(at.Child("path"), from.Path), p.mode(at.Child("mode"), from.Mode), from.Format
+// env reads the variables of an env file.
+func (p *parser) env(at *field.Path, from *env) *Env {
+	e := &Env{}
+	each(&p.decoder, at.Child("envFrom"), from.EnvFrom, func(at *field.Path, from *envFrom) {
+		if from.Prefix != "" {
+			p.valid(at.Child("prefix"), from.Prefix, "", utilvalidation.IsRelaxedEnvVarName)
+		}
+		name, ok := p.oneOf(at, from)
+		if !ok {
+			return
+		}
+		kind, object := ConfigMap, from.ConfigMapRef
+		if from.SecretRef != nil {
+			kind, object = Secret, from.SecretRef
+		}
+		at = at.Child(name)
+		ref := p.ref(at.Child("name"), at, kind, object.Name, object.Namespace)
+		e.From = append(e.From, EnvFrom{Prefix: from.Prefix, Ref: ref, Optional: object.Optional, Field: at.String()})
+	})
+	each(&p.decoder, at.Child("env"), from.Env, func(at *field.Path, from *envVar) {
+		// A name that the format of the file can't hold is left out when the file is made.
+		p.valid(at.Child("name"), from.Name, "must name a variable", utilvalidation.IsRelaxedEnvVarName)
+		e.Vars = append(e.Vars, p.envVar(at.Child("valueFrom"), from))
+	})
+	return e
+}
+
+func (p *parser) envVar(at *field.Path, v *envVar) EnvVar {
+	variable := EnvVar{Name: v.Name, Value: v.Value}
+	if v.ValueFrom == nil {
+		return variable
+	}
+	name, ok := p.oneOf(at, v.ValueFrom)
+	if !ok {
+		return variable
+	}
+	at = at.Child(name)
+	switch from := v.ValueFrom; {
+	case from.ConfigMapKeyRef != nil:
+		variable.Key = p.keyRef(at, ConfigMap, from.ConfigMapKeyRef)
+	case from.SecretKeyRef != nil:
+		variable.Key = p.keyRef(at, Secret, from.SecretKeyRef)
+	case from.FieldRef != nil:
+		variable.FieldRef = from.FieldRef.FieldPath
+		if from.FieldRef.APIVersion != "" {
+			supported(p, at.Child("apiVersion"), from.FieldRef.APIVersion, "v1")
+		}
+		supported(p, at.Child("fieldPath"), variable.FieldRef, PodFields()...)
+	default:
+		p.add(field.Forbidden(at, "a volume can't know its value; set it in the container's own env"))
+	}
+	return variable
+}
+
+func (p *parser) keyRef(at *field.Path, kind Kind, from *keyRef) *Reference {
+	ref := p.ref(at.Child("name"), at, kind, from.Name, from.Namespace)
+	p.key(at.Child("key"), from.Key)
+	return &Reference{Ref: ref, Key: from.Key, Optional: from.Optional, Field: at.String()}
 }

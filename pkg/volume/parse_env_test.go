@@ -11,8 +11,12 @@ func envCases() []accepted {
 	spec := func(source Source) Spec {
 		return Spec{Sources: []Source{source}, UpdatePolicy: UpdateLive, WriteStrategy: WriteAtomic, OnDelete: DeleteKeep}
 	}
-	env := func(file EnvFile) Spec { return spec(Source{Field: "sources[0].env", Env: &file}) }
-	podEnv := func(file PodEnvFile) Spec { return spec(Source{Field: "sources[0].podEnv", PodEnv: &file}) }
+	env := func(path string, env Env) Spec {
+		return spec(Source{Field: "sources[0].env", Path: path, Format: EnvDotenv, Env: &env})
+	}
+	podEnv := func(path string, mode *fs.FileMode, format EnvFormat, container string) Spec {
+		return spec(Source{Field: "sources[0].podEnv", Path: path, Mode: mode, Format: format, PodEnv: &PodEnv{container}})
+	}
 	sources := func(text string) map[string]string { return map[string]string{"sources": text} }
 	cm := func(name string) Ref { return Ref{Kind: ConfigMap, Namespace: "ns", Name: name} }
 	secret := func(name string) Ref { return Ref{Kind: Secret, Namespace: "ns", Name: name} }
@@ -20,22 +24,22 @@ func envCases() []accepted {
 		v.Name = "A"
 		return accepted{
 			"variable of " + text, sources("[{env: {path: e, env: [{name: A, " + text + "}]}}]"),
-			env(EnvFile{Path: "e", Format: EnvDotenv, Env: Env{Vars: []EnvVar{v}}}),
+			env("e", Env{Vars: []EnvVar{v}}),
 		}
 	}
 	const key = "sources[0].env.env[0].valueFrom."
 	return []accepted{
-		{"env of nothing", sources("[{env: {path: e}}]"), env(EnvFile{Path: "e", Format: EnvDotenv})},
+		{"env of nothing", sources("[{env: {path: e}}]"), env("e", Env{})},
 		{
 			"env with its own mode, format and directory", sources("[{env: {path: ./d//e, mode: 0400, format: shell}}]"),
-			env(EnvFile{Path: "d/e", Mode: &mode, Format: EnvShell}),
+			spec(Source{Field: "sources[0].env", Path: "d/e", Mode: &mode, Format: EnvShell, Env: &Env{}}),
 		},
 		{
 			"envFrom", sources("[{env: {path: e, format: dotenv, envFrom: [{configMapRef: {name: c}}, {prefix: P-_, secretRef: {name: s, optional: true, namespace: ns}}]}}]"),
-			env(EnvFile{Path: "e", Format: EnvDotenv, Env: Env{From: []EnvFrom{
+			env("e", Env{From: []EnvFrom{
 				{Ref: cm("c"), Field: "sources[0].env.envFrom[0].configMapRef"},
 				{Prefix: "P-_", Ref: secret("s"), Optional: true, Field: "sources[0].env.envFrom[1].secretRef"},
-			}}}),
+			}}),
 		},
 		one(`value: ""`, EnvVar{}),
 		one(`valueFrom: `, EnvVar{}),
@@ -51,26 +55,26 @@ func envCases() []accepted {
 		one(`valueFrom: {fieldRef: {fieldPath: spec.serviceAccountName, apiVersion: ""}}`, EnvVar{FieldRef: PodServiceAccount}),
 		{
 			"a name that an env file can't hold is for the file to leave out", sources("[{env: {path: e, env: [{name: 1.b-$ (c)}]}}]"),
-			env(EnvFile{Path: "e", Format: EnvDotenv, Env: Env{Vars: []EnvVar{{Name: "1.b-$ (c)"}}}}),
+			env("e", Env{Vars: []EnvVar{{Name: "1.b-$ (c)"}}}),
 		},
-		{"podEnv", sources("[{podEnv: {path: e, container: main}}]"), podEnv(PodEnvFile{Path: "e", Format: EnvDotenv, Container: "main"})},
+		{"podEnv", sources("[{podEnv: {path: e, container: main}}]"), podEnv("e", nil, EnvDotenv, "main")},
 		{
 			"podEnv with all fields", sources("[{podEnv: {path: d/e, container: main-2, mode: 0400, format: shell}}]"),
-			podEnv(PodEnvFile{Path: "d/e", Mode: &mode, Format: EnvShell, Container: "main-2"}),
+			podEnv("d/e", &mode, EnvShell, "main-2"),
 		},
 		{
 			"versions", sources("[{secret: {name: s}}, {versions: {path: .versions, mode: 0400}}]"),
 			Spec{Sources: []Source{
 				{Field: "sources[0].secret", Projection: &Projection{Ref: secret("s")}},
-				{Field: "sources[1].versions", Versions: &VersionsFile{Path: ".versions", Mode: &mode}},
+				{Field: "sources[1].versions", Path: ".versions", Mode: &mode, Versions: true},
 			}, UpdatePolicy: UpdateLive, WriteStrategy: WriteAtomic, OnDelete: DeleteKeep},
 		},
 		{
 			"join", sources("[{join: {path: d//ca.pem, mode: 0400, sources: [{configMap: {name: c, key: k}}, {secret: {name: s, key: ca.crt, optional: true, namespace: ns}}]}}]"),
-			spec(Source{Field: "sources[0].join", Join: &JoinFile{Path: "d/ca.pem", Mode: &mode, Parts: []Reference{
+			spec(Source{Field: "sources[0].join", Path: "d/ca.pem", Mode: &mode, Join: []Reference{
 				{Ref: cm("c"), Key: "k", Field: "sources[0].join.sources[0].configMap"},
 				{Ref: secret("s"), Key: "ca.crt", Optional: true, Field: "sources[0].join.sources[1].secret"},
-			}}}),
+			}}),
 		},
 	}
 }

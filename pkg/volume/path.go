@@ -59,6 +59,14 @@ func ParseMode(s string) (fs.FileMode, error) {
 	return fs.FileMode(n), nil
 }
 
+// CheckMode returns why n can't be a file's mode, nil if it can.
+func CheckMode(n int32) error {
+	if n < 0 || n > 0o777 {
+		return errors.New("must be an integer from 0 to 511 (octal 0777)")
+	}
+	return nil
+}
+
 // CheckUser returns why n can't be a user's id, nil if it can.
 func CheckUser(n int64) error {
 	if problems := validation.IsValidUserID(n); len(problems) > 0 {
@@ -67,132 +75,77 @@ func CheckUser(n int64) error {
 	return nil
 }
 
-// checkCollisions reports explicit paths that conflict: two that are equal, and a file where another path
-// needs a directory. Paths that come from keys without items are left out: there a later source wins. So are
-// empty paths: those items were refused already.
-func (s *Spec) checkCollisions() field.ErrorList {
-	var errs field.ErrorList
-	taken := NewPaths()
-	for i := range s.Sources {
-		for at, path := range s.Sources[i].paths() {
-			if path == "" {
-				continue
+// Validate refuses what does not fit together: too many objects, and paths that conflict, which are two that are equal,
+// and one below another. Paths that come from keys without items are left out: there a later source wins. So does a later
+// path within one of the pod's own volumes, as for the kubelet.
+func (s *Spec) Validate() error {
+	var d decoder
+	if uses := s.objects(); len(uses) > MaxReferences {
+		err := field.TooMany(field.NewPath(uses[MaxReferences].Field), len(uses), 0)
+		err.Detail = fmt.Sprintf("a volume may name at most %d ConfigMaps and Secrets, each counted once; show the others in another volume", MaxReferences)
+		d.add(err)
+	}
+	files := map[string]place{}
+	for at, path := range s.paths() {
+		if other, found := files[path]; found && at.conflicts(other) {
+			d.add(field.Invalid(at.field(), shorten(path), "conflicting duplicate paths: also the path of "+other.field().String()))
+			continue
+		}
+		files[path] = at
+	}
+	for at, path := range s.paths() {
+		for dir := parent(path); dir != ""; dir = parent(dir) {
+			if other, found := files[dir]; found && at.conflicts(other) {
+				d.add(field.Invalid(at.field(), shorten(path), fmt.Sprintf("must not lie below %q, which %s makes a file", shorten(dir), other.field())))
+				break
 			}
-			if reason := taken.collision(path); reason != "" {
-				errs = append(errs, field.Invalid(at.field(), shorten(path), reason))
-				continue
-			}
-			taken.add(at, path)
 		}
 	}
-	return errs
+	return d.err()
 }
 
-// paths yields the paths that the pod's author gave in a source, each with its
-// place. One that was refused is empty.
-func (s *Source) paths() iter.Seq2[pathPlace, string] {
-	return func(yield func(pathPlace, string) bool) {
-		switch {
-		case s.Projection != nil:
-			for i := range s.Projection.Items {
-				if !yield(pathPlace{s, i}, s.Projection.Items[i].Path) {
+// paths yields the paths that authors gave to files, each with its place.
+func (s *Spec) paths() iter.Seq2[place, string] {
+	return func(yield func(place, string) bool) {
+		for i := range s.Sources {
+			source := &s.Sources[i]
+			if source.Path != "" && !yield(place{source, 0}, source.Path) {
+				return
+			}
+			for j := 0; source.Projection != nil && j < len(source.Projection.Items); j++ {
+				if !yield(place{source, j}, source.Projection.Items[j].Path) {
 					return
 				}
 			}
-		case s.Env != nil:
-			yield(pathPlace{s, 0}, s.Env.Path)
-		case s.PodEnv != nil:
-			yield(pathPlace{s, 0}, s.PodEnv.Path)
-		case s.Join != nil:
-			yield(pathPlace{s, 0}, s.Join.Path)
-		case s.Versions != nil:
-			yield(pathPlace{s, 0}, s.Versions.Path)
 		}
 	}
 }
 
-// pathPlace is the place of a path: a source, and for a projection the index of an item. Its field is
+// place is the place of a path: a source, and for a projection the index of an item. Its field is
 // made for an error only, as there may be thousands of paths.
-type pathPlace struct {
+type place struct {
 	source *Source
 	item   int
 }
 
-func (p pathPlace) field() *field.Path {
-	if p.source.Projection != nil {
-		return p.source.itemPath(p.item).Child("path")
-	}
-	return field.NewPath(p.source.Field).Child("path")
+// conflicts says whether paths at two places may conflict: not within one of the pod's own volumes.
+func (p place) conflicts(other place) bool {
+	return p.source.Volume == "" || p.source.Volume != other.source.Volume
 }
 
-// Paths holds the paths that the pod's author gave to files, each with its place.
-type Paths struct {
-	files map[string]pathPlace
-	// directories holds the first place that needs each directory.
-	directories map[string]pathPlace
-}
-
-// NewPaths returns a Paths that holds none.
-func NewPaths() Paths {
-	return Paths{files: map[string]pathPlace{}, directories: map[string]pathPlace{}}
-}
-
-// Check returns an error for the first path of a source that conflicts with one of t. Paths of the source may
-// conflict with each other.
-func (t Paths) Check(s *Source) *field.Error {
-	if len(t.files) == 0 {
-		return nil
+func (p place) field() *field.Path {
+	at := field.NewPath(p.source.Field)
+	switch {
+	case p.source.Projection == nil:
+		return at.Child("path")
+	case !strings.Contains(p.source.Field, "."): // the short form has its items beside the object's name
+		at = nil
 	}
-	for at, path := range s.paths() {
-		if reason := t.collision(path); reason != "" {
-			return field.Invalid(at.field(), shorten(path), reason)
-		}
-	}
-	return nil
-}
-
-// Add adds the paths of a source.
-func (t Paths) Add(s *Source) {
-	for at, path := range s.paths() {
-		t.add(at, path)
-	}
-}
-
-// add adds the path of a file, with its directories.
-func (t Paths) add(at pathPlace, p string) {
-	t.files[p] = at
-	for dir := parent(p); dir != "" && t.directories[dir].source == nil; dir = parent(dir) {
-		t.directories[dir] = at
-	}
-}
-
-// collision says why a path conflicts with those of t, "" if it does not.
-func (t Paths) collision(p string) string {
-	if other, ok := t.files[p]; ok {
-		return "conflicting duplicate paths: also the path of " + other.field().String()
-	}
-	if other, ok := t.directories[p]; ok {
-		return "must not be a file: " + other.field().String() + " needs a directory of that name"
-	}
-	for dir := parent(p); dir != ""; dir = parent(dir) {
-		if other, ok := t.files[dir]; ok {
-			return fmt.Sprintf("must not lie below %q, which %s makes a file", shorten(dir), other.field())
-		}
-	}
-	return ""
+	return at.Child(attrItems).Index(p.item).Child("path")
 }
 
 // parent returns the directory of a clean path, "" for the volume's root.
 func parent(p string) string { return p[:max(0, strings.LastIndexByte(p, '/'))] }
-
-// itemPath returns the field path of item i of a source. The short form has its
-// items beside the object's name, a source in a list has them below it.
-func (s *Source) itemPath(i int) *field.Path {
-	if strings.Contains(s.Field, ".") {
-		return field.NewPath(s.Field).Child("items").Index(i)
-	}
-	return field.NewPath("items").Index(i)
-}
 
 // fieldName returns what a pod's author gave as the name of a field in a form that
 // fits a field path: whole where it could be a name, else quoted.

@@ -113,7 +113,7 @@ func refusedCases() []refused {
 		{"item path", with("items", "[{key: k, path: k}, {key: k, path: ../x}]"), `items[1].path: Invalid value: "../x": must not contain ".."`},
 		{
 			"item collision", with("items", "[{key: k, path: a/b}, {key: l, path: a}]"),
-			`items[1].path: Invalid value: "a": must not be a file: items[0].path needs a directory of that name`,
+			`items[0].path: Invalid value: "a/b": must not lie below "a", which items[1].path makes a file`,
 		},
 		{
 			"sources beside the short form",
@@ -129,9 +129,9 @@ func refusedCases() []refused {
 			map[string]string{"configMap": "A_", "colour": "red", "uid": "x", "namespace": "other", "optional": "yes", "items": "[{key: k, path: /x}]", "defaultMode": "9"},
 			"[colour: Forbidden: " + knownAttributes + `, defaultMode: Invalid value: "9": ` + badMode +
 				`, uid: Invalid value: "x": ` + badID +
+				`, optional: Unsupported value: "yes": supported values: "false", "true"` +
 				`, configMap: Invalid value: "A_": ` + badName +
 				`, namespace: Invalid value: "other": ` + otherNamespace +
-				`, optional: Unsupported value: "yes": supported values: "false", "true"` +
 				`, items[0].path: Invalid value: "/x": must be relative]`,
 		},
 	}
@@ -329,11 +329,11 @@ func refusedSourcesCases() []refusedSources {
 		items("file, then below it", "{key: a, path: d}, {key: b, path: d/e/f}",
 			`.items[1].path: Invalid value: "d/e/f": must not lie below "d", which sources[0].secret.items[0].path makes a file`),
 		items("below it, then the file", "{key: a, path: d/e/f}, {key: b, path: d}",
-			`.items[1].path: Invalid value: "d": must not be a file: sources[0].secret.items[0].path needs a directory of that name`),
+			`.items[0].path: Invalid value: "d/e/f": must not lie below "d", which sources[0].secret.items[1].path makes a file`),
 		items("a directory in the middle as a file", "{key: a, path: d/e/f}, {key: b, path: d/e}",
-			`.items[1].path: Invalid value: "d/e": must not be a file: sources[0].secret.items[0].path needs a directory of that name`),
+			`.items[0].path: Invalid value: "d/e/f": must not lie below "d/e", which sources[0].secret.items[1].path makes a file`),
 		items("a directory that the second path brought", "{key: a, path: d/x}, {key: b, path: d/e/f}, {key: c, path: d/e}",
-			`.items[2].path: Invalid value: "d/e": must not be a file: sources[0].secret.items[1].path needs a directory of that name`),
+			`.items[1].path: Invalid value: "d/e/f": must not lie below "d/e", which sources[0].secret.items[2].path makes a file`),
 		{
 			"one path in two sources", "[{secret: {name: s, items: [{key: a, path: p}]}}, {configMap: {name: c}}, {configMap: {name: c, items: [{key: b, path: p}]}}]",
 			`sources[2].configMap.items[0].path: Invalid value: "p": conflicting duplicate paths: also the path of sources[0].secret.items[0].path`,
@@ -344,7 +344,7 @@ func refusedSourcesCases() []refusedSources {
 		},
 		{
 			"directory and file in two sources", "[{secret: {name: s, items: [{key: a, path: p/q}]}}, {configMap: {name: c, items: [{key: b, path: p}]}}]",
-			`sources[1].configMap.items[0].path: Invalid value: "p": must not be a file: sources[0].secret.items[0].path needs a directory of that name`,
+			`sources[0].secret.items[0].path: Invalid value: "p/q": must not lie below "p", which sources[1].configMap.items[0].path makes a file`,
 		},
 
 		// Several at once, in the order of the text.

@@ -6,9 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// The fields that a pod's author writes. docs/attributes.md says what they mean. A raw field is decoded by itself,
-// for its errors to have its path: the decoder's own paths have no index of a list. Of an object that decoder.oneOf
-// reads, just one of the pointers to raw fields must be given.
+// The fields that a pod's author writes. docs/attributes.md says what they mean. The elements of a list are raw: each is
+// decoded by itself, for its errors to have its index. Of the pointers to structs in an object that decoder.oneOf checks,
+// just one must be given.
 
 // attributes are all that a volume takes. Each value is a string.
 type attributes struct {
@@ -30,26 +30,21 @@ type attributes struct {
 
 // source is an element of `sources`.
 type source struct {
-	ConfigMap *json.RawMessage `json:"configMap"`
-	Secret    *json.RawMessage `json:"secret"`
-	Volume    *json.RawMessage `json:"volume"`
-	Env       *json.RawMessage `json:"env"`
-	PodEnv    *json.RawMessage `json:"podEnv"`
-	Join      *json.RawMessage `json:"join"`
-	Versions  *json.RawMessage `json:"versions"`
-}
-
-// objectRef names an object. Its namespace is the pod's own where none is given.
-type objectRef struct {
-	Name      string `json:"name"`
-	Namespace string `json:"namespace"`
-	Optional  bool   `json:"optional"`
+	ConfigMap *projection `json:"configMap"`
+	Secret    *projection `json:"secret"`
+	Volume    *podVolume  `json:"volume"`
+	Env       *env        `json:"env"`
+	PodEnv    *podEnv     `json:"podEnv"`
+	Join      *join       `json:"join"`
+	Versions  *versions   `json:"versions"`
 }
 
 // projection has the fields of core/v1 ConfigMapProjection and SecretProjection, plus namespace.
 type projection struct {
-	objectRef
-	Items []json.RawMessage `json:"items"`
+	Name      string            `json:"name"`
+	Namespace *string           `json:"namespace"`
+	Optional  bool              `json:"optional"`
+	Items     []json.RawMessage `json:"items"`
 }
 
 // item is core/v1 KeyToPath.
@@ -64,22 +59,19 @@ type podVolume struct {
 	Name string `json:"name"`
 }
 
-// envFile has what env and podEnv have in common.
-type envFile struct {
-	Path   string              `json:"path"`
-	Mode   *intstr.IntOrString `json:"mode"`
-	Format EnvFormat           `json:"format"`
-}
-
 type env struct {
-	envFile
-	EnvFrom []json.RawMessage `json:"envFrom"`
-	Env     []json.RawMessage `json:"env"`
+	Path    string              `json:"path"`
+	Mode    *intstr.IntOrString `json:"mode"`
+	Format  *EnvFormat          `json:"format"`
+	EnvFrom []json.RawMessage   `json:"envFrom"`
+	Env     []json.RawMessage   `json:"env"`
 }
 
 type podEnv struct {
-	envFile
-	Container string `json:"container"`
+	Path      string              `json:"path"`
+	Mode      *intstr.IntOrString `json:"mode"`
+	Format    *EnvFormat          `json:"format"`
+	Container string              `json:"container"`
 }
 
 type join struct {
@@ -95,36 +87,45 @@ type versions struct {
 
 // joinSource is an element of `sources` of a join.
 type joinSource struct {
-	ConfigMap *json.RawMessage `json:"configMap"`
-	Secret    *json.RawMessage `json:"secret"`
+	ConfigMap *keyRef `json:"configMap"`
+	Secret    *keyRef `json:"secret"`
 }
 
 // envFrom is core/v1 EnvFromSource.
 type envFrom struct {
-	ConfigMapRef *json.RawMessage `json:"configMapRef"`
-	SecretRef    *json.RawMessage `json:"secretRef"`
-	Prefix       string           `json:"prefix"`
+	ConfigMapRef *objectRef `json:"configMapRef"`
+	SecretRef    *objectRef `json:"secretRef"`
+	Prefix       string     `json:"prefix"`
+}
+
+// objectRef names an object. Its namespace is the pod's own where none is given.
+type objectRef struct {
+	Name      string  `json:"name"`
+	Namespace *string `json:"namespace"`
+	Optional  bool    `json:"optional"`
 }
 
 // envVar is core/v1 EnvVar.
 type envVar struct {
-	Name      string           `json:"name"`
-	Value     string           `json:"value"`
-	ValueFrom *json.RawMessage `json:"valueFrom"`
+	Name      string     `json:"name"`
+	Value     string     `json:"value"`
+	ValueFrom *valueFrom `json:"valueFrom"`
 }
 
 // valueFrom is core/v1 EnvVarSource.
 type valueFrom struct {
-	ConfigMapKeyRef  *json.RawMessage `json:"configMapKeyRef"`
-	SecretKeyRef     *json.RawMessage `json:"secretKeyRef"`
-	FieldRef         *json.RawMessage `json:"fieldRef"`
-	ResourceFieldRef *json.RawMessage `json:"resourceFieldRef"`
-	FileKeyRef       *json.RawMessage `json:"fileKeyRef"`
+	ConfigMapKeyRef  *keyRef         `json:"configMapKeyRef"`
+	SecretKeyRef     *keyRef         `json:"secretKeyRef"`
+	FieldRef         *fieldRef       `json:"fieldRef"`
+	ResourceFieldRef *map[string]any `json:"resourceFieldRef"`
+	FileKeyRef       *map[string]any `json:"fileKeyRef"`
 }
 
 type keyRef struct {
-	objectRef
-	Key string `json:"key"`
+	Name      string  `json:"name"`
+	Namespace *string `json:"namespace"`
+	Optional  bool    `json:"optional"`
+	Key       string  `json:"key"`
 }
 
 type fieldRef struct {

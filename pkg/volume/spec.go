@@ -1,3 +1,11 @@
+// Package volume is the vocabulary of refvol: what a pod asks for (Spec, parsed
+// from the volume attributes), who asks (Pod), what is referenced (Ref), what the
+// API server holds (Object) and what a volume shows (Payload).
+//
+// It owns the syntax of the volume attributes and the validation of paths and
+// modes. It is pure: it reads no file, no clock and no network, and it imports no
+// other package of this module. It must not know how objects are fetched, written
+// or mounted.
 package volume
 
 import (
@@ -13,6 +21,21 @@ import (
 
 // DefaultMode is the mode of a file for which nothing names one; it is the mode of the kubelet's own volumes.
 const DefaultMode fs.FileMode = 0o644
+
+// The bounds of what one volume's author may ask for. What that comes to in files is
+// bounded when they are made, see package payload.
+const (
+	// MaxAttributesSize is the most bytes that the names and values of one volume's
+	// attributes may have together.
+	MaxAttributesSize = 64 << 10
+	// MaxReferences is how many objects a volume may name, each counted once. A volume is to
+	// keep the UID and the resourceVersion of each in an extended attribute, which holds less
+	// than 64 KiB: in the order of Spec.Refs, 256 pairs of 60 bytes take a quarter of 60,000
+	// bytes. With 170 bytes for the namespace and the name beside each they still fit.
+	MaxReferences = 256
+	// A shorter spread than minSpread spreads nothing, and a longer one than maxSpread is better a rollout.
+	minSpread, maxSpread = time.Second, time.Hour
+)
 
 // kubeletPrefix marks the keys of a volume context that the kubelet sets and
 // that a pod's author can't, as long as the CSIDriver has podInfoOnMount.
@@ -80,22 +103,27 @@ func (s *Spec) InPlace() bool { return s.WriteStrategy == WriteInPlace }
 // RemoveDeleted says whether the files of a required object go when it is deleted.
 func (s *Spec) RemoveDeleted() bool { return s.OnDelete == DeleteRemove }
 
-// Source is one contribution to what a volume shows. Just one of Projection, Env, PodEnv, Join, Versions and Volume is
-// set.
+// Source is one contribution to what a volume shows. Just one of Projection, Env, PodEnv, Join and Versions is
+// set, or Volume.
 type Source struct {
-	// Projection shows the keys of an object as files.
+	// Projection shows the keys of an object as files. All others show one file.
 	Projection *Projection
+	// Path of the file; clean.
+	Path string
+	// Mode beats the volume's default mode where it is not nil.
+	Mode *fs.FileMode
+	// Format is that of Env and PodEnv.
+	Format EnvFormat
 	// Env shows an env file.
-	Env *EnvFile
-	// PodEnv shows an env file of variables that the pod's own spec names; see
-	// Spec.Resolve.
-	PodEnv *PodEnvFile
-	// Join shows a file of several keys.
-	Join *JoinFile
-	// Versions shows a file that names the objects and their versions.
-	Versions *VersionsFile
-	// Volume names one of the pod's own volumes and shows what that names; see
-	// Spec.Resolve.
+	Env *Env
+	// PodEnv shows an env file of variables that the pod's own spec names. pkg/pod resolves it to Env.
+	PodEnv *PodEnv
+	// Join shows several keys, one after the other.
+	Join []Reference
+	// Versions shows a JSON document of all objects that the volume shows.
+	Versions bool
+	// Volume names one of the pod's own volumes and shows what that names. pkg/pod resolves it to several sources with a
+	// Projection and the same Volume.
 	Volume string
 	// Field is where the pod's author wrote this source, for errors:
 	// sources[0].configMap, or configMap for the short form, or for what one of the pod's
@@ -118,23 +146,6 @@ type Projection struct {
 	DefaultUser *int64
 }
 
-// JoinFile is a file of several keys, one after the other.
-type JoinFile struct {
-	// Path of the file; clean.
-	Path string
-	// Mode beats the volume's default mode where it is not nil.
-	Mode  *fs.FileMode
-	Parts []Reference
-}
-
-// VersionsFile is a JSON document of all objects that the volume shows.
-type VersionsFile struct {
-	// Path of the file; clean.
-	Path string
-	// Mode beats the volume's default mode where it is not nil.
-	Mode *fs.FileMode
-}
-
 // Item maps one key of an object to a file.
 type Item struct {
 	Key  string
@@ -143,6 +154,70 @@ type Item struct {
 	Mode *fs.FileMode
 	// User is the file's owner where it is not nil, as in KeyToPath of Kubernetes 1.37.
 	User *int64
+}
+
+// EnvFormat is the syntax of an env file.
+type EnvFormat string
+
+// The formats of env files.
+const (
+	// EnvDotenv is what dotenv parsers read.
+	EnvDotenv EnvFormat = "dotenv"
+	// EnvShell is what a POSIX shell can source.
+	EnvShell EnvFormat = "shell"
+)
+
+// PodEnv is the environment of a container of the pod.
+type PodEnv struct {
+	// Container names an init or regular container.
+	Container string
+}
+
+// Env says which variables an env file holds: all keys of some objects first, then
+// single ones. A later one of the same name wins.
+type Env struct {
+	From []EnvFrom
+	Vars []EnvVar
+}
+
+// EnvFrom makes a variable of each key of an object's data.
+type EnvFrom struct {
+	Prefix string
+	Ref    Ref
+	// Optional forgives an object that does not exist.
+	Optional bool
+	// Field is where the author wrote it: sources[0].env.envFrom[1].configMapRef.
+	Field string
+}
+
+// EnvVar is one variable. A Value that is not empty beats Key, FieldRef and Unknown, of
+// which at most one is set.
+type EnvVar struct {
+	Name string
+	// Value may refer to variables that are set before it as $(NAME).
+	Value    string
+	Key      *Reference
+	FieldRef PodField
+	// Unknown says that the variable has a value that a volume can't know: it is left
+	// out, and so is what was set under its name before.
+	Unknown bool
+}
+
+// PodField is a field of the pod whose value a publish request tells.
+type PodField string
+
+// The fields of a pod that can be the value of a variable.
+const (
+	PodName           PodField = "metadata.name"
+	PodNamespace      PodField = "metadata.namespace"
+	PodUID            PodField = "metadata.uid"
+	PodNodeName       PodField = "spec.nodeName"
+	PodServiceAccount PodField = "spec.serviceAccountName"
+)
+
+// PodFields returns every PodField.
+func PodFields() []PodField {
+	return []PodField{PodName, PodNamespace, PodUID, PodNodeName, PodServiceAccount}
 }
 
 // Attributes returns what the pod's author wrote of a volume context: all but the
@@ -161,16 +236,14 @@ func PodFromContext(volumeContext map[string]string) (Pod, error) {
 	var errs field.ErrorList
 	get := func(key string) string {
 		key = kubeletPrefix + key
-		v := volumeContext[key]
-		if v == "" {
-			errs = append(errs, field.Required(field.NewPath("volume_context").Key(key),
-				"the CSIDriver object must have podInfoOnMount: true"))
-		} else if strings.ContainsAny(v, "/\x00") || v == "." || v == ".." {
-			errs = append(errs, field.Invalid(field.NewPath("volume_context").Key(key), shorten(v),
-				"must be a single path element"))
-		} else if strings.ContainsFunc(v, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			errs = append(errs, field.Invalid(field.NewPath("volume_context").Key(key), shorten(v),
-				"must not contain characters that can't be printed"))
+		at, v := field.NewPath("volume_context").Key(key), volumeContext[key]
+		switch {
+		case v == "":
+			errs = append(errs, field.Required(at, "the CSIDriver object must have podInfoOnMount: true"))
+		case strings.ContainsAny(v, "/\x00") || v == "." || v == "..":
+			errs = append(errs, field.Invalid(at, shorten(v), "must be a single path element"))
+		case strings.ContainsFunc(v, func(r rune) bool { return !unicode.IsPrint(r) }):
+			errs = append(errs, field.Invalid(at, shorten(v), "must not contain characters that can't be printed"))
 		}
 		return v
 	}

@@ -97,9 +97,6 @@ func (o Object) String() string {
 	return fmt.Sprintf("%s at %s (%d keys)", o.Ref, o.ResourceVersion, len(o.Data)+len(o.BinaryData))
 }
 
-// GoString keeps values out of %#v.
-func (o Object) GoString() string { return o.String() }
-
 // Format keeps values out of every verb.
 func (o Object) Format(f fmt.State, _ rune) { fmt.Fprint(f, o.String()) }
 
@@ -129,9 +126,6 @@ type File struct {
 func (f File) String() string {
 	return fmt.Sprintf("%s (%d bytes, %04o)", f.Path, len(f.Data), f.Mode.Perm())
 }
-
-// GoString keeps the content out of %#v.
-func (f File) GoString() string { return f.String() }
 
 // Format keeps the content out of every verb.
 func (f File) Format(s fmt.State, _ rune) { fmt.Fprint(s, f.String()) }
