@@ -16,6 +16,8 @@ type fakeOpens struct {
 	ignored map[uint64]bool
 	pending []func()
 	refuses bool
+	// onAdd is called at the end of Add.
+	onAdd func() error
 }
 
 type fakeDir struct {
@@ -39,11 +41,15 @@ func (w *fakeWatch) Add(dir int, path string) error {
 		return err
 	}
 	w.opens.mu.Lock()
-	defer w.opens.mu.Unlock()
 	if w.opens.refuses {
+		w.opens.mu.Unlock()
 		return errFault
 	}
 	w.opens.dirs[inode(dir)] = fakeDir{w, path}
+	w.opens.mu.Unlock()
+	if w.opens.onAdd != nil {
+		return w.opens.onAdd()
+	}
 	return nil
 }
 

@@ -191,7 +191,7 @@ func TestEmptyFilesFillTheNode(t *testing.T) {
 		}
 		full := e.request("full")
 		e.wantReason(e.p.Publish(e.ctx, full), ReasonNodeFull,
-			"the files and their inodes take 269312 bytes of memory, the node's other volumes 995328, together more than 1048576 (--max-total-size)")
+			"the files and their inodes take 288768 bytes of memory, the node's other volumes 995328, together more than 1048576 (--max-total-size)")
 
 		small := e.request("small", "configMap", "small")
 		e.publish(small)

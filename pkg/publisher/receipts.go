@@ -133,18 +133,25 @@ func (v *vol) receive(ctx context.Context) error {
 			}
 			return nil
 		}); err != nil {
+			v.missOpens() // those that were taken from the list are lost
 			return err
 		}
 	}
 	if found || lost {
-		for i := range r.files {
-			if r.files[i].Opened.IsZero() {
-				r.missed[idOf(&r.files[i])] = true
-			}
-		}
+		v.missOpens()
 	}
 	v.tellOpened(ctx, !found)
 	return nil
+}
+
+// missOpens notes that each file without a receipt may have been opened.
+func (v *vol) missOpens() {
+	r := &v.contents.reads
+	for i := range r.files {
+		if r.files[i].Opened.IsZero() {
+			r.missed[idOf(&r.files[i])] = true
+		}
+	}
 }
 
 // lookAtReceipts reads the receipts of the present generation, and watches its files.
@@ -165,20 +172,22 @@ func (v *vol) observe(ctx context.Context, g *writer.Generation) *reads {
 	opens := v.p.opts.Opens
 	next := &reads{generation: g.Name, missed: map[fileID]bool{}}
 	next.watch = opens.Watch(func(paths []string) { v.fileOpened(g.Name, paths) })
-	var unopened []writer.Receipt
+	var watched []writer.Receipt
 	err := g.Receipts(func(r writer.Receipt, file int) error {
 		if r.Path == v.spec.versionsPath {
 			return nil // it is of no object
 		}
 		next.files = append(next.files, r)
+		if r.Opened.IsZero() || v.spec.InPlace() { // where a rewrite takes the receipt, the next open must be seen at once
+			watched = append(watched, r)
+		}
 		if !r.Opened.IsZero() {
 			return opens.Ignore(file)
 		}
-		unopened = append(unopened, r)
 		return nil
 	})
 	if err == nil {
-		err = g.Dirs(unopened, func(dir string, fd int) error { return next.watch.Add(fd, dir) })
+		err = g.Dirs(watched, func(dir string, fd int) error { return next.watch.Add(fd, dir) })
 	}
 	slices.SortFunc(next.files, func(a, b writer.Receipt) int { return strings.Compare(a.Path, b.Path) })
 	if err != nil { // the files matter more
@@ -259,7 +268,12 @@ func (v *vol) written(ctx context.Context, mnt Mount, result writer.Result) {
 // setReceipts gives files of a generation their receipts, unless it has gone.
 func (v *vol) setReceipts(ctx context.Context, mnt Mount, generation string, opened map[string]time.Time) {
 	g, err := writer.OpenGeneration(mnt.Root(), v.writerOptions(), generation)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return
+	case err != nil:
+		klog.FromContext(ctx).Error(err, "Can't keep receipts")
+		v.missOpens()
 		return
 	}
 	defer g.Close()
@@ -280,11 +294,12 @@ func (v *vol) setReceipts(ctx context.Context, mnt Mount, generation string, ope
 		})
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			klog.FromContext(ctx).Error(err, "Can't keep a receipt")
+			v.missOpens()
 		}
 	}
 }
 
-// dropReceipts ends the watch of a volume whose files are gone, or nobody's any more.
+// dropReceipts ends the watch of a volume whose contents are gone, or nobody's any more.
 func (v *vol) dropReceipts() {
 	v.forgetNext()
 	for _, watch := range []Watch{v.contents.reads.before, v.contents.reads.watch} {
@@ -292,7 +307,6 @@ func (v *vol) dropReceipts() {
 			_ = watch.Stop()
 		}
 	}
-	v.contents.reads = reads{}
 	v.set(func() { v.told.opened, v.opened = nil, nil })
 }
 

@@ -116,6 +116,20 @@ func TestAnOpenBesideASwitch(t *testing.T) {
 		e.objects.put(app, "a", "1", "b", "2")
 		e.settle()
 		e.wantOpened(app, OpenNo, "b")
+
+		// Just before the switch the next generation is watched already.
+		e.objects.put(app, "a", "2", "b", "2")
+		e.settle()
+		old := e.realPath(r, "a")
+		opens.onAdd = func() error { return opens.open(old) }
+		e.objects.put(app, "a", "2", "b", "3")
+		e.settle()
+		opens.onAdd = nil
+		if _, err := opens.Drain(); err != nil {
+			t.Fatal(err)
+		}
+		e.settle()
+		e.wantOpened(app, OpenNo, "b")
 		e.unpublish(r)
 	})
 }
@@ -143,10 +157,8 @@ func TestReceiptsOfFilesInPlace(t *testing.T) {
 		e.objects.put(app, "a", "1", "b", "1")
 		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
 		e.publish(r)
-		e.read(r, opens, "a")
-		e.wantOpened(app, OpenNo, "b")
 		for _, path := range []string{e.realPath(r, "a"), e.realPath(r, "b")} {
-			if err := opens.open(path); err != nil {
+			if err := opens.open(path); err != nil { // what the kernel has not told yet
 				t.Fatal(err)
 			}
 		}
@@ -154,6 +166,11 @@ func TestReceiptsOfFilesInPlace(t *testing.T) {
 		e.settle()
 		e.wantOpened(app, OpenNo, "a", "c") // b was opened as it is
 		e.read(r, opens, "a", "c")
+		e.wantOpened(app, OpenYes)
+		e.objects.put(app, "a", "3", "b", "1", "c", "1")
+		e.settle()
+		e.wantOpened(app, OpenNo, "a")
+		e.read(r, opens, "a")
 		e.wantOpened(app, OpenYes)
 		e.unpublish(r)
 	})

@@ -251,14 +251,22 @@ func TestFromKustomizeToHelmAndBack(t *testing.T) {
 		return mustKubectl(t, "get", kinds, "--all-namespaces", "--selector=app.kubernetes.io/name=refvol-plugin",
 			"--output=jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.uid}\n{end}")
 	}
-	all, template := objects(), daemonSet(t).Spec.Template
+	template := func() corev1.PodTemplateSpec {
+		t.Helper()
+		plugin, err := shared.Client().AppsV1().DaemonSets(pluginNamespace).Get(t.Context(), "refvol-plugin", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return plugin.Spec.Template
+	}
+	all, before := objects(), template()
 	want := func(after string) {
 		t.Helper()
 		if now := objects(); now != all {
 			t.Errorf("after %s there are\n%s\nwant\n%s", after, now, all)
 		}
-		if now := daemonSet(t).Spec.Template; !reflect.DeepEqual(now, template) {
-			t.Errorf("after %s the plugin's pods are made by\n%+v\nwant\n%+v", after, now, template)
+		if now := template(); !reflect.DeepEqual(now, before) {
+			t.Errorf("after %s the plugin's pods are made by\n%+v\nwant\n%+v", after, now, before)
 		}
 	}
 	toHelm := []string{
