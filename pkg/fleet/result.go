@@ -209,10 +209,10 @@ func (v *Result) volume(node string, volume *status.Volume) {
 		lag(nil, Publishing, because("the volume is being published", volume.Reason))
 	case volume.Condition == conditionPinned:
 		lag(shown, Pinned, "updatePolicy is Pinned: it shows what it showed first; recreate the pod")
-	case shown == nil:
-		lag(nil, NotShown, because("the files are not known to show it", cmp.Or(volume.Reason, object.Reason, object.State)))
 	case volume.Condition == conditionSpreading:
 		lag(shown, Spreading, volume.Reason)
+	case shown == nil:
+		lag(nil, NotShown, because("the files are not known to show it", cmp.Or(volume.Reason, object.Reason, object.State)))
 	case shown.UID != v.Current.UID:
 		lag(shown, Outdated, because("it shows an earlier object of this name", cmp.Or(volume.Reason, object.Reason)))
 	default:

@@ -37,6 +37,11 @@ func saying(v status.Volume, reason string) status.Volume {
 	return v
 }
 
+func mounted(v status.Volume) status.Volume {
+	v.Bytes = 4096
+	return v
+}
+
 func without(v status.Volume) status.Volume {
 	v.Objects = nil
 	return v
@@ -82,8 +87,8 @@ func TestEvaluate(t *testing.T) {
 			want:  []string{"a 7 Outdated it shows another version"}, showing: 1, volumes: 2,
 		},
 		"waits for its moment": {
-			nodes: []Node{reports(saying(volumeOf("a", "Spreading", &older), "at noon"), volumeOf("b", "Spreading", &current))},
-			want:  []string{"a 7 Spreading at noon"}, showing: 1, volumes: 2,
+			nodes: []Node{reports(saying(volumeOf("a", "Spreading", &older), "at noon"), volumeOf("b", "Spreading", &current), saying(mounted(volumeOf("c", "Spreading", nil)), "at one"))},
+			want:  []string{"a 7 Spreading at noon", "c - Spreading at one"}, showing: 1, volumes: 3,
 		},
 		"stuck": {
 			nodes: []Node{reports(saying(volumeOf("a", "VolumeUpdateFailed", &older), "no space left on device"))},
