@@ -77,7 +77,7 @@ func (m *openModel) open() string {
 }
 
 func (m *openModel) step() {
-	what := ""
+	var what string
 	switch m.dice.IntN(12) {
 	case 0:
 		what = "kill"

@@ -37,13 +37,13 @@ func (e *env) read(r Request, opens *fakeOpens, paths ...string) {
 	e.settle()
 }
 
-func (e *env) realPath(r Request, path string) string {
+func (e *env) realPath(r Request, name string) string {
 	e.Helper()
-	real, err := filepath.EvalSymlinks(filepath.Join(e.mounts.directory(r.Target), path))
+	path, err := filepath.EvalSymlinks(filepath.Join(e.mounts.directory(r.Target), name))
 	if err != nil {
 		e.Fatal(err)
 	}
-	return real
+	return path
 }
 
 // wantOpened compares what the status says of an object.
@@ -173,6 +173,26 @@ func TestReceiptsOfFilesInPlace(t *testing.T) {
 		e.read(r, opens, "a")
 		e.wantOpened(app, OpenYes)
 		e.unpublish(r)
+	})
+}
+
+// TestAnOpenOfALostVolume: what finds the mount gone has the volume looked at again.
+func TestAnOpenOfALostVolume(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		if err := opens.open(e.realPath(r, "a")); err != nil {
+			t.Fatal(err)
+		}
+		e.mounts.vanish(r.Target)
+		if _, err := opens.Drain(); err != nil {
+			t.Fatal(err)
+		}
+		e.settle()
+		if v := e.lookup(r.VolumeID); v != nil {
+			t.Error("the volume is still known")
+		}
 	})
 }
 

@@ -26,7 +26,7 @@ func (e *spreadError) Error() string {
 func spreadMoment(pod volume.Pod, window time.Duration, after time.Time) time.Time {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(pod.UID))
-	offset := time.Duration(hash.Sum64() % uint64(window)) //nolint:gosec // a window is positive
+	offset := time.Duration(hash.Sum64() % uint64(window))
 	at := after.Add(-time.Duration(after.UnixNano() % int64(window))).Add(offset)
 	if !at.After(after) {
 		at = at.Add(window)

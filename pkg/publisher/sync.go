@@ -58,6 +58,11 @@ func (v *vol) begin() snapshot {
 func (v *vol) sync(ctx context.Context) (done synced) {
 	now := v.begin()
 	done.want = now.want
+	defer func() {
+		if errors.Is(done.err, errLost) { // what is there then is looked at now
+			done.again = time.Now()
+		}
+	}()
 	if now.gone {
 		v.end(ctx)
 		return synced{want: now.want, again: time.Now(), err: pending(errUnpublished)}
@@ -109,9 +114,6 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 	if v.mounted {
 		due, err := v.prune(ctx)
 		done.again, done.err = earlier(done.again, due), also(done.err, err)
-	}
-	if errors.Is(done.err, errLost) { // what is there then is looked at now
-		done.again = time.Now()
 	}
 	return done
 }
