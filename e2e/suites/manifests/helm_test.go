@@ -2,6 +2,7 @@ package manifests
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -243,7 +244,11 @@ func TestFromKustomizeToHelmAndBack(t *testing.T) {
 	components := []string{"node-identity", "admission", "startup-taint", "flow-schema"}
 	install(t, components...)
 	t.Cleanup(func() { // it removes the records, if the test ends on its way
-		if err := h.run(context.WithoutCancel(t.Context()), "uninstall", "refvol", "--no-hooks", "--ignore-not-found"); err != nil {
+		ctx := context.WithoutCancel(t.Context())
+		err := h.run(ctx, "uninstall", "refvol", "--no-hooks", "--ignore-not-found")
+		// The account stays for other tests, without Helm's label.
+		_, unlabelled := shared.kubectl(ctx, "--namespace="+pluginNamespace, "label", "serviceaccount", pluginAccount, "app.kubernetes.io/managed-by-")
+		if err := errors.Join(err, unlabelled); err != nil {
 			t.Error(err)
 		}
 	})
