@@ -56,7 +56,7 @@ func TestRotatePassword(t *testing.T) {
 	n := k.namespaces["shop"]
 	n.createSecret("db", object{"password": "first"})
 	r, pods := &readers{namespace: n}, make([]*pod, 30)
-	_, workers := n.nodes(t)
+	workers := n.workers(t)
 	for i := range pods {
 		spec := newPod(fmt.Sprintf("app-%02d", i), refvol("login", attributes{"secret": "db"}))
 		spec.Spec.NodeName = workers[i%len(workers)]

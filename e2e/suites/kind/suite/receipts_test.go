@@ -16,8 +16,7 @@ import (
 // cut off answers nothing. It runs with no other test, as the command looks at all nodes.
 func TestReceipts(t *testing.T) {
 	s := &openings{namespace: newNamespace(t)}
-	_, workers := s.nodes(t)
-	node := workers[0]
+	node := s.workers(t)[0]
 	s.createConfigMap("app", object{"a": "1", "b": "1"})
 	const onlyA = "[{key: a, path: a}]"
 	pods := map[string]*pod{}
