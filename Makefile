@@ -15,7 +15,8 @@ export GORACE := atexit_sleep_ms=0
 VERSION := $(or $(VERSION),$(shell git describe --tags --match 'v[0-9]*.[0-9]*.[0-9]*' --abbrev=12 --dirty 2>/dev/null \
 	|| git describe --always --exclude '*' --abbrev=12 --dirty 2>/dev/null | sed 's/^/v0.0.0-g/'),v0.0.0-unknown)
 REVISION := $(or $(REVISION),$(shell git rev-parse --verify --quiet HEAD 2>/dev/null),unknown)
-IMAGE ?= ghcr.io/refvol/refvol-plugin:$(VERSION)
+PROGRAM ?= refvol-plugin
+IMAGE ?= ghcr.io/refvol/$(PROGRAM):$(VERSION)
 
 # Go's flags for what leaves this checkout: the same input gives the same bytes, on
 # any machine.
@@ -33,7 +34,6 @@ LDFLAGS := -s -w \
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
-PROGRAM ?= refvol-plugin
 OUT ?= bin/$(PROGRAM)
 .PHONY: build
 build: build-plugin ## Build bin/refvol-plugin and bin/kubectl-refvol, statically linked
@@ -48,25 +48,27 @@ build-program:
 	$(STATIC) -C cmd/$(PROGRAM) build $(BUILD_FLAGS) $(PLUGIN_TAGS) -ldflags '$(LDFLAGS)' -o '$(abspath $(OUT))' .
 
 .PHONY: image
-image: build-plugin pack ## Pack bin/refvol-plugin.tar, a container image called IMAGE=..., without an engine
+image: build-program pack ## Pack bin/refvol-plugin.tar, a container image called IMAGE=..., without an engine; PROGRAM=kubectl-refvol packs that one
 
 # One binary for each architecture. The tool runs here, whatever GOARCH these are for.
-BINARIES ?= bin/refvol-plugin
-ARCHIVE ?= bin/refvol-plugin.tar
+BINARIES ?= bin/$(PROGRAM)
+ARCHIVE ?= bin/$(PROGRAM).tar
+DESCRIPTION_refvol-plugin := CSI node plugin that shows ConfigMaps and Secrets as live files
+DESCRIPTION_kubectl-refvol := Tells which refvol volumes show what on all nodes, and waits for a version
 .PHONY: pack
 pack:
 	GOOS= GOARCH= $(STATIC) -C tools run $(BUILD_FLAGS) ./image \
-		$(foreach binary,$(BINARIES),-binary '$(abspath $(binary))') -entrypoint /refvol-plugin \
+		$(foreach binary,$(BINARIES),-binary '$(abspath $(binary))') -entrypoint '/$(PROGRAM)' \
 		-reference '$(IMAGE)' -output '$(abspath $(ARCHIVE))' \
-		-label org.opencontainers.image.title=refvol-plugin \
-		-label 'org.opencontainers.image.description=CSI node plugin that shows ConfigMaps and Secrets as live files' \
+		-label org.opencontainers.image.title='$(PROGRAM)' \
+		-label 'org.opencontainers.image.description=$(DESCRIPTION_$(PROGRAM))' \
 		-label org.opencontainers.image.source=https://github.com/refvol/refvol \
 		-label org.opencontainers.image.licenses=Apache-2.0 \
 		-label org.opencontainers.image.version='$(VERSION)' \
 		-label org.opencontainers.image.revision='$(REVISION)'
 
 .PHONY: release
-release: ## Make bin/release: binaries, image, chart, bills of materials, krew's manifest, checksums, for VERSION
+release: ## Make bin/release: binaries, images, chart, bills of materials, krew's manifest, checksums, for VERSION
 	$(STATIC) -C tools/release run $(BUILD_FLAGS) . -root '$(CURDIR)' -output '$(CURDIR)/bin/release' \
 		-version '$(VERSION)' -revision '$(REVISION)'
 

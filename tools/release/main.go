@@ -1,4 +1,4 @@
-// Command release makes all that a release consists of: binaries, the image's archive, the chart,
+// Command release makes all that a release consists of: binaries, the images' archives, the chart,
 // bills of materials, the plugin's manifest for krew, and checksums. The same commit and version give the same bytes, on any machine.
 //
 // It builds with the Makefile's own targets, and knows nothing of what the programs do.

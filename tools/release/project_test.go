@@ -117,6 +117,23 @@ func TestReleaseNeedsTheTests(t *testing.T) {
 	}
 }
 
+// TestReleasePushesEveryImage wants each archive in the registry, signed.
+func TestReleasePushesEveryImage(t *testing.T) {
+	var runs strings.Builder
+	for _, step := range workflows(t)["release.yml"].Jobs["release"].Steps {
+		runs.WriteString(step.Run)
+	}
+	pushed := regexp.MustCompile(`for name in (.*); do\n\s+skopeo copy `).FindStringSubmatch(runs.String())
+	if pushed == nil {
+		t.Fatal("release.yml pushes no list of images")
+	}
+	for _, p := range programs() {
+		if !slices.Contains(strings.Fields(pushed[1]), p.name) || !strings.Contains(runs.String(), `"$REGISTRY/`+p.name+`@$`) {
+			t.Errorf("release.yml does not push and sign the image of %s", p.name)
+		}
+	}
+}
+
 // TestDependencyUpdatesOfAllModules compares the configuration with the modules of the checkout.
 func TestDependencyUpdatesOfAllModules(t *testing.T) {
 	root := checkout(t)

@@ -11,8 +11,11 @@ import (
 	"strings"
 )
 
-// imageName is the image's without its tag.
-const imageName = "ghcr.io/refvol/refvol-plugin"
+// registry is where the images are, and imageName the plugin's without its tag.
+const (
+	registry  = "ghcr.io/refvol/"
+	imageName = registry + "refvol-plugin"
+)
 
 // release makes everything in a directory of its own and puts that in the place of the output, so
 // that a release is whole or not there.
@@ -33,7 +36,7 @@ func release(ctx context.Context, o *options) error {
 		what string
 		do   func() error
 	}{
-		{"image", func() error { return packImage(ctx, o, dir, built) }},
+		{"images", func() error { return packImages(ctx, o, dir, built) }},
 		{"bills of materials", func() error { return writeBills(o, dir, built) }},
 		{"archives for krew", func() error { return writeKrew(o, dir, built) }},
 		{"chart", func() error { return writeChart(o, dir) }},
@@ -74,19 +77,21 @@ func buildAll(ctx context.Context, o *options, dir string) ([]binary, error) {
 	return built, nil
 }
 
-// packImage makes one image for the architectures of the program that has one.
-func packImage(ctx context.Context, o *options, dir string, built []binary) error {
-	var paths []string
-	for _, b := range built {
-		if b.image {
-			paths = append(paths, b.path)
+// packImages makes one image of each program, for all of its architectures of Linux.
+func packImages(ctx context.Context, o *options, dir string, built []binary) error {
+	for _, p := range o.programs {
+		var paths []string
+		for _, b := range built {
+			if b.name == p.name && b.os == "linux" {
+				paths = append(paths, b.path)
+			}
+		}
+		if err := runMake(ctx, o, nil, "pack", "PROGRAM="+p.name, "BINARIES="+strings.Join(paths, " "),
+			"ARCHIVE="+filepath.Join(dir, p.name+"-image.tar"), "IMAGE="+registry+p.name+":"+o.version); err != nil {
+			return fmt.Errorf("pack %s: %w", p.name, err)
 		}
 	}
-	if len(paths) == 0 {
-		return nil
-	}
-	return runMake(ctx, o, nil, "pack", "BINARIES="+strings.Join(paths, " "),
-		"ARCHIVE="+filepath.Join(dir, "refvol-plugin-image.tar"), "IMAGE="+imageName+":"+o.version)
+	return nil
 }
 
 // runMake runs a target of the checkout's Makefile, with env added to the environment.

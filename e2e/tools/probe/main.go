@@ -27,6 +27,8 @@ const usage = `usage:
   probe grow TIMEOUT LAST FILE...           "ready", then in JSON how the FILEs' texts grew until all held LAST
   probe follow FILE...                      the clock's name, then in JSON each text that a FILE gets, and each
                                             read that fails or gives a smaller text, until SIGTERM
+  probe reload PERIOD FILE                  the clock's name, then in JSON each text that it reads, by a descriptor
+                                            that it opens each PERIOD, until SIGTERM
   probe arrivals TIMEOUT FILE TEXT...       the clock's name, then in JSON when each FILE had its TEXT
   probe mounts TEXT                         the mounts of all processes that have TEXT, in JSON
   probe attack ASSAULT                      what became of attacks on files, in JSON
@@ -73,6 +75,8 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return grow(ctx, out, args[0], args[1], args[2:])
 	case command == "follow" && len(args) >= 1:
 		return follow(ctx, out, args)
+	case command == "reload" && len(args) == 2:
+		return reload(ctx, out, args[0], args[1])
 	case command == "arrivals" && len(args) >= 3 && len(args)%2 == 1:
 		return arrivals(ctx, out, args[0], args[1:])
 	case command == "mounts" && len(args) == 1:

@@ -20,6 +20,9 @@ const probeImage = "localhost/refvol/probe:e2e"
 // shellImage is the image of docs/recipes.md and deploy/examples/smoke.yaml in the suite: this machine's busybox, as /bin/sh.
 const shellImage = "localhost/refvol/shell:e2e"
 
+// gateImage is the image of kubectl-refvol, in the place of deploy/examples/gate.yaml's.
+const gateImage = "localhost/refvol/kubectl-refvol:e2e"
+
 // artifacts are what every run builds.
 type artifacts struct {
 	// kubectl is the program, of the version that the project's node image has, refvol kubectl-refvol.
@@ -28,8 +31,9 @@ type artifacts struct {
 	suite string
 	// archives are those of the images to load.
 	archives []string
-	// pluginName and probeName are images. So is shellName, or "": pods take the documents' own images then.
-	pluginName, probeName, shellName string
+	// pluginName and probeName are images. So is shellName, or "": pods take the documents' own images then. So is gateName,
+	// that of kubectl-refvol, or "": the nodes have none.
+	pluginName, probeName, shellName, gateName string
 	// helm is the program.
 	helm string
 }
@@ -86,13 +90,18 @@ func (a *artifacts) images(ctx context.Context, s *settings) error {
 	if err := plugin.quiet(ctx); err != nil {
 		return err
 	}
+	a.gateName = gateImage
+	gate := command{args: []string{"make", "--no-print-directory", "-C", s.root, "pack", "PROGRAM=kubectl-refvol", "IMAGE=" + gateImage}}
+	if err := gate.quiet(ctx); err != nil {
+		return err
+	}
 	a.probeName, a.shellName = probeImage, shellImage
 	archive := func(name string) string { return filepath.Join(s.cache, "e2e", name+".tar") }
 	probe, shell, other := archive("probe"), archive("shell"), archive("other")
 	if err := errors.Join(buildOther(ctx, s, other), buildProbe(ctx, s, probe), buildShell(ctx, s, shell)); err != nil {
 		return err
 	}
-	a.archives = []string{filepath.Join(s.root, "bin", "refvol-plugin.tar"), probe, shell, other}
+	a.archives = []string{filepath.Join(s.root, "bin", "refvol-plugin.tar"), filepath.Join(s.root, "bin", "kubectl-refvol.tar"), probe, shell, other}
 	programs := filepath.Join(s.cache, "e2e", "programs")
 	if err := errors.Join(os.RemoveAll(programs), os.Mkdir(programs, 0o755)); err != nil {
 		return err

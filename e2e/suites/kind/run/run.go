@@ -138,7 +138,7 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built a
 	clock.say("running the suite")
 	suite := command{
 		dir: filepath.Join(s.root, "e2e", "suites", "kind", "suite"),
-		env: append(c.env(), "KUBECONFIG="+c.kubeconfig(), "REFVOL_PROBE_IMAGE="+built.probeName, "REFVOL_SHELL_IMAGE="+built.shellName,
+		env: append(c.env(), "KUBECONFIG="+c.kubeconfig(), "REFVOL_PROBE_IMAGE="+built.probeName, "REFVOL_SHELL_IMAGE="+built.shellName, "REFVOL_GATE_IMAGE="+built.gateName,
 			"REFVOL_PLUGIN_IMAGE="+built.pluginName, "REFVOL_KUBECTL="+built.kubectl, "REFVOL_KUBECTL_REFVOL="+built.refvol, "REFVOL_HELM="+built.helm,
 			"REFVOL_CHART="+filepath.Join(s.root, "deploy", "charts", "refvol"), "REFVOL_UPGRADES="+upgrades),
 		// Parallel tests wait for the cluster most of the time, not for a processor, and

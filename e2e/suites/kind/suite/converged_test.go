@@ -3,10 +3,12 @@ package suite
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/refvol/refvol/internal/leak"
 )
@@ -37,14 +39,14 @@ func kubectlRefvol(t *testing.T, args ...string) commandResult {
 	return commandResult{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// TestRotatePassword does the commands of the recipe: when the second one says yes, the pod has the
-// password. It runs with no other test, as the command looks at all nodes.
+// loadInterval is how often the programs of TestRotatePassword load their password: the new file is there long before.
+const loadInterval = 4 * time.Second
+
+// TestRotatePassword does the commands of the recipe, for 30 pods whose programs load the password now and then. When the
+// second command says yes, no login fails any more if the old one is revoked: all have loaded the new one. It runs with no
+// other test, as the command looks at all nodes.
 func TestRotatePassword(t *testing.T) {
-	text, err := os.ReadFile("../../../../docs/recipes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	recipes := parseRecipes(t, string(text))
+	recipes := parseRecipes(t, read(t, "../../../../docs/recipes.md"))
 	i := slices.IndexFunc(recipes, func(r recipe) bool { return r.title == "Rotate a password" })
 	if i < 0 || len(recipes[i].steps) != 2 {
 		t.Fatal("docs/recipes.md has no recipe of two commands that rotates a password")
@@ -53,14 +55,36 @@ func TestRotatePassword(t *testing.T) {
 	k.in(t, "shop")
 	n := k.namespaces["shop"]
 	n.createSecret("db", object{"password": "first"})
-	p := n.start(newPod("reader", refvol("login", attributes{"secret": "db"})))
+	r, pods := &readers{namespace: n}, make([]*pod, 30)
+	workers := n.workers(t)
+	for i := range pods {
+		spec := newPod(fmt.Sprintf("app-%02d", i), refvol("login", attributes{"secret": "db"}))
+		spec.Spec.NodeName = workers[i%len(workers)]
+		spec.Spec.Containers[0].Args = []string{"reload", loadInterval.String(), mountDir + "login/password"}
+		pods[i] = n.create(spec)
+	}
+	for _, p := range pods {
+		p.awaitReady()
+	}
+	changed := now(t)
 	k.run(t, recipes[i].steps[0])
 	args := slices.Clone(recipes[i].steps[1].args[1:]) // without "refvol"
 	args[slices.Index(args, "shop")] = n.name
 	if r := kubectlRefvol(t, args...); r.status != 0 {
 		t.Errorf("status %d\n%s\n%s", r.status, r.stdout, r.stderr)
 	}
-	if err := p.hasText(t.Context(), "probe", mountDir+"login/password", "second"); err != nil {
-		t.Error(err)
+	revoked, last := now(t), time.Duration(0)
+	for _, p := range pods {
+		h, err := r.history(t.Context(), p.Pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := h.told[len(h.told)-1]
+		if len(h.told) != 2 || h.told[0].Text != "first" || got.Text != "second" || got.At > revoked {
+			t.Errorf("%s logs in with the old password when it is revoked, at %s: %+v", p.Name, revoked, h.told)
+		}
+		last = max(last, got.At)
 	}
+	t.Logf("the last of %d pods had the new password %s after the change, and the answer came after %s", len(pods),
+		milliseconds(last-changed), milliseconds(revoked-changed))
 }

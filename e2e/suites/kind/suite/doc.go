@@ -5,7 +5,8 @@
 // and the probe's image on the nodes (REFVOL_PROBE_IMAGE, by default
 // localhost/refvol/probe:e2e). That of an upgrade needs kubectl (REFVOL_KUBECTL), and the
 // manifests of two versions, with images that the nodes have (REFVOL_UPGRADES). Those of recipes and
-// examples take their own images, unless the nodes have one with a shell (REFVOL_SHELL_IMAGE).
+// examples take their own images, unless the nodes have one with a shell (REFVOL_SHELL_IMAGE). That of
+// the gate for pipelines needs an image of kubectl-refvol (REFVOL_GATE_IMAGE), and is left out without one.
 // The runner beside it provides all of them. It knows the plugin by its manifests and its
 // volumes only, and imports nothing of it.
 //

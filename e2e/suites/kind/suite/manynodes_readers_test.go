@@ -37,7 +37,7 @@ func readerVolumes() []string { return []string{"settings", "login"} }
 func newReaders(t *testing.T, count int) *readers {
 	t.Helper()
 	r := &readers{namespace: newNamespace(t), count: count, sent: map[string]time.Duration{}}
-	if _, r.workers = r.nodes(t); len(r.workers) < 3 {
+	if r.workers = r.cluster.workers(t); len(r.workers) < 3 {
 		t.Fatalf("there are %d workers, want 3", len(r.workers))
 	}
 	r.createConfigMap("settings", r.object())

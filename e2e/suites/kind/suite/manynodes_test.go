@@ -81,18 +81,18 @@ func (r *readers) late(h history, back time.Duration) time.Duration {
 	return late
 }
 
-// nodes returns the names of all nodes, and those of the workers.
-func (c *cluster) nodes(t *testing.T) (all, workers []string) {
+// workers returns the names of all nodes but the control plane's.
+func (c *cluster) workers(t *testing.T) []string {
 	t.Helper()
 	nodes, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	var workers []string
 	for _, node := range nodes.Items {
-		all = append(all, node.Name)
 		if _, ok := node.Labels[controlPlaneTaint]; !ok {
 			workers = append(workers, node.Name)
 		}
 	}
-	return all, workers
+	return workers
 }

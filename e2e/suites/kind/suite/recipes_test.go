@@ -163,12 +163,20 @@ func (k *kitchen) apply(t *testing.T, text string) {
 			t.Fatal(err)
 		}
 		object := &unstructured.Unstructured{Object: fields}
-		if object.GetNamespace() == "" {
+		clusterWide := strings.HasPrefix(kind.Kind, "Cluster")
+		if object.GetNamespace() == "" && !clusterWide {
 			object.SetNamespace(k.in(t, "default"))
 		}
-		resource := kind.GroupVersion().WithResource(strings.ToLower(kind.Kind) + "s")
-		if _, err := k.objects.Resource(resource).Namespace(object.GetNamespace()).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+		resource := k.objects.Resource(kind.GroupVersion().WithResource(strings.ToLower(kind.Kind) + "s")).Namespace(object.GetNamespace())
+		if _, err := resource.Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
+		}
+		if clusterWide || object.GetNamespace() == pluginNamespace { // it does not go with the test's own
+			t.Cleanup(func() {
+				if err := resource.Delete(context.WithoutCancel(t.Context()), object.GetName(), metav1.DeleteOptions{}); err != nil {
+					t.Error(err)
+				}
+			})
 		}
 	}
 }

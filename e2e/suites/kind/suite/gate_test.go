@@ -1,0 +1,83 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestGate runs the Job of deploy/examples/gate.yaml, with the rights that it brings: it ends with the command's exit status
+// and a list while nobody has opened the Secret, and waits until a pod does. Only the image, names and the time to wait
+// are replaced. It runs with no other test, as the command looks at all nodes.
+func TestGate(t *testing.T) {
+	image := os.Getenv("REFVOL_GATE_IMAGE")
+	if image == "" {
+		leaveOut(t, "the nodes have no image of kubectl-refvol")
+	}
+	k := newKitchen(t)
+	own := k.in(t, "shop")
+	shop := k.namespaces["shop"]
+	k.namespaces["refvol"] = &namespace{name: "refvol"} // the first word of the plugin's
+	text := strings.NewReplacer("ghcr.io/refvol/kubectl-refvol:v0.1.0", image, "refvol-gate", own, "name: kubectl-refvol", "name: "+own+"-asks").
+		Replace(read(t, "../../../../deploy/kubectl-refvol/rbac.yaml") + "---\n" + read(t, "../../../../deploy/examples/gate.yaml"))
+	rights, job, found := strings.Cut(text, "apiVersion: batch/v1")
+	if !found {
+		t.Fatal("the example has no Job")
+	}
+	k.apply(t, rights)
+	shop.createSecret("db", object{"password": canary("first")})
+	p := shop.start(newPod("reader", refvol("login", attributes{"secret": "db"})))
+
+	start := func(name, timeout string) {
+		named := strings.Replace(job, "name: "+own, "name: "+name, 1)
+		k.apply(t, "apiVersion: batch/v1"+strings.Replace(named, "--timeout=10m", "--timeout="+timeout, 1))
+	}
+	start("too-early", "3s")
+	how, log := shop.jobEnds("too-early")
+	if how != batchv1.JobFailed || !strings.Contains(log, "NotOpened") || !strings.Contains(log, "nobody has opened password") {
+		t.Errorf("before the file was opened the Job is %s:\n%s", how, log)
+	}
+	if status := shop.jobPod("too-early").Status.ContainerStatuses[0].State.Terminated; status == nil || status.ExitCode != 1 {
+		t.Errorf("its container ended with %+v", status)
+	}
+	start("in-time", "3m")
+	eventually(t, podTimeout, "the Job waits", func(context.Context) error {
+		if !ready(shop.jobPod("in-time")) {
+			return errors.New("its pod is not ready")
+		}
+		return nil
+	})
+	p.probe("read", mountDir+"login/password")
+	if how, log := shop.jobEnds("in-time"); how != batchv1.JobComplete || !strings.Contains(log, "Converged: yes") {
+		t.Errorf("after the file was opened the Job is %s:\n%s", how, log)
+	}
+}
+
+// read returns a file of the checkout.
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// jobPod returns the first pod of a Job, an empty one if it has none yet.
+func (n *namespace) jobPod(name string) *corev1.Pod {
+	n.t.Helper()
+	pods, err := n.client.CoreV1().Pods(n.name).List(n.t.Context(), metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + name})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if len(pods.Items) == 0 {
+		return &corev1.Pod{}
+	}
+	return &pods.Items[0]
+}

@@ -1,0 +1,120 @@
+package suite
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestReceipts has pods read their files, or not, in every way, and the command tell which of them have not opened which
+// files since a change. A restart of the plugin loses no receipt, and what could be opened meanwhile is unknown. A node that is
+// cut off answers nothing. It runs with no other test, as the command looks at all nodes.
+func TestReceipts(t *testing.T) {
+	s := &openings{namespace: newNamespace(t)}
+	node := s.workers(t)[0]
+	s.createConfigMap("app", object{"a": "1", "b": "1"})
+	const onlyA = "[{key: a, path: a}]"
+	pods := map[string]*pod{}
+	for name, a := range map[string]attributes{
+		"once":    {"configMap": "app", "items": onlyA},
+		"never":   {"configMap": "app", "items": onlyA},
+		"holds":   {"configMap": "app", "items": onlyA},
+		"half":    {"configMap": "app"},
+		"subpath": {"configMap": "app", "items": onlyA, "writeStrategy": "InPlace"},
+		"env":     {"sources": "[{env: {path: app.env, envFrom: [{configMapRef: {name: app}}]}}]"},
+	} {
+		spec := newPod(name, refvol("app", a))
+		spec.Spec.NodeName = node
+		switch name {
+		case "holds":
+			spec.Spec.Containers[0].Args = []string{"reload", "1h", mountDir + "app/a"}
+		case "subpath":
+			mountKey(spec, "app", "a")
+		}
+		pods[name] = s.create(spec)
+	}
+	for _, p := range pods {
+		p.awaitReady()
+	}
+	// Neither the kubelet nor the runtime opens what a container mounts.
+	s.lag("at the start", map[string]string{
+		"once": "NotOpened a", "never": "NotOpened a", "half": "NotOpened a, b", "subpath": "NotOpened a", "env": "NotOpened app.env",
+	})
+	for _, name := range []string{"once", "never", "half", "subpath"} {
+		pods[name].probe("read", mountDir+"app/a")
+	}
+	pods["half"].probe("read", mountDir+"app/b")
+	pods["env"].probe("read", mountDir+"app/app.env")
+	s.lag("once all have opened all", map[string]string{})
+
+	s.updateConfigMap("app", object{"a": "2", "b": "2"})
+	s.lag("after a change", map[string]string{
+		"once": "NotOpened a", "never": "NotOpened a", "holds": "NotOpened a", "half": "NotOpened a, b", "subpath": "NotOpened a", "env": "NotOpened app.env",
+	})
+	pods["once"].probe("read", mountDir+"app/a")
+	pods["half"].probe("read", mountDir+"app/a")
+	pods["subpath"].probe("read", "/keys/app/a")
+	pods["env"].probe("read", mountDir+"app/app.env")
+	s.lag("once some have opened some", map[string]string{"never": "NotOpened a", "holds": "NotOpened a", "half": "NotOpened b"})
+
+	deletePlugin(t, s.namespace, s.mustPlugin(t, node))
+	s.awaitPlugin(t.Context(), t, node)
+	s.lag("after a restart of the plugin", map[string]string{"never": "OpenUnknown a", "holds": "OpenUnknown a", "half": "OpenUnknown b"})
+	for name, key := range map[string]string{"never": "a", "holds": "a", "half": "b"} {
+		pods[name].probe("read", mountDir+"app/"+key)
+	}
+	s.lag("once the rest was opened", map[string]string{})
+
+	t.Run("cut off", func(t *testing.T) {
+		needsNodes(t, "cuts off a node")
+		s.whileCutOff(node, func() {
+			s.lag("of a node that is cut off", map[string]string{node: "Unreachable"})
+		})
+		s.lag("when it is back", map[string]string{})
+	})
+}
+
+// openings are the volumes of a namespace that show the ConfigMap app.
+type openings struct{ *namespace }
+
+// unopenedFiles takes the paths out of a laggard's message.
+func unopenedFiles() *regexp.Regexp {
+	return regexp.MustCompile(`(?:nobody has opened|not seen all opens of) (.*), shown since`)
+}
+
+// lag waits until the command lists just these pods and nodes, each with the reason and the paths of unopened files.
+func (s *openings) lag(when string, want map[string]string) {
+	s.t.Helper()
+	eventually(s.t, podTimeout, "the right laggards "+when, func(context.Context) error {
+		r := kubectlRefvol(s.t, "converged", "configmap/app", "-n", s.name, "--opened", "--timeout=1s", "--plugin-timeout=3s", "-o", "json")
+		var verdict struct {
+			Laggards []struct {
+				Node, Reason, Message string
+				Pod                   *corev1.ObjectReference
+			}
+		}
+		if err := json.Unmarshal([]byte(r.stdout), &verdict); err != nil {
+			return fmt.Errorf("status %d: %w: %s", r.status, err, r.stderr)
+		}
+		got := map[string]string{}
+		for _, l := range verdict.Laggards {
+			name, text := l.Node, l.Reason
+			if l.Pod != nil {
+				name = l.Pod.Name
+			}
+			if paths := unopenedFiles().FindStringSubmatch(l.Message); paths != nil {
+				text += " " + paths[1]
+			}
+			got[name] = text
+		}
+		if yes := r.status == 0; !maps.Equal(got, want) || yes != (len(want) == 0) {
+			return fmt.Errorf("status %d, %v, want %v: %s", r.status, got, want, r.stdout)
+		}
+		return nil
+	})
+}
