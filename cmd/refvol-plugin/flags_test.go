@@ -27,9 +27,9 @@ func TestFlagsPage(t *testing.T) {
 	}
 	before, got, ok := strings.Cut(string(text), begin)
 	if !ok {
-		t.Fatal("the page has no place for the table")
+		t.Fatal("the page has no place for the flags")
 	}
-	want := flagsTable()
+	want := flagsList()
 	if *update {
 		if err := os.WriteFile(flagsPage, []byte(before+begin+want), 0o600); err != nil {
 			t.Fatal(err)
@@ -41,22 +41,22 @@ func TestFlagsPage(t *testing.T) {
 	}
 }
 
-// flagsTable returns the flags in Markdown.
-func flagsTable() string {
+// flagsList returns the flags in Markdown.
+func flagsList() string {
 	cmd, ofLogs := &cobra.Command{}, pflag.NewFlagSet("", pflag.ContinueOnError)
 	newServeOptions().addFlags(cmd)
 	logsapi.AddFlags(logsapi.NewLoggingConfiguration(), ofLogs)
 	var b strings.Builder
-	b.WriteString("\n| flag | default | |\n|---|---|---|\n")
+	b.WriteByte('\n')
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if ofLogs.Lookup(f.Name) != nil {
 			return
 		}
 		preset := ""
 		if f.DefValue != "" {
-			preset = "`" + f.DefValue + "`"
+			preset = " (`" + f.DefValue + "`)"
 		}
-		fmt.Fprintf(&b, "| `--%s` | %s | %s |\n", f.Name, preset, f.Usage)
+		fmt.Fprintf(&b, "- `--%s`%s: %s\n", f.Name, preset, f.Usage)
 	})
-	return strings.ReplaceAll(b.String(), "|  |", "| |")
+	return b.String()
 }
