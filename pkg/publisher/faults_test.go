@@ -63,7 +63,7 @@ func TestAFailedPublishLeavesNothing(t *testing.T) {
 }
 
 func TestAPublishThatPanicsLeavesNothingInTheWay(t *testing.T) {
-	for _, method := range []string{"Create", "Attach"} {
+	for _, method := range []string{"Create", "Attach", "Attached"} {
 		t.Run(method, func(t *testing.T) {
 			inBubble(t, func(e *env) {
 				e.objects.put(configMap("app"), "a", "1")
@@ -72,10 +72,12 @@ func TestAPublishThatPanicsLeavesNothingInTheWay(t *testing.T) {
 				e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, "volume v1: "+errPanicked.Error())
 				e.mounts.on(method, nil)
 				synctest.Wait()
-				if left := e.objects.registrations(); len(left) > 0 || e.used() != 0 {
-					t.Errorf("left registered: %v, %d bytes counted", left, e.used())
+				if method != "Attached" { // else the next call finds the volume
+					if left := e.objects.registrations(); len(left) > 0 || e.used() != 0 {
+						t.Errorf("left registered: %v, %d bytes counted", left, e.used())
+					}
+					r.Attributes["optional"] = "true" // another spec: the first one is forgotten
 				}
-				r.Attributes["optional"] = "true" // another spec: the first one is forgotten
 				e.publish(r)
 				e.objects.put(configMap("app"), "a", "2")
 				e.settle()

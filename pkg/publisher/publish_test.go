@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,53 +15,6 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/volume"
 )
-
-func TestPublishShowsOnlyWhatIsComplete(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1", "b", "2")
-		r := e.request("v1")
-		attached := false
-		e.mounts.on("Attach", func() error {
-			attached = true
-			if got := readFiles(t, filepath.Join(e.mounts.dir, "v1.1")); len(got) != 2 || got["a"] != "1" || got["b"] != "2" {
-				t.Errorf("at the moment of Attach the file system shows %v", got)
-			}
-			if shown := e.recordedIn(filepath.Join(e.mounts.dir, "v1.1"), r); shown[configMap("app")] != e.objects.get(configMap("app")).Version {
-				t.Errorf("at the moment of Attach the record says %v", shown)
-			}
-			return nil
-		})
-		e.publish(r)
-		if !attached {
-			t.Fatal("Attach was not called")
-		}
-		e.wantFiles(r, "a", "1", "b", "2")
-		e.wantProblem(r, "")
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-func TestPublishLimitsTheFileSystemAndSetsItsOwner(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		group := int64(2000)
-		r.FSGroup = &group
-		e.publish(r)
-		limits := limitsFor(mebibyte)
-		if p := e.mounts.params; p.VolumeID != "v1" || p.Size != limits.mountBytes || p.Inodes != limits.mountInodes ||
-			p.GID != 2000 || p.UID != 0 || p.Mode != 0o755|fs.ModeSetgid {
-			t.Errorf("Create got %+v", p)
-		}
-		tree := e.writes.trees[0]
-		if tree.GID != 2000 || tree.Files[0].Mode != 0o644|0o440 {
-			t.Errorf("group %d, %v", tree.GID, tree.Files[0])
-		}
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
 
 func TestPublishReturnsAtTheChangeThatItWaitsFor(t *testing.T) {
 	items := []string{"configMap", "app", "items", "[{key: a, path: a}]"}
@@ -114,21 +65,6 @@ func TestPublishReturnsAtTheChangeThatItWaitsFor(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestPublishWaitsForSeveralObjects(t *testing.T) {
-	inBubble(t, func(e *env) {
-		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]")
-		result := e.publishing(r)
-		e.wantWaiting(result)
-		e.objects.put(secret("db"), "password", "x")
-		e.wantWaiting(result)
-		e.objects.put(configMap("app"), "a", "1")
-		if err := <-result; err != nil {
-			t.Fatal(err)
-		}
-		e.wantFiles(r, "a", "1", "password", "x")
-	})
 }
 
 func TestPublishListsAllThatIsMissingWhenTheWaitEnds(t *testing.T) {
@@ -360,26 +296,5 @@ func TestOptionalObjectsAreNotWaitedFor(t *testing.T) {
 		e.settle()
 		e.wantFiles(r)
 		e.wantProblem(r, "")
-	})
-}
-
-// TestOnlyAPublishPrioritizesItsObjects: a volume that is restored, or changes, waits for its
-// turn.
-func TestOnlyAPublishPrioritizesItsObjects(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		want := []volume.Ref{configMap("app")}
-		if !slices.Equal(e.objects.prioritized, want) {
-			t.Errorf("a publish prioritized %v, want %v", e.objects.prioritized, want)
-		}
-		e.restart()
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		e.wantFiles(r, "a", "2")
-		if !slices.Equal(e.objects.prioritized, want) {
-			t.Errorf("a restored volume prioritized %v", e.objects.prioritized[1:])
-		}
 	})
 }

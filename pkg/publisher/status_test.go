@@ -80,36 +80,6 @@ func TestVolumes(t *testing.T) {
 	})
 }
 
-// TestVolumesThatAPublishBegins: as long as the objects' state isn't known, nobody is at fault.
-func TestVolumesThatAPublishBegins(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
-		publish := e.publishing(e.request("v1"))
-		after(time.Second)
-		e.wantStatus(ConditionPublishing, time.Second, "")
-		e.objects.failWith(configMap("app"), nil)
-		e.objects.put(configMap("app"), "a", "1")
-		if err := <-publish; err != nil {
-			t.Fatal(err)
-		}
-		e.wantStatus(ConditionCurrent, 0, "")
-	})
-}
-
-// TestPinnedVolumes: what becomes of its object is nothing to a pinned volume.
-func TestPinnedVolumes(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		e.publish(e.request("v1", "configMap", "app", "updatePolicy", "Pinned"))
-		first := e.objects.get(configMap("app")).Version
-		e.objects.put(configMap("app"), "a", "2")
-		after(time.Minute)
-		if s := e.wantStatus(ConditionPinned, time.Minute, ""); s.Shown[configMap("app")] != first {
-			t.Errorf("shown %v", s.Shown)
-		}
-	})
-}
-
 // TestVolumesAfterARestart: the condition of a mounted volume isn't known before its pod was read, nor before
 // its objects are.
 func TestVolumesAfterARestart(t *testing.T) {

@@ -3,7 +3,6 @@ package publisher
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -32,19 +31,6 @@ func TestUnpublishNeedsNoState(t *testing.T) {
 		e.publish(r)
 		e.objects.failWith(configMap("app"), errors.New("no API server"))
 		e.restartUnread()
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-func TestUnpublishOfAnUnknownVolumeAfterItsMountVanished(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		if err := os.RemoveAll(e.mounts.vanish(r.Target)); err != nil {
-			t.Fatal(err)
-		}
 		e.unpublish(r)
 		e.wantNothing()
 	})

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/refvol/refvol/pkg/manager"
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 // After a restart nobody knows any more what the files were made of. Whatever else can't be
@@ -164,31 +163,4 @@ func TestAShrinkIsNeverTooLarge(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A write that changed something and failed may have left files of what was refused: they are
-// looked for.
-func TestAFailedWriteIsNoWithdrawal(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
-		r.Attributes["writeStrategy"] = "InPlace"
-		e.publish(r)
-		first := e.objects.get(configMap("app")).Version
-		e.writes.set(nil, func() error { return errFault })
-		e.objects.put(configMap("app"), "a", "2")
-		access.grant()
-		after(reviewTime)
-		e.settle()
-		if shown := e.status().Shown; shown[configMap("app")] != first || shown[sharedSecret] != (volume.Version{}) {
-			t.Errorf("the status says %v of files that are half written", shown)
-		}
-		e.writes.mu.Lock()
-		if e.writes.withdrawals == 0 {
-			t.Error("nothing was withdrawn")
-		}
-		e.writes.mu.Unlock()
-		e.writes.set(nil, nil)
-		after(2 * testResync)
-		e.unpublish(r)
-		e.wantNothing()
-	})
 }
