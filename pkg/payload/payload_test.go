@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -303,71 +302,6 @@ func TestRenderConflicts(t *testing.T) {
 	}
 	if got, want := show(tree.Payload), []string{"con/f=a x/0644", "conf=b conf/0644", "conf.d=b conf.d/0644", "confx/x=a x/0644"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-// An fsGroup owns everything and may read everything, whatever the modes say.
-func TestRenderFSGroup(t *testing.T) {
-	group, root := int64(2000), int64(0)
-	o := objects(object(volume.Secret, "a", "x", "y", "z"))
-	for _, c := range []struct {
-		name        string
-		defaultMode fs.FileMode
-		group       *int64
-		wantModes   []string
-		wantDir     fs.FileMode
-		wantGID     int
-	}{
-		{"none", 0o400, nil, []string{"x=a x/0400", "y=a y/0000", "z=a z/0755"}, 0o755, 0},
-		{"with 0644", 0o644, &group, []string{"x=a x/0644", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 2000},
-		{"with 0400", 0o400, &group, []string{"x=a x/0440", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 2000},
-		{"with 0", 0, &group, []string{"x=a x/0440", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 2000},
-		{"with 0002", 0o002, &group, []string{"x=a x/0442", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 2000},
-		{"of root is one too", 0o400, &root, []string{"x=a x/0440", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 0},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			s := spec(source(0, volume.Secret, "a", "x:x", "y:y:0000", "z:z:0755"))
-			s.DefaultMode = &c.defaultMode
-			tree, err := Render(s, o, Options{FSGroup: c.group})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := show(tree.Payload); !slices.Equal(got, c.wantModes) {
-				t.Errorf("files are %q, want %q", got, c.wantModes)
-			}
-			if tree.DirMode != c.wantDir || tree.UID != 0 || tree.GID != c.wantGID {
-				t.Errorf("directories are %v, owner %d:%d; want %v and 0:%d", tree.DirMode, tree.UID, tree.GID, c.wantDir, c.wantGID)
-			}
-		})
-	}
-}
-
-// Render copies no value and writes to nothing that it was given.
-func TestRenderSharesValues(t *testing.T) {
-	o := object(volume.ConfigMap, "a", "x", "y")
-	o.BinaryData = map[string][]byte{"blob": {1, 2, 3}}
-	s := spec(source(0, volume.ConfigMap, "a"), source(1, volume.ConfigMap, "a", "x:d/x", "blob:d/blob"))
-	wantSpec := spec(source(0, volume.ConfigMap, "a"), source(1, volume.ConfigMap, "a", "x:d/x", "blob:d/blob"))
-	data, binary := maps.Clone(o.Data), maps.Clone(o.BinaryData)
-	group := int64(1)
-	tree, err := Render(s, objects(o), Options{FSGroup: &group})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(tree.Files) != 5 {
-		t.Fatalf("got %v, want 5 files", tree.Files)
-	}
-	for _, f := range tree.Files {
-		value, ok := o.Value(f.Path[strings.LastIndexByte(f.Path, '/')+1:])
-		if !ok || &value[0] != &f.Data[0] || len(value) != len(f.Data) {
-			t.Errorf("%v does not share the object's bytes", f)
-		}
-	}
-	if !reflect.DeepEqual(o.Data, data) || !reflect.DeepEqual(o.BinaryData, binary) {
-		t.Error("Render changed the object")
-	}
-	if !reflect.DeepEqual(s, wantSpec) {
-		t.Errorf("Render changed the spec to %+v", s)
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -140,14 +138,6 @@ env:
 	}
 }
 
-func TestEnvOfAnInitContainer(t *testing.T) {
-	spec := parseSpec(t, "initContainers: [{name: a}, {name: init, env: [{name: K, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]\ncontainers: [{name: app}]")
-	got, _, err := Env(spec, "ns", "init")
-	if err != nil || len(got.Vars) != 1 || got.Vars[0].Key.Field != "spec.initContainers[1].env[0].valueFrom.secretKeyRef" {
-		t.Errorf("got %s, %v", describe(got), err)
-	}
-}
-
 func TestEnvRefuses(t *testing.T) {
 	for _, test := range []struct{ name, spec, want string }{
 		{"no such container", "initContainers: [{name: init}]\ncontainers: [{name: web}, {name: log}]", `the pod has no container "app"; it has init, web, log`},
@@ -169,26 +159,6 @@ func TestEnvRefuses(t *testing.T) {
 		}
 		if !reflect.DeepEqual(got, volume.Env{}) || leftOut != nil {
 			t.Errorf("%s: got %s, %v beside the error", test.name, describe(got), leftOut)
-		}
-	}
-}
-
-// Whatever Env finds, VisitObjectRefs finds, so what a volume registers is what the pod references.
-func TestEnvIsPartOfVisit(t *testing.T) {
-	spec := parseSpec(t, everySort)
-	spec.Containers[0].Env = slices.DeleteFunc(spec.Containers[0].Env, func(v corev1.EnvVar) bool { return v.Name == "NAMELESS" })
-	env, _, err := Env(spec, "ns", "app")
-	if err != nil {
-		t.Fatal(err)
-	}
-	uses := env.References()
-	if len(uses) != 3 {
-		t.Errorf("the container names %d objects, want 3: %v", len(uses), uses)
-	}
-	refs := Refs(spec, "ns")
-	for _, use := range uses {
-		if !slices.Contains(refs, use.Ref) {
-			t.Errorf("%s: %s is not visited", use.Field, use.Ref)
 		}
 	}
 }
