@@ -48,11 +48,6 @@ func TestPublishWithoutPodInfo(t *testing.T) {
 	}
 }
 
-const (
-	idForm    = `must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`
-	groupForm = "must be a decimal group id from 0 to 2147483647"
-)
-
 func TestVolumeStats(t *testing.T) {
 	usage := publisher.Usage{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}
 	req := &csi.NodeGetVolumeStatsRequest{VolumeId: testID, VolumePath: testTarget}

@@ -183,11 +183,6 @@ func (o *fakeObjects) putWith(ref volume.Ref, data func(version string) map[stri
 	})
 }
 
-// restore puts an old state of an object back, as an API server shows it that lags.
-func (o *fakeObjects) restore(object *volume.Object) {
-	o.set(object.Ref, func() { o.objects[object.Ref] = object })
-}
-
 func (o *fakeObjects) get(ref volume.Ref) *volume.Object {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -234,6 +234,7 @@ func TestAPodsVolumesAreBounded(t *testing.T) {
 			"the volume has 257 items, more than 256: one for each page of 4096 bytes of --max-volume-size")
 	})
 }
+
 func TestAVolumeMayTakeExactlyItsLimit(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", pages(256))
