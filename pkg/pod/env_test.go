@@ -9,64 +9,12 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-func objectRef(kind volume.Kind, name string) volume.Ref {
-	return volume.Ref{Kind: kind, Namespace: "ns", Name: name}
-}
-
 func TestEnv(t *testing.T) {
 	for _, test := range []struct {
 		name, container string // YAML of the second of two containers
 		want            volume.Env
 		leftOut         []string
 	}{
-		{name: "nothing", container: `{name: app}`},
-		{
-			name: "whole objects",
-			container: `
-name: app
-envFrom:
-- configMapRef: {name: a}
-- prefix: P_
-  secretRef: {name: b, optional: true}
-- configMapRef: {name: c, optional: false}
-`,
-			want: volume.Env{From: []volume.EnvFrom{
-				{Ref: objectRef(volume.ConfigMap, "a"), Field: "spec.containers[1].envFrom[0].configMapRef"},
-				{Prefix: "P_", Ref: objectRef(volume.Secret, "b"), Optional: true, Field: "spec.containers[1].envFrom[1].secretRef"},
-				{Ref: objectRef(volume.ConfigMap, "c"), Field: "spec.containers[1].envFrom[2].configMapRef"},
-			}},
-		},
-		{
-			name: "each sort of variable",
-			container: `
-name: app
-env:
-- {name: EMPTY}
-- {name: VALUE, value: a $(EMPTY) $$}
-- {name: EMPTY_SOURCE, value: "", valueFrom: {secretKeyRef: {name: s, key: k}}}
-- {name: LEVEL, valueFrom: {configMapKeyRef: {name: m, key: level, optional: true}}}
-- {name: BEATEN, value: x, valueFrom: {secretKeyRef: {name: s, key: k}}}
-- {name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-- {name: NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace, apiVersion: v1}}}
-- {name: UID, valueFrom: {fieldRef: {fieldPath: metadata.uid, apiVersion: ""}}}
-- {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
-- {name: ACCOUNT, valueFrom: {fieldRef: {fieldPath: spec.serviceAccountName}}}
-- {name: VALUE, value: again}
-`,
-			want: volume.Env{Vars: []volume.EnvVar{
-				{Name: "EMPTY"},
-				{Name: "VALUE", Value: "a $(EMPTY) $$"},
-				{Name: "EMPTY_SOURCE", Key: &volume.Reference{Ref: objectRef(volume.Secret, "s"), Key: "k", Field: "spec.containers[1].env[2].valueFrom.secretKeyRef"}},
-				{Name: "LEVEL", Key: &volume.Reference{Ref: objectRef(volume.ConfigMap, "m"), Key: "level", Optional: true, Field: "spec.containers[1].env[3].valueFrom.configMapKeyRef"}},
-				{Name: "BEATEN", Value: "x", Key: &volume.Reference{Ref: objectRef(volume.Secret, "s"), Key: "k", Field: "spec.containers[1].env[4].valueFrom.secretKeyRef"}},
-				{Name: "NAME", FieldRef: volume.PodName},
-				{Name: "NAMESPACE", FieldRef: volume.PodNamespace},
-				{Name: "UID", FieldRef: volume.PodUID},
-				{Name: "NODE", FieldRef: volume.PodNodeName},
-				{Name: "ACCOUNT", FieldRef: volume.PodServiceAccount},
-				{Name: "VALUE", Value: "again"},
-			}},
-		},
 		{
 			name: "what a publish can't know, sorted",
 			container: `

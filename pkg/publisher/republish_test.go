@@ -11,30 +11,6 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-func TestPublishTwiceIsOneMount(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		e.objects.takeReads(configMap("app"))
-		calls := e.mounts.count("Create") + e.mounts.count("Attach") + e.mounts.count("Reopen") + e.mounts.count("Unmount")
-		for range 100 {
-			e.publish(r)
-		}
-		if reads := e.objects.takeReads(configMap("app")); len(reads) > 100 {
-			t.Errorf("%d reads of the object", len(reads))
-		}
-		if now := e.mounts.count("Create") + e.mounts.count("Attach") + e.mounts.count("Reopen") + e.mounts.count("Unmount"); now != calls {
-			t.Errorf("%d calls to the mounts", now-calls)
-		}
-		if n := len(e.objects.registrations()); n != 1 {
-			t.Errorf("%d registrations", n)
-		}
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
 func TestRepublishOfALiveVolumeSucceeds(t *testing.T) {
 	group := int64(1)
 	for _, test := range []struct {

@@ -39,47 +39,6 @@ func (e *env) wantStatus(condition Condition, since time.Duration, reason string
 	return got
 }
 
-// TestVolumes follows a volume through its conditions.
-func TestVolumes(t *testing.T) {
-	inBubble(t, func(e *env) {
-		r := e.request("v1")
-		publish := e.publishing(r)
-		after(time.Second)
-		waits := e.wantStatus("RefNotFound", time.Second, `ConfigMap "shop/app"`)
-		if waits.Pod != r.Pod || waits.Target != r.Target || waits.VolumeID != "v1" || len(waits.Shown) > 0 || waits.Bytes != 0 {
-			t.Errorf("got %+v", waits)
-		}
-		e.objects.put(configMap("app"), "a", canary)
-		if err := <-publish; err != nil {
-			t.Fatal(err)
-		}
-		after(time.Minute)
-		current := e.wantStatus(ConditionCurrent, time.Minute, "")
-		if !slices.Equal(current.Refs, []volume.Ref{configMap("app")}) || current.Bytes != taken(1, 1) ||
-			current.Shown[configMap("app")] != e.objects.get(configMap("app")).Version {
-			t.Errorf("got %+v", current)
-		}
-		e.objects.remove(configMap("app"))
-		after(time.Minute)
-		e.wantStatus("RefDeleted", time.Minute, `ConfigMap "shop/app"`)
-		e.objects.put(configMap("app"), "a", canary+"2")
-		shown := e.wantStatus(ConditionCurrent, 0, "").Shown
-		if shown[configMap("app")] != e.objects.get(configMap("app")).Version {
-			t.Errorf("shown %v", shown)
-		}
-		after(time.Second)
-		e.writes.set(func() error { return errFault }, nil)
-		e.objects.put(configMap("app"), "a", "3")
-		e.wantStatus("VolumeUpdateFailed", 0, "injected fault")
-		e.writes.set(nil, nil)
-		after(retryMax)
-		e.unpublish(r)
-		for range e.p.Volumes {
-			t.Error("an unpublished volume is told")
-		}
-	})
-}
-
 // TestVolumesAfterARestart: the condition of a mounted volume isn't known before its pod was read, nor before
 // its objects are.
 func TestVolumesAfterARestart(t *testing.T) {
