@@ -164,3 +164,29 @@ func TestAPublishComesFirst(t *testing.T) {
 		e.wantNothing()
 	})
 }
+
+// TestTheIDNamesTheTarget: a mount is taken over if its id, where that is of the kubelet's form,
+// is that of the target's pod and volume. Another volume's mount there stays as it is.
+func TestTheIDNamesTheTarget(t *testing.T) {
+	for name, shown := range map[string]string{"settings": "2", "other": "1"} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(e *env) {
+				e.objects.put(configMap("app"), "a", "1")
+				r := e.request("v1")
+				r.VolumeID = inlineID(r.Pod, name)
+				e.publish(r)
+				e.restart()
+				e.objects.put(configMap("app"), "a", "2")
+				e.settle()
+				e.wantFiles(r, "a", shown)
+				if name == "settings" {
+					e.wantEvents()
+				} else {
+					e.wantEvents("VolumeUpdateFailed: the volume mounted at ")
+				}
+				e.unpublish(r)
+				e.wantNothing()
+			})
+		})
+	}
+}
