@@ -122,7 +122,7 @@ test-unit: ## Run the unit tier: no root, no network, no built binaries
 	@output=$$($(GO) test $(SANDBOX) $(RACE) -vet=off -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
 
 .PHONY: bench-micro
-bench-micro: ## Run the micro-benchmarks of the packages; BENCH=Render picks some, COUNT=10 repeats them
+bench-micro: ## Run the micro-benchmarks of the packages; BENCH=Write picks some, COUNT=10 repeats them
 	$(GO) test $(SANDBOX) -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) $$($(BENCHED))
 
 # The suites of the e2e module run programs that they don't import, and those of deploy/ read

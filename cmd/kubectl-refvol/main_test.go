@@ -60,17 +60,6 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-func TestParseObject(t *testing.T) {
-	for text, want := range map[string]fleet.Object{
-		"secret/db": {Kind: "Secret", Namespace: "ns", Name: "db"}, "secrets/db": {Kind: "Secret", Namespace: "ns", Name: "db"},
-		"configmap/a.b": {Kind: "ConfigMap", Namespace: "ns", Name: "a.b"}, "cm/x": {Kind: "ConfigMap", Namespace: "ns", Name: "x"},
-	} {
-		if got, err := parseObject(text, "ns"); err != nil || got != want {
-			t.Errorf("%s: %v, %v", text, got, err)
-		}
-	}
-}
-
 var (
 	errFault     = errors.New("fault")
 	errForbidden = apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errFault)

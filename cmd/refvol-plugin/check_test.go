@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/refvol/refvol/pkg/apiclient"
-	"github.com/refvol/refvol/pkg/check"
 	"github.com/refvol/refvol/pkg/command"
 )
 
@@ -68,36 +65,6 @@ func message(err error) string {
 		return ""
 	}
 	return err.Error()
-}
-
-func TestCheckJSON(t *testing.T) {
-	out, _, err := runCommand(t, "check", "-o", "json", "-n", "ns", "-f", manifestOf(t, "f.yaml", "secret: db, uid: x"))
-	if message(err) != "check: 1 problem" {
-		t.Error(err)
-	}
-	var report check.Report
-	decoder := json.NewDecoder(strings.NewReader(out))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&report); err != nil {
-		t.Fatalf("%v in %s", err, out)
-	}
-	if len(report.Workloads) != 1 || report.Workloads[0].Namespace != "ns" || len(report.Problems) != 1 || report.Live {
-		t.Errorf("got %s", out)
-	}
-}
-
-func TestCheckStandardInput(t *testing.T) {
-	text, err := os.ReadFile(manifestOf(t, "f.yaml", "secret: db, uid: x"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	root := newRootCommand()
-	root.SetIn(bytes.NewReader(text))
-	err = command.Run(t.Context(), root, []string{"check", "-f", "-"}, &out, &out)
-	if message(err) != "check: 1 problem" || !strings.Contains(out.String(), "problem: standard input, document 1: Pod default/app: ") {
-		t.Errorf("%v, %s", err, out.String())
-	}
 }
 
 func TestCheckRefuses(t *testing.T) {
@@ -183,22 +150,6 @@ func TestCheckLiveNamespace(t *testing.T) {
 		}
 		if err == nil && (config.Timeout <= 0 || config.Host != "http://127.0.0.1:1") {
 			t.Errorf("got %+v", config)
-		}
-	}
-}
-
-// The rights that a pod needs follow from the flags of the plugins.
-func TestCheckRights(t *testing.T) {
-	for _, test := range []struct{ identity, changeDetection, want string }{
-		{"plugin", "Watch", "get"},
-		{"pod", "Watch", "get, list and watch"},
-		{"pod", "Cache", "get"},
-		{"pod", "Get", "get"},
-	} {
-		file := manifestOf(t, "f.yaml", `sources: "[{secret: {name: db, namespace: platform}}]"`)
-		out, _, err := runCommand(t, "check", "-f", file, "--identity="+test.identity, "--change-detection="+test.changeDetection)
-		if err != nil || !strings.Contains(out, "right to "+test.want+" it") {
-			t.Errorf("%+v: got %v, %s", test, err, out)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"regexp"
-	"strings"
 	"testing"
 
 	logsapi "k8s.io/component-base/logs/api/v1"
@@ -40,15 +39,6 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-func TestHelp(t *testing.T) {
-	for _, args := range [][]string{nil, {"--help"}, {"help"}} {
-		out, _, err := runCommand(t, args...)
-		if err != nil || !strings.Contains(out, "serve") || !strings.Contains(out, "version") {
-			t.Errorf("%q: %v, %q", args, err, out)
-		}
-	}
-}
-
 // main prints the error, and only main exits; so nothing here may end the test.
 func TestACommandLineThatIsWrong(t *testing.T) {
 	t.Setenv("NODE_NAME", "node-1")
@@ -62,6 +52,8 @@ func TestACommandLineThatIsWrong(t *testing.T) {
 		{[]string{"serve", "argument"}, `unknown command "argument" for "refvol-plugin serve"`},
 		{[]string{"version", "argument"}, `unknown command "argument" for "refvol-plugin version"`},
 		{[]string{"serve", "--resync-interval=soon"}, `invalid argument "soon" for "--resync-interval" flag: time: invalid duration "soon"`},
+		{[]string{"status", "--status-address="}, "--status-address: Required value: name the address that the plugin serves at"},
+		{[]string{"status", "-o", "xml"}, `--output: Unsupported value: "xml": must be table, wide, json or yaml`},
 		{[]string{"serve", "--logging-format=xml"}, `logging flags: format: Invalid value: "xml": Unsupported log format`},
 	} {
 		out, errOut, err := runCommand(t, test.args...)

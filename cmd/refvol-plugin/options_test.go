@@ -1,64 +1,10 @@
 package main
 
 import (
-	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-
-	"github.com/spf13/pflag"
-	logsapi "k8s.io/component-base/logs/api/v1"
 )
-
-func TestFlagDefaults(t *testing.T) {
-	t.Setenv("NODE_NAME", "node-7")
-	want := map[string]string{
-		"endpoint":            "unix:///csi/csi.sock",
-		"driver-name":         "csi.refvol.dev",
-		"node-name":           "node-7",
-		"kubeconfig":          "",
-		"registration-dir":    "",
-		"kubelet-socket-path": "",
-		"kubelet-dir":         "/var/lib/kubelet",
-		"resync-interval":     "1m0s",
-		"change-detection":    "Watch",
-		"identity":            "plugin",
-		"cross-namespace":     "false",
-		"publish-wait":        "1m40s",
-		"max-volume-size":     "16Mi",
-		"max-total-size":      "512Mi",
-		"max-cached-size":     "256Mi",
-		"selinux-context":     "",
-		"http-address":        ":9810",
-		"profiling-address":   "",
-		"status-address":      "127.0.0.1:9811",
-		"startup-taint":       "",
-		"open-receipts":       "true",
-	}
-	logging := pflag.NewFlagSet("", pflag.ContinueOnError)
-	logsapi.AddFlags(logsapi.NewLoggingConfiguration(), logging)
-	if logging.Lookup("v") == nil || logging.Lookup("logging-format") == nil {
-		t.Fatal("the logging flags are not what they were")
-	}
-	got := map[string]string{}
-	newServeCommand().Flags().VisitAll(func(flag *pflag.Flag) {
-		if logging.Lookup(flag.Name) == nil {
-			got[flag.Name] = flag.DefValue
-		}
-		if flag.Usage == "" {
-			t.Errorf("--%s has no description", flag.Name)
-		}
-	})
-	if !maps.Equal(got, want) {
-		for _, name := range slices.Sorted(maps.Keys(want)) {
-			if got[name] != want[name] {
-				t.Errorf("--%s is %q by default, want %q", name, got[name], want[name])
-			}
-		}
-		t.Errorf("the flags are %v", slices.Sorted(maps.Keys(got)))
-	}
-}
 
 func TestValuesThatAreNotSupported(t *testing.T) {
 	t.Setenv("NODE_NAME", "node-1")
@@ -126,18 +72,6 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 		_, _, err := runCommand(t, append([]string{"serve"}, test.args...)...)
 		if err == nil || err.Error() != test.want {
 			t.Errorf("%q: got %v, want %s", test.args, err, test.want)
-		}
-	}
-}
-
-// Each change detection gets past the flags, up to the constructor below.
-func TestChangeDetections(t *testing.T) {
-	t.Setenv("NODE_NAME", "node-1")
-	none := filepath.Join(t.TempDir(), "none")
-	for _, detection := range []string{"Watch", "Cache", "Get"} {
-		_, _, err := runCommand(t, "serve", "--change-detection="+detection, "--kubeconfig="+none)
-		if err == nil || !strings.Contains(err.Error(), "configure the client of the API server: ") {
-			t.Errorf("%s: got %v", detection, err)
 		}
 	}
 }

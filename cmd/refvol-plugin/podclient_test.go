@@ -108,42 +108,6 @@ func TestPodClientHasNothingOfThePlugins(t *testing.T) {
 	}
 }
 
-// What is read as the node carries the plugin's token and the node's name, and nobody else's, whatever
-// the kubeconfig says.
-func TestNodeClientImpersonatesTheNode(t *testing.T) {
-	seen := make(chan http.Header, 1)
-	server := newTLSServer(t, func(w http.ResponseWriter, r *http.Request) {
-		seen <- r.Header
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}})
-	})
-	config := ownCredentials(t, server)
-	config.AuthProvider, config.WrapTransport = nil, nil
-	client, err := newNodeClient(config, "n1", requests.New())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closeIdle(client)
-	if _, err := client.ConfigMaps("shop").Get(t.Context(), "app", metav1.GetOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	header := <-seen
-	if got := header["Impersonate-User"]; len(got) != 1 || got[0] != "system:node:n1" {
-		t.Errorf("it impersonates %q", got)
-	}
-	if got := header["Authorization"]; len(got) != 1 || got[0] != "Bearer own-token" {
-		t.Errorf("it came with %d credentials", len(got))
-	}
-	for name := range header {
-		if strings.HasPrefix(name, "Impersonate-") && name != "Impersonate-User" {
-			t.Errorf("it came with %s", name)
-		}
-	}
-	if config.Impersonate.UserName != "admin" {
-		t.Error("the plugin's own client impersonates the node too")
-	}
-}
-
 // selfSigned returns a key and a certificate of its own, in PEM.
 func selfSigned(t *testing.T) (key, cert []byte) {
 	t.Helper()

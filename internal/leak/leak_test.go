@@ -145,14 +145,3 @@ func TestCheckFiles(t *testing.T) {
 		t.Errorf("a directory that is not there: %v", err)
 	}
 }
-
-func BenchmarkFind(b *testing.B) {
-	line := `{"ts":1763748000000.1,"caller":"csi/interceptors.go:35","msg":"CSI call begins","v":4,"method":"NodePublishVolume","volumeID":"csi-0123456789abcdef"}` + "\n"
-	log := []byte(strings.Repeat(line, 16<<20/len(line)))
-	b.SetBytes(int64(len(log)))
-	for b.Loop() {
-		if leaks, err := Find(bytes.NewReader(log)); err != nil || len(leaks) > 0 {
-			b.Fatal(leaks, err)
-		}
-	}
-}

@@ -3,15 +3,11 @@ package check
 import (
 	"context"
 	"errors"
-	"maps"
 	"reflect"
-	"slices"
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -27,56 +23,6 @@ func newServer(t *testing.T, objects ...runtime.Object) (*APIServer, *fake.Clien
 		Secrets:    func(namespace string) Secrets { return client.CoreV1().Secrets(namespace) },
 		Reviews:    client.AuthorizationV1().SubjectAccessReviews(),
 	}, client
-}
-
-func TestLookup(t *testing.T) {
-	meta := metav1.ObjectMeta{Namespace: "ns", Name: "o"}
-	s, client := newServer(t,
-		&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"a": "hunter2"}, BinaryData: map[string][]byte{"b": []byte("hunter2")}},
-		&corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"c": []byte("hunter2")}})
-	ref := func(kind volume.Kind, namespace, name string) volume.Ref {
-		return volume.Ref{Kind: kind, Namespace: namespace, Name: name}
-	}
-	for _, test := range []struct {
-		ref          volume.Ref
-		exists       Answer
-		data, binary []string
-	}{
-		{ref(volume.ConfigMap, "ns", "o"), Yes, []string{"a"}, []string{"b"}},
-		{ref(volume.Secret, "ns", "o"), Yes, []string{"c"}, nil},
-		{ref(volume.Secret, "other", "o"), No, nil, nil},
-		{ref(volume.ConfigMap, "ns", "other"), No, nil, nil},
-		{ref(volume.ConfigMap, "ns", "../../o"), No, nil, nil},
-		{ref(volume.ConfigMap, "..", "o"), No, nil, nil},
-	} {
-		got, err := s.Lookup(t.Context(), test.ref)
-		data, binary := slices.Sorted(maps.Keys(got.Data)), slices.Sorted(maps.Keys(got.BinaryData))
-		if err != nil || got.Exists != test.exists || !slices.Equal(data, test.data) || !slices.Equal(binary, test.binary) {
-			t.Errorf("%s: got %+v, %v", test.ref, got, err)
-		}
-	}
-	if n := len(client.Actions()); n != 4 {
-		t.Errorf("%d requests, want none for impossible names: 4", n)
-	}
-	if _, err := s.Lookup(t.Context(), ref("Pod", "ns", "o")); err == nil {
-		t.Error("looks up a Pod")
-	}
-}
-
-func TestLookupErrors(t *testing.T) {
-	forbidden := apierrors.NewForbidden(corev1.Resource("secrets"), "o", errors.New("no"))
-	broken := errors.New("connection refused")
-	for _, test := range []struct {
-		err, want error
-		exists    Answer
-	}{{forbidden, nil, Unknown}, {broken, broken, ""}} {
-		s, client := newServer(t)
-		client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, test.err })
-		got, err := s.Lookup(t.Context(), volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "o"})
-		if !errors.Is(err, test.want) || got.Exists != test.exists {
-			t.Errorf("%v: got %+v, %v", test.err, got, err)
-		}
-	}
 }
 
 func TestMay(t *testing.T) {

@@ -74,14 +74,6 @@ func references(r *Report) []string {
 	return all
 }
 
-func TestNewRefuses(t *testing.T) {
-	for _, o := range []Options{{}, {Driver: driver}, {Namespace: "ns"}} {
-		if _, err := New(o); err == nil {
-			t.Errorf("%+v is accepted", o)
-		}
-	}
-}
-
 const podSpec = `{containers: [{name: c, envFrom: [{secretRef: {name: s}}]}], volumes: [{name: v, csi: {driver: csi.refvol.dev, volumeAttributes: {configMap: m, uid: x}}}]}`
 
 // Every kind that has pods is looked at, below its own path.
@@ -112,17 +104,6 @@ func TestKinds(t *testing.T) {
 	}
 	if n := len(supported()); n != 9 {
 		t.Errorf("%d kinds are supported, 9 tested", n)
-	}
-}
-
-func TestServiceAccount(t *testing.T) {
-	for spec, want := range map[string]string{
-		"{}": "default", "{serviceAccount: old}": "old", "{serviceAccountName: new, serviceAccount: old}": "new",
-	} {
-		r := add(t, nil, "apiVersion: v1\nkind: Pod\nspec: "+spec)
-		if got := r.Workloads[0].ServiceAccount; got != want {
-			t.Errorf("%s: got %s, want %s", spec, got, want)
-		}
 	}
 }
 

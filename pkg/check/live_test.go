@@ -2,7 +2,6 @@ package check
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -129,17 +128,6 @@ spec:
 	})
 }
 
-// Each question is asked once, however often an object is named.
-func TestLiveAsksOnce(t *testing.T) {
-	cluster := &fakeCluster{objects: map[string]Object{`Secret "other/s"`: having()}}
-	const pod = `apiVersion: v1
-kind: Pod
-spec: {volumes: [{name: v, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: {sources: "[{secret: {name: s, namespace: other}}, {secret: {name: s, namespace: other}}]"}}}]}
-`
-	add(t, cluster, pod+"---\n"+pod+"---\n"+strings.Replace(pod, "spec: {", "spec: {serviceAccountName: other, ", 1))
-	lines(t, "asked", cluster.asked, []string{`Secret "other/s"`, `ns/default > Secret "other/s"`, `ns/other > Secret "other/s"`})
-}
-
 // With the plugin's identity rights count for objects of other namespaces only, with pods'
 // identity for all that a volume of the driver shows; not for what the kubelet reads.
 func TestRights(t *testing.T) {
@@ -187,17 +175,5 @@ spec:
 			problems = append(problems, f.Field+": "+f.Message)
 		}
 		lines(t, test.name, problems, test.problems)
-	}
-}
-
-func TestLiveFails(t *testing.T) {
-	broken := errors.New("connection refused")
-	c, err := New(Options{Driver: driver, Namespace: "ns", Cluster: &fakeCluster{err: broken}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = c.Add(t.Context(), "f", strings.NewReader("apiVersion: v1\nkind: Pod\nspec: {imagePullSecrets: [{name: s}]}\n"))
-	if !errors.Is(err, broken) || err.Error() != `get Secret "ns/s": connection refused` {
-		t.Errorf("got %v", err)
 	}
 }

@@ -57,30 +57,6 @@ func TestNothingOfARequestIsLogged(t *testing.T) {
 	}
 }
 
-func TestCallsAreLoggedAndObserved(t *testing.T) {
-	s := serve(t, nil)
-	if _, err := s.node.NodePublishVolume(t.Context(), publishRequestOf(nil)); err != nil {
-		t.Fatal(err)
-	}
-	s.publisher.publish = func(context.Context) error { return errTest }
-	if _, err := s.node.NodePublishVolume(t.Context(), publishRequestOf(nil)); err == nil {
-		t.Fatal("no error")
-	}
-	if _, err := s.identity.Probe(t.Context(), &csi.ProbeRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	want := []observation{{"NodePublishVolume", "OK"}, {"NodePublishVolume", "Internal"}, {"Probe", "OK"}}
-	if got := s.observed.get(); !slices.Equal(got, want) {
-		t.Errorf("observed %v, want %v", got, want)
-	}
-	if got := s.logs.with("CSI call failed", "for a test", `method="NodePublishVolume"`, `volumeID="`+testID+`"`, `code="Internal"`); len(got) != 1 {
-		t.Errorf("the failure was logged %d times in %s", len(got), s.logs)
-	}
-	if got := s.logs.with("CSI call done", `method="NodePublishVolume"`, `volumeID="`+testID+`"`); len(got) != 1 {
-		t.Errorf("the success was logged %d times in %s", len(got), s.logs)
-	}
-}
-
 // TestEachFailureIsLogged once, with its code and its pod, also one that differs from the one before by its text only.
 func TestEachFailureIsLogged(t *testing.T) {
 	s := serve(t, nil)

@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
@@ -38,15 +36,6 @@ func newLockTest(t *testing.T) *lockTest {
 	}
 }
 
-func (l *lockTest) acquire() func() error {
-	l.Helper()
-	release, err := AcquireLock(l.ctx, "unix://"+l.socket)
-	if err != nil {
-		l.Fatal(err)
-	}
-	return release
-}
-
 func (l *lockTest) wantLocked() {
 	l.Helper()
 	file, err := os.Open(l.socket + ".lock")
@@ -56,88 +45,6 @@ func (l *lockTest) wantLocked() {
 	defer file.Close()
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
 		l.Errorf("got %v, want that it is locked", err)
-	}
-}
-
-// A second process waits, says so once, and goes on when the first has let go.
-func TestLockWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLockTest(t)
-		release := l.acquire()
-		got := make(chan error, 1)
-		go func() {
-			second, err := AcquireLock(l.ctx, "unix://"+l.socket)
-			if err == nil {
-				l.wantLocked()
-				err = second()
-			}
-			got <- err
-		}()
-		select {
-		case err := <-got:
-			t.Fatalf("the second process didn't wait: %v", err)
-		case <-time.After(time.Minute): // of the bubble's own clock
-		}
-		if lines := l.logs.with("Another process serves this socket: waiting for its end", l.socket); len(lines) != 1 {
-			t.Errorf("logged %q", l.logs)
-		}
-		if err := release(); err != nil {
-			t.Error(err)
-		}
-		released := time.Now()
-		if err := <-got; err != nil {
-			t.Error(err)
-		}
-		if waited := time.Since(released); waited > lockInterval {
-			t.Errorf("it went on after %s, want at most %s", waited, lockInterval)
-		}
-	})
-}
-
-func TestLockHeedsTheContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLockTest(t)
-		release := l.acquire()
-		ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
-		defer cancel()
-		if _, err := AcquireLock(ctx, "unix://"+l.socket); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
-		}
-		l.wantLocked()
-		if err := release(); err != nil {
-			t.Error(err)
-		}
-		// Whoever gave up has left nothing locked.
-		if err := l.acquire()(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// What a process before has left is locked as it is.
-func TestLockOfAFileThatIsThere(t *testing.T) {
-	l := newLockTest(t)
-	if err := l.acquire()(); err != nil {
-		t.Fatal(err)
-	}
-	before, err := os.Stat(l.socket + ".lock")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if before.Mode() != 0o600 {
-		t.Errorf("its mode is %v, want 0600", before.Mode())
-	}
-	release := l.acquire()
-	after, err := os.Stat(l.socket + ".lock")
-	if err != nil || !os.SameFile(before, after) {
-		t.Errorf("the file is another one: %v", err)
-	}
-	l.wantLocked()
-	if err := release(); err != nil {
-		t.Error(err)
-	}
-	if l.logs.String() != "" {
-		t.Errorf("logged %q", l.logs)
 	}
 }
 

@@ -12,27 +12,6 @@ import (
 
 func formats() []volume.EnvFormat { return []volume.EnvFormat{volume.EnvDotenv, volume.EnvShell} }
 
-func TestEncodeKeepsOrder(t *testing.T) {
-	for _, format := range formats() {
-		data, skipped := Encode(format, []Variable{{"B", "1"}, {"A", "2"}, {"_c3", "3"}})
-		want := "B=1\nA=2\n_c3=3\n"
-		if format == volume.EnvShell {
-			want = "B='1'\nA='2'\n_c3='3'\n"
-		}
-		if string(data) != want || skipped != nil {
-			t.Errorf("%s: Encode gives %q and skips %q; want %q", format, data, skipped, want)
-		}
-	}
-}
-
-func TestEncodeNothing(t *testing.T) {
-	for _, format := range formats() {
-		if data, skipped := Encode(format, nil); len(data) != 0 || skipped != nil {
-			t.Errorf("%s: Encode gives %q and skips %q; want nothing", format, data, skipped)
-		}
-	}
-}
-
 func TestEncodeNames(t *testing.T) {
 	for name, want := range map[string]bool{
 		"A": true, "z": true, "_": true, "_A": true, "a1_B2": true, "PATH": true, "LC_ALL": true,

@@ -57,24 +57,6 @@ func receive(t *testing.T, written <-chan *corev1.Event) *corev1.Event {
 	}
 }
 
-func TestWarn(t *testing.T) {
-	r, written := newRecorder(t)
-	r.Warn(volume.Pod{Namespace: "shop", Name: "web-0", UID: "8f7e"}, "RefNotFound", `Secret "shop/db" not found`)
-	event := receive(t, written)
-	want := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: "shop", Name: "web-0", UID: "8f7e"}
-	if event.InvolvedObject != want {
-		t.Errorf("involved object %+v, want %+v", event.InvolvedObject, want)
-	}
-	if event.Namespace != "shop" || event.Type != corev1.EventTypeWarning || event.Reason != "RefNotFound" ||
-		event.Message != `Secret "shop/db" not found` ||
-		event.Source != (corev1.EventSource{Component: "csi.refvol.dev", Host: "node-1"}) {
-		t.Errorf("event %+v", event)
-	}
-	if event.FirstTimestamp == (metav1.Time{}) {
-		t.Error("no time")
-	}
-}
-
 func TestWarnCutsOffLongMessages(t *testing.T) {
 	r, written := newRecorder(t)
 	for _, n := range []int{maxMessage, maxMessage + 1} {

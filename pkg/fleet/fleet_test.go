@@ -131,30 +131,6 @@ func TestEachNodeIsThere(t *testing.T) {
 	}
 }
 
-func TestProblems(t *testing.T) {
-	for name, test := range map[string]struct {
-		report *status.Report
-		err    error
-		want   Problem
-	}{
-		"another format": {nil, fmt.Errorf("get: %w", status.ErrFormat), Problem{OtherRelease, "the plugin is of a release without such reports, or has another --status-address: get: not a status that this release can read"}},
-		"refused":        {nil, fmt.Errorf("forward: %w", syscall.ECONNREFUSED), Problem{OtherRelease, "the plugin is of a release without such reports, or has another --status-address: forward: connection refused"}},
-		"failure":        {nil, errors.New("no\x1b[2J route"), Problem{Unreachable, "no\x1b[2J route"}},
-		"another driver": {&status.Report{Driver: "x", Node: "n"}, nil, Problem{OtherPlugin, "the pod serves the driver x"}},
-		"another node":   {&status.Report{Driver: driver, Node: "m"}, nil, Problem{OtherPlugin, "the pod reports for node m"}},
-	} {
-		o := options(nil, []corev1.Pod{pluginOn("n", "p")}, nil)
-		o.Fetch = func(context.Context, string) (*status.Report, error) { return test.report, test.err }
-		s, err := survey(t, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := s.Nodes[0]; got.Problem == nil || *got.Problem != test.want || got.Report != nil {
-			t.Errorf("%s: got %+v, want %+v", name, got.Problem, test.want)
-		}
-	}
-}
-
 // TestAPluginThatCrashes: nothing listens while it is started again, which says nothing of its release.
 func TestAPluginThatCrashes(t *testing.T) {
 	o := options(nil, []corev1.Pod{pluginOn("n", "p", notReady)}, nil)

@@ -290,15 +290,3 @@ func TestJudgeOfNothing(t *testing.T) {
 		}
 	}
 }
-
-func TestSame(t *testing.T) {
-	judge := func(message string, shown *status.Version) *Result {
-		return Evaluate(object, false, &current, &current, &Survey{Nodes: []Node{reports(saying(volumeOf("a", "Current", shown), message))}})
-	}
-	if !judge("port 1", &older).Same(judge("port 2", &older)) {
-		t.Error("a message alone makes a difference")
-	}
-	if judge("", &older).Same(judge("", &current)) {
-		t.Error("another version makes none")
-	}
-}

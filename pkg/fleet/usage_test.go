@@ -2,11 +2,8 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
-	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -76,57 +73,5 @@ func TestUsing(t *testing.T) {
 	}
 	if got, err := Using(t.Context(), pods, driver); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
-	}
-}
-
-// TestListFails: what was found before a request failed is not taken for all.
-func TestUsingFails(t *testing.T) {
-	refused := errors.New("refused")
-	got, err := Using(t.Context(), pagesOf(t, refused, []corev1.Pod{podWith("runs", corev1.PodRunning, driver)}), driver)
-	if !errors.Is(err, refused) || len(got) != 1 {
-		t.Errorf("got %v, %v, want one pod and %v", got, err, refused)
-	}
-	if want := "list the pods of all namespaces: refused"; err != nil && err.Error() != want {
-		t.Errorf("got %q, want %q", err, want)
-	}
-}
-
-// TestHolding: a pod that has ended counts until the plugin has surely unmounted its volumes.
-func TestHolding(t *testing.T) {
-	on := func(node string, pod corev1.Pod) corev1.Pod {
-		pod.Spec.NodeName = node
-		return pod
-	}
-	deleted := func(pod corev1.Pod) corev1.Pod {
-		pod.DeletionTimestamp = &metav1.Time{}
-		return pod
-	}
-	plugin := func(node string, ready corev1.ConditionStatus) corev1.Pod {
-		pod := on(node, podWith("plugin-on-"+node, corev1.PodRunning))
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}, {Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
-		return pod
-	}
-	imposter := plugin("bare", corev1.ConditionTrue)
-	imposter.Name = "imposter"
-	pods := pagesOf(t, nil,
-		[]corev1.Pod{
-			on("good", podWith("runs", corev1.PodRunning, driver)), on("good", podWith("done", corev1.PodSucceeded, driver)),
-			deleted(on("good", podWith("stuck", corev1.PodFailed, driver))), deleted(on("good", podWith("other", corev1.PodFailed, "other.example.com"))),
-			on("broken", podWith("ended", corev1.PodSucceeded, driver)), on("bare", podWith("alone", corev1.PodFailed, driver)),
-			on("going", podWith("left", corev1.PodFailed, driver)), on("", podWith("never", corev1.PodFailed, driver)), imposter,
-		},
-		// A node's plugin may be on a later page than its pods.
-		[]corev1.Pod{plugin("good", corev1.ConditionTrue), plugin("broken", corev1.ConditionFalse), deleted(plugin("going", corev1.ConditionTrue))},
-	)
-	got, err := Holding(t.Context(), pods, driver, func(pod *corev1.Pod) bool { return strings.HasPrefix(pod.Name, "plugin-on-") })
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, pod := range got {
-		names = append(names, fmt.Sprint(pod.Name, " ", pod.Ended))
-	}
-	if want := []string{"runs false", "stuck true", "ended true", "alone true", "left true"}; !slices.Equal(names, want) {
-		t.Errorf("got %q, want %q", names, want)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"iter"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -80,48 +79,6 @@ func TestState(t *testing.T) {
 			`refvol_object_staleness_seconds_sum 23661`, `refvol_object_staleness_seconds_count 5`, `refvol_object_staleness_max_seconds 20000`,
 		)
 	})
-}
-
-func TestCounters(t *testing.T) {
-	m := newTest(t, nil, slices.Values([]manager.ObjectStatus(nil)))
-	m.wantLines(t,
-		`refvol_build_info{go_version="go1",revision="abc",version="v1.2.3"} 1`,
-		`refvol_writes_total{result="error"} 0`, `refvol_authorizations_total{result="denied"} 0`,
-		`refvol_reflector_restarts_total{kind="Secret"} 0`, `refvol_object_staleness_max_seconds 0`,
-	)
-	m.ObserveCall("NodePublishVolume", "NotFound", 20*time.Millisecond)
-	m.RecordWrite(true, 5, nil)
-	m.RecordWrite(false, 0, nil)
-	m.RecordWrite(true, 7, errors.New("full"))
-	m.Propagated(3 * time.Millisecond)
-	m.Opened(2 * time.Second)
-	m.Rewatched(volume.Secret)
-	m.Reviewed(true, nil)
-	m.Reviewed(false, nil)
-	m.Reviewed(false, errors.New("away"))
-	hooks := m.Client()
-	hooks.RequestResult.Increment(t.Context(), "200", "GET", "10.0.0.1")
-	hooks.RequestLatency.Observe(t.Context(), "GET", url.URL{Host: "10.0.0.1", Path: "/api/v1/namespaces/ns/secrets/db"}, time.Second)
-	m.wantLines(t,
-		`refvol_csi_call_duration_seconds_bucket{code="NotFound",method="NodePublishVolume",le="0.01"} 0`,
-		`refvol_csi_call_duration_seconds_bucket{code="NotFound",method="NodePublishVolume",le="0.025"} 1`,
-		`refvol_writes_total{result="changed"} 1`, `refvol_writes_total{result="unchanged"} 1`, `refvol_writes_total{result="error"} 1`,
-		`refvol_write_bytes_total 12`,
-		`refvol_propagation_seconds_bucket{le="0.0025"} 0`, `refvol_propagation_seconds_bucket{le="0.005"} 1`,
-		`refvol_open_seconds_bucket{le="1"} 0`, `refvol_open_seconds_bucket{le="10"} 1`,
-		`refvol_reflector_restarts_total{kind="Secret"} 1`, `refvol_reflector_restarts_total{kind="ConfigMap"} 0`,
-		`refvol_authorizations_total{result="allowed"} 1`, `refvol_authorizations_total{result="denied"} 1`, `refvol_authorizations_total{result="error"} 1`,
-		`rest_client_requests_total{code="200",host="10.0.0.1",method="GET"} 1`,
-		`rest_client_request_duration_seconds_count{host="10.0.0.1",verb="GET"} 1`,
-	)
-}
-
-// TestShowOnce: a second state would make two metrics of one name.
-func TestShowOnce(t *testing.T) {
-	m := newTest(t, nil, slices.Values([]manager.ObjectStatus(nil)))
-	if err := m.Show(State{}); err == nil {
-		t.Error("no error")
-	}
 }
 
 func TestShowReadiness(t *testing.T) {

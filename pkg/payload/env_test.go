@@ -3,10 +3,7 @@ package payload
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,87 +51,6 @@ func readShell(t *testing.T, data []byte) map[string]string {
 	return set
 }
 
-func TestRenderEnv(t *testing.T) {
-	const cm, sec = volume.ConfigMap, volume.Secret
-	all := objects(
-		values(cm, "c", "A", "c-a", "B", "c-b", "a.b", "dotted"),
-		values(sec, "s", "A", "s-a", "S", "s-s"),
-		values(cm, "empty"),
-	)
-	all[volume.Ref{Kind: cm, Namespace: "ns", Name: "c"}].BinaryData = map[string][]byte{"BIN": []byte("binary")}
-	forgiving := func(v volume.EnvVar) volume.EnvVar {
-		v.Key.Optional = true
-		return v
-	}
-	forgivingFrom := envFrom(sec, "none", "")
-	forgivingFrom.Optional = true
-	for _, c := range []struct {
-		name string
-		env  volume.Env
-		want string // NAME=value, sorted
-	}{
-		{"nothing", volume.Env{}, ""},
-		{"all keys of data, and none of binaryData", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}}, "A=c-a B=c-b"},
-		{"a prefix", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "X_")}}, "X_A=c-a X_B=c-b"},
-		{"a later object wins", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", ""), envFrom(sec, "s", "")}}, "A=s-a B=c-b S=s-s"},
-		{"an empty object", volume.Env{From: []volume.EnvFrom{envFrom(cm, "empty", "")}}, ""},
-		{"env beats envFrom", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{plain("A", "own")}}, "A=own B=c-b"},
-		{"an empty value beats envFrom too", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{plain("A", "")}}, "A= B=c-b"},
-		{"the later of one name wins", volume.Env{Vars: []volume.EnvVar{plain("A", "1"), plain("A", "2")}}, "A=2"},
-		{"keys", volume.Env{Vars: []volume.EnvVar{fromKey("X", cm, "c", "a.b"), fromKey("Y", sec, "s", "S")}}, "X=dotted Y=s-s"},
-		{"a value beats a key", volume.Env{Vars: []volume.EnvVar{{Name: "X", Value: "v", Key: fromKey("X", cm, "none", "k").Key}}}, "X=v"},
-		{
-			"optional things may be missing", volume.Env{From: []volume.EnvFrom{forgivingFrom}, Vars: []volume.EnvVar{
-				plain("KEPT", "before"), forgiving(fromKey("KEPT", cm, "c", "none")), forgiving(fromKey("X", cm, "none", "k")), forgiving(fromKey("Y", cm, "c", "A")),
-			}}, "KEPT=before Y=c-a",
-		},
-		{
-			"fields of the pod", volume.Env{Vars: []volume.EnvVar{
-				{Name: "N", FieldRef: volume.PodName},
-				{Name: "NS", FieldRef: volume.PodNamespace},
-				{Name: "U", FieldRef: volume.PodUID},
-				{Name: "NODE", FieldRef: volume.PodNodeName},
-				{Name: "SA", FieldRef: volume.PodServiceAccount},
-			}}, "N=web-0 NODE=node-1 NS=ns SA=web U=8f7e",
-		},
-		{
-			"references",
-			volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{
-				plain("EARLY", "$(LATE)"), plain("LATE", "$(A)-$(S)"), plain("TWICE", "$(LATE)$(B)"),
-				plain("ESCAPED", "$$(A) $$$(A) $$$$(A)"), plain("NOT", "$A $ $(A $() ${A} (A) $"), plain("SELF", "x$(SELF)"),
-			}},
-			"A=c-a B=c-b EARLY=$(LATE) ESCAPED=$(A) $c-a $$(A) LATE=c-a-$(S) NOT=$A $ $(A $() ${A} (A) $ SELF=x$(SELF) TWICE=c-a-$(S)c-b",
-		},
-		{"a value of a key is not expanded", volume.Env{Vars: []volume.EnvVar{plain("A", "1"), fromKey("X", cm, "ref", "k")}}, "A=1 X=$(A)"},
-		{
-			"what can't be known is left out, whatever was set before", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{
-				plain("EARLIER", "$(A)"), {Name: "A", Unknown: true}, plain("LATER", "$(A)"), {Name: "X", Unknown: true}, plain("X", "again"), {Name: "NONE", Unknown: true},
-			}}, "B=c-b EARLIER=c-a X=again",
-		},
-		{"a later variable may extend itself", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{plain("A", "$(A):more")}}, "A=c-a:more B=c-b"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			state := maps.Clone(all)
-			state[volume.Ref{Kind: cm, Namespace: "ns", Name: "ref"}] = values(cm, "ref", "k", "$(A)")
-			got, err := Render(spec(envSource(0, "e", c.env)), state, Options{
-				Pod:      volume.Pod{Namespace: "ns", Name: "web-0", UID: "8f7e", ServiceAccount: "web"},
-				NodeName: "node-1",
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			set := readShell(t, got.Files[0].Data)
-			var texts []string
-			for _, name := range slices.Sorted(maps.Keys(set)) {
-				texts = append(texts, name+"="+set[name])
-			}
-			if text := strings.Join(texts, " "); text != c.want {
-				t.Errorf("\ngot  %s\nwant %s", text, c.want)
-			}
-		})
-	}
-}
-
 func TestRenderEnvSkips(t *testing.T) {
 	const cm = volume.ConfigMap
 	state := objects(values(cm, "c", "z.z", "1", "GOOD", "1", "a-b", "1"))
@@ -154,31 +70,6 @@ func TestRenderEnvSkips(t *testing.T) {
 		t.Errorf("the files are %v", got.Files)
 	}
 }
-
-// An env file is a file like any other.
-func TestRenderEnvFile(t *testing.T) {
-	mode := fs.FileMode(0o400)
-	source := envSource(1, "d/app.env", volume.Env{Vars: []volume.EnvVar{plain("A", "1")}})
-	source.Mode = &mode
-	group := int64(7)
-	for _, c := range []struct {
-		opts Options
-		want []string
-	}{
-		{Options{}, []string{"d/app.env=A='1'\n/0400", "x=a x/0644"}},
-		{Options{FSGroup: &group}, []string{"d/app.env=A='1'\n/0440", "x=a x/0644"}},
-	} {
-		got, err := Render(spec(source0(), source), objects(object(volume.ConfigMap, "a", "x")), c.opts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if files := show(got.Payload); !slices.Equal(files, c.want) {
-			t.Errorf("got %q, want %q", files, c.want)
-		}
-	}
-}
-
-func source0() volume.Source { return source(0, volume.ConfigMap, "a") }
 
 func TestRenderEnvMissing(t *testing.T) {
 	const cm, sec = volume.ConfigMap, volume.Secret
@@ -241,29 +132,6 @@ func TestRenderEnvIsBounded(t *testing.T) {
 	}
 }
 
-// The bound is that of a volume, however many files it has.
-func TestRenderManyEnvFilesAreBounded(t *testing.T) {
-	large := values(volume.ConfigMap, "large", "K", strings.Repeat("x", 1<<20-100))
-	from := volume.Env{From: []volume.EnvFrom{envFrom(volume.ConfigMap, "large", "")}}
-	var sources []volume.Source
-	for i := range 40 {
-		sources = append(sources, envSource(i, fmt.Sprint("f", i), from))
-	}
-	if got, err := Render(spec(sources[:4]...), objects(large), Options{}); err != nil || len(got.Files) != 4 {
-		t.Fatalf("four files of a mebibyte: %v", err)
-	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	_, err := Render(spec(sources...), objects(large), Options{})
-	runtime.ReadMemStats(&after)
-	if err == nil || !strings.HasPrefix(err.Error(), "sources[4].env: Too long: ") {
-		t.Errorf("got %v", err)
-	}
-	if n := after.TotalAlloc - before.TotalAlloc; n > 128<<20 {
-		t.Errorf("took %d MiB", n>>20)
-	}
-}
-
 // What refers to a variable that a volume can't know can't be known either.
 func TestRenderEnvDependents(t *testing.T) {
 	env := volume.Env{Vars: []volume.EnvVar{
@@ -280,13 +148,6 @@ func TestRenderEnvDependents(t *testing.T) {
 	}
 	if text := fmt.Sprint(got.Skipped); text != "[{e shell [] [ALL OPTS]}]" {
 		t.Errorf("skipped %s", text)
-	}
-}
-
-func TestRenderRefusesPodEnv(t *testing.T) {
-	got, err := Render(spec(volume.Source{Field: "sources[0].podEnv", Path: "e", PodEnv: &volume.PodEnv{}}), nil, Options{})
-	if err == nil || got != nil || err.Error() != "sources[0].podEnv: nothing to show yet" {
-		t.Errorf("got %v, %v", got, err)
 	}
 }
 

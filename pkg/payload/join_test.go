@@ -47,18 +47,6 @@ func TestRenderJoin(t *testing.T) {
 	}
 }
 
-// The object's own bytes are not the file's: a change of one must not reach the other.
-func TestRenderJoinCopies(t *testing.T) {
-	object := values(volume.Secret, "s", "k", "one\n")
-	got, err := Render(spec(joined("Secret/s/k")), objects(object), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if &got.Files[0].Data[0] == &object.Data["k"][0] {
-		t.Error("the file shares the object's bytes")
-	}
-}
-
 func TestRenderJoinRefuses(t *testing.T) {
 	state := objects(values(volume.ConfigMap, "c", "k", "v"), values(volume.Secret, "large", "k", strings.Repeat("x", 1<<20)))
 	_, err := Render(spec(joined("ConfigMap/none/k", "ConfigMap/c/none", "Secret/none/k")), state, Options{})

@@ -1,7 +1,6 @@
 package payload
 
 import (
-	"errors"
 	"io/fs"
 	"reflect"
 	"slices"
@@ -90,23 +89,5 @@ func TestRenderUser(t *testing.T) {
 				t.Errorf("%s has user %v", got, got.User)
 			}
 		})
-	}
-}
-
-// A deleted object is forgiven where that is asked for; a missing key never is.
-func TestRenderForgivesDeletedObjects(t *testing.T) {
-	s := spec(source(0, volume.Secret, "gone"), source(1, volume.Secret, "gone", "k:p"), source(2, volume.Secret, "here", "x:x"))
-	here := objects(object(volume.Secret, "here", "x"))
-	tree, err := Render(s, here, Options{ForgiveDeleted: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := show(tree.Payload), []string{"x=here x/0644"}; !slices.Equal(got, want) {
-		t.Errorf("files are %q, want %q", got, want)
-	}
-	s = spec(source(0, volume.Secret, "here", "y:y"))
-	var missing *MissingError
-	if _, err := Render(s, here, Options{ForgiveDeleted: true}); !errors.As(err, &missing) {
-		t.Errorf("a missing key: %v", err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -85,12 +84,7 @@ func show(tree *volume.Payload) []string {
 
 func TestRenderFiles(t *testing.T) {
 	const cm, secret = volume.ConfigMap, volume.Secret
-	binary := object(cm, "bin", "text")
-	binary.BinaryData = map[string][]byte{"blob": {0xff, 0x00, 0xfe}}
 	nothing := &volume.Object{Ref: volume.Ref{Kind: cm, Namespace: "ns", Name: "nothing"}}
-	blank := object(cm, "blank")
-	blank.Data["zero"] = []byte{}
-	blank.Data["nil"] = nil
 
 	with := func(mode fs.FileMode, s *volume.Spec) *volume.Spec {
 		s.DefaultMode = &mode
@@ -103,21 +97,8 @@ func TestRenderFiles(t *testing.T) {
 		want    []string
 	}{
 		{
-			"without items every key is shown, sorted", spec(source(0, cm, "a")), objects(object(cm, "a", "z", "B", "a", ".hidden", "a.b")),
-			[]string{".hidden=a .hidden/0644", "B=a B/0644", "a=a a/0644", "a.b=a a.b/0644", "z=a z/0644"},
-		},
-		{"a Secret is no different", spec(source(0, secret, "a")), objects(object(secret, "a", "k")), []string{"k=a k/0644"}},
-		{"with items those only", spec(source(0, cm, "a", "x:x")), objects(object(cm, "a", "x", "y")), []string{"x=a x/0644"}},
-		{"an item's path may nest", spec(source(0, cm, "a", "x:d/e/f", "y:d/y")), objects(object(cm, "a", "x", "y")), []string{"d/e/f=a x/0644", "d/y=a y/0644"}},
-		{
 			"files are sorted by path as bytes", spec(source(0, cm, "a", "x:d/z", "x:d.x", "x:d-x")), objects(object(cm, "a", "x")),
 			[]string{"d-x=a x/0644", "d.x=a x/0644", "d/z=a x/0644"},
-		},
-		{"one key may be shown twice", spec(source(0, cm, "a", "x:p", "x:q")), objects(object(cm, "a", "x")), []string{"p=a x/0644", "q=a x/0644"}},
-		{"the default mode counts without items", with(0o400, spec(source(0, cm, "a"))), objects(object(cm, "a", "x")), []string{"x=a x/0400"}},
-		{
-			"an item's mode beats the default mode", with(0o400, spec(source(0, cm, "a", "x:x:0755", "y:y", "z:z:0000"))), objects(object(cm, "a", "x", "y", "z")),
-			[]string{"x=a x/0755", "y=a y/0400", "z=a z/0000"},
 		},
 		{
 			"each of the pod's own volumes has its default mode", spec(own(source(0, cm, "a", "x:x:0755", "y:y")), source(1, secret, "a")), objects(object(cm, "a", "x", "y"), object(secret, "a", "z")),
@@ -127,24 +108,8 @@ func TestRenderFiles(t *testing.T) {
 			"the default mode beats that of the pod's own volume", with(0o400, spec(own(source(0, cm, "a")), own(source(1, cm, "a", "x:d/x:0755")))), objects(object(cm, "a", "x")),
 			[]string{"d/x=a x/0755", "x=a x/0400"},
 		},
-		{"binaryData and data both count", spec(source(0, cm, "bin")), objects(binary), []string{"blob=\xff\x00\xfe/0644", "text=bin text/0644"}},
-		{"binaryData and data both count with items", spec(source(0, cm, "bin", "blob:b:0400", "text:t")), objects(binary), []string{"b=\xff\x00\xfe/0400", "t=bin text/0644"}},
-		{"an empty object is an empty tree", spec(source(0, cm, "a")), objects(object(cm, "a")), []string{}},
 		{"an object without maps is an empty tree", spec(source(0, cm, "nothing")), objects(nothing), []string{}},
-		{"an empty value is an empty file", spec(source(0, cm, "blank")), objects(blank), []string{"nil=/0644", "zero=/0644"}},
-		{"an optional object may be missing", spec(optional(source(0, cm, "a"))), Objects{}, []string{}},
-		{"an optional object may be missing with items", spec(optional(source(0, cm, "a", "x:x"))), nil, []string{}},
-		{"an optional object may be missing beside another", spec(optional(source(0, cm, "a")), source(1, secret, "b")), objects(object(secret, "b", "k")), []string{"k=b k/0644"}},
-		{"an optional key may be missing", spec(optional(source(0, cm, "a", "none:n", "x:x"))), objects(object(cm, "a", "x")), []string{"x=a x/0644"}},
-		{"an optional object that exists is shown", spec(optional(source(0, cm, "a"))), objects(object(cm, "a", "x")), []string{"x=a x/0644"}},
 		{"a nil object counts as missing", spec(optional(source(0, cm, "a"))), Objects{{Kind: cm, Namespace: "ns", Name: "a"}: nil}, []string{}},
-		{"sources add up", spec(source(0, cm, "a"), source(1, secret, "a")), objects(object(cm, "a", "x"), object(secret, "a", "y")), []string{"x=a x/0644", "y=a y/0644"}},
-		{
-			"a later source wins for the same key", spec(source(0, cm, "a"), source(1, secret, "b"), source(2, cm, "c")),
-			objects(object(cm, "a", "x", "y"), object(secret, "b", "x", "y"), object(cm, "c", "x")),
-			[]string{"x=c x/0644", "y=b y/0644"},
-		},
-		{"an optional source that is missing overwrites nothing", spec(source(0, cm, "a"), optional(source(1, cm, "b"))), objects(object(cm, "a", "x")), []string{"x=a x/0644"}},
 		{"a later key beats an earlier item", spec(source(0, cm, "a", "k:x:0400"), source(1, cm, "b")), objects(object(cm, "a", "k"), object(cm, "b", "x")), []string{"x=b x/0644"}},
 		{"a later item beats an earlier key", spec(source(0, cm, "b"), source(1, cm, "a", "k:x:0400")), objects(object(cm, "a", "k"), object(cm, "b", "x")), []string{"x=a k/0400"}},
 		{"objects that nobody asks for are left out", spec(source(0, cm, "a")), objects(object(cm, "a", "x"), object(secret, "a", "y"), object(cm, "b", "z")), []string{"x=a x/0644"}},
@@ -303,71 +268,6 @@ func TestRenderConflicts(t *testing.T) {
 	}
 	if got, want := show(tree.Payload), []string{"con/f=a x/0644", "conf=b conf/0644", "conf.d=b conf.d/0644", "confx/x=a x/0644"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-// An fsGroup owns everything and may read everything, whatever the modes say.
-func TestRenderFSGroup(t *testing.T) {
-	group, root := int64(2000), int64(0)
-	o := objects(object(volume.Secret, "a", "x", "y", "z"))
-	for _, c := range []struct {
-		name        string
-		defaultMode fs.FileMode
-		group       *int64
-		wantModes   []string
-		wantDir     fs.FileMode
-		wantGID     int
-	}{
-		{"none", 0o400, nil, []string{"x=a x/0400", "y=a y/0000", "z=a z/0755"}, 0o755, 0},
-		{"with 0644", 0o644, &group, []string{"x=a x/0644", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 2000},
-		{"with 0400", 0o400, &group, []string{"x=a x/0440", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 2000},
-		{"with 0", 0, &group, []string{"x=a x/0440", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 2000},
-		{"with 0002", 0o002, &group, []string{"x=a x/0442", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 2000},
-		{"of root is one too", 0o400, &root, []string{"x=a x/0440", "y=a y/0440", "z=a z/0755"}, 0o755 | fs.ModeSetgid, 0},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			s := spec(source(0, volume.Secret, "a", "x:x", "y:y:0000", "z:z:0755"))
-			s.DefaultMode = &c.defaultMode
-			tree, err := Render(s, o, Options{FSGroup: c.group})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := show(tree.Payload); !slices.Equal(got, c.wantModes) {
-				t.Errorf("files are %q, want %q", got, c.wantModes)
-			}
-			if tree.DirMode != c.wantDir || tree.UID != 0 || tree.GID != c.wantGID {
-				t.Errorf("directories are %v, owner %d:%d; want %v and 0:%d", tree.DirMode, tree.UID, tree.GID, c.wantDir, c.wantGID)
-			}
-		})
-	}
-}
-
-// Render copies no value and writes to nothing that it was given.
-func TestRenderSharesValues(t *testing.T) {
-	o := object(volume.ConfigMap, "a", "x", "y")
-	o.BinaryData = map[string][]byte{"blob": {1, 2, 3}}
-	s := spec(source(0, volume.ConfigMap, "a"), source(1, volume.ConfigMap, "a", "x:d/x", "blob:d/blob"))
-	wantSpec := spec(source(0, volume.ConfigMap, "a"), source(1, volume.ConfigMap, "a", "x:d/x", "blob:d/blob"))
-	data, binary := maps.Clone(o.Data), maps.Clone(o.BinaryData)
-	group := int64(1)
-	tree, err := Render(s, objects(o), Options{FSGroup: &group})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(tree.Files) != 5 {
-		t.Fatalf("got %v, want 5 files", tree.Files)
-	}
-	for _, f := range tree.Files {
-		value, ok := o.Value(f.Path[strings.LastIndexByte(f.Path, '/')+1:])
-		if !ok || &value[0] != &f.Data[0] || len(value) != len(f.Data) {
-			t.Errorf("%v does not share the object's bytes", f)
-		}
-	}
-	if !reflect.DeepEqual(o.Data, data) || !reflect.DeepEqual(o.BinaryData, binary) {
-		t.Error("Render changed the object")
-	}
-	if !reflect.DeepEqual(s, wantSpec) {
-		t.Errorf("Render changed the spec to %+v", s)
 	}
 }
 

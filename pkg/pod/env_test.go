@@ -6,14 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/refvol/refvol/pkg/volume"
 )
-
-func objectRef(kind volume.Kind, name string) volume.Ref {
-	return volume.Ref{Kind: kind, Namespace: "ns", Name: name}
-}
 
 func TestEnv(t *testing.T) {
 	for _, test := range []struct {
@@ -21,54 +15,6 @@ func TestEnv(t *testing.T) {
 		want            volume.Env
 		leftOut         []string
 	}{
-		{name: "nothing", container: `{name: app}`},
-		{
-			name: "whole objects",
-			container: `
-name: app
-envFrom:
-- configMapRef: {name: a}
-- prefix: P_
-  secretRef: {name: b, optional: true}
-- configMapRef: {name: c, optional: false}
-`,
-			want: volume.Env{From: []volume.EnvFrom{
-				{Ref: objectRef(volume.ConfigMap, "a"), Field: "spec.containers[1].envFrom[0].configMapRef"},
-				{Prefix: "P_", Ref: objectRef(volume.Secret, "b"), Optional: true, Field: "spec.containers[1].envFrom[1].secretRef"},
-				{Ref: objectRef(volume.ConfigMap, "c"), Field: "spec.containers[1].envFrom[2].configMapRef"},
-			}},
-		},
-		{
-			name: "each sort of variable",
-			container: `
-name: app
-env:
-- {name: EMPTY}
-- {name: VALUE, value: a $(EMPTY) $$}
-- {name: EMPTY_SOURCE, value: "", valueFrom: {secretKeyRef: {name: s, key: k}}}
-- {name: LEVEL, valueFrom: {configMapKeyRef: {name: m, key: level, optional: true}}}
-- {name: BEATEN, value: x, valueFrom: {secretKeyRef: {name: s, key: k}}}
-- {name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-- {name: NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace, apiVersion: v1}}}
-- {name: UID, valueFrom: {fieldRef: {fieldPath: metadata.uid, apiVersion: ""}}}
-- {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
-- {name: ACCOUNT, valueFrom: {fieldRef: {fieldPath: spec.serviceAccountName}}}
-- {name: VALUE, value: again}
-`,
-			want: volume.Env{Vars: []volume.EnvVar{
-				{Name: "EMPTY"},
-				{Name: "VALUE", Value: "a $(EMPTY) $$"},
-				{Name: "EMPTY_SOURCE", Key: &volume.Reference{Ref: objectRef(volume.Secret, "s"), Key: "k", Field: "spec.containers[1].env[2].valueFrom.secretKeyRef"}},
-				{Name: "LEVEL", Key: &volume.Reference{Ref: objectRef(volume.ConfigMap, "m"), Key: "level", Optional: true, Field: "spec.containers[1].env[3].valueFrom.configMapKeyRef"}},
-				{Name: "BEATEN", Value: "x", Key: &volume.Reference{Ref: objectRef(volume.Secret, "s"), Key: "k", Field: "spec.containers[1].env[4].valueFrom.secretKeyRef"}},
-				{Name: "NAME", FieldRef: volume.PodName},
-				{Name: "NAMESPACE", FieldRef: volume.PodNamespace},
-				{Name: "UID", FieldRef: volume.PodUID},
-				{Name: "NODE", FieldRef: volume.PodNodeName},
-				{Name: "ACCOUNT", FieldRef: volume.PodServiceAccount},
-				{Name: "VALUE", Value: "again"},
-			}},
-		},
 		{
 			name: "what a publish can't know, sorted",
 			container: `
@@ -140,14 +86,6 @@ env:
 	}
 }
 
-func TestEnvOfAnInitContainer(t *testing.T) {
-	spec := parseSpec(t, "initContainers: [{name: a}, {name: init, env: [{name: K, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]\ncontainers: [{name: app}]")
-	got, _, err := Env(spec, "ns", "init")
-	if err != nil || len(got.Vars) != 1 || got.Vars[0].Key.Field != "spec.initContainers[1].env[0].valueFrom.secretKeyRef" {
-		t.Errorf("got %s, %v", describe(got), err)
-	}
-}
-
 func TestEnvRefuses(t *testing.T) {
 	for _, test := range []struct{ name, spec, want string }{
 		{"no such container", "initContainers: [{name: init}]\ncontainers: [{name: web}, {name: log}]", `the pod has no container "app"; it has init, web, log`},
@@ -169,26 +107,6 @@ func TestEnvRefuses(t *testing.T) {
 		}
 		if !reflect.DeepEqual(got, volume.Env{}) || leftOut != nil {
 			t.Errorf("%s: got %s, %v beside the error", test.name, describe(got), leftOut)
-		}
-	}
-}
-
-// Whatever Env finds, VisitObjectRefs finds, so what a volume registers is what the pod references.
-func TestEnvIsPartOfVisit(t *testing.T) {
-	spec := parseSpec(t, everySort)
-	spec.Containers[0].Env = slices.DeleteFunc(spec.Containers[0].Env, func(v corev1.EnvVar) bool { return v.Name == "NAMELESS" })
-	env, _, err := Env(spec, "ns", "app")
-	if err != nil {
-		t.Fatal(err)
-	}
-	uses := env.References()
-	if len(uses) != 3 {
-		t.Errorf("the container names %d objects, want 3: %v", len(uses), uses)
-	}
-	refs := Refs(spec, "ns")
-	for _, use := range uses {
-		if !slices.Contains(refs, use.Ref) {
-			t.Errorf("%s: %s is not visited", use.Field, use.Ref)
 		}
 	}
 }

@@ -1,61 +1,13 @@
 package pod
 
 import (
-	"io/fs"
 	"reflect"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-
-	"github.com/refvol/refvol/pkg/volume"
 )
-
-func TestVolumeSources(t *testing.T) {
-	yes, mode, itemMode, none := true, int32(0o440), int32(0o400), int32(0)
-	user, itemUser, itemsUser := int64(1000), int64(1), int64(1001)
-	items := []corev1.KeyToPath{{Key: "k", Path: "d/./k", Mode: &itemMode}, {Key: "l", Path: "l", User: &itemUser}, {Key: "m", Path: "l"}}
-	configMap, secret := corev1.LocalObjectReference{Name: "c"}, corev1.LocalObjectReference{Name: "s"}
-	spec := corev1.PodSpec{Volumes: []corev1.Volume{
-		{Name: "plain", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: configMap}}},
-		{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: items, DefaultMode: &none, DefaultUser: &user, Optional: &yes}}},
-		{Name: "empty", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}},
-		{Name: "both", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{DefaultMode: &mode, DefaultUser: &itemsUser, Sources: []corev1.VolumeProjection{
-			{Secret: &corev1.SecretProjection{LocalObjectReference: secret, Optional: new(bool)}},
-			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: configMap, Items: items[:1], Optional: &yes}},
-			{Secret: &corev1.SecretProjection{LocalObjectReference: secret}},
-		}}}},
-	}}
-	of := func(p fs.FileMode) *fs.FileMode { return &p }
-	source := func(at string, kind volume.Kind, name string, optional bool, mode *fs.FileMode, items ...volume.Item) volume.Source {
-		ref := volume.Ref{Kind: kind, Namespace: "ns", Name: name}
-		return volume.Source{Field: "spec." + at, Projection: &volume.Projection{Ref: ref, Optional: optional, DefaultMode: mode, Items: items}}
-	}
-	mapped := []volume.Item{{Key: "k", Path: "d/k", Mode: of(0o400)}, {Key: "l", Path: "l", User: &itemUser}, {Key: "m", Path: "l"}}
-	by := func(user *int64, s volume.Source) volume.Source {
-		s.Projection.DefaultUser = user
-		return s
-	}
-	for name, want := range map[string][]volume.Source{
-		"plain":  {source("volumes[0].configMap", volume.ConfigMap, "c", false, nil)},
-		"secret": {by(&user, source("volumes[1].secret", volume.Secret, "s", true, of(0), mapped...))},
-		"empty":  nil,
-		"both": {
-			by(&itemsUser, source("volumes[3].projected.sources[0].secret", volume.Secret, "s", false, of(0o440))),
-			by(&itemsUser, source("volumes[3].projected.sources[1].configMap", volume.ConfigMap, "c", true, of(0o440), mapped[0])),
-			by(&itemsUser, source("volumes[3].projected.sources[2].secret", volume.Secret, "s", false, of(0o440))),
-		},
-	} {
-		got, err := VolumeSources(&spec, field.NewPath("spec"), "ns", name)
-		for i := range want {
-			want[i].Volume = name
-		}
-		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s:\ngot  %+v, %v\nwant %+v", name, got, err, want)
-		}
-	}
-}
 
 func TestVolumeSourcesRefuses(t *testing.T) {
 	const (

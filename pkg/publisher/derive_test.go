@@ -1,18 +1,12 @@
 package publisher
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/refvol/refvol/pkg/pod"
-	"github.com/refvol/refvol/pkg/record"
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 // TestTheRequestIsDerived has a later publish by the kubelet find nothing that differs.
@@ -45,36 +39,6 @@ func TestTheRequestIsDerived(t *testing.T) {
 			e.restart()
 			e.settle()
 		}
-	})
-}
-
-// TestAPodIsReadOnce for all its volumes.
-func TestAPodIsReadOnce(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		first, second := e.request("v1"), e.request("v2")
-		second.Target = strings.Replace(first.Target, "/settings/", "/other/", 1)
-		second.Pod = first.Pod
-		e.makeTarget(second)
-		e.publish(first)
-		e.publish(second)
-		e.pods.change(first, func(says *pod.Spec) {
-			says.Inline["settings"] = pod.InlineVolume{Driver: testDriver, Attributes: first.Attributes, ReadOnly: true}
-			says.Inline["other"] = pod.InlineVolume{Driver: testDriver, Attributes: second.Attributes, ReadOnly: true}
-		})
-		e.pods.takeReads()
-		e.restart()
-		e.settle()
-		if got := e.pods.takeReads(); got != "pod-v1" {
-			t.Errorf("asked for %q", got)
-		}
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		e.wantFiles(first, "a", "2")
-		e.wantFiles(second, "a", "2")
-		e.unpublish(first)
-		e.unpublish(second)
-		e.wantNothing()
 	})
 }
 
@@ -121,122 +85,6 @@ func TestNothingElseIsDerived(t *testing.T) {
 					e.wantEvents(test.event)
 				}
 				e.unpublish(r)
-				e.wantNothing()
-			})
-		})
-	}
-}
-
-// TestTheIDNamesTheTarget: a mount is taken over if its id, where that is of the kubelet's form,
-// is that of the target's pod and volume. Another volume's mount there stays as it is.
-func TestTheIDNamesTheTarget(t *testing.T) {
-	for name, shown := range map[string]string{"settings": "2", "other": "1"} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(e *env) {
-				e.objects.put(configMap("app"), "a", "1")
-				r := e.request("v1")
-				r.VolumeID = inlineID(r.Pod, name)
-				e.publish(r)
-				e.restart()
-				e.objects.put(configMap("app"), "a", "2")
-				e.settle()
-				e.wantFiles(r, "a", shown)
-				if name == "settings" {
-					e.wantEvents()
-				} else {
-					e.wantEvents("VolumeUpdateFailed: the volume mounted at ")
-				}
-				e.unpublish(r)
-				e.wantNothing()
-			})
-		})
-	}
-}
-
-// TestAPodOfAnotherUID is what a container can achieve that changes its volume's hint: the pod
-// that is named is not the one of the target path.
-func TestAPodOfAnotherUID(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		e.objects.put(configMap("private"), "a", "x")
-		r, victim := e.request("v1"), e.request("v2", "configMap", "private")
-		e.publish(r)
-		e.publish(victim)
-		e.mounts.setAttribute(r.Target, "user.refvol.pod", victim.Pod.String())
-		e.restart()
-		after(time.Minute)
-		e.settle()
-		if e.lookup("v1").want != nil || e.lookup("v2").want == nil {
-			t.Error("the volume was taken over, or the other one was not")
-		}
-		e.wantFiles(r, "a", "1")
-		e.unpublish(r)
-		e.unpublish(victim)
-		e.wantNothing()
-	})
-}
-
-// TestASpoiltRecordHarmsItsVolumeOnly has a volume wait for a version that never comes.
-func TestASpoiltRecordHarmsItsVolumeOnly(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r, other := e.request("v1"), e.request("v2")
-		e.publish(r)
-		e.publish(other)
-		e.mounts.setAttribute(r.Target+"/..data", "user.refvol.record", record.Versions{configMap("app"): {UID: "u", ResourceVersion: "999999999"}}.Encode())
-		e.restart()
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		e.wantFiles(other, "a", "2")
-		e.wantProblem(r, "is older than what the files show")
-		e.unpublish(r)
-		e.unpublish(other)
-		e.wantNothing()
-	})
-}
-
-// TestPodsAreAskedForWhileRequestsFail keeps a restart of many plugins from being felt by an
-// API server that is in trouble, and notices its end.
-func TestPodsAreAskedForWhileRequestsFail(t *testing.T) {
-	const volumes = 50
-	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "x", errFault)
-	for name, test := range map[string]struct {
-		err       error
-		perMinute int
-	}{
-		"unreachable": {errors.New("connection refused"), 2 * volumes},
-		"forbidden":   {refused, 2 * volumes},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(e *env) {
-				e.objects.put(configMap("app"), "a", "1")
-				var all []Request
-				for i := range volumes {
-					r := e.request(fmt.Sprint("v", i))
-					e.publish(r)
-					all = append(all, r)
-				}
-				e.pods.takeReads()
-				e.pods.set(volume.Env{}, test.err)
-				e.restart()
-				after(10 * time.Minute)
-				e.settle()
-				e.pods.takeReads()
-				after(10 * time.Minute)
-				if n := len(strings.Fields(e.pods.takeReads())); n < 5 || n > 10*test.perMinute {
-					t.Errorf("asked %d times in 10 minutes", n)
-				}
-				e.pods.set(volume.Env{}, nil)
-				after(2 * testResync)
-				e.objects.put(configMap("app"), "a", "2")
-				e.settle()
-				for _, r := range all {
-					e.wantFiles(r, "a", "2")
-					e.unpublish(r)
-				}
-				if n := len(strings.Fields(e.pods.takeReads())); n > volumes+2 {
-					t.Errorf("asked %d times for %d pods", n, volumes)
-				}
 				e.wantNothing()
 			})
 		})
@@ -315,4 +163,30 @@ func TestAPublishComesFirst(t *testing.T) {
 		e.unpublish(r)
 		e.wantNothing()
 	})
+}
+
+// TestTheIDNamesTheTarget: a mount is taken over if its id, where that is of the kubelet's form,
+// is that of the target's pod and volume. Another volume's mount there stays as it is.
+func TestTheIDNamesTheTarget(t *testing.T) {
+	for name, shown := range map[string]string{"settings": "2", "other": "1"} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(e *env) {
+				e.objects.put(configMap("app"), "a", "1")
+				r := e.request("v1")
+				r.VolumeID = inlineID(r.Pod, name)
+				e.publish(r)
+				e.restart()
+				e.objects.put(configMap("app"), "a", "2")
+				e.settle()
+				e.wantFiles(r, "a", shown)
+				if name == "settings" {
+					e.wantEvents()
+				} else {
+					e.wantEvents("VolumeUpdateFailed: the volume mounted at ")
+				}
+				e.unpublish(r)
+				e.wantNothing()
+			})
+		})
+	}
 }

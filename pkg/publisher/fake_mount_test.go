@@ -35,7 +35,7 @@ func (h *fakeMount) Attach(ctx context.Context, target string) error {
 func (h *fakeMount) attach(target string) error {
 	h.mounts.mu.Lock()
 	defer h.mounts.mu.Unlock()
-	if h.mounts.foreign[target] || h.mounts.attached[target] != nil {
+	if h.mounts.attached[target] != nil {
 		return mount.ErrForeign
 	}
 	h.mounts.attached[target] = h.fsys

@@ -27,15 +27,10 @@ type fakeMounts struct {
 	mu  sync.Mutex
 	// attached is the file system at each target.
 	attached map[string]*fakeTmpfs
-	// foreign holds targets at which there is something else, spoilt those where the volume
-	// lacks the attribute that proves it.
-	foreign, spoilt map[string]bool
 	// notOpened holds targets at which Open fails.
 	notOpened map[string]bool
 	// hooks is called at the begin of a method; its error is the method's.
-	hooks map[string]func() error
-	// params is what the last Create was asked for.
-	params mount.Params
+	hooks  map[string]func() error
 	calls  map[string]int
 	made   int
 	misuse []string
@@ -47,8 +42,6 @@ type fakeTmpfs struct {
 	open          int
 	// size and inodes are the largest that were asked for.
 	size, inodes int64
-	// held is the bytes of files without a name that readers have open.
-	held int64
 }
 
 func newFakeMounts(t testing.TB) *fakeMounts {
@@ -56,8 +49,6 @@ func newFakeMounts(t testing.TB) *fakeMounts {
 		t:        t,
 		dir:      tmpfsDir(t),
 		attached: map[string]*fakeTmpfs{},
-		foreign:  map[string]bool{},
-		spoilt:   map[string]bool{},
 		hooks:    map[string]func() error{},
 		calls:    map[string]int{},
 	}
@@ -116,7 +107,6 @@ func (m *fakeMounts) Create(ctx context.Context, params mount.Params) (Mount, er
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.made++
-	m.params = params
 	fsys := &fakeTmpfs{
 		volumeID: params.VolumeID, dir: filepath.Join(m.dir, fmt.Sprintf("%s.%d", params.VolumeID, m.made)),
 		size: params.Size, inodes: params.Inodes,
@@ -173,8 +163,6 @@ func (m *fakeMounts) openLocked(fsys *fakeTmpfs, reopened bool) (Mount, error) {
 // proveLocked is the answer to "is this mount ours?".
 func (m *fakeMounts) proveLocked(volumeID, target string) error {
 	switch fsys := m.attached[target]; {
-	case m.foreign[target], m.spoilt[target]:
-		return mount.ErrForeign
 	case fsys == nil:
 		return mount.ErrNotMounted
 	case fsys.volumeID != volumeID:
@@ -198,9 +186,6 @@ func (m *fakeMounts) Unmount(_ context.Context, volumeID, target string) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.spoilt[target] { // for an unmount the mount's source is proof enough
-		delete(m.spoilt, target)
-	}
 	err := m.proveLocked(volumeID, target)
 	if errors.Is(err, mount.ErrNotMounted) {
 		return nil
@@ -231,14 +216,7 @@ func (m *fakeMounts) List(context.Context) ([]mount.Mounted, error) {
 
 func (m *fakeMounts) usageLocked(fsys *fakeTmpfs) mount.Usage {
 	used, inodes := usedBelow(m.t, fsys.dir)
-	return mount.Usage{Capacity: fsys.size, Used: used + fsys.held, InodesUsed: inodes}
-}
-
-// hold has readers hold so many bytes in a volume.
-func (m *fakeMounts) hold(target string, bytes int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.attached[target].held = bytes
+	return mount.Usage{Capacity: fsys.size, Used: used, InodesUsed: inodes}
 }
 
 // usedBelow returns how many bytes the files of dir take, in pages, each once however many
@@ -273,12 +251,6 @@ func (m *fakeMounts) vanish(target string) string {
 	return dir
 }
 
-func (m *fakeMounts) setForeign(target string, foreign bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.foreign[target] = foreign
-}
-
 // failOpen has Open fail at the targets of some requests, and at no other.
 func (m *fakeMounts) failOpen(requests []Request) {
 	m.mu.Lock()
@@ -287,13 +259,6 @@ func (m *fakeMounts) failOpen(requests []Request) {
 	for _, r := range requests {
 		m.notOpened[r.Target] = true
 	}
-}
-
-// spoil takes from the volume at a target the attribute that proves it.
-func (m *fakeMounts) spoil(target string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.spoilt[target] = true
 }
 
 // setAttribute sets an attribute of what a path leads to, which begins with a target.

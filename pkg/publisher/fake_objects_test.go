@@ -37,14 +37,9 @@ type fakeObjects struct {
 	registrationsMade int
 	reads             map[volume.Ref][]time.Time
 	refreshes         map[volume.Ref][]time.Time
-	// prioritized is what publishes wait for.
-	prioritized []volume.Ref
-	version     int
-	// onRegister and onUnregister are called at the begin of RegisterPod and UnregisterPod, without
-	// the lock.
-	onRegister, onUnregister func()
-	// onKeep is called at the begin of Keep, unless it is nil.
-	onKeep func()
+	version           int
+	// onRegister is called at the begin of RegisterPod, without the lock.
+	onRegister func()
 }
 
 func newFakeObjects(t testing.TB) *fakeObjects {
@@ -60,8 +55,7 @@ func newFakeObjects(t testing.TB) *fakeObjects {
 		refreshes:  map[volume.Ref][]time.Time{},
 		version:    100,
 
-		onRegister:   func() {},
-		onUnregister: func() {},
+		onRegister: func() {},
 	}
 }
 
@@ -90,7 +84,6 @@ func (o *fakeObjects) RegisterPod(pod volume.Pod, volumeID string, refs []volume
 }
 
 func (o *fakeObjects) UnregisterPod(pod volume.Pod, volumeID string) {
-	o.onUnregister()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.registered, registrationKey(pod, volumeID))
@@ -98,9 +91,6 @@ func (o *fakeObjects) UnregisterPod(pod volume.Pod, volumeID string) {
 }
 
 func (o *fakeObjects) Keep(pod volume.Pod, volumeID string) {
-	if o.onKeep != nil {
-		o.onKeep()
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.kept[registrationKey(pod, volumeID)] = true
@@ -139,11 +129,7 @@ func (o *fakeObjects) deny(ref volume.Ref, err error) {
 	o.set(ref, func() { o.denials[ref] = err })
 }
 
-func (o *fakeObjects) Prioritize(_ volume.Pod, refs []volume.Ref) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.prioritized = append(o.prioritized, refs...)
-}
+func (o *fakeObjects) Prioritize(volume.Pod, []volume.Ref) {}
 
 func (o *fakeObjects) Renewed(volume.ServiceAccount) {}
 
@@ -195,11 +181,6 @@ func (o *fakeObjects) putWith(ref volume.Ref, data func(version string) map[stri
 		}
 		o.objects[ref] = &volume.Object{Ref: ref, Version: version, Data: data(version.ResourceVersion)}
 	})
-}
-
-// restore puts an old state of an object back, as an API server shows it that lags.
-func (o *fakeObjects) restore(object *volume.Object) {
-	o.set(object.Ref, func() { o.objects[object.Ref] = object })
 }
 
 func (o *fakeObjects) get(ref volume.Ref) *volume.Object {

@@ -61,13 +61,6 @@ func (f *fakePods) refuse(r Request) {
 	f.refused[r.Pod.UID] = true
 }
 
-// allow ends what refuse began.
-func (f *fakePods) allow(r Request) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.refused, r.Pod.UID)
-}
-
 // remove makes a pod unknown.
 func (f *fakePods) remove(r Request) {
 	f.mu.Lock()

@@ -23,9 +23,6 @@ type faultyWrites struct {
 	// fault is called before each write; late after it.
 	fault, late func() error
 	at          []time.Time
-	trees       []*volume.Payload
-	// withdrawals counts the calls of Withdraw.
-	withdrawals int
 	// hangs holds what a file's content has its write wait for, hanging counts the writes that wait.
 	hangs   map[string]chan struct{}
 	hanging int
@@ -83,10 +80,10 @@ func (f *faultyWrites) times() []time.Time {
 	return at
 }
 
-func (f *faultyWrites) begin(tree *volume.Payload) (fault, late func() error) {
+func (f *faultyWrites) begin() (fault, late func() error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.at, f.trees = append(f.at, time.Now()), append(f.trees, tree)
+	f.at = append(f.at, time.Now())
 	return f.fault, f.late
 }
 
@@ -98,7 +95,7 @@ type testWriter struct {
 
 func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Result, error) {
 	w.faults.hang(tree)
-	fault, late := w.faults.begin(tree)
+	fault, late := w.faults.begin()
 	if fault != nil {
 		if err := fault(); err != nil {
 			return writer.Result{}, err
@@ -117,13 +114,6 @@ func (w *testWriter) Compare(ctx context.Context, dir *os.Root, tree *volume.Pay
 	unowned := *tree
 	unowned.UID, unowned.GID = volume.NoOwner, volume.NoOwner
 	return w.treeWriter.Compare(ctx, dir, &unowned)
-}
-
-func (w *testWriter) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (writer.Result, error) {
-	w.faults.mu.Lock()
-	w.faults.withdrawals++
-	w.faults.mu.Unlock()
-	return w.treeWriter.Withdraw(ctx, dir, refused, record)
 }
 
 // logBuffer collects log lines. It is safe for concurrent use.

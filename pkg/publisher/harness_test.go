@@ -170,16 +170,10 @@ func (e *env) restart() {
 	e.halt()
 	e.objects.forgetPods()
 	e.start()
-	e.restore()
-	e.run()
-}
-
-// restore finds what is mounted.
-func (e *env) restore() {
-	e.Helper()
 	if err := e.p.Restore(e.ctx); err != nil {
 		e.Fatal(err)
 	}
+	e.run()
 }
 
 // lookup returns a volume that is known, or nil.

@@ -20,7 +20,6 @@ type fakeIdentity struct {
 	mu     sync.Mutex
 	err    error
 	proofs int
-	delay  time.Duration
 	// held has the token of each volume that was put and not dropped.
 	held map[string]string
 }
@@ -37,17 +36,9 @@ func (f *fakeIdentity) Check(volume.Pod, volume.Token) error {
 // prove is called for a question that carries a token.
 func (f *fakeIdentity) prove() error {
 	f.mu.Lock()
-	f.proofs++
-	err, delay := f.err, f.delay
-	f.mu.Unlock()
-	<-time.After(delay)
-	return err
-}
-
-func (f *fakeIdentity) takeTime(delay time.Duration) {
-	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.delay = delay
+	f.proofs++
+	return f.err
 }
 
 func (f *fakeIdentity) Put(pod volume.Pod, volumeID string, token volume.Token) bool {
@@ -134,46 +125,6 @@ func (e *env) tokened(id, token string, attributes ...string) Request {
 
 const dbRefused = `sources[1].secret: Forbidden: service account "default" of the pod may not get Secret "shop/db"; whoever owns namespace "shop" consents by a Role and a RoleBinding there`
 
-// With its own identity a pod needs a right to what is in its own namespace too, and a
-// republish brings its next token.
-func TestPodIdentity(t *testing.T) {
-	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
-		r := e.tokened("v1", "t1")
-		e.publish(r)
-		e.wantFiles(r, "a", "1", "pw", "p1")
-		identity.want(e.T, 1, "t1")
-		questions := []string{`shop/default ConfigMap "shop/app"`, `shop/default Secret "shop/db"`}
-		if got := access.takeAsked(); !slices.Equal(got, questions) {
-			t.Errorf("asked %q", got)
-		}
-		e.publish(e.tokened("v1", "t2"))
-		e.settle()
-		identity.want(e.T, 0, "t2")
-		e.publish(e.tokened("v1", "t2")) // no news
-		e.settle()
-		without := r
-		without.Token, without.TokenErr = volume.Token{}, errors.New("no token")
-		e.publish(without)
-		identity.want(e.T, 0, "t2")
-		if got := access.takeAsked(); len(got) > 0 {
-			t.Errorf("a republish asked %q", got)
-		}
-
-		access.grant(configMap("app"))
-		after(reviewTime)
-		e.settle()
-		e.wantFiles(r, "a", "1")
-		e.wantProblem(r, dbRefused)
-		if got := e.objects.registrations()[registrationKey(r.Pod, "v1")]; !slices.Equal(got, []volume.Ref{configMap("app")}) {
-			t.Errorf("%v is still read", got)
-		}
-		e.wantEvents(r.Pod.String() + ": RefForbidden: " + dbRefused)
-		e.unpublish(r)
-		identity.want(e.T, 0)
-		e.wantNothing()
-	})
-}
-
 // What a publish needs and lacks; nothing of it stays behind, tokens included.
 func TestPodIdentityRefuses(t *testing.T) {
 	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
@@ -229,43 +180,6 @@ func TestPodIdentityRefuses(t *testing.T) {
 	})
 }
 
-// After a restart a volume waits for its token, which is nothing to complain of until the
-// kubelet should have brought one; then it goes on at once.
-func TestPodIdentityAfterARestart(t *testing.T) {
-	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
-		r, other := e.tokened("v1", "t1"), e.tokened("v2", "t1")
-		e.publish(r)
-		e.publish(other)
-		identity.restart()
-		noToken := (&authz.Tokens{}).Ready(r.Pod.Account())
-		access.failWith(noToken)
-		e.restart()
-		e.objects.put(secret("db"), "password", "p2")
-		access.takeAsked()
-		after(tokenTime - time.Second)
-		if n := len(access.takeAsked()); n > 2*2*8 { // each resync, and each retry after as long, asks for two objects of two volumes
-			t.Errorf("%d questions without a token", n)
-		}
-		e.wantFiles(r, "a", "1", "pw", "p1")
-		e.wantProblem(r, "")
-		e.wantEvents()
-		after(2 * testResync)
-		e.wantProblem(r, "access could not be reviewed: "+noToken.Error())
-
-		access.failWith(nil)
-		e.publish(e.tokened("v1", "t2"))
-		e.settle()
-		for _, r := range []Request{r, other} { // of one account
-			e.wantFiles(r, "a", "1", "pw", "p2")
-			e.wantProblem(r, "")
-		}
-		identity.want(e.T, 2, "t2")
-		e.unpublish(r)
-		e.unpublish(other)
-		e.wantNothing()
-	})
-}
-
 // What nobody reads any more needs no token.
 func TestPinnedVolumesHoldNoToken(t *testing.T) {
 	asPods(t, func(e *env, identity *fakeIdentity, _ *fakeAccess) {
@@ -275,24 +189,6 @@ func TestPinnedVolumesHoldNoToken(t *testing.T) {
 		e.publish(e.tokened("v1", "t2", "configMap", "app", "updatePolicy", "Pinned"))
 		identity.want(e.T, 0)
 		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-// A mounted volume goes on with the token that its publish brings.
-func TestAdoptWithToken(t *testing.T) {
-	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
-		r := e.tokened("v1", "t1")
-		e.publish(r)
-		identity.restart()
-		e.restartUnread()
-		e.objects.put(secret("db"), "password", "p2")
-		e.publish(e.tokened("v1", "t2"))
-		e.settle()
-		e.wantFiles(r, "a", "1", "pw", "p2")
-		identity.want(e.T, 2, "t2")
-		e.unpublish(r)
-		identity.want(e.T, 0)
 		e.wantNothing()
 	})
 }

@@ -101,65 +101,6 @@ func TestAFullNodeKeepsNoGeneration(t *testing.T) {
 	})
 }
 
-// What readers hold counts, and is measured with each write.
-func TestHeldFilesCount(t *testing.T) {
-	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
-		e.run()
-		e.objects.put(configMap("app"), "a", pages(150))
-		r := e.request("v1")
-		e.publish(r)
-		e.mounts.hold(r.Target, 150*pageSize) // as soon as the first file has no name any more
-		e.objects.put(configMap("app"), "a", "1")
-		e.settle()
-		e.rest()
-		if s := e.status(); s.Bytes != taken(151, 1) {
-			t.Errorf("%d bytes", s.Bytes)
-		}
-		e.objects.put(configMap("other"), "a", pages(150))
-		other := e.request("v2", "configMap", "other")
-		e.wantReason(e.p.Publish(e.ctx, other), ReasonNodeFull, "")
-		e.wantEvents("VolumeUpdateFailed")
-		e.mounts.hold(r.Target, 0)
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		e.publish(other)
-	})
-}
-
-// A volume over a limit that was lowered takes what is no larger than what it has.
-func TestALowerLimitKeepsWhatIsThere(t *testing.T) {
-	empty := func(n int, prefix string) (pairs []string) {
-		for i := range n {
-			pairs = append(pairs, fmt.Sprint(prefix, i), "")
-		}
-		return pairs
-	}
-	for name, test := range map[string]struct{ before, same, more []string }{
-		"bytes": {[]string{"a", pages(100)}, []string{"a", pages(98) + "y"}, []string{"a", pages(101)}},
-		"files": {empty(250, "x"), empty(200, "y"), empty(700, "z")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(e *env) {
-				e.objects.put(configMap("app"), test.before...)
-				r := e.request("v1")
-				e.publish(r)
-				e.opts.MaxVolumeSize = 50 * pageSize
-				e.restart()
-				e.rest()
-				e.objects.put(configMap("app"), test.same...)
-				e.settle()
-				e.wantProblem(r, "")
-				e.wantFiles(r, test.same...)
-				e.rest()
-				e.objects.put(configMap("app"), test.more...)
-				e.settle()
-				e.wantProblem(r, "--max-volume-size")
-				e.wantFiles(r, test.same...)
-			})
-		})
-	}
-}
-
 // Publishes at the same time may each find room, and together none: the node never shows more than its total.
 func TestPublishesAtOnceStayWithinTheTotal(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
@@ -181,36 +122,6 @@ func TestPublishesAtOnceStayWithinTheTotal(t *testing.T) {
 		if made+full != 8 || full < 6 || e.used() != int64(made)*taken(100, 1) {
 			t.Errorf("%d were made, %d refused, %d bytes counted", made, full, e.used())
 		}
-	})
-}
-
-// A write that fails half-way may have put a file there: a first refusal of its object takes it as
-// little away as any other.
-func TestAHalfWrittenFileIsThere(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
-		r.Attributes["writeStrategy"] = "InPlace"
-		e.objects.remove(sharedSecret)
-		e.publish(r)
-		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
-		e.writes.set(nil, func() error { return errFault })
-		e.objects.put(sharedSecret, "password", "p1")
-		e.settle()
-		files := []string{"a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n"}
-		e.wantFiles(r, files...)
-		access.takeAsked()
-		e.takeUntil(func() bool { return len(access.takeAsked()) > 0 }) // by a resync
-		access.grant()
-		e.takeUntil(func() bool { return len(access.takeAsked()) > 0 })
-		e.settle()
-		e.wantFiles(r, files...)
-		access.grant(sharedSecret, sharedConfig)
-		e.confirm()
-		e.wantFiles(r, files...)
-		e.writes.set(nil, nil)
-		after(retryMax)
-		e.settle()
-		e.wantProblem(r, "")
-		e.wantFiles(r, files...)
 	})
 }
 

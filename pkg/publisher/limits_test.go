@@ -59,19 +59,6 @@ func TestAVolumeOverItsLimit(t *testing.T) {
 	}
 }
 
-func TestAVolumeMayTakeExactlyItsLimit(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", pages(256))
-		r := e.request("v1")
-		e.publish(r)
-		if e.used() != taken(256, 1) {
-			t.Errorf("%d bytes counted", e.used())
-		}
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
 func TestAnUpdateOverTheLimitKeepsTheFiles(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -139,29 +126,6 @@ func TestTheNodesTotal(t *testing.T) {
 		e.unpublish(second)
 		e.unpublish(small)
 		e.wantNothing()
-	})
-}
-
-// What a reader holds open when the node is full counts, until the reader has closed it.
-func TestAReaderOfWhatHasGone(t *testing.T) {
-	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
-		e.run()
-		e.objects.put(configMap("app"), "a", pages(150))
-		r := e.request("v1")
-		e.publish(r)
-		e.objects.put(configMap("app"), "a", pages(151))
-		e.mounts.hold(r.Target, 150*pageSize)
-		e.settle()
-		e.wantFiles(r, "a", pages(151))
-		if e.used() < 300*pageSize {
-			t.Errorf("%d bytes counted while an old file is open", e.used())
-		}
-		e.mounts.hold(r.Target, 0)
-		after(2 * pruneTime)
-		e.settle()
-		if e.used() != taken(151, 1) {
-			t.Errorf("%d bytes counted", e.used())
-		}
 	})
 }
 
@@ -249,30 +213,6 @@ func TestTheCountIsExact(t *testing.T) {
 	})
 }
 
-// A node whose limit was lowered, or that was overcommitted otherwise, still takes
-// changes that need no more than what they replace.
-func TestWhatShrinksIsNeverRefused(t *testing.T) {
-	inBubble(t, func(e *env) {
-		var requests []Request
-		for _, id := range []string{"v1", "v2"} {
-			e.objects.put(configMap(id), "a", pages(100))
-			requests = append(requests, e.request(id, "configMap", id))
-			e.publish(requests[len(requests)-1])
-		}
-		e.opts.MaxVolumeSize, e.opts.MaxTotalSize = 150*pageSize, 150*pageSize
-		e.restart()
-		e.settle()
-		e.objects.put(configMap("v1"), "a", pages(60))
-		e.settle()
-		e.wantFiles(requests[0], "a", pages(60))
-		e.wantProblem(requests[0], "")
-		e.objects.put(configMap("v1"), "a", pages(61))
-		e.settle()
-		e.wantFiles(requests[0], "a", pages(60))
-		e.wantProblem(requests[0], "--max-total-size")
-	})
-}
-
 // Each volume of a pod keeps a list of what it shows: so they are few, and so are the items of each.
 func TestAPodsVolumesAreBounded(t *testing.T) {
 	inIdentities(t, func(e *env) {
@@ -292,5 +232,18 @@ func TestAPodsVolumesAreBounded(t *testing.T) {
 		e.pods.show("native", volume.Source{Projection: &volume.Projection{Ref: configMap("app"), Items: items}, Field: "spec.volumes[1].configMap"})
 		e.wantReason(e.p.Publish(e.ctx, e.volumesOf("other", 1)[0]), ReasonTooLarge,
 			"the volume has 257 items, more than 256: one for each page of 4096 bytes of --max-volume-size")
+	})
+}
+
+func TestAVolumeMayTakeExactlyItsLimit(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", pages(256))
+		r := e.request("v1")
+		e.publish(r)
+		if e.used() != taken(256, 1) {
+			t.Errorf("%d bytes counted", e.used())
+		}
+		e.unpublish(r)
+		e.wantNothing()
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -73,31 +72,6 @@ func TestRefusalsOfTheNodePass(t *testing.T) {
 		e.settle()
 		e.wantProblem(live, "")
 		e.wantFiles(live, "a", "2")
-	})
-}
-
-// What a live volume shows may be known and yet be denied. A new volume waits then as well.
-func TestPublishOfWhatIsDeniedToTheNode(t *testing.T) {
-	asNode(t, func(e *env) {
-		app := configMap("app")
-		e.objects.put(app, "a", "1")
-		e.publish(e.request("v1"))
-		e.objects.deny(app, unrelated(app))
-		e.settle()
-		e.wantEvents("pod-v1: RefForbidden")
-		answer := e.publishing(e.request("v2"))
-		after(testWait / 2)
-		e.wantWaiting(answer)
-		e.objects.deny(app, nil)
-		if err := <-answer; err != nil {
-			t.Error(err)
-		}
-		last := e.publishing(e.request("v3"))
-		e.objects.deny(app, unrelated(app))
-		synctest.Wait()
-		if err := <-last; err != nil { // it had its object before
-			e.wantReason(err, ReasonForbidden, unrelated(app).Error())
-		}
 	})
 }
 
@@ -184,117 +158,6 @@ func TestMountedButNotForTheNode(t *testing.T) {
 			})
 		}
 	}
-}
-
-// Each publish reads its pod once. One that the authorizer does not know yet is read again, and
-// one that is static is refused.
-func TestPodsReadAsTheNode(t *testing.T) {
-	asNode(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		if got := e.pods.takeReads(); got != r.Pod.Name {
-			t.Errorf("read %q", got)
-		}
-		forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", errors.New("no relationship found"))
-		e.pods.set(volume.Env{}, forbidden)
-		begin := time.Now()
-		const prefix = "with --identity=node a volume shows only what its pod's spec names: "
-		e.wantReason(e.p.Publish(e.ctx, e.request("v2")), ReasonForbidden, prefix+forbidden.Error())
-		if waited := time.Since(begin); waited != testWait {
-			t.Errorf("it failed after %s, want %s", waited, testWait)
-		}
-		if n := len(strings.Fields(e.pods.takeReads())); n < 10 || n > 40 {
-			t.Errorf("%d reads in %s", n, testWait)
-		}
-		e.wantEvents("RefForbidden")
-		answer := e.publishing(e.request("v3"))
-		after(100 * time.Millisecond)
-		e.pods.set(volume.Env{}, nil)
-		if err := <-answer; err != nil {
-			t.Error(err)
-		}
-		static := fmt.Errorf("%w: %w", pod.ErrStatic, errNoPod)
-		e.pods.set(volume.Env{}, static)
-		e.wantReason(e.p.Publish(e.ctx, e.request("v5")), ReasonInvalid, prefix+static.Error())
-		e.pods.set(volume.Env{}, nil)
-		mirror := e.request("v6")
-		e.pods.add(mirror)
-		e.pods.change(mirror, func(says *pod.Spec) { says.Mirror = true })
-		e.wantReason(e.p.Publish(e.ctx, mirror), ReasonInvalid, prefix+"read pod "+mirror.Pod.String()+": "+pod.ErrStatic.Error())
-		e.pods.set(volume.Env{}, forbidden)
-		answer = e.publishing(e.request("v4"))
-		after(time.Second)
-		e.p.StopWaiting()
-		e.wantReason(<-answer, ReasonUnavailable, "volume v4: "+errStopping.Error()+": "+prefix+forbidden.Error())
-	})
-}
-
-// After a restart a static pod's mirror is not there. It is asked for ever more rarely.
-func TestAPodThatStaysRefusedAfterARestart(t *testing.T) {
-	asNode(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		static := e.request("static")
-		e.publish(static)
-		e.pods.refuse(static)
-		e.restart()
-		after(2 * time.Minute)
-		e.wantEvents("pod-static: RefForbidden")
-		e.pods.takeReads()
-		after(time.Hour)
-		if n := len(strings.Fields(e.pods.takeReads())); n < 60 || n > 120 {
-			t.Errorf("%d reads in an hour", n)
-		}
-		e.objects.put(configMap("app"), "a", "2")
-		e.pods.allow(static)
-		after(2 * time.Minute)
-		e.settle()
-		e.wantFiles(static, "a", "2")
-	})
-}
-
-// Many publishes wait while pods are refused, of several volumes each. Few requests are sent, one
-// of a pod at a time, and all go on soon after. One more that is refused holds up no other.
-func TestManyPublishesWhilePodsAreRefused(t *testing.T) {
-	asNode(t, func(e *env) {
-		const pods, volumes = 300, 2
-		e.objects.put(configMap("app"), "a", "1")
-		e.pods.set(volume.Env{}, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", errFault))
-		e.pods.slow = 20 * time.Millisecond
-		var answers []<-chan error
-		for i := range pods {
-			r := e.request(fmt.Sprint("v", i))
-			for j := range volumes {
-				one := r
-				one.VolumeID = fmt.Sprint(r.VolumeID, "-", j)
-				one.Target = strings.Replace(r.Target, "/settings/", fmt.Sprint("/settings-", j, "/"), 1)
-				e.makeTarget(one)
-				answers = append(answers, e.publishing(one))
-			}
-		}
-		after(time.Minute)
-		if n := len(strings.Fields(e.pods.takeReads())); n < pods || n > 20*pods {
-			t.Errorf("%d reads of %d pods in a minute", n, pods)
-		}
-		stays := e.request("stays")
-		e.pods.refuse(stays)
-		refused := e.publishing(stays)
-		e.pods.set(volume.Env{}, nil)
-		begin := time.Now()
-		for _, answer := range answers {
-			if err := <-answer; err != nil {
-				t.Fatal(err)
-			}
-		}
-		if took := time.Since(begin); took > 20*time.Second {
-			t.Errorf("they went on for %s", took)
-		}
-		if n := len(strings.Fields(e.pods.takeReads())); n > pods*volumes+60 {
-			t.Errorf("%d reads of %d pods", n, pods)
-		}
-		e.publish(e.request("next"))
-		e.wantReason(<-refused, ReasonForbidden, "")
-	})
 }
 
 // After a restart the pods of many volumes are refused for long. Few requests are sent, and the

@@ -1,8 +1,6 @@
 package publisher
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 
@@ -44,21 +42,6 @@ func TestAPinnedVolumeIsNeverRewritten(t *testing.T) {
 		untouched("after a restart")
 		e.objects.put(configMap("app"), "a", "3")
 		untouched("after a change behind a restart")
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-func TestAPinnedVolumeWaitsForItsObjects(t *testing.T) {
-	inBubble(t, func(e *env) {
-		r := e.request("v1", "configMap", "app", "updatePolicy", "Pinned")
-		waiting := e.publishing(r)
-		e.wantWaiting(waiting)
-		e.objects.put(configMap("app"), "a", "1")
-		if err := <-waiting; err != nil {
-			t.Fatal(err)
-		}
-		e.wantFiles(r, "a", "1")
 		e.unpublish(r)
 		e.wantNothing()
 	})
@@ -119,41 +102,6 @@ func TestAHalfWrittenVolumeIsNotShown(t *testing.T) {
 		if s := e.status(); s.Shown[configMap("app")] != e.objects.get(configMap("app")).Version || s.Condition != ConditionCurrent {
 			t.Errorf("after a write: %s, shown %v", s.Condition, s.Shown)
 		}
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-// The files of a volume that is written in place are the same ones for ever, also after
-// a restart.
-func TestAVolumeIsWrittenInPlace(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
-		e.publish(r)
-		file := func() os.FileInfo {
-			t.Helper()
-			info, err := os.Stat(filepath.Join(e.mounts.directory(r.Target), "a"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return info
-		}
-		first := file()
-		for _, value := range []string{"2", "long", ""} {
-			e.objects.put(configMap("app"), "a", value)
-			e.settle()
-			e.wantFiles(r, "a", value)
-		}
-		e.halt()
-		e.objects.put(configMap("app"), "b", "3")
-		e.restart()
-		e.settle()
-		e.wantFiles(r, "a", "", "b", "3")
-		if !os.SameFile(first, file()) {
-			t.Error("the file is another one")
-		}
-		e.wantProblem(r, "")
 		e.unpublish(r)
 		e.wantNothing()
 	})

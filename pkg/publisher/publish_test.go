@@ -1,69 +1,16 @@
 package publisher
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/volume"
 )
-
-func TestPublishShowsOnlyWhatIsComplete(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1", "b", "2")
-		r := e.request("v1")
-		attached := false
-		e.mounts.on("Attach", func() error {
-			attached = true
-			if got := readFiles(t, filepath.Join(e.mounts.dir, "v1.1")); len(got) != 2 || got["a"] != "1" || got["b"] != "2" {
-				t.Errorf("at the moment of Attach the file system shows %v", got)
-			}
-			if shown := e.recordedIn(filepath.Join(e.mounts.dir, "v1.1"), r); shown[configMap("app")] != e.objects.get(configMap("app")).Version {
-				t.Errorf("at the moment of Attach the record says %v", shown)
-			}
-			return nil
-		})
-		e.publish(r)
-		if !attached {
-			t.Fatal("Attach was not called")
-		}
-		e.wantFiles(r, "a", "1", "b", "2")
-		e.wantProblem(r, "")
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-func TestPublishLimitsTheFileSystemAndSetsItsOwner(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		group := int64(2000)
-		r.FSGroup = &group
-		e.publish(r)
-		limits := limitsFor(mebibyte)
-		if p := e.mounts.params; p.VolumeID != "v1" || p.Size != limits.mountBytes || p.Inodes != limits.mountInodes ||
-			p.GID != 2000 || p.UID != 0 || p.Mode != 0o755|fs.ModeSetgid {
-			t.Errorf("Create got %+v", p)
-		}
-		tree := e.writes.trees[0]
-		if tree.GID != 2000 || tree.Files[0].Mode != 0o644|0o440 {
-			t.Errorf("group %d, %v", tree.GID, tree.Files[0])
-		}
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
 
 func TestPublishReturnsAtTheChangeThatItWaitsFor(t *testing.T) {
 	items := []string{"configMap", "app", "items", "[{key: a, path: a}]"}
@@ -116,21 +63,6 @@ func TestPublishReturnsAtTheChangeThatItWaitsFor(t *testing.T) {
 	}
 }
 
-func TestPublishWaitsForSeveralObjects(t *testing.T) {
-	inBubble(t, func(e *env) {
-		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]")
-		result := e.publishing(r)
-		e.wantWaiting(result)
-		e.objects.put(secret("db"), "password", "x")
-		e.wantWaiting(result)
-		e.objects.put(configMap("app"), "a", "1")
-		if err := <-result; err != nil {
-			t.Fatal(err)
-		}
-		e.wantFiles(r, "a", "1", "password", "x")
-	})
-}
-
 func TestPublishListsAllThatIsMissingWhenTheWaitEnds(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(secret("tls"), "tls.crt", "x")
@@ -147,20 +79,6 @@ func TestPublishListsAllThatIsMissingWhenTheWaitEnds(t *testing.T) {
 		e.wantReason(err, ReasonNotFound, `sources[0].configMap: ConfigMap "shop/app" not found; `+
 			`sources[1].secret: Secret "shop/db" not found; `+
 			`sources[2].secret: Secret "shop/tls": references non-existent secret key: tls.key (it has tls.crt)`)
-		e.wantNothing()
-	})
-}
-
-func TestPublishEndsWithItsCaller(t *testing.T) {
-	inBubble(t, func(e *env) {
-		ctx, cancel := context.WithTimeout(e.ctx, 10*time.Second)
-		defer cancel()
-		begin := time.Now()
-		err := e.p.Publish(ctx, e.request("v1"))
-		if took := time.Since(begin); took != 10*time.Second {
-			t.Errorf("returned after %v, want 10s", took)
-		}
-		e.wantReason(err, ReasonUnavailable, "")
 		e.wantNothing()
 	})
 }
@@ -253,69 +171,6 @@ func TestPublishDoesNotWaitWhereThatIsOfNoUse(t *testing.T) {
 
 const collidingSources = "[{configMap: {name: first}}, {configMap: {name: app, items: [{key: a, path: conf/a}]}}]"
 
-func TestPublishRefusesTargetsOfOthers(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		pods := filepath.Join(e.opts.KubeletDir, "pods")
-		below := filepath.Join(pods, "uid-v1/volumes/kubernetes.io~csi") + "/"
-		for _, target := range []string{
-			"",
-			"relative/mount",
-			sandbox.NewOutside(e.T, filepath.Join(e.T.TempDir(), "outside")).Path("etc/empty"),
-			pods,
-			filepath.Join(pods, "uid-v1"),
-			filepath.Join(pods, "uid-v1/volumes"),
-			filepath.Join(pods, "uid-v1/volumes/mount"),
-			filepath.Join(pods, "uid-v1/volumes/kubernetes.io~empty-dir/cache"),
-			filepath.Join(pods, "uid-v1/volumes/kubernetes.io~empty-dir/cache/mount"),
-			below,
-			below + "mount",
-			below + "x",
-			below + "x/y",
-			below + "x/mount/mount",
-			below + "./mount",
-			below + "../mount",
-			below + "/mount",
-			below + "x\x00y/mount",
-			below + "x\ny/mount",
-			below + strings.Repeat("x", 256) + "/mount",
-			filepath.Join(pods, "uid-v2/volumes/kubernetes.io~csi/x/mount"),
-			filepath.Join(pods, "uid-v1/volumesx/mount"),
-			pods + "/uid-v1/volumes/../../uid-v2/volumes/mount",
-			below + "x/./mount",
-			below + "x//mount",
-			below + "x/mount/",
-		} {
-			r := e.request("v1")
-			r.Target = target
-			shape := fmt.Sprintf("%q", target)
-			if len(target) > 256 {
-				shape = fmt.Sprintf("a path of %d bytes", len(target))
-			}
-			e.wantReason(e.p.Publish(e.ctx, r), ReasonInvalid,
-				fmt.Sprintf("target_path: Invalid value: %s: must be %s<volume name>/mount", shape, below))
-		}
-		e.wantNothing()
-	})
-}
-
-func TestPublishOfAnUnsyncedObjectIsUnavailableWhenTheWaitEnds(t *testing.T) {
-	inBubble(t, func(e *env) {
-		cause := errors.New("connection refused")
-		e.objects.failWith(configMap("app"), fmt.Errorf("%w: %w", manager.ErrNotSynced, cause))
-		begin := time.Now()
-		err := e.p.Publish(e.ctx, e.request("v1"))
-		e.wantReason(err, ReasonUnavailable, "")
-		if !errors.Is(err, cause) {
-			t.Errorf("the cause is not told: %v", err)
-		}
-		if took := time.Since(begin); took != testWait {
-			t.Errorf("returned after %v, want %v", took, testWait)
-		}
-		e.wantNothing()
-	})
-}
-
 func TestStopWaiting(t *testing.T) {
 	inBubble(t, func(e *env) {
 		waiting := e.publishing(e.request("v1"))
@@ -341,45 +196,5 @@ func TestPublishWithoutAWait(t *testing.T) {
 		e.wantReason(e.p.Publish(e.ctx, e.request("v1")), ReasonNotFound, `configMap: ConfigMap "shop/app" not found`)
 		e.objects.put(configMap("app"), "a", "1")
 		e.publish(e.request("v1"))
-	})
-}
-
-func TestOptionalObjectsAreNotWaitedFor(t *testing.T) {
-	inBubble(t, func(e *env) {
-		r := e.request("v1", "configMap", "app", "optional", "true")
-		begin := time.Now()
-		e.publish(r)
-		if took := time.Since(begin); took != 0 {
-			t.Errorf("waited %v", took)
-		}
-		e.wantFiles(r)
-		e.objects.put(configMap("app"), "a", "1")
-		e.settle()
-		e.wantFiles(r, "a", "1")
-		e.objects.remove(configMap("app"))
-		e.settle()
-		e.wantFiles(r)
-		e.wantProblem(r, "")
-	})
-}
-
-// TestOnlyAPublishPrioritizesItsObjects: a volume that is restored, or changes, waits for its
-// turn.
-func TestOnlyAPublishPrioritizesItsObjects(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		want := []volume.Ref{configMap("app")}
-		if !slices.Equal(e.objects.prioritized, want) {
-			t.Errorf("a publish prioritized %v, want %v", e.objects.prioritized, want)
-		}
-		e.restart()
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		e.wantFiles(r, "a", "2")
-		if !slices.Equal(e.objects.prioritized, want) {
-			t.Errorf("a restored volume prioritized %v", e.objects.prioritized[1:])
-		}
 	})
 }

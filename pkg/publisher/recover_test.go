@@ -41,58 +41,6 @@ func TestAPanicOfAReconcile(t *testing.T) {
 	})
 }
 
-// A panic after the volume became visible is no final error: the next call finds the volume.
-func TestAPanicAtTheEndOfAPublish(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.mounts.on("Attached", func() error { panic("out of luck") })
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, "volume v1: "+errPanicked.Error())
-		e.mounts.on("Attached", nil)
-		e.publish(r)
-		e.wantFiles(r, "a", "1")
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-// A panic while a volume is taken over leaves it to the kubelet's next publish: it is listed, and
-// counted, and the publish takes it over.
-func TestAPanicOfATakeOver(t *testing.T) {
-	for name, panicked := range map[string]func(e *env, r Request){
-		"by the pod's spec": func(e *env, _ Request) { e.restart(); e.settle() },
-		"by a publish": func(e *env, r Request) {
-			e.restartUnread()
-			e.publish(r)
-			e.settle()
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(e *env) {
-				e.objects.put(configMap("app"), "a", "1")
-				r := e.request("v1")
-				e.publish(r)
-				e.objects.onKeep = func() { panic("out of luck") }
-				panicked(e, r)
-				if s := e.status(); s.VolumeID != "v1" || s.Condition != eventVolumeUpdateFailed {
-					t.Errorf("status %+v", s)
-				}
-				e.objects.onKeep = nil
-				e.objects.put(configMap("app"), "a", "2")
-				e.publish(r)
-				e.settle()
-				e.wantFiles(r, "a", "2")
-				e.rest()
-				if e.used() != taken(1, 1) {
-					t.Errorf("%d bytes counted", e.used())
-				}
-				e.unpublish(r)
-				e.wantNothing()
-			})
-		})
-	}
-}
-
 // What the files showed before must go also when the object is deleted meanwhile and the
 // first try to remove it fails.
 func TestAFailedPruneIsTriedAgain(t *testing.T) {

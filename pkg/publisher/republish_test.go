@@ -2,7 +2,6 @@ package publisher
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
@@ -11,30 +10,6 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/volume"
 )
-
-func TestPublishTwiceIsOneMount(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		e.objects.takeReads(configMap("app"))
-		calls := e.mounts.count("Create") + e.mounts.count("Attach") + e.mounts.count("Reopen") + e.mounts.count("Unmount")
-		for range 100 {
-			e.publish(r)
-		}
-		if reads := e.objects.takeReads(configMap("app")); len(reads) > 100 {
-			t.Errorf("%d reads of the object", len(reads))
-		}
-		if now := e.mounts.count("Create") + e.mounts.count("Attach") + e.mounts.count("Reopen") + e.mounts.count("Unmount"); now != calls {
-			t.Errorf("%d calls to the mounts", now-calls)
-		}
-		if n := len(e.objects.registrations()); n != 1 {
-			t.Errorf("%d registrations", n)
-		}
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
 
 func TestRepublishOfALiveVolumeSucceeds(t *testing.T) {
 	group := int64(1)
@@ -129,59 +104,6 @@ func TestRepublishIsNeverFinalOverTheMount(t *testing.T) {
 	}
 }
 
-func TestAVolumeWhoseMountIsGoneIsPublishedAnew(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		dir := e.mounts.vanish(r.Target)
-		e.objects.failWith(configMap("app"), nil)
-		e.publish(r)
-		e.wantFiles(r, "a", "1")
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		e.wantFiles(r, "a", "2")
-		if got := readFiles(t, dir); got["a"] != "1" {
-			t.Errorf("the old file system shows %v", got)
-		}
-		if n := len(e.objects.registrations()); n != 1 {
-			t.Errorf("%d registrations", n)
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-func TestAMountedVolumeIsTakenOverByAPublish(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		e.restartUnread()
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		e.wantFiles(r, "a", "1") // nobody knows of it yet
-		e.publish(r)
-		e.settle()
-		e.wantFiles(r, "a", "2")
-		if n := e.mounts.count("Create"); n != 1 {
-			t.Errorf("%d file systems were made", n)
-		}
-		if got := e.recorded(r)[configMap("app")]; got != e.objects.get(configMap("app")).Version {
-			t.Errorf("the record says %v", got)
-		}
-		e.rest()
-		if e.used() != taken(1, 1) {
-			t.Errorf("%d bytes counted", e.used())
-		}
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
 // A pod may be reading it, so its publish can't fail.
 func TestAMountThatCannotBeTakenOverStays(t *testing.T) {
 	for _, test := range []struct {
@@ -234,22 +156,6 @@ func TestAMountOfARefusedSpecStays(t *testing.T) {
 			t.Errorf("left registered: %v", left)
 		}
 		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-func TestSomethingElseAtTheTarget(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.mounts.setForeign(r.Target, true)
-		err := e.p.Publish(e.ctx, r)
-		if !errors.Is(err, mount.ErrForeign) {
-			t.Fatalf("got %v", err)
-		}
-		if e.mounts.count("Create")+e.mounts.count("Unmount") > 0 {
-			t.Error("something was made or unmounted")
-		}
 		e.wantNothing()
 	})
 }

@@ -3,7 +3,6 @@ package publisher
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"strconv"
 	"strings"
 	"testing"
@@ -78,69 +77,6 @@ func TestPodEnv(t *testing.T) {
 		e.wantFiles(r, files("p3")...)
 		e.wantProblem(r, "")
 		e.wantEvents("InvalidEnvironmentVariableNames: left out, for a volume can't know them: CPU (resourceFieldRef limits.cpu), MEM (resourceFieldRef limits.memory)") // once more
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-// What a volume source shows is read with the environment, by one request, and again after a
-// restart only.
-func TestVolumeSourceIsReadOnce(t *testing.T) {
-	inBubble(t, func(e *env) {
-		mode := fs.FileMode(0o400)
-		e.pods.set(podEnv(), nil)
-		e.pods.show("native",
-			volume.Source{Projection: &volume.Projection{Ref: configMap("app"), DefaultMode: &mode}, Field: "spec.volumes[0].projected.sources[0].configMap"},
-			volume.Source{Projection: &volume.Projection{Ref: secret("db"), Items: []volume.Item{{Key: "password", Path: "p"}}}, Field: "spec.volumes[0].projected.sources[1].secret"})
-		e.objects.put(configMap("app"), "a", "1")
-		e.objects.put(secret("db"), "password", "p1")
-		r := e.request("v1", "sources", "[{volume: {name: native}}, {podEnv: {path: e, container: main}}]")
-		e.publish(r)
-		files := func(a, p string) []string {
-			return []string{"a", a, "e", "NAME=pod-v1\nNODE=node-1\nPASSWORD=" + p + "\nPLAIN=" + canary + "\n", "p", p}
-		}
-		e.wantFiles(r, files("1", "p1")...)
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		e.wantFiles(r, files("2", "p1")...)
-		if got := e.pods.takeReads(); got != "pod-v1" {
-			t.Errorf("asked for %q", got)
-		}
-		e.halt()
-		e.objects.put(secret("db"), "password", "p2")
-		e.restart()
-		e.settle()
-		e.wantFiles(r, files("2", "p2")...)
-		e.objects.remove(secret("db"))
-		e.settle()
-		e.wantFiles(r, files("2", "p2")...)
-		e.wantProblem(r, "spec.volumes[0].projected.sources[1].secret: Secret ", "not found")
-		if got := e.pods.takeReads(); got != "pod-v1" {
-			t.Errorf("asked for %q after the restart", got)
-		}
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-// The pod that a volume is for may be gone while the volume is torn down.
-func TestPodEnvOfAPodThatIsGone(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.pods.set(podEnv(), nil)
-		e.objects.put(secret("db"), "password", "p1")
-		r := e.request("v1", "sources", podEnvSources)
-		e.publish(r)
-		e.pods.set(volume.Env{}, errNoPod)
-		e.restart()
-		e.settle()
-		e.pods.takeReads()
-		after(10 * testResync)
-		e.settle()
-		if got := e.pods.takeReads(); got != "" {
-			t.Errorf("asked again for %s", got)
-		}
-		e.wantFiles(r, "a.env", "NAME=pod-v1\nNODE=node-1\nPASSWORD=p1\nPLAIN="+canary+"\n",
-			"b.env", "NAME='pod-v1'\nNODE='node-1'\nPASSWORD='p1'\nPLAIN='"+canary+"'\n")
 		e.unpublish(r)
 		e.wantNothing()
 	})
@@ -224,48 +160,6 @@ func TestSlowPodsHoldUpNothing(t *testing.T) {
 	})
 }
 
-// However often a volume is reconciled meanwhile, its pod's spec is read once.
-func TestOneReadOfAPodAtATime(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.pods.set(podEnv(), nil)
-		e.objects.put(secret("db"), "password", "p")
-		e.publish(e.request("v1", "sources", podEnvSources))
-		e.pods.takeReads()
-		e.pods.setHang(true)
-		e.restart()
-		for i := range 5 {
-			e.objects.put(secret("db"), "password", strconv.Itoa(i))
-			e.settle()
-		}
-		if got := e.pods.takeReads(); got != "pod-v1" {
-			t.Errorf("asked for %q", got)
-		}
-	})
-}
-
-// A try that fails is repeated less and less often.
-func TestPodEnvRetries(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.pods.set(podEnv(), nil)
-		e.objects.put(secret("db"), "password", "p1")
-		r := e.request("v1", "sources", podEnvSources)
-		e.publish(r)
-		e.pods.set(volume.Env{}, errors.New("connection refused"))
-		e.restart()
-		e.settle()
-		after(10 * time.Minute)
-		e.settle()
-		if got := strings.Count(e.pods.takeReads(), "pod-v1"); got < 10 || got > 40 {
-			t.Errorf("asked %d times in 10 minutes", got)
-		}
-		e.wantEvents()
-		e.pods.set(podEnv(), nil)
-		after(2 * time.Minute)
-		e.settle()
-		e.wantProblem(r, "")
-	})
-}
-
 // What the env files skip is told once per change.
 func TestSkippedVariables(t *testing.T) {
 	inBubble(t, func(e *env) {
@@ -343,18 +237,5 @@ func TestARefusalIsNotFinalWhereAMountMayBe(t *testing.T) {
 		e.mounts.failAt("Open", errors.New("too many open files"))
 		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, "")
 		e.mounts.failAt("Open", nil)
-	})
-}
-
-// An unpublish ends a publish that reads the pod's spec.
-func TestUnpublishEndsAReadOfThePod(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.pods.setHang(true)
-		r := e.request("v1", "sources", podEnvSources)
-		waiting := e.publishing(r)
-		e.wantWaiting(waiting)
-		e.unpublish(r)
-		e.wantReason(<-waiting, ReasonBusy, "")
-		e.wantNothing()
 	})
 }

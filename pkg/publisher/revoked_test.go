@@ -2,7 +2,6 @@ package publisher
 
 import (
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,52 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/refvol/refvol/pkg/manager"
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 // reviewTime is more than a change of a right may take to count: a resync begins within an
 // interval, at a random moment of the next one, and a refusal has to be confirmed.
 const reviewTime = 2*testResync + 2*refusalTime
-
-// A revoked right takes the files of just that source with it, at the next resync, and
-// brings them back when it is granted again.
-func TestRevokedWhileMounted(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
-		e.publish(r)
-		access.grant(sharedConfig)
-		e.objects.put(configMap("app"), "a", "2")
-		after(reviewTime)
-		e.settle()
-		e.wantFiles(r, "a", "2", "app.env", "CA=c1\nOWN=1\n")
-		e.wantEvents(r.Pod.String() + ": RefForbidden: " + secretRefused)
-		e.wantProblem(r, secretRefused)
-		if refs := e.objects.registrations()["uid-v1/v1"]; !slices.Equal(refs, []volume.Ref{configMap("app"), sharedConfig}) {
-			t.Errorf("registered %v", refs)
-		}
-		e.objects.put(sharedSecret, "password", "p2")
-		e.objects.put(configMap("app"), "a", "3")
-		e.objects.put(sharedConfig, "CA", "c2")
-		e.settle()
-		e.wantFiles(r, "a", "3", "app.env", "CA=c2\nOWN=1\n")
-
-		access.grant()
-		after(reviewTime)
-		e.settle()
-		e.wantFiles(r, "a", "3", "app.env", "OWN=1\n")
-		after(3 * testResync)
-		e.settle()
-		e.wantProblem(r, configRefused)
-
-		access.grant(sharedConfig, sharedSecret)
-		after(reviewTime)
-		e.settle()
-		e.wantFiles(r, "a", "3", "password", "p2", "app.env", "CA=c2\nOWN=1\n")
-		e.wantProblem(r, "")
-		e.wantEvents(r.Pod.String() + ": RefForbidden: " + secretRefused + "; " + configRefused)
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
 
 // confirm waits until a first refusal has been confirmed.
 func (e *env) confirm() {
@@ -157,34 +115,6 @@ func TestRevokedWhileUpdatesFail(t *testing.T) {
 
 var errForbiddenObject = apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "app", errors.New("no"))
 
-// A question without answer keeps neither the other refusals nor its own last answer from
-// counting.
-func TestOneQuestionWithoutAnswer(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
-		e.publish(r)
-		access.set(func() {
-			access.granted = map[volume.Ref]bool{}
-			access.errs = map[volume.Ref]error{sharedConfig: errReview}
-		})
-		after(reviewTime)
-		e.settle()
-		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
-		e.wantProblem(r, secretRefused)
-		access.set(func() { access.errs = nil })
-		after(reviewTime)
-		e.settle()
-		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
-		// What is refused stays refused while nobody answers.
-		access.set(func() { access.errs = map[volume.Ref]error{sharedConfig: errReview} })
-		after(reviewTime)
-		e.settle()
-		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
-		e.wantProblem(r, secretRefused+"; "+configRefused)
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
 // What was granted when a publish began, and is withdrawn while it waits for an object, counts half a resync more.
 func TestRevokedWhileAPublishWaits(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, _ Request) {
@@ -199,45 +129,6 @@ func TestRevokedWhileAPublishWaits(t *testing.T) {
 		if took := time.Since(withdrawn); took > testResync/2+10*time.Second {
 			t.Errorf("it took %v", took)
 		}
-		e.wantNothing()
-	})
-}
-
-// A required object that is granted again and does not exist is missing.
-func TestGrantedAgainAndMissing(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
-		r.Attributes["sources"] = "[{configMap: {name: app}}, {secret: {name: db, namespace: platform}}]"
-		e.publish(r)
-		access.grant()
-		after(reviewTime)
-		e.settle()
-		e.wantFiles(r, "a", "1")
-		e.objects.remove(sharedSecret)
-		access.grant(sharedSecret)
-		after(reviewTime)
-		e.settle()
-		e.wantProblem(r, `Secret "platform/db" not found`)
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
-// A panic of a review is an error of it.
-func TestAPanicOfAReview(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
-		e.publish(r)
-		access.set(func() { access.panics = true })
-		after(reviewTime)
-		e.objects.put(sharedSecret, "password", "p2")
-		e.settle()
-		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-		e.wantProblem(r, "access could not be reviewed: the plugin panicked")
-		access.set(func() { access.panics = false })
-		access.grant(sharedSecret)
-		after(reviewTime)
-		e.settle()
-		e.wantProblem(r, configRefused)
-		e.unpublish(r)
 		e.wantNothing()
 	})
 }

@@ -3,7 +3,6 @@ package publisher
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -49,42 +48,6 @@ func TestResyncMendsWhatNoEventTold(t *testing.T) {
 		e.objects.Subscribe(func(volume.ServiceAccount, volume.Ref) {})
 		e.objects.put(configMap("app"), "a", "2")
 		after(2 * testResync)
-		e.wantFiles(r, "a", "2")
-	})
-}
-
-func TestTheEndOfRunEndsPublishesThatWait(t *testing.T) {
-	inBubble(t, func(e *env) {
-		waiting := e.publishing(e.request("v1"))
-		e.wantWaiting(waiting)
-		e.stop()
-		e.stop = nil
-		e.wantReason(<-waiting, ReasonUnavailable, "")
-	})
-}
-
-// A write that the end cuts short is no problem of its volume.
-func TestRunEndsDuringAWrite(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		gate := e.gateAt("Reopen")
-		e.objects.put(configMap("app"), "a", "2")
-		<-gate.entered
-		ended := make(chan struct{})
-		go func() { e.stop(); close(ended) }()
-		synctest.Wait()
-		close(gate.opened)
-		<-ended
-		e.stop = nil
-		e.wantFiles(r, "a", "1")
-		if lines := e.logs.with("Volume does not show what it should"); len(lines) > 0 {
-			t.Errorf("the end was logged as a problem: %q", lines)
-		}
-		e.mounts.on("Reopen", nil)
-		e.restart()
-		e.settle()
 		e.wantFiles(r, "a", "2")
 	})
 }

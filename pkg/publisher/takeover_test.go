@@ -1,7 +1,6 @@
 package publisher
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -84,35 +83,4 @@ func TestRestoredVolumesFillTheNode(t *testing.T) {
 		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "configMap", "other")), ReasonNodeFull,
 			"the files and their inodes take 417792 bytes of memory, the node's other volumes 824320, together more than 1048576 (--max-total-size)")
 	})
-}
-
-// A volume whose attribute somebody has spoilt stays as it is until its pod goes: no call on it fails, over restarts too.
-func TestAVolumeWithoutItsProofIsFrozen(t *testing.T) {
-	for name, then := range map[string]func(e *env){"": func(*env) {}, "after a restart": func(e *env) { e.restart() }} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(e *env) {
-				e.objects.put(configMap("app"), "a", "1")
-				r := e.request("v1")
-				e.publish(r)
-				e.mounts.spoil(r.Target)
-				then(e)
-				e.settle()
-				e.objects.put(configMap("app"), "a", "2")
-				e.settle()
-				for range 2 {
-					e.publish(r)
-					e.settle()
-				}
-				e.wantFiles(r, "a", "1")
-				if s := e.status(); s.Condition != eventVolumeUpdateFailed || !strings.Contains(s.Reason, "is not proven to be volume v1") {
-					t.Errorf("status %+v", s)
-				}
-				if name == "" { // else nobody knew the pod's name when that was found
-					e.wantEvents("VolumeUpdateFailed")
-				}
-				e.unpublish(r)
-				e.wantNothing()
-			})
-		})
-	}
 }

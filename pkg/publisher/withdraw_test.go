@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/refvol/refvol/pkg/manager"
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 // After a restart nobody knows any more what the files were made of. Whatever else can't be
@@ -166,28 +165,22 @@ func TestAShrinkIsNeverTooLarge(t *testing.T) {
 	}
 }
 
-// A write that changed something and failed may have left files of what was refused: they are
-// looked for.
-func TestAFailedWriteIsNoWithdrawal(t *testing.T) {
+// An object of another namespace without keys has no file. Files of the pod's own namespace stay
+// when it is refused: they are no files of it.
+func TestARefusedObjectWithoutFiles(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
-		r.Attributes["writeStrategy"] = "InPlace"
+		e.objects.put(sharedSecret)
+		r.Attributes["sources"] = "[{configMap: {name: app}}, {secret: {name: db, namespace: platform}}]"
 		e.publish(r)
-		first := e.objects.get(configMap("app")).Version
-		e.writes.set(nil, func() error { return errFault })
-		e.objects.put(configMap("app"), "a", "2")
+		e.objects.remove(configMap("app"))
 		access.grant()
+		e.restart()
 		after(reviewTime)
 		e.settle()
-		if shown := e.status().Shown; shown[configMap("app")] != first || shown[sharedSecret] != (volume.Version{}) {
-			t.Errorf("the status says %v of files that are half written", shown)
+		e.wantFiles(r, "a", "1")
+		if shown := e.status().Shown; shown[configMap("app")].UID == "" || shown[sharedSecret].UID != "" {
+			t.Errorf("the status says %v", shown)
 		}
-		e.writes.mu.Lock()
-		if e.writes.withdrawals == 0 {
-			t.Error("nothing was withdrawn")
-		}
-		e.writes.mu.Unlock()
-		e.writes.set(nil, nil)
-		after(2 * testResync)
 		e.unpublish(r)
 		e.wantNothing()
 	})

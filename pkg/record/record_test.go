@@ -18,29 +18,6 @@ func ref(name string) volume.Ref {
 	return volume.Ref{Kind: volume.Secret, Namespace: "shop", Name: name}
 }
 
-func TestVersionsAreReadAsWritten(t *testing.T) {
-	versions := Versions{
-		ref("db"): {UID: "5f2c1ad2-0f4b-4b62-a6a7-3a3cf8cf2a4e", ResourceVersion: "4711"},
-		ref("ca"): {UID: "u", ResourceVersion: "18446744073709551615"},
-	}
-	want := maps.Clone(versions)
-	versions[ref("absent")] = volume.Version{}
-	text := versions.Encode()
-	refs := []volume.Ref{ref("absent"), ref("ca"), ref("db"), ref("other")}
-	if got := Decode(text, refs); !maps.Equal(got, want) {
-		t.Errorf("%q is read as %v, want %v", text, got, want)
-	}
-	if got := Decode(text, refs[:2]); len(got) != 1 || got[ref("ca")] != want[ref("ca")] {
-		t.Errorf("of an object that the volume no longer names: %v", got)
-	}
-	if strings.Contains(text, "db") || strings.Contains(text, "shop") {
-		t.Errorf("a name makes the text longer: %q", text)
-	}
-	if got := (Versions{}).Encode(); got != "" {
-		t.Errorf("the text of no object is %q", got)
-	}
-}
-
 // The kernel takes 64 KiB as an attribute.
 func TestTheLargestRecord(t *testing.T) {
 	versions := Versions{}
@@ -87,21 +64,6 @@ func withAttributes(t *testing.T) (*os.Root, string) {
 	}
 	t.Skip("needs root, or a file system with attributes of users")
 	return nil, ""
-}
-
-func TestThePodIsReadAsWritten(t *testing.T) {
-	dir, prefix := withAttributes(t)
-	if _, _, err := Pod(dir, prefix); !errors.Is(err, errNoPod) || !errors.Is(err, unix.ENODATA) {
-		t.Errorf("without the attribute: %v", err)
-	}
-	for _, pod := range []volume.Pod{{Namespace: "shop", Name: "web-0.x"}, {Namespace: strings.Repeat("n", 63), Name: strings.Repeat("p", 253)}} {
-		if err := SetPod(dir, prefix, pod); err != nil {
-			t.Fatal(err)
-		}
-		if namespace, name, err := Pod(dir, prefix); err != nil || namespace != pod.Namespace || name != pod.Name {
-			t.Errorf("%s is read as %q, %q, %v", pod, namespace, name, err)
-		}
-	}
 }
 
 // Nothing that is no name of a pod gets into a request.

@@ -175,22 +175,3 @@ func TestEveryConditionIsJudged(t *testing.T) {
 		t.Errorf("%d conditions, want %d", len(publisher.Conditions()), len(faults))
 	}
 }
-
-// TestWhatAilsThePlugin is in the report as it is.
-func TestWhatAilsThePlugin(t *testing.T) {
-	w := &world{missing: []string{"get of pods"}, unready: []string{"registration: no"}}
-	got := w.report(t, 0)
-	if !slices.Equal(got.MissingRights, w.missing) || !slices.Equal(got.NotReady, w.unready) {
-		t.Errorf("got %+v", got)
-	}
-}
-
-// TestRefusedPublishes: the latest come first, with their texts.
-func TestRefusedPublishes(t *testing.T) {
-	now := time.Now()
-	w := &world{refused: []status.Refusal{{VolumeID: "v1", At: now.Add(-time.Minute)}, {VolumeID: "v2", Message: "one\ntwo", At: now}}}
-	got := w.report(t, 0).Refused
-	if len(got) != 2 || got[0].VolumeID != "v2" || got[0].Message != "one\ntwo" || got[1].VolumeID != "v1" {
-		t.Errorf("got %+v", got)
-	}
-}

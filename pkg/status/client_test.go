@@ -43,24 +43,6 @@ func TestWhatIsNoReport(t *testing.T) {
 	}
 }
 
-// TestEndlessReport: a reader stops at a bound.
-func TestEndlessReport(t *testing.T) {
-	from := &endless{}
-	if _, err := Read(from); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "it has more than 268435456 bytes") || from.read > 2*maxReport {
-		t.Errorf("after %d bytes: %v", from.read, err)
-	}
-}
-
-// endless fails if too much of it is read.
-type endless struct{ read int }
-
-func (e *endless) Read(p []byte) (int, error) {
-	if e.read += len(p); e.read > 2*maxReport {
-		return 0, errFault
-	}
-	return len(p), nil
-}
-
 var errFault = errors.New("injected fault")
 
 type failing struct{}
@@ -110,30 +92,4 @@ func serve(t *testing.T, handler http.Handler) string {
 
 func fetch(ctx context.Context, address string) (*Report, error) {
 	return Fetch(ctx, &http.Transport{DisableKeepAlives: true}, address)
-}
-
-// TestAnswersWithoutReport: an old plugin is told from one that fails, and no redirect is followed.
-func TestAnswersWithoutReport(t *testing.T) {
-	for name, test := range map[string]struct {
-		handler http.HandlerFunc
-		format  bool
-		want    string
-	}{
-		"too old": {http.NotFound, true, "/status: not a status that this release can read: HTTP status 404: 404 page not found"},
-		"broken": {func(w http.ResponseWriter, _ *http.Request) {
-			http.Error(w, "no\x1b"+strings.Repeat("x", 5000), http.StatusInternalServerError)
-		}, false, `/status: HTTP status 500: no\u001b` + strings.Repeat("x", 509)},
-		"elsewhere": {func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
-		}, false, "HTTP status 302"},
-		"cut off": {func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Length", "1000")
-			_, _ = io.WriteString(w, head)
-		}, false, "read the status: unexpected EOF"},
-	} {
-		_, err := fetch(t.Context(), serve(t, test.handler))
-		if err == nil || !strings.Contains(err.Error(), test.want) || errors.Is(err, ErrFormat) != test.format || len(err.Error()) > 700 {
-			t.Errorf("%s: got %v, want %s", name, err, test.want)
-		}
-	}
 }

@@ -143,16 +143,3 @@ func TestEncode(t *testing.T) {
 }
 
 func (failing) Write([]byte) (int, error) { return 0, errFault }
-
-func TestValidateOutput(t *testing.T) {
-	for _, output := range []string{OutputTable, OutputWide, OutputJSON, OutputYAML} {
-		if err := ValidateOutput(output); err != nil {
-			t.Error(err)
-		}
-	}
-	for _, output := range []string{"", "Wide", "name"} {
-		if err := ValidateOutput(output); err == nil || !strings.HasSuffix(err.Error(), "must be table, wide, json or yaml") {
-			t.Errorf("%q: %v", output, err)
-		}
-	}
-}

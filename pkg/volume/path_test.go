@@ -90,36 +90,3 @@ func TestParseMode(t *testing.T) {
 		checkError(t, err, `must be an octal number with a leading zero, from "0000" to "0777"`)
 	}
 }
-
-// A value is cut for an error text between characters, and its length is told.
-func TestShorten(t *testing.T) {
-	x := strings.Repeat("x", 64)
-	for _, c := range []struct{ in, want string }{
-		{"", ""},
-		{x, x},
-		{x + "y", x + "... (65 bytes)"},
-		{x[:63] + "ü", x[:63] + "... (65 bytes)"},
-	} {
-		if got := shorten(c.in); got != c.want {
-			t.Errorf("shorten(%q) = %q, want %q", c.in, got, c.want)
-		}
-	}
-}
-
-func TestFieldName(t *testing.T) {
-	x := strings.Repeat("x", 64)
-	for _, c := range []struct{ in, want string }{
-		{"colour", "colour"},
-		{"größe 1", "größe 1"},
-		{"", `""`},
-		{"a\nb", `"a\nb"`},
-		{"\x1b[31m", `"\x1b[31m"`},
-		{"\xff", `"\xff"`},
-		{`a"b`, `"a\"b"`},
-		{x + "y", `"` + x + `... (65 bytes)"`},
-	} {
-		if got := fieldName(c.in); got != c.want {
-			t.Errorf("fieldName(%q) = %s, want %s", c.in, got, c.want)
-		}
-	}
-}

@@ -17,23 +17,6 @@ func tokens(audience, token, expires string) map[string]string {
 	return map[string]string{tokensKey: fmt.Sprintf(`{%q:{"token":%q,"expirationTimestamp":%q}}`, audience, token, expires)}
 }
 
-func TestTokenFromRequest(t *testing.T) {
-	other := map[string]string{tokensKey: "{}"}
-	for name, test := range map[string]struct{ secrets, context map[string]string }{
-		"in the secrets":        {tokens("", canaryToken, expiry), nil},
-		"in the volume context": {nil, tokens("", canaryToken, expiry)},
-		"in both":               {tokens("", canaryToken, expiry), other},
-		"secrets of other keys": {map[string]string{"a": "b"}, tokens("", canaryToken, expiry)},
-		"of several audiences": {map[string]string{tokensKey: `{"vault":{"token":"x","expirationTimestamp":"` + expiry + `"},` +
-			strings.TrimPrefix(tokens("", canaryToken, expiry)[tokensKey], "{")}, nil},
-	} {
-		got, err := TokenFromRequest(test.secrets, test.context)
-		if err != nil || got.Reveal() != canaryToken || got.Expires.Format(time.RFC3339) != expiry {
-			t.Errorf("%s: got %q until %s, %v", name, got.Reveal(), got.Expires, err)
-		}
-	}
-}
-
 func TestTokenFromRequestRefuses(t *testing.T) {
 	const fix = `the CSIDriver object must have tokenRequests: [{audience: ""}] and requiresRepublish: true`
 	for want, test := range map[string]struct{ secrets, context map[string]string }{
@@ -71,12 +54,5 @@ func TestTokenIsNeverShown(t *testing.T) {
 		if strings.Contains(string(asJSON), "CANARY") {
 			t.Errorf("JSON of %T shows the token", held)
 		}
-	}
-}
-
-func TestAccount(t *testing.T) {
-	pod := Pod{Namespace: "shop", Name: "web-0", UID: "u", ServiceAccount: "web"}
-	if got := pod.Account(); got != (ServiceAccount{Namespace: "shop", Name: "web"}) || got.String() != "shop/web" {
-		t.Errorf("got %s", got)
 	}
 }

@@ -170,29 +170,6 @@ func TestFormattingShowsNoValue(t *testing.T) {
 	}
 }
 
-func TestStringsOfObjectAndFile(t *testing.T) {
-	const object, file = `Secret "ns/db" at 42 (2 keys)`, "conf/password (11 bytes, 0440)"
-	for want, values := range map[string][]any{
-		object: {*canaryObject(), canaryObject()},
-		file:   {canaryFile(), new(canaryFile())},
-	} {
-		for _, value := range values {
-			for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%d"} {
-				if got := fmt.Sprintf(verb, value); got != want {
-					t.Errorf("%s of a %T is %s, want %s", verb, value, got, want)
-				}
-			}
-			text, err := json.Marshal(value)
-			if want := fmt.Sprintf("%q", want); err != nil || string(text) != want {
-				t.Errorf("JSON of a %T is %s, %v; want %s", value, text, err, want)
-			}
-		}
-	}
-	if got := fmt.Sprintf("%v %+v %s", (*Object)(nil), (*File)(nil), []*Object{nil}); got != "<nil> <nil> [<nil>]" {
-		t.Errorf("nil pointers are %s", got)
-	}
-}
-
 func TestMarshallingShowsNoValue(t *testing.T) {
 	for name, value := range canaryHolders() {
 		// Not every holder can be marshalled; what matters is what comes out.
@@ -247,44 +224,5 @@ func loggers() map[string]func(w io.Writer, value any) {
 		"slog in JSON": func(w io.Writer, value any) {
 			slog.New(slog.NewJSONHandler(w, nil)).Info("message", "value", value)
 		},
-	}
-}
-
-func TestObjectValue(t *testing.T) {
-	o := &Object{
-		Data:       map[string][]byte{"text": []byte("t"), "both": []byte("data"), "empty": {}, "nil": nil},
-		BinaryData: map[string][]byte{"blob": {0xff}, "both": []byte("binary")},
-	}
-	for key, want := range map[string]string{"text": "t", "blob": "\xff", "both": "data", "empty": "", "nil": ""} {
-		if v, ok := o.Value(key); !ok || string(v) != want {
-			t.Errorf("Value(%q) = %q, %v; want %q, true", key, v, ok, want)
-		}
-	}
-	if v, ok := o.Value("none"); ok || v != nil {
-		t.Errorf("Value of a missing key = %q, %v", v, ok)
-	}
-	if v, ok := new(Object).Value("none"); ok || v != nil {
-		t.Errorf("Value of an empty object = %q, %v", v, ok)
-	}
-}
-
-func TestNames(t *testing.T) {
-	for want, got := range map[string]string{
-		`ConfigMap "ns/app"`: Ref{Kind: ConfigMap, Namespace: "ns", Name: "app"}.String(),
-		"ns/web-0":           testPod().String(),
-	} {
-		if got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
-	}
-}
-
-func TestTreeSize(t *testing.T) {
-	tree := &Payload{Files: []File{{Path: "a", Data: make([]byte, 3)}, {Path: "b"}, {Path: "c", Data: make([]byte, 4)}}}
-	if got := tree.Size(); got != 7 {
-		t.Errorf("Size() = %d, want 7", got)
-	}
-	if got := new(Payload).Size(); got != 0 {
-		t.Errorf("Size() of an empty tree = %d, want 0", got)
 	}
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"cmp"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -97,18 +95,6 @@ func TestWorkflowsHaveFewRights(t *testing.T) {
 	}
 }
 
-// TestCIRunsTheScript wants one script for all machines.
-func TestCIRunsTheScript(t *testing.T) {
-	for _, j := range workflows(t)["ci.yml"].Jobs {
-		for _, step := range j.Steps {
-			if step.Run == ".ci/run" {
-				return
-			}
-		}
-	}
-	t.Error("ci.yml does not run .ci/run")
-}
-
 // TestReleaseNeedsTheTests wants the tests to pass before a commit is published.
 func TestReleaseNeedsTheTests(t *testing.T) {
 	jobs := workflows(t)["release.yml"].Jobs
@@ -131,49 +117,5 @@ func TestReleasePushesEveryImage(t *testing.T) {
 		if !slices.Contains(strings.Fields(pushed[1]), p.name) || !strings.Contains(runs.String(), `"$REGISTRY/`+p.name+`@$`) {
 			t.Errorf("release.yml does not push and sign the image of %s", p.name)
 		}
-	}
-}
-
-// TestDependencyUpdatesOfAllModules compares the configuration with the modules of the checkout.
-func TestDependencyUpdatesOfAllModules(t *testing.T) {
-	root := checkout(t)
-	text, err := os.ReadFile(filepath.Join(root, ".github", "dependabot.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var config struct {
-		Updates []struct {
-			Ecosystem   string   `json:"package-ecosystem"`
-			Directories []string `json:"directories"`
-		} `json:"updates"`
-	}
-	if err := yaml.Unmarshal(text, &config); err != nil {
-		t.Fatal(err)
-	}
-	var updated []string
-	for _, u := range config.Updates {
-		if u.Ecosystem == "gomod" {
-			updated = append(updated, u.Directories...)
-		}
-	}
-	var modules []string
-	err = filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && (entry.Name() == ".git" || file == filepath.Join(root, "bin")):
-			return fs.SkipDir
-		case entry.Name() == "go.mod":
-			modules = append(modules, cmp.Or(strings.TrimPrefix(filepath.Dir(file), root), "/"))
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	slices.Sort(updated)
-	slices.Sort(modules)
-	if !slices.Equal(updated, modules) {
-		t.Errorf(".github/dependabot.yml has %q, the modules are %q", updated, modules)
 	}
 }

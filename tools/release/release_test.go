@@ -6,7 +6,6 @@ import (
 	"debug/buildinfo"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -38,21 +37,6 @@ func read(t *testing.T, dir, name string) []byte {
 		t.Fatal(err)
 	}
 	return content
-}
-
-func TestRefusals(t *testing.T) {
-	for _, test := range []struct{ args, want string }{
-		{"-root . -output /out -version v1.2.3 -revision x", "-root: \".\" must be an absolute path"},
-		{"-root / -output out -version v1.2.3 -revision x", "-output: \"out\" must be an absolute path"},
-		{"-root / -output /out -version 1.2.3 -revision x", "-version: \"1.2.3\" must be a semantic version with a v"},
-		{"-root / -output /out -version v1.2 -revision x", "-version: "},
-		{"-root / -output /out -version v1.2.3", "-revision: required"},
-		{"-root / more", "unexpected arguments"},
-	} {
-		if err := run(t.Context(), strings.Fields(test.args), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v, want %q", test.args, err, test.want)
-		}
-	}
 }
 
 // TestEveryProgramIsReleased compares the list with the directories of the programs.

@@ -87,35 +87,6 @@ func TestAsNodeNeedsItsRights(t *testing.T) {
 	}
 }
 
-// TestAsNodeKeepsTheStartupTaint: a node whose plugin can't read as the node keeps the startup taint
-// although the kubelet has registered the driver.
-func TestAsNodeKeepsTheStartupTaint(t *testing.T) {
-	t.Parallel()
-	const notReady, readable, removed = "Not ready: the plugin can't work", "The API server lets the plugin work", "Removed the startup taint"
-	node := newNodeObject(t, "0")
-	setTaints(t, node, []corev1.Taint{{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}})
-	rules := asNodeRules(t, "startup-taint")
-	pod, kubeconfig := pluginPod(t, node, rulesExcept(slices.Clone(rules), "secrets"))
-	n := newNodeAs(t, kubeconfig, "--identity=node", "--node-name="+node, "--startup-taint="+startupTaint)
-	n.confirm(n.kubelet(), true)
-	n.logs(notReady, 1)
-	roles := shared.Client().RbacV1().ClusterRoles()
-	role, err := roles.Get(t.Context(), pod.Spec.ServiceAccountName, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	role.Rules = rules
-	if _, err := roles.Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	taintsBecome(t, node, nil)
-	n.logs(removed, 1)
-	log := n.log()
-	if _, after, ok := strings.Cut(string(log), readable); !ok || !strings.Contains(after, removed) {
-		t.Error("the taint went before the plugin could read as its node")
-	}
-}
-
 // TestAsNodeNeedsTheAPIServer has an API server that doesn't let the plugin read as its node, for
 // each reason. Files of volumes that were published before stay.
 func TestAsNodeNeedsTheAPIServer(t *testing.T) {

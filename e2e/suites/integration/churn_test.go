@@ -105,7 +105,7 @@ type cycle struct {
 // fill client-go's caches, which keep thousands.
 func (c *churning) cycle(ctx context.Context, life cycle) error {
 	before, after, name := harness.NewCanary(), harness.NewCanary(), life.object
-	if err := c.set(ctx, name, before); err != nil {
+	if err := c.set(name, before); err != nil {
 		return err
 	}
 	v := harness.NewVolume(c.namespace, "pod", map[string]string{
@@ -117,7 +117,7 @@ func (c *churning) cycle(ctx context.Context, life cycle) error {
 	if err := c.Publish(ctx, v); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
-	if err := c.set(ctx, name, after); err != nil {
+	if err := c.set(name, after); err != nil {
 		return err
 	}
 	err := harness.Poll(ctx, soon, 2*time.Millisecond, func() error {
@@ -140,13 +140,8 @@ func (c *churning) cycle(ctx context.Context, life cycle) error {
 	return shared.Client().CoreV1().ConfigMaps(c.namespace).Delete(ctx, name, metav1.DeleteOptions{})
 }
 
-func (c *churning) set(ctx context.Context, name, value string) error {
-	client := shared.Client().CoreV1().ConfigMaps(c.namespace)
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"key": value}}
-	_, err := client.Update(ctx, cm, metav1.UpdateOptions{})
-	if err != nil {
-		_, err = client.Create(ctx, cm, metav1.CreateOptions{})
-	}
+func (c *churning) set(name, value string) error {
+	_, err := c.tryConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"key": value}})
 	return err
 }
 

@@ -71,15 +71,10 @@ func (n *node) eventsOf(v *harness.Volume, reason string) []corev1.Event {
 func (n *node) hasEvent(v *harness.Volume, reason, text string) {
 	n.t.Helper()
 	harness.Eventually(n.t, soon, func() error {
-		events, err := shared.Client().CoreV1().Events(n.namespace).List(n.t.Context(), metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		var found []string
-		for _, event := range events.Items {
-			found = append(found, event.Reason+": "+event.Message)
-			ours := string(event.InvolvedObject.UID) == v.UID // other pods may have the same trouble
-			if !ours || event.Reason != reason || !strings.Contains(event.Message, text) {
+		events := n.eventsOf(v, reason)
+		for i := range events {
+			event := &events[i]
+			if !strings.Contains(event.Message, text) {
 				continue
 			}
 			if event.InvolvedObject.Kind != "Pod" || event.Type != corev1.EventTypeWarning || event.Count != 1 {
@@ -87,6 +82,6 @@ func (n *node) hasEvent(v *harness.Volume, reason, text string) {
 			}
 			return nil
 		}
-		return fmt.Errorf("no event %s with %q among %q", reason, text, found)
+		return fmt.Errorf("no event %s with %q among %+v", reason, text, events)
 	})
 }

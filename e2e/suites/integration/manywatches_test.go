@@ -40,13 +40,8 @@ func inParallel(n, atOnce int, f func(int) error) error {
 // setMany creates the ConfigMaps, or updates them.
 func (n *proxied) setMany(count int, value string) {
 	n.t.Helper()
-	client := shared.Client().CoreV1().ConfigMaps(n.namespace)
 	err := inParallel(count, 8, func(i int) error {
-		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: objectName(i)}, Data: map[string]string{objectName(i): value}}
-		_, err := client.Update(n.t.Context(), cm, metav1.UpdateOptions{})
-		if err != nil {
-			_, err = client.Create(n.t.Context(), cm, metav1.CreateOptions{})
-		}
+		_, err := n.tryConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: objectName(i)}, Data: map[string]string{objectName(i): value}})
 		return err
 	})
 	if err != nil {

@@ -21,9 +21,9 @@ func TestMalformedPublish(t *testing.T) {
 		{"block volume", func(r *csi.NodePublishVolumeRequest) {
 			r.VolumeCapability.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 		}, "volume_capability.mount: Required value"},
-		{"mount group is a name", func(r *csi.NodePublishVolumeRequest) {
-			r.VolumeCapability.GetMount().VolumeMountGroup = "wheel"
-		}, "volume_mount_group: Invalid value"},
+		{"mount group is a name", ofGroup("wheel"), "volume_mount_group: Invalid value"},
+		{"mount group is negative", ofGroup("-1"), "volume_mount_group: Invalid value"},
+		{"mount group is too large", ofGroup("2147483648"), "volume_mount_group: Invalid value"},
 		{"no pod name", without("csi.storage.k8s.io/pod.name"), "podInfoOnMount"},
 		{"no pod namespace", without("csi.storage.k8s.io/pod.namespace"), "podInfoOnMount"},
 		{"no pod uid", without("csi.storage.k8s.io/pod.uid"), "podInfoOnMount"},
@@ -48,4 +48,8 @@ func TestMalformedPublish(t *testing.T) {
 
 func without(key string) func(*csi.NodePublishVolumeRequest) {
 	return func(r *csi.NodePublishVolumeRequest) { delete(r.VolumeContext, key) }
+}
+
+func ofGroup(group string) func(*csi.NodePublishVolumeRequest) {
+	return func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability.GetMount().VolumeMountGroup = group }
 }

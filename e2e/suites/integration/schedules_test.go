@@ -102,9 +102,8 @@ func (s *faultSchedule) run(number uint64, total *scheduleTotals) {
 	}
 	converges(s.t, time.Until(deadline), s.observers...)
 	s.succeeds(comes, answer, deadline)
-	for _, key := range shown.keys() {
-		s.arrives(comes, key, shown.state.String(), max(time.Until(deadline), time.Millisecond))
-	}
+	path, content := shown.manifest()
+	s.arrives(comes, path, content, max(time.Until(deadline), time.Millisecond))
 	s.leaving = comes
 	requests := s.requests()
 	if err := checkPaced(requests, time.Since(begin)); err != nil {

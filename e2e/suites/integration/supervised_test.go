@@ -33,12 +33,6 @@ func newSupervisedNode(t *testing.T, args ...string) *supervisedNode {
 // newNodeSupervisedAt is newSupervisedNode for the calls of some names only.
 func newNodeSupervisedAt(t *testing.T, calls []string, args ...string) *supervisedNode {
 	t.Helper()
-	return newNodeSupervisedAs(t, shared.kubeconfig, calls, args...)
-}
-
-// newNodeSupervisedAs is newNodeSupervisedAt for a plugin with the rights of a kubeconfig.
-func newNodeSupervisedAs(t *testing.T, kubeconfig string, calls []string, args ...string) *supervisedNode {
-	t.Helper()
 	binary, err := shared.plain()
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +47,7 @@ func newNodeSupervisedAs(t *testing.T, kubeconfig string, calls []string, args .
 	})
 	n := newNodeWith(t, harness.PluginOptions{
 		Binary:     binary,
-		Kubeconfig: kubeconfig,
+		Kubeconfig: shared.kubeconfig,
 		Dir:        dir,
 		Args:       append([]string{"-v=4"}, args...),
 		BeforeFork: s.BeforeFork,
