@@ -83,6 +83,7 @@ func opensInALoop(t *testing.T, path string) (stop func() int) {
 // receipts of other volumes come as soon as without it.
 func TestALoopingOpener(t *testing.T) {
 	const most, changes, interval = 128, 25, 200 * time.Millisecond
+	needsReceipts(t)
 	n := newPlain(t, anyStatusPort)
 	n.configMap("app", map[string]string{"a": "1", "b": "1"})
 	n.configMap("looped", map[string]string{"a": "0", "b": "1"})
@@ -124,7 +125,7 @@ func TestALoopingOpener(t *testing.T) {
 func TestSpread(t *testing.T) {
 	t.Parallel()
 	count, window := harness.Scaled(500, 1000), harness.Scaled(12*time.Second, 20*time.Second)
-	n := newPlain(t, anyStatusPort)
+	n := newPlain(t)
 	n.configMap("app", map[string]string{"key": "1"})
 	volumes := make([]*harness.Volume, count)
 	for i := range volumes {
