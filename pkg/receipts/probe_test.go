@@ -2,6 +2,7 @@ package receipts
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -19,6 +20,31 @@ func TestProbeFindsSupport(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(v.path + "/1"); err != nil || len(entries) > 0 {
 		t.Errorf("there are %v, %v", entries, err)
+	}
+}
+
+// TestProbeKnowsTheKernel: it finds support from Linux 6.0 on, and before it says that this lacks.
+func TestProbeKnowsTheKernel(t *testing.T) {
+	var system unix.Utsname
+	if err := unix.Uname(&system); err != nil {
+		t.Fatal(err)
+	}
+	release, major := unix.ByteSliceToString(system.Release[:]), 0
+	if _, err := fmt.Sscanf(release, "%d.", &major); err != nil {
+		t.Fatalf("release %q: %v", release, err)
+	}
+	dir, err := os.Open(mountTmpfs(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	switch err := Probe(int(dir.Fd())); {
+	case errors.Is(err, unix.EPERM):
+		t.Skip(err)
+	case major >= 6 && err != nil, major < 6 && (err == nil || !strings.Contains(err.Error(), "(Linux 6.0 or newer is needed)")):
+		t.Errorf("on Linux %s: %v", release, err)
+	default:
+		t.Logf("on Linux %s: %v", release, err)
 	}
 }
 

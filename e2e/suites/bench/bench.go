@@ -133,7 +133,7 @@ func (b *bench) tell() {
 // write adds what was measured to the file of results. The short form measures nothing, and
 // writes nothing.
 func (b *bench) write() error {
-	if b.short {
+	if b.short || b.noReceipts {
 		return nil
 	}
 	machine, err := measure.ThisMachine()

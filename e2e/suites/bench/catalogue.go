@@ -21,6 +21,7 @@ func scenarios() []scenario {
 		{id: "B9", name: "writer", run: runWriter, bare: true},
 		{id: "B12", name: "recovery", run: runRecovery, bare: true},
 		{id: "B15", name: "rehearsal", run: runRehearsal, bare: true},
+		{id: "B16", name: "open", run: runOpen},
 	}
 }
 
@@ -46,6 +47,7 @@ func goals() []measure.Goal {
 		{Scenario: "B6", Result: "memory.idle_cpu_percent", Figure: "value", Most: 1},
 		{Scenario: "B6", Result: "memory.idle_requests_per_minute", Figure: "value", Most: 0},
 		{Scenario: "B8", Result: "restart.current_s", Figure: "max", Most: 3},
+		{Scenario: "B16", Result: "open.added_us", Figure: "value", Most: 1.5},
 	})
 }
 

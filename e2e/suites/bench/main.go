@@ -78,6 +78,8 @@ type settings struct {
 	plugin string
 	// short asks for the form that is for checking, not for measuring.
 	short bool
+	// noReceipts starts plugins with --open-receipts=false, to be compared with those of another run. No results are written.
+	noReceipts bool
 }
 
 func parse(args []string) (settings, error) {
@@ -87,6 +89,7 @@ func parse(args []string) (settings, error) {
 	flags.StringVar(&s.results, "results", "results.json", "file to write the results to")
 	flags.StringVar(&s.table, "table", "", "Markdown file to put a table of the results into, and measure nothing; empty: none")
 	flags.StringVar(&s.plugin, "plugin", "", "plugin binary to measure; empty: build this checkout's")
+	flags.BoolVar(&s.noReceipts, "no-receipts", false, "start plugins with --open-receipts=false, and write no results")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}

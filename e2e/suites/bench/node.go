@@ -26,6 +26,9 @@ func (l *lab) startNode(ctx context.Context, kubeconfig, name string, args ...st
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
+	if l.bench.noReceipts { // a scenario's own arguments come later, and win
+		args = append([]string{"--open-receipts=false"}, args...)
+	}
 	p, err := harness.StartPlugin(ctx, harness.PluginOptions{
 		Binary: l.bench.plugin, Kubeconfig: kubeconfig, Dir: dir, Pods: l.ControlPlane, Args: args,
 	})

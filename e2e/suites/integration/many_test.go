@@ -140,18 +140,18 @@ func (m *many) allPruned() {
 
 // cpuTime returns what the plugin has used since its start, which says more than the
 // clock does on a machine that is busy with something else.
-func (m *many) cpuTime() time.Duration {
-	m.t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.PID()))
+func (n *node) cpuTime() time.Duration {
+	n.t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", n.PID()))
 	if err != nil {
-		m.t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	_, fields, _ := strings.Cut(string(stat), ") ")
 	const user, system = 11, 12 // in ticks of 10 ms; the first after the name counts as 0
 	var ticks [2]int
 	for i, at := range []int{user, system} {
 		if ticks[i], err = strconv.Atoi(strings.Fields(fields)[at]); err != nil {
-			m.t.Fatal(err)
+			n.t.Fatal(err)
 		}
 	}
 	return time.Duration(ticks[0]+ticks[1]) * 10 * time.Millisecond

@@ -62,14 +62,14 @@ func (n *proxied) volumesOf(count, each int) []*harness.Volume {
 	return volumes
 }
 
-func (n *proxied) publishAll(volumes []*harness.Volume) {
+func (n *node) publishAll(volumes []*harness.Volume) {
 	n.t.Helper()
 	if err := inParallel(len(volumes), len(volumes), func(i int) error { return n.Publish(n.t.Context(), volumes[i]) }); err != nil {
 		n.t.Fatal(err)
 	}
 }
 
-func (n *proxied) unpublishAll(volumes []*harness.Volume) {
+func (n *node) unpublishAll(volumes []*harness.Volume) {
 	n.t.Helper()
 	if err := inParallel(len(volumes), len(volumes), func(i int) error { return n.Unpublish(n.t.Context(), volumes[i]) }); err != nil {
 		n.t.Fatal(err)

@@ -1,5 +1,5 @@
 // Command kernels boots Debian's packaged kernels in QEMU, without KVM, and runs tests on
-// each: those of pkg/mount and pkg/writer, and the plugin itself against an API server on
+// each: those of pkg/mount, pkg/writer and pkg/receipts, and the plugin itself against an API server on
 // this machine, by tests of e2e/integration. It prints each failure and a table, and fails
 // if anything failed.
 //

@@ -44,6 +44,7 @@ func packages() []part {
 		{name: "e2e/suites/mount", module: "e2e", pkg: "./suites/mount"},
 		{name: "pkg/mount", module: ".", pkg: "./pkg/mount"},
 		{name: "pkg/writer", module: ".", pkg: "./pkg/writer"},
+		{name: "pkg/receipts", module: ".", pkg: "./pkg/receipts"},
 	}
 }
 
@@ -58,6 +59,9 @@ func lifeOfAVolume() part {
 		"TestNeverVisibleAndIncomplete", "TestEnvFile", "TestJoin", "TestKernelWithoutNoswap")
 }
 
+// receipts are of who opens which files.
+func receipts() part { return plugin("receipts", "TestReceipts", "TestReceiptsInPlace") }
+
 // hostileTargets are requests that name what they should not, and targets that something else
 // has become.
 func hostileTargets() part {
@@ -71,6 +75,7 @@ func all() []part {
 	many.figure = `volumes: (serving after .* after the exec)`
 	return slices.Concat(packages(), []part{
 		lifeOfAVolume(),
+		receipts(),
 		hostileTargets(),
 		plugin("killed at its calls", "TestKilledAnywhere"),
 		plugin("memory cgroup v2", "TestMemoryLimitWithoutAKill", "TestMemoryIsThePluginsPods"),
@@ -90,12 +95,16 @@ func enforcing() machine {
 	return machine{selinux: true, parts: []part{
 		plugin("SELinux: labels and confined readers", "TestSELinux"),
 		plugin("SELinux: publish, update, restart, unpublish", lifeOfAVolume().tests...),
+		plugin("SELinux: receipts", receipts().tests...),
 	}}
 }
 
 // kernels returns all that can be tested.
 func kernels() []kernel {
-	tooOld := []part{plugin("refuses to start", "TestKernelTooOld")}
+	tooOld := []part{
+		plugin("refuses to start", "TestKernelTooOld"),
+		{name: "pkg/receipts: says why not", module: ".", pkg: "./pkg/receipts", tests: []string{"TestProbeKnowsTheKernel"}, figure: `on Linux \S+: (.*)`},
+	}
 	return []kernel{
 		{name: "5.10", suite: "bullseye", machines: []machine{{parts: tooOld}}},
 		{name: "6.1", suite: "bookworm", machines: []machine{{parts: all()}, enforcing()}},

@@ -106,7 +106,7 @@ func TestChoose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(plan) != 1 || plan[0].name != "6.12" || len(plan[0].machines) != 1 || len(plan[0].machines[0].parts) != 2 {
+	if len(plan) != 1 || plan[0].name != "6.12" || len(plan[0].machines) != 1 || len(plan[0].machines[0].parts) != 3 {
 		t.Errorf("got %+v", plan)
 	}
 }

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// openFiles is how many files each update of the object renews.
+const openFiles = 200
+
+// runOpen is B16: what an open and close of a file takes an application, when it is the first one of the file, and when the
+// file has its receipt; and in turn with them, both in a volume of a plugin that keeps no receipts.
+func runOpen(ctx context.Context, l *lab) error {
+	if l.bench.short && !harness.IsRoot() {
+		return nil // no receipts in a user namespace
+	}
+	if err := errors.Join(l.create(ctx, 1, always("before")), l.renew(ctx, "before")); err != nil {
+		return err
+	}
+	off, err := l.newOpened(ctx, "off", "--open-receipts=false")
+	if err != nil {
+		return err
+	}
+	on, err := l.newOpened(ctx, "on", "--open-receipts=true")
+	if err != nil {
+		return err
+	}
+	times := map[string][]float64{}
+	for i := range scaled(l, 2, 50) {
+		if err := l.renew(ctx, state(i), off, on); err != nil {
+			return err
+		}
+		if err := openAll(times, map[string]*opened{"off_first_us": off, "first_us": on}); err != nil {
+			return err
+		}
+		if err := eventually(ctx, on.receipted); err != nil {
+			return err
+		}
+		for range 3 { // so that most are of what the processor's caches hold, of either
+			if err := openAll(times, map[string]*opened{"off_us": off, "receipted_us": on}); err != nil {
+				return err
+			}
+		}
+	}
+	for name, all := range times {
+		if err := l.report.Samples("open."+name, "us", all); err != nil {
+			return err
+		}
+	}
+	l.report.Value("open.added_us", "us", l.report.P50("open.receipted_us")-l.report.P50("open.off_us"))
+	return nil
+}
+
+// renew gives the object new files, and waits until volumes have them.
+func (l *lab) renew(ctx context.Context, value string, in ...*opened) error {
+	object := configMap(objectName(0), value)
+	for k := range openFiles {
+		object.Data[openedFile(k)] = value
+	}
+	if _, err := l.client.CoreV1().ConfigMaps(namespace).Update(ctx, object, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	return eventually(ctx, func() (err error) {
+		for _, o := range in {
+			err = errors.Join(err, o.node.show([]*harness.Volume{o.volume}, always(value)))
+		}
+		return err
+	})
+}
+
+// opened is a volume whose files are opened, and its plugin.
+type opened struct {
+	node      *node
+	volume    *harness.Volume
+	attribute string
+}
+
+func (l *lab) newOpened(ctx context.Context, name string, args ...string) (*opened, error) {
+	n, err := l.newNode(ctx, name, args...)
+	if err != nil {
+		return nil, err
+	}
+	o := &opened{node: n, volume: volume(objectName(0))}
+	if err := n.Publish(ctx, o.volume); err != nil {
+		return nil, err
+	}
+	prefix, err := harness.AttributePrefix(n.Target(o.volume))
+	o.attribute = prefix + "opened"
+	return o, err
+}
+
+func openedFile(k int) string { return "file-" + strconv.Itoa(k) }
+
+func (o *opened) file(k int) string { return filepath.Join(o.node.Target(o.volume), openedFile(k)) }
+
+// receipted returns an error unless each file has its receipt.
+func (o *opened) receipted() error {
+	for k := range openFiles {
+		if _, err := unix.Getxattr(o.file(k), o.attribute, nil); err != nil {
+			return fmt.Errorf("the receipt of %s: %w", o.file(k), err)
+		}
+	}
+	return nil
+}
+
+// openAll opens each file of volumes, which take turns, and adds what that took in microseconds.
+func openAll(times map[string][]float64, in map[string]*opened) error {
+	for k := range openFiles {
+		for name, o := range in {
+			path := o.file(k)
+			begin := time.Now()
+			fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return fmt.Errorf("open %s: %w", path, err)
+			}
+			unix.Close(fd)
+			times[name] = append(times[name], float64(time.Since(begin).Nanoseconds())/1e3)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+package integration
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// newPlain starts a plugin that takes what a release takes: no race detector, few logs.
+func newPlain(t *testing.T, args ...string) *node {
+	t.Helper()
+	binary, err := shared.plain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newNodeWith(t, harness.PluginOptions{Binary: binary, Kubeconfig: shared.kubeconfig, Args: append(args, "-v=2")})
+}
+
+// readCalls returns how often the plugin has called read(2), of whatever.
+func (n *node) readCalls() int {
+	n.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", n.PID()))
+	var chars, calls int
+	if err == nil {
+		_, err = fmt.Sscanf(string(text), "rchar: %d\nwchar: %d\nsyscr: %d", &chars, new(int), &calls)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return calls
+}
+
+// takesReceipt opens a file of a volume, and returns how long after that it has its receipt.
+func (n *node) takesReceipt(v *harness.Volume) time.Duration {
+	n.t.Helper()
+	path := filepath.Join(n.Target(v), "a")
+	prefix, err := harness.AttributePrefix(n.Target(v))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	begin := time.Now()
+	n.reads(path)
+	harness.Eventually(n.t, soon, func() error {
+		_, err := unix.Getxattr(path, prefix+"opened", nil)
+		return err
+	})
+	return time.Since(begin)
+}
+
+// opensInALoop opens a file without a pause until the returned function is called, which returns how often it did.
+func opensInALoop(t *testing.T, path string) (stop func() int) {
+	ended, done := make(chan struct{}), make(chan int)
+	go func() {
+		for opened := 0; ; opened++ {
+			select {
+			case <-ended:
+				done <- opened
+				return
+			default:
+			}
+			file, err := os.Open(path)
+			if err != nil {
+				t.Error(err)
+				done <- opened
+				return
+			}
+			file.Close()
+		}
+	}()
+	return func() int { close(ended); return <-done }
+}
+
+// TestALoopingOpener costs the plugin little, beside a pod with as many volumes as may be, also while what it opens changes; and
+// receipts of other volumes come as soon as without it.
+func TestALoopingOpener(t *testing.T) {
+	const most, changes, interval = 128, 25, 200 * time.Millisecond
+	needsReceipts(t)
+	n := newPlain(t, anyStatusPort)
+	n.configMap("app", map[string]string{"a": "1", "b": "1"})
+	n.configMap("looped", map[string]string{"a": "0", "b": "1"})
+	volumes := []*harness.Volume{n.short("looped")}
+	for i := range most - 1 {
+		v := *volumes[0]
+		v.Name, v.Attributes = fmt.Sprint("volume-", i), map[string]string{"configMap": "app"}
+		volumes = append(volumes, &v)
+	}
+	n.publishAll(volumes)
+	alone := n.takesReceipt(volumes[1])
+
+	stop := opensInALoop(t, filepath.Join(n.Target(volumes[0]), "a"))
+	begin, cpu, calls := time.Now(), n.cpuTime(), n.readCalls()
+	var beside time.Duration
+	for i := range changes {
+		n.configMap("looped", map[string]string{"a": strconv.Itoa(i), "b": "1"})
+		if i == changes/2 {
+			beside = n.takesReceipt(volumes[2])
+		}
+		<-time.After(time.Until(begin.Add(time.Duration(i+1) * interval)))
+	}
+	took, cpu, calls := time.Since(begin), n.cpuTime()-cpu, n.readCalls()-calls
+	opened := stop()
+	percent, rate := 100*cpu.Seconds()/took.Seconds(), float64(calls)/took.Seconds()
+	t.Logf("%d opens in %s: the plugin took %.1f%% of a core and read %.0f times a second; another volume's receipt took %s, %s before",
+		opened, took, percent, rate, beside, alone)
+	if percent > 25 || rate > 1000 {
+		t.Error("want 25% and 1000 at most")
+	}
+	if beside > time.Second+10*alone {
+		t.Error("the receipt is late")
+	}
+	n.isOpened(volumes[0], "looped", "no", "b")
+	n.unpublishAll(volumes)
+}
+
+// TestSpread has many volumes take a change evenly within the window, and none that had not taken it after a revert.
+func TestSpread(t *testing.T) {
+	t.Parallel()
+	count, window := harness.Scaled(500, 1000), harness.Scaled(12*time.Second, 20*time.Second)
+	n := newPlain(t)
+	n.configMap("app", map[string]string{"key": "1"})
+	volumes := make([]*harness.Volume, count)
+	for i := range volumes {
+		volumes[i] = n.volume(map[string]string{"configMap": "app", "spread": window.String()})
+	}
+	n.publishAll(volumes)
+	switches := n.watchSwitches(volumes)
+
+	change := time.Now()
+	n.configMap("app", map[string]string{"key": "2"})
+	n.allHold(volumes, "2")
+	var quarters [4]int
+	for _, at := range switches() {
+		if len(at) != 1 {
+			t.Fatalf("a volume was switched %d times", len(at))
+		}
+		quarters[min(at[0].Sub(change)*4/window, 3)]++
+	}
+	t.Logf("the quarters of the window had %v switches", quarters)
+	for _, q := range quarters {
+		if q < count*15/100 || q > count*35/100 {
+			t.Errorf("%d switches in a quarter, want 15%% to 35%% of %d", q, count)
+		}
+	}
+
+	<-time.After(time.Until(change.Add(window + time.Second))) // each pod's moment has passed
+	change = time.Now()
+	n.configMap("app", map[string]string{"key": "bad"})
+	<-time.After(window / 2)
+	n.configMap("app", map[string]string{"key": "2"})
+	<-time.After(time.Until(change.Add(window * 3 / 2)))
+	n.allHold(volumes, "2")
+	bad := 0
+	for _, at := range switches() {
+		if len(at) == 3 { // to what was bad, and back
+			bad++
+		} else if len(at) != 1 {
+			t.Errorf("a volume was switched %d times", len(at))
+		}
+	}
+	t.Logf("%d of %d volumes showed what was reverted in the middle of the window", bad, count)
+	if bad < count*35/100 || bad > count*65/100 {
+		t.Error("want 35% to 65% of them")
+	}
+	n.unpublishAll(volumes)
+}
+
+// watchSwitches watches volumes until the test ends; the returned function says when each was switched.
+func (n *node) watchSwitches(volumes []*harness.Volume) (switches func() map[string][]time.Time) {
+	n.t.Helper()
+	var mu sync.Mutex
+	all := map[string][]time.Time{}
+	watch, err := harness.WatchSwitches(func(dir string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		all[dir] = append(all[dir], time.Now())
+		return nil
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() {
+		if err := watch.Close(); err != nil {
+			n.t.Error(err)
+		}
+	})
+	for _, v := range volumes {
+		if err := watch.Add(n.Target(v)); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	return func() map[string][]time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return maps.Clone(all)
+	}
+}
+
+// allHold waits until the key of all volumes holds a value.
+func (n *node) allHold(volumes []*harness.Volume, value string) {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		for i, v := range volumes {
+			if got, err := n.content(v, "key"); err != nil || got != value {
+				return fmt.Errorf("volume %d holds %q, %w, want %q", i, got, cmpErr(err), value)
+			}
+		}
+		return nil
+	})
+}
