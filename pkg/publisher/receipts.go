@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
+	"path"
 	"slices"
-	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -58,26 +58,32 @@ type Opened struct {
 	Count    int
 }
 
-// reads is what is known of who has opened the files of a volume's present generation.
+// receiptTime is how long receipts wait: they are kept when generations are pruned, and not while other volumes change.
+const receiptTime = pruneTime
+
+// reads is what is known of who has opened the files that a volume shows.
 type reads struct {
-	// generation is its name, "" until its files were looked at.
-	generation string
-	files      []writer.Receipt
-	// missed holds files without a receipt that may have been opened, unseen.
-	missed map[fileID]bool
-	// watch tells of opens in it, and before of those in the one before: a file may be linked into both.
-	watch, before Watch
-	// failed says that it can't be watched.
+	present, before generation
+	// unsaved holds files that were opened, and don't carry that yet.
+	unsaved map[string]*shownFile
+	// failed says that opens can't be watched.
 	failed bool
 }
 
-// fileID tells a file with its content from all others of a volume.
-type fileID struct {
-	inode   uint64
-	written time.Time
+// generation is one whose files are watched; the zero one stands for none.
+type generation struct {
+	name string
+	// files are by path. What is linked into two generations is one shownFile.
+	files map[string]*shownFile
+	watch Watch
 }
 
-func idOf(r *writer.Receipt) fileID { return fileID{r.Inode, r.Written} }
+// shownFile is a file with one content.
+type shownFile struct {
+	writer.Receipt
+	// missed says that opens may have been missed.
+	missed bool
+}
 
 // OpensLost notes that opens of files of any volume may have been missed.
 func (p *Publisher) OpensLost() {
@@ -105,56 +111,91 @@ func (v *vol) fileOpened(generation string, paths []string) {
 			v.opened[generation][path] = now
 		}
 	}
-	v.p.wake(v, now)
+	v.p.wake(v, now.Add(receiptTime))
 }
 
-// receive gives the files that were opened their receipts. Of a volume that this process has not written it first looks which
-// ones have theirs: while no plugin ran, nobody saw who opened the others.
+// find looks, once, which files of a volume have receipts that this process has not written. While no plugin ran, nobody saw
+// who opened the others.
+func (v *vol) find(ctx context.Context) error {
+	if v.p.opts.Opens == nil || !v.mounted || v.contents.reads.present.name != "" {
+		return nil
+	}
+	return v.through(ctx, func(mnt Mount) error {
+		v.lookAtReceipts(ctx, mnt)
+		v.missOpens()
+		v.tellOpened(ctx, false)
+		return nil
+	})
+}
+
+// receive gives the files that were opened their receipts.
 func (v *vol) receive(ctx context.Context) error {
-	r := &v.contents.reads
 	if v.p.opts.Opens == nil || !v.mounted {
 		return nil
 	}
+	news := v.takeOpens()
+	r := &v.contents.reads
+	var err error
+	if len(r.unsaved) > 0 {
+		err = v.through(ctx, func(mnt Mount) error { v.saveReceipts(ctx, mnt); return nil })
+	}
+	if news {
+		v.tellOpened(ctx, true)
+	}
+	return err
+}
+
+// takeOpens notes of the files which ones were opened, and says whether that is news.
+func (v *vol) takeOpens() bool {
 	v.p.mu.Lock()
 	opened, lost := v.opened, v.opensLost
 	v.opened, v.opensLost = nil, false
 	v.p.mu.Unlock()
-	found := r.generation == ""
-	if len(opened) == 0 && !found && !lost {
-		return nil
-	}
-	if found || len(opened) > 0 {
-		if err := v.through(ctx, func(mnt Mount) error {
-			if found {
-				v.lookAtReceipts(ctx, mnt)
+	r, news := &v.contents.reads, lost
+	for _, g := range []*generation{&r.before, &r.present} {
+		for path, at := range opened[g.name] {
+			file := g.files[path]
+			if file == nil || !file.Opened.IsZero() {
+				continue
 			}
-			for generation, files := range opened {
-				v.setReceipts(ctx, mnt, generation, files)
+			file.Opened, file.missed, news = at, false, true
+			if r.present.files[path] == file { // else it has been replaced
+				r.unsaved[path] = file
 			}
-			return nil
-		}); err != nil {
-			v.missOpens() // those that were taken from the list are lost
-			return err
 		}
 	}
-	if found || lost {
+	if lost {
 		v.missOpens()
 	}
-	v.tellOpened(ctx, !found)
-	return nil
+	return news
 }
 
 // missOpens notes that each file without a receipt may have been opened.
 func (v *vol) missOpens() {
-	r := &v.contents.reads
-	for i := range r.files {
-		if r.files[i].Opened.IsZero() {
-			r.missed[idOf(&r.files[i])] = true
-		}
+	for _, file := range v.contents.reads.present.files {
+		file.missed = file.missed || file.Opened.IsZero()
 	}
 }
 
-// lookAtReceipts reads the receipts of the present generation, and watches its files.
+// saveReceipts has files of the present generation carry their receipts, which then tell of no open any more.
+func (v *vol) saveReceipts(ctx context.Context, mnt Mount) {
+	r := &v.contents.reads
+	g, err := writer.OpenGeneration(mnt.Root(), v.writerOptions(), r.present.name)
+	if err == nil {
+		defer g.Close()
+		for path, file := range r.unsaved {
+			if r.present.files[path] == file {
+				err = errors.Join(err, g.SetReceipt(path, file.Opened, v.p.opts.Opens.Ignore))
+			}
+		}
+	}
+	clear(r.unsaved)
+	if err != nil { // they are known as long as this process runs
+		klog.FromContext(ctx).Error(err, "Can't keep receipts")
+	}
+}
+
+// lookAtReceipts reads the receipts of the files that are shown, and watches these. Files that are known stay what they were.
 func (v *vol) lookAtReceipts(ctx context.Context, mnt Mount) {
 	g, err := writer.OpenGeneration(mnt.Root(), v.writerOptions(), "")
 	if err != nil {
@@ -164,59 +205,70 @@ func (v *vol) lookAtReceipts(ctx context.Context, mnt Mount) {
 		return
 	}
 	defer g.Close()
-	v.adopt(v.observe(ctx, g))
+	old, files := v.contents.reads.present.files, map[string]*shownFile{}
+	err = g.Receipts(func(r writer.Receipt, file int) error {
+		if known := old[r.Path]; known != nil && known.Written.Equal(r.Written) {
+			files[r.Path] = known
+			return nil
+		}
+		files[r.Path] = &shownFile{Receipt: r}
+		if r.Opened.IsZero() {
+			return nil
+		}
+		return v.p.opts.Opens.Ignore(file)
+	})
+	v.adopt(v.watch(ctx, g, files, err))
 }
 
-// observe reads the receipts of a generation, and watches the directories that have a file without one.
-func (v *vol) observe(ctx context.Context, g *writer.Generation) *reads {
-	opens := v.p.opts.Opens
-	next := &reads{generation: g.Name, missed: map[fileID]bool{}}
-	next.watch = opens.Watch(func(paths []string) { v.fileOpened(g.Name, paths) })
-	var watched []writer.Receipt
-	err := g.Receipts(func(r writer.Receipt, file int) error {
-		if r.Path == v.spec.versionsPath {
-			return nil // it is of no object
+// announce watches a generation that is about to be shown; see writer.Options.BeforeSwitch. What is linked stays what it is.
+func (v *vol) announce(ctx context.Context, g *writer.Generation) {
+	v.forgetNext()
+	old, now := v.contents.reads.present.files, time.Now()
+	files := make(map[string]*shownFile, len(g.Tree.Files))
+	for i := range g.Tree.Files {
+		file := &g.Tree.Files[i]
+		known := old[file.Path]
+		if known == nil || !g.Linked(i) {
+			known = &shownFile{Receipt: writer.Receipt{Path: file.Path, Refs: file.Refs, Written: now}}
 		}
-		next.files = append(next.files, r)
-		if r.Opened.IsZero() || v.spec.InPlace() { // where a rewrite takes the receipt, the next open must be seen at once
-			watched = append(watched, r)
-		}
-		if !r.Opened.IsZero() {
-			return opens.Ignore(file)
-		}
-		return nil
-	})
-	if err == nil {
-		err = g.Dirs(watched, func(dir string, fd int) error { return next.watch.Add(fd, dir) })
+		files[file.Path] = known
 	}
-	slices.SortFunc(next.files, func(a, b writer.Receipt) int { return strings.Compare(a.Path, b.Path) })
+	next := v.watch(ctx, g, files, nil)
+	v.next = &next
+}
+
+// watch watches the directories of a generation that have a file without a receipt. err is why its files are not known.
+func (v *vol) watch(ctx context.Context, g *writer.Generation, files map[string]*shownFile, err error) generation {
+	delete(files, v.spec.versionsPath) // it is of no object
+	next := generation{name: g.Name, files: files}
+	next.watch = v.p.opts.Opens.Watch(func(paths []string) { v.fileOpened(g.Name, paths) })
+	dirs := map[string]bool{}
+	for _, file := range files {
+		if file.Opened.IsZero() || v.spec.InPlace() { // where a rewrite takes the receipt, the next open must be seen at once
+			dirs[path.Dir(file.Path)] = true
+		}
+	}
+	if err == nil {
+		err = g.Dirs(dirs, func(dir string, fd int) error { return next.watch.Add(fd, dir) })
+	}
 	if err != nil { // the files matter more
 		klog.FromContext(ctx).Error(err, "Can't watch who opens the files of a volume")
-		next.failed = true
+		v.contents.reads.failed = true
 	}
 	return next
 }
 
-// adopt makes a generation the present one. Files that were linked from the one before stay what they were.
-func (v *vol) adopt(next *reads) {
+// adopt makes a generation the present one. The one before is watched on: a file of it may be linked.
+func (v *vol) adopt(next generation) {
+	v.takeOpens()
 	r := &v.contents.reads
-	for i := range next.files {
-		if id := idOf(&next.files[i]); r.missed[id] && next.files[i].Opened.IsZero() {
-			next.missed[id] = true
-		}
+	if r.before.watch != nil {
+		_ = r.before.watch.Stop()
 	}
-	if r.before != nil {
-		_ = r.before.Stop()
+	r.before, r.present = r.present, next
+	if r.unsaved == nil {
+		r.unsaved = map[string]*shownFile{}
 	}
-	next.before = r.watch
-	*r = *next
-	v.next = nil
-}
-
-// announce watches a generation that is about to be shown; see writer.Options.BeforeSwitch.
-func (v *vol) announce(ctx context.Context, g *writer.Generation) {
-	v.forgetNext()
-	v.next = v.observe(ctx, g)
 }
 
 // forgetNext ends the watch of a generation that was not shown after all.
@@ -227,17 +279,21 @@ func (v *vol) forgetNext() {
 	}
 }
 
-// rewritten forgets opens of a file that was rewritten in place from before its last byte; see writer.Options.Rewritten.
+// rewritten notes that a file has another content, and forgets opens of it from before the last byte; see
+// writer.Options.Rewritten.
 func (v *vol) rewritten(path string, file int) {
 	_, err := v.p.opts.Opens.Drain()
 	if err = errors.Join(err, v.p.opts.Opens.Listen(file)); err != nil {
 		v.contents.reads.failed = true
 	}
 	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
 	for _, files := range v.opened {
 		delete(files, path)
 	}
+	v.p.mu.Unlock()
+	r := &v.contents.reads
+	delete(r.present.files, path) // what is read after the write
+	delete(r.unsaved, path)
 }
 
 // writerOptions returns how the volume is written.
@@ -257,54 +313,22 @@ func (v *vol) written(ctx context.Context, mnt Mount, result writer.Result) {
 	case !result.Changed:
 		v.forgetNext()
 		return
-	case v.next != nil && v.next.generation == result.Generation:
-		v.adopt(v.next)
+	case v.next != nil && v.next.name == result.Generation && !v.spec.InPlace():
+		v.adopt(*v.next)
+		v.next = nil
 	default:
+		v.forgetNext()
 		v.lookAtReceipts(ctx, mnt)
 	}
 	v.tellOpened(ctx, false)
 }
 
-// setReceipts gives files of a generation their receipts, unless it has gone.
-func (v *vol) setReceipts(ctx context.Context, mnt Mount, generation string, opened map[string]time.Time) {
-	g, err := writer.OpenGeneration(mnt.Root(), v.writerOptions(), generation)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return
-	case err != nil:
-		klog.FromContext(ctx).Error(err, "Can't keep receipts")
-		v.missOpens()
-		return
-	}
-	defer g.Close()
-	r := &v.contents.reads
-	for path, at := range opened {
-		err := g.SetReceipt(path, at, func(file int) error {
-			var st unix.Stat_t
-			if err := unix.Fstat(file, &st); err != nil {
-				return err
-			}
-			// It may be a file of the generation before, and linked.
-			i := slices.IndexFunc(r.files, func(f writer.Receipt) bool { return f.Inode == st.Ino })
-			if i >= 0 && r.files[i].Opened.IsZero() {
-				r.files[i].Opened = at
-				delete(r.missed, idOf(&r.files[i]))
-			}
-			return v.p.opts.Opens.Ignore(file)
-		})
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			klog.FromContext(ctx).Error(err, "Can't keep a receipt")
-			v.missOpens()
-		}
-	}
-}
-
 // dropReceipts ends the watch of a volume whose contents are gone, or nobody's any more.
 func (v *vol) dropReceipts() {
 	v.forgetNext()
-	for _, watch := range []Watch{v.contents.reads.before, v.contents.reads.watch} {
-		if watch != nil {
-			_ = watch.Stop()
+	for _, g := range []*generation{&v.contents.reads.before, &v.contents.reads.present} {
+		if g.watch != nil {
+			_ = g.watch.Stop()
 		}
 	}
 	v.set(func() { v.told.opened, v.opened = nil, nil })
@@ -316,15 +340,15 @@ func (v *vol) tellOpened(ctx context.Context, news bool) {
 	for _, ref := range v.spec.refs {
 		told[ref] = &Opened{State: OpenYes}
 	}
-	for i := range r.files {
-		file := &r.files[i]
+	for _, path := range slices.Sorted(maps.Keys(r.present.files)) {
+		file := r.present.files[path]
 		refs := file.Refs
 		if file.Any {
 			refs = v.spec.refs
 		}
 		for _, ref := range refs {
 			if o := told[ref]; o != nil {
-				o.add(file, r.missed[idOf(file)])
+				o.add(file)
 			}
 		}
 	}
@@ -345,7 +369,7 @@ func (v *vol) tellOpened(ctx context.Context, news bool) {
 }
 
 // add takes in a file.
-func (o *Opened) add(file *writer.Receipt, missed bool) {
+func (o *Opened) add(file *shownFile) {
 	if file.Written.After(o.Since) {
 		o.Since = file.Written
 	}
@@ -355,7 +379,7 @@ func (o *Opened) add(file *writer.Receipt, missed bool) {
 		}
 		return
 	}
-	if !missed {
+	if !file.missed {
 		o.State = OpenNo
 	} else if o.State == OpenYes {
 		o.State = OpenUnknown

@@ -81,6 +81,9 @@ func (m *openModel) step() {
 	switch m.dice.IntN(12) {
 	case 0:
 		what = "kill"
+		if m.dice.IntN(2) == 0 { // else its end has time to keep what the kernel knows
+			m.opens.lose()
+		}
 		m.halt()
 		m.opens.forget()
 		m.restart()
@@ -101,10 +104,7 @@ func (m *openModel) step() {
 		if _, err := m.opens.Drain(); err != nil {
 			m.Fatal(err)
 		}
-		m.settle()
-		if m.dice.IntN(4) == 0 {
-			m.rest()
-		}
+		m.rest()
 		m.check()
 	}
 }

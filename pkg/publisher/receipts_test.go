@@ -34,7 +34,7 @@ func (e *env) read(r Request, opens *fakeOpens, paths ...string) {
 	if _, err := opens.Drain(); err != nil {
 		e.Fatal(err)
 	}
-	e.settle()
+	e.rest()
 }
 
 func (e *env) realPath(r Request, name string) string {
@@ -114,7 +114,7 @@ func TestAnOpenBesideASwitch(t *testing.T) {
 			}
 		}
 		e.objects.put(app, "a", "1", "b", "2")
-		e.settle()
+		e.rest()
 		e.wantOpened(app, OpenNo, "b")
 
 		// Just before the switch the next generation is watched already.
@@ -128,7 +128,7 @@ func TestAnOpenBesideASwitch(t *testing.T) {
 		if _, err := opens.Drain(); err != nil {
 			t.Fatal(err)
 		}
-		e.settle()
+		e.rest()
 		e.wantOpened(app, OpenNo, "b")
 		e.unpublish(r)
 	})
@@ -163,7 +163,7 @@ func TestReceiptsOfFilesInPlace(t *testing.T) {
 			}
 		}
 		e.objects.put(app, "a", "2", "b", "1", "c", "1")
-		e.settle()
+		e.rest()
 		e.wantOpened(app, OpenNo, "a", "c") // b was opened as it is
 		e.read(r, opens, "a", "c")
 		e.wantOpened(app, OpenYes)
@@ -172,6 +172,39 @@ func TestReceiptsOfFilesInPlace(t *testing.T) {
 		e.wantOpened(app, OpenNo, "a")
 		e.read(r, opens, "a")
 		e.wantOpened(app, OpenYes)
+		e.unpublish(r)
+	})
+}
+
+// TestTheEndKeepsReceipts: what was opened just before the process ends is known to the next one.
+func TestTheEndKeepsReceipts(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		if err := opens.open(e.realPath(r, "a")); err != nil {
+			t.Fatal(err)
+		}
+		e.halt()
+		opens.forget()
+		e.restart()
+		e.settle()
+		e.wantOpened(configMap("app"), OpenYes)
+		e.unpublish(r)
+	})
+}
+
+// TestReceiptsOfARemovedKey: in place its file stays, empty, and is of no object any more.
+func TestReceiptsOfARemovedKey(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		e.objects.put(configMap("app"), "a", "1", "b", "1")
+		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
+		e.publish(r)
+		e.objects.put(configMap("app"), "a", "1")
+		e.settle()
+		e.wantOpened(configMap("app"), OpenNo, "a")
+		e.read(r, opens, "a")
+		e.wantOpened(configMap("app"), OpenYes)
 		e.unpublish(r)
 	})
 }
@@ -189,7 +222,7 @@ func TestAnOpenOfALostVolume(t *testing.T) {
 		if _, err := opens.Drain(); err != nil {
 			t.Fatal(err)
 		}
-		e.settle()
+		e.rest()
 		if v := e.lookup(r.VolumeID); v != nil {
 			t.Error("the volume is still known")
 		}

@@ -81,12 +81,13 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 	if done.err = v.know(ctx, done.want, now.waits); done.err != nil {
 		return done
 	}
-	if done.err = v.receive(ctx); done.err != nil {
+	if done.err = v.find(ctx); done.err != nil {
 		return done
 	}
 	if v.mounted && v.spec.Pinned() {
 		v.letGo()
 		done.again, done.err = v.prune(ctx)
+		done.err = also(done.err, v.receive(ctx))
 		return done
 	}
 	if !v.mounted {
@@ -113,7 +114,7 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 	done.again = earlier(earlier(done.again, o.until), v.ask())
 	if v.mounted {
 		due, err := v.prune(ctx)
-		done.again, done.err = earlier(done.again, due), also(done.err, err)
+		done.again, done.err = earlier(done.again, due), also(also(done.err, err), v.receive(ctx))
 	}
 	return done
 }

@@ -110,7 +110,7 @@ type vol struct {
 	failures int
 	contents contents
 	// next is the generation that is about to be shown, nil for none.
-	next *reads
+	next *generation
 }
 
 // spec is what a request asks for.

@@ -56,15 +56,21 @@ func (w *worker) run(ctx context.Context) {
 		}
 		timer.Stop()
 	}
-	w.end()
+	w.end(context.WithoutCancel(ctx))
 }
 
-// end closes the handles that are kept.
-func (w *worker) end() {
+// end keeps the receipts that have come, and closes the handles that are kept.
+func (w *worker) end(ctx context.Context) {
+	if w.p.opts.Opens != nil {
+		_, _ = w.p.opts.Opens.Drain() // what it can't tell of is unknown to the next process
+	}
 	w.p.mu.Lock()
 	all := slices.Collect(maps.Keys(w.all))
 	w.p.mu.Unlock()
 	for _, v := range all {
+		if v.spec != nil {
+			_ = v.receive(ctx)
+		}
 		_ = v.giveBack() // the process ends
 	}
 }

@@ -59,7 +59,8 @@ func (u *update) announce(ctx context.Context, name string) error {
 		return fmt.Errorf("open generation %s: %w", name, err)
 	}
 	defer unix.Close(fd)
-	u.opts.BeforeSwitch(ctx, &Generation{Name: name, opts: u.opts, fd: fd})
+	linked := func(i int) bool { return u.files[i].have == equal }
+	u.opts.BeforeSwitch(ctx, &Generation{Name: name, Tree: u.tree, linked: linked, opts: u.opts, fd: fd})
 	return nil
 }
 
@@ -141,6 +142,7 @@ func (u *update) put(i int, from, to *dirs) error {
 		if f.Keep {
 			return fmt.Errorf("link: %w", err)
 		}
+		u.files[i].have = differs
 	}
 	return u.create(at, last, f, &u.files[i])
 }

@@ -135,7 +135,11 @@ func (u *update) emptyAll(files []string) error {
 		u.result.Changed = true
 		u.result.Files++
 		if err := u.withFile(at, p, func(fd int) error {
-			return cmp.Or(u.opts.dropReceipt(fd), unix.Ftruncate(fd, 0))
+			return inOrder(
+				func() error { return u.opts.drop(fd, openedName) },
+				func() error { return unix.Ftruncate(fd, 0) },
+				func() error { return u.opts.drop(fd, refsName) }, // it is of no object any more
+			)
 		}); err != nil {
 			return fmt.Errorf("empty %s: %w", p, err)
 		}
@@ -239,7 +243,7 @@ func (u *update) overwrite(fd int, f *volume.File, want *fileState) error {
 	if err != nil {
 		return err
 	}
-	if err := u.opts.dropReceipt(fd); err != nil {
+	if err := u.opts.drop(fd, openedName); err != nil {
 		return err
 	}
 	keeps := want.attrs.satisfiedBy(have)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,8 +23,7 @@ type Receipt struct {
 	// Refs are the objects that the file names. Any says that it may be of any.
 	Refs []volume.Ref
 	Any  bool
-	// Inode and Written, when its content was written, tell it from other files and from what it was before.
-	Inode   uint64
+	// Written is when its content was written.
 	Written time.Time
 	// Opened is when it was first opened; zero if it has no receipt.
 	Opened time.Time
@@ -35,9 +33,15 @@ type Receipt struct {
 type Generation struct {
 	// Name is that of its directory.
 	Name string
-	opts Options
-	fd   int
+	// Tree is what it was made of, nil for one that OpenGeneration opened. Of a file that was kept it has the path only.
+	Tree   *volume.Payload
+	linked func(i int) bool
+	opts   Options
+	fd     int
 }
+
+// Linked says whether a file of the Tree is one of the generation before.
+func (g *Generation) Linked(i int) bool { return g.linked(i) }
 
 // OpenGeneration opens a generation of dir, "" for the one that it shows. The error is fs.ErrNotExist to errors.Is if there
 // is none.
@@ -100,7 +104,7 @@ func (g *Generation) receipt(fd int, p string) (r Receipt, err error) {
 	if err != nil {
 		return r, err
 	}
-	r = Receipt{Path: p, Inode: st.Ino, Written: time.Unix(st.Mtim.Unix())}
+	r = Receipt{Path: p, Written: time.Unix(st.Mtim.Unix())}
 	if refs != "" {
 		named, ok := decodeRefs(refs)
 		r.Refs, r.Any = named, !ok
@@ -126,15 +130,9 @@ func (g *Generation) SetReceipt(p string, opened time.Time, then func(file int) 
 	return then(fd)
 }
 
-// Dirs calls visit for each directory that has a file among some, with its descriptor.
-func (g *Generation) Dirs(files []Receipt, visit func(dir string, fd int) error) error {
-	seen := map[string]bool{}
-	for i := range files {
-		dir := path.Dir(files[i].Path)
-		if seen[dir] {
-			continue
-		}
-		seen[dir] = true
+// Dirs calls visit for each directory of a set, with its descriptor.
+func (g *Generation) Dirs(dirs map[string]bool, visit func(dir string, fd int) error) error {
+	for dir := range dirs {
 		fd, err := openAt(g.fd, dir, unix.O_RDONLY|unix.O_DIRECTORY)
 		if err != nil {
 			return fmt.Errorf("open directory %s: %w", dir, err)
@@ -148,13 +146,13 @@ func (g *Generation) Dirs(files []Receipt, visit func(dir string, fd int) error)
 	return nil
 }
 
-// dropReceipt takes a file's receipt, which is of another content than it will have.
-func (o *Options) dropReceipt(fd int) error {
+// drop takes an attribute from a file, if it has it.
+func (o *Options) drop(fd int, name string) error {
 	if o.AttributePrefix == "" {
 		return nil
 	}
-	if err := unix.Fremovexattr(fd, o.AttributePrefix+openedName); err != nil && !errors.Is(err, unix.ENODATA) {
-		return fmt.Errorf("remove attribute %s%s: %w", o.AttributePrefix, openedName, err)
+	if err := unix.Fremovexattr(fd, o.AttributePrefix+name); err != nil && !errors.Is(err, unix.ENODATA) {
+		return fmt.Errorf("remove attribute %s%s: %w", o.AttributePrefix, name, err)
 	}
 	return nil
 }
