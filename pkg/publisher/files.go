@@ -79,7 +79,7 @@ func (v *vol) giveBack() error {
 // names what could not be removed, which keeps no update from the files.
 func (v *vol) prune(ctx context.Context) (next time.Time, err error) {
 	if v.pruneIsDue() {
-		err = v.through(ctx, func(mnt Mount) error { v.pruneThrough(mnt); return nil })
+		err = v.through(ctx, func(mnt Mount) error { v.pruneThrough(mnt); v.keepReceipts(ctx, mnt); return nil })
 	}
 	if err = also(err, v.contents.leftover); err != nil {
 		return time.Time{}, err // a retry comes

@@ -58,8 +58,8 @@ type Opened struct {
 	Count    int
 }
 
-// receiptTime is how long receipts wait: they are kept when generations are pruned, and not while other volumes change.
-const receiptTime = pruneTime
+// receiptTime is how long receipts wait at most: until generations are pruned, and not while other volumes change.
+const receiptTime = 2 * pruneTime
 
 // reads is what is known of who has opened the files that a volume shows.
 type reads struct {
@@ -111,7 +111,10 @@ func (v *vol) fileOpened(generation string, paths []string) {
 			v.opened[generation][path] = now
 		}
 	}
-	v.p.wake(v, now.Add(receiptTime))
+	if v.receiveAt.IsZero() {
+		v.receiveAt = now.Add(receiptTime)
+	}
+	v.p.wake(v, v.receiveAt)
 }
 
 // find looks, once, which files of a volume have receipts that this process has not written. While no plugin ran, nobody saw
@@ -128,37 +131,54 @@ func (v *vol) find(ctx context.Context) error {
 	})
 }
 
-// receive gives the files that were opened their receipts.
-func (v *vol) receive(ctx context.Context) error {
-	if v.p.opts.Opens == nil || !v.mounted {
-		return nil
+// receive gives the files that were opened their receipts when that is due, and returns when it is next.
+func (v *vol) receive(ctx context.Context) (next time.Time, err error) {
+	switch at := v.opensDue(); {
+	case at.IsZero() || !v.mounted:
+		return time.Time{}, nil
+	case time.Now().Before(at):
+		return at, nil
 	}
-	news := v.takeOpens()
-	r := &v.contents.reads
-	var err error
-	if len(r.unsaved) > 0 {
-		err = v.through(ctx, func(mnt Mount) error { v.saveReceipts(ctx, mnt); return nil })
-	}
-	if news {
-		v.tellOpened(ctx, true)
-	}
-	return err
+	return time.Time{}, v.through(ctx, func(mnt Mount) error { v.keepReceipts(ctx, mnt); return nil })
 }
 
-// takeOpens notes of the files which ones were opened, and says whether that is news.
-func (v *vol) takeOpens() bool {
+// opensDue returns when files that were opened get their receipts, zero if there are none.
+func (v *vol) opensDue() time.Time {
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	switch {
+	case v.opensLost:
+		return v.since // at once
+	case len(v.opened) == 0 && len(v.contents.reads.unsaved) == 0:
+		v.receiveAt = time.Time{}
+	}
+	return v.receiveAt
+}
+
+// keepReceipts is receive through a handle on the volume's mount, also before that is due.
+func (v *vol) keepReceipts(ctx context.Context, mnt Mount) {
+	if v.opensDue().IsZero() {
+		return
+	}
+	v.takeOpens()
+	v.saveReceipts(ctx, mnt)
+	v.tellOpened(ctx, true)
+}
+
+// takeOpens notes of the files which ones were opened.
+func (v *vol) takeOpens() {
 	v.p.mu.Lock()
 	opened, lost := v.opened, v.opensLost
 	v.opened, v.opensLost = nil, false
 	v.p.mu.Unlock()
-	r, news := &v.contents.reads, lost
+	r := &v.contents.reads
 	for _, g := range []*generation{&r.before, &r.present} {
 		for path, at := range opened[g.name] {
 			file := g.files[path]
 			if file == nil || !file.Opened.IsZero() {
 				continue
 			}
-			file.Opened, file.missed, news = at, false, true
+			file.Opened, file.missed = at, false
 			if r.present.files[path] == file { // else it has been replaced
 				r.unsaved[path] = file
 			}
@@ -167,7 +187,6 @@ func (v *vol) takeOpens() bool {
 	if lost {
 		v.missOpens()
 	}
-	return news
 }
 
 // missOpens notes that each file without a receipt may have been opened.
@@ -180,6 +199,9 @@ func (v *vol) missOpens() {
 // saveReceipts has files of the present generation carry their receipts, which then tell of no open any more.
 func (v *vol) saveReceipts(ctx context.Context, mnt Mount) {
 	r := &v.contents.reads
+	if len(r.unsaved) == 0 {
+		return
+	}
 	g, err := writer.OpenGeneration(mnt.Root(), v.writerOptions(), r.present.name)
 	if err == nil {
 		defer g.Close()
@@ -253,8 +275,8 @@ func (v *vol) watch(ctx context.Context, g *writer.Generation, files map[string]
 	}
 	if err != nil { // the files matter more
 		klog.FromContext(ctx).Error(err, "Can't watch who opens the files of a volume")
-		v.contents.reads.failed = true
 	}
+	v.contents.reads.failed = err != nil
 	return next
 }
 
@@ -283,10 +305,9 @@ func (v *vol) forgetNext() {
 // writer.Options.Rewritten.
 func (v *vol) rewritten(path string, file int) {
 	_, err := v.p.opts.Opens.Drain()
-	if err = errors.Join(err, v.p.opts.Opens.Listen(file)); err != nil {
-		v.contents.reads.failed = true
-	}
+	err = errors.Join(err, v.p.opts.Opens.Listen(file))
 	v.p.mu.Lock()
+	v.opensLost = v.opensLost || err != nil
 	for _, files := range v.opened {
 		delete(files, path)
 	}

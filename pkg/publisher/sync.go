@@ -86,8 +86,7 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 	}
 	if v.mounted && v.spec.Pinned() {
 		v.letGo()
-		done.again, done.err = v.prune(ctx)
-		done.err = also(done.err, v.receive(ctx))
+		done.again, done.err = v.tidy(ctx)
 		return done
 	}
 	if !v.mounted {
@@ -113,10 +112,17 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 	}
 	done.again = earlier(earlier(done.again, o.until), v.ask())
 	if v.mounted {
-		due, err := v.prune(ctx)
-		done.again, done.err = earlier(done.again, due), also(also(done.err, err), v.receive(ctx))
+		due, err := v.tidy(ctx)
+		done.again, done.err = earlier(done.again, due), also(done.err, err)
 	}
 	return done
+}
+
+// tidy prunes, and gives files their receipts, where that is due. It returns when it is next.
+func (v *vol) tidy(ctx context.Context) (time.Time, error) {
+	due, pruned := v.prune(ctx)
+	next, received := v.receive(ctx)
+	return earlier(due, next), also(pruned, received)
 }
 
 // earlier returns the earlier of two times; zero is never.

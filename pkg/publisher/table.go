@@ -82,6 +82,8 @@ type vol struct {
 	// opened is when files of generations were opened that have no receipt yet, and opensLost says that others may have been.
 	opened    map[string]map[string]time.Time
 	opensLost bool
+	// receiveAt is when they get theirs; zero for none.
+	receiveAt time.Time
 	told      told
 
 	// What follows is the worker's own. seen says that it has looked what is mounted, hint is the pod that the volume

@@ -68,8 +68,8 @@ func (w *worker) end(ctx context.Context) {
 	all := slices.Collect(maps.Keys(w.all))
 	w.p.mu.Unlock()
 	for _, v := range all {
-		if v.spec != nil {
-			_ = v.receive(ctx)
+		if v.spec != nil && v.mounted && !v.opensDue().IsZero() {
+			_ = v.through(ctx, func(mnt Mount) error { v.keepReceipts(ctx, mnt); return nil })
 		}
 		_ = v.giveBack() // the process ends
 	}

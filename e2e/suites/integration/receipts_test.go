@@ -101,6 +101,10 @@ func TestReceipts(t *testing.T) {
 	n.arrives(v, "b", "2", soon) // which reads it
 	n.configMap("app", map[string]string{"a": "1", "b": "2", "c": "1"})
 	n.isOpened(v, "app", "no", "c")
+	harness.Eventually(t, soon, func() error { // a plugin that is killed has kept what came seconds before
+		_, err := unix.Getxattr(at("b"), "trusted.refvol.opened", nil)
+		return err
+	})
 	n.mustKill()
 	n.mustStart()
 	n.isOpened(v, "app", "unknown", "c")
