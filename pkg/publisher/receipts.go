@@ -386,7 +386,9 @@ func (v *vol) tellOpened(ctx context.Context, news bool) {
 			klog.FromContext(ctx).V(2).Info("Object was opened", "ref", ref.String(), "version", v.contents.shown[ref].ResourceVersion, "after", took)
 		}
 	}
-	v.set(func() { v.told.opened = told })
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	v.told.opened = told
 }
 
 // add takes in a file.

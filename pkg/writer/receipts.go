@@ -133,12 +133,17 @@ func (g *Generation) SetReceipt(p string, opened time.Time, then func(file int) 
 // Dirs calls visit for each directory of a set, with its descriptor.
 func (g *Generation) Dirs(dirs map[string]bool, visit func(dir string, fd int) error) error {
 	for dir := range dirs {
-		fd, err := openAt(g.fd, dir, unix.O_RDONLY|unix.O_DIRECTORY)
-		if err != nil {
-			return fmt.Errorf("open directory %s: %w", dir, err)
+		fd := g.fd
+		if dir != "." {
+			var err error
+			if fd, err = openAt(g.fd, dir, unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
+				return fmt.Errorf("open directory %s: %w", dir, err)
+			}
 		}
-		err = visit(dir, fd)
-		unix.Close(fd)
+		err := visit(dir, fd)
+		if fd != g.fd {
+			unix.Close(fd)
+		}
 		if err != nil {
 			return err
 		}
