@@ -108,7 +108,7 @@ func (f *faultyNode) suffers(fault faultproxy.Fault) {
 	f.wantContent(comes, "key", "late")
 	lasted := time.Since(begin)
 	requests := f.requests()
-	if err := checkPaced(requests, lasted); err != nil {
+	if err := checkPaced(requests, lasted, 0); err != nil {
 		t.Error(err)
 	}
 	t.Logf("current %s after the fault; %d requests in %s", took, len(requests), lasted)

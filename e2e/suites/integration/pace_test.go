@@ -49,9 +49,10 @@ func roundsOf(requests []faultproxy.Request) map[faultproxy.Object]rounds {
 // most that is a watch that goes on; if it may not, a watch that begins with the state; if
 // that may not, a list, and a second one of any version if the first one's is not to be
 // had; and the watch that follows a list. Each is sent once, whatever its answer is, and
-// what the server says, be it that it is busy, makes no pause shorter.
-func checkPaced(requests []faultproxy.Request, took time.Duration) error {
-	most := pausesWithin(took) + 1
+// what the server says, be it that it is busy, makes no pause shorter. turns is how often the server began to answer
+// otherwise: after a refusal of the account or the connection requests go on with the first answer, and at once.
+func checkPaced(requests []faultproxy.Request, took time.Duration, turns int) error {
+	most := pausesWithin(took) + 1 + turns
 	var errs []error
 	for object, c := range roundsOf(requests) {
 		if c.initial > most || c.lists > 2*most || c.goingOn > 2*most {

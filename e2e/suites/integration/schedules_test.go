@@ -106,7 +106,7 @@ func (s *faultSchedule) run(number uint64, total *scheduleTotals) {
 	s.arrives(comes, path, content, max(time.Until(deadline), time.Millisecond))
 	s.leaving = comes
 	requests := s.requests()
-	if err := checkPaced(requests, time.Since(begin)); err != nil {
+	if err := checkPaced(requests, time.Since(begin), 2*faults); err != nil {
 		s.t.Error(err)
 	}
 	total.schedules.Add(1)
