@@ -226,9 +226,12 @@ func (n *node) wantVersions(report *status.Report, v *harness.Volume) {
 func TestStatusWithoutPlugin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, anyStatusPort)
-	if out, _, exit := n.runStatus(); exit != 0 || out != "No volumes.\n" {
-		t.Errorf("exit status %d, %s", exit, out)
-	}
+	harness.Eventually(t, soon, func() error { // it knows its rights a moment after its start
+		if out, _, exit := n.runStatus(); exit != 0 || out != "No volumes.\n" {
+			return fmt.Errorf("exit status %d, %s", exit, out)
+		}
+		return nil
+	})
 	n.mustKill()
 	out, errOut, exit := n.runStatus()
 	if exit != 2 || out != "" || !strings.Contains(errOut, "connection refused: run this in the pod of a plugin whose --status-address is ") {
