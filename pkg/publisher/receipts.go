@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -230,6 +231,7 @@ func (v *vol) lookAtReceipts(ctx context.Context, mnt Mount) {
 	old, files := v.contents.reads.present.files, map[string]*shownFile{}
 	err = g.Receipts(func(r writer.Receipt, file int) error {
 		if known := old[r.Path]; known != nil && known.Written.Equal(r.Written) {
+			known.Refs, known.Any = r.Refs, r.Any // a rewrite may have changed them
 			files[r.Path] = known
 			return nil
 		}
@@ -312,9 +314,13 @@ func (v *vol) rewritten(path string, file int) {
 		delete(files, path)
 	}
 	v.p.mu.Unlock()
+	var st unix.Stat_t
 	r := &v.contents.reads
-	delete(r.present.files, path) // what is read after the write
 	delete(r.unsaved, path)
+	delete(r.present.files, path)
+	if r.present.files != nil && unix.Fstat(file, &st) == nil { // else it is read after the write
+		r.present.files[path] = &shownFile{Receipt: writer.Receipt{Path: path, Written: time.Unix(st.Mtim.Unix())}}
+	}
 }
 
 // writerOptions returns how the volume is written.

@@ -172,6 +172,18 @@ func TestReceiptsOfFilesInPlace(t *testing.T) {
 		e.wantOpened(app, OpenNo, "a")
 		e.read(r, opens, "a")
 		e.wantOpened(app, OpenYes)
+
+		// Who opens a rewritten file before the write ends has opened it.
+		rewritten := e.realPath(r, "a")
+		opens.onAdd = func() error { return opens.open(rewritten) }
+		e.objects.put(app, "a", "4", "b", "1", "c", "1")
+		e.settle()
+		opens.onAdd = nil
+		if _, err := opens.Drain(); err != nil {
+			t.Fatal(err)
+		}
+		e.rest()
+		e.wantOpened(app, OpenYes)
 		e.unpublish(r)
 	})
 }
