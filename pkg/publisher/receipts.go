@@ -82,7 +82,7 @@ type generation struct {
 // shownFile is a file with one content.
 type shownFile struct {
 	writer.Receipt
-	// missed says that opens may have been missed.
+	// missed says that opens may have been missed, as long as it has no receipt.
 	missed bool
 }
 
@@ -179,7 +179,7 @@ func (v *vol) takeOpens() {
 			if file == nil || !file.Opened.IsZero() {
 				continue
 			}
-			file.Opened, file.missed = at, false
+			file.Opened = at
 			if r.present.files[path] == file { // else it has been replaced
 				r.unsaved[path] = file
 			}

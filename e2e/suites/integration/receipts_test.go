@@ -17,7 +17,7 @@ import (
 func needsReceipts(t *testing.T) {
 	t.Helper()
 	if !harness.IsRoot() {
-		t.Skip("a user namespace has no receipts")
+		t.Skip("SKIP: needs root: a user namespace has no receipts")
 	}
 }
 
