@@ -52,31 +52,48 @@ func ownNamespace(t *testing.T, labels map[string]string) string {
 	return made.Name
 }
 
-// enforce installs the component until the end of the test, and waits until it is in force. In the end it waits
-// until it no longer is.
+// enforce installs the component until the end of the test, and waits until each of its bindings is in force. In the
+// end it waits until none is.
 func (s liveSuite) enforce(t *testing.T, others ...string) {
 	t.Helper()
-	isLive := func(ctx context.Context) (bool, error) {
-		pod, err := createdIn(ctx, s.live, mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a"))
-		return err == nil && pod.Spec.Containers[0].VolumeMounts[0].Name == "refvol-a", err
-	}
-	t.Cleanup(func() {
-		err := harness.Poll(context.WithoutCancel(t.Context()), soon, pace, func() error {
-			if live, err := isLive(context.WithoutCancel(t.Context())); live || err != nil {
-				return fmt.Errorf("the policy that makes volumes live is in force still, or %w", orNone(err))
+	wait := func(ctx context.Context, want string) error {
+		return harness.Poll(ctx, soon, pace, func() error {
+			for _, namespace := range []string{s.live, s.plain} {
+				pod := mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a")
+				if namespace == s.plain {
+					pod.Labels = map[string]string{liveLabel: "true"}
+				}
+				got, err := createdIn(ctx, namespace, pod)
+				if err != nil {
+					return err
+				}
+				if volume := got.Spec.Containers[0].VolumeMounts[0].Name; volume != want {
+					return fmt.Errorf("a pod in %s mounts %s, want %s", namespace, volume, want)
+				}
 			}
 			return nil
 		})
-		if err != nil {
+	}
+	t.Cleanup(func() {
+		if err := wait(context.WithoutCancel(t.Context()), "a"); err != nil {
 			t.Error(err)
 		}
 	})
 	install(t, append(others, "live")...)
+	if err := wait(t.Context(), "refvol-a"); err != nil {
+		t.Fatal(err)
+	}
+	// The API server hears of the policy of updates by itself.
+	pods := shared.Client().CoreV1().Pods(s.live)
+	pod, err := pods.Create(t.Context(), mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.remove(t)
+	pod.Spec.Containers[0].VolumeMounts[0].Name = "a"
 	harness.Eventually(t, soon, func() error {
-		if live, err := isLive(t.Context()); !live || err != nil {
-			return fmt.Errorf("the policy that makes volumes live is not in force: %w", orNone(err))
-		}
-		return nil
+		_, err := pods.Update(t.Context(), pod.DeepCopy(), metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
 	})
 }
 
