@@ -85,7 +85,7 @@ func newParts(ctx context.Context, opts *serveOptions, mounter *mount.Mounter, n
 		if p.opens, err = newOpens(ctx, mounter, func() { p.volumes.OpensLost() }); err != nil {
 			klog.FromContext(ctx).Error(err, "Opens of files can't be watched, so there are no receipts")
 		} else {
-			shows.Opens = publisher.NewOpens(p.opens)
+			shows.Opens = p.opens
 		}
 	}
 	switch opts.identity {

@@ -1,81 +1,75 @@
 package publisher
 
 import (
-	"errors"
-	"path"
-	"path/filepath"
+	"fmt"
 	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// fakeOpens stands for the kernel, which needs root to watch files. It is safe for concurrent use.
+// fakeOpens stands for the kernel, which needs root to watch files. Its volumes are directories of one file system, so a watch
+// hears of all files that are asked for through it. It is safe for concurrent use.
 type fakeOpens struct {
 	mu      sync.Mutex
-	dirs    map[uint64]fakeDir
-	ignored map[uint64]bool
+	watches map[*fakeWatch]bool
+	ignored map[string]bool
 	pending []func()
 	refuses bool
-	// onAdd is called at the end of Add.
-	onAdd func() error
+	// onID is called at the end of ID.
+	onID func() error
 }
 
-type fakeDir struct {
-	watch *fakeWatch
-	path  string
-}
-
-type fakeWatch struct {
-	opens  *fakeOpens
-	opened func([]string)
-}
+type fakeWatch struct{ opened func([]string) }
 
 func newFakeOpens() *fakeOpens {
-	return &fakeOpens{dirs: map[uint64]fakeDir{}, ignored: map[uint64]bool{}}
+	return &fakeOpens{watches: map[*fakeWatch]bool{}, ignored: map[string]bool{}}
 }
 
-func (o *fakeOpens) Watch(opened func([]string)) Watch { return &fakeWatch{o, opened} }
-
-func (w *fakeWatch) Add(dir int, path string) error {
-	if _, err := w.opens.Drain(); err != nil {
-		return err
+func (o *fakeOpens) Watch(_ int, opened func([]string)) (stop func(), err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.refuses {
+		return nil, errFault
 	}
-	w.opens.mu.Lock()
-	if w.opens.refuses {
-		w.opens.mu.Unlock()
-		return errFault
-	}
-	w.opens.dirs[inode(dir)] = fakeDir{w, path}
-	w.opens.mu.Unlock()
-	if w.opens.onAdd != nil {
-		return w.opens.onAdd()
-	}
-	return nil
+	w := &fakeWatch{opened}
+	o.watches[w] = true
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.watches, w)
+	}, nil
 }
 
-func (w *fakeWatch) Stop(...int) error {
-	w.opens.mu.Lock()
-	defer w.opens.mu.Unlock()
-	for key, dir := range w.opens.dirs {
-		if dir.watch == w {
-			delete(w.opens.dirs, key)
-		}
+func (o *fakeOpens) ID(dir int, path string) (string, error) {
+	id, err := identity(dir, path)
+	if err == nil && o.onID != nil {
+		err = o.onID()
 	}
-	return nil
+	return id, err
+}
+
+// identity also tells a file from a later one with its number.
+func identity(dir int, path string) (string, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(dir, path, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
+		return "", err
+	}
+	return fmt.Sprint(st.Ino, st.Btime.Sec, st.Btime.Nsec), nil
 }
 
 func (o *fakeOpens) Ignore(file int) error { return o.setIgnored(file, true) }
 func (o *fakeOpens) Listen(file int) error { return o.setIgnored(file, false) }
 
 func (o *fakeOpens) setIgnored(file int, to bool) error {
+	id, err := identity(file, "")
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.ignored[inode(file)] = to
-	return nil
+	o.ignored[id] = to
+	return err
 }
 
 // Drain tells of the opens that are queued.
-func (o *fakeOpens) Drain() (int, error) {
+func (o *fakeOpens) Drain() error {
 	o.mu.Lock()
 	pending := o.pending
 	o.pending = nil
@@ -83,19 +77,21 @@ func (o *fakeOpens) Drain() (int, error) {
 	for _, tell := range pending {
 		tell()
 	}
-	return len(pending), nil
+	return nil
 }
 
 // open has a file opened that is at a path of the host, without links.
 func (o *fakeOpens) open(file string) error {
-	var of, in unix.Stat_t
-	if err := errors.Join(unix.Stat(file, &of), unix.Stat(filepath.Dir(file), &in)); err != nil {
+	id, err := identity(unix.AT_FDCWD, file)
+	if err != nil {
 		return err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if dir, ok := o.dirs[in.Ino]; ok && !o.ignored[of.Ino] {
-		o.pending = append(o.pending, func() { dir.watch.opened([]string{path.Join(dir.path, filepath.Base(file))}) })
+	for w := range o.watches {
+		if !o.ignored[id] {
+			o.pending = append(o.pending, func() { w.opened([]string{id}) })
+		}
 	}
 	return nil
 }
@@ -104,7 +100,7 @@ func (o *fakeOpens) open(file string) error {
 func (o *fakeOpens) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	clear(o.dirs)
+	clear(o.watches)
 	clear(o.ignored)
 	o.pending = nil
 }
@@ -119,13 +115,5 @@ func (o *fakeOpens) lose() {
 func (o *fakeOpens) watched() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.dirs)
-}
-
-func inode(fd int) uint64 {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		panic(err)
-	}
-	return st.Ino
+	return len(o.watches)
 }

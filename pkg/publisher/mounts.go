@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/refvol/refvol/pkg/mount"
-	"github.com/refvol/refvol/pkg/receipts"
 )
 
 // NewMounts returns the Mounts that work on the node.
@@ -28,11 +27,3 @@ func (m realMounts) Reopen(ctx context.Context, volumeID, target string) (Mount,
 	}
 	return reopened, nil
 }
-
-// NewOpens returns the Opens that asks the kernel.
-func NewOpens(group *receipts.Group) Opens { return realOpens{group} }
-
-// realOpens lends a Group's method the result type that Opens asks for.
-type realOpens struct{ *receipts.Group }
-
-func (o realOpens) Watch(opened func(paths []string)) Watch { return o.Group.Watch(opened) }

@@ -109,18 +109,13 @@ type Observer interface {
 	Opened(took time.Duration)
 }
 
-// Opens watches which files other processes open; NewOpens returns the real one. See the methods of receipts.Group.
+// Opens watches which files other processes open; *receipts.Group is the real one. See its methods.
 type Opens interface {
-	Watch(opened func(paths []string)) Watch
-	Drain() (events int, err error)
+	Watch(dir int, opened func(ids []string)) (stop func(), err error)
+	ID(dir int, path string) (string, error)
+	Drain() error
 	Ignore(file int) error
 	Listen(file int) error
-}
-
-// Watch is a set of directories. See the methods of receipts.Watch.
-type Watch interface {
-	Add(dir int, path string) error
-	Stop(dirs ...int) error
 }
 
 type noObserver struct{}

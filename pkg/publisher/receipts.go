@@ -1,11 +1,11 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
 	"maps"
-	"path"
 	"slices"
 	"time"
 
@@ -64,26 +64,29 @@ const receiptTime = 2 * pruneTime
 
 // reads is what is known of who has opened the files that a volume shows.
 type reads struct {
-	present, before generation
-	// unsaved holds files that were opened, and don't carry that yet.
-	unsaved map[string]*shownFile
+	// generation is what they are in, "" before they were looked at, and stop ends the watch of the file system.
+	generation string
+	stop       func()
+	// files are by path, and next those of the generation that is about to be shown.
+	files, next map[string]*shownFile
 	// failed says that opens can't be watched.
 	failed bool
 }
 
-// generation is one whose files are watched; the zero one stands for none.
-type generation struct {
-	name string
-	// files are by path. What is linked into two generations is one shownFile.
-	files map[string]*shownFile
-	watch Watch
-}
-
-// shownFile is a file with one content.
+// shownFile is a file with one content. A link of it in another generation is the same one.
 type shownFile struct {
 	writer.Receipt
+	// id is what names it to Opens.
+	id string
 	// missed says that opens may have been missed, as long as it has no receipt.
 	missed bool
+}
+
+// miss notes that each file without a receipt may have been opened.
+func (r *reads) miss() {
+	for _, file := range r.files {
+		file.missed = file.missed || file.Opened.IsZero()
+	}
 }
 
 // OpensLost notes that opens of files of any volume may have been missed.
@@ -96,24 +99,18 @@ func (p *Publisher) OpensLost() {
 	}
 }
 
-// fileOpened notes opens of files of a generation. It does not block.
-func (v *vol) fileOpened(generation string, paths []string) {
+// fileOpened notes opens of files. It does not block.
+func (v *vol) fileOpened(ids []string) {
 	v.p.mu.Lock()
 	defer v.p.mu.Unlock()
 	now := time.Now()
 	if v.opened == nil {
-		v.opened = map[string]map[string]time.Time{}
+		v.opened, v.receiveAt = map[string]time.Time{}, now.Add(receiptTime)
 	}
-	if v.opened[generation] == nil {
-		v.opened[generation] = map[string]time.Time{}
-	}
-	for _, path := range paths {
-		if _, ok := v.opened[generation][path]; !ok {
-			v.opened[generation][path] = now
+	for _, id := range ids {
+		if _, ok := v.opened[id]; !ok {
+			v.opened[id] = now
 		}
-	}
-	if v.receiveAt.IsZero() {
-		v.receiveAt = now.Add(receiptTime)
 	}
 	v.p.wake(v, v.receiveAt)
 }
@@ -121,12 +118,12 @@ func (v *vol) fileOpened(generation string, paths []string) {
 // find looks, once, which files of a volume have receipts that this process has not written. While no plugin ran, nobody saw
 // who opened the others.
 func (v *vol) find(ctx context.Context) error {
-	if v.p.opts.Opens == nil || !v.mounted || v.contents.reads.present.name != "" {
+	if v.p.opts.Opens == nil || !v.mounted || v.contents.reads.generation != "" {
 		return nil
 	}
 	return v.through(ctx, func(mnt Mount) error {
 		v.lookAtReceipts(ctx, mnt)
-		v.missOpens()
+		v.contents.reads.miss()
 		v.tellOpened(ctx, false)
 		return nil
 	})
@@ -150,10 +147,11 @@ func (v *vol) opensDue() time.Time {
 	switch {
 	case v.opensLost:
 		return v.since // at once
-	case len(v.opened) == 0 && len(v.contents.reads.unsaved) == 0:
-		v.receiveAt = time.Time{}
+	case v.opened == nil:
+		return time.Time{}
+	default:
+		return v.receiveAt
 	}
-	return v.receiveAt
 }
 
 // keepReceipts is receive through a handle on the volume's mount, also before that is due.
@@ -161,61 +159,41 @@ func (v *vol) keepReceipts(ctx context.Context, mnt Mount) {
 	if v.opensDue().IsZero() {
 		return
 	}
-	v.takeOpens()
-	v.saveReceipts(ctx, mnt)
-	v.tellOpened(ctx, true)
-}
-
-// takeOpens notes of the files which ones were opened.
-func (v *vol) takeOpens() {
 	v.p.mu.Lock()
 	opened, lost := v.opened, v.opensLost
 	v.opened, v.opensLost = nil, false
 	v.p.mu.Unlock()
 	r := &v.contents.reads
-	for _, g := range []*generation{&r.before, &r.present} {
-		for path, at := range opened[g.name] {
-			file := g.files[path]
-			if file == nil || !file.Opened.IsZero() {
-				continue
-			}
+	var news []*shownFile
+	for _, file := range r.files {
+		if at, ok := opened[file.id]; ok && file.Opened.IsZero() {
 			file.Opened = at
-			if r.present.files[path] == file { // else it has been replaced
-				r.unsaved[path] = file
-			}
+			news = append(news, file)
 		}
 	}
 	if lost {
-		v.missOpens()
+		r.miss()
 	}
-}
-
-// missOpens notes that each file without a receipt may have been opened.
-func (v *vol) missOpens() {
-	for _, file := range v.contents.reads.present.files {
-		file.missed = file.missed || file.Opened.IsZero()
-	}
-}
-
-// saveReceipts has files of the present generation carry their receipts, which then tell of no open any more.
-func (v *vol) saveReceipts(ctx context.Context, mnt Mount) {
-	r := &v.contents.reads
-	if len(r.unsaved) == 0 {
-		return
-	}
-	g, err := writer.OpenGeneration(mnt.Root(), v.writerOptions(), r.present.name)
-	if err == nil {
-		defer g.Close()
-		for path, file := range r.unsaved {
-			if r.present.files[path] == file {
-				err = errors.Join(err, g.SetReceipt(path, file.Opened, v.p.opts.Opens.Ignore))
-			}
-		}
-	}
-	clear(r.unsaved)
-	if err != nil { // they are known as long as this process runs
+	if err := v.saveReceipts(mnt, news); err != nil { // they are known as long as this process runs
 		klog.FromContext(ctx).Error(err, "Can't keep receipts")
 	}
+	v.tellOpened(ctx, true)
+}
+
+// saveReceipts has files carry their receipts. Then Opens tells of them no more.
+func (v *vol) saveReceipts(mnt Mount, files []*shownFile) error {
+	if len(files) == 0 {
+		return nil
+	}
+	g, err := writer.OpenGeneration(mnt.Root(), v.writerOptions(), v.contents.reads.generation)
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	for _, file := range files {
+		err = errors.Join(err, g.SetReceipt(file.Path, file.Opened, v.p.opts.Opens.Ignore))
+	}
+	return err
 }
 
 // lookAtReceipts reads the receipts of the files that are shown, and watches these. Files that are known stay what they were.
@@ -228,98 +206,72 @@ func (v *vol) lookAtReceipts(ctx context.Context, mnt Mount) {
 		return
 	}
 	defer g.Close()
-	old, files := v.contents.reads.present.files, map[string]*shownFile{}
-	err = g.Receipts(func(r writer.Receipt, file int) error {
-		if known := old[r.Path]; known != nil && known.Written.Equal(r.Written) {
-			known.Refs, known.Any = r.Refs, r.Any // a rewrite may have changed them
-			files[r.Path] = known
+	r, files := &v.contents.reads, map[string]*shownFile{}
+	err = g.Receipts(func(receipt writer.Receipt, file int) error {
+		id, err := v.p.opts.Opens.ID(file, "")
+		if err != nil {
+			return err
+		}
+		if known := r.files[receipt.Path]; known != nil && known.id == id && known.Written.Equal(receipt.Written) {
+			known.Refs, known.Any = receipt.Refs, receipt.Any // a rewrite may have changed them
+			files[receipt.Path] = known
 			return nil
 		}
-		files[r.Path] = &shownFile{Receipt: r}
-		if r.Opened.IsZero() {
+		files[receipt.Path] = &shownFile{Receipt: receipt, id: id}
+		if receipt.Opened.IsZero() {
 			return nil
 		}
 		return v.p.opts.Opens.Ignore(file)
 	})
-	v.adopt(v.watch(ctx, g, files, err))
+	r.generation, r.files = g.Name, files
+	v.watch(ctx, g, files, err)
 }
 
-// announce watches a generation that is about to be shown; see writer.Options.BeforeSwitch. What is linked stays what it is.
+// announce notes the files of a generation that is about to be shown; see writer.Options.BeforeSwitch. What is linked stays
+// what it is.
 func (v *vol) announce(ctx context.Context, g *writer.Generation) {
-	v.forgetNext()
-	old, now := v.contents.reads.present.files, time.Now()
-	files := make(map[string]*shownFile, len(g.Tree.Files))
+	var failed error
+	r, now := &v.contents.reads, time.Now()
+	r.next = make(map[string]*shownFile, len(g.Tree.Files))
 	for i := range g.Tree.Files {
 		file := &g.Tree.Files[i]
-		known := old[file.Path]
+		known := r.files[file.Path]
 		if known == nil || !g.Linked(i) {
-			known = &shownFile{Receipt: writer.Receipt{Path: file.Path, Refs: file.Refs, Written: now}}
+			id, err := v.p.opts.Opens.ID(g.Fd(), file.Path)
+			failed = cmp.Or(failed, err)
+			known = &shownFile{Receipt: writer.Receipt{Path: file.Path, Refs: file.Refs, Written: now}, id: id, missed: g.Linked(i)}
 		}
-		files[file.Path] = known
+		r.next[file.Path] = known
 	}
-	next := v.watch(ctx, g, files, nil)
-	v.next = &next
+	v.watch(ctx, g, r.next, failed)
 }
 
-// watch watches the directories of a generation that have a file without a receipt. err is why its files are not known.
-func (v *vol) watch(ctx context.Context, g *writer.Generation, files map[string]*shownFile, err error) generation {
+// watch watches the file system of a generation with files. err is why these can't be told from others.
+func (v *vol) watch(ctx context.Context, g *writer.Generation, files map[string]*shownFile, err error) {
 	delete(files, v.spec.versionsPath) // it is of no object
-	next := generation{name: g.Name, files: files}
-	next.watch = v.p.opts.Opens.Watch(func(paths []string) { v.fileOpened(g.Name, paths) })
-	dirs := map[string]bool{}
-	for _, file := range files {
-		if file.Opened.IsZero() || v.spec.InPlace() { // where a rewrite takes the receipt, the next open must be seen at once
-			dirs[path.Dir(file.Path)] = true
-		}
-	}
-	if err == nil {
-		err = g.Dirs(dirs, func(dir string, fd int) error { return next.watch.Add(fd, dir) })
-	}
-	if err != nil { // the files matter more
-		klog.FromContext(ctx).Error(err, "Can't watch who opens the files of a volume")
-	}
-	v.contents.reads.failed = err != nil
-	return next
-}
-
-// adopt makes a generation the present one. The one before is watched on: a file of it may be linked.
-func (v *vol) adopt(next generation) {
-	v.takeOpens()
 	r := &v.contents.reads
-	if r.before.watch != nil {
-		_ = r.before.watch.Stop()
+	if err == nil && r.stop == nil {
+		r.stop, err = v.p.opts.Opens.Watch(g.Fd(), v.fileOpened)
 	}
-	r.before, r.present = r.present, next
-	if r.unsaved == nil {
-		r.unsaved = map[string]*shownFile{}
-	}
-}
-
-// forgetNext ends the watch of a generation that was not shown after all.
-func (v *vol) forgetNext() {
-	if v.next != nil {
-		_ = v.next.watch.Stop()
-		v.next = nil
+	if r.failed = err != nil; r.failed { // the files matter more
+		klog.FromContext(ctx).Error(err, "Can't watch who opens the files of a volume")
 	}
 }
 
 // rewritten notes that a file has another content, and forgets opens of it from before the last byte; see
 // writer.Options.Rewritten.
 func (v *vol) rewritten(path string, file int) {
-	_, err := v.p.opts.Opens.Drain()
-	err = errors.Join(err, v.p.opts.Opens.Listen(file))
+	id, err := v.p.opts.Opens.ID(file, "")
+	err = errors.Join(err, v.p.opts.Opens.Drain(), v.p.opts.Opens.Listen(file))
 	v.p.mu.Lock()
 	v.opensLost = v.opensLost || err != nil
-	for _, files := range v.opened {
-		delete(files, path)
-	}
+	delete(v.opened, id)
 	v.p.mu.Unlock()
 	var st unix.Stat_t
 	r := &v.contents.reads
-	delete(r.unsaved, path)
-	delete(r.present.files, path)
-	if r.present.files != nil && unix.Fstat(file, &st) == nil { // else it is read after the write
-		r.present.files[path] = &shownFile{Receipt: writer.Receipt{Path: path, Written: time.Unix(st.Mtim.Unix())}}
+	delete(r.files, path)
+	if r.files != nil && unix.Fstat(file, &st) == nil { // else it is read after the write
+		r.files[path] = &shownFile{Receipt: writer.Receipt{Path: path, Written: time.Unix(st.Mtim.Unix())}, id: id}
 	}
 }
 
@@ -334,30 +286,26 @@ func (v *vol) writerOptions() writer.Options {
 
 // written notes which files a write has left.
 func (v *vol) written(ctx context.Context, mnt Mount, result writer.Result) {
+	r := &v.contents.reads
 	switch {
 	case v.p.opts.Opens == nil:
-		return
 	case !result.Changed:
-		v.forgetNext()
-		return
-	case v.next != nil && v.next.name == result.Generation && !v.spec.InPlace():
-		v.adopt(*v.next)
-		v.next = nil
+	case r.next != nil:
+		r.generation, r.files = result.Generation, r.next
+		v.tellOpened(ctx, false)
 	default:
-		v.forgetNext()
 		v.lookAtReceipts(ctx, mnt)
+		v.tellOpened(ctx, false)
 	}
-	v.tellOpened(ctx, false)
+	r.next = nil
 }
 
 // dropReceipts ends the watch of a volume whose contents are gone, or nobody's any more.
 func (v *vol) dropReceipts() {
-	v.forgetNext()
-	for _, g := range []*generation{&v.contents.reads.before, &v.contents.reads.present} {
-		if g.watch != nil {
-			_ = g.watch.Stop()
-		}
+	if v.contents.reads.stop != nil {
+		v.contents.reads.stop()
 	}
+	v.contents.reads = reads{}
 	v.set(func() { v.told.opened, v.opened = nil, nil })
 }
 
@@ -367,8 +315,8 @@ func (v *vol) tellOpened(ctx context.Context, news bool) {
 	for _, ref := range v.spec.refs {
 		told[ref] = &Opened{State: OpenYes}
 	}
-	for _, path := range slices.Sorted(maps.Keys(r.present.files)) {
-		file := r.present.files[path]
+	for _, path := range slices.Sorted(maps.Keys(r.files)) {
+		file := r.files[path]
 		refs := file.Refs
 		if file.Any {
 			refs = v.spec.refs

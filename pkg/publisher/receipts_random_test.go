@@ -101,7 +101,7 @@ func (m *openModel) step() {
 		what = m.open()
 	}
 	if m.log = append(m.log, what); m.dice.IntN(3) > 0 {
-		if _, err := m.opens.Drain(); err != nil {
+		if err := m.opens.Drain(); err != nil {
 			m.Fatal(err)
 		}
 		m.rest()

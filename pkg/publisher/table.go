@@ -79,11 +79,11 @@ type vol struct {
 	size int64
 	// changedAt is when the first change came that no sync has taken up; zero for none.
 	changedAt time.Time
-	// opened is when files of generations were opened that have no receipt yet, and opensLost says that others may have been.
-	opened    map[string]map[string]time.Time
-	opensLost bool
-	// receiveAt is when they get theirs; zero for none.
+	// opened is when files were opened that have no receipt yet, by their IDs, and receiveAt when they get theirs; nil for
+	// none. opensLost says that others may have been opened.
+	opened    map[string]time.Time
 	receiveAt time.Time
+	opensLost bool
 	told      told
 
 	// What follows is the worker's own. seen says that it has looked what is mounted, hint is the pod that the volume
@@ -111,8 +111,6 @@ type vol struct {
 	asked    time.Duration
 	failures int
 	contents contents
-	// next is the generation that is about to be shown, nil for none.
-	next *generation
 }
 
 // spec is what a request asks for.

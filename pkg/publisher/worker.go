@@ -62,7 +62,7 @@ func (w *worker) run(ctx context.Context) {
 // end keeps the receipts that have come, and closes the handles that are kept.
 func (w *worker) end(ctx context.Context) {
 	if w.p.opts.Opens != nil {
-		_, _ = w.p.opts.Opens.Drain() // what it can't tell of is unknown to the next process
+		_ = w.p.opts.Opens.Drain() // what it can't tell of is unknown to the next process
 	}
 	w.p.mu.Lock()
 	all := slices.Collect(maps.Keys(w.all))

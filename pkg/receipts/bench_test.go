@@ -2,7 +2,6 @@ package receipts
 
 import (
 	"runtime"
-	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -12,9 +11,9 @@ import (
 func BenchmarkOpen(b *testing.B) {
 	for name, prepare := range map[string]func(v *volume){
 		"unwatched": func(*volume) {},
-		"watched":   func(v *volume) { v.watch(v.open("1"), "") },
+		"watched":   func(v *volume) { v.watch() },
 		"ignored": func(v *volume) {
-			v.watch(v.open("1"), "")
+			v.watch()
 			v.must(v.group.Ignore(int(v.open("1/key").Fd())))
 		},
 	} {
@@ -34,45 +33,16 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// BenchmarkMarks is of a thousand directories.
-func BenchmarkMarks(b *testing.B) {
+// BenchmarkID is of what a new file costs.
+func BenchmarkID(b *testing.B) {
 	v := unlimited(b)
-	var dirs []int
-	for i := range 1000 {
-		dirs = append(dirs, int(v.dir(strconv.Itoa(i), "key").Fd()))
-	}
-	mark := func(flags uint, mask uint64) {
-		for _, dir := range dirs {
-			v.must(v.group.mark("", flags, mask, dir))
+	dir := int(v.dir("1", "key").Fd())
+	defer cpuTime(b)()
+	for b.Loop() {
+		if _, err := v.group.ID(dir, "key"); err != nil {
+			b.Fatal(err)
 		}
 	}
-	b.Run("Add and Stop", func(b *testing.B) {
-		defer cpuTime(b)()
-		for b.Loop() {
-			w := v.group.Watch(func([]string) {})
-			for _, dir := range dirs {
-				v.must(w.Add(dir, ""))
-			}
-			v.must(w.Stop(dirs...))
-		}
-	})
-	b.Run("fanotify_mark and its removal", func(b *testing.B) {
-		defer cpuTime(b)()
-		for b.Loop() {
-			mark(unix.FAN_MARK_ADD, opens)
-			mark(unix.FAN_MARK_REMOVE, opens)
-		}
-	})
-	b.Run("key", func(b *testing.B) {
-		defer cpuTime(b)()
-		for b.Loop() {
-			for _, dir := range dirs {
-				if _, err := key(dir); err != nil {
-					b.Fatal(err)
-				}
-			}
-		}
-	})
 }
 
 // cpuTime makes the benchmark tell the CPU time of its thread, which other processes of a busy machine don't change much.

@@ -1,10 +1,8 @@
 package receipts
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,27 +11,26 @@ import (
 var errEvent = errors.New("malformed fanotify event")
 
 // An event is a struct fanotify_event_metadata and then records, struct fanotify_event_info_fid, each with a struct
-// file_handle and a name.
+// file_handle.
 const (
 	metadataSize = unix.FAN_EVENT_METADATA_LEN
-	version      = 3     // FANOTIFY_METADATA_VERSION
-	headerSize   = 4     // of a record: type, padding, length
-	fixedSize    = 8 + 8 // the file system's id; the handle's length and type
+	version      = 3         // FANOTIFY_METADATA_VERSION
+	headerSize   = 4         // of a record: type, padding, length
+	fsSize       = 8         // the file system's id
+	fixedSize    = 8 + 4 + 4 // that, and the handle's length and type
 )
 
 // event is one event. It points into the buffer that it was read to.
 type event struct {
 	mask uint64
 	pid  int32
-	// dir is the directory's key, and name the file's in it; both are empty where the event tells none.
-	dir, name []byte
+	// fs names the file system, and file the file in it; both are empty where the event tells none.
+	fs, file []byte
 }
-
-func (e event) opensFile() bool { return e.mask&(unix.FAN_OPEN|unix.FAN_ONDIR) == unix.FAN_OPEN }
 
 // lost says that the event stands for others, or for the open of a file that can't be told.
 func (e event) lost() bool {
-	return e.mask&unix.FAN_Q_OVERFLOW != 0 || e.opensFile() && len(e.name) == 0
+	return e.mask&unix.FAN_Q_OVERFLOW != 0 || e.mask&unix.FAN_OPEN != 0 && len(e.file) == 0
 }
 
 // next takes the first event off a buffer.
@@ -55,8 +52,8 @@ func next(buf []byte) (e event, rest []byte, err error) {
 		if n < headerSize || n > len(records) {
 			return e, nil, errEvent
 		}
-		if records[0] == unix.FAN_EVENT_INFO_TYPE_DFID_NAME {
-			if e.dir, e.name, err = split(records[headerSize:n]); err != nil {
+		if records[0] == unix.FAN_EVENT_INFO_TYPE_FID {
+			if e.fs, e.file, err = split(records[headerSize:n]); err != nil {
 				return e, nil, err
 			}
 		}
@@ -65,39 +62,17 @@ func next(buf []byte) (e event, rest []byte, err error) {
 	return e, buf[size:], nil
 }
 
-// split parts a record into the directory's key and the name, both empty if the kernel had no memory for the handle.
-func split(record []byte) (dir, name []byte, err error) {
+// split parts a record into the file system and the file, both empty if the kernel had no memory for the handle.
+func split(record []byte) (fs, file []byte, err error) {
 	if len(record) < fixedSize {
 		return nil, nil, errEvent
 	}
-	n := uint64(binary.NativeEndian.Uint32(record[8:]))
+	n := uint64(binary.NativeEndian.Uint32(record[fsSize:]))
 	if n == 0 {
 		return nil, nil, nil
 	}
 	if n > uint64(len(record)-fixedSize) {
 		return nil, nil, errEvent
 	}
-	dir, name = record[:fixedSize+n], record[fixedSize+n:]
-	name, _, ended := bytes.Cut(name, []byte{0})
-	if !ended {
-		return nil, nil, errEvent
-	}
-	return dir, name, nil
-}
-
-// key returns what names a directory in its events: the file system's id, and a handle that no later directory gets.
-func key(dir int) (string, error) {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(dir, &st); err != nil {
-		return "", fmt.Errorf("statfs: %w", err)
-	}
-	handle, _, err := unix.NameToHandleAt(dir, "", unix.AT_EMPTY_PATH)
-	if err != nil {
-		return "", fmt.Errorf("name_to_handle_at: %w", err)
-	}
-	var k []byte
-	for _, n := range []int32{st.Fsid.Val[0], st.Fsid.Val[1], int32(handle.Size()), handle.Type()} {
-		k = binary.NativeEndian.AppendUint32(k, uint32(n))
-	}
-	return string(append(k, handle.Bytes()...)), nil
+	return record[:fsSize], record[fsSize+4 : fixedSize+n], nil // a handle without its type names another file
 }

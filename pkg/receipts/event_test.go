@@ -31,29 +31,28 @@ func record(kind byte, handle uint32, rest string) []byte {
 	return append(b, rest...)
 }
 
-const named = unix.FAN_EVENT_INFO_TYPE_DFID_NAME
+const fid = unix.FAN_EVENT_INFO_TYPE_FID
 
 func TestNextTakesAnEvent(t *testing.T) {
-	entry := record(named, 12, "0123456789abkey\x00\x00\x00\x00\x00")
+	entry := record(fid, 12, "0123456789ab")
 	for name, c := range map[string]struct {
 		message []byte
-		name    string
+		tells   bool
 		lost    bool
 	}{
-		"open":             {message(unix.FAN_OPEN, 7, entry), "key", false},
-		"other records":    {message(unix.FAN_OPEN, 7, record(unix.FAN_EVENT_INFO_TYPE_FID, 2, "xy"), entry, record(99, 0, "")), "key", false},
-		"overflow":         {message(unix.FAN_Q_OVERFLOW, 7), "", true},
-		"without a record": {message(unix.FAN_OPEN, 7), "", true},
-		"without a handle": {message(unix.FAN_OPEN, 7, record(named, 0, "key\x00")), "", true},
-		"directory":        {message(unix.FAN_OPEN|unix.FAN_ONDIR, 7), "", false},
-		"other event":      {message(unix.FAN_CLOSE_NOWRITE, 7), "", false},
+		"open":             {message(unix.FAN_OPEN, 7, entry), true, false},
+		"other records":    {message(unix.FAN_OPEN, 7, record(unix.FAN_EVENT_INFO_TYPE_DFID, 2, "xy"), entry, record(99, 0, "")), true, false},
+		"overflow":         {message(unix.FAN_Q_OVERFLOW, 7), false, true},
+		"without a record": {message(unix.FAN_OPEN, 7), false, true},
+		"without a handle": {message(unix.FAN_OPEN, 7, record(fid, 0, "")), false, true},
+		"other event":      {message(unix.FAN_CLOSE_NOWRITE, 7), false, false},
 	} {
 		e, rest, err := next(append(c.message, "rest"...))
-		if err != nil || string(rest) != "rest" || string(e.name) != c.name || e.pid != 7 || e.lost() != c.lost {
-			t.Errorf("%s: got name %q, pid %d, lost %t, rest %q, %v", name, e.name, e.pid, e.lost(), rest, err)
+		if err != nil || string(rest) != "rest" || (len(e.file) > 0) != c.tells || e.pid != 7 || e.lost() != c.lost {
+			t.Errorf("%s: got file %q, pid %d, lost %t, rest %q, %v", name, e.file, e.pid, e.lost(), rest, err)
 		}
-		if c.name != "" && !bytes.Equal(e.dir, entry[headerSize:headerSize+fixedSize+12]) {
-			t.Errorf("%s: got directory %q", name, e.dir)
+		if c.tells && (string(e.fs) != "fsidfsid" || !bytes.Equal(e.file, entry[headerSize+fixedSize-4:])) {
+			t.Errorf("%s: got file system %q, file %q", name, e.fs, e.file)
 		}
 	}
 }
@@ -61,7 +60,7 @@ func TestNextTakesAnEvent(t *testing.T) {
 // malformed returns what no kernel sends.
 func malformed() map[string][]byte {
 	change := func(at int, to byte) []byte {
-		b := message(unix.FAN_OPEN, 7, record(named, 4, "0123key\x00"))
+		b := message(unix.FAN_OPEN, 7, record(fid, 4, "0123"))
 		b[at] = to
 		return b
 	}
@@ -76,8 +75,7 @@ func malformed() map[string][]byte {
 		"record too long":    change(metadataSize+2, 200),
 		"record too short":   change(metadataSize+2, 8),
 		"handle too long":    change(metadataSize+headerSize+8, 200),
-		"half a record":      message(unix.FAN_OPEN, 7, []byte{named, 0}),
-		"name without end":   message(unix.FAN_OPEN, 7, record(named, 4, "0123key")),
+		"half a record":      message(unix.FAN_OPEN, 7, []byte{fid, 0}),
 	}
 }
 
@@ -91,7 +89,7 @@ func TestNextRefuses(t *testing.T) {
 
 // FuzzEvents: whatever is read, it is taken apart to its end or refused, and nothing beside it is read.
 func FuzzEvents(f *testing.F) {
-	entry := record(named, 12, "0123456789abkey\x00\x00\x00\x00\x00")
+	entry := record(fid, 12, "0123456789ab")
 	f.Add(append(message(unix.FAN_OPEN, 7, entry), message(unix.FAN_Q_OVERFLOW, 0)...))
 	for _, b := range malformed() {
 		f.Add(b)
@@ -106,11 +104,11 @@ func FuzzEvents(f *testing.F) {
 			if len(after) > len(rest)-metadataSize || !bytes.HasSuffix(rest, after) {
 				t.Fatalf("%d bytes are left of %d", len(after), len(rest))
 			}
-			if taken := rest[:len(rest)-len(after)]; !bytes.Contains(taken, e.dir) || !bytes.Contains(taken, e.name) {
-				t.Fatalf("%q and %q are not of the event %q", e.dir, e.name, taken)
+			if taken := rest[:len(rest)-len(after)]; !bytes.Contains(taken, e.fs) || !bytes.Contains(taken, e.file) {
+				t.Fatalf("%q and %q are not of the event %q", e.fs, e.file, taken)
 			}
-			if bytes.IndexByte(e.name, 0) >= 0 || (len(e.name) > 0 && len(e.dir) <= fixedSize) {
-				t.Fatalf("name %q in %q", e.name, e.dir)
+			if len(e.file) > 0 && (len(e.fs) != fsSize || len(e.file) <= 4) {
+				t.Fatalf("file %q in %q", e.file, e.fs)
 			}
 			rest = after
 		}

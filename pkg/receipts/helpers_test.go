@@ -151,27 +151,27 @@ func startLoop(t testing.TB, path string) (stop func() int) {
 	}
 }
 
-// recorder keeps what a Watch reports.
+// recorder keeps what a watch reports.
 type recorder struct {
 	mu    sync.Mutex
-	paths []string
+	files []string
 	calls int
 }
 
-func (r *recorder) opened(paths []string) {
+func (r *recorder) opened(files []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.paths = append(r.paths, paths...)
+	r.files = append(r.files, files...)
 	r.calls++
 }
 
 // take returns what was reported since the last time.
-func (r *recorder) take() (paths []string, calls int) {
+func (r *recorder) take() (files []string, calls int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	paths, calls = r.paths, r.calls
-	r.paths, r.calls = nil, 0
-	return paths, calls
+	files, calls = r.files, r.calls
+	r.files, r.calls = nil, 0
+	return files, calls
 }
 
 // volume is a tmpfs, and a group beside it that nobody runs: want drains it.
@@ -234,18 +234,27 @@ func (v *volume) open(path string) *os.File {
 	return f
 }
 
-// watch watches a directory.
-func (v *volume) watch(dir *os.File, path string) (*Watch, *recorder) {
+// watch watches the volume.
+func (v *volume) watch() (stop func(), r *recorder) {
 	v.Helper()
-	var r recorder
-	w := v.group.Watch(r.opened)
-	v.add(w, dir, path)
-	return w, &r
+	r = &recorder{}
+	dir, err := os.Open(v.path)
+	v.must(err)
+	defer dir.Close()
+	stop, err = v.group.Watch(int(dir.Fd()), r.opened)
+	v.must(err)
+	return stop, r
 }
 
-func (v *volume) add(w *Watch, dir *os.File, path string) {
+// beside is another volume of the same group.
+func (v *volume) beside() *volume { return &volume{TB: v.TB, path: mountTmpfs(v.TB), group: v.group} }
+
+// id returns what names a file that is there.
+func (v *volume) id(path string) string {
 	v.Helper()
-	v.must(w.Add(int(dir.Fd()), path))
+	id, err := v.group.ID(unix.AT_FDCWD, filepath.Join(v.path, path))
+	v.must(err)
+	return id
 }
 
 func (v *volume) must(err error) {
@@ -263,29 +272,26 @@ func (v *volume) cat(paths ...string) {
 	run(v, cmd)
 }
 
-func (v *volume) drain() {
-	v.Helper()
-	_, err := v.group.Drain()
-	v.must(err)
-}
-
-// want drains the group, and checks what was reported since the last time.
+// want drains the group, and checks which files were reported since the last time.
 func (v *volume) want(r *recorder, paths ...string) {
 	v.Helper()
-	v.drain()
-	if got, _ := r.take(); !slices.Equal(got, paths) {
-		v.Errorf("reported as opened: %q, want %q", got, paths)
+	var ids []string
+	for _, path := range paths {
+		ids = append(ids, v.id(path))
+	}
+	v.must(v.group.Drain())
+	got, _ := r.take()
+	slices.Sort(got)
+	slices.Sort(ids)
+	if !slices.Equal(got, ids) {
+		v.Errorf("reported as opened: %q, want %q, of %q", got, ids, paths)
 	}
 }
 
 // marks counts the group's marks.
-func (v *volume) marks() (n int) {
+func (v *volume) marks() int {
 	v.Helper()
-	err := v.group.conn.Control(func(fd uintptr) {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
-		v.must(err)
-		n = strings.Count(string(text), "fanotify ino:")
-	})
+	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", v.group.fd))
 	v.must(err)
-	return n
+	return strings.Count(string(text), "fanotify ino:") + strings.Count(string(text), "fanotify sdev:")
 }

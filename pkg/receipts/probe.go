@@ -27,7 +27,7 @@ func Probe(dir int) (err error) {
 	}
 	defer unix.Close(file)
 	defer func() { err = errors.Join(err, unix.Unlinkat(dir, probeName, 0)) }()
-	if err := g.Watch(func([]string) { seen++ }).Add(dir, ""); err != nil {
+	if _, err := g.Watch(dir, func([]string) { seen++ }); err != nil {
 		return err
 	}
 	for _, what := range []string{"a watched", "an ignored"} { // the first open is seen, the second is not
@@ -36,7 +36,7 @@ func Probe(dir int) (err error) {
 			return err
 		}
 		unix.Close(fd)
-		if _, err := g.Drain(); err != nil {
+		if err := g.Drain(); err != nil {
 			return err
 		}
 		if seen != 1 {

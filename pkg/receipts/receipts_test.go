@@ -58,10 +58,9 @@ func TestAnOpenCounts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := unlimited(t)
 			v.dir("gen/a", "key", "other")
-			w, r := v.watch(v.open("gen"), "")
-			v.add(w, v.open("gen/a"), "a")
+			_, r := v.watch()
 			run(t, open(v, v.path+"/gen/a/key"))
-			v.want(r, "a/key")
+			v.want(r, "gen/a/key")
 			if v.overflows > 0 {
 				t.Error("overflow was called")
 			}
@@ -72,10 +71,9 @@ func TestAnOpenCounts(t *testing.T) {
 // TestWhatOpensNothingDoesNotCount is also about the plugin's own opens.
 func TestWhatOpensNothingDoesNotCount(t *testing.T) {
 	v := unlimited(t)
-	dir := v.dir("gen", "key", "sentinel")
+	v.dir("gen", "key", "sentinel")
 	v.dir("gen/sub")
-	v.must(os.Link(v.path+"/gen/key", v.path+"/link"))
-	_, r := v.watch(dir, "")
+	_, r := v.watch()
 	key := v.path + "/gen/key"
 	file := v.open("gen/key")
 	for name, cmd := range map[string]*exec.Cmd{
@@ -84,7 +82,6 @@ func TestWhatOpensNothingDoesNotCount(t *testing.T) {
 		"O_PATH":                     job("O_PATH", key),
 		"read of an open descriptor": exec.Command("cat"),
 		"mapping":                    job("map stdin"),
-		"link that is not watched":   exec.Command("cat", v.path+"/link"),
 		"change of mode":             exec.Command("chmod", "600", key),
 		"nothing there":              exec.Command("sh", "-c", "! cat "+v.path+"/gen/none 2>/dev/null"),
 	} {
@@ -108,132 +105,122 @@ func TestWhatOpensNothingDoesNotCount(t *testing.T) {
 		v.want(r)
 	})
 	v.cat("gen/sentinel") // all of this was seen to be silent, not deaf
-	v.want(r, "sentinel")
+	v.want(r, "gen/sentinel")
 }
 
-// TestAReportIsOfOneWatch: paths below it, each once, and not those of others.
-func TestAReportIsOfOneWatch(t *testing.T) {
+// TestAReportIsOfOneFileSystem: its files, each once.
+func TestAReportIsOfOneFileSystem(t *testing.T) {
 	v := unlimited(t)
-	w, first := v.watch(v.dir("1", "key"), "")
-	v.add(w, v.dir("1/a/b", "key"), "a/b")
-	_, second := v.watch(v.dir("2", "key"), "")
-	v.cat("1/key", "1/a/b/key", "2/key", "1/key")
+	other := v.beside()
+	v.dir("1/a/b", "key")
+	v.dir("1", "key")
+	other.dir("2", "key")
+	_, first := v.watch()
+	_, second := other.watch()
+	v.cat("1/key", "1/a/b/key", "1/key")
+	other.cat("2/key")
 	v.cat("1/key")
-	v.drain()
-	if paths, calls := first.take(); calls != 1 || !slices.Equal(paths, []string{"a/b/key", "key"}) {
-		t.Errorf("got %d calls with %q", calls, paths)
+	other.want(second, "2/key")
+	files, calls := first.take()
+	if slices.Sort(files); calls != 1 || !slices.Equal(files, slices.Sorted(slices.Values([]string{v.id("1/key"), v.id("1/a/b/key")}))) {
+		t.Errorf("got %d calls with %q", calls, files)
 	}
-	v.want(second, "key")
 }
 
 // TestAnIgnoredFileIsSilent by each of its links, also when it is written to.
 func TestAnIgnoredFileIsSilent(t *testing.T) {
 	v := unlimited(t)
-	w, r := v.watch(v.dir("1", "key", "other"), "1")
+	v.dir("1", "key", "other")
 	v.dir("2")
 	v.must(os.Link(v.path+"/1/key", v.path+"/2/key"))
-	v.add(w, v.open("2"), "2")
+	_, r := v.watch()
 	file := v.open("1/key")
 	v.must(v.group.Ignore(int(file.Fd())))
 	v.cat("1/key", "2/key", "1/other")
 	v.want(r, "1/other")
 
 	run(t, exec.Command("sh", "-c", "echo more >> "+v.path+"/2/key"))
-	v.dir("3")
-	v.must(os.Link(v.path+"/2/key", v.path+"/3/key"))
 	v.must(os.RemoveAll(v.path + "/1"))
-	v.add(w, v.open("3"), "3")
-	v.cat("2/key", "3/key")
+	v.cat("2/key")
 	v.want(r)
 
 	v.must(v.group.Listen(int(file.Fd())))
 	v.must(v.group.Listen(int(file.Fd()))) // twice is once
-	v.cat("3/key")
-	v.want(r, "3/key")
+	v.cat("2/key")
+	v.want(r, "2/key")
 }
 
-// TestAStoppedWatchIsSilent, also about opens from before.
-func TestAStoppedWatchIsSilent(t *testing.T) {
-	v := unlimited(t)
-	dir := v.dir("1", "key")
-	w, r := v.watch(dir, "1")
-	_, other := v.watch(v.dir("2", "key"), "2")
-	v.cat("1/key", "2/key")
-	v.must(w.Stop(int(dir.Fd())))
-	v.must(w.Stop(int(dir.Fd()))) // twice is once
-	v.cat("1/key")
-	v.want(r)
-	v.want(other, "2/key")
-	if n := v.marks(); n != 1 {
-		t.Errorf("there are %d marks, want 1", n)
-	}
-	if n := len(v.group.dirs); n != 1 {
-		t.Errorf("there are %d directories, want 1", n)
-	}
-}
-
-// TestStopLeavesWhatAnotherWatchHas: a directory belongs to the Watch that was given it last.
-func TestStopLeavesWhatAnotherWatchHas(t *testing.T) {
-	v := unlimited(t)
-	dir := v.dir("1", "key")
-	w, before := v.watch(dir, "")
-	_, after := v.watch(dir, "")
-	v.must(w.Stop())
-	v.cat("1/key")
-	v.want(before)
-	v.want(after, "key")
-}
-
-// TestNoOpenFromBeforeCounts: who reads an old content has not read the new one.
-func TestNoOpenFromBeforeCounts(t *testing.T) {
-	v := unlimited(t)
-	dir := v.dir("1", "key")
-	w, before := v.watch(dir, "")
-	v.cat("1/key")
-	v.must(w.Stop())
-	v.cat("1/key")
-	_, after := v.watch(dir, "")
-	v.want(before)
-	v.want(after)
-	v.cat("1/key")
-	v.want(after, "key")
-}
-
-// TestMarksGoWithWhatTheyMark: nobody has to remove them.
-func TestMarksGoWithWhatTheyMark(t *testing.T) {
-	v := unlimited(t)
-	v.must(os.Mkdir(v.path+"/1", 0o755))
-	dir := v.dir("1", "key")
-	w, _ := v.watch(dir, "")
-	file, err := os.Open(v.path + "/1/key")
-	v.must(err)
-	v.must(v.group.Ignore(int(file.Fd())))
-	if n := v.marks(); n != 2 {
-		t.Errorf("there are %d marks, want 2", n)
-	}
-	v.must(w.Stop())
-	v.must(os.RemoveAll(v.path + "/1"))
-	dir.Close()
-	file.Close()
-	if n := v.marks(); n != 0 {
-		t.Errorf("there are %d marks, want none", n)
-	}
-}
-
-// TestMarksHinderNoUnmount: the file system goes, with its marks, although events wait.
-func TestMarksHinderNoUnmount(t *testing.T) {
+// TestAnIDIsOfOneFile, by each of its links, and of no later one.
+func TestAnIDIsOfOneFile(t *testing.T) {
 	v := unlimited(t)
 	dir := v.dir("1", "key", "other")
-	_, r := v.watch(dir, "")
-	file := v.open("1/other")
-	v.must(v.group.Ignore(int(file.Fd())))
-	dir.Close()
-	file.Close()
+	v.must(os.Link(v.path+"/1/key", v.path+"/link"))
+	id, err := v.group.ID(int(dir.Fd()), "key")
+	v.must(err)
+	own, err := v.group.ID(int(v.open("1/key").Fd()), "")
+	v.must(err)
+	if id != own || id != v.id("link") || id == v.id("1/other") {
+		t.Errorf("the IDs are %q, of the descriptor %q, of the link %q, of another file %q", id, own, v.id("link"), v.id("1/other"))
+	}
+	for range 1000 {
+		v.must(os.RemoveAll(v.path + "/1/other"))
+		v.dir("1", "other")
+		if v.id("1/other") == id {
+			t.Fatal("two files have an ID")
+		}
+	}
+}
+
+// TestAStoppedWatchIsSilent, also about opens from before. The last watch of a file system is its only one.
+func TestAStoppedWatchIsSilent(t *testing.T) {
+	v := unlimited(t)
+	v.dir("1", "key")
+	stop, r := v.watch()
 	v.cat("1/key")
+	stop()
+	stop() // twice is once
+	v.want(r)
+	again, first := v.watch()
+	_, last := v.watch()
+	again()
+	v.cat("1/key")
+	v.want(first)
+	v.want(last, "1/key")
+}
+
+// TestMarksHinderNoUnmount: they go with what they mark, although events wait, and nobody has to remove them.
+func TestMarksHinderNoUnmount(t *testing.T) {
+	v := unlimited(t)
+	_, r := v.watch()
+	var files []*os.File
+	for _, name := range []string{"1", "2"} {
+		dir := v.dir(name, "key")
+		file, err := os.Open(v.path + "/" + name + "/key")
+		v.must(err)
+		v.must(v.group.Ignore(int(file.Fd())))
+		dir.Close()
+		files = append(files, file)
+	}
+	v.dir("3", "key").Close()
+	marks := func(want int) {
+		t.Helper()
+		if n := v.marks(); n != want {
+			t.Errorf("there are %d marks, want %d", n, want)
+		}
+	}
+	marks(3)
+	v.must(os.RemoveAll(v.path + "/1"))
+	for _, file := range files {
+		file.Close()
+	}
+	marks(2)
+	v.cat("3/key")
+	id := v.id("3/key")
 	v.must(unix.Unmount(v.path, 0))
-	v.want(r, "key")
-	if n := v.marks(); n != 0 {
-		t.Errorf("there are %d marks, want none", n)
+	marks(0)
+	v.must(v.group.Drain())
+	if got, _ := r.take(); !slices.Equal(got, []string{id}) {
+		t.Errorf("reported as opened: %q, want %q", got, id)
 	}
 }
 
@@ -254,14 +241,15 @@ func TestADetachedMountIsWatched(t *testing.T) {
 	v.must(err)
 	unix.Close(file)
 	var r recorder
-	v.must(v.group.Watch(r.opened).Add(dir, ""))
+	_, err = v.group.Watch(dir, r.opened)
+	v.must(err)
 	unix.Close(dir)
 	over := t.TempDir()
 	v.must(unix.MoveMount(mount, "", unix.AT_FDCWD, over, unix.MOVE_MOUNT_F_EMPTY_PATH))
 	unix.Close(mount)
 	defer func() { _ = unix.Unmount(over, unix.MNT_DETACH) }()
 	v.cat(over + "/1/key")
-	v.want(&r, "key")
+	(&volume{TB: t, group: v.group, path: over}).want(&r, "1/key")
 	v.must(unix.Unmount(over, 0))
 	if n := v.marks(); n != 0 {
 		t.Errorf("there are %d marks, want none", n)

@@ -70,6 +70,9 @@ func OpenGeneration(dir *os.Root, opts Options, name string) (*Generation, error
 // Close closes the generation.
 func (g *Generation) Close() { unix.Close(g.fd) }
 
+// Fd is the descriptor of its directory, until it is closed.
+func (g *Generation) Fd() int { return g.fd }
+
 // Receipts calls visit for each file, with a descriptor of the file that is good for the call.
 func (g *Generation) Receipts(visit func(r Receipt, file int) error) error {
 	at := newDirs(g.fd)
@@ -128,27 +131,6 @@ func (g *Generation) SetReceipt(p string, opened time.Time, then func(file int) 
 		return fmt.Errorf("set the receipt of %s: %w", p, err)
 	}
 	return then(fd)
-}
-
-// Dirs calls visit for each directory of a set, with its descriptor.
-func (g *Generation) Dirs(dirs map[string]bool, visit func(dir string, fd int) error) error {
-	for dir := range dirs {
-		fd := g.fd
-		if dir != "." {
-			var err error
-			if fd, err = openAt(g.fd, dir, unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
-				return fmt.Errorf("open directory %s: %w", dir, err)
-			}
-		}
-		err := visit(dir, fd)
-		if fd != g.fd {
-			unix.Close(fd)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // drop takes an attribute from a file, if it has it.
