@@ -64,9 +64,11 @@ const receiptTime = 2 * pruneTime
 
 // reads is what is known of who has opened the files that a volume shows.
 type reads struct {
-	// generation is what they are in, "" before they were looked at, and stop ends the watch of the file system.
-	generation string
+	// findAt is when they are looked at, of a volume that was found; zero once they are. stop ends the watch of the file
+	// system, and generation is what they are in.
+	findAt     time.Time
 	stop       func()
+	generation string
 	// files are by path, and next those of the generation that is about to be shown.
 	files, next map[string]*shownFile
 	// failed says that opens can't be watched.
@@ -115,18 +117,26 @@ func (v *vol) fileOpened(ids []string) {
 	v.p.wake(v, v.receiveAt)
 }
 
-// find looks, once, which files of a volume have receipts that this process has not written. While no plugin ran, nobody saw
-// who opened the others.
-func (v *vol) find(ctx context.Context) error {
-	if v.p.opts.Opens == nil || !v.mounted || v.contents.reads.generation != "" {
-		return nil
+// find looks, once, which files of a volume have receipts that this process has not written, and returns when. That waits
+// until a restart is over, for while no plugin ran, nobody saw who opened the others.
+func (v *vol) find(ctx context.Context) (next time.Time, err error) {
+	switch at := v.contents.reads.findAt; {
+	case at.IsZero() || time.Now().Before(at):
+		return at, nil
 	}
-	return v.through(ctx, func(mnt Mount) error {
-		v.lookAtReceipts(ctx, mnt)
-		v.contents.reads.miss()
-		v.tellOpened(ctx, false)
-		return nil
-	})
+	return time.Time{}, v.through(ctx, func(mnt Mount) error { v.findReceipts(ctx, mnt); return nil })
+}
+
+// findReceipts is find through a handle on the volume's mount. The files must not change before.
+func (v *vol) findReceipts(ctx context.Context, mnt Mount) {
+	r := &v.contents.reads
+	if r.findAt.IsZero() {
+		return
+	}
+	r.findAt = time.Time{}
+	v.lookAtReceipts(ctx, mnt)
+	r.miss()
+	v.tellOpened(ctx, false)
 }
 
 // receive gives the files that were opened their receipts when that is due, and returns when it is next.

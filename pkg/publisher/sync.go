@@ -81,9 +81,6 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 	if done.err = v.know(ctx, done.want, now.waits); done.err != nil {
 		return done
 	}
-	if done.err = v.find(ctx); done.err != nil {
-		return done
-	}
 	if v.mounted && v.spec.Pinned() {
 		v.letGo()
 		done.again, done.err = v.tidy(ctx)
@@ -121,8 +118,9 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 // tidy prunes, and gives files their receipts, where that is due. It returns when it is next.
 func (v *vol) tidy(ctx context.Context) (time.Time, error) {
 	due, pruned := v.prune(ctx)
+	first, found := v.find(ctx)
 	next, received := v.receive(ctx)
-	return earlier(due, next), also(pruned, received)
+	return earlier(due, earlier(first, next)), also(also(pruned, found), received)
 }
 
 // earlier returns the earlier of two times; zero is never.
@@ -209,6 +207,9 @@ func (v *vol) look(ctx context.Context) error {
 	v.dropReceipts()
 	if v.contents = (contents{record: text}); mounted {
 		v.contents.pruneAt = time.Now().Add(pruneTime) // the earlier process may have been killed before it pruned
+		if v.p.opts.Opens != nil {
+			v.contents.reads.findAt = v.contents.pruneAt.Add(rand.N(receiptTime))
+		}
 	}
 	v.seen = true
 	v.set(func() {
