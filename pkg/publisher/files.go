@@ -75,16 +75,27 @@ func (v *vol) giveBack() error {
 	return kept.Close()
 }
 
-// prune removes each earlier generation once its readers have had their time, and returns when the next one has. The error
-// names what could not be removed, which keeps no update from the files.
-func (v *vol) prune(ctx context.Context) (next time.Time, err error) {
-	if v.pruneIsDue() {
-		err = v.through(ctx, func(mnt Mount) error { v.pruneThrough(mnt); v.keepReceipts(ctx, mnt); return nil })
+// tidy does what is due, and returns when something is due next: it prunes, looks at the receipts of a volume that was found,
+// and gives files their receipts. The error names what could not be removed, which keeps no update from the files.
+func (v *vol) tidy(ctx context.Context) (next time.Time, err error) {
+	if at := v.tidyAt(); !at.IsZero() && !time.Now().Before(at) {
+		err = v.through(ctx, func(mnt Mount) error {
+			v.pruneThrough(mnt)
+			if !v.contents.reads.findAt.IsZero() {
+				v.withShown(ctx, mnt, v.findReceipts)
+			}
+			v.keepReceipts(ctx, mnt)
+			return nil
+		})
 	}
 	if err = also(err, v.contents.leftover); err != nil {
 		return time.Time{}, err // a retry comes
 	}
-	return v.contents.pruneAt, nil
+	return v.tidyAt(), nil
+}
+
+func (v *vol) tidyAt() time.Time {
+	return earlier(earlier(v.contents.pruneAt, v.contents.reads.findAt), v.opensDue())
 }
 
 func (v *vol) pruneIsDue() bool {
@@ -92,7 +103,7 @@ func (v *vol) pruneIsDue() bool {
 	return !at.IsZero() && !time.Now().Before(at)
 }
 
-// pruneThrough is prune through a handle on the volume's mount.
+// pruneThrough removes each earlier generation once its readers have had their time.
 func (v *vol) pruneThrough(mnt Mount) {
 	for v.pruneIsDue() { // the next one may be due by now
 		if v.pruneBefore(mnt, time.Now().Add(-pruneTime)); v.contents.leftover != nil {

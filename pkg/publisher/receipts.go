@@ -117,37 +117,29 @@ func (v *vol) fileOpened(ids []string) {
 	v.p.wake(v, v.receiveAt)
 }
 
-// find looks, once, which files of a volume have receipts that this process has not written, and returns when. That waits
-// until a restart is over, for while no plugin ran, nobody saw who opened the others.
-func (v *vol) find(ctx context.Context) (next time.Time, err error) {
-	switch at := v.contents.reads.findAt; {
-	case at.IsZero() || time.Now().Before(at):
-		return at, nil
-	}
-	return time.Time{}, v.through(ctx, func(mnt Mount) error { v.findReceipts(ctx, mnt); return nil })
-}
-
-// findReceipts is find through a handle on the volume's mount. The files must not change before.
-func (v *vol) findReceipts(ctx context.Context, mnt Mount) {
+// findReceipts looks, once, which files of a volume have receipts that this process has not written, before they change. That
+// waits until a restart is over: while no plugin ran, nobody saw who opened the others.
+func (v *vol) findReceipts(ctx context.Context, g *writer.Generation) {
 	r := &v.contents.reads
 	if r.findAt.IsZero() {
 		return
 	}
 	r.findAt = time.Time{}
-	v.lookAtReceipts(ctx, mnt)
+	v.lookAtReceipts(ctx, g)
 	r.miss()
 	v.tellOpened(ctx, false)
 }
 
-// receive gives the files that were opened their receipts when that is due, and returns when it is next.
-func (v *vol) receive(ctx context.Context) (next time.Time, err error) {
-	switch at := v.opensDue(); {
-	case at.IsZero() || !v.mounted:
-		return time.Time{}, nil
-	case time.Now().Before(at):
-		return at, nil
+// withShown calls do with the generation that is shown, if there is one.
+func (v *vol) withShown(ctx context.Context, mnt Mount, do func(context.Context, *writer.Generation)) {
+	g, err := writer.OpenGeneration(mnt.Root(), v.writerOptions(), "")
+	switch {
+	case err == nil:
+		defer g.Close()
+		do(ctx, g)
+	case !errors.Is(err, fs.ErrNotExist):
+		klog.FromContext(ctx).Error(err, "Can't look at the receipts of a volume")
 	}
-	return time.Time{}, v.through(ctx, func(mnt Mount) error { v.keepReceipts(ctx, mnt); return nil })
 }
 
 // opensDue returns when files that were opened get their receipts, zero if there are none.
@@ -164,7 +156,7 @@ func (v *vol) opensDue() time.Time {
 	}
 }
 
-// keepReceipts is receive through a handle on the volume's mount, also before that is due.
+// keepReceipts gives the files that were opened their receipts, also before that is due.
 func (v *vol) keepReceipts(ctx context.Context, mnt Mount) {
 	if v.opensDue().IsZero() {
 		return
@@ -207,17 +199,9 @@ func (v *vol) saveReceipts(mnt Mount, files []*shownFile) error {
 }
 
 // lookAtReceipts reads the receipts of the files that are shown, and watches these. Files that are known stay what they were.
-func (v *vol) lookAtReceipts(ctx context.Context, mnt Mount) {
-	g, err := writer.OpenGeneration(mnt.Root(), v.writerOptions(), "")
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			klog.FromContext(ctx).Error(err, "Can't look at the receipts of a volume")
-		}
-		return
-	}
-	defer g.Close()
+func (v *vol) lookAtReceipts(ctx context.Context, g *writer.Generation) {
 	r, files := &v.contents.reads, map[string]*shownFile{}
-	err = g.Receipts(func(receipt writer.Receipt, file int) error {
+	err := g.Receipts(func(receipt writer.Receipt, file int) error {
 		id, err := v.p.opts.Opens.ID(file, "")
 		if err != nil {
 			return err
@@ -239,7 +223,10 @@ func (v *vol) lookAtReceipts(ctx context.Context, mnt Mount) {
 
 // announce notes the files of a generation that is about to be shown; see writer.Options.BeforeSwitch. What is linked stays
 // what it is.
-func (v *vol) announce(ctx context.Context, g *writer.Generation) {
+func (v *vol) announce(ctx context.Context, present, g *writer.Generation) {
+	if present != nil {
+		v.findReceipts(ctx, present)
+	}
 	var failed error
 	r, now := &v.contents.reads, time.Now()
 	r.next = make(map[string]*shownFile, len(g.Tree.Files))
@@ -265,6 +252,13 @@ func (v *vol) watch(ctx context.Context, g *writer.Generation, files map[string]
 	}
 	if r.failed = err != nil; r.failed { // the files matter more
 		klog.FromContext(ctx).Error(err, "Can't watch who opens the files of a volume")
+	}
+}
+
+// beforeRewrite looks at receipts that a rewrite in place would remove.
+func (v *vol) beforeRewrite(ctx context.Context, mnt Mount) {
+	if v.spec.InPlace() && !v.contents.reads.findAt.IsZero() {
+		v.withShown(ctx, mnt, v.findReceipts)
 	}
 }
 
@@ -301,10 +295,10 @@ func (v *vol) written(ctx context.Context, mnt Mount, result writer.Result) {
 	case v.p.opts.Opens == nil:
 	case !result.Changed:
 	case r.next != nil:
-		r.generation, r.files = result.Generation, r.next
+		r.generation, r.files, r.findAt = result.Generation, r.next, time.Time{}
 		v.tellOpened(ctx, false)
 	default:
-		v.lookAtReceipts(ctx, mnt)
+		v.withShown(ctx, mnt, v.lookAtReceipts)
 		v.tellOpened(ctx, false)
 	}
 	r.next = nil

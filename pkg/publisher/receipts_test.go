@@ -86,7 +86,7 @@ func TestReceipts(t *testing.T) {
 		e.halt()
 		opens.forget()
 		e.restart() // who has a receipt keeps it, and nobody saw who opened the others
-		e.settle()
+		e.rest()
 		e.wantOpened(app, OpenUnknown, "b")
 		e.wantOpened(db, OpenYes)
 		e.objects.put(app, "a", "2", "b", "2")
@@ -198,7 +198,7 @@ func TestTheEndKeepsReceipts(t *testing.T) {
 		e.halt()
 		opens.forget()
 		e.restart()
-		e.settle()
+		e.rest()
 		e.wantOpened(configMap("app"), OpenYes)
 		e.unpublish(r)
 	})

@@ -198,7 +198,7 @@ func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering
 	var result writer.Result
 	defer func() { v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err) }()
 	v.contents.proven = false
-	v.findReceipts(ctx, mnt)
+	v.beforeRewrite(ctx, mnt)
 	result, err = v.contents.writer.Write(ctx, mnt.Root(), next.Payload)
 	v.written(ctx, mnt, result)
 	if result.Changed {
@@ -240,7 +240,7 @@ func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) error {
 			shown[ref] = volume.Version{}
 		}
 		v.contents.proven = false
-		v.findReceipts(ctx, mnt)
+		v.beforeRewrite(ctx, mnt)
 		result, err := v.contents.writer.Withdraw(ctx, mnt.Root(), refused, shown.Encode())
 		v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
 		v.written(ctx, mnt, result)

@@ -115,14 +115,6 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 	return done
 }
 
-// tidy prunes, and gives files their receipts, where that is due. It returns when it is next.
-func (v *vol) tidy(ctx context.Context) (time.Time, error) {
-	due, pruned := v.prune(ctx)
-	first, found := v.find(ctx)
-	next, received := v.receive(ctx)
-	return earlier(due, earlier(first, next)), also(also(pruned, found), received)
-}
-
 // earlier returns the earlier of two times; zero is never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
@@ -208,7 +200,7 @@ func (v *vol) look(ctx context.Context) error {
 	if v.contents = (contents{record: text}); mounted {
 		v.contents.pruneAt = time.Now().Add(pruneTime) // the earlier process may have been killed before it pruned
 		if v.p.opts.Opens != nil {
-			v.contents.reads.findAt = v.contents.pruneAt.Add(rand.N(receiptTime))
+			v.contents.reads.findAt = v.contents.pruneAt
 		}
 	}
 	v.seen = true

@@ -49,7 +49,7 @@ func (u *update) replace(ctx context.Context) (err error) {
 	return nil
 }
 
-// announce calls BeforeSwitch with a generation.
+// announce calls BeforeSwitch with the next generation.
 func (u *update) announce(ctx context.Context, name string) error {
 	if u.opts.BeforeSwitch == nil {
 		return nil
@@ -60,7 +60,11 @@ func (u *update) announce(ctx context.Context, name string) error {
 	}
 	defer unix.Close(fd)
 	linked := func(i int) bool { return u.files[i].have == equal }
-	u.opts.BeforeSwitch(ctx, &Generation{Name: name, Tree: u.tree, linked: linked, opts: u.opts, fd: fd})
+	var present *Generation
+	if u.old >= 0 {
+		present = &Generation{Name: u.current, opts: u.opts, fd: u.old}
+	}
+	u.opts.BeforeSwitch(ctx, present, &Generation{Name: name, Tree: u.tree, linked: linked, opts: u.opts, fd: fd})
 	return nil
 }
 

@@ -29,11 +29,11 @@ type Receipt struct {
 	Opened time.Time
 }
 
-// Generation is an open generation of a volume. It is for use by one goroutine, which closes it.
+// Generation is an open generation of a volume. It is for use by one goroutine, which closes it if it opened it.
 type Generation struct {
 	// Name is that of its directory.
 	Name string
-	// Tree is what it was made of, nil for one that OpenGeneration opened. Of a file that was kept it has the path only.
+	// Tree is what the next generation was made of, nil for others. Of a file that was kept it has the path only.
 	Tree   *volume.Payload
 	linked func(i int) bool
 	opts   Options

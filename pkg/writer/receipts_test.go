@@ -100,13 +100,14 @@ func TestBeforeSwitch(t *testing.T) {
 	v := newVolume(t)
 	var announced []string
 	ctx, cancel := context.WithCancel(t.Context())
-	o.BeforeSwitch = func(_ context.Context, g *Generation) {
-		if present, err := OpenGeneration(v.root, o, ""); err == nil {
-			present.Close()
-			if present.Name == g.Name {
-				t.Error("it is shown already")
+	o.BeforeSwitch = func(_ context.Context, present, g *Generation) {
+		if shown, err := OpenGeneration(v.root, o, ""); err == nil {
+			shown.Close()
+			if shown.Name == g.Name || shown.Name != present.Name || present.Tree != nil {
+				t.Errorf("%s is shown, and %s announced", shown.Name, g.Name)
 			}
-		} else if len(announced) > 0 || !errors.Is(err, fs.ErrNotExist) {
+			v.must(present.Receipts(func(Receipt, int) error { return nil }))
+		} else if len(announced) > 0 || present != nil || !errors.Is(err, fs.ErrNotExist) {
 			t.Error(err)
 		}
 		n := 0

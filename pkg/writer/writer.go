@@ -47,8 +47,8 @@ type Options struct {
 	AttributePrefix string
 	// InPlace rewrites the same files.
 	InPlace bool
-	// BeforeSwitch is called with each new generation before it is shown; nil: nobody is.
-	BeforeSwitch func(context.Context, *Generation) `json:"-"`
+	// BeforeSwitch is called with each new generation before it is shown, and the present one, nil for none; nil: nobody is.
+	BeforeSwitch func(ctx context.Context, present, next *Generation) `json:"-"`
 	// Rewritten is called with each file that was rewritten in place, and its descriptor; nil: nobody is.
 	Rewritten func(path string, file int) `json:"-"`
 }
