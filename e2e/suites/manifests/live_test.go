@@ -84,12 +84,17 @@ func (s liveSuite) enforce(t *testing.T, others ...string) {
 		t.Fatal(err)
 	}
 	// The API server hears of the policy of updates by itself.
-	pods := shared.Client().CoreV1().Pods(s.live)
-	pod, err := pods.Create(t.Context(), mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a"), metav1.CreateOptions{})
+	pods, pod := shared.Client().CoreV1().Pods(s.live), mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a")
+	pod.Name = "updated"
+	pod, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.remove(t)
+	defer func() {
+		if err := pods.Delete(context.WithoutCancel(t.Context()), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+			t.Error(err)
+		}
+	}()
 	pod.Spec.Containers[0].VolumeMounts[0].Name = "a"
 	harness.Eventually(t, soon, func() error {
 		_, err := pods.Update(t.Context(), pod.DeepCopy(), metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
