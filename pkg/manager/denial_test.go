@@ -144,6 +144,8 @@ func TestOtherFailuresAreNoDenial(t *testing.T) {
 	for _, err := range []error{
 		syscall.ECONNREFUSED, apierrors.NewTooManyRequestsError("later"),
 		apierrors.NewInternalError(errors.New("etcd")),
+		// Of a proxy that has lost the API server.
+		apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Resource: "secrets"}, "a", "default backend - 404", 0, true),
 	} {
 		t.Run(err.Error(), func(t *testing.T) {
 			inEachBubble(t, func(t *testing.T, e *env) {

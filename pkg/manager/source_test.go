@@ -27,11 +27,7 @@ func TestConvert(t *testing.T) {
 			&corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"k": []byte("v")}, Immutable: &yes},
 			volume.Object{Ref: secretRef("a"), Version: version, Immutable: true, Data: map[string][]byte{"k": []byte("v")}},
 		},
-		{
-			"mutable secret",
-			&corev1.Secret{ObjectMeta: meta, Immutable: &no},
-			volume.Object{Ref: secretRef("a"), Version: version},
-		},
+		{"mutable secret", &corev1.Secret{ObjectMeta: meta, Immutable: &no}, volume.Object{Ref: secretRef("a"), Version: version}},
 		{
 			"config map",
 			&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"k": "v", "e": ""}, BinaryData: map[string][]byte{"b": {0xff}}},
