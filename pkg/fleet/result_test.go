@@ -137,11 +137,6 @@ func TestEvaluate(t *testing.T) {
 			nodes: []Node{troubled(reports(volumeOf("a", "Current", &older), volumeOf("b", "Current", &current)), NotReady)},
 			want:  []string{"- - NotReady why", "a 7 Outdated it shows another version"}, showing: 1, volumes: 2,
 		},
-		"a pod that runs and has no volume": {
-			nodes: []Node{runs(reports(volumeOf("a", "Current", &current)), podOf("a", true), podOf("b", true))},
-			want:  []string{"b - NotReported the pod runs, and the plugin doesn't report its volume, which may show the object"}, showing: 1, volumes: 1,
-		},
-		"a pod that has not started": {nodes: []Node{runs(reports(volumeOf("a", "Current", &current)), podOf("a", true), podOf("b", false))}, showing: 1, volumes: 1, waiting: 1},
 		"another pod of the name": {
 			nodes: []Node{runs(reports(volumeOf("a", "Current", &current)), Pod{Name: "a", UID: "new", Volumes: []string{"settings"}, Started: true})},
 			want:  []string{"a - NotReported the pod runs, and the plugin doesn't report its volume, which may show the object"}, showing: 1, volumes: 1,

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -234,15 +233,6 @@ func TestStopsTrying(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestBadKeys(t *testing.T) {
-	for _, key := range []string{"", "x:NoSchedule", "x=y", "a/b/c", "-"} {
-		_, err := NewRemover(tainted(), "node-1", key)
-		if want := fmt.Sprintf("Invalid value: %q: must be the key of a taint, without value and effect: ", key); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%q: got %v", key, err)
-		}
 	}
 }
 
