@@ -172,20 +172,13 @@ func TestWait(t *testing.T) {
 		},
 		"never there":         {script{object: []string{""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", 0, 0},
 		"deleted in the wait": {script{object: []string{"2", "2", ""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", time.Second, 2},
-		"no volume": {
-			script{object: []string{"1"}},
-			time.Minute, false, "none 1",
-			"no refvol volume shows secret/db in namespace ns: is it the right name and namespace? --allow-none accepts this", 0, 1,
-		},
-		"no volume, which is accepted": {script{object: []string{"1"}, allowNone: true}, time.Minute, false, "yes 1", "", 0, 1},
 		"no volume of an object that is created meanwhile": {
 			script{object: []string{"1", "2"}},
 			time.Minute, false, "none 2",
 			"no refvol volume shows secret/db in namespace ns: is it the right name and namespace? --allow-none accepts this", 0, 2,
 		},
-		"never there, and none is accepted": {script{object: []string{""}, allowNone: true}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", 0, 0},
-		"watch, without a volume":           {script{object: []string{"1", "1", "1", ""}}, time.Minute, true, "none 1, deleted", "secret/db in namespace ns does not exist", time.Minute, 3},
-		"the first round fails":             {script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errFault}}, time.Minute, false, "", "fault", 0, 1},
+		"watch, without a volume": {script{object: []string{"1", "1", "1", ""}}, time.Minute, true, "none 1, deleted", "secret/db in namespace ns does not exist", time.Minute, 3},
+		"the first round fails":   {script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errFault}}, time.Minute, false, "", "fault", 0, 1},
 		"an API server that is replaced": {
 			script{object: []string{"2"}, shown: []string{"1", "2"}, fails: map[int]error{2: errFault, 3: errFault, 4: errFault}},
 			time.Minute, false, "warning: fault, warning: fault, warning: fault, yes 2", "", 8 * time.Second, 5,
