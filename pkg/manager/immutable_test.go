@@ -54,15 +54,13 @@ func TestImmutableStopsTheWatch(t *testing.T) {
 func putMutable(e *env)   { e.api.put(secret("a", "1")) }
 func putImmutable(e *env) { e.api.put(immutableSecret("a", "1")) }
 
-// immutableInUse returns an env's version of an immutable object whose watch has
-// stopped.
-func immutableInUse(e *env, ref volume.Ref) volume.Version {
+// immutableInUse puts an immutable object and has it read until its watch has stopped.
+func immutableInUse(e *env, ref volume.Ref) {
 	v := e.api.put(immutableSecret(ref.Name, "old"))
 	e.RegisterPod(pod("first"), "v", []volume.Ref{ref})
 	e.wantGet(ref, v, "old")
 	e.wantWatches(ref, 0)
 	e.changes(ref)
-	return v
 }
 
 func TestADeletedImmutableObjectIsWatchedAgain(t *testing.T) {
