@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -153,15 +150,11 @@ func TestWait(t *testing.T) {
 		took          time.Duration
 		rounds        int
 	}{
-		"at once":          {script{object: []string{"1"}, shown: []string{"1"}}, time.Minute, false, "yes 1", "", 0, 1},
-		"after two rounds": {script{object: []string{"2"}, shown: []string{"1", "1", "2"}}, time.Minute, false, "yes 2", "", 2 * time.Second, 3},
-		"a change during the wait": {
-			script{object: []string{"2", "2", "2", "3"}, shown: []string{"1", "1", "2", "3"}}, time.Minute, false, "yes 3", "", 2 * time.Second, 4,
-		},
+		"at once":                  {script{object: []string{"1"}, shown: []string{"1"}}, time.Minute, false, "yes 1", "", 0, 1},
+		"after two rounds":         {script{object: []string{"2"}, shown: []string{"1", "1", "2"}}, time.Minute, false, "yes 2", "", 2 * time.Second, 3},
+		"a change during the wait": {script{object: []string{"2", "2", "2", "3"}, shown: []string{"1", "1", "2", "3"}}, time.Minute, false, "yes 3", "", 2 * time.Second, 4},
 		"a change that has arrived is asked for again at once": {script{object: []string{"1", "2"}, shown: []string{"2"}}, time.Minute, false, "yes 2", "", 0, 2},
-		"an object that changes all the time": {
-			script{object: []string{"1", "2", "3", "4", "5"}, shown: []string{"5"}}, time.Minute, false, "yes 5", "", 3 * time.Second, 5,
-		},
+		"an object that changes all the time":                  {script{object: []string{"1", "2", "3", "4", "5"}, shown: []string{"5"}}, time.Minute, false, "yes 5", "", 3 * time.Second, 5},
 		"never": {
 			script{object: []string{"2"}, shown: []string{"1"}},
 			4500 * time.Millisecond, false, "no 2",
@@ -179,34 +172,18 @@ func TestWait(t *testing.T) {
 		},
 		"never there":         {script{object: []string{""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", 0, 0},
 		"deleted in the wait": {script{object: []string{"2", "2", ""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", time.Second, 2},
-		"no volume": {
-			script{object: []string{"1"}},
-			time.Minute, false, "none 1",
-			"no refvol volume shows secret/db in namespace ns: is it the right name and namespace? --allow-none accepts this", 0, 1,
-		},
-		"no volume, which is accepted": {script{object: []string{"1"}, allowNone: true}, time.Minute, false, "yes 1", "", 0, 1},
 		"no volume of an object that is created meanwhile": {
 			script{object: []string{"1", "2"}},
 			time.Minute, false, "none 2",
 			"no refvol volume shows secret/db in namespace ns: is it the right name and namespace? --allow-none accepts this", 0, 2,
 		},
-		"never there, and none is accepted": {
-			script{object: []string{""}, allowNone: true}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", 0, 0,
-		},
-		"watch, without a volume": {
-			script{object: []string{"1", "1", "1", ""}}, time.Minute, true, "none 1, deleted", "secret/db in namespace ns does not exist", time.Minute, 3,
-		},
-		"the first round fails": {
-			script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errFault}}, time.Minute, false, "", "fault", 0, 1,
-		},
+		"watch, without a volume": {script{object: []string{"1", "1", "1", ""}}, time.Minute, true, "none 1, deleted", "secret/db in namespace ns does not exist", time.Minute, 3},
+		"the first round fails":   {script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errFault}}, time.Minute, false, "", "fault", 0, 1},
 		"an API server that is replaced": {
 			script{object: []string{"2"}, shown: []string{"1", "2"}, fails: map[int]error{2: errFault, 3: errFault, 4: errFault}},
 			time.Minute, false, "warning: fault, warning: fault, warning: fault, yes 2", "", 8 * time.Second, 5,
 		},
-		"a right is taken away": {
-			script{object: []string{"2"}, shown: []string{"1"}, fails: map[int]error{2: errForbidden}},
-			time.Minute, false, "", errForbidden.Error(), time.Second, 2,
-		},
+		"a right is taken away": {script{object: []string{"2"}, shown: []string{"1"}, fails: map[int]error{2: errForbidden}}, time.Minute, false, "", errForbidden.Error(), time.Second, 2},
 		"a request fails until the end": {
 			script{object: []string{"2"}, shown: []string{"1"}, fails: map[int]error{2: errFault, 3: errFault, 4: errFault}},
 			5 * time.Second, false, "warning: fault, warning: fault, warning: fault, no 2",
@@ -251,32 +228,5 @@ func TestInterrupted(t *testing.T) {
 				t.Errorf("version %s: %v after %d rounds, printed %q", version, err, s.rounds, s.printed)
 			}
 		})
-	}
-}
-
-// TestCheck: the exit status is 1 for a problem, and 2 if there is no answer.
-func TestCheck(t *testing.T) {
-	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {volumes: [{name: v, csi: {driver: csi.refvol.dev, readOnly: %s, volumeAttributes: {secret: db}}}]}\n"
-	file := func(readOnly string) string {
-		name := filepath.Join(t.TempDir(), "pod.yaml")
-		if err := os.WriteFile(name, fmt.Appendf(nil, pod, readOnly), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return name
-	}
-	for name, test := range map[string]struct {
-		file string
-		exit int
-		want string
-	}{
-		"fine":      {file("true"), 0, "1 workload, 1 reference, 0 warnings, 0 problems\n"},
-		"a problem": {file("false"), 1, "csi.readOnly: Required value: must be true\n"},
-		"no file":   {"/does/not/exist", 2, ""},
-	} {
-		var out bytes.Buffer
-		err := command.Run(t.Context(), newRootCommand(), []string{"check", "-f", test.file}, &out, &out)
-		if exit := command.ExitStatus(err); (err == nil) != (test.exit == 0) || err != nil && exit != test.exit || !strings.Contains(out.String(), test.want) {
-			t.Errorf("%s: %v, status %d, %s", name, err, exit, &out)
-		}
 	}
 }

@@ -8,6 +8,10 @@ import (
 
 func TestValuesThatAreNotSupported(t *testing.T) {
 	t.Setenv("NODE_NAME", "node-1")
+	const (
+		profiles = "must be a loopback address, such as 127.0.0.1:6060: profiles are not for the network"
+		names    = "must be a loopback address, such as 127.0.0.1:9811: the names of all pods and objects are not for the network"
+	)
 	for _, test := range []struct {
 		args []string
 		want string
@@ -25,46 +29,19 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 			`--node-name: Invalid value: "Node_1": must be the name of a Node object: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`,
 		},
 		{[]string{"--resync-interval=0"}, "--resync-interval: Invalid value: 0s: must be positive"},
-		{
-			[]string{"--profiling-address=:6060"},
-			`--profiling-address: Invalid value: ":6060": must be a loopback address, such as 127.0.0.1:6060: profiles are not for the network`,
-		},
-		{
-			[]string{"--profiling-address=localhost:6060"}, // whatever that resolves to
-			`--profiling-address: Invalid value: "localhost:6060": must be a loopback address, such as 127.0.0.1:6060: profiles are not for the network`,
-		},
-		{
-			[]string{"--profiling-address=6060"},
-			`--profiling-address: Invalid value: "6060": must be a loopback address and a port, such as 127.0.0.1:6060`,
-		},
-		{
-			[]string{"--status-address=0.0.0.0:9811"},
-			`--status-address: Invalid value: "0.0.0.0:9811": must be a loopback address, such as 127.0.0.1:9811: the names of all pods and objects are not for the network`,
-		},
-		{
-			[]string{"--status-address=localhost:9811"}, // whatever that resolves to
-			`--status-address: Invalid value: "localhost:9811": must be a loopback address, such as 127.0.0.1:9811: the names of all pods and objects are not for the network`,
-		},
-		{
-			[]string{"--status-address=:9811"},
-			`--status-address: Invalid value: ":9811": must be a loopback address, such as 127.0.0.1:9811: the names of all pods and objects are not for the network`,
-		},
-		{
-			[]string{"--status-address=[::ffff:10.0.0.1]:9811"},
-			`--status-address: Invalid value: "[::ffff:10.0.0.1]:9811": must be a loopback address, such as 127.0.0.1:9811: the names of all pods and objects are not for the network`,
-		},
-		{
-			[]string{"--status-address=127.0.0.1"},
-			`--status-address: Invalid value: "127.0.0.1": must be a loopback address and a port, such as 127.0.0.1:9811`,
-		},
+		{[]string{"--profiling-address=:6060"}, `--profiling-address: Invalid value: ":6060": ` + profiles},
+		{[]string{"--profiling-address=localhost:6060"}, `--profiling-address: Invalid value: "localhost:6060": ` + profiles}, // whatever that resolves to
+		{[]string{"--profiling-address=6060"}, `--profiling-address: Invalid value: "6060": must be a loopback address and a port, such as 127.0.0.1:6060`},
+		{[]string{"--status-address=0.0.0.0:9811"}, `--status-address: Invalid value: "0.0.0.0:9811": ` + names},
+		{[]string{"--status-address=localhost:9811"}, `--status-address: Invalid value: "localhost:9811": ` + names},
+		{[]string{"--status-address=:9811"}, `--status-address: Invalid value: ":9811": ` + names},
+		{[]string{"--status-address=[::ffff:10.0.0.1]:9811"}, `--status-address: Invalid value: "[::ffff:10.0.0.1]:9811": ` + names},
+		{[]string{"--status-address=127.0.0.1"}, `--status-address: Invalid value: "127.0.0.1": must be a loopback address and a port, such as 127.0.0.1:9811`},
 		{
 			[]string{"--startup-taint=x:Never", "--registration-dir=/r"},
 			`--startup-taint: Invalid value: "x:Never": must be the key of a taint, without value and effect: name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`,
 		},
-		{
-			[]string{"--startup-taint=x"},
-			"--startup-taint: needs --registration-dir: the taint goes when the kubelet has confirmed the registration",
-		},
+		{[]string{"--startup-taint=x"}, "--startup-taint: needs --registration-dir: the taint goes when the kubelet has confirmed the registration"},
 		{[]string{"--node-name="}, "--node-name: Required value: or set NODE_NAME"},
 		{[]string{"--identity=none", "--node-name="}, `--identity: Unsupported value: "none": supported by this version: "plugin", "pod", "node"` +
 			"\n--node-name: Required value: or set NODE_NAME"},

@@ -2,7 +2,6 @@ package apiclient
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -16,8 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 )
 
@@ -67,92 +64,6 @@ func newClient(t *testing.T, s *server, contentType string) *Client {
 		t.Fatal(err)
 	}
 	return c
-}
-
-// named discards the object, of which only the name is of interest.
-func named[T metav1.Object](obj T, err error) (string, error) {
-	if err != nil {
-		return "", err
-	}
-	return obj.GetName(), nil
-}
-
-func TestRequests(t *testing.T) {
-	meta := metav1.ObjectMeta{Namespace: "ns", Name: "o"}
-	fresh := metav1.GetOptions{ResourceVersion: "0"}
-	for _, test := range []struct {
-		want   string
-		answer runtime.Object
-		send   func(ctx context.Context, c *Client) (string, error)
-	}{
-		{
-			"GET /api/v1/namespaces/ns/configmaps/o", &corev1.ConfigMap{ObjectMeta: meta},
-			func(ctx context.Context, c *Client) (string, error) {
-				return named(c.ConfigMaps("ns").Get(ctx, "o", metav1.GetOptions{}))
-			},
-		},
-		{
-			"GET /api/v1/namespaces/ns/secrets/o", &corev1.Secret{ObjectMeta: meta},
-			func(ctx context.Context, c *Client) (string, error) {
-				return named(c.Secrets("ns").Get(ctx, "o", metav1.GetOptions{}))
-			},
-		},
-		{
-			"GET /api/v1/namespaces/ns/pods/o", &corev1.Pod{ObjectMeta: meta},
-			func(ctx context.Context, c *Client) (string, error) {
-				return named(c.Pods("ns").Get(ctx, "o", metav1.GetOptions{}))
-			},
-		},
-		{
-			"GET /api/v1/nodes/o?resourceVersion=0", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "o"}},
-			func(ctx context.Context, c *Client) (string, error) { return named(c.Nodes().Get(ctx, "o", fresh)) },
-		},
-		{
-			"PATCH /api/v1/nodes/o application/json-patch+json [1]", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "o"}},
-			func(ctx context.Context, c *Client) (string, error) {
-				return named(c.Nodes().Patch(ctx, "o", types.JSONPatchType, []byte("[1]"), metav1.PatchOptions{}))
-			},
-		},
-		{
-			"POST /api/v1/namespaces/ns/events application/json", &corev1.Event{ObjectMeta: meta},
-			func(ctx context.Context, c *Client) (string, error) {
-				return named(c.Events("ns").Create(ctx, &corev1.Event{ObjectMeta: meta}, metav1.CreateOptions{}))
-			},
-		},
-		{
-			"POST /apis/authentication.k8s.io/v1/selfsubjectreviews application/json", &authenticationv1.SelfSubjectReview{ObjectMeta: meta},
-			func(ctx context.Context, c *Client) (string, error) {
-				return named(c.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{}))
-			},
-		},
-		{
-			"POST /apis/authorization.k8s.io/v1/subjectaccessreviews application/json", &authorizationv1.SubjectAccessReview{ObjectMeta: meta},
-			func(ctx context.Context, c *Client) (string, error) {
-				return named(c.SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{}, metav1.CreateOptions{}))
-			},
-		},
-		{
-			"POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews application/json", &authorizationv1.SelfSubjectAccessReview{ObjectMeta: meta},
-			func(ctx context.Context, c *Client) (string, error) {
-				return named(c.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{}, metav1.CreateOptions{}))
-			},
-		},
-	} {
-		s := &server{answer: test.answer}
-		name, err := test.send(t.Context(), newClient(t, s, runtime.ContentTypeJSON))
-		if err != nil || name != "o" {
-			t.Errorf("%s: got %q, %v", test.want, name, err)
-			continue
-		}
-		got := strings.Join(append([]string{s.last.Method, s.last.URL.RequestURI()}, s.last.Header["Content-Type"]...), " ")
-		if !strings.HasPrefix(strings.TrimSpace(got+" "+s.body), test.want) || strings.Contains(test.want, "GET") && got != test.want {
-			t.Errorf("sent %s %s, want %s", got, s.body, test.want)
-		}
-		s.err = apierrors.NewForbidden(schema.GroupResource{Resource: "x"}, "o", nil)
-		if _, err := test.send(t.Context(), newClient(t, s, runtime.ContentTypeJSON)); !apierrors.IsForbidden(err) {
-			t.Errorf("%s: a refusal gives %v", test.want, err)
-		}
-	}
 }
 
 // TestBodiesAreProtobuf where the configuration says so.

@@ -69,10 +69,7 @@ func TestLive(t *testing.T) {
 			name: "no key", reference: "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k}}}]", object: having("other"), exists: Yes,
 			missing: []string{"k"}, problems: []string{`ConfigMap "ns/o" has no key "k"`},
 		},
-		{
-			name: "no key, optional", reference: "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k, optional: true}}}]", object: having(), exists: Yes,
-			missing: []string{"k"},
-		},
+		{name: "no key, optional", reference: "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k, optional: true}}}]", object: having(), exists: Yes, missing: []string{"k"}},
 		{
 			name: "binary key in the environment", reference: "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k}}}]",
 			object: Object{Exists: Yes, BinaryData: sets.New("k")}, exists: Yes,

@@ -22,10 +22,7 @@ func TestManifests(t *testing.T) {
 			name: "empty documents do not count", text: "# first\n---\n---\n# comment\n---\n" + pod + "--- # and\n" + pod + "---\n",
 			workloads: []string{"f.yaml, document 1: Pod ns/p", "f.yaml, document 2: Pod ns/p"},
 		},
-		{
-			name: "Windows line ends", text: strings.ReplaceAll(pod+"---\n"+pod, "\n", "\r\n"),
-			workloads: []string{"f.yaml, document 1: Pod ns/p", "f.yaml, document 2: Pod ns/p"},
-		},
+		{name: "Windows line ends", text: strings.ReplaceAll(pod+"---\n"+pod, "\n", "\r\n"), workloads: []string{"f.yaml, document 1: Pod ns/p", "f.yaml, document 2: Pod ns/p"}},
 		{
 			name: "other kinds", text: pod + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nunknown: field\n---\napiVersion: example.com/v1\nkind: Deployment\nmetadata: {name: d, namespace: q}\n",
 			workloads:  []string{"f.yaml, document 1: Pod ns/p"},
@@ -37,10 +34,7 @@ func TestManifests(t *testing.T) {
 			passedOver: []string{"f.yaml, document 1, item 2: Service b"},
 			problems:   []string{`f.yaml, document 1, item 3: Deployment ns/c: unknown field "spec.unknown"`},
 		},
-		{
-			name: "a list whose items are none", text: "apiVersion: v1\nkind: List\nitems: {a: 1}\n",
-			problems: []string{"f.yaml, document 1: List: items of a List must be a list"},
-		},
+		{name: "a list whose items are none", text: "apiVersion: v1\nkind: List\nitems: {a: 1}\n", problems: []string{"f.yaml, document 1: List: items of a List must be a list"}},
 		{name: "an empty list", text: "apiVersion: v1\nkind: List\nitems: []\n", passedOver: []string{"f.yaml, document 1: List"}},
 		{name: "nothing", text: "# nothing\n", problems: []string{"f.yaml: holds no manifest"}},
 		{
@@ -53,19 +47,12 @@ func TestManifests(t *testing.T) {
 				"f.yaml, document 5: Pod: apiVersion is not of the form group/version",
 			},
 		},
-		{
-			name: "an item that is none", text: "apiVersion: v1\nkind: List\nitems: [5]\n",
-			problems: []string{"f.yaml, document 1, item 1: is no manifest: must not be of type number"},
-		},
+		{name: "an item that is none", text: "apiVersion: v1\nkind: List\nitems: [5]\n", problems: []string{"f.yaml, document 1, item 1: is no manifest: must not be of type number"}},
 		{
 			name: "a list with a field twice", text: "apiVersion: v1\nkind: List\nitems: []\nitems: [{apiVersion: v1, kind: Pod}]\n",
 			problems: []string{"f.yaml, document 1: List: is no manifest: not YAML or JSON in line 4"},
 		},
-		{
-			name: "a separator with more", text: pod + "--- {a: b}\n" + pod,
-			workloads: []string{},
-			problems:  []string{"f.yaml, document 1: is no manifest: beside --- there may be a comment only"},
-		},
+		{name: "a separator with more", text: pod + "--- {a: b}\n" + pod, workloads: []string{}, problems: []string{"f.yaml, document 1: is no manifest: beside --- there may be a comment only"}},
 		{
 			name: "unknown and repeated fields", text: "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {volume: []}\nspec: {volumes: []}\n",
 			workloads: []string{"f.yaml, document 1: Pod ns/p"},

@@ -33,10 +33,7 @@ func TestVolumes(t *testing.T) {
 		references, warnings, problems []string // after the first reference, after the place
 	}{
 		{name: "short form", attributes: `{secret: db, optional: "true"}`, references: []string{v + "secret: Secret ns/db optional refvol"}},
-		{
-			name: "short form with items", attributes: `{configMap: app, items: "[{key: a, path: x}, {key: b, path: z}]"}`,
-			references: []string{v + "configMap: ConfigMap ns/app a,b refvol"},
-		},
+		{name: "short form with items", attributes: `{configMap: app, items: "[{key: a, path: x}, {key: b, path: z}]"}`, references: []string{v + "configMap: ConfigMap ns/app a,b refvol"}},
 		{
 			name: "sources", attributes: `{sources: "[{configMap: {name: app, namespace: ns}}, {secret: {name: db, optional: true, items: [{key: a, path: x}]}}]"}`,
 			references: []string{v + "sources[0].configMap.name: ConfigMap ns/app refvol", v + "sources[1].secret.name: Secret ns/db a optional refvol"},

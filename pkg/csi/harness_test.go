@@ -34,24 +34,19 @@ const (
 	testTarget = "/var/lib/kubelet/pods/uid-1/volumes/kubernetes.io~csi/settings/mount"
 )
 
-// fakePublisher does what a test sets; what is not set succeeds. It is set before
-// the calls and holds the last request of each kind.
+// fakePublisher does what a test sets before the calls; what is not set succeeds.
 type fakePublisher struct {
 	publish   func(ctx context.Context) error
 	unpublish func() error
 	stats     publisher.Usage
 	statsErr  error
 
-	mu      sync.Mutex
-	request publisher.Request
+	mu sync.Mutex
 	// id and target are those of the last call that is no publish.
 	id, target string
 }
 
-func (p *fakePublisher) Publish(ctx context.Context, request publisher.Request) error {
-	p.mu.Lock()
-	p.request = request
-	p.mu.Unlock()
+func (p *fakePublisher) Publish(ctx context.Context, _ publisher.Request) error {
 	if p.publish == nil {
 		return nil
 	}
@@ -75,13 +70,6 @@ func (p *fakePublisher) note(id, target string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.id, p.target = id, target
-}
-
-// last returns the last publish.
-func (p *fakePublisher) last() publisher.Request {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.request
 }
 
 // testServer is a Server on real sockets, with clients of both.

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -17,45 +16,6 @@ import (
 
 // canary stands for what must not get into a log or an answer.
 const canary = leak.Value
-
-func TestNothingOfARequestIsLogged(t *testing.T) {
-	s := serve(t, nil)
-	req := publishRequestOf(func(req *csi.NodePublishVolumeRequest) {
-		req.VolumeContext["sources"] = canary
-		req.VolumeContext["csi.storage.k8s.io/serviceAccount.tokens"] = canary
-		req.Secrets = map[string]string{"csi.storage.k8s.io/serviceAccount.tokens": canary}
-		req.PublishContext = map[string]string{"x": canary}
-		req.VolumeCapability.GetMount().MountFlags = []string{canary}
-	})
-	if _, err := s.node.NodePublishVolume(t.Context(), req); err != nil {
-		t.Fatal(err)
-	}
-	s.publisher.publish = func(context.Context) error { return errTest }
-	if _, err := s.node.NodePublishVolume(t.Context(), req); err == nil {
-		t.Fatal("no error")
-	}
-	req.VolumeCapability.GetMount().VolumeMountGroup = canary
-	req.VolumeId = testID
-	if _, err := s.node.NodePublishVolume(t.Context(), req); err == nil {
-		t.Fatal("no error")
-	}
-	// What is not this call's id is not repeated; in the log it is needed.
-	req.VolumeId = "no-id/"
-	if _, err := s.node.NodePublishVolume(t.Context(), req); err == nil || strings.Contains(err.Error(), req.VolumeId) {
-		t.Fatalf("got %v", err)
-	}
-	req.VolumeId = strings.Repeat("x", 1<<20)
-	if _, err := s.node.NodePublishVolume(t.Context(), req); err == nil {
-		t.Fatal("no error")
-	}
-	if line := s.logs.with("CSI call failed", `xxx... (1048576 bytes)`); len(line) != 1 || len(line[0]) > 1000 {
-		t.Errorf("an id of a megabyte has %d lines", len(line))
-	}
-	// The logs are searched for canary at the end of the test, and each answer as it comes.
-	if len(s.logs.with("CSI call failed", `volumeID="no-id/"`)) != 1 {
-		t.Errorf("the log lacks a line: %s", s.logs)
-	}
-}
 
 // TestEachFailureIsLogged once, with its code and its pod, also one that differs from the one before by its text only.
 func TestEachFailureIsLogged(t *testing.T) {

@@ -7,24 +7,6 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-func TestShellQuoting(t *testing.T) {
-	for value, want := range map[string]string{
-		"":                  `A=''`,
-		"a b":               `A='a b'`,
-		"it's":              `A='it'\''s'`,
-		"'":                 `A=''\'''`,
-		"''":                `A=''\'''\'''`,
-		`"$(id)` + "`id`\\": `A='"$(id)` + "`id`\\'",
-		"a\nB=2\r\n":        "A='a\nB=2\r\n'",
-		"é\u2028":           "A='é\u2028'",
-	} {
-		data, skipped := Encode(volume.EnvShell, []Variable{{"A", value}})
-		if string(data) != want+"\n" || skipped != nil {
-			t.Errorf("value %q: Encode gives %q and skips %q; want %q", value, data, skipped, want+"\n")
-		}
-	}
-}
-
 func TestShellSkipsItsOwnVariables(t *testing.T) {
 	// One of each reason; that the list is complete is tested with real shells.
 	kept := []string{"BASH_COMMAND", "GROUPS", "HISTFILESIZE", "IFS", "OPTIND", "PPID", "PS4", "RANDOM", "SECONDS", "SHLVL", "UID", "_"}

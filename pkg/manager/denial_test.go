@@ -46,6 +46,14 @@ func (e *env) wantDenied(ref volume.Ref, want bool) {
 	}
 }
 
+// TestRefusals: an object that may not be read any more, or not with the plugin's own token, stays, with the refusal
+// beside it. Its subscriber hears of the begin and of the end of that, once each.
+func TestRefusals(t *testing.T) {
+	for _, err := range []error{errForbidden, errUnauthorized} {
+		inEachBubble(t, func(_ *testing.T, e *env) { e.wantRefusalsToCount(err) })
+	}
+}
+
 // wantRefusalsToCount has requests for a synced object fail with err, and wants that to be a
 // denial until requests succeed again.
 func (e *env) wantRefusalsToCount(err error) {
@@ -77,18 +85,6 @@ func (e *env) wantRefusalsToCount(err error) {
 	e.wantKnown(ref, v, "1")
 	e.UnregisterPod(pod("first"), "v")
 	e.wantDenied(ref, false)
-}
-
-// An object that may not be read any more stays, with the refusal beside it. Its
-// subscriber hears of the begin and of the end of that, once each.
-func TestRightsTakenAwayAndGivenBack(t *testing.T) {
-	inEachBubble(t, func(_ *testing.T, e *env) { e.wantRefusalsToCount(errForbidden) })
-}
-
-// So does one that can't be read because the plugin's own token is refused, as after its
-// account was deleted and created again.
-func TestTheOwnTokenIsRefused(t *testing.T) {
-	inEachBubble(t, func(_ *testing.T, e *env) { e.wantRefusalsToCount(errUnauthorized) })
 }
 
 // Whose object was never read, as after a restart of the plugin, hears that the token is
@@ -148,6 +144,8 @@ func TestOtherFailuresAreNoDenial(t *testing.T) {
 	for _, err := range []error{
 		syscall.ECONNREFUSED, apierrors.NewTooManyRequestsError("later"),
 		apierrors.NewInternalError(errors.New("etcd")),
+		// Of a proxy that has lost the API server.
+		apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Resource: "secrets"}, "a", "default backend - 404", 0, true),
 	} {
 		t.Run(err.Error(), func(t *testing.T) {
 			inEachBubble(t, func(t *testing.T, e *env) {

@@ -54,47 +54,13 @@ func TestImmutableStopsTheWatch(t *testing.T) {
 func putMutable(e *env)   { e.api.put(secret("a", "1")) }
 func putImmutable(e *env) { e.api.put(immutableSecret("a", "1")) }
 
-// immutableInUse returns an env's version of an immutable object whose watch has
-// stopped.
-func immutableInUse(e *env, ref volume.Ref) volume.Version {
+// immutableInUse puts an immutable object and has it read until its watch has stopped.
+func immutableInUse(e *env, ref volume.Ref) {
 	v := e.api.put(immutableSecret(ref.Name, "old"))
 	e.RegisterPod(pod("first"), "v", []volume.Ref{ref})
 	e.wantGet(ref, v, "old")
 	e.wantWatches(ref, 0)
 	e.changes(ref)
-	return v
-}
-
-func TestANewPodHasAnImmutableObjectChecked(t *testing.T) {
-	ref := secretRef("a")
-	for _, tc := range []struct {
-		name    string
-		change  func(e *env, v volume.Version) volume.Version
-		value   string
-		changes int
-	}{
-		{"unchanged", func(_ *env, v volume.Version) volume.Version { return v }, "old", 0},
-		{"recreated", func(e *env, _ volume.Version) volume.Version {
-			e.api.delete(ref)
-			return e.api.put(immutableSecret("a", "new"))
-		}, "new", 1},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, e *env) {
-				v := tc.change(e, immutableInUse(e, ref))
-				e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
-				if n := e.changes(ref); n != tc.changes {
-					t.Errorf("heard of %d changes, want %d", n, tc.changes)
-				}
-				e.wantGet(ref, v, tc.value)
-				e.wantWatches(ref, 0)
-				got := e.api.requests(ref)
-				if len(got) != 2 || got[1].rv != "" {
-					t.Errorf("got requests %v, want two, the second for the present state", got)
-				}
-			})
-		})
-	}
 }
 
 func TestADeletedImmutableObjectIsWatchedAgain(t *testing.T) {

@@ -16,40 +16,6 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-func TestObjectsFollowTheServer(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.wantNotFound(ref)
-		if n := e.changes(ref); n != 1 {
-			t.Errorf("first sync: heard of %d changes, want 1", n)
-		}
-		step := func(what string, do func()) {
-			t.Helper()
-			do()
-			if n := e.changes(ref); n != 1 {
-				t.Errorf("%s: heard of %d changes, want 1", what, n)
-			}
-		}
-		var v volume.Version
-		step("create", func() { v = e.api.put(secret("a", "1")) })
-		e.wantGet(ref, v, "1")
-		step("update", func() { v = e.api.put(secret("a", "2")) })
-		e.wantGet(ref, v, "2")
-		step("delete", func() { e.api.delete(ref) })
-		e.wantNotFound(ref)
-		old := v.UID
-		step("recreate", func() { v = e.api.put(secret("a", "3")) })
-		e.wantGet(ref, v, "3")
-		if v.UID == old {
-			t.Error("the recreated object has the UID of the old one")
-		}
-		if got := e.api.requests(ref); len(got) != 1 {
-			t.Errorf("got requests %v, want one", got)
-		}
-	})
-}
-
 func TestRequestSelectsOneObjectAndAsksForThePresent(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		e.api.set(func() { e.api.noWatchList = true })
@@ -72,21 +38,6 @@ func TestRequestSelectsOneObjectAndAsksForThePresent(t *testing.T) {
 			if _, err := fmt.Sscan(r.timeout, &seconds); err != nil || seconds < 1800 || seconds > 3600 {
 				t.Errorf("%+v: want a timeout from 1800 to 3600 s", r)
 			}
-		}
-	})
-}
-
-func TestRegisterPodDoesNotWaitForTheNetwork(t *testing.T) {
-	inEachBubble(t, func(t *testing.T, e *env) {
-		never := make(chan struct{})
-		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
-		start := time.Now()
-		e.RegisterPod(pod("p"), "v", []volume.Ref{secretRef("a"), configMapRef("a")})
-		e.wantGetErr(secretRef("a"), ErrNotSynced)
-		e.RegisterPod(pod("p"), "v", []volume.Ref{secretRef("b")})
-		e.UnregisterPod(pod("p"), "v")
-		if d := time.Since(start); d != 0 {
-			t.Errorf("registering took %v of an API server that doesn't answer", d)
 		}
 	})
 }

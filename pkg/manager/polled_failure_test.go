@@ -20,10 +20,7 @@ func TestAStaleCacheNeverTakesDataBack(t *testing.T) {
 		past func(e *env) // what the cache still believes
 		now  func(e *env) volume.Version
 	}{
-		{
-			"an older version", func(e *env) { e.api.put(secret("a", "1")) },
-			func(e *env) volume.Version { return e.api.put(secret("a", "2")) },
-		},
+		{"an older version", func(e *env) { e.api.put(secret("a", "1")) }, func(e *env) volume.Version { return e.api.put(secret("a", "2")) }},
 		{"not created yet", func(*env) {}, func(e *env) volume.Version { return e.api.put(secret("a", "2")) }},
 		{"not recreated yet", func(e *env) { e.api.put(secret("a", "1")) }, func(e *env) volume.Version {
 			e.api.delete(ref)
@@ -50,37 +47,6 @@ func TestAStaleCacheNeverTakesDataBack(t *testing.T) {
 				after(maxAge)
 				e.refresh(ref)
 				e.wantKnown(ref, v, "3")
-			})
-		})
-	}
-}
-
-func TestAFailureKeepsWhatIsKnown(t *testing.T) {
-	ref := secretRef("a")
-	for _, err := range []error{
-		syscall.ECONNREFUSED, syscall.ECONNRESET,
-		apierrors.NewTooManyRequestsError("later"), apierrors.NewInternalError(errors.New("etcd")),
-		// Of a proxy that has lost the API server.
-		apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Resource: "secrets"}, "a", "default backend - 404", 0, true),
-	} {
-		t.Run(err.Error(), func(t *testing.T) {
-			inPollBubble(t, func(t *testing.T, e *env) {
-				v := e.api.put(secret("a", "1"))
-				e.known(ref)
-				e.api.set(func() { e.api.refuse = func(apiRequest) error { return err } })
-				next := e.api.put(secret("a", "2"))
-				for range 3 {
-					after(maxAge)
-					e.refresh(ref)
-					e.wantKnown(ref, v, "1")
-				}
-				if n := e.changes(ref); n != 0 {
-					t.Errorf("heard of %d changes", n)
-				}
-				e.api.set(func() { e.api.refuse = nil })
-				e.refresh(ref)
-				after(answerTime) // client-go repeats some requests by itself
-				e.wantKnown(ref, next, "2")
 			})
 		})
 	}

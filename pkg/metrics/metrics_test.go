@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"errors"
 	"iter"
 	"net/http"
 	"net/http/httptest"
@@ -79,25 +78,4 @@ func TestState(t *testing.T) {
 			`refvol_object_staleness_seconds_sum 23661`, `refvol_object_staleness_seconds_count 5`, `refvol_object_staleness_max_seconds 20000`,
 		)
 	})
-}
-
-func TestShowReadiness(t *testing.T) {
-	m := newTest(t, nil, slices.Values([]manager.ObjectStatus(nil)))
-	var problem error
-	for _, name := range []string{"rights", "registration"} {
-		if err := m.ShowReadiness(name, func() error {
-			if name == "rights" {
-				return problem
-			}
-			return errors.New("not yet")
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	m.wantLines(t, `refvol_ready{condition="rights"} 1`, `refvol_ready{condition="registration"} 0`)
-	problem = errors.New("a feature gate is off")
-	m.wantLines(t, `refvol_ready{condition="rights"} 0`)
-	if err := m.ShowReadiness("rights", func() error { return nil }); err == nil {
-		t.Error("a condition was added twice")
-	}
 }

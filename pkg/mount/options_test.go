@@ -24,24 +24,6 @@ func TestOptionsValidate(t *testing.T) {
 	}
 }
 
-func TestValidateVolumeID(t *testing.T) {
-	for _, id := range []string{"csi-0a", strings.Repeat("a", 128), "A.b_c-9"} {
-		if err := ValidateVolumeID(id); err != nil {
-			t.Error(err)
-		}
-	}
-	for _, id := range []string{"", strings.Repeat("a", 129), "a/b", "..", "-a", "a:b", "a,size=1g", "a\n", "é"} {
-		checkText(t, ValidateVolumeID(id), "VolumeID: Invalid value")
-	}
-}
-
-func TestIDInErrorIsBounded(t *testing.T) {
-	err := ValidateVolumeID(strings.Repeat("/", 1<<20))
-	if err == nil || len(err.Error()) > 400 {
-		t.Errorf("got an error of %d bytes, want a short one", len(err.Error()))
-	}
-}
-
 func checkText(t *testing.T, err error, want string) {
 	t.Helper()
 	switch {

@@ -51,26 +51,6 @@ func readShell(t *testing.T, data []byte) map[string]string {
 	return set
 }
 
-func TestRenderEnvSkips(t *testing.T) {
-	const cm = volume.ConfigMap
-	state := objects(values(cm, "c", "z.z", "1", "GOOD", "1", "a-b", "1"))
-	got, err := Render(spec(
-		envSource(0, "a", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "")}, Vars: []volume.EnvVar{plain("1X", "v"), plain("BAD", "a\x00b")}}),
-		envSource(1, "b", volume.Env{From: []volume.EnvFrom{envFrom(cm, "c", "P_")}}),
-		envSource(2, "c", volume.Env{}),
-	), state, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := `[{a shell [1X BAD a-b z.z] []} {b shell [P_a-b P_z.z] []}]`
-	if text := fmt.Sprint(got.Skipped); text != want {
-		t.Errorf("skipped %s, want %s", text, want)
-	}
-	if len(got.Files) != 3 || len(got.Files[2].Data) != 0 {
-		t.Errorf("the files are %v", got.Files)
-	}
-}
-
 func TestRenderEnvMissing(t *testing.T) {
 	const cm, sec = volume.ConfigMap, volume.Secret
 	env := volume.Env{

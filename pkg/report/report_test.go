@@ -154,24 +154,3 @@ func TestObjectsOfAccounts(t *testing.T) {
 		t.Errorf("another account's object: got %s", got)
 	}
 }
-
-// TestEveryConditionIsJudged: a volume that somebody must look at is abnormal, with a reason.
-func TestEveryConditionIsJudged(t *testing.T) {
-	faults := map[publisher.Condition]bool{
-		"RefNotFound": true, "RefKeyNotFound": true, "RefForbidden": true, "RefDeleted": true, "VolumeUpdateFailed": true,
-		"Current": false, "Pinned": false, "Publishing": false, "Unknown": false, "Spreading": false,
-	}
-	for _, condition := range publisher.Conditions() {
-		want, ok := faults[condition]
-		if !ok {
-			t.Errorf("nothing is said of %s", condition)
-		}
-		w := &world{volumes: []publisher.VolumeStatus{{Condition: condition, Since: time.Now()}}}
-		if got := w.report(t, 0).Volumes[0]; got.Unhealthy != want || (got.Reason != "") != want {
-			t.Errorf("%s: %t, %q", condition, got.Unhealthy, got.Reason)
-		}
-	}
-	if len(publisher.Conditions()) != len(faults) {
-		t.Errorf("%d conditions, want %d", len(publisher.Conditions()), len(faults))
-	}
-}

@@ -136,10 +136,7 @@ func TestParseBoundsReferences(t *testing.T) {
 		{"more references", "[" + numbered(258, "{secret: {name: s%d}},") + "]", "sources[256].secret: " + manyReferences},
 		{"more sources of one object", "[" + strings.Repeat("{secret: {name: s}},", 2000) + "]", ""},
 		{"references of an env file", "[{env: {path: e, envFrom: [" + numbered(256, "{secretRef: {name: s%d}},") + "]}}]", ""},
-		{
-			"more references of an env file", "[{env: {path: e, envFrom: [" + numbered(258, "{secretRef: {name: s%d}},") + "]}}]",
-			"sources[0].env.envFrom[256].secretRef: " + manyReferences,
-		},
+		{"more references of an env file", "[{env: {path: e, envFrom: [" + numbered(258, "{secretRef: {name: s%d}},") + "]}}]", "sources[0].env.envFrom[256].secretRef: " + manyReferences},
 		{
 			"more references of files and variables",
 			"[" + numbered(200, "{configMap: {name: s%d}},") + "{env: {path: e, env: [" +

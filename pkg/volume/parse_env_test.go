@@ -53,15 +53,9 @@ func envCases() []accepted {
 		one("valueFrom: {fieldRef: {fieldPath: metadata.uid, apiVersion: v1}}", EnvVar{FieldRef: PodUID}),
 		one("valueFrom: {fieldRef: {fieldPath: spec.nodeName}}", EnvVar{FieldRef: PodNodeName}),
 		one(`valueFrom: {fieldRef: {fieldPath: spec.serviceAccountName, apiVersion: ""}}`, EnvVar{FieldRef: PodServiceAccount}),
-		{
-			"a name that an env file can't hold is for the file to leave out", sources("[{env: {path: e, env: [{name: 1.b-$ (c)}]}}]"),
-			env("e", Env{Vars: []EnvVar{{Name: "1.b-$ (c)"}}}),
-		},
+		{"a name that an env file can't hold is for the file to leave out", sources("[{env: {path: e, env: [{name: 1.b-$ (c)}]}}]"), env("e", Env{Vars: []EnvVar{{Name: "1.b-$ (c)"}}})},
 		{"podEnv", sources("[{podEnv: {path: e, container: main}}]"), podEnv("e", nil, EnvDotenv, "main")},
-		{
-			"podEnv with all fields", sources("[{podEnv: {path: d/e, container: main-2, mode: 0400, format: shell}}]"),
-			podEnv("d/e", &mode, EnvShell, "main-2"),
-		},
+		{"podEnv with all fields", sources("[{podEnv: {path: d/e, container: main-2, mode: 0400, format: shell}}]"), podEnv("d/e", &mode, EnvShell, "main-2")},
 		{
 			"versions", sources("[{secret: {name: s}}, {versions: {path: .versions, mode: 0400}}]"),
 			Spec{Sources: []Source{

@@ -121,11 +121,7 @@ func acceptedCases() []accepted {
 			sources("- configMap:\n    name: app\n    items:\n    - key: app.yaml\n      path: conf/app.yaml\n      mode: 0440\n    - key: b\n      path: b\n- secret:\n    name: db\n    optional: true\n"),
 			twoSources,
 		},
-		{
-			"sources in flow YAML",
-			sources(`[{configMap: {name: app, items: [{key: app.yaml, path: conf/app.yaml, mode: 0440}, {key: b, path: b}]}}, {secret: {name: db, optional: true}}]`),
-			twoSources,
-		},
+		{"sources in flow YAML", sources(`[{configMap: {name: app, items: [{key: app.yaml, path: conf/app.yaml, mode: 0440}, {key: b, path: b}]}}, {secret: {name: db, optional: true}}]`), twoSources},
 		{
 			"sources in JSON",
 			sources(`[{"configMap":{"name":"app","items":[{"key":"app.yaml","path":"conf/app.yaml","mode":288},{"key":"b","path":"b"}]}},{"secret":{"name":"db","optional":true}}]`),
@@ -156,11 +152,7 @@ func acceptedCases() []accepted {
 			sources(`[{secret: {name: s}}, {configMap: {name: s}}, {secret: {name: s, items: [{key: k, path: other}]}}]`),
 			spec(listed(0, Secret, "s"), listed(1, ConfigMap, "s"), listed(2, Secret, "s", Item{Key: "k", Path: "other"})),
 		},
-		{
-			"one key at two paths",
-			sources(`[{secret: {name: s, items: [{key: k, path: a}, {key: k, path: b}]}}]`),
-			spec(listed(0, Secret, "s", Item{Key: "k", Path: "a"}, Item{Key: "k", Path: "b"})),
-		},
+		{"one key at two paths", sources(`[{secret: {name: s, items: [{key: k, path: a}, {key: k, path: b}]}}]`), spec(listed(0, Secret, "s", Item{Key: "k", Path: "a"}, Item{Key: "k", Path: "b"}))},
 		{
 			"paths that share directories",
 			sources(`[{secret: {name: s, items: [{key: k, path: d/e/a}, {key: k, path: d/e/b}, {key: k, path: d/c}, {key: k, path: d.x}]}}]`),
@@ -181,11 +173,7 @@ func acceptedCases() []accepted {
 		{"mode 0", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 0}]}}]`), oneMode(mode(0))},
 		{"widest mode in decimal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 511}]}}]`), oneMode(mode(0o777))},
 		{"widest mode in octal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: "0777"}]}}]`), oneMode(mode(0o777))},
-		{
-			"default mode beside sources",
-			map[string]string{"sources": `[{secret: {name: s}}]`, "defaultMode": "0440"},
-			withDefaultMode(0o440, spec(listed(0, Secret, "s"))),
-		},
+		{"default mode beside sources", map[string]string{"sources": `[{secret: {name: s}}]`, "defaultMode": "0440"}, withDefaultMode(0o440, spec(listed(0, Secret, "s")))},
 	}
 }
 

@@ -83,10 +83,7 @@ func refusedCases() []refused {
 		{"empty items", with("items", ""), "items: Required value: must be YAML or JSON"},
 		{"items as a string", with("items", "k"), `items: Invalid value: "string": must be a list`},
 		{"item path", with("items", "[{key: k, path: k}, {key: k, path: ../x}]"), `items[1].path: Invalid value: "../x": must not contain ".."`},
-		{
-			"item collision", with("items", "[{key: k, path: a/b}, {key: l, path: a}]"),
-			`items[0].path: Invalid value: "a/b": must not lie below "a", which items[1].path makes a file`,
-		},
+		{"item collision", with("items", "[{key: k, path: a/b}, {key: l, path: a}]"), `items[0].path: Invalid value: "a/b": must not lie below "a", which items[1].path makes a file`},
 		{
 			"sources beside the short form",
 			map[string]string{"sources": "[{secret: {name: s}}]", "configMap": "c", "secret": "s", "namespace": "ns", "optional": "true", "items": "[]"},

@@ -99,18 +99,12 @@ func liveCases(s liveSuite) []liveCase {
 		})},
 
 		{name: "56 characters", pod: mounting([]corev1.Volume{ofConfigMap(long)}, long+":/a"), moves: map[string]string{long: "refvol-" + long}},
-		{
-			name: "57 characters", pod: mounting([]corev1.Volume{ofConfigMap(long + "n")}, long+"n:/a"),
-			moves: map[string]string{long + "n": "refvol--" + strings.Repeat("n", 50) + "-0"},
-		},
+		{name: "57 characters", pod: mounting([]corev1.Volume{ofConfigMap(long + "n")}, long+"n:/a"), moves: map[string]string{long + "n": "refvol--" + strings.Repeat("n", 50) + "-0"}},
 		{
 			name: "63 characters that begin alike", pod: mounting([]corev1.Volume{ofConfigMap(first), ofSecret(second)}, first+":/a", second+":/b"),
 			moves: map[string]string{first: "refvol--" + strings.Repeat("n", 50) + "-0", second: "refvol--" + strings.Repeat("n", 50) + "-1"},
 		},
-		{
-			name: "a name that is taken", pod: mounting([]corev1.Volume{empty("refvol-a"), ofConfigMap("a")}, "refvol-a:/e", "a:/a"),
-			moves: map[string]string{"a": "refvol--a-1"},
-		},
+		{name: "a name that is taken", pod: mounting([]corev1.Volume{empty("refvol-a"), ofConfigMap("a")}, "refvol-a:/e", "a:/a"), moves: map[string]string{"a": "refvol--a-1"}},
 		{
 			name: "a name that another native volume has", pod: mounting([]corev1.Volume{ofConfigMap("a"), ofConfigMap("refvol-a")}, "refvol-a:/e", "a:/a"),
 			moves: map[string]string{"a": "refvol--a-0", "refvol-a": "refvol-refvol-a"},

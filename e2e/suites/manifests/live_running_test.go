@@ -22,17 +22,18 @@ import (
 
 // TestRunningPodsStayAsTheyAre: a pod that was there before the component, and one whose policy for updates is gone.
 func TestRunningPodsStayAsTheyAre(t *testing.T) {
-	s := newLiveSuite(t)
+	s, earlier := newLiveSuite(t), newLiveSuite(t) // enforce removes the pods of the first
 	t.Cleanup(func() { s.remove(t) })
-	pods := shared.Client().CoreV1().Pods(s.live)
-	old, err := pods.Create(t.Context(), changed(mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a"), func(pod *corev1.Pod) { pod.Name = "old" }),
+	t.Cleanup(func() { earlier.remove(t) })
+	pods, olds := shared.Client().CoreV1().Pods(s.live), shared.Client().CoreV1().Pods(earlier.live)
+	old, err := olds.Create(t.Context(), changed(mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a"), func(pod *corev1.Pod) { pod.Name = "old" }),
 		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.enforce(t)
 	old.Labels = map[string]string{"changed": "yes"}
-	got, err := pods.Update(t.Context(), old, metav1.UpdateOptions{})
+	got, err := olds.Update(t.Context(), old, metav1.UpdateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

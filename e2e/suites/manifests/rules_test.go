@@ -2,14 +2,7 @@ package manifests
 
 import (
 	"fmt"
-	"slices"
 	"testing"
-
-	admissionv1 "k8s.io/api/admissionregistration/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 const policyName = "refvol-volumes"
@@ -68,66 +61,4 @@ func hasAMessageForOddNames(t *testing.T) {
 	for _, odd := range []attributes{many, {"configMap": "app", "a\nb": "x"}} {
 		wantRefusal(t, try(t.Context(), podWith("app", inline(odd))), "denied request: unknown attribute")
 	}
-}
-
-// TestAdmissionNeedsEachRule takes away one rule after the other: each time something
-// gets through that did not before, so no rule is idle and no test blind.
-func TestAdmissionNeedsEachRule(t *testing.T) {
-	enforce(t, variants()[0])
-	whole := policy(t)
-	bad := refused()
-	for _, test := range beyond() {
-		bad = append(bad, test)
-	}
-	for i, rule := range whole.Spec.Validations {
-		validations := slices.DeleteFunc(slices.Clone(whole.Spec.Validations), func(v admissionv1.Validation) bool {
-			return v.Expression == rule.Expression
-		})
-		replacePolicy(t, fmt.Sprintf("without-%d", i), func(p *admissionv1.ValidatingAdmissionPolicy) { p.Spec.Validations = validations })
-		harness.Eventually(t, soon, func() error { // on a busy machine a request may fail otherwise
-			var others error
-			for _, r := range bad {
-				err := try(t.Context(), podWith("app", r.volume()))
-				if err == nil {
-					return nil
-				}
-				if !apierrors.IsInvalid(err) {
-					others = err
-				}
-			}
-			return fmt.Errorf("without the rule %q everything is refused still (%v)", rule.Expression, others)
-		})
-	}
-	// Without the condition a pod that has no volumes can't be judged, and fails.
-	replacePolicy(t, "without-condition", func(p *admissionv1.ValidatingAdmissionPolicy) {
-		p.Spec.MatchConditions, p.Spec.Validations = nil, whole.Spec.Validations
-	})
-	if err := try(t.Context(), accepted(false)["no volume at all"]); err == nil {
-		t.Error("the condition is of no use")
-	}
-}
-
-func policy(t *testing.T) *admissionv1.ValidatingAdmissionPolicy {
-	t.Helper()
-	p, err := shared.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), policyName, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-// replacePolicy changes the policy, adds a rule against pods with a name, and waits until
-// that one is in force.
-func replacePolicy(t *testing.T, name string, change func(*admissionv1.ValidatingAdmissionPolicy)) {
-	t.Helper()
-	p := policy(t)
-	change(p)
-	p.Spec.Validations = append(p.Spec.Validations, admissionv1.Validation{
-		Expression: fmt.Sprintf("object.metadata.name != %q", name), Message: "as a sign",
-	})
-	policies := shared.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	if _, err := policies.Update(t.Context(), p, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	awaitRefusal(t, podWith(name, inline(attributes{"configMap": "app"})), "as a sign")
 }

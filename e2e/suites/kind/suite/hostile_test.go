@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -48,7 +47,6 @@ func TestHostileContainers(t *testing.T) {
 	// Slower, so that a container can start at all with a part of a generation.
 	stop = s.keepUpdating(500 * time.Millisecond)
 	containers := s.race()
-	s.askForWrite()
 	updates += stop()
 
 	s.arriveLast(reading)
@@ -222,54 +220,4 @@ func (s *scene) warnings() map[string]int32 {
 		}
 	}
 	return counts
-}
-
-// askForWrite starts hostile pods whose volumes are not declared read-only. They don't
-// start.
-func (s *scene) askForWrite() {
-	s.t.Helper()
-	var pods []*pod
-	for name, readOnly := range map[string]*bool{"unset": nil, "false": new(false)} {
-		spec := hostilePod("asks-" + name)
-		for i := range spec.Spec.Volumes {
-			if csi := spec.Spec.Volumes[i].CSI; csi != nil {
-				csi.ReadOnly = readOnly
-			}
-		}
-		pods = append(pods, s.create(onNode(spec, s.node)))
-	}
-	for _, p := range pods {
-		if s.runsOrIsRefused(p) {
-			s.t.Errorf("pod %s runs", p.Name)
-			got, err := p.assail(s.t.Context(), "attack", s.assault())
-			if err != nil {
-				s.t.Error(err)
-			}
-			got.withstood(s.t, p.Name)
-		}
-		p.delete()
-	}
-}
-
-// runsOrIsRefused waits for either, and tells which it is.
-func (s *scene) runsOrIsRefused(p *pod) (runs bool) {
-	s.t.Helper()
-	eventually(s.t, podTimeout, "pod "+p.Name+" ready or refused", func(ctx context.Context) error {
-		events, err := s.client.CoreV1().Events(s.name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(p.UID)})
-		if err != nil {
-			return err
-		}
-		for _, e := range events.Items {
-			if strings.Contains(e.Message, "readOnly: Required value: must be true") {
-				return nil
-			}
-		}
-		now, err := s.client.CoreV1().Pods(s.name).Get(ctx, p.Name, metav1.GetOptions{})
-		if err == nil && !ready(now) {
-			err = fmt.Errorf("it is %s", now.Status.Phase)
-		}
-		runs = err == nil
-		return err
-	})
-	return runs
 }

@@ -5,14 +5,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 // liveNamespace makes a namespace whose new pods are changed, or leaves the test out where the API server
@@ -126,36 +123,4 @@ func (n *namespace) startNative(who identity, cases []parityCase) *pod {
 	spec := newPod("reader", volumes...)
 	spec.Spec.SecurityContext = &who.security
 	return n.start(spec)
-}
-
-// Each of ten changes is visible at once, through a mount that the manifest has of a native volume.
-func TestLiveNamespaceChange(t *testing.T) {
-	n := liveNamespace(t)
-	n.createConfigMap("settings", object{"key": "change 0"})
-	p := n.start(newPod("reader", native("settings", "settings")))
-	if err := live(p.Pod, nodeIdentityDriver); err != nil {
-		t.Fatal(err)
-	}
-	bare, err := harness.WatchBare(t.Context(), n.client, n.name, "settings")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all, bareAll []time.Duration
-	for i := 1; i <= 10; i++ {
-		text := fmt.Sprintf("change %d", i)
-		w := p.await(mountDir+"settings/key", text, podTimeout)
-		before := time.Now()
-		version := n.updateConfigMap("settings", object{"key": text}).ResourceVersion
-		got := w.arrive()
-		at, err := bare.Arrived(t.Context(), version)
-		if err != nil {
-			t.Fatal(err)
-		}
-		took, bareTook := got.at.Sub(before), at.Sub(before)
-		all, bareAll = append(all, took), append(bareAll, bareTook)
-		t.Logf("%s: in the container after %s, at a watch after %s", text, milliseconds(took), milliseconds(bareTook))
-	}
-	if median, limit := harness.Median(all), medianLimit(bareAll); median >= limit {
-		t.Errorf("a change took %s, want %s at most", milliseconds(median), milliseconds(limit))
-	}
 }

@@ -118,10 +118,7 @@ func projectedCases(kind string) []parityCase {
 	)
 	both.defaultMode = new(int32(0o444))
 	return []parityCase{
-		{
-			name: "sources", view: both,
-			objects: []stored{{kind, "sources", text("a", "1", "b", "2")}, {other, "sources", varied()}},
-		},
+		{name: "sources", view: both, objects: []stored{{kind, "sources", text("a", "1", "b", "2")}, {other, "sources", varied()}}},
 		{
 			name: "later-wins",
 			view: projected(source(kind, "later-wins", item("a", "b"), item("a", "c")), source(other, "later-wins"), source(kind, "later-wins-3")),
@@ -193,11 +190,7 @@ func keepingCases(kind string) []parityCase {
 		missingKey = "references non-existent secret key: b"
 	}
 	return []parityCase{
-		{
-			name: "deleted", view: single(source(kind, "deleted")),
-			objects: []stored{{kind, "deleted", text("a", "1")}}, changes: []stored{{kind, "deleted", nil}},
-			keeps: `"deleted" not found`,
-		},
+		{name: "deleted", view: single(source(kind, "deleted")), objects: []stored{{kind, "deleted", text("a", "1")}}, changes: []stored{{kind, "deleted", nil}}, keeps: `"deleted" not found`},
 		{
 			name: "key-removed", view: single(source(kind, "key-removed", item("a", "a"), item("b", "dir/b"))),
 			objects: []stored{{kind, "key-removed", text("a", "1", "b", "2")}}, changes: []stored{{kind, "key-removed", text("a", "2")}},

@@ -68,7 +68,6 @@ func TestTaintedNode(t *testing.T) {
 	if err := p.hasText(t.Context(), "probe", mountDir+"settings/key", "text"); err != nil {
 		t.Error(err)
 	}
-	r.wantLoggedInOrder(node, "Kubelet registered the driver", "Removed the startup taint")
 }
 
 // failedMounts returns what the events say of volumes of the pod that the kubelet failed
@@ -151,23 +150,4 @@ func (n *namespace) awaitNoTaint(t *testing.T, node, startupTaint string, p *pod
 		}
 		return nil
 	})
-}
-
-// wantLoggedInOrder checks that the release's plugin of the node logged each of these once, in
-// this order.
-func (r *release) wantLoggedInOrder(node string, texts ...string) {
-	r.t.Helper()
-	raw, err := r.client.CoreV1().Pods(r.name).GetLogs(r.plugin(node).Name, &corev1.PodLogOptions{}).DoRaw(r.t.Context())
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	log, at := string(raw), -1
-	for _, text := range texts {
-		next := strings.Index(log, text)
-		if strings.Count(log, text) != 1 || next < at {
-			r.t.Errorf("the plugin did not log %q once and in this order:\n%s", texts, log)
-			return
-		}
-		at = next
-	}
 }

@@ -23,10 +23,9 @@ const (
 	rollTimeout = 10 * time.Minute
 )
 
-// TestUpgradeAndRollback installs the plugin under another version, and starts pods with a volume of every kind. It
-// puts the newest in its place, and back, with a change while no plugin runs at all. Then it rolls to the newest and
-// back while the objects change. No read fails or gives an older state, every change arrives where it should, and pods
-// that are created on a node while it has no plugin start once it has one.
+// TestUpgradeAndRollback installs the plugin under another version, starts pods with a volume of every kind, and rolls to
+// the newest version and back while the objects change. No read fails or gives an older state, every change arrives where
+// it should, and pods that are created on a node while it has no plugin start once it has one.
 func TestUpgradeAndRollback(t *testing.T) {
 	t.Parallel()
 	needsNodes(t, "they have the plugin's image of another version")
@@ -38,8 +37,6 @@ func TestUpgradeAndRollback(t *testing.T) {
 	other, newest := filepath.Join(dir, "other.yaml"), filepath.Join(dir, "newest.yaml")
 	u := newUpgrade(t, other)
 	readers := u.readers()
-	u.replace(newest, readers)
-	u.replace(other, readers)
 	u.roll(newest, "upgrade", readers)
 	readers = append(readers, u.late...)
 	u.roll(other, "rollback", readers)
@@ -180,33 +177,6 @@ func (u *upgrade) readers() []*pod {
 	}
 	u.awaitAll(readers, textOf(0, -1))
 	return readers
-}
-
-// replace takes the plugin away from all nodes, changes the objects, and brings the plugin that the manifests say.
-func (u *upgrade) replace(manifests string, readers []*pod) {
-	u.t.Helper()
-	u.rolls++
-	old, text := textOf(u.rolls-1, -1), textOf(u.rolls, -1)
-	before := u.plugins()
-	for _, plugin := range before {
-		u.searchBefore(u.t, plugin)
-	}
-	growing := u.grow(readers)
-	// It returns when all of the plugin's pods are gone.
-	err := kubectl(u.t.Context(), "--namespace", upgradeNamespace, "delete", "daemonset/refvol-plugin", "--cascade=foreground")
-	if left := u.plugins(); err != nil || len(left) > 0 {
-		u.t.Fatalf("%d plugins are left: %v", len(left), err)
-	}
-	u.change(text)
-	u.awaitAll(readers, old)
-	began := time.Now()
-	if err := errors.Join(kubectl(u.t.Context(), "apply", "--filename", manifests), rolledOut(u.t.Context())); err != nil {
-		u.t.Fatal(err)
-	}
-	u.t.Logf("%d nodes without a plugin, and with one again after %s", len(before), time.Since(began).Round(time.Second))
-	u.wantChanged(before)
-	u.wantNoneFailed(readers, growing)
-	u.awaitAll(readers, text)
 }
 
 // grow has each pod read its files all the time until they show the last text of this time.
