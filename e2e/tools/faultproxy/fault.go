@@ -46,9 +46,9 @@ const (
 	WatchClosed
 	// WatchTorn ends each watch after its state in the middle of a frame.
 	WatchTorn
-	// Stale answers what asks for the state with the oldest one that was passed on of that object; such a
-	// watch then stays silent. A watch that goes on is answered with 410; an open one gets the oldest event
-	// of its object after each new one.
+	// Stale answers what asks for the state with the oldest one that was passed on of that object; such a watch then
+	// stays silent. A watch that goes on is answered with 410; an open one gets the oldest event of its object after
+	// each new one.
 	Stale
 	// GoAway has each connection that carries another request closed in good order.
 	GoAway

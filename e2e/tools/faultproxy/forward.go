@@ -19,7 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// stored is an answer as it was passed on, and answerKey what it is to: "LIST", the "state" of a watch, or an "event".
+// stored is an answer as it was passed on, and answerKey what it is to: "LIST", the "state" of a watch, or an
+// "event".
 type (
 	stored struct {
 		header http.Header
@@ -78,8 +79,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// record takes note of a request. It returns the request with the fault that it meets, and what is closed when
-// that is over.
+// record takes note of a request. It returns the request with the fault that it meets, and what is closed when that
+// is over.
 func (p *Proxy) record(r Request) (_ Request, over <-chan struct{}, retryAfter string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,7 +117,8 @@ func badGateway(w http.ResponseWriter) {
 	_, _ = io.WriteString(w, "<html><body>502 Bad Gateway</body></html>\n")
 }
 
-// replay gives an old answer again, if there is one. A watch stays open after it, and silent, until the fault is over.
+// replay gives an old answer again, if there is one. A watch stays open after it, and silent, until the fault is
+// over.
 func (p *Proxy) replay(w http.ResponseWriter, r *http.Request, request Request, over <-chan struct{}) bool {
 	kind := request.Verb
 	if request.Initial {

@@ -11,8 +11,8 @@ import (
 
 // network is a listener that closes and opens again on one address, and the connections that it accepted.
 type network struct {
-	// address is host and port. The host is one of the many of the loopback network, so that nobody takes
-	// the port while the listener is closed.
+	// address is host and port. The host is one of the many of the loopback network, so that nobody takes the port
+	// while the listener is closed.
 	address string
 	// hold is locked while no bytes may pass.
 	hold  sync.RWMutex

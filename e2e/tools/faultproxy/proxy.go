@@ -1,9 +1,9 @@
-// Package faultproxy stands between a client and a real API server and breaks what passes, the way networks,
-// load balancers and API servers break it.
+// Package faultproxy stands between a client and a real API server and breaks what passes, the way networks, load
+// balancers and API servers break it.
 //
 // It terminates TLS under a certificate of its own and speaks HTTP/2 on both sides, so that a fault can hit one
-// request, one event of a watch, or whole connections. It knows of the Kubernetes API only URLs and the framing
-// of watches in protobuf.
+// request, one event of a watch, or whole connections. It knows of the Kubernetes API only URLs and the framing of
+// watches in protobuf.
 package faultproxy
 
 import (
@@ -30,8 +30,8 @@ const maxStreams = 250
 
 // Options says what to stand before.
 type Options struct {
-	// Target is how the API server is reached; its credentials are not used: each request carries the
-	// client's own. Required.
+	// Target is how the API server is reached; its credentials are not used: each request carries the client's own.
+	// Required.
 	Target *rest.Config
 	// NoWatchList refuses watches that begin with the state, as API servers before 1.32 do.
 	NoWatchList bool
@@ -145,8 +145,8 @@ func (p *Proxy) Inject(f Fault) error {
 	return err
 }
 
-// InjectFor adds a fault of the requests that match, which must be one that hits single requests. Open watches
-// stay as they are. match must be safe for concurrent use.
+// InjectFor adds a fault of the requests that match, which must be one that hits single requests. Open watches stay
+// as they are. match must be safe for concurrent use.
 func (p *Proxy) InjectFor(f Fault, match func(Request) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

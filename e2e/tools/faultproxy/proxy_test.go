@@ -29,8 +29,8 @@ type upstream struct {
 	version atomic.Int64
 }
 
-// ServeHTTP answers a watch with the state, its end, and one more version, and keeps it
-// open; anything else with a text.
+// ServeHTTP answers a watch with the state, its end, and one more version, and keeps it open; anything else with a
+// text.
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	version := int(u.version.Add(2))
 	if r.URL.Query().Get("watch") != "true" {

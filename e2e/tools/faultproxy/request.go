@@ -30,8 +30,7 @@ type Request struct {
 	Initial, goesOn bool
 }
 
-// describe reads a request's URL: /api/v1/[namespaces/NS/]RESOURCE[/NAME], or the same below
-// /apis/GROUP/VERSION.
+// describe reads a request's URL: /api/v1/[namespaces/NS/]RESOURCE[/NAME], or the same below /apis/GROUP/VERSION.
 func describe(r *http.Request) Request {
 	query := r.URL.Query()
 	d := Request{At: time.Now(), Verb: r.Method, User: r.Header.Get(authenticationv1.ImpersonateUserHeader)}

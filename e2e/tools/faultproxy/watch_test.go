@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// openWatch opens a watch through a typed client, reads its initial state and the event
-// after it, and returns their resourceVersions.
+// openWatch opens a watch through a typed client, reads its initial state and the event after it, and returns their
+// resourceVersions.
 func openWatch(t *testing.T, p *Proxy) (watch.Interface, []string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")

@@ -11,10 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SwitchWatch tells when ..data of volumes is replaced. The kernel wakes it for that (inotify), so
-// it costs next to nothing while nothing happens, and needs no luck to be in time.
-//
-// Its one goroutine ends with Close. mu guards dirs.
+// SwitchWatch tells when ..data of volumes is replaced. The kernel wakes it for that (inotify), so it costs next to
+// nothing while nothing happens, and needs no luck to be in time. Its one goroutine ends with Close.
 type SwitchWatch struct {
 	inotify  *os.File
 	switched func(dir string) error
@@ -22,22 +20,22 @@ type SwitchWatch struct {
 	// err is what ended the goroutine early; it may be read once ended is closed.
 	err error
 
-	mu   sync.Mutex
+	mu   sync.Mutex // guards dirs
 	dirs map[int32]string
 }
 
-// WatchSwitches returns a watch of no volume yet. One goroutine calls switched with the root of a
-// volume after each switch there, until that returns an error. The caller closes the watch.
+// WatchSwitches returns a watch of no volume yet. One goroutine calls switched with the root of a volume after each
+// switch there, until that returns an error. The caller closes the watch.
 func WatchSwitches(switched func(dir string) error) (*SwitchWatch, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
-	w := &SwitchWatch{
-		inotify: os.NewFile(uintptr(fd), "inotify"), switched: switched,
-		ended: make(chan struct{}), dirs: map[int32]string{},
-	}
-	go w.run()
+	w := &SwitchWatch{inotify: os.NewFile(uintptr(fd), "inotify"), switched: switched, ended: make(chan struct{}), dirs: map[int32]string{}}
+	go func() {
+		defer close(w.ended)
+		w.err = w.run()
+	}()
 	return w, nil
 }
 
@@ -61,20 +59,18 @@ func (w *SwitchWatch) Add(dir string) error {
 	return nil
 }
 
-func (w *SwitchWatch) run() {
-	defer close(w.ended)
+func (w *SwitchWatch) run() error {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := w.inotify.Read(buf)
 		if errors.Is(err, os.ErrClosed) {
-			return
+			return nil
 		}
 		if err == nil {
 			err = w.take(buf[:n])
 		}
 		if err != nil {
-			w.err = err
-			return
+			return err
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package kubelet serves what of a kubelet's API a port-forward takes, with Kubernetes' own streaming
-// package, for any number of nodes at once.
+// Package kubelet serves what of a kubelet's API a port-forward takes, with Kubernetes' own streaming package, for
+// any number of nodes at once.
 //
 // It owns the server and its certificate. It must not know what is reached through it.
 package kubelet
