@@ -243,15 +243,16 @@ func (p *Proxy) watch(w http.ResponseWriter, r *http.Request, request Request, r
 
 // readFrame returns the next frame of a watch in protobuf: four bytes of length, and an event of that length.
 func readFrame(r io.Reader) ([]byte, error) {
-	frame := make([]byte, 4)
-	if _, err := io.ReadFull(r, frame); err != nil {
+	head := make([]byte, 4)
+	if _, err := io.ReadFull(r, head); err != nil {
 		return nil, err
 	}
-	size := binary.BigEndian.Uint32(frame)
+	size := binary.BigEndian.Uint32(head)
 	if size > 16<<20 {
 		return nil, fmt.Errorf("a frame of %d bytes: not a watch in protobuf", size)
 	}
-	frame = append(frame, make([]byte, size)...)
+	frame := make([]byte, 4+size)
+	copy(frame, head)
 	_, err := io.ReadFull(r, frame[4:])
 	return frame, err
 }

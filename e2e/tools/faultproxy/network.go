@@ -52,7 +52,7 @@ func (n *network) inject(f Fault) (opened net.Listener, err error) {
 	case Refused, Cut:
 		n.reset()
 	case HalfOpen:
-		n.conns.Range(func(c, _ any) bool { c.(*conn).deaf.Store(true); return true })
+		n.each(func(c *conn) { c.deaf.Store(true) })
 	case Partition:
 		n.hold.Lock()
 	}
@@ -60,8 +60,15 @@ func (n *network) inject(f Fault) (opened net.Listener, err error) {
 }
 
 // reset ends every connection as a crash does, with a RST.
-func (n *network) reset() {
-	n.conns.Range(func(c, _ any) bool { c.(*conn).reset(); return true })
+func (n *network) reset() { n.each((*conn).reset) }
+
+func (n *network) each(do func(*conn)) {
+	n.conns.Range(func(key, _ any) bool {
+		if c, ok := key.(*conn); ok {
+			do(c)
+		}
+		return true
+	})
 }
 
 // listener hands each connection to its network, or resets it.

@@ -44,7 +44,7 @@ type Options struct {
 	Overlay, ModFile, Tags, LDFlags string
 	// Race links the race detector in, which needs a C compiler; without it the build runs without cgo.
 	Race bool
-	// Progress gets a line now and then while a long build runs; nil discards them.
+	// Progress gets a line if the build has to wait for another one.
 	Progress io.Writer
 }
 
@@ -61,27 +61,8 @@ func Build(ctx context.Context, o Options) error {
 			args = append(args, flag[:]...)
 		}
 	}
-	built := make(chan struct{})
-	defer close(built)
-	if o.Progress != nil {
-		go progress(o.Progress, built)
-	}
 	_, err := Go(ctx, o.Dir, []string{cgo}, append(append(args, o.Package), o.Others...)...)
 	return err
-}
-
-// progress tells every 20 s that a build goes on.
-func progress(w io.Writer, built <-chan struct{}) {
-	begin, tick := time.Now(), time.NewTicker(20*time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			fmt.Fprintf(w, "  still building after %s\n", time.Since(begin).Round(time.Second))
-		case <-built:
-			return
-		}
-	}
 }
 
 // Go runs the go tool in dir, with env added to this process's environment, and returns its trimmed standard output.
@@ -119,6 +100,9 @@ func Lock(ctx context.Context, path string, progress io.Writer) (unlock func(), 
 		case !told:
 			fmt.Fprintf(progress, "waiting for another build (%s)\n", path)
 		}
-		time.Sleep(100 * time.Millisecond)
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
 	}
 }

@@ -54,7 +54,7 @@ func GrantAsNode(ctx context.Context, c *controlplane.ControlPlane, kubeconfig s
 	if err != nil {
 		return err
 	}
-	return Poll(ctx, startTimeout, 10*time.Millisecond, func() error {
+	return Poll(ctx, patience, 10*time.Millisecond, func() error {
 		_, err := client.CoreV1().Pods(pluginNamespace).Get(ctx, asNodeAccount, metav1.GetOptions{})
 		return err
 	})
@@ -70,7 +70,7 @@ func AwaitPod(ctx context.Context, c *controlplane.ControlPlane, namespace, name
 		User: nodeUser, Groups: []string{nodesGroup},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Name: name, Verb: "get", Version: "v1", Resource: "pods"},
 	}}
-	return Poll(ctx, startTimeout, 10*time.Millisecond, func() error {
+	return Poll(ctx, patience, 10*time.Millisecond, func() error {
 		answer, err := c.Client().AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if err == nil && !answer.Status.Allowed {
 			err = fmt.Errorf("the API server does not let %s get pod %s/%s: %s", nodeUser, namespace, name, answer.Status.Reason)

@@ -44,8 +44,9 @@ func WatchBare(ctx context.Context, client kubernetes.Interface, namespace, conf
 // Arrived waits for a version of the object, and returns when it came.
 func (w *BareWatch) Arrived(ctx context.Context, resourceVersion string) (time.Time, error) {
 	for {
-		if at, ok := w.arrived.Load(resourceVersion); ok {
-			return at.(time.Time), nil
+		value, _ := w.arrived.Load(resourceVersion)
+		if at, ok := value.(time.Time); ok {
+			return at, nil
 		}
 		select {
 		case <-time.After(pollInterval):

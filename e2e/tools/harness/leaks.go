@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -22,9 +21,6 @@ import (
 
 	"github.com/refvol/refvol/internal/leak"
 )
-
-// leaksTimeout is how long the plugin and the API server may take to show what is searched.
-const leaksTimeout = 2 * time.Minute
 
 // NewCanary returns a new value to put into an object; it must show nowhere but in files of volumes. It is safe as a
 // key's value or a file name.
@@ -38,8 +34,9 @@ func NewToken() string { return leak.NewToken() }
 func (p *Plugin) ShownLeaks(ctx context.Context) error {
 	errs := []error{p.processLeaks()}
 	p.leakedBy.Range(func(_, leak any) bool {
-		errs = append(errs, leak.(error))
-		return true
+		err, ok := leak.(error)
+		errs = append(errs, err)
+		return ok
 	})
 	for _, servesAt := range []func() (string, error){p.HTTPAddress, p.StatusAddress} {
 		if p.proc.Ended() {
@@ -115,7 +112,7 @@ func (p *Plugin) servesAt(flag string) (string, error) {
 // HTTPLeaks searches all that may be served at an address, and fails if nothing is: metrics, the status, probes, and
 // what Go's and Kubernetes' own handlers show of a process.
 func HTTPLeaks(ctx context.Context, address string) error {
-	ctx, cancel := context.WithTimeout(ctx, leaksTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	var errs []error
@@ -146,7 +143,7 @@ func get(ctx context.Context, client *http.Client, url string) (string, error) {
 
 // EventLeaks searches the events of a namespace, "" for all, and returns how many there were.
 func EventLeaks(ctx context.Context, client kubernetes.Interface, namespace string) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, leaksTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	events, err := client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

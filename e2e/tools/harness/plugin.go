@@ -33,9 +33,8 @@ const (
 	// NodeName is the node that it is told it runs on, if PluginOptions says nothing else.
 	NodeName = "node-1"
 
-	// Of a busy machine, with the race detector in the plugin.
-	startTimeout = 2 * time.Minute
-	stopTimeout  = 2 * time.Minute
+	// patience is the kubelet's own for a CSI call, and enough for a busy machine with the race detector in the plugin.
+	patience = 2 * time.Minute
 )
 
 // PluginOptions says what to start. Binary, Kubeconfig and Dir are required.
@@ -108,7 +107,7 @@ func (p *Plugin) Process() *process.Process { return p.proc }
 // Start starts the process, again after Kill or Terminate, with the same directories, and returns when it answers on
 // its socket. The error has the last lines of its log.
 func (p *Plugin) Start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if info, err := os.Stat(p.LogPath()); err == nil {
 		p.logged = int(info.Size())
@@ -211,18 +210,11 @@ func (p *Plugin) Node() csi.NodeClient { return csi.NewNodeClient(p.conn.Load())
 func (p *Plugin) Identity() csi.IdentityClient { return csi.NewIdentityClient(p.conn.Load()) }
 
 // Kill ends the process with SIGKILL, as a crash would. It does nothing if the process has ended.
-func (p *Plugin) Kill() error {
-	p.disconnect()
-	return p.proc.Kill()
-}
+func (p *Plugin) Kill() error { return p.stop(context.Background(), syscall.SIGKILL) }
 
 // Terminate ends the process with SIGTERM, as the kubelet does, and fails if it does not end with status 0 in time.
 func (p *Plugin) Terminate(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
-	defer cancel()
-	err := p.proc.Stop(ctx, syscall.SIGTERM)
-	p.disconnect()
-	if err != nil {
+	if err := p.stop(ctx, syscall.SIGTERM); err != nil {
 		return err
 	}
 	if code := p.proc.ExitCode(); code != 0 {
@@ -231,11 +223,15 @@ func (p *Plugin) Terminate(ctx context.Context) error {
 	return nil
 }
 
-// disconnect ends the connection, if it was there.
-func (p *Plugin) disconnect() {
+// stop sends a signal, waits for the end of the process, and ends the connection.
+func (p *Plugin) stop(ctx context.Context, signal syscall.Signal) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := p.proc.Stop(ctx, signal)
 	if conn := p.conn.Load(); conn != nil {
 		_ = conn.Close() // fails only if it was closed already
 	}
+	return err
 }
 
 // Close kills the process if it runs, and detaches what mounts it left, so that the directory can be removed.

@@ -42,11 +42,7 @@ func (p *Plugin) Quit(ctx context.Context) (goroutines map[string]int, err error
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
-	defer cancel()
-	err = p.proc.Stop(ctx, syscall.SIGQUIT)
-	p.disconnect()
-	if err != nil {
+	if err := p.stop(ctx, syscall.SIGQUIT); err != nil {
 		return nil, err
 	}
 	log, err := p.runLog()

@@ -14,6 +14,7 @@ import (
 // SwitchWatch tells when ..data of volumes is replaced. The kernel wakes it for that (inotify), so it costs next to
 // nothing while nothing happens, and needs no luck to be in time. Its one goroutine ends with Close.
 type SwitchWatch struct {
+	fd       int // of inotify
 	inotify  *os.File
 	switched func(dir string) error
 	ended    chan struct{}
@@ -31,7 +32,7 @@ func WatchSwitches(switched func(dir string) error) (*SwitchWatch, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
-	w := &SwitchWatch{inotify: os.NewFile(uintptr(fd), "inotify"), switched: switched, ended: make(chan struct{}), dirs: map[int32]string{}}
+	w := &SwitchWatch{fd: fd, inotify: os.NewFile(uintptr(fd), "inotify"), switched: switched, ended: make(chan struct{}), dirs: map[int32]string{}}
 	go func() {
 		defer close(w.ended)
 		w.err = w.run()
@@ -41,21 +42,14 @@ func WatchSwitches(switched func(dir string) error) (*SwitchWatch, error) {
 
 // Add watches the volume with this root. It is safe for concurrent use.
 func (w *SwitchWatch) Add(dir string) error {
-	connection, err := w.inotify.SyscallConn()
-	if err != nil {
-		return err
-	}
 	// Nothing may arrive before the volume is known.
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	controlErr := connection.Control(func(fd uintptr) {
-		var watch int
-		watch, err = unix.InotifyAddWatch(int(fd), dir, unix.IN_MOVED_TO)
-		w.dirs[int32(watch)] = dir
-	})
-	if err := errors.Join(controlErr, err); err != nil {
+	watch, err := unix.InotifyAddWatch(w.fd, dir, unix.IN_MOVED_TO)
+	if err != nil {
 		return fmt.Errorf("watch %s: %w", dir, err)
 	}
+	w.dirs[int32(watch)] = dir
 	return nil
 }
 

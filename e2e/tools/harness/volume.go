@@ -21,9 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
-// callTimeout is the kubelet's own for a CSI call.
-const callTimeout = 2 * time.Minute
-
 // Volume is an inline CSI volume of a pod, as far as a kubelet tells a driver of it.
 type Volume struct {
 	// Name is the volume's name in the pod.
@@ -125,7 +122,7 @@ func (p *Plugin) Publish(ctx context.Context, v *Volume) error {
 	if err := p.Prepare(v); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if _, known := p.stored.Load(v.UID + "/" + v.Name); !known {
 		if err := p.StorePod(ctx, v); err != nil {
@@ -180,7 +177,7 @@ func (p *Plugin) Prepare(v *Volume) error {
 // Unpublish does what a kubelet does at the end of a volume: it calls NodeUnpublishVolume and removes what Prepare
 // made, which fails if the plugin left anything there. The error is the plugin's own if it had one.
 func (p *Plugin) Unpublish(ctx context.Context, v *Volume) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	req := &csi.NodeUnpublishVolumeRequest{VolumeId: v.ID(), TargetPath: p.Target(v)}
 	if _, err := p.Node().NodeUnpublishVolume(ctx, req); err != nil {
