@@ -25,20 +25,25 @@ func WatchBare(ctx context.Context, client kubernetes.Interface, namespace, conf
 	if err != nil {
 		return nil, fmt.Errorf("watch ConfigMap %s/%s: %w", namespace, configMap, err)
 	}
-	w, told := &BareWatch{}, make(chan struct{})
+	w, told := &BareWatch{}, make(chan bool, 1)
 	go func() {
+		defer close(told)
 		defer events.Stop()
-		first := sync.OnceFunc(func() { close(told) })
-		defer first()
 		for e := range events.ResultChan() {
-			if object, ok := e.Object.(*corev1.ConfigMap); ok {
+			object, ok := e.Object.(*corev1.ConfigMap)
+			if ok {
 				w.arrived.Store(object.ResourceVersion, time.Now())
-				first()
+			}
+			select {
+			case told <- ok:
+			default:
 			}
 		}
 	}()
-	<-told
-	return w, ctx.Err()
+	if !<-told {
+		return nil, fmt.Errorf("watch ConfigMap %s/%s: it told no state", namespace, configMap)
+	}
+	return w, nil
 }
 
 // Arrived waits for a version of the object, and returns when it came.

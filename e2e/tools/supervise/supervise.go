@@ -49,9 +49,9 @@ type Supervisor struct {
 }
 
 // New returns a Supervisor that is not armed. With names it knows of the system calls of these names only, and all
-// others go on as fast as they would without it. It knows of execve and execveat with their names only. The runtime
-// must not collect garbage then while it starts the process: it would wait for the thread that forks, which waits for
-// the process, which waits for the Supervisor.
+// others go on as fast as they would without it. It knows of execve and execveat with their names only. Then the
+// runtime needs a second processor, and must not collect garbage while it starts the process: the thread that forks
+// waits for the process, which waits for the Supervisor.
 func New(names ...string) *Supervisor {
 	calls := systemCalls()
 	if len(names) == 0 {
