@@ -50,8 +50,8 @@ func currentWithin(f faultproxy.Fault) time.Duration {
 func blocks(f faultproxy.Fault) bool {
 	switch f {
 	case faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.TooManyRequests, faultproxy.ServerError,
-		faultproxy.BadGateway, faultproxy.Slow, faultproxy.TooLarge, faultproxy.Unavailable, faultproxy.Unauthorized, faultproxy.Stalled,
-		faultproxy.NoHeaders, faultproxy.StalledEvent:
+		faultproxy.BadGateway, faultproxy.TooLarge, faultproxy.Unavailable, faultproxy.Unauthorized, faultproxy.Stalled,
+		faultproxy.NoHeaders:
 		return true
 	}
 	return false

@@ -71,7 +71,7 @@ func TestBadAPIServerWithoutWatches(t *testing.T) {
 	t.Parallel()
 	rights := componentAccount(t, "get")
 	for _, fault := range []faultproxy.Fault{
-		faultproxy.Refused, faultproxy.HalfOpen, faultproxy.TooManyRequests, faultproxy.ServerError, faultproxy.Slow,
+		faultproxy.Refused, faultproxy.HalfOpen, faultproxy.TooManyRequests, faultproxy.ServerError, faultproxy.Stalled,
 	} {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()

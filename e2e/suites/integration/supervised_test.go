@@ -38,7 +38,7 @@ func newNodeSupervisedAt(t *testing.T, calls []string, args ...string) *supervis
 		t.Fatal(err)
 	}
 	dir := nodeDir(t)
-	s := supervise.New(dir, calls...)
+	s := supervise.New(calls...)
 	// The first to be registered is the last to run: once the plugin has ended.
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {

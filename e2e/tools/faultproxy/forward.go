@@ -2,56 +2,86 @@ package faultproxy
 
 import (
 	"bytes"
+	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
-	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
 )
+
+// stored is an answer as it was passed on, and answerKey what it is to: "LIST", the "state" of a watch, or an
+// "event".
+type (
+	stored struct {
+		header http.Header
+		body   []byte
+	}
+	answerKey struct {
+		Object
+		kind string
+	}
+)
+
+// keep keeps an answer, unless there is an older one.
+func (p *Proxy) keep(o Object, kind string, header http.Header, body []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.oldest[answerKey{o, kind}]; !ok {
+		p.oldest[answerKey{o, kind}] = stored{header.Clone(), body}
+	}
+}
+
+func (p *Proxy) kept(o Object, kind string) (stored, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old, ok := p.oldest[answerKey{o, kind}]
+	return old, ok
+}
 
 // ServeHTTP records a request and passes it on, or answers it as the fault says.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	request, over := p.record(describe(r))
-	switch request.Fault {
-	case Slow, Stalled:
+	request, over, retryAfter := p.record(describe(r))
+	if request.Fault == NoHeaders {
+		over = nil
+	}
+	if request.Fault == Stalled || request.Fault == NoHeaders {
 		select {
 		case <-over:
 		case <-r.Context().Done():
 			return
 		}
-	case NoHeaders:
-		<-r.Context().Done()
-		return
 	}
-	if err := refusal(request.Fault, request); err != nil {
-		answer(w, err, p.retryAfterNow())
-		return
+	refused := refusal(request.Fault, request)
+	if refused == nil && p.opts.NoWatchList && request.Initial {
+		refused = apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil)
 	}
-	if p.noWatchList && request.Initial {
-		answer(w, noWatchList(), "")
-		return
-	}
-	switch request.Fault {
-	case BadGateway:
+	switch {
+	case refused != nil:
+		answer(w, refused, retryAfter)
+	case request.Fault == BadGateway:
 		badGateway(w)
-		return
-	case GoAway:
-		w.Header().Set("Connection", "close") // HTTP/2 has GOAWAY for it
-	case Stale:
-		if p.replay(w, r, request, over) {
-			return
+	case request.Fault == Stale && p.replay(w, r, request, over):
+	default:
+		if request.Fault == GoAway {
+			w.Header().Set("Connection", "close") // HTTP/2 has GOAWAY for it
 		}
+		p.pass(w, r, request)
 	}
-	p.pass(w, r, request)
 }
 
-// record takes note of a request. It returns the request with the fault that it meets,
-// and what is closed when that is over.
-func (p *Proxy) record(r Request) (Request, <-chan struct{}) {
+// record takes note of a request. It returns the request with the fault that it meets, and what is closed when that
+// is over.
+func (p *Proxy) record(r Request) (_ Request, over <-chan struct{}, retryAfter string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.Fault = p.fault
@@ -61,26 +91,46 @@ func (p *Proxy) record(r Request) (Request, <-chan struct{}) {
 		}
 	}
 	p.requests = append(p.requests, r)
-	return r, p.changed
+	return r, p.changed, p.retryAfter
 }
 
-// replay gives an old answer again, if there is one. A watch stays open after it, and
-// silent, until the fault is over.
-func (p *Proxy) replay(w http.ResponseWriter, r *http.Request, request Request, over <-chan struct{}) bool {
-	var old *stored
-	switch {
-	case request.Initial:
-		old = p.history.state(request.Object)
-	case request.Verb == "LIST":
-		old = p.history.list(request.Object)
+// answer writes a Status, in JSON, which every client takes.
+func answer(w http.ResponseWriter, err *apierrors.StatusError, retryAfter string) {
+	status := err.Status()
+	status.Kind, status.APIVersion = "Status", "v1"
+	w.Header().Set("Content-Type", "application/json")
+	if status.Code == http.StatusTooManyRequests || status.Code == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", retryAfter)
+		// The API server says it in both places. What is no number has no place in the body.
+		if seconds, err := strconv.ParseInt(retryAfter, 10, 32); err == nil {
+			status.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(seconds)}
+		}
 	}
-	if old == nil {
+	w.WriteHeader(int(status.Code))
+	_ = json.NewEncoder(w).Encode(status)
+}
+
+// badGateway answers as a load balancer does.
+func badGateway(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/html")
+	w.WriteHeader(http.StatusBadGateway)
+	_, _ = io.WriteString(w, "<html><body>502 Bad Gateway</body></html>\n")
+}
+
+// replay gives an old answer again, if there is one. A watch stays open after it, and silent, until the fault is
+// over.
+func (p *Proxy) replay(w http.ResponseWriter, r *http.Request, request Request, over <-chan struct{}) bool {
+	kind := request.Verb
+	if request.Initial {
+		kind = "state"
+	}
+	old, ok := p.kept(request.Object, kind)
+	if !ok {
 		return false
 	}
 	maps.Copy(w.Header(), old.header)
-	_, _ = w.Write(old.body)
+	send(w, old.body)
 	if request.Initial {
-		flush(w)
 		select {
 		case <-over:
 		case <-r.Context().Done():
@@ -89,7 +139,11 @@ func (p *Proxy) replay(w http.ResponseWriter, r *http.Request, request Request, 
 	return true
 }
 
-func flush(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() }
+// send writes a part of an answer at once; whether the client has gone shows elsewhere.
+func send(w http.ResponseWriter, part []byte) {
+	_, _ = w.Write(part)
+	_ = http.NewResponseController(w).Flush()
+}
 
 // pass sends the request to the API server, and what comes back to the client.
 func (p *Proxy) pass(w http.ResponseWriter, r *http.Request, request Request) {
@@ -107,14 +161,13 @@ func (p *Proxy) pass(w http.ResponseWriter, r *http.Request, request Request) {
 	if request.Verb == "WATCH" && response.StatusCode == http.StatusOK && strings.Contains(response.Header.Get("Content-Type"), "protobuf") {
 		p.watching(request.Object, 1)
 		defer p.watching(request.Object, -1)
-		s := &stream{proxy: p, w: w, request: request, header: response.Header, initial: request.Initial}
-		s.run(r, response.Body)
+		p.watch(w, r, request, response)
 		return
 	}
 	var body bytes.Buffer
 	_, err = io.Copy(w, io.TeeReader(response.Body, &body))
 	if err == nil && request.Verb == "LIST" && response.StatusCode == http.StatusOK {
-		p.history.keepList(request.Object, response.Header, body.Bytes())
+		p.keep(request.Object, "LIST", response.Header, body.Bytes())
 	}
 }
 
@@ -124,159 +177,103 @@ func (p *Proxy) watching(o Object, n int) {
 	p.watches[o] += n
 }
 
-// stream passes one watch on, frame by frame. It belongs to the goroutine of its
-// request.
-type stream struct {
-	proxy   *Proxy
-	w       http.ResponseWriter
-	request Request
-	header  http.Header
-	// initial tells that the initial state is still coming, state what came of it.
-	initial bool
-	state   []byte
-}
-
-// run returns when either side or a fault has ended the watch.
-func (s *stream) run(r *http.Request, body io.ReadCloser) {
+// watch passes a watch on, frame by frame, until either side or a fault ends it.
+func (p *Proxy) watch(w http.ResponseWriter, r *http.Request, request Request, response *http.Response) {
 	frames := make(chan []byte)
-	done := make(chan struct{})
-	var reading sync.WaitGroup
-	defer reading.Wait()
-	defer body.Close()
-	defer close(done)
-	reading.Go(func() {
+	go func() { // ends with the request
 		defer close(frames)
 		for {
-			frame, err := readFrame(body)
+			frame, err := readFrame(response.Body)
 			if err != nil {
 				return
 			}
 			select {
 			case frames <- frame:
-			case <-done:
-				return
-			}
-		}
-	})
-	flush(s.w)
-	for {
-		fault, changed := s.proxy.current()
-		if fault == Stalled {
-			select {
-			case <-changed:
-				continue
 			case <-r.Context().Done():
 				return
 			}
 		}
-		if !s.initial && !s.goOn(fault) {
-			return
-		}
-		if !s.copy(r, frames, fault, changed) {
-			return
-		}
-	}
-}
-
-// copy passes frames on until the fault changes or the initial state has ended; it
-// returns false at the end of the watch.
-func (s *stream) copy(r *http.Request, frames <-chan []byte, fault Fault, changed <-chan struct{}) bool {
+	}()
+	send(w, nil)
+	// state is what has come of the initial state, while that is coming.
+	initial, state := request.Initial, []byte(nil)
 	for {
+		fault, changed := p.current()
+		next := frames
+		switch {
+		case fault == Stalled:
+			next = nil
+		case initial:
+		case fault == Stale:
+			if event, ok := p.kept(request.Object, "event"); ok {
+				send(w, event.body)
+			}
+		case fault == WatchTorn:
+			send(w, []byte{0, 0, 1, 0, 'h', 'a', 'l', 'f'})
+			return
+		case fault == GoneEvent:
+			send(w, goneFrame())
+			return
+		case fault == WatchClosed, fault == Gone && request.Fault != Gone: // one that begins with the state is not refused
+			return
+		}
 		select {
 		case <-r.Context().Done():
-			return false
+			return
 		case <-changed:
-			return true
-		case frame, ok := <-frames:
+		case frame, ok := <-next:
 			if !ok {
-				return false
+				return
 			}
-			ended := s.keep(frame)
-			if fault == StalledEvent {
-				half := len(frame) / 2
-				if !s.send(frame[:half]) {
-					return false
+			var event metav1.WatchEvent
+			switch {
+			case initial:
+				state = append(state, frame...)
+				if bytes.Contains(frame, []byte(metav1.InitialEventsAnnotationKey)) {
+					initial = false
+					p.keep(request.Object, "state", response.Header, state)
 				}
-				select {
-				case <-changed:
-				case <-r.Context().Done():
-					return false
-				}
-				frame = frame[half:]
+			case event.Unmarshal(frame[4:]) == nil && event.Type == string(watch.Modified):
+				p.keep(request.Object, "event", nil, frame)
 			}
-			if !s.send(frame) {
-				return false
-			}
-			if ended {
-				return true
-			}
-			if fault == Stale && !s.initial {
-				s.repeatOldest()
-			}
+			send(w, frame)
 		}
 	}
 }
 
-// send writes a part of the stream; it returns false if the client has gone.
-func (s *stream) send(part []byte) bool {
-	if _, err := s.w.Write(part); err != nil {
-		return false
+// readFrame returns the next frame of a watch in protobuf: four bytes of length, and an event of that length.
+func readFrame(r io.Reader) ([]byte, error) {
+	head := make([]byte, 4)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return nil, err
 	}
-	flush(s.w)
-	return true
+	size := binary.BigEndian.Uint32(head)
+	if size > 16<<20 {
+		return nil, fmt.Errorf("a frame of %d bytes: not a watch in protobuf", size)
+	}
+	frame := make([]byte, 4+size)
+	copy(frame, head)
+	_, err := io.ReadFull(r, frame[4:])
+	return frame, err
 }
 
-// keep takes note of a frame, and returns whether the initial state ends with it.
-func (s *stream) keep(frame []byte) (ended bool) {
-	if s.initial {
-		s.state = append(s.state, frame...)
-		if !bytes.Contains(frame, []byte(initialEventsEnd)) {
-			return false
-		}
-		s.initial = false
-		s.proxy.history.keepState(s.request.Object, s.header, s.state)
-		s.state = nil
-		return true
-	}
-	var event metav1.WatchEvent
-	if err := event.Unmarshal(frame[4:]); err == nil && event.Type == string(watch.Modified) {
-		s.proxy.history.keepEvent(s.request.Object, frame)
-	}
-	return false
+// goneFrame returns the frame of an event that says that the watch's resourceVersion has expired.
+func goneFrame() []byte {
+	status := apierrors.NewResourceExpired("too old resource version").Status()
+	return eventFrame(watch.Error, &status)
 }
 
-// goOn does to an open watch what the fault says; it returns false if that was the end
-// of it.
-func (s *stream) goOn(fault Fault) bool {
-	var last []byte
-	switch fault {
-	case Gone:
-		return s.request.Fault == Gone // it began with the state, which is not refused
-	case WatchClosed:
-		return false
-	case WatchTorn:
-		last = []byte{0, 0, 1, 0, 'h', 'a', 'l', 'f'}
-	case GoneEvent:
-		frame, err := goneFrame()
-		if err != nil {
-			panic(fmt.Sprintf("faultproxy: %v", err)) // of constant input
-		}
-		last = frame
-	case Stale:
-		s.repeatOldest()
-		return true
-	default:
-		return true
+// eventFrame returns the frame of an event, as readFrame does.
+func eventFrame(kind watch.EventType, object runtime.Object) []byte {
+	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	encoded, err := runtime.Encode(scheme.Codecs.EncoderForVersion(info.Serializer, schema.GroupVersion{Version: "v1"}), object)
+	if err != nil {
+		panic(fmt.Sprintf("faultproxy: encode an event: %v", err)) // of the proxy's own
 	}
-	_, _ = s.w.Write(last)
-	flush(s.w)
-	return false
-}
-
-// repeatOldest sends the oldest event of the object once more, if there is one.
-func (s *stream) repeatOldest() {
-	if event := s.proxy.history.event(s.request.Object); event != nil {
-		_, _ = s.w.Write(event)
-		flush(s.w)
+	event := &metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: encoded}}
+	body, err := event.Marshal()
+	if err != nil {
+		panic(fmt.Sprintf("faultproxy: encode an event: %v", err))
 	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 }

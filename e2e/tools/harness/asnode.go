@@ -18,23 +18,16 @@ import (
 // asNodeAccount is the account of a plugin with --identity=node, and the name of its pod.
 const asNodeAccount = "refvol-plugin-as-node"
 
-// GrantAsNode makes a service account with what deploy/components/node-identity gives the plugin,
-// a pod of it on NodeName, and a kubeconfig file with a token that is bound to the pod. It returns
-// once the API server lets a plugin with that token read as the node. The first call on a machine
-// builds kubectl.
+// GrantAsNode makes a service account with what deploy/components/node-identity gives the plugin, a pod of it on
+// NodeName, and a kubeconfig file with a token that is bound to the pod. It returns once the API server lets a plugin
+// with that token read as the node. The first call on a machine builds kubectl.
 func GrantAsNode(ctx context.Context, c *controlplane.ControlPlane, kubeconfig string) error {
 	rules, err := Rules(ctx, "node-identity")
 	if err != nil {
 		return err
 	}
-	if err := makeNamespace(ctx, c.Client()); err != nil {
-		return err
-	}
-	if _, err := MakeAccount(ctx, c, asNodeAccount, kubeconfig); err != nil {
-		return err
-	}
 	meta := metav1.ObjectMeta{Name: asNodeAccount}
-	err = bind(ctx, c.Client(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, &rbacv1.ClusterRoleBinding{
+	_, err = grant(ctx, c, asNodeAccount, kubeconfig, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: meta,
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: pluginNamespace, Name: asNodeAccount}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: asNodeAccount},
@@ -54,11 +47,6 @@ func GrantAsNode(ctx context.Context, c *controlplane.ControlPlane, kubeconfig s
 	if err := c.WriteKubeconfig(kubeconfig, token); err != nil {
 		return err
 	}
-	return awaitAsNode(ctx, c, token)
-}
-
-// awaitAsNode waits until the plugin's pod can be read as the node with the pod's token.
-func awaitAsNode(ctx context.Context, c *controlplane.ControlPlane, token string) error {
 	config := c.Config()
 	config.BearerToken = token
 	config.Impersonate.UserName = nodeUser
@@ -66,7 +54,7 @@ func awaitAsNode(ctx context.Context, c *controlplane.ControlPlane, token string
 	if err != nil {
 		return err
 	}
-	return Poll(ctx, startTimeout, 10*time.Millisecond, func() error {
+	return Poll(ctx, patience, 10*time.Millisecond, func() error {
 		_, err := client.CoreV1().Pods(pluginNamespace).Get(ctx, asNodeAccount, metav1.GetOptions{})
 		return err
 	})
@@ -75,14 +63,14 @@ func awaitAsNode(ctx context.Context, c *controlplane.ControlPlane, token string
 // nodeUser is the user of NodeName's kubelet, nodesGroup the group of all of them.
 const nodeUser, nodesGroup = "system:node:" + NodeName, "system:nodes"
 
-// AwaitPod waits until the API server's Node authorizer knows that a pod is on NodeName. It
-// hears of pods in the order of their changes.
+// AwaitPod waits until the API server's Node authorizer knows that a pod is on NodeName. It hears of pods in the
+// order of their changes.
 func AwaitPod(ctx context.Context, c *controlplane.ControlPlane, namespace, name string) error {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: nodeUser, Groups: []string{nodesGroup},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Name: name, Verb: "get", Version: "v1", Resource: "pods"},
 	}}
-	return Poll(ctx, startTimeout, 10*time.Millisecond, func() error {
+	return Poll(ctx, patience, 10*time.Millisecond, func() error {
 		answer, err := c.Client().AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if err == nil && !answer.Status.Allowed {
 			err = fmt.Errorf("the API server does not let %s get pod %s/%s: %s", nodeUser, namespace, name, answer.Status.Reason)

@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,22 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AttributePrefix returns what starts the names of the extended attributes of a mounted
-// volume.
+// AttributePrefix returns what starts the names of the extended attributes of a mounted volume.
 func AttributePrefix(target string) (string, error) {
-	var errs []error
 	for _, prefix := range []string{"trusted.refvol.", "security.refvol."} {
-		_, err := unix.Getxattr(target, prefix+"volume", nil)
-		if err == nil {
+		if _, err := unix.Getxattr(target, prefix+"volume", nil); err == nil {
 			return prefix, nil
 		}
-		errs = append(errs, fmt.Errorf("read attribute %svolume of %s: %w", prefix, target, err))
 	}
-	return "", errors.Join(errs...)
+	return "", fmt.Errorf("%s has neither attribute of a volume", target)
 }
 
-// ChangeVolume calls change with a path below which a mounted volume can be written, though it
-// is mounted read-only: as a container could that has the node's CAP_SYS_ADMIN.
+// ChangeVolume calls change with a path below which a mounted volume can be written, though it is mounted read-only:
+// as a container could that has the node's CAP_SYS_ADMIN.
 func ChangeVolume(target string, change func(dir string) error) (err error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, target, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {

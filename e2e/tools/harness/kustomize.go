@@ -14,8 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// Kustomization writes a kustomization into dir that puts components on the base of deploy/, as
-// users do.
+// Kustomization writes a kustomization into dir that puts components on the base of deploy/, as users do.
 func Kustomization(dir string, components ...string) error {
 	repo, err := Repository()
 	if err != nil {
@@ -37,8 +36,8 @@ func Kustomization(dir string, components ...string) error {
 	return os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600)
 }
 
-// Rules returns what the plugin's account may do with the base and components. The first call on
-// a machine builds kubectl.
+// Rules returns what the plugin's account may do with the base and components. The first call on a machine builds
+// kubectl.
 func Rules(ctx context.Context, components ...string) ([]rbacv1.PolicyRule, error) {
 	kubectl, err := BuildKubectl(ctx, os.Stderr)
 	if err != nil {
@@ -52,12 +51,11 @@ func Rules(ctx context.Context, components ...string) ([]rbacv1.PolicyRule, erro
 	if err := Kustomization(dir, components...); err != nil {
 		return nil, err
 	}
-	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, kubectl, "kustomize", dir)
-	cmd.Stderr = &stderr
+	cmd.Stderr = os.Stderr
 	manifests, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("render the components %q: %w: %s", components, err, stderr.Bytes())
+		return nil, fmt.Errorf("render the components %q: %w", components, err)
 	}
 	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), 4096)
 	for {

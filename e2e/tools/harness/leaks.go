@@ -12,8 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -24,60 +22,48 @@ import (
 	"github.com/refvol/refvol/internal/leak"
 )
 
-// leaksTimeout is how long the plugin and the API server may take to show what is
-// searched.
-const leaksTimeout = 2 * time.Minute
-
-// NewCanary returns a new value to put into an object; it must show nowhere but in files
-// of volumes. It is safe as a key's value or a file name.
+// NewCanary returns a new value to put into an object; it must show nowhere but in files of volumes. It is safe as a
+// key's value or a file name.
 func NewCanary() string { return leak.NewValue() }
 
 // NewToken returns a new token that no server takes; it must show nowhere.
 func NewToken() string { return leak.NewToken() }
 
-// ShownLeaks searches for values and tokens in what the plugin has shown to who asked: its
-// answers to calls, and while the process runs, its arguments, its environment and what it
-// serves over HTTP.
+// ShownLeaks searches for values and tokens in what the plugin has shown to who asked: its answers to calls, and
+// while the process runs, its arguments, its environment and what it serves over HTTP.
 func (p *Plugin) ShownLeaks(ctx context.Context) error {
-	return errors.Join(p.answers.leaks(), p.processLeaks(), p.httpLeaks(ctx))
+	errs := []error{p.processLeaks()}
+	p.leakedBy.Range(func(_, leak any) bool {
+		err, ok := leak.(error)
+		errs = append(errs, err)
+		return ok
+	})
+	for _, servesAt := range []func() (string, error){p.HTTPAddress, p.StatusAddress} {
+		if p.proc.Ended() {
+			break
+		}
+		address, err := servesAt()
+		if address != "" {
+			err = errors.Join(err, HTTPLeaks(ctx, address))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
-// DiskLeaks searches for values and tokens in every file below the plugin's directory: its
-// log and whatever else it left, but not in volumes.
+// DiskLeaks searches for values and tokens in every file below the plugin's directory: its log and whatever else it
+// left, but not in volumes.
 func (p *Plugin) DiskLeaks() error { return leak.CheckFiles(p.opts.Dir) }
 
-// answers searches what the plugin answers, as a client's interceptor; the zero value is
-// ready for use. It is safe for concurrent use.
-type answers struct {
-	mu     sync.Mutex
-	leaked map[string]error
-}
-
-// intercept makes the call and looks at all that came back.
-func (a *answers) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+// intercept makes a call and searches all that came back.
+func (p *Plugin) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	var header, trailer metadata.MD
 	err := invoke(ctx, method, req, reply, conn, append(slices.Clone(opts), grpc.Header(&header), grpc.Trailer(&trailer))...)
 	text := fmt.Sprint(reply, header, trailer, err, status.Convert(err).Proto())
 	if leak := leak.Check("the answer to "+path.Base(method), text); leak != nil {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.leaked == nil {
-			a.leaked = make(map[string]error)
-		}
-		a.leaked[method] = leak
+		p.leakedBy.Store(method, leak)
 	}
 	return err
-}
-
-// leaks returns an error for each method of which an answer leaked something.
-func (a *answers) leaks() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var errs []error
-	for _, leak := range a.leaked {
-		errs = append(errs, leak)
-	}
-	return errors.Join(errs...)
 }
 
 // processLeaks searches what other processes see of this one.
@@ -89,9 +75,7 @@ func (p *Plugin) processLeaks() error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // it has ended
 		}
-		if err != nil {
-			return err
-		}
+		errs = append(errs, err)
 		for entry := range strings.SplitSeq(string(data), "\x00") {
 			// What is in this process's own environment is not the plugin's doing.
 			if !slices.Contains(os.Environ(), entry) {
@@ -105,63 +89,37 @@ func (p *Plugin) processLeaks() error {
 // servingHTTP is the line by which the plugin says so, as text or JSON.
 var servingHTTP = regexp.MustCompile(`Serving HTTP.*?"([a-z-]+-address)".*?address"?[=:]"([^"]+)"`)
 
-// HTTPAddress returns where this run of the plugin serves HTTP, "" for nowhere. It must
+// HTTPAddress returns where this run of the plugin serves HTTP, "" for nowhere. For this and the next two, it must
 // have started with a log of its own lines.
 func (p *Plugin) HTTPAddress() (string, error) { return p.servesAt("http-address") }
 
-// ProfilingAddress returns where this run of the plugin serves its profiles, "" for
-// nowhere. It must have started with a log of its own lines.
+// ProfilingAddress returns where it serves its profiles, "" for nowhere.
 func (p *Plugin) ProfilingAddress() (string, error) { return p.servesAt("profiling-address") }
 
-// StatusAddress returns where this run of the plugin serves its status, "" for nowhere. It must have
-// started with a log of its own lines.
+// StatusAddress returns where it serves its status, "" for nowhere.
 func (p *Plugin) StatusAddress() (string, error) { return p.servesAt("status-address") }
 
 func (p *Plugin) servesAt(flag string) (string, error) {
-	log, err := os.ReadFile(p.LogPath())
-	if err != nil {
-		return "", err
-	}
-	for _, found := range servingHTTP.FindAllSubmatch(log[min(p.logged, int64(len(log))):], -1) {
+	log, err := p.runLog()
+	for _, found := range servingHTTP.FindAllSubmatch(log, -1) {
 		if string(found[1]) == flag {
 			return string(found[2]), nil
 		}
 	}
-	return "", nil
+	return "", err
 }
 
-// httpPaths returns what may be served: metrics, the status, probes, and what Go's and Kubernetes' own
-// handlers show of a process.
-func httpPaths() []string {
-	return []string{
-		"/metrics", "/status", "/healthz?verbose", "/readyz?verbose", "/livez?verbose", "/configz", "/statusz", "/flagz", "/debug/vars",
-		"/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2", "/debug/flags/v", "/", "/none",
-	}
-}
-
-// httpLeaks searches what the process serves over HTTP, if it runs and serves any.
-func (p *Plugin) httpLeaks(ctx context.Context) error {
-	if p.proc.Ended() {
-		return nil
-	}
-	var errs []error
-	for _, servesAt := range []func() (string, error){p.HTTPAddress, p.StatusAddress} {
-		address, err := servesAt()
-		if address != "" {
-			err = errors.Join(err, HTTPLeaks(ctx, address))
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// HTTPLeaks searches all that is known to be served at an address, and fails if nothing is.
+// HTTPLeaks searches all that may be served at an address, and fails if nothing is: metrics, the status, probes, and
+// what Go's and Kubernetes' own handlers show of a process.
 func HTTPLeaks(ctx context.Context, address string) error {
-	ctx, cancel := context.WithTimeout(ctx, leaksTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	var errs []error
-	for _, path := range httpPaths() {
+	for _, path := range []string{
+		"/metrics", "/status", "/healthz?verbose", "/readyz?verbose", "/livez?verbose", "/configz", "/statusz", "/flagz", "/debug/vars",
+		"/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2", "/debug/flags/v", "/", "/none",
+	} {
 		text, err := get(ctx, client, "http://"+address+path)
 		errs = append(errs, err, leak.Check(path, text))
 	}
@@ -183,10 +141,9 @@ func get(ctx context.Context, client *http.Client, url string) (string, error) {
 	return fmt.Sprint(response.Status, response.Header, string(body)), err
 }
 
-// EventLeaks searches the events of a namespace, "" for all, and returns how many there
-// were.
+// EventLeaks searches the events of a namespace, "" for all, and returns how many there were.
 func EventLeaks(ctx context.Context, client kubernetes.Interface, namespace string) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, leaksTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	events, err := client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

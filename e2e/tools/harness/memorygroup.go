@@ -6,150 +6,95 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// MemoryGroup is a memory cgroup of a test's own, of version 1 or 2, near the one that
-// this process is in. It is for one goroutine at a time.
+// MemoryGroup is a memory cgroup of a test's own, of version 1 or 2, near the one that this process is in. It is for
+// one goroutine at a time.
 type MemoryGroup struct {
-	dir   string
-	files memoryFiles
+	dir string
+	v2  bool
 }
 
-// memoryFiles are the files of a group that differ between the versions of cgroups.
-type memoryFiles struct {
-	limit, usage string
-	// unlimited is what limit is set to for no limit.
-	unlimited string
-	// pause keeps the group's processes from being killed if 1 is written to it; "" where
-	// there is no such file.
-	pause string
-	// children gives children the memory controller; "" where they always have it.
-	children string
-	// refusals holds how often the limit was met: in the line of the name refusalsLine,
-	// or as its only number.
-	refusals, refusalsLine string
-}
-
-func memoryFilesV1() memoryFiles {
-	return memoryFiles{
-		limit:     "memory.limit_in_bytes",
-		usage:     "memory.usage_in_bytes",
-		unlimited: "-1",
-		pause:     "memory.oom_control",
-		refusals:  "memory.failcnt",
-	}
-}
-
-func memoryFilesV2() memoryFiles {
-	return memoryFiles{
-		limit:        "memory.max",
-		usage:        "memory.current",
-		unlimited:    "max",
-		children:     controllersFile,
-		refusals:     "memory.events",
-		refusalsLine: "max",
-	}
-}
-
-// ErrNoMemoryGroups says that no cgroup here lets its children limit memory, whoever
-// makes them.
+// ErrNoMemoryGroups says that no cgroup here lets its children limit memory, whoever makes them.
 var ErrNoMemoryGroups = errors.New("no cgroup with a memory controller for its children")
 
-// NewMemoryGroup makes a group without a limit. The error matches ErrNoMemoryGroups
-// where this process has no place for one. The caller must close it.
+// controllersFile names the controllers that the children of a group of version 2 have.
+const controllersFile = "cgroup.subtree_control"
+
+// NewMemoryGroup makes a group without a limit. The error matches ErrNoMemoryGroups where this process has no place
+// for one. The caller must close it.
 func NewMemoryGroup(name string) (*MemoryGroup, error) {
-	mounts, err := Mounts()
-	if err != nil {
-		return nil, err
-	}
-	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return nil, err
-	}
-	parent, files, err := memoryParent(mounts, string(own))
+	parent, err := memoryParent()
 	if err != nil {
 		return nil, err
 	}
 	// Programs in different sandboxes have the same numbers.
-	dir, err := os.MkdirTemp(parent, name+"-")
+	dir, err := os.MkdirTemp(parent.dir, name+"-")
 	if err != nil {
 		return nil, fmt.Errorf("make a memory cgroup: %w", err)
 	}
-	g := &MemoryGroup{dir: dir, files: files}
-	return g, nil
+	return &MemoryGroup{dir, parent.v2}, nil
 }
 
-// Child makes a group within this one, as a container's is in its pod's: what it takes counts
-// for both. The caller must close it first. In version 2 this group can't have processes then.
+// Child makes a group within this one, as a container's is in its pod's: what it takes counts for both. The caller
+// must close it first. In version 2 this group can't have processes then.
 func (g *MemoryGroup) Child(name string) (*MemoryGroup, error) {
-	if g.files.children != "" {
-		if err := g.write(g.files.children, "+memory"); err != nil {
+	if g.v2 {
+		if err := g.write(controllersFile, "+memory"); err != nil {
 			return nil, err
 		}
 	}
-	child := &MemoryGroup{dir: filepath.Join(g.dir, name), files: g.files}
+	child := &MemoryGroup{filepath.Join(g.dir, name), g.v2}
 	if err := os.Mkdir(child.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make a memory cgroup: %w", err)
 	}
 	return child, nil
 }
 
-// memoryParent returns the directory of the cgroup to make a memory cgroup in, for a
-// process with these mounts and this /proc/PID/cgroup. A machine may have both versions;
-// the memory controller is of one of them.
-func memoryParent(mounts []Mount, cgroups string) (string, memoryFiles, error) {
-	unified := ""
-	for line := range strings.Lines(cgroups) {
-		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) < 3 {
-			continue
-		}
-		if parts[0] == "0" && parts[1] == "" {
-			unified = parts[2]
-		}
-		if !slices.Contains(strings.Split(parts[1], ","), "memory") {
-			continue
-		}
+// ownGroup is a line of /proc/PID/cgroup: that of the memory controller of version 1, or that of version 2.
+var ownGroup = regexp.MustCompile(`(?m)^(?:\d+:(?:[^:\n]*,)?(memory)(?:,[^:\n]*)?|0:):(.*)$`)
+
+// memoryParent returns the cgroup to make a memory cgroup in. A machine may have both versions; the memory controller
+// is of one of them. In version 2 that is the nearest cgroup, from that of this process upwards, whose children have
+// the controller: a cgroup has either processes or children with controllers.
+func memoryParent() (*MemoryGroup, error) {
+	mounts, err := Mounts()
+	if err != nil {
+		return nil, err
+	}
+	cgroups, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	for _, own := range ownGroup.FindAllStringSubmatch(string(cgroups), -1) {
 		for _, m := range mounts {
-			if m.Type == "cgroup" && slices.Contains(strings.Split(m.SuperOptions, ","), "memory") {
-				return filepath.Join(m.Target, parts[2]), memoryFilesV1(), nil
+			if own[1] != "" && m.Type == "cgroup" && slices.Contains(strings.Split(m.SuperOptions, ","), "memory") {
+				return &MemoryGroup{dir: filepath.Join(m.Target, own[2])}, nil
+			}
+			if own[1] != "" || m.Type != "cgroup2" {
+				continue
+			}
+			for path := own[2]; ; path = filepath.Dir(path) {
+				dir := filepath.Join(m.Target, path)
+				controllers, err := os.ReadFile(filepath.Join(dir, controllersFile))
+				if err != nil && !errors.Is(err, os.ErrNotExist) {
+					return nil, fmt.Errorf("find a memory cgroup: %w", err)
+				}
+				if slices.Contains(strings.Fields(string(controllers)), "memory") {
+					return &MemoryGroup{dir, true}, nil
+				}
+				if dir == filepath.Clean(m.Target) {
+					break
+				}
 			}
 		}
 	}
-	for _, m := range mounts {
-		if m.Type == "cgroup2" && unified != "" {
-			parent, err := memoryParentV2(m.Target, unified)
-			return parent, memoryFilesV2(), err
-		}
-	}
-	return "", memoryFiles{}, ErrNoMemoryGroups
-}
-
-// controllersFile names the controllers that the children of a group of version 2 have.
-const controllersFile = "cgroup.subtree_control"
-
-// memoryParentV2 returns the nearest cgroup, from the one of this path upwards, whose
-// children have the memory controller. It is rarely the first: in version 2, a cgroup has
-// either processes or children with controllers.
-func memoryParentV2(root, path string) (string, error) {
-	for {
-		dir := filepath.Join(root, path)
-		controllers, err := os.ReadFile(filepath.Join(dir, controllersFile))
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return "", fmt.Errorf("find a memory cgroup: %w", err)
-		}
-		if slices.Contains(strings.Fields(string(controllers)), "memory") {
-			return dir, nil
-		}
-		if dir == filepath.Clean(root) {
-			return "", fmt.Errorf("%w: no %s from that of this process up to %s has memory in it", ErrNoMemoryGroups, controllersFile, root)
-		}
-		path = filepath.Dir(path)
-	}
+	return nil, ErrNoMemoryGroups
 }
 
 // Add moves a process into the group. What it has taken before stays counted elsewhere.
@@ -157,17 +102,21 @@ func (g *MemoryGroup) Add(pid int) error { return g.write("cgroup.procs", strcon
 
 // Limit sets the most bytes that the group may take; -1 is no limit.
 func (g *MemoryGroup) Limit(bytes int64) error {
-	if bytes < 0 {
-		return g.write(g.files.limit, g.files.unlimited)
+	switch limit := strconv.FormatInt(bytes, 10); {
+	case !g.v2:
+		return g.write("memory.limit_in_bytes", limit)
+	case bytes < 0:
+		return g.write("memory.max", "max")
+	default:
+		return g.write("memory.max", limit)
 	}
-	return g.write(g.files.limit, strconv.FormatInt(bytes, 10))
 }
 
-// Pause has the processes that are in the group now wait if they need more than the
-// limit, or see their system calls fail with ENOMEM, instead of being killed.
+// Pause has the processes that are in the group now wait if they need more than the limit, or see their system calls
+// fail with ENOMEM, instead of being killed.
 func (g *MemoryGroup) Pause() error {
-	if g.files.pause != "" {
-		return g.write(g.files.pause, "1")
+	if !g.v2 {
+		return g.write("memory.oom_control", "1")
 	}
 	pids, err := os.ReadFile(filepath.Join(g.dir, "cgroup.procs"))
 	if err != nil {
@@ -183,11 +132,19 @@ func (g *MemoryGroup) Pause() error {
 }
 
 // Usage returns how many bytes are counted for the group.
-func (g *MemoryGroup) Usage() (int64, error) { return g.read(g.files.usage, "") }
+func (g *MemoryGroup) Usage() (int64, error) {
+	if g.v2 {
+		return g.read("memory.current", "")
+	}
+	return g.read("memory.usage_in_bytes", "")
+}
 
 // Refusals returns how often the limit was met.
 func (g *MemoryGroup) Refusals() (int64, error) {
-	return g.read(g.files.refusals, g.files.refusalsLine)
+	if g.v2 {
+		return g.read("memory.events", "max ")
+	}
+	return g.read("memory.failcnt", "")
 }
 
 // Close removes the group, whose processes must have ended.
@@ -203,17 +160,16 @@ func (g *MemoryGroup) write(file, text string) error {
 	return nil
 }
 
-// read returns the number in the line of a file that begins with name; a file of one
-// number has no names.
-func (g *MemoryGroup) read(file, name string) (int64, error) {
+// read returns the number after prefix in a line of a file.
+func (g *MemoryGroup) read(file, prefix string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join(g.dir, file))
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(text)) {
-		if fields := strings.Fields(line); len(fields) > 0 && (name == "" || fields[0] == name) {
-			return strconv.ParseInt(fields[len(fields)-1], 10, 64)
+		if number, ok := strings.CutPrefix(line, prefix); ok {
+			return strconv.ParseInt(strings.TrimSpace(number), 10, 64)
 		}
 	}
-	return 0, fmt.Errorf("%s of a memory cgroup has no %q: %q", file, name, text)
+	return 0, fmt.Errorf("%s of a memory cgroup has no %q: %q", file, prefix, text)
 }

@@ -1,3 +1,7 @@
+// Package harness runs the plugin's real binary the way a node does, without a node: it plays the kubelet towards the
+// CSI socket and looks at what containers would see.
+//
+// It imports nothing of the plugin: what it knows is the contract, that is, the command line, CSI, and files.
 package harness
 
 import (
@@ -18,9 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 
 	"github.com/refvol/refvol/e2e/tools/process"
 )
@@ -31,9 +33,8 @@ const (
 	// NodeName is the node that it is told it runs on, if PluginOptions says nothing else.
 	NodeName = "node-1"
 
-	// Of a busy machine, with the race detector in the plugin.
-	startTimeout = 2 * time.Minute
-	stopTimeout  = 2 * time.Minute
+	// patience is the kubelet's own for a CSI call, and enough for a busy machine with the race detector in the plugin.
+	patience = 2 * time.Minute
 )
 
 // PluginOptions says what to start. Binary, Kubeconfig and Dir are required.
@@ -42,11 +43,10 @@ type PluginOptions struct {
 	Binary string
 	// Kubeconfig is what the plugin reaches the API server with.
 	Kubeconfig string
-	// Dir is for everything the plugin keeps; it must be empty, and short, as it
-	// holds sockets.
+	// Dir is for everything the plugin keeps; it must be empty, and short, as it holds sockets.
 	Dir string
-	// Pods gets the pods of the volumes that are published; nil: nobody knows of them, so
-	// that a restarted plugin waits for another publish.
+	// Pods gets the pods of the volumes that are published; nil: nobody knows of them, so that a restarted plugin
+	// waits for another publish.
 	Pods Pods
 	// NodeName is the node's; empty: the constant of this name.
 	NodeName string
@@ -58,24 +58,17 @@ type PluginOptions struct {
 	BeforeFork func() error
 }
 
-func (o *PluginOptions) validate() error {
-	if o.Binary == "" || o.Kubeconfig == "" || o.Dir == "" {
-		return errors.New("plugin: binary, kubeconfig and directory are required")
-	}
-	return nil
-}
-
-// Plugin is the plugin on a pretended node: its directories, and the process while
-// it runs. Calls over Node, Identity and what builds on them may run at once; the
-// methods that start or end the process must not run beside each other.
+// Plugin is the plugin on a pretended node: its directories, and the process while it runs. Calls over Node, Identity
+// and what builds on them may run at once; the methods that start or end the process must not run beside each other.
 type Plugin struct {
 	opts PluginOptions
 	proc *process.Process
 	// conn is the connection to the run that is, or was last; on that one, calls fail.
 	conn atomic.Pointer[grpc.ClientConn]
 	// logged is how long the log was when the process started.
-	logged  int64
-	answers answers
+	logged int
+	// leakedBy has an error for each method of which an answer leaked something.
+	leakedBy sync.Map
 	// stored is what Pods has got, by pod and volume; storing is held meanwhile.
 	stored  sync.Map
 	storing sync.Mutex
@@ -83,9 +76,6 @@ type Plugin struct {
 
 // StartPlugin makes the node's directories and starts the plugin; see Plugin.Start.
 func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
-	if err := o.validate(); err != nil {
-		return nil, err
-	}
 	o.NodeName = cmp.Or(o.NodeName, NodeName)
 	p := &Plugin{opts: o}
 	for _, dir := range []string{p.KubeletDir(), p.RegistrationDir()} {
@@ -114,24 +104,34 @@ func (p *Plugin) PID() int { return p.proc.PID() }
 // Process is the run that is, or was last.
 func (p *Plugin) Process() *process.Process { return p.proc }
 
-// Start starts the process, again after Kill or Terminate, with the same
-// directories, and returns when it answers on its socket. The error has the last
-// lines of its log.
+// Start starts the process, again after Kill or Terminate, with the same directories, and returns when it answers on
+// its socket. The error has the last lines of its log.
 func (p *Plugin) Start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	logged, err := p.logSize()
-	if err != nil {
-		return err
+	if info, err := os.Stat(p.LogPath()); err == nil {
+		p.logged = int(info.Size())
 	}
-	p.logged = logged
 	if err := p.bindPods(); err != nil {
 		return err
 	}
 	proc, err := process.Start(process.Options{
-		Path:       p.opts.Binary,
-		Args:       append(p.args(), p.opts.Args...),
-		Env:        p.env(),
+		Path: p.opts.Binary,
+		Args: append([]string{
+			"serve",
+			"--endpoint=unix://" + p.Socket(),
+			"--driver-name=" + DriverName,
+			"--node-name=" + p.opts.NodeName,
+			"--kubeconfig=" + p.opts.Kubeconfig,
+			"--kubelet-dir=" + p.KubeletDir(),
+			"--registration-dir=" + p.RegistrationDir(),
+			"--kubelet-socket-path=" + p.Socket(),
+			"--http-address=",
+			"--status-address=",
+		}, p.opts.Args...),
+		// A stack dump shows all goroutines, and a race shows in the exit status as well as in the log. The plugin
+		// collects garbage as it does on a node, whatever the tests do.
+		Env:        slices.Concat(os.Environ(), []string{"GOTRACEBACK=all", "GORACE=exitcode=66 atexit_sleep_ms=0", "GOGC=100"}, p.opts.Env),
 		Log:        p.LogPath(),
 		BeforeFork: p.opts.BeforeFork,
 	})
@@ -142,14 +142,18 @@ func (p *Plugin) Start(ctx context.Context) error {
 	if err := p.connect(); err != nil {
 		return errors.Join(err, p.Kill())
 	}
-	if err := proc.Await(ctx, p.probe); err != nil {
+	err = proc.Await(ctx, func(ctx context.Context) error {
+		_, err := p.Identity().Probe(ctx, &csi.ProbeRequest{})
+		return err
+	})
+	if err != nil {
 		return errors.Join(err, p.Kill())
 	}
 	return nil
 }
 
-// bindPods makes the pods' directory a mount of its own whose mounts reach others, as the plugin's pod
-// has it. A mount that is there already stays as it is.
+// bindPods makes the pods' directory a mount of its own whose mounts reach others, as the plugin's pod has it. A
+// mount that is there already stays as it is.
 func (p *Plugin) bindPods() error {
 	dir := p.podsDir()
 	mounts, err := MountsBelow(dir)
@@ -182,35 +186,12 @@ func (p *Plugin) isPods(m Mount) bool { return m.Target == p.podsDir() }
 // AddArgs adds to the command line of the next Start; of a repeated flag the last one counts.
 func (p *Plugin) AddArgs(args ...string) { p.opts.Args = slices.Concat(p.opts.Args, args) }
 
-func (p *Plugin) args() []string {
-	return []string{
-		"serve",
-		"--endpoint=unix://" + p.Socket(),
-		"--driver-name=" + DriverName,
-		"--node-name=" + p.opts.NodeName,
-		"--kubeconfig=" + p.opts.Kubeconfig,
-		"--kubelet-dir=" + p.KubeletDir(),
-		"--registration-dir=" + p.RegistrationDir(),
-		"--kubelet-socket-path=" + p.Socket(),
-		"--http-address=",
-		"--status-address=",
-	}
-}
-
-// env makes a stack dump show all goroutines, and lets a race show in the exit
-// status as well as in the log. The race detector would wait for a second at the end.
-// The plugin collects garbage as it does on a node, whatever the tests do.
-func (p *Plugin) env() []string {
-	return slices.Concat(os.Environ(),
-		[]string{"GOTRACEBACK=all", "GORACE=exitcode=66 atexit_sleep_ms=0", "GOGC=100"}, p.opts.Env)
-}
-
-// connect dials again soon after a failure: the socket appears within milliseconds,
-// and the default back-off starts with a second.
+// connect dials again soon after a failure: the socket appears within milliseconds, and the default back-off starts
+// with a second.
 func (p *Plugin) connect() error {
 	conn, err := grpc.NewClient("unix://"+p.Socket(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithUnaryInterceptor(p.answers.intercept),
+		grpc.WithUnaryInterceptor(p.intercept),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond},
 			MinConnectTimeout: time.Second,
@@ -222,29 +203,18 @@ func (p *Plugin) connect() error {
 	return nil
 }
 
-func (p *Plugin) probe(ctx context.Context) error {
-	_, err := p.Identity().Probe(ctx, &csi.ProbeRequest{})
-	return err
-}
-
 // Node is a CSI client on the plugin's socket.
 func (p *Plugin) Node() csi.NodeClient { return csi.NewNodeClient(p.conn.Load()) }
 
 // Identity is a CSI client on the plugin's socket.
 func (p *Plugin) Identity() csi.IdentityClient { return csi.NewIdentityClient(p.conn.Load()) }
 
-// Kill ends the process with SIGKILL, as a crash would. It does nothing if the
-// process has ended.
-func (p *Plugin) Kill() error {
-	return errors.Join(p.disconnect(), p.proc.Kill())
-}
+// Kill ends the process with SIGKILL, as a crash would. It does nothing if the process has ended.
+func (p *Plugin) Kill() error { return p.stop(context.Background(), syscall.SIGKILL) }
 
-// Terminate ends the process with SIGTERM, as the kubelet does, and fails if it
-// does not end with status 0 in time.
+// Terminate ends the process with SIGTERM, as the kubelet does, and fails if it does not end with status 0 in time.
 func (p *Plugin) Terminate(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
-	defer cancel()
-	if err := errors.Join(p.proc.Stop(ctx, syscall.SIGTERM), p.disconnect()); err != nil {
+	if err := p.stop(ctx, syscall.SIGTERM); err != nil {
 		return err
 	}
 	if code := p.proc.ExitCode(); code != 0 {
@@ -253,20 +223,18 @@ func (p *Plugin) Terminate(ctx context.Context) error {
 	return nil
 }
 
-func (p *Plugin) disconnect() error {
-	conn := p.conn.Load()
-	if conn == nil {
-		return nil
-	}
-	err := conn.Close()
-	if status.Code(err) == codes.Canceled {
-		return nil // it was closed already
+// stop sends a signal, waits for the end of the process, and ends the connection.
+func (p *Plugin) stop(ctx context.Context, signal syscall.Signal) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := p.proc.Stop(ctx, signal)
+	if conn := p.conn.Load(); conn != nil {
+		_ = conn.Close() // fails only if it was closed already
 	}
 	return err
 }
 
-// Close kills the process if it runs, and detaches what mounts it left, so that
-// the directory can be removed.
+// Close kills the process if it runs, and detaches what mounts it left, so that the directory can be removed.
 func (p *Plugin) Close() error {
 	err := p.Kill()
 	mounts, listErr := MountsBelow(p.opts.Dir)
@@ -286,8 +254,8 @@ func (p *Plugin) VolumeMounts() ([]Mount, error) {
 	return slices.DeleteFunc(mounts, p.isPods), err
 }
 
-// Descriptors returns what the open file descriptors of the running process are, a
-// string each as in /proc/PID/fd; the numbers of sockets and pipes are left out.
+// Descriptors returns what the open file descriptors of the running process are, a string each as in /proc/PID/fd;
+// the numbers of sockets and pipes are left out.
 func (p *Plugin) Descriptors() ([]string, error) { return descriptors(p.PID()) }
 
 func descriptors(pid int) ([]string, error) {

@@ -20,8 +20,8 @@ type Pods interface {
 	PutPod(ctx context.Context, pod *corev1.Pod) error
 }
 
-// StorePod has the API server know the volume's pod, with the volume in its spec, as the plugin
-// reads it there. A pod that exists gets the volume added. Publish does it too.
+// StorePod has the API server know the volume's pod, with the volume in its spec, as the plugin reads it there. A pod
+// that exists gets the volume added. Publish does it too.
 func (p *Plugin) StorePod(ctx context.Context, v *Volume) error {
 	if p.opts.Pods == nil || v.Unknown {
 		return nil

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TB is what the helpers need of a *testing.T; it lets programs that are no tests
-// use this package without linking package testing.
+// TB is what the helpers need of a *testing.T; it lets programs that are no tests use this package without linking
+// package testing.
 type TB interface {
 	Helper()
 	Context() context.Context
@@ -17,8 +17,8 @@ type TB interface {
 
 const pollInterval = 10 * time.Millisecond
 
-// Eventually calls f until it returns nil, every 10 ms at first (see Poll), and fails the test with f's
-// last error if that does not happen within timeout.
+// Eventually calls f until it returns nil, every 10 ms at first (see Poll), and fails the test with f's last error if
+// that does not happen within timeout.
 func Eventually(t TB, timeout time.Duration, f func() error) {
 	t.Helper()
 	if err := Poll(t.Context(), timeout, pollInterval, f); err != nil {
@@ -26,37 +26,24 @@ func Eventually(t TB, timeout time.Duration, f func() error) {
 	}
 }
 
-// patience is how long Poll calls f at its own interval; later it does so less and less often, so
-// that many tests that wait leave the machine to what they wait for.
-const (
-	patience     = 3 * time.Second
-	rarest       = 250 * time.Millisecond
-	partOfPassed = 20
-)
-
-// Poll calls f until it returns nil: at every interval for some seconds, then after a twentieth of
-// the time that has passed. f's last error is in the one that Poll returns when timeout or ctx ends
-// the wait.
+// Poll calls f until it returns nil, or returns f's last error when timeout or ctx ends the wait. After three seconds
+// the interval grows, so that many tests that wait leave the machine to what they wait for.
 func Poll(ctx context.Context, timeout, interval time.Duration, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	begin := time.Now()
-	next := time.NewTimer(interval)
-	defer next.Stop()
 	for {
 		err := f()
 		if err == nil {
 			return nil
 		}
+		if passed := time.Since(begin); passed > 3*time.Second {
+			interval = max(interval, min(passed/20, 250*time.Millisecond))
+		}
 		select {
-		case <-next.C:
+		case <-time.After(interval):
 		case <-ctx.Done():
 			return fmt.Errorf("not so within %s: %w", timeout, err)
 		}
-		pause := interval
-		if passed := time.Since(begin); passed > patience {
-			pause = max(interval, min(passed/partOfPassed, rarest))
-		}
-		next.Reset(pause)
 	}
 }

@@ -6,23 +6,32 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strconv"
+
+	"github.com/refvol/refvol/e2e/tools/gobuild"
 )
 
-// Prometheus asks what the plugin served in the language of Prometheus. Its methods are safe for
-// concurrent use.
+// Prometheus asks what the plugin served in the language of Prometheus. Its methods are safe for concurrent use.
 type Prometheus struct {
 	promtool, query string
 }
 
 // BuildPrometheus builds the programs behind it into dir. The first call on a machine takes minutes.
 func BuildPrometheus(ctx context.Context, dir string, progress io.Writer) (*Prometheus, error) {
-	promtool, query, err := buildPrometheus(ctx, dir, progress)
+	o := gobuild.Options{
+		Dir: "e2e/tools/prometheus", Package: "github.com/prometheus/prometheus/cmd/promtool",
+		// Without it promtool has the clients of all clouds.
+		Tags: "remove_all_sd", LDFlags: "-s -w", Progress: progress,
+	}
+	promtool, err := build(ctx, o, "prometheus", "promtool", dir)
 	if err != nil {
 		return nil, err
 	}
-	return &Prometheus{promtool: promtool, query: query}, nil
+	o.Package = "./query"
+	query, err := build(ctx, o, "prometheus", "query", dir)
+	return &Prometheus{promtool: promtool, query: query}, err
 }
 
 // Promtool runs promtool and returns what it printed, also with an error.
@@ -54,18 +63,16 @@ func (p *Prometheus) Query(ctx context.Context, scrapes []Scrape, seconds float6
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, p.query)
-	cmd.Stdin = bytes.NewReader(request)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(request), os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("query: %w: %s", err, stderr.Bytes())
+		return nil, fmt.Errorf("query: %w", err)
 	}
 	var answers []struct {
 		Error   string
 		Samples []struct {
 			Labels map[string]string
-			Value  string
+			Value  string // it may be NaN
 		}
 	}
 	if err := json.Unmarshal(out, &answers); err != nil {
@@ -91,26 +98,12 @@ func (p *Prometheus) Query(ctx context.Context, scrapes []Scrape, seconds float6
 const PrometheusKinds = `apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: podmonitors.monitoring.coreos.com}
-spec:
-  group: monitoring.coreos.com
-  scope: Namespaced
-  names: {kind: PodMonitor, plural: podmonitors}
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+spec: {group: monitoring.coreos.com, scope: Namespaced, names: {kind: PodMonitor, plural: podmonitors}, versions: [` + anyFields + `]}
 ---
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: prometheusrules.monitoring.coreos.com}
-spec:
-  group: monitoring.coreos.com
-  scope: Namespaced
-  names: {kind: PrometheusRule, plural: prometheusrules}
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+spec: {group: monitoring.coreos.com, scope: Namespaced, names: {kind: PrometheusRule, plural: prometheusrules}, versions: [` + anyFields + `]}
 `
+
+const anyFields = `{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}`

@@ -2,7 +2,6 @@ package harness
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,8 +18,7 @@ const (
 	pluginTags = "grpcnotrace"
 )
 
-// Repository returns the root directory of the checkout that the working directory
-// is in.
+// Repository returns the root directory of the checkout that the working directory is in.
 func Repository() (string, error) {
 	start, err := os.Getwd()
 	if err != nil {
@@ -37,8 +35,8 @@ func Repository() (string, error) {
 	}
 }
 
-// BuildControlPlane returns the etcd and the API server that KUBEBUILDER_ASSETS names. Without it, it builds them if they are
-// missing, which takes minutes the first time; progress gets a line now and then.
+// BuildControlPlane returns the etcd and the API server that KUBEBUILDER_ASSETS names. Without it, it builds them if
+// they are missing, which takes minutes the first time; progress gets a line now and then.
 func BuildControlPlane(ctx context.Context, progress io.Writer) (controlplane.Binaries, error) {
 	if dir := os.Getenv(controlplane.AssetsVariable); dir != "" {
 		fmt.Fprintf(progress, "etcd and kube-apiserver are those of %s=%s\n", controlplane.AssetsVariable, dir)
@@ -51,8 +49,7 @@ func BuildControlPlane(ctx context.Context, progress io.Writer) (controlplane.Bi
 	return controlplane.Build(ctx, o)
 }
 
-// BuildKubectl builds kubectl if it is missing, as BuildControlPlane does the servers,
-// and returns its path.
+// BuildKubectl builds kubectl if it is missing, as BuildControlPlane does the servers, and returns its path.
 func BuildKubectl(ctx context.Context, progress io.Writer) (string, error) {
 	o, err := kubernetesBuild(progress)
 	if err != nil {
@@ -75,8 +72,7 @@ func kubernetesBuild(progress io.Writer) (controlplane.BuildOptions, error) {
 	}, err
 }
 
-// On a machine without the go tool, these name what StartControlPlane attaches to, and what
-// BuildPlugin copies.
+// On a machine without the go tool, these name what StartControlPlane attaches to, and what BuildPlugin copies.
 const (
 	KubeconfigVariable = "REFVOL_TEST_KUBECONFIG"
 	PluginVariable     = "REFVOL_TEST_PLUGIN"
@@ -85,8 +81,7 @@ const (
 	EmulatedVariable = "REFVOL_TEST_EMULATED"
 )
 
-// StartControlPlane builds what is missing and starts a control plane, or attaches to the one
-// of KubeconfigVariable.
+// StartControlPlane builds what is missing and starts a control plane, or attaches to the one of KubeconfigVariable.
 func StartControlPlane(ctx context.Context, progress io.Writer) (*controlplane.ControlPlane, error) {
 	if kubeconfig := os.Getenv(KubeconfigVariable); kubeconfig != "" {
 		return controlplane.Attach(kubeconfig, os.Getenv(EtcdVariable))
@@ -98,86 +93,51 @@ func StartControlPlane(ctx context.Context, progress io.Writer) (*controlplane.C
 	return controlplane.Start(ctx, controlplane.Options{Binaries: binaries})
 }
 
-// BuildPlugin builds the plugin and puts a copy of it into dir, which it returns the
-// path of. With race the binary has the race detector in it, which needs a C
-// compiler. PluginVariable names a binary to take instead, as it is.
-//
-// The go tool leaves an up-to-date binary alone, which saves the seconds of linking
-// it; so it builds into the cache, under a lock, and the copy is what nobody else
-// can replace during the run.
+// BuildPlugin builds the plugin and puts a copy of it into dir, which it returns the path of. With race the binary
+// has the race detector in it, which needs a C compiler. PluginVariable names a binary to take instead, as it is.
 func BuildPlugin(ctx context.Context, dir string, race bool, progress io.Writer) (string, error) {
-	name := "refvol-plugin"
-	if race {
-		name += "-race"
-	}
+	o := gobuild.Options{Package: "./cmd/refvol-plugin", Race: race, Progress: progress}
 	if binary := os.Getenv(PluginVariable); binary != "" {
-		return copyProgram(binary, filepath.Join(dir, name))
+		return copyProgram(binary, filepath.Join(dir, raced("refvol-plugin", race)))
 	}
-	repo, err := Repository()
-	if err != nil {
-		return "", err
-	}
-	o := gobuild.Options{Dir: repo, Package: "./cmd/refvol-plugin", Race: race, Progress: progress}
 	if !race {
 		o.Tags = pluginTags
 	}
-	return buildCopy(ctx, o, filepath.Join("plugin", name), filepath.Join(dir, name))
+	return build(ctx, o, "plugin", raced("refvol-plugin", race), dir)
 }
 
-// BuildKubectlRefvol builds kubectl-refvol, as BuildPlugin does the plugin, and returns the path of a
-// copy in dir.
+// BuildKubectlRefvol builds kubectl-refvol, as BuildPlugin does the plugin, and returns the path of a copy in dir.
 func BuildKubectlRefvol(ctx context.Context, dir string, race bool, progress io.Writer) (string, error) {
-	name := "kubectl-refvol"
+	o := gobuild.Options{Dir: "cmd/kubectl-refvol", Package: ".", Race: race, Progress: progress}
+	return build(ctx, o, "kubectl-refvol", raced("kubectl-refvol", race), dir)
+}
+
+func raced(name string, race bool) string {
 	if race {
-		name += "-race"
+		return name + "-race"
 	}
-	repo, err := Repository()
-	if err != nil {
-		return "", err
-	}
-	o := gobuild.Options{Dir: filepath.Join(repo, "cmd", "kubectl-refvol"), Package: ".", Race: race, Progress: progress}
-	return buildCopy(ctx, o, filepath.Join("kubectl-refvol", name), filepath.Join(dir, name))
+	return name
 }
 
 // BuildHelm builds helm, as BuildPlugin does the plugin, and returns the path of a copy in dir.
 func BuildHelm(ctx context.Context, dir string, progress io.Writer) (string, error) {
+	o := gobuild.Options{Dir: "e2e/tools/helm", Package: "helm.sh/helm/v4/cmd/helm", LDFlags: "-s -w", Progress: progress}
+	return build(ctx, o, "helm", "helm", dir)
+}
+
+// build builds a program, whose Dir is below the root of the checkout, and returns the path of a copy in dir. The go
+// tool leaves an up-to-date binary alone, which saves the seconds of linking it; so it builds into the cache, under a
+// lock, and the copy is what nobody else can replace during the run.
+func build(ctx context.Context, o gobuild.Options, cached, name, dir string) (string, error) {
 	repo, err := Repository()
 	if err != nil {
 		return "", err
 	}
-	o := gobuild.Options{
-		Dir: filepath.Join(repo, "e2e", "tools", "helm"), Package: "helm.sh/helm/v4/cmd/helm", LDFlags: "-s -w", Progress: progress,
-	}
-	return buildCopy(ctx, o, filepath.Join("helm", "helm"), filepath.Join(dir, "helm"))
-}
-
-// buildPrometheus builds two programs of e2e/tools/prometheus, as BuildPlugin does the plugin, and
-// returns the paths of their copies in dir.
-func buildPrometheus(ctx context.Context, dir string, progress io.Writer) (promtool, query string, err error) {
-	repo, err := Repository()
-	if err != nil {
-		return "", "", err
-	}
-	o := gobuild.Options{
-		Dir: filepath.Join(repo, "e2e", "tools", "prometheus"), Package: "github.com/prometheus/prometheus/cmd/promtool",
-		// Without it promtool has the clients of all clouds.
-		Tags: "remove_all_sd", LDFlags: "-s -w", Progress: progress,
-	}
-	if promtool, err = buildCopy(ctx, o, filepath.Join("prometheus", "promtool"), filepath.Join(dir, "promtool")); err != nil {
-		return "", "", err
-	}
-	o.Package = "./query"
-	query, err = buildCopy(ctx, o, filepath.Join("prometheus", "query"), filepath.Join(dir, "query"))
-	return promtool, query, err
-}
-
-// buildCopy builds a program into the cache, under a name there, and returns the path of its copy.
-func buildCopy(ctx context.Context, o gobuild.Options, name, to string) (string, error) {
 	cache, err := gobuild.CacheDir()
 	if err != nil {
 		return "", err
 	}
-	o.Out = filepath.Join(cache, name)
+	o.Dir, o.Out = filepath.Join(repo, o.Dir), filepath.Join(cache, cached, name)
 	if err := os.MkdirAll(filepath.Dir(o.Out), 0o755); err != nil {
 		return "", err
 	}
@@ -189,21 +149,13 @@ func buildCopy(ctx context.Context, o gobuild.Options, name, to string) (string,
 	if err := gobuild.Build(ctx, o); err != nil {
 		return "", err
 	}
-	return copyProgram(o.Out, to)
+	return copyProgram(o.Out, filepath.Join(dir, name))
 }
 
 func copyProgram(from, to string) (string, error) {
-	in, err := os.Open(from)
+	program, err := os.ReadFile(from)
 	if err != nil {
 		return "", err
 	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
-	if err != nil {
-		return "", err
-	}
-	if _, err := io.Copy(out, in); err != nil {
-		return "", fmt.Errorf("copy %s to %s: %w", from, to, errors.Join(err, out.Close()))
-	}
-	return to, out.Close()
+	return to, os.WriteFile(to, program, 0o755)
 }

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/refvol/refvol/e2e/tools/controlplane"
 )
@@ -25,33 +24,49 @@ const (
 	tokenLifetime = 12 * time.Hour
 )
 
-// GrantPlugin makes the plugin's service account, gives it what deploy/base gives it
-// and nothing else, so that a right that is missing there shows, and writes a
-// kubeconfig file for it. It returns the token that the file carries. What is there already,
-// from another run, stays.
+// GrantPlugin makes the plugin's service account, gives it what deploy/base gives it and nothing else, so that a
+// right that is missing there shows, and writes a kubeconfig file for it. It returns the token that the file carries.
+// What is there already, from another run, stays.
 func GrantPlugin(ctx context.Context, c *controlplane.ControlPlane, kubeconfig string) (token string, err error) {
-	if err := makeNamespace(ctx, c.Client()); err != nil {
+	repo, err := Repository()
+	if err != nil {
 		return "", err
 	}
-	if err := applyRights(ctx, c.Client()); err != nil {
-		return "", err
+	f, err := os.Open(filepath.Join(repo, "deploy", "base", "rbac.yaml"))
+	if err != nil {
+		return "", fmt.Errorf("read the plugin's rights: %w", err)
 	}
-	return MakeAccount(ctx, c, pluginAccount, kubeconfig)
+	defer f.Close()
+	var role rbacv1.ClusterRole
+	var binding rbacv1.ClusterRoleBinding
+	documents := yaml.NewYAMLOrJSONDecoder(f, 4096)
+	if err := errors.Join(documents.Decode(&role), documents.Decode(&binding)); err != nil {
+		return "", fmt.Errorf("decode %s as a ClusterRole and its binding: %w", f.Name(), err)
+	}
+	return grant(ctx, c, pluginAccount, kubeconfig, &role, &binding)
 }
 
-func makeNamespace(ctx context.Context, client kubernetes.Interface) error {
+// grant makes a service account, a role and its binding.
+func grant(ctx context.Context, c *controlplane.ControlPlane, account, kubeconfig string, role *rbacv1.ClusterRole, binding *rbacv1.ClusterRoleBinding) (token string, err error) {
+	client := c.Client()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pluginNamespace}}
 	if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); missing(err) {
-		return fmt.Errorf("create the plugin's namespace: %w", err)
+		return "", fmt.Errorf("create the plugin's namespace: %w", err)
 	}
-	return nil
+	if _, err := client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); missing(err) {
+		return "", fmt.Errorf("create the plugin's role: %w", err)
+	}
+	if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); missing(err) {
+		return "", fmt.Errorf("bind the plugin's role: %w", err)
+	}
+	return MakeAccount(ctx, c, account, kubeconfig)
 }
 
 // missing says whether an object is not there, after this answer to its creation.
 func missing(err error) bool { return err != nil && !apierrors.IsAlreadyExists(err) }
 
-// MakeAccount makes a service account in the plugin's namespace, which must exist,
-// and a kubeconfig file for it. It returns the token that the file carries.
+// MakeAccount makes a service account in the plugin's namespace, which must exist, and a kubeconfig file for it. It
+// returns the token that the file carries.
 func MakeAccount(ctx context.Context, c *controlplane.ControlPlane, name, kubeconfig string) (token string, err error) {
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if _, err := c.Client().CoreV1().ServiceAccounts(pluginNamespace).Create(ctx, sa, metav1.CreateOptions{}); missing(err) {
@@ -61,35 +76,4 @@ func MakeAccount(ctx context.Context, c *controlplane.ControlPlane, name, kubeco
 		return "", err
 	}
 	return token, c.WriteKubeconfig(kubeconfig, token)
-}
-
-// applyRights creates the ClusterRole and its binding that the manifests have.
-func applyRights(ctx context.Context, client kubernetes.Interface) error {
-	repo, err := Repository()
-	if err != nil {
-		return err
-	}
-	f, err := os.Open(filepath.Join(repo, "deploy", "base", "rbac.yaml"))
-	if err != nil {
-		return fmt.Errorf("read the plugin's rights: %w", err)
-	}
-	defer f.Close()
-	var role rbacv1.ClusterRole
-	var binding rbacv1.ClusterRoleBinding
-	documents := yaml.NewYAMLOrJSONDecoder(f, 4096)
-	if err := errors.Join(documents.Decode(&role), documents.Decode(&binding)); err != nil {
-		return fmt.Errorf("decode %s as a ClusterRole and its binding: %w", f.Name(), err)
-	}
-	return bind(ctx, client, &role, &binding)
-}
-
-// bind creates a role and its binding.
-func bind(ctx context.Context, client kubernetes.Interface, role *rbacv1.ClusterRole, binding *rbacv1.ClusterRoleBinding) error {
-	if _, err := client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); missing(err) {
-		return fmt.Errorf("create the plugin's role: %w", err)
-	}
-	if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); missing(err) {
-		return fmt.Errorf("bind the plugin's role: %w", err)
-	}
-	return nil
 }

@@ -20,10 +20,10 @@ func TestStockNamesWhatIsNew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := added("file descriptor", before.descriptors, after.descriptors); err == nil || !strings.Contains(err.Error(), "/dev/null") {
+	if err := added(before, after); err == nil || !strings.Contains(err.Error(), "1 leaked file descriptor: /dev/null") {
 		t.Errorf("an open file: %v, want it named", err)
 	}
-	if err := added("file descriptor", after.descriptors, before.descriptors); err != nil {
+	if err := added(after, before); err != nil {
 		t.Errorf("a closed file: %v", err)
 	}
 }

@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -9,14 +8,14 @@ import (
 )
 
 const (
-	// LongVariable is the name of a variable that asks, set to anything, for the long form of the suites that have one.
+	// LongVariable is the name of a variable that asks, set to anything, for the long form of the suites that have
+	// one.
 	LongVariable = "REFVOL_LONG"
 	// seedVariable repeats the choices of an earlier run.
 	seedVariable = "REFVOL_SEED"
 )
 
-// Scaled returns the size of a suite: short, or long where REFVOL_LONG is set, as
-// `make test-long` does.
+// Scaled returns the size of a suite: short, or long where REFVOL_LONG is set, as `make test-long` does.
 func Scaled[T any](short, long T) T {
 	if os.Getenv(LongVariable) != "" {
 		return long
@@ -24,34 +23,25 @@ func Scaled[T any](short, long T) T {
 	return short
 }
 
-// Rand returns a source of a suite's choices and logs the run's seed, which REFVOL_SEED
-// sets to repeat it. The source is for one goroutine.
+// Rand returns a source of a suite's choices, which starts from Seed. It is for one goroutine.
 func Rand(t TB) *rand.Rand {
 	t.Helper()
 	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
-// Seed returns and logs what each Rand of this process starts from, for a suite that needs a source for
-// each of its parts.
+// Seed returns and logs what each Rand of this process starts from, for a suite that needs a source for each of its
+// parts. REFVOL_SEED sets it, to repeat a run.
 func Seed(t TB) uint64 {
 	t.Helper()
-	seed, err := theSeed()
-	if err != nil {
-		t.Fatalf("%v", err)
+	seed := randomSeed()
+	if text := os.Getenv(seedVariable); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("%s: %v", seedVariable, err)
+		}
 	}
 	t.Logf("%s=%d", seedVariable, seed)
 	return seed
 }
 
-// theSeed is one for the whole run, so that one variable repeats it.
-var theSeed = sync.OnceValues(func() (uint64, error) { //nolint:gochecknoglobals // A constant of the process.
-	text := os.Getenv(seedVariable)
-	if text == "" {
-		return rand.Uint64(), nil
-	}
-	seed, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", seedVariable, err)
-	}
-	return seed, nil
-})
+var randomSeed = sync.OnceValue(rand.Uint64) //nolint:gochecknoglobals // One for the whole run, so that one variable repeats it.

@@ -11,70 +11,60 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SwitchWatch tells when ..data of volumes is replaced. The kernel wakes it for that (inotify), so
-// it costs next to nothing while nothing happens, and needs no luck to be in time.
-//
-// Its one goroutine ends with Close. mu guards dirs.
+// SwitchWatch tells when ..data of volumes is replaced. The kernel wakes it for that (inotify), so it costs next to
+// nothing while nothing happens, and needs no luck to be in time. Its one goroutine ends with Close.
 type SwitchWatch struct {
+	fd       int // of inotify
 	inotify  *os.File
 	switched func(dir string) error
 	ended    chan struct{}
 	// err is what ended the goroutine early; it may be read once ended is closed.
 	err error
 
-	mu   sync.Mutex
+	mu   sync.Mutex // guards dirs
 	dirs map[int32]string
 }
 
-// WatchSwitches returns a watch of no volume yet. One goroutine calls switched with the root of a
-// volume after each switch there, until that returns an error. The caller closes the watch.
+// WatchSwitches returns a watch of no volume yet. One goroutine calls switched with the root of a volume after each
+// switch there, until that returns an error. The caller closes the watch.
 func WatchSwitches(switched func(dir string) error) (*SwitchWatch, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
-	w := &SwitchWatch{
-		inotify: os.NewFile(uintptr(fd), "inotify"), switched: switched,
-		ended: make(chan struct{}), dirs: map[int32]string{},
-	}
-	go w.run()
+	w := &SwitchWatch{fd: fd, inotify: os.NewFile(uintptr(fd), "inotify"), switched: switched, ended: make(chan struct{}), dirs: map[int32]string{}}
+	go func() {
+		defer close(w.ended)
+		w.err = w.run()
+	}()
 	return w, nil
 }
 
 // Add watches the volume with this root. It is safe for concurrent use.
 func (w *SwitchWatch) Add(dir string) error {
-	connection, err := w.inotify.SyscallConn()
-	if err != nil {
-		return err
-	}
 	// Nothing may arrive before the volume is known.
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	controlErr := connection.Control(func(fd uintptr) {
-		var watch int
-		watch, err = unix.InotifyAddWatch(int(fd), dir, unix.IN_MOVED_TO)
-		w.dirs[int32(watch)] = dir
-	})
-	if err := errors.Join(controlErr, err); err != nil {
+	watch, err := unix.InotifyAddWatch(w.fd, dir, unix.IN_MOVED_TO)
+	if err != nil {
 		return fmt.Errorf("watch %s: %w", dir, err)
 	}
+	w.dirs[int32(watch)] = dir
 	return nil
 }
 
-func (w *SwitchWatch) run() {
-	defer close(w.ended)
+func (w *SwitchWatch) run() error {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := w.inotify.Read(buf)
 		if errors.Is(err, os.ErrClosed) {
-			return
+			return nil
 		}
 		if err == nil {
 			err = w.take(buf[:n])
 		}
 		if err != nil {
-			w.err = err
-			return
+			return err
 		}
 	}
 }

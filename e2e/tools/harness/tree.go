@@ -36,9 +36,8 @@ func List(dir string) ([]Entry, error) {
 	return entries, err
 }
 
-// Files returns the regular files of a volume by path as a container finds them:
-// links are followed, and the names that belong to the volume's own workings, which
-// start with two dots, are left out.
+// Files returns the regular files of a volume by path as a container finds them: links are followed, and the names
+// that belong to the volume's own workings, which start with two dots, are left out.
 func Files(dir string) (map[string]Entry, error) {
 	files := make(map[string]Entry)
 	return files, collectFiles(dir, dir, files)
@@ -54,13 +53,14 @@ func collectFiles(root, dir string, into map[string]Entry) error {
 			continue
 		}
 		e, err := entryOf(root, filepath.Join(dir, name.Name()), os.Stat)
+		if err == nil && e.Mode.IsDir() {
+			err = collectFiles(root, filepath.Join(root, e.Path), into)
+		}
 		if err != nil {
 			return err
 		}
 		if e.Mode.IsRegular() {
 			into[e.Path] = e
-		} else if err := collectFiles(root, filepath.Join(root, e.Path), into); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -75,19 +75,17 @@ func entryOf(root, path string, stat func(string) (fs.FileInfo, error)) (Entry, 
 	if !ok {
 		return Entry{}, fmt.Errorf("no owner known of %s", path)
 	}
-	rel, err := filepath.Rel(root, path)
-	if err != nil {
+	e := Entry{Mode: info.Mode(), UID: int(sys.Uid), GID: int(sys.Gid)}
+	if e.Path, err = filepath.Rel(root, path); err != nil {
 		return Entry{}, err
 	}
-	e := Entry{Path: rel, Mode: info.Mode(), UID: int(sys.Uid), GID: int(sys.Gid)}
 	switch {
 	case e.Mode.IsRegular():
-		data, err := os.ReadFile(path)
+		var data []byte
+		data, err = os.ReadFile(path)
 		e.Content = string(data)
-		return e, err
 	case e.Mode&fs.ModeSymlink != 0:
 		e.Link, err = os.Readlink(path)
-		return e, err
 	}
-	return e, nil
+	return e, err
 }

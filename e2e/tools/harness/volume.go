@@ -21,9 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
-// callTimeout is the kubelet's own for a CSI call.
-const callTimeout = 2 * time.Minute
-
 // Volume is an inline CSI volume of a pod, as far as a kubelet tells a driver of it.
 type Volume struct {
 	// Name is the volume's name in the pod.
@@ -40,41 +37,31 @@ type Volume struct {
 	Writable bool
 	// Unknown has no pod stored for the volume; there may be another one of the name.
 	Unknown bool
-	// Token is the pod's own, which the kubelet adds where the CSIDriver has
-	// tokenRequests; empty for none.
+	// Token is the pod's own, which the kubelet adds where the CSIDriver has tokenRequests; empty for none.
 	Token string
-	// TokenExpires is when the kubelet says that the token does; the zero time is an hour
-	// after each request.
+	// TokenExpires is when the kubelet says that the token does; the zero time is an hour after each request.
 	TokenExpires time.Time
-	// TokenInSecrets hands the token over in the request's secrets, as where the CSIDriver
-	// has serviceAccountTokenInSecrets, and not in the volume context.
+	// TokenInSecrets hands the token over in the request's secrets, as where the CSIDriver has
+	// serviceAccountTokenInSecrets, and not in the volume context.
 	TokenInSecrets bool
 }
 
 // NewVolume returns a volume of a new pod in the namespace, under a UID of its own.
 func NewVolume(namespace, pod string, attributes map[string]string) *Volume {
 	return &Volume{
-		Name:           "settings",
-		Namespace:      namespace,
-		Pod:            pod,
-		UID:            string(uuid.NewUUID()),
-		ServiceAccount: "default",
-		Attributes:     attributes,
+		Name: "settings", Namespace: namespace, Pod: pod, UID: string(uuid.NewUUID()), ServiceAccount: "default", Attributes: attributes,
 	}
 }
 
 // tokensKey is where the kubelet puts the pod's tokens, in either map.
 const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
 
-// tokenLife is how long a token is said to be good for; the kubelet asks for an hour.
-const tokenLife = time.Hour
-
-// tokens returns the pod's tokens by their audiences, of which the API server's own is
-// empty, as the kubelet writes them.
+// tokens returns the pod's tokens by their audiences, of which the API server's own is empty, as the kubelet writes
+// them.
 func (v *Volume) tokens() string {
 	expires := v.TokenExpires
 	if expires.IsZero() {
-		expires = time.Now().Add(tokenLife)
+		expires = time.Now().Add(time.Hour) // as the kubelet asks for
 	}
 	tokens, err := json.Marshal(map[string]authenticationv1.TokenRequestStatus{
 		"": {Token: v.Token, ExpirationTimestamp: metav1.NewTime(expires)},
@@ -91,21 +78,17 @@ func (v *Volume) ID() string {
 }
 
 // Target is where the plugin has to show the volume.
-func (p *Plugin) Target(v *Volume) string {
-	return filepath.Join(p.volumeDir(v), "mount")
-}
+func (p *Plugin) Target(v *Volume) string { return filepath.Join(p.volumeDir(v), "mount") }
 
 func (p *Plugin) volumeDir(v *Volume) string {
-	return filepath.Join(p.KubeletDir(), "pods", v.UID, "volumes", "kubernetes.io~csi", v.Name)
+	return filepath.Join(p.podsDir(), v.UID, "volumes", "kubernetes.io~csi", v.Name)
 }
 
-// PublishRequest is the request that a kubelet sends for the volume. Each call
-// returns a new one, which the caller may change.
+// PublishRequest is the request that a kubelet sends for the volume. Each call returns a new one, which the caller
+// may change.
 func (p *Plugin) PublishRequest(v *Volume) *csi.NodePublishVolumeRequest {
-	attributes := maps.Clone(v.Attributes)
-	if attributes == nil {
-		attributes = make(map[string]string)
-	}
+	attributes := make(map[string]string)
+	maps.Copy(attributes, v.Attributes)
 	maps.Copy(attributes, map[string]string{
 		"csi.storage.k8s.io/pod.name":            v.Pod,
 		"csi.storage.k8s.io/pod.namespace":       v.Namespace,
@@ -124,12 +107,8 @@ func (p *Plugin) PublishRequest(v *Volume) *csi.NodePublishVolumeRequest {
 		VolumeId:   v.ID(),
 		TargetPath: p.Target(v),
 		VolumeCapability: &csi.VolumeCapability{
-			AccessMode: &csi.VolumeCapability_AccessMode{
-				Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
-			},
-			AccessType: &csi.VolumeCapability_Mount{
-				Mount: &csi.VolumeCapability_MountVolume{VolumeMountGroup: v.MountGroup},
-			},
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{VolumeMountGroup: v.MountGroup}},
 		},
 		Readonly:      !v.Writable,
 		VolumeContext: attributes,
@@ -137,14 +116,13 @@ func (p *Plugin) PublishRequest(v *Volume) *csi.NodePublishVolumeRequest {
 	}
 }
 
-// Publish does what a kubelet does for a volume: it makes the parent of the target
-// and its vol_data.json, calls NodePublishVolume, and after an answer that it takes
-// for final removes what it made. The error is the plugin's own.
+// Publish does what a kubelet does for a volume: it makes the parent of the target and its vol_data.json, calls
+// NodePublishVolume, and after an answer that it takes for final removes what it made. The error is the plugin's own.
 func (p *Plugin) Publish(ctx context.Context, v *Volume) error {
 	if err := p.Prepare(v); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if _, known := p.stored.Load(v.UID + "/" + v.Name); !known {
 		if err := p.StorePod(ctx, v); err != nil {
@@ -164,22 +142,17 @@ func (p *Plugin) Publish(ctx context.Context, v *Volume) error {
 	return err
 }
 
-// finalForKubelet tells whether a kubelet takes a failed publish for one that left
-// nothing behind.
+// finalForKubelet tells whether a kubelet takes a failed publish for one that left nothing behind.
 func finalForKubelet(err error) bool {
 	s, ok := status.FromError(err)
-	if !ok {
-		return false
-	}
 	switch s.Code() {
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
 		return false
 	}
-	return true
+	return ok
 }
 
-// Prepare makes what a kubelet makes before it publishes: the parent of the target,
-// not the target.
+// Prepare makes what a kubelet makes before it publishes: the parent of the target, not the target.
 func (p *Plugin) Prepare(v *Volume) error {
 	dir := p.volumeDir(v)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -201,11 +174,10 @@ func (p *Plugin) Prepare(v *Volume) error {
 	return nil
 }
 
-// Unpublish does what a kubelet does at the end of a volume: it calls
-// NodeUnpublishVolume and removes what Prepare made, which fails if the plugin left
-// anything there. The error is the plugin's own if it had one.
+// Unpublish does what a kubelet does at the end of a volume: it calls NodeUnpublishVolume and removes what Prepare
+// made, which fails if the plugin left anything there. The error is the plugin's own if it had one.
 func (p *Plugin) Unpublish(ctx context.Context, v *Volume) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	req := &csi.NodeUnpublishVolumeRequest{VolumeId: v.ID(), TargetPath: p.Target(v)}
 	if _, err := p.Node().NodeUnpublishVolume(ctx, req); err != nil {
@@ -214,8 +186,7 @@ func (p *Plugin) Unpublish(ctx context.Context, v *Volume) error {
 	return p.CleanUp(v)
 }
 
-// CleanUp removes what Prepare made, and the pod's directory with it. It fails if
-// the target is still there.
+// CleanUp removes what Prepare made, and the pod's directory with it. It fails if the target is still there.
 func (p *Plugin) CleanUp(v *Volume) error {
 	if _, err := os.Lstat(p.Target(v)); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("the plugin left the target %s behind (lstat: %v)", p.Target(v), err)
@@ -224,12 +195,8 @@ func (p *Plugin) CleanUp(v *Volume) error {
 	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// From the volume's directory up to the pod's; one that still holds another
-	// volume stays.
-	pods := filepath.Join(p.KubeletDir(), "pods")
-	dir := p.volumeDir(v)
-	for dir != pods && os.Remove(dir) == nil {
-		dir = filepath.Dir(dir)
+	// Up to the pod's; one that still holds another volume stays.
+	for dir := p.volumeDir(v); dir != p.podsDir() && os.Remove(dir) == nil; dir = filepath.Dir(dir) {
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
-// Package kubelet serves what of a kubelet's API a port-forward takes, with Kubernetes' own streaming
-// package, for any number of nodes at once.
+// Package kubelet serves what of a kubelet's API a port-forward takes, with Kubernetes' own streaming package, for
+// any number of nodes at once.
 //
 // It owns the server and its certificate. It must not know what is reached through it.
 package kubelet
@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -21,17 +22,11 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 )
 
-const (
-	idleTimeout    = time.Minute
-	streamsTimeout = 30 * time.Second
-)
-
 // Server is one endpoint for the kubelets of many nodes. It is safe for concurrent use. Close ends it.
 type Server struct {
 	http *httptest.Server
 	// targets are the addresses that stand for the pods, by namespace/name.
 	targets sync.Map
-	streams sync.WaitGroup
 }
 
 // Start starts a server on a port of loopback.
@@ -41,19 +36,13 @@ func Start() *Server {
 	return s
 }
 
-// Close ends the server. The port-forwards end when their clients do, and it waits for them.
-func (s *Server) Close() {
-	s.http.Close()
-	s.streams.Wait()
-}
+// Close ends the server. The port-forwards end when their clients do.
+func (s *Server) Close() { s.http.Close() }
 
 // Node returns a node whose kubelet is this server.
 func (s *Server) Node(name string) (*corev1.Node, error) {
-	address, ok := s.http.Listener.Addr().(*net.TCPAddr)
-	if !ok {
-		return nil, fmt.Errorf("the kubelet's server has no port: %s", s.http.Listener.Addr())
-	}
-	return NodeAt(name, int32(address.Port)), nil
+	address, err := netip.ParseAddrPort(s.http.Listener.Addr().String())
+	return NodeAt(name, int32(address.Port())), err
 }
 
 // NodeAt returns a ready node whose kubelet is said to be on a port of loopback.
@@ -77,9 +66,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	s.streams.Add(1)
-	defer s.streams.Done()
-	portforward.ServePortForward(w, r, forwarder{s}, pod, "", nil, idleTimeout, streamsTimeout, portforward.SupportedProtocols)
+	portforward.ServePortForward(w, r, forwarder{s}, pod, "", nil, time.Minute, 30*time.Second, portforward.SupportedProtocols)
 }
 
 // forwarder is what a container runtime does for a kubelet.
@@ -87,27 +74,21 @@ type forwarder struct{ *Server }
 
 // PortForward is portforward.PortForwarder's.
 func (f forwarder) PortForward(ctx context.Context, pod, _ string, port int32, stream io.ReadWriteCloser) error {
-	target, ok := f.targets.Load(pod)
-	address, isText := target.(string)
-	if !ok || !isText {
+	target, _ := f.targets.Load(pod)
+	address, ok := target.(string)
+	switch {
+	case !ok:
 		return fmt.Errorf("no pod %s", pod)
-	}
-	if address == "" {
+	case address == "":
 		return fmt.Errorf("failed to connect to localhost:%d inside namespace, IPv4: dial tcp4 127.0.0.1:%d: connect: connection refused", port, port)
 	}
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("failed to connect to localhost:%d inside namespace, IPv4: %w", port, err)
 	}
-	sent := make(chan struct{})
-	go func() {
-		defer close(sent)
-		_, _ = io.Copy(conn, stream)
-	}()
+	go func() { _, _ = io.Copy(conn, stream) }() // ends with the stream
 	_, err = io.Copy(stream, conn)
 	// The client may have ended the stream, as it does when it has waited long enough.
 	_ = stream.Close()
-	err = errors.Join(err, conn.Close())
-	<-sent
-	return err
+	return errors.Join(err, conn.Close())
 }

@@ -1,82 +1,110 @@
 package supervise
 
-import "golang.org/x/sys/unix"
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
 
-// form is how a system call says what it is done to, and so whether it is counted.
-type form int
-
-const (
-	// onName changes something that it finds by a name.
-	onName form = iota
-	// onFD changes something by a descriptor, which may be of anything.
-	onFD
-	// opening has its flags in the argument after the path; openingHow has a pointer to
-	// a struct open_how there.
-	opening
-	openingHow
-	// onMount concerns mounts.
-	onMount
-	// executing runs a program. It is handed over only where its name was asked for.
-	executing
+	"golang.org/x/sys/unix"
 )
 
-// none stands for an argument that a call does not have.
-const none = -1
-
-// systemCall is a call that the filter hands over. dir and path are the indexes of the
-// arguments that tell what it changes: a descriptor and a pointer to a path.
+// systemCall is a call that the filter hands over. path is the index of the argument that points to a path,
+// descriptor that of a descriptor through which something is written; none where there is none.
 type systemCall struct {
-	name      string
-	form      form
-	dir, path int
+	name             string
+	path, descriptor int
 }
 
-// commonCalls are those that every architecture has, by number.
-func commonCalls() map[uint32]systemCall {
+const none = -1
+
+// systemCalls are the calls by number. Go's own packages make none of those from before the ...at calls.
+func systemCalls() map[uint32]systemCall {
 	return map[uint32]systemCall{
-		unix.SYS_OPENAT:  {"openat", opening, 0, 1},
-		unix.SYS_OPENAT2: {"openat2", openingHow, 0, 1},
+		unix.SYS_EXECVE:   {"execve", 0, none},
+		unix.SYS_EXECVEAT: {"execveat", 1, none},
 
-		unix.SYS_EXECVE:   {"execve", executing, none, 0},
-		unix.SYS_EXECVEAT: {"execveat", executing, 0, 1},
+		unix.SYS_OPENAT:    {"openat", 1, none},
+		unix.SYS_OPENAT2:   {"openat2", 1, none},
+		unix.SYS_MKDIRAT:   {"mkdirat", 1, none},
+		unix.SYS_SYMLINKAT: {"symlinkat", 2, none},
+		unix.SYS_LINKAT:    {"linkat", 3, none},
+		unix.SYS_UNLINKAT:  {"unlinkat", 1, none},
+		unix.SYS_RENAMEAT:  {"renameat", 3, none},
+		unix.SYS_RENAMEAT2: {"renameat2", 3, none},
+		unix.SYS_FCHMODAT:  {"fchmodat", 1, none},
+		unix.SYS_FCHMODAT2: {"fchmodat2", 1, none},
+		unix.SYS_FCHOWNAT:  {"fchownat", 1, none},
+		unix.SYS_UTIMENSAT: {"utimensat", 1, none},
 
-		unix.SYS_MKDIRAT:   {"mkdirat", onName, 0, 1},
-		unix.SYS_MKNODAT:   {"mknodat", onName, 0, 1},
-		unix.SYS_SYMLINKAT: {"symlinkat", onName, 1, 2},
-		unix.SYS_LINKAT:    {"linkat", onName, 2, 3},
-		unix.SYS_UNLINKAT:  {"unlinkat", onName, 0, 1},
-		unix.SYS_RENAMEAT:  {"renameat", onName, 2, 3},
-		unix.SYS_RENAMEAT2: {"renameat2", onName, 2, 3},
-		unix.SYS_TRUNCATE:  {"truncate", onName, none, 0},
-		unix.SYS_FCHMODAT:  {"fchmodat", onName, 0, 1},
-		unix.SYS_FCHMODAT2: {"fchmodat2", onName, 0, 1},
-		unix.SYS_FCHOWNAT:  {"fchownat", onName, 0, 1},
-		unix.SYS_UTIMENSAT: {"utimensat", onName, 0, 1},
+		unix.SYS_WRITE:           {"write", none, 0},
+		unix.SYS_PWRITE64:        {"pwrite64", none, 0},
+		unix.SYS_WRITEV:          {"writev", none, 0},
+		unix.SYS_SENDFILE:        {"sendfile", none, 0},
+		unix.SYS_COPY_FILE_RANGE: {"copy_file_range", none, 2},
+		unix.SYS_SPLICE:          {"splice", none, 2},
+		unix.SYS_FTRUNCATE:       {"ftruncate", none, 0},
+		unix.SYS_FALLOCATE:       {"fallocate", none, 0},
+		unix.SYS_FCHMOD:          {"fchmod", none, 0},
+		unix.SYS_FCHOWN:          {"fchown", none, 0},
+		unix.SYS_FSETXATTR:       {"fsetxattr", none, 0},
+		unix.SYS_FREMOVEXATTR:    {"fremovexattr", none, 0},
 
-		unix.SYS_WRITE:           {"write", onFD, 0, none},
-		unix.SYS_PWRITE64:        {"pwrite64", onFD, 0, none},
-		unix.SYS_WRITEV:          {"writev", onFD, 0, none},
-		unix.SYS_PWRITEV:         {"pwritev", onFD, 0, none},
-		unix.SYS_PWRITEV2:        {"pwritev2", onFD, 0, none},
-		unix.SYS_SENDFILE:        {"sendfile", onFD, 0, none},
-		unix.SYS_COPY_FILE_RANGE: {"copy_file_range", onFD, 2, none},
-		unix.SYS_SPLICE:          {"splice", onFD, 2, none},
-		unix.SYS_FTRUNCATE:       {"ftruncate", onFD, 0, none},
-		unix.SYS_FALLOCATE:       {"fallocate", onFD, 0, none},
-		unix.SYS_FCHMOD:          {"fchmod", onFD, 0, none},
-		unix.SYS_FCHOWN:          {"fchown", onFD, 0, none},
-		unix.SYS_FSETXATTR:       {"fsetxattr", onFD, 0, none},
-		unix.SYS_FREMOVEXATTR:    {"fremovexattr", onFD, 0, none},
-
-		unix.SYS_FSOPEN:        {"fsopen", onMount, none, 0},
-		unix.SYS_FSCONFIG:      {"fsconfig", onMount, none, 2},
-		unix.SYS_FSMOUNT:       {"fsmount", onMount, none, none},
-		unix.SYS_FSPICK:        {"fspick", onMount, 0, 1},
-		unix.SYS_OPEN_TREE:     {"open_tree", onMount, 0, 1},
-		unix.SYS_MOUNT_SETATTR: {"mount_setattr", onMount, 0, 1},
-		unix.SYS_MOVE_MOUNT:    {"move_mount", onMount, 2, 3},
-		unix.SYS_MOUNT:         {"mount", onMount, none, 1},
-		unix.SYS_UMOUNT2:       {"umount2", onMount, none, 0},
-		unix.SYS_PIVOT_ROOT:    {"pivot_root", onMount, none, 0},
+		unix.SYS_FSOPEN:        {"fsopen", 0, none},
+		unix.SYS_FSCONFIG:      {"fsconfig", 2, none},
+		unix.SYS_FSMOUNT:       {"fsmount", none, none},
+		unix.SYS_OPEN_TREE:     {"open_tree", 1, none},
+		unix.SYS_MOUNT_SETATTR: {"mount_setattr", 1, none},
+		unix.SYS_MOVE_MOUNT:    {"move_mount", 3, none},
+		unix.SYS_MOUNT:         {"mount", 1, none},
+		unix.SYS_UMOUNT2:       {"umount2", 0, none},
 	}
+}
+
+// Call is a call that was counted.
+type Call struct {
+	// Name is the system call's.
+	Name string
+	// Path is the path that it was given, or what its descriptor is of.
+	Path string
+}
+
+func (c Call) String() string { return c.Name + " " + c.Path }
+
+// describe says what a call is about, and whether it counts.
+func describe(n *notification, call systemCall) (Call, bool) {
+	c := Call{Name: call.name}
+	if call.path != none {
+		c.Path = stringAt(n.pid, n.args[call.path])
+	}
+	if call.descriptor == none {
+		return c, true
+	}
+	fd := int32(n.args[call.descriptor])
+	link := fmt.Sprintf("/proc/%d/fd/%d", n.pid, fd)
+	c.Path, _ = os.Readlink(link)
+	info, err := os.Stat(link)
+	// Not a socket, a pipe or an eventfd, of which the link is no path, nor the log.
+	return c, err == nil && (info.IsDir() || info.Mode().IsRegular()) && strings.HasPrefix(c.Path, "/") && fd != 1 && fd != 2
+}
+
+// stringAt reads a string of the process's memory, up to the length of a path; "" if it can't.
+func stringAt(pid uint32, address uint64) string {
+	var text []byte
+	for address != 0 && len(text) < unix.PathMax {
+		// Not over the end of a page: the next one may not be there.
+		part := make([]byte, 4096-address%4096)
+		local := []unix.Iovec{{Base: &part[0]}}
+		local[0].SetLen(len(part))
+		n, err := unix.ProcessVMReadv(int(pid), local, []unix.RemoteIovec{{Base: uintptr(address), Len: len(part)}}, 0)
+		if err != nil {
+			return ""
+		}
+		if end := bytes.IndexByte(part[:n], 0); end >= 0 {
+			return string(append(text, part[:end]...))
+		}
+		text = append(text, part[:n]...)
+		address += uint64(n)
+	}
+	return string(text)
 }

@@ -1,22 +1,31 @@
+// Package supervise stops a process at any one of its file, mount and rename calls, whichever of its threads makes
+// it, and kills it there.
+//
+// It uses seccomp's user notification: a filter that the process inherits hands each such system call to a
+// Supervisor, which lets it go on or kills the process before the call is done. The kernel holds the calling thread
+// meanwhile, so no call slips by. What is counted is in systemCalls; of what is done through a descriptor, only what
+// is done to files and directories, but not to the log on stdout and stderr.
+//
+// It needs Linux 5.19 and CAP_SYS_ADMIN in its user namespace. It knows nothing of what the process is for.
 package supervise
 
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
+	"runtime"
 	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// Decide is asked about each call that is counted, before it is done, while the thread
-// that makes it waits; n counts from 1. True means that the process is to be killed
-// there. It runs on the Supervisor's goroutine, so it holds up all supervised calls of
-// the process, and must not call methods of the Supervisor.
+// Decide is asked about each call that is counted, before it is done, while the thread that makes it waits; n counts
+// from 1. True means that the process is to be killed there. It holds up all supervised calls of the process, and
+// must not call methods of the Supervisor.
 type Decide func(n int, c Call) (kill bool)
 
 // KillAt kills the process at its nth call.
@@ -25,17 +34,13 @@ func KillAt(nth int) Decide { return func(n int, _ Call) bool { return n == nth 
 // CountOnly lets every call go on.
 func CountOnly(int, Call) bool { return false }
 
-// Supervisor watches over one process, and after its end over the next. All methods
-// are safe for concurrent use, but for BeforeFork and Close, which are for whoever
-// starts the process.
-//
-// For each process there is a goroutine, started by BeforeFork; it ends with the
-// process, and at the latest with Close or the next BeforeFork.
+// Supervisor watches over one process, and after its end over the next. All methods are safe for concurrent use, but
+// for BeforeFork and Close, which are for whoever starts the process.
 type Supervisor struct {
-	root    string
 	calls   map[uint32]systemCall
 	serving *service
 
+	// mu guards what is below it.
 	mu     sync.Mutex
 	decide Decide // nil when not armed
 	made   []Call
@@ -43,29 +48,31 @@ type Supervisor struct {
 	err    error
 }
 
-// New returns a Supervisor that also counts opens for reading below the directory root.
-// It is not armed. With names it knows of the system calls of these names only, and all
-// others go on as fast as they would without it. It knows of execve and execveat with their
-// names only. The runtime must not collect garbage then while it starts the process: it would
-// wait for the thread that forks, which waits for the process, which waits for the Supervisor.
-func New(root string, names ...string) *Supervisor {
+// New returns a Supervisor that is not armed. With names it knows of the system calls of these names only, and all
+// others go on as fast as they would without it. It knows of execve and execveat with their names only. Then the
+// runtime needs a second processor, and must not collect garbage while it starts the process: the thread that forks
+// waits for the process, which waits for the Supervisor.
+func New(names ...string) *Supervisor {
 	calls := systemCalls()
-	maps.DeleteFunc(calls, func(_ uint32, c systemCall) bool {
-		return !slices.Contains(names, c.name) && (len(names) > 0 || c.form == executing)
-	})
-	return &Supervisor{root: root, calls: calls}
+	if len(names) == 0 {
+		delete(calls, unix.SYS_EXECVE)
+		delete(calls, unix.SYS_EXECVEAT)
+	} else {
+		maps.DeleteFunc(calls, func(_ uint32, c systemCall) bool { return !slices.Contains(names, c.name) })
+	}
+	return &Supervisor{calls: calls}
 }
 
-// Arm starts the count anew; decide is asked about every call from now on. It may be
-// called before the process starts.
+// Arm starts the count anew; decide is asked about every call from now on. It may be called before the process
+// starts.
 func (s *Supervisor) Arm(decide Decide) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.decide, s.made, s.killed = decide, nil, false
 }
 
-// Disarm ends the count. It returns the calls that were counted since Arm, and whether
-// the process was killed at the last of them; then it is about to end, if it has not.
+// Disarm ends the count. It returns the calls that were counted since Arm, and whether the process was killed at the
+// last of them; then it is about to end, if it has not.
 func (s *Supervisor) Disarm() (made []Call, killed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,98 +81,76 @@ func (s *Supervisor) Disarm() (made []Call, killed bool) {
 	return made, killed
 }
 
-// BeforeFork puts the calling thread, and with it each process that it forks from then
-// on, under supervision: it is meant for process.Options. The thread must be locked to
-// its goroutine, and must not be used for anything else after the fork. The process of
-// an earlier call must have ended.
+// BeforeFork puts the calling thread, and with it each process that it forks from then on, under supervision: it is
+// meant for process.Options. The process of an earlier call must have ended.
 func (s *Supervisor) BeforeFork() error {
 	if err := s.Close(); err != nil {
 		return err
 	}
-	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		return os.NewSyscallError("eventfd", err)
-	}
 	listener, err := install(s.calls)
 	if err != nil {
-		unix.Close(stop)
 		return err
 	}
-	s.serving = &service{listener: listener, stop: stop, parent: uint32(unix.Gettid()), done: make(chan struct{})}
+	s.serving = &service{listener: listener, parent: uint32(unix.Gettid()), done: make(chan struct{})}
 	go s.serve(s.serving)
 	return nil
 }
 
-// Close ends the supervision of a process that has ended. It returns what kept the
-// Supervisor from its work, and is idempotent.
+// Close ends the supervision of a process that has ended. It returns what kept the Supervisor from its work.
 func (s *Supervisor) Close() error {
 	if s.serving == nil {
 		return nil
 	}
-	_, err := unix.Write(s.serving.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	s.serving.stopped.Store(true)
 	<-s.serving.done
-	unix.Close(s.serving.stop)
 	s.serving = nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err = errors.Join(s.err, err)
+	err := s.err
 	s.err = nil
 	return err
 }
 
 // service is the supervision of one process.
 type service struct {
-	listener, stop int
-	// parent is the thread that forked the process, which is under the filter too.
-	parent uint32
+	listener int
+	// parent is the thread that forked the process, which is under the filter too, and may outlive the process.
+	parent  uint32
+	stopped atomic.Bool
 	// killed says that no call may go on any more.
 	killed bool
 	done   chan struct{}
 }
 
-// serve handles calls until nobody is left to make one, or until it is stopped. Once the
-// listener is closed all supervised calls fail, so an error does not go unnoticed.
+// serve handles calls until nobody is left to make one, or until it is stopped. Once the listener is closed all
+// supervised calls fail, so an error does not go unnoticed.
 func (s *Supervisor) serve(v *service) {
 	defer close(v.done)
 	defer unix.Close(v.listener)
-	for {
-		more, err := v.wait()
-		if err == nil && more {
+	for !v.stopped.Load() {
+		const lookAtStopped = 50 // ms
+		fds := []unix.PollFd{{Fd: int32(v.listener), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, lookAtStopped)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			err = nil
+		case err == nil && n > 0 && fds[0].Revents&unix.POLLIN == 0:
+			return // the last thread under the filter has ended
+		case err == nil && n > 0:
 			err = s.handleNext(v)
 		}
 		if err != nil {
 			s.mu.Lock()
 			s.err = fmt.Errorf("supervise: %w", err)
 			s.mu.Unlock()
-		}
-		if err != nil || !more {
 			return
-		}
-	}
-}
-
-// wait returns when a call is there, or with false when none will be.
-func (v *service) wait() (more bool, err error) {
-	for {
-		fds := []unix.PollFd{{Fd: int32(v.listener), Events: unix.POLLIN}, {Fd: int32(v.stop), Events: unix.POLLIN}}
-		_, err := unix.Poll(fds, -1)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return false, os.NewSyscallError("poll", err)
-		case fds[1].Revents != 0:
-			return false, nil
-		case fds[0].Revents&unix.POLLIN != 0:
-			return true, nil
-		default:
-			return false, nil // the last thread under the filter has ended
 		}
 	}
 }
 
 func (s *Supervisor) handleNext(v *service) error {
 	var n notification
-	switch err := receive(v.listener, &n); {
+	switch err := ioctl(v.listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n)); {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINTR):
 		return nil // the thread has ended, or a signal had it give up the call for now
 	case err != nil:
@@ -175,13 +160,19 @@ func (s *Supervisor) handleNext(v *service) error {
 		if v.killed {
 			return nil // it dies waiting
 		}
-		kill := s.count(v, &n)
-		if kill {
-			v.killed = true
-			return killProcess(n.pid)
+		if v.killed = s.count(v, &n); v.killed {
+			// A signal that kills a thread kills its process. Somebody else may have been faster.
+			if err := unix.Kill(int(n.pid), unix.SIGKILL); !errors.Is(err, unix.ESRCH) {
+				return os.NewSyscallError("kill", err)
+			}
+			return nil
 		}
 	}
-	return os.NewSyscallError("let a call go on", goOn(v.listener, n.id))
+	r := response{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
+	if err := ioctl(v.listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r)); !errors.Is(err, unix.ENOENT) {
+		return os.NewSyscallError("let a call go on", err)
+	}
+	return nil // the thread has ended meanwhile
 }
 
 // count records a call if it counts, and asks about it.
@@ -191,8 +182,9 @@ func (s *Supervisor) count(v *service, n *notification) (kill bool) {
 	if s.decide == nil {
 		return false
 	}
-	c, counts := describe(n, s.calls[uint32(n.number)], s.root)
-	if !counts || !waiting(v.listener, n.id) {
+	c, counts := describe(n, s.calls[uint32(n.number)])
+	// What was read is of the thread, and not of another of its number, if it still waits.
+	if !counts || ioctl(v.listener, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&n.id)) != nil {
 		return false
 	}
 	s.made = append(s.made, c)
@@ -200,21 +192,50 @@ func (s *Supervisor) count(v *service, n *notification) (kill bool) {
 	return s.killed
 }
 
-// killProcess kills the process of a thread that waits, and so has not ended unless
-// somebody else killed it.
-func killProcess(thread uint32) error {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// install gives the calling thread, and what it forks from then on, a filter that hands over each of the calls and
+// allows all others. It returns the descriptor on which the calls arrive.
+func install(calls map[uint32]systemCall) (int, error) {
+	program := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}} // the call's number
+	for number := range calls {
+		program = append(program,
+			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: number, Jf: 1},
+			unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF})
 	}
-	if err != nil {
-		return fmt.Errorf("find the process of thread %d: %w", thread, err)
+	program = append(program, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW})
+	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	// A thread whose call has been received is left waiting by all signals but a fatal one: a runtime that interrupts
+	// its threads would have the call come again.
+	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
+	runtime.KeepAlive(program)
+	if errno != 0 {
+		return -1, fmt.Errorf("install a seccomp filter (Linux 5.19 and CAP_SYS_ADMIN are needed): %w", errno)
 	}
-	for line := range strings.Lines(string(status)) {
-		var pid int
-		if _, err := fmt.Sscanf(line, "Tgid: %d", &pid); err == nil {
-			return os.NewSyscallError("kill", unix.Kill(pid, unix.SIGKILL))
-		}
+	return int(fd), nil
+}
+
+// notification is the kernel's struct seccomp_notif: a thread waits with a call.
+type notification struct {
+	id     uint64
+	pid    uint32
+	_      uint32 // flags, always 0
+	number int32
+	_      uint32 // architecture
+	_      uint64 // instruction pointer
+	args   [6]uint64
+}
+
+// response is the kernel's struct seccomp_notif_resp.
+type response struct {
+	id    uint64
+	_     int64 // the call's result, for a call that does not go on
+	_     int32 // its error
+	flags uint32
+}
+
+func ioctl(fd int, request uintptr, argument unsafe.Pointer) error {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(argument)); errno != 0 {
+		return errno
 	}
-	return fmt.Errorf("the status of thread %d names no process", thread)
+	return nil
 }
