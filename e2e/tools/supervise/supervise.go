@@ -233,9 +233,15 @@ type response struct {
 	flags uint32
 }
 
+// ioctl tries again where a signal of the runtime interrupts it, but for a receipt: what was to be received may be gone.
 func ioctl(fd int, request uintptr, argument unsafe.Pointer) error {
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(argument)); errno != 0 {
-		return errno
+	for {
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(argument))
+		switch {
+		case errno == 0:
+			return nil
+		case errno != unix.EINTR || request == unix.SECCOMP_IOCTL_NOTIF_RECV:
+			return errno
+		}
 	}
-	return nil
 }
