@@ -1,13 +1,10 @@
 package suite
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,10 +14,8 @@ import (
 // racingPods is how many pods have containers that race.
 const racingPods = 3
 
-// race starts pods whose containers mount parts of volumes while these change under the
-// kubelet and the runtime: subPaths of a neighbour volume in which a directory and links
-// to the node's own directories change places, and of volumes that are written to. It
-// returns how many containers there were.
+// race starts pods whose containers mount parts of volumes while these change under the kubelet and the
+// runtime, and where these would have to make something in a volume. It returns how many containers there were.
 func (s *scene) race() int {
 	s.t.Helper()
 	var pods []*pod
@@ -52,20 +47,12 @@ func (s *scene) race() int {
 	return total
 }
 
-// racer describes a pod in which one container swaps while others start.
+// racer describes a pod whose containers start while its volumes change.
 func (s *scene) racer(number int) *corev1.Pod {
 	volumes := bothStrategies()
 	spec := newPod(fmt.Sprintf("racer-%d", number), append(volumes, emptyDir("scratch", corev1.StorageMediumDefault))...)
 	spec.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(0))}
 	spec.Spec.RestartPolicy = corev1.RestartPolicyNever
-	swapper := newContainer("swapper", spec.Spec.Volumes[len(volumes):])
-	swapper.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
-	swapper.Args = append([]string{"swap", mountDir + "scratch"}, s.swapTargets()...)
-	// A swapper that is started again would find its own files, so the kubelet gives it all the time there is.
-	swapper.StartupProbe = &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 60, FailureThreshold: 600, ProbeHandler: corev1.ProbeHandler{
-		Exec: &corev1.ExecAction{Command: []string{"/probe", "read", mountDir + "scratch/ready"}},
-	}}
-	spec.Spec.InitContainers = []corev1.Container{swapper}
 	spec.Spec.Containers = nil
 	for i, mounts := range racingMounts(volumes[number%len(volumes)].Name) {
 		c := newContainer(fmt.Sprintf("%s-%d", strings.ReplaceAll(mounts.name, " ", "-"), i), nil)
@@ -74,17 +61,6 @@ func (s *scene) racer(number int) *corev1.Pod {
 		spec.Spec.Containers = append(spec.Spec.Containers, c)
 	}
 	return spec
-}
-
-// swapTargets are directories of the node that no container may see by a link.
-func (s *scene) swapTargets() []string {
-	return []string{
-		s.onNode(s.honest, "empty-dir", "canary"),
-		s.onNode(s.honest, "csi", "atomic", "mount"),
-		s.paths.socket,
-		s.paths.pods,
-		path.Dir(s.paths.pods),
-	}
 }
 
 // never is in the name of a container that must not start.
@@ -104,12 +80,7 @@ func racingMounts(volume string) []racing {
 	parts := func(volume string) []corev1.VolumeMount {
 		return []corev1.VolumeMount{part(volume, "key", "key"), part(volume, "conf", "..data/conf"), part(volume, "app.yaml", "conf/app.yaml")}
 	}
-	neighbour := corev1.VolumeMount{Name: "scratch", MountPath: "/neighbour"}
 	return []racing{
-		{"swapped", []corev1.VolumeMount{part("scratch", "swapped", "swap")}},
-		{"below swapped", []corev1.VolumeMount{part("scratch", "swapped", "swap/below")}},
-		{"made below swapped", []corev1.VolumeMount{part("scratch", "swapped", "swap/fresh")}},
-		{"mounted below swapped", []corev1.VolumeMount{neighbour, {Name: volume, MountPath: "/neighbour/swap/mount-point"}}},
 		{"parts", parts("atomic")},
 		{"parts in place", parts("in-place")},
 		{never + " made in volume", []corev1.VolumeMount{part(volume, "made", "hostile/made")}},
@@ -145,8 +116,7 @@ func (p *pod) awaitContainers() []corev1.ContainerStatus {
 // started is what became of a container that ran.
 const started = "started"
 
-// checkRacing checks what a container has got: the decoy, and what the API server had at
-// some time. It returns what became of the container.
+// checkRacing checks that a container has got what the API server had at some time. It returns what became of the container.
 func (s *scene) checkRacing(p *pod, status corev1.ContainerStatus) string {
 	s.t.Helper()
 	if w := status.State.Waiting; w != nil {
@@ -165,9 +135,6 @@ func (s *scene) checkRacing(p *pod, status corev1.ContainerStatus) string {
 		s.t.Errorf("%s of %s started, and got %.300s", status.Name, p.Name, log)
 		return started
 	}
-	if bytes.Contains(log, []byte(s.canary)) {
-		s.t.Errorf("%s of %s got the canary", status.Name, p.Name)
-	}
 	var entries []entry
 	if err := json.Unmarshal(log, &entries); err != nil && !isAbsent(errors.New(string(log))) {
 		s.t.Errorf("%s of %s: %v: %s", status.Name, p.Name, err, log)
@@ -182,15 +149,9 @@ func (s *scene) checkRacing(p *pod, status corev1.ContainerStatus) string {
 
 // mayBeSeen tells whether an entry is one that is meant for a racing container.
 func mayBeSeen(e entry) bool {
-	top, _, _ := strings.Cut(e.Path, "/")
-	switch {
-	case e.Type == "dir":
-		return slices.Contains([]string{".", "conf", "swapped"}, top)
-	case e.Type != "file":
-		return false
-	case top == "swapped":
-		return path.Base(e.Path) == "decoy" && string(e.Content) == "decoy"
+	if e.Type == "dir" {
+		return e.Path == "." || e.Path == "conf"
 	}
 	kind, _, _ := strings.Cut(string(e.Content), " ")
-	return e.Path == "key" && kind == "key" || e.Path == "app.yaml" && kind == "app" || e.Path == "conf/app.yaml" && kind == "app"
+	return e.Type == "file" && (e.Path == "key" && kind == "key" || (e.Path == "app.yaml" || e.Path == "conf/app.yaml") && kind == "app")
 }
