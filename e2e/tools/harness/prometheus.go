@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"path/filepath"
 	"strconv"
+
+	"github.com/refvol/refvol/e2e/tools/gobuild"
 )
 
 // Prometheus asks what the plugin served in the language of Prometheus. Its methods are safe for
@@ -18,11 +21,28 @@ type Prometheus struct {
 
 // BuildPrometheus builds the programs behind it into dir. The first call on a machine takes minutes.
 func BuildPrometheus(ctx context.Context, dir string, progress io.Writer) (*Prometheus, error) {
-	promtool, query, err := buildPrometheus(ctx, dir, progress)
+	repo, err := Repository()
 	if err != nil {
 		return nil, err
 	}
-	return &Prometheus{promtool: promtool, query: query}, nil
+	p := &Prometheus{}
+	for _, program := range []struct {
+		name, pkg string
+		copy      *string
+	}{
+		{"promtool", "github.com/prometheus/prometheus/cmd/promtool", &p.promtool},
+		{"query", "./query", &p.query},
+	} {
+		o := gobuild.Options{
+			Dir: filepath.Join(repo, "e2e", "tools", "prometheus"), Package: program.pkg,
+			// Without it promtool has the clients of all clouds.
+			Tags: "remove_all_sd", LDFlags: "-s -w", Progress: progress,
+		}
+		if *program.copy, err = buildCopy(ctx, o, filepath.Join("prometheus", program.name), filepath.Join(dir, program.name)); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
 }
 
 // Promtool runs promtool and returns what it printed, also with an error.
@@ -61,27 +81,21 @@ func (p *Prometheus) Query(ctx context.Context, scrapes []Scrape, seconds float6
 	if err != nil {
 		return nil, fmt.Errorf("query: %w: %s", err, stderr.Bytes())
 	}
-	var answers []struct {
-		Error   string
-		Samples []struct {
-			Labels map[string]string
-			Value  string
-		}
+	var answers [][]struct {
+		Metric map[string]string
+		Value  [2]any // the time, and the number as a text
 	}
 	if err := json.Unmarshal(out, &answers); err != nil {
 		return nil, fmt.Errorf("query: %w in %s", err, out)
 	}
 	found := make([][]Sample, len(answers))
 	for i, answer := range answers {
-		if answer.Error != "" {
-			return nil, fmt.Errorf("query %s: %s", queries[i], answer.Error)
-		}
-		for _, s := range answer.Samples {
-			value, err := strconv.ParseFloat(s.Value, 64)
+		for _, s := range answer {
+			value, err := strconv.ParseFloat(fmt.Sprint(s.Value[1]), 64)
 			if err != nil {
 				return nil, fmt.Errorf("query %s: %w", queries[i], err)
 			}
-			found[i] = append(found[i], Sample{Labels: s.Labels, Value: value})
+			found[i] = append(found[i], Sample{Labels: s.Metric, Value: value})
 		}
 	}
 	return found, nil

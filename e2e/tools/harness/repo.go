@@ -151,26 +151,6 @@ func BuildHelm(ctx context.Context, dir string, progress io.Writer) (string, err
 	return buildCopy(ctx, o, filepath.Join("helm", "helm"), filepath.Join(dir, "helm"))
 }
 
-// buildPrometheus builds two programs of e2e/tools/prometheus, as BuildPlugin does the plugin, and
-// returns the paths of their copies in dir.
-func buildPrometheus(ctx context.Context, dir string, progress io.Writer) (promtool, query string, err error) {
-	repo, err := Repository()
-	if err != nil {
-		return "", "", err
-	}
-	o := gobuild.Options{
-		Dir: filepath.Join(repo, "e2e", "tools", "prometheus"), Package: "github.com/prometheus/prometheus/cmd/promtool",
-		// Without it promtool has the clients of all clouds.
-		Tags: "remove_all_sd", LDFlags: "-s -w", Progress: progress,
-	}
-	if promtool, err = buildCopy(ctx, o, filepath.Join("prometheus", "promtool"), filepath.Join(dir, "promtool")); err != nil {
-		return "", "", err
-	}
-	o.Package = "./query"
-	query, err = buildCopy(ctx, o, filepath.Join("prometheus", "query"), filepath.Join(dir, "query"))
-	return promtool, query, err
-}
-
 // buildCopy builds a program into the cache, under a name there, and returns the path of its copy.
 func buildCopy(ctx context.Context, o gobuild.Options, name, to string) (string, error) {
 	cache, err := gobuild.CacheDir()
