@@ -67,18 +67,26 @@ func run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 		MaxSamples: 1_000_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{}),
 	})
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	answers := make([]promql.Vector, len(r.Queries))
+	answers := make([]json.RawMessage, len(r.Queries))
 	for i, text := range r.Queries {
-		query, err := engine.NewInstantQuery(ctx, db, nil, text, at(r.Seconds))
-		if err != nil {
-			return fmt.Errorf("query %s: %w", text, err)
-		}
-		defer query.Close()
-		if answers[i], err = query.Exec(ctx).Vector(); err != nil {
+		if answers[i], err = ask(ctx, engine, db, text, at(r.Seconds)); err != nil {
 			return fmt.Errorf("query %s: %w", text, err)
 		}
 	}
 	return json.NewEncoder(out).Encode(answers)
+}
+
+func ask(ctx context.Context, engine *promql.Engine, db storage.Queryable, text string, at time.Time) ([]byte, error) {
+	query, err := engine.NewInstantQuery(ctx, db, nil, text, at)
+	if err != nil {
+		return nil, err
+	}
+	defer query.Close()
+	vector, err := query.Exec(ctx).Vector()
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(vector)
 }
 
 // store does what a scrape does, and adds the metric up.
