@@ -224,14 +224,6 @@ e2e: ## Run the e2e tier: real pods on a kind cluster; K8S=1.35 picks its versio
 e2e-nodes: ## Run TestManyNodes of make e2e in full: 60 pods, and nodes that are away for two minutes
 	REFVOL_LONG=1 $(MAKE) e2e ARGS=-test.run=TestManyNodes
 
-# It is pushed as any image, for make e2e KUBECONFIG=... IMAGE=... (e2e/README.md). GOARCH=arm64 is for such nodes.
-PROBE_IMAGE ?= localhost/refvol/probe:e2e
-.PHONY: probe-image
-probe-image: ## Pack bin/probe.tar, the image of the pods of make e2e, called PROBE_IMAGE=...
-	$(STATIC) -C e2e build $(BUILD_FLAGS) -ldflags '-s -w' -o '$(CURDIR)/bin/probe' ./tools/probe
-	GOOS= GOARCH= $(STATIC) -C tools run $(BUILD_FLAGS) ./image -binary '$(CURDIR)/bin/probe' -entrypoint /probe \
-		-reference '$(PROBE_IMAGE)' -output '$(CURDIR)/bin/probe.tar'
-
 .PHONY: clean
 clean: ## Remove what was built in this checkout (caches are in ~/.cache/refvol, or REFVOL_CACHE)
 	rm -rf bin

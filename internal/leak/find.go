@@ -2,23 +2,18 @@ package leak
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"syscall"
 )
 
-const (
-	// pieceSize is how much is searched at once.
-	pieceSize = 1 << 20
-	// around is how many bytes on either side of a leak are shown.
-	around = 100
-)
+// around is how many bytes on either side of a leak are shown.
+const around = 100
 
 // Leak is a value or token where it must not be.
 type Leak struct {
@@ -34,44 +29,19 @@ func (l Leak) String() string { return fmt.Sprintf("%s, in %q", l.What, l.Text) 
 // shared is made at the first search, and constant.
 var shared = sync.OnceValue(newSearcher) //nolint:gochecknoglobals // A constant that Go has no syntax for.
 
-// Find searches all that r has, piece by piece, and returns one leak of each form that it
-// finds.
-func Find(r io.Reader) ([]Leak, error) {
-	s := shared()
-	piece := make([]byte, 0, pieceSize+s.longest)
+// FindIn returns one leak of each form that it finds in a text.
+func FindIn[T string | []byte](text T) []Leak {
+	all, s := []byte(text), shared()
 	var leaks []Leak
-	for {
-		n, err := io.ReadFull(r, piece[len(piece):cap(piece)])
-		piece = piece[:len(piece)+n]
-		leaks = s.find(piece, leaks)
-		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return leaks, nil
-		case err != nil:
-			return leaks, err
-		}
-		// What begins at the end of this piece ends in the next one.
-		kept := copy(piece, piece[len(piece)-s.longest:])
-		piece = piece[:kept]
-	}
-}
-
-// FindIn is Find of a text.
-func FindIn[T string | []byte](text T) []Leak { return shared().find([]byte(text), nil) }
-
-// find adds what it finds in a piece, but nothing of a form that is there already.
-func (s *searcher) find(piece []byte, leaks []Leak) []Leak {
 	add := func(what string, from, to int) {
-		if from < 0 || slices.ContainsFunc(leaks, func(l Leak) bool { return l.What == what }) {
-			return
-		}
-		leaks = append(leaks, Leak{What: what, Text: string(piece[max(0, from-around):min(len(piece), to+around)])})
+		leaks = append(leaks, Leak{What: what, Text: string(all[max(0, from-around):min(len(all), to+around)])})
 	}
 	for _, n := range s.needles {
-		i := bytes.Index(piece, n.text)
-		add(n.what, i, i+len(n.text))
+		if i := bytes.Index(all, n.text); i >= 0 {
+			add(n.what, i, i+len(n.text))
+		}
 	}
-	if found := s.token.FindIndex(piece); found != nil {
+	if found := s.token.FindIndex(all); found != nil {
 		add("web token", found[0], found[1])
 	}
 	return leaks
@@ -80,21 +50,25 @@ func (s *searcher) find(piece []byte, leaks []Leak) []Leak {
 // Check returns an error that names every leak in a text, which it calls name.
 func Check[T string | []byte](name string, text T) error { return leaked(name, FindIn(text)) }
 
-// CheckFile is Check of a file.
-func CheckFile(path string) error {
-	f, err := os.Open(path)
+// CheckObject is Check of what an object looks like in JSON.
+func CheckObject(name string, object any) error {
+	text, err := json.Marshal(object)
+	if err != nil {
+		return fmt.Errorf("search %s: %w", name, err)
+	}
+	return Check(name, text)
+}
+
+// checkFile is Check of a file.
+func checkFile(path string) error {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	leaks, err := Find(f)
-	if err != nil {
-		return fmt.Errorf("search %s: %w", path, err)
-	}
-	return leaked(path, leaks)
+	return Check(path, text)
 }
 
-// CheckFiles is CheckFile of every regular file below a directory, and Check of the names
+// CheckFiles is Check of every regular file below a directory, and of the names
 // and links. What is mounted there is left out; files that go meanwhile are none.
 func CheckFiles(root string) error {
 	device, err := deviceOf(root)
@@ -124,7 +98,7 @@ func checkEntry(path string, entry fs.DirEntry) error {
 	named := Check("the name of a file", filepath.Base(path))
 	switch entry.Type() {
 	case 0:
-		return errors.Join(named, CheckFile(path))
+		return errors.Join(named, checkFile(path))
 	case fs.ModeSymlink:
 		link, err := os.Readlink(path)
 		return errors.Join(named, err, Check("the link "+path, link))

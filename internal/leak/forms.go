@@ -19,14 +19,12 @@ type needle struct {
 type searcher struct {
 	needles []needle
 	token   *regexp.Regexp
-	// longest is a bound on what has to be seen in one piece.
-	longest int
 }
 
 // newSearcher knows all forms of the mark and of the beginnings of tokens: a token's
 // header and claims are base64, of which these are the first bytes.
 func newSearcher() *searcher {
-	s := &searcher{token: regexp.MustCompile(`eyJ[\w-]{6,}\.eyJ`), longest: 1 << 10}
+	s := &searcher{token: regexp.MustCompile(`eyJ[\w-]{6,}\.eyJ`)}
 	for what, text := range map[string]string{
 		"value":        mark,
 		"token header": base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"`))[:10],

@@ -1,19 +1,16 @@
 package leak
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/iotest"
 )
 
 func TestValuesDiffer(t *testing.T) {
@@ -97,25 +94,6 @@ func TestNothingElseIsFound(t *testing.T) {
 		if leaks := FindIn(text); len(leaks) > 0 {
 			t.Errorf("%q: %v", text, leaks)
 		}
-	}
-}
-
-// A leak that lies across two pieces is found as one that doesn't.
-func TestFindReadsInPieces(t *testing.T) {
-	longest := shared().longest
-	for _, at := range []int{0, 1, pieceSize, pieceSize + longest - 1, pieceSize + longest - Size/2, 3*pieceSize - 7} {
-		text := bytes.Repeat([]byte{'.'}, 4*pieceSize)
-		copy(text[at:], NewValue())
-		for name, r := range map[string]io.Reader{"at once": bytes.NewReader(text), "by halves": iotest.HalfReader(bytes.NewReader(text))} {
-			leaks, err := Find(r)
-			if err != nil || len(leaks) != 1 || !strings.Contains(leaks[0].String(), "value, plain") {
-				t.Errorf("at %d, %s: %v, %v", at, name, leaks, err)
-			}
-		}
-	}
-	broken := errors.New("broken")
-	if _, err := Find(iotest.ErrReader(broken)); !errors.Is(err, broken) {
-		t.Errorf("got %v", err)
 	}
 }
 

@@ -25,7 +25,12 @@ type Outside struct {
 func NewOutside(t testing.TB, dir string) *Outside {
 	t.Helper()
 	o := newOutside(t, dir)
-	t.Cleanup(func() { o.Check(t) })
+	t.Cleanup(func() {
+		t.Helper()
+		for _, difference := range o.differences() {
+			t.Error("outside: " + difference)
+		}
+	})
 	return o
 }
 
@@ -47,14 +52,6 @@ func newOutside(t testing.TB, dir string) *Outside {
 
 // Path returns the path of something in it.
 func (o *Outside) Path(name string) string { return filepath.Join(o.Dir, name) }
-
-// Check fails the test if anything in the directory has changed.
-func (o *Outside) Check(t testing.TB) {
-	t.Helper()
-	for _, difference := range o.differences() {
-		t.Error("outside: " + difference)
-	}
-}
 
 func (o *Outside) differences() []string {
 	now, err := describe(o.Dir)

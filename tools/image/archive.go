@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -132,15 +133,11 @@ func blobPath(digest v1.Hash) string { return "blobs/" + digest.Algorithm + "/" 
 
 // writeTar writes the files of a directory to an archive, in the order of their names and without a time or an owner.
 func writeTar(output, dir string) (err error) {
-	file, err := os.OpenFile(output, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	file, err := os.Create(output)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if closeErr := file.Close(); err == nil {
-			err = closeErr
-		}
-	}()
+	defer func() { err = errors.Join(err, file.Close()) }()
 	writer := tar.NewWriter(file)
 	err = fs.WalkDir(os.DirFS(dir), ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -155,8 +152,5 @@ func writeTar(output, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := file.Chmod(0o644); err != nil {
-		return err
-	}
-	return writer.Close()
+	return errors.Join(file.Chmod(0o644), writer.Close())
 }

@@ -94,17 +94,11 @@ func architectureOf(binary []byte) (string, error) {
 			return "", fmt.Errorf("dynamically linked: build it with CGO_ENABLED=0")
 		}
 	}
-	switch {
-	case file.Machine == elf.EM_X86_64:
+	switch file.Machine {
+	case elf.EM_X86_64:
 		return "amd64", nil
-	case file.Machine == elf.EM_AARCH64:
+	case elf.EM_AARCH64:
 		return "arm64", nil
-	case file.Machine == elf.EM_RISCV && file.Class == elf.ELFCLASS64:
-		return "riscv64", nil
-	case file.Machine == elf.EM_PPC64 && file.Data == elf.ELFDATA2LSB:
-		return "ppc64le", nil
-	case file.Machine == elf.EM_S390:
-		return "s390x", nil
 	}
 	return "", fmt.Errorf("unsupported machine %s", file.Machine)
 }

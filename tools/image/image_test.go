@@ -54,7 +54,7 @@ func makeImage(t *testing.T, content []byte, args ...string) (string, error) {
 	if err := os.WriteFile(file, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	args = append([]string{"-binary", file, "-output", output, "-reference", reference}, args...)
+	args = append([]string{"-binary", file, "-output", output, "-reference", reference, "-entrypoint", "/tool"}, args...)
 	return output, run(args, io.Discard, io.Discard)
 }
 

@@ -68,7 +68,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		opts.binaries = append(opts.binaries, file)
 		return nil
 	})
-	flags.StringVar(&opts.entrypoint, "entrypoint", "", "its absolute `path` in the image (default: / and its name)")
+	flags.StringVar(&opts.entrypoint, "entrypoint", "", "its absolute `path` in the image")
 	flags.StringVar(&opts.reference, "reference", "", "the image's `name`, with a registry and a tag")
 	flags.StringVar(&opts.output, "output", "", "the archive `file` to write")
 	flags.Func("label", "a `key=value` to label the image with; may repeat", func(label string) error {
@@ -85,7 +85,6 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	return opts, opts.validate(flags.Args())
 }
 
-// validate checks the options and sets the entry point's default.
 func (o *options) validate(rest []string) error {
 	if len(rest) > 0 {
 		return fmt.Errorf("unexpected arguments %q", rest)
@@ -94,9 +93,6 @@ func (o *options) validate(rest []string) error {
 		if value == "" {
 			return fmt.Errorf("-%s: required", flag)
 		}
-	}
-	if o.entrypoint == "" {
-		o.entrypoint = "/" + path.Base(o.binaries[0])
 	}
 	if !path.IsAbs(o.entrypoint) || path.Clean(o.entrypoint) != o.entrypoint || o.entrypoint == "/" {
 		return fmt.Errorf("-entrypoint: %q must be a clean absolute path of a file", o.entrypoint)

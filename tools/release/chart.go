@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -66,21 +67,19 @@ func (o *options) addChartFiles(files *[]archived, chart, below string, ignored 
 		if slices.Contains(ignored, name) || slices.Contains(ignored, e.Name()) {
 			continue
 		}
-		info, err := os.Stat(filepath.Join(chart, name))
-		if err != nil {
+		if info, err := os.Stat(filepath.Join(chart, name)); err != nil {
 			return err
-		}
-		if info.IsDir() {
+		} else if info.IsDir() {
 			if err := o.addChartFiles(files, chart, name, ignored); err != nil {
 				return err
 			}
 			continue
 		}
 		content, err := os.ReadFile(filepath.Join(chart, name))
-		if err != nil {
-			return err
+		if err == nil {
+			content, err = o.chartFile(name, content)
 		}
-		if content, err = o.chartFile(name, content); err != nil {
+		if err != nil {
 			return err
 		}
 		*files = append(*files, archived{path.Join(chartName, name), content, 0o644})
@@ -88,28 +87,22 @@ func (o *options) addChartFiles(files *[]archived, chart, below string, ignored 
 	return nil
 }
 
-// replacement is a line that a release sets.
-type replacement struct {
-	line *regexp.Regexp
-	text string
-}
-
 // chartFile returns a file of the chart with the release's version.
 func (o *options) chartFile(name string, content []byte) ([]byte, error) {
-	var replacements []replacement
-	if name == "Chart.yaml" {
-		replacements = []replacement{
-			{regexp.MustCompile(`(?m)^version: .*$`), "version: " + o.number()},
-			{regexp.MustCompile(`(?m)^appVersion: .*$`), "appVersion: " + o.version},
-			{regexp.MustCompile(`(?m)image: ` + regexp.QuoteMeta(imageName) + `:.*$`), "image: " + imageName + ":" + o.version},
-			{regexp.MustCompile(`(?m)^  artifacthub.io/prerelease: .*$`), fmt.Sprintf("  artifacthub.io/prerelease: %q", fmt.Sprint(!o.final()))},
-		}
+	if name != "Chart.yaml" {
+		return content, nil
 	}
-	for _, r := range replacements {
-		if found := len(r.line.FindAllIndex(content, -1)); found != 1 {
-			return nil, fmt.Errorf("%s has %d lines that match %q, not one", name, found, r.line)
+	for _, line := range [][2]string{
+		{`version: `, o.number()},
+		{`appVersion: `, o.version},
+		{`.*image: ` + regexp.QuoteMeta(imageName) + `:`, o.version},
+		{`  artifacthub.io/prerelease: `, fmt.Sprintf("%q", fmt.Sprint(!o.final()))},
+	} {
+		pattern := regexp.MustCompile(`(?m)^(` + line[0] + `).*$`)
+		if found := len(pattern.FindAllIndex(content, -1)); found != 1 {
+			return nil, fmt.Errorf("%s has %d lines that match %q, not one", name, found, pattern)
 		}
-		content = r.line.ReplaceAllLiteral(content, []byte(r.text))
+		content = pattern.ReplaceAll(content, []byte("${1}"+line[1]))
 	}
 	return content, nil
 }
@@ -137,11 +130,6 @@ func archive(files []archived) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if err := writer.Close(); err != nil {
-		return nil, err
-	}
-	if err := compressor.Close(); err != nil {
-		return nil, err
-	}
-	return stream.Bytes(), nil
+	err := errors.Join(writer.Close(), compressor.Close())
+	return stream.Bytes(), err
 }

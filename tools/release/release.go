@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -50,6 +51,28 @@ func release(ctx context.Context, o *options) error {
 		return err
 	}
 	return os.Rename(dir, o.output)
+}
+
+// platform is what a binary runs on, as Go names it.
+type platform struct{ os, arch string }
+
+func (p platform) String() string { return p.os + "_" + p.arch }
+
+// program is a command of ../../cmd.
+type program struct {
+	name      string
+	platforms []platform
+	// krew says that users install it as a plugin of kubectl.
+	krew bool
+}
+
+// programs are all that a release has, each with an image.
+func programs() []program {
+	linux := []platform{{"linux", "amd64"}, {"linux", "arm64"}}
+	return []program{
+		{name: "kubectl-refvol", platforms: append(linux, platform{"darwin", "amd64"}, platform{"darwin", "arm64"}, platform{"windows", "amd64"}), krew: true},
+		{name: "refvol-plugin", platforms: linux},
+	}
 }
 
 // binary is a program that was built for a platform.
@@ -108,4 +131,21 @@ func runMake(ctx context.Context, o *options, env []string, args ...string) erro
 // write writes a file of the release.
 func write(dir, name string, content []byte) error {
 	return os.WriteFile(filepath.Join(dir, name), content, fs.FileMode(0o644))
+}
+
+// writeChecksums writes the file that `sha256sum --check` reads.
+func writeChecksums(dir string) error {
+	entries, err := os.ReadDir(dir) // in the order of the names
+	if err != nil {
+		return err
+	}
+	var lines strings.Builder
+	for _, e := range entries {
+		content, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&lines, "%x  %s\n", sha256.Sum256(content), e.Name())
+	}
+	return write(dir, "SHA256SUMS", []byte(lines.String()))
 }

@@ -49,7 +49,7 @@ func (r *runner) runMachine(ctx context.Context, dir, name string, m machine) (e
 	if m.selinux {
 		arguments += " lsm=selinux"
 	}
-	qemu := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", r.accelerator, "-cpu", cpu, "-smp", "2", "-m", "3G",
+	qemu := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "2", "-m", "3G",
 		"-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-nic", "user,model=virtio-net-pci",
 		"-kernel", filepath.Join(dir, "vmlinuz"), "-initrd", initrd, "-append", arguments)
 	out, err := qemu.StdoutPipe()

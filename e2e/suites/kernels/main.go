@@ -22,13 +22,12 @@ import (
 func main() {
 	short := flag.Bool("short", false, "run the short form on 6.1 only")
 	pattern := flag.String("run", "", "run only what the table calls by a name that matches")
-	accelerator := flag.String("accel", "tcg,thread=multi", "what QEMU runs the machine with")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	plan, err := choose(flag.Args(), *short, *pattern)
 	if err == nil {
-		err = run(ctx, plan, *accelerator)
+		err = run(ctx, plan)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "kernels:", err)

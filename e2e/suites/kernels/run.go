@@ -25,7 +25,6 @@ type outcome struct {
 type runner struct {
 	// root is the checkout, cache is where what is kept goes, and work what is not.
 	root, cache, work string
-	accelerator       string
 	// programs are the test binaries that were built, by the package's directory.
 	programs map[string]string
 	// plugin is the plugin's binary, once it is built.
@@ -35,8 +34,8 @@ type runner struct {
 
 // run boots each machine of the plan, one after another, and prints what came of it. The
 // error says whether a test failed.
-func run(ctx context.Context, plan []kernel, accelerator string) error {
-	r, err := newRunner(accelerator)
+func run(ctx context.Context, plan []kernel) error {
+	r, err := newRunner()
 	if err != nil {
 		return err
 	}
@@ -52,7 +51,7 @@ func run(ctx context.Context, plan []kernel, accelerator string) error {
 	return r.report()
 }
 
-func newRunner(accelerator string) (*runner, error) {
+func newRunner() (*runner, error) {
 	root, err := harness.Repository()
 	if err != nil {
 		return nil, err
@@ -66,7 +65,7 @@ func newRunner(accelerator string) (*runner, error) {
 		return nil, err
 	}
 	work, err := os.MkdirTemp("", "refvol-kernels-")
-	return &runner{root: root, cache: cache, work: work, accelerator: accelerator, programs: map[string]string{}}, err
+	return &runner{root: root, cache: cache, work: work, programs: map[string]string{}}, err
 }
 
 // needs installs QEMU, as root on Debian, or says that it is missing.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -47,10 +46,7 @@ func (r *runner) startServer(ctx context.Context, a *initramfs) (_ *controlplane
 	if err := errors.Join(err, etcdErr); err != nil {
 		return nil, "", errors.Join(err, c.Stop())
 	}
-	variables := fmt.Sprintf("%s=/%s %s=/%s %s=10.0.2.2:%d ", harness.KubeconfigVariable, kubeconfigFile, harness.PluginVariable, pluginFile, harness.EtcdVariable, port)
-	if strings.HasPrefix(r.accelerator, "tcg") {
-		variables += harness.EmulatedVariable + "=1 "
-	}
+	variables := fmt.Sprintf("%s=/%s %s=/%s %s=10.0.2.2:%d %s=1 ", harness.KubeconfigVariable, kubeconfigFile, harness.PluginVariable, pluginFile, harness.EtcdVariable, port, harness.EmulatedVariable)
 	return c, variables, nil
 }
 

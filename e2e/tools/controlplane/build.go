@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -51,19 +49,6 @@ func (o *BuildOptions) modFiles() []string {
 	return []string{o.ModFile, strings.TrimSuffix(o.ModFile, ".mod") + ".sum"}
 }
 
-func (o *BuildOptions) complete() error {
-	if o.ModuleDir == "" {
-		return errors.New("build programs of Kubernetes: no module directory")
-	}
-	if o.CacheDir == "" {
-		return errors.New("build programs of Kubernetes: no cache directory")
-	}
-	if o.Progress == nil {
-		o.Progress = io.Discard
-	}
-	return nil
-}
-
 // programs are built together and kept in one directory of the cache.
 type programs struct {
 	// what names them to people, and dir is their part of the cache.
@@ -77,20 +62,15 @@ type programs struct {
 	duration string
 }
 
-// servers are what Build builds.
-func servers() programs {
-	return programs{
-		what: "etcd and kube-apiserver", dir: "controlplane", duration: "3 minutes",
-		packages: []string{apiServerPackage, etcdPackage}, sources: []string{"etcd/main.go"},
-	}
-}
-
 // Build returns etcd and kube-apiserver as the module pins them. They are built
 // at the first call, which takes minutes, and come from the cache afterwards.
 // Builders of several processes wait for each other; a build that is cut short
 // leaves nothing that a later one would take for complete.
 func Build(ctx context.Context, o BuildOptions) (Binaries, error) {
-	dir, err := build(ctx, o, servers())
+	dir, err := build(ctx, o, programs{
+		what: "etcd and kube-apiserver", dir: "controlplane", duration: "3 minutes",
+		packages: []string{apiServerPackage, etcdPackage}, sources: []string{"etcd/main.go"},
+	})
 	if err != nil {
 		return Binaries{}, err
 	}
@@ -111,8 +91,8 @@ func BuildKubectl(ctx context.Context, o BuildOptions) (string, error) {
 
 // build returns the directory that holds the programs.
 func build(ctx context.Context, o BuildOptions, p programs) (string, error) {
-	if err := o.complete(); err != nil {
-		return "", err
+	if o.Progress == nil {
+		o.Progress = io.Discard
 	}
 	key, err := cacheKey(ctx, o.ModuleDir, append(o.modFiles(), p.sources...)...)
 	if err != nil {
@@ -144,7 +124,7 @@ func isBuilt(dir string) bool {
 
 // buildInto builds the programs beside dir and renames the result to dir.
 func buildInto(ctx context.Context, dir string, o *BuildOptions, p programs) error {
-	version, err := requiredVersion(ctx, o.ModuleDir, o.modFiles()[0], kubernetesModule)
+	version, err := gobuild.Go(ctx, o.ModuleDir, nil, "list", "-modfile="+o.modFiles()[0], "-m", "-f", "{{.Version}}", kubernetesModule)
 	if err != nil {
 		return err
 	}
@@ -196,26 +176,6 @@ func versionFlags(version string) (string, error) {
 			"-X", pkg+".gitTreeState=clean")
 	}
 	return strings.Join(flags, " "), nil
-}
-
-// requiredVersion reads one requirement out of go.mod; it needs no network.
-func requiredVersion(ctx context.Context, dir, modFile, module string) (string, error) {
-	out, err := gobuild.Go(ctx, dir, nil, "mod", "edit", "-json", modFile)
-	if err != nil {
-		return "", err
-	}
-	var mod struct {
-		Require []struct{ Path, Version string }
-	}
-	if err := json.Unmarshal([]byte(out), &mod); err != nil {
-		return "", fmt.Errorf("decode go.mod of %s: %w", dir, err)
-	}
-	for _, r := range mod.Require {
-		if r.Path == module {
-			return r.Version, nil
-		}
-	}
-	return "", fmt.Errorf("%s of %s does not require %s", modFile, dir, module)
 }
 
 // cacheKey changes with whatever changes the binaries; files are those of the module that they are

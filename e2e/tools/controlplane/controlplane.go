@@ -132,33 +132,22 @@ func (c *ControlPlane) Kubeconfig() string {
 	return c.path("admin.kubeconfig")
 }
 
-// Dir returns the directory that holds data, keys and logs.
-func (c *ControlPlane) Dir() string { return c.opts.Dir }
-
 // Port returns the API server's port, on 127.0.0.1.
 func (c *ControlPlane) Port() uint16 { return uint16(c.port.number) }
 
-// APIServerLog returns the path of the API server's log.
-func (c *ControlPlane) APIServerLog() string { return c.path("kube-apiserver.log") }
-
 // APIServerPID returns the process id of the API server, 0 while it is stopped.
-func (c *ControlPlane) APIServerPID() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.apiServer == nil {
-		return 0
-	}
-	return c.apiServer.PID()
-}
+func (c *ControlPlane) APIServerPID() int { return c.pid(&c.apiServer) }
 
 // EtcdPID returns the process id of etcd, 0 after Stop.
-func (c *ControlPlane) EtcdPID() int {
+func (c *ControlPlane) EtcdPID() int { return c.pid(&c.etcd) }
+
+func (c *ControlPlane) pid(of **process.Process) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.etcd == nil {
+	if *of == nil {
 		return 0
 	}
-	return c.etcd.PID()
+	return (*of).PID()
 }
 
 // Stop ends both processes, waits for them and removes what Start made. They are
@@ -166,7 +155,7 @@ func (c *ControlPlane) EtcdPID() int {
 // to end waits many seconds for open watches. Calling it again does nothing.
 func (c *ControlPlane) Stop() error {
 	if c.attached != "" {
-		c.closeIdleConnections()
+		closeIdleConnections(c.client)
 		return nil
 	}
 	err := c.StopAPIServer()
@@ -185,7 +174,7 @@ func (c *ControlPlane) Stop() error {
 		c.port = nil
 	}
 	if c.client != nil {
-		c.closeIdleConnections()
+		closeIdleConnections(c.client)
 	}
 	if c.ownsDir {
 		err = errors.Join(err, os.RemoveAll(c.opts.Dir))
@@ -193,10 +182,10 @@ func (c *ControlPlane) Stop() error {
 	return err
 }
 
-// closeIdleConnections ends the client's connections to the server that is gone,
+// closeIdleConnections ends a client's connections to a server that is gone,
 // so that the caller can check for leaked goroutines and descriptors.
-func (c *ControlPlane) closeIdleConnections() {
-	if rc, ok := c.client.CoreV1().RESTClient().(*rest.RESTClient); ok {
+func closeIdleConnections(client *kubernetes.Clientset) {
+	if rc, ok := client.CoreV1().RESTClient().(*rest.RESTClient); ok {
 		utilnet.CloseIdleConnectionsFor(rc.Client.Transport)
 	}
 }

@@ -2,11 +2,6 @@ package controlplane
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"os"
 	"time"
@@ -17,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/keyutil"
 )
 
 const (
@@ -32,16 +28,11 @@ func (c *ControlPlane) writeCredentials() error {
 	if err := os.WriteFile(c.path(tokenFile), []byte(line), 0o600); err != nil {
 		return fmt.Errorf("write the administrator's token: %w", err)
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, err := keyutil.MakeEllipticPrivateKeyPEM()
 	if err != nil {
 		return fmt.Errorf("generate the signing key: %w", err)
 	}
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return fmt.Errorf("encode the signing key: %w", err)
-	}
-	block := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
-	if err := os.WriteFile(c.path(signingKeyFile), block, 0o600); err != nil {
+	if err := os.WriteFile(c.path(signingKeyFile), key, 0o600); err != nil {
 		return fmt.Errorf("write the signing key: %w", err)
 	}
 	return nil
@@ -87,24 +78,19 @@ func (c *ControlPlane) WriteKubeconfig(path, token string) error {
 // PodToken returns a token of a pod's service account that is bound to the pod, as the kubelet
 // mounts one into it.
 func (c *ControlPlane) PodToken(ctx context.Context, pod *corev1.Pod, lifetime time.Duration) (string, error) {
-	seconds := int64(lifetime.Seconds())
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		ExpirationSeconds: &seconds,
-		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
-	}}
-	answer, err := c.client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName, request, metav1.CreateOptions{})
-	if err != nil {
-		return "", fmt.Errorf("token of pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
-	return answer.Status.Token, nil
+	bound := &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
+	return c.accountToken(ctx, pod.Namespace, pod.Spec.ServiceAccountName, lifetime, bound)
 }
 
 // ServiceAccountToken returns a token of an existing service account that is good
 // for the given time, ten minutes at least.
 func (c *ControlPlane) ServiceAccountToken(ctx context.Context, namespace, name string, lifetime time.Duration) (string, error) {
-	seconds := int64(lifetime.Seconds())
+	return c.accountToken(ctx, namespace, name, lifetime, nil)
+}
+
+func (c *ControlPlane) accountToken(ctx context.Context, namespace, name string, lifetime time.Duration, bound *authenticationv1.BoundObjectReference) (string, error) {
 	request := &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds},
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(lifetime.Seconds())), BoundObjectRef: bound},
 	}
 	answer, err := c.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, request, metav1.CreateOptions{})
 	if err != nil {

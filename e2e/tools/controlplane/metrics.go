@@ -1,12 +1,12 @@
 package controlplane
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
 // Request is what requests are counted by.
@@ -65,41 +65,23 @@ func (c *ControlPlane) eachSample(ctx context.Context, family string, f func(lab
 	if err != nil {
 		return fmt.Errorf("read the API server's metrics: %w", err)
 	}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		line := lines.Text()
-		if !strings.HasPrefix(line, family+"{") {
-			continue
+	var lines bytes.Buffer
+	for line := range bytes.Lines(text) {
+		if bytes.HasPrefix(line, []byte(family+"{")) {
+			lines.Write(line)
 		}
-		labels, value, err := parseSample(line)
-		if err != nil {
-			return err
-		}
-		f(labels, value)
 	}
-	return lines.Err()
-}
-
-// parseSample reads one line of the text format: name{a="b",c="d"} 12. Label values
-// with quotes in them do not occur in the families read here.
-func parseSample(line string) (map[string]string, int, error) {
-	head, number, ok := strings.Cut(line, "} ")
-	if !ok {
-		return nil, 0, fmt.Errorf("not a metric sample: %q", line)
-	}
-	value, err := strconv.ParseFloat(number, 64)
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(&lines)
 	if err != nil {
-		return nil, 0, fmt.Errorf("value of %q: %w", line, err)
+		return fmt.Errorf("read the API server's %s: %w", family, err)
 	}
-	labels := make(map[string]string)
-	_, pairs, _ := strings.Cut(head, "{")
-	for pair := range strings.SplitSeq(strings.TrimSuffix(pairs, `"`), `",`) {
-		name, v, ok := strings.Cut(pair, `="`)
-		if !ok {
-			return nil, 0, fmt.Errorf("labels of %q", line)
+	for _, sample := range families[family].GetMetric() {
+		labels := map[string]string{}
+		for _, pair := range sample.GetLabel() {
+			labels[pair.GetName()] = pair.GetValue()
 		}
-		labels[name] = v
+		f(labels, int(sample.GetUntyped().GetValue()))
 	}
-	return labels, int(value), nil
+	return nil
 }

@@ -3,12 +3,12 @@ package controlplane
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"strconv"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/refvol/refvol/e2e/tools/process"
 )
@@ -56,16 +56,19 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 	if c.apiServer != nil {
 		return nil
 	}
+	probe, done, err := c.newProbe()
+	if err != nil {
+		return err
+	}
+	defer done()
 	p, err := process.Start(process.Options{
 		Path: c.opts.Binaries.APIServer,
-		Log:  c.APIServerLog(),
+		Log:  c.path("kube-apiserver.log"),
 		Args: append(c.apiServerArgs(), c.opts.APIServerArgs...),
 	})
 	if err != nil {
 		return err
 	}
-	probe, done := c.newProbe()
-	defer done()
 	if err := p.Await(ctx, probe); err != nil {
 		return errors.Join(err, p.Kill())
 	}
@@ -121,34 +124,16 @@ func (c *ControlPlane) StopAPIServer() error {
 	return p.Kill()
 }
 
-// newProbe returns a function that asks whether the API server is ready, and one that
-// ends its connection. It has a client of its own, because the server's certificate, which
-// it makes itself, may not be there yet. All questions share a connection, so that asking
-// often costs a server that starts no handshakes.
-func (c *ControlPlane) newProbe() (probe func(context.Context) error, done func()) {
-	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // our own child, on loopback
-	}
-	client := &http.Client{Transport: transport}
-	return func(ctx context.Context) error { return c.ready(ctx, client) }, transport.CloseIdleConnections
-}
-
-// ready returns an error unless the API server says that it is ready.
-func (c *ControlPlane) ready(ctx context.Context, client *http.Client) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address()+"/readyz", nil)
+// newProbe returns a function that asks whether the API server is ready, and one that ends its connection. It has a
+// client of its own, because the server's certificate, which it makes itself, may not be there yet.
+func (c *ControlPlane) newProbe() (probe func(context.Context) error, done func(), err error) {
+	client, err := kubernetes.NewForConfig(&rest.Config{
+		Host: c.address(), BearerToken: c.token, QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, // our own child, on loopback
+	})
 	if err != nil {
-		return err
+		return nil, nil, fmt.Errorf("client of the control plane: %w", err)
 	}
-	req.Header.Set("Authorization", "Bearer "+c.token)
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	// A connection is used again once the answer has been read.
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("GET /readyz: %s\n%s", resp.Status, body)
-	}
-	return err
+	probe = func(ctx context.Context) error { return client.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error() }
+	return probe, func() { closeIdleConnections(client) }, nil
 }

@@ -68,27 +68,21 @@ func (p *Prometheus) Query(ctx context.Context, scrapes []Scrape, seconds float6
 	if err != nil {
 		return nil, fmt.Errorf("query: %w", err)
 	}
-	var answers []struct {
-		Error   string
-		Samples []struct {
-			Labels map[string]string
-			Value  string // it may be NaN
-		}
+	var answers [][]struct {
+		Metric map[string]string
+		Value  [2]any // the time, and the number as a text
 	}
 	if err := json.Unmarshal(out, &answers); err != nil {
 		return nil, fmt.Errorf("query: %w in %s", err, out)
 	}
 	found := make([][]Sample, len(answers))
 	for i, answer := range answers {
-		if answer.Error != "" {
-			return nil, fmt.Errorf("query %s: %s", queries[i], answer.Error)
-		}
-		for _, s := range answer.Samples {
-			value, err := strconv.ParseFloat(s.Value, 64)
+		for _, s := range answer {
+			value, err := strconv.ParseFloat(fmt.Sprint(s.Value[1]), 64)
 			if err != nil {
 				return nil, fmt.Errorf("query %s: %w", queries[i], err)
 			}
-			found[i] = append(found[i], Sample{Labels: s.Labels, Value: value})
+			found[i] = append(found[i], Sample{Labels: s.Metric, Value: value})
 		}
 	}
 	return found, nil

@@ -76,22 +76,6 @@ func (r report) tries() int {
 	return total
 }
 
-// merge adds what another report counted.
-func (r report) merge(other report) {
-	for name, o := range other {
-		t := r[name]
-		if t == nil {
-			r[name] = o
-			continue
-		}
-		t.Tries += o.Tries
-		for answer, n := range o.Answers {
-			t.Answers[answer] += n
-		}
-		t.Succeeded = append(t.Succeeded, o.Succeeded...)
-	}
-}
-
 func answerName(err error) string {
 	var errno syscall.Errno
 	switch {
@@ -123,10 +107,7 @@ func attack(ctx context.Context, a *assault) (siege, error) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, time.Duration(a.Seconds)*time.Second)
 		defer cancel()
-		swaps := make(chan report, 1)
-		go func() { swaps <- a.race(ctx) }()
 		s.Report = a.besiege(ctx)
-		s.Report.merge(<-swaps)
 		return nil
 	})
 	return s, err

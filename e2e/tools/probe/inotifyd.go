@@ -31,7 +31,7 @@ func inotifyd(ctx context.Context, out io.Writer, program, watched string) error
 	if program != "-" || !isMove {
 		return errors.New(usage)
 	}
-	moves, err := watchDirectories([]expected{{path: dir + "/"}})
+	moves, err := watchDirectories([]string{dir + "/"})
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,6 @@ const usage = `usage:
   probe attack ASSAULT                      what became of attacks on files, in JSON
   probe remount ASSAULT                     what became of attacks on mounts, in JSON
   probe escape ASSAULT                      what became of attempts to leave the container, in JSON
-  probe swap DIR TARGET...                  a decoy and links to the targets change places until SIGTERM
   probe install FILE                        a copy of the program
   probe inotifyd - DIR:y                    what is moved into DIR, a line each, as busybox's inotifyd does
   probe curl --cacert FILE ... URL          the answer to a request by HTTPS, as curl gives it
@@ -70,9 +69,11 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 	case command == "write" && len(args) == 2:
 		return write(out, args[0], args[1])
 	case command == "await" && len(args) >= 3:
-		return await(ctx, out, args[0], args[1], args[2], args[3:])
+		r := reader{highest: map[string]string{}}
+		return r.until(ctx, out, args[2], args[1], args[:1], args[3:])
 	case command == "grow" && len(args) >= 3:
-		return grow(ctx, out, args[0], args[1], args[2:])
+		r := reader{grows: true, highest: map[string]string{}}
+		return r.until(ctx, out, args[0], args[1], args[2:], nil)
 	case command == "follow" && len(args) >= 1:
 		return follow(ctx, out, args)
 	case command == "reload" && len(args) == 2:
@@ -81,8 +82,6 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return arrivals(ctx, out, args[0], args[1:])
 	case command == "mounts" && len(args) == 1:
 		return answer(out)(mounts("/proc", args[0]))
-	case command == "swap" && len(args) >= 2:
-		return swap(ctx, args[0], args[1:])
 	case command == "install" && len(args) == 1:
 		return install(args[0])
 	case command == "inotifyd" && len(args) == 2:

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,34 +13,24 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// probeImage is the name that the suite's pods ask for.
-const probeImage = "localhost/refvol/probe:e2e"
-
-// shellImage is the image of docs/recipes.md and deploy/examples/smoke.yaml in the suite: this machine's busybox, as /bin/sh.
-const shellImage = "localhost/refvol/shell:e2e"
-
-// gateImage is the image of kubectl-refvol, in the place of deploy/examples/gate.yaml's.
-const gateImage = "localhost/refvol/kubectl-refvol:e2e"
+// Names of images on the nodes.
+const (
+	// probeImage is that of the suite's pods.
+	probeImage = "localhost/refvol/probe:e2e"
+	// shellImage, this machine's busybox as /bin/sh, stands for those of docs/recipes.md and deploy/examples/smoke.yaml.
+	shellImage = "localhost/refvol/shell:e2e"
+	// gateImage, kubectl-refvol, stands for that of deploy/examples/gate.yaml.
+	gateImage = "localhost/refvol/kubectl-refvol:e2e"
+)
 
 // artifacts are what every run builds.
 type artifacts struct {
-	// kubectl is the program, of the version that the project's node image has, refvol kubectl-refvol.
-	kubectl, refvol string
-	// suite is the suite's test binary.
-	suite string
+	// kubectl is the program, of the nodes' version; so are kubectl-refvol and helm, and suite is the suite's test binary.
+	kubectl, refvol, helm, suite string
 	// archives are those of the images to load.
 	archives []string
-	// pluginName and probeName are images. So is shellName, or "": pods take the documents' own images then. So is gateName,
-	// that of kubectl-refvol, or "": the nodes have none.
-	pluginName, probeName, shellName, gateName string
-	// helm is the program.
-	helm string
-}
-
-// goFlags returns the settings of all static builds, so that go's build cache serves each
-// of them.
-func goFlags() []string {
-	return []string{"CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false"}
+	// pluginImage is the plugin's image.
+	pluginImage string
 }
 
 // build builds all of them, the plugin as a release would be. It comes before the
@@ -49,116 +38,72 @@ func goFlags() []string {
 // tests' timing.
 func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error) {
 	clock.say("building kubectl, the plugin, the suite and the image of its pods")
-	built := artifacts{
-		refvol:     filepath.Join(s.root, "bin", "kubectl-refvol"),
-		suite:      filepath.Join(s.cache, "e2e", "suite.test"),
-		pluginName: s.image,
-		probeName:  s.probeImage,
+	work := filepath.Join(s.cache, "e2e")
+	programs := filepath.Join(work, "programs")
+	for _, err := range []error{os.RemoveAll(programs), os.MkdirAll(programs, 0o755), os.MkdirAll(filepath.Join(work, "other"), 0o755)} {
+		if err != nil {
+			return artifacts{}, err
+		}
 	}
-	if err := os.MkdirAll(filepath.Dir(built.suite), 0o755); err != nil {
-		return artifacts{}, err
+	built := artifacts{
+		refvol: filepath.Join(s.root, "bin", "kubectl-refvol"),
+		suite:  filepath.Join(work, "suite.test"),
+		// A name of this run's own, so that a cluster which has run an older build takes the new one.
+		pluginImage: fmt.Sprintf("localhost/refvol/refvol-plugin:e2e-%d", time.Now().Unix()),
 	}
 	var err error
 	if built.kubectl, err = controlplane.BuildKubectl(ctx, controlplane.BuildOptions{
-		ModuleDir: s.kubernetesModule(),
-		ModFile:   s.modFile(),
-		CacheDir:  s.cache,
-		Progress:  os.Stdout,
+		ModuleDir: s.kubernetesModule(), ModFile: s.modFile(), CacheDir: s.cache, Progress: os.Stdout,
 	}); err != nil {
 		return artifacts{}, err
 	}
-	suite := command{
-		dir:  filepath.Join(s.root, "e2e"),
-		env:  goFlags(),
-		args: []string{"go", "test", "-c", "-o", built.suite, "./suites/kind/suite"},
-	}
-	if err := suite.quiet(ctx); err != nil {
+	if built.helm, err = harness.BuildHelm(ctx, programs, os.Stdout); err != nil {
 		return artifacts{}, err
 	}
-	if s.image != "" {
-		return built, command{args: []string{"make", "--no-print-directory", "-C", s.root, "build-program", "PROGRAM=kubectl-refvol"}}.quiet(ctx)
+	archive := func(name string) string { return filepath.Join(work, name+".tar") }
+	built.archives = []string{
+		filepath.Join(s.root, "bin", "refvol-plugin.tar"), filepath.Join(s.root, "bin", "kubectl-refvol.tar"), archive("other"), archive("probe"), archive("shell"),
 	}
-	err = built.images(ctx, s)
-	return built, err
-}
-
-// images builds the images, and what only tests need that have the nodes.
-func (a *artifacts) images(ctx context.Context, s *settings) error {
-	// A name of this run's own, so that a cluster which has run an older build takes the new one.
-	a.pluginName = fmt.Sprintf("localhost/refvol/refvol-plugin:e2e-%d", time.Now().Unix())
-	plugin := command{args: []string{"make", "--no-print-directory", "-C", s.root, "build", "image", "IMAGE=" + a.pluginName}}
-	if err := plugin.quiet(ctx); err != nil {
-		return err
+	probe, other := filepath.Join(work, "probe"), filepath.Join(work, "other", "refvol-plugin")
+	e2e, tools, flags := filepath.Join(s.root, "e2e"), filepath.Join(s.root, "tools"), goFlags()
+	for _, c := range []command{
+		{dir: e2e, env: flags, args: []string{"go", "test", "-c", "-o", built.suite, "./suites/kind/suite"}},
+		makeOf(s, "build", "image", "IMAGE="+built.pluginImage),
+		makeOf(s, "pack", "PROGRAM=kubectl-refvol", "IMAGE="+gateImage),
+		// bin/ keeps the plugin of the newest version.
+		makeOf(s, "image", "IMAGE="+otherImage, "VERSION="+otherVersion, "OUT="+other, "BINARIES="+other, "ARCHIVE="+archive("other")),
+		{dir: e2e, env: flags, args: []string{"go", "build", "-ldflags", "-s -w", "-o", probe, "./tools/probe"}},
+		imageOf(tools, probe, "/probe", probeImage, archive("probe")),
+		{env: []string{"REFVOL_CACHE=" + s.cache}, args: []string{filepath.Join(e2e, "node-image", "deps.sh"), "suite"}},
+	} {
+		if err := c.quiet(ctx); err != nil {
+			return artifacts{}, err
+		}
 	}
-	a.gateName = gateImage
-	gate := command{args: []string{"make", "--no-print-directory", "-C", s.root, "pack", "PROGRAM=kubectl-refvol", "IMAGE=" + gateImage}}
-	if err := gate.quiet(ctx); err != nil {
-		return err
-	}
-	a.probeName, a.shellName = probeImage, shellImage
-	archive := func(name string) string { return filepath.Join(s.cache, "e2e", name+".tar") }
-	probe, shell, other := archive("probe"), archive("shell"), archive("other")
-	if err := errors.Join(buildOther(ctx, s, other), buildProbe(ctx, s, probe), buildShell(ctx, s, shell)); err != nil {
-		return err
-	}
-	a.archives = []string{filepath.Join(s.root, "bin", "refvol-plugin.tar"), filepath.Join(s.root, "bin", "kubectl-refvol.tar"), probe, shell, other}
-	programs := filepath.Join(s.cache, "e2e", "programs")
-	if err := errors.Join(os.RemoveAll(programs), os.Mkdir(programs, 0o755)); err != nil {
-		return err
-	}
-	var err error
-	a.helm, err = harness.BuildHelm(ctx, programs, os.Stdout)
-	return err
-}
-
-// buildShell makes the image of the recipes' pods.
-func buildShell(ctx context.Context, s *settings, archive string) error {
-	deps := command{
-		args: []string{filepath.Join(s.root, "e2e", "node-image", "deps.sh"), "suite"},
-		env:  []string{"REFVOL_CACHE=" + s.cache},
-	}
-	if err := deps.quiet(ctx); err != nil {
-		return err
-	}
-	busybox, err := exec.LookPath("busybox")
+	busybox, err := exec.LookPath("busybox") // deps.sh has seen to it
 	if err != nil {
-		return err
+		return artifacts{}, err
 	}
-	return makeImage(ctx, s, busybox, "/bin/sh", shellImage, archive)
+	return built, imageOf(tools, busybox, "/bin/sh", shellImage, archive("shell")).quiet(ctx)
 }
 
-// buildProbe makes the image of the tests' pods.
-func buildProbe(ctx context.Context, s *settings, archive string) error {
-	program := filepath.Join(s.cache, "e2e", "probe")
-	if err := gobuild.Build(ctx, gobuild.Options{
-		Dir:     filepath.Join(s.root, "e2e"),
-		Package: "./tools/probe",
-		Out:     program,
-		LDFlags: "-s -w",
-	}); err != nil {
-		return err
-	}
-	return makeImage(ctx, s, program, "/probe", probeImage, archive)
+// goFlags returns the settings of all static builds, so that go's build cache serves each
+// of them.
+func goFlags() []string { return []string{"CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false"} }
+
+func makeOf(s *settings, args ...string) command {
+	return command{args: append([]string{"make", "--no-print-directory", "-C", s.root}, args...)}
 }
 
-// makeImage makes the image of one static program.
-func makeImage(ctx context.Context, s *settings, program, entrypoint, name, archive string) error {
-	return command{
-		dir: filepath.Join(s.root, "tools"),
-		env: goFlags(),
-		args: []string{
-			"go", "run", "./image", "-binary", program, "-entrypoint", entrypoint,
-			"-reference", name, "-output", archive,
-		},
-	}.quiet(ctx)
+// imageOf makes the image of one static program.
+func imageOf(tools, program, entrypoint, name, archive string) command {
+	return command{dir: tools, env: goFlags(), args: []string{
+		"go", "run", "./image", "-binary", program, "-entrypoint", entrypoint, "-reference", name, "-output", archive,
+	}}
 }
 
-// buildTool builds a program of the newest version's module.
-func buildTool(ctx context.Context, s *settings, pkg, out string) error {
-	return gobuild.Build(ctx, gobuild.Options{
-		Dir:      s.kubernetesModule(),
-		Package:  pkg,
-		Out:      out,
-		Progress: os.Stdout,
-	})
+// buildKind builds kind and returns the path of the program.
+func buildKind(ctx context.Context, s *settings) (string, error) {
+	kind := filepath.Join(s.cache, "e2e", "kind")
+	return kind, gobuild.Build(ctx, gobuild.Options{Dir: s.kubernetesModule(), Package: "sigs.k8s.io/kind", Out: kind, Progress: os.Stdout})
 }

@@ -17,22 +17,11 @@ const clusterName = "refvol-e2e"
 //go:embed cluster.yaml
 var clusterConfig string
 
-// cluster is the Kubernetes cluster that the suite runs on.
-type cluster interface {
-	// kubeconfig returns the path of a file that makes its user an admin.
-	kubeconfig() string
-	// env is what docker needs in its environment to reach the nodes.
-	env() []string
-	// load brings an image archive to every node.
-	load(ctx context.Context, archive string) error
-	// nodeLogs writes the last lines of what runs on the nodes outside of pods.
-	nodeLogs(ctx context.Context)
-}
-
 // kindCluster is a kind cluster of this run's own.
 type kindCluster struct {
 	engine *engine
 	kind   string
+	// config is the path of a kubeconfig file that makes its user an admin.
 	config string
 	// sync is how often the kubelets sync; "" is what clusterConfig has.
 	sync string
@@ -96,14 +85,12 @@ func featureGates(nodeImage string) string {
 	return ""
 }
 
-func (c *kindCluster) kubeconfig() string { return c.config }
-
-func (c *kindCluster) env() []string { return c.engine.env() }
-
+// load brings an image archive to every node.
 func (c *kindCluster) load(ctx context.Context, archive string) error {
 	return c.command("load", "image-archive", archive).quiet(ctx)
 }
 
+// nodeLogs writes the last lines of what runs on the nodes outside of pods.
 func (c *kindCluster) nodeLogs(ctx context.Context) {
 	nodes, err := c.command("get", "nodes").output(ctx, os.Stderr)
 	if err != nil {

@@ -48,9 +48,6 @@ func (e *engine) stop(ctx context.Context) error {
 
 // nodeImage returns the node image to use. A version that the settings name is built here.
 func (e *engine) nodeImage(ctx context.Context, s *settings) (string, error) {
-	if s.nodeImage != "" {
-		return s.nodeImage, nil
-	}
 	if s.kubernetes != "" {
 		e.say("node image: the project's own, of Kubernetes %s", s.kubernetes)
 	} else if err := registryAnswers(ctx, "https://registry-1.docker.io"); err != nil {

@@ -10,7 +10,7 @@ import (
 
 // showFailure writes what tells why a run failed: the last lines of every
 // component, and what the cluster says of its pods.
-func showFailure(ctx context.Context, c cluster, k kubectl) {
+func showFailure(ctx context.Context, c *kindCluster, k kubectl) {
 	// A cluster that doesn't come up at all shouldn't hold this up for long.
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()

@@ -16,7 +16,7 @@ const cleanupTime = 3 * time.Minute
 
 // run does the whole tier. What it set up is gone when it returns, also if ctx ends
 // early, unless the settings say to keep it.
-func run(ctx context.Context, s *settings) error {
+func run(ctx context.Context, s *settings) (err error) {
 	clock := stopwatch{time.Now()}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -30,19 +30,6 @@ func run(ctx context.Context, s *settings) error {
 		return err
 	}
 	defer unlock()
-
-	if s.kubeconfig == "" {
-		return runOnKind(ctx, s, clock)
-	}
-	built, err := build(ctx, s, clock)
-	if err != nil {
-		return err
-	}
-	return runOn(ctx, s, clock, &outsideCluster{config: s.kubeconfig, loader: s.loadImage}, built)
-}
-
-// runOnKind runs the suite on a cluster of its own.
-func runOnKind(ctx context.Context, s *settings, clock stopwatch) (err error) {
 	// The engine is the machine's, whatever the cache: the first run to end stops it.
 	if os.Geteuid() == 0 {
 		unlock, err := gobuild.Lock(ctx, "/run/refvol-e2e.lock", os.Stderr)
@@ -70,8 +57,8 @@ func runOnKind(ctx context.Context, s *settings, clock stopwatch) (err error) {
 	if err != nil {
 		return err
 	}
-	kind := filepath.Join(s.cache, "e2e", "kind")
-	if err := buildTool(ctx, s, "sigs.k8s.io/kind", kind); err != nil {
+	kind, err := buildKind(ctx, s)
+	if err != nil {
 		return err
 	}
 
@@ -103,8 +90,8 @@ func cleanUp(ctx context.Context, remove func(context.Context) error) error {
 }
 
 // runOn installs the plugin in the cluster and runs the suite.
-func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built artifacts) (err error) {
-	k := kubectl{built.kubectl, c.kubeconfig()}
+func runOn(ctx context.Context, s *settings, clock stopwatch, c *kindCluster, built artifacts) (err error) {
+	k := kubectl{built.kubectl, c.config}
 	defer func() {
 		if err != nil && ctx.Err() == nil {
 			showFailure(ctx, c, k)
@@ -117,42 +104,32 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c cluster, built a
 		}
 	}
 	clock.say("installing the plugin, with each identity")
-	if err := deploy(ctx, s, k, built.pluginName); err != nil {
+	if err := deploy(ctx, s, k, built.pluginImage); err != nil {
 		return err
 	}
-	if s.image != "" {
-		if err := runsProbe(ctx, k, built.probeName); err != nil {
-			return err
-		}
-	}
-	for _, beside := range besides() {
-		if err := beside.deploy(ctx, s, k, built.pluginName); err != nil {
-			return err
-		}
-	}
-	upgrades, err := renderUpgrades(ctx, s, k, built.pluginName)
-	defer os.RemoveAll(upgrades)
+	upgrades, err := os.MkdirTemp("", "refvol-e2e-upgrade-")
 	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(upgrades)
+	if err := renderUpgrades(ctx, s, k, built.pluginImage, upgrades); err != nil {
 		return err
 	}
 	clock.say("running the suite")
 	suite := command{
 		dir: filepath.Join(s.root, "e2e", "suites", "kind", "suite"),
-		env: append(c.env(), "KUBECONFIG="+c.kubeconfig(), "REFVOL_PROBE_IMAGE="+built.probeName, "REFVOL_SHELL_IMAGE="+built.shellName, "REFVOL_GATE_IMAGE="+built.gateName,
-			"REFVOL_PLUGIN_IMAGE="+built.pluginName, "REFVOL_KUBECTL="+built.kubectl, "REFVOL_KUBECTL_REFVOL="+built.refvol, "REFVOL_HELM="+built.helm,
+		env: append(c.engine.env(), "KUBECONFIG="+c.config, "REFVOL_PROBE_IMAGE="+probeImage, "REFVOL_SHELL_IMAGE="+shellImage, "REFVOL_GATE_IMAGE="+gateImage,
+			"REFVOL_PLUGIN_IMAGE="+built.pluginImage, "REFVOL_KUBECTL="+built.kubectl, "REFVOL_KUBECTL_REFVOL="+built.refvol, "REFVOL_HELM="+built.helm,
 			"REFVOL_CHART="+filepath.Join(s.root, "deploy", "charts", "refvol"), "REFVOL_UPGRADES="+upgrades),
 		// Parallel tests wait for the cluster most of the time, not for a processor, and
 		// some of them for the node that they need to themselves.
 		args: append([]string{built.suite, "-test.v", "-test.timeout=50m", "-test.parallel=16"}, s.testArgs...),
 	}
-	if s.image != "" {
-		suite.env = append(suite.env, "REFVOL_NODES_OUT_OF_REACH=1")
+	if err := suite.run(ctx); err != nil {
+		return err
 	}
-	err = leavingOut(ctx, suite, clock.say)
-	if err == nil {
-		clock.say("all that ran have passed")
-	}
-	return err
+	clock.say("all that ran have passed")
+	return nil
 }
 
 // withParent returns a context that ends also when this process gets another parent:

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -30,12 +31,8 @@ func TestReadSettings(t *testing.T) {
 			want: settings{cache: "/home/user/.cache/refvol"},
 		},
 		"all": {
-			env:  map[string]string{"REFVOL_CACHE": "/cache", "KIND_NODE_IMAGE": "node:1", "KEEP": "1"},
-			want: settings{cache: "/cache", nodeImage: "node:1", keep: true},
-		},
-		"a cluster from outside": {
-			env:  map[string]string{"REFVOL_CACHE": "/cache", "KUBECONFIG": "/config", "LOAD_IMAGE": "load it"},
-			want: settings{cache: "/cache", kubeconfig: "/config", loadImage: "load it"},
+			env:  map[string]string{"REFVOL_CACHE": "/cache", "KUBELET_SYNC": "1m", "KEEP": "1"},
+			want: settings{cache: "/cache", kubeletSync: "1m", keep: true},
 		},
 		"an older Kubernetes": {
 			env:  map[string]string{"REFVOL_CACHE": "/cache", "K8S": "1.35"},
@@ -44,30 +41,6 @@ func TestReadSettings(t *testing.T) {
 		"a Kubernetes that is not there": {
 			env:       map[string]string{"REFVOL_CACHE": "/cache", "K8S": "1.12"},
 			wantError: "K8S=1.12: ",
-		},
-		"images in a registry": {
-			env:  map[string]string{"REFVOL_CACHE": "/cache", "KUBECONFIG": "/config", "IMAGE": "host:5000/a/plugin:1"},
-			want: settings{cache: "/cache", kubeconfig: "/config", image: "host:5000/a/plugin:1", probeImage: "host:5000/a/probe:e2e"},
-		},
-		"images in two registries": {
-			env:  map[string]string{"REFVOL_CACHE": "/cache", "KUBECONFIG": "/config", "IMAGE": "plugin:1", "PROBE_IMAGE": "b/c:2"},
-			want: settings{cache: "/cache", kubeconfig: "/config", image: "plugin:1", probeImage: "b/c:2"},
-		},
-		"nowhere to load to": {
-			env:       map[string]string{"REFVOL_CACHE": "/cache", "LOAD_IMAGE": "load it"},
-			wantError: `KUBECONFIG="": with LOAD_IMAGE or IMAGE it must be the absolute path`,
-		},
-		"a relative path, which means another file here": {
-			env:       map[string]string{"REFVOL_CACHE": "/cache", "KUBECONFIG": "config", "IMAGE": "a/plugin:1"},
-			wantError: `KUBECONFIG="config": with LOAD_IMAGE or IMAGE it must be the absolute path`,
-		},
-		"two images": {
-			env:       map[string]string{"REFVOL_CACHE": "/cache", "KUBECONFIG": "/config", "LOAD_IMAGE": "load it", "IMAGE": "a/plugin:1"},
-			wantError: "LOAD_IMAGE and IMAGE are set",
-		},
-		"no plugin": {
-			env:       map[string]string{"REFVOL_CACHE": "/cache", "KUBECONFIG": "/config", "PROBE_IMAGE": "a/probe:1"},
-			wantError: "PROBE_IMAGE is set, so IMAGE must name",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,9 +62,7 @@ func TestReadSettings(t *testing.T) {
 				t.Errorf("arguments %q", got.testArgs)
 			}
 			got.root, got.testArgs = "", nil
-			if got.cache != c.want.cache || got.kubernetes != c.want.kubernetes || got.nodeImage != c.want.nodeImage || got.keep != c.want.keep ||
-				got.kubeconfig != c.want.kubeconfig || got.loadImage != c.want.loadImage ||
-				got.image != c.want.image || got.probeImage != c.want.probeImage {
+			if !reflect.DeepEqual(*got, c.want) {
 				t.Errorf("got %+v, want %+v", *got, c.want)
 			}
 		})

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // settings are what the environment and the command line ask for.
@@ -14,19 +12,12 @@ type settings struct {
 	root string
 	// cache is the directory of what is kept between runs, absolute.
 	cache string
-	// nodeImage is the node image to use; "" leaves the choice to the runner.
-	nodeImage string
 	// kubernetes is the minor version of the node image that is made here, as 1.35; "" is the newest.
 	kubernetes string
 	// kubeletSync is how often kubelets sync pods; "" is what cluster.yaml has.
 	kubeletSync string
 	// keep leaves the cluster in place.
 	keep bool
-	// kubeconfig names a cluster from outside; with it one of loadImage and image is set.
-	kubeconfig, loadImage string
-	// image is the plugin's image in a registry, and probeImage that of the suite's pods. Of the
-	// nodes of a cluster that pulls them nothing is known.
-	image, probeImage string
 	// testArgs go to the suite.
 	testArgs []string
 }
@@ -41,7 +32,6 @@ func readSettings(getenv func(string) string, args []string) (*settings, error) 
 	s := &settings{
 		root:        root,
 		cache:       getenv("REFVOL_CACHE"),
-		nodeImage:   getenv("KIND_NODE_IMAGE"),
 		kubernetes:  getenv("K8S"),
 		kubeletSync: getenv("KUBELET_SYNC"),
 		keep:        getenv("KEEP") == "1",
@@ -62,28 +52,7 @@ func readSettings(getenv func(string) string, args []string) (*settings, error) 
 			return nil, fmt.Errorf("K8S=%s: %w; e2e/node-image/kubernetes/versions has those that can be named", s.kubernetes, err)
 		}
 	}
-	return s, s.readOutside(getenv)
-}
-
-// readOutside reads what is about a cluster from outside.
-func (s *settings) readOutside(getenv func(string) string) error {
-	s.loadImage, s.image, s.probeImage = getenv("LOAD_IMAGE"), getenv("IMAGE"), getenv("PROBE_IMAGE")
-	switch {
-	case s.loadImage != "" && s.image != "":
-		return errors.New("LOAD_IMAGE and IMAGE are set: LOAD_IMAGE loads the image that is built here, IMAGE names one in a registry; set one of them")
-	case s.image == "" && s.probeImage != "":
-		return errors.New("PROBE_IMAGE is set, so IMAGE must name the plugin's image in a registry")
-	case s.loadImage == "" && s.image == "":
-		// A KUBECONFIG alone may name any cluster that its user works with.
-		return nil
-	}
-	if s.kubeconfig = getenv("KUBECONFIG"); !filepath.IsAbs(s.kubeconfig) {
-		return fmt.Errorf("KUBECONFIG=%q: with LOAD_IMAGE or IMAGE it must be the absolute path of the file that names the cluster to use", s.kubeconfig)
-	}
-	if s.image != "" && s.probeImage == "" {
-		s.probeImage = s.image[:strings.LastIndex(s.image, "/")+1] + "probe:e2e"
-	}
-	return nil
+	return s, nil
 }
 
 // kubernetesModule returns the directory of the module that the cluster's programs are built from.

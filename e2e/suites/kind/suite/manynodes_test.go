@@ -16,7 +16,6 @@ const readersTimeout = 5 * time.Minute
 // while these change, and nodes go away and come back. No read fails or gives an older text, and every
 // change arrives. It runs with no other test, as it takes nodes away.
 func TestManyNodes(t *testing.T) {
-	needsNodes(t, "pauses and cuts off nodes")
 	r := newReaders(t, harness.Scaled(20, 60))
 	r.update()
 	r.loseNodes(harness.Scaled(3*time.Second, 2*time.Minute))

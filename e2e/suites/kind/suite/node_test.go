@@ -71,7 +71,6 @@ func useAllNodes(t *testing.T) {
 // plane, whose own pods need neither. Pods must be put there by their spec.
 func takeNode(t *testing.T) string {
 	t.Helper()
-	needsNodes(t, "has a node of the control plane for itself")
 	turns.take(t, func() bool { return !turns.taken }, func() { turns.taken = true }, func() { turns.taken = false })
 	return takenNode(t)
 }
@@ -80,7 +79,6 @@ func takeNode(t *testing.T) string {
 // until it has ended.
 func takeQuietNode(t *testing.T) string {
 	t.Helper()
-	needsNodes(t, "compares a whole node before and after")
 	set := func(to bool) func() { return func() { turns.taken, turns.quiet = to, to } }
 	turns.take(t, func() bool { return !turns.taken && turns.daemonSets == 0 }, set(true), set(false))
 	node := takenNode(t)
@@ -143,7 +141,6 @@ func docker(ctx context.Context, args ...string) error {
 // mustDocker calls docker for a test.
 func mustDocker(t *testing.T, args ...string) {
 	t.Helper()
-	needsNodes(t, "restarts or changes a node")
 	if err := docker(t.Context(), args...); err != nil {
 		t.Fatal(err)
 	}

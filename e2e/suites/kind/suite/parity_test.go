@@ -73,7 +73,7 @@ func checkParity(t *testing.T, by maker) {
 						cases = append(cases, userCases(kind)...)
 					} else {
 						t.Run("users", func(t *testing.T) {
-							leaveOut(t, "the API server drops the owners of files: it lacks the feature gate AtomicWriteVolumeUserFields of Kubernetes 1.37")
+							t.Skip("left out: the API server drops the owners of files: it lacks the feature gate AtomicWriteVolumeUserFields of Kubernetes 1.37")
 						})
 					}
 					p := startParity(n, who, cases, by)

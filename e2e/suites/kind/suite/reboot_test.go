@@ -14,7 +14,6 @@ import (
 // is not. Its pods come back with complete and current volumes; pods that are deleted
 // while it is down leave nothing.
 func TestNodeReboot(t *testing.T) {
-	needsNodes(t, "reboots a node")
 	n := newNamespace(t)
 	node := n.worker(t)
 	n.createConfigMap("settings", object{"key": canary("old"), "goes": "x"})

@@ -71,7 +71,6 @@ func TestReceipts(t *testing.T) {
 	s.lag("once the rest was opened", map[string]string{})
 
 	t.Run("cut off", func(t *testing.T) {
-		needsNodes(t, "cuts off a node")
 		s.whileCutOff(node, func() {
 			s.lag("of a node that is cut off", map[string]string{node: "Unreachable"})
 		})

@@ -28,7 +28,6 @@ const (
 // it should, and pods that are created on a node while it has no plugin start once it has one.
 func TestUpgradeAndRollback(t *testing.T) {
 	t.Parallel()
-	needsNodes(t, "they have the plugin's image of another version")
 	useAllNodes(t)
 	dir := os.Getenv("REFVOL_UPGRADES")
 	if dir == "" {

@@ -1,6 +1,6 @@
-// Command query asks a Prometheus that has scraped some texts, and answers in JSON. It is for the
-// tests of alerts and dashboards: Prometheus' own parser, store and engine work on what the plugin
-// served. It reads a Request from stdin and writes an Answer per query to stdout.
+// Command query asks a Prometheus that has scraped some texts. It is for the tests of alerts and dashboards:
+// Prometheus' own parser, store and engine work on what the plugin served. It reads what to ask from stdin and writes
+// the instant vector of each query to stdout, both in JSON.
 package main
 
 import (
@@ -20,31 +20,18 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 )
 
-// Request is what to ask.
-type Request struct {
-	Scrapes []Scrape `json:"scrapes"`
-	Queries []string `json:"queries"`
-	// Seconds is when to ask, since the first moment.
-	Seconds float64 `json:"seconds"`
+// request is what to ask, and when: in seconds since the first moment.
+type request struct {
+	Scrapes []scrape
+	Queries []string
+	Seconds float64
 }
 
-// Scrape is what a target served at a moment. Labels are those of the target.
-type Scrape struct {
-	Seconds float64           `json:"seconds"`
-	Labels  map[string]string `json:"labels"`
-	Text    string            `json:"text"`
-}
-
-// Answer is the result of one query: an instant vector, or why there is none.
-type Answer struct {
-	Error   string   `json:"error,omitempty"`
-	Samples []Sample `json:"samples,omitempty"`
-}
-
-// Sample is a series and its value, which may be NaN, as a text.
-type Sample struct {
-	Labels map[string]string `json:"labels"`
-	Value  string            `json:"value"`
+// scrape is what a target with labels served at a moment.
+type scrape struct {
+	Seconds float64
+	Labels  map[string]string
+	Text    string
 }
 
 func main() {
@@ -55,8 +42,8 @@ func main() {
 }
 
 func run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
-	var request Request
-	if err := json.NewDecoder(in).Decode(&request); err != nil {
+	var r request
+	if err := json.NewDecoder(in).Decode(&r); err != nil {
 		return fmt.Errorf("read the request: %w", err)
 	}
 	dir, err := os.MkdirTemp("", "refvol-query-")
@@ -71,7 +58,7 @@ func run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	defer func() { err = errors.Join(err, db.Close()) }()
 	start := time.Now().Add(-time.Hour)
 	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
-	for _, s := range request.Scrapes {
+	for _, s := range r.Scrapes {
 		if err := store(ctx, db, s, at(s.Seconds)); err != nil {
 			return fmt.Errorf("scrape at %v s: %w", s.Seconds, err)
 		}
@@ -80,66 +67,49 @@ func run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 		MaxSamples: 1_000_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{}),
 	})
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	answers := make([]Answer, 0, len(request.Queries))
-	for _, q := range request.Queries {
-		answers = append(answers, ask(ctx, engine, db, q, at(request.Seconds)))
+	answers := make([]json.RawMessage, len(r.Queries))
+	for i, text := range r.Queries {
+		if answers[i], err = ask(ctx, engine, db, text, at(r.Seconds)); err != nil {
+			return fmt.Errorf("query %s: %w", text, err)
+		}
 	}
 	return json.NewEncoder(out).Encode(answers)
 }
 
-// store does what a scrape does, and adds the metric up.
-func store(ctx context.Context, db storage.Appendable, s Scrape, at time.Time) error {
-	appender := db.Appender(ctx)
-	add := func(series labels.Labels, value float64) error {
-		builder := labels.NewBuilder(series)
-		for name, value := range s.Labels {
-			builder.Set(name, value)
-		}
-		_, err := appender.Append(0, builder.Labels(), at.UnixMilli(), value)
-		return err
+func ask(ctx context.Context, engine *promql.Engine, db storage.Queryable, text string, at time.Time) ([]byte, error) {
+	query, err := engine.NewInstantQuery(ctx, db, nil, text, at)
+	if err != nil {
+		return nil, err
 	}
-	p := textparse.NewPromParser([]byte(s.Text), labels.NewSymbolTable(), false)
+	defer query.Close()
+	vector, err := query.Exec(ctx).Vector()
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(vector)
+}
+
+// store does what a scrape does, and adds the metric up.
+func store(ctx context.Context, db storage.Appendable, s scrape, at time.Time) error {
+	appender := db.Appender(ctx)
+	p := textparse.NewPromParser([]byte(s.Text+"up 1\n"), labels.NewSymbolTable(), false)
 	for {
 		entry, err := p.Next()
 		if errors.Is(err, io.EOF) {
-			break
+			return appender.Commit()
+		}
+		if err == nil && entry == textparse.EntrySeries {
+			var series labels.Labels
+			p.Labels(&series)
+			builder := labels.NewBuilder(series)
+			for name, value := range s.Labels {
+				builder.Set(name, value)
+			}
+			_, _, value := p.Series()
+			_, err = appender.Append(0, builder.Labels(), at.UnixMilli(), value)
 		}
 		if err != nil {
 			return errors.Join(err, appender.Rollback())
 		}
-		if entry != textparse.EntrySeries {
-			continue
-		}
-		var series labels.Labels
-		p.Labels(&series)
-		_, _, value := p.Series()
-		if err := add(series, value); err != nil {
-			return errors.Join(err, appender.Rollback())
-		}
 	}
-	if err := add(labels.FromStrings("__name__", "up"), 1); err != nil {
-		return errors.Join(err, appender.Rollback())
-	}
-	return appender.Commit()
-}
-
-func ask(ctx context.Context, engine *promql.Engine, db storage.Queryable, text string, at time.Time) Answer {
-	query, err := engine.NewInstantQuery(ctx, db, nil, text, at)
-	if err != nil {
-		return Answer{Error: err.Error()}
-	}
-	defer query.Close()
-	result := query.Exec(ctx)
-	if result.Err != nil {
-		return Answer{Error: result.Err.Error()}
-	}
-	vector, err := result.Vector()
-	if err != nil {
-		return Answer{Error: err.Error()}
-	}
-	answer := Answer{}
-	for _, sample := range vector {
-		answer.Samples = append(answer.Samples, Sample{Labels: sample.Metric.Map(), Value: fmt.Sprint(sample.F)})
-	}
-	return answer
 }
