@@ -40,26 +40,3 @@ func TestChangeArrivesAtOnce(t *testing.T) {
 		t.Errorf("a change took %s, want %s at most", median, limit)
 	}
 }
-
-func TestOneWatchPerObject(t *testing.T) {
-	n := newNode(t)
-	before := watches(t.Context(), t, "configmaps")
-	n.configMap("app", map[string]string{"key": n.canary()})
-	n.configMap("other", map[string]string{"key": n.canary()})
-	var volumes []*harness.Volume
-	for range 20 {
-		v := n.published("app")
-		volumes = append(volumes, v)
-	}
-	wantWatches(t, "configmaps", before+1)
-	both := n.volume(map[string]string{"sources": "- configMap: {name: app}\n- configMap: {name: other, items: [{key: key, path: other}]}\n"})
-	n.mustPublish(both)
-	wantWatches(t, "configmaps", before+2)
-	n.mustUnpublish(both)
-	wantWatches(t, "configmaps", before+1)
-	for _, v := range volumes {
-		n.mustUnpublish(v)
-	}
-	wantWatches(t, "configmaps", before)
-	n.wantNothingLeft()
-}
