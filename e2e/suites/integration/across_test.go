@@ -42,8 +42,7 @@ func allow(t *testing.T, namespace string, rule rbacv1.PolicyRule, subjects ...r
 
 func allowRules(t *testing.T, namespace string, rules []rbacv1.PolicyRule, subjects ...rbacv1.Subject) (revoke func()) {
 	t.Helper()
-	rbac := shared.Client().RbacV1()
-	role, err := rbac.Roles(namespace).Create(t.Context(), &rbacv1.Role{
+	role, err := shared.Client().RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "grant-"}, Rules: rules,
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -87,4 +86,16 @@ func (n *acrossNode) across(kind, name string) *harness.Volume {
 	return n.volume(map[string]string{"sources": fmt.Sprintf(
 		"[{configMap: {name: own}}, {%[1]s: {name: %[2]s, namespace: %[3]s, items: [{key: key, path: across}]}}]",
 		map[string]string{"secret": "secret", "configmap": "configMap"}[kind], name, n.source)})
+}
+
+// consented publishes a volume of a Secret to which the account web has a right, and which loses it by revoke.
+func (n *acrossNode) consented() (v *harness.Volume, revoke func()) {
+	n.t.Helper()
+	n.put("secret", "db", n.canary())
+	revoke = allow(n.t, n.source, readers("secret", "db"), account(n.namespace, "web"))
+	n.value("own")
+	v = n.across("secret", "db")
+	v.ServiceAccount = "web"
+	n.publishes(v, soon)
+	return v, revoke
 }

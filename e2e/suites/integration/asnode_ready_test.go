@@ -114,13 +114,29 @@ func TestNeedsItsRights(t *testing.T) {
 // each reason. Files of volumes that were published before stay.
 func TestAsNodeNeedsTheAPIServer(t *testing.T) {
 	t.Parallel()
-	c := ownControlPlane(t)
-	kubeconfig := grantAsNode(t, c)
+	binaries, err := harness.BuildControlPlane(t.Context(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := controlplane.Start(t.Context(), controlplane.Options{Binaries: binaries})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := harness.GrantAsNode(t.Context(), c, kubeconfig); err != nil {
+		t.Fatal(err)
+	}
 	n := readyNode(t, harness.PluginOptions{Kubeconfig: kubeconfig, Pods: c})
 	n.becomes()
 	secrets := c.Client().CoreV1().Secrets(metav1.NamespaceDefault)
 	value := n.canary()
-	if _, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"key": value}}, metav1.CreateOptions{}); err != nil {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"key": value}}
+	if _, err := secrets.Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	v := shownBy(t, c, metav1.NamespaceDefault, nativeSecret("db"), volumeSource())
@@ -147,40 +163,11 @@ func TestAsNodeNeedsTheAPIServer(t *testing.T) {
 	}
 	n.becomes()
 	value = n.canary()
-	if _, err := secrets.Update(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"key": value}}, metav1.UpdateOptions{}); err != nil {
+	secret.StringData["key"] = value
+	if _, err := secrets.Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	n.arrives(v, "key", value, healed)
 	n.mustUnpublish(v)
 	n.wantMounts(0)
-}
-
-// ownControlPlane starts a control plane for one test.
-func ownControlPlane(t *testing.T) *controlplane.ControlPlane {
-	t.Helper()
-	binaries, err := harness.BuildControlPlane(t.Context(), os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := controlplane.Start(t.Context(), controlplane.Options{Binaries: binaries})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
-}
-
-// grantAsNode gives a plugin its account and pod on another control plane than the shared one, and
-// returns a kubeconfig of the pod's token.
-func grantAsNode(t *testing.T, c *controlplane.ControlPlane) (kubeconfig string) {
-	t.Helper()
-	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	if err := harness.GrantAsNode(t.Context(), c, kubeconfig); err != nil {
-		t.Fatal(err)
-	}
-	return kubeconfig
 }
