@@ -5,12 +5,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -55,7 +52,7 @@ func TestPlantedLeaks(t *testing.T) {
 			if err := errors.Join(p.ShownLeaks(t.Context()), p.DiskLeaks(), told); err != nil {
 				t.Errorf("nothing is planted yet: %v", err)
 			}
-			refuseRegistration(t, p, value) // the plugin logs the reason
+			notify(t, p, &registration.RegistrationStatus{Error: value}) // the plugin logs the reason
 			find(p.DiskLeaks(), p.LogPath()+" leaks a "+what)
 		}
 		err := p.Publish(t.Context(), harness.NewVolume(namespace, "pod", map[string]string{"defaultMode": value, "configMap": "app"}))
@@ -94,23 +91,5 @@ func TestPlantedLeaks(t *testing.T) {
 	server.Close()
 	if err := harness.HTTPLeaks(t.Context(), server.Listener.Addr().String()); err == nil {
 		t.Error("a server that is away has nothing to hide")
-	}
-}
-
-// refuseRegistration refuses a plugin's registration for a reason, as a kubelet does.
-func refuseRegistration(t *testing.T, p *harness.Plugin, reason string) {
-	t.Helper()
-	sockets, err := filepath.Glob(filepath.Join(p.RegistrationDir(), "*.sock"))
-	if err != nil || len(sockets) != 1 {
-		t.Fatalf("registration sockets = %v, %v, want one", sockets, err)
-	}
-	conn, err := grpc.NewClient("unix://"+sockets[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_, err = registration.NewRegistrationClient(conn).NotifyRegistrationStatus(t.Context(), &registration.RegistrationStatus{Error: reason})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
