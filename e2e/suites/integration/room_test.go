@@ -45,42 +45,6 @@ func hold(t *testing.T, dir string) (release func()) {
 	return release
 }
 
-// fillByReaders changes a volume's object to next(0), next(1)... with a reader that
-// holds each generation, until the volume is told to be full. It returns the number of
-// the generation that shows, and what lets the readers go.
-func (n *node) fillByReaders(v *harness.Volume, object string, next func(i int) map[string]string, shows func(i int) error) (last int, release func()) {
-	n.t.Helper()
-	var releases []func()
-	release = func() {
-		for _, f := range releases {
-			f()
-		}
-	}
-	for i := 0; ; i++ {
-		if i == 32 {
-			n.t.Fatal("32 generations are held open and the volume is not full")
-		}
-		releases = append(releases, hold(n.t, n.Target(v)))
-		n.configMap(object, next(i))
-		full := false
-		harness.Eventually(n.t, soon, func() error {
-			err := shows(i)
-			problem := n.problem(v)
-			full = err != nil && strings.Contains(problem, unix.ENOSPC.Error())
-			if full {
-				return nil
-			}
-			if err == nil && problem != "" {
-				err = fmt.Errorf("the condition is %q", problem)
-			}
-			return err
-		})
-		if full {
-			return i - 1, release
-		}
-	}
-}
-
 // problem returns what the plugin's log says ails a volume, "" for nothing.
 func (n *node) problem(v *harness.Volume) string {
 	n.t.Helper()
@@ -126,14 +90,36 @@ func TestVolumeFullOfOldGenerations(t *testing.T) {
 			v := n.short("app")
 			shows := func(i int) error { return n.showsJust(v, object(i)) }
 			n.mustPublish(v)
-			last, release := n.fillByReaders(v, "app", object, shows)
+			// A reader holds each generation, until the volume is told to be full.
+			last, full := -1, false
+			var releases []func()
+			for ; !full; last++ {
+				if last == 32 {
+					t.Fatal("32 generations are held open and the volume is not full")
+				}
+				releases = append(releases, hold(t, n.Target(v)))
+				n.configMap("app", object(last+1))
+				harness.Eventually(t, soon, func() error {
+					err, problem := shows(last+1), n.problem(v)
+					if full = err != nil && strings.Contains(problem, unix.ENOSPC.Error()); full {
+						return nil
+					}
+					if err == nil && problem != "" {
+						err = fmt.Errorf("the condition is %q", problem)
+					}
+					return err
+				})
+			}
+			last--
 			t.Logf("full in generation %d", last+1)
 			n.wantProblem(v, "no space left on device")
 			n.mustPublish(v) // as the kubelet does after its own restart
 			if err := shows(last); err != nil {
 				t.Errorf("while the volume is full: %v", err)
 			}
-			release()
+			for _, release := range releases {
+				release()
+			}
 			harness.Eventually(t, afterCause, func() error { return shows(last + 1) })
 			n.hasCondition(v, "")
 			n.mustUnpublish(v)
