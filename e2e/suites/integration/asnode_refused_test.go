@@ -81,10 +81,7 @@ func TestAsNodeWhileAllIsRefused(t *testing.T) {
 			t.Errorf("restarted %t: current after %s, want %s at most", restarted, took, most)
 		}
 	}
-	for _, v := range volumes {
-		n.mustUnpublish(v)
-	}
-	n.wantNothingLeft()
+	n.unpublishAll(volumes)
 }
 
 // pass lets some time pass.

@@ -76,8 +76,5 @@ func TestDelegations(t *testing.T) {
 	for _, v := range volumes {
 		n.arrives(v, "key", "3", time.Minute)
 	}
-	for _, v := range append(volumes, plain) {
-		n.mustUnpublish(v)
-	}
-	n.wantNothingLeft()
+	n.unpublishAll(append(volumes, plain))
 }

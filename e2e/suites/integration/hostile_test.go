@@ -93,10 +93,7 @@ func TestHostilePublishesBesidePlainOnes(t *testing.T) {
 	if refused := outcomes[codes.OutOfRange] + outcomes[codes.InvalidArgument]; outcomes[codes.OK] == 0 || refused == 0 || outcomes[codes.OK]+refused != hostilePods {
 		t.Errorf("the answers are %v, want some OK and some of too much", outcomes)
 	}
-	for _, v := range slices.Concat(volumes, published, more) {
-		n.mustUnpublish(v)
-	}
-	n.wantNothingLeft()
+	n.unpublishAll(slices.Concat(volumes, published, more))
 }
 
 // timePlain publishes small volumes, one after another, and returns the median of the times.

@@ -113,7 +113,7 @@ func (n *leakyNode) changes(v, pod *harness.Volume) {
 	n.secret("db", map[string]string{"password": value})
 	n.arrives(v, "password", value, soon)
 	n.arrives(v, "fixed", n.immutable(), soon)
-	n.deleteSecret("fixed")
+	n.removeObject("secret", "fixed")
 	recreated := n.immutable()
 	next := n.tokened(n.volume(map[string]string{"secret": "fixed"}))
 	n.publishes(next, soon) // which is what makes the plugin look again
@@ -127,7 +127,7 @@ func (n *leakyNode) changes(v, pod *harness.Volume) {
 	n.secret("db", map[string]string{"other": n.canary()})
 	n.hasCondition(pod, "couldn't find key password")
 	n.hasEvent(pod, "RefKeyNotFound", "couldn't find key password")
-	n.deleteSecret("db")
+	n.removeObject("secret", "db")
 	n.hasCondition(v, "not found")
 	n.secret("db", map[string]string{"password": value})
 	n.hasCondition(v, "")

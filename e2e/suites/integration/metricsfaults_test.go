@@ -68,7 +68,7 @@ func deletedObjectShows(t *testing.T, a *alerting) {
 	n := newNode(t, anyPort)
 	n.value("app")
 	v := n.published("app")
-	n.deleteConfigMap("app")
+	n.removeObject("configMap", "app")
 	n.counts(map[series]float64{`refvol_volumes{condition="RefDeleted"}`: 1, `refvol_objects{kind="ConfigMap",state="absent"}`: 1})
 	a.wantFiring(t, asReady(n.scrapes(nil)), "RefvolVolumesAbnormal")
 	value := n.value("app")

@@ -196,8 +196,5 @@ func TestReadersDontExceedTheTotal(t *testing.T) {
 		n.arrives(volumes[i], "key", "smaller", soon)
 	}
 	n.publishes(another, soon)
-	for _, v := range append(volumes, another) {
-		n.mustUnpublish(v)
-	}
-	n.wantNothingLeft()
+	n.unpublishAll(append(volumes, another))
 }

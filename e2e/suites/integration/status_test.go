@@ -120,7 +120,7 @@ func TestStatusTellsFaults(t *testing.T) {
 
 	late, keyless := n.short("late"), n.volume(map[string]string{"configMap": "app", "items": "[{key: other, path: other}]"})
 	waiting := []<-chan error{n.publishing(late), n.publishing(keyless)}
-	n.deleteConfigMap("deleted")
+	n.removeObject("configMap", "deleted")
 	n.configMap("large", map[string]string{"key": n.canary() + strings.Repeat("x", 100<<10)})
 	revoke()
 	report := n.tells(

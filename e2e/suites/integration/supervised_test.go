@@ -96,7 +96,7 @@ func (n *supervisedNode) restart() {
 }
 
 // ended tells whether the plugin's process has.
-func (n *supervisedNode) ended() bool {
+func (n *node) ended() bool {
 	select {
 	case <-n.Process().Done():
 		return true
