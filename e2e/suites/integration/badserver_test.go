@@ -114,7 +114,7 @@ func (f *faultyNode) suffers(fault faultproxy.Fault, starts, watches bool) {
 	}
 	f.publishDuring(fault, comes)
 	f.mustUnpublish(goes)
-	if !hitsConnections(fault) && watches {
+	if !hitsConnections(fault) && watches && !starts {
 		f.asked(1) // so that what the fault answers with has come
 	}
 	f.things[0].delete()

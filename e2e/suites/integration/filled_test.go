@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,23 +32,19 @@ func TestAVolumeFilledByItsContainer(t *testing.T) {
 			}
 			residentBefore, _ := n.resident()
 			err = harness.ChangeVolume(n.Target(v), func(dir string) error {
-				generation, err := os.Readlink(filepath.Join(dir, "..data"))
-				if err != nil {
-					return err
-				}
-				return errorsOf(
-					func() error { return nestDirs(filepath.Join(dir, generation), 20_000) },
-					func() error { return nestDirs(dir, 20_000) },
-					func() error { return manyNames(filepath.Join(dir, generation), 50_000) },
-					func() error { return manyNames(dir, 50_000) },
-					func() error { return os.WriteFile(filepath.Join(dir, generation, "hole"), nil, 0o600) },
-					func() error { return os.Truncate(filepath.Join(dir, generation, "hole"), 1<<40) },
-				)
+				name, err := os.Readlink(filepath.Join(dir, "..data"))
+				generation := filepath.Join(dir, name)
+				hole := filepath.Join(generation, "hole")
+				return errors.Join(err, nestDirs(generation, 20_000), nestDirs(dir, 20_000), manyNames(generation, 50_000), manyNames(dir, 50_000),
+					os.WriteFile(hole, nil, 0o600), os.Truncate(hole, 1<<40))
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			n.limitDescriptors(100)
+			limit := unix.Rlimit{Cur: 100, Max: 100} // those that it has stay
+			if err := unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, &limit, nil); err != nil {
+				t.Fatal(err)
+			}
 			value := n.value("app")
 			start := time.Now()
 			otherValue := n.value("other")
@@ -78,15 +75,6 @@ func TestAVolumeFilledByItsContainer(t *testing.T) {
 	}
 }
 
-func errorsOf(steps ...func() error) error {
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // nestDirs makes directories in each other, deeper than a path can be.
 func nestDirs(dir string, levels int) error {
 	at, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -115,22 +103,4 @@ func manyNames(dir string, names int) error {
 		}
 	}
 	return nil
-}
-
-// limitDescriptors sets the soft limit of what the plugin may have open, and returns
-// what takes that back; the descriptors that it has stay.
-func (n *node) limitDescriptors(to uint64) (lift func()) {
-	n.t.Helper()
-	var old unix.Rlimit
-	if err := unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, nil, &old); err != nil {
-		n.t.Fatal(err)
-	}
-	if err := unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: to, Max: old.Max}, nil); err != nil {
-		n.t.Fatal(err)
-	}
-	return func() {
-		if err := unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, &old, nil); err != nil {
-			n.t.Fatal(err)
-		}
-	}
 }

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -197,10 +196,8 @@ func (n *leakyNode) forbidden() {
 	refused := n.tokened(n.across("secret", "theirs"))
 	wantStatus(n.t, n.finalAnswer(refused), codes.PermissionDenied)
 	n.hasEvent(refused, "RefForbidden", "may not get Secret")
-	revoke := allow(n.t, n.source, rule("secret", "get", "theirs"), rbacv1.Subject{
-		Kind: rbacv1.ServiceAccountKind, Namespace: n.namespace, Name: v.ServiceAccount,
-	})
-	harness.Eventually(n.t, soon, func() error { return n.Publish(n.t.Context(), v) })
+	revoke := allow(n.t, n.source, rule("secret", "get", "theirs"), account(n.namespace, v.ServiceAccount))
+	n.publishes(v, soon)
 	n.wantContent(v, "across", first)
 	revoke()
 	n.vanishes(v, "across", 2*soon)
