@@ -1,8 +1,6 @@
 package mount_test
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -11,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/pkg/mount"
 )
 
@@ -79,41 +78,20 @@ func TestListThroughALink(t *testing.T) {
 func TestAttributePrefix(t *testing.T) {
 	n := newNode(t)
 	want := "trusted.refvol."
-	if userNamespace(t) {
+	if !harness.IsRoot() {
 		want = "security.refvol."
 	}
-	if got := n.AttributePrefix(); got != want {
-		t.Fatalf("%q, want %q", got, want)
-	}
 	v := n.create("v1")
-	f, err := v.Root().Create("file")
-	n.must(err)
-	n.must(unix.Fsetxattr(int(f.Fd()), want+"refs", []byte("value"), 0))
-	n.must(f.Close())
+	n.must(v.Root().WriteFile("file", nil, 0o644))
 	n.must(v.Attach(n.ctx(), n.target("1")))
 	path := n.target("1") + "/file"
+	n.tamper(n.target("1"), func(root string) error { return unix.Setxattr(root+"/file", want+"refs", []byte("value"), 0) })
 	buf := make([]byte, 64)
-	size, err := unix.Getxattr(path, want+"refs", buf)
+	size, err := unix.Getxattr(path, n.AttributePrefix()+"refs", buf)
 	if err != nil || string(buf[:size]) != "value" {
 		t.Errorf("read %q, %v", buf[:max(size, 0)], err)
 	}
-	if err := unix.Setxattr(path, want+"refs", []byte("x"), 0); !errors.Is(err, unix.EROFS) {
-		t.Errorf("set through the visible mount: %v, want EROFS", err)
-	}
-}
-
-// userNamespace says whether the tests run without root.
-func userNamespace(t testing.TB) bool {
-	t.Helper()
-	mapping, err := os.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var inside, outside, size uint32
-	if _, err := fmt.Sscan(string(mapping), &inside, &outside, &size); err != nil {
-		t.Fatal(err)
-	}
-	return size == 1
+	n.wantErr(unix.Setxattr(path, want+"refs", []byte("x"), 0), unix.EROFS)
 }
 
 func TestUnknownSELinuxContext(t *testing.T) {
