@@ -76,14 +76,7 @@ func (s scrape) values(name, label string) map[string]bool {
 
 func wantSame(t *testing.T, documented, served map[string]bool) {
 	t.Helper()
-	for what := range documented {
-		if !served[what] {
-			t.Errorf("documented, but not served: %s", what)
-		}
-	}
-	for what := range served {
-		if !documented[what] {
-			t.Errorf("served, but not documented: %s", what)
-		}
+	if !maps.Equal(documented, served) {
+		t.Errorf("documented are\n%s\nand served\n%s", strings.Join(slices.Sorted(maps.Keys(documented)), "\n"), strings.Join(slices.Sorted(maps.Keys(served)), "\n"))
 	}
 }
