@@ -3,6 +3,7 @@ package envfile
 
 import (
 	"bytes"
+	"context"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/pkg/envfile"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -199,4 +201,11 @@ func TestSourcingSplitsNoOtherWords(t *testing.T) {
 			t.Errorf("%s: the words are %q", name, got)
 		}
 	}
+}
+
+// Values that a shell takes for commands would run as whoever runs the tests.
+func TestMain(m *testing.M) {
+	os.Exit(harness.Main(m, func(context.Context) (func() error, error) {
+		return func() error { return nil }, nil
+	}))
 }

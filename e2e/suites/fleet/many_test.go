@@ -23,7 +23,7 @@ func TestManyPlugins(t *testing.T) {
 	for range startedAtOnce {
 		starters.Go(func() {
 			for name := range names {
-				w.node(name).publish("app-on-"+name)
+				w.node(name).publish("app-on-" + name)
 			}
 		})
 	}
