@@ -18,7 +18,8 @@ import (
 // as well. No file goes, few requests are sent, and all volumes are current afterwards.
 func TestAsNodeWhileAllIsRefused(t *testing.T) {
 	t.Parallel()
-	n := newProxiedAsNode(t)
+	_, kubeconfig := pluginPod(t, harness.NodeName, asNodeRules(t))
+	n := newProxiedAs(t, kubeconfig, faultproxy.Options{}, "--identity=node")
 	count, lasts := harness.Scaled(40, 300), time.Duration(harness.Scaled(8, 75))*time.Second
 	values := make([]string, count)
 	volumes := make([]*harness.Volume, count)
@@ -39,9 +40,9 @@ func TestAsNodeWhileAllIsRefused(t *testing.T) {
 		if restarted {
 			n.mustKill()
 		}
-		n.behind.proxy.InjectFor(faultproxy.Forbidden, func(r faultproxy.Request) bool { return r.User != "" })
-		n.behind.proxy.ResetConnections()
-		n.behind.forgetRequests()
+		n.proxy.InjectFor(faultproxy.Forbidden, func(r faultproxy.Request) bool { return r.User != "" })
+		n.proxy.ResetConnections()
+		n.forgetRequests()
 		counted := time.Now()
 		if restarted {
 			n.mustStart()
@@ -54,7 +55,15 @@ func TestAsNodeWhileAllIsRefused(t *testing.T) {
 		for i, v := range volumes {
 			n.wantContent(v, "key", old[i])
 		}
-		sent := len(n.reads())
+		sent := 0
+		for _, r := range n.requests() {
+			if !slices.Contains([]string{"configmaps", "secrets", "pods"}, r.Resource) {
+				continue
+			}
+			if sent++; r.User != nodeUser(harness.NodeName) {
+				t.Errorf("%s of %v as %q", r.Verb, r.Object, r.User)
+			}
+		}
 		// Each object in growing pauses of its own, the pods a few seconds apart, and the plugin's own.
 		took := time.Since(counted)
 		if most := 6*count + 10 + int((4+float64(count)/10)*took.Seconds()); sent == 0 || sent > most {
@@ -67,7 +76,7 @@ func TestAsNodeWhileAllIsRefused(t *testing.T) {
 			}
 			n.hasEvent(volumes[0], "RefForbidden", text)
 		}
-		n.behind.heal()
+		n.heal()
 		healedAt := time.Now()
 		for i, v := range volumes {
 			n.arrives(v, "key", values[i], soon)
@@ -78,36 +87,6 @@ func TestAsNodeWhileAllIsRefused(t *testing.T) {
 		}
 	}
 	n.unpublishAll(volumes)
-}
-
-// proxiedAsNode is an asNode behind a proxy.
-type proxiedAsNode struct {
-	asNode
-	behind *proxied
-}
-
-func newProxiedAsNode(t *testing.T, args ...string) *proxiedAsNode {
-	t.Helper()
-	_, kubeconfig := pluginPod(t, harness.NodeName, asNodeRules(t))
-	behind := newProxiedAs(t, kubeconfig, faultproxy.Options{}, slices.Concat([]string{"--identity=node"}, args)...)
-	return &proxiedAsNode{asNode{behind.node, harness.NodeName}, behind}
-}
-
-// reads returns the requests for ConfigMaps, Secrets and pods since forgetRequests, and fails the
-// test if one of them had other rights than the node's.
-func (n *proxiedAsNode) reads() []faultproxy.Request {
-	n.t.Helper()
-	var reads []faultproxy.Request
-	for _, r := range n.behind.requests() {
-		if r.Resource != "configmaps" && r.Resource != "secrets" && r.Resource != "pods" {
-			continue
-		}
-		if r.User != nodeUser(harness.NodeName) {
-			n.t.Errorf("%s of %v as %q", r.Verb, r.Object, r.User)
-		}
-		reads = append(reads, r)
-	}
-	return reads
 }
 
 // TestAsNodeWithoutMirrorPod: the API server has no pod for a static pod until it accepts the mirror, which NodeRestriction

@@ -265,7 +265,7 @@ func TestConsent(t *testing.T) {
 			case "pod":
 				m.podNode = newPodNode(t, wait)
 			case "node":
-				m.podNode = &podNode{&acrossNode{node: newAsNode(t, wait, "--resync-interval=1s").node}}
+				m.podNode = &podNode{&acrossNode{node: newAsNode(t, wait, "--resync-interval=1s")}}
 			default:
 				m.podNode = newPodNode(t, wait, "--change-detection=Get")
 			}

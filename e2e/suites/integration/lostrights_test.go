@@ -53,7 +53,7 @@ func TestLostRights(t *testing.T) {
 				return pod.Spec.ServiceAccountName, kubeconfig
 			},
 			func(n *node, configMap string) *harness.Volume {
-				return (&asNode{n, harness.NodeName}).shown(nativeConfigMap(configMap), volumeSource())
+				return n.shown(nativeConfigMap(configMap), volumeSource())
 			},
 			[]string{
 				"impersonate:associated-node of nodes", "impersonate-on:associated-node:get of pods",
