@@ -11,24 +11,18 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// acrossNode is a plugin that shows objects of other namespaces, with the rights of its
-// component, and a namespace that pods of others want objects of.
-type acrossNode struct {
-	*node
-	source string
-}
-
-func newAcrossNode(t *testing.T, args ...string) *acrossNode {
+// newAcrossNode starts a plugin that shows objects of other namespaces, with the rights of its component.
+func newAcrossNode(t *testing.T, args ...string) *node {
 	t.Helper()
-	kubeconfig := componentAccount(t, "cross-namespace")
-	n := newNodeAs(t, kubeconfig, append([]string{"--cross-namespace", "--resync-interval=1s"}, args...)...)
-	return &acrossNode{node: n, source: newNamespace(t)}
+	n := newNodeAs(t, componentAccount(t, "cross-namespace"), append([]string{"--cross-namespace", "--resync-interval=1s"}, args...)...)
+	n.source = newNamespace(t)
+	return n
 }
 
 // put creates an object of the source namespace with one value.
-func (n *acrossNode) put(kind, name, value string) {
+func (n *node) put(kind, name, value string) {
 	n.t.Helper()
-	theirs := *n.node
+	theirs := *n
 	theirs.namespace = n.source
 	theirs.putObject(kind, name, map[string]string{"key": value})
 }
@@ -82,14 +76,14 @@ func group(name string) rbacv1.Subject {
 }
 
 // across is a volume of one object of the source namespace and one of the pod's own.
-func (n *acrossNode) across(kind, name string) *harness.Volume {
+func (n *node) across(kind, name string) *harness.Volume {
 	return n.volume(map[string]string{"sources": fmt.Sprintf(
 		"[{configMap: {name: own}}, {%[1]s: {name: %[2]s, namespace: %[3]s, items: [{key: key, path: across}]}}]",
 		map[string]string{"secret": "secret", "configmap": "configMap"}[kind], name, n.source)})
 }
 
 // consented publishes a volume of a Secret to which the account web has a right, and which loses it by revoke.
-func (n *acrossNode) consented() (v *harness.Volume, revoke func()) {
+func (n *node) consented() (v *harness.Volume, revoke func()) {
 	n.t.Helper()
 	n.put("secret", "db", n.canary())
 	revoke = allow(n.t, n.source, readers("secret", "db"), account(n.namespace, "web"))

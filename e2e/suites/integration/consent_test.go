@@ -120,7 +120,7 @@ func tuples(gs []grant) []tuple {
 
 // mode is a plugin of the matrix, with what a pod needs there.
 type mode struct {
-	*podNode
+	*node
 	name string
 	// own says that objects of the pod's namespace take no right; needs are the verbs that
 	// all others take.
@@ -261,13 +261,13 @@ func TestConsent(t *testing.T) {
 			const wait = "--publish-wait=2s"
 			switch m.name {
 			case "plugin":
-				m.podNode = &podNode{newAcrossNode(t, wait)}
+				m.node = newAcrossNode(t, wait)
 			case "pod":
-				m.podNode = newPodNode(t, wait)
+				m.node = newPodNode(t, wait)
 			case "node":
-				m.podNode = &podNode{&acrossNode{node: newAsNode(t, wait, "--resync-interval=1s")}}
+				m.node = newAsNode(t, wait, "--resync-interval=1s")
 			default:
-				m.podNode = newPodNode(t, wait, "--change-detection=Get")
+				m.node = newPodNode(t, wait, "--change-detection=Get")
 			}
 			m.tryAll(s, all)
 			if m.asNode {

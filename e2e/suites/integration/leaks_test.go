@@ -20,7 +20,7 @@ import (
 // leakyNode is a plugin to which everything happens that brings it near to writing down a
 // value or a token.
 type leakyNode struct {
-	*acrossNode
+	*node
 	// inSecrets is where the pods' tokens come.
 	inSecrets bool
 }
@@ -34,7 +34,7 @@ func TestNothingLeaks(t *testing.T) {
 		for _, inSecrets := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, tokens in secrets %t", format, inSecrets), func(t *testing.T) {
 				t.Parallel()
-				n := &leakyNode{inSecrets: inSecrets, acrossNode: newAcrossNode(t, "-v=20", "--logging-format="+format,
+				n := &leakyNode{inSecrets: inSecrets, node: newAcrossNode(t, "-v=20", "--logging-format="+format,
 					"--publish-wait=1s", "--max-volume-size=64Ki", "--http-address=127.0.0.1:0")}
 				n.secret("db", map[string]string{"password": n.canary(), "a.b": n.canary()})
 				n.configMap("own", map[string]string{"own": n.canary()})

@@ -221,7 +221,8 @@ func revokedConsentShows(t *testing.T, _ *alerting) {
 
 func failingReviewsShow(t *testing.T, a *alerting) {
 	n := newProxiedAs(t, componentAccount(t, "cross-namespace"), faultproxy.Options{}, "--cross-namespace", "--resync-interval=1s", anyPort)
-	(&acrossNode{node: n.node, source: newNamespace(t)}).consented()
+	n.source = newNamespace(t)
+	n.consented()
 	n.inject(faultproxy.ServerError)
 	n.moves(n.scrape(), map[series]float64{`refvol_authorizations_total{result="error"}`: 1})
 	a.wantFiring(t, asReady(n.scrapes(func() {

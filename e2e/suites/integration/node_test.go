@@ -20,6 +20,8 @@ type node struct {
 	*harness.Plugin
 	t         *testing.T
 	namespace string
+	// source is a namespace that pods of others want objects of, for some tests.
+	source string
 }
 
 // newNode starts a plugin that logs everything it can. When the test ends the
