@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"bytes"
-	"crypto/x509"
 	"encoding/pem"
 	"io"
 	"net/http"
@@ -83,8 +82,4 @@ func TestThroughProxy(t *testing.T) {
 	if refused.Load() != 1 || upgraded.Load() != 1 || v.Showing != 1 || !v.Converged || r.status != 0 {
 		t.Errorf("%d WebSockets were tried, %d other upgrades; want 1 of each; status %d, %+v", refused.Load(), upgraded.Load(), r.status, v)
 	}
-}
-
-func certificate(c *x509.Certificate) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
 }

@@ -22,9 +22,6 @@ import (
 	"github.com/refvol/refvol/pkg/fleet"
 )
 
-// soon is how long a test waits for what takes a moment.
-const soon = time.Minute
-
 // world is the nodes of one test, and a namespace with the Secret db.
 type world struct {
 	t         *testing.T
@@ -134,7 +131,7 @@ func runningPod(namespace, name, node string) *corev1.Pod {
 }
 
 // appPod stores a pod with a volume of the driver that no plugin knows. If it is pending, no kubelet has accepted it.
-func (w *world) appPod(name, node string, phase corev1.PodPhase) *corev1.Pod {
+func (w *world) appPod(name, node string, phase corev1.PodPhase) {
 	w.t.Helper()
 	pod := runningPod(w.namespace, name, node)
 	readOnly := true
@@ -143,7 +140,6 @@ func (w *world) appPod(name, node string, phase corev1.PodPhase) *corev1.Pod {
 	}}}}
 	pod.Status.Phase = phase
 	w.putPod(pod)
-	return pod
 }
 
 // node is one with a plugin.

@@ -108,23 +108,3 @@ func clientOf(t *testing.T, kubeconfig, user string) kubernetes.Interface {
 	config.Impersonate.UserName = user
 	return harness.ClientFor(t, config)
 }
-
-// settles waits until the API server says whether a service account may do what is asked: it
-// hears of a change of the roles by a watch.
-func settles(t *testing.T, namespace, account string, asked *authorizationv1.ResourceAttributes, want bool) {
-	t.Helper()
-	harness.Eventually(t, soon, func() error {
-		review, err := shared.Client().AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
-			Spec: authorizationv1.SubjectAccessReviewSpec{
-				User:               "system:serviceaccount:" + namespace + ":" + account,
-				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
-				ResourceAttributes: asked,
-			},
-		}, metav1.CreateOptions{})
-		if err == nil && review.Status.Allowed != want {
-			err = fmt.Errorf("%s/%s: the API server allows %s of %s %s/%s: %t, want %t",
-				namespace, account, asked.Verb, asked.Resource, asked.Namespace, asked.Name, review.Status.Allowed, want)
-		}
-		return err
-	})
-}

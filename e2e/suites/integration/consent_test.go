@@ -223,9 +223,21 @@ func (s *site) settle(all []tuple) {
 			continue // the same rights as the case that is not
 		}
 		for _, verb := range readVerbs {
-			settles(s.t, s.names[c.grant][c.namespace], c.account, &authorizationv1.ResourceAttributes{
-				Namespace: s.names[c.grant][c.in], Verb: verb, Resource: c.kind + "s", Name: c.object(),
-			}, c.grant.allows(c.namespace, c.account, verb, c.in))
+			namespace, want := s.names[c.grant][c.namespace], c.grant.allows(c.namespace, c.account, verb, c.in)
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:   "system:serviceaccount:" + namespace + ":" + c.account,
+				Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Namespace: s.names[c.grant][c.in], Verb: verb, Resource: c.kind + "s", Name: c.object(),
+				},
+			}}
+			harness.Eventually(s.t, soon, func() error { // it hears of the roles by a watch
+				answer, err := shared.Client().AuthorizationV1().SubjectAccessReviews().Create(s.t.Context(), review, metav1.CreateOptions{})
+				if err == nil && answer.Status.Allowed != want {
+					err = fmt.Errorf("%s: the API server allows %s: %t, want %t", c, verb, answer.Status.Allowed, want)
+				}
+				return err
+			})
 		}
 	}
 }

@@ -15,11 +15,7 @@ import (
 func TestListens(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, anyPort, anyStatusPort)
-	http, err := n.HTTPAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []string{http, n.statusAddress()}
+	want := []string{n.servingAddress(), n.statusAddress()}
 	slices.Sort(want)
 	if got := listeners(t, n.PID()); !slices.Equal(got, want) {
 		t.Errorf("listens at %q, want %q", got, want)

@@ -29,11 +29,13 @@ const anyPort = "--http-address=127.0.0.1:0"
 type scrape map[string]*dto.MetricFamily
 
 // servingAddress returns where the plugin serves HTTP. It must run with anyPort.
-func (n *node) servingAddress() string {
+func (n *node) servingAddress() string { return n.address(n.HTTPAddress) }
+
+func (n *node) address(of func() (string, error)) string {
 	n.t.Helper()
-	address, err := n.HTTPAddress()
+	address, err := of()
 	if err != nil || address == "" {
-		n.t.Fatalf("where the plugin serves HTTP: %q, %v", address, err)
+		n.t.Fatalf("where the plugin listens: %q, %v", address, err)
 	}
 	return address
 }

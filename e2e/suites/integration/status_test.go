@@ -20,15 +20,7 @@ import (
 // anyStatusPort is the flag with which a plugin serves its status.
 const anyStatusPort = "--status-address=127.0.0.1:0"
 
-// statusAddress returns where the plugin serves its status.
-func (n *node) statusAddress() string {
-	n.t.Helper()
-	address, err := n.StatusAddress()
-	if err != nil || address == "" {
-		n.t.Fatalf("where the plugin serves its status: %q, %v", address, err)
-	}
-	return address
-}
+func (n *node) statusAddress() string { return n.address(n.StatusAddress) }
 
 // report returns the plugin's status.
 func (n *node) report() (*status.Report, error) {
