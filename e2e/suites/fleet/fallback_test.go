@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"bytes"
-	"crypto/x509"
 	"encoding/pem"
 	"io"
 	"net/http"
@@ -23,7 +22,7 @@ import (
 // TestThroughProxy stands a proxy that knows no WebSocket before the API server. It sees no value.
 func TestThroughProxy(t *testing.T) {
 	w := newWorld(t)
-	w.node("node-1").publish("live", nil)
+	w.node("node-1").publish("live")
 	target, err := url.Parse(shared.Config().Host)
 	if err != nil {
 		t.Fatal(err)
@@ -34,12 +33,11 @@ func TestThroughProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var refused, upgraded atomic.Int32
+	var read, refused, upgraded atomic.Int32
 	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(target)
 		r.Out.Host = target.Host
 	}}
-	var read atomic.Int32
 	proxy.ModifyResponse = func(answer *http.Response) error {
 		if !strings.Contains(answer.Request.URL.Path, "/secrets/") {
 			return nil
@@ -71,22 +69,17 @@ func TestThroughProxy(t *testing.T) {
 	}
 	for _, cluster := range kubeconfig.Clusters {
 		cluster.Server, cluster.TLSServerName = server.URL, ""
-		cluster.CertificateAuthorityData = certificate(server.Certificate())
+		cluster.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	}
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*kubeconfig, path); err != nil {
+	w.caller = filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*kubeconfig, w.caller); err != nil {
 		t.Fatal(err)
 	}
-	v, r := w.convergedAs(path)
-	w.expect(v, r)
+	v, r := w.converged()
 	if read.Load() != 2 {
 		t.Errorf("the Secret was read %d times, want before and after the plugin was asked", read.Load())
 	}
-	if refused.Load() != 1 || upgraded.Load() != 1 || v.Showing != 1 {
-		t.Errorf("%d WebSockets were tried, %d other upgrades; %d volumes show it; want 1 of each", refused.Load(), upgraded.Load(), v.Showing)
+	if refused.Load() != 1 || upgraded.Load() != 1 || v.Showing != 1 || !v.Converged || r.status != 0 {
+		t.Errorf("%d WebSockets were tried, %d other upgrades; want 1 of each; status %d, %+v", refused.Load(), upgraded.Load(), r.status, v)
 	}
-}
-
-func certificate(c *x509.Certificate) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
 }

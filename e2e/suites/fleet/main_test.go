@@ -1,3 +1,5 @@
+// Package fleet tests kubectl-refvol with many plugins: real processes with real mounts, a real API server,
+// and Kubernetes' own server of port-forwards for the nodes' kubelets.
 package fleet
 
 import (
@@ -99,27 +101,30 @@ func (s *suite) grant(ctx context.Context) error {
 	if _, err := s.Client().RbacV1().ClusterRoles().Create(ctx, clusterRole, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create the caller's ClusterRole: %w", err)
 	}
-	if _, err := s.Client().RbacV1().Roles(role.Namespace).Create(ctx, role, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create the caller's Role: %w", err)
-	}
-	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: pluginNamespace, Name: callerAccount}}
 	_, err = s.Client().RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: callerAccount}, Subjects: subjects,
+		ObjectMeta: metav1.ObjectMeta{Name: callerAccount}, Subjects: caller(),
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: clusterRole.Name},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		return fmt.Errorf("bind the caller's ClusterRole: %w", err)
-	}
-	_, err = s.Client().RbacV1().RoleBindings(role.Namespace).Create(ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: callerAccount}, Subjects: subjects,
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return fmt.Errorf("bind the caller's Role: %w", err)
+	if err := errors.Join(err, s.grantIn(ctx, role.Namespace, role)); err != nil {
+		return fmt.Errorf("bind the caller's roles: %w", err)
 	}
 	s.caller = filepath.Join(s.dir, "caller.kubeconfig")
 	_, err = harness.MakeAccount(ctx, s.ControlPlane, callerAccount, s.caller)
 	return err
+}
+
+func caller() []rbacv1.Subject {
+	return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: pluginNamespace, Name: callerAccount}}
+}
+
+// grantIn gives the caller a Role.
+func (s *suite) grantIn(ctx context.Context, namespace string, role *rbacv1.Role) error {
+	_, err := s.Client().RbacV1().Roles(namespace).Create(ctx, role, metav1.CreateOptions{})
+	_, bindErr := s.Client().RbacV1().RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: callerAccount}, Subjects: caller(),
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+	}, metav1.CreateOptions{})
+	return errors.Join(err, bindErr)
 }
 
 func readRoles() (*rbacv1.ClusterRole, *rbacv1.Role, error) {
@@ -148,14 +153,7 @@ func newNamespace(t *testing.T) string {
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "read"}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
 	}}
-	binding := &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "read"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: pluginNamespace, Name: callerAccount}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
-	}
-	_, err = shared.Client().RbacV1().Roles(ns.Name).Create(t.Context(), role, metav1.CreateOptions{})
-	_, bindErr := shared.Client().RbacV1().RoleBindings(ns.Name).Create(t.Context(), binding, metav1.CreateOptions{})
-	if err := errors.Join(err, bindErr); err != nil {
+	if err := shared.grantIn(t.Context(), ns.Name, role); err != nil {
 		t.Fatal(err)
 	}
 	return ns.Name

@@ -1,14 +1,12 @@
 package fleet
 
 import (
-	"encoding/json"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
-	"github.com/refvol/refvol/pkg/fleet"
 )
 
 // bound is three times what the answer of 200 plugins is to take, for a machine that does other things too.
@@ -25,7 +23,7 @@ func TestManyPlugins(t *testing.T) {
 	for range startedAtOnce {
 		starters.Go(func() {
 			for name := range names {
-				w.node(name).publish("app-on-"+name, nil)
+				w.node(name).publish("app-on-" + name)
 			}
 		})
 	}
@@ -39,19 +37,16 @@ func TestManyPlugins(t *testing.T) {
 	}
 	t.Logf("%d plugins started in %s", plugins, time.Since(began).Round(time.Second))
 	version := w.change()
-	r := w.run(shared.command, "converged", "secret/db", "-n", w.namespace, "-o", "json")
-	var v fleet.Result
-	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil || r.status != 0 {
-		t.Fatalf("status %d, %v\n%s\n%s", r.status, err, r.stdout, r.stderr)
-	}
-	if !v.Converged || v.Nodes != plugins || v.Volumes != plugins || v.Showing != plugins || v.Current.ResourceVersion != version {
+	w.command = shared.command
+	v, r := w.converged()
+	if r.status != 0 || !v.Converged || v.Nodes != plugins || v.Volumes != plugins || v.Showing != plugins || v.Current.ResourceVersion != version {
 		t.Errorf("got %+v, want %d of each, at version %s", v, plugins, version)
 	}
 	t.Logf("converged over %d plugins: %s", plugins, r.took.Round(time.Millisecond))
 	if r.took > bound {
 		t.Errorf("converged took %s, want at most %s", r.took, bound)
 	}
-	status := w.run(shared.command, "status")
+	status := w.run("status")
 	t.Logf("status of %d plugins: %s", plugins, status.took.Round(time.Millisecond))
 	if status.status != 0 {
 		t.Errorf("status %d: %s\n%s", status.status, status.stderr, status.stdout)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,19 +22,18 @@ import (
 	"github.com/refvol/refvol/pkg/fleet"
 )
 
-// soon is how long a test waits for what takes a moment.
-const soon = time.Minute
-
 // world is the nodes of one test, and a namespace with the Secret db.
 type world struct {
 	t         *testing.T
 	kubelets  *kubelet.Server
 	namespace string
+	// command is the program that is run, with the rights of the kubeconfig caller.
+	command, caller string
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, kubelets: kubelet.Start(), namespace: newNamespace(t)}
+	w := &world{t: t, kubelets: kubelet.Start(), namespace: newNamespace(t), command: shared.race, caller: shared.caller}
 	t.Cleanup(w.kubelets.Close)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"password": leak.Value}}
 	if _, err := shared.Client().CoreV1().Secrets(w.namespace).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
@@ -133,7 +131,7 @@ func runningPod(namespace, name, node string) *corev1.Pod {
 }
 
 // appPod stores a pod with a volume of the driver that no plugin knows. If it is pending, no kubelet has accepted it.
-func (w *world) appPod(name, node string, phase corev1.PodPhase) *corev1.Pod {
+func (w *world) appPod(name, node string, phase corev1.PodPhase) {
 	w.t.Helper()
 	pod := runningPod(w.namespace, name, node)
 	readOnly := true
@@ -142,7 +140,6 @@ func (w *world) appPod(name, node string, phase corev1.PodPhase) *corev1.Pod {
 	}}}}
 	pod.Status.Phase = phase
 	w.putPod(pod)
-	return pod
 }
 
 // node is one with a plugin.
@@ -179,13 +176,9 @@ func (w *world) node(name string) *node {
 }
 
 // publish starts a pod with a volume that shows the Secret.
-func (n *node) publish(pod string, attributes map[string]string) {
+func (n *node) publish(pod string) {
 	n.w.t.Helper()
-	all := map[string]string{"secret": "db"}
-	for name, value := range attributes {
-		all[name] = value
-	}
-	v := harness.NewVolume(n.w.namespace, pod, all)
+	v := harness.NewVolume(n.w.namespace, pod, map[string]string{"secret": "db"})
 	if err := n.Publish(n.w.t.Context(), v); err != nil {
 		n.w.t.Fatal(err)
 	}
@@ -204,16 +197,11 @@ type result struct {
 	took           time.Duration
 }
 
-// run runs a command with the caller's rights.
-func (w *world) run(program string, args ...string) result {
-	w.t.Helper()
-	return w.runAs(shared.caller, program, args...)
-}
-
-func (w *world) runAs(kubeconfig, program string, args ...string) result {
+// run runs the command.
+func (w *world) run(args ...string) result {
 	w.t.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(w.t.Context(), program, append(args, "--kubeconfig="+kubeconfig)...)
+	cmd := exec.CommandContext(w.t.Context(), w.command, append(args, "--kubeconfig="+w.caller)...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	began := time.Now()
 	err := cmd.Run()
@@ -224,42 +212,19 @@ func (w *world) runAs(kubeconfig, program string, args ...string) result {
 	}
 	r := result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode(), took}
 	w.t.Logf("%q: status %d after %s", args, r.status, took.Round(time.Millisecond))
-	if err := errors.Join(leak.Check("standard output", r.stdout), leak.Check("standard error", r.stderr)); err != nil {
+	if err := leak.Check("the output", r.stdout+r.stderr); err != nil {
 		w.t.Error(err)
 	}
 	return r
 }
 
-// converged runs the command of this name on the Secret.
+// converged asks about the Secret.
 func (w *world) converged(args ...string) (fleet.Result, result) {
 	w.t.Helper()
-	return w.convergedAs(shared.caller, args...)
-}
-
-func (w *world) convergedAs(kubeconfig string, args ...string) (fleet.Result, result) {
-	w.t.Helper()
-	r := w.runAs(kubeconfig, shared.race, append([]string{"converged", "secret/db", "-n", w.namespace, "-o", "json"}, args...)...)
+	r := w.run(append([]string{"converged", "secret/db", "-n", w.namespace, "-o", "json"}, args...)...)
 	var v fleet.Result
 	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil {
 		w.t.Fatalf("status %d, %v\n%s\n%s", r.status, err, r.stdout, r.stderr)
 	}
 	return v, r
-}
-
-// lines is the output of a command that runs. It is safe for concurrent use.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }

@@ -80,53 +80,31 @@ func removeAccount(t *testing.T, name string) {
 // what the rules say: it hears of both by watches of its own.
 func awaitRights(t *testing.T, kubeconfig string, rules []rbacv1.PolicyRule) {
 	t.Helper()
-	client := clientOf(t, kubeconfig)
+	client := clientOf(t, kubeconfig, "")
 	for _, rule := range rules {
 		for _, resource := range rule.Resources {
 			for _, verb := range rule.Verbs {
 				asked := &authorizationv1.ResourceAttributes{Group: rule.APIGroups[0], Resource: resource, Verb: verb}
-				harness.Eventually(t, soon, func() error { return allowed(t.Context(), client, asked) })
+				review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: asked}}
+				harness.Eventually(t, soon, func() error {
+					answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
+					if err == nil && !answer.Status.Allowed {
+						err = fmt.Errorf("not allowed: %s of %s", verb, resource)
+					}
+					return err
+				})
 			}
 		}
 	}
 }
 
-// clientOf returns a client of a kubeconfig, whose connections end with the test.
-func clientOf(t *testing.T, kubeconfig string) kubernetes.Interface {
+// clientOf returns a client of a kubeconfig that impersonates a user, empty for nobody. Its connections end with the test.
+func clientOf(t *testing.T, kubeconfig, user string) kubernetes.Interface {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}
+	config.Impersonate.UserName = user
 	return harness.ClientFor(t, config)
-}
-
-// settles waits until the API server says whether a service account may do what is asked: it
-// hears of a change of the roles by a watch.
-func settles(t *testing.T, namespace, account string, asked *authorizationv1.ResourceAttributes, want bool) {
-	t.Helper()
-	harness.Eventually(t, soon, func() error {
-		review, err := shared.Client().AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
-			Spec: authorizationv1.SubjectAccessReviewSpec{
-				User:               "system:serviceaccount:" + namespace + ":" + account,
-				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
-				ResourceAttributes: asked,
-			},
-		}, metav1.CreateOptions{})
-		if err == nil && review.Status.Allowed != want {
-			err = fmt.Errorf("%s/%s: the API server allows %s of %s %s/%s: %t, want %t",
-				namespace, account, asked.Verb, asked.Resource, asked.Namespace, asked.Name, review.Status.Allowed, want)
-		}
-		return err
-	})
-}
-
-// allowed returns nil if the client may do what is asked.
-func allowed(ctx context.Context, client kubernetes.Interface, asked *authorizationv1.ResourceAttributes) error {
-	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: asked}}
-	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
-	if err == nil && !answer.Status.Allowed {
-		err = fmt.Errorf("not allowed: %s of %s", asked.Verb, asked.Resource)
-	}
-	return err
 }

@@ -11,24 +11,18 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// acrossNode is a plugin that shows objects of other namespaces, with the rights of its
-// component, and a namespace that pods of others want objects of.
-type acrossNode struct {
-	*node
-	source string
-}
-
-func newAcrossNode(t *testing.T, args ...string) *acrossNode {
+// newAcrossNode starts a plugin that shows objects of other namespaces, with the rights of its component.
+func newAcrossNode(t *testing.T, args ...string) *node {
 	t.Helper()
-	kubeconfig := componentAccount(t, "cross-namespace")
-	n := newNodeAs(t, kubeconfig, append([]string{"--cross-namespace", "--resync-interval=1s"}, args...)...)
-	return &acrossNode{node: n, source: newNamespace(t)}
+	n := newNodeAs(t, componentAccount(t, "cross-namespace"), append([]string{"--cross-namespace", "--resync-interval=1s"}, args...)...)
+	n.source = newNamespace(t)
+	return n
 }
 
 // put creates an object of the source namespace with one value.
-func (n *acrossNode) put(kind, name, value string) {
+func (n *node) put(kind, name, value string) {
 	n.t.Helper()
-	theirs := *n.node
+	theirs := *n
 	theirs.namespace = n.source
 	theirs.putObject(kind, name, map[string]string{"key": value})
 }
@@ -42,8 +36,7 @@ func allow(t *testing.T, namespace string, rule rbacv1.PolicyRule, subjects ...r
 
 func allowRules(t *testing.T, namespace string, rules []rbacv1.PolicyRule, subjects ...rbacv1.Subject) (revoke func()) {
 	t.Helper()
-	rbac := shared.Client().RbacV1()
-	role, err := rbac.Roles(namespace).Create(t.Context(), &rbacv1.Role{
+	role, err := shared.Client().RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "grant-"}, Rules: rules,
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -83,8 +76,20 @@ func group(name string) rbacv1.Subject {
 }
 
 // across is a volume of one object of the source namespace and one of the pod's own.
-func (n *acrossNode) across(kind, name string) *harness.Volume {
+func (n *node) across(kind, name string) *harness.Volume {
 	return n.volume(map[string]string{"sources": fmt.Sprintf(
 		"[{configMap: {name: own}}, {%[1]s: {name: %[2]s, namespace: %[3]s, items: [{key: key, path: across}]}}]",
 		map[string]string{"secret": "secret", "configmap": "configMap"}[kind], name, n.source)})
+}
+
+// consented publishes a volume of a Secret to which the account web has a right, and which loses it by revoke.
+func (n *node) consented() (v *harness.Volume, revoke func()) {
+	n.t.Helper()
+	n.put("secret", "db", n.canary())
+	revoke = allow(n.t, n.source, readers("secret", "db"), account(n.namespace, "web"))
+	n.value("own")
+	v = n.across("secret", "db")
+	v.ServiceAccount = "web"
+	n.publishes(v, soon)
+	return v, revoke
 }

@@ -53,36 +53,59 @@ func rulesExcept(rules []rbacv1.PolicyRule, resources ...string) []rbacv1.Policy
 	})
 }
 
-// TestAsNodeNeedsItsRights: the plugin says which right, token or node is wrong.
-func TestAsNodeNeedsItsRights(t *testing.T) {
+// TestNeedsItsRights: the plugin says which right, token or node is wrong, as far as its flags need them.
+func TestNeedsItsRights(t *testing.T) {
 	t.Parallel()
 	_, whole := pluginPod(t, harness.NodeName, asNodeRules(t))
 	_, reduced := pluginPod(t, harness.NodeName, rulesExcept(asNodeRules(t), "secrets"))
 	_, powerless := pluginPod(t, harness.NodeName, rulesExcept(asNodeRules(t), "secrets", "pods", "nodes"))
+	const (
+		asNode, asPlugin, asPod = "--identity=node", "--identity=plugin", "--identity=pod"
+		get, cache, across      = "--change-detection=Get", "--change-detection=Cache", "--cross-namespace"
+
+		lacks  = "[-]rights: the plugin's account lacks rights in all namespaces that "
+		others = "get of pods, create of events, patch of events: grant them, or choose another identity"
+		on     = "impersonate-on:associated-node:"
+	)
+	base := shared.kubeconfig
 	for name, test := range map[string]struct {
 		kubeconfig string
 		args       []string
-		reasons    []string
+		// reasons are those for which the plugin is not ready.
+		reasons []string
 	}{
-		"all":        {whole, nil, nil},
-		"other node": {whole, []string{"--node-name=" + otherNode}, []string{`the plugin's token is that of a pod on node "node-1", and --node-name is "node-2": it may impersonate its own node only`}},
-		"no rule for objects": {reduced, nil, []string{
-			"lacks rights in all namespaces that --identity=node needs: impersonate-on:associated-node:list of configmaps, impersonate-on:associated-node:watch of configmaps, ",
-			"impersonate-on:associated-node:list of secrets, impersonate-on:associated-node:watch of secrets",
+		"node": {whole, []string{asNode}, nil},
+		"node, another": {whole, []string{asNode, "--node-name=" + otherNode}, []string{
+			`the plugin's token is that of a pod on node "node-1", and --node-name is "node-2": it may impersonate its own node only`,
 		}},
-		"no rule for objects, Get": {reduced, []string{"--change-detection=Get"}, []string{
-			"needs: impersonate-on:associated-node:get of configmaps, impersonate-on:associated-node:get of secrets",
+		"node, no rule for objects": {reduced, []string{asNode}, []string{
+			lacks + asNode + " needs: " + on + "list of configmaps, " + on + "watch of configmaps, ", on + "list of secrets, " + on + "watch of secrets",
 		}},
-		"no rule for the Node, Cache": {whole, []string{"--change-detection=Cache"}, []string{"needs: impersonate-on:associated-node:get of nodes"}},
-		"no rule for the Node, Get":   {whole, []string{"--change-detection=Get"}, nil},
-		"no rule at all":              {powerless, nil, []string{"lacks rights in all namespaces that --identity=node needs: impersonate:associated-node of nodes, impersonate-on:associated-node:get of pods, "}},
-		"not a pod's":                 {shared.powerless, nil, []string{`the plugin's credential, of "system:serviceaccount:refvol-system:powerless", is not bound to a pod`}},
-		"no account's":                {shared.Kubeconfig(), nil, []string{`the plugin's credential, of "admin", is not bound to a pod`}},
+		"node, no rule for objects, Get":    {reduced, []string{asNode, get}, []string{"needs: " + on + "get of configmaps, " + on + "get of secrets"}},
+		"node, no rule for the Node, Cache": {whole, []string{asNode, cache}, []string{"needs: " + on + "get of nodes"}},
+		"node, no rule for the Node, Get":   {whole, []string{asNode, get}, nil},
+		"node, no rule at all":              {powerless, []string{asNode}, []string{lacks + asNode + " needs: impersonate:associated-node of nodes, " + on + "get of pods, "}},
+		"node, not a pod's": {shared.powerless, []string{asNode}, []string{
+			`the plugin's credential, of "system:serviceaccount:refvol-system:powerless", is not bound to a pod`,
+		}},
+		"node, no account's": {shared.Kubeconfig(), []string{asNode}, []string{`the plugin's credential, of "admin", is not bound to a pod`}},
+
+		"base": {base, []string{asPlugin}, nil},
+		"none": {shared.powerless, []string{asPlugin}, []string{
+			lacks + asPlugin + " needs: list of configmaps, watch of configmaps, list of secrets, watch of secrets, " + others,
+		}},
+		"get":                     {componentAccount(t, "get"), []string{asPlugin, get}, nil},
+		"Get with the base":       {base, []string{asPlugin, get}, []string{lacks + asPlugin + " needs: get of configmaps, get of secrets: "}},
+		"cache":                   {componentAccount(t, "cache"), []string{asPlugin, cache}, nil},
+		"Cache with get":          {componentAccount(t, "get"), []string{asPlugin, cache}, []string{lacks + asPlugin + " needs: get of nodes: "}},
+		"cross-namespace":         {componentAccount(t, "cross-namespace"), []string{asPlugin, across}, nil},
+		"cross-namespace, base":   {base, []string{asPlugin, across}, []string{lacks + asPlugin + " needs: create of subjectaccessreviews: "}},
+		"the pods' rights":        {componentAccount(t, "pod-identity"), []string{asPod}, nil},
+		"none, the pods' instead": {shared.powerless, []string{asPod}, []string{lacks + asPod + " needs: " + others}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := readyNode(t, harness.PluginOptions{Kubeconfig: test.kubeconfig, Args: test.args})
-			n.becomes(test.reasons...)
+			readyNode(t, harness.PluginOptions{Kubeconfig: test.kubeconfig, Args: test.args}).becomes(test.reasons...)
 		})
 	}
 }
@@ -91,13 +114,29 @@ func TestAsNodeNeedsItsRights(t *testing.T) {
 // each reason. Files of volumes that were published before stay.
 func TestAsNodeNeedsTheAPIServer(t *testing.T) {
 	t.Parallel()
-	c := ownControlPlane(t)
-	kubeconfig := grantAsNode(t, c)
+	binaries, err := harness.BuildControlPlane(t.Context(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := controlplane.Start(t.Context(), controlplane.Options{Binaries: binaries})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := harness.GrantAsNode(t.Context(), c, kubeconfig); err != nil {
+		t.Fatal(err)
+	}
 	n := readyNode(t, harness.PluginOptions{Kubeconfig: kubeconfig, Pods: c})
 	n.becomes()
 	secrets := c.Client().CoreV1().Secrets(metav1.NamespaceDefault)
 	value := n.canary()
-	if _, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"key": value}}, metav1.CreateOptions{}); err != nil {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"key": value}}
+	if _, err := secrets.Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	v := shownBy(t, c, metav1.NamespaceDefault, nativeSecret("db"), volumeSource())
@@ -124,77 +163,11 @@ func TestAsNodeNeedsTheAPIServer(t *testing.T) {
 	}
 	n.becomes()
 	value = n.canary()
-	if _, err := secrets.Update(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"key": value}}, metav1.UpdateOptions{}); err != nil {
+	secret.StringData["key"] = value
+	if _, err := secrets.Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	n.arrives(v, "key", value, healed)
 	n.mustUnpublish(v)
 	n.wantMounts(0)
-}
-
-// ownControlPlane starts a control plane for one test.
-func ownControlPlane(t *testing.T) *controlplane.ControlPlane {
-	t.Helper()
-	binaries, err := harness.BuildControlPlane(t.Context(), os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := controlplane.Start(t.Context(), controlplane.Options{Binaries: binaries})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
-}
-
-// grantAsNode gives a plugin its account and pod on another control plane than the shared one, and
-// returns a kubeconfig of the pod's token.
-func grantAsNode(t *testing.T, c *controlplane.ControlPlane) (kubeconfig string) {
-	t.Helper()
-	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	if err := harness.GrantAsNode(t.Context(), c, kubeconfig); err != nil {
-		t.Fatal(err)
-	}
-	return kubeconfig
-}
-
-// TestPluginNeedsItsRights: a plugin that reads with its own rights says which of them it lacks, as far as its
-// flags need them.
-func TestPluginNeedsItsRights(t *testing.T) {
-	t.Parallel()
-	const (
-		lacks  = "[-]rights: the plugin's account lacks rights in all namespaces that --identity=plugin needs: "
-		others = "get of pods, create of events, patch of events: grant them, or choose another identity"
-	)
-	base := shared.kubeconfig
-	for name, test := range map[string]struct {
-		kubeconfig string
-		args       []string
-		reason     string
-	}{
-		"base":                     {base, nil, ""},
-		"none":                     {shared.powerless, nil, lacks + "list of configmaps, watch of configmaps, list of secrets, watch of secrets, " + others},
-		"get":                      {componentAccount(t, "get"), []string{"--change-detection=Get"}, ""},
-		"Get with the base":        {base, []string{"--change-detection=Get"}, lacks + "get of configmaps, get of secrets: "},
-		"cache":                    {componentAccount(t, "cache"), []string{"--change-detection=Cache"}, ""},
-		"Cache with get":           {componentAccount(t, "get"), []string{"--change-detection=Cache"}, lacks + "get of nodes: "},
-		"cross-namespace":          {componentAccount(t, "cross-namespace"), []string{"--cross-namespace"}, ""},
-		"cross-namespace, base":    {base, []string{"--cross-namespace"}, lacks + "create of subjectaccessreviews: "},
-		"the pods' rights instead": {componentAccount(t, "pod-identity"), []string{"--identity=pod"}, ""},
-		"none, the pods' instead":  {shared.powerless, []string{"--identity=pod"}, strings.Replace(lacks, "=plugin", "=pod", 1) + others},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := readyNode(t, harness.PluginOptions{Kubeconfig: test.kubeconfig, Args: append([]string{"--identity=plugin"}, test.args...)})
-			if test.reason == "" {
-				n.becomes()
-			} else {
-				n.becomes(test.reason)
-			}
-		})
-	}
 }

@@ -2,28 +2,25 @@ package integration
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/codes"
 
 	"github.com/refvol/refvol/e2e/tools/faultproxy"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
-
-// refuse has the requests of a node refused that match, as by an authorizer that doesn't know the
-// pods yet. heal ends that.
-func (n *proxiedAsNode) refuse(match func(faultproxy.Request) bool) {
-	n.behind.proxy.InjectFor(faultproxy.Forbidden, func(r faultproxy.Request) bool { return r.User != "" && match(r) })
-}
-
-func everything(faultproxy.Request) bool { return true }
 
 // TestAsNodeWhileAllIsRefused has an API server whose authorizer refuses everything after its
 // start, under many volumes: of a running plugin, whose watches have ended, and of one that starts
 // as well. No file goes, few requests are sent, and all volumes are current afterwards.
 func TestAsNodeWhileAllIsRefused(t *testing.T) {
 	t.Parallel()
-	n := newProxiedAsNode(t)
-	count, during := harness.Scaled(40, 300), time.Duration(harness.Scaled(8, 75))*time.Second
+	_, kubeconfig := pluginPod(t, harness.NodeName, asNodeRules(t))
+	n := newProxiedAs(t, kubeconfig, faultproxy.Options{}, "--identity=node")
+	count, lasts := harness.Scaled(40, 300), time.Duration(harness.Scaled(8, 75))*time.Second
 	values := make([]string, count)
 	volumes := make([]*harness.Volume, count)
 	write := func() {
@@ -43,52 +40,65 @@ func TestAsNodeWhileAllIsRefused(t *testing.T) {
 		if restarted {
 			n.mustKill()
 		}
-		n.refuse(everything)
-		n.behind.proxy.ResetConnections()
-		n.behind.forgetRequests()
+		n.proxy.InjectFor(faultproxy.Forbidden, func(r faultproxy.Request) bool { return r.User != "" })
+		n.proxy.ResetConnections()
+		n.forgetRequests()
 		counted := time.Now()
 		if restarted {
 			n.mustStart()
 		}
 		write()
-		begin := time.Now()
-		for time.Since(begin) < during {
-			for i, v := range volumes {
-				n.wantContent(v, "key", old[i])
-			}
-			n.pass(time.Second)
+		during(t, lasts, func() {
+			i := rand.IntN(count)
+			n.wantContent(volumes[i], "key", old[i])
+		})
+		for i, v := range volumes {
+			n.wantContent(v, "key", old[i])
 		}
-		sent := len(n.reads())
+		sent := 0
+		for _, r := range n.requests() {
+			if !slices.Contains([]string{"configmaps", "secrets", "pods"}, r.Resource) {
+				continue
+			}
+			if sent++; r.User != nodeUser(harness.NodeName) {
+				t.Errorf("%s of %v as %q", r.Verb, r.Object, r.User)
+			}
+		}
 		// Each object in growing pauses of its own, the pods a few seconds apart, and the plugin's own.
 		took := time.Since(counted)
 		if most := 6*count + 10 + int((4+float64(count)/10)*took.Seconds()); sent == 0 || sent > most {
 			t.Errorf("restarted %t: %d requests in %s, want 1 to %d", restarted, sent, took, most)
 		}
-		if during > time.Minute {
+		if lasts > time.Minute {
 			text := "no relationship found"
 			if restarted {
 				text = "volumes are not updated since the plugin's restart"
 			}
 			n.hasEvent(volumes[0], "RefForbidden", text)
 		}
-		n.behind.heal()
+		n.heal()
 		healedAt := time.Now()
 		for i, v := range volumes {
 			n.arrives(v, "key", values[i], soon)
 		}
-		t.Logf("restarted %t: %d requests in %s of refusals; all %d volumes current %s later", restarted, sent, during, count, time.Since(healedAt))
+		t.Logf("restarted %t: %d requests in %s of refusals; all %d volumes current %s later", restarted, sent, lasts, count, time.Since(healedAt))
 		if took, most := time.Since(healedAt), 30*time.Second; took > most {
 			t.Errorf("restarted %t: current after %s, want %s at most", restarted, took, most)
 		}
 	}
-	for _, v := range volumes {
-		n.mustUnpublish(v)
-	}
-	n.wantNothingLeft()
+	n.unpublishAll(volumes)
 }
 
-// pass lets some time pass.
-func (n *proxiedAsNode) pass(d time.Duration) {
-	n.t.Helper()
-	during(n.t, d, func() {})
+// TestAsNodeWithoutMirrorPod: the API server has no pod for a static pod until it accepts the mirror, which NodeRestriction
+// refuses if it names Secrets. Until then its authorizer answers 403, as for a pod of another node, and no 404.
+func TestAsNodeWithoutMirrorPod(t *testing.T) {
+	t.Parallel()
+	n := newAsNode(t, "--publish-wait=1s")
+	n.secret("db", map[string]string{"password": n.canary()})
+	static := n.volume(directly("secret", "db"))
+	static.Unknown = true
+	for range 2 {
+		wantStatus(t, n.finalAnswer(static), codes.PermissionDenied, "read pod "+n.namespace+"/"+static.Pod+": ", "no relationship found between node")
+	}
+	n.wantNothingLeft()
 }

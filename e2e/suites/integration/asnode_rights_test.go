@@ -11,21 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
-
-// impersonating returns a client of a kubeconfig that impersonates a user, empty for nobody.
-func impersonating(t *testing.T, kubeconfig, user string) kubernetes.Interface {
-	t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.Impersonate.UserName = user
-	return harness.ClientFor(t, config)
-}
 
 // request is one of the plugin's, or one that it must not be able to make. Without a name it is for all objects.
 type request struct{ verb, resource, namespace, name string }
@@ -97,7 +85,7 @@ func TestRightsAsNode(t *testing.T) {
 		{elsewhere, n2, false, append(readsOf(ns, "here"), getPod(here))},
 		{elsewhere, n2, true, append(readsOf(ns, "there"), getPod(there))},
 	} {
-		client := impersonating(t, test.token, test.user)
+		client := clientOf(t, test.token, test.user)
 		for _, r := range test.requests {
 			// The authorizer hears of the pods by a watch.
 			harness.Eventually(t, soon, func() error {
@@ -114,7 +102,7 @@ func TestRightsAsNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, user := range []string{n1, ""} {
-		client := impersonating(t, kubeconfig, user)
+		client := clientOf(t, kubeconfig, user)
 		for _, r := range []request{getPod(here), {"get", "secrets", ns, "here"}, all} {
 			harness.Eventually(t, soon, func() error { // the API server keeps an answer for seconds
 				if err := r.send(t.Context(), client); !apierrors.IsUnauthorized(err) {

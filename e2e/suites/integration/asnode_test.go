@@ -30,17 +30,11 @@ func asNodeRules(t *testing.T, components ...string) []rbacv1.PolicyRule {
 	return rules
 }
 
-// asNode is a plugin that reads with the rights of its node.
-type asNode struct {
-	*node
-	// name is the node's.
-	name string
-}
-
-func newAsNode(t *testing.T, args ...string) *asNode {
+// newAsNode starts a plugin that reads with the rights of its node.
+func newAsNode(t *testing.T, args ...string) *node {
 	t.Helper()
 	_, kubeconfig := pluginPod(t, harness.NodeName, asNodeRules(t))
-	return &asNode{newNodeAs(t, kubeconfig, slices.Concat([]string{"--identity=node"}, args)...), harness.NodeName}
+	return newNodeAs(t, kubeconfig, append([]string{"--identity=node"}, args...)...)
 }
 
 // pluginPod makes an account with rules, a pod of it on a node, and a kubeconfig with a token that
@@ -121,9 +115,8 @@ func shownBy(t *testing.T, c *controlplane.ControlPlane, namespace string, spec 
 }
 
 // shown is shownBy in the node's namespace.
-func (n *asNode) shown(spec corev1.PodSpec, attributes map[string]string) *harness.Volume {
+func (n *node) shown(spec corev1.PodSpec, attributes map[string]string) *harness.Volume {
 	n.t.Helper()
-	spec.NodeName = n.name
 	return shownBy(n.t, shared.ControlPlane, n.namespace, spec, attributes)
 }
 

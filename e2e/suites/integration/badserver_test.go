@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,39 +49,45 @@ func currentWithin(f faultproxy.Fault) time.Duration {
 
 // blocks tells that nothing can be learnt of an object during the fault.
 func blocks(f faultproxy.Fault) bool {
-	switch f {
-	case faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.TooManyRequests, faultproxy.ServerError,
-		faultproxy.BadGateway, faultproxy.TooLarge, faultproxy.Unavailable, faultproxy.Unauthorized, faultproxy.Stalled,
-		faultproxy.NoHeaders:
-		return true
-	}
-	return false
+	return hitsConnections(f) || slices.Contains([]faultproxy.Fault{
+		faultproxy.TooManyRequests, faultproxy.ServerError, faultproxy.BadGateway, faultproxy.TooLarge,
+		faultproxy.Unavailable, faultproxy.Unauthorized, faultproxy.Stalled, faultproxy.NoHeaders,
+	}, f)
 }
 
 // hitsConnections tells that the fault comes over the watches that are open, by itself,
 // and that no request arrives during it.
 func hitsConnections(f faultproxy.Fault) bool {
-	switch f {
-	case faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.Partition:
-		return true
-	}
-	return false
+	return slices.Contains([]faultproxy.Fault{faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.Partition}, f)
 }
 
-// TestBadAPIServer has each fault alone, on a node of its own: files stay readable,
-// publishes wait and then fail in a way that the kubelet repeats, unpublishes work, and
-// everything is current soon after.
+// TestBadAPIServer has each fault alone, on a node of its own: files stay readable, publishes wait and then fail in a way that
+// the kubelet repeats, unpublishes work, and everything is current soon after. Some come while the plugin starts, and some
+// where it asks at each resync, of a second here.
 func TestBadAPIServer(t *testing.T) {
 	t.Parallel()
-	for _, fault := range faultproxy.All() {
-		t.Run(fault.String(), func(t *testing.T) {
-			t.Parallel()
-			newFaultyNode(t, faultproxy.Options{}, "--publish-wait=3s").suffers(fault)
-		})
+	rights := componentAccount(t, "get")
+	const starts, resyncs = ", the plugin starts", ", without watches"
+	for how, faults := range map[string][]faultproxy.Fault{
+		"":      faultproxy.All(),
+		starts:  {faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.Partition, faultproxy.ServerError},
+		resyncs: {faultproxy.Refused, faultproxy.HalfOpen, faultproxy.TooManyRequests, faultproxy.ServerError, faultproxy.Stalled},
+	} {
+		for _, fault := range faults {
+			t.Run(fault.String()+how, func(t *testing.T) {
+				t.Parallel()
+				const wait = "--publish-wait=3s"
+				if how == resyncs {
+					newProxiedAs(t, rights, faultproxy.Options{}, "--change-detection=Get", "--resync-interval=1s", wait).faultyNode().suffers(fault, false, false)
+				} else {
+					newFaultyNode(t, faultproxy.Options{}, wait).suffers(fault, how == starts, true)
+				}
+			})
+		}
 	}
 }
 
-func (f *faultyNode) suffers(fault faultproxy.Fault) {
+func (f *faultyNode) suffers(fault faultproxy.Fault, starts, watches bool) {
 	t := f.t
 	f.configMap("late", map[string]string{"key": "late"})
 	goes, comes := f.short("other"), f.short("late")
@@ -89,18 +96,27 @@ func (f *faultyNode) suffers(fault faultproxy.Fault) {
 		o.write() // so that there is something older to go back to
 	}
 	converges(t, soon, f.observers...)
+	if starts {
+		f.mustKill()
+	}
 	f.forgetRequests()
 	begin := time.Now()
 	f.inject(fault)
-	if !hitsConnections(fault) {
+	if !hitsConnections(fault) && watches {
 		f.proxy.ResetConnections() // so that the watches have to be opened again
 	}
 	for _, o := range f.things {
 		o.write()
 	}
+	if starts {
+		f.mustStart()
+		f.mustPublish(f.observers[0].volume) // as the kubelet does after its own restart
+	}
 	f.publishDuring(fault, comes)
 	f.mustUnpublish(goes)
-	f.askedAgain(fault)
+	if !hitsConnections(fault) && watches && !starts {
+		f.asked(1) // so that what the fault answers with has come
+	}
 	f.things[0].delete()
 	f.things[0].write()
 	f.heal()
@@ -108,19 +124,43 @@ func (f *faultyNode) suffers(fault faultproxy.Fault) {
 	f.wantContent(comes, "key", "late")
 	lasted := time.Since(begin)
 	requests := f.requests()
-	if err := checkPaced(requests, lasted, 0); err != nil {
+	// Each volume asks for each of its objects once a second, and a publish with pauses.
+	if most := 5*int(lasted/time.Second) + 10; !watches && len(requests) > most {
+		t.Errorf("%d requests in %s, want %d at most", len(requests), lasted, most)
+	}
+	if err := checkPaced(requests, lasted, 0); err != nil && watches && !starts {
 		t.Error(err)
 	}
 	t.Logf("current %s after the fault; %d requests in %s", took, len(requests), lasted)
 	f.endsClean(comes)
 }
 
-// askedAgain waits until the objects have been asked for again, if the fault lets that
-// be seen: what it answers with has come then.
-func (f *faultyNode) askedAgain(fault faultproxy.Fault) {
-	f.t.Helper()
-	if !hitsConnections(fault) {
-		f.asked(1)
+// TestStaleAnswersAfterARestart has a plugin that knows nothing but what volumes tell hear of
+// states older than the files show, by watches and by lists.
+func TestStaleAnswersAfterARestart(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]faultproxy.Options{"watch": {}, "list": {NoWatchList: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFaultyNode(t, o)
+			for _, o := range f.things {
+				o.write()
+			}
+			converges(t, soon, f.observers...)
+			f.mustKill()
+			f.inject(faultproxy.Stale)
+			f.forgetRequests()
+			f.mustStart()
+			f.asked(1)
+			for _, w := range f.observers {
+				f.hasCondition(w.volume, "older than what the files show")
+			}
+			converges(t, 0, f.observers...)
+			f.heal()
+			f.things[0].write()
+			converges(t, healed, f.observers...)
+			f.endsClean()
+		})
 	}
 }
 

@@ -18,15 +18,9 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// The namespaces that a grant is tried in; each grant has its own of the first two.
-const (
-	// consumers is where the accounts are that the grant is for, with objects that are
-	// their own; sources is where they want objects from; elsewhere is where accounts are
-	// that nobody meant, under the same names.
-	consumers = "consumers"
-	sources   = "sources"
-	elsewhere = "elsewhere"
-)
+// The namespaces that a grant is tried in: that of the accounts which it is for, with objects of their own, that which they want
+// objects from, and that of accounts of the same names that nobody meant. Each grant has its own of the first two.
+const consumers, sources, elsewhere = "consumers", "sources", "elsewhere"
 
 // grant is one way to give rights, by an administrator of consumers and of sources.
 type grant struct {
@@ -51,12 +45,10 @@ var (
 	both      = []string{consumers, sources}
 )
 
-func toWeb(ns string) rbacv1.Subject { return account(ns, "web") }
-
-func isWeb(namespace, account string) bool { return namespace == consumers && account == "web" }
-
 // grants returns all that the matrix is made of.
 func grants() []grant {
+	toWeb := func(ns string) rbacv1.Subject { return account(ns, "web") }
+	isWeb := func(namespace, account string) bool { return namespace == consumers && account == "web" }
 	return []grant{
 		{name: "none"},
 		{name: "by name", verbs: readVerbs, byName: true, in: both, to: toWeb, may: isWeb},
@@ -128,7 +120,7 @@ func tuples(gs []grant) []tuple {
 
 // mode is a plugin of the matrix, with what a pod needs there.
 type mode struct {
-	*podNode
+	*node
 	name string
 	// own says that objects of the pod's namespace take no right; needs are the verbs that
 	// all others take.
@@ -180,24 +172,13 @@ func newSite(t *testing.T, gs []grant) *site {
 		g := &gs[i]
 		s.names[g] = map[string]string{consumers: newNamespace(t), sources: newNamespace(t), elsewhere: other}
 		for _, in := range both {
-			s.fill(s.names[g][in])
+			n := node{t: t, namespace: s.names[g][in]}
+			n.configMap("there", map[string]string{"key": "value in " + n.namespace})
+			n.secret("there", map[string]string{"key": "value in " + n.namespace})
 		}
 		s.make(g)
 	}
 	return s
-}
-
-// fill makes the objects that exist.
-func (s *site) fill(namespace string) {
-	s.t.Helper()
-	core, meta := shared.Client().CoreV1(), metav1.ObjectMeta{Name: "there"}
-	data := map[string]string{"key": "value in " + namespace}
-	if _, err := core.ConfigMaps(namespace).Create(s.t.Context(), &corev1.ConfigMap{ObjectMeta: meta, Data: data}, metav1.CreateOptions{}); err != nil {
-		s.t.Fatal(err)
-	}
-	if _, err := core.Secrets(namespace).Create(s.t.Context(), &corev1.Secret{ObjectMeta: meta, StringData: data}, metav1.CreateOptions{}); err != nil {
-		s.t.Fatal(err)
-	}
 }
 
 // make makes the roles and bindings of a grant.
@@ -242,9 +223,21 @@ func (s *site) settle(all []tuple) {
 			continue // the same rights as the case that is not
 		}
 		for _, verb := range readVerbs {
-			settles(s.t, s.names[c.grant][c.namespace], c.account, &authorizationv1.ResourceAttributes{
-				Namespace: s.names[c.grant][c.in], Verb: verb, Resource: c.kind + "s", Name: c.object(),
-			}, c.grant.allows(c.namespace, c.account, verb, c.in))
+			namespace, want := s.names[c.grant][c.namespace], c.grant.allows(c.namespace, c.account, verb, c.in)
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:   "system:serviceaccount:" + namespace + ":" + c.account,
+				Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Namespace: s.names[c.grant][c.in], Verb: verb, Resource: c.kind + "s", Name: c.object(),
+				},
+			}}
+			harness.Eventually(s.t, soon, func() error { // it hears of the roles by a watch
+				answer, err := shared.Client().AuthorizationV1().SubjectAccessReviews().Create(s.t.Context(), review, metav1.CreateOptions{})
+				if err == nil && answer.Status.Allowed != want {
+					err = fmt.Errorf("%s: the API server allows %s: %t, want %t", c, verb, answer.Status.Allowed, want)
+				}
+				return err
+			})
 		}
 	}
 }
@@ -280,13 +273,13 @@ func TestConsent(t *testing.T) {
 			const wait = "--publish-wait=2s"
 			switch m.name {
 			case "plugin":
-				m.podNode = &podNode{newAcrossNode(t, wait)}
+				m.node = newAcrossNode(t, wait)
 			case "pod":
-				m.podNode = newPodNode(t, wait)
+				m.node = newPodNode(t, wait)
 			case "node":
-				m.podNode = &podNode{&acrossNode{node: newAsNode(t, wait, "--resync-interval=1s").node}}
+				m.node = newAsNode(t, wait, "--resync-interval=1s")
 			default:
-				m.podNode = newPodNode(t, wait, "--change-detection=Get")
+				m.node = newPodNode(t, wait, "--change-detection=Get")
 			}
 			m.tryAll(s, all)
 			if m.asNode {

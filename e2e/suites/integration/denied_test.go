@@ -29,8 +29,7 @@ func TestNoDenialWhileTheAPIServerStarts(t *testing.T) {
 	n.configMap("app", map[string]string{"key": n.canary()})
 	var volumes []*harness.Volume
 	for range 10 {
-		v := n.published("app")
-		volumes = append(volumes, v)
+		volumes = append(volumes, n.published("app"))
 	}
 	for range harness.Scaled(2, 10) {
 		restartAPIServer(t)

@@ -139,3 +139,29 @@ func wantStatus(t *testing.T, err error, code codes.Code, texts ...string) {
 		}
 	}
 }
+
+// soon is how long a change may take on a busy machine, where the test is not about time.
+const soon = time.Minute
+
+const (
+	// afterRestart is how long a change may take to show after a restart of the plugin.
+	afterRestart = soon
+	// afterCause is how soon a volume must be current once what kept it from that is gone.
+	afterCause = soon
+)
+
+// hasCondition waits until the plugin's log says of a volume that it shows what it should,
+// with an empty text, or that something with this text keeps it from that.
+func (n *node) hasCondition(v *harness.Volume, text string) {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		problem, err := n.Problem(v)
+		if err != nil {
+			return err
+		}
+		if (problem != "") != (text != "") || !strings.Contains(problem, text) {
+			return fmt.Errorf("the problem is %q, want %q", problem, text)
+		}
+		return nil
+	})
+}

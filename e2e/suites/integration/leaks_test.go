@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -21,7 +20,7 @@ import (
 // leakyNode is a plugin to which everything happens that brings it near to writing down a
 // value or a token.
 type leakyNode struct {
-	*acrossNode
+	*node
 	// inSecrets is where the pods' tokens come.
 	inSecrets bool
 }
@@ -35,7 +34,7 @@ func TestNothingLeaks(t *testing.T) {
 		for _, inSecrets := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, tokens in secrets %t", format, inSecrets), func(t *testing.T) {
 				t.Parallel()
-				n := &leakyNode{inSecrets: inSecrets, acrossNode: newAcrossNode(t, "-v=20", "--logging-format="+format,
+				n := &leakyNode{inSecrets: inSecrets, node: newAcrossNode(t, "-v=20", "--logging-format="+format,
 					"--publish-wait=1s", "--max-volume-size=64Ki", "--http-address=127.0.0.1:0")}
 				n.secret("db", map[string]string{"password": n.canary(), "a.b": n.canary()})
 				n.configMap("own", map[string]string{"own": n.canary()})
@@ -113,7 +112,7 @@ func (n *leakyNode) changes(v, pod *harness.Volume) {
 	n.secret("db", map[string]string{"password": value})
 	n.arrives(v, "password", value, soon)
 	n.arrives(v, "fixed", n.immutable(), soon)
-	n.deleteSecret("fixed")
+	n.removeObject("secret", "fixed")
 	recreated := n.immutable()
 	next := n.tokened(n.volume(map[string]string{"secret": "fixed"}))
 	n.publishes(next, soon) // which is what makes the plugin look again
@@ -127,7 +126,7 @@ func (n *leakyNode) changes(v, pod *harness.Volume) {
 	n.secret("db", map[string]string{"other": n.canary()})
 	n.hasCondition(pod, "couldn't find key password")
 	n.hasEvent(pod, "RefKeyNotFound", "couldn't find key password")
-	n.deleteSecret("db")
+	n.removeObject("secret", "db")
 	n.hasCondition(v, "not found")
 	n.secret("db", map[string]string{"password": value})
 	n.hasCondition(v, "")
@@ -197,10 +196,8 @@ func (n *leakyNode) forbidden() {
 	refused := n.tokened(n.across("secret", "theirs"))
 	wantStatus(n.t, n.finalAnswer(refused), codes.PermissionDenied)
 	n.hasEvent(refused, "RefForbidden", "may not get Secret")
-	revoke := allow(n.t, n.source, rule("secret", "get", "theirs"), rbacv1.Subject{
-		Kind: rbacv1.ServiceAccountKind, Namespace: n.namespace, Name: v.ServiceAccount,
-	})
-	harness.Eventually(n.t, soon, func() error { return n.Publish(n.t.Context(), v) })
+	revoke := allow(n.t, n.source, rule("secret", "get", "theirs"), account(n.namespace, v.ServiceAccount))
+	n.publishes(v, soon)
 	n.wantContent(v, "across", first)
 	revoke()
 	n.vanishes(v, "across", 2*soon)
@@ -278,9 +275,7 @@ func (n *leakyNode) search() {
 			n.t.Errorf("the log lacks %q: is it at -v=10?", want)
 		}
 	}
-	if address, err := n.HTTPAddress(); err != nil || address == "" {
-		n.t.Errorf("the plugin serves HTTP at %q, %v", address, err)
-	}
+	n.servingAddress()
 	if events, err := harness.EventLeaks(n.t.Context(), shared.Client(), n.namespace); err != nil || events < 5 {
 		n.t.Errorf("%d events, %v", events, err)
 	}

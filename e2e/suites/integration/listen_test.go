@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"os"
@@ -16,11 +15,7 @@ import (
 func TestListens(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, anyPort, anyStatusPort)
-	http, err := n.HTTPAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []string{http, n.statusAddress()}
+	want := []string{n.servingAddress(), n.statusAddress()}
 	slices.Sort(want)
 	if got := listeners(t, n.PID()); !slices.Equal(got, want) {
 		t.Errorf("listens at %q, want %q", got, want)
@@ -41,7 +36,7 @@ func TestListens(t *testing.T) {
 	}
 }
 
-// listeners returns the addresses at which a process listens for TCP connections, in order.
+// listeners returns the addresses at which a process listens for TCP connections, in order; all are of IPv4 here.
 func listeners(t *testing.T, pid int) []string {
 	t.Helper()
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
@@ -54,7 +49,6 @@ func listeners(t *testing.T, pid int) []string {
 			sockets[link] = true
 		}
 	}
-	const listening = "0A"
 	var found []string
 	for _, table := range []string{"tcp", "tcp6"} {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
@@ -62,33 +56,20 @@ func listeners(t *testing.T, pid int) []string {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(text)) {
-			// The number, the local and the remote address, the state; the inode is the tenth field.
+			// The number, the local and the remote address, the state, which 0A is for one that listens; the tenth field is the inode.
 			fields := strings.Fields(line)
-			if len(fields) > 9 && fields[3] == listening && sockets["socket:["+fields[9]+"]"] {
-				found = append(found, localAddress(t, fields[1]))
+			if len(fields) < 10 || fields[3] != "0A" || !sockets["socket:["+fields[9]+"]"] {
+				continue
 			}
+			// An address of IPv4 is a little-endian word.
+			var ip [4]byte
+			var port uint16
+			if _, err := fmt.Sscanf(fields[1], "%02X%02X%02X%02X:%X", &ip[3], &ip[2], &ip[1], &ip[0], &port); err != nil {
+				t.Errorf("it listens at %s: %v", fields[1], err)
+			}
+			found = append(found, netip.AddrPortFrom(netip.AddrFrom4(ip), port).String())
 		}
 	}
 	slices.Sort(found)
 	return found
-}
-
-// localAddress reads an address as /proc/net/tcp has it: words in the machine's order of bytes, which is
-// little-endian on all that the plugin is built for, and a port.
-func localAddress(t *testing.T, text string) string {
-	t.Helper()
-	host, port, _ := strings.Cut(text, ":")
-	raw, err := hex.DecodeString(host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for word := range slices.Chunk(raw, 4) {
-		slices.Reverse(word)
-	}
-	ip, ok := netip.AddrFromSlice(raw)
-	var number uint16
-	if _, err := fmt.Sscanf(port, "%X", &number); err != nil || !ok {
-		t.Fatalf("%q is no address: %v", text, err)
-	}
-	return netip.AddrPortFrom(ip, number).String()
 }

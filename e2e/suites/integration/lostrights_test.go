@@ -1,37 +1,17 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
-
-// revoke deletes the binding of an account's rights, and returns what makes it again.
-func revoke(t *testing.T, account string) (restore func()) {
-	t.Helper()
-	bindings := shared.Client().RbacV1().ClusterRoleBindings()
-	binding, err := bindings.Get(t.Context(), account, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := bindings.Delete(t.Context(), account, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		t.Helper()
-		again := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: account}, Subjects: binding.Subjects, RoleRef: binding.RoleRef}
-		if _, err := bindings.Create(t.Context(), again, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
 
 // lacks waits until the status names just these rights as missing.
 func (n *node) lacks(rights ...string) {
@@ -73,7 +53,7 @@ func TestLostRights(t *testing.T) {
 				return pod.Spec.ServiceAccountName, kubeconfig
 			},
 			func(n *node, configMap string) *harness.Volume {
-				return (&asNode{n, harness.NodeName}).shown(nativeConfigMap(configMap), volumeSource())
+				return n.shown(nativeConfigMap(configMap), volumeSource())
 			},
 			[]string{
 				"impersonate:associated-node of nodes", "impersonate-on:associated-node:get of pods",
@@ -94,7 +74,11 @@ func TestLostRights(t *testing.T) {
 			n.publishes(ends, soon)
 			n.lacks()
 
-			restore := revoke(t, account)
+			bindings := shared.Client().RbacV1().ClusterRoleBindings()
+			binding, err := bindings.Get(t.Context(), account, metav1.GetOptions{})
+			if err := errors.Join(err, bindings.Delete(t.Context(), account, metav1.DeleteOptions{})); err != nil {
+				t.Fatal(err)
+			}
 			begin := time.Now()
 			var late *harness.Volume
 			tries := 0
@@ -103,11 +87,12 @@ func TestLostRights(t *testing.T) {
 				name := fmt.Sprint("late-", tries)
 				n.value(name)
 				late = test.volume(n, name)
-				if published := n.Publish(t.Context(), late) == nil; !published {
-					return nil
+				published := n.Publish(t.Context(), late) == nil
+				if published {
+					n.mustUnpublish(late)
+					return fmt.Errorf("%s is published without rights", late.ID())
 				}
-				n.mustUnpublish(late)
-				return fmt.Errorf("%s is published without rights", late.ID())
+				return nil
 			})
 			n.becomes("[-]rights: ", strings.Join(test.lost, ", "))
 			t.Logf("it says so %s after the end of the binding", time.Since(begin).Round(time.Millisecond))
@@ -121,7 +106,10 @@ func TestLostRights(t *testing.T) {
 			n.wantContent(shows, "key", value)
 			n.mustUnpublish(ends)
 
-			restore()
+			binding.ObjectMeta = metav1.ObjectMeta{Name: account}
+			if _, err := bindings.Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
 			n.becomes()
 			n.lacks()
 			n.counts(map[series]float64{`refvol_rights{right="create of events"}`: 1, "refvol_rights": float64(len(test.lost))})

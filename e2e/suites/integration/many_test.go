@@ -4,138 +4,129 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/e2e/tools/supervise"
 )
 
-const (
-	manyVolumes = 500
-	// catchUp is how long a start with that many may take until all are current, beside
-	// what it takes this process to get all objects.
-	catchUp     = 3 * time.Second
-	manyReaders = 4
-	// readInterval leaves the machine to the plugin, most of the time.
-	readInterval = 10 * time.Millisecond
-)
-
-// many is a node with many volumes, each of an object of its own.
-type many struct {
-	*supervisedNode
-	volumes []*harness.Volume
-	shapes  []*shape
-	// generations is what each volume has to show.
-	generations []int
-}
-
-// newMany starts a node with many volumes.
-func newMany(t *testing.T, count int) *many {
-	t.Helper()
+// TestRestartWithManyVolumes kills the plugin, changes what its volumes show, each of an object of its own, and starts
+// it again: all is current soon, and not a mount was touched for it.
+func TestRestartWithManyVolumes(t *testing.T) {
+	const count, readers = 500, 4
 	// What makes, shows or removes a mount; all other calls are as fast as ever.
-	calls := []string{"fsmount", "move_mount", "mount", "umount2"}
-	m := &many{supervisedNode: newNodeSupervisedAt(t, calls, "-v=2")}
-	padding := m.canary()
+	n := newNodeSupervisedAt(t, []string{"fsmount", "move_mount", "mount", "umount2"}, "-v=2")
+	things, volumes, seen := make([]*thing, count), make([]*harness.Volume, count), &reads{}
+	var witnesses [readers][]*witness
 	for i := range count {
-		o := &object{kind: []string{"configMap", "secret"}[i%2], name: fmt.Sprint("app-", i), padding: padding}
-		s := &shape{name: o.name, strategy: "Atomic", objects: []*object{o}}
-		m.shapes, m.generations = append(m.shapes, s), append(m.generations, 1)
-		m.volumes = append(m.volumes, m.volume(s.attributes()))
-		m.put(i)
+		things[i] = n.newThing([]string{"configMap", "secret"}[i%2], fmt.Sprint("app-", i))
+		s := &shape{name: things[i].name, strategy: "Atomic", objects: []*object{things[i].object}}
+		volumes[i] = n.volume(s.attributes())
+		witnesses[i%readers] = append(witnesses[i%readers], newWitness(s, n.Target(volumes[i]), false, seen))
 	}
-	if err := inParallel(count, 16, func(i int) error { return m.Publish(t.Context(), m.volumes[i]) }); err != nil {
+	if err := inParallel(count, 16, func(i int) error { return n.Publish(t.Context(), volumes[i]) }); err != nil {
 		t.Fatal(err)
 	}
-	return m
+	before := n.mountIDs()
+	if len(before) != count {
+		t.Fatalf("%d mounts, want %d", len(before), count)
+	}
+	bare := n.getAll(things)
+	n.mustKill()
+	for i, o := range things { // every fourth of either kind stays as it is; a volume keeps the files of what is deleted
+		if change := i / 2 % 4; change == 1 {
+			o.write()
+		} else if change > 1 {
+			o.delete()
+			if change == 3 {
+				o.write()
+			}
+		}
+	}
+	var readings []*reading
+	for _, w := range witnesses { // which leave the machine to the plugin, most of the time
+		readings = append(readings, startReading(t, 10*time.Millisecond, w...))
+	}
+	n.Arm(supervise.CountOnly)
+	begin := time.Now()
+	n.mustStart()
+	serving := time.Since(begin)
+	n.each(volumes, func(i int) error {
+		for key, want := range things[i].data(things[i].generation) {
+			if got, err := n.content(volumes[i], key); err != nil || got != want {
+				return fmt.Errorf("%s holds %q, %w, want %q", key, got, cmpErr(err), want)
+			}
+		}
+		return nil
+	})
+	took := time.Since(begin)
+	bare = max(bare, n.getAll(things)) // the machine may be busier at one time
+	t.Logf("%d volumes: serving after %s, all current %s after the exec; %s of CPU time; the objects alone took the test %s",
+		count, serving, took, n.cpuTime(), bare)
+	limit := 3*time.Second + 5*bare
+	if os.Getenv(harness.EmulatedVariable) != "" {
+		limit *= 4 // the plugin's work takes some twenty times as long, the API server's does not
+	}
+	if took > limit {
+		t.Errorf("that took %s, want %s at most", took, limit)
+	}
+	n.each(volumes, func(i int) error { return n.pruned(volumes[i]) })
+	for _, r := range readings {
+		if err := r.finish(); err != nil {
+			t.Errorf("a reader saw: %v", err)
+		}
+	}
+	if err := seen.check(); err != nil {
+		t.Error(err)
+	}
+	calls, _ := n.Disarm()
+	t.Logf("%s; calls: %v", seen, calls)
+	// By fsmount the plugin probes at its start what the kernel grants.
+	if len(calls) == 0 || slices.ContainsFunc(calls, func(c supervise.Call) bool { return c.Name != "fsmount" }) {
+		t.Errorf("in the start and after it: %v, want fsmount alone", calls)
+	}
+	if after := n.mountIDs(); !maps.Equal(before, after) {
+		t.Error("the ids of the mounts are not what they were")
+	}
+	n.wantBareDisk()
 }
 
-// put writes the object of a volume at its generation.
-func (m *many) put(i int) {
-	o := m.shapes[i].objects[0]
-	m.putObject(o.kind, o.name, o.data(m.generations[i]))
-}
-
-// remove deletes the object of a volume.
-func (m *many) remove(i int) {
-	m.removeObject(m.shapes[i].objects[0].kind, m.shapes[i].objects[0].name)
+// each waits until f returns nil for the number of each volume.
+func (n *node) each(volumes []*harness.Volume, f func(i int) error) {
+	n.t.Helper()
+	i := 0 // those before are done
+	harness.Eventually(n.t, soon, func() error {
+		for ; i < len(volumes); i++ {
+			if err := f(i); err != nil {
+				return fmt.Errorf("volume %d: %w", i, err)
+			}
+		}
+		return nil
+	})
 }
 
 // getAll gets every object that there is, some at a time, and returns how long that took.
-func (m *many) getAll() time.Duration {
-	m.t.Helper()
+func (n *node) getAll(things []*thing) time.Duration {
+	n.t.Helper()
 	begin := time.Now()
-	err := inParallel(len(m.shapes), 16, func(i int) (err error) {
-		core := shared.Client().CoreV1()
-		if o := m.shapes[i].objects[0]; o.kind == "secret" {
-			_, err = core.Secrets(m.namespace).Get(m.t.Context(), o.name, metav1.GetOptions{})
-		} else {
-			_, err = core.ConfigMaps(m.namespace).Get(m.t.Context(), o.name, metav1.GetOptions{})
-		}
+	err := inParallel(len(things), 16, func(i int) error {
+		resource := map[string]string{"secret": "secrets", "configMap": "configmaps"}[things[i].kind]
+		err := shared.Client().CoreV1().RESTClient().Get().Namespace(n.namespace).Resource(resource).Name(things[i].name).Do(n.t.Context()).Error()
 		if apierrors.IsNotFound(err) {
 			return nil // deleted meanwhile
 		}
 		return err
 	})
 	if err != nil {
-		m.t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	return time.Since(begin)
-}
-
-// changeMeanwhile changes, deletes, and recreates objects by turns, and leaves every
-// fourth as it is.
-func (m *many) changeMeanwhile() {
-	m.t.Helper()
-	for i := range m.volumes {
-		switch i / 2 % 4 { // of either kind
-		case 1:
-			m.generations[i]++
-			m.put(i)
-		case 2:
-			m.remove(i) // the volume keeps its files
-		case 3:
-			m.remove(i)
-			m.generations[i]++
-			m.put(i)
-		}
-	}
-}
-
-// allCurrent waits until each volume shows what it has to.
-func (m *many) allCurrent(within time.Duration) {
-	m.t.Helper()
-	i := 0 // those before are current
-	harness.Eventually(m.t, within, func() error {
-		for ; i < len(m.volumes); i++ {
-			o := m.shapes[i].objects[0]
-			for key, want := range o.data(m.generations[i]) {
-				if got, err := m.content(m.volumes[i], key); err != nil || got != want {
-					return fmt.Errorf("volume %d: %s holds %q, %w, want %q", i, key, got, cmpErr(err), want)
-				}
-			}
-		}
-		return nil
-	})
-}
-
-// allPruned waits until the plugin has nothing left to do.
-func (m *many) allPruned() {
-	m.t.Helper()
-	i := 0
-	harness.Eventually(m.t, soon, func() error {
-		for ; i < len(m.volumes); i++ {
-			if err := m.pruned(m.volumes[i]); err != nil {
-				return fmt.Errorf("volume %d: %w", i, err)
-			}
-		}
-		return nil
-	})
 }
 
 // cpuTime returns what the plugin has used since its start, which says more than the
@@ -157,97 +148,15 @@ func (n *node) cpuTime() time.Duration {
 	return time.Duration(ticks[0]+ticks[1]) * 10 * time.Millisecond
 }
 
-func (m *many) mountIDs() map[string]string {
-	m.t.Helper()
-	mounts, err := m.VolumeMounts()
+func (n *node) mountIDs() map[string]string {
+	n.t.Helper()
+	mounts, err := n.VolumeMounts()
 	if err != nil {
-		m.t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	ids := make(map[string]string, len(mounts))
 	for _, mount := range mounts {
 		ids[mount.Target] = mount.ID
 	}
 	return ids
-}
-
-// read has all volumes read by several readers; the returned function ends that.
-func (m *many) read() (finish func()) {
-	m.t.Helper()
-	seen := &reads{}
-	var witnesses [manyReaders][]*witness
-	for i, v := range m.volumes {
-		witnesses[i%manyReaders] = append(witnesses[i%manyReaders], newWitness(m.shapes[i], m.Target(v), false, seen))
-	}
-	var readings []*reading
-	for _, w := range witnesses {
-		readings = append(readings, startReading(m.t, readInterval, w...))
-	}
-	return func() {
-		m.t.Helper()
-		for _, r := range readings {
-			if err := r.finish(); err != nil {
-				m.t.Errorf("a reader saw: %v", err)
-			}
-		}
-		if err := seen.check(); err != nil {
-			m.t.Error(err)
-		}
-		m.t.Log(seen)
-	}
-}
-
-// TestRestartWithManyVolumes kills the plugin, changes what its volumes show, and starts
-// it again: all is current soon, and not a mount was touched for it.
-func TestRestartWithManyVolumes(t *testing.T) {
-	m := newMany(t, manyVolumes)
-	before := m.mountIDs()
-	if len(before) != manyVolumes {
-		t.Fatalf("%d mounts, want %d", len(before), manyVolumes)
-	}
-	bare := m.getAll()
-	m.mustKill()
-	m.changeMeanwhile()
-	finish := m.read()
-	m.Arm(supervise.CountOnly)
-	begin := time.Now()
-	m.mustStart()
-	serving := time.Since(begin)
-	m.allCurrent(soon)
-	took := time.Since(begin)
-	bare = max(bare, m.getAll()) // the machine may be busier at one time
-	t.Logf("%d volumes: serving after %s, all current %s after the exec; %s of CPU time; the objects alone took the test %s",
-		manyVolumes, serving, took, m.cpuTime(), bare)
-	limit := catchUp + 5*bare
-	if os.Getenv(harness.EmulatedVariable) != "" {
-		limit *= 4 // the plugin's work takes some twenty times as long, the API server's does not
-	}
-	if took > limit {
-		t.Errorf("that took %s, want %s at most", took, limit)
-	}
-	m.allPruned()
-	finish()
-	calls, _ := m.Disarm()
-	m.wantNoMountMoved(calls)
-	if after := m.mountIDs(); !maps.Equal(before, after) {
-		t.Error("the ids of the mounts are not what they were")
-	}
-	m.wantBareDisk()
-}
-
-// wantNoMountMoved checks that none of the calls made or removed a mount that somebody
-// can see.
-func (m *many) wantNoMountMoved(calls []supervise.Call) {
-	m.t.Helper()
-	byName := map[string]int{}
-	for _, c := range calls {
-		byName[c.Name]++
-		if c.Name != "fsmount" {
-			m.t.Errorf("in the start and after it: %s", c)
-		}
-	}
-	m.t.Logf("%d calls: %v", len(calls), byName)
-	// By which the plugin probes at its start what the kernel grants.
-	if byName["fsmount"] == 0 {
-		m.t.Error("no call was counted at all")
-	}
 }

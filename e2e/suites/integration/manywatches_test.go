@@ -49,19 +49,6 @@ func (n *proxied) setMany(count int, value string) {
 	}
 }
 
-// volumesOf returns volumes of each objects of count; every one is in one of them.
-func (n *proxied) volumesOf(count, each int) []*harness.Volume {
-	var volumes []*harness.Volume
-	for first := 0; first < count; first += each {
-		var sources strings.Builder
-		for i := first; i < min(first+each, count); i++ {
-			fmt.Fprintf(&sources, "- configMap: {name: %s}\n", objectName(i))
-		}
-		volumes = append(volumes, n.volume(map[string]string{"sources": sources.String()}))
-	}
-	return volumes
-}
-
 func (n *node) publishAll(volumes []*harness.Volume) {
 	n.t.Helper()
 	if err := inParallel(len(volumes), len(volumes), func(i int) error { return n.Publish(n.t.Context(), volumes[i]) }); err != nil {
@@ -75,20 +62,6 @@ func (n *node) unpublishAll(volumes []*harness.Volume) {
 		n.t.Fatal(err)
 	}
 	n.wantNothingLeft()
-}
-
-// oneWatchEach returns an error unless each of count objects is watched once.
-func oneWatchEach(p *faultproxy.Proxy, count int) error {
-	open := p.Watches()
-	if len(open) != count {
-		return fmt.Errorf("%d objects are watched, want %d", len(open), count)
-	}
-	for o, n := range open {
-		if n != 1 {
-			return fmt.Errorf("%d watches of %v, want one", n, o)
-		}
-	}
-	return nil
 }
 
 // TestManyPodsStartAtOnce has 40 pods with 12 volumes each (30 in the long form) start together, at an API
@@ -105,7 +78,18 @@ func TestManyPodsStartAtOnce(t *testing.T) {
 	begin := time.Now()
 	n.publishAll(first)
 	took := time.Since(begin)
-	harness.Eventually(t, soon, func() error { return oneWatchEach(n.proxy, objects) })
+	harness.Eventually(t, soon, func() error {
+		open := n.proxy.Watches()
+		for o, count := range open {
+			if count != 1 {
+				return fmt.Errorf("%d watches of %v, want one", count, o)
+			}
+		}
+		if len(open) != objects {
+			return fmt.Errorf("%d objects are watched, want %d", len(open), objects)
+		}
+		return nil
+	})
 	begin = time.Now()
 	n.publishAll(second)
 	known := time.Since(begin)
@@ -147,13 +131,28 @@ func TestHangingRequestsHoldUpNoOtherPodForLong(t *testing.T) {
 	n.proxy.InjectFor(faultproxy.NoHeaders, func(r faultproxy.Request) bool {
 		return strings.HasPrefix(r.Name, "many-")
 	})
-	hanging := n.volumesOf(objects, each)
+	var hanging []*harness.Volume
 	var answers []<-chan error
-	for i, v := range hanging {
-		v.Pod, v.UID, v.Name = hanging[0].Pod, hanging[0].UID, fmt.Sprint("volume-", i)
+	for first := 0; first < objects; first += each {
+		var sources strings.Builder
+		for i := range each {
+			fmt.Fprintf(&sources, "- configMap: {name: %s}\n", objectName(first+i))
+		}
+		v := n.volume(map[string]string{"sources": sources.String()})
+		hanging = append(hanging, v)
+		v.Pod, v.UID, v.Name = hanging[0].Pod, hanging[0].UID, fmt.Sprint("volume-", first)
 		answers = append(answers, n.publishing(v))
 	}
-	n.untilNoneIsNew(16)
+	last, since := 0, time.Now()
+	harness.Eventually(t, soon, func() error { // until for a moment no other object is asked for
+		if asked := len(roundsOf(n.requests())); asked != last {
+			last, since = asked, time.Now()
+		}
+		if last < 16 || time.Since(since) < 500*time.Millisecond {
+			return fmt.Errorf("%d objects have been asked for, the last just now, want 16 at least", last)
+		}
+		return nil
+	})
 	with := n.publishOthers("beside", publishes)
 	asked := len(roundsOf(n.requests()))
 	t.Logf("a publish took %v, and beside requests for %d objects that hang %v", without, asked, with)
@@ -185,20 +184,4 @@ func (n *proxied) publishOthers(name string, count int) []time.Duration {
 	}
 	slices.Sort(took)
 	return took
-}
-
-// untilNoneIsNew waits until so many objects have been asked for, and for a moment no other.
-func (n *proxied) untilNoneIsNew(least int) {
-	n.t.Helper()
-	const moment = 500 * time.Millisecond
-	last, since := 0, time.Now()
-	harness.Eventually(n.t, soon, func() error {
-		if asked := len(roundsOf(n.requests())); asked != last {
-			last, since = asked, time.Now()
-		}
-		if last < least || time.Since(since) < moment {
-			return fmt.Errorf("%d objects have been asked for, the last just now, want %d at least", last, least)
-		}
-		return nil
-	})
 }

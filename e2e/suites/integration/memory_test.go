@@ -1,33 +1,18 @@
 package integration
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
-
-// memoryGroup puts the running plugin into a memory cgroup of its own, until the test
-// ends. Root can have one on any machine that is set up for it; another user's test is
-// skipped where that user may not.
-func (n *node) memoryGroup() *harness.MemoryGroup {
-	n.t.Helper()
-	g := n.podGroup("refvol-it")
-	n.t.Cleanup(n.mustKill) // before the group goes
-	err := g.Add(n.PID())
-	n.skipUnlessAllowed(err)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return g
-}
 
 // skipUnlessAllowed ends the test, with a word, if only root could do what failed.
 func (n *node) skipUnlessAllowed(err error) {
@@ -56,8 +41,9 @@ func (n *node) mebibyte() map[string]string {
 // when there is some again. Where it ends, a kubelet starts it again.
 func TestMemoryLimitWithoutAKill(t *testing.T) {
 	n := newNode(t)
-	g, number := n.memoryGroup(), mustNumber(t)
-	err := g.Pause()
+	g, number := n.podGroup("refvol-it"), mustNumber(t)
+	t.Cleanup(n.mustKill) // before the group goes
+	err := errors.Join(g.Add(n.PID()), g.Pause())
 	n.skipUnlessAllowed(err)
 	if err != nil {
 		t.Fatal(err)
@@ -66,8 +52,7 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 	before := n.mebibyte()
 	n.configMap("app", before)
 	for range 20 {
-		v := n.published("app")
-		volumes = append(volumes, v)
+		volumes = append(volumes, n.published("app"))
 	}
 	if err := g.Limit(number(g.Usage()) + 4<<20); err != nil {
 		t.Fatal(err)
@@ -96,11 +81,8 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.restartWithoutMemory(volumes, after)
-	n.allShow(volumes, after, afterCause)
-	for _, v := range volumes {
-		n.mustUnpublish(v)
-	}
-	n.wantNothingLeft()
+	n.allShow(volumes, after)
+	n.unpublishAll(volumes)
 }
 
 // restartWithoutMemory waits until all volumes show data, or the plugin ends because Go's runtime got no
@@ -108,74 +90,146 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 // 2 the kernel says no to a process that it may not kill; with version 1 it has it wait.
 func (n *node) restartWithoutMemory(volumes []*harness.Volume, data map[string]string) {
 	n.t.Helper()
-	ended := false
 	harness.Eventually(n.t, afterCause, func() error {
-		select {
-		case <-n.Process().Done():
-			ended = true
-			return nil
-		default:
-		}
 		for _, v := range volumes {
-			if err := n.showsJust(v, data); err != nil {
+			if err := n.showsJust(v, data); err != nil && !n.ended() {
 				return err
 			}
 		}
 		return nil
 	})
-	if !ended {
+	if !n.ended() {
 		return
 	}
-	log := n.log()
-	reason, lack := endOf(log)
+	reason := regexp.MustCompile(`(?m)^(fatal error|runtime): .*`).Find(n.log())
 	n.t.Logf("the plugin has ended: %s", reason)
-	if !lack {
+	if !regexp.MustCompile(`failed to create new OS thread|newosproc|out of memory|cannot allocate memory`).Match(reason) {
 		n.t.Fatal("that is no lack of memory")
 	}
 	n.mustKill() // closes the connection
 	n.mustStart()
 }
 
-// endOf returns why Go's runtime has ended a process with that log, and whether it lacked memory or a
-// thread.
-func endOf(log []byte) (reason []byte, lack bool) {
-	reason = regexp.MustCompile(`(?m)^(fatal error|runtime): .*`).Find(log)
-	for _, want := range []string{"failed to create new OS thread", "newosproc", "out of memory", "cannot allocate memory"} {
-		if bytes.Contains(reason, []byte(want)) {
-			return reason, true
+// allShow waits until the volumes show data and are well.
+func (n *node) allShow(volumes []*harness.Volume, data map[string]string) {
+	n.t.Helper()
+	n.each(volumes, func(i int) error {
+		err := n.showsJust(volumes[i], data)
+		if problem := n.problem(volumes[i]); err == nil && problem != "" {
+			err = fmt.Errorf("the condition is %q", problem)
 		}
-	}
-	return reason, false
+		return err
+	})
 }
 
-// allShow waits until the last of the volumes shows data and is well.
-func (n *node) allShow(volumes []*harness.Volume, data map[string]string, within time.Duration) {
+// podGroup makes a memory cgroup as a pod has one, until the test ends.
+func (n *node) podGroup(name string) *harness.MemoryGroup {
 	n.t.Helper()
-	begin := time.Now()
-	left := slices.Clone(volumes)
-	harness.Eventually(n.t, within, func() error {
-		for ; len(left) > 0; left = left[1:] {
-			if err := n.showsJust(left[0], data); err != nil {
-				return fmt.Errorf("%d of %d volumes are left, the next: %w", len(left), len(volumes), err)
-			}
-			if problem := n.problem(left[0]); problem != "" {
-				return fmt.Errorf("%d of %d volumes are left, the condition of the next is %q", len(left), len(volumes), problem)
-			}
+	g, err := harness.NewMemoryGroup(name)
+	n.skipUnlessAllowed(err)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			n.t.Error(err)
+		}
+	})
+	return g
+}
+
+// mustContain moves the running plugin into a new container of the pod, which goes when the
+// plugin has been killed and leave is called.
+func (n *node) mustContain(pod *harness.MemoryGroup, name string) (leave func()) {
+	n.t.Helper()
+	container, err := pod.Child(name)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	leave = func() {
+		n.t.Helper()
+		n.mustKill()
+		if err := container.Close(); err != nil {
+			n.t.Error(err)
+		}
+	}
+	if err := container.Add(n.PID()); err != nil {
+		leave()
+		n.t.Fatal(err)
+	}
+	return leave
+}
+
+// readIn has a process of a group read all files of volumes that are there.
+func (n *node) readIn(g *harness.MemoryGroup, volumes []*harness.Volume) {
+	n.t.Helper()
+	reader := exec.CommandContext(n.t.Context(), "sh", "-c", `read -r line; exec cat "$@" >/dev/null`, "sh")
+	for _, v := range volumes {
+		reader.Args = append(reader.Args, filepath.Join(n.Target(v), "key"))
+	}
+	begin, err := reader.StdinPipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := reader.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := g.Add(reader.Process.Pid); err != nil {
+		n.t.Error(err)
+	}
+	if _, err := io.WriteString(begin, "\n"); err != nil {
+		n.t.Error(err)
+	}
+	if err := reader.Wait(); err != nil {
+		n.t.Errorf("read the volumes: %v", err)
+	}
+}
+
+// The pages of volumes count for the plugin's pod: not for who reads them, and also once the
+// container is gone that wrote them. A limit of the pod kills its next container, too.
+func TestMemoryIsThePluginsPods(t *testing.T) {
+	n := newNode(t)
+	pod, readers, number := n.podGroup("refvol-it-pod"), n.podGroup("refvol-it-readers"), mustNumber(t)
+	leave := n.mustContain(pod, "first")
+	before := n.mebibyte()
+	n.configMap("app", before)
+	var volumes []*harness.Volume
+	const count = 5
+	for range count {
+		volumes = append(volumes, n.published("app"))
+	}
+	n.readIn(readers, volumes)
+	if used := number(readers.Usage()); used > count<<20/2 {
+		t.Errorf("%d bytes count for who read %d MiB", used, count)
+	}
+
+	leave()
+	left := number(pod.Usage())
+	t.Logf("%d bytes count for the pod without a container", left)
+	if left < count<<20 {
+		t.Errorf("%d bytes count for the pod without a container, want those of %d MiB of files", left, count)
+	}
+	n.mustStart()
+	leave = n.mustContain(pod, "second")
+	defer func() { leave() }()
+	if err := pod.Limit(left + 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	n.configMap("app", n.mebibyte())
+	harness.Eventually(t, soon, func() error {
+		if !n.ended() {
+			return errors.New("the plugin lives on over the limit")
 		}
 		return nil
 	})
-	n.t.Logf("%d volumes were current within %s", len(volumes), time.Since(begin).Round(time.Millisecond))
-}
-
-func (n *node) diesOfMemory() {
-	n.t.Helper()
-	harness.Eventually(n.t, soon, func() error {
-		select {
-		case <-n.Process().Done():
-			return nil
-		default:
-			return errors.New("the plugin lives on over the limit")
-		}
-	})
-	n.mustKill() // closes the connection
+	leave()
+	if err := pod.Limit(-1); err != nil {
+		t.Fatal(err)
+	}
+	n.mustStart()
+	leave = n.mustContain(pod, "third")
+	after := n.mebibyte()
+	n.configMap("app", after)
+	n.allShow(volumes, after)
+	n.unpublishAll(volumes)
 }

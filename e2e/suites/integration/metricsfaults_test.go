@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -33,7 +32,6 @@ func TestFaultsShow(t *testing.T) {
 		"reviews fail":          failingReviewsShow,
 		"no tokens":             missingTokensShow,
 		"restart":               takenOverShows,
-		"refused publish":       refusedPublishShows,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -47,6 +45,8 @@ func nothingShows(t *testing.T, a *alerting) {
 	n.value("app")
 	v := n.published("app")
 	a.wantFiring(t, asReady(n.scrapes(func() { n.arrives(v, "key", n.value("app"), soon) })))
+	wantStatus(t, n.Publish(t.Context(), n.volume(map[string]string{"configmap": "app"})), codes.InvalidArgument)
+	n.counts(map[series]float64{`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="InvalidArgument"}`: 1, "refvol_volumes": 1})
 }
 
 func unregisteredShows(t *testing.T, a *alerting) {
@@ -68,7 +68,7 @@ func deletedObjectShows(t *testing.T, a *alerting) {
 	n := newNode(t, anyPort)
 	n.value("app")
 	v := n.published("app")
-	n.deleteConfigMap("app")
+	n.removeObject("configMap", "app")
 	n.counts(map[series]float64{`refvol_volumes{condition="RefDeleted"}`: 1, `refvol_objects{kind="ConfigMap",state="absent"}`: 1})
 	a.wantFiring(t, asReady(n.scrapes(nil)), "RefvolVolumesAbnormal")
 	value := n.value("app")
@@ -149,9 +149,7 @@ func (n *proxied) withFault(fault faultproxy.Fault) *harness.Volume {
 	n.value("app")
 	v := n.short("app")
 	n.publishes(v, soon)
-	if err := n.proxy.Inject(fault); err != nil {
-		n.t.Fatal(err)
-	}
+	n.inject(fault)
 	return v
 }
 
@@ -171,9 +169,7 @@ func (n *proxied) isStale(by map[series]float64) {
 // recovers ends the fault. A change then arrives, which proves the object current.
 func (n *proxied) recovers(v *harness.Volume) {
 	n.t.Helper()
-	if err := n.proxy.Heal(); err != nil {
-		n.t.Fatal(err)
-	}
+	n.heal()
 	before, began := n.scrape(), time.Now()
 	n.arrives(v, "key", n.value("app"), healed)
 	n.moves(before, map[series]float64{"refvol_propagation_seconds": 1})
@@ -214,12 +210,7 @@ func fullNodeShows(t *testing.T, a *alerting) {
 
 func revokedConsentShows(t *testing.T, _ *alerting) {
 	n := newAcrossNode(t, anyPort)
-	n.put("secret", "db", n.canary())
-	revoke := allow(t, n.source, readers("secret", "db"), account(n.namespace, "web"))
-	n.value("own")
-	v := n.across("secret", "db")
-	v.ServiceAccount = "web"
-	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
+	_, revoke := n.consented()
 	before := n.scrape()
 	if before.sum(`refvol_authorizations_total{result="allowed"}`) < 1 {
 		t.Error("no review was counted")
@@ -230,13 +221,8 @@ func revokedConsentShows(t *testing.T, _ *alerting) {
 
 func failingReviewsShow(t *testing.T, a *alerting) {
 	n := newProxiedAs(t, componentAccount(t, "cross-namespace"), faultproxy.Options{}, "--cross-namespace", "--resync-interval=1s", anyPort)
-	across := &acrossNode{node: n.node, source: newNamespace(t)}
-	across.put("secret", "db", n.canary())
-	allow(t, across.source, readers("secret", "db"), account(n.namespace, "web"))
-	n.value("own")
-	v := across.across("secret", "db")
-	v.ServiceAccount = "web"
-	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
+	n.source = newNamespace(t)
+	n.consented()
 	n.inject(faultproxy.ServerError)
 	n.moves(n.scrape(), map[series]float64{`refvol_authorizations_total{result="error"}`: 1})
 	a.wantFiring(t, asReady(n.scrapes(func() {
@@ -249,7 +235,7 @@ func missingTokensShow(t *testing.T, a *alerting) {
 	n.secret("db", map[string]string{"key": n.canary()})
 	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
 	v := n.own("secret", "db", "web")
-	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), v) })
+	n.publishes(v, soon)
 	n.counts(map[series]float64{"refvol_volumes_without_token": 0, `refvol_volumes{condition="Current"}`: 1})
 	n.restartWith()
 	n.counts(map[series]float64{"refvol_volumes_without_token": 1, `refvol_volumes{condition="Unknown"}`: 1})
@@ -267,27 +253,11 @@ func takenOverShows(t *testing.T, _ *alerting) {
 	n.publishes(pinned, soon)
 	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, `refvol_volumes{condition="Pinned"}`: 1})
 	n.mustKill()
-	if err := n.proxy.Inject(faultproxy.Refused); err != nil {
-		t.Fatal(err)
-	}
+	n.inject(faultproxy.Refused)
 	n.mustStart()
 	n.counts(map[series]float64{
 		`refvol_volumes{condition="Unknown"}`: 2, "refvol_volumes": 2, "refvol_volume_bytes": float64(n.kernelCounts(v, pinned)),
 	})
-	if err := n.proxy.Heal(); err != nil {
-		t.Fatal(err)
-	}
-	harness.Eventually(t, healed, func() error {
-		now := n.scrape()
-		if now.sum(`refvol_volumes{condition="Current"}`) != 1 || now.sum(`refvol_volumes{condition="Pinned"}`) != 1 {
-			return errors.New("the volumes are not taken over")
-		}
-		return nil
-	})
-}
-
-func refusedPublishShows(t *testing.T, _ *alerting) {
-	n := newNode(t, anyPort)
-	wantStatus(t, n.Publish(t.Context(), n.volume(map[string]string{"configmap": "app"})), codes.InvalidArgument)
-	n.counts(map[series]float64{`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="InvalidArgument"}`: 1, "refvol_volumes": 0})
+	n.heal()
+	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, `refvol_volumes{condition="Pinned"}`: 1})
 }

@@ -20,6 +20,8 @@ type node struct {
 	*harness.Plugin
 	t         *testing.T
 	namespace string
+	// source is a namespace that pods of others want objects of, for some tests.
+	source string
 }
 
 // newNode starts a plugin that logs everything it can. When the test ends the
@@ -154,16 +156,11 @@ func (n *node) putObject(kind, name string, data map[string]string) metav1.Objec
 
 func (n *node) removeObject(kind, name string) {
 	n.t.Helper()
+	remove := shared.Client().CoreV1().ConfigMaps(n.namespace).Delete
 	if kind == "secret" {
-		n.deleteSecret(name)
-	} else {
-		n.deleteConfigMap(name)
+		remove = shared.Client().CoreV1().Secrets(n.namespace).Delete
 	}
-}
-
-func (n *node) deleteConfigMap(name string) {
-	n.t.Helper()
-	if err := shared.Client().CoreV1().ConfigMaps(n.namespace).Delete(n.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+	if err := remove(n.t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		n.t.Fatal(err)
 	}
 }

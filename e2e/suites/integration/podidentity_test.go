@@ -20,29 +20,26 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// podNode is a plugin that reads objects with the pods' own tokens, and itself may read
-// none.
-type podNode struct {
-	*acrossNode
-}
-
-func newPodNode(t *testing.T, args ...string) *podNode {
+// newPodNode starts a plugin that reads objects with the pods' own tokens, and itself may read none.
+func newPodNode(t *testing.T, args ...string) *node {
 	t.Helper()
 	return newPodNodeWith(t, harness.PluginOptions{Args: args})
 }
 
 // newPodNodeWith is newPodNode with other options.
-func newPodNodeWith(t *testing.T, o harness.PluginOptions) *podNode {
+func newPodNodeWith(t *testing.T, o harness.PluginOptions) *node {
 	t.Helper()
 	if o.Kubeconfig == "" {
 		o.Kubeconfig = componentAccount(t, "pod-identity")
 	}
 	o.Args = append([]string{"--identity=pod", "--cross-namespace", "--resync-interval=1s"}, o.Args...)
-	return &podNode{&acrossNode{node: newNodeWith(t, o), source: newNamespace(t)}}
+	n := newNodeWith(t, o)
+	n.source = newNamespace(t)
+	return n
 }
 
 // account makes a service account, unless there is one.
-func (n *podNode) account(namespace, name string) {
+func (n *node) account(namespace, name string) {
 	n.t.Helper()
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	_, err := shared.Client().CoreV1().ServiceAccounts(namespace).Create(n.t.Context(), sa, metav1.CreateOptions{})
@@ -53,7 +50,7 @@ func (n *podNode) account(namespace, name string) {
 
 // pod makes the volume's pod at the API server, as one that was scheduled, and gives the
 // volume its UID and a token of its own.
-func (n *podNode) pod(v *harness.Volume) *harness.Volume {
+func (n *node) pod(v *harness.Volume) *harness.Volume {
 	n.t.Helper()
 	n.account(v.Namespace, v.ServiceAccount)
 	pod := schedule(n.t, shared.ControlPlane, v.Namespace, corev1.PodSpec{ServiceAccountName: v.ServiceAccount})
@@ -63,7 +60,7 @@ func (n *podNode) pod(v *harness.Volume) *harness.Volume {
 }
 
 // renewToken gives the volume another token, as the kubelet does, that is good for some time.
-func (n *podNode) renewToken(v *harness.Volume, life time.Duration) {
+func (n *node) renewToken(v *harness.Volume, life time.Duration) {
 	n.t.Helper()
 	seconds := int64(life.Seconds())
 	request, err := shared.Client().CoreV1().ServiceAccounts(v.Namespace).CreateToken(n.t.Context(), v.ServiceAccount, &authenticationv1.TokenRequest{
@@ -79,7 +76,7 @@ func (n *podNode) renewToken(v *harness.Volume, life time.Duration) {
 }
 
 // own is a volume of one object of the pod's own namespace.
-func (n *podNode) own(kind, name, serviceAccount string) *harness.Volume {
+func (n *node) own(kind, name, serviceAccount string) *harness.Volume {
 	v := n.volume(map[string]string{map[string]string{"secret": "secret", "configmap": "configMap"}[kind]: name})
 	v.ServiceAccount = serviceAccount
 	return n.pod(v)
@@ -146,7 +143,7 @@ func TestPodTokens(t *testing.T) {
 }
 
 // never checks for a while that a file does not get a value.
-func (n *podNode) never(v *harness.Volume, path, value string, during time.Duration) {
+func (n *node) never(v *harness.Volume, path, value string, during time.Duration) {
 	n.t.Helper()
 	err := harness.Poll(n.t.Context(), during, 20*time.Millisecond, func() error {
 		if got, err := n.content(v, path); err != nil || got != value {

@@ -14,7 +14,7 @@ import (
 
 // rejected waits until the API server accepts the volume's token no longer. It keeps what
 // it knows of a token for ten seconds.
-func (n *podNode) rejected(v *harness.Volume) {
+func (n *node) rejected(v *harness.Volume) {
 	n.t.Helper()
 	harness.Eventually(n.t, 2*soon, func() error {
 		review, err := shared.Client().AuthenticationV1().TokenReviews().Create(n.t.Context(),
@@ -31,7 +31,7 @@ func (n *podNode) rejected(v *harness.Volume) {
 func TestATokenDiesWithItsPod(t *testing.T) {
 	t.Parallel()
 	behind := newProxiedAs(t, componentAccount(t, "pod-identity"), faultproxy.Options{}, "--identity=pod", "--resync-interval=1s")
-	n := &podNode{&acrossNode{node: behind.node}}
+	n := behind.node
 	n.secret("db", map[string]string{"password": n.canary()})
 	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
 	stays, goes := n.own("secret", "db", "web"), n.own("secret", "db", "web")
@@ -72,7 +72,7 @@ func TestIdentityIsSwitched(t *testing.T) {
 	attributes := map[string]string{"sources": "[{secret: {name: db}}, {configMap: {name: app}}]"}
 	v := before.volume(attributes)
 	v.ServiceAccount = "web"
-	n := &podNode{&acrossNode{node: before}}
+	n := before
 	n.pod(v)
 	token := v.Token
 	v.Token = ""

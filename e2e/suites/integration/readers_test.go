@@ -2,9 +2,12 @@ package integration
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
@@ -74,4 +77,72 @@ func TestReadersDuringUpdates(t *testing.T) {
 		k.mustUnpublish(v)
 	}
 	n.wantNothingLeft()
+}
+
+// TestNeverVisibleAndIncomplete looks at the targets all the time while volumes are
+// published: a target that is a mount must show everything from the first look on.
+func TestNeverVisibleAndIncomplete(t *testing.T) {
+	n := newNode(t)
+	data := make(map[string]string)
+	for i := range 50 {
+		data[fmt.Sprint("key", i)] = n.canary()
+	}
+	n.configMap("app", data)
+	seen := 0
+	for range 20 {
+		v := n.short("app")
+		answer := n.publishing(v)
+		for mounted := false; !mounted; {
+			var target, parent unix.Stat_t // both may be on a tmpfs, where /tmp is one
+			if unix.Stat(n.Target(v), &target) != nil || unix.Stat(filepath.Dir(n.Target(v)), &parent) != nil || target.Dev == parent.Dev {
+				continue
+			}
+			mounted = true
+			files, err := harness.Files(n.Target(v))
+			if err != nil || len(files) != len(data) {
+				t.Fatalf("%d files show at the first look, %v, want %d", len(files), err, len(data))
+			}
+			if len(answer) == 0 {
+				seen++
+			}
+		}
+		if err := n.answer(answer, soon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d of 20 volumes were seen before the answer of their publish", seen)
+}
+
+// TestChangeArrivesAtOnce compares with a watch that does nothing. No resync brings what
+// the plugin missed.
+func TestChangeArrivesAtOnce(t *testing.T) {
+	n := newNode(t, "--resync-interval=1h")
+	n.configMap("app", map[string]string{"key": n.canary()})
+	n.secret("app", map[string]string{"password": n.canary()})
+	v := n.volume(map[string]string{"sources": "- configMap: {name: app}\n- secret: {name: app}\n"})
+	n.mustPublish(v)
+	bare, err := harness.WatchBare(t.Context(), shared.Client(), n.namespace, "app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var took, bareTook []time.Duration
+	for range 10 {
+		key, password := n.canary(), n.canary()
+		begin := time.Now()
+		version := n.configMap("app", map[string]string{"key": key}).ResourceVersion
+		// From the answer of the API server on: what its write takes is not the plugin's.
+		took = append(took, n.arrives(v, "key", key, soon))
+		at, err := bare.Arrived(t.Context(), version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bareTook = append(bareTook, at.Sub(begin))
+		n.secret("app", map[string]string{"password": password})
+		took = append(took, n.arrives(v, "password", password, soon))
+	}
+	t.Logf("changes arrived after %v, at a watch of the test after %v", took, bareTook)
+	limit := 250*time.Millisecond + 10*harness.Median(bareTook)
+	if median := harness.Median(took); median > limit {
+		t.Errorf("a change took %s, want %s at most", median, limit)
+	}
 }

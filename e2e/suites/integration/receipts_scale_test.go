@@ -207,11 +207,9 @@ func (n *node) watchSwitches(volumes []*harness.Volume) (switches func() map[str
 // allHold waits until the key of all volumes holds a value.
 func (n *node) allHold(volumes []*harness.Volume, value string) {
 	n.t.Helper()
-	harness.Eventually(n.t, soon, func() error {
-		for i, v := range volumes {
-			if got, err := n.content(v, "key"); err != nil || got != value {
-				return fmt.Errorf("volume %d holds %q, %w, want %q", i, got, cmpErr(err), value)
-			}
+	n.each(volumes, func(i int) error {
+		if got, err := n.content(volumes[i], "key"); err != nil || got != value {
+			return fmt.Errorf("it holds %q, %w, want %q", got, cmpErr(err), value)
 		}
 		return nil
 	})

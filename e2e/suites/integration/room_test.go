@@ -45,42 +45,6 @@ func hold(t *testing.T, dir string) (release func()) {
 	return release
 }
 
-// fillByReaders changes a volume's object to next(0), next(1)... with a reader that
-// holds each generation, until the volume is told to be full. It returns the number of
-// the generation that shows, and what lets the readers go.
-func (n *node) fillByReaders(v *harness.Volume, object string, next func(i int) map[string]string, shows func(i int) error) (last int, release func()) {
-	n.t.Helper()
-	var releases []func()
-	release = func() {
-		for _, f := range releases {
-			f()
-		}
-	}
-	for i := 0; ; i++ {
-		if i == 32 {
-			n.t.Fatal("32 generations are held open and the volume is not full")
-		}
-		releases = append(releases, hold(n.t, n.Target(v)))
-		n.configMap(object, next(i))
-		full := false
-		harness.Eventually(n.t, soon, func() error {
-			err := shows(i)
-			problem := n.problem(v)
-			full = err != nil && strings.Contains(problem, unix.ENOSPC.Error())
-			if full {
-				return nil
-			}
-			if err == nil && problem != "" {
-				err = fmt.Errorf("the condition is %q", problem)
-			}
-			return err
-		})
-		if full {
-			return i - 1, release
-		}
-	}
-}
-
 // problem returns what the plugin's log says ails a volume, "" for nothing.
 func (n *node) problem(v *harness.Volume) string {
 	n.t.Helper()
@@ -126,14 +90,36 @@ func TestVolumeFullOfOldGenerations(t *testing.T) {
 			v := n.short("app")
 			shows := func(i int) error { return n.showsJust(v, object(i)) }
 			n.mustPublish(v)
-			last, release := n.fillByReaders(v, "app", object, shows)
+			// A reader holds each generation, until the volume is told to be full.
+			last, full := -1, false
+			var releases []func()
+			for ; !full; last++ {
+				if last == 32 {
+					t.Fatal("32 generations are held open and the volume is not full")
+				}
+				releases = append(releases, hold(t, n.Target(v)))
+				n.configMap("app", object(last+1))
+				harness.Eventually(t, soon, func() error {
+					err, problem := shows(last+1), n.problem(v)
+					if full = err != nil && strings.Contains(problem, unix.ENOSPC.Error()); full {
+						return nil
+					}
+					if err == nil && problem != "" {
+						err = fmt.Errorf("the condition is %q", problem)
+					}
+					return err
+				})
+			}
+			last--
 			t.Logf("full in generation %d", last+1)
 			n.wantProblem(v, "no space left on device")
 			n.mustPublish(v) // as the kubelet does after its own restart
 			if err := shows(last); err != nil {
 				t.Errorf("while the volume is full: %v", err)
 			}
-			release()
+			for _, release := range releases {
+				release()
+			}
 			harness.Eventually(t, afterCause, func() error { return shows(last + 1) })
 			n.hasCondition(v, "")
 			n.mustUnpublish(v)
@@ -210,8 +196,61 @@ func TestReadersDontExceedTheTotal(t *testing.T) {
 		n.arrives(volumes[i], "key", "smaller", soon)
 	}
 	n.publishes(another, soon)
-	for _, v := range append(volumes, another) {
-		n.mustUnpublish(v)
+	n.unpublishAll(append(volumes, another))
+}
+
+const (
+	// mostBytes is what the API server allows the keys and values of one object.
+	mostBytes = 1 << 20
+	// longestKey is the longest key that it allows, longestElement the longest name of
+	// a file.
+	longestKey, longestElement = 253, 255
+)
+
+// The largest objects that the API server takes are published, updated and unpublished
+// like any.
+func TestLargestObjects(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		args []string
+		data func(n *node) map[string]string
+	}{
+		{"one file of 1 MiB", nil, func(n *node) map[string]string {
+			value := n.canary()
+			return map[string]string{"key": value + strings.Repeat("x", mostBytes-len("key")-len(value))}
+		}},
+		// Each of them takes a page.
+		{"5000 keys", []string{"--max-volume-size=32Mi"}, func(n *node) map[string]string {
+			data := make(map[string]string, 5000)
+			for i := range 5000 {
+				data[fmt.Sprint("key-", i)] = fmt.Sprint(i)
+			}
+			data["key-0"] = n.canary()
+			return data
+		}},
+		{"longest names of keys", nil, func(n *node) map[string]string {
+			data := make(map[string]string)
+			for i := range 100 {
+				data[strings.Repeat("k", longestKey-3)+fmt.Sprintf("%03d", i)] = n.canary()
+			}
+			return data
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := newNode(t, tc.args...)
+			data := tc.data(n)
+			n.configMap("app", data)
+			v := n.published("app")
+			if err := n.showsJust(v, data); err != nil {
+				t.Error(err)
+			}
+			data = tc.data(n)
+			n.configMap("app", data)
+			harness.Eventually(t, soon, func() error { return n.showsJust(v, data) })
+			n.hasCondition(v, "")
+			n.mustUnpublish(v)
+			n.wantNothingLeft()
+		})
 	}
-	n.wantNothingLeft()
 }

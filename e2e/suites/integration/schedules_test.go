@@ -88,7 +88,10 @@ func (s *faultSchedule) run(number uint64, total *scheduleTotals) {
 		s.begin()
 		if i == 0 {
 			answer = s.publishing(comes)
-			s.unpublishLast()
+			if s.leaving != nil { // whatever the fault
+				s.mustUnpublish(s.leaving)
+				s.leaving = nil
+			}
 		}
 		s.last()
 	}
@@ -101,7 +104,13 @@ func (s *faultSchedule) run(number uint64, total *scheduleTotals) {
 		}
 	}
 	converges(s.t, time.Until(deadline), s.observers...)
-	s.succeeds(comes, answer, deadline)
+	if err := s.answer(answer, time.Until(deadline)); err != nil { // then the kubelet tries again
+		s.step("publish failed: %v", err)
+		s.publishes(comes, time.Until(deadline))
+	}
+	if late := time.Since(deadline); late > 0 {
+		s.t.Errorf("the volume was published %s too late", late)
+	}
 	path, content := shown.manifest()
 	s.arrives(comes, path, content, max(time.Until(deadline), time.Millisecond))
 	s.leaving = comes
@@ -117,28 +126,6 @@ func (s *faultSchedule) run(number uint64, total *scheduleTotals) {
 
 func (s *faultSchedule) step(format string, args ...any) {
 	s.steps = append(s.steps, fmt.Sprintf(format, args...))
-}
-
-// succeeds waits for the answer to a publish that began in the first fault, and does
-// what the kubelet does if that is a failure.
-func (s *faultSchedule) succeeds(v *harness.Volume, answer <-chan error, deadline time.Time) {
-	s.t.Helper()
-	if err := s.answer(answer, time.Until(deadline)); err != nil {
-		s.step("publish failed: %v", err)
-		s.publishes(v, time.Until(deadline))
-	}
-	if late := time.Since(deadline); late > 0 {
-		s.t.Errorf("the volume was published %s too late", late)
-	}
-}
-
-// unpublishLast unpublishes what the schedule before published, whatever the fault.
-func (s *faultSchedule) unpublishLast() {
-	s.t.Helper()
-	if s.leaving != nil {
-		s.mustUnpublish(s.leaving)
-		s.leaving = nil
-	}
 }
 
 // begin has a fault begin.

@@ -20,15 +20,7 @@ import (
 // anyStatusPort is the flag with which a plugin serves its status.
 const anyStatusPort = "--status-address=127.0.0.1:0"
 
-// statusAddress returns where the plugin serves its status.
-func (n *node) statusAddress() string {
-	n.t.Helper()
-	address, err := n.StatusAddress()
-	if err != nil || address == "" {
-		n.t.Fatalf("where the plugin serves its status: %q, %v", address, err)
-	}
-	return address
-}
+func (n *node) statusAddress() string { return n.address(n.StatusAddress) }
 
 // report returns the plugin's status.
 func (n *node) report() (*status.Report, error) {
@@ -47,32 +39,25 @@ type isTold struct {
 }
 
 // tells waits until the status has these volumes, in this order, and no other.
-func (n *node) tells(want ...isTold) *status.Report {
+func (n *node) tells(want ...isTold) (report *status.Report) {
 	n.t.Helper()
-	var report *status.Report
 	harness.Eventually(n.t, soon, func() (err error) {
 		if report, err = n.report(); err != nil {
 			return err
 		}
-		var got, wanted []string
-		for i := range report.Volumes {
-			v := &report.Volumes[i]
+		same := len(report.Volumes) == len(want)
+		for i := 0; same && i < len(want); i++ {
+			v, w := &report.Volumes[i], &want[i]
 			var states []string
 			for _, o := range v.Objects {
 				states = append(states, o.State)
 			}
-			reason := v.Reason
-			if i < len(want) && strings.Contains(reason, want[i].reason) && (want[i].reason == "") == (reason == "") {
-				reason = want[i].reason
-			}
-			got = append(got, fmt.Sprintf("%s %s %v: %s, %t, %s, %q", v.VolumeID, v.Name, v.Pod, v.Condition, v.Unhealthy, strings.Join(states, " "), reason))
+			same = v.VolumeID == w.volume.ID() && v.Name == w.volume.Name && v.Pod == status.Pod{Namespace: w.volume.Namespace, Name: w.volume.Pod, UID: w.volume.UID} &&
+				v.Condition == w.condition && v.Unhealthy == w.abnormal && strings.Join(states, " ") == w.states &&
+				strings.Contains(v.Reason, w.reason) && (v.Reason == "") == (w.reason == "")
 		}
-		for _, w := range want {
-			pod := status.Pod{Namespace: w.volume.Namespace, Name: w.volume.Pod, UID: w.volume.UID}
-			wanted = append(wanted, fmt.Sprintf("%s %s %v: %s, %t, %s, %q", w.volume.ID(), w.volume.Name, pod, w.condition, w.abnormal, w.states, w.reason))
-		}
-		if g, w := strings.Join(got, "\n"), strings.Join(wanted, "\n"); g != w {
-			return fmt.Errorf("the status is\n%s\nwant\n%s", g, w)
+		if !same {
+			return fmt.Errorf("the status is\n%+v\nwant\n%+v", report.Volumes, want)
 		}
 		return nil
 	})
@@ -103,23 +88,16 @@ func (n *node) runStatus(args ...string) (stdout, stderr string, exit int) {
 func TestStatusTellsFaults(t *testing.T) {
 	t.Parallel()
 	n := newAcrossNode(t, anyStatusPort, "--max-volume-size=64Ki")
-	for _, name := range []string{"own", "app", "deleted", "large"} {
+	for _, name := range []string{"app", "deleted", "large"} {
 		n.value(name)
 	}
-	n.put("secret", "db", n.canary())
-	revoke := allow(t, n.source, readers("secret", "db"), account(n.namespace, "web"))
-
+	refused, revoke := n.consented()
 	current, pinned := n.short("app"), n.volume(map[string]string{"configMap": "app", "updatePolicy": "Pinned"})
-	deleted, large, refused := n.short("deleted"), n.short("large"), n.across("secret", "db")
-	refused.ServiceAccount = "web"
+	deleted, large := n.short("deleted"), n.short("large")
 	for _, v := range []*harness.Volume{current, pinned, deleted, large} {
 		n.mustPublish(v)
 	}
-	n.publishes(refused, soon)
-	n.tellsOrdered(current, deleted, large, refused, pinned)
-	if out, errOut, exit := n.runStatus(); exit != 0 || errOut != "" || strings.Count(out, "\n") != 6 {
-		t.Errorf("all is well: exit status %d, %s\n%s", exit, errOut, out)
-	}
+	n.isWell(6)
 
 	bad := n.volume(map[string]string{"configMap": "app", "updatePolicy": "pinned"})
 	wantStatus(t, n.Publish(t.Context(), bad), codes.InvalidArgument, "updatePolicy")
@@ -134,7 +112,7 @@ func TestStatusTellsFaults(t *testing.T) {
 
 	late, keyless := n.short("late"), n.volume(map[string]string{"configMap": "app", "items": "[{key: other, path: other}]"})
 	waiting := []<-chan error{n.publishing(late), n.publishing(keyless)}
-	n.deleteConfigMap("deleted")
+	n.removeObject("configMap", "deleted")
 	n.configMap("large", map[string]string{"key": n.canary() + strings.Repeat("x", 100<<10)})
 	revoke()
 	report := n.tells(
@@ -167,30 +145,15 @@ func TestStatusTellsFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	harness.Eventually(t, soon, func() error {
-		if out, errOut, exit := n.runStatus(); exit != 0 {
-			return fmt.Errorf("exit status %d, %s\n%s", exit, errOut, out)
-		}
-		return nil
-	})
+	n.isWell(7)
 }
 
-// tellsOrdered waits until all volumes but the last, which is pinned, are current, whatever their order.
-func (n *node) tellsOrdered(volumes ...*harness.Volume) {
+// isWell waits until the command says so, in so many lines.
+func (n *node) isWell(lines int) {
 	n.t.Helper()
 	harness.Eventually(n.t, soon, func() error {
-		report, err := n.report()
-		if err != nil {
-			return err
-		}
-		current := 0
-		for i := range report.Volumes {
-			if report.Volumes[i].Condition == "Current" {
-				current++
-			}
-		}
-		if last := len(report.Volumes) - 1; current != len(volumes)-1 || report.Volumes[last].VolumeID != volumes[last].ID() {
-			return fmt.Errorf("got %+v", report.Volumes)
+		if out, errOut, exit := n.runStatus(); exit != 0 || errOut != "" || strings.Count(out, "\n") != lines {
+			return fmt.Errorf("exit status %d, %s\n%s", exit, errOut, out)
 		}
 		return nil
 	})
@@ -226,12 +189,10 @@ func (n *node) wantVersions(report *status.Report, v *harness.Volume) {
 func TestStatusWithoutPlugin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, anyStatusPort)
-	harness.Eventually(t, soon, func() error { // it knows its rights a moment after its start
-		if out, _, exit := n.runStatus(); exit != 0 || out != "No volumes.\n" {
-			return fmt.Errorf("exit status %d, %s", exit, out)
-		}
-		return nil
-	})
+	n.isWell(1) // it knows its rights a moment after its start
+	if out, _, _ := n.runStatus(); out != "No volumes.\n" {
+		t.Errorf("without a volume: %s", out)
+	}
 	n.mustKill()
 	out, errOut, exit := n.runStatus()
 	if exit != 2 || out != "" || !strings.Contains(errOut, "connection refused: run this in the pod of a plugin whose --status-address is ") {

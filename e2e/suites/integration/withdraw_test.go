@@ -20,7 +20,7 @@ const withdrawn = time.Minute
 
 // mixed shows an own Secret and ConfigMap beside objects of the source namespace, and files
 // that are made of both.
-func (n *acrossNode) mixed(strategy string) *harness.Volume {
+func (n *node) mixed(strategy string) *harness.Volume {
 	v := n.volume(map[string]string{"writeStrategy": strategy, "sources": fmt.Sprintf(`
 - secret: {name: own, items: [{key: key, path: own}]}
 - configMap: {name: own, items: [{key: key, path: deep/own}]}
@@ -42,7 +42,8 @@ func TestRevokedWhileSecretsCannotBeRead(t *testing.T) {
 			t.Run(strategy+" "+pod, func(t *testing.T) {
 				t.Parallel()
 				p := newProxiedAs(t, componentAccount(t, "cross-namespace"), faultproxy.Options{}, "--cross-namespace", "--resync-interval=1s")
-				n := &acrossNode{node: p.node, source: newNamespace(t)}
+				n := p.node
+				n.source = newNamespace(t)
 				own, plain, revoked := n.canary(), n.canary(), n.canary()
 				n.secret("own", map[string]string{"key": own})
 				n.configMap("own", map[string]string{"key": plain})
@@ -84,7 +85,7 @@ func TestRevokedWhileSecretsCannotBeRead(t *testing.T) {
 }
 
 // consent lets the account "web" have the objects of the source namespace.
-func (n *acrossNode) consent() (revoke func()) {
+func (n *node) consent() (revoke func()) {
 	n.t.Helper()
 	var revokes []func()
 	for _, kind := range []string{"secret", "configmap"} {

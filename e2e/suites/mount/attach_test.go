@@ -6,54 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
-
-func TestAttachShowsAllAtOnce(t *testing.T) {
-	n := newNode(t)
-	target := n.target("1")
-	v := n.create("v1")
-	n.must(v.Root().WriteFile("version", []byte("1"), 0o644))
-	n.wantGone(target)
-
-	// A reader that polls sees no target, or an empty directory of the node's own
-	// file system, or the complete volume; never an empty mount.
-	parent := n.stat(filepath.Dir(target))
-	stop := n.again(func() {
-		dir, err := os.OpenRoot(target)
-		if err != nil {
-			return
-		}
-		defer dir.Close()
-		info, err := dir.Stat(".")
-		if err != nil {
-			return
-		}
-		if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Dev == parent.Dev {
-			return
-		}
-		if _, err := dir.Stat("version"); err != nil {
-			t.Errorf("mounted, but not complete: %v", err)
-		}
-	})
-	for range 100 {
-		v := n.create("v1")
-		n.must(v.Root().WriteFile("version", []byte("1"), 0o644))
-		n.must(v.Attach(n.ctx(), target))
-		n.must(v.Close())
-		n.must(n.Unmount(n.ctx(), "v1", target))
-	}
-	stop()
-
-	n.must(v.Attach(n.ctx(), target))
-	n.wantContent(target+"/version", "1")
-	n.wantMounts(target, source("v1"))
-}
 
 func TestVisibleMountIsReadOnly(t *testing.T) {
 	n := newNode(t)
@@ -174,25 +131,4 @@ func TestLimits(t *testing.T) {
 	}
 	n.wantErr(v.Root().WriteFile("62", nil, 0o600), unix.ENOSPC)
 	n.wantErr(v.Root().Link("fits", "62"), unix.ENOSPC)
-}
-
-// cycle is the whole life of a volume; it may be called from any goroutine.
-func (n *node) cycle(id, target string) {
-	v, err := n.Create(n.ctx(), params(id))
-	if err != nil {
-		n.Error(err)
-		return
-	}
-	for _, err := range []error{
-		v.Root().WriteFile("version", []byte("1"), 0o644),
-		v.Attach(n.ctx(), target),
-		v.Close(),
-		n.update(id, target, "2"),
-		n.Check(n.ctx(), id, target),
-		n.Unmount(n.ctx(), id, target),
-	} {
-		if err != nil {
-			n.Error(err)
-		}
-	}
 }

@@ -94,14 +94,6 @@ func (n *node) update(id, target, content string) error {
 	return errors.Join(v.Root().WriteFile("version", []byte(content), 0o644), v.Close())
 }
 
-// stat returns what the system tells about a file.
-func (n *node) stat(path string) *unix.Stat_t {
-	n.Helper()
-	var st unix.Stat_t
-	n.must(unix.Stat(path, &st))
-	return &st
-}
-
 func (n *node) must(err error) {
 	n.Helper()
 	if err != nil {

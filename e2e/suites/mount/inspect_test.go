@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/pkg/mount"
 )
 
@@ -79,41 +80,20 @@ func TestListThroughALink(t *testing.T) {
 func TestAttributePrefix(t *testing.T) {
 	n := newNode(t)
 	want := "trusted.refvol."
-	if userNamespace(t) {
+	if !harness.IsRoot() {
 		want = "security.refvol."
 	}
-	if got := n.AttributePrefix(); got != want {
-		t.Fatalf("%q, want %q", got, want)
-	}
 	v := n.create("v1")
-	f, err := v.Root().Create("file")
-	n.must(err)
-	n.must(unix.Fsetxattr(int(f.Fd()), want+"refs", []byte("value"), 0))
-	n.must(f.Close())
+	n.must(v.Root().WriteFile("file", nil, 0o644))
 	n.must(v.Attach(n.ctx(), n.target("1")))
 	path := n.target("1") + "/file"
+	n.tamper(n.target("1"), func(root string) error { return unix.Setxattr(root+"/file", want+"refs", []byte("value"), 0) })
 	buf := make([]byte, 64)
-	size, err := unix.Getxattr(path, want+"refs", buf)
+	size, err := unix.Getxattr(path, n.AttributePrefix()+"refs", buf)
 	if err != nil || string(buf[:size]) != "value" {
 		t.Errorf("read %q, %v", buf[:max(size, 0)], err)
 	}
-	if err := unix.Setxattr(path, want+"refs", []byte("x"), 0); !errors.Is(err, unix.EROFS) {
-		t.Errorf("set through the visible mount: %v, want EROFS", err)
-	}
-}
-
-// userNamespace says whether the tests run without root.
-func userNamespace(t testing.TB) bool {
-	t.Helper()
-	mapping, err := os.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var inside, outside, size uint32
-	if _, err := fmt.Sscan(string(mapping), &inside, &outside, &size); err != nil {
-		t.Fatal(err)
-	}
-	return size == 1
+	n.wantErr(unix.Setxattr(path, want+"refs", []byte("x"), 0), unix.EROFS)
 }
 
 func TestUnknownSELinuxContext(t *testing.T) {
@@ -158,4 +138,59 @@ func rerun(t *testing.T, call string, args ...string) (string, error) {
 	cmd.Env = append(os.Environ(), denied+"="+call)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
+}
+
+// What is mounted below the pods' directories reaches others if its mount has peers that it
+// sends to.
+func TestCheckPropagation(t *testing.T) {
+	bindWith := func(path string, flags ...uintptr) func(n *node) {
+		return func(n *node) {
+			dir := n.kubeletDir + path
+			n.bind(dir, dir)
+			for _, flag := range flags {
+				n.must(unix.Mount("", dir, "", flag, ""))
+			}
+		}
+	}
+	for name, tc := range map[string]struct {
+		prepare func(n *node)
+		shared  bool
+	}{
+		"private":                   {bindWith("/pods", unix.MS_PRIVATE), false},
+		"shared":                    {bindWith("/pods", unix.MS_SHARED), true},
+		"receives only":             {bindWith("/pods", unix.MS_SHARED, unix.MS_SLAVE), false},
+		"unbindable":                {bindWith("/pods", unix.MS_UNBINDABLE), false},
+		"shared, of a mount above":  {bindWith("", unix.MS_SHARED), true},
+		"private, of a mount above": {bindWith("", unix.MS_PRIVATE), false},
+		"private over shared":       {func(n *node) { bindWith("/pods", unix.MS_SHARED)(n); bindWith("/pods", unix.MS_PRIVATE)(n) }, false},
+		"private below shared":      {func(n *node) { bindWith("", unix.MS_SHARED)(n); bindWith("/pods", unix.MS_PRIVATE)(n) }, false},
+		"shared below private":      {func(n *node) { bindWith("", unix.MS_PRIVATE)(n); bindWith("/pods", unix.MS_SHARED)(n) }, true},
+		"shared, no pods yet":       {func(n *node) { n.must(os.Remove(n.kubeletDir + "/pods")); bindWith("", unix.MS_SHARED)(n) }, true},
+		"private, no pods yet":      {func(n *node) { n.must(os.Remove(n.kubeletDir + "/pods")); bindWith("", unix.MS_PRIVATE)(n) }, false},
+		"shared, with a space in names": {func(n *node) {
+			n.mkdir(n.kubeletDir + "/a b")
+			bindWith("/a b")(n)
+			bindWith("/pods", unix.MS_SHARED)(n)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			tc.prepare(n)
+			before := n.counts()
+			err := n.CheckPropagation()
+			if _, listErr := n.List(n.ctx()); listErr != nil {
+				t.Fatal(listErr)
+			}
+			if again := n.CheckPropagation(); fmt.Sprint(again) != fmt.Sprint(err) {
+				t.Errorf("%v, and by the table that was listed %v", err, again)
+			}
+			switch {
+			case tc.shared:
+				n.must(err)
+			case !errors.Is(err, mount.ErrNotShared) || !strings.Contains(err.Error(), "set mountPropagation: Bidirectional"):
+				t.Errorf("got %v, want %v and what to set", err, mount.ErrNotShared)
+			}
+			n.wantCounts(before)
+		})
+	}
 }
