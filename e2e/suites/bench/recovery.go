@@ -287,7 +287,7 @@ func (s *side) await(ctx context.Context, timeout time.Duration) (at []time.Time
 	case <-time.After(pause):
 	}
 	err = harness.Poll(ctx, timeout, max(pause, 250*time.Millisecond), func() (err error) {
-		missing := 0
+		var missing int
 		if at, missing, err = s.fleet.arrivals(ctx, s.want); err == nil && missing > 0 {
 			err = fmt.Errorf("%d copies are not current", missing)
 		}
