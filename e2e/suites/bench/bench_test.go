@@ -34,7 +34,7 @@ func TestScenarios(t *testing.T) {
 			}
 		})
 	}
-	if err := b.write(); err != nil {
+	if err := b.finish(); err != nil {
 		t.Error(err)
 	}
 }

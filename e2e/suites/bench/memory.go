@@ -5,110 +5,170 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
+	"time"
+
+	"github.com/refvol/refvol/e2e/tools/controlplane"
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// runMemory is B6: what a process takes that shows so many volumes of one object each,
-// against one of as many bare reflectors. Both are looked at in the same way, in a process
-// of its own for each number. It also tells how many watches each object has, and what the plugin does while
-// nothing changes.
+// runMemory is B6: what a process takes that shows so many volumes of one object each, against one of as many bare
+// reflectors. Both are looked at in the same way, in a process of its own for each number. It also tells how many
+// watches each object has, and what the plugin does while nothing changes.
 func runMemory(ctx context.Context, l *lab) error {
 	counts := scaled(l, []int{0, 20}, []int{0, 100, 1000, 5000})
-	most := slices.Max(counts)
-	if err := l.create(ctx, most, always("value")); err != nil {
+	least, most := counts[0], counts[len(counts)-1]
+	if err := l.create(ctx, most, state); err != nil {
 		return err
 	}
-	ours, theirs := map[int]footprint{}, map[int]footprint{}
+	sides := map[string]func(context.Context, *lab, int) (*subject, error){"reference": reflectors, "refvol": plugin}
+	resident := map[string]float64{}
 	for _, count := range counts {
-		var err error
-		if theirs[count], err = l.referenceFootprint(ctx, count); err != nil {
-			return err
-		}
-		if ours[count], err = l.pluginFootprint(ctx, count); err != nil {
-			return err
+		for side, start := range sides {
+			var err error
+			if resident[fmt.Sprint(side, count)], err = l.footprint(ctx, side, count, start); err != nil {
+				return fmt.Errorf("%s, %d: %w", side, count, err)
+			}
 		}
 	}
-	l.reportFootprints("refvol", ours)
-	l.reportFootprints("reference", theirs)
-	perVolume := func(of func(footprint) float64) float64 {
-		return (of(ours[most]) - of(ours[0])) / (of(theirs[most]) - of(theirs[0]))
-	}
-	l.report.Value("memory.resident_ratio", "ratio", perVolume(func(f footprint) float64 { return f.resident }))
-	l.report.Value("memory.in_use_ratio", "ratio", perVolume(func(f footprint) float64 { return f.heap + f.stacks }))
+	added := func(side string) float64 { return resident[fmt.Sprint(side, most)] - resident[fmt.Sprint(side, least)] }
+	l.report.Value("memory.resident_ratio", "ratio", added("refvol")/added("reference"))
 	return nil
 }
 
-func (l *lab) reportFootprints(of string, all map[int]footprint) {
-	for _, count := range slices.Sorted(maps.Keys(all)) {
-		f := all[count]
-		name := func(what string) string { return fmt.Sprintf("memory.%s_%s_%d", of, what, count) }
-		l.report.Value(name("rss"), "bytes", f.resident)
-		l.report.Value(name("heap"), "bytes", f.heap)
-		l.report.Value(name("stacks"), "bytes", f.stacks)
-		l.report.Value(name("goroutines"), "goroutines", float64(f.goroutines))
-		l.report.Value(name("connections"), "connections", float64(f.connections))
-	}
-	counts := slices.Sorted(maps.Keys(all))
-	first, last := counts[0], counts[len(counts)-1]
-	l.report.Value(fmt.Sprintf("memory.%s_rss_per_volume", of), "bytes", (all[last].resident-all[first].resident)/float64(last-first))
-}
-
-// referenceFootprint is that of a process with count reflectors.
-func (l *lab) referenceFootprint(ctx context.Context, count int) (footprint, error) {
-	r, err := l.newReference(fmt.Sprint("reflectors-", count), "reflector", count)
+// footprint reports what a process takes that follows so many objects, once it is at rest, and returns the bytes that
+// it holds.
+func (l *lab) footprint(ctx context.Context, side string, count int, start func(context.Context, *lab, int) (*subject, error)) (resident float64, err error) {
+	others, err := connectionsTo(l.Port())
 	if err != nil {
-		return footprint{}, err
+		return 0, err
 	}
-	if _, err := r.await(ctx, count, always("value")); err != nil {
-		return footprint{}, err
-	}
-	f, err := r.footprint(ctx)
+	s, err := start(ctx, l, count)
 	if err != nil {
-		return f, err
+		return 0, err
 	}
-	if err := r.close(); err != nil {
-		return f, err
-	}
-	return f, eventually(ctx, func() error { return l.watched(ctx, 0) })
-}
-
-// pluginFootprint is that of a plugin with count volumes of an object each.
-func (l *lab) pluginFootprint(ctx context.Context, count int) (footprint, error) {
-	n, err := l.newNode(ctx, fmt.Sprint("node-", count), profiling, resyncInterval(l))
-	if err != nil {
-		return footprint{}, err
-	}
-	if err := n.publishAll(ctx, volumes(count, count), 16); err != nil {
-		return footprint{}, err
-	}
-	if err := n.mounted(count); err != nil {
-		return footprint{}, err
-	}
+	// Nothing may be left to the next.
+	defer func() {
+		err = errors.Join(err, s.kill(), eventually(ctx, func() error { return l.watched(ctx, 0) }))
+	}()
 	if err := eventually(ctx, func() error { return l.watched(ctx, count) }); err != nil {
-		return footprint{}, err
+		return 0, err
 	}
-	s, err := n.subject()
-	if err != nil {
-		return footprint{}, err
+	if resident, err = s.settle(ctx); err != nil {
+		return 0, err
 	}
-	f, err := s.footprint(ctx)
-	if err != nil {
-		return f, err
+	stacks, err := s.number(ctx, "/debug/pprof/heap?debug=1", `(?m)^# Stack = (\d+) `)
+	goroutines, noGoroutines := s.number(ctx, "/debug/pprof/goroutine?debug=1", `(?m)^goroutine profile: total (\d+)$`)
+	connections, noConnections := connectionsTo(l.Port())
+	if err = errors.Join(err, noGoroutines, noConnections); err != nil {
+		return 0, err
 	}
-	if count == idleCount(l) {
-		if err := errors.Join(l.reportWatches(ctx, count), n.reportIdle(ctx)); err != nil {
-			return f, err
-		}
+	value := func(what, unit string, v float64) {
+		l.report.Value(fmt.Sprintf("memory.%s_%s_%d", side, what, count), unit, v)
 	}
-	if err := n.Close(); err != nil {
-		return f, err
+	value("rss", "bytes", resident)
+	value("stacks", "bytes", stacks)
+	value("goroutines", "goroutines", goroutines)
+	value("connections", "connections", connections-others)
+	if side == "refvol" && count == scaled(l, 20, 1000) {
+		err = l.reportIdle(ctx, s.pid, count, scaled(l, 5*time.Second, 5*time.Minute))
 	}
-	return f, eventually(ctx, func() error { return l.watched(ctx, 0) })
+	return resident, err
 }
 
-// reportWatches reports how many watches there are for each of so many objects.
-func (l *lab) reportWatches(ctx context.Context, objects int) error {
+// reflectors starts a reference, and returns when it knows the objects.
+func reflectors(ctx context.Context, l *lab, count int) (*subject, error) {
+	r, err := l.newReference(fmt.Sprint("reflectors-", count), count, 0)
+	if err != nil {
+		return nil, err
+	}
+	return r, harness.Poll(ctx, soon, 200*time.Millisecond, func() error {
+		_, missing, err := r.arrivals(ctx, make([]int, count))
+		if err == nil && missing > 0 {
+			err = fmt.Errorf("the reference does not know %d of %d objects", missing, count)
+		}
+		return err
+	})
+}
+
+// plugin starts a plugin with a volume of each object. The resync, which compares each volume with what is known of
+// its objects, goes on. The full form has the default's interval.
+func plugin(ctx context.Context, l *lab, count int) (*subject, error) {
+	n, err := l.newNode(ctx, asPlugin, fmt.Sprint("node-", count), "--profiling-address=127.0.0.1:0", "--resync-interval="+scaled(l, "1s", "1m"))
+	if err != nil {
+		return nil, err
+	}
+	if err := n.publishAll(ctx, asPlugin.volumes(count, max(count, 1)), 16); err != nil {
+		return nil, err
+	}
+	address, err := n.ProfilingAddress()
+	if err == nil && address == "" {
+		err = fmt.Errorf("the plugin serves no profiles\n%s", n.LogTail())
+	}
+	return &subject{n.PID(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, address, n.Close}, err
+}
+
+// reportIdle reports how many watches there are for each of so many objects, and what the plugin does while nothing
+// changes. It fails if the plugin asks the API server for anything.
+func (l *lab) reportIdle(ctx context.Context, pid, objects int, lasts time.Duration) error {
 	open, err := l.OpenWatches(ctx, "configmaps")
+	if err != nil {
+		return err
+	}
 	l.report.Value("memory.watches_per_object", "watches", float64(open-l.ownWatches)/float64(objects))
-	return err
+	asked, busy, err := l.asked(ctx, pid)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(lasts):
+	}
+	now, later, err := l.asked(ctx, pid)
+	if err != nil {
+		return err
+	}
+	total := 0
+	for request, count := range now {
+		if now[request] = count - asked[request]; now[request] == 0 {
+			delete(now, request)
+		}
+		total += now[request]
+	}
+	l.report.Value("memory.idle_cpu_percent", "% of a core", 100*(later-busy)/lasts.Seconds())
+	l.report.Value("memory.idle_requests_per_minute", "requests", float64(total)/lasts.Minutes())
+	if total > 0 {
+		return fmt.Errorf("the API server had %v while nothing changed", now)
+	}
+	return nil
+}
+
+// asked counts what the API server was asked for since it started, by clients of the bench, with watches of
+// ConfigMaps that are still open. It also tells how many seconds a process was on a processor.
+func (c *cluster) asked(ctx context.Context, pid int) (all map[controlplane.Request]int, cpu float64, err error) {
+	if all, err = c.Requests(ctx); err != nil {
+		return nil, 0, err
+	}
+	maps.DeleteFunc(all, func(r controlplane.Request, _ int) bool {
+		return ownResource(r.Resource) || r.Verb == "WATCH" && r.Resource != "configmaps"
+	})
+	// A watch is counted as a request only when it ends.
+	open, err := c.OpenWatches(ctx, "configmaps")
+	if err != nil {
+		return nil, 0, err
+	}
+	all[controlplane.Request{Verb: "WATCH", Resource: "configmaps"}] += open
+	p, err := stat(pid)
+	return all, p.CPUTime(), err
+}
+
+// ownResource says whether it is the API server itself that asks for a resource, at its start or all the time: the
+// plugin has no right to any of these, and the bench asks for none. The metrics have no resource.
+func ownResource(resource string) bool {
+	return slices.Contains([]string{
+		"", "apiservices", "endpoints", "endpointslices", "flowschemas", "ipaddresses", "leases",
+		"prioritylevelconfigurations", "servicecidrs", "services",
+	}, resource)
 }

@@ -1,13 +1,56 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
+
+// identity is a value of the plugin's flag of that name.
+type identity string
+
+const (
+	asPlugin identity = "plugin"
+	asNode   identity = "node"
+)
+
+// identities are those that B1 and B5 compare.
+func identities() []identity { return []identity{asPlugin, asNode} }
+
+// figure returns the name of a scenario's figure: those of asPlugin have no word of their own.
+func (i identity) figure(scenario, name string) string {
+	if i == asPlugin {
+		return scenario + "." + name
+	}
+	return scenario + "." + string(i) + "_" + name
+}
+
+// volume is a volume of a new pod that shows a ConfigMap, as users of the identity write it.
+func (i identity) volume(object string) *harness.Volume {
+	v := harness.NewVolume(namespace, "", map[string]string{"configMap": object})
+	v.Pod = "pod-" + v.UID
+	if i == asNode {
+		v.Beside = []corev1.Volume{harness.NativeConfigMap(object, object)}
+		v.Attributes = map[string]string{"volume": object}
+	}
+	return v
+}
+
+// volumes returns count volumes, each of a new pod; volume k shows object k modulo objects.
+func (i identity) volumes(count, objects int) []*harness.Volume {
+	all := make([]*harness.Volume, count)
+	for k := range all {
+		all[k] = i.volume(objectName(k % objects))
+	}
+	return all
+}
 
 // node is a plugin on a pretended node.
 type node struct {
@@ -15,20 +58,19 @@ type node struct {
 	lab *lab
 }
 
-// newNode starts a plugin, which ends with the scenario. The name is unique in the lab.
-func (l *lab) newNode(ctx context.Context, name string, args ...string) (*node, error) {
-	return l.startNode(ctx, l.kubeconfig, name, args...)
-}
-
-// startNode is newNode with another kubeconfig.
-func (l *lab) startNode(ctx context.Context, kubeconfig, name string, args ...string) (*node, error) {
+// newNode starts a plugin, which ends with the scenario. The name is unique in the lab. It returns when the plugin
+// needs nothing more for its identity.
+func (l *lab) newNode(ctx context.Context, i identity, name string, args ...string) (*node, error) {
 	dir := filepath.Join(l.dir, name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
-	if l.bench.noReceipts { // a scenario's own arguments come later, and win
-		args = append([]string{"--open-receipts=false"}, args...)
+	kubeconfig := l.kubeconfig
+	if i == asNode {
+		kubeconfig = l.asNodeKubeconfig
 	}
+	// A scenario's own arguments come later, and win.
+	args = append([]string{"--identity=" + string(i), fmt.Sprint("--open-receipts=", !l.bench.noReceipts)}, args...)
 	p, err := harness.StartPlugin(ctx, harness.PluginOptions{
 		Binary: l.bench.plugin, Kubeconfig: kubeconfig, Dir: dir, Pods: l.ControlPlane, Args: args,
 	})
@@ -36,50 +78,60 @@ func (l *lab) startNode(ctx context.Context, kubeconfig, name string, args ...st
 		return nil, err
 	}
 	l.onEnd(p.Close)
-	return &node{Plugin: p, lab: l}, nil
-}
-
-// volume returns a volume of a new pod that shows one ConfigMap.
-func volume(object string) *harness.Volume {
-	v := harness.NewVolume(namespace, "", map[string]string{"configMap": object})
-	v.Pod = "pod-" + v.UID
-	return v
-}
-
-// volumes returns count volumes, each of a new pod; volume i shows object i modulo objects.
-func volumes(count, objects int) []*harness.Volume {
-	return asPlugin.volumes(count, objects)
-}
-
-// publishAll publishes the volumes, so many at a time.
-func (n *node) publishAll(ctx context.Context, volumes []*harness.Volume, atOnce int) error {
-	return inParallel(len(volumes), atOnce, func(i int) error { return n.Publish(ctx, volumes[i]) })
-}
-
-// valueFile is the file that shows the state of a volume's object.
-func (n *node) valueFile(v *harness.Volume) string { return filepath.Join(n.Target(v), valueKey) }
-
-// watched returns an error unless so many watches of ConfigMaps are open, beside those of
-// the control plane itself.
-func (c *cluster) watched(ctx context.Context, want int) error {
-	open, err := c.OpenWatches(ctx, "configmaps")
-	if err != nil {
+	return &node{Plugin: p, lab: l}, eventually(ctx, func() error {
+		log, err := os.ReadFile(p.LogPath())
+		if err == nil && !bytes.Contains(log, []byte("The API server lets the plugin work")) {
+			err = errors.New("the plugin does not say what it reads as")
+		}
 		return err
+	})
+}
+
+// storePods has the API server know the volumes' new pods, and its Node authorizer which objects they name.
+func (n *node) storePods(ctx context.Context, all ...*harness.Volume) error {
+	for _, v := range all {
+		if err := n.StorePod(ctx, v); err != nil {
+			return err
+		}
 	}
-	if open-c.ownWatches != want {
-		return fmt.Errorf("%d ConfigMaps are watched, want %d", open-c.ownWatches, want)
-	}
-	return nil
+	last := all[len(all)-1]
+	return harness.AwaitPod(ctx, n.lab.ControlPlane, last.Namespace, last.Pod)
+}
+
+// publishAll publishes the volumes, so many at a time, and checks that all are mounted.
+func (n *node) publishAll(ctx context.Context, volumes []*harness.Volume, atOnce int) error {
+	err := inParallel(len(volumes), atOnce, func(i int) error { return n.Publish(ctx, volumes[i]) })
+	return errors.Join(err, n.mounted(len(volumes)))
 }
 
 // mounted returns an error unless the node has so many mounts of volumes.
 func (n *node) mounted(want int) error {
 	mounts, err := n.VolumeMounts()
-	if err != nil {
-		return err
+	if err == nil && len(mounts) != want {
+		err = fmt.Errorf("%d volumes are mounted, want %d", len(mounts), want)
 	}
-	if len(mounts) != want {
-		return fmt.Errorf("%d volumes are mounted, want %d", len(mounts), want)
+	return err
+}
+
+// valueFiles are the files that show the states of volumes' objects.
+func (n *node) valueFiles(volumes []*harness.Volume) []string {
+	files := make([]string, len(volumes))
+	for i, v := range volumes {
+		files[i] = filepath.Join(n.Target(v), valueKey)
+	}
+	return files
+}
+
+// show returns an error unless volume i shows value(i), for all i.
+func (n *node) show(volumes []*harness.Volume, value func(i int) string) error {
+	for i, file := range n.valueFiles(volumes) {
+		content, err := os.ReadFile(file)
+		if err == nil && string(content) != value(i) {
+			err = fmt.Errorf("it shows %q, want %q", content, value(i))
+		}
+		if err != nil {
+			return fmt.Errorf("volume %d: %w", i, err)
+		}
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,13 +16,13 @@ import (
 // openFiles is how many files each update of the object renews.
 const openFiles = 200
 
-// runOpen is B16: what an open and close of a file takes an application, when it is the first one of the file, and when the
-// file has its receipt; and in turn with them, both in a volume of a plugin that keeps no receipts.
+// runOpen is B16: what an open and close of a file takes an application, when it is the first one of the file, and
+// when the file has its receipt; and in turn with them, both in a volume of a plugin that keeps no receipts.
 func runOpen(ctx context.Context, l *lab) error {
 	if l.bench.short && !harness.IsRoot() {
 		return nil // no receipts in a user namespace
 	}
-	if err := errors.Join(l.create(ctx, 1, always("before")), l.renew(ctx, "before")); err != nil {
+	if err := errors.Join(l.create(ctx, 1, always(before)), l.renew(ctx, before)); err != nil {
 		return err
 	}
 	off, err := l.newOpened(ctx, "off", "--open-receipts=false")
@@ -34,6 +33,19 @@ func runOpen(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
+	prefix, err := harness.AttributePrefix(filepath.Dir(on.file(0)))
+	if err != nil {
+		return err
+	}
+	// receipted returns an error unless each file has its receipt.
+	receipted := func() error {
+		for k := range openFiles {
+			if _, err := unix.Getxattr(on.file(k), prefix+"opened", nil); err != nil {
+				return fmt.Errorf("the receipt of %s: %w", on.file(k), err)
+			}
+		}
+		return nil
+	}
 	times := map[string][]float64{}
 	for i := range scaled(l, 2, 50) {
 		if err := l.renew(ctx, state(i), off, on); err != nil {
@@ -42,7 +54,7 @@ func runOpen(ctx context.Context, l *lab) error {
 		if err := openAll(times, map[string]*opened{"off_first_us": off, "first_us": on}); err != nil {
 			return err
 		}
-		if err := eventually(ctx, on.receipted); err != nil {
+		if err := eventually(ctx, receipted); err != nil {
 			return err
 		}
 		for range 3 { // so that most are of what the processor's caches hold, of either
@@ -64,9 +76,9 @@ func runOpen(ctx context.Context, l *lab) error {
 func (l *lab) renew(ctx context.Context, value string, in ...*opened) error {
 	object := configMap(objectName(0), value)
 	for k := range openFiles {
-		object.Data[openedFile(k)] = value
+		object.Data[fmt.Sprint("file-", k)] = value
 	}
-	if _, err := l.client.CoreV1().ConfigMaps(namespace).Update(ctx, object, metav1.UpdateOptions{}); err != nil {
+	if _, err := l.configMaps().Update(ctx, object, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
 	return eventually(ctx, func() (err error) {
@@ -79,37 +91,21 @@ func (l *lab) renew(ctx context.Context, value string, in ...*opened) error {
 
 // opened is a volume whose files are opened, and its plugin.
 type opened struct {
-	node      *node
-	volume    *harness.Volume
-	attribute string
+	node   *node
+	volume *harness.Volume
 }
 
 func (l *lab) newOpened(ctx context.Context, name string, args ...string) (*opened, error) {
-	n, err := l.newNode(ctx, name, args...)
+	n, err := l.newNode(ctx, asPlugin, name, args...)
 	if err != nil {
 		return nil, err
 	}
-	o := &opened{node: n, volume: volume(objectName(0))}
-	if err := n.Publish(ctx, o.volume); err != nil {
-		return nil, err
-	}
-	prefix, err := harness.AttributePrefix(n.Target(o.volume))
-	o.attribute = prefix + "opened"
-	return o, err
+	o := &opened{n, asPlugin.volume(objectName(0))}
+	return o, n.Publish(ctx, o.volume)
 }
 
-func openedFile(k int) string { return "file-" + strconv.Itoa(k) }
-
-func (o *opened) file(k int) string { return filepath.Join(o.node.Target(o.volume), openedFile(k)) }
-
-// receipted returns an error unless each file has its receipt.
-func (o *opened) receipted() error {
-	for k := range openFiles {
-		if _, err := unix.Getxattr(o.file(k), o.attribute, nil); err != nil {
-			return fmt.Errorf("the receipt of %s: %w", o.file(k), err)
-		}
-	}
-	return nil
+func (o *opened) file(k int) string {
+	return filepath.Join(o.node.Target(o.volume), fmt.Sprint("file-", k))
 }
 
 // openAll opens each file of volumes, which take turns, and adds what that took in microseconds.

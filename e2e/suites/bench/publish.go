@@ -4,37 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/suites/bench/measure"
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/pkg/mount"
+	refvol "github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
 )
 
 // volumesOfPod is how many volumes a pod of the burst has.
 const volumesOfPod = 3
 
-// publishing is B5 under way. Its methods are called by one goroutine.
-type publishing struct {
-	*lab
-	identity identity
-	node     *node
-	floor    *mountFloor
-	// warm volumes show object 0; cold and burst have an object for each volume, which
-	// follow that one.
-	warm, cold, burst []*harness.Volume
-	// figures are the samples by the name of their result, without the scenario's.
-	figures map[string][]time.Duration
-}
-
-// runPublish is B5: how long the kubelet waits for the answer to NodePublishVolume, when
-// the object is watched already, when nobody has asked for it yet, and when all pods of a
-// node start at once.
+// runPublish is B5: how long the kubelet waits for the answer to NodePublishVolume, when the object is watched
+// already, when nobody has asked for it yet, and when all pods of a node start at once.
 func runPublish(ctx context.Context, l *lab) error {
 	count, pods := scaled(l, 20, 500), scaled(l, 10, 110)
 	if err := l.create(ctx, 1+count+pods*volumesOfPod, state); err != nil {
@@ -53,59 +43,97 @@ func runPublish(ctx context.Context, l *lab) error {
 	return nil
 }
 
-// publish is B5 with an identity.
-func (l *lab) publish(ctx context.Context, i identity, count, pods int) error {
-	p, err := l.newPublishing(ctx, i, count, pods)
+// publish is B5 with an identity. Warm volumes show object 0; cold ones and those of the burst have an object each,
+// which follow that one.
+func (l *lab) publish(ctx context.Context, identity identity, count, pods int) error {
+	first, warm := identity.volume(objectName(0)), identity.volumes(count, 1)
+	var cold, burst []*harness.Volume
+	for k := range count {
+		cold = append(cold, identity.volume(objectName(1+k)))
+	}
+	for k := range pods {
+		burst = append(burst, identity.volumesOfOne(fmt.Sprintf("pod-%s-%d", identity, k), 1+count+k*volumesOfPod)...)
+	}
+	all := slices.Concat([]*harness.Volume{first}, warm, cold, burst)
+	// What a kubelet makes comes first.
+	n, err := l.newNode(ctx, identity, "node-"+string(identity))
 	if err != nil {
 		return err
 	}
-	// Somebody watches object 0 from here on.
-	first := i.volume(objectName(0))
-	if err := p.node.storePods(ctx, []*harness.Volume{first}); err != nil {
-		return err
-	}
-	if err := p.node.Publish(ctx, first); err != nil {
-		return err
-	}
-	for _, step := range []func(context.Context) error{p.publishWarm, p.publishCold, p.publishBurst, p.check} {
-		if err := step(ctx); err != nil {
+	for _, v := range all {
+		if err := n.Prepare(v); err != nil {
 			return err
 		}
 	}
-	if err := p.unpublish(ctx, first); err != nil {
+	if err := n.storePods(ctx, all...); err != nil {
 		return err
 	}
-	return errors.Join(p.node.Close(), p.reportAll())
-}
+	floor, err := l.newMountFloor(ctx, "floor-"+string(identity), count)
+	if err != nil {
+		return err
+	}
 
-// newPublishing makes the volumes, their pods and what a kubelet makes for them. The objects are
-// there.
-func (l *lab) newPublishing(ctx context.Context, i identity, count, pods int) (*publishing, error) {
-	p := &publishing{lab: l, identity: i, warm: i.volumes(count, 1), figures: map[string][]time.Duration{}}
-	for k := range count {
-		p.cold = append(p.cold, i.volume(objectName(1+k)))
+	figures := map[string][]time.Duration{}
+	timed := func(name string, f func() error) error {
+		begin := time.Now()
+		err := f()
+		figures[name] = append(figures[name], time.Since(begin))
+		return err
 	}
-	for k := range pods {
-		p.burst = append(p.burst, i.volumesOfOne(fmt.Sprintf("pod-%s-%d", i, k), 1+count+k*volumesOfPod)...)
+	call := func(v *harness.Volume) error {
+		_, err := n.Node().NodePublishVolume(ctx, n.PublishRequest(v))
+		return err
 	}
-	var err error
-	if p.node, err = l.newNodeAs(ctx, i); err != nil {
-		return nil, err
+	// Somebody watches object 0 from here on.
+	if err := call(first); err != nil {
+		return err
 	}
-	for _, v := range p.all() {
-		if err := p.node.Prepare(v); err != nil {
-			return nil, err
+	for i, v := range warm {
+		if err := errors.Join(
+			timed("warm_ms", func() error { return call(v) }),
+			timed("floor_ms", func() error { return floor(i) }),
+			timed("pod_floor_ms", func() error {
+				_, err := l.client.CoreV1().Pods(namespace).Get(ctx, v.Pod, metav1.GetOptions{})
+				return err
+			}),
+		); err != nil {
+			return err
 		}
 	}
-	if err := p.node.storePods(ctx, p.all()); err != nil {
-		return nil, err
+	for i, v := range cold {
+		if err := errors.Join(
+			timed("cold_ms", func() error { return call(v) }),
+			timed("get_floor_ms", func() error {
+				_, err := l.configMaps().Get(ctx, objectName(1+count+i%len(burst)), metav1.GetOptions{})
+				return err
+			}),
+		); err != nil {
+			return err
+		}
 	}
-	p.floor, err = l.newMountFloor(ctx, "floor-"+string(i))
-	return p, err
+	begin := time.Now()
+	if err := inParallel(len(burst), len(burst), func(i int) error { return call(burst[i]) }); err != nil {
+		return err
+	}
+	l.report.Value(identity.figure("publish", "burst_s"), "s", time.Since(begin).Seconds())
+
+	if err := errors.Join(
+		n.mounted(len(all)),
+		n.show(slices.Concat([]*harness.Volume{first}, warm), always(state(0))),
+		n.show(slices.Concat(cold, burst), func(i int) string { return state(1 + i) }),
+		eventually(ctx, func() error { return l.watched(ctx, 1+len(cold)+len(burst)) }),
+		n.Close(),
+		eventually(ctx, func() error { return l.watched(ctx, 0) }),
+	); err != nil {
+		return err
+	}
+	for name, all := range figures {
+		err = errors.Join(err, l.report.Samples(identity.figure("publish", name), "ms", measure.Milliseconds(all)))
+	}
+	return err
 }
 
-// volumesOfOne returns the volumes of one pod, each of another object; the first has the number
-// first.
+// volumesOfOne returns the volumes of one pod, each of another object; the first has the number first.
 func (i identity) volumesOfOne(pod string, first int) []*harness.Volume {
 	var all []*harness.Volume
 	var beside []corev1.Volume
@@ -123,142 +151,39 @@ func (i identity) volumesOfOne(pod string, first int) []*harness.Volume {
 	return all
 }
 
-// all returns the volumes in the order of their publishes.
-func (p *publishing) all() []*harness.Volume { return slices.Concat(p.warm, p.cold, p.burst) }
-
-func (p *publishing) took(name string, d time.Duration) {
-	p.figures[name] = append(p.figures[name], d)
-}
-
-// call publishes a volume for which a kubelet has made everything.
-func (p *publishing) call(ctx context.Context, v *harness.Volume) error {
-	_, err := p.node.Node().NodePublishVolume(ctx, p.node.PublishRequest(v))
-	return err
-}
-
-// publishWarm times publishes of an object that is watched already, and in turn with them
-// what the kernel takes for the same mount and files, and a bare GET of the pod if the
-// publish has one.
-func (p *publishing) publishWarm(ctx context.Context) error {
-	for i, v := range p.warm {
-		begin := time.Now()
-		if err := p.call(ctx, v); err != nil {
-			return err
+// newMountFloor returns what makes the i-th of so many volumes with nothing around the mount and its files: no
+// request can be answered before that is done. The volumes show object 0, and go with the scenario.
+func (l *lab) newMountFloor(ctx context.Context, name string, count int) (func(i int) error, error) {
+	dir := filepath.Join(l.dir, name)
+	parent := func(i int) string { return filepath.Join(dir, fmt.Sprint("floor-", i)) }
+	tree := &refvol.Payload{DirMode: 0o755, UID: refvol.NoOwner, GID: refvol.NoOwner}
+	for _, key := range []string{paddingKey, valueKey} {
+		tree.Files = append(tree.Files, refvol.File{Path: key, Data: []byte(configMap("", state(0)).Data[key]), Mode: 0o644})
+	}
+	for i := range count {
+		if err := os.MkdirAll(parent(i), 0o755); err != nil {
+			return nil, err
 		}
-		p.took("warm_ms", time.Since(begin))
-		took, err := p.floor.publish(ctx, i, configMap(objectName(0), state(0)))
+	}
+	l.onEnd(func() error {
+		mounts, err := harness.MountsBelow(dir)
+		for _, m := range mounts {
+			err = errors.Join(err, os.NewSyscallError("umount2 "+m.Target, unix.Unmount(m.Target, unix.MNT_DETACH)))
+		}
+		return err
+	})
+	mounter, err := mount.New(ctx, mount.Options{Driver: harness.DriverName, KubeletDir: dir})
+	return func(i int) (err error) {
+		v, err := mounter.Create(ctx, mount.Params{
+			VolumeID: fmt.Sprint("floor-", i), Size: 32 << 20, Inodes: 1 << 15, Mode: tree.DirMode, UID: tree.UID, GID: tree.GID,
+		})
 		if err != nil {
 			return err
 		}
-		p.took("floor_ms", took)
-		if p.identity == asNode {
-			begin = time.Now()
-			if _, err := p.client.CoreV1().Pods(namespace).Get(ctx, v.Pod, metav1.GetOptions{}); err != nil {
-				return err
-			}
-			p.took("pod_floor_ms", time.Since(begin))
-		}
-	}
-	return nil
-}
-
-// publishCold times publishes of objects that nobody watches, and in turn with them a bare
-// GET of such an object, and a bare watch until it has told the state.
-func (p *publishing) publishCold(ctx context.Context) error {
-	for i, v := range p.cold {
-		begin := time.Now()
-		if err := p.call(ctx, v); err != nil {
+		defer func() { err = errors.Join(err, v.Close()) }()
+		if _, err := writer.New(writer.Options{}).Write(ctx, v.Root(), tree); err != nil {
 			return err
 		}
-		p.took("cold_ms", time.Since(begin))
-		object := p.objectOfBurst(i)
-		begin = time.Now()
-		if _, err := p.client.CoreV1().ConfigMaps(namespace).Get(ctx, object, metav1.GetOptions{}); err != nil {
-			return err
-		}
-		p.took("get_floor_ms", time.Since(begin))
-		begin = time.Now()
-		if err := p.beginWatch(ctx, object); err != nil {
-			return err
-		}
-		p.took("watch_floor_ms", time.Since(begin))
-	}
-	return nil
-}
-
-// objectOfBurst returns the name of one of the burst's objects.
-func (p *publishing) objectOfBurst(i int) string {
-	return objectName(1 + len(p.cold) + i%len(p.burst))
-}
-
-// publishBurst publishes volumes of new objects all at once, and notes when each was
-// answered; then as many bare watches begin.
-func (p *publishing) publishBurst(ctx context.Context) error {
-	if err := p.atOnce("burst", func(i int) error { return p.call(ctx, p.burst[i]) }); err != nil {
-		return err
-	}
-	return p.atOnce("burst_floor", func(i int) error { return p.beginWatch(ctx, p.objectOfBurst(i)) })
-}
-
-// atOnce calls f for each volume of the burst, all at once, and reports how long after the
-// begin each and the last call returned.
-func (p *publishing) atOnce(name string, f func(i int) error) error {
-	returned := make([]time.Duration, len(p.burst))
-	begin := time.Now()
-	err := inParallel(len(p.burst), len(p.burst), func(i int) error {
-		defer func() { returned[i] = time.Since(begin) }()
-		return f(i)
-	})
-	if err != nil {
-		return err
-	}
-	p.figures[name+"_ms"] = returned
-	p.report.Value(p.identity.figure("publish", name+"_s"), "s", slices.Max(returned).Seconds())
-	return nil
-}
-
-// check returns an error unless each volume shows what it has to, and each object is
-// watched once.
-func (p *publishing) check(ctx context.Context) error {
-	if err := p.node.mounted(1 + len(p.all())); err != nil {
-		return err
-	}
-	if err := errors.Join(
-		p.node.show(p.warm, always(state(0))),
-		p.node.show(slices.Concat(p.cold, p.burst), func(i int) string { return state(1 + i) }),
-	); err != nil {
-		return err
-	}
-	// Those of the bare watches have just ended.
-	return eventually(ctx, func() error {
-		return p.watched(ctx, 1+len(p.cold)+len(p.burst))
-	})
-}
-
-// unpublish ends all volumes one after the other, and times that; nothing may be left.
-func (p *publishing) unpublish(ctx context.Context, first *harness.Volume) error {
-	for _, v := range append(p.all(), first) {
-		begin := time.Now()
-		request := &csi.NodeUnpublishVolumeRequest{VolumeId: v.ID(), TargetPath: p.node.Target(v)}
-		if _, err := p.node.Node().NodeUnpublishVolume(ctx, request); err != nil {
-			return err
-		}
-		p.took("unpublish_ms", time.Since(begin))
-		if err := p.node.CleanUp(v); err != nil {
-			return err
-		}
-	}
-	if err := p.node.mounted(0); err != nil {
-		return err
-	}
-	return eventually(ctx, func() error { return p.watched(ctx, 0) })
-}
-
-func (p *publishing) reportAll() error {
-	for _, name := range slices.Sorted(maps.Keys(p.figures)) {
-		if err := p.report.Samples(p.identity.figure("publish", name), "ms", measure.Milliseconds(p.figures[name])); err != nil {
-			return err
-		}
-	}
-	return nil
+		return v.Attach(ctx, filepath.Join(parent(i), "mount"))
+	}, err
 }

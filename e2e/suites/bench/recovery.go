@@ -5,263 +5,362 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/refvol/refvol/e2e/suites/bench/measure"
+	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-const (
-	// patience is how long clients may take to recover.
-	patience = 10 * time.Minute
-	// steadyInterval is the time between two updates while nothing is wrong.
-	steadyInterval = 20 * time.Millisecond
-)
+// patience is how long clients may take to recover.
+const patience = 10 * time.Minute
 
-// recoveryLoad is how many clients of how many objects there are, and what they go through.
-type recoveryLoad struct {
-	nodesLoad
-	// scenario is the id of the one that it is of; figure is what its figures' names begin with.
-	scenario, figure string
-	// reference is the references' kind.
-	reference string
-	all       []disruption
+// load is how many clients of how many objects there are, and what they go through. Volume i of a node shows object
+// i.
+type load struct {
+	// figure is what the figures' names begin with.
+	figure         string
+	nodes, objects int
+	// opening is how many watches a reference opens at once: 0, or as many as the plugin.
+	opening int
+	// beside is how many more objects each node shows, which don't change. If there are any, there is one volume for
+	// each of them, and all volumes show the first object too.
+	beside int
+	// every is of how many objects one changes in each round.
+	every int
 	// steady has updates follow, while nothing is wrong.
 	steady bool
-	// observed has the API server be asked, all the time, how it is.
-	observed bool
+	all    []disruption
 }
 
-func (l recoveryLoad) String() string {
-	return fmt.Sprintf("%dx%d", l.nodes, cmp.Or(l.beside, l.objects))
+// disruption is something after which the clients of an API server have to recover, and how often.
+type disruption struct {
+	name   string
+	rounds int
 }
 
-// prefix is what the names of a disruption's figures begin with.
-func (l recoveryLoad) prefix(disruption string) string {
-	return fmt.Sprintf("%s.%s_%s_", l.figure, l, disruption)
+// prefix is what the names of a disruption's figures begin with, after the scenario's.
+func (l load) prefix(disruption string) string {
+	return fmt.Sprintf("%dx%d_%s_", l.nodes, cmp.Or(l.beside, l.objects), disruption)
 }
 
-func recoveryLoads(short bool) []recoveryLoad {
-	load := func(nodes, objects int, faulty bool) recoveryLoad {
-		l := recoveryLoad{
-			nodesLoad: nodesLoad{nodes: nodes, objects: objects}, scenario: "B12", figure: "recovery",
-			reference: "bounded", all: []disruption{starting(short)}, steady: faulty,
-		}
-		if faulty {
-			l.all = append(l.all, faults(short)...)
-		}
-		return l
+// runRestart is B8: the plugin is killed, some of the objects of its volumes change, and it starts again. That is
+// timed from the exec until every changed file is read as it should be; every object must be watched again after
+// that.
+func runRestart(ctx context.Context, l *lab) error {
+	reference, ours, err := l.recoverUnder(ctx, load{
+		figure: "restart", nodes: 1, objects: scaled(l, 50, 1000), every: 10, all: []disruption{{"start", 3}},
+	})
+	if err != nil {
+		return err
 	}
-	if short {
-		return []recoveryLoad{load(2, 20, true)}
-	}
-	return []recoveryLoad{load(1, 1000, false), load(5, 600, false), load(10, 1000, true)}
+	return errors.Join(
+		l.report.Samples("restart.current_s", "s", ours.took["start_s"]),
+		l.report.Samples("restart.reference_s", "s", reference.took["start_s"]))
 }
 
-// runRecovery is B12: how long clients take until all that they show is current, after they
-// were started and after the API server or etcd was away, and what they ask of the API
-// server meanwhile. The clients are plugins, the references programs with as many bare
-// reflectors that have the plugin's bound on the watches that begin at once. Either has an
-// API server of its own, and a third one has no clients.
+// runRecovery is B12: how long clients take until all that they show is current, after they were started and after
+// the API server was away, and what they ask of it meanwhile. The clients are plugins, the references programs with
+// as many bare reflectors that have the plugin's bound on the watches that begin at once. Either has an API server of
+// its own.
 func runRecovery(ctx context.Context, l *lab) error {
-	for _, load := range recoveryLoads(l.bench.short) {
-		if err := l.recoverUnder(ctx, load); err != nil {
-			return fmt.Errorf("%s: %w", load, err)
+	of := func(nodes, objects int, more ...disruption) load {
+		return load{
+			figure: "recovery", opening: 16, nodes: nodes, objects: objects, every: 1,
+			steady: more != nil, all: append([]disruption{{"start", 3}}, more...),
+		}
+	}
+	faults := []disruption{{"killed", 3}, {"stalled_8s", 1}, {"stalled_30s", 1}}
+	loads := scaled(l, []load{of(2, 20, faults...)}, []load{of(1, 1000), of(5, 600), of(10, 1000, faults...)})
+	for _, load := range loads {
+		if err := l.reportRecovery(ctx, load); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// recoverUnder has the clients, the references, and none at all go through a load's disruptions.
-func (l *lab) recoverUnder(ctx context.Context, load recoveryLoad) error {
-	load.states = 1 // of the steady updates
-	for _, u := range load.all {
-		load.states += u.rounds
-	}
-	// Without clients there is nothing to see of a start.
-	unattended := slices.DeleteFunc(slices.Clone(load.all), func(u disruption) bool { return u.name == startName })
-	var sides [3]*recovery
-	for i, of := range []struct {
-		name  string
-		nodes int
-		all   []disruption
-		fleet makeFleet
-	}{
-		{"alone", 0, unattended, noFleet},
-		{"reference", load.nodes, load.all, newReferences(load.reference)},
-		{"refvol", load.nodes, load.all, newPlugins},
-	} {
-		sides[i] = &recovery{name: load.String() + " " + of.name, load: load, episodes: map[string]episodes{}}
-		sides[i].load.nodes = of.nodes
-		if err := sides[i].run(ctx, l, of.all, of.fleet); err != nil {
-			return fmt.Errorf("%s: %w", of.name, err)
-		}
-	}
-	return l.reportRecovery(load, sides[0], sides[1], sides[2])
+// runRehearsal is B15: how long as many nodes as fit on a machine take until all that they show is current, after an
+// object that all volumes show, beside one of each volume's own, was updated, and after it was changed while the API
+// server was away.
+func runRehearsal(ctx context.Context, l *lab) error {
+	return l.reportRecovery(ctx, load{
+		figure: "rehearsal", nodes: scaled(l, 3, 300), objects: 1, beside: scaled(l, 4, 20), every: 1,
+		all: []disruption{{"updated", 5}, {"killed", 3}},
+	})
 }
 
-// recovery is an API server with its clients.
-type recovery struct {
+// prepare does what the figures of a disruption leave out: clients that are to start end, and objects change.
+func (s *side) prepare(ctx context.Context, disruption string) error {
+	if disruption != "start" {
+		return nil
+	}
+	if err := s.fleet.stop(); err != nil {
+		return err
+	}
+	// The API server may take a while to notice.
+	if err := harness.Poll(ctx, patience, 100*time.Millisecond, func() error { return s.watched(ctx, 0) }); err != nil {
+		return err
+	}
+	return s.write(ctx)
+}
+
+// cause brings a disruption about, and returns when the clients could begin to recover. All objects are in the state
+// that is wanted when it returns.
+func (s *side) cause(ctx context.Context, disruption string) (began time.Time, err error) {
+	switch disruption {
+	case "start":
+		began = time.Now()
+		return began, s.fleet.start(ctx)
+	case "updated":
+		began = time.Now()
+		return began, s.write(ctx)
+	case "killed":
+		return s.killServer(ctx)
+	}
+	// The API server stops for a while: its connections stay, and nothing answers on them.
+	lasts, err := time.ParseDuration(strings.TrimPrefix(disruption, "stalled_"))
+	if err != nil {
+		return began, err
+	}
+	if err := unix.Kill(s.APIServerPID(), unix.SIGSTOP); err != nil {
+		return began, os.NewSyscallError("kill", err)
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(scaled(s.lab, lasts/100, lasts)):
+	}
+	began = time.Now()
+	if err := unix.Kill(s.APIServerPID(), unix.SIGCONT); err != nil {
+		return began, os.NewSyscallError("kill", err)
+	}
+	return began, s.write(ctx)
+}
+
+// killServer kills the API server and starts it. Objects change after that, or the only one while it is away.
+func (s *side) killServer(ctx context.Context) (began time.Time, err error) {
+	object, err := s.configMaps().Get(ctx, objectName(0), metav1.GetOptions{})
+	if err != nil {
+		return began, err
+	}
+	if err := s.StopAPIServer(); err != nil {
+		return began, err
+	}
+	only := len(s.want) == 1
+	if only {
+		s.want[0]++
+		object.Data[valueKey] = state(s.want[0])
+		if err := s.PutConfigMap(ctx, object); err != nil {
+			return began, err
+		}
+	}
+	began = time.Now()
+	bounded, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := s.StartAPIServer(bounded); err != nil || only {
+		return began, err
+	}
+	return began, s.write(ctx)
+}
+
+// side is an API server with its clients: plugins or references.
+type side struct {
 	*lab
-	// name is of the load and the side.
 	name  string
-	load  recoveryLoad
+	load  load
 	fleet fleet
 	count *handshakes
-	// state is what the objects are in, once all are written.
-	state    int
-	episodes map[string]episodes
-	// steady is from the request of an update until a copy shows it; lost are
-	// copies that never did.
-	steady []time.Duration
-	lost   int
+	// want has the state that each object is in; rounds is how often they were written.
+	want   []int
+	rounds int
+	// took has, by the names of figures, what each round of the disruptions took.
+	took map[string][]float64
+	lost int // copies that never showed one of the steady updates
+}
+
+// recoverUnder has references and plugins go through a load's disruptions.
+func (l *lab) recoverUnder(ctx context.Context, load load) (reference, ours *side, err error) {
+	run := func(name string, newFleet makeFleet) *side {
+		s := &side{name: load.figure + "-" + load.prefix(name), load: load, want: make([]int, load.objects), took: map[string][]float64{}}
+		if failed := s.run(ctx, l.bench, newFleet); failed != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", s.name, failed))
+		}
+		return s
+	}
+	reference, ours = run("reference", newReferences), run("refvol", newPlugins)
+	return reference, ours, err
 }
 
 // run has the clients go through all disruptions.
-func (r *recovery) run(ctx context.Context, l *lab, all []disruption, newFleet makeFleet) (err error) {
-	if len(all) == 0 {
-		return nil
-	}
-	id := strings.ReplaceAll(r.name, " ", "-")
-	if r.lab, err = l.bench.newLab(ctx, scenario{id: r.load.figure + "-" + id}); err != nil {
+func (s *side) run(ctx context.Context, b *bench, newFleet makeFleet) (err error) {
+	if s.lab, err = b.newLab(ctx, strings.Trim(s.name, "_"), false); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.stop()) }()
-	if err := r.create(ctx, r.load.followed(), always("before")); err != nil {
+	defer func() { err = errors.Join(err, s.stop()) }()
+	if err := s.create(ctx, s.load.objects+s.load.beside, always(state(0))); err != nil {
 		return err
 	}
-	if r.count, err = newHandshakes(r.Port()); err != nil {
+	if s.count, err = s.newHandshakes(); err != nil {
 		return err
 	}
-	r.onEnd(r.count.close)
-	r.state = -1
-	if r.fleet, err = newFleet(ctx, r.lab, r.load.nodesLoad); err != nil {
+	if s.fleet, err = newFleet(ctx, s.lab, s.load); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.fleet.close()) }()
-	for _, u := range all {
-		for range u.rounds {
-			if err := r.disrupt(ctx, u); err != nil {
-				return fmt.Errorf("%s: %w", u.name, err)
+	defer func() { err = errors.Join(err, s.fleet.close()) }()
+	if _, err := s.await(ctx, patience); err != nil {
+		return err
+	}
+	for _, d := range s.load.all {
+		for range scaled(s.lab, 1, d.rounds) {
+			if err := s.disrupt(ctx, d.name); err != nil {
+				return fmt.Errorf("%s: %w", d.name, err)
 			}
 		}
 	}
-	if !r.load.steady {
+	if !s.load.steady {
 		return nil
 	}
 	// Last, so that it shows whether anything was left behind.
-	return r.updateSlowly(ctx)
+	err = s.updateSteadily(ctx, s.load.objects, 20*time.Millisecond, func(i int) (object, value string) {
+		s.want[i]++
+		return objectName(i), state(s.want[i])
+	})
+	if err != nil {
+		return err
+	}
+	_, late := s.await(ctx, soon)
+	_, s.lost, err = s.fleet.arrivals(ctx, s.want)
+	return errors.Join(late, err)
 }
 
 // disrupt takes the figures of one disruption.
-func (r *recovery) disrupt(ctx context.Context, u disruption) error {
-	if err := u.prepare(ctx, r); err != nil {
+func (s *side) disrupt(ctx context.Context, disruption string) error {
+	if err := s.prepare(ctx, disruption); err != nil {
 		return err
 	}
-	server := r.APIServerPID()
-	before, err := r.bill(ctx)
+	server := s.APIServerPID()
+	before, err := s.bill(ctx)
 	if err != nil {
 		return err
 	}
-	asked := r.observe(ctx, before.requests)
-	defer asked.stop()
-	began, ready, err := u.cause(ctx, r)
+	began, err := s.cause(ctx, disruption)
 	if err != nil {
 		return err
 	}
-	written := time.Now()
-	if err := r.await(ctx, patience); err != nil {
-		return err
-	}
-	last, err := r.lastArrival(ctx, written)
+	written := time.Now() // no copy counts as current before that
+	at, err := s.await(ctx, patience)
 	if err != nil {
 		return err
 	}
-	if err := harness.Poll(ctx, patience, time.Second, r.allWatched(ctx)); err != nil {
-		return err
-	}
-	asked.stop()
-	after, err := r.bill(ctx)
+	took, err := s.bill(ctx)
 	if err != nil {
 		return err
 	}
-	var restarted time.Time
-	if server != r.APIServerPID() {
-		before = bill{handshakes: before.handshakes} // another process, which counts from 0
-		restarted = began
+	for name := range took {
+		// Another process counts from 0.
+		if name == "handshakes" || server == s.APIServerPID() {
+			took[name] -= before[name]
+		}
 	}
-	p := episode{
-		current: last.Sub(began).Seconds(), ready: ready.Seconds(), bill: after.since(before),
-		health: asked.health(restarted, began.Add(ready)),
+	took["s"] = slices.MaxFunc(append(at, written), time.Time.Compare).Sub(began).Seconds()
+	s.bench.logf("  %s%s: %v", s.name, disruption, took)
+	for name, figure := range took {
+		s.took[disruption+"_"+name] = append(s.took[disruption+"_"+name], figure)
 	}
-	logf(r.out, "  %s, %s: %s", r.name, u.name, p)
-	r.episodes[u.name] = append(r.episodes[u.name], p)
 	return nil
 }
 
-// allWatched returns a function that fails unless each client watches each object once.
-func (r *recovery) allWatched(ctx context.Context) func() error {
-	return func() error { return r.watched(ctx, r.load.watched()) }
+// await waits until all copies are current, and each client watches each object once. It returns when the copies
+// became current. It asks seldom, and not at once: the clients note the times by themselves, and the answers of so
+// many processes take their time.
+func (s *side) await(ctx context.Context, timeout time.Duration) (at []time.Time, err error) {
+	pause := time.Duration(s.load.nodes) * 10 * time.Millisecond
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(pause):
+	}
+	err = harness.Poll(ctx, timeout, max(pause, 250*time.Millisecond), func() (err error) {
+		var missing int
+		if at, missing, err = s.fleet.arrivals(ctx, s.want); err == nil && missing > 0 {
+			err = fmt.Errorf("%d copies are not current", missing)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return at, harness.Poll(ctx, timeout, time.Second, func() error {
+		return s.watched(ctx, s.load.nodes*(s.load.objects+s.load.beside))
+	})
 }
 
-// writeAll puts all objects into the next state. It goes on until that is done, as
-// the API server may have come back a moment ago.
-func (r *recovery) writeAll(ctx context.Context) error {
-	r.state++
-	return inParallel(r.load.objects, 8, func(i int) error {
+// write puts the round's objects into their next state. It goes on until that is done, as the API server may have
+// come back a moment ago.
+func (s *side) write(ctx context.Context) error {
+	var objects []int
+	for i := s.rounds % s.load.every; i < len(s.want); i += s.load.every {
+		s.want[i]++
+		objects = append(objects, i)
+	}
+	s.rounds++
+	return inParallel(len(objects), 8, func(k int) error {
+		i := objects[k]
 		return harness.Poll(ctx, patience, 100*time.Millisecond, func() error {
-			return r.update(ctx, objectName(i), state(r.state))
+			return s.update(ctx, objectName(i), state(s.want[i]))
 		})
 	})
 }
 
-// await waits until all copies are current.
-func (r *recovery) await(ctx context.Context, timeout time.Duration) error {
-	return awaitState(ctx, r.fleet, r.load.nodesLoad, r.state, timeout)
-}
-
-// lastArrival returns when the last copy became current, but not a moment before since.
-func (r *recovery) lastArrival(ctx context.Context, since time.Time) (time.Time, error) {
-	all, err := r.fleet.arrivals(ctx, r.state)
-	last := since
-	for _, copies := range all {
-		for _, at := range copies {
-			if at.After(last) {
-				last = at
-			}
-		}
+// bill is what the API server was asked for since it started: TLS handshakes, watches and reads of ConfigMaps,
+// requests that it answered with 429, and its seconds on a processor.
+func (s *side) bill(ctx context.Context) (map[string]float64, error) {
+	asked, cpu, err := s.asked(ctx, s.APIServerPID())
+	if err != nil {
+		return nil, err
 	}
-	return last, err
+	requests := 0
+	for _, verb := range []string{"WATCH", "GET", "LIST"} {
+		requests += asked[controlplane.Request{Verb: verb, Resource: "configmaps"}]
+	}
+	refused, err := s.Refusals(ctx)
+	if err != nil {
+		return nil, err
+	}
+	begun, err := s.count.begun()
+	return map[string]float64{"handshakes": begun, "requests": float64(requests), "refused": float64(refused), "cpu": cpu}, err
 }
 
-// updateSlowly updates the objects one after the other.
-func (r *recovery) updateSlowly(ctx context.Context) error {
-	r.state++
-	sent, err := r.updateSteadily(ctx, r.load.objects, steadyInterval, func(i int) (object, value string) { return objectName(i), state(r.state) })
+// reportRecovery reports what the plugins took under a load, beside what the references did: medians of times, and of
+// counts the largest.
+func (l *lab) reportRecovery(ctx context.Context, load load) error {
+	reference, ours, err := l.recoverUnder(ctx, load)
 	if err != nil {
 		return err
 	}
-	late := r.await(ctx, soon)
-	if r.lost, err = lacking(ctx, r.fleet, r.state); err != nil {
-		return err
+	for _, d := range load.all {
+		value := func(name, unit string, v float64) { l.report.Value(load.figure+"."+name, unit, v) }
+		prefix := load.prefix(d.name)
+		median := func(s *side, name string) float64 { return measure.Median(s.took[d.name+"_"+name]) }
+		most := func(s *side, name string) float64 { return slices.Max(s.took[d.name+"_"+name]) }
+		value(prefix+"ratio", "ratio", median(ours, "s")/median(reference, "s"))
+		value(prefix+"refused_added", "requests", most(ours, "refused")-most(reference, "refused"))
+		for name, s := range map[string]*side{prefix: ours, "reference_" + prefix: reference} {
+			value(name+"s", "s", median(s, "s"))
+			value(name+"cpu", "s", median(s, "cpu"))
+			value(name+"refused", "requests", most(s, "refused"))
+			value(name+"requests", "requests", most(s, "requests"))
+			value(name+"handshakes", "a node", most(s, "handshakes")/float64(load.nodes))
+		}
 	}
-	r.steady, err = delays(ctx, r.fleet, r.state, sent)
-	return errors.Join(late, err)
-}
-
-// reportRecovery reports what an API server's clients took, beside what the others did.
-func (l *lab) reportRecovery(load recoveryLoad, alone, reference, ours *recovery) error {
-	for _, u := range load.all {
-		l.reportDisruption(load, u, alone.episodes[u.name], reference.episodes[u.name], ours.episodes[u.name])
+	if load.steady {
+		l.report.Value(load.figure+"."+load.prefix("steady")+"lost", "updates", float64(ours.lost))
 	}
-	if !load.steady {
-		return nil
-	}
-	prefix := load.prefix("steady")
-	l.report.Value(prefix+"lost", "updates", float64(ours.lost))
-	return errors.Join(
-		l.report.Samples(prefix+"ms", "ms", measure.Milliseconds(ours.steady)),
-		l.report.Samples(prefix+"reference_ms", "ms", measure.Milliseconds(reference.steady)))
+	return nil
 }

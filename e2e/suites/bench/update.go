@@ -4,26 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/refvol/refvol/e2e/suites/bench/measure"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 const (
-	// updateInterval is the time between two updates.
-	updateInterval = 50 * time.Millisecond
+	// The time between two updates of B1 and B3: each is over before the next.
+	updateInterval, fanoutInterval = 50 * time.Millisecond, 200 * time.Millisecond
 	// updateTurns is how often the identities take turns.
 	updateTurns = 10
+	// fanoutVolumes is how many pods a node has at most, each with a volume of the object.
+	fanoutVolumes = 110
 )
 
-// runUpdate is B1: one object in one volume, updated at a steady rate. Each update is
-// timed from the request to the API server until a bare watch tells of it, and until a
-// reader has read it through the volume. The plugins of the identities take turns, so that the
-// machine is the same for both.
+// runUpdate is B1: one object in one volume, updated at a steady rate. Each update is timed from the event of a bare
+// watch until a reader has read it through the volume. The plugins of the identities take turns, so that the machine
+// is the same for both.
 func runUpdate(ctx context.Context, l *lab) (err error) {
 	updates := scaled(l, 20, 1000)
-	if err := l.create(ctx, len(identities()), always("before")); err != nil {
+	if err := l.create(ctx, len(identities()), always(before)); err != nil {
 		return err
 	}
 	var all []*updating
@@ -33,17 +40,37 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 		}
 	}()
 	for i, identity := range identities() {
-		u, err := l.newUpdating(ctx, identity, objectName(i), updates)
+		n, err := l.newNode(ctx, identity, "node-"+string(identity))
+		if err != nil {
+			return err
+		}
+		v := identity.volume(objectName(i))
+		if err := n.storePods(ctx, v); err != nil {
+			return err
+		}
+		if err := n.Publish(ctx, v); err != nil {
+			return err
+		}
+		u, err := l.newUpdating(ctx, objectName(i), n.valueFiles([]*harness.Volume{v}))
 		if err != nil {
 			return err
 		}
 		all = append(all, u)
 	}
-	if err := l.updateInTurns(ctx, all, updates); err != nil {
-		return err
+	for range updateTurns {
+		for _, u := range all {
+			if err := u.send(ctx, updates/updateTurns, updateInterval); err != nil {
+				return err
+			}
+		}
 	}
-	for _, u := range all {
-		if err := errors.Join(u.await(ctx), u.reportAll()); err != nil {
+	for i, identity := range identities() {
+		u := all[i]
+		if err := u.await(ctx, func(name string) string { return identity.figure("update", name) }); err != nil {
+			return fmt.Errorf("--identity=%s: %w", identity, err)
+		}
+		added := measure.Milliseconds(u.shown[0].after(u.told.moments()))
+		if err := l.report.Samples(identity.figure("update", "added_ms"), "ms", added); err != nil {
 			return err
 		}
 	}
@@ -51,95 +78,113 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 	return nil
 }
 
-// updateInTurns sends so many updates of each object.
-func (l *lab) updateInTurns(ctx context.Context, all []*updating, updates int) error {
-	for range updateTurns {
-		for _, u := range all {
-			if err := u.send(ctx, updates/updateTurns); err != nil {
-				return err
-			}
+// runFanout is B3: one object in a volume of each of a node's pods. An update is timed from the event of a bare watch
+// until a reader has read it through the last of the volumes.
+func runFanout(ctx context.Context, l *lab) (err error) {
+	if err := l.create(ctx, 1, always(before)); err != nil {
+		return err
+	}
+	n, err := l.newNode(ctx, asPlugin, "node")
+	if err != nil {
+		return err
+	}
+	all := asPlugin.volumes(fanoutVolumes, 1)
+	if err := n.publishAll(ctx, all, 16); err != nil {
+		return err
+	}
+	// One watch serves all of them, and goes on to; the bare one is not there yet, or no more.
+	counts := func() error { return errors.Join(l.watched(ctx, 1), n.mounted(len(all))) }
+	if err := eventually(ctx, counts); err != nil {
+		return err
+	}
+	u, err := l.newUpdating(ctx, objectName(0), n.valueFiles(all))
+	if err != nil {
+		return err
+	}
+	err = u.send(ctx, scaled(l, 5, 200), fanoutInterval)
+	if err == nil {
+		err = u.await(ctx, func(name string) string { return "fanout." + name })
+	}
+	if err := errors.Join(err, u.close()); err != nil {
+		return err
+	}
+	last := make([]time.Duration, u.sent)
+	for _, t := range u.shown {
+		for i, took := range t.after(u.told.moments()) {
+			last[i] = max(last[i], took)
 		}
 	}
-	return nil
+	return errors.Join(n.show(all, always(state(u.sent-1))), eventually(ctx, counts),
+		l.report.Samples("fanout.last_ms", "ms", measure.Milliseconds(last)))
 }
 
-// updating is one object under updates, in a volume of a plugin of its own. It is for one
-// goroutine.
+// updating is one object under updates, the volumes that show it, and a bare watch of it: nothing that shows an
+// object can be faster. It is for one goroutine; its own ends with close.
 type updating struct {
 	*lab
-	identity identity
-	node     *node
-	object   string
-	// told and shown are when a bare watch told of each update, and when it was read in the
-	// volume; sent is when each was sent.
-	told, shown *timeline
-	sent        []time.Time
-	floor       *floor
-	reader      *harness.SwitchWatch
+	*volumesReader
+	object string
+	// told is when the bare watch told of each update; sent is how many were sent.
+	told  *timeline
+	sent  int
+	floor watch.Interface
+	ended chan struct{}
 }
 
-// newUpdating publishes the volume and begins to watch and to read. The caller closes it.
-func (l *lab) newUpdating(ctx context.Context, i identity, object string, updates int) (*updating, error) {
-	u := &updating{lab: l, identity: i, object: object, told: newTimeline(updates), shown: newTimeline(updates)}
+// newUpdating begins to watch and to read. The caller closes it.
+func (l *lab) newUpdating(ctx context.Context, object string, files []string) (*updating, error) {
+	u := &updating{lab: l, object: object, told: &timeline{}, ended: make(chan struct{})}
 	var err error
-	if u.node, err = l.newNodeAs(ctx, i); err != nil {
+	if u.volumesReader, err = readVolumes(files); err != nil {
 		return nil, err
 	}
-	v := i.volume(object)
-	if err := u.node.storePods(ctx, []*harness.Volume{v}); err != nil {
-		return nil, err
-	}
-	if err := u.node.Publish(ctx, v); err != nil {
-		return nil, err
-	}
-	if u.floor, err = l.newFloor(ctx, object, u.told.see); err != nil {
-		return nil, err
-	}
-	u.reader, err = newReader(func(_, content string, at time.Time) { u.shown.see(content, at) })
+	u.floor, err = l.configMaps().Watch(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, object).String(),
+	})
 	if err != nil {
-		u.floor.close()
-		return nil, err
+		return nil, errors.Join(fmt.Errorf("watch %s: %w", object, err), u.Close())
 	}
-	if err := u.reader.Add(u.node.Target(v)); err != nil {
-		return nil, errors.Join(err, u.close())
-	}
+	go func() {
+		defer close(u.ended)
+		for event := range u.floor.ResultChan() {
+			at := time.Now()
+			if cm, ok := event.Object.(*corev1.ConfigMap); ok {
+				u.told.see(cm.Data[valueKey], at)
+			}
+		}
+	}()
 	return u, nil
 }
 
 func (u *updating) close() error {
-	u.floor.close()
-	return u.reader.Close()
+	u.floor.Stop()
+	<-u.ended
+	return u.Close()
 }
 
 // send sends so many updates more.
-func (u *updating) send(ctx context.Context, updates int) error {
-	first := len(u.sent)
-	sent, err := u.updateSteadily(ctx, updates, updateInterval, func(i int) (object, value string) { return u.object, state(first + i) })
-	u.sent = append(u.sent, sent...)
-	return err
+func (u *updating) send(ctx context.Context, updates int, interval time.Duration) error {
+	first := u.sent
+	u.sent += updates
+	return u.updateSteadily(ctx, updates, interval, func(i int) (object, value string) { return u.object, state(first + i) })
 }
 
-// await waits until the last update was seen.
-func (u *updating) await(ctx context.Context) error {
-	return eventually(ctx, func() error { return errors.Join(u.told.complete(), u.shown.complete()) })
-}
-
-// reportAll reports what took how long, and fails if an update was lost.
-func (u *updating) reportAll() error {
-	lost, merged := u.shown.lost()
-	u.report.Value(u.identity.figure("update", "lost"), "updates", float64(lost))
-	u.report.Value(u.identity.figure("update", "merged"), "updates", float64(merged))
-	for name, all := range map[string][]time.Duration{
-		"write_to_watch_ms": u.told.after(u.sent),
-		"write_to_file_ms":  u.shown.after(u.sent),
-		"added_ms":          u.shown.after(u.told.moments()),
-	} {
-		if err := u.report.Samples(u.identity.figure("update", name), "ms", measure.Milliseconds(all)); err != nil {
-			return err
+// await waits until the last update was seen by all, reports what was lost or merged, and fails if an update was
+// lost.
+func (u *updating) await(ctx context.Context, figure func(string) string) error {
+	err := eventually(ctx, func() error {
+		for i, t := range slices.Concat([]*timeline{u.told}, u.shown) {
+			if seen := len(t.moments()); seen < u.sent {
+				return fmt.Errorf("update %d of %d is the last that the watch (0) or volume %d showed", seen, u.sent, i)
+			}
 		}
+		return nil
+	})
+	lost, merged := 0, 0
+	for _, t := range u.shown {
+		lost, merged = lost+u.sent-len(t.moments()), merged+t.merged
 	}
-	if lost > 0 || len(u.sent) != len(u.shown.moments()) {
-		return fmt.Errorf("--identity=%s: %d of %d updates were lost", u.identity, lost, len(u.sent))
-	}
-	return nil
+	u.report.Value(figure("lost"), "updates", float64(lost))
+	u.report.Value(figure("merged"), "updates", float64(merged))
+	return err
 }

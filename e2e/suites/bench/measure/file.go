@@ -1,16 +1,18 @@
 package measure
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,7 +22,6 @@ type Machine struct {
 	Cores  int    `json:"cores"`
 	Memory uint64 `json:"memoryBytes"`
 	Kernel string `json:"kernel"`
-	OS     string `json:"os"`
 }
 
 // File is a results.json.
@@ -28,115 +29,89 @@ type File struct {
 	Time     time.Time         `json:"time"`
 	Machine  Machine           `json:"machine"`
 	Versions map[string]string `json:"versions"`
-	Goals    []Outcome         `json:"goals"`
 	Results  []Result          `json:"results"`
 }
 
-// ThisMachine describes the machine that the program runs on.
-func ThisMachine() (Machine, error) {
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return Machine{}, fmt.Errorf("uname: %w", err)
-	}
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
-		return Machine{}, fmt.Errorf("sysinfo: %w", err)
-	}
-	return Machine{
-		CPU:    field("/proc/cpuinfo", "model name", ":"),
-		Cores:  runtime.NumCPU(),
-		Memory: info.Totalram * uint64(info.Unit),
-		Kernel: unix.ByteSliceToString(name.Release[:]),
-		OS:     strings.Trim(field("/etc/os-release", "PRETTY_NAME", "="), `"`),
-	}, nil
-}
-
-// field returns the value of the first line of a file that has the name before the
-// separator, or "unknown".
-func field(path, name, separator string) string {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "unknown"
-	}
-	for line := range strings.Lines(string(text)) {
-		key, value, ok := strings.Cut(line, separator)
-		if ok && strings.TrimSpace(key) == name {
-			return strings.TrimSpace(value)
-		}
-	}
-	return "unknown"
-}
-
-// Versions returns the version of Go and of each of the modules that is built into the
-// program.
-func Versions(modules ...string) map[string]string {
-	out := map[string]string{"go": runtime.Version()}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return out
-	}
-	for _, m := range info.Deps {
-		if slices.Contains(modules, m.Path) {
-			out[m.Path] = m.Version
-		}
-	}
-	return out
-}
-
 // ReadFile reads a results.json; there being none gives an empty one.
-func ReadFile(path string) (File, error) {
-	var f File
-	err := read(path, &f)
-	return f, err
-}
-
-// Write writes a results.json. A result takes the place of the one of its name that the
-// file had before, an outcome that of the goal's before, and all others of old stay: a run
-// of one scenario renews that one's.
-func (f File) Write(path string, old File) error {
-	f.Results = renew(old.Results, f.Results, func(r Result) string { return r.Name })
-	f.Goals = renew(old.Goals, f.Goals, func(o Outcome) string { return o.Result + " " + o.Figure + " " + o.Bound() })
-	return write(path, f)
-}
-
-// renew returns old with what now has of the same key in its place, sorted by key.
-func renew[T any](old, now []T, key func(T) string) []T {
-	renewed := make(map[string]bool, len(now))
-	for _, t := range now {
-		renewed[key(t)] = true
-	}
-	all := append(slices.DeleteFunc(slices.Clone(old), func(t T) bool { return renewed[key(t)] }), now...)
-	slices.SortStableFunc(all, func(a, b T) int { return strings.Compare(key(a), key(b)) })
-	return all
-}
-
-func read(path string, into any) error {
+func ReadFile(path string) (f File, err error) {
 	text, err := os.ReadFile(path)
-	if os.IsNotExist(err) {
-		return nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return f, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(text, into)
+		err = json.Unmarshal(text, &f)
 	}
 	if err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
+		return f, fmt.Errorf("read %s: %w", path, err)
 	}
-	return nil
+	return f, nil
 }
 
-// write replaces a file whole or not at all.
-func write(path string, from any) error {
-	text, err := json.MarshalIndent(from, "", " ")
+// Renew adds what this program measured on this machine to a results.json. A result takes the place of the one of its
+// name that the file had before, and all others stay: a run of one scenario renews that one's. The file is replaced
+// whole or not at all.
+func Renew(path string, results []Result) error {
+	f, err := ReadFile(path)
+	if err != nil {
+		return err
+	}
+	f.Time, f.Versions = time.Now().UTC().Truncate(time.Second), map[string]string{"go": runtime.Version()}
+	if f.Machine, err = thisMachine(); err != nil {
+		return err
+	}
+	f.Results = append(slices.DeleteFunc(f.Results, func(old Result) bool {
+		return slices.ContainsFunc(results, func(r Result) bool { return r.Name == old.Name })
+	}), results...)
+	slices.SortFunc(f.Results, func(a, b Result) int { return strings.Compare(a.Name, b.Name) })
+	text, err := json.MarshalIndent(f, "", " ")
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", path, err)
 	}
-	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
-	err = os.WriteFile(temporary, append(text, '\n'), 0o644)
-	if err == nil {
-		err = os.Rename(temporary, path)
+	if err := os.WriteFile(path+".tmp", append(text, '\n'), 0o644); err != nil {
+		return err
 	}
+	return os.Rename(path+".tmp", path)
+}
+
+// thisMachine describes the machine that the program runs on.
+func thisMachine() (Machine, error) {
+	var name unix.Utsname
+	var info unix.Sysinfo_t
+	proc, err := procfs.NewDefaultFS()
+	if err := errors.Join(err, os.NewSyscallError("uname", unix.Uname(&name)), os.NewSyscallError("sysinfo", unix.Sysinfo(&info))); err != nil {
+		return Machine{}, err
+	}
+	processors, err := proc.CPUInfo()
 	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return Machine{}, err
 	}
-	return nil
+	return Machine{
+		CPU: processors[0].ModelName, Cores: runtime.NumCPU(), Memory: info.Totalram * uint64(info.Unit),
+		Kernel: unix.ByteSliceToString(name.Release[:]),
+	}, nil
+}
+
+// WriteTable puts what came of the goals that were measured into a Markdown document, in the place of the table that
+// it has.
+func (f File) WriteTable(document string, goals []Goal) error {
+	const begin, end = "<!-- made by make bench-table: begin -->\n", "<!-- made by make bench-table: end -->\n"
+	text, err := os.ReadFile(document)
+	if err != nil {
+		return err
+	}
+	before, rest, begun := bytes.Cut(text, []byte(begin))
+	_, after, ended := bytes.Cut(rest, []byte(end))
+	if !begun || !ended {
+		return errors.New(document + ": has no place for a table")
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s%s\nThe last run was %s on %d cores of %s, %.0f GiB, Linux %s, %s.\n\n| scenario | figure | measured | goal | |\n|---|---|---|---|---|\n",
+		before, begin, f.Time.Format("2006-01-02 15:04 MST"), f.Machine.Cores, f.Machine.CPU, float64(f.Machine.Memory)/(1<<30), f.Machine.Kernel, f.Versions["go"])
+	for _, g := range goals {
+		if o, err := g.Check(f.Results); err == nil {
+			fmt.Fprintln(&b, o)
+		}
+	}
+	fmt.Fprintf(&b, "\n%s%s", end, after)
+	return os.WriteFile(document, b.Bytes(), 0o644)
 }

@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -48,48 +49,44 @@ func TestReport(t *testing.T) {
 		t.Errorf("a result without samples: %v", err)
 	}
 	r.Value("c.lost", "updates", 2)
-	all := r.Results()
+	all := r.Results
 	if len(all) != 2 || all[0].N != 3 || *all[0].P50 != 2.5 || *all[0].P99 != 3 || *all[0].Max != 3 || *all[1].Value != 2 {
 		t.Errorf("got %+v", all)
 	}
 	if samples[0] != 3 {
 		t.Errorf("the caller's samples are %v", samples)
 	}
-	if got, none := r.P50("a.ms"), r.P50("c.lost"); got != 2.5 || none != 0 || Median(samples) != 2.5 {
-		t.Errorf("the medians are %v, %v and %v", got, none, Median(samples))
+	if got := r.P50("a.ms"); got != 2.5 || Median(samples) != 2.5 {
+		t.Errorf("the medians are %v and %v", got, Median(samples))
 	}
 }
 
 func TestCheck(t *testing.T) {
 	var r Report
 	r.Value("a", "ratio", 1.2)
+	r.Value("a.x_s", "s", 250)
+	r.Value("a.y_s", "s", 3)
 	if err := r.Samples("b", "ms", []float64{1, 9}); err != nil {
 		t.Fatal(err)
 	}
-	ran := func(id string) bool { return id != "B9" }
-	goals := []Goal{
-		{Scenario: "B1", Result: "a", Figure: "value", Most: 1.2},
-		{Scenario: "B1", Result: "a", Figure: "value", Most: 1.1},
-		{Scenario: "B2", Result: "b", Figure: "p99", Most: 9, Least: true},
-		{Scenario: "B2", Result: "b", Figure: "p50", Most: 2, Least: true},
-		{Scenario: "B9", Result: "none", Figure: "p50"},
+	for _, tc := range []struct {
+		goal Goal
+		want string
+	}{
+		{Goal{"B1", "a", "value", 1.2, false}, "| B1 | `a` value | 1.2 | <= 1.2 | met |"},
+		{Goal{"B1", "a", "value", 1.1, false}, "| B1 | `a` value | 1.2 | <= 1.1 | **missed** by `a` |"},
+		{Goal{"B2", "b", "p99", 9, true}, "| B2 | `b` p99 | 9 | >= 9 | met |"},
+		{Goal{"B2", "b", "p50", 2, true}, "| B2 | `b` p50 | 1 | >= 2 | **missed** by `b` |"},
+		{Goal{"B3", "a.*_s", "value", 250, false}, "| B3 | `a.*_s` value | 3 to 250 | <= 250 | all 2 met |"},
+		{Goal{"B3", "a.*_s", "value", 2, false}, "| B3 | `a.*_s` value | 3 to 250 | <= 2 | **missed** by `a.x_s`, `a.y_s` |"},
+	} {
+		o, err := tc.goal.Check(r.Results)
+		if err != nil || o.String() != tc.want {
+			t.Errorf("%v: got %s, %v, want %s", tc.goal, o, err, tc.want)
+		}
 	}
-	outcomes, err := Check(goals, r.Results(), ran)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var met []bool
-	for _, o := range outcomes {
-		met = append(met, o.Met)
-	}
-	if want := []bool{true, false, true, false}; !reflect.DeepEqual(met, want) {
-		t.Errorf("met: %v, want %v", met, want)
-	}
-	if got, want := outcomes[1].String(), "MISSED B1   a value: 1.2, goal <= 1.1"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	for _, bad := range []Goal{{Scenario: "B1", Result: "none", Figure: "p50"}, {Scenario: "B1", Result: "a", Figure: "p50"}} {
-		if _, err := Check([]Goal{bad}, r.Results(), ran); err == nil {
+	for _, bad := range []Goal{{"B1", "none", "p50", 1, false}, {"B1", "a", "p50", 1, false}, {"B1", "[", "p50", 1, false}} {
+		if _, err := bad.Check(r.Results); err == nil {
 			t.Errorf("%+v is taken for judged", bad)
 		}
 	}
@@ -99,24 +96,33 @@ func TestCheck(t *testing.T) {
 func TestFiles(t *testing.T) {
 	results := filepath.Join(t.TempDir(), "r.json")
 	value := func(name string, v float64) Result { return Result{Name: name, Unit: "ms", Value: &v} }
-	outcome := func(name string, got float64) Outcome {
-		return Outcome{Goal: Goal{Scenario: "B1", Result: name, Figure: "p50", Most: 5}, Got: got, Met: got <= 5}
-	}
-	for _, file := range []File{
-		{Results: []Result{value("b", 1), value("a", 2)}, Goals: []Outcome{outcome("b", 1), outcome("a", 2)}},
-		{Results: []Result{value("b", 9)}, Goals: []Outcome{outcome("b", 9)}},
-	} {
-		old, err := ReadFile(results)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := file.Write(results, old); err != nil {
+	for _, of := range [][]Result{{value("b", 1), value("a", 2)}, {value("b", 9)}} {
+		if err := Renew(results, of); err != nil {
 			t.Fatal(err)
 		}
 	}
 	got, err := ReadFile(results)
-	if err != nil || !reflect.DeepEqual(got.Results, []Result{value("a", 2), value("b", 9)}) ||
-		!reflect.DeepEqual(got.Goals, []Outcome{outcome("a", 2), outcome("b", 9)}) {
+	if err != nil || !reflect.DeepEqual(got.Results, []Result{value("a", 2), value("b", 9)}) {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// TestTable: only the table of a document changes, and a goal that was not measured has no row.
+func TestTable(t *testing.T) {
+	document := filepath.Join(t.TempDir(), "d.md")
+	const begin, end = "<!-- made by make bench-table: begin -->\n", "<!-- made by make bench-table: end -->\n"
+	if err := os.WriteFile(document, []byte("above\n"+begin+"old\n"+end+"below\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var r Report
+	r.Value("a", "s", 1)
+	f := File{Results: r.Results}
+	if err := f.WriteTable(document, []Goal{{"B1", "a", "value", 1, false}, {"B2", "b", "value", 1, false}}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(document)
+	got := string(text)
+	if err != nil || !strings.HasPrefix(got, "above\n"+begin) || !strings.HasSuffix(got, "| B1 | `a` value | 1 | <= 1 | met |\n\n"+end+"below\n") || strings.Contains(got, "old") {
+		t.Errorf("got %s, %v", got, err)
 	}
 }

@@ -1,99 +1,142 @@
-// Command reference is what a benchmark holds the plugin against, as a process of its own:
-// bare client-go reflectors of ConfigMaps, one for each, and nothing else. It serves what it knows, and its
-// profiles, over HTTP on a unix socket.
+// Command reference is what a benchmark holds the plugin against, as a process of its own: bare client-go reflectors
+// of ConfigMaps, one for each, and nothing else. It serves what it knows, and its profiles, over HTTP on a unix
+// socket.
 package main
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/pprof"
 	"os"
-	"os/signal"
-	"syscall"
+	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	if err := run(context.Background(), os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "FAIL:", err)
 		os.Exit(1)
 	}
 }
 
-// options say what to follow.
-type options struct {
-	kubeconfig, namespace, prefix, key, listen, kind string
-	count                                            int
-}
-
-func parse(args []string) (options, error) {
-	var o options
+func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("reference", flag.ContinueOnError)
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server")
-	flags.StringVar(&o.namespace, "namespace", "", "where the ConfigMaps are")
-	flags.StringVar(&o.prefix, "prefix", "", "what their names begin with, before a number")
-	flags.StringVar(&o.key, "key", "", "the key whose value tells their states apart")
-	flags.StringVar(&o.listen, "listen", "", "unix socket to serve on")
-	flags.StringVar(&o.kind, "kind", "reflector", "reflector, or bounded: reflectors that begin few at a time")
-	flags.IntVar(&o.count, "count", 0, "how many to follow")
-	err := flags.Parse(args)
-	return o, err
-}
-
-func run(args []string) error {
-	o, err := parse(args)
+	kubeconfig := flags.String("kubeconfig", "", "how to reach the API server")
+	namespace := flags.String("namespace", "", "where the ConfigMaps are")
+	prefix := flags.String("prefix", "", "what their names begin with, before a number")
+	key := flags.String("key", "", "the key whose value tells their states apart")
+	socket := flags.String("listen", "", "unix socket to serve on")
+	opening := flags.Int("opening", 0, "how many watches and lists to open at once; 0: any number")
+	count := flags.Int("count", 0, "how many to follow")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
-	if err != nil {
-		return err
-	}
-	config.QPS = -1
-	config.ContentType = runtime.ContentTypeProtobuf
+	config.QPS, config.ContentType = -1, runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	switch o.kind {
-	case "reflector":
-	case "bounded":
-		config.Wrap(newBounded)
-	default:
-		return fmt.Errorf("kind %q: want reflector or bounded", o.kind)
+	if *opening > 0 {
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next, make(chan struct{}, *opening)} })
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("unix", o.listen)
+	known := &knowledge{key: *key, last: map[string]seen{}}
+	for i := range *count {
+		lw := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", *namespace, func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, fmt.Sprint(*prefix, i)).String()
+		})
+		kept := store{cache.NewStore(cache.MetaNamespaceKeyFunc), known}
+		go cache.NewReflector(cache.ToListWatcherWithWatchListSemantics(lw, client), &corev1.ConfigMap{}, kept, 0).RunWithContext(ctx)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/states", known)
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	listener, err := net.Listen("unix", *socket)
 	if err != nil {
 		return err
 	}
-	known := newKnowledge()
-	go serve(listener, known)
-	f := follower{client: client, options: o, known: known}
-	for i := range o.count {
-		go f.reflect(ctx, fmt.Sprint(o.prefix, i))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	return server.Serve(listener)
+}
+
+// seen is a state of an object, and when it was learnt of, in nanoseconds of Unix time.
+type seen struct {
+	State string
+	At    int64
+}
+
+// knowledge is the last state seen of each object, by name. mu guards it.
+type knowledge struct {
+	key  string
+	mu   sync.Mutex
+	last map[string]seen
+}
+
+func (k *knowledge) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_ = json.NewEncoder(w).Encode(k.last) // to a client that has gone
+}
+
+// store is the store of client-go with a look at what goes in.
+type store struct {
+	cache.Store
+	known *knowledge
+}
+
+func (s store) Add(obj any) error    { return errors.Join(s.see(obj), s.Store.Add(obj)) }
+func (s store) Update(obj any) error { return errors.Join(s.see(obj), s.Store.Update(obj)) }
+
+func (s store) Replace(all []any, version string) error {
+	return errors.Join(s.see(all...), s.Store.Replace(all, version))
+}
+
+func (s store) see(all ...any) error {
+	at := time.Now().UnixNano()
+	s.known.mu.Lock()
+	defer s.known.mu.Unlock()
+	for _, obj := range all {
+		cm, ok := obj.(*corev1.ConfigMap)
+		if !ok {
+			return fmt.Errorf("%T: want a ConfigMap", obj)
+		}
+		if state := cm.Data[s.known.key]; s.known.last[cm.Name].State != state {
+			s.known.last[cm.Name] = seen{state, at}
+		}
 	}
-	<-ctx.Done()
 	return nil
 }
 
-// serve answers until the process ends.
-func serve(listener net.Listener, known *knowledge) {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/states", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(known.states()) // to a client that has gone
-	})
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	fmt.Fprintln(os.Stderr, server.Serve(listener))
+// bounded is a transport on which few requests at a time wait for the headers of their answer.
+type bounded struct {
+	next  http.RoundTripper
+	slots chan struct{}
+}
+
+// RoundTrip returns when the headers have arrived; the events of a watch come after that.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case b.slots <- struct{}{}:
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	defer func() { <-b.slots }()
+	return b.next.RoundTrip(r)
 }

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/refvol/refvol/e2e/suites/bench/measure"
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+// runNative is B2: how long a change takes into the kubelet's own ConfigMap volumes and into refvol's, on a kind
+// cluster. The e2e tier's TestNativeVolumeLatency measures that, and fails if an update is lost; it needs what `make
+// e2e` needs, takes minutes, and shows its progress on stderr.
+func runNative(ctx context.Context, l *lab) error {
+	root, err := harness.Repository()
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(l.dir, "samples.json")
+	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(root, "e2e"), "run", "-trimpath", "-buildvcs=false",
+		"./suites/kind/run", "-test.run=^TestNativeVolumeLatency$")
+	// Without cgo, as make does it, so that the build cache serves both.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "KUBELET_SYNC=1m", "REFVOL_BENCH="+file)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	// An interrupt goes to the group that go run and its program are, and that one takes the cluster away before it
+	// ends.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+	cmd.WaitDelay = 4 * time.Minute
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("the e2e tier's TestNativeVolumeLatency: %w", err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("the test left no samples: %w", err)
+	}
+	// Milliseconds from before an update's request: until a container has read the new text from the kubelet's volume
+	// and from refvol's, until a bare watch has the event, and until the request is answered.
+	var all map[string][]float64
+	if err := json.Unmarshal(text, &all); err != nil {
+		return fmt.Errorf("samples of the test: %w", err)
+	}
+	for _, name := range []string{"kubelet_ms", "refvol_ms", "floor_ms", "answer_ms"} {
+		if n := len(all[name]); n < 10 || n != len(all["kubelet_ms"]) {
+			return fmt.Errorf("the test has %d samples of %s, want as many of each, and 10 or more", n, name)
+		}
+		if err := l.report.Samples("native."+name, "ms", all[name]); err != nil {
+			return err
+		}
+	}
+	l.report.Value("native.ratio", "x", measure.Median(all["kubelet_ms"])/measure.Median(all["refvol_ms"]))
+	return nil
+}
