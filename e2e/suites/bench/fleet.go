@@ -52,7 +52,7 @@ func newPlugins(ctx context.Context, l *lab, load load) (fleet, error) {
 // volumes returns the volumes of a node.
 func (l load) volumes() []*harness.Volume {
 	if l.beside == 0 {
-		return asPlugin.volumes(l.objects, l.objects)
+		return inPods(asPlugin.volumes(l.objects, l.objects))
 	}
 	all := asPlugin.volumes(l.beside, 1)
 	for i, v := range all {

@@ -52,6 +52,18 @@ func (i identity) volumes(count, objects int) []*harness.Volume {
 	return all
 }
 
+// podsOfNode is how many pods a kubelet runs by default.
+const podsOfNode = 110
+
+// inPods puts the volumes of a node into as many pods as it runs.
+func inPods(all []*harness.Volume) []*harness.Volume {
+	for i, v := range all {
+		first := all[i%podsOfNode]
+		v.Pod, v.UID, v.Name = first.Pod, first.UID, fmt.Sprint("volume-", i/podsOfNode)
+	}
+	return all
+}
+
 // node is a plugin on a pretended node.
 type node struct {
 	*harness.Plugin
