@@ -69,8 +69,9 @@ type reads struct {
 	findAt     time.Time
 	stop       func()
 	generation string
-	// files are by path, and next those of the generation that is about to be shown.
-	files, next map[string]*shownFile
+	// files are by path. noted says that those of the last write are known.
+	files map[string]*shownFile
+	noted bool
 	// failed says that opens can't be watched.
 	failed bool
 }
@@ -218,18 +219,20 @@ func (v *vol) lookAtReceipts(ctx context.Context, g *writer.Generation) {
 		return v.p.opts.Opens.Ignore(file)
 	})
 	r.generation, r.files = g.Name, files
-	v.watch(ctx, g, files, err)
+	v.watch(ctx, g, err)
 }
 
-// announce notes the files of a generation that is about to be shown; see writer.Options.BeforeSwitch. What is linked stays
-// what it is.
-func (v *vol) announce(ctx context.Context, present, g *writer.Generation) {
+// beforeSwitch has the opens of a volume's files watched; see writer.Options.
+func (v *vol) beforeSwitch(ctx context.Context, present *writer.Generation) {
 	if present != nil {
 		v.findReceipts(ctx, present)
 	}
+}
+
+// switched notes the files that are shown now; see writer.Options. What is linked stays what it is.
+func (v *vol) switched(ctx context.Context, g *writer.Generation) {
 	var failed error
-	r, now := &v.contents.reads, time.Now()
-	r.next = make(map[string]*shownFile, len(g.Tree.Files))
+	r, files, now := &v.contents.reads, make(map[string]*shownFile, len(g.Tree.Files)), time.Now()
 	for i := range g.Tree.Files {
 		file := &g.Tree.Files[i]
 		known := r.files[file.Path]
@@ -238,15 +241,17 @@ func (v *vol) announce(ctx context.Context, present, g *writer.Generation) {
 			failed = cmp.Or(failed, err)
 			known = &shownFile{Receipt: writer.Receipt{Path: file.Path, Refs: file.Refs, Written: now}, id: id, missed: g.Linked(i)}
 		}
-		r.next[file.Path] = known
+		files[file.Path] = known
 	}
-	v.watch(ctx, g, r.next, failed)
+	r.generation, r.files, r.findAt, r.noted = g.Name, files, time.Time{}, true
+	v.watch(ctx, g, failed)
+	v.tellOpened(ctx, false)
 }
 
-// watch watches the file system of a generation with files. err is why these can't be told from others.
-func (v *vol) watch(ctx context.Context, g *writer.Generation, files map[string]*shownFile, err error) {
-	delete(files, v.spec.versionsPath) // it is of no object
+// watch watches the file system of a generation. err is why its files can't be told from others.
+func (v *vol) watch(ctx context.Context, g *writer.Generation, err error) {
 	r := &v.contents.reads
+	delete(r.files, v.spec.versionsPath) // it is of no object
 	if err == nil && r.stop == nil {
 		r.stop, err = v.p.opts.Opens.Watch(g.Fd(), v.fileOpened)
 	}
@@ -283,7 +288,7 @@ func (v *vol) rewritten(path string, file int) {
 func (v *vol) writerOptions() writer.Options {
 	opts := writer.Options{AttributePrefix: v.p.opts.AttributePrefix, InPlace: v.spec.InPlace()}
 	if v.p.opts.Opens != nil {
-		opts.BeforeSwitch, opts.Rewritten = v.announce, v.rewritten
+		opts.BeforeSwitch, opts.Switched, opts.Rewritten = v.beforeSwitch, v.switched, v.rewritten
 	}
 	return opts
 }
@@ -291,17 +296,11 @@ func (v *vol) writerOptions() writer.Options {
 // written notes which files a write has left.
 func (v *vol) written(ctx context.Context, mnt Mount, result writer.Result) {
 	r := &v.contents.reads
-	switch {
-	case v.p.opts.Opens == nil:
-	case !result.Changed:
-	case r.next != nil:
-		r.generation, r.files, r.findAt = result.Generation, r.next, time.Time{}
-		v.tellOpened(ctx, false)
-	default:
+	if v.p.opts.Opens != nil && result.Changed && !r.noted {
 		v.withShown(ctx, mnt, v.lookAtReceipts)
 		v.tellOpened(ctx, false)
 	}
-	r.next = nil
+	r.noted = false
 }
 
 // dropReceipts ends the watch of a volume whose contents are gone, or nobody's any more.

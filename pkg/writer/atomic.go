@@ -20,14 +20,23 @@ func (u *update) replace(ctx context.Context) (err error) {
 			u.result = Result{}
 		}
 	}()
-	if err := u.build(ctx); err != nil {
+	next, err := u.build(ctx)
+	if err != nil {
 		return fmt.Errorf("build generation %s: %w", u.next, err)
 	}
+	defer unix.Close(next)
 	if err := setDir(u.root, ".", dirAttrs(u.tree), widen); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("switch %s: %w", dataName, err)
+	}
+	if u.opts.BeforeSwitch != nil {
+		var present *Generation
+		if u.old >= 0 {
+			present = &Generation{Name: u.current, opts: u.opts, fd: u.old}
+		}
+		u.opts.BeforeSwitch(ctx, present)
 	}
 	// Its birth is the end of the one before, if there is one: so it gets its name only now.
 	if u.current != "" {
@@ -36,9 +45,6 @@ func (u *update) replace(ctx context.Context) (err error) {
 			return fmt.Errorf("rename generation %s: %w", u.next, err)
 		}
 	}
-	if err := u.announce(ctx, name); err != nil {
-		return err
-	}
 	if err := unix.Symlinkat(name, u.root, dataTmpName); err != nil {
 		return fmt.Errorf("create link %s: %w", dataTmpName, err)
 	}
@@ -46,35 +52,28 @@ func (u *update) replace(ctx context.Context) (err error) {
 		return fmt.Errorf("rename %s to %s: %w", dataTmpName, dataName, err)
 	}
 	u.result.Changed, u.result.Generation = true, name
+	if u.opts.Switched != nil {
+		linked := func(i int) bool { return u.files[i].have == equal }
+		u.opts.Switched(ctx, &Generation{Name: name, Tree: u.tree, linked: linked, opts: u.opts, fd: next})
+	}
 	return nil
 }
 
-// announce calls BeforeSwitch with the next generation.
-func (u *update) announce(ctx context.Context, name string) error {
-	if u.opts.BeforeSwitch == nil {
-		return nil
+// build makes the next generation beside the present one, and returns its descriptor. It is closed to others until it is
+// complete.
+func (u *update) build(ctx context.Context) (next int, err error) {
+	if next, err = makeDir(u.root, u.next); err != nil {
+		return -1, err
 	}
-	fd, err := openAt(u.root, name, unix.O_RDONLY|unix.O_DIRECTORY)
-	if err != nil {
-		return fmt.Errorf("open generation %s: %w", name, err)
+	if err := u.fill(ctx, next); err != nil {
+		unix.Close(next)
+		return -1, err
 	}
-	defer unix.Close(fd)
-	linked := func(i int) bool { return u.files[i].have == equal }
-	var present *Generation
-	if u.old >= 0 {
-		present = &Generation{Name: u.current, opts: u.opts, fd: u.old}
-	}
-	u.opts.BeforeSwitch(ctx, present, &Generation{Name: name, Tree: u.tree, linked: linked, opts: u.opts, fd: fd})
-	return nil
+	return next, nil
 }
 
-// build makes the next generation beside the present one. It is closed to others until it is complete.
-func (u *update) build(ctx context.Context) error {
-	next, err := makeDir(u.root, u.next)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(next)
+// fill makes what is in the next generation.
+func (u *update) fill(ctx context.Context, next int) error {
 	from, to := newDirs(u.old), newDirs(next)
 	defer from.close()
 	defer to.close()

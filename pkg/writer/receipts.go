@@ -33,7 +33,7 @@ type Receipt struct {
 type Generation struct {
 	// Name is that of its directory.
 	Name string
-	// Tree is what the next generation was made of, nil for others. Of a file that was kept it has the path only.
+	// Tree is what Switched's was made of, nil for others. Of a file that was kept it has the path only.
 	Tree   *volume.Payload
 	linked func(i int) bool
 	opts   Options

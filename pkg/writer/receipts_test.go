@@ -94,45 +94,58 @@ func TestReceiptsInPlace(t *testing.T) {
 	}
 }
 
-// TestBeforeSwitch: each generation that comes to be shown is announced, whole, while the one before is shown.
-func TestBeforeSwitch(t *testing.T) {
+// TestSwitched hears of each generation once it is shown, and BeforeSwitch of the present one while it still is.
+func TestSwitched(t *testing.T) {
 	o := withAttributes(t)
 	v := newVolume(t)
-	var announced []string
+	var before, shown []string
 	ctx, cancel := context.WithCancel(t.Context())
-	o.BeforeSwitch = func(_ context.Context, present, g *Generation) {
-		if shown, err := OpenGeneration(v.root, o, ""); err == nil {
-			shown.Close()
-			if shown.Name == g.Name || shown.Name != present.Name || present.Tree != nil {
-				t.Errorf("%s is shown, and %s announced", shown.Name, g.Name)
-			}
-			v.must(present.Receipts(func(Receipt, int) error { return nil }))
-		} else if len(announced) > 0 || present != nil || !errors.Is(err, fs.ErrNotExist) {
-			t.Error(err)
+	present := func() string {
+		g, err := OpenGeneration(v.root, o, "")
+		if errors.Is(err, fs.ErrNotExist) {
+			return ""
 		}
+		v.must(err)
+		g.Close()
+		return g.Name
+	}
+	o.BeforeSwitch = func(_ context.Context, g *Generation) {
+		name := ""
+		if g != nil {
+			name = g.Name
+			v.must(g.Receipts(func(Receipt, int) error { return nil }))
+		}
+		if before = append(before, name); present() != name {
+			t.Errorf("%q is shown before the switch, and %q was told", present(), name)
+		}
+	}
+	o.Switched = func(_ context.Context, g *Generation) {
 		n := 0
 		v.must(g.Receipts(func(Receipt, int) error { n++; return nil }))
-		if n != 3 || unix.Faccessat(g.Fd(), "conf/c", unix.F_OK, 0) != nil {
-			t.Errorf("%d files", n)
+		if n != 3 || unix.Faccessat(g.Fd(), "conf/c", unix.F_OK, 0) != nil || present() != g.Name {
+			t.Errorf("%d files in %s", n, g.Name)
 		}
 		// Of the second generation the first file is another one.
 		for i := range g.Tree.Files {
-			if want := len(announced) > 0 && i > 0; g.Linked(i) != want {
+			if want := len(shown) > 0 && i > 0; g.Linked(i) != want {
 				t.Errorf("%s is linked: %t", g.Tree.Files[i].Path, !want)
 			}
 		}
-		announced = append(announced, g.Name)
+		shown = append(shown, g.Name)
 	}
 	w := New(o)
 	for _, content := range []string{"1", "2"} {
 		result, err := w.Write(ctx, v.root, namedTree(content, "1", "1"))
 		v.must(err)
-		if result.Generation != announced[len(announced)-1] {
-			t.Errorf("%s is shown, and %q were announced", result.Generation, announced)
+		if result.Generation != shown[len(shown)-1] {
+			t.Errorf("%s is shown, and %q were told", result.Generation, shown)
 		}
 	}
 	cancel()
-	if result, err := w.Write(ctx, v.root, namedTree("3", "1", "1")); !errors.Is(err, context.Canceled) || result.Changed || len(announced) != 2 {
-		t.Errorf("%+v, %v, %q", result, err, announced)
+	if result, err := w.Write(ctx, v.root, namedTree("3", "1", "1")); !errors.Is(err, context.Canceled) || result.Changed || len(shown) != 2 {
+		t.Errorf("%+v, %v, %q", result, err, shown)
+	}
+	if !slices.Equal(before, []string{"", shown[0]}) {
+		t.Errorf("before the switches %q were shown, then %q", before, shown)
 	}
 }

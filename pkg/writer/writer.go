@@ -47,8 +47,10 @@ type Options struct {
 	AttributePrefix string
 	// InPlace rewrites the same files.
 	InPlace bool
-	// BeforeSwitch is called with each new generation before it is shown, and the present one, nil for none; nil: nobody is.
-	BeforeSwitch func(ctx context.Context, present, next *Generation) `json:"-"`
+	// BeforeSwitch is called with the present generation, nil for none, before another one is shown, and Switched with that
+	// one as soon as it is; nil: nobody is.
+	BeforeSwitch func(ctx context.Context, present *Generation) `json:"-"`
+	Switched     func(ctx context.Context, shown *Generation)   `json:"-"`
 	// Rewritten is called with each file that was rewritten in place, and its descriptor; nil: nobody is.
 	Rewritten func(path string, file int) `json:"-"`
 }
