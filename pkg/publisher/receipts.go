@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -199,7 +198,8 @@ func (v *vol) saveReceipts(mnt Mount, files []*shownFile) error {
 	return err
 }
 
-// lookAtReceipts reads the receipts of the files that are shown, and watches these. Files that are known stay what they were.
+// lookAtReceipts reads the receipts of the files that are shown, and has their opens watched. Files that are known stay what
+// they were.
 func (v *vol) lookAtReceipts(ctx context.Context, g *writer.Generation) {
 	r, files := &v.contents.reads, map[string]*shownFile{}
 	err := g.Receipts(func(receipt writer.Receipt, file int) error {
@@ -276,12 +276,7 @@ func (v *vol) rewritten(path string, file int) {
 	v.opensLost = v.opensLost || err != nil
 	delete(v.opened, id)
 	v.p.mu.Unlock()
-	var st unix.Stat_t
-	r := &v.contents.reads
-	delete(r.files, path)
-	if r.files != nil && unix.Fstat(file, &st) == nil { // else it is read after the write
-		r.files[path] = &shownFile{Receipt: writer.Receipt{Path: path, Written: time.Unix(st.Mtim.Unix())}, id: id}
-	}
+	delete(v.contents.reads.files, path) // it is read after the write
 }
 
 // writerOptions returns how the volume is written.
