@@ -86,14 +86,22 @@ type right struct {
 	proof   types.UID
 }
 
+// reply is what the API server said, with the times of the question and of the answer. The zero reply is none. It is one
+// value, so that no time can belong to another answer.
+type reply struct {
+	yes        bool
+	sent, came time.Time
+}
+
 // answer is what is known of a right. Access.mu guards it.
 type answer struct {
-	// verdict is Unknown, Allowed or Refused. suspect is when a no came first that is not confirmed yet; zero for never.
-	verdict Verdict
+	// last is the newest reply. A question that fails does not change it.
+	last reply
+	// refused says that a no was confirmed: it counts until there is a yes. suspect is when the no came that waits for its
+	// confirmation; zero for none.
+	refused bool
 	suspect time.Time
-	// sent is when the last answered question was sent, and came when its answer did.
-	sent, came time.Time
-	// err is why the last question has failed, nil after an answer. retries are the pauses after failures, and retryAt is
+	// err is why the last question has failed, nil after a reply. retries are the pauses after failures, and retryAt is
 	// when the next question may be sent.
 	err     error
 	retries wait.Backoff
@@ -188,10 +196,10 @@ func (a *Access) admit(pod volume.Pod, ref volume.Ref, began time.Time, token vo
 			k.proof = pod.UID
 		}
 		x := a.answer(k)
-		switch no := !x.suspect.IsZero() || x.verdict == Refused; {
-		case no && !x.sent.Before(began):
+		switch last := x.last; {
+		case !last.came.IsZero() && !last.yes && !last.sent.Before(began):
 			return Refused, nil
-		case !no && x.verdict == Allowed && time.Since(x.came) < admitAge:
+		case last.yes && time.Since(last.came) < admitAge:
 			continue
 		}
 		a.ask(k, x, pod, token, true)
@@ -200,27 +208,33 @@ func (a *Access) admit(pod volume.Pod, ref volume.Ref, began time.Time, token vo
 	return Allowed, nil
 }
 
-// Keeps returns whether the pod of a mounted volume still has its right to an object. What is older than Options.MaxAge is
-// asked for, and counts until the question has failed; if the volume is not mounted yet, it does not count. A refusal counts
-// until there is a yes. Unknown comes with the reason, as with Admit.
+// Keeps returns whether the pod of a mounted volume still has its right to an object. A yes that is older than Options.MaxAge
+// is asked for again, and counts until the question has failed; if the volume is not mounted yet, it does not count. A no is
+// Suspected until it is confirmed, and a refusal counts until there is a yes. Unknown and Suspected come with the reason, as
+// with Admit.
 func (a *Access) Keeps(pod volume.Pod, ref volume.Ref, mounted bool) (Verdict, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	k := a.kept(pod.Account(), ref)
 	x := a.answer(k)
 	x.kept = true
-	old := x.came.IsZero() || time.Since(x.came) >= a.opts.MaxAge
-	if old && x.suspect.IsZero() {
+	never, old := x.last.came.IsZero(), time.Since(x.last.came) >= a.opts.MaxAge
+	if never || old || x.isUnconfirmed() && time.Since(x.suspect) >= refusalTime {
 		a.ask(k, x, pod, volume.Token{}, false)
 	}
 	switch {
-	case !x.suspect.IsZero():
-		return Suspected, nil
-	case x.verdict == Unknown, x.verdict == Allowed && old && (x.err != nil || !mounted):
+	case x.refused:
+		return Refused, nil
+	case x.isUnconfirmed():
+		return Suspected, cmp.Or(x.err, ErrPending)
+	case never, old && (x.err != nil || !mounted):
 		return Unknown, cmp.Or(x.err, ErrPending)
 	}
-	return x.verdict, nil
+	return Allowed, nil
 }
+
+// isUnconfirmed says whether the last reply is a no that is not confirmed.
+func (x *answer) isUnconfirmed() bool { return !x.last.came.IsZero() && !x.last.yes && !x.refused }
 
 func (a *Access) kept(account volume.ServiceAccount, ref volume.Ref) right {
 	return right{account: account, ref: ref, verb: a.opts.Verbs[len(a.opts.Verbs)-1]}
@@ -305,8 +319,8 @@ func (a *Access) send(ctx context.Context, k right, p *places, token volume.Toke
 	return sent, yes, err
 }
 
-// learn takes in the end of a question. A no counts when another one confirms it that was asked for later; a failure in
-// between clears the first one.
+// learn takes in the end of a question. A failure changes nothing of the last reply. But a no before it can't be confirmed by
+// the next one alone: what refuses after an outage may be a server that has just started.
 func (a *Access) learn(k right, x *answer, sent time.Time, yes bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -325,21 +339,19 @@ func (a *Access) learn(k right, x *answer, sent time.Time, yes bool, err error) 
 	}
 }
 
-// take takes in an answer. The caller holds mu.
+// take takes in a reply. A no counts when another one confirms it that was asked for refusalTime later. The caller holds mu.
 func (a *Access) take(k right, x *answer, sent time.Time, yes bool) {
 	x.err, x.retries, x.retryAt = nil, newRetries(), time.Time{}
-	x.sent, x.came = sent, time.Now()
+	x.last = reply{yes: yes, sent: sent, came: time.Now()}
 	switch {
 	case yes:
-		x.verdict, x.suspect = Allowed, time.Time{}
-	case x.verdict == Refused:
-	case !x.suspect.IsZero() && sent.Sub(x.suspect) >= refusalTime:
-		x.verdict, x.suspect = Refused, time.Time{}
-	default:
-		if x.suspect.IsZero() {
-			x.suspect = x.came
-		}
-		time.AfterFunc(refusalTime-time.Since(x.suspect), func() { a.confirm(k) })
+		x.refused, x.suspect = false, time.Time{}
+	case x.refused:
+	case x.suspect.IsZero():
+		x.suspect = x.last.came
+		time.AfterFunc(refusalTime, func() { a.confirm(k) })
+	case sent.Sub(x.suspect) >= refusalTime:
+		x.refused, x.suspect = true, time.Time{}
 	}
 }
 
@@ -347,7 +359,7 @@ func (a *Access) take(k right, x *answer, sent time.Time, yes bool) {
 func (a *Access) confirm(k right) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if x := a.answers[k]; x != nil && x.kept && !x.suspect.IsZero() {
+	if x := a.answers[k]; x != nil && x.kept && !x.suspect.IsZero() && time.Since(x.suspect) >= refusalTime {
 		a.ask(k, x, volume.Pod{Namespace: k.account.Namespace}, volume.Token{}, false)
 	}
 }

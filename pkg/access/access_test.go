@@ -94,16 +94,7 @@ type env struct {
 func inBubble(t *testing.T, verbs []string, test func(e *env)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		e := &env{t: t, api: &apiServer{yes: true}}
-		var err error
-		e.Access, err = New(Options{Reviews: Reviews{Ask: e.api.ask, Verbs: verbs}, MaxAge: testAge, Changed: func(volume.ServiceAccount, volume.Ref) {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			e.changes++
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := newEnv(t, verbs)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -114,6 +105,20 @@ func inBubble(t *testing.T, verbs []string, test func(e *env)) {
 		cancel()
 		<-ended
 	})
+}
+
+func newEnv(t *testing.T, verbs []string) *env {
+	e := &env{t: t, api: &apiServer{yes: true}}
+	var err error
+	e.Access, err = New(Options{Reviews: Reviews{Ask: e.api.ask, Verbs: verbs}, MaxAge: testAge, Changed: func(volume.ServiceAccount, volume.Ref) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.changes++
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
 }
 
 // after lets fake time pass, and everything that happens in it.
@@ -249,10 +254,10 @@ func TestARefusalIsConfirmed(t *testing.T) {
 				e.api.set(func() { e.api.yes = false })
 				after(testAge)
 				e.settle()
-				e.wantKeeps(Suspected, nil)
+				e.wantKeeps(Suspected, ErrPending)
 				e.api.takeAsked()
 				after(refusalTime - time.Millisecond)
-				e.wantKeeps(Suspected, nil)
+				e.wantKeeps(Suspected, ErrPending)
 				e.wantAsked()
 				e.api.set(func() { e.api.yes = again })
 				after(time.Millisecond)
@@ -267,29 +272,62 @@ func TestARefusalIsConfirmed(t *testing.T) {
 	}
 }
 
-// A failure is no answer, and clears a first no: what refuses after an outage may be a server that has just started.
-func TestAFailureClearsANo(t *testing.T) {
+// A failure changes nothing of a no, but the no can't be confirmed by the next one alone: what refuses after an outage may be a
+// server that has just started.
+func TestAFailureDelaysTheConfirmation(t *testing.T) {
 	inBubble(t, []string{"get"}, func(e *env) {
 		e.settle()
 		after(testAge)
 		e.api.set(func() { e.api.yes = false })
 		e.settle()
-		e.wantKeeps(Suspected, nil)
+		e.wantKeeps(Suspected, ErrPending)
 		e.api.set(func() { e.api.err = errAway })
 		after(refusalTime)
+		e.wantKeeps(Suspected, errAway)
 		e.api.set(func() { e.api.err = nil })
-		if got, _ := e.Keeps(web, db, true); got == Refused || got == Suspected {
-			t.Errorf("got %d", got)
-		}
-		after(testAge)
+		e.Renewed(web.Account())
 		e.settle()
-		e.wantKeeps(Suspected, nil)
-		after(refusalTime)
+		e.wantKeeps(Suspected, ErrPending)
+		after(refusalTime - time.Millisecond)
+		e.wantKeeps(Suspected, ErrPending)
+		after(time.Millisecond)
 		e.wantKeeps(Refused, nil)
 		e.api.set(func() { e.api.err = errAway })
 		after(testAge)
 		e.settle()
 		e.wantKeeps(Refused, nil) // until there is a yes
+	})
+}
+
+// A publish must not be admitted by the yes before a no, whatever fails meanwhile.
+func TestAFailureAfterANoAdmitsNobody(t *testing.T) {
+	inBubble(t, []string{"get"}, func(e *env) {
+		e.wantAdmit(time.Now(), Unknown, ErrPending)
+		synctest.Wait()
+		e.wantAdmit(time.Now(), Allowed, nil)
+		after(admitAge)
+		e.api.set(func() { e.api.yes = false })
+		began := time.Now()
+		e.wantAdmit(began, Unknown, ErrPending)
+		synctest.Wait()
+		e.wantAdmit(began, Refused, nil)
+		after(time.Millisecond)
+		e.api.set(func() { e.api.err = errAway })
+		e.wantAdmit(time.Now(), Unknown, ErrPending)
+		synctest.Wait()
+		e.wantAdmit(time.Now(), Unknown, errAway)
+	})
+}
+
+// A no that only a publish heard is confirmed once a mounted volume wants to know.
+func TestANoOfAPublishIsConfirmed(t *testing.T) {
+	inBubble(t, []string{"get"}, func(e *env) {
+		e.api.set(func() { e.api.yes = false })
+		e.wantAdmit(time.Now(), Unknown, ErrPending)
+		after(2 * refusalTime)
+		e.wantKeeps(Suspected, ErrPending)
+		synctest.Wait()
+		e.wantKeeps(Refused, nil)
 	})
 }
 

@@ -56,7 +56,7 @@ func (v *vol) answers() *answers {
 			unknown = append(unknown, err)
 		case verdict == access.Suspected && v.has(ref):
 			// What no file shows can't be lost: that needs no confirmation.
-			unknown = append(unknown, access.ErrPending)
+			unknown = append(unknown, err)
 		default:
 			got.refused[ref], got.at[ref] = true, volume.Version{}
 		}
