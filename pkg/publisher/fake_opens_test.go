@@ -19,19 +19,24 @@ type fakeOpens struct {
 	onID func() error
 }
 
-type fakeWatch struct{ opened func([]string) }
+type fakeWatch struct {
+	opened func([]string)
+	lost   func(error)
+}
 
 func newFakeOpens() *fakeOpens {
 	return &fakeOpens{watches: map[*fakeWatch]bool{}, ignored: map[string]bool{}}
 }
 
-func (o *fakeOpens) Watch(_ int, opened func([]string)) (stop func(), err error) {
+func (o *fakeOpens) Unmark(int) error { return nil }
+
+func (o *fakeOpens) Watch(_ int, opened func([]string), lost func(error)) (stop func(), err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.refuses {
 		return nil, errFault
 	}
-	w := &fakeWatch{opened}
+	w := &fakeWatch{opened, lost}
 	o.watches[w] = true
 	return func() {
 		o.mu.Lock()
@@ -42,8 +47,11 @@ func (o *fakeOpens) Watch(_ int, opened func([]string)) (stop func(), err error)
 
 func (o *fakeOpens) ID(dir int, path string) (string, error) {
 	id, err := identity(dir, path)
-	if err == nil && o.onID != nil {
-		err = o.onID()
+	o.mu.Lock()
+	onID := o.onID
+	o.mu.Unlock()
+	if err == nil && onID != nil {
+		err = onID()
 	}
 	return id, err
 }
@@ -51,7 +59,7 @@ func (o *fakeOpens) ID(dir int, path string) (string, error) {
 // identity also tells a file from a later one with its number.
 func identity(dir int, path string) (string, error) {
 	var st unix.Statx_t
-	if err := unix.Statx(dir, path, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
+	if err := unix.Statx(dir, path, unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
 		return "", err
 	}
 	return fmt.Sprint(st.Ino, st.Btime.Sec, st.Btime.Nsec), nil
@@ -116,4 +124,33 @@ func (o *fakeOpens) watched() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.watches)
+}
+
+// end stands for Opens that ends all watches.
+func (o *fakeOpens) end(why error) {
+	o.mu.Lock()
+	var ended []*fakeWatch
+	for w := range o.watches {
+		ended = append(ended, w)
+	}
+	clear(o.watches)
+	o.mu.Unlock()
+	for _, w := range ended {
+		w.lost(why)
+	}
+}
+
+// set changes how it behaves.
+func (o *fakeOpens) set(change func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	change()
+}
+
+// isIgnored says whether a file at a path of the host is ignored.
+func (o *fakeOpens) isIgnored(file string) bool {
+	id, err := identity(unix.AT_FDCWD, file)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return err == nil && o.ignored[id]
 }

@@ -81,10 +81,8 @@ func (v *vol) tidy(ctx context.Context) (next time.Time, err error) {
 	if at := v.tidyAt(); !at.IsZero() && !time.Now().Before(at) {
 		err = v.through(ctx, func(mnt Mount) error {
 			v.pruneThrough(mnt)
-			if !v.contents.reads.findAt.IsZero() {
-				v.withShown(ctx, mnt, v.findReceipts)
-			}
-			v.keepReceipts(ctx, mnt)
+			v.receipts.save(ctx, mnt.Root())
+			v.reportOpened(ctx, true)
 			return nil
 		})
 	}
@@ -95,7 +93,7 @@ func (v *vol) tidy(ctx context.Context) (next time.Time, err error) {
 }
 
 func (v *vol) tidyAt() time.Time {
-	return earlier(earlier(v.contents.pruneAt, v.contents.reads.findAt), v.opensDue())
+	return earlier(v.contents.pruneAt, v.receipts.dueAt())
 }
 
 func (v *vol) pruneIsDue() bool {
@@ -116,7 +114,7 @@ func (v *vol) pruneThrough(mnt Mount) {
 func (v *vol) pruneNow(mnt Mount) { v.pruneBefore(mnt, time.Now()) }
 
 func (v *vol) pruneBefore(mnt Mount, before time.Time) {
-	next, err := writer.Prune(mnt.Root(), before)
+	next, err := writer.Prune(mnt.Root(), before, v.receipts.removing)
 	v.contents.pruneAt, v.contents.leftover = time.Time{}, nil
 	if !next.IsZero() { // of a volume that changes often, several go at once, and not with its next change
 		v.contents.pruneAt = time.Now().Add(pruneTime + rand.N(pruneTime))

@@ -111,7 +111,8 @@ type Observer interface {
 
 // Opens watches which files other processes open; *receipts.Group is the real one. See its methods.
 type Opens interface {
-	Watch(dir int, opened func(ids []string)) (stop func(), err error)
+	Watch(dir int, opened func(ids []string), lost func(err error)) (stop func(), err error)
+	Unmark(dir int) error
 	ID(dir int, path string) (string, error)
 	Drain() error
 	Ignore(file int) error

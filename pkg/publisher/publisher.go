@@ -12,7 +12,9 @@ package publisher
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -101,6 +103,16 @@ func (p *Publisher) objectChanged(account volume.ServiceAccount, ref volume.Ref)
 			v.changedAt = now
 		}
 		p.wake(v, now)
+	}
+}
+
+// OpensLost notes that opens of files of any volume may have been missed.
+func (p *Publisher) OpensLost() {
+	p.mu.Lock()
+	all := slices.Collect(maps.Values(p.volumes))
+	p.mu.Unlock()
+	for _, v := range all {
+		v.receipts.inbox.lost(nil)
 	}
 }
 

@@ -1,78 +1,57 @@
 package publisher
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
-	"maps"
-	"slices"
+	"os"
 	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/receipts"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// maxUnopened is how many paths without a receipt are told of an object.
-const maxUnopened = 8
-
-// OpenState says whether an object that a volume shows was opened.
-type OpenState string
-
-// The states of receipts.
 const (
-	// OpenYes: each of its files was opened since it shows what it shows.
-	OpenYes OpenState = "yes"
-	// OpenNo: at least one was not.
-	OpenNo OpenState = "no"
-	// OpenUnknown: opens of those that have no receipt may have been missed.
-	OpenUnknown OpenState = "unknown"
-	// OpenUnsupported: opens can't be watched here.
-	OpenUnsupported OpenState = "unsupported"
+	// receiptTime is how long receipts wait at most: until generations are pruned, and not while other volumes change.
+	receiptTime = 2 * pruneTime
+	// maxWatchedFiles bounds the memory that the receipts of a volume take, which nothing counts.
+	maxWatchedFiles = 512
+	// A watch that was refused is tried again after rewatchMin, later after up to rewatchMax. One that was ended for its noise
+	// comes back with the next write after such a time.
+	rewatchMin = 10 * time.Second
+	rewatchMax = time.Hour
 )
 
-// OpenStates returns all of them.
-func OpenStates() []OpenState { return []OpenState{OpenYes, OpenNo, OpenUnknown, OpenUnsupported} }
+// errTooManyFiles is why a volume has no receipts.
+var errTooManyFiles = fmt.Errorf("a volume of more than %d files has no receipts", maxWatchedFiles)
 
-// OpenState returns that of an object.
-func (s *VolumeStatus) OpenState(ref volume.Ref) OpenState {
-	switch o := s.Opened[ref]; {
-	case !s.OpensWatched:
-		return OpenUnsupported
-	case o == nil:
-		return OpenUnknown
-	default:
-		return o.State
-	}
-}
+// openReceipts are who has opened the files of one volume. The worker owns them; Opens reports to the inbox. Whatever fails
+// here makes receipts unknown and keeps nothing from the files.
+type openReceipts struct {
+	opens  Opens // nil: there are no receipts
+	writes writer.Options
+	inbox  *inbox
+	// versionsPath is that of the file of versions, which is of no object; "" for none.
+	versionsPath string
 
-// Opened tells of the receipts of an object's files in a volume.
-type Opened struct {
-	State OpenState
-	// At is when the last of them got its receipt, where all have one. Since is when the last one came to show what it shows.
-	At, Since time.Time
-	// Unopened are the paths of files without a receipt, at most 8 of them, and Count is how many there are.
-	Unopened []string
-	Count    int
-}
-
-// receiptTime is how long receipts wait at most: until generations are pruned, and not while other volumes change.
-const receiptTime = 2 * pruneTime
-
-// reads is what is known of who has opened the files that a volume shows.
-type reads struct {
-	// findAt is when they are looked at, of a volume that was found; zero once they are. stop ends the watch of the file
-	// system, and generation is what they are in.
-	findAt     time.Time
-	stop       func()
+	// files are those that are shown, by path, in the generation. unread is why they are not known.
+	files      map[string]*shownFile
 	generation string
-	// files are by path. noted says that those of the last write are known.
-	files map[string]*shownFile
-	noted bool
-	// failed says that opens can't be watched.
-	failed bool
+	unread     error
+	// findAt is when those of a volume that was found are looked at for the first time; zero once they are.
+	findAt time.Time
+	// stop ends the watch; nil without one. unwatched is why there is none, and retryAt when a refused one is tried again.
+	stop      func()
+	unwatched error
+	retryAt   time.Time
+	// ended counts the watches that could not be had, or were ended for their noise, and noUntil is how long no write brings
+	// another one.
+	ended   int
+	noUntil time.Time
 }
 
 // shownFile is a file with one content. A link of it in another generation is the same one.
@@ -84,282 +63,274 @@ type shownFile struct {
 	missed bool
 }
 
+// newReceipts returns the receipts of a volume. wake has the volume reconciled at a time.
+func newReceipts(opens Opens, wake func(at time.Time)) *openReceipts {
+	return &openReceipts{opens: opens, inbox: &inbox{wake: wake}}
+}
+
+// bind says how the volume is written. It returns the same with what receipts need to hear of.
+func (r *openReceipts) bind(writes writer.Options, versionsPath string) writer.Options {
+	if r.opens != nil {
+		writes.Rewritten, writes.Removing = r.rewritten, r.removing
+	}
+	r.writes, r.versionsPath = writes, versionsPath
+	return writes
+}
+
+// find has the receipts of a volume that was found looked at, later: while no plugin ran, nobody saw who opened its files.
+func (r *openReceipts) find(at time.Time) {
+	if r.opens != nil {
+		r.findAt = at
+	}
+}
+
+// dueAt returns when save is due; zero for never.
+func (r *openReceipts) dueAt() time.Time {
+	if r.opens == nil {
+		return time.Time{}
+	}
+	return earlier(earlier(r.findAt, r.retryAt), r.inbox.dueAt())
+}
+
+// close ends the watch of a volume whose contents are gone, or nobody's any more. Nothing is due then.
+func (r *openReceipts) close() {
+	if r.stop != nil {
+		r.stop()
+	}
+	r.inbox.take()
+	*r = openReceipts{opens: r.opens, inbox: r.inbox, writes: r.writes, versionsPath: r.versionsPath}
+}
+
+// beforeWrite looks at the files of a volume that was found before a write changes them.
+func (r *openReceipts) beforeWrite(ctx context.Context, root *os.Root) {
+	if !r.findAt.IsZero() {
+		r.look(ctx, root, true)
+	}
+}
+
+// afterWrite notes the files that are shown after a write that has changed some, and left so many. visible says that somebody
+// may have opened them by now.
+func (r *openReceipts) afterWrite(ctx context.Context, root *os.Root, files int, visible bool) {
+	switch {
+	case r.opens == nil:
+	case files > maxWatchedFiles && r.stop == nil:
+		r.refuse(ctx, errTooManyFiles)
+		r.files = nil
+	default:
+		r.look(ctx, root, visible && r.stop == nil)
+	}
+}
+
+// save gives the files that were opened their receipts, and does what else is due.
+func (r *openReceipts) save(ctx context.Context, root *os.Root) {
+	if r.opens == nil || r.dueAt().IsZero() {
+		return
+	}
+	now, news := time.Now(), r.inbox.take()
+	if news.ended != nil {
+		r.endWatch(ctx, root, news.ended)
+	}
+	var opened []*shownFile
+	for _, file := range r.files {
+		if at, ok := news.opened[file.id]; ok && file.Opened.IsZero() {
+			file.Opened = at
+			opened = append(opened, file)
+		}
+	}
+	if news.lost {
+		r.miss()
+	}
+	if err := r.setReceipts(root, opened); err != nil { // they are known as long as this process runs
+		klog.FromContext(ctx).Error(err, "Can't keep receipts")
+	}
+	if isDue(r.findAt, now) || isDue(r.retryAt, now) {
+		r.look(ctx, root, true)
+	}
+}
+
+// isDue says whether a time has come; the zero time never does.
+func isDue(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
+
 // miss notes that each file without a receipt may have been opened.
-func (r *reads) miss() {
+func (r *openReceipts) miss() {
 	for _, file := range r.files {
 		file.missed = file.missed || file.Opened.IsZero()
 	}
 }
 
-// OpensLost notes that opens of files of any volume may have been missed.
-func (p *Publisher) OpensLost() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, v := range p.volumes {
-		v.opensLost = true
-		p.wake(v, time.Now())
-	}
-}
-
-// fileOpened notes opens of files. It does not block.
-func (v *vol) fileOpened(ids []string) {
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	now := time.Now()
-	if v.opened == nil {
-		v.opened, v.receiveAt = map[string]time.Time{}, now.Add(receiptTime)
-	}
-	for _, id := range ids {
-		if _, ok := v.opened[id]; !ok {
-			v.opened[id] = now
-		}
-	}
-	v.p.wake(v, v.receiveAt)
-}
-
-// findReceipts looks, once, which files of a volume have receipts that this process has not written, before they change. That
-// waits until a restart is over: while no plugin ran, nobody saw who opened the others.
-func (v *vol) findReceipts(ctx context.Context, g *writer.Generation) {
-	r := &v.contents.reads
-	if r.findAt.IsZero() {
-		return
-	}
-	r.findAt = time.Time{}
-	v.lookAtReceipts(ctx, g)
-	r.miss()
-	v.tellOpened(ctx, false)
-}
-
-// withShown calls do with the generation that is shown, if there is one.
-func (v *vol) withShown(ctx context.Context, mnt Mount, do func(context.Context, *writer.Generation)) {
-	g, err := writer.OpenGeneration(mnt.Root(), v.writerOptions(), "")
-	switch {
-	case err == nil:
-		defer g.Close()
-		do(ctx, g)
-	case !errors.Is(err, fs.ErrNotExist):
-		klog.FromContext(ctx).Error(err, "Can't look at the receipts of a volume")
-	}
-}
-
-// opensDue returns when files that were opened get their receipts, zero if there are none.
-func (v *vol) opensDue() time.Time {
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	switch {
-	case v.opensLost:
-		return v.since // at once
-	case v.opened == nil:
-		return time.Time{}
-	default:
-		return v.receiveAt
-	}
-}
-
-// keepReceipts gives the files that were opened their receipts, also before that is due.
-func (v *vol) keepReceipts(ctx context.Context, mnt Mount) {
-	if v.opensDue().IsZero() {
-		return
-	}
-	v.p.mu.Lock()
-	opened, lost := v.opened, v.opensLost
-	v.opened, v.opensLost = nil, false
-	v.p.mu.Unlock()
-	r := &v.contents.reads
-	var news []*shownFile
-	for _, file := range r.files {
-		if at, ok := opened[file.id]; ok && file.Opened.IsZero() {
-			file.Opened = at
-			news = append(news, file)
-		}
-	}
-	if lost {
-		r.miss()
-	}
-	if err := v.saveReceipts(mnt, news); err != nil { // they are known as long as this process runs
-		klog.FromContext(ctx).Error(err, "Can't keep receipts")
-	}
-	v.tellOpened(ctx, true)
-}
-
-// saveReceipts has files carry their receipts. Then Opens tells of them no more.
-func (v *vol) saveReceipts(mnt Mount, files []*shownFile) error {
+// setReceipts has files carry their receipts. Then Opens tells of them no more.
+func (r *openReceipts) setReceipts(root *os.Root, files []*shownFile) error {
 	if len(files) == 0 {
 		return nil
 	}
-	g, err := writer.OpenGeneration(mnt.Root(), v.writerOptions(), v.contents.reads.generation)
+	g, err := writer.OpenGeneration(root, r.writes, r.generation)
 	if err != nil {
 		return err
 	}
 	defer g.Close()
 	for _, file := range files {
-		err = errors.Join(err, g.SetReceipt(file.Path, file.Opened, v.p.opts.Opens.Ignore))
+		err = errors.Join(err, g.SetReceipt(file.Path, file.Opened, r.opens.Ignore))
 	}
 	return err
 }
 
-// lookAtReceipts reads the receipts of the files that are shown, and has their opens watched. Files that are known stay what
-// they were.
-func (v *vol) lookAtReceipts(ctx context.Context, g *writer.Generation) {
-	r, files := &v.contents.reads, map[string]*shownFile{}
+// look reads which files are shown, and has their opens watched. A file that is known stays what it was. missed says that
+// the others may have been opened before.
+func (r *openReceipts) look(ctx context.Context, root *os.Root, missed bool) {
+	r.findAt, r.retryAt, r.unread = time.Time{}, time.Time{}, nil
+	g, err := writer.OpenGeneration(root, r.writes, "")
+	if err == nil {
+		defer g.Close()
+		r.watch(ctx, g)
+		err = r.read(g, missed || r.stop == nil)
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, errTooManyFiles):
+		r.files = nil
+		r.refuse(ctx, err)
+		r.unmark(ctx, g)
+	case errors.Is(err, fs.ErrNotExist): // somebody has removed it; the next write brings another one
+		r.files, r.unread = nil, err
+	default:
+		r.files, r.unread = nil, err
+		r.retry()
+		klog.FromContext(ctx).Error(err, "Can't look at the receipts of a volume")
+	}
+}
+
+// read reads which files a generation has. Those of no object need no receipt: the versions file, and what was emptied.
+func (r *openReceipts) read(g *writer.Generation, missed bool) error {
+	files := map[string]*shownFile{}
 	err := g.Receipts(func(receipt writer.Receipt, file int) error {
-		id, err := v.p.opts.Opens.ID(file, "")
+		if len(files) == maxWatchedFiles {
+			return errTooManyFiles
+		}
+		if receipt.Path == r.versionsPath || len(receipt.Refs) == 0 && !receipt.Any {
+			return r.opens.Ignore(file)
+		}
+		id, err := r.opens.ID(file, "")
 		if err != nil {
 			return err
 		}
-		if known := r.files[receipt.Path]; known != nil && known.id == id && known.Written.Equal(receipt.Written) {
-			known.Refs, known.Any = receipt.Refs, receipt.Any // a rewrite may have changed them
-			files[receipt.Path] = known
-			return nil
+		known := r.files[receipt.Path]
+		if known == nil || known.id != id || !known.Written.Equal(receipt.Written) {
+			known = &shownFile{id: id, missed: missed}
 		}
-		files[receipt.Path] = &shownFile{Receipt: receipt, id: id}
+		if receipt.Opened.IsZero() {
+			receipt.Opened = known.Opened
+		}
+		known.Receipt = receipt
+		files[receipt.Path] = known
 		if receipt.Opened.IsZero() {
 			return nil
 		}
-		return v.p.opts.Opens.Ignore(file)
+		return r.opens.Ignore(file)
 	})
 	r.generation, r.files = g.Name, files
-	v.watch(ctx, g, err)
+	return err
 }
 
-// beforeSwitch has the opens of a volume's files watched; see writer.Options.
-func (v *vol) beforeSwitch(ctx context.Context, present *writer.Generation) {
-	if present != nil {
-		v.findReceipts(ctx, present)
+// removing has Opens tell no more of a file that can get no receipt; see writer.Options.Removing. Without it, whoever has the
+// file open could make noise for ever.
+func (r *openReceipts) removing(file int) {
+	if r.stop != nil {
+		_ = r.opens.Ignore(file) // noise then ends the watch
 	}
 }
 
-// switched notes the files that are shown now; see writer.Options. What is linked stays what it is.
-func (v *vol) switched(ctx context.Context, g *writer.Generation) {
-	var failed error
-	r, files, now := &v.contents.reads, make(map[string]*shownFile, len(g.Tree.Files)), time.Now()
-	for i := range g.Tree.Files {
-		file := &g.Tree.Files[i]
-		known := r.files[file.Path]
-		if known == nil || !g.Linked(i) {
-			id, err := v.p.opts.Opens.ID(g.Fd(), file.Path)
-			failed = cmp.Or(failed, err)
-			known = &shownFile{Receipt: writer.Receipt{Path: file.Path, Refs: file.Refs, Written: now}, id: id, missed: g.Linked(i)}
-		}
-		files[file.Path] = known
+// watch watches the file system of a generation whose files are known, if it is not watched and may be.
+func (r *openReceipts) watch(ctx context.Context, g *writer.Generation) {
+	if r.stop != nil || errors.Is(r.unwatched, receipts.ErrNoisy) && time.Now().Before(r.noUntil) {
+		return
 	}
-	r.generation, r.files, r.findAt, r.noted = g.Name, files, time.Time{}, true
-	v.watch(ctx, g, failed)
-	v.tellOpened(ctx, false)
+	stop, err := r.opens.Watch(g.Fd(), r.inbox.opened, r.inbox.lost)
+	if err != nil {
+		r.refuse(ctx, err)
+		r.retry()
+		return
+	}
+	r.stop, r.unwatched = stop, nil
 }
 
-// watch watches the file system of a generation. err is why its files can't be told from others.
-func (v *vol) watch(ctx context.Context, g *writer.Generation, err error) {
-	r := &v.contents.reads
-	delete(r.files, v.spec.versionsPath) // it is of no object
-	if err == nil && r.stop == nil {
-		r.stop, err = v.p.opts.Opens.Watch(g.Fd(), v.fileOpened)
+// refuse notes why there is no watch. The log has each reason once.
+func (r *openReceipts) refuse(ctx context.Context, err error) {
+	if r.unwatched == nil || r.unwatched.Error() != err.Error() {
+		klog.FromContext(ctx).Info("Opens of a volume's files are not watched", "reason", err.Error())
 	}
-	if r.failed = err != nil; r.failed { // the files matter more
-		klog.FromContext(ctx).Error(err, "Can't watch who opens the files of a volume")
-	}
+	r.unwatched = err
+	r.miss()
 }
 
-// beforeRewrite looks at receipts that a rewrite in place would remove.
-func (v *vol) beforeRewrite(ctx context.Context, mnt Mount) {
-	if v.spec.InPlace() && !v.contents.reads.findAt.IsZero() {
-		v.withShown(ctx, mnt, v.findReceipts)
+// retry has what failed tried again, later each time.
+func (r *openReceipts) retry() {
+	r.retryAt = time.Now().Add(min(rewatchMin<<min(r.ended, 10), rewatchMax))
+	r.ended++
+}
+
+// endWatch takes in that Opens has ended the watch. One that was ended for its noise stays so for a while.
+func (r *openReceipts) endWatch(ctx context.Context, root *os.Root, why error) {
+	r.refuse(ctx, why)
+	r.retry()
+	if !errors.Is(why, receipts.ErrNoisy) {
+		r.stop = nil
+		return
+	}
+	r.noUntil, r.retryAt = r.retryAt, time.Time{}
+	g, err := writer.OpenGeneration(root, r.writes, "")
+	if err != nil {
+		r.stop = nil
+		klog.FromContext(ctx).Error(err, "Can't end the watch of a volume's files")
+		return
+	}
+	defer g.Close()
+	r.unmark(ctx, g)
+}
+
+// unmark ends the watch of a generation's file system, if there is one.
+func (r *openReceipts) unmark(ctx context.Context, g *writer.Generation) {
+	if r.stop == nil {
+		return
+	}
+	r.stop()
+	r.stop = nil
+	if err := r.opens.Unmark(g.Fd()); err != nil {
+		klog.FromContext(ctx).Error(err, "Can't end the watch of a volume's files")
 	}
 }
 
 // rewritten notes that a file has another content, and forgets opens of it from before the last byte; see
 // writer.Options.Rewritten.
-func (v *vol) rewritten(path string, file int) {
-	id, err := v.p.opts.Opens.ID(file, "")
-	err = errors.Join(err, v.p.opts.Opens.Drain(), v.p.opts.Opens.Listen(file))
-	v.p.mu.Lock()
-	v.opensLost = v.opensLost || err != nil
-	delete(v.opened, id)
-	v.p.mu.Unlock()
-	delete(v.contents.reads.files, path) // it is read after the write
+func (r *openReceipts) rewritten(path string, file int) {
+	id, err := r.opens.ID(file, "")
+	err = errors.Join(err, r.opens.Drain(), r.opens.Listen(file))
+	r.inbox.forget(id, err)
+	delete(r.files, path) // it is read after the write
 }
 
-// writerOptions returns how the volume is written.
-func (v *vol) writerOptions() writer.Options {
-	opts := writer.Options{AttributePrefix: v.p.opts.AttributePrefix, InPlace: v.spec.InPlace()}
-	if v.p.opts.Opens != nil {
-		opts.BeforeSwitch, opts.Switched, opts.Rewritten = v.beforeSwitch, v.switched, v.rewritten
+// states says of each of a volume's objects whether it was opened: each of its files has a receipt, and it has at least one.
+func (r *openReceipts) states(refs []volume.Ref) map[volume.Ref]*Opened {
+	if r.opens == nil {
+		return nil
 	}
-	return opts
-}
-
-// written notes which files a write has left.
-func (v *vol) written(ctx context.Context, mnt Mount, result writer.Result) {
-	r := &v.contents.reads
-	if v.p.opts.Opens != nil && result.Changed && !r.noted {
-		v.withShown(ctx, mnt, v.lookAtReceipts)
-		v.tellOpened(ctx, false)
+	all := make(map[volume.Ref]*Opened, len(refs))
+	for _, ref := range refs {
+		all[ref] = &Opened{}
 	}
-	r.noted = false
-}
-
-// dropReceipts ends the watch of a volume whose contents are gone, or nobody's any more.
-func (v *vol) dropReceipts() {
-	if v.contents.reads.stop != nil {
-		v.contents.reads.stop()
-	}
-	v.contents.reads = reads{}
-	v.set(func() { v.told.opened, v.opened = nil, nil })
-}
-
-// tellOpened says anew which objects were opened. news says that it tells of those that have just been.
-func (v *vol) tellOpened(ctx context.Context, news bool) {
-	r, told := &v.contents.reads, map[volume.Ref]*Opened{}
-	for _, ref := range v.spec.refs {
-		told[ref] = &Opened{State: OpenYes}
-	}
-	for _, path := range slices.Sorted(maps.Keys(r.files)) {
+	for _, path := range sortedKeys(r.files) {
 		file := r.files[path]
-		refs := file.Refs
+		of := file.Refs
 		if file.Any {
-			refs = v.spec.refs
+			of = refs
 		}
-		for _, ref := range refs {
-			if o := told[ref]; o != nil {
+		for _, ref := range of {
+			if o := all[ref]; o != nil {
 				o.add(file)
 			}
 		}
 	}
-	for ref, o := range told {
-		if o.State != OpenYes {
-			o.At = time.Time{}
-		}
-		switch was := v.told.opened[ref]; {
-		case r.failed:
-			o.State = OpenUnsupported
-		case news && o.State == OpenYes && was != nil && was.State != OpenYes:
-			took := o.At.Sub(o.Since)
-			v.p.opts.Observer.Opened(took)
-			klog.FromContext(ctx).V(2).Info("Object was opened", "ref", ref.String(), "version", v.contents.shown[ref].ResourceVersion, "after", took)
-		}
+	for _, o := range all {
+		o.conclude(r.unwatched, r.unread)
 	}
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	v.told.opened = told
-}
-
-// add takes in a file.
-func (o *Opened) add(file *shownFile) {
-	if file.Written.After(o.Since) {
-		o.Since = file.Written
-	}
-	if !file.Opened.IsZero() {
-		if file.Opened.After(o.At) {
-			o.At = file.Opened
-		}
-		return
-	}
-	if !file.missed {
-		o.State = OpenNo
-	} else if o.State == OpenYes {
-		o.State = OpenUnknown
-	}
-	if o.Count++; len(o.Unopened) < maxUnopened {
-		o.Unopened = append(o.Unopened, short(file.Path))
-	}
+	return all
 }

@@ -122,10 +122,10 @@ func TestAnOpenBesideASwitch(t *testing.T) {
 		e.objects.put(app, "a", "2", "b", "2")
 		e.settle()
 		old := e.realPath(r, "a")
-		opens.onID = func() error { return opens.open(old) }
+		opens.set(func() { opens.onID = func() error { return opens.open(old) } })
 		e.objects.put(app, "a", "3", "b", "2")
 		e.settle()
-		opens.onID = nil
+		opens.set(func() { opens.onID = nil })
 		e.read(r, opens)
 		e.wantOpened(app, OpenNo, "a", "b")
 		e.unpublish(r)
@@ -173,10 +173,10 @@ func TestReceiptsOfFilesInPlace(t *testing.T) {
 
 		// Who opens a rewritten file before the write ends has opened it.
 		rewritten := e.realPath(r, "a")
-		opens.onID = func() error { return opens.open(rewritten) }
+		opens.set(func() { opens.onID = func() error { return opens.open(rewritten) } })
 		e.objects.put(app, "a", "4", "b", "1", "c", "1")
 		e.settle()
-		opens.onID = nil
+		opens.set(func() { opens.onID = nil })
 		if err := opens.Drain(); err != nil {
 			t.Fatal(err)
 		}

@@ -143,9 +143,9 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 	}
 	defer func() { // also when something panics
 		if !v.mounted {
-			v.dropReceipts()
+			v.receipts.close()
 			v.contents = contents{writer: v.contents.writer}
-			v.set(func() { v.charge(0); v.told.shown = nil })
+			v.set(func() { v.charge(0); v.told.shown, v.told.opened = nil, nil })
 		}
 		err = errors.Join(err, mnt.Close())
 	}()
@@ -198,9 +198,9 @@ func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering
 	var result writer.Result
 	defer func() { v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err) }()
 	v.contents.proven = false
-	v.beforeRewrite(ctx, mnt)
+	v.receipts.beforeWrite(ctx, mnt.Root())
 	result, err = v.contents.writer.Write(ctx, mnt.Root(), next.Payload)
-	v.written(ctx, mnt, result)
+	v.written(ctx, mnt, result, len(next.Payload.Files))
 	if result.Changed {
 		v.switchedNow()
 	}
@@ -231,6 +231,31 @@ func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering
 	return result.Changed, nil
 }
 
+// written has receipts look at what a write has left, and reports what they say.
+func (v *vol) written(ctx context.Context, mnt Mount, result writer.Result, files int) {
+	if result.Changed {
+		v.receipts.afterWrite(ctx, mnt.Root(), files, v.mounted)
+		v.reportOpened(ctx, false)
+	}
+}
+
+// reportOpened says anew which objects were opened. saved says that files may have just got their receipts: those that now all
+// have one are observed.
+func (v *vol) reportOpened(ctx context.Context, saved bool) {
+	if v.p.opts.Opens == nil {
+		return
+	}
+	now := v.receipts.states(v.spec.refs)
+	for ref, o := range now {
+		if was := v.told.opened[ref]; saved && o.State == OpenYes && was != nil && was.State != OpenYes {
+			took := o.At.Sub(o.Since)
+			v.p.opts.Observer.Opened(took)
+			klog.FromContext(ctx).V(2).Info("Object was opened", "ref", ref.String(), "version", v.contents.shown[ref].ResourceVersion, "after", took)
+		}
+	}
+	v.set(func() { v.told.opened = now })
+}
+
 // withdraw takes the files of refused objects away. It needs nothing but the volume: the files themselves name the objects.
 // The others stay as they were; an env file goes as a whole, until an update can be made.
 func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) error {
@@ -240,10 +265,10 @@ func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) error {
 			shown[ref] = volume.Version{}
 		}
 		v.contents.proven = false
-		v.beforeRewrite(ctx, mnt)
+		v.receipts.beforeWrite(ctx, mnt.Root())
 		result, err := v.contents.writer.Withdraw(ctx, mnt.Root(), refused, shown.Encode())
 		v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
-		v.written(ctx, mnt, result)
+		v.written(ctx, mnt, result, 0)
 		if result.Changed {
 			v.switchedNow()
 		}

@@ -147,7 +147,7 @@ func (v *vol) unmounted(err error) {
 func (v *vol) remove(ctx context.Context, gone bool) {
 	shown := v.contents.shown
 	v.unregister()
-	v.dropReceipts()
+	v.receipts.close()
 	_ = v.giveBack() // nothing is mounted there any more
 	v.p.mu.Lock()
 	defer v.p.mu.Unlock()
@@ -196,17 +196,16 @@ func (v *vol) look(ctx context.Context) error {
 	if err := v.giveBack(); err != nil {
 		return fail(ReasonUnavailable, "close the mount of volume %s: %w", v.id, err)
 	}
-	v.dropReceipts()
+	v.receipts.close()
 	if v.contents = (contents{record: text}); mounted {
 		v.contents.pruneAt = time.Now().Add(pruneTime) // the earlier process may have been killed before it pruned
-		if v.p.opts.Opens != nil {
-			v.contents.reads.findAt = v.contents.pruneAt
-		}
+		v.receipts.find(v.contents.pruneAt)
 	}
 	v.seen = true
 	v.set(func() {
 		v.mounted = mounted
 		v.charge(memoryOf(usage.Used, usage.InodesUsed))
+		v.told.opened = nil
 		if v.want == nil {
 			v.told.pod = v.hint
 		}

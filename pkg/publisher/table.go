@@ -79,11 +79,6 @@ type vol struct {
 	size int64
 	// changedAt is when the first change came that no sync has taken up; zero for none.
 	changedAt time.Time
-	// opened is when files were opened that have no receipt yet, by their IDs, and receiveAt when they get theirs; nil for
-	// none. opensLost says that others may have been opened.
-	opened    map[string]time.Time
-	receiveAt time.Time
-	opensLost bool
 	told      told
 
 	// What follows is the worker's own. seen says that it has looked what is mounted, hint is the pod that the volume
@@ -111,6 +106,7 @@ type vol struct {
 	asked    time.Duration
 	failures int
 	contents contents
+	receipts *openReceipts
 }
 
 // spec is what a request asks for.
@@ -121,8 +117,6 @@ type spec struct {
 	resolved *volume.Spec
 	leftOut  string
 	refs     []volume.Ref
-	// versionsPath is that of its file of versions, "" for none.
-	versionsPath string
 	// consent is the objects that the pod needs a right to, and consents the same with where the spec first names each.
 	consent  map[volume.Ref]bool
 	consents []volume.Reference
@@ -141,8 +135,7 @@ type treeWriter interface {
 type contents struct {
 	writer treeWriter
 	// kept is a handle on the volume's mount, nil for none.
-	kept  Mount
-	reads reads
+	kept Mount
 	// skipped is what the pod's author was last told of the variables that the env files lack.
 	skipped string
 	// record is that of a volume which was found, until its objects are known. shown is what the files show.
@@ -181,6 +174,11 @@ type worker struct {
 // add puts a new volume into the table, below its id or another key. The caller holds mu.
 func (p *Publisher) add(key, id, target string) *vol {
 	v := &vol{p: p, id: id, target: target, since: time.Now(), changed: make(chan struct{})}
+	v.receipts = newReceipts(p.opts.Opens, func(at time.Time) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.wake(v, at)
+	})
 	uid := types.UID(podUID(p.opts.KubeletDir, target))
 	w := p.workers[uid]
 	if w == nil {

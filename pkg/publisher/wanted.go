@@ -18,6 +18,7 @@ import (
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
 )
 
 // refusedTime is how long the read of a pod may be refused before that counts as a fault: an API server that has just
@@ -165,11 +166,6 @@ func (v *vol) understand(ctx context.Context, want *Request, waits bool) (*spec,
 		}
 	}
 	s.refs = s.resolved.Refs()
-	for i := range s.resolved.Sources {
-		if source := &s.resolved.Sources[i]; source.Versions {
-			s.versionsPath = source.Path
-		}
-	}
 	s.consents, s.consent = s.resolved.CrossNamespaceRefs(want.Pod), map[volume.Ref]bool{}
 	if v.p.opts.Identity != nil {
 		s.consents = append(s.consents, s.resolved.LocalRefs(want.Pod)...)
@@ -178,6 +174,16 @@ func (v *vol) understand(ctx context.Context, want *Request, waits bool) (*spec,
 		s.consent[use.Ref] = true
 	}
 	return s, nil
+}
+
+// versionsPath returns that of the file of versions, "" for none.
+func (s *spec) versionsPath() string {
+	for i := range s.resolved.Sources {
+		if source := &s.resolved.Sources[i]; source.Versions {
+			return source.Path
+		}
+	}
+	return ""
 }
 
 // resolve adds what the pod's own spec says to what a volume takes from there. What a spec says never changes in the life of
@@ -245,8 +251,9 @@ func (v *vol) register(ctx context.Context, want *Request) {
 	v.follow(v.spec.refs)
 	v.askAt, v.asked, v.admitted = time.Time{}, 0, false
 	v.token, v.proven = want.Token, want.Derived
+	writes := v.receipts.bind(writer.Options{AttributePrefix: v.p.opts.AttributePrefix, InPlace: v.spec.InPlace()}, v.spec.versionsPath())
 	if v.contents.writer == nil {
-		v.contents.writer = v.p.newWriter(v.writerOptions())
+		v.contents.writer = v.p.newWriter(writes)
 	}
 	if v.mounted && v.contents.shown == nil {
 		v.contents.shown = record.Decode(v.contents.record, v.spec.refs)

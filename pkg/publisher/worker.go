@@ -68,8 +68,8 @@ func (w *worker) end(ctx context.Context) {
 	all := slices.Collect(maps.Keys(w.all))
 	w.p.mu.Unlock()
 	for _, v := range all {
-		if v.spec != nil && v.mounted && !v.opensDue().IsZero() {
-			_ = v.through(ctx, func(mnt Mount) error { v.keepReceipts(ctx, mnt); return nil })
+		if v.spec != nil && v.mounted && !v.receipts.dueAt().IsZero() {
+			_ = v.through(ctx, func(mnt Mount) error { v.receipts.save(ctx, mnt.Root()); return nil })
 		}
 		_ = v.giveBack() // the process ends
 	}

@@ -18,7 +18,7 @@ func BenchmarkOpen(b *testing.B) {
 		},
 	} {
 		b.Run(name, func(b *testing.B) {
-			v := unlimited(b)
+			v := newVolume(b)
 			v.dir("1", "key")
 			v.runs()
 			prepare(v)
@@ -35,7 +35,7 @@ func BenchmarkOpen(b *testing.B) {
 
 // BenchmarkID is of what a new file costs.
 func BenchmarkID(b *testing.B) {
-	v := unlimited(b)
+	v := newVolume(b)
 	dir := int(v.dir("1", "key").Fd())
 	defer cpuTime(b)()
 	for b.Loop() {

@@ -15,8 +15,8 @@ import (
 
 // TestABurstLosesNothing while nobody reads.
 func TestABurstLosesNothing(t *testing.T) {
-	const files = 17_000
-	v := unlimited(t)
+	const files = 10_000
+	v := newVolume(t)
 	other := v.beside()
 	other.dir("other", "key")
 	v.numbered(files)
@@ -40,7 +40,11 @@ func TestAnOverflowIsTold(t *testing.T) {
 	if err != nil || limit > 50_000 {
 		t.Skipf("the queue's limit is %d: %v", limit, err)
 	}
-	v := newVolume(t, func(overflow func()) (*Group, error) { return newGroup(groupFlags, overflow) })
+	v := newVolume(t)
+	v.must(v.group.Close())
+	v.group = New(func() { v.overflows++ })
+	v.Cleanup(func() { v.group.Close() })
+	v.group.flags &^= unix.FAN_UNLIMITED_QUEUE
 	v.numbered(limit + 100)
 	_, r := v.watch()
 	run(t, job("burst", v.path+"/1", strconv.Itoa(limit+100)))
@@ -48,6 +52,8 @@ func TestAnOverflowIsTold(t *testing.T) {
 	if paths, _ := r.take(); len(paths) < limit-1 || len(paths) > limit || v.overflows != 1 {
 		t.Errorf("got %d files and %d overflows, want about %d and 1", len(paths), v.overflows, limit)
 	}
+	_, err = v.group.read(true) // a pause has passed
+	v.must(err)
 	v.cat("1/1")
 	v.want(r, "1/1")
 	if v.overflows != 1 {
@@ -82,7 +88,7 @@ func (v *volume) runs() {
 
 // TestALoopingOpenerIsMerged: it costs some reports a second, and hides no other volume's.
 func TestALoopingOpenerIsMerged(t *testing.T) {
-	v := unlimited(t)
+	v := newVolume(t)
 	other := v.beside()
 	v.dir("1", "key")
 	other.dir("2", "key")
@@ -128,7 +134,7 @@ func waitFor(t *testing.T, done func() bool) {
 
 // TestRunEndsWithItsContext, also when there is nothing to read.
 func TestRunEndsWithItsContext(t *testing.T) {
-	v := unlimited(t)
+	v := newVolume(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- v.group.Run(ctx) }()
@@ -141,10 +147,10 @@ func TestRunEndsWithItsContext(t *testing.T) {
 
 // TestNothingWorksAfterClose, and it is said.
 func TestNothingWorksAfterClose(t *testing.T) {
-	v := unlimited(t)
+	v := newVolume(t)
 	dir := int(v.dir("1", "key").Fd())
 	v.must(v.group.Close())
-	_, watchErr := v.group.Watch(dir, nil)
+	_, watchErr := v.group.Watch(dir, nil, nil)
 	for name, err := range map[string]error{
 		"Watch":  watchErr,
 		"Ignore": v.group.Ignore(dir),
@@ -157,14 +163,14 @@ func TestNothingWorksAfterClose(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	if _, err := v.group.Watch(-1, nil); !errors.Is(err, unix.EBADF) {
+	if _, err := v.group.Watch(-1, nil, nil); !errors.Is(err, unix.EBADF) {
 		t.Errorf("of a closed descriptor: %v", err)
 	}
 }
 
 // TestConcurrentUse is for the race detector.
 func TestConcurrentUse(t *testing.T) {
-	v := unlimited(t)
+	v := newVolume(t)
 	v.runs()
 	v.dir("1", "key")
 	stop := startLoop(t, v.path+"/1/key")

@@ -61,6 +61,8 @@ func do(job string, args []string) error {
 		return burst(args[0], args[1])
 	case "loop":
 		return loop(args[0])
+	case "storm":
+		return storm(args[0])
 	case "probe":
 		dir, err := os.Open(args[0])
 		if err != nil {
@@ -106,6 +108,36 @@ func loop(path string) error {
 	}
 }
 
+// storm holds all files of a directory open, and opens each of them again and again until its input ends.
+func storm(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var held []string
+	for _, e := range entries {
+		fd, err := unix.Open(filepath.Join(dir, e.Name()), unix.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		held = append(held, fmt.Sprintf("/proc/self/fd/%d", fd))
+	}
+	done := make(chan struct{})
+	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(done) }()
+	_, _ = fmt.Fprintln(os.Stdout, "started")
+	for n := 0; ; n++ {
+		select {
+		case <-done:
+			_, err := fmt.Fprintln(os.Stdout, n)
+			return err
+		default:
+		}
+		if err := openOnce(unix.AT_FDCWD, held[n%len(held)], unix.O_RDONLY); err != nil {
+			return err
+		}
+	}
+}
+
 // job returns the command for what do does.
 func job(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
@@ -122,9 +154,10 @@ func run(t testing.TB, cmd *exec.Cmd) {
 }
 
 // startLoop starts an opener of a file, and returns when it runs; stop ends it, and returns how often it opened.
-func startLoop(t testing.TB, path string) (stop func() int) {
+func startLoop(t testing.TB, path string) (stop func() int) { return start(t, job("loop", path)) }
+
+func start(t testing.TB, cmd *exec.Cmd) (stop func() int) {
 	t.Helper()
-	cmd := job("loop", path)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -156,6 +189,20 @@ type recorder struct {
 	mu    sync.Mutex
 	files []string
 	calls int
+	// ended is why the watch was ended.
+	ended error
+}
+
+func (r *recorder) lost(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = err
+}
+
+func (r *recorder) end() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
 }
 
 func (r *recorder) opened(files []string) {
@@ -182,18 +229,18 @@ type volume struct {
 	overflows int
 }
 
-func newVolume(t testing.TB, group func(overflow func()) (*Group, error)) *volume {
+func newVolume(t testing.TB) *volume {
 	t.Helper()
 	v := &volume{TB: t, path: mountTmpfs(t)}
-	g, err := group(func() { v.overflows++ })
-	if errors.Is(err, unix.EPERM) {
+	v.group = New(func() { v.overflows++ })
+	t.Cleanup(func() { v.group.Close() })
+	v.group.mu.Lock()
+	defer v.group.mu.Unlock()
+	if err := v.group.make(); errors.Is(err, unix.EPERM) {
 		t.Skip(err)
-	}
-	if err != nil {
+	} else if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { g.Close() })
-	v.group = g
 	return v
 }
 
@@ -206,8 +253,6 @@ func mountTmpfs(t testing.TB) string {
 	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 	return path
 }
-
-func unlimited(t testing.TB) *volume { return newVolume(t, New) }
 
 // dir makes a directory with files, and returns its descriptor.
 func (v *volume) dir(path string, files ...string) *os.File {
@@ -241,7 +286,7 @@ func (v *volume) watch() (stop func(), r *recorder) {
 	dir, err := os.Open(v.path)
 	v.must(err)
 	defer dir.Close()
-	stop, err = v.group.Watch(int(dir.Fd()), r.opened)
+	stop, err = v.group.Watch(int(dir.Fd()), r.opened, r.lost)
 	v.must(err)
 	return stop, r
 }

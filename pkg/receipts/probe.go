@@ -14,10 +14,7 @@ const probeName = "receipts-probe"
 // file that it makes there. dir is the descriptor of a writable directory, not of O_PATH.
 func Probe(dir int) (err error) {
 	seen := 0
-	g, err := New(func() { seen = -1 })
-	if err != nil {
-		return err
-	}
+	g := New(func() { seen = -1 })
 	defer func() { err = errors.Join(err, g.Close()) }()
 	g.pid = -1 // nobody's: our own opens have to count
 
@@ -27,7 +24,7 @@ func Probe(dir int) (err error) {
 	}
 	defer unix.Close(file)
 	defer func() { err = errors.Join(err, unix.Unlinkat(dir, probeName, 0)) }()
-	if _, err := g.Watch(dir, func([]string) { seen++ }); err != nil {
+	if _, err := g.Watch(dir, func([]string) { seen++ }, func(error) {}); err != nil {
 		return err
 	}
 	for _, what := range []string{"a watched", "an ignored"} { // the first open is seen, the second is not
@@ -65,6 +62,8 @@ func explain(what string, err error) error {
 		why = " (a kernel with CONFIG_FANOTIFY is needed)"
 	case errors.Is(err, unix.EPERM):
 		why = " (CAP_SYS_ADMIN is needed, and not in a user namespace)"
+	case errors.Is(err, unix.EMFILE):
+		why = " (all groups of this user ID on the node are taken: fs.fanotify.max_user_groups; it is tried again)"
 	case errors.Is(err, unix.EACCES):
 		why = " (SELinux, or another security module, has to permit the watch of files)"
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODEV):

@@ -13,7 +13,7 @@ import (
 
 // TestProbeFindsSupport, and leaves nothing.
 func TestProbeFindsSupport(t *testing.T) {
-	v := unlimited(t) // skips where there is none
+	v := newVolume(t) // skips where there is none
 	dir := v.dir("1")
 	for range 2 {
 		v.must(Probe(int(dir.Fd())))
@@ -50,7 +50,7 @@ func TestProbeKnowsTheKernel(t *testing.T) {
 
 // TestProbeSaysWhatLacks where opens can't be watched.
 func TestProbeSaysWhatLacks(t *testing.T) {
-	v := unlimited(t)
+	v := newVolume(t)
 	v.dir("1", "key")
 	v.must(os.Chmod(v.path+"/1", 0o777))
 	exe, err := os.Executable()

@@ -56,7 +56,7 @@ func TestAnOpenCounts(t *testing.T) {
 		"other namespaces, as root": func(_ *volume, path string) *exec.Cmd { return exec.Command("unshare", "-Urmpf", "cat", path) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := unlimited(t)
+			v := newVolume(t)
 			v.dir("gen/a", "key", "other")
 			_, r := v.watch()
 			run(t, open(v, v.path+"/gen/a/key"))
@@ -70,7 +70,7 @@ func TestAnOpenCounts(t *testing.T) {
 
 // TestWhatOpensNothingDoesNotCount is also about the plugin's own opens.
 func TestWhatOpensNothingDoesNotCount(t *testing.T) {
-	v := unlimited(t)
+	v := newVolume(t)
 	v.dir("gen", "key", "sentinel")
 	v.dir("gen/sub")
 	_, r := v.watch()
@@ -110,7 +110,7 @@ func TestWhatOpensNothingDoesNotCount(t *testing.T) {
 
 // TestAReportIsOfOneFileSystem: its files, each once.
 func TestAReportIsOfOneFileSystem(t *testing.T) {
-	v := unlimited(t)
+	v := newVolume(t)
 	other := v.beside()
 	v.dir("1/a/b", "key")
 	v.dir("1", "key")
@@ -129,7 +129,7 @@ func TestAReportIsOfOneFileSystem(t *testing.T) {
 
 // TestAnIgnoredFileIsSilent by each of its links, also when it is written to.
 func TestAnIgnoredFileIsSilent(t *testing.T) {
-	v := unlimited(t)
+	v := newVolume(t)
 	v.dir("1", "key", "other")
 	v.dir("2")
 	v.must(os.Link(v.path+"/1/key", v.path+"/2/key"))
@@ -152,7 +152,7 @@ func TestAnIgnoredFileIsSilent(t *testing.T) {
 
 // TestAnIDIsOfOneFile, by each of its links, and of no later one.
 func TestAnIDIsOfOneFile(t *testing.T) {
-	v := unlimited(t)
+	v := newVolume(t)
 	dir := v.dir("1", "key", "other")
 	v.must(os.Link(v.path+"/1/key", v.path+"/link"))
 	id, err := v.group.ID(int(dir.Fd()), "key")
@@ -173,7 +173,7 @@ func TestAnIDIsOfOneFile(t *testing.T) {
 
 // TestAStoppedWatchIsSilent, also about opens from before. The last watch of a file system is its only one.
 func TestAStoppedWatchIsSilent(t *testing.T) {
-	v := unlimited(t)
+	v := newVolume(t)
 	v.dir("1", "key")
 	stop, r := v.watch()
 	v.cat("1/key")
@@ -190,7 +190,7 @@ func TestAStoppedWatchIsSilent(t *testing.T) {
 
 // TestMarksHinderNoUnmount: they go with what they mark, although events wait, and nobody has to remove them.
 func TestMarksHinderNoUnmount(t *testing.T) {
-	v := unlimited(t)
+	v := newVolume(t)
 	_, r := v.watch()
 	var files []*os.File
 	for _, name := range []string{"1", "2"} {
@@ -226,7 +226,7 @@ func TestMarksHinderNoUnmount(t *testing.T) {
 
 // TestADetachedMountIsWatched before anybody can see it, and from then on.
 func TestADetachedMountIsWatched(t *testing.T) {
-	v := unlimited(t)
+	v := newVolume(t)
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	v.must(err)
 	v.must(unix.FsconfigCreate(fs))
@@ -241,7 +241,7 @@ func TestADetachedMountIsWatched(t *testing.T) {
 	v.must(err)
 	unix.Close(file)
 	var r recorder
-	_, err = v.group.Watch(dir, r.opened)
+	_, err = v.group.Watch(dir, r.opened, r.lost)
 	v.must(err)
 	unix.Close(dir)
 	over := t.TempDir()

@@ -133,6 +133,9 @@ func addReceipts(out *status.Object, v *publisher.VolumeStatus, ref volume.Ref) 
 	default:
 		out.OpenedAt = new(opened.At.UTC())
 	}
+	if opened != nil {
+		out.OpenedReason = opened.Reason
+	}
 	if opened != nil && out.Opened != string(publisher.OpenUnsupported) {
 		out.Unopened, out.UnopenedCount = opened.Unopened, opened.Count
 	}

@@ -88,10 +88,11 @@ type Object struct {
 	// Shown is the version that the files show, nil if they show none.
 	Shown *Version `json:"shown,omitempty"`
 	// OpenedAt is when the last of its files in the volume was first opened since they show what they show. Else Opened says
-	// no, unknown or unsupported, and Unopened has paths of files that were not opened: at most 8 of UnopenedCount. ShownSince
+	// no, unknown or unsupported, OpenedReason why opens are not watched, and Unopened has paths of files that were not opened: at most 8 of UnopenedCount. ShownSince
 	// is when the last of its files came to show what it shows.
 	OpenedAt      *time.Time `json:"openedAt,omitempty"`
 	Opened        string     `json:"opened,omitempty"`
+	OpenedReason  string     `json:"openedReason,omitempty"`
 	Unopened      []string   `json:"unopened,omitempty"`
 	UnopenedCount int        `json:"unopenedCount,omitempty"`
 	ShownSince    *time.Time `json:"shownSince,omitempty"`

@@ -31,13 +31,6 @@ func (u *update) replace(ctx context.Context) (err error) {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("switch %s: %w", dataName, err)
 	}
-	if u.opts.BeforeSwitch != nil {
-		var present *Generation
-		if u.old >= 0 {
-			present = &Generation{Name: u.current, opts: u.opts, fd: u.old}
-		}
-		u.opts.BeforeSwitch(ctx, present)
-	}
 	// Its birth is the end of the one before, if there is one: so it gets its name only now.
 	if u.current != "" {
 		name = nameAfter(u.current)
@@ -52,10 +45,6 @@ func (u *update) replace(ctx context.Context) (err error) {
 		return fmt.Errorf("rename %s to %s: %w", dataTmpName, dataName, err)
 	}
 	u.result.Changed, u.result.Generation = true, name
-	if u.opts.Switched != nil {
-		linked := func(i int) bool { return u.files[i].have == equal }
-		u.opts.Switched(ctx, &Generation{Name: name, Tree: u.tree, linked: linked, opts: u.opts, fd: next})
-	}
 	return nil
 }
 

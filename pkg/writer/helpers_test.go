@@ -113,7 +113,7 @@ func (v *testVolume) write(w *Writer, tree *volume.Payload) Result {
 // had their time.
 func (v *testVolume) prune() {
 	v.Helper()
-	next, err := Prune(v.root, time.Now())
+	next, err := Prune(v.root, time.Now(), nil)
 	if err != nil || !next.IsZero() {
 		v.Fatalf("Prune = %v, %v", next, err)
 	}

@@ -87,9 +87,9 @@ func list(root int) (*listing, error) {
 
 // Prune removes from dir each generation that was superseded at before or earlier, and what an interrupted write
 // left. It returns when the oldest that stays was superseded, the zero time if none stays. What can't be removed keeps
-// nothing else from going; the error is the first one. It needs no Writer, and no Write of the same volume may run
-// meanwhile.
-func Prune(dir *os.Root, before time.Time) (next time.Time, err error) {
+// nothing else from going; the error is the first one. removing is as Options.Removing. It needs no Writer, and no Write of
+// the same volume may run meanwhile.
+func Prune(dir *os.Root, before time.Time, removing func(file int)) (next time.Time, err error) {
 	root, err := openRoot(dir)
 	if err != nil {
 		return next, err
@@ -99,10 +99,10 @@ func Prune(dir *os.Root, before time.Time) (next time.Time, err error) {
 	if err != nil {
 		return next, err
 	}
-	return l.prune(int(root.Fd()), before)
+	return l.prune(int(root.Fd()), before, removing)
 }
 
-func (l *listing) prune(root int, before time.Time) (next time.Time, err error) {
+func (l *listing) prune(root int, before time.Time, removing func(file int)) (next time.Time, err error) {
 	err = removeAll(root, l.unfinished...)
 	now := time.Now()
 	for i, name := range l.generations[:max(0, len(l.generations)-1)] {
@@ -113,9 +113,42 @@ func (l *listing) prune(root int, before time.Time) (next time.Time, err error) 
 			}
 			continue
 		}
+		if removing != nil {
+			eachLast(root, name, removing)
+		}
 		err = cmp.Or(err, removeAll(root, name))
 	}
 	return next, err
+}
+
+// eachLast calls do with each file of a generation that has no link in another one. What can't be opened is left out.
+func eachLast(root int, generation string, do func(file int)) {
+	top, err := openAt(root, generation, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return
+	}
+	defer unix.Close(top)
+	at := newDirs(top)
+	defer at.close()
+	_ = walk(top, ".", func(p string, e fs.DirEntry) error {
+		if !e.Type().IsRegular() {
+			return nil
+		}
+		dir, last, err := at.at(p)
+		if err != nil {
+			return nil //nolint:nilerr // the others matter as much
+		}
+		fd, err := openAt(dir, last, unix.O_RDONLY)
+		if err != nil {
+			return nil //nolint:nilerr // as above
+		}
+		defer unix.Close(fd)
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) == nil && st.Nlink == 1 {
+			do(fd)
+		}
+		return nil
+	})
 }
 
 // removeAll removes what has the names in the root, as far as it can, and returns the first error. It holds one descriptor,

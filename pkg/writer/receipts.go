@@ -29,19 +29,13 @@ type Receipt struct {
 	Opened time.Time
 }
 
-// Generation is an open generation of a volume. It is for use by one goroutine, which closes it if it opened it.
+// Generation is an open generation of a volume. It is for use by one goroutine, which closes it.
 type Generation struct {
 	// Name is that of its directory.
 	Name string
-	// Tree is what Switched's was made of, nil for others. Of a file that was kept it has the path only.
-	Tree   *volume.Payload
-	linked func(i int) bool
-	opts   Options
-	fd     int
+	opts Options
+	fd   int
 }
-
-// Linked says whether a file of the Tree is one of the generation before.
-func (g *Generation) Linked(i int) bool { return g.linked(i) }
 
 // OpenGeneration opens a generation of dir, "" for the one that it shows. The error is fs.ErrNotExist to errors.Is if there
 // is none.

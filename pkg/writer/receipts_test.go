@@ -1,9 +1,6 @@
 package writer
 
 import (
-	"context"
-	"errors"
-	"io/fs"
 	"maps"
 	"slices"
 	"testing"
@@ -94,58 +91,31 @@ func TestReceiptsInPlace(t *testing.T) {
 	}
 }
 
-// TestSwitched hears of each generation once it is shown, and BeforeSwitch of the present one while it still is.
-func TestSwitched(t *testing.T) {
+// TestRemoving hears of each file of a superseded generation that has no other link, before it goes.
+func TestRemoving(t *testing.T) {
 	o := withAttributes(t)
 	v := newVolume(t)
-	var before, shown []string
-	ctx, cancel := context.WithCancel(t.Context())
-	present := func() string {
-		g, err := OpenGeneration(v.root, o, "")
-		if errors.Is(err, fs.ErrNotExist) {
-			return ""
-		}
+	var removed []string
+	o.Removing = func(file int) {
+		buf := make([]byte, 8)
+		n, err := unix.Pread(file, buf, 0)
 		v.must(err)
-		g.Close()
-		return g.Name
-	}
-	o.BeforeSwitch = func(_ context.Context, g *Generation) {
-		name := ""
-		if g != nil {
-			name = g.Name
-			v.must(g.Receipts(func(Receipt, int) error { return nil }))
-		}
-		if before = append(before, name); present() != name {
-			t.Errorf("%q is shown before the switch, and %q was told", present(), name)
-		}
-	}
-	o.Switched = func(_ context.Context, g *Generation) {
-		n := 0
-		v.must(g.Receipts(func(Receipt, int) error { n++; return nil }))
-		if n != 3 || unix.Faccessat(g.Fd(), "conf/c", unix.F_OK, 0) != nil || present() != g.Name {
-			t.Errorf("%d files in %s", n, g.Name)
-		}
-		// Of the second generation the first file is another one.
-		for i := range g.Tree.Files {
-			if want := len(shown) > 0 && i > 0; g.Linked(i) != want {
-				t.Errorf("%s is linked: %t", g.Tree.Files[i].Path, !want)
-			}
-		}
-		shown = append(shown, g.Name)
+		removed = append(removed, string(buf[:n]))
 	}
 	w := New(o)
 	for _, content := range []string{"1", "2"} {
-		result, err := w.Write(ctx, v.root, namedTree(content, "1", "1"))
+		_, err := w.Write(t.Context(), v.root, namedTree("record", content, "both"))
 		v.must(err)
-		if result.Generation != shown[len(shown)-1] {
-			t.Errorf("%s is shown, and %q were told", result.Generation, shown)
-		}
 	}
-	cancel()
-	if result, err := w.Write(ctx, v.root, namedTree("3", "1", "1")); !errors.Is(err, context.Canceled) || result.Changed || len(shown) != 2 {
-		t.Errorf("%+v, %v, %q", result, err, shown)
+	_, err := Prune(v.root, time.Now(), o.Removing)
+	v.must(err)
+	if !slices.Equal(removed, []string{"1"}) {
+		t.Errorf("heard of %q", removed)
 	}
-	if !slices.Equal(before, []string{"", shown[0]}) {
-		t.Errorf("before the switches %q were shown, then %q", before, shown)
+	removed = nil
+	_, err = w.Withdraw(t.Context(), v.root, refSet("b"), "")
+	v.must(err)
+	if !slices.Equal(removed, []string{"2"}) {
+		t.Errorf("of a withdrawal, heard of %q", removed)
 	}
 }

@@ -38,7 +38,7 @@ func TestGenerationBeforeStays(t *testing.T) {
 	}
 	prune := func(before, want time.Time, left ...string) {
 		t.Helper()
-		next, err := Prune(v.root, before)
+		next, err := Prune(v.root, before, nil)
 		if err != nil || !next.Equal(want) || !sameNames(v.generations(), left...) {
 			t.Errorf("Prune = %v, %v, want %v; left are %q, want %q", next, err, want, v.generations(), left)
 		}

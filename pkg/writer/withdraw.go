@@ -36,7 +36,7 @@ func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 	if err != nil {
 		return result, err
 	}
-	_, err = Prune(dir, time.Now())
+	_, err = Prune(dir, time.Now(), w.opts.Removing)
 	return result, err
 }
 

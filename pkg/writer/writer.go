@@ -47,12 +47,11 @@ type Options struct {
 	AttributePrefix string
 	// InPlace rewrites the same files.
 	InPlace bool
-	// BeforeSwitch is called with the present generation, nil for none, before another one is shown, and Switched with that
-	// one as soon as it is; nil: nobody is.
-	BeforeSwitch func(ctx context.Context, present *Generation) `json:"-"`
-	Switched     func(ctx context.Context, shown *Generation)   `json:"-"`
 	// Rewritten is called with each file that was rewritten in place, and its descriptor; nil: nobody is.
 	Rewritten func(path string, file int) `json:"-"`
+	// Removing is called with the descriptor of each file of a superseded generation before its last link goes: whoever has
+	// it open can go on opening it by that. nil: nobody is.
+	Removing func(file int) `json:"-"`
 }
 
 // Writer writes one volume, over and over. It remembers digests of what it last wrote, never the content. It is for
@@ -217,7 +216,7 @@ func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room
 	defer u.end()
 	// What can't be removed is in nobody's way, unless there is no room.
 	if room > present {
-		_, _ = u.prune(root, time.Now())
+		_, _ = u.prune(root, time.Now(), u.opts.Removing)
 	} else {
 		_ = removeAll(root, u.unfinished...)
 	}

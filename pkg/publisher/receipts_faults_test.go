@@ -1,0 +1,159 @@
+package publisher
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/refvol/refvol/pkg/receipts"
+)
+
+// TestANoisyVolume loses its watch, and has it back with a write some time later. What was opened meanwhile is unknown.
+func TestANoisyVolume(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1", "b", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.read(r, opens, "a")
+		opens.end(receipts.ErrNoisy)
+		e.settle()
+		e.wantOpened(app, OpenUnknown, "b")
+		if o := e.status().Opened[app]; o.Reason != receipts.ErrNoisy.Error() {
+			t.Errorf("the reason is %q", o.Reason)
+		}
+		e.objects.put(app, "a", "1", "b", "2")
+		e.rest()
+		if n := opens.watched(); n != 0 {
+			t.Errorf("%d watches at once", n)
+		}
+		e.wantOpened(app, OpenUnknown, "b")
+		after(rewatchMin)
+		e.objects.put(app, "a", "1", "b", "3")
+		e.rest()
+		e.wantOpened(app, OpenUnknown, "b") // who was quick may have opened it before the watch
+		e.objects.put(app, "a", "1", "b", "4")
+		e.rest()
+		e.wantOpened(app, OpenNo, "b")
+		e.read(r, opens, "b")
+		e.wantOpened(app, OpenYes)
+		if n := len(e.logs.with("Opens of a volume's files are not watched")); n != 1 {
+			t.Errorf("the log has %d lines of it", n)
+		}
+		e.unpublish(r)
+	})
+}
+
+// TestAWatchThatIsRefused is tried again.
+func TestAWatchThatIsRefused(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1")
+		opens.set(func() { opens.refuses = true })
+		r := e.request("v1")
+		e.publish(r)
+		if o := e.status().Opened[app]; o.State != OpenUnsupported || o.Reason == "" {
+			t.Errorf("%+v", o)
+		}
+		opens.set(func() { opens.refuses = false })
+		after(rewatchMin)
+		e.settle()
+		e.wantOpened(app, OpenUnknown, "a")
+		e.read(r, opens, "a")
+		e.wantOpened(app, OpenYes)
+		e.unpublish(r)
+	})
+}
+
+// TestTooManyFiles: a volume of many files has no receipts, and says why, until it has fewer.
+func TestTooManyFiles(t *testing.T) {
+	opens := newFakeOpens()
+	inStoppedBubble(t, func(opts *Options) { opts.Opens, opts.MaxVolumeSize, opts.MaxTotalSize = opens, 8*mebibyte, 512*mebibyte }, func(e *env) {
+		e.run()
+		app := configMap("app")
+		var pairs []string
+		for i := range maxWatchedFiles {
+			pairs = append(pairs, fmt.Sprint("k", i), "1")
+		}
+		e.objects.put(app, append(pairs, "more", "1")...)
+		r := e.request("v1")
+		e.publish(r)
+		if o := e.status().Opened[app]; o.State != OpenUnsupported || o.Reason != errTooManyFiles.Error() || opens.watched() != 0 {
+			t.Errorf("%+v, %d watches", o, opens.watched())
+		}
+		e.objects.put(app, pairs...)
+		e.rest()
+		if o := e.status().Opened[app]; o.State != OpenUnknown || opens.watched() != 1 {
+			t.Errorf("%+v, %d watches", o, opens.watched())
+		}
+		e.objects.put(app, append(pairs, "more", "1")...)
+		e.rest()
+		if o := e.status().Opened[app]; o.State != OpenUnsupported || opens.watched() != 0 {
+			t.Errorf("%+v, %d watches", o, opens.watched())
+		}
+		e.unpublish(r)
+	})
+}
+
+// TestAnObjectWithoutAFile is never said to have been opened.
+func TestAnObjectWithoutAFile(t *testing.T) {
+	receiptsInBubble(t, func(e *env, _ *fakeOpens, _ *fakeObserver) {
+		e.objects.put(configMap("app"))
+		r := e.request("v1")
+		e.publish(r)
+		e.wantOpened(configMap("app"), OpenUnknown)
+		e.unpublish(r)
+	})
+}
+
+// TestFilesThatCantBeRead after a write are unknown, and looked at again.
+func TestFilesThatCantBeRead(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1")
+		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
+		e.publish(r)
+		e.read(r, opens, "a")
+		e.wantOpened(app, OpenYes)
+		opens.set(func() { opens.onID = func() error { return errFault } })
+		e.objects.put(app, "a", "2")
+		e.rest()
+		if o := e.status().Opened[app]; o.State != OpenUnknown {
+			t.Errorf("%+v", o)
+		}
+		opens.set(func() { opens.onID = nil })
+		after(rewatchMin)
+		e.settle()
+		e.wantOpened(app, OpenUnknown, "a")
+		e.read(r, opens, "a")
+		e.wantOpened(app, OpenYes)
+		e.unpublish(r)
+	})
+}
+
+// TestWhatCanGetNoReceipt is not reported: a file of versions, and what was superseded, which somebody may have open.
+func TestWhatCanGetNoReceipt(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1", "sources", "[{configMap: {name: app}}, {versions: {path: v}}]")
+		e.publish(r)
+		if !opens.isIgnored(e.realPath(r, "v")) || opens.isIgnored(e.realPath(r, "a")) {
+			t.Error("the file of versions is not ignored, or the other one is")
+		}
+		held, err := os.Open(e.realPath(r, "a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer held.Close()
+		e.objects.put(configMap("app"), "a", "2")
+		e.rest()
+		after(3 * time.Second)
+		e.rest()
+		if !opens.isIgnored(filepath.Join("/proc/self/fd", fmt.Sprint(held.Fd()))) {
+			t.Error("the superseded file is not ignored")
+		}
+		e.unpublish(r)
+	})
+}

@@ -1,0 +1,180 @@
+package receipts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Run reports opens until ctx ends, and then returns nil. An error, after which nothing is reported any more, comes after a
+// call of overflow.
+func (g *Group) Run(ctx context.Context) error {
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		for first, n := true, busy; n >= busy && ctx.Err() == nil; first = false {
+			var err error
+			if n, err = g.read(first); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Drain reports all opens until now before it returns. So what is reported later was opened later: who rewrites a file in
+// place and then drains knows which opens may have been of the old content.
+func (g *Group) Drain() error {
+	_, err := g.read(false)
+	return err
+}
+
+// batch is what one read has found.
+type batch struct {
+	opened map[*watch]map[string]bool
+	lost   bool
+	events int
+}
+
+// read takes what is queued off the queue, reports it, and returns how many events these were. What comes meanwhile is left
+// to the next read, so nobody's opens keep it from its end. A later read begins when all of this is reported. anew says that
+// a pause has passed.
+func (g *Group) read(anew bool) (events int, err error) {
+	g.reading.Lock()
+	defer g.reading.Unlock()
+	if anew {
+		if g.latePauses++; g.late <= maxEvents {
+			g.latePauses = 0
+		}
+		clear(g.counts)
+		g.total, g.late = 0, 0
+	}
+	g.mu.Lock()
+	fd, closed := g.fd, g.closed
+	g.mu.Unlock()
+	switch {
+	case closed:
+		return 0, fmt.Errorf("read the fanotify group: %w", os.ErrClosed)
+	case fd < 0:
+		return 0, nil
+	}
+	queued, err := unix.IoctlGetInt(fd, unix.TIOCINQ) // which counts an event as its metadata, whatever it has besides
+	queued /= metadataSize
+	if err != nil {
+		return 0, g.fail(fmt.Errorf("look how much the fanotify group has queued: %w", err))
+	}
+	if queued > maxQueued || g.latePauses > maxLate {
+		return 0, g.discard()
+	}
+	b := batch{opened: make(map[*watch]map[string]bool)}
+	for b.events < queued && err == nil {
+		var n int
+		if n, err = unix.Read(fd, g.buffer); errors.Is(err, unix.EAGAIN) {
+			err = nil
+			break
+		}
+		if err == nil {
+			err = g.take(&b, g.buffer[:n])
+		}
+	}
+	for w, files := range b.opened {
+		ids := make([]string, 0, len(files))
+		for id := range files {
+			ids = append(ids, id)
+		}
+		w.opened(ids)
+	}
+	if err != nil {
+		return b.events, g.fail(fmt.Errorf("read the fanotify group: %w", err))
+	}
+	if b.lost {
+		g.overflow()
+	}
+	return b.events, nil
+}
+
+// fail tells that opens were lost, and returns the error.
+func (g *Group) fail(err error) error {
+	g.overflow()
+	return err
+}
+
+// take adds the events of a buffer to a batch, and ends the noisiest watch when there are too many.
+func (g *Group) take(b *batch, buf []byte) error {
+	for len(buf) > 0 {
+		e, rest, err := next(buf)
+		if err != nil {
+			return err
+		}
+		buf = rest
+		b.events++
+		b.lost = b.lost || e.lost()
+		g.note(b, e)
+	}
+	for g.total > maxEvents {
+		g.quiet(b)
+	}
+	return nil
+}
+
+// note adds an event to what was opened. The event of a file system that is not watched any more is late.
+func (g *Group) note(b *batch, e event) {
+	if e.mask&unix.FAN_OPEN == 0 || len(e.file) == 0 {
+		return
+	}
+	g.mu.Lock()
+	w := g.watches[string(e.fs)]
+	g.mu.Unlock()
+	switch {
+	case e.pid == g.pid:
+		return
+	case w == nil:
+		g.late++
+		return
+	}
+	g.counts[w]++
+	g.total++
+	if b.opened[w] == nil {
+		b.opened[w] = make(map[string]bool)
+	}
+	b.opened[w][string(e.file)] = true
+}
+
+// quiet ends the noisiest watch. What comes of it is late from then on.
+func (g *Group) quiet(b *batch) {
+	var noisiest *watch
+	for w, n := range g.counts {
+		if noisiest == nil || n > g.counts[noisiest] {
+			noisiest = w
+		}
+	}
+	g.total -= g.counts[noisiest]
+	delete(g.counts, noisiest)
+	delete(b.opened, noisiest)
+	g.stop(noisiest)
+	noisiest.lost(ErrNoisy)
+}
+
+// discard ends the group, with all that is queued, and all watches. The caller holds reading.
+func (g *Group) discard() error {
+	g.mu.Lock()
+	all := slices.Collect(maps.Values(g.watches))
+	clear(g.watches)
+	err := g.end()
+	g.latePauses = 0
+	g.mu.Unlock()
+	for _, w := range all {
+		w.lost(errors.New("more opens are queued than this process can read"))
+	}
+	return err
+}

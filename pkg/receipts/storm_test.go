@@ -1,0 +1,184 @@
+package receipts
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// storms has processes open superseded files of a volume again and again, until the test ends.
+func (v *volume) storms(processes int) {
+	v.Helper()
+	v.numbered(4000)
+	for range processes {
+		stop := start(v, job("storm", v.path+"/1"))
+		v.Cleanup(func() { stop() })
+	}
+	v.must(os.RemoveAll(v.path + "/1")) // they have the files open
+}
+
+// TestAStormCostsItsOwnVolume: its watch is ended, all else goes on, and the queue is empty again.
+func TestAStormCostsItsOwnVolume(t *testing.T) {
+	v := newVolume(t)
+	other := v.beside()
+	other.dir("2", "key")
+	root := v.dir(".")
+	v.storms(8)
+	_, noisy := v.watch()
+	_, quiet := other.watch()
+	v.runs()
+	waitFor(t, func() bool { return noisy.end() != nil })
+	v.must(v.group.Unmark(int(root.Fd())))
+	if !errors.Is(noisy.end(), ErrNoisy) {
+		t.Errorf("the watch was ended: %v", noisy.end())
+	}
+	for range 10 {
+		begin := time.Now()
+		v.must(v.group.Drain())
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("a read took %s", took)
+		}
+		other.cat("2/key")
+		waitFor(t, func() bool { files, _ := quiet.take(); return len(files) > 0 })
+	}
+	waitFor(t, func() bool {
+		n, err := unix.IoctlGetInt(v.group.fd, unix.TIOCINQ)
+		return err == nil && n < 100*metadataSize
+	})
+	if v.overflows > 0 || quiet.end() != nil {
+		t.Errorf("%d overflows, the other watch was ended: %v", v.overflows, quiet.end())
+	}
+}
+
+// TestAReadEnds: it takes what was queued when it began, however fast more comes.
+func TestAReadEnds(t *testing.T) {
+	v := newVolume(t)
+	v.storms(2)
+	_, r := v.watch()
+	for range 5 {
+		begin := time.Now()
+		v.must(v.group.Drain())
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Fatalf("a read took %s", took)
+		}
+	}
+	if r.end() == nil {
+		waitFor(t, func() bool { v.must(v.group.Drain()); return r.end() != nil }) // nobody says that a pause has passed
+	}
+}
+
+// TestAMarkThatStays: where nobody removes it, the group is thrown away.
+func TestAMarkThatStays(t *testing.T) {
+	v := newVolume(t)
+	other := v.beside()
+	v.storms(8)
+	_, noisy := v.watch()
+	_, quiet := other.watch()
+	v.runs()
+	waitFor(t, func() bool { return quiet.end() != nil })
+	if !errors.Is(noisy.end(), ErrNoisy) || errors.Is(quiet.end(), ErrNoisy) {
+		t.Errorf("the watches were ended: %v, %v", noisy.end(), quiet.end())
+	}
+}
+
+// TestALongQueueIsThrownAway, with the group, and a new one is made for the next watch.
+func TestALongQueueIsThrownAway(t *testing.T) {
+	v := newVolume(t)
+	v.dir("1", "key")
+	_, r := v.watch()
+	v.group.reading.Lock()
+	v.must(v.group.discard())
+	v.group.reading.Unlock()
+	if r.end() == nil || errors.Is(r.end(), ErrNoisy) {
+		t.Errorf("the watch was ended: %v", r.end())
+	}
+	if n := len(v.group.watches); n > 0 {
+		t.Errorf("%d watches are left", n)
+	}
+	file := int(v.open("1/key").Fd())
+	v.must(errors.Join(v.group.Drain(), v.group.Ignore(file), v.group.Listen(file))) // there is nothing to do
+	_, r = v.watch()
+	v.cat("1/key")
+	v.want(r, "1/key")
+}
+
+// TestADrainWaitsForReports: an open that another reader has taken off the queue is reported before Drain returns. Else who
+// rewrites a file would take it for one of the new content.
+func TestADrainWaitsForReports(t *testing.T) {
+	v := newVolume(t)
+	v.dir("1", "key")
+	dir := v.open("1")
+	taken, report := make(chan struct{}), make(chan struct{})
+	reported := false
+	_, err := v.group.Watch(int(dir.Fd()), func([]string) {
+		close(taken)
+		<-report
+		reported = true
+	}, func(error) {})
+	v.must(err)
+	v.cat("1/key")
+	first := make(chan error)
+	go func() { first <- v.group.Drain() }()
+	<-taken
+	second := make(chan error)
+	go func() {
+		err := v.group.Drain()
+		if !reported {
+			err = errors.Join(err, errors.New("it returned before the open was reported"))
+		}
+		second <- err
+	}()
+	select {
+	case err := <-second:
+		t.Errorf("the second reader did not wait: %v", err)
+	case <-time.After(50 * time.Millisecond):
+		close(report)
+		v.must(<-second)
+	}
+	v.must(<-first)
+}
+
+// TestAGroupIsTriedAgain where the node has too many, and the error names the limit.
+func TestAGroupIsTriedAgain(t *testing.T) {
+	v := newVolume(t)
+	dir := int(v.dir("1", "key").Fd())
+	var groups []int
+	defer func() {
+		for _, fd := range groups {
+			unix.Close(fd)
+		}
+	}()
+	for {
+		fd, err := unix.FanotifyInit(groupFlags, 0)
+		if errors.Is(err, unix.EMFILE) {
+			break
+		}
+		v.must(err)
+		if groups = append(groups, fd); len(groups) > 10_000 {
+			t.Skip("this machine has no limit of groups")
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		g := New(func() {})
+		defer g.Close()
+		_, err := g.Watch(dir, nil, nil)
+		if !errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "fs.fanotify.max_user_groups") {
+			t.Errorf("got %v", err)
+		}
+		unix.Close(groups[0])
+		groups = groups[1:]
+		<-time.After(retryMin - time.Second)
+		if _, again := g.Watch(dir, nil, nil); again != err {
+			t.Errorf("it was tried again too soon: %v", again)
+		}
+		<-time.After(time.Second)
+		if _, err := g.Watch(dir, func([]string) {}, nil); err != nil {
+			t.Error(err)
+		}
+	})
+}
