@@ -1,6 +1,6 @@
 #!/bin/bash
-# Checks every Go module and every shell script of the checkout, says all that is
-# wrong, and fails if anything is.
+# Checks every Go module, every shell script and every tracked file of the checkout, says
+# all that is wrong, and fails if anything is.
 #
 #   lint.sh       check
 #   lint.sh fmt   format the Go files as the check wants them
@@ -93,6 +93,7 @@ if [ "${1-}" = fmt ]; then
   exec "$linter" fmt
 fi
 check "configuration of golangci-lint" "$linter" config verify
+check "tracked files" tools/tracked.sh
 check "shell scripts" check_scripts
 while IFS= read -r -d '' module; do
   check "module $module" check_module "$module"
