@@ -115,12 +115,14 @@ func (o *opens) open(path string) error {
 	return err
 }
 
-func (o *opens) Watch(_ int, told func(ids []string)) (stop func(), err error) {
+func (o *opens) Watch(_ int, told func(ids []string), _ func(error)) (stop func(), err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.told = told
 	return func() {}, nil
 }
+
+func (o *opens) Unmark(int) error { return nil }
 
 func (o *opens) ID(dir int, path string) (string, error) {
 	var st unix.Stat_t
