@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/refvol/refvol/pkg/mount"
@@ -125,9 +127,9 @@ func (v *vol) pruneBefore(mnt Mount, before time.Time) {
 	}
 }
 
-// reserve says whether the volume may hold a tree, and the node: what the other volumes hold, and the tree, have to fit
-// its total. What takes no more than the volume holds anyway passes, also after a limit was lowered. Where there is no
-// room, what is kept for readers goes, for the sake of others.
+// reserve says whether the volume may hold a tree, and the pod and the node: what others hold, and the tree, have to fit the
+// pod's share and the node's total. What takes no more than the volume holds anyway passes, also after a limit was lowered.
+// Where there is no room, what the pod's volumes keep for their readers goes, and never what other pods' do.
 func (v *vol) reserve(ctx context.Context, tree *volume.Payload) error {
 	size := writer.Measure(tree)
 	takes := memoryOf(size.Bytes, size.Inodes+overhead(tree.Record))
@@ -137,38 +139,55 @@ func (v *vol) reserve(ctx context.Context, tree *volume.Payload) error {
 	if err := v.p.limits.check(size); err != nil {
 		return err
 	}
-	others, fits := v.fits(takes)
-	if !fits && v.mounted {
-		if err := v.through(ctx, func(mnt Mount) error { v.pruneNow(mnt); return nil }); err != nil {
-			return err
-		}
-		others, fits = v.fits(takes)
+	if v.fits(takes) == nil {
+		return nil
 	}
-	if !fits {
+	if err := v.worker.makeRoom(ctx); err != nil {
+		return err
+	}
+	return v.fits(takes)
+}
+
+// makeRoom removes what the pod's volumes keep for their readers.
+func (w *worker) makeRoom(ctx context.Context) error {
+	w.p.mu.Lock()
+	all := slices.Collect(maps.Keys(w.all))
+	w.p.mu.Unlock()
+	var errs []error
+	for _, v := range all {
+		if v.mounted && v.spec != nil && !v.contents.pruneAt.IsZero() {
+			errs = append(errs, v.through(ctx, func(mnt Mount) error { v.pruneNow(mnt); return nil }))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// fits returns why the volume may not hold so many bytes beside what the pod's other volumes and the node's hold, nil if it may.
+func (v *vol) fits(takes int64) error {
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	share, pod := v.p.opts.MaxTotalSize/podShare, -v.size
+	for other := range v.worker.all {
+		pod += other.size
+	}
+	switch others := v.p.used - v.size; {
+	case pod+takes > share:
+		return fail(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the pod's other volumes %d, together more than %d (an eighth of --max-total-size)", takes, pod, share)
+	case others+takes > v.p.opts.MaxTotalSize:
 		return fail(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", takes, others, v.p.opts.MaxTotalSize)
 	}
 	return nil
 }
 
-// fits says what the other volumes hold, and whether the node has room for a tree beside those.
-func (v *vol) fits(takes int64) (others int64, fits bool) {
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	others = v.p.used - v.size
-	return others, others+takes <= v.p.opts.MaxTotalSize
-}
-
-// settle counts what a volume holds after a write. A volume that nobody sees yet is not made if the node holds too much
-// with it, as others may have grown meanwhile; of another one, what is kept for readers goes.
+// settle counts what a volume holds after a write. A volume that nobody sees yet is not made if the pod or the node holds too
+// much with it, as others may have grown meanwhile; of another one, what is kept for readers goes.
 func (v *vol) settle(mnt Mount) error {
 	if err := v.measure(mnt); err != nil {
 		return err
 	}
-	if _, fits := v.fits(v.size); fits {
-		return nil
-	}
-	if !v.mounted {
-		return fail(ReasonNodeFull, "the node's volumes take more than %d bytes together (--max-total-size)", v.p.opts.MaxTotalSize)
+	full := v.fits(v.size)
+	if full == nil || !v.mounted {
+		return full
 	}
 	v.pruneNow(mnt)
 	if v.contents.leftover == nil { // a reader may have a file of what has gone open, which then still counts

@@ -15,6 +15,9 @@ const pageSize = 4096
 // for it and for its name, also of an empty file.
 const inodeSize = 1024
 
+// podShare is the part of the node's total that the volumes of one pod may hold together.
+const podShare = 8
+
 // memoryOf returns what pages and inodes count towards the node's total.
 func memoryOf(bytes, inodes int64) int64 { return bytes + inodes*inodeSize }
 

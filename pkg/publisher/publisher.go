@@ -73,6 +73,9 @@ func (p *Publisher) Run(ctx context.Context) {
 	if p.access != nil {
 		p.running.Go(func() { p.access.Run(ctx) })
 	}
+	for _, m := range p.orphans {
+		p.running.Go(func() { p.unmountOrphan(ctx, m) })
+	}
 	<-ctx.Done()
 	p.StopWaiting()
 	p.stopWorkers()

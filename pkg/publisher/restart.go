@@ -9,48 +9,47 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/mount"
 )
 
 // Restore finds the volumes that an earlier process left mounted. Nobody knows yet what is wanted of them: their pods' specs
-// say that, or the kubelet's next publish. It must return before the first call and before Run, so that all of them count
-// before a publish can take their room. It fails if it can't read the mount table.
+// say that, or the kubelet's next publish. It reads the mount table and looks at no volume, as a look may hang: each pod's
+// goroutine does that. It must return before the first call and before Run, so that no volume is mounted twice. It fails if
+// it can't read the mount table.
 func (p *Publisher) Restore(ctx context.Context) error {
 	mounted, err := p.opts.Mounts.List(ctx)
 	if err != nil {
 		return err
 	}
 	for _, m := range mounted {
-		if checkForm(p.opts.KubeletDir, m.Target) != nil {
-			continue // what is mounted anywhere else than at a target is nobody's to judge
-		}
-		if p.podDirectoryGone(m.Target) {
-			p.unmountOrphan(ctx, m.VolumeID, m.Target)
-			continue
-		}
-		if v := p.find(m.VolumeID, m.Target); v != nil {
-			v.guarded(v.logged(ctx), func(ctx context.Context) synced { return synced{err: v.look(ctx)} }) // its first sync tries again
+		switch {
+		case checkForm(p.opts.KubeletDir, m.Target) != nil: // what is mounted anywhere else is nobody's to judge
+		case p.podDirectoryGone(m.Target):
+			p.orphans = append(p.orphans, m)
+		default:
+			p.find(m.VolumeID, m.Target)
 		}
 	}
 	return nil
 }
 
-// find notes a mounted volume, and returns it, or nil if its id is known already: it is stacked, or bound to a second target.
-func (p *Publisher) find(volumeID, target string) *vol {
+// find notes a mounted volume, unless its id is known already: it is stacked, or bound to a second target.
+func (p *Publisher) find(volumeID, target string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.volumes[volumeID] != nil {
-		return nil
+		return
 	}
 	v := p.add(volumeID, volumeID, target)
 	v.mounted = true
 	p.wake(v, time.Now())
-	return v
 }
 
 // unmountOrphan unmounts a volume whose pod the kubelet has forgotten, as no unpublish will come.
-func (p *Publisher) unmountOrphan(ctx context.Context, volumeID, target string) {
-	logger := klog.FromContext(ctx).WithValues("volumeID", volumeID, "target", target)
-	if err := p.opts.Mounts.Unmount(ctx, volumeID, target); err != nil {
+func (p *Publisher) unmountOrphan(ctx context.Context, m mount.Mounted) {
+	logger := klog.FromContext(ctx).WithValues("volumeID", m.VolumeID, "target", m.Target)
+	if err := p.Unpublish(ctx, m.VolumeID, m.Target); err != nil {
 		logger.Error(err, "Can't unmount a volume whose pod is gone")
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/access"
+	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
@@ -37,6 +38,8 @@ type Publisher struct {
 	stopping, ended chan struct{}
 	stopOnce        sync.Once
 	running         sync.WaitGroup
+	// orphans are the volumes that Restore has found of pods that are gone. Run unmounts them.
+	orphans []mount.Mounted
 
 	mu sync.Mutex
 	// start starts the goroutine of a worker; nil before Run and after its end.
