@@ -22,6 +22,9 @@ const (
 	shortestPause = time.Second
 	// longestPause is the longest one after a round that failed, as while an API server is replaced.
 	longestPause = 30 * time.Second
+	// settle is how long a node has to be without the plugin, so that a pod which waits there does not lag. A DaemonSet
+	// replaces a pod within a second.
+	settle = 5 * time.Second
 )
 
 // convergedOptions are the flags of `converged`.
@@ -43,6 +46,9 @@ func newConvergedCommand() *cobra.Command {
 port-forward, both with your own rights, until each volume that names the object shows that
 version, or until --timeout ends. Then it lists the volumes that don't, and the nodes of which
 that isn't known.
+
+Pods that have not started, pods that wait on a node without the plugin, and volumes from which
+the object was withdrawn, as the pods may not have it any more, are listed apart.
 
 It does not cover native references to the object (env, volumes of other types), containers that
 mount a volume by subPath, unless its writeStrategy is InPlace, nor whether the applications have
@@ -109,8 +115,10 @@ func (o *convergedOptions) run(ctx context.Context, argument string, stdout, std
 	if err != nil {
 		return err
 	}
+	all := c.fleet()
+	all.Settle = settle
 	w := &waiter{
-		object: object, version: c.version, survey: c.fleet().Collect, watch: o.watch, allowNone: o.allowNone, opened: o.opened,
+		object: object, version: c.version, survey: all.Collect, watch: o.watch, allowNone: o.allowNone, opened: o.opened,
 		write: func(v *fleet.Result) error { return printVerdict(stdout, o.output, v) },
 		warn: func(err error) {
 			fmt.Fprintf(stderr, "Warning: %v: trying again\n", err) //nolint:errcheck // The verdict is what counts.

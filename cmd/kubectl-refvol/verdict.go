@@ -56,19 +56,39 @@ func describe(text *strings.Builder, v *fleet.Result) error {
 			return err
 		}
 	}
-	if n := len(v.NotPublished); n > 0 {
-		const few = 5
-		var names []string
-		for i := range v.NotPublished[:min(few, n)] {
-			names = append(names, podName(&v.NotPublished[i].Pod))
-		}
-		if n > few {
-			names = append(names, fmt.Sprintf("and %d more", n-few))
-		}
-		fmt.Fprintf(text, "Pods whose volumes are not published yet, or wait for something, and that get the current version then: %s.\n", strings.Join(names, ", "))
-	}
+	describeOthers(text, v)
 	fmt.Fprintf(text, "Not covered: %s.\n", strings.Join(v.NotCovered, "; "))
 	return nil
+}
+
+// describeOthers names what is no laggard, and does not show the version either.
+func describeOthers(text *strings.Builder, v *fleet.Result) {
+	var withdrawn, without, waiting []string
+	for i := range v.Withdrawn {
+		withdrawn = append(withdrawn, fmt.Sprintf("volume %s of %s", v.Withdrawn[i].Volume, v.Withdrawn[i].Pod))
+	}
+	for i := range v.WithoutPlugin {
+		without = append(without, v.WithoutPlugin[i].String())
+	}
+	for i := range v.NotPublished {
+		waiting = append(waiting, v.NotPublished[i].String())
+	}
+	list(text, "Volumes from which the object was withdrawn, as their pods may not have it any more", withdrawn)
+	list(text, "Pods that wait on a node without the plugin, so that nothing is mounted for them", without)
+	list(text, "Pods whose volumes are not published yet, or wait for something, and that get the current version then", waiting)
+}
+
+// list writes a line with a few names, if there are any.
+func list(text *strings.Builder, heading string, names []string) {
+	const few = 5
+	n := len(names)
+	if n == 0 {
+		return
+	}
+	if n > few {
+		names = append(names[:few:few], fmt.Sprintf("and %d more", n-few))
+	}
+	fmt.Fprintf(text, "%s: %s.\n", heading, strings.Join(names, ", "))
 }
 
 // podName names a pod, if it is known.

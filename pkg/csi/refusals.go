@@ -1,7 +1,6 @@
 package csi
 
 import (
-	"maps"
 	"path"
 	"slices"
 	"sync"
@@ -18,14 +17,16 @@ import (
 const (
 	// refusalTime is how long a failed publish is told, if the kubelet does not try again.
 	refusalTime = 10 * time.Minute
-	// maxRefusals bounds how many are told.
-	maxRefusals = 256
+	// maxRefusals bounds how many are told, and refusalShare is how many of one namespace are kept before those of others
+	// give way.
+	maxRefusals  = 256
+	refusalShare = 8
 )
 
-// refusals are the volumes whose last publish failed. It is safe for concurrent use.
+// refusals are the volumes whose last publish failed, the oldest failure first. It is safe for concurrent use.
 type refusals struct {
 	mu  sync.Mutex
-	all map[string]status.Refusal
+	all []status.Refusal
 }
 
 // note takes in the answer to a call.
@@ -44,30 +45,52 @@ func (r *refusals) note(req any, err error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.all, id)
+	r.all = slices.DeleteFunc(r.all, func(refusal status.Refusal) bool { return refusal.VolumeID == id })
 	if !isPublish || err == nil {
 		return
 	}
+	pod, _ := volume.PodFromContext(publish.GetVolumeContext()) // then the text says so
+	r.all = append(r.all, status.Refusal{
+		VolumeID: id, Name: shorten(path.Base(path.Dir(request.GetTargetPath()))),
+		Pod:  status.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
+		Code: code.String(), Message: grpcstatus.Convert(err).Message(), At: time.Now().UTC(),
+	})
 	r.forget()
-	if len(r.all) < maxRefusals {
-		pod, _ := volume.PodFromContext(publish.GetVolumeContext()) // then the text says so
-		r.all[id] = status.Refusal{
-			VolumeID: id, Name: shorten(path.Base(path.Dir(request.GetTargetPath()))),
-			Pod:  status.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
-			Code: code.String(), Message: grpcstatus.Convert(err).Message(), At: time.Now().UTC(),
-		}
-	}
+	r.bound()
 }
 
 // forget drops what is too old. The kubelet never unpublishes some volumes whose publish failed. The caller holds mu.
 func (r *refusals) forget() {
-	maps.DeleteFunc(r.all, func(_ string, refusal status.Refusal) bool { return time.Since(refusal.At) > refusalTime })
+	r.all = slices.DeleteFunc(r.all, func(refusal status.Refusal) bool { return time.Since(refusal.At) > refusalTime })
 }
 
-// Refused returns the volumes whose last publish failed in the last ten minutes, in no order. It is safe for concurrent use.
+// bound drops a failure if there are too many: the oldest of the namespace that has the most, so that one tenant doesn't hide
+// the failures of others. If no namespace has more than its share, the oldest of all goes. The newest one always stays. The
+// caller holds mu.
+func (r *refusals) bound() {
+	if len(r.all) <= maxRefusals {
+		return
+	}
+	count := map[string]int{}
+	for i := range r.all {
+		count[r.all[i].Pod.Namespace]++
+	}
+	most := 0 // the index of the oldest one of the namespace that has the most
+	for i := range r.all {
+		if count[r.all[i].Pod.Namespace] > count[r.all[most].Pod.Namespace] {
+			most = i
+		}
+	}
+	if count[r.all[most].Pod.Namespace] <= refusalShare {
+		most = 0
+	}
+	r.all = slices.Delete(r.all, most, most+1)
+}
+
+// Refused returns the volumes whose last publish failed in the last ten minutes, the oldest failure first. It is safe for concurrent use.
 func (s *Server) Refused() []status.Refusal {
 	s.refusals.mu.Lock()
 	defer s.refusals.mu.Unlock()
 	s.refusals.forget()
-	return slices.Collect(maps.Values(s.refusals.all))
+	return slices.Clone(s.refusals.all)
 }

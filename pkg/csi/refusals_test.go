@@ -59,7 +59,7 @@ func TestRefusals(t *testing.T) {
 // TestRefusalsAreBounded in time and number.
 func TestRefusalsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Server{refusals: refusals{all: map[string]refvolstatus.Refusal{}}}
+		s := &Server{}
 		for i := range maxRefusals + 1 {
 			s.refusals.note(&csi.NodePublishVolumeRequest{VolumeId: fmt.Sprint("v", i), TargetPath: "/a/b/mount"}, status.Error(codes.Internal, "x"))
 		}
@@ -69,8 +69,8 @@ func TestRefusalsAreBounded(t *testing.T) {
 		fail := func(id, text string) {
 			s.refusals.note(&csi.NodePublishVolumeRequest{VolumeId: id, TargetPath: "/a/b/mount"}, status.Error(codes.Internal, text))
 		}
-		if fail("v0", "news"); len(refused(s)) != maxRefusals || s.refusals.all["v0"].Message != "news" {
-			t.Errorf("of a full list, v0 says %q", s.refusals.all["v0"].Message)
+		if fail("v0", "news"); len(refused(s)) != maxRefusals || s.refusals.all[maxRefusals-1].Message != "news" {
+			t.Errorf("of a full list, v0 says %q", s.refusals.all[maxRefusals-1].Message)
 		}
 		<-time.After(refusalTime + time.Second)
 		if fail("later", "x"); len(s.refusals.all) != 1 { // also if nobody asks for the status
@@ -79,6 +79,63 @@ func TestRefusalsAreBounded(t *testing.T) {
 		<-time.After(refusalTime + time.Second)
 		if n := len(refused(s)); n != 0 {
 			t.Errorf("%d are told after ten minutes", n)
+		}
+	})
+}
+
+// TestRefusalsOfManyPods: a namespace whose publishes fail by the hundred hides neither the failures of others nor the
+// newest ones.
+func TestRefusalsOfManyPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // at one moment, so that times put nothing in order
+		s := &Server{}
+		told := func(id string) bool {
+			return slices.ContainsFunc(s.Refused(), func(r refvolstatus.Refusal) bool { return r.VolumeID == id })
+		}
+		fail := func(namespace string, i int) string {
+			t.Helper()
+			id := fmt.Sprint(namespace, "-", i)
+			s.refusals.note(&csi.NodePublishVolumeRequest{VolumeId: id, TargetPath: "/a/b/mount", VolumeContext: map[string]string{
+				"csi.storage.k8s.io/pod.namespace": namespace, "csi.storage.k8s.io/pod.name": "web", "csi.storage.k8s.io/pod.uid": "uid",
+				"csi.storage.k8s.io/serviceAccount.name": "default",
+			}}, status.Error(codes.InvalidArgument, "x"))
+			if !told(id) {
+				t.Fatalf("the newest failure, %s, is not told", id)
+			}
+			return id
+		}
+		count := func(namespace string) (n int) {
+			for _, r := range s.Refused() {
+				if r.Pod.Namespace == namespace {
+					n++
+				}
+			}
+			return n
+		}
+		for i := range 8 {
+			fail("shop", i)
+		}
+		for i := range 2 * maxRefusals {
+			fail("noisy", i)
+		}
+		late := fail("late", 0)
+		for i := range maxRefusals {
+			fail("noisy", i) // as the kubelet tries again
+		}
+		if n := len(s.Refused()); n != maxRefusals || count("shop") != 8 || !told(late) {
+			t.Errorf("%d failures are told, of shop %d, of late %d", n, count("shop"), count("late"))
+		}
+		// What is the oldest of its namespace gives way to a newer one of it.
+		if told("noisy-0") || !told("noisy-9") {
+			t.Errorf("noisy-0: %t, noisy-9: %t", told("noisy-0"), told("noisy-9"))
+		}
+		// Where no namespace has more than its share, the oldest of all gives way.
+		for i := range maxRefusals / 8 {
+			for j := range 8 {
+				fail(fmt.Sprint("ns", i), j)
+			}
+		}
+		if n := len(s.Refused()); n != maxRefusals || told(late) || count("shop") != 0 || count("ns0") != 8 {
+			t.Errorf("%d failures are told, of shop %d, of late %d, of ns0 %d", n, count("shop"), count("late"), count("ns0"))
 		}
 	})
 }

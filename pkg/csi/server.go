@@ -14,8 +14,6 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/klog/v2"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
-
-	"github.com/refvol/refvol/pkg/status"
 )
 
 // Options are what a Server needs.
@@ -70,9 +68,8 @@ func New(opts Options) (*Server, error) {
 		opts.Registered = func(bool) {}
 	}
 	return &Server{
-		opts:     opts,
-		path:     path,
-		refusals: refusals{all: map[string]status.Refusal{}},
+		opts: opts,
+		path: path,
 		registration: &registrationServer{
 			driverName: opts.DriverName,
 			socket:     opts.KubeletSocketPath,

@@ -25,7 +25,7 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// Options says which plugins there are and how to ask one. All fields are required, AtOnce and Timeout positive. The
+// Options says which plugins there are and how to ask one. All fields but Settle are required, AtOnce and Timeout positive. The
 // functions are called from one goroutine, but Pod, NodeReady and Fetch are called from up to AtOnce.
 type Options struct {
 	// Driver is the name of the CSI driver.
@@ -46,6 +46,9 @@ type Options struct {
 	// AtOnce is how many plugins are asked at once, and Timeout how long one may take to answer.
 	AtOnce  int
 	Timeout time.Duration
+	// Settle is how long after the first look Collect looks again whether a pod waits on a node without a plugin; zero: it
+	// doesn't tell such pods from others.
+	Settle time.Duration
 }
 
 // Survey is what all plugins of a cluster told at about one moment.
@@ -70,6 +73,8 @@ type Node struct {
 	Report *status.Report
 	// Pods are those with a volume of the driver that the kubelet has accepted and that have not ended.
 	Pods []Pod
+	// waits says that the pods wait for a plugin, and nothing was ever mounted for them.
+	waits bool
 }
 
 // Problem is why a node's report is missing, or can't be relied on.
@@ -114,8 +119,12 @@ func (o *Options) Collect(ctx context.Context) (*Survey, error) {
 	if err != nil {
 		return nil, err
 	}
+	looked := time.Now()
 	survey := o.arrange(csiNodes, plugins, using)
 	if err := o.askAll(ctx, survey.Nodes); err != nil {
+		return nil, err
+	}
+	if err := o.lookAgain(ctx, survey.Nodes, looked); err != nil {
 		return nil, err
 	}
 	return survey, nil
@@ -131,7 +140,7 @@ func (o *Options) arrange(csiNodes []storagev1.CSINode, plugins []corev1.Pod, us
 		return nodes[name]
 	}
 	for i := range csiNodes {
-		if slices.ContainsFunc(csiNodes[i].Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == o.Driver }) {
+		if o.isRegistered(&csiNodes[i]) {
 			node(csiNodes[i].Name)
 		}
 	}
@@ -153,7 +162,9 @@ func (o *Options) arrange(csiNodes []storagev1.CSINode, plugins []corev1.Pod, us
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		survey.Nodes = append(survey.Nodes, *nodes[name])
+		n := nodes[name]
+		n.waits = o.Settle > 0 && o.waitsForPlugin(n, csiNodes, plugins)
+		survey.Nodes = append(survey.Nodes, *n)
 	}
 	return survey
 }
@@ -200,10 +211,7 @@ func (o *Options) askAll(ctx context.Context, nodes []Node) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return context.Cause(ctx)
-	}
-	return nil
+	return cancelled(ctx)
 }
 
 // ask fills in one node's report and problem. The error is of a refusal that all nodes share.

@@ -35,20 +35,26 @@ type Result struct {
 	Object     Object `json:"object"`
 	// Current is the object's version, nil if it doesn't exist.
 	Current *status.Version `json:"current,omitempty"`
-	// Converged says that a volume names the object, that there is no laggard, and that the object has not
-	// Changed.
+	// Converged says that a volume names the object, also one of Withdrawn, that there is no laggard, and that the object has
+	// not Changed.
 	Converged bool `json:"converged"`
 	// None says that no volume names the object, and nothing else keeps the answer from being yes.
 	None bool `json:"none,omitempty"`
 	// Changed says that the object changed while the plugins were asked.
 	Changed bool `json:"changed,omitempty"`
-	// Nodes is how many had to answer. Volumes is how many name the object, and Showing how many of
+	// Nodes is how many had to answer, without those of WithoutPlugin. Volumes is how many name the object, and Showing how many of
 	// these show the current version.
 	Nodes   int `json:"nodes"`
 	Volumes int `json:"volumes"`
 	Showing int `json:"showing"`
 	// Opened is how many of these have had each of its files opened; only if that was asked for.
 	Opened *int `json:"opened,omitempty"`
+	// Withdrawn are the volumes that name the object, whose pods may not have it any more, and in which no file of it is left.
+	// They are no laggards, and Volumes does not count them.
+	Withdrawn []WithdrawnVolume `json:"withdrawn"`
+	// WithoutPlugin are pods that wait on a node on which no plugin has run since, so that nothing is mounted for them. They
+	// are no laggards: if a plugin comes, they get the version that is current then.
+	WithoutPlugin []UnpublishedPod `json:"withoutPlugin"`
 	// Laggards are what keeps the answer from being yes.
 	Laggards []OutdatedVolume `json:"laggards"`
 	// NotPublished are pods that have not started, or that no kubelet has accepted, and have a volume that no plugin
@@ -70,6 +76,13 @@ type OutdatedVolume struct {
 	// Reason is for tools: one of the constants here, or a Reason. Message is for people.
 	Reason  Reason `json:"reason"`
 	Message string `json:"message"`
+}
+
+// WithdrawnVolume is a volume from which the object was withdrawn.
+type WithdrawnVolume struct {
+	Node   string     `json:"node"`
+	Pod    status.Pod `json:"pod"`
+	Volume string     `json:"volume"`
 }
 
 // UnpublishedPod is one that has not started.
@@ -108,7 +121,8 @@ const (
 func Evaluate(object Object, opened bool, before, after *status.Version, survey *Survey) *Result {
 	v := &Result{
 		APIVersion: status.APIVersion, Kind: ResultKind, Object: object, Current: after,
-		Laggards: []OutdatedVolume{}, NotPublished: []UnpublishedPod{}, NotCovered: notCovered(opened),
+		Withdrawn: []WithdrawnVolume{}, WithoutPlugin: []UnpublishedPod{}, Laggards: []OutdatedVolume{}, NotPublished: []UnpublishedPod{},
+		NotCovered: notCovered(opened),
 	}
 	if opened {
 		v.Opened = new(int)
@@ -125,7 +139,8 @@ func Evaluate(object Object, opened bool, before, after *status.Version, survey 
 	}
 	slices.SortStableFunc(v.Laggards, func(a, b OutdatedVolume) int { return cmp.Compare(a.rank(), b.rank()) })
 	all := len(v.Laggards) == 0 && !v.Changed
-	v.Converged, v.None = all && v.Volumes > 0, all && v.Volumes == 0
+	named := v.Volumes+len(v.Withdrawn) > 0
+	v.Converged, v.None = all && named, all && !named
 	return v
 }
 
@@ -145,6 +160,13 @@ func notCovered(opened bool) []string {
 }
 
 func (v *Result) node(node *Node) {
+	if node.waits {
+		v.Nodes--
+		for _, pod := range node.Pods {
+			v.WithoutPlugin = append(v.WithoutPlugin, notStarted(pod))
+		}
+		return
+	}
 	if p := node.Problem; p != nil {
 		message := p.Message
 		if len(node.Pods) > 0 {
@@ -199,8 +221,12 @@ func (v *Result) volume(node string, volume *status.Volume) {
 		v.NotPublished = append(v.NotPublished, UnpublishedPod{node, volume.Pod})
 		return
 	}
-	v.Volumes++
 	object := &volume.Objects[named]
+	if object.Withdrawn && object.Shown == nil {
+		v.Withdrawn = append(v.Withdrawn, WithdrawnVolume{node, volume.Pod, volume.Name})
+		return
+	}
+	v.Volumes++
 	switch shown := object.Shown; {
 	case shown != nil && *shown == *v.Current:
 		v.Showing++

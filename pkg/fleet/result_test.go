@@ -42,6 +42,12 @@ func mounted(v status.Volume) status.Volume {
 	return v
 }
 
+// withdrawn returns a mounted volume from which the object was withdrawn.
+func withdrawn(v status.Volume) status.Volume {
+	v.Objects[3].Withdrawn = true
+	return mounted(saying(v, "it is refused"))
+}
+
 func without(v status.Volume) status.Volume {
 	v.Objects = nil
 	return v
@@ -70,8 +76,8 @@ func TestEvaluate(t *testing.T) {
 		nodes []Node
 		// want is a line for each laggard: pod, version shown, reason and message.
 		want []string
-		// showing of volumes show it, and waiting are not published.
-		showing, volumes, waiting int
+		// showing of volumes show it, waiting are not published, and from withdrawn it was withdrawn.
+		showing, volumes, waiting, withdrawn int
 	}{
 		"no node":     {},
 		"all show it": {nodes: []Node{reports(volumeOf("a", "Current", &current)), reports(volumeOf("b", "Current", &current))}, showing: 2, volumes: 2},
@@ -93,6 +99,19 @@ func TestEvaluate(t *testing.T) {
 		"pinned to this version": {nodes: []Node{reports(volumeOf("a", "Pinned", &current))}, showing: 1, volumes: 1},
 		"a condition that is not known does no harm to what is shown": {nodes: []Node{reports(volumeOf("a", "Sparkling", &current))}, showing: 1, volumes: 1},
 		"withdrawn": {
+			nodes:   []Node{reports(withdrawn(volumeOf("a", "RefForbidden", nil)), volumeOf("b", "Current", &current))},
+			showing: 1, volumes: 1, withdrawn: 1,
+		},
+		"withdrawn from all": {nodes: []Node{reports(withdrawn(volumeOf("a", "RefForbidden", nil)))}, withdrawn: 1},
+		"withdrawn, while another object can't be shown": {
+			nodes: []Node{reports(withdrawn(volumeOf("a", "VolumeUpdateFailed", nil)), volumeOf("b", "Current", &older))},
+			want:  []string{"b 7 Outdated it shows another version"}, volumes: 1, withdrawn: 1,
+		},
+		"said to be withdrawn, and shown": {
+			nodes: []Node{reports(withdrawn(volumeOf("a", "RefForbidden", &older)))},
+			want:  []string{"a 7 Outdated it is refused"}, volumes: 1,
+		},
+		"refused, and not known to be withdrawn": {
 			nodes: []Node{reports(saying(volumeOf("a", "RefForbidden", nil), "secret db is refused"))},
 			want:  []string{"a - NotShown the files are not known to show it: secret db is refused"}, volumes: 1,
 		},
@@ -163,11 +182,11 @@ func TestEvaluate(t *testing.T) {
 				}
 				got = append(got, fmt.Sprintf("%s %s %s %s", pod, shown, l.Reason, l.Message))
 			}
-			if !slices.Equal(got, test.want) || v.Showing != test.showing || v.Volumes != test.volumes || len(v.NotPublished) != test.waiting {
-				t.Errorf("%d of %d, %d wait, laggards\n%s\nwant %d of %d, %d wait,\n%s", v.Showing, v.Volumes, len(v.NotPublished), strings.Join(got, "\n"),
-					test.showing, test.volumes, test.waiting, strings.Join(test.want, "\n"))
+			if !slices.Equal(got, test.want) || v.Showing != test.showing || v.Volumes != test.volumes || len(v.NotPublished) != test.waiting || len(v.Withdrawn) != test.withdrawn {
+				t.Errorf("%d of %d, %d wait, %d withdrawn, laggards\n%s\nwant %d of %d, %d wait, %d withdrawn,\n%s", v.Showing, v.Volumes, len(v.NotPublished), len(v.Withdrawn),
+					strings.Join(got, "\n"), test.showing, test.volumes, test.waiting, test.withdrawn, strings.Join(test.want, "\n"))
 			}
-			if none := len(test.want) == 0 && test.volumes == 0; v.None != none || v.Converged != (len(test.want) == 0 && !none) || v.Nodes != len(test.nodes) {
+			if none := len(test.want) == 0 && test.volumes+test.withdrawn == 0; v.None != none || v.Converged != (len(test.want) == 0 && !none) || v.Nodes != len(test.nodes) {
 				t.Errorf("converged: %v, none: %v, %d nodes", v.Converged, v.None, v.Nodes)
 			}
 			if v.AcceptNone(); v.Converged != (len(test.want) == 0) || v.None {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,6 +30,9 @@ type Pod struct {
 	Accepted bool
 	// Started says that a container was made, so that the pod's volumes were mounted before.
 	Started bool
+	// Waits says that the kubelet has accepted the pod, and has never come as far as its sandbox. It makes that after all
+	// mounts, and before it pulls an image. Any doubt is false.
+	Waits bool
 	// Ended says that all containers have ended for good, and Deleted that somebody deleted the pod. A pod that has
 	// ended may have mounts until it is gone.
 	Ended, Deleted bool
@@ -95,6 +99,7 @@ func UsesDriver(pod *corev1.Pod, driver string) (Pod, bool) {
 func use(pod *corev1.Pod, driver string) (Pod, bool) {
 	use := Pod{
 		Namespace: pod.Namespace, Name: pod.Name, UID: uid(pod), Node: pod.Spec.NodeName, Accepted: accepted(pod), Started: started(pod),
+		Waits:   waits(pod),
 		Ended:   pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
 		Deleted: pod.DeletionTimestamp != nil,
 	}
@@ -127,4 +132,24 @@ func started(pod *corev1.Pod) bool {
 	}
 	all := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 	return slices.ContainsFunc(all, func(c corev1.ContainerStatus) bool { return c.ContainerID != "" })
+}
+
+// waits believes that a pod has never had a sandbox only if all that its kubelet has written says so. A sandbox that is gone has
+// left the time at which the condition became false again.
+func waits(pod *corev1.Pod) bool {
+	const atOnce = 2 * time.Second // the kubelet writes both with its first status
+	start := pod.Status.StartTime
+	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReadyToStartContainers })
+	if pod.Status.Phase != corev1.PodPending || start == nil || i < 0 || len(pod.Status.ContainerStatuses) == 0 {
+		return false
+	}
+	if c := &pod.Status.Conditions[i]; c.Status != corev1.ConditionFalse || c.LastTransitionTime.Sub(start.Time) > atOnce {
+		return false
+	}
+	all := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses)
+	return !slices.ContainsFunc(all, func(c corev1.ContainerStatus) bool {
+		now := c.State.Waiting
+		return now == nil || now.Reason != "ContainerCreating" && now.Reason != "PodInitializing" ||
+			c.ContainerID != "" || c.RestartCount > 0 || c.LastTerminationState != (corev1.ContainerState{})
+	})
 }

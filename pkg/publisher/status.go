@@ -53,7 +53,7 @@ func (v *vol) status() VolumeStatus {
 	t := &v.told
 	s := VolumeStatus{
 		VolumeID: v.id, Target: v.target, Pod: t.pod, Since: v.since, Refs: t.refs, Shown: t.shown, Bytes: v.size,
-		Opened: t.opened, OpensWatched: v.p.opts.Opens != nil,
+		Withdrawn: t.withdrawn, Opened: t.opened, OpensWatched: v.p.opts.Opens != nil,
 		Condition: t.condition, Reason: t.problem,
 	}
 	if s.Pod.UID = v.worker.uid; t.condition != "" {

@@ -93,6 +93,7 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 	}
 	got := v.answers()
 	done.pending = got.isPending()
+	v.noteWithdrawn(got.refused)
 	switch next := v.contents.switched.Add(readTime); {
 	case v.mounted && !v.isCurrent(got) && time.Now().Before(next):
 		done.again, done.err = next, pending(errPutOff)
@@ -111,6 +112,7 @@ func (v *vol) sync(ctx context.Context) (done synced) {
 	if v.mounted {
 		due, err := v.tidy(ctx)
 		done.again, done.err = earlier(done.again, due), also(done.err, err)
+		v.noteWithdrawn(got.refused)
 	}
 	return done
 }
@@ -204,6 +206,7 @@ func (v *vol) look(ctx context.Context) error {
 	v.seen = true
 	v.set(func() {
 		v.mounted = mounted
+		v.told.withdrawn = nil
 		v.charge(memoryOf(usage.Used, usage.InodesUsed))
 		v.told.opened = nil
 		if v.want == nil {

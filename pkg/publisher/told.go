@@ -52,6 +52,8 @@ type VolumeStatus struct {
 	// both are empty for a volume that is not taken over yet.
 	Refs  []volume.Ref
 	Shown record.Versions
+	// Withdrawn are those that the pod may not have any more, and of which no file is left.
+	Withdrawn map[volume.Ref]bool
 	// Opened says which of the objects were opened, by files that are shown now; nil: that can't be told. OpensWatched is
 	// false where opens are watched on no volume.
 	Opened       map[volume.Ref]*Opened
@@ -71,6 +73,8 @@ type told struct {
 	// shown is what all files are known to show. It lags behind that of the contents while files are
 	// rewritten in place, and until a restarted process has made sure of them. The map does not change.
 	shown record.Versions
+	// withdrawn holds the refused objects of which no file is left. The map does not change.
+	withdrawn map[volume.Ref]bool
 	// opened says which of the objects were opened. Neither the map nor what it holds changes.
 	opened map[volume.Ref]*Opened
 	// kind tells one problem from another, and condition is "" until something is known, and since is when kind last changed.
@@ -116,4 +120,19 @@ func (t *told) withdraw(gone map[volume.Ref]bool) {
 	for ref := range gone {
 		delete(t.shown, ref)
 	}
+}
+
+// noteWithdrawn tells of the refused objects of which no file is left. While a superseded generation is there, it may have one.
+// It is called before each write, so that nothing is told of what the write may show again, and when all is tidied.
+func (v *vol) noteWithdrawn(refused map[volume.Ref]bool) {
+	superseded := !v.contents.pruneAt.IsZero() || v.contents.leftover != nil
+	gone := map[volume.Ref]bool{}
+	for ref := range refused {
+		if v.contents.withdrawn[ref] && (v.told.withdrawn[ref] || !superseded) {
+			gone[ref] = true
+		}
+	}
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	v.told.withdrawn = gone
 }

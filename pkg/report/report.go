@@ -97,6 +97,7 @@ func (r *Reporter) volume(v *publisher.VolumeStatus, known map[key]manager.Objec
 		if o.Shown != nil {
 			addReceipts(&o, v, objects[i].Ref)
 		}
+		o.Withdrawn = o.Shown == nil && v.Withdrawn[objects[i].Ref]
 		out.Objects = append(out.Objects, o)
 	}
 	return out

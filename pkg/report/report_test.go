@@ -70,8 +70,9 @@ func TestReport(t *testing.T) {
 					VolumeID: "v1", Target: "/k/pods/uid/volumes/kubernetes.io~csi/settings/mount",
 					Pod:       volume.Pod{Namespace: "shop", Name: "web", UID: "uid", ServiceAccount: "sa"},
 					Condition: "RefForbidden", Reason: "one\ntwo", Since: start, Bytes: 4096, WithoutToken: true,
-					Refs:  []volume.Ref{configMap("app"), configMap("db"), configMap("gone")},
-					Shown: map[volume.Ref]volume.Version{configMap("app"): version, configMap("db"): {}},
+					Refs:      []volume.Ref{configMap("app"), configMap("db"), configMap("gone")},
+					Shown:     map[volume.Ref]volume.Version{configMap("app"): version, configMap("db"): {}},
+					Withdrawn: map[volume.Ref]bool{configMap("db"): true, configMap("app"): true}, // the second one can't be
 					Opened: map[volume.Ref]*publisher.Opened{
 						configMap("app"): {State: publisher.OpenNo, Since: start, Unopened: []string{"a"}, Count: 1}, configMap("db"): {State: publisher.OpenYes},
 					},
@@ -94,7 +95,7 @@ func TestReport(t *testing.T) {
 		const want = `{"volumeID":"v1","name":"settings","pod":{"namespace":"shop","name":"web","uid":"uid"},` +
 			`"condition":"RefForbidden","reason":"one\ntwo","abnormal":true,"since":"2000-01-01T00:00:00Z","bytes":4096,"withoutToken":true,"objects":[` +
 			`{"kind":"ConfigMap","namespace":"shop","name":"app","shown":{"uid":"u1","resourceVersion":"812"},"opened":"no","unopened":["a"],"unopenedCount":1,"shownSince":"2000-01-01T00:00:00Z","state":"present","provenAt":"2000-01-01T00:01:00Z","followed":true},` +
-			`{"kind":"ConfigMap","namespace":"shop","name":"db","state":"denied","reason":"no\nway","followed":false},` +
+			`{"kind":"ConfigMap","namespace":"shop","name":"db","withdrawn":true,"state":"denied","reason":"no\nway","followed":false},` +
 			`{"kind":"ConfigMap","namespace":"shop","name":"gone","state":"unknown","reason":"the plugin does not ask for it","followed":false}]}`
 		if string(first) != want {
 			t.Errorf("got  %s\nwant %s", first, want)

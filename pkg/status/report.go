@@ -87,6 +87,9 @@ type Object struct {
 	Name      string `json:"name"`
 	// Shown is the version that the files show, nil if they show none.
 	Shown *Version `json:"shown,omitempty"`
+	// Withdrawn says that the pod may not have the object any more, and that no file of it is left. Plugins of earlier
+	// releases don't tell.
+	Withdrawn bool `json:"withdrawn,omitempty"`
 	// OpenedAt is when the last of its files in the volume was first opened since they show what they show. Else Opened says
 	// no, unknown or unsupported, OpenedReason why opens are not watched, and Unopened has paths of files that were not opened: at most 8 of UnopenedCount. ShownSince
 	// is when the last of its files came to show what it shows.

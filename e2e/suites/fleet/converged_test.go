@@ -62,7 +62,7 @@ func TestNoNodeIsLeftOut(t *testing.T) {
 	// No kubelet, nothing on the plugin's port, and a server of another kind there.
 	cutOff := kubelet.NodeAt("cut-off", closedPort(t))
 	cutOff.Status.Conditions[0].Status = corev1.ConditionUnknown
-	w.register(cutOff)
+	w.register(cutOff, harness.DriverName)
 	w.pluginPod("cut-off", "")
 	w.registerHere("refused")
 	w.pluginPod("refused", "")

@@ -75,8 +75,8 @@ func (w *world) putPod(pod *corev1.Pod) {
 	w.cleanUp(func(ctx context.Context) error { return shared.DeletePod(ctx, pod.Namespace, pod.Name) })
 }
 
-// register makes a node, with the driver registered on it.
-func (w *world) register(node *corev1.Node) {
+// register makes a node, with drivers registered on it.
+func (w *world) register(node *corev1.Node, drivers ...string) {
 	w.t.Helper()
 	created, err := shared.Client().CoreV1().Nodes().Create(w.t.Context(), node, metav1.CreateOptions{})
 	if err != nil {
@@ -86,9 +86,9 @@ func (w *world) register(node *corev1.Node) {
 	if _, err := shared.Client().CoreV1().Nodes().UpdateStatus(w.t.Context(), created, metav1.UpdateOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
-	csiNode := &storagev1.CSINode{
-		ObjectMeta: metav1.ObjectMeta{Name: node.Name},
-		Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: harness.DriverName, NodeID: node.Name}}},
+	csiNode := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	for _, driver := range drivers {
+		csiNode.Spec.Drivers = append(csiNode.Spec.Drivers, storagev1.CSINodeDriver{Name: driver, NodeID: node.Name})
 	}
 	if _, err := shared.Client().StorageV1().CSINodes().Create(w.t.Context(), csiNode, metav1.CreateOptions{}); err != nil {
 		w.t.Fatal(err)
@@ -99,14 +99,20 @@ func (w *world) register(node *corev1.Node) {
 	})
 }
 
-// registerHere makes a node whose kubelet is the world's.
+// registerHere makes a node with the driver, whose kubelet is the world's.
 func (w *world) registerHere(name string) {
+	w.t.Helper()
+	w.registerWith(name, harness.DriverName)
+}
+
+// registerWith makes a node with other drivers.
+func (w *world) registerWith(name string, drivers ...string) {
 	w.t.Helper()
 	node, err := w.kubelets.Node(name)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.register(node)
+	w.register(node, drivers...)
 }
 
 // pluginPod stores the plugin's pod of a node, whose ports lead to an address.
@@ -133,13 +139,34 @@ func runningPod(namespace, name, node string) *corev1.Pod {
 // appPod stores a pod with a volume of the driver that no plugin knows. If it is pending, no kubelet has accepted it.
 func (w *world) appPod(name, node string, phase corev1.PodPhase) {
 	w.t.Helper()
+	pod := w.newAppPod(name, node)
+	pod.Status.Phase = phase
+	w.putPod(pod)
+}
+
+// waitingPod stores a pod that a kubelet has accepted, and for which it can't mount a volume of the driver.
+func (w *world) waitingPod(name, node string) *corev1.Pod {
+	w.t.Helper()
+	pod := w.newAppPod(name, node)
+	now := metav1.Now()
+	pod.Status = corev1.PodStatus{
+		Phase: corev1.PodPending, StartTime: &now, HostIP: "127.0.0.1",
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionFalse, LastTransitionTime: now}},
+		ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "main", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}},
+		}},
+	}
+	w.putPod(pod)
+	return pod
+}
+
+func (w *world) newAppPod(name, node string) *corev1.Pod {
 	pod := runningPod(w.namespace, name, node)
 	readOnly := true
 	pod.Spec.Volumes = []corev1.Volume{{Name: "settings", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
 		Driver: harness.DriverName, ReadOnly: &readOnly, VolumeAttributes: map[string]string{"secret": "db"},
 	}}}}
-	pod.Status.Phase = phase
-	w.putPod(pod)
+	return pod
 }
 
 // node is one with a plugin.

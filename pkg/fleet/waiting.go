@@ -1,0 +1,172 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A pod that waits on a node without a plugin shows no version, if no plugin has run there since a kubelet has accepted it. The
+// API server keeps no history of that. So all of this has to be true, at two looks with Settle between them:
+//
+//   - The node is ready: what its kubelet has written is not old.
+//   - Its CSINode is there and lacks the driver: no plugin is registered, without which the kubelet mounts nothing.
+//   - No pod of the plugin is on the node, in whatever phase, or to be scheduled there. A plugin that restarts has a pod while
+//     it is missing from the CSINode. A pod that is replaced is missing for less than Settle, and the new one names its node
+//     before it is scheduled.
+//   - No pod with a volume of the driver has ever had a sandbox there. The kubelet makes that after all mounts, so none has a
+//     file in use, and none has a mount for which it was made.
+//
+// What remains: a plugin mounts a volume, and somebody takes it off the node before the kubelet makes the pod's sandbox.
+
+// waitsForPlugin says whether this look tells that nothing is mounted for a node's pods.
+func (o *Options) waitsForPlugin(node *Node, csiNodes []storagev1.CSINode, plugins []corev1.Pod) bool {
+	if node.pod != nil || len(node.Pods) == 0 || slices.ContainsFunc(node.Pods, func(p Pod) bool { return !p.Waits }) {
+		return false
+	}
+	return o.lacksPlugin(node.Name, csiNodes, plugins)
+}
+
+// lacksPlugin says whether neither a driver is registered on a node nor a plugin's pod is there or to come.
+func (o *Options) lacksPlugin(node string, csiNodes []storagev1.CSINode, plugins []corev1.Pod) bool {
+	i := slices.IndexFunc(csiNodes, func(n storagev1.CSINode) bool { return n.Name == node })
+	return i >= 0 && !o.isRegistered(&csiNodes[i]) && !slices.ContainsFunc(plugins, func(pod corev1.Pod) bool { return mayRunOn(&pod, node) })
+}
+
+func (o *Options) isRegistered(node *storagev1.CSINode) bool {
+	return slices.ContainsFunc(node.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == o.Driver })
+}
+
+// mayRunOn says whether a plugin's pod is on a node, or may be scheduled there. A DaemonSet's pod names its node by its affinity.
+func mayRunOn(pod *corev1.Pod, node string) bool {
+	if pod.Spec.NodeName != "" {
+		return pod.Spec.NodeName == node
+	}
+	affinity := pod.Spec.Affinity
+	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return true
+	}
+	terms := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	return slices.ContainsFunc(terms, func(term corev1.NodeSelectorTerm) bool {
+		return !slices.ContainsFunc(term.MatchFields, func(field corev1.NodeSelectorRequirement) bool {
+			return field.Key == metav1.ObjectNameField && field.Operator == corev1.NodeSelectorOpIn && !slices.Contains(field.Values, node)
+		})
+	})
+}
+
+// lookAgain takes back what the first look, at a time, has told of pods that wait, unless a second one tells the same. The
+// error is as Collect's.
+func (o *Options) lookAgain(ctx context.Context, nodes []Node, first time.Time) error {
+	var waiting []*Node
+	for i := range nodes {
+		node := &nodes[i]
+		if node.waits && node.Problem != nil && node.Problem.Reason == NoPlugin {
+			waiting = append(waiting, node)
+		}
+		node.waits = false
+	}
+	if len(waiting) == 0 || !pause(ctx, time.Until(first.Add(o.Settle))) {
+		return cancelled(ctx)
+	}
+	csiNodes, err := o.CSINodes(ctx)
+	if err != nil {
+		return unlessLate(ctx, err)
+	}
+	plugins, err := o.Plugins(ctx)
+	if err != nil {
+		return unlessLate(ctx, err)
+	}
+	waiting = slices.DeleteFunc(waiting, func(node *Node) bool { return !o.lacksPlugin(node.Name, csiNodes, plugins) })
+	o.lookAtPods(ctx, waiting)
+	return cancelled(ctx)
+}
+
+// lookAtPods says of each node whether it is ready and its pods wait. It forgets pods that are gone.
+func (o *Options) lookAtPods(ctx context.Context, nodes []*Node) {
+	type look struct {
+		ready bool
+		// pods are those of the node, nil where one is gone.
+		pods []*Pod
+	}
+	looks := make([]look, len(nodes))
+	var group errgroup.Group
+	group.SetLimit(o.AtOnce)
+	for i, node := range nodes {
+		l := &looks[i]
+		l.pods = make([]*Pod, len(node.Pods))
+		group.Go(func() error {
+			bounded, cancel := context.WithTimeout(ctx, o.Timeout)
+			defer cancel()
+			ready, err := o.NodeReady(bounded, node.Name)
+			l.ready = ready && err == nil
+			return nil
+		})
+		for j := range node.Pods {
+			group.Go(func() error {
+				l.pods[j] = o.podAgain(ctx, node.Pods[j])
+				return nil
+			})
+		}
+	}
+	_ = group.Wait() // what failed is a doubt
+	for i, node := range nodes {
+		node.waits = looks[i].ready
+		var pods []Pod
+		for _, pod := range looks[i].pods {
+			if pod != nil {
+				pods = append(pods, *pod)
+				node.waits = node.waits && pod.Waits
+			}
+		}
+		node.Pods = pods
+	}
+}
+
+// podAgain returns a pod as it is now, nil if it is gone. What can't be found out does not wait.
+func (o *Options) podAgain(ctx context.Context, pod Pod) *Pod {
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	now, err := o.Pod(ctx, pod.Namespace, pod.Name)
+	switch {
+	case err == nil && now == nil:
+		return nil
+	case err != nil || now.UID != pod.UID || now.Node != pod.Node:
+		pod.Waits = false
+		return &pod
+	}
+	return now
+}
+
+// pause returns after a time, and whether that came before the end of ctx.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// cancelled returns the cause of a ctx that was cancelled, nil if it has come to its deadline or goes on.
+func cancelled(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// unlessLate returns the error of a request, nil if ctx's deadline has come.
+func unlessLate(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,158 @@
+package publisher
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// wantWithdrawn checks which objects the status says to be withdrawn.
+func (e *env) wantWithdrawn(refs ...volume.Ref) {
+	e.Helper()
+	s := e.status()
+	got := slices.Collect(maps.Keys(s.Withdrawn))
+	if len(got) != len(refs) || slices.ContainsFunc(refs, func(ref volume.Ref) bool { return !s.Withdrawn[ref] }) {
+		e.Errorf("withdrawn: %v, want %v", got, refs)
+	}
+	for ref := range s.Withdrawn {
+		if s.Shown[ref].UID != "" {
+			e.Errorf("%s is withdrawn, and shown at %v", ref, s.Shown[ref])
+		}
+	}
+}
+
+// TestWithdrawnIsTold of a refused object once no file of it is left, also of a superseded generation, until the pod may
+// have it again.
+func TestWithdrawnIsTold(t *testing.T) {
+	for _, strategy := range []string{"Atomic", "InPlace"} {
+		t.Run(strategy, func(t *testing.T) {
+			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+				r.Attributes["writeStrategy"] = strategy
+				e.publish(r)
+				e.wantWithdrawn()
+				access.grant(sharedConfig)
+				e.takeUntil(func() bool {
+					s := e.status()
+					if len(s.Withdrawn) > 0 && e.generations(r) != 1 {
+						t.Errorf("%v is withdrawn, and %d generations are there", s.Withdrawn, e.generations(r))
+					}
+					return len(s.Withdrawn) > 0
+				})
+				if files := e.mounts.files(r.Target); files["password"] != "" {
+					t.Error("the file is there")
+				}
+				e.wantWithdrawn(sharedSecret)
+
+				e.restart() // a new process makes sure of that
+				e.confirm()
+				after(2 * pruneTime)
+				e.wantWithdrawn(sharedSecret)
+
+				e.objects.put(configMap("app"), "a", "2") // the generation before has no file of it either
+				e.settle()
+				if files := e.mounts.files(r.Target); files["a"] != "2" {
+					t.Error("the other object's change is not shown")
+				}
+				e.wantWithdrawn(sharedSecret)
+
+				access.grant(sharedConfig, sharedSecret)
+				after(reviewTime)
+				e.settle()
+				e.wantWithdrawn()
+				e.wantFiles(r, "a", "2", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
+				e.unpublish(r)
+				e.wantNothing()
+			})
+		})
+	}
+}
+
+// TestAFailedWithdrawalIsNotTold: neither while the files can't be changed, nor after a write that has put them there again. It
+// is told when a later try succeeds.
+func TestAFailedWithdrawalIsNotTold(t *testing.T) {
+	t.Run("the volume can't be opened", func(t *testing.T) {
+		acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+			e.publish(r)
+			access.grant()
+			e.mounts.failAt("Reopen", errFault)
+			after(2 * reviewTime)
+			e.settle()
+			e.wantWithdrawn()
+			e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
+			e.mounts.failAt("Reopen", nil)
+			after(reviewTime)
+			e.settle()
+			e.wantWithdrawn(sharedSecret, sharedConfig)
+			e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
+		})
+	})
+	t.Run("a write that failed has put the file there again", func(t *testing.T) {
+		acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+			r.Attributes["writeStrategy"] = "InPlace"
+			e.publish(r)
+			access.grant(sharedConfig)
+			after(reviewTime + 2*pruneTime)
+			e.settle()
+			e.wantWithdrawn(sharedSecret)
+			e.writes.set(nil, func() error { return errFault })
+			access.grant(sharedConfig, sharedSecret)
+			after(reviewTime)
+			e.settle()
+			e.wantWithdrawn()
+			e.mounts.failAt("StillAt", errFault)
+			e.mounts.failAt("Reopen", errFault)
+			access.grant(sharedConfig)
+			after(2 * reviewTime)
+			e.settle()
+			e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
+			e.wantWithdrawn()
+			e.mounts.failAt("Reopen", nil)
+			after(reviewTime)
+			e.settle()
+			e.wantWithdrawn(sharedSecret)
+		})
+	})
+}
+
+// TestAWithdrawalWithoutAnUpdateIsTold, as where another object can't be read, and so is nothing that is refused no more.
+func TestAWithdrawalWithoutAnUpdateIsTold(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
+		access.grant(sharedConfig)
+		after(reviewTime + 2*pruneTime)
+		e.settle()
+		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
+		e.wantWithdrawn(sharedSecret)
+
+		// The pod may have it again, and waits for it: the volume is to show it.
+		access.grant(sharedConfig, sharedSecret)
+		after(reviewTime)
+		e.settle()
+		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
+		e.wantWithdrawn()
+	})
+}
+
+// TestWithdrawnWaitsForTheLastGeneration: while a superseded one is there, it may have a file of the object.
+func TestWithdrawnWaitsForTheLastGeneration(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		access.grant(sharedConfig)
+		e.takeUntil(func() bool { return e.generations(r) == 2 })
+		e.mounts.failAt("StillAt", errFault)
+		e.mounts.failAt("Reopen", errFault) // so that nothing can be pruned
+		after(10 * pruneTime)
+		if e.wantWithdrawn(); e.generations(r) != 2 {
+			t.Errorf("%d generations", e.generations(r))
+		}
+		e.mounts.failAt("StillAt", nil)
+		e.mounts.failAt("Reopen", nil)
+		after(reviewTime)
+		e.settle()
+		e.wantWithdrawn(sharedSecret)
+	})
+}
