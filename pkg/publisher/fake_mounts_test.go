@@ -27,8 +27,9 @@ type fakeMounts struct {
 	mu  sync.Mutex
 	// attached is the file system at each target.
 	attached map[string]*fakeTmpfs
-	// notOpened holds targets at which Open fails.
+	// notOpened holds targets at which Open fails, and hanging those at which it waits until the channel is closed.
 	notOpened map[string]bool
+	hanging   map[string]chan struct{}
 	// hooks is called at the begin of a method; its error is the method's.
 	hooks  map[string]func() error
 	calls  map[string]int
@@ -134,8 +135,11 @@ func (m *fakeMounts) Open(_ context.Context, volumeID, target string) (*os.Root,
 		return nil, mount.Usage{}, err
 	}
 	m.mu.Lock()
-	fails := m.notOpened[target]
+	fails, hanging := m.notOpened[target], m.hanging[target]
 	m.mu.Unlock()
+	if hanging != nil {
+		<-hanging
+	}
 	if fails {
 		return nil, mount.Usage{}, errFault
 	}
@@ -259,6 +263,15 @@ func (m *fakeMounts) failOpen(requests []Request) {
 	for _, r := range requests {
 		m.notOpened[r.Target] = true
 	}
+}
+
+// hangs has Open at a target hang until release.
+func (m *fakeMounts) hangs(target string) (release func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	hanging := make(chan struct{})
+	m.hanging = map[string]chan struct{}{target: hanging}
+	return func() { close(hanging) }
 }
 
 // setAttribute sets an attribute of what a path leads to, which begins with a target.

@@ -166,13 +166,13 @@ func (w *worker) makeRoom(ctx context.Context) error {
 func (v *vol) fits(takes int64) error {
 	v.p.mu.Lock()
 	defer v.p.mu.Unlock()
-	share, pod := v.p.opts.MaxTotalSize/podShare, -v.size
+	share, pod := max(v.p.opts.MaxTotalSize/podShare, v.p.opts.MaxVolumeSize), -v.size
 	for other := range v.worker.all {
 		pod += other.size
 	}
 	switch others := v.p.used - v.size; {
 	case pod+takes > share:
-		return fail(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the pod's other volumes %d, together more than %d (an eighth of --max-total-size)", takes, pod, share)
+		return fail(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the pod's other volumes %d, together more than %d (a pod's share: an eighth of --max-total-size, but at least --max-volume-size)", takes, pod, share)
 	case others+takes > v.p.opts.MaxTotalSize:
 		return fail(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", takes, others, v.p.opts.MaxTotalSize)
 	}

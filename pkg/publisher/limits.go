@@ -15,7 +15,8 @@ const pageSize = 4096
 // for it and for its name, also of an empty file.
 const inodeSize = 1024
 
-// podShare is the part of the node's total that the volumes of one pod may hold together.
+// podShare is the part of the node's total that the volumes of one pod may hold together, if that is not less than one volume
+// may have.
 const podShare = 8
 
 // memoryOf returns what pages and inodes count towards the node's total.

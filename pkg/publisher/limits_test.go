@@ -129,6 +129,42 @@ func TestTheNodesTotal(t *testing.T) {
 	})
 }
 
+// TestAPodsShare: one pod fills an eighth of the node, and no more. For a new volume what its own volumes keep for readers goes,
+// and not what another pod's do.
+func TestAPodsShare(t *testing.T) {
+	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = 16 * mebibyte }, func(e *env) {
+		e.run()
+		e.objects.put(configMap("app"), "a", pages(100))
+		e.objects.put(configMap("one"), "a", "1")
+		e.objects.put(configMap("large"), "a", pages(200))
+		other := e.request("other", "configMap", "one")
+		e.publish(other)
+		all := e.inOnePod("greedy", 22)
+		for _, r := range all[:5] {
+			e.publish(r)
+		}
+		e.wantReason(e.p.Publish(e.ctx, all[5]), ReasonNodeFull,
+			"the files and their inodes take 417792 bytes of memory, the pod's other volumes 2073600, together more than 2097152 (a pod's share: an eighth of --max-total-size, but at least --max-volume-size)")
+		e.publish(e.request("tenant", "configMap", "large"))
+		e.publish(e.request("fits")) // other pods are not concerned
+
+		// The readers of another pod have their second.
+		e.objects.put(configMap("one"), "a", "2")
+		e.settle()
+		e.unpublish(all[4])
+		mine := all[0]
+		e.objects.put(configMap("app"), "a", pages(101)) // two generations each
+		e.settle()
+		last := all[6]
+		last.Attributes = map[string]string{"configMap": "one"}
+		e.publish(last)
+		if n := e.generations(other); n != 2 {
+			t.Errorf("the other pod has %d generations", n)
+		}
+		e.wantFiles(mine, "a", pages(101))
+	})
+}
+
 // Files without content take inodes of the kernel's memory too: those of volumes being published,
 // updated or left by an earlier process.
 func TestEmptyFilesFillTheNode(t *testing.T) {

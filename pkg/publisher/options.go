@@ -167,7 +167,7 @@ type Options struct {
 	// PublishWait bounds how long a publish waits for required objects and keys.
 	PublishWait time.Duration
 	// MaxVolumeSize bounds the memory, in bytes, that the files of one volume take, MaxTotalSize
-	// what the file systems of all volumes hold, with their inodes. Those of one pod may hold an eighth of it.
+	// what the file systems of all volumes hold, with their inodes. Those of one pod may hold an eighth of it, or MaxVolumeSize.
 	MaxVolumeSize, MaxTotalSize int64
 }
 
