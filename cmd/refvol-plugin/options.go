@@ -55,7 +55,7 @@ func newServeOptions() *serveOptions {
 		changeDetection: string(manager.Watch),
 		identity:        command.IdentityPlugin,
 		publishWait:     100 * time.Second,
-		maxVolumeSize:   "16Mi",
+		maxVolumeSize:   "32Mi",
 		maxTotalSize:    "512Mi",
 		maxCachedSize:   "256Mi",
 		httpAddress:     ":9810",
@@ -98,7 +98,7 @@ func (o *serveOptions) sizes() (s sizes, err error) {
 	parse := func(flag, text string) int64 {
 		quantity, parseErr := resource.ParseQuantity(text)
 		if parseErr != nil || quantity.Sign() <= 0 {
-			err = errors.Join(err, fmt.Errorf("--%s: Invalid value: %q: must be a positive quantity such as 16Mi", flag, text))
+			err = errors.Join(err, fmt.Errorf("--%s: Invalid value: %q: must be a positive quantity such as 32Mi", flag, text))
 			return 0
 		}
 		return quantity.Value()

@@ -54,13 +54,13 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
-	const form = "must be a positive quantity such as 16Mi"
+	const form = "must be a positive quantity such as 32Mi"
 	for _, test := range []struct {
 		volume, total, cached string
 		want                  sizes
 		err                   string
 	}{
-		{volume: "16Mi", total: "512Mi", cached: "256Mi", want: sizes{16 << 20, 512 << 20, 256 << 20}},
+		{volume: "32Mi", total: "512Mi", cached: "256Mi", want: sizes{32 << 20, 512 << 20, 256 << 20}},
 		{volume: "1", total: "1e3", cached: "8", want: sizes{1, 1000, 8}},
 		{volume: "1k", total: "1Gi", cached: "1Gi", want: sizes{1000, 1 << 30, 1 << 30}},
 		{volume: "", total: "1", cached: "1", err: `--max-volume-size: Invalid value: "": ` + form},

@@ -13,7 +13,7 @@ import (
 // maxHeap is what one render may take beside the objects.
 const (
 	maxHeap  = 64 << 20
-	maxFiles = 4096
+	maxFiles = 8192
 )
 
 // allocated returns how many bytes do allocates. That is more than it ever holds, and it
@@ -58,7 +58,7 @@ func TestRenderIsBounded(t *testing.T) {
 	}{
 		{
 			"one object in many sources", numbered("big", 3000, 1), same,
-			"sources[1].configMap: Too many: the volume may show 4096 keys, items and env files, each counted as often as it is named: one for each page of --max-volume-size",
+			"sources[2].configMap: Too many: the volume may show 8192 keys, items and env files, each counted as often as it is named: one for each page of --max-volume-size",
 		}, {
 			"a long prefix", numbered("big", 10000, 0), from(1, strings.Repeat("P", 60000)),
 			tooLong,

@@ -16,7 +16,7 @@ func pages(n int) string { return strings.Repeat("x", n*pageSize) }
 func taken(pages, files int) int64 { return int64(pages)*pageSize + int64(3+2*files)*inodeSize }
 
 func TestTheFileSystemHoldsTwoGenerations(t *testing.T) {
-	for _, size := range []int64{1, pageSize, mebibyte, 16 * mebibyte, 1 << 40} {
+	for _, size := range []int64{1, pageSize, mebibyte, 32 * mebibyte, 1 << 40} {
 		l := limitsFor(size)
 		const root = 1
 		if l.bytes != size || l.mountBytes < 2*l.bytes || l.mountInodes < 2*l.inodes+root {

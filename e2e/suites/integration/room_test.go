@@ -213,23 +213,13 @@ func TestLargestObjects(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name string
-		args []string
 		data func(n *node) map[string]string
 	}{
-		{"one file of 1 MiB", nil, func(n *node) map[string]string {
+		{"one file of 1 MiB", func(n *node) map[string]string {
 			value := n.canary()
 			return map[string]string{"key": value + strings.Repeat("x", mostBytes-len("key")-len(value))}
 		}},
-		// Each of them takes a page.
-		{"5000 keys", []string{"--max-volume-size=32Mi"}, func(n *node) map[string]string {
-			data := make(map[string]string, 5000)
-			for i := range 5000 {
-				data[fmt.Sprint("key-", i)] = fmt.Sprint(i)
-			}
-			data["key-0"] = n.canary()
-			return data
-		}},
-		{"longest names of keys", nil, func(n *node) map[string]string {
+		{"longest names of keys", func(n *node) map[string]string {
 			data := make(map[string]string)
 			for i := range 100 {
 				data[strings.Repeat("k", longestKey-3)+fmt.Sprintf("%03d", i)] = n.canary()
@@ -238,7 +228,7 @@ func TestLargestObjects(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n := newNode(t, tc.args...)
+			n := newNode(t)
 			data := tc.data(n)
 			n.configMap("app", data)
 			v := n.published("app")
@@ -253,4 +243,40 @@ func TestLargestObjects(t *testing.T) {
 			n.wantNothingLeft()
 		})
 	}
+}
+
+// TestManySmallKeys: an object of many small keys, each of which takes a page, and an inode for its file and for its link,
+// fits the defaults, also when all of them change. An eighth of --max-total-size has room for what it shows.
+func TestManySmallKeys(t *testing.T) {
+	t.Parallel()
+	const keys, share = 6000, 512 << 20 / 8
+	n := newNode(t)
+	values := func(value string) map[string]string {
+		data := make(map[string]string, keys)
+		for i := range keys {
+			data[fmt.Sprint("key-", i)] = value
+		}
+		return data
+	}
+	n.configMap("app", values("1"))
+	v := n.published("app")
+	if err := n.showsJust(v, values("1")); err != nil {
+		t.Error(err)
+	}
+	first := n.kernelCounts(v)
+	n.configMap("app", values("2"))
+	most := first
+	harness.Eventually(t, soon, func() error {
+		most = max(most, n.kernelCounts(v))
+		return n.showsJust(v, values("2"))
+	})
+	n.hasCondition(v, "")
+	harness.Eventually(t, soon, func() error { return n.pruned(v) })
+	last := n.kernelCounts(v)
+	t.Logf("it holds %d KiB, after the update %d KiB, and at most %d KiB were seen between", first>>10, last>>10, most>>10)
+	if first > share || last > share {
+		t.Errorf("it holds %d bytes, after the update %d, want at most %d", first, last, share)
+	}
+	n.mustUnpublish(v)
+	n.wantNothingLeft()
 }

@@ -173,4 +173,22 @@ func TestLiveNamespaceWithWebhook(t *testing.T) {
 	if len(pod.Spec.Volumes) != 5 { // two native ones, two live ones, and the account's token
 		t.Errorf("the pod is\n%s", outline(pod))
 	}
+
+	// With the volume that the webhook adds the pod would have too many: that one stays native, and the others are live.
+	full := crossed(1, mostPodVolumes-1)
+	full.Spec.Volumes = append(full.Spec.Volumes, ofConfigMap("a"))
+	full.Spec.Containers[0].VolumeMounts = append(full.Spec.Containers[0].VolumeMounts, mounts("a:/etc/a")...)
+	if pod, err = createdIn(t.Context(), s.live, full); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []map[string]string{{"/etc/a": "refvol-a", "/etc/v0": "refvol-v0"}, {"/a": "refvol-a", "/b": "b"}} {
+		for _, m := range pod.Spec.Containers[i].VolumeMounts {
+			if name := want[m.MountPath]; name != "" && m.Name != name {
+				t.Errorf("container %d of a full pod mounts %s at %s, want %s", i, m.Name, m.MountPath, name)
+			}
+		}
+	}
+	if len(pod.Spec.Volumes) != 2*mostPodVolumes+2 { // and the webhook's, and the account's token
+		t.Errorf("the full pod has %d volumes", len(pod.Spec.Volumes))
+	}
 }

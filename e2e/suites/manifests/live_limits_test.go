@@ -1,0 +1,146 @@
+package manifests
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// What the plugin publishes at most, with its defaults (docs/limits.md).
+const (
+	mostPodVolumes = 128
+	mostObjects    = 256
+	mostItems      = 8192
+)
+
+// limitCases are pods at the limits that the policy can count, which become live, and pods beyond them, which stay native:
+// a live one would never start.
+func limitCases() []liveCase {
+	own := showing("own", attributes{"configMap": "app"})
+	with := func(volumes int, more ...corev1.Volume) *corev1.Pod {
+		return changed(crossed(1, volumes), func(pod *corev1.Pod) { pod.Spec.Volumes = append(pod.Spec.Volumes, more...) })
+	}
+	native := func(v corev1.Volume) *corev1.Pod { // beside a volume that is moved
+		return mounting([]corev1.Volume{v, ofConfigMap("b")}, "a:/a", "b:/b")
+	}
+	onlyB, both := map[string]string{"b": "refvol-b"}, map[string]string{"a": "refvol-a", "b": "refvol-b"}
+	return []liveCase{
+		{name: "128 volumes", pod: with(mostPodVolumes), moves: crossedMoves(mostPodVolumes)},
+		{name: "129 volumes", pod: with(mostPodVolumes + 1)},
+		{name: "127 volumes, and one of the author's own", pod: with(mostPodVolumes-1, own), moves: crossedMoves(mostPodVolumes - 1)},
+		{name: "128 volumes, and one of the author's own", pod: with(mostPodVolumes, own)},
+		{name: "128 volumes, and one that is not mounted", pod: with(mostPodVolumes, ofConfigMap("a")), moves: crossedMoves(mostPodVolumes)},
+		{name: "128 volumes, and one of another driver", pod: with(mostPodVolumes, changedVolume(showing("foreign", attributes{}),
+			func(v *corev1.CSIVolumeSource) { v.Driver = "csi.example.com" })), moves: crossedMoves(mostPodVolumes)},
+		{name: "128 volumes, of which 50 containers mount 50", pod: sparse(50, mostPodVolumes, 50), moves: crossedMoves(mostPodVolumes)},
+
+		{name: "256 sources", pod: native(ofSources(objects(mostObjects)...)), moves: both},
+		{name: "257 sources", pod: native(ofSources(objects(mostObjects + 1)...)), moves: onlyB},
+		{name: "257 sources of both kinds", pod: native(ofSources(append(objects(mostObjects), secretSource("o0"))...)), moves: onlyB},
+		{name: "1000 sources", pod: native(ofSources(objects(1000)...)), moves: onlyB},
+
+		{name: "8192 items of a ConfigMap", pod: native(ofItems(mostItems)), moves: both},
+		{name: "8193 items of a ConfigMap", pod: native(ofItems(mostItems + 1)), moves: onlyB},
+		{name: "8192 items of a Secret", pod: native(ofSecretItems(mostItems)), moves: both},
+		{name: "8193 items of a Secret", pod: native(ofSecretItems(mostItems + 1)), moves: onlyB},
+		{name: "8192 items of a projected volume", pod: native(ofProjectedItems(mostItems/2, mostItems/2)), moves: both},
+		{name: "8193 items of a projected volume", pod: native(ofProjectedItems(mostItems/2, mostItems/2+1)), moves: onlyB},
+	}
+}
+
+// sparse is a pod whose containers mount some of its volumes each, all of them together.
+func sparse(containers, volumes, each int) *corev1.Pod {
+	pod := crossed(1, volumes)
+	all := pod.Spec.Containers[0].VolumeMounts
+	pod.Spec.Containers = nil
+	for i := range containers {
+		c := container(fmt.Sprintf("c%d", i))
+		for j := range each {
+			c.VolumeMounts = append(c.VolumeMounts, all[(i*each+j)%volumes])
+		}
+		pod.Spec.Containers = append(pod.Spec.Containers, c)
+	}
+	return pod
+}
+
+// objects are sources of optional ConfigMaps o0, o1, and so on.
+func objects(n int) (sources []corev1.VolumeProjection) {
+	for i := range n {
+		p := corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: fmt.Sprintf("o%d", i)}, Optional: new(true)}
+		sources = append(sources, corev1.VolumeProjection{ConfigMap: &p})
+	}
+	return sources
+}
+
+func secretSource(name string, items ...corev1.KeyToPath) corev1.VolumeProjection {
+	return corev1.VolumeProjection{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: items}}
+}
+
+// ofSources is a projected volume a.
+func ofSources(sources ...corev1.VolumeProjection) corev1.Volume {
+	return corev1.Volume{Name: "a", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}}
+}
+
+// items show one key at so many paths, from a first one on.
+func items(first, n int) (all []corev1.KeyToPath) {
+	for i := range n {
+		all = append(all, corev1.KeyToPath{Key: "k", Path: fmt.Sprint(first + i)})
+	}
+	return all
+}
+
+func ofItems(n int) corev1.Volume {
+	v := ofConfigMap("a")
+	v.ConfigMap.Items = items(0, n)
+	return v
+}
+
+func ofSecretItems(n int) corev1.Volume {
+	v := ofSecret("a")
+	v.Secret.Items = items(0, n)
+	return v
+}
+
+func ofProjectedItems(configMap, secret int) corev1.Volume {
+	of := objects(1)
+	of[0].ConfigMap.Items = items(0, configMap)
+	return ofSources(append(of, secretSource("db", items(configMap, secret)...))...)
+}
+
+// TestLargeLivePodsAreUpdated: what one policy makes live, the other one can judge.
+func TestLargeLivePodsAreUpdated(t *testing.T) {
+	s := newLiveSuite(t)
+	s.enforce(t)
+	t.Cleanup(func() { s.remove(t) })
+	pods := shared.Client().CoreV1().Pods(s.live)
+	for name, pod := range map[string]*corev1.Pod{
+		"50-containers-100-volumes": crossed(50, 100),
+		"128-volumes":               sparse(50, mostPodVolumes, 50),
+	} {
+		t.Run(name, func(t *testing.T) {
+			again := pod.DeepCopy()
+			pod.Name, again.Name = name, name
+			live, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			updated := live.DeepCopy()
+			for i := range updated.Spec.Containers {
+				for j, native := range again.Spec.Containers[i].VolumeMounts {
+					m := &updated.Spec.Containers[i].VolumeMounts[j]
+					if m.Name != "refvol-"+native.Name {
+						t.Fatalf("container %d mounts %s", i, m.Name)
+					}
+					m.Name, m.ReadOnly = native.Name, false
+				}
+			}
+			got, err := pods.Update(t.Context(), updated, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantSameMounts(t, live, got)
+		})
+	}
+}
