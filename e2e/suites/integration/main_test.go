@@ -56,6 +56,12 @@ func parallel() error {
 }
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(stormVariable); dir != "" {
+		if err := storm(dir); err != nil {
+			panic(err)
+		}
+		return
+	}
 	if err := parallel(); err != nil {
 		panic(err)
 	}
