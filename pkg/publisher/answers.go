@@ -2,11 +2,8 @@ package publisher
 
 import (
 	"errors"
-	"fmt"
-	"maps"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/manager"
@@ -21,113 +18,119 @@ type answers struct {
 	at      record.Versions
 	// refused holds those that the pod may not have.
 	refused map[volume.Ref]bool
-	// unknown joins why the state of others is not known, stale why what is known of some
-	// can't be kept current.
-	unknown, stale error
-	// pending says that answers which belong together were not all there yet.
-	pending bool
+	// unknown is why the state of others is not known, stale why what is known of some can't be kept current.
+	unknown, stale *failure
+	// isAsking says that answers about rights which belong together were not all there yet, and isUnreviewed that questions
+	// about some have failed.
+	isAsking, isUnreviewed bool
 }
 
-// isPending says that another sync comes with an answer that this one has to wait for.
-func (got *answers) isPending() bool {
-	return got.pending && (len(got.refused) > 0 || errors.Is(got.unknown, errUnreviewed))
+// isPartial says that another reconcile comes with an answer that this one has to wait for.
+func (got *answers) isPartial() bool {
+	return got.isAsking && (len(got.refused) > 0 || got.isUnreviewed)
 }
 
-// answers returns the present answers about a volume's objects, and has those read that the pod may have.
-func (v *vol) answers() *answers {
+// first returns why a new volume may not begin with the answers, nil if it may.
+func (got *answers) first(refusal *failure) *failure {
+	switch {
+	case refusal != nil: // since the pod was admitted
+		return refusal
+	case got.unknown != nil:
+		return got.unknown
+	case got.stale != nil && got.stale.event == eventRefForbidden:
+		return got.stale // a new volume must not begin with what nobody may read any more
+	}
+	return nil
+}
+
+// answers returns the present answers about a volume's objects, and has those read that the pod may have. has says whether the
+// files show an object.
+func (b *binding) answers(has func(volume.Ref) bool) *answers {
 	// Whether answers are due is asked before the answers: so none of those is overlooked.
 	got := &answers{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}}
-	got.pending = len(v.spec.consents) > 0 && v.p.access != nil && v.p.access.Asks(v.specOf.Pod.Account(), v.spec.consent)
-	var unknown, stale []error
+	got.isAsking = len(b.spec.consents) > 0 && b.p.access != nil && b.p.access.Asks(b.request.Pod.Account(), b.spec.consent)
+	var unknown, outdated []*failure
 	var may []volume.Ref
-	unproven := v.prove(v.since)
+	unproven := b.prove(b.entry.since)
 	if unproven != nil {
 		unknown = append(unknown, unproven)
 	}
-	for _, ref := range v.spec.refs {
-		if unproven != nil && v.spec.consent[ref] {
+	for _, ref := range b.spec.refs {
+		if unproven != nil && b.spec.consent[ref] {
 			continue
 		}
-		verdict, err := v.mayKeep(ref)
-		switch {
+		switch verdict, f := b.mayKeep(ref); {
 		case verdict == access.Allowed:
 			may = append(may, ref)
-		case verdict == access.Unknown:
-			unknown = append(unknown, err)
-		case verdict == access.Suspected && v.has(ref):
-			// What no file shows can't be lost: that needs no confirmation.
-			unknown = append(unknown, err)
+		case verdict == access.Unknown, verdict == access.Suspected && has(ref):
+			// Of a suspected one, what no file shows can't be lost: that needs no confirmation.
+			unknown = append(unknown, f)
 		default:
 			got.refused[ref], got.at[ref] = true, volume.Version{}
 		}
 	}
-	v.readWhat(may)
+	for _, f := range unknown {
+		got.isUnreviewed = got.isUnreviewed || f.kind == kindUnreviewed
+	}
+	b.read(may)
 	for _, ref := range may {
-		object, err := v.p.opts.Objects.GetObject(v.specOf.Pod, ref)
+		object, err := b.p.opts.Objects.GetObject(b.request.Pod, ref)
 		// Where the state is not known, it was the request that met a 404, of whoever stands between.
-		absent := apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced)
-		if err != nil && !absent {
-			unknown = append(unknown, v.whyUnknown(ref, err))
+		isAbsent := apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced)
+		if err != nil && !isAbsent {
+			unknown = append(unknown, b.whyUnknown(ref, err))
 			continue
 		}
 		got.at[ref] = volume.Version{}
-		if !absent {
+		if !isAbsent {
 			got.objects[ref], got.at[ref] = object, object.Version
 		}
-		if err := v.whyNotCurrent(ref); err != nil {
-			stale = append(stale, err)
+		if f := b.whyStale(ref); f != nil {
+			outdated = append(outdated, f)
 		}
 	}
-	got.unknown, got.stale = errors.Join(unknown...), errors.Join(stale...)
+	got.unknown, got.stale = together(unknown), together(outdated)
 	return got
 }
 
-// whyUnknown returns the error of a read of an object. That a token is not accepted may pass, until it is a denial.
-func (v *vol) whyUnknown(ref volume.Ref, err error) error {
-	if apierrors.IsForbidden(err) && !v.p.opts.NodeRights || isRefusal(err) && v.p.opts.Objects.Denied(v.specOf.Pod, ref) != nil {
-		return v.denied(err)
+// whyUnknown returns the failure to read an object. That a token is not accepted may pass, until the object is denied.
+func (b *binding) whyUnknown(ref volume.Ref, err error) *failure {
+	var tooMuch *manager.FullError
+	isForbidden := apierrors.IsForbidden(err)
+	switch {
+	case isForbidden && !b.p.opts.NodeRights, isRefusal(err) && b.p.opts.Objects.Denied(b.request.Pod, ref) != nil:
+		return b.denied(err)
+	case errors.As(err, &tooMuch):
+		return full(ReasonCacheFull, "%w", tooMuch)
+	case errors.Is(err, manager.ErrNotSynced):
+		f := waiting(err)
+		if isForbidden { // as the node, for which it may pass
+			f.reason = ReasonForbidden
+		}
+		return f
+	case errors.Is(err, manager.ErrNotRegistered):
+		f := waiting(err)
+		f.waits, f.retry = false, true
+		return f
 	}
-	return err
+	return broken(err)
 }
 
-// whyNotCurrent returns why what is known of an object can't be kept current: a deniedError, or errStale. It returns nil
-// while it can.
-func (v *vol) whyNotCurrent(ref volume.Ref) error {
-	switch err := v.p.opts.Objects.Denied(v.specOf.Pod, ref); {
+// whyStale returns why what is known of an object can't be kept current, nil while it can.
+func (b *binding) whyStale(ref volume.Ref) *failure {
+	switch err := b.p.opts.Objects.Denied(b.request.Pod, ref); {
 	case err == nil:
 		return nil
 	case isRefusal(err):
-		return v.denied(err)
+		return b.denied(err)
 	default:
-		return fmt.Errorf("%w: %w", errStale, err)
+		return stale(err)
 	}
 }
 
-func (v *vol) denied(err error) error {
-	return &deniedError{err: err, passes: v.p.opts.NodeRights && apierrors.IsForbidden(err)}
+func (b *binding) denied(err error) *failure {
+	return forbidden(err, b.p.opts.NodeRights && apierrors.IsForbidden(err))
 }
 
-// isRefusal tells whether a request was refused for want of a right or an accepted token.
+// isRefusal says whether a request was refused for want of a right or an accepted token.
 func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
-
-// isCurrent says whether the files are known to show the objects as they are.
-func (v *vol) isCurrent(got *answers) bool {
-	c := &v.contents
-	return v.mounted && c.proven && got.unknown == nil && maps.Equal(c.shown, got.at) && maps.Equal(c.withdrawn, got.refused)
-}
-
-// older returns an object whose version is older than what the files show of it. An
-// API server may answer so after a restart of this process, while it catches up.
-func (v *vol) older(got *answers) (volume.Ref, bool) {
-	for ref, version := range got.at {
-		shown := v.contents.shown[ref]
-		if shown.ResourceVersion == "" || version.ResourceVersion == "" {
-			continue
-		}
-		order, err := resourceversion.CompareResourceVersion(version.ResourceVersion, shown.ResourceVersion)
-		if err == nil && order < 0 {
-			return ref, true
-		}
-	}
-	return volume.Ref{}, false
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,135 +19,145 @@ import (
 // as a fault: the kubelet publishes again within one and a half minutes.
 const tokenTime = 3 * time.Minute
 
+// rights are what is known of a pod's rights and of its token.
+type rights struct {
+	// isAdmitted says that the pod had all its rights when its publish asked.
+	isAdmitted bool
+	// token is the last one that a request brought, and isProven says that the pod is of the account that it claims.
+	token    volume.Token
+	isProven bool
+}
+
 // admit returns nil once the pod of a new volume, whose publish began at a time, may have all objects that it needs a right
 // to. It asks for what is not known, and all answers are waited for, so that a refusal names all objects. A refusal is
 // final, and has the same text whether the object exists or not: nothing was asked of it yet.
-func (v *vol) admit(began time.Time) error {
-	if v.admitted {
+func (b *binding) admit(began time.Time) *failure {
+	if b.rights.isAdmitted {
 		return nil // it may wait for an object for long
 	}
-	if err := v.prove(began); err != nil {
-		return err
+	if f := b.prove(began); f != nil {
+		return f
 	}
-	refused, waiting := map[volume.Ref]bool{}, error(nil)
+	refused, waits := map[volume.Ref]bool{}, error(nil)
 	var errs []error
-	for _, use := range v.spec.consents {
+	for _, use := range b.spec.consents {
 		verdict, err := access.Refused, error(nil)
-		if !v.isSwitchedOff(use.Ref) {
-			verdict, err = v.p.access.Admit(v.specOf.Pod, use.Ref, began)
+		if !b.isSwitchedOff(use.Ref) {
+			verdict, err = b.p.access.Admit(b.request.Pod, use.Ref, began)
 		}
 		switch {
 		case verdict == access.Refused:
 			refused[use.Ref] = true
 		case errors.Is(err, access.ErrPending):
-			waiting = err
+			waits = err
 		case err != nil:
 			errs = append(errs, err)
 		}
 	}
 	switch {
-	case waiting != nil:
-		return waiting
+	case waits != nil:
+		return waiting(waits)
 	case len(refused) > 0:
-		return v.refusal(refused)
+		return b.refusal(refused)
 	}
-	err := v.unreviewed(errors.Join(errs...))
-	v.admitted = err == nil
-	return err
+	f := b.unreviewed(errors.Join(errs...))
+	b.rights.isAdmitted = f == nil
+	return f
 }
 
 // unreviewed returns why a right is not known, nil for nil.
-func (v *vol) unreviewed(err error) error {
+func (b *binding) unreviewed(err error) *failure {
 	switch {
-	case err == nil, errors.Is(err, access.ErrPending):
-		return err
-	case errors.Is(err, authz.ErrNoToken) && v.mounted && time.Since(v.since) < tokenTime:
-		return pending(err)
+	case err == nil:
+		return nil
+	case errors.Is(err, access.ErrPending), errors.Is(err, authz.ErrNoToken) && b.entry.isMounted() && time.Since(b.entry.since) < tokenTime:
+		return waiting(err)
 	}
-	return fmt.Errorf("%w: %w", errUnreviewed, err)
+	return unreviewed(err)
 }
 
 // prove sees to it that the pod is of the account which its request names, where objects are read with pods' tokens. What
 // a request says of a pod is not enough where objects are shared by all pods of an account: without podInfoOnMount it is
 // what the pod's author wrote, and without tokenRequests the token is. So a question is sent with that very token, and
 // its answer has it used.
-func (v *vol) prove(began time.Time) error {
-	identity := v.p.opts.Identity
-	if identity == nil || len(v.spec.consents) == 0 || v.proven {
+func (b *binding) prove(began time.Time) *failure {
+	identity := b.p.opts.Identity
+	if identity == nil || len(b.spec.consents) == 0 || b.rights.isProven {
 		return nil
 	}
-	pod := v.specOf.Pod
-	if v.token.Reveal() == "" {
-		return v.unreviewed(fmt.Errorf("service account %s: %w", pod.Account(), authz.ErrNoToken))
+	pod, token := b.request.Pod, b.rights.token
+	if token.Reveal() == "" {
+		return b.unreviewed(fmt.Errorf("service account %s: %w", pod.Account(), authz.ErrNoToken))
 	}
-	if err := identity.Check(pod, v.token); err != nil {
-		return &deniedError{err: err}
+	if err := identity.Check(pod, token); err != nil {
+		return forbidden(err, false)
 	}
-	verdict, err := v.p.access.Prove(pod, v.spec.consents[0].Ref, began, v.token)
+	verdict, err := b.p.access.Prove(pod, b.spec.consents[0].Ref, began, token)
 	if apierrors.IsUnauthorized(err) {
 		err = fmt.Errorf("the API server does not accept the token of pod %s (it may have expired; the kubelet brings another one): %w", pod, err)
 	}
 	if verdict == access.Unknown {
-		return v.unreviewed(err)
+		return b.unreviewed(err)
 	}
-	v.use(v.token)
+	b.use(token)
 	return nil
 }
 
 // offer takes the token that a republish brought. It can't fail: without a new one the volume goes on with the one before.
-func (v *vol) offer(ctx context.Context, want *Request) {
-	identity := v.p.opts.Identity
-	if identity == nil || len(v.spec.consents) == 0 || want.Token.Reveal() == "" || want.Token.Same(v.token) {
+func (b *binding) offer(ctx context.Context, request *Request) {
+	identity := b.p.opts.Identity
+	if identity == nil || len(b.spec.consents) == 0 || request.Token.Reveal() == "" || request.Token.Same(b.rights.token) {
 		return
 	}
-	v.token = want.Token
-	if !v.proven {
+	b.rights.token = request.Token
+	if !b.rights.isProven {
 		return // what comes next proves it
 	}
-	if err := identity.Check(want.Pod, want.Token); err != nil {
+	if err := identity.Check(request.Pod, request.Token); err != nil {
 		klog.FromContext(ctx).Error(err, "The token of a republish is not used")
 		return
 	}
-	v.use(want.Token)
+	b.use(request.Token)
 }
 
 // use has a token used for requests of the pod's account. Whatever waited for one goes on.
-func (v *vol) use(token volume.Token) {
-	account := v.specOf.Pod.Account()
-	v.p.opts.Identity.Put(v.specOf.Pod, v.id, token)
-	v.proven = true
-	v.p.opts.Objects.Renewed(account)
-	v.p.access.Renewed(account)
+func (b *binding) use(token volume.Token) {
+	account := b.request.Pod.Account()
+	b.p.opts.Identity.Put(b.request.Pod, b.entry.id, token)
+	b.rights.isProven = true
+	b.p.opts.Objects.Renewed(account)
+	b.p.access.Renewed(account)
 }
 
-// mayKeep returns whether the pod of a mounted volume may have an object, by answers of half a resync.
-func (v *vol) mayKeep(ref volume.Ref) (access.Verdict, error) {
-	if !v.spec.consent[ref] {
+// mayKeep returns whether the pod of a mounted volume may have an object, by answers of half a resync. Unknown and Suspected
+// come with the reason.
+func (b *binding) mayKeep(ref volume.Ref) (access.Verdict, *failure) {
+	if !b.spec.consent[ref] {
 		return access.Allowed, nil
 	}
-	if v.isSwitchedOff(ref) {
+	if b.isSwitchedOff(ref) {
 		return access.Refused, nil
 	}
-	verdict, err := v.p.access.Keeps(v.specOf.Pod, ref, v.mounted)
-	return verdict, v.unreviewed(err)
+	verdict, err := b.p.access.Keeps(b.request.Pod, ref, b.entry.isMounted())
+	return verdict, b.unreviewed(err)
 }
 
 // isSwitchedOff says whether an object is of another namespace and these were switched off since the publish.
-func (v *vol) isSwitchedOff(ref volume.Ref) bool {
-	return !v.p.opts.CrossNamespace && ref.Namespace != v.specOf.Pod.Namespace
+func (b *binding) isSwitchedOff(ref volume.Ref) bool {
+	return !b.p.opts.CrossNamespace && ref.Namespace != b.request.Pod.Namespace
 }
 
-// refusal returns an error that names refused objects, nil if there is none.
-func (v *vol) refusal(refused map[volume.Ref]bool) error {
+// refusal names refused objects, nil if there is none. Its text does not say whether they exist.
+func (b *binding) refusal(refused map[volume.Ref]bool) *failure {
 	if len(refused) == 0 {
 		return nil
 	}
 	needs := "get" // where reviews were switched off since the publish, nobody is asked
-	if v.p.opts.Reviews != nil {
-		needs = authz.Phrase(v.p.opts.Reviews.Verbs)
+	if b.p.opts.Reviews != nil {
+		needs = authz.Phrase(b.p.opts.Reviews.Verbs)
 	}
 	var texts []string
-	for _, use := range v.spec.consents {
+	for _, use := range b.spec.consents {
 		if !refused[use.Ref] {
 			continue
 		}
@@ -156,24 +165,14 @@ func (v *vol) refusal(refused map[volume.Ref]bool) error {
 			texts = append(texts, fmt.Sprintf("and %d more of the objects that it names", len(refused)-fewNames))
 			break
 		}
-		if v.isSwitchedOff(use.Ref) {
+		if b.isSwitchedOff(use.Ref) {
 			texts = append(texts, fmt.Sprintf("%s: Forbidden: this node shows no objects of other namespaces (its plugin runs without --cross-namespace)", use.Field))
 			continue
 		}
 		texts = append(texts, fmt.Sprintf("%s: Forbidden: service account %q of the pod may not %s %s; whoever owns namespace %q consents by a Role and a RoleBinding there",
-			use.Field, v.specOf.Pod.ServiceAccount, needs, use.Ref, use.Ref.Namespace))
+			use.Field, b.request.Pod.ServiceAccount, needs, use.Ref, use.Ref.Namespace))
 	}
-	return &refusedError{strings.Join(texts, "; ")}
-}
-
-// readWhat has the objects read that the pod may have: of the others nothing is asked.
-func (v *vol) readWhat(may []volume.Ref) {
-	if slices.Equal(may, v.registered) {
-		return
-	}
-	v.registered = may
-	v.p.opts.Objects.RegisterPod(v.specOf.Pod, v.id, may)
-	if !v.mounted {
-		v.p.opts.Objects.Prioritize(v.specOf.Pod, may)
-	}
+	f := forbidden(errors.New(strings.Join(texts, "; ")), false)
+	f.kind = f.Error()
+	return f
 }

@@ -24,7 +24,7 @@ func TestTheRequestIsDerived(t *testing.T) {
 		})
 		e.restart()
 		e.settle()
-		derived := *e.lookup("v1").want
+		derived := *e.lookup("v1").wanted.request
 		if what := derived.differs(&r); what != "" || derived.Pod != r.Pod || *derived.FSGroup != group || derived.VolumeID != r.VolumeID {
 			t.Errorf("the derived request is %+v (another %s), want %+v", derived, what, r)
 		}
@@ -157,7 +157,7 @@ func TestAPublishComesFirst(t *testing.T) {
 		v := e.lookup("v1")
 		e.pods.setHang(false)
 		after(time.Minute)
-		if v == nil || e.lookup("v1") != v || v.want.Derived {
+		if v == nil || e.lookup("v1") != v || v.wanted.request.Derived {
 			t.Error("the volume was taken over once more")
 		}
 		e.unpublish(r)

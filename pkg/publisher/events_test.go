@@ -58,7 +58,7 @@ func TestEventsOfAPublishThatWaits(t *testing.T) {
 		waiting := e.publishing(r)
 		e.wantWaiting(waiting)
 		e.wantEvents(r.Pod.String() + `: RefNotFound: sources[0].configMap: ConfigMap "shop/app" not found; sources[1].secret: Secret "shop/db" not found`)
-		e.p.objectChanged(volume.ServiceAccount{}, configMap("app")) // nothing new
+		e.p.table.objectChanged(volume.ServiceAccount{}, configMap("app")) // nothing new
 		e.wantEvents()
 		e.objects.put(configMap("app"), "b", "1")
 		e.wantEvents(`RefKeyNotFound: sources[0].configMap: ConfigMap "shop/app": configmap references non-existent config key: a`)
@@ -102,8 +102,8 @@ func TestEventsOfALiveVolume(t *testing.T) {
 		e.wantEvents()
 		e.wantProblem(r, "")
 
-		e.objects.failWith(secret("db"), fail(ReasonForbidden, "not authorised"))
-		e.wantEvents("RefForbidden: not authorised")
+		e.objects.failWith(secret("db"), errForbiddenObject)
+		e.wantEvents("RefForbidden: configmaps \"app\" is forbidden: no")
 	})
 }
 
@@ -112,13 +112,13 @@ func TestEventsOfARefusedPublish(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = o.MaxVolumeSize }, func(e *env) {
 		e.objects.put(configMap("large"), "a", pages(200))
 		e.objects.put(secret("db"), "password", pages(200))
-		e.objects.failWith(configMap("app"), fail(ReasonForbidden, "not authorised"))
+		e.objects.failWith(configMap("app"), errForbiddenObject)
 		e.run()
 		e.publish(e.request("v1", "configMap", "large"))
 		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "secret", "db")), ReasonNodeFull, "")
 		e.wantEvents("shop/pod-v2: VolumeUpdateFailed: the files and their inodes take ")
-		e.wantReason(e.p.Publish(e.ctx, e.request("v3")), ReasonForbidden, "not authorised")
-		e.wantEvents("shop/pod-v3: RefForbidden: not authorised")
+		e.wantReason(e.p.Publish(e.ctx, e.request("v3")), ReasonForbidden, `configmaps "app" is forbidden: no`)
+		e.wantEvents("shop/pod-v3: RefForbidden: configmaps \"app\" is forbidden: no")
 		e.wantReason(e.p.Publish(e.ctx, e.request("v4", "colour", "red")), ReasonInvalid, "")
 		e.wantEvents()
 	})

@@ -5,205 +5,264 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
-	"slices"
+	"os"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-const (
-	// readTime after a switch ..data does not switch again: so where there is no room for earlier
-	// generations, readers have that long. A change that comes alone is never held up; of a burst, the
-	// latest state counts.
-	readTime = 25 * time.Millisecond
-	// pruneTime after it was superseded a generation is removed: what it
-	// shows may have been revoked.
-	pruneTime = time.Second
-	// maxKept is how many handles are kept at most, of two descriptors each.
-	maxKept = 512
-)
+// maxKept is how many handles are kept at most, of two descriptors each.
+const maxKept = 512
 
-// through calls do with a handle on the volume's mount. If that is not proven to be the volume's, nothing is written, and
-// what is there is looked for. The handle is kept until the last generation that is to go has gone: to open one costs as
-// much as a small write, and to close one has the kernel wait for all processors.
-func (v *vol) through(ctx context.Context, do func(Mount) error) (err error) {
-	mnt, err := v.open(ctx)
+// treeWriter makes a directory show a tree; *writer.Writer is one.
+type treeWriter interface {
+	Write(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Result, error)
+	// Compare says whether it does so already, but for the record, and whether what it shows is whole.
+	Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (same, whole bool, err error)
+	// Withdraw takes away the files that name one of the objects.
+	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (writer.Result, error)
+}
+
+// files are what is in a volume. The pod's worker owns them. They know versions of objects, and nothing of who asked.
+type files struct {
+	p      *Publisher
+	entry  *entry
+	writer treeWriter
+	// handle is one on the volume's mount that is kept, nil for none.
+	handle Mount
+	// record is that of a volume which was found, until its objects are known. shown is what the files show.
+	record string
+	shown  record.Versions
+	// withdrawn holds the refused objects of which this process has seen to it that no file is there.
+	withdrawn map[volume.Ref]bool
+	// verified says that this process wrote or compared the files at shown.
+	verified    bool
+	generations generations
+	// measuredAt is when it was measured what the file system holds.
+	measuredAt time.Time
+	// skipped is what the pod's author was last told of the variables that the env files lack.
+	skipped string
+}
+
+// bind says how the files are written, and of which objects they are. Of a volume that was found, the record says now what
+// they show.
+func (f *files) bind(opts writer.Options, refs []volume.Ref) {
+	if f.writer == nil {
+		f.writer = f.p.newWriter(opts)
+	}
+	if f.entry.isMounted() && f.shown == nil {
+		f.shown = record.Decode(f.record, refs)
+	}
+}
+
+// find reads what is known of a mounted volume that this process has not written.
+func (f *files) find(root *os.Root) (err error) {
+	if f.record, err = writer.Record(root, f.p.opts.AttributePrefix); err != nil {
+		return err
+	}
+	f.generations.find(writer.Present(root), f.entry.since)
+	f.measuredAt = time.Now()
+	return nil
+}
+
+// forget forgets everything: what is at the target is looked at.
+func (f *files) forget() error {
+	err := f.closeHandle()
+	*f = files{p: f.p, entry: f.entry, writer: nil}
+	return err
+}
+
+// reset forgets what was written to a volume that did not become visible.
+func (f *files) reset() { *f = files{p: f.p, entry: f.entry, writer: f.writer} }
+
+// has says whether the files show, or showed, an object.
+func (f *files) has(ref volume.Ref) bool { return f.shown[ref].UID != "" }
+
+// showsAny says whether files of one of refused are, or may be, there.
+func (f *files) showsAny(refused map[volume.Ref]bool) bool {
+	for ref := range refused {
+		if !f.withdrawn[ref] {
+			return true
+		}
+	}
+	return false
+}
+
+// isCurrent says whether the files are known to show the objects as they are.
+func (f *files) isCurrent(got *answers) bool {
+	return f.entry.isMounted() && f.verified && got.unknown == nil && maps.Equal(f.shown, got.at) && maps.Equal(f.withdrawn, got.refused)
+}
+
+// isOlder returns an object whose version is older than what the files show of it. An API server may answer so after a
+// restart of this process, while it catches up.
+func (f *files) isOlder(at record.Versions) (volume.Ref, bool) {
+	for ref, version := range at {
+		shown := f.shown[ref]
+		if shown.ResourceVersion == "" || version.ResourceVersion == "" {
+			continue
+		}
+		order, err := resourceversion.CompareResourceVersion(version.ResourceVersion, shown.ResourceVersion)
+		if err == nil && order < 0 {
+			return ref, true
+		}
+	}
+	return volume.Ref{}, false
+}
+
+// isUrgent says whether what differs between the files and the answers does not wait: files that are not those of the record,
+// objects that the pod may have again, and those that are deleted and whose files are to go.
+func (f *files) isUrgent(got *answers, inPlace, removeDeleted bool) bool {
+	if maps.Equal(f.shown, got.at) || inPlace && !f.verified {
+		return true
+	}
+	for ref, version := range got.at {
+		isAgain := f.withdrawn[ref] && !got.refused[ref]
+		isGone := f.has(ref) && version.UID == "" && !got.refused[ref] && removeDeleted
+		if isAgain || isGone {
+			return true
+		}
+	}
+	return false
+}
+
+// write makes the files show a tree, of answers. On an error they stay as they were, or are current and some link is not;
+// another write mends that.
+func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, got *answers) (writer.Result, error) {
+	f.verified = false
+	result, err := f.writer.Write(ctx, mnt.Root(), tree)
+	if result.Changed {
+		f.generations.note(result.Generation, f.entry.isMounted())
+	}
+	switch {
+	case err == nil:
+		f.shown, f.withdrawn, f.verified = got.at, got.refused, true
+		size := writer.Measure(tree)
+		f.entry.set(func() { f.entry.tree = memoryOf(size.Bytes, size.Inodes+overhead(tree.Record)) })
+	case result.Changed:
+		// Some files may still be those of before, where they are rewritten in place. So nothing older
+		// may follow, and the status goes on to report what was shown by all files.
+		f.shown, f.withdrawn = got.at, nil
+	}
+	return result, err
+}
+
+// withdraw takes the files of refused objects away, and all earlier generations.
+func (f *files) withdraw(ctx context.Context, mnt Mount, refused map[volume.Ref]bool) (writer.Result, error) {
+	shown, wasVerified := maps.Clone(f.shown), f.verified
+	for ref := range refused {
+		shown[ref] = volume.Version{}
+	}
+	f.verified = false
+	result, err := f.writer.Withdraw(ctx, mnt.Root(), refused, shown.Encode())
+	if result.Changed {
+		f.generations.note(result.Generation, f.entry.isMounted())
+	}
+	if err == nil {
+		f.shown, f.withdrawn, f.verified = shown, maps.Clone(refused), wasVerified
+	}
+	return result, err
+}
+
+// pruneIfDue removes the generations whose readers have had their time, if that is due.
+func (f *files) pruneIfDue(mnt Mount, removing func(file int)) {
+	if now := time.Now(); isDue(f.generations.pruneAt, now) {
+		f.prune(mnt, now.Add(-pruneTime), removing)
+	}
+}
+
+// pruneAll removes all superseded generations, and measures what is left.
+func (f *files) pruneAll(mnt Mount, removing func(file int)) error {
+	f.prune(mnt, time.Now(), removing)
+	return f.measure(mnt)
+}
+
+// prune removes the generations that were superseded at before or earlier.
+func (f *files) prune(mnt Mount, before time.Time, removing func(file int)) {
+	left, err := writer.Prune(mnt.Root(), func(name string) bool { return f.generations.endOf(name).After(before) }, removing)
+	if err != nil {
+		err = fmt.Errorf("prune volume %s: %w", f.entry.id, err)
+	}
+	f.generations.pruned(left, err)
+}
+
+// measure counts what the volume's file system holds, also for those who have old files open: the kernel says so.
+func (f *files) measure(mnt Mount) error {
+	usage, err := mnt.Usage()
+	if err != nil {
+		return fmt.Errorf("measure volume %s: %w", f.entry.id, err)
+	}
+	f.measuredAt = time.Now()
+	size := memoryOf(usage.Used, usage.InodesUsed)
+	f.entry.table.mu.Lock()
+	defer f.entry.table.mu.Unlock()
+	f.entry.charge(size)
+	if !f.generations.isAnyLeft() {
+		f.entry.tree = min(f.entry.tree, size) // of a volume that was found, less than was known
+	}
+	return nil
+}
+
+// measureAt returns when a volume is measured again that holds more than its files take: its readers may have closed old ones.
+func (f *files) measureAt(interval time.Duration) time.Time {
+	if !f.entry.holdsOld() || f.generations.isAnyLeft() {
+		return time.Time{}
+	}
+	return f.measuredAt.Add(interval)
+}
+
+// through calls do with a handle on the volume's mount. If that is not proven to be the volume's, nothing is written, and the
+// error is errLost. The handle is kept until the last generation that is to go has gone: to open one costs as much as a small
+// write, and to close one has the kernel wait for all processors.
+func (f *files) through(ctx context.Context, do func(Mount) error) (err error) {
+	mnt, err := f.open(ctx)
 	switch {
 	case errors.Is(err, mount.ErrNotMounted):
-		v.seen = false
-		return pending(errLost)
+		return errLost
 	case err != nil:
-		return fmt.Errorf("open volume %s at %s: %w", v.id, v.target, err)
+		return fmt.Errorf("open volume %s at %s: %w", f.entry.id, f.entry.target, err)
 	}
-	done := false
+	isDone := false
 	defer func() { // also after a panic
-		if done && err == nil && v.contents.leftover == nil && !v.contents.pruneAt.IsZero() && v.p.kept.TryAcquire(1) {
-			v.contents.kept = mnt
+		if isDone && err == nil && f.generations.leftover == nil && f.generations.isAnyLeft() && f.p.kept.TryAcquire(1) {
+			f.handle = mnt
 			return
 		}
-		err = errors.Join(err, mnt.Close())
+		if closeErr := mnt.Close(); closeErr != nil {
+			err = errors.Join(err, closeErr)
+		}
 	}()
 	err = do(mnt)
-	done = true
+	isDone = true
 	return err
 }
 
 // open takes the handle that is kept, if its volume is still what is mounted at the target, or opens one.
-func (v *vol) open(ctx context.Context) (Mount, error) {
-	if kept := v.contents.kept; kept != nil {
-		if kept.StillAt(v.target) {
-			v.contents.kept = nil
-			v.p.kept.Release(1)
+func (f *files) open(ctx context.Context) (Mount, error) {
+	if kept := f.handle; kept != nil {
+		if kept.StillAt(f.entry.target) {
+			f.handle = nil
+			f.p.kept.Release(1)
 			return kept, nil
 		}
-		if err := v.giveBack(); err != nil {
+		if err := f.closeHandle(); err != nil {
 			return nil, err
 		}
 	}
-	return v.p.opts.Mounts.Reopen(ctx, v.id, v.target)
+	return f.p.opts.Mounts.Reopen(ctx, f.entry.id, f.entry.target)
 }
 
-// giveBack closes the handle that is kept, if there is one.
-func (v *vol) giveBack() error {
-	kept := v.contents.kept
+// closeHandle closes the handle that is kept, if there is one.
+func (f *files) closeHandle() error {
+	kept := f.handle
 	if kept == nil {
 		return nil
 	}
-	v.contents.kept = nil
-	v.p.kept.Release(1)
+	f.handle = nil
+	f.p.kept.Release(1)
 	return kept.Close()
-}
-
-// tidy does what is due, and returns when something is due next: it prunes, looks at the receipts of a volume that was found,
-// and gives files their receipts. The error names what could not be removed, which keeps no update from the files.
-func (v *vol) tidy(ctx context.Context) (next time.Time, err error) {
-	if at := v.tidyAt(); !at.IsZero() && !time.Now().Before(at) {
-		err = v.through(ctx, func(mnt Mount) error {
-			v.pruneThrough(mnt)
-			v.receipts.save(ctx, mnt.Root())
-			v.reportOpened(ctx, true)
-			return nil
-		})
-	}
-	if err = also(err, v.contents.leftover); err != nil {
-		return time.Time{}, err // a retry comes
-	}
-	return v.tidyAt(), nil
-}
-
-func (v *vol) tidyAt() time.Time {
-	return earlier(v.contents.pruneAt, v.receipts.dueAt())
-}
-
-func (v *vol) pruneIsDue() bool {
-	at := v.contents.pruneAt
-	return !at.IsZero() && !time.Now().Before(at)
-}
-
-// pruneThrough removes each earlier generation once its readers have had their time.
-func (v *vol) pruneThrough(mnt Mount) {
-	for v.pruneIsDue() { // the next one may be due by now
-		if v.pruneBefore(mnt, time.Now().Add(-pruneTime)); v.contents.leftover != nil {
-			return
-		}
-	}
-}
-
-// pruneNow removes all earlier generations.
-func (v *vol) pruneNow(mnt Mount) { v.pruneBefore(mnt, time.Now()) }
-
-func (v *vol) pruneBefore(mnt Mount, before time.Time) {
-	next, err := writer.Prune(mnt.Root(), before, v.receipts.removing)
-	v.contents.pruneAt, v.contents.leftover = time.Time{}, nil
-	if !next.IsZero() { // of a volume that changes often, several go at once, and not with its next change
-		v.contents.pruneAt = time.Now().Add(pruneTime + rand.N(pruneTime))
-	}
-	if err = errors.Join(err, v.measure(mnt)); err != nil {
-		v.contents.pruneAt = time.Now() // it is tried again
-		v.contents.leftover = fmt.Errorf("prune volume %s: %w", v.id, err)
-	}
-}
-
-// reserve says whether the volume may hold a tree, and the pod and the node: what others hold, and the tree, have to fit the
-// pod's share and the node's total. What takes no more than the volume holds anyway passes, also after a limit was lowered.
-// Where there is no room, what the pod's volumes keep for their readers goes, and never what other pods' do.
-func (v *vol) reserve(ctx context.Context, tree *volume.Payload) error {
-	size := writer.Measure(tree)
-	takes := memoryOf(size.Bytes, size.Inodes+overhead(tree.Record))
-	if v.mounted && memoryOf(size.Bytes, size.Inodes) <= v.size {
-		return nil
-	}
-	if err := v.p.limits.check(size); err != nil {
-		return err
-	}
-	if v.fits(takes) == nil {
-		return nil
-	}
-	if err := v.worker.makeRoom(ctx); err != nil {
-		return err
-	}
-	return v.fits(takes)
-}
-
-// makeRoom removes what the pod's volumes keep for their readers.
-func (w *worker) makeRoom(ctx context.Context) error {
-	w.p.mu.Lock()
-	all := slices.Collect(maps.Keys(w.all))
-	w.p.mu.Unlock()
-	var errs []error
-	for _, v := range all {
-		if v.mounted && v.spec != nil && !v.contents.pruneAt.IsZero() {
-			errs = append(errs, v.through(ctx, func(mnt Mount) error { v.pruneNow(mnt); return nil }))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// fits returns why the volume may not hold so many bytes beside what the pod's other volumes and the node's hold, nil if it may.
-func (v *vol) fits(takes int64) error {
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	share, pod := max(v.p.opts.MaxTotalSize/podShare, v.p.opts.MaxVolumeSize), -v.size
-	for other := range v.worker.all {
-		pod += other.size
-	}
-	switch others := v.p.used - v.size; {
-	case pod+takes > share:
-		return fail(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the pod's other volumes %d, together more than %d (a pod's share: an eighth of --max-total-size, but at least --max-volume-size)", takes, pod, share)
-	case others+takes > v.p.opts.MaxTotalSize:
-		return fail(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", takes, others, v.p.opts.MaxTotalSize)
-	}
-	return nil
-}
-
-// settle counts what a volume holds after a write. A volume that nobody sees yet is not made if the pod or the node holds too
-// much with it, as others may have grown meanwhile; of another one, what is kept for readers goes.
-func (v *vol) settle(mnt Mount) error {
-	if err := v.measure(mnt); err != nil {
-		return err
-	}
-	full := v.fits(v.size)
-	if full == nil || !v.mounted {
-		return full
-	}
-	v.pruneNow(mnt)
-	if v.contents.leftover == nil { // a reader may have a file of what has gone open, which then still counts
-		v.contents.pruneAt = time.Now().Add(pruneTime)
-	}
-	return v.measure(mnt)
-}
-
-// measure counts what a volume's file system holds, also for those who have old files open: the kernel says so.
-func (v *vol) measure(mnt Mount) error {
-	usage, err := mnt.Usage()
-	if err != nil {
-		return fmt.Errorf("measure volume %s: %w", v.id, err)
-	}
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	v.charge(memoryOf(usage.Used, usage.InodesUsed))
-	return nil
 }

@@ -23,9 +23,9 @@ func (e *env) volumesFor(pod string, volumes int) []Request {
 // wantWorkers fails the test unless so many pods have a worker.
 func (e *env) wantWorkers(want int) {
 	e.Helper()
-	e.p.mu.Lock()
-	defer e.p.mu.Unlock()
-	if n := len(e.p.workers); n != want {
+	e.p.table.mu.Lock()
+	defer e.p.table.mu.Unlock()
+	if n := len(e.p.table.workers); n != want {
 		e.Errorf("%d workers, want %d", n, want)
 	}
 }
@@ -63,7 +63,7 @@ func TestHangingWrites(t *testing.T) {
 	})
 }
 
-// A write ends after syncTime, at the end of the call that hangs then, and its volume tells why. The
+// A write ends after reconcileTimeout, at the end of the call that hangs then, and its volume tells why. The
 // volume is tried again as after any failure.
 func TestAHangWithoutEnd(t *testing.T) {
 	inBubble(t, func(e *env) {
@@ -124,8 +124,8 @@ func TestTheEndBesideAHang(t *testing.T) {
 		e.halt()
 		defer synctest.Wait()
 		defer release()
-		if took := time.Since(begin); took != endTime {
-			t.Errorf("the end took %s, want %s", took, endTime)
+		if took := time.Since(begin); took != stopTimeout {
+			t.Errorf("the end took %s, want %s", took, stopTimeout)
 		}
 	})
 }

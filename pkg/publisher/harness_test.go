@@ -177,10 +177,10 @@ func (e *env) restart() {
 }
 
 // lookup returns a volume that is known, or nil.
-func (e *env) lookup(volumeID string) *vol {
-	e.p.mu.Lock()
-	defer e.p.mu.Unlock()
-	return e.p.volumes[volumeID]
+func (e *env) lookup(volumeID string) *entry {
+	e.p.table.mu.Lock()
+	defer e.p.table.mu.Unlock()
+	return e.p.table.entries[volumeID]
 }
 
 // request asks for a volume of its own pod, for which the kubelet has made a
@@ -307,11 +307,11 @@ func (e *env) wantProblem(r Request, parts ...string) {
 	e.Helper()
 	problem := "" // also of a volume that is not known
 	if v := e.lookup(r.VolumeID); v != nil {
-		e.p.mu.Lock()
-		if v.told.condition != "" {
-			problem = v.told.problem
+		e.p.table.mu.Lock()
+		if v.report.condition != "" {
+			problem = v.report.problem
 		}
-		e.p.mu.Unlock()
+		e.p.table.mu.Unlock()
 	}
 	if !slices.ContainsFunc(parts, func(part string) bool {
 		return (part == "") == (problem == "") && strings.Contains(problem, part)
@@ -328,14 +328,14 @@ func (e *env) wantProblem(r Request, parts ...string) {
 func (e *env) wantNothing() {
 	e.Helper()
 	synctest.Wait() // what nobody waits for goes by itself
-	e.p.mu.Lock()
-	if len(e.p.volumes)+len(e.p.byRef) > 0 || e.p.used != 0 {
-		e.Errorf("left: %d volumes, %d refs, %d bytes counted", len(e.p.volumes), len(e.p.byRef), e.p.used)
+	e.p.table.mu.Lock()
+	if t := e.p.table; len(t.entries)+len(t.byRef) > 0 || t.used != 0 {
+		e.Errorf("left: %d volumes, %d refs, %d bytes counted", len(t.entries), len(t.byRef), t.used)
 	}
-	if left := len(e.p.workers); left > 0 {
+	if left := len(e.p.table.workers); left > 0 {
 		e.Errorf("left: %d workers", left)
 	}
-	e.p.mu.Unlock()
+	e.p.table.mu.Unlock()
 	if left := e.objects.registrations(); len(left) > 0 {
 		e.Errorf("left registered: %v", left)
 	}
@@ -349,9 +349,9 @@ func (e *env) wantNothing() {
 
 // used returns what is counted for all volumes.
 func (e *env) used() int64 {
-	e.p.mu.Lock()
-	defer e.p.mu.Unlock()
-	return e.p.used
+	e.p.table.mu.Lock()
+	defer e.p.table.mu.Unlock()
+	return e.p.table.used
 }
 
 // settle waits until nothing moves any more, also no change that was put off for
@@ -388,7 +388,7 @@ func (e *env) recordedIn(dir string, r Request) record.Versions {
 	if err != nil {
 		e.Fatal(err)
 	}
-	return record.Decode(text, e.lookup(r.VolumeID).spec.refs)
+	return record.Decode(text, e.lookup(r.VolumeID).vol.binding.spec.refs)
 }
 
 // restartUnread is restart while the API server knows no pod, so that only a publish tells

@@ -59,20 +59,20 @@ func overhead(record string) int64 {
 }
 
 // check refuses a tree that no volume may have.
-func (l limits) check(size writer.Footprint) error {
+func (l limits) check(size writer.Footprint) *failure {
 	if size.Bytes > l.bytes {
-		return fail(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, l.bytes)
+		return final(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, l.bytes)
 	}
 	if size.Inodes > l.inodes {
-		return fail(ReasonTooLarge, "the files take %d inodes, more than the %d that a volume may have (they follow --max-volume-size)", size.Inodes, l.inodes)
+		return final(ReasonTooLarge, "the files take %d inodes, more than the %d that a volume may have (they follow --max-volume-size)", size.Inodes, l.inodes)
 	}
 	return nil
 }
 
 // checkItems refuses a spec of too many items. Each volume keeps its list.
-func (l limits) checkItems(n int) error {
+func (l limits) checkItems(n int) *failure {
 	if int64(n) > l.files {
-		return fail(ReasonTooLarge, "the volume has %d items, more than %d: one for each page of %d bytes of --max-volume-size", n, l.files, pageSize)
+		return final(ReasonTooLarge, "the volume has %d items, more than %d: one for each page of %d bytes of --max-volume-size", n, l.files, pageSize)
 	}
 	return nil
 }
@@ -82,10 +82,10 @@ func (l limits) checkItems(n int) error {
 const atOnce = 4
 
 // inTurn calls do when there is a place.
-func (p *Publisher) inTurn(ctx context.Context, do func()) error {
+func (p *Publisher) inTurn(ctx context.Context, do func()) *failure {
 	if !p.renders.TryAcquire(1) { // also of a ctx that has ended
 		if err := p.renders.Acquire(ctx, 1); err != nil {
-			return errCrowded
+			return crowded()
 		}
 	}
 	defer p.renders.Release(1)
@@ -93,11 +93,14 @@ func (p *Publisher) inTurn(ctx context.Context, do func()) error {
 	return nil
 }
 
-// isCrowded says whether inTurn would wait.
-func (p *Publisher) isCrowded() bool {
-	if p.renders.TryAcquire(1) {
-		p.renders.Release(1)
-		return false
+// fits returns why a volume may not hold so many bytes beside what the pod's other volumes and the node's hold, nil if it may.
+func (p *Publisher) fits(e *entry, takes int64) *failure {
+	share := max(p.opts.MaxTotalSize/podShare, p.opts.MaxVolumeSize)
+	switch pod, node := e.held(); {
+	case pod+takes > share:
+		return full(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the pod's other volumes %d, together more than %d (a pod's share: an eighth of --max-total-size, but at least --max-volume-size)", takes, pod, share)
+	case node+takes > p.opts.MaxTotalSize:
+		return full(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", takes, node, p.opts.MaxTotalSize)
 	}
-	return true
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
 )
 
 // pages returns a value that takes so many pages.
@@ -50,8 +51,7 @@ func TestAVolumeOverItsLimit(t *testing.T) {
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			e := newEnv(t, nil)
-			v := &vol{p: e.p}
-			e.wantReason(v.reserve(e.ctx, &test.tree), ReasonTooLarge, test.text)
+			e.wantReason(e.p.limits.check(writer.Measure(&test.tree)).public(), ReasonTooLarge, test.text)
 			if e.used() != 0 {
 				t.Errorf("%d bytes counted", e.used())
 			}

@@ -17,12 +17,12 @@ import (
 const maxDescribed = 16
 
 // logged returns ctx with a logger that names the volume: by its id, by its name in the spec of its pod, and by that.
-func (v *vol) logged(ctx context.Context) context.Context {
-	logger := klog.FromContext(ctx).WithValues("volumeID", v.id)
-	if pod := v.told.pod; pod.Name != "" {
+func (e *entry) logged(ctx context.Context) context.Context {
+	logger := klog.FromContext(ctx).WithValues("volumeID", e.id)
+	if pod := e.report.pod; pod.Name != "" {
 		logger = logger.WithValues("pod", klog.KRef(pod.Namespace, pod.Name))
 	}
-	if _, name := targetParts(v.p.opts.KubeletDir, v.target); isElement(name) {
+	if _, name := targetParts(e.table.kubeletDir, e.target); isElement(name) {
 		logger = logger.WithValues("volume", name)
 	}
 	return klog.NewContext(ctx, logger)
@@ -31,8 +31,8 @@ func (v *vol) logged(ctx context.Context) context.Context {
 // logUpdate logs that files of a live volume have changed, and why.
 func (v *vol) logUpdate(ctx context.Context, before record.Versions) {
 	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
-		now := v.contents.shown
-		logger.Info("Updated volume", "refs", describe(v.spec.refs, now), "reason", v.whatChanged(before, now))
+		refs := v.binding.spec.refs
+		logger.Info("Updated volume", "refs", describe(refs, v.files.shown), "reason", v.files.whatChanged(refs, before))
 	}
 }
 
@@ -46,16 +46,17 @@ func describe(refs []volume.Ref, shown record.Versions) string {
 	})
 }
 
-// whatChanged says in one line which objects differ between two states of the files.
-func (v *vol) whatChanged(before, now record.Versions) string {
-	changed := slices.DeleteFunc(slices.Clone(v.spec.refs), func(ref volume.Ref) bool { return before[ref] == now[ref] })
+// whatChanged says in one line which objects differ between the files and an earlier state of them.
+func (f *files) whatChanged(refs []volume.Ref, before record.Versions) string {
+	now := f.shown
+	changed := slices.DeleteFunc(slices.Clone(refs), func(ref volume.Ref) bool { return before[ref] == now[ref] })
 	if len(changed) == 0 {
 		return "the files differed from what they should show"
 	}
 	return enumerate(changed, func(ref volume.Ref) string {
 		was, is := before[ref], now[ref]
 		switch {
-		case is.UID == "" && v.contents.withdrawn[ref]:
+		case is.UID == "" && f.withdrawn[ref]:
 			return "is refused to the pod, or may be in the files of what is: its files were removed"
 		case is.UID == "":
 			return "was deleted, its files were removed"

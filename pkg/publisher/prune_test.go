@@ -37,7 +37,7 @@ func TestTheGenerationBeforeGoesWhateverComes(t *testing.T) {
 	}{
 		{"object deleted", func(e *env) { e.objects.remove(configMap("app")) }},
 		{"object out of reach", func(e *env) { e.objects.failWith(configMap("app"), manager.ErrNotSynced) }},
-		{"object forbidden", func(e *env) { e.objects.failWith(configMap("app"), fail(ReasonForbidden, "forbidden")) }},
+		{"object forbidden", func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }},
 		{"object too large", func(e *env) { e.objects.put(configMap("app"), "a", pages(300)) }},
 		{"writes fail", func(e *env) {
 			e.writes.set(func() error { return errFault }, nil)

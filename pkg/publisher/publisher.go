@@ -1,33 +1,59 @@
 // Package publisher owns the life of published volumes.
 //
-// One function, sync, brings a volume to what it should be: a publish, a change, a resync, a restart and a withdrawal all
-// end there. Only the goroutine of the volume's pod calls it, and touches the files. It never waits for the network: who
+// One function, reconcile, brings a volume to what it should be: a publish, a change, a resync, a restart and a withdrawal
+// all end there. Only the goroutine of the volume's pod calls it, and touches the files. It never waits for the network: who
 // gets an answer wakes it. So only a file system can hang, and it hangs one pod. The package must not know of gRPC, of
 // flags, or of how objects reach the process.
 //
-// Files, from the top: publisher, restart, calls, worker, sync, wanted (what is asked for), answers and consent (what is
-// known), show, spread, files and receipts (what is written, and read), status; table has the types that all of them share.
+// A part owns its state, and no other part reaches into it: an entry of the table (what the calls and the worker know
+// together), the binding (what is asked for), the files, the receipts, the spread and the report.
+//
+// Files, from the top: publisher, restart, calls, worker, volume and show (the steps), then the parts: binding, consent and
+// answers, files and generations, receipts, spread, table, report, failure.
 package publisher
 
 import (
 	"context"
 	"fmt"
-	"maps"
 	"path/filepath"
-	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/access"
+	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// endTime is how long the end of the plugin waits for the syncs that are under way.
-const endTime = 5 * time.Second
+// stopTimeout is how long the end of the plugin waits for the reconciles that are under way.
+const stopTimeout = 5 * time.Second
+
+// Publisher publishes volumes and keeps them current. All methods are safe for concurrent use.
+//
+// The goroutines are those of Run: one for each pod that has volumes, and the reads and questions of pods and access. They
+// end with its context, but a reconcile that hangs ends with its system call. All fields are constant after Restore.
+type Publisher struct {
+	opts   Options
+	limits limits
+	table  *table
+	// newWriter makes the writer of one volume.
+	newWriter func(opts writer.Options) treeWriter
+	// access answers for Reviews; nil without them.
+	access *access.Access
+	pods   *pod.Reads
+	// renders counts the places of inTurn, and kept the handles that are kept.
+	renders, kept *semaphore.Weighted
+	// stopping is closed when no publish is to wait any more, ended when no worker runs any more.
+	stopping, ended chan struct{}
+	stopOnce        sync.Once
+	running         sync.WaitGroup
+	// orphans are the volumes that Restore has found of pods that are gone. Run unmounts them.
+	orphans []mount.Mounted
+}
 
 // New returns a Publisher that knows of no volume yet: Restore, then Run. It fails if opts are not valid.
 func New(opts Options) (*Publisher, error) {
@@ -49,26 +75,30 @@ func New(opts Options) (*Publisher, error) {
 		kept:      semaphore.NewWeighted(maxKept),
 		stopping:  make(chan struct{}),
 		ended:     make(chan struct{}),
-		volumes:   map[string]*vol{},
-		byRef:     map[volume.Ref]map[*vol]struct{}{},
-		workers:   map[types.UID]*worker{},
 	}
-	p.pods = pod.NewReads(p.readPod, p.podRead)
+	p.table = &table{
+		kubeletDir: opts.KubeletDir,
+		newVolume:  p.newVolume,
+		entries:    map[string]*entry{},
+		byRef:      map[volume.Ref]map[*entry]struct{}{},
+		workers:    map[types.UID]*worker{},
+	}
+	p.pods = pod.NewReads(p.readPod, p.table.podChanged)
 	if opts.Reviews != nil {
 		var err error
-		p.access, err = access.New(access.Options{Reviews: *opts.Reviews, MaxAge: opts.ResyncInterval / 2, Changed: p.objectChanged})
+		p.access, err = access.New(access.Options{Reviews: *opts.Reviews, MaxAge: opts.ResyncInterval / 2, Changed: p.table.objectChanged})
 		if err != nil {
 			return nil, err
 		}
 	}
-	opts.Objects.Subscribe(p.objectChanged)
+	opts.Objects.Subscribe(p.table.objectChanged)
 	return p, nil
 }
 
-// Run syncs volumes until ctx ends. It returns when its goroutines have ended, but waits at most 5 seconds for a sync that
-// hangs. It is called once.
+// Run reconciles volumes until ctx ends. It returns when its goroutines have ended, but waits at most 5 seconds for a
+// reconcile that hangs. It is called once.
 func (p *Publisher) Run(ctx context.Context) {
-	p.startWorkers(ctx)
+	p.table.startWorkers(func(w *worker) { p.running.Go(func() { w.run(ctx, p.opts.Opens) }) })
 	p.running.Go(func() { p.pods.Run(ctx) })
 	if p.access != nil {
 		p.running.Go(func() { p.access.Run(ctx) })
@@ -78,12 +108,12 @@ func (p *Publisher) Run(ctx context.Context) {
 	}
 	<-ctx.Done()
 	p.StopWaiting()
-	p.stopWorkers()
+	p.table.stopWorkers()
 	ended := make(chan struct{})
 	go func() { p.running.Wait(); close(ended) }()
 	select {
 	case <-ended:
-	case <-time.After(endTime):
+	case <-time.After(stopTimeout):
 	}
 	close(p.ended)
 }
@@ -92,30 +122,10 @@ func (p *Publisher) Run(ctx context.Context) {
 // idempotent.
 func (p *Publisher) StopWaiting() { p.stopOnce.Do(func() { close(p.stopping) }) }
 
-// objectChanged is told of each new answer about an object, as an account gets it or, with the zero Account, everybody. It
-// does not block.
-func (p *Publisher) objectChanged(account volume.ServiceAccount, ref volume.Ref) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := time.Now()
-	for v := range p.byRef[ref] {
-		if account != (volume.ServiceAccount{}) && account != v.want.Pod.Account() {
-			continue
-		}
-		if v.mounted && v.changedAt.IsZero() {
-			v.changedAt = now
-		}
-		p.wake(v, now)
-	}
-}
-
 // OpensLost notes that opens of files of any volume may have been missed.
 func (p *Publisher) OpensLost() {
-	p.mu.Lock()
-	all := slices.Collect(maps.Values(p.volumes))
-	p.mu.Unlock()
-	for _, v := range all {
-		v.receipts.inbox.lost(nil)
+	for _, e := range p.table.all() {
+		e.vol.receipts.inbox.lost(nil)
 	}
 }
 
@@ -128,15 +138,4 @@ func (p *Publisher) readPod(ctx context.Context, asked volume.Pod) (spec *pod.Sp
 		}
 	}()
 	return p.opts.Pods.Get(ctx, asked)
-}
-
-// podRead is told of each answer about a pod. It does not block.
-func (p *Publisher) podRead(uid types.UID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if w := p.workers[uid]; w != nil {
-		for v := range w.all {
-			p.wake(v, time.Now())
-		}
-	}
 }

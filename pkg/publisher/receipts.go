@@ -63,9 +63,10 @@ type shownFile struct {
 	missed bool
 }
 
-// newReceipts returns the receipts of a volume. wake has the volume reconciled at a time.
-func newReceipts(opens Opens, wake func(at time.Time)) *openReceipts {
-	return &openReceipts{opens: opens, inbox: &inbox{wake: wake}}
+// newReceipts returns the receipts of a volume whose attributes have names that begin with prefix. wake has the volume
+// reconciled at a time.
+func newReceipts(opens Opens, prefix string, wake func(at time.Time)) *openReceipts {
+	return &openReceipts{opens: opens, inbox: &inbox{wake: wake}, writes: writer.Options{AttributePrefix: prefix}}
 }
 
 // bind says how the volume is written. It returns the same with what receipts need to hear of.
@@ -74,6 +75,7 @@ func (r *openReceipts) bind(writes writer.Options, versionsPath string) writer.O
 		writes.Rewritten, writes.Removing = r.rewritten, r.removing
 	}
 	r.writes, r.versionsPath = writes, versionsPath
+	delete(r.files, versionsPath)
 	return writes
 }
 
@@ -147,9 +149,6 @@ func (r *openReceipts) save(ctx context.Context, root *os.Root) {
 		r.look(ctx, root, true)
 	}
 }
-
-// isDue says whether a time has come; the zero time never does.
-func isDue(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
 // miss notes that each file without a receipt may have been opened.
 func (r *openReceipts) miss() {

@@ -70,7 +70,9 @@ func TestAWatchThatIsRefused(t *testing.T) {
 // TestTooManyFiles: a volume of many files has no receipts, and says why, until it has fewer.
 func TestTooManyFiles(t *testing.T) {
 	opens := newFakeOpens()
-	inStoppedBubble(t, func(opts *Options) { opts.Opens, opts.MaxVolumeSize, opts.MaxTotalSize = opens, 8*mebibyte, 512*mebibyte }, func(e *env) {
+	inStoppedBubble(t, func(opts *Options) {
+		opts.Opens, opts.MaxVolumeSize, opts.MaxTotalSize = opens, 8*mebibyte, 512*mebibyte
+	}, func(e *env) {
 		e.run()
 		app := configMap("app")
 		var pairs []string

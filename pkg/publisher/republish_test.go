@@ -46,7 +46,7 @@ func TestRepublishDoesNotParse(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
 		e.publish(r)
-		e.lookup("v1").want.Attributes = map[string]string{"configMap": "app", "noSuchThing": "1"}
+		e.lookup("v1").wanted.request.Attributes = map[string]string{"configMap": "app", "noSuchThing": "1"}
 		r.Attributes["noSuchThing"] = "1"
 		e.publish(r)
 		e.objects.put(configMap("app"), "a", "2")

@@ -36,14 +36,14 @@ func (p *Publisher) Restore(ctx context.Context) error {
 
 // find notes a mounted volume, unless its id is known already: it is stacked, or bound to a second target.
 func (p *Publisher) find(volumeID, target string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.volumes[volumeID] != nil {
+	p.table.mu.Lock()
+	defer p.table.mu.Unlock()
+	if p.table.entries[volumeID] != nil {
 		return
 	}
-	v := p.add(volumeID, volumeID, target)
-	v.mounted = true
-	p.wake(v, time.Now())
+	e := p.table.add(volumeID, volumeID, target)
+	e.phase = mounted
+	e.wakeLocked(time.Now())
 }
 
 // unmountOrphan unmounts a volume whose pod the kubelet has forgotten, as no unpublish will come.

@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/record"
@@ -18,120 +17,179 @@ import (
 )
 
 // show makes the files show the answers. The order of the steps is that of their cost, and nothing is written before all of
-// them are known.
-func (v *vol) show(ctx context.Context, got *answers) error {
-	if !v.mounted {
-		if err := v.first(got); err != nil {
-			return err
+// them are known. What the pod may not have is part of what it returns, whatever comes of the rest.
+func (v *vol) show(ctx context.Context, got *answers) *failure {
+	refusal := v.binding.refusal(got.refused)
+	if !v.entry.isMounted() {
+		if f := got.first(refusal); f != nil {
+			return f
 		}
 	}
 	if got.unknown != nil {
-		return also(got.unknown, v.refusal(got.refused))
+		return also(got.unknown, refusal)
 	}
-	if v.isCurrent(got) {
-		v.contents.spreadAt = time.Time{}
-		return also(v.refusal(got.refused), got.stale)
+	if v.files.isCurrent(got) {
+		return also(refusal, got.stale)
 	}
-	if ref, older := v.older(got); older {
-		return fmt.Errorf("%w: the API server's answer for %s is older than what the files show", errStale, ref)
+	if ref, isOlder := v.files.isOlder(got.at); isOlder {
+		return stale(fmt.Errorf("the API server's answer for %s is older than what the files show", ref))
 	}
-	next, err := v.render(ctx, got)
-	if err != nil {
-		return also(err, v.refusal(got.refused))
+	next, f := v.render(ctx, got)
+	if f == nil {
+		f = v.hold(ctx, next, got)
 	}
-	if err := v.spread(ctx, next, got); err != nil {
-		return also(err, v.refusal(got.refused))
-	}
-	if err := v.reserve(ctx, next.Payload); err != nil {
-		v.p.opts.Observer.RecordWrite(false, 0, err)
-		return also(err, v.refusal(got.refused))
-	}
-	if err := v.write(ctx, next, got); err != nil {
-		return also(err, v.refusal(got.refused))
-	}
-	return also(v.refusal(got.refused), got.stale)
-}
-
-// first returns why a new volume may not begin with answers, nil if it may.
-func (v *vol) first(got *answers) error {
-	var denied *deniedError
-	var full *manager.FullError
-	switch {
-	case len(got.refused) > 0: // since the pod was admitted
-		return v.refusal(got.refused)
-	case errors.As(got.unknown, &full):
-		return fail(ReasonCacheFull, "%w", full) // what else is unknown changes nothing
-	case got.unknown != nil:
-		return got.unknown
-	case errors.As(got.stale, &denied):
-		// A new volume must not begin with what nobody may read any more.
-		return got.stale
-	}
-	return nil
-}
-
-// render returns what the volume is to show. It waits for a place, which bounds the memory; what the pod may not have goes
-// before that. While the volume is mounted, its spec says what a deleted object means; before, a required object that does
-// not exist was never there.
-func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering, err error) {
-	if v.mounted && v.showsAny(got.refused) && v.p.isCrowded() {
-		if err := v.withdraw(ctx, got.refused); err != nil {
-			return nil, err
+	if f == nil {
+		if f = v.reserve(ctx, next.Payload); f != nil {
+			v.p.opts.Observer.RecordWrite(false, 0, f)
 		}
 	}
-	crowded := v.p.inTurn(ctx, func() {
-		next, err = payload.Render(v.spec.resolved, got.objects, payload.Options{
-			FSGroup:        v.specOf.FSGroup,
+	if f == nil {
+		f = v.write(ctx, next, got)
+	}
+	if f != nil {
+		return also(f, refusal)
+	}
+	return also(refusal, got.stale)
+}
+
+// render returns what the volume is to show. It waits for a place, which bounds the memory. While the volume is mounted, its
+// spec says what a deleted object means; before, a required object that does not exist was never there.
+func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering, f *failure) {
+	isMounted, spec := v.entry.isMounted(), v.binding.spec
+	var err error
+	crowd := v.p.inTurn(ctx, func() {
+		next, err = payload.Render(spec.resolved, got.objects, payload.Options{
+			FSGroup:        v.binding.request.FSGroup,
 			Refused:        got.refused,
-			Pod:            v.specOf.Pod,
+			Pod:            v.binding.request.Pod,
 			NodeName:       v.p.opts.NodeName,
-			MaxFiles:       int(max(v.p.limits.files, v.size/inodeSize)), // what is mounted may go on to hold what it holds
-			ForgiveDeleted: v.mounted && v.spec.RemoveDeleted(),
+			MaxFiles:       int(max(v.p.limits.files, v.entry.tree/inodeSize)), // what is mounted may go on to hold what it holds
+			ForgiveDeleted: isMounted && spec.RemoveDeleted(),
 		})
 	})
 	var missing *payload.MissingError
-	var tooLarge *payload.TooLargeError
 	switch {
-	case crowded != nil:
-		return nil, crowded
-	case errors.As(err, &tooLarge):
-		return nil, fail(ReasonTooLarge, "%w", err)
+	case crowd != nil:
+		return nil, crowd
+	case errors.As(err, new(*payload.TooLargeError)):
+		return nil, final(ReasonTooLarge, "%w", err)
 	case errors.As(err, &missing):
-		return nil, err
+		return nil, v.missing(missing)
 	case err != nil:
-		return nil, fail(ReasonInvalid, "%w", err)
+		return nil, final(ReasonInvalid, "%w", err)
 	}
 	next.Payload.Record = got.at.Encode()
 	return next, nil
 }
 
-// write makes the files show a rendering: in the mount that is there, or in one that becomes visible when it is complete.
-func (v *vol) write(ctx context.Context, next *payload.Rendering, got *answers) error {
-	if v.mounted {
-		before := v.contents.shown
-		return v.through(ctx, func(mnt Mount) error {
-			changed, err := v.writeFiles(ctx, mnt, next, got)
-			if changed {
-				v.logUpdate(ctx, before)
-			}
-			if err == nil {
-				v.pruneThrough(mnt)
-			}
+// missing is the failure of objects or keys that don't exist. A change can end it.
+func (v *vol) missing(err *payload.MissingError) *failure {
+	f := final(ReasonNotFound, "%w", err)
+	f.waits, f.event, f.kind = true, eventRefNotFound, err.Error()
+	switch first := err.Missing[0]; {
+	case first.Key != "":
+		f.event = eventRefKeyNotFound
+	case v.files.has(first.Ref):
+		f.event = eventRefDeleted
+	}
+	return f
+}
+
+// hold returns a failure while a rendering of changed objects has to wait for the pod's moment, nil if it is to be written.
+// What changes no file is written at once, and so is what mends the files.
+func (v *vol) hold(ctx context.Context, next *payload.Rendering, got *answers) *failure {
+	spec := v.binding.spec
+	if spec.Spread == 0 || !v.entry.isMounted() || v.files.isUrgent(got, spec.InPlace(), spec.RemoveDeleted()) {
+		return nil
+	}
+	isSame, isWhole := false, false
+	if !v.spread.isNow(time.Now()) {
+		err := v.files.through(ctx, func(mnt Mount) (err error) {
+			isSame, isWhole, err = v.files.writer.Compare(ctx, mnt.Root(), next.Payload)
 			return err
 		})
+		if err != nil {
+			return v.filesFailed(fmt.Errorf("compare the files of volume %s: %w", v.entry.id, err))
+		}
+		if isSame || !isWhole {
+			return nil
+		}
 	}
-	return v.create(ctx, next, got)
+	f := v.spread.hold(v.binding.request.Pod, spec.Spread, time.Now())
+	if f != nil {
+		v.changedAt = f.until // the wait is no part of the propagation
+	}
+	return f
+}
+
+// reserve says whether the volume may hold a tree, and the pod and the node. What takes no more than its files take passes,
+// also after a limit was lowered. Where there is no room, what the pod's volumes keep for their readers goes, and never what
+// other pods' do.
+func (v *vol) reserve(ctx context.Context, tree *volume.Payload) *failure {
+	size := writer.Measure(tree)
+	if v.entry.isMounted() && memoryOf(size.Bytes, size.Inodes) <= v.entry.tree {
+		return nil
+	}
+	if f := v.p.limits.check(size); f != nil {
+		return f
+	}
+	takes := memoryOf(size.Bytes, size.Inodes+overhead(tree.Record))
+	if v.p.fits(v.entry, takes) == nil {
+		return nil
+	}
+	for _, e := range v.entry.siblings() {
+		e.vol.makeRoom(ctx)
+	}
+	f := v.p.fits(v.entry, takes)
+	if f != nil {
+		v.entry.table.measureAll()
+	}
+	return f
+}
+
+// makeRoom removes what a volume keeps for its readers, and measures what it holds.
+func (v *vol) makeRoom(ctx context.Context) {
+	if !v.entry.isMounted() || !v.seen || !v.files.generations.isAnyLeft() && !v.entry.holdsOld() {
+		return
+	}
+	err := v.files.through(ctx, func(mnt Mount) error { return v.files.pruneAll(mnt, v.receipts.removing) })
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Can't make room")
+	}
+}
+
+// write makes the files show a rendering: in the mount that is there, or in one that becomes visible when it is complete.
+func (v *vol) write(ctx context.Context, next *payload.Rendering, got *answers) *failure {
+	if !v.entry.isMounted() {
+		return v.create(ctx, next, got)
+	}
+	before := v.files.shown
+	var f *failure
+	err := v.files.through(ctx, func(mnt Mount) error {
+		var hasChanged bool
+		if hasChanged, f = v.writeFiles(ctx, mnt, next, got); hasChanged {
+			v.logUpdate(ctx, before)
+		}
+		if f != nil {
+			return f
+		}
+		return nil
+	})
+	if err != nil && f == nil {
+		f = v.filesFailed(err)
+	}
+	return f
 }
 
 // create makes a volume, and shows it when it is complete.
-func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers) (err error) {
+func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers) (f *failure) {
 	if v.p.opts.NotShared != nil {
 		if err := v.p.opts.NotShared(); err != nil {
-			return fail(ReasonUnavailable, "%w", err)
+			return unavailable("%w", err)
 		}
 	}
 	mnt, err := v.p.opts.Mounts.Create(ctx, mount.Params{
-		VolumeID: v.id,
+		VolumeID: v.entry.id,
 		Size:     v.p.limits.mountBytes,
 		Inodes:   v.p.limits.mountInodes,
 		Mode:     next.Payload.DirMode,
@@ -139,147 +197,133 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 		GID:      next.Payload.GID,
 	})
 	if err != nil {
-		return fmt.Errorf("make the file system of volume %s: %w", v.id, err)
+		return broken(fmt.Errorf("make the file system of volume %s: %w", v.entry.id, err))
 	}
 	defer func() { // also when something panics
-		if !v.mounted {
+		if !v.entry.isMounted() {
 			v.receipts.close()
-			v.contents = contents{writer: v.contents.writer}
-			v.set(func() { v.charge(0); v.told.shown, v.told.opened = nil, nil })
+			v.files.reset()
+			v.entry.set(func() { v.entry.charge(0); v.entry.report.shown, v.entry.report.opened = nil, nil })
 		}
-		err = errors.Join(err, mnt.Close())
+		if err := mnt.Close(); err != nil {
+			f = also(f, broken(err))
+		}
 	}()
-	if err := record.SetPod(mnt.Root(), v.p.opts.AttributePrefix, v.specOf.Pod); err != nil {
-		return fmt.Errorf("name the pod of volume %s: %w", v.id, err)
+	if err := record.SetPod(mnt.Root(), v.p.opts.AttributePrefix, v.binding.request.Pod); err != nil {
+		return broken(fmt.Errorf("name the pod of volume %s: %w", v.entry.id, err))
 	}
-	if _, err := v.writeFiles(ctx, mnt, next, got); err != nil {
-		return err
+	if _, f := v.writeFiles(ctx, mnt, next, got); f != nil {
+		return f
 	}
 	return v.attach(ctx, mnt)
 }
 
 // attach makes a volume visible. Its begin is the point of no return for the publish that waits: until then that may give
 // up, or an unpublish may come first.
-func (v *vol) attach(ctx context.Context, mnt Mount) error {
-	v.p.mu.Lock()
-	if v.gone || !v.waits {
-		v.p.mu.Unlock()
-		return pending(errNobody)
+func (v *vol) attach(ctx context.Context, mnt Mount) (f *failure) {
+	e := v.entry
+	e.table.mu.Lock()
+	if e.wanted.going || !e.wanted.waits {
+		e.table.mu.Unlock()
+		return waiting(errNobody)
 	}
-	v.attaching = true
-	v.p.mu.Unlock()
-	err := mnt.Attach(ctx, v.target)
-	if err != nil {
-		err = fmt.Errorf("show volume %s at %s: %w", v.id, v.target, err)
+	e.phase = attaching
+	e.table.mu.Unlock()
+	if err := mnt.Attach(ctx, e.target); err != nil {
+		f = broken(fmt.Errorf("show volume %s at %s: %w", e.id, e.target, err))
 		v.seen = false
-		if undo := v.p.opts.Mounts.Unmount(context.WithoutCancel(ctx), v.id, v.target); undo != nil {
+		if undo := v.p.opts.Mounts.Unmount(context.WithoutCancel(ctx), e.id, e.target); undo != nil {
 			// It may be there: the kubelet must not believe that it is not.
-			err = fail(ReasonUnavailable, "%w; undo: %w", err, undo)
+			f = unavailable("%w; undo: %w", f.err, undo)
 		}
+		e.set(func() { e.phase = absent })
+		return f
 	}
-	switch {
-	case err != nil:
-	case v.spec.Pinned(): // it is never written again
-		v.letGo()
-	default:
-		v.p.opts.Objects.Keep(v.specOf.Pod, v.id)
+	if v.binding.spec.Pinned() { // it is never written again
+		v.binding.release()
+	} else {
+		v.binding.keepObjects()
 	}
-	v.askAt = time.Time{}
-	v.set(func() { v.attaching, v.mounted = false, err == nil })
-	if logger := klog.FromContext(ctx).V(2); err == nil && logger.Enabled() {
-		logger.Info("Published volume", "refs", describe(v.spec.refs, v.contents.shown), "took", time.Since(v.specOf.came))
+	v.binding.refreshAnew()
+	e.set(func() { e.phase = mounted })
+	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
+		logger.Info("Published volume", "refs", describe(v.binding.spec.refs, v.files.shown), "took", time.Since(v.binding.request.came))
 	}
-	return err
+	return nil
 }
 
-// writeFiles makes a file system show a rendering, with a record of at which versions. On an error the files stay as they
-// were, or are current and some link is not; another write mends that. changed says that files were changed.
-func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering, got *answers) (changed bool, err error) {
-	var result writer.Result
-	defer func() { v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err) }()
-	v.contents.proven = false
+// writeFiles makes a file system show a rendering, with a record of at which versions. On a failure the files stay as they
+// were, or are current and some link is not; another write mends that. hasChanged says that files were changed.
+func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering, got *answers) (hasChanged bool, f *failure) {
 	v.receipts.beforeWrite(ctx, mnt.Root())
-	result, err = v.contents.writer.Write(ctx, mnt.Root(), next.Payload)
-	v.written(ctx, mnt, result, len(next.Payload.Files))
-	if result.Changed {
-		v.switchedNow()
-	}
-	switch {
-	case err == nil:
-		v.contents.shown, v.contents.withdrawn = got.at, got.refused
-		v.set(func() { v.told.shown = got.at })
-	case result.Changed:
-		// Some files may still be those of before, where they are rewritten in place. So nothing older
-		// may follow, and the status goes on to say what was shown by all files.
-		v.contents.shown, v.contents.withdrawn = got.at, nil
-	}
+	result, err := v.files.write(ctx, mnt, next.Payload, got)
+	v.afterWrite(ctx, mnt, result, len(next.Payload.Files))
+	v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
 	if err != nil {
-		return result.Changed, errors.Join(fmt.Errorf("write the files of volume %s: %w", v.id, err), v.measure(mnt))
+		return result.Changed, broken(errors.Join(fmt.Errorf("write the files of volume %s: %w", v.entry.id, err), v.files.measure(mnt)))
 	}
-	v.contents.proven, v.contents.spreadAt = true, time.Time{}
+	v.entry.set(func() { v.entry.report.shown = got.at })
+	if result.Changed && !v.changedAt.IsZero() {
+		v.p.opts.Observer.Propagated(time.Since(v.changedAt))
+	}
 	if result.Changed {
-		v.showed()
+		v.changedAt = time.Time{}
 	}
-	if err := v.settle(mnt); err != nil {
-		return result.Changed, err
+	if f := v.settle(mnt); f != nil {
+		return result.Changed, f
 	}
-	skipped := skippedText(next.Skipped, v.spec.leftOut)
-	if skipped != v.contents.skipped && skipped != "" {
-		v.p.opts.Events.Warn(v.specOf.Pod, eventInvalidNames, skipped)
+	if skipped := skippedText(next.Skipped, v.binding.spec.leftOut); skipped != v.files.skipped {
+		if v.files.skipped = skipped; skipped != "" {
+			v.p.opts.Events.Warn(v.binding.request.Pod, eventInvalidNames, skipped)
+		}
 	}
-	v.contents.skipped = skipped
 	return result.Changed, nil
 }
 
-// written has receipts look at what a write has left, and reports what they say.
-func (v *vol) written(ctx context.Context, mnt Mount, result writer.Result, files int) {
+// afterWrite has receipts look at what a write has left.
+func (v *vol) afterWrite(ctx context.Context, mnt Mount, result writer.Result, files int) {
 	if result.Changed {
-		v.receipts.afterWrite(ctx, mnt.Root(), files, v.mounted)
+		v.receipts.afterWrite(ctx, mnt.Root(), files, v.entry.isMounted())
 		v.reportOpened(ctx, false)
 	}
 }
 
-// reportOpened says anew which objects were opened. saved says that files may have just got their receipts: those that now all
-// have one are observed.
-func (v *vol) reportOpened(ctx context.Context, saved bool) {
-	if v.p.opts.Opens == nil {
-		return
+// settle counts what a volume holds after a write. A volume that nobody sees yet is not made if the pod or the node holds too
+// much with it, as others may have grown meanwhile; of another one, what is kept for readers goes.
+func (v *vol) settle(mnt Mount) *failure {
+	if err := v.files.measure(mnt); err != nil {
+		return broken(err)
 	}
-	now := v.receipts.states(v.spec.refs)
-	for ref, o := range now {
-		if was := v.told.opened[ref]; saved && o.State == OpenYes && was != nil && was.State != OpenYes {
-			took := o.At.Sub(o.Since)
-			v.p.opts.Observer.Opened(took)
-			klog.FromContext(ctx).V(2).Info("Object was opened", "ref", ref.String(), "version", v.contents.shown[ref].ResourceVersion, "after", took)
-		}
+	f := v.p.fits(v.entry, v.entry.size)
+	if f == nil || !v.entry.isMounted() {
+		return f
 	}
-	v.set(func() { v.told.opened = now })
+	if err := v.files.pruneAll(mnt, v.receipts.removing); err != nil {
+		return broken(err)
+	}
+	return nil
 }
 
 // withdraw takes the files of refused objects away. It needs nothing but the volume: the files themselves name the objects.
 // The others stay as they were; an env file goes as a whole, until an update can be made.
-func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) error {
-	return v.through(ctx, func(mnt Mount) error {
-		before, shown := v.contents.shown, maps.Clone(v.contents.shown)
-		for ref := range refused {
-			shown[ref] = volume.Version{}
-		}
-		v.contents.proven = false
+func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) *failure {
+	err := v.files.through(ctx, func(mnt Mount) error {
+		before := v.files.shown
 		v.receipts.beforeWrite(ctx, mnt.Root())
-		result, err := v.contents.writer.Withdraw(ctx, mnt.Root(), refused, shown.Encode())
+		result, err := v.files.withdraw(ctx, mnt, refused)
 		v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
-		v.written(ctx, mnt, result, 0)
-		if result.Changed {
-			v.switchedNow()
-		}
+		v.afterWrite(ctx, mnt, result, 0)
 		if err != nil {
-			return fmt.Errorf("withdraw files of volume %s: %w", v.id, err)
+			return fmt.Errorf("withdraw files of volume %s: %w", v.entry.id, err)
 		}
-		v.contents.shown, v.contents.withdrawn = shown, maps.Clone(refused)
-		v.set(func() { v.told.withdraw(refused) })
+		v.entry.set(func() { v.entry.report.withdraw(maps.Clone(refused)) })
 		if result.Changed {
 			v.logUpdate(ctx, before)
 		}
-		return v.measure(mnt)
+		return v.files.measure(mnt)
 	})
+	if err != nil {
+		return v.filesFailed(err)
+	}
+	return nil
 }

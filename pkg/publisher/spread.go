@@ -1,28 +1,39 @@
 package publisher
 
 import (
-	"context"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"time"
 
-	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// spreadError is why an update waits for the pod's moment. The volume is due again then.
-type spreadError struct {
-	at     time.Time
-	window time.Duration
-}
+// spread is the pod's moment for a change that waits; the zero value is none. It knows nothing else, so whoever finds that no
+// change waits any more has to end it: a moment that passed unwritten is no moment for a later change.
+type spread struct{ at time.Time }
 
-func (e *spreadError) Error() string {
-	return fmt.Sprintf("a change is known, and the files take it up at %s (spread: %s)", e.at.UTC().Format(time.RFC3339), e.window)
+// isNow says whether the moment has come.
+func (s *spread) isNow(now time.Time) bool { return isDue(s.at, now) }
+
+// end forgets the moment.
+func (s *spread) end() { s.at = time.Time{} }
+
+// hold returns a failure until the pod's moment, nil once it has come. A later change does not delay it.
+func (s *spread) hold(pod volume.Pod, window time.Duration, now time.Time) *failure {
+	switch {
+	case s.at.IsZero():
+		s.at = spreadMoment(pod, window, now)
+	case s.isNow(now):
+		return nil
+	}
+	return &failure{
+		err:   fmt.Errorf("a change is known, and the files take it up at %s (spread: %s)", s.at.UTC().Format(time.RFC3339), window),
+		event: string(ConditionSpreading), kind: "spread", until: s.at,
+	}
 }
 
 // spreadMoment returns the first moment of a pod after a time: the clock is cut into windows, and a hash of the pod's UID says
-// when in each. So nothing is stored, and later changes postpone nothing.
+// when in each. So nothing is stored.
 func spreadMoment(pod volume.Pod, window time.Duration, after time.Time) time.Time {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(pod.UID))
@@ -32,49 +43,4 @@ func spreadMoment(pod volume.Pod, window time.Duration, after time.Time) time.Ti
 		at = at.Add(window)
 	}
 	return at
-}
-
-// spread returns a spreadError while a rendering of changed objects has to wait for the pod's moment, nil if it is to be
-// written. What changes no file is written at once, and so is what mends the files.
-func (v *vol) spread(ctx context.Context, next *payload.Rendering, got *answers) error {
-	c := &v.contents
-	if v.spec.Spread == 0 || !v.mounted || v.isUrgent(got) {
-		return nil
-	}
-	now := time.Now()
-	if !c.spreadAt.IsZero() && !now.Before(c.spreadAt) {
-		return nil
-	}
-	same, whole := false, false
-	err := v.through(ctx, func(mnt Mount) (err error) {
-		same, whole, err = c.writer.Compare(ctx, mnt.Root(), next.Payload)
-		return err
-	})
-	switch {
-	case err != nil:
-		return fmt.Errorf("compare the files of volume %s: %w", v.id, err)
-	case same || !whole:
-		return nil
-	case c.spreadAt.IsZero():
-		c.spreadAt = spreadMoment(v.specOf.Pod, v.spec.Spread, now)
-	}
-	c.changedAt = c.spreadAt // the wait is no part of the propagation
-	return &spreadError{at: c.spreadAt, window: v.spec.Spread}
-}
-
-// isUrgent says whether what differs between the files and the answers does not wait: files that are not those of the record,
-// objects that the pod may have again, and those that are deleted and whose files are to go.
-func (v *vol) isUrgent(got *answers) bool {
-	c := &v.contents
-	if maps.Equal(c.shown, got.at) || v.spec.InPlace() && !c.proven {
-		return true
-	}
-	for ref, version := range got.at {
-		again := c.withdrawn[ref] && !got.refused[ref]
-		gone := v.has(ref) && version.UID == "" && !got.refused[ref] && v.spec.RemoveDeleted()
-		if again || gone {
-			return true
-		}
-	}
-	return false
 }

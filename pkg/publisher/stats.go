@@ -14,7 +14,7 @@ func (p *Publisher) Stats(ctx context.Context, volumeID, target string) (Usage, 
 	if err := checkForm(p.opts.KubeletDir, target); err != nil {
 		return Usage{}, fail(ReasonNotFound, "volume_path: %w", err)
 	}
-	if !p.isMountedAt(volumeID, target) {
+	if !p.table.isMountedAt(volumeID, target) {
 		return Usage{}, fail(ReasonNotFound, "volume %s is not published at %s", volumeID, target)
 	}
 	root, usage, err := p.opts.Mounts.Open(ctx, volumeID, target)

@@ -7,9 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-
-	"github.com/refvol/refvol/pkg/payload"
 )
 
 const (
@@ -19,30 +18,62 @@ const (
 	retryMax = 5 * time.Second
 	// restTime is how long a worker waits for which nothing is due.
 	restTime = time.Hour
+	// reconcileTimeout is how long a reconcile may write.
+	reconcileTimeout = time.Minute
 )
 
+// worker is the goroutine of a pod. It lives as long as the pod has volumes. table.mu guards its fields.
+type worker struct {
+	table *table
+	uid   types.UID
+	all   map[*entry]struct{}
+	// due says when volumes are to be reconciled next.
+	due map[*entry]time.Time
+	// poke has room for one.
+	poke chan struct{}
+	// current is what is reconciled, and cancel ends that.
+	current *entry
+	cancel  context.CancelCauseFunc
+}
+
+// snapshot is what a reconcile takes from the calls at its begin. What comes later makes the volume due again.
+type snapshot struct {
+	wanted
+	// changedAt is when the first change came that no reconcile has taken up; zero for none.
+	changedAt time.Time
+}
+
+// result is that of a reconcile: what it was for, when the volume is due again, and why it does not show what it should.
+type result struct {
+	request *Request
+	again   time.Time
+	failure *failure
+	// partial says that answers about rights were not all there yet: another reconcile comes with the last one.
+	partial bool
+}
+
 // startWorkers starts the goroutines of the workers, also of later ones, until stopWorkers.
-func (p *Publisher) startWorkers(ctx context.Context) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.start = func(w *worker) { p.running.Go(func() { w.run(ctx) }) }
-	for _, w := range p.workers {
-		p.start(w)
+func (t *table) startWorkers(start func(*worker)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.start = start
+	for _, w := range t.workers {
+		start(w)
 	}
 }
 
-func (p *Publisher) stopWorkers() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.start = nil
+func (t *table) stopWorkers() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.start = nil
 }
 
-// run syncs the pod's volumes, the one that is due first before the others, until there is none, or ctx ends.
-func (w *worker) run(ctx context.Context) {
+// run reconciles the pod's volumes, the one that is due first before the others, until there is none, or ctx ends.
+func (w *worker) run(ctx context.Context, opens Opens) {
 	for {
-		v, its, wait := w.next(ctx)
-		if v != nil {
-			w.conclude(ctx, v, v.guarded(v.logged(its), v.sync))
+		e, its, now, wait := w.next(ctx)
+		if e != nil {
+			w.conclude(ctx, e, w.reconcile(its, e, now))
 			continue
 		}
 		if wait == 0 {
@@ -56,136 +87,138 @@ func (w *worker) run(ctx context.Context) {
 		}
 		timer.Stop()
 	}
-	w.end(context.WithoutCancel(ctx))
+	w.end(context.WithoutCancel(ctx), opens)
 }
 
-// end keeps the receipts that have come, and closes the handles that are kept.
-func (w *worker) end(ctx context.Context) {
-	if w.p.opts.Opens != nil {
-		_ = w.p.opts.Opens.Drain() // what it can't tell of is unknown to the next process
+// end saves the receipts that have come, and closes the handles that are kept.
+func (w *worker) end(ctx context.Context, opens Opens) {
+	if opens != nil {
+		_ = opens.Drain() // what it can't report is unknown to the next process
 	}
-	w.p.mu.Lock()
+	w.table.mu.Lock()
 	all := slices.Collect(maps.Keys(w.all))
-	w.p.mu.Unlock()
-	for _, v := range all {
-		if v.spec != nil && v.mounted && !v.receipts.dueAt().IsZero() {
-			_ = v.through(ctx, func(mnt Mount) error { v.receipts.save(ctx, mnt.Root()); return nil })
-		}
-		_ = v.giveBack() // the process ends
+	w.table.mu.Unlock()
+	for _, e := range all {
+		e.vol.close(ctx)
 	}
 }
 
-// next takes the volume that is due first, with the context of its sync, or returns how long to wait; 0 for nothing. What is
-// taken is current in the same moment, so that no unpublish comes between.
-func (w *worker) next(ctx context.Context) (*vol, context.Context, time.Duration) {
-	w.p.mu.Lock()
-	defer w.p.mu.Unlock()
+// next takes the volume that is due first, with the context of its reconcile and what is wanted of it, or returns how long to
+// wait; 0 for nothing. What is taken is current in the same moment, so that no unpublish comes between.
+func (w *worker) next(ctx context.Context) (*entry, context.Context, snapshot, time.Duration) {
+	w.table.mu.Lock()
+	defer w.table.mu.Unlock()
 	if ctx.Err() != nil || len(w.all) == 0 {
-		return nil, nil, 0
+		return nil, nil, snapshot{}, 0
 	}
-	var first *vol
+	var first *entry
 	var at time.Time
-	for v, due := range w.due {
+	for e, due := range w.due {
 		if first == nil || due.Before(at) {
-			first, at = v, due
+			first, at = e, due
 		}
 	}
 	switch wait := time.Until(at); {
 	case first == nil:
-		return nil, nil, restTime
+		return nil, nil, snapshot{}, restTime
 	case wait > 0:
-		return nil, nil, wait
+		return nil, nil, snapshot{}, wait
 	}
 	delete(w.due, first)
-	first.syncs++
+	first.rounds++
 	w.current = first
 	ctx, w.cancel = context.WithCancelCause(ctx)
-	return first, ctx, 0
+	return first, ctx, first.take(), 0
 }
 
-// guarded does something to a volume, in its time. It makes a panic an error of the volume, so that one can't take all others
-// with it.
-func (v *vol) guarded(ctx context.Context, do func(context.Context) synced) (done synced) {
-	ctx, cancel := context.WithTimeoutCause(ctx, syncTime, errHangs)
+// take returns what is wanted of a volume, and what has changed since the last time. The caller holds mu.
+func (e *entry) take() snapshot {
+	now := snapshot{wanted: e.wanted, changedAt: e.changedAt}
+	if e.wanted.lost {
+		e.wanted.lost, e.phase = false, absent
+	}
+	e.changedAt, e.wanted.measure = time.Time{}, false
+	if request := e.wanted.request; request != nil && request.PodErr == nil {
+		e.report.pod = request.Pod
+	}
+	return now
+}
+
+// reconcile reconciles a volume, in its time. It makes a panic an error of the volume, so that one can't take all others with
+// it.
+func (w *worker) reconcile(ctx context.Context, e *entry, now snapshot) (done result) {
+	ctx, cancel := context.WithTimeoutCause(e.logged(ctx), reconcileTimeout, errHangs)
 	defer cancel()
 	defer func() {
 		if cause := recover(); cause != nil {
 			logPanic(ctx, cause)
-			v.contents.proven, v.seen = false, false
-			v.set(func() {
-				done = synced{want: v.want, err: fail(ReasonUnavailable, "volume %s: %w", v.id, errPanicked)}
-				if v.gone {
-					v.unmounted(errPanicked)
+			e.vol.doubt()
+			done = result{request: now.request, failure: unavailable("volume %s: %w", e.id, errPanicked)}
+			e.set(func() {
+				if e.wanted.going {
+					e.noteUnmount(errPanicked)
 				}
-				v.attaching = false
+				if e.phase == attaching {
+					e.phase = absent
+				}
 			})
 		}
-		if done.err != nil && !errors.Is(done.err, errCrowded) && errors.Is(context.Cause(ctx), errHangs) {
-			done.err = also(errHangs, done.err)
+		if f := done.failure; f != nil && !errors.Is(f.err, errCrowded) && errors.Is(context.Cause(ctx), errHangs) {
+			done.failure = also(broken(errHangs), f)
 		}
 	}()
-	return do(ctx)
+	return e.vol.reconcile(ctx, now)
 }
 
-// conclude sees to what follows from a sync.
-func (w *worker) conclude(run context.Context, v *vol, done synced) {
-	o := outcomeOf(done.err)
-	if v.has(o.missing()) {
-		o.event = eventRefDeleted
-	}
-	w.p.mu.Lock()
+// conclude does what follows from a reconcile.
+func (w *worker) conclude(run context.Context, e *entry, done result) {
+	f := done.failure
+	w.table.mu.Lock()
 	w.cancel(nil)
 	w.current, w.cancel = nil, nil
-	if run.Err() != nil || v.removed {
-		w.p.mu.Unlock()
+	if run.Err() != nil || e.phase == removed {
+		w.table.mu.Unlock()
 		return // what the end cuts short is no fault of the volume
 	}
-	again := done.again
-	if o.retry {
-		again = earlier(again, time.Now().Add(min(retryMin<<min(v.failures, 10), retryMax)))
-		v.failures++
-	} else {
-		v.failures = 0
+	if again := earlier(done.again, e.vol.retryAt(f)); !again.IsZero() {
+		e.wakeLocked(again) // which keeps an earlier one that came meanwhile
 	}
-	if !again.IsZero() {
-		w.p.wake(v, again) // which keeps an earlier one that came meanwhile
-	}
-	news := false
-	if v.want == done.want && !v.gone { // an error belongs to the request for which it was found
-		if v.err == nil || !o.isPending() {
-			v.err = done.err
+	isNews := false
+	if e.wanted.request == done.request && !e.wanted.going { // a failure belongs to the request for which it was found
+		if e.failure == nil || f == nil || !f.unanswered {
+			e.failure = f
 		}
-		news = !done.pending && v.told.note(o, v.mounted)
+		isNews = !done.partial && e.report.note(f, e.phase == mounted)
 	}
-	v.notify()
-	w.p.mu.Unlock()
-	if news {
-		v.tell(run, o)
+	e.notify()
+	w.table.mu.Unlock()
+	if isNews {
+		e.vol.reportNews(run, f)
 	}
 }
 
-// tell logs what is wrong with a volume, and tells the pod's author.
-func (v *vol) tell(ctx context.Context, o outcome) {
-	logger := klog.FromContext(v.logged(ctx))
+// reportNews logs what is wrong with a volume, nil for nothing, and says so to the pod's author.
+func (v *vol) reportNews(ctx context.Context, f *failure) {
+	logger := klog.FromContext(v.entry.logged(ctx))
 	switch {
-	case !v.mounted: // the call that fails is logged
-	case o.err == nil:
+	case !v.entry.isMounted(): // the call that fails is logged
+	case f == nil:
 		logger.Info("Volume is current again")
 		return
-	case o.event == string(ConditionSpreading):
-		logger.V(2).Info("An update waits for the pod's moment", "at", o.until)
+	case f.event == string(ConditionSpreading):
+		logger.V(2).Info("An update waits for the pod's moment", "at", f.until)
 		return
-	case o.silent:
-		logger.Info("A mounted volume is not updated", "target", v.target, "reason", o.err.Error())
+	case f.silent:
+		logger.Info("A mounted volume is not updated", "target", v.entry.target, "reason", f.Error())
 		return
 	default:
-		logger.Error(o.err, "Volume does not show what it should")
+		logger.Error(f, "Volume does not show what it should")
 	}
-	if v.told.pod.Name != "" {
-		text := o.err.Error()
-		if v.mounted && errors.As(o.err, new(*payload.MissingError)) {
+	if pod := v.entry.report.pod; pod.Name != "" {
+		text := f.Error()
+		if v.entry.isMounted() && isMissing(f) {
 			text += "; the files stay as they are"
 		}
-		v.p.opts.Events.Warn(v.told.pod, o.event, text)
+		v.p.opts.Events.Warn(pod, f.event, text)
 	}
 }

@@ -24,7 +24,8 @@ const (
 	birthLayout = "..2006_01_02_15_04_05.000000000"
 )
 
-// birth returns when a generation came to be shown, from its name.
+// birth returns when a generation came to be shown by the wall clock, from its name. It gives the order of generations, never
+// an age: the clock may be set.
 func birth(name string) (time.Time, bool) {
 	if len(name) < len(birthLayout) || strings.Trim(name[len(birthLayout):], "0123456789") != "" {
 		return time.Time{}, false
@@ -85,32 +86,36 @@ func list(root int) (*listing, error) {
 	return l, nil
 }
 
-// Prune removes from dir each generation that was superseded at before or earlier, and what an interrupted write
-// left. It returns when the oldest that stays was superseded, the zero time if none stays. What can't be removed keeps
-// nothing else from going; the error is the first one. removing is as Options.Removing. It needs no Writer, and no Write of
-// the same volume may run meanwhile.
-func Prune(dir *os.Root, before time.Time, removing func(file int)) (next time.Time, err error) {
+// Prune removes from dir what an interrupted write left and each superseded generation, but for those of which stays says
+// otherwise; nil: none stays. It returns how many stay. What can't be removed keeps nothing else from going; the error is
+// the first one. removing is as Options.Removing. It needs no Writer, and no Write of the same volume may run meanwhile.
+func Prune(dir *os.Root, stays func(generation string) bool, removing func(file int)) (left int, err error) {
 	root, err := openRoot(dir)
 	if err != nil {
-		return next, err
+		return 0, err
 	}
 	defer root.Close()
 	l, err := list(int(root.Fd()))
 	if err != nil {
-		return next, err
+		return 0, err
 	}
-	return l.prune(int(root.Fd()), before, removing)
+	return l.prune(int(root.Fd()), stays, removing)
 }
 
-func (l *listing) prune(root int, before time.Time, removing func(file int)) (next time.Time, err error) {
+// Present returns the name of the generation that dir shows, "" for none.
+func Present(dir *os.Root) string {
+	name, err := dir.Readlink(dataName)
+	if _, ok := birth(name); err != nil || !ok {
+		return ""
+	}
+	return name
+}
+
+func (l *listing) prune(root int, stays func(generation string) bool, removing func(file int)) (left int, err error) {
 	err = removeAll(root, l.unfinished...)
-	now := time.Now()
-	for i, name := range l.generations[:max(0, len(l.generations)-1)] {
-		until, _ := birth(l.generations[i+1])
-		if until.After(before) && !until.After(now) { // the future tells of a clock that was set back
-			if next.IsZero() {
-				next = until
-			}
+	for _, name := range l.generations[:max(0, len(l.generations)-1)] {
+		if stays != nil && stays(name) {
+			left++
 			continue
 		}
 		if removing != nil {
@@ -118,7 +123,7 @@ func (l *listing) prune(root int, before time.Time, removing func(file int)) (ne
 		}
 		err = cmp.Or(err, removeAll(root, name))
 	}
-	return next, err
+	return left, err
 }
 
 // eachLast calls do with each file of a generation that has no link in another one. What can't be opened is left out.

@@ -9,7 +9,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -36,7 +35,7 @@ func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 	if err != nil {
 		return result, err
 	}
-	_, err = Prune(dir, time.Now(), w.opts.Removing)
+	_, err = Prune(dir, nil, w.opts.Removing)
 	return result, err
 }
 

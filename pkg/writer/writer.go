@@ -12,7 +12,7 @@
 //	key -> ..data/key
 //	conf -> ..data/conf
 //
-// The name of a generation says since when it is the present one, and so, since when the one before it is superseded.
+// The names of generations are in their order.
 // A generation carries the record of its tree, and each file the names of its objects, as extended attributes: so
 // Withdraw needs nothing else. Nothing is kept beside the volume.
 //
@@ -33,7 +33,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -216,7 +215,7 @@ func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room
 	defer u.end()
 	// What can't be removed is in nobody's way, unless there is no room.
 	if room > present {
-		_, _ = u.prune(root, time.Now(), u.opts.Removing)
+		_, _ = u.prune(root, nil, u.opts.Removing)
 	} else {
 		_ = removeAll(root, u.unfinished...)
 	}

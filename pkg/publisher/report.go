@@ -1,11 +1,9 @@
 package publisher
 
 import (
-	"errors"
 	"maps"
 	"time"
 
-	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -40,7 +38,7 @@ func Conditions() []Condition {
 // slice and its map are shared, and must not be changed.
 type VolumeStatus struct {
 	VolumeID, Target string
-	// Pod is whom the volume is for. As long as an earlier process's volume does not tell that,
+	// Pod is whom the volume is for. As long as an earlier process's volume does not name it,
 	// only the UID is known.
 	Pod volume.Pod
 	// Condition is how the volume is, Reason why, as a text, or "", and Since when that began
@@ -65,17 +63,18 @@ type VolumeStatus struct {
 	WithoutToken bool
 }
 
-// told is what is told of a volume. Only the worker changes it, with Publisher.mu, so it may read it as it is.
-type told struct {
+// report is what is reported of a volume. Only the worker changes it, with table.mu, so it may read it as it is. Its maps do
+// not change.
+type report struct {
 	pod    volume.Pod
 	refs   []volume.Ref
 	pinned bool
-	// shown is what all files are known to show. It lags behind that of the contents while files are
-	// rewritten in place, and until a restarted process has made sure of them. The map does not change.
+	// shown is what all files are known to show. It lags behind the record while files are rewritten in place, and until a
+	// restarted process has made sure of them.
 	shown record.Versions
-	// withdrawn holds the refused objects of which no file is left. The map does not change.
+	// withdrawn holds the refused objects of which no file is left.
 	withdrawn map[volume.Ref]bool
-	// opened says which of the objects were opened. Neither the map nor what it holds changes.
+	// opened says which of the objects were opened.
 	opened map[volume.Ref]*Opened
 	// kind tells one problem from another, and condition is "" until something is known, and since is when kind last changed.
 	kind, problem string
@@ -83,56 +82,73 @@ type told struct {
 	since         time.Time
 }
 
-// note takes in the end of a sync, and says whether that is news. The caller holds mu.
+// note takes in the end of a reconcile, nil for success, and says whether that is news. The caller holds mu.
 //
-// Of a volume that is not mounted it is told what can't be seen in the pod's spec: for the rest, the kubelet tells of the
+// Of a volume that is not mounted it reports what can't be seen in the pod's spec: for the rest, the kubelet reports the
 // publish that failed.
-func (t *told) note(o outcome, mounted bool) (news bool) {
+func (r *report) note(f *failure, isMounted bool) (news bool) {
 	switch {
-	case o.silent && (t.condition != "" || !mounted):
+	case f != nil && f.silent && (r.condition != "" || !isMounted):
 		return false
-	case o.silent:
-		news = t.problem != o.err.Error() && !o.isPending() && !errors.Is(o.err, manager.ErrPending)
-		t.problem = o.err.Error()
+	case f != nil && f.silent:
+		news = r.problem != f.Error() && !f.isUnlogged()
+		r.problem = f.Error()
 		return news
-	case mounted, o.reason == ReasonNotFound && o.waits, o.reason == ReasonForbidden, o.reason == ReasonNodeFull, o.reason == ReasonCacheFull:
-	default:
+	case !isMounted && (f == nil || !f.isReportedBefore()):
 		return false
 	}
-	kind := o.kind()
-	news = t.kind != kind
-	if news || t.condition == "" {
-		t.since = time.Now()
+	kind := ""
+	if f != nil {
+		kind = f.kind
 	}
-	if t.condition == ConditionSpreading && o.err == nil {
+	news = r.kind != kind
+	if news || r.condition == "" {
+		r.since = time.Now()
+	}
+	if r.condition == ConditionSpreading && f == nil {
 		news = false // the log has the update
 	}
-	t.kind, t.problem, t.condition = kind, "", ConditionCurrent
-	if o.err != nil {
-		t.problem, t.condition = o.err.Error(), Condition(o.event)
+	r.kind, r.problem, r.condition = kind, "", ConditionCurrent
+	if f != nil {
+		r.problem, r.condition = f.Error(), Condition(f.event)
 	}
 	return news
 }
 
+// isReportedBefore says whether a failure is reported of a volume that is not mounted yet.
+func (f *failure) isReportedBefore() bool {
+	return f.reason == ReasonNotFound && f.waits || f.reason == ReasonForbidden || f.reason == ReasonNodeFull || f.reason == ReasonCacheFull
+}
+
 // withdraw notes that no file shows the objects any more. The caller holds mu.
-func (t *told) withdraw(gone map[volume.Ref]bool) {
-	t.shown = maps.Clone(t.shown)
+func (r *report) withdraw(gone map[volume.Ref]bool) {
+	r.shown = maps.Clone(r.shown)
 	for ref := range gone {
-		delete(t.shown, ref)
+		delete(r.shown, ref)
 	}
 }
 
-// noteWithdrawn tells of the refused objects of which no file is left. While a superseded generation is there, it may have one.
-// It is called before each write, so that nothing is told of what the write may show again, and when all is tidied.
-func (v *vol) noteWithdrawn(refused map[volume.Ref]bool) {
-	superseded := !v.contents.pruneAt.IsZero() || v.contents.leftover != nil
-	gone := map[volume.Ref]bool{}
-	for ref := range refused {
-		if v.contents.withdrawn[ref] && (v.told.withdrawn[ref] || !superseded) {
-			gone[ref] = true
+// status returns what is known of a volume. The caller holds mu.
+func (e *entry) status() VolumeStatus {
+	r := &e.report
+	s := VolumeStatus{
+		VolumeID: e.id, Target: e.target, Pod: r.pod, Since: e.since, Refs: r.refs, Shown: r.shown, Withdrawn: r.withdrawn,
+		Opened: r.opened, Bytes: e.size, Condition: r.condition, Reason: r.problem,
+	}
+	if s.Pod.UID = e.worker.uid; r.condition != "" {
+		s.Since = r.since
+	}
+	switch fault := r.condition != "" && r.condition != ConditionCurrent; {
+	case e.phase != mounted && !fault:
+		s.Condition = ConditionPublishing
+	case fault:
+	case r.pinned:
+		s.Condition = ConditionPinned
+	case r.condition == "":
+		s.Condition = ConditionUnknown
+		if s.Reason == "" {
+			s.Reason = "the state of its objects is not known yet"
 		}
 	}
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	v.told.withdrawn = gone
+	return s
 }

@@ -1,0 +1,359 @@
+package publisher
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/pod"
+	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+const (
+	// refusedTime is how long the read of a pod may be refused before that counts as a fault: an API server that has just
+	// started refuses everybody.
+	refusedTime = time.Minute
+	// A publish that waits has its objects refreshed so often, as not every change detection reports changes.
+	refreshMin = time.Second
+	refreshMax = 10 * time.Second
+)
+
+// binding is what is asked for of a volume: the request, what it says, and the objects that are read for it. The pod's worker
+// owns it. It knows nothing of files.
+type binding struct {
+	p     *Publisher
+	entry *entry
+	// hint is the pod that a volume names which was found, or hintErr why it names none.
+	hint    volume.Pod
+	hintErr error
+	// podSpec is what the pod's spec says, until the volume is bound. failingSince is since when it can't be read; zero while
+	// it can.
+	podSpec      *pod.Spec
+	failingSince time.Time
+	// request is what the volume is bound to, spec what that asks for, and invalid why that can't be had.
+	request *Request
+	spec    *spec
+	invalid *failure
+	rights  rights
+	// registered are the objects that are read.
+	registered []volume.Ref
+	// refreshAt is when the objects are refreshed, and refreshEvery how long that is after the last time.
+	refreshAt    time.Time
+	refreshEvery time.Duration
+}
+
+// spec is what a request asks for.
+type spec struct {
+	*volume.Spec
+	// resolved is the same with what the pod's own spec adds to it, and leftOut names what that sets and a volume can't
+	// know.
+	resolved *volume.Spec
+	leftOut  string
+	refs     []volume.Ref
+	// consent is the objects that the pod needs a right to, and consents the same with where the spec first names each.
+	consent  map[volume.Ref]bool
+	consents []volume.Reference
+}
+
+// find reads the pod that a mounted volume names.
+func (b *binding) find(root *os.Root) {
+	b.hint.UID = b.entry.worker.uid
+	b.hint.Namespace, b.hint.Name, b.hintErr = record.Pod(root, b.p.opts.AttributePrefix)
+}
+
+// derive returns what is wanted of a volume: of one that was found, what its pod's spec says. A request of the kubelet that
+// comes meanwhile counts instead.
+func (b *binding) derive(asked *Request) (*Request, *failure) {
+	if asked != nil {
+		return asked, nil
+	}
+	if b.hintErr != nil {
+		return nil, waiting(fmt.Errorf("it is not updated until the kubelet publishes it again: it does not name its pod: %w", b.hintErr))
+	}
+	podSpec, err := b.readPod(b.hint, false)
+	switch {
+	case err == nil:
+	case isNoPod(err): // also of a static pod, whose mirror has another UID
+		return nil, waiting(fmt.Errorf("it is not updated until the kubelet publishes it again: %w", err))
+	case apierrors.IsForbidden(err) && time.Since(b.failingSince) >= refusedTime:
+		f := final(ReasonForbidden, "it is not updated since the plugin's restart: the API server does not let the plugin read the pod: %w", err)
+		f.event = eventRefForbidden
+		return nil, f
+	default:
+		return nil, waiting(fmt.Errorf("an earlier process has mounted it, and this one has not taken it over yet: %w", err))
+	}
+	request, f := b.requestOf(podSpec)
+	e := b.entry
+	e.set(func() {
+		switch {
+		case f != nil:
+			e.report.pod = podSpec.Pod
+		case e.wanted.request == nil:
+			e.wanted.request = request
+		default:
+			request = e.wanted.request
+		}
+	})
+	return request, f
+}
+
+// readPod returns the spec of a pod, or an error: pod.ErrPending until it is there, and that of the last read while that is
+// tried again.
+func (b *binding) readPod(asked volume.Pod, urgent bool) (*pod.Spec, error) {
+	if b.podSpec != nil && b.podSpec.Pod.UID == asked.UID {
+		return b.podSpec, nil
+	}
+	podSpec, err := b.p.pods.Get(asked, b.entry.id, urgent)
+	switch {
+	case err == nil:
+		b.podSpec, b.failingSince = podSpec, time.Time{}
+	case b.failingSince.IsZero() && !errors.Is(err, pod.ErrPending):
+		b.failingSince = time.Now()
+	}
+	return podSpec, err
+}
+
+func isNoPod(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
+}
+
+// requestOf returns the request by which the kubelet has published a mounted volume of a pod.
+func (b *binding) requestOf(podSpec *pod.Spec) (*Request, *failure) {
+	id, target := b.entry.id, b.entry.target
+	_, name := targetParts(b.p.opts.KubeletDir, target)
+	inline, ok := podSpec.Inline[name]
+	if !ok || inline.Driver != b.p.opts.Driver {
+		return nil, final(ReasonInvalid, "the pod %s has no inline volume %q of the driver %s", podSpec.Pod, name, b.p.opts.Driver)
+	}
+	if kubeletsID.MatchString(id) && id != inlineID(podSpec.Pod, name) {
+		return nil, final(ReasonInvalid, "the volume mounted at %s is not volume %q of the pod %s: its id is that of another", target, name, podSpec.Pod)
+	}
+	return &Request{
+		VolumeID:   id,
+		Target:     target,
+		Pod:        podSpec.Pod,
+		Derived:    true,
+		Attributes: volume.Attributes(inline.Attributes),
+		ReadOnly:   inline.ReadOnly,
+		FSGroup:    podSpec.FSGroup,
+	}, nil
+}
+
+// kubeletsID is the form of the ids that the kubelet gives inline volumes.
+var kubeletsID = regexp.MustCompile(`^csi-[0-9a-f]{64}$`)
+
+// inlineID returns the id that the kubelet gives a pod's inline volume. With it the mount's
+// source and its target name the same volume: one that was bound to another pod's target never
+// shows what that pod may have.
+func inlineID(pod volume.Pod, name string) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(string(pod.UID)+name)))
+}
+
+// bind sees to it that a request is parsed, resolved and registered, once. What is refused stays so until something else is
+// wanted. isNew says that the volume was bound to what asks for other files. urgent says that a publish waits.
+func (b *binding) bind(ctx context.Context, request *Request, urgent bool) (isNew bool, f *failure) {
+	if b.request == request {
+		return false, b.invalid
+	}
+	if b.request == nil || b.invalid != nil || !b.request.isLike(request) {
+		if b.request != nil && b.request.Derived {
+			klog.FromContext(ctx).Info("The kubelet's request is not the one that was derived from the pod's spec", "derivedFor", b.request.Pod)
+		}
+		found, f := b.parseRequest(ctx, request, urgent)
+		if f != nil && (f.waits || f.retry) {
+			return false, f // there may be another answer
+		}
+		b.unbind()
+		b.spec, b.invalid, isNew = found, f, f == nil
+	}
+	b.request, b.podSpec = request, nil
+	if b.invalid != nil {
+		return false, b.invalid
+	}
+	if isNew {
+		// The index is there before the first answer is read, so none is overlooked.
+		b.entry.follow(b.spec.refs)
+		b.rights = rights{token: request.Token, isProven: request.Derived}
+	}
+	b.offer(ctx, request)
+	return isNew, nil
+}
+
+// parseRequest returns what a request asks for.
+func (b *binding) parseRequest(ctx context.Context, request *Request, urgent bool) (*spec, *failure) {
+	if err := request.validate(&b.p.opts); err != nil {
+		return nil, final(ReasonInvalid, "%w", err)
+	}
+	var options []volume.Option
+	if b.p.opts.CrossNamespace || b.entry.isMounted() { // of what is mounted, answers refuse them
+		options = append(options, volume.AcrossNamespaces())
+	}
+	var parsed *volume.Spec
+	var err error
+	crowd := b.p.inTurn(ctx, func() { parsed, err = volume.Parse(request.Attributes, request.Pod, options...) })
+	switch {
+	case crowd != nil:
+		return nil, crowd
+	case err != nil:
+		return nil, final(ReasonInvalid, "%w", err)
+	}
+	s, f := b.resolve(ctx, request, parsed, urgent)
+	if f != nil {
+		return nil, f
+	}
+	if !b.entry.isMounted() {
+		if f := b.p.limits.checkItems(pod.CountItems(s.resolved)); f != nil {
+			return nil, f
+		}
+	}
+	s.refs = s.resolved.Refs()
+	s.consents, s.consent = s.resolved.CrossNamespaceRefs(request.Pod), map[volume.Ref]bool{}
+	if b.p.opts.Identity != nil {
+		s.consents = append(s.consents, s.resolved.LocalRefs(request.Pod)...)
+	}
+	for _, use := range s.consents {
+		s.consent[use.Ref] = true
+	}
+	return s, nil
+}
+
+// resolve adds what the pod's own spec says to what a volume takes from there. What a spec says never changes in the life of
+// a pod.
+func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.Spec, urgent bool) (*spec, *failure) {
+	at := parsed.NeedsPod()
+	if at == "" && !b.p.opts.NodeRights {
+		return &spec{Spec: parsed, resolved: parsed}, nil
+	}
+	at = cmp.Or(at, "with --identity=node a volume shows only what its pod's spec names")
+	podSpec, err := b.readPod(request.Pod, urgent)
+	if err == nil && podSpec.Mirror { // its UID does not matter: anybody may have written it
+		err = fmt.Errorf("read pod %s: %w", request.Pod, pod.ErrStatic)
+	}
+	if err != nil {
+		return nil, b.unreadPod(fmt.Errorf("%s: %w", at, err))
+	}
+	s := &spec{Spec: parsed}
+	var leftOut []string
+	crowd := b.p.inTurn(ctx, func() { s.resolved, leftOut, err = pod.Resolve(parsed, podSpec.Env, podSpec.VolumeSources) })
+	if crowd != nil {
+		return nil, crowd
+	}
+	s.leftOut = few(leftOut)
+	if err == nil && b.p.opts.NodeRights {
+		// The node may read what a neighbour names, and no volume must depend on its neighbours.
+		err = unnamed(slices.Concat(parsed.LocalRefs(request.Pod), parsed.CrossNamespaceRefs(request.Pod)), podSpec.Refs)
+	}
+	if err != nil {
+		return nil, final(ReasonInvalid, "%w", err)
+	}
+	return s, nil
+}
+
+// unreadPod returns the failure to read a pod whose spec says what a volume shows. As the node a refusal may pass: the API
+// server's authorizer may know of a pod a moment later than the kubelet.
+func (b *binding) unreadPod(err error) *failure {
+	switch {
+	case errors.Is(err, pod.ErrStatic):
+		return final(ReasonInvalid, "%w", err)
+	case isNoPod(err):
+		return final(ReasonNotFound, "%w", err)
+	case apierrors.IsForbidden(err):
+		return forbidden(err, b.p.opts.NodeRights || b.entry.isMounted())
+	}
+	return waiting(err)
+}
+
+// unnamed refuses objects that a pod's own spec, which names refs, does not name.
+func unnamed(uses []volume.Reference, refs []volume.Ref) error {
+	var errs []error
+	for _, use := range uses {
+		if slices.Contains(refs, use.Ref) || len(errs) == fewNames {
+			continue
+		}
+		errs = append(errs, field.Forbidden(field.NewPath(use.Field), "the pod's spec does not name "+use.Ref.String()+
+			" itself, and this node's plugin runs with --identity=node: add a volume of the pod that names it, and show that by a volume source"))
+	}
+	return utilerrors.NewAggregate(errs)
+}
+
+// versionsPath returns that of the file of versions, "" for none.
+func (s *spec) versionsPath() string {
+	for i := range s.resolved.Sources {
+		if source := &s.resolved.Sources[i]; source.Versions {
+			return source.Path
+		}
+	}
+	return ""
+}
+
+// keepObjects says that the volume is mounted: its objects are kept whatever they take.
+func (b *binding) keepObjects() { b.p.opts.Objects.Keep(b.request.Pod, b.entry.id) }
+
+// release has the objects of a volume read no more, and its token used no more. It is idempotent.
+func (b *binding) release() {
+	b.entry.unfollow(b.spec.refs)
+	b.p.opts.Objects.UnregisterPod(b.request.Pod, b.entry.id)
+	if identity := b.p.opts.Identity; identity != nil {
+		identity.Drop(b.request.Pod, b.entry.id)
+	}
+	b.registered = nil
+}
+
+// unbind undoes bind. It is idempotent.
+func (b *binding) unbind() {
+	b.p.pods.Leave(b.entry.id)
+	if b.spec != nil {
+		b.release()
+	}
+	*b = binding{p: b.p, entry: b.entry, hint: b.hint, hintErr: b.hintErr, failingSince: b.failingSince}
+}
+
+// read has the objects read that the pod may have: of the others nothing is asked.
+func (b *binding) read(may []volume.Ref) {
+	if slices.Equal(may, b.registered) {
+		return
+	}
+	b.registered = may
+	b.p.opts.Objects.RegisterPod(b.request.Pod, b.entry.id, may)
+	if !b.entry.isMounted() {
+		b.p.opts.Objects.Prioritize(b.request.Pod, may)
+	}
+}
+
+// refresh has the state of the objects asked for again when that is due, and returns when it is next: at the resync, of which
+// each volume has its own moment, or earlier while a publish waits.
+func (b *binding) refresh() time.Time {
+	now := time.Now()
+	switch {
+	case now.Before(b.refreshAt):
+		return b.refreshAt
+	case !b.refreshAt.IsZero():
+		b.p.opts.Objects.Refresh(b.request.Pod, b.registered)
+	}
+	switch resync := b.p.opts.ResyncInterval; {
+	case !b.entry.isMounted():
+		b.refreshEvery = min(max(b.refreshEvery*3/2, refreshMin), refreshMax)
+	case b.refreshEvery == resync:
+	default:
+		b.refreshEvery = resync
+		now = now.Add(rand.N(resync))
+	}
+	b.refreshAt = now.Add(b.refreshEvery)
+	return b.refreshAt
+}
+
+// refreshAnew has refresh begin anew, once the volume is mounted.
+func (b *binding) refreshAnew() { b.refreshAt = time.Time{} }

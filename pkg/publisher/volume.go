@@ -1,0 +1,361 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
+)
+
+// vol is one volume, as its pod's worker knows it. Each part owns its state; only the methods of vol see several.
+//
+//	                    bind, admit, answers       create, attach        again and again
+//	publish ──► absent ───────────────────► rendered ─────────► mounted ◄───────────────┐
+//	start ────► found ── look ── derive, bind ──────────────────► │ update, withdraw,   │
+//	                                                              │ prune, save receipts┘
+//	unpublish ──────────────────────────────────────────────────► unmount, unbind, remove
+type vol struct {
+	p        *Publisher
+	entry    *entry
+	binding  *binding
+	files    *files
+	receipts *openReceipts
+	spread   spread
+	// seen says that it was looked what is mounted.
+	seen bool
+	// failures counts those in a row that are retried.
+	failures int
+	// changedAt is when the first change came that the files don't show yet; zero for none.
+	changedAt time.Time
+}
+
+func (p *Publisher) newVolume(e *entry) *vol {
+	return &vol{p: p, entry: e, binding: &binding{p: p, entry: e}, files: &files{p: p, entry: e}, receipts: newReceipts(p.opts.Opens, p.opts.AttributePrefix, e.wake)}
+}
+
+// reconcile brings a volume to what is wanted of it. A publish, a change, a resync, a restart and a withdrawal are this function.
+// It takes the latest state, so the order of events does not matter, and doing it twice is doing it once. In order:
+//
+//  1. What an unpublish wants away is unmounted, and forgotten.
+//  2. What is mounted is looked at, once. What is not, and nobody waits for, is forgotten.
+//  3. The volume is bound to a request: the kubelet's, or what its pod's spec says.
+//  4. The pod of a new volume is admitted.
+//  5. The answers about the objects are taken.
+//  6. The files show them: see show. If that fails, at least the files of refused objects go.
+//  7. The objects are asked for again, if that is due.
+//  8. Superseded generations are pruned, receipts saved, and what the volume holds is measured, as far as these are due,
+//     whatever came before.
+func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
+	done.request = now.request
+	if now.lost {
+		v.seen = false
+	}
+	if v.changedAt.IsZero() {
+		v.changedAt = now.changedAt
+	}
+	if now.going { // 1
+		v.unmount(ctx)
+		return result{request: now.request, again: time.Now(), failure: waiting(errUnpublished)}
+	}
+	f := v.look(ctx) // 2
+	if !v.entry.isMounted() && !now.waits {
+		v.forget(ctx, false)
+		return result{request: now.request, failure: waiting(errNobody)}
+	}
+	if f == nil {
+		f = v.update(ctx, now, &done) // 3 to 7
+	}
+	if v.entry.isMounted() { // 8
+		due, more := v.tidy(ctx, now.measure)
+		f, done.again = also(f, more), earlier(done.again, due)
+	}
+	if f != nil && errors.Is(f.err, errLost) {
+		done.again = time.Now() // what is there then is looked at now
+	}
+	done.failure = f
+	return done
+}
+
+// update does steps 3 to 7 of reconcile.
+func (v *vol) update(ctx context.Context, now snapshot, done *result) (f *failure) {
+	if done.request, f = v.binding.derive(now.request); f != nil {
+		return f
+	}
+	isNew, f := v.binding.bind(ctx, done.request, now.waits)
+	if f != nil {
+		return f
+	}
+	if isNew {
+		v.takeOver(ctx)
+	}
+	if v.entry.isMounted() && v.binding.spec.Pinned() {
+		v.binding.release() // it is never written again
+		return nil
+	}
+	if !v.entry.isMounted() {
+		if f := v.binding.admit(done.request.came); f != nil { // 4
+			return f
+		}
+	}
+	got := v.binding.answers(v.files.has) // 5
+	done.partial = got.isPartial()
+	v.reportWithdrawn(got.refused)
+	switch next := v.files.generations.nextSwitch(); {
+	case v.entry.isMounted() && !v.files.isCurrent(got) && time.Now().Before(next):
+		done.again, f = next, waiting(errPutOff)
+	default:
+		f = v.show(ctx, got) // 6
+		if f != nil && v.entry.isMounted() && v.files.showsAny(got.refused) {
+			f = also(f, v.withdraw(ctx, got.refused)) // whatever keeps the files from being updated must not keep these
+		}
+	}
+	v.settleChange(f)
+	if f != nil {
+		done.again = earlier(done.again, f.until)
+	}
+	done.again = earlier(done.again, v.binding.refresh()) // 7
+	return f
+}
+
+// settleChange forgets what a change was waiting for, unless it goes on waiting.
+func (v *vol) settleChange(f *failure) {
+	if f != nil && (f.retry || f.unanswered || !f.until.IsZero()) {
+		return
+	}
+	v.changedAt = time.Time{} // it is shown, or can't be
+	v.spread.end()
+}
+
+// retryAt counts failures that are retried, and returns when this one is; zero for never.
+func (v *vol) retryAt(f *failure) time.Time {
+	if f == nil || !f.retry {
+		v.failures = 0
+		return time.Time{}
+	}
+	at := time.Now().Add(min(retryMin<<min(v.failures, 10), retryMax))
+	v.failures++
+	return at
+}
+
+// doubt has everything looked at again, after a panic.
+func (v *vol) doubt() { v.seen, v.files.verified = false, false }
+
+// close saves the receipts that have come, and closes the handle that is kept, as the process ends.
+func (v *vol) close(ctx context.Context) {
+	if v.entry.isMounted() && !v.receipts.dueAt().IsZero() {
+		_ = v.files.through(ctx, func(mnt Mount) error { v.receipts.save(ctx, mnt.Root()); return nil })
+	}
+	_ = v.files.closeHandle()
+}
+
+// unmount ends a volume. It has a time of its own: the unpublish that asks for it may have ended this very reconcile's. If
+// it fails, the volume lives on until the kubelet's next try: what pods still see must go on following its objects.
+func (v *vol) unmount(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reconcileTimeout)
+	defer cancel()
+	err := v.files.closeHandle()
+	if err == nil {
+		err = v.p.opts.Mounts.Unmount(ctx, v.entry.id, v.entry.target)
+	}
+	v.entry.set(func() { v.entry.noteUnmount(err) })
+	if err == nil || !v.entry.isMounted() {
+		v.forget(ctx, err == nil)
+	}
+}
+
+// noteUnmount notes how an unmount ended. The caller holds mu.
+func (e *entry) noteUnmount(err error) {
+	e.unmounts, e.unmountErr, e.wanted.going = e.unmounts+1, err, err == nil
+}
+
+// forget takes a volume out of the table that is not mounted, unless something else is wanted of it since the worker's
+// decision. isGone says that an unpublish wanted that.
+func (v *vol) forget(ctx context.Context, isGone bool) {
+	shown := v.files.shown
+	v.binding.unbind()
+	v.receipts.close()
+	_ = v.files.closeHandle() // nothing is mounted there any more
+	e := v.entry
+	e.table.mu.Lock()
+	defer e.table.mu.Unlock()
+	if e.wanted.going != isGone || !isGone && e.wanted.waits {
+		return // it is due for that
+	}
+	e.remove()
+	if logger := klog.FromContext(ctx).V(2); isGone && logger.Enabled() {
+		logger.Info("Unpublished volume", "refs", describe(e.report.refs, shown), "reason", "the kubelet asked for it")
+	}
+}
+
+// look finds out, once, what is at the target: after a start, before the first write, and after a mount was lost.
+func (v *vol) look(ctx context.Context) *failure {
+	if v.seen {
+		return nil
+	}
+	e := v.entry
+	root, usage, err := v.p.opts.Mounts.Open(ctx, e.id, e.target)
+	switch {
+	case err == nil:
+		defer root.Close()
+	case errors.Is(err, mount.ErrForeign) && e.isMounted(): // its attribute was spoilt
+		return final(ReasonInvalid, "what is mounted at %s is not proven to be volume %s, as its root directory lacks the attribute: replace the pod: %w", e.target, e.id, err)
+	case errors.Is(err, mount.ErrForeign):
+		return lookFailed(e, err)
+	case errors.Is(err, mount.ErrOutside):
+		return final(ReasonInvalid, "target_path: %w", err)
+	case !errors.Is(err, mount.ErrNotMounted):
+		// It may well be mounted, and a pod may be reading it: a final error would have the kubelet destroy it.
+		return unavailable("look at the target of volume %s: %w", e.id, err)
+	}
+	isMounted := err == nil
+	if !isMounted && v.files.shown != nil {
+		klog.FromContext(ctx).Info("Volume is no longer mounted", "target", e.target)
+	}
+	v.binding.unbind()
+	v.receipts.close()
+	if err := v.files.forget(); err != nil {
+		return unavailable("close the mount of volume %s: %w", e.id, err)
+	}
+	if isMounted {
+		if err := v.files.find(root); err != nil {
+			return unavailable("read the record of volume %s: %w", e.id, err)
+		}
+		v.binding.find(root)
+		v.receipts.find(v.files.generations.pruneAt)
+	}
+	v.seen = true
+	e.set(func() {
+		e.phase = absent
+		if isMounted {
+			e.phase = mounted
+		}
+		e.charge(memoryOf(usage.Used, usage.InodesUsed))
+		e.tree = e.size // at most
+		e.report.withdrawn, e.report.opened = nil, nil
+		if e.wanted.request == nil {
+			e.report.pod = v.binding.hint
+		}
+	})
+	return nil
+}
+
+func lookFailed(e *entry, err error) *failure {
+	f := unavailable("look at the target of volume %s: %w", e.id, err)
+	f.reason = 0
+	return f
+}
+
+// takeOver prepares the parts for the request to which the volume was just bound.
+func (v *vol) takeOver(ctx context.Context) {
+	spec, e := v.binding.spec, v.entry
+	writes := writer.Options{AttributePrefix: v.p.opts.AttributePrefix, InPlace: spec.InPlace()}
+	v.files.bind(v.receipts.bind(writes, spec.versionsPath()), spec.refs)
+	if e.isMounted() {
+		klog.FromContext(ctx).V(2).Info("Took over a mounted volume", "refs", describe(spec.refs, v.files.shown))
+		if !spec.Pinned() { // else it needs no object any more
+			v.binding.keepObjects()
+		}
+	}
+	e.set(func() {
+		e.report.refs, e.report.pinned = spec.refs, spec.Pinned()
+		if e.isMounted() && (spec.Pinned() || !spec.InPlace()) {
+			// Files that are rewritten in place name the new versions before the first byte.
+			e.report.shown = v.files.shown
+		}
+	})
+	v.reportOpened(ctx, false)
+}
+
+// tidy prunes, saves receipts and measures, as far as these are due, and returns when something is due next. measure says that
+// the node is full. The failure names what could not be removed, which keeps no update from the files.
+func (v *vol) tidy(ctx context.Context, measure bool) (next time.Time, f *failure) {
+	now := time.Now()
+	if isDue(v.tidyAt(), now) || measure {
+		err := v.files.through(ctx, func(mnt Mount) error {
+			v.files.pruneIfDue(mnt, v.receipts.removing)
+			v.receipts.save(ctx, mnt.Root())
+			v.reportOpened(ctx, true)
+			return v.files.measure(mnt)
+		})
+		if err != nil {
+			f = v.filesFailed(err)
+		}
+		v.reportWithdrawn(nil)
+	}
+	if left := v.files.generations.leftover; left != nil {
+		f = also(f, broken(left))
+	}
+	if f != nil {
+		return time.Time{}, f // a retry comes
+	}
+	return v.tidyAt(), nil
+}
+
+func (v *vol) tidyAt() time.Time {
+	return earlier(earlier(v.files.generations.pruneAt, v.files.measureAt(v.p.opts.ResyncInterval)), v.receipts.dueAt())
+}
+
+// filesFailed returns the failure of work on the files. If nothing is mounted, that is looked at again.
+func (v *vol) filesFailed(err error) *failure {
+	if errors.Is(err, errLost) {
+		v.seen = false
+		return waiting(err)
+	}
+	return broken(err)
+}
+
+// reportOpened reports which objects were opened. saved says that files may have just got their receipts: objects whose files
+// now all have one are observed.
+func (v *vol) reportOpened(ctx context.Context, saved bool) {
+	if v.p.opts.Opens == nil || v.binding.spec == nil {
+		return
+	}
+	now := v.receipts.states(v.binding.spec.refs)
+	for ref, o := range now {
+		if was := v.entry.report.opened[ref]; saved && o.State == OpenYes && was != nil && was.State != OpenYes {
+			took := o.At.Sub(o.Since)
+			v.p.opts.Observer.Opened(took)
+			klog.FromContext(ctx).V(2).Info("Object was opened", "ref", ref.String(), "version", v.files.shown[ref].ResourceVersion, "after", took)
+		}
+	}
+	v.entry.set(func() { v.entry.report.opened = now })
+}
+
+// reportWithdrawn reports the refused objects of which no file is left; nil: those that the files are known to lack. While a
+// superseded generation is there, it may have one. It is called before each write, so that nothing is reported of what the
+// write may show again, and when all is tidied.
+func (v *vol) reportWithdrawn(refused map[volume.Ref]bool) {
+	if refused == nil {
+		refused = v.files.withdrawn
+	}
+	gone := map[volume.Ref]bool{}
+	for ref := range refused {
+		if v.files.withdrawn[ref] && (v.entry.report.withdrawn[ref] || !v.files.generations.isAnyLeft()) {
+			gone[ref] = true
+		}
+	}
+	if !maps.Equal(gone, v.entry.report.withdrawn) {
+		v.entry.set(func() { v.entry.report.withdrawn = gone })
+	}
+}
+
+// isMissing says whether a failure is that of a missing object or key.
+func isMissing(f *failure) bool { return errors.As(f.err, new(*payload.MissingError)) }
+
+// earlier returns the earlier of two times; zero is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// isDue says whether a time has come; the zero time never does.
+func isDue(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
