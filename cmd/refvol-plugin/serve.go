@@ -115,11 +115,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	var running sync.WaitGroup
 	if below.opens != nil {
 		defer func() { err = errors.Join(err, below.opens.Close()) }()
-		running.Go(func() {
-			if err := below.opens.Run(background); err != nil {
-				logger.Error(err, "Opens of files are not watched any more")
-			}
-		})
+		running.Go(func() { below.opens.Run(background) })
 	}
 	defer running.Wait()
 	defer stop()

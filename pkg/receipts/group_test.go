@@ -76,13 +76,11 @@ func (v *volume) numbered(files int) {
 func (v *volume) runs() {
 	v.Helper()
 	ctx, cancel := context.WithCancel(v.Context())
-	done := make(chan error)
-	go func() { done <- v.group.Run(ctx) }()
+	done := make(chan struct{})
+	go func() { v.group.Run(ctx); close(done) }()
 	v.Cleanup(func() {
 		cancel()
-		if err := <-done; err != nil {
-			v.Errorf("Run: %v", err)
-		}
+		<-done
 	})
 }
 
@@ -136,10 +134,10 @@ func waitFor(t *testing.T, done func() bool) {
 func TestRunEndsWithItsContext(t *testing.T) {
 	v := newVolume(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- v.group.Run(ctx) }()
+	done := make(chan struct{})
+	go func() { v.group.Run(ctx); close(done) }()
 	cancel()
-	v.must(<-done)
+	<-done
 	if v.overflows > 0 {
 		t.Error("overflow was called")
 	}
@@ -156,7 +154,6 @@ func TestNothingWorksAfterClose(t *testing.T) {
 		"Ignore": v.group.Ignore(dir),
 		"Listen": v.group.Listen(dir),
 		"Drain":  v.group.Drain(),
-		"Run":    v.group.Run(t.Context()),
 		"Close":  v.group.Close(),
 	} {
 		if err == nil {
@@ -194,4 +191,23 @@ func TestConcurrentUse(t *testing.T) {
 	if n := len(v.group.watches); n != 0 {
 		t.Errorf("%d watches are left", n)
 	}
+}
+
+// TestAReadThatFails ends all watches, and the next one begins with another group.
+func TestAReadThatFails(t *testing.T) {
+	v := newVolume(t)
+	v.dir("1", "key")
+	_, r := v.watch()
+	v.group.mu.Lock()
+	unix.Close(v.group.fd)
+	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	v.group.fd = null
+	v.group.mu.Unlock()
+	v.must(err)
+	if err := v.group.Drain(); err == nil || r.end() == nil {
+		t.Errorf("got %v, and the watch was ended: %v", err, r.end())
+	}
+	_, r = v.watch()
+	v.cat("1/key")
+	v.want(r, "1/key")
 }

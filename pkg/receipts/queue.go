@@ -12,22 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run reports opens until ctx ends, and then returns nil. An error, after which nothing is reported any more, comes after a
-// call of overflow.
-func (g *Group) Run(ctx context.Context) error {
+// Run reports opens until ctx ends. An error ends all watches, whose owners are told; they may begin anew.
+func (g *Group) Run(ctx context.Context) {
 	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-ticker.C:
 		}
 		for first, n := true, busy; n >= busy && ctx.Err() == nil; first = false {
-			var err error
-			if n, err = g.read(first); err != nil {
-				return err
-			}
+			n, _ = g.read(first)
 		}
 	}
 }
@@ -71,10 +67,10 @@ func (g *Group) read(anew bool) (events int, err error) {
 	queued, err := unix.IoctlGetInt(fd, unix.TIOCINQ) // which counts an event as its metadata, whatever it has besides
 	queued /= metadataSize
 	if err != nil {
-		return 0, g.fail(fmt.Errorf("look how much the fanotify group has queued: %w", err))
+		return 0, g.discard(fmt.Errorf("look how much the fanotify group has queued: %w", err))
 	}
 	if queued > maxQueued || g.latePauses > maxLate {
-		return 0, g.discard()
+		return 0, g.discard(errTooMany)
 	}
 	b := batch{opened: make(map[*watch]map[string]bool)}
 	for b.events < queued && err == nil {
@@ -95,18 +91,12 @@ func (g *Group) read(anew bool) (events int, err error) {
 		w.opened(ids)
 	}
 	if err != nil {
-		return b.events, g.fail(fmt.Errorf("read the fanotify group: %w", err))
+		return b.events, g.discard(fmt.Errorf("read the fanotify group: %w", err))
 	}
 	if b.lost {
 		g.overflow()
 	}
 	return b.events, nil
-}
-
-// fail tells that opens were lost, and returns the error.
-func (g *Group) fail(err error) error {
-	g.overflow()
-	return err
 }
 
 // take adds the events of a buffer to a batch, and ends the noisiest watch when there are too many.
@@ -165,16 +155,16 @@ func (g *Group) quiet(b *batch) {
 	noisiest.lost(ErrNoisy)
 }
 
-// discard ends the group, with all that is queued, and all watches. The caller holds reading.
-func (g *Group) discard() error {
+// discard ends the group, with all that is queued, and all watches, for a reason, which it returns. The caller holds reading.
+func (g *Group) discard(why error) error {
 	g.mu.Lock()
 	all := slices.Collect(maps.Values(g.watches))
 	clear(g.watches)
-	err := g.end()
+	why = errors.Join(why, g.end())
 	g.latePauses = 0
 	g.mu.Unlock()
 	for _, w := range all {
-		w.lost(errors.New("more opens are queued than this process can read"))
+		w.lost(why)
 	}
-	return err
+	return why
 }

@@ -52,6 +52,9 @@ const (
 // ErrNoisy is why a watch was ended whose events came too fast.
 var ErrNoisy = errors.New("files of the volume are opened too fast, by too many processes")
 
+// errTooMany is why all watches are ended.
+var errTooMany = errors.New("more opens are queued than this process can read")
+
 // Group is a fanotify group. It is safe for concurrent use, and must be closed.
 //
 // It has no goroutine of its own: Run is the caller's, and ends with its context. Run and Drain call the callbacks, one at a

@@ -76,12 +76,17 @@ func TestAReadEnds(t *testing.T) {
 func TestAMarkThatStays(t *testing.T) {
 	v := newVolume(t)
 	other := v.beside()
-	v.storms(8)
+	v.storms(2)
 	_, noisy := v.watch()
 	_, quiet := other.watch()
-	v.runs()
-	waitFor(t, func() bool { return quiet.end() != nil })
-	if !errors.Is(noisy.end(), ErrNoisy) || errors.Is(quiet.end(), ErrNoisy) {
+	for range maxLate + 3 {
+		waitFor(t, func() bool {
+			n, err := unix.IoctlGetInt(v.group.fd, unix.TIOCINQ)
+			return err != nil || n > (maxEvents+busy)*metadataSize
+		})
+		_, _ = v.group.read(true) // a pause has passed
+	}
+	if !errors.Is(noisy.end(), ErrNoisy) || !errors.Is(quiet.end(), errTooMany) {
 		t.Errorf("the watches were ended: %v, %v", noisy.end(), quiet.end())
 	}
 }
@@ -92,7 +97,9 @@ func TestALongQueueIsThrownAway(t *testing.T) {
 	v.dir("1", "key")
 	_, r := v.watch()
 	v.group.reading.Lock()
-	v.must(v.group.discard())
+	if err := v.group.discard(errTooMany); !errors.Is(err, errTooMany) {
+		t.Error(err)
+	}
 	v.group.reading.Unlock()
 	if r.end() == nil || errors.Is(r.end(), ErrNoisy) {
 		t.Errorf("the watch was ended: %v", r.end())
@@ -173,7 +180,7 @@ func TestAGroupIsTriedAgain(t *testing.T) {
 		unix.Close(groups[0])
 		groups = groups[1:]
 		<-time.After(retryMin - time.Second)
-		if _, again := g.Watch(dir, nil, nil); again != err {
+		if _, again := g.Watch(dir, nil, nil); !errors.Is(again, err) {
 			t.Errorf("it was tried again too soon: %v", again)
 		}
 		<-time.After(time.Second)
