@@ -135,7 +135,7 @@ func newRefvol(path string) (*written, error) {
 			result, err := w.Write(ctx, root, tree)
 			// The publisher prunes a volume that it has changed.
 			if err == nil && result.Changed && shown {
-				_, err = writer.Prune(root, time.Now())
+				_, err = writer.Prune(root, time.Now(), nil)
 			}
 			shown = true
 			return err
