@@ -7,6 +7,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -185,6 +186,9 @@ func TestChartSaysItsImage(t *testing.T) {
 	}
 	if want := strings.TrimPrefix(loaded.Metadata.AppVersion, "v"); loaded.Metadata.Version != want {
 		t.Errorf("version %s, want %s", loaded.Metadata.Version, want)
+	}
+	if want := strconv.FormatBool(strings.Contains(documents(t)["CHANGELOG.md"], "Nothing is released yet")); loaded.Metadata.Annotations["artifacthub.io/prerelease"] != want {
+		t.Errorf("CHANGELOG.md has no release: %s, and the chart says that it is a prerelease: %s", want, loaded.Metadata.Annotations["artifacthub.io/prerelease"])
 	}
 	var images []struct{ Image string }
 	if err := yaml.Unmarshal([]byte(loaded.Metadata.Annotations["artifacthub.io/images"]), &images); err != nil {

@@ -168,6 +168,7 @@ func TestChartRefuses(t *testing.T) {
 		{values{"metrics": values{"enabled": true, "namespace": ""}}, "/metrics/namespace"},
 		{values{"maxUnavailable": "0%"}, "/maxUnavailable"},
 		{values{"networkPolicy": values{"enabled": true, "ports": nil}}, "ports"}, // it would allow all egress
+		{values{"networkPolicy": values{"enabled": true, "addresses": []any{"10.96.0.1"}}}, "/networkPolicy/addresses/0"},
 		{values{"podLabels": values{"a": 1}}, "/podLabels/a"},
 	} {
 		if _, _, err := renderChart(newest, test.overrides); err == nil || !strings.Contains(err.Error(), test.says) {

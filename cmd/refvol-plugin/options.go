@@ -80,7 +80,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.BoolVar(&o.crossNamespace, "cross-namespace", o.crossNamespace, "show objects of other namespaces to pods whose service account may get them there")
 	fs.DurationVar(&o.publishWait, "publish-wait", o.publishWait, "how long a publish waits for missing objects and keys; the kubelet gives up after 120s")
 	fs.StringVar(&o.maxVolumeSize, "max-volume-size", o.maxVolumeSize, "most memory that the files of one volume may take, in pages")
-	fs.StringVar(&o.maxTotalSize, "max-total-size", o.maxTotalSize, "most memory that the file systems of all volumes of the node may hold, with 1 KiB for each file, directory and link")
+	fs.StringVar(&o.maxTotalSize, "max-total-size", o.maxTotalSize, "most memory that the file systems of all volumes of the node may hold, with 1 KiB for each file, directory and link; those of one pod may hold an eighth, or --max-volume-size if that is more")
 	fs.StringVar(&o.maxCachedSize, "max-cached-size", o.maxCachedSize, "most memory that the objects of all volumes of the node may take for a new volume to be accepted; those of one pod may take an eighth")
 	fs.StringVar(&o.selinuxContext, "selinux-context", o.selinuxContext, "SELinux context of the volumes' file systems; empty: none")
 	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "address that serves /metrics, /healthz and /readyz; empty: none")

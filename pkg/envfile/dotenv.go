@@ -13,7 +13,8 @@ import (
 //	plain    NAME=value      letters, digits and a few signs: read by everything
 //	single   NAME='value'    literal, within one line
 //	double   NAME="value"    with no escapes but \n and \r
-//	single                   with line feeds in it as they are
+//	single                   with line feeds in it as they are: node's dotenv reads \" and \\ wrong, and python-dotenv \$
+//	double                   for line feeds and \\, which python-dotenv reads so, and node's dotenv only in the single form
 //	bare     NAME=value      literal, for backslashes and quotes within one line
 //	single                   with \\ in it, which python-dotenv takes for one backslash
 //	double                   with escapes, which godotenv and compose-go know all
@@ -24,19 +25,24 @@ import (
 // Compose reads its env files with. A quoted value never ends in a backslash: all but
 // compose-go would take the quote after it for a part of the value, and what follows
 // for the rest.
+//
+// A reader that takes a file line by line sees the lines of a value as variables. So a line feed is written as \n, but for
+// values that a parser would then read wrong, and of which the single form is read by as many.
 func quoteDotenv(value string) (string, bool) {
 	single := `'` + value + `'`
 	double := strings.NewReplacer("\n", `\n`, "\r", `\r`, "$", `\$`, `"`, `\"`, `\`, `\\`)
-	doubled := strings.Contains(value, `\\`)
+	lines, doubled := strings.Contains(value, "\n"), strings.Contains(value, `\\`)
 	switch {
 	case strings.Trim(value, plain) == "":
 		return value, true
-	case fitsSingle(value) && !doubled && !strings.Contains(value, "\n"):
+	case fitsSingle(value) && !doubled && !lines:
 		return single, true
 	case !strings.ContainsAny(value, `\"$`):
 		return `"` + double.Replace(value) + `"`, true
 	case fitsSingle(value) && !doubled:
 		return single, true
+	case lines && doubled && !strings.Contains(value, "$") && fitsDouble(value):
+		return `"` + double.Replace(value) + `"`, true
 	case fitsBare(value):
 		return value, true
 	case fitsSingle(value):

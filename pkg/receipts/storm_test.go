@@ -76,7 +76,7 @@ func TestAReadEnds(t *testing.T) {
 func TestAMarkThatStays(t *testing.T) {
 	v := newVolume(t)
 	other := v.beside()
-	v.storms(2)
+	v.storms(8)
 	_, noisy := v.watch()
 	_, quiet := other.watch()
 	for range maxLate + 3 {

@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
+	"github.com/refvol/refvol/e2e/suites/bench/measure"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -13,6 +15,28 @@ func TestMain(m *testing.M) {
 	os.Exit(harness.Main(m, func(context.Context) (func() error, error) {
 		return func() error { return nil }, nil
 	}))
+}
+
+// TestDocumentedTable: the table of docs/benchmarks.md is that of results.json, with each goal.
+func TestDocumentedTable(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/benchmarks.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	document := filepath.Join(t.TempDir(), "benchmarks.md")
+	if err := os.WriteFile(document, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := measure.ReadFile("results.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.WriteTable(document, goals()); err != nil {
+		t.Fatal(err)
+	}
+	if made, err := os.ReadFile(document); err != nil || string(made) != string(text) {
+		t.Errorf("docs/benchmarks.md is out of date: run make bench-table (%v)", err)
+	}
 }
 
 // TestScenarios runs the short form of each scenario. They check that nothing is missing or lost and judge no time.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,12 +25,18 @@ type Machine struct {
 	Kernel string `json:"kernel"`
 }
 
+// Run is when, where and with what results were measured.
+type Run struct {
+	Time    time.Time `json:"time"`
+	Machine Machine   `json:"machine"`
+	Go      string    `json:"go"`
+}
+
 // File is a results.json.
 type File struct {
-	Time     time.Time         `json:"time"`
-	Machine  Machine           `json:"machine"`
-	Versions map[string]string `json:"versions"`
-	Results  []Result          `json:"results"`
+	// Runs are those that results are of, the oldest first.
+	Runs    []Run    `json:"runs"`
+	Results []Result `json:"results"`
 }
 
 // ReadFile reads a results.json; there being none gives an empty one.
@@ -55,14 +62,21 @@ func Renew(path string, results []Result) error {
 	if err != nil {
 		return err
 	}
-	f.Time, f.Versions = time.Now().UTC().Truncate(time.Second), map[string]string{"go": runtime.Version()}
-	if f.Machine, err = thisMachine(); err != nil {
+	run := Run{Time: time.Now().UTC().Truncate(time.Second), Go: runtime.Version()}
+	if run.Machine, err = thisMachine(); err != nil {
 		return err
 	}
-	f.Results = append(slices.DeleteFunc(f.Results, func(old Result) bool {
+	f.Results = slices.DeleteFunc(f.Results, func(old Result) bool {
 		return slices.ContainsFunc(results, func(r Result) bool { return r.Name == old.Name })
-	}), results...)
+	})
+	for _, r := range results {
+		r.Run = run.Time
+		f.Results = append(f.Results, r)
+	}
 	slices.SortFunc(f.Results, func(a, b Result) int { return strings.Compare(a.Name, b.Name) })
+	f.Runs = slices.DeleteFunc(append(f.Runs, run), func(run Run) bool {
+		return !slices.ContainsFunc(f.Results, func(r Result) bool { return r.Run.Equal(run.Time) })
+	})
 	text, err := json.MarshalIndent(f, "", " ")
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", path, err)
@@ -91,8 +105,8 @@ func thisMachine() (Machine, error) {
 	}, nil
 }
 
-// WriteTable puts what came of the goals that were measured into a Markdown document, in the place of the table that
-// it has.
+// WriteTable puts the runs, and what came of the goals, into a Markdown document, in the place of the table that it has. It
+// fails if a goal was never measured.
 func (f File) WriteTable(document string, goals []Goal) error {
 	const begin, end = "<!-- made by make bench-table: begin -->\n", "<!-- made by make bench-table: end -->\n"
 	text, err := os.ReadFile(document)
@@ -104,14 +118,32 @@ func (f File) WriteTable(document string, goals []Goal) error {
 	if !begun || !ended {
 		return errors.New(document + ": has no place for a table")
 	}
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s%s\nThe last run was %s on %d cores of %s, %.0f GiB, Linux %s, %s.\n\n| scenario | figure | measured | goal | |\n|---|---|---|---|---|\n",
-		before, begin, f.Time.Format("2006-01-02 15:04 MST"), f.Machine.Cores, f.Machine.CPU, float64(f.Machine.Memory)/(1<<30), f.Machine.Kernel, f.Versions["go"])
-	for _, g := range goals {
-		if o, err := g.Check(f.Results); err == nil {
-			fmt.Fprintln(&b, o)
-		}
+	table, err := f.table(goals)
+	if err != nil {
+		return err
 	}
-	fmt.Fprintf(&b, "\n%s%s", end, after)
-	return os.WriteFile(document, b.Bytes(), 0o644)
+	return os.WriteFile(document, []byte(string(before)+begin+table+end+string(after)), 0o644)
+}
+
+// table lists the runs by number, and the goals, each with the numbers of its runs.
+func (f File) table(goals []Goal) (string, error) {
+	var b strings.Builder
+	numbers := map[time.Time]string{}
+	for i, run := range f.Runs {
+		numbers[run.Time] = strconv.Itoa(i + 1)
+		fmt.Fprintf(&b, "\n%d. %s, %d cores of %s, %.0f GiB, Linux %s, %s", i+1, run.Time.Format("2006-01-02 15:04 MST"),
+			run.Machine.Cores, run.Machine.CPU, float64(run.Machine.Memory)/(1<<30), run.Machine.Kernel, run.Go)
+	}
+	fmt.Fprint(&b, "\n\n| scenario | figure | measured | goal | | run |\n|---|---|---|---|---|---|\n")
+	var missing error
+	for _, g := range goals {
+		o, err := g.Check(f.Results)
+		missing = errors.Join(missing, err)
+		var of []string
+		for _, at := range o.Runs {
+			of = append(of, numbers[at])
+		}
+		fmt.Fprintf(&b, "%s %s |\n", o, strings.Join(of, ", "))
+	}
+	return b.String() + "\n", missing
 }

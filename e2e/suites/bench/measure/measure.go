@@ -14,7 +14,9 @@ import (
 // Result is one line of a report: a distribution, which has N, P50, P99 and Max, or a single Value.
 type Result struct {
 	Name string `json:"name"`
-	Unit string `json:"unit"`
+	// Run is the time of the run that measured it.
+	Run  time.Time `json:"run,omitzero"`
+	Unit string    `json:"unit"`
 	// N is how many samples there are, all of which the percentiles come from.
 	N     int      `json:"n,omitempty"`
 	P50   *float64 `json:"p50,omitempty"`
@@ -93,6 +95,8 @@ type Outcome struct {
 	Lowest, Highest float64
 	Count           int
 	Missed          []string
+	// Runs are the times of the runs that measured them, the oldest first.
+	Runs []time.Time
 }
 
 // Check holds results against a goal; it fails if there are none of the goal's.
@@ -107,11 +111,15 @@ func (g Goal) Check(results []Result) (Outcome, error) {
 		if !matches || got == nil {
 			continue
 		}
+		if !slices.ContainsFunc(o.Runs, r.Run.Equal) {
+			o.Runs = append(o.Runs, r.Run)
+		}
 		o.Count, o.Lowest, o.Highest = o.Count+1, min(o.Lowest, *got), max(o.Highest, *got)
 		if g.Least && *got < g.Bound || !g.Least && *got > g.Bound {
 			o.Missed = append(o.Missed, r.Name)
 		}
 	}
+	slices.SortFunc(o.Runs, time.Time.Compare)
 	if o.Count == 0 {
 		return o, fmt.Errorf("goal of %s: there is no result %s with a %s", g.Scenario, g.Results, g.Figure)
 	}

@@ -102,27 +102,53 @@ func TestFiles(t *testing.T) {
 		}
 	}
 	got, err := ReadFile(results)
-	if err != nil || !reflect.DeepEqual(got.Results, []Result{value("a", 2), value("b", 9)}) {
-		t.Errorf("got %+v, %v", got, err)
+	if err != nil || len(got.Runs) == 0 {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	last := got.Runs[len(got.Runs)-1]
+	for i, want := range []Result{value("a", 2), value("b", 9)} {
+		want.Run = got.Results[i].Run
+		if !reflect.DeepEqual(got.Results[i], want) || last.Machine.Cores == 0 || last.Go == "" {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
 	}
 }
 
-// TestTable: only the table of a document changes, and a goal that was not measured has no row.
+// TestTable: only the table of a document changes, each row names its runs, and a goal that was not measured fails.
 func TestTable(t *testing.T) {
 	document := filepath.Join(t.TempDir(), "d.md")
 	const begin, end = "<!-- made by make bench-table: begin -->\n", "<!-- made by make bench-table: end -->\n"
-	if err := os.WriteFile(document, []byte("above\n"+begin+"old\n"+end+"below\n"), 0o644); err != nil {
+	const old = "above\n" + begin + "old\n" + end + "below\n"
+	if err := os.WriteFile(document, []byte(old), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var r Report
-	r.Value("a", "s", 1)
-	f := File{Results: r.Results}
-	if err := f.WriteTable(document, []Goal{{"B1", "a", "value", 1, false}, {"B2", "b", "value", 1, false}}); err != nil {
+	first, second := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), time.Date(2026, 1, 3, 3, 4, 5, 0, time.UTC)
+	one, two := 1.0, 2.0
+	f := File{
+		Runs:    []Run{{first, Machine{"X", 2, 1 << 30, "6.1"}, "go1"}, {second, Machine{"Y", 4, 2 << 30, "6.2"}, "go2"}},
+		Results: []Result{{Name: "a.x", Unit: "s", Run: second, Value: &one}, {Name: "a.y", Unit: "s", Run: first, Value: &two}},
+	}
+	goals := []Goal{{"B1", "a.*", "value", 2, false}, {"B2", "a.x", "value", 1, false}}
+	if err := f.WriteTable(document, append(goals, Goal{"B3", "b", "value", 1, false})); err == nil || !strings.Contains(err.Error(), "no result b") {
+		t.Errorf("a goal without a result: %v", err)
+	}
+	if text, err := os.ReadFile(document); err != nil || string(text) != old {
+		t.Errorf("got %s, %v, want it untouched", text, err)
+	}
+	if err := f.WriteTable(document, goals); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(document)
-	got := string(text)
-	if err != nil || !strings.HasPrefix(got, "above\n"+begin) || !strings.HasSuffix(got, "| B1 | `a` value | 1 | <= 1 | met |\n\n"+end+"below\n") || strings.Contains(got, "old") {
-		t.Errorf("got %s, %v", got, err)
+	want := "above\n" + begin + `
+1. 2026-01-02 03:04 UTC, 2 cores of X, 1 GiB, Linux 6.1, go1
+2. 2026-01-03 03:04 UTC, 4 cores of Y, 2 GiB, Linux 6.2, go2
+
+| scenario | figure | measured | goal | | run |
+|---|---|---|---|---|---|
+| B1 | ` + "`a.*`" + ` value | 1 to 2 | <= 2 | all 2 met | 1, 2 |
+| B2 | ` + "`a.x`" + ` value | 1 | <= 1 | met | 2 |
+
+` + end + "below\n"
+	if text, err := os.ReadFile(document); err != nil || string(text) != want {
+		t.Errorf("got %s, %v, want %s", text, err, want)
 	}
 }
