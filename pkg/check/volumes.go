@@ -126,7 +126,7 @@ func (c *Checker) sources(w *Workload, template podTemplate, v driverVolume) {
 		},
 		func(name string) ([]volume.Source, error) {
 			return pod.VolumeSources(template.spec, template.at, w.Namespace, name)
-		})
+		}, c.below(template, v), v.Name)
 	if err != nil { // each is fine, but not all together
 		c.problem(w.Location, v.at, err.Error())
 		return

@@ -203,7 +203,10 @@ func (v *vol) resolve(ctx context.Context, want *Request, parsed *volume.Spec, w
 	}
 	s := &spec{Spec: parsed}
 	var leftOut []string
-	crowded := v.p.inTurn(ctx, func() { s.resolved, leftOut, err = pod.Resolve(parsed, says.Env, says.VolumeSources) })
+	_, name := targetParts(v.p.opts.KubeletDir, want.Target)
+	crowded := v.p.inTurn(ctx, func() {
+		s.resolved, leftOut, err = pod.Resolve(parsed, says.Env, says.VolumeSources, says.MountsBelow, name)
+	})
 	if crowded != nil {
 		return nil, crowded
 	}
