@@ -81,6 +81,22 @@ func nearest(mounts map[string]int, p string) (i int, found bool) {
 	return i, found
 }
 
+// directories returns what a volume needs for mounts below it. The error lists the first few that it can't have.
+func directories(spec *volume.Spec, below []Below) (all []volume.Directory, err error) {
+	const few = 32
+	var errs field.ErrorList
+	for i := range below {
+		directory, err := below[i].directory(spec)
+		switch {
+		case err == nil:
+			all = append(all, directory)
+		case len(errs) < few:
+			errs = append(errs, err)
+		}
+	}
+	return all, errs.ToAggregate()
+}
+
 // directory returns what a volume needs for the mount, or why it can't have that.
 func (b *Below) directory(spec *volume.Spec) (volume.Directory, *field.Error) {
 	at := field.NewPath(b.Field)

@@ -46,13 +46,11 @@ func Resolve(
 	}
 	copied.Directories = slices.Clone(spec.Directories)
 	if below != nil {
-		for _, b := range below(name) {
-			directory, err := b.directory(spec)
-			if err != nil {
-				return nil, nil, err
-			}
-			copied.Directories = append(copied.Directories, directory)
+		added, err := directories(spec, below(name))
+		if err != nil {
+			return nil, nil, err
 		}
+		copied.Directories = append(copied.Directories, added...)
 	}
 	if err := copied.Validate(); err != nil {
 		return nil, nil, err
