@@ -17,7 +17,7 @@ import (
 )
 
 // tokenPath is where the API server mounts the service account's token, unless the pod says that it must not.
-const tokenPath = "/var/run/secrets/kubernetes.io/serviceaccount"
+const tokenPath = "/var/run/secrets/kubernetes.io/serviceaccount" //nolint:gosec // a path
 
 // withToken returns a pod's spec with the mounts that the API server adds, as far as they matter for mounts below a volume.
 func withToken(spec *corev1.PodSpec) *corev1.PodSpec {

@@ -76,8 +76,8 @@ func TestDirectoriesStay(t *testing.T) {
 func TestDirectoriesAreRepaired(t *testing.T) {
 	for strategy, w := range bothWriters() {
 		t.Run(strategy, func(t *testing.T) {
-			v, outside := newVolume(t), ""
-			outside = filepath.Join(v.path, "..", "outside")
+			v := newVolume(t)
+			outside := filepath.Join(v.path, "..", "outside")
 			want := withDirectories(tree(file("k", "1")), "d/e", "f", "g", "h")
 			v.write(w, want)
 			for _, name := range []string{"d/e", "d", "f", "g", "h"} {
