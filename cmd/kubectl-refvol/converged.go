@@ -51,9 +51,10 @@ Pods that have not started, pods that wait on a node without the plugin, and vol
 the object was withdrawn, as the pods may not have it any more, are listed apart.
 
 It does not cover native references to the object (env, volumes of other types), containers that
-mount a volume by subPath, unless its writeStrategy is InPlace, nor whether the applications have
-read the new files. With --opened each volume's files of the object must have been opened since they
-show that version: that proves that somebody opened them, not who, nor that it is in use.
+mount a volume by subPath, unless its writeStrategy is InPlace (a file keeps its content, and a
+directory becomes empty with the first update), nor whether the applications have read the new
+files. With --opened each volume's files of the object must have been opened since they show that
+version: that proves that somebody opened them, not who, nor that it is in use.
 
 Exits with status 0 if all volumes show the current version, 1 if not, or if the object does not
 exist, 2 if that is not known: a request failed, or the command line is wrong. It exits at once

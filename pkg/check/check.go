@@ -116,7 +116,7 @@ func (c *Checker) workload(ctx context.Context, at Location, template podTemplat
 			Keys: r.Keys, Optional: r.Optional, env: r.Env,
 		})
 	})
-	c.volumes(&w, template)
+	volumes := c.volumes(&w, template)
 	if c.opts.NodeIdentity {
 		c.unnamed(&w)
 	}
@@ -124,6 +124,9 @@ func (c *Checker) workload(ctx context.Context, at Location, template podTemplat
 		if err := c.ask(ctx, &w); err != nil {
 			return err
 		}
+	}
+	for _, v := range volumes {
+		c.subPaths(w.Location, template, v)
 	}
 	c.report.Workloads = append(c.report.Workloads, w)
 	return nil

@@ -24,12 +24,12 @@ type driverVolume struct {
 	*corev1.Volume
 	// at is the path of its attributes.
 	at string
-	// spec is what the attributes ask for.
-	spec *volume.Spec
+	// spec is what the attributes ask for, and resolved what that comes to with the pod's own spec, nil if that is a problem.
+	spec, resolved *volume.Spec
 }
 
-// volumes checks the driver's volumes of a workload and adds what they reference.
-func (c *Checker) volumes(w *Workload, template podTemplate) {
+// volumes checks the driver's volumes of a workload and adds what they reference. It returns those that can be read.
+func (c *Checker) volumes(w *Workload, template podTemplate) (all []driverVolume) {
 	for i := range template.spec.Volumes {
 		v := driverVolume{Volume: &template.spec.Volumes[i]}
 		at := template.at.Child("volumes").Index(i).Child("csi")
@@ -56,9 +56,10 @@ func (c *Checker) volumes(w *Workload, template podTemplate) {
 			}
 			c.warning(w.Location, v.at+"."+use.Field, "an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to "+c.needs()+" it")
 		}
-		c.sources(w, template, v)
-		c.mounts(w.Location, template, v)
+		c.sources(w, template, &v)
+		all = append(all, v)
 	}
+	return all
 }
 
 // unnamed adds a problem for each object that a volume of the driver shows and that the pod's spec
@@ -112,26 +113,30 @@ func (c *Checker) attributeErrors(place Location, at string, err error) {
 }
 
 // sources adds what the sources of a volume reference.
-func (c *Checker) sources(w *Workload, template podTemplate, v driverVolume) {
+func (c *Checker) sources(w *Workload, template podTemplate, v *driverVolume) {
 	before := len(c.report.Problems)
 	for i := range v.spec.Sources {
-		c.source(w, template, v, &v.spec.Sources[i])
+		c.source(w, template, *v, &v.spec.Sources[i])
 	}
 	if len(c.report.Problems) > before {
 		return
 	}
+	below := pod.MountsBelow(withToken(template.spec), template.at, v.Name)
 	resolved, _, err := pod.Resolve(v.spec,
 		func(container string) (volume.Env, []string, error) {
 			return pod.Env(template.spec, w.Namespace, container)
 		},
 		func(name string) ([]volume.Source, error) {
 			return pod.VolumeSources(template.spec, template.at, w.Namespace, name)
-		})
+		},
+		func(string) []pod.Below { return below }, v.Name)
 	if err != nil { // each is fine, but not all together
-		c.problem(w.Location, v.at, err.Error())
+		c.unresolved(w.Location, template, *v, err)
 		return
 	}
-	c.readable(w.Location, template, v, resolved)
+	v.resolved = resolved
+	c.below(w.Location, *v, below)
+	c.readable(w.Location, template, *v, resolved)
 }
 
 // readable warns of containers whose user can't read a file of a volume that they mount, as far as the pod's spec says. Files
@@ -289,20 +294,4 @@ func nameField(v driverVolume, at string) string {
 		return v.at + "." + at
 	}
 	return v.at + "." + at + ".name"
-}
-
-// mounts warns of mounts that will not show changes.
-func (c *Checker) mounts(at Location, template podTemplate, v driverVolume) {
-	if v.spec.InPlace() || v.spec.Pinned() {
-		return
-	}
-	const message = "what is mounted by it does not change; set writeStrategy: InPlace in the volume's attributes"
-	for path, mount := range mountsOf(template, v.Name) {
-		switch {
-		case mount.SubPath != "":
-			c.warning(at, path.Child("subPath").String(), message)
-		case mount.SubPathExpr != "":
-			c.warning(at, path.Child("subPathExpr").String(), message)
-		}
-	}
 }

@@ -26,6 +26,7 @@ func TestVolumes(t *testing.T) {
 		v       = "spec.volumes[0].csi.volumeAttributes."
 		initRef = "spec.initContainers[0].env[0].valueFrom.secretKeyRef.name"
 		initEnv = initRef + ": Secret ns/i k"
+		inPlace = "; set writeStrategy: InPlace in the volume's attributes"
 	)
 	for _, test := range []struct {
 		name, attributes, containers   string
@@ -130,8 +131,8 @@ func TestVolumes(t *testing.T) {
 			containers: "[{name: c, volumeMounts: [{name: v, mountPath: /a}, {name: v, mountPath: /b, subPath: b}, {name: other, mountPath: /c, subPath: c}]}, {name: d, volumeMounts: [{name: v, mountPath: /d, subPathExpr: $(D)}]}]",
 			references: []string{v + "secret: Secret ns/s refvol"},
 			warnings: []string{
-				"spec.containers[0].volumeMounts[1].subPath: what is mounted by it does not change; set writeStrategy: InPlace in the volume's attributes",
-				"spec.containers[1].volumeMounts[0].subPathExpr: what is mounted by it does not change; set writeStrategy: InPlace in the volume's attributes",
+				"spec.containers[0].volumeMounts[1].subPath: the file that it mounts keeps its content" + inPlace,
+				"spec.containers[1].volumeMounts[0].subPathExpr: a file that it mounts keeps its content, and a directory becomes empty a second after the volume's first update" + inPlace,
 			},
 		},
 		{

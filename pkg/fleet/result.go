@@ -154,7 +154,7 @@ func notCovered(opened bool) []string {
 	}
 	return []string{
 		"native references: env, envFrom, and volumes of type configMap, secret and projected that no refvol volume shows",
-		"containers that mount a volume by subPath, unless its writeStrategy is InPlace: they keep the files of their start",
+		"containers that mount a volume by subPath, unless its writeStrategy is InPlace: a file keeps the content of their start, a directory becomes empty with the first update",
 		applications,
 	}
 }

@@ -172,6 +172,9 @@ func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error
 	if err := r.checkDirectories(tree.Files); err != nil {
 		return nil, err
 	}
+	if err := r.addDirectories(tree); err != nil {
+		return nil, err
+	}
 	return &Rendering{Payload: tree, Skipped: r.skipped}, nil
 }
 

@@ -47,10 +47,12 @@ type Spec struct {
 	Inline map[string]InlineVolume
 	// Refs are the objects that the spec names itself, in its own fields.
 	Refs []volume.Ref
-	// Env and VolumeSources are the functions of these names for the pod. They keep the pod's whole spec in memory,
+	// Env, VolumeSources and MountsBelow are the functions of these names for the pod. They keep the pod's whole spec in memory,
 	// and each call makes a list of its own.
 	Env           func(container string) (env volume.Env, leftOut []string, err error)
 	VolumeSources func(volume string) ([]volume.Source, error)
+	// MountsBelow may be nil: no volume has a mount below it.
+	MountsBelow func(volume string) []Below
 }
 
 // InlineVolume is an inline CSI volume as the pod's author wrote it.
@@ -98,6 +100,7 @@ func newSpec(got *corev1.Pod) *Spec {
 		VolumeSources: func(name string) ([]volume.Source, error) {
 			return VolumeSources(&got.Spec, field.NewPath("spec"), got.Namespace, name)
 		},
+		MountsBelow: func(name string) []Below { return MountsBelow(&got.Spec, field.NewPath("spec"), name) },
 	}
 	if security := got.Spec.SecurityContext; security != nil {
 		spec.FSGroup = security.FSGroup

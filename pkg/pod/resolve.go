@@ -9,13 +9,15 @@ import (
 
 // Resolve returns a copy of a volume's spec with what the pod's own spec says in place of each source that
 // takes something from there. env is called once for each container of a podEnv source, and shown once for
-// each volume of a volume source: see Env and VolumeSources. leftOut are the leftOut of all calls, sorted, each once.
+// each volume of a volume source: see Env and VolumeSources. below is called once with
+// name, that of the volume itself, and may be nil: see MountsBelow. leftOut are the leftOut of all calls, sorted, each once.
 //
 // The error is that of a call, with the field that names the container or volume, or that of volume.Spec.Validate.
 func Resolve(
 	spec *volume.Spec,
 	env func(container string) (env volume.Env, leftOut []string, err error),
 	shown func(name string) ([]volume.Source, error),
+	below func(name string) []Below, name string,
 ) (resolved *volume.Spec, leftOut []string, err error) {
 	copied := *spec
 	copied.Sources = nil
@@ -41,6 +43,14 @@ func Resolve(
 			}
 		}
 		copied.Sources = append(copied.Sources, added...)
+	}
+	copied.Directories = slices.Clone(spec.Directories)
+	if below != nil {
+		added, err := directories(spec, below(name))
+		if err != nil {
+			return nil, nil, err
+		}
+		copied.Directories = append(copied.Directories, added...)
 	}
 	if err := copied.Validate(); err != nil {
 		return nil, nil, err

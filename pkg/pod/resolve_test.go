@@ -34,7 +34,7 @@ func TestResolve(t *testing.T) {
 	}, func(volume string) ([]volume.Source, error) {
 		asked += "volume " + volume + ", "
 		return shown, nil
-	})
+	}, nil, "")
 	if err != nil || !slices.Equal(leftOut, []string{"A", "B"}) || asked != "container main, volume v, " {
 		t.Errorf("left out %q, asked for %s, %v", leftOut, asked, err)
 	}
@@ -105,7 +105,7 @@ func TestResolveRefuses(t *testing.T) {
 			}
 			resolved, _, err := Resolve(spec,
 				func(string) (volume.Env, []string, error) { return volume.Env{}, nil, c.err },
-				func(string) ([]volume.Source, error) { return c.shown, c.err })
+				func(string) ([]volume.Source, error) { return c.shown, c.err }, nil, "")
 			text := ""
 			if err != nil {
 				text = err.Error()
@@ -133,7 +133,7 @@ func TestPodEnvIsBounded(t *testing.T) {
 		resolved, _, err := Resolve(spec, func(string) (volume.Env, []string, error) {
 			reads++
 			return env, nil, nil
-		}, nil)
+		}, nil, nil, "")
 		return resolved, err
 	}
 	resolved, err := with(volume.Env{Vars: make([]volume.EnvVar, 10000)})

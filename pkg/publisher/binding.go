@@ -247,7 +247,10 @@ func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.
 	}
 	s := &spec{Spec: parsed}
 	var leftOut []string
-	crowd := b.p.inTurn(ctx, func() { s.resolved, leftOut, err = pod.Resolve(parsed, podSpec.Env, podSpec.VolumeSources) })
+	_, name := targetParts(b.p.opts.KubeletDir, request.Target)
+	crowd := b.p.inTurn(ctx, func() {
+		s.resolved, leftOut, err = pod.Resolve(parsed, podSpec.Env, podSpec.VolumeSources, podSpec.MountsBelow, name)
+	})
 	if crowd != nil {
 		return nil, crowd
 	}

@@ -88,6 +88,7 @@ func (p *parser) spec(values []byte) *Spec {
 	supported(p, field.NewPath("writeStrategy"), a.WriteStrategy, WriteAtomic, WriteInPlace)
 	supported(p, field.NewPath("onDelete"), a.OnDelete, DeleteKeep, DeleteRemove)
 	spec.Spread = p.spread(a.Spread, spec.Pinned())
+	spec.Directories = p.directories(a.Directories)
 	if a.Sources != nil {
 		spec.Sources = p.listForm(*a.Sources)
 	} else {

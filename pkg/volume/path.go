@@ -101,6 +101,7 @@ func (s *Spec) Validate() error {
 			}
 		}
 	}
+	s.checkDirectories(&d, files)
 	return d.err()
 }
 

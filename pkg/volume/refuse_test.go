@@ -15,7 +15,7 @@ const (
 	badID           = "must be a decimal number from 0 to 2147483647"
 	badRange        = "must be between 0 and 2147483647, inclusive"
 	noJSON          = "must be YAML that can be written as JSON: with strings as names of fields, and numbers and tags that JSON has"
-	knownAttributes = "unknown attribute; known are configMap, secret, volume, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, writeStrategy, onDelete, spread"
+	knownAttributes = "unknown attribute; known are configMap, secret, volume, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, writeStrategy, onDelete, spread, directories"
 	badSpread       = "must be a duration from 1s to 1h, as 5m"
 	otherNamespace  = `must be the pod's own namespace "ns": this node's plugin shows no objects of others (--cross-namespace)`
 	noNamespace     = "Required value: must name a namespace; leave the field out for the pod's own"

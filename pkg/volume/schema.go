@@ -26,6 +26,7 @@ type attributes struct {
 	WriteStrategy WriteStrategy `json:"writeStrategy"`
 	OnDelete      DeletePolicy  `json:"onDelete"`
 	Spread        *string       `json:"spread"`
+	Directories   *string       `json:"directories"`
 }
 
 // source is an element of `sources`.

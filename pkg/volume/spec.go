@@ -57,6 +57,8 @@ type Spec struct {
 	// Spread is the length of the windows in which the pods that show an object take up a change, each at a moment of its
 	// own; 0: all do so at once.
 	Spread time.Duration
+	// Directories are made beside the files.
+	Directories []Directory
 }
 
 // UpdatePolicy says whether a volume follows its objects.

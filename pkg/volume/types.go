@@ -146,6 +146,12 @@ type Payload struct {
 	DirMode fs.FileMode
 	// UID and GID own every file and directory, links left out. File.User beats UID.
 	UID, GID int
+	// Directories are empty directories in the volume's root, for mounts: sorted, and none begins as a file does. They stay
+	// as long as the volume.
+	Directories []string
+	// Inner are empty directories for mounts in directories of files: sorted. Only a volume that is written in place can
+	// have them.
+	Inner []string
 	// Record is what the volume keeps beside the files for its next owner, "" for nothing.
 	// It holds no value of an object.
 	Record string

@@ -159,10 +159,10 @@ func (u *update) create(at int, name string, f *volume.File, want *fileState) er
 	return setAttrs(fd, want.attrs)
 }
 
-// reserve makes sure that what comes with the switch, or after it, finds room: links, and so many directories. A
+// reserve makes sure that what comes with the switch, or after it, finds room: links, directories for mounts, and so many others. A
 // total of zero stands for no limit.
 func (u *update) reserve(at, dirs int) error {
-	inodes, pages := uint64(dirs)+1, uint64(0)
+	inodes, pages := uint64(dirs+u.missing())+1, uint64(0)
 	for name := range u.tops {
 		if !u.others[name] {
 			inodes++

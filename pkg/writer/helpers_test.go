@@ -90,6 +90,10 @@ func topNames(tree *volume.Payload) (names []string) {
 	for i := range tree.Files {
 		names = append(names, topOf(tree.Files[i].Path))
 	}
+	for _, dir := range tree.Inner {
+		names = append(names, topOf(dir))
+	}
+	slices.Sort(names)
 	return slices.Compact(names)
 }
 
@@ -135,7 +139,11 @@ func (v *testVolume) check(tree *volume.Payload, strays ...string) {
 			v.Errorf("link %s points at %q", name, target)
 		}
 	}
+	for _, dir := range tree.Directories {
+		want = append(want, topOf(dir))
+	}
 	slices.Sort(want)
+	want = slices.Compact(want)
 	if got := v.names(); !slices.Equal(got, want) {
 		v.Errorf("entries of the root: %q, want %q", got, want)
 	}
@@ -198,6 +206,11 @@ func dump(tree *volume.Payload) string {
 	for _, f := range tree.Files {
 		lines = append(lines, line(f.Path, f.Mode, uid, gid, f.Data))
 		for dir := filepath.Dir(f.Path); dir != "."; dir = filepath.Dir(dir) {
+			dirs[dir] = true
+		}
+	}
+	for _, dir := range tree.Inner {
+		for ; dir != "."; dir = filepath.Dir(dir) {
 			dirs[dir] = true
 		}
 	}

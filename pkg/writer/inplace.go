@@ -292,6 +292,7 @@ func (u *update) place() error {
 	defer at.close()
 	for _, p := range u.dirs {
 		err := makeDirs(at, p)
+		u.result.Changed = u.result.Changed || err == nil
 		if errors.Is(err, unix.EEXIST) {
 			fd, openErr := openAt(u.old, p, unix.O_PATH|unix.O_DIRECTORY)
 			if openErr == nil {

@@ -243,8 +243,8 @@ func (u *update) dropLinks() error {
 		if err != nil {
 			return fmt.Errorf("read link %s: %w", name, err)
 		}
-		if !strings.HasPrefix(target, linkPrefix) {
-			continue
+		if !strings.HasPrefix(target, linkPrefix) || u.opts.InPlace && isDir(u.old, name) {
+			continue // in place, a directory that stays may be one for mounts
 		}
 		u.result.Changed = true
 		if err := unix.Unlinkat(u.root, name, 0); err != nil {

@@ -22,6 +22,8 @@ type shape struct {
 	entries map[string]int
 	// tops are the names that get a link in the volume's root.
 	tops map[string]bool
+	// mountDirs are the directories for mounts in the root, each after the one that it is in.
+	mountDirs []string
 }
 
 // shapeOf refuses paths that lead out of a generation, or that can't all exist. Whoever made the tree has
@@ -31,8 +33,8 @@ func shapeOf(tree *volume.Payload) (*shape, error) {
 	for i := range tree.Files {
 		p := tree.Files[i].Path
 		switch {
-		case !fs.ValidPath(p) || p == "." || strings.HasPrefix(p, "..") || strings.IndexByte(p, 0) >= 0:
-			return nil, fmt.Errorf(`path %q: must be clean, relative, and not start with ".."`, p)
+		case !isSafe(p):
+			return nil, unsafePath(p)
 		case i > 0 && p <= tree.Files[i-1].Path:
 			return nil, fmt.Errorf("path %q: out of order after %q, or there twice", p, tree.Files[i-1].Path)
 		}
@@ -44,6 +46,9 @@ func shapeOf(tree *volume.Payload) (*shape, error) {
 			}
 			s.entries[p]++
 		}
+	}
+	if err := s.addDirectories(tree); err != nil {
+		return nil, err
 	}
 	slices.Sort(s.dirs)
 	for i := range tree.Files {
@@ -139,6 +144,7 @@ func Measure(tree *volume.Payload) Footprint {
 		}
 	}
 	m.Inodes += int64((attributes + bytesPerInode - 1) / bytesPerInode)
+	m.addDirectories(tree)
 	return m
 }
 

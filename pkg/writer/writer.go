@@ -147,7 +147,7 @@ const (
 )
 
 // Compare says whether dir shows tree already, whatever its Record, and whether what it shows is whole: there is a present
-// generation, and no link to its files is missing. It changes nothing.
+// generation, and neither a link to its files nor a directory for mounts is missing. It changes nothing.
 func (w *Writer) Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (same, whole bool, err error) {
 	root, err := openRoot(dir)
 	if err != nil {
@@ -181,7 +181,7 @@ func (u *update) isLinked() (bool, error) {
 			return false, nil //nolint:nilerr // a link that can't be read is none
 		}
 	}
-	return true, nil
+	return u.hasDirectories(), nil
 }
 
 // begin looks at a volume's root.
@@ -189,6 +189,9 @@ func (w *Writer) begin(root int, tree *volume.Payload) (u *update, err error) {
 	u = &update{opts: w.opts, root: root, tree: tree, old: -1}
 	if u.shape, err = shapeOf(tree); err != nil {
 		return nil, err
+	}
+	if len(tree.Inner) > 0 && !w.opts.InPlace {
+		return nil, fmt.Errorf("path %q: a directory for mounts in a generation needs one that is written in place", tree.Inner[0])
 	}
 	if u.listing, err = list(root); err != nil {
 		return nil, err
@@ -230,14 +233,20 @@ func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room
 		err = u.rewrite(ctx, room)
 	case same:
 		u.result.Generation = u.current
-		if err = setDir(root, ".", dirAttrs(tree), widen); err == nil {
+		if u.missing() > 0 {
+			err = u.reserve(root, 0)
+		}
+		if err == nil {
+			err = setDir(root, ".", dirAttrs(tree), widen)
+		}
+		if err == nil {
 			err = u.renewRecord()
 		}
 	default:
 		err = u.replace(ctx)
 	}
 	if err == nil {
-		err = errors.Join(u.makeLinks(), u.dropLinks())
+		err = errors.Join(u.makeLinks(), u.dropLinks(), u.makeDirectories())
 	}
 	if err == nil {
 		w.memory = u.remember(known)

@@ -95,7 +95,7 @@ func accepted(across bool) map[string]*corev1.Pod {
 		"another driver beside":    podWith("app", foreign, inline(attributes{"configMap": "app"})),
 		"short form, all attributes": podWith("app", inline(attributes{
 			"configMap": "app", "namespace": consumer, "optional": "true", "items": "[{key: a, path: b}]",
-			"defaultMode": "0400", "uid": "1", "gid": "2", "updatePolicy": "Pinned", "writeStrategy": "InPlace", "onDelete": "Remove",
+			"defaultMode": "0400", "uid": "1", "gid": "2", "updatePolicy": "Pinned", "writeStrategy": "InPlace", "onDelete": "Remove", "directories": "[tls]",
 		})),
 		"secret": podWith("app", inline(attributes{"secret": "db"})),
 		"volume": podWith("app", inline(attributes{"volume": "own-1", "defaultMode": "0400"}), ownVolume()),

@@ -124,7 +124,7 @@ func liveCases(s liveSuite) []liveCase {
 		{name: "both names taken", pod: mounting([]corev1.Volume{ofConfigMap("a"), empty("refvol-a"), empty("refvol--a-0")}, "a:/a")},
 		{name: "50 containers with 100 volumes", pod: crossed(50, 100), moves: crossedMoves(100)},
 		{name: "100 containers with 100 volumes", pod: crossed(100, 100)},
-	}, append(limitCases(), equalKeys()...)...)
+	}, append(append(limitCases(), belowCases()...), equalKeys()...)...)
 }
 
 // equalKeys are pods that the API server refuses. If two of the keys were made one, it would take the pod.

@@ -1,0 +1,104 @@
+package volume
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Directory is an empty directory that a volume has beside its files, for a mount below the volume.
+type Directory struct {
+	// Path is clean and relative to the volume's root.
+	Path string
+	// Field is where it was asked for: directories[0], or spec.containers[0].volumeMounts[1].mountPath.
+	Field string
+}
+
+// directories reads the attribute of this name.
+func (p *parser) directories(text *string) (all []Directory) {
+	if text == nil {
+		return nil
+	}
+	at := field.NewPath("directories")
+	elements, _ := p.list(at, *text)
+	each(&p.decoder, at, elements, func(at *field.Path, from *string) {
+		all = append(all, Directory{Path: p.path(at, *from), Field: at.String()})
+	})
+	return all
+}
+
+// MountPoints returns the paths of the directories, sorted and each once: those that are made in the volume's root, and
+// those that are made in a directory of files, which only a volume that is written in place has.
+func (s *Spec) MountPoints() (root, inner []string) {
+	if len(s.Directories) == 0 {
+		return nil, nil
+	}
+	tops := map[string]bool{}
+	for _, path := range s.paths() {
+		tops[topOf(path)] = true
+	}
+	for _, d := range s.Directories {
+		if tops[topOf(d.Path)] {
+			inner = append(inner, d.Path)
+		} else {
+			root = append(root, d.Path)
+		}
+	}
+	slices.Sort(root)
+	slices.Sort(inner)
+	return slices.Compact(root), slices.Compact(inner)
+}
+
+// checkDirectories refuses directories where the paths that authors gave to files need something else. A generation goes
+// with the next one, so a mount must be on none of its directories, unless it is written in place and stays.
+func (s *Spec) checkDirectories(d *decoder, files map[string]place) {
+	if len(s.Directories) == 0 {
+		return
+	}
+	// below has a file below each directory of files, and, of those with one element, the files themselves.
+	below := map[string]string{}
+	for _, path := range s.paths() {
+		below[topOf(path)] = path
+		for dir := parent(path); dir != "" && s.InPlace(); dir = parent(dir) {
+			below[dir] = path
+		}
+	}
+	for _, directory := range s.Directories {
+		if problem := s.conflict(directory.Path, files, below); problem != "" {
+			d.add(field.Invalid(field.NewPath(directory.Field), shorten(directory.Path), problem+": mount elsewhere, or map the key to another path"))
+		}
+	}
+}
+
+// conflict says what is wrong with a directory, "" for nothing.
+func (s *Spec) conflict(path string, files map[string]place, below map[string]string) string {
+	named := func(file string) string {
+		return fmt.Sprintf("the file %q of %s", shorten(file), files[file].field())
+	}
+	if top := topOf(path); !s.InPlace() {
+		if file, taken := below[top]; taken {
+			return fmt.Sprintf("must not be %q or below it, as %s is", shorten(top), named(file))
+		}
+		return ""
+	}
+	if _, isFile := files[path]; isFile {
+		return "must not hide " + named(path)
+	}
+	if file, hides := below[path]; hides {
+		return "must not hide " + named(file)
+	}
+	for dir := parent(path); dir != ""; dir = parent(dir) {
+		if _, isFile := files[dir]; isFile {
+			return "must not be below " + named(dir)
+		}
+	}
+	return ""
+}
+
+// topOf returns the first element of a path.
+func topOf(p string) string {
+	top, _, _ := strings.Cut(p, "/")
+	return top
+}

@@ -1,0 +1,191 @@
+package writer
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// withDirectories gives a tree directories for mounts.
+func withDirectories(tree *volume.Payload, paths ...string) *volume.Payload {
+	tree.Directories = paths
+	return tree
+}
+
+// isDirectory fails unless a path is a directory itself, with the mode and owner of the tree's, and returns its inode.
+func (v *testVolume) isDirectory(tree *volume.Payload, name string) uint64 {
+	v.Helper()
+	info := v.lstat(name)
+	st := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || info.Mode()&(fs.ModePerm|fs.ModeSetgid) != tree.DirMode || int(st.Uid) != tree.UID || int(st.Gid) != tree.GID {
+		v.Errorf("%s is %v of %d:%d, want a directory of mode %v of %d:%d", name, info.Mode(), st.Uid, st.Gid, tree.DirMode, tree.UID, tree.GID)
+	}
+	return st.Ino
+}
+
+// A container's mount lies on such a directory: it is the same one for ever.
+func TestDirectoriesStay(t *testing.T) {
+	for strategy, w := range bothWriters() {
+		t.Run(strategy, func(t *testing.T) {
+			v := newVolume(t)
+			names := []string{"a/b/c", "tls"}
+			next := func(files ...volume.File) *volume.Payload { return withDirectories(tree(files...), names...) }
+			first := next(file("conf/x", "1"), file("k", "1"))
+			first.DirMode = 0o750
+			if r := v.write(w, first); !r.Changed {
+				t.Error("the first write changed nothing")
+			}
+			inodes := map[string]uint64{}
+			for _, name := range []string{"a", "a/b", "a/b/c", "tls"} {
+				inodes[name] = v.isDirectory(first, name)
+			}
+			v.must(os.WriteFile(filepath.Join(v.path, "tls", "mounted"), nil, 0o644)) // as what the container sees there
+			if r := v.write(w, first); r.Changed {
+				t.Error("a write of the same changed something")
+			}
+			last := next(file("conf/x", "2"))
+			if strategy == "InPlace" {
+				last = next(file("conf/x", "2"), file("k", ""))
+			}
+			if r := v.write(w, last); !r.Changed {
+				t.Error("an update changed nothing")
+			}
+			if _, err := w.Withdraw(t.Context(), v.root, map[volume.Ref]bool{{Kind: volume.Secret}: true}, ""); err != nil {
+				t.Fatal(err)
+			}
+			v.write(New(w.opts), last)
+			for name, want := range inodes {
+				if got := v.isDirectory(last, name); got != want {
+					t.Errorf("%s is another directory", name)
+				}
+			}
+			v.lstat("tls/mounted")
+		})
+	}
+}
+
+// What is in the way of a directory goes; a directory that is there does not.
+func TestDirectoriesAreRepaired(t *testing.T) {
+	for strategy, w := range bothWriters() {
+		t.Run(strategy, func(t *testing.T) {
+			v := newVolume(t)
+			outside := filepath.Join(v.path, "..", "outside")
+			want := withDirectories(tree(file("k", "1")), "d/e", "f", "g", "h")
+			v.write(w, want)
+			for _, name := range []string{"d/e", "d", "f", "g", "h"} {
+				v.must(os.Remove(filepath.Join(v.path, name)))
+			}
+			v.must(os.Symlink(outside, filepath.Join(v.path, "d")))
+			v.must(os.WriteFile(filepath.Join(v.path, "f"), nil, 0o644))
+			v.must(os.Symlink("..data/g", filepath.Join(v.path, "g")))
+			if _, whole, err := w.Compare(t.Context(), v.root, want); whole || err != nil {
+				t.Errorf("whole %v, %v without its directories", whole, err)
+			}
+			if r := v.write(w, want); !r.Changed {
+				t.Error("nothing was changed")
+			}
+			for _, name := range []string{"d", "d/e", "f", "g", "h"} {
+				v.isDirectory(want, name)
+			}
+			if same, whole, err := w.Compare(t.Context(), v.root, want); !same || !whole || err != nil {
+				t.Errorf("same %v, whole %v, %v", same, whole, err)
+			}
+		})
+	}
+}
+
+// A tree whose files need the place of a directory changes nothing.
+func TestDirectoriesAndFilesConflict(t *testing.T) {
+	for strategy, w := range bothWriters() {
+		v := newVolume(t)
+		good := withDirectories(tree(file("k", "1")), "tls")
+		v.write(w, good)
+		inode := v.isDirectory(good, "tls")
+		for _, bad := range []*volume.Payload{
+			withDirectories(tree(file("k", "2"), file("tls", "")), "tls"),
+			withDirectories(tree(file("k", "2"), file("tls/x", "")), "tls"),
+			withDirectories(tree(file("k", "2"), file("tls/x", "")), "tls/y"),
+			withDirectories(tree(file("k", "2")), "tls", "../x"),
+			withDirectories(tree(file("k", "2")), "..data"),
+			withDirectories(tree(file("k", "2")), "/tls"),
+			{Files: []volume.File{file("k", "2")}, DirMode: 0o755, Inner: []string{"../x"}},
+			{Files: []volume.File{file("k", "2")}, DirMode: 0o755, Inner: []string{"k"}},
+		} {
+			if r, err := w.Write(t.Context(), v.root, bad); err == nil || r.Changed {
+				t.Errorf("%s: Write of directories %q and %q = %+v, %v", strategy, bad.Directories, bad.Inner, r, err)
+			}
+			v.check(good)
+		}
+		if v.isDirectory(good, "tls") != inode {
+			t.Errorf("%s: the directory was replaced", strategy)
+		}
+	}
+	w := New(Options{})
+	if _, err := w.Write(t.Context(), newVolume(t).root, &volume.Payload{DirMode: 0o755, Inner: []string{"d"}}); err == nil || !strings.Contains(err.Error(), "written in place") {
+		t.Errorf("Atomic with a directory among the files: %v", err)
+	}
+}
+
+// In place, the one generation stays, and so do the directories for mounts in it.
+func TestDirectoriesAmongFiles(t *testing.T) {
+	v, w := newVolume(t), newInPlace(Options{})
+	next := func(files ...volume.File) *volume.Payload {
+		next := tree(files...)
+		next.Inner = []string{"conf/a/b", "conf/tls", "later/x"}
+		return next
+	}
+	first := next(file("conf/k", "1"), file("other", "1"))
+	v.write(w, first)
+	inodes := map[string]uint64{}
+	for _, name := range first.Inner {
+		inodes[name] = v.inode(name).Ino
+	}
+	if r := v.write(w, first); r.Changed {
+		t.Error("a write of the same changed something")
+	}
+	if _, err := w.Withdraw(t.Context(), v.root, map[volume.Ref]bool{{Kind: volume.Secret}: true}, ""); err != nil {
+		t.Fatal(err)
+	}
+	v.inode("later/x")
+	last := next(file("conf/k", "2"), file("later/k", "1"), file("other", ""))
+	v.write(w, last)
+	if _, err := w.Withdraw(t.Context(), v.root, map[volume.Ref]bool{{Kind: volume.Secret}: true}, ""); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range inodes {
+		if got := v.inode(name).Ino; got != want {
+			t.Errorf("%s is another directory", name)
+		}
+	}
+	v.write(newInPlace(Options{}), last)
+	v.must(os.Remove(filepath.Join(v.path, "conf/tls")))
+	if _, whole, err := w.Compare(t.Context(), v.root, last); whole || err != nil {
+		t.Errorf("whole %v, %v without a directory", whole, err)
+	}
+	v.write(w, last)
+}
+
+// Without room for a directory nothing changes.
+func TestDirectoriesNeedRoom(t *testing.T) {
+	small, large := tree(file("k", "1")), withDirectories(tree(file("k", "1")), "a/b/c", "a/b/d", "tls")
+	large.Inner = []string{"x/y"}
+	if got, want := Measure(large).Inodes-Measure(small).Inodes, int64(8); got != want { // with the link of x
+		t.Errorf("the directories take %d inodes, want %d", got, want)
+	}
+	v := newSmallVolume(t, 10, 9)
+	w := New(Options{})
+	v.write(w, small)
+	large.Inner = nil
+	if r, err := w.Write(t.Context(), v.root, large); !errors.Is(err, unix.ENOSPC) || r.Changed {
+		t.Errorf("Write = %+v, %v", r, err)
+	}
+	v.check(small)
+}
