@@ -141,7 +141,6 @@ func (e *env) step(m *model, pod volume.Pod, step string) (got, want Verdict) {
 	})
 	began := time.Now()
 	ask := func() (Verdict, error) { return e.Admit(pod, db, began) }
-	want = Unknown
 	if who == "publish" {
 		want = m.publish()
 	} else {

@@ -140,17 +140,16 @@ func eachLast(root int, generation string, do func(file int)) {
 			return nil
 		}
 		dir, last, err := at.at(p)
-		if err != nil {
-			return nil //nolint:nilerr // the others matter as much
+		fd := -1
+		if err == nil {
+			fd, err = openAt(dir, last, unix.O_RDONLY)
 		}
-		fd, err := openAt(dir, last, unix.O_RDONLY)
-		if err != nil {
-			return nil //nolint:nilerr // as above
-		}
-		defer unix.Close(fd)
-		var st unix.Stat_t
-		if unix.Fstat(fd, &st) == nil && st.Nlink == 1 {
-			do(fd)
+		if err == nil { // else the others matter as much
+			defer unix.Close(fd)
+			var st unix.Stat_t
+			if unix.Fstat(fd, &st) == nil && st.Nlink == 1 {
+				do(fd)
+			}
 		}
 		return nil
 	})
