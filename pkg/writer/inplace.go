@@ -1,7 +1,6 @@
 package writer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,10 +103,15 @@ func (u *update) makeRoom(room room, full, spent []string) (left []string, err e
 		full, spent = nil, slices.Concat(full, spent)
 	}
 	for _, p := range spent {
-		err = cmp.Or(err, dropFile(u.old, p))
+		if dropErr := dropFile(u.old, p); err == nil { // one that can't be removed does not keep the others
+			err = dropErr
+		}
 	}
 	u.keep(full)
-	if err := cmp.Or(err, u.dropLinks()); err != nil || !shrink {
+	if err == nil {
+		err = u.dropLinks()
+	}
+	if err != nil || !shrink {
 		return full, err
 	}
 	return full, u.eachDiffering(func(fd int, f *volume.File, want *fileState) error {

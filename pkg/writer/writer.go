@@ -210,14 +210,22 @@ func (u *update) end() {
 	}
 }
 
+// write is one try, with so much removed for room:
+//
+//  1. Look at the root: what is present, what is superseded, what an interrupted write has left.
+//  2. Remove leftovers; where there was no room, superseded generations too.
+//  3. Compare the present generation with the tree: mode, owner, attribute, content.
+//  4. In place, rewrite what differs. Otherwise, if something differs, build the next generation, link what is equal, and
+//     switch ..data to it. If nothing differs, renew the record.
+//  5. Make the links that users see, drop those that the tree lacks, and make the directories for mounts below the volume.
+//  6. Remember what was written.
 func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room room) (_ Result, err error) {
-	u, err := w.begin(root, tree)
+	u, err := w.begin(root, tree) // 1
 	if err != nil {
 		return Result{}, err
 	}
 	defer u.end()
-	// What can't be removed is in nobody's way, unless there is no room.
-	if room > present {
+	if room > present { // 2; what can't be removed is in nobody's way, unless there is no room
 		_, _ = u.prune(root, nil, u.opts.Removing)
 	} else {
 		_ = removeAll(root, u.unfinished...)
@@ -226,32 +234,37 @@ func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room
 	known := w.memory
 	w.memory = memory{}
 	u.describe()
-	same, err := u.compare(ctx, known)
-	switch {
+	same, err := u.compare(ctx, known) // 3
+	switch {                           // 4
 	case err != nil:
 	case u.opts.InPlace && u.current != "":
 		err = u.rewrite(ctx, room)
 	case same:
-		u.result.Generation = u.current
-		if u.missing() > 0 {
-			err = u.reserve(root, 0)
-		}
-		if err == nil {
-			err = setDir(root, ".", dirAttrs(tree), widen)
-		}
-		if err == nil {
-			err = u.renewRecord()
-		}
+		err = u.renew()
 	default:
 		err = u.replace(ctx)
 	}
-	if err == nil {
+	if err == nil { // 5
 		err = errors.Join(u.makeLinks(), u.dropLinks(), u.makeDirectories())
 	}
-	if err == nil {
+	if err == nil { // 6
 		w.memory = u.remember(known)
 	}
 	return u.result, err
+}
+
+// renew gives the present generation, which has all files, the tree's record.
+func (u *update) renew() error {
+	u.result.Generation = u.current
+	if u.missing() > 0 {
+		if err := u.reserve(u.root, 0); err != nil {
+			return err
+		}
+	}
+	if err := setDir(u.root, ".", dirAttrs(u.tree), widen); err != nil {
+		return err
+	}
+	return u.renewRecord()
 }
 
 // describe says what is to be of each file. Most files of a tree name the same objects, and share the text.
