@@ -192,8 +192,8 @@ func fullVolumeShows(t *testing.T, a *alerting) {
 }
 
 func fullNodeShows(t *testing.T, a *alerting) {
-	n := newNode(t, anyPort, "--max-volume-size=64Ki", "--max-total-size=70Ki")
-	n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 56<<10)})
+	n := newNode(t, anyPort, "--max-volume-size=128Ki", "--max-total-size=128Ki")
+	n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 110<<10)})
 	v, full := n.short("app"), n.short("app")
 	n.mustPublish(v)
 	holds := float64(n.kernelCounts(v))

@@ -280,3 +280,24 @@ func TestManySmallKeys(t *testing.T) {
 	n.mustUnpublish(v)
 	n.wantNothingLeft()
 }
+
+// TestClosedFilesCountNoMore: a reader holds the file of before past its removal, and closes it. Then another volume has the
+// room, also though the one that held it is not written again.
+func TestClosedFilesCountNoMore(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "--max-volume-size=1Mi", "--max-total-size=8Mi")
+	n.configMap("app", map[string]string{"key": strings.Repeat("1", 500<<10)})
+	n.configMap("other", map[string]string{"key": strings.Repeat("x", 300<<10)})
+	v := n.published("app")
+	release := hold(t, n.Target(v))
+	n.configMap("app", map[string]string{"key": strings.Repeat("2", 500<<10)})
+	n.arrives(v, "key", strings.Repeat("2", 500<<10), soon)
+	harness.Eventually(t, soon, func() error { return n.pruned(v) })
+	sibling := *v
+	sibling.Name, sibling.Attributes = "sibling", map[string]string{"configMap": "other"}
+	wantStatus(t, n.Publish(t.Context(), &sibling), codes.ResourceExhausted, "a pod's share")
+	release()
+	n.mustPublish(&sibling)
+	n.mustUnpublish(&sibling)
+	n.mustUnpublish(v)
+}
