@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
 
@@ -50,13 +51,17 @@ type item struct {
 	denial   denial
 	// provenAt is when the API server last said what the state is, or that it had not changed; zero for never.
 	lastRead, provenAt time.Time
+	// requests counts those that were sent, with Cache and Get, and wants is the first whose answer a pod may have, of pods that
+	// came after an earlier one was sent.
+	requests uint64
+	wants    map[types.UID]uint64
 }
 
-// run is one life of what keeps an item current: a reflector, or a poller. The lock of the item guards what is below
-// urgent; what is above is constant.
+// run is one life of what keeps an item current: a reflector, or a poller. The lock of the item guards all but item, which is
+// constant.
 type run struct {
 	*item
-	// urgent says that a publish waits for its first state.
+	// urgent says that a publish waits for a state.
 	urgent bool
 
 	// cancel ends the goroutine.
@@ -131,14 +136,31 @@ func (it *item) stopLocked() {
 }
 
 // referenced is called after each reference but the first. A pod must not get a state that is older than itself: so what
-// nothing follows is read afresh, with Cache for each pod, with Get for each reference.
-func (it *item) referenced(newPod, urgent bool) {
+// nothing follows is read afresh, with Cache for each pod, with Get for each reference. A request that is under way ends, for
+// those who wait for it: else a new pod every moment would keep all of them from a state.
+func (it *item) referenced(uid types.UID, newPod, urgent bool) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	unfollowed := it.m.detection == Watch && it.run != nil && it.run.ended || it.m.detection == Cache
-	if newPod && unfollowed || it.m.detection == Get {
+	r := it.run
+	switch isPolled := it.m.detection == Get || it.m.detection == Cache && newPod; {
+	case it.m.detection == Watch && newPod && r != nil && r.ended:
 		it.startLocked(urgent)
+	case !isPolled:
+	case r == nil || r.pausing:
+		it.wants[uid] = it.requests + 1
+		it.startLocked(urgent)
+	default:
+		it.wants[uid] = it.requests + 1
+		r.urgent = r.urgent || urgent
+		r.askLocked()
 	}
+}
+
+// unreferenced is called after the last reference of a pod.
+func (it *item) unreferenced(uid types.UID) {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	delete(it.wants, uid)
 }
 
 // hurry has the state asked for before others, if it is not known.
@@ -150,8 +172,8 @@ func (it *item) hurry() {
 	}
 }
 
-// get returns what is known. If nothing is, it makes sure that a run finds out.
-func (it *item) get() (*volume.Object, error) {
+// get returns what is known, for a pod. If nothing is, it makes sure that a run finds out.
+func (it *item) get(uid types.UID) (*volume.Object, error) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	it.lastRead = time.Now()
@@ -162,7 +184,7 @@ func (it *item) get() (*volume.Object, error) {
 		it.startLocked(false)
 	}
 	switch r := it.run; {
-	case !r.synced:
+	case !r.synced, r.isOldFor(uid):
 		it.awaited = true
 		return nil, r.notSyncedLocked()
 	case r.object == nil:
@@ -170,6 +192,26 @@ func (it *item) get() (*volume.Object, error) {
 	default:
 		return r.object, nil
 	}
+}
+
+// isOldFor says whether the state was asked for before a pod came. The caller holds the lock.
+func (r *run) isOldFor(uid types.UID) bool {
+	wants, waits := r.wants[uid]
+	if waits && r.answered >= wants {
+		delete(r.wants, uid)
+		return false
+	}
+	return waits
+}
+
+// satisfiesAny says whether the state is new enough for a pod that waits, or none came late. The caller holds the lock.
+func (r *run) satisfiesAny() bool {
+	for _, wants := range r.wants {
+		if r.answered >= wants {
+			return true
+		}
+	}
+	return len(r.wants) == 0
 }
 
 // notSyncedLocked says why the state isn't known.
@@ -210,7 +252,7 @@ func (it *item) close(err error) {
 func (r *run) with(ctx context.Context) context.Context {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return requests.With(ctx, requests.Meta{Account: r.account, Urgent: r.urgent && !r.synced})
+	return requests.With(ctx, requests.Meta{Account: r.account, Urgent: r.urgent})
 }
 
 // set takes over a state at a resourceVersion; nil is no object. It refuses one that is older than what is known, and one
@@ -246,9 +288,10 @@ func (r *run) setLocked(obj *volume.Object, version string) (tell bool, err erro
 		r.lastRead = time.Now() // the caller that waits for this needs time to read it
 	}
 	r.object, r.synced, r.err, r.provenAt = obj, true, nil, time.Now()
+	r.urgent, r.answered, r.answeredAt = false, r.sent, r.sentAt
 	now := stateOf(obj)
-	tell = r.awaited || !r.notified.same(now)
-	r.notified, r.awaited = now, false
+	tell = r.awaited && r.satisfiesAny() || !r.notified.same(now)
+	r.notified, r.awaited = now, r.awaited && r.isAwaited()
 	return tell, nil
 }
 
@@ -266,7 +309,7 @@ func (r *run) failed(err error) {
 	r.err = told
 	// Before the first state, the error of GetObject already says that a server lags behind.
 	denied := (r.synced || !errors.Is(err, errOlder)) && r.denial.add(told, now, r.m.grace(r.account, told))
-	refused := r.awaited && !r.synced && isRefusal(told)
+	refused := r.awaited && (!r.synced || r.isAwaited()) && isRefusal(told)
 	r.mu.Unlock()
 	logger := klog.Background()
 	if _, waits := r.m.requests.Err(r.account); waits != nil || !news || isUsual(err) { // the first is logged for all

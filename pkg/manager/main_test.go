@@ -43,13 +43,15 @@ type env struct {
 
 	mu    sync.Mutex
 	heard map[volume.Ref]int
+	// reader is the pod that reads, the zero Pod for none that is registered.
+	reader volume.Pod
 	// changed is closed, and replaced, when the subscriber has heard of a change.
 	changed chan struct{}
 }
 
-// What a manager without Credentials knows is the same for every pod.
+// GetObject reads for the reader. What a manager without accounts knows is the same for every pod that has not just come.
 func (e *env) GetObject(ref volume.Ref) (*volume.Object, error) {
-	return e.Manager.GetObject(volume.Pod{}, ref)
+	return e.Manager.GetObject(e.reader, ref)
 }
 
 func (e *env) Denied(ref volume.Ref) error { return e.Manager.Denied(volume.Pod{}, ref) }

@@ -288,7 +288,7 @@ func (m *Manager) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref
 func (m *Manager) refer(k key, uid types.UID, mounted bool) {
 	it, first := m.items[k], false
 	if it == nil {
-		it, first = &item{key: k, m: m, source: m.sources[k.ref.Kind], since: time.Now(), lastRead: time.Now(), place: place{pods: map[types.UID]need{}}}, true
+		it, first = &item{key: k, m: m, source: m.sources[k.ref.Kind], since: time.Now(), lastRead: time.Now(), place: place{pods: map[types.UID]need{}}, wants: map[types.UID]uint64{}}, true
 		if m.closed {
 			it.closed = shutdownError(k.ref)
 		}
@@ -301,7 +301,7 @@ func (m *Manager) refer(k key, uid types.UID, mounted bool) {
 		it.startLocked(!mounted) // a publish waits
 		return
 	}
-	it.referenced(volumes == 1, !mounted)
+	it.referenced(uid, volumes == 1, !mounted)
 }
 
 // drop removes the references of a volume, and every object that has none left. The caller holds mu.
@@ -311,7 +311,11 @@ func (m *Manager) drop(uid types.UID, v registration) {
 		if it == nil {
 			continue
 		}
-		if _, used := m.cache.refer(&it.place, uid, -1, -oneIf(v.mounted)); !used {
+		volumes, used := m.cache.refer(&it.place, uid, -1, -oneIf(v.mounted))
+		if volumes == 0 {
+			it.unreferenced(uid)
+		}
+		if !used {
 			delete(m.items, k)
 			it.close(notRegistered(k.ref))
 		}
@@ -397,7 +401,7 @@ func (m *Manager) GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, err
 	if err := m.cache.refused(&it.place, pod.UID, ref); err != nil {
 		return nil, err
 	}
-	return it.get()
+	return it.get(pod.UID)
 }
 
 // Denied returns why the state of ref for pod can't be kept current any more, or nil. GetObject goes on to return the last

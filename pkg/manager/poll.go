@@ -15,8 +15,10 @@ import (
 type polling struct {
 	// asked says that one more request is to begin, polls that the goroutine runs, and fetching that a request is under way.
 	asked, polls, fetching bool
-	// answeredAt is when the request was sent that brought the state.
-	answeredAt time.Time
+	// sent is the number of the last request, and sentAt when it was sent. answered and answeredAt are those of the one that
+	// brought the state.
+	sent, answered     uint64
+	sentAt, answeredAt time.Time
 }
 
 // refresh has the state asked for, unless a watch brings the changes, or what is known is fresh or about to be.
@@ -27,7 +29,7 @@ func (it *item) refresh() {
 	if r == nil || it.m.detection == Watch {
 		return
 	}
-	if it.m.detection == Cache && (r.fetching || r.object != nil && time.Since(r.answeredAt) < it.m.ttl.get()) {
+	if it.m.detection == Cache && (r.fetching || r.object != nil && !r.isAwaited() && time.Since(r.answeredAt) < it.m.ttl.get()) {
 		return
 	}
 	if r.pausing {
@@ -49,7 +51,6 @@ func (r *run) askLocked() {
 func (r *run) poll(ctx context.Context) {
 	pauses := newPauses()
 	for r.begin() {
-		sent := time.Now()
 		obj, err := r.fetch(ctx)
 		if err == nil {
 			version := ""
@@ -61,7 +62,7 @@ func (r *run) poll(ctx context.Context) {
 		if err != nil {
 			r.failed(err)
 		}
-		if _, waits := r.m.requests.Err(r.account); r.end(sent, err) && waits == nil {
+		if _, waits := r.m.requests.Err(r.account); r.end() && waits == nil {
 			r.sleep(ctx, pauses.Step())
 		}
 	}
@@ -73,22 +74,33 @@ func (r *run) begin() bool {
 	defer r.mu.Unlock()
 	r.polls = r.asked && r.item.run == r
 	r.asked, r.fetching = false, r.polls
+	if r.polls {
+		r.item.requests++
+		r.sent, r.sentAt = r.item.requests, time.Now()
+	}
 	return r.polls
 }
 
 // end records the end of a request, and tells whether it is to be repeated after a pause.
-func (r *run) end(sent time.Time, err error) (again bool) {
+func (r *run) end() (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fetching = false
-	if err == nil {
-		r.answeredAt = sent
-	}
-	if r.synced || r.asked {
+	if r.asked || r.synced && !r.isAwaited() {
 		return false
 	}
 	r.asked = true
 	return true
+}
+
+// isAwaited says whether a pod waits for a state that is asked for later than the present one. The caller holds the lock.
+func (r *run) isAwaited() bool {
+	for _, wants := range r.wants {
+		if r.answered < wants {
+			return true
+		}
+	}
+	return false
 }
 
 // fetch sends one request, or two: an answer that the object does not exist must not come from a cache, which may lag
@@ -98,7 +110,7 @@ func (r *run) fetch(ctx context.Context) (*volume.Object, error) {
 	ctx, cancel := context.WithTimeout(r.with(ctx), bodyTime)
 	defer cancel()
 	var opts metav1.GetOptions
-	if r.m.detection == Cache && r.isPresent() {
+	if r.m.detection == Cache && r.isCachedEnough() {
 		opts.ResourceVersion = "0"
 	}
 	obj, err := r.source.get(ctx, r.ref, opts)
@@ -111,10 +123,11 @@ func (r *run) fetch(ctx context.Context) (*volume.Object, error) {
 	return obj, err
 }
 
-func (r *run) isPresent() bool {
+// isCachedEnough says whether a state from a cache of the API server will do: the object is there, and no new pod waits.
+func (r *run) isCachedEnough() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.object != nil
+	return r.object != nil && !r.isAwaited()
 }
 
 // isAbsent tells whether the API server has answered that the object doesn't exist. A 404 without a Status comes from

@@ -64,6 +64,7 @@ func TestAFailureIsNoAnswerForANewPod(t *testing.T) {
 		}
 		refuse(syscall.ECONNREFUSED)
 		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		e.reader = pod("second")
 		before := len(e.api.requests(ref))
 		for range 5 {
 			e.wantGetErr(ref, ErrNotSynced)

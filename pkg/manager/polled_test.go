@@ -2,6 +2,7 @@ package manager
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -187,8 +188,12 @@ func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
 					synctest.Wait()
 					return
 				}
+				e.reader = pod("second")
+				if tc.cache != tc.get { // it is the same pod
+					e.reader = pod("first")
+				}
 				e.wantGetErr(ref, ErrNotSynced)
-				// The answer under way is not heard, the one that follows is.
+				// The answer under way is none for this pod, the one that follows is.
 				close(gate)
 				if n := e.changes(ref); n != 0 {
 					t.Errorf("heard of %d changes", n)
@@ -206,4 +211,33 @@ func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestNewPodsDontStarveEachOther: a request that is under way ends for those who wait for it, however many pods come meanwhile.
+func TestNewPodsDontStarveEachOther(t *testing.T) {
+	inPollBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := e.api.put(secret("a", "1"))
+		e.api.set(func() {
+			e.api.hold = func(apiRequest) <-chan struct{} {
+				answered := make(chan struct{})
+				time.AfterFunc(500*time.Millisecond, func() { close(answered) })
+				return answered
+			}
+		})
+		for i := range 20 {
+			uid := fmt.Sprint("pod-", i)
+			e.RegisterPod(pod(uid), "v", []volume.Ref{ref})
+			_, _ = e.Manager.GetObject(pod(uid), ref)
+			after(400 * time.Millisecond)
+			if i < 3 {
+				continue
+			}
+			e.reader = pod(fmt.Sprint("pod-", i-3))
+			e.wantKnown(ref, v, "1")
+		}
+		if n := len(e.api.requests(ref)); n > 25 {
+			t.Errorf("%d requests", n)
+		}
+	})
 }

@@ -2,10 +2,12 @@ package requests
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 )
 
@@ -26,7 +28,7 @@ const (
 // gate holds up requests after a failure that concerns them all: it closes for a pause, then one request probes, and its
 // success opens the gate. The pauses grow until then. It is safe for concurrent use, and has timers only.
 type gate struct {
-	// name is for the log, and max the longest pause; both are constant.
+	// name is for the log, "" for a gate at which nobody waits, and max the longest pause; both are constant.
 	name string
 	max  time.Duration
 
@@ -123,9 +125,13 @@ func (t ticket) stop() {
 func (g *gate) open(closed int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.err == nil || g.closed != closed {
-		return
+	if g.err != nil && g.closed == closed {
+		g.openLocked()
 	}
+}
+
+// openLocked opens the gate. The caller holds mu.
+func (g *gate) openLocked() {
 	g.log(g.told, "Requests to the API server go on", "after", g.err, "waited", time.Since(g.since).Round(time.Millisecond))
 	g.err, g.pause, g.told = nil, 0, false
 	close(g.opened)
@@ -161,15 +167,18 @@ func (t ticket) fail(err error, retryAfter time.Duration) {
 	time.AfterFunc(pause, func() { g.admit(closed, 1) })
 }
 
-// renew opens the gate. Answers to requests that were sent before say nothing of it.
+// renew opens the gate if it is closed for want of a credential: another one changes nothing of what a server asks for that
+// has too much to do. Answers to requests that were sent before say nothing of the credential.
 func (g *gate) renew() {
 	g.mu.Lock()
-	closed := g.closed
-	g.mu.Unlock()
-	g.open(closed)
-	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.closed++
+	switch {
+	case g.err == nil:
+		g.closed++
+	case apierrors.IsUnauthorized(g.err), errors.As(g.err, new(*CredentialError)):
+		g.openLocked()
+		g.closed++
+	}
 }
 
 func (g *gate) state() (since time.Time, err error) {
@@ -180,6 +189,9 @@ func (g *gate) state() (since time.Time, err error) {
 
 // log tells of a change, as a detail if the last one was a short time ago.
 func (g *gate) log(tell bool, message string, keysAndValues ...any) {
+	if g.name == "" {
+		return
+	}
 	logger := klog.Background()
 	if !tell {
 		logger = logger.V(4)

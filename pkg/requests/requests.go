@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/http2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -39,7 +40,8 @@ const AnswerTime = 30 * time.Second
 
 // Meta says for whom a request is sent.
 type Meta struct {
-	// Account is whose rights it has, and maybe whose token; zero stands for the plugin, or the node.
+	// Account is whose rights it has, and maybe whose token; zero stands for the plugin or, where a client impersonates it,
+	// for the node.
 	Account volume.ServiceAccount
 	// Urgent is for what a publish waits for.
 	Urgent bool
@@ -73,61 +75,88 @@ func (e *CredentialError) Unwrap() error { return e.Err }
 //
 //   - At most 12 requests are under way, and 4 more urgent ones. One that has no answer's headers a second after it has a
 //     connection no longer counts, so objects without an answer hold up nobody for long.
-//   - One request at a time looks for a connection, for 5 seconds at most: one new connection of HTTP/2 serves a hundred.
-//   - After a failure of the transport all requests wait, after a 401, 429 or 503 those of the account: in pauses that
-//     grow from 0.25 s to 5 and 30 s, or as long as Retry-After says, up to a minute. Then one tries for all.
+//   - One request of a client at a time looks for a connection, for 5 seconds at most: one new connection of HTTP/2 serves a
+//     hundred.
+//   - After a failure of the transport all requests wait, after a 401, 429 or 503 those of the identity that the API server
+//     sees: in pauses that grow from 0.25 s to 5 and 30 s, or as long as Retry-After says, up to a minute. Then one tries for
+//     all.
 type Requests struct {
-	// Each has a token for a request that is under way, and dial for the one that looks for a connection.
-	shared, urgent, dial chan struct{}
-	node                 *gate
+	// Each has a token for a request that is under way.
+	shared, urgent chan struct{}
+	node           *gate
 	// refused has room for one signal.
 	refused chan struct{}
 
-	mu       sync.Mutex
-	accounts map[volume.ServiceAccount]*gate
+	mu         sync.Mutex
+	identities map[identity]*gate
+	// asNode says that some client impersonates the node: it is that which reads objects without an account.
+	asNode bool
+}
+
+// identity is what the API server sees of a request, which decides whose failures it shares.
+type identity struct {
+	account volume.ServiceAccount
+	// node says that the request of no account impersonates the node.
+	node bool
+}
+
+func (i identity) String() string {
+	switch {
+	case i.node:
+		return "the node"
+	case i.account == volume.ServiceAccount{}:
+		return "the plugin's own account"
+	}
+	return i.account.String()
 }
 
 // New returns a Requests without a pause.
 func New() *Requests {
 	return &Requests{
-		shared: make(chan struct{}, sharedSlots), urgent: make(chan struct{}, urgentSlots), dial: make(chan struct{}, 1),
-		node: &gate{name: "all accounts", max: maxNodePause}, refused: make(chan struct{}, 1), accounts: map[volume.ServiceAccount]*gate{},
+		shared: make(chan struct{}, sharedSlots), urgent: make(chan struct{}, urgentSlots),
+		node: &gate{name: "all accounts", max: maxNodePause}, refused: make(chan struct{}, 1), identities: map[identity]*gate{},
 	}
 }
 
 // Wrap returns a transport that sends requests by base when their turn has come. It is the outermost one, so that a
-// request waits before it gets a credential. own says that requests without an Account have the plugin's own rights.
+// request waits before it gets a credential. own says that requests without an Account have the plugin's own rights; else they
+// impersonate the node.
 func (r *Requests) Wrap(base http.RoundTripper, own bool) http.RoundTripper {
-	return &transport{r, base, own}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asNode = r.asNode || !own
+	return &transport{r, base, own, make(chan struct{}, 1)}
 }
 
 // Refused returns what gets a signal after the API server has refused a request that had the plugin's own rights.
 func (r *Requests) Refused() <-chan struct{} { return r.refused }
 
-func (r *Requests) account(account volume.ServiceAccount) *gate {
+func (r *Requests) gateOf(who identity) *gate {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	g := r.accounts[account]
+	g := r.identities[who]
 	if g == nil {
-		if len(r.accounts) >= maxAccounts {
-			maps.DeleteFunc(r.accounts, func(_ volume.ServiceAccount, g *gate) bool { _, err := g.state(); return err == nil })
+		if len(r.identities) >= maxAccounts {
+			maps.DeleteFunc(r.identities, func(_ identity, g *gate) bool { _, err := g.state(); return err == nil })
 		}
-		g = &gate{name: account.String(), max: maxPause}
-		if account == (volume.ServiceAccount{}) {
-			g.name = "the plugin's own account"
-		}
-		r.accounts[account] = g
+		g = &gate{name: who.String(), max: maxPause}
+		r.identities[who] = g
 	}
 	return g
 }
 
-// Renewed says that an account has another credential: its requests go on.
-func (r *Requests) Renewed(account volume.ServiceAccount) { r.account(account).renew() }
+// Renewed says that an account has another credential: its requests go on that wait for one.
+func (r *Requests) Renewed(account volume.ServiceAccount) {
+	r.gateOf(identity{account: account}).renew()
+}
 
-// Err returns why requests of an account wait, and since when; nil if they don't. The error is an API error if the API
+// Err returns why reads of an account wait, and since when; nil if they don't. The error is an API error if the API
 // server has answered, and has no text of its answer.
 func (r *Requests) Err(account volume.ServiceAccount) (since time.Time, err error) {
-	if since, err = r.account(account).state(); err != nil {
+	r.mu.Lock()
+	who := identity{account: account, node: r.asNode && account == volume.ServiceAccount{}}
+	r.mu.Unlock()
+	if since, err = r.gateOf(who).state(); err != nil {
 		return since, err
 	}
 	return r.node.state()
@@ -137,6 +166,8 @@ type transport struct {
 	requests *Requests
 	base     http.RoundTripper
 	own      bool
+	// dial has a token for the request that looks for a connection.
+	dial chan struct{}
 }
 
 // WrappedRoundTripper lets client-go find the transport below.
@@ -145,7 +176,7 @@ func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.base }
 // RoundTrip sends a request when its turn has come, and returns when the headers of the answer have.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
-	turn, err := t.requests.admit(ctx, MetaOf(ctx))
+	turn, err := t.admit(ctx, MetaOf(ctx))
 	if err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close() // as a transport must
@@ -189,14 +220,15 @@ type turn struct {
 }
 
 // admit waits for the gates, for a slot, and for the turn to look for a connection. The error is the cause of ctx.
-func (r *Requests) admit(ctx context.Context, m Meta) (t turn, err error) {
+func (c *transport) admit(ctx context.Context, m Meta) (t turn, err error) {
+	r := c.requests
 	var urgent chan struct{}
 	if m.Urgent {
 		urgent = r.urgent
 	}
-	account := &gate{max: maxPause}
+	account := &gate{max: maxPause} // nobody waits at it
 	if !m.Alone {
-		account = r.account(m.Account)
+		account = r.gateOf(identity{account: m.Account, node: !c.own && m.Account == volume.ServiceAccount{}})
 	}
 	for {
 		if t.account, err = account.enter(ctx); err != nil {
@@ -207,7 +239,7 @@ func (r *Requests) admit(ctx context.Context, m Meta) (t turn, err error) {
 			return t, err
 		}
 		if t.slot, err = take(ctx, r.shared, urgent); err == nil {
-			if t.found, err = take(ctx, r.dial, nil); err == nil {
+			if t.found, err = take(ctx, c.dial, nil); err == nil {
 				if !t.account.holds() && !t.node.holds() {
 					return t, nil
 				}
@@ -238,6 +270,7 @@ func take(ctx context.Context, first, second chan struct{}) (release func(), err
 // learn tells the gates the outcome. sent says that the request had a connection.
 func (t turn) learn(ctx context.Context, sent bool, resp *http.Response, err error) {
 	var late net.Error
+	var reset http2.StreamError
 	var unsent *CredentialError
 	switch {
 	case err == nil:
@@ -252,8 +285,8 @@ func (t turn) learn(ctx context.Context, sent bool, resp *http.Response, err err
 		t.node.leave()
 		t.account.fail(err, 0)
 		return
-	case ctx.Err() != nil, sent && errors.As(err, &late) && late.Timeout():
-		t.node.leave() // one object has no answer
+	case ctx.Err() != nil, sent && errors.As(err, &late) && late.Timeout(), errors.As(err, &reset):
+		t.node.leave() // one object has no answer, while its connection works
 	default:
 		t.node.fail(unreachable(err), 0)
 	}

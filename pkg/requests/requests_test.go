@@ -130,8 +130,8 @@ func TestSlots(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
-		if len(r.shared)+len(r.urgent)+len(r.dial) != 0 {
-			t.Errorf("slots are left: %d, %d, %d", len(r.shared), len(r.urgent), len(r.dial))
+		if len(r.shared)+len(r.urgent) != 0 {
+			t.Errorf("slots are left: %d, %d", len(r.shared), len(r.urgent))
 		}
 		if _, err := r.Err(account("a")); err != nil {
 			t.Errorf("cancelled requests have others wait: %v", err)
@@ -340,8 +340,8 @@ func TestManyAccounts(t *testing.T) {
 		for i := range 3 * maxAccounts {
 			_ = get(t.Context(), client, Meta{Account: account(string(rune('b' + i)))})
 		}
-		if len(r.accounts) > maxAccounts {
-			t.Errorf("%d accounts are remembered", len(r.accounts))
+		if len(r.identities) > maxAccounts {
+			t.Errorf("%d accounts are remembered", len(r.identities))
 		}
 		if _, err := r.Err(account("a")); err == nil {
 			t.Error("the one that waits is forgotten")
