@@ -48,7 +48,7 @@ func (got *answers) first(refusal *failure) *failure {
 func (b *binding) answers(has func(volume.Ref) bool) *answers {
 	// Whether answers are due is asked before the answers: so none of those is overlooked.
 	got := &answers{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}}
-	got.isAsking = len(b.spec.consents) > 0 && b.p.access != nil && b.p.access.Asks(b.request.Pod.Account(), b.spec.consent)
+	got.isAsking = len(b.spec.consents) > 0 && b.shared.access != nil && b.shared.access.Asks(b.request.Pod.Account(), b.spec.consent)
 	var unknown, outdated []*failure
 	var may []volume.Ref
 	unproven := b.prove(b.entry.since)
@@ -74,7 +74,7 @@ func (b *binding) answers(has func(volume.Ref) bool) *answers {
 	}
 	b.read(may)
 	for _, ref := range may {
-		object, err := b.p.opts.Objects.GetObject(b.request.Pod, ref)
+		object, err := b.shared.opts.Objects.GetObject(b.request.Pod, ref)
 		// Where the state is not known, it was the request that met a 404, of whoever stands between.
 		isAbsent := apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced)
 		if err != nil && !isAbsent {
@@ -98,7 +98,7 @@ func (b *binding) whyUnknown(ref volume.Ref, err error) *failure {
 	var tooMuch *manager.FullError
 	isForbidden := apierrors.IsForbidden(err)
 	switch {
-	case isForbidden && !b.p.opts.NodeRights, isRefusal(err) && b.p.opts.Objects.Denied(b.request.Pod, ref) != nil:
+	case isForbidden && !b.shared.opts.NodeRights, isRefusal(err) && b.shared.opts.Objects.Denied(b.request.Pod, ref) != nil:
 		return b.denied(err)
 	case errors.As(err, &tooMuch):
 		return full(ReasonCacheFull, "%w", tooMuch)
@@ -118,7 +118,7 @@ func (b *binding) whyUnknown(ref volume.Ref, err error) *failure {
 
 // whyStale returns why what is known of an object can't be kept current, nil while it can.
 func (b *binding) whyStale(ref volume.Ref) *failure {
-	switch err := b.p.opts.Objects.Denied(b.request.Pod, ref); {
+	switch err := b.shared.opts.Objects.Denied(b.request.Pod, ref); {
 	case err == nil:
 		return nil
 	case isRefusal(err):
@@ -129,7 +129,7 @@ func (b *binding) whyStale(ref volume.Ref) *failure {
 }
 
 func (b *binding) denied(err error) *failure {
-	return forbidden(err, b.p.opts.NodeRights && apierrors.IsForbidden(err))
+	return forbidden(err, b.shared.opts.NodeRights && apierrors.IsForbidden(err))
 }
 
 // isRefusal says whether a request was refused for want of a right or an accepted token.

@@ -34,8 +34,8 @@ const (
 // binding is what is asked for of a volume: the request, what it says, and the objects that are read for it. The pod's worker
 // owns it. It knows nothing of files.
 type binding struct {
-	p     *Publisher
-	entry *entry
+	shared *shared
+	entry  *entry
 	// hint is the pod that a volume names which was found, or hintErr why it names none.
 	hint    volume.Pod
 	hintErr error
@@ -71,7 +71,7 @@ type spec struct {
 // find reads the pod that a mounted volume names.
 func (b *binding) find(root *os.Root) {
 	b.hint.UID = b.entry.worker.uid
-	b.hint.Namespace, b.hint.Name, b.hintErr = record.Pod(root, b.p.opts.AttributePrefix)
+	b.hint.Namespace, b.hint.Name, b.hintErr = record.Pod(root, b.shared.opts.AttributePrefix)
 }
 
 // derive returns what is wanted of a volume: of one that was found, what its pod's spec says. A request of the kubelet that
@@ -116,7 +116,7 @@ func (b *binding) readPod(asked volume.Pod, urgent bool) (*pod.Spec, error) {
 	if b.podSpec != nil && b.podSpec.Pod.UID == asked.UID {
 		return b.podSpec, nil
 	}
-	podSpec, err := b.p.pods.Get(asked, b.entry.id, urgent)
+	podSpec, err := b.shared.pods.Get(asked, b.entry.id, urgent)
 	switch {
 	case err == nil:
 		b.podSpec, b.failingSince = podSpec, time.Time{}
@@ -133,10 +133,10 @@ func isNoPod(err error) bool {
 // requestOf returns the request by which the kubelet has published a mounted volume of a pod.
 func (b *binding) requestOf(podSpec *pod.Spec) (*Request, *failure) {
 	id, target := b.entry.id, b.entry.target
-	_, name := targetParts(b.p.opts.KubeletDir, target)
+	_, name := targetParts(b.shared.opts.KubeletDir, target)
 	inline, ok := podSpec.Inline[name]
-	if !ok || inline.Driver != b.p.opts.Driver {
-		return nil, final(ReasonInvalid, "the pod %s has no inline volume %q of the driver %s", podSpec.Pod, name, b.p.opts.Driver)
+	if !ok || inline.Driver != b.shared.opts.Driver {
+		return nil, final(ReasonInvalid, "the pod %s has no inline volume %q of the driver %s", podSpec.Pod, name, b.shared.opts.Driver)
 	}
 	if kubeletsID.MatchString(id) && id != inlineID(podSpec.Pod, name) {
 		return nil, final(ReasonInvalid, "the volume mounted at %s is not volume %q of the pod %s: its id is that of another", target, name, podSpec.Pod)
@@ -194,16 +194,16 @@ func (b *binding) bind(ctx context.Context, request *Request, urgent bool) (isNe
 
 // parseRequest returns what a request asks for.
 func (b *binding) parseRequest(ctx context.Context, request *Request, urgent bool) (*spec, *failure) {
-	if err := request.validate(&b.p.opts); err != nil {
+	if err := request.validate(&b.shared.opts); err != nil {
 		return nil, final(ReasonInvalid, "%w", err)
 	}
 	var options []volume.Option
-	if b.p.opts.CrossNamespace || b.entry.isMounted() { // of what is mounted, answers refuse them
+	if b.shared.opts.CrossNamespace || b.entry.isMounted() { // of what is mounted, answers refuse them
 		options = append(options, volume.AcrossNamespaces())
 	}
 	var parsed *volume.Spec
 	var err error
-	crowd := b.p.inTurn(ctx, func() { parsed, err = volume.Parse(request.Attributes, request.Pod, options...) })
+	crowd := b.shared.inTurn(ctx, func() { parsed, err = volume.Parse(request.Attributes, request.Pod, options...) })
 	switch {
 	case crowd != nil:
 		return nil, crowd
@@ -215,13 +215,13 @@ func (b *binding) parseRequest(ctx context.Context, request *Request, urgent boo
 		return nil, f
 	}
 	if !b.entry.isMounted() {
-		if f := b.p.limits.checkItems(pod.CountItems(s.resolved)); f != nil {
+		if f := b.shared.limits.checkItems(pod.CountItems(s.resolved)); f != nil {
 			return nil, f
 		}
 	}
 	s.refs = s.resolved.Refs()
 	s.consents, s.consent = s.resolved.CrossNamespaceRefs(request.Pod), map[volume.Ref]bool{}
-	if b.p.opts.Identity != nil {
+	if b.shared.opts.Identity != nil {
 		s.consents = append(s.consents, s.resolved.LocalRefs(request.Pod)...)
 	}
 	for _, use := range s.consents {
@@ -234,7 +234,7 @@ func (b *binding) parseRequest(ctx context.Context, request *Request, urgent boo
 // a pod.
 func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.Spec, urgent bool) (*spec, *failure) {
 	at := parsed.NeedsPod()
-	if at == "" && !b.p.opts.NodeRights {
+	if at == "" && !b.shared.opts.NodeRights {
 		return &spec{Spec: parsed, resolved: parsed}, nil
 	}
 	at = cmp.Or(at, "with --identity=node a volume shows only what its pod's spec names")
@@ -247,15 +247,15 @@ func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.
 	}
 	s := &spec{Spec: parsed}
 	var leftOut []string
-	_, name := targetParts(b.p.opts.KubeletDir, request.Target)
-	crowd := b.p.inTurn(ctx, func() {
+	_, name := targetParts(b.shared.opts.KubeletDir, request.Target)
+	crowd := b.shared.inTurn(ctx, func() {
 		s.resolved, leftOut, err = pod.Resolve(parsed, podSpec.Env, podSpec.VolumeSources, podSpec.MountsBelow, name)
 	})
 	if crowd != nil {
 		return nil, crowd
 	}
 	s.leftOut = few(leftOut)
-	if err == nil && b.p.opts.NodeRights {
+	if err == nil && b.shared.opts.NodeRights {
 		// The node may read what a neighbour names, and no volume must depend on its neighbours.
 		err = unnamed(slices.Concat(parsed.LocalRefs(request.Pod), parsed.CrossNamespaceRefs(request.Pod)), podSpec.Refs)
 	}
@@ -274,7 +274,7 @@ func (b *binding) unreadPod(err error) *failure {
 	case isNoPod(err):
 		return final(ReasonNotFound, "%w", err)
 	case apierrors.IsForbidden(err):
-		return forbidden(err, b.p.opts.NodeRights || b.entry.isMounted())
+		return forbidden(err, b.shared.opts.NodeRights || b.entry.isMounted())
 	}
 	return waiting(err)
 }
@@ -303,13 +303,13 @@ func (s *spec) versionsPath() string {
 }
 
 // keepObjects says that the volume is mounted: its objects are kept whatever they take.
-func (b *binding) keepObjects() { b.p.opts.Objects.Keep(b.request.Pod, b.entry.id) }
+func (b *binding) keepObjects() { b.shared.opts.Objects.Keep(b.request.Pod, b.entry.id) }
 
 // release has the objects of a volume read no more, and its token used no more. It is idempotent.
 func (b *binding) release() {
 	b.entry.unfollow(b.spec.refs)
-	b.p.opts.Objects.UnregisterPod(b.request.Pod, b.entry.id)
-	if identity := b.p.opts.Identity; identity != nil {
+	b.shared.opts.Objects.UnregisterPod(b.request.Pod, b.entry.id)
+	if identity := b.shared.opts.Identity; identity != nil {
 		identity.Drop(b.request.Pod, b.entry.id)
 	}
 	b.registered = nil
@@ -317,11 +317,11 @@ func (b *binding) release() {
 
 // unbind undoes bind. It is idempotent.
 func (b *binding) unbind() {
-	b.p.pods.Leave(b.entry.id)
+	b.shared.pods.Leave(b.entry.id)
 	if b.spec != nil {
 		b.release()
 	}
-	*b = binding{p: b.p, entry: b.entry, hint: b.hint, hintErr: b.hintErr, failingSince: b.failingSince}
+	*b = binding{shared: b.shared, entry: b.entry, hint: b.hint, hintErr: b.hintErr, failingSince: b.failingSince}
 }
 
 // read has the objects read that the pod may have: of the others nothing is asked.
@@ -330,9 +330,9 @@ func (b *binding) read(may []volume.Ref) {
 		return
 	}
 	b.registered = may
-	b.p.opts.Objects.RegisterPod(b.request.Pod, b.entry.id, may)
+	b.shared.opts.Objects.RegisterPod(b.request.Pod, b.entry.id, may)
 	if !b.entry.isMounted() {
-		b.p.opts.Objects.Prioritize(b.request.Pod, may)
+		b.shared.opts.Objects.Prioritize(b.request.Pod, may)
 	}
 }
 
@@ -344,9 +344,9 @@ func (b *binding) refresh() time.Time {
 	case now.Before(b.refreshAt):
 		return b.refreshAt
 	case !b.refreshAt.IsZero():
-		b.p.opts.Objects.Refresh(b.request.Pod, b.registered)
+		b.shared.opts.Objects.Refresh(b.request.Pod, b.registered)
 	}
-	switch resync := b.p.opts.ResyncInterval; {
+	switch resync := b.shared.opts.ResyncInterval; {
 	case !b.entry.isMounted():
 		b.refreshEvery = min(max(b.refreshEvery*3/2, refreshMin), refreshMax)
 	case b.refreshEvery == resync:

@@ -43,7 +43,7 @@ func (b *binding) admit(began time.Time) *failure {
 	for _, use := range b.spec.consents {
 		verdict, err := access.Refused, error(nil)
 		if !b.isSwitchedOff(use.Ref) {
-			verdict, err = b.p.access.Admit(b.request.Pod, use.Ref, began)
+			verdict, err = b.shared.access.Admit(b.request.Pod, use.Ref, began)
 		}
 		switch {
 		case verdict == access.Refused:
@@ -81,7 +81,7 @@ func (b *binding) unreviewed(err error) *failure {
 // what the pod's author wrote, and without tokenRequests the token is. So a question is sent with that very token, and
 // its answer has it used.
 func (b *binding) prove(began time.Time) *failure {
-	identity := b.p.opts.Identity
+	identity := b.shared.opts.Identity
 	if identity == nil || len(b.spec.consents) == 0 || b.rights.isProven {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (b *binding) prove(began time.Time) *failure {
 	if err := identity.Check(pod, token); err != nil {
 		return forbidden(err, false)
 	}
-	verdict, err := b.p.access.Prove(pod, b.spec.consents[0].Ref, began, token)
+	verdict, err := b.shared.access.Prove(pod, b.spec.consents[0].Ref, began, token)
 	if apierrors.IsUnauthorized(err) {
 		err = fmt.Errorf("the API server does not accept the token of pod %s (it may have expired; the kubelet brings another one): %w", pod, err)
 	}
@@ -105,7 +105,7 @@ func (b *binding) prove(began time.Time) *failure {
 
 // offer takes the token that a republish brought. It can't fail: without a new one the volume goes on with the one before.
 func (b *binding) offer(ctx context.Context, request *Request) {
-	identity := b.p.opts.Identity
+	identity := b.shared.opts.Identity
 	if identity == nil || len(b.spec.consents) == 0 || request.Token.Reveal() == "" || request.Token.Same(b.rights.token) {
 		return
 	}
@@ -123,10 +123,10 @@ func (b *binding) offer(ctx context.Context, request *Request) {
 // use has a token used for requests of the pod's account. Whatever waited for one goes on.
 func (b *binding) use(token volume.Token) {
 	account := b.request.Pod.Account()
-	b.p.opts.Identity.Put(b.request.Pod, b.entry.id, token)
+	b.shared.opts.Identity.Put(b.request.Pod, b.entry.id, token)
 	b.rights.isProven = true
-	b.p.opts.Objects.Renewed(account)
-	b.p.access.Renewed(account)
+	b.shared.opts.Objects.Renewed(account)
+	b.shared.access.Renewed(account)
 }
 
 // mayKeep returns whether the pod of a mounted volume may have an object, by answers of half a resync. Unknown and Suspected
@@ -138,13 +138,13 @@ func (b *binding) mayKeep(ref volume.Ref) (access.Verdict, *failure) {
 	if b.isSwitchedOff(ref) {
 		return access.Refused, nil
 	}
-	verdict, err := b.p.access.Keeps(b.request.Pod, ref, b.entry.isMounted())
+	verdict, err := b.shared.access.Keeps(b.request.Pod, ref, b.entry.isMounted())
 	return verdict, b.unreviewed(err)
 }
 
 // isSwitchedOff says whether an object is of another namespace and these were switched off since the publish.
 func (b *binding) isSwitchedOff(ref volume.Ref) bool {
-	return !b.p.opts.CrossNamespace && ref.Namespace != b.request.Pod.Namespace
+	return !b.shared.opts.CrossNamespace && ref.Namespace != b.request.Pod.Namespace
 }
 
 // refusal names refused objects, nil if there is none. Its text does not say whether they exist.
@@ -153,8 +153,8 @@ func (b *binding) refusal(refused map[volume.Ref]bool) *failure {
 		return nil
 	}
 	needs := "get" // where reviews were switched off since the publish, nobody is asked
-	if b.p.opts.Reviews != nil {
-		needs = authz.Phrase(b.p.opts.Reviews.Verbs)
+	if b.shared.opts.Reviews != nil {
+		needs = authz.Phrase(b.shared.opts.Reviews.Verbs)
 	}
 	var texts []string
 	for _, use := range b.spec.consents {

@@ -81,7 +81,7 @@ type failure struct {
 	reason Reason
 	// event is the reason of the event on the pod, or a Condition that needs none.
 	event string
-	// kind tells one failure from another. The same failure often has another text at each try, with the name of a new
+	// kind distinguishes failures. The same failure often has another text at each try, with the name of a new
 	// generation or what other volumes take just then.
 	kind string
 	// waits has a publish go on waiting: a change of an object, or an answer, can end the failure.

@@ -19,18 +19,9 @@ import (
 // maxKept is how many handles are kept at most, of two descriptors each.
 const maxKept = 512
 
-// treeWriter makes a directory show a tree; *writer.Writer is one.
-type treeWriter interface {
-	Write(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Result, error)
-	// Compare says whether it does so already, but for the record, and whether what it shows is whole.
-	Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (same, whole bool, err error)
-	// Withdraw takes away the files that name one of the objects.
-	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (writer.Result, error)
-}
-
 // files are what is in a volume. The pod's worker owns them. They know versions of objects, and nothing of who asked.
 type files struct {
-	p      *Publisher
+	shared *shared
 	entry  *entry
 	writer treeWriter
 	// handle is one on the volume's mount that is kept, nil for none.
@@ -45,7 +36,7 @@ type files struct {
 	generations generations
 	// measuredAt is when it was measured what the file system holds.
 	measuredAt time.Time
-	// skipped is what the pod's author was last told of the variables that the env files lack.
+	// skipped is what was last reported of the variables that the env files lack.
 	skipped string
 }
 
@@ -53,7 +44,7 @@ type files struct {
 // they show.
 func (f *files) bind(opts writer.Options, refs []volume.Ref) {
 	if f.writer == nil {
-		f.writer = f.p.newWriter(opts)
+		f.writer = f.shared.newWriter(opts)
 	}
 	if f.entry.isMounted() && f.shown == nil {
 		f.shown = record.Decode(f.record, refs)
@@ -62,7 +53,7 @@ func (f *files) bind(opts writer.Options, refs []volume.Ref) {
 
 // find reads what is known of a mounted volume that this process has not written.
 func (f *files) find(root *os.Root) (err error) {
-	if f.record, err = writer.Record(root, f.p.opts.AttributePrefix); err != nil {
+	if f.record, err = writer.Record(root, f.shared.opts.AttributePrefix); err != nil {
 		return err
 	}
 	f.generations.find(writer.Present(root), f.entry.since)
@@ -73,12 +64,12 @@ func (f *files) find(root *os.Root) (err error) {
 // forget forgets everything: what is at the target is looked at.
 func (f *files) forget() error {
 	err := f.closeHandle()
-	*f = files{p: f.p, entry: f.entry, writer: nil}
+	*f = files{shared: f.shared, entry: f.entry, writer: nil}
 	return err
 }
 
 // reset forgets what was written to a volume that did not become visible.
-func (f *files) reset() { *f = files{p: f.p, entry: f.entry, writer: f.writer} }
+func (f *files) reset() { *f = files{shared: f.shared, entry: f.entry, writer: f.writer} }
 
 // has says whether the files show, or showed, an object.
 func (f *files) has(ref volume.Ref) bool { return f.shown[ref].UID != "" }
@@ -228,7 +219,7 @@ func (f *files) through(ctx context.Context, do func(Mount) error) (err error) {
 	}
 	isDone := false
 	defer func() { // also after a panic
-		if isDone && err == nil && f.generations.leftover == nil && f.generations.isAnyLeft() && f.p.kept.TryAcquire(1) {
+		if isDone && err == nil && f.generations.leftover == nil && f.generations.isAnyLeft() && f.shared.kept.TryAcquire(1) {
 			f.handle = mnt
 			return
 		}
@@ -246,14 +237,14 @@ func (f *files) open(ctx context.Context) (Mount, error) {
 	if kept := f.handle; kept != nil {
 		if kept.StillAt(f.entry.target) {
 			f.handle = nil
-			f.p.kept.Release(1)
+			f.shared.kept.Release(1)
 			return kept, nil
 		}
 		if err := f.closeHandle(); err != nil {
 			return nil, err
 		}
 	}
-	return f.p.opts.Mounts.Reopen(ctx, f.entry.id, f.entry.target)
+	return f.shared.opts.Mounts.Reopen(ctx, f.entry.id, f.entry.target)
 }
 
 // closeHandle closes the handle that is kept, if there is one.
@@ -263,6 +254,6 @@ func (f *files) closeHandle() error {
 		return nil
 	}
 	f.handle = nil
-	f.p.kept.Release(1)
+	f.shared.kept.Release(1)
 	return kept.Close()
 }

@@ -388,7 +388,7 @@ func (e *env) recordedIn(dir string, r Request) record.Versions {
 	if err != nil {
 		e.Fatal(err)
 	}
-	return record.Decode(text, e.lookup(r.VolumeID).vol.binding.spec.refs)
+	return record.Decode(text, e.lookup(r.VolumeID).vol.(*vol).binding.spec.refs)
 }
 
 // restartUnread is restart while the API server knows no pod, so that only a publish tells

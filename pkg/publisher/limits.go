@@ -1,7 +1,6 @@
 package publisher
 
 import (
-	"context"
 	"os"
 
 	"github.com/refvol/refvol/pkg/writer"
@@ -73,34 +72,6 @@ func (l limits) check(size writer.Footprint) *failure {
 func (l limits) checkItems(n int) *failure {
 	if int64(n) > l.files {
 		return final(ReasonTooLarge, "the volume has %d items, more than %d: one for each page of %d bytes of --max-volume-size", n, l.files, pageSize)
-	}
-	return nil
-}
-
-// atOnce is how many volumes are parsed, resolved or rendered at once, which bounds the memory of that. A place is held over
-// no system call: what may hang holds none that others wait for.
-const atOnce = 4
-
-// inTurn calls do when there is a place.
-func (p *Publisher) inTurn(ctx context.Context, do func()) *failure {
-	if !p.renders.TryAcquire(1) { // also of a ctx that has ended
-		if err := p.renders.Acquire(ctx, 1); err != nil {
-			return crowded()
-		}
-	}
-	defer p.renders.Release(1)
-	do()
-	return nil
-}
-
-// fits returns why a volume may not hold so many bytes beside what the pod's other volumes and the node's hold, nil if it may.
-func (p *Publisher) fits(e *entry, takes int64) *failure {
-	share := max(p.opts.MaxTotalSize/podShare, p.opts.MaxVolumeSize)
-	switch pod, node := e.held(); {
-	case pod+takes > share:
-		return full(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the pod's other volumes %d, together more than %d (a pod's share: an eighth of --max-total-size, but at least --max-volume-size)", takes, pod, share)
-	case node+takes > p.opts.MaxTotalSize:
-		return full(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", takes, node, p.opts.MaxTotalSize)
 	}
 	return nil
 }

@@ -28,14 +28,6 @@ func (e *entry) logged(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, logger)
 }
 
-// logUpdate logs that files of a live volume have changed, and why.
-func (v *vol) logUpdate(ctx context.Context, before record.Versions) {
-	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
-		refs := v.binding.spec.refs
-		logger.Info("Updated volume", "refs", describe(refs, v.files.shown), "reason", v.files.whatChanged(refs, before))
-	}
-}
-
 // describe says in one line at which versions files show objects.
 func describe(refs []volume.Ref, shown record.Versions) string {
 	return enumerate(refs, func(ref volume.Ref) string {

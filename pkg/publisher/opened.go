@@ -9,6 +9,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/receipts"
 	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
 )
 
 // maxUnopened is how many paths without a receipt are reported of an object.
@@ -44,7 +45,7 @@ func (s *VolumeStatus) OpenState(ref volume.Ref) OpenState {
 	}
 }
 
-// Opened tells of the receipts of an object's files in a volume.
+// Opened describes the receipts of an object's files in a volume.
 type Opened struct {
 	State OpenState
 	// Reason is why opens are not watched, "" where they are.
@@ -54,6 +55,15 @@ type Opened struct {
 	// Unopened are the paths of files without a receipt, at most 8 of them, and Count is how many there are.
 	Unopened []string
 	Count    int
+}
+
+// shownFile is a file with one content. A link of it in another generation is the same one.
+type shownFile struct {
+	writer.Receipt
+	// id is what names it to Opens.
+	id string
+	// missed says that opens may have been missed, as long as it has no receipt.
+	missed bool
 }
 
 // add takes in a file.
@@ -96,6 +106,9 @@ func (o *Opened) conclude(unwatched, unread error) {
 		o.At = time.Time{}
 	}
 }
+
+// receiptTime is how long receipts wait at most: until generations are pruned, and not while other volumes change.
+const receiptTime = 2 * pruneTime
 
 // inbox has what Opens reports of a volume until the volume's worker takes it. It is safe for concurrent use.
 type inbox struct {

@@ -30,15 +30,15 @@ type Objects interface {
 	// Forbidden API error for want of a right to the object, or an Unauthorized one for want of a token that is accepted. It
 	// returns nil while it can.
 	Denied(pod volume.Pod, ref volume.Ref) error
-	// Renewed tells that there is a new token of an account.
+	// Renewed says that there is a new token of an account.
 	Renewed(account volume.ServiceAccount)
 	// Subscribe names the function to call after each change of what GetObject returns to the
 	// pods of an account, or where this is the zero Account, to all pods.
 	Subscribe(func(volume.ServiceAccount, volume.Ref))
 	// Prioritize has objects asked for before those that no publish waits for.
 	Prioritize(pod volume.Pod, refs []volume.Ref)
-	// Refresh has the state of objects asked for again, where nothing tells of their
-	// changes by itself. It does not wait for the answer; a change is told like any.
+	// Refresh has the state of objects asked for again, where nothing reports their
+	// changes by itself. It does not wait for the answer; a change is reported like any.
 	Refresh(pod volume.Pod, refs []volume.Ref)
 }
 
@@ -85,7 +85,7 @@ type Mount interface {
 	Close() error
 }
 
-// Events tells a pod's author what ails the pod's volumes; *events.Recorder is one.
+// Events reports to a pod's author what is wrong with the pod's volumes; *events.Recorder is one.
 type Events interface {
 	// Warn must return at once.
 	Warn(pod volume.Pod, reason, message string)
@@ -152,7 +152,7 @@ type Options struct {
 	// Reviews are asked, at the publish and at each resync, about objects of other namespaces
 	// and, where there is an Identity, about all of them. Required by both.
 	Reviews *access.Reviews
-	// Events is told what is wrong with volumes; nil: nobody is.
+	// Events hears what is wrong with volumes; nil: nobody does.
 	Events Events
 	// Observer hears of writes; nil: nobody does.
 	Observer Observer

@@ -37,16 +37,8 @@ const stopTimeout = 5 * time.Second
 // The goroutines are those of Run: one for each pod that has volumes, and the reads and questions of pods and access. They
 // end with its context, but a reconcile that hangs ends with its system call. All fields are constant after Restore.
 type Publisher struct {
-	opts   Options
-	limits limits
-	table  *table
-	// newWriter makes the writer of one volume.
-	newWriter func(opts writer.Options) treeWriter
-	// access answers for Reviews; nil without them.
-	access *access.Access
-	pods   *pod.Reads
-	// renders counts the places of inTurn, and kept the handles that are kept.
-	renders, kept *semaphore.Weighted
+	*shared
+	table *table
 	// stopping is closed when no publish is to wait any more, ended when no worker runs any more.
 	stopping, ended chan struct{}
 	stopOnce        sync.Once
@@ -68,17 +60,19 @@ func New(opts Options) (*Publisher, error) {
 	}
 	opts.KubeletDir = filepath.Clean(opts.KubeletDir)
 	p := &Publisher{
-		opts:      opts,
-		limits:    limitsFor(opts.MaxVolumeSize),
-		newWriter: func(opts writer.Options) treeWriter { return writer.New(opts) },
-		renders:   semaphore.NewWeighted(atOnce),
-		kept:      semaphore.NewWeighted(maxKept),
-		stopping:  make(chan struct{}),
-		ended:     make(chan struct{}),
+		shared: &shared{
+			opts:      opts,
+			limits:    limitsFor(opts.MaxVolumeSize),
+			newWriter: func(opts writer.Options) treeWriter { return writer.New(opts) },
+			renders:   semaphore.NewWeighted(atOnce),
+			kept:      semaphore.NewWeighted(maxKept),
+		},
+		stopping: make(chan struct{}),
+		ended:    make(chan struct{}),
 	}
 	p.table = &table{
 		kubeletDir: opts.KubeletDir,
-		newVolume:  p.newVolume,
+		newVolume:  func(e *entry) reconciler { return newVolume(p.shared, e) },
 		entries:    map[string]*entry{},
 		byRef:      map[volume.Ref]map[*entry]struct{}{},
 		workers:    map[types.UID]*worker{},
@@ -125,7 +119,7 @@ func (p *Publisher) StopWaiting() { p.stopOnce.Do(func() { close(p.stopping) }) 
 // OpensLost notes that opens of files of any volume may have been missed.
 func (p *Publisher) OpensLost() {
 	for _, e := range p.table.all() {
-		e.vol.receipts.inbox.lost(nil)
+		e.vol.opensLost()
 	}
 }
 

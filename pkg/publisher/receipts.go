@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	// receiptTime is how long receipts wait at most: until generations are pruned, and not while other volumes change.
-	receiptTime = 2 * pruneTime
 	// maxWatchedFiles bounds the memory that the receipts of a volume take, which nothing counts.
 	maxWatchedFiles = 512
 	// A watch that was refused is tried again after rewatchMin, later after up to rewatchMax. One that was ended for its noise
@@ -52,15 +50,6 @@ type openReceipts struct {
 	// another one.
 	ended   int
 	noUntil time.Time
-}
-
-// shownFile is a file with one content. A link of it in another generation is the same one.
-type shownFile struct {
-	writer.Receipt
-	// id is what names it to Opens.
-	id string
-	// missed says that opens may have been missed, as long as it has no receipt.
-	missed bool
 }
 
 // newReceipts returns the receipts of a volume whose attributes have names that begin with prefix. wake has the volume
@@ -157,7 +146,7 @@ func (r *openReceipts) miss() {
 	}
 }
 
-// setReceipts has files carry their receipts. Then Opens tells of them no more.
+// setReceipts has files carry their receipts. Then Opens reports them no more.
 func (r *openReceipts) setReceipts(root *os.Root, files []*shownFile) error {
 	if len(files) == 0 {
 		return nil
@@ -230,7 +219,7 @@ func (r *openReceipts) read(g *writer.Generation, missed bool) error {
 	return err
 }
 
-// removing has Opens tell no more of a file that can get no receipt; see writer.Options.Removing. Without it, whoever has the
+// removing has Opens report no more a file that can get no receipt; see writer.Options.Removing. Without it, whoever has the
 // file open could make noise for ever.
 func (r *openReceipts) removing(file int) {
 	if r.stop != nil {

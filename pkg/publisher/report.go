@@ -52,7 +52,7 @@ type VolumeStatus struct {
 	Shown record.Versions
 	// Withdrawn are those that the pod may not have any more, and of which no file is left.
 	Withdrawn map[volume.Ref]bool
-	// Opened says which of the objects were opened, by files that are shown now; nil: that can't be told. OpensWatched is
+	// Opened says which of the objects were opened, by files that are shown now; nil: not known. OpensWatched is
 	// false where opens are watched on no volume.
 	Opened       map[volume.Ref]*Opened
 	OpensWatched bool
@@ -76,7 +76,7 @@ type report struct {
 	withdrawn map[volume.Ref]bool
 	// opened says which of the objects were opened.
 	opened map[volume.Ref]*Opened
-	// kind tells one problem from another, and condition is "" until something is known, and since is when kind last changed.
+	// kind distinguishes problems, and condition is "" until something is known, and since is when kind last changed.
 	kind, problem string
 	condition     Condition
 	since         time.Time
@@ -126,29 +126,4 @@ func (r *report) withdraw(gone map[volume.Ref]bool) {
 	for ref := range gone {
 		delete(r.shown, ref)
 	}
-}
-
-// status returns what is known of a volume. The caller holds mu.
-func (e *entry) status() VolumeStatus {
-	r := &e.report
-	s := VolumeStatus{
-		VolumeID: e.id, Target: e.target, Pod: r.pod, Since: e.since, Refs: r.refs, Shown: r.shown, Withdrawn: r.withdrawn,
-		Opened: r.opened, Bytes: e.size, Condition: r.condition, Reason: r.problem,
-	}
-	if s.Pod.UID = e.worker.uid; r.condition != "" {
-		s.Since = r.since
-	}
-	switch fault := r.condition != "" && r.condition != ConditionCurrent; {
-	case e.phase != mounted && !fault:
-		s.Condition = ConditionPublishing
-	case fault:
-	case r.pinned:
-		s.Condition = ConditionPinned
-	case r.condition == "":
-		s.Condition = ConditionUnknown
-		if s.Reason == "" {
-			s.Reason = "the state of its objects is not known yet"
-		}
-	}
-	return s
 }

@@ -12,7 +12,7 @@ type Request struct {
 	VolumeID string
 	// Target is the absolute path at which the volume becomes visible.
 	Target string
-	// Pod is the pod that the volume is for. PodErr says why the request does not tell. Only a
+	// Pod is the pod that the volume is for. PodErr says why the request does not name one. Only a
 	// mounted volume takes a request with a PodErr.
 	Pod    volume.Pod
 	PodErr error

@@ -40,7 +40,7 @@ func (v *vol) show(ctx context.Context, got *answers) *failure {
 	}
 	if f == nil {
 		if f = v.reserve(ctx, next.Payload); f != nil {
-			v.p.opts.Observer.RecordWrite(false, 0, f)
+			v.shared.opts.Observer.RecordWrite(false, 0, f)
 		}
 	}
 	if f == nil {
@@ -57,13 +57,13 @@ func (v *vol) show(ctx context.Context, got *answers) *failure {
 func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering, f *failure) {
 	isMounted, spec := v.entry.isMounted(), v.binding.spec
 	var err error
-	crowd := v.p.inTurn(ctx, func() {
+	crowd := v.shared.inTurn(ctx, func() {
 		next, err = payload.Render(spec.resolved, got.objects, payload.Options{
 			FSGroup:        v.binding.request.FSGroup,
 			Refused:        got.refused,
 			Pod:            v.binding.request.Pod,
-			NodeName:       v.p.opts.NodeName,
-			MaxFiles:       int(max(v.p.limits.files, v.entry.tree/inodeSize)), // what is mounted may go on to hold what it holds
+			NodeName:       v.shared.opts.NodeName,
+			MaxFiles:       int(max(v.shared.limits.files, v.entry.tree/inodeSize)), // what is mounted may go on to hold what it holds
 			ForgiveDeleted: isMounted && spec.RemoveDeleted(),
 		})
 	})
@@ -130,17 +130,17 @@ func (v *vol) reserve(ctx context.Context, tree *volume.Payload) *failure {
 	if v.entry.isMounted() && memoryOf(size.Bytes, size.Inodes) <= v.entry.tree {
 		return nil
 	}
-	if f := v.p.limits.check(size); f != nil {
+	if f := v.shared.limits.check(size); f != nil {
 		return f
 	}
 	takes := memoryOf(size.Bytes, size.Inodes+overhead(tree.Record))
-	if v.p.fits(v.entry, takes) == nil {
+	if v.shared.fits(v.entry, takes) == nil {
 		return nil
 	}
 	for _, e := range v.entry.siblings() {
 		e.vol.makeRoom(ctx)
 	}
-	f := v.p.fits(v.entry, takes)
+	f := v.shared.fits(v.entry, takes)
 	if f != nil {
 		v.entry.table.measureAll()
 	}
@@ -183,15 +183,15 @@ func (v *vol) write(ctx context.Context, next *payload.Rendering, got *answers) 
 
 // create makes a volume, and shows it when it is complete.
 func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers) (f *failure) {
-	if v.p.opts.NotShared != nil {
-		if err := v.p.opts.NotShared(); err != nil {
+	if v.shared.opts.NotShared != nil {
+		if err := v.shared.opts.NotShared(); err != nil {
 			return unavailable("%w", err)
 		}
 	}
-	mnt, err := v.p.opts.Mounts.Create(ctx, mount.Params{
+	mnt, err := v.shared.opts.Mounts.Create(ctx, mount.Params{
 		VolumeID: v.entry.id,
-		Size:     v.p.limits.mountBytes,
-		Inodes:   v.p.limits.mountInodes,
+		Size:     v.shared.limits.mountBytes,
+		Inodes:   v.shared.limits.mountInodes,
 		Mode:     next.Payload.DirMode,
 		UID:      next.Payload.UID,
 		GID:      next.Payload.GID,
@@ -209,7 +209,7 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 			f = also(f, broken(err))
 		}
 	}()
-	if err := record.SetPod(mnt.Root(), v.p.opts.AttributePrefix, v.binding.request.Pod); err != nil {
+	if err := record.SetPod(mnt.Root(), v.shared.opts.AttributePrefix, v.binding.request.Pod); err != nil {
 		return broken(fmt.Errorf("name the pod of volume %s: %w", v.entry.id, err))
 	}
 	if _, f := v.writeFiles(ctx, mnt, next, got); f != nil {
@@ -232,7 +232,7 @@ func (v *vol) attach(ctx context.Context, mnt Mount) (f *failure) {
 	if err := mnt.Attach(ctx, e.target); err != nil {
 		f = broken(fmt.Errorf("show volume %s at %s: %w", e.id, e.target, err))
 		v.seen = false
-		if undo := v.p.opts.Mounts.Unmount(context.WithoutCancel(ctx), e.id, e.target); undo != nil {
+		if undo := v.shared.opts.Mounts.Unmount(context.WithoutCancel(ctx), e.id, e.target); undo != nil {
 			// It may be there: the kubelet must not believe that it is not.
 			f = unavailable("%w; undo: %w", f.err, undo)
 		}
@@ -258,13 +258,13 @@ func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering
 	v.receipts.beforeWrite(ctx, mnt.Root())
 	result, err := v.files.write(ctx, mnt, next.Payload, got)
 	v.afterWrite(ctx, mnt, result, len(next.Payload.Files))
-	v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
+	v.shared.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
 	if err != nil {
 		return result.Changed, broken(errors.Join(fmt.Errorf("write the files of volume %s: %w", v.entry.id, err), v.files.measure(mnt)))
 	}
 	v.entry.set(func() { v.entry.report.shown = got.at })
 	if result.Changed && !v.changedAt.IsZero() {
-		v.p.opts.Observer.Propagated(time.Since(v.changedAt))
+		v.shared.opts.Observer.Propagated(time.Since(v.changedAt))
 	}
 	if result.Changed {
 		v.changedAt = time.Time{}
@@ -274,7 +274,7 @@ func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering
 	}
 	if skipped := skippedText(next.Skipped, v.binding.spec.leftOut); skipped != v.files.skipped {
 		if v.files.skipped = skipped; skipped != "" {
-			v.p.opts.Events.Warn(v.binding.request.Pod, eventInvalidNames, skipped)
+			v.shared.opts.Events.Warn(v.binding.request.Pod, eventInvalidNames, skipped)
 		}
 	}
 	return result.Changed, nil
@@ -294,7 +294,7 @@ func (v *vol) settle(mnt Mount) *failure {
 	if err := v.files.measure(mnt); err != nil {
 		return broken(err)
 	}
-	f := v.p.fits(v.entry, v.entry.size)
+	f := v.shared.fits(v.entry, v.entry.size)
 	if f == nil || !v.entry.isMounted() {
 		return f
 	}
@@ -311,7 +311,7 @@ func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) *failur
 		before := v.files.shown
 		v.receipts.beforeWrite(ctx, mnt.Root())
 		result, err := v.files.withdraw(ctx, mnt, refused)
-		v.p.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
+		v.shared.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
 		v.afterWrite(ctx, mnt, result, 0)
 		if err != nil {
 			return fmt.Errorf("withdraw files of volume %s: %w", v.entry.id, err)
@@ -326,4 +326,12 @@ func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) *failur
 		return v.filesFailed(err)
 	}
 	return nil
+}
+
+// logUpdate logs that files of a live volume have changed, and why.
+func (v *vol) logUpdate(ctx context.Context, before record.Versions) {
+	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
+		refs := v.binding.spec.refs
+		logger.Info("Updated volume", "refs", describe(refs, v.files.shown), "reason", v.files.whatChanged(refs, before))
+	}
 }

@@ -39,7 +39,7 @@ func TestSkippedTextIsShort(t *testing.T) {
 // A refusal names the first objects and counts the others.
 func TestRefusalOfManyObjects(t *testing.T) {
 	e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = (&fakeAccess{}).reviews(), true })
-	b, refused := &binding{p: e.p, spec: &spec{}, request: &Request{}}, map[volume.Ref]bool{}
+	b, refused := &binding{shared: e.p.shared, spec: &spec{}, request: &Request{}}, map[volume.Ref]bool{}
 	for i := range 12 {
 		ref := volume.Ref{Kind: volume.Secret, Namespace: "other", Name: fmt.Sprint("s", i)}
 		b.spec.consents, refused[ref] = append(b.spec.consents, volume.Reference{Ref: ref, Field: "f"}), true

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -18,7 +19,7 @@ import (
 type table struct {
 	kubeletDir string
 	// newVolume makes what the worker knows of a volume. It is called with mu held.
-	newVolume func(*entry) *vol
+	newVolume func(*entry) reconciler
 
 	mu sync.Mutex
 	// start starts the goroutine of a worker; nil before Run and after its end.
@@ -60,7 +61,7 @@ type entry struct {
 	since  time.Time
 	worker *worker
 	// vol is the worker's own.
-	vol *vol
+	vol reconciler
 
 	// table.mu guards what follows. Only the worker sets phase, size, tree and report, so it reads them as they are.
 	//
@@ -95,6 +96,54 @@ type wanted struct {
 	lost bool
 	// measure says that the node is full, so what the volume holds is to be measured again.
 	measure bool
+}
+
+// worker is the goroutine of a pod. It lives as long as the pod has volumes. table.mu guards its fields.
+type worker struct {
+	table *table
+	uid   types.UID
+	all   map[*entry]struct{}
+	// due says when volumes are to be reconciled next.
+	due map[*entry]time.Time
+	// poke has room for one.
+	poke chan struct{}
+	// current is what is reconciled, and cancel ends that.
+	current *entry
+	cancel  context.CancelCauseFunc
+}
+
+// snapshot is what a reconcile takes from the calls at its begin. What comes later makes the volume due again.
+type snapshot struct {
+	wanted
+	// changedAt is when the first change came that no reconcile has taken up; zero for none.
+	changedAt time.Time
+}
+
+// result is that of a reconcile: what it was for, when the volume is due again, and why it does not show what it should.
+type result struct {
+	request *Request
+	again   time.Time
+	failure *failure
+	// partial says that answers about rights were not all there yet: another reconcile comes with the last one.
+	partial bool
+}
+
+// reconciler is what the worker knows of a volume. Only the worker calls its methods, but opensLost, which anybody may.
+type reconciler interface {
+	// reconcile brings the volume to what is wanted of it.
+	reconcile(ctx context.Context, now snapshot) result
+	// retryAt returns when a reconcile that has failed is due again, the zero time for never. table.mu is held.
+	retryAt(f *failure) time.Time
+	// reportNews logs what is wrong with the volume, nil for nothing, and says so to the pod's author.
+	reportNews(ctx context.Context, f *failure)
+	// makeRoom removes what is kept for readers.
+	makeRoom(ctx context.Context)
+	// doubt has everything looked at again.
+	doubt()
+	// close saves what the next process needs, as this one ends.
+	close(ctx context.Context)
+	// opensLost notes that opens of files may have been missed.
+	opensLost()
 }
 
 // add puts a new volume into the table, below its id or another key. The caller holds mu.
@@ -272,4 +321,9 @@ func (t *table) measureAll() {
 			e.wakeLocked(time.Now())
 		}
 	}
+}
+
+// noteUnmount notes how an unmount ended. The caller holds mu.
+func (e *entry) noteUnmount(err error) {
+	e.unmounts, e.unmountErr, e.wanted.going = e.unmounts+1, err, err == nil
 }

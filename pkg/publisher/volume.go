@@ -22,7 +22,7 @@ import (
 //	                                                              │ prune, save receipts┘
 //	unpublish ──────────────────────────────────────────────────► unmount, unbind, remove
 type vol struct {
-	p        *Publisher
+	shared   *shared
 	entry    *entry
 	binding  *binding
 	files    *files
@@ -36,8 +36,12 @@ type vol struct {
 	changedAt time.Time
 }
 
-func (p *Publisher) newVolume(e *entry) *vol {
-	return &vol{p: p, entry: e, binding: &binding{p: p, entry: e}, files: &files{p: p, entry: e}, receipts: newReceipts(p.opts.Opens, p.opts.AttributePrefix, e.wake)}
+func newVolume(s *shared, e *entry) *vol {
+	return &vol{
+		shared: s, entry: e,
+		binding: &binding{shared: s, entry: e}, files: &files{shared: s, entry: e},
+		receipts: newReceipts(s.opts.Opens, s.opts.AttributePrefix, e.wake),
+	}
 }
 
 // reconcile brings a volume to what is wanted of it. A publish, a change, a resync, a restart and a withdrawal are this function.
@@ -147,6 +151,9 @@ func (v *vol) retryAt(f *failure) time.Time {
 // doubt has everything looked at again, after a panic.
 func (v *vol) doubt() { v.seen, v.files.verified = false, false }
 
+// opensLost notes that opens of files may have been missed. It is safe for concurrent use.
+func (v *vol) opensLost() { v.receipts.inbox.lost(nil) }
+
 // close saves the receipts that have come, and closes the handle that is kept, as the process ends.
 func (v *vol) close(ctx context.Context) {
 	if v.entry.isMounted() && !v.receipts.dueAt().IsZero() {
@@ -162,17 +169,12 @@ func (v *vol) unmount(ctx context.Context) {
 	defer cancel()
 	err := v.files.closeHandle()
 	if err == nil {
-		err = v.p.opts.Mounts.Unmount(ctx, v.entry.id, v.entry.target)
+		err = v.shared.opts.Mounts.Unmount(ctx, v.entry.id, v.entry.target)
 	}
 	v.entry.set(func() { v.entry.noteUnmount(err) })
 	if err == nil || !v.entry.isMounted() {
 		v.forget(ctx, err == nil)
 	}
-}
-
-// noteUnmount notes how an unmount ended. The caller holds mu.
-func (e *entry) noteUnmount(err error) {
-	e.unmounts, e.unmountErr, e.wanted.going = e.unmounts+1, err, err == nil
 }
 
 // forget takes a volume out of the table that is not mounted, unless something else is wanted of it since the worker's
@@ -200,7 +202,7 @@ func (v *vol) look(ctx context.Context) *failure {
 		return nil
 	}
 	e := v.entry
-	root, usage, err := v.p.opts.Mounts.Open(ctx, e.id, e.target)
+	root, usage, err := v.shared.opts.Mounts.Open(ctx, e.id, e.target)
 	switch {
 	case err == nil:
 		defer root.Close()
@@ -255,7 +257,7 @@ func lookFailed(e *entry, err error) *failure {
 // takeOver prepares the parts for the request to which the volume was just bound.
 func (v *vol) takeOver(ctx context.Context) {
 	spec, e := v.binding.spec, v.entry
-	writes := writer.Options{AttributePrefix: v.p.opts.AttributePrefix, InPlace: spec.InPlace()}
+	writes := writer.Options{AttributePrefix: v.shared.opts.AttributePrefix, InPlace: spec.InPlace()}
 	v.files.bind(v.receipts.bind(writes, spec.versionsPath()), spec.refs)
 	if e.isMounted() {
 		klog.FromContext(ctx).V(2).Info("Took over a mounted volume", "refs", describe(spec.refs, v.files.shown))
@@ -299,7 +301,7 @@ func (v *vol) tidy(ctx context.Context, measure bool) (next time.Time, f *failur
 }
 
 func (v *vol) tidyAt() time.Time {
-	return earlier(earlier(v.files.generations.pruneAt, v.files.measureAt(v.p.opts.ResyncInterval)), v.receipts.dueAt())
+	return earlier(earlier(v.files.generations.pruneAt, v.files.measureAt(v.shared.opts.ResyncInterval)), v.receipts.dueAt())
 }
 
 // filesFailed returns the failure of work on the files. If nothing is mounted, that is looked at again.
@@ -314,14 +316,14 @@ func (v *vol) filesFailed(err error) *failure {
 // reportOpened reports which objects were opened. saved says that files may have just got their receipts: objects whose files
 // now all have one are observed.
 func (v *vol) reportOpened(ctx context.Context, saved bool) {
-	if v.p.opts.Opens == nil || v.binding.spec == nil {
+	if v.shared.opts.Opens == nil || v.binding.spec == nil {
 		return
 	}
 	now := v.receipts.states(v.binding.spec.refs)
 	for ref, o := range now {
 		if was := v.entry.report.opened[ref]; saved && o.State == OpenYes && was != nil && was.State != OpenYes {
 			took := o.At.Sub(o.Since)
-			v.p.opts.Observer.Opened(took)
+			v.shared.opts.Observer.Opened(took)
 			klog.FromContext(ctx).V(2).Info("Object was opened", "ref", ref.String(), "version", v.files.shown[ref].ResourceVersion, "after", took)
 		}
 	}
@@ -346,16 +348,31 @@ func (v *vol) reportWithdrawn(refused map[volume.Ref]bool) {
 	}
 }
 
-// isMissing says whether a failure is that of a missing object or key.
-func isMissing(f *failure) bool { return errors.As(f.err, new(*payload.MissingError)) }
-
-// earlier returns the earlier of two times; zero is never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
+// reportNews logs what is wrong with a volume, nil for nothing, and says so to the pod's author.
+func (v *vol) reportNews(ctx context.Context, f *failure) {
+	logger := klog.FromContext(v.entry.logged(ctx))
+	switch {
+	case !v.entry.isMounted(): // the call that fails is logged
+	case f == nil:
+		logger.Info("Volume is current again")
+		return
+	case f.event == string(ConditionSpreading):
+		logger.V(2).Info("An update waits for the pod's moment", "at", f.until)
+		return
+	case f.silent:
+		logger.Info("A mounted volume is not updated", "target", v.entry.target, "reason", f.Error())
+		return
+	default:
+		logger.Error(f, "Volume does not show what it should")
 	}
-	return a
+	if pod := v.entry.report.pod; pod.Name != "" {
+		text := f.Error()
+		if v.entry.isMounted() && isMissing(f) {
+			text += "; the files stay as they are"
+		}
+		v.shared.opts.Events.Warn(pod, f.event, text)
+	}
 }
 
-// isDue says whether a time has come; the zero time never does.
-func isDue(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
+// isMissing says whether a failure is that of a missing object or key.
+func isMissing(f *failure) bool { return errors.As(f.err, new(*payload.MissingError)) }

@@ -6,9 +6,6 @@ import (
 	"maps"
 	"slices"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 )
 
 const (
@@ -21,36 +18,6 @@ const (
 	// reconcileTimeout is how long a reconcile may write.
 	reconcileTimeout = time.Minute
 )
-
-// worker is the goroutine of a pod. It lives as long as the pod has volumes. table.mu guards its fields.
-type worker struct {
-	table *table
-	uid   types.UID
-	all   map[*entry]struct{}
-	// due says when volumes are to be reconciled next.
-	due map[*entry]time.Time
-	// poke has room for one.
-	poke chan struct{}
-	// current is what is reconciled, and cancel ends that.
-	current *entry
-	cancel  context.CancelCauseFunc
-}
-
-// snapshot is what a reconcile takes from the calls at its begin. What comes later makes the volume due again.
-type snapshot struct {
-	wanted
-	// changedAt is when the first change came that no reconcile has taken up; zero for none.
-	changedAt time.Time
-}
-
-// result is that of a reconcile: what it was for, when the volume is due again, and why it does not show what it should.
-type result struct {
-	request *Request
-	again   time.Time
-	failure *failure
-	// partial says that answers about rights were not all there yet: another reconcile comes with the last one.
-	partial bool
-}
 
 // startWorkers starts the goroutines of the workers, also of later ones, until stopWorkers.
 func (t *table) startWorkers(start func(*worker)) {
@@ -194,31 +161,5 @@ func (w *worker) conclude(run context.Context, e *entry, done result) {
 	w.table.mu.Unlock()
 	if isNews {
 		e.vol.reportNews(run, f)
-	}
-}
-
-// reportNews logs what is wrong with a volume, nil for nothing, and says so to the pod's author.
-func (v *vol) reportNews(ctx context.Context, f *failure) {
-	logger := klog.FromContext(v.entry.logged(ctx))
-	switch {
-	case !v.entry.isMounted(): // the call that fails is logged
-	case f == nil:
-		logger.Info("Volume is current again")
-		return
-	case f.event == string(ConditionSpreading):
-		logger.V(2).Info("An update waits for the pod's moment", "at", f.until)
-		return
-	case f.silent:
-		logger.Info("A mounted volume is not updated", "target", v.entry.target, "reason", f.Error())
-		return
-	default:
-		logger.Error(f, "Volume does not show what it should")
-	}
-	if pod := v.entry.report.pod; pod.Name != "" {
-		text := f.Error()
-		if v.entry.isMounted() && isMissing(f) {
-			text += "; the files stay as they are"
-		}
-		v.p.opts.Events.Warn(pod, f.event, text)
 	}
 }

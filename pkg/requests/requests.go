@@ -220,37 +220,37 @@ type turn struct {
 }
 
 // admit waits for the gates, for a slot, and for the turn to look for a connection. The error is the cause of ctx.
-func (c *transport) admit(ctx context.Context, m Meta) (t turn, err error) {
-	r := c.requests
+func (t *transport) admit(ctx context.Context, m Meta) (got turn, err error) {
+	r := t.requests
 	var urgent chan struct{}
 	if m.Urgent {
 		urgent = r.urgent
 	}
 	account := &gate{max: maxPause} // nobody waits at it
 	if !m.Alone {
-		account = r.gateOf(identity{account: m.Account, node: !c.own && m.Account == volume.ServiceAccount{}})
+		account = r.gateOf(identity{account: m.Account, node: !t.own && m.Account == volume.ServiceAccount{}})
 	}
 	for {
-		if t.account, err = account.enter(ctx); err != nil {
-			return t, err
+		if got.account, err = account.enter(ctx); err != nil {
+			return got, err
 		}
-		if t.node, err = r.node.enter(ctx); err != nil {
-			t.account.leave()
-			return t, err
+		if got.node, err = r.node.enter(ctx); err != nil {
+			got.account.leave()
+			return got, err
 		}
-		if t.slot, err = take(ctx, r.shared, urgent); err == nil {
-			if t.found, err = take(ctx, c.dial, nil); err == nil {
-				if !t.account.holds() && !t.node.holds() {
-					return t, nil
+		if got.slot, err = take(ctx, r.shared, urgent); err == nil {
+			if got.found, err = take(ctx, t.dial, nil); err == nil {
+				if !got.account.holds() && !got.node.holds() {
+					return got, nil
 				}
-				t.found() // a gate has closed meanwhile
+				got.found() // a gate has closed meanwhile
 			}
-			t.slot()
+			got.slot()
 		}
-		t.account.leave()
-		t.node.leave()
+		got.account.leave()
+		got.node.leave()
 		if err != nil {
-			return t, err
+			return got, err
 		}
 	}
 }
