@@ -9,15 +9,12 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/clientlog"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
-
-var errOlder = errors.New("the API server answered with an older state than is known already")
 
 // key is an object as it is read with the rights of one account. The zero account stands for the client's own rights.
 // Accounts don't share what they read.
@@ -96,12 +93,6 @@ func stateOf(obj *volume.Object) state {
 // same tells whether nothing changed from s to t. Without a resourceVersion there is no telling, so the answer is false.
 func (s state) same(t state) bool {
 	return s == t && (!s.present || s.ResourceVersion != "")
-}
-
-// older tells whether resourceVersion a is certainly older than b.
-func older(a, b string) bool {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	return err == nil && order < 0
 }
 
 // startLocked begins a new run, unless the item is closed.
@@ -271,11 +262,11 @@ func (r *run) set(obj *volume.Object, version string, complete bool) error {
 }
 
 func (r *run) setLocked(obj *volume.Object, version string) (tell bool, err error) {
-	switch {
-	case r.item.run != r:
+	if r.item.run != r {
 		return false, context.Canceled
-	case older(version, r.newest), obj != nil && obj.UID == r.notified.UID && older(obj.ResourceVersion, r.notified.ResourceVersion):
-		return false, errOlder
+	}
+	if err := r.refuseOlderLocked(obj, version); err != nil {
+		return false, err
 	}
 	if err := r.m.cache.keep(&r.place, obj); err != nil {
 		r.synced, r.object, r.err, r.awaited = false, nil, nil, true // there may be room later

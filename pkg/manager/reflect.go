@@ -217,7 +217,7 @@ func (r *run) setWatching(since time.Time) {
 func (r *run) proved(version string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.item.run == r && !older(version, r.newest) {
+	if r.item.run == r && !IsOlder(version, r.newest) {
 		r.provenAt, r.err = time.Now(), nil
 	}
 }

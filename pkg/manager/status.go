@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -44,6 +45,8 @@ type ObjectStatus struct {
 	// because those before it did. What is known may be as old as LastConfirmed. While a watch is open it isn't
 	// stale, however long the API server sends nothing: some send no bookmarks.
 	Stale bool
+	// OlderAnswer is why the state is denied or unknown, if the API server answers with an older one; nil otherwise.
+	OlderAnswer *OlderAnswer
 }
 
 // Objects calls yield for each object that pods reference, in no order, until yield returns false.
@@ -89,6 +92,9 @@ func (it *item) status() ObjectStatus {
 	}
 	if r != nil && r.object != nil {
 		s.Version = r.object.Version
+	}
+	if refused, ok := errors.AsType[*olderError](s.Err); ok {
+		s.OlderAnswer = &refused.answer
 	}
 	return s
 }

@@ -44,11 +44,12 @@ func (r *Reporter) Report() *status.Report {
 		MissingRights: r.MissingRights(), NotReady: r.NotReady(), Refused: r.Refused(),
 		Volumes: []status.Volume{},
 	}
+	// The volumes come first: what they show is then never newer than what is known of the objects, unless it really is.
+	volumes := slices.Collect(r.Volumes)
 	known := map[key]manager.ObjectStatus{}
 	for o := range r.Objects {
 		known[key{o.Account, o.Ref}] = o
 	}
-	volumes := slices.Collect(r.Volumes)
 	// No time in the report is later.
 	report.ObservedAt = time.Now().UTC()
 	for i := range volumes {
@@ -106,10 +107,7 @@ func (r *Reporter) volume(v *publisher.VolumeStatus, known map[key]manager.Objec
 func object(o *manager.ObjectStatus, shown volume.Version) status.Object {
 	out := status.Object{
 		Kind: string(o.Ref.Kind), Namespace: o.Ref.Namespace, Name: o.Ref.Name,
-		State: string(o.State), Watched: o.Watched,
-	}
-	if shown != (volume.Version{}) {
-		out.Shown = &status.Version{UID: string(shown.UID), ResourceVersion: shown.ResourceVersion}
+		State: string(o.State), Watched: o.Watched, Shown: version(shown),
 	}
 	if o.Err != nil {
 		out.Reason = o.Err.Error()
@@ -117,7 +115,29 @@ func object(o *manager.ObjectStatus, shown volume.Version) status.Object {
 	if !o.LastConfirmed.IsZero() {
 		out.LastConfirmed = new(o.LastConfirmed.UTC())
 	}
+	out.OlderAnswer = olderAnswer(o, shown)
 	return out
+}
+
+// olderAnswer returns the answer that the manager refuses. A manager that has started after the files were written does not
+// know what they show: its state is older than that.
+func olderAnswer(o *manager.ObjectStatus, shown volume.Version) *status.OlderAnswer {
+	answer := o.OlderAnswer
+	if answer == nil && manager.IsOlder(o.Version.ResourceVersion, shown.ResourceVersion) {
+		answer = &manager.OlderAnswer{Object: o.Version, ResourceVersion: o.Version.ResourceVersion, Known: shown.ResourceVersion}
+	}
+	if answer == nil {
+		return nil
+	}
+	return &status.OlderAnswer{Object: version(answer.Object), ResourceVersion: answer.ResourceVersion, Known: answer.Known}
+}
+
+// version returns nil for that of an object that does not exist.
+func version(v volume.Version) *status.Version {
+	if v == (volume.Version{}) {
+		return nil
+	}
+	return &status.Version{UID: string(v.UID), ResourceVersion: v.ResourceVersion}
 }
 
 // addReceipts says whether a shown object was opened.

@@ -154,7 +154,7 @@ func (t Table) columns() []column {
 	}
 	return append(columns,
 		column{"OBJECTS", func(r row) string { return r.objects(t.Wide) }},
-		column{"REASON", func(r row) string { return r.volume.Reason }},
+		column{"REASON", row.reason},
 	)
 }
 

@@ -102,6 +102,9 @@ type Object struct {
 	// State is one of those that docs/metrics.md lists, and Reason says why it is unknown or denied.
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
+	// OlderAnswer is what the API server answers, if that is older than what the volume shows, as after a restore of etcd; nil
+	// otherwise.
+	OlderAnswer *OlderAnswer `json:"olderAnswer,omitempty"`
 	// LastConfirmed is when the API server last said what the object's state is, or by a bookmark that
 	// it has not changed; nil for never.
 	LastConfirmed *time.Time `json:"provenAt,omitempty"`

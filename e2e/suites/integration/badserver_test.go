@@ -142,11 +142,12 @@ func TestStaleAnswersAfterARestart(t *testing.T) {
 	for name, o := range map[string]faultproxy.Options{"watch": {}, "list": {NoWatchList: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFaultyNode(t, o)
+			f := newFaultyNode(t, o, anyStatusPort)
 			for _, o := range f.things {
 				o.write()
 			}
 			converges(t, soon, f.observers...)
+			f.wantOlderAnswers(false)
 			f.mustKill()
 			f.inject(faultproxy.Stale)
 			f.forgetRequests()
@@ -156,12 +157,44 @@ func TestStaleAnswersAfterARestart(t *testing.T) {
 				f.hasCondition(w.volume, "older than what the files show")
 			}
 			converges(t, 0, f.observers...)
+			f.wantOlderAnswers(true)
+			if out, _, _ := f.runStatus(); strings.Count(out, "if etcd was restored, bump its revision") != len(f.observers) {
+				t.Errorf("status prints\n%s", out)
+			}
+			replaced := f.short("other")
+			f.mustPublish(replaced) // a new pod has nothing to go back from
+			for path, value := range f.things[2].data(1) {
+				f.wantContent(replaced, path, value)
+			}
 			f.heal()
 			f.things[0].write()
 			converges(t, healed, f.observers...)
-			f.endsClean()
+			f.wantOlderAnswers(false)
+			f.endsClean(replaced)
 		})
 	}
+}
+
+// wantOlderAnswers waits until the status says of all shown objects that the API server answers with an older version, or of none.
+func (f *faultyNode) wantOlderAnswers(want bool) {
+	f.t.Helper()
+	harness.Eventually(f.t, healed, func() error {
+		report, err := f.report()
+		if err != nil {
+			return err
+		}
+		for i := range report.Volumes {
+			for _, o := range report.Volumes[i].Objects {
+				if isOlder := o.OlderAnswer != nil; o.Shown == nil || isOlder != want {
+					return fmt.Errorf("%s %s: an older answer: %t, want %t", o.Kind, o.Name, isOlder, want)
+				}
+				if a := o.OlderAnswer; a != nil && (a.Known != o.Shown.ResourceVersion || a.Object == nil || a.Object.UID != o.Shown.UID) {
+					return fmt.Errorf("%s %s at %s: %+v", o.Kind, o.Name, o.Shown.ResourceVersion, a)
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // asked waits until the watches of all things have been tried so many times since

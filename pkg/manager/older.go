@@ -1,0 +1,47 @@
+package manager
+
+import (
+	"errors"
+
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// OlderAnswer says of an answer of the API server why it is refused: the object's files must not go back. That lasts if etcd
+// was restored from a backup.
+type OlderAnswer struct {
+	// Object is the object's version in the answer; zero if it does not exist there.
+	Object volume.Version
+	// ResourceVersion is that of the answer: of the object, or of the list that holds it. Known is the newer one that came
+	// before.
+	ResourceVersion, Known string
+}
+
+var errOlder = errors.New("the API server answered with an older state than is known already")
+
+// olderError is errOlder with the answer. Its text has no version, so that it is the same for each answer.
+type olderError struct{ answer OlderAnswer }
+
+func (*olderError) Error() string { return errOlder.Error() }
+
+func (*olderError) Unwrap() error { return errOlder }
+
+// IsOlder tells whether resourceVersion a is certainly older than b.
+func IsOlder(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
+}
+
+// refuseOlderLocked returns an error for a state that is older than what is known: as a whole, or the object in it. Where the
+// revision of a restored etcd was bumped, only the object is.
+func (r *run) refuseOlderLocked(obj *volume.Object, version string) error {
+	answered := stateOf(obj)
+	switch known := r.notified; {
+	case IsOlder(version, r.newest):
+		return &olderError{OlderAnswer{Object: answered.Version, ResourceVersion: version, Known: r.newest}}
+	case obj != nil && obj.UID == known.UID && IsOlder(obj.ResourceVersion, known.ResourceVersion):
+		return &olderError{OlderAnswer{Object: obj.Version, ResourceVersion: obj.ResourceVersion, Known: known.ResourceVersion}}
+	}
+	return nil
+}

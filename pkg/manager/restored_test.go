@@ -1,0 +1,122 @@
+package manager
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// restore has the server's etcd be restored to a version, with its revision bumped by bump. As etcdutl does, that leaves the
+// objects' own versions as they were in the backup.
+func (e *env) restore(past, bump int) {
+	e.api.set(func() {
+		for ref, changes := range e.api.history {
+			for len(changes) > 0 && changes[len(changes)-1].rv > past {
+				changes = changes[:len(changes)-1]
+			}
+			e.api.history[ref] = changes
+		}
+		e.api.compacted = max(e.api.rv+1, past+bump) // else a watch waits for what it asks for
+		e.api.rv = past + bump
+	})
+	e.api.closeWatches()
+}
+
+func (e *env) wantOlderAnswer(want *OlderAnswer) {
+	e.t.Helper()
+	got := e.status().OlderAnswer
+	if (got == nil) != (want == nil) || got != nil && *got != *want {
+		e.t.Errorf("the older answer is %+v, want %+v", got, want)
+	}
+}
+
+// TestOlderAnswer: the status has the answer that is refused, until something newer comes.
+func TestOlderAnswer(t *testing.T) {
+	inEachBubble(t, func(_ *testing.T, e *env) {
+		ref := secretRef("a")
+		old := e.api.put(secret("a", "1"))
+		past := e.api.rv
+		v := e.api.put(secret("a", "2"))
+		e.known(ref)
+		e.wantOlderAnswer(nil)
+		e.restore(past, 0)
+		e.ask(ref)
+		e.wantOlderAnswer(&OlderAnswer{Object: old, ResourceVersion: old.ResourceVersion, Known: v.ResourceVersion})
+		e.restore(past, 1000)
+		e.api.put(secret("a", "3"))
+		e.ask(ref)
+		e.wantOlderAnswer(nil)
+	})
+}
+
+// TestOlderAnswerOfAnUnchangedObject: a watch learns how old the whole answer is. Then an object may have the version that is
+// known, or not exist.
+func TestOlderAnswerOfAnUnchangedObject(t *testing.T) {
+	inBubble(t, func(_ *testing.T, e *env) {
+		ref := secretRef("a")
+		past := e.api.rv
+		v := e.api.put(secret("a", "1"))
+		e.api.set(func() { e.api.rv = past + 10 })
+		e.known(ref)
+		e.restore(past+5, 0)
+		e.ask(ref)
+		e.wantOlderAnswer(&OlderAnswer{Object: v, ResourceVersion: "105", Known: "110"})
+		e.restore(past, 0)
+		e.ask(ref)
+		e.wantOlderAnswer(&OlderAnswer{ResourceVersion: "100", Known: "110"})
+	})
+}
+
+// TestCuresOfARestore: docs/reliability.md says what ends the refusal of older answers. A bumped revision does for an object
+// that is as it was in the backup. One that was changed after it must be written again. A new pod gets what the manager knows.
+func TestCuresOfARestore(t *testing.T) {
+	inEachBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		same := e.api.put(secret("a", "1"))
+		past := e.api.rv
+		e.known(ref)
+		e.restore(past, 1000)
+		e.ask(ref)
+		e.wantOlderAnswer(nil)
+		e.wantKnown(ref, same, "1")
+
+		past = e.api.rv
+		newest := e.api.put(secret("a", "2"))
+		e.ask(ref)
+		e.wantKnown(ref, newest, "2")
+		e.restore(past, 1000)
+		e.ask(ref)
+		if e.status().OlderAnswer == nil {
+			t.Error("an object that has its old version is taken over")
+		}
+		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		e.ask(ref)
+		if e.detection == Watch {
+			e.wantKnown(ref, newest, "2")
+		} else {
+			e.wantGetErr(ref, errOlder)
+		}
+		again := e.api.put(secret("a", "1"))
+		e.ask(ref)
+		e.wantOlderAnswer(nil)
+		e.wantKnown(ref, again, "1")
+	})
+}
+
+// TestOlderAnswerBeforeTheFirstState: a run that begins anew has no state to keep, and says why.
+func TestOlderAnswerBeforeTheFirstState(t *testing.T) {
+	inBubbleWith(t, Get, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		old := e.api.put(secret("a", "1"))
+		past := e.api.rv
+		v := e.api.put(secret("a", "2"))
+		e.known(ref)
+		e.restore(past, 0)
+		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		e.wantOlderAnswer(&OlderAnswer{Object: old, ResourceVersion: old.ResourceVersion, Known: v.ResourceVersion})
+		if s := e.status(); s.State != Unknown || !errors.Is(s.Err, errOlder) {
+			t.Errorf("got %+v", s)
+		}
+	})
+}

@@ -1,0 +1,37 @@
+package status
+
+import "fmt"
+
+// OlderAnswer is an answer of the API server that is older than what was known or shown before. The files don't go back to it.
+type OlderAnswer struct {
+	// Object is the object's version in the answer, nil if the object does not exist there.
+	Object *Version `json:"object,omitempty"`
+	// ResourceVersion is that of the answer, and Known the newer one that came before.
+	ResourceVersion string `json:"resourceVersion"`
+	Known           string `json:"known"`
+}
+
+// reason says why the volume is in its condition. The first object with an older answer stands for all.
+func (r row) reason() string {
+	reason, first, more := r.volume.Reason, (*Object)(nil), -1
+	for i := range r.volume.Objects {
+		if o := &r.volume.Objects[i]; o.OlderAnswer != nil {
+			if first == nil {
+				first = o
+			}
+			more++
+		}
+	}
+	if first == nil {
+		return reason
+	}
+	if reason != "" {
+		reason += "; "
+	}
+	reason += fmt.Sprintf("%s %q: the API server answers with resourceVersion %s, older than %s: if etcd was restored, bump its revision, then write the object again",
+		first.Kind, first.Namespace+"/"+first.Name, first.OlderAnswer.ResourceVersion, first.OlderAnswer.Known)
+	if more > 0 {
+		reason += fmt.Sprintf(" (the same of %d more objects)", more)
+	}
+	return reason
+}
