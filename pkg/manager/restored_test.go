@@ -3,6 +3,7 @@ package manager
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -114,6 +115,8 @@ func TestOlderAnswerBeforeTheFirstState(t *testing.T) {
 		e.known(ref)
 		e.restore(past, 0)
 		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		synctest.Wait()
+		e.RegisterPod(pod("third"), "v", []volume.Ref{ref}) // in the pause after the failure
 		e.wantOlderAnswer(&OlderAnswer{Object: old, ResourceVersion: old.ResourceVersion, Known: v.ResourceVersion})
 		if s := e.status(); s.State != Unknown || !errors.Is(s.Err, errOlder) {
 			t.Errorf("got %+v", s)
