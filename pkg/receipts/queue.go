@@ -14,16 +14,22 @@ import (
 
 // Run reports opens until ctx ends. An error ends all watches, whose owners are told; they may begin anew.
 func (g *Group) Run(ctx context.Context) {
-	ticker := time.NewTicker(pause)
-	defer ticker.Stop()
-	for {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for empty := 0; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-timer.C:
 		}
+		empty++
 		for first, n := true, busy; n >= busy && ctx.Err() == nil; first = false {
-			n, _ = g.read(first)
+			if n, _ = g.read(first); n > 0 {
+				empty = 0
+			}
+		}
+		if timer.Reset(pause); empty > maxEmpty {
+			timer.Reset(idlePause)
 		}
 	}
 }

@@ -31,6 +31,8 @@ const (
 	// pause is the time between two reads. Equal events merge in the queue: who opens a file in a loop is reported five times
 	// a second instead of fifty thousand. Nobody sleeps on the group meanwhile, whom each first open would have to wake.
 	pause = 200 * time.Millisecond
+	// idlePause is the same after maxEmpty reads in a row that found nothing.
+	idlePause, maxEmpty = 3 * pause, 25
 	// busy is how many events of one read have the next one follow at once: the queue is filling.
 	busy = 1024
 	// maxEvents is how many events all watches together may have in a pause. Beyond that the noisiest one is ended. It is

@@ -20,6 +20,8 @@ const (
 	recordName = "record"
 	// maxRefs bounds the attribute of a file, in bytes: it takes memory of the kernel.
 	maxRefs = 4096
+	// usualRefs is enough for most.
+	usualRefs = 256
 	// anyRefs stands for more objects than fit: the file goes with any of them.
 	anyRefs = "*"
 	// MaxRecord bounds a record, in bytes. The kernel takes 64 KiB.
@@ -62,8 +64,16 @@ func (o *Options) readRefs(fd int) (string, error) {
 	if o.AttributePrefix == "" {
 		return "", nil
 	}
-	var buf [maxRefs]byte
-	n, err := unix.Fgetxattr(fd, o.AttributePrefix+refsName, buf[:])
+	buf := make([]byte, usualRefs) // a larger one would double the stack of each pod's goroutine
+	n, err := unix.Fgetxattr(fd, o.AttributePrefix+refsName, buf)
+	if errors.Is(err, unix.ERANGE) {
+		if n, err = unix.Fgetxattr(fd, o.AttributePrefix+refsName, nil); err == nil && n <= maxRefs {
+			buf = make([]byte, n)
+			n, err = unix.Fgetxattr(fd, o.AttributePrefix+refsName, buf)
+		} else if err == nil {
+			return anyRefs, nil
+		}
+	}
 	switch {
 	case errors.Is(err, unix.ENODATA):
 		return "", nil
