@@ -187,7 +187,7 @@ func (f *files) prune(mnt Mount, before time.Time, removing func(file int)) {
 	if err != nil {
 		err = fmt.Errorf("prune volume %s: %w", f.entry.id, err)
 	}
-	f.generations.pruned(left, err)
+	f.generations.pruned(left, before, err)
 }
 
 // measure counts what the volume's file system holds, also for those who have old files open: the kernel says so.
