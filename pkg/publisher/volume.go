@@ -69,6 +69,7 @@ func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
 		v.forget(ctx, false)
 		return result{request: now.request, failure: waiting(errNobody)}
 	}
+	hasLooked := v.seen
 	if f == nil {
 		f = v.update(ctx, now, &done) // 3 to 7
 	}
@@ -76,8 +77,8 @@ func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
 		due, more := v.tidy(ctx, now.measure)
 		f, done.again = also(f, more), earlier(done.again, due)
 	}
-	if f != nil && errors.Is(f.err, errLost) {
-		done.again = time.Now() // what is there then is looked at now
+	if hasLooked && !v.seen && v.entry.isMounted() {
+		done.again = time.Now() // the mount was lost meanwhile: what is there then is looked at now
 	}
 	done.failure = f
 	return done
