@@ -117,6 +117,7 @@ func (v *vol) update(ctx context.Context, now snapshot, done *result) (f *failur
 			f = also(f, v.withdraw(ctx, got.refused)) // whatever keeps the files from being updated must not keep these
 		}
 	}
+	v.reportWithdrawn(got.refused)
 	v.settleChange(f)
 	if f != nil {
 		done.again = earlier(done.again, f.until)
@@ -331,7 +332,7 @@ func (v *vol) reportOpened(ctx context.Context, saved bool) {
 
 // reportWithdrawn reports the refused objects of which no file is left; nil: those that the files are known to lack. While a
 // superseded generation is there, it may have one. It is called before each write, so that nothing is reported of what the
-// write may show again, and when all is tidied.
+// write may show again, after it, and when all is tidied.
 func (v *vol) reportWithdrawn(refused map[volume.Ref]bool) {
 	if refused == nil {
 		refused = v.files.withdrawn
