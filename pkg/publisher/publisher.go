@@ -125,7 +125,7 @@ func (p *Publisher) StopWaiting() { p.stopOnce.Do(func() { close(p.stopping) }) 
 // OpensLost notes that opens of files of any volume may have been missed.
 func (p *Publisher) OpensLost() {
 	for _, e := range p.table.all() {
-		e.vol.receipts.inbox.lost(nil)
+		e.vol.inbox.lost(nil)
 	}
 }
 

@@ -27,7 +27,9 @@ type vol struct {
 	binding  *binding
 	files    *files
 	receipts *openReceipts
-	spread   spread
+	// inbox is that of the receipts, for OpensLost: it is constant.
+	inbox  *inbox
+	spread spread
 	// seen says that it was looked what is mounted.
 	seen bool
 	// failures counts those in a row that are retried.
@@ -37,7 +39,8 @@ type vol struct {
 }
 
 func (p *Publisher) newVolume(e *entry) *vol {
-	return &vol{p: p, entry: e, binding: &binding{p: p, entry: e}, files: &files{p: p, entry: e}, receipts: newReceipts(p.opts.Opens, p.opts.AttributePrefix, e.wake)}
+	receipts := newReceipts(p.opts.Opens, p.opts.AttributePrefix, e.wake)
+	return &vol{p: p, entry: e, binding: &binding{p: p, entry: e}, files: &files{p: p, entry: e}, receipts: receipts, inbox: receipts.inbox}
 }
 
 // reconcile brings a volume to what is wanted of it. A publish, a change, a resync, a restart and a withdrawal are this function.
