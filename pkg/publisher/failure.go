@@ -177,12 +177,18 @@ func (f *failure) rank() int {
 		return 0
 	case !f.silent && !f.waits && f.reason != 0:
 		return 1
-	case f.silent && !f.retry:
+	case f.silent && !f.retry && !errors.Is(f.err, manager.ErrNotSynced):
 		return 2
-	case f.silent:
+	case f.kind == kindUnreviewed:
+		return 3
+	case f.silent && !f.retry && f.reason == ReasonForbidden:
 		return 4
+	case f.silent && !f.retry:
+		return 5
+	case f.silent:
+		return 7
 	}
-	return 3
+	return 6
 }
 
 // together returns one failure for several that belong together, nil for none: the gravest decides what follows, and the text

@@ -43,6 +43,8 @@ type fakeTmpfs struct {
 	open          int
 	// size and inodes are the largest that were asked for.
 	size, inodes int64
+	// held is what files take that readers have open and that are in no directory any more.
+	held int64
 }
 
 func newFakeMounts(t testing.TB) *fakeMounts {
@@ -220,7 +222,7 @@ func (m *fakeMounts) List(context.Context) ([]mount.Mounted, error) {
 
 func (m *fakeMounts) usageLocked(fsys *fakeTmpfs) mount.Usage {
 	used, inodes := usedBelow(m.t, fsys.dir)
-	return mount.Usage{Capacity: fsys.size, Used: used, InodesUsed: inodes}
+	return mount.Usage{Capacity: fsys.size, Used: used + fsys.held, InodesUsed: inodes}
 }
 
 // usedBelow returns how many bytes the files of dir take, in pages, each once however many
@@ -253,6 +255,13 @@ func (m *fakeMounts) vanish(target string) string {
 	dir := m.attached[target].dir
 	delete(m.attached, target)
 	return dir
+}
+
+// hold has readers of a volume hold so many bytes of files that have gone.
+func (m *fakeMounts) hold(target string, bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.attached[target].held = bytes
 }
 
 // failOpen has Open fail at the targets of some requests, and at no other.

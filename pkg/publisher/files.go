@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -51,14 +50,11 @@ func (f *files) bind(opts writer.Options, refs []volume.Ref) {
 	}
 }
 
-// find reads what is known of a mounted volume that this process has not written.
-func (f *files) find(root *os.Root) (err error) {
-	if f.record, err = writer.Record(root, f.shared.opts.AttributePrefix); err != nil {
-		return err
-	}
-	f.generations.find(writer.Present(root), f.entry.since)
+// find notes what is known of a mounted volume that this process has not written: its record, and its generation.
+func (f *files) find(text, generation string) {
+	f.record = text
+	f.generations.find(generation, f.entry.since)
 	f.measuredAt = time.Now()
-	return nil
 }
 
 // forget forgets everything: what is at the target is looked at.
@@ -178,7 +174,7 @@ func (f *files) prune(mnt Mount, before time.Time, removing func(file int)) {
 	if err != nil {
 		err = fmt.Errorf("prune volume %s: %w", f.entry.id, err)
 	}
-	f.generations.pruned(left, err)
+	f.generations.pruned(left, before, err)
 }
 
 // measure counts what the volume's file system holds, also for those who have old files open: the kernel says so.

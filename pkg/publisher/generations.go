@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"maps"
 	"math/rand/v2"
 	"time"
 )
@@ -66,9 +67,10 @@ func (g *generations) endOf(name string) time.Time {
 	return g.foundAt
 }
 
-// pruned notes how many are left of the superseded generations, and why one could not be removed.
-func (g *generations) pruned(left int, err error) {
+// pruned notes how many are left of the superseded generations, which ended after a time, and why one could not be removed.
+func (g *generations) pruned(left int, before time.Time, err error) {
 	now := time.Now()
+	maps.DeleteFunc(g.ends, func(_ string, end time.Time) bool { return !end.After(before) })
 	g.pruneAt, g.leftover = time.Time{}, err
 	switch {
 	case err != nil:

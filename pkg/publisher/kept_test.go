@@ -148,3 +148,20 @@ func TestAHalfWrittenFileIsWithdrawn(t *testing.T) {
 		e.wantFiles(r, "a", "1", "password", "", "app.env", "CA=c1\nOWN=1\n")
 	})
 }
+
+// TestAgesAreForgotten: of generations that are gone.
+func TestAgesAreForgotten(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "0")
+		r := e.request("v1")
+		e.publish(r)
+		for i := range 600 {
+			e.objects.put(configMap("app"), "a", fmt.Sprint("x", i))
+			after(100 * time.Millisecond)
+		}
+		synctest.Wait()
+		if n := len(e.lookup("v1").vol.(*vol).files.generations.ends); n > 40 {
+			t.Errorf("%d ages are kept, for %d generations", n, e.generations(r))
+		}
+	})
+}

@@ -3,7 +3,9 @@ package publisher
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
@@ -281,5 +283,42 @@ func TestAVolumeMayTakeExactlyItsLimit(t *testing.T) {
 		}
 		e.unpublish(r)
 		e.wantNothing()
+	})
+}
+
+// TestAFullNodeIsNoBusyLoop: volumes that find no room have each other measured, and are tried no more often for that.
+func TestAFullNodeIsNoBusyLoop(t *testing.T) {
+	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = 2 * mebibyte }, func(e *env) {
+		e.run()
+		e.objects.put(configMap("app"), "a", pages(10))
+		first, second := e.request("v1"), e.request("v2")
+		e.publish(first)
+		e.publish(second)
+		hold := func(bytes int64) {
+			e.mounts.hold(first.Target, bytes)
+			e.mounts.hold(second.Target, bytes)
+		}
+		hold(mebibyte)
+		e.objects.put(configMap("app"), "a", pages(9))
+		e.rest()
+		var measured atomic.Int32
+		e.mounts.on("Usage", func() error {
+			if measured.Add(1) == 1000 { // a busy loop would never end on fake time
+				hold(0)
+			}
+			return nil
+		})
+		e.objects.put(configMap("app"), "a", pages(252))
+		after(30 * time.Second)
+		e.settle()
+		e.wantProblem(first, "together more than")
+		if n := measured.Load(); n > 100 {
+			t.Errorf("measured %d times in 30 s", n)
+		}
+		hold(0)
+		after(2 * retryMax)
+		e.settle()
+		e.wantFiles(first, "a", pages(252))
+		e.wantFiles(second, "a", pages(252))
 	})
 }

@@ -108,7 +108,7 @@ func (r *openReceipts) afterWrite(ctx context.Context, root *os.Root, files int,
 		r.refuse(ctx, errTooManyFiles)
 		r.files = nil
 	default:
-		r.look(ctx, root, visible && r.stop == nil)
+		r.look(ctx, root, visible && (r.stop == nil || r.unread != nil))
 	}
 }
 

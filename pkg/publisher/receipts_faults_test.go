@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -158,4 +159,16 @@ func TestWhatCanGetNoReceipt(t *testing.T) {
 		}
 		e.unpublish(r)
 	})
+}
+
+// TestOpensLostBesideTheWorker may come while the worker closes the receipts.
+func TestOpensLostBesideTheWorker(t *testing.T) {
+	e := newEnv(t, func(o *Options) { o.Opens = newFakeOpens() })
+	r := e.request("v1")
+	e.p.find(r.VolumeID, r.Target)
+	v, closed := e.lookup("v1").vol, make(chan struct{})
+	go func() { v.(*vol).receipts.close(); close(closed) }()
+	runtime.Gosched() // which is no synchronisation
+	e.p.OpensLost()
+	<-closed
 }

@@ -87,3 +87,19 @@ func TestStats(t *testing.T) {
 		e.wantReason(err, ReasonNotFound, "volume v1 is not mounted at "+r.Target+": not mounted")
 	})
 }
+
+// TestALostMountBesideARefusal is looked at at once, as any other.
+func TestALostMountBesideARefusal(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		access.grant(sharedConfig)
+		e.takeUntil(func() bool { return e.status().Condition == eventRefForbidden })
+		e.rest()
+		e.mounts.vanish(r.Target)
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		if e.lookup(r.VolumeID) != nil {
+			t.Error("the volume is still known")
+		}
+	})
+}

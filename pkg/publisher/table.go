@@ -27,8 +27,9 @@ type table struct {
 	entries map[string]*entry
 	byRef   map[volume.Ref]map[*entry]struct{}
 	workers map[types.UID]*worker
-	// used is the bytes that all volumes hold.
-	used int64
+	// used is the bytes that all volumes hold, and measuredAt when all were last measured for want of room.
+	used       int64
+	measuredAt time.Time
 }
 
 // phase is where a volume is in its life. Only the worker changes it.
@@ -311,14 +312,20 @@ func (e *entry) siblings() []*entry {
 	return slices.Collect(maps.Keys(e.worker.all))
 }
 
-// measureAll has all volumes measured that hold more than their files take: what readers have closed counts no more.
+// measureAll has all volumes measured that hold more than their files take: what readers have closed counts no more. What it
+// wakes may find the node full too, and call it: so it is for one call in retryMax.
 func (t *table) measureAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	now := time.Now()
+	if now.Sub(t.measuredAt) < retryMax {
+		return
+	}
+	t.measuredAt = now
 	for _, e := range t.entries {
 		if e.holdsOld() {
 			e.wanted.measure = true
-			e.wakeLocked(time.Now())
+			e.wakeLocked(now)
 		}
 	}
 }

@@ -27,7 +27,9 @@ type vol struct {
 	binding  *binding
 	files    *files
 	receipts *openReceipts
-	spread   spread
+	// inbox is that of the receipts, for OpensLost: it is constant.
+	inbox  *inbox
+	spread spread
 	// seen says that it was looked what is mounted.
 	seen bool
 	// failures counts those in a row that are retried.
@@ -37,10 +39,11 @@ type vol struct {
 }
 
 func newVolume(s *shared, e *entry) *vol {
+	receipts := newReceipts(s.opts.Opens, s.opts.AttributePrefix, e.wake)
 	return &vol{
 		shared: s, entry: e,
 		binding: &binding{shared: s, entry: e}, files: &files{shared: s, entry: e},
-		receipts: newReceipts(s.opts.Opens, s.opts.AttributePrefix, e.wake),
+		receipts: receipts, inbox: receipts.inbox,
 	}
 }
 
@@ -73,6 +76,7 @@ func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
 		v.forget(ctx, false)
 		return result{request: now.request, failure: waiting(errNobody)}
 	}
+	hasLooked := v.seen
 	if f == nil {
 		f = v.update(ctx, now, &done) // 3 to 7
 	}
@@ -80,8 +84,8 @@ func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
 		due, more := v.tidy(ctx, now.measure)
 		f, done.again = also(f, more), earlier(done.again, due)
 	}
-	if f != nil && errors.Is(f.err, errLost) {
-		done.again = time.Now() // what is there then is looked at now
+	if hasLooked && !v.seen && v.entry.isMounted() {
+		done.again = time.Now() // the mount was lost meanwhile: what is there then is looked at now
 	}
 	done.failure = f
 	return done
@@ -120,6 +124,7 @@ func (v *vol) update(ctx context.Context, now snapshot, done *result) (f *failur
 			f = also(f, v.withdraw(ctx, got.refused)) // whatever keeps the files from being updated must not keep these
 		}
 	}
+	v.reportWithdrawn(got.refused)
 	v.settleChange(f)
 	if f != nil {
 		done.again = earlier(done.again, f.until)
@@ -152,7 +157,7 @@ func (v *vol) retryAt(f *failure) time.Time {
 func (v *vol) doubt() { v.seen, v.files.verified = false, false }
 
 // opensLost notes that opens of files may have been missed. It is safe for concurrent use.
-func (v *vol) opensLost() { v.receipts.inbox.lost(nil) }
+func (v *vol) opensLost() { v.inbox.lost(nil) }
 
 // close saves the receipts that have come, and closes the handle that is kept, as the process ends.
 func (v *vol) close(ctx context.Context) {
@@ -220,15 +225,19 @@ func (v *vol) look(ctx context.Context) *failure {
 	if !isMounted && v.files.shown != nil {
 		klog.FromContext(ctx).Info("Volume is no longer mounted", "target", e.target)
 	}
+	text := ""
+	if isMounted {
+		if text, err = writer.Record(root, v.shared.opts.AttributePrefix); err != nil {
+			return unavailable("read the record of volume %s: %w", e.id, err)
+		}
+	}
 	v.binding.unbind()
 	v.receipts.close()
 	if err := v.files.forget(); err != nil {
 		return unavailable("close the mount of volume %s: %w", e.id, err)
 	}
 	if isMounted {
-		if err := v.files.find(root); err != nil {
-			return unavailable("read the record of volume %s: %w", e.id, err)
-		}
+		v.files.find(text, writer.Present(root))
 		v.binding.find(root)
 		v.receipts.find(v.files.generations.pruneAt)
 	}
@@ -332,7 +341,7 @@ func (v *vol) reportOpened(ctx context.Context, saved bool) {
 
 // reportWithdrawn reports the refused objects of which no file is left; nil: those that the files are known to lack. While a
 // superseded generation is there, it may have one. It is called before each write, so that nothing is reported of what the
-// write may show again, and when all is tidied.
+// write may show again, after it, and when all is tidied.
 func (v *vol) reportWithdrawn(refused map[volume.Ref]bool) {
 	if refused == nil {
 		refused = v.files.withdrawn

@@ -156,3 +156,15 @@ func TestWithdrawnWaitsForTheLastGeneration(t *testing.T) {
 		e.wantWithdrawn(sharedSecret)
 	})
 }
+
+// TestWithdrawnWithoutAFile: an object that no file shows is withdrawn as soon as it is refused.
+func TestWithdrawnWithoutAFile(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.objects.remove(sharedSecret) // it is optional
+		e.publish(r)
+		e.rest()
+		access.grant(sharedConfig)
+		e.takeUntil(func() bool { return e.status().Condition == eventRefForbidden })
+		e.wantWithdrawn(sharedSecret)
+	})
+}
