@@ -99,17 +99,52 @@ func (r *openReceipts) beforeWrite(ctx context.Context, root *os.Root) {
 	}
 }
 
-// afterWrite notes the files that are shown after a write that has changed some, and left so many. visible says that somebody
-// may have opened them by now.
-func (r *openReceipts) afterWrite(ctx context.Context, root *os.Root, files int, visible bool) {
+// afterWrite notes the files that are shown after a write that has changed some: those of a tree in a generation, or whatever
+// is there, with a nil tree. visible says that somebody may have opened them by now.
+func (r *openReceipts) afterWrite(ctx context.Context, root *os.Root, generation string, tree *volume.Payload, visible bool) {
+	isKnown := r.unread == nil && (r.stop != nil || !visible) // all that was there before, and each open since
 	switch {
 	case r.opens == nil:
-	case files > maxWatchedFiles && r.stop == nil:
+	case tree != nil && len(tree.Files) > maxWatchedFiles && r.stop == nil:
 		r.refuse(ctx, errTooManyFiles)
 		r.files = nil
+	case isKnown && tree != nil && len(tree.Files) <= maxWatchedFiles && !r.writes.InPlace && r.note(ctx, root, generation, tree) == nil:
 	default:
-		r.look(ctx, root, visible && (r.stop == nil || r.unread != nil))
+		r.look(ctx, root, !isKnown)
 	}
+}
+
+// note takes the files of a tree that was just written, without opening them. A file that has another ID than before is new.
+func (r *openReceipts) note(ctx context.Context, root *os.Root, generation string, tree *volume.Payload) error {
+	g, err := writer.OpenGeneration(root, r.writes, generation)
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	r.findAt, r.retryAt = time.Time{}, time.Time{}
+	r.watch(ctx, g)
+	files, now := make(map[string]*shownFile, len(tree.Files)), time.Now()
+	for i := range tree.Files {
+		path := tree.Files[i].Path
+		if path == r.versionsPath {
+			if err := g.WithFile(path, r.opens.Ignore); err != nil {
+				return err
+			}
+			continue
+		}
+		id, err := r.opens.ID(g.Fd(), path)
+		if err != nil {
+			return err
+		}
+		known := r.files[path]
+		if known == nil || known.id != id {
+			known = &shownFile{Receipt: writer.Receipt{Path: path, Written: now}, id: id, missed: r.stop == nil}
+		}
+		known.Refs, known.Any = tree.Files[i].Refs, false
+		files[path] = known
+	}
+	r.generation, r.files = generation, files
+	return nil
 }
 
 // save gives the files that were opened their receipts, and does what else is due.
@@ -202,7 +237,7 @@ func (r *openReceipts) read(g *writer.Generation, missed bool) error {
 			return err
 		}
 		known := r.files[receipt.Path]
-		if known == nil || known.id != id || !known.Written.Equal(receipt.Written) {
+		if known == nil || known.id != id || r.writes.InPlace && !known.Written.Equal(receipt.Written) {
 			known = &shownFile{id: id, missed: missed}
 		}
 		if receipt.Opened.IsZero() {

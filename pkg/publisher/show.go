@@ -257,7 +257,7 @@ func (v *vol) attach(ctx context.Context, mnt Mount) (f *failure) {
 func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering, got *answers) (hasChanged bool, f *failure) {
 	v.receipts.beforeWrite(ctx, mnt.Root())
 	result, err := v.files.write(ctx, mnt, next.Payload, got)
-	v.afterWrite(ctx, mnt, result, len(next.Payload.Files))
+	v.afterWrite(ctx, mnt, result, next.Payload)
 	v.shared.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
 	if err != nil {
 		return result.Changed, broken(errors.Join(fmt.Errorf("write the files of volume %s: %w", v.entry.id, err), v.files.measure(mnt)))
@@ -280,10 +280,10 @@ func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering
 	return result.Changed, nil
 }
 
-// afterWrite has receipts look at what a write has left.
-func (v *vol) afterWrite(ctx context.Context, mnt Mount, result writer.Result, files int) {
+// afterWrite has receipts take in what a write has left: a tree, or whatever is there.
+func (v *vol) afterWrite(ctx context.Context, mnt Mount, result writer.Result, tree *volume.Payload) {
 	if result.Changed {
-		v.receipts.afterWrite(ctx, mnt.Root(), files, v.entry.isMounted())
+		v.receipts.afterWrite(ctx, mnt.Root(), result.Generation, tree, v.entry.isMounted())
 		v.reportOpened(ctx, false)
 	}
 }
@@ -312,7 +312,7 @@ func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) *failur
 		v.receipts.beforeWrite(ctx, mnt.Root())
 		result, err := v.files.withdraw(ctx, mnt, refused)
 		v.shared.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
-		v.afterWrite(ctx, mnt, result, 0)
+		v.afterWrite(ctx, mnt, result, nil)
 		if err != nil {
 			return fmt.Errorf("withdraw files of volume %s: %w", v.entry.id, err)
 		}

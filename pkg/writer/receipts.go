@@ -114,6 +114,16 @@ func (g *Generation) receipt(fd int, p string) (r Receipt, err error) {
 	return r, nil
 }
 
+// WithFile calls do with the descriptor of a file.
+func (g *Generation) WithFile(p string, do func(file int) error) error {
+	fd, err := openAt(g.fd, p, unix.O_RDONLY)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", p, err)
+	}
+	defer unix.Close(fd)
+	return do(fd)
+}
+
 // SetReceipt gives a file its receipt, unless it has one, and calls then with its descriptor.
 func (g *Generation) SetReceipt(p string, opened time.Time, then func(file int) error) error {
 	fd, err := openAt(g.fd, p, unix.O_RDONLY)
