@@ -172,3 +172,21 @@ func TestOpensLostBesideTheWorker(t *testing.T) {
 	e.p.OpensLost()
 	<-closed
 }
+
+// TestAWriteAfterFilesThatCantBeRead: who has opened its files was not seen, so they are not said to be unopened.
+func TestAWriteAfterFilesThatCantBeRead(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1", "b", "1")
+		r := e.request("v1")
+		e.publish(r)
+		opens.set(func() { opens.onID = func() error { return errFault } })
+		e.objects.put(app, "a", "2", "b", "1")
+		e.settle()
+		opens.set(func() { opens.onID = nil })
+		e.objects.put(app, "a", "3", "b", "1")
+		e.settle()
+		e.wantOpened(app, OpenUnknown, "a", "b")
+		e.unpublish(r)
+	})
+}
