@@ -2,11 +2,9 @@ package integration
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -119,98 +117,4 @@ func TestALoopingOpener(t *testing.T) {
 	}
 	n.isOpened(volumes[0], "looped", "no", "b")
 	n.unpublishAll(volumes)
-}
-
-// TestSpread has many volumes take a change evenly within the window, and none that had not taken it after a revert.
-func TestSpread(t *testing.T) {
-	t.Parallel()
-	count, window := harness.Scaled(500, 1000), harness.Scaled(12*time.Second, 20*time.Second)
-	n := newPlain(t)
-	n.configMap("app", map[string]string{"key": "1"})
-	volumes := make([]*harness.Volume, count)
-	for i := range volumes {
-		volumes[i] = n.volume(map[string]string{"configMap": "app", "spread": window.String()})
-	}
-	n.publishAll(volumes)
-	switches := n.watchSwitches(volumes)
-
-	change := time.Now()
-	n.configMap("app", map[string]string{"key": "2"})
-	n.allHold(volumes, "2")
-	var quarters [4]int
-	for _, at := range switches() {
-		if len(at) != 1 {
-			t.Fatalf("a volume was switched %d times", len(at))
-		}
-		quarters[min(at[0].Sub(change)*4/window, 3)]++
-	}
-	t.Logf("the quarters of the window had %v switches", quarters)
-	for _, q := range quarters {
-		if q < count*15/100 || q > count*35/100 {
-			t.Errorf("%d switches in a quarter, want 15%% to 35%% of %d", q, count)
-		}
-	}
-
-	<-time.After(time.Until(change.Add(window + time.Second))) // each pod's moment has passed
-	change = time.Now()
-	n.configMap("app", map[string]string{"key": "bad"})
-	<-time.After(window / 2)
-	n.configMap("app", map[string]string{"key": "2"})
-	<-time.After(time.Until(change.Add(window * 3 / 2)))
-	n.allHold(volumes, "2")
-	bad := 0
-	for _, at := range switches() {
-		if len(at) == 3 { // to what was bad, and back
-			bad++
-		} else if len(at) != 1 {
-			t.Errorf("a volume was switched %d times", len(at))
-		}
-	}
-	t.Logf("%d of %d volumes showed what was reverted in the middle of the window", bad, count)
-	if bad < count*35/100 || bad > count*65/100 {
-		t.Error("want 35% to 65% of them")
-	}
-	n.unpublishAll(volumes)
-}
-
-// watchSwitches watches volumes until the test ends; the returned function says when each was switched.
-func (n *node) watchSwitches(volumes []*harness.Volume) (switches func() map[string][]time.Time) {
-	n.t.Helper()
-	var mu sync.Mutex
-	all := map[string][]time.Time{}
-	watch, err := harness.WatchSwitches(func(dir string) error {
-		mu.Lock()
-		defer mu.Unlock()
-		all[dir] = append(all[dir], time.Now())
-		return nil
-	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() {
-		if err := watch.Close(); err != nil {
-			n.t.Error(err)
-		}
-	})
-	for _, v := range volumes {
-		if err := watch.Add(n.Target(v)); err != nil {
-			n.t.Fatal(err)
-		}
-	}
-	return func() map[string][]time.Time {
-		mu.Lock()
-		defer mu.Unlock()
-		return maps.Clone(all)
-	}
-}
-
-// allHold waits until the key of all volumes holds a value.
-func (n *node) allHold(volumes []*harness.Volume, value string) {
-	n.t.Helper()
-	n.each(volumes, func(i int) error {
-		if got, err := n.content(volumes[i], "key"); err != nil || got != value {
-			return fmt.Errorf("it holds %q, %w, want %q", got, cmpErr(err), value)
-		}
-		return nil
-	})
 }

@@ -31,5 +31,7 @@ func Attach(kubeconfig, etcd string) (*ControlPlane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client of the control plane: %w", err)
 	}
-	return &ControlPlane{attached: kubeconfig, etcdAddress: etcd, config: config, client: client}, nil
+	c := &ControlPlane{attached: kubeconfig, etcdAddress: etcd, config: config, client: client}
+	c.etcdClient = c.newEtcdClient()
+	return c, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -50,6 +51,7 @@ type ControlPlane struct {
 
 	// etcdAddress is where etcd answers of a control plane that this process is attached to.
 	etcdAddress string
+	etcdClient  *http.Client
 
 	mu   sync.Mutex
 	etcd *process.Process
@@ -81,6 +83,7 @@ func prepare(o Options) (*ControlPlane, error) {
 		return nil, errors.New("start the control plane: no binaries, see Build")
 	}
 	c := &ControlPlane{opts: o, token: rand.Text()}
+	c.etcdClient = c.newEtcdClient()
 	if o.Dir == "" {
 		dir, err := os.MkdirTemp("", "refvol-cp-")
 		if err != nil {

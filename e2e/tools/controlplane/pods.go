@@ -71,16 +71,7 @@ func (c *ControlPlane) etcdCall(ctx context.Context, method string, request, res
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			if c.attached != "" {
-				return (&net.Dialer{}).DialContext(ctx, "tcp", c.etcdAddress)
-			}
-			return (&net.Dialer{}).DialContext(ctx, "unix", c.path("etcd.sock"))
-		},
-	}
-	resp, err := (&http.Client{Transport: transport}).Do(req)
+	resp, err := c.etcdClient.Do(req)
 	if err != nil {
 		return fmt.Errorf("etcd: %s: %w", method, err)
 	}
@@ -96,6 +87,21 @@ func (c *ControlPlane) etcdCall(ctx context.Context, method string, request, res
 		return fmt.Errorf("etcd: %s: %w", method, err)
 	}
 	return nil
+}
+
+// newEtcdClient returns a client that has a few requests at etcd at a time: hundreds that tests send at once would
+// each take so long that all reach their deadlines.
+func (c *ControlPlane) newEtcdClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		MaxConnsPerHost:   8,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if c.attached != "" {
+				return (&net.Dialer{}).DialContext(ctx, "tcp", c.etcdAddress)
+			}
+			return (&net.Dialer{}).DialContext(ctx, "unix", c.path("etcd.sock"))
+		},
+	}}
 }
 
 // ServeEtcd forwards connections to etcd from a port of this machine's loopback until Stop, for
