@@ -85,7 +85,7 @@ func newNodeClient(config *rest.Config, nodeName string, r *requests.Requests) (
 func newHTTPClient(config *rest.Config) (*http.Client, error) {
 	// client-go doesn't share a transport with a dialer of its own among the clients of one
 	// configuration, so it may be changed here.
-	config.Dial = (&net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Control: noticeDeadHost}).DialContext
+	config.Dial = requests.OneAtATime((&net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Control: noticeDeadHost}).DialContext)
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err

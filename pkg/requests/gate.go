@@ -12,173 +12,173 @@ import (
 )
 
 const (
-	// firstPause is how long a gate closes at first. Each next pause is twice as long, up to the gate's own maximum.
-	firstPause   = 250 * time.Millisecond
-	maxNodePause = 5 * time.Second
-	maxPause     = 30 * time.Second
-	// maxRetryAfter is the longest Retry-After that is obeyed.
-	maxRetryAfter = time.Minute
-	// probeTime is how long a probe has no answer before others probe too, maxProbes at once at most.
+	// firstPause is how long a gate closes at first. Each next pause is twice as long, up to maxWayPause if the API server
+	// can't be reached, else up to maxPause.
+	firstPause  = 250 * time.Millisecond
+	maxWayPause = 5 * time.Second
+	maxPause    = 30 * time.Second
+	// probeTime is how long a probe may have no answer before another request probes too. The next follow sooner each.
 	probeTime = time.Second
-	maxProbes = 8
-	// quietTime is how long after a line of the log about a gate the next ones are details.
+	// quietTime is how long after a gate has closed the log has the next times as details.
 	quietTime = time.Minute
 )
 
-// gate holds up requests after a failure that concerns them all: it closes for a pause, then one request probes, and its
-// success opens the gate. The pauses grow until then. It is safe for concurrent use, and has timers only.
+// Reason says why requests wait.
+type Reason string
+
+// The reasons.
+const (
+	Unreachable  Reason = "unreachable"
+	NoCredential Reason = "no-credential"
+	Unauthorized Reason = "unauthorized"
+	Unavailable  Reason = "unavailable"
+)
+
+// Reasons returns every Reason.
+func Reasons() []Reason { return []Reason{Unreachable, NoCredential, Unauthorized, Unavailable} }
+
+func reasonOf(err error) Reason {
+	switch {
+	case errors.As(err, new(*CredentialError)):
+		return NoCredential
+	case apierrors.IsUnauthorized(err):
+		return Unauthorized
+	case apierrors.IsServiceUnavailable(err):
+		return Unavailable
+	}
+	return Unreachable
+}
+
+// gate holds up the requests of one identity after a failure that concerns them all. It closes for a pause, then one request
+// probes, and its success opens the gate. The pauses grow until then. It is safe for concurrent use, and has timers only.
 type gate struct {
-	// name is for the log, "" for a gate at which nobody waits, and max the longest pause; both are constant.
+	// name is for the log, "" for a gate at which nobody waits; constant.
 	name string
-	max  time.Duration
 
 	mu sync.Mutex
 	// err is why the gate is closed, nil while it is open, and since is when it closed first.
 	err   error
 	since time.Time
-	pause time.Duration
-	// closed counts the pauses: what was sent before the present one says nothing new.
-	closed int
-	// opened is closed when the gate opens. Each token of probes lets one request probe.
-	opened chan struct{}
-	probes chan struct{}
-	// logged is when the log was last told that the gate has closed, and told says that it is to be told of the end.
-	logged time.Time
-	told   bool
+	// epoch counts the pauses and the credentials: the outcome of a request of an earlier epoch says nothing new.
+	epoch int
+	// next is when the next of those who wait may probe, and probes counts those of this pause.
+	next   time.Time
+	pause  time.Duration
+	probes int
+	// changed is closed, and made anew, at each change of what those who wait look at.
+	changed chan struct{}
+	// told says that the log is to be told of the end.
+	told bool
 }
 
-// ticket is a request's passage through a gate.
-type ticket struct {
-	gate   *gate
-	closed int
-	// hangs lets others probe; nil for what is no probe.
-	hangs *time.Timer
-}
-
-// enter waits until the gate is open, or the request is the probe. The error is the cause of ctx.
-func (g *gate) enter(ctx context.Context) (ticket, error) {
+// enter waits until the gate is open, or the request is a probe. The error is the cause of ctx.
+func (g *gate) enter(ctx context.Context) (epoch int, err error) {
 	for {
-		g.mu.Lock()
-		t, opened, probes := ticket{gate: g, closed: g.closed}, g.opened, g.probes
-		open := g.err == nil
-		g.mu.Unlock()
-		if open {
-			return t, nil
+		epoch, wait, changed := g.look()
+		if wait <= 0 {
+			return epoch, nil
 		}
+		timer := time.NewTimer(wait)
 		select {
-		case <-opened:
-		case <-probes:
-			g.mu.Lock()
-			t.closed = g.closed
-			g.mu.Unlock()
-			// The probe may be for an object that gets no answer.
-			t.hangs = time.AfterFunc(probeTime, func() { g.admit(t.closed, 2) })
-			return t, nil
+		case <-changed:
+		case <-timer.C:
 		case <-ctx.Done():
-			return ticket{}, context.Cause(ctx)
+			timer.Stop()
+			return 0, context.Cause(ctx)
 		}
+		timer.Stop()
 	}
 }
 
-// admit lets n requests probe if the pause is still that of closed.
-func (g *gate) admit(closed, n int) {
+// look returns how long the request has to wait; 0 if it may be sent.
+func (g *gate) look() (epoch int, wait time.Duration, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for range n {
-		if g.err == nil || g.closed != closed {
-			return
-		}
-		select {
-		case g.probes <- struct{}{}:
-		default:
-		}
+	if g.err == nil {
+		return g.epoch, 0, nil
 	}
-}
-
-// holds tells whether the gate has closed since the request passed it.
-func (t ticket) holds() bool {
-	t.gate.mu.Lock()
-	defer t.gate.mu.Unlock()
-	return t.gate.err != nil && t.gate.closed != t.closed
-}
-
-// leave records that a request says nothing of what the gate guards.
-func (t ticket) leave() {
-	if t.hangs != nil && t.hangs.Stop() {
-		t.gate.admit(t.closed, 1)
+	if wait = time.Until(g.next); wait <= 0 {
+		g.next = time.Now().Add(probeTime >> min(g.probes, 4)) // this probe may be for an object that gets no answer
+		g.probes++
 	}
+	return g.epoch, wait, g.changed
 }
 
-// succeed opens the gate.
-func (t ticket) succeed() {
-	t.stop()
-	t.gate.open(t.closed)
-}
-
-func (t ticket) stop() {
-	if t.hangs != nil {
-		t.hangs.Stop()
-	}
-}
-
-// open opens the gate if the pause is still that of closed.
-func (g *gate) open(closed int) {
+// holds tells whether the gate has closed since the epoch of a request.
+func (g *gate) holds(epoch int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.err != nil && g.closed == closed {
+	return g.err != nil && g.epoch != epoch
+}
+
+// leave records that a request says nothing of what the gate guards: another one may probe.
+func (g *gate) leave(epoch int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err != nil && g.epoch == epoch {
+		g.next = time.Now()
+		g.changeLocked()
+	}
+}
+
+// succeed opens the gate, unless the request is of an earlier epoch.
+func (g *gate) succeed(epoch int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err != nil && g.epoch == epoch {
 		g.openLocked()
 	}
+}
+
+// fail closes the gate for its next pause, with jitter.
+func (g *gate) fail(epoch int, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.epoch != epoch {
+		return
+	}
+	reason, most := reasonOf(err), maxPause
+	if reason == Unreachable {
+		most = maxWayPause
+	}
+	if g.err == nil {
+		g.told = time.Since(g.since) > quietTime
+		g.since = time.Now()
+		g.log("Requests to the API server wait", "err", err)
+	}
+	g.err, g.probes = err, 0
+	g.epoch++
+	g.pause = min(max(2*g.pause, firstPause), most)
+	g.next = time.Now().Add(g.pause/2 + rand.N(g.pause/2+1))
+	g.changeLocked()
+}
+
+// renew opens the gate if it is closed for want of a credential. Answers to requests that were sent before say nothing of the
+// new one.
+func (g *gate) renew() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err != nil {
+		if reason := reasonOf(g.err); reason != NoCredential && reason != Unauthorized {
+			return
+		}
+		g.openLocked()
+	}
+	g.epoch++
 }
 
 // openLocked opens the gate. The caller holds mu.
 func (g *gate) openLocked() {
-	g.log(g.told, "Requests to the API server go on", "after", g.err, "waited", time.Since(g.since).Round(time.Millisecond))
-	g.err, g.pause, g.told = nil, 0, false
-	close(g.opened)
+	g.log("Requests to the API server go on", "after", g.err, "waited", time.Since(g.since).Round(time.Millisecond))
+	g.err, g.pause = nil, 0
+	g.changeLocked()
 }
 
-// fail closes the gate for its next pause, or for as long as the server asks, with jitter.
-func (t ticket) fail(err error, retryAfter time.Duration) {
-	t.stop()
-	g := t.gate
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed != t.closed {
-		return
+func (g *gate) changeLocked() {
+	if g.changed != nil {
+		close(g.changed)
 	}
-	if g.err == nil {
-		g.since, g.opened, g.probes = time.Now(), make(chan struct{}), make(chan struct{}, maxProbes)
-		if g.told = time.Since(g.logged) > quietTime; g.told {
-			g.logged = g.since
-		}
-		g.log(g.told, "Requests to the API server wait", "err", err)
-	}
-	for len(g.probes) > 0 {
-		<-g.probes
-	}
-	g.err = err
-	g.closed++
-	g.pause = min(max(2*g.pause, firstPause), g.max)
-	pause := g.pause/2 + rand.N(g.pause/2+1)
-	if asked := min(retryAfter, maxRetryAfter); asked > pause {
-		pause = asked + rand.N(asked/2)
-	}
-	closed := g.closed
-	time.AfterFunc(pause, func() { g.admit(closed, 1) })
-}
-
-// renew opens the gate if it is closed for want of a credential: another one changes nothing of what a server asks for that
-// has too much to do. Answers to requests that were sent before say nothing of the credential.
-func (g *gate) renew() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	switch {
-	case g.err == nil:
-		g.closed++
-	case apierrors.IsUnauthorized(g.err), errors.As(g.err, new(*CredentialError)):
-		g.openLocked()
-		g.closed++
-	}
+	g.changed = make(chan struct{})
 }
 
 func (g *gate) state() (since time.Time, err error) {
@@ -187,13 +187,13 @@ func (g *gate) state() (since time.Time, err error) {
 	return g.since, g.err
 }
 
-// log tells of a change, as a detail if the last one was a short time ago.
-func (g *gate) log(tell bool, message string, keysAndValues ...any) {
+// log tells of a change, as a detail if the gate closed a short time before too.
+func (g *gate) log(message string, keysAndValues ...any) {
 	if g.name == "" {
 		return
 	}
 	logger := klog.Background()
-	if !tell {
+	if !g.told {
 		logger = logger.V(4)
 	}
 	logger.Info(message, append(keysAndValues, "for", g.name)...)

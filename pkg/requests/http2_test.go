@@ -3,6 +3,7 @@ package requests
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -19,7 +20,9 @@ import (
 // peer is a server of HTTP/2 with 100 streams a connection, as the API server has, and a client of it.
 type peer struct {
 	*httptest.Server
-	dials    atomic.Int64
+	dials atomic.Int64
+	// dial replaces that to the server; nil: none.
+	dial     atomic.Pointer[Dial]
 	base     *http.Transport
 	requests *Requests
 	client   http.RoundTripper
@@ -33,10 +36,13 @@ func newPeer(t *testing.T, handler http.HandlerFunc) *peer {
 	p.StartTLS()
 	p.base = utilnet.SetTransportDefaults(&http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		DialContext: OneAtATime(func(ctx context.Context, network, address string) (net.Conn, error) {
 			p.dials.Add(1)
+			if dial := p.dial.Load(); dial != nil {
+				return (*dial)(ctx, network, address)
+			}
 			return (&net.Dialer{}).DialContext(ctx, network, address)
-		},
+		}),
 	})
 	p.client = p.requests.Wrap(p.base, true)
 	t.Cleanup(func() {
@@ -164,7 +170,7 @@ func TestGoAway(t *testing.T) {
 	slow.Store(false)
 	close(release)
 	queue.Wait()
-	if n := p.dials.Load(); n > 4+sharedSlots || failed > 0 {
+	if n := p.dials.Load(); n > 4+ordinarySlots || failed > 0 {
 		t.Errorf("%d handshakes, %d failed", n, failed)
 	}
 	cancel()
@@ -196,4 +202,54 @@ func TestStalledHandshake(t *testing.T) {
 	if n := p.dials.Load(); n > 12 {
 		t.Errorf("%d handshakes in 5 s", n)
 	}
+}
+
+// While a new connection can't be made, as the next API server is gone, a request that finds a free stream waits for nobody.
+func TestALiveConnectionWaitsForNoDial(t *testing.T) {
+	p := newPeer(t, open)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	first, endFirst := context.WithCancel(ctx)
+	_, firstEnded := p.watch(first, 1)
+	_, ended := p.watch(ctx, 99)
+	var gone Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		select {
+		case <-time.After(5 * time.Second):
+		case <-ctx.Done():
+		}
+		return nil, errors.New("no route to host")
+	}
+	p.dial.Store(&gone)
+	waiting, stop := context.WithCancel(ctx)
+	var queue sync.WaitGroup
+	for range 3 * ordinarySlots { // the connection is full: these need another one
+		queue.Go(func() {
+			if resp, err := p.get(waiting, "/watch"); err == nil {
+				resp.Body.Close()
+			}
+		})
+	}
+	for p.dials.Load() < 2 {
+		<-time.After(time.Millisecond)
+	}
+	endFirst()
+	firstEnded()
+	began := time.Now()
+	for {
+		r, err := http.NewRequestWithContext(With(ctx, urgent), http.MethodGet, p.URL+"/urgent", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := p.client.RoundTrip(r); err == nil {
+			resp.Body.Close()
+			break
+		}
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("the request took %s", took)
+	}
+	stop()
+	queue.Wait()
+	cancel()
+	ended()
 }

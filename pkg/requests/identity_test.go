@@ -3,6 +3,7 @@ package requests
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"runtime"
 	"sync"
@@ -11,14 +12,15 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// The plugin's own requests and those that impersonate the node are of two users for the API server: a 429 to one holds up
-// nothing of the other.
+// The plugin's own requests and those that impersonate the node are of two users for the API server: what it says of one holds
+// up nothing of the other.
 func TestAnIdentityIsWhatTheServerSees(t *testing.T) {
-	inBubble(t, busy(http.StatusTooManyRequests, "30"), func(t *testing.T, a *answers, r *Requests, own http.RoundTripper) {
+	inBubble(t, status(http.StatusUnauthorized), func(t *testing.T, a *answers, r *Requests, own http.RoundTripper) {
 		node := r.Wrap(a, false)
 		_ = get(t.Context(), own, Meta{})
 		a.set(status(http.StatusOK))
@@ -29,21 +31,41 @@ func TestAnIdentityIsWhatTheServerSees(t *testing.T) {
 		if _, err := r.Err(volume.ServiceAccount{}); err != nil {
 			t.Errorf("reads as the node are said to wait: %v", err)
 		}
-		if err := get(t.Context(), own, Meta{}); err != nil || time.Since(began) < 30*time.Second {
+		if err := get(t.Context(), own, Meta{}); err != nil || time.Since(began) < firstPause/2 {
 			t.Errorf("an event took %s: %v", time.Since(began), err)
 		}
 	})
 }
 
-// Another credential ends a pause for want of one, and not what the server has asked for.
-func TestRenewedEndsNoRetryAfter(t *testing.T) {
-	for code, wants := range map[int]time.Duration{http.StatusTooManyRequests: 30 * time.Second, http.StatusUnauthorized: 0} {
-		inBubble(t, busy(code, "30"), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
+// A 429 with a Retry-After is of the request alone that it answers, and its sender learns how long it has to wait.
+func TestTooManyRequestsHoldsUpNobodyElse(t *testing.T) {
+	inBubble(t, busy(http.StatusTooManyRequests, "30"), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
+		_ = get(t.Context(), client, ordinary)
+		a.set(status(http.StatusOK))
+		began := time.Now()
+		if err := get(t.Context(), client, urgent); err != nil || time.Since(began) > 0 {
+			t.Errorf("another request of the account took %s: %v", time.Since(began), err)
+		}
+		if _, err := r.Err(ordinary.Account); err != nil {
+			t.Errorf("requests wait: %v", err)
+		}
+	})
+	for seconds, want := range map[int]time.Duration{0: 0, 30: 30 * time.Second, 3600: maxRetryAfter} {
+		if got := RetryAfter(fmt.Errorf("ask: %w", apierrors.NewTooManyRequests("busy", seconds))); got != want {
+			t.Errorf("a Retry-After of %d s: %s", seconds, got)
+		}
+	}
+}
+
+// Another credential ends a pause for want of one, and no other.
+func TestRenewedEndsNoOtherPause(t *testing.T) {
+	for code, waits := range map[int]bool{http.StatusServiceUnavailable: true, http.StatusUnauthorized: false} {
+		inBubble(t, status(code), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
 			_ = get(t.Context(), client, ordinary)
 			a.set(status(http.StatusOK))
 			began := time.Now()
 			r.Renewed(ordinary.Account)
-			if err := get(t.Context(), client, ordinary); err != nil || time.Since(began) < wants || wants == 0 && time.Since(began) > 0 {
+			if err := get(t.Context(), client, ordinary); err != nil || time.Since(began) > 0 != waits {
 				t.Errorf("after %d it took %s: %v", code, time.Since(began), err)
 			}
 		})
@@ -90,33 +112,33 @@ func (neverConnects) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// A gate that fails and is renewed at once is either open, or has a probe: no order of the two closes it for ever.
+// A gate that fails and is renewed at once is either open, or lets a request probe: no order of the two closes it for ever.
 func TestAGateThatIsRenewedOpens(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	for range 2000 {
-		g := &gate{name: "test", max: firstPause}
+		g := &gate{name: "test"}
 		first, err := g.enter(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		first.fail(&CredentialError{errNoToken}, 0)
-		<-time.After(0)
-		g.admit(g.closed, 1)
+		g.fail(first, &CredentialError{errNoToken})
+		g.leave(g.epoch) // the pause is over
 		second, err := g.enter(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		var both sync.WaitGroup
-		both.Go(func() { second.fail(&CredentialError{errNoToken}, 0) })
+		both.Go(func() { g.fail(second, &CredentialError{errNoToken}) })
 		both.Go(g.renew)
 		both.Wait()
+		g.leave(g.epoch)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		last, err := g.enter(ctx)
 		cancel()
 		if err != nil {
 			t.Fatalf("it is closed for ever: %v", err)
 		}
-		last.succeed()
+		g.succeed(last)
 	}
 }
 

@@ -1,8 +1,8 @@
-// Package requests decides when a request to the API server is sent: few wait for an answer at a time, one makes a
-// connection, and after a failure that concerns many, one tries for all.
+// Package requests decides when a request to the API server is sent: few wait for an answer at a time, one of a client makes
+// a connection, and after a failure that concerns all of an identity, one tries for all.
 //
-// It owns the slots, the pauses and their jitter. It must not know what is asked for, nor with which credential, and
-// reads no byte of an answer's body.
+// It owns the slots, the turns to dial, the pauses and their jitter. It must not know what is asked for, nor with which
+// credential, and reads no byte of an answer's body.
 package requests
 
 import (
@@ -12,12 +12,12 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/http/httptrace"
-	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2"
+	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -25,12 +25,10 @@ import (
 )
 
 const (
-	sharedSlots = 12
-	urgentSlots = 4
-	// slotTime is how long a request that has a connection, and no answer, has its slot.
+	ordinarySlots = 12
+	urgentSlots   = 4
+	// slotTime is how long a request has its slot that has no answer.
 	slotTime = time.Second
-	// dialTime is how long a request may keep others from looking for a connection.
-	dialTime = 5 * time.Second
 	// maxAccounts is how many accounts are remembered that have no failure.
 	maxAccounts = 1000
 )
@@ -73,17 +71,15 @@ func (e *CredentialError) Unwrap() error { return e.Err }
 // Requests bounds and paces the requests of all clients of a process. All methods are safe for concurrent use. It has no
 // goroutine.
 //
-//   - At most 12 requests are under way, and 4 more urgent ones. One that has no answer's headers a second after it has a
-//     connection no longer counts, so objects without an answer hold up nobody for long.
-//   - One request of a client at a time looks for a connection, for 5 seconds at most: one new connection of HTTP/2 serves a
-//     hundred.
-//   - After a failure of the transport all requests wait, after a 401, 429 or 503 those of the identity that the API server
-//     sees: in pauses that grow from 0.25 s to 5 and 30 s, or as long as Retry-After says, up to a minute. Then one tries for
-//     all.
+//   - At most 12 requests are under way, and 16 with urgent ones. One that has no answer's headers after a second no longer
+//     counts, so objects without an answer hold up nobody for long.
+//   - After a failure of the transport, a 401 or a 503 the requests of the identity wait that the API server sees: in pauses
+//     that grow from 0.25 s to 5 s without an answer, to 30 s with one. Then one tries for all.
+//   - A 429 is of one request, whose sender obeys its Retry-After: the API server decides by what it was asked.
 type Requests struct {
-	// Each has a token for a request that is under way.
-	shared, urgent chan struct{}
-	node           *gate
+	// all has a place for each request that is under way, ordinary one for each that isn't urgent.
+	all, ordinary     *semaphore.Weighted
+	underWay, waiting atomic.Int64
 	// refused has room for one signal.
 	refused chan struct{}
 
@@ -113,8 +109,8 @@ func (i identity) String() string {
 // New returns a Requests without a pause.
 func New() *Requests {
 	return &Requests{
-		shared: make(chan struct{}, sharedSlots), urgent: make(chan struct{}, urgentSlots),
-		node: &gate{name: "all accounts", max: maxNodePause}, refused: make(chan struct{}, 1), identities: map[identity]*gate{},
+		all: semaphore.NewWeighted(ordinarySlots + urgentSlots), ordinary: semaphore.NewWeighted(ordinarySlots),
+		refused: make(chan struct{}, 1), identities: map[identity]*gate{},
 	}
 }
 
@@ -125,7 +121,7 @@ func (r *Requests) Wrap(base http.RoundTripper, own bool) http.RoundTripper {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asNode = r.asNode || !own
-	return &transport{r, base, own, make(chan struct{}, 1)}
+	return &transport{r, base, own}
 }
 
 // Refused returns what gets a signal after the API server has refused a request that had the plugin's own rights.
@@ -139,7 +135,7 @@ func (r *Requests) gateOf(who identity) *gate {
 		if len(r.identities) >= maxAccounts {
 			maps.DeleteFunc(r.identities, func(_ identity, g *gate) bool { _, err := g.state(); return err == nil })
 		}
-		g = &gate{name: who.String(), max: maxPause}
+		g = &gate{name: who.String()}
 		r.identities[who] = g
 	}
 	return g
@@ -154,20 +150,39 @@ func (r *Requests) Renewed(account volume.ServiceAccount) {
 // server has answered, and has no text of its answer.
 func (r *Requests) Err(account volume.ServiceAccount) (since time.Time, err error) {
 	r.mu.Lock()
-	who := identity{account: account, node: r.asNode && account == volume.ServiceAccount{}}
+	g := r.identities[identity{account: account, node: r.asNode && account == volume.ServiceAccount{}}]
 	r.mu.Unlock()
-	if since, err = r.gateOf(who).state(); err != nil {
-		return since, err
+	if g == nil {
+		return since, nil
 	}
-	return r.node.state()
+	return g.state()
+}
+
+// State is what a Requests does at one moment.
+type State struct {
+	// UnderWay are the requests that have a slot, and Waiting those that wait for one, or at a gate.
+	UnderWay, Waiting int64
+	// Closed counts the identities whose requests wait, by the reason.
+	Closed map[Reason]int
+}
+
+// State returns what it does now.
+func (r *Requests) State() State {
+	s := State{UnderWay: r.underWay.Load(), Waiting: r.waiting.Load(), Closed: map[Reason]int{}}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, g := range r.identities {
+		if _, err := g.state(); err != nil {
+			s.Closed[reasonOf(err)]++
+		}
+	}
+	return s
 }
 
 type transport struct {
 	requests *Requests
 	base     http.RoundTripper
 	own      bool
-	// dial has a token for the request that looks for a connection.
-	dial chan struct{}
 }
 
 // WrappedRoundTripper lets client-go find the transport below.
@@ -175,35 +190,25 @@ func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.base }
 
 // RoundTrip sends a request when its turn has come, and returns when the headers of the answer have.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	ctx := req.Context()
-	turn, err := t.admit(ctx, MetaOf(ctx))
+	ctx, m := req.Context(), MetaOf(req.Context())
+	g := &gate{} // nobody waits at it
+	if !m.Alone {
+		g = t.requests.gateOf(identity{account: m.Account, node: !t.own && m.Account == volume.ServiceAccount{}})
+	}
+	epoch, releaseSlot, err := t.requests.admit(ctx, g, m.Urgent)
 	if err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close() // as a transport must
 		}
 		return nil, err
 	}
-	defer turn.slot()
-	defer turn.found()
-	defer time.AfterFunc(dialTime, turn.found).Stop()
-	var mu sync.Mutex
-	var late *time.Timer // guarded by mu
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
-		turn.found()
-		mu.Lock()
-		defer mu.Unlock()
-		if late == nil {
-			late = time.AfterFunc(slotTime, turn.slot)
-		}
-	}})
-	resp, err := t.base.RoundTrip(req.WithContext(ctx))
-	mu.Lock()
-	defer mu.Unlock()
-	if late != nil {
-		late.Stop()
-	}
-	turn.learn(ctx, late != nil, resp, err)
-	if err == nil && t.own && resp.StatusCode == http.StatusForbidden && MetaOf(ctx).Account == (volume.ServiceAccount{}) {
+	defer releaseSlot()
+	defer time.AfterFunc(slotTime, releaseSlot).Stop()
+	looking, connected, ended := lookForConnection(ctx)
+	defer ended()
+	resp, err := t.base.RoundTrip(req.WithContext(looking))
+	learn(ctx, g, epoch, connected(), resp, err)
+	if err == nil && t.own && resp.StatusCode == http.StatusForbidden && m.Account == (volume.ServiceAccount{}) {
 		select {
 		case t.requests.refused <- struct{}{}:
 		default: // one waits already
@@ -212,100 +217,71 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// turn is what a request has that may be sent.
-type turn struct {
-	account, node ticket
-	// slot and found give back its slot, and its turn to look for a connection; more than once does no harm.
-	slot, found func()
-}
-
-// admit waits for the gates, for a slot, and for the turn to look for a connection. The error is the cause of ctx.
-func (t *transport) admit(ctx context.Context, m Meta) (got turn, err error) {
-	r := t.requests
-	var urgent chan struct{}
-	if m.Urgent {
-		urgent = r.urgent
-	}
-	account := &gate{max: maxPause} // nobody waits at it
-	if !m.Alone {
-		account = r.gateOf(identity{account: m.Account, node: !t.own && m.Account == volume.ServiceAccount{}})
-	}
+// admit waits at the gate and for a slot. The error is the cause of ctx. More than one call of releaseSlot does no harm.
+func (r *Requests) admit(ctx context.Context, g *gate, urgent bool) (epoch int, releaseSlot func(), err error) {
+	r.waiting.Add(1)
+	defer r.waiting.Add(-1)
 	for {
-		if got.account, err = account.enter(ctx); err != nil {
-			return got, err
+		if epoch, err = g.enter(ctx); err != nil {
+			return 0, nil, err
 		}
-		if got.node, err = r.node.enter(ctx); err != nil {
-			got.account.leave()
-			return got, err
+		if releaseSlot, err = r.takeSlot(ctx, urgent); err != nil {
+			g.leave(epoch)
+			return 0, nil, err
 		}
-		if got.slot, err = take(ctx, r.shared, urgent); err == nil {
-			if got.found, err = take(ctx, t.dial, nil); err == nil {
-				if !got.account.holds() && !got.node.holds() {
-					return got, nil
-				}
-				got.found() // a gate has closed meanwhile
-			}
-			got.slot()
+		if !g.holds(epoch) {
+			return epoch, releaseSlot, nil
 		}
-		got.account.leave()
-		got.node.leave()
-		if err != nil {
-			return got, err
-		}
+		releaseSlot() // the gate has closed meanwhile
 	}
 }
 
-// take takes a place of either, nil is none, and returns what gives it back.
-func take(ctx context.Context, first, second chan struct{}) (release func(), err error) {
-	select {
-	case first <- struct{}{}:
-		return sync.OnceFunc(func() { <-first }), nil
-	case second <- struct{}{}:
-		return sync.OnceFunc(func() { <-second }), nil
-	case <-ctx.Done():
+func (r *Requests) takeSlot(ctx context.Context, urgent bool) (release func(), err error) {
+	if !urgent && r.ordinary.Acquire(ctx, 1) != nil {
 		return nil, context.Cause(ctx)
 	}
-}
-
-// learn tells the gates the outcome. sent says that the request had a connection.
-func (t turn) learn(ctx context.Context, sent bool, resp *http.Response, err error) {
-	var late net.Error
-	var reset http2.StreamError
-	var unsent *CredentialError
-	switch {
-	case err == nil:
-		t.node.succeed()
-		if closes(resp.StatusCode) {
-			t.account.fail(answered(resp), retryAfter(resp))
-		} else {
-			t.account.succeed()
+	releaseOrdinary := func() {
+		if !urgent {
+			r.ordinary.Release(1)
 		}
-		return
-	case errors.As(err, &unsent):
-		t.node.leave()
-		t.account.fail(err, 0)
-		return
-	case ctx.Err() != nil, sent && errors.As(err, &late) && late.Timeout(), errors.As(err, &reset):
-		t.node.leave() // one object has no answer, while its connection works
-	default:
-		t.node.fail(unreachable(err), 0)
 	}
-	t.account.leave()
+	if r.all.Acquire(ctx, 1) != nil {
+		releaseOrdinary()
+		return nil, context.Cause(ctx)
+	}
+	r.underWay.Add(1)
+	return sync.OnceFunc(func() {
+		r.underWay.Add(-1)
+		r.all.Release(1)
+		releaseOrdinary()
+	}), nil
 }
 
-// closes tells whether an answer concerns all requests of the account.
+// learn tells the gate the outcome of a request. connected says that it had a connection.
+func learn(ctx context.Context, g *gate, epoch int, connected bool, resp *http.Response, err error) {
+	var late net.Error
+	switch {
+	case err == nil && closes(resp.StatusCode):
+		g.fail(epoch, answered(resp.StatusCode))
+	case err == nil:
+		g.succeed(epoch)
+	case errors.As(err, new(*CredentialError)):
+		g.fail(epoch, err)
+	case ctx.Err() != nil, connected && errors.As(err, &late) && late.Timeout(), errors.As(err, new(http2.StreamError)):
+		g.leave(epoch) // one object has no answer, while its connection works
+	default:
+		g.fail(epoch, unreachable(err))
+	}
+}
+
+// closes tells whether an answer concerns all requests of the identity.
 func closes(code int) bool {
-	return code == http.StatusUnauthorized || code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable
-}
-
-func retryAfter(resp *http.Response) time.Duration {
-	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
-	return time.Duration(max(seconds, 0)) * time.Second
+	return code == http.StatusUnauthorized || code == http.StatusServiceUnavailable
 }
 
 // answered returns the API error of an answer, without a word of its body.
-func answered(resp *http.Response) error {
-	err := apierrors.NewGenericServerResponse(resp.StatusCode, "", schema.GroupResource{}, "", "", 0, false)
-	err.ErrStatus.Message = fmt.Sprintf("the API server answered %d %s", resp.StatusCode, err.ErrStatus.Reason)
+func answered(code int) error {
+	err := apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false)
+	err.ErrStatus.Message = fmt.Sprintf("the API server answered %d %s", code, err.ErrStatus.Reason)
 	return err
 }

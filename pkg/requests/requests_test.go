@@ -114,24 +114,24 @@ func TestSlots(t *testing.T) {
 			go func() { _ = get(ctx, client, ordinary) }()
 		}
 		synctest.Wait()
-		if n := a.count(); n != sharedSlots {
+		if n := a.count(); n != ordinarySlots {
 			t.Errorf("%d requests are under way", n)
 		}
 		for range 10 {
 			go func() { _ = get(ctx, client, urgent) }()
 		}
 		synctest.Wait()
-		if n := a.count(); n != sharedSlots+urgentSlots {
+		if n := a.count(); n != ordinarySlots+urgentSlots {
 			t.Errorf("%d requests are under way, urgent ones with them", n)
 		}
 		after(slotTime)
-		if n := a.count(); n != 2*(sharedSlots+urgentSlots) {
+		if n := a.count(); n != 2*(ordinarySlots+urgentSlots) {
 			t.Errorf("%d requests were sent after silent ones lost their slots", n)
 		}
 		cancel()
 		synctest.Wait()
-		if len(r.shared)+len(r.urgent) != 0 {
-			t.Errorf("slots are left: %d, %d", len(r.shared), len(r.urgent))
+		if s := r.State(); s.UnderWay+s.Waiting != 0 || !r.all.TryAcquire(ordinarySlots+urgentSlots) {
+			t.Errorf("slots are left: %+v", s)
 		}
 		if _, err := r.Err(account("a")); err != nil {
 			t.Errorf("cancelled requests have others wait: %v", err)
@@ -150,14 +150,17 @@ func TestOutage(t *testing.T) {
 		if n := a.count(); n > 40 {
 			t.Errorf("%d requests in a minute", n)
 		}
-		since, err := r.Err(account("other"))
+		since, err := r.Err(account("a"))
 		if err == nil || time.Since(since) != time.Minute || strings.Contains(err.Error(), "refused") {
 			t.Errorf("requests wait for %v: %v", time.Since(since), err)
+		}
+		if s := r.State(); s.Waiting < 900 || s.Closed[Unreachable] != 1 {
+			t.Errorf("the state is %+v", s)
 		}
 		a.set(status(http.StatusOK))
 		began := time.Now()
 		all.Wait()
-		if took := time.Since(began); took > maxNodePause {
+		if took := time.Since(began); took > maxWayPause {
 			t.Errorf("all have their answers after %v", took)
 		}
 		if _, err := r.Err(account("a")); err != nil {
@@ -166,19 +169,21 @@ func TestOutage(t *testing.T) {
 	})
 }
 
+type silentKey struct{}
+
 // A request that gets no answer may be the one that tries. It does not have the others wait for long.
 func TestSilentProbes(t *testing.T) {
 	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
 		_ = get(t.Context(), client, ordinary)
 		a.set(func(r *http.Request) (int, string, error) {
-			if strings.HasSuffix(r.URL.Path, "silent") {
+			if r.Context().Value(silentKey{}) != nil {
 				return silent(r)
 			}
 			return status(http.StatusOK)(r)
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		for range 200 {
-			go func() { _ = get(ctx, client, Meta{Account: account("silent")}) }()
+			go func() { _ = get(context.WithValue(ctx, silentKey{}, true), client, ordinary) }()
 		}
 		synctest.Wait()
 		began := time.Now()
@@ -192,7 +197,7 @@ func TestSilentProbes(t *testing.T) {
 	})
 }
 
-// What the API server says of an account has the requests of that account wait, as long as it asks, and no others.
+// What the API server says of an account has the requests of that account wait, and no others.
 func TestAnAccountWaits(t *testing.T) {
 	for _, test := range []struct {
 		name        string
@@ -201,8 +206,8 @@ func TestAnAccountWaits(t *testing.T) {
 		reason      func(error) bool
 	}{
 		{"401", status(http.StatusUnauthorized), firstPause / 2, firstPause, apierrors.IsUnauthorized},
-		{"429", busy(http.StatusTooManyRequests, "40"), 40 * time.Second, time.Minute, apierrors.IsTooManyRequests},
-		{"429 for an hour", busy(http.StatusTooManyRequests, "3600"), maxRetryAfter, 3 * maxRetryAfter / 2, apierrors.IsTooManyRequests},
+		{"away", away, firstPause / 2, firstPause, func(err error) bool { return reasonOf(err) == Unreachable }},
+		{"429", busy(http.StatusTooManyRequests, "40"), 0, 0, nil},
 		{"503", status(http.StatusServiceUnavailable), firstPause / 2, firstPause, apierrors.IsServiceUnavailable},
 		{"no credential", func(*http.Request) (int, string, error) { return 0, "", &CredentialError{errors.New("no token")} }, firstPause / 2, firstPause, func(err error) bool { return errors.As(err, new(*CredentialError)) }},
 		{"500", status(http.StatusInternalServerError), 0, 0, nil},

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,7 +22,7 @@ func Told(err error) error {
 	var answer apierrors.APIStatus
 	if errors.As(err, &answer) {
 		status := answer.Status()
-		if status.Code < http.StatusInternalServerError && !closes(int(status.Code)) ||
+		if status.Code < http.StatusInternalServerError && status.Code != http.StatusUnauthorized && status.Code != http.StatusTooManyRequests ||
 			apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
 			return err
 		}
@@ -55,4 +56,14 @@ func unreachable(cause error) error {
 		return fmt.Errorf("ask the API server: %w", cause)
 	}
 	return fmt.Errorf("ask the API server: %w", errBroken)
+}
+
+// maxRetryAfter is the longest Retry-After that is obeyed.
+const maxRetryAfter = time.Minute
+
+// RetryAfter returns how long the API server asks to wait before the request is sent again that failed with err, a minute at
+// most; 0 if it does not ask.
+func RetryAfter(err error) time.Duration {
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	return min(time.Duration(max(seconds, 0))*time.Second, maxRetryAfter)
 }
