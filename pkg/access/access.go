@@ -21,7 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/authz"
-	"github.com/refvol/refvol/pkg/requests"
+	"github.com/refvol/refvol/pkg/question"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -86,28 +86,13 @@ type right struct {
 	proof   types.UID
 }
 
-// reply is what the API server said, with the times of the question and of the answer. The zero reply is none. It is one
-// value, so that no time can belong to another answer.
-type reply struct {
-	yes        bool
-	sent, came time.Time
-}
-
-// answer is what is known of a right. Access.mu guards it.
+// answer is what is known of a right: whether an account has it. Access.mu guards it.
 type answer struct {
-	// last is the newest reply. A question that fails does not change it.
-	last reply
+	question.Question[bool]
 	// refused says that a no was confirmed: it counts until there is a yes. suspect is when the no came that waits for its
 	// confirmation; zero for none.
 	refused bool
 	suspect time.Time
-	// err is why the last question has failed, nil after a reply. retries are the pauses after failures, and retryAt is
-	// when the next question may be sent.
-	err     error
-	retries wait.Backoff
-	retryAt time.Time
-	// cancel ends the question that is under way; nil if none is.
-	cancel context.CancelFunc
 	// used is when somebody last wanted to know, and kept says that mounted volumes do.
 	used time.Time
 	kept bool
@@ -158,7 +143,7 @@ func (a *Access) Run(ctx context.Context) {
 func (a *Access) forget(before time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.DeleteFunc(a.answers, func(_ right, x *answer) bool { return x.cancel == nil && x.used.Before(before) })
+	maps.DeleteFunc(a.answers, func(_ right, x *answer) bool { return !x.InFlight() && x.used.Before(before) })
 }
 
 // Close ends all questions, and lets none begin. It is idempotent.
@@ -166,9 +151,7 @@ func (a *Access) Close() {
 	a.mu.Lock()
 	a.closed = true
 	for _, x := range a.answers {
-		if x.cancel != nil {
-			x.cancel()
-		}
+		x.Cancel()
 	}
 	a.mu.Unlock()
 	a.running.Wait()
@@ -196,14 +179,14 @@ func (a *Access) admit(pod volume.Pod, ref volume.Ref, began time.Time, token vo
 			k.proof = pod.UID
 		}
 		x := a.answer(k)
-		switch last := x.last; {
-		case !last.came.IsZero() && !last.yes && !last.sent.Before(began):
+		switch last := x.Last; {
+		case last.IsKnown() && !last.Value && !last.Asked.Before(began):
 			return Refused, nil
-		case last.yes && time.Since(last.came) < admitAge:
+		case last.Value && time.Since(last.Came) < admitAge:
 			continue
 		}
 		a.ask(k, x, pod, token, true)
-		return Unknown, cmp.Or(x.err, ErrPending)
+		return Unknown, cmp.Or(x.Err, ErrPending)
 	}
 	return Allowed, nil
 }
@@ -218,7 +201,7 @@ func (a *Access) Keeps(pod volume.Pod, ref volume.Ref, mounted bool) (Verdict, e
 	k := a.kept(pod.Account(), ref)
 	x := a.answer(k)
 	x.kept = true
-	never, old := x.last.came.IsZero(), time.Since(x.last.came) >= a.opts.MaxAge
+	never, old := !x.Last.IsKnown(), time.Since(x.Last.Came) >= a.opts.MaxAge
 	if never || old || x.isUnconfirmed() && time.Since(x.suspect) >= refusalTime {
 		a.ask(k, x, pod, volume.Token{}, false)
 	}
@@ -226,15 +209,15 @@ func (a *Access) Keeps(pod volume.Pod, ref volume.Ref, mounted bool) (Verdict, e
 	case x.refused:
 		return Refused, nil
 	case x.isUnconfirmed():
-		return Suspected, cmp.Or(x.err, ErrPending)
-	case never, old && (x.err != nil || !mounted):
-		return Unknown, cmp.Or(x.err, ErrPending)
+		return Suspected, cmp.Or(x.Err, ErrPending)
+	case never, old && (x.Err != nil || !mounted):
+		return Unknown, cmp.Or(x.Err, ErrPending)
 	}
 	return Allowed, nil
 }
 
-// isUnconfirmed says whether the last reply is a no that is not confirmed.
-func (x *answer) isUnconfirmed() bool { return !x.last.came.IsZero() && !x.last.yes && !x.refused }
+// isUnconfirmed says whether the last answer is a no that is not confirmed.
+func (x *answer) isUnconfirmed() bool { return x.Last.IsKnown() && !x.Last.Value && !x.refused }
 
 func (a *Access) kept(account volume.ServiceAccount, ref volume.Ref) right {
 	return right{account: account, ref: ref, verb: a.opts.Verbs[len(a.opts.Verbs)-1]}
@@ -245,7 +228,7 @@ func (a *Access) Asks(account volume.ServiceAccount, refs map[volume.Ref]bool) b
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for ref := range refs {
-		if x := a.answers[a.kept(account, ref)]; x != nil && x.cancel != nil {
+		if x := a.answers[a.kept(account, ref)]; x != nil && x.InFlight() {
 			return true
 		}
 	}
@@ -257,8 +240,8 @@ func (a *Access) Renewed(account volume.ServiceAccount) {
 	var failed []volume.Ref
 	a.mu.Lock()
 	for k, x := range a.answers {
-		if k.account == account && x.err != nil {
-			x.retryAt = time.Time{}
+		if k.account == account && x.Err != nil {
+			x.Renew()
 			failed = append(failed, k.ref)
 		}
 	}
@@ -272,24 +255,20 @@ func (a *Access) Renewed(account volume.ServiceAccount) {
 func (a *Access) answer(k right) *answer {
 	x := a.answers[k]
 	if x == nil {
-		x = &answer{retries: newRetries()}
+		x = &answer{Question: question.New[bool](wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 15 * time.Second})}
 		a.answers[k] = x
 	}
 	x.used = time.Now()
 	return x
 }
 
-func newRetries() wait.Backoff {
-	return wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 15 * time.Second}
-}
-
 // ask sends a question, unless one is under way or has just failed. The caller holds mu.
 func (a *Access) ask(k right, x *answer, pod volume.Pod, token volume.Token, urgent bool) {
-	if x.cancel != nil || a.closed || time.Now().Before(x.retryAt) {
+	if a.closed || !x.IsDue() {
 		return
 	}
-	ctx := requests.With(context.Background(), requests.Meta{Urgent: urgent})
-	ctx, x.cancel = context.WithCancel(klog.NewContext(ctx, klog.Background().WithValues("pod", klog.KRef(pod.Namespace, pod.Name))))
+	x.Urgent = urgent
+	ctx := x.Begin(klog.NewContext(context.Background(), klog.Background().WithValues("pod", klog.KRef(pod.Namespace, pod.Name))))
 	p := a.pods[pod.UID]
 	if p == nil {
 		p = &places{taken: make(chan struct{}, questionsAtOnce)}
@@ -297,60 +276,57 @@ func (a *Access) ask(k right, x *answer, pod volume.Pod, token volume.Token, urg
 	}
 	p.users++
 	a.running.Go(func() {
-		sent, yes, err := a.send(ctx, k, p, token)
-		a.learn(k, x, sent, yes, err)
+		yes, err := a.send(ctx, k, p, token)
+		a.learn(k, x, yes, err)
 		a.leave(pod.UID, p)
 		a.opts.Changed(k.account, k.ref)
 	})
 }
 
 // send waits for a place and sends a question.
-func (a *Access) send(ctx context.Context, k right, p *places, token volume.Token) (sent time.Time, yes bool, err error) {
+func (a *Access) send(ctx context.Context, k right, p *places, token volume.Token) (yes bool, err error) {
 	select {
 	case p.taken <- struct{}{}:
 		defer func() { <-p.taken }()
 	case <-ctx.Done():
-		return sent, false, ctx.Err()
+		return false, ctx.Err()
 	}
 	ctx, cancel := context.WithTimeout(ctx, questionTime)
 	defer cancel()
-	sent = time.Now()
-	yes, err = guarded(ctx, func() (bool, error) { return a.opts.Ask(ctx, k.account, k.ref, k.verb, token) })
-	return sent, yes, err
+	return guarded(ctx, func() (bool, error) { return a.opts.Ask(ctx, k.account, k.ref, k.verb, token) })
 }
 
-// learn takes in the end of a question. A failure changes nothing of the last reply. But a no before it can't be confirmed by
+// learn takes in the end of a question. A failure changes nothing of the last answer. But a no before it can't be confirmed by
 // the next one alone: what refuses after an outage may be a server that has just started.
-func (a *Access) learn(k right, x *answer, sent time.Time, yes bool, err error) {
+func (a *Access) learn(k right, x *answer, yes bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x.cancel()
-	x.cancel = nil
 	if err != nil {
-		pause := x.retries.Step()
-		x.err, x.suspect, x.retryAt = err, time.Time{}, time.Now().Add(pause)
-		time.AfterFunc(pause, func() { a.opts.Changed(k.account, k.ref) })
+		x.suspect = time.Time{}
+		time.AfterFunc(x.Failed(err), func() { a.opts.Changed(k.account, k.ref) })
 		return
 	}
-	a.take(k, x, sent, yes)
+	x.Answered(yes)
+	a.judge(k, x)
 	if k.proof != "" { // it is an answer about the account too
 		k.proof = ""
-		a.take(k, a.answer(k), sent, yes)
+		of := a.answer(k)
+		of.Take(x.Last)
+		a.judge(k, of)
 	}
 }
 
-// take takes in a reply. A no counts when another one confirms it that was asked for refusalTime later. The caller holds mu.
-func (a *Access) take(k right, x *answer, sent time.Time, yes bool) {
-	x.err, x.retries, x.retryAt = nil, newRetries(), time.Time{}
-	x.last = reply{yes: yes, sent: sent, came: time.Now()}
+// judge says what the last answer means. A no counts when another one confirms it that was asked for refusalTime later. The
+// caller holds mu.
+func (a *Access) judge(k right, x *answer) {
 	switch {
-	case yes:
+	case x.Last.Value:
 		x.refused, x.suspect = false, time.Time{}
 	case x.refused:
 	case x.suspect.IsZero():
-		x.suspect = x.last.came
+		x.suspect = x.Last.Came
 		time.AfterFunc(refusalTime, func() { a.confirm(k) })
-	case sent.Sub(x.suspect) >= refusalTime:
+	case x.Last.Asked.Sub(x.suspect) >= refusalTime:
 		x.refused, x.suspect = true, time.Time{}
 	}
 }

@@ -4,15 +4,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/refvol/refvol/pkg/requests"
+	"github.com/refvol/refvol/pkg/question"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -20,8 +20,10 @@ import (
 var ErrPending = errors.New("the pod's spec is not read yet")
 
 const (
-	// readsAtOnce is how many reads there are at once, after one that was answered; a pod may take megabytes.
-	readsAtOnce = 16
+	// readsAtOnce is how many pods are read at once, as one may take megabytes, and ordinaryReads how many of those may be for
+	// no publish.
+	readsAtOnce   = 16
+	ordinaryReads = 12
 	// urgentPause is the longest pause between two reads of a pod for which a publish waits.
 	urgentPause = 5 * time.Second
 )
@@ -32,56 +34,69 @@ const (
 type Reads struct {
 	get     func(ctx context.Context, pod volume.Pod) (*Spec, error)
 	changed func(uid types.UID)
-	running sync.WaitGroup
+	// all has a place for each read, ordinary one for each for which no publish waits.
+	all, ordinary *semaphore.Weighted
+	running       sync.WaitGroup
 
 	mu sync.Mutex
-	// send starts the goroutine of a read; nil while Run does not run.
-	send func(*read)
+	// start starts the goroutine of a read; nil while Run does not run.
+	start func(*read)
 	// reads are those of pods whose volumes wait. The keys have no service account.
 	reads map[volume.Pod]*read
-	// queue has those that are to be sent, sent is how many are, and works says that the last one was answered.
-	queue []*read
-	sent  int
-	works bool
 }
 
-// read is the read of a pod.
+// read is the read of a pod, for the volumes that wait for it.
 type read struct {
+	question.Question[answer]
 	pod     volume.Pod
 	waiters map[string]struct{}
-	urgent  bool
-	// spec or err is the answer, once there is one. Until answered, err is why the last try failed.
-	answered bool
-	spec     *Spec
-	err      error
-	// retryAt is when it may be sent again.
-	retries wait.Backoff
-	retryAt time.Time
+}
+
+// answer is a pod, or err, if there is none.
+type answer struct {
+	spec *Spec
+	err  error
 }
 
 // NewReads returns a Reads that uses get. changed is called after each answer, and must not block.
 func NewReads(get func(ctx context.Context, pod volume.Pod) (*Spec, error), changed func(uid types.UID)) *Reads {
-	return &Reads{get: get, changed: changed, reads: map[volume.Pod]*read{}}
+	return &Reads{get: get, changed: changed, all: semaphore.NewWeighted(readsAtOnce), ordinary: semaphore.NewWeighted(ordinaryReads), reads: map[volume.Pod]*read{}}
 }
 
 // Run sends reads until ctx ends.
 func (r *Reads) Run(ctx context.Context) {
 	r.mu.Lock()
-	r.send = func(x *read) {
-		ctx := requests.With(ctx, requests.Meta{Urgent: x.urgent})
+	r.start = func(x *read) {
+		ctx, urgent := x.Begin(ctx), x.Urgent
 		r.running.Go(func() {
-			spec, err := r.get(ctx, x.pod)
-			r.answer(x, spec, err)
+			spec, err := r.send(ctx, x.pod, urgent)
+			r.learn(x, spec, err)
 			r.changed(x.pod.UID)
 		})
 	}
-	r.pump()
+	for _, x := range r.reads {
+		r.start(x)
+	}
 	r.mu.Unlock()
 	<-ctx.Done()
 	r.mu.Lock()
-	r.send = nil
+	r.start = nil
 	r.mu.Unlock()
 	r.running.Wait()
+}
+
+func (r *Reads) send(ctx context.Context, pod volume.Pod, urgent bool) (*Spec, error) {
+	if !urgent {
+		if err := r.ordinary.Acquire(ctx, 1); err != nil {
+			return nil, err
+		}
+		defer r.ordinary.Release(1)
+	}
+	if err := r.all.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer r.all.Release(1)
+	return r.get(ctx, pod)
 }
 
 // Get returns a pod for a volume, or the NotFound API error of Reader.Get, once it was read. Until then it returns ErrPending,
@@ -92,18 +107,20 @@ func (r *Reads) Get(pod volume.Pod, volumeID string, urgent bool) (*Spec, error)
 	pod.ServiceAccount = "" // not all volumes know it
 	x := r.reads[pod]
 	if x == nil {
-		x = &read{pod: pod, waiters: map[string]struct{}{}, retries: wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second}}
+		pauses := wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second}
+		x = &read{Question: question.New[answer](pauses), pod: pod, waiters: map[string]struct{}{}}
 		r.reads[pod] = x
-		r.queue = append(r.queue, x)
 	}
-	if x.answered {
+	if x.Last.IsKnown() {
 		r.leave(x, volumeID)
-		return x.spec, x.err
+		return x.Last.Value.spec, x.Last.Value.err
 	}
 	x.waiters[volumeID] = struct{}{}
-	x.urgent = x.urgent || urgent
-	r.pump()
-	return nil, cmp.Or(x.err, ErrPending)
+	x.Urgent = x.Urgent || urgent
+	if r.start != nil && x.IsDue() {
+		r.start(x)
+	}
+	return nil, cmp.Or(x.Err, ErrPending)
 }
 
 // Leave has a volume wait no more.
@@ -115,70 +132,32 @@ func (r *Reads) Leave(volumeID string) {
 	}
 }
 
-// leave forgets a read for which no volume waits.
+// leave forgets a read for which no volume waits. The caller holds mu.
 func (r *Reads) leave(x *read, volumeID string) {
 	delete(x.waiters, volumeID)
 	if len(x.waiters) == 0 {
 		delete(r.reads, x.pod)
-		r.queue = slices.DeleteFunc(r.queue, func(other *read) bool { return other == x })
+		x.Cancel()
 	}
 }
 
-// pump sends what may be sent. The caller holds mu.
-func (r *Reads) pump() {
-	most := 1
-	if r.works {
-		most = readsAtOnce
-	}
-	for r.sent < most && r.send != nil {
-		x := r.next()
-		if x == nil {
-			return
-		}
-		r.sent++
-		r.send(x)
-	}
-}
-
-// next takes a read out of the queue that may be sent, an urgent one first. The caller holds mu.
-func (r *Reads) next() *read {
-	now, at := time.Now(), -1
-	for i, x := range r.queue {
-		if now.Before(x.retryAt) {
-			continue
-		}
-		if at < 0 || x.urgent && !r.queue[at].urgent {
-			at = i
-		}
-	}
-	if at < 0 {
-		return nil
-	}
-	x := r.queue[at]
-	r.queue = slices.Delete(r.queue, at, at+1)
-	return x
-}
-
-// answer takes in the end of a read.
-func (r *Reads) answer(x *read, spec *Spec, err error) {
+// learn takes in the end of a read. One that failed is repeated after a pause, if a volume waits then.
+func (r *Reads) learn(x *read, spec *Spec, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.sent--
-	noPod := apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
-	r.works = err == nil || noPod || apierrors.IsForbidden(err)
-	x.spec, x.err = spec, err
-	if x.answered = err == nil || noPod; !x.answered && len(x.waiters) > 0 && r.send != nil {
-		pause := x.retries.Step()
-		if x.urgent {
-			pause = min(pause, wait.Jitter(urgentPause, 1))
-		}
-		x.retryAt = time.Now().Add(pause)
-		r.queue = append(r.queue, x)
-		time.AfterFunc(pause, func() {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.pump()
-		})
+	if isAbsent := apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err); err == nil || isAbsent {
+		x.Answered(answer{spec, err})
+		return
 	}
-	r.pump()
+	pause := x.Failed(err)
+	if x.Urgent {
+		pause = min(pause, wait.Jitter(urgentPause, 1))
+	}
+	time.AfterFunc(pause, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.reads[x.pod] == x && r.start != nil && !x.InFlight() && !x.Last.IsKnown() {
+			r.start(x)
+		}
+	})
 }
