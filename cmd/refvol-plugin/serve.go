@@ -63,6 +63,9 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	m := metrics.New(version.Get())
 	clientmetrics.Register(m.Client()) // client-go has one place for that in a process
 	paced := requests.New()
+	if err := m.ShowRequests(paced.State); err != nil {
+		return err
+	}
 	client, err := newClient(config, paced)
 	if err != nil {
 		return err

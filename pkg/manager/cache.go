@@ -70,25 +70,52 @@ func (c *cache) bytes() int64 {
 	return c.size
 }
 
-// refer adds to the volumes of a pod that reference an object, and to those that are mounted; both may be negative. It
-// ignores a reference that was never added, so no count becomes negative. It returns how many the pod has now, and
-// whether anybody has one.
-func (c *cache) refer(p *place, uid types.UID, volumes, mounted int32) (pods int32, used bool) {
+// add counts a volume of a pod that references an object, and returns whether it is the pod's first.
+func (c *cache) add(p *place, uid types.UID, mounted bool) (first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := p.pods[uid]
-	if n.volumes+volumes < 0 {
-		return n.volumes, true
-	}
-	if n.volumes == 0 {
+	if first = n.volumes == 0; first {
 		c.count(uid, p.size)
 	}
-	n.volumes, n.mounted, p.mounted = n.volumes+volumes, n.mounted+mounted, p.mounted+mounted
-	if p.pods[uid] = n; n.volumes == 0 {
-		delete(p.pods, uid)
-		c.count(uid, -p.size)
+	n.volumes++
+	p.pods[uid] = n
+	if mounted {
+		p.mount(uid, 1)
 	}
-	return n.volumes, len(p.pods) > 0
+	return first
+}
+
+// remove counts a volume no more, and returns whether it was the pod's last, and whether anybody references the object.
+func (c *cache) remove(p *place, uid types.UID, mounted bool) (last, used bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if mounted {
+		p.mount(uid, -1)
+	}
+	n := p.pods[uid]
+	if n.volumes--; n.volumes > 0 {
+		p.pods[uid] = n
+		return false, true
+	}
+	delete(p.pods, uid)
+	c.count(uid, -p.size)
+	return true, len(p.pods) > 0
+}
+
+// mount says that a volume is mounted that was added before.
+func (c *cache) mount(p *place, uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.mount(uid, 1)
+}
+
+// mount adds to the mounted volumes of a pod. The caller holds cache.mu.
+func (p *place) mount(uid types.UID, by int32) {
+	n := p.pods[uid]
+	n.mounted += by
+	p.pods[uid] = n
+	p.mounted += by
 }
 
 // keep counts an object in place of what the item had; nil is none. Only one of which nothing was kept, and that no

@@ -68,23 +68,29 @@ func (m *Manager) grace(account volume.ServiceAccount, err error) time.Duration 
 	return denialTime
 }
 
-// deniedLocked returns why changes don't arrive any more, or nil while they do. Of requests that wait because no
-// credential is accepted, only the one that tries learns it.
+// deniedLocked returns why changes don't arrive any more, or nil while they do.
 func (it *item) deniedLocked() error {
 	err := it.denial.err
-	if since, waits := it.m.requests.Err(it.account); err == nil && apierrors.IsUnauthorized(waits) && time.Since(since) >= it.m.grace(it.account, waits) {
-		err = waits
-	}
-	if it.closed != nil {
-		err = nil
+	if err == nil {
+		err = it.noCredential()
 	}
 	switch {
-	case err == nil:
+	case err == nil, it.closed != nil:
 		return nil
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%s: its changes can't be had, for the API server accepts no token that it was asked with: %w", it.ref, err)
 	}
 	return fmt.Errorf("%s: its changes can't be had: %w", it.ref, err)
+}
+
+// noCredential returns why requests wait, if no credential of the account is accepted for long: only the one that tries
+// learns it itself.
+func (it *item) noCredential() (why error) {
+	since, waits := it.m.requests.Err(it.account)
+	if apierrors.IsUnauthorized(waits) && time.Since(since) >= it.m.grace(it.account, waits) {
+		why = waits
+	}
+	return why
 }
 
 func (it *item) denied() error {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/clientlog"
+	"github.com/refvol/refvol/pkg/question"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -39,60 +40,52 @@ type item struct {
 	closed error
 	// run is the present one; nil while nothing follows the object.
 	run *run
+	// state is the question for the object: the answer is the state in the API server, nil for no object. Each run begins it
+	// anew.
+	state question.Question[*volume.Object]
 	// newest is the newest resourceVersion that any run has seen: the item never goes back.
 	newest string
 	// notified is the state that the subscriber was last notified of. awaited says that a GetObject failed with
 	// ErrNotSynced: then it hears of the sync also if that brings nothing new.
-	notified state
+	notified known
 	awaited  bool
 	denial   denial
 	// provenAt is when the API server last said what the state is, or that it had not changed; zero for never.
 	lastRead, provenAt time.Time
-	// requests counts those that were sent, with Cache and Get, and wants is the first whose answer a pod may have, of pods that
-	// came after an earlier one was sent.
-	requests uint64
-	wants    map[types.UID]uint64
+	// wants is the first try whose answer a pod may have, with Cache and Get, of pods that came after an earlier one was sent.
+	wants map[types.UID]uint64
 }
 
 // run is one life of what keeps an item current: a reflector, or a poller. The lock of the item guards all but item, which is
 // constant.
 type run struct {
-	*item
-	// urgent says that a publish waits for a state.
-	urgent bool
-
-	// cancel ends the goroutine.
+	item *item
+	// cancel ends the goroutine of a reflector.
 	cancel context.CancelFunc
-	// synced says that object is the state in the API server, nil for no object.
-	synced bool
-	object *volume.Object
-	// err is why the last request has failed, nil after one that has not.
-	err error
-	// pausing says that the next request waits for its time.
-	pausing bool
+	// pausing says that a reflector waits before its next request, and again that a poller asks once more after the try in flight.
+	pausing, again bool
 	// ended says that nothing follows the object any more, as it is immutable.
 	ended bool
 	// watching is since when a watch is open; zero for none.
 	watching time.Time
-	polling
 }
 
-// state says which object the API server holds under a name, as far as it is known.
-type state struct {
-	known, present bool
+// known says which object the API server holds under a name, as far as it is known.
+type known struct {
+	synced, present bool
 	volume.Version
 }
 
-func stateOf(obj *volume.Object) state {
+func knownOf(obj *volume.Object) known {
 	if obj == nil {
-		return state{known: true}
+		return known{synced: true}
 	}
-	return state{known: true, present: true, Version: obj.Version}
+	return known{synced: true, present: true, Version: obj.Version}
 }
 
-// same tells whether nothing changed from s to t. Without a resourceVersion there is no telling, so the answer is false.
-func (s state) same(t state) bool {
-	return s == t && (!s.present || s.ResourceVersion != "")
+// same tells whether nothing changed from k to other. Without a resourceVersion there is no telling, so the answer is false.
+func (k known) same(other known) bool {
+	return k == other && (!k.present || k.ResourceVersion != "")
 }
 
 // startLocked begins a new run, unless the item is closed.
@@ -101,22 +94,15 @@ func (it *item) startLocked(urgent bool) {
 	if it.closed != nil {
 		return
 	}
-	it.run = &run{item: it, urgent: urgent, cancel: func() {}}
-	if it.m.detection == Watch {
-		it.run.goLocked(it.run.reflect)
-	} else {
-		it.run.askLocked()
+	r := &run{item: it, cancel: func() {}}
+	it.run, it.state.Urgent = r, urgent
+	if it.m.detection != Watch {
+		r.askLocked()
+		return
 	}
-}
-
-// goLocked starts the goroutine of a run.
-func (r *run) goLocked(do func(context.Context)) {
-	ctx, cancel := context.WithCancel(clientlog.Context(context.Background()))
-	r.cancel = cancel
-	r.m.running.Go(func() {
-		defer cancel()
-		do(ctx)
-	})
+	var ctx context.Context
+	ctx, r.cancel = context.WithCancel(clientlog.Context(context.Background()))
+	it.m.running.Go(func() { r.follow(ctx) })
 }
 
 func (it *item) stopLocked() {
@@ -124,6 +110,12 @@ func (it *item) stopLocked() {
 		it.run.cancel()
 		it.run = nil
 	}
+	it.state.Restart()
+}
+
+// isPausing tells whether the next request of the run waits for its time.
+func (r *run) isPausing() bool {
+	return r.pausing || r.item.m.detection != Watch && !r.item.state.InFlight() && !r.item.state.IsDue()
 }
 
 // referenced is called after each reference but the first. A pod must not get a state that is older than itself: so what
@@ -137,12 +129,12 @@ func (it *item) referenced(uid types.UID, newPod, urgent bool) {
 	case it.m.detection == Watch && newPod && r != nil && r.ended:
 		it.startLocked(urgent)
 	case !isPolled:
-	case r == nil || r.pausing:
-		it.wants[uid] = it.requests + 1
+	case r == nil || r.isPausing():
+		it.wants[uid] = it.state.Tries() + 1
 		it.startLocked(urgent)
 	default:
-		it.wants[uid] = it.requests + 1
-		r.urgent = r.urgent || urgent
+		it.wants[uid] = it.state.Tries() + 1
+		it.state.Urgent = it.state.Urgent || urgent
 		r.askLocked()
 	}
 }
@@ -158,7 +150,7 @@ func (it *item) unreferenced(uid types.UID) {
 func (it *item) hurry() {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	if r := it.run; r == nil || !r.synced && (!r.urgent || r.pausing) {
+	if r := it.run; r == nil || !it.state.Last.IsKnown() && (!it.state.Urgent || r.isPausing()) {
 		it.startLocked(true)
 	}
 }
@@ -172,49 +164,60 @@ func (it *item) get(uid types.UID) (*volume.Object, error) {
 		return nil, it.closed
 	}
 	if it.run == nil {
+		klog.Background().V(2).Info("Watching an object again that was idle", "ref", it.ref)
 		it.startLocked(false)
 	}
-	switch r := it.run; {
-	case !r.synced, r.isOldFor(uid):
+	switch last := it.state.Last; {
+	case !last.IsKnown(), it.isOldFor(uid):
 		it.awaited = true
-		return nil, r.notSyncedLocked()
-	case r.object == nil:
+		return nil, it.notSyncedLocked()
+	case last.Value == nil:
 		return nil, apierrors.NewNotFound(it.source.resource, it.ref.Name)
 	default:
-		return r.object, nil
+		return last.Value, nil
 	}
 }
 
 // isOldFor says whether the state was asked for before a pod came. The caller holds the lock.
-func (r *run) isOldFor(uid types.UID) bool {
-	wants, waits := r.wants[uid]
-	if waits && r.answered >= wants {
-		delete(r.wants, uid)
+func (it *item) isOldFor(uid types.UID) bool {
+	wants, waits := it.wants[uid]
+	if waits && it.state.Last.Try >= wants {
+		delete(it.wants, uid)
 		return false
 	}
 	return waits
 }
 
-// satisfiesAny says whether the state is new enough for a pod that waits, or none came late. The caller holds the lock.
-func (r *run) satisfiesAny() bool {
-	for _, wants := range r.wants {
-		if r.answered >= wants {
+// isAwaited says whether a pod waits for a state that is asked for later than the present one. The caller holds the lock.
+func (it *item) isAwaited() bool {
+	for _, wants := range it.wants {
+		if it.state.Last.Try < wants {
 			return true
 		}
 	}
-	return len(r.wants) == 0
+	return false
+}
+
+// satisfiesAny says whether the state is new enough for a pod that waits, or none came late. The caller holds the lock.
+func (it *item) satisfiesAny() bool {
+	for _, wants := range it.wants {
+		if it.state.Last.Try >= wants {
+			return true
+		}
+	}
+	return len(it.wants) == 0
 }
 
 // notSyncedLocked says why the state isn't known.
-func (r *run) notSyncedLocked() error {
-	err := r.err
+func (it *item) notSyncedLocked() error {
+	err := it.state.Err
 	if err == nil {
-		_, err = r.m.requests.Err(r.account)
+		_, err = it.m.requests.Err(it.account)
 	}
 	if err == nil {
-		return fmt.Errorf("%s: %w", r.ref, ErrPending)
+		return &PendingError{it.ref}
 	}
-	return fmt.Errorf("%s: %w: %w", r.ref, ErrNotSynced, err)
+	return fmt.Errorf("%s: %w: %w", it.ref, ErrNotSynced, err)
 }
 
 // stopIfUnreadSince stops the run if nothing has read the object since t. The next read starts another one. One that has
@@ -222,7 +225,8 @@ func (r *run) notSyncedLocked() error {
 func (it *item) stopIfUnreadSince(t time.Time) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	if it.m.detection == Watch && it.run != nil && it.run.synced && !it.run.ended && it.lastRead.Before(t) {
+	if it.m.detection == Watch && it.run != nil && it.state.Last.IsKnown() && !it.run.ended && it.lastRead.Before(t) {
+		klog.Background().V(2).Info("Watching an object no more, as nothing reads it", "ref", it.ref, "lastRead", it.lastRead)
 		it.stopLocked()
 		it.m.cache.release(&it.place)
 	}
@@ -239,106 +243,76 @@ func (it *item) close(err error) {
 	}
 }
 
-// with returns the context of the run's next request.
-func (r *run) with(ctx context.Context) context.Context {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return requests.With(ctx, requests.Meta{Account: r.account, Urgent: r.urgent})
-}
-
 // set takes over a state at a resourceVersion; nil is no object. It refuses one that is older than what is known, and one
 // that the cache has no room for. complete says that the run is allowed all that it needs.
 func (r *run) set(obj *volume.Object, version string, complete bool) error {
-	r.mu.Lock()
+	it := r.item
+	it.mu.Lock()
 	tell, err := r.setLocked(obj, version)
 	if complete && err == nil {
-		tell = r.denial.end() || tell
+		tell = it.denial.end() || tell
 	}
-	r.mu.Unlock()
+	it.mu.Unlock()
 	if tell {
-		r.m.changed(r.account, r.ref)
+		it.m.changed(it.account, it.ref)
 	}
 	return err
 }
 
 func (r *run) setLocked(obj *volume.Object, version string) (tell bool, err error) {
-	if r.item.run != r {
+	it := r.item
+	if it.run != r {
 		return false, context.Canceled
 	}
-	if err := r.refuseOlderLocked(obj, version); err != nil {
+	if err := it.refuseOlderLocked(obj, version); err != nil {
 		return false, err
 	}
-	if err := r.m.cache.keep(&r.place, obj); err != nil {
-		r.synced, r.object, r.err, r.awaited = false, nil, nil, true // there may be room later
+	if err := it.m.cache.keep(&it.place, obj); err != nil {
+		it.state.Last, it.state.Err, it.awaited = question.Answer[*volume.Object]{}, nil, true // there may be room later
 		return true, err
 	}
 	if version != "" {
-		r.newest = version
+		it.newest = version
 	}
-	if !r.synced {
-		r.lastRead = time.Now() // the caller that waits for this needs time to read it
+	if !it.state.Last.IsKnown() {
+		it.lastRead = time.Now() // the caller that waits for this needs time to read it
 	}
-	r.object, r.synced, r.err, r.provenAt = obj, true, nil, time.Now()
-	r.urgent, r.answered, r.answeredAt = false, r.sent, r.sentAt
-	now := stateOf(obj)
-	tell = r.awaited && r.satisfiesAny() || !r.notified.same(now)
-	r.notified, r.awaited = now, r.awaited && r.isAwaited()
+	it.state.Answered(obj)
+	it.provenAt = it.state.Last.Came
+	now := knownOf(obj)
+	tell = it.awaited && it.satisfiesAny() || !it.notified.same(now)
+	it.notified, it.awaited = now, it.awaited && it.isAwaited()
 	return tell, nil
 }
 
-// failed records why a request has failed. The subscriber hears of a refusal if a GetObject waits for the state, which
-// may never come, and when a denial begins.
-func (r *run) failed(err error) {
-	now := time.Now()
-	r.mu.Lock()
-	if r.item.run != r {
-		r.mu.Unlock()
-		return
+// failed records why a request has failed, and returns how long the next one waits: not at all where it waits with others. The
+// subscriber hears of a refusal if a GetObject waits for the state, which may never come, and when a denial begins.
+func (r *run) failed(err error) (pause time.Duration) {
+	it, now, told := r.item, time.Now(), requests.Told(err)
+	it.mu.Lock()
+	if it.run != r {
+		it.mu.Unlock()
+		return 0
 	}
-	told := requests.Told(err)
-	news := r.err == nil || apierrors.ReasonForError(r.err) != apierrors.ReasonForError(told)
-	r.err = told
+	news := it.state.Err == nil || apierrors.ReasonForError(it.state.Err) != apierrors.ReasonForError(told)
+	pause = it.state.Failed(told)
+	isSynced := it.state.Last.IsKnown()
 	// Before the first state, the error of GetObject already says that a server lags behind.
-	denied := (r.synced || !errors.Is(err, errOlder)) && r.denial.add(told, now, r.m.grace(r.account, told))
-	refused := r.awaited && (!r.synced || r.isAwaited()) && isRefusal(told)
-	r.mu.Unlock()
-	logger := klog.Background()
-	if _, waits := r.m.requests.Err(r.account); waits != nil || !news || isUsual(err) { // the first is logged for all
-		logger = logger.V(detailLevel)
+	denied := (isSynced || !errors.Is(err, errOlder)) && it.denial.add(told, now, it.m.grace(it.account, told))
+	refused := it.awaited && (!isSynced || it.isAwaited()) && isRefusal(told)
+	_, waits := it.m.requests.Err(it.account)
+	if waits != nil {
+		it.state.Renew()
+		pause = 0
 	}
-	logger.Info("Request for an object failed, trying again", "ref", r.ref, "account", r.account, "err", err)
+	it.mu.Unlock()
+	level := 0
+	if waits != nil || !news || isUsual(err) { // the first is logged for all
+		level = detailLevel
+	}
+	klog.Background().V(level).Info("Request for an object failed, trying again", "ref", it.ref, "account", it.account, "err", err)
 	if denied || refused {
-		r.m.changed(r.account, r.ref)
+		it.m.changed(it.account, it.ref)
 	}
-}
-
-// allowed records that nothing is refused any more.
-func (r *run) allowed() {
-	r.mu.Lock()
-	tell := r.item.run == r && r.denial.end()
-	if r.item.run == r {
-		r.err = nil
-	}
-	r.mu.Unlock()
-	if tell {
-		r.m.changed(r.account, r.ref)
-	}
-}
-
-// sleep waits before the next request.
-func (r *run) sleep(ctx context.Context, d time.Duration) {
-	r.setPausing(true)
-	defer r.setPausing(false)
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-func (r *run) setPausing(pausing bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.pausing = pausing
+	return pause
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/apiclient"
+	"github.com/refvol/refvol/pkg/question"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -25,10 +26,16 @@ var (
 	// ErrNotSynced reports that the state of an object isn't known yet. An error that wraps
 	// it also wraps the failure of the last request, if that failed.
 	ErrNotSynced = errors.New("not synced with the API server yet")
-	// ErrPending is an ErrNotSynced that nothing explains: the answer is under way.
-	ErrPending  = fmt.Errorf("%w", ErrNotSynced)
-	errShutdown = errors.New("the manager has shut down")
+	errShutdown  = errors.New("the manager has shut down")
 )
+
+// PendingError is an ErrNotSynced that nothing explains: the answer is under way.
+type PendingError struct{ Ref volume.Ref }
+
+func (e *PendingError) Error() string { return fmt.Sprintf("%s: %s", e.Ref, ErrNotSynced) }
+
+// Unwrap returns ErrNotSynced.
+func (*PendingError) Unwrap() error { return ErrNotSynced }
 
 // ChangeDetection is how a Manager learns of changes.
 type ChangeDetection string
@@ -288,31 +295,35 @@ func (m *Manager) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref
 func (m *Manager) refer(k key, uid types.UID, mounted bool) {
 	it, first := m.items[k], false
 	if it == nil {
-		it, first = &item{key: k, m: m, source: m.sources[k.ref.Kind], since: time.Now(), lastRead: time.Now(), place: place{pods: map[types.UID]need{}}, wants: map[types.UID]uint64{}}, true
+		it, first = m.newItem(k), true
 		if m.closed {
 			it.closed = shutdownError(k.ref)
 		}
 		m.items[k] = it
 	}
-	volumes, _ := m.cache.refer(&it.place, uid, 1, oneIf(mounted))
+	newPod := m.cache.add(&it.place, uid, mounted)
 	if first {
 		it.mu.Lock()
 		defer it.mu.Unlock()
 		it.startLocked(!mounted) // a publish waits
 		return
 	}
-	it.referenced(uid, volumes == 1, !mounted)
+	it.referenced(uid, newPod, !mounted)
+}
+
+func (m *Manager) newItem(k key) *item {
+	return &item{
+		key: k, m: m, source: m.sources[k.ref.Kind], since: time.Now(), lastRead: time.Now(),
+		place: place{pods: map[types.UID]need{}}, wants: map[types.UID]uint64{}, state: question.New[*volume.Object](newPauses()),
+	}
 }
 
 // drop removes the references of a volume, and every object that has none left. The caller holds mu.
 func (m *Manager) drop(uid types.UID, v registration) {
 	for _, k := range v.objects {
 		it := m.items[k]
-		if it == nil {
-			continue
-		}
-		volumes, used := m.cache.refer(&it.place, uid, -1, -oneIf(v.mounted))
-		if volumes == 0 {
+		last, used := m.cache.remove(&it.place, uid, v.mounted)
+		if last {
 			it.unreferenced(uid)
 		}
 		if !used {
@@ -320,13 +331,6 @@ func (m *Manager) drop(uid types.UID, v registration) {
 			it.close(notRegistered(k.ref))
 		}
 	}
-}
-
-func oneIf(yes bool) int32 {
-	if yes {
-		return 1
-	}
-	return 0
 }
 
 // Keep says that the volume volumeID of pod is mounted: until UnregisterPod its objects are kept whatever they take,
@@ -338,7 +342,7 @@ func (m *Manager) Keep(pod volume.Pod, volumeID string) {
 	r := volumes[volumeID]
 	if !r.mounted {
 		for _, k := range r.objects {
-			m.cache.refer(&m.items[k].place, pod.UID, 0, 1)
+			m.cache.mount(&m.items[k].place, pod.UID)
 		}
 	}
 	r.mounted = true

@@ -35,11 +35,11 @@ func IsOlder(a, b string) bool {
 
 // refuseOlderLocked returns an error for a state that is older than what is known: as a whole, or the object in it. Where the
 // revision of a restored etcd was bumped, only the object is.
-func (r *run) refuseOlderLocked(obj *volume.Object, version string) error {
-	answered := stateOf(obj)
-	switch known := r.notified; {
-	case IsOlder(version, r.newest):
-		return &olderError{OlderAnswer{Object: answered.Version, ResourceVersion: version, Known: r.newest}}
+func (it *item) refuseOlderLocked(obj *volume.Object, version string) error {
+	answered := knownOf(obj)
+	switch known := it.notified; {
+	case IsOlder(version, it.newest):
+		return &olderError{OlderAnswer{Object: answered.Version, ResourceVersion: version, Known: it.newest}}
 	case obj != nil && obj.UID == known.UID && IsOlder(obj.ResourceVersion, known.ResourceVersion):
 		return &olderError{OlderAnswer{Object: obj.Version, ResourceVersion: obj.ResourceVersion, Known: known.ResourceVersion}}
 	}

@@ -75,7 +75,7 @@ func (it *item) status() ObjectStatus {
 	_, waits := it.m.requests.Err(it.account)
 	s.Watched = r != nil && !r.ended && it.closed == nil
 	works := r != nil && !r.watching.IsZero() && time.Since(r.watching) >= workingTime
-	s.Stale = s.Watched && !works && (r.err != nil || waits != nil)
+	s.Stale = s.Watched && !works && (it.state.Err != nil || waits != nil)
 	switch {
 	case it.closed != nil:
 		s.State, s.Err = Unknown, it.closed
@@ -83,15 +83,15 @@ func (it *item) status() ObjectStatus {
 		s.State, s.Err = Denied, denied
 	case r == nil:
 		s.State, s.Err = Unknown, ErrNotSynced
-	case !r.synced:
-		s.State, s.Err = Unknown, r.notSyncedLocked()
-	case r.object == nil:
+	case !it.state.Last.IsKnown():
+		s.State, s.Err = Unknown, it.notSyncedLocked()
+	case it.state.Last.Value == nil:
 		s.State = Absent
 	default:
 		s.State = Present
 	}
-	if r != nil && r.object != nil {
-		s.Version = r.object.Version
+	if obj := it.state.Last.Value; obj != nil {
+		s.Version = obj.Version
 	}
 	if refused, ok := errors.AsType[*olderError](s.Err); ok {
 		s.OlderAnswer = &refused.answer

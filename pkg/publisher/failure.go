@@ -108,7 +108,9 @@ func (f *failure) public() error {
 }
 
 // isUnlogged says that there is no need to log it: an answer comes in a moment.
-func (f *failure) isUnlogged() bool { return f.unanswered || errors.Is(f.err, manager.ErrPending) }
+func (f *failure) isUnlogged() bool {
+	return f.unanswered || errors.As(f.err, new(*manager.PendingError))
+}
 
 // broken is a failure of the node, or of this program: it is tried again.
 func broken(err error) *failure {

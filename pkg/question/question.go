@@ -57,7 +57,7 @@ func (q *Question[A]) IsDue() bool { return q.cancel == nil && !time.Now().Befor
 func (q *Question[A]) Begin(ctx context.Context) context.Context {
 	m := requests.MetaOf(ctx)
 	m.Urgent = q.Urgent
-	ctx, q.cancel = context.WithCancel(requests.With(ctx, m))
+	ctx, q.cancel = context.WithCancel(requests.With(ctx, m)) //nolint:gosec // Drop calls it
 	q.tries++
 	q.asked = time.Now()
 	return ctx
@@ -97,6 +97,12 @@ func (q *Question[A]) Failed(err error) (pause time.Duration) {
 	pause = max(q.pauses.Step(), requests.RetryAfter(err))
 	q.Err, q.retryAt = err, time.Now().Add(pause)
 	return pause
+}
+
+// Restart drops the answer, the try in flight and the pause. The numbers of tries go on.
+func (q *Question[A]) Restart() {
+	q.Drop()
+	q.Take(Answer[A]{})
 }
 
 // Renew ends the pause: what made the last try fail may be over.

@@ -29,7 +29,7 @@ type Reason string
 // The reasons.
 const (
 	Unreachable  Reason = "unreachable"
-	NoCredential Reason = "no-credential"
+	NoCredential Reason = "no-credential" //nolint:gosec // it is none
 	Unauthorized Reason = "unauthorized"
 	Unavailable  Reason = "unavailable"
 )

@@ -1,0 +1,302 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/requests"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// The reflector is our own: client-go's takes four goroutines and a store for each object, keeps the longest event in
+// memory, and logs objects that it can't take.
+
+const (
+	// watchTime is the shortest time that a watch is asked to last. The longest is twice that. It is random, so that watches
+	// that began together don't end together. A watch that its server does not end is ended watchGrace later.
+	watchTime  = 30 * time.Minute
+	watchGrace = 30 * time.Second
+	// bodyTime is how long a request may take that is no watch, with its wait for its turn.
+	bodyTime = 2 * time.Minute
+	// calmTime is how long a watch must last for the next pause to be short, and workingTime for it to count as one that works.
+	calmTime    = 15 * time.Second
+	workingTime = time.Second
+)
+
+var (
+	errNoState = errors.New("a watch ended before it told the object's state")
+	errCut     = errors.New("a watch ended as soon as it was open")
+	errSilent  = errors.New("a watch did not end in its time")
+)
+
+// newPauses returns the pauses of one object between watches, or failed requests: from 0.25 s up to 15 s, with as much
+// jitter again.
+func newPauses() wait.Backoff {
+	return wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 15 * time.Second}
+}
+
+// from is where the next watch begins.
+type from struct {
+	// version is that after which the watch goes on; "" for one that begins with the state.
+	version string
+	// notOlder is the oldest version that the state may have; "" asks for the newest. The first state of a run is the newest, as
+	// only that tells whether an object was created anew.
+	notOlder string
+}
+
+// follow keeps the object current until the run ends, or the object can't change any more. It asks for the state by a watch
+// that begins with it. The next watch goes on where that one has ended, but not after a failure, nor after one that has
+// lasted its time: etcd may have been restored meanwhile, which a watch from a later version never notices, and a proxy may
+// keep a dead watch open.
+func (r *run) follow(ctx context.Context) {
+	var begin from
+	pauses := newPauses()
+	for watches := 0; ctx.Err() == nil; {
+		began := time.Now()
+		next, err := r.watch(ctx, begin, &watches)
+		if begin.version == "" && r.needsList(err) {
+			refused := err
+			if next, err = r.list(ctx, begin); err == nil && !r.endIfImmutable() {
+				if isRefusal(refused) {
+					r.failed(refused)
+				}
+				if begin = next; begin.version != "" {
+					continue // there is no failure to pause after
+				}
+			}
+		}
+		if time.Since(began) > calmTime {
+			pauses = newPauses()
+		}
+		var pause time.Duration
+		if err != nil {
+			next = r.afterFailure(begin, err)
+		}
+		if err == nil || r.failed(err) > 0 { // else the next request waits with the others
+			pause = max(pauses.Step(), requests.RetryAfter(err))
+		}
+		if r.endIfImmutable() {
+			return
+		}
+		begin = next
+		r.sleep(ctx, pause)
+	}
+}
+
+// afterFailure returns where the next watch begins after one that began at a place has failed.
+func (r *run) afterFailure(at from, err error) from {
+	if at.version == "" && (isTooLarge(err) || isExpired(err)) {
+		return from{}
+	}
+	return r.withState()
+}
+
+// withState returns the beginning of a watch that tells the state first.
+func (r *run) withState() from {
+	r.item.mu.Lock()
+	defer r.item.mu.Unlock()
+	if !r.item.state.Last.IsKnown() {
+		return from{}
+	}
+	return from{notOlder: r.item.newest}
+}
+
+// after returns the beginning of a watch that goes on after a version, or of one with the state for "".
+func (r *run) after(version string) from {
+	if version == "" {
+		return r.withState()
+	}
+	return from{version: version}
+}
+
+// needsList tells whether the server can't begin a watch with the state, or the account may list and not watch.
+func (r *run) needsList(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) && !r.item.m.refusalsPass
+}
+
+// endIfImmutable ends the run of an object that can only be deleted: the next pod that references it starts another one.
+func (r *run) endIfImmutable() bool {
+	r.item.mu.Lock()
+	defer r.item.mu.Unlock()
+	obj := r.item.state.Last.Value
+	r.ended = r.ended || obj != nil && obj.Immutable
+	return r.ended
+}
+
+// with returns the context of the run's next request.
+func (r *run) with(ctx context.Context) context.Context {
+	r.item.mu.Lock()
+	defer r.item.mu.Unlock()
+	return requests.With(ctx, requests.Meta{Account: r.item.account, Urgent: r.item.state.Urgent})
+}
+
+// list asks for the state, and returns where a watch can go on.
+func (r *run) list(ctx context.Context, begin from) (from, error) {
+	ctx, cancel := context.WithTimeout(r.with(ctx), bodyTime)
+	defer cancel()
+	obj, version, err := r.item.source.list(ctx, r.item.ref, metav1.ListOptions{ResourceVersion: begin.notOlder})
+	if err != nil {
+		return from{}, err
+	}
+	err = r.set(obj, version, obj != nil && obj.Immutable)
+	return r.after(version), err
+}
+
+// watch follows the object by one watch, and returns where the next one begins.
+func (r *run) watch(ctx context.Context, begin from, count *int) (from, error) {
+	lasts := watchTime + rand.N(watchTime)
+	seconds := int64(lasts.Seconds())
+	opts := metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: begin.version, TimeoutSeconds: &seconds}
+	withState := begin.version == ""
+	if withState {
+		opts.SendInitialEvents, opts.ResourceVersion = &withState, begin.notOlder
+		opts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	}
+	ctx, cancel := context.WithCancelCause(r.with(ctx))
+	defer cancel(nil)
+	it := r.item
+	body, err := it.source.watch(ctx, it.ref, opts)
+	if err != nil {
+		return from{}, err
+	}
+	defer body.Close()
+	if *count++; *count > 1 {
+		it.m.observer.Rewatched(it.ref.Kind)
+	}
+	klog.FromContext(ctx).Info("Watching", "ref", it.ref, "from", opts.ResourceVersion)
+	limit := lasts + watchGrace
+	if withState {
+		limit = requests.AnswerTime
+	} else {
+		r.allowed()
+	}
+	deadline := time.AfterFunc(limit, func() { cancel(errSilent) })
+	defer deadline.Stop()
+	s, version := &stream{body: body, decoder: it.source.events, ref: it.ref}, begin.version
+	if withState {
+		if version, err = r.takeState(s); err != nil {
+			return from{}, errors.Join(context.Cause(ctx), err)
+		}
+		deadline.Reset(lasts + watchGrace)
+	}
+	opened := time.Now()
+	if version, err = r.takeEvents(s, version); time.Since(opened) >= watchTime {
+		version = ""
+	}
+	return r.after(version), err
+}
+
+// takeState reads the state that a watch begins with.
+func (r *run) takeState(s *stream) (version string, err error) {
+	var obj *volume.Object
+	for {
+		e, err := s.next()
+		switch {
+		case errors.Is(err, errEnded):
+			return "", fmt.Errorf("%w: %w", errNoState, err)
+		case err != nil:
+			return "", err
+		case e.initialEventsEnd:
+			return e.resourceVersion, r.set(obj, e.resourceVersion, true)
+		case e.kind != watch.Bookmark:
+			obj = e.present()
+		}
+	}
+}
+
+// takeEvents takes over events until the watch ends, or the object can't change any more.
+func (r *run) takeEvents(s *stream, version string) (string, error) {
+	began, heard := time.Now(), false
+	r.setWatching(began)
+	defer r.setWatching(time.Time{})
+	for !r.endIfImmutable() {
+		e, err := s.next()
+		switch {
+		case errors.Is(err, errEnded) && !heard && time.Since(began) < workingTime:
+			r.failed(errCut)
+			return version, nil
+		case errors.Is(err, errEnded):
+			return version, nil
+		case err != nil:
+			return "", err // an expired version, or an event that can't be read
+		}
+		heard = true
+		if e.kind == watch.Bookmark {
+			r.proved(e.resourceVersion)
+		} else if err := r.set(e.present(), e.resourceVersion, true); err != nil && !errors.Is(err, errOlder) {
+			return "", err
+		}
+		version = e.resourceVersion
+	}
+	return version, nil
+}
+
+func (r *run) setWatching(since time.Time) {
+	r.item.mu.Lock()
+	defer r.item.mu.Unlock()
+	r.watching = since
+}
+
+// proved records that nothing has changed until a version.
+func (r *run) proved(version string) {
+	it := r.item
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if it.run == r && !IsOlder(version, it.newest) {
+		it.provenAt, it.state.Err = time.Now(), nil
+	}
+}
+
+// allowed records that nothing is refused any more.
+func (r *run) allowed() {
+	it := r.item
+	it.mu.Lock()
+	tell := it.run == r && it.denial.end()
+	if it.run == r {
+		it.state.Err = nil
+	}
+	it.mu.Unlock()
+	if tell {
+		it.m.changed(it.account, it.ref)
+	}
+}
+
+// sleep waits before the next request.
+func (r *run) sleep(ctx context.Context, d time.Duration) {
+	r.setPausing(true)
+	defer r.setPausing(false)
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (r *run) setPausing(pausing bool) {
+	r.item.mu.Lock()
+	defer r.item.mu.Unlock()
+	r.pausing = pausing
+}
+
+// isUsual tells whether err is a usual end of a watch, or what a busy API server says to many, or concerns no request.
+func isUsual(err error) bool {
+	return isExpired(err) || apierrors.IsTooManyRequests(err) || apierrors.IsInvalid(err) || errors.Is(err, errCut) || errors.As(err, new(*FullError))
+}
+
+// isExpired tells whether the API server has forgotten the version that it was asked for.
+func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+
+// isTooLarge tells whether the API server doesn't know the version yet.
+func isTooLarge(err error) bool {
+	return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+}
